@@ -1,0 +1,422 @@
+//! What memprof costs: its target, everybody else, and itself.
+//!
+//! ```text
+//! cargo bench [-- NAME…]      (as root; every measurement whose name holds one of the NAMEs)
+//! ```
+//!
+//! Runs without memprof and with it take turns, and the figure is the median of the pairs' ratios: a
+//! shared machine's slow changes fall out. The workload has a CPU of its own where there are two.
+//! The exit status says whether everything worked: whether workloads and memprof did what they
+//! should, nothing was lost, and every page fault of the workload was counted. A missed aim is
+//! printed, and is no failure.
+
+mod support;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use memprof::event::Pid;
+use memprof::profile::Usage;
+use memprof::residency::{Classifier, Method, Scanner, add_run, figures, maps};
+use nix::sys::statfs::{FsType, statfs};
+
+use support::counters::{FaultCounter, bpf_memory};
+use support::pairs::{Aim, HEAD, Pairs, interleave, median, verdict};
+use support::profiler::Profiler;
+use support::workload::{Workload, compile, figure};
+use support::{Cpus, pin};
+
+/// Pairs of each ratio, and of those that are close to 1.
+const PAIRS: usize = 7;
+const CLOSE_PAIRS: usize = 9;
+/// Faults outside the workload's timed part that memprof may count: reading a line, printing one.
+const OTHER_FAULTS: u64 = 64;
+/// How long memprof's own CPU time is taken.
+const IDLE: Duration = Duration::from_secs(20);
+const BUSY: Duration = Duration::from_secs(8);
+const MIB: f64 = 1024.0 * 1024.0;
+
+struct Bench {
+    cpus: Cpus,
+    programs: PathBuf,
+}
+
+type Measurement = (&'static str, fn(&Bench) -> Result<()>);
+
+const MEASUREMENTS: [Measurement; 9] = [
+    ("noise", the_same_twice),
+    ("touch-fp", touch_with_stacks),
+    ("touch-off", touch_without_stacks),
+    ("read", read_into_the_cache),
+    ("unrelated-faults", unrelated_faults),
+    ("unrelated-syscalls", unrelated_syscalls),
+    ("idle", memprof_beside_an_idle_target),
+    ("busy", memprof_beside_a_busy_target),
+    ("scan", time_of_a_report),
+];
+
+fn main() -> ExitCode {
+    // cargo passes `--bench`.
+    let wanted: Vec<String> = std::env::args()
+        .skip(1)
+        .filter(|a| !a.starts_with("--"))
+        .collect();
+    let bench = match prepare() {
+        Ok(bench) => bench,
+        Err(e) => {
+            eprintln!("overhead: {e:#}");
+            return ExitCode::FAILURE;
+        }
+    };
+    println!("{HEAD}");
+    let mut failed = Vec::new();
+    for (name, measure) in MEASUREMENTS {
+        if !wanted.is_empty() && !wanted.iter().any(|w| name.contains(w.as_str())) {
+            continue;
+        }
+        if let Err(e) = measure(&bench) {
+            println!("FAILED {name}: {e:#}");
+            failed.push(name);
+        }
+    }
+    if failed.is_empty() {
+        return ExitCode::SUCCESS;
+    }
+    println!("failed: {}", failed.join(" "));
+    ExitCode::FAILURE
+}
+
+fn prepare() -> Result<Bench> {
+    ensure!(
+        nix::unistd::geteuid().is_root(),
+        "memprof needs root, and so do its benchmarks: run `sudo -E cargo bench`"
+    );
+    let programs = Path::new(env!("CARGO_TARGET_TMPDIR")).join("bench-workloads");
+    compile(&programs)?;
+    let cpus = Cpus::choose()?;
+    // What is started from here on stays there, but for workloads.
+    pin(0, cpus.memprof)?;
+    match cpus {
+        Cpus { workload, memprof } if workload == memprof => {
+            println!("one CPU only: the workload and memprof share it");
+        }
+        Cpus { workload, memprof } => {
+            println!("the workload has CPU {workload}, memprof CPU {memprof}");
+        }
+    }
+    Ok(Bench { cpus, programs })
+}
+
+impl Bench {
+    fn start(&self, program: &str, args: &[&str]) -> Result<Workload> {
+        Workload::start(&self.programs.join(program), args, self.cpus)
+    }
+}
+
+const TOUCH: [&str; 5] = ["--start-on-stdin", "--mib", "256", "--depth", "22"];
+
+fn touch_with_stacks(bench: &Bench) -> Result<()> {
+    touch(bench, "fp", "page touch, stacks of 22 frames", 1.65)
+}
+
+fn touch_without_stacks(bench: &Bench) -> Result<()> {
+    touch(bench, "off", "page touch, no stacks", 1.20)
+}
+
+/// How much the ratios of this machine differ from 1 by themselves.
+fn the_same_twice(bench: &Bench) -> Result<()> {
+    let mut pairs = Pairs::new(
+        "noise: page touch twice without memprof",
+        "ns/page",
+        Aim::None,
+    );
+    let run = || -> Result<f64> {
+        let mut workload = bench.start("touch", &TOUCH)?;
+        let figures = workload.go()?;
+        workload.end()?;
+        figure(&figures, "ns_per_page")
+    };
+    interleave(PAIRS, || {
+        pairs.add(run()?, run()?);
+        Ok(())
+    })?;
+    println!("{}", pairs.row());
+    Ok(())
+}
+
+/// A target that touches pages as fast as it can.
+fn touch(bench: &Bench, unwind: &str, name: &str, aim: f64) -> Result<()> {
+    let mut stores = Pairs::new(name, "ns/page", Aim::AtMost(aim));
+    let mut whole = Pairs::new("  the same with mmap and munmap", "ns/page", Aim::None);
+    interleave(PAIRS, || {
+        let mut workload = bench.start("touch", &TOUCH)?;
+        let without = workload.go()?;
+        workload.end()?;
+
+        let mut workload = bench.start("touch", &TOUCH)?;
+        let memprof = Profiler::attach(workload.pid(), &["--unwind", unwind])?;
+        let counter = FaultCounter::open(memprof.pid())?;
+        let before = counter.read()?;
+        let with = workload.go()?;
+        let counted = counter.read()? - before;
+        let made = figure(&with, "faults")? as u64;
+        ensure!(
+            counted >= made && counted <= made + OTHER_FAULTS,
+            "the workload made {made} page faults, memprof counted {counted}"
+        );
+        workload.end()?;
+        memprof.end()?;
+        for (pairs, figure_name) in [
+            (&mut stores, "ns_per_page"),
+            (&mut whole, "ns_per_page_with_munmap"),
+        ] {
+            pairs.add(figure(&without, figure_name)?, figure(&with, figure_name)?);
+        }
+        Ok(())
+    })?;
+    println!("{}\n{}", stores.row(), whole.row());
+    Ok(())
+}
+
+/// A target that reads a file that is not cached.
+fn read_into_the_cache(bench: &Bench) -> Result<()> {
+    const FILE_MIB: u64 = 64;
+    let path = bench.programs.join("file-to-read");
+    let file = path.to_str().context("the target directory is not UTF-8")?;
+    let mib = FILE_MIB.to_string();
+    let args = [file, "--start-on-stdin", "--mib", &mib, "--passes", "3"];
+    // Makes the file, so that the first pair is like the others.
+    let mut workload = bench.start("readfile", &args)?;
+    workload.go()?;
+    workload.end()?;
+    let kind = file_system(&path)?;
+    ensure!(kind != "tmpfs", "{file} is on a tmpfs: no page cache");
+    let name = format!("page-cache reads ({kind})");
+    let mut pairs = Pairs::new(name, "ns/page", Aim::AtMost(1.65));
+    interleave(PAIRS, || {
+        let mut workload = bench.start("readfile", &args)?;
+        let without = workload.go()?;
+        workload.end()?;
+
+        let mut workload = bench.start("readfile", &args)?;
+        let memprof = Profiler::attach(workload.pid(), &[])?;
+        let with = workload.go()?;
+        let (cached, whole) = (memprof.short("cache")?, FILE_MIB * 1024);
+        ensure!(
+            cached >= whole && cached <= whole + 1024,
+            "{whole} KiB were read into the page cache, memprof reports {cached} KiB"
+        );
+        workload.end()?;
+        memprof.end()?;
+        let ns = "ns_per_page";
+        pairs.add(figure(&without, ns)?, figure(&with, ns)?);
+        Ok(())
+    })?;
+    std::fs::remove_file(&path)?;
+    println!("{}", pairs.row());
+    Ok(())
+}
+
+fn file_system(path: &Path) -> Result<&'static str> {
+    const KNOWN: [(i64, &str); 5] = [
+        (libc::EXT4_SUPER_MAGIC, "ext4"),
+        (libc::XFS_SUPER_MAGIC, "xfs"),
+        (libc::BTRFS_SUPER_MAGIC, "btrfs"),
+        (libc::OVERLAYFS_SUPER_MAGIC, "overlayfs"),
+        (libc::TMPFS_MAGIC, "tmpfs"),
+    ];
+    let FsType(magic) = statfs(path)?.filesystem_type();
+    let known = KNOWN.iter().find(|(number, _)| *number == magic);
+    Ok(known.map_or("a file system of another kind", |(_, name)| name))
+}
+
+/// A process that nobody follows, beside a target that sleeps.
+fn unrelated_faults(bench: &Bench) -> Result<()> {
+    let name = "unrelated process: page touch and free";
+    let mut pairs = Pairs::new(name, "ns/page", Aim::AtMost(1.04));
+    let run = || -> Result<f64> {
+        let mut workload = bench.start("touch", &TOUCH)?;
+        let figures = workload.go()?;
+        workload.end()?;
+        figure(&figures, "ns_per_page_with_munmap")
+    };
+    beside_an_idle_target(bench, CLOSE_PAIRS, |half| {
+        let figure = run()?;
+        let Half(Some(without)) = half else {
+            return Ok(Some(figure));
+        };
+        pairs.add(without, figure);
+        Ok(None)
+    })?;
+    println!("{}", pairs.row());
+    Ok(())
+}
+
+/// What the first half of a pair measured; `None` in the first half itself.
+struct Half<T>(Option<T>);
+
+/// Calls `half` in turn without memprof, and with memprof beside an idle target.
+fn beside_an_idle_target<T>(
+    bench: &Bench,
+    pairs: usize,
+    mut half: impl FnMut(Half<T>) -> Result<Option<T>>,
+) -> Result<()> {
+    let idle = bench.start("touch", &TOUCH)?;
+    interleave(pairs, || {
+        let without = half(Half(None))?;
+        let memprof = Profiler::attach(idle.pid(), &[])?;
+        half(Half(without))?;
+        memprof.end()
+    })?;
+    idle.end()
+}
+
+/// Tracepoints of system calls put every process on the kernel's slow path.
+fn unrelated_syscalls(bench: &Bench) -> Result<()> {
+    let args = ["--start-on-stdin", "--calls", "500000"];
+    let mut getppid = Pairs::new("unrelated process: getppid", "ns/call", Aim::None);
+    let mut read = Pairs::new("unrelated process: read of 0 bytes", "ns/call", Aim::None);
+    beside_an_idle_target(bench, CLOSE_PAIRS, |half| {
+        let mut workload = bench.start("syscalls", &args)?;
+        let figures = workload.go()?;
+        workload.end()?;
+        let Half(Some(without)) = half else {
+            return Ok(Some(figures));
+        };
+        for (pairs, name) in [(&mut getppid, "getppid_ns"), (&mut read, "read_ns")] {
+            pairs.add(figure(&without, name)?, figure(&figures, name)?);
+        }
+        Ok(None)
+    })?;
+    println!("{}\n{}", getppid.row(), read.row());
+    Ok(())
+}
+
+/// A target of 256 MiB under 1,024 stacks, in whose profile everything has a stack.
+///
+/// A busy one has up to `moving` KiB unmapped while it is scanned.
+fn with_stacks(bench: &Bench, args: &[&str], moving: u64) -> Result<(Workload, Profiler)> {
+    // The function's own data is a page or two more.
+    const MIB: u64 = 256;
+    let mut workload = bench.start("stacks", args)?;
+    let memprof = Profiler::attach(workload.pid(), &[])?;
+    workload.go()?;
+    let tree = memprof.get("/v1/tree?threshold=0")?;
+    let tree: serde_json::Value = serde_json::from_slice(&tree)?;
+    let own = held_by(&tree, "hold_part");
+    ensure!(
+        (MIB * 1024 - moving..=MIB * 1024 + 64).contains(&own),
+        "the workload holds {MIB} MiB, memprof shows {own} KiB under its function"
+    );
+    Ok((workload, memprof))
+}
+
+/// KiB under the function, in a tree whose first level is the innermost functions.
+fn held_by(tree: &serde_json::Value, function: &str) -> u64 {
+    let frames = tree["frames"].as_array();
+    let named = frames
+        .into_iter()
+        .flatten()
+        .filter(|f| f["name"]["functionName"] == function);
+    named.filter_map(|f| f["value"].as_u64()).sum()
+}
+
+fn memprof_beside_an_idle_target(bench: &Bench) -> Result<()> {
+    let (workload, memprof) = with_stacks(bench, &[], 0)?;
+    print_memory(&memprof, "idle target", Aim::AtMost(60.0))?;
+    print_cpu(&memprof, "idle target", IDLE, Aim::AtMost(0.5))?;
+    workload.end()?;
+    memprof.end()
+}
+
+fn memprof_beside_a_busy_target(bench: &Bench) -> Result<()> {
+    let (workload, memprof) = with_stacks(bench, &["--busy"], 16 * 1024)?;
+    print_cpu(&memprof, "busy target", BUSY, Aim::None)?;
+    print_memory(&memprof, "busy target", Aim::None)?;
+    workload.end()?;
+    memprof.end()
+}
+
+fn print_memory(memprof: &Profiler, when: &str, aim: Aim) -> Result<()> {
+    let rss = memprof.rollup("Rss")? as f64 / 1024.0;
+    let pss = memprof.rollup("Pss")? as f64 / 1024.0;
+    let (maps, programs) = bpf_memory(memprof.pid())?;
+    println!(
+        "memprof's memory, {when}: RSS {rss:.1} MiB, PSS {pss:.1} MiB  {}",
+        verdict(rss, aim)
+    );
+    println!(
+        "  in the kernel besides: BPF maps {:.1} MiB, BPF programs {:.1} MiB; all together {:.1} MiB",
+        maps as f64 / MIB,
+        programs as f64 / MIB,
+        rss + (maps + programs) as f64 / MIB
+    );
+    Ok(())
+}
+
+fn print_cpu(memprof: &Profiler, when: &str, span: Duration, aim: Aim) -> Result<()> {
+    let (before, start) = (memprof.cpu_time()?, Instant::now());
+    std::thread::sleep(span);
+    let used = memprof.cpu_time()? - before;
+    let percent = 100.0 * used.as_secs_f64() / start.elapsed().as_secs_f64();
+    println!(
+        "memprof's CPU time, {when}, {} s: {percent:.2} % of a core  {}",
+        span.as_secs(),
+        verdict(percent, aim)
+    );
+    Ok(())
+}
+
+/// A scan, and a whole report, of a target of 1 GiB, against the kernel's own sum.
+fn time_of_a_report(bench: &Bench) -> Result<()> {
+    let mut workload = bench.start("stacks", &["--mib", "1024"])?;
+    let memprof = Profiler::attach(workload.pid(), &[])?;
+    workload.go()?;
+    let pid = Pid(workload.pid());
+    let mut scans = Pairs::new("scan of 1 GiB, smaps_rollup", "ms", Aim::AtMost(1.3));
+    let mut reports = Pairs::new("short report of 1 GiB, smaps_rollup", "ms", Aim::None);
+    memprof.short("total")?;
+    for _ in 0..9 {
+        // A report this young would be given again.
+        std::thread::sleep(Duration::from_millis(60));
+        let rollup = milliseconds(|| figures::rollup(pid).map(drop).map_err(Into::into))?;
+        let scan = milliseconds(|| scan(pid))?;
+        let report = milliseconds(|| memprof.short("total").map(drop))?;
+        scans.add(rollup, scan);
+        reports.add(rollup, report);
+    }
+    let tree = median(
+        (0..5)
+            .map(|_| {
+                std::thread::sleep(Duration::from_millis(60));
+                milliseconds(|| memprof.get("/v1/tree?threshold=0").map(drop))
+            })
+            .collect::<Result<_>>()?,
+    );
+    println!("{}\n{}", scans.row(), reports.row());
+    println!("  /v1/tree of 1,024 stacks: {tree:.1} ms");
+    workload.end()?;
+    memprof.end()
+}
+
+fn milliseconds(work: impl FnOnce() -> Result<()>) -> Result<f64> {
+    let start = Instant::now();
+    work()?;
+    Ok(start.elapsed().as_secs_f64() * 1000.0)
+}
+
+fn scan(pid: Pid) -> Result<()> {
+    let mut scanner = Scanner::open(pid, Method::Auto)?;
+    let mut total = Usage::default();
+    for vma in maps::read(pid, &mut Classifier::new())? {
+        scanner.scan_vma(&vma, &mut |run| add_run(&mut total, run), &mut || ())?;
+    }
+    ensure!(
+        total.anon >= 1 << 30,
+        "the scan found {} bytes of 1 GiB",
+        total.anon
+    );
+    Ok(())
+}

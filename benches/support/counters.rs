@@ -1,0 +1,85 @@
+//! A running memprof's BPF objects, seen from outside: its counters and the memory of its maps.
+
+use std::ffi::OsStr;
+use std::fs;
+
+use anyhow::{Context, Result};
+use libbpf_rs::btf::Btf;
+use libbpf_rs::btf::types::{DataSec, Var};
+use libbpf_rs::{MapCore, MapFlags, MapHandle};
+
+/// What one descriptor of memprof is, by `/proc/PID/fdinfo`.
+struct FdInfo(String);
+
+impl FdInfo {
+    fn all(pid: u32) -> Result<Vec<FdInfo>> {
+        let dir = format!("/proc/{pid}/fdinfo");
+        let entries = fs::read_dir(&dir).with_context(|| format!("cannot list {dir}"))?;
+        // One that was closed meanwhile is of no interest.
+        Ok(entries
+            .filter_map(|e| fs::read_to_string(e.ok()?.path()).ok())
+            .map(FdInfo)
+            .collect())
+    }
+
+    fn number(&self, key: &str) -> Option<u64> {
+        let value = self.0.lines().find_map(|l| l.strip_prefix(key));
+        value?.strip_prefix(':')?.trim().parse().ok()
+    }
+}
+
+/// Bytes of memory that the kernel says memprof's BPF maps take, and its BPF programs.
+pub fn bpf_memory(pid: u32) -> Result<(u64, u64)> {
+    let all = FdInfo::all(pid)?;
+    let sum = |key: &str| {
+        let mut objects: Vec<(u64, u64)> = all
+            .iter()
+            .filter_map(|fd| Some((fd.number(key)?, fd.number("memlock")?)))
+            .collect();
+        objects.sort_unstable();
+        objects.dedup();
+        objects.iter().map(|(_, bytes)| bytes).sum()
+    };
+    Ok((sum("map_id"), sum("prog_id")))
+}
+
+/// Page faults that a running memprof has counted.
+pub struct FaultCounter {
+    bss: MapHandle,
+    offset: usize,
+}
+
+impl FaultCounter {
+    /// Finds the counter in the `.bss` map of this memprof.
+    pub fn open(pid: u32) -> Result<FaultCounter> {
+        let all = FdInfo::all(pid)?;
+        let program = all.iter().find_map(|fd| fd.number("prog_id"));
+        let btf = Btf::from_prog_id(program.context("memprof holds no BPF program")? as u32)?;
+        let offset = offset_of(&btf, "faults").context("the probe has no counter of faults")?;
+        let bss = all
+            .iter()
+            .filter_map(|fd| MapHandle::from_map_id(fd.number("map_id")? as u32).ok())
+            .find(|map| map.name().to_string_lossy().ends_with(".bss"));
+        let bss = bss.context("memprof holds no .bss map")?;
+        Ok(FaultCounter { bss, offset })
+    }
+
+    pub fn read(&self) -> Result<u64> {
+        let value = self.bss.lookup(&0u32.to_ne_bytes(), MapFlags::ANY)?;
+        let bytes = value
+            .as_deref()
+            .and_then(|v| v.get(self.offset..self.offset + 8))
+            .and_then(|b| b.try_into().ok());
+        Ok(u64::from_ne_bytes(bytes.context("the .bss map is short")?))
+    }
+}
+
+fn offset_of(btf: &Btf<'_>, name: &str) -> Option<usize> {
+    let section: DataSec<'_> = btf.type_by_name(".bss")?;
+    let mut vars = section.iter();
+    let var = vars.find(|var| {
+        let known: Option<Var<'_>> = btf.type_by_id(var.ty);
+        known.is_some_and(|v| v.name() == Some(OsStr::new(name)))
+    })?;
+    Some(var.offset as usize)
+}

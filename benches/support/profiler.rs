@@ -1,0 +1,197 @@
+//! A memprof process: started on a target, asked over HTTP, ended, and what it cost.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::process::{Child, ChildStderr, ChildStdout, Command, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+/// How long it may take to attach, to answer and to end.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// A row of the summary's losses that is none: what memprof leaves out on purpose.
+const NOT_A_LOSS: &str = "block-device cache pages (file-system metadata) not counted";
+
+/// A memprof that follows its target.
+pub struct Profiler {
+    child: Child,
+    stdout: ChildStdout,
+    said: Receiver<String>,
+    address: SocketAddr,
+}
+
+impl Profiler {
+    /// Starts memprof on this process; returns once it is attached.
+    pub fn attach(pid: u32, args: &[&str]) -> Result<Profiler> {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_memprof"))
+            .args(["--pid", &pid.to_string(), "--listen", "127.0.0.1:0"])
+            .args(args)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .context("cannot run memprof")?;
+        let stdout = child.stdout.take().context("no stdout")?;
+        let said = lines(child.stderr.take().context("no stderr")?);
+        match attached(&said) {
+            Ok(address) => Ok(Profiler {
+                child,
+                stdout,
+                said,
+                address,
+            }),
+            Err(e) => {
+                let _ = child.kill();
+                let _ = child.wait();
+                Err(e)
+            }
+        }
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// The body of a reply that must have status 200.
+    pub fn get(&self, path: &str) -> Result<Vec<u8>> {
+        let mut stream = TcpStream::connect(self.address)?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        write!(
+            stream,
+            "GET {path} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n\r\n",
+            self.address
+        )?;
+        let mut reply = Vec::new();
+        stream.read_to_end(&mut reply)?;
+        let end = reply.windows(4).position(|w| w == b"\r\n\r\n");
+        let end = end.with_context(|| format!("no header in the reply to {path}"))?;
+        ensure!(
+            reply.starts_with(b"HTTP/1.1 200 "),
+            "GET {path}: {}",
+            String::from_utf8_lossy(&reply[..end])
+        );
+        Ok(reply.split_off(end + 4))
+    }
+
+    /// A number of the short report, in KiB.
+    pub fn short(&self, key: &str) -> Result<u64> {
+        let body = self.get("/v1/tree?short=true")?;
+        let report: serde_json::Value = serde_json::from_slice(&body)?;
+        report[key]
+            .as_u64()
+            .with_context(|| format!("no {key} in {report}"))
+    }
+
+    /// CPU time used so far, by all threads, in user space and in the kernel.
+    pub fn cpu_time(&self) -> Result<Duration> {
+        let mut clock = 0;
+        // SAFETY: `clock` outlives the call.
+        let failed = unsafe { libc::clock_getcpuclockid(self.pid().cast_signed(), &raw mut clock) };
+        ensure!(failed == 0, "memprof has no CPU clock: it has ended");
+        let mut time = libc::timespec {
+            tv_sec: 0,
+            tv_nsec: 0,
+        };
+        // SAFETY: `time` outlives the call.
+        let failed = unsafe { libc::clock_gettime(clock, &raw mut time) };
+        ensure!(failed == 0, "memprof's CPU clock cannot be read");
+        Ok(Duration::new(time.tv_sec as u64, time.tv_nsec as u32))
+    }
+
+    /// A field of `/proc/PID/smaps_rollup`, in KiB.
+    pub fn rollup(&self, field: &str) -> Result<u64> {
+        let text = std::fs::read_to_string(format!("/proc/{}/smaps_rollup", self.pid()))?;
+        let value = text.lines().find_map(|line| {
+            let rest = line.strip_prefix(field)?.strip_prefix(':')?;
+            rest.trim().strip_suffix(" kB")?.parse().ok()
+        });
+        value.with_context(|| format!("no {field} in smaps_rollup"))
+    }
+
+    /// Ends memprof by Ctrl-C; fails unless it ends well and its summary reports no losses.
+    pub fn end(mut self) -> Result<()> {
+        kill(Pid::from_raw(self.child.id().cast_signed()), Signal::SIGINT)?;
+        let start = Instant::now();
+        let status = loop {
+            match self.child.try_wait()? {
+                Some(status) => break status,
+                None if start.elapsed() > PATIENCE => {
+                    let _ = self.child.kill();
+                    let _ = self.child.wait();
+                    bail!("memprof did not end within {PATIENCE:?}");
+                }
+                None => std::thread::sleep(Duration::from_millis(5)),
+            }
+        };
+        let messages: Vec<String> = self.said.try_iter().collect();
+        ensure!(
+            status.success(),
+            "memprof ended with {status}: {messages:?}"
+        );
+        let mut summary = String::new();
+        self.stdout.read_to_string(&mut summary)?;
+        let losses = losses(&summary)?;
+        ensure!(losses.is_empty(), "memprof reports losses: {losses:?}");
+        Ok(())
+    }
+}
+
+impl Drop for Profiler {
+    fn drop(&mut self) {
+        // Ended already, or a measurement failed.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn lines(stderr: ChildStderr) -> Receiver<String> {
+    let (send, said) = channel();
+    std::thread::spawn(move || {
+        for line in BufReader::new(stderr).lines().map_while(Result::ok) {
+            let _ = send.send(line);
+        }
+    });
+    said
+}
+
+/// Waits until memprof serves and follows; returns where it serves.
+fn attached(said: &Receiver<String>) -> Result<SocketAddr> {
+    let deadline = Instant::now() + PATIENCE;
+    let (mut address, mut following, mut all) = (None, false, Vec::new());
+    loop {
+        if let (Some(address), true) = (address, following) {
+            return Ok(address);
+        }
+        let rest = deadline.saturating_duration_since(Instant::now());
+        let line = match said.recv_timeout(rest) {
+            Ok(line) => line,
+            Err(RecvTimeoutError::Timeout) => bail!("memprof did not attach: it said {all:#?}"),
+            Err(RecvTimeoutError::Disconnected) => bail!("memprof ended; it said {all:#?}"),
+        };
+        if let Some((_, url)) = line.split_once("serving http://") {
+            let end = url.find('/').unwrap_or(url.len());
+            address = Some(url[..end].parse()?);
+        }
+        following |= line.contains(" following ");
+        all.push(line);
+    }
+}
+
+/// The rows below `Losses:` in a summary.
+fn losses(summary: &str) -> Result<Vec<String>> {
+    let (_, rest) = summary
+        .split_once("\nLosses:")
+        .context("the summary says nothing of losses")?;
+    let (first, rows) = rest.split_once('\n').unwrap_or((rest, ""));
+    if first.trim() == "none" {
+        return Ok(Vec::new());
+    }
+    let rows = rows.lines().map(str::trim).take_while(|l| !l.is_empty());
+    Ok(rows
+        .filter(|row| !row.ends_with(NOT_A_LOSS))
+        .map(str::to_owned)
+        .collect())
+}

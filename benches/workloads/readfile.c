@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//
+// Benchmark workload: brings a file into the page cache again and again, by read(2), having dropped
+// it from the cache before each pass.
+//
+// Build:
+//   cc -O2 -fno-omit-frame-pointer -fno-optimize-sibling-calls -o readfile readfile.c
+//
+//   readfile FILE [--mib N] [--passes N] [--repeat N] [--name NAME] [--start-on-stdin]
+//
+// FILE is made if it does not exist or has another size; it is not removed. Prints one line a
+// repetition, and flushes it:
+//   pages 65536 ns_per_page 312.7
+// The figure is the CPU time in read(2) for each 4 KiB of the file; dropping the cache is not counted.
+// --start-on-stdin waits for a line on stdin first, and at the end for the end of stdin.
+
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#define NOINLINE __attribute__((noinline))
+
+enum { BLOCK = 128 * 1024 };
+
+static unsigned char block[BLOCK];
+
+// CPU time of this process: what others do on a shared machine is not in it.
+static uint64_t now_ns(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+static void die(const char *what)
+{
+	perror(what);
+	exit(1);
+}
+
+static void make_file(int fd, size_t bytes)
+{
+	struct stat st;
+
+	if (fstat(fd, &st))
+		die("fstat");
+	if ((size_t)st.st_size == bytes)
+		return;
+	if (ftruncate(fd, 0))
+		die("ftruncate");
+	memset(block, 0x5a, sizeof(block));
+	for (size_t done = 0; done < bytes; done += sizeof(block))
+		if (write(fd, block, sizeof(block)) != (ssize_t)sizeof(block))
+			die("write");
+	if (fsync(fd))
+		die("fsync");
+}
+
+static NOINLINE void drop_cache(int fd)
+{
+	if (posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED)) {
+		fprintf(stderr, "readfile: posix_fadvise failed\n");
+		exit(1);
+	}
+}
+
+static NOINLINE void read_through(int fd)
+{
+	ssize_t n;
+
+	if (lseek(fd, 0, SEEK_SET))
+		die("lseek");
+	while ((n = read(fd, block, sizeof(block))) > 0)
+		;
+	if (n < 0)
+		die("read");
+}
+
+static unsigned long number(const char *option, const char *text)
+{
+	char *rest;
+	unsigned long value;
+
+	if (!text || *text < '0' || *text > '9' || (value = strtoul(text, &rest, 10), *rest || !value)) {
+		fprintf(stderr, "readfile: %s wants a whole number above 0\n", option);
+		exit(2);
+	}
+	return value;
+}
+
+int main(int argc, char **argv)
+{
+	unsigned long mib = 64, passes = 4, repeat = 1;
+	const char *path = NULL;
+	int wait = 0, fd;
+
+	for (int i = 1; i < argc; i++) {
+		const char *value = i + 1 < argc ? argv[i + 1] : NULL;
+
+		if (!strcmp(argv[i], "--start-on-stdin"))
+			wait = 1;
+		else if (!strcmp(argv[i], "--mib"))
+			mib = number(argv[i], value), i++;
+		else if (!strcmp(argv[i], "--passes"))
+			passes = number(argv[i], value), i++;
+		else if (!strcmp(argv[i], "--repeat"))
+			repeat = number(argv[i], value), i++;
+		else if (!strcmp(argv[i], "--name") && value)
+			prctl(PR_SET_NAME, value), i++;
+		else if (argv[i][0] != '-' && !path)
+			path = argv[i];
+		else
+			path = NULL, i = argc;
+	}
+	if (!path) {
+		fprintf(stderr, "usage: readfile FILE [--mib N] [--passes N] [--repeat N] [--name NAME] "
+				"[--start-on-stdin]\n");
+		return 2;
+	}
+	fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+	if (fd < 0)
+		die(path);
+	make_file(fd, (size_t)mib << 20);
+	if (wait)
+		while (getchar() != '\n' && !feof(stdin))
+			;
+	for (unsigned long i = 0; i < repeat; i++) {
+		size_t pages = ((size_t)mib << 20) / 4096 * passes;
+		uint64_t ns = 0;
+
+		for (unsigned long pass = 0; pass < passes; pass++) {
+			uint64_t before;
+
+			drop_cache(fd);
+			before = now_ns();
+			read_through(fd);
+			ns += now_ns() - before;
+		}
+		printf("pages %zu ns_per_page %.1f\n", pages, (double)ns / (double)pages);
+		fflush(stdout);
+	}
+	while (wait && getchar() != EOF)
+		;
+	return close(fd) ? 1 : 0;
+}

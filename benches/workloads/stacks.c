@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//
+// Benchmark workload: a program of some size that holds memory under 1,024 distinct call stacks.
+//
+// Build:
+//   cc -O2 -fno-omit-frame-pointer -fno-optimize-sibling-calls -o stacks stacks.c
+//
+//   stacks [--mib N] [--busy]
+//
+// Waits for a line on stdin, then holds N MiB (default 256) in equal parts, each touched under its
+// own stack of 12 functions, and prints one line:
+//   stacks 1024 mib 256
+// Then it is idle until stdin ends; with --busy, it goes on: it unmaps one part after the other and
+// touches it anew, in rounds with a pause of 10 ms after every 16 parts.
+
+#define _GNU_SOURCE
+#include <poll.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+#define NOINLINE __attribute__((noinline))
+
+enum { LEVELS = 10, STACKS = 1 << LEVELS, PAGE = 4096 };
+
+static unsigned char *parts[STACKS];
+static size_t part_bytes;
+
+static void die(const char *what)
+{
+	perror(what);
+	exit(1);
+}
+
+static NOINLINE void hold_part(unsigned which)
+{
+	unsigned char *p = mmap(NULL, part_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+	if (p == MAP_FAILED)
+		die("mmap");
+	for (size_t i = 0; i < part_bytes; i += PAGE)
+		((volatile unsigned char *)p)[i] = 1;
+	parts[which] = p;
+}
+
+static NOINLINE void left(unsigned which, int level);
+static NOINLINE void right(unsigned which, int level);
+
+// One function of two a level, by the bits of `which`: every part has a stack of its own.
+static inline __attribute__((always_inline)) void step(unsigned which, int level)
+{
+	if (level == LEVELS)
+		hold_part(which);
+	else if (which >> level & 1)
+		right(which, level + 1);
+	else
+		left(which, level + 1);
+	__asm__ volatile("" ::: "memory");
+}
+
+static NOINLINE void left(unsigned which, int level)
+{
+	step(which, level);
+}
+
+static NOINLINE void right(unsigned which, int level)
+{
+	step(which, level);
+}
+
+static int stdin_has_ended(int milliseconds)
+{
+	struct pollfd in = { .fd = STDIN_FILENO, .events = POLLIN };
+	char byte;
+
+	return poll(&in, 1, milliseconds) > 0 && read(STDIN_FILENO, &byte, 1) == 0;
+}
+
+int main(int argc, char **argv)
+{
+	unsigned long mib = 256;
+	int busy = 0;
+	char byte = 0;
+
+	for (int i = 1; i < argc; i++) {
+		if (!strcmp(argv[i], "--busy"))
+			busy = 1;
+		else if (!strcmp(argv[i], "--mib") && i + 1 < argc && atol(argv[i + 1]) > 3)
+			mib = (unsigned long)atol(argv[++i]);
+		else {
+			fprintf(stderr, "usage: stacks [--mib N] [--busy]\n");
+			return 2;
+		}
+	}
+	if (prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0))
+		die("prctl");
+	while (byte != '\n' && read(STDIN_FILENO, &byte, 1) == 1)
+		;
+	part_bytes = ((size_t)mib << 20) / STACKS;
+	for (unsigned i = 0; i < STACKS; i++)
+		step(i, 0);
+	printf("stacks %d mib %lu\n", STACKS, mib);
+	fflush(stdout);
+	for (unsigned i = 0; !stdin_has_ended(busy ? (i % 16 ? 0 : 10) : -1); i = (i + 1) % STACKS) {
+		if (!busy)
+			continue;
+		if (munmap(parts[i], part_bytes))
+			die("munmap");
+		step(i, 0);
+	}
+	return 0;
+}

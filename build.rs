@@ -1,0 +1,42 @@
+//! Compiles the BPF program and generates its Rust skeleton into `OUT_DIR`.
+
+use std::env;
+use std::path::PathBuf;
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+use libbpf_cargo::SkeletonBuilder;
+
+const SOURCE: &str = "src/bpf/memprof.bpf.c";
+
+fn main() -> Result<()> {
+    println!("cargo:rerun-if-changed=src/bpf");
+    println!("cargo:rerun-if-changed=vmlinux");
+    let arch = env::var("CARGO_CFG_TARGET_ARCH").context("CARGO_CFG_TARGET_ARCH is not set")?;
+    let headers = PathBuf::from("vmlinux").join(&arch);
+    if !headers.is_dir() {
+        bail!("memprof has no kernel headers for {arch}: supported are x86_64 and aarch64");
+    }
+    let clang = env::var("CLANG").unwrap_or_else(|_| "clang".into());
+    if Command::new(&clang).arg("--version").output().is_err() {
+        bail!(
+            "`{clang}` is needed to compile {SOURCE} and could not be run.\n\
+             Install it (Debian, Ubuntu: sudo apt-get install clang) or name another in $CLANG."
+        );
+    }
+    let out = PathBuf::from(env::var("OUT_DIR").context("OUT_DIR is not set")?);
+    SkeletonBuilder::new()
+        .source(SOURCE)
+        .clang(&clang)
+        .clang_args([
+            format!("-I{}", headers.display()),
+            // v3: atomic operations that return the old value (Linux 5.12).
+            "-mcpu=v3".into(),
+            "-Wall".into(),
+            "-Wextra".into(),
+            "-Werror".into(),
+            "-Wno-unused-parameter".into(),
+        ])
+        .build_and_generate(out.join("memprof.skel.rs"))
+        .with_context(|| format!("cannot compile {SOURCE}"))
+}

@@ -1,0 +1,100 @@
+//! What must hold for any bytes at all: shared by the fuzz targets and by tests/fuzz_smoke.rs.
+
+use std::fs::File;
+use std::io::Write;
+use std::sync::Arc;
+
+use memprof::profile::{Frame, Module, ModuleId};
+use memprof::symbolize::{Detail, Symbolizer};
+use memprof::unwind::walk::{Mapped, Process, Registers, walk};
+use memprof::unwind::{Arch, Table};
+
+fn file_of(bytes: &[u8]) -> File {
+    let mut file = tempfile::tempfile().expect("a temporary file");
+    file.write_all(bytes).expect("room for it");
+    file
+}
+
+/// Memory with something at every address, and one file everywhere.
+struct Anything<'t>(&'t Table, u64);
+
+impl Process for Anything<'_> {
+    fn read(&self, addr: u64) -> Option<u64> {
+        let mixed = (addr ^ self.1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        match mixed >> 62 {
+            0 => None,
+            1 => Some(addr.wrapping_add(mixed >> 56)),
+            2 => self
+                .0
+                .rows
+                .get(mixed as usize % self.0.rows.len())
+                .map(|r| r.pc + 1),
+            _ => Some(mixed),
+        }
+    }
+
+    fn module(&self, _: u64) -> Mapped<'_> {
+        Mapped::Table(self.0, 0)
+    }
+}
+
+/// Makes a table of the bytes; whether there is one.
+pub fn table(bytes: &[u8]) -> bool {
+    let Ok(table) = Table::build(&file_of(bytes)) else {
+        return false;
+    };
+    let (rows, rules) = (&table.rows, &table.rules);
+    assert!(!rows.is_empty() && rules.len() <= usize::from(u16::MAX));
+    assert!(
+        rows.windows(2)
+            .all(|w| w[0].pc < w[1].pc && w[0].rule != w[1].rule)
+    );
+    assert!(
+        rows.iter()
+            .all(|r| usize::from(r.rule) < rules.len() && r.pc <= 1 << 48)
+    );
+    assert!(
+        rows.last().is_some_and(|r| r.rule == 0),
+        "the end is covered"
+    );
+
+    let packed = table.pack();
+    assert_eq!(packed.pages.len(), table.pages());
+    for row in rows.iter().step_by(1 + rows.len() / 1000) {
+        for pc in [row.pc.wrapping_sub(1), row.pc, row.pc | 0xffff] {
+            let rule = &rules[usize::from(packed.rule_at(pc))];
+            assert_eq!(rule, table.rule_at(pc), "at {pc:#x}");
+        }
+    }
+    for (i, row) in rows.iter().enumerate().take(20) {
+        let start = Registers {
+            ip: row.pc,
+            sp: 0x7fff_0000,
+            fp: 0x7fff_0100,
+            lr: row.pc,
+        };
+        for arch in [Arch::X86_64, Arch::Aarch64] {
+            let stack = walk(&Anything(&table, i as u64), arch, start, 64);
+            assert!((1..=64).contains(&stack.frames.len()));
+        }
+    }
+    true
+}
+
+/// Looks names up in the bytes, at `step` positions over the file.
+pub fn symbols(symbolizer: &Symbolizer, bytes: &[u8], step: usize) {
+    let module = Arc::new(Module {
+        path: "/nowhere/fuzzed".into(),
+        name: "fuzzed".into(),
+        dev_ino: (0, 0),
+        file: Some(file_of(bytes)),
+        own_executable: true,
+    });
+    let positions = (0..bytes.len() as u64).step_by(step.max(1));
+    let frames: Vec<Frame> = positions.map(|o| Frame::code(ModuleId(0), o)).collect();
+    let modules = [module];
+    for detail in [Detail::Names, Detail::Inlined] {
+        let symbols = symbolizer.resolve_with(&frames, &modules, detail);
+        assert!(frames.iter().all(|f| symbols.get(*f).is_some()));
+    }
+}

@@ -1,0 +1,16 @@
+//! Names in any bytes.
+
+#![no_main]
+
+#[path = "../check.rs"]
+#[allow(dead_code)]
+mod check;
+
+use std::sync::LazyLock;
+
+use memprof::symbolize::Symbolizer;
+
+static SYMBOLIZER: LazyLock<Symbolizer> =
+    LazyLock::new(|| Symbolizer::start().expect("a thread for names"));
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| check::symbols(&SYMBOLIZER, bytes, 97));

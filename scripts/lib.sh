@@ -1,0 +1,61 @@
+# Shared by run-demo, run-tests and the scripts in tests/: messages and missing system packages.
+# shellcheck shell=bash
+
+say() { printf '==> %s\n' "$*" >&2; }
+die() { printf '%s: %s\n' "${0##*/}" "$*" >&2; exit 1; }
+
+# Runs a command as root: directly, or through sudo.
+as_root() {
+    if [ "$(id -u)" -eq 0 ]; then
+        "$@"
+    elif command -v sudo >/dev/null; then
+        sudo "$@"
+    else
+        die "this needs root: run it as root, or install sudo. It was to run: $*"
+    fi
+}
+
+# What building memprof needs: "package:test", where the test is a command to find or a header.
+# shellcheck disable=SC2034 # used by those who source this
+BUILD_NEEDS=(
+    clang:clang llvm:llvm-strip gcc:gcc make:make binutils:objdump pkg-config:pkg-config
+    libc6-dev:stdio.h linux-libc-dev:linux/bpf.h libelf-dev:libelf.h zlib1g-dev:zlib.h
+)
+
+# Whether a need ("command" or "header.h") is there.
+is_there() {
+    local dir
+    case $1 in
+    *.h)
+        for dir in /usr/include /usr/local/include /usr/include/*-linux-gnu; do
+            [ -e "$dir/$1" ] && return 0
+        done
+        return 1
+        ;;
+    *) command -v "$1" >/dev/null ;;
+    esac
+}
+
+# Installs what is missing of the given "package:test" pairs.
+install_missing() {
+    local need missing=()
+    for need; do
+        is_there "${need#*:}" || missing+=("${need%%:*}")
+    done
+    [ "${#missing[@]}" -eq 0 ] && return 0
+    if ! command -v apt-get >/dev/null; then
+        die "missing, by their Debian names: ${missing[*]}.
+Only Debian and Ubuntu are installed on automatically. Install them with this system's package
+manager (on Fedora: dnf install clang llvm gcc make binutils pkgconf glibc-devel kernel-headers
+elfutils-libelf-devel zlib-devel) and run this again."
+    fi
+    say "installing: ${missing[*]}"
+    as_root apt-get update -q
+    as_root env DEBIAN_FRONTEND=noninteractive \
+        apt-get install -q -y --no-install-recommends "${missing[@]}"
+}
+
+need_rust() {
+    command -v cargo >/dev/null ||
+        die "cargo was not found: install Rust (see rust-lang.org/tools/install) and run this again"
+}

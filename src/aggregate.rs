@@ -1,0 +1,334 @@
+//! Events → books per stack, and the join with residency → [`Profile`].
+//!
+//! The aggregator keeps what the ring buffer said: stacks, processes, address ranges. What pages
+//! there are it reads from the kernel when a report is asked for.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use anyhow::{Context, Result};
+
+use crate::event::{
+    Event, MmId, Pid, ProcessChange, ProcessEvent, RangeChange, RangeEvent, StackId, StackSeen,
+};
+use crate::modules::{AddressMap, ModuleTable};
+use crate::probe::{Probe, page_size};
+use crate::profile::{
+    KernelFigures, Module, NotObserved, Profile, Sample, TargetInfo, Unobserved, Usage,
+};
+use crate::residency::{Classifier, Error as ScanError, Method, Scanner, figures, maps};
+use crate::source::resident::{Join, SpaceView};
+use crate::source::{Books, page_cache};
+use crate::space::Space;
+use crate::stack::StackTable;
+
+/// Everything known of the followed processes.
+#[derive(Default)]
+pub struct Aggregator {
+    modules: ModuleTable,
+    classifier: Classifier,
+    stacks: StackTable,
+    /// By address space; those that have ended are gone.
+    spaces: BTreeMap<MmId, Space>,
+    /// Address-space events lost when the range books were last trusted.
+    ranges_lost: u64,
+}
+
+/// Files that code lies in, by [`ModuleId`](crate::profile::ModuleId).
+type Files = Arc<[Arc<Module>]>;
+
+/// Why there is no report.
+#[derive(Debug)]
+pub enum NoReport {
+    /// No followed process is left.
+    NoTarget,
+    /// It failed; what was tried and why it failed.
+    Failed(anyhow::Error),
+}
+
+impl Aggregator {
+    /// Takes one event in. Events must come in the order in which they were emitted.
+    ///
+    /// # Errors
+    /// The probe's maps could not be changed.
+    pub fn apply(&mut self, event: &Event, probe: &Probe) -> Result<()> {
+        match event {
+            Event::Stack(seen) => self.stack(seen),
+            Event::Process(e) => return self.process(e, probe),
+            Event::Range(e) => return self.range(e, probe),
+        }
+        Ok(())
+    }
+
+    /// The followed processes, in the order in which they were followed.
+    pub fn pids(&self) -> Vec<Pid> {
+        self.spaces.values().map(|s| s.pid).collect()
+    }
+
+    /// Whether an address space is followed.
+    pub fn has(&self, mm: MmId) -> bool {
+        self.spaces.contains_key(&mm)
+    }
+
+    /// The code that a process, followed or not, has mapped, and the files it lies in.
+    ///
+    /// # Errors
+    /// The process is gone or may not be looked at.
+    pub fn look_at_code(&mut self, pid: Pid) -> std::io::Result<(AddressMap, Files)> {
+        let code = AddressMap::load(pid, &mut self.modules)?;
+        Ok((code, self.modules.modules()))
+    }
+
+    /// Gives out the code mappings that changed since the last call.
+    ///
+    /// # Errors
+    /// Those of `give`.
+    pub fn changed_code(
+        &mut self,
+        mut give: impl FnMut(MmId, &AddressMap, &[Arc<Module>]) -> Result<()>,
+    ) -> Result<()> {
+        for (mm, space) in &mut self.spaces {
+            if let Some(code) = space.code.changed(&mut self.modules) {
+                give(*mm, code, &self.modules.modules())?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Has these address spaces' code given out again.
+    pub fn republish(&mut self, mms: &[MmId]) {
+        for mm in mms {
+            if let Some(space) = self.spaces.get_mut(mm) {
+                space.code.republish();
+            }
+        }
+    }
+
+    fn stack(&mut self, seen: &StackSeen) {
+        // A space that ended meanwhile: its stacks own nothing that could be shown.
+        if let Some(space) = self.spaces.get_mut(&seen.mm) {
+            self.stacks
+                .insert(seen.clone(), &mut space.code, &mut self.modules);
+        }
+    }
+
+    fn process(&mut self, e: &ProcessEvent, probe: &Probe) -> Result<()> {
+        match e.change {
+            ProcessChange::Found => {
+                let mut space = Space::new(e.pid, &e.comm);
+                // What cannot be read now is read as "not observed" later; nothing is lost.
+                let _ = space.remember_before(&mut self.classifier);
+                self.start(e.mm, space);
+            }
+            ProcessChange::Matched => self.start(e.mm, Space::new(e.pid, &e.comm)),
+            ProcessChange::Forked { parent_mm, .. } => {
+                let space = match self.spaces.get(&parent_mm) {
+                    Some(parent) => parent.forked(parent_mm, e.pid, &e.comm),
+                    None => Space::new(e.pid, &e.comm),
+                };
+                self.start(e.mm, space);
+            }
+            ProcessChange::Execed { left } => {
+                self.end(left, e.pid, probe)?;
+                self.start(e.mm, Space::new(e.pid, &e.comm));
+            }
+            ProcessChange::Exited => self.end(e.mm, e.pid, probe)?,
+        }
+        Ok(())
+    }
+
+    fn start(&mut self, mm: MmId, mut space: Space) {
+        space.code.reload(&mut self.modules);
+        // A vfork child has its parent's address space: the books are the parent's.
+        self.spaces.entry(mm).or_insert(space);
+    }
+
+    fn end(&mut self, mm: MmId, pid: Pid, probe: &Probe) -> Result<()> {
+        if self.spaces.get(&mm).is_some_and(|s| s.pid == pid) {
+            self.spaces.remove(&mm);
+            // A child's pages may still stand under its parent's records.
+            if !self.spaces.values().any(|s| s.ancestors.contains(&mm)) {
+                probe.clear_mm(mm)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn range(&mut self, e: &RangeEvent, probe: &Probe) -> Result<()> {
+        if e.clear_ledger {
+            let start = match e.change {
+                RangeChange::Moved { from } => from,
+                _ => e.start,
+            };
+            let end = crate::event::Addr(start.0 + (e.end.0 - e.start.0));
+            probe.clear_pages(e.mm, start, end)?;
+        }
+        if let Some(space) = self.spaces.get_mut(&e.mm) {
+            space.apply(e);
+        }
+        Ok(())
+    }
+
+    /// After a lost address-space event the range books may name the wrong caller: start them anew.
+    fn distrust_ranges(&mut self, probe: &Probe) {
+        let lost = probe.ranges_lost();
+        if lost != self.ranges_lost {
+            self.ranges_lost = lost;
+            for space in self.spaces.values_mut() {
+                space.ranges.clear();
+            }
+        }
+    }
+
+    /// Scans every followed process and joins its pages with the ledger: bytes by stack id.
+    ///
+    /// # Errors
+    /// [`NoReport::NoTarget`] if every process has ended, else what failed.
+    pub fn tally(&mut self, probe: &Probe) -> Result<Tally, NoReport> {
+        self.distrust_ranges(probe);
+        let mut tally = Tally::default();
+        let mms: Vec<MmId> = self.spaces.keys().copied().collect();
+        for mm in mms {
+            match self.scan(mm, probe, &mut tally) {
+                Ok(pid) => tally.pids.push(pid),
+                Err(e) if is_gone(&e) => {}
+                Err(e) => return Err(NoReport::Failed(e)),
+            }
+        }
+        let Some(first) = tally.pids.first().copied() else {
+            return Err(NoReport::NoTarget);
+        };
+        let named = self.spaces.values().find(|s| s.pid == first);
+        tally.comm = named.map(|s| s.comm.clone()).unwrap_or_default();
+        let cached = probe.cached_pages().map_err(NoReport::Failed)?;
+        page_cache::collect(&cached, page_size(), &mut tally.books);
+        Ok(tally)
+    }
+
+    /// Scans one process. Its bytes are added only once the scan is whole.
+    fn scan(&mut self, mm: MmId, probe: &Probe, tally: &mut Tally) -> Result<Pid> {
+        let space = self
+            .spaces
+            .get(&mm)
+            .context("the process is no longer followed")?;
+        let pid = space.pid;
+        let mut scanner = Scanner::open(pid, Method::Auto)?;
+        let before = figures::read(pid)?;
+        let vmas = maps::read(pid, &mut self.classifier)?;
+        let view = SpaceView {
+            mm,
+            ancestors: &space.ancestors,
+            ranges: &space.ranges,
+            before: &space.before,
+            page_size: scanner.page_size(),
+        };
+        let mut join = Join::new(probe, view);
+        let mut books = Books::default();
+        for vma in &vmas {
+            let mut failed = None;
+            scanner.scan_vma(
+                vma,
+                &mut |run| {
+                    if failed.is_none() {
+                        failed = join.add(vma, run, &mut books).err();
+                    }
+                },
+                &mut || (),
+            )?;
+            if let Some(e) = failed {
+                return Err(e.context("cannot read the page ledger"));
+            }
+        }
+        scanner.check_alive()?;
+        tally.after += figures::read(pid)?;
+        tally.before += before;
+        tally.books.merge(books);
+        Ok(pid)
+    }
+
+    /// Turns stack ids into stacks. The events that came up to the tally must have been taken in: a
+    /// stack's record reaches the ledger at once, its frames come through the ring buffer.
+    pub fn profile(&mut self, tally: Tally, probe: &Probe) -> Profile {
+        let target = TargetInfo {
+            pid: tally.pids.first().copied().unwrap_or(Pid(0)),
+            comm: tally.comm,
+            pids: tally.pids,
+            alive: !self.spaces.is_empty(),
+        };
+        let mut samples = Vec::with_capacity(tally.books.stacks.len());
+        let mut unobserved = tally.books.unobserved;
+        for (id, usage) in sorted(tally.books.stacks) {
+            match self.stacks.get(id) {
+                Some(stack) => samples.push(Sample {
+                    stack: Arc::clone(stack),
+                    usage,
+                }),
+                None => {
+                    let key = ("[stack record lost]".to_owned(), Unobserved::StackLost);
+                    *unobserved.entry(key).or_default() += usage;
+                }
+            }
+        }
+        let not_observed: Vec<NotObserved> = unobserved
+            .into_iter()
+            .map(|((mapping, reason), usage)| NotObserved {
+                mapping,
+                reason,
+                usage,
+            })
+            .collect();
+        let mut total = Usage::default();
+        for usage in samples
+            .iter()
+            .map(|s| s.usage)
+            .chain(not_observed.iter().map(|n| n.usage))
+        {
+            total += usage;
+        }
+        let mut losses = probe.losses();
+        losses.add(
+            "code mappings without a place in the module table",
+            self.modules.refused(),
+        );
+        losses.add(
+            "modules whose file could not be opened",
+            self.modules.unopened(),
+        );
+        let forgotten = self.spaces.values().map(Space::forgotten).sum();
+        losses.add("address ranges forgotten: range books full", forgotten);
+        Profile {
+            taken: SystemTime::now(),
+            target,
+            samples,
+            not_observed,
+            total,
+            kernel_before: tally.before,
+            kernel_after: tally.after,
+            losses,
+            modules: self.modules.modules(),
+        }
+    }
+}
+
+/// The memory of every followed process, by stack id.
+#[derive(Default)]
+pub struct Tally {
+    pids: Vec<Pid>,
+    comm: String,
+    books: Books,
+    before: KernelFigures,
+    after: KernelFigures,
+}
+
+/// In order of id, so that a report of the same state is the same report.
+fn sorted(stacks: HashMap<StackId, Usage>) -> Vec<(StackId, Usage)> {
+    let mut rows: Vec<_> = stacks.into_iter().collect();
+    rows.sort_unstable_by_key(|(id, _)| *id);
+    rows
+}
+
+fn is_gone(e: &anyhow::Error) -> bool {
+    e.downcast_ref::<ScanError>()
+        .is_some_and(ScanError::is_gone)
+}

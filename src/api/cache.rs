@@ -1,0 +1,123 @@
+//! Replies of the newest report, each made once.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bytes::Bytes;
+use tokio::sync::OnceCell;
+
+use super::Request;
+
+/// How many replies are kept: of a few clients, each asking its own way. The oldest goes first.
+const KEPT: usize = 8;
+
+pub(super) type Cell = Arc<OnceCell<Bytes>>;
+
+/// Cells of the newest report's replies. Locked only to find a cell, never to fill it.
+pub(super) struct Cache {
+    entries: Mutex<Entries>,
+    budget: usize,
+}
+
+#[derive(Default)]
+struct Entries {
+    sequence: u64,
+    cells: VecDeque<(Request, Cell)>,
+}
+
+impl Cache {
+    /// A cache that keeps so many bytes, or the one reply made last if that is larger.
+    pub(super) fn new(budget: usize) -> Cache {
+        Cache {
+            entries: Mutex::default(),
+            budget,
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Entries> {
+        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Forgets the oldest replies until what is kept fits the budget.
+    pub(super) fn trim(&self) {
+        self.lock().trim(self.budget);
+    }
+
+    /// The cell that whoever asks this of that report shares. An older report than the newest
+    /// gets a cell of its own, which is not kept.
+    pub(super) fn cell(&self, sequence: u64, request: Request) -> Cell {
+        let mut entries = self.lock();
+        if sequence < entries.sequence {
+            return Cell::default();
+        }
+        if sequence > entries.sequence {
+            entries.cells.clear();
+            entries.sequence = sequence;
+        }
+        if let Some((_, cell)) = entries.cells.iter().find(|(r, _)| *r == request) {
+            return Arc::clone(cell);
+        }
+        entries.trim(self.budget);
+        if entries.cells.len() == KEPT {
+            entries.cells.pop_front();
+        }
+        let cell = Cell::default();
+        entries.cells.push_back((request, Arc::clone(&cell)));
+        cell
+    }
+}
+
+impl Entries {
+    fn trim(&mut self, budget: usize) {
+        let size = |(_, cell): &(Request, Cell)| cell.get().map_or(0, Bytes::len);
+        let mut kept: usize = self.cells.iter().map(size).sum();
+        while kept > budget
+            && let Some(oldest) = self.cells.iter().position(|cell| size(cell) > 0)
+        {
+            kept -= self.cells.remove(oldest).map_or(0, |cell| size(&cell));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cells_are_shared_and_bounded() {
+        let cache = Cache::new(100);
+        let ask = |threshold| Request::Tree {
+            threshold,
+            reverse: false,
+        };
+        let first = cache.cell(1, ask(0));
+        assert!(Arc::ptr_eq(&first, &cache.cell(1, ask(0))));
+        assert!(!Arc::ptr_eq(&first, &cache.cell(1, Request::Short)));
+        for threshold in 1..100 {
+            cache.cell(1, ask(threshold));
+        }
+        assert_eq!(cache.lock().cells.len(), KEPT);
+        assert!(!Arc::ptr_eq(&first, &cache.cell(1, ask(0))));
+        let newer = cache.cell(2, ask(0));
+        assert!(!Arc::ptr_eq(&newer, &cache.cell(1, ask(0))));
+        assert!(Arc::ptr_eq(&newer, &cache.cell(2, ask(0))));
+    }
+
+    #[test]
+    fn bytes_are_bounded_and_what_is_being_made_stays() {
+        let cache = Cache::new(100);
+        let ask = |threshold| Request::Tree {
+            threshold,
+            reverse: false,
+        };
+        let making = cache.cell(1, ask(0));
+        for threshold in 1..5 {
+            let made = cache.cell(1, ask(threshold));
+            made.set(Bytes::from(vec![0; 40])).unwrap();
+        }
+        cache.trim();
+        let kept: Vec<_> = cache.lock().cells.iter().map(|(r, _)| *r).collect();
+        assert_eq!(kept, [ask(0), ask(3), ask(4)]);
+        assert!(Arc::ptr_eq(&making, &cache.cell(1, ask(0))));
+    }
+}

@@ -1,0 +1,180 @@
+/* SPDX-License-Identifier: MIT OR GPL-2.0-only */
+/*
+ * The page-cache ledger: which stack of a followed process brought in each cached page of each
+ * file. Additions count while a followed process is current; removals count in any context.
+ */
+#ifndef MEMPROF_CACHE_H
+#define MEMPROF_CACHE_H
+
+#define S_IFMT 00170000
+#define S_IFBLK 0060000
+#define HUGETLBFS_MAGIC 0x958458f6
+
+/* Set in cache_chunk.live once its last entry is gone: the chunk is about to be removed. */
+#define CHUNK_DEAD 0x80000000u
+#define CHUNK_RETRIES 8
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 65536);
+	__type(key, struct cache_key);
+	__type(value, struct cache_chunk);
+} cache SEC(".maps");
+
+/* Chunks held per hash of file: lets an unrelated file's removal end at one load. */
+#define FILE_FILTER_BITS 12
+__u32 file_filter[1 << FILE_FILTER_BITS];
+
+static __always_inline __u32 file_slot(const struct cache_key *key)
+{
+	__u64 h = (key->ino ^ ((__u64)key->dev << 32)) * 0x9e3779b97f4a7c15ull;
+
+	return (h >> (64 - FILE_FILTER_BITS)) & ((1 << FILE_FILTER_BITS) - 1);
+}
+
+/* Fills in the file part of the key. Returns the first page's index in the file. */
+static __always_inline __u64 cache_key_of(struct folio *folio, struct inode *inode, struct cache_key *key)
+{
+	__u64 index = folio->index;
+
+	key->ino = inode->i_ino;
+	key->dev = inode->i_sb->s_dev;
+	key->chunk = index >> CHUNK_SHIFT;
+	return index;
+}
+
+/* 1 for STACK_NONE, else 0; stack ids stay below 2^31. */
+static __always_inline __u32 is_empty(__u32 stack)
+{
+	return (stack - 1) >> 31;
+}
+
+static __noinline struct cache_chunk *cache_chunk_get(struct cache_key *key)
+{
+	struct cache_chunk *chunk = bpf_map_lookup_elem(&cache, key);
+	__u32 zero = 0;
+	void *empty;
+
+	if (chunk)
+		return chunk;
+	empty = bpf_map_lookup_elem(&zero_chunk, &zero);
+	if (!empty)
+		return NULL;
+	if (bpf_map_update_elem(&cache, key, empty, BPF_NOEXIST) == 0)
+		__sync_fetch_and_add(&file_filter[file_slot(key)], 1);
+	return bpf_map_lookup_elem(&cache, key);
+}
+
+/*
+ * Sets `n` entries from `first` on and returns how many changed between empty and not empty.
+ * (Global, like chunk_fill(). Counted without a branch: one per entry would double the verifier's
+ * paths each time.)
+ */
+__noinline __u32 cache_chunk_fill(struct cache_chunk *chunk, __u32 first, __u32 n, __u32 stack)
+{
+	__u32 changed = 0;
+
+	if (!chunk)
+		return 0;
+	for (__u32 i = 0; i < CHUNK_PAGES; i++) {
+		if (i >= n)
+			return changed;
+		__u32 at = (first + i) & (CHUNK_PAGES - 1);
+		__u32 was = chunk->stack[at];
+
+		changed += is_empty(was) ^ is_empty(stack);
+		chunk->stack[at] = stack;
+	}
+	return changed;
+}
+
+/* Adds entries to a chunk. Returns 0 if the chunk was dying. */
+static __always_inline int cache_chunk_add(struct cache_chunk *chunk, __u32 first, __u32 n, __u32 stack)
+{
+	__u32 fresh;
+
+	/* The reservation keeps the chunk alive while its entries are written. */
+	if (__sync_fetch_and_add(&chunk->live, n) & CHUNK_DEAD)
+		return 0;
+	fresh = cache_chunk_fill(chunk, first, n, stack);
+	if (fresh != n)
+		__sync_fetch_and_add(&chunk->live, fresh - n);
+	return 1;
+}
+
+SEC("tp_btf/mm_filemap_add_to_page_cache")
+int BPF_PROG(cache_add, struct folio *folio)
+{
+	struct task_struct *task = bpf_get_current_task_btf();
+	struct task_state *st = followed(task);
+	struct cache_chunk *chunk;
+	struct cache_key key = {};
+	struct inode *inode;
+	__u32 n, stack;
+	__u64 index;
+
+	if (!st || st->walking)
+		return 0;
+	/* A fault on a file reads pages into the cache: these are not the page that it maps. */
+	if (st->fault && st->page == (__u64)folio) {
+		st->pages = st->pages_before;
+		st->page = 0;
+	}
+	inode = folio->mapping->host;
+	n = folio_pages(folio);
+	if ((inode->i_mode & S_IFMT) == S_IFBLK) {
+		__sync_fetch_and_add(&losses[LOSS_BLOCK_DEVICE], n);
+		return 0;
+	}
+	if (inode->i_sb->s_magic == HUGETLBFS_MAGIC)
+		return 0;
+	index = cache_key_of(folio, inode, &key);
+	if (n > CHUNK_PAGES)
+		n = CHUNK_PAGES;
+	stack = stack_id(st);
+	for (int i = 0; i < CHUNK_RETRIES; i++) {
+		chunk = cache_chunk_get(&key);
+		if (!chunk) {
+			count_loss(LOSS_CACHE_LEDGER);
+			return 0;
+		}
+		if (cache_chunk_add(chunk, index & (CHUNK_PAGES - 1), n, stack)) {
+			count_activity();
+			return 0;
+		}
+	}
+	count_loss(LOSS_CACHE_RACE);
+	return 0;
+}
+
+SEC("tp_btf/mm_filemap_delete_from_page_cache")
+int BPF_PROG(cache_delete, struct folio *folio)
+{
+	struct cache_key key = {};
+	struct cache_chunk *chunk;
+	__u32 slot, gone;
+	__u64 index;
+
+	index = cache_key_of(folio, folio->mapping->host, &key);
+	slot = file_slot(&key);
+	if (!file_filter[slot])
+		return 0;
+	chunk = bpf_map_lookup_elem(&cache, &key);
+	if (!chunk)
+		return 0;
+	gone = cache_chunk_fill(chunk, index & (CHUNK_PAGES - 1), folio_pages(folio), STACK_NONE);
+	if (!gone)
+		return 0;
+	count_activity();
+	if (__sync_fetch_and_sub(&chunk->live, gone) != gone)
+		return 0;
+	/* Ours was the last entry; whoever adds one now either wins here or sees the mark. */
+	if (__sync_val_compare_and_swap(&chunk->live, 0, CHUNK_DEAD) != 0)
+		return 0;
+	if (bpf_map_delete_elem(&cache, &key) == 0)
+		__sync_fetch_and_sub(&file_filter[slot], 1);
+	return 0;
+}
+
+#endif

@@ -1,0 +1,32 @@
+/* SPDX-License-Identifier: MIT OR GPL-2.0-only */
+/*
+ * What differs between kernels. Each guard names the version and the change that made it needed.
+ */
+#ifndef MEMPROF_COMPAT_H
+#define MEMPROF_COMPAT_H
+
+/* 5.18 "mm: Add folio_nr_pages" cached the count as _folio_nr_pages (64-bit kernels); 6.15
+ * "mm: factor out large folio handling from folio_nr_pages()" renamed it _nr_pages. */
+struct folio___v518 {
+	unsigned int _folio_nr_pages;
+} __attribute__((preserve_access_index));
+
+/* Number of base pages in a page-cache folio. */
+static __always_inline __u32 folio_pages(struct folio *folio)
+{
+	unsigned long flags = 0;
+
+	/* The page flags are the first word of a folio in every kernel; 6.18 "mm: introduce
+	 * memdesc_flags_t" made their type a struct, which a relocation by name would refuse. */
+	bpf_probe_read_kernel(&flags, sizeof(flags), folio);
+	if (!(flags & (1ul << bpf_core_enum_value(enum pageflags, PG_head))))
+		return 1;
+	if (bpf_core_field_exists(folio->_nr_pages))
+		return BPF_CORE_READ(folio, _nr_pages);
+	struct folio___v518 *old = (void *)folio;
+	if (bpf_core_field_exists(old->_folio_nr_pages))
+		return BPF_CORE_READ(old, _folio_nr_pages);
+	return 1;
+}
+
+#endif

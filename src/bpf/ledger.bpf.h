@@ -1,0 +1,196 @@
+/* SPDX-License-Identifier: MIT OR GPL-2.0-only */
+/*
+ * The page ledger: which stack brought in each virtual page of each followed address space.
+ * Chunks of 512 pages, so that a dense program pays 4 bytes a page and one hash lookup a fault.
+ */
+#ifndef MEMPROF_LEDGER_H
+#define MEMPROF_LEDGER_H
+
+/* Ranges of more chunks than this (8 GiB) are cleared by user space instead. */
+#define CLEAR_MAX_CHUNKS 4096
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 65536);
+	__type(key, __u64);
+	__type(value, struct page_chunk);
+} pages SEC(".maps");
+
+/* The all-zero chunk that new entries are copied from: it is too large for the BPF stack. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct cache_chunk);
+} zero_chunk SEC(".maps");
+
+static __always_inline __u64 chunk_key(__u32 mm_id, __u64 vpage)
+{
+	return ((__u64)mm_id << REGION_BITS) | (vpage >> CHUNK_SHIFT);
+}
+
+static __always_inline struct page_chunk *chunk_find(__u64 key)
+{
+	return bpf_map_lookup_elem(&pages, &key);
+}
+
+static __noinline struct page_chunk *chunk_get(__u64 key)
+{
+	struct page_chunk *chunk = chunk_find(key);
+	__u32 zero = 0;
+	void *empty;
+
+	if (chunk)
+		return chunk;
+	empty = bpf_map_lookup_elem(&zero_chunk, &zero);
+	if (!empty)
+		return NULL;
+	bpf_map_update_elem(&pages, &key, empty, BPF_NOEXIST);
+	chunk = chunk_find(key);
+	if (!chunk)
+		count_loss(LOSS_PAGE_LEDGER);
+	return chunk;
+}
+
+/*
+ * The loops over a chunk's entries are global functions, which the verifier checks once each and
+ * for themselves; inlined, their 512 possible lengths multiply with everything that comes after.
+ */
+
+/* Sets `n` entries from `first` on. */
+__noinline int chunk_fill(struct page_chunk *chunk, __u32 first, __u32 n, __u32 stack)
+{
+	if (!chunk)
+		return 0;
+	for (__u32 i = 0; i < CHUNK_PAGES; i++) {
+		if (i >= n)
+			return 0;
+		chunk->stack[(first + i) & (CHUNK_PAGES - 1)] = stack;
+	}
+	return 0;
+}
+
+/* Copies `n` entries of `src` from `from` on to those of `dst` from `to` on. */
+__noinline int chunk_copy(struct page_chunk *dst, __u32 to, struct page_chunk *src, __u32 from, __u32 n)
+{
+	if (!dst || !src)
+		return 0;
+	for (__u32 i = 0; i < CHUNK_PAGES; i++) {
+		if (i >= n)
+			return 0;
+		dst->stack[(to + i) & (CHUNK_PAGES - 1)] = src->stack[(from + i) & (CHUNK_PAGES - 1)];
+	}
+	return 0;
+}
+
+/* Gives `n` pages from `vpage` on to `stack`; they lie in one chunk (folios are aligned). */
+static __always_inline void ledger_set(struct page_chunk *chunk, __u64 vpage, __u32 n, __u32 stack)
+{
+	__u32 first = vpage & (CHUNK_PAGES - 1);
+
+	if (n == 1)
+		chunk->stack[first] = stack;
+	else
+		chunk_fill(chunk, first, n, stack);
+}
+
+struct clear_ctx {
+	__u32 mm_id;
+	__u64 first; /* pages */
+	__u64 end;
+};
+
+static long clear_one_chunk(__u64 i, struct clear_ctx *c)
+{
+	__u64 base = ((c->first >> CHUNK_SHIFT) + i) << CHUNK_SHIFT;
+	__u64 key = chunk_key(c->mm_id, base);
+	struct page_chunk *chunk;
+	__u32 from = 0, to = CHUNK_PAGES;
+
+	if (base < c->first)
+		from = c->first - base;
+	if (base + CHUNK_PAGES > c->end)
+		to = c->end - base;
+	if (from == 0 && to == CHUNK_PAGES) {
+		bpf_map_delete_elem(&pages, &key);
+		return 0;
+	}
+	chunk = chunk_find(key);
+	if (chunk)
+		chunk_fill(chunk, from, to - from, STACK_NONE);
+	return 0;
+}
+
+/* Forgets the pages [first, end). Returns 0 if the range is too large to do so here. */
+static __noinline int ledger_clear(__u32 mm_id, __u64 first, __u64 end)
+{
+	struct clear_ctx c = { .mm_id = mm_id, .first = first, .end = end };
+	__u64 chunks;
+
+	if (end <= first)
+		return 1;
+	chunks = ((end - 1) >> CHUNK_SHIFT) - (first >> CHUNK_SHIFT) + 1;
+	if (chunks > CLEAR_MAX_CHUNKS)
+		return 0;
+	bpf_loop(chunks, clear_one_chunk, &c, 0);
+	return 1;
+}
+
+struct move_ctx {
+	__u32 mm_id;
+	__u32 pad;
+	__u64 src; /* pages */
+	__u64 dst;
+	__u64 dst_end;
+};
+
+/* Copies the records of `n` pages; those at `src` lie in one chunk, those at `dst` too. */
+static __noinline int move_part(__u32 mm_id, __u64 src, __u64 dst, __u32 n)
+{
+	struct page_chunk *s = chunk_find(chunk_key(mm_id, src));
+	struct page_chunk *d;
+
+	if (!s)
+		return 0;
+	d = chunk_get(chunk_key(mm_id, dst));
+	if (!d)
+		return 0;
+	chunk_copy(d, dst & (CHUNK_PAGES - 1), s, src & (CHUNK_PAGES - 1), n);
+	return 0;
+}
+
+static long move_one_chunk(__u64 i, struct move_ctx *m)
+{
+	__u64 base = ((m->dst >> CHUNK_SHIFT) + i) << CHUNK_SHIFT;
+	__u64 from = base < m->dst ? m->dst : base;
+	__u64 to = base + CHUNK_PAGES > m->dst_end ? m->dst_end : base + CHUNK_PAGES;
+	__u64 src = m->src + (from - m->dst);
+	__u64 n = to - from;
+	/* The source of one destination chunk spans at most two chunks. */
+	__u64 head = CHUNK_PAGES - (src & (CHUNK_PAGES - 1));
+
+	if (head > n)
+		head = n;
+	move_part(m->mm_id, src, from, head);
+	if (n > head)
+		move_part(m->mm_id, src + head, from + head, n - head);
+	return 0;
+}
+
+/* Carries the records of `n` pages from page `src` on to page `dst`; forgets them at `src`. */
+static __noinline int ledger_move(__u32 mm_id, __u64 src, __u64 dst, __u64 n)
+{
+	struct move_ctx m = { .mm_id = mm_id, .src = src, .dst = dst, .dst_end = dst + n };
+	__u64 chunks;
+
+	if (!n)
+		return 1;
+	chunks = ((m.dst_end - 1) >> CHUNK_SHIFT) - (dst >> CHUNK_SHIFT) + 1;
+	if (chunks > CLEAR_MAX_CHUNKS)
+		return 0;
+	bpf_loop(chunks, move_one_chunk, &m, 0);
+	return ledger_clear(mm_id, src, src + n);
+}
+
+#endif

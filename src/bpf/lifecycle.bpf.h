@@ -1,0 +1,200 @@
+/* SPDX-License-Identifier: MIT OR GPL-2.0-only */
+/*
+ * Which processes are followed: found by the task iterator, matched by name at exec, forked,
+ * given a new address space, ended.
+ */
+#ifndef MEMPROF_LIFECYCLE_H
+#define MEMPROF_LIFECYCLE_H
+
+const volatile __u8 follow_forks = 0;
+/* The name waited for, as comm holds it: at most 15 characters, padded with zeros. */
+const volatile char wanted_comm[16] = {};
+
+/* 1 while memprof waits for a process of that name. */
+__u32 waiting = 0;
+/* The process that the next run of the iterator is to follow, in memprof's pid namespace. */
+__u32 wanted_pid = 0;
+
+static __always_inline void emit_process(struct task_struct *task, __u32 change, __u32 pid,
+					 __u32 mm_id, __u32 parent_mm_id, __u32 parent_pid)
+{
+	struct process_event e = {
+		.kind = EVENT_PROCESS,
+		.change = change,
+		.pid = pid,
+		.mm_id = mm_id,
+		.parent_mm_id = parent_mm_id,
+		.parent_pid = parent_pid,
+	};
+
+	bpf_probe_read_kernel_str(e.comm, sizeof(e.comm), task->comm);
+	/* Life-cycle changes are rare and wanted at once. */
+	if (emit_now(&e, sizeof(e)))
+		count_loss(LOSS_RING_PROCESS);
+}
+
+/* Follows the address space of a process. Returns its id, 0 where the tables are full. */
+static __always_inline __u32 follow(struct mm_struct *mm, __u32 tgid, __u32 pid)
+{
+	struct mm_info *known = find_mm(mm);
+	struct proc_info proc = { .mm = (__u64)mm, .pid = pid };
+
+	if (known) {
+		__sync_fetch_and_add(&known->users, 1);
+		proc.mm_id = known->mm_id;
+	} else {
+		struct mm_info fresh = { .users = 1, .slot = mm_slot(mm) };
+
+		fresh.mm_id = __sync_fetch_and_add(&next_mm_id, 1);
+		if (bpf_map_update_elem(&mms, &mm, &fresh, BPF_NOEXIST)) {
+			count_loss(LOSS_PROCESS_TABLE);
+			return 0;
+		}
+		/* Masked again: up to 6.12 the verifier forgets the value, whose struct a helper has seen. */
+		__sync_fetch_and_add(&mm_filter[fresh.slot & ((1 << MM_FILTER_BITS) - 1)], 1);
+		__sync_fetch_and_add(&follow_generation, 1);
+		proc.mm_id = fresh.mm_id;
+	}
+	if (bpf_map_update_elem(&procs, &tgid, &proc, BPF_ANY))
+		count_loss(LOSS_PROCESS_TABLE);
+	return proc.mm_id;
+}
+
+static __noinline int unfollow(__u32 tgid)
+{
+	struct proc_info *proc = bpf_map_lookup_elem(&procs, &tgid);
+	struct mm_info *known;
+	__u32 slot;
+	__u64 mm;
+
+	if (!proc)
+		return 0;
+	mm = proc->mm;
+	bpf_map_delete_elem(&procs, &tgid);
+	known = bpf_map_lookup_elem(&mms, &mm);
+	if (known && __sync_fetch_and_sub(&known->users, 1) == 1) {
+		slot = known->slot & ((1 << MM_FILTER_BITS) - 1);
+		bpf_map_delete_elem(&mms, &mm);
+		__sync_fetch_and_sub(&mm_filter[slot], 1);
+		__sync_fetch_and_add(&follow_generation, 1);
+	}
+	return 0;
+}
+
+SEC("iter/task")
+int find_process(struct bpf_iter__task *ctx)
+{
+	struct task_struct *task = ctx->task;
+	struct mm_struct *mm;
+	__u32 tgid, pid, mm_id;
+
+	if (!task || task->pid != task->tgid)
+		return 0;
+	pid = view_pid(task);
+	if (!pid || pid != wanted_pid)
+		return 0;
+	mm = task->mm;
+	tgid = task->tgid;
+	if (!mm || bpf_map_lookup_elem(&procs, &tgid))
+		return 0;
+	mm_id = follow(mm, tgid, pid);
+	if (mm_id)
+		emit_process(task, PROCESS_FOUND, pid, mm_id, 0, 0);
+	return 0;
+}
+
+SEC("iter/task")
+int forget_process(struct bpf_iter__task *ctx)
+{
+	struct task_struct *task = ctx->task;
+
+	if (!task || task->pid != task->tgid || view_pid(task) != wanted_pid)
+		return 0;
+	return unfollow(task->tgid);
+}
+
+/* A child's code lies where its parent's does: its first stacks are as complete. */
+static __always_inline void copy_unwind_space(__u32 parent_mm_id, __u32 mm_id)
+{
+	struct unwind_space *space = bpf_map_lookup_elem(&unwind_spaces, &parent_mm_id);
+
+	if (space && mm_id && mm_id != parent_mm_id)
+		bpf_map_update_elem(&unwind_spaces, &mm_id, space, BPF_ANY);
+}
+
+SEC("tp_btf/sched_process_fork")
+int BPF_PROG(process_fork, struct task_struct *parent, struct task_struct *child)
+{
+	struct mm_info *from;
+	struct mm_struct *mm;
+	__u32 pid, mm_id, parent_mm_id;
+
+	if (!follow_forks || child->pid != child->tgid)
+		return 0;
+	mm = child->mm;
+	if (!mm || !maybe_followed(parent))
+		return 0;
+	from = find_mm(parent->mm);
+	if (!from)
+		return 0;
+	parent_mm_id = from->mm_id;
+	pid = view_pid(child);
+	mm_id = follow(mm, child->tgid, pid);
+	copy_unwind_space(parent_mm_id, mm_id);
+	if (mm_id)
+		emit_process(child, PROCESS_FORKED, pid, mm_id, parent_mm_id, view_pid(parent));
+	return 0;
+}
+
+static __always_inline int comm_wanted(struct task_struct *task)
+{
+	char comm[16] = {};
+
+	bpf_probe_read_kernel_str(comm, sizeof(comm), task->comm);
+	for (int i = 0; i < 16; i++)
+		if (comm[i] != wanted_comm[i])
+			return 0;
+	return 1;
+}
+
+SEC("tp_btf/sched_process_exec")
+int BPF_PROG(process_exec, struct task_struct *task)
+{
+	__u32 tgid = task->tgid, change = PROCESS_EXECED, left = 0, pid, mm_id;
+	struct proc_info *proc = bpf_map_lookup_elem(&procs, &tgid);
+
+	if (proc) {
+		left = proc->mm_id;
+		unfollow(tgid);
+	} else {
+		if (!waiting || !comm_wanted(task) || !__sync_lock_test_and_set(&waiting, 0))
+			return 0;
+		change = PROCESS_MATCHED;
+	}
+	pid = view_pid(task);
+	mm_id = follow(task->mm, tgid, pid);
+	if (mm_id)
+		emit_process(task, change, pid, mm_id, left, 0);
+	return 0;
+}
+
+SEC("tp_btf/sched_process_exit")
+int BPF_PROG(process_exit, struct task_struct *task)
+{
+	__u32 tgid = task->tgid, pid, mm_id;
+	struct proc_info *proc;
+
+	/* The last thread of the process: `live` was decremented before this tracepoint. */
+	if (task->signal->live.counter)
+		return 0;
+	proc = bpf_map_lookup_elem(&procs, &tgid);
+	if (!proc)
+		return 0;
+	pid = proc->pid;
+	mm_id = proc->mm_id;
+	unfollow(tgid);
+	emit_process(task, PROCESS_EXITED, pid, mm_id, 0, 0);
+	return 0;
+}
+
+#endif

@@ -1,0 +1,241 @@
+/* SPDX-License-Identifier: MIT OR GPL-2.0-only */
+/*
+ * Records and constants shared between the BPF program and user space. Fixed-width fields, no
+ * padding, no bool. User space gets these types from the generated skeleton, never by hand.
+ */
+#ifndef MEMPROF_H
+#define MEMPROF_H
+
+/* Pages in one ledger chunk: 512 pages of 4 KiB, one x86-64 page-table page, 2 MiB. */
+#define CHUNK_SHIFT 9
+#define CHUNK_PAGES (1u << CHUNK_SHIFT)
+
+#define MAX_FRAMES 128
+
+/* Stack ids below this one are reserved; a ledger entry of 0 means "no record". */
+#define STACK_NONE 0
+#define STACK_LOST 1 /* a record was due, its stack did not fit a table; see enum loss */
+#define STACK_FIRST 16
+
+/* Address bits of a chunk number in a ledger key: 57-bit addresses less 12 and 9. */
+#define REGION_BITS 36
+
+enum event_kind {
+	EVENT_STACK = 1,
+	EVENT_PROCESS = 2,
+	EVENT_RANGE = 3,
+};
+
+enum outcome {
+	OUTCOME_COMPLETE = 0,
+	OUTCOME_UNREADABLE = 1,
+	OUTCOME_NO_FRAME_POINTER = 2, /* the next frame pointer is none, and nothing else is known */
+	OUTCOME_DEPTH_LIMIT = 3,
+	OUTCOME_NOT_TAKEN = 4,
+	OUTCOME_ASSISTED = 5, /* complete, with the help of frame pointers where there was no table */
+	OUTCOME_NO_MAPPING = 6, /* code in no known mapping: JIT, or mapped a moment ago */
+	OUTCOME_NO_TABLE = 7, /* a known file whose table is not there (yet), or has no entry */
+	OUTCOME_UNSUPPORTED = 8, /* a rule that the walk cannot follow */
+};
+
+/* How stacks are walked. */
+enum unwind_mode {
+	UNWIND_OFF = 0,
+	UNWIND_FP = 1, /* frame pointers alone */
+	UNWIND_TABLES = 2, /* tables alone */
+	UNWIND_AUTO = 3, /* tables; frame pointers where there is none */
+};
+
+enum process_change {
+	PROCESS_FOUND = 1, /* by the task iterator: ran before memprof attached */
+	PROCESS_MATCHED = 2, /* an exec gave a process the wanted name */
+	PROCESS_FORKED = 3,
+	PROCESS_EXECED = 4, /* a followed process has a new address space */
+	PROCESS_EXITED = 5,
+};
+
+enum range_change {
+	RANGE_MAPPED = 1,
+	RANGE_POPULATED = 2, /* mlock, MADV_POPULATE: filled without faults */
+	RANGE_UNMAPPED = 3, /* munmap, brk shrink, MAP_FIXED or mremap over it */
+	RANGE_MOVED = 4,
+	RANGE_EMPTIED = 5, /* MADV_DONTNEED, MADV_REMOVE: contents dropped, still mapped */
+};
+
+#define RANGE_FLAG_POPULATE 1u /* filled without faults (MAP_POPULATE, MAP_LOCKED, mlockall) */
+#define RANGE_FLAG_CODE 2u /* executable: the process's modules may have changed */
+#define RANGE_FLAG_CLEAR 4u /* too large to clear in BPF: user space must clear the ledger */
+
+/* A stack seen for the first time. Only the first `nr` frames are sent. */
+struct stack_event {
+	__u32 kind;
+	__u32 mm_id;
+	__u32 stack_id;
+	__u32 pid; /* in memprof's pid namespace, 0 where it has none there */
+	__u32 nr;
+	__u32 outcome;
+	__u64 frames[MAX_FRAMES]; /* innermost first; return addresses less one */
+};
+
+struct process_event {
+	__u32 kind;
+	__u32 change;
+	__u32 pid; /* in memprof's pid namespace */
+	__u32 mm_id;
+	__u32 parent_mm_id; /* forked: the parent's; execed: the one left behind; else 0 */
+	__u32 parent_pid; /* forked: the parent's */
+	__u8 comm[16];
+};
+
+struct range_event {
+	__u32 kind;
+	__u32 change;
+	__u32 mm_id;
+	__u32 stack_id;
+	__u32 flags;
+	__u32 pad;
+	__u64 start; /* bytes, page aligned */
+	__u64 end;
+	__u64 from; /* moved: where the range was */
+};
+
+_Static_assert(sizeof(struct stack_event) == 24 + 8 * MAX_FRAMES, "stack_event");
+_Static_assert(sizeof(struct process_event) == 40, "process_event");
+_Static_assert(sizeof(struct range_event) == 48, "range_event");
+
+/* One chunk of the page ledger, keyed by `mm_id << REGION_BITS | address >> 21`. */
+struct page_chunk {
+	__u32 stack[CHUNK_PAGES];
+};
+
+/* One chunk of the page-cache ledger. `live` counts entries that are not 0. */
+struct cache_chunk {
+	__u32 live;
+	__u32 pad;
+	__u32 stack[CHUNK_PAGES];
+};
+
+struct cache_key {
+	__u64 ino;
+	__u32 dev;
+	__u32 chunk; /* page index in the file >> CHUNK_SHIFT */
+};
+
+_Static_assert(sizeof(struct page_chunk) == 2048, "page_chunk");
+_Static_assert(sizeof(struct cache_chunk) == 2056, "cache_chunk");
+_Static_assert(sizeof(struct cache_key) == 16, "cache_key");
+
+/*
+ * Tables made of .eh_frame. An address is looked up in its address space's mappings, which give the
+ * file's table and the address in the file; in that table by pages of 64 KiB; in the page's rows,
+ * each of which holds from its pc on; the row names a rule.
+ */
+
+/* How a frame's canonical frame address (CFA) is found. */
+enum cfa_kind {
+	CFA_NOT_COVERED = 0, /* no entry covers the address */
+	CFA_SP = 1, /* sp + offset */
+	CFA_FP = 2, /* fp + offset */
+	CFA_STOP = 3, /* the outermost frame */
+	CFA_PLT = 4, /* sp + 8, and 8 more from byte `offset` of a 16-byte PLT entry on */
+	CFA_DEREF_FP = 5, /* *(fp + offset) */
+	CFA_DEREF_SP = 6, /* *(sp + offset) */
+	CFA_SIGNAL = 7, /* the registers are in the signal frame */
+	CFA_UNSUPPORTED = 8,
+};
+
+/* How the caller's frame pointer is found. */
+enum fp_kind {
+	FP_SAME = 0,
+	FP_AT_CFA = 1, /* *(CFA + offset) */
+	FP_AT_FP = 2, /* *(fp + offset) */
+	FP_LOST = 3,
+};
+
+/* Flags of a rule. The upper byte is added to a CFA that was read from memory, in bytes. */
+#define RULE_RA_IN_LINK_REGISTER 1u
+#define RULE_ADDEND_SHIFT 8
+
+struct unwind_rule {
+	__u8 cfa;
+	__u8 fp;
+	__u16 flags;
+	__s32 cfa_offset;
+	__s32 fp_offset;
+	__s32 ra_offset; /* the return address is at CFA + this */
+};
+
+/* Rows of many tables. A row is `rule << 16 | pc & 0xffff`. */
+#define UNWIND_ROWS (1u << 18)
+struct unwind_rows {
+	__u32 row[UNWIND_ROWS];
+};
+
+struct unwind_page_key {
+	__u32 table;
+	__u32 page; /* address in the file >> 16 */
+};
+
+struct unwind_page {
+	__u32 chunk; /* which of the row arrays */
+	__u32 first; /* row in it */
+	__u32 count;
+	__u32 rules; /* where the table's rules begin */
+};
+
+struct unwind_mapping {
+	__u64 start;
+	__u64 end;
+	__u64 bias; /* address - bias = address in the file */
+	__u32 table; /* 0: none (yet) */
+	__u32 pad;
+};
+
+/* The executable mappings of an address space, by address. */
+#define MAX_MAPPINGS 512
+struct unwind_space {
+	__u32 nr;
+	__u32 pad;
+	struct unwind_mapping at[MAX_MAPPINGS];
+};
+
+_Static_assert(sizeof(struct unwind_rule) == 16, "unwind_rule");
+_Static_assert(sizeof(struct unwind_page) == 16, "unwind_page");
+_Static_assert(sizeof(struct unwind_mapping) == 32, "unwind_mapping");
+
+/* A followed address space. */
+struct mm_info {
+	__u32 mm_id;
+	__u32 users; /* followed processes in it */
+	__u32 slot; /* of mm_filter */
+};
+
+/* A followed process, by its pid in the initial namespace. */
+struct proc_info {
+	__u64 mm;
+	__u32 mm_id;
+	__u32 pid; /* in memprof's pid namespace */
+};
+
+struct seen_stack {
+	__u32 id;
+	__u32 check; /* second hash: tells two stacks of one 64-bit key apart */
+};
+
+/* What could not be kept. User space names each one; the order is shared. */
+enum loss {
+	LOSS_RING_STACK, /* stack events that did not fit the ring buffer; retried at the next event */
+	LOSS_RING_PROCESS,
+	LOSS_RING_RANGE,
+	LOSS_STACK_TABLE, /* the table of known stacks is full */
+	LOSS_STACK_COLLISION,
+	LOSS_PAGE_LEDGER, /* the page ledger is full */
+	LOSS_CACHE_LEDGER, /* the page-cache ledger is full */
+	LOSS_CACHE_RACE, /* a chunk was removed while it was written to */
+	LOSS_TASK_STATE, /* no memory for a thread's state */
+	LOSS_PROCESS_TABLE,
+	LOSS_BLOCK_DEVICE, /* not a loss: pages of block devices (file-system metadata), not counted */
+	LOSS_NR,
+};
+
+#endif

@@ -1,0 +1,439 @@
+/* SPDX-License-Identifier: MIT OR GPL-2.0-only */
+/*
+ * The walk by tables: most programs keep no frame pointers, but all carry .eh_frame, of which user
+ * space makes these tables. Included by unwind.bpf.h, which says what a walk is.
+ */
+#ifndef MEMPROF_TABLES_H
+#define MEMPROF_TABLES_H
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 1024);
+	__type(key, __u32);
+	__type(value, struct unwind_space);
+} unwind_spaces SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 65536);
+	__type(key, struct unwind_page_key);
+	__type(value, struct unwind_page);
+} unwind_pages SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 65536);
+	__type(key, __u32);
+	__type(value, struct unwind_rule);
+} unwind_rules SEC(".maps");
+
+/* Row arrays are made as they are needed: a megabyte each. */
+struct unwind_chunk {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__uint(key_size, sizeof(__u32));
+	__uint(value_size, sizeof(struct unwind_rows));
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);
+	__uint(max_entries, 64);
+	__type(key, __u32);
+	__array(values, struct unwind_chunk);
+} unwind_chunks SEC(".maps");
+
+/* Changes whenever a table or a mapping does: remembered walks are void. */
+__u32 unwind_generation = 1;
+
+/* Index of the last mapping that begins at or before `pc`, or MAX_MAPPINGS. (Global: checked once.) */
+__noinline __u32 last_mapping(struct unwind_space *space, __u64 pc)
+{
+	__u32 at = 0, n;
+
+	if (!space)
+		return MAX_MAPPINGS;
+	n = space->nr;
+	if (n > MAX_MAPPINGS)
+		n = MAX_MAPPINGS;
+	for (int i = 0; i < 10; i++) {
+		__u32 half = n >> 1;
+
+		if (!half)
+			break;
+		if (space->at[INDEX(at + half, MAX_MAPPINGS)].start <= pc)
+			at += half;
+		n -= half;
+	}
+	at = INDEX(at, MAX_MAPPINGS);
+	return n && space->at[at].start <= pc ? at : MAX_MAPPINGS;
+}
+
+/* Index of the mapping that `pc` lies in, or MAX_MAPPINGS. */
+static __always_inline __u32 find_mapping(struct unwind_space *space, __u64 pc)
+{
+	__u32 at = last_mapping(space, pc);
+
+	if (!space || at >= MAX_MAPPINGS || pc >= space->at[INDEX(at, MAX_MAPPINGS)].end)
+		return MAX_MAPPINGS;
+	return at;
+}
+
+struct drop_ctx {
+	struct unwind_space *space;
+	__u64 start;
+	__u64 end;
+};
+
+static long drop_step(__u64 i, struct drop_ctx *c)
+{
+	__u32 at = last_mapping(c->space, c->end - 1);
+	struct unwind_mapping *m;
+
+	if (at >= MAX_MAPPINGS)
+		return 1;
+	m = &c->space->at[INDEX(at, MAX_MAPPINGS)];
+	if (m->end <= c->start)
+		return 1;
+	m->table = 0;
+	c->end = m->start;
+	__sync_fetch_and_add(&unwind_generation, 1);
+	return c->end <= c->start;
+}
+
+/*
+ * Code is mapped: it must not be walked by the table of what lay there before. The old mappings stay,
+ * without a table, until user space publishes anew.
+ */
+static __always_inline void drop_code(__u32 mm_id, __u64 start, __u64 end)
+{
+	struct drop_ctx c = { .start = start, .end = end };
+
+	if (unwind_mode < UNWIND_TABLES)
+		return;
+	c.space = bpf_map_lookup_elem(&unwind_spaces, &mm_id);
+	if (c.space)
+		bpf_loop(MAX_MAPPINGS, drop_step, &c, 0);
+}
+
+/* The last row of [first, first + n) that does not lie above `low`; the first one never does. */
+__noinline __u32 find_row(struct unwind_rows *rows, __u32 first, __u32 n, __u32 low)
+{
+	__u32 at = first;
+
+	if (!rows)
+		return 0;
+	for (int i = 0; i < 18; i++) {
+		__u32 half = n >> 1;
+
+		if (!half)
+			break;
+		if ((rows->row[INDEX(at + half, UNWIND_ROWS)] & 0xffff) <= low)
+			at += half;
+		n -= half;
+	}
+	return rows->row[INDEX(at, UNWIND_ROWS)];
+}
+
+#define NO_RULE 0xffffffff
+
+/*
+ * The rule for an address, or NO_RULE; then the walk's outcome says why there is none. The mapping
+ * found last is kept: the next frame is often in the same one.
+ */
+__noinline __u32 find_rule(struct task_state *st, __u64 pc)
+{
+	struct unwind_page_key key;
+	struct unwind_space *space;
+	struct unwind_page *page;
+	struct unwind_rows *rows;
+	struct stack_hash hash;
+	__u32 at, mm_id, zero = 0;
+	void *chunk;
+
+	if (!st)
+		return NO_RULE;
+	if (pc < st->t.start || pc >= st->t.end) {
+		st->t.outcome = OUTCOME_NO_MAPPING;
+		mm_id = st->mm_id;
+		space = bpf_map_lookup_elem(&unwind_spaces, &mm_id);
+		if (!space)
+			return NO_RULE;
+		at = find_mapping(space, pc);
+		if (at >= MAX_MAPPINGS)
+			return NO_RULE;
+		at = INDEX(at, MAX_MAPPINGS);
+		st->t.start = space->at[at].start;
+		st->t.end = space->at[at].end;
+		st->t.bias = space->at[at].bias;
+		st->t.table = space->at[at].table;
+		/* Another file may have lain here before: the same addresses are another stack. */
+		hash = st->t.hash;
+		hash_word(&hash, st->t.table);
+		st->t.hash = hash;
+	}
+	st->t.outcome = OUTCOME_NO_TABLE;
+	if (!st->t.table)
+		return NO_RULE;
+	pc -= st->t.bias;
+	key.table = st->t.table;
+	key.page = pc >> 16;
+	page = bpf_map_lookup_elem(&unwind_pages, &key);
+	if (!page)
+		return NO_RULE;
+	chunk = bpf_map_lookup_elem(&unwind_chunks, &page->chunk);
+	if (!chunk)
+		return NO_RULE;
+	rows = bpf_map_lookup_elem(chunk, &zero);
+	if (!rows)
+		return NO_RULE;
+	return page->rules + (find_row(rows, page->first, page->count, pc & 0xffff) >> 16);
+}
+
+/*
+ * Reads one word of the stack, through the window: one long read serves many frames. What is read
+ * is noted, with its place, in the memo: as long as all of it stays the same, so does the stack.
+ * Returns 0, or -1 where nothing can be read.
+ */
+__noinline int stack_word(struct task_state *st, __u64 addr, __u64 *word)
+{
+	__u64 at, off;
+
+	if (!st || !word || (addr & 7))
+		return -1;
+	at = (addr - st->t.window_base) >> 3;
+	if (addr < st->t.window_base || at >= st->t.window_words) {
+		st->t.window_base = addr;
+		st->t.window_words = WINDOW_WORDS;
+		at = 0;
+		if (bpf_probe_read_user(st->window, sizeof(st->window), (void *)addr)) {
+			/* The end of the stack is near: just what is needed. */
+			st->t.window_words = 1;
+			if (bpf_probe_read_user(st->window, 8, (void *)addr)) {
+				st->t.window_words = 0;
+				return -1;
+			}
+		}
+	}
+	*word = st->window[INDEX(at, WINDOW_WORDS)];
+	off = (addr - st->memo_sp) >> 3;
+	if (st->t.noted < MEMO_WORDS && off < 65536) {
+		at = INDEX(st->t.noted, MEMO_WORDS);
+		st->memo_at[at] = off;
+		st->memo_word[at] = *word;
+		st->t.noted++;
+	} else {
+		st->t.noted = MEMO_WORDS + 1; /* more than the memo holds */
+	}
+	return 0;
+}
+
+/* x86-64: struct rt_sigframe without its return address is a ucontext; its registers, in bytes. */
+#define SIGNAL_FP 120
+#define SIGNAL_SP 160
+#define SIGNAL_IP 168
+
+static __always_inline long table_ends(struct task_state *st, __u32 outcome)
+{
+	st->t.outcome = outcome == OUTCOME_COMPLETE && st->t.assisted ? OUTCOME_ASSISTED : outcome;
+	return 1;
+}
+
+/* Whether a return address can be one. Where no mapping is known yet, user space sorts it out. */
+static __always_inline int is_code(struct task_state *st, __u64 addr)
+{
+	__u32 mm_id = st->mm_id;
+	struct unwind_space *space = bpf_map_lookup_elem(&unwind_spaces, &mm_id);
+
+	if (space)
+		return find_mapping(space, addr) < MAX_MAPPINGS;
+	return addr >= 4096 && !(addr >> 56);
+}
+
+/* A frame without a rule: its frame pointer, if what it leads to is code. */
+static __always_inline int assisted_step(struct task_state *st, __u64 *ret)
+{
+	__u64 fp = st->t.fp, next;
+
+	if (unwind_mode != UNWIND_AUTO)
+		return -1;
+	/*
+	 * 0 ends a chain that has been followed (then *ret is 0 too). In the first frame without a rule
+	 * it says nothing: code without frame pointers may have any value there.
+	 */
+	if (fp == 0)
+		return st->t.assisted ? 0 : -1;
+	if (fp < st->t.sp || stack_word(st, fp, &next) || stack_word(st, fp + 8, ret))
+		return -1;
+	if (*ret && !is_code(st, *ret - 1))
+		return -1;
+	st->t.sp = fp + 16;
+	st->t.fp = next;
+	st->t.assisted = 1;
+	return 0;
+}
+
+/* A frame that a signal interrupted: its registers are in the signal frame. */
+static __always_inline int signal_step(struct task_state *st, __u64 *ret)
+{
+	__u64 base = st->t.sp;
+
+	/* An alternate stack may lie anywhere: this one step may lead down. */
+	return stack_word(st, base + SIGNAL_FP, &st->t.fp) || stack_word(st, base + SIGNAL_IP, ret) ||
+	       stack_word(st, base + SIGNAL_SP, &st->t.sp);
+}
+
+/* The canonical frame address by a rule; 0 if it cannot be had. */
+static __always_inline __u64 find_cfa(struct task_state *st, struct unwind_rule *rule)
+{
+	__u64 cfa = 0, offset = (__s64)rule->cfa_offset;
+
+	switch (rule->cfa) {
+	case CFA_SP:
+		return st->t.sp + offset;
+	case CFA_FP:
+		return st->t.fp + offset;
+	case CFA_PLT:
+		return st->t.sp + (((st->t.ip - st->t.call - st->t.bias) & 15) >= offset ? 16 : 8);
+	case CFA_DEREF_FP:
+	case CFA_DEREF_SP:
+		offset += rule->cfa == CFA_DEREF_FP ? st->t.fp : st->t.sp;
+		return stack_word(st, offset, &cfa) ? 0 : cfa + (rule->flags >> RULE_ADDEND_SHIFT);
+	}
+	return 0;
+}
+
+/* From a frame to its caller by a rule. Returns an outcome if the walk ends here, else -1. */
+static __always_inline int ruled_step(struct task_state *st, struct unwind_rule *rule, __u64 *ret)
+{
+	__u64 cfa = find_cfa(st, rule), fp_at;
+
+	/* Callers lie above: anything else is a wrong turn, or a loop. */
+	if (cfa <= st->t.sp || stack_word(st, cfa + (__s64)rule->ra_offset, ret))
+		return OUTCOME_UNREADABLE;
+	if (rule->fp == FP_AT_CFA || rule->fp == FP_AT_FP) {
+		fp_at = (rule->fp == FP_AT_CFA ? cfa : st->t.fp) + (__s64)rule->fp_offset;
+		if (stack_word(st, fp_at, &st->t.fp))
+			return OUTCOME_UNREADABLE;
+	}
+	st->t.sp = cfa;
+	return -1;
+}
+
+struct table_step_ctx {
+	struct task_state *st;
+};
+
+static long table_step(__u64 i, struct table_step_ctx *c)
+{
+	struct task_state *st = c->st;
+	__u32 at = find_rule(st, st->t.ip - st->t.call), call = 1;
+	struct unwind_rule *rule = at == NO_RULE ? NULL : bpf_map_lookup_elem(&unwind_rules, &at);
+	struct stack_hash hash;
+	__u64 ret = 0;
+	int end;
+
+	if (!rule || rule->cfa == CFA_NOT_COVERED) {
+		if (assisted_step(st, &ret))
+			return 1; /* find_rule() has said why */
+	} else if (rule->cfa == CFA_STOP) {
+		return table_ends(st, OUTCOME_COMPLETE);
+	} else if (rule->cfa == CFA_UNSUPPORTED) {
+		return table_ends(st, OUTCOME_UNSUPPORTED);
+	} else if (rule->cfa == CFA_SIGNAL) {
+		call = 0;
+		if (signal_step(st, &ret))
+			return table_ends(st, OUTCOME_UNREADABLE);
+	} else {
+		end = ruled_step(st, rule, &ret);
+		if (end >= 0)
+			return table_ends(st, end);
+	}
+	if (ret == 0)
+		return table_ends(st, OUTCOME_COMPLETE);
+	st->t.ip = ret;
+	st->t.call = call;
+	st->t.outcome = OUTCOME_DEPTH_LIMIT;
+	st->walk.frames[INDEX(i + 1, MAX_FRAMES)] = ret - call;
+	st->t.nr = i + 2;
+	hash = st->t.hash;
+	hash_word(&hash, ret - call);
+	st->t.hash = hash;
+	return 0;
+}
+
+struct memo_ctx {
+	struct task_state *st;
+	__u32 differs;
+	__u32 pad;
+};
+
+static long memo_step(__u64 i, struct memo_ctx *m)
+{
+	struct task_state *st = m->st;
+	__u64 at = INDEX(i, MEMO_WORDS), word = 0;
+
+	if (!stack_word(st, st->memo_sp + 8 * (__u64)st->memo_at[at], &word) && word == st->memo_word[at])
+		return 0;
+	m->differs = 1;
+	return 1;
+}
+
+/*
+ * Whether this walk would read what the remembered one read: the same registers, the same words.
+ * Then it would find the same frames.
+ */
+static __always_inline int remembered(struct task_state *st, struct user_regs *regs)
+{
+	struct memo_ctx m = { .st = st };
+
+	if (!st->memo_id || st->memo_ip != regs->ip || st->memo_sp != regs->sp ||
+	    st->memo_bp != regs->bp || st->memo_generation != unwind_generation ||
+	    st->memo_mm_id != st->mm_id)
+		return 0;
+	st->t.noted = MEMO_WORDS; /* read, but note nothing */
+	bpf_loop(st->memo_words, memo_step, &m, 0);
+	return !m.differs;
+}
+
+/* Follows the tables from the registers on. */
+static __always_inline void walk_tables(struct walk *w, struct user_regs *regs)
+{
+	struct task_state *st = w->st;
+	struct table_step_ctx c = { .st = st };
+
+	st->memo_id = 0;
+	st->memo_ip = regs->ip;
+	st->memo_sp = regs->sp;
+	st->memo_bp = regs->bp;
+	st->memo_mm_id = st->mm_id;
+	st->memo_generation = unwind_generation;
+	st->t.ip = regs->ip;
+	st->t.sp = regs->sp;
+	st->t.fp = regs->bp;
+	st->t.call = regs->in_syscall ? 1 : 0;
+	st->t.start = st->t.end = 0;
+	st->t.assisted = 0;
+	st->t.noted = 0;
+	st->t.nr = 1;
+	st->walk.frames[0] = st->t.ip - st->t.call;
+	hash_word(&w->hash, st->walk.frames[0]);
+	st->t.hash = w->hash;
+	bpf_loop(MAX_FRAMES - 1, table_step, &c, 0);
+	st->memo_words = st->t.noted;
+	w->hash = st->t.hash;
+	w->nr = st->t.nr;
+	w->outcome = st->t.outcome;
+}
+
+/* The id of the remembered stack if it is the current one's too, else 0. */
+static __always_inline __u32 recall(struct walk *w, struct user_regs *regs)
+{
+	struct task_state *st = w->st;
+
+	st->t.window_words = 0;
+	return remembered(st, regs) ? st->memo_id : 0;
+}
+
+#endif

@@ -1,0 +1,596 @@
+//! What memprof can do here: kernel facts become decisions, in words.
+//!
+//! [`Facts::gather`] looks at the machine; [`checks`] judges and touches nothing, so every decision
+//! is tested from made-up facts. [`doctor`] shows all of them, [`require`] stops the start where the
+//! main job cannot work.
+
+mod facts;
+
+use std::fmt::{self, Write};
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+use nix::mount::{MsFlags, mount};
+
+pub use facts::{
+    BtfFact, Caps, Facts, KernelVersion, Probe, TRACEPOINTS, VMLINUX_BTF, find_tracefs,
+};
+
+/// The oldest kernel on which memprof keeps all that it promises. What older ones can do is found out
+/// by trying, not by their version: vendors bring newer BPF back to older kernels.
+pub const FULL_KERNEL: KernelVersion = KernelVersion(6, 1);
+/// Page-fault events take two open files for each thread of the target.
+const FILES_PER_THREAD: u64 = 2;
+/// Below this hard limit of open files a target with many threads may not be followed in full.
+const ENOUGH_OPEN_FILES: u64 = 4096;
+/// Below this one memprof itself cannot start: its BPF maps, programs and links take some 90.
+const LEAST_OPEN_FILES: u64 = 128;
+
+/// How well something that memprof needs is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Status {
+    /// As it should be.
+    Ok,
+    /// memprof's main job works, with less; the check says what.
+    Degraded,
+    /// memprof's main job does not work.
+    Missing,
+}
+
+impl Status {
+    /// Short lower-case label for reports.
+    pub fn label(self) -> &'static str {
+        match self {
+            Status::Ok => "ok",
+            Status::Degraded => "degraded",
+            Status::Missing => "missing",
+        }
+    }
+}
+
+/// One decision: what was looked for, what was found, what follows and what to do about it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Check {
+    /// What was looked for.
+    pub name: &'static str,
+    /// The decision.
+    pub status: Status,
+    /// What was found.
+    pub found: String,
+    /// What does not work; empty when `status` is `Ok`.
+    pub consequence: String,
+    /// What to do; empty when `status` is `Ok`.
+    pub remedy: String,
+}
+
+impl Check {
+    fn ok(name: &'static str, found: impl Into<String>) -> Check {
+        Check {
+            name,
+            status: Status::Ok,
+            found: found.into(),
+            consequence: String::new(),
+            remedy: String::new(),
+        }
+    }
+
+    fn not_ok(
+        status: Status,
+        name: &'static str,
+        found: impl Into<String>,
+        consequence: impl Into<String>,
+        remedy: impl Into<String>,
+    ) -> Check {
+        Check {
+            name,
+            status,
+            found: found.into(),
+            consequence: consequence.into(),
+            remedy: remedy.into(),
+        }
+    }
+}
+
+/// All decisions, in the order in which they matter.
+pub fn checks(facts: &Facts) -> Vec<Check> {
+    vec![
+        process_files(facts),
+        privileges(facts),
+        other_processes(facts),
+        kernel(facts),
+        lockdown(facts),
+        type_information(facts),
+        bpf(facts),
+        bpf_helpers(facts),
+        ownership_tracepoints(facts),
+        fault_tracepoints(facts),
+        cache_tracepoints(facts),
+        fault_events(facts),
+        page_scan(facts),
+        cache_totals(facts),
+        tracefs(facts),
+        syscall_tracepoints(facts),
+        pid_namespace(facts),
+        open_files(facts),
+    ]
+}
+
+fn process_files(facts: &Facts) -> Check {
+    let name = "/proc";
+    match &facts.proc {
+        Probe::Works => Check::ok(name, "can be read"),
+        Probe::Fails(why) => Check::not_ok(
+            Status::Missing,
+            name,
+            format!("/proc/self/status cannot be read: {why}"),
+            "neither memprof's own privileges nor the target's memory can be looked at",
+            "as root: mount -t proc proc /proc",
+        ),
+    }
+}
+
+fn privileges(facts: &Facts) -> Check {
+    let name = "privileges";
+    let admin = facts.caps.has(Caps::SYS_ADMIN);
+    let bpf = facts.caps.has(Caps::BPF) && facts.caps.has(Caps::PERFMON);
+    let found = format!("user id {}, {}", facts.uid, cap_names(facts.caps));
+    if admin || (bpf && facts.version >= Some(KernelVersion(5, 8))) {
+        return Check::ok(name, found);
+    }
+    let (consequence, remedy) = if facts.uid == 0 {
+        (
+            "root without CAP_BPF and CAP_PERFMON (a container?) may not load the probe",
+            "run memprof outside the container, or start the container with --privileged",
+        )
+    } else {
+        (
+            "memprof needs root (or CAP_BPF, CAP_PERFMON, CAP_SYS_PTRACE and, to see page frames, \
+             CAP_SYS_ADMIN): without them the probe may not be loaded",
+            "run `sudo memprof …`",
+        )
+    };
+    Check::not_ok(Status::Missing, name, found, consequence, remedy)
+}
+
+fn cap_names(caps: Caps) -> String {
+    let known = [
+        (Caps::BPF, "CAP_BPF"),
+        (Caps::PERFMON, "CAP_PERFMON"),
+        (Caps::SYS_ADMIN, "CAP_SYS_ADMIN"),
+        (Caps::SYS_PTRACE, "CAP_SYS_PTRACE"),
+    ];
+    let names: Vec<_> = known
+        .iter()
+        .filter(|(bit, _)| caps.has(*bit))
+        .map(|(_, name)| *name)
+        .collect();
+    if names.is_empty() {
+        return "none of the capabilities that memprof uses".into();
+    }
+    names.join(" ")
+}
+
+fn other_processes(facts: &Facts) -> Check {
+    let name = "other processes";
+    if facts.caps.has(Caps::SYS_PTRACE) {
+        return Check::ok(name, "CAP_SYS_PTRACE");
+    }
+    Check::not_ok(
+        Status::Degraded,
+        name,
+        "no CAP_SYS_PTRACE",
+        format!(
+            "only processes of user id {} that allow it can be profiled",
+            facts.uid
+        ),
+        "run memprof as root, or give it CAP_SYS_PTRACE",
+    )
+}
+
+fn kernel(facts: &Facts) -> Check {
+    let name = "kernel";
+    let found = format!("Linux {} on {}", facts.release, facts.arch);
+    let newer = "boot a kernel of 6.1 or later";
+    match facts.version {
+        None => Check::not_ok(
+            Status::Degraded,
+            name,
+            found,
+            "the version cannot be read from the release string: what follows was probed only",
+            newer,
+        ),
+        Some(version) if version < FULL_KERNEL => Check::not_ok(
+            Status::Degraded,
+            name,
+            found,
+            format!(
+                "before {FULL_KERNEL} the kernel may refuse the probe, unless its vendor has \
+                 brought newer BPF back to it"
+            ),
+            newer,
+        ),
+        Some(_) => Check::ok(name, found),
+    }
+}
+
+fn lockdown(facts: &Facts) -> Check {
+    let name = "lockdown";
+    match facts.lockdown.as_deref() {
+        Some("confidentiality") => Check::not_ok(
+            Status::Missing,
+            name,
+            "confidentiality",
+            "the kernel refuses BPF programs that read kernel memory",
+            "boot with lockdown=integrity or without lockdown",
+        ),
+        Some(mode) => Check::ok(name, mode),
+        None => Check::ok(name, "not shown by this kernel"),
+    }
+}
+
+fn type_information(facts: &Facts) -> Check {
+    let name = "type information (BTF)";
+    let remedy =
+        "boot a kernel built with CONFIG_DEBUG_INFO_BTF=y (every current distribution's is)";
+    match &facts.btf {
+        BtfFact::Present(_) => Check::ok(name, VMLINUX_BTF),
+        BtfFact::Absent => Check::not_ok(
+            Status::Missing,
+            name,
+            format!("there is no {VMLINUX_BTF}"),
+            "the probe cannot be fitted to this kernel",
+            remedy,
+        ),
+        BtfFact::Unreadable(why) => Check::not_ok(
+            Status::Missing,
+            name,
+            format!("{VMLINUX_BTF} cannot be read: {why}"),
+            "the probe cannot be fitted to this kernel",
+            "check the file's permissions and that /sys is the host's",
+        ),
+    }
+}
+
+fn bpf(facts: &Facts) -> Check {
+    let name = "bpf(2)";
+    match &facts.bpf {
+        Probe::Works => Check::ok(name, "a ring buffer can be created"),
+        Probe::Fails(why) => Check::not_ok(
+            Status::Missing,
+            name,
+            format!("creating a ring buffer failed: {why}"),
+            "the probe cannot be loaded",
+            "run as root; in a container start it with --privileged (a seccomp filter may refuse \
+             bpf); the kernel needs CONFIG_BPF_SYSCALL=y",
+        ),
+    }
+}
+
+fn bpf_helpers(facts: &Facts) -> Check {
+    let name = "BPF helpers";
+    match &facts.bpf_helpers {
+        Probe::Works => Check::ok(name, "bpf_task_pt_regs bpf_loop"),
+        Probe::Fails(why) => Check::not_ok(
+            Status::Missing,
+            name,
+            why,
+            "the probe cannot be loaded",
+            format!("run memprof as root on a kernel of {FULL_KERNEL} or later"),
+        ),
+    }
+}
+
+fn tracepoints(
+    facts: &Facts,
+    name: &'static str,
+    wanted: &[&'static str],
+    status: Status,
+    consequence: &str,
+    remedy: &str,
+) -> Check {
+    let BtfFact::Present(there) = &facts.btf else {
+        let found = "not known without type information";
+        return Check::not_ok(status, name, found, consequence, remedy);
+    };
+    let mut missing = wanted.to_vec();
+    missing.retain(|name| !there.contains(name));
+    if missing.is_empty() {
+        return Check::ok(name, wanted.join(" "));
+    }
+    let found = format!("not in this kernel: {}", missing.join(" "));
+    Check::not_ok(status, name, found, consequence, remedy)
+}
+
+fn ownership_tracepoints(facts: &Facts) -> Check {
+    tracepoints(
+        facts,
+        "ownership tracepoints",
+        &[
+            "mm_page_alloc",
+            "sched_process_fork",
+            "sched_process_exec",
+            "sched_process_exit",
+        ],
+        Status::Missing,
+        "allocations cannot be told from other faults, nor processes followed",
+        "boot a kernel built with CONFIG_TRACEPOINTS=y and CONFIG_DEBUG_INFO_BTF=y",
+    )
+}
+
+fn fault_tracepoints(facts: &Facts) -> Check {
+    tracepoints(
+        facts,
+        "fault tracepoints",
+        &["page_fault_user", "page_fault_kernel"],
+        Status::Missing,
+        "a page that was brought in cannot be told from one that was only mapped or made writable",
+        "use an x86-64 machine: other architectures do not have these tracepoints",
+    )
+}
+
+fn cache_tracepoints(facts: &Facts) -> Check {
+    tracepoints(
+        facts,
+        "page-cache tracepoints",
+        &[
+            "mm_filemap_add_to_page_cache",
+            "mm_filemap_delete_from_page_cache",
+        ],
+        Status::Missing,
+        "the page cache cannot be attributed, and the probe does not attach without it",
+        "boot a kernel built with CONFIG_TRACEPOINTS=y",
+    )
+}
+
+fn fault_events(facts: &Facts) -> Check {
+    let name = "page-fault events";
+    match &facts.fault_event {
+        Probe::Works => Check::ok(name, "perf software events can be opened"),
+        Probe::Fails(why) => {
+            let paranoid = facts.perf_event_paranoid.map_or_else(
+                || "there is no kernel.perf_event_paranoid".to_owned(),
+                |level| format!("kernel.perf_event_paranoid is {level}"),
+            );
+            Check::not_ok(
+                Status::Missing,
+                name,
+                format!("opening one failed: {why} ({paranoid})"),
+                "no page fault can be seen, so no memory gets a stack",
+                "run as root or with CAP_PERFMON; in a container use --privileged; the kernel \
+                 needs CONFIG_PERF_EVENTS=y",
+            )
+        }
+    }
+}
+
+fn page_scan(facts: &Facts) -> Check {
+    let name = "page scan";
+    match &facts.pagemap_scan {
+        Probe::Works => Check::ok(name, "PAGEMAP_SCAN"),
+        Probe::Fails(why) => Check::not_ok(
+            Status::Degraded,
+            name,
+            format!("no PAGEMAP_SCAN: {why}"),
+            "resident pages are read from /proc/PID/pagemap and /proc/kpageflags: the same \
+             figures, but each report takes longer, and both files want CAP_SYS_ADMIN",
+            "boot a kernel of 6.7 or later",
+        ),
+    }
+}
+
+fn cache_totals(facts: &Facts) -> Check {
+    let name = "cache totals";
+    match &facts.cachestat {
+        Probe::Works => Check::ok(name, "cachestat"),
+        Probe::Fails(why) => Check::not_ok(
+            Status::Degraded,
+            name,
+            format!("no cachestat: {why}"),
+            "page-cache figures cannot be held against the kernel's own, file by file",
+            "run memprof as root on a kernel of 6.5 or later",
+        ),
+    }
+}
+
+fn tracefs(facts: &Facts) -> Check {
+    let name = "tracefs";
+    if let Some(dir) = &facts.tracefs {
+        return Check::ok(name, dir.display().to_string());
+    }
+    if facts.caps.has(Caps::SYS_ADMIN) {
+        return Check::ok(name, "not mounted; memprof mounts it when it needs it");
+    }
+    let debugfs = match &facts.debugfs {
+        Some(dir) => format!("debugfs at {} has no tracing", dir.display()),
+        None => "no debugfs".into(),
+    };
+    Check::not_ok(
+        Status::Degraded,
+        name,
+        format!("not mounted, {debugfs}"),
+        "tracepoints of system calls (mmap, brk, mremap, …) cannot be used",
+        "as root: mount -t tracefs nodev /sys/kernel/tracing",
+    )
+}
+
+fn syscall_tracepoints(facts: &Facts) -> Check {
+    let name = "system-call tracepoints";
+    match facts.syscall_tracepoints {
+        Some(true) => Check::ok(name, "shown by tracefs"),
+        None => Check::ok(name, "not known without tracefs"),
+        Some(false) => Check::not_ok(
+            Status::Degraded,
+            name,
+            "tracefs has no events/syscalls",
+            "mmap, mremap, munmap, brk and madvise are not seen: a reused address keeps the stack \
+             of what was there before, until another one is recorded for it",
+            "boot a kernel built with CONFIG_FTRACE_SYSCALLS=y",
+        ),
+    }
+}
+
+fn pid_namespace(facts: &Facts) -> Check {
+    let name = "pid namespace";
+    match facts.initial_pid_namespace {
+        Some(true) => Check::ok(name, "the initial one"),
+        Some(false) => Check::not_ok(
+            Status::Degraded,
+            name,
+            "a container's",
+            "only processes of the same container can be profiled",
+            "start the container with --pid=host",
+        ),
+        None => Check::ok(name, "not known"),
+    }
+}
+
+fn open_files(facts: &Facts) -> Check {
+    let name = "open files";
+    let remedy =
+        "raise the hard limit: `ulimit -Hn 65536`, in a container --ulimit nofile=65536:65536";
+    match facts.open_files {
+        Some((soft, hard)) if hard < LEAST_OPEN_FILES => Check::not_ok(
+            Status::Missing,
+            name,
+            format!("at most {hard} (now {soft})"),
+            format!(
+                "memprof itself needs {LEAST_OPEN_FILES}, and two more for each thread of the target"
+            ),
+            remedy,
+        ),
+        Some((soft, hard)) if hard < ENOUGH_OPEN_FILES => Check::not_ok(
+            Status::Degraded,
+            name,
+            format!("at most {hard} (now {soft})"),
+            format!(
+                "a target of more than about {} threads cannot be followed in full",
+                hard.saturating_sub(100) / FILES_PER_THREAD
+            ),
+            remedy,
+        ),
+        Some((soft, hard)) => Check::ok(name, format!("at most {hard} (now {soft})")),
+        None => Check::ok(name, "limit not known"),
+    }
+}
+
+/// Why memprof cannot start: the checks that found something missing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unfit {
+    /// The missing things; never empty.
+    pub missing: Vec<Check>,
+}
+
+impl fmt::Display for Unfit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "memprof cannot profile anything here")?;
+        for check in &self.missing {
+            write!(f, "\n  {}: {}", check.name, check.found)?;
+            write!(f, "\n    {}", check.consequence)?;
+            write!(f, "\n    what to do: {}", check.remedy)?;
+        }
+        if self.missing.iter().any(|c| c.name != "privileges") {
+            write!(f, "\n`memprof doctor` shows every check")?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for Unfit {}
+
+/// What stands in the way of the main job, if anything.
+///
+/// Without `/proc` or privileges most other probes fail as well: then that is the only thing named.
+///
+/// # Errors
+/// [`Unfit`], when at least one check is [`Status::Missing`].
+pub fn decide(facts: &Facts) -> Result<(), Unfit> {
+    let mut missing = checks(facts);
+    missing.retain(|check| check.status == Status::Missing);
+    if missing
+        .first()
+        .is_some_and(|c| ["/proc", "privileges"].contains(&c.name))
+    {
+        missing.truncate(1);
+    }
+    if missing.is_empty() {
+        return Ok(());
+    }
+    Err(Unfit { missing })
+}
+
+/// Looks at this machine and says whether memprof's main job works here; called at the start.
+///
+/// # Errors
+/// [`Unfit`], with what is missing, why it matters and what to do.
+pub fn require() -> Result<(), Unfit> {
+    decide(&Facts::gather())
+}
+
+/// What `memprof doctor` prints, and its exit status: 0 if the main job works here, else 1.
+pub fn doctor(facts: &Facts) -> (String, u8) {
+    let checks = checks(facts);
+    let width = checks.iter().map(|c| c.name.len()).max().unwrap_or(0);
+    let mut text = String::new();
+    for check in &checks {
+        // Writing to a String cannot fail.
+        let _ = writeln!(
+            text,
+            "{:<8}  {:<width$}  {}",
+            check.status.label(),
+            check.name,
+            check.found
+        );
+        if check.status != Status::Ok {
+            let _ = writeln!(text, "{:10}so: {}", "", check.consequence);
+            let _ = writeln!(text, "{:10}to do: {}", "", check.remedy);
+        }
+    }
+    let count = |status| checks.iter().filter(|c| c.status == status).count();
+    let (missing, degraded) = (count(Status::Missing), count(Status::Degraded));
+    let verdict = match (missing, degraded) {
+        (0, 0) => "memprof works here in full.".to_owned(),
+        (0, n) => format!("memprof works here; degraded: {n}."),
+        (n, _) => format!("memprof does not work here; missing: {n}."),
+    };
+    let _ = writeln!(text, "\n{verdict}");
+    (text, u8::from(missing > 0))
+}
+
+/// The directory with tracefs' `events`; mounts tracefs at `/sys/kernel/tracing` when there is none,
+/// and says so on stderr. The mount stays.
+///
+/// # Errors
+/// When tracefs is not mounted and cannot be: what was tried, and what to do.
+pub fn ensure_tracefs() -> anyhow::Result<PathBuf> {
+    if let Some(dir) = find_tracefs() {
+        return Ok(dir);
+    }
+    let dir = Path::new("/sys/kernel/tracing");
+    let no_data: Option<&str> = None;
+    mount(
+        Some("nodev"),
+        dir,
+        Some("tracefs"),
+        MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC,
+        no_data,
+    )
+    .with_context(|| {
+        format!(
+            "tracefs is mounted neither at /sys/kernel/tracing nor at /sys/kernel/debug/tracing, \
+             and mounting it at {} failed; as root: mount -t tracefs nodev {0}; in a container add \
+             -v /sys/kernel/debug:/sys/kernel/debug",
+            dir.display()
+        )
+    })?;
+    eprintln!("memprof: mounted tracefs at {}", dir.display());
+    find_tracefs().with_context(|| {
+        format!(
+            "tracefs was mounted at {}, but shows no events directory: the kernel needs \
+             CONFIG_FTRACE=y and CONFIG_EVENT_TRACING=y",
+            dir.display()
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests;

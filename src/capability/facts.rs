@@ -1,0 +1,370 @@
+//! What this kernel, these privileges and this place allow: gathered, not judged.
+
+use std::collections::BTreeSet;
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+
+use libbpf_rs::btf::Btf;
+use libbpf_rs::btf::types::Typedef;
+use libbpf_rs::{MapHandle, MapType, libbpf_sys};
+use nix::sys::resource::{Resource, getrlimit};
+
+use crate::event::Pid;
+use crate::perf;
+use crate::residency::{self, Method, Scanner};
+
+/// The kernel's BTF, where every architecture that has it shows it.
+pub const VMLINUX_BTF: &str = "/sys/kernel/btf/vmlinux";
+
+/// Kernel tracepoints that memprof knows how to use, by name.
+pub const TRACEPOINTS: &[&str] = &[
+    "page_fault_user",
+    "page_fault_kernel",
+    "mm_page_alloc",
+    "mm_filemap_add_to_page_cache",
+    "mm_filemap_delete_from_page_cache",
+    "sched_process_fork",
+    "sched_process_exec",
+    "sched_process_exit",
+];
+
+/// Effective capabilities of memprof itself, as the bits of `CapEff`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Caps(pub u64);
+
+impl Caps {
+    /// `CAP_SYS_PTRACE`.
+    pub const SYS_PTRACE: u32 = 19;
+    /// `CAP_SYS_ADMIN`.
+    pub const SYS_ADMIN: u32 = 21;
+    /// `CAP_PERFMON`.
+    pub const PERFMON: u32 = 38;
+    /// `CAP_BPF`.
+    pub const BPF: u32 = 39;
+
+    /// Whether capability number `bit` is effective.
+    pub fn has(self, bit: u32) -> bool {
+        self.0 & (1 << bit) != 0
+    }
+}
+
+/// A kernel version, `(major, minor)`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct KernelVersion(pub u32, pub u32);
+
+impl KernelVersion {
+    /// Reads the start of a release string such as `6.1.0-18-amd64`.
+    pub fn parse(release: &str) -> Option<KernelVersion> {
+        let mut parts = release.trim().split(|c: char| !c.is_ascii_digit());
+        let major = parts.next()?.parse().ok()?;
+        let minor = parts.next()?.parse().ok()?;
+        Some(KernelVersion(major, minor))
+    }
+}
+
+impl std::fmt::Display for KernelVersion {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}.{}", self.0, self.1)
+    }
+}
+
+/// The outcome of trying a kernel feature on memprof itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Probe {
+    /// It worked.
+    Works,
+    /// It did not: the kernel's error, in words.
+    Fails(String),
+}
+
+impl Probe {
+    /// Whether it worked.
+    pub fn works(&self) -> bool {
+        *self == Probe::Works
+    }
+}
+
+impl<T, E: std::fmt::Display> From<Result<T, E>> for Probe {
+    fn from(result: Result<T, E>) -> Probe {
+        match result {
+            Ok(_) => Probe::Works,
+            Err(error) => Probe::Fails(error.to_string()),
+        }
+    }
+}
+
+/// What is known of the kernel's type information.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum BtfFact {
+    /// Readable, with these of [`TRACEPOINTS`] in it.
+    Present(BTreeSet<&'static str>),
+    /// There is no such file.
+    Absent,
+    /// The file is there but could not be read or parsed: why.
+    Unreadable(String),
+}
+
+/// Everything that decides what memprof can do here.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Facts {
+    /// Reading `/proc/self/status`, which most of the rest depends on.
+    pub proc: Probe,
+    /// Effective user id.
+    pub uid: u32,
+    /// Effective capabilities.
+    pub caps: Caps,
+    /// `/proc/sys/kernel/osrelease`.
+    pub release: String,
+    /// The release's version; `None` where it could not be read from the string.
+    pub version: Option<KernelVersion>,
+    /// Architecture, as Rust names it: `x86_64`, `aarch64`.
+    pub arch: &'static str,
+    /// The kernel's type information.
+    pub btf: BtfFact,
+    /// Creating a BPF ring buffer.
+    pub bpf: Probe,
+    /// Calling the BPF helpers `bpf_task_pt_regs` (5.15) and `bpf_loop` (5.17).
+    pub bpf_helpers: Probe,
+    /// Opening a page-fault counter (a perf software event) on memprof itself.
+    pub fault_event: Probe,
+    /// The `PAGEMAP_SCAN` ioctl (6.7) on memprof itself.
+    pub pagemap_scan: Probe,
+    /// The `cachestat` system call (6.5) on memprof's own executable.
+    pub cachestat: Probe,
+    /// Where tracefs is mounted.
+    pub tracefs: Option<PathBuf>,
+    /// Whether tracefs shows tracepoints for system calls; `None` where it is not mounted.
+    pub syscall_tracepoints: Option<bool>,
+    /// Where debugfs is mounted.
+    pub debugfs: Option<PathBuf>,
+    /// `/proc/sys/kernel/perf_event_paranoid`; `None` where there is no such file.
+    pub perf_event_paranoid: Option<i32>,
+    /// The kernel's lockdown mode: `none`, `integrity`, `confidentiality`; `None` where not shown.
+    pub lockdown: Option<String>,
+    /// Whether memprof runs in the initial pid namespace; `None` where not known.
+    pub initial_pid_namespace: Option<bool>,
+    /// Soft and hard limit of open files; `None` where not known.
+    pub open_files: Option<(u64, u64)>,
+}
+
+impl Facts {
+    /// Looks at this machine. Changes nothing that outlasts the call.
+    pub fn gather() -> Facts {
+        let release = read_trimmed("/proc/sys/kernel/osrelease").unwrap_or_default();
+        let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+        let tracefs = find_tracefs();
+        Facts {
+            proc: fs::read("/proc/self/status").into(),
+            uid: nix::unistd::geteuid().as_raw(),
+            caps: effective_caps(),
+            version: KernelVersion::parse(&release),
+            release,
+            arch: std::env::consts::ARCH,
+            btf: btf(Path::new(VMLINUX_BTF)),
+            bpf: create_ring_buffer().into(),
+            bpf_helpers: call_helpers().into(),
+            fault_event: perf::probe().into(),
+            pagemap_scan: scan_own_pagemap().into(),
+            cachestat: own_cachestat().into(),
+            syscall_tracepoints: tracefs
+                .as_deref()
+                .map(|dir| dir.join("events/syscalls/sys_enter_mmap").exists()),
+            tracefs,
+            debugfs: mount_point(&mounts, "debugfs"),
+            perf_event_paranoid: read_trimmed("/proc/sys/kernel/perf_event_paranoid")
+                .and_then(|text| text.parse().ok()),
+            lockdown: read_trimmed("/sys/kernel/security/lockdown")
+                .and_then(|text| selected(&text)),
+            initial_pid_namespace: in_initial_pid_namespace(),
+            open_files: getrlimit(Resource::RLIMIT_NOFILE).ok(),
+        }
+    }
+}
+
+/// The directory in which tracefs shows its `events`, if there is one.
+pub fn find_tracefs() -> Option<PathBuf> {
+    ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"]
+        .into_iter()
+        .map(PathBuf::from)
+        .find(|dir| dir.join("events").is_dir())
+}
+
+fn read_trimmed(path: &str) -> Option<String> {
+    let text = fs::read_to_string(path).ok()?;
+    Some(text.trim().to_owned())
+}
+
+/// Where the first file system of type `kind` is mounted, from the text of `/proc/self/mounts`.
+fn mount_point(mounts: &str, kind: &str) -> Option<PathBuf> {
+    let mut rows = mounts.lines().map(|l| l.split(' ').collect::<Vec<_>>());
+    let row = rows.find(|row| row.get(2) == Some(&kind))?;
+    row.get(1).map(PathBuf::from)
+}
+
+/// `integrity` from `none [integrity] confidentiality`.
+fn selected(choices: &str) -> Option<String> {
+    let (_, rest) = choices.split_once('[')?;
+    let (word, _) = rest.split_once(']')?;
+    Some(word.to_owned())
+}
+
+fn effective_caps() -> Caps {
+    fs::read_to_string("/proc/self/status").map_or(Caps(0), |status| parse_caps(&status))
+}
+
+fn parse_caps(status: &str) -> Caps {
+    let hex = status.lines().find_map(|l| l.strip_prefix("CapEff:"));
+    Caps(hex.map_or(0, |h| u64::from_str_radix(h.trim(), 16).unwrap_or(0)))
+}
+
+fn btf(path: &Path) -> BtfFact {
+    if !path.exists() {
+        return BtfFact::Absent;
+    }
+    match Btf::from_path(path) {
+        Ok(btf) => {
+            let there = |name: &&&str| {
+                btf.type_by_name::<Typedef<'_>>(&format!("btf_trace_{name}"))
+                    .is_some()
+            };
+            BtfFact::Present(TRACEPOINTS.iter().filter(there).copied().collect())
+        }
+        Err(error) => BtfFact::Unreadable(error.to_string()),
+    }
+}
+
+/// Creates the smallest BPF ring buffer and drops it: needs `bpf(2)`, the privilege and 5.8.
+fn create_ring_buffer() -> Result<(), libbpf_rs::Error> {
+    let options = libbpf_sys::bpf_map_create_opts {
+        sz: size_of::<libbpf_sys::bpf_map_create_opts>() as libbpf_sys::size_t,
+        ..Default::default()
+    };
+    let page = nix::unistd::sysconf(nix::unistd::SysconfVar::PAGE_SIZE)
+        .ok()
+        .flatten()
+        .unwrap_or(4096);
+    MapHandle::create(
+        MapType::RingBuf,
+        Some("memprof_probe"),
+        0,
+        0,
+        page as u32,
+        &options,
+    )
+    .map(drop)
+}
+
+/// Loads a program of one call for each helper that the probe cannot do without.
+fn call_helpers() -> Result<(), String> {
+    let helpers = [
+        ("bpf_task_pt_regs", libbpf_sys::BPF_FUNC_task_pt_regs),
+        ("bpf_loop", libbpf_sys::BPF_FUNC_loop),
+    ];
+    for (name, id) in helpers {
+        let kind = libbpf_sys::BPF_PROG_TYPE_TRACEPOINT;
+        // SAFETY: plain numbers; a null options pointer is allowed.
+        let answer = unsafe { libbpf_sys::libbpf_probe_bpf_helper(kind, id, std::ptr::null()) };
+        match answer {
+            1 => {}
+            0 => return Err(format!("this kernel has no {name}")),
+            _ => return Err(format!("{name}: {}", io::Error::from_raw_os_error(-answer))),
+        }
+    }
+    Ok(())
+}
+
+/// Scans nothing, in the way that the residency scan does.
+fn scan_own_pagemap() -> residency::Result<()> {
+    Scanner::open(Pid(std::process::id()), Method::Ioctl).map(drop)
+}
+
+fn own_cachestat() -> residency::Result<()> {
+    let what = "/proc/self/exe";
+    let exe = File::open(what).map_err(|source| residency::Error::Io {
+        what: what.into(),
+        source,
+    })?;
+    residency::cachestat::cachestat(exe.as_fd(), 0, 0).map(drop)
+}
+
+/// The kernel gives the initial pid namespace a fixed inode number (`PROC_PID_INIT_INO`).
+fn in_initial_pid_namespace() -> Option<bool> {
+    let link = fs::read_link("/proc/self/ns/pid").ok()?;
+    Some(link.to_str()? == "pid:[4026531836]")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_are_read_from_release_strings() {
+        let cases = [
+            ("6.1.0-18-amd64", Some(KernelVersion(6, 1))),
+            ("5.10.0", Some(KernelVersion(5, 10))),
+            ("6.18-rc3", Some(KernelVersion(6, 18))),
+            ("6.18.44-fc-v509\n", Some(KernelVersion(6, 18))),
+            ("weird", None),
+            ("", None),
+        ];
+        for (release, version) in cases {
+            assert_eq!(KernelVersion::parse(release), version, "{release:?}");
+        }
+        assert!(KernelVersion(5, 10) < KernelVersion(6, 1));
+        assert!(KernelVersion(5, 9) < KernelVersion(5, 10));
+    }
+
+    #[test]
+    fn capabilities_are_read_from_status() {
+        let caps = parse_caps("Name:\tx\nCapPrm:\t0\nCapEff:\t000000c000280000\nCapBnd:\t0\n");
+        for bit in [Caps::SYS_PTRACE, Caps::SYS_ADMIN, Caps::PERFMON, Caps::BPF] {
+            assert!(caps.has(bit), "capability {bit}");
+        }
+        assert!(!caps.has(0));
+        assert_eq!(parse_caps("nothing here"), Caps(0));
+    }
+
+    #[test]
+    fn the_selected_lockdown_mode_is_found() {
+        let text = "none [integrity] confidentiality";
+        assert_eq!(selected(text).as_deref(), Some("integrity"));
+        assert_eq!(selected("none"), None);
+    }
+
+    #[test]
+    fn mounts_are_found_by_type() {
+        let mounts = "proc /proc proc rw 0 0\nnone /sys/kernel/debug debugfs rw 0 0\n";
+        let debugfs = Some(PathBuf::from("/sys/kernel/debug"));
+        assert_eq!(mount_point(mounts, "debugfs"), debugfs);
+        assert_eq!(mount_point(mounts, "tracefs"), None);
+    }
+
+    #[test]
+    fn a_missing_btf_file_is_absent_and_a_broken_one_unreadable() {
+        let dir = tempfile::tempdir().unwrap();
+        assert_eq!(btf(&dir.path().join("none")), BtfFact::Absent);
+        let broken = dir.path().join("broken");
+        fs::write(&broken, b"not BTF").unwrap();
+        assert!(matches!(btf(&broken), BtfFact::Unreadable(_)));
+    }
+
+    #[test]
+    fn this_machine_can_be_looked_at() {
+        let facts = Facts::gather();
+        assert!(facts.version.is_some(), "{:?}", facts.release);
+        assert!(facts.open_files.is_some_and(|(soft, hard)| soft <= hard));
+        if let Some(version) = facts.version {
+            // The probes say what the kernel's version makes us expect, unless something refuses.
+            assert_eq!(
+                facts.pagemap_scan.works(),
+                version >= KernelVersion(6, 7),
+                "{:?}",
+                facts.pagemap_scan
+            );
+            let too_old = version < KernelVersion(6, 5);
+            assert!(!(too_old && facts.cachestat.works()));
+        }
+    }
+}

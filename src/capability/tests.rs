@@ -1,0 +1,278 @@
+//! Decisions from made-up facts.
+
+use super::*;
+
+/// A current kernel, root, nothing missing.
+fn good() -> Facts {
+    Facts {
+        proc: Probe::Works,
+        uid: 0,
+        caps: Caps(u64::MAX),
+        release: "6.12.0".into(),
+        version: Some(KernelVersion(6, 12)),
+        arch: "x86_64",
+        btf: BtfFact::Present(TRACEPOINTS.iter().copied().collect()),
+        bpf: Probe::Works,
+        bpf_helpers: Probe::Works,
+        fault_event: Probe::Works,
+        pagemap_scan: Probe::Works,
+        cachestat: Probe::Works,
+        tracefs: Some("/sys/kernel/tracing".into()),
+        syscall_tracepoints: Some(true),
+        debugfs: Some("/sys/kernel/debug".into()),
+        perf_event_paranoid: Some(2),
+        lockdown: Some("none".into()),
+        initial_pid_namespace: Some(true),
+        open_files: Some((1024, 1_048_576)),
+    }
+}
+
+fn caps(bits: &[u32]) -> Caps {
+    Caps(bits.iter().map(|bit| 1 << bit).sum())
+}
+
+fn fails(why: &str) -> Probe {
+    Probe::Fails(why.into())
+}
+
+fn btf_without(names: &[&str]) -> BtfFact {
+    let all = TRACEPOINTS.iter().copied();
+    BtfFact::Present(all.filter(|n| !names.contains(n)).collect())
+}
+
+/// The names of the checks that are not ok, with their status.
+fn not_ok(facts: &Facts) -> Vec<(&'static str, Status)> {
+    checks(facts)
+        .into_iter()
+        .filter(|c| c.status != Status::Ok)
+        .map(|c| (c.name, c.status))
+        .collect()
+}
+
+#[test]
+fn a_current_kernel_and_root_have_nothing_to_complain_about() {
+    assert_eq!(not_ok(&good()), []);
+    assert_eq!(decide(&good()), Ok(()));
+    let (text, status) = doctor(&good());
+    assert_eq!(status, 0);
+    assert!(text.ends_with("memprof works here in full.\n"), "{text}");
+}
+
+/// Each row: a change to the good facts, and the checks that must notice it — and no others.
+#[test]
+fn each_fact_is_noticed_by_its_own_check() {
+    use Status::{Degraded, Missing};
+    type Change = fn(&mut Facts);
+    let cases: &[(Change, &[(&str, Status)])] = &[
+        (
+            |f| f.caps = caps(&[Caps::SYS_PTRACE]),
+            &[("privileges", Missing)],
+        ),
+        (
+            |f| f.caps = caps(&[Caps::SYS_PTRACE, Caps::BPF]),
+            &[("privileges", Missing)],
+        ),
+        (
+            |f| f.caps = caps(&[Caps::BPF, Caps::PERFMON, Caps::SYS_PTRACE]),
+            &[],
+        ),
+        (
+            |f| f.caps = caps(&[Caps::SYS_ADMIN]),
+            &[("other processes", Degraded)],
+        ),
+        (
+            |f| f.version = Some(KernelVersion(5, 17)),
+            &[("kernel", Degraded)],
+        ),
+        (|f| f.version = Some(KernelVersion(6, 1)), &[]),
+        (|f| f.version = None, &[("kernel", Degraded)]),
+        (|f| f.lockdown = Some("integrity".into()), &[]),
+        (
+            |f| f.lockdown = Some("confidentiality".into()),
+            &[("lockdown", Missing)],
+        ),
+        (|f| f.lockdown = None, &[]),
+        (
+            |f| f.btf = btf_without(&["mm_page_alloc"]),
+            &[("ownership tracepoints", Missing)],
+        ),
+        (
+            |f| f.btf = btf_without(&["page_fault_user", "page_fault_kernel"]),
+            &[("fault tracepoints", Missing)],
+        ),
+        (
+            |f| f.btf = btf_without(&["mm_filemap_delete_from_page_cache"]),
+            &[("page-cache tracepoints", Missing)],
+        ),
+        (
+            |f| f.bpf = fails("Operation not permitted"),
+            &[("bpf(2)", Missing)],
+        ),
+        (
+            |f| f.bpf_helpers = fails("this kernel has no bpf_loop"),
+            &[("BPF helpers", Missing)],
+        ),
+        (
+            |f| f.syscall_tracepoints = Some(false),
+            &[("system-call tracepoints", Degraded)],
+        ),
+        (|f| f.syscall_tracepoints = None, &[]),
+        (
+            |f| f.fault_event = fails("Permission denied"),
+            &[("page-fault events", Missing)],
+        ),
+        (
+            |f| f.pagemap_scan = fails("ENOTTY"),
+            &[("page scan", Degraded)],
+        ),
+        (
+            |f| f.cachestat = fails("Function not implemented"),
+            &[("cache totals", Degraded)],
+        ),
+        // Root mounts tracefs itself.
+        (|f| f.tracefs = None, &[]),
+        (
+            |f| {
+                f.tracefs = None;
+                f.caps = caps(&[Caps::BPF, Caps::PERFMON, Caps::SYS_PTRACE]);
+            },
+            &[("tracefs", Degraded)],
+        ),
+        (
+            |f| f.initial_pid_namespace = Some(false),
+            &[("pid namespace", Degraded)],
+        ),
+        (|f| f.initial_pid_namespace = None, &[]),
+        (
+            |f| f.open_files = Some((1024, 1024)),
+            &[("open files", Degraded)],
+        ),
+        (|f| f.open_files = Some((1024, ENOUGH_OPEN_FILES)), &[]),
+    ];
+    for (i, (change, expected)) in cases.iter().enumerate() {
+        let mut facts = good();
+        change(&mut facts);
+        assert_eq!(not_ok(&facts), *expected, "case {i}");
+        let missing = expected.iter().any(|(_, status)| *status == Missing);
+        assert_eq!(doctor(&facts).1, u8::from(missing), "case {i}");
+        assert_eq!(decide(&facts).is_err(), missing, "case {i}");
+    }
+}
+
+#[test]
+fn without_proc_nothing_else_is_named() {
+    let facts = Facts {
+        proc: fails("No such file or directory"),
+        caps: Caps(0),
+        version: None,
+        ..good()
+    };
+    let text = decide(&facts).unwrap_err().to_string();
+    assert!(text.contains("mount -t proc"), "{text}");
+    assert!(!text.contains("CAP_BPF"), "{text}");
+}
+
+#[test]
+fn too_few_open_files_for_memprof_itself() {
+    let facts = |hard| Facts {
+        open_files: Some((64, hard)),
+        ..good()
+    };
+    let text = decide(&facts(64)).unwrap_err().to_string();
+    for word in ["open files: at most 64", "needs 128", "ulimit"] {
+        assert!(text.contains(word), "{word:?} is not in {text:?}");
+    }
+    decide(&facts(128)).unwrap();
+}
+
+#[test]
+fn without_root_the_message_names_sudo_and_nothing_else() {
+    let facts = Facts {
+        uid: 1000,
+        caps: Caps(0),
+        bpf: fails("Operation not permitted"),
+        fault_event: fails("Permission denied"),
+        ..good()
+    };
+    let error = decide(&facts).unwrap_err();
+    assert_eq!(error.missing.len(), 1);
+    let text = error.to_string();
+    for word in [
+        "needs root",
+        "CAP_BPF",
+        "CAP_PERFMON",
+        "CAP_SYS_PTRACE",
+        "run `sudo memprof …`",
+        "user id 1000",
+    ] {
+        assert!(text.contains(word), "{word:?} is not in {text:?}");
+    }
+    assert!(!text.contains("page-fault events"), "{text}");
+}
+
+#[test]
+fn root_in_a_container_is_not_told_to_use_sudo() {
+    let facts = Facts {
+        caps: Caps(0),
+        ..good()
+    };
+    let text = decide(&facts).unwrap_err().to_string();
+    assert!(text.contains("--privileged"), "{text}");
+    assert!(!text.contains("sudo"), "{text}");
+}
+
+#[test]
+fn without_btf_the_message_names_the_file_and_the_option() {
+    for btf in [BtfFact::Absent, BtfFact::Unreadable("bad magic".into())] {
+        let error = decide(&Facts { btf, ..good() }).unwrap_err();
+        let text = error.to_string();
+        assert!(text.contains(VMLINUX_BTF), "{text}");
+        assert!(text.contains("CONFIG_DEBUG_INFO_BTF=y"), "{text}");
+    }
+}
+
+#[test]
+fn whatever_is_not_ok_says_what_follows_and_what_to_do() {
+    let bad = Facts {
+        proc: fails("No such file or directory"),
+        uid: 1000,
+        caps: Caps(0),
+        release: "4.9.0".into(),
+        version: Some(KernelVersion(4, 9)),
+        arch: "x86_64",
+        btf: BtfFact::Absent,
+        bpf: fails("x"),
+        bpf_helpers: fails("x"),
+        fault_event: fails("x"),
+        pagemap_scan: fails("x"),
+        cachestat: fails("x"),
+        tracefs: None,
+        syscall_tracepoints: Some(false),
+        debugfs: None,
+        perf_event_paranoid: None,
+        lockdown: Some("confidentiality".into()),
+        initial_pid_namespace: Some(false),
+        open_files: Some((256, 256)),
+    };
+    let all = checks(&bad);
+    assert!(all.iter().all(|c| c.status != Status::Ok), "{all:#?}");
+    for check in &all {
+        assert!(!check.found.is_empty(), "{check:?}");
+        assert!(!check.consequence.is_empty(), "{check:?}");
+        assert!(!check.remedy.is_empty(), "{check:?}");
+    }
+    let (text, status) = doctor(&bad);
+    assert_eq!(status, 1);
+    for check in &all {
+        assert!(text.contains(&check.remedy), "{text}");
+    }
+    let verdict = "memprof does not work here; missing: 10.\n";
+    assert!(text.ends_with(verdict), "{text}");
+}
+
+#[test]
+fn this_machine_gets_a_verdict() {
+    let facts = Facts::gather();
+    let (text, status) = doctor(&facts);
+    assert_eq!(status == 0, decide(&facts).is_ok(), "{text}");
+}

@@ -1,0 +1,376 @@
+//! Flags → a checked [`Config`].
+
+use std::ffi::OsString;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::builder::PossibleValuesParser;
+use clap::{
+    ArgGroup, Args, ColorChoice, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum,
+};
+
+use crate::event::Pid;
+use crate::export::{self, Exporter};
+use crate::probe::Unwind;
+use crate::server::DEFAULT_LISTEN;
+use crate::target::Selector;
+
+const EXAMPLES: &str = "\
+Examples:
+  sudo memprof --comm light-node          the process of that name, running already or the next to start
+  sudo memprof --pid 1234 --duration 60   a minute of a running process, then a summary
+  sudo memprof -- ./server --flag         a command, from its first page to its end
+  memprof doctor                          what this machine allows, and what is missing
+
+Exit status: 0, or the command's own after `--`; 1 for an error; 2 for a wrong command line.";
+
+/// Shows which code owns the physical memory that a running Linux process holds.
+#[derive(Debug, Parser)]
+#[command(
+    name = "memprof",
+    version,
+    after_help = EXAMPLES,
+    args_conflicts_with_subcommands = true,
+    subcommand_negates_reqs = true,
+    group = ArgGroup::new("target").args(["comm", "pid", "command"]).required(true)
+)]
+struct Cli {
+    #[command(subcommand)]
+    action: Option<Action>,
+    #[command(flatten)]
+    profile: ProfileArgs,
+}
+
+#[derive(Debug, Subcommand)]
+enum Action {
+    /// Say what this kernel and these privileges allow, what is missing and how to get it
+    Doctor,
+    /// Print the completions of a shell
+    Completions {
+        /// The shell
+        shell: clap_complete::Shell,
+    },
+    /// Print the man page
+    Man,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum UnwindArg {
+    /// By tables, and by frame pointers where code has none
+    Auto,
+    /// By tables made of each file's .eh_frame
+    Tables,
+    /// By the chain of frame pointers
+    Fp,
+    /// Take no stacks
+    Off,
+}
+
+impl From<UnwindArg> for Unwind {
+    fn from(arg: UnwindArg) -> Unwind {
+        match arg {
+            UnwindArg::Auto => Unwind::Auto,
+            UnwindArg::Tables => Unwind::Tables,
+            UnwindArg::Fp => Unwind::FramePointers,
+            UnwindArg::Off => Unwind::Off,
+        }
+    }
+}
+
+#[derive(Debug, Args)]
+struct ProfileArgs {
+    /// Follow the process of this name: the one that runs already, or the next to start; when it ends,
+    /// its last profile stays and the next one is waited for
+    #[arg(long, value_name = "NAME", value_parser = parse_name)]
+    comm: Option<String>,
+    /// Follow the process with this id
+    #[arg(long, value_name = "PID", value_parser = parse_pid)]
+    pid: Option<Pid>,
+    /// Start this command and follow it from its first page; its exit status is passed on
+    #[arg(last = true, value_name = "COMMAND")]
+    command: Vec<OsString>,
+    /// Follow child processes too; the figures are then sums over all of them
+    #[arg(long)]
+    follow_forks: bool,
+    /// Serve HTTP at this address
+    #[arg(long, value_name = "ADDR:PORT", default_value_t = DEFAULT_LISTEN)]
+    listen: SocketAddr,
+    /// Serve no HTTP; end when the target ends
+    #[arg(long, conflicts_with = "listen")]
+    no_server: bool,
+    /// Let pages of this origin read, beside loopback ones (`https://example.org`); `*` lets every
+    /// origin read and accepts every Host header
+    #[arg(long, value_name = "ORIGIN")]
+    cors_origin: Vec<String>,
+    /// Accept this name in the Host header, beside loopback names and IP addresses
+    #[arg(long, value_name = "NAME")]
+    allow_host: Vec<String>,
+    /// End so many seconds after the target was found
+    #[arg(long, value_name = "SECS", value_parser = parse_seconds)]
+    duration: Option<Duration>,
+    /// Write a profile to this file at the end; `-` is stdout
+    #[arg(long, short, value_name = "FILE")]
+    output: Option<PathBuf>,
+    /// Format of --output [default: by the file's ending, else json]
+    #[arg(long, value_name = "FORMAT", requires = "output", value_parser = PossibleValuesParser::new(export::names()))]
+    format: Option<String>,
+    /// How stacks are taken
+    #[arg(long, value_name = "HOW", default_value = "auto")]
+    unwind: UnwindArg,
+    /// When to use colour; NO_COLOR is honoured
+    #[arg(long, value_name = "WHEN", default_value = "auto", global = true)]
+    color: ColorChoice,
+}
+
+/// What to do.
+pub enum Run {
+    /// Profile.
+    Profile(Box<Config>),
+    /// `memprof doctor`.
+    Doctor,
+    /// Print this text.
+    Print(Vec<u8>),
+}
+
+/// A checked configuration.
+pub struct Config {
+    /// Whom to follow.
+    pub target: Selector,
+    /// Follow children too.
+    pub follow_forks: bool,
+    /// How stacks are taken.
+    pub unwind: Unwind,
+    /// Where to serve HTTP; `None` for not at all.
+    pub listen: Option<SocketAddr>,
+    /// Origins that may read beside loopback ones.
+    pub cors_origins: Vec<String>,
+    /// Host names accepted beside loopback ones.
+    pub allow_hosts: Vec<String>,
+    /// How long to profile.
+    pub duration: Option<Duration>,
+    /// The file to write at the end.
+    pub output: Option<Output>,
+}
+
+/// A file to write a profile to.
+pub struct Output {
+    /// Where; `-` is stdout.
+    pub path: PathBuf,
+    /// In which format.
+    pub format: &'static dyn Exporter,
+}
+
+impl Output {
+    /// Whether it is standard output.
+    pub fn is_stdout(&self) -> bool {
+        self.path.as_os_str() == "-"
+    }
+}
+
+/// Reads the command line. On a wrong one, `--help` and `--version` it prints and exits.
+pub fn parse() -> Run {
+    parse_from(std::env::args_os()).unwrap_or_else(|e| e.exit())
+}
+
+/// Reads a command line.
+///
+/// # Errors
+/// clap's, whose `exit()` prints it and ends with status 2 (0 for `--help` and `--version`).
+pub fn parse_from(args: impl IntoIterator<Item = OsString>) -> Result<Run, clap::Error> {
+    let args: Vec<OsString> = args.into_iter().collect();
+    let command = Cli::command().color(color_of(&args));
+    let cli = Cli::from_arg_matches(&command.try_get_matches_from(args)?)?;
+    match cli.action {
+        Some(Action::Doctor) => Ok(Run::Doctor),
+        Some(Action::Completions { shell }) => {
+            let mut text = Vec::new();
+            clap_complete::generate(shell, &mut Cli::command(), "memprof", &mut text);
+            Ok(Run::Print(text))
+        }
+        Some(Action::Man) => {
+            let mut text = Vec::new();
+            clap_mangen::Man::new(Cli::command()).render(&mut text)?;
+            Ok(Run::Print(text))
+        }
+        None => config(cli.profile).map(|c| Run::Profile(Box::new(c))),
+    }
+}
+
+/// clap colours its own errors: the choice must be known before the rest is read.
+fn color_of(args: &[OsString]) -> ColorChoice {
+    let words = args
+        .iter()
+        .take_while(|a| *a != "--")
+        .map(|a| a.to_string_lossy());
+    let mut choice = ColorChoice::Auto;
+    let mut value_next = false;
+    for word in words {
+        if let Some(value) = word
+            .strip_prefix("--color=")
+            .or(value_next.then_some(&*word))
+        {
+            choice = value.parse().unwrap_or(choice);
+        }
+        value_next = word == "--color";
+    }
+    choice
+}
+
+fn config(args: ProfileArgs) -> Result<Config, clap::Error> {
+    let output = args.output.map(|path| {
+        let by_ending = || {
+            let ending = path.extension()?.to_str()?.to_owned();
+            export::EXPORTERS
+                .iter()
+                .copied()
+                .find(|e| e.extension() == ending)
+        };
+        let named = args.format.as_deref().and_then(export::by_name);
+        let format = named.or_else(by_ending).unwrap_or(export::EXPORTERS[0]);
+        Output { path, format }
+    });
+    let target = match (args.comm, args.pid) {
+        (Some(name), _) => Selector::Comm(name),
+        (None, Some(pid)) => Selector::Pid(pid),
+        (None, None) => Selector::Command(words(args.command)?),
+    };
+    Ok(Config {
+        target,
+        follow_forks: args.follow_forks,
+        unwind: args.unwind.into(),
+        listen: (!args.no_server).then_some(args.listen),
+        cors_origins: args.cors_origin,
+        allow_hosts: args.allow_host,
+        duration: args.duration,
+        output,
+    })
+}
+
+fn words(command: Vec<OsString>) -> Result<Vec<String>, clap::Error> {
+    let text = |w: OsString| {
+        w.into_string().map_err(|w| {
+            let message = format!("the argument {} is not UTF-8\n", w.to_string_lossy());
+            Cli::command().error(clap::error::ErrorKind::InvalidUtf8, message)
+        })
+    };
+    command.into_iter().map(text).collect()
+}
+
+fn parse_name(name: &str) -> Result<String, String> {
+    if name.is_empty() || name.contains(['/', '\0']) {
+        return Err("a process's name, without directories: `light-node`".into());
+    }
+    Ok(name.to_owned())
+}
+
+fn parse_pid(pid: &str) -> Result<Pid, String> {
+    match pid.parse() {
+        Ok(pid) if pid > 0 && pid <= i32::MAX as u32 => Ok(Pid(pid)),
+        _ => Err("a process id is a whole number above 0".into()),
+    }
+}
+
+fn parse_seconds(seconds: &str) -> Result<Duration, String> {
+    let seconds: f64 = seconds.parse().map_err(|_| "a number of seconds")?;
+    Duration::try_from_secs_f64(seconds)
+        .ok()
+        .filter(|d| !d.is_zero())
+        .ok_or_else(|| "a number of seconds above 0".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config_of(line: &str) -> Result<Box<Config>, clap::Error> {
+        match parse_from(line.split(' ').map(OsString::from))? {
+            Run::Profile(config) => Ok(config),
+            _ => panic!("not a profile run: {line}"),
+        }
+    }
+
+    #[test]
+    fn the_definitions_hold_together() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn exactly_one_target() {
+        for line in [
+            "memprof",
+            "memprof --pid 1 --comm x",
+            "memprof --comm x -- y",
+        ] {
+            let Err(e) = config_of(line) else {
+                panic!("{line} was accepted")
+            };
+            assert_eq!(e.exit_code(), 2, "{line}");
+        }
+        let target = |line| config_of(line).map(|c| c.target).ok();
+        assert_eq!(
+            target("memprof --comm light-node"),
+            Some(Selector::Comm("light-node".into()))
+        );
+        assert_eq!(target("memprof --pid 7"), Some(Selector::Pid(Pid(7))));
+        let words = vec!["ls".to_owned(), "-l".to_owned()];
+        assert_eq!(target("memprof -- ls -l"), Some(Selector::Command(words)));
+    }
+
+    #[test]
+    fn bad_values_are_refused() {
+        for line in [
+            "memprof --pid 0",
+            "memprof --pid -3",
+            "memprof --pid x",
+            "memprof --comm a/b",
+            "memprof --pid 1 --duration 0",
+            "memprof --pid 1 --duration x",
+            "memprof --pid 1 --listen here",
+            "memprof --pid 1 --format json",
+            "memprof --pid 1 --output f --format gif",
+            "memprof --pid 1 --unwind dwarf",
+            "memprof --pid 1 --no-server --listen 127.0.0.1:1",
+            "memprof doctor --pid 1",
+        ] {
+            assert!(
+                parse_from(line.split(' ').map(OsString::from)).is_err(),
+                "{line}"
+            );
+        }
+    }
+
+    #[test]
+    fn the_format_follows_the_name() {
+        let format = |line| {
+            config_of(line)
+                .ok()
+                .and_then(|c| c.output)
+                .map(|o| o.format.name())
+        };
+        assert_eq!(format("memprof --pid 1 -o x.folded"), Some("folded"));
+        assert_eq!(format("memprof --pid 1 -o x.txt"), Some("text"));
+        assert_eq!(format("memprof --pid 1 -o x"), Some("json"));
+        assert_eq!(
+            format("memprof --pid 1 -o x.txt --format json"),
+            Some("json")
+        );
+    }
+
+    #[test]
+    fn defaults_are_the_documented_ones() {
+        let Ok(c) = config_of("memprof --pid 1") else {
+            panic!("refused")
+        };
+        assert_eq!(
+            c.listen.map(|a| a.to_string()),
+            Some("127.0.0.1:17832".into())
+        );
+        assert!(
+            c.unwind == Unwind::Auto
+                && !c.follow_forks
+                && c.output.is_none()
+                && c.duration.is_none()
+        );
+    }
+}

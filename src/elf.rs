@@ -1,0 +1,374 @@
+//! The few parts of an ELF file that names and unwind tables need, read with `pread`.
+//!
+//! Not memory-mapped: a file that is cut short while memprof reads it (a rebuild over a library
+//! still open here) would kill memprof with SIGBUS. A failed read is just an error.
+
+mod headers;
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+
+use self::headers::PT_LOAD;
+pub use self::headers::{Section, Segment, u16_at, u32_at, u64_at};
+
+const EHDR_SIZE: usize = 64;
+const PHDR_SIZE: usize = 56;
+const SHDR_SIZE: usize = 64;
+/// No linker writes more sections into a program; more than this is a damaged header.
+const MAX_SECTIONS: u64 = 65_535;
+/// Notes are some ten bytes long; what is longer is not read.
+const MAX_NOTES: u64 = 64 << 10;
+
+const ET_EXEC: u16 = 2;
+const ET_DYN: u16 = 3;
+/// An x86-64 file.
+pub const EM_X86_64: u16 = 62;
+/// A 64-bit ARM file.
+pub const EM_AARCH64: u16 = 183;
+const PT_DYNAMIC: u32 = 2;
+const PT_INTERP: u32 = 3;
+const DT_FLAGS_1: u64 = 0x6fff_fffb;
+const DF_1_PIE: u64 = 0x0800_0000;
+/// A dynamic section has some 30 entries of 16 bytes.
+const MAX_DYNAMIC: usize = 4096;
+const PT_GNU_EH_FRAME: u32 = 0x6474_e550;
+const SHT_NOTE: u32 = 7;
+const SHT_NOBITS: u32 = 8;
+const NT_GNU_BUILD_ID: u32 = 3;
+
+/// `.symtab`: every function the linker knew.
+pub const SHT_SYMTAB: u32 = 2;
+/// `.dynsym`: what other files may link against; survives `strip`.
+pub const SHT_DYNSYM: u32 = 11;
+/// A string table.
+pub const SHT_STRTAB: u32 = 3;
+
+/// Why a file cannot be read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ElfError {
+    /// It does not start as an ELF file does.
+    NotElf,
+    /// It does, but this is wrong with it.
+    Bad(String),
+}
+
+impl std::fmt::Display for ElfError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            ElfError::NotElf => f.write_str("not an ELF file"),
+            ElfError::Bad(what) => f.write_str(what),
+        }
+    }
+}
+
+fn bad(what: impl Into<String>) -> ElfError {
+    ElfError::Bad(what.into())
+}
+
+/// An open ELF file whose headers have been read.
+#[derive(Debug)]
+pub struct Elf<'f> {
+    file: &'f File,
+    kind: u16,
+    machine: u16,
+    entry: u64,
+    sections: Vec<Section>,
+    names: Option<Section>,
+    segments: Vec<Segment>,
+}
+
+impl<'f> Elf<'f> {
+    /// Reads the headers of a little-endian 64-bit program or shared library.
+    ///
+    /// # Errors
+    /// When it is not one, or its headers point outside the file.
+    pub fn read(file: &'f File) -> Result<Elf<'f>, ElfError> {
+        let mut h = [0; EHDR_SIZE];
+        let got = read_some(file, &mut h, 0)?;
+        if got < 4 || h[..4] != *b"\x7fELF" {
+            return Err(ElfError::NotElf);
+        }
+        if got < EHDR_SIZE {
+            return Err(bad("the ELF header is cut short"));
+        }
+        if h[4] != 2 || h[5] != 1 {
+            return Err(bad("not a little-endian 64-bit ELF file"));
+        }
+        if !matches!(u16_at(&h, 16), ET_EXEC | ET_DYN) {
+            return Err(bad("neither a program nor a shared library"));
+        }
+        let sections = read_sections(file, &h)?;
+        let names = sections.get(usize::from(u16_at(&h, 62))).copied();
+        Ok(Elf {
+            file,
+            kind: u16_at(&h, 16),
+            machine: u16_at(&h, 18),
+            entry: u64_at(&h, 24),
+            segments: read_segments(file, &h)?,
+            sections,
+            names,
+        })
+    }
+
+    /// The address that a byte of code has in the file's own addresses (before relocation), for its
+    /// position in the file; `None` if no executable segment holds it.
+    pub fn address_of(&self, offset: u64) -> Option<u64> {
+        self.code_segments().find_map(|s| {
+            let inside = offset.checked_sub(s.offset).filter(|d| *d < s.size)?;
+            s.addr.checked_add(inside)
+        })
+    }
+
+    /// The address that the first byte of a mapping of the file has in the file's own addresses; what
+    /// is added to those in a process is the mapping's start less this. `offset` and `size` are the
+    /// mapping's, in bytes; `None` if it holds no code.
+    ///
+    /// A mapping begins at a page, a segment need not: the mapping may hold the end of the segment
+    /// before. The executable segment that most of it belongs to is the one that it was made for.
+    pub fn address_of_mapping(&self, offset: u64, size: u64) -> Option<u64> {
+        let end = offset.saturating_add(size);
+        let shared = |s: &Segment| {
+            let first = s.offset.max(offset);
+            s.offset
+                .saturating_add(s.size)
+                .min(end)
+                .saturating_sub(first)
+        };
+        let segment = self.code_segments().max_by_key(|s| shared(s))?;
+        let address = segment
+            .addr
+            .wrapping_add(offset)
+            .wrapping_sub(segment.offset);
+        (shared(segment) > 0).then_some(address)
+    }
+
+    /// The loaded, executable parts of the file, in the file's order.
+    pub fn code_segments(&self) -> impl Iterator<Item = &Segment> {
+        self.segments.iter().filter(|s| s.code())
+    }
+
+    /// The loaded part that holds an address, and the address's distance from its start, in bytes.
+    pub fn loaded_at(&self, addr: u64) -> Option<(&Segment, u64)> {
+        self.segments.iter().find_map(|s| {
+            let inside = addr.checked_sub(s.addr).filter(|d| *d < s.size)?;
+            (s.kind == PT_LOAD).then_some((s, inside))
+        })
+    }
+
+    /// The program header that names the index of the unwind information (`.eh_frame_hdr`).
+    pub fn eh_frame_hdr(&self) -> Option<&Segment> {
+        self.segments.iter().find(|s| s.kind == PT_GNU_EH_FRAME)
+    }
+
+    /// The `EM_*` number of the processor.
+    pub fn machine(&self) -> u16 {
+        self.machine
+    }
+
+    /// The address of a program's first instruction; `None` for a library, whose header may have any
+    /// address in its place.
+    pub fn entry(&self) -> Option<u64> {
+        let has = |kind| self.segments.iter().find(move |s| s.kind == kind);
+        let program = self.kind == ET_EXEC
+            || has(PT_INTERP).is_some()
+            || has(PT_DYNAMIC).is_some_and(|s| self.says_it_is_a_program(s));
+        (program && self.entry != 0).then_some(self.entry)
+    }
+
+    /// What the header names as the first instruction, whatever kind of file this is.
+    pub fn header_entry(&self) -> u64 {
+        self.entry
+    }
+
+    fn says_it_is_a_program(&self, dynamic: &Segment) -> bool {
+        let mut table = [0; MAX_DYNAMIC];
+        let got = self.read_some(&mut table, dynamic.offset).unwrap_or(0);
+        let size = usize::try_from(dynamic.size).unwrap_or(usize::MAX);
+        let entries = table[..got.min(size)].chunks_exact(16);
+        let flags = entries
+            .take_while(|e| u64_at(e, 0) != 0)
+            .find(|e| u64_at(e, 0) == DT_FLAGS_1);
+        flags.is_some_and(|e| u64_at(e, 8) & DF_1_PIE != 0)
+    }
+
+    /// Size of the file, in bytes.
+    ///
+    /// # Errors
+    /// When the file cannot be examined.
+    pub fn file_size(&self) -> Result<u64, ElfError> {
+        let meta = self.file.metadata();
+        let meta = meta.map_err(|e| bad(format!("reading its size failed: {e}")))?;
+        Ok(meta.len())
+    }
+
+    /// The section with this index.
+    pub fn section(&self, index: usize) -> Option<&Section> {
+        self.sections.get(index)
+    }
+
+    /// The first section of this kind that has bytes in the file.
+    pub fn section_of_kind(&self, kind: u32) -> Option<&Section> {
+        self.sections.iter().find(|s| s.kind == kind && s.size > 0)
+    }
+
+    /// Whether assembler mapping symbols (`$x`, `$d`) stand among the symbols, as on ARM and RISC-V.
+    pub fn has_mapping_symbols(&self) -> bool {
+        self.machine != EM_X86_64
+    }
+
+    /// Whether it carries debug information itself.
+    pub fn has_debug_info(&self) -> bool {
+        self.section_named(".debug_info").is_some()
+    }
+
+    /// The most bytes that its compressed sections say they unpack to.
+    pub fn unpacked_size(&self) -> u64 {
+        let claims = self.sections.iter().filter(|s| s.compressed()).map(|s| {
+            let mut b = [0; 16];
+            match self.read_at(&mut b, s.offset) {
+                Ok(()) => u64_at(&b, 8),
+                Err(_) => u64::MAX,
+            }
+        });
+        claims.fold(0, u64::saturating_add)
+    }
+
+    /// The build id, which the linker writes and `strip` keeps.
+    pub fn build_id(&self) -> Option<Vec<u8>> {
+        self.sections
+            .iter()
+            .filter(|s| s.kind == SHT_NOTE && s.size <= MAX_NOTES)
+            .find_map(|s| {
+                let notes = self.contents(s).ok()?;
+                find_build_id(&notes, if s.align == 8 { 8 } else { 4 })
+            })
+    }
+
+    /// The `.gnu_debuglink`: base name of the file with the debug information, and that file's CRC-32.
+    pub fn debug_link(&self) -> Option<(Vec<u8>, u32)> {
+        let s = self
+            .section_named(".gnu_debuglink")
+            .filter(|s| s.size <= MAX_NOTES)?;
+        let data = self.contents(s).ok()?;
+        let len = data.iter().position(|b| *b == 0)?;
+        let crc = data
+            .get((len + 1).next_multiple_of(4)..)?
+            .first_chunk::<4>()?;
+        Some((data[..len].to_vec(), u32::from_le_bytes(*crc)))
+    }
+
+    /// Fills `buf` from a position in the file.
+    ///
+    /// # Errors
+    /// When the file ends before.
+    pub fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<(), ElfError> {
+        read_all(self.file, buf, offset)
+    }
+
+    /// Reads at most `buf.len()` bytes; how many there were.
+    ///
+    /// # Errors
+    /// When the file cannot be read.
+    pub fn read_some(&self, buf: &mut [u8], offset: u64) -> Result<usize, ElfError> {
+        read_some(self.file, buf, offset)
+    }
+
+    /// The first section of this name that has bytes in the file.
+    pub fn section_named(&self, name: &str) -> Option<&Section> {
+        let table = self.names?;
+        let mut want = name.as_bytes().to_vec();
+        want.push(0);
+        let mut got = vec![0; want.len()];
+        self.sections
+            .iter()
+            .filter(|s| s.kind != SHT_NOBITS && s.size > 0)
+            .find(|s| {
+                let at = table.offset.saturating_add(u64::from(s.name));
+                self.read_at(&mut got, at).is_ok() && got == want
+            })
+    }
+
+    fn contents(&self, s: &Section) -> Result<Vec<u8>, ElfError> {
+        let mut data = vec![0; usize::try_from(s.size).map_err(|_| bad("a section is too large"))?];
+        self.read_at(&mut data, s.offset)?;
+        Ok(data)
+    }
+}
+
+fn read_sections(file: &File, h: &[u8]) -> Result<Vec<Section>, ElfError> {
+    let (at, entry) = (u64_at(h, 40), usize::from(u16_at(h, 58)));
+    if at == 0 {
+        return Ok(Vec::new());
+    }
+    if entry != SHDR_SIZE {
+        return Err(bad("section headers of an unknown size"));
+    }
+    let mut count = u64::from(u16_at(h, 60));
+    if count == 0 {
+        // Too many for 16 bits: the count stands in the first section header.
+        let mut first = [0; SHDR_SIZE];
+        read_all(file, &mut first, at)?;
+        count = Section::parse(&first).size;
+    }
+    if count > MAX_SECTIONS {
+        return Err(bad("more sections than an ELF file can have"));
+    }
+    let table = read_table(file, at, count as usize * SHDR_SIZE)?;
+    Ok(table.chunks_exact(SHDR_SIZE).map(Section::parse).collect())
+}
+
+fn read_segments(file: &File, h: &[u8]) -> Result<Vec<Segment>, ElfError> {
+    let count = usize::from(u16_at(h, 56));
+    if count > 0 && usize::from(u16_at(h, 54)) != PHDR_SIZE {
+        return Err(bad("program headers of an unknown size"));
+    }
+    let table = read_table(file, u64_at(h, 32), count * PHDR_SIZE)?;
+    Ok(table.chunks_exact(PHDR_SIZE).map(Segment::parse).collect())
+}
+
+fn read_table(file: &File, at: u64, size: usize) -> Result<Vec<u8>, ElfError> {
+    let mut table = vec![0; size];
+    read_all(file, &mut table, at)?;
+    Ok(table)
+}
+
+fn find_build_id(mut notes: &[u8], align: usize) -> Option<Vec<u8>> {
+    while notes.len() >= 12 {
+        let (name_size, size) = (u32_at(notes, 0) as usize, u32_at(notes, 4) as usize);
+        let at = 12usize
+            .checked_add(name_size)?
+            .checked_next_multiple_of(align)?;
+        let end = at.checked_add(size)?;
+        let id = notes.get(at..end)?;
+        if u32_at(notes, 8) == NT_GNU_BUILD_ID && notes.get(12..16) == Some(b"GNU\0") {
+            return (!id.is_empty()).then(|| id.to_vec());
+        }
+        notes = notes.get(end.checked_next_multiple_of(align)?..)?;
+    }
+    None
+}
+
+fn read_all(file: &File, buf: &mut [u8], offset: u64) -> Result<(), ElfError> {
+    // Positions beyond this are refused by the kernel with an error that says less.
+    if offset > i64::MAX as u64 {
+        return Err(bad("a header points outside the file"));
+    }
+    file.read_exact_at(buf, offset).map_err(|e| match e.kind() {
+        std::io::ErrorKind::UnexpectedEof => bad("a header points outside the file"),
+        _ => bad(format!("reading failed: {e}")),
+    })
+}
+
+fn read_some(file: &File, buf: &mut [u8], offset: u64) -> Result<usize, ElfError> {
+    let mut got = 0;
+    while got < buf.len() {
+        let at = offset.saturating_add(got as u64);
+        match file.read_at(&mut buf[got..], at) {
+            Ok(0) => break,
+            Ok(n) => got += n,
+            Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
+            Err(e) => return Err(bad(format!("reading failed: {e}"))),
+        }
+    }
+    Ok(got)
+}

@@ -1,0 +1,104 @@
+//! Section and program headers, and the integers in them.
+
+pub(super) const PT_LOAD: u32 = 1;
+const PF_X: u32 = 1;
+const SHF_EXECINSTR: u64 = 4;
+const SHF_COMPRESSED: u64 = 0x800;
+
+/// A section header.
+#[derive(Debug, Clone, Copy)]
+pub struct Section {
+    pub(super) name: u32,
+    /// `SHT_*`.
+    pub kind: u32,
+    pub(super) flags: u64,
+    /// First address, in the file's own addresses.
+    pub addr: u64,
+    /// Position in the file, in bytes.
+    pub offset: u64,
+    /// Size, in bytes.
+    pub size: u64,
+    /// Index of the section that belongs to it (a symbol table's strings).
+    pub link: u32,
+    pub(super) align: u64,
+}
+
+impl Section {
+    pub(super) fn parse(b: &[u8]) -> Section {
+        Section {
+            name: u32_at(b, 0),
+            kind: u32_at(b, 4),
+            flags: u64_at(b, 8),
+            addr: u64_at(b, 16),
+            offset: u64_at(b, 24),
+            size: u64_at(b, 32),
+            link: u32_at(b, 40),
+            align: u64_at(b, 48),
+        }
+    }
+
+    /// Whether its bytes are packed.
+    pub fn compressed(&self) -> bool {
+        self.flags & SHF_COMPRESSED != 0
+    }
+
+    /// Whether it holds code.
+    pub fn executable(&self) -> bool {
+        self.flags & SHF_EXECINSTR != 0
+    }
+
+    /// The first address behind it.
+    pub fn end(&self) -> u64 {
+        self.addr.saturating_add(self.size)
+    }
+}
+
+/// A program header: what is loaded, or where to find something in what is loaded.
+#[derive(Debug, Clone, Copy)]
+pub struct Segment {
+    pub(super) kind: u32,
+    flags: u32,
+    /// Position in the file, in bytes.
+    pub offset: u64,
+    /// First address, in the file's own addresses.
+    pub addr: u64,
+    /// Size in the file, in bytes.
+    pub size: u64,
+}
+
+impl Segment {
+    pub(super) fn parse(b: &[u8]) -> Segment {
+        Segment {
+            kind: u32_at(b, 0),
+            flags: u32_at(b, 4),
+            offset: u64_at(b, 8),
+            addr: u64_at(b, 16),
+            size: u64_at(b, 32),
+        }
+    }
+
+    pub(super) fn code(&self) -> bool {
+        self.kind == PT_LOAD && self.flags & PF_X != 0
+    }
+}
+
+/// The two bytes at `at`, little-endian; 0 where the slice is too short.
+pub fn u16_at(b: &[u8], at: usize) -> u16 {
+    b.get(at..)
+        .and_then(|b| b.first_chunk())
+        .map_or(0, |c| u16::from_le_bytes(*c))
+}
+
+/// The four bytes at `at`, little-endian; 0 where the slice is too short.
+pub fn u32_at(b: &[u8], at: usize) -> u32 {
+    b.get(at..)
+        .and_then(|b| b.first_chunk())
+        .map_or(0, |c| u32::from_le_bytes(*c))
+}
+
+/// The eight bytes at `at`, little-endian; 0 where the slice is too short.
+pub fn u64_at(b: &[u8], at: usize) -> u64 {
+    b.get(at..)
+        .and_then(|b| b.first_chunk())
+        .map_or(0, |c| u64::from_le_bytes(*c))
+}

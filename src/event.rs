@@ -1,0 +1,187 @@
+//! Domain types: what the probe saw, in words that know neither BPF nor HTTP.
+
+use std::fmt;
+
+/// A process id (thread group id) as seen from memprof's own pid namespace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Pid(pub u32);
+
+impl fmt::Display for Pid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// One address space (the kernel's `mm_struct`), numbered by the probe in the order it was followed.
+///
+/// Books are keyed by address space, not by process: a `vfork` or `CLONE_VM` child faults into its
+/// parent's, and `exec` gives a process a new one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct MmId(pub u32);
+
+/// One distinct call stack of one address space, numbered by the probe at first sight.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct StackId(pub u32);
+
+/// A virtual address in a followed process.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Addr(pub u64);
+
+impl fmt::Debug for Addr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:#x}", self.0)
+    }
+}
+
+/// How a stack walk ended; kept with every stack and shown beside every total.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Outcome {
+    /// The walk reached the outermost frame.
+    Complete,
+    /// The walk reached the outermost frame, with the help of frame pointers where code had no table.
+    Assisted,
+    /// Some frames are kept, the walk could not go on.
+    Partial(PartialReason),
+    /// No stack was taken (`--unwind off`).
+    NotTaken,
+}
+
+/// Why a walk stopped before the outermost frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum PartialReason {
+    /// The next frame's memory could not be read.
+    UnreadableStack,
+    /// The frame pointer register did not hold a frame pointer: code built without them.
+    NoFramePointer,
+    /// The stack has more frames than the walk's limit.
+    DepthLimit,
+    /// The code lies in no known mapping: made at run time (JIT), or mapped a moment ago.
+    NoMapping,
+    /// The code's file has no unwind table, not yet, or none for that place.
+    NoTable,
+    /// The unwind table has a rule that the walk cannot follow.
+    UnsupportedRule,
+}
+
+impl Outcome {
+    /// Short lower-case label for reports.
+    pub fn label(self) -> &'static str {
+        match self {
+            Outcome::Complete => "complete",
+            Outcome::Assisted => "complete, assisted by frame pointers",
+            Outcome::Partial(PartialReason::UnreadableStack) => "partial: unreadable stack",
+            Outcome::Partial(PartialReason::NoFramePointer) => "partial: no frame pointer",
+            Outcome::Partial(PartialReason::DepthLimit) => "partial: depth limit",
+            Outcome::Partial(PartialReason::NoMapping) => "partial: code in no known file",
+            Outcome::Partial(PartialReason::NoTable) => "partial: no unwind table",
+            Outcome::Partial(PartialReason::UnsupportedRule) => "partial: unsupported unwind rule",
+            Outcome::NotTaken => "not taken",
+        }
+    }
+}
+
+/// What the probe reports through the ring buffer, in the order in which it happened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// A stack seen for the first time.
+    Stack(StackSeen),
+    /// A followed process began, changed its address space, or ended.
+    Process(ProcessEvent),
+    /// A followed address space changed.
+    Range(RangeEvent),
+}
+
+/// A stack's first sight; later events carry only its id.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StackSeen {
+    /// The id that the ledgers hold.
+    pub id: StackId,
+    /// The address space that the frames are addresses in.
+    pub mm: MmId,
+    /// The process that was running; `None` where it is not visible in memprof's pid namespace.
+    pub pid: Option<Pid>,
+    /// How the walk ended.
+    pub outcome: Outcome,
+    /// Instruction addresses, innermost first; return addresses less one.
+    pub frames: Vec<Addr>,
+}
+
+/// A change in the life of a followed process.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ProcessEvent {
+    /// The process.
+    pub pid: Pid,
+    /// Its address space after the change.
+    pub mm: MmId,
+    /// Its name.
+    pub comm: String,
+    /// What happened.
+    pub change: ProcessChange,
+}
+
+/// What happened to a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ProcessChange {
+    /// It ran before memprof attached to it.
+    Found,
+    /// It took the name that was waited for, by `exec`.
+    Matched,
+    /// It was forked from a followed process.
+    Forked {
+        /// The parent's address space, whose records hold for pages shared since the fork.
+        parent_mm: MmId,
+        /// The parent.
+        parent: Pid,
+    },
+    /// It has a new address space by `exec`; `left` is the one it had.
+    Execed {
+        /// The address space left behind.
+        left: MmId,
+    },
+    /// It ended.
+    Exited,
+}
+
+/// A change of an address range in a followed address space.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RangeEvent {
+    /// The address space.
+    pub mm: MmId,
+    /// First byte, page aligned.
+    pub start: Addr,
+    /// End, exclusive, page aligned.
+    pub end: Addr,
+    /// What happened.
+    pub change: RangeChange,
+    /// The ledger still has to be cleared (moved: at the old place) by user space: the range was
+    /// too large to do so in the probe.
+    pub clear_ledger: bool,
+}
+
+/// What happened to an address range.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RangeChange {
+    /// Mapped by `mmap`, `brk` or a growing `mremap`.
+    Mapped {
+        /// The caller.
+        stack: StackId,
+        /// The kernel filled it without faults (`MAP_POPULATE`, `MAP_LOCKED`, `mlockall`).
+        populated: bool,
+        /// It is executable: the process's modules may have changed.
+        code: bool,
+    },
+    /// Filled without faults by `mlock` or `MADV_POPULATE_*`.
+    Populated {
+        /// The caller.
+        stack: StackId,
+    },
+    /// No longer mapped: `munmap`, `brk` shrinking, `MAP_FIXED` or `mremap` over it.
+    Unmapped,
+    /// Still mapped, its contents dropped: `MADV_DONTNEED`, `MADV_REMOVE`.
+    Emptied,
+    /// It holds what was at `from` before.
+    Moved {
+        /// The first byte of the place it was moved from.
+        from: Addr,
+    },
+}

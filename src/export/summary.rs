@@ -1,0 +1,179 @@
+//! What a person wants to see at the end: totals beside the kernel's, what has no stack, how the
+//! stacks ended, the top functions, losses.
+
+use std::cmp::Reverse;
+use std::io::{self, Write};
+
+use super::{Report, printable};
+use crate::profile::Profile;
+use crate::tree::{Category, FunctionRow, functions};
+
+/// How many functions each table lists.
+const TOP: usize = 15;
+/// How many mappings without a stack it lists.
+const TOP_MAPPINGS: usize = 12;
+
+/// Writes the whole summary.
+///
+/// # Errors
+/// Those of `out`.
+pub fn write_summary(report: &Report, out: &mut dyn Write) -> io::Result<()> {
+    write_head(report, out)?;
+    write_functions(report, out)
+}
+
+/// Writes the summary without its functions.
+///
+/// # Errors
+/// Those of `out`.
+pub(super) fn write_head(report: &Report, out: &mut dyn Write) -> io::Result<()> {
+    let profile = &report.profile;
+    write_totals(profile, out)?;
+    write_not_observed(profile, out)?;
+    write_outcomes(profile, out)?;
+    write_losses(profile, out)
+}
+
+fn write_totals(profile: &Profile, out: &mut dyn Write) -> io::Result<()> {
+    let (target, total) = (&profile.target, &profile.total);
+    let ended = if target.alive { "" } else { ", ended" };
+    let more = match target.pids.len() {
+        0 | 1 => String::new(),
+        n => format!(" and {} more processes", n - 1),
+    };
+    let comm = printable(&target.comm);
+    writeln!(out, "{comm} (pid {}{ended}){more}\n", target.pid)?;
+    let resident = total.resident() / 1024;
+    writeln!(out, "resident    {resident:>12} KiB  {}", verdict(profile))?;
+    writeln!(out, "page cache  {:>12} KiB", total.cache / 1024)?;
+    let further = [
+        ("file maps", total.file),
+        ("swapped", total.swap),
+        ("hugetlb", total.hugetlb),
+    ];
+    for (name, bytes) in further.into_iter().filter(|(_, bytes)| *bytes > 0) {
+        writeln!(out, "{name:<11} {:>12} KiB", bytes / 1024)?;
+    }
+    Ok(())
+}
+
+/// How the resident total stands to the kernel's own figures, read before and after the scan.
+fn verdict(profile: &Profile) -> String {
+    let ours = profile.total.resident();
+    let (before, after) = (
+        profile.kernel_before.resident(),
+        profile.kernel_after.resident(),
+    );
+    let (low, high) = (before.min(after), before.max(after));
+    let kernel = if low == high {
+        format!("kernel: {} KiB", low / 1024)
+    } else {
+        format!(
+            "kernel: {} KiB before, {} KiB after",
+            before / 1024,
+            after / 1024
+        )
+    };
+    if ours < low {
+        format!("{kernel}; {} KiB below", (low - ours) / 1024)
+    } else if ours > high {
+        format!("{kernel}; {} KiB above", (ours - high) / 1024)
+    } else if low == high {
+        format!("{kernel}; equal")
+    } else {
+        format!("{kernel}; between")
+    }
+}
+
+fn write_not_observed(profile: &Profile, out: &mut dyn Write) -> io::Result<()> {
+    let mut rows: Vec<_> = profile.not_observed.iter().collect();
+    rows.retain(|row| row.usage.value() > 0);
+    rows.sort_by_key(|row| Reverse(row.usage.value()));
+    if rows.is_empty() {
+        return Ok(());
+    }
+    writeln!(out, "\nMemory without a stack:")?;
+    for row in rows.iter().take(TOP_MAPPINGS) {
+        let (kib, why) = (row.usage.value() / 1024, row.reason.label());
+        writeln!(out, "{kib:>12} KiB  {} ({why})", printable(&row.mapping))?;
+    }
+    let rest = rows.get(TOP_MAPPINGS..).unwrap_or_default();
+    if !rest.is_empty() {
+        let kib = rest.iter().map(|r| r.usage.value()).sum::<u64>() / 1024;
+        writeln!(out, "{kib:>12} KiB  {} more mappings", rest.len())?;
+    }
+    Ok(())
+}
+
+fn write_outcomes(profile: &Profile, out: &mut dyn Write) -> io::Result<()> {
+    let rows = profile.outcomes();
+    if rows.is_empty() {
+        return Ok(());
+    }
+    writeln!(out, "\nStacks:")?;
+    for (outcome, stacks, bytes) in rows {
+        let (kib, label) = (bytes / 1024, outcome.label());
+        writeln!(out, "{kib:>12} KiB  {stacks} stacks {label}")?;
+    }
+    Ok(())
+}
+
+fn write_losses(profile: &Profile, out: &mut dyn Write) -> io::Result<()> {
+    if profile.losses.counters.is_empty() {
+        return writeln!(out, "\nLosses: none");
+    }
+    writeln!(out, "\nLosses:")?;
+    for (what, count) in &profile.losses.counters {
+        writeln!(out, "{count:>12}      {what}")?;
+    }
+    Ok(())
+}
+
+/// Two tables: what functions hold themselves (often the C library, on somebody's behalf), and what
+/// the program's own functions hold with everything they call.
+fn write_functions(report: &Report, out: &mut dyn Write) -> io::Result<()> {
+    let mut rows = functions(&report.profile, &report.symbols).rows;
+    rows.sort_by_key(|row| Reverse((row.own.value, row.total.value)));
+    rows.retain(|row| row.total.value > 0);
+    let holders: Vec<_> = rows.iter().filter(|row| row.own.value > 0).collect();
+    write_table(
+        "Top functions, by what they hold themselves:",
+        &holders,
+        out,
+    )?;
+    rows.sort_by_key(|row| Reverse((row.total.value, row.own.value)));
+    let own: Vec<_> = rows
+        .iter()
+        .filter(|row| row.category != Category::Library)
+        .collect();
+    write_table(
+        "The program's own functions, with all they call:",
+        &own,
+        out,
+    )
+}
+
+fn write_table(title: &str, rows: &[&FunctionRow<'_>], out: &mut dyn Write) -> io::Result<()> {
+    if rows.is_empty() {
+        return Ok(());
+    }
+    writeln!(
+        out,
+        "\n{title}\n{:>12}     {:>12}      function",
+        "self", "total"
+    )?;
+    for row in rows.iter().take(TOP) {
+        write_function(row, out)?;
+    }
+    match rows.len().saturating_sub(TOP) {
+        0 => Ok(()),
+        more => writeln!(out, "{:35}{more} more", ""),
+    }
+}
+
+fn write_function(row: &FunctionRow<'_>, out: &mut dyn Write) -> io::Result<()> {
+    let (own, total) = (row.own.value / 1024, row.total.value / 1024);
+    let name = printable(row.function.unwrap_or("[no symbol]"));
+    let executable = printable(row.executable);
+    writeln!(out, "{own:>12} KiB {total:>12} KiB  {name} ({executable})")
+}

@@ -1,0 +1,30 @@
+//! The `memprof` command.
+
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+use memprof::capability::{self, Facts};
+use memprof::cli::{self, Run};
+use memprof::session;
+
+fn main() -> ExitCode {
+    let done = match cli::parse() {
+        Run::Profile(config) => session::run(&config),
+        Run::Doctor => {
+            let (text, status) = capability::doctor(&Facts::gather());
+            print(text.as_bytes(), status)
+        }
+        Run::Print(text) => print(&text, 0),
+    };
+    done.unwrap_or_else(|e| {
+        let _ = writeln!(io::stderr(), "memprof: error: {e:#}");
+        ExitCode::FAILURE
+    })
+}
+
+fn print(text: &[u8], status: u8) -> anyhow::Result<ExitCode> {
+    match io::stdout().write_all(text) {
+        Err(e) if e.kind() != io::ErrorKind::BrokenPipe => Err(e.into()),
+        _ => Ok(ExitCode::from(status)),
+    }
+}

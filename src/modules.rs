@@ -1,0 +1,246 @@
+//! Which files a process's code comes from.
+//!
+//! A [`ModuleTable`] gives every executable file one number and keeps it open; an [`AddressMap`]
+//! turns a process's addresses into (module, file offset).
+
+mod maps;
+mod open;
+
+use std::collections::HashMap;
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::io::{self, BufReader};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use nix::sys::resource::{Resource, getrlimit};
+
+use self::maps::Mapping;
+use crate::event::Pid;
+use crate::profile::{Module, ModuleId};
+
+pub use self::open::open_regular;
+
+/// [`ModuleId`] has 16 bits, the last of which marks frames without a module.
+pub const MAX_MODULES: usize = 65_534;
+/// One kernel has one vDSO image for each kind of process (64-bit, 32-bit, x32).
+const MAX_VDSO_IMAGES: usize = 4;
+
+/// Every executable file seen, each once.
+#[derive(Debug)]
+pub struct ModuleTable {
+    modules: Vec<Arc<Module>>,
+    by_file: HashMap<(u64, u64), ModuleId>,
+    vdso: Vec<(Vec<u8>, ModuleId)>,
+    /// What `modules()` gave out last, while it is still right.
+    shared: Option<Arc<[Arc<Module>]>>,
+    open_files: usize,
+    max_open: usize,
+    refused: u64,
+    unopened: u64,
+}
+
+impl Default for ModuleTable {
+    fn default() -> Self {
+        // Half of what the process may open: the rest is for maps, links and connections.
+        let limit = getrlimit(Resource::RLIMIT_NOFILE).map_or(1024, |(soft, _)| soft);
+        ModuleTable::with_limit(usize::try_from(limit / 2).unwrap_or(MAX_MODULES))
+    }
+}
+
+impl ModuleTable {
+    /// An empty table that keeps at most half of the process's allowed file descriptors open.
+    pub fn new() -> ModuleTable {
+        ModuleTable::default()
+    }
+
+    /// An empty table that keeps at most `max_open` files open. Files beyond that become modules
+    /// without a file, which are counted.
+    pub fn with_limit(max_open: usize) -> ModuleTable {
+        ModuleTable {
+            modules: Vec::new(),
+            by_file: HashMap::new(),
+            vdso: Vec::new(),
+            shared: None,
+            open_files: 0,
+            max_open,
+            refused: 0,
+            unopened: 0,
+        }
+    }
+
+    /// All modules, indexed by [`ModuleId`]. Cheap when none came since the last call.
+    pub fn modules(&mut self) -> Arc<[Arc<Module>]> {
+        let shared = self
+            .shared
+            .get_or_insert_with(|| self.modules.as_slice().into());
+        Arc::clone(shared)
+    }
+
+    /// Mappings that got no module because the table was full, counted at each load.
+    pub fn refused(&self) -> u64 {
+        self.refused
+    }
+
+    /// Modules whose file could not be opened or was not, to bound the open files.
+    pub fn unopened(&self) -> u64 {
+        self.unopened
+    }
+
+    fn intern(&mut self, pid: Pid, m: &Mapping, exe: Option<(u64, u64)>) -> Option<ModuleId> {
+        if m.inode == 0 {
+            return self.intern_vdso(pid, m);
+        }
+        if let Some(id) = self.by_file.get(&(m.dev, m.inode)) {
+            return Some(*id);
+        }
+        if self.is_full() {
+            return None;
+        }
+        let file = self.may_open().then(|| open::mapped_file(pid, m)).flatten();
+        // On overlayfs and btrfs `stat` shows another device than maps: compare like with like.
+        let identity = match file.as_ref().and_then(|f| f.metadata().ok()) {
+            Some(meta) => (meta.dev(), meta.ino()),
+            None => (m.dev, m.inode),
+        };
+        let path = open::undeleted_path(pid, m, file.as_ref());
+        let id = self.push(path, (m.dev, m.inode), file, exe == Some(identity))?;
+        self.by_file.insert((m.dev, m.inode), id);
+        Some(id)
+    }
+
+    fn intern_vdso(&mut self, pid: Pid, m: &Mapping) -> Option<ModuleId> {
+        let image = open::read_vdso(pid, m).ok()?;
+        if let Some((_, id)) = self.vdso.iter().find(|(known, _)| *known == image) {
+            return Some(*id);
+        }
+        if self.vdso.len() >= MAX_VDSO_IMAGES || self.is_full() {
+            return None;
+        }
+        let file = self
+            .may_open()
+            .then(|| open::in_memory("vdso", &image).ok())
+            .flatten();
+        let meta = file.as_ref().and_then(|f| f.metadata().ok());
+        let identity = meta.map_or((0, 0), |m| (m.dev(), m.ino()));
+        let id = self.push(PathBuf::from(maps::VDSO), identity, file, false)?;
+        self.vdso.push((image, id));
+        Some(id)
+    }
+
+    fn push(
+        &mut self,
+        path: PathBuf,
+        dev_ino: (u64, u64),
+        file: Option<File>,
+        own_executable: bool,
+    ) -> Option<ModuleId> {
+        let id = ModuleId(u16::try_from(self.modules.len()).ok()?);
+        match file {
+            Some(_) => self.open_files += 1,
+            None => self.unopened += 1,
+        }
+        let name = path
+            .file_name()
+            .unwrap_or(path.as_os_str())
+            .to_string_lossy()
+            .into_owned();
+        self.modules.push(Arc::new(Module {
+            path,
+            name,
+            dev_ino,
+            file,
+            own_executable,
+        }));
+        self.shared = None;
+        Some(id)
+    }
+
+    fn may_open(&self) -> bool {
+        self.open_files < self.max_open
+    }
+
+    fn is_full(&mut self) -> bool {
+        let full = self.modules.len() >= MAX_MODULES;
+        self.refused += u64::from(full);
+        full
+    }
+}
+
+/// A process's executable mappings, by address.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct AddressMap {
+    /// In ascending order, without overlap.
+    ranges: Vec<Range>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Range {
+    start: u64,
+    end: u64,
+    offset: u64,
+    module: ModuleId,
+}
+
+impl AddressMap {
+    /// Reads `/proc/PID/maps`; files not seen before are opened and put into `table`.
+    ///
+    /// # Errors
+    /// When the process does not exist (any more) or may not be looked at.
+    pub fn load(pid: Pid, table: &mut ModuleTable) -> io::Result<AddressMap> {
+        let maps = BufReader::new(File::open(format!("/proc/{pid}/maps"))?);
+        let exe = fs::metadata(format!("/proc/{pid}/exe"))
+            .ok()
+            .map(|m| (m.dev(), m.ino()));
+        let mut ranges = Vec::new();
+        maps::for_each_code(maps, |m| {
+            if let Some(module) = table.intern(pid, &m, exe) {
+                ranges.push(Range {
+                    start: m.start,
+                    end: m.end,
+                    offset: m.offset,
+                    module,
+                });
+            }
+        })?;
+        // The kernel lists them in order; a mapping moved during the reading may come twice.
+        ranges.sort_by_key(|r| r.start);
+        Ok(AddressMap { ranges })
+    }
+
+    /// The module mapped at an address and the position in its file, in bytes; `None` where no
+    /// executable file is mapped.
+    pub fn locate(&self, addr: u64) -> Option<(ModuleId, u64)> {
+        let behind = self.ranges.partition_point(|r| r.start <= addr);
+        let range = self.ranges.get(behind.checked_sub(1)?)?;
+        (addr < range.end).then(|| {
+            (
+                range.module,
+                (addr - range.start).saturating_add(range.offset),
+            )
+        })
+    }
+
+    /// The executable mappings by address: first address, end, file offset of the first byte, module.
+    pub fn ranges(&self) -> impl Iterator<Item = (u64, u64, u64, ModuleId)> + '_ {
+        self.ranges
+            .iter()
+            .map(|r| (r.start, r.end, r.offset, r.module))
+    }
+
+    /// How many executable mappings the process has.
+    pub fn len(&self) -> usize {
+        self.ranges.len()
+    }
+
+    /// Whether it has none: a kernel thread or a process about to end.
+    pub fn is_empty(&self) -> bool {
+        self.ranges.is_empty()
+    }
+}
+
+fn path_of(bytes: &[u8]) -> &Path {
+    Path::new(OsStr::from_bytes(bytes))
+}

@@ -1,0 +1,141 @@
+//! The executable mappings in `/proc/PID/maps`.
+
+use std::io::{self, BufRead};
+
+/// How the kernel's page of system-call helpers is called in maps.
+pub const VDSO: &str = "[vdso]";
+
+/// One executable mapping of a file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Mapping {
+    /// First address.
+    pub start: u64,
+    /// First address behind it.
+    pub end: u64,
+    /// Position in the file of the first byte, in bytes.
+    pub offset: u64,
+    /// Device, as `stat` shows it in most file systems.
+    pub dev: u64,
+    /// Inode number; 0 for the vDSO.
+    pub inode: u64,
+    /// Path with newlines decoded, perhaps with ` (deleted)` behind it.
+    pub path: Vec<u8>,
+}
+
+/// Calls `f` for each executable mapping of a file and for the vDSO. Lines that are not understood
+/// are passed over.
+///
+/// # Errors
+/// When reading fails.
+pub fn for_each_code(mut maps: impl BufRead, mut f: impl FnMut(Mapping)) -> io::Result<()> {
+    let mut line = Vec::new();
+    loop {
+        line.clear();
+        if maps.read_until(b'\n', &mut line)? == 0 {
+            return Ok(());
+        }
+        if line.last() == Some(&b'\n') {
+            line.pop();
+        }
+        if let Some(mapping) = parse(&line) {
+            f(mapping);
+        }
+    }
+}
+
+/// `7f…-7f… r-xp 00028000 fd:01 1234    /usr/lib/libc.so.6`
+fn parse(line: &[u8]) -> Option<Mapping> {
+    let mut fields = line.splitn(6, |b| *b == b' ');
+    let (start, end) = halves(fields.next()?, b'-')?;
+    if fields.next()?.get(2) != Some(&b'x') {
+        return None;
+    }
+    let offset = hex(fields.next()?)?;
+    let (major, minor) = halves(fields.next()?, b':')?;
+    let inode = std::str::from_utf8(fields.next()?).ok()?.parse().ok()?;
+    let path = fields.next().unwrap_or_default().trim_ascii_start();
+    if start >= end || (inode == 0 && path != VDSO.as_bytes()) {
+        return None;
+    }
+    let dev = libc::makedev(u32::try_from(major).ok()?, u32::try_from(minor).ok()?);
+    Some(Mapping {
+        start,
+        end,
+        offset,
+        dev,
+        inode,
+        path: decode(path),
+    })
+}
+
+fn halves(field: &[u8], by: u8) -> Option<(u64, u64)> {
+    let at = field.iter().position(|b| *b == by)?;
+    Some((hex(&field[..at])?, hex(&field[at + 1..])?))
+}
+
+fn hex(digits: &[u8]) -> Option<u64> {
+    u64::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()
+}
+
+/// The kernel writes a newline in a path as `\012`, and escapes nothing else.
+fn decode(path: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(path.len());
+    let mut rest = path;
+    while let Some((first, tail)) = rest.split_first() {
+        match rest.strip_prefix(b"\\012") {
+            Some(tail) => {
+                out.push(b'\n');
+                rest = tail;
+            }
+            None => {
+                out.push(*first);
+                rest = tail;
+            }
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parses_what_the_kernel_writes() {
+        let line = b"7f1b2c028000-7f1b2c1bd000 r-xp 00028000 fe:01 1835137                    /usr/lib/a b (deleted)";
+        let m = parse(line).unwrap();
+        assert_eq!(
+            (m.start, m.end, m.offset),
+            (0x7f1b2c028000, 0x7f1b2c1bd000, 0x28000)
+        );
+        assert_eq!((m.dev, m.inode), (libc::makedev(0xfe, 1), 1835137));
+        assert_eq!(m.path, b"/usr/lib/a b (deleted)");
+        assert_eq!(decode(b"/a\\012b\\x\\"), b"/a\nb\\x\\");
+    }
+
+    #[test]
+    fn only_code_of_files_and_the_vdso() {
+        let maps = b"00400000-00401000 r--p 00000000 fe:01 5 /bin/x\n\
+            00401000-00402000 r-xp 00001000 fe:01 5 /bin/x\n\
+            00500000-00501000 rwxp 00000000 00:00 0 \n\
+            00600000-00601000 r-xp 00000000 00:00 0                          [vdso]\n\
+            ffffffffff600000-ffffffffff601000 --xp 00000000 00:00 0                  [vsyscall]\n";
+        let mut got = Vec::new();
+        for_each_code(&maps[..], |m| got.push(m.start)).unwrap();
+        assert_eq!(got, [0x401000, 0x600000]);
+    }
+
+    #[test]
+    fn nonsense_is_passed_over() {
+        for line in [
+            &b""[..],
+            b"\xff\xff",
+            b"1-2",
+            b"1-2 r-xp",
+            b"2-1 r-xp 0 0:0 1 /x",
+            b"g-h r-xp 0 0:0 1 /x",
+        ] {
+            assert_eq!(parse(line), None, "{line:?}");
+        }
+    }
+}

@@ -1,0 +1,423 @@
+//! The BPF program in the kernel: open, settings, load, attach; its ring buffer and its ledgers.
+
+mod tables;
+
+pub use tables::TableMaps;
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::io::Read;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, RawFd};
+use std::os::unix::fs::MetadataExt;
+use std::rc::Rc;
+
+use anyhow::{Context, Result, anyhow};
+use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
+use libbpf_rs::{
+    Iter, Link, MapCore, MapFlags, OpenObject, PrintLevel, RingBuffer, RingBufferBuilder,
+};
+
+use crate::event::{Addr, Event, MmId, Pid};
+use crate::perf::{FaultEvents, FaultPrograms, Inherit};
+use crate::profile::Losses;
+use crate::source::SOURCES;
+use crate::source::resident::{Chunk, PageLedger};
+use crate::wire::{self, MemprofSkel, MemprofSkelBuilder, cache_chunk, page_chunk};
+
+/// Life-cycle programs, which every source depends on.
+const LIFECYCLE: [&str; 3] = ["process_fork", "process_exec", "process_exit"];
+
+/// What the probe is told before it is loaded.
+#[derive(Clone, Debug, Default)]
+pub struct ProbeConfig {
+    /// Follow children too.
+    pub follow_forks: bool,
+    /// How stacks are taken; without, everything stands under one empty stack.
+    pub unwind: Unwind,
+    /// The name to wait for at `exec` (`comm`, at most 15 bytes).
+    pub wanted_comm: Option<String>,
+}
+
+/// Set in the environment: libbpf's messages and the verifier's statistics go to stderr.
+const LOG: &str = "MEMPROF_LIBBPF_LOG";
+
+/// How stacks are walked: the values of `enum unwind_mode`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Unwind {
+    /// Not at all.
+    Off = 0,
+    /// By frame pointers alone.
+    FramePointers = 1,
+    /// By unwind tables alone.
+    Tables = 2,
+    /// By unwind tables, and by frame pointers where there is none.
+    #[default]
+    Auto = 3,
+}
+
+impl Unwind {
+    /// Whether tables have to be built.
+    pub fn needs_tables(self) -> bool {
+        matches!(self, Unwind::Tables | Unwind::Auto)
+    }
+}
+
+/// Ledger chunks read at once, 2 KiB each.
+const BATCH: u32 = 256;
+
+/// Which program could not be attached, and why; the rest works without it.
+pub type Missing = (&'static str, String);
+
+/// The loaded and attached probe. Dropping it detaches everything; so does the end of the process.
+pub struct Probe {
+    skel: MemprofSkel<'static>,
+    ring: RingBuffer<'static>,
+    inbox: Rc<RefCell<Inbox>>,
+    _links: Vec<Link>,
+    find: Link,
+    forget: Link,
+    missing: Vec<Missing>,
+    inherit: Inherit,
+}
+
+#[derive(Default)]
+struct Inbox {
+    events: Vec<Event>,
+    malformed: u64,
+}
+
+impl Probe {
+    /// Loads the program and attaches everything that needs no target.
+    ///
+    /// # Errors
+    /// The kernel refuses the program or a hook that cannot be done without; the message names it.
+    pub fn load(config: &ProbeConfig) -> Result<Probe> {
+        raise_memlock();
+        quiet_libbpf();
+        // The skeleton borrows this for its whole life, which is the process's but for tests.
+        let object: &'static mut MaybeUninit<OpenObject> =
+            Box::leak(Box::new(MaybeUninit::uninit()));
+        let mut open = MemprofSkelBuilder::default()
+            .open(object)
+            .context("cannot open the BPF object built into memprof")?;
+        let rodata = open
+            .maps
+            .rodata_data
+            .as_deref_mut()
+            .ok_or_else(|| anyhow!("the BPF object has no settings section"))?;
+        rodata.page_shift = page_size().trailing_zeros();
+        rodata.view_ns = own_pid_namespace()?;
+        rodata.unwind_mode = config.unwind as u8;
+        rodata.follow_forks = config.follow_forks.into();
+        for (to, from) in rodata.wanted_comm.iter_mut().zip(wanted_bytes(config)) {
+            *to = from as _;
+        }
+        if std::env::var_os(LOG).is_some() {
+            // 4: statistics only.
+            open.open_object_mut()
+                .progs_mut()
+                .for_each(|mut p| p.set_log_level(4));
+        }
+        let skel = open.load().context(
+            "the kernel refused memprof's BPF program (`memprof doctor` says what is missing)",
+        )?;
+        let (links, missing) = attach_sources(&skel)?;
+        let inbox = Rc::new(RefCell::new(Inbox::default()));
+        let ring = open_ring(&skel, Rc::clone(&inbox))?;
+        let find = skel
+            .progs
+            .find_process
+            .attach()
+            .context("cannot attach the task iterator")?;
+        let forget = skel
+            .progs
+            .forget_process
+            .attach()
+            .context("cannot attach the task iterator")?;
+        Ok(Probe {
+            skel,
+            ring,
+            inbox,
+            _links: links,
+            find,
+            forget,
+            missing,
+            inherit: if config.follow_forks {
+                Inherit::Processes
+            } else {
+                Inherit::Threads
+            },
+        })
+    }
+
+    /// The maps of unwind tables.
+    ///
+    /// # Errors
+    /// They cannot be used.
+    pub fn table_maps(&self) -> Result<TableMaps> {
+        TableMaps::new(&self.skel)
+    }
+
+    /// Tables or mappings changed: walks that were remembered are void.
+    pub fn tables_changed(&mut self) {
+        if let Some(data) = self.skel.maps.data_data.as_deref_mut() {
+            // SAFETY: a valid field of the mapped .data; volatile because the kernel reads it.
+            unsafe {
+                let generation = &raw mut data.unwind_generation;
+                generation.write_volatile(generation.read_volatile().wrapping_add(1));
+            }
+        }
+    }
+
+    /// Optional hooks that could not be attached.
+    pub fn missing(&self) -> &[Missing] {
+        &self.missing
+    }
+
+    /// Lets the probe follow the next process that takes the wanted name at `exec`, or not.
+    pub fn set_waiting(&mut self, waiting: bool) {
+        if let Some(bss) = self.skel.maps.bss_data.as_deref_mut() {
+            // SAFETY: a valid field of the mapped .bss; volatile because the kernel reads it.
+            unsafe { (&raw mut bss.waiting).write_volatile(waiting.into()) };
+        }
+    }
+
+    /// Follows a process that runs already. Its [`Event::Process`] comes through the ring buffer;
+    /// none comes if there is no such process.
+    ///
+    /// # Errors
+    /// The task iterator could not be run.
+    pub fn follow(&mut self, pid: Pid) -> Result<()> {
+        self.set_wanted_pid(pid);
+        run_iterator(&self.find).context("cannot look the process up in the kernel's task list")
+    }
+
+    /// No longer follows a process.
+    ///
+    /// # Errors
+    /// The task iterator could not be run.
+    pub fn forget(&mut self, pid: Pid) -> Result<()> {
+        self.set_wanted_pid(pid);
+        run_iterator(&self.forget).context("cannot look the process up in the kernel's task list")
+    }
+
+    fn set_wanted_pid(&mut self, pid: Pid) {
+        if let Some(bss) = self.skel.maps.bss_data.as_deref_mut() {
+            // SAFETY: a valid field of the mapped .bss; volatile because the kernel reads it.
+            unsafe { (&raw mut bss.wanted_pid).write_volatile(pid.0) };
+        }
+    }
+
+    /// Opens the page-fault events on every thread of a process.
+    ///
+    /// # Errors
+    /// As [`FaultEvents::attach`].
+    pub fn watch_faults(&self, pid: Pid) -> std::io::Result<(FaultEvents, Vec<u32>)> {
+        let programs = FaultPrograms {
+            minor: self.skel.progs.fault_end_minor.as_fd(),
+            major: self.skel.progs.fault_end_major.as_fd(),
+        };
+        FaultEvents::attach(pid, programs, self.inherit)
+    }
+
+    /// The descriptor that becomes readable when the ring buffer wants reading.
+    pub fn ring_fd(&self) -> RawFd {
+        self.ring.epoll_fd()
+    }
+
+    /// Takes the events that wait in the ring buffer, in order.
+    ///
+    /// # Errors
+    /// The ring buffer could not be read.
+    pub fn take_events(&mut self) -> Result<Vec<Event>> {
+        self.ring.consume().context("cannot read the ring buffer")?;
+        Ok(std::mem::take(&mut self.inbox.borrow_mut().events))
+    }
+
+    /// A number that changes whenever a followed process's memory changed through a hook.
+    pub fn activity(&self) -> u64 {
+        self.bss(|b| &raw const b.activity)
+    }
+
+    /// The raw loss counters, in the order of [`wire::LOSS_NAMES`].
+    fn loss_counts(&self) -> [u64; wire::LOSS_NAMES.len()] {
+        self.bss(|b| &raw const b.losses)
+    }
+
+    /// Everything that was lost so far.
+    pub fn losses(&self) -> Losses {
+        let mut losses = Losses::default();
+        for (what, count) in wire::LOSS_NAMES.into_iter().zip(self.loss_counts()) {
+            losses.add(what, count);
+        }
+        let malformed = self.inbox.borrow().malformed;
+        losses.add("ring-buffer records that could not be decoded", malformed);
+        losses
+    }
+
+    /// How many address-space events did not reach user space.
+    pub fn ranges_lost(&self) -> u64 {
+        self.loss_counts()[wire::LOSS_RING_RANGE]
+    }
+
+    fn bss<T: Copy + Default>(&self, field: impl Fn(&crate::wire::Bss) -> *const T) -> T {
+        match self.skel.maps.bss_data.as_deref() {
+            // SAFETY: a valid field of the mapped .bss; volatile because the kernel writes it.
+            Some(bss) => unsafe { field(bss).read_volatile() },
+            None => T::default(),
+        }
+    }
+
+    /// Forgets the recorded pages of `mm` in the byte range, chunk by chunk: for ranges that the
+    /// probe found too large. Chunks that the range covers only in part are left.
+    ///
+    /// # Errors
+    /// The map could not be read.
+    pub(crate) fn clear_pages(&self, mm: MmId, start: Addr, end: Addr) -> Result<()> {
+        let chunk_bytes = page_size() * wire::CHUNK_PAGES as u64;
+        let first = chunk_key(mm, start.0.div_ceil(chunk_bytes));
+        let last = chunk_key(mm, end.0 / chunk_bytes);
+        let pages = &self.skel.maps.pages;
+        let keys: Vec<Vec<u8>> = pages.keys().collect();
+        for key in keys {
+            let Ok(bytes) = <[u8; 8]>::try_from(key.as_slice()) else {
+                continue;
+            };
+            if (first..last).contains(&u64::from_ne_bytes(bytes)) {
+                // Gone already is as good.
+                let _ = pages.delete(&key);
+            }
+        }
+        Ok(())
+    }
+
+    /// Forgets everything recorded for an address space that is gone.
+    ///
+    /// # Errors
+    /// The map could not be read.
+    pub(crate) fn clear_mm(&self, mm: MmId) -> Result<()> {
+        self.clear_pages(mm, Addr(0), Addr(1 << 57))
+    }
+
+    /// Cached pages per stack id, over all files.
+    ///
+    /// # Errors
+    /// The map could not be read.
+    pub(crate) fn cached_pages(&self) -> Result<HashMap<u32, u64>> {
+        let mut pages = HashMap::new();
+        let map = &self.skel.maps.cache;
+        // In batches: a key-by-key walk starts over when its key is removed meanwhile.
+        for (_, bytes) in map.lookup_batch(BATCH, MapFlags::ANY, MapFlags::ANY)? {
+            let Ok(chunk) = wire::read_record::<cache_chunk>(&bytes, size_of::<cache_chunk>())
+            else {
+                continue;
+            };
+            for id in chunk.stack.into_iter().filter(|&id| id != wire::STACK_NONE) {
+                *pages.entry(id).or_default() += 1;
+            }
+        }
+        Ok(pages)
+    }
+}
+
+impl PageLedger for Probe {
+    fn chunk(&self, mm: MmId, chunk: u64) -> Result<Option<Chunk>> {
+        let key = chunk_key(mm, chunk).to_ne_bytes();
+        let bytes = self.skel.maps.pages.lookup(&key, MapFlags::ANY)?;
+        let chunk =
+            bytes.and_then(|b| wire::read_record::<page_chunk>(&b, size_of::<page_chunk>()).ok());
+        Ok(chunk.map(|c| c.stack))
+    }
+}
+
+fn chunk_key(mm: MmId, chunk: u64) -> u64 {
+    (u64::from(mm.0) << wire::REGION_BITS) | chunk
+}
+
+/// The size of a base page, in bytes.
+pub fn page_size() -> u64 {
+    // SAFETY: sysconf has no preconditions.
+    let size = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+    u64::try_from(size).unwrap_or(4096)
+}
+
+fn wanted_bytes(config: &ProbeConfig) -> impl Iterator<Item = u8> {
+    let name = config.wanted_comm.clone().unwrap_or_default();
+    name.into_bytes().into_iter().take(15)
+}
+
+fn own_pid_namespace() -> Result<u32> {
+    let ns = std::fs::metadata("/proc/self/ns/pid")
+        .context("cannot read /proc/self/ns/pid: is /proc mounted?")?;
+    Ok(ns.ino() as u32)
+}
+
+/// Before Linux 5.11 BPF maps count against RLIMIT_MEMLOCK; from then on against the cgroup, and
+/// raising the limit may be refused: then it is not needed either.
+fn raise_memlock() {
+    use nix::sys::resource::{RLIM_INFINITY, Resource, setrlimit};
+    let _ = setrlimit(Resource::RLIMIT_MEMLOCK, RLIM_INFINITY, RLIM_INFINITY);
+}
+
+/// libbpf prints to stderr by itself; what it says is in our errors where it matters.
+fn quiet_libbpf() {
+    let show = std::env::var_os(LOG).is_some();
+    libbpf_rs::set_print(show.then_some((PrintLevel::Debug, |_, message| eprint!("{message}"))));
+}
+
+fn open_ring(
+    skel: &MemprofSkel<'static>,
+    inbox: Rc<RefCell<Inbox>>,
+) -> Result<RingBuffer<'static>> {
+    let mut builder = RingBufferBuilder::new();
+    builder
+        .add(&skel.maps.events, move |bytes| {
+            // The caller is C: nothing here may panic.
+            if let Ok(mut inbox) = inbox.try_borrow_mut() {
+                match wire::decode(bytes) {
+                    Ok(event) => inbox.events.push(event),
+                    Err(_) => inbox.malformed += 1,
+                }
+            }
+            0
+        })
+        .context("cannot open the ring buffer")?;
+    builder.build().context("cannot open the ring buffer")
+}
+
+fn attach_sources(skel: &MemprofSkel<'static>) -> Result<(Vec<Link>, Vec<Missing>)> {
+    let mut links = Vec::new();
+    let mut missing = Vec::new();
+    let needed = LIFECYCLE
+        .iter()
+        .chain(SOURCES.iter().flat_map(|s| s.programs));
+    for name in needed {
+        links.push(attach(skel, name)?);
+    }
+    for name in SOURCES.iter().flat_map(|s| s.optional) {
+        match attach(skel, name) {
+            Ok(link) => links.push(link),
+            Err(e) => missing.push((*name, format!("{e:#}"))),
+        }
+    }
+    Ok((links, missing))
+}
+
+fn attach(skel: &MemprofSkel<'static>, name: &str) -> Result<Link> {
+    let program = skel
+        .object()
+        .progs_mut()
+        .find(|p| p.name() == name)
+        .ok_or_else(|| anyhow!("memprof has no BPF program {name}"))?;
+    program
+        .attach()
+        .with_context(|| format!("the kernel refused to attach {name}"))
+}
+
+fn run_iterator(link: &Link) -> Result<()> {
+    let mut iter = Iter::new(link)?;
+    let mut output = Vec::new();
+    iter.read_to_end(&mut output)?;
+    Ok(())
+}

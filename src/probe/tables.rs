@@ -1,0 +1,133 @@
+//! The probe's maps of unwind tables.
+
+use anyhow::{Context, Result};
+use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType};
+
+use crate::event::MmId;
+use crate::unwind::Rule;
+use crate::unwind::publish::{CodeMapping, PageAt, TableStore};
+use crate::wire::{
+    self, MemprofSkel, unwind_mapping, unwind_page, unwind_page_key, unwind_rule, unwind_space,
+};
+
+const CHUNK_BYTES: usize = 4 * <TableMaps as TableStore>::CHUNK_ROWS as usize;
+
+/// Handles to the maps, and to the row chunks made so far.
+pub struct TableMaps {
+    spaces: MapHandle,
+    pages: MapHandle,
+    rules: MapHandle,
+    outer: MapHandle,
+    chunks: Vec<MapHandle>,
+}
+
+impl TableMaps {
+    pub(super) fn new(skel: &MemprofSkel<'static>) -> Result<TableMaps> {
+        let maps = &skel.maps;
+        let handle = |map: &libbpf_rs::MapMut<'_>| {
+            MapHandle::try_from(map).context("cannot use a map of unwind tables")
+        };
+        Ok(TableMaps {
+            spaces: handle(&maps.unwind_spaces)?,
+            pages: handle(&maps.unwind_pages)?,
+            rules: handle(&maps.unwind_rules)?,
+            outer: handle(&maps.unwind_chunks)?,
+            chunks: Vec::new(),
+        })
+    }
+
+    /// Forgets the mappings of an address space that is gone.
+    pub fn forget(&self, mm: MmId) {
+        // It may never have had any.
+        let _ = self.spaces.delete(&mm.0.to_ne_bytes());
+    }
+
+    fn make_chunk(&mut self) -> Result<()> {
+        let opts = libbpf_rs::libbpf_sys::bpf_map_create_opts {
+            sz: size_of::<libbpf_rs::libbpf_sys::bpf_map_create_opts>() as _,
+            ..Default::default()
+        };
+        let chunk = MapHandle::create(
+            MapType::Array,
+            Some("memprof_rows"),
+            4,
+            CHUNK_BYTES as u32,
+            1,
+            &opts,
+        )
+        .context("cannot make a map for unwind table rows")?;
+        let fd = std::os::fd::AsRawFd::as_raw_fd(&std::os::fd::AsFd::as_fd(&chunk));
+        let index = self.chunks.len() as u32;
+        self.outer
+            .update(&index.to_ne_bytes(), &fd.to_ne_bytes(), MapFlags::ANY)?;
+        self.chunks.push(chunk);
+        Ok(())
+    }
+}
+
+impl TableStore for TableMaps {
+    const RULES: u32 = 65_536;
+    const CHUNK_ROWS: u32 = 1 << 18;
+    const CHUNKS: u32 = 64;
+
+    fn write_rules(&mut self, first: u32, rules: &[Rule]) -> Result<()> {
+        for (index, rule) in (first..).zip(rules) {
+            let record = unwind_rule {
+                cfa: rule.cfa,
+                fp: rule.fp,
+                flags: rule.pad,
+                cfa_offset: rule.cfa_offset,
+                fp_offset: rule.fp_offset,
+                ra_offset: rule.ra_offset,
+            };
+            self.rules.update(
+                &index.to_ne_bytes(),
+                wire::record_bytes(&record),
+                MapFlags::ANY,
+            )?;
+        }
+        Ok(())
+    }
+
+    fn write_rows(&mut self, chunk: u32, rows: &[u32]) -> Result<()> {
+        while self.chunks.len() <= chunk as usize {
+            self.make_chunk()?;
+        }
+        // The whole value has to be given; what lies behind the rows is not looked at.
+        let mut bytes: Vec<u8> = rows.iter().flat_map(|r| r.to_ne_bytes()).collect();
+        bytes.resize(CHUNK_BYTES, 0);
+        self.chunks[chunk as usize].update(&0u32.to_ne_bytes(), &bytes, MapFlags::ANY)?;
+        Ok(())
+    }
+
+    fn write_page(&mut self, table: u32, page: u32, at: PageAt) -> Result<()> {
+        let key = unwind_page_key { table, page };
+        let value = unwind_page {
+            chunk: at.chunk,
+            first: at.first,
+            count: at.count,
+            rules: at.rules,
+        };
+        let (key, value) = (wire::record_bytes(&key), wire::record_bytes(&value));
+        Ok(self.pages.update(key, value, MapFlags::ANY)?)
+    }
+
+    fn write_mappings(&mut self, mm: MmId, mappings: &[CodeMapping]) -> Result<u64> {
+        let mut space = Box::new(unwind_space::default());
+        let kept = mappings.len().min(space.at.len());
+        space.nr = kept as u32;
+        for (to, from) in space.at.iter_mut().zip(mappings) {
+            *to = unwind_mapping {
+                start: from.start,
+                end: from.end,
+                bias: from.bias,
+                table: from.table,
+                pad: 0,
+            };
+        }
+        let key = mm.0.to_ne_bytes();
+        self.spaces
+            .update(&key, wire::record_bytes(&*space), MapFlags::ANY)?;
+        Ok((mappings.len() - kept) as u64)
+    }
+}

@@ -1,0 +1,277 @@
+//! One report's data: every resident and cached byte of the target with the stack it stands under.
+//!
+//! A [`Profile`] is what the aggregator hands to everyone who shows something: the join is done,
+//! addresses are turned into ([`Module`], file offset) pairs, names are not looked up yet.
+
+use std::fs::File;
+use std::ops::AddAssign;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use crate::event::{Outcome, Pid};
+
+/// Bytes by category. `anon + shmem` is what the kernel calls `RssAnon + RssShmem`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Resident anonymous memory, in bytes.
+    pub anon: u64,
+    /// Resident shared memory (shmem, tmpfs, memfd) mapped by the target, in bytes.
+    pub shmem: u64,
+    /// Resident file mappings, in bytes. The same physical pages may stand under `cache` too.
+    pub file: u64,
+    /// Swapped-out memory, in bytes; not resident.
+    pub swap: u64,
+    /// Hugetlb memory, in bytes; the kernel keeps it apart from RSS.
+    pub hugetlb: u64,
+    /// Page cache that the target's own IO brought in and that is still cached, in bytes.
+    pub cache: u64,
+}
+
+impl Usage {
+    /// Resident anonymous and shared memory: `RssAnon + RssShmem`, in bytes.
+    pub fn resident(&self) -> u64 {
+        self.anon + self.shmem
+    }
+
+    /// What the `/v1` tree counts: resident anonymous and shared memory and page cache, in bytes.
+    pub fn value(&self) -> u64 {
+        self.resident() + self.cache
+    }
+}
+
+impl AddAssign for Usage {
+    fn add_assign(&mut self, o: Usage) {
+        self.anon += o.anon;
+        self.shmem += o.shmem;
+        self.file += o.file;
+        self.swap += o.swap;
+        self.hugetlb += o.hugetlb;
+        self.cache += o.cache;
+    }
+}
+
+/// Index of a [`Module`] in [`Profile::modules`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ModuleId(pub u16);
+
+/// An executable file mapped by the target, kept open so that it still has names after the process
+/// has ended or the file was deleted.
+#[derive(Debug)]
+pub struct Module {
+    /// Path as the kernel shows it in `/proc/PID/maps`, without a ` (deleted)` suffix.
+    pub path: PathBuf,
+    /// Base name for display: `libc.so.6`.
+    pub name: String,
+    /// Device and inode number, which tell two files of one name apart.
+    pub dev_ino: (u64, u64),
+    /// The open file; `None` where it could not be opened.
+    pub file: Option<File>,
+    /// Whether it is the profiled program's own executable (`/proc/PID/exe`).
+    pub own_executable: bool,
+}
+
+/// One frame of a stack: a file offset in a module, or an address no executable file was mapped at.
+///
+/// Packed into 8 bytes: stacks are most of what memprof keeps in memory. A frame's position is that
+/// of the executing or calling instruction: return addresses are stored less one, so that the
+/// position lies inside the call.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Frame(u64);
+
+/// A [`Frame`] taken apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FrameKind {
+    /// Code of a file: the module and the offset in the file, in bytes.
+    Code(ModuleId, u64),
+    /// An address that no known executable file was mapped at (JIT code, a damaged stack).
+    Unmapped(u64),
+}
+
+impl Frame {
+    const SHIFT: u32 = 48;
+    const UNMAPPED: u16 = u16::MAX;
+    const LOW: u64 = (1 << Self::SHIFT) - 1;
+
+    /// A frame in a module; `offset` is a file offset in bytes (only the low 48 bits are kept).
+    pub fn code(module: ModuleId, offset: u64) -> Frame {
+        Frame((u64::from(module.0) << Self::SHIFT) | (offset & Self::LOW))
+    }
+
+    /// A frame at an address with no file behind it.
+    pub fn unmapped(addr: u64) -> Frame {
+        Frame((u64::from(Self::UNMAPPED) << Self::SHIFT) | (addr & Self::LOW))
+    }
+
+    /// Takes the frame apart.
+    pub fn kind(self) -> FrameKind {
+        let module = (self.0 >> Self::SHIFT) as u16;
+        if module == Self::UNMAPPED {
+            FrameKind::Unmapped(self.0 & Self::LOW)
+        } else {
+            FrameKind::Code(ModuleId(module), self.0 & Self::LOW)
+        }
+    }
+}
+
+impl std::fmt::Debug for Frame {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.kind().fmt(f)
+    }
+}
+
+/// A call stack, innermost frame first.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Stack {
+    /// Frames, innermost first; may be empty.
+    pub frames: Box<[Frame]>,
+    /// How the walk that took it ended.
+    pub outcome: Outcome,
+}
+
+/// The bytes that stand under one stack.
+#[derive(Clone, Debug)]
+pub struct Sample {
+    /// The stack.
+    pub stack: Arc<Stack>,
+    /// Bytes by category.
+    pub usage: Usage,
+}
+
+/// Why memory has no stack.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Unobserved {
+    /// It was resident before memprof attached.
+    BeforeAttach,
+    /// It came in while attached, but by no event that memprof sees.
+    NoEvent,
+    /// An event was seen, but its stack did not fit a table; see [`Losses`].
+    StackLost,
+}
+
+impl Unobserved {
+    /// Short lower-case label for reports.
+    pub fn label(self) -> &'static str {
+        match self {
+            Unobserved::BeforeAttach => "before attach",
+            Unobserved::NoEvent => "not observed",
+            Unobserved::StackLost => "stack lost",
+        }
+    }
+}
+
+/// Memory of one mapping that stands under no stack.
+#[derive(Clone, Debug)]
+pub struct NotObserved {
+    /// The mapping: a path, `[heap]`, `[stack]`, `[anon]`, …
+    pub mapping: String,
+    /// Why there is no stack.
+    pub reason: Unobserved,
+    /// Bytes by category.
+    pub usage: Usage,
+}
+
+/// The kernel's own figures for the target, in bytes; what memprof's totals are held against.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct KernelFigures {
+    /// `Anonymous` of `/proc/PID/smaps_rollup`.
+    pub anonymous: u64,
+    /// `RssAnon` of `/proc/PID/status` (approximate up to Linux 6.15).
+    pub rss_anon: u64,
+    /// `RssShmem` of `/proc/PID/status`.
+    pub rss_shmem: u64,
+    /// `RssFile` of `/proc/PID/status`.
+    pub rss_file: u64,
+    /// `VmSwap` of `/proc/PID/status`.
+    pub swap: u64,
+}
+
+impl AddAssign for KernelFigures {
+    fn add_assign(&mut self, o: KernelFigures) {
+        self.anonymous += o.anonymous;
+        self.rss_anon += o.rss_anon;
+        self.rss_shmem += o.rss_shmem;
+        self.rss_file += o.rss_file;
+        self.swap += o.swap;
+    }
+}
+
+impl KernelFigures {
+    /// `RssAnon + RssShmem`, in bytes.
+    pub fn resident(&self) -> u64 {
+        self.rss_anon + self.rss_shmem
+    }
+}
+
+/// What was not seen, lost or cut off, as counts since memprof attached. All zero is the normal case.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Losses {
+    /// Named counters that are not zero, in a fixed order: (what, how many).
+    pub counters: Vec<(&'static str, u64)>,
+}
+
+impl Losses {
+    /// Adds a counter unless it is zero.
+    pub fn add(&mut self, what: &'static str, count: u64) {
+        if count > 0 {
+            self.counters.push((what, count));
+        }
+    }
+}
+
+/// How many stacks (distinct), and bytes standing under them, ended in which way.
+pub type OutcomeRow = (Outcome, u64, u64);
+
+/// The process (or tree of processes) a profile is about.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TargetInfo {
+    /// The process id.
+    pub pid: Pid,
+    /// Its name (`/proc/PID/comm`).
+    pub comm: String,
+    /// Every followed process, the first one being `pid`.
+    pub pids: Vec<Pid>,
+    /// False once the target has ended: the profile is then the last one taken.
+    pub alive: bool,
+}
+
+/// One report of the target's memory.
+#[derive(Clone, Debug)]
+pub struct Profile {
+    /// When the page scan ended.
+    pub taken: SystemTime,
+    /// The target.
+    pub target: TargetInfo,
+    /// Memory by stack.
+    pub samples: Vec<Sample>,
+    /// Memory without a stack, by mapping.
+    pub not_observed: Vec<NotObserved>,
+    /// The sum of `samples` and `not_observed`.
+    pub total: Usage,
+    /// The kernel's figures read just before the page scan.
+    pub kernel_before: KernelFigures,
+    /// The kernel's figures read just after the page scan.
+    pub kernel_after: KernelFigures,
+    /// What was lost.
+    pub losses: Losses,
+    /// The files that frames refer to.
+    pub modules: Arc<[Arc<Module>]>,
+}
+
+impl Profile {
+    /// The module a code frame refers to.
+    pub fn module(&self, id: ModuleId) -> Option<&Arc<Module>> {
+        self.modules.get(usize::from(id.0))
+    }
+
+    /// Distinct stacks and bytes (`Usage::value`) per walk outcome, in outcome order.
+    pub fn outcomes(&self) -> Vec<OutcomeRow> {
+        let mut rows = std::collections::BTreeMap::new();
+        for s in &self.samples {
+            let row: &mut (u64, u64) = rows.entry(s.stack.outcome).or_default();
+            row.0 += 1;
+            row.1 += s.usage.value();
+        }
+        rows.into_iter().map(|(o, (n, b))| (o, n, b)).collect()
+    }
+}

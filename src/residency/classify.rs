@@ -1,0 +1,227 @@
+//! What lies behind a mapping: shmem, a file, huge pages, a device.
+//!
+//! `/proc/PID/maps` gives a device number, not a file system. The order of evidence:
+//! 1. `/proc/PID/mountinfo` names the file system of every device the process has mounted. It never
+//!    blocks, while asking a dead network file system would.
+//! 2. `statfs` and `statx` of `/proc/PID/map_files/START-END` (CAP_SYS_ADMIN or, from Linux 5.9,
+//!    CAP_CHECKPOINT_RESTORE). They follow the link to the mapped inode without opening it, so no
+//!    device's `open` is called. This also reaches the kernel's own mounts of shmem and hugetlbfs.
+//! 3. Where that is refused: the device numbers of memprof's own memfds, which lie on those mounts.
+//! 4. The name: paths below `/dev` that are not shared memory are taken for devices.
+
+use std::collections::HashMap;
+use std::ffi::CString;
+use std::fs;
+
+use super::inode::{Dev, fs_magic, huge_page_shifts, memfd_dev, stat_node};
+use super::maps::{Backing, Vma};
+use crate::event::Pid;
+
+/// Most (device, inode) pairs remembered; the memory starts afresh beyond.
+const CACHE_LIMIT: usize = 65_536;
+/// What a file system's name or magic number says about its files' pages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum FsKind {
+    Shmem,
+    Hugetlb,
+    Stacked,
+    /// Served by another machine or process: not to be asked anything.
+    Remote,
+    Other,
+}
+
+impl FsKind {
+    fn from_name(name: &str) -> FsKind {
+        match name {
+            "tmpfs" | "devtmpfs" | "shm" => FsKind::Shmem,
+            "hugetlbfs" => FsKind::Hugetlb,
+            "overlay" | "ecryptfs" | "aufs" | "shiftfs" | "erofs" => FsKind::Stacked,
+            "nfs" | "nfs4" | "cifs" | "smb3" | "ceph" | "9p" | "afs" | "ncpfs" | "lustre" => {
+                FsKind::Remote
+            }
+            name if name == "fuse" || name.starts_with("fuse.") => FsKind::Remote,
+            _ => FsKind::Other,
+        }
+    }
+
+    /// By `f_type` of `statfs(2)`; values of `linux/magic.h`.
+    fn from_magic(magic: u64) -> FsKind {
+        match magic {
+            0x0102_1994 => FsKind::Shmem,
+            0x9584_58f6 => FsKind::Hugetlb,
+            // overlayfs, FUSE, ecryptfs, erofs
+            0x794c_7630 | 0x6573_5546 | 0xf15f | 0xe0f5_e1e2 => FsKind::Stacked,
+            _ => FsKind::Other,
+        }
+    }
+
+    fn backing(self) -> Backing {
+        match self {
+            FsKind::Shmem => Backing::Shmem,
+            FsKind::Hugetlb => Backing::Hugetlb,
+            FsKind::Stacked | FsKind::Remote => Backing::Stacked,
+            FsKind::Other => Backing::File,
+        }
+    }
+}
+
+/// Finds out what lies behind mappings and remembers it; keep one for all scans.
+#[derive(Debug)]
+pub struct Classifier {
+    files: HashMap<(Dev, u64), Backing>,
+    own: HashMap<Dev, FsKind>,
+    use_map_files: bool,
+}
+
+impl Default for Classifier {
+    fn default() -> Self {
+        Classifier::new()
+    }
+}
+
+impl Classifier {
+    /// An empty memory.
+    pub fn new() -> Classifier {
+        Classifier {
+            files: HashMap::new(),
+            own: own_mounts(),
+            use_map_files: true,
+        }
+    }
+
+    /// As [`Classifier::new`], but without `/proc/PID/map_files`, as where it is not permitted.
+    pub fn without_map_files() -> Classifier {
+        Classifier {
+            use_map_files: false,
+            ..Classifier::new()
+        }
+    }
+
+    /// Sets [`Vma::backing`] of every mapping that has a file.
+    pub fn classify(&mut self, pid: Pid, vmas: &mut [Vma]) {
+        if self.files.len() > CACHE_LIMIT {
+            self.files.clear();
+        }
+        let mut mounts = None;
+        for vma in vmas.iter_mut().filter(|v| v.has_file()) {
+            let key = (vma.dev, vma.ino);
+            if let Some(&known) = self.files.get(&key) {
+                vma.backing = known;
+                continue;
+            }
+            let mounts = mounts.get_or_insert_with(|| mounted(pid));
+            if let Some(backing) = self.find_out(pid, vma, mounts) {
+                self.files.insert(key, backing);
+                vma.backing = backing;
+            } else {
+                vma.backing = guess(vma, mounts, &self.own);
+            }
+        }
+    }
+
+    /// `None` where the kernel could not be asked (the mapping is gone, or it refuses).
+    fn find_out(&self, pid: Pid, vma: &Vma, mounts: &HashMap<Dev, FsKind>) -> Option<Backing> {
+        if mounts.get(&vma.dev) == Some(&FsKind::Remote) {
+            return Some(Backing::Stacked);
+        }
+        if !self.use_map_files {
+            return None;
+        }
+        let (start, end) = (vma.start.0, vma.end.0);
+        let path = CString::new(format!("/proc/{pid}/map_files/{start:x}-{end:x}")).ok()?;
+        let node = stat_node(&path)?;
+        if let Some(backing) = node.backing() {
+            return Some(backing);
+        }
+        let kind = match mounts.get(&vma.dev) {
+            Some(&kind) => kind,
+            None => FsKind::from_magic(fs_magic(&path)?),
+        };
+        Some(kind.backing())
+    }
+}
+
+/// The devices of the kernel's own mounts, on which memfds lie: one of shmem and one of hugetlbfs for
+/// each huge page size.
+fn own_mounts() -> HashMap<Dev, FsKind> {
+    let plain = memfd_dev(0).map(|dev| (dev, FsKind::Shmem));
+    let huge = huge_page_shifts().into_iter().filter_map(|shift| {
+        let flags = libc::MFD_HUGETLB | (shift << libc::MFD_HUGE_SHIFT);
+        memfd_dev(flags).map(|dev| (dev, FsKind::Hugetlb))
+    });
+    plain.into_iter().chain(huge).collect()
+}
+
+/// Without map_files: by mounts and by name.
+fn guess(vma: &Vma, mounts: &HashMap<Dev, FsKind>, own: &HashMap<Dev, FsKind>) -> Backing {
+    if let Some(kind) = own.get(&vma.dev) {
+        return kind.backing();
+    }
+    if vma.name == "/dev/zero" && !vma.deleted {
+        return Backing::Anon;
+    }
+    let pseudo = !vma.name.starts_with('/');
+    let device = vma.name.starts_with("/dev/") && !vma.name.starts_with("/dev/shm/");
+    if pseudo || device {
+        return Backing::Device;
+    }
+    if vma.name.starts_with("/anon_hugepage") {
+        return Backing::Hugetlb;
+    }
+    mounts.get(&vma.dev).map_or(Backing::File, |k| k.backing())
+}
+
+/// The file systems that `pid` has mounted, by device.
+fn mounted(pid: Pid) -> HashMap<Dev, FsKind> {
+    let text = fs::read(format!("/proc/{pid}/mountinfo")).unwrap_or_default();
+    parse_mountinfo(&String::from_utf8_lossy(&text))
+}
+
+/// Lines are `ID PARENT MAJOR:MINOR ROOT POINT OPTIONS [FIELDS…] - TYPE SOURCE OPTIONS`; numbers decimal.
+fn parse_mountinfo(text: &str) -> HashMap<Dev, FsKind> {
+    text.lines().filter_map(parse_mount).collect()
+}
+
+/// `None` also for an initial root: it is a tmpfs or a ramfs, and only `statfs` tells which.
+fn parse_mount(line: &str) -> Option<(Dev, FsKind)> {
+    let (left, right) = line.split_once(" - ")?;
+    let (major, minor) = left.split(' ').nth(2)?.split_once(':')?;
+    let dev = (major.parse().ok()?, minor.parse().ok()?);
+    let name = right.split(' ').next()?;
+    (name != "rootfs").then(|| (dev, FsKind::from_name(name)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mountinfo_lines() {
+        let text = "24 27 0:6 / /dev rw,relatime - devtmpfs devtmpfs rw,size=1k\n\
+             25 24 0:23 / /dev/shm rw master:1 propagate_from:2 - tmpfs tmpfs rw\n\
+             27 1 254:0 / / rw,relatime - ext4 /dev/vda rw\n\
+             28 1 0:40 / /a\\040-\\040b rw - overlay none rw\n\
+             29 1 0:41 / /h rw - hugetlbfs none rw\n\
+             30 1 0:42 / /n rw - nfs4 host:/x rw\n\
+             1 1 0:2 / / rw - rootfs none rw,size=491984k\n\
+             31 1 0:43 / /f rw - fuse.sshfs x rw\n\
+             garbage\n1 2 3 - tmpfs\n1 2 a:b / / rw - tmpfs x rw\n";
+        let mounts = parse_mountinfo(text);
+        let expected = [
+            ((0, 6), FsKind::Shmem),
+            ((0, 23), FsKind::Shmem),
+            ((254, 0), FsKind::Other),
+            ((0, 40), FsKind::Stacked),
+            ((0, 41), FsKind::Hugetlb),
+            ((0, 42), FsKind::Remote),
+            ((0, 43), FsKind::Remote),
+        ];
+        assert_eq!(mounts, expected.into_iter().collect());
+    }
+
+    #[test]
+    fn own_memfds_name_the_shmem_mount() {
+        let own = own_mounts();
+        assert!(own.values().any(|k| *k == FsKind::Shmem), "{own:?}");
+    }
+}

@@ -1,0 +1,96 @@
+//! Why the kernel's page tables could not be read.
+
+use std::fmt;
+use std::io;
+
+use crate::event::Pid;
+
+/// A failure of reading a process's memory state.
+#[derive(Debug)]
+pub enum Error {
+    /// The process has ended, or has no memory of its own (a zombie, a kernel thread), or its
+    /// address space was replaced by `exec` while it was read.
+    Gone(Pid),
+    /// The kernel refused; `what` names the file or call.
+    Denied {
+        /// The file or system call.
+        what: String,
+    },
+    /// This kernel does not have `what`.
+    Unsupported {
+        /// The system call or request, with the kernel version that brought it.
+        what: &'static str,
+    },
+    /// A file under `/proc` has a line that is not of the documented form.
+    Malformed {
+        /// The file.
+        what: String,
+        /// The line, cut to 200 characters.
+        line: String,
+    },
+    /// Any other failure of a system call.
+    Io {
+        /// The file or system call.
+        what: String,
+        /// The operating system's error.
+        source: io::Error,
+    },
+}
+
+/// The result of reading a process's memory state.
+pub type Result<T> = std::result::Result<T, Error>;
+
+impl Error {
+    /// Sorts an operating system error of `what`, which belongs to process `pid`.
+    pub(crate) fn from_io(pid: Pid, what: impl Into<String>, source: io::Error) -> Error {
+        let what = what.into();
+        match source.raw_os_error() {
+            Some(libc::ENOENT | libc::ESRCH) => Error::Gone(pid),
+            Some(libc::EACCES | libc::EPERM) => Error::Denied { what },
+            _ => Error::Io { what, source },
+        }
+    }
+
+    /// A line of `what` that could not be understood.
+    pub(crate) fn malformed(what: impl Into<String>, line: &[u8]) -> Error {
+        let line = String::from_utf8_lossy(line).chars().take(200).collect();
+        Error::Malformed {
+            what: what.into(),
+            line,
+        }
+    }
+
+    /// Whether the process had ended.
+    pub fn is_gone(&self) -> bool {
+        matches!(self, Error::Gone(_))
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Error::Gone(pid) => write!(
+                f,
+                "process {pid} has ended or has no user memory (any more)"
+            ),
+            Error::Denied { what } => write!(
+                f,
+                "reading {what} was refused: run memprof as root or with CAP_SYS_ADMIN and CAP_SYS_PTRACE"
+            ),
+            Error::Unsupported { what } => write!(f, "this kernel does not have {what}"),
+            Error::Malformed { what, line } => {
+                write!(f, "{what} has a line of unknown form: {line:?}")
+            }
+            Error::Io { what, source } => write!(f, "reading {what} failed: {source}"),
+        }
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Error::Io { source, .. } => Some(source),
+            _ => None,
+        }
+    }
+}

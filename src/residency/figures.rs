@@ -1,0 +1,181 @@
+//! The kernel's own figures: `/proc/PID/status` and `/proc/PID/smaps_rollup`, in bytes.
+//!
+//! `smaps_rollup` walks the page tables and is exact for a stopped process. `status` reads counters,
+//! which each thread or CPU batches: it was exact only from Linux 6.16 on (commit 82241a83cd15, "mm:
+//! fix the inaccurate memory statistics issue for users", also in 6.12.39 and later of that series).
+
+use std::fs;
+
+use super::error::{Error, Result};
+use crate::event::Pid;
+use crate::profile::KernelFigures;
+
+/// Memory counters of `/proc/PID/status`, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Status {
+    /// `RssAnon`.
+    pub rss_anon: u64,
+    /// `RssFile`.
+    pub rss_file: u64,
+    /// `RssShmem`.
+    pub rss_shmem: u64,
+    /// `VmSwap`.
+    pub swap: u64,
+    /// `HugetlbPages`; 0 where the kernel is built without hugetlb.
+    pub hugetlb: u64,
+}
+
+/// Sums over all mappings, of `/proc/PID/smaps_rollup`, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Rollup {
+    /// `Rss`.
+    pub rss: u64,
+    /// `Anonymous`.
+    pub anonymous: u64,
+    /// `AnonHugePages`: the part of `Anonymous` that is mapped by huge page table entries.
+    pub anon_huge: u64,
+    /// `Swap`: anonymous memory swapped out, and from Linux 4.9 on shmem swapped out within the mappings.
+    pub swap: u64,
+    /// `Private_Hugetlb + Shared_Hugetlb`.
+    pub hugetlb: u64,
+}
+
+/// Both files, as the report shows them.
+///
+/// # Errors
+/// As for [`status`] and [`rollup`].
+pub fn read(pid: Pid) -> Result<KernelFigures> {
+    let rollup = rollup(pid)?;
+    let status = status(pid)?;
+    Ok(KernelFigures {
+        anonymous: rollup.anonymous,
+        rss_anon: status.rss_anon,
+        rss_shmem: status.rss_shmem,
+        rss_file: status.rss_file,
+        swap: status.swap,
+    })
+}
+
+/// Reads `/proc/PID/status`.
+///
+/// # Errors
+/// [`Error::Gone`] for a process that has ended, a zombie or a kernel thread.
+pub fn status(pid: Pid) -> Result<Status> {
+    let path = format!("/proc/{pid}/status");
+    let text = fs::read(&path).map_err(|e| Error::from_io(pid, &path, e))?;
+    parse_status(&String::from_utf8_lossy(&text)).map_err(|line| match line {
+        Some(line) => Error::malformed(path, line.as_bytes()),
+        None => Error::Gone(pid),
+    })
+}
+
+/// Reads `/proc/PID/smaps_rollup` (Linux 4.14). The time grows with the memory the process holds.
+///
+/// # Errors
+/// [`Error::Gone`] for a process that has ended, a zombie or a kernel thread; [`Error::Denied`]
+/// without the right to trace it.
+pub fn rollup(pid: Pid) -> Result<Rollup> {
+    let path = format!("/proc/{pid}/smaps_rollup");
+    let text = fs::read(&path).map_err(|e| Error::from_io(pid, &path, e))?;
+    parse_rollup(&String::from_utf8_lossy(&text)).map_err(|line| match line {
+        Some(line) => Error::malformed(path, line.as_bytes()),
+        None => Error::Gone(pid),
+    })
+}
+
+/// `Err(None)`: the text has no memory figures.
+fn parse_status(text: &str) -> std::result::Result<Status, Option<String>> {
+    let figure = |key| lookup(text, key);
+    Ok(Status {
+        rss_anon: figure("RssAnon")?.ok_or(None)?,
+        rss_file: figure("RssFile")?.ok_or(None)?,
+        rss_shmem: figure("RssShmem")?.ok_or(None)?,
+        swap: figure("VmSwap")?.unwrap_or(0),
+        hugetlb: figure("HugetlbPages")?.unwrap_or(0),
+    })
+}
+
+fn parse_rollup(text: &str) -> std::result::Result<Rollup, Option<String>> {
+    let figure = |key| lookup(text, key);
+    Ok(Rollup {
+        rss: figure("Rss")?.ok_or(None)?,
+        anonymous: figure("Anonymous")?.ok_or(None)?,
+        anon_huge: figure("AnonHugePages")?.unwrap_or(0),
+        swap: figure("Swap")?.unwrap_or(0),
+        hugetlb: figure("Private_Hugetlb")?.unwrap_or(0) + figure("Shared_Hugetlb")?.unwrap_or(0),
+    })
+}
+
+/// Bytes of the line `KEY: N kB`; `Err` with the line where it is of another form.
+///
+/// The second line of `status` ff. cannot be forged by a process name: the kernel escapes newlines.
+fn lookup(text: &str, key: &str) -> std::result::Result<Option<u64>, Option<String>> {
+    for line in text.lines() {
+        let Some(rest) = line.strip_prefix(key).and_then(|r| r.strip_prefix(':')) else {
+            continue;
+        };
+        let kib = rest.trim().strip_suffix("kB").map(str::trim_end);
+        let bytes = kib
+            .and_then(|n| n.parse::<u64>().ok())
+            .and_then(|n| n.checked_mul(1024));
+        return bytes.map(Some).ok_or_else(|| Some(line.to_owned()));
+    }
+    Ok(None)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const STATUS: &str = "Name:\tRssAnon: 5 kB\nState:\tT (stopped)\nVmHWM:\t    1900 kB\n\
+        RssAnon:\t      96 kB\nRssFile:\t    1748 kB\nRssShmem:\t       8 kB\n\
+        VmSwap:\t       4 kB\nHugetlbPages:\t    2048 kB\nThreads:\t1\n";
+    const ROLLUP: &str = "55fab31c2000-ffffffffff601000 ---p 00000000 00:00 0     [rollup]\n\
+        Rss:                1612 kB\nPss:                 230 kB\nPss_Anon:             92 kB\n\
+        Anonymous:            92 kB\nAnonHugePages:         0 kB\nSwap:                  4 kB\n\
+        SwapPss:               4 kB\nPrivate_Hugetlb:    2048 kB\nShared_Hugetlb:     4096 kB\n";
+
+    #[test]
+    fn figures_are_bytes() {
+        let s = parse_status(STATUS).unwrap();
+        assert_eq!((s.rss_anon, s.rss_file), (96 << 10, 1748 << 10));
+        assert_eq!(
+            (s.rss_shmem, s.swap, s.hugetlb),
+            (8 << 10, 4 << 10, 2 << 20)
+        );
+        let r = parse_rollup(ROLLUP).unwrap();
+        assert_eq!((r.rss, r.anonymous, r.anon_huge), (1612 << 10, 92 << 10, 0));
+        assert_eq!((r.swap, r.hugetlb), (4 << 10, 6 << 20));
+    }
+
+    #[test]
+    fn zombies_and_nonsense() {
+        assert_eq!(parse_status("Name:\tx\nState:\tZ (zombie)\n"), Err(None));
+        assert_eq!(parse_rollup(""), Err(None));
+        let odd = STATUS.replace("96 kB", "96 MB");
+        assert_eq!(
+            parse_status(&odd),
+            Err(Some("RssAnon:\t      96 MB".into()))
+        );
+        let big = STATUS.replace("96 kB", "18446744073709551615 kB");
+        assert!(parse_status(&big).is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn no_input_panics(text in "\\PC{0,200}", at in 0usize..300) {
+            let _ = parse_status(&text);
+            let _ = parse_rollup(&text);
+            let _ = parse_rollup(ROLLUP.get(..at.min(ROLLUP.len())).unwrap_or(""));
+        }
+    }
+
+    #[test]
+    fn a_process_that_never_was() {
+        let nobody = Pid(u32::MAX >> 1);
+        assert!(status(nobody).unwrap_err().is_gone());
+        assert!(rollup(nobody).unwrap_err().is_gone());
+        assert!(read(nobody).unwrap_err().is_gone());
+    }
+}

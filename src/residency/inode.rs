@@ -1,0 +1,105 @@
+//! What an inode is, asked without opening it, and where the kernel's own mounts lie.
+
+use std::ffi::CStr;
+use std::fs;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+
+use super::maps::Backing;
+
+/// A device number: (major, minor).
+pub(super) type Dev = (u32, u32);
+
+/// `/dev/zero`, a private mapping of which is plain anonymous memory.
+const DEV_ZERO: Dev = (1, 5);
+
+/// What an inode says about itself.
+pub(super) struct Node {
+    regular: bool,
+    dax: bool,
+    rdev: Dev,
+    char_device: bool,
+}
+
+impl Node {
+    /// `None` for a regular file, which its file system decides about.
+    pub(super) fn backing(&self) -> Option<Backing> {
+        if self.char_device && self.rdev == DEV_ZERO {
+            return Some(Backing::Anon);
+        }
+        (!self.regular || self.dax).then_some(Backing::Device)
+    }
+}
+
+/// From Linux 5.8: the inode's pages are mapped from persistent memory directly.
+const STATX_ATTR_DAX: u64 = 0x0020_0000;
+
+/// Asks the inode behind a path without opening it.
+pub(super) fn stat_node(path: &CStr) -> Option<Node> {
+    let mut buffer = MaybeUninit::<libc::statx>::uninit();
+    // SAFETY: `path` is NUL-terminated and `buffer` has room for what the kernel writes.
+    let status = unsafe {
+        libc::statx(
+            libc::AT_FDCWD,
+            path.as_ptr(),
+            libc::AT_STATX_DONT_SYNC,
+            libc::STATX_TYPE,
+            buffer.as_mut_ptr(),
+        )
+    };
+    if status != 0 {
+        return None;
+    }
+    // SAFETY: the call succeeded and has filled the whole structure.
+    let st = unsafe { buffer.assume_init() };
+    let kind = u32::from(st.stx_mode) & libc::S_IFMT;
+    Some(Node {
+        regular: kind == libc::S_IFREG,
+        dax: st.stx_attributes & STATX_ATTR_DAX != 0,
+        rdev: (st.stx_rdev_major, st.stx_rdev_minor),
+        char_device: kind == libc::S_IFCHR,
+    })
+}
+
+/// `f_type` of `statfs(2)`.
+pub(super) fn fs_magic(path: &CStr) -> Option<u64> {
+    let mut buffer = MaybeUninit::<libc::statfs>::uninit();
+    // SAFETY: `path` is NUL-terminated and `buffer` has room for what the kernel writes.
+    if unsafe { libc::statfs(path.as_ptr(), buffer.as_mut_ptr()) } != 0 {
+        return None;
+    }
+    // SAFETY: the call succeeded and has filled the whole structure.
+    Some(unsafe { buffer.assume_init() }.f_type as u64)
+}
+
+/// Base-two logarithms of the huge page sizes, from `/sys/kernel/mm/hugepages/hugepages-NkB`.
+pub(super) fn huge_page_shifts() -> Vec<u32> {
+    let Ok(dir) = fs::read_dir("/sys/kernel/mm/hugepages") else {
+        return Vec::new();
+    };
+    dir.filter_map(|entry| {
+        let name = entry.ok()?.file_name().into_string().ok()?;
+        let kib = name.strip_prefix("hugepages-")?.strip_suffix("kB")?;
+        Some(kib.parse::<u64>().ok()?.checked_mul(1024)?.trailing_zeros())
+    })
+    .collect()
+}
+
+/// The device on which a memfd made with `flags` lies.
+pub(super) fn memfd_dev(flags: u32) -> Option<Dev> {
+    // SAFETY: the name is NUL-terminated; no other pointer is passed.
+    let fd = unsafe { libc::memfd_create(c"memprof".as_ptr(), flags | libc::MFD_CLOEXEC) };
+    if fd < 0 {
+        return None;
+    }
+    // SAFETY: `fd` is open, just made, and owned by nobody else.
+    let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+    let mut buffer = MaybeUninit::<libc::stat>::uninit();
+    // SAFETY: `fd` is open and `buffer` has room for what the kernel writes.
+    if unsafe { libc::fstat(fd.as_raw_fd(), buffer.as_mut_ptr()) } != 0 {
+        return None;
+    }
+    // SAFETY: the call succeeded and has filled the whole structure.
+    let dev = unsafe { buffer.assume_init() }.st_dev;
+    Some((libc::major(dev), libc::minor(dev)))
+}

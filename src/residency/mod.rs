@@ -1,0 +1,92 @@
+//! The kernel's truth about a process's memory: its mappings, which of their pages are resident, and
+//! the figures the kernel gives itself. Nothing here knows of stacks.
+//!
+//! In reading order: [`maps`] lists the mappings, [`classify`] finds out what lies behind each,
+//! [`scan`] walks their pages by `PAGEMAP_SCAN` or page by page, [`figures`] are what the sums are held
+//! against, [`cachestat`] counts a file's page cache, and [`ranges`] remembers addresses.
+//!
+//! For a stopped process the sums are exact: `anon` equals `Anonymous` of `smaps_rollup`, and
+//! `anon + shmem` equals `RssAnon + RssShmem` of `status` where the kernel keeps these exactly.
+
+pub mod cachestat;
+pub mod classify;
+pub mod error;
+pub mod figures;
+mod inode;
+mod ioctl;
+pub mod maps;
+pub mod page;
+mod pagemap;
+mod policy;
+mod probe;
+pub mod ranges;
+mod runs;
+pub mod scan;
+mod sparse;
+
+pub use classify::Classifier;
+pub use error::{Error, Result};
+pub use maps::{Backing, Perms, Vma, VmaKind};
+pub use page::{PageKind, PageRun};
+pub use ranges::{Full, RangeMap, RangeSet};
+pub use scan::{Method, Scanner};
+
+use crate::event::Pid;
+use crate::profile::{KernelFigures, Usage};
+
+/// The memory of one process, summed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Residency {
+    /// What the scan found, in bytes; `cache` is 0.
+    pub total: Usage,
+    /// How many mappings there were.
+    pub vmas: usize,
+    /// The kernel's figures just before.
+    pub before: KernelFigures,
+    /// The kernel's figures just after.
+    pub after: KernelFigures,
+    /// The method used.
+    pub method: Method,
+}
+
+/// Adds the bytes of a run to the category it counts under.
+pub fn add_run(usage: &mut Usage, run: PageRun) {
+    let slot = match run.kind {
+        PageKind::Anon => &mut usage.anon,
+        PageKind::Shmem => &mut usage.shmem,
+        PageKind::File => &mut usage.file,
+        PageKind::Swap => &mut usage.swap,
+        PageKind::Hugetlb => &mut usage.hugetlb,
+    };
+    *slot += run.len();
+}
+
+/// Scans a process once.
+///
+/// # Errors
+/// Those of [`maps::read`], [`Scanner::open`], [`Scanner::scan_vma`] and [`figures::read`].
+pub fn read(pid: Pid) -> Result<Residency> {
+    read_with(pid, Method::Auto, &mut Classifier::new())
+}
+
+/// Scans a process once, by the given method.
+///
+/// # Errors
+/// As for [`read`].
+pub fn read_with(pid: Pid, method: Method, classifier: &mut Classifier) -> Result<Residency> {
+    let mut scanner = Scanner::open(pid, method)?;
+    let before = figures::read(pid)?;
+    let vmas = maps::read(pid, classifier)?;
+    let mut total = Usage::default();
+    for vma in &vmas {
+        scanner.scan_vma(vma, &mut |run| add_run(&mut total, run), &mut || ())?;
+    }
+    scanner.check_alive()?;
+    Ok(Residency {
+        total,
+        vmas: vmas.len(),
+        before,
+        after: figures::read(pid)?,
+        method: scanner.method(),
+    })
+}

@@ -1,0 +1,44 @@
+//! What a page counts as, and runs of such pages.
+
+use crate::event::Addr;
+
+/// What a page counts as.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum PageKind {
+    /// Resident anonymous memory (`RssAnon`), pages merged by KSM included.
+    Anon,
+    /// Resident shmem (`RssShmem`).
+    Shmem,
+    /// A resident page of a file (`RssFile`).
+    File,
+    /// Anonymous memory that is swapped out (`VmSwap`).
+    Swap,
+    /// A page of hugetlbfs (`HugetlbPages`).
+    Hugetlb,
+}
+
+/// Neighbouring pages of one kind. Runs come in address order and do not cross a window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PageRun {
+    /// First address.
+    pub start: Addr,
+    /// First address after it.
+    pub end: Addr,
+    /// What the pages count as.
+    pub kind: PageKind,
+    /// Whether huge page table entries map them. [`Method::Pagemap`](super::Method::Pagemap) cannot see that
+    /// and says `false`.
+    pub huge: bool,
+}
+
+impl PageRun {
+    /// Size in bytes.
+    pub fn len(&self) -> u64 {
+        self.end.0 - self.start.0
+    }
+
+    /// Whether it covers nothing; no run that a scan reports does.
+    pub fn is_empty(&self) -> bool {
+        self.start == self.end
+    }
+}

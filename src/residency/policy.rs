@@ -1,0 +1,75 @@
+//! What a mapping's pages count as.
+
+use super::ioctl::{PAGE_IS_FILE, PAGE_IS_HUGE, PAGE_IS_PFNZERO, PAGE_IS_PRESENT, PAGE_IS_SWAPPED};
+use super::maps::{Backing, Vma};
+use super::page::PageKind;
+
+/// What a page that belongs to a file counts as.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum FileRule {
+    /// Always this.
+    Known(PageKind),
+    /// Shmem or file, as the flags of the page say.
+    Flags,
+}
+
+/// What a page that belongs to no file counts as; zero pages are dropped before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum OtherRule {
+    /// This.
+    Known(PageKind),
+    /// Anonymous if the flags of the page say so, else nothing.
+    Prove,
+    /// Nothing: a shared mapping has no anonymous pages, so there is no page of memory behind it.
+    Drop,
+}
+
+/// The rules of one mapping.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Policy {
+    pub(super) file: FileRule,
+    pub(super) other: OtherRule,
+}
+
+impl Policy {
+    /// The rules for a mapping.
+    pub(super) fn of(vma: &Vma) -> Policy {
+        let shared = vma.perms.shared;
+        let known = |file, other| Policy {
+            file: FileRule::Known(file),
+            other: OtherRule::Known(other),
+        };
+        match vma.backing {
+            Backing::Anon => known(PageKind::Anon, PageKind::Anon),
+            Backing::Hugetlb => known(PageKind::Hugetlb, PageKind::Hugetlb),
+            Backing::Shmem if shared => known(PageKind::Shmem, PageKind::Shmem),
+            Backing::Shmem => known(PageKind::Shmem, PageKind::Anon),
+            Backing::File => Policy {
+                file: FileRule::Known(PageKind::File),
+                other: Policy::private(shared, OtherRule::Known(PageKind::Anon)),
+            },
+            Backing::Stacked => Policy {
+                file: FileRule::Flags,
+                other: Policy::private(shared, OtherRule::Known(PageKind::Anon)),
+            },
+            Backing::Device | Backing::Special => Policy {
+                file: FileRule::Flags,
+                other: Policy::private(shared, OtherRule::Prove),
+            },
+        }
+    }
+
+    fn private(shared: bool, rule: OtherRule) -> OtherRule {
+        if shared { OtherRule::Drop } else { rule }
+    }
+
+    /// The categories to ask the kernel for. Whether a page is a file's costs it a look at the page itself
+    /// (a cache miss each), so that is asked only where the answer makes a difference.
+    pub(super) fn categories(&self) -> u64 {
+        let base = PAGE_IS_PRESENT | PAGE_IS_SWAPPED | PAGE_IS_PFNZERO | PAGE_IS_HUGE;
+        match (self.file, self.other) {
+            (FileRule::Known(a), OtherRule::Known(b)) if a == b => base,
+            _ => base | PAGE_IS_FILE,
+        }
+    }
+}

@@ -1,0 +1,260 @@
+//! The page scan: which pages of a mapping are resident, and of what kind.
+//!
+//! Two ways lead there, with equal results:
+//! - [`Method::Ioctl`]: `PAGEMAP_SCAN` (Linux 6.7), whose time goes with what is resident;
+//! - [`Method::Pagemap`]: `/proc/PID/pagemap` page by page with `/proc/kpageflags`, whose time goes
+//!   with the size of the mappings: a hole costs about 2 ns a page, half a second for a tebibyte.
+//!   Large mappings that hold nothing at all are skipped.
+//!
+//! Both hold the process's mmap lock for reading, so both work in windows.
+
+use std::fs::File;
+
+use super::error::{Error, Result};
+use super::ioctl::{self, Region};
+use super::maps::Vma;
+use super::page::PageRun;
+use super::pagemap::{self, PageFlags};
+use super::policy::Policy;
+use super::probe::shows_huge_zero;
+use super::runs::Runs;
+use super::sparse::Sparse;
+use crate::event::Pid;
+
+mod pages;
+
+/// How pages are found.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Method {
+    /// [`Method::Ioctl`] where the kernel has it, else [`Method::Pagemap`].
+    #[default]
+    Auto,
+    /// `PAGEMAP_SCAN`.
+    Ioctl,
+    /// Reading `/proc/PID/pagemap`; needs CAP_SYS_ADMIN.
+    Pagemap,
+}
+
+/// Most memory, in bytes, found in one hold of the mmap lock, and the first window of a mapping.
+const WINDOW: u64 = 256 << 20;
+/// Windows without a page double up to this size, in bytes: reservations of terabytes end soon, while
+/// page tables that are there but empty cost the kernel about 1 ns an entry.
+const WIDEST: u64 = 16 << 30;
+/// Regions asked for at a time: 24 KiB.
+const REGIONS: usize = 1024;
+/// Entries of `/proc/PID/pagemap` read at a time: 256 KiB, for 128 MiB of memory in 4 KiB pages.
+const ENTRIES: usize = 32_768;
+/// Reads the pages of one process. It keeps to the address space the process had when it was opened:
+/// after `exec` it answers [`Error::Gone`].
+#[derive(Debug)]
+pub struct Scanner {
+    pid: Pid,
+    ioctl: bool,
+    pagemap: File,
+    flags: Option<PageFlags>,
+    sparse: Sparse,
+    page: u64,
+    verify_huge: bool,
+    regions: Box<[Region]>,
+    entries: Box<[u64]>,
+}
+
+impl Scanner {
+    /// Opens the page tables of `pid`.
+    ///
+    /// # Errors
+    /// [`Error::Gone`]; [`Error::Denied`] without the right to trace the process or, for
+    /// [`Method::Pagemap`], without CAP_SYS_ADMIN; [`Error::Unsupported`] for [`Method::Ioctl`]
+    /// before Linux 6.7.
+    pub fn open(pid: Pid, method: Method) -> Result<Scanner> {
+        let path = format!("/proc/{pid}/pagemap");
+        let pagemap = File::open(&path).map_err(|e| Error::from_io(pid, path, e))?;
+        let page = page_size();
+        let flags = PageFlags::open(page).ok().filter(PageFlags::is_usable);
+        let ioctl = choose(pid, method, &pagemap, flags.is_some())?;
+        let scanner = Scanner {
+            pid,
+            ioctl,
+            pagemap,
+            flags,
+            sparse: Sparse::new(pid),
+            page,
+            verify_huge: ioctl && !shows_huge_zero(page),
+            regions: vec![Region::default(); REGIONS].into_boxed_slice(),
+            entries: vec![0; ENTRIES].into_boxed_slice(),
+        };
+        scanner.check_alive()?;
+        Ok(scanner)
+    }
+
+    /// The method in use; never [`Method::Auto`].
+    pub fn method(&self) -> Method {
+        if self.ioctl {
+            Method::Ioctl
+        } else {
+            Method::Pagemap
+        }
+    }
+
+    /// Whether page flags are readable. Without them (no CAP_SYS_ADMIN) private mappings of devices count
+    /// as nothing, shmem below overlayfs as file pages, and a huge zero page as anonymous memory on
+    /// kernels before 6.16.
+    pub fn sees_page_flags(&self) -> bool {
+        self.flags.is_some()
+    }
+
+    /// Page size in bytes.
+    pub fn page_size(&self) -> u64 {
+        self.page
+    }
+
+    /// Reports the resident and swapped pages of one mapping, in address order. Between two holds of
+    /// the mmap lock it calls `between_windows`. What changes meanwhile may be seen or not.
+    ///
+    /// # Errors
+    /// [`Error::Gone`] if the process ended or called `exec`; what was reported before stands.
+    pub fn scan_vma(
+        &mut self,
+        vma: &Vma,
+        found: &mut impl FnMut(PageRun),
+        between_windows: &mut impl FnMut(),
+    ) -> Result<()> {
+        if vma.is_vsyscall() || vma.is_empty() {
+            return Ok(());
+        }
+        let policy = Policy::of(vma);
+        let range = (vma.start.0, vma.end.0);
+        if self.ioctl {
+            self.scan_windows(range, policy, found, between_windows)
+        } else if self.sparse.is_empty(vma) {
+            Ok(())
+        } else {
+            let mut runs = Runs::new(found);
+            self.scan_pages(range, policy, false, &mut runs, between_windows)
+        }
+    }
+
+    /// Whether the address space is still there. A scan that found nothing has asked; after the last
+    /// mapping, ask once more to know that the sum is whole.
+    ///
+    /// # Errors
+    /// [`Error::Gone`] if not.
+    pub fn check_alive(&self) -> Result<()> {
+        match pagemap::read_entries(&self.pagemap, 0, &mut [0]) {
+            Ok(0) => Err(Error::Gone(self.pid)),
+            Ok(_) => Ok(()),
+            Err(e) => Err(self.error(e)),
+        }
+    }
+
+    fn error(&self, source: std::io::Error) -> Error {
+        Error::from_io(self.pid, format!("/proc/{}/pagemap", self.pid), source)
+    }
+
+    fn scan_windows(
+        &mut self,
+        (start, end): (u64, u64),
+        policy: Policy,
+        found: &mut impl FnMut(PageRun),
+        between_windows: &mut impl FnMut(),
+    ) -> Result<()> {
+        let max_pages = WINDOW / self.page;
+        let (mut at, mut window, mut last_empty) = (start, WINDOW, true);
+        while at < end {
+            let stop = end.min(at.saturating_add(window));
+            let regions = &mut self.regions[..];
+            let count = ioctl::scan(
+                &self.pagemap,
+                (at, stop),
+                max_pages,
+                policy.categories(),
+                regions,
+            );
+            let count = count.map_err(|e| self.error(e))?;
+            let mut runs = Runs::new(&mut *found);
+            for index in 0..count {
+                let region = self.regions[index];
+                self.resolve(region, policy, &mut runs)?;
+            }
+            drop(runs);
+            at = resume(&self.regions[..count], REGIONS, max_pages * self.page, stop);
+            last_empty = count == 0;
+            window = if last_empty {
+                WIDEST.min(window * 2)
+            } else {
+                WINDOW
+            };
+            if at < end {
+                between_windows();
+            }
+        }
+        if last_empty {
+            self.check_alive()
+        } else {
+            Ok(())
+        }
+    }
+}
+
+/// Where the next window starts: the kernel stopped early if it filled the vector or found as many
+/// pages as it was allowed, else it looked at everything up to `stop`.
+fn resume(regions: &[Region], capacity: usize, max_bytes: u64, stop: u64) -> u64 {
+    let bytes: u64 = regions.iter().map(|r| r.end - r.start).sum();
+    match regions.last() {
+        Some(last) if regions.len() == capacity || bytes >= max_bytes => last.end,
+        _ => stop,
+    }
+}
+
+fn choose(pid: Pid, method: Method, pagemap: &File, flags: bool) -> Result<bool> {
+    let has_ioctl = || {
+        let path = format!("/proc/{pid}/pagemap");
+        ioctl::is_supported(pagemap).map_err(|e| Error::from_io(pid, path, e))
+    };
+    let use_ioctl = method != Method::Pagemap && has_ioctl()?;
+    if use_ioctl {
+        Ok(true)
+    } else if method == Method::Ioctl {
+        Err(Error::Unsupported {
+            what: "the PAGEMAP_SCAN request (Linux 6.7)",
+        })
+    } else if flags {
+        Ok(false)
+    } else {
+        Err(Error::Denied {
+            what: "page frame numbers and /proc/kpageflags".to_owned(),
+        })
+    }
+}
+
+fn page_size() -> u64 {
+    // SAFETY: a plain query.
+    let size = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+    u64::try_from(size).unwrap_or(4096)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn region(start: u64, end: u64) -> Region {
+        Region {
+            start,
+            end,
+            categories: ioctl::PAGE_IS_PRESENT,
+        }
+    }
+
+    #[test]
+    fn a_window_resumes_where_the_kernel_stopped() {
+        let two = [region(0x1000, 0x2000), region(0x4000, 0x6000)];
+        assert_eq!(resume(&[], 2, 0x9000, 0x8000), 0x8000);
+        assert_eq!(resume(&two, 3, 0x9000, 0x8000), 0x8000);
+        assert_eq!(
+            resume(&two, 2, 0x9000, 0x8000),
+            0x6000,
+            "the vector is full"
+        );
+        assert_eq!(resume(&two, 3, 0x3000, 0x8000), 0x6000, "enough pages");
+    }
+}

@@ -1,0 +1,100 @@
+//! Keeps the page-by-page scan out of large mappings that hold nothing.
+//!
+//! Reading `/proc/PID/pagemap` costs the same for a hole as for a page. Where mappings of at least
+//! [`LARGE`] bytes exist, `/proc/PID/smaps` is read once per scan: the kernel walks page tables for it and
+//! steps over what is not there. A large mapping with even one page is then still read whole; that
+//! costs about half a second for each tebibyte and cannot be avoided without the ioctl.
+
+use std::collections::HashSet;
+use std::fs::File;
+use std::io::{BufRead, BufReader};
+
+use super::maps::Vma;
+use crate::event::Pid;
+
+/// Mappings from this size on, in bytes, are looked up.
+const LARGE: u64 = 4 << 30;
+
+/// Which large mappings hold nothing.
+#[derive(Debug)]
+pub(super) struct Sparse {
+    pid: Pid,
+    empty: Option<HashSet<(u64, u64)>>,
+}
+
+impl Sparse {
+    pub(super) fn new(pid: Pid) -> Sparse {
+        Sparse { pid, empty: None }
+    }
+
+    /// Whether it is known to hold no page, swapped ones included. Asks the kernel at the first large one.
+    pub(super) fn is_empty(&mut self, vma: &Vma) -> bool {
+        if vma.len() < LARGE {
+            return false;
+        }
+        let pid = self.pid;
+        let empty = self.empty.get_or_insert_with(|| read_empty(pid));
+        empty.contains(&(vma.start.0, vma.end.0))
+    }
+}
+
+/// Where smaps cannot be read nothing is known to be empty.
+fn read_empty(pid: Pid) -> HashSet<(u64, u64)> {
+    let Ok(file) = File::open(format!("/proc/{pid}/smaps")) else {
+        return HashSet::new();
+    };
+    parse_empty(BufReader::new(file))
+}
+
+/// Ranges of large mappings all of whose figures that count pages are zero.
+fn parse_empty(smaps: impl BufRead) -> HashSet<(u64, u64)> {
+    let mut empty = HashSet::new();
+    let mut range = None;
+    for line in smaps.split(b'\n').map_while(|line| line.ok()) {
+        let line = String::from_utf8_lossy(&line);
+        if let Some(next) = header(&line) {
+            range = Some(next).filter(|(start, end)| end - start >= LARGE);
+            empty.extend(range);
+        } else if counts_pages(&line)
+            && let Some(range) = range
+        {
+            empty.remove(&range);
+        }
+    }
+    empty
+}
+
+/// The range of a line that starts a mapping.
+fn header(line: &str) -> Option<(u64, u64)> {
+    let (start, end) = line.split(' ').next()?.split_once('-')?;
+    let start = u64::from_str_radix(start, 16).ok()?;
+    let end = u64::from_str_radix(end, 16).ok()?;
+    (start < end).then_some((start, end))
+}
+
+/// Whether the line says that there are pages.
+fn counts_pages(line: &str) -> bool {
+    let counters = ["Rss", "Swap", "Shared_Hugetlb", "Private_Hugetlb"];
+    let Some((key, value)) = line.split_once(':') else {
+        return false;
+    };
+    counters.contains(&key) && value.trim() != "0 kB"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_large_and_empty_ones() {
+        let smaps = "7000000000-7200000000 ---p 00000000 00:00 0 \n\
+            Size: 8388608 kB\nRss: 0 kB\nSwap: 0 kB\nPrivate_Hugetlb: 0 kB\n\
+            8000000000-8200000000 rw-p 00000000 00:00 0 \nRss: 4 kB\nSwap: 0 kB\n\
+            9000000000-9200000000 rw-p 00000000 00:00 0 \nRss: 0 kB\nSwap: 4 kB\n\
+            a000000000-a200000000 rw-p 00000000 00:00 0 \nRss: 0 kB\nPrivate_Hugetlb: 2048 kB\n\
+            b000000000-b000001000 rw-p 00000000 00:00 0 /a-b c\nRss: 0 kB\n";
+        let empty = parse_empty(smaps.as_bytes());
+        assert_eq!(empty, HashSet::from([(0x70_0000_0000, 0x72_0000_0000)]));
+        assert!(parse_empty(&b"\xff\n-\n1-\nRss 5"[..]).is_empty());
+    }
+}

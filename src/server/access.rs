@@ -1,0 +1,142 @@
+//! Who may ask, and who may read the answer.
+//!
+//! A page of any site can make a browser ask a server on loopback. Two checks keep it from
+//! reading: without a CORS header the browser withholds the answer, and a site that lets its own
+//! name point at loopback (DNS rebinding) gives itself away by that name in the `Host` header. An
+//! IP address there is no danger: nobody can rebind it.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+#[derive(Debug)]
+pub(super) struct Access {
+    hosts: Vec<String>,
+    origins: Vec<String>,
+    any: bool,
+}
+
+impl Access {
+    pub(super) fn new(hosts: &[String], origins: &[String]) -> Access {
+        let host = |name: &String| plain(name).to_ascii_lowercase();
+        let origin = |origin: &String| origin.trim_end_matches('/').to_ascii_lowercase();
+        Access {
+            hosts: hosts.iter().map(host).collect(),
+            origins: origins.iter().map(origin).collect(),
+            any: origins.iter().any(|origin| origin == "*"),
+        }
+    }
+
+    /// Whether every origin may read.
+    pub(super) fn any_origin(&self) -> bool {
+        self.any
+    }
+
+    /// Whether the value of a `Host` header, `name[:port]`, names this server.
+    pub(super) fn host(&self, value: &str) -> bool {
+        if self.any {
+            return true;
+        }
+        let Some(host) = without_port(value) else {
+            return false;
+        };
+        let name = plain(host).to_ascii_lowercase();
+        ip(host).is_some() || loopback_name(&name) || self.hosts.contains(&name)
+    }
+
+    /// Whether a page of that origin may read.
+    pub(super) fn origin(&self, origin: &str) -> bool {
+        let origin = origin.to_ascii_lowercase();
+        self.any || self.origins.contains(&origin) || loopback_origin(&origin)
+    }
+}
+
+/// A host name without the dot that may end it.
+fn plain(name: &str) -> &str {
+    name.strip_suffix('.').unwrap_or(name)
+}
+
+/// Takes `:port` off a host; `None` when what follows the host is no port.
+fn without_port(value: &str) -> Option<&str> {
+    let end = match value.strip_prefix('[') {
+        Some(rest) => rest.find(']')? + 2,
+        None => value.find(':').unwrap_or(value.len()),
+    };
+    let (host, rest) = value.split_at(end);
+    let port = match rest.strip_prefix(':') {
+        Some(port) => port.len() <= 5 && port.bytes().all(|b| b.is_ascii_digit()),
+        None => rest.is_empty(),
+    };
+    (port && !host.is_empty()).then_some(host)
+}
+
+/// The address of a host that is an IP literal; IPv6 stands in brackets.
+fn ip(host: &str) -> Option<IpAddr> {
+    match host.strip_prefix('[').and_then(|h| h.strip_suffix(']')) {
+        Some(v6) => v6.parse::<Ipv6Addr>().ok().map(IpAddr::V6),
+        None => host.parse::<Ipv4Addr>().ok().map(IpAddr::V4),
+    }
+}
+
+/// `localhost` and names below it, which stand for loopback by RFC 6761.
+fn loopback_name(name: &str) -> bool {
+    name == "localhost" || name.ends_with(".localhost")
+}
+
+fn loopback_origin(origin: &str) -> bool {
+    let Some((scheme, authority)) = origin.split_once("://") else {
+        return false;
+    };
+    let Some(host) = without_port(authority) else {
+        return false;
+    };
+    let loopback = ip(host).is_some_and(|ip| ip.is_loopback()) || host == "localhost";
+    matches!(scheme, "http" | "https") && loopback
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn access(hosts: &[&str], origins: &[&str]) -> Access {
+        let owned = |list: &[&str]| list.iter().map(|s| s.to_string()).collect::<Vec<_>>();
+        Access::new(&owned(hosts), &owned(origins))
+    }
+
+    #[test]
+    fn hosts() {
+        let access = access(&["Prof.Example."], &["https://example.org"]);
+        let good = "localhost LOCALHOST:17832 localhost.:1 a.localhost 127.0.0.1 127.0.0.1:17832 \
+            127.9.9.9 [::1] [::1]:80 10.1.2.3:17832 [fe80::1]:1 prof.example prof.example.:8080";
+        for host in good.split_whitespace() {
+            assert!(access.host(host), "{host}");
+        }
+        let bad = "evil.example localhost.evil.example 127.0.0.1.evil.example evil-localhost \
+            localhost:80:80 localhost:x localhost@evil.example ::1 [::1 [::1]x [evil]:1 \
+            :80 example.org sub.prof.example localhost/ 127.1 0x7f.0.0.1 localhost..";
+        for host in bad.split_whitespace().chain([""]) {
+            assert!(!access.host(host), "{host}");
+        }
+    }
+
+    #[test]
+    fn origins() {
+        let access = access(&["prof.example"], &["https://Example.org/"]);
+        let good = "http://localhost http://localhost:4200 https://127.0.0.1:1 http://127.8.8.8 \
+            https://[::1]:3000 https://example.org";
+        for origin in good.split_whitespace() {
+            assert!(access.origin(origin), "{origin}");
+        }
+        let bad = "null http://evil.example http://localhost.evil.example http://10.0.0.1 file:// \
+            http://localhost:80@evil.example http://localhost/ ftp://localhost localhost \
+            http://example.org https://example.org:444 http://prof.example http://[::2] *";
+        for origin in bad.split_whitespace().chain([""]) {
+            assert!(!access.origin(origin), "{origin}");
+        }
+    }
+
+    #[test]
+    fn a_star_opens_both() {
+        let access = access(&[], &["*"]);
+        assert!(access.any_origin() && access.host("evil.example"));
+        assert!(access.origin("http://evil.example"));
+    }
+}

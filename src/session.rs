@@ -1,0 +1,413 @@
+//! Wiring: who runs on which thread, what passes between them, and how everything ends.
+//!
+//! The collector thread owns the probe and the books; the symbol thread owns the names; the main
+//! thread serves HTTP and waits for signals. What passes between them goes through bounded channels.
+
+pub mod collector;
+pub mod command;
+mod loader;
+mod output;
+mod reports;
+mod unwinding;
+
+use std::io::{self, Write};
+use std::net::TcpListener;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::mpsc::sync_channel;
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow};
+use nix::sys::eventfd::{EfdFlags, EventFd};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::watch;
+
+use crate::api::{Api, Provider, ProviderError};
+use crate::capability;
+use crate::cli::{Config, Output};
+use crate::export::printable;
+use crate::probe::{Missing, Probe, ProbeConfig};
+use crate::server::{self, ServerOptions};
+use crate::symbolize::Symbolizer;
+use crate::target::Selector;
+use collector::{Collector, Command, Progress};
+use command::{Prepared, Stop};
+use reports::{Collecting, Reports};
+use unwinding::Unwinding;
+
+/// Commands that may wait for the collector.
+const QUEUE: usize = 64;
+/// How long a command is held at its stops, at most.
+const HOLD: Duration = Duration::from_secs(20);
+/// How long a command that was told to end is waited for.
+const COMMAND_GRACE: Duration = Duration::from_secs(10);
+
+/// Profiles as the configuration says, until it is done.
+///
+/// # Errors
+/// What keeps it from starting, in words that say what to do; a failure of the collector.
+pub fn run(config: &Config) -> Result<ExitCode> {
+    capability::require()?;
+    if let Err(e) = capability::ensure_tracefs() {
+        say(&format!("{e:#}"));
+    }
+    raise_file_limit();
+    if let Some(output) = config.output.as_ref().filter(|o| !o.is_stdout()) {
+        output::check(&output.path)?;
+    }
+    let listeners = config
+        .listen
+        .iter()
+        .map(|a| server::bind(*a))
+        .collect::<Result<Vec<_>, _>>()?;
+    let symbolizer = Symbolizer::start().context("cannot start the symbol thread")?;
+    let (collecting, progress, missing) = start_collector(config)?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("cannot start the HTTP server's runtime")?;
+    for (program, why) in &missing {
+        say(&format!("without {program}: {why}"));
+    }
+    let reports = Arc::new(Reports::new(
+        collecting.clone(),
+        progress.clone(),
+        symbolizer,
+    ));
+    let session = Session {
+        config,
+        collecting,
+        progress,
+        reports,
+    };
+    let code = runtime.block_on(session.live(listeners));
+    // A client that still reads, or a lookup under way, must not hold up the end.
+    runtime.shutdown_timeout(Duration::from_secs(1));
+    code
+}
+
+/// Starts the thread that owns the probe; returns once the target is followed or waited for.
+fn start_collector(
+    config: &Config,
+) -> Result<(Collecting, watch::Receiver<Progress>, Vec<Missing>)> {
+    let wake = Arc::new(EventFd::from_flags(
+        EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK,
+    )?);
+    let (commands, inbox) = sync_channel(QUEUE);
+    let (tell, progress) = watch::channel(Progress::Waiting);
+    let (started, ready) = sync_channel(1);
+    let probe_config = ProbeConfig {
+        follow_forks: config.follow_forks,
+        unwind: config.unwind,
+        wanted_comm: config.target.comm(),
+    };
+    let (selector, follow_forks) = (config.target.clone(), config.follow_forks);
+    let woken = Arc::clone(&wake);
+    thread::Builder::new()
+        .name("memprof-collect".into())
+        .spawn(move || {
+            let begin = || -> Result<Collector> {
+                let probe = Probe::load(&probe_config)?;
+                let unwinding = match probe_config.unwind.needs_tables() {
+                    true => Some(Unwinding::start(&probe, Arc::clone(&woken))?),
+                    false => None,
+                };
+                let mut collector =
+                    Collector::new(probe, selector, follow_forks, tell.clone(), unwinding);
+                collector.begin()?;
+                Ok(collector)
+            };
+            let mut collector = match begin() {
+                Ok(collector) => collector,
+                Err(e) => {
+                    let _ = started.send(Err(e));
+                    return;
+                }
+            };
+            let _ = started.send(Ok(collector.probe.missing().to_vec()));
+            if let Err(e) = collector.run(&inbox, &woken) {
+                tell.send_replace(Progress::Failed(format!("{e:#}")));
+            }
+        })
+        .context("cannot start the collector thread")?;
+    let missing = ready
+        .recv()
+        .map_err(|_| anyhow!("the collector thread ended early"))??;
+    Ok((Collecting::new(commands, wake), progress, missing))
+}
+
+/// A run under way.
+struct Session<'a> {
+    config: &'a Config,
+    collecting: Collecting,
+    progress: watch::Receiver<Progress>,
+    reports: Arc<Reports>,
+}
+
+/// Why a run ends.
+enum End {
+    Signal(SignalKind),
+    Duration,
+    TargetEnded,
+    Command(command::ExitStatus),
+}
+
+impl Session<'_> {
+    async fn live(mut self, listeners: Vec<TcpListener>) -> Result<ExitCode> {
+        let signals = Signals::new()?;
+        let (stop, mut stopped) = watch::channel(false);
+        let addresses: Vec<_> = listeners
+            .iter()
+            .filter_map(|l| l.local_addr().ok())
+            .collect();
+        let server = tokio::spawn(server::serve(
+            listeners,
+            Api::new(Arc::clone(&self.reports) as Arc<dyn Provider>),
+            self.server_options(),
+            async move {
+                let _ = stopped.wait_for(|stop| *stop).await;
+            },
+        ));
+        self.announce(&addresses);
+        let outcome = self.profile_until_end(signals).await;
+        // The last report is made while the server still answers.
+        let written = match &outcome {
+            Ok(_) => self.write_results().await,
+            Err(_) => Ok(()),
+        };
+        stop.send_replace(true);
+        let _ = server.await;
+        let _ = self.collecting.send(Command::Stop);
+        let code = outcome?;
+        written?;
+        Ok(ExitCode::from(code))
+    }
+
+    fn server_options(&self) -> ServerOptions {
+        ServerOptions {
+            allow_hosts: self.config.allow_hosts.clone(),
+            cors_origins: self.config.cors_origins.clone(),
+            warn: Some(Arc::new(say)),
+            ..ServerOptions::default()
+        }
+    }
+
+    fn announce(&self, addresses: &[std::net::SocketAddr]) {
+        if let Progress::Waiting = *self.progress.borrow()
+            && let Selector::Comm(name) = &self.config.target
+        {
+            say(&format!("waiting for a process named {name}"));
+        }
+        for address in addresses {
+            say(&format!("serving http://{address}/v1/tree"));
+        }
+    }
+
+    async fn profile_until_end(&mut self, mut signals: Signals) -> Result<u8> {
+        let mut command = match &self.config.target {
+            Selector::Command(argv) => Some(self.start_command(argv)?),
+            _ => None,
+        };
+        let end = self.wait_for_end(&mut signals, command.as_mut()).await?;
+        match (end, command) {
+            (End::Command(status), _) => Ok(status),
+            (End::Signal(kind), Some(command)) => {
+                self.end_command(kind, command, &mut signals).await
+            }
+            (End::Duration, Some(_)) => {
+                say("the time is up; the command goes on without memprof");
+                Ok(0)
+            }
+            _ => Ok(0),
+        }
+    }
+
+    fn start_command(&self, argv: &[String]) -> Result<Prepared> {
+        let collecting = self.collecting.clone();
+        let prepared = command::prepare(argv, move |pid, stop| match stop {
+            Stop::Code => collecting.wait_for(HOLD, |done| Command::Prepare(pid, done)),
+            Stop::Exit => collecting.wait_for(HOLD, Command::Final),
+        })?;
+        let (reply, answer) = sync_channel(1);
+        self.collecting.send(Command::Follow(prepared.pid, reply))?;
+        answer.recv().context("the collector has ended")??;
+        prepared.release();
+        Ok(prepared)
+    }
+
+    async fn wait_for_end(
+        &mut self,
+        signals: &mut Signals,
+        command: Option<&mut Prepared>,
+    ) -> Result<End> {
+        let mut ended = command.map(|c| &mut c.ended);
+        let mut following = None;
+        let mut deadline = None;
+        self.progress.mark_changed();
+        loop {
+            let time_up = async {
+                match deadline {
+                    Some(at) => tokio::time::sleep_until(at).await,
+                    None => std::future::pending().await,
+                }
+            };
+            let command_ended = async {
+                match ended.as_mut() {
+                    Some(ended) => (&mut **ended).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                kind = signals.next() => return Ok(End::Signal(kind)),
+                () = time_up => return Ok(End::Duration),
+                status = command_ended => {
+                    let status = status.context("the command's thread ended early")??;
+                    return Ok(End::Command(status));
+                }
+                changed = self.progress.changed() => {
+                    changed.context("the collector has ended")?;
+                    let progress = self.progress.borrow_and_update().clone();
+                    if let Some(end) = self.note(&progress, &mut following)? {
+                        return Ok(end);
+                    }
+                    if deadline.is_none() && following.is_some() {
+                        deadline = self.config.duration.map(|d| tokio::time::Instant::now() + d);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Tells the user of the target's life.
+    fn note(
+        &self,
+        progress: &Progress,
+        following: &mut Option<crate::event::Pid>,
+    ) -> Result<Option<End>> {
+        match progress {
+            Progress::Waiting => {}
+            Progress::Following {
+                pid,
+                comm,
+                warnings,
+            } => {
+                if *following != Some(*pid) {
+                    let name = match &self.config.target {
+                        // The process is still memprof's own; it becomes the command.
+                        Selector::Command(argv) => argv[0].as_str(),
+                        _ => comm,
+                    };
+                    say(&format!("following {} (pid {pid})", printable(name)));
+                }
+                for warning in warnings {
+                    say(&format!("pid {pid}: {warning}"));
+                }
+                *following = Some(*pid);
+            }
+            Progress::Ended(pid) => match &self.config.target {
+                Selector::Command(_) => {}
+                _ if self.config.listen.is_none() => return Ok(Some(End::TargetEnded)),
+                Selector::Comm(name) => {
+                    say(&format!(
+                        "pid {pid} ended; its last profile stays; waiting for the next {name}"
+                    ));
+                }
+                Selector::Pid(_) => {
+                    say(&format!(
+                        "pid {pid} ended; its last profile stays; Ctrl-C ends memprof"
+                    ));
+                }
+            },
+            Progress::Failed(why) => return Err(anyhow!("{why}")),
+        }
+        Ok(None)
+    }
+
+    /// A signal while a command runs: a profile of this moment, then the command is given time to end.
+    async fn end_command(
+        &self,
+        kind: SignalKind,
+        mut command: Prepared,
+        signals: &mut Signals,
+    ) -> Result<u8> {
+        let _ = self.reports.profile().await;
+        if kind != SignalKind::interrupt() {
+            // The terminal sends SIGINT to both; SIGTERM is passed on.
+            let pid = nix::unistd::Pid::from_raw(command.pid.0 as i32);
+            let _ = nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM);
+        }
+        tokio::select! {
+            status = &mut command.ended => status.context("the command's thread ended early")?,
+            _ = signals.next() => Ok(130),
+            () = tokio::time::sleep(COMMAND_GRACE) => {
+                say("the command goes on; memprof ends");
+                Ok(130)
+            }
+        }
+    }
+
+    async fn write_results(&self) -> Result<()> {
+        let report = match self.reports.profile().await {
+            Ok(report) => report,
+            Err(e) => {
+                let e = match (&*self.progress.borrow(), e) {
+                    (Progress::Ended(pid), ProviderError::NoTarget) => {
+                        format!("pid {pid} ended before its memory could be read")
+                    }
+                    (_, e) => e.to_string(),
+                };
+                say(&format!("no profile: {e}"));
+                return match &self.config.output {
+                    Some(output) => Err(anyhow!("{} was not written: {e}", output.path.display())),
+                    None => Ok(()),
+                };
+            }
+        };
+        let output = self.config.output.as_ref();
+        if let Some(output) = output {
+            output::write_profile(output, &report)?;
+        }
+        // The command's own output is what it writes to stdout.
+        let stdout_taken = matches!(self.config.target, Selector::Command(_))
+            || output.is_some_and(Output::is_stdout);
+        output::write_summary(&report, stdout_taken).context("cannot write the summary")
+    }
+}
+
+/// SIGINT and SIGTERM.
+struct Signals {
+    interrupt: Signal,
+    terminate: Signal,
+}
+
+impl Signals {
+    fn new() -> Result<Signals> {
+        let wait = |kind| signal(kind).context("cannot wait for signals");
+        Ok(Signals {
+            interrupt: wait(SignalKind::interrupt())?,
+            terminate: wait(SignalKind::terminate())?,
+        })
+    }
+
+    async fn next(&mut self) -> SignalKind {
+        tokio::select! {
+            _ = self.interrupt.recv() => SignalKind::interrupt(),
+            _ = self.terminate.recv() => SignalKind::terminate(),
+        }
+    }
+}
+
+/// A message to the user.
+fn say(message: &str) {
+    // Nobody reads it: nothing to be done.
+    let _ = writeln!(io::stderr(), "memprof: {message}");
+}
+
+/// Perf events, open modules and connections are descriptors: as many as the hard limit allows.
+fn raise_file_limit() {
+    use nix::sys::resource::{Resource, getrlimit, setrlimit};
+    if let Ok((_, hard)) = getrlimit(Resource::RLIMIT_NOFILE) {
+        let _ = setrlimit(Resource::RLIMIT_NOFILE, hard, hard);
+    }
+}

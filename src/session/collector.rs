@@ -1,0 +1,452 @@
+//! The thread that owns the probe: reads events, keeps the target followed, scans on request.
+
+use std::collections::HashMap;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, SyncSender, TryRecvError};
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, bail};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::eventfd::EventFd;
+use tokio::sync::oneshot;
+
+use super::unwinding::Unwinding;
+use crate::aggregate::{Aggregator, NoReport};
+use crate::api::ProviderError;
+use crate::event::{Event, MmId, Pid, ProcessChange, ProcessEvent};
+use crate::perf::FaultEvents;
+use crate::probe::Probe;
+use crate::profile::Profile;
+use crate::target::{self, Selector};
+
+/// How long events may wait in the ring buffer when there are too few for a wake-up.
+const TICK: Duration = Duration::from_millis(100);
+/// How often processes are searched by name, beside the probe's own watch for `exec`.
+const SEARCH_PAUSE: Duration = Duration::from_secs(1);
+/// How often, at most, the target is scanned without being asked, so that a last profile is there
+/// when it ends; and the share of time that this may take.
+const KEEP_PAUSE: Duration = Duration::from_secs(1);
+const KEEP_SHARE: u32 = 100;
+
+/// How often the ring buffer is emptied before something else is done.
+const MAX_ROUNDS: usize = 16;
+
+/// A numbered profile.
+pub type Numbered = (u64, Arc<Profile>);
+
+/// What the collector is asked for.
+pub enum Command {
+    /// A profile of the state at this moment, or the last one.
+    Report(oneshot::Sender<Result<Numbered, ProviderError>>),
+    /// A profile of the state at this moment; whoever asks holds the target at its end.
+    Final(SyncSender<()>),
+    /// Build the unwind tables of this process, which waits for them.
+    Prepare(Pid, SyncSender<()>),
+    /// Follow this process, which will become the command.
+    Follow(Pid, SyncSender<Result<()>>),
+    /// End.
+    Stop,
+}
+
+/// What the collector tells of the target's life.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Progress {
+    /// No target yet.
+    Waiting,
+    /// Following this process.
+    Following {
+        /// The target.
+        pid: Pid,
+        /// Its name.
+        comm: String,
+        /// What does not work for this target, in words.
+        warnings: Vec<String>,
+    },
+    /// The target ended; its last profile stays.
+    Ended(Pid),
+    /// The collector failed and is gone.
+    Failed(String),
+}
+
+/// State of the collector thread.
+pub struct Collector {
+    /// The probe.
+    pub probe: Probe,
+    /// Whom to follow.
+    pub selector: Selector,
+    /// Follow children too.
+    pub follow_forks: bool,
+    /// Where progress goes.
+    pub progress: tokio::sync::watch::Sender<Progress>,
+    aggregator: Aggregator,
+    /// `None` where stacks are taken without tables.
+    unwinding: Option<Unwinding>,
+    watched: HashMap<Pid, FaultEvents>,
+    target: Option<Pid>,
+    last: Option<Last>,
+    sequence: u64,
+    searched: Option<Instant>,
+    report_wanted: Vec<oneshot::Sender<Result<Numbered, ProviderError>>>,
+}
+
+/// The newest profile.
+struct Last {
+    profile: Numbered,
+    at: Instant,
+    took: Duration,
+    activity: u64,
+}
+
+impl Collector {
+    /// A collector that follows nobody yet.
+    pub fn new(
+        probe: Probe,
+        selector: Selector,
+        follow_forks: bool,
+        progress: tokio::sync::watch::Sender<Progress>,
+        unwinding: Option<Unwinding>,
+    ) -> Collector {
+        Collector {
+            probe,
+            selector,
+            follow_forks,
+            progress,
+            aggregator: Aggregator::default(),
+            unwinding,
+            watched: HashMap::new(),
+            target: None,
+            last: None,
+            sequence: 0,
+            searched: None,
+            report_wanted: Vec::new(),
+        }
+    }
+
+    /// Follows the target that runs already, or starts to wait for it.
+    ///
+    /// # Errors
+    /// There is no such process, or several, or it cannot be followed.
+    pub fn begin(&mut self) -> Result<()> {
+        match self.selector.clone() {
+            Selector::Pid(pid) => self.follow(pid)?,
+            // The caller names the process that will become the command.
+            Selector::Command(_) => {}
+            Selector::Comm(name) => {
+                self.probe.set_waiting(true);
+                self.searched = Some(Instant::now());
+                if let Some(found) = target::find(&name, self.follow_forks)? {
+                    self.probe.set_waiting(false);
+                    self.follow(found.pid)?;
+                }
+            }
+        }
+        // It may end before the first tick, and then this is its last profile.
+        self.keep_last();
+        Ok(())
+    }
+
+    /// Follows a process that runs already, and with `--follow-forks` its descendants.
+    ///
+    /// # Errors
+    /// There is no such process, or it cannot be followed.
+    pub fn follow(&mut self, pid: Pid) -> Result<()> {
+        self.prepare(pid)?;
+        self.probe.follow(pid)?;
+        if self.follow_forks {
+            for child in target::descendants(pid) {
+                self.probe.follow(child)?;
+            }
+        }
+        self.take_events()?;
+        if !self.aggregator.pids().contains(&pid) {
+            bail!(
+                "cannot follow process {pid}: there is no such process, or it has no memory of its \
+                 own (a kernel thread, a zombie). `ps -p {pid}` shows what it is."
+            );
+        }
+        Ok(())
+    }
+
+    /// Runs until told to stop.
+    ///
+    /// # Errors
+    /// The probe could not be read.
+    pub fn run(&mut self, commands: &Receiver<Command>, wake: &EventFd) -> Result<()> {
+        loop {
+            self.sleep(wake);
+            self.take_events()?;
+            loop {
+                match commands.try_recv() {
+                    Ok(Command::Report(reply)) => self.report_wanted.push(reply),
+                    Ok(Command::Final(done)) => {
+                        self.take_events()?;
+                        // A failure leaves the last profile in place.
+                        let _ = self.scan();
+                        let _ = done.send(());
+                    }
+                    Ok(Command::Prepare(pid, done)) => {
+                        self.take_events()?;
+                        self.prepare(pid)?;
+                        self.update_tables()?;
+                        let _ = done.send(());
+                    }
+                    Ok(Command::Follow(pid, done)) => {
+                        let _ = done.send(self.follow(pid));
+                    }
+                    Ok(Command::Stop) | Err(TryRecvError::Disconnected) => return Ok(()),
+                    Err(TryRecvError::Empty) => break,
+                }
+            }
+            self.answer_reports();
+            self.keep_last();
+            self.search()?;
+        }
+    }
+
+    /// Waits for the ring buffer, for a command, or for the next tick.
+    fn sleep(&self, wake: &EventFd) {
+        // SAFETY: the ring buffer's descriptor lives as long as the probe, which `self` holds.
+        let ring = unsafe { BorrowedFd::borrow_raw(self.probe.ring_fd()) };
+        let mut fds = [
+            PollFd::new(ring, PollFlags::POLLIN),
+            PollFd::new(wake.as_fd(), PollFlags::POLLIN),
+        ];
+        let timeout = PollTimeout::try_from(TICK).unwrap_or(PollTimeout::MAX);
+        let _ = poll(&mut fds, timeout);
+        if fds[1].any().unwrap_or(false) {
+            let _ = wake.read();
+        }
+    }
+
+    /// Takes in what has happened up to now. Taking in takes time (a new process's mappings are
+    /// read), in which more may happen: until nothing is left, or as often as a busy target lets it.
+    fn take_events(&mut self) -> Result<()> {
+        for _ in 0..MAX_ROUNDS {
+            let events = self.probe.take_events()?;
+            if events.is_empty() {
+                break;
+            }
+            for event in events {
+                self.apply(&event)?;
+            }
+        }
+        self.update_tables()
+    }
+
+    fn prepare(&mut self, pid: Pid) -> Result<()> {
+        match &mut self.unwinding {
+            Some(unwinding) => unwinding.prepare(pid, &mut self.aggregator),
+            None => Ok(()),
+        }
+    }
+
+    fn update_tables(&mut self) -> Result<()> {
+        match &mut self.unwinding {
+            Some(unwinding) => unwinding.update(&mut self.aggregator, &mut self.probe),
+            None => Ok(()),
+        }
+    }
+
+    fn apply(&mut self, event: &Event) -> Result<()> {
+        if let Event::Process(e) = event
+            && e.change == ProcessChange::Matched
+            && !self.is_wanted(e.pid)
+        {
+            // Another program with the same first 15 bytes of name.
+            self.probe.forget(e.pid)?;
+            self.probe.set_waiting(true);
+            return Ok(());
+        }
+        self.aggregator.apply(event, &self.probe)?;
+        if let Event::Process(e) = event {
+            self.process_changed(e)?;
+        }
+        Ok(())
+    }
+
+    fn is_wanted(&self, pid: Pid) -> bool {
+        match &self.selector {
+            Selector::Comm(name) => target::is_named(pid, name),
+            _ => true,
+        }
+    }
+
+    fn process_changed(&mut self, e: &ProcessEvent) -> Result<()> {
+        match e.change {
+            ProcessChange::Found | ProcessChange::Matched | ProcessChange::Forked { .. } => {
+                self.update_tables()?;
+                let warnings = self.watch(e.pid, e.change);
+                if self.target.is_none() {
+                    self.target = Some(e.pid);
+                    self.tell_following(e, warnings);
+                }
+            }
+            ProcessChange::Execed { left } => {
+                self.forget_tables(left);
+                self.update_tables()?;
+                if self.target == Some(e.pid) {
+                    self.tell_following(e, Vec::new());
+                }
+            }
+            ProcessChange::Exited => {
+                self.watched.remove(&e.pid);
+                self.forget_tables(e.mm);
+                if self.aggregator.pids().is_empty() {
+                    self.ended()?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// An address space may be gone; another process may still be in it (vfork).
+    fn forget_tables(&mut self, mm: MmId) {
+        if let Some(unwinding) = self.unwinding.as_mut().filter(|_| !self.aggregator.has(mm)) {
+            unwinding.forget(mm);
+        }
+    }
+
+    fn tell_following(&self, e: &ProcessEvent, warnings: Vec<String>) {
+        let comm = e.comm.clone();
+        self.progress.send_replace(Progress::Following {
+            pid: e.pid,
+            comm,
+            warnings,
+        });
+    }
+
+    /// Opens the page-fault events of a process. A forked child inherits its parent's.
+    fn watch(&mut self, pid: Pid, change: ProcessChange) -> Vec<String> {
+        if matches!(change, ProcessChange::Forked { .. }) {
+            return Vec::new();
+        }
+        match self.probe.watch_faults(pid) {
+            Ok((events, failed)) => {
+                self.watched.insert(pid, events);
+                let warning = (!failed.is_empty()).then(|| {
+                    format!(
+                        "{} threads have no page-fault events of their own (too few file \
+                         descriptors?): their faults are recorded when they begin",
+                        failed.len()
+                    )
+                });
+                warning.into_iter().collect()
+            }
+            // Gone already: its exit is on its way.
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => Vec::new(),
+            Err(e) => vec![format!(
+                "no page-fault events ({e}): faults are recorded when they begin"
+            )],
+        }
+    }
+
+    fn ended(&mut self) -> Result<()> {
+        let Some(pid) = self.target.take() else {
+            return Ok(());
+        };
+        if let Some(last) = &mut self.last {
+            last.profile = (self.sequence + 1, Arc::new(ended_profile(&last.profile.1)));
+            self.sequence += 1;
+        }
+        if matches!(self.selector, Selector::Comm(_)) {
+            self.probe.set_waiting(true);
+        }
+        self.progress.send_replace(Progress::Ended(pid));
+        Ok(())
+    }
+
+    /// While waiting for a name: a process can take it in other ways than `exec`.
+    fn search(&mut self) -> Result<()> {
+        let Selector::Comm(name) = self.selector.clone() else {
+            return Ok(());
+        };
+        if self.target.is_some() || self.searched.is_some_and(|at| at.elapsed() < SEARCH_PAUSE) {
+            return Ok(());
+        }
+        self.searched = Some(Instant::now());
+        // Several at once: as with one, the first in order is followed; the list was for the start.
+        let found = match target::find(&name, self.follow_forks) {
+            Ok(found) => found,
+            Err(several) => several.candidates.into_iter().next(),
+        };
+        if let Some(found) = found {
+            self.probe.set_waiting(false);
+            if self.follow(found.pid).is_err() {
+                self.probe.set_waiting(true);
+            }
+        }
+        Ok(())
+    }
+
+    fn answer_reports(&mut self) {
+        if self.report_wanted.is_empty() {
+            return;
+        }
+        let answer = self.report();
+        for reply in self.report_wanted.drain(..) {
+            // Whoever asked may be gone.
+            let _ = reply.send(answer.clone());
+        }
+    }
+
+    fn report(&mut self) -> Result<Numbered, ProviderError> {
+        match self.scan() {
+            Ok(profile) => Ok(profile),
+            Err(NoReport::NoTarget) => match &self.last {
+                Some(last) => Ok(last.profile.clone()),
+                None => Err(ProviderError::NoTarget),
+            },
+            Err(NoReport::Failed(e)) => Err(ProviderError::Failed(format!("{e:#}"))),
+        }
+    }
+
+    fn scan(&mut self) -> Result<Numbered, NoReport> {
+        // A process forked a moment ago belongs to the state that is asked for.
+        self.take_events().map_err(NoReport::Failed)?;
+        let activity = self.probe.activity();
+        let start = Instant::now();
+        let tally = self.aggregator.tally(&self.probe)?;
+        // Stacks that the scan found and whose frames were still on their way.
+        self.take_events().map_err(NoReport::Failed)?;
+        let mut profile = self.aggregator.profile(tally, &self.probe);
+        if let Some(unwinding) = &self.unwinding {
+            unwinding.losses(&mut profile.losses);
+        }
+        self.sequence += 1;
+        let profile = (self.sequence, Arc::new(profile));
+        let at = Instant::now();
+        let took = at.duration_since(start);
+        self.last = Some(Last {
+            profile: profile.clone(),
+            at,
+            took,
+            activity,
+        });
+        Ok(profile)
+    }
+
+    /// Scans a changing target now and then, so that it leaves a profile when it ends.
+    fn keep_last(&mut self) {
+        if self.target.is_none() {
+            return;
+        }
+        let due = match &self.last {
+            None => true,
+            Some(last) => {
+                let pause = KEEP_PAUSE.max(last.took * KEEP_SHARE);
+                last.activity != self.probe.activity() && last.at.elapsed() >= pause
+            }
+        };
+        if due {
+            // What fails here fails again, with its reason, when a report is asked for.
+            let _ = self.scan();
+        }
+    }
+}
+
+fn ended_profile(p: &Profile) -> Profile {
+    let mut ended = p.clone();
+    ended.target.alive = false;
+    ended
+}

@@ -1,0 +1,187 @@
+//! What is left at the end: the profile that `--output` asks for, and the summary.
+//!
+//! The file is tried at the start and written whole or not at all.
+//! A profile is written beside its place and then takes it, so that a crash leaves no half file and
+//! what stood there stays until then. What is no regular file (a pipe, a terminal) is written to.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+
+use super::say;
+use crate::cli::Output;
+use crate::export::{self, Report};
+
+/// How a file is written.
+enum Way {
+    /// Under another name beside it, which then becomes this one.
+    Beside(PathBuf),
+    /// As it is: no regular file.
+    Direct,
+}
+
+/// Says at the start what would fail at the end. Changes nothing that stands there.
+///
+/// # Errors
+/// The file could not be written: why.
+pub fn check(path: &Path) -> Result<()> {
+    let tried = way(path).and_then(|way| match way {
+        Way::Direct => Ok(()),
+        Way::Beside(place) => {
+            let (part, _) = create_part(&place)?;
+            fs::remove_file(part)
+        }
+    });
+    tried.with_context(|| refused(path))
+}
+
+/// Writes a profile where `--output` says.
+///
+/// # Errors
+/// It could not be written; then nothing has changed.
+pub fn write_profile(output: &Output, report: &Report) -> Result<()> {
+    let mut bytes = Vec::new();
+    output.format.write(report, &mut bytes)?;
+    if output.is_stdout() {
+        return write_stdout(&bytes).context("cannot write the profile to stdout");
+    }
+    write(&output.path, &bytes)?;
+    let (path, format) = (output.path.display(), output.format.name());
+    say(&format!("wrote {path} ({format})"));
+    Ok(())
+}
+
+/// Writes the summary to stdout, or to stderr where stdout is taken.
+///
+/// # Errors
+/// It could not be written.
+pub fn write_summary(report: &Report, stdout_taken: bool) -> io::Result<()> {
+    let mut text = b"\n".to_vec();
+    export::write_summary(report, &mut text)?;
+    if stdout_taken {
+        io::stderr().write_all(&text)
+    } else {
+        write_stdout(&text)
+    }
+}
+
+/// A reader that went away (`| head`) is no error.
+fn write_stdout(bytes: &[u8]) -> io::Result<()> {
+    match io::stdout().write_all(bytes) {
+        Err(e) if e.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        other => other,
+    }
+}
+
+/// Writes the whole file.
+fn write(path: &Path, bytes: &[u8]) -> Result<()> {
+    let written = way(path).and_then(|way| match way {
+        Way::Direct => OpenOptions::new().write(true).open(path)?.write_all(bytes),
+        Way::Beside(place) => write_beside(&place, bytes),
+    });
+    written.with_context(|| refused(path))
+}
+
+fn refused(path: &Path) -> String {
+    format!(
+        "cannot write a profile to {}; name another file with --output",
+        path.display()
+    )
+}
+
+fn way(path: &Path) -> io::Result<Way> {
+    match fs::metadata(path) {
+        Ok(there) if there.is_dir() => Err(io::ErrorKind::IsADirectory.into()),
+        // A symbolic link stays one: the file it names is replaced.
+        Ok(there) if there.is_file() => Ok(Way::Beside(fs::canonicalize(path)?)),
+        Ok(_) => Ok(Way::Direct),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(Way::Beside(path.to_owned())),
+        Err(e) => Err(e),
+    }
+}
+
+fn create_part(place: &Path) -> io::Result<(PathBuf, File)> {
+    let name = place.file_name().ok_or(io::ErrorKind::InvalidFilename)?;
+    let mut part = std::ffi::OsString::from(".");
+    part.push(name);
+    part.push(format!(".{}.part", std::process::id()));
+    let part = place.with_file_name(part);
+    let file = OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .open(&part)?;
+    Ok((part, file))
+}
+
+fn write_beside(place: &Path, bytes: &[u8]) -> io::Result<()> {
+    let (part, mut file) = create_part(place)?;
+    let done = file.write_all(bytes).and_then(|()| {
+        if let Ok(there) = fs::metadata(place) {
+            file.set_permissions(there.permissions())?;
+        }
+        fs::rename(&part, place)
+    });
+    if done.is_err() {
+        let _ = fs::remove_file(&part);
+    }
+    done
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    use super::*;
+
+    fn names(dir: &Path) -> Vec<String> {
+        let entries = fs::read_dir(dir).unwrap();
+        let mut names: Vec<_> = entries
+            .map(|e| e.unwrap().file_name().into_string().unwrap())
+            .collect();
+        names.sort();
+        names
+    }
+
+    #[test]
+    fn a_check_changes_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("p.json");
+        check(&path).unwrap();
+        assert!(names(dir.path()).is_empty());
+        fs::write(&path, "before").unwrap();
+        check(&path).unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), "before");
+        assert_eq!(names(dir.path()), ["p.json"]);
+        check(Path::new("/dev/null")).unwrap();
+    }
+
+    #[test]
+    fn what_cannot_be_written_is_said() {
+        let dir = tempfile::tempdir().unwrap();
+        let missing = dir.path().join("none/p.json");
+        for path in [dir.path(), &missing] {
+            let e = format!("{:#}", check(path).unwrap_err());
+            assert!(e.contains(path.to_str().unwrap()), "{e}");
+            assert!(e.contains("--output"), "{e}");
+            write(path, b"x").unwrap_err();
+        }
+    }
+
+    #[test]
+    fn a_file_is_replaced_whole() {
+        let dir = tempfile::tempdir().unwrap();
+        let (path, link) = (dir.path().join("p.json"), dir.path().join("link"));
+        fs::write(&path, "a long text that stood there before").unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).unwrap();
+        symlink(&path, &link).unwrap();
+        write(&link, b"new").unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), "new");
+        let mode = fs::metadata(&path).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o640);
+        assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
+        assert_eq!(names(dir.path()), ["link", "p.json"]);
+        write(Path::new("/dev/null"), b"x").unwrap();
+    }
+}

@@ -1,0 +1,136 @@
+//! Reports for whoever asks: a profile from the collector, with its names looked up.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::mpsc::{SyncSender, sync_channel};
+use std::time::{Duration, Instant};
+
+use nix::sys::eventfd::EventFd;
+use tokio::sync::{Mutex, oneshot, watch};
+
+use super::collector::{Command, Progress};
+use crate::api::{BoxFuture, Provider, ProviderError, Report};
+use crate::event::Pid;
+use crate::profile::{Frame, FrameKind, Profile};
+use crate::symbolize::Symbolizer;
+
+/// Asks the collector thread for things.
+#[derive(Clone, Debug)]
+pub struct Collecting {
+    commands: SyncSender<Command>,
+    wake: Arc<EventFd>,
+}
+
+impl Collecting {
+    /// A handle to the thread that reads `commands` when `wake` is written to.
+    pub fn new(commands: SyncSender<Command>, wake: Arc<EventFd>) -> Collecting {
+        Collecting { commands, wake }
+    }
+
+    /// Passes a command on. Fails if the collector is gone, or too busy to take it.
+    pub fn send(&self, command: Command) -> Result<(), ProviderError> {
+        let sent = self.commands.try_send(command);
+        let _ = self.wake.write(1);
+        sent.map_err(|e| ProviderError::Failed(format!("the collector does not answer: {e}")))
+    }
+
+    /// Has the collector do something and waits, at most so long, until it did.
+    pub fn wait_for(&self, timeout: Duration, command: impl FnOnce(SyncSender<()>) -> Command) {
+        let (done, ready) = sync_channel(1);
+        if self.send(command(done)).is_ok() {
+            let _ = ready.recv_timeout(timeout);
+        }
+    }
+}
+
+/// Gives reports; everyone who asks while one is made shares it.
+pub struct Reports {
+    collecting: Collecting,
+    progress: watch::Receiver<Progress>,
+    symbolizer: Symbolizer,
+    newest: Mutex<Option<Newest>>,
+}
+
+/// The newest report, and when it was asked for.
+struct Newest {
+    report: Arc<Report>,
+    asked: Instant,
+}
+
+impl Reports {
+    /// Reports from this collector, with names from this symbolizer.
+    pub fn new(
+        collecting: Collecting,
+        progress: watch::Receiver<Progress>,
+        symbolizer: Symbolizer,
+    ) -> Reports {
+        Reports {
+            collecting,
+            progress,
+            symbolizer,
+            newest: Mutex::new(None),
+        }
+    }
+
+    async fn report(&self) -> Result<Arc<Report>, ProviderError> {
+        let arrived = Instant::now();
+        // Held while a report is made. Whoever came before that was begun takes it: it shows a
+        // moment after their request.
+        let mut newest = self.newest.lock().await;
+        if let Some(n) = newest.as_ref().filter(|n| n.asked >= arrived) {
+            return Ok(Arc::clone(&n.report));
+        }
+        let asked = Instant::now();
+        let (reply, answer) = oneshot::channel();
+        self.collecting.send(Command::Report(reply))?;
+        let gone = |_| ProviderError::Failed("the collector has ended".into());
+        let (sequence, profile) = answer.await.map_err(gone)??;
+        if let Some(n) = newest.as_mut().filter(|n| n.report.sequence == sequence) {
+            n.asked = asked;
+            return Ok(Arc::clone(&n.report));
+        }
+        let symbolizer = self.symbolizer.clone();
+        let named = Arc::clone(&profile);
+        let symbols = tokio::task::spawn_blocking(move || {
+            symbolizer.resolve(&frames(&named), &named.modules)
+        })
+        .await
+        .map_err(|e| ProviderError::Failed(format!("names were not looked up: {e}")))?;
+        let report = Arc::new(Report {
+            profile,
+            symbols: Arc::new(symbols),
+            sequence,
+        });
+        *newest = Some(Newest {
+            report: Arc::clone(&report),
+            asked,
+        });
+        Ok(report)
+    }
+}
+
+impl Provider for Reports {
+    fn profile(&self) -> BoxFuture<'_, Result<Arc<Report>, ProviderError>> {
+        Box::pin(self.report())
+    }
+
+    fn pid(&self) -> Option<Pid> {
+        match *self.progress.borrow() {
+            Progress::Following { pid, .. } | Progress::Ended(pid) => Some(pid),
+            Progress::Waiting | Progress::Failed(_) => None,
+        }
+    }
+}
+
+/// Every distinct code frame of a profile.
+fn frames(profile: &Profile) -> Vec<Frame> {
+    let distinct: BTreeSet<Frame> = profile
+        .samples
+        .iter()
+        .flat_map(|s| s.stack.frames.iter().copied())
+        .collect();
+    distinct
+        .into_iter()
+        .filter(|f| matches!(f.kind(), FrameKind::Code(..)))
+        .collect()
+}

@@ -1,0 +1,308 @@
+//! Resident pages: the join of the kernel's page scan with the page ledger.
+//!
+//! The scan says which pages are there; the ledger says which stack brought a page in. A page takes
+//! the stack of, in this order: its own record; its parent process's record (pages shared since
+//! `fork`); the call that had its range filled without faults (`MAP_POPULATE`, `mlock`); the nearest
+//! record around it, where one fault maps many pages (huge pages, fault-around of files and shared
+//! memory); the call that mapped its range. Otherwise it is not observed, and said so.
+
+use std::ops::Range;
+
+use anyhow::Result;
+
+use super::{Books, Source};
+use crate::event::{Addr, MmId, StackId};
+use crate::profile::{Unobserved, Usage};
+use crate::residency::{PageKind, PageRun, RangeMap, RangeSet, Vma, add_run};
+use crate::wire::{CHUNK_PAGES, STACK_LOST, STACK_NONE};
+
+/// The resident-pages source.
+pub const SOURCE: Source = Source {
+    name: "resident pages",
+    unit: "bytes resident",
+    programs: &["fault_user", "fault_kernel", "page_allocated"],
+    optional: &[
+        "enter_munmap",
+        "enter_madvise",
+        "enter_mmap",
+        "enter_brk",
+        "enter_mremap",
+        "exit_mmap",
+        "exit_brk",
+        "exit_mremap",
+        "exit_madvise",
+        "exit_mlock",
+        "exit_mlock2",
+        "exit_mlockall",
+    ],
+};
+
+/// Pages that one fault on a file or on shared memory maps around itself (`fault_around_bytes`).
+const FAULT_AROUND_PAGES: usize = 16;
+
+/// The stacks of one chunk's pages; 0 where no record is.
+pub type Chunk = [u32; CHUNK_PAGES];
+
+/// Where records of pages are kept.
+pub trait PageLedger {
+    /// The records of a chunk (page number / 512) of an address space; `None` if it has none.
+    ///
+    /// # Errors
+    /// The ledger could not be read.
+    fn chunk(&self, mm: MmId, chunk: u64) -> Result<Option<Chunk>>;
+}
+
+/// The call that made an address range what it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RangeOwner {
+    /// Its stack.
+    pub stack: StackId,
+    /// It had the kernel fill the range, without faults.
+    pub populated: bool,
+}
+
+/// What is known of one address space beside its ledger.
+#[derive(Clone, Copy, Debug)]
+pub struct SpaceView<'a> {
+    /// The address space.
+    pub mm: MmId,
+    /// Those it was forked from, nearest first.
+    pub ancestors: &'a [MmId],
+    /// Who mapped what since memprof attached.
+    pub ranges: &'a RangeMap<RangeOwner>,
+    /// What was resident when memprof attached.
+    pub before: &'a RangeSet,
+    /// Size of a page in bytes.
+    pub page_size: u64,
+}
+
+/// Who owns a page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Owner {
+    Stack(StackId),
+    Nobody(Unobserved),
+}
+
+/// Joins the page runs of one address space with its ledger.
+pub struct Join<'a, L> {
+    ledger: &'a L,
+    space: SpaceView<'a>,
+    /// The chunk in hand: its number and the records that hold in it.
+    at: Option<u64>,
+    records: Chunk,
+}
+
+impl<'a, L: PageLedger> Join<'a, L> {
+    /// A join of one address space.
+    pub fn new(ledger: &'a L, space: SpaceView<'a>) -> Join<'a, L> {
+        Join {
+            ledger,
+            space,
+            at: None,
+            records: [STACK_NONE; CHUNK_PAGES],
+        }
+    }
+
+    /// Books a run of pages of a mapping, each byte under exactly one owner.
+    ///
+    /// # Errors
+    /// The ledger could not be read.
+    pub fn add(&mut self, vma: &Vma, run: PageRun, books: &mut Books) -> Result<()> {
+        let chunk_bytes = self.space.page_size * CHUNK_PAGES as u64;
+        let mut start = run.start.0;
+        while start < run.end.0 {
+            let chunk = start / chunk_bytes;
+            let end = run.end.0.min((chunk + 1) * chunk_bytes);
+            self.load(chunk)?;
+            self.add_in_chunk(
+                vma,
+                PageRun {
+                    start: Addr(start),
+                    end: Addr(end),
+                    ..run
+                },
+                books,
+            );
+            start = end;
+        }
+        Ok(())
+    }
+
+    /// Reads a chunk: own records, then those of the ancestors where there is none.
+    fn load(&mut self, chunk: u64) -> Result<()> {
+        if self.at == Some(chunk) {
+            return Ok(());
+        }
+        self.records = self
+            .ledger
+            .chunk(self.space.mm, chunk)?
+            .unwrap_or([STACK_NONE; CHUNK_PAGES]);
+        for &ancestor in self.space.ancestors {
+            if let Some(theirs) = self.ledger.chunk(ancestor, chunk)? {
+                for (own, their) in self.records.iter_mut().zip(theirs) {
+                    if *own == STACK_NONE {
+                        *own = their;
+                    }
+                }
+            }
+        }
+        self.at = Some(chunk);
+        Ok(())
+    }
+
+    fn add_in_chunk(&self, vma: &Vma, run: PageRun, books: &mut Books) {
+        let page = self.space.page_size;
+        let first = (run.start.0 / page) as usize % CHUNK_PAGES;
+        let pages = (run.len() / page) as usize;
+        let mut start = run.start.0;
+        for same in self.records[first..first + pages].chunk_by(|a, b| a == b) {
+            let end = start + same.len() as u64 * page;
+            let part = PageRun {
+                start: Addr(start),
+                end: Addr(end),
+                ..run
+            };
+            match same[0] {
+                STACK_NONE => self.add_unrecorded(vma, part, books),
+                id => book(books, vma, recorded(id), part),
+            }
+            start = end;
+        }
+    }
+
+    /// Books pages without a record, cut where what is known of their range changes.
+    fn add_unrecorded(&self, vma: &Vma, run: PageRun, books: &mut Books) {
+        let mut at = run.start.0;
+        while at < run.end.0 {
+            let (owner, end) = self.range_owner(at, run.end.0);
+            let part = PageRun {
+                start: Addr(at),
+                end: Addr(end),
+                ..run
+            };
+            match owner {
+                Some(o) if o.populated => book(books, vma, Owner::Stack(o.stack), part),
+                _ => self.add_by_neighbour(vma, part, owner, books),
+            }
+            at = end;
+        }
+    }
+
+    /// The call that made the range at `at`, and where, before `limit`, that changes.
+    fn range_owner(&self, at: u64, limit: u64) -> (Option<RangeOwner>, u64) {
+        match self.space.ranges.overlapping(at..limit).next() {
+            Some((r, owner)) if r.start <= at => (Some(*owner), r.end.min(limit)),
+            Some((r, _)) => (None, r.start),
+            None => (None, limit),
+        }
+    }
+
+    /// Books pages by the nearest record around them, by their range's owner, or as not observed.
+    fn add_by_neighbour(
+        &self,
+        vma: &Vma,
+        run: PageRun,
+        range: Option<RangeOwner>,
+        books: &mut Books,
+    ) {
+        let mut at = run.start.0;
+        while at < run.end.0 {
+            let (before, end) = self.was_before(at, run.end.0);
+            let part = PageRun {
+                start: Addr(at),
+                end: Addr(end),
+                ..run
+            };
+            let fallback = match range {
+                Some(o) => Owner::Stack(o.stack),
+                None if before => Owner::Nobody(Unobserved::BeforeAttach),
+                None => Owner::Nobody(Unobserved::NoEvent),
+            };
+            match neighbour_window(&part) {
+                Some(window) if !before => self.add_each(vma, part, window, fallback, books),
+                _ => book(books, vma, fallback, part),
+            }
+            at = end;
+        }
+    }
+
+    /// Whether the page at `at` was resident at attach time, and where, before `limit`, that changes.
+    fn was_before(&self, at: u64, limit: u64) -> (bool, u64) {
+        match self.space.before.overlapping(at..limit).next() {
+            Some(r) if r.start <= at => (true, r.end.min(limit)),
+            Some(r) => (false, r.start),
+            None => (false, limit),
+        }
+    }
+
+    fn add_each(&self, vma: &Vma, run: PageRun, window: usize, fallback: Owner, books: &mut Books) {
+        let page = self.space.page_size;
+        for n in 0..run.len() / page {
+            let start = run.start.0 + n * page;
+            let part = PageRun {
+                start: Addr(start),
+                end: Addr(start + page),
+                ..run
+            };
+            let owner = self.nearest(vma, start, window).map_or(fallback, recorded);
+            book(books, vma, owner, part);
+        }
+    }
+
+    /// The nearest record to a page within its aligned window, inside the mapping.
+    fn nearest(&self, vma: &Vma, addr: u64, window: usize) -> Option<u32> {
+        let page = self.space.page_size;
+        let index = (addr / page) as usize % CHUNK_PAGES;
+        let chunk_start = addr - index as u64 * page;
+        let inside = |i: usize| {
+            let a = chunk_start + i as u64 * page;
+            a >= vma.start.0 && a < vma.end.0
+        };
+        let Range { start, end } = aligned(index, window);
+        (1..window).find_map(|distance| {
+            let below = index.checked_sub(distance).filter(|i| *i >= start);
+            let above = Some(index + distance).filter(|i| *i < end);
+            [below, above]
+                .into_iter()
+                .flatten()
+                .filter(|i| inside(*i))
+                .map(|i| self.records[i])
+                .find(|id| *id != STACK_NONE)
+        })
+    }
+}
+
+fn aligned(index: usize, window: usize) -> Range<usize> {
+    let start = index - index % window;
+    start..start + window
+}
+
+/// How far one fault reaches: a whole huge page (also when khugepaged made it of small ones), the
+/// fault-around window of files and shared memory. An anonymous page has a fault of its own.
+fn neighbour_window(run: &PageRun) -> Option<usize> {
+    match run.kind {
+        _ if run.huge => Some(CHUNK_PAGES),
+        PageKind::File | PageKind::Shmem => Some(FAULT_AROUND_PAGES),
+        PageKind::Anon | PageKind::Swap | PageKind::Hugetlb => None,
+    }
+}
+
+fn recorded(id: u32) -> Owner {
+    if id == STACK_LOST {
+        Owner::Nobody(Unobserved::StackLost)
+    } else {
+        Owner::Stack(StackId(id))
+    }
+}
+
+fn book(books: &mut Books, vma: &Vma, owner: Owner, run: PageRun) {
+    let mut usage = Usage::default();
+    add_run(&mut usage, run);
+    match owner {
+        Owner::Stack(id) => books.add_stack(id, usage),
+        Owner::Nobody(reason) => books.add_unobserved(vma.label(), reason, usage),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,218 @@
+//! What is known of one followed address space beside its ledger: who mapped which range since
+//! memprof attached, what was resident before, where its code lies.
+
+use crate::event::{MmId, Pid, RangeChange, RangeEvent};
+use crate::residency::{Classifier, Method, PageKind, RangeMap, RangeSet, Result, Scanner, maps};
+use crate::source::resident::RangeOwner;
+use crate::stack::CodeMap;
+
+/// Most address ranges whose caller is remembered, about 100 bytes each; the kernel's own default
+/// limit (`vm.max_map_count`) is 65,530 mappings.
+const MAX_RANGES: usize = 131_072;
+/// Most runs of pages remembered as resident before the attach, about 100 bytes each.
+const MAX_BEFORE: usize = 262_144;
+/// Generations of `fork` that records are looked up through.
+const MAX_ANCESTORS: usize = 8;
+
+/// One followed address space.
+#[derive(Debug)]
+pub struct Space {
+    /// The process in it.
+    pub pid: Pid,
+    /// Its name.
+    pub comm: String,
+    /// The address spaces it was forked from, nearest first.
+    pub ancestors: Vec<MmId>,
+    /// Its executable mappings.
+    pub code: CodeMap,
+    /// The call that mapped each range since the attach.
+    pub ranges: RangeMap<RangeOwner>,
+    /// What was resident at the attach and was not dropped since.
+    pub before: RangeSet,
+}
+
+impl Space {
+    /// An address space of which nothing is known yet.
+    pub fn new(pid: Pid, comm: &str) -> Space {
+        Space {
+            pid,
+            comm: comm.to_owned(),
+            ancestors: Vec::new(),
+            code: CodeMap::new(pid),
+            ranges: RangeMap::new(MAX_RANGES),
+            before: RangeSet::new(MAX_BEFORE),
+        }
+    }
+
+    /// A forked child's: it starts with everything its parent has.
+    pub fn forked(&self, mm: MmId, pid: Pid, comm: &str) -> Space {
+        let mut ancestors = vec![mm];
+        ancestors.extend(self.ancestors.iter().take(MAX_ANCESTORS - 1));
+        Space {
+            pid,
+            comm: comm.to_owned(),
+            ancestors,
+            code: self.code.forked(pid),
+            ranges: self.ranges.clone(),
+            before: self.before.clone(),
+        }
+    }
+
+    /// Remembers which pages are resident now: no stack of theirs was seen.
+    ///
+    /// # Errors
+    /// The process is gone, or its pages may not be read.
+    pub fn remember_before(&mut self, classifier: &mut Classifier) -> Result<()> {
+        let mut scanner = Scanner::open(self.pid, Method::Auto)?;
+        let before = &mut self.before;
+        for vma in maps::read(self.pid, classifier)? {
+            let mut keep = |run: crate::residency::PageRun| {
+                if run.kind != PageKind::Hugetlb {
+                    // Full: those forgotten are shown as not observed, and counted.
+                    let _ = before.insert(run.start.0..run.end.0);
+                }
+            };
+            scanner.scan_vma(&vma, &mut keep, &mut || ())?;
+        }
+        Ok(())
+    }
+
+    /// Takes a change of the address space in. A full book forgets ranges and counts them; it never
+    /// keeps a stale one.
+    pub fn apply(&mut self, e: &RangeEvent) {
+        let range = e.start.0..e.end.0;
+        match e.change {
+            RangeChange::Mapped {
+                stack,
+                populated,
+                code,
+            } => {
+                let _ = self
+                    .ranges
+                    .insert(range.clone(), RangeOwner { stack, populated });
+                let _ = self.before.remove(range);
+                if code {
+                    self.code.mark_stale();
+                }
+            }
+            RangeChange::Populated { stack } => self.populate(range, stack),
+            RangeChange::Unmapped => {
+                let _ = self.ranges.remove(range.clone());
+                let _ = self.before.remove(range);
+            }
+            RangeChange::Emptied => {
+                let _ = self.before.remove(range);
+            }
+            RangeChange::Moved { from } => {
+                let old = from.0..from.0 + (range.end - range.start);
+                let _ = self.ranges.move_range(old.clone(), range.start);
+                let _ = self.before.move_range(old, range.start);
+            }
+        }
+    }
+
+    /// The pages of a range were brought in without faults: they belong to whoever mapped it, and
+    /// where that is not known, to who had them brought in.
+    fn populate(&mut self, range: std::ops::Range<u64>, stack: crate::event::StackId) {
+        let known: Vec<_> = self
+            .ranges
+            .overlapping(range.clone())
+            .map(|(r, owner)| (r, *owner))
+            .collect();
+        let mut at = range.start;
+        for (r, owner) in known {
+            let (start, end) = (r.start.max(range.start), r.end.min(range.end));
+            self.populate_part(at..start, stack);
+            self.populate_part(start..end, owner.stack);
+            at = end;
+        }
+        self.populate_part(at..range.end, stack);
+    }
+
+    fn populate_part(&mut self, range: std::ops::Range<u64>, stack: crate::event::StackId) {
+        if !range.is_empty() {
+            let _ = self.ranges.insert(
+                range,
+                RangeOwner {
+                    stack,
+                    populated: true,
+                },
+            );
+        }
+    }
+
+    /// Ranges that the books had no room for.
+    pub fn forgotten(&self) -> u64 {
+        self.ranges.dropped() + self.before.dropped()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::event::{Addr, StackId};
+
+    fn event(change: RangeChange, start: u64, end: u64) -> RangeEvent {
+        RangeEvent {
+            mm: MmId(1),
+            start: Addr(start),
+            end: Addr(end),
+            change,
+            clear_ledger: false,
+        }
+    }
+
+    fn owner(space: &Space, addr: u64) -> Option<(u32, bool)> {
+        space
+            .ranges
+            .get(addr)
+            .map(|(_, o)| (o.stack.0, o.populated))
+    }
+
+    fn mapped(stack: u32) -> RangeChange {
+        RangeChange::Mapped {
+            stack: StackId(stack),
+            populated: false,
+            code: false,
+        }
+    }
+
+    #[test]
+    fn mlock_keeps_the_mapper_and_owns_the_rest() {
+        let mut s = Space::new(Pid(1), "x");
+        s.apply(&event(mapped(20), 0x2000, 0x4000));
+        s.apply(&event(
+            RangeChange::Populated { stack: StackId(30) },
+            0x1000,
+            0x6000,
+        ));
+        assert_eq!(owner(&s, 0x1000), Some((30, true)));
+        assert_eq!(owner(&s, 0x2000), Some((20, true)));
+        assert_eq!(owner(&s, 0x3fff), Some((20, true)));
+        assert_eq!(owner(&s, 0x4000), Some((30, true)));
+        assert_eq!(owner(&s, 0x6000), None);
+    }
+
+    #[test]
+    fn a_mapping_replaces_what_was_before() {
+        let mut s = Space::new(Pid(1), "x");
+        assert!(s.before.insert(0x1000..0x5000).is_ok());
+        s.apply(&event(mapped(20), 0x2000, 0x3000));
+        assert!(s.before.contains(0x1000) && !s.before.contains(0x2000));
+        s.apply(&event(RangeChange::Unmapped, 0x1000, 0x2000));
+        assert!(!s.before.contains(0x1000) && s.before.contains(0x3000));
+    }
+
+    #[test]
+    fn a_moved_range_takes_its_books_along() {
+        let mut s = Space::new(Pid(1), "x");
+        s.apply(&event(mapped(20), 0x1000, 0x3000));
+        s.apply(&event(
+            RangeChange::Moved { from: Addr(0x1000) },
+            0x9000,
+            0xb000,
+        ));
+        assert_eq!(owner(&s, 0x1000), None);
+        assert_eq!(owner(&s, 0x9fff), Some((20, false)));
+    }
+}

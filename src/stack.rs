@@ -1,0 +1,191 @@
+//! Stacks by id, with their addresses turned into positions in files while the mappings still hold.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::event::{Addr, Outcome, Pid, StackId, StackSeen};
+use crate::modules::{AddressMap, ModuleTable};
+use crate::profile::{Frame, FrameKind, Stack};
+
+/// How often, at most, an unknown address has a process's mappings read again.
+const RELOAD_PAUSE: Duration = Duration::from_millis(100);
+
+/// Every stack seen, by id.
+#[derive(Debug, Default)]
+pub struct StackTable {
+    stacks: HashMap<StackId, Arc<Stack>>,
+}
+
+impl StackTable {
+    /// The stack of an id; `None` for one whose record was lost.
+    pub fn get(&self, id: StackId) -> Option<&Arc<Stack>> {
+        self.stacks.get(&id)
+    }
+
+    /// How many stacks are known.
+    pub fn len(&self) -> usize {
+        self.stacks.len()
+    }
+
+    /// Whether no stack is known.
+    pub fn is_empty(&self) -> bool {
+        self.stacks.is_empty()
+    }
+
+    /// Keeps a stack seen for the first time.
+    pub fn insert(&mut self, seen: StackSeen, code: &mut CodeMap, modules: &mut ModuleTable) {
+        let mut frames: Vec<Frame> = seen
+            .frames
+            .iter()
+            .map(|addr| code.frame(*addr, modules))
+            .collect();
+        if seen.outcome != Outcome::Complete {
+            trim_junk(&mut frames);
+        }
+        let stack = Stack {
+            frames: frames.into(),
+            outcome: seen.outcome,
+        };
+        self.stacks.insert(seen.id, Arc::new(stack));
+    }
+}
+
+/// A walk that lost its way may have taken a few words for return addresses before it noticed:
+/// outermost frames that lie in no file are no frames. The outcome says that the stack is cut.
+fn trim_junk(frames: &mut Vec<Frame>) {
+    while frames.len() > 1
+        && frames
+            .last()
+            .is_some_and(|f| matches!(f.kind(), FrameKind::Unmapped(_)))
+    {
+        frames.pop();
+    }
+}
+
+/// The executable mappings of one address space, read again when they prove stale.
+#[derive(Debug)]
+pub struct CodeMap {
+    pid: Pid,
+    map: AddressMap,
+    stale: bool,
+    read: Option<Instant>,
+    published: bool,
+}
+
+impl CodeMap {
+    /// The mappings of a process; read at first use.
+    pub fn new(pid: Pid) -> CodeMap {
+        CodeMap {
+            pid,
+            map: AddressMap::default(),
+            stale: true,
+            read: None,
+            published: false,
+        }
+    }
+
+    /// A child's, which starts as its parent's.
+    pub fn forked(&self, child: Pid) -> CodeMap {
+        CodeMap {
+            pid: child,
+            map: self.map.clone(),
+            stale: self.stale,
+            read: self.read,
+            published: false,
+        }
+    }
+
+    /// Executable memory was mapped or dropped: read again before the next address.
+    pub fn mark_stale(&mut self) {
+        self.stale = true;
+        // Though they may come out the same: the probe has taken the tables off what lay there.
+        self.published = false;
+    }
+
+    /// Reads the mappings now. A process that is gone keeps those known.
+    pub fn reload(&mut self, modules: &mut ModuleTable) {
+        self.stale = false;
+        self.read = Some(Instant::now());
+        if let Ok(map) = AddressMap::load(self.pid, modules)
+            && !map.is_empty()
+            && map != self.map
+        {
+            self.map = map;
+            self.published = false;
+        }
+    }
+
+    /// The mappings, if they changed since they were last asked for here; read anew if stale.
+    pub fn changed(&mut self, modules: &mut ModuleTable) -> Option<&AddressMap> {
+        if self.stale {
+            self.reload(modules);
+        }
+        let changed = !self.published;
+        self.published = true;
+        changed.then_some(&self.map)
+    }
+
+    /// The mappings must be given out again: what hangs on them changed.
+    pub fn republish(&mut self) {
+        self.published = false;
+    }
+
+    fn frame(&mut self, addr: Addr, modules: &mut ModuleTable) -> Frame {
+        if self.stale {
+            self.reload(modules);
+        }
+        let mut found = self.map.locate(addr.0);
+        if found.is_none() && self.read.is_none_or(|at| at.elapsed() >= RELOAD_PAUSE) {
+            self.reload(modules);
+            found = self.map.locate(addr.0);
+        }
+        match found {
+            Some((module, offset)) => Frame::code(module, offset),
+            None => Frame::unmapped(addr.0),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::event::{MmId, PartialReason};
+
+    fn own_code() -> u64 {
+        own_code as fn() -> u64 as usize as u64
+    }
+
+    fn stack(frames: Vec<u64>, outcome: Outcome) -> Stack {
+        let mut table = StackTable::default();
+        let mut code = CodeMap::new(Pid(std::process::id()));
+        let seen = StackSeen {
+            id: StackId(16),
+            mm: MmId(1),
+            pid: None,
+            outcome,
+            frames: frames.into_iter().map(Addr).collect(),
+        };
+        table.insert(seen, &mut code, &mut ModuleTable::new());
+        let stack = table.get(StackId(16)).expect("kept");
+        Stack {
+            frames: stack.frames.clone(),
+            outcome: stack.outcome,
+        }
+    }
+
+    #[test]
+    fn addresses_become_positions_in_files() {
+        let s = stack(vec![own_code(), 0x10], Outcome::Complete);
+        assert!(matches!(s.frames[0].kind(), FrameKind::Code(..)));
+        assert_eq!(s.frames[1].kind(), FrameKind::Unmapped(0x10));
+    }
+
+    #[test]
+    fn a_cut_walk_loses_its_junk_but_not_its_first_frame() {
+        let cut = Outcome::Partial(PartialReason::NoFramePointer);
+        assert_eq!(stack(vec![own_code(), 0x10, 0x20], cut).frames.len(), 1);
+        assert_eq!(stack(vec![0x10, 0x20], cut).frames.len(), 1);
+        assert_eq!(stack(vec![0x10, own_code(), 0x20], cut).frames.len(), 2);
+    }
+}

@@ -1,0 +1,255 @@
+//! Frames → function names.
+//!
+//! Names come from the files' symbol tables, read afresh for each batch of unknown frames and kept
+//! only as results. Inlined functions and source lines come from debug information, which is
+//! expensive: they are looked up only when asked for.
+
+mod cache;
+mod debugfile;
+mod demangle;
+mod dwarf;
+mod names;
+mod symtab;
+
+use std::collections::{BTreeSet, HashMap};
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, SyncSender};
+use std::sync::{Arc, Weak};
+use std::thread;
+use std::time::Duration;
+
+use self::cache::Cache;
+use self::dwarf::Dwarf;
+pub use self::symtab::address_of as address_of_symbol;
+use crate::profile::{Frame, FrameKind, Module, ModuleId};
+use crate::symbol::{Symbol, Symbols, UnknownReason};
+
+/// Requests that may wait; a caller beyond that waits in `resolve`.
+const QUEUE: usize = 8;
+/// Names kept, and their size in bytes.
+const MAX_NAMES: usize = 200_000;
+const MAX_NAME_BYTES: usize = 24 << 20;
+/// After so long without a request, debug information is dropped.
+const IDLE: Duration = Duration::from_secs(5);
+/// Demanglers and DWARF readers recurse, up to limits that are well inside this. Only what is used
+/// of it takes memory.
+const STACK: usize = 32 << 20;
+
+/// How much to find out about a frame.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Detail {
+    /// The function's name.
+    Names,
+    /// Also inlined functions and source lines, where the file has debug information.
+    Inlined,
+}
+
+/// A handle to the thread that looks names up. The thread ends when the last handle is dropped.
+#[derive(Debug, Clone)]
+pub struct Symbolizer {
+    requests: SyncSender<Request>,
+}
+
+#[derive(Debug)]
+struct Request {
+    frames: BTreeSet<Frame>,
+    modules: Vec<Arc<Module>>,
+    detail: Detail,
+    reply: SyncSender<Symbols>,
+}
+
+impl Symbolizer {
+    /// Starts the thread.
+    ///
+    /// # Errors
+    /// When the system refuses another thread.
+    pub fn start() -> io::Result<Symbolizer> {
+        let (requests, inbox) = mpsc::sync_channel(QUEUE);
+        let worker = thread::Builder::new()
+            .name("memprof-symbols".into())
+            .stack_size(STACK);
+        worker.spawn(move || serve(&inbox))?;
+        Ok(Symbolizer { requests })
+    }
+
+    /// Names of frames; blocks until they are found. `modules` is indexed by [`ModuleId`].
+    ///
+    /// Every frame gets a [`Symbol`]; one that could not be found says why.
+    pub fn resolve(&self, frames: &[Frame], modules: &[Arc<Module>]) -> Symbols {
+        self.resolve_with(frames, modules, Detail::Names)
+    }
+
+    /// Like [`resolve`](Symbolizer::resolve), in the given detail.
+    pub fn resolve_with(
+        &self,
+        frames: &[Frame],
+        modules: &[Arc<Module>],
+        detail: Detail,
+    ) -> Symbols {
+        let wanted: BTreeSet<Frame> = frames.iter().copied().collect();
+        let (reply, answer) = mpsc::sync_channel(1);
+        let request = Request {
+            frames: wanted.clone(),
+            modules: modules.to_vec(),
+            detail,
+            reply,
+        };
+        let sent = self.requests.send(request).is_ok();
+        match answer.recv() {
+            Ok(symbols) if sent => symbols,
+            _ => {
+                let why = UnknownReason::Unreadable("the symbol thread has ended".into());
+                let symbol = Arc::new(Symbol::Unknown(why));
+                wanted
+                    .into_iter()
+                    .map(|f| (f, Arc::clone(&symbol)))
+                    .collect()
+            }
+        }
+    }
+}
+
+/// Which [`Module`] a cached name belongs to: its place in memory, which stays its own as long as a
+/// weak reference is held.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+struct ModuleKey(usize);
+
+impl ModuleKey {
+    fn of(module: &Arc<Module>) -> ModuleKey {
+        ModuleKey(Arc::as_ptr(module) as usize)
+    }
+}
+
+type NameKey = (ModuleKey, u64, Detail);
+
+struct Worker {
+    names: Cache<NameKey>,
+    modules: HashMap<ModuleKey, Weak<Module>>,
+    dwarf: Dwarf,
+    no_file: Arc<Symbol>,
+}
+
+fn serve(inbox: &Receiver<Request>) {
+    let mut worker = Worker {
+        names: Cache::new(MAX_NAMES, MAX_NAME_BYTES),
+        modules: HashMap::new(),
+        dwarf: Dwarf::default(),
+        no_file: Arc::new(Symbol::Unknown(UnknownReason::NoFile)),
+    };
+    let mut tidy = true;
+    loop {
+        let request = if tidy {
+            inbox.recv().map_err(|_| RecvTimeoutError::Disconnected)
+        } else {
+            inbox.recv_timeout(IDLE)
+        };
+        match request {
+            Ok(request) => {
+                let symbols = worker.answer(&request);
+                // A caller that has gone away needs no answer.
+                let _ = request.reply.send(symbols);
+                tidy = false;
+            }
+            Err(RecvTimeoutError::Timeout) => {
+                worker.tidy();
+                tidy = true;
+            }
+            Err(RecvTimeoutError::Disconnected) => return,
+        }
+    }
+}
+
+impl Worker {
+    fn answer(&mut self, request: &Request) -> Symbols {
+        let mut symbols = Symbols::default();
+        let mut missing: HashMap<ModuleId, Vec<u64>> = HashMap::new();
+        for frame in &request.frames {
+            match self.known(*frame, request) {
+                Ok(symbol) => symbols.insert(*frame, symbol),
+                Err((id, offset)) => missing.entry(id).or_default().push(offset),
+            }
+        }
+        for (id, mut offsets) in missing {
+            offsets.sort_unstable();
+            let Some(module) = request.modules.get(usize::from(id.0)) else {
+                continue;
+            };
+            let found = self.look_up(module, &offsets, request.detail);
+            for (offset, symbol) in offsets.into_iter().zip(found) {
+                symbols.insert(Frame::code(id, offset), symbol);
+            }
+        }
+        symbols
+    }
+
+    /// The name if it needs no reading, else where to look for it.
+    fn known(&mut self, frame: Frame, request: &Request) -> Result<Arc<Symbol>, (ModuleId, u64)> {
+        let FrameKind::Code(id, offset) = frame.kind() else {
+            return Ok(Arc::clone(&self.no_file));
+        };
+        match request.modules.get(usize::from(id.0)) {
+            Some(module) if module.file.is_some() => {
+                let key = (ModuleKey::of(module), offset, request.detail);
+                self.names.get(key).ok_or((id, offset))
+            }
+            _ => Ok(Arc::clone(&self.no_file)),
+        }
+    }
+
+    fn look_up(
+        &mut self,
+        module: &Arc<Module>,
+        offsets: &[u64],
+        detail: Detail,
+    ) -> Vec<Arc<Symbol>> {
+        let dwarf = &mut self.dwarf;
+        // The files belong to whoever runs the target: a reader that panics over one of them must
+        // not take the others' names with it.
+        let found = catch_unwind(AssertUnwindSafe(|| {
+            names::of_module(
+                module,
+                offsets,
+                (detail == Detail::Inlined).then_some(dwarf),
+            )
+        }));
+        let found = found.unwrap_or_else(|_| {
+            self.dwarf = Dwarf::default();
+            let why = UnknownReason::Unreadable("its symbols made the reader fail".into());
+            vec![Symbol::Unknown(why); offsets.len()]
+        });
+        let key = ModuleKey::of(module);
+        self.modules
+            .entry(key)
+            .or_insert_with(|| Arc::downgrade(module));
+        let found = offsets.iter().zip(found).map(|(offset, symbol)| {
+            let symbol = Arc::new(symbol);
+            self.names
+                .insert((key, *offset, detail), Arc::clone(&symbol));
+            symbol
+        });
+        found.collect()
+    }
+
+    /// Gives back what only an active user needs.
+    fn tidy(&mut self) {
+        let had_dwarf = !self.dwarf.is_empty();
+        self.dwarf.clear();
+        self.modules.retain(|_, module| module.strong_count() > 0);
+        let modules = &self.modules;
+        self.names
+            .retain(|(module, _, _)| modules.contains_key(module));
+        if had_dwarf {
+            trim_heap();
+        }
+    }
+}
+
+/// Returns freed memory to the kernel, which the allocator otherwise keeps.
+fn trim_heap() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: malloc_trim takes no pointers and may be called at any time from any thread.
+    unsafe {
+        libc::malloc_trim(0);
+    }
+}

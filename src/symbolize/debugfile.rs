@@ -1,0 +1,101 @@
+//! Separate debug files: where distributions put the symbols they strip from their programs.
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use crate::elf::Elf;
+use crate::modules::open_regular;
+
+const DEBUG_DIRS: [&str; 2] = ["/usr/lib/debug", "/usr/local/lib/debug"];
+/// Checksums are taken of files up to this size, in bytes.
+const MAX_CHECKED: u64 = 4 << 30;
+
+/// Opens the debug file that belongs to a module, if one is installed.
+///
+/// The candidates are looked up in memprof's own mount namespace, where another file may stand at
+/// the same path: only one with the module's build id is taken, or, for a module that has none,
+/// with the checksum its debug link names.
+pub fn find(elf: &Elf, module: &Path) -> Option<File> {
+    let id = elf.build_id();
+    let link = elf.debug_link();
+    let by_id = id.iter().flat_map(|id| by_build_id(id));
+    let by_link = link.iter().flat_map(|(name, _)| by_link(name, module));
+    by_id.chain(by_link).find_map(|path| {
+        let file = open_regular(&path).ok()?;
+        let same = match (&id, &link) {
+            (Some(id), _) => Elf::read(&file).ok()?.build_id().as_ref() == Some(id),
+            (None, Some((_, crc))) => checksum(&file) == Some(*crc),
+            (None, None) => false,
+        };
+        same.then_some(file)
+    })
+}
+
+fn by_build_id(id: &[u8]) -> Vec<PathBuf> {
+    let hex: Vec<String> = id.iter().map(|b| format!("{b:02x}")).collect();
+    let Some((first, rest)) = hex.split_first().filter(|(_, rest)| !rest.is_empty()) else {
+        return Vec::new();
+    };
+    let below = format!(".build-id/{first}/{}.debug", rest.concat());
+    DEBUG_DIRS
+        .iter()
+        .map(|dir| Path::new(dir).join(&below))
+        .collect()
+}
+
+fn by_link(name: &[u8], module: &Path) -> Vec<PathBuf> {
+    let name = Path::new(OsStr::from_bytes(name));
+    let Some(dir) = module.parent().filter(|dir| dir.is_absolute()) else {
+        return Vec::new();
+    };
+    // A debug link is a base name; one that leads elsewhere is not followed.
+    if name.file_name() != Some(name.as_os_str()) {
+        return Vec::new();
+    }
+    let mut paths = vec![dir.join(".debug").join(name)];
+    if module.file_name() != Some(name.as_os_str()) {
+        paths.push(dir.join(name));
+    }
+    let inside = dir.strip_prefix("/").unwrap_or(dir);
+    paths.extend(
+        DEBUG_DIRS
+            .iter()
+            .map(|debug| Path::new(debug).join(inside).join(name)),
+    );
+    paths
+}
+
+/// The CRC-32 that debug links use, of the whole file.
+fn checksum(mut file: &File) -> Option<u32> {
+    use std::io::Read;
+    if file.metadata().ok()?.len() > MAX_CHECKED {
+        return None;
+    }
+    let table = crc_table();
+    let mut buf = vec![0; 256 << 10];
+    let mut crc = u32::MAX;
+    loop {
+        let n = file.read(&mut buf).ok()?;
+        if n == 0 {
+            return Some(!crc);
+        }
+        for b in &buf[..n] {
+            crc = table[((crc ^ u32::from(*b)) & 0xff) as usize] ^ (crc >> 8);
+        }
+    }
+}
+
+fn crc_table() -> [u32; 256] {
+    std::array::from_fn(|i| {
+        let step = |c: u32| {
+            if c & 1 == 1 {
+                0xedb8_8320 ^ (c >> 1)
+            } else {
+                c >> 1
+            }
+        };
+        (0..8).fold(i as u32, |c, _| step(c))
+    })
+}

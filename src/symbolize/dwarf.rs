@@ -1,0 +1,168 @@
+//! Inlined functions and source lines from debug information, read by blazesym.
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::fs::File;
+use std::os::fd::AsRawFd;
+use std::sync::{Arc, Weak};
+
+use blazesym::helper::ElfResolver;
+use blazesym::symbolize::{CodeInfo, FindSymOpts, InlinedFn, SrcLang, Symbolize};
+
+use super::demangle::demangle;
+use super::{ModuleKey, debugfile};
+use crate::elf::Elf;
+use crate::profile::Module;
+use crate::symbol::{InlinedFunction, Language, Location};
+
+/// Compressed debug sections are unpacked into memory; files that ask for more than this, in bytes,
+/// get names only.
+const MAX_UNPACKED: u64 = 1 << 30;
+/// Files whose debug information is kept between two requests.
+const MAX_OPEN: usize = 16;
+
+/// What debug information says about one address.
+#[derive(Debug)]
+pub struct Lines {
+    /// The function around the address as the compiler names it: mangled; may be empty.
+    pub name: String,
+    /// Its first address.
+    pub start: u64,
+    /// Whether the compiler said that it is Rust.
+    pub rust: bool,
+    /// Functions inlined at the address, innermost first.
+    pub inlined: Vec<InlinedFunction>,
+    /// Where the function itself stands at the address.
+    pub location: Option<Location>,
+}
+
+/// Debug information of the files asked for lately.
+#[derive(Debug, Default)]
+pub struct Dwarf {
+    open: HashMap<ModuleKey, Entry>,
+}
+
+#[derive(Debug)]
+struct Entry {
+    /// Keeps the key from being used for another module.
+    _module: Weak<Module>,
+    source: Option<Source>,
+}
+
+/// A file whose debug information is mapped.
+#[derive(Debug)]
+struct Source {
+    resolver: ElfResolver,
+    file: File,
+    /// The file's size when it was mapped, in bytes.
+    size: u64,
+}
+
+impl Source {
+    fn map(file: File, elf: &Elf) -> Option<Source> {
+        if elf.unpacked_size() > MAX_UNPACKED {
+            return None;
+        }
+        let size = file.metadata().ok()?.len();
+        // The resolver maps the file at once and keeps no path, so that the number may be used for
+        // another file afterwards.
+        let resolver = ElfResolver::open(format!("/proc/self/fd/{}", file.as_raw_fd())).ok()?;
+        Some(Source {
+            resolver,
+            file,
+            size,
+        })
+    }
+
+    /// Whether every mapped byte is still there: touching one that is not would end memprof.
+    fn is_whole(&self) -> bool {
+        self.file.metadata().is_ok_and(|m| m.len() >= self.size)
+    }
+}
+
+impl Dwarf {
+    /// Drops what has been read; it is read again when it is needed.
+    pub fn clear(&mut self) {
+        self.open = HashMap::new();
+    }
+
+    /// Whether anything is held in memory.
+    pub fn is_empty(&self) -> bool {
+        self.open.is_empty()
+    }
+
+    /// Source lines for addresses (in the file's own addresses) of a module, in the same order;
+    /// `None` where there is no debug information.
+    pub fn lines(&mut self, module: &Arc<Module>, elf: &Elf, addrs: &[u64]) -> Vec<Option<Lines>> {
+        let key = ModuleKey::of(module);
+        if self.open.len() >= MAX_OPEN && !self.open.contains_key(&key) {
+            self.clear();
+        }
+        let entry = self.open.entry(key).or_insert_with(|| {
+            let _module = Arc::downgrade(module);
+            Entry {
+                _module,
+                source: open(module, elf),
+            }
+        });
+        match entry.source.as_ref().filter(|s| s.is_whole()) {
+            Some(source) => addrs
+                .iter()
+                .map(|addr| look_up(&source.resolver, *addr))
+                .collect(),
+            None => addrs.iter().map(|_| None).collect(),
+        }
+    }
+}
+
+fn open(module: &Module, elf: &Elf) -> Option<Source> {
+    if elf.has_debug_info() {
+        return Source::map(module.file.as_ref()?.try_clone().ok()?, elf);
+    }
+    let debug = debugfile::find(elf, &module.path)?;
+    let copy = debug.try_clone().ok()?;
+    let elf = Elf::read(&debug).ok().filter(Elf::has_debug_info)?;
+    Source::map(copy, &elf)
+}
+
+fn look_up(resolver: &ElfResolver, addr: u64) -> Option<Lines> {
+    let sym = resolver
+        .find_sym(addr, &FindSymOpts::CodeInfoAndInlined)
+        .ok()?
+        .ok()?;
+    Some(Lines {
+        name: sym.name.to_owned(),
+        start: sym.addr,
+        rust: sym.lang == SrcLang::Rust,
+        // blazesym lists them outermost first.
+        inlined: sym.inlined.iter().rev().map(inlined).collect(),
+        location: sym.code_info.as_deref().and_then(location),
+    })
+}
+
+fn inlined(f: &InlinedFn) -> InlinedFunction {
+    InlinedFunction {
+        name: demangle(f.name.as_bytes()).0,
+        location: f.code_info.as_ref().and_then(location),
+    }
+}
+
+fn location(code: &CodeInfo) -> Option<Location> {
+    let path = code.to_path();
+    let file: Cow<str> = path.to_string_lossy();
+    (!file.is_empty()).then(|| Location {
+        file: file.into_owned(),
+        line: code.line,
+    })
+}
+
+impl Lines {
+    /// The function's own name demangled and its language; `None` if it has no name.
+    pub fn function(&self) -> Option<(String, Language)> {
+        if self.name.is_empty() {
+            return None;
+        }
+        let (name, language) = demangle(self.name.as_bytes());
+        Some((name, if self.rust { Language::Rust } else { language }))
+    }
+}

@@ -1,0 +1,151 @@
+//! The names of one module's frames.
+
+use std::fs::File;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use super::debugfile;
+use super::demangle::demangle;
+use super::dwarf::{Dwarf, Lines};
+use super::symtab::{self, Found};
+use crate::elf::{Elf, ElfError, SHT_DYNSYM, SHT_SYMTAB};
+use crate::profile::Module;
+use crate::symbol::{Function, Language, Symbol, UnknownReason};
+
+impl From<ElfError> for UnknownReason {
+    fn from(e: ElfError) -> Self {
+        match e {
+            ElfError::NotElf => UnknownReason::NotElf,
+            ElfError::Bad(what) => UnknownReason::Unreadable(what),
+        }
+    }
+}
+
+/// Looks up file offsets (ascending, without duplicates) of a module; the result has one symbol for
+/// each, in the same order. With `dwarf`, inlined functions and source lines as well.
+pub fn of_module(module: &Arc<Module>, offsets: &[u64], dwarf: Option<&mut Dwarf>) -> Vec<Symbol> {
+    let fail = |why: UnknownReason| vec![Symbol::Unknown(why); offsets.len()];
+    let Some(file) = &module.file else {
+        return fail(UnknownReason::NoFile);
+    };
+    let elf = match Elf::read(file) {
+        Ok(elf) => elf,
+        Err(e) => return fail(e.into()),
+    };
+    let at: Vec<Option<u64>> = offsets.iter().map(|o| elf.address_of(*o)).collect();
+    let mut addrs: Vec<u64> = at.iter().flatten().copied().collect();
+    addrs.sort_unstable();
+    addrs.dedup();
+    let names = Names::read(module, &elf, &addrs);
+    let mut lines = match dwarf {
+        Some(dwarf) => dwarf.lines(module, &elf, &addrs),
+        None => addrs.iter().map(|_| None).collect(),
+    };
+    let mut demangler = Demangler::default();
+    let symbol = |addr: &Option<u64>| match addr.and_then(|a| addrs.binary_search(&a).ok()) {
+        // Only where a file claims that two of its parts are loaded at one address is an
+        // address asked for twice, and the second one then has no lines.
+        Some(i) => names.symbol(i, addrs[i], lines[i].take(), &mut demangler),
+        None => Symbol::Unknown(UnknownReason::NoSymbol),
+    };
+    at.iter().map(symbol).collect()
+}
+
+struct Names {
+    found: Vec<Option<Found>>,
+    /// What to say of addresses that were not found.
+    otherwise: UnknownReason,
+}
+
+impl Names {
+    /// The full symbol table first, the module's own or its debug file's; what that lacks may still
+    /// be in the dynamic one.
+    fn read(module: &Module, elf: &Elf, addrs: &[u64]) -> Names {
+        let mut names = Names {
+            found: vec![None; addrs.len()],
+            otherwise: UnknownReason::NoSymbol,
+        };
+        if elf.section_of_kind(SHT_SYMTAB).is_some() {
+            names.add(addrs, symtab::lookup(elf, SHT_SYMTAB, false, addrs));
+        } else if let Some(debug) = debugfile::find(elf, &module.path) {
+            names.add(addrs, from_debug_file(&debug, addrs));
+        }
+        let left: Vec<u64> = addrs
+            .iter()
+            .zip(&names.found)
+            .filter(|(_, f)| f.is_none())
+            .map(|(a, _)| *a)
+            .collect();
+        if !left.is_empty() {
+            names.add(&left, symtab::lookup(elf, SHT_DYNSYM, true, &left));
+        }
+        names
+    }
+
+    /// Fills gaps: `result` belongs to the addresses that have no name yet, or to all.
+    fn add(&mut self, asked: &[u64], result: Result<Vec<Option<Found>>, ElfError>) {
+        match result {
+            Ok(found) if asked.len() == self.found.len() => self.found = found,
+            Ok(found) => {
+                let gaps = self.found.iter_mut().filter(|f| f.is_none());
+                gaps.zip(found).for_each(|(gap, found)| *gap = found);
+            }
+            Err(e) => self.otherwise = e.into(),
+        }
+    }
+
+    fn symbol(&self, i: usize, addr: u64, lines: Option<Lines>, names: &mut Demangler) -> Symbol {
+        let by_table = self.found[i]
+            .as_ref()
+            .map(|f| (f.start, names.demangle(&f.name)));
+        let by_lines = || {
+            let lines = lines.as_ref()?;
+            lines.function().map(|f| (lines.start, f))
+        };
+        let Some((start, (name, mut language))) = by_table.or_else(by_lines) else {
+            return Symbol::Unknown(self.otherwise.clone());
+        };
+        let (inlined, location) = match lines {
+            Some(lines) => {
+                if lines.rust {
+                    language = Language::Rust;
+                }
+                (lines.inlined, lines.location)
+            }
+            None => (Vec::new(), None),
+        };
+        let offset_in_function = addr.saturating_sub(start);
+        Symbol::Known(Function {
+            name,
+            language,
+            offset_in_function,
+            inlined,
+            location,
+        })
+    }
+}
+
+fn from_debug_file(debug: &File, addrs: &[u64]) -> Result<Vec<Option<Found>>, ElfError> {
+    symtab::lookup(&Elf::read(debug)?, SHT_SYMTAB, false, addrs)
+}
+
+type Named = (String, Language);
+
+/// Demangles; neighbours are often in one function.
+#[derive(Default)]
+struct Demangler {
+    last: Option<(Rc<[u8]>, Named)>,
+}
+
+impl Demangler {
+    fn demangle(&mut self, raw: &Rc<[u8]>) -> Named {
+        match &self.last {
+            Some((last, name)) if Rc::ptr_eq(last, raw) => name.clone(),
+            _ => {
+                let name = demangle(raw);
+                self.last = Some((Rc::clone(raw), name.clone()));
+                name
+            }
+        }
+    }
+}

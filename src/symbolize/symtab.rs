@@ -1,0 +1,320 @@
+//! Symbol table search: one pass over the table for many addresses.
+//!
+//! No index is built: a pass over the 160,000 symbols of a 150 MB library takes milliseconds, and
+//! between two passes nothing stays in memory.
+
+use std::rc::Rc;
+
+use crate::elf::{Elf, ElfError, SHT_STRTAB, Section, u16_at, u32_at, u64_at};
+
+const SYM_SIZE: usize = 24;
+const SYMS_PER_READ: usize = 4096;
+/// Mangled names of C++ templates can be long, but not longer than this.
+const MAX_NAME: usize = 64 << 10;
+/// Names of one address that are weighed against each other.
+const MAX_ALIASES: usize = 16;
+
+const STT_NOTYPE: u8 = 0;
+const STT_FUNC: u8 = 2;
+const STT_GNU_IFUNC: u8 = 10;
+const STB_LOCAL: u8 = 0;
+const STB_WEAK: u8 = 2;
+
+/// The symbol that covers an address.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Found {
+    /// First address of the symbol.
+    pub start: u64,
+    /// Its name as it stands in the file.
+    pub name: Rc<[u8]>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Sym {
+    name: u32,
+    binding: u8,
+    start: u64,
+    /// First address behind it; for a symbol without a size the end of its section.
+    end: u64,
+    sized: bool,
+}
+
+/// Looks up each of `addrs` (ascending, without duplicates) in the symbol table of one kind.
+///
+/// A symbol with a size must contain the address. Assembler code often has symbols without a size:
+/// one of these counts up to the next symbol or the end of its section. In a sparse table
+/// (`.dynsym`) it counts for its very address only: what follows it there is mostly code of
+/// functions the table does not list.
+///
+/// # Errors
+/// When the table is damaged.
+pub fn lookup(
+    elf: &Elf,
+    kind: u32,
+    sparse: bool,
+    addrs: &[u64],
+) -> Result<Vec<Option<Found>>, ElfError> {
+    let Some(table) = elf.section_of_kind(kind) else {
+        return Ok(vec![None; addrs.len()]);
+    };
+    let strings = elf
+        .section(table.link as usize)
+        .filter(|s| s.kind == SHT_STRTAB);
+    let strings = strings.ok_or_else(|| ElfError::Bad("a symbol table without names".into()))?;
+    let mut hits = Hits::new(addrs, sparse);
+    for_each_function(elf, table, |sym| hits.add(sym))?;
+    Names {
+        elf,
+        strings,
+        last: None,
+    }
+    .choose_all(hits)
+}
+
+/// The address of the function of this name, in the file's own addresses.
+///
+/// # Errors
+/// When the table is damaged.
+pub fn address_of(elf: &Elf, kind: u32, name: &[u8]) -> Result<Option<u64>, ElfError> {
+    let Some(table) = elf.section_of_kind(kind) else {
+        return Ok(None);
+    };
+    let Some(strings) = elf.section(table.link as usize) else {
+        return Ok(None);
+    };
+    let mut wanted = name.to_vec();
+    wanted.push(0);
+    let mut found = None;
+    let mut buf = vec![0; wanted.len()];
+    for_each_function(elf, table, |sym| {
+        let at = strings.offset.saturating_add(u64::from(sym.name));
+        if found.is_none() && elf.read_at(&mut buf, at).is_ok() && buf == wanted {
+            found = Some(sym.start);
+        }
+        Ok(())
+    })?;
+    Ok(found)
+}
+
+fn for_each_function(
+    elf: &Elf,
+    table: &Section,
+    mut f: impl FnMut(Sym) -> Result<(), ElfError>,
+) -> Result<(), ElfError> {
+    let mut buf = vec![0; SYM_SIZE * SYMS_PER_READ];
+    let mut left = usize::try_from(table.size).unwrap_or(usize::MAX) / SYM_SIZE;
+    let mut at = table.offset;
+    while left > 0 {
+        let count = left.min(SYMS_PER_READ);
+        let part = &mut buf[..count * SYM_SIZE];
+        elf.read_at(part, at)?;
+        for sym in part
+            .chunks_exact(SYM_SIZE)
+            .filter_map(|raw| function(elf, raw))
+        {
+            f(sym)?;
+        }
+        left -= count;
+        at += (count * SYM_SIZE) as u64;
+    }
+    Ok(())
+}
+
+/// The symbol, if it names code of this file.
+fn function(elf: &Elf, raw: &[u8]) -> Option<Sym> {
+    let (kind, binding) = (raw[4] & 0xf, raw[4] >> 4);
+    let (start, size) = (u64_at(raw, 8), u64_at(raw, 16));
+    if !matches!(kind, STT_NOTYPE | STT_FUNC | STT_GNU_IFUNC) {
+        return None;
+    }
+    let label = kind == STT_NOTYPE && binding == STB_LOCAL && size == 0;
+    if label && elf.has_mapping_symbols() {
+        return None;
+    }
+    // Undefined and absolute symbols have no section, data has one without code.
+    let index = usize::from(u16_at(raw, 6));
+    let section = elf.section(index).filter(|s| index > 0 && s.executable())?;
+    let end = if size > 0 {
+        start.checked_add(size)?
+    } else {
+        section.end()
+    };
+    Some(Sym {
+        name: u32_at(raw, 0),
+        binding,
+        start,
+        end,
+        sized: size > 0,
+    })
+}
+
+/// Which symbols matter to which addresses, collected during the pass.
+struct Hits<'a> {
+    addrs: &'a [u64],
+    sparse: bool,
+    /// Symbols with a size that contain an address.
+    sized: Vec<Sym>,
+    /// For each address the start nearest before it, among the symbols that start behind the
+    /// address before; and the symbols without a size that start there.
+    nearest: Vec<(Option<u64>, Vec<Sym>)>,
+}
+
+impl<'a> Hits<'a> {
+    fn new(addrs: &'a [u64], sparse: bool) -> Hits<'a> {
+        Hits {
+            addrs,
+            sparse,
+            sized: Vec::new(),
+            nearest: vec![(None, Vec::new()); addrs.len()],
+        }
+    }
+
+    fn add(&mut self, sym: Sym) -> Result<(), ElfError> {
+        let first = self.addrs.partition_point(|a| *a < sym.start);
+        let Some(addr) = self.addrs.get(first) else {
+            return Ok(());
+        };
+        if sym.sized && *addr < sym.end {
+            self.sized.push(sym);
+            // Real tables have a handful of symbols around an address; made-up ones may have millions.
+            if self.sized.len() > 1024 + 64 * self.addrs.len() {
+                return Err(ElfError::Bad("too many symbols overlap".into()));
+            }
+        }
+        let (start, labels) = &mut self.nearest[first];
+        if start.is_none_or(|s| s < sym.start) {
+            *start = Some(sym.start);
+            labels.clear();
+        }
+        if !sym.sized && *start == Some(sym.start) && labels.len() < MAX_ALIASES {
+            labels.push(sym);
+        }
+        Ok(())
+    }
+
+    /// For each address the symbols that cover it and start nearest to it.
+    fn covering(mut self) -> Vec<Vec<Sym>> {
+        self.sized.sort_by_key(|s| s.start);
+        let mut coming = self.sized.iter().peekable();
+        // Symbols that started at or before the address. One that has ended never covers a later
+        // address, so that it may go as soon as it is on top.
+        let mut open: Vec<&Sym> = Vec::new();
+        let mut labels: &[Sym] = &[];
+        let mut all = Vec::with_capacity(self.addrs.len());
+        for (addr, (start, here)) in self.addrs.iter().zip(&self.nearest) {
+            while let Some(s) = coming.next_if(|s| s.start <= *addr) {
+                open.push(s);
+            }
+            while open.pop_if(|s| s.end <= *addr).is_some() {}
+            if start.is_some() {
+                labels = here;
+            }
+            all.push(match open.last() {
+                Some(top) => aliases(&open, top.start, *addr),
+                None => label_at(labels, *addr, self.sparse),
+            });
+        }
+        all
+    }
+}
+
+fn aliases(open: &[&Sym], start: u64, addr: u64) -> Vec<Sym> {
+    let same = open
+        .iter()
+        .rev()
+        .take_while(|s| s.start == start)
+        .filter(|s| addr < s.end);
+    same.take(MAX_ALIASES).map(|s| **s).collect()
+}
+
+fn label_at(labels: &[Sym], addr: u64, sparse: bool) -> Vec<Sym> {
+    let covers = |s: &&Sym| addr < s.end && (!sparse || s.start == addr);
+    labels.iter().filter(covers).copied().collect()
+}
+
+/// What makes one of several names the best, the least being it: leading underscores, binding,
+/// length, and the name itself so that the choice is always the same.
+type Rank = (usize, u8, usize, Vec<u8>);
+
+struct Names<'e> {
+    elf: &'e Elf<'e>,
+    strings: &'e Section,
+    last: Option<(Vec<u32>, Found)>,
+}
+
+impl Names<'_> {
+    fn choose_all(mut self, hits: Hits) -> Result<Vec<Option<Found>>, ElfError> {
+        hits.covering()
+            .iter()
+            .map(|syms| self.choose(syms))
+            .collect()
+    }
+
+    /// Of several names of one function the one its users write: `write`, not `__libc_write`.
+    fn choose(&mut self, syms: &[Sym]) -> Result<Option<Found>, ElfError> {
+        let key: Vec<u32> = syms.iter().map(|s| s.name).collect();
+        if let Some((k, found)) = &self.last
+            && *k == key
+            && syms.first().is_some_and(|s| s.start == found.start)
+        {
+            return Ok(Some(found.clone()));
+        }
+        let mut best: Option<(Rank, u64)> = None;
+        for sym in syms {
+            let name = self.read(sym.name)?;
+            let rank = (
+                underscores(&name),
+                binding_rank(sym.binding),
+                name.len(),
+                name,
+            );
+            if rank.2 > 0 && best.as_ref().is_none_or(|(r, _)| rank < *r) {
+                best = Some((rank, sym.start));
+            }
+        }
+        let found = best.map(|((.., name), start)| Found {
+            start,
+            name: name.into(),
+        });
+        self.last = found.clone().map(|f| (key, f));
+        Ok(found)
+    }
+
+    fn read(&self, name: u32) -> Result<Vec<u8>, ElfError> {
+        let at = self.strings.offset.saturating_add(u64::from(name));
+        let end = self.strings.offset.saturating_add(self.strings.size);
+        let room = usize::try_from(end.saturating_sub(at))
+            .unwrap_or(usize::MAX)
+            .min(MAX_NAME);
+        let mut size = room.min(256);
+        loop {
+            let mut buf = vec![0; size];
+            let got = self.elf.read_some(&mut buf, at)?;
+            if let Some(len) = buf[..got].iter().position(|b| *b == 0) {
+                buf.truncate(len);
+                return Ok(buf);
+            }
+            if got < size || size == room {
+                buf.truncate(got);
+                return Ok(buf);
+            }
+            size = (size * 8).min(room);
+        }
+    }
+}
+
+/// Leading underscores that say "internal"; the one of a mangled name does not.
+fn underscores(name: &[u8]) -> usize {
+    if name.starts_with(b"_Z") || name.starts_with(b"_R") {
+        return 0;
+    }
+    name.iter().take_while(|b| **b == b'_').count()
+}
+
+fn binding_rank(binding: u8) -> u8 {
+    match binding {
+        STB_LOCAL => 2,
+        STB_WEAK => 1,
+        _ => 0,
+    }
+}

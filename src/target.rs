@@ -1,0 +1,290 @@
+//! Which process to follow: selectors, and finding processes by name.
+
+use std::fmt;
+use std::fs;
+use std::path::Path;
+
+use crate::event::Pid;
+
+/// How the target is named.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Selector {
+    /// The process with this name that runs already, or the next one to start.
+    Comm(String),
+    /// A process that runs already.
+    Pid(Pid),
+    /// A command to start.
+    Command(Vec<String>),
+}
+
+/// The kernel keeps this many bytes of a process's name.
+const COMM_MAX: usize = 15;
+
+impl Selector {
+    /// The name that the kernel's `comm` has for the wanted process: cut to 15 bytes.
+    pub fn comm(&self) -> Option<String> {
+        match self {
+            Selector::Comm(name) => Some(cut(name)),
+            Selector::Pid(_) | Selector::Command(_) => None,
+        }
+    }
+}
+
+impl fmt::Display for Selector {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Selector::Comm(name) => write!(f, "process named {name}"),
+            Selector::Pid(pid) => write!(f, "process {pid}"),
+            Selector::Command(argv) => write!(f, "command {}", argv.join(" ")),
+        }
+    }
+}
+
+fn cut(name: &str) -> String {
+    let mut end = name.len().min(COMM_MAX);
+    while !name.is_char_boundary(end) {
+        end -= 1;
+    }
+    name[..end].to_owned()
+}
+
+/// A process found by name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Candidate {
+    /// Its id.
+    pub pid: Pid,
+    /// Its parent's id.
+    pub parent: Pid,
+    /// Its command line, arguments separated by blanks; its name where it has none.
+    pub command: String,
+}
+
+/// Several processes have the wanted name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ambiguous {
+    /// The name.
+    pub name: String,
+    /// The processes, by id.
+    pub candidates: Vec<Candidate>,
+}
+
+impl fmt::Display for Ambiguous {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} processes are named {}:",
+            self.candidates.len(),
+            self.name
+        )?;
+        for c in &self.candidates {
+            let command: String = c.command.chars().take(100).collect();
+            let command = crate::export::printable(&command);
+            write!(f, "\n  {:>8}  (parent {})  {command}", c.pid, c.parent)?;
+        }
+        write!(f, "\nChoose one with `--pid PID`")?;
+        if self.family_root().is_some() {
+            write!(
+                f,
+                ", or follow the first and its children with `--follow-forks`"
+            )?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for Ambiguous {}
+
+impl Ambiguous {
+    /// The one process that all others descend from, if there is one.
+    fn family_root(&self) -> Option<&Candidate> {
+        let known = |pid| self.candidates.iter().any(|c| c.pid == pid);
+        let mut roots = self.candidates.iter().filter(|c| !known(c.parent));
+        roots.next().filter(|_| roots.next().is_none())
+    }
+}
+
+/// The process with that name that runs now.
+///
+/// With `family`, of several processes that all descend from one of them, that one is it.
+///
+/// # Errors
+/// [`Ambiguous`] if several match.
+pub fn find(name: &str, family: bool) -> Result<Option<Candidate>, Ambiguous> {
+    let mut candidates: Vec<Candidate> = processes()
+        .into_iter()
+        .filter(|pid| is_named(*pid, name))
+        .filter_map(candidate)
+        .collect();
+    candidates.sort_by_key(|c| c.pid);
+    if candidates.len() < 2 {
+        return Ok(candidates.pop());
+    }
+    let found = Ambiguous {
+        name: name.to_owned(),
+        candidates,
+    };
+    match found.family_root() {
+        Some(root) if family => Ok(Some(root.clone())),
+        _ => Err(found),
+    }
+}
+
+/// Every process that descends from `pid`, parents before their children.
+pub fn descendants(pid: Pid) -> Vec<Pid> {
+    let all: Vec<Candidate> = processes().into_iter().filter_map(candidate).collect();
+    let mut family = vec![pid];
+    let mut at = 0;
+    while let Some(parent) = family.get(at).copied() {
+        family.extend(all.iter().filter(|c| c.parent == parent).map(|c| c.pid));
+        at += 1;
+    }
+    family.remove(0);
+    family
+}
+
+fn processes() -> Vec<Pid> {
+    let own = std::process::id();
+    let Ok(entries) = fs::read_dir("/proc") else {
+        return Vec::new();
+    };
+    entries
+        .filter_map(|e| e.ok()?.file_name().to_str()?.parse().ok())
+        .filter(|pid| *pid != own)
+        .map(Pid)
+        .collect()
+}
+
+/// Whether a process has the name: as its `comm`, or, beyond the 15 bytes that the kernel keeps of
+/// that, as the base name of its executable or of its script.
+pub fn is_named(pid: Pid, name: &str) -> bool {
+    let comm = comm(pid).unwrap_or_default();
+    if name.len() <= COMM_MAX {
+        return comm == name;
+    }
+    comm == cut(name) && (exe_name(pid).as_deref() == Some(name) || script_name(pid, name))
+}
+
+/// A process's name as the kernel has it.
+pub fn comm(pid: Pid) -> Option<String> {
+    let bytes = fs::read(format!("/proc/{pid}/comm")).ok()?;
+    Some(
+        String::from_utf8_lossy(&bytes)
+            .trim_end_matches('\n')
+            .to_owned(),
+    )
+}
+
+fn exe_name(pid: Pid) -> Option<String> {
+    let exe = fs::read_link(format!("/proc/{pid}/exe")).ok()?;
+    let name = exe.file_name()?.to_string_lossy().into_owned();
+    Some(name.strip_suffix(" (deleted)").unwrap_or(&name).to_owned())
+}
+
+/// A script's process has the interpreter as its executable; its own name stands in the arguments.
+fn script_name(pid: Pid, name: &str) -> bool {
+    let Ok(cmdline) = fs::read(format!("/proc/{pid}/cmdline")) else {
+        return false;
+    };
+    cmdline.split(|&b| b == 0).take(3).any(|arg| {
+        let arg = String::from_utf8_lossy(arg);
+        Path::new(&*arg).file_name().is_some_and(|f| f == name)
+    })
+}
+
+fn candidate(pid: Pid) -> Option<Candidate> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // "pid (comm) state ppid …", where comm may hold anything, parentheses included.
+    let mut after = stat.get(stat.rfind(')')? + 1..)?.split_whitespace();
+    if after.next()? == "Z" {
+        return None;
+    }
+    let parent = after.next()?.parse().ok()?;
+    let cmdline = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    let words: Vec<_> = cmdline
+        .split(|&b| b == 0)
+        .filter(|w| !w.is_empty())
+        .map(String::from_utf8_lossy)
+        .collect();
+    let command = if words.is_empty() {
+        comm(pid)?
+    } else {
+        words.join(" ")
+    };
+    Some(Candidate {
+        pid,
+        parent: Pid(parent),
+        command,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn c(pid: u32, parent: u32) -> Candidate {
+        Candidate {
+            pid: Pid(pid),
+            parent: Pid(parent),
+            command: format!("cmd {pid}"),
+        }
+    }
+
+    #[test]
+    fn long_names_are_cut_as_the_kernel_does() {
+        let comm = |n: &str| Selector::Comm(n.into()).comm();
+        assert_eq!(comm("light-node"), Some("light-node".into()));
+        assert_eq!(comm("protocol-runner-4"), Some("protocol-runner".into()));
+        assert_eq!(comm("aaaaaaaaaaaaaaéé"), Some("aaaaaaaaaaaaaa".into()));
+    }
+
+    #[test]
+    fn a_family_has_one_root() {
+        let family = |cs: Vec<Candidate>| {
+            Ambiguous {
+                name: "x".into(),
+                candidates: cs,
+            }
+            .family_root()
+            .map(|c| c.pid.0)
+        };
+        assert_eq!(family(vec![c(10, 1), c(11, 10), c(12, 11)]), Some(10));
+        assert_eq!(family(vec![c(10, 1), c(11, 1)]), None);
+    }
+
+    #[test]
+    fn the_list_names_every_candidate() {
+        let text = Ambiguous {
+            name: "x".into(),
+            candidates: vec![c(10, 1), c(11, 1)],
+        }
+        .to_string();
+        assert!(text.contains("cmd 10") && text.contains("cmd 11") && text.contains("--pid"));
+        assert!(!text.contains("--follow-forks"));
+    }
+
+    #[test]
+    fn finds_a_process_by_comm() {
+        let mut child = std::process::Command::new("sleep")
+            .arg("60")
+            .spawn()
+            .expect("sleep");
+        let pid = Pid(child.id());
+        // The child has its name, and a little later its arguments, only after exec.
+        while candidate(pid).is_none_or(|c| c.command != "sleep 60") {
+            std::thread::yield_now();
+        }
+        assert!(is_named(pid, "sleep"));
+        assert!(!is_named(pid, "slee"));
+        let found = match find("sleep", false) {
+            Ok(found) => found.into_iter().collect(),
+            Err(several) => several.candidates,
+        };
+        assert!(
+            found
+                .iter()
+                .any(|c| c.pid == pid && c.command == "sleep 60")
+        );
+        let _ = child.kill();
+        let _ = child.wait();
+    }
+}

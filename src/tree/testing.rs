@@ -1,0 +1,95 @@
+//! Small profiles for tests.
+
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use crate::event::{Outcome, Pid};
+use crate::profile::*;
+use crate::symbol::{Function, Language, Symbol, Symbols};
+
+pub(crate) const KIB: u64 = 1024;
+
+/// Frame `offset` of module `module`; module 0 is the program's own executable.
+pub(crate) fn at(module: u16, offset: u64) -> Frame {
+    Frame::code(ModuleId(module), offset)
+}
+
+/// Bytes of `anon` and `cache` KiB.
+pub(crate) fn kib(anon: u64, cache: u64) -> Usage {
+    Usage {
+        anon: anon * KIB,
+        cache: cache * KIB,
+        ..Usage::default()
+    }
+}
+
+/// A profile of (frames, innermost first; usage), with memory that was not observed.
+pub(crate) fn profile(samples: &[(&[Frame], Usage)], not_observed: &[Usage]) -> Profile {
+    let mut total = Usage::default();
+    samples.iter().for_each(|(_, usage)| total += *usage);
+    not_observed.iter().for_each(|usage| total += *usage);
+    let module = |name: &str, own| {
+        Arc::new(Module {
+            path: format!("/usr/lib/{name}").into(),
+            name: name.to_owned(),
+            dev_ino: (1, 1),
+            file: None,
+            own_executable: own,
+        })
+    };
+    let kernel = KernelFigures {
+        anonymous: total.anon,
+        rss_anon: total.anon,
+        rss_shmem: total.shmem,
+        ..KernelFigures::default()
+    };
+    Profile {
+        taken: SystemTime::UNIX_EPOCH,
+        target: TargetInfo {
+            pid: Pid(42),
+            comm: "node".into(),
+            pids: vec![Pid(42)],
+            alive: true,
+        },
+        samples: samples
+            .iter()
+            .map(|(frames, usage)| Sample {
+                stack: Arc::new(Stack {
+                    frames: (*frames).into(),
+                    outcome: Outcome::Complete,
+                }),
+                usage: *usage,
+            })
+            .collect(),
+        not_observed: not_observed
+            .iter()
+            .map(|usage| NotObserved {
+                mapping: "[heap]".into(),
+                reason: Unobserved::BeforeAttach,
+                usage: *usage,
+            })
+            .collect(),
+        total,
+        kernel_before: kernel,
+        kernel_after: kernel,
+        losses: Losses::default(),
+        modules: Arc::new([module("node", true), module("libc-2.31.so", false)]),
+    }
+}
+
+/// Names for frames.
+pub(crate) fn symbols(names: &[(Frame, &str, Language)]) -> Symbols {
+    names
+        .iter()
+        .map(|(frame, name, language)| {
+            let function = Function {
+                name: (*name).to_owned(),
+                language: *language,
+                offset_in_function: 0,
+                inlined: Vec::new(),
+                location: None,
+            };
+            (*frame, Arc::new(Symbol::Known(function)))
+        })
+        .collect()
+}

@@ -1,0 +1,185 @@
+//! The columns of the table that call frame instructions describe, and the rule that says the same.
+
+use super::expression::Known;
+use super::rule::{Arch, CfaKind, FpKind, RA_IN_LINK_REGISTER, Rule};
+
+/// Where a register's value in the caller is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// Nothing was said.
+    Unsaid,
+    Same,
+    Undefined,
+    /// In memory at the CFA plus an offset.
+    AtCfa(i64),
+    /// In memory at a register plus an offset.
+    At(u16, i64),
+    /// In another register.
+    In(u16),
+    Other,
+}
+
+/// How the CFA is found. An expression leaves register and offset as they are: assembler code that
+/// goes back from one with `DW_CFA_def_cfa_register` means the offset from before, and C++ exceptions
+/// are unwound so.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cfa {
+    pub how: How,
+    pub register: Option<u16>,
+    /// `None` where it is too large.
+    pub offset: Option<i64>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum How {
+    Sum,
+    Expression(Known),
+    Other,
+}
+
+/// The columns at one address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct State {
+    pub cfa: Cfa,
+    /// Not said in general: the caller's stack pointer is the CFA.
+    pub sp: Place,
+    pub fp: Place,
+    pub ra: Place,
+}
+
+impl State {
+    /// What holds before the first instruction.
+    pub const NEW: State = State {
+        cfa: Cfa {
+            how: How::Sum,
+            register: None,
+            offset: Some(0),
+        },
+        sp: Place::Unsaid,
+        fp: Place::Unsaid,
+        ra: Place::Unsaid,
+    };
+}
+
+/// What the instructions of one CIE have in common.
+#[derive(Clone, Copy, Debug)]
+pub struct Common {
+    pub arch: Arch,
+    /// DWARF number of the return address column.
+    pub ra: u16,
+    pub code_factor: u64,
+    pub data_factor: i64,
+    /// The frame is one that a signal handler returns to.
+    pub signal: bool,
+    /// What holds at the start of every function.
+    pub initial: State,
+}
+
+impl Common {
+    /// The rule that says what the columns say, or that they have none.
+    pub fn rule(&self, state: &State) -> Rule {
+        let rule = match self.signal {
+            true => self.signal_rule(state),
+            false => self.plain_rule(state),
+        };
+        rule.unwrap_or(Rule::UNSUPPORTED)
+    }
+
+    fn signal_rule(&self, state: &State) -> Option<Rule> {
+        if self.arch == Arch::Aarch64 {
+            // The kernel's trampoline describes a frame record, which has the interrupted code's
+            // link register where its program counter is needed.
+            return Some(self.arch.signal_rule());
+        }
+        let How::Expression(Known::Deref {
+            register,
+            offset,
+            addend: 0,
+        }) = state.cfa.how
+        else {
+            return None;
+        };
+        let sp = self.arch.sp();
+        let said_twice = Place::At(register, offset);
+        if state.sp != Place::Unsaid && state.sp != said_twice {
+            return None;
+        }
+        let saved = |register, offset: i64| {
+            let offset = i32::try_from(offset).ok();
+            offset.filter(|_| register == sp)
+        };
+        let (Place::At(fp, fp_offset), Place::At(ra, ra_offset)) = (state.fp, state.ra) else {
+            return None;
+        };
+        Some(Rule {
+            cfa: CfaKind::Signal as u8,
+            cfa_offset: saved(register, offset)?,
+            fp_offset: saved(fp, fp_offset)?,
+            ra_offset: saved(ra, ra_offset)?,
+            ..Rule::default()
+        })
+    }
+
+    fn plain_rule(&self, state: &State) -> Option<Rule> {
+        let (in_register, ra_offset) = match state.ra {
+            Place::Undefined => return Some(Rule::STOP),
+            _ if state.sp != Place::Unsaid => return None,
+            Place::AtCfa(offset) => (0, i32::try_from(offset).ok()?),
+            Place::Unsaid | Place::Same if self.arch == Arch::Aarch64 && self.ra == 30 => {
+                (RA_IN_LINK_REGISTER, 0)
+            }
+            Place::In(30) if self.arch == Arch::Aarch64 => (RA_IN_LINK_REGISTER, 0),
+            _ => return None,
+        };
+        let (cfa, cfa_offset, addend) = self.cfa(state.cfa)?;
+        let (fp, fp_offset) = self.saved_fp(state.fp);
+        Some(Rule {
+            cfa: cfa as u8,
+            fp: fp as u8,
+            pad: in_register | u16::from(addend) << 8,
+            cfa_offset,
+            fp_offset,
+            ra_offset,
+        })
+    }
+
+    fn cfa(&self, cfa: Cfa) -> Option<(CfaKind, i32, u8)> {
+        let (sp, fp) = (self.arch.sp(), self.arch.fp());
+        let sums = (CfaKind::Sp, CfaKind::Fp);
+        let (register, offset, addend, kinds) = match cfa.how {
+            How::Sum => (cfa.register?, cfa.offset?, 0, sums),
+            How::Expression(Known::Sum { register, offset }) => (register, offset, 0, sums),
+            How::Expression(Known::Deref {
+                register,
+                offset,
+                addend,
+            }) => {
+                let kinds = (CfaKind::DerefSp, CfaKind::DerefFp);
+                (register, offset, u8::try_from(addend).ok()?, kinds)
+            }
+            How::Expression(Known::Plt { from }) if self.arch == Arch::X86_64 => {
+                return Some((CfaKind::Plt, i32::from(from), 0));
+            }
+            _ => return None,
+        };
+        let offset = i32::try_from(offset).ok()?;
+        match register {
+            r if r == sp => Some((kinds.0, offset, addend)),
+            r if r == fp => Some((kinds.1, offset, addend)),
+            _ => None,
+        }
+    }
+
+    fn saved_fp(&self, place: Place) -> (FpKind, i32) {
+        let (kind, offset) = match place {
+            Place::Unsaid | Place::Same => (FpKind::Same, 0),
+            Place::AtCfa(offset) => (FpKind::AtCfa, offset),
+            Place::At(register, offset) if register == self.arch.fp() => (FpKind::AtFp, offset),
+            _ => (FpKind::Lost, 0),
+        };
+        match i32::try_from(offset) {
+            Ok(offset) => (kind, offset),
+            Err(_) => (FpKind::Lost, 0),
+        }
+    }
+}

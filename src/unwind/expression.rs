@@ -1,0 +1,104 @@
+//! The few DWARF expressions that compilers, linkers and assembler code write into unwind
+//! information.
+
+use gimli::{Encoding, EndianSlice, Expression, Format, LittleEndian, Operation};
+
+pub type Reader<'d> = EndianSlice<'d, LittleEndian>;
+
+const ENCODING: Encoding = Encoding {
+    address_size: 8,
+    format: Format::Dwarf32,
+    version: 4,
+};
+/// The longest expression that is recognised has 9 operations.
+const MAX_OPERATIONS: usize = 9;
+
+/// An expression that is understood.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Known {
+    /// A register plus an offset.
+    Sum { register: u16, offset: i64 },
+    /// What is in memory at a register plus an offset, plus an addend.
+    Deref {
+        register: u16,
+        offset: i64,
+        addend: u64,
+    },
+    /// The stack pointer plus 8, and 8 more from byte `from` of each 16 on: what linkers write for
+    /// `.plt`, whose entries push one word on the way.
+    Plt { from: u8 },
+}
+
+/// What an expression says, if it is one of the known ones.
+pub fn recognise(expression: Expression<Reader<'_>>) -> Option<Known> {
+    let mut ops = [const { None }; MAX_OPERATIONS];
+    let mut count = 0;
+    let mut all = expression.operations(ENCODING);
+    while let Some(op) = all.next().ok()? {
+        *ops.get_mut(count)? = Some(op);
+        count += 1;
+    }
+    match ops.get(..count)? {
+        [Some(sum)] => {
+            let (register, offset) = register_offset(sum)?;
+            Some(Known::Sum { register, offset })
+        }
+        [Some(sum), Some(deref)] => dereferenced(sum, deref, 0),
+        [
+            Some(sum),
+            Some(deref),
+            Some(Operation::PlusConstant { value }),
+        ] => dereferenced(sum, deref, *value),
+        _ => plt(&ops),
+    }
+}
+
+type Op<'d> = Operation<Reader<'d>>;
+
+fn register_offset(op: &Op<'_>) -> Option<(u16, i64)> {
+    match op {
+        Operation::RegisterOffset {
+            register,
+            offset,
+            base_type,
+        } if base_type.0 == 0 => Some((register.0, *offset)),
+        _ => None,
+    }
+}
+
+fn dereferenced(sum: &Op<'_>, deref: &Op<'_>, addend: u64) -> Option<Known> {
+    let (register, offset) = register_offset(sum)?;
+    match deref {
+        Operation::Deref {
+            base_type,
+            size: 8,
+            space: false,
+        } if base_type.0 == 0 => Some(Known::Deref {
+            register,
+            offset,
+            addend,
+        }),
+        _ => None,
+    }
+}
+
+fn plt(ops: &[Option<Op<'_>>; MAX_OPERATIONS]) -> Option<Known> {
+    use Operation::{And, Ge, Plus, Shl, UnsignedConstant as Constant};
+    let [
+        Some(sp),
+        Some(pc),
+        Some(Constant { value: 15 }),
+        Some(And),
+        Some(Constant { value: from @ ..16 }),
+        Some(Ge),
+        Some(Constant { value: 3 }),
+        Some(Shl),
+        Some(Plus),
+    ] = ops
+    else {
+        return None;
+    };
+    // Registers 7 and 16 are x86-64's rsp and rip; other processors' PLTs push nothing.
+    let registers = (register_offset(sp)?, register_offset(pc)?);
+    (registers == ((7, 8), (16, 0))).then_some(Known::Plt { from: *from as u8 })
+}

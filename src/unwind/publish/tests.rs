@@ -1,0 +1,179 @@
+use super::*;
+use crate::unwind::Page;
+
+/// Keeps what is written, with small limits.
+#[derive(Default)]
+struct Maps {
+    rules: HashMap<u32, Rule>,
+    chunks: HashMap<u32, Vec<u32>>,
+    pages: HashMap<(u32, u32), PageAt>,
+    mappings: HashMap<MmId, Vec<CodeMapping>>,
+}
+
+impl TableStore for Maps {
+    const RULES: u32 = 10;
+    const CHUNK_ROWS: u32 = 8;
+    const CHUNKS: u32 = 3;
+
+    fn write_rules(&mut self, first: u32, rules: &[Rule]) -> Result<()> {
+        self.rules.extend((first..).zip(rules.iter().copied()));
+        Ok(())
+    }
+
+    fn write_rows(&mut self, chunk: u32, rows: &[u32]) -> Result<()> {
+        assert!(chunk < Self::CHUNKS && rows.len() <= Self::CHUNK_ROWS as usize);
+        self.chunks.insert(chunk, rows.to_vec());
+        Ok(())
+    }
+
+    fn write_page(&mut self, table: u32, page: u32, at: PageAt) -> Result<()> {
+        self.pages.insert((table, page), at);
+        Ok(())
+    }
+
+    fn write_mappings(&mut self, mm: MmId, mappings: &[CodeMapping]) -> Result<u64> {
+        self.mappings.insert(mm, mappings.to_vec());
+        Ok(0)
+    }
+}
+
+impl Maps {
+    /// The row that holds for an address, found as the probe finds it.
+    fn row(&self, table: u32, pc: u64) -> Option<u32> {
+        let at = self.pages.get(&(table, (pc >> 16) as u32))?;
+        let rows = &self.chunks[&at.chunk][at.first as usize..(at.first + at.count) as usize];
+        rows.iter()
+            .copied()
+            .rev()
+            .find(|r| u64::from(r & 0xffff) <= (pc & 0xffff))
+    }
+}
+
+fn publisher() -> Publisher {
+    Publisher::start(Arc::new(EventFd::new().unwrap())).unwrap()
+}
+
+fn packed(pages: &[(u32, &[u32])]) -> Packed {
+    let mut packed = Packed::default();
+    for (number, rows) in pages {
+        let (first, count) = (packed.rows.len() as u32, rows.len() as u32);
+        packed.pages.push(Page {
+            number: *number,
+            first,
+            count,
+        });
+        packed.rows.extend(*rows);
+    }
+    packed
+}
+
+#[test]
+fn tables_share_chunks_and_pages_do_not_cross_them() {
+    let (mut p, mut maps) = (publisher(), Maps::default());
+    let rules = [Rule::NOT_COVERED, Rule::STOP];
+    let one = packed(&[(0, &[0, 0x1_0005, 9]), (1, &[0x1_0000, 4])]);
+    assert_eq!(p.write(&one, &rules, &mut maps).unwrap(), Some(1));
+    // Five rows are taken: the next page's four do not fit in the first chunk.
+    let two = packed(&[(0, &[0x1_0000, 1, 0x1_0002, 3])]);
+    assert_eq!(p.write(&two, &rules, &mut maps).unwrap(), Some(2));
+    assert_eq!(maps.pages[&(2, 0)].chunk, 1);
+    assert_eq!(maps.pages[&(2, 0)].rules, 2);
+    assert_eq!(maps.row(1, 7), Some(0x1_0005));
+    assert_eq!(maps.row(1, 0x1_0003), Some(0x1_0000));
+    assert_eq!(maps.row(2, 2), Some(0x1_0002));
+}
+
+#[test]
+fn what_does_not_fit_is_refused_whole() {
+    let (mut p, mut maps) = (publisher(), Maps::default());
+    let big: Vec<(u32, &[u32])> = (0..4).map(|n| (n, &[0, 1, 2, 3, 4, 5, 6, 7][..])).collect();
+    assert_eq!(
+        p.write(&packed(&big), &[Rule::STOP], &mut maps).unwrap(),
+        None
+    );
+    assert_eq!(
+        p.write(&packed(&[]), &[Rule::STOP; 11], &mut maps).unwrap(),
+        None
+    );
+    assert!(maps.pages.is_empty() && maps.rules.is_empty());
+    assert_eq!(
+        p.write(&packed(&big[..3]), &[Rule::STOP], &mut maps)
+            .unwrap(),
+        Some(1)
+    );
+}
+
+#[test]
+fn a_mapping_that_begins_before_its_segment() {
+    let segments = [
+        Segment {
+            offset: 0,
+            addr: 0,
+            size: 0x500,
+        },
+        Segment {
+            offset: 0x1540,
+            addr: 0x2540,
+            size: 0x1000,
+        },
+    ];
+    // Only executable segments are in the list: the first stands for one at the file's beginning.
+    assert_eq!(address_of(&segments, 0), Some(0));
+    assert_eq!(address_of(&segments, 0x1000), Some(0x2000));
+    assert_eq!(address_of(&segments, 0x2000), Some(0x3000));
+    assert_eq!(address_of(&segments, 0x9000), None);
+}
+
+/// The own process: its executable's table is built by the thread and then named by its mappings.
+#[test]
+fn mappings_name_a_table_as_soon_as_it_is_there() {
+    struct Large(Maps);
+    impl TableStore for Large {
+        const RULES: u32 = 65_536;
+        const CHUNK_ROWS: u32 = 1 << 18;
+        const CHUNKS: u32 = 64;
+        fn write_rules(&mut self, first: u32, rules: &[Rule]) -> Result<()> {
+            self.0.write_rules(first, rules)
+        }
+        fn write_rows(&mut self, chunk: u32, rows: &[u32]) -> Result<()> {
+            self.0.chunks.insert(chunk, rows.to_vec());
+            Ok(())
+        }
+        fn write_page(&mut self, table: u32, page: u32, at: PageAt) -> Result<()> {
+            self.0.write_page(table, page, at)
+        }
+        fn write_mappings(&mut self, mm: MmId, mappings: &[CodeMapping]) -> Result<u64> {
+            self.0.write_mappings(mm, mappings)
+        }
+    }
+    let (mut p, mut maps) = (publisher(), Large(Maps::default()));
+    let mut modules = crate::modules::ModuleTable::new();
+    let own = crate::event::Pid(std::process::id());
+    let code = AddressMap::load(own, &mut modules).unwrap();
+    let modules = modules.modules();
+    p.map(MmId(1), &code, &modules, &mut maps).unwrap();
+    assert!(maps.0.mappings[&MmId(1)].iter().all(|m| m.table == 0));
+    let mut richer = Vec::new();
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while richer.is_empty() && Instant::now() < deadline {
+        p.prepare(&code, &modules, &mut maps, Duration::from_secs(60))
+            .unwrap();
+        richer = p.waiting.drain().collect();
+    }
+    assert_eq!(richer, [MmId(1)]);
+    p.map(MmId(1), &code, &modules, &mut maps).unwrap();
+    let here = mappings_name_a_table_as_soon_as_it_is_there as fn() as usize as u64;
+    let mapping = maps.0.mappings[&MmId(1)]
+        .iter()
+        .find(|m| (m.start..m.end).contains(&here));
+    let mapping = *mapping.expect("own code is mapped");
+    assert_ne!(mapping.table, 0);
+    let row = maps
+        .0
+        .row(mapping.table, here - mapping.bias)
+        .expect("own code is covered");
+    let at = maps.0.pages[&(mapping.table, ((here - mapping.bias) >> 16) as u32)];
+    let rule = maps.0.rules[&(at.rules + (row >> 16))];
+    // At a function's entry the return address is on top of the stack.
+    assert_eq!((rule.cfa, rule.cfa_offset, rule.ra_offset), (1, 8, -8));
+}

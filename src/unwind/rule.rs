@@ -1,0 +1,195 @@
+//! How the caller's registers are found from a frame's.
+
+use crate::elf::{EM_AARCH64, EM_X86_64};
+
+/// How to find the caller's registers from a frame's. 16 bytes, as in `memprof.h`.
+///
+/// `sp`, `fp` and `pc` are the frame's own registers; the CFA is the caller's stack pointer. The
+/// frame pointer register is `rbp` on x86-64 and `x29` on 64-bit ARM. Fields that a kind does not
+/// use are zero, so that equal rules compare equal.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+pub struct Rule {
+    /// How the CFA is found: a [`CfaKind`].
+    pub cfa: u8,
+    /// How the caller's frame pointer register is found: a [`FpKind`].
+    pub fp: u8,
+    /// Bit 0, [`RA_IN_LINK_REGISTER`]; bits 8 to 15: bytes added to the CFA after it was read from
+    /// memory ([`CfaKind::DerefFp`], [`CfaKind::DerefSp`]).
+    pub pad: u16,
+    /// Offset of the CFA or of the place it is read from, in bytes.
+    pub cfa_offset: i32,
+    /// Where the caller's frame pointer register was saved, in bytes from what `fp` says.
+    pub fp_offset: i32,
+    /// Where the return address was saved, in bytes from the CFA (x86-64: -8).
+    pub ra_offset: i32,
+}
+
+const _: () = assert!(size_of::<Rule>() == 16);
+
+/// Bit of [`Rule::pad`]: the return address is still in the link register (64-bit ARM).
+pub const RA_IN_LINK_REGISTER: u16 = 1;
+
+/// How the CFA, the caller's stack pointer, is found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum CfaKind {
+    /// No unwind information covers these addresses.
+    NotCovered = 0,
+    /// `sp + cfa_offset`.
+    Sp = 1,
+    /// `fp + cfa_offset`.
+    Fp = 2,
+    /// The outermost frame: it has no return address.
+    Stop = 3,
+    /// `sp + 8`, and 8 more from byte `cfa_offset` of each 16-byte slot on: `(pc & 15) >= cfa_offset`.
+    Plt = 4,
+    /// `*(fp + cfa_offset) + (pad >> 8)`.
+    DerefFp = 5,
+    /// `*(sp + cfa_offset) + (pad >> 8)`.
+    DerefSp = 6,
+    /// A signal frame: all of the interrupted code's registers are on the stack. `sp = *(sp +
+    /// cfa_offset)`, `fp = *(sp + fp_offset)`, `pc = *(sp + ra_offset)`, all three with the frame's
+    /// own `sp`. On 64-bit ARM the interrupted code's link register is at `sp + ra_offset - 16`.
+    Signal = 7,
+    /// There is unwind information, but of a kind that has no rule here.
+    Unsupported = 8,
+}
+
+/// How the caller's frame pointer register is found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum FpKind {
+    /// It has not been changed.
+    Same = 0,
+    /// `*(CFA + fp_offset)`.
+    AtCfa = 1,
+    /// `*(fp + fp_offset)`: stacks that were realigned.
+    AtFp = 2,
+    /// It cannot be known.
+    Lost = 3,
+}
+
+impl Rule {
+    /// No unwind information covers these addresses.
+    pub const NOT_COVERED: Rule = Rule::bare(CfaKind::NotCovered);
+    /// The outermost frame.
+    pub const STOP: Rule = Rule::bare(CfaKind::Stop);
+    /// Unwind information of an unsupported kind.
+    pub const UNSUPPORTED: Rule = Rule::bare(CfaKind::Unsupported);
+
+    const fn bare(cfa: CfaKind) -> Rule {
+        Rule {
+            cfa: cfa as u8,
+            fp: 0,
+            pad: 0,
+            cfa_offset: 0,
+            fp_offset: 0,
+            ra_offset: 0,
+        }
+    }
+
+    /// How the CFA is found; what no table holds counts as unsupported.
+    pub fn cfa_kind(&self) -> CfaKind {
+        match self.cfa {
+            0 => CfaKind::NotCovered,
+            1 => CfaKind::Sp,
+            2 => CfaKind::Fp,
+            3 => CfaKind::Stop,
+            4 => CfaKind::Plt,
+            5 => CfaKind::DerefFp,
+            6 => CfaKind::DerefSp,
+            7 => CfaKind::Signal,
+            _ => CfaKind::Unsupported,
+        }
+    }
+
+    /// How the caller's frame pointer register is found.
+    pub fn fp_kind(&self) -> FpKind {
+        match self.fp {
+            0 => FpKind::Same,
+            1 => FpKind::AtCfa,
+            2 => FpKind::AtFp,
+            _ => FpKind::Lost,
+        }
+    }
+
+    /// Bytes added to a CFA that was read from memory.
+    pub fn cfa_addend(&self) -> u64 {
+        u64::from(self.pad >> 8)
+    }
+}
+
+/// A processor that tables are made for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Arch {
+    /// x86-64.
+    X86_64,
+    /// 64-bit ARM.
+    Aarch64,
+}
+
+impl Arch {
+    /// The processor of an ELF file, by its `EM_*` number.
+    pub fn of_machine(machine: u16) -> Option<Arch> {
+        match machine {
+            EM_X86_64 => Some(Arch::X86_64),
+            EM_AARCH64 => Some(Arch::Aarch64),
+            _ => None,
+        }
+    }
+
+    /// The processor memprof runs on.
+    pub const fn native() -> Option<Arch> {
+        if cfg!(target_arch = "x86_64") {
+            Some(Arch::X86_64)
+        } else if cfg!(target_arch = "aarch64") {
+            Some(Arch::Aarch64)
+        } else {
+            None
+        }
+    }
+
+    /// DWARF number of the stack pointer.
+    pub(super) fn sp(self) -> u16 {
+        match self {
+            Arch::X86_64 => 7,
+            Arch::Aarch64 => 31,
+        }
+    }
+
+    /// DWARF number of the frame pointer register.
+    pub(super) fn fp(self) -> u16 {
+        match self {
+            Arch::X86_64 => 6,
+            Arch::Aarch64 => 29,
+        }
+    }
+
+    /// The rule of the kernel's or C library's signal return trampoline.
+    ///
+    /// The offsets are those of the saved registers in the kernel's `struct rt_sigframe`, which
+    /// `sp` points at on 64-bit ARM; on x86-64 it points at the `struct ucontext` inside.
+    pub(super) fn signal_rule(self) -> Rule {
+        let (sp, fp, pc) = match self {
+            Arch::X86_64 => (160, 120, 168),
+            Arch::Aarch64 => (560, 544, 568),
+        };
+        Rule {
+            cfa_offset: sp,
+            fp_offset: fp,
+            ra_offset: pc,
+            ..Rule::bare(CfaKind::Signal)
+        }
+    }
+
+    /// The machine code of that trampoline.
+    pub(super) fn signal_trampoline(self) -> &'static [u8] {
+        match self {
+            // mov $15, %rax; syscall
+            Arch::X86_64 => &[0x48, 0xc7, 0xc0, 15, 0, 0, 0, 0x0f, 0x05],
+            // mov x8, #139; svc #0
+            Arch::Aarch64 => &[0x68, 0x11, 0x80, 0xd2, 0x01, 0, 0, 0xd4],
+        }
+    }
+}

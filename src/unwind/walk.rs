@@ -1,0 +1,214 @@
+//! The walk itself, in user space: the reference for the one in the kernel.
+
+use super::rule::{Arch, CfaKind, FpKind, RA_IN_LINK_REGISTER, Rule};
+use super::table::Table;
+
+/// The registers that a walk starts from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Registers {
+    /// The instruction pointer.
+    pub ip: u64,
+    /// The stack pointer.
+    pub sp: u64,
+    /// The frame pointer register: `rbp` on x86-64, `x29` on 64-bit ARM.
+    pub fp: u64,
+    /// The link register of 64-bit ARM; 0 elsewhere.
+    pub lr: u64,
+}
+
+/// What a walk reads of the process it is about.
+pub trait Process {
+    /// The eight bytes of memory at an address; `None` where they cannot be read.
+    fn read(&self, addr: u64) -> Option<u64>;
+
+    /// The file mapped at an address.
+    fn module(&self, pc: u64) -> Mapped<'_>;
+}
+
+/// What is mapped at a code address.
+#[derive(Clone, Copy, Debug)]
+pub enum Mapped<'t> {
+    /// No executable file.
+    Nothing,
+    /// A file that has no table.
+    NoTable,
+    /// A file with its table, and what is added to the file's own addresses in this process.
+    Table(&'t Table, u64),
+}
+
+/// How a walk ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Ended {
+    /// It reached the outermost frame.
+    Complete,
+    /// It could not go on; the frames so far are right.
+    Partial(Reason),
+}
+
+/// Why a walk could not go on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Reason {
+    /// No executable file is mapped at the last frame's address (JIT code, a damaged stack).
+    NoMapping,
+    /// The file at the last frame's address has no table.
+    NoTable,
+    /// The table does not cover the last frame's address.
+    NotCovered,
+    /// What the file says of the last frame's address has no rule.
+    Unsupported,
+    /// The last frame's memory could not be read.
+    UnreadableStack,
+    /// The last frame's rule needs the frame pointer register, which a frame before lost.
+    LostFramePointer,
+    /// The caller's frame would not be further out on the stack: a damaged stack or a wrong rule.
+    NoProgress,
+    /// The stack has more frames than the walk's limit.
+    DepthLimit,
+}
+
+/// The frames of a stack, innermost first, and how the walk ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Walk {
+    /// Instruction addresses: the first as it was, return addresses less one, addresses that a signal
+    /// interrupted as they were.
+    pub frames: Vec<u64>,
+    /// How it ended.
+    pub ended: Ended,
+}
+
+/// A frame of a walk that is going on.
+#[derive(Clone, Copy)]
+struct Frame {
+    /// Where the frame's code is, inside the instruction that is running or called.
+    pc: u64,
+    sp: u64,
+    /// `None` once it is lost.
+    fp: Option<u64>,
+    /// Only a frame that was interrupted still has its own.
+    lr: Option<u64>,
+}
+
+/// Walks a stack of at most `limit` frames.
+///
+/// 1. The first frame's address is looked up as it is; a return address less one, so that it lies in
+///    the call; an address that a signal interrupted as it is.
+/// 2. A return address of 0 ends a stack, as a [`CfaKind::Stop`] rule does.
+/// 3. Each caller's stack pointer is greater than its callee's, but for two kinds of step: from a
+///    signal frame, whose handler may have had a stack of its own, and from a 64-bit ARM function
+///    without a stack frame, once, where it may be the same.
+pub fn walk(process: &impl Process, arch: Arch, start: Registers, limit: usize) -> Walk {
+    let mut frame = Frame {
+        pc: start.ip,
+        sp: start.sp,
+        fp: Some(start.fp),
+        lr: Some(start.lr),
+    };
+    let mut frames = Vec::new();
+    let ended = loop {
+        if frames.len() == limit {
+            break Ended::Partial(Reason::DepthLimit);
+        }
+        frames.push(frame.pc);
+        match step(process, arch, &frame) {
+            Ok(Some(caller)) => frame = caller,
+            Ok(None) => break Ended::Complete,
+            Err(reason) => break Ended::Partial(reason),
+        }
+    };
+    Walk { frames, ended }
+}
+
+fn step(process: &impl Process, arch: Arch, frame: &Frame) -> Result<Option<Frame>, Reason> {
+    let (table, bias) = match process.module(frame.pc) {
+        Mapped::Nothing => return Err(Reason::NoMapping),
+        Mapped::NoTable => return Err(Reason::NoTable),
+        Mapped::Table(table, bias) => (table, bias),
+    };
+    let rule = table.rule_at(frame.pc.wrapping_sub(bias));
+    match rule.cfa_kind() {
+        CfaKind::Stop => Ok(None),
+        CfaKind::NotCovered => Err(Reason::NotCovered),
+        CfaKind::Unsupported => Err(Reason::Unsupported),
+        CfaKind::Signal => interrupted(process, arch, rule, frame).map(Some),
+        _ => caller(process, arch, rule, frame),
+    }
+}
+
+fn at(base: u64, offset: i32) -> u64 {
+    base.wrapping_add_signed(i64::from(offset))
+}
+
+fn read(process: &impl Process, addr: u64) -> Result<u64, Reason> {
+    process.read(addr).ok_or(Reason::UnreadableStack)
+}
+
+fn interrupted(
+    process: &impl Process,
+    arch: Arch,
+    rule: &Rule,
+    frame: &Frame,
+) -> Result<Frame, Reason> {
+    let saved = |offset| read(process, at(frame.sp, offset));
+    let lr = match arch {
+        Arch::X86_64 => None,
+        Arch::Aarch64 => Some(saved(rule.ra_offset.wrapping_sub(16))?),
+    };
+    Ok(Frame {
+        pc: saved(rule.ra_offset)?,
+        sp: saved(rule.cfa_offset)?,
+        fp: Some(saved(rule.fp_offset)?),
+        lr,
+    })
+}
+
+fn caller(
+    process: &impl Process,
+    arch: Arch,
+    rule: &Rule,
+    frame: &Frame,
+) -> Result<Option<Frame>, Reason> {
+    let fp = || frame.fp.ok_or(Reason::LostFramePointer);
+    let cfa = match rule.cfa_kind() {
+        CfaKind::Sp => at(frame.sp, rule.cfa_offset),
+        CfaKind::Fp => at(fp()?, rule.cfa_offset),
+        CfaKind::Plt => {
+            let pushed = (frame.pc & 15) as i32 >= rule.cfa_offset;
+            frame.sp.wrapping_add(if pushed { 16 } else { 8 })
+        }
+        CfaKind::DerefSp => {
+            read(process, at(frame.sp, rule.cfa_offset))?.wrapping_add(rule.cfa_addend())
+        }
+        _ => read(process, at(fp()?, rule.cfa_offset))?.wrapping_add(rule.cfa_addend()),
+    };
+    let in_register = rule.pad & RA_IN_LINK_REGISTER != 0;
+    let ra = match (in_register, frame.lr) {
+        (false, _) => read(process, at(cfa, rule.ra_offset))?,
+        (true, Some(lr)) => lr,
+        // A function that has called another has saved its return address.
+        (true, None) => return Err(Reason::Unsupported),
+    };
+    if cfa < frame.sp || (cfa == frame.sp && !in_register) {
+        return Err(Reason::NoProgress);
+    }
+    let fp = match rule.fp_kind() {
+        FpKind::Same => frame.fp,
+        FpKind::AtCfa => Some(read(process, at(cfa, rule.fp_offset))?),
+        FpKind::AtFp => Some(read(process, at(fp()?, rule.fp_offset))?),
+        FpKind::Lost => None,
+    };
+    let ra = return_address(arch, ra);
+    Ok((ra != 0).then(|| Frame {
+        pc: ra - 1,
+        sp: cfa,
+        fp,
+        lr: None,
+    }))
+}
+
+/// A return address without the signature that 64-bit ARM keeps in its upper bits.
+fn return_address(arch: Arch, ra: u64) -> u64 {
+    match arch {
+        Arch::X86_64 => ra,
+        Arch::Aarch64 => ra & ((1 << 48) - 1),
+    }
+}

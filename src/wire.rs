@@ -1,0 +1,306 @@
+//! Bytes from the ring buffer → [`Event`]s. The home of the generated skeleton and of the `unsafe`
+//! that reads kernel records.
+
+#[allow(
+    missing_docs,
+    clippy::all,
+    clippy::undocumented_unsafe_blocks,
+    non_camel_case_types,
+    non_snake_case
+)]
+mod skel {
+    include!(concat!(env!("OUT_DIR"), "/memprof.skel.rs"));
+}
+
+pub(crate) use skel::types::{
+    bss as Bss, cache_chunk, page_chunk, unwind_mapping, unwind_page, unwind_page_key, unwind_rule,
+    unwind_space,
+};
+pub(crate) use skel::{MemprofSkel, MemprofSkelBuilder};
+
+use skel::types::{cache_key, process_event, range_event, stack_event};
+
+use crate::event::{
+    Addr, Event, MmId, Outcome, PartialReason, Pid, ProcessChange, ProcessEvent, RangeChange,
+    RangeEvent, StackId, StackSeen,
+};
+
+// Values of the enums in memprof.h, which the skeleton does not carry (they are unused as types).
+const EVENT_STACK: u32 = 1;
+const EVENT_PROCESS: u32 = 2;
+const EVENT_RANGE: u32 = 3;
+const RANGE_FLAG_POPULATE: u32 = 1;
+const RANGE_FLAG_CODE: u32 = 2;
+const RANGE_FLAG_CLEAR: u32 = 4;
+
+/// Pages in one ledger chunk.
+pub(crate) const CHUNK_PAGES: usize = 512;
+/// Address bits of a chunk number in a page-ledger key.
+pub(crate) const REGION_BITS: u32 = 36;
+/// A ledger entry that holds no record.
+pub(crate) const STACK_NONE: u32 = 0;
+/// A ledger entry whose stack was lost.
+pub(crate) const STACK_LOST: u32 = 1;
+
+const _: () = {
+    assert!(size_of::<stack_event>() == 24 + 8 * 128);
+    assert!(size_of::<process_event>() == 40);
+    assert!(size_of::<range_event>() == 48);
+    assert!(size_of::<page_chunk>() == 4 * CHUNK_PAGES);
+    assert!(size_of::<cache_chunk>() == 8 + 4 * CHUNK_PAGES);
+    assert!(size_of::<cache_key>() == 16);
+    assert!(size_of::<unwind_rule>() == 16);
+    assert!(size_of::<unwind_page>() == 16);
+    assert!(size_of::<unwind_mapping>() == 32);
+};
+
+/// Names of the probe's loss counters, in the order of `enum loss` in memprof.h.
+pub(crate) const LOSS_NAMES: [&str; 11] = [
+    "stack records not sent: ring buffer full (retried at the next event)",
+    "process events not sent: ring buffer full",
+    "address-space events not sent: ring buffer full",
+    "events whose stack was not kept: stack table full",
+    "events whose stack was not kept: hash collision",
+    "page faults not recorded: page ledger full",
+    "cached pages not recorded: cache ledger full",
+    "cached pages not recorded: chunk removed meanwhile",
+    "events not recorded: no memory for thread state",
+    "processes not followed: process table full",
+    "block-device cache pages (file-system metadata) not counted",
+];
+
+/// Index of the address-space loss counter: after such a loss the range books cannot be trusted.
+pub(crate) const LOSS_RING_RANGE: usize = 2;
+
+/// Why bytes from the ring buffer are not an event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Malformed {
+    /// Fewer bytes than the record's fixed part.
+    Short,
+    /// A kind or enum value that this version does not know.
+    Unknown,
+}
+
+/// A record of memprof.h: `repr(C)`, integers only.
+///
+/// # Safety
+/// Implementers must be valid for every bit pattern.
+pub(crate) unsafe trait Record: Copy + Default {}
+
+// SAFETY: generated from memprof.h, where all fields are fixed-width integers without padding.
+unsafe impl Record for stack_event {}
+// SAFETY: as above.
+unsafe impl Record for process_event {}
+// SAFETY: as above.
+unsafe impl Record for range_event {}
+// SAFETY: as above.
+unsafe impl Record for page_chunk {}
+// SAFETY: as above.
+unsafe impl Record for cache_chunk {}
+// SAFETY: as above.
+unsafe impl Record for cache_key {}
+
+/// Copies the bytes into a record; what they do not reach stays zero.
+pub(crate) fn read_record<T: Record>(bytes: &[u8], at_least: usize) -> Result<T, Malformed> {
+    if bytes.len() < at_least {
+        return Err(Malformed::Short);
+    }
+    let mut record = T::default();
+    let n = bytes.len().min(size_of::<T>());
+    // SAFETY: both sides are `n` bytes long at least, do not overlap, and `T: Record` is valid for
+    // every bit pattern.
+    unsafe {
+        std::ptr::copy_nonoverlapping(bytes.as_ptr(), (&raw mut record).cast::<u8>(), n);
+    }
+    Ok(record)
+}
+
+// SAFETY: as above.
+unsafe impl Record for unwind_rule {}
+// SAFETY: as above.
+unsafe impl Record for unwind_page {}
+// SAFETY: as above.
+unsafe impl Record for unwind_page_key {}
+// SAFETY: as above.
+unsafe impl Record for unwind_space {}
+
+/// The bytes of a record.
+pub(crate) fn record_bytes<T: Record>(record: &T) -> &[u8] {
+    // SAFETY: `T: Record` has no padding, so that all its bytes are initialised.
+    unsafe { std::slice::from_raw_parts((&raw const *record).cast::<u8>(), size_of::<T>()) }
+}
+
+/// Decodes one ring-buffer record.
+///
+/// # Errors
+/// [`Malformed`] for bytes that no record of this version consists of; nothing is guessed.
+pub fn decode(bytes: &[u8]) -> Result<Event, Malformed> {
+    let kind = bytes.first_chunk().ok_or(Malformed::Short)?;
+    match u32::from_ne_bytes(*kind) {
+        EVENT_STACK => decode_stack(bytes).map(Event::Stack),
+        EVENT_PROCESS => decode_process(bytes).map(Event::Process),
+        EVENT_RANGE => decode_range(bytes).map(Event::Range),
+        _ => Err(Malformed::Unknown),
+    }
+}
+
+fn decode_stack(bytes: &[u8]) -> Result<StackSeen, Malformed> {
+    const FIXED: usize = std::mem::offset_of!(stack_event, frames);
+    let e: stack_event = read_record(bytes, FIXED)?;
+    let nr = e.nr as usize;
+    if nr > e.frames.len() || bytes.len() < FIXED + 8 * nr {
+        return Err(Malformed::Short);
+    }
+    Ok(StackSeen {
+        id: StackId(e.stack_id),
+        mm: MmId(e.mm_id),
+        pid: (e.pid != 0).then_some(Pid(e.pid)),
+        outcome: decode_outcome(e.outcome)?,
+        frames: e.frames[..nr].iter().map(|&a| Addr(a)).collect(),
+    })
+}
+
+fn decode_outcome(outcome: u32) -> Result<Outcome, Malformed> {
+    Ok(match outcome {
+        0 => Outcome::Complete,
+        1 => Outcome::Partial(PartialReason::UnreadableStack),
+        2 => Outcome::Partial(PartialReason::NoFramePointer),
+        3 => Outcome::Partial(PartialReason::DepthLimit),
+        4 => Outcome::NotTaken,
+        5 => Outcome::Assisted,
+        6 => Outcome::Partial(PartialReason::NoMapping),
+        7 => Outcome::Partial(PartialReason::NoTable),
+        8 => Outcome::Partial(PartialReason::UnsupportedRule),
+        _ => return Err(Malformed::Unknown),
+    })
+}
+
+fn decode_process(bytes: &[u8]) -> Result<ProcessEvent, Malformed> {
+    let e: process_event = read_record(bytes, size_of::<process_event>())?;
+    let change = match e.change {
+        1 => ProcessChange::Found,
+        2 => ProcessChange::Matched,
+        3 => ProcessChange::Forked {
+            parent_mm: MmId(e.parent_mm_id),
+            parent: Pid(e.parent_pid),
+        },
+        4 => ProcessChange::Execed {
+            left: MmId(e.parent_mm_id),
+        },
+        5 => ProcessChange::Exited,
+        _ => return Err(Malformed::Unknown),
+    };
+    let name = e.comm.split(|&b| b == 0).next().unwrap_or_default();
+    Ok(ProcessEvent {
+        pid: Pid(e.pid),
+        mm: MmId(e.mm_id),
+        comm: String::from_utf8_lossy(name).into_owned(),
+        change,
+    })
+}
+
+fn decode_range(bytes: &[u8]) -> Result<RangeEvent, Malformed> {
+    let e: range_event = read_record(bytes, size_of::<range_event>())?;
+    let stack = StackId(e.stack_id);
+    let change = match e.change {
+        1 => RangeChange::Mapped {
+            stack,
+            populated: e.flags & RANGE_FLAG_POPULATE != 0,
+            code: e.flags & RANGE_FLAG_CODE != 0,
+        },
+        2 => RangeChange::Populated { stack },
+        3 => RangeChange::Unmapped,
+        4 => RangeChange::Moved { from: Addr(e.from) },
+        5 => RangeChange::Emptied,
+        _ => return Err(Malformed::Unknown),
+    };
+    Ok(RangeEvent {
+        mm: MmId(e.mm_id),
+        start: Addr(e.start),
+        end: Addr(e.end),
+        change,
+        clear_ledger: e.flags & RANGE_FLAG_CLEAR != 0,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn stack_record(nr: u32, outcome: u32) -> stack_event {
+        let mut e = stack_event {
+            kind: EVENT_STACK,
+            mm_id: 3,
+            stack_id: 17,
+            pid: 42,
+            nr,
+            outcome,
+            ..Default::default()
+        };
+        for (i, f) in e.frames.iter_mut().enumerate() {
+            *f = 0x1000 + i as u64;
+        }
+        e
+    }
+
+    #[test]
+    fn a_stack_carries_only_its_frames() {
+        let e = stack_record(2, 0);
+        let bytes = &record_bytes(&e)[..24 + 16];
+        let Ok(Event::Stack(s)) = decode(bytes) else {
+            panic!("not a stack");
+        };
+        assert_eq!(s.frames, [Addr(0x1000), Addr(0x1001)]);
+        assert_eq!((s.id, s.mm, s.pid), (StackId(17), MmId(3), Some(Pid(42))));
+        assert_eq!(s.outcome, Outcome::Complete);
+    }
+
+    #[test]
+    fn a_cut_stack_is_refused() {
+        let e = stack_record(3, 0);
+        assert_eq!(decode(&record_bytes(&e)[..24 + 16]), Err(Malformed::Short));
+        assert_eq!(
+            decode(record_bytes(&stack_record(129, 0))),
+            Err(Malformed::Short)
+        );
+        assert_eq!(
+            decode(record_bytes(&stack_record(1, 99))),
+            Err(Malformed::Unknown)
+        );
+    }
+
+    #[test]
+    fn a_process_event_has_its_name() {
+        let mut e = process_event {
+            kind: EVENT_PROCESS,
+            change: 4,
+            pid: 7,
+            mm_id: 2,
+            parent_mm_id: 1,
+            ..Default::default()
+        };
+        e.comm[..4].copy_from_slice(b"node");
+        let Ok(Event::Process(p)) = decode(record_bytes(&e)) else {
+            panic!("not a process");
+        };
+        assert_eq!(p.comm, "node");
+        assert_eq!(p.change, ProcessChange::Execed { left: MmId(1) });
+    }
+
+    proptest! {
+        #[test]
+        fn no_bytes_make_it_panic(bytes in proptest::collection::vec(any::<u8>(), 0..1200)) {
+            let _ = decode(&bytes);
+        }
+
+        #[test]
+        fn known_kinds_with_any_rest_do_not_panic(
+            kind in 0u32..5, rest in proptest::collection::vec(any::<u8>(), 0..1200),
+        ) {
+            let mut bytes = kind.to_ne_bytes().to_vec();
+            bytes.extend(rest);
+            let _ = decode(&bytes);
+        }
+    }
+}

@@ -1,0 +1,489 @@
+//! What is wrong outside memprof: privileges, kernels, files, targets, requests. Each gives an error
+//! that says what was tried, why it failed and what to do, the right exit status, and no panic;
+//! nothing leaks. Runs as root.
+
+#[path = "common/binary.rs"]
+mod binary;
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use binary::{Kept, MEMPROF, Memprof, PATIENCE, in_own_mounts, memprof, no_panic, run, status};
+use nix::sys::resource::{Resource, setrlimit};
+
+/// A directory that everybody can reach, on a real file system.
+fn directory() -> tempfile::TempDir {
+    let dir = tempfile::tempdir_in("/var/tmp").unwrap();
+    fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    dir
+}
+
+fn text(path: &Path) -> String {
+    path.to_str().unwrap().to_owned()
+}
+
+/// A C program in `dir`.
+fn compile(dir: &Path, name: &str, source: &str) -> PathBuf {
+    let (from, to) = (dir.join(format!("{name}.c")), dir.join(name));
+    fs::write(&from, source).unwrap();
+    let status = Command::new("cc")
+        .args(["-O1", "-Wall", "-Werror", "-fno-omit-frame-pointer", "-o"])
+        .args([&to, &from])
+        .status()
+        .expect("cc is needed for these tests");
+    assert!(status.success());
+    to
+}
+
+#[test]
+fn not_root() {
+    let dir = directory();
+    let copy = dir.path().join("memprof");
+    fs::copy(MEMPROF, &copy).unwrap();
+    let ended = run(Command::new(&copy)
+        .args(["--comm", "nobody-has-this-name"])
+        .uid(65534)
+        .gid(65534));
+    ended.must(1, &["privileges", "user id 65534", "sudo memprof"]);
+}
+
+#[test]
+fn root_without_the_capabilities() {
+    let caps = "-bpf,-perfmon,-sys_admin";
+    let ended = run(Command::new("setpriv")
+        .args(["--bounding-set", caps, "--inh-caps", caps, MEMPROF])
+        .args(["--pid", "1", "--no-server"]));
+    ended.must(1, &["privileges", "CAP_BPF", "--privileged"]);
+}
+
+#[test]
+fn no_type_information() {
+    let ended =
+        in_own_mounts("mount -t tmpfs none /sys/kernel/btf; exec \"$MEMPROF\" --pid 1 --no-server");
+    ended.must(
+        1,
+        &[
+            "there is no /sys/kernel/btf/vmlinux",
+            "CONFIG_DEBUG_INFO_BTF",
+        ],
+    );
+}
+
+#[test]
+fn no_tracefs_is_mounted() {
+    let target = Kept::idle();
+    let script = format!(
+        "umount -R /sys/kernel/tracing 2>/dev/null || true
+         umount -R /sys/kernel/debug 2>/dev/null || true
+         exec \"$MEMPROF\" --pid {} --no-server --duration 0.2",
+        target.pid()
+    );
+    let ended = in_own_mounts(&script);
+    ended.must(0, &["mounted tracefs at /sys/kernel/tracing", "following"]);
+}
+
+#[test]
+fn no_proc() {
+    let ended = in_own_mounts("mount -t tmpfs none /proc; exec \"$MEMPROF\" --pid 1 --no-server");
+    ended.must(1, &["/proc/self/status cannot be read", "mount -t proc"]);
+}
+
+#[test]
+fn no_such_process() {
+    memprof(&["--pid", "2147483647", "--no-server"])
+        .must(1, &["process 2147483647", "no such process"]);
+}
+
+#[test]
+fn a_kernel_thread() {
+    let stat = fs::read_to_string("/proc/2/stat").unwrap_or_default();
+    if !stat.contains("(kthreadd)") {
+        println!("SKIPPED a_kernel_thread: process 2 is no kernel thread (a pid namespace?)");
+        return;
+    }
+    memprof(&["--pid", "2", "--no-server"]).must(1, &["process 2", "kernel thread"]);
+}
+
+#[test]
+fn a_zombie() {
+    // A child of this process, which waits for it only after the test.
+    let child = Kept::start(&mut Command::new("true"));
+    let pid = child.pid();
+    let state = || fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    let start = Instant::now();
+    while !state().contains(") Z ") {
+        assert!(start.elapsed() < PATIENCE, "{}", state());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    memprof(&["--pid", &pid, "--no-server"]).must(1, &[&pid, "zombie"]);
+}
+
+#[test]
+fn a_target_that_dies_while_it_is_attached_to() {
+    for n in 0..12 {
+        let target = Kept::start(Command::new("sleep").arg(format!("{}", f64::from(n) * 0.06)));
+        let pid = target.pid();
+        // Reaped at once, as a shell would.
+        let reaper = std::thread::spawn(move || {
+            let mut target = target;
+            target.0.wait().unwrap();
+        });
+        let ended = memprof(&["--pid", &pid, "--no-server"]);
+        reaper.join().unwrap();
+        no_panic(&ended.stderr);
+        match ended.status.code() {
+            Some(0) => assert!(ended.stderr.contains("following"), "{ended:?}"),
+            Some(1) => assert!(ended.stderr.contains(&pid), "{ended:?}"),
+            _ => panic!("{ended:?}"),
+        }
+    }
+}
+
+#[test]
+fn a_port_in_use() {
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    memprof(&["--pid", "1", "--listen", &address]).must(1, &[&address, "in use", "--listen"]);
+}
+
+#[test]
+fn wrong_command_lines() {
+    for (args, part) in [
+        (&["--pid", "1", "--listen", "nowhere"][..], "--listen"),
+        (&["--pid", "1", "--listen", "127.0.0.1:99999"], "--listen"),
+        (&["--pid", "1", "-o", "x", "--format", "gif"], "json"),
+        (&["--pid", "0"], "above 0"),
+        (&["--pid", "one"], "process id"),
+        (&["--comm", "a/b"], "without directories"),
+        (&[], "--comm"),
+        (&["--pid", "1", "--unknown"], "--unknown"),
+    ] {
+        memprof(args).must(2, &[part]);
+    }
+}
+
+#[test]
+fn an_address_that_is_not_ours() {
+    memprof(&["--pid", "1", "--listen", "192.0.2.1:17832"]).must(1, &["192.0.2.1", "--listen"]);
+}
+
+#[test]
+fn a_command_that_does_not_exist() {
+    memprof(&["--no-server", "--", "/does/not/exist"]).must(1, &["/does/not/exist"]);
+}
+
+#[test]
+fn an_output_that_cannot_be_written() {
+    let (dir, target) = (directory(), Kept::idle());
+    let missing = text(&dir.path().join("missing/profile.json"));
+    let whole = text(dir.path());
+    for path in [&missing, &whole] {
+        // At the start: a target that runs for ten minutes is not waited for.
+        let ended = memprof(&["--pid", &target.pid(), "--no-server", "-o", path]);
+        ended.must(1, &[path, "--output"]);
+        assert!(!ended.stderr.contains("following"), "{ended:?}");
+    }
+}
+
+#[test]
+fn an_output_stays_until_the_profile_is_there() {
+    let (dir, target) = (directory(), Kept::idle());
+    let path = dir.path().join("profile.json");
+    fs::write(&path, "of yesterday").unwrap();
+    let pid = target.pid();
+    let memprof = Memprof::start(
+        &["--pid", &pid, "-o", &text(&path)],
+        &format!("(pid {pid})"),
+    );
+    assert_eq!(fs::read_to_string(&path).unwrap(), "of yesterday");
+    memprof.end();
+    let profile: serde_json::Value =
+        serde_json::from_str(&fs::read_to_string(&path).unwrap()).unwrap();
+    assert!(profile["value"].as_u64().unwrap() > 0);
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
+}
+
+#[test]
+fn malformed_requests() {
+    let target = Kept::idle();
+    let memprof = Memprof::follow(&target.pid());
+    let before = memprof.descriptors();
+    for path in [
+        "/v1/tree?threshold=-1",
+        "/v1/tree?threshold=99999999999999999999999",
+        "/v1/tree?reverse=maybe",
+    ] {
+        let (status, body) = memprof.get(path);
+        assert!((400..500).contains(&status), "{path}: {status} {body}");
+        assert!(!body.is_empty(), "{path}");
+    }
+    // As the profiler before it did.
+    for path in ["/v1/tree?unknown=1", "/v1/tree?%zz=1"] {
+        assert_eq!(memprof.get(path).0, 200, "{path}");
+    }
+    assert_eq!(memprof.get("/v1/nothing").0, 404);
+    for bytes in [
+        &b"\r\n\r\n"[..],
+        b"GET\r\n\r\n",
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+        b"GET /v1/tree HTTP/9.9\r\n\r\n",
+        b"GET /v1/tree HTTP/1.1\r\nHost: evil.example\r\n\r\n",
+        b"POST /v1/tree HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 99999999999\r\n\r\n",
+        b"GET /\0 HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n",
+    ] {
+        let mut stream = TcpStream::connect(memprof.address).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.write_all(bytes).unwrap();
+        stream.shutdown(std::net::Shutdown::Write).unwrap();
+        let mut reply = Vec::new();
+        let _ = stream.read_to_end(&mut reply);
+        assert!(
+            reply.is_empty() || (400..600).contains(&status(&reply)),
+            "{bytes:?}: {:?}",
+            String::from_utf8_lossy(&reply)
+        );
+    }
+    assert_eq!(memprof.get("/v1/tree").0, 200);
+    comes_back(&memprof, before);
+    memprof.end();
+}
+
+/// A program that maps files as code that are no sound ELF files, and calls into none of them.
+const MAPS_RUBBISH: &str = r#"
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+int main(int argc, char **argv)
+{
+	for (int i = 1; i < argc; i++) {
+		int fd = open(argv[i], O_RDONLY);
+		char *p = mmap(NULL, 65536, PROT_READ | PROT_EXEC, MAP_PRIVATE, fd, 0);
+
+		if (fd < 0 || p == MAP_FAILED)
+			return 1;
+		close(fd);
+	}
+	for (int i = 0; i < 64; i++) {
+		volatile char *p = malloc(1 << 20);
+
+		for (int at = 0; at < 1 << 20; at += 4096)
+			p[at] = 1;
+	}
+	puts("ready");
+	fflush(stdout);
+	return getchar() == EOF ? 0 : 0;
+}
+"#;
+
+#[test]
+fn a_target_with_corrupt_modules() {
+    let dir = directory();
+    let program = compile(dir.path(), "maps-rubbish", MAPS_RUBBISH);
+    let whole = fs::read("/proc/self/exe").unwrap();
+    let mut broken = Vec::new();
+    let mut add = |name: &str, bytes: &[u8]| {
+        let path = dir.path().join(name);
+        fs::write(&path, bytes).unwrap();
+        broken.push(path);
+    };
+    for length in [0, 1, 4, 40, 64, 100, 4096, 70_000] {
+        add(&format!("truncated-{length}"), &whole[..length]);
+    }
+    add("noise", &[0xa5; 70_000]);
+    let mut header = whole[..70_000].to_vec();
+    // Offsets of the program and section headers, and their counts, far outside.
+    header[32..48].fill(0xff);
+    header[54..64].fill(0xff);
+    add("lying-header", &header);
+    for step in 0..8 {
+        let mut bytes = whole.clone();
+        for at in (step..whole.len()).step_by(997) {
+            bytes[at] ^= 0x5a;
+        }
+        bytes[..4].copy_from_slice(b"\x7fELF");
+        bytes.truncate(4 << 20);
+        add(&format!("flipped-{step}"), &bytes);
+    }
+    let mut child = Kept::start(
+        Command::new(&program)
+            .args(&broken)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped()),
+    );
+    let mut ready = [0; 6];
+    let mut stdout = child.0.stdout.take().unwrap();
+    stdout.read_exact(&mut ready).unwrap();
+    let memprof = Memprof::follow(&child.pid());
+    let (status, tree) = memprof.get("/v1/tree?threshold=0");
+    assert_eq!(status, 200, "{tree}");
+    let tree: serde_json::Value = serde_json::from_str(&tree).unwrap();
+    assert!(tree["value"].as_u64().unwrap() >= 64 * 1024, "{tree}");
+    // Again, with what is cached; and as a command whose every page is seen.
+    assert_eq!(memprof.get("/v1/tree?threshold=0").0, 200);
+    memprof.end();
+    let ended = run(Command::new(MEMPROF)
+        .args([
+            "--no-server",
+            "-o",
+            &text(&dir.path().join("out.json")),
+            "--",
+        ])
+        .arg(&program)
+        .args(&broken));
+    ended.must(0, &["wrote"]);
+}
+
+#[test]
+fn few_open_files() {
+    let target = Kept::idle();
+    let mut command = Command::new(MEMPROF);
+    command.args(["--pid", &target.pid(), "--no-server", "--duration", "0.2"]);
+    // SAFETY: setrlimit is async-signal-safe.
+    unsafe {
+        command.pre_exec(|| setrlimit(Resource::RLIMIT_NOFILE, 64, 64).map_err(Into::into));
+    }
+    run(&mut command).must(1, &["open files: at most 64", "ulimit"]);
+}
+
+#[test]
+fn closed_stdout_and_stderr() {
+    let target = Kept::idle();
+    let script = format!(
+        "exec \"$0\" --pid {} --no-server --duration 0.2 >&- 2>&-",
+        target.pid()
+    );
+    let ended = run(Command::new("sh").args(["-c", &script, MEMPROF]));
+    assert_eq!(ended.status.code(), Some(0), "{ended:?}");
+}
+
+#[test]
+fn a_reader_that_went_away() {
+    let target = Kept::idle();
+    let pid = target.pid();
+    let line = format!("\"$0\" --pid {pid} --no-server --duration 0.2");
+    for script in [
+        format!("{{ {line}; echo $? >&2; }} | true"),
+        format!("{{ {line} -o -; echo $? >&2; }} | true"),
+        "{ \"$0\" doctor; echo $? >&2; } | true".to_owned(),
+    ] {
+        let ended = run(Command::new("sh").args(["-c", &script, MEMPROF]));
+        assert!(ended.stderr.ends_with("0\n"), "{script}: {ended:?}");
+        no_panic(&ended.stderr);
+    }
+}
+
+/// Waits until no more descriptors are open than before.
+fn comes_back(memprof: &Memprof, before: usize) {
+    let start = Instant::now();
+    loop {
+        let now = memprof.descriptors();
+        if now <= before {
+            return;
+        }
+        assert!(
+            start.elapsed() < PATIENCE,
+            "{before} descriptors before, {now} after"
+        );
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+#[test]
+fn requests_leak_no_descriptors() {
+    let target = Kept::idle();
+    let memprof = Memprof::follow(&target.pid());
+    assert_eq!(memprof.get("/v1/tree").0, 200);
+    let before = memprof.descriptors();
+    for n in 0..1000 {
+        let path = ["/v1/tree", "/v1/pid", "/v1/tree?short=true", "/none"][n % 4];
+        let wanted = if path == "/none" { 404 } else { 200 };
+        assert_eq!(memprof.get(path).0, wanted, "{path}");
+    }
+    std::thread::scope(|scope| {
+        for _ in 0..20 {
+            scope.spawn(|| {
+                for _ in 0..50 {
+                    let (status, body) = memprof.get("/v1/tree?threshold=0");
+                    // Too many at once are told so.
+                    assert!(status == 200 || status == 503, "{status} {body}");
+                }
+            });
+        }
+    });
+    comes_back(&memprof, before);
+    memprof.end();
+}
+
+#[test]
+fn readers_that_do_not_read() {
+    let target = Kept::idle();
+    let memprof = Memprof::follow(&target.pid());
+    assert_eq!(memprof.get("/v1/tree").0, 200);
+    let before = memprof.descriptors();
+    let request = memprof.request("/v1/tree?threshold=0");
+    let mut slow = Vec::new();
+    for _ in 0..400 {
+        let mut stream = TcpStream::connect(memprof.address).unwrap();
+        stream.write_all(request.as_bytes()).unwrap();
+        slow.push(stream);
+    }
+    // Somebody who does read is answered meanwhile, if told to come again.
+    let start = Instant::now();
+    while memprof.get("/v1/pid").0 != 200 {
+        assert!(start.elapsed() < PATIENCE, "nobody else is answered");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    drop(slow);
+    comes_back(&memprof, before);
+    memprof.end();
+}
+
+#[test]
+fn targets_that_come_and_go_leak_no_descriptors() {
+    let dir = directory();
+    let name = "memprof-churn";
+    let program = compile(
+        dir.path(),
+        name,
+        "#include <stdlib.h>\n#include <string.h>\n#include <unistd.h>\n\
+         int main(void) { memset(malloc(1 << 20), 1, 1 << 20); usleep(2000); return 0; }",
+    );
+    let memprof = Memprof::start(
+        &["--comm", name],
+        &format!("waiting for a process named {name}"),
+    );
+    let one = || {
+        let status = Command::new(&program).status().unwrap();
+        assert!(status.success());
+    };
+    one();
+    let start = Instant::now();
+    while !memprof.said().contains("ended") {
+        assert!(start.elapsed() < PATIENCE, "{}", memprof.said());
+        std::thread::sleep(Duration::from_millis(20));
+        one();
+    }
+    let before = memprof.descriptors();
+    for _ in 0..100 {
+        one();
+    }
+    // Modules of the last profile may be open where the first had none: a handful, not a hundred.
+    comes_back(&memprof, before + 4);
+    assert_eq!(memprof.get("/v1/pid").0, 200);
+    let followed = memprof.said().matches("following").count();
+    assert!(
+        followed > 10,
+        "{followed} of 101 were followed: {}",
+        memprof.said()
+    );
+    memprof.end();
+}

@@ -1,0 +1,228 @@
+//! The real `memprof`, started as a user would.
+
+use std::io::{BufRead, BufReader};
+use std::net::SocketAddr;
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::Instant;
+
+use ::memprof::event::Pid;
+
+use super::process::LIMIT;
+use super::tree::Node;
+use super::workload::Lines;
+use super::{Reply, exchange};
+
+pub const BINARY: &str = env!("CARGO_BIN_EXE_memprof");
+
+/// A running memprof; killed when dropped.
+pub struct Memprof {
+    pub child: Child,
+    stderr: Arc<Stderr>,
+    address: Option<SocketAddr>,
+}
+
+#[derive(Default)]
+struct Stderr {
+    lines: Mutex<(Vec<String>, bool)>,
+    news: Condvar,
+}
+
+impl Stderr {
+    /// Waits until what it said is enough, it has ended, or the time is up; all it said, and whether it
+    /// has ended.
+    fn news_until(&self, end: Instant, enough: impl Fn(&[String]) -> bool) -> (Vec<String>, bool) {
+        let mut lines = self.lines.lock().unwrap();
+        loop {
+            let left = end.saturating_duration_since(Instant::now());
+            if lines.1 || left.is_zero() || enough(&lines.0) {
+                return lines.clone();
+            }
+            lines = self.news.wait_timeout(lines, left).unwrap().0;
+        }
+    }
+}
+
+/// Runs it to its end.
+pub fn run(args: &[&str]) -> Output {
+    Command::new(BINARY)
+        .args(args)
+        .stdin(Stdio::null())
+        .output()
+        .unwrap()
+}
+
+/// Runs it to its end, which must be exit status 1; what it said.
+#[track_caller]
+pub fn run_to_error(args: &[&str]) -> String {
+    let out = run(args);
+    let said = String::from_utf8_lossy(&out.stderr).into_owned();
+    assert_eq!(out.status.code(), Some(1), "{args:?}: {said}");
+    said
+}
+
+impl Memprof {
+    /// Starts it with a server on a free port and waits until it serves.
+    pub fn start(args: &[&str]) -> Memprof {
+        let mut all = vec!["--listen", "127.0.0.1:0"];
+        all.extend(args);
+        let mut m = Memprof::spawn(&all, Stdio::null(), Stdio::piped());
+        m.wait_served();
+        m
+    }
+
+    /// Starts it with a command, and gives the two ends of the command's input and output.
+    pub fn start_command(args: &[&str], command: &[&str]) -> (Memprof, Lines) {
+        let mut all = vec!["--listen", "127.0.0.1:0"];
+        all.extend(args);
+        all.push("--");
+        all.extend(command);
+        let mut m = Memprof::spawn(&all, Stdio::piped(), Stdio::piped());
+        m.wait_served();
+        let lines = Lines::of(&mut m.child);
+        m.said("following ");
+        (m, lines)
+    }
+
+    /// Starts it as it is told to.
+    pub fn spawn(args: &[&str], stdin: Stdio, stdout: Stdio) -> Memprof {
+        Memprof::of(Command::new(BINARY).args(args).stdin(stdin).stdout(stdout))
+    }
+
+    /// Starts it by a command that becomes a memprof with a server.
+    pub fn spawn_as(command: &mut Command) -> Memprof {
+        let mut m = Memprof::of(command);
+        m.wait_served();
+        m
+    }
+
+    fn of(command: &mut Command) -> Memprof {
+        let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
+        let stderr = Arc::new(Stderr::default());
+        let (to, from) = (Arc::clone(&stderr), child.stderr.take().unwrap());
+        std::thread::spawn(move || {
+            for line in BufReader::new(from).lines() {
+                to.lines.lock().unwrap().0.push(line.unwrap());
+                to.news.notify_all();
+            }
+            to.lines.lock().unwrap().1 = true;
+            to.news.notify_all();
+        });
+        Memprof {
+            child,
+            stderr,
+            address: None,
+        }
+    }
+
+    fn wait_served(&mut self) {
+        let line = self.said("serving http://");
+        let address = line.split("http://").nth(1).unwrap();
+        let address = address.strip_suffix("/v1/tree").unwrap();
+        self.address = Some(address.parse().unwrap());
+    }
+
+    pub fn address(&self) -> SocketAddr {
+        self.address.expect("it serves no HTTP")
+    }
+
+    pub fn pid(&self) -> Pid {
+        Pid(self.child.id())
+    }
+
+    /// Waits until it has said this to the user; that line.
+    #[track_caller]
+    pub fn said(&self, what: &str) -> String {
+        self.said_times(what, 1)
+    }
+
+    /// Waits until it has said this so many times; the latest of these lines.
+    #[track_caller]
+    pub fn said_times(&self, what: &str, times: usize) -> String {
+        let says = |line: &&String| line.contains(what);
+        let end = Instant::now() + LIMIT;
+        let (lines, _) = self
+            .stderr
+            .news_until(end, |lines| lines.iter().filter(says).count() >= times);
+        match lines.iter().filter(says).nth(times - 1) {
+            Some(line) => line.clone(),
+            None => panic!("it never said `{what}`, but:\n{}", lines.join("\n")),
+        }
+    }
+
+    /// Everything it said until its end.
+    pub fn all_said(&self) -> String {
+        let end = Instant::now() + LIMIT;
+        let (lines, ended) = self.stderr.news_until(end, |_| false);
+        assert!(ended, "it did not end");
+        lines.join("\n")
+    }
+
+    pub fn get(&self, target: &str) -> Reply {
+        let address = self.address();
+        let request =
+            format!("GET {target} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");
+        Reply::parse(&exchange(address, request.as_bytes()))
+    }
+
+    /// The tree at threshold 0, with further parameters.
+    #[track_caller]
+    fn tree_with(&self, more: &str) -> Node {
+        let reply = self.get(&format!("/v1/tree?threshold=0{more}"));
+        assert_eq!(reply.status, 200, "{}", reply.text());
+        Node::parse(&reply.body)
+    }
+
+    /// Innermost function first.
+    #[track_caller]
+    pub fn tree(&self) -> Node {
+        self.tree_with("")
+    }
+
+    /// Outermost function first.
+    #[track_caller]
+    pub fn reversed(&self) -> Node {
+        self.tree_with("&reverse=true")
+    }
+
+    /// The process it follows.
+    pub fn followed(&self) -> Pid {
+        let reply = self.get("/v1/pid");
+        assert_eq!(reply.status, 200, "{}", reply.text());
+        Pid(reply.text().trim().parse().unwrap())
+    }
+
+    pub fn signal(&self, signal: i32) {
+        super::process::signal(self.pid(), signal);
+    }
+
+    /// Waits for its end, which must come.
+    #[track_caller]
+    pub fn wait(&mut self) -> ExitStatus {
+        let end = Instant::now() + LIMIT;
+        loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                return status;
+            }
+            assert!(Instant::now() < end, "it did not end");
+            std::thread::sleep(std::time::Duration::from_millis(2));
+        }
+    }
+
+    /// Ends it as Ctrl-C does; everything it said.
+    #[track_caller]
+    pub fn interrupt(mut self) -> String {
+        self.signal(libc::SIGINT);
+        let status = self.wait();
+        let said = self.all_said();
+        assert!(status.success(), "{status}: {said}");
+        said
+    }
+}
+
+impl Drop for Memprof {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

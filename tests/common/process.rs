@@ -1,0 +1,62 @@
+//! Other processes: their state, signals, and waiting for what they do.
+
+#![allow(dead_code, reason = "each test binary uses its own part")]
+
+use std::time::{Duration, Instant};
+
+use ::memprof::event::Pid;
+
+/// Longer than anything takes on a machine that is busy with other things.
+pub const LIMIT: Duration = Duration::from_secs(60);
+
+pub fn signal(pid: Pid, signal: i32) {
+    // SAFETY: a plain system call; the process is one that this test started.
+    unsafe { libc::kill(pid.0 as i32, signal) };
+}
+
+/// Stops every thread of a process. Under memprof as its tracer a stopped thread is in state `t`.
+pub fn stop(pid: Pid) {
+    signal(pid, libc::SIGSTOP);
+    wait_until(|| {
+        threads(pid)
+            .into_iter()
+            .all(|t| matches!(state(t), 'T' | 't'))
+    });
+}
+
+/// Lets it go on.
+pub fn cont(pid: Pid) {
+    signal(pid, libc::SIGCONT);
+}
+
+/// The threads of a process.
+pub fn threads(pid: Pid) -> Vec<Pid> {
+    let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap();
+    tasks
+        .map(|t| t.unwrap().file_name().into_string().unwrap())
+        .map(|t| Pid(t.parse().unwrap()))
+        .collect()
+}
+
+/// The letter of a thread's state: `T` stopped, `Z` a zombie; `X` where there is no such thread.
+pub fn state(pid: Pid) -> char {
+    let Ok(stat) = std::fs::read_to_string(format!("/proc/{pid}/stat")) else {
+        return 'X';
+    };
+    let (_, rest) = stat.rsplit_once(") ").unwrap();
+    rest.chars().next().unwrap()
+}
+
+pub fn comm(pid: Pid) -> String {
+    let comm = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+    comm.trim_end().to_owned()
+}
+
+#[track_caller]
+pub fn wait_until(mut done: impl FnMut() -> bool) {
+    let limit = Instant::now() + LIMIT;
+    while !done() {
+        assert!(Instant::now() < limit, "waited too long");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}

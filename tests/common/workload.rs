@@ -1,0 +1,214 @@
+//! The C programs of `tests/workloads`, compiled as their first lines say.
+
+use std::collections::HashMap;
+use std::io::{BufRead, BufReader, Write};
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use ::memprof::event::Pid;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use serde::Deserialize;
+
+use super::process::LIMIT;
+
+const FLAGS: [&str; 6] = [
+    "-O1",
+    "-g",
+    "-pthread",
+    "-fno-omit-frame-pointer",
+    "-fno-inline",
+    "-fno-optimize-sibling-calls",
+];
+
+/// The compiled program of `tests/workloads/NAME.c`; compiled once per test binary.
+pub fn program(name: &str) -> PathBuf {
+    static DONE: Mutex<Option<HashMap<String, PathBuf>>> = Mutex::new(None);
+    let mut done = DONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let done = done.get_or_insert_default();
+    done.entry(name.to_owned())
+        .or_insert_with(|| compile(name))
+        .clone()
+}
+
+fn compile(name: &str) -> PathBuf {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/workloads/{name}.c"));
+    let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join("workloads");
+    std::fs::create_dir_all(&dir).unwrap();
+    // Another test binary may run the one that is there: replaced, not written over.
+    let fresh = dir.join(format!("{name}.{}", std::process::id()));
+    let status = Command::new("cc")
+        .args(FLAGS)
+        .args([&source, &PathBuf::from("-o"), &fresh])
+        .status()
+        .expect("cc is needed for these tests");
+    assert!(status.success(), "cc could not compile {name}.c");
+    let binary = dir.join(name);
+    std::fs::rename(fresh, &binary).unwrap();
+    binary
+}
+
+/// A copy of a program under a name that no other process on this machine has: not longer than 15
+/// bytes, or with a longer prefix the same as others' in its first 15. Removed when dropped.
+pub struct Named {
+    pub name: String,
+    pub path: PathBuf,
+    _dir: tempfile::TempDir,
+}
+
+pub fn unique_name(prefix: &str) -> String {
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    let n = COUNT.fetch_add(1, Ordering::Relaxed);
+    format!("{prefix}{:x}_{n}", std::process::id())
+}
+
+pub fn named(program_name: &str, name: &str) -> Named {
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let path = dir.path().join(name);
+    std::fs::hard_link(program(program_name), &path).unwrap();
+    Named {
+        name: name.to_owned(),
+        path,
+        _dir: dir,
+    }
+}
+
+/// A started program that is told what to do over stdin, one line each, and answers over stdout. It
+/// is killed when dropped.
+pub struct Workload {
+    pub child: Running,
+    pub lines: Lines,
+}
+
+/// A process of ours.
+pub struct Running(pub Child);
+
+/// The two ends of a conversation.
+pub struct Lines {
+    stdin: Option<ChildStdin>,
+    stdout: BufReader<ChildStdout>,
+}
+
+impl Lines {
+    pub fn of(child: &mut Child) -> Lines {
+        Lines {
+            stdin: child.stdin.take(),
+            stdout: BufReader::new(child.stdout.take().unwrap()),
+        }
+    }
+
+    /// A command of `scenarios`, and its `ok`.
+    #[track_caller]
+    pub fn tell(&mut self, command: &str) {
+        self.send(command);
+        assert_eq!(self.line(), "ok", "{command}");
+    }
+
+    /// A command that is not answered, or not at once.
+    pub fn send(&mut self, command: &str) {
+        let stdin = self.stdin.as_mut().unwrap();
+        writeln!(stdin, "{command}").unwrap();
+        stdin.flush().unwrap();
+    }
+
+    /// The next line; empty at the end.
+    #[track_caller]
+    pub fn line(&mut self) -> String {
+        let mut line = String::new();
+        if self.stdout.buffer().is_empty() {
+            let mut fds = [PollFd::new(
+                self.stdout.get_ref().as_fd(),
+                PollFlags::POLLIN,
+            )];
+            let limit = PollTimeout::try_from(LIMIT).unwrap();
+            assert_ne!(poll(&mut fds, limit), Ok(0), "the program does not answer");
+        }
+        self.stdout.read_line(&mut line).unwrap();
+        line.trim_end().to_owned()
+    }
+
+    /// Ends the program's input, upon which it ends.
+    pub fn close(&mut self) {
+        self.stdin = None;
+    }
+}
+
+impl Workload {
+    pub fn start(path: &Path) -> Workload {
+        Workload::start_with(path, &[])
+    }
+
+    pub fn start_with(path: &Path, args: &[&str]) -> Workload {
+        let mut child = Command::new(path)
+            .args(args)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let lines = Lines::of(&mut child);
+        let child = Running(child);
+        Workload { child, lines }
+    }
+
+    pub fn pid(&self) -> Pid {
+        self.child.pid()
+    }
+
+    /// Lets it end and waits for that.
+    pub fn end(mut self) {
+        self.lines.close();
+        assert!(self.child.0.wait().unwrap().success());
+    }
+}
+
+impl Running {
+    pub fn pid(&self) -> Pid {
+        Pid(self.0.id())
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// What `forked_allocator` says of itself.
+#[derive(Debug, Deserialize)]
+pub struct Family {
+    pub processes: Vec<Member>,
+}
+
+#[derive(Debug, Deserialize)]
+pub struct Member {
+    pub role: String,
+    pub pid: u32,
+    pub functions: Vec<Expected>,
+}
+
+/// A function that holds so many bytes by its own stores.
+#[derive(Debug, Deserialize)]
+pub struct Expected {
+    pub name: String,
+    pub bytes: u64,
+    /// Its callers, outermost first, and itself.
+    pub chain: Vec<String>,
+}
+
+impl Family {
+    pub fn read(lines: &mut Lines) -> Family {
+        let line = lines.line();
+        serde_json::from_str(&line).unwrap_or_else(|e| panic!("{e}: {line}"))
+    }
+
+    pub fn parent(&self) -> &Member {
+        &self.processes[0]
+    }
+
+    pub fn child(&self) -> &Member {
+        &self.processes[1]
+    }
+}

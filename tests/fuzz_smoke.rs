@@ -1,0 +1,184 @@
+//! Damaged files, made from the good ones in tests/corpus: no panic, no hang, no heap of memory.
+//!
+//! The damage is the same in every run. `MEMPROF_FUZZ_ROUNDS` asks for more of it than the usual,
+//! `MEMPROF_FUZZ_SEED` for other damage.
+
+#[path = "../fuzz/check.rs"]
+mod check;
+
+use std::fs;
+use std::time::{Duration, Instant};
+
+use memprof::symbolize::Symbolizer;
+
+/// Damaged files a test; they take some twenty seconds.
+const ROUNDS: u64 = 150_000;
+/// A table is made in under a millisecond of a good file of this size.
+const LONGEST: Duration = Duration::from_secs(3);
+/// The most memory that may have been in use at once, in KiB.
+const MOST_MEMORY: u64 = 1 << 20;
+
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, n: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 16) as usize % n.max(1)
+    }
+
+    fn of(&mut self, values: &[u64]) -> u64 {
+        values[self.below(values.len())]
+    }
+}
+
+fn setting(name: &str, usual: u64) -> u64 {
+    let value = std::env::var(name).ok();
+    value.map_or(usual, |v| v.parse().expect("a number"))
+}
+
+fn corpus() -> Vec<Vec<u8>> {
+    let dir = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/corpus");
+    let mut files: Vec<_> = fs::read_dir(dir)
+        .unwrap()
+        .map(|e| e.unwrap().path())
+        .collect();
+    files.sort();
+    let files: Vec<Vec<u8>> = files.iter().map(|f| fs::read(f).unwrap()).collect();
+    assert!(files.len() >= 3);
+    files
+}
+
+fn word(bytes: &[u8], at: usize, size: usize) -> usize {
+    let word = bytes.get(at..at + size).unwrap_or_default();
+    word.iter().rev().fold(0, |n, b| n << 8 | usize::from(*b))
+}
+
+/// A place to do damage at: in one of the headers, in unwind information, or anywhere.
+fn place(r: &mut Random, bytes: &[u8]) -> usize {
+    let (segments, sections) = (word(bytes, 32, 8), word(bytes, 40, 8));
+    let at = match r.below(5) {
+        0 => r.below(64),
+        1 => segments.wrapping_add(r.below(56 * 6)),
+        2 => sections.wrapping_add(r.below(64 * word(bytes, 60, 2))),
+        3 => {
+            // A section's contents; many of a good file's are unwind information.
+            let section = sections.wrapping_add(64 * r.below(word(bytes, 60, 2)));
+            let (from, size) = (section.wrapping_add(24), section.wrapping_add(32));
+            let (from, size) = (from.min(bytes.len()), size.min(bytes.len()));
+            word(bytes, from, 8).wrapping_add(r.below(word(bytes, size, 8)))
+        }
+        _ => r.below(bytes.len()),
+    };
+    at % bytes.len()
+}
+
+fn damage(r: &mut Random, bytes: &mut Vec<u8>) {
+    const VALUES: [u64; 12] = [
+        0,
+        1,
+        0x7f,
+        0x80,
+        0xff,
+        0xffff,
+        0x7fff_ffff,
+        0xffff_ffff,
+        1 << 47,
+        u64::MAX >> 1,
+        u64::MAX - 8,
+        u64::MAX,
+    ];
+    let at = place(r, bytes);
+    match r.below(8) {
+        0 | 1 => bytes[at] ^= 1 << r.below(8),
+        2 => bytes[at] = r.below(256) as u8,
+        3 | 4 => {
+            let value = r.of(&VALUES).to_le_bytes();
+            let size = r.of(&[1, 2, 4, 8]) as usize;
+            let end = (at + size).min(bytes.len());
+            bytes[at..end].copy_from_slice(&value[..end - at]);
+        }
+        5 => {
+            let from = r.below(bytes.len());
+            let size = r.below(64).min(bytes.len() - at.max(from));
+            bytes.copy_within(from..from + size, at);
+        }
+        6 => {
+            let size = r.below(256).min(bytes.len() - at);
+            let value = r.of(&VALUES) as u8;
+            bytes[at..at + size].fill(value);
+        }
+        _ if r.below(4) == 0 => bytes.truncate(at.max(1)),
+        _ => bytes[at] = bytes[at].wrapping_add(1),
+    }
+}
+
+/// Calls `each` with many damaged files, and with every file cut short at many places.
+fn damaged(rounds: u64, mut each: impl FnMut(&[u8])) {
+    let files = corpus();
+    let mut timed = |bytes: &[u8], what: &dyn Fn() -> String| {
+        let began = Instant::now();
+        each(bytes);
+        assert!(
+            began.elapsed() < LONGEST,
+            "{}: {:?}",
+            what(),
+            began.elapsed()
+        );
+    };
+    let seed = setting("MEMPROF_FUZZ_SEED", 0x2545_f491_4f6c_dd1d);
+    for round in 0..rounds {
+        let mut r = Random(seed ^ (round + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        let mut bytes = files[r.below(files.len())].clone();
+        for _ in 0..=r.below(6) {
+            damage(&mut r, &mut bytes);
+        }
+        timed(&bytes, &|| format!("round {round}"));
+    }
+    for (n, file) in files.iter().enumerate() {
+        for size in (0..file.len()).step_by(1 + file.len() * 16 / rounds as usize) {
+            timed(&file[..size], &|| format!("file {n}, {size} bytes"));
+        }
+    }
+}
+
+fn peak_memory() -> u64 {
+    let status = fs::read_to_string("/proc/self/status").unwrap();
+    let line = status
+        .lines()
+        .find_map(|l| l.strip_prefix("VmHWM:"))
+        .unwrap();
+    line.split_whitespace().next().unwrap().parse().unwrap()
+}
+
+#[test]
+fn tables_of_damaged_files() {
+    for good in corpus() {
+        assert!(check::table(&good), "the corpus itself must work");
+    }
+    let (mut files, mut tables) = (0, 0);
+    damaged(setting("MEMPROF_FUZZ_ROUNDS", ROUNDS), |bytes| {
+        files += 1;
+        tables += usize::from(check::table(bytes));
+    });
+    println!(
+        "{files} files, {tables} of them still had a table; peak {} KiB",
+        peak_memory()
+    );
+    assert!(
+        tables > files / 10,
+        "the damage is too heavy to reach anything"
+    );
+    assert!(peak_memory() < MOST_MEMORY);
+}
+
+#[test]
+fn names_in_damaged_files() {
+    let symbolizer = Symbolizer::start().unwrap();
+    // Debug information is read as well, which takes longer.
+    let rounds = setting("MEMPROF_FUZZ_ROUNDS", ROUNDS) / 8;
+    damaged(rounds, |bytes| check::symbols(&symbolizer, bytes, 61));
+    println!("{rounds} files; peak {} KiB", peak_memory());
+    assert!(peak_memory() < MOST_MEMORY);
+}

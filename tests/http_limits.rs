@@ -1,0 +1,497 @@
+//! What clients can do to the server: come in thousands, read slowly, never finish, send rubbish.
+//!
+//! File descriptors and their limit belong to the whole process, so these tests take turns.
+
+mod common;
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::os::fd::AsRawFd;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
+use std::time::{Duration, Instant};
+
+use memprof::api::{BoxFuture, Provider, ProviderError, Report};
+use memprof::event::Pid;
+use memprof::server::ServerOptions;
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrStorage, connect, socket};
+use proptest::prelude::*;
+use tokio::net::TcpSocket;
+use tokio::time::{sleep, timeout};
+
+use common::{Fixed, Reply, Server, at, kib, report};
+
+fn turn() -> MutexGuard<'static, ()> {
+    static TURN: Mutex<()> = Mutex::new(());
+    static ONCE: Once = Once::new();
+    let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    // The first runtime opens descriptors that the process keeps.
+    ONCE.call_once(|| Server::start(wide(1), ServerOptions::default()).stop());
+    turn
+}
+
+/// A tree of so many nodes, of more than a hundred bytes of JSON each.
+fn wide(nodes: u64) -> Fixed {
+    let samples: Vec<_> = (0..nodes).map(|n| (vec![at(0, n)], kib(4, 0, 0))).collect();
+    Fixed(Ok(report(&samples, &[], &[])))
+}
+
+fn open_files() -> usize {
+    std::fs::read_dir("/proc/self/fd").unwrap().count()
+}
+
+/// Resident anonymous memory of this process, in bytes.
+fn resident() -> usize {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status
+        .lines()
+        .find_map(|l| l.strip_prefix("RssAnon:"))
+        .unwrap();
+    line.trim()
+        .trim_end_matches(" kB")
+        .parse::<usize>()
+        .unwrap()
+        << 10
+}
+
+fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !holds() {
+        assert!(start.elapsed() < Duration::from_secs(20), "{what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+fn milliseconds(n: u64) -> Duration {
+    Duration::from_millis(n)
+}
+
+/// Whether the server closes the connection without a further byte within the client's patience.
+fn closes(stream: &mut TcpStream) -> bool {
+    matches!(stream.read(&mut [0; 1]), Ok(0))
+        || stream
+            .read(&mut [0; 1])
+            .is_err_and(|e| e.kind() == std::io::ErrorKind::ConnectionReset)
+}
+
+fn whole_body(stream: &mut TcpStream) -> Vec<u8> {
+    let mut out = Vec::new();
+    stream.read_to_end(&mut out).unwrap();
+    Reply::parse(&out).body
+}
+
+const REQUEST: &[u8] =
+    b"GET /v1/tree?threshold=0 HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
+
+/// One of many clients: asks, reads at its own pace, compares every byte.
+async fn client(number: usize, address: std::net::SocketAddr, wanted: Arc<Vec<u8>>) {
+    let slow = number.is_multiple_of(40);
+    let socket = TcpSocket::new_v4().unwrap();
+    if slow {
+        socket.set_recv_buffer_size(4096).unwrap();
+    }
+    let stream = socket.connect(address).await.unwrap();
+    let mut request = REQUEST;
+    while !request.is_empty() {
+        stream.writable().await.unwrap();
+        if let Ok(sent) = stream.try_write(request) {
+            request = &request[sent..];
+        }
+    }
+    let mut head = Vec::new();
+    let mut matched = None;
+    let mut buffer = vec![0; if slow { 8 << 10 } else { 64 << 10 }];
+    loop {
+        stream.readable().await.unwrap();
+        let got = match stream.try_read(&mut buffer) {
+            Ok(0) => break,
+            Ok(got) => &buffer[..got],
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => continue,
+            Err(error) => panic!("client {number}: {error}"),
+        };
+        let body = match matched {
+            Some(_) => got,
+            None => {
+                head.extend_from_slice(got);
+                match head.windows(4).position(|w| w == b"\r\n\r\n") {
+                    Some(end) => &head[end + 4..],
+                    None => continue,
+                }
+            }
+        };
+        let from = matched.unwrap_or(0);
+        assert!(
+            body == &wanted[from..from + body.len()],
+            "client {number} got something else"
+        );
+        matched = Some(from + body.len());
+        if slow {
+            sleep(milliseconds(20)).await;
+        }
+    }
+    assert_eq!(matched, Some(wanted.len()), "client {number}");
+}
+
+/// Counts how often it is asked.
+struct Counting(Fixed, Arc<AtomicUsize>);
+
+impl Provider for Counting {
+    fn profile(&self) -> BoxFuture<'_, Result<Arc<Report>, ProviderError>> {
+        self.1.fetch_add(1, Ordering::Relaxed);
+        self.0.profile()
+    }
+
+    fn pid(&self) -> Option<Pid> {
+        self.0.pid()
+    }
+}
+
+#[test]
+fn ten_thousand_requests_at_once() {
+    let _turn = turn();
+    let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
+    let clients = 10_000.min((hard.max(soft) as usize).saturating_sub(2_000));
+    setrlimit(Resource::RLIMIT_NOFILE, hard.max(soft), hard).unwrap();
+    let files = open_files();
+    let asked = Arc::new(AtomicUsize::new(0));
+    let server = Server::start(
+        Counting(wide(1_000), Arc::clone(&asked)),
+        ServerOptions::default(),
+    );
+    let wanted = Arc::new(server.get("/v1/tree?threshold=0").body);
+    assert!(wanted.len() > 100_000);
+    let memory = resident();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    runtime.block_on(async {
+        let mut tasks = tokio::task::JoinSet::new();
+        for number in 0..clients {
+            tasks.spawn(client(number, server.address, Arc::clone(&wanted)));
+        }
+        let all = async {
+            while let Some(done) = tasks.join_next().await {
+                done.unwrap();
+            }
+        };
+        timeout(Duration::from_secs(180), all)
+            .await
+            .expect("every client is served");
+    });
+    drop(runtime);
+    let growth = resident().saturating_sub(memory);
+    assert!(growth < 300 << 20, "{clients} clients cost {growth} bytes");
+    assert_eq!(asked.load(Ordering::Relaxed), clients + 1);
+    server.stop();
+    setrlimit(Resource::RLIMIT_NOFILE, soft, hard).unwrap();
+    eventually("no file descriptor is left open", || open_files() <= files);
+}
+
+#[test]
+fn a_header_that_never_ends_is_cut_off() {
+    let _turn = turn();
+    let files = open_files();
+    let options = ServerOptions {
+        header_timeout: milliseconds(300),
+        ..ServerOptions::default()
+    };
+    let server = Server::start(wide(1), options);
+    let mut silent: Vec<_> = (0..50).map(|_| server.connect()).collect();
+    for (number, stream) in silent.iter_mut().enumerate() {
+        let part = &REQUEST[..number.min(REQUEST.len() - 1)];
+        stream.write_all(part).unwrap();
+    }
+    // Nobody waits for them.
+    assert_eq!(server.get("/v1/tree").status, 200);
+    let start = Instant::now();
+    for mut stream in silent {
+        let mut rest = Vec::new();
+        let _ = stream.read_to_end(&mut rest);
+        assert!(!rest.starts_with(b"HTTP/1.1 200"));
+    }
+    assert!(start.elapsed() < Duration::from_secs(5));
+    let mut dripping = server.connect();
+    let start = Instant::now();
+    let cut = (0..200).any(|_| {
+        std::thread::sleep(milliseconds(20));
+        dripping.write_all(b"G").is_err()
+    });
+    assert!(cut && start.elapsed() < Duration::from_secs(3));
+    drop(dripping);
+    server.stop();
+    eventually("no file descriptor is left open", || open_files() <= files);
+}
+
+#[test]
+fn a_connection_serves_many_requests_and_does_not_idle_forever() {
+    let _turn = turn();
+    let options = ServerOptions {
+        header_timeout: milliseconds(300),
+        ..ServerOptions::default()
+    };
+    let server = Server::start(wide(1), options);
+    let mut stream = server.connect();
+    let ask = b"GET /v1/pid HTTP/1.1\r\nHost: localhost\r\n\r\n";
+    let mut buffer = [0; 4096];
+    for _ in 0..3 {
+        std::thread::sleep(milliseconds(150));
+        stream.write_all(ask).unwrap();
+        let got = stream.read(&mut buffer).unwrap();
+        assert_eq!(Reply::parse(&buffer[..got]).text(), "4711");
+    }
+    assert!(closes(&mut stream));
+    let pipelined = [&ask[..], REQUEST].concat();
+    let out = String::from_utf8(server.raw(&pipelined)).unwrap();
+    assert_eq!(out.matches("HTTP/1.1 200 OK").count(), 2);
+    server.stop();
+}
+
+#[test]
+fn a_slow_reader_gets_everything_and_a_dead_one_is_let_go() {
+    let _turn = turn();
+    let files = open_files();
+    let options = ServerOptions {
+        header_timeout: milliseconds(400),
+        exchange_timeout: Duration::from_secs(5),
+        ..ServerOptions::default()
+    };
+    let server = Server::start(wide(200_000), options);
+    let wanted = server.get("/v1/tree?threshold=0").body;
+    // More than the buffers of both ends hold.
+    assert!(wanted.len() > 20 << 20);
+
+    // Takes longer than a header may, and less than an exchange may.
+    let mut slow = server.connect();
+    slow.write_all(REQUEST).unwrap();
+    let start = Instant::now();
+    let mut out = vec![0; 1 << 20];
+    slow.read_exact(&mut out).unwrap();
+    std::thread::sleep(milliseconds(1_500));
+    slow.read_to_end(&mut out).unwrap();
+    assert!(
+        start.elapsed() < Duration::from_secs(5),
+        "the test machine is too slow"
+    );
+    assert!(Reply::parse(&out).body == wanted);
+
+    let mut dead = server.connect();
+    dead.write_all(REQUEST).unwrap();
+    std::thread::sleep(milliseconds(6_500));
+    let mut out = Vec::new();
+    let _ = dead.read_to_end(&mut out);
+    assert!(out.len() < wanted.len());
+    drop((slow, dead));
+    server.stop();
+    eventually("no file descriptor is left open", || open_files() <= files);
+}
+
+#[test]
+fn clients_that_go_away_leave_nothing() {
+    let _turn = turn();
+    let files = open_files();
+    let server = Server::start(wide(20_000), ServerOptions::default());
+    for number in 0..200 {
+        let mut stream = server.connect();
+        stream.write_all(REQUEST).unwrap();
+        if number % 2 == 0 {
+            stream.shutdown(Shutdown::Write).unwrap();
+        }
+    }
+    let mut last = server.connect();
+    last.write_all(REQUEST).unwrap();
+    assert!(!whole_body(&mut last).is_empty());
+    drop(last);
+    server.stop();
+    eventually("no file descriptor is left open", || open_files() <= files);
+}
+
+#[test]
+fn rubbish_is_refused() {
+    let _turn = turn();
+    let options = ServerOptions {
+        header_timeout: milliseconds(200),
+        ..ServerOptions::default()
+    };
+    let server = Server::start(wide(1), options);
+    let status = |request: &[u8]| {
+        let out = server.raw(request);
+        (!out.is_empty()).then(|| Reply::parse(&out).status)
+    };
+    for rubbish in [
+        &b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"[..],
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+        b"GET /v1/tree\r\n\r\n",
+        b"GET  /v1/tree  HTTP/1.1\r\n\r\n",
+        b"GET /v1/tree HTTP/9.9\r\nHost: localhost\r\n\r\n",
+        b"GET /v1/tree HTTP/1.1\r\nHost localhost\r\n\r\n",
+        b"GET /v1/tree HTTP/1.1\r\nHost: localhost\r\nContent-Length: x\r\n\r\n",
+        b"GET /v1/tree\0 HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        b"\r\n\r\n\r\n\r\n",
+        b"\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0",
+    ] {
+        let status = status(rubbish);
+        assert!(
+            matches!(status, None | Some(400)),
+            "{rubbish:?}: {status:?}"
+        );
+    }
+    let long = format!(
+        "GET /v1/tree?x={} HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        "x".repeat(10_000)
+    );
+    assert_eq!(status(long.as_bytes()), Some(414));
+    let huge = format!(
+        "GET /v1/pid HTTP/1.1\r\nHost: localhost\r\nX: {}\r\n\r\n",
+        "x".repeat(1 << 20)
+    );
+    assert!(matches!(status(huge.as_bytes()), None | Some(431)));
+    let many = format!(
+        "GET /v1/pid HTTP/1.1\r\nHost: localhost\r\n{}\r\n",
+        "X: y\r\n".repeat(1_000)
+    );
+    assert_eq!(status(many.as_bytes()), Some(431));
+    let body = format!(
+        "GET /v1/pid HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9999999\r\n\r\n{}",
+        "x".repeat(9)
+    );
+    assert_eq!(status(body.as_bytes()), Some(200));
+    assert_eq!(server.get("/v1/pid").text(), "4711");
+    server.stop();
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn no_bytes_harm_the_server(bytes in proptest::collection::vec(any::<u8>(), 0..200), target in "[ -~]{0,60}") {
+        static SERVER: Mutex<Option<Server>> = Mutex::new(None);
+        let _turn = turn();
+        let mut server = SERVER.lock().unwrap_or_else(PoisonError::into_inner);
+        let server = server.get_or_insert_with(|| Server::start(wide(1), ServerOptions::default()));
+        let line = format!("GET /v1/tree?{target} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
+        for request in [bytes.as_slice(), line.as_bytes()] {
+            let mut stream = server.connect();
+            stream.write_all(request).unwrap();
+            let _ = stream.shutdown(Shutdown::Write);
+            let _ = stream.read_to_end(&mut Vec::new());
+        }
+        prop_assert_eq!(server.get("/v1/pid").status, 200);
+    }
+}
+
+#[test]
+fn connections_beyond_the_limit_wait() {
+    let _turn = turn();
+    let options = ServerOptions {
+        max_connections: 2,
+        header_timeout: Duration::from_secs(10),
+        ..ServerOptions::default()
+    };
+    let server = Server::start(wide(1), options);
+    let held = [server.connect(), server.connect()];
+    std::thread::sleep(milliseconds(100));
+    let mut third = server.connect();
+    third.write_all(REQUEST).unwrap();
+    third.set_read_timeout(Some(milliseconds(300))).unwrap();
+    assert!(third.read(&mut [0; 1]).is_err());
+    drop(held);
+    third
+        .set_read_timeout(Some(Duration::from_secs(10)))
+        .unwrap();
+    assert!(!whole_body(&mut third).is_empty());
+    server.stop();
+}
+
+/// Answers after a while.
+struct Slow(Fixed, Duration);
+
+impl Provider for Slow {
+    fn profile(&self) -> BoxFuture<'_, Result<Arc<Report>, ProviderError>> {
+        Box::pin(async {
+            sleep(self.1).await;
+            self.0.profile().await
+        })
+    }
+
+    fn pid(&self) -> Option<Pid> {
+        None
+    }
+}
+
+#[test]
+fn a_report_that_never_comes_is_said() {
+    let _turn = turn();
+    let options = ServerOptions {
+        answer_timeout: milliseconds(200),
+        ..ServerOptions::default()
+    };
+    let server = Server::start(Slow(wide(1), Duration::from_secs(3600)), options);
+    let reply = server.get("/v1/tree");
+    assert_eq!(reply.status, 503);
+    assert!(reply.text().contains("longer than"));
+    assert_eq!(server.get("/v1/pid").text(), "0");
+    server.stop();
+}
+
+#[test]
+fn shutdown_finishes_what_is_under_way_and_no_more() {
+    let _turn = turn();
+    let options = ServerOptions {
+        shutdown_grace: Duration::from_secs(3),
+        ..ServerOptions::default()
+    };
+    let mut server = Server::start(Slow(wide(1), milliseconds(500)), options);
+    let idle = server.connect();
+    let mut stuck = server.connect();
+    stuck.write_all(b"GET /v1/tr").unwrap();
+    let mut asking = server.connect();
+    asking.write_all(REQUEST).unwrap();
+    std::thread::sleep(milliseconds(200));
+    let start = Instant::now();
+    server.begin_stop();
+    assert!(!whole_body(&mut asking).is_empty());
+    eventually("nothing listens any more", || {
+        TcpStream::connect(server.address).is_err()
+    });
+    server.stop();
+    assert!(start.elapsed() < Duration::from_secs(6));
+    drop((idle, stuck));
+}
+
+#[test]
+fn running_out_of_files_is_not_the_end() {
+    let _turn = turn();
+    let warned = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&warned);
+    let options = ServerOptions {
+        warn: Some(Arc::new(move |message: &str| {
+            assert!(message.contains("cannot accept"));
+            count.fetch_add(1, Ordering::Relaxed);
+        })),
+        ..ServerOptions::default()
+    };
+    let server = Server::start(wide(1), options);
+    assert_eq!(server.get("/v1/pid").status, 200);
+    let client = socket(
+        AddressFamily::Inet,
+        SockType::Stream,
+        SockFlag::SOCK_CLOEXEC,
+        None,
+    )
+    .unwrap();
+    let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
+    // The lowest free descriptor becomes the limit: not one more can be opened.
+    let lowest = std::fs::File::open("/dev/null").unwrap().as_raw_fd() as u64;
+    setrlimit(Resource::RLIMIT_NOFILE, lowest, hard).unwrap();
+    let connected = connect(client.as_raw_fd(), &SockaddrStorage::from(server.address));
+    std::thread::sleep(milliseconds(400));
+    setrlimit(Resource::RLIMIT_NOFILE, soft, hard).unwrap();
+    connected.unwrap();
+    assert_eq!(warned.load(Ordering::Relaxed), 1);
+    let mut client = TcpStream::from(client);
+    client.write_all(REQUEST).unwrap();
+    assert!(!whole_body(&mut client).is_empty());
+    server.stop();
+}

@@ -1,0 +1,192 @@
+//! `memprof -- COMMAND`.
+
+use std::io::Write;
+use std::process::{Command, Output, Stdio};
+
+use crate::common::memprof::{BINARY, Memprof, run, run_to_error};
+use crate::common::process::{comm, cont, signal, stop, wait_until};
+use crate::common::tree::Node;
+use crate::common::workload::{Lines, program};
+use crate::{KIB, MIB};
+
+#[test]
+fn its_exit_status_is_passed_on() {
+    for (script, status) in [
+        ("exit 0", 0),
+        ("exit 3", 3),
+        ("exit 255", 255),
+        ("kill -TERM $$", 128 + libc::SIGTERM),
+        ("kill -KILL $$", 128 + libc::SIGKILL),
+        ("kill -SEGV $$", 128 + libc::SIGSEGV),
+    ] {
+        let out = run(&["--no-server", "--", "sh", "-c", script]);
+        let said = String::from_utf8_lossy(&out.stderr);
+        assert_eq!(out.status.code(), Some(status), "{script}: {said}");
+        assert!(said.contains("resident "), "no summary: {said}");
+    }
+}
+
+#[test]
+fn its_output_is_its_own() {
+    let out = run(&["--no-server", "--", "sh", "-c", "echo one; echo two >&2"]);
+    assert_eq!(String::from_utf8_lossy(&out.stdout), "one\n");
+    assert!(String::from_utf8_lossy(&out.stderr).contains("two\n"));
+}
+
+#[test]
+fn one_that_cannot_be_run() {
+    let dir = tempfile::tempdir().unwrap();
+    let not_executable = dir.path().join("text");
+    std::fs::write(&not_executable, "hello").unwrap();
+    for (path, why) in [
+        ("/nonexistent/command", "No such file"),
+        (not_executable.to_str().unwrap(), "Permission denied"),
+        (dir.path().to_str().unwrap(), "Permission denied"),
+    ] {
+        let said = run_to_error(&["--listen", "127.0.0.1:0", "--", path]);
+        assert!(
+            said.contains(&format!("cannot run `{path}`: {why}")),
+            "{said}"
+        );
+    }
+}
+
+/// Runs `scenarios` with this input, and memprof writing its profile to a file; that and how it ended.
+fn final_profile(input: &str, args: &[&str]) -> (Node, Output) {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("out.json");
+    let mut child = Command::new(BINARY)
+        .args(["--no-server", "-o", file.to_str().unwrap()])
+        .args(args)
+        .arg("--")
+        .arg(program("scenarios"))
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    child
+        .stdin
+        .take()
+        .unwrap()
+        .write_all(input.as_bytes())
+        .unwrap();
+    let out = child.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&out.stderr);
+    let text = std::fs::read(&file).unwrap_or_else(|e| panic!("{e}: {said}"));
+    (Node::parse(&text), out)
+}
+
+#[test]
+fn the_final_profile_is_of_its_end() {
+    for round in 0..3 {
+        let (tree, out) = final_profile("mmap 67108864\nexit 7\n", &[]);
+        assert_eq!(out.status.code(), Some(7));
+        assert_eq!(
+            tree.at(&["cmd_mmap"]).value * KIB,
+            64 * MIB,
+            "{round}\n{}",
+            tree.text()
+        );
+    }
+    // With threads, after exec, by the end of main, and with children.
+    let (tree, _) = final_profile("threads 30\nmmap 4194304\nexit 0\n", &[]);
+    assert_eq!(
+        tree.at(&["cmd_mmap"]).value * KIB,
+        4 * MIB,
+        "{}",
+        tree.text()
+    );
+    assert_eq!(tree.at(&["thread_body"]).value, 30 * 64, "{}", tree.text());
+    let (tree, _) = final_profile("mmap 4194304\nexec\nmmap 8388608\n", &[]);
+    assert_eq!(
+        tree.at(&["cmd_mmap"]).value * KIB,
+        8 * MIB,
+        "{}",
+        tree.text()
+    );
+    let input = "mmap 4194304\nfork_cow\nfork_end\nexit 0\n";
+    for args in [&[][..], &["--follow-forks"]] {
+        let (tree, _) = final_profile(input, args);
+        assert_eq!(
+            tree.at(&["cmd_mmap"]).value * KIB,
+            4 * MIB,
+            "{}",
+            tree.text()
+        );
+    }
+}
+
+#[test]
+fn the_final_profile_of_a_killed_command() {
+    for kill in [libc::SIGTERM, libc::SIGSEGV, libc::SIGKILL] {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("out.json");
+        let args = ["-o", file.to_str().unwrap()];
+        let program = program("scenarios");
+        let (mut m, mut lines) = Memprof::start_command(&args, &[program.to_str().unwrap()]);
+        lines.tell("mmap 8388608");
+        signal(m.followed(), kill);
+        assert_eq!(m.wait().code(), Some(128 + kill));
+        let tree = Node::parse(&std::fs::read(&file).unwrap());
+        let found = tree.at(&["cmd_mmap"]).value * KIB;
+        println!("signal {kill}: {found} bytes");
+        assert_eq!(found, 8 * MIB, "signal {kill}\n{}", tree.text());
+    }
+}
+
+#[test]
+fn it_stops_and_goes_on() {
+    let program = program("scenarios");
+    let (m, mut lines) = Memprof::start_command(&[], &[program.to_str().unwrap()]);
+    let pid = m.followed();
+    for n in 1..=3 {
+        stop(pid);
+        assert!(m.tree().value > 0);
+        cont(pid);
+        lines.tell("mmap 1048576");
+        assert_eq!(m.tree().at(&["cmd_mmap"]).value, n * 1024);
+    }
+}
+
+#[test]
+fn it_is_stopped_before_it_runs() {
+    // It is looked for in so many places that it takes a while to become the command.
+    let program = program("scenarios");
+    let path = "/nonexistent:".repeat(9000) + program.parent().unwrap().to_str().unwrap();
+    let mut m = Memprof::spawn_as(
+        Command::new(BINARY)
+            .args(["--listen", "127.0.0.1:0", "--", "scenarios"])
+            .env("PATH", path)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped()),
+    );
+    let mut lines = Lines::of(&mut m.child);
+    m.said("following ");
+    let pid = m.followed();
+    stop(pid);
+    println!("stopped as {}", comm(pid));
+    cont(pid);
+    lines.tell("mmap 1048576");
+    assert_eq!(m.tree().at(&["cmd_mmap"]).value, 1024);
+}
+
+#[test]
+fn signals_to_memprof_reach_it() {
+    for kill in [libc::SIGTERM, libc::SIGINT] {
+        let program = program("scenarios");
+        let (mut m, mut lines) = Memprof::start_command(&[], &[program.to_str().unwrap()]);
+        lines.tell("mmap 8388608");
+        let target = m.followed();
+        m.signal(kill);
+        if kill == libc::SIGINT {
+            // A terminal sends this to the command too, which ends by it or does not.
+            lines.tell("mmap 4096");
+            signal(target, kill);
+        }
+        assert_eq!(m.wait().code(), Some(128 + kill));
+        let said = m.all_said();
+        assert!(said.contains("cmd_mmap"), "{said}");
+        wait_until(|| !std::path::Path::new(&format!("/proc/{target}")).exists());
+    }
+}

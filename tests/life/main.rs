@@ -1,0 +1,14 @@
+//! How memprof starts, follows, and ends: with targets that live, die and run wild.
+//!
+//! Needs root and `cc`.
+
+mod churn;
+mod command;
+#[path = "../common/mod.rs"]
+mod common;
+mod ending;
+mod options;
+mod target;
+
+const KIB: u64 = 1024;
+const MIB: u64 = 1024 * KIB;

@@ -1,0 +1,241 @@
+//! Targets that come, go, and come again.
+
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use crate::common::memprof::{BINARY, Memprof, run_to_error};
+use crate::common::process::{comm, signal, state, stop, wait_until};
+use crate::common::tree::Node;
+use crate::common::workload::{Running, Workload, named, program, unique_name};
+use crate::{KIB, MIB};
+
+#[test]
+fn the_last_profile_stays_and_the_next_target_is_followed() {
+    let named = named("scenarios", &unique_name("s"));
+    let m = Memprof::start(&["--comm", &named.name]);
+    m.said("waiting for a process named");
+    let nothing = m.tree();
+    assert_eq!((nothing.value, nothing.frames.len()), (0, 0));
+
+    let mut first = Workload::start(&named.path);
+    first.lines.tell("mmap 8388608");
+    m.said("following ");
+    let pid = first.pid();
+    assert_eq!(m.followed(), pid);
+    let tree = m.tree();
+    assert_eq!(
+        tree.at(&["cmd_mmap"]).value * KIB,
+        8 * MIB,
+        "{}",
+        tree.text()
+    );
+    first.end();
+    m.said("its last profile stays");
+    assert_eq!(m.followed(), pid);
+    assert_eq!(m.tree().at(&["cmd_mmap"]).value * KIB, 8 * MIB);
+
+    for round in 2..5 {
+        let mut next = Workload::start(&named.path);
+        m.said_times("following ", round);
+        assert_eq!(m.followed(), next.pid());
+        next.lines.tell("mmap 2097152");
+        assert_eq!(m.tree().at(&["cmd_mmap"]).value * KIB, 2 * MIB);
+        if round == 3 {
+            signal(next.pid(), libc::SIGKILL);
+        } else {
+            next.lines.close();
+        }
+        m.said_times("its last profile stays", round);
+        assert_eq!(m.followed(), next.pid());
+        assert_eq!(m.tree().at(&["cmd_mmap"]).value * KIB, 2 * MIB);
+    }
+}
+
+/// Nobody asked for a profile while it ran: there is one all the same.
+#[test]
+fn a_last_profile_without_being_asked() {
+    let mut workload = Workload::start(&program("scenarios"));
+    let pid = workload.pid().to_string();
+    let m = Memprof::start(&["--pid", &pid]);
+    workload.lines.tell("mmap 8388608");
+    // memprof scans by itself, at most once a second.
+    std::thread::sleep(Duration::from_millis(2500));
+    workload.end();
+    m.said("its last profile stays");
+    assert_eq!(m.tree().at(&["cmd_mmap"]).value * KIB, 8 * MIB);
+}
+
+#[test]
+fn no_such_process() {
+    // Ended and waited for; ended and not waited for; a kernel thread.
+    let mut gone = Command::new("true").spawn().unwrap();
+    gone.wait().unwrap();
+    let zombie = Running(Command::new("true").spawn().unwrap());
+    wait_until(|| state(zombie.pid()) == 'Z');
+    let kernel_thread = ::memprof::event::Pid(2);
+    assert_eq!(
+        comm(kernel_thread),
+        "kthreadd",
+        "run this outside a container"
+    );
+    for pid in [gone.id(), zombie.0.id(), kernel_thread.0, i32::MAX as u32] {
+        let said = run_to_error(&["--pid", &pid.to_string(), "--listen", "127.0.0.1:0"]);
+        assert!(
+            said.contains(&format!("cannot follow process {pid}")),
+            "{said}"
+        );
+        assert!(said.contains("kernel thread"), "{said}");
+        assert!(!said.contains("panicked"), "{said}");
+    }
+}
+
+/// Ends at some moment of the start: memprof says so, or gives what it has, and ends.
+#[test]
+fn a_target_that_ends_while_it_is_attached_to() {
+    let mut ends = Vec::new();
+    for step in 0..16 {
+        let mut target = Command::new("sleep")
+            .arg(format!("0.{:03}", step * 40))
+            .spawn()
+            .unwrap();
+        let mut m = Memprof::spawn(
+            &["--pid", &target.id().to_string(), "--no-server"],
+            Stdio::null(),
+            Stdio::null(),
+        );
+        // memprof sees the end of a process, not that somebody waited for it.
+        target.wait().unwrap();
+        let status = m.wait();
+        let said = m.all_said();
+        assert!(!said.contains("panicked"), "{said}");
+        match status.code() {
+            Some(0) => assert!(said.contains("following "), "{said}"),
+            Some(1) => assert!(said.contains("cannot follow process"), "{said}"),
+            _ => panic!("{status}: {said}"),
+        }
+        ends.push(status.code());
+    }
+    println!("{ends:?}");
+}
+
+/// Each ends about when it is found: none is a reason to stop waiting for the next.
+#[test]
+fn many_short_lives() {
+    let named = named("scenarios", &unique_name("s"));
+    let m = Memprof::start(&["--comm", &named.name]);
+    for _ in 0..60 {
+        // Without input it ends at once.
+        let mut target = Command::new(&named.path)
+            .stdin(Stdio::null())
+            .spawn()
+            .unwrap();
+        target.wait().unwrap();
+        assert_eq!(m.get("/v1/tree?threshold=0").status, 200);
+    }
+    let mut last = Workload::start(&named.path);
+    wait_until(|| m.followed() == last.pid());
+    last.lines.tell("mmap 8388608");
+    let tree = m.tree();
+    assert_eq!(
+        tree.at(&["cmd_mmap"]).value * KIB,
+        8 * MIB,
+        "{}",
+        tree.text()
+    );
+}
+
+#[test]
+fn a_target_that_is_killed_while_it_is_scanned() {
+    let named = named("scenarios", &unique_name("s"));
+    let m = Memprof::start(&["--comm", &named.name]);
+    for round in 1..=10 {
+        let mut target = Workload::start(&named.path);
+        target.lines.tell("mmap 33554432");
+        target.lines.tell("threads 50");
+        m.said_times("following ", round);
+        wait_until(|| m.tree().at(&["cmd_mmap"]).value * KIB == 32 * MIB);
+        let done = AtomicBool::new(false);
+        let (asked, _) = std::thread::scope(|scope| {
+            let asking = scope.spawn(|| {
+                let mut asked = 0;
+                while !done.load(Ordering::Relaxed) {
+                    let reply = m.get("/v1/tree?threshold=0");
+                    assert_eq!(reply.status, 200, "{}", reply.text());
+                    let tree = Node::parse(&reply.body);
+                    assert!(tree.value > 0);
+                    asked += 1;
+                }
+                asked
+            });
+            let killing = scope.spawn(|| {
+                std::thread::sleep(Duration::from_millis(7 * round as u64));
+                signal(target.pid(), libc::SIGKILL);
+                m.said_times("its last profile stays", round);
+                done.store(true, Ordering::Relaxed);
+            });
+            (asking.join().unwrap(), killing.join().unwrap())
+        });
+        println!("{asked} trees");
+        // The last one is whole: of a moment before it was killed.
+        let last = m.tree();
+        assert_eq!(
+            last.at(&["cmd_mmap"]).value * KIB,
+            32 * MIB,
+            "{}",
+            last.text()
+        );
+    }
+}
+
+#[test]
+fn threads_from_before_and_after_the_attach() {
+    let mut workload = Workload::start(&program("scenarios"));
+    workload.lines.tell("threads 300");
+    let pid = workload.pid();
+    let m = Memprof::start(&["--pid", &pid.to_string()]);
+    let old = m.tree();
+    assert_eq!(old.unknown(), old.resident());
+    workload.lines.tell("mmap 4194304");
+    assert_eq!(m.tree().at(&["cmd_mmap"]).value * KIB, 4 * MIB);
+    workload.lines.tell("threads_end");
+    workload.lines.tell("threads 120");
+    stop(pid);
+    let tree = m.tree();
+    // glibc reuses stacks: what is left of the old ones in them was there before.
+    let kernel = ::memprof::residency::figures::read(pid).unwrap();
+    assert_eq!(tree.resident() * KIB, kernel.resident());
+    println!("{:?} KiB of {}", tree.at(&["thread_body"]), 120 * 64);
+    assert!(
+        tree.at(&["thread_body"]).value >= 60 * 64,
+        "{}",
+        tree.text()
+    );
+    drop(m);
+
+    // Without threads before: every stack is a new one.
+    let mut workload = Workload::start(&program("scenarios"));
+    let m = Memprof::start(&["--pid", &workload.pid().to_string()]);
+    workload.lines.tell("threads 120");
+    assert_eq!(m.tree().at(&["thread_body"]).value, 120 * 64);
+}
+
+/// memprof has no more descriptors: it says so and records faults by the slower way.
+#[test]
+fn more_threads_than_descriptors() {
+    let mut workload = Workload::start(&program("scenarios"));
+    workload.lines.tell("threads 300");
+    let limited = format!(
+        "ulimit -n 200; exec {BINARY} --pid {} --listen 127.0.0.1:0",
+        workload.pid()
+    );
+    let m = Memprof::spawn_as(
+        Command::new("sh")
+            .args(["-c", &limited])
+            .stdin(Stdio::null())
+            .stdout(Stdio::null()),
+    );
+    m.said("threads have no page-fault events of their own");
+    workload.lines.tell("mmap 4194304");
+    assert_eq!(m.tree().at(&["cmd_mmap"]).value * KIB, 4 * MIB);
+}

@@ -1,0 +1,103 @@
+//! Times, printed with ratios, and `cachestat`.
+
+use std::fs;
+use std::os::fd::AsFd;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use memprof::profile::Usage;
+use memprof::residency::{
+    Classifier, Error, Scanner, add_run, cachestat, figures, maps, read_with,
+};
+
+use crate::target::Target;
+use crate::{METHODS, between, say};
+
+#[test]
+fn a_reservation_of_a_tebibyte_is_quick() {
+    let target = Target::start("reserve", Path::new("/"));
+    target.stop();
+    let mut times = Vec::new();
+    for method in METHODS {
+        let start = Instant::now();
+        let r = read_with(target.pid(), method, &mut Classifier::new()).unwrap();
+        times.push(start.elapsed());
+        assert_eq!(r.total.anon, r.before.anonymous);
+        assert_eq!(r.total.resident(), r.before.resident());
+    }
+    say!(
+        "1 TiB reserved, 11 pages touched: ioctl {:?}, page by page {:?}",
+        times[0],
+        times[1]
+    );
+    assert!(times[0] < Duration::from_secs(5));
+}
+
+#[test]
+fn cachestat_counts_the_page_cache() {
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let path = dir.path().join("file");
+    fs::write(&path, vec![1; 4 << 20]).unwrap();
+    let file = fs::OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open(&path)
+        .unwrap();
+    let stat = match cachestat::cachestat(file.as_fd(), 0, 0) {
+        Err(Error::Unsupported { what }) => {
+            say!("SKIPPED cachestat_counts_the_page_cache: no {what}");
+            return;
+        }
+        other => other.unwrap(),
+    };
+    assert_eq!(
+        (stat.nr_cache, stat.nr_writeback),
+        (1024, stat.nr_writeback)
+    );
+    let part = cachestat::cachestat(file.as_fd(), 8192, 5 * 4096).unwrap();
+    assert_eq!(part.nr_cache, 5);
+    file.sync_all().unwrap();
+    file.set_len(4096).unwrap();
+    assert_eq!(
+        cachestat::cachestat(file.as_fd(), 0, 0).unwrap().nr_cache,
+        1
+    );
+}
+
+/// Printed, not asserted: the machine is shared.
+#[test]
+fn time_of_a_scan() {
+    let target = Target::start("touched", Path::new("/"));
+    target.stop();
+    let pid = target.pid();
+    let rollup = median(|| assert!(figures::rollup(pid).is_ok()));
+    for method in METHODS {
+        let mut scanner = Scanner::open(pid, method).unwrap();
+        let vmas = maps::read(pid, &mut Classifier::new()).unwrap();
+        let mut total = Usage::default();
+        let scan = median(|| {
+            total = Usage::default();
+            for vma in &vmas {
+                let mut found = |run| add_run(&mut total, run);
+                scanner.scan_vma(vma, &mut found, &mut || ()).unwrap();
+            }
+        });
+        assert!(between(total.anon, 1024, 1026));
+        let ratio = scan.as_secs_f64() / rollup.as_secs_f64();
+        say!(
+            "1 GiB of 4 KiB pages, {method:?}: scan {scan:?}, smaps_rollup {rollup:?}, ratio {ratio:.2}"
+        );
+    }
+}
+
+fn median(mut work: impl FnMut()) -> Duration {
+    let mut times: Vec<Duration> = (0..9)
+        .map(|_| {
+            let start = Instant::now();
+            work();
+            start.elapsed()
+        })
+        .collect();
+    times.sort();
+    times[times.len() / 2]
+}

@@ -1,0 +1,141 @@
+//! Processes to measure: started, brought to a state, stopped, and ended with the test.
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::OnceLock;
+
+use memprof::event::Pid;
+
+use crate::process::state;
+pub use crate::process::{signal, stop, wait_until};
+
+/// One workload program, waiting.
+pub struct Target {
+    child: Child,
+    stdin: ChildStdin,
+    /// What it forked.
+    pub children: Vec<Pid>,
+}
+
+/// The compiled workload; compiled once per test run, and removed with its end.
+fn workload() -> &'static Path {
+    BINARY.get_or_init(|| {
+        let dir = tempfile::tempdir().unwrap().keep();
+        for (name, text) in [
+            ("workload.c", include_str!("workload.c")),
+            ("private.h", include_str!("private.h")),
+            ("shared.h", include_str!("shared.h")),
+        ] {
+            std::fs::write(dir.join(name), text).unwrap();
+        }
+        let binary = dir.join("workload");
+        let status = Command::new("cc")
+            .args(["-O1", "-g", "-Wall", "-Wextra", "-Werror", "-pthread", "-o"])
+            .args([&binary, &dir.join("workload.c")])
+            .status()
+            .expect("cc is needed for these tests");
+        assert!(status.success());
+        // SAFETY: the function is `extern "C"`, takes nothing, and may run at any exit.
+        unsafe { libc::atexit(remove_workload) };
+        binary
+    })
+}
+
+static BINARY: OnceLock<PathBuf> = OnceLock::new();
+
+extern "C" fn remove_workload() {
+    if let Some(dir) = BINARY.get().and_then(|binary| binary.parent()) {
+        let _ = std::fs::remove_dir_all(dir);
+    }
+}
+
+impl Target {
+    /// Starts a scenario of `workload.c` in `dir` and waits until it is set up.
+    pub fn start(scenario: &str, dir: &Path) -> Target {
+        let mut child = Command::new(workload())
+            .arg(scenario)
+            .arg(dir)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let stdin = child.stdin.take().unwrap();
+        let mut target = Target {
+            child,
+            stdin,
+            children: Vec::new(),
+        };
+        loop {
+            let line = lines.next().expect("the workload ended").unwrap();
+            if let Some(pid) = line.strip_prefix("child ") {
+                target.children.push(Pid(pid.parse().unwrap()));
+            } else {
+                assert_eq!(line, "ready", "{scenario}");
+                return target;
+            }
+        }
+    }
+
+    pub fn pid(&self) -> Pid {
+        Pid(self.child.id())
+    }
+
+    pub fn stop(&self) {
+        self.children.iter().for_each(|&pid| stop(pid));
+        stop(self.pid());
+    }
+
+    /// Lets it call exec.
+    pub fn exec(&mut self) {
+        self.stdin.write_all(b"x\n").unwrap();
+        let path = format!("/proc/{}/comm", self.pid());
+        wait_until(|| std::fs::read_to_string(&path).unwrap().trim() == "sleep");
+    }
+
+    /// Kills it; until it is dropped it stays a zombie.
+    pub fn kill(&self) {
+        signal(self.pid(), libc::SIGKILL);
+        wait_until(|| state(self.pid()) == 'Z');
+    }
+}
+
+impl Drop for Target {
+    fn drop(&mut self) {
+        self.children.iter().for_each(|&c| signal(c, libc::SIGKILL));
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A kernel setting that gets its old value back with the end of the test.
+pub struct Setting {
+    path: PathBuf,
+    old: String,
+}
+
+impl Setting {
+    /// `None` if it cannot be set so.
+    pub fn set(path: &str, value: &str) -> Option<Setting> {
+        let old = std::fs::read_to_string(path).ok()?;
+        std::fs::write(path, value).ok()?;
+        let setting = Setting {
+            path: path.into(),
+            old,
+        };
+        let now = std::fs::read_to_string(path).ok()?;
+        (now.trim() == value).then_some(setting)
+    }
+}
+
+impl Drop for Setting {
+    fn drop(&mut self) {
+        let _ = std::fs::write(&self.path, self.old.trim());
+    }
+}
+
+/// Says so past the test harness, which keeps what a passing test prints.
+pub fn say(text: std::fmt::Arguments<'_>) {
+    let _ = writeln!(std::io::stderr(), "{text}");
+}

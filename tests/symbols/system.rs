@@ -1,0 +1,177 @@
+//! The system's own libraries, held against `nm` and `c++filt`.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use memprof::profile::{Frame, ModuleId};
+use memprof::symbol::{Language, Symbol};
+use memprof::symbolize::{Detail, Symbolizer};
+
+use crate::fixture::{Listed, cxxfilt, module, nm, offset_of_addr, run, segments};
+
+fn library(name: &str) -> PathBuf {
+    let path = run("cc", &[&format!("-print-file-name={name}")]);
+    fs::canonicalize(path.trim()).unwrap_or_else(|e| panic!("{name} is needed: {e}"))
+}
+
+fn debug_file(path: &Path) -> Option<PathBuf> {
+    let notes = run("readelf", &["-n", path.to_str().unwrap()]);
+    let id = notes
+        .lines()
+        .find_map(|l| l.trim().strip_prefix("Build ID: ").map(str::to_owned))?;
+    let file = format!("/usr/lib/debug/.build-id/{}/{}.debug", &id[..2], &id[2..]);
+    Path::new(&file).exists().then(|| file.into())
+}
+
+/// Functions by address; of symbols that overlap only the exact same ranges are kept, so that it is
+/// plain which names an address may have.
+fn functions(path: &Path) -> BTreeMap<u64, Vec<Listed>> {
+    let mut all = nm(path, &["-D"]);
+    if let Some(debug) = debug_file(path) {
+        all.extend(nm(&debug, &[]));
+    }
+    let mut by_addr: BTreeMap<u64, Vec<Listed>> = BTreeMap::new();
+    for s in all
+        .into_iter()
+        .filter(|s| "TtWwi".contains(s.kind) && s.size > 0)
+    {
+        by_addr.entry(s.addr).or_default().push(s);
+    }
+    by_addr
+}
+
+fn agree(path: &Path) -> (usize, usize) {
+    let (by_addr, segments) = (functions(path), segments(path));
+    let mut asked: Vec<(u64, u64)> = Vec::new();
+    for (addr, listed) in &by_addr {
+        let size = listed.iter().map(|s| s.size).min().unwrap();
+        let next = by_addr
+            .range(addr + 1..)
+            .next()
+            .map_or(u64::MAX, |(a, _)| *a);
+        for at in [0, size / 2, size - 1] {
+            if addr + at < next {
+                asked.extend(offset_of_addr(&segments, addr + at).map(|o| (o, addr + at)));
+            }
+        }
+    }
+    let (s, m) = (Symbolizer::start().unwrap(), module(path));
+    let frames: Vec<Frame> = asked
+        .iter()
+        .map(|(o, _)| Frame::code(ModuleId(0), *o))
+        .collect();
+    let symbols = s.resolve(&frames, &[m]);
+    let raw: Vec<String> = by_addr.values().flatten().map(|s| s.name.clone()).collect();
+    let shown: BTreeMap<String, String> = raw.iter().cloned().zip(cxxfilt(&raw)).collect();
+    // Two demanglers: what one spells out is `std::string` to the other, and `&` may stand before
+    // or behind a nested name. The letters must be the same.
+    let string = "std::basic_string<char,std::char_traits<char>,std::allocator<char>>";
+    let letters = |s: &str| {
+        let s = s.replace(' ', "").replace(string, "std::string");
+        let mut letters = s.into_bytes();
+        letters.sort_unstable();
+        letters
+    };
+    let (mut same, mut odd) = (0, 0);
+    for (frame, (_, addr)) in frames.iter().zip(&asked) {
+        let Symbol::Known(f) = symbols.get(*frame).unwrap() else {
+            panic!("{}: {addr:#x} has no name", path.display());
+        };
+        assert_eq!(f.language, Language::Other, "{}", f.name);
+        let start = addr - f.offset_in_function;
+        let listed = by_addr
+            .get(&start)
+            .unwrap_or_else(|| panic!("{addr:#x}: {f:?}"));
+        // The table says which function it is, to the letter; binutils says how it is written.
+        let own = |l: &Listed| match cpp_demangle::Symbol::new(&l.name) {
+            Ok(symbol) => symbol.demangle().unwrap(),
+            Err(_) => l.name.clone(),
+        };
+        assert!(
+            listed.iter().any(|l| f.name == own(l)),
+            "{addr:#x}: {f:?} {listed:?}"
+        );
+        let same_letters = |l: &Listed| letters(&f.name) == letters(&shown[&l.name]);
+        let hit = listed.iter().any(same_letters);
+        if hit {
+            same += 1;
+        } else {
+            odd += 1;
+        }
+    }
+    (same, odd)
+}
+
+#[test]
+fn libc_agrees_with_nm() {
+    let (same, odd) = agree(&library("libc.so.6"));
+    println!("libc: {same} addresses agree, {odd} do not");
+    assert!(same > 1000 && odd == 0, "{same} agree, {odd} do not");
+}
+
+#[test]
+fn libstdcxx_agrees_with_nm() {
+    let (same, odd) = agree(&library("libstdc++.so.6"));
+    println!("libstdc++: {same} addresses agree, {odd} do not");
+    // The two write thunks and the constructors of `std::string` differently.
+    assert!(same > 1000 && odd * 20 < same, "{same} agree, {odd} do not");
+}
+
+#[test]
+fn libc_names_are_those_its_users_write() {
+    let path = library("libc.so.6");
+    let (listed, segments) = (nm(&path, &["-D"]), segments(&path));
+    let (s, m) = (Symbolizer::start().unwrap(), module(&path));
+    for name in ["malloc", "mmap", "read", "fork"] {
+        let addr = listed.iter().find(|s| s.name == name).unwrap().addr;
+        let offset = offset_of_addr(&segments, addr).unwrap();
+        assert_eq!(
+            crate::fixture::function(&s, &m, offset, Detail::Names).name,
+            name
+        );
+    }
+}
+
+fn rss_kib() -> u64 {
+    let status = fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find(|l| l.starts_with("VmRSS")).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse().unwrap()
+}
+
+/// Prints time and memory for the files named in `MEMPROF_ELF` (colon-separated).
+#[test]
+#[ignore = "a measurement; run with --ignored --nocapture"]
+fn measure() {
+    for path in std::env::var("MEMPROF_ELF").unwrap_or_default().split(':') {
+        let path = Path::new(path);
+        let size = fs::metadata(path).unwrap().len();
+        let frames: Vec<Frame> = (0..20_000)
+            .map(|i| Frame::code(ModuleId(0), size / 20_000 * i))
+            .collect();
+        let modules = [module(path)];
+        for detail in [Detail::Names, Detail::Inlined] {
+            let s = Symbolizer::start().unwrap();
+            let before = rss_kib();
+            let start = Instant::now();
+            let symbols = s.resolve_with(&frames, &modules, detail);
+            let first = start.elapsed();
+            let busy = rss_kib();
+            let start = Instant::now();
+            let again = s.resolve_with(&frames, &modules, detail);
+            let second = start.elapsed();
+            let count = |f: &Frame| matches!(again.get(*f), Some(Symbol::Known(_)));
+            let known = frames.iter().filter(|f| count(f)).count();
+            drop((symbols, again));
+            std::thread::sleep(std::time::Duration::from_secs(6));
+            println!(
+                "{} {detail:?}: {known} of {} known; {first:?} first, {second:?} again; \
+                 RSS {before} KiB before, {busy} busy, {} idle",
+                path.display(),
+                frames.len(),
+                rss_kib(),
+            );
+        }
+    }
+}

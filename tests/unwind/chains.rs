@@ -1,0 +1,261 @@
+//! Every frame of stacks whose call chains are known, in programs without frame pointers.
+//!
+//! Needs root and `cc`.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use super::common::workload::Workload;
+use super::found::{Found, attached, profile};
+
+const KIB: u64 = 1024;
+/// What a leaf function touches.
+const LEAF: u64 = 64 * KIB;
+const DEPTH_LIMIT: usize = 128;
+
+fn dir() -> PathBuf {
+    let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join("unwind");
+    std::fs::create_dir_all(&dir).unwrap();
+    dir
+}
+
+fn source(name: &str) -> String {
+    format!(
+        "{}/tests/unwind/programs/{name}",
+        env!("CARGO_MANIFEST_DIR")
+    )
+}
+
+/// The chains `a0 … a99` and `b0 … b199`, each of which ends in a leaf.
+fn write_deep_chains() {
+    let mut text = String::new();
+    for (letter, depth) in [('a', 100), ('b', 200)] {
+        text += &format!("LEAF({letter}_leaf)\n");
+        for n in (0..depth).rev() {
+            let next = match n + 1 {
+                n if n == depth => "_leaf".to_owned(),
+                n => n.to_string(),
+            };
+            text += &format!("NOINLINE void {letter}{n}(void) {{ {letter}{next}(); STAY(); }}\n");
+        }
+    }
+    std::fs::write(dir().join("deep.inc"), text).unwrap();
+}
+
+/// Compiles without frame pointers; `None` if the compiler is not here.
+fn compile(compiler: &str, name: &str, source: &str, flags: &[&str]) -> Option<PathBuf> {
+    let out = dir().join(name);
+    let mut command = Command::new(compiler);
+    if compiler.starts_with("rustc") {
+        command.args(["-O", "-Cforce-frame-pointers=no", "--edition=2024"]);
+    } else {
+        command.args(["-g", "-O2", "-fomit-frame-pointer", "-pthread", "-I"]);
+        command.arg(dir());
+    }
+    let Ok(ended) = command.arg(source).args(flags).arg("-o").arg(&out).output() else {
+        println!("SKIPPED {name}: no {compiler}");
+        return None;
+    };
+    let said = String::from_utf8_lossy(&ended.stderr);
+    assert!(ended.status.success(), "{compiler} {name}: {said}");
+    Some(out)
+}
+
+fn numbered(letter: char, range: std::ops::Range<usize>) -> String {
+    range.map(|n| format!("{letter}{n} ")).collect()
+}
+
+const MAIN: &str = "_start * main ";
+
+/// All cases of `chains.c`.
+#[track_caller]
+fn check_chains(program: &Path) {
+    let cache = tempfile::NamedTempFile::new_in(dir()).unwrap();
+    let found = profile(
+        &[],
+        &[program.to_str().unwrap(), cache.path().to_str().unwrap()],
+    );
+    let from_main = |chain: &str, leaf: &str| found.chain(&format!("{MAIN}{chain}"), leaf, LEAF);
+
+    let deep = format!("deep100_case {}a_leaf", numbered('a', 0..100));
+    from_main(&deep, "a_leaf");
+    // The innermost frames are kept.
+    let cut = format!("{}b_leaf", numbered('b', 201 - DEPTH_LIMIT..200));
+    found.chain(&cut, "b_leaf", LEAF);
+    assert_eq!(found.ended("partial: depth limit"), LEAF / KIB);
+
+    from_main(
+        "huge_frame_case huge_frame huge_frame_leaf",
+        "huge_frame_leaf",
+    );
+    from_main("realigned_case realigned realigned_leaf", "realigned_leaf");
+    from_main("alloca_case alloca_frame alloca_leaf", "alloca_leaf");
+    from_main("qsort_case * qsort_callback qsort_leaf", "qsort_leaf");
+    from_main(
+        "bsearch_case bsearch bsearch_callback bsearch_leaf",
+        "bsearch_leaf",
+    );
+    // The first of the frames between is `raise` or one of its callees, the last the trampoline.
+    from_main("raised_case * raised_handler raised_leaf", "raised_leaf");
+    from_main(
+        "fault_case faulting * fault_handler fault_leaf",
+        "fault_leaf",
+    );
+    from_main(
+        "altstack_case bare_fault * altstack_handler altstack_leaf",
+        "altstack_leaf",
+    );
+    from_main("vfork_case vfork_child vfork_leaf", "vfork_leaf");
+    found.chain("* clone_child clone_leaf", "clone_leaf", LEAF);
+    from_main("tail_case tail_leaf", "tail_leaf");
+    let calls = "recursion ".repeat(30);
+    from_main(
+        &format!("recursion_case {calls}recursion_leaf"),
+        "recursion_leaf",
+    );
+    found.chain("* thread_start thread_leaf", "thread_leaf", LEAF);
+    from_main("read_case read_leaf *", "read_leaf");
+    from_main("populate_case populate_leaf *", "populate_leaf");
+    from_main("write_case write_leaf *", "write_leaf");
+
+    // What else there is: the resolver of lazy binding, whose frame only rbx knows.
+    let partial = found.ended("partial: unsupported unwind rule");
+    assert!(partial <= 16, "{}", found.text());
+    for label in [
+        "partial: code in no known file",
+        "partial: no unwind table",
+        "unreadable stack",
+    ] {
+        assert_eq!(found.ended(label), 0, "{label}\n{}", found.text());
+    }
+}
+
+/// A child's first stacks are as complete as its parent's.
+#[track_caller]
+fn check_fork(program: &Path) {
+    let found = profile(&["--follow-forks"], &[program.to_str().unwrap(), "fork"]);
+    let chain = format!("{MAIN}fork_case fork_child fork_leaf");
+    found.chain(&chain, "fork_leaf", LEAF);
+}
+
+fn check_compiled(compiler: &str, name: &str, flags: &[&str]) {
+    write_deep_chains();
+    let gcc = if compiler == "gcc" {
+        &["-fno-ipa-icf"][..]
+    } else {
+        &[]
+    };
+    let flags = [flags, gcc].concat();
+    if let Some(program) = compile(compiler, name, &source("chains.c"), &flags) {
+        check_chains(&program);
+        check_fork(&program);
+    }
+}
+
+#[test]
+fn c_by_gcc() {
+    check_compiled("gcc", "chains_gcc", &["-Wl,-z,lazy"]);
+}
+
+#[test]
+fn c_by_clang() {
+    check_compiled("clang", "chains_clang", &["-Wl,-z,now"]);
+}
+
+#[test]
+fn c_static_at_any_address() {
+    check_compiled("gcc", "chains_static_pie", &["-static-pie"]);
+}
+
+#[test]
+fn c_static_at_a_fixed_address() {
+    check_compiled("gcc", "chains_static", &["-static", "-no-pie"]);
+}
+
+#[test]
+fn cpp() {
+    let Some(program) = compile("g++", "exceptions", &source("exceptions.cpp"), &[]) else {
+        return;
+    };
+    let found = profile(&[], &[program.to_str().unwrap()]);
+    let from_main = |chain: &str, leaf: &str| found.chain(&format!("{MAIN}{chain}"), leaf, LEAF);
+    from_main("catching catch_leaf", "catch_leaf");
+    from_main(
+        "catching guarded Guard::~Guard() destructor_leaf",
+        "destructor_leaf",
+    );
+    found.chain("* thread_body std_thread_leaf", "std_thread_leaf", LEAF);
+}
+
+#[test]
+fn rust() {
+    let Some(program) = compile("rustc", "rust_chain", &source("chain.rs"), &[]) else {
+        return;
+    };
+    let found = profile(&[], &[program.to_str().unwrap()]);
+    // The loop's first round is a call site of its own.
+    for start in [
+        "_start * main *",
+        "* <std::sys::thread::unix::Thread>::new::thread_start *",
+    ] {
+        let chain = format!("{start} rust_case rust_callback rust_leaf");
+        assert_eq!(found.bytes(&chain), LEAF, "{chain}\n{}", found.text());
+    }
+}
+
+/// Two libraries by turns at one address: no stack is walked by the other one's table.
+#[test]
+fn libraries_that_come_and_go() {
+    let plugin = |name: &str, frame: &str| {
+        let flags = [
+            "-shared".to_owned(),
+            "-fPIC".to_owned(),
+            "-DPLUGIN".to_owned(),
+            format!("-DFRAME={frame}"),
+            format!("-DINNER={name}_inner"),
+            format!("-DOUTER={name}_outer"),
+        ];
+        let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
+        compile(
+            "gcc",
+            &format!("lib{name}.so"),
+            &source("plugins.c"),
+            &flags,
+        )
+    };
+    let (Some(first), Some(second)) = (plugin("first", "200"), plugin("second", "3000")) else {
+        return;
+    };
+    let Some(program) = compile("gcc", "plugins", &source("plugins.c"), &[]) else {
+        return;
+    };
+    let command = [&program, &first, &second].map(|p| p.to_str().unwrap());
+    let chains = |found: &Found| {
+        ["first", "second"].map(|name| {
+            let chain = format!("{MAIN}use {name}_outer {name}_inner plugin_leaf");
+            found.bytes(&chain)
+        })
+    };
+    let found = profile(&[], &command);
+    assert_eq!(chains(&found), [LEAF; 2], "{}", found.text());
+
+    // Nothing stops a process that runs already: a library's first stacks may be cut, none may be wrong.
+    let args = [command[1], command[2], "wait"];
+    let mut workload = Workload::start_with(&program, &args);
+    let found = attached(workload.pid(), || {
+        workload.lines.send("");
+        workload.lines.line();
+    });
+    workload.end();
+    let [first, second] = chains(&found);
+    println!("attached: {first} and {second} bytes of {LEAF} each");
+    assert!(first.min(second) >= LEAF / 2, "{}", found.text());
+    let leaf = |frames: &[String]| frames.last().is_some_and(|f| f == "plugin_leaf");
+    for (frames, _) in found.stacks.iter().filter(|(frames, _)| leaf(frames)) {
+        let main = frames.iter().position(|f| f == "main");
+        assert!(
+            main.is_none() || frames.len() == main.unwrap() + 5,
+            "{frames:?}"
+        );
+    }
+}

@@ -1,0 +1,155 @@
+//! What a run of memprof found: stacks by name, and how their walks ended.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use memprof::event::Pid;
+
+use super::common::memprof::{BINARY, Memprof};
+
+/// What a run of memprof found.
+pub struct Found {
+    /// Outermost function first, and bytes.
+    pub stacks: Vec<(Vec<String>, u64)>,
+    /// What it printed at its end.
+    pub summary: String,
+}
+
+#[track_caller]
+pub fn profile(options: &[&str], command: &[&str]) -> Found {
+    let out = tempfile::NamedTempFile::with_suffix(".folded").unwrap();
+    let path = out.path().to_str().unwrap();
+    let ended = Command::new(BINARY)
+        .args(["--no-server", "-o", path])
+        .args(options)
+        .arg("--")
+        .args(command)
+        .output()
+        .unwrap();
+    let summary = String::from_utf8_lossy(&ended.stderr).into_owned();
+    assert!(ended.status.success(), "{command:?}: {summary}");
+    Found::read(out.path(), summary)
+}
+
+/// Follows a running process, waits a second, has it do something; what memprof found then.
+#[track_caller]
+pub fn attached(pid: Pid, work: impl FnOnce()) -> Found {
+    let out = tempfile::NamedTempFile::with_suffix(".folded").unwrap();
+    let said = tempfile::NamedTempFile::new().unwrap();
+    let args = [
+        "--no-server",
+        "-o",
+        out.path().to_str().unwrap(),
+        "--pid",
+        &pid.to_string(),
+    ];
+    let m = Memprof::spawn(&args, Stdio::null(), said.reopen().unwrap().into());
+    m.said("following ");
+    std::thread::sleep(Duration::from_secs(1));
+    work();
+    m.interrupt();
+    let summary = std::fs::read_to_string(said.path()).unwrap();
+    Found::read(out.path(), summary)
+}
+
+/// Whether frames are as a pattern says: `*` stands for one to five frames of a library, `main` for
+/// all that leads there from the first instruction on.
+fn matches(frames: &[String], pattern: &[&str]) -> bool {
+    match (frames, pattern) {
+        ([], []) => true,
+        ([_, ..], ["*", rest @ ..]) => {
+            (1..=frames.len().min(5)).any(|n| matches(&frames[n..], rest))
+        }
+        ([frame, frames @ ..], [wanted, pattern @ ..]) => {
+            part_of(frame, wanted) && matches(frames, pattern)
+        }
+        _ => false,
+    }
+}
+
+/// GCC gives the parts of a function that are seldom run a name of their own.
+fn part_of(frame: &str, function: &str) -> bool {
+    frame.strip_suffix(".cold").unwrap_or(frame) == function
+}
+
+impl Found {
+    fn read(folded: &Path, summary: String) -> Found {
+        let text = std::fs::read_to_string(folded).unwrap();
+        let stacks = text.lines().map(|line| {
+            let (frames, bytes) = line.rsplit_once(' ').unwrap();
+            let frames = frames.split(';').map(str::to_owned).collect();
+            (frames, bytes.parse().unwrap())
+        });
+        Found {
+            stacks: stacks.collect(),
+            summary,
+        }
+    }
+
+    /// Per cent of stacks, and of their bytes, whose walk reached the outermost frame.
+    pub fn complete(&self) -> (f64, f64) {
+        let (mut all, mut complete) = ((0, 0), (0, 0));
+        for line in self.summary.lines() {
+            let words: Vec<&str> = line.split_whitespace().collect();
+            if let [kib, "KiB", stacks, "stacks", outcome, ..] = words.as_slice() {
+                let (kib, stacks): (u64, u64) = (kib.parse().unwrap(), stacks.parse().unwrap());
+                all = (all.0 + stacks, all.1 + kib);
+                if outcome.starts_with("complete") {
+                    complete = (complete.0 + stacks, complete.1 + kib);
+                }
+            }
+        }
+        let share = |part: u64, whole: u64| part as f64 * 100.0 / whole.max(1) as f64;
+        (share(complete.0, all.0), share(complete.1, all.1))
+    }
+
+    /// Whether a function of such a name is in any stack.
+    pub fn names(&self, part: &str) -> bool {
+        let mut frames = self.stacks.iter().flat_map(|(frames, _)| frames);
+        frames.any(|f| f.contains(part))
+    }
+
+    /// The bytes of stacks with this function, all of which must be of this pattern.
+    #[track_caller]
+    pub fn chain(&self, pattern: &str, function: &str, bytes: u64) {
+        let pattern: Vec<&str> = pattern.split_whitespace().collect();
+        let has = |frames: &[String]| frames.iter().any(|f| f == function);
+        let mut sum = 0;
+        for (frames, bytes) in self.stacks.iter().filter(|(frames, _)| has(frames)) {
+            assert!(
+                matches(frames, &pattern),
+                "of {function} wanted {pattern:?}, found {frames:?}\n{}",
+                self.summary
+            );
+            sum += bytes;
+        }
+        assert_eq!(sum, bytes, "{function}\n{}", self.text());
+    }
+
+    /// The bytes of stacks of a pattern.
+    pub fn bytes(&self, pattern: &str) -> u64 {
+        let pattern: Vec<&str> = pattern.split_whitespace().collect();
+        let stacks = self.stacks.iter();
+        stacks
+            .filter(|(f, _)| matches(f, &pattern))
+            .map(|(_, bytes)| bytes)
+            .sum()
+    }
+
+    pub fn text(&self) -> String {
+        let lines = self
+            .stacks
+            .iter()
+            .map(|(f, n)| format!("{} {n}\n", f.join(";")));
+        lines.collect::<String>() + &self.summary
+    }
+
+    /// KiB of stacks whose walk ended so.
+    pub fn ended(&self, label: &str) -> u64 {
+        let lines = self.summary.lines().filter(|l| l.ends_with(label));
+        lines
+            .map(|l| l.split_whitespace().next().unwrap().parse::<u64>().unwrap())
+            .sum()
+    }
+}

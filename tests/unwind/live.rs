@@ -1,0 +1,313 @@
+//! Walks of this process's own stacks against the C++ exception unwinder's.
+//!
+//! A thread is interrupted again and again, wherever it may be; the signal handler keeps the
+//! registers, a copy of the stack, and what the other unwinder says. Walked is later, from the copy.
+
+use std::arch::asm;
+use std::cell::UnsafeCell;
+use std::collections::HashMap;
+use std::ffi::{c_int, c_void};
+use std::fmt::Write;
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use memprof::elf::Elf;
+use memprof::unwind::walk::{Ended, Mapped, Process, Registers, walk};
+use memprof::unwind::{Arch, Table};
+
+use crate::made::file_of;
+
+const SAMPLES: usize = 1000;
+const STACK: usize = 24 << 10;
+const DEPTH: usize = 96;
+/// The registers in `struct ucontext`, as 8-byte words.
+const GREGS: usize = 5;
+const RBP: usize = 10;
+const RSP: usize = 15;
+const RIP: usize = 16;
+
+unsafe extern "C" {
+    fn _Unwind_Backtrace(
+        each: extern "C-unwind" fn(*mut c_void, *mut c_void) -> c_int,
+        arg: *mut c_void,
+    ) -> c_int;
+    fn _Unwind_GetIPInfo(context: *mut c_void, before: *mut c_int) -> usize;
+}
+
+/// One interruption.
+#[derive(Clone)]
+struct Sample {
+    /// In the handler, and where it interrupted.
+    handler: Registers,
+    interrupted: Registers,
+    /// The stack from the handler's stack pointer on.
+    stack: [u8; STACK],
+    copied: usize,
+    /// What the other unwinder says: instruction addresses as `walk` has them.
+    frames: [u64; DEPTH],
+    count: usize,
+}
+
+/// Where the handler, of one thread alone, writes.
+struct Store(UnsafeCell<Vec<Sample>>);
+// SAFETY: only the handler writes, on one thread, and it is read after that thread has ended.
+unsafe impl Sync for Store {}
+
+static STORE: Store = Store(UnsafeCell::new(Vec::new()));
+static TAKEN: AtomicUsize = AtomicUsize::new(0);
+static STACK_END: AtomicUsize = AtomicUsize::new(0);
+
+extern "C-unwind" fn each(context: *mut c_void, sample: *mut c_void) -> c_int {
+    let mut before = 0;
+    // SAFETY: the unwinder passes its context, and `handler` the sample it is filling.
+    let (ip, sample) = unsafe {
+        let ip = _Unwind_GetIPInfo(context, &mut before);
+        (ip as u64, &mut *sample.cast::<Sample>())
+    };
+    // Behind the outermost frame there is one more, at no address.
+    if let Some(frame) = sample.frames.get_mut(sample.count).filter(|_| ip != 0) {
+        *frame = if before == 0 { ip.wrapping_sub(1) } else { ip };
+        sample.count += 1;
+    }
+    0
+}
+
+extern "C" fn handler(_: c_int, _: *mut libc::siginfo_t, context: *mut c_void) {
+    let taken = TAKEN.load(Ordering::Relaxed);
+    // SAFETY: `Store`; the vector was filled before, so that nothing is allocated here.
+    let Some(sample) = (unsafe { (&mut *STORE.0.get()).get_mut(taken) }) else {
+        return;
+    };
+    let (ip, sp, fp): (u64, u64, u64);
+    // SAFETY: three registers are read.
+    unsafe {
+        asm!("lea {0}, [rip]", "mov {1}, rsp", "mov {2}, rbp",
+            out(reg) ip, out(reg) sp, out(reg) fp, options(nomem, nostack));
+    }
+    sample.handler = Registers { ip, sp, fp, lr: 0 };
+    let register = |n| {
+        // SAFETY: the kernel passes a `struct ucontext`.
+        unsafe { *context.cast::<u64>().add(GREGS + n) }
+    };
+    sample.interrupted = Registers {
+        ip: register(RIP),
+        sp: register(RSP),
+        fp: register(RBP),
+        lr: 0,
+    };
+    let end = STACK_END.load(Ordering::Relaxed) as u64;
+    sample.copied = STACK.min((end - sp) as usize);
+    // SAFETY: the thread's own stack between its stack pointer and its end.
+    unsafe {
+        let from = sp as *const u8;
+        std::ptr::copy_nonoverlapping(from, sample.stack.as_mut_ptr(), sample.copied);
+        _Unwind_Backtrace(each, (&raw mut *sample).cast());
+    }
+    TAKEN.store(taken + 1, Ordering::Relaxed);
+}
+
+/// A saved stack and the files of this process.
+struct Saved<'a> {
+    sample: &'a Sample,
+    modules: &'a [Code],
+}
+
+/// A mapping of code: its start, its end, its file's table and what is added to the addresses in it.
+type Code = (u64, u64, Option<(Table, u64)>);
+
+impl Process for Saved<'_> {
+    fn read(&self, addr: u64) -> Option<u64> {
+        let at = usize::try_from(addr.checked_sub(self.sample.handler.sp)?).ok()?;
+        let bytes = self.sample.stack[..self.sample.copied].get(at..at.checked_add(8)?)?;
+        Some(u64::from_le_bytes(bytes.try_into().unwrap()))
+    }
+
+    fn module(&self, pc: u64) -> Mapped<'_> {
+        match self.modules.iter().find(|(s, e, _)| (*s..*e).contains(&pc)) {
+            Some((_, _, Some((table, bias)))) => Mapped::Table(table, *bias),
+            Some(_) => Mapped::NoTable,
+            None => Mapped::Nothing,
+        }
+    }
+}
+
+struct Mapping {
+    start: u64,
+    end: u64,
+    code: bool,
+    offset: u64,
+    path: String,
+}
+
+fn mappings() -> Vec<Mapping> {
+    let maps = fs::read_to_string("/proc/self/maps").unwrap();
+    let parse = |line: &str| {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let (start, end) = words[0].split_once('-').unwrap();
+        Mapping {
+            start: u64::from_str_radix(start, 16).unwrap(),
+            end: u64::from_str_radix(end, 16).unwrap(),
+            code: words[1].contains('x'),
+            offset: u64::from_str_radix(words[2], 16).unwrap(),
+            path: words.get(5).map_or_else(String::new, |p| (*p).to_owned()),
+        }
+    };
+    maps.lines().map(parse).collect()
+}
+
+fn image(mapping: &Mapping) -> Option<File> {
+    if mapping.path == "[vdso]" {
+        let mut image = vec![0; (mapping.end - mapping.start) as usize];
+        let memory = File::open("/proc/self/mem").unwrap();
+        memory.read_exact_at(&mut image, mapping.start).unwrap();
+        return Some(file_of(&image));
+    }
+    File::open(&mapping.path).ok()
+}
+
+fn modules() -> Vec<Code> {
+    let module = |m: &Mapping| {
+        let file = image(m)?;
+        let elf = Elf::read(&file).ok()?;
+        let address = elf.address_of_mapping(m.offset, m.end - m.start)?;
+        Some((Table::build(&file).ok()?, m.start.wrapping_sub(address)))
+    };
+    let code = mappings().into_iter().filter(|m| m.code);
+    code.map(|m| (m.start, m.end, module(&m))).collect()
+}
+
+extern "C" fn compare(a: *const c_void, b: *const c_void) -> c_int {
+    // SAFETY: `qsort` passes elements of the array.
+    let (a, b) = unsafe { (*a.cast::<u64>(), *b.cast::<u64>()) };
+    let text = format!("{a:x}{b:e}", b = b as f64);
+    a.cmp(&b) as c_int + c_int::from(text.is_empty())
+}
+
+/// Work that is spread over this program, the C library and the kernel's code page.
+fn work(depth: u32, stop: &AtomicBool) -> usize {
+    let mut kept: HashMap<u64, String> = HashMap::new();
+    let mut sum = 0;
+    while !stop.load(Ordering::Relaxed) {
+        let mut values: Vec<u64> = (0..200u64)
+            .map(|n| n.wrapping_mul(0x9e37_79b9) % 1009)
+            .collect();
+        // SAFETY: an array of 8-byte elements and a function that compares two.
+        unsafe { libc::qsort(values.as_mut_ptr().cast(), values.len(), 8, Some(compare)) };
+        for v in values {
+            let text = kept.entry(v).or_default();
+            let _ = write!(text, "{:?}", std::time::Instant::now());
+            text.truncate(500);
+            sum += text.len();
+        }
+        kept.retain(|k, _| k % 3 == 0);
+        let text = fs::read_to_string("/proc/self/stat").unwrap();
+        sum += text
+            .split(' ')
+            .filter_map(|w| w.parse::<f64>().ok())
+            .count();
+        if depth > 0 {
+            return sum + work(depth - 1, stop);
+        }
+    }
+    sum
+}
+
+#[test]
+fn saved_stacks_are_walked_as_the_exception_unwinder_walks_them() {
+    let empty = Registers {
+        ip: 0,
+        sp: 0,
+        fp: 0,
+        lr: 0,
+    };
+    let blank = Sample {
+        handler: empty,
+        interrupted: empty,
+        stack: [0; STACK],
+        copied: 0,
+        frames: [0; DEPTH],
+        count: 0,
+    };
+    // SAFETY: the handler is not yet set.
+    unsafe { *STORE.0.get() = vec![blank; SAMPLES] };
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let (send, receive) = std::sync::mpsc::channel();
+        let stop = &stop;
+        let worker = scope.spawn(move || {
+            let here = 0u8;
+            let at = &raw const here as u64;
+            let stack = mappings()
+                .into_iter()
+                .find(|m| (m.start..m.end).contains(&at));
+            STACK_END.store(stack.unwrap().end as usize, Ordering::Relaxed);
+            // SAFETY: the handler does what handlers may, on a thread that expects it.
+            unsafe {
+                let mut action: libc::sigaction = std::mem::zeroed();
+                action.sa_sigaction = handler as *const () as usize;
+                action.sa_flags = libc::SA_SIGINFO | libc::SA_RESTART;
+                assert_eq!(
+                    libc::sigaction(libc::SIGUSR2, &action, std::ptr::null_mut()),
+                    0
+                );
+                send.send(libc::pthread_self()).unwrap();
+            }
+            work(6, stop)
+        });
+        let thread = receive.recv().unwrap();
+        let mut tries = 0;
+        while TAKEN.load(Ordering::Relaxed) < SAMPLES && tries < 4 * SAMPLES {
+            // SAFETY: the thread runs until `stop` is set.
+            unsafe { libc::pthread_kill(thread, libc::SIGUSR2) };
+            std::thread::sleep(Duration::from_micros(700));
+            tries += 1;
+        }
+        stop.store(true, Ordering::Relaxed);
+        worker.join().unwrap();
+    });
+    check(&modules());
+}
+
+fn check(modules: &[Code]) {
+    // SAFETY: the thread that wrote has ended.
+    let samples = unsafe { &(&*STORE.0.get())[..TAKEN.load(Ordering::Relaxed)] };
+    let (mut frames, mut places) = (0, std::collections::BTreeSet::new());
+    for sample in samples {
+        let saved = Saved { sample, modules };
+        let theirs = &sample.frames[..sample.count];
+        let whole = walk(&saved, Arch::X86_64, sample.handler, DEPTH);
+        // The handler's own address is taken at another of its instructions.
+        assert_eq!(
+            whole.frames[1..],
+            theirs[1..],
+            "{:x?} {:?}",
+            sample.handler,
+            whole.ended
+        );
+        assert_eq!(whole.ended, Ended::Complete);
+        let from = theirs
+            .iter()
+            .position(|f| *f == sample.interrupted.ip)
+            .unwrap();
+        let ours = walk(&saved, Arch::X86_64, sample.interrupted, DEPTH);
+        assert_eq!(ours.frames, theirs[from..], "{:x?}", sample.interrupted);
+        assert_eq!(ours.ended, Ended::Complete);
+        frames += whole.frames.len();
+        places.insert(sample.interrupted.ip);
+    }
+    println!(
+        "{} stacks, {frames} frames, {} places: no difference",
+        samples.len(),
+        places.len()
+    );
+    assert!(samples.len() > SAMPLES / 2 && places.len() > 20);
+}
+
+#[test]
+fn the_kernels_own_code_page_has_a_table() {
+    let vdso = mappings().into_iter().find(|m| m.path == "[vdso]").unwrap();
+    let table = Table::build(&image(&vdso).unwrap()).unwrap();
+    assert!(table.rows.len() > 10 && table.rows.last().unwrap().pc < vdso.end - vdso.start);
+}

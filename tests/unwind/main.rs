@@ -1,0 +1,15 @@
+//! Unwind tables and the walk by them, held against binutils and against stacks that are known.
+
+mod chains;
+#[path = "../common/mod.rs"]
+mod common;
+mod corpus;
+mod found;
+#[cfg(target_arch = "x86_64")]
+mod live;
+mod made;
+mod oracle;
+mod packed;
+mod readelf;
+mod real;
+mod rules;

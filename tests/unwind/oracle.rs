@@ -1,0 +1,346 @@
+//! Every row of every file, against `readelf`.
+
+use std::collections::BTreeSet;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use memprof::elf::Elf;
+use memprof::unwind::{CfaKind, FpKind, Rule, Table, TableError};
+
+use crate::readelf::{self, Cfa, Column, Expressions, Fde, Place, Row};
+
+/// After so long no new file is begun, unless `MEMPROF_ALL_FILES` is set.
+const TIME: Duration = Duration::from_secs(50);
+
+#[derive(Default)]
+struct Total {
+    files: usize,
+    no_table: usize,
+    rows: usize,
+    unsupported: usize,
+    lost_fp: usize,
+    found_by_code: usize,
+    overlapping: usize,
+    wrong: Vec<String>,
+}
+
+#[test]
+fn every_row_is_what_readelf_says() {
+    let files = system_files();
+    let all = std::env::var_os("MEMPROF_ALL_FILES").is_some();
+    let (next, total, began) = (
+        AtomicUsize::new(0),
+        Mutex::new(Total::default()),
+        Instant::now(),
+    );
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                while let Some(path) = files.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    if !all && began.elapsed() > TIME {
+                        return;
+                    }
+                    let one = compare(path);
+                    total.lock().unwrap().add(one);
+                }
+            });
+        }
+    });
+    let total = total.into_inner().unwrap();
+    let seen = total.files + total.no_table;
+    println!(
+        "{} of {} files ({} % by number) in {:?}: {} rows, {} differ; {} rows without a rule, {} \
+         with the frame pointer lost, {} overlapping functions, {} rows found by their code; {} files have no table",
+        seen,
+        files.len(),
+        seen * 100 / files.len(),
+        began.elapsed(),
+        total.rows,
+        total.wrong.len(),
+        total.unsupported,
+        total.lost_fp,
+        total.overlapping,
+        total.found_by_code,
+        total.no_table,
+    );
+    assert!(
+        total.wrong.is_empty(),
+        "{:#?}",
+        &total.wrong[..total.wrong.len().min(40)]
+    );
+    assert!(
+        total.files > 10 && total.rows > 10_000,
+        "too little was compared"
+    );
+}
+
+impl Total {
+    fn add(&mut self, one: Total) {
+        self.files += one.files;
+        self.no_table += one.no_table;
+        self.rows += one.rows;
+        self.unsupported += one.unsupported;
+        self.lost_fp += one.lost_fp;
+        self.found_by_code += one.found_by_code;
+        self.overlapping += one.overlapping;
+        self.wrong.extend(one.wrong);
+    }
+}
+
+/// ELF files of the system, each once, in an order that mixes large and small.
+fn system_files() -> Vec<PathBuf> {
+    let dirs = [
+        "/lib/x86_64-linux-gnu",
+        "/usr/lib/x86_64-linux-gnu",
+        "/usr/bin",
+        "/lib64",
+    ];
+    let mut files = BTreeSet::new();
+    for entry in dirs.iter().flat_map(fs::read_dir).flatten().flatten() {
+        let Ok(path) = fs::canonicalize(entry.path()) else {
+            continue;
+        };
+        let mut magic = [0; 4];
+        let read =
+            File::open(&path).and_then(|mut f| std::io::Read::read_exact(&mut f, &mut magic));
+        if path.is_file() && read.is_ok() && magic == *b"\x7fELF" {
+            files.insert(path);
+        }
+    }
+    let mut files: Vec<PathBuf> = files.into_iter().collect();
+    let hash = |p: &PathBuf| {
+        let bytes = p.as_os_str().as_encoded_bytes();
+        bytes
+            .iter()
+            .fold(0u32, |h, b| h.wrapping_mul(16_777_619) ^ u32::from(*b))
+    };
+    files.sort_by_key(hash);
+    files
+}
+
+/// What `readelf` says must hold from an address on.
+enum Expected<'a> {
+    NotCovered,
+    Row(&'a Fde, &'a Row),
+}
+
+fn compare(path: &Path) -> Total {
+    let mut total = Total::default();
+    let file = File::open(path).unwrap();
+    let (Some(code), Some(fdes)) = (readelf::code(path), readelf::frames(path)) else {
+        total.no_table = 1;
+        return total;
+    };
+    let table = match Table::build(&file) {
+        Ok(table) => table,
+        Err(TableError::NoUnwindInformation) if fdes.is_empty() => {
+            total.no_table = 1;
+            return total;
+        }
+        Err(e) => {
+            total.wrong.push(format!("{}: {e}", path.display()));
+            return total;
+        }
+    };
+    total.files = 1;
+    let has_expressions = fdes.iter().flat_map(|f| &f.rows).any(|r| {
+        r.cfa == Cfa::Expression || r.rbp == Place::Expression || r.ra == Place::Expression
+    });
+    let expressions = match has_expressions {
+        true => readelf::expressions(path).unwrap(),
+        false => Expressions::new(),
+    };
+    let expected = expected(&fdes, &mut total.overlapping);
+    let mut points: BTreeSet<u64> = expected.iter().map(|(pc, _)| *pc).collect();
+    points.extend(table.rows.iter().map(|r| r.pc));
+    points.extend(code.iter().map(|c| c.0));
+    for pc in points {
+        if !code.iter().any(|(start, end)| (*start..*end).contains(&pc)) {
+            if *table.rule_at(pc) != Rule::NOT_COVERED {
+                total
+                    .wrong
+                    .push(format!("{}: {pc:x} is no code", path.display()));
+            }
+            continue;
+        }
+        let after = expected.partition_point(|(at, _)| *at <= pc);
+        let want = after
+            .checked_sub(1)
+            .map_or(&Expected::NotCovered, |i| &expected[i].1);
+        let rule = table.rule_at(pc);
+        total.rows += 1;
+        if matches!(want, Expected::NotCovered) && *rule != Rule::NOT_COVERED {
+            total.found_by_code += 1;
+            if !recognised(path, &file, pc, rule) {
+                let what = format!("{}: {pc:x}: {rule:?} is not covered", path.display());
+                total.wrong.push(what);
+            }
+            continue;
+        }
+        total.unsupported += usize::from(*rule == Rule::UNSUPPORTED);
+        total.lost_fp += usize::from(rule.fp_kind() == FpKind::Lost);
+        if !agrees(want, rule, &expressions) {
+            let want = match want {
+                Expected::NotCovered => "not covered".into(),
+                Expected::Row(fde, row) => format!("{row:?} of {:x?}", fde.id),
+            };
+            total.wrong.push(format!(
+                "{}: {pc:x}: {rule:?} is not {want}",
+                path.display()
+            ));
+        }
+    }
+    total
+}
+
+/// Whether a rule of uncovered code is a program's first instruction or a signal trampoline's.
+fn recognised(path: &Path, file: &File, pc: u64, rule: &Rule) -> bool {
+    let elf = Elf::read(file).unwrap();
+    if *rule == Rule::STOP {
+        return readelf::entry(path) == pc;
+    }
+    let (segment, inside) = elf.loaded_at(pc).unwrap();
+    let mut code = [0; 10];
+    elf.read_at(&mut code, segment.offset + inside).unwrap();
+    let trampoline = b"\x48\xc7\xc0\x0f\0\0\0\x0f\x05";
+    rule.cfa_kind() == CfaKind::Signal
+        && (rule.cfa_offset, rule.fp_offset, rule.ra_offset) == (160, 120, 168)
+        && (code[1..] == trampoline[..] || code[..9] == trampoline[..])
+}
+
+/// The rows in order, settled where functions overlap: the greatest start holds, up to its end.
+fn expected<'a>(fdes: &'a [Fde], overlapping: &mut usize) -> Vec<(u64, Expected<'a>)> {
+    let mut all: Vec<&Fde> = Vec::new();
+    for section in [0, 1] {
+        let mut own: Vec<&Fde> = fdes
+            .iter()
+            .filter(|f| f.id.0 == section && f.start != 0 && f.start < f.end)
+            .collect();
+        own.sort_by_key(|f| f.start);
+        let before = own.len();
+        own.dedup_by_key(|f| f.start);
+        *overlapping += before - own.len();
+        // No file here has both sections for one address.
+        own.retain(|f| section == 0 || !all.iter().any(|a| a.start < f.end && f.start < a.end));
+        all.extend(own);
+    }
+    all.sort_by_key(|f| f.start);
+    let mut expected = Vec::new();
+    for (i, fde) in all.iter().enumerate() {
+        let next = all.get(i + 1).map_or(u64::MAX, |f| f.start);
+        *overlapping += usize::from(next < fde.end);
+        let end = fde.end.min(next);
+        let rows = fde.rows.iter().filter(|r| r.pc < end);
+        for row in rows {
+            // The last row of an address is the one that holds.
+            if expected
+                .last()
+                .is_some_and(|(pc, _): &(u64, _)| *pc == row.pc)
+            {
+                expected.pop();
+            }
+            expected.push((row.pc, Expected::Row(fde, row)));
+        }
+        if end < next {
+            expected.push((end, Expected::NotCovered));
+        }
+    }
+    expected
+}
+
+fn agrees(want: &Expected, rule: &Rule, expressions: &Expressions) -> bool {
+    let Expected::Row(fde, row) = want else {
+        return *rule == Rule::NOT_COVERED;
+    };
+    let holds = |column: Column, text: &str| {
+        let known = expressions.get(&fde.id).into_iter().flatten();
+        known
+            .clone()
+            .any(|(pc, c, t)| *pc <= row.pc && *c == column && t == text)
+    };
+    if fde.signal {
+        let breg = |n| format!("DW_OP_breg7 (rsp): {n}");
+        return rule.cfa_kind() == CfaKind::Signal
+            && holds(
+                Column::Cfa,
+                &format!("{}; DW_OP_deref", breg(rule.cfa_offset)),
+            )
+            && holds(Column::Rbp, &breg(rule.fp_offset))
+            && holds(Column::Ra, &breg(rule.ra_offset));
+    }
+    match row.ra {
+        Place::Unsaid => return *rule == Rule::STOP,
+        Place::AtCfa(offset) if *rule != Rule::UNSUPPORTED => {
+            if row.rsp != Place::Unsaid {
+                return false;
+            }
+            if i64::from(rule.ra_offset) != offset || rule.pad & 0xff != 0 {
+                return false;
+            }
+        }
+        Place::AtCfa(_) if row.rsp != Place::Unsaid => return *rule == Rule::UNSUPPORTED,
+        Place::AtCfa(_) => {}
+        _ => return *rule == Rule::UNSUPPORTED,
+    }
+    cfa_agrees(
+        row,
+        rule,
+        holds,
+        expressions.get(&fde.id).map_or(&[], Vec::as_slice),
+    ) && (*rule == Rule::UNSUPPORTED || fp_agrees(row, rule, holds))
+}
+
+fn cfa_agrees(
+    row: &Row,
+    rule: &Rule,
+    holds: impl Fn(Column, &str) -> bool,
+    all: &[(u64, Column, String)],
+) -> bool {
+    let n = i64::from(rule.cfa_offset);
+    let kind = rule.cfa_kind();
+    let register = match kind {
+        CfaKind::Fp | CfaKind::DerefFp => "breg6 (rbp)",
+        _ => "breg7 (rsp)",
+    };
+    match (&row.cfa, kind) {
+        (Cfa::Sum(r, offset), CfaKind::Sp) => r == "rsp" && *offset == n,
+        (Cfa::Sum(r, offset), CfaKind::Fp) => r == "rbp" && *offset == n,
+        (Cfa::Sum(r, _), CfaKind::Unsupported) => r != "rsp" && r != "rbp",
+        (Cfa::Expression, CfaKind::Plt) => holds(
+            Column::Cfa,
+            &format!(
+                "DW_OP_breg7 (rsp): 8; DW_OP_breg16 (rip): 0; DW_OP_lit15; DW_OP_and; \
+                 DW_OP_lit{n}; DW_OP_ge; DW_OP_lit3; DW_OP_shl; DW_OP_plus"
+            ),
+        ),
+        (Cfa::Expression, CfaKind::DerefSp | CfaKind::DerefFp) => {
+            let plain = format!("DW_OP_{register}: {n}; DW_OP_deref");
+            match rule.cfa_addend() {
+                0 => holds(Column::Cfa, &plain),
+                a => holds(Column::Cfa, &format!("{plain}; DW_OP_plus_uconst: {a}")),
+            }
+        }
+        // What is left out must be of a kind that is not known.
+        (Cfa::Expression, CfaKind::Unsupported) => all
+            .iter()
+            .any(|(_, c, t)| *c == Column::Cfa && t.matches(';').count() > 2),
+        _ => false,
+    }
+}
+
+fn fp_agrees(row: &Row, rule: &Rule, holds: impl Fn(Column, &str) -> bool) -> bool {
+    let n = i64::from(rule.fp_offset);
+    match (&row.rbp, rule.fp_kind()) {
+        // `u` stands for "nothing was said" and for "undefined".
+        (Place::Unsaid, FpKind::Same | FpKind::Lost) => true,
+        (Place::Same, FpKind::Same) => true,
+        (Place::AtCfa(offset), FpKind::AtCfa) => *offset == n,
+        (Place::Expression, FpKind::AtFp) => holds(Column::Rbp, &format!("DW_OP_breg6 (rbp): {n}")),
+        (Place::Expression, FpKind::Lost) => !holds(Column::Rbp, "DW_OP_breg6 (rbp): 0"),
+        (Place::Other, FpKind::Lost) => true,
+        _ => false,
+    }
+}

@@ -1,0 +1,211 @@
+//! What `readelf` says of a file's call frame information.
+
+use std::collections::{BTreeMap, HashMap};
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+/// A column: where a register's value in the caller is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// Printed as `u`: undefined, or nothing was said.
+    Unsaid,
+    /// `s`
+    Same,
+    /// `c-16`
+    AtCfa(i64),
+    /// `exp`
+    Expression,
+    /// `vexp`, `v-16` or another register
+    Other,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Cfa {
+    Sum(String, i64),
+    Expression,
+}
+
+/// One row: from this address on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Row {
+    pub pc: u64,
+    pub cfa: Cfa,
+    pub rsp: Place,
+    pub rbp: Place,
+    pub ra: Place,
+}
+
+#[derive(Clone, Debug)]
+pub struct Fde {
+    pub start: u64,
+    pub end: u64,
+    pub signal: bool,
+    pub rows: Vec<Row>,
+    /// Section and offset, the key of its expressions.
+    pub id: (u8, u64),
+}
+
+/// The expressions of an FDE in order: the address from which each holds, whether it is the CFA's (or
+/// `rbp`'s or the return address's), and its text.
+pub type Expressions = HashMap<(u8, u64), Vec<(u64, Column, String)>>;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Column {
+    Cfa,
+    Rbp,
+    Ra,
+}
+
+/// The address of the first instruction that the header names.
+pub fn entry(path: &Path) -> u64 {
+    let text = run(path, &["-hW"]).unwrap_or_default();
+    let line = text
+        .lines()
+        .find_map(|l| l.trim().strip_prefix("Entry point address:"));
+    line.map_or(0, |l| hex(l.trim()))
+}
+
+/// The loaded, executable ranges of the file; `None` where it is not an x86-64 ELF file.
+pub fn code(path: &Path) -> Option<Vec<(u64, u64)>> {
+    let text = run(path, &["-hlW"])?;
+    if !text.contains("X86-64") || !(text.contains("DYN (") || text.contains("EXEC (")) {
+        return None;
+    }
+    let loads = text.lines().filter(|l| l.trim_start().starts_with("LOAD"));
+    let ranges = loads.filter_map(|l| {
+        let words: Vec<&str> = l.split_whitespace().collect();
+        let flags = words[6..words.len() - 1].join("");
+        let (addr, size) = (hex(words[2]), hex(words[4]));
+        flags.contains('E').then_some((addr, addr + size))
+    });
+    Some(ranges.collect())
+}
+
+/// The FDEs of `.eh_frame` and `.debug_frame` (number 0 and 1), in the order of the file.
+pub fn frames(path: &Path) -> Option<Vec<Fde>> {
+    let text = run(path, &["--debug-dump=frames-interp", "-W"])?;
+    let mut section = 0;
+    let mut cies: BTreeMap<u64, (bool, Option<Row>)> = BTreeMap::new();
+    let mut fdes: Vec<Fde> = Vec::new();
+    let mut columns: Vec<&str> = Vec::new();
+    let mut cie = None;
+    for line in text.lines() {
+        if line.starts_with("Contents of the") {
+            section = u8::from(line.contains(".debug_frame"));
+            cies.clear();
+            continue;
+        }
+        // A register is printed twice: `r8 (r8)`.
+        let words = line.split_whitespace().filter(|w| !w.starts_with('('));
+        let words: Vec<&str> = words.collect();
+        match words.as_slice() {
+            [offset, _, _, "CIE", augmentation, ..] => {
+                cie = Some(hex(offset));
+                cies.insert(hex(offset), (augmentation.contains('S'), None));
+            }
+            [offset, _, _, "FDE", of, pc, ..] => {
+                cie = None;
+                let of = hex(of.strip_prefix("cie=")?);
+                let (start, end) = pc.strip_prefix("pc=")?.split_once("..")?;
+                let (signal, row) = cies.get(&of)?.clone();
+                let start = hex(start);
+                fdes.push(Fde {
+                    start,
+                    end: hex(end),
+                    signal,
+                    rows: row.map(|r| Row { pc: start, ..r }).into_iter().collect(),
+                    id: (section, hex(offset)),
+                });
+            }
+            ["LOC", "CFA", ..] => {
+                columns = words;
+                if let (None, Some(fde)) = (cie, fdes.last_mut()) {
+                    fde.rows.clear();
+                }
+            }
+            [pc, ..] if pc.len() == 16 && words.len() == columns.len() => {
+                let row = row(&columns, &words);
+                match cie {
+                    Some(cie) => cies.get_mut(&cie)?.1 = Some(row),
+                    None => fdes.last_mut()?.rows.push(row),
+                }
+            }
+            _ => {}
+        }
+    }
+    Some(fdes)
+}
+
+fn row(columns: &[&str], words: &[&str]) -> Row {
+    let column = |name: &str| {
+        let at = columns.iter().position(|c| *c == name);
+        at.map_or(Place::Unsaid, |i| place(words[i]))
+    };
+    let cfa = match words[1].find(['+', '-']) {
+        Some(at) => Cfa::Sum(words[1][..at].into(), words[1][at..].parse().unwrap()),
+        None => Cfa::Expression,
+    };
+    Row {
+        pc: hex(words[0]),
+        cfa,
+        rsp: column("rsp"),
+        rbp: column("rbp"),
+        ra: column("ra"),
+    }
+}
+
+fn place(word: &str) -> Place {
+    match word {
+        "u" => Place::Unsaid,
+        "s" => Place::Same,
+        "exp" => Place::Expression,
+        _ => match word.strip_prefix('c').and_then(|n| n.parse().ok()) {
+            Some(offset) => Place::AtCfa(offset),
+            None => Place::Other,
+        },
+    }
+}
+
+/// The texts of the expressions in the file.
+pub fn expressions(path: &Path) -> Option<Expressions> {
+    let text = run(path, &["--debug-dump=frames", "-W"])?;
+    let mut section = 0;
+    let mut key = (0, 0);
+    let mut pc = 0;
+    let mut all = Expressions::new();
+    for line in text.lines() {
+        if line.starts_with("Contents of the") {
+            section = u8::from(line.contains(".debug_frame"));
+            continue;
+        }
+        let words: Vec<&str> = line.split_whitespace().collect();
+        if let [offset, _, _, "FDE", _, range, ..] = words.as_slice() {
+            key = (section, hex(offset));
+            pc = hex(range.strip_prefix("pc=")?.split_once("..")?.0);
+        } else if line.contains("DW_CFA_advance_loc") || line.contains("DW_CFA_set_loc") {
+            pc = hex(words.last()?);
+        } else if let Some((_, rest)) = line.split_once(" (DW_OP") {
+            let column = match words.as_slice() {
+                ["DW_CFA_def_cfa_expression", ..] => Column::Cfa,
+                ["DW_CFA_expression:", "r6", ..] => Column::Rbp,
+                ["DW_CFA_expression:", "r16", ..] => Column::Ra,
+                _ => continue,
+            };
+            let text = format!("DW_OP{}", rest.trim_end().trim_end_matches(')'));
+            all.entry(key).or_default().push((pc, column, text));
+        }
+    }
+    Some(all)
+}
+
+fn hex(word: &str) -> u64 {
+    let digits = word.trim_start_matches("0x");
+    u64::from_str_radix(digits, 16).unwrap_or(0)
+}
+
+fn run(path: &Path, options: &[&str]) -> Option<String> {
+    let mut command = Command::new("readelf");
+    command.args(options).arg(path).stderr(Stdio::null());
+    let out = command.output().expect("readelf (binutils) is installed");
+    String::from_utf8(out.stdout).ok()
+}

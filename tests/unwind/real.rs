@@ -1,0 +1,187 @@
+//! How many stacks of programs as they are packaged are walked to their outermost frame.
+//!
+//! Needs root. Programs that are not installed are said to be skipped. Figures: `--nocapture`.
+
+use std::io::Write;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use super::common::process::wait_until;
+use super::common::workload::{Lines, Running};
+use super::found::{Found, attached, profile};
+
+/// Per cent of bytes, in a program that runs already.
+const RUNNING: f64 = 99.5;
+/// Per cent of bytes, in a program from its first instruction on.
+const STARTED: f64 = 95.0;
+
+const PYTHON: &str = "/usr/bin/python3";
+/// Many small objects and some large ones, by functions of C and of Python.
+const BUILD: &str = "
+import json, sys
+print('ready', flush=True)
+sys.stdin.readline()
+def build(depth):
+    if depth:
+        return [build(depth - 1) for _ in range(4)]
+    return {'key %d' % n: (n, str(n), [n] * 20) for n in range(40)}
+held = build(5)
+text = json.dumps(held)
+held2 = json.loads(text)
+words = sorted(text.split(','), key=len)
+print('done', flush=True)
+sys.stdin.readline()
+";
+
+#[track_caller]
+fn check(what: &str, found: &Found, least: f64) {
+    let (stacks, bytes) = found.complete();
+    println!("{what}: {stacks:.2} % of stacks complete, {bytes:.3} % of bytes");
+    let text: Vec<&str> = found
+        .summary
+        .lines()
+        .skip_while(|l| *l != "Stacks:")
+        .collect();
+    let text: Vec<&str> = text.into_iter().take_while(|l| !l.is_empty()).collect();
+    println!("{}", text.join("\n"));
+    assert!(bytes >= least, "{what}: {bytes} %\n{}", found.text());
+}
+
+/// Whether a program is there; says so if it is not.
+fn installed(program: &str) -> bool {
+    let there = program.starts_with('/') && Path::new(program).exists()
+        || std::env::var("PATH")
+            .is_ok_and(|p| p.split(':').any(|d| Path::new(d).join(program).exists()));
+    if !there {
+        println!("SKIPPED {program}: not installed");
+    }
+    there
+}
+
+fn start(command: &mut Command) -> Running {
+    Running(
+        command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap(),
+    )
+}
+
+#[test]
+fn python() {
+    if !installed(PYTHON) {
+        return;
+    }
+    let mut child = start(Command::new(PYTHON).args(["-c", BUILD]));
+    let mut lines = Lines::of(&mut child.0);
+    assert_eq!(lines.line(), "ready");
+    let found = attached(child.pid(), || {
+        lines.send("");
+        assert_eq!(lines.line(), "done");
+    });
+    check("python3, running", &found, RUNNING);
+    assert!(found.names("_PyEval_EvalFrameDefault"), "{}", found.text());
+
+    let found = profile(&[], &[PYTHON, "-c", BUILD]);
+    check("python3, from its start", &found, STARTED);
+}
+
+#[test]
+fn redis() {
+    if !installed("redis-server") || !installed("redis-benchmark") {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let socket = dir.path().join("redis.sock");
+    let socket = socket.to_str().unwrap();
+    let dir = dir.path().to_str().unwrap();
+    let server = start(Command::new("redis-server").args([
+        "--port",
+        "0",
+        "--unixsocket",
+        socket,
+        "--dir",
+        dir,
+        "--save",
+        "",
+        "--daemonize",
+        "no",
+    ]));
+    wait_until(|| Path::new(socket).exists());
+    let found = attached(server.pid(), || {
+        let tests = "set,lpush,hset,sadd,zadd";
+        let ended = Command::new("redis-benchmark")
+            .args([
+                "-s", socket, "-q", "-n", "30000", "-r", "30000", "-d", "200", "-t", tests,
+            ])
+            .output()
+            .unwrap();
+        assert!(ended.status.success());
+    });
+    check("redis-server, running", &found, RUNNING);
+    assert!(
+        ["setCommand", "lpushCommand", "hsetCommand", "zaddCommand"]
+            .iter()
+            .any(|f| found.names(f)),
+        "{}",
+        found.text()
+    );
+}
+
+#[test]
+fn sqlite() {
+    if !installed("sqlite3") {
+        return;
+    }
+    let sql = "CREATE TABLE t (id INTEGER PRIMARY KEY, name TEXT, n REAL);
+        WITH RECURSIVE c(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM c WHERE n < 200000)
+        INSERT INTO t SELECT n, 'name ' || n, n * 1.5 FROM c;
+        CREATE INDEX i ON t (name); SELECT count(*) FROM t;\n";
+    let mut child = start(Command::new("sqlite3").arg(":memory:"));
+    let mut lines = Lines::of(&mut child.0);
+    let found = attached(child.pid(), || {
+        lines.send(sql);
+        assert_eq!(lines.line(), "200000");
+    });
+    check("sqlite3, running", &found, RUNNING);
+    assert!(found.names("sqlite3"), "{}", found.text());
+    lines.close();
+
+    let found = profile(&[], &["sqlite3", ":memory:", sql]);
+    check("sqlite3, from its start", &found, STARTED);
+}
+
+#[test]
+fn rustc() {
+    if !installed("rustc") {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let mut source = std::fs::File::create(dir.path().join("small.rs")).unwrap();
+    let types = (0..40).map(|n| {
+        format!("#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default)] pub struct S{n} {{ pub a: Vec<u{}>, pub b: String }}\n", 8 << (n % 4))
+    });
+    write!(source, "{}", types.collect::<String>()).unwrap();
+    let path = dir.path().join("small.rs");
+    let found = profile(
+        &[],
+        &[
+            "rustc",
+            "-O",
+            "--crate-type=lib",
+            "--out-dir",
+            dir.path().to_str().unwrap(),
+            path.to_str().unwrap(),
+        ],
+    );
+    check("rustc, from its start", &found, STARTED);
+    assert!(found.names("rustc_"), "{}", found.text());
+    let passes: std::collections::BTreeSet<&str> = found
+        .stacks
+        .iter()
+        .flat_map(|(frames, _)| frames)
+        .filter_map(|f| f.split("::").next().filter(|f| f.starts_with("rustc_")))
+        .collect();
+    println!("rustc's crates seen: {passes:?}");
+}

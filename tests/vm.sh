@@ -1,0 +1,195 @@
+#!/usr/bin/env bash
+# Boots other kernels in QEMU, and checks there that memprof works from end to end, or says what it
+# misses.
+#
+#   tests/vm.sh [SERIES…]      (default: 5.10 6.1 6.12 newest)
+#
+# Kernel images are Debian's cloud kernels, from the Debian source that this machine's apt has; they
+# are kept in MEMPROF_VM_CACHE (default ~/.cache/memprof-vm). Prints one line a kernel. Exit status:
+# 0 if every kernel passed, 1 if one failed, 77 if one was skipped (REQUIRE_VM=1 makes that a
+# failure). Installs nothing: it needs qemu-system-x86, busybox-static, apt and dpkg.
+set -uo pipefail
+cd "$(dirname "$0")/.." || exit 1
+# shellcheck source=scripts/lib.sh
+source scripts/lib.sh
+
+cache=${MEMPROF_VM_CACHE:-$HOME/.cache/memprof-vm}
+boot_limit=240 # seconds, under emulation on a busy machine
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+trap 'exit 130' INT TERM
+failed=0 skipped=0
+
+skip() {
+    printf 'SKIPPED vm:%s: %s\n' "$1" "$2"
+    skipped=$((skipped + 1))
+}
+
+finish() {
+    [ "$failed" -eq 0 ] || exit 1
+    [ "$skipped" -eq 0 ] && exit 0
+    [ "${REQUIRE_VM-}" != 1 ] || die "kernels were skipped, and REQUIRE_VM=1 forbids it"
+    exit 77
+}
+
+# Where the configured Debian archive is: its address and that of its security updates.
+archive_address() {
+    # shellcheck disable=SC2016 # apt fills it in
+    apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' 2>/dev/null |
+        grep -E "/debian$1/?\$" | head -n 1
+}
+
+# A private apt, which knows more suites than this machine's and changes nothing of it.
+prepare_apt() {
+    local main security keyring=/usr/share/keyrings/debian-archive-keyring.gpg apt=$cache/apt suite
+    main=$(archive_address '')
+    [ -n "$main" ] && [ -e "$keyring" ] || return 1
+    security=$(archive_address -security)
+    security=${security:-${main%/}-security/}
+    mkdir -p "$apt/lists/partial" "$apt/archives/partial"
+    {
+        for suite in bookworm trixie trixie-backports; do
+            echo "deb [signed-by=$keyring] $main $suite main"
+        done
+        for suite in bullseye-security bookworm-security trixie-security; do
+            echo "deb [signed-by=$keyring] $security $suite main"
+        done
+    } >"$apt/sources.list"
+    cat >"$apt/apt.conf" <<-END
+	Dir::Etc::sourcelist "$apt/sources.list";
+	Dir::Etc::sourceparts "-";
+	Dir::State "$apt";
+	Dir::State::status "/dev/null";
+	Dir::Cache "$apt";
+	APT::Architectures { "amd64"; };
+	Acquire::Languages "none";
+	Acquire::Retries "2";
+	Acquire::http::Timeout "20";
+	APT::Sandbox::User "root";
+	END
+    export APT_CONFIG=$apt/apt.conf
+    # The lists of a few hours ago are as good.
+    if [ -z "$(find "$apt/updated" -mmin -360 2>/dev/null)" ]; then
+        apt-get update -qq >"$work/apt.log" 2>&1 || return 1
+        touch "$apt/updated"
+    fi
+}
+
+# Packages that may hold the image of a series, newest first: "package version". From 6.16 on it
+# can be in linux-binary-*.
+candidates() {
+    local names='^linux-(image|binary)-[0-9][^ ]*-cloud-amd64$'
+    apt-cache pkgnames linux- | grep -E "$names" | xargs -r apt-cache madison 2>/dev/null |
+        sed 's/^ *//; s/ *| */|/g' | awk -F '|' '{ print $2, $1 }' |
+        { if [ "$1" = newest ]; then cat; else grep "^${1//./\\.}\\."; fi; } |
+        sort -u -k 1,1Vr -k 2,2 | awk '{ print $2, $1 }'
+}
+
+# Prints the path of an image of a series: the newest that can be had, else the newest kept.
+image_of() {
+    local series=$1 package version image tries=0 from
+    while read -r package version; do
+        image=$cache/images/$series/$package=$version
+        [ -s "$image" ] && echo "$image" && return 0
+        [ "$tries" -lt 4 ] || break
+        tries=$((tries + 1))
+        mkdir -p "$cache/images/$series"
+        rm -f "$work"/*.deb
+        (cd "$work" && apt-get download -qq "$package=$version") >>"$work/apt.log" 2>&1 || continue
+        from=$(dpkg-deb --fsys-tarfile "$work"/*.deb | tar -t | grep -E '/vmlinuz[^/]*$' | head -n 1)
+        [ -n "$from" ] || continue
+        dpkg-deb --fsys-tarfile "$work"/*.deb | tar -xO "$from" >"$image.part" &&
+            mv "$image.part" "$image" && echo "$image" && return 0
+    done < <(${apt_there:-false} && candidates "$series")
+    image=$(find "$cache/images/$series" -type f ! -name '*.part' 2>/dev/null | sort -V | tail -n 1)
+    [ -n "$image" ] || return 1
+    say "$series: nothing newer can be had, the kept ${image##*/} is used"
+    echo "$image"
+}
+
+# An archive of everything below a directory, padded: an unpadded one hides the archive after it.
+archive() {
+    (cd "$1" && find . | busybox cpio -o -H newc 2>/dev/null) >"$2" && truncate -s %512 "$2"
+}
+
+build_initrd() {
+    local root=$work/root lib
+    mkdir -p "$root/bin"
+    cp "$(command -v busybox)" "$root/bin/busybox"
+    cp tests/vm/init.sh "$root/init"
+    cp tests/vm/check.sh "$root/check.sh"
+    chmod +x "$root/init"
+    archive "$root" "$work/base.cpio" || return 1
+
+    local more=$work/more
+    mkdir -p "$more/bin"
+    strip -o "$more/bin/memprof" target/release/memprof || return 1
+    gcc -std=gnu11 -O1 -g -pthread -fno-omit-frame-pointer -fno-inline -fno-optimize-sibling-calls \
+        -o "$more/bin/scenarios" tests/workloads/scenarios.c || return 1
+    ldd "$more/bin/memprof" "$more/bin/scenarios" | grep -oE '/[^ ]+ \(' | tr -d ' (' | sort -u |
+        while read -r lib; do
+            mkdir -p "$more${lib%/*}" && cp -L "$lib" "$more$lib"
+        done
+    archive "$more" "$work/more.cpio"
+}
+
+# /dev/kvm alone says nothing: nested without hardware support it hangs.
+accelerator() {
+    if [ -w /dev/kvm ] && grep -qE '^flags.* (vmx|svm)( |$)' /proc/cpuinfo; then
+        echo kvm:tcg
+    else
+        echo tcg
+    fi
+}
+
+boot() {
+    local image=$1 nonce=$2 wanted=$3 out=$4
+    mkdir -p "$work/settings"
+    echo "$nonce $wanted" >"$work/settings/vm-settings"
+    archive "$work/settings" "$work/settings.cpio"
+    cat "$work/base.cpio" "$work/more.cpio" "$work/settings.cpio" >"$work/initrd"
+    timeout --kill-after=5 "$boot_limit" qemu-system-x86_64 -machine "pc,accel=$(accelerator)" \
+        -cpu max -m 1024 -smp 2 -nodefaults -no-user-config -display none -no-reboot \
+        -serial "file:$work/console" -serial "file:$out" -kernel "$image" -initrd "$work/initrd" \
+        -append 'console=ttyS0 quiet panic=-1 oops=panic' </dev/null >"$work/qemu" 2>&1
+}
+
+# One kernel: its line, and on a failure what the guest said.
+check() {
+    local series=$1 image nonce out=$work/out began=$SECONDS wanted=full status result
+    image=$(image_of "$series") ||
+        { skip "$series" "no image: none is kept in $cache, and none could be downloaded"; return; }
+    [ "$series" != 5.10 ] || wanted=told
+    nonce=$RANDOM$RANDOM$RANDOM
+    : >"$out"
+    boot "$image" "$nonce" "$wanted" "$out"
+    tr -d '\r' <"$out" >"$out.text"
+    status=$(sed -n "s/^VM-EXIT:$nonce:\([0-9]*\)\$/\1/p" "$out.text")
+    result=$(sed -n 's/^result: //p' "$out.text")
+    if [ "$status" = 0 ] && [ -n "$result" ]; then
+        printf 'passed vm:%s (%s, %s s): %s\n' "$series" "${image##*/}" "$((SECONDS - began))" "$result"
+        [ "${VERBOSE-}" != 1 ] || cat "$out.text"
+        return
+    fi
+    failed=$((failed + 1))
+    [ -n "$status" ] || result="the guest gave no exit status within $boot_limit s"
+    printf 'FAILED vm:%s (%s): %s\n' "$series" "${image##*/}" "$result"
+    sed 's/^/    /' "$out.text"
+    [ -n "$status" ] || tail -n 30 "$work/console" "$work/qemu" | sed 's/^/    /'
+}
+
+[ $# -gt 0 ] || set -- 5.10 6.1 6.12 newest
+packages=''
+for tool in qemu-system-x86_64:qemu-system-x86 busybox:busybox-static apt-cache:apt dpkg-deb:dpkg; do
+    command -v "${tool%:*}" >/dev/null || packages+=" ${tool#*:}"
+done
+if [ -n "$packages" ]; then
+    for series; do skip "$series" "to be installed first:$packages"; done
+    finish
+fi
+cargo build -q --release || die "memprof does not build"
+build_initrd || die "the guest's files could not be put together"
+apt_there=true
+prepare_apt || { apt_there=false && say "Debian's archive cannot be reached; only kept images are used"; }
+for series; do check "$series"; done
+finish

@@ -1,0 +1,130 @@
+#!/bin/busybox sh
+# shellcheck shell=dash
+# The end-to-end check inside a guest.
+#
+#   check.sh full|told
+#
+# `full`: memprof must do its main job here. `told`: it must do it, or `memprof doctor` and memprof's
+# start must say what is missing. Ends with status 0, and a line `result: …`, when that holds.
+wanted=$1
+url=http://127.0.0.1:17832
+
+fail() {
+    echo "result: $*"
+    [ ! -s /tmp/log ] || { echo '--- what memprof said' && cat /tmp/log; }
+    exit 1
+}
+
+echo '--- memprof doctor'
+memprof doctor
+fit=$?
+
+if [ "$fit" -ne 0 ]; then
+    [ "$wanted" = told ] || fail "doctor says that memprof does not work here"
+    memprof --no-server -- /bin/true >/tmp/log 2>&1
+    status=$?
+    [ "$status" -eq 1 ] || fail "memprof's start ended with status $status, not 1"
+    grep -q 'cannot profile anything here' /tmp/log || fail "the start does not say that it cannot work"
+    memprof doctor | sed -n 's/^missing *\([^ ].*[^ ]\)   *.*/\1/p' | sed 's/   *.*//' >/tmp/missing
+    [ -s /tmp/missing ] || fail "doctor names nothing missing"
+    while read -r what; do
+        grep -qF "$what" /tmp/log || fail "the start does not name what doctor does: $what"
+    done </tmp/missing
+    grep -q 'what to do:' /tmp/log || fail "the start does not say what to do"
+    ! grep -qi 'panicked' /tmp/log || fail "memprof panicked"
+    echo '--- memprof at its start'
+    cat /tmp/log
+    echo "result: not supported, and memprof says so: $(tr '\n' ';' </tmp/missing)"
+    exit 0
+fi
+
+# A command, from its first page to its end: its exit status, its output file.
+printf 'mmap 4194304\nexit 7\n' |
+    MEMPROF_LIBBPF_LOG=1 memprof --no-server -o /tmp/out.json -- scenarios >/tmp/answers 2>/tmp/log
+status=$?
+[ "$status" -eq 7 ] || fail "the command ended with 7, memprof with $status"
+[ -s /tmp/out.json ] || fail "no profile was written"
+
+# KiB under a function, from a tree in a file.
+under() {
+    grep -o "\"functionName\":\"$1\"[^}]*},\"value\":[0-9]*" "$2" | sed 's/.*://' | sort -n | tail -n 1
+}
+
+kib=$(under cmd_mmap /tmp/out.json)
+[ "$kib" = 4096 ] || fail "cmd_mmap holds 4096 KiB at the end, the profile says ${kib:-nothing}"
+
+# A process that runs already, over HTTP.
+[ "$(stat -f -c %T /bin/scenarios)" = tmpfs ] || fail "the guest's root is not a tmpfs"
+mkfifo /tmp/in /tmp/out
+scenarios </tmp/in >/tmp/out &
+pid=$!
+exec 3>/tmp/in 4</tmp/out
+
+do_command() {
+    echo "$*" >&3
+    read -r answer <&4
+    [ "$answer" = ok ] || fail "the workload's command $*: $answer"
+}
+
+do_command malloc_large 3145728
+# The guest's root is a tmpfs: a page of code counts as shared memory, under the function that runs it
+# first. So each function runs once before memprof looks.
+for warm in 'mmap 4096' mremap_grow munmap 'populate 4096' munmap 'brk_grow 4096' brk_trim; do
+    do_command "$warm"
+done
+memprof --pid "$pid" >/tmp/summary 2>/tmp/log &
+profiler=$!
+tries=0
+until grep -q "following scenarios (pid $pid)" /tmp/log; do
+    tries=$((tries + 1))
+    kill -0 "$profiler" 2>/dev/null || fail "memprof ended early"
+    [ "$tries" -lt 300 ] || fail "memprof did not attach within 30 s"
+    sleep 0.1
+done
+do_command mmap 8388608
+do_command mremap_grow
+do_command malloc_small 3000
+do_command brk_grow 2097152
+do_command threads 4
+do_command populate 1048576
+do_command shared_anon 2097152
+do_command mmap 1048576
+do_command dontneed
+do_command write /ramfs/file 1048576
+kill -STOP "$pid"
+tries=0
+while cat /proc/"$pid"/task/*/stat | grep -qv ') T '; do
+    tries=$((tries + 1))
+    [ "$tries" -lt 100 ] || fail "the workload does not stop"
+    sleep 0.1
+done
+sleep 0.3
+# (Debian's static busybox crashes on wget -T.)
+timeout 30 wget -q -O /tmp/tree "$url/v1/tree?threshold=0" || fail "no answer to /v1/tree"
+# RssAnon + RssShmem of status lag behind on some kernels. The guest's files are all on tmpfs, so what
+# is resident is one or the other, but for the kernel's own pages ([vdso], inode 0).
+kernel=$(awk '/^[0-9a-f]+-/ { file = $5 != 0 }
+    $1 == "Rss:" { rss = $2 }
+    $1 == "Anonymous:" { sum += file ? rss : $2 }
+    END { print sum }' "/proc/$pid/smaps")
+value=$(sed 's/^{"value":\([0-9]*\),.*/\1/' /tmp/tree)
+cache=$(sed 's/^{"value":[0-9]*,"cacheValue":\([0-9]*\),.*/\1/' /tmp/tree)
+resident=$((value - cache))
+kill -CONT "$pid"
+kill -INT "$profiler"
+wait "$profiler"
+status=$?
+echo "resident: memprof $resident KiB, kernel $kernel KiB; page cache $cache KiB"
+sed -n '/^Losses/,/^$/p; /^Stacks/,/^$/p' /tmp/summary
+exec 3>&-
+wait "$pid" || fail "the workload ended with status $?"
+[ "$status" -eq 0 ] || fail "memprof ended with status $status"
+[ "$resident" -eq "$kernel" ] || fail "resident: memprof $resident KiB, kernel $kernel KiB"
+[ "$cache" -eq 1024 ] || fail "1024 KiB of a file are cached, memprof says $cache KiB"
+for row in cmd_mmap:8704 cmd_mremap_grow:8192 cmd_populate:1024 cmd_brk_grow:2048; do
+    kib=$(under "${row%:*}" /tmp/tree)
+    [ "${kib:-0}" -eq "${row#*:}" ] || fail "${row%:*} holds ${row#*:} KiB, the tree says ${kib:-nothing}"
+done
+! grep -qi 'panicked' /tmp/log || fail "memprof panicked"
+grep -q '^Losses: none' /tmp/summary || fail "memprof reports losses"
+echo "result: resident $resident KiB and page cache $cache KiB equal the kernel's"

@@ -1,0 +1,23 @@
+#!/bin/busybox sh
+# shellcheck shell=dash
+# The first process of a guest: mounts what memprof needs, runs the check, says how it ended, and
+# switches the guest off. The second serial port is for the results.
+/bin/busybox mkdir -p /proc /sys /dev /tmp /ramfs
+/bin/busybox --install -s /bin
+export PATH=/bin
+mount -t devtmpfs dev /dev
+exec </dev/null >/dev/ttyS1 2>&1
+mount -t proc proc /proc
+mount -t sysfs sys /sys
+mount -t tmpfs tmp /tmp
+mount -t ramfs ramfs /ramfs
+mount -t tracefs nodev /sys/kernel/tracing
+mount -t debugfs nodev /sys/kernel/debug
+mount -t bpf nodev /sys/fs/bpf
+ifconfig lo 127.0.0.1 up
+read -r nonce wanted </vm-settings
+echo "guest $(uname -r)"
+sh /check.sh "$wanted"
+echo "VM-EXIT:$nonce:$?"
+sync
+poweroff -f

@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//
+// A program whose memory changes as fast as it can, for tests of what must not get lost or grow.
+//
+// Build:
+//   cc -O1 -g -pthread -fno-omit-frame-pointer -fno-inline -fno-optimize-sibling-calls
+//      -o churn churn.c
+//
+// `churn N` runs N threads, each of which maps 4 to 512 KiB, writes each page (churn_touch), now and
+// then drops half of it, grows or moves it, and unmaps it; and one that starts and joins threads
+// without end (churn_thread), each writing 32 KiB of its stack. It prints `ready` and ends with status 0 when its
+// input ends.
+
+#define _GNU_SOURCE
+#include <pthread.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#define NOINLINE __attribute__((noinline))
+
+static size_t page_size;
+
+static void die(const char *what)
+{
+	perror(what);
+	_exit(1);
+}
+
+// A call that does nothing: a function that calls nobody may be compiled without its frame.
+static NOINLINE void keep_frame(void)
+{
+	__asm__ volatile("" ::: "memory");
+}
+
+static NOINLINE void churn_touch(unsigned char *start, size_t len)
+{
+	keep_frame();
+	for (volatile unsigned char *p = start; p < start + len; p += page_size)
+		*p = 0x5a;
+}
+
+static NOINLINE void one_round(uint32_t dice)
+{
+	size_t len = page_size << (dice % 8);
+	unsigned char *p = mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+	if (p == MAP_FAILED)
+		die("mmap");
+	churn_touch(p, len);
+	if (dice & 0x100) {
+		if (madvise(p, len / 2, MADV_DONTNEED))
+			die("madvise");
+		churn_touch(p, len / 4);
+	}
+	if (dice & 0x200) {
+		p = mremap(p, len, len * 2, MREMAP_MAYMOVE);
+		if (p == MAP_FAILED)
+			die("mremap");
+		len *= 2;
+		churn_touch(p, len);
+	}
+	if (munmap(p, len))
+		die("munmap");
+}
+
+static NOINLINE void *churn_rounds(void *seed)
+{
+	uint32_t dice = (uint32_t)(uintptr_t)seed;
+
+	for (;;) {
+		dice = dice * 1664525 + 1013904223;
+		one_round(dice >> 16);
+	}
+	return NULL;
+}
+
+static NOINLINE void *churn_thread(void *unused)
+{
+	unsigned char on_stack[32 * 1024];
+
+	churn_touch(on_stack, sizeof(on_stack));
+	return unused;
+}
+
+static NOINLINE void *churn_threads(void *unused)
+{
+	pthread_t thread;
+
+	for (;;)
+		if (pthread_create(&thread, NULL, churn_thread, NULL) || pthread_join(thread, NULL))
+			die("pthread_create");
+	return unused;
+}
+
+int main(int argc, char **argv)
+{
+	int n = argc > 1 ? atoi(argv[1]) : 1;
+	pthread_t thread;
+	char byte;
+
+	page_size = (size_t)sysconf(_SC_PAGESIZE);
+	for (int i = 0; i < n; i++)
+		if (pthread_create(&thread, NULL, churn_rounds, (void *)(uintptr_t)(i + 1)))
+			die("pthread_create");
+	if (pthread_create(&thread, NULL, churn_threads, NULL))
+		die("pthread_create");
+	if (write(STDOUT_FILENO, "ready\n", 6) != 6)
+		die("write");
+	while (read(STDIN_FILENO, &byte, 1) == 1)
+		;
+	_exit(0);
+}
