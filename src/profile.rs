@@ -51,6 +51,76 @@ impl AddAssign for Usage {
     }
 }
 
+/// One category of bytes, or the sum that `/v1` counts. The names are those of the HTTP API, of
+/// the command line and of the metrics' `kind` label.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Kind {
+    /// Anonymous, shared and page cache together: [`Usage::value`].
+    #[default]
+    All,
+    /// Anonymous and shared memory: [`Usage::resident`].
+    Resident,
+    /// [`Usage::anon`].
+    Anon,
+    /// [`Usage::shmem`].
+    Shmem,
+    /// [`Usage::cache`].
+    Cache,
+    /// [`Usage::file`].
+    File,
+    /// [`Usage::swap`].
+    Swap,
+    /// [`Usage::hugetlb`].
+    Hugetlb,
+}
+
+impl Kind {
+    /// Every kind, in the order in which they are offered.
+    pub const ALL: [Kind; 8] = [
+        Kind::All,
+        Kind::Resident,
+        Kind::Anon,
+        Kind::Shmem,
+        Kind::Cache,
+        Kind::File,
+        Kind::Swap,
+        Kind::Hugetlb,
+    ];
+
+    /// Its name: short, lower-case.
+    pub fn name(self) -> &'static str {
+        match self {
+            Kind::All => "all",
+            Kind::Resident => "resident",
+            Kind::Anon => "anon",
+            Kind::Shmem => "shmem",
+            Kind::Cache => "cache",
+            Kind::File => "file",
+            Kind::Swap => "swap",
+            Kind::Hugetlb => "hugetlb",
+        }
+    }
+
+    /// The kind of that name.
+    pub fn by_name(name: &str) -> Option<Kind> {
+        Kind::ALL.into_iter().find(|k| k.name() == name)
+    }
+
+    /// So much of this kind, in bytes.
+    pub fn of(self, usage: &Usage) -> u64 {
+        match self {
+            Kind::All => usage.value(),
+            Kind::Resident => usage.resident(),
+            Kind::Anon => usage.anon,
+            Kind::Shmem => usage.shmem,
+            Kind::Cache => usage.cache,
+            Kind::File => usage.file,
+            Kind::Swap => usage.swap,
+            Kind::Hugetlb => usage.hugetlb,
+        }
+    }
+}
+
 /// Index of a [`Module`] in [`Profile::modules`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ModuleId(pub u16);
