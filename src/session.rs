@@ -287,11 +287,7 @@ impl Session<'_> {
     ) -> Result<Option<End>> {
         match progress {
             Progress::Waiting => {}
-            Progress::Following {
-                pid,
-                comm,
-                warnings,
-            } => {
+            Progress::Following { pid, comm } => {
                 if *following != Some(*pid) {
                     let name = match &self.config.target {
                         // The process is still memprof's own; it becomes the command.
@@ -299,9 +295,6 @@ impl Session<'_> {
                         _ => comm,
                     };
                     say(&format!("following {} (pid {pid})", printable(name)));
-                }
-                for warning in warnings {
-                    say(&format!("pid {pid}: {warning}"));
                 }
                 *following = Some(*pid);
             }
