@@ -7,7 +7,7 @@ use std::fs::File;
 use std::ops::AddAssign;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use crate::event::{Outcome, Pid};
 
@@ -326,9 +326,61 @@ pub struct Profile {
     pub losses: Losses,
     /// The files that frames refer to.
     pub modules: Arc<[Arc<Module>]>,
+    /// Each process's share, in the order of `target.pids`; empty where there is only one process. The
+    /// page cache that ended processes brought in is in nobody's.
+    pub processes: Vec<Share>,
+    /// How long the target stood still for this report; `None`: it ran, and the kernel's figures before
+    /// and after are the bracket around the total.
+    pub stopped: Option<Duration>,
+}
+
+/// One process's share of a [`Profile`] of several. A page that several processes map is in the share
+/// of each, under the stack that brought it in.
+#[derive(Clone, Debug)]
+pub struct Share {
+    /// The process.
+    pub pid: Pid,
+    /// Its name.
+    pub comm: String,
+    /// Its memory by stack.
+    pub samples: Vec<Sample>,
+    /// Its memory without a stack, by mapping.
+    pub not_observed: Vec<NotObserved>,
+    /// The sum of both.
+    pub total: Usage,
+    /// The kernel's figures for it read just before its page scan.
+    pub kernel_before: KernelFigures,
+    /// The kernel's figures for it read just after its page scan.
+    pub kernel_after: KernelFigures,
 }
 
 impl Profile {
+    /// The profile of one of its processes alone; `None` if it is not one of `target.pids`.
+    pub fn of(&self, pid: Pid) -> Option<Profile> {
+        if self.target.pids == [pid] {
+            return Some(self.clone());
+        }
+        let share = self.processes.iter().find(|share| share.pid == pid)?;
+        Some(Profile {
+            taken: self.taken,
+            target: TargetInfo {
+                pid,
+                comm: share.comm.clone(),
+                pids: vec![pid],
+                alive: self.target.alive,
+            },
+            samples: share.samples.clone(),
+            not_observed: share.not_observed.clone(),
+            total: share.total,
+            kernel_before: share.kernel_before,
+            kernel_after: share.kernel_after,
+            losses: self.losses.clone(),
+            modules: Arc::clone(&self.modules),
+            processes: Vec::new(),
+            stopped: self.stopped,
+        })
+    }
+
     /// The module a code frame refers to.
     pub fn module(&self, id: ModuleId) -> Option<&Arc<Module>> {
         self.modules.get(usize::from(id.0))
