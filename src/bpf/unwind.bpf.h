@@ -227,7 +227,7 @@ __noinline __u32 stack_id(struct task_state *st)
 	if (!st)
 		return STACK_LOST;
 	w.hash.key = w.hash.check = st->mm_id;
-	/* The walk's own reads can fault: see fault_enter(). */
+	/* The walk's own reads can fault: see fault_begins(). */
 	st->walking = 1;
 	same = take_stack(task, &w);
 	st->walking = 0;
