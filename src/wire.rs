@@ -55,7 +55,7 @@ const _: () = {
 };
 
 /// Names of the probe's loss counters, in the order of `enum loss` in memprof.h.
-pub(crate) const LOSS_NAMES: [&str; 11] = [
+pub(crate) const LOSS_NAMES: [&str; 12] = [
     "stack records not sent: ring buffer full (retried at the next event)",
     "process events not sent: ring buffer full",
     "address-space events not sent: ring buffer full",
@@ -66,6 +66,7 @@ pub(crate) const LOSS_NAMES: [&str; 11] = [
     "cached pages not recorded: chunk removed meanwhile",
     "events not recorded: no memory for thread state",
     "processes not followed: process table full",
+    "children too many for one parent: pages shared with it may show its later stacks",
     "block-device cache pages (file-system metadata) not counted",
 ];
 
