@@ -60,6 +60,7 @@ enum range_change {
 	RANGE_UNMAPPED = 3, /* munmap, brk shrink, MAP_FIXED or mremap over it */
 	RANGE_MOVED = 4,
 	RANGE_EMPTIED = 5, /* MADV_DONTNEED, MADV_REMOVE: contents dropped, still mapped */
+	RANGE_EXECUTABLE = 6, /* mprotect: became code; nothing else changed */
 };
 
 #define RANGE_FLAG_POPULATE 1u /* filled without faults (MAP_POPULATE, MAP_LOCKED, mlockall) */

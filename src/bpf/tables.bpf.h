@@ -136,6 +136,15 @@ __noinline __u32 find_row(struct unwind_rows *rows, __u32 first, __u32 n, __u32 
 	return rows->row[INDEX(at, UNWIND_ROWS)];
 }
 
+/* Whether a range is known to be code: it lies in one mapping of those published. */
+static __always_inline int is_known_code(__u32 mm_id, __u64 start, __u64 end)
+{
+	struct unwind_space *space = bpf_map_lookup_elem(&unwind_spaces, &mm_id);
+	__u32 at = find_mapping(space, start);
+
+	return space && at < MAX_MAPPINGS && end <= space->at[INDEX(at, MAX_MAPPINGS)].end;
+}
+
 #define NO_RULE 0xffffffff
 
 /*
@@ -225,11 +234,6 @@ __noinline int stack_word(struct task_state *st, __u64 addr, __u64 *word)
 	return 0;
 }
 
-/* x86-64: struct rt_sigframe without its return address is a ucontext; its registers, in bytes. */
-#define SIGNAL_FP 120
-#define SIGNAL_SP 160
-#define SIGNAL_IP 168
-
 static __always_inline long table_ends(struct task_state *st, __u32 outcome)
 {
 	st->t.outcome = outcome == OUTCOME_COMPLETE && st->t.assisted ? OUTCOME_ASSISTED : outcome;
@@ -270,14 +274,15 @@ static __always_inline int assisted_step(struct task_state *st, __u64 *ret)
 	return 0;
 }
 
-/* A frame that a signal interrupted: its registers are in the signal frame. */
-static __always_inline int signal_step(struct task_state *st, __u64 *ret)
+/* A frame that a signal interrupted: its registers are in the signal frame, where the rule says. */
+static __always_inline int signal_step(struct task_state *st, struct unwind_rule *rule, __u64 *ret)
 {
 	__u64 base = st->t.sp;
 
 	/* An alternate stack may lie anywhere: this one step may lead down. */
-	return stack_word(st, base + SIGNAL_FP, &st->t.fp) || stack_word(st, base + SIGNAL_IP, ret) ||
-	       stack_word(st, base + SIGNAL_SP, &st->t.sp);
+	return stack_word(st, base + (__s64)rule->fp_offset, &st->t.fp) ||
+	       stack_word(st, base + (__s64)rule->ra_offset, ret) ||
+	       stack_word(st, base + (__s64)rule->cfa_offset, &st->t.sp);
 }
 
 /* The canonical frame address by a rule; 0 if it cannot be had. */
@@ -339,7 +344,7 @@ static long table_step(__u64 i, struct table_step_ctx *c)
 		return table_ends(st, OUTCOME_UNSUPPORTED);
 	} else if (rule->cfa == CFA_SIGNAL) {
 		call = 0;
-		if (signal_step(st, &ret))
+		if (signal_step(st, rule, &ret))
 			return table_ends(st, OUTCOME_UNREADABLE);
 	} else {
 		end = ruled_step(st, rule, &ret);

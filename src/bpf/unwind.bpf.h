@@ -199,7 +199,9 @@ static __always_inline int emit_stack(struct task_struct *task, struct stack_eve
 	s->pid = view_pid(task);
 	if (size > MAX_FRAMES)
 		size = MAX_FRAMES;
-	return emit(s, offsetof(struct stack_event, frames) + size * 8);
+	size = offsetof(struct stack_event, frames) + size * 8;
+	/* Code that user space does not know of yet: it is to look at once. */
+	return s->outcome == OUTCOME_NO_MAPPING ? emit_now(s, size) : emit(s, size);
 }
 
 /* Remembers what the walk that just ended found. */
@@ -226,7 +228,8 @@ __noinline __u32 stack_id(struct task_state *st)
 
 	if (!st)
 		return STACK_LOST;
-	w.hash.key = w.hash.check = st->mm_id;
+	/* Mixed in like a frame: as a plain start value it would cancel out against the first frame's address. */
+	hash_word(&w.hash, st->mm_id);
 	/* The walk's own reads can fault: see fault_enter(). */
 	st->walking = 1;
 	same = take_stack(task, &w);

@@ -7,7 +7,7 @@ use crate::event::MmId;
 use crate::unwind::Rule;
 use crate::unwind::publish::{CodeMapping, PageAt, TableStore};
 use crate::wire::{
-    self, MemprofSkel, unwind_mapping, unwind_page, unwind_page_key, unwind_rule, unwind_space,
+    self, MAX_MAPPINGS, MemprofSkel, unwind_mapping, unwind_page, unwind_page_key, unwind_rule, unwind_space,
 };
 
 const CHUNK_BYTES: usize = 4 * <TableMaps as TableStore>::CHUNK_ROWS as usize;
@@ -69,6 +69,7 @@ impl TableStore for TableMaps {
     const RULES: u32 = 65_536;
     const CHUNK_ROWS: u32 = 1 << 18;
     const CHUNKS: u32 = 64;
+    const MAPPINGS: usize = MAX_MAPPINGS;
 
     fn write_rules(&mut self, first: u32, rules: &[Rule]) -> Result<()> {
         for (index, rule) in (first..).zip(rules) {
