@@ -7,7 +7,8 @@ use crate::event::MmId;
 use crate::unwind::Rule;
 use crate::unwind::publish::{CodeMapping, PageAt, TableStore};
 use crate::wire::{
-    self, MAX_MAPPINGS, MemprofSkel, unwind_mapping, unwind_page, unwind_page_key, unwind_rule, unwind_space,
+    self, MAX_MAPPINGS, MemprofSkel, unwind_mapping, unwind_page, unwind_page_key, unwind_rule,
+    unwind_space,
 };
 
 const CHUNK_BYTES: usize = 4 * <TableMaps as TableStore>::CHUNK_ROWS as usize;

@@ -340,10 +340,7 @@ fn build(module: &Module) -> Result<(Packed, Vec<Rule>, Vec<Segment>), String> {
     let file = module.file.as_ref().ok_or("the file is not open")?;
     let table = Table::build(file).map_err(|e| e.to_string())?;
     let elf = Elf::read(file).map_err(|_| "not a usable ELF file")?;
-    let segments = elf
-        .code_segments()
-        .copied()
-        .collect();
+    let segments = elf.code_segments().copied().collect();
     Ok((table.pack(), table.rules, segments))
 }
 

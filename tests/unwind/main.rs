@@ -13,3 +13,4 @@ mod packed;
 mod readelf;
 mod real;
 mod rules;
+mod servers;

@@ -112,7 +112,8 @@ fn pieces_of_a_jit_do_not_crowd_out_files() {
     let text: String = (1..7)
         .map(|n| format!("{n}000-{n}800 r-xp 00000000 00:00 0 \n"))
         .collect();
-    let code = AddressMap::parse(text.as_bytes(), crate::event::Pid(1), None, &mut modules).unwrap();
+    let code =
+        AddressMap::parse(text.as_bytes(), crate::event::Pid(1), None, &mut modules).unwrap();
     p.map(MmId(1), &code, &modules.modules(), &mut maps)
         .unwrap();
     assert_eq!((maps.mappings[&MmId(1)].len(), p.left_out()), (0, 6));
