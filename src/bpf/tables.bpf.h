@@ -270,6 +270,7 @@ static __always_inline int assisted_step(struct task_state *st, __u64 *ret)
 		return -1;
 	st->t.sp = fp + 16;
 	st->t.fp = next;
+	st->t.known = RULE_NEEDS_FP;
 	st->t.assisted = 1;
 	return 0;
 }
@@ -279,6 +280,12 @@ static __always_inline int signal_step(struct task_state *st, struct unwind_rule
 {
 	__u64 base = st->t.sp;
 
+	st->t.known = RULE_NEEDS_FP;
+#if defined(bpf_target_arm64)
+	st->t.known |= RULE_RA_IN_LINK_REGISTER;
+	if (stack_word(st, base + (__s64)rule->ra_offset - 16, &st->t.lr))
+		return -1;
+#endif
 	/* An alternate stack may lie anywhere: this one step may lead down. */
 	return stack_word(st, base + (__s64)rule->fp_offset, &st->t.fp) ||
 	       stack_word(st, base + (__s64)rule->ra_offset, ret) ||
@@ -295,6 +302,10 @@ static __always_inline __u64 find_cfa(struct task_state *st, struct unwind_rule 
 		return st->t.sp + offset;
 	case CFA_FP:
 		return st->t.fp + offset;
+	case CFA_BX:
+		/* Nothing tells a remembered walk that rbx is another one. */
+		st->t.noted = MEMO_WORDS + 1;
+		return st->t.bx + offset;
 	case CFA_PLT:
 		return st->t.sp + (((st->t.ip - st->t.call - st->t.bias) & 15) >= offset ? 16 : 8);
 	case CFA_DEREF_FP:
@@ -308,17 +319,46 @@ static __always_inline __u64 find_cfa(struct task_state *st, struct unwind_rule 
 /* From a frame to its caller by a rule. Returns an outcome if the walk ends here, else -1. */
 static __always_inline int ruled_step(struct task_state *st, struct unwind_rule *rule, __u64 *ret)
 {
-	__u64 cfa = find_cfa(st, rule), fp_at;
+	__u32 flags = rule->flags, known = st->t.known;
+	__u64 cfa, fp_at;
 
-	/* Callers lie above: anything else is a wrong turn, or a loop. */
-	if (cfa <= st->t.sp || stack_word(st, cfa + (__s64)rule->ra_offset, ret))
+	/* A frame before did not say where it left a register. */
+	if (flags & RULE_NEEDS & ~known)
+		return OUTCOME_UNSUPPORTED;
+	cfa = find_cfa(st, rule);
+	known &= ~RULE_RA_IN_LINK_REGISTER;
+#if defined(bpf_target_arm64)
+	if ((flags & RULE_RA_IN_LINK_REGISTER) && cfa >= st->t.sp)
+		*ret = st->t.lr;
+	else
+#else
+	if (flags & RULE_BX_SAVED) {
+		if (stack_word(st, cfa + (__s64)rule->ra_offset, &st->t.bx) ||
+		    stack_word(st, cfa - 8, ret))
+			return OUTCOME_UNREADABLE;
+		known |= RULE_NEEDS_BX;
+	} else
+#endif
+	if (stack_word(st, cfa + (__s64)rule->ra_offset, ret))
 		return OUTCOME_UNREADABLE;
+	/* Callers lie above: anything else is a wrong turn, or a loop. */
+	if (cfa < st->t.sp || (cfa == st->t.sp && !(flags & RULE_RA_IN_LINK_REGISTER)))
+		return OUTCOME_UNREADABLE;
+	if (!(flags & (RULE_BX_KEPT | RULE_BX_SAVED)))
+		known &= ~RULE_NEEDS_BX;
+	if (rule->fp == FP_LOST)
+		known &= ~RULE_NEEDS_FP;
 	if (rule->fp == FP_AT_CFA || rule->fp == FP_AT_FP) {
+		known |= RULE_NEEDS_FP;
 		fp_at = (rule->fp == FP_AT_CFA ? cfa : st->t.fp) + (__s64)rule->fp_offset;
 		if (stack_word(st, fp_at, &st->t.fp))
 			return OUTCOME_UNREADABLE;
 	}
 	st->t.sp = cfa;
+	st->t.known = known;
+#if defined(bpf_target_arm64)
+	*ret &= (1ull << 48) - 1; /* without its signature */
+#endif
 	return -1;
 }
 
@@ -446,6 +486,9 @@ static __always_inline void walk_tables(struct walk *w, struct user_regs *regs)
 	st->t.ip = regs->ip;
 	st->t.sp = regs->sp;
 	st->t.fp = regs->bp;
+	st->t.bx = regs->bx;
+	st->t.lr = regs->lr;
+	st->t.known = RULE_NEEDS;
 	st->t.call = regs->in_syscall ? 1 : 0;
 	st->t.start = st->t.end = 0;
 	st->t.assisted = 0;

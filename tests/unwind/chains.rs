@@ -118,10 +118,8 @@ fn check_chains(program: &Path) {
     from_main("populate_case populate_leaf *", "populate_leaf");
     from_main("write_case write_leaf *", "write_leaf");
 
-    // What else there is: the resolver of lazy binding, whose frame only rbx knows.
-    let partial = found.ended("partial: unsupported unwind rule");
-    assert!(partial <= 16, "{}", found.text());
     for label in [
+        "partial: unsupported unwind rule",
         "partial: code in no known file",
         "partial: no unwind table",
         "unreadable stack",

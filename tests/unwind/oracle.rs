@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use memprof::elf::Elf;
-use memprof::unwind::{CfaKind, FpKind, Rule, Table, TableError};
+use memprof::unwind::{BX_KEPT, BX_SAVED, CfaKind, FpKind, Rule, Table, TableError};
 
 use crate::readelf::{self, Cfa, Column, Expressions, Fde, Place, Row};
 
@@ -277,7 +277,13 @@ fn agrees(want: &Expected, rule: &Rule, expressions: &Expressions) -> bool {
             if row.rsp != Place::Unsaid {
                 return false;
             }
-            if i64::from(rule.ra_offset) != offset || rule.pad & 0xff != 0 {
+            let (ra, bx) = match rule.pad & 0xff {
+                0 => (rule.ra_offset, None),
+                BX_KEPT => (rule.ra_offset, Some(Place::Unsaid)),
+                BX_SAVED => (-8, Some(Place::AtCfa(i64::from(rule.ra_offset)))),
+                _ => return false,
+            };
+            if i64::from(ra) != offset || bx.is_some_and(|bx| bx != row.rbx) {
                 return false;
             }
         }
@@ -308,7 +314,8 @@ fn cfa_agrees(
     match (&row.cfa, kind) {
         (Cfa::Sum(r, offset), CfaKind::Sp) => r == "rsp" && *offset == n,
         (Cfa::Sum(r, offset), CfaKind::Fp) => r == "rbp" && *offset == n,
-        (Cfa::Sum(r, _), CfaKind::Unsupported) => r != "rsp" && r != "rbp",
+        (Cfa::Sum(r, offset), CfaKind::Bx) => r == "rbx" && *offset == n,
+        (Cfa::Sum(r, _), CfaKind::Unsupported) => r != "rsp" && r != "rbp" && r != "rbx",
         (Cfa::Expression, CfaKind::Plt) => holds(
             Column::Cfa,
             &format!(

@@ -32,6 +32,7 @@ pub struct Row {
     pub cfa: Cfa,
     pub rsp: Place,
     pub rbp: Place,
+    pub rbx: Place,
     pub ra: Place,
 }
 
@@ -150,6 +151,7 @@ fn row(columns: &[&str], words: &[&str]) -> Row {
         cfa,
         rsp: column("rsp"),
         rbp: column("rbp"),
+        rbx: column("rbx"),
         ra: column("ra"),
     }
 }
