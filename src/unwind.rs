@@ -8,6 +8,7 @@ mod build;
 mod cfi;
 mod columns;
 mod expression;
+mod linkage;
 mod program;
 pub mod publish;
 mod rows;

@@ -6,6 +6,7 @@ use std::fs::File;
 use gimli::{BaseAddresses, DebugFrame, EhFrame, LittleEndian, Vendor};
 
 use super::cfi::Cfi;
+use super::linkage::linkage_tables;
 use super::rows::Rows;
 use super::rule::{Arch, CfaKind, Rule};
 use super::scan::{entry_span, trampolines};
@@ -114,6 +115,8 @@ impl Table {
         let open = gaps(&spans, &code);
         let spans = fill(spans, &trampolines(&elf, arch, &open));
         let open = gaps(&spans, &code);
+        let spans = fill(spans, &linkage_tables(&elf, arch, &open));
+        let open = gaps(&spans, &code);
         let spans = fill(spans, entry_span(&elf, &open).as_slice());
 
         let made = |with_bx| {
@@ -125,6 +128,7 @@ impl Table {
                     (Source::EhFrame, Some(cfi), _) => cfi.rules(span, with_bx, emit),
                     (Source::DebugFrame, _, Some(cfi)) => cfi.rules(span, with_bx, emit),
                     (Source::Trampoline, ..) => rows.cover(span, arch.signal_rule()),
+                    (Source::Linkage(part), ..) => rows.cover(span, part.rule(arch)),
                     (Source::Entry, ..) => rows.cover(span, Rule::STOP),
                     _ => rows.cover(span, Rule::UNSUPPORTED),
                 }

@@ -160,6 +160,60 @@ fn c_by_clang() {
     check_compiled("clang", "chains_clang", &["-Wl,-z,now"]);
 }
 
+/// Its linkage tables are not described, and neighbouring segments share a page of the file.
+#[test]
+fn c_by_clang_and_lld() {
+    if Path::new("/usr/bin/ld.lld").exists() {
+        check_compiled("clang", "chains_lld", &["-fuse-ld=lld", "-Wl,-z,lazy"]);
+    } else {
+        println!("SKIPPED chains_lld: no ld.lld");
+    }
+}
+
+/// Code and data share a page of the file, and so do the headers and the code.
+#[test]
+fn c_with_segments_in_one_page_of_the_file() {
+    let flags = ["-Wl,-z,noseparate-code", "-Wl,-z,lazy"];
+    check_compiled("gcc", "chains_one_page", &flags);
+}
+
+/// This C library comes without unwind information: a stack ends in its first frame, which is that of
+/// what called `main`, and says so. Its signal trampoline is recognised.
+#[test]
+fn c_with_musl() {
+    write_deep_chains();
+    for (name, flags) in [
+        ("chains_musl", &["-fno-ipa-icf"][..]),
+        ("chains_musl_static", &["-fno-ipa-icf", "-static"]),
+    ] {
+        if let Some(program) = compile("musl-gcc", name, &source("chains.c"), flags) {
+            check_musl(&program);
+        }
+    }
+}
+
+#[track_caller]
+fn check_musl(program: &Path) {
+    let cache = tempfile::NamedTempFile::new_in(dir()).unwrap();
+    let command = [program.to_str().unwrap(), cache.path().to_str().unwrap()];
+    let found = profile(&["--unwind", "tables"], &command);
+    for chain in [
+        &format!("deep100_case {}a_leaf", numbered('a', 0..100)),
+        "huge_frame_case huge_frame huge_frame_leaf",
+        "realigned_case realigned realigned_leaf",
+        "alloca_case alloca_frame alloca_leaf",
+        "fault_case faulting * fault_handler fault_leaf",
+        "altstack_case bare_fault * altstack_handler altstack_leaf",
+        "vfork_case vfork_child vfork_leaf",
+        "tail_case tail_leaf",
+        &format!("recursion_case {}recursion_leaf", "recursion ".repeat(30)),
+    ] {
+        let leaf = chain.rsplit_once(' ').unwrap().1;
+        found.chain(&format!("* main {chain}"), leaf, LEAF);
+    }
+    assert!(found.ended("partial: no unwind table") >= 9 * LEAF / KIB);
+}
+
 #[test]
 fn c_static_at_any_address() {
     check_compiled("gcc", "chains_static_pie", &["-static-pie"]);

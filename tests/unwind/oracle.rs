@@ -196,7 +196,8 @@ fn compare(path: &Path) -> Total {
     total
 }
 
-/// Whether a rule of uncovered code is a program's first instruction or a signal trampoline's.
+/// Whether a rule of uncovered code is a program's first instruction, a signal trampoline's or that of a
+/// linkage table.
 fn recognised(path: &Path, file: &File, pc: u64, rule: &Rule) -> bool {
     let elf = Elf::read(file).unwrap();
     if *rule == Rule::STOP {
@@ -205,6 +206,12 @@ fn recognised(path: &Path, file: &File, pc: u64, rule: &Rule) -> bool {
     let (segment, inside) = elf.loaded_at(pc).unwrap();
     let mut code = [0; 10];
     elf.read_at(&mut code, segment.offset + inside).unwrap();
+    if matches!(rule.cfa_kind(), CfaKind::Plt | CfaKind::Sp) {
+        // Compilers write functions too that are nothing but such a jump.
+        let jump = code.starts_with(b"\xff\x25") && (rule.cfa_offset, rule.ra_offset) == (8, -8);
+        let plt = readelf::sections(path, ".plt");
+        return jump || plt.iter().any(|(start, end)| (*start..*end).contains(&pc));
+    }
     let trampoline = b"\x48\xc7\xc0\x0f\0\0\0\x0f\x05";
     rule.cfa_kind() == CfaKind::Signal
         && (rule.cfa_offset, rule.fp_offset, rule.ra_offset) == (160, 120, 168)

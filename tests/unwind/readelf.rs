@@ -66,6 +66,23 @@ pub fn entry(path: &Path) -> u64 {
     line.map_or(0, |l| hex(l.trim()))
 }
 
+/// The sections whose name begins so, as ranges of addresses.
+pub fn sections(path: &Path, name: &str) -> Vec<(u64, u64)> {
+    let text = run(path, &["-SW"]).unwrap_or_default();
+    let ranges = text.lines().filter_map(|line| {
+        let (_, rest) = line.split_once(']')?;
+        let words: Vec<&str> = rest.split_whitespace().collect();
+        let [section, _, addr, _, size, ..] = words.as_slice() else {
+            return None;
+        };
+        let start = hex(addr);
+        section
+            .starts_with(name)
+            .then(|| (start, start + hex(size)))
+    });
+    ranges.collect()
+}
+
 /// The loaded, executable ranges of the file; `None` where it is not an x86-64 ELF file.
 pub fn code(path: &Path) -> Option<Vec<(u64, u64)>> {
     let text = run(path, &["-hlW"])?;
