@@ -11,7 +11,7 @@ use super::found::{Found, attached, profile};
 const KIB: u64 = 1024;
 /// What a leaf function touches.
 const LEAF: u64 = 64 * KIB;
-const DEPTH_LIMIT: usize = 128;
+pub const DEPTH_LIMIT: usize = 128;
 
 fn dir() -> PathBuf {
     let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join("unwind");
@@ -19,7 +19,7 @@ fn dir() -> PathBuf {
     dir
 }
 
-fn source(name: &str) -> String {
+pub fn source(name: &str) -> String {
     format!(
         "{}/tests/unwind/programs/{name}",
         env!("CARGO_MANIFEST_DIR")
@@ -43,7 +43,7 @@ fn write_deep_chains() {
 }
 
 /// Compiles without frame pointers; `None` if the compiler is not here.
-fn compile(compiler: &str, name: &str, source: &str, flags: &[&str]) -> Option<PathBuf> {
+pub fn compile(compiler: &str, name: &str, source: &str, flags: &[&str]) -> Option<PathBuf> {
     let out = dir().join(name);
     let mut command = Command::new(compiler);
     if compiler.starts_with("rustc") {
@@ -136,15 +136,19 @@ fn check_fork(program: &Path) {
     found.chain(&chain, "fork_leaf", LEAF);
 }
 
-fn check_compiled(compiler: &str, name: &str, flags: &[&str]) {
+/// Compiles `chains.c`.
+pub fn compile_chains(compiler: &str, name: &str, flags: &[&str]) -> Option<PathBuf> {
     write_deep_chains();
     let gcc = if compiler == "gcc" {
         &["-fno-ipa-icf"][..]
     } else {
         &[]
     };
-    let flags = [flags, gcc].concat();
-    if let Some(program) = compile(compiler, name, &source("chains.c"), &flags) {
+    compile(compiler, name, &source("chains.c"), &[flags, gcc].concat())
+}
+
+fn check_compiled(compiler: &str, name: &str, flags: &[&str]) {
+    if let Some(program) = compile_chains(compiler, name, flags) {
         check_chains(&program);
         check_fork(&program);
     }
@@ -258,27 +262,7 @@ fn rust() {
 /// Two libraries by turns at one address: no stack is walked by the other one's table.
 #[test]
 fn libraries_that_come_and_go() {
-    let plugin = |name: &str, frame: &str| {
-        let flags = [
-            "-shared".to_owned(),
-            "-fPIC".to_owned(),
-            "-DPLUGIN".to_owned(),
-            format!("-DFRAME={frame}"),
-            format!("-DINNER={name}_inner"),
-            format!("-DOUTER={name}_outer"),
-        ];
-        let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
-        compile(
-            "gcc",
-            &format!("lib{name}.so"),
-            &source("plugins.c"),
-            &flags,
-        )
-    };
-    let (Some(first), Some(second)) = (plugin("first", "200"), plugin("second", "3000")) else {
-        return;
-    };
-    let Some(program) = compile("gcc", "plugins", &source("plugins.c"), &[]) else {
+    let Some([program, first, second]) = compile_plugins() else {
         return;
     };
     let command = [&program, &first, &second].map(|p| p.to_str().unwrap());
@@ -310,4 +294,29 @@ fn libraries_that_come_and_go() {
             "{frames:?}"
         );
     }
+}
+
+/// The program that loads two libraries by turns, and these.
+pub fn compile_plugins() -> Option<[PathBuf; 3]> {
+    let plugin = |name: &str, frame: &str| {
+        let flags = [
+            "-shared".to_owned(),
+            "-fPIC".to_owned(),
+            "-DPLUGIN".to_owned(),
+            format!("-DFRAME={frame}"),
+            format!("-DINNER={name}_inner"),
+            format!("-DOUTER={name}_outer"),
+        ];
+        let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
+        compile(
+            "gcc",
+            &format!("lib{name}.so"),
+            &source("plugins.c"),
+            &flags,
+        )
+    };
+    let first = plugin("first", "200")?;
+    let second = plugin("second", "3000")?;
+    let program = compile("gcc", "plugins", &source("plugins.c"), &[])?;
+    Some([program, first, second])
 }
