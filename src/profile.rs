@@ -141,6 +141,28 @@ pub struct Module {
     pub own_executable: bool,
 }
 
+impl Module {
+    /// What all code that was made at run time stands under: no file, and for an offset its address.
+    pub fn jit() -> Module {
+        Module {
+            path: JIT.into(),
+            name: JIT.to_owned(),
+            dev_ino: (0, 0),
+            file: None,
+            own_executable: false,
+        }
+    }
+
+    /// Whether it is [`Module::jit`].
+    pub fn is_jit(&self) -> bool {
+        // A file's path begins with a slash.
+        self.path.as_os_str() == JIT
+    }
+}
+
+/// The name of code made at run time, as a file and as a function.
+pub const JIT: &str = "[JIT]";
+
 /// One frame of a stack: a file offset in a module, or an address no executable file was mapped at.
 ///
 /// Packed into 8 bytes: stacks are most of what memprof keeps in memory. A frame's position is that
@@ -154,7 +176,7 @@ pub struct Frame(u64);
 pub enum FrameKind {
     /// Code of a file: the module and the offset in the file, in bytes.
     Code(ModuleId, u64),
-    /// An address that no known executable file was mapped at (JIT code, a damaged stack).
+    /// An address that no known executable file was mapped at (a damaged stack, a file mapped a moment ago).
     Unmapped(u64),
 }
 
