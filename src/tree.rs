@@ -19,7 +19,7 @@ mod build;
 mod functions;
 mod name;
 #[cfg(test)]
-mod properties;
+pub(crate) mod properties;
 #[cfg(test)]
 pub(crate) mod testing;
 
