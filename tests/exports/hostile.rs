@@ -1,10 +1,13 @@
 //! Names that want to be something else: every format's reader finds them as names, and no more
 //! frames, rows or elements than there are.
 
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 
 use ::memprof::api::Report;
 use ::memprof::export::{EXPORTERS, ExportOptions};
+use ::memprof::profile::Module;
 use ::memprof::symbol::Language;
 
 use crate::common::{at, kib, report};
@@ -47,8 +50,8 @@ fn nasty() -> Arc<Report> {
     profile.not_observed[0].mapping = "=/tmp/<x>;\"\n\r,\u{1b}[2J".to_owned();
     let mut modules = profile.modules.to_vec();
     let module = &modules[0];
-    modules[0] = Arc::new(::memprof::profile::Module {
-        path: std::ffi::OsStr::new("/tmp/=\"<\n").into(),
+    modules[0] = Arc::new(Module {
+        path: OsStr::from_bytes(b"=/tmp/\"<\n\xff\xc3(").into(),
         name: "-\"<;\n".to_owned(),
         dev_ino: module.dev_ino,
         file: None,

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use ::memprof::api::Report;
 use ::memprof::export::{self, EXPORTERS, ExportOptions};
 use ::memprof::profile::{Frame, Kind, Usage};
-use ::memprof::symbol::Language;
+use ::memprof::symbol::{Function, InlinedFunction, Language, Location, Symbol};
 use ::memprof::tree::Direction;
 
 use crate::common::{at, kib, report};
@@ -187,6 +187,41 @@ fn pprof_knows_functions_files_and_comments() {
     ] {
         assert!(comments.contains(wanted), "{comments}");
     }
+}
+
+/// Inlined functions and source lines, where they are known.
+#[test]
+fn pprof_knows_lines() {
+    let mut report = Report::clone(&small());
+    let place = |file: &str, line| Location {
+        file: file.to_owned(),
+        line: Some(line),
+    };
+    let function = Function {
+        name: "outer".to_owned(),
+        language: Language::Other,
+        offset_in_function: 4,
+        inlined: vec![InlinedFunction {
+            name: "inner".to_owned(),
+            location: Some(place("inner.h", 7)),
+        }],
+        location: Some(place("outer.c", 42)),
+    };
+    let symbols = Arc::make_mut(&mut report.symbols);
+    symbols.insert(at(0, 0x40), Arc::new(Symbol::Known(function)));
+    let bytes = written("pprof", &report, &ExportOptions::default());
+    let top = pprof_says(&["-top", "-lines", "-unit=KB"], &bytes);
+    let row = |name: &str| {
+        let line = top.lines().find(|line| line.contains(name));
+        let line = line.unwrap_or_else(|| panic!("no {name}:\n{top}"));
+        let words: Vec<&str> = line.split_whitespace().collect();
+        (words[0].to_owned(), words[3].to_owned())
+    };
+    let (none, held) = ("0".to_owned(), "2000kB".to_owned());
+    assert_eq!(row("inner inner.h:7"), (held.clone(), held.clone()));
+    assert_eq!(row("outer outer.c:42"), (none, held));
+    let raw = readers::pprof(&bytes).raw;
+    assert!(raw.contains("[FN][FL][LN][IN]"), "{raw}");
 }
 
 /// A difference with the earlier file, as pprof's users take it.
