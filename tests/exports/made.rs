@@ -353,3 +353,44 @@ fn unpacked(bytes: &[u8]) -> Vec<u8> {
     std::io::copy(&mut flate2::read::GzDecoder::new(bytes), &mut out).unwrap();
     out
 }
+
+/// Counts bytes and keeps none.
+#[derive(Default)]
+struct Counted {
+    bytes: usize,
+    largest: usize,
+}
+
+impl std::io::Write for Counted {
+    fn write(&mut self, piece: &[u8]) -> std::io::Result<usize> {
+        self.bytes += piece.len();
+        self.largest = self.largest.max(piece.len());
+        Ok(piece.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Formats write as they go.
+#[test]
+fn nothing_is_written_in_one_piece() {
+    let stack = |n: u64| (0..30).map(|d| at(0, n % (d + 2) * 100 + d)).collect();
+    let samples: Vec<_> = (0..5000).map(|n| (stack(n * 7919), kib(4, 0, 4))).collect();
+    let report = report(&samples, &[], &[]);
+    for format in EXPORTERS {
+        let mut out = Counted::default();
+        export::write(*format, &report, &ExportOptions::default(), &mut out).unwrap();
+        let Counted { bytes, largest } = out;
+        println!(
+            "{}: {bytes} bytes, at most {largest} at once",
+            format.name()
+        );
+        assert!(
+            largest <= 64 << 10,
+            "{}: {largest} of {bytes} bytes at once",
+            format.name()
+        );
+    }
+}
