@@ -52,6 +52,11 @@ pub trait Exporter: Sync {
     /// What it can hold beside the whole of one report.
     fn supports(&self) -> Supports;
 
+    /// Whether it has a place for source lines and inlined functions, which take time to look up.
+    fn wants_lines(&self) -> bool {
+        false
+    }
+
     /// Writes the report, as the options say. [`write()`] is what to call: it checks them first.
     ///
     /// # Errors

@@ -365,6 +365,13 @@ impl Session<'_> {
             }
         };
         let outputs = &self.config.outputs;
+        let mut report = report;
+        if outputs.iter().any(|o| o.format.wants_lines()) {
+            match self.reports.with_lines(&report).await {
+                Ok(with_lines) => report = with_lines,
+                Err(e) => say(&format!("the profile has no source lines: {e}")),
+            }
+        }
         for output in outputs {
             output::write_profile(output, &report)?;
         }

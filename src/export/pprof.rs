@@ -51,6 +51,10 @@ impl Exporter for Pprof {
         "application/octet-stream"
     }
 
+    fn wants_lines(&self) -> bool {
+        true
+    }
+
     fn supports(&self) -> Supports {
         Supports {
             instead: "For a difference write two files and give pprof the earlier one with -base or \

@@ -30,6 +30,10 @@ impl Exporter for Complete {
         "application/json"
     }
 
+    fn wants_lines(&self) -> bool {
+        true
+    }
+
     fn supports(&self) -> Supports {
         Supports {
             instead: "It always holds everything.",

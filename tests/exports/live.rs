@@ -58,7 +58,6 @@ fn all_formats_of_a_stopped_program_agree_with_the_kernel() {
     println!("{complete:?}; the kernel: {kernel:?}");
     assert_eq!(resident, kernel.resident());
     assert_eq!(complete["anon"], kernel.anonymous);
-    assert_eq!(complete["swap"], kernel.swap);
     for format in EXPORTERS.iter().map(|e| e.name()) {
         let found = readers::read(format, &bytes(format));
         println!("{format}: {found:?}");
@@ -92,8 +91,56 @@ fn all_formats_of_a_stopped_program_agree_with_the_kernel() {
         .unwrap();
     assert_eq!(row["total_bytes"], (8 * MIB).to_string());
     assert_eq!(row["category"], "own");
+    // `-g` tells where; the line is that of the store or of the call.
+    let located = |line: &&str| line.contains(" cmd_mmap ") && line.contains("scenarios.c:");
+    assert!(raw.lines().any(|line| located(&line)), "{raw}");
     let build_id = readelf_build_id();
     assert!(raw.contains(&build_id), "{build_id}: {raw}");
+}
+
+/// Functions that the compiler inlined, with their lines, as pprof shows them.
+#[test]
+fn pprof_shows_inlined_functions() {
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let path = dir.path().join("profile.pb.gz");
+    let mut workload = Workload::start(&program("inlined"));
+    let pid = workload.pid().to_string();
+    let args = [
+        "--pid",
+        &pid,
+        "--no-server",
+        "--output",
+        path.to_str().unwrap(),
+    ];
+    let m = Memprof::spawn(&args, Stdio::null(), Stdio::null());
+    m.said("following ");
+    workload.lines.tell("go");
+    m.interrupt();
+    let raw = readers::pprof(&std::fs::read(path).unwrap()).raw;
+    let source = include_str!("../workloads/inlined.c");
+    let line = |mark: &str| 1 + source.lines().position(|l| l.ends_with(mark)).unwrap();
+    let wanted = [
+        ("inner", "// INNER"),
+        ("middle", "// MIDDLE"),
+        ("outer", "// OUTER"),
+    ];
+    let wanted = wanted.map(|(function, mark)| (function, line(mark)));
+    let lines: Vec<&str> = raw.lines().collect();
+    let stands = |at: usize| {
+        wanted
+            .iter()
+            .enumerate()
+            .all(|(below, (function, number))| {
+                let line = lines.get(at + below).copied().unwrap_or_default();
+                let place = format!("/inlined.c:{number}");
+                // Newer ones go on with a column.
+                let ends = |rest: &str| rest.starts_with([' ', ':']);
+                line.contains(&format!("{function} "))
+                    && line.split_once(&place).is_some_and(|(_, rest)| ends(rest))
+            })
+    };
+    // `-raw` lists a location's functions line by line, the innermost first.
+    assert!((0..lines.len()).any(stands), "{wanted:?}:\n{raw}");
 }
 
 /// The build id of the profiled program, as binutils read it.
