@@ -53,7 +53,7 @@ pub fn run(config: &Config) -> Result<ExitCode> {
         say(&format!("{e:#}"));
     }
     raise_file_limit();
-    if let Some(output) = config.output.as_ref().filter(|o| !o.is_stdout()) {
+    for output in config.outputs.iter().filter(|o| !o.is_stdout()) {
         output::check(&output.path)?;
     }
     let listeners = config
@@ -376,19 +376,26 @@ impl Session<'_> {
                     (_, e) => e.to_string(),
                 };
                 say(&format!("no profile: {e}"));
-                return match &self.config.output {
+                return match self.config.outputs.first() {
                     Some(output) => Err(anyhow!("{} was not written: {e}", output.path.display())),
                     None => Ok(()),
                 };
             }
         };
-        let output = self.config.output.as_ref();
-        if let Some(output) = output {
+        let outputs = &self.config.outputs;
+        let mut report = report;
+        if outputs.iter().any(|o| o.format.wants_lines()) {
+            match self.reports.with_lines(&report).await {
+                Ok(with_lines) => report = with_lines,
+                Err(e) => say(&format!("the profile has no source lines: {e}")),
+            }
+        }
+        for output in outputs {
             output::write_profile(output, &report)?;
         }
         // The command's own output is what it writes to stdout.
         let stdout_taken = matches!(self.config.target, Selector::Command(_))
-            || output.is_some_and(Output::is_stdout);
+            || outputs.iter().any(Output::is_stdout);
         output::write_summary(&report, stdout_taken).context("cannot write the summary")
     }
 }
