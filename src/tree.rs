@@ -83,6 +83,24 @@ pub enum Direction {
     OutermostFirst,
 }
 
+impl Direction {
+    /// Both, in the order in which they are offered.
+    pub const ALL: [Direction; 2] = [Direction::InnermostFirst, Direction::OutermostFirst];
+
+    /// Its name on the command line and in addresses: what stands below a function.
+    pub fn name(self) -> &'static str {
+        match self {
+            Direction::InnermostFirst => "callers",
+            Direction::OutermostFirst => "callees",
+        }
+    }
+
+    /// The direction of that name.
+    pub fn by_name(name: &str) -> Option<Direction> {
+        Direction::ALL.into_iter().find(|d| d.name() == name)
+    }
+}
+
 /// How a tree is made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Options {
