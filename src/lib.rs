@@ -7,6 +7,7 @@ pub mod cli;
 pub mod elf;
 pub mod event;
 pub mod export;
+pub mod file_paths;
 pub mod modules;
 pub mod perf;
 pub mod probe;

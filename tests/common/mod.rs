@@ -242,6 +242,7 @@ pub fn report(
         kernel_after: kernel,
         losses: Losses::default(),
         modules: Arc::new([module("node", true), module("libc-2.31.so", false)]),
+        places: Arc::default(),
     };
     Arc::new(Report {
         profile: Arc::new(profile),
