@@ -17,9 +17,14 @@
 
 mod build;
 mod functions;
+mod label;
+mod layout;
 mod name;
+mod paths;
 #[cfg(test)]
 pub(crate) mod properties;
+mod search;
+mod table;
 #[cfg(test)]
 pub(crate) mod testing;
 
@@ -29,7 +34,12 @@ use crate::profile::{Frame, Profile, Usage};
 use crate::symbol::Symbols;
 
 pub use functions::{FunctionRow, Functions, functions};
+pub use label::{Code, Label, LabelId, Labels, Naming};
+pub use layout::{Cut, Layout, Limits, Row};
 pub use name::{Category, FrameName, Names};
+pub use paths::{Paths, Reading};
+pub use search::Search;
+pub use table::{Table, TableRow};
 
 /// Bytes of a node: what it counts, and how much of that is page cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

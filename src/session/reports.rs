@@ -9,9 +9,9 @@ use nix::sys::eventfd::EventFd;
 use tokio::sync::{Mutex, oneshot, watch};
 
 use super::collector::{Command, Progress};
-use crate::api::{BoxFuture, Provider, ProviderError, Report};
+use crate::api::{BoxFuture, Glance, Provider, ProviderError, Report};
 use crate::event::Pid;
-use crate::profile::{Frame, FrameKind, Profile};
+use crate::profile::{Frame, FrameKind, Profile, TableFill};
 use crate::symbol::Symbols;
 use crate::symbolize::{Detail, Symbolizer};
 
@@ -78,6 +78,13 @@ impl Reports {
             newest: Mutex::new(None),
             freeze,
         }
+    }
+
+    /// What the collector answers to a command; `None` if it is gone.
+    async fn ask<T>(&self, command: impl FnOnce(oneshot::Sender<T>) -> Command) -> Option<T> {
+        let (reply, answer) = oneshot::channel();
+        self.collecting.send(command(reply)).ok()?;
+        answer.await.ok()
     }
 
     /// A report; with `freeze`, of a target that is held still for it, where that can be done.
@@ -153,6 +160,14 @@ impl Reports {
 impl Provider for Reports {
     fn profile(&self) -> BoxFuture<'_, Result<Arc<Report>, ProviderError>> {
         Box::pin(self.report(false))
+    }
+
+    fn glance(&self) -> BoxFuture<'_, Option<Glance>> {
+        Box::pin(self.ask(Command::Glance))
+    }
+
+    fn tables(&self) -> BoxFuture<'_, Vec<TableFill>> {
+        Box::pin(async { self.ask(Command::Tables).await.unwrap_or_default() })
     }
 
     fn pid(&self) -> Option<Pid> {

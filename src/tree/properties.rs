@@ -43,7 +43,7 @@ fn names() -> Symbols {
     ])
 }
 
-fn direction() -> impl Strategy<Value = Direction> {
+pub(super) fn direction() -> impl Strategy<Value = Direction> {
     prop_oneof![
         Just(Direction::InnermostFirst),
         Just(Direction::OutermostFirst)
