@@ -7,7 +7,7 @@ pub mod collector;
 pub mod command;
 mod loader;
 mod output;
-mod reports;
+pub mod reports;
 mod unwinding;
 
 use std::io::{self, Write};
@@ -87,8 +87,12 @@ pub fn run(config: &Config) -> Result<ExitCode> {
     code
 }
 
-/// Starts the thread that owns the probe; returns once the target is followed or waited for.
-fn start_collector(
+/// Starts the thread that owns the probe; returns once the target is followed or waited for. (With a
+/// command, [`start_command`] follows it.)
+///
+/// # Errors
+/// The probe cannot be loaded, or the target cannot be followed.
+pub fn start_collector(
     config: &Config,
 ) -> Result<(Collecting, watch::Receiver<Progress>, Vec<Missing>)> {
     let wake = Arc::new(EventFd::from_flags(
@@ -135,6 +139,23 @@ fn start_collector(
         .recv()
         .map_err(|_| anyhow!("the collector thread ended early"))??;
     Ok((Collecting::new(commands, wake), progress, missing))
+}
+
+/// Starts a command, followed from its first page on.
+///
+/// # Errors
+/// No process could be made, or it cannot be followed.
+pub fn start_command(collecting: &Collecting, argv: &[String]) -> Result<Prepared> {
+    let at_stops = collecting.clone();
+    let prepared = command::prepare(argv, move |pid, stop| match stop {
+        Stop::Code => at_stops.wait_for(HOLD, |done| Command::Prepare(pid, done)),
+        Stop::Exit => at_stops.wait_for(HOLD, Command::Final),
+    })?;
+    let (reply, answer) = sync_channel(1);
+    collecting.send(Command::Follow(prepared.pid, reply))?;
+    answer.recv().context("the collector has ended")??;
+    prepared.release();
+    Ok(prepared)
 }
 
 /// A run under way.
@@ -206,7 +227,7 @@ impl Session<'_> {
 
     async fn profile_until_end(&mut self, mut signals: Signals) -> Result<u8> {
         let mut command = match &self.config.target {
-            Selector::Command(argv) => Some(self.start_command(argv)?),
+            Selector::Command(argv) => Some(start_command(&self.collecting, argv)?),
             _ => None,
         };
         let end = self.wait_for_end(&mut signals, command.as_mut()).await?;
@@ -221,19 +242,6 @@ impl Session<'_> {
             }
             _ => Ok(0),
         }
-    }
-
-    fn start_command(&self, argv: &[String]) -> Result<Prepared> {
-        let collecting = self.collecting.clone();
-        let prepared = command::prepare(argv, move |pid, stop| match stop {
-            Stop::Code => collecting.wait_for(HOLD, |done| Command::Prepare(pid, done)),
-            Stop::Exit => collecting.wait_for(HOLD, Command::Final),
-        })?;
-        let (reply, answer) = sync_channel(1);
-        self.collecting.send(Command::Follow(prepared.pid, reply))?;
-        answer.recv().context("the collector has ended")??;
-        prepared.release();
-        Ok(prepared)
     }
 
     async fn wait_for_end(

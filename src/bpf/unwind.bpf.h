@@ -234,7 +234,7 @@ __noinline __u32 stack_id(struct task_state *st)
 		return STACK_LOST;
 	/* Mixed in like a frame: as a plain start value it would cancel out against the first frame's address. */
 	hash_word(&w.hash, st->mm_id);
-	/* The walk's own reads can fault: see fault_enter(). */
+	/* The walk's own reads can fault: see fault_begins(). */
 	st->walking = 1;
 	same = take_stack(task, &w);
 	st->walking = 0;
