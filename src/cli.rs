@@ -1,5 +1,7 @@
 //! Flags → a checked [`Config`].
 
+mod maps;
+
 use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -16,11 +18,14 @@ use crate::probe::Unwind;
 use crate::server::DEFAULT_LISTEN;
 use crate::target::Selector;
 
+pub use maps::{MapsConfig, MapsFormat};
+
 const EXAMPLES: &str = "\
 Examples:
   sudo memprof --comm light-node          the process of that name, running already or the next to start
   sudo memprof --pid 1234 --duration 60   a minute of a running process, then a summary
   sudo memprof -- ./server --flag         a command, from its first page to its end
+  memprof maps --pid 1234                 what the memory of a process is made of
   memprof doctor                          what this machine allows, and what is missing
 
 Exit status: 0, or the command's own after `--`; 1 for an error; 2 for a wrong command line.";
@@ -44,6 +49,8 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Action {
+    /// Say what the memory of a process is made of: heap, stacks, libraries, …, by the kernel's figures
+    Maps(maps::MapsArgs),
     /// Say what this kernel and these privileges allow, what is missing and how to get it
     Doctor,
     /// Print the completions of a shell
@@ -127,6 +134,8 @@ struct ProfileArgs {
 pub enum Run {
     /// Profile.
     Profile(Box<Config>),
+    /// `memprof maps`.
+    Maps(MapsConfig),
     /// `memprof doctor`.
     Doctor,
     /// Print this text.
@@ -182,6 +191,7 @@ pub fn parse_from(args: impl IntoIterator<Item = OsString>) -> Result<Run, clap:
     let command = Cli::command().color(color_of(&args));
     let cli = Cli::from_arg_matches(&command.try_get_matches_from(args)?)?;
     match cli.action {
+        Some(Action::Maps(args)) => Ok(Run::Maps(args.config())),
         Some(Action::Doctor) => Ok(Run::Doctor),
         Some(Action::Completions { shell }) => {
             let mut text = Vec::new();
@@ -332,6 +342,11 @@ mod tests {
             "memprof --pid 1 --unwind dwarf",
             "memprof --pid 1 --no-server --listen 127.0.0.1:1",
             "memprof doctor --pid 1",
+            "memprof maps",
+            "memprof maps --pid 1 --comm x",
+            "memprof maps --pid 1 --all --top 3",
+            "memprof maps --pid 1 --top -1",
+            "memprof maps --pid 1 --format gif",
         ] {
             assert!(
                 parse_from(line.split(' ').map(OsString::from)).is_err(),

@@ -2,6 +2,7 @@
 
 pub mod aggregate;
 pub mod api;
+pub mod breakdown;
 pub mod capability;
 pub mod cli;
 pub mod elf;
