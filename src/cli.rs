@@ -1,6 +1,7 @@
 //! Flags → a checked [`Config`].
 
 mod maps;
+mod top;
 
 use std::ffi::OsString;
 use std::net::SocketAddr;
@@ -15,6 +16,7 @@ use clap::{
 use crate::event::Pid;
 use crate::export::{self, Exporter};
 use crate::probe::Unwind;
+use crate::screen::ScreenOptions;
 use crate::server::DEFAULT_LISTEN;
 use crate::target::Selector;
 
@@ -25,6 +27,7 @@ Examples:
   sudo memprof --comm light-node          the process of that name, running already or the next to start
   sudo memprof --pid 1234 --duration 60   a minute of a running process, then a summary
   sudo memprof -- ./server --flag         a command, from its first page to its end
+  sudo memprof top --pid 1234             the same, live on the terminal
   memprof maps --pid 1234                 what the memory of a process is made of
   memprof doctor                          what this machine allows, and what is missing
 
@@ -49,6 +52,8 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Action {
+    /// Watch the memory of a process live on the terminal: functions, call tree, changes
+    Top(Box<top::TopArgs>),
     /// Say what the memory of a process is made of: heap, stacks, libraries, …, by the kernel's figures
     Maps(maps::MapsArgs),
     /// Say what this kernel and these privileges allow, what is missing and how to get it
@@ -160,6 +165,8 @@ pub struct Config {
     pub duration: Option<Duration>,
     /// The file to write at the end.
     pub output: Option<Output>,
+    /// How it is shown live on the terminal; `None` for not at all.
+    pub screen: Option<ScreenOptions>,
 }
 
 /// A file to write a profile to.
@@ -191,6 +198,7 @@ pub fn parse_from(args: impl IntoIterator<Item = OsString>) -> Result<Run, clap:
     let command = Cli::command().color(color_of(&args));
     let cli = Cli::from_arg_matches(&command.try_get_matches_from(args)?)?;
     match cli.action {
+        Some(Action::Top(args)) => args.config().map(|c| Run::Profile(Box::new(c))),
         Some(Action::Maps(args)) => Ok(Run::Maps(args.config())),
         Some(Action::Doctor) => Ok(Run::Doctor),
         Some(Action::Completions { shell }) => {
@@ -254,6 +262,7 @@ fn config(args: ProfileArgs) -> Result<Config, clap::Error> {
         allow_hosts: args.allow_host,
         duration: args.duration,
         output,
+        screen: None,
     })
 }
 
@@ -342,6 +351,10 @@ mod tests {
             "memprof --pid 1 --unwind dwarf",
             "memprof --pid 1 --no-server --listen 127.0.0.1:1",
             "memprof doctor --pid 1",
+            "memprof top",
+            "memprof top --pid 1 --comm x",
+            "memprof top --pid 1 --interval 0",
+            "memprof top --pid 1 --interval x",
             "memprof maps",
             "memprof maps --pid 1 --comm x",
             "memprof maps --pid 1 --all --top 3",
@@ -370,6 +383,23 @@ mod tests {
             format("memprof --pid 1 -o x.txt --format json"),
             Some("json")
         );
+    }
+
+    #[test]
+    fn top_is_a_profile_run_with_a_screen() {
+        let config = |line| config_of(line).unwrap_or_else(|e| panic!("{line}: {e}"));
+        let top = config("memprof top --interval 0.5 --color never --no-server -- ls -l");
+        let words = vec!["ls".to_owned(), "-l".to_owned()];
+        assert_eq!(top.target, Selector::Command(words));
+        assert!(top.listen.is_none());
+        let screen = ScreenOptions {
+            interval: Duration::from_millis(500),
+            colour: false,
+        };
+        assert_eq!(top.screen, Some(screen));
+        let always = config("memprof top --pid 1 --color always");
+        assert!(always.screen.is_some_and(|s| s.colour));
+        assert_eq!(config("memprof --pid 1").screen, None);
     }
 
     #[test]

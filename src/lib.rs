@@ -13,6 +13,7 @@ pub mod perf;
 pub mod probe;
 pub mod profile;
 pub mod residency;
+pub mod screen;
 pub mod server;
 pub mod session;
 pub mod source;

@@ -328,7 +328,36 @@ pub struct Profile {
     pub modules: Arc<[Arc<Module>]>,
 }
 
+/// How a total stands to the kernel's own, read just before and just after.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AgainstKernel {
+    /// It equals both readings.
+    Equal,
+    /// The readings differ, and it lies between them.
+    Between,
+    /// It is so many bytes below both.
+    Below(u64),
+    /// It is so many bytes above both.
+    Above(u64),
+}
+
 impl Profile {
+    /// How the resident anonymous and shared memory stands to the kernel's.
+    pub fn against_kernel(&self) -> AgainstKernel {
+        let ours = self.total.resident();
+        let (before, after) = (self.kernel_before.resident(), self.kernel_after.resident());
+        let (low, high) = (before.min(after), before.max(after));
+        if ours < low {
+            AgainstKernel::Below(low - ours)
+        } else if ours > high {
+            AgainstKernel::Above(ours - high)
+        } else if low == high {
+            AgainstKernel::Equal
+        } else {
+            AgainstKernel::Between
+        }
+    }
+
     /// The module a code frame refers to.
     pub fn module(&self, id: ModuleId) -> Option<&Arc<Module>> {
         self.modules.get(usize::from(id.0))
