@@ -13,7 +13,7 @@ mod rows;
 mod state;
 mod terminal;
 #[cfg(test)]
-mod testing;
+mod tests;
 mod theme;
 mod words;
 

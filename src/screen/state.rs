@@ -244,6 +244,12 @@ impl State {
         self.in_tree.follow(to, listed.len(), page);
         (self.tree, self.tree_cut) = (listed, !whole);
         self.model = Some(Arc::clone(model));
+        let mark = self.compared.and_then(|at| self.marks.get(at));
+        if let Some(number) = mark.filter(|_| model.foreign_mark).map(|m| m.number) {
+            self.say(format!(
+                "mark {number} is of another program: nothing is compared"
+            ));
+        }
     }
 
     /// Lists the rows anew, as they are sorted or unfolded now.

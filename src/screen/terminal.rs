@@ -12,7 +12,8 @@ use ratatui::crossterm::cursor::Show;
 use ratatui::crossterm::event::{self, Event};
 use ratatui::crossterm::execute;
 use ratatui::crossterm::terminal::{
-    EnterAlternateScreen, LeaveAlternateScreen, disable_raw_mode, enable_raw_mode, size,
+    Clear, ClearType, EnterAlternateScreen, LeaveAlternateScreen, disable_raw_mode,
+    enable_raw_mode, size,
 };
 
 use super::render::render;
@@ -46,9 +47,9 @@ impl Terminal {
         give_back_on_panic();
         enable_raw_mode().context("cannot switch the terminal to single keys")?;
         TAKEN.store(true, Ordering::SeqCst);
-        let entered = execute!(stdout(), EnterAlternateScreen)
-            .and_then(|()| ratatui::Terminal::new(CrosstermBackend::new(stdout())))
-            .and_then(|mut inner| inner.clear().map(|()| inner));
+        // Not ratatui's `clear`, which asks the terminal where its cursor is: not all answer.
+        let entered = execute!(stdout(), EnterAlternateScreen, Clear(ClearType::All))
+            .and_then(|()| ratatui::Terminal::new(CrosstermBackend::new(stdout())));
         match entered {
             Ok(inner) => Ok(Terminal { inner }),
             Err(e) => {

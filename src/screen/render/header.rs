@@ -64,10 +64,10 @@ fn title(state: &State) -> Line<'static> {
                 0 | 1 => {}
                 n => spans.push(Span::raw(format!(" and {} more processes", n - 1))),
             }
-            spans.push(Span::raw(format!("  {}", clock(report.profile.taken))));
             if !target.alive {
-                spans.push(Span::styled("  ENDED, its last report", theme.bad()));
+                spans.push(Span::styled("  ENDED, last report", theme.bad()));
             }
+            spans.push(Span::raw(format!("  {}", clock(report.profile.taken))));
         }
     }
     if state.paused {
