@@ -112,13 +112,6 @@ impl Symbols {
         self.0.insert(frame, symbol);
     }
 
-    /// Takes over the names of frames that have none here.
-    pub fn add_missing(&mut self, other: &Symbols) {
-        for (frame, symbol) in &other.0 {
-            self.0.entry(*frame).or_insert_with(|| Arc::clone(symbol));
-        }
-    }
-
     /// How many frames have an entry.
     pub fn len(&self) -> usize {
         self.0.len()

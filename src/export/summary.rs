@@ -5,7 +5,7 @@ use std::cmp::Reverse;
 use std::io::{self, Write};
 
 use super::{Report, printable};
-use crate::profile::{AgainstKernel, Profile};
+use crate::profile::{Agreement, Profile, Verdict};
 use crate::tree::{Category, FunctionRow, functions};
 
 /// How many functions each table lists.
@@ -68,11 +68,12 @@ fn verdict(profile: &Profile) -> String {
     } else {
         format!("kernel: {before} KiB before, {after} KiB after")
     };
-    match profile.against_kernel() {
-        AgainstKernel::Equal => format!("{kernel}; equal"),
-        AgainstKernel::Between => format!("{kernel}; between"),
-        AgainstKernel::Below(bytes) => format!("{kernel}; {} KiB below", bytes / 1024),
-        AgainstKernel::Above(bytes) => format!("{kernel}; {} KiB above", bytes / 1024),
+    let Agreement { ours, low, high } = profile.agreement();
+    match profile.agreement().verdict() {
+        Verdict::Equal => format!("{kernel}; equal"),
+        Verdict::Between => format!("{kernel}; between"),
+        Verdict::Below => format!("{kernel}; {} KiB below", (low - ours) / 1024),
+        Verdict::Above => format!("{kernel}; {} KiB above", (ours - high) / 1024),
     }
 }
 

@@ -28,8 +28,10 @@ pub(super) const HELP: &[(&str, &str)] = &[
     ("Left", "fold it, or go to the node above"),
     ("*", "unfold everything below"),
     ("c", "the tree by callees (outermost first) or by callers"),
+    ("o", "the tree by functions or by call sites"),
+    ("l", "inlined functions on their own, or not"),
     ("s", "sort functions by self, total or name"),
-    ("/", "show only names that contain a text; Esc clears it"),
+    ("/", "only names that contain a text (* stands for any); Esc clears it"),
     (
         "n N",
         "next or previous kind: all, resident, anon, shmem, cache, …",
@@ -165,6 +167,8 @@ fn chooses(state: &mut State, code: KeyCode) -> bool {
                 Direction::InnermostFirst => Direction::OutermostFirst,
             }
         }
+        KeyCode::Char('o') => state.naming.sites = !state.naming.sites,
+        KeyCode::Char('l') => state.naming.inlined = !state.naming.inlined,
         KeyCode::Char('m') => mark(state),
         KeyCode::Char('d') => compare(state),
         KeyCode::Char('[') => other_mark(state, |at| at.checked_sub(1)),

@@ -1,16 +1,20 @@
 //! What a report shows: functions and the call tree, of one kind of bytes, beside those of a mark.
 //!
-//! A difference needs no second tree. A profile is made in which each sample's bytes now stand as
-//! anonymous memory and its bytes at the mark as page cache: the tree keeps the two apart in every
-//! node, [`Amount::resident`] being now and [`Amount::cache`] then.
+//! A model owns what it shows, so that it can be drawn while the next one is made.
 
-use std::collections::HashSet;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
 use crate::api::Report;
-use crate::profile::{Kind, NotObserved, Profile, Sample, Usage};
+use crate::profile::{Kind, Profile};
 use crate::symbol::Symbols;
-use crate::tree::{Amount, CallTree, Direction, Names, NodeId, Options, functions};
+use crate::tree::{
+    Code, Direction, Label, LabelId, Labels, Layout, Limits, Naming, Paths, Reading, Row, Search,
+    Table,
+};
+
+/// Nodes of a tree that are kept, the largest; the others stand in rows that sum them up.
+const MOST_NODES: usize = 200_000;
 
 /// A model to be made.
 #[derive(Clone, Debug)]
@@ -20,7 +24,7 @@ pub(super) struct Job {
     pub(super) mark: Option<Arc<Report>>,
     pub(super) kind: Kind,
     pub(super) direction: Direction,
-    /// Case does not matter.
+    pub(super) naming: Naming,
     pub(super) filter: String,
 }
 
@@ -32,182 +36,182 @@ pub(super) struct Pair {
 }
 
 impl Pair {
+    fn of<const N: usize>(sides: [u64; N]) -> Pair {
+        let side = |at: usize| sides.get(at).copied().unwrap_or(0);
+        Pair {
+            now: side(0),
+            then: side(1),
+        }
+    }
+
     /// By how much it grew, in bytes.
     pub(super) fn change(self) -> i128 {
         i128::from(self.now) - i128::from(self.then)
     }
-}
 
-impl From<Amount> for Pair {
-    fn from(amount: Amount) -> Pair {
-        Pair {
-            now: amount.resident(),
-            then: amount.cache,
-        }
+    fn add(&mut self, other: Pair) {
+        self.now += other.now;
+        self.then += other.then;
     }
 }
 
 /// A function with the bytes it holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct FunctionLine {
-    /// `None` gathers a file's code without a symbol.
-    pub(super) function: Option<String>,
-    pub(super) executable: String,
+    pub(super) name: String,
     pub(super) own: Pair,
     pub(super) total: Pair,
+}
+
+/// A node of the tree. Those below it follow it, up to `end`.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Node {
+    /// What tells it apart from all others, in later models too.
+    pub(super) key: u64,
+    pub(super) end: usize,
+    /// Its name's place.
+    name: usize,
+    pub(super) total: Pair,
+    /// Of stacks that end in it.
+    pub(super) own: Pair,
+    /// The filter names it.
+    pub(super) named: bool,
+    /// The filter names something below it.
+    pub(super) on_the_way: bool,
 }
 
 /// What is shown of a report.
 #[derive(Debug)]
 pub(super) struct Model {
-    pub(super) job: Job,
+    /// Those that the filter leaves.
     pub(super) functions: Vec<FunctionLine>,
     /// Bytes that no function holds.
     pub(super) unknown: Pair,
     pub(super) whole: Pair,
-    pub(super) tree: CallTree,
-    /// The nodes that the filter names, and those on the way to them; `None` without a filter.
-    pub(super) found: Option<Found>,
-    /// The names of both reports.
-    symbols: Arc<Symbols>,
-    /// The mark is of other files, so that nothing can be compared.
-    pub(super) foreign_mark: bool,
-}
-
-/// Nodes that a filter leaves.
-#[derive(Debug, Default)]
-pub(super) struct Found {
-    pub(super) named: HashSet<NodeId>,
-    pub(super) on_the_way: HashSet<NodeId>,
+    /// Depth first, the root at 0.
+    pub(super) tree: Vec<Node>,
+    names: Vec<String>,
+    pub(super) filtered: bool,
+    /// Bytes now are shown beside those of a mark.
+    pub(super) is_difference: bool,
 }
 
 impl Model {
     pub(super) fn new(job: Job) -> Model {
-        let now = &job.report;
-        let mark = job.mark.as_ref().filter(|mark| comparable(mark, now));
-        let profile = side_by_side(now, mark.map(Arc::as_ref), job.kind);
-        let symbols = match mark {
-            Some(mark) => Arc::new(both_names(mark, now)),
-            None => Arc::clone(&now.symbols),
-        };
-        let options = Options {
+        fn side(report: &Report) -> (&Profile, &Symbols) {
+            (&report.profile, &report.symbols)
+        }
+        match &job.mark {
+            None => Model::of([side(&job.report)], &job),
+            Some(mark) => Model::of([side(&job.report), side(mark)], &job),
+        }
+    }
+
+    fn of<const N: usize>(sides: [(&Profile, &Symbols); N], job: &Job) -> Model {
+        let search = Search::new(&job.filter);
+        let reading = Reading {
             direction: job.direction,
+            naming: job.naming,
+            kind: job.kind,
+        };
+        let limits = Limits {
             threshold: 0,
+            max_nodes: MOST_NODES,
         };
-        let tree = CallTree::new(&profile, &symbols, options);
-        let table = functions(&profile, &symbols);
-        let lines = table.rows.iter().map(|row| FunctionLine {
-            function: row.function.map(str::to_owned),
-            executable: row.executable.to_owned(),
-            own: row.own.into(),
-            total: row.total.into(),
+        let mut paths = Paths::new(sides, reading);
+        let layout = Layout::new(&mut paths, limits);
+        let (named, _) = paths.search(&search);
+        let labels = paths.labels();
+        let table = Table::new(sides, job.kind, job.naming.inlined);
+        let mut unknown = Pair::of(table.not_observed);
+        unknown.add(Pair::of(table.no_stack));
+        unknown.add(Pair::of(table.unmapped));
+        let kept = table.rows.iter();
+        let kept = kept.filter(|row| search.matches(&Label::Code(row.code)));
+        Model {
+            functions: kept
+                .map(|row| FunctionLine {
+                    name: code_name(&row.code),
+                    own: Pair::of(row.own),
+                    total: Pair::of(row.total),
+                })
+                .collect(),
+            unknown,
+            whole: Pair::of(table.total),
+            tree: nodes(&layout.rows, labels, &named),
+            names: labels.all().iter().map(name).collect(),
+            filtered: !job.filter.is_empty(),
+            is_difference: N > 1,
+        }
+    }
+
+    /// What a node is called.
+    pub(super) fn name(&self, node: usize) -> &str {
+        &self.names[self.tree[node].name]
+    }
+
+    /// The nodes just below one, largest first.
+    pub(super) fn children(&self, node: usize) -> impl Iterator<Item = usize> {
+        let end = self.tree[node].end;
+        let first = Some(node + 1).filter(|at| *at < end);
+        std::iter::successors(first, move |at| {
+            Some(self.tree[*at].end).filter(|next| *next < end)
+        })
+    }
+}
+
+fn nodes<const N: usize>(rows: &[Row<N>], labels: &Labels<'_>, named: &[bool]) -> Vec<Node> {
+    let mut nodes: Vec<Node> = Vec::with_capacity(rows.len());
+    for (at, row) in rows.iter().enumerate() {
+        let above = nodes.get(row.parent as usize).map_or(0, |node| node.key);
+        nodes.push(Node {
+            key: key(above, labels.get(row.label)),
+            end: at + 1,
+            name: row.label as usize,
+            total: Pair::of(row.total),
+            own: Pair::of(row.own),
+            named: is_named(named, row.label),
+            on_the_way: false,
         });
-        let mut model = Model {
-            functions: lines.collect(),
-            unknown: table.unknown.into(),
-            whole: tree.node(tree.root()).amount.into(),
-            foreign_mark: job.mark.is_some() && mark.is_none(),
-            tree,
-            found: None,
-            symbols,
-            job,
-        };
-        model.found = model.find();
-        model
     }
-
-    /// The names of the tree's frames.
-    pub(super) fn names(&self) -> Names<'_> {
-        Names::new(&self.job.report.profile, &self.symbols)
+    // What lies below is complete when its parent is come to.
+    for at in (1..rows.len()).rev() {
+        let below = nodes[at];
+        let parent = &mut nodes[rows[at].parent as usize];
+        parent.end = parent.end.max(below.end);
+        parent.on_the_way |= below.named || below.on_the_way;
     }
+    nodes
+}
 
-    /// Whether bytes now are shown beside those of a mark.
-    pub(super) fn is_difference(&self) -> bool {
-        self.job.mark.is_some() && !self.foreign_mark
-    }
+/// Labels that were numbered after the search sum up what was left out.
+fn is_named(named: &[bool], label: LabelId) -> bool {
+    named.get(label as usize).copied().unwrap_or(false)
+}
 
-    /// Whether the filter leaves a function.
-    pub(super) fn keeps(&self, function: Option<&str>, executable: &str) -> bool {
-        let filter = &self.job.filter;
-        filter.is_empty()
-            || function.is_some_and(|f| contains(f, filter))
-            || contains(executable, filter)
-    }
+fn key(above: u64, label: &Label<'_>) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    (above, label).hash(&mut hasher);
+    hasher.finish()
+}
 
-    fn find(&self) -> Option<Found> {
-        if self.job.filter.is_empty() {
-            return None;
-        }
-        let names = self.names();
-        let mut found = Found::default();
-        // Children first: (node, its parents' place in the path is implied by the second visit).
-        let mut todo = vec![(self.tree.root(), false)];
-        while let Some((id, seen)) = todo.pop() {
-            if seen {
-                let below = self.tree.children(id).iter();
-                let mut below = below.copied();
-                if below.any(|c| found.named.contains(&c) || found.on_the_way.contains(&c)) {
-                    found.on_the_way.insert(id);
-                }
-                continue;
-            }
-            let name = self.tree.node(id).frame.and_then(|f| names.get(f));
-            if name.is_some_and(|n| self.keeps(n.function, n.executable)) {
-                found.named.insert(id);
-            }
-            todo.push((id, true));
-            todo.extend(self.tree.children(id).iter().map(|c| (*c, false)));
-        }
-        Some(found)
+fn name(label: &Label<'_>) -> String {
+    match label {
+        Label::Root => "all".to_owned(),
+        Label::Code(code) => code_name(code),
+        Label::Unmapped => "[no known code]".to_owned(),
+        Label::NoStack => "[no stack]".to_owned(),
+        Label::NotObserved(mapping, reason) => format!("{mapping} ({})", reason.label()),
+        Label::BelowThreshold => "[smaller ones]".to_owned(),
+        Label::OverLimit => "[smaller ones, for want of room]".to_owned(),
     }
 }
 
-/// Whether `text` contains `part`, which is lower-case, in any case.
-fn contains(text: &str, part: &str) -> bool {
-    text.to_lowercase().contains(part)
-}
-
-/// Frames of two reports mean the same if the files of one are the first files of the other.
-fn comparable(mark: &Report, now: &Report) -> bool {
-    let (then, now) = (&mark.profile.modules, &now.profile.modules);
-    then.len() <= now.len() && then.iter().zip(now.iter()).all(|(a, b)| Arc::ptr_eq(a, b))
-}
-
-fn side_by_side(now: &Report, mark: Option<&Report>, kind: Kind) -> Profile {
-    let mut both = Profile {
-        samples: Vec::new(),
-        not_observed: Vec::new(),
-        ..now.profile.as_ref().clone()
-    };
-    let current = |usage: &Usage| Usage {
-        anon: kind.of(usage),
-        ..Usage::default()
-    };
-    let former = |usage: &Usage| Usage {
-        cache: kind.of(usage),
-        ..Usage::default()
-    };
-    add(&mut both, &now.profile, current);
-    if let Some(mark) = mark {
-        add(&mut both, &mark.profile, former);
+fn code_name(code: &Code<'_>) -> String {
+    let function = code.function.unwrap_or("[no symbol]");
+    let inlined = if code.inlined { ", inlined" } else { "" };
+    match code.offset {
+        None => format!("{function} ({}{inlined})", code.file),
+        Some(offset) => format!("{function} ({}+{offset:#x}{inlined})", code.file),
     }
-    both
-}
-
-fn add(to: &mut Profile, from: &Profile, usage: impl Fn(&Usage) -> Usage) {
-    to.samples.extend(from.samples.iter().map(|s| Sample {
-        stack: Arc::clone(&s.stack),
-        usage: usage(&s.usage),
-    }));
-    let rows = from.not_observed.iter().map(|row| NotObserved {
-        usage: usage(&row.usage),
-        ..row.clone()
-    });
-    to.not_observed.extend(rows);
-}
-
-fn both_names(mark: &Report, now: &Report) -> Symbols {
-    let mut names = now.symbols.as_ref().clone();
-    names.add_missing(&mark.symbols);
-    names
 }

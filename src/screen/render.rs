@@ -95,6 +95,12 @@ fn chosen(state: &State) -> String {
         (View::Tree, _, Direction::OutermostFirst) => "tree of callees".to_owned(),
         (View::Tree, _, Direction::InnermostFirst) => "tree of callers".to_owned(),
     };
+    if state.view == View::Tree && state.naming.sites {
+        words += ", by call site";
+    }
+    if state.naming.inlined {
+        words += ", with inlined";
+    }
     if state.kind != Kind::All {
         words += &format!(", {} only", state.kind.name());
     }

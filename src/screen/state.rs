@@ -11,7 +11,7 @@ use super::rows::{self, FunctionRow, TreeRow};
 use super::theme::Theme;
 use crate::api::Report;
 use crate::profile::Kind;
-use crate::tree::Direction;
+use crate::tree::{Direction, Naming};
 
 /// Reports whose resident memory is remembered for the curve.
 const HISTORY: usize = 600;
@@ -104,6 +104,7 @@ pub(super) struct State {
     pub(super) sort: Sort,
     pub(super) kind: Kind,
     pub(super) direction: Direction,
+    pub(super) naming: Naming,
     pub(super) overlay: Overlay,
     /// The overlay's first line that is seen.
     pub(super) overlay_top: usize,
@@ -145,6 +146,7 @@ impl State {
             sort: Sort::Own,
             kind: Kind::All,
             direction: Direction::OutermostFirst,
+            naming: Naming::default(),
             overlay: Overlay::None,
             overlay_top: 0,
             filter: String::new(),
@@ -217,7 +219,8 @@ impl State {
             mark: mark.map(|m| Arc::clone(&m.report)),
             kind: self.kind,
             direction: self.direction,
-            filter: self.filter.to_lowercase(),
+            naming: self.naming,
+            filter: self.filter.clone(),
         });
     }
 
@@ -225,17 +228,13 @@ impl State {
     /// of its own: who is there sees what comes to stand there.
     fn list(&mut self, model: &Arc<Model>) {
         let page = self.page();
-        let name = |model: &Model, row: FunctionRow| {
-            row.line(model)
-                .map(|l| (l.function.clone(), l.executable.clone()))
-        };
         let listed = rows::functions(model, self.sort);
         let at = self.in_functions.cursor;
         let selected = match (at, &self.model, self.functions.get(at)) {
-            (1.., Some(shown), Some(row)) => Some(name(shown, *row)),
+            (1.., Some(shown), Some(row)) => Some(row.name(shown)),
             _ => None,
         };
-        let to = selected.and_then(|s| listed.iter().position(|r| name(model, *r) == s));
+        let to = selected.and_then(|s| listed.iter().position(|r| r.name(model) == s));
         self.in_functions.follow(to, listed.len(), page);
         self.functions = listed;
         let (listed, whole) = rows::tree(model, &self.unfolded);
@@ -244,12 +243,6 @@ impl State {
         self.in_tree.follow(to, listed.len(), page);
         (self.tree, self.tree_cut) = (listed, !whole);
         self.model = Some(Arc::clone(model));
-        let mark = self.compared.and_then(|at| self.marks.get(at));
-        if let Some(number) = mark.filter(|_| model.foreign_mark).map(|m| m.number) {
-            self.say(format!(
-                "mark {number} is of another program: nothing is compared"
-            ));
-        }
     }
 
     /// Lists the rows anew, as they are sorted or unfolded now.

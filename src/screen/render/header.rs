@@ -7,7 +7,7 @@ use ratatui::widgets::{RenderDirection, Sparkline};
 
 use crate::event::Outcome;
 use crate::export::printable;
-use crate::profile::{AgainstKernel, Profile};
+use crate::profile::{Agreement, Profile, Verdict};
 use crate::screen::state::State;
 use crate::screen::theme::Theme;
 use crate::screen::words::{clock, kib, percent};
@@ -78,14 +78,18 @@ fn title(state: &State) -> Line<'static> {
 
 fn resident(profile: &Profile, theme: Theme) -> Line<'static> {
     let total = &profile.total;
-    let (badge, style) = match profile.against_kernel() {
-        AgainstKernel::Equal => ("= kernel".to_owned(), theme.good()),
-        AgainstKernel::Between => (
+    let Agreement { ours, low, high } = profile.agreement();
+    let (badge, style) = match profile.agreement().verdict() {
+        Verdict::Equal => ("= kernel".to_owned(), theme.good()),
+        Verdict::Between => (
             "between two readings of the kernel".to_owned(),
             theme.good(),
         ),
-        AgainstKernel::Below(bytes) => (format!("{} KiB below kernel", kib(bytes)), theme.bad()),
-        AgainstKernel::Above(bytes) => (format!("{} KiB above kernel", kib(bytes)), theme.bad()),
+        Verdict::Below => (format!("{} KiB below kernel", kib(low - ours)), theme.bad()),
+        Verdict::Above => (
+            format!("{} KiB above kernel", kib(ours - high)),
+            theme.bad(),
+        ),
     };
     Line::from(vec![
         Span::raw("resident "),
@@ -116,12 +120,12 @@ fn stacks(profile: &Profile, theme: Theme) -> Line<'static> {
     let (mut complete, mut partial, mut untaken) = (0, 0, 0);
     for (outcome, _, bytes) in profile.outcomes() {
         match outcome {
-            Outcome::Complete | Outcome::Assisted => complete += bytes,
-            Outcome::Partial(_) => partial += bytes,
+            o if o.is_complete() => complete += bytes,
             Outcome::NotTaken => untaken += bytes,
+            _ => partial += bytes,
         }
     }
-    let none: u64 = profile.not_observed.iter().map(|r| r.usage.value()).sum();
+    let none = profile.unattributed().value();
     let mut text = format!("stacks: complete {} %", percent(complete, whole));
     for (bytes, what) in [(partial, "partial"), (untaken, "not taken"), (none, "none")] {
         if bytes > 0 {

@@ -16,7 +16,7 @@ const MOST_INDENT: usize = 40;
 
 /// The columns' heading with what is chosen.
 pub(super) fn heading(state: &State) -> String {
-    let difference = state.model.as_ref().is_some_and(|m| m.is_difference());
+    let difference = state.model.as_ref().is_some_and(|m| m.is_difference);
     let columns = match (state.view, difference) {
         (View::Functions, false) => format!(
             "{:>11} {:>5} {:>12} {:>5}",
@@ -67,9 +67,9 @@ pub(super) fn render(state: &State, frame: &mut Frame<'_>, area: Rect) {
 
 fn function_line(model: &Model, row: FunctionRow) -> String {
     let (own, total) = row.pairs(model);
-    let name = function_name(model, row);
+    let name = printable(row.name(model));
     let whole = model.whole.now;
-    match model.is_difference() {
+    match model.is_difference {
         false => format!(
             "{:>11} {:>5} {:>12} {:>5}  {name}",
             kib(own.now),
@@ -86,16 +86,6 @@ fn function_line(model: &Model, row: FunctionRow) -> String {
     }
 }
 
-fn function_name(model: &Model, row: FunctionRow) -> String {
-    match row.line(model) {
-        None => "[no stack, or no known code]".to_owned(),
-        Some(line) => {
-            let function = line.function.as_deref().unwrap_or("[no symbol]");
-            format!("{} ({})", printable(function), printable(&line.executable))
-        }
-    }
-}
-
 fn tree_line(model: &Model, row: &TreeRow) -> String {
     let indent = (row.depth * STEP).min(MOST_INDENT);
     let sign = match row.open {
@@ -108,7 +98,7 @@ fn tree_line(model: &Model, row: &TreeRow) -> String {
 }
 
 fn amounts(model: &Model, pair: Pair) -> String {
-    match model.is_difference() {
+    match model.is_difference {
         false => {
             let share = percent(pair.now, model.whole.now);
             format!("{:>11} {share:>5}", kib(pair.now))
@@ -118,19 +108,9 @@ fn amounts(model: &Model, pair: Pair) -> String {
 }
 
 fn node_name(model: &Model, row: &TreeRow) -> String {
-    let root = model.tree.root() == row.node;
-    match model.tree.node(row.node).frame {
-        _ if row.ends && root => "[no stack, or no known code]".to_owned(),
-        _ if row.ends => "[ends here]".to_owned(),
-        None => "all".to_owned(),
-        Some(frame) => match model.names().get(frame) {
-            None => "[no known code]".to_owned(),
-            Some(name) => {
-                let function = printable(name.function.unwrap_or("[no symbol]"));
-                let executable = printable(name.executable);
-                format!("{function} ({executable}+{:#x})", name.offset)
-            }
-        },
+    match row.ends {
+        true => "[ends here]".to_owned(),
+        false => printable(model.name(row.node)).into_owned(),
     }
 }
 
@@ -144,7 +124,7 @@ pub(super) fn selected_name(state: &State) -> String {
         View::Functions => state
             .functions
             .get(place.cursor)
-            .map(|row| function_name(model, *row)),
+            .map(|row| printable(row.name(model)).into_owned()),
         View::Tree => state
             .tree
             .get(place.cursor)
