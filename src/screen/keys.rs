@@ -31,7 +31,10 @@ pub(super) const HELP: &[(&str, &str)] = &[
     ("o", "the tree by functions or by call sites"),
     ("l", "inlined functions on their own, or not"),
     ("s", "sort functions by self, total or name"),
-    ("/", "only names that contain a text (* stands for any); Esc clears it"),
+    (
+        "/",
+        "only names that contain a text (* stands for any); Esc clears it",
+    ),
     (
         "n N",
         "next or previous kind: all, resident, anon, shmem, cache, …",
