@@ -4,6 +4,7 @@ mod maps;
 mod top;
 
 use std::ffi::OsString;
+use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -66,7 +67,11 @@ enum Action {
         shell: clap_complete::Shell,
     },
     /// Print the man page
-    Man,
+    Man {
+        /// That of `memprof COMMAND`
+        #[arg(value_name = "COMMAND", value_parser = ["top", "maps"])]
+        of: Option<String>,
+    },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -221,13 +226,20 @@ pub fn parse_from(args: impl IntoIterator<Item = OsString>) -> Result<Run, clap:
             clap_complete::generate(shell, &mut Cli::command(), "memprof", &mut text);
             Ok(Run::Print(text))
         }
-        Some(Action::Man) => {
-            let mut text = Vec::new();
-            clap_mangen::Man::new(Cli::command()).render(&mut text)?;
-            Ok(Run::Print(text))
-        }
+        Some(Action::Man { of }) => Ok(Run::Print(man_page(of)?)),
         None => config(cli.profile).map(|c| Run::Profile(Box::new(c))),
     }
+}
+
+/// The man page of memprof or of one of its subcommands.
+fn man_page(of: Option<String>) -> io::Result<Vec<u8>> {
+    let mut all = Cli::command();
+    // So that options which all subcommands have are in each.
+    all.build();
+    let part = of.and_then(|name| all.find_subcommand(name).cloned());
+    let mut text = Vec::new();
+    clap_mangen::Man::new(part.unwrap_or(all)).render(&mut text)?;
+    Ok(text)
 }
 
 /// clap colours its own errors: the choice must be known before the rest is read.
@@ -481,6 +493,28 @@ mod tests {
             format("memprof --pid 1 -o x.txt --format json"),
             Some("json")
         );
+    }
+
+    #[test]
+    fn man_pages_name_their_options() {
+        let page = |line: &str| match parse_from(line.split(' ').map(OsString::from)) {
+            Ok(Run::Print(text)) => String::from_utf8_lossy(&text).replace('\\', ""),
+            _ => panic!("no page: {line}"),
+        };
+        for (line, parts) in [
+            ("memprof man", ["--follow-forks", "memprof-top(1)", "maps"]),
+            ("memprof man top", ["memprof-top", "--interval", "--color"]),
+            ("memprof man maps", ["memprof-maps", "--all", "--comm"]),
+        ] {
+            let text = page(line);
+            for part in parts {
+                assert!(text.contains(part), "{line}: no {part} in {text}");
+            }
+        }
+        for shell in ["bash", "zsh", "fish"] {
+            let text = page(&format!("memprof completions {shell}"));
+            assert!(text.contains("interval") && text.contains("maps"), "{shell}");
+        }
     }
 
     #[test]
