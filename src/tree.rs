@@ -23,10 +23,10 @@ mod name;
 mod paths;
 #[cfg(test)]
 mod properties;
-#[cfg(test)]
-pub(crate) mod testing;
 mod search;
 mod table;
+#[cfg(test)]
+pub(crate) mod testing;
 
 use std::ops::{AddAssign, Range};
 

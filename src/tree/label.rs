@@ -150,7 +150,9 @@ impl<'a> FrameLabels<'a> {
                     ..code
                 });
                 let outer = std::iter::once(code);
-                let ids = inlined.chain(outer).map(|code| labels.id(Label::Code(code)));
+                let ids = inlined
+                    .chain(outer)
+                    .map(|code| labels.id(Label::Code(code)));
                 self.found.extend(ids);
             }
         }

@@ -193,7 +193,9 @@ fn keep_largest<const N: usize>(
     order.select_nth_unstable_by_key(max_nodes, key);
     let mut keep = vec![false; rows.len()];
     keep[0] = true;
-    order[..max_nodes].iter().for_each(|at| keep[*at as usize] = true);
+    order[..max_nodes]
+        .iter()
+        .for_each(|at| keep[*at as usize] = true);
     let dropped = (order.len() - max_nodes) as u64;
     // Where the kept rows go, and what their dropped children sum up to.
     let mut place = vec![0u32; rows.len()];

@@ -131,7 +131,12 @@ impl<'a, const N: usize> Paths<'a, N> {
 
     /// Which labels match, by their numbers, and the bytes of the paths with at least one of them.
     pub fn search(&self, search: &Search) -> (Vec<bool>, [u64; N]) {
-        let matches: Vec<bool> = self.labels.all().iter().map(|l| search.matches(l)).collect();
+        let matches: Vec<bool> = self
+            .labels
+            .all()
+            .iter()
+            .map(|l| search.matches(l))
+            .collect();
         let mut bytes = [0; N];
         for (steps, amount) in self.iter() {
             if steps.iter().any(|id| matches[*id as usize]) {
@@ -144,5 +149,7 @@ impl<'a, const N: usize> Paths<'a, N> {
 
 /// Adds up, side by side.
 pub(super) fn add<const N: usize>(sum: &mut [u64; N], more: &[u64; N]) {
-    sum.iter_mut().zip(more).for_each(|(sum, more)| *sum += more);
+    sum.iter_mut()
+        .zip(more)
+        .for_each(|(sum, more)| *sum += more);
 }

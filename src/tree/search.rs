@@ -37,7 +37,9 @@ impl Search {
     /// Whether a label matches by its function, its file's base name or its mapping.
     pub fn matches(&self, label: &Label<'_>) -> bool {
         match label {
-            Label::Code(code) => code.function.is_some_and(|f| self.text(f)) || self.text(code.file),
+            Label::Code(code) => {
+                code.function.is_some_and(|f| self.text(f)) || self.text(code.file)
+            }
             Label::NotObserved(mapping, _) => self.text(mapping),
             _ => false,
         }

@@ -35,11 +35,7 @@ pub struct Table<'a, const N: usize> {
 impl<'a, const N: usize> Table<'a, N> {
     /// Merges these profiles by (file, function); with `inlined`, inlined functions have rows of
     /// their own.
-    pub fn new(
-        sides: [(&'a Profile, &'a Symbols); N],
-        kind: Kind,
-        inlined: bool,
-    ) -> Table<'a, N> {
+    pub fn new(sides: [(&'a Profile, &'a Symbols); N], kind: Kind, inlined: bool) -> Table<'a, N> {
         let naming = Naming {
             sites: false,
             inlined,

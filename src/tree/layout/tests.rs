@@ -207,7 +207,10 @@ fn both_directions_of_one_profile() {
     let stacks: [(&[Frame], Usage); 3] = [
         (&[at(1, 3), at(0, 1), at(0, 0)], kib(8, 0)),
         (&[at(1, 3), at(0, 2), at(0, 0)], kib(4, 4)),
-        (&[Frame::unmapped(1), Frame::unmapped(2), at(0, 0)], kib(4, 0)),
+        (
+            &[Frame::unmapped(1), Frame::unmapped(2), at(0, 0)],
+            kib(4, 0),
+        ),
     ];
     let profile = profile(&stacks, &[kib(16, 0)]);
     let row = |name: &str, total, own| (name.to_owned(), total, own);
