@@ -9,6 +9,7 @@ mod common;
 mod fixed;
 mod functions;
 mod maker;
+mod memory;
 mod query;
 mod reply;
 mod route;

@@ -513,7 +513,10 @@ mod tests {
         }
         for shell in ["bash", "zsh", "fish"] {
             let text = page(&format!("memprof completions {shell}"));
-            assert!(text.contains("interval") && text.contains("maps"), "{shell}");
+            assert!(
+                text.contains("interval") && text.contains("maps"),
+                "{shell}"
+            );
         }
     }
 

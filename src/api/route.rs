@@ -2,7 +2,7 @@
 
 use super::query::{Others, Query};
 use super::{ApiError, OPENAPI_V1, OPENAPI_V2, Request};
-use super::{fixed, functions, summary, tree, v1};
+use super::{fixed, functions, memory, summary, tree, v1};
 
 /// What may be done to a path. `HEAD` is a `Get` whose body is not sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -111,6 +111,7 @@ pub const ROUTES: &[Route] = &[
     get("/v2/summary", &[], summary::read),
     get("/v2/tree", tree::PARAMETERS, tree::read),
     get("/v2/functions", functions::PARAMETERS, functions::read),
+    get("/debug/memory", memory::PARAMETERS, memory::read),
 ];
 
 impl Route {
