@@ -1,10 +1,10 @@
 //! The live view on a terminal: `memprof top`.
 //!
-//! In reading order: [`model`] is what a report shows under the chosen settings, [`state`] what the
-//! user has chosen and where he is, [`keys`] turns key strokes into a new state, [`rows`] lists what
-//! is to be seen, [`render`] draws a state, [`terminal`] is the real terminal. All but the last are
-//! pure. [`run`](Screen::start) ties them together on a thread of its own; models are made on another
-//! one, so that keys are answered while a large report is worked on.
+//! In reading order: `model` is what a report shows under the chosen settings, `state` what the user
+//! has chosen and where he is, `keys` turns key strokes into a new state, `rows` lists what is to be
+//! seen, `render` draws a state, `terminal` is the real terminal. All but the last are pure. [`Screen`]
+//! ties them together on a thread of its own; models are made on another one, so that keys are
+//! answered while a large report is worked on.
 
 mod keys;
 mod model;

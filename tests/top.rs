@@ -112,7 +112,7 @@ impl Top {
         assert!(!self.is_raw(), "{:?}", self.seen());
         // What it wrote last may still be on its way here.
         let end = Instant::now() + LIMIT;
-        while !(self.everything().contains(last) && !self.seen().1) {
+        while !self.everything().contains(last) || self.seen().1 {
             assert!(Instant::now() < end, "no {last:?} in {:?}", self.seen());
             std::thread::sleep(Duration::from_millis(10));
         }
