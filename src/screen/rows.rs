@@ -51,10 +51,12 @@ pub(super) fn functions(model: &Model, sort: Sort) -> Vec<FunctionRow> {
         let (a_pairs, b_pairs) = (a.pairs(model), b.pairs(model));
         let by_own = weight(b_pairs.0).cmp(&weight(a_pairs.0));
         let by_total = weight(b_pairs.1).cmp(&weight(a_pairs.1));
+        // Of those that did not change the large ones first.
+        let by_size = b_pairs.1.now.cmp(&a_pairs.1.now);
         let by_name = a.name(model).cmp(b.name(model));
         match sort {
-            Sort::Own => by_own.then(by_total).then(by_name),
-            Sort::Total => by_total.then(by_own).then(by_name),
+            Sort::Own => by_own.then(by_total).then(by_size).then(by_name),
+            Sort::Total => by_total.then(by_own).then(by_size).then(by_name),
             Sort::Name => by_name.then(by_own),
         }
     });

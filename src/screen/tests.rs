@@ -310,10 +310,10 @@ fn changes_since_a_mark() {
     types(&mut state, "[");
     let wanted = [
         "     -3,000      -3,000       1,000  malloc (libc-2.31.so)",
-        "          0      -3,000       1,000  grow\u{fffd}[31m (node)",
         "          0      -3,000       3,560  main (node)",
-        "          0           0       1,024  [no stack, or no known code]",
+        "          0      -3,000       1,000  grow\u{fffd}[31m (node)",
         "          0           0       2,560  app::read (node)",
+        "          0           0       1,024  [no stack, or no known code]",
     ];
     assert_eq!(rows(&state), wanted);
     shows(&state, &["change since mark 1"]);
