@@ -9,7 +9,7 @@ pub mod command;
 mod live;
 mod loader;
 mod output;
-mod reports;
+pub mod reports;
 mod say;
 mod unwinding;
 
@@ -96,8 +96,12 @@ pub fn run(config: &Config) -> Result<ExitCode> {
     code
 }
 
-/// Starts the thread that owns the probe; returns once the target is followed or waited for.
-fn start_collector(
+/// Starts the thread that owns the probe; returns once the target is followed or waited for. (With a
+/// command, [`start_command`] follows it.)
+///
+/// # Errors
+/// The probe cannot be loaded, or the target cannot be followed.
+pub fn start_collector(
     config: &Config,
 ) -> Result<(Collecting, watch::Receiver<Progress>, Vec<Missing>)> {
     let wake = Arc::new(EventFd::from_flags(
@@ -144,6 +148,23 @@ fn start_collector(
         .recv()
         .map_err(|_| anyhow!("the collector thread ended early"))??;
     Ok((Collecting::new(commands, wake), progress, missing))
+}
+
+/// Starts a command, followed from its first page on. A `quiet` one has no standard streams.
+///
+/// # Errors
+/// No process could be made, or it cannot be followed.
+pub fn start_command(collecting: &Collecting, argv: &[String], quiet: bool) -> Result<Prepared> {
+    let at_stops = collecting.clone();
+    let prepared = command::prepare(argv, quiet, move |pid, stop| match stop {
+        Stop::Code => at_stops.wait_for(HOLD, |done| Command::Prepare(pid, done)),
+        Stop::Exit => at_stops.wait_for(HOLD, Command::Final),
+    })?;
+    let (reply, answer) = sync_channel(1);
+    collecting.send(Command::Follow(prepared.pid, reply))?;
+    answer.recv().context("the collector has ended")??;
+    prepared.release();
+    Ok(prepared)
 }
 
 /// A run under way.
@@ -219,8 +240,10 @@ impl Session<'_> {
     }
 
     async fn profile_until_end(&mut self, mut signals: Signals) -> Result<u8> {
+        // The view has the terminal for itself.
+        let quiet = self.config.screen.is_some();
         let mut command = match &self.config.target {
-            Selector::Command(argv) => Some(self.start_command(argv)?),
+            Selector::Command(argv) => Some(start_command(&self.collecting, argv, quiet)?),
             _ => None,
         };
         if let Some(options) = self.config.screen {
@@ -244,21 +267,6 @@ impl Session<'_> {
             }
             _ => Ok(0),
         }
-    }
-
-    fn start_command(&self, argv: &[String]) -> Result<Prepared> {
-        let collecting = self.collecting.clone();
-        // The view has the terminal for itself.
-        let quiet = self.config.screen.is_some();
-        let prepared = command::prepare(argv, quiet, move |pid, stop| match stop {
-            Stop::Code => collecting.wait_for(HOLD, |done| Command::Prepare(pid, done)),
-            Stop::Exit => collecting.wait_for(HOLD, Command::Final),
-        })?;
-        let (reply, answer) = sync_channel(1);
-        self.collecting.send(Command::Follow(prepared.pid, reply))?;
-        answer.recv().context("the collector has ended")??;
-        prepared.release();
-        Ok(prepared)
     }
 
     async fn wait_for_end(
@@ -334,11 +342,7 @@ impl Session<'_> {
     ) -> Result<Option<End>> {
         match progress {
             Progress::Waiting => {}
-            Progress::Following {
-                pid,
-                comm,
-                warnings,
-            } => {
+            Progress::Following { pid, comm } => {
                 if *following != Some(*pid) {
                     let name = match &self.config.target {
                         // The process is still memprof's own; it becomes the command.
@@ -346,9 +350,6 @@ impl Session<'_> {
                         _ => comm,
                     };
                     say(&format!("following {} (pid {pid})", printable(name)));
-                }
-                for warning in warnings {
-                    say(&format!("pid {pid}: {warning}"));
                 }
                 *following = Some(*pid);
             }

@@ -27,7 +27,10 @@ impl Collecting {
         Collecting { commands, wake }
     }
 
-    /// Passes a command on. Fails if the collector is gone, or too busy to take it.
+    /// Passes a command on.
+    ///
+    /// # Errors
+    /// The collector is gone, or too busy to take it.
     pub fn send(&self, command: Command) -> Result<(), ProviderError> {
         let sent = self.commands.try_send(command);
         let _ = self.wake.write(1);
