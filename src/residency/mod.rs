@@ -29,6 +29,7 @@ pub mod threads;
 
 pub use classify::Classifier;
 pub use error::{Error, Result};
+pub use inode::file_id;
 pub use maps::{Backing, Perms, Vma, VmaKind};
 pub use page::{PageKind, PageRun};
 pub use ranges::{Full, RangeMap, RangeSet};

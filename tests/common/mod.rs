@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime};
 
-use ::memprof::api::{Api, BoxFuture, Provider, ProviderError, Report};
+use ::memprof::api::{Api, ApiOptions, BoxFuture, Provider, ProviderError, Report};
 use ::memprof::event::{Outcome, Pid};
 use ::memprof::profile::*;
 use ::memprof::server::{ServerOptions, bind, serve};
@@ -77,7 +77,7 @@ impl Server {
             let shutdown = async {
                 let _ = stopped.await;
             };
-            let api = Api::new(Arc::new(provider));
+            let api = Api::new(Arc::new(provider), ApiOptions::default());
             let serving = serve(vec![listener], api, options, shutdown);
             runtime.block_on(serving).unwrap();
         });
@@ -248,6 +248,7 @@ pub fn report(
         kernel_after: kernel,
         losses: Losses::default(),
         modules: Arc::new([module("node", true), module("libc-2.31.so", false)]),
+        places: Arc::default(),
     };
     Arc::new(Report {
         profile: Arc::new(profile),
