@@ -12,13 +12,14 @@ use anyhow::{Context, Result};
 use crate::event::{
     Event, MmId, Pid, ProcessChange, ProcessEvent, RangeChange, RangeEvent, StackId, StackSeen,
 };
+use crate::file_paths::FilePaths;
 use crate::modules::{AddressMap, ModuleTable};
 use crate::probe::{Probe, page_size};
 use crate::profile::{
-    KernelFigures, Losses, Module, NotObserved, Profile, Sample, Share, TargetInfo, Unobserved,
-    Usage,
+    CachedFile, FileId, KernelFigures, LOST_STACK, Losses, MappedBytes, Mapping, Module,
+    NotObserved, Places, Profile, Sample, Share, TargetInfo, Unobserved, Usage,
 };
-use crate::residency::{Classifier, Error as ScanError, Method, Scanner, figures, maps};
+use crate::residency::{Classifier, Error as ScanError, Method, Scanner, Vma, figures, maps};
 use crate::source::resident::{Join, SpaceView};
 use crate::source::{Books, page_cache};
 use crate::space::Space;
@@ -32,6 +33,7 @@ pub struct Aggregator {
     stacks: StackTable,
     /// By address space; those that have ended are gone.
     spaces: BTreeMap<MmId, Space>,
+    paths: FilePaths,
     /// Address-space events lost when the range books were last trusted.
     ranges_lost: u64,
 }
@@ -215,6 +217,9 @@ impl Aggregator {
         }
         let cached = probe.cached_pages().map_err(NoReport::Failed)?;
         page_cache::collect(&cached, page_size(), &mut tally.cache);
+        let files: Vec<FileId> = tally.cache.files.keys().copied().collect();
+        let pids: Vec<Pid> = tally.processes.iter().map(|p| p.pid).collect();
+        self.paths.keep(&files, &pids);
         Ok(tally)
     }
 
@@ -237,6 +242,7 @@ impl Aggregator {
         };
         let mut join = Join::new(probe, view);
         let mut books = Books::default();
+        let mut mappings = Vec::with_capacity(vmas.len());
         for vma in &vmas {
             let mut failed = None;
             scanner.scan_vma(
@@ -251,13 +257,16 @@ impl Aggregator {
             if let Some(e) = failed {
                 return Err(e.context("cannot read the page ledger"));
             }
+            mappings.push(mapping(pid, vma, std::mem::take(&mut books.mapping)));
         }
         scanner.check_alive()?;
+        self.paths.mapped(&vmas);
         Ok(Scanned {
             mm,
             pid,
             comm: space.comm.clone(),
             books,
+            mappings,
             before,
             after: figures::read(pid)?,
         })
@@ -283,9 +292,13 @@ impl Aggregator {
             _ => self.shares(&tally),
         };
         let mut books = tally.cache;
+        let (files, other_files) = (std::mem::take(&mut books.files), books.other_files);
+        let mut mappings = Vec::new();
         for process in tally.processes {
             books.merge(process.books);
+            mappings.extend(process.mappings);
         }
+        let places = self.places(mappings, files, other_files);
         let rows = self.rows(books);
         Profile {
             taken: SystemTime::now(),
@@ -297,6 +310,7 @@ impl Aggregator {
             kernel_after: after,
             losses: self.losses(probe),
             modules: self.modules.modules(),
+            places: Arc::new(places),
             processes,
             stopped: None,
         }
@@ -332,7 +346,7 @@ impl Aggregator {
         let mut unobserved = books.unobserved;
         for (id, usage) in sorted(books.stacks) {
             let Some(stack) = self.stacks.get(id) else {
-                let key = ("[stack record lost]".to_owned(), Unobserved::StackLost);
+                let key = (LOST_STACK.to_owned(), Unobserved::StackLost);
                 *unobserved.entry(key).or_default() += usage;
                 continue;
             };
@@ -367,6 +381,38 @@ impl Aggregator {
         losses.add("address ranges forgotten: range books full", forgotten);
         losses
     }
+
+    fn places(
+        &self,
+        mappings: Vec<Mapping>,
+        files: BTreeMap<FileId, HashMap<StackId, u64>>,
+        other_files: u64,
+    ) -> Places {
+        let files = files.into_iter().map(|(id, stacks)| {
+            let mut file = CachedFile {
+                id,
+                path: self.paths.get(id).cloned(),
+                samples: Vec::with_capacity(stacks.len()),
+                lost: 0,
+            };
+            for (id, cache) in sorted(stacks) {
+                let usage = Usage {
+                    cache,
+                    ..Usage::default()
+                };
+                match self.stacks.get(id).map(Arc::clone) {
+                    Some(stack) => file.samples.push(Sample { stack, usage }),
+                    None => file.lost += cache,
+                }
+            }
+            file
+        });
+        Places {
+            mappings,
+            files: files.collect(),
+            other_files,
+        }
+    }
 }
 
 /// The memory of every followed process, by stack id.
@@ -383,6 +429,7 @@ struct Scanned {
     pid: Pid,
     comm: String,
     books: Books,
+    mappings: Vec<Mapping>,
     before: KernelFigures,
     after: KernelFigures,
 }
@@ -396,10 +443,24 @@ struct Rows {
 }
 
 /// In order of id, so that a report of the same state is the same report.
-fn sorted(stacks: HashMap<StackId, Usage>) -> Vec<(StackId, Usage)> {
+fn sorted<T>(stacks: HashMap<StackId, T>) -> Vec<(StackId, T)> {
     let mut rows: Vec<_> = stacks.into_iter().collect();
     rows.sort_unstable_by_key(|(id, _)| *id);
     rows
+}
+
+fn mapping(pid: Pid, vma: &Vma, bytes: MappedBytes) -> Mapping {
+    Mapping {
+        pid,
+        start: vma.start.0,
+        end: vma.end.0,
+        permissions: vma.perms.to_string(),
+        name: match vma.name.as_str() {
+            "" => vma.label().to_owned(),
+            name => name.to_owned(),
+        },
+        bytes,
+    }
 }
 
 fn is_gone(e: &anyhow::Error) -> bool {

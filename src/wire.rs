@@ -13,12 +13,12 @@ mod skel {
 }
 
 pub(crate) use skel::types::{
-    bss as Bss, cache_chunk, page_chunk, unwind_mapping, unwind_page, unwind_page_key, unwind_rule,
-    unwind_space,
+    bss as Bss, cache_chunk, cache_key, page_chunk, unwind_mapping, unwind_page, unwind_page_key,
+    unwind_rule, unwind_space,
 };
 pub(crate) use skel::{MemprofSkel, MemprofSkelBuilder};
 
-use skel::types::{cache_key, process_event, range_event, stack_event};
+use skel::types::{process_event, range_event, stack_event};
 
 use crate::event::{
     Addr, Event, MmId, Outcome, PartialReason, Pid, ProcessChange, ProcessEvent, RangeChange,
@@ -35,6 +35,8 @@ const RANGE_FLAG_CLEAR: u32 = 4;
 
 /// Pages in one ledger chunk.
 pub(crate) const CHUNK_PAGES: usize = 512;
+/// `MAX_MAPPINGS` of memprof.h.
+pub(crate) const MAX_MAPPINGS: usize = 512;
 /// Address bits of a chunk number in a page-ledger key.
 pub(crate) const REGION_BITS: u32 = 36;
 /// A ledger entry that holds no record.
@@ -48,6 +50,7 @@ const _: () = {
     assert!(size_of::<range_event>() == 48);
     assert!(size_of::<page_chunk>() == 4 * CHUNK_PAGES);
     assert!(size_of::<cache_chunk>() == 8 + 4 * CHUNK_PAGES);
+    assert!(size_of::<unwind_space>() == 8 + size_of::<unwind_mapping>() * MAX_MAPPINGS);
     assert!(size_of::<cache_key>() == 16);
     assert!(size_of::<unwind_rule>() == 16);
     assert!(size_of::<unwind_page>() == 16);
@@ -213,6 +216,7 @@ fn decode_range(bytes: &[u8]) -> Result<RangeEvent, Malformed> {
         3 => RangeChange::Unmapped,
         4 => RangeChange::Moved { from: Addr(e.from) },
         5 => RangeChange::Emptied,
+        6 => RangeChange::Executable,
         _ => return Err(Malformed::Unknown),
     };
     Ok(RangeEvent {

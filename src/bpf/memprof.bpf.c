@@ -83,6 +83,8 @@ struct table_walk {
 	__u64 ip; /* the frame's registers */
 	__u64 sp;
 	__u64 fp;
+	__u64 bx;
+	__u64 lr;
 	__u64 start; /* the mapping that the last frame was in */
 	__u64 end;
 	__u64 bias;
@@ -95,7 +97,7 @@ struct table_walk {
 	__u32 noted; /* words in the memo */
 	__u32 nr; /* frames found */
 	__u32 outcome;
-	__u32 pad;
+	__u32 known; /* which of fp, bx and lr are known: RULE_NEEDS */
 };
 
 /* What memprof knows of one thread of a followed process. */

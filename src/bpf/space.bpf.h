@@ -179,6 +179,38 @@ int exit_mmap(struct trace_event_raw_sys_exit *ctx)
 	return range_mapped(&c, RANGE_MAPPED, flags, ctx->ret, SYSCALL_ARG(2, regs));
 }
 
+/* JITs write code first and make it executable then, or the other way round again and again. */
+static __always_inline int range_protected(struct trace_event_raw_sys_exit *ctx)
+{
+	struct range_event e = { .change = RANGE_EXECUTABLE, .flags = RANGE_FLAG_CODE };
+	struct pt_regs *regs;
+	struct caller c;
+
+	if (ctx->ret || !find_caller(&c))
+		return 0;
+	regs = (void *)bpf_task_pt_regs(c.task);
+	if (!(SYSCALL_ARG(3, regs) & PROT_EXEC))
+		return 0;
+	e.mm_id = c.st->mm_id;
+	e.start = page_down(SYSCALL_ARG(1, regs));
+	e.end = page_up(e.start + SYSCALL_ARG(2, regs));
+	if (e.start < e.end && !(e.end >> 57) && !is_known_code(e.mm_id, e.start, e.end))
+		emit_range(&e);
+	return 0;
+}
+
+SEC("tracepoint/syscalls/sys_exit_mprotect")
+int exit_mprotect(struct trace_event_raw_sys_exit *ctx)
+{
+	return range_protected(ctx);
+}
+
+SEC("tracepoint/syscalls/sys_exit_pkey_mprotect")
+int exit_pkey_mprotect(struct trace_event_raw_sys_exit *ctx)
+{
+	return range_protected(ctx);
+}
+
 SEC("tracepoint/syscalls/sys_exit_brk")
 int exit_brk(struct trace_event_raw_sys_exit *ctx)
 {

@@ -77,6 +77,8 @@ fn huge_page_split(run: &mut Run) -> Done {
         "touch 0 0 8388608",
     ]);
     run.check(&[("cmd_touch", Anon, 8 * MIB)]);
+    // khugepaged is not to mend it.
+    run.tell(&["advise 0 0 8388608 15"]);
     run.after(
         &["advise 0 4096 4096 4"],
         &[("cmd_touch", Anon, 8 * MIB - 4 * KIB)],
@@ -125,7 +127,8 @@ fn collapsed(run: &mut Run) {
     let rest = report.under("cmd_again", Anon) + report.under("cmd_anon", Anon);
     assert_eq!(rest, 2 * MIB, "{}", report.text());
     assert!(report.under("cmd_again", Anon) >= MIB, "{}", report.text());
-    // Apart again: what was made of nothing still is somebody's.
+    // Apart again, and khugepaged is not to mend it: what was made of nothing still is somebody's.
+    run.tell(&["advise 0 0 4194304 15"]);
     run.after(
         &["advise 0 0 4096 4", "unmap 0 3145728 1048576"],
         &[("cmd_touch", Anon, 2 * MIB - 4 * KIB)],
