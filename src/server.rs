@@ -9,6 +9,7 @@
 mod access;
 mod connection;
 mod listen;
+mod page;
 mod respond;
 
 use std::fmt;

@@ -8,6 +8,7 @@ use tokio::time::timeout;
 
 use super::connection::Connections;
 use crate::api::{ApiError, Route};
+use crate::web;
 
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
@@ -16,8 +17,8 @@ const METHODS: HeaderValue = HeaderValue::from_static("GET, HEAD");
 /// How long a browser may remember a preflight, in seconds.
 const PREFLIGHT_AGE: HeaderValue = HeaderValue::from_static("600");
 
-/// A request that is not answered with a body of JSON.
-struct Refusal(StatusCode, String);
+/// A request that is not answered with what it asked for.
+pub(super) struct Refusal(pub(super) StatusCode, pub(super) String);
 
 impl From<ApiError> for Refusal {
     fn from(error: ApiError) -> Refusal {
@@ -35,6 +36,8 @@ impl Connections {
     pub(super) async fn respond(&self, head: &Parts) -> Response<Bytes> {
         let mut response = if self.is_preflight(head) {
             preflight(head)
+        } else if let Some(asset) = web::find(head.uri.path()) {
+            self.page(head, asset).unwrap_or_else(refuse)
         } else {
             match self.answer(head).await {
                 Ok(body) => response(StatusCode::OK, JSON, body),
@@ -70,7 +73,7 @@ impl Connections {
     }
 
     /// Refuses hosts that do not name this server. Old clients that name none are no browsers.
-    fn check_host(&self, head: &Parts) -> Result<(), Refusal> {
+    pub(super) fn check_host(&self, head: &Parts) -> Result<(), Refusal> {
         let mut hosts = head.headers.get_all(header::HOST).iter();
         let (host, more) = (hosts.next(), hosts.next());
         if more.is_some() || (host.is_none() && head.version > Version::HTTP_10) {
@@ -124,7 +127,9 @@ impl Connections {
             (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
         ];
         for (name, value) in fixed {
-            headers.insert(name, HeaderValue::from_static(value));
+            headers
+                .entry(name)
+                .or_insert(HeaderValue::from_static(value));
         }
         if let Some(origin) = self.allowed_origin(head) {
             headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin);
