@@ -64,8 +64,15 @@ async function ask(/** @type {string} */ path, /** @type {Record<string, any>} *
     throw new ApiError(0, `No answer from memprof: ${error instanceof Error ? error.message : error}.`);
   }
   if (!reply.ok) throw new ApiError(reply.status, (await reply.text()).trim() || `memprof answered ${reply.status}`);
-  return reply.status === 204 ? null : reply.json();
+  if (reply.status === 204) return null;
+  const body = await reply.json();
+  newest = Math.max(newest, body.report?.number ?? -1);
+  return body;
 }
+
+let newest = -1;
+/** The number of the newest report that an answer was about. */
+export const newestReport = () => newest;
 
 /** What all trees are asked with. */
 function shape(/** @type {Choice} */ { dir, merge, min, inl }) {
@@ -85,6 +92,7 @@ function frames(/** @type {any} */ { frames, strings, modules }) {
       module: module?.name ?? "",
       path: module?.path,
       offset: offset === null ? undefined : offset.toString(16),
+      own: frames.category[i] === "own" || frames.category[i] === "own_rust",
       reason: frames.reason[i] ? reason(frames.reason[i]) : undefined,
     };
   });

@@ -30,7 +30,10 @@ const CHOICES = /** @type {Record<string, [string, [string, string][], string]>}
 /** Shows the view's controls with the values of the link. */
 export function showControls() {
   const offers = OFFERS[state.view] ?? [];
-  fill(box(), ...offers.map((name) => control(name)));
+  const options = offers.filter((name) => name !== "q").map((name) => control(name));
+  // Folded away where there is little room.
+  const fold = h("details", { class: "options", open: !matchMedia("(max-width: 700px)").matches }, h("summary", {}, "Options"), h("div", { class: "fields" }, ...options));
+  fill(box(), options.length > 0 && fold, offers.includes("q") && searchBox());
 }
 
 /** Puts values into the controls that are there, after the link changed otherwise. */
@@ -43,7 +46,6 @@ export function updateControls() {
 
 /** @returns {Element} */
 function control(/** @type {string} */ name) {
-  if (name === "q") return searchBox();
   if (name === "kind") {
     const options = /** @type {[string, string][]} */ (KINDS.map(([kind, label]) => [kind, label]));
     const box = select("Kind of memory", options, state.kind, (kind) => {

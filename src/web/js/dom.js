@@ -60,8 +60,8 @@ export function field(/** @type {string} */ label, /** @type {Element} */ contro
 }
 
 /** What a view shows when it has nothing else to show. */
-export function notice(/** @type {string} */ title, /** @type {string} */ text, /** @type {string} */ kind = "") {
-  return h("div", { class: `notice ${kind}`, role: kind === "error" ? "alert" : "status" }, h("strong", {}, title), h("p", {}, text));
+export function notice(/** @type {string} */ title, /** @type {string} */ text, /** @type {string} */ kind = "", /** @type {Node | null} */ more = null) {
+  return h("div", { class: `notice ${kind}`, role: kind === "error" ? "alert" : "status" }, h("strong", {}, title), h("p", {}, text), more);
 }
 
 /** Calls a function once things have been quiet for so many milliseconds. */

@@ -1,6 +1,6 @@
 // What comes by itself: totals as Server-Sent Events, or asked for again and again where there are none.
 
-import { api, ApiError } from "./api.js";
+import { api, ApiError, newestReport } from "./api.js";
 import { state } from "./state.js";
 
 /** @typedef {import("./api.js").Summary} Summary */
@@ -28,6 +28,8 @@ export class Live {
     this.known = -1;
     this.shown = -2;
     this.ready = 0;
+    this.busy = this.isLost = this.ended = false;
+    this.timer = 0;
   }
 
   start() {
@@ -118,7 +120,7 @@ export class Live {
     const about = this.known;
     try {
       await this.does.refresh();
-      this.shown = about;
+      this.shown = Math.max(about, newestReport());
     } finally {
       this.busy = false;
       const now = performance.now();

@@ -60,6 +60,7 @@ function tabs() {
       h("a", { href: link({ view: name, zoom: "", sel: "", sort: "", page: "0", file: "" }), "aria-current": name === state.view ? "page" : undefined, title: `Key: ${i + 1}` }, text),
     ),
   );
+  at("tabs").querySelector("[aria-current]").scrollIntoView({ block: "nearest", inline: "nearest" });
 }
 
 /** Fetches and shows what the open view shows; an error stands where the view would. */

@@ -26,20 +26,30 @@ export class Table {
    * @param {{ label: string, sort: (name: string) => void, open?: (row: T) => void, key?: (row: T) => string, keydown?: (event: KeyboardEvent, at: number) => boolean, row?: (element: HTMLElement, row: T) => void, role?: string }} does
    */
   constructor(columns, does) {
-    this.columns = columns;
+    // Where there is little room, names come before numbers.
+    this.narrow = matchMedia("(max-width: 700px)").matches;
+    this.columns = this.narrow ? columns.slice().sort((a, b) => Number(b.wide ?? false) - Number(a.wide ?? false)) : columns;
     this.does = does;
     /** @type {T[]} */
     this.rows = [];
     this.at = -1;
     this.sorted = "";
+    /** Number of the first row that is made, and how many are. */
+    this.first = -1;
+    this.count = 0;
     this.head = h("div", { class: "row head", role: "row" });
     this.body = h("div", { class: "rows", role: "rowgroup" });
     this.grid = h("div", { class: "table", role: does.role ?? "grid", "aria-label": does.label, tabIndex: 0 }, h("div", { role: "rowgroup", class: "head-group" }, this.head), this.body);
     this.element = this.grid;
-    this.grid.style.setProperty("--columns", columns.map((c) => (c.wide ? "minmax(12rem, 1fr)" : c.numeric ? "7.5rem" : "minmax(7rem, 12rem)")).join(" "));
+    this.grid.style.setProperty("--columns", this.columns.map((c) => this.width(c)).join(" "));
     this.grid.addEventListener("scroll", () => this.window());
     this.grid.addEventListener("keydown", (/** @type {KeyboardEvent} */ event) => this.key(event));
     new ResizeObserver(() => this.window()).observe(this.grid);
+  }
+
+  width(/** @type {Column<T>} */ column) {
+    if (this.narrow) return column.wide ? "minmax(9.5rem, 1fr)" : column.numeric ? "6rem" : "8rem";
+    return column.wide ? "minmax(12rem, 1fr)" : column.numeric ? "7.5rem" : "minmax(7rem, 12rem)";
   }
 
   /** Shows rows as they come, the heading marked by the column they are sorted by. */

@@ -13,7 +13,7 @@ import { label } from "./words.js";
 const STACKED = /** @type {[string, string][]} */ ([["anon", "rss_anon"], ["shmem", "rss_shmem"], ["cache", "cache"]]);
 /** Samples that are drawn at most. */
 const MOST = 4000;
-const HEIGHT = 130;
+const HEIGHT = 110;
 
 export class Timeline {
   constructor(/** @type {HTMLElement} */ element, /** @type {(mark: Mark) => void} */ open) {
@@ -21,12 +21,14 @@ export class Timeline {
     this.open = open;
     /** @type {Mark[]} */
     this.marks = [];
+    /** @type {any} */
     this.plot = null;
     /** @type {number[]} */
     this.time = [];
     /** @type {Map<string, (number | null)[]>} */
     this.values = new Map();
     this.step = 1000;
+    this.signature = "";
     this.figures = h("div", { class: "legend" });
     this.reset = h("button", { class: "small", hidden: true, onclick: () => change({ t0: "", t1: "" }) }, "show all time");
     this.resolution = select("Resolution of the time line", [["1s", "last hour, each second"], ["1m", "last day, each minute"]], state.res, (res) => change({ res, t0: "", t1: "" }));
@@ -74,6 +76,7 @@ export class Timeline {
   /** Points of all kinds, each on top of those below it; a gap where nothing was sampled. */
   data() {
     const shown = STACKED.filter(([, name]) => this.values.get(name)?.some((value) => value));
+    /** @type {number[]} */
     const times = [];
     const lines = /** @type {(number | null)[][]} */ (shown.map(() => []));
     this.time.forEach((time, i) => {
@@ -116,6 +119,10 @@ export class Timeline {
     const text = colour("text");
     const grid = { stroke: colour("line"), width: 1 };
     const axis = { stroke: text, grid, ticks: grid, font: "11px system-ui" };
+    const times = (/** @type {any} */ _, /** @type {number[]} */ ticks) => {
+      const short = ticks.length < 2 || ticks[1] - ticks[0] >= 60;
+      return ticks.map((s) => clock(s * 1000).slice(0, short ? 5 : 8));
+    };
     return {
       width: Math.max(200, this.box.clientWidth),
       height: HEIGHT,
@@ -123,7 +130,7 @@ export class Timeline {
       cursor: { drag: { x: true, y: false, setScale: false }, y: false, points: { show: false } },
       scales: { x: { time: true }, y: { range: (/** @type {any} */ _, /** @type {number} */ __, /** @type {number} */ most) => [0, (most || 1) * 1.08] } },
       series: [{}, ...lines.map((kind) => ({ label: label(kind), stroke: colour(kind), fill: colour(kind), width: 1, points: { show: false } }))],
-      axes: [axis, { ...axis, size: 74, values: (/** @type {any} */ _, /** @type {number[]} */ ticks) => ticks.map((v) => bytes(v)), incrs: Array.from({ length: 42 }, (_, i) => 2 ** i).filter((v) => v >= 1024) }],
+      axes: [{ ...axis, values: times, space: 90, size: 26 }, { ...axis, size: 74, values: (/** @type {any} */ _, /** @type {number[]} */ ticks) => ticks.map((v) => bytes(v)), incrs: Array.from({ length: 42 }, (_, i) => 2 ** i).filter((v) => v >= 1024) }],
       hooks: {
         setSelect: [(/** @type {any} */ plot) => this.chosen(plot)],
         setCursor: [(/** @type {any} */ plot) => this.key(lines, plot.cursor.idx)],

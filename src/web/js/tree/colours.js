@@ -1,4 +1,4 @@
-// Colours of nodes, by theme. One hue a file: the program's own code is told from its libraries.
+// Colours of nodes, by theme: warm for the program's own code, one cool hue for each library.
 
 import { colour, isDark } from "../theme.js";
 import { hash } from "./model.js";
@@ -11,16 +11,18 @@ export function theme() {
   return { text: colour("text"), back: colour("back"), focus: colour("focus"), hit: colour("hit"), dark: isDark() };
 }
 
-/** Hues that stay apart from the search's. */
-const HUES = [28, 200, 150, 255, 50, 175, 95, 225, 12, 125];
+/** Hues of libraries: cool ones, apart from those of the program's own code and of the search. */
+const LIBRARIES = [200, 160, 222, 130, 250, 178, 210, 145, 236, 190];
 
 function plain(/** @type {Frame} */ frame, /** @type {boolean} */ dark) {
   if (frame.type === "below_threshold" || frame.type === "over_limit") return dark ? "hsl(220 5% 27%)" : "hsl(220 8% 86%)";
   if (frame.type === "not_observed" || frame.type === "no_stack" || frame.type === "unmapped") return dark ? "hsl(220 6% 34%)" : "hsl(220 10% 79%)";
   if (frame.type === "root") return dark ? "hsl(215 12% 32%)" : "hsl(215 20% 84%)";
-  const hue = HUES[hash(frame.module)[0] % HUES.length];
-  const shade = hash(frame.name)[1] % 9;
-  return dark ? `hsl(${hue} 38% ${27 + shade}%)` : `hsl(${hue} 72% ${69 + shade}%)`;
+  const [h1, h2] = hash(frame.module + (frame.own ? frame.name : ""));
+  const shade = hash(frame.name)[1] % 8;
+  if (frame.own) return dark ? `hsl(${20 + (h1 % 20)} 48% ${30 + shade}%)` : `hsl(${24 + (h1 % 22)} 88% ${67 + shade}%)`;
+  const hue = LIBRARIES[h2 % LIBRARIES.length];
+  return dark ? `hsl(${hue} 26% ${28 + shade}%)` : `hsl(${hue} 48% ${74 + shade}%)`;
 }
 
 /** A fill per frame of a tree. */

@@ -2,6 +2,7 @@
 
 import { h, fill } from "../dom.js";
 import { change as signed, bytes } from "../format.js";
+import { isDark } from "../theme.js";
 import { changeFill, fills, theme } from "./colours.js";
 
 /** @typedef {import("./model.js").Tree} Tree */
@@ -38,6 +39,13 @@ export class Flame {
     /** @type {Shown | null} */
     this.shown = null;
     this.hovered = -1;
+    this.theme = theme();
+    /** @type {string[]} */
+    this.fills = [];
+    this.rows = 0;
+    this.toRoot = true;
+    this.queued = false;
+    /** @type {Map<string, number>} */
     this.widths = new Map();
     this.element.addEventListener("scroll", () => this.draw());
     this.canvas.addEventListener("mousemove", (/** @type {MouseEvent} */ event) => this.hover(event));
@@ -50,20 +58,23 @@ export class Flame {
     const turned = this.shown?.upward !== shown.upward;
     const fresh = this.shown?.tree !== shown.tree;
     const fromEnd = this.element.scrollHeight - this.element.scrollTop;
+    const turnedDark = this.theme.dark !== isDark();
     this.shown = shown;
     this.theme = theme();
-    if (fresh || !this.fills || this.dark !== this.theme.dark) this.fills = fills(shown.tree, this.theme.dark);
-    this.dark = this.theme.dark;
+    if (fresh || turnedDark) this.fills = fills(shown.tree, this.theme.dark);
     this.rows = shown.tree.height;
     this.space.style.height = `${this.rows * ROW + 1}px`;
-    if (shown.upward) this.element.scrollTop = turned ? this.element.scrollHeight : this.element.scrollHeight - fromEnd;
-    else if (turned) this.element.scrollTop = 0;
+    if (turned) this.toRoot = true;
+    else if (shown.upward) this.element.scrollTop = this.element.scrollHeight - fromEnd;
     this.fit();
   }
 
   fit() {
     const width = this.element.clientWidth;
     const height = this.element.clientHeight;
+    if (!height) return;
+    if (this.toRoot) this.element.scrollTop = this.shown?.upward ? this.element.scrollHeight : 0;
+    this.toRoot = false;
     const ratio = devicePixelRatio || 1;
     if (this.canvas.width !== Math.round(width * ratio) || this.canvas.height !== Math.round(height * ratio)) {
       this.canvas.width = Math.round(width * ratio);
@@ -110,7 +121,6 @@ export class Flame {
     context.clearRect(0, 0, this.element.clientWidth, this.element.clientHeight);
     context.font = FONT;
     context.textBaseline = "middle";
-    this.drawn = 0;
     for (const node of [0, ...tree.path(zoom)]) if (node !== zoom) this.box(context, node, 0.6);
     let node = zoom;
     while (node < tree.end[zoom]) {
@@ -133,9 +143,8 @@ export class Flame {
     const [left, width] = this.across(node);
     const frame = tree.frame[node];
     const hit = hits?.[frame];
-    this.drawn++;
     context.globalAlpha = hits && !hit ? alpha * 0.45 : alpha;
-    context.fillStyle = hit ? this.theme.hit : tree.isDiff ? changeFill(tree, node, this.dark) : this.fills[frame];
+    context.fillStyle = hit ? this.theme.hit : tree.isDiff ? changeFill(tree, node, this.theme.dark) : this.fills[frame];
     context.fillRect(left, top, Math.max(1, width - (width > 3 ? 1 : 0)), ROW - 1);
     context.globalAlpha = hits && !hit ? Math.max(0.6, alpha * 0.7) : 1;
     if (width > 28) this.label(context, node, left, top, width);

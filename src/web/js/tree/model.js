@@ -18,6 +18,7 @@
  * @property {string} [path] the file
  * @property {string} [offset] file offset, hexadecimal
  * @property {"root" | "function" | "inlined" | "unmapped" | "no_stack" | "not_observed" | "below_threshold" | "over_limit"} type as in the API
+ * @property {boolean} [own] code of the target's own executable
  * @property {string} [reason] why memory was not observed
  */
 
@@ -49,20 +50,22 @@ export class Tree {
       if (this.end[i] > this.end[parent]) this.end[parent] = this.end[i];
     }
     this.height = this.depth.reduce((most, depth) => Math.max(most, depth), 0) + 1;
+    /** The bytes that a node is drawn with, and where, in bytes from the left. */
+    this.width = this.value.slice();
+    this.x = new Float64Array(count);
     this.measure();
+    this.high = new Uint32Array(count);
+    this.low = new Uint32Array(count);
     this.name();
   }
 
-  /** `width`: the bytes that a node is drawn with. `x`: where, in bytes. */
   measure() {
     const { count, parent, self, selfBefore } = this;
-    this.width = this.value.slice();
     if (selfBefore) {
       // A difference is drawn wide enough for both moments: what went away is seen, too.
       for (let i = 0; i < count; i++) this.width[i] = Math.max(self[i], selfBefore[i]);
       for (let i = count - 1; i > 0; i--) this.width[parent[i]] += this.width[i];
     }
-    this.x = new Float64Array(count);
     const next = new Float64Array(count);
     for (let i = 1; i < count; i++) {
       const above = parent[i];
@@ -74,8 +77,6 @@ export class Tree {
   /** A key of each node: a hash of the names from the root to it, the same in every report. */
   name() {
     const names = this.frames.map((frame) => hash(`${frame.type}\n${frame.module}\n${frame.name}\n${frame.offset ?? ""}\n${frame.reason ?? ""}`));
-    this.high = new Uint32Array(this.count);
-    this.low = new Uint32Array(this.count);
     for (let i = 1; i < this.count; i++) {
       const [a, b] = names[this.frame[i]];
       const above = this.parent[i];

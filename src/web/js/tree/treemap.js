@@ -30,6 +30,9 @@ export class Treemap {
     /** @type {any[]} */
     this.boxes = [];
     this.hovered = -1;
+    this.theme = theme();
+    /** @type {string[]} */
+    this.fills = [];
     this.canvas.addEventListener("mousemove", (/** @type {MouseEvent} */ event) => this.hover(event));
     this.canvas.addEventListener("mouseleave", () => this.hover(null));
     this.canvas.addEventListener("click", (/** @type {MouseEvent} */ event) => {
@@ -59,13 +62,14 @@ export class Treemap {
     this.canvas.style.width = `${width}px`;
     this.canvas.style.height = `${height}px`;
     const least = (tree.width[zoom] * SMALLEST) / (width * height);
-    const root = hierarchy(zoom, (node) => tree.children(chainEnd(tree, node)).filter((child) => tree.width[child] >= least));
+    const root = hierarchy(zoom, (/** @type {number} */ node) => tree.children(chainEnd(tree, node)).filter((child) => tree.width[child] >= least));
     // What is left of a node beside its boxes is its own, or too small to show.
     root.eachAfter((/** @type {any} */ box) => {
       const within = (box.children ?? []).reduce((/** @type {number} */ sum, /** @type {any} */ child) => sum + child.value, 0);
       box.value = Math.max(tree.width[box.data], within);
     });
     root.sort((/** @type {any} */ a, /** @type {any} */ b) => b.value - a.value || a.data - b.data);
+    // @ts-ignore: the package has no types
     treemap().size([width, height]).paddingOuter(2).paddingTop(HEAD).paddingInner(1).round(true)(root);
     this.boxes = root.descendants();
     this.paint();
@@ -136,6 +140,7 @@ export class Treemap {
     this.does.hover(node, event);
   }
 
+  /** Everything is in sight. */
   reveal() {}
 }
 

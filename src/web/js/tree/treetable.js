@@ -40,6 +40,9 @@ export class TreeTable {
     this.element = this.table.element;
   }
 
+  /** The table reveals by itself. */
+  reveal() {}
+
   show(/** @type {Shown} */ shown) {
     this.shown = shown;
     const rows = [];

@@ -36,7 +36,9 @@ export class Diff {
     this.element = h("div", { class: "graph" }, this.choice, this.note, this.stage);
     /** @type {DiffRow[]} */
     this.rows = [];
+    /** @type {import("../api.js").Mark[]} */
     this.marks = [];
+    this.signature = "";
   }
 
   async refresh() {
@@ -48,7 +50,8 @@ export class Diff {
       const text = this.marks.length
         ? "Choose the mark to start from."
         : "A mark remembers the memory of a moment. Set one with the button above the time line (or the m key), let the program work, and see here what grew since.";
-      return fill(this.stage, notice(this.marks.length ? "From when?" : "No marks yet", text));
+      const set = h("button", { onclick: () => document.getElementById("mark")?.click() }, "Set a mark now");
+      return fill(this.stage, notice(this.marks.length ? "From when?" : "No marks yet", text, "", this.marks.length ? null : set));
     }
     const [, { rows }] = await Promise.all([this.graph.refresh(), api.diffFunctions(state)]);
     this.rows = rows;

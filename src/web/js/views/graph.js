@@ -21,6 +21,7 @@ export class Graph {
     this.what = what;
     /** @type {Tree | null} */
     this.tree = null;
+    this.zoomed = 0;
     this.selection = h("div", { class: "selection", id: "selection", role: "status", "aria-live": "polite" });
     this.matched = h("output", { class: "matched", id: "matched", "aria-live": "polite" });
     this.crumbs = h("nav", { class: "crumbs", "aria-label": "Zoomed into" });
@@ -34,7 +35,7 @@ export class Graph {
     });
     this.stage = h("div", { class: "stage" }, this.drawing.element);
     this.element = h("div", { class: "graph" }, h("div", { class: "graph-head" }, this.crumbs, this.matched), this.stage, this.legend, this.selection, this.tip);
-    if (what.draw !== "tree") this.drawing.canvas.addEventListener("keydown", (/** @type {KeyboardEvent} */ event) => this.key(event));
+    if (!(this.drawing instanceof TreeTable)) this.drawing.canvas.addEventListener("keydown", (/** @type {KeyboardEvent} */ event) => this.key(event));
   }
 
   async refresh() {
@@ -62,7 +63,6 @@ export class Graph {
     const found = state.q ? search(tree, state.q, zoom) : null;
     const selected = state.sel ? tree.find(state.sel) : -1;
     this.zoomed = zoom;
-    this.found = found;
     this.drawing.show({ tree, zoom, selected, hits: found?.frames ?? null, upward: this.upward });
     say(this.matched, found ? `${bytes(found.bytes)} matched (${percent(found.bytes, tree.value[zoom])}) in ${found.nodes} ${found.nodes === 1 ? "frame" : "frames"}` : "");
     set(this.matched, { "data-bytes": found ? found.bytes : null });
@@ -131,7 +131,7 @@ export class Graph {
     const tree = this.tree;
     if (!tree || event.ctrlKey || event.altKey || event.metaKey) return;
     const selected = state.sel ? tree.find(state.sel) : -1;
-    const found = step(tree, selected, this.zoomed ?? 0, event.key, this.upward);
+    const found = step(tree, selected, this.zoomed, event.key, this.upward);
     if (!found) return;
     event.preventDefault();
     event.stopPropagation();
