@@ -41,15 +41,18 @@ export class Table {
     this.body = h("div", { class: "rows", role: "rowgroup" });
     this.grid = h("div", { class: "table", role: does.role ?? "grid", "aria-label": does.label, tabIndex: 0 }, h("div", { role: "rowgroup", class: "head-group" }, this.head), this.body);
     this.element = this.grid;
-    this.grid.style.setProperty("--columns", this.columns.map((c) => this.width(c)).join(" "));
+    const widths = this.columns.map((column) => this.width(column));
+    this.grid.style.setProperty("--columns", widths.map(({ least, most }) => `minmax(${least}rem, ${most})`).join(" "));
+    this.grid.style.setProperty("--least", `${widths.reduce((sum, { least }) => sum + least, 0)}rem`);
     this.grid.addEventListener("scroll", () => this.window());
     this.grid.addEventListener("keydown", (/** @type {KeyboardEvent} */ event) => this.key(event));
     new ResizeObserver(() => this.window()).observe(this.grid);
   }
 
   width(/** @type {Column<T>} */ column) {
-    if (this.narrow) return column.wide ? "minmax(9.5rem, 1fr)" : column.numeric ? "6rem" : "8rem";
-    return column.wide ? "minmax(12rem, 1fr)" : column.numeric ? "7.5rem" : "minmax(7rem, 12rem)";
+    if (column.wide) return { least: this.narrow ? 10 : 12, most: "1fr" };
+    if (column.numeric) return this.narrow ? { least: 6, most: "6rem" } : { least: 7.5, most: "7.5rem" };
+    return { least: 8, most: "12rem" };
   }
 
   /** Shows rows as they come, the heading marked by the column they are sorted by. */
