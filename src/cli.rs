@@ -11,10 +11,12 @@ use clap::{
 };
 
 use crate::event::Pid;
-use crate::export::{self, Exporter};
+use crate::export::{self, ExportOptions, Exporter};
 use crate::probe::Unwind;
+use crate::profile::Kind;
 use crate::server::DEFAULT_LISTEN;
 use crate::target::Selector;
+use crate::tree::Direction;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -115,6 +117,17 @@ struct ProfileArgs {
     /// Format of --output [default: by the file's ending, else json]
     #[arg(long, value_name = "FORMAT", requires = "output", value_parser = PossibleValuesParser::new(export::names()))]
     format: Option<String>,
+    /// What stands below a function in --output: who called it, or what it calls [default: the
+    /// format's own]
+    #[arg(long, value_name = "DIRECTION", requires = "output", value_parser = PossibleValuesParser::new(Direction::ALL.map(Direction::name)))]
+    direction: Option<String>,
+    /// Memory that --output counts; `all` is anonymous, shared and page cache together
+    #[arg(long, value_name = "KIND", requires = "output", value_parser = PossibleValuesParser::new(Kind::ALL.map(Kind::name)))]
+    kind: Option<String>,
+    /// Sum up in --output what counts fewer bytes than this: `65536`, `64KiB`, `1MiB`, `2GiB`
+    /// [default: the format's own]
+    #[arg(long, value_name = "SIZE", requires = "output", value_parser = parse_size)]
+    threshold: Option<u64>,
     /// How stacks are taken
     #[arg(long, value_name = "HOW", default_value = "auto")]
     unwind: UnwindArg,
@@ -159,6 +172,8 @@ pub struct Output {
     pub path: PathBuf,
     /// In which format.
     pub format: &'static dyn Exporter,
+    /// What of the profile, and how.
+    pub options: ExportOptions,
 }
 
 impl Output {
@@ -218,18 +233,18 @@ fn color_of(args: &[OsString]) -> ColorChoice {
 }
 
 fn config(args: ProfileArgs) -> Result<Config, clap::Error> {
-    let output = args.output.map(|path| {
-        let by_ending = || {
-            let ending = path.extension()?.to_str()?.to_owned();
-            export::EXPORTERS
-                .iter()
-                .copied()
-                .find(|e| e.extension() == ending)
-        };
-        let named = args.format.as_deref().and_then(export::by_name);
-        let format = named.or_else(by_ending).unwrap_or(export::EXPORTERS[0]);
-        Output { path, format }
-    });
+    let options = ExportOptions {
+        direction: args.direction.as_deref().and_then(Direction::by_name),
+        kind: args
+            .kind
+            .as_deref()
+            .and_then(Kind::by_name)
+            .unwrap_or_default(),
+        threshold: args.threshold,
+        baseline: None,
+    };
+    let output = args.output.map(|path| output(path, args.format, options));
+    let output = output.transpose()?;
     let target = match (args.comm, args.pid) {
         (Some(name), _) => Selector::Comm(name),
         (None, Some(pid)) => Selector::Pid(pid),
@@ -244,6 +259,24 @@ fn config(args: ProfileArgs) -> Result<Config, clap::Error> {
         allow_hosts: args.allow_host,
         duration: args.duration,
         output,
+    })
+}
+
+fn output(
+    path: PathBuf,
+    format: Option<String>,
+    options: ExportOptions,
+) -> Result<Output, clap::Error> {
+    let named = format.as_deref().and_then(export::by_name);
+    let format = named.unwrap_or_else(|| export::by_ending(&path));
+    options.check(format).map_err(|e| {
+        let message = format!("{e}\n");
+        Cli::command().error(clap::error::ErrorKind::ArgumentConflict, message)
+    })?;
+    Ok(Output {
+        path,
+        format,
+        options,
     })
 }
 
@@ -279,9 +312,70 @@ fn parse_seconds(seconds: &str) -> Result<Duration, String> {
         .ok_or_else(|| "a number of seconds above 0".into())
 }
 
+/// A number of bytes, with or without a binary unit.
+fn parse_size(size: &str) -> Result<u64, String> {
+    let digits = size.trim_end_matches(|c: char| !c.is_ascii_digit());
+    let shift = match &size[digits.len()..] {
+        "" | "B" => 0,
+        "KiB" => 10,
+        "MiB" => 20,
+        "GiB" => 30,
+        _ => return Err("a number of bytes, or of KiB, MiB or GiB: `64KiB`".into()),
+    };
+    // `parse` takes a plus sign; a size has none.
+    let number = digits
+        .parse::<u64>()
+        .ok()
+        .filter(|_| !size.starts_with('+'));
+    number
+        .and_then(|n| n.checked_mul(1 << shift))
+        .ok_or_else(|| "a whole number of bytes below 16 EiB: `65536`, `64KiB`".into())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn sizes_are_bytes_with_binary_units() {
+        for (text, bytes) in [
+            ("0", 0),
+            ("65536", 65_536),
+            ("12B", 12),
+            ("64KiB", 65_536),
+            ("3MiB", 3 << 20),
+            ("2GiB", 2 << 30),
+        ] {
+            assert_eq!(parse_size(text), Ok(bytes), "{text}");
+        }
+        for text in [
+            "",
+            "KiB",
+            "-1",
+            "+1",
+            "1k",
+            "1 KiB",
+            "1.5MiB",
+            "1KB",
+            "99999999999GiB",
+        ] {
+            assert!(parse_size(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_format_is_asked_only_for_what_it_can_hold() {
+        let options = |line| config_of(line).map(|c| c.output.unwrap().options);
+        let found = options("memprof --pid 1 -o x.txt --direction callers --threshold 64KiB");
+        let Ok(found) = found else { panic!("refused") };
+        assert_eq!(found.direction, Some(Direction::InnermostFirst));
+        assert_eq!((found.threshold, found.kind), (Some(65_536), Kind::All));
+        let Err(e) = config_of("memprof --pid 1 -o x.json --kind swap") else {
+            panic!("accepted")
+        };
+        assert_eq!(e.exit_code(), 2);
+        assert!(e.to_string().contains("the format json cannot hold"), "{e}");
+    }
 
     fn config_of(line: &str) -> Result<Box<Config>, clap::Error> {
         match parse_from(line.split(' ').map(OsString::from))? {
@@ -329,6 +423,10 @@ mod tests {
             "memprof --pid 1 --listen here",
             "memprof --pid 1 --format json",
             "memprof --pid 1 --output f --format gif",
+            "memprof --pid 1 --kind swap",
+            "memprof --pid 1 --output f --kind some",
+            "memprof --pid 1 --output f --direction up",
+            "memprof --pid 1 --output f --threshold many",
             "memprof --pid 1 --unwind dwarf",
             "memprof --pid 1 --no-server --listen 127.0.0.1:1",
             "memprof doctor --pid 1",

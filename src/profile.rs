@@ -220,6 +220,15 @@ pub enum Unobserved {
 }
 
 impl Unobserved {
+    /// Its name in the HTTP API and in metrics.
+    pub fn name(self) -> &'static str {
+        match self {
+            Unobserved::BeforeAttach => "before_attach",
+            Unobserved::NoEvent => "no_event",
+            Unobserved::StackLost => "stack_lost",
+        }
+    }
+
     /// Short lower-case label for reports.
     pub fn label(self) -> &'static str {
         match self {
@@ -305,6 +314,42 @@ pub struct TargetInfo {
     pub alive: bool,
 }
 
+/// Our resident total beside the kernel's `RssAnon + RssShmem` before and after, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Agreement {
+    /// [`Usage::resident`] of the total.
+    pub ours: u64,
+    /// The smaller one of the kernel's figures.
+    pub low: u64,
+    /// The larger one.
+    pub high: u64,
+}
+
+/// The word for an [`Agreement`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// The kernel's figure did not change, and ours is the same.
+    Equal,
+    /// The kernel's figure changed, and ours lies between.
+    Between,
+    /// Ours is smaller.
+    Below,
+    /// Ours is larger.
+    Above,
+}
+
+impl Agreement {
+    /// The word for it.
+    pub fn verdict(&self) -> Verdict {
+        match self.ours {
+            ours if ours < self.low => Verdict::Below,
+            ours if ours > self.high => Verdict::Above,
+            _ if self.low == self.high => Verdict::Equal,
+            _ => Verdict::Between,
+        }
+    }
+}
+
 /// One report of the target's memory.
 #[derive(Clone, Debug)]
 pub struct Profile {
@@ -334,6 +379,32 @@ impl Profile {
         self.modules.get(usize::from(id.0))
     }
 
+    /// Memory that stands under stacks.
+    pub fn attributed(&self) -> Usage {
+        sum(self.samples.iter().map(|s| &s.usage))
+    }
+
+    /// Memory that stands under no stack.
+    pub fn unattributed(&self) -> Usage {
+        sum(self.not_observed.iter().map(|n| &n.usage))
+    }
+
+    /// Memory under stacks whose walk ended before the outermost frame.
+    pub fn incomplete(&self) -> Usage {
+        let partial = |s: &&Sample| !s.stack.outcome.is_complete();
+        sum(self.samples.iter().filter(partial).map(|s| &s.usage))
+    }
+
+    /// How the resident total stands to the kernel's.
+    pub fn agreement(&self) -> Agreement {
+        let (before, after) = (self.kernel_before.resident(), self.kernel_after.resident());
+        Agreement {
+            ours: self.total.resident(),
+            low: before.min(after),
+            high: before.max(after),
+        }
+    }
+
     /// Distinct stacks and bytes (`Usage::value`) per walk outcome, in outcome order.
     pub fn outcomes(&self) -> Vec<OutcomeRow> {
         let mut rows = std::collections::BTreeMap::new();
@@ -344,4 +415,10 @@ impl Profile {
         }
         rows.into_iter().map(|(o, (n, b))| (o, n, b)).collect()
     }
+}
+
+fn sum<'a>(parts: impl Iterator<Item = &'a Usage>) -> Usage {
+    let mut sum = Usage::default();
+    parts.for_each(|part| sum += *part);
+    sum
 }

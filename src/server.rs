@@ -8,6 +8,7 @@
 
 mod access;
 mod connection;
+mod forgery;
 mod listen;
 mod page;
 mod respond;

@@ -6,9 +6,9 @@
 
 use std::io::{self, Write};
 
-use super::{Exporter, Report};
+use super::{ExportOptions, Exporter, Report, Supports};
 use crate::profile::{Frame, Sample};
-use crate::tree::Names;
+use crate::tree::{Direction, Names};
 
 pub(super) struct Folded;
 
@@ -25,22 +25,41 @@ impl Exporter for Folded {
         "text/plain; charset=utf-8"
     }
 
-    fn write(&self, report: &Report, out: &mut dyn Write) -> io::Result<()> {
+    fn supports(&self) -> Supports {
+        Supports {
+            direction: true,
+            kind: true,
+            ..Supports::default()
+        }
+    }
+
+    fn write(
+        &self,
+        report: &Report,
+        options: &ExportOptions,
+        out: &mut dyn Write,
+    ) -> io::Result<()> {
         let names = Names::new(&report.profile, &report.symbols);
         let mut samples: Vec<&Sample> = report.profile.samples.iter().collect();
-        samples.retain(|sample| sample.usage.value() > 0);
+        samples.retain(|sample| options.kind.of(&sample.usage) > 0);
         samples.sort_by(|a, b| outermost_first(a).cmp(outermost_first(b)));
         let mut line = String::new();
         for sample in samples {
             line.clear();
-            fold(&sample.stack.frames, names, &mut line);
-            writeln!(out, "{line} {}", sample.usage.value())?;
+            match options.direction {
+                Some(Direction::InnermostFirst) => {
+                    fold(sample.stack.frames.iter(), names, &mut line)
+                }
+                _ => fold(outermost_first(sample), names, &mut line),
+            }
+            writeln!(out, "{line} {}", options.kind.of(&sample.usage))?;
         }
         for row in &report.profile.not_observed {
-            if row.usage.value() > 0 {
+            let bytes = options.kind.of(&row.usage);
+            if bytes > 0 {
                 line.clear();
                 escape(&row.mapping, &mut line);
-                writeln!(out, "[not observed: {line}] {}", row.usage.value())?;
+                writeln!(out, "[not observed: {line}] {bytes}")?;
             }
         }
         Ok(())
@@ -51,11 +70,8 @@ fn outermost_first(sample: &Sample) -> impl Iterator<Item = &Frame> {
     sample.stack.frames.iter().rev()
 }
 
-fn fold(frames: &[Frame], names: Names<'_>, line: &mut String) {
-    if frames.is_empty() {
-        line.push_str("[no stack]");
-    }
-    for (depth, frame) in frames.iter().rev().enumerate() {
+fn fold<'a>(frames: impl Iterator<Item = &'a Frame>, names: Names<'_>, line: &mut String) {
+    for (depth, frame) in frames.enumerate() {
         if depth > 0 {
             line.push(';');
         }
@@ -69,6 +85,9 @@ fn fold(frames: &[Frame], names: Names<'_>, line: &mut String) {
                 }
             },
         }
+    }
+    if line.is_empty() {
+        line.push_str("[no stack]");
     }
 }
 

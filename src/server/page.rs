@@ -7,6 +7,7 @@ use hyper::{HeaderMap, Method, Response, StatusCode};
 
 use super::connection::Connections;
 use super::respond::Refusal;
+use crate::api::Body;
 use crate::web::Asset;
 
 /// Sent with every file. Function and file names come from whatever is profiled: even a name that
@@ -24,7 +25,7 @@ const HEADERS: [(HeaderName, &str); 4] = [
 ];
 
 impl Connections {
-    pub(super) fn page(&self, head: &Parts, asset: &Asset) -> Result<Response<Bytes>, Refusal> {
+    pub(super) fn page(&self, head: &Parts, asset: &Asset) -> Result<Response<Body>, Refusal> {
         self.check_host(head)?;
         if !matches!(head.method, Method::GET | Method::HEAD) {
             let message = format!("{} answers GET and HEAD only", asset.path);
@@ -32,11 +33,11 @@ impl Connections {
         }
         let etag = asset.etag();
         let mut response = if is_known(&head.headers, &etag) {
-            let mut response = Response::new(Bytes::new());
+            let mut response = Response::new(Body::Whole(Bytes::new()));
             *response.status_mut() = StatusCode::NOT_MODIFIED;
             response
         } else {
-            Response::new(Bytes::from_static(asset.bytes))
+            Response::new(Body::Whole(Bytes::from_static(asset.bytes)))
         };
         let headers = response.headers_mut();
         for (name, value) in HEADERS {

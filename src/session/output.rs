@@ -43,7 +43,7 @@ pub fn check(path: &Path) -> Result<()> {
 /// It could not be written; then nothing has changed.
 pub fn write_profile(output: &Output, report: &Report) -> Result<()> {
     let mut bytes = Vec::new();
-    output.format.write(report, &mut bytes)?;
+    export::write(output.format, report, &output.options, &mut bytes)?;
     if output.is_stdout() {
         return write_stdout(&bytes).context("cannot write the profile to stdout");
     }
