@@ -173,7 +173,13 @@ mod tests {
 
     #[test]
     fn markup_is_never_made_of_text() {
-        let bad = ["innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval("];
+        let bad = [
+            "innerHTML",
+            "outerHTML",
+            "insertAdjacentHTML",
+            "document.write",
+            "eval(",
+        ];
         for asset in ASSETS.iter().filter(|asset| !asset.path.contains("vendor")) {
             let text = std::str::from_utf8(asset.bytes).unwrap();
             for bad in bad {

@@ -53,7 +53,8 @@ impl Connections {
         let mut response = if self.is_preflight(head) {
             preflight(head)
         } else if let Some(asset) = web::find(head.uri.path()) {
-            self.page(head, asset).unwrap_or_else(|refusal| refuse(head, refusal))
+            self.page(head, asset)
+                .unwrap_or_else(|refusal| refuse(head, refusal))
         } else {
             let answer = async { self.answer(head, rest?).await };
             match answer.await {

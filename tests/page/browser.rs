@@ -96,7 +96,11 @@ impl Browser {
     /// What a function's body returns in the page.
     #[track_caller]
     pub fn run(&self, script: &str, args: Value) -> Value {
-        self.command("POST", "/execute/sync", Some(&json!({"script": script, "args": args})))
+        self.command(
+            "POST",
+            "/execute/sync",
+            Some(&json!({"script": script, "args": args})),
+        )
     }
 
     /// An expression's value in the page.
@@ -156,7 +160,8 @@ impl Browser {
     }
 
     pub fn size(&self, width: u32, height: u32) {
-        let size = json!({"width": width, "height": height, "deviceScaleFactor": 1, "mobile": false});
+        let size =
+            json!({"width": width, "height": height, "deviceScaleFactor": 1, "mobile": false});
         self.native("Emulation.setDeviceMetricsOverride", size);
     }
 
@@ -215,7 +220,11 @@ fn port(driver: &mut Child) -> u16 {
         line.clear();
         let count = said.read_line(&mut line).unwrap();
         assert!(count > 0, "chromedriver ended without a word");
-        if let Some((_, port)) = line.trim_end().trim_end_matches('.').split_once("started successfully on port ") {
+        if let Some((_, port)) = line
+            .trim_end()
+            .trim_end_matches('.')
+            .split_once("started successfully on port ")
+        {
             let port = port.parse().unwrap();
             std::thread::spawn(move || std::io::copy(&mut said, &mut std::io::sink()));
             return port;

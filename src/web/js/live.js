@@ -5,8 +5,9 @@ import { state } from "./state.js";
 
 /** @typedef {import("./api.js").Summary} Summary */
 
-/** How often totals are asked for without events, in ms. */
+/** How often totals are asked for without events, in ms; and every how many times events are tried again. */
 const POLL = 3000;
+const AGAIN = 10;
 /** The shortest time between two refreshes of a view, in ms. */
 const REFRESH = 3000;
 
@@ -62,16 +63,18 @@ export class Live {
       if (events !== this.events) return;
       events.close();
       this.events = null;
-      this.timer = setTimeout(() => this.poll(), 300);
+      clearTimeout(this.timer);
+      this.timer = setTimeout(() => this.poll(0), 300);
     });
   }
 
-  /** Without events: asks, and tries for events again with every answer. */
-  async poll() {
+  /** Without events: asks, and tries for events again once it is answered, then now and again. */
+  async poll(/** @type {number} */ times) {
+    const wasLost = this.isLost;
     const answered = await this.ask();
     if (state.pause || document.hidden || this.events) return;
-    if (answered) this.listen();
-    this.timer = setTimeout(() => this.events === null && this.poll(), POLL);
+    if (answered && (wasLost || times >= AGAIN)) return this.listen();
+    this.timer = setTimeout(() => this.poll(times + 1), POLL);
   }
 
   /** Whether there was an answer. */

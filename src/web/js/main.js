@@ -90,7 +90,7 @@ async function refresh() {
 }
 
 async function refreshAll() {
-  await Promise.all([timeline.refresh().catch(() => {}), refresh()]);
+  await Promise.all([timeline.refresh(), refresh()]);
 }
 
 const timeline = new Timeline(at("timeline"), (mark) => change({ view: "diff", from: mark.id, to: "", zoom: "", sel: "" }, true));
@@ -104,7 +104,7 @@ const live = new Live({
 
 onChange((changed) => {
   if (changed.has("t0") || changed.has("t1")) timeline.range();
-  if (changed.has("res")) timeline.refresh().catch(() => {});
+  if (changed.has("res")) timeline.refresh();
   if (changed.has("pause")) paused();
   if (changed.has("view")) {
     open();
@@ -163,11 +163,11 @@ at("skip").addEventListener("click", (/** @type {Event} */ event) => {
 at("theme").addEventListener("click", () => {
   toggleTheme();
   view?.show();
-  timeline.refresh().catch(() => {});
+  timeline.refresh();
 });
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
   view?.show();
-  timeline.refresh().catch(() => {});
+  timeline.refresh();
 });
 
 useTheme();

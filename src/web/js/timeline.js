@@ -38,7 +38,16 @@ export class Timeline {
     new ResizeObserver(later(() => this.fit(), 50)).observe(this.box);
   }
 
+  /** Fetches and draws; without an answer the figures that come live are drawn. */
   async refresh() {
+    try {
+      await this.fetch();
+    } catch (error) {
+      if (!this.plot) this.empty(error instanceof Error ? error.message : "");
+    }
+  }
+
+  async fetch() {
     const resolution = state.res;
     const [series, marks] = await Promise.all([api.series(resolution), api.marks()]);
     if (resolution !== state.res) return;
@@ -63,9 +72,9 @@ export class Timeline {
     if (!document.hidden) this.draw();
   }
 
-  empty() {
+  empty(why = "Memory over time shows up here within seconds.") {
     this.destroy();
-    fill(this.box, notice("The time line begins", "memory over time shows up here within seconds."));
+    fill(this.box, notice("No time line yet", why));
   }
 
   destroy() {
