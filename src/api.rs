@@ -6,26 +6,39 @@
 
 mod cache;
 mod common;
+mod diff;
+mod events;
+mod export;
 mod fixed;
 mod functions;
+mod health;
 mod maker;
+mod marks;
+mod metrics;
+mod own;
+mod provider;
 mod query;
 mod reply;
 mod route;
+mod sampler;
+mod series;
 mod summary;
 mod tree;
 mod v1;
 mod view;
 
 use std::fmt;
-use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
 
-use crate::event::Pid;
+use crate::series::Series;
+use events::Events;
 use maker::Maker;
+use marks::Marks;
 use view::View;
 
 pub use crate::export::Report;
+pub use provider::{BoxFuture, Glance, LastScan, Provider, ProviderError};
 pub use reply::{ApiError, Body, EVENTS, Reply};
 pub use route::{Given, Method, ROUTES, Route};
 
@@ -45,39 +58,6 @@ const CACHED: usize = 64 << 20;
 /// A single reply of any size has room.
 const ROOM: usize = 256 << 20;
 
-/// A future that can be sent between threads.
-pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
-
-/// Where reports come from.
-pub trait Provider: Send + Sync + 'static {
-    /// The newest report. Called for every request: whoever scans shares one scan among all who
-    /// wait for it.
-    fn profile(&self) -> BoxFuture<'_, Result<Arc<Report>, ProviderError>>;
-
-    /// The target's process id, as soon as there is a target.
-    fn pid(&self) -> Option<Pid>;
-}
-
-/// Why there is no report.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum ProviderError {
-    /// The target has not started yet.
-    NoTarget,
-    /// The report could not be made; what failed.
-    Failed(String),
-}
-
-impl fmt::Display for ProviderError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            ProviderError::NoTarget => f.write_str("the target has not started yet"),
-            ProviderError::Failed(what) => f.write_str(what),
-        }
-    }
-}
-
-impl std::error::Error for ProviderError {}
-
 /// A request, ready to be answered.
 pub type Request = Arc<dyn Ask>;
 
@@ -87,20 +67,45 @@ pub trait Ask: fmt::Debug + Send + Sync {
     fn answer<'a>(&'a self, api: &'a Api) -> BoxFuture<'a, Result<Reply, ApiError>>;
 }
 
+/// How the API behaves.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ApiOptions {
+    /// How many functions `/metrics` lists (`--metrics-functions`).
+    pub metrics_functions: usize,
+}
+
 /// Answers requests.
 pub struct Api {
+    options: ApiOptions,
     provider: Arc<dyn Provider>,
     maker: Maker,
+    marks: Marks,
+    series: Mutex<Series>,
+    events: Events,
+    started: Instant,
 }
 
 impl Api {
     /// Answers from what the provider gives.
-    pub fn new(provider: Arc<dyn Provider>) -> Arc<Api> {
-        Api::with(provider, Maker::new(CACHED, ROOM))
+    pub fn new(provider: Arc<dyn Provider>, options: ApiOptions) -> Arc<Api> {
+        Api::with(provider, options, Maker::new(CACHED, ROOM))
     }
 
-    fn with(provider: Arc<dyn Provider>, maker: Maker) -> Arc<Api> {
-        Arc::new(Api { provider, maker })
+    fn with(provider: Arc<dyn Provider>, options: ApiOptions, maker: Maker) -> Arc<Api> {
+        Arc::new(Api {
+            options,
+            provider,
+            maker,
+            marks: Marks::default(),
+            series: Mutex::default(),
+            events: Events::default(),
+            started: Instant::now(),
+        })
+    }
+
+    /// Ends what would go on by itself: the server ends.
+    pub(crate) fn close(&self) {
+        self.events.close();
     }
 
     /// The answer to a request. Needs a tokio runtime.
@@ -130,6 +135,7 @@ mod tests {
     use std::sync::atomic::{AtomicU64, Ordering};
 
     use super::*;
+    use crate::event::Pid;
     use crate::export::json::{EMPTY_TREE, Short};
     use crate::tree::testing::{at, kib, profile, symbols};
 
@@ -187,7 +193,10 @@ mod tests {
 
     #[tokio::test]
     async fn before_a_target_everything_is_empty() {
-        let api = Api::new(Arc::new(Fixed(Err(ProviderError::NoTarget))));
+        let api = Api::new(
+            Arc::new(Fixed(Err(ProviderError::NoTarget))),
+            ApiOptions::default(),
+        );
         assert_eq!(body(&api, tree(0)).await, EMPTY_TREE);
         assert_eq!(body(&api, ask("/v1/pid", "")).await, "0");
         let short = serde_json::to_string(&Short::default()).unwrap();
@@ -197,7 +206,7 @@ mod tests {
     #[tokio::test]
     async fn failure_is_said() {
         let failed = ProviderError::Failed("smaps: permission denied".into());
-        let api = Api::new(Arc::new(Fixed(Err(failed))));
+        let api = Api::new(Arc::new(Fixed(Err(failed))), ApiOptions::default());
         let error = api.answer(tree(0)).await.unwrap_err();
         assert!(error.to_string().contains("smaps: permission denied"));
     }
@@ -205,7 +214,10 @@ mod tests {
     #[tokio::test]
     async fn a_reply_is_built_once_and_never_stale() {
         let provider = Arc::new(Growing::default());
-        let api = Api::new(Arc::clone(&provider) as Arc<dyn Provider>);
+        let api = Api::new(
+            Arc::clone(&provider) as Arc<dyn Provider>,
+            ApiOptions::default(),
+        );
         provider.0.store(1, Ordering::Relaxed);
         let first = body(&api, tree(0)).await;
         let again = body(&api, tree(0)).await;
@@ -222,7 +234,7 @@ mod tests {
 
     #[tokio::test]
     async fn who_asks_at_the_same_time_shares_one_build() {
-        let api = Api::new(Arc::new(Fixed(Ok(report(1)))));
+        let api = Api::new(Arc::new(Fixed(Ok(report(1)))), ApiOptions::default());
         let mut asking = tokio::task::JoinSet::new();
         for number in 0..1000 {
             let api = Arc::clone(&api);
@@ -243,7 +255,7 @@ mod tests {
     async fn replies_on_their_way_are_bounded() {
         // Room for three replies of up to a KiB, none of them kept.
         let maker = Maker::new(0, 3 << 10);
-        let api = Api::with(Arc::new(Fixed(Ok(report(1)))), maker);
+        let api = Api::with(Arc::new(Fixed(Ok(report(1)))), ApiOptions::default(), maker);
         let mut under_way = Vec::new();
         for threshold in 0..3 {
             under_way.push(body(&api, tree(threshold)).await);
@@ -252,12 +264,12 @@ mod tests {
         let soon = std::time::Duration::from_millis(100);
         assert!(tokio::time::timeout(soon, &mut further).await.is_err());
         under_way.pop();
-        further.await;
+        further.await.unwrap();
     }
 
     #[tokio::test]
     async fn a_huge_threshold_is_no_overflow() {
-        let api = Api::new(Arc::new(Fixed(Ok(report(1)))));
+        let api = Api::new(Arc::new(Fixed(Ok(report(1)))), ApiOptions::default());
         let found = body(&api, tree(u64::MAX)).await;
         let wanted = r#"{"value":4,"cacheValue":0,"frames":[{"name":"underThreshold","value":4,"cacheValue":0}]}"#;
         assert_eq!(found, wanted);

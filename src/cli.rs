@@ -108,6 +108,9 @@ struct ProfileArgs {
     /// Accept this name in the Host header, beside loopback names and IP addresses
     #[arg(long, value_name = "NAME")]
     allow_host: Vec<String>,
+    /// List so many functions in /metrics, by what they hold themselves and with all they call
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u16).range(0..=1000))]
+    metrics_functions: u16,
     /// End so many seconds after the target was found
     #[arg(long, value_name = "SECS", value_parser = parse_seconds)]
     duration: Option<Duration>,
@@ -160,6 +163,8 @@ pub struct Config {
     pub cors_origins: Vec<String>,
     /// Host names accepted beside loopback ones.
     pub allow_hosts: Vec<String>,
+    /// Functions that `/metrics` lists.
+    pub metrics_functions: usize,
     /// How long to profile.
     pub duration: Option<Duration>,
     /// The file to write at the end.
@@ -257,6 +262,7 @@ fn config(args: ProfileArgs) -> Result<Config, clap::Error> {
         listen: (!args.no_server).then_some(args.listen),
         cors_origins: args.cors_origin,
         allow_hosts: args.allow_host,
+        metrics_functions: args.metrics_functions.into(),
         duration: args.duration,
         output,
     })

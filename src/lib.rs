@@ -12,6 +12,7 @@ pub mod perf;
 pub mod probe;
 pub mod profile;
 pub mod residency;
+pub mod series;
 pub mod server;
 pub mod session;
 pub mod source;

@@ -20,7 +20,7 @@ use libbpf_rs::{
 
 use crate::event::{Addr, Event, MmId, Pid};
 use crate::perf::{FaultEvents, FaultPrograms, Inherit};
-use crate::profile::Losses;
+use crate::profile::{Losses, TableFill};
 use crate::source::SOURCES;
 use crate::source::resident::{Chunk, PageLedger};
 use crate::wire::{self, MemprofSkel, MemprofSkelBuilder, cache_chunk, page_chunk};
@@ -238,6 +238,23 @@ impl Probe {
     /// A number that changes whenever a followed process's memory changed through a hook.
     pub fn activity(&self) -> u64 {
         self.bss(|b| &raw const b.activity)
+    }
+
+    /// How full the ledgers and tables are. Takes a system call per entry.
+    pub fn tables(&self) -> Vec<TableFill> {
+        let maps = &self.skel.maps;
+        let fill = |name, map: &dyn MapCore| TableFill {
+            name,
+            entries: map.keys().count() as u64,
+            capacity: u64::from(map.max_entries()),
+        };
+        vec![
+            fill("pages", &maps.pages),
+            fill("cache", &maps.cache),
+            fill("stacks", &maps.stacks),
+            fill("unwind_pages", &maps.unwind_pages),
+            fill("procs", &maps.procs),
+        ]
     }
 
     /// The raw loss counters, in the order of [`wire::LOSS_NAMES`].

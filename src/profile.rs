@@ -298,6 +298,17 @@ impl Losses {
     }
 }
 
+/// How full a table of the probe is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TableFill {
+    /// Its name.
+    pub name: &'static str,
+    /// Entries in use.
+    pub entries: u64,
+    /// Entries that it has room for.
+    pub capacity: u64,
+}
+
 /// How many stacks (distinct), and bytes standing under them, ended in which way.
 pub type OutcomeRow = (Outcome, u64, u64);
 

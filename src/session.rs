@@ -23,7 +23,7 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 
-use crate::api::{Api, Provider, ProviderError};
+use crate::api::{Api, ApiOptions, Provider, ProviderError};
 use crate::capability;
 use crate::cli::{Config, Output};
 use crate::export::printable;
@@ -163,7 +163,12 @@ impl Session<'_> {
             .collect();
         let server = tokio::spawn(server::serve(
             listeners,
-            Api::new(Arc::clone(&self.reports) as Arc<dyn Provider>),
+            Api::new(
+                Arc::clone(&self.reports) as Arc<dyn Provider>,
+                ApiOptions {
+                    metrics_functions: self.config.metrics_functions,
+                },
+            ),
             self.server_options(),
             async move {
                 let _ = stopped.wait_for(|stop| *stop).await;

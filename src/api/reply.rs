@@ -74,6 +74,8 @@ pub enum ApiError {
     Forbidden(String),
     /// There is no room for it; what to do.
     Full(String),
+    /// Too many ask at this time; what to do.
+    Busy(String),
     /// There is no report at this time; why.
     Unavailable(String),
     /// memprof failed; what.
@@ -87,7 +89,8 @@ impl fmt::Display for ApiError {
             ApiError::NotFound(Some(what))
             | ApiError::BadRequest(what)
             | ApiError::Forbidden(what)
-            | ApiError::Full(what) => f.write_str(what),
+            | ApiError::Full(what)
+            | ApiError::Busy(what) => f.write_str(what),
             ApiError::Unavailable(what) => write!(f, "no report at this time: {what}"),
             ApiError::Internal(what) => write!(f, "internal error: {what}"),
         }

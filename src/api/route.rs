@@ -2,7 +2,9 @@
 
 use super::query::{Others, Query};
 use super::{ApiError, OPENAPI_V1, OPENAPI_V2, Request};
-use super::{fixed, functions, summary, tree, v1};
+use super::{
+    diff, events, export, fixed, functions, health, marks, metrics, series, summary, tree, v1,
+};
 
 /// What may be done to a path. `HEAD` is a `Get` whose body is not sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,6 +86,13 @@ const fn get(path: &'static str, parameters: &'static [&'static str], read: Read
     }
 }
 
+const fn other(method: Method, path: &'static str, read: Read) -> Route {
+    Route {
+        method,
+        ..get(path, &[], read)
+    }
+}
+
 const fn lenient(route: Route) -> Route {
     Route {
         others: Others::Ignored,
@@ -111,6 +120,17 @@ pub const ROUTES: &[Route] = &[
     get("/v2/summary", &[], summary::read),
     get("/v2/tree", tree::PARAMETERS, tree::read),
     get("/v2/functions", functions::PARAMETERS, functions::read),
+    get("/v2/series", series::PARAMETERS, series::read),
+    get("/v2/marks", &[], marks::list),
+    other(Method::Post, "/v2/marks", marks::keep),
+    other(Method::Delete, "/v2/marks/{}", marks::forget),
+    get("/v2/diff", diff::PARAMETERS, diff::read),
+    get("/v2/events", &[], events::read),
+    get("/v2/health", &[], health::read),
+    get("/v2/exports", &[], export::list),
+    get("/v2/export/{}", export::PARAMETERS, export::read),
+    lenient(get("/metrics", &[], metrics::read)),
+    lenient(get("/debug/pprof/heap", &[], export::pprof)),
 ];
 
 impl Route {

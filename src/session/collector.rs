@@ -13,11 +13,11 @@ use tokio::sync::oneshot;
 
 use super::unwinding::Unwinding;
 use crate::aggregate::{Aggregator, NoReport};
-use crate::api::ProviderError;
+use crate::api::{Glance, LastScan, ProviderError};
 use crate::event::{Event, MmId, Pid, ProcessChange, ProcessEvent};
 use crate::perf::FaultEvents;
 use crate::probe::Probe;
-use crate::profile::Profile;
+use crate::profile::{Profile, TableFill};
 use crate::target::{self, Selector};
 
 /// How long events may wait in the ring buffer when there are too few for a wake-up.
@@ -39,6 +39,10 @@ pub type Numbered = (u64, Arc<Profile>);
 pub enum Command {
     /// A profile of the state at this moment, or the last one.
     Report(oneshot::Sender<Result<Numbered, ProviderError>>),
+    /// What is known without a scan.
+    Glance(oneshot::Sender<Glance>),
+    /// How full the probe's tables are.
+    Tables(oneshot::Sender<Vec<TableFill>>),
     /// A profile of the state at this moment; whoever asks holds the target at its end.
     Final(SyncSender<()>),
     /// Build the unwind tables of this process, which waits for them.
@@ -179,6 +183,9 @@ impl Collector {
             loop {
                 match commands.try_recv() {
                     Ok(Command::Report(reply)) => self.report_wanted.push(reply),
+                    // Whoever asked may be gone.
+                    Ok(Command::Glance(reply)) => drop(reply.send(self.glance())),
+                    Ok(Command::Tables(reply)) => drop(reply.send(self.probe.tables())),
                     Ok(Command::Final(done)) => {
                         self.take_events()?;
                         // A failure leaves the last profile in place.
@@ -387,6 +394,19 @@ impl Collector {
         for reply in self.report_wanted.drain(..) {
             // Whoever asked may be gone.
             let _ = reply.send(answer.clone());
+        }
+    }
+
+    fn glance(&self) -> Glance {
+        let last = self.last.as_ref().map(|last| LastScan {
+            sequence: last.profile.0,
+            profile: Arc::clone(&last.profile.1),
+            took: last.took,
+            current: last.activity == self.probe.activity(),
+        });
+        Glance {
+            pids: self.aggregator.pids(),
+            last,
         }
     }
 

@@ -9,9 +9,9 @@ use nix::sys::eventfd::EventFd;
 use tokio::sync::{Mutex, oneshot, watch};
 
 use super::collector::{Command, Progress};
-use crate::api::{BoxFuture, Provider, ProviderError, Report};
+use crate::api::{BoxFuture, Glance, Provider, ProviderError, Report};
 use crate::event::Pid;
-use crate::profile::{Frame, FrameKind, Profile};
+use crate::profile::{Frame, FrameKind, Profile, TableFill};
 use crate::symbolize::Symbolizer;
 
 /// Asks the collector thread for things.
@@ -72,6 +72,13 @@ impl Reports {
         }
     }
 
+    /// What the collector answers to a command; `None` if it is gone.
+    async fn ask<T>(&self, command: impl FnOnce(oneshot::Sender<T>) -> Command) -> Option<T> {
+        let (reply, answer) = oneshot::channel();
+        self.collecting.send(command(reply)).ok()?;
+        answer.await.ok()
+    }
+
     async fn report(&self) -> Result<Arc<Report>, ProviderError> {
         let arrived = Instant::now();
         // Held while a report is made. Whoever came before that was begun takes it: it shows a
@@ -112,6 +119,14 @@ impl Reports {
 impl Provider for Reports {
     fn profile(&self) -> BoxFuture<'_, Result<Arc<Report>, ProviderError>> {
         Box::pin(self.report())
+    }
+
+    fn glance(&self) -> BoxFuture<'_, Option<Glance>> {
+        Box::pin(self.ask(Command::Glance))
+    }
+
+    fn tables(&self) -> BoxFuture<'_, Vec<TableFill>> {
+        Box::pin(async { self.ask(Command::Tables).await.unwrap_or_default() })
     }
 
     fn pid(&self) -> Option<Pid> {

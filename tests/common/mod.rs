@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime};
 
-use ::memprof::api::{Api, BoxFuture, Provider, ProviderError, Report};
+use ::memprof::api::{Api, ApiOptions, BoxFuture, Provider, ProviderError, Report};
 use ::memprof::event::{Outcome, Pid};
 use ::memprof::profile::*;
 use ::memprof::server::{ServerOptions, bind, serve};
@@ -71,7 +71,7 @@ impl Server {
             let shutdown = async {
                 let _ = stopped.await;
             };
-            let api = Api::new(Arc::new(provider));
+            let api = Api::new(Arc::new(provider), ApiOptions::default());
             let serving = serve(vec![listener], api, options, shutdown);
             runtime.block_on(serving).unwrap();
         });
