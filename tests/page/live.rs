@@ -9,18 +9,18 @@ use super::common::process::{cont, stop};
 use super::common::workload::{Lines, program};
 use super::shown::*;
 
-const MIB: u64 = 1 << 20;
+pub const MIB: u64 = 1 << 20;
 
 /// A program with memory of every kind, standing still.
-struct Run {
-    m: Memprof,
+pub struct Run {
+    pub m: Memprof,
     lines: Lines,
     target: Pid,
-    dir: tempfile::TempDir,
+    pub dir: tempfile::TempDir,
 }
 
 impl Run {
-    fn start() -> Run {
+    pub fn start() -> Run {
         let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
         let program = program("scenarios");
         let (m, mut lines) = Memprof::start_command(&[], &[program.to_str().unwrap()]);
@@ -38,12 +38,12 @@ impl Run {
         }
     }
 
-    fn api(&self, path: &str) -> Value {
+    pub fn api(&self, path: &str) -> Value {
         api(self.m.address(), path)
     }
 
     /// Lets the program do something, and stops it again.
-    fn tell(&mut self, command: &str) {
+    pub fn tell(&mut self, command: &str) {
         cont(self.target);
         self.lines.tell(command);
         stop(self.target);

@@ -7,6 +7,7 @@ mod common;
 
 mod browser;
 mod large;
+mod lists;
 mod live;
 mod looks;
 mod shown;
