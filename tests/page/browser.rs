@@ -134,7 +134,12 @@ impl Browser {
         self.command("POST", "/url", Some(&json!({"url": "about:blank"})));
         let url = format!("{}/{fragment}", self.base);
         self.command("POST", "/url", Some(&json!({"url": url})));
-        self.wait("performance.getEntriesByName('memprof-painted').length > 0");
+        let failed = "document.querySelector('#content .notice.error')";
+        self.wait(&format!(
+            "performance.getEntriesByName('memprof-painted').length > 0 || {failed}"
+        ));
+        let failed = self.eval(&format!("{failed}?.textContent"));
+        assert!(failed.is_null(), "{fragment}: {failed}");
         self.wait("!!document.querySelector('#totals .total')");
     }
 
