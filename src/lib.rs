@@ -9,7 +9,6 @@ pub mod event;
 pub mod export;
 pub mod file_paths;
 pub mod modules;
-pub mod perf;
 pub mod probe;
 pub mod profile;
 pub mod residency;

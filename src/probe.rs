@@ -7,7 +7,7 @@ pub use tables::TableMaps;
 use std::cell::RefCell;
 use std::io::Read;
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, RawFd};
+use std::os::fd::RawFd;
 use std::os::unix::fs::MetadataExt;
 use std::rc::Rc;
 
@@ -18,7 +18,6 @@ use libbpf_rs::{
 };
 
 use crate::event::{Addr, Event, MmId, Pid};
-use crate::perf::{FaultEvents, FaultPrograms, Inherit};
 use crate::profile::{FileId, Losses, TableFill};
 use crate::source::SOURCES;
 use crate::source::page_cache::CachedPages;
@@ -81,7 +80,6 @@ pub struct Probe {
     find: Link,
     forget: Link,
     missing: Vec<Missing>,
-    inherit: Inherit,
 }
 
 #[derive(Default)]
@@ -146,11 +144,6 @@ impl Probe {
             find,
             forget,
             missing,
-            inherit: if config.follow_forks {
-                Inherit::Processes
-            } else {
-                Inherit::Threads
-            },
         })
     }
 
@@ -210,18 +203,6 @@ impl Probe {
             // SAFETY: a valid field of the mapped .bss; volatile because the kernel reads it.
             unsafe { (&raw mut bss.wanted_pid).write_volatile(pid.0) };
         }
-    }
-
-    /// Opens the page-fault events on every thread of a process.
-    ///
-    /// # Errors
-    /// As [`FaultEvents::attach`].
-    pub fn watch_faults(&self, pid: Pid) -> std::io::Result<(FaultEvents, Vec<u32>)> {
-        let programs = FaultPrograms {
-            minor: self.skel.progs.fault_end_minor.as_fd(),
-            major: self.skel.progs.fault_end_major.as_fd(),
-        };
-        FaultEvents::attach(pid, programs, self.inherit)
     }
 
     /// The descriptor that becomes readable when the ring buffer wants reading.

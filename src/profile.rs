@@ -87,6 +87,16 @@ impl Kind {
         Kind::Hugetlb,
     ];
 
+    /// The kinds that are no sums of others.
+    pub const SINGLE: [Kind; 6] = [
+        Kind::Anon,
+        Kind::Shmem,
+        Kind::Cache,
+        Kind::File,
+        Kind::Swap,
+        Kind::Hugetlb,
+    ];
+
     /// Its name: short, lower-case.
     pub fn name(self) -> &'static str {
         match self {

@@ -3,6 +3,8 @@
 
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
+pub mod files;
+pub mod machine;
 pub mod memprof;
 pub mod process;
 pub mod tree;
