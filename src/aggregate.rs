@@ -12,12 +12,14 @@ use anyhow::{Context, Result};
 use crate::event::{
     Event, MmId, Pid, ProcessChange, ProcessEvent, RangeChange, RangeEvent, StackId, StackSeen,
 };
+use crate::file_paths::FilePaths;
 use crate::modules::{AddressMap, ModuleTable};
 use crate::probe::{Probe, page_size};
 use crate::profile::{
-    KernelFigures, Module, NotObserved, Profile, Sample, TargetInfo, Unobserved, Usage,
+    CachedFile, FileId, KernelFigures, LOST_STACK, MappedBytes, Mapping, Module, NotObserved,
+    Places, Profile, Sample, TargetInfo, Unobserved, Usage,
 };
-use crate::residency::{Classifier, Error as ScanError, Method, Scanner, figures, maps};
+use crate::residency::{Classifier, Error as ScanError, Method, Scanner, Vma, figures, maps};
 use crate::source::resident::{Join, SpaceView};
 use crate::source::{Books, page_cache};
 use crate::space::Space;
@@ -31,6 +33,7 @@ pub struct Aggregator {
     stacks: StackTable,
     /// By address space; those that have ended are gone.
     spaces: BTreeMap<MmId, Space>,
+    paths: FilePaths,
     /// Address-space events lost when the range books were last trusted.
     ranges_lost: u64,
 }
@@ -203,6 +206,8 @@ impl Aggregator {
         tally.comm = named.map(|s| s.comm.clone()).unwrap_or_default();
         let cached = probe.cached_pages().map_err(NoReport::Failed)?;
         page_cache::collect(&cached, page_size(), &mut tally.books);
+        let files: Vec<FileId> = tally.books.files.keys().copied().collect();
+        self.paths.keep(&files, &tally.pids);
         Ok(tally)
     }
 
@@ -225,6 +230,7 @@ impl Aggregator {
         };
         let mut join = Join::new(probe, view);
         let mut books = Books::default();
+        let mut mappings = Vec::with_capacity(vmas.len());
         for vma in &vmas {
             let mut failed = None;
             scanner.scan_vma(
@@ -239,11 +245,14 @@ impl Aggregator {
             if let Some(e) = failed {
                 return Err(e.context("cannot read the page ledger"));
             }
+            mappings.push(mapping(pid, vma, std::mem::take(&mut books.mapping)));
         }
         scanner.check_alive()?;
         tally.after += figures::read(pid)?;
         tally.before += before;
         tally.books.merge(books);
+        tally.mappings.append(&mut mappings);
+        self.paths.mapped(&vmas);
         Ok(pid)
     }
 
@@ -256,6 +265,7 @@ impl Aggregator {
             pids: tally.pids,
             alive: !self.spaces.is_empty(),
         };
+        let places = self.places(tally.mappings, tally.books.files, tally.books.other_files);
         let mut samples = Vec::with_capacity(tally.books.stacks.len());
         let mut unobserved = tally.books.unobserved;
         for (id, usage) in sorted(tally.books.stacks) {
@@ -265,7 +275,7 @@ impl Aggregator {
                     usage,
                 }),
                 None => {
-                    let key = ("[stack record lost]".to_owned(), Unobserved::StackLost);
+                    let key = (LOST_STACK.to_owned(), Unobserved::StackLost);
                     *unobserved.entry(key).or_default() += usage;
                 }
             }
@@ -307,6 +317,39 @@ impl Aggregator {
             kernel_after: tally.after,
             losses,
             modules: self.modules.modules(),
+            places: Arc::new(places),
+        }
+    }
+
+    fn places(
+        &self,
+        mappings: Vec<Mapping>,
+        files: BTreeMap<FileId, HashMap<StackId, u64>>,
+        other_files: u64,
+    ) -> Places {
+        let files = files.into_iter().map(|(id, stacks)| {
+            let mut file = CachedFile {
+                id,
+                path: self.paths.get(id).cloned(),
+                samples: Vec::with_capacity(stacks.len()),
+                lost: 0,
+            };
+            for (id, cache) in sorted(stacks) {
+                let usage = Usage {
+                    cache,
+                    ..Usage::default()
+                };
+                match self.stacks.get(id).map(Arc::clone) {
+                    Some(stack) => file.samples.push(Sample { stack, usage }),
+                    None => file.lost += cache,
+                }
+            }
+            file
+        });
+        Places {
+            mappings,
+            files: files.collect(),
+            other_files,
         }
     }
 }
@@ -317,15 +360,30 @@ pub struct Tally {
     pids: Vec<Pid>,
     comm: String,
     books: Books,
+    mappings: Vec<Mapping>,
     before: KernelFigures,
     after: KernelFigures,
 }
 
 /// In order of id, so that a report of the same state is the same report.
-fn sorted(stacks: HashMap<StackId, Usage>) -> Vec<(StackId, Usage)> {
+fn sorted<T>(stacks: HashMap<StackId, T>) -> Vec<(StackId, T)> {
     let mut rows: Vec<_> = stacks.into_iter().collect();
     rows.sort_unstable_by_key(|(id, _)| *id);
     rows
+}
+
+fn mapping(pid: Pid, vma: &Vma, bytes: MappedBytes) -> Mapping {
+    Mapping {
+        pid,
+        start: vma.start.0,
+        end: vma.end.0,
+        permissions: vma.perms.to_string(),
+        name: match vma.name.as_str() {
+            "" => vma.label().to_owned(),
+            name => name.to_owned(),
+        },
+        bytes,
+    }
 }
 
 fn is_gone(e: &anyhow::Error) -> bool {

@@ -19,10 +19,8 @@ pub use facts::{
 /// The oldest kernel on which memprof keeps all that it promises. What older ones can do is found out
 /// by trying, not by their version: vendors bring newer BPF back to older kernels.
 pub const FULL_KERNEL: KernelVersion = KernelVersion(6, 1);
-/// Page-fault events take two open files for each thread of the target.
-const FILES_PER_THREAD: u64 = 2;
-/// Below this hard limit of open files a target with many threads may not be followed in full.
-const ENOUGH_OPEN_FILES: u64 = 4096;
+/// Below this hard limit of open files a target with many libraries may not get all its names.
+const ENOUGH_OPEN_FILES: u64 = 1024;
 /// Below this one memprof itself cannot start: its BPF maps, programs and links take some 90.
 const LEAST_OPEN_FILES: u64 = 128;
 
@@ -105,7 +103,6 @@ pub fn checks(facts: &Facts) -> Vec<Check> {
         ownership_tracepoints(facts),
         fault_tracepoints(facts),
         cache_tracepoints(facts),
-        fault_events(facts),
         page_scan(facts),
         cache_totals(facts),
         tracefs(facts),
@@ -342,27 +339,6 @@ fn cache_tracepoints(facts: &Facts) -> Check {
     )
 }
 
-fn fault_events(facts: &Facts) -> Check {
-    let name = "page-fault events";
-    match &facts.fault_event {
-        Probe::Works => Check::ok(name, "perf software events can be opened"),
-        Probe::Fails(why) => {
-            let paranoid = facts.perf_event_paranoid.map_or_else(
-                || "there is no kernel.perf_event_paranoid".to_owned(),
-                |level| format!("kernel.perf_event_paranoid is {level}"),
-            );
-            Check::not_ok(
-                Status::Missing,
-                name,
-                format!("opening one failed: {why} ({paranoid})"),
-                "no page fault can be seen, so no memory gets a stack",
-                "run as root or with CAP_PERFMON; in a container use --privileged; the kernel \
-                 needs CONFIG_PERF_EVENTS=y",
-            )
-        }
-    }
-}
-
 fn page_scan(facts: &Facts) -> Check {
     let name = "page scan";
     match &facts.pagemap_scan {
@@ -454,7 +430,8 @@ fn open_files(facts: &Facts) -> Check {
             name,
             format!("at most {hard} (now {soft})"),
             format!(
-                "memprof itself needs {LEAST_OPEN_FILES}, and two more for each thread of the target"
+                "memprof itself needs {LEAST_OPEN_FILES}, and one more for each executable file that \
+                 the target maps"
             ),
             remedy,
         ),
@@ -462,10 +439,8 @@ fn open_files(facts: &Facts) -> Check {
             Status::Degraded,
             name,
             format!("at most {hard} (now {soft})"),
-            format!(
-                "a target of more than about {} threads cannot be followed in full",
-                hard.saturating_sub(100) / FILES_PER_THREAD
-            ),
+            "each executable file that the target maps takes one, and so does each HTTP connection: \
+             functions may be without names and clients may have to wait",
             remedy,
         ),
         Some((soft, hard)) => Check::ok(name, format!("at most {hard} (now {soft})")),

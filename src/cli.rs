@@ -114,10 +114,11 @@ struct ProfileArgs {
     /// End so many seconds after the target was found
     #[arg(long, value_name = "SECS", value_parser = parse_seconds)]
     duration: Option<Duration>,
-    /// Write a profile to this file at the end; `-` is stdout
+    /// Write a profile to this file at the end; `-` is stdout. May be given several times, for one
+    /// profile in several formats
     #[arg(long, short, value_name = "FILE")]
-    output: Option<PathBuf>,
-    /// Format of --output [default: by the file's ending, else json]
+    output: Vec<PathBuf>,
+    /// Format of a single --output [default: by the file's ending, else json]
     #[arg(long, value_name = "FORMAT", requires = "output", value_parser = PossibleValuesParser::new(export::names()))]
     format: Option<String>,
     /// What stands below a function in --output: who called it, or what it calls [default: the
@@ -167,8 +168,8 @@ pub struct Config {
     pub metrics_functions: usize,
     /// How long to profile.
     pub duration: Option<Duration>,
-    /// The file to write at the end.
-    pub output: Option<Output>,
+    /// The files to write at the end.
+    pub outputs: Vec<Output>,
 }
 
 /// A file to write a profile to.
@@ -248,8 +249,7 @@ fn config(args: ProfileArgs) -> Result<Config, clap::Error> {
         threshold: args.threshold,
         baseline: None,
     };
-    let output = args.output.map(|path| output(path, args.format, options));
-    let output = output.transpose()?;
+    let outputs = outputs(args.output, args.format.as_deref(), &options)?;
     let target = match (args.comm, args.pid) {
         (Some(name), _) => Selector::Comm(name),
         (None, Some(pid)) => Selector::Pid(pid),
@@ -264,26 +264,33 @@ fn config(args: ProfileArgs) -> Result<Config, clap::Error> {
         allow_hosts: args.allow_host,
         metrics_functions: args.metrics_functions.into(),
         duration: args.duration,
-        output,
+        outputs,
     })
 }
 
-fn output(
-    path: PathBuf,
-    format: Option<String>,
-    options: ExportOptions,
-) -> Result<Output, clap::Error> {
-    let named = format.as_deref().and_then(export::by_name);
-    let format = named.unwrap_or_else(|| export::by_ending(&path));
-    options.check(format).map_err(|e| {
-        let message = format!("{e}\n");
-        Cli::command().error(clap::error::ErrorKind::ArgumentConflict, message)
-    })?;
-    Ok(Output {
-        path,
-        format,
-        options,
-    })
+fn outputs(
+    paths: Vec<PathBuf>,
+    format: Option<&str>,
+    options: &ExportOptions,
+) -> Result<Vec<Output>, clap::Error> {
+    let conflict = |message: String| {
+        Cli::command().error(clap::error::ErrorKind::ArgumentConflict, message + "\n")
+    };
+    if paths.len() > 1 && format.is_some() {
+        let message = "--format is for one --output; several have the formats of their endings";
+        return Err(conflict(message.to_owned()));
+    }
+    let named = format.and_then(export::by_name);
+    let output = |path: PathBuf| {
+        let format = named.unwrap_or_else(|| export::by_ending(&path));
+        options.check(format).map_err(|e| conflict(e.to_string()))?;
+        Ok(Output {
+            path,
+            format,
+            options: options.clone(),
+        })
+    };
+    paths.into_iter().map(output).collect()
 }
 
 fn words(command: Vec<OsString>) -> Result<Vec<String>, clap::Error> {
@@ -371,7 +378,7 @@ mod tests {
 
     #[test]
     fn a_format_is_asked_only_for_what_it_can_hold() {
-        let options = |line| config_of(line).map(|c| c.output.unwrap().options);
+        let options = |line| config_of(line).map(|c| c.outputs[0].options.clone());
         let found = options("memprof --pid 1 -o x.txt --direction callers --threshold 64KiB");
         let Ok(found) = found else { panic!("refused") };
         assert_eq!(found.direction, Some(Direction::InnermostFirst));
@@ -429,6 +436,7 @@ mod tests {
             "memprof --pid 1 --listen here",
             "memprof --pid 1 --format json",
             "memprof --pid 1 --output f --format gif",
+            "memprof --pid 1 --output f --output g --format svg",
             "memprof --pid 1 --kind swap",
             "memprof --pid 1 --output f --kind some",
             "memprof --pid 1 --output f --direction up",
@@ -446,15 +454,20 @@ mod tests {
 
     #[test]
     fn the_format_follows_the_name() {
-        let format = |line| {
+        let format = |line: &str| {
             config_of(line)
                 .ok()
-                .and_then(|c| c.output)
-                .map(|o| o.format.name())
+                .and_then(|c| Some(c.outputs.first()?.format.name()))
         };
         assert_eq!(format("memprof --pid 1 -o x.folded"), Some("folded"));
         assert_eq!(format("memprof --pid 1 -o x.txt"), Some("text"));
         assert_eq!(format("memprof --pid 1 -o x"), Some("json"));
+        assert_eq!(format("memprof --pid 1 -o a.b.pb.gz"), Some("pprof"));
+        assert_eq!(format("memprof --pid 1 -o pb.gz"), Some("json"));
+        for e in export::EXPORTERS {
+            let line = format!("memprof --pid 1 -o dir/x.{}", e.extension());
+            assert_eq!(format(&line), Some(e.name()), "{line}");
+        }
         assert_eq!(
             format("memprof --pid 1 -o x.txt --format json"),
             Some("json")
@@ -473,7 +486,7 @@ mod tests {
         assert!(
             c.unwind == Unwind::Auto
                 && !c.follow_forks
-                && c.output.is_none()
+                && c.outputs.is_empty()
                 && c.duration.is_none()
         );
     }

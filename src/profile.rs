@@ -87,6 +87,16 @@ impl Kind {
         Kind::Hugetlb,
     ];
 
+    /// The kinds that are no sums of others.
+    pub const SINGLE: [Kind; 6] = [
+        Kind::Anon,
+        Kind::Shmem,
+        Kind::Cache,
+        Kind::File,
+        Kind::Swap,
+        Kind::Hugetlb,
+    ];
+
     /// Its name: short, lower-case.
     pub fn name(self) -> &'static str {
         match self {
@@ -239,6 +249,9 @@ impl Unobserved {
     }
 }
 
+/// What stands for the mapping of memory whose stack was seen and lost.
+pub const LOST_STACK: &str = "[stack record lost]";
+
 /// Memory of one mapping that stands under no stack.
 #[derive(Clone, Debug)]
 pub struct NotObserved {
@@ -382,9 +395,126 @@ pub struct Profile {
     pub losses: Losses,
     /// The files that frames refer to.
     pub modules: Arc<[Arc<Module>]>,
+    /// The same memory, by mapping and by file.
+    pub places: Arc<Places>,
+}
+
+/// Where the memory of a report lies.
+#[derive(Clone, Debug, Default)]
+pub struct Places {
+    /// The mappings of every followed process, by process, then by address.
+    pub mappings: Vec<Mapping>,
+    /// The files in the page cache, by device and inode.
+    pub files: Vec<CachedFile>,
+    /// Page cache of files for which there was no room in `files`, in bytes.
+    pub other_files: u64,
+}
+
+/// A mapping of a followed process.
+#[derive(Clone, Debug)]
+pub struct Mapping {
+    /// The process.
+    pub pid: Pid,
+    /// First address.
+    pub start: u64,
+    /// First address after it.
+    pub end: u64,
+    /// `rw-p`, as `/proc/PID/maps` shows it.
+    pub permissions: String,
+    /// Path, `[heap]`, `[stack]`, `[anon:NAME]`, or `[anon]` where it has none.
+    pub name: String,
+    /// Its pages.
+    pub bytes: MappedBytes,
+}
+
+/// The pages of a mapping, in bytes. None of it is page cache, which belongs to files.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MappedBytes {
+    /// With the id of a stack (whose frames may have been lost since: see [`Losses`]).
+    pub attributed: Usage,
+    /// Without.
+    pub not_observed: Usage,
+    /// In huge pages, of either.
+    pub huge: u64,
+}
+
+/// A file on a file system.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct FileId {
+    /// Device, (major, minor).
+    pub dev: (u32, u32),
+    /// Inode number.
+    pub ino: u64,
+}
+
+/// A file of which pages are cached that the target brought in.
+#[derive(Clone, Debug)]
+pub struct CachedFile {
+    /// Which file.
+    pub id: FileId,
+    /// A path of it, where one is known.
+    pub path: Option<KnownPath>,
+    /// The stacks that brought in its pages; of [`Usage`] only `cache` is set.
+    pub samples: Vec<Sample>,
+    /// Pages whose stack was lost, in bytes.
+    pub lost: u64,
+}
+
+/// A path of a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KnownPath {
+    /// The path, without a ` (deleted)` suffix.
+    pub path: String,
+    /// The path no longer named the file when it was seen.
+    pub deleted: bool,
+    /// Where it was seen.
+    pub from: PathFrom,
+    /// When it was seen there last.
+    pub seen: SystemTime,
+}
+
+/// Where a path was seen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PathFrom {
+    /// Among the target's open files, `/proc/PID/fd`.
+    OpenFile,
+    /// Among its mappings, `/proc/PID/maps`.
+    Mapping,
+}
+
+impl CachedFile {
+    /// Page cache of the file, in bytes.
+    pub fn cached(&self) -> u64 {
+        self.lost + self.samples.iter().map(|s| s.usage.cache).sum::<u64>()
+    }
 }
 
 impl Profile {
+    /// The page cache of one file, as a profile of its own.
+    pub fn of_file(&self, file: &CachedFile) -> Profile {
+        let cache = |bytes| Usage {
+            cache: bytes,
+            ..Usage::default()
+        };
+        let lost = NotObserved {
+            mapping: LOST_STACK.to_owned(),
+            reason: Unobserved::StackLost,
+            usage: cache(file.lost),
+        };
+        Profile {
+            taken: self.taken,
+            target: self.target.clone(),
+            samples: file.samples.clone(),
+            not_observed: (file.lost > 0).then_some(lost).into_iter().collect(),
+            total: cache(file.cached()),
+            kernel_before: self.kernel_before,
+            kernel_after: self.kernel_after,
+            losses: self.losses.clone(),
+            modules: Arc::clone(&self.modules),
+            places: Arc::default(),
+        }
+    }
+
     /// The module a code frame refers to.
     pub fn module(&self, id: ModuleId) -> Option<&Arc<Module>> {
         self.modules.get(usize::from(id.0))

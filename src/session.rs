@@ -7,7 +7,7 @@ pub mod collector;
 pub mod command;
 mod loader;
 mod output;
-mod reports;
+pub mod reports;
 mod unwinding;
 
 use std::io::{self, Write};
@@ -53,7 +53,7 @@ pub fn run(config: &Config) -> Result<ExitCode> {
         say(&format!("{e:#}"));
     }
     raise_file_limit();
-    if let Some(output) = config.output.as_ref().filter(|o| !o.is_stdout()) {
+    for output in config.outputs.iter().filter(|o| !o.is_stdout()) {
         output::check(&output.path)?;
     }
     let listeners = config
@@ -87,8 +87,12 @@ pub fn run(config: &Config) -> Result<ExitCode> {
     code
 }
 
-/// Starts the thread that owns the probe; returns once the target is followed or waited for.
-fn start_collector(
+/// Starts the thread that owns the probe; returns once the target is followed or waited for. (With a
+/// command, [`start_command`] follows it.)
+///
+/// # Errors
+/// The probe cannot be loaded, or the target cannot be followed.
+pub fn start_collector(
     config: &Config,
 ) -> Result<(Collecting, watch::Receiver<Progress>, Vec<Missing>)> {
     let wake = Arc::new(EventFd::from_flags(
@@ -135,6 +139,23 @@ fn start_collector(
         .recv()
         .map_err(|_| anyhow!("the collector thread ended early"))??;
     Ok((Collecting::new(commands, wake), progress, missing))
+}
+
+/// Starts a command, followed from its first page on.
+///
+/// # Errors
+/// No process could be made, or it cannot be followed.
+pub fn start_command(collecting: &Collecting, argv: &[String]) -> Result<Prepared> {
+    let at_stops = collecting.clone();
+    let prepared = command::prepare(argv, move |pid, stop| match stop {
+        Stop::Code => at_stops.wait_for(HOLD, |done| Command::Prepare(pid, done)),
+        Stop::Exit => at_stops.wait_for(HOLD, Command::Final),
+    })?;
+    let (reply, answer) = sync_channel(1);
+    collecting.send(Command::Follow(prepared.pid, reply))?;
+    answer.recv().context("the collector has ended")??;
+    prepared.release();
+    Ok(prepared)
 }
 
 /// A run under way.
@@ -211,7 +232,7 @@ impl Session<'_> {
 
     async fn profile_until_end(&mut self, mut signals: Signals) -> Result<u8> {
         let mut command = match &self.config.target {
-            Selector::Command(argv) => Some(self.start_command(argv)?),
+            Selector::Command(argv) => Some(start_command(&self.collecting, argv)?),
             _ => None,
         };
         let end = self.wait_for_end(&mut signals, command.as_mut()).await?;
@@ -226,19 +247,6 @@ impl Session<'_> {
             }
             _ => Ok(0),
         }
-    }
-
-    fn start_command(&self, argv: &[String]) -> Result<Prepared> {
-        let collecting = self.collecting.clone();
-        let prepared = command::prepare(argv, move |pid, stop| match stop {
-            Stop::Code => collecting.wait_for(HOLD, |done| Command::Prepare(pid, done)),
-            Stop::Exit => collecting.wait_for(HOLD, Command::Final),
-        })?;
-        let (reply, answer) = sync_channel(1);
-        self.collecting.send(Command::Follow(prepared.pid, reply))?;
-        answer.recv().context("the collector has ended")??;
-        prepared.release();
-        Ok(prepared)
     }
 
     async fn wait_for_end(
@@ -292,11 +300,7 @@ impl Session<'_> {
     ) -> Result<Option<End>> {
         match progress {
             Progress::Waiting => {}
-            Progress::Following {
-                pid,
-                comm,
-                warnings,
-            } => {
+            Progress::Following { pid, comm } => {
                 if *following != Some(*pid) {
                     let name = match &self.config.target {
                         // The process is still memprof's own; it becomes the command.
@@ -304,9 +308,6 @@ impl Session<'_> {
                         _ => comm,
                     };
                     say(&format!("following {} (pid {pid})", printable(name)));
-                }
-                for warning in warnings {
-                    say(&format!("pid {pid}: {warning}"));
                 }
                 *following = Some(*pid);
             }
@@ -363,19 +364,26 @@ impl Session<'_> {
                     (_, e) => e.to_string(),
                 };
                 say(&format!("no profile: {e}"));
-                return match &self.config.output {
+                return match self.config.outputs.first() {
                     Some(output) => Err(anyhow!("{} was not written: {e}", output.path.display())),
                     None => Ok(()),
                 };
             }
         };
-        let output = self.config.output.as_ref();
-        if let Some(output) = output {
+        let outputs = &self.config.outputs;
+        let mut report = report;
+        if outputs.iter().any(|o| o.format.wants_lines()) {
+            match self.reports.with_lines(&report).await {
+                Ok(with_lines) => report = with_lines,
+                Err(e) => say(&format!("the profile has no source lines: {e}")),
+            }
+        }
+        for output in outputs {
             output::write_profile(output, &report)?;
         }
         // The command's own output is what it writes to stdout.
         let stdout_taken = matches!(self.config.target, Selector::Command(_))
-            || output.is_some_and(Output::is_stdout);
+            || outputs.iter().any(Output::is_stdout);
         output::write_summary(&report, stdout_taken).context("cannot write the summary")
     }
 }

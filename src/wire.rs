@@ -13,12 +13,12 @@ mod skel {
 }
 
 pub(crate) use skel::types::{
-    bss as Bss, cache_chunk, page_chunk, unwind_mapping, unwind_page, unwind_page_key, unwind_rule,
-    unwind_space,
+    bss as Bss, cache_chunk, cache_key, page_chunk, unwind_mapping, unwind_page, unwind_page_key,
+    unwind_rule, unwind_space,
 };
 pub(crate) use skel::{MemprofSkel, MemprofSkelBuilder};
 
-use skel::types::{cache_key, process_event, range_event, stack_event};
+use skel::types::{process_event, range_event, stack_event};
 
 use crate::event::{
     Addr, Event, MmId, Outcome, PartialReason, Pid, ProcessChange, ProcessEvent, RangeChange,

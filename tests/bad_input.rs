@@ -15,7 +15,8 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use binary::{Kept, MEMPROF, Memprof, PATIENCE, in_own_mounts, memprof, no_panic, run, status};
-use nix::sys::resource::{Resource, setrlimit};
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 /// A directory that everybody can reach, on a real file system.
 fn directory() -> tempfile::TempDir {
@@ -443,6 +444,63 @@ fn readers_that_do_not_read() {
         std::thread::sleep(Duration::from_millis(100));
     }
     drop(slow);
+    comes_back(&memprof, before);
+    memprof.end();
+}
+
+/// One of many clients on a slow link: 2 KiB at a time, with a pause after each. Whether it was
+/// answered in full, or told to come again.
+async fn slow_client(number: usize, address: std::net::SocketAddr, request: String) -> bool {
+    let socket = tokio::net::TcpSocket::new_v4().unwrap();
+    socket.set_recv_buffer_size(4096).unwrap();
+    let mut stream = socket.connect(address).await.unwrap();
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let (mut reply, mut part) = (Vec::new(), [0; 2048]);
+    loop {
+        match stream.read(&mut part).await {
+            Ok(0) => break,
+            Ok(n) => reply.extend_from_slice(&part[..n]),
+            Err(e) => panic!("client {number}: {e} after {} bytes", reply.len()),
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let text = String::from_utf8(reply).unwrap();
+    let (head, body) = text.split_once("\r\n\r\n").expect("a header");
+    match status(head.as_bytes()) {
+        200 => {
+            serde_json::from_str::<serde_json::Value>(body).expect("a whole tree");
+            true
+        }
+        503 => false,
+        other => panic!("client {number}: status {other}: {body}"),
+    }
+}
+
+#[test]
+fn ten_thousand_requests_on_a_slow_link() {
+    let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
+    let clients = 10_000.min(hard.max(soft).saturating_sub(1_000) as usize);
+    setrlimit(Resource::RLIMIT_NOFILE, hard.max(soft), hard).unwrap();
+    let target = Kept::idle();
+    let memprof = Memprof::follow(&target.pid());
+    assert_eq!(memprof.get("/v1/tree").0, 200);
+    let before = memprof.descriptors();
+    let request = memprof.request("/v1/tree?threshold=0");
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    let answered = runtime.block_on(async {
+        let all = (0..clients).map(|n| slow_client(n, memprof.address, request.clone()));
+        let mut tasks = all.collect::<tokio::task::JoinSet<_>>();
+        let mut answered = 0;
+        while let Some(done) = tasks.join_next().await {
+            answered += usize::from(done.unwrap());
+        }
+        answered
+    });
+    println!("{answered} of {clients} were answered, the others told to come again");
+    assert!(answered > clients / 2, "{answered} of {clients}");
     comes_back(&memprof, before);
     memprof.end();
 }

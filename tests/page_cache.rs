@@ -6,20 +6,14 @@
 mod common;
 
 use std::fs::File;
-use std::io::{Read, Write};
-use std::os::fd::{AsFd, AsRawFd};
+use std::io::Read;
+use std::os::fd::AsRawFd;
 use std::path::PathBuf;
 
-use ::memprof::residency::cachestat::cachestat;
+use common::files::{self, cached, evict};
 use common::memprof::Memprof;
-use common::process::wait_until;
 use common::tree::Sum;
 use common::workload::{Lines, program};
-use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
-
-const TMPFS: i64 = 0x0102_1994;
-const RAMFS: i64 = 0x8584_58f6;
-const OVERLAY: i64 = 0x794c_7630;
 
 const MIB: u64 = 1 << 20;
 
@@ -35,7 +29,7 @@ struct Run {
 impl Run {
     fn start() -> Run {
         let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
-        require_page_cache(&dir);
+        files::require_page_cache(dir.path());
         let program = program("scenarios");
         let (m, mut lines) = Memprof::start_command(&[], &[program.to_str().unwrap()]);
         lines.send("");
@@ -54,23 +48,8 @@ impl Run {
         self.dir.path().join(name)
     }
 
-    /// A file of so many bytes, none of them cached.
     fn cold_file(&self, name: &str, len: u64) -> File {
-        let file = File::options()
-            .read(true)
-            .write(true)
-            .create_new(true)
-            .open(self.path(name))
-            .unwrap();
-        let mut left = len;
-        while left > 0 {
-            let part = vec![b'x'; left.min(MIB) as usize];
-            (&file).write_all(&part).unwrap();
-            left -= part.len() as u64;
-        }
-        file.sync_all().unwrap();
-        evict(&file);
-        file
+        files::cold(&self.path(name), len)
     }
 
     fn tell(&mut self, command: &str, file: &str) {
@@ -108,35 +87,6 @@ impl Run {
         let short = self.m.get("/v1/tree?short=true").json();
         assert_eq!(short["cache"].as_u64(), Some(self.base + all), "{what}");
     }
-}
-
-fn require_page_cache(dir: &tempfile::TempDir) {
-    let kind = nix::sys::statfs::statfs(dir.path())
-        .unwrap()
-        .filesystem_type()
-        .0;
-    assert!(
-        ![TMPFS, RAMFS, OVERLAY].contains(&(kind as i64)),
-        "{} is on a tmpfs or an overlay, whose files have no page cache of their own: set \
-         CARGO_TARGET_DIR to a directory on a disk",
-        dir.path().display()
-    );
-}
-
-/// KiB of a file in the page cache, by the kernel's count.
-#[track_caller]
-fn cached(file: &File) -> u64 {
-    // SAFETY: sysconf has no preconditions.
-    let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as u64;
-    cachestat(file.as_fd(), 0, 0).unwrap().nr_cache * page / 1024
-}
-
-fn evict(file: &File) {
-    // Pages that a processor still has in hand are left alone at first.
-    wait_until(|| {
-        posix_fadvise(file, 0, 0, PosixFadviseAdvice::POSIX_FADV_DONTNEED).unwrap();
-        cached(file) == 0
-    });
 }
 
 #[test]

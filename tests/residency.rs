@@ -6,6 +6,8 @@
 mod cost;
 #[path = "residency/machine.rs"]
 mod machine;
+#[path = "common/machine.rs"]
+mod machine_settings;
 #[path = "common/process.rs"]
 mod process;
 #[path = "residency/processes.rs"]

@@ -22,29 +22,13 @@
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
-#define NOINLINE __attribute__((noinline))
+#include "workload.h"
 
 enum { BLOCK = 128 * 1024 };
 
 static unsigned char block[BLOCK];
-
-// CPU time of this process: what others do on a shared machine is not in it.
-static uint64_t now_ns(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
-	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
-
-static void die(const char *what)
-{
-	perror(what);
-	exit(1);
-}
 
 static void make_file(int fd, size_t bytes)
 {
@@ -84,18 +68,6 @@ static NOINLINE void read_through(int fd)
 		die("read");
 }
 
-static unsigned long number(const char *option, const char *text)
-{
-	char *rest;
-	unsigned long value;
-
-	if (!text || *text < '0' || *text > '9' || (value = strtoul(text, &rest, 10), *rest || !value)) {
-		fprintf(stderr, "readfile: %s wants a whole number above 0\n", option);
-		exit(2);
-	}
-	return value;
-}
-
 int main(int argc, char **argv)
 {
 	unsigned long mib = 64, passes = 4, repeat = 1;
@@ -120,7 +92,7 @@ int main(int argc, char **argv)
 		else
 			path = NULL, i = argc;
 	}
-	if (!path) {
+	if (!path || !mib || !passes) {
 		fprintf(stderr, "usage: readfile FILE [--mib N] [--passes N] [--repeat N] [--name NAME] "
 				"[--start-on-stdin]\n");
 		return 2;
@@ -130,8 +102,7 @@ int main(int argc, char **argv)
 		die(path);
 	make_file(fd, (size_t)mib << 20);
 	if (wait)
-		while (getchar() != '\n' && !feof(stdin))
-			;
+		wait_for_line();
 	for (unsigned long i = 0; i < repeat; i++) {
 		size_t pages = ((size_t)mib << 20) / 4096 * passes;
 		uint64_t ns = 0;
@@ -147,7 +118,7 @@ int main(int argc, char **argv)
 		printf("pages %zu ns_per_page %.1f\n", pages, (double)ns / (double)pages);
 		fflush(stdout);
 	}
-	while (wait && getchar() != EOF)
-		;
+	if (wait)
+		wait_for_end();
 	return close(fd) ? 1 : 0;
 }

@@ -23,18 +23,12 @@
 #include <sys/prctl.h>
 #include <unistd.h>
 
-#define NOINLINE __attribute__((noinline))
+#include "workload.h"
 
 enum { LEVELS = 10, STACKS = 1 << LEVELS, PAGE = 4096 };
 
 static unsigned char *parts[STACKS];
 static size_t part_bytes;
-
-static void die(const char *what)
-{
-	perror(what);
-	exit(1);
-}
 
 static NOINLINE void hold_part(unsigned which)
 {

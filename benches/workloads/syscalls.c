@@ -19,23 +19,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
-#include <time.h>
 #include <unistd.h>
 
-// CPU time of this process: what others do on a shared machine is not in it.
-static uint64_t now_ns(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
-	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
-
-static void die(const char *what)
-{
-	perror(what);
-	exit(1);
-}
+#include "workload.h"
 
 int main(int argc, char **argv)
 {
@@ -47,8 +33,8 @@ int main(int argc, char **argv)
 	for (int i = 1; i < argc; i++) {
 		if (!strcmp(argv[i], "--start-on-stdin"))
 			wait = 1;
-		else if (!strcmp(argv[i], "--calls") && i + 1 < argc && atol(argv[i + 1]) > 0)
-			calls = (unsigned long)atol(argv[++i]);
+		else if (!strcmp(argv[i], "--calls"))
+			calls = number(argv[i], argv[i + 1]), i++;
 		else {
 			fprintf(stderr, "usage: syscalls [--calls N] [--start-on-stdin]\n");
 			return 2;
@@ -57,8 +43,7 @@ int main(int argc, char **argv)
 	if (fd < 0)
 		die("/dev/zero");
 	if (wait)
-		while (getchar() != '\n' && !feof(stdin))
-			;
+		wait_for_line();
 	start = now_ns();
 	for (unsigned long i = 0; i < calls; i++)
 		syscall(SYS_getppid);
@@ -71,7 +56,7 @@ int main(int argc, char **argv)
 	printf("calls %lu getppid_ns %.1f read_ns %.1f\n", calls, (double)getppid_ns / (double)calls,
 	       (double)read_ns / (double)calls);
 	fflush(stdout);
-	while (wait && getchar() != EOF)
-		;
+	if (wait)
+		wait_for_end();
 	return 0;
 }

@@ -24,30 +24,14 @@
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
-#include <time.h>
 #include <unistd.h>
 
-#define NOINLINE __attribute__((noinline))
+#include "workload.h"
 
 static size_t page_size;
 static size_t chunk;
 static size_t rounds;
 static uint64_t store_ns;
-
-// CPU time of this process: what others do on a shared machine is not in it.
-static uint64_t now_ns(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
-	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
-
-static void die(const char *what)
-{
-	perror(what);
-	exit(1);
-}
 
 static long faults_so_far(void)
 {
@@ -100,18 +84,6 @@ static NOINLINE void descend(unsigned depth)
 	__asm__ volatile("" ::: "memory");
 }
 
-static unsigned long number(const char *option, const char *text)
-{
-	char *rest;
-	unsigned long value;
-
-	if (!text || *text < '0' || *text > '9' || (value = strtoul(text, &rest, 10), *rest)) {
-		fprintf(stderr, "touch: %s wants a whole number\n", option);
-		exit(2);
-	}
-	return value;
-}
-
 int main(int argc, char **argv)
 {
 	unsigned long mib = 1024, depth = 22, chunk_mib = 64, repeat = 1;
@@ -150,8 +122,7 @@ int main(int argc, char **argv)
 	if (prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0))
 		die("prctl");
 	if (wait)
-		while (getchar() != '\n' && !feof(stdin))
-			;
+		wait_for_line();
 	for (unsigned long i = 0; i < repeat; i++) {
 		long faults = faults_so_far();
 		uint64_t before = now_ns(), all;
@@ -165,7 +136,7 @@ int main(int argc, char **argv)
 		       (double)store_ns / (double)pages, (double)all / (double)pages, faults);
 		fflush(stdout);
 	}
-	while (wait && getchar() != EOF)
-		;
+	if (wait)
+		wait_for_end();
 	return 0;
 }

@@ -3,7 +3,8 @@
 use super::query::{Others, Query};
 use super::{ApiError, OPENAPI_V1, OPENAPI_V2, Request};
 use super::{
-    diff, events, export, fixed, functions, health, marks, metrics, series, summary, tree, v1,
+    diff, events, export, files, fixed, functions, health, maps, marks, metrics, series, summary,
+    tree, v1,
 };
 
 /// What may be done to a path. `HEAD` is a `Get` whose body is not sent.
@@ -120,6 +121,9 @@ pub const ROUTES: &[Route] = &[
     get("/v2/summary", &[], summary::read),
     get("/v2/tree", tree::PARAMETERS, tree::read),
     get("/v2/functions", functions::PARAMETERS, functions::read),
+    get("/v2/files", files::PARAMETERS, files::read),
+    get("/v2/files/stacks", files::OF_STACKS, files::stacks),
+    get("/v2/maps", maps::PARAMETERS, maps::read),
     get("/v2/series", series::PARAMETERS, series::read),
     get("/v2/marks", &[], marks::list),
     other(Method::Post, "/v2/marks", marks::keep),

@@ -44,12 +44,6 @@ static __always_inline __u64 cache_key_of(struct folio *folio, struct inode *ino
 	return index;
 }
 
-/* 1 for STACK_NONE, else 0; stack ids stay below 2^31. */
-static __always_inline __u32 is_empty(__u32 stack)
-{
-	return (stack - 1) >> 31;
-}
-
 static __noinline struct cache_chunk *cache_chunk_get(struct cache_key *key)
 {
 	struct cache_chunk *chunk = bpf_map_lookup_elem(&cache, key);
@@ -116,11 +110,6 @@ int BPF_PROG(cache_add, struct folio *folio)
 
 	if (!st || st->walking)
 		return 0;
-	/* A fault on a file reads pages into the cache: these are not the page that it maps. */
-	if (st->fault && st->page == (__u64)folio) {
-		st->pages = st->pages_before;
-		st->page = 0;
-	}
 	inode = folio->mapping->host;
 	n = folio_pages(folio);
 	if ((inode->i_mode & S_IFMT) == S_IFBLK) {

@@ -53,6 +53,12 @@ static __noinline struct page_chunk *chunk_get(__u64 key)
 	return chunk;
 }
 
+/* 1 for STACK_NONE, else 0; stack ids stay below 2^31. */
+static __always_inline __u32 is_empty(__u32 stack)
+{
+	return (stack - 1) >> 31;
+}
+
 /*
  * The loops over a chunk's entries are global functions, which the verifier checks once each and
  * for themselves; inlined, their 512 possible lengths multiply with everything that comes after.
@@ -71,6 +77,22 @@ __noinline int chunk_fill(struct page_chunk *chunk, __u32 first, __u32 n, __u32 
 	return 0;
 }
 
+/* Sets those of `n` entries from `first` on that are empty. (Without a branch: see cache_chunk_fill().) */
+__noinline int chunk_fill_empty(struct page_chunk *chunk, __u32 first, __u32 n, __u32 stack)
+{
+	if (!chunk)
+		return 0;
+	for (__u32 i = 0; i < CHUNK_PAGES; i++) {
+		if (i >= n)
+			return 0;
+		__u32 at = (first + i) & (CHUNK_PAGES - 1);
+		__u32 was = chunk->stack[at];
+
+		chunk->stack[at] = was | (stack & -is_empty(was));
+	}
+	return 0;
+}
+
 /* Copies `n` entries of `src` from `from` on to those of `dst` from `to` on. */
 __noinline int chunk_copy(struct page_chunk *dst, __u32 to, struct page_chunk *src, __u32 from, __u32 n)
 {
@@ -82,17 +104,6 @@ __noinline int chunk_copy(struct page_chunk *dst, __u32 to, struct page_chunk *s
 		dst->stack[(to + i) & (CHUNK_PAGES - 1)] = src->stack[(from + i) & (CHUNK_PAGES - 1)];
 	}
 	return 0;
-}
-
-/* Gives `n` pages from `vpage` on to `stack`; they lie in one chunk (folios are aligned). */
-static __always_inline void ledger_set(struct page_chunk *chunk, __u64 vpage, __u32 n, __u32 stack)
-{
-	__u32 first = vpage & (CHUNK_PAGES - 1);
-
-	if (n == 1)
-		chunk->stack[first] = stack;
-	else
-		chunk_fill(chunk, first, n, stack);
 }
 
 struct clear_ctx {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0-only
 /*
- * The probe. Read memprof.h first, then this file: the way of a page fault is fault_enter(),
- * page_allocated(), fault_end(). The other hooks are in the headers included below.
+ * The probe. Read memprof.h first, then this file: the way of a page fault is fault_begins(),
+ * page_allocated(). The other hooks are in the headers included below.
  */
 #include "vmlinux.h"
 #include <bpf/bpf_helpers.h>
@@ -16,9 +16,17 @@
 #define offsetof(type, member) __builtin_offsetof(type, member)
 #endif
 
-#define GFP_MOVABLE 0x08u
-/* Words of user stack read at once: a read that is longer fails more often at the stack's end. */
-#define WINDOW_WORDS 128
+/* The same bits from 6.1 on at least (___GFP_*). */
+#define GFP_MOVABLE 0x08u /* user pages; page tables and other kernel memory are not */
+#define GFP_ZERO 0x100u /* a fresh anonymous page, neither copied nor read back from swap */
+#define GFP_NOMEMALLOC 0x80000u /* with an order: a huge page or folio of user memory, see large() */
+/* Bit of a page fault's error code: the page was there, the access was not allowed. */
+#define FAULT_PRESENT 1ul
+
+/* Words of user stack read at once. A read costs some 150 ns, however short it is. */
+#define WINDOW_WORDS 256
+/* How many of them lie below the word that is wanted: a frame's words are not read in order. */
+#define WINDOW_SLACK 8
 /* Words of stack that a remembered walk may have read. */
 #define MEMO_WORDS 256
 
@@ -92,17 +100,15 @@ struct table_walk {
 
 /* What memprof knows of one thread of a followed process. */
 struct task_state {
-	__u64 fault; /* address of the fault being handled; 0 outside one */
+	__u64 fault; /* address of the last fault, until its page was allocated; else 0 */
 	__u64 fault_ip; /* user registers at its begin */
 	__u64 fault_sp;
 	__u64 brk; /* the heap's end when brk was entered */
 	__u64 mm; /* the address space that mm_id names */
 	__u32 mm_id; /* 0: not followed */
 	__u32 generation; /* of mm_id */
-	__u64 page; /* the page allocated last in this fault */
-	__u32 pages; /* in the folio allocated for this fault; 0 for none */
-	__u32 pages_before; /* `pages` before that allocation */
-	__u8 perf_seen; /* its page-fault perf events reach us */
+	__u32 fault_stack; /* recorded at its begin; STACK_NONE if the page had an owner already */
+	__u8 fault_present; /* a write to a page that may only be read: copy on write */
 	__u8 walking; /* its stack is being read */
 	__u16 pad;
 	/* The stack found last, by its hash. */
@@ -116,6 +122,8 @@ struct task_state {
 	__u32 memo_mm_id;
 	__u32 memo_generation;
 	__u32 memo_words;
+	__u32 memo_end; /* one above the highest word of it */
+	__u32 memo_pad;
 	__u64 memo_ip;
 	__u64 memo_sp;
 	__u64 memo_bp;
@@ -240,76 +248,90 @@ static __noinline __u32 view_pid(struct task_struct *task)
 #include "space.bpf.h"
 #include "cache.bpf.h"
 
-/* Gives the page at `addr`, or the folio of `n` pages that it lies in, to the current stack. */
-static __always_inline void record(struct task_struct *task, struct task_state *st, __u64 addr,
-				   __u32 n, int keep_owner)
-{
-	__u64 vpage = addr >> page_shift;
-	struct page_chunk *chunk = chunk_get(chunk_key(st->mm_id, vpage));
-
-	count_activity();
-	if (!chunk)
-		return;
-	if (keep_owner && chunk->stack[vpage & (CHUNK_PAGES - 1)] != STACK_NONE)
-		return;
-	if (n > CHUNK_PAGES)
-		n = CHUNK_PAGES;
-	if (n > 1)
-		vpage &= ~(__u64)(n - 1);
-	else
-		n = 1;
-	ledger_set(chunk, vpage, n, stack_id(st));
-}
-
 /*
- * A fault begins. What is allocated from here on, in this task, is for this fault.
+ * A fault begins: the page takes the current stack, unless it has an owner already. What is recorded
+ * for a fault that then fails does no harm: it counts only where the kernel says that a page is.
  *
- * The record is made at the end, by the perf event, which comes only for a fault that succeeded.
- * A thread whose perf events have not reached us yet (memprof is just attaching, or a vfork child
- * shares the address space) is recorded here and at the allocation instead, page by page.
+ * (There is a hook for a fault's end too, the perf event of a successful fault. It would cost the
+ * target as much again as everything here, and every process a part of that.)
  */
-static __always_inline int fault_enter(__u64 addr)
+static __always_inline int fault_begins(__u64 addr, __u64 error_code)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
 	struct task_state *st = followed(task);
+	__u64 vpage = addr >> page_shift;
+	struct page_chunk *chunk;
 	struct user_regs regs;
+	__u32 *owner;
 
 	/* The stack walk reads user memory, and a read of a bad address raises a fault of its own. */
 	if (!st || st->walking || addr < 65536 || addr >> 57)
 		return 0;
-	st->fault = addr;
-	st->pages = 0;
-	if (st->perf_seen)
+	faults++;
+	count_activity();
+	chunk = chunk_get(chunk_key(st->mm_id, vpage));
+	if (!chunk)
 		return 0;
 	user_regs_of(task, &regs);
+	st->fault = addr;
 	st->fault_ip = regs.ip;
 	st->fault_sp = regs.sp;
-	record(task, st, addr, 1, 1);
+	st->fault_present = error_code & FAULT_PRESENT;
+	st->fault_stack = STACK_NONE;
+	owner = &chunk->stack[vpage & (CHUNK_PAGES - 1)];
+	if (*owner == STACK_NONE)
+		*owner = st->fault_stack = stack_id(st);
 	return 0;
 }
 
-/* An allocation while we do not learn when a fault ends: is it still the same one? */
-static __always_inline void allocated_early(struct task_struct *task, struct task_state *st)
-{
-	struct user_regs regs;
-
-	user_regs_of(task, &regs);
-	if (regs.ip == st->fault_ip && regs.sp == st->fault_sp)
-		record(task, st, st->fault, 1, 0);
-	st->fault = 0;
-}
-
 SEC("tp_btf/page_fault_user")
-int BPF_PROG(fault_user, unsigned long address)
+int BPF_PROG(fault_user, unsigned long address, struct pt_regs *regs, unsigned long error_code)
 {
-	return fault_enter(address);
+	return fault_begins(address, error_code);
 }
 
 /* The kernel's own accesses to user memory: read(2) into a fresh buffer. */
 SEC("tp_btf/page_fault_kernel")
-int BPF_PROG(fault_kernel, unsigned long address)
+int BPF_PROG(fault_kernel, unsigned long address, struct pt_regs *regs, unsigned long error_code)
 {
-	return fault_enter(address);
+	return fault_begins(address, error_code);
+}
+
+/*
+ * Whether an allocation is a huge page or a large folio of anonymous or shared memory. Their flags
+ * come from GFP_TRANSHUGE_LIGHT; the folios that a fault reads into the page cache have none of it.
+ */
+static __always_inline int large(unsigned int order, gfp_t gfp)
+{
+	return order && order <= CHUNK_SHIFT && (gfp & GFP_NOMEMALLOC);
+}
+
+/*
+ * A page is allocated in a fault. It changes the owner if it is a new one, or a copy that this write
+ * made; a page that comes back from swap or from a file keeps the one it had. Where it is larger
+ * than the faulting page, its other pages, which have no owner, take this one.
+ */
+static __noinline int allocated_in_fault(struct task_state *st, unsigned int order, gfp_t gfp)
+{
+	__u64 addr = st->fault, vpage = addr >> page_shift;
+	__u32 stack = st->fault_stack;
+	struct page_chunk *chunk;
+	struct user_regs regs;
+
+	/* Is it still that fault, or something later in this thread? */
+	user_regs_of(bpf_get_current_task_btf(), &regs);
+	if (regs.ip != st->fault_ip || regs.sp != st->fault_sp)
+		return 0;
+	chunk = chunk_get(chunk_key(st->mm_id, vpage));
+	if (!chunk)
+		return 0;
+	if (stack == STACK_NONE)
+		stack = stack_id(st);
+	if (large(order, gfp))
+		chunk_fill_empty(chunk, vpage & (CHUNK_PAGES - 1) & ~((1u << order) - 1), 1u << order, stack);
+	if (st->fault_present || (gfp & GFP_ZERO))
+		chunk->stack[vpage & (CHUNK_PAGES - 1)] = stack;
+	return 0;
 }
 
 SEC("tp_btf/mm_page_alloc")
@@ -318,58 +340,20 @@ int BPF_PROG(page_allocated, struct page *page, unsigned int order, gfp_t gfp)
 	struct task_struct *task;
 	struct task_state *st;
 
-	/* User pages are movable; page tables and other kernel memory are not. */
 	if (!(gfp & GFP_MOVABLE) || !page)
 		return 0;
 	task = bpf_get_current_task_btf();
 	if (!maybe_followed(task))
 		return 0;
-	/* Only fault_enter() marks a fault, and only in a followed address space. */
+	/* Only fault_begins() marks a fault, and only in a followed address space. */
 	st = bpf_task_storage_get(&tasks, task, NULL, 0);
 	if (!st || !st->fault)
 		return 0;
-	if (!st->perf_seen) {
-		allocated_early(task, st);
-		return 0;
-	}
-	/* The last one counts: a larger folio may have been tried before it. */
-	st->page = (__u64)page;
-	st->pages_before = st->pages;
-	st->pages = order <= CHUNK_SHIFT ? 1u << order : 1;
+	if (large(order, gfp) || (!st->fault_stack && (st->fault_present || (gfp & GFP_ZERO))))
+		allocated_in_fault(st, order, gfp);
+	if (!order)
+		st->fault = 0;
 	return 0;
-}
-
-static __always_inline int fault_end(struct bpf_perf_event_data *ctx, int major)
-{
-	struct task_struct *task = bpf_get_current_task_btf();
-	struct task_state *st = followed(task);
-	__u64 addr = ctx->addr;
-
-	if (!st || addr < 65536 || addr >> 57)
-		return 0;
-	st->perf_seen = 1;
-	if (st->fault != addr)
-		st->pages = 0;
-	st->fault = 0;
-	faults++;
-	/*
-	 * Without an allocation the page was there before: a write to a page shared since fork, or
-	 * a page mapped a second time. A major fault brings a page back. Neither changes its owner.
-	 */
-	record(task, st, addr, st->pages, major || !st->pages);
-	return 0;
-}
-
-SEC("perf_event")
-int fault_end_minor(struct bpf_perf_event_data *ctx)
-{
-	return fault_end(ctx, 0);
-}
-
-SEC("perf_event")
-int fault_end_major(struct bpf_perf_event_data *ctx)
-{
-	return fault_end(ctx, 1);
 }
 
 /* Keeps the record types in the program's BTF, from which the skeleton makes the Rust types. */

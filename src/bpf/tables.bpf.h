@@ -204,17 +204,11 @@ __noinline int stack_word(struct task_state *st, __u64 addr, __u64 *word)
 		return -1;
 	at = (addr - st->t.window_base) >> 3;
 	if (addr < st->t.window_base || at >= st->t.window_words) {
-		st->t.window_base = addr;
-		st->t.window_words = WINDOW_WORDS;
-		at = 0;
-		if (bpf_probe_read_user(st->window, sizeof(st->window), (void *)addr)) {
-			/* The end of the stack is near: just what is needed. */
-			st->t.window_words = 1;
-			if (bpf_probe_read_user(st->window, 8, (void *)addr)) {
-				st->t.window_words = 0;
-				return -1;
-			}
-		}
+		at = (addr - st->memo_sp) >> 3;
+		at = addr > st->memo_sp && at < WINDOW_SLACK ? at : WINDOW_SLACK;
+		if (read_window(st, addr, at, WINDOW_WORDS))
+			return -1;
+		at = (addr - st->t.window_base) >> 3;
 	}
 	*word = st->window[INDEX(at, WINDOW_WORDS)];
 	off = (addr - st->memo_sp) >> 3;
@@ -223,6 +217,8 @@ __noinline int stack_word(struct task_state *st, __u64 addr, __u64 *word)
 		st->memo_at[at] = off;
 		st->memo_word[at] = *word;
 		st->t.noted++;
+		if (off >= st->memo_end)
+			st->memo_end = off + 1;
 	} else {
 		st->t.noted = MEMO_WORDS + 1; /* more than the memo holds */
 	}
@@ -365,19 +361,52 @@ static long table_step(__u64 i, struct table_step_ctx *c)
 
 struct memo_ctx {
 	struct task_state *st;
+	__u32 first; /* word of the stack that the window begins with, counted from the stack pointer */
+	__u32 words; /* in the window */
 	__u32 differs;
 	__u32 pad;
 };
 
-static long memo_step(__u64 i, struct memo_ctx *m)
+/* Brings the word at `off`, and what the memo has above it, into the window. 0, or -1 if unreadable. */
+static __noinline int memo_window(struct memo_ctx *m, __u32 off)
 {
 	struct task_state *st = m->st;
-	__u64 at = INDEX(i, MEMO_WORDS), word = 0;
+	__u32 slack = off < WINDOW_SLACK ? off : WINDOW_SLACK;
+	__u64 words = st->memo_end - off + slack;
 
-	if (!stack_word(st, st->memo_sp + 8 * (__u64)st->memo_at[at], &word) && word == st->memo_word[at])
-		return 0;
-	m->differs = 1;
-	return 1;
+	if (words > WINDOW_WORDS)
+		words = WINDOW_WORDS;
+	if (read_window(st, st->memo_sp + 8 * (__u64)off, slack, words))
+		return -1;
+	m->first = (st->t.window_base - st->memo_sp) >> 3;
+	m->words = st->t.window_words;
+	return 0;
+}
+
+/* Some words at a time, and no call for a word: this is what a fault in a loop costs. */
+#define MEMO_STEPS 8
+
+static long memo_steps(__u64 i, struct memo_ctx *m)
+{
+	struct task_state *st = m->st;
+
+#pragma unroll
+	for (__u32 k = 0; k < MEMO_STEPS; k++) {
+		__u64 at = INDEX(i * MEMO_STEPS + k, MEMO_WORDS);
+		__u32 off = st->memo_at[at];
+
+		if (i * MEMO_STEPS + k >= st->memo_words)
+			return 1;
+		if (off - m->first >= m->words && memo_window(m, off)) {
+			m->differs = 1;
+			return 1;
+		}
+		if (st->window[INDEX(off - m->first, WINDOW_WORDS)] != st->memo_word[at]) {
+			m->differs = 1;
+			return 1;
+		}
+	}
+	return 0;
 }
 
 /*
@@ -392,8 +421,7 @@ static __always_inline int remembered(struct task_state *st, struct user_regs *r
 	    st->memo_bp != regs->bp || st->memo_generation != unwind_generation ||
 	    st->memo_mm_id != st->mm_id)
 		return 0;
-	st->t.noted = MEMO_WORDS; /* read, but note nothing */
-	bpf_loop(st->memo_words, memo_step, &m, 0);
+	bpf_loop(MEMO_WORDS / MEMO_STEPS, memo_steps, &m, 0);
 	return !m.differs;
 }
 
@@ -409,12 +437,14 @@ static __always_inline void walk_tables(struct walk *w, struct user_regs *regs)
 	st->memo_bp = regs->bp;
 	st->memo_mm_id = st->mm_id;
 	st->memo_generation = unwind_generation;
+	st->memo_end = 0;
 	st->t.ip = regs->ip;
 	st->t.sp = regs->sp;
 	st->t.fp = regs->bp;
 	st->t.call = regs->in_syscall ? 1 : 0;
 	st->t.start = st->t.end = 0;
 	st->t.assisted = 0;
+	st->t.window_words = 0;
 	st->t.noted = 0;
 	st->t.nr = 1;
 	st->walk.frames[0] = st->t.ip - st->t.call;
@@ -430,10 +460,7 @@ static __always_inline void walk_tables(struct walk *w, struct user_regs *regs)
 /* The id of the remembered stack if it is the current one's too, else 0. */
 static __always_inline __u32 recall(struct walk *w, struct user_regs *regs)
 {
-	struct task_state *st = w->st;
-
-	st->t.window_words = 0;
-	return remembered(st, regs) ? st->memo_id : 0;
+	return remembered(w->st, regs) ? w->st->memo_id : 0;
 }
 
 #endif

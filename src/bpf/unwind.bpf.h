@@ -53,13 +53,35 @@ struct walk {
 	struct task_state *st;
 	__u64 bp; /* the frame pointer to follow next */
 	__u64 low; /* what it must not lie below */
-	__u64 base; /* address of the part of the stack that is in st->window */
-	__u32 words; /* how many words of it */
 	__u32 nr; /* frames found */
 	__u32 outcome;
-	__u32 pad;
 	struct stack_hash hash;
 };
+
+/*
+ * Brings the word at `addr` into the window, and with it up to `words` words from `slack` words below
+ * on; where not all of those can be read, what its page has from there on. 0, or -1. (Global: checked
+ * once.)
+ */
+__noinline int read_window(struct task_state *st, __u64 addr, __u32 slack, __u32 words)
+{
+	__u64 here = (4096 - (addr & 4095)) >> 3;
+
+	if (!st || slack >= words || words > WINDOW_WORDS)
+		return -1;
+	st->t.window_base = addr - 8 * (__u64)slack;
+	st->t.window_words = words;
+	if (!bpf_probe_read_user(st->window, words * 8, (void *)st->t.window_base))
+		return 0;
+	if (here >= WINDOW_WORDS)
+		here = WINDOW_WORDS - 1;
+	st->t.window_base = addr;
+	st->t.window_words = here;
+	if (!bpf_probe_read_user(st->window, INDEX(here, WINDOW_WORDS) * 8, (void *)addr))
+		return 0;
+	st->t.window_words = 0;
+	return -1;
+}
 
 #include "tables.bpf.h"
 
@@ -71,20 +93,13 @@ struct walk {
 static __always_inline __u32 window_at(struct walk *w, __u64 addr)
 {
 	struct task_state *st = w->st;
-	__u64 at = (addr - w->base) >> 3;
+	__u64 at = (addr - st->t.window_base) >> 3;
 
-	if (addr >= w->base && at + 1 < w->words)
+	if (addr >= st->t.window_base && at + 1 < st->t.window_words)
 		return at;
-	w->base = addr;
-	w->words = WINDOW_WORDS;
-	if (!bpf_probe_read_user(st->window, sizeof(st->window), (void *)addr))
-		return 0;
-	/* The end of the stack is near: just what is needed. */
-	w->words = 2;
-	if (!bpf_probe_read_user(st->window, 16, (void *)addr))
-		return 0;
-	w->words = 0;
-	return WINDOW_WORDS;
+	if (read_window(st, addr, 0, WINDOW_WORDS) || st->t.window_words < 2)
+		return WINDOW_WORDS;
+	return 0;
 }
 
 static __always_inline long walk_ends(struct walk *w, __u32 outcome)
@@ -148,6 +163,7 @@ static __always_inline void walk_frame_pointers(struct walk *w, struct user_regs
 	hash_word(&w->hash, out->frames[0]);
 	w->bp = regs->bp;
 	w->low = regs->sp;
+	w->st->t.window_words = 0;
 	w->outcome = OUTCOME_DEPTH_LIMIT;
 	/* A loop that the verifier checks once (5.17, e6f2dd0f8067); unrolled it is 100 times as much. */
 	bpf_loop((MAX_FRAMES - 1) / STEPS, walk_steps, w, 0);
@@ -211,7 +227,7 @@ __noinline __u32 stack_id(struct task_state *st)
 	if (!st)
 		return STACK_LOST;
 	w.hash.key = w.hash.check = st->mm_id;
-	/* The walk's own reads can fault: see fault_enter(). */
+	/* The walk's own reads can fault: see fault_begins(). */
 	st->walking = 1;
 	same = take_stack(task, &w);
 	st->walking = 0;

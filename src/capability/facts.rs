@@ -12,7 +12,6 @@ use libbpf_rs::{MapHandle, MapType, libbpf_sys};
 use nix::sys::resource::{Resource, getrlimit};
 
 use crate::event::Pid;
-use crate::perf;
 use crate::residency::{self, Method, Scanner};
 
 /// The kernel's BTF, where every architecture that has it shows it.
@@ -127,8 +126,6 @@ pub struct Facts {
     pub bpf: Probe,
     /// Calling the BPF helpers `bpf_task_pt_regs` (5.15) and `bpf_loop` (5.17).
     pub bpf_helpers: Probe,
-    /// Opening a page-fault counter (a perf software event) on memprof itself.
-    pub fault_event: Probe,
     /// The `PAGEMAP_SCAN` ioctl (6.7) on memprof itself.
     pub pagemap_scan: Probe,
     /// The `cachestat` system call (6.5) on memprof's own executable.
@@ -139,8 +136,6 @@ pub struct Facts {
     pub syscall_tracepoints: Option<bool>,
     /// Where debugfs is mounted.
     pub debugfs: Option<PathBuf>,
-    /// `/proc/sys/kernel/perf_event_paranoid`; `None` where there is no such file.
-    pub perf_event_paranoid: Option<i32>,
     /// The kernel's lockdown mode: `none`, `integrity`, `confidentiality`; `None` where not shown.
     pub lockdown: Option<String>,
     /// Whether memprof runs in the initial pid namespace; `None` where not known.
@@ -165,7 +160,6 @@ impl Facts {
             btf: btf(Path::new(VMLINUX_BTF)),
             bpf: create_ring_buffer().into(),
             bpf_helpers: call_helpers().into(),
-            fault_event: perf::probe().into(),
             pagemap_scan: scan_own_pagemap().into(),
             cachestat: own_cachestat().into(),
             syscall_tracepoints: tracefs
@@ -173,8 +167,6 @@ impl Facts {
                 .map(|dir| dir.join("events/syscalls/sys_enter_mmap").exists()),
             tracefs,
             debugfs: mount_point(&mounts, "debugfs"),
-            perf_event_paranoid: read_trimmed("/proc/sys/kernel/perf_event_paranoid")
-                .and_then(|text| text.parse().ok()),
             lockdown: read_trimmed("/sys/kernel/security/lockdown")
                 .and_then(|text| selected(&text)),
             initial_pid_namespace: in_initial_pid_namespace(),

@@ -26,6 +26,7 @@ mod sparse;
 
 pub use classify::Classifier;
 pub use error::{Error, Result};
+pub use inode::file_id;
 pub use maps::{Backing, Perms, Vma, VmaKind};
 pub use page::{PageKind, PageRun};
 pub use ranges::{Full, RangeMap, RangeSet};

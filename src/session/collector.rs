@@ -1,6 +1,5 @@
 //! The thread that owns the probe: reads events, keeps the target followed, scans on request.
 
-use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError};
@@ -15,7 +14,6 @@ use super::unwinding::Unwinding;
 use crate::aggregate::{Aggregator, NoReport};
 use crate::api::{Glance, LastScan, ProviderError};
 use crate::event::{Event, MmId, Pid, ProcessChange, ProcessEvent};
-use crate::perf::FaultEvents;
 use crate::probe::Probe;
 use crate::profile::{Profile, TableFill};
 use crate::target::{self, Selector};
@@ -64,8 +62,6 @@ pub enum Progress {
         pid: Pid,
         /// Its name.
         comm: String,
-        /// What does not work for this target, in words.
-        warnings: Vec<String>,
     },
     /// The target ended; its last profile stays.
     Ended(Pid),
@@ -86,7 +82,6 @@ pub struct Collector {
     aggregator: Aggregator,
     /// `None` where stacks are taken without tables.
     unwinding: Option<Unwinding>,
-    watched: HashMap<Pid, FaultEvents>,
     target: Option<Pid>,
     last: Option<Last>,
     sequence: u64,
@@ -118,7 +113,6 @@ impl Collector {
             progress,
             aggregator: Aggregator::default(),
             unwinding,
-            watched: HashMap::new(),
             target: None,
             last: None,
             sequence: 0,
@@ -283,21 +277,19 @@ impl Collector {
         match e.change {
             ProcessChange::Found | ProcessChange::Matched | ProcessChange::Forked { .. } => {
                 self.update_tables()?;
-                let warnings = self.watch(e.pid, e.change);
                 if self.target.is_none() {
                     self.target = Some(e.pid);
-                    self.tell_following(e, warnings);
+                    self.tell_following(e);
                 }
             }
             ProcessChange::Execed { left } => {
                 self.forget_tables(left);
                 self.update_tables()?;
                 if self.target == Some(e.pid) {
-                    self.tell_following(e, Vec::new());
+                    self.tell_following(e);
                 }
             }
             ProcessChange::Exited => {
-                self.watched.remove(&e.pid);
                 self.forget_tables(e.mm);
                 if self.aggregator.pids().is_empty() {
                     self.ended()?;
@@ -314,38 +306,10 @@ impl Collector {
         }
     }
 
-    fn tell_following(&self, e: &ProcessEvent, warnings: Vec<String>) {
+    fn tell_following(&self, e: &ProcessEvent) {
         let comm = e.comm.clone();
-        self.progress.send_replace(Progress::Following {
-            pid: e.pid,
-            comm,
-            warnings,
-        });
-    }
-
-    /// Opens the page-fault events of a process. A forked child inherits its parent's.
-    fn watch(&mut self, pid: Pid, change: ProcessChange) -> Vec<String> {
-        if matches!(change, ProcessChange::Forked { .. }) {
-            return Vec::new();
-        }
-        match self.probe.watch_faults(pid) {
-            Ok((events, failed)) => {
-                self.watched.insert(pid, events);
-                let warning = (!failed.is_empty()).then(|| {
-                    format!(
-                        "{} threads have no page-fault events of their own (too few file \
-                         descriptors?): their faults are recorded when they begin",
-                        failed.len()
-                    )
-                });
-                warning.into_iter().collect()
-            }
-            // Gone already: its exit is on its way.
-            Err(e) if e.kind() == std::io::ErrorKind::NotFound => Vec::new(),
-            Err(e) => vec![format!(
-                "no page-fault events ({e}): faults are recorded when they begin"
-            )],
-        }
+        self.progress
+            .send_replace(Progress::Following { pid: e.pid, comm });
     }
 
     fn ended(&mut self) -> Result<()> {

@@ -12,7 +12,8 @@ use super::collector::{Command, Progress};
 use crate::api::{BoxFuture, Glance, Provider, ProviderError, Report};
 use crate::event::Pid;
 use crate::profile::{Frame, FrameKind, Profile, TableFill};
-use crate::symbolize::Symbolizer;
+use crate::symbol::Symbols;
+use crate::symbolize::{Detail, Symbolizer};
 
 /// Asks the collector thread for things.
 #[derive(Clone, Debug)]
@@ -27,7 +28,10 @@ impl Collecting {
         Collecting { commands, wake }
     }
 
-    /// Passes a command on. Fails if the collector is gone, or too busy to take it.
+    /// Passes a command on.
+    ///
+    /// # Errors
+    /// The collector is gone, or too busy to take it.
     pub fn send(&self, command: Command) -> Result<(), ProviderError> {
         let sent = self.commands.try_send(command);
         let _ = self.wake.write(1);
@@ -96,16 +100,10 @@ impl Reports {
             n.asked = asked;
             return Ok(Arc::clone(&n.report));
         }
-        let symbolizer = self.symbolizer.clone();
-        let named = Arc::clone(&profile);
-        let symbols = tokio::task::spawn_blocking(move || {
-            symbolizer.resolve(&frames(&named), &named.modules)
-        })
-        .await
-        .map_err(|e| ProviderError::Failed(format!("names were not looked up: {e}")))?;
+        let symbols = self.names(&profile, Detail::Names).await?;
         let report = Arc::new(Report {
             profile,
-            symbols: Arc::new(symbols),
+            symbols,
             sequence,
         });
         *newest = Some(Newest {
@@ -113,6 +111,35 @@ impl Reports {
             asked,
         });
         Ok(report)
+    }
+
+    /// The same report with source lines and inlined functions, where files have debug information.
+    /// That takes its time: seconds for a large program.
+    ///
+    /// # Errors
+    /// When names could not be looked up at all.
+    pub async fn with_lines(&self, report: &Report) -> Result<Arc<Report>, ProviderError> {
+        let symbols = self.names(&report.profile, Detail::Inlined).await?;
+        Ok(Arc::new(Report {
+            profile: Arc::clone(&report.profile),
+            symbols,
+            sequence: report.sequence,
+        }))
+    }
+
+    async fn names(
+        &self,
+        profile: &Arc<Profile>,
+        detail: Detail,
+    ) -> Result<Arc<Symbols>, ProviderError> {
+        let (symbolizer, profile) = (self.symbolizer.clone(), Arc::clone(profile));
+        let symbols = tokio::task::spawn_blocking(move || {
+            symbolizer.resolve_with(&frames(&profile), &profile.modules, detail)
+        });
+        symbols
+            .await
+            .map(Arc::new)
+            .map_err(|e| ProviderError::Failed(format!("names were not looked up: {e}")))
     }
 }
 

@@ -244,7 +244,10 @@ impl<'a, L: PageLedger> Join<'a, L> {
                 end: Addr(start + page),
                 ..run
             };
-            let owner = self.nearest(vma, start, window).map_or(fallback, recorded);
+            let near = |window| self.nearest(vma, start, window);
+            // A fault on a large folio maps all of it, beyond the fault-around window.
+            let found = near(window).or_else(|| near(CHUNK_PAGES));
+            let owner = found.map_or(fallback, recorded);
             book(books, vma, owner, part);
         }
     }
@@ -277,13 +280,15 @@ fn aligned(index: usize, window: usize) -> Range<usize> {
     start..start + window
 }
 
-/// How far one fault reaches: a whole huge page (also when khugepaged made it of small ones), the
-/// fault-around window of files and shared memory. An anonymous page has a fault of its own.
+/// How far one fault reaches: a whole huge page (also when khugepaged made it of small ones, and in
+/// hugetlbfs), the fault-around window of files and shared memory. An anonymous page has a fault of its
+/// own.
 fn neighbour_window(run: &PageRun) -> Option<usize> {
     match run.kind {
         _ if run.huge => Some(CHUNK_PAGES),
         PageKind::File | PageKind::Shmem => Some(FAULT_AROUND_PAGES),
-        PageKind::Anon | PageKind::Swap | PageKind::Hugetlb => None,
+        PageKind::Hugetlb => Some(CHUNK_PAGES),
+        PageKind::Anon | PageKind::Swap => None,
     }
 }
 
@@ -298,9 +303,18 @@ fn recorded(id: u32) -> Owner {
 fn book(books: &mut Books, vma: &Vma, owner: Owner, run: PageRun) {
     let mut usage = Usage::default();
     add_run(&mut usage, run);
+    if run.huge {
+        books.mapping.huge += run.len();
+    }
     match owner {
-        Owner::Stack(id) => books.add_stack(id, usage),
-        Owner::Nobody(reason) => books.add_unobserved(vma.label(), reason, usage),
+        Owner::Stack(id) => {
+            books.mapping.attributed += usage;
+            books.add_stack(id, usage);
+        }
+        Owner::Nobody(reason) => {
+            books.mapping.not_observed += usage;
+            books.add_unobserved(vma.label(), reason, usage);
+        }
     }
 }
 

@@ -3,6 +3,8 @@
 
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
+pub mod files;
+pub mod machine;
 pub mod memprof;
 pub mod process;
 pub mod tree;
@@ -242,6 +244,7 @@ pub fn report(
         kernel_after: kernel,
         losses: Losses::default(),
         modules: Arc::new([module("node", true), module("libc-2.31.so", false)]),
+        places: Arc::default(),
     };
     Arc::new(Report {
         profile: Arc::new(profile),

@@ -2,14 +2,14 @@
 
 use std::fs;
 use std::path::Path;
-use std::process::Command;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use memprof::event::Pid;
 use memprof::residency::{Classifier, Method, PageRun, Scanner, figures, maps};
 
-use crate::target::{Setting, Target, wait_until};
+use crate::machine_settings::{Setting, Swap};
+use crate::target::{Target, wait_until};
 use crate::{MIB, between, measure, measure_by_names, run, say};
 
 /// Settings of the whole machine are changed by one test at a time.
@@ -113,39 +113,6 @@ fn swapped_pages() {
     };
     let (_target, total) = run("swapped", Path::new("/"));
     assert!(between(total.swap, 8, 25), "{total:?}");
-}
-
-/// A compressed RAM disk to swap to.
-struct Swap {
-    device: String,
-    number: String,
-}
-
-impl Swap {
-    fn on(bytes: u64) -> Option<Swap> {
-        let number = fs::read_to_string("/sys/class/zram-control/hot_add").ok()?;
-        let number = number.trim().to_owned();
-        let swap = Swap {
-            device: format!("/dev/zram{number}"),
-            number,
-        };
-        fs::write(
-            format!("/sys/block/zram{}/disksize", swap.number),
-            bytes.to_string(),
-        )
-        .ok()?;
-        let made = Command::new("mkswap").arg(&swap.device).output();
-        let on = Command::new("swapon").arg(&swap.device).status();
-        let done = made.is_ok_and(|o| o.status.success()) && on.is_ok_and(|s| s.success());
-        done.then_some(swap)
-    }
-}
-
-impl Drop for Swap {
-    fn drop(&mut self) {
-        let _ = Command::new("swapoff").arg(&self.device).status();
-        let _ = fs::write("/sys/class/zram-control/hot_remove", &self.number);
-    }
 }
 
 /// While pages are moved their entries read as swapped; they are resident all the same.

@@ -109,32 +109,6 @@ impl Drop for Target {
     }
 }
 
-/// A kernel setting that gets its old value back with the end of the test.
-pub struct Setting {
-    path: PathBuf,
-    old: String,
-}
-
-impl Setting {
-    /// `None` if it cannot be set so.
-    pub fn set(path: &str, value: &str) -> Option<Setting> {
-        let old = std::fs::read_to_string(path).ok()?;
-        std::fs::write(path, value).ok()?;
-        let setting = Setting {
-            path: path.into(),
-            old,
-        };
-        let now = std::fs::read_to_string(path).ok()?;
-        (now.trim() == value).then_some(setting)
-    }
-}
-
-impl Drop for Setting {
-    fn drop(&mut self) {
-        let _ = std::fs::write(&self.path, self.old.trim());
-    }
-}
-
 /// Says so past the test harness, which keeps what a passing test prints.
 pub fn say(text: std::fmt::Arguments<'_>) {
     let _ = writeln!(std::io::stderr(), "{text}");

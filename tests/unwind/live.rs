@@ -286,7 +286,7 @@ fn check(modules: &[Code]) {
             sample.handler,
             whole.ended
         );
-        assert_eq!(whole.ended, Ended::Complete);
+        assert_eq!(whole.ended, Ended::Complete, "{:x?}", whole.frames);
         let from = theirs
             .iter()
             .position(|f| *f == sample.interrupted.ip)

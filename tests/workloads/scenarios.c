@@ -56,7 +56,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define NOINLINE __attribute__((noinline))
+#include "serve.h"
 
 enum {
 	MAX_SMALL = 4 * 1024 * 1024,
@@ -73,7 +73,6 @@ struct mapping {
 	int fd;
 };
 
-static size_t page_size;
 static char **program_args;
 static void **small_blocks;
 static size_t small_count;
@@ -90,32 +89,6 @@ static pthread_mutex_t threads_hold = PTHREAD_MUTEX_INITIALIZER;
 static pid_t cow_child;
 static int cow_pipe = -1;
 static volatile unsigned char sink;
-
-// A call that does nothing: a function that calls nobody may be compiled without its frame.
-static NOINLINE void keep_frame(void)
-{
-	__asm__ volatile("" ::: "memory");
-}
-
-// The store loop, as part of each calling function (-fno-inline does not stop always_inline).
-static inline __attribute__((always_inline)) void store_each_page(unsigned char *start, size_t len)
-{
-	keep_frame();
-	for (volatile unsigned char *p = start; p < start + len; p += page_size)
-		*p = 0x5a;
-}
-
-static size_t whole_pages(size_t bytes)
-{
-	return (bytes + page_size - 1) / page_size * page_size;
-}
-
-// Every command returns 0, or -1 with errno set.
-static int fail(int error)
-{
-	errno = error;
-	return -1;
-}
 
 static struct mapping *latest(void)
 {
@@ -637,17 +610,6 @@ static const struct command commands[] = {
 	{ "exit", .number = cmd_exit },
 };
 
-static int number(const char *text, size_t *value)
-{
-	char *rest;
-
-	if (!text || *text < '0' || *text > '9')
-		return fail(EINVAL);
-	errno = 0;
-	*value = strtoull(text, &rest, 10);
-	return errno ? -1 : *rest ? fail(EINVAL) : 0;
-}
-
 static NOINLINE int run_command(char *line)
 {
 	char *save = NULL;
@@ -672,37 +634,6 @@ static NOINLINE int run_command(char *line)
 		return second || number(first, &n) ? fail(EINVAL) : c->number(n);
 	}
 	return fail(ENOSYS);
-}
-
-// Reads a line without reading ahead: after `exec` the rest of stdin is the new image's.
-static int read_line(char *line, size_t size)
-{
-	size_t len = 0;
-	ssize_t n;
-	char c;
-
-	while ((n = read(STDIN_FILENO, &c, 1)) == 1 || (n < 0 && errno == EINTR)) {
-		if (n < 0)
-			continue;
-		if (c == '\n') {
-			line[len] = '\0';
-			return 1;
-		}
-		if (len + 1 < size)
-			line[len++] = c;
-	}
-	return 0;
-}
-
-// Answers by write(2): stdio would allocate a buffer, memory that no command asked for.
-static void answer(int result)
-{
-	char text[128];
-	int len = result ? snprintf(text, sizeof(text), "error: %s\n", strerror(errno)) :
-			   snprintf(text, sizeof(text), "ok\n");
-
-	if (write(STDOUT_FILENO, text, (size_t)len) != len)
-		_exit(1);
 }
 
 static NOINLINE int serve(void)

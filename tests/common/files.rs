@@ -1,0 +1,77 @@
+//! Files and their page cache.
+
+#![allow(dead_code, reason = "each test binary uses its own part")]
+
+use std::fs::File;
+use std::io::Write;
+use std::os::fd::AsFd;
+use std::path::Path;
+
+use ::memprof::residency::cachestat::cachestat;
+use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
+
+use super::process::wait_until;
+
+const TMPFS: i64 = 0x0102_1994;
+const RAMFS: i64 = 0x8584_58f6;
+const OVERLAY: i64 = 0x794c_7630;
+
+const MIB: u64 = 1 << 20;
+
+/// A new file of so many bytes.
+pub fn written(path: &Path, len: u64) -> File {
+    let file = File::options()
+        .read(true)
+        .write(true)
+        .create_new(true)
+        .open(path)
+        .unwrap();
+    let mut left = len;
+    while left > 0 {
+        let part = vec![b'x'; left.min(MIB) as usize];
+        (&file).write_all(&part).unwrap();
+        left -= part.len() as u64;
+    }
+    file.sync_all().unwrap();
+    file
+}
+
+/// A new file of so many bytes, none of them cached.
+pub fn cold(path: &Path, len: u64) -> File {
+    let file = written(path, len);
+    evict(&file);
+    file
+}
+
+/// Whether files in this directory have a page cache of their own, from which they can be dropped.
+pub fn has_page_cache(dir: &Path) -> bool {
+    let kind = nix::sys::statfs::statfs(dir).unwrap().filesystem_type().0;
+    ![TMPFS, RAMFS, OVERLAY].contains(&(kind as i64))
+}
+
+/// Fails the test unless they have.
+pub fn require_page_cache(dir: &Path) {
+    assert!(
+        has_page_cache(dir),
+        "{} is on a tmpfs or an overlay, whose files have no page cache of their own: set \
+         CARGO_TARGET_DIR to a directory on a disk",
+        dir.display()
+    );
+}
+
+/// KiB of a file in the page cache, by the kernel's count.
+#[track_caller]
+pub fn cached(file: &File) -> u64 {
+    // SAFETY: sysconf has no preconditions.
+    let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as u64;
+    cachestat(file.as_fd(), 0, 0).unwrap().nr_cache * page / 1024
+}
+
+/// Drops its clean pages from the page cache.
+pub fn evict(file: &File) {
+    // Pages that a processor still has in hand are left alone at first.
+    wait_until(|| {
+        posix_fadvise(file, 0, 0, PosixFadviseAdvice::POSIX_FADV_DONTNEED).unwrap();
+        cached(file) == 0
+    });
+}

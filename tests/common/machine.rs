@@ -1,0 +1,67 @@
+//! Settings of the whole machine, put back with the end of the test.
+
+#![allow(dead_code, reason = "each test binary uses its own part")]
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+
+/// A kernel setting that gets its old value back with the end of the test.
+pub struct Setting {
+    path: PathBuf,
+    old: String,
+}
+
+impl Setting {
+    /// `None` if it cannot be set so.
+    pub fn set(path: &str, value: &str) -> Option<Setting> {
+        let old = fs::read_to_string(path).ok()?;
+        fs::write(path, value).ok()?;
+        let setting = Setting {
+            path: path.into(),
+            old,
+        };
+        let now = fs::read_to_string(path).ok()?;
+        (now.trim() == value).then_some(setting)
+    }
+}
+
+impl Drop for Setting {
+    fn drop(&mut self) {
+        let _ = fs::write(&self.path, self.old.trim());
+    }
+}
+
+/// A compressed RAM disk to swap to.
+pub struct Swap {
+    device: String,
+    number: String,
+}
+
+impl Swap {
+    /// `None` where there is no zram.
+    pub fn on(bytes: u64) -> Option<Swap> {
+        let number = fs::read_to_string("/sys/class/zram-control/hot_add").ok()?;
+        let number = number.trim().to_owned();
+        let swap = Swap {
+            device: format!("/dev/zram{number}"),
+            number,
+        };
+        fs::write(
+            format!("/sys/block/zram{}/disksize", swap.number),
+            bytes.to_string(),
+        )
+        .ok()?;
+        let made = Command::new("mkswap").arg(&swap.device).output();
+        let on = Command::new("swapon").arg(&swap.device).status();
+        let done = made.is_ok_and(|o| o.status.success()) && on.is_ok_and(|s| s.success());
+        done.then_some(swap)
+    }
+}
+
+impl Drop for Swap {
+    fn drop(&mut self) {
+        let _ = Command::new("swapoff").arg(&self.device).status();
+        let _ = fs::write("/sys/class/zram-control/hot_remove", &self.number);
+    }
+}

@@ -1,0 +1,131 @@
+//! memprof itself, in this process: its collector, and names for what it found.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use ::memprof::cli::{self, Config, Run};
+use ::memprof::profile::{Frame, FrameKind, Kind, Profile, Usage};
+use ::memprof::session::collector::Command;
+use ::memprof::session::command::Prepared;
+use ::memprof::session::reports::Collecting;
+use ::memprof::session::{start_collector, start_command};
+use ::memprof::symbol::Symbols;
+use ::memprof::symbolize::Symbolizer;
+use tokio::sync::oneshot;
+
+/// A running collector. It follows one command after the other.
+pub struct Live {
+    collecting: Collecting,
+    symbolizer: Symbolizer,
+}
+
+impl Live {
+    pub fn start(follow_forks: bool) -> Live {
+        let (collecting, _progress, missing) = start_collector(&config(follow_forks)).unwrap();
+        assert!(missing.is_empty(), "{missing:?}");
+        Live {
+            collecting,
+            symbolizer: Symbolizer::start().unwrap(),
+        }
+    }
+
+    /// Starts a command under memprof.
+    pub fn command(&self, argv: &[String]) -> Prepared {
+        start_command(&self.collecting, argv).unwrap()
+    }
+
+    /// A report of this moment.
+    pub fn report(&self) -> Report {
+        let (reply, answer) = oneshot::channel();
+        self.collecting.send(Command::Report(reply)).unwrap();
+        let (_, profile) = answer.blocking_recv().unwrap().unwrap();
+        let frames: BTreeSet<Frame> = profile
+            .samples
+            .iter()
+            .flat_map(|s| s.stack.frames.iter().copied())
+            .filter(|f| matches!(f.kind(), FrameKind::Code(..)))
+            .collect();
+        let frames: Vec<Frame> = frames.into_iter().collect();
+        let symbols = self.symbolizer.resolve(&frames, &profile.modules);
+        Report { profile, symbols }
+    }
+}
+
+impl Drop for Live {
+    fn drop(&mut self) {
+        let _ = self.collecting.send(Command::Stop);
+    }
+}
+
+fn config(follow_forks: bool) -> Config {
+    let mut line = vec!["memprof"];
+    if follow_forks {
+        line.push("--follow-forks");
+    }
+    line.extend(["--no-server", "--", "moves"]);
+    match cli::parse_from(line.into_iter().map(Into::into)).unwrap() {
+        Run::Profile(config) => *config,
+        _ => unreachable!("a command line that profiles"),
+    }
+}
+
+/// A profile and its names.
+pub struct Report {
+    pub profile: Arc<Profile>,
+    symbols: Symbols,
+}
+
+impl Report {
+    /// Bytes of this kind under every stack that goes through the function.
+    pub fn under(&self, function: &str, kind: Kind) -> u64 {
+        let through = |frame: &Frame| {
+            let found = self.symbols.function(*frame);
+            found.is_some_and(|f| f.name == function)
+        };
+        let samples = self.profile.samples.iter();
+        samples
+            .filter(|s| s.stack.frames.iter().any(through))
+            .map(|s| kind.of(&s.usage))
+            .sum()
+    }
+
+    /// Bytes of this kind without a stack.
+    pub fn unobserved(&self, kind: Kind) -> u64 {
+        let rows = self.profile.not_observed.iter();
+        rows.map(|row| kind.of(&row.usage)).sum()
+    }
+
+    /// Who owns how much, for a failure's message. Rows of file pages alone are left out.
+    pub fn text(&self) -> String {
+        let mut out = format!("total: {}\n", short(&self.profile.total));
+        for sample in &self.profile.samples {
+            let names = sample.stack.frames.iter().map(|f| {
+                let found = self.symbols.function(*f);
+                found.map_or_else(|| "?".to_owned(), |f| f.name.clone())
+            });
+            let names: Vec<String> = names.take(6).collect();
+            row(&mut out, &sample.usage, &names.join(" < "));
+        }
+        for r in &self.profile.not_observed {
+            let what = format!("{} ({})", r.mapping, r.reason.label());
+            row(&mut out, &r.usage, &what);
+        }
+        out
+    }
+}
+
+fn row(out: &mut String, usage: &Usage, what: &str) {
+    let other = Usage { file: 0, ..*usage };
+    if other != Usage::default() {
+        *out += &format!("{}: {what}\n", short(usage));
+    }
+}
+
+fn short(usage: &Usage) -> String {
+    let kinds = Kind::ALL.into_iter().skip(2);
+    let some = kinds.filter(|k| k.of(usage) > 0);
+    let parts: Vec<String> = some
+        .map(|k| format!("{} {} KiB", k.name(), k.of(usage) / 1024))
+        .collect();
+    parts.join(", ")
+}

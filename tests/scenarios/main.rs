@@ -1,0 +1,142 @@
+//! Every way in which a page can move, each compared with the kernel's own figures for the stopped
+//! program: the difference is 0 KiB, and the bytes stand under the function that brought them in.
+//!
+//!   scenarios [--list] [NAME…]     (all of them without a name; a name is part of a scenario's)
+//!
+//! Prints a line a scenario: passed, SKIPPED with the reason, or FAILED. Needs root, and `cc` unless
+//! `MEMPROF_TEST_MOVES` names the workload; files are made in `MEMPROF_TEST_DIR`, or cargo's own.
+//!
+//! `random` is a scenario of its own: random steps for `MEMPROF_RANDOM_SECS` seconds; see random.rs.
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod figures;
+mod file;
+mod forks;
+mod live;
+mod memory;
+mod paging;
+mod random;
+mod run;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::process::ExitCode;
+use std::time::Instant;
+
+use live::Live;
+use run::Run;
+
+/// Why a scenario cannot be had on this machine.
+pub type Skip = String;
+
+/// One way in which pages move.
+pub struct Scenario {
+    /// As on the command line and in the table.
+    pub name: &'static str,
+    /// Whether children are followed.
+    pub forks: bool,
+    /// What it does and asserts.
+    pub run: fn(&mut Run) -> Result<(), Skip>,
+}
+
+/// A row of the table of scenarios.
+macro_rules! scenario {
+    ($run:path) => {
+        scenario!($run, forks: false)
+    };
+    ($run:path, forks: $forks:expr) => {
+        $crate::Scenario {
+            name: stringify!($run),
+            forks: $forks,
+            run: $run,
+        }
+    };
+}
+use scenario;
+
+enum Outcome {
+    Passed,
+    Skipped(Skip),
+    Failed,
+}
+
+fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let names: Vec<&String> = args.iter().filter(|a| !a.starts_with('-')).collect();
+    let tables = [
+        memory::SCENARIOS,
+        paging::SCENARIOS,
+        file::SCENARIOS,
+        forks::SCENARIOS,
+        random::SCENARIOS,
+    ];
+    let wanted: Vec<&Scenario> = tables
+        .into_iter()
+        .flatten()
+        .filter(|s| names.is_empty() || names.iter().any(|n| s.name.contains(n.as_str())))
+        .collect();
+    if args.iter().any(|a| a == "--list") {
+        wanted.iter().for_each(|s| println!("{}: test", s.name));
+        return ExitCode::SUCCESS;
+    }
+    let mut rows = Vec::new();
+    for forks in [false, true] {
+        let some: Vec<_> = wanted.iter().filter(|s| s.forks == forks).collect();
+        if some.is_empty() {
+            continue;
+        }
+        let live = Live::start(forks);
+        for scenario in some {
+            rows.push((scenario.name, perform(scenario, &live)));
+        }
+    }
+    report(&rows)
+}
+
+fn perform(scenario: &Scenario, live: &Live) -> Outcome {
+    let began = Instant::now();
+    let done = catch_unwind(AssertUnwindSafe(|| {
+        let mut run = Run::start(live);
+        let done = (scenario.run)(&mut run);
+        run.end();
+        done
+    }));
+    let outcome = match done {
+        Ok(Ok(())) => Outcome::Passed,
+        Ok(Err(why)) => Outcome::Skipped(why),
+        Err(_) => Outcome::Failed,
+    };
+    let took = began.elapsed().as_secs_f32();
+    println!("{} ({took:.1} s)", line(scenario.name, &outcome));
+    outcome
+}
+
+fn line(name: &str, outcome: &Outcome) -> String {
+    match outcome {
+        Outcome::Passed => format!("passed  scenario:{name}"),
+        Outcome::Skipped(why) => format!("SKIPPED scenario:{name}: {why}"),
+        Outcome::Failed => format!("FAILED  scenario:{name}"),
+    }
+}
+
+/// The table, and whether nothing failed.
+fn report(rows: &[(&str, Outcome)]) -> ExitCode {
+    let count = |wanted: fn(&Outcome) -> bool| rows.iter().filter(|(_, o)| wanted(o)).count();
+    let failed = count(|o| matches!(o, Outcome::Failed));
+    println!();
+    for (name, outcome) in rows {
+        println!("{}", line(name, outcome));
+    }
+    println!(
+        "{} scenarios: {} passed, {} skipped, {failed} failed",
+        rows.len(),
+        count(|o| matches!(o, Outcome::Passed)),
+        count(|o| matches!(o, Outcome::Skipped(_))),
+    );
+    if failed == 0 && !rows.is_empty() {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    }
+}

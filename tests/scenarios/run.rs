@@ -1,0 +1,293 @@
+//! The workload under memprof, and the comparison with the kernel.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader, Write};
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+
+use ::memprof::event::Pid;
+use ::memprof::profile::{Kind, Usage};
+use ::memprof::session::command::Prepared;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+
+use crate::common::process::{LIMIT, cont, signal, stop, wait_until};
+use crate::common::{files, workload};
+use crate::figures;
+use crate::live::{Live, Report};
+
+pub const KIB: u64 = 1024;
+pub const MIB: u64 = 1024 * KIB;
+
+/// Bytes that a function is to own: in its stacks, of this kind.
+pub type Own<'a> = (&'a str, Kind, u64);
+
+/// `moves` under memprof.
+pub struct Run<'a> {
+    live: &'a Live,
+    prepared: Prepared,
+    to: File,
+    from: BufReader<File>,
+    pub dir: tempfile::TempDir,
+    /// The processes to compare with: the workload, and its children if they are followed.
+    pub pids: Vec<Pid>,
+    said: Vec<String>,
+    /// What had no stack at first: pages that exec fills, without a fault.
+    without: u64,
+    /// Page cache at first, which other runs may have left.
+    cache: u64,
+}
+
+/// The compiled workload.
+fn moves() -> PathBuf {
+    match std::env::var_os("MEMPROF_TEST_MOVES") {
+        Some(path) => path.into(),
+        None => workload::program("moves"),
+    }
+}
+
+fn scratch() -> PathBuf {
+    let given = std::env::var_os("MEMPROF_TEST_DIR");
+    given.map_or_else(|| env!("CARGO_TARGET_TMPDIR").into(), Into::into)
+}
+
+fn fifo(path: &Path) -> File {
+    nix::unistd::mkfifo(path, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    // For both, so that opening waits for nobody.
+    File::options().read(true).write(true).open(path).unwrap()
+}
+
+impl<'a> Run<'a> {
+    pub fn start(live: &'a Live) -> Run<'a> {
+        let dir = tempfile::tempdir_in(scratch()).unwrap();
+        let (input, output) = (dir.path().join("in"), dir.path().join("out"));
+        let (to, from) = (fifo(&input), BufReader::new(fifo(&output)));
+        let argv = [&moves(), &input, &output].map(|p| p.to_str().unwrap().to_owned());
+        let prepared = live.command(&argv);
+        let pids = vec![prepared.pid];
+        let mut run = Run {
+            live,
+            prepared,
+            to,
+            from,
+            dir,
+            pids,
+            said: Vec::new(),
+            without: 0,
+            cache: 0,
+        };
+        run.answered();
+        run.begin_anew();
+        run
+    }
+
+    pub fn pid(&self) -> Pid {
+        self.prepared.pid
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    /// What has no stack now is what a fresh program has.
+    pub fn begin_anew(&mut self) {
+        let report = self.report();
+        self.without = report.unobserved(Kind::Resident);
+        self.cache = report.profile.total.cache;
+        assert!(self.without <= 64 * KIB, "{}", report.text());
+    }
+
+    /// The workload and its children, in the order in which they were made.
+    pub fn family(&self) -> Vec<Pid> {
+        let pid = self.pid();
+        let text = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap();
+        let children = text.split_whitespace().map(|p| Pid(p.parse().unwrap()));
+        [pid].into_iter().chain(children).collect()
+    }
+
+    /// Forgets what was said so far, which a failure would show.
+    pub fn forget_said(&mut self) {
+        self.said.clear();
+    }
+
+    /// Children have what exec filled as well, in pages shared with their parents.
+    pub fn begin_anew_for_children(&mut self) {
+        self.without *= self.pids.len() as u64;
+    }
+
+    /// Waits until memprof follows these processes and no other.
+    pub fn wait_for_processes(&self) {
+        wait_until(|| self.report().profile.target.pids == self.pids);
+    }
+
+    fn answered(&mut self) -> String {
+        if self.from.buffer().is_empty() {
+            let mut fds = [PollFd::new(self.from.get_ref().as_fd(), PollFlags::POLLIN)];
+            let limit = PollTimeout::try_from(LIMIT).unwrap();
+            assert_ne!(
+                poll(&mut fds, limit),
+                Ok(0),
+                "no answer to {:?}",
+                self.said.last()
+            );
+        }
+        let mut line = String::new();
+        self.from.read_line(&mut line).unwrap();
+        line.trim_end().to_owned()
+    }
+
+    /// Has the workload do something; its answer.
+    pub fn ask(&mut self, command: &str) -> String {
+        self.said.push(command.to_owned());
+        writeln!(self.to, "{command}").unwrap();
+        self.answered()
+    }
+
+    /// Has the workload do things, which must succeed.
+    #[track_caller]
+    pub fn tell(&mut self, commands: &[&str]) {
+        for command in commands {
+            let answer = self.ask(command);
+            assert_eq!(answer, "ok", "{:#?}", self.said);
+        }
+    }
+
+    /// Has the workload do something that this kernel may not know.
+    ///
+    /// # Errors
+    /// What the kernel said.
+    pub fn can(&mut self, command: &str) -> Result<(), String> {
+        match self.ask(command).as_str() {
+            "ok" => Ok(()),
+            answer => Err(format!("{command}: {answer}")),
+        }
+    }
+
+    fn report(&self) -> Report {
+        self.live.report()
+    }
+
+    /// The report of the stopped processes, whose sums must be the kernel's.
+    #[track_caller]
+    pub fn sums(&self) -> Report {
+        self.sums_at("")
+    }
+
+    /// As [`Run::sums`]; `at` is for a failure's message.
+    #[track_caller]
+    pub fn sums_at(&self, at: &str) -> Report {
+        self.pids.iter().for_each(|pid| stop(*pid));
+        let report = self.report();
+        let mut kernel = Usage::default();
+        self.pids
+            .iter()
+            .for_each(|pid| kernel += figures::read(*pid));
+        self.pids.iter().for_each(|pid| cont(*pid));
+        let ours = Usage {
+            cache: 0,
+            ..report.profile.total
+        };
+        assert_eq!(
+            ours,
+            kernel,
+            "(left memprof, right the kernel) {at} after {:#?}\n{}",
+            self.said,
+            report.text()
+        );
+        report
+    }
+
+    /// Compares the sums, and who owns how much; no page may be without a stack.
+    #[track_caller]
+    pub fn check(&self, owners: &[Own]) -> Report {
+        let report = self.sums();
+        for &(function, kind, bytes) in owners {
+            assert_eq!(
+                report.under(function, kind),
+                bytes,
+                "bytes of {} under {function} after {:#?}\n{}",
+                kind.name(),
+                self.said,
+                report.text()
+            );
+        }
+        let without = report.unobserved(Kind::Resident);
+        assert!(
+            without <= self.without,
+            "{without} bytes without a stack, {} at first, after {:#?}\n{}",
+            self.without,
+            self.said,
+            report.text()
+        );
+        report
+    }
+
+    /// As [`Run::check`] after these commands.
+    #[track_caller]
+    pub fn after(&mut self, commands: &[&str], owners: &[Own]) -> Report {
+        self.tell(commands);
+        self.check(owners)
+    }
+
+    /// Has the workload do something with a file of this run.
+    #[track_caller]
+    pub fn with(&mut self, command: &str, file: &str, rest: &str) {
+        let line = self.with_file(command, file, rest);
+        self.tell(&[&line]);
+    }
+
+    pub fn with_file(&self, command: &str, file: &str, rest: &str) -> String {
+        let path = self.path(file);
+        let line = format!("{command} {} {rest}", path.display());
+        line.trim_end().to_owned()
+    }
+
+    /// Compares the sums, and page cache by function with the files' own.
+    #[track_caller]
+    pub fn cached(&self, owners: &[(&str, &[&File])]) {
+        let report = self.sums();
+        let mut all = 0;
+        for (function, held) in owners {
+            let kernel: u64 = held.iter().map(|f| files::cached(f) * KIB).sum();
+            all += kernel;
+            assert_eq!(
+                report.under(function, Kind::Cache),
+                kernel,
+                "cache under {function} after {:#?}\n{}",
+                self.said,
+                report.text()
+            );
+        }
+        assert_eq!(
+            report.profile.total.cache,
+            self.cache + all,
+            "all cache after {:#?}\n{}",
+            self.said,
+            report.text()
+        );
+    }
+
+    /// Ends the workload, and waits until memprof knows.
+    pub fn end(mut self) {
+        writeln!(self.to, "exit 0").unwrap();
+        let prepared =
+            std::mem::replace(&mut self.prepared.ended, tokio::sync::oneshot::channel().1);
+        let status = prepared.blocking_recv().unwrap().unwrap();
+        assert_eq!(status, 0);
+        wait_until(|| !self.report().profile.target.alive);
+    }
+}
+
+impl Drop for Run<'_> {
+    /// A scenario that failed leaves no process behind.
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.pids.iter().for_each(|pid| {
+                cont(*pid);
+                signal(*pid, libc::SIGKILL);
+            });
+            let ended =
+                std::mem::replace(&mut self.prepared.ended, tokio::sync::oneshot::channel().1);
+            let _ = ended.blocking_recv();
+        }
+    }
+}
