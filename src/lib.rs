@@ -7,6 +7,7 @@ pub mod cli;
 pub mod elf;
 pub mod event;
 pub mod export;
+pub mod freeze;
 pub mod modules;
 pub mod probe;
 pub mod profile;
