@@ -118,6 +118,8 @@ fn report(stacks: u64) -> Report {
         losses: Losses::default(),
         modules: Arc::new([module("server"), module("plugin.so")]),
         places: Arc::default(),
+        processes: Vec::new(),
+        stopped: None,
     };
     Report {
         profile: Arc::new(profile),

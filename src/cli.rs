@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::builder::PossibleValuesParser;
@@ -15,7 +15,7 @@ use crate::export::{self, ExportOptions, Exporter};
 use crate::probe::Unwind;
 use crate::profile::Kind;
 use crate::server::DEFAULT_LISTEN;
-use crate::target::Selector;
+use crate::target::{Cgroup, Selector};
 use crate::tree::Direction;
 
 const EXAMPLES: &str = "\
@@ -23,6 +23,7 @@ Examples:
   sudo memprof --comm light-node          the process of that name, running already or the next to start
   sudo memprof --pid 1234 --duration 60   a minute of a running process, then a summary
   sudo memprof -- ./server --flag         a command, from its first page to its end
+  sudo memprof --cgroup /my.service       every process of a control group, present and future
   memprof doctor                          what this machine allows, and what is missing
 
 Exit status: 0, or the command's own after `--`; 1 for an error; 2 for a wrong command line.";
@@ -35,7 +36,7 @@ Exit status: 0, or the command's own after `--`; 1 for an error; 2 for a wrong c
     after_help = EXAMPLES,
     args_conflicts_with_subcommands = true,
     subcommand_negates_reqs = true,
-    group = ArgGroup::new("target").args(["comm", "pid", "command"]).required(true)
+    group = ArgGroup::new("target").args(["comm", "pid", "cgroup", "command"]).required(true)
 )]
 struct Cli {
     #[command(subcommand)]
@@ -89,12 +90,20 @@ struct ProfileArgs {
     /// Follow the process with this id
     #[arg(long, value_name = "PID", value_parser = parse_pid)]
     pid: Option<Pid>,
+    /// Follow every process in this control group and those below it, present and future: a directory
+    /// below /sys/fs/cgroup, or a name as in /proc/PID/cgroup
+    #[arg(long, value_name = "PATH", conflicts_with = "follow_forks")]
+    cgroup: Option<PathBuf>,
     /// Start this command and follow it from its first page; its exit status is passed on
     #[arg(last = true, value_name = "COMMAND")]
     command: Vec<OsString>,
     /// Follow child processes too; the figures are then sums over all of them
     #[arg(long)]
     follow_forks: bool,
+    /// Hold the target still for each report, for the milliseconds of its page scan, so that the figures
+    /// are exact; else they lie between the kernel's before and after
+    #[arg(long)]
+    freeze: bool,
     /// Serve HTTP at this address
     #[arg(long, value_name = "ADDR:PORT", default_value_t = DEFAULT_LISTEN)]
     listen: SocketAddr,
@@ -156,6 +165,8 @@ pub struct Config {
     pub target: Selector,
     /// Follow children too.
     pub follow_forks: bool,
+    /// Hold the target still for each report.
+    pub freeze: bool,
     /// How stacks are taken.
     pub unwind: Unwind,
     /// Where to serve HTTP; `None` for not at all.
@@ -250,14 +261,16 @@ fn config(args: ProfileArgs) -> Result<Config, clap::Error> {
         baseline: None,
     };
     let outputs = outputs(args.output, args.format.as_deref(), &options)?;
-    let target = match (args.comm, args.pid) {
-        (Some(name), _) => Selector::Comm(name),
-        (None, Some(pid)) => Selector::Pid(pid),
-        (None, None) => Selector::Command(words(args.command)?),
+    let target = match (args.comm, args.pid, args.cgroup) {
+        (Some(name), ..) => Selector::Comm(name),
+        (_, Some(pid), _) => Selector::Pid(pid),
+        (_, _, Some(path)) => Selector::Cgroup(cgroup(&path)?),
+        _ => Selector::Command(words(args.command)?),
     };
     Ok(Config {
         target,
         follow_forks: args.follow_forks,
+        freeze: args.freeze,
         unwind: args.unwind.into(),
         listen: (!args.no_server).then_some(args.listen),
         cors_origins: args.cors_origin,
@@ -291,6 +304,13 @@ fn outputs(
         })
     };
     paths.into_iter().map(output).collect()
+}
+
+fn cgroup(path: &Path) -> Result<Cgroup, clap::Error> {
+    Cgroup::find(path).map_err(|e| {
+        let message = format!("{e:#}\n");
+        Cli::command().error(clap::error::ErrorKind::ValueValidation, message)
+    })
 }
 
 fn words(command: Vec<OsString>) -> Result<Vec<String>, clap::Error> {
@@ -408,6 +428,9 @@ mod tests {
             "memprof",
             "memprof --pid 1 --comm x",
             "memprof --comm x -- y",
+            "memprof --cgroup / --pid 1",
+            "memprof --cgroup /no/such/group",
+            "memprof --cgroup / --follow-forks",
         ] {
             let Err(e) = config_of(line) else {
                 panic!("{line} was accepted")

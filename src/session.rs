@@ -74,6 +74,7 @@ pub fn run(config: &Config) -> Result<ExitCode> {
         collecting.clone(),
         progress.clone(),
         symbolizer,
+        config.freeze,
     ));
     let session = Session {
         config,
@@ -102,7 +103,7 @@ pub fn start_collector(
     let (tell, progress) = watch::channel(Progress::Waiting);
     let (started, ready) = sync_channel(1);
     let probe_config = ProbeConfig {
-        follow_forks: config.follow_forks,
+        follow_forks: config.follow_forks || matches!(config.target, Selector::Cgroup(_)),
         unwind: config.unwind,
         wanted_comm: config.target.comm(),
     };
@@ -220,10 +221,12 @@ impl Session<'_> {
     }
 
     fn announce(&self, addresses: &[std::net::SocketAddr]) {
-        if let Progress::Waiting = *self.progress.borrow()
-            && let Selector::Comm(name) = &self.config.target
-        {
-            say(&format!("waiting for a process named {name}"));
+        if let Progress::Waiting = *self.progress.borrow() {
+            match &self.config.target {
+                Selector::Comm(name) => say(&format!("waiting for a process named {name}")),
+                Selector::Cgroup(group) => say(&format!("waiting for a process in {group}")),
+                Selector::Pid(_) | Selector::Command(_) => {}
+            }
         }
         for address in addresses {
             say(&format!("serving http://{address}/v1/tree"));
@@ -311,23 +314,37 @@ impl Session<'_> {
                 }
                 *following = Some(*pid);
             }
-            Progress::Ended(pid) => match &self.config.target {
-                Selector::Command(_) => {}
-                _ if self.config.listen.is_none() => return Ok(Some(End::TargetEnded)),
-                Selector::Comm(name) => {
-                    say(&format!(
-                        "pid {pid} ended; its last profile stays; waiting for the next {name}"
-                    ));
-                }
-                Selector::Pid(_) => {
-                    say(&format!(
-                        "pid {pid} ended; its last profile stays; Ctrl-C ends memprof"
-                    ));
-                }
-            },
+            Progress::Ended(pid) => {
+                // The same process may come again, into a control group.
+                *following = None;
+                return Ok(self.note_end(*pid));
+            }
             Progress::Failed(why) => return Err(anyhow!("{why}")),
         }
         Ok(None)
+    }
+
+    fn note_end(&self, pid: crate::event::Pid) -> Option<End> {
+        match &self.config.target {
+            Selector::Command(_) => {}
+            _ if self.config.listen.is_none() => return Some(End::TargetEnded),
+            Selector::Comm(name) => {
+                say(&format!(
+                    "pid {pid} ended; its last profile stays; waiting for the next {name}"
+                ));
+            }
+            Selector::Cgroup(group) => {
+                say(&format!(
+                    "{group} is empty; its last profile stays; waiting for the next process in it"
+                ));
+            }
+            Selector::Pid(_) => {
+                say(&format!(
+                    "pid {pid} ended; its last profile stays; Ctrl-C ends memprof"
+                ));
+            }
+        }
+        None
     }
 
     /// A signal while a command runs: a profile of this moment, then the command is given time to end.

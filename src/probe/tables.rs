@@ -7,7 +7,8 @@ use crate::event::MmId;
 use crate::unwind::Rule;
 use crate::unwind::publish::{CodeMapping, PageAt, TableStore};
 use crate::wire::{
-    self, MemprofSkel, unwind_mapping, unwind_page, unwind_page_key, unwind_rule, unwind_space,
+    self, MAX_MAPPINGS, MemprofSkel, unwind_mapping, unwind_page, unwind_page_key, unwind_rule,
+    unwind_space,
 };
 
 const CHUNK_BYTES: usize = 4 * <TableMaps as TableStore>::CHUNK_ROWS as usize;
@@ -69,13 +70,14 @@ impl TableStore for TableMaps {
     const RULES: u32 = 65_536;
     const CHUNK_ROWS: u32 = 1 << 18;
     const CHUNKS: u32 = 64;
+    const MAPPINGS: usize = MAX_MAPPINGS;
 
     fn write_rules(&mut self, first: u32, rules: &[Rule]) -> Result<()> {
         for (index, rule) in (first..).zip(rules) {
             let record = unwind_rule {
                 cfa: rule.cfa,
                 fp: rule.fp,
-                flags: rule.pad,
+                flags: rule.pad | rule.needs(),
                 cfa_offset: rule.cfa_offset,
                 fp_offset: rule.fp_offset,
                 ra_offset: rule.ra_offset,

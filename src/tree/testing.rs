@@ -75,6 +75,8 @@ pub(crate) fn profile(samples: &[(&[Frame], Usage)], not_observed: &[Usage]) -> 
         losses: Losses::default(),
         modules: Arc::new([module("node", true), module("libc-2.31.so", false)]),
         places: Arc::default(),
+        processes: Vec::new(),
+        stopped: None,
     }
 }
 

@@ -14,7 +14,7 @@ use anyhow::{Context, Result};
 use nix::sys::eventfd::EventFd;
 
 use super::{Packed, Rule, Table};
-use crate::elf::Elf;
+use crate::elf::{Elf, Segment, address_of_mapping};
 use crate::event::MmId;
 use crate::modules::AddressMap;
 use crate::profile::{Module, ModuleId};
@@ -43,6 +43,8 @@ pub trait TableStore {
     const CHUNK_ROWS: u32;
     /// Chunks that fit in all.
     const CHUNKS: u32;
+    /// Mappings of one address space.
+    const MAPPINGS: usize;
 
     /// Writes rules from index `first` on.
     ///
@@ -86,14 +88,6 @@ pub struct PageAt {
 struct Built {
     module: ModuleId,
     table: Result<(Packed, Vec<Rule>, Vec<Segment>), String>,
-}
-
-/// A loaded, executable part of a file.
-#[derive(Clone, Copy, Debug)]
-struct Segment {
-    offset: u64,
-    addr: u64,
-    size: u64,
 }
 
 /// A file's table.
@@ -200,10 +194,10 @@ impl Publisher {
         for (start, end, offset, module) in code.ranges() {
             self.want(module, modules);
             let (table, address) = match self.files.get(&module) {
-                Some(State::Ready { table, segments }) => match address_of(segments, offset) {
-                    Some(address) => (*table, address),
-                    None => (0, 0),
-                },
+                Some(State::Ready { table, segments }) => {
+                    address_of_mapping(segments.iter(), offset, end - start)
+                        .map_or((0, 0), |address| (*table, address))
+                }
                 Some(State::Wanted) => {
                     self.waiting.insert(mm);
                     (0, 0)
@@ -217,6 +211,12 @@ impl Publisher {
                 bias,
                 table,
             });
+        }
+        if mappings.len() > S::MAPPINGS {
+            // What a JIT made may be in any number of pieces: tables are worth more.
+            let all = mappings.len();
+            mappings.retain(|m| m.table != 0);
+            self.left_out += (all - mappings.len()) as u64;
         }
         self.left_out += store.write_mappings(mm, &mappings)?;
         Ok(())
@@ -340,26 +340,8 @@ fn build(module: &Module) -> Result<(Packed, Vec<Rule>, Vec<Segment>), String> {
     let file = module.file.as_ref().ok_or("the file is not open")?;
     let table = Table::build(file).map_err(|e| e.to_string())?;
     let elf = Elf::read(file).map_err(|_| "not a usable ELF file")?;
-    let segments = elf
-        .code_segments()
-        .map(|s| Segment {
-            offset: s.offset,
-            addr: s.addr,
-            size: s.size,
-        })
-        .collect();
+    let segments = elf.code_segments().copied().collect();
     Ok((table.pack(), table.rules, segments))
-}
-
-/// The address in the file of a mapping that begins at this file offset. Mappings begin at pages:
-/// the segment may begin inside the first one. Only executable segments are asked, because a
-/// neighbour can share that page.
-fn address_of(segments: &[Segment], offset: u64) -> Option<u64> {
-    let page = crate::probe::page_size();
-    segments
-        .iter()
-        .find(|s| s.offset / page * page <= offset && offset < s.offset.saturating_add(s.size))
-        .map(|s| s.addr.wrapping_add(offset).wrapping_sub(s.offset))
 }
 
 #[cfg(test)]

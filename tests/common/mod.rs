@@ -245,6 +245,8 @@ pub fn report(
         losses: Losses::default(),
         modules: Arc::new([module("node", true), module("libc-2.31.so", false)]),
         places: Arc::default(),
+        processes: Vec::new(),
+        stopped: None,
     };
     Arc::new(Report {
         profile: Arc::new(profile),

@@ -14,6 +14,7 @@ impl TableStore for Maps {
     const RULES: u32 = 10;
     const CHUNK_ROWS: u32 = 8;
     const CHUNKS: u32 = 3;
+    const MAPPINGS: usize = 4;
 
     fn write_rules(&mut self, first: u32, rules: &[Rule]) -> Result<()> {
         self.rules.extend((first..).zip(rules.iter().copied()));
@@ -104,24 +105,18 @@ fn what_does_not_fit_is_refused_whole() {
 }
 
 #[test]
-fn a_mapping_that_begins_before_its_segment() {
-    let segments = [
-        Segment {
-            offset: 0,
-            addr: 0,
-            size: 0x500,
-        },
-        Segment {
-            offset: 0x1540,
-            addr: 0x2540,
-            size: 0x1000,
-        },
-    ];
-    // Only executable segments are in the list: the first stands for one at the file's beginning.
-    assert_eq!(address_of(&segments, 0), Some(0));
-    assert_eq!(address_of(&segments, 0x1000), Some(0x2000));
-    assert_eq!(address_of(&segments, 0x2000), Some(0x3000));
-    assert_eq!(address_of(&segments, 0x9000), None);
+fn pieces_of_a_jit_do_not_crowd_out_files() {
+    let (mut p, mut maps) = (publisher(), Maps::default());
+    let mut modules = crate::modules::ModuleTable::new();
+    // Six mappings of no known file's, where four fit.
+    let text: String = (1..7)
+        .map(|n| format!("{n}000-{n}800 r-xp 00000000 00:00 0 \n"))
+        .collect();
+    let code =
+        AddressMap::parse(text.as_bytes(), crate::event::Pid(1), None, &mut modules).unwrap();
+    p.map(MmId(1), &code, &modules.modules(), &mut maps)
+        .unwrap();
+    assert_eq!((maps.mappings[&MmId(1)].len(), p.left_out()), (0, 6));
 }
 
 /// The own process: its executable's table is built by the thread and then named by its mappings.
@@ -132,6 +127,7 @@ fn mappings_name_a_table_as_soon_as_it_is_there() {
         const RULES: u32 = 65_536;
         const CHUNK_ROWS: u32 = 1 << 18;
         const CHUNKS: u32 = 64;
+        const MAPPINGS: usize = 512;
         fn write_rules(&mut self, first: u32, rules: &[Rule]) -> Result<()> {
             self.0.write_rules(first, rules)
         }
