@@ -117,9 +117,9 @@ fn report(stacks: u64) -> Report {
         kernel_after: KernelFigures::default(),
         losses: Losses::default(),
         modules: Arc::new([module("server"), module("plugin.so")]),
-        places: Arc::default(),
         processes: Vec::new(),
         stopped: None,
+        places: Arc::default(),
     };
     Report {
         profile: Arc::new(profile),

@@ -292,13 +292,13 @@ impl Aggregator {
             _ => self.shares(&tally),
         };
         let mut books = tally.cache;
+        let (files, other_files) = (std::mem::take(&mut books.files), books.other_files);
         let mut mappings = Vec::new();
-        for mut process in tally.processes {
+        for process in tally.processes {
             books.merge(process.books);
-            mappings.append(&mut process.mappings);
+            mappings.extend(process.mappings);
         }
-        let files = std::mem::take(&mut books.files);
-        let places = self.places(mappings, files, books.other_files);
+        let places = self.places(mappings, files, other_files);
         let rows = self.rows(books);
         Profile {
             taken: SystemTime::now(),
@@ -310,9 +310,9 @@ impl Aggregator {
             kernel_after: after,
             losses: self.losses(probe),
             modules: self.modules.modules(),
+            places: Arc::new(places),
             processes,
             stopped: None,
-            places: Arc::new(places),
         }
     }
 

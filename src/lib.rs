@@ -2,6 +2,7 @@
 
 pub mod aggregate;
 pub mod api;
+pub mod breakdown;
 pub mod capability;
 pub mod cli;
 pub mod elf;
@@ -13,6 +14,7 @@ pub mod modules;
 pub mod probe;
 pub mod profile;
 pub mod residency;
+pub mod screen;
 pub mod series;
 pub mod server;
 pub mod session;

@@ -427,6 +427,26 @@ pub struct Profile {
     pub stopped: Option<Duration>,
 }
 
+/// One process's share of a [`Profile`] of several. A page that several processes map is in the share
+/// of each, under the stack that brought it in.
+#[derive(Clone, Debug)]
+pub struct Share {
+    /// The process.
+    pub pid: Pid,
+    /// Its name.
+    pub comm: String,
+    /// Its memory by stack.
+    pub samples: Vec<Sample>,
+    /// Its memory without a stack, by mapping.
+    pub not_observed: Vec<NotObserved>,
+    /// The sum of both.
+    pub total: Usage,
+    /// The kernel's figures for it read just before its page scan.
+    pub kernel_before: KernelFigures,
+    /// The kernel's figures for it read just after its page scan.
+    pub kernel_after: KernelFigures,
+}
+
 /// Where the memory of a report lies.
 #[derive(Clone, Debug, Default)]
 pub struct Places {
@@ -436,6 +456,17 @@ pub struct Places {
     pub files: Vec<CachedFile>,
     /// Page cache of files for which there was no room in `files`, in bytes.
     pub other_files: u64,
+}
+
+impl Places {
+    /// The mappings of one process. Files have no process of their own.
+    fn of(&self, pid: Pid) -> Places {
+        let own = self.mappings.iter().filter(|mapping| mapping.pid == pid);
+        Places {
+            mappings: own.cloned().collect(),
+            ..Places::default()
+        }
+    }
 }
 
 /// A mapping of a followed process.
@@ -517,27 +548,34 @@ impl CachedFile {
     }
 }
 
-/// One process's share of a [`Profile`] of several. A page that several processes map is in the share
-/// of each, under the stack that brought it in.
-#[derive(Clone, Debug)]
-pub struct Share {
-    /// The process.
-    pub pid: Pid,
-    /// Its name.
-    pub comm: String,
-    /// Its memory by stack.
-    pub samples: Vec<Sample>,
-    /// Its memory without a stack, by mapping.
-    pub not_observed: Vec<NotObserved>,
-    /// The sum of both.
-    pub total: Usage,
-    /// The kernel's figures for it read just before its page scan.
-    pub kernel_before: KernelFigures,
-    /// The kernel's figures for it read just after its page scan.
-    pub kernel_after: KernelFigures,
-}
-
 impl Profile {
+    /// The profile of one of its processes alone; `None` if it is not one of `target.pids`.
+    pub fn of(&self, pid: Pid) -> Option<Profile> {
+        if self.target.pids == [pid] {
+            return Some(self.clone());
+        }
+        let share = self.processes.iter().find(|share| share.pid == pid)?;
+        Some(Profile {
+            taken: self.taken,
+            target: TargetInfo {
+                pid,
+                comm: share.comm.clone(),
+                pids: vec![pid],
+                alive: self.target.alive,
+            },
+            samples: share.samples.clone(),
+            not_observed: share.not_observed.clone(),
+            total: share.total,
+            kernel_before: share.kernel_before,
+            kernel_after: share.kernel_after,
+            losses: self.losses.clone(),
+            modules: Arc::clone(&self.modules),
+            places: Arc::new(self.places.of(pid)),
+            processes: Vec::new(),
+            stopped: self.stopped,
+        })
+    }
+
     /// The page cache of one file, as a profile of its own.
     pub fn of_file(&self, file: &CachedFile) -> Profile {
         let cache = |bytes| Usage {
@@ -563,33 +601,6 @@ impl Profile {
             processes: Vec::new(),
             stopped: self.stopped,
         }
-    }
-
-    /// The profile of one of its processes alone; `None` if it is not one of `target.pids`.
-    pub fn of(&self, pid: Pid) -> Option<Profile> {
-        if self.target.pids == [pid] {
-            return Some(self.clone());
-        }
-        let share = self.processes.iter().find(|share| share.pid == pid)?;
-        Some(Profile {
-            taken: self.taken,
-            target: TargetInfo {
-                pid,
-                comm: share.comm.clone(),
-                pids: vec![pid],
-                alive: self.target.alive,
-            },
-            samples: share.samples.clone(),
-            not_observed: share.not_observed.clone(),
-            total: share.total,
-            kernel_before: share.kernel_before,
-            kernel_after: share.kernel_after,
-            losses: self.losses.clone(),
-            modules: Arc::clone(&self.modules),
-            processes: Vec::new(),
-            stopped: self.stopped,
-            places: Arc::default(),
-        })
     }
 
     /// The module a code frame refers to.

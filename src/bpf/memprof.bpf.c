@@ -332,8 +332,15 @@ static __noinline int allocated_in_fault(struct task_state *st, unsigned int ord
 		page_to_heirs(vpage, stack ? STACK_NONE : chunk->stack[vpage & (CHUNK_PAGES - 1)]);
 	if (stack == STACK_NONE)
 		stack = stack_id(st);
-	if (large(order, gfp))
-		chunk_fill_empty(chunk, vpage & (CHUNK_PAGES - 1) & ~((1u << order) - 1), 1u << order, stack);
+	if (large(order, gfp)) {
+		__u32 first = vpage & (CHUNK_PAGES - 1) & ~((1u << order) - 1);
+
+		/* In place of the huge zero page: who looked at it owns nothing. */
+		if (st->fault_present)
+			chunk_fill(chunk, first, 1u << order, stack);
+		else
+			chunk_fill_empty(chunk, first, 1u << order, stack);
+	}
 	if (st->fault_present || (gfp & GFP_ZERO))
 		chunk->stack[vpage & (CHUNK_PAGES - 1)] = stack;
 	return 0;

@@ -34,11 +34,13 @@ static __always_inline void user_regs_of(struct task_struct *task, struct user_r
 	out->sp = regs->sp;
 	out->bp = regs->bp;
 	out->bx = regs->bx;
+	out->lr = 0;
 	out->in_syscall = (long)regs->orig_ax >= 0;
 #elif defined(bpf_target_arm64)
 	out->ip = regs->pc;
 	out->sp = regs->sp;
 	out->bp = regs->regs[29];
+	out->bx = 0;
 	out->lr = regs->regs[30];
 	out->in_syscall = regs->syscallno >= 0;
 #endif

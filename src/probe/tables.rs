@@ -91,15 +91,21 @@ impl TableStore for TableMaps {
         Ok(())
     }
 
-    fn write_rows(&mut self, chunk: u32, rows: &[u32]) -> Result<()> {
+    fn write_rows(&mut self, chunk: u32, parts: &[(u32, &[u32])]) -> Result<()> {
         while self.chunks.len() <= chunk as usize {
             self.make_chunk()?;
         }
-        // The whole value has to be given; what lies behind the rows is not looked at.
-        let mut bytes: Vec<u8> = rows.iter().flat_map(|r| r.to_ne_bytes()).collect();
-        bytes.resize(CHUNK_BYTES, 0);
-        self.chunks[chunk as usize].update(&0u32.to_ne_bytes(), &bytes, MapFlags::ANY)?;
-        Ok(())
+        // The whole value has to be given: other tables' rows come out as they were.
+        let (chunk, key) = (&self.chunks[chunk as usize], 0u32.to_ne_bytes());
+        let value = chunk.lookup(&key, MapFlags::ANY)?;
+        let mut bytes = value.unwrap_or_else(|| vec![0; CHUNK_BYTES]);
+        for (first, rows) in parts {
+            let places = bytes.chunks_exact_mut(4).skip(*first as usize);
+            for (place, row) in places.zip(*rows) {
+                place.copy_from_slice(&row.to_ne_bytes());
+            }
+        }
+        Ok(chunk.update(&key, &bytes, MapFlags::ANY)?)
     }
 
     fn write_page(&mut self, table: u32, page: u32, at: PageAt) -> Result<()> {
@@ -112,6 +118,12 @@ impl TableStore for TableMaps {
         };
         let (key, value) = (wire::record_bytes(&key), wire::record_bytes(&value));
         Ok(self.pages.update(key, value, MapFlags::ANY)?)
+    }
+
+    fn delete_page(&mut self, table: u32, page: u32) {
+        let key = unwind_page_key { table, page };
+        // What is left for want of a working map is only room.
+        let _ = self.pages.delete(wire::record_bytes(&key));
     }
 
     fn write_mappings(&mut self, mm: MmId, mappings: &[CodeMapping]) -> Result<u64> {

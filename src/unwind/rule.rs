@@ -133,7 +133,7 @@ impl Rule {
         let fp = matches!(self.cfa_kind(), CfaKind::Fp | CfaKind::DerefFp)
             || self.fp_kind() == FpKind::AtFp;
         let bx = self.cfa_kind() == CfaKind::Bx;
-        u16::from(fp) * NEEDS_FP | u16::from(bx) * NEEDS_BX
+        (u16::from(fp) * NEEDS_FP) | (u16::from(bx) * NEEDS_BX)
     }
 
     /// Bytes added to a CFA that was read from memory.

@@ -31,7 +31,7 @@ impl Live {
 
     /// Starts a command under memprof.
     pub fn command(&self, argv: &[String]) -> Prepared {
-        start_command(&self.collecting, argv).unwrap()
+        start_command(&self.collecting, argv, false).unwrap()
     }
 
     /// A report of this moment.
