@@ -177,8 +177,8 @@ async fn measure(api: &Api, target: &str) -> (Duration, usize, Duration) {
 }
 
 fn main() {
-    let numbers = std::env::args().filter_map(|arg| arg.parse().ok());
-    let stacks = numbers.last().unwrap_or(STACKS);
+    let wanted = std::env::args().find_map(|arg| arg.parse().ok());
+    let stacks = wanted.unwrap_or(STACKS);
     let api = Api::new(
         Arc::new(Fresh {
             report: report(stacks),
