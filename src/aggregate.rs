@@ -12,12 +12,14 @@ use anyhow::{Context, Result};
 use crate::event::{
     Event, MmId, Pid, ProcessChange, ProcessEvent, RangeChange, RangeEvent, StackId, StackSeen,
 };
+use crate::file_paths::FilePaths;
 use crate::modules::{AddressMap, ModuleTable};
 use crate::probe::{Probe, page_size};
 use crate::profile::{
-    KernelFigures, Module, NotObserved, Profile, Sample, TargetInfo, Unobserved, Usage,
+    CachedFile, FileId, KernelFigures, LOST_STACK, Losses, MappedBytes, Mapping, Module,
+    NotObserved, Places, Profile, Sample, Share, TargetInfo, Unobserved, Usage,
 };
-use crate::residency::{Classifier, Error as ScanError, Method, Scanner, figures, maps};
+use crate::residency::{Classifier, Error as ScanError, Method, Scanner, Vma, figures, maps};
 use crate::source::resident::{Join, SpaceView};
 use crate::source::{Books, page_cache};
 use crate::space::Space;
@@ -31,6 +33,7 @@ pub struct Aggregator {
     stacks: StackTable,
     /// By address space; those that have ended are gone.
     spaces: BTreeMap<MmId, Space>,
+    paths: FilePaths,
     /// Address-space events lost when the range books were last trusted.
     ranges_lost: u64,
 }
@@ -103,6 +106,19 @@ impl Aggregator {
                 space.code.republish();
             }
         }
+    }
+
+    /// Forgets a process that goes on without memprof; the address space that was its own.
+    ///
+    /// # Errors
+    /// The probe's maps could not be changed.
+    pub fn forget(&mut self, pid: Pid, probe: &Probe) -> Result<Option<MmId>> {
+        let found = self.spaces.iter().find(|(_, s)| s.pid == pid);
+        let mm = found.map(|(mm, _)| *mm);
+        if let Some(mm) = mm {
+            self.end(mm, pid, probe)?;
+        }
+        Ok(mm)
     }
 
     fn stack(&mut self, seen: &StackSeen) {
@@ -190,24 +206,25 @@ impl Aggregator {
         let mut tally = Tally::default();
         let mms: Vec<MmId> = self.spaces.keys().copied().collect();
         for mm in mms {
-            match self.scan(mm, probe, &mut tally) {
-                Ok(pid) => tally.pids.push(pid),
+            match self.scan(mm, probe) {
+                Ok(scanned) => tally.processes.push(scanned),
                 Err(e) if is_gone(&e) => {}
                 Err(e) => return Err(NoReport::Failed(e)),
             }
         }
-        let Some(first) = tally.pids.first().copied() else {
+        if tally.processes.is_empty() {
             return Err(NoReport::NoTarget);
-        };
-        let named = self.spaces.values().find(|s| s.pid == first);
-        tally.comm = named.map(|s| s.comm.clone()).unwrap_or_default();
+        }
         let cached = probe.cached_pages().map_err(NoReport::Failed)?;
-        page_cache::collect(&cached, page_size(), &mut tally.books);
+        page_cache::collect(&cached, page_size(), &mut tally.cache);
+        let files: Vec<FileId> = tally.cache.files.keys().copied().collect();
+        let pids: Vec<Pid> = tally.processes.iter().map(|p| p.pid).collect();
+        self.paths.keep(&files, &pids);
         Ok(tally)
     }
 
-    /// Scans one process. Its bytes are added only once the scan is whole.
-    fn scan(&mut self, mm: MmId, probe: &Probe, tally: &mut Tally) -> Result<Pid> {
+    /// Scans one process.
+    fn scan(&mut self, mm: MmId, probe: &Probe) -> Result<Scanned> {
         let space = self
             .spaces
             .get(&mm)
@@ -225,6 +242,7 @@ impl Aggregator {
         };
         let mut join = Join::new(probe, view);
         let mut books = Books::default();
+        let mut mappings = Vec::with_capacity(vmas.len());
         for vma in &vmas {
             let mut failed = None;
             scanner.scan_vma(
@@ -239,53 +257,117 @@ impl Aggregator {
             if let Some(e) = failed {
                 return Err(e.context("cannot read the page ledger"));
             }
+            mappings.push(mapping(pid, vma, std::mem::take(&mut books.mapping)));
         }
         scanner.check_alive()?;
-        tally.after += figures::read(pid)?;
-        tally.before += before;
-        tally.books.merge(books);
-        Ok(pid)
+        self.paths.mapped(&vmas);
+        Ok(Scanned {
+            mm,
+            pid,
+            comm: space.comm.clone(),
+            books,
+            mappings,
+            before,
+            after: figures::read(pid)?,
+        })
     }
 
     /// Turns stack ids into stacks. The events that came up to the tally must have been taken in: a
     /// stack's record reaches the ledger at once, its frames come through the ring buffer.
     pub fn profile(&mut self, tally: Tally, probe: &Probe) -> Profile {
+        let first = tally.processes.first();
         let target = TargetInfo {
-            pid: tally.pids.first().copied().unwrap_or(Pid(0)),
-            comm: tally.comm,
-            pids: tally.pids,
+            pid: first.map_or(Pid(0), |p| p.pid),
+            comm: first.map(|p| p.comm.clone()).unwrap_or_default(),
+            pids: tally.processes.iter().map(|p| p.pid).collect(),
             alive: !self.spaces.is_empty(),
         };
-        let mut samples = Vec::with_capacity(tally.books.stacks.len());
-        let mut unobserved = tally.books.unobserved;
-        for (id, usage) in sorted(tally.books.stacks) {
-            match self.stacks.get(id) {
-                Some(stack) => samples.push(Sample {
-                    stack: Arc::clone(stack),
-                    usage,
-                }),
-                None => {
-                    let key = ("[stack record lost]".to_owned(), Unobserved::StackLost);
-                    *unobserved.entry(key).or_default() += usage;
-                }
+        let (mut before, mut after) = (KernelFigures::default(), KernelFigures::default());
+        for process in &tally.processes {
+            before += process.before;
+            after += process.after;
+        }
+        let processes = match tally.processes.len() {
+            0 | 1 => Vec::new(),
+            _ => self.shares(&tally),
+        };
+        let mut books = tally.cache;
+        let (files, other_files) = (std::mem::take(&mut books.files), books.other_files);
+        let mut mappings = Vec::new();
+        for process in tally.processes {
+            books.merge(process.books);
+            mappings.extend(process.mappings);
+        }
+        let places = self.places(mappings, files, other_files);
+        let rows = self.rows(books);
+        Profile {
+            taken: SystemTime::now(),
+            target,
+            samples: rows.samples,
+            not_observed: rows.not_observed,
+            total: rows.total,
+            kernel_before: before,
+            kernel_after: after,
+            losses: self.losses(probe),
+            modules: self.modules.modules(),
+            places: Arc::new(places),
+            processes,
+            stopped: None,
+        }
+    }
+
+    /// What each process has; the page cache is his whose address space the stack was seen in.
+    fn shares(&self, tally: &Tally) -> Vec<Share> {
+        let mut cache: HashMap<MmId, Books> = HashMap::new();
+        for (&id, &usage) in &tally.cache.stacks {
+            if let Some(mm) = self.stacks.seen_in(id) {
+                cache.entry(mm).or_default().add_stack(id, usage);
             }
         }
-        let not_observed: Vec<NotObserved> = unobserved
-            .into_iter()
-            .map(|((mapping, reason), usage)| NotObserved {
+        let share = |process: &Scanned| {
+            let mut books = cache.remove(&process.mm).unwrap_or_default();
+            books.merge(process.books.clone());
+            let rows = self.rows(books);
+            Share {
+                pid: process.pid,
+                comm: process.comm.clone(),
+                samples: rows.samples,
+                not_observed: rows.not_observed,
+                total: rows.total,
+                kernel_before: process.before,
+                kernel_after: process.after,
+            }
+        };
+        tally.processes.iter().map(share).collect()
+    }
+
+    fn rows(&self, books: Books) -> Rows {
+        let mut rows = Rows::default();
+        let mut unobserved = books.unobserved;
+        for (id, usage) in sorted(books.stacks) {
+            let Some(stack) = self.stacks.get(id) else {
+                let key = (LOST_STACK.to_owned(), Unobserved::StackLost);
+                *unobserved.entry(key).or_default() += usage;
+                continue;
+            };
+            rows.total += usage;
+            rows.samples.push(Sample {
+                stack: Arc::clone(stack),
+                usage,
+            });
+        }
+        for ((mapping, reason), usage) in unobserved {
+            rows.total += usage;
+            rows.not_observed.push(NotObserved {
                 mapping,
                 reason,
                 usage,
-            })
-            .collect();
-        let mut total = Usage::default();
-        for usage in samples
-            .iter()
-            .map(|s| s.usage)
-            .chain(not_observed.iter().map(|n| n.usage))
-        {
-            total += usage;
+            });
         }
+        rows
+    }
+
+    fn losses(&self, probe: &Probe) -> Losses {
         let mut losses = probe.losses();
         losses.add(
             "code mappings without a place in the module table",
@@ -297,16 +379,38 @@ impl Aggregator {
         );
         let forgotten = self.spaces.values().map(Space::forgotten).sum();
         losses.add("address ranges forgotten: range books full", forgotten);
-        Profile {
-            taken: SystemTime::now(),
-            target,
-            samples,
-            not_observed,
-            total,
-            kernel_before: tally.before,
-            kernel_after: tally.after,
-            losses,
-            modules: self.modules.modules(),
+        losses
+    }
+
+    fn places(
+        &self,
+        mappings: Vec<Mapping>,
+        files: BTreeMap<FileId, HashMap<StackId, u64>>,
+        other_files: u64,
+    ) -> Places {
+        let files = files.into_iter().map(|(id, stacks)| {
+            let mut file = CachedFile {
+                id,
+                path: self.paths.get(id).cloned(),
+                samples: Vec::with_capacity(stacks.len()),
+                lost: 0,
+            };
+            for (id, cache) in sorted(stacks) {
+                let usage = Usage {
+                    cache,
+                    ..Usage::default()
+                };
+                match self.stacks.get(id).map(Arc::clone) {
+                    Some(stack) => file.samples.push(Sample { stack, usage }),
+                    None => file.lost += cache,
+                }
+            }
+            file
+        });
+        Places {
+            mappings,
+            files: files.collect(),
+            other_files,
         }
     }
 }
@@ -314,18 +418,49 @@ impl Aggregator {
 /// The memory of every followed process, by stack id.
 #[derive(Default)]
 pub struct Tally {
-    pids: Vec<Pid>,
+    processes: Vec<Scanned>,
+    /// Page cache, over all of them.
+    cache: Books,
+}
+
+/// One process, scanned.
+struct Scanned {
+    mm: MmId,
+    pid: Pid,
     comm: String,
     books: Books,
+    mappings: Vec<Mapping>,
     before: KernelFigures,
     after: KernelFigures,
 }
 
+/// Bytes with names for their owners, and their sum.
+#[derive(Default)]
+struct Rows {
+    samples: Vec<Sample>,
+    not_observed: Vec<NotObserved>,
+    total: Usage,
+}
+
 /// In order of id, so that a report of the same state is the same report.
-fn sorted(stacks: HashMap<StackId, Usage>) -> Vec<(StackId, Usage)> {
+fn sorted<T>(stacks: HashMap<StackId, T>) -> Vec<(StackId, T)> {
     let mut rows: Vec<_> = stacks.into_iter().collect();
     rows.sort_unstable_by_key(|(id, _)| *id);
     rows
+}
+
+fn mapping(pid: Pid, vma: &Vma, bytes: MappedBytes) -> Mapping {
+    Mapping {
+        pid,
+        start: vma.start.0,
+        end: vma.end.0,
+        permissions: vma.perms.to_string(),
+        name: match vma.name.as_str() {
+            "" => vma.label().to_owned(),
+            name => name.to_owned(),
+        },
+        bytes,
+    }
 }
 
 fn is_gone(e: &anyhow::Error) -> bool {

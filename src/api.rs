@@ -1,30 +1,57 @@
 //! Typed request to typed reply or error; nothing here knows HTTP.
 //!
-//! A reply's bytes are made once per (report, request) and shared by everyone who asks for them,
+//! A path is a [`Route`], its parameters are read into something that can be asked ([`Ask`]). What
+//! is made of a report is made once per (report, request) and shared by everyone who asks for it,
 //! so that many clients cost what one does.
 
 mod cache;
+mod common;
+mod diff;
+mod events;
+mod export;
+mod files;
+mod fixed;
+mod functions;
+mod health;
 mod maker;
+mod maps;
+mod marks;
+mod memory;
+mod metrics;
+mod own;
+mod provider;
 mod query;
+mod reply;
+mod route;
+mod sampler;
+mod series;
+mod summary;
+mod tree;
+mod v1;
+mod view;
 
 use std::fmt;
-use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
 
-use bytes::Bytes;
-
-use crate::event::Pid;
-use crate::export::json::{EMPTY_TREE, Short, write_tree};
-use crate::tree::{CallTree, Direction, Names, Options};
+use crate::series::Series;
+use events::Events;
 use maker::Maker;
+use marks::Marks;
+use view::View;
 
 pub use crate::export::Report;
-pub use query::{ROUTES, Route, RouteKind};
+pub use provider::{BoxFuture, Glance, LastScan, Provider, ProviderError};
+pub use reply::{ApiError, Body, EVENTS, Reply};
+pub use route::{Given, Method, ROUTES, Route};
 
 /// The OpenAPI document of the `/v1` routes.
 pub const OPENAPI_V1: &str = include_str!("web/openapi-v1.json");
 
-/// How many trees are built at a time; further builds wait.
+/// The OpenAPI document of memprof's own routes.
+pub const OPENAPI_V2: &str = include_str!("web/openapi-v2.json");
+
+/// How many replies are made at a time; further ones wait.
 const BUILDS: usize = 2;
 
 /// Bytes of replies that are kept for those who ask next.
@@ -34,158 +61,75 @@ const CACHED: usize = 64 << 20;
 /// A single reply of any size has room.
 const ROOM: usize = 256 << 20;
 
-/// A future that can be sent between threads.
-pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+/// A request, ready to be answered.
+pub type Request = Arc<dyn Ask>;
 
-/// Where reports come from.
-pub trait Provider: Send + Sync + 'static {
-    /// The newest report. Called for every request: whoever scans shares one scan among all who
-    /// wait for it.
-    fn profile(&self) -> BoxFuture<'_, Result<Arc<Report>, ProviderError>>;
-
-    /// The target's process id, as soon as there is a target.
-    fn pid(&self) -> Option<Pid>;
+/// Something that can be asked. Its `Debug` form shows what was read of the request.
+pub trait Ask: fmt::Debug + Send + Sync {
+    /// Answers it. Needs a tokio runtime.
+    fn answer<'a>(&'a self, api: &'a Api) -> BoxFuture<'a, Result<Reply, ApiError>>;
 }
 
-/// Why there is no report.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum ProviderError {
-    /// The target has not started yet.
-    NoTarget,
-    /// The report could not be made; what failed.
-    Failed(String),
+/// How the API behaves.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ApiOptions {
+    /// How many functions `/metrics` lists (`--metrics-functions`).
+    pub metrics_functions: usize,
 }
-
-impl fmt::Display for ProviderError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            ProviderError::NoTarget => f.write_str("the target has not started yet"),
-            ProviderError::Failed(what) => f.write_str(what),
-        }
-    }
-}
-
-impl std::error::Error for ProviderError {}
-
-/// What is asked for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Request {
-    /// The call tree.
-    Tree {
-        /// Keeps a node when it counts at least so many KiB.
-        threshold: u64,
-        /// False: innermost function first.
-        reverse: bool,
-    },
-    /// Totals only.
-    Short,
-    /// The target's process id.
-    Pid,
-    /// The OpenAPI document.
-    OpenApi,
-}
-
-/// Why there is no reply.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum ApiError {
-    /// No such path.
-    NotFound,
-    /// A parameter is wrong; which, and how it should be.
-    BadRequest(String),
-    /// There is no report at this time; why.
-    Unavailable(String),
-    /// memprof failed; what.
-    Internal(String),
-}
-
-impl fmt::Display for ApiError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            ApiError::NotFound => f.write_str("no such path"),
-            ApiError::BadRequest(what) => f.write_str(what),
-            ApiError::Unavailable(what) => write!(f, "no report at this time: {what}"),
-            ApiError::Internal(what) => write!(f, "internal error: {what}"),
-        }
-    }
-}
-
-impl std::error::Error for ApiError {}
 
 /// Answers requests.
 pub struct Api {
+    options: ApiOptions,
     provider: Arc<dyn Provider>,
     maker: Maker,
+    marks: Marks,
+    series: Mutex<Series>,
+    events: Events,
+    started: Instant,
 }
 
 impl Api {
     /// Answers from what the provider gives.
-    pub fn new(provider: Arc<dyn Provider>) -> Arc<Api> {
-        Api::with(provider, Maker::new(CACHED, ROOM))
+    pub fn new(provider: Arc<dyn Provider>, options: ApiOptions) -> Arc<Api> {
+        Api::with(provider, options, Maker::new(CACHED, ROOM))
     }
 
-    fn with(provider: Arc<dyn Provider>, maker: Maker) -> Arc<Api> {
-        Arc::new(Api { provider, maker })
+    fn with(provider: Arc<dyn Provider>, options: ApiOptions, maker: Maker) -> Arc<Api> {
+        Arc::new(Api {
+            options,
+            provider,
+            maker,
+            marks: Marks::default(),
+            series: Mutex::default(),
+            events: Events::default(),
+            started: Instant::now(),
+        })
     }
 
-    /// The JSON text that answers the request. Needs a tokio runtime.
-    ///
-    /// Before there is a target the tree is empty, the totals are 0 and the process id is 0.
+    /// Ends what would go on by itself: the server ends.
+    pub(crate) fn close(&self) {
+        self.events.close();
+    }
+
+    /// The answer to a request. Needs a tokio runtime.
     ///
     /// # Errors
-    /// [`ApiError::Unavailable`] when the provider fails, [`ApiError::Internal`] when a tree
-    /// cannot be built.
-    pub async fn answer(&self, request: Request) -> Result<Bytes, ApiError> {
-        match request {
-            Request::Pid => {
-                let pid = self.provider.pid().map_or(0, |pid| pid.0);
-                Ok(Bytes::from(pid.to_string()))
-            }
-            Request::OpenApi => Ok(Bytes::from_static(OPENAPI_V1.as_bytes())),
-            Request::Tree { .. } | Request::Short => match self.provider.profile().await {
-                Ok(report) => self.maker.shared(report, request).await,
-                Err(ProviderError::NoTarget) => Ok(nothing(request)),
-                Err(ProviderError::Failed(what)) => Err(ApiError::Unavailable(what)),
-            },
-        }
+    /// [`ApiError::Unavailable`] when there is no report, [`ApiError::Internal`] when the reply
+    /// cannot be made, and what the request itself has.
+    pub async fn answer(&self, request: Request) -> Result<Reply, ApiError> {
+        request.answer(self).await
     }
-}
 
-fn internal(error: impl fmt::Display) -> ApiError {
-    ApiError::Internal(error.to_string())
-}
-
-fn body(report: &Report, request: Request) -> Result<Vec<u8>, ApiError> {
-    let mut out = Vec::new();
-    match request {
-        Request::Tree { threshold, reverse } => {
-            let (profile, symbols) = (&report.profile, &report.symbols);
-            let direction = match reverse {
-                false => Direction::InnermostFirst,
-                true => Direction::OutermostFirst,
-            };
-            let options = Options {
-                direction,
-                threshold: threshold.saturating_mul(1024),
-            };
-            let tree = CallTree::new(profile, symbols, options);
-            write_tree(&tree, Names::new(profile, symbols), &mut out).map_err(internal)?;
-        }
-        _ => {
-            let short = Short::from(report.profile.as_ref());
-            serde_json::to_writer(&mut out, &short).map_err(internal)?;
-        }
+    fn provider(&self) -> &dyn Provider {
+        self.provider.as_ref()
     }
-    out.shrink_to_fit();
-    Ok(out)
-}
 
-/// What there is to say before a target exists.
-fn nothing(request: Request) -> Bytes {
-    match request {
-        Request::Short => {
-            Bytes::from_static(br#"{"total":0,"cache":0,"anon":0,"systemReportAnon":0}"#)
-        }
-        _ => Bytes::from_static(EMPTY_TREE.as_bytes()),
+    /// Shows a report, newest or not.
+    async fn show(&self, report: Arc<Report>, view: Arc<dyn View>) -> Result<Reply, ApiError> {
+        let mut reply = Reply::new(view.content_type(), "");
+        reply.file_name = view.file_name(&report);
+        reply.body = Body::Whole(self.maker.shared(report, view).await?);
+        Ok(reply)
     }
 }
 
@@ -194,6 +138,8 @@ mod tests {
     use std::sync::atomic::{AtomicU64, Ordering};
 
     use super::*;
+    use crate::event::Pid;
+    use crate::export::json::{EMPTY_TREE, Short};
     use crate::tree::testing::{at, kib, profile, symbols};
 
     struct Fixed(Result<Arc<Report>, ProviderError>);
@@ -231,26 +177,39 @@ mod tests {
         })
     }
 
+    fn ask(path: &str, query: &str) -> Request {
+        let given = Given {
+            query,
+            ..Given::default()
+        };
+        let (route, name) = Route::at(path).next().unwrap();
+        route.request(name, given).unwrap()
+    }
+
     fn tree(threshold: u64) -> Request {
-        Request::Tree {
-            threshold,
-            reverse: false,
-        }
+        ask("/v1/tree", &format!("threshold={threshold}"))
+    }
+
+    async fn body(api: &Api, request: Request) -> bytes::Bytes {
+        api.answer(request).await.unwrap().bytes()
     }
 
     #[tokio::test]
     async fn before_a_target_everything_is_empty() {
-        let api = Api::new(Arc::new(Fixed(Err(ProviderError::NoTarget))));
-        assert_eq!(api.answer(tree(0)).await.unwrap(), EMPTY_TREE);
-        assert_eq!(api.answer(Request::Pid).await.unwrap(), "0");
+        let api = Api::new(
+            Arc::new(Fixed(Err(ProviderError::NoTarget))),
+            ApiOptions::default(),
+        );
+        assert_eq!(body(&api, tree(0)).await, EMPTY_TREE);
+        assert_eq!(body(&api, ask("/v1/pid", "")).await, "0");
         let short = serde_json::to_string(&Short::default()).unwrap();
-        assert_eq!(api.answer(Request::Short).await.unwrap(), short);
+        assert_eq!(body(&api, ask("/v1/tree", "short=true")).await, short);
     }
 
     #[tokio::test]
     async fn failure_is_said() {
         let failed = ProviderError::Failed("smaps: permission denied".into());
-        let api = Api::new(Arc::new(Fixed(Err(failed))));
+        let api = Api::new(Arc::new(Fixed(Err(failed))), ApiOptions::default());
         let error = api.answer(tree(0)).await.unwrap_err();
         assert!(error.to_string().contains("smaps: permission denied"));
     }
@@ -258,14 +217,17 @@ mod tests {
     #[tokio::test]
     async fn a_reply_is_built_once_and_never_stale() {
         let provider = Arc::new(Growing::default());
-        let api = Api::new(Arc::clone(&provider) as Arc<dyn Provider>);
+        let api = Api::new(
+            Arc::clone(&provider) as Arc<dyn Provider>,
+            ApiOptions::default(),
+        );
         provider.0.store(1, Ordering::Relaxed);
-        let first = api.answer(tree(0)).await.unwrap();
-        let again = api.answer(tree(0)).await.unwrap();
+        let first = body(&api, tree(0)).await;
+        let again = body(&api, tree(0)).await;
         assert_eq!(first.as_ptr(), again.as_ptr());
-        assert_ne!(first, api.answer(tree(8)).await.unwrap());
+        assert_ne!(first, body(&api, tree(8)).await);
         provider.0.store(2, Ordering::Relaxed);
-        let next = api.answer(tree(0)).await.unwrap();
+        let next = body(&api, tree(0)).await;
         assert!(
             std::str::from_utf8(&next)
                 .unwrap()
@@ -275,12 +237,11 @@ mod tests {
 
     #[tokio::test]
     async fn who_asks_at_the_same_time_shares_one_build() {
-        let api = Api::new(Arc::new(Fixed(Ok(report(1)))));
+        let api = Api::new(Arc::new(Fixed(Ok(report(1)))), ApiOptions::default());
         let mut asking = tokio::task::JoinSet::new();
         for number in 0..1000 {
             let api = Arc::clone(&api);
-            let task =
-                asking.spawn(async move { api.answer(tree(0)).await.unwrap().as_ptr() as usize });
+            let task = asking.spawn(async move { body(&api, tree(0)).await.as_ptr() as usize });
             // Some go away while they wait.
             if number % 10 == 0 {
                 task.abort();
@@ -297,10 +258,10 @@ mod tests {
     async fn replies_on_their_way_are_bounded() {
         // Room for three replies of up to a KiB, none of them kept.
         let maker = Maker::new(0, 3 << 10);
-        let api = Api::with(Arc::new(Fixed(Ok(report(1)))), maker);
+        let api = Api::with(Arc::new(Fixed(Ok(report(1)))), ApiOptions::default(), maker);
         let mut under_way = Vec::new();
         for threshold in 0..3 {
-            under_way.push(api.answer(tree(threshold)).await.unwrap());
+            under_way.push(body(&api, tree(threshold)).await);
         }
         let mut further = std::pin::pin!(api.answer(tree(3)));
         let soon = std::time::Duration::from_millis(100);
@@ -311,10 +272,10 @@ mod tests {
 
     #[tokio::test]
     async fn a_huge_threshold_is_no_overflow() {
-        let api = Api::new(Arc::new(Fixed(Ok(report(1)))));
-        let body = api.answer(tree(u64::MAX)).await.unwrap();
+        let api = Api::new(Arc::new(Fixed(Ok(report(1)))), ApiOptions::default());
+        let found = body(&api, tree(u64::MAX)).await;
         let wanted = r#"{"value":4,"cacheValue":0,"frames":[{"name":"underThreshold","value":4,"cacheValue":0}]}"#;
-        assert_eq!(body, wanted);
-        assert_eq!(api.answer(Request::Pid).await.unwrap(), "42");
+        assert_eq!(found, wanted);
+        assert_eq!(body(&api, ask("/v1/pid", "")).await, "42");
     }
 }

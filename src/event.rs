@@ -66,6 +66,11 @@ pub enum PartialReason {
 }
 
 impl Outcome {
+    /// Whether the walk reached the outermost frame.
+    pub fn is_complete(self) -> bool {
+        matches!(self, Outcome::Complete | Outcome::Assisted)
+    }
+
     /// Short lower-case label for reports.
     pub fn label(self) -> &'static str {
         match self {

@@ -2,15 +2,20 @@
 
 pub mod aggregate;
 pub mod api;
+pub mod breakdown;
 pub mod capability;
 pub mod cli;
 pub mod elf;
 pub mod event;
 pub mod export;
+pub mod file_paths;
+pub mod freeze;
 pub mod modules;
 pub mod probe;
 pub mod profile;
 pub mod residency;
+pub mod screen;
+pub mod series;
 pub mod server;
 pub mod session;
 pub mod source;
@@ -21,4 +26,5 @@ pub mod symbolize;
 pub mod target;
 pub mod tree;
 pub mod unwind;
+pub mod web;
 pub mod wire;

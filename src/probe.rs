@@ -5,7 +5,6 @@ mod tables;
 pub use tables::TableMaps;
 
 use std::cell::RefCell;
-use std::collections::HashMap;
 use std::io::Read;
 use std::mem::MaybeUninit;
 use std::os::fd::RawFd;
@@ -19,10 +18,11 @@ use libbpf_rs::{
 };
 
 use crate::event::{Addr, Event, MmId, Pid};
-use crate::profile::Losses;
+use crate::profile::{FileId, Losses, TableFill};
 use crate::source::SOURCES;
+use crate::source::page_cache::CachedPages;
 use crate::source::resident::{Chunk, PageLedger};
-use crate::wire::{self, MemprofSkel, MemprofSkelBuilder, cache_chunk, page_chunk};
+use crate::wire::{self, MemprofSkel, MemprofSkelBuilder, cache_chunk, cache_key, page_chunk};
 
 /// Life-cycle programs, which every source depends on.
 const LIFECYCLE: [&str; 3] = ["process_fork", "process_exec", "process_exit"];
@@ -64,6 +64,9 @@ impl Unwind {
 
 /// Ledger chunks read at once, 2 KiB each.
 const BATCH: u32 = 256;
+
+/// Bits of the minor number in the kernel's own `dev_t`.
+const KERNEL_MINOR_BITS: u32 = 20;
 
 /// Which program could not be attached, and why; the rest works without it.
 pub type Missing = (&'static str, String);
@@ -221,6 +224,23 @@ impl Probe {
         self.bss(|b| &raw const b.activity)
     }
 
+    /// How full the ledgers and tables are. Takes a system call per entry.
+    pub fn tables(&self) -> Vec<TableFill> {
+        let maps = &self.skel.maps;
+        let fill = |name, map: &dyn MapCore| TableFill {
+            name,
+            entries: map.keys().count() as u64,
+            capacity: u64::from(map.max_entries()),
+        };
+        vec![
+            fill("pages", &maps.pages),
+            fill("cache", &maps.cache),
+            fill("stacks", &maps.stacks),
+            fill("unwind_pages", &maps.unwind_pages),
+            fill("procs", &maps.procs),
+        ]
+    }
+
     /// The raw loss counters, in the order of [`wire::LOSS_NAMES`].
     fn loss_counts(&self) -> [u64; wire::LOSS_NAMES.len()] {
         self.bss(|b| &raw const b.losses)
@@ -281,21 +301,33 @@ impl Probe {
         self.clear_pages(mm, Addr(0), Addr(1 << 57))
     }
 
-    /// Cached pages per stack id, over all files.
+    /// Cached pages by file and stack id.
     ///
     /// # Errors
     /// The map could not be read.
-    pub(crate) fn cached_pages(&self) -> Result<HashMap<u32, u64>> {
-        let mut pages = HashMap::new();
+    pub(crate) fn cached_pages(&self) -> Result<CachedPages> {
+        let mut pages = CachedPages::new();
         let map = &self.skel.maps.cache;
         // In batches: a key-by-key walk starts over when its key is removed meanwhile.
-        for (_, bytes) in map.lookup_batch(BATCH, MapFlags::ANY, MapFlags::ANY)? {
+        for (key, bytes) in map.lookup_batch(BATCH, MapFlags::ANY, MapFlags::ANY)? {
+            let Ok(key) = wire::read_record::<cache_key>(&key, size_of::<cache_key>()) else {
+                continue;
+            };
             let Ok(chunk) = wire::read_record::<cache_chunk>(&bytes, size_of::<cache_chunk>())
             else {
                 continue;
             };
-            for id in chunk.stack.into_iter().filter(|&id| id != wire::STACK_NONE) {
-                *pages.entry(id).or_default() += 1;
+            let file = FileId {
+                dev: (
+                    key.dev >> KERNEL_MINOR_BITS,
+                    key.dev & ((1 << KERNEL_MINOR_BITS) - 1),
+                ),
+                ino: key.ino,
+            };
+            for run in chunk.stack.chunk_by(|a, b| a == b) {
+                if run[0] != wire::STACK_NONE {
+                    *pages.entry((file, run[0])).or_default() += run.len() as u64;
+                }
             }
         }
         Ok(pages)

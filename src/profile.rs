@@ -7,7 +7,7 @@ use std::fs::File;
 use std::ops::AddAssign;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use crate::event::{Outcome, Pid};
 
@@ -79,6 +79,16 @@ impl Kind {
     pub const ALL: [Kind; 8] = [
         Kind::All,
         Kind::Resident,
+        Kind::Anon,
+        Kind::Shmem,
+        Kind::Cache,
+        Kind::File,
+        Kind::Swap,
+        Kind::Hugetlb,
+    ];
+
+    /// The kinds that are no sums of others.
+    pub const SINGLE: [Kind; 6] = [
         Kind::Anon,
         Kind::Shmem,
         Kind::Cache,
@@ -242,6 +252,15 @@ pub enum Unobserved {
 }
 
 impl Unobserved {
+    /// Its name in the HTTP API and in metrics.
+    pub fn name(self) -> &'static str {
+        match self {
+            Unobserved::BeforeAttach => "before_attach",
+            Unobserved::NoEvent => "no_event",
+            Unobserved::StackLost => "stack_lost",
+        }
+    }
+
     /// Short lower-case label for reports.
     pub fn label(self) -> &'static str {
         match self {
@@ -251,6 +270,9 @@ impl Unobserved {
         }
     }
 }
+
+/// What stands for the mapping of memory whose stack was seen and lost.
+pub const LOST_STACK: &str = "[stack record lost]";
 
 /// Memory of one mapping that stands under no stack.
 #[derive(Clone, Debug)]
@@ -311,6 +333,17 @@ impl Losses {
     }
 }
 
+/// How full a table of the probe is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TableFill {
+    /// Its name.
+    pub name: &'static str,
+    /// Entries in use.
+    pub entries: u64,
+    /// Entries that it has room for.
+    pub capacity: u64,
+}
+
 /// How many stacks (distinct), and bytes standing under them, ended in which way.
 pub type OutcomeRow = (Outcome, u64, u64);
 
@@ -325,6 +358,42 @@ pub struct TargetInfo {
     pub pids: Vec<Pid>,
     /// False once the target has ended: the profile is then the last one taken.
     pub alive: bool,
+}
+
+/// Our resident total beside the kernel's `RssAnon + RssShmem` before and after, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Agreement {
+    /// [`Usage::resident`] of the total.
+    pub ours: u64,
+    /// The smaller one of the kernel's figures.
+    pub low: u64,
+    /// The larger one.
+    pub high: u64,
+}
+
+/// The word for an [`Agreement`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// The kernel's figure did not change, and ours is the same.
+    Equal,
+    /// The kernel's figure changed, and ours lies between.
+    Between,
+    /// Ours is smaller.
+    Below,
+    /// Ours is larger.
+    Above,
+}
+
+impl Agreement {
+    /// The word for it.
+    pub fn verdict(&self) -> Verdict {
+        match self.ours {
+            ours if ours < self.low => Verdict::Below,
+            ours if ours > self.high => Verdict::Above,
+            _ if self.low == self.high => Verdict::Equal,
+            _ => Verdict::Between,
+        }
+    }
 }
 
 /// One report of the target's memory.
@@ -348,12 +417,221 @@ pub struct Profile {
     pub losses: Losses,
     /// The files that frames refer to.
     pub modules: Arc<[Arc<Module>]>,
+    /// The same memory, by mapping and by file.
+    pub places: Arc<Places>,
+    /// Each process's share, in the order of `target.pids`; empty where there is only one process. The
+    /// page cache that ended processes brought in is in nobody's.
+    pub processes: Vec<Share>,
+    /// How long the target stood still for this report; `None`: it ran, and the kernel's figures before
+    /// and after are the bracket around the total.
+    pub stopped: Option<Duration>,
+}
+
+/// One process's share of a [`Profile`] of several. A page that several processes map is in the share
+/// of each, under the stack that brought it in.
+#[derive(Clone, Debug)]
+pub struct Share {
+    /// The process.
+    pub pid: Pid,
+    /// Its name.
+    pub comm: String,
+    /// Its memory by stack.
+    pub samples: Vec<Sample>,
+    /// Its memory without a stack, by mapping.
+    pub not_observed: Vec<NotObserved>,
+    /// The sum of both.
+    pub total: Usage,
+    /// The kernel's figures for it read just before its page scan.
+    pub kernel_before: KernelFigures,
+    /// The kernel's figures for it read just after its page scan.
+    pub kernel_after: KernelFigures,
+}
+
+/// Where the memory of a report lies.
+#[derive(Clone, Debug, Default)]
+pub struct Places {
+    /// The mappings of every followed process, by process, then by address.
+    pub mappings: Vec<Mapping>,
+    /// The files in the page cache, by device and inode.
+    pub files: Vec<CachedFile>,
+    /// Page cache of files for which there was no room in `files`, in bytes.
+    pub other_files: u64,
+}
+
+impl Places {
+    /// The mappings of one process. Files have no process of their own.
+    fn of(&self, pid: Pid) -> Places {
+        let own = self.mappings.iter().filter(|mapping| mapping.pid == pid);
+        Places {
+            mappings: own.cloned().collect(),
+            ..Places::default()
+        }
+    }
+}
+
+/// A mapping of a followed process.
+#[derive(Clone, Debug)]
+pub struct Mapping {
+    /// The process.
+    pub pid: Pid,
+    /// First address.
+    pub start: u64,
+    /// First address after it.
+    pub end: u64,
+    /// `rw-p`, as `/proc/PID/maps` shows it.
+    pub permissions: String,
+    /// Path, `[heap]`, `[stack]`, `[anon:NAME]`, or `[anon]` where it has none.
+    pub name: String,
+    /// Its pages.
+    pub bytes: MappedBytes,
+}
+
+/// The pages of a mapping, in bytes. None of it is page cache, which belongs to files.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MappedBytes {
+    /// With the id of a stack (whose frames may have been lost since: see [`Losses`]).
+    pub attributed: Usage,
+    /// Without.
+    pub not_observed: Usage,
+    /// In huge pages, of either.
+    pub huge: u64,
+}
+
+/// A file on a file system.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct FileId {
+    /// Device, (major, minor).
+    pub dev: (u32, u32),
+    /// Inode number.
+    pub ino: u64,
+}
+
+/// A file of which pages are cached that the target brought in.
+#[derive(Clone, Debug)]
+pub struct CachedFile {
+    /// Which file.
+    pub id: FileId,
+    /// A path of it, where one is known.
+    pub path: Option<KnownPath>,
+    /// The stacks that brought in its pages; of [`Usage`] only `cache` is set.
+    pub samples: Vec<Sample>,
+    /// Pages whose stack was lost, in bytes.
+    pub lost: u64,
+}
+
+/// A path of a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KnownPath {
+    /// The path, without a ` (deleted)` suffix.
+    pub path: String,
+    /// The path no longer named the file when it was seen.
+    pub deleted: bool,
+    /// Where it was seen.
+    pub from: PathFrom,
+    /// When it was seen there last.
+    pub seen: SystemTime,
+}
+
+/// Where a path was seen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PathFrom {
+    /// Among the target's open files, `/proc/PID/fd`.
+    OpenFile,
+    /// Among its mappings, `/proc/PID/maps`.
+    Mapping,
+}
+
+impl CachedFile {
+    /// Page cache of the file, in bytes.
+    pub fn cached(&self) -> u64 {
+        self.lost + self.samples.iter().map(|s| s.usage.cache).sum::<u64>()
+    }
 }
 
 impl Profile {
+    /// The profile of one of its processes alone; `None` if it is not one of `target.pids`.
+    pub fn of(&self, pid: Pid) -> Option<Profile> {
+        if self.target.pids == [pid] {
+            return Some(self.clone());
+        }
+        let share = self.processes.iter().find(|share| share.pid == pid)?;
+        Some(Profile {
+            taken: self.taken,
+            target: TargetInfo {
+                pid,
+                comm: share.comm.clone(),
+                pids: vec![pid],
+                alive: self.target.alive,
+            },
+            samples: share.samples.clone(),
+            not_observed: share.not_observed.clone(),
+            total: share.total,
+            kernel_before: share.kernel_before,
+            kernel_after: share.kernel_after,
+            losses: self.losses.clone(),
+            modules: Arc::clone(&self.modules),
+            places: Arc::new(self.places.of(pid)),
+            processes: Vec::new(),
+            stopped: self.stopped,
+        })
+    }
+
+    /// The page cache of one file, as a profile of its own.
+    pub fn of_file(&self, file: &CachedFile) -> Profile {
+        let cache = |bytes| Usage {
+            cache: bytes,
+            ..Usage::default()
+        };
+        let lost = NotObserved {
+            mapping: LOST_STACK.to_owned(),
+            reason: Unobserved::StackLost,
+            usage: cache(file.lost),
+        };
+        Profile {
+            taken: self.taken,
+            target: self.target.clone(),
+            samples: file.samples.clone(),
+            not_observed: (file.lost > 0).then_some(lost).into_iter().collect(),
+            total: cache(file.cached()),
+            kernel_before: self.kernel_before,
+            kernel_after: self.kernel_after,
+            losses: self.losses.clone(),
+            modules: Arc::clone(&self.modules),
+            places: Arc::default(),
+            processes: Vec::new(),
+            stopped: self.stopped,
+        }
+    }
+
     /// The module a code frame refers to.
     pub fn module(&self, id: ModuleId) -> Option<&Arc<Module>> {
         self.modules.get(usize::from(id.0))
+    }
+
+    /// Memory that stands under stacks.
+    pub fn attributed(&self) -> Usage {
+        sum(self.samples.iter().map(|s| &s.usage))
+    }
+
+    /// Memory that stands under no stack.
+    pub fn unattributed(&self) -> Usage {
+        sum(self.not_observed.iter().map(|n| &n.usage))
+    }
+
+    /// Memory under stacks whose walk ended before the outermost frame.
+    pub fn incomplete(&self) -> Usage {
+        let partial = |s: &&Sample| !s.stack.outcome.is_complete();
+        sum(self.samples.iter().filter(partial).map(|s| &s.usage))
+    }
+
+    /// How the resident total stands to the kernel's.
+    pub fn agreement(&self) -> Agreement {
+        let (before, after) = (self.kernel_before.resident(), self.kernel_after.resident());
+        Agreement {
+            ours: self.total.resident(),
+            low: before.min(after),
+            high: before.max(after),
+        }
     }
 
     /// Distinct stacks and bytes (`Usage::value`) per walk outcome, in outcome order.
@@ -366,4 +644,10 @@ impl Profile {
         }
         rows.into_iter().map(|(o, (n, b))| (o, n, b)).collect()
     }
+}
+
+fn sum<'a>(parts: impl Iterator<Item = &'a Usage>) -> Usage {
+    let mut sum = Usage::default();
+    parts.for_each(|part| sum += *part);
+    sum
 }

@@ -8,7 +8,9 @@
 
 mod access;
 mod connection;
+mod forgery;
 mod listen;
+mod page;
 mod respond;
 
 use std::fmt;
@@ -109,6 +111,10 @@ pub async fn serve(
         options,
     });
     let mut loops = JoinSet::new();
+    let mut background = JoinSet::new();
+    if !listeners.is_empty() {
+        background.spawn(Arc::clone(&connections.api).sample());
+    }
     for listener in listeners {
         listener.set_nonblocking(true)?;
         let listener = tokio::net::TcpListener::from_std(listener)?;
@@ -116,6 +122,8 @@ pub async fn serve(
         loops.spawn(accept(listener, connections, slots, stopped.clone()));
     }
     shutdown.await;
+    background.abort_all();
+    connections.api.close();
     stop.send_replace(true);
     while loops.join_next().await.is_some() {}
     Ok(())

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::event::{Addr, Outcome, PartialReason, Pid, StackId, StackSeen};
+use crate::event::{Addr, MmId, Outcome, PartialReason, Pid, StackId, StackSeen};
 use crate::modules::{AddressMap, ModuleTable};
 use crate::profile::{Frame, FrameKind, Stack};
 
@@ -14,13 +14,18 @@ const RELOAD_PAUSE: Duration = Duration::from_millis(100);
 /// Every stack seen, by id.
 #[derive(Debug, Default)]
 pub struct StackTable {
-    stacks: HashMap<StackId, Arc<Stack>>,
+    stacks: HashMap<StackId, (MmId, Arc<Stack>)>,
 }
 
 impl StackTable {
     /// The stack of an id; `None` for one whose record was lost.
     pub fn get(&self, id: StackId) -> Option<&Arc<Stack>> {
-        self.stacks.get(&id)
+        self.stacks.get(&id).map(|(_, stack)| stack)
+    }
+
+    /// The address space that it was seen in.
+    pub fn seen_in(&self, id: StackId) -> Option<MmId> {
+        self.stacks.get(&id).map(|(mm, _)| *mm)
     }
 
     /// How many stacks are known.
@@ -47,7 +52,7 @@ impl StackTable {
             outcome: ended(seen.outcome, &frames, modules),
             frames: frames.into(),
         };
-        self.stacks.insert(seen.id, Arc::new(stack));
+        self.stacks.insert(seen.id, (seen.mm, Arc::new(stack)));
     }
 }
 

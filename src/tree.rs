@@ -17,9 +17,14 @@
 
 mod build;
 mod functions;
+mod label;
+mod layout;
 mod name;
+mod paths;
 #[cfg(test)]
-mod properties;
+pub(crate) mod properties;
+mod search;
+mod table;
 #[cfg(test)]
 pub(crate) mod testing;
 
@@ -29,7 +34,12 @@ use crate::profile::{Frame, Profile, Usage};
 use crate::symbol::Symbols;
 
 pub use functions::{FunctionRow, Functions, functions};
+pub use label::{Code, Label, LabelId, Labels, Naming};
+pub use layout::{Cut, Layout, Limits, Row};
 pub use name::{Category, FrameName, Names};
+pub use paths::{Paths, Reading};
+pub use search::Search;
+pub use table::{Table, TableRow};
 
 /// Bytes of a node: what it counts, and how much of that is page cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -71,6 +81,24 @@ pub enum Direction {
     InnermostFirst,
     /// The outermost function first, what it calls below it.
     OutermostFirst,
+}
+
+impl Direction {
+    /// Both, in the order in which they are offered.
+    pub const ALL: [Direction; 2] = [Direction::InnermostFirst, Direction::OutermostFirst];
+
+    /// Its name on the command line and in addresses: what stands below a function.
+    pub fn name(self) -> &'static str {
+        match self {
+            Direction::InnermostFirst => "callers",
+            Direction::OutermostFirst => "callees",
+        }
+    }
+
+    /// The direction of that name.
+    pub fn by_name(name: &str) -> Option<Direction> {
+        Direction::ALL.into_iter().find(|d| d.name() == name)
+    }
 }
 
 /// How a tree is made.

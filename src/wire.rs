@@ -13,12 +13,12 @@ mod skel {
 }
 
 pub(crate) use skel::types::{
-    bss as Bss, cache_chunk, page_chunk, unwind_mapping, unwind_page, unwind_page_key, unwind_rule,
-    unwind_space,
+    bss as Bss, cache_chunk, cache_key, page_chunk, unwind_mapping, unwind_page, unwind_page_key,
+    unwind_rule, unwind_space,
 };
 pub(crate) use skel::{MemprofSkel, MemprofSkelBuilder};
 
-use skel::types::{cache_key, process_event, range_event, stack_event};
+use skel::types::{process_event, range_event, stack_event};
 
 use crate::event::{
     Addr, Event, MmId, Outcome, PartialReason, Pid, ProcessChange, ProcessEvent, RangeChange,
@@ -58,7 +58,7 @@ const _: () = {
 };
 
 /// Names of the probe's loss counters, in the order of `enum loss` in memprof.h.
-pub(crate) const LOSS_NAMES: [&str; 11] = [
+pub(crate) const LOSS_NAMES: [&str; 12] = [
     "stack records not sent: ring buffer full (retried at the next event)",
     "process events not sent: ring buffer full",
     "address-space events not sent: ring buffer full",
@@ -69,6 +69,7 @@ pub(crate) const LOSS_NAMES: [&str; 11] = [
     "cached pages not recorded: chunk removed meanwhile",
     "events not recorded: no memory for thread state",
     "processes not followed: process table full",
+    "children too many for one parent: pages shared with it may show its later stacks",
     "block-device cache pages (file-system metadata) not counted",
 ];
 

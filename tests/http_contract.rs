@@ -73,7 +73,6 @@ fn routes_and_their_spellings() {
         assert_eq!(reply.header("content-type"), Some("application/json"));
     }
     for path in [
-        "/",
         "/v1",
         "/v1/",
         "/v1/tree//",
@@ -83,7 +82,7 @@ fn routes_and_their_spellings() {
         "/v1/tree/x",
         "/v1/%74ree",
         "/V1/tree",
-        "/v2/tree",
+        "/v2/",
         "/v1/pid//",
         "//v1/pid",
         "/openapi",
@@ -335,8 +334,10 @@ fn the_openapi_document_is_of_these_routes() {
     let document = reply.json();
     let paths = document["paths"].as_object().unwrap();
     let described: BTreeSet<&str> = paths.keys().map(String::as_str).collect();
-    assert_eq!(described, ROUTES.iter().map(|route| route.path).collect());
-    for route in ROUTES {
+    let of_it = |path: &str| path.starts_with("/v1/") || path == DOCUMENT;
+    let routes: Vec<_> = ROUTES.iter().filter(|route| of_it(route.path)).collect();
+    assert_eq!(described, routes.iter().map(|route| route.path).collect());
+    for route in routes {
         let operations = paths[route.path].as_object().unwrap();
         assert_eq!(operations.keys().collect::<Vec<_>>(), ["get"]);
         let parameters = operations["get"].get("parameters");

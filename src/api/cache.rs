@@ -6,10 +6,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use bytes::Bytes;
 use tokio::sync::OnceCell;
 
-use super::Request;
-
 /// How many replies are kept: of a few clients, each asking its own way. The oldest goes first.
-const KEPT: usize = 8;
+const KEPT: usize = 16;
 
 pub(super) type Cell = Arc<OnceCell<Bytes>>;
 
@@ -22,7 +20,7 @@ pub(super) struct Cache {
 #[derive(Default)]
 struct Entries {
     sequence: u64,
-    cells: VecDeque<(Request, Cell)>,
+    cells: VecDeque<(String, Cell)>,
 }
 
 impl Cache {
@@ -45,7 +43,7 @@ impl Cache {
 
     /// The cell that whoever asks this of that report shares. An older report than the newest
     /// gets a cell of its own, which is not kept.
-    pub(super) fn cell(&self, sequence: u64, request: Request) -> Cell {
+    pub(super) fn cell(&self, sequence: u64, request: &str) -> Cell {
         let mut entries = self.lock();
         if sequence < entries.sequence {
             return Cell::default();
@@ -54,7 +52,7 @@ impl Cache {
             entries.cells.clear();
             entries.sequence = sequence;
         }
-        if let Some((_, cell)) = entries.cells.iter().find(|(r, _)| *r == request) {
+        if let Some((_, cell)) = entries.cells.iter().find(|(r, _)| r == request) {
             return Arc::clone(cell);
         }
         entries.trim(self.budget);
@@ -62,14 +60,16 @@ impl Cache {
             entries.cells.pop_front();
         }
         let cell = Cell::default();
-        entries.cells.push_back((request, Arc::clone(&cell)));
+        entries
+            .cells
+            .push_back((request.to_owned(), Arc::clone(&cell)));
         cell
     }
 }
 
 impl Entries {
     fn trim(&mut self, budget: usize) {
-        let size = |(_, cell): &(Request, Cell)| cell.get().map_or(0, Bytes::len);
+        let size = |(_, cell): &(String, Cell)| cell.get().map_or(0, Bytes::len);
         let mut kept: usize = self.cells.iter().map(size).sum();
         while kept > budget
             && let Some(oldest) = self.cells.iter().position(|cell| size(cell) > 0)
@@ -86,38 +86,32 @@ mod tests {
     #[test]
     fn cells_are_shared_and_bounded() {
         let cache = Cache::new(100);
-        let ask = |threshold| Request::Tree {
-            threshold,
-            reverse: false,
-        };
-        let first = cache.cell(1, ask(0));
-        assert!(Arc::ptr_eq(&first, &cache.cell(1, ask(0))));
-        assert!(!Arc::ptr_eq(&first, &cache.cell(1, Request::Short)));
+        let ask = |threshold: u64| threshold.to_string();
+        let first = cache.cell(1, &ask(0));
+        assert!(Arc::ptr_eq(&first, &cache.cell(1, &ask(0))));
+        assert!(!Arc::ptr_eq(&first, &cache.cell(1, "short")));
         for threshold in 1..100 {
-            cache.cell(1, ask(threshold));
+            cache.cell(1, &ask(threshold));
         }
         assert_eq!(cache.lock().cells.len(), KEPT);
-        assert!(!Arc::ptr_eq(&first, &cache.cell(1, ask(0))));
-        let newer = cache.cell(2, ask(0));
-        assert!(!Arc::ptr_eq(&newer, &cache.cell(1, ask(0))));
-        assert!(Arc::ptr_eq(&newer, &cache.cell(2, ask(0))));
+        assert!(!Arc::ptr_eq(&first, &cache.cell(1, &ask(0))));
+        let newer = cache.cell(2, &ask(0));
+        assert!(!Arc::ptr_eq(&newer, &cache.cell(1, &ask(0))));
+        assert!(Arc::ptr_eq(&newer, &cache.cell(2, &ask(0))));
     }
 
     #[test]
     fn bytes_are_bounded_and_what_is_being_made_stays() {
         let cache = Cache::new(100);
-        let ask = |threshold| Request::Tree {
-            threshold,
-            reverse: false,
-        };
-        let making = cache.cell(1, ask(0));
+        let ask = |threshold: u64| threshold.to_string();
+        let making = cache.cell(1, &ask(0));
         for threshold in 1..5 {
-            let made = cache.cell(1, ask(threshold));
+            let made = cache.cell(1, &ask(threshold));
             made.set(Bytes::from(vec![0; 40])).unwrap();
         }
         cache.trim();
-        let kept: Vec<_> = cache.lock().cells.iter().map(|(r, _)| *r).collect();
+        let kept: Vec<_> = cache.lock().cells.iter().map(|(r, _)| r.clone()).collect();
         assert_eq!(kept, [ask(0), ask(3), ask(4)]);
-        assert!(Arc::ptr_eq(&making, &cache.cell(1, ask(0))));
+        assert!(Arc::ptr_eq(&making, &cache.cell(1, &ask(0))));
     }
 }

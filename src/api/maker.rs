@@ -6,7 +6,9 @@ use bytes::Bytes;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::cache::Cache;
-use super::{ApiError, BUILDS, Report, Request, body, internal};
+use super::reply::internal;
+use super::view::View;
+use super::{ApiError, BUILDS, Report};
 
 /// Bytes that one permit of [`Maker::room`] stands for.
 const UNIT: usize = 1 << 10;
@@ -49,19 +51,19 @@ impl Maker {
     pub(super) async fn shared(
         &self,
         report: Arc<Report>,
-        request: Request,
+        view: Arc<dyn View>,
     ) -> Result<Bytes, ApiError> {
-        let cell = self.cache.cell(report.sequence, request);
-        let body = cell.get_or_try_init(|| self.make(report, request)).await?;
+        let cell = self.cache.cell(report.sequence, &format!("{view:?}"));
+        let body = cell.get_or_try_init(|| self.make(report, view)).await?;
         Ok(body.clone())
     }
 
     /// Makes a reply on a thread where that may take its time, then waits until it has room.
-    async fn make(&self, report: Arc<Report>, request: Request) -> Result<Bytes, ApiError> {
+    async fn make(&self, report: Arc<Report>, view: Arc<dyn View>) -> Result<Bytes, ApiError> {
         let turn = Arc::clone(&self.builds).acquire_owned().await;
         let turn = turn.map_err(internal)?;
         // The turn goes along: the thread works on even when nobody waits for it any more.
-        let made = tokio::task::spawn_blocking(move || (body(&report, request), turn));
+        let made = tokio::task::spawn_blocking(move || (body(&report, view.as_ref()), turn));
         let (body, _turn) = made.await.map_err(internal)?;
         let body = body?;
         self.cache.trim();
@@ -71,4 +73,11 @@ impl Maker {
         let _room = room.map_err(internal)?;
         Ok(Bytes::from_owner(Roomed { body, _room }))
     }
+}
+
+fn body(report: &Report, view: &dyn View) -> Result<Vec<u8>, ApiError> {
+    let mut out = Vec::new();
+    view.write(report, &mut out)?;
+    out.shrink_to_fit();
+    Ok(out)
 }

@@ -213,11 +213,20 @@ _Static_assert(sizeof(struct unwind_rule) == 16, "unwind_rule");
 _Static_assert(sizeof(struct unwind_page) == 16, "unwind_page");
 _Static_assert(sizeof(struct unwind_mapping) == 32, "unwind_mapping");
 
+/* Children whose records are kept up while their parent changes what they share; see heirs.bpf.h. */
+#define MAX_HEIRS 16
+/* Generations of fork that a record is looked for in. */
+#define MAX_ANCESTORS 8
+
 /* A followed address space. */
 struct mm_info {
 	__u32 mm_id;
 	__u32 users; /* followed processes in it */
 	__u32 slot; /* of mm_filter */
+	__u32 nr_heirs;
+	__u64 parent; /* the address space it was forked from, if that is followed too */
+	__u32 heirs[MAX_HEIRS]; /* 0: none */
+	__u32 ancestors[MAX_ANCESTORS]; /* nearest first */
 };
 
 /* A followed process, by its pid in the initial namespace. */
@@ -244,6 +253,7 @@ enum loss {
 	LOSS_CACHE_RACE, /* a chunk was removed while it was written to */
 	LOSS_TASK_STATE, /* no memory for a thread's state */
 	LOSS_PROCESS_TABLE,
+	LOSS_HEIRS, /* children beyond MAX_HEIRS */
 	LOSS_BLOCK_DEVICE, /* not a loss: pages of block devices (file-system metadata), not counted */
 	LOSS_NR,
 };

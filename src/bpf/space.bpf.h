@@ -66,6 +66,7 @@ static __noinline int range_dropped(__u32 mm_id, __u32 change, __u64 start, __u6
 	e.end = page_up(start + len);
 	if (e.start >= e.end || e.end >> 57)
 		return 0;
+	range_to_heirs(mm_id, e.start >> page_shift, e.end >> page_shift);
 	if (!ledger_clear(mm_id, e.start >> page_shift, e.end >> page_shift))
 		e.flags = RANGE_FLAG_CLEAR;
 	emit_range(&e);
@@ -243,6 +244,7 @@ int exit_mremap(struct trace_event_raw_sys_exit *ctx)
 	len = page_up(SYSCALL_ARG(3, regs));
 	kept = old_len < len ? old_len : len;
 	if (e.from != to && kept) {
+		range_to_heirs(c.st->mm_id, e.from >> page_shift, (e.from + kept) >> page_shift);
 		if (!ledger_move(c.st->mm_id, e.from >> page_shift, to >> page_shift, kept >> page_shift))
 			e.flags = RANGE_FLAG_CLEAR;
 		e.mm_id = c.st->mm_id;

@@ -6,7 +6,7 @@ use std::io::{self, Write};
 
 use serde::Serialize;
 
-use super::{Exporter, Report};
+use super::{ExportOptions, Exporter, Report, Supports};
 use crate::profile::Profile;
 use crate::tree::{Amount, CallTree, Names, NodeId, Options};
 
@@ -29,9 +29,26 @@ impl Exporter for Json {
         "application/json"
     }
 
-    fn write(&self, report: &Report, out: &mut dyn Write) -> io::Result<()> {
+    fn supports(&self) -> Supports {
+        Supports {
+            direction: true,
+            threshold: true,
+            ..Supports::default()
+        }
+    }
+
+    fn write(
+        &self,
+        report: &Report,
+        options: &ExportOptions,
+        out: &mut dyn Write,
+    ) -> io::Result<()> {
         let (profile, symbols) = (&report.profile, &report.symbols);
-        let tree = CallTree::new(profile, symbols, Options::default());
+        let options = Options {
+            direction: options.direction.unwrap_or_default(),
+            threshold: options.threshold.unwrap_or_default(),
+        };
+        let tree = CallTree::new(profile, symbols, options);
         write_tree(&tree, Names::new(profile, symbols), out)?;
         out.write_all(b"\n")
     }

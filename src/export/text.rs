@@ -3,14 +3,15 @@
 use std::io::{self, Write};
 
 use super::summary::write_head;
-use super::{Exporter, Report, printable};
+use super::{ExportOptions, Exporter, Report, Supports, kinds, printable};
+use crate::profile::Kind;
 use crate::tree::{Amount, CallTree, Direction, Names, NodeId, Options};
 
 /// Nodes below so small a part of the whole are summed up: one in so many.
 const SMALL: u64 = 200;
 
-/// The tree is drawn outermost function first, in KiB and per cent of the whole; nodes below half
-/// a per cent are summed up as `under threshold`. A call chain that does not branch is not indented.
+/// The tree is drawn in KiB and per cent of the whole: unless asked for otherwise, outermost
+/// function first, nodes below half a per cent summed up as `under threshold`. A call chain that does not branch is not indented.
 pub(super) struct Text;
 
 impl Exporter for Text {
@@ -26,15 +27,38 @@ impl Exporter for Text {
         "text/plain; charset=utf-8"
     }
 
-    fn write(&self, report: &Report, out: &mut dyn Write) -> io::Result<()> {
-        let profile = &report.profile;
+    fn supports(&self) -> Supports {
+        Supports {
+            direction: true,
+            kind: true,
+            threshold: true,
+            ..Supports::default()
+        }
+    }
+
+    fn write(
+        &self,
+        report: &Report,
+        options: &ExportOptions,
+        out: &mut dyn Write,
+    ) -> io::Result<()> {
         write_head(report, out)?;
+        let profile = &kinds::only(&report.profile, options.kind);
+        let of = match options.kind {
+            Kind::All => String::new(),
+            kind => format!(" of {}", kind.name()),
+        };
+        let small = profile.total.value() / SMALL;
         let options = Options {
-            direction: Direction::OutermostFirst,
-            threshold: profile.total.value() / SMALL,
+            direction: options.direction.unwrap_or(Direction::OutermostFirst),
+            threshold: options.threshold.unwrap_or(small),
         };
         let tree = CallTree::new(profile, &report.symbols, options);
-        writeln!(out, "\nCall tree, outermost function first:")?;
+        let first = match options.direction {
+            Direction::InnermostFirst => "innermost",
+            Direction::OutermostFirst => "outermost",
+        };
+        writeln!(out, "\nCall tree{of}, {first} function first:")?;
         write_tree(&tree, Names::new(profile, &report.symbols), out)
     }
 }

@@ -6,6 +6,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 use super::maps::Backing;
+use crate::profile::FileId;
 
 /// A device number: (major, minor).
 pub(super) type Dev = (u32, u32);
@@ -34,8 +35,17 @@ impl Node {
 /// From Linux 5.8: the inode's pages are mapped from persistent memory directly.
 const STATX_ATTR_DAX: u64 = 0x0020_0000;
 
-/// Asks the inode behind a path without opening it.
-pub(super) fn stat_node(path: &CStr) -> Option<Node> {
+/// Which regular file a path leads to, asked without opening it and without asking a remote server.
+pub fn file_id(path: &CStr) -> Option<FileId> {
+    let st = statx(path, libc::STATX_TYPE | libc::STATX_INO)?;
+    let regular = u32::from(st.stx_mode) & libc::S_IFMT == libc::S_IFREG;
+    regular.then_some(FileId {
+        dev: (st.stx_dev_major, st.stx_dev_minor),
+        ino: st.stx_ino,
+    })
+}
+
+fn statx(path: &CStr, fields: u32) -> Option<libc::statx> {
     let mut buffer = MaybeUninit::<libc::statx>::uninit();
     // SAFETY: `path` is NUL-terminated and `buffer` has room for what the kernel writes.
     let status = unsafe {
@@ -43,15 +53,17 @@ pub(super) fn stat_node(path: &CStr) -> Option<Node> {
             libc::AT_FDCWD,
             path.as_ptr(),
             libc::AT_STATX_DONT_SYNC,
-            libc::STATX_TYPE,
+            fields,
             buffer.as_mut_ptr(),
         )
     };
-    if status != 0 {
-        return None;
-    }
-    // SAFETY: the call succeeded and has filled the whole structure.
-    let st = unsafe { buffer.assume_init() };
+    // SAFETY: where the call succeeded it has filled the whole structure.
+    (status == 0).then(|| unsafe { buffer.assume_init() })
+}
+
+/// Asks the inode behind a path without opening it.
+pub(super) fn stat_node(path: &CStr) -> Option<Node> {
+    let st = statx(path, libc::STATX_TYPE)?;
     let kind = u32::from(st.stx_mode) & libc::S_IFMT;
     Some(Node {
         regular: kind == libc::S_IFREG,

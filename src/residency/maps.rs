@@ -22,6 +22,23 @@ pub struct Perms {
     pub shared: bool,
 }
 
+impl std::fmt::Display for Perms {
+    /// As `/proc/PID/maps` shows it: `rw-p`.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Perms {
+            read,
+            write,
+            exec,
+            shared,
+        } = *self;
+        let parts = [(read, "r"), (write, "w"), (exec, "x")];
+        for (set, letter) in parts {
+            f.write_str(if set { letter } else { "-" })?;
+        }
+        f.write_str(if shared { "s" } else { "p" })
+    }
+}
+
 /// What lies behind a mapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Backing {
@@ -168,7 +185,8 @@ pub fn parse(text: &[u8]) -> Result<Vec<Vma>> {
         .collect()
 }
 
-fn parse_line(line: &[u8]) -> Option<Vma> {
+/// Parses one line, without its newline.
+pub(super) fn parse_line(line: &[u8]) -> Option<Vma> {
     let (range, rest) = field(line)?;
     let (perms, rest) = field(rest)?;
     let (offset, rest) = field(rest)?;

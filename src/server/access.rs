@@ -32,9 +32,11 @@ impl Access {
 
     /// Whether the value of a `Host` header, `name[:port]`, names this server.
     pub(super) fn host(&self, value: &str) -> bool {
-        if self.any {
-            return true;
-        }
+        self.any || self.named(value)
+    }
+
+    /// Whether a host is an IP address, a loopback name or one of `--allow-host`.
+    pub(super) fn named(&self, value: &str) -> bool {
         let Some(host) = without_port(value) else {
             return false;
         };
@@ -44,8 +46,22 @@ impl Access {
 
     /// Whether a page of that origin may read.
     pub(super) fn origin(&self, origin: &str) -> bool {
+        self.any || self.listed(&origin.to_ascii_lowercase())
+    }
+
+    fn listed(&self, origin: &str) -> bool {
+        self.origins.iter().any(|o| o == origin) || loopback_origin(origin)
+    }
+
+    /// Whether a page of that origin may change something on the server that it calls `host`: it is
+    /// loopback's, one of `--cors-origin`, or this server's own. A `*` lets nobody change anything.
+    pub(super) fn may_change(&self, origin: &str, host: Option<&str>) -> bool {
         let origin = origin.to_ascii_lowercase();
-        self.any || self.origins.contains(&origin) || loopback_origin(&origin)
+        let own = |host: &str| {
+            let scheme = origin.strip_suffix(&host.to_ascii_lowercase());
+            matches!(scheme, Some("http://" | "https://")) && self.named(host)
+        };
+        (origin != "*" && self.listed(&origin)) || host.is_some_and(own)
     }
 }
 
@@ -138,5 +154,27 @@ mod tests {
         let access = access(&[], &["*"]);
         assert!(access.any_origin() && access.host("evil.example"));
         assert!(access.origin("http://evil.example"));
+        assert!(!access.may_change("http://evil.example", Some("127.0.0.1:1")));
+        // A name that was pointed at this machine.
+        assert!(!access.may_change("http://evil.example:1", Some("evil.example:1")));
+        assert!(!access.may_change("*", Some("127.0.0.1:1")));
+    }
+
+    #[test]
+    fn changes() {
+        let access = access(&["prof.example"], &["https://example.org"]);
+        for (origin, host, wanted) in [
+            ("http://127.0.0.1:1", "127.0.0.1:1", true),
+            ("http://localhost:4200", "127.0.0.1:1", true),
+            ("https://example.org", "10.0.0.1:1", true),
+            ("http://10.0.0.1:1", "10.0.0.1:1", true),
+            ("http://10.0.0.1:2", "10.0.0.1:1", false),
+            ("http://Prof.example:1", "prof.example:1", true),
+            ("http://evil.example", "evil.example", false),
+            ("http://evil.example", "127.0.0.1:1", false),
+            ("null", "127.0.0.1:1", false),
+        ] {
+            assert_eq!(access.may_change(origin, Some(host)), wanted, "{origin}");
+        }
     }
 }

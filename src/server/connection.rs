@@ -4,12 +4,15 @@ use std::convert::Infallible;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use bytes::Bytes;
+use http_body_util::{BodyExt, LengthLimitError, Limited};
 use hyper::body::{Body, Frame, Incoming, SizeHint};
+use hyper::http::request::Parts;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
-use hyper::{Request, Response};
+use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
@@ -17,11 +20,15 @@ use tokio::time::{Instant, sleep_until};
 
 use super::ServerOptions;
 use super::access::Access;
-use crate::api::Api;
+use super::respond::{Refusal, Rest};
+use crate::api::{Api, Body as Reply};
 
 /// How much of a body is handed out at a time, in bytes. What was handed out and is not sent yet
 /// counts as sent, so it stays small.
 const PIECE: usize = 64 << 10;
+
+/// The largest body that a request may have, in bytes.
+const LARGEST_REQUEST: usize = 4 << 10;
 
 /// What all connections share.
 pub(super) struct Connections {
@@ -45,7 +52,10 @@ impl Connections {
         // Only a matter of speed.
         let _ = stream.set_nodelay(true);
         let (deadline, watched) = watch::channel(None);
-        let service = service_fn(|request| self.exchange(request, deadline.clone()));
+        let local = stream
+            .peer_addr()
+            .is_ok_and(|peer| peer.ip().to_canonical().is_loopback());
+        let service = service_fn(|request| self.exchange(request, local, deadline.clone()));
         let mut connection = pin!(
             http1::Builder::new()
                 .timer(TokioTimer::new())
@@ -71,12 +81,39 @@ impl Connections {
     async fn exchange(
         &self,
         request: Request<Incoming>,
+        local: bool,
         deadline: Deadline,
-    ) -> Result<Response<Shared>, Infallible> {
-        deadline.send_replace(Some(Instant::now() + self.options.exchange_timeout));
-        let (head, _) = request.into_parts();
-        let response = self.respond(&head).await;
-        Ok(response.map(|rest| Shared { rest, deadline }))
+    ) -> Result<Response<Sent>, Infallible> {
+        let limit = self.options.exchange_timeout;
+        deadline.send_replace(Some(Instant::now() + limit));
+        let (head, body) = request.into_parts();
+        let body = self.body(&head, body).await;
+        let rest = body.as_ref().map(|body| Rest { body, local });
+        let rest = rest.map_err(|refusal| Refusal(refusal.0, refusal.1.clone()));
+        let response = self.respond(&head, rest).await;
+        Ok(response.map(|rest| Sent {
+            rest,
+            limit,
+            deadline,
+        }))
+    }
+
+    /// The body of a request where it matters.
+    async fn body(&self, head: &Parts, body: Incoming) -> Result<Bytes, Refusal> {
+        if !self.wants_body(head) {
+            return Ok(Bytes::new());
+        }
+        match Limited::new(body, LARGEST_REQUEST).collect().await {
+            Ok(body) => Ok(body.to_bytes()),
+            Err(e) if e.is::<LengthLimitError>() => {
+                let message = format!("the body is larger than {LARGEST_REQUEST} bytes");
+                Err(Refusal(StatusCode::PAYLOAD_TOO_LARGE, message))
+            }
+            Err(e) => {
+                let message = format!("the body did not arrive: {e}");
+                Err(Refusal(StatusCode::BAD_REQUEST, message))
+            }
+        }
     }
 }
 
@@ -99,38 +136,55 @@ async fn overdue(mut deadline: watch::Receiver<Option<Instant>>) {
     }
 }
 
-/// A body that many responses share. Its end is the end of the exchange.
-pub(super) struct Shared {
-    rest: Bytes,
+/// The body of a response. Its end is the end of the exchange.
+pub(super) struct Sent {
+    rest: Reply,
+    limit: Duration,
     deadline: Deadline,
 }
 
-impl Drop for Shared {
+impl Drop for Sent {
     fn drop(&mut self) {
         self.deadline.send_replace(None);
     }
 }
 
-impl Body for Shared {
+type Piece = Option<Result<Frame<Bytes>, Infallible>>;
+
+impl Body for Sent {
     type Data = Bytes;
     type Error = Infallible;
 
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        _: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        if self.rest.is_empty() {
-            return Poll::Ready(None);
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Piece> {
+        match &mut self.rest {
+            Reply::Whole(rest) if rest.is_empty() => Poll::Ready(None),
+            Reply::Whole(rest) => {
+                let piece = rest.len().min(PIECE);
+                Poll::Ready(Some(Ok(Frame::data(rest.split_to(piece)))))
+            }
+            Reply::Live(pieces) => match pieces.poll_recv(cx) {
+                Poll::Ready(piece) => {
+                    // Time to take this piece in; waiting for the next one costs the client nothing.
+                    let until = Instant::now() + self.limit;
+                    self.deadline.send_replace(Some(until));
+                    Poll::Ready(piece.map(|piece| Ok(Frame::data(piece))))
+                }
+                Poll::Pending => {
+                    self.deadline.send_replace(None);
+                    Poll::Pending
+                }
+            },
         }
-        let piece = self.rest.len().min(PIECE);
-        Poll::Ready(Some(Ok(Frame::data(self.rest.split_to(piece)))))
     }
 
     fn is_end_stream(&self) -> bool {
-        self.rest.is_empty()
+        matches!(&self.rest, Reply::Whole(rest) if rest.is_empty())
     }
 
     fn size_hint(&self) -> SizeHint {
-        SizeHint::with_exact(self.rest.len() as u64)
+        match &self.rest {
+            Reply::Whole(rest) => SizeHint::with_exact(rest.len() as u64),
+            Reply::Live(_) => SizeHint::default(),
+        }
     }
 }

@@ -7,24 +7,35 @@ use hyper::{HeaderMap, Method, Response, StatusCode, Version};
 use tokio::time::timeout;
 
 use super::connection::Connections;
-use crate::api::{ApiError, Route};
+use super::forgery;
+use crate::api::{ApiError, Body, Given, Method as Asks, Reply, Route};
+use crate::web;
 
-const JSON: HeaderValue = HeaderValue::from_static("application/json");
 const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
-const METHODS: HeaderValue = HeaderValue::from_static("GET, HEAD");
 
 /// How long a browser may remember a preflight, in seconds.
 const PREFLIGHT_AGE: HeaderValue = HeaderValue::from_static("600");
 
-/// A request that is not answered with a body of JSON.
-struct Refusal(StatusCode, String);
+/// A request that is not answered as it wishes.
+pub(super) struct Refusal(pub(super) StatusCode, pub(super) String);
+
+/// What came with a request beside its head.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Rest<'a> {
+    /// The body.
+    pub(super) body: &'a [u8],
+    /// Whether the client is on this machine.
+    pub(super) local: bool,
+}
 
 impl From<ApiError> for Refusal {
     fn from(error: ApiError) -> Refusal {
         let status = match error {
-            ApiError::NotFound => StatusCode::NOT_FOUND,
+            ApiError::NotFound(_) => StatusCode::NOT_FOUND,
             ApiError::BadRequest(_) => StatusCode::BAD_REQUEST,
-            ApiError::Unavailable(_) => StatusCode::SERVICE_UNAVAILABLE,
+            ApiError::Forbidden(_) => StatusCode::FORBIDDEN,
+            ApiError::Full(_) => StatusCode::CONFLICT,
+            ApiError::Busy(_) | ApiError::Unavailable(_) => StatusCode::SERVICE_UNAVAILABLE,
             ApiError::Internal(_) => StatusCode::INTERNAL_SERVER_ERROR,
         };
         Refusal(status, error.to_string())
@@ -32,20 +43,36 @@ impl From<ApiError> for Refusal {
 }
 
 impl Connections {
-    pub(super) async fn respond(&self, head: &Parts) -> Response<Bytes> {
+    /// The response to a request whose body is there; [`Connections::wants_body`] says whether one
+    /// is read.
+    pub(super) async fn respond(
+        &self,
+        head: &Parts,
+        rest: Result<Rest<'_>, Refusal>,
+    ) -> Response<Body> {
         let mut response = if self.is_preflight(head) {
             preflight(head)
+        } else if let Some(asset) = web::find(head.uri.path()) {
+            self.page(head, asset)
+                .unwrap_or_else(|refusal| refuse(head, refusal))
         } else {
-            match self.answer(head).await {
-                Ok(body) => response(StatusCode::OK, JSON, body),
-                Err(refusal) => refuse(refusal),
+            let answer = async { self.answer(head, rest?).await };
+            match answer.await {
+                Ok(reply) => respond(reply),
+                Err(refusal) => refuse(head, refusal),
             }
         };
         self.set_headers(head, response.headers_mut());
         response
     }
 
-    async fn answer(&self, head: &Parts) -> Result<Bytes, Refusal> {
+    /// Whether the body of this request matters: it makes something, and may.
+    pub(super) fn wants_body(&self, head: &Parts) -> bool {
+        matches!(self.route(head), Ok((route, _)) if route.method == Asks::Post)
+    }
+
+    /// The route of a request that may be answered.
+    fn route<'h>(&self, head: &'h Parts) -> Result<(&'static Route, &'h str), Refusal> {
         self.check_host(head)?;
         let target = head.uri.path_and_query().map_or(0, |t| t.as_str().len());
         if target > self.options.max_target {
@@ -53,12 +80,33 @@ impl Connections {
             let message = format!("path and query are longer than {most} bytes");
             return Err(Refusal(StatusCode::URI_TOO_LONG, message));
         }
-        let route = Route::find(head.uri.path()).ok_or(ApiError::NotFound)?;
-        if !matches!(head.method, Method::GET | Method::HEAD) {
-            let message = format!("{} answers GET and HEAD only", route.path);
-            return Err(Refusal(StatusCode::METHOD_NOT_ALLOWED, message));
+        let path = head.uri.path();
+        if Route::at(path).next().is_none() {
+            return Err(ApiError::NotFound(None).into());
         }
-        let request = route.request(head.uri.query().unwrap_or_default())?;
+        let method = asks(&head.method);
+        let found = Route::at(path).find(|(route, _)| Some(route.method) == method);
+        let Some(found) = found else {
+            let message = format!(
+                "{path} answers {} only",
+                methods(path).replace(", ", " and ")
+            );
+            return Err(Refusal(StatusCode::METHOD_NOT_ALLOWED, message));
+        };
+        if found.0.method != Asks::Get {
+            forgery::check(head, &self.access)?;
+        }
+        Ok(found)
+    }
+
+    async fn answer(&self, head: &Parts, rest: Rest<'_>) -> Result<Reply, Refusal> {
+        let (route, name) = self.route(head)?;
+        let given = Given {
+            query: head.uri.query().unwrap_or_default(),
+            body: rest.body,
+            local: rest.local && forgery::from_here(head, &self.access),
+        };
+        let request = route.request(name, given)?;
         let limit = self.options.answer_timeout;
         match timeout(limit, self.api.answer(request)).await {
             Ok(answer) => Ok(answer?),
@@ -70,7 +118,7 @@ impl Connections {
     }
 
     /// Refuses hosts that do not name this server. Old clients that name none are no browsers.
-    fn check_host(&self, head: &Parts) -> Result<(), Refusal> {
+    pub(super) fn check_host(&self, head: &Parts) -> Result<(), Refusal> {
         let mut hosts = head.headers.get_all(header::HOST).iter();
         let (host, more) = (hosts.next(), hosts.next());
         if more.is_some() || (host.is_none() && head.version > Version::HTTP_10) {
@@ -104,7 +152,7 @@ impl Connections {
                 .contains_key(header::ACCESS_CONTROL_REQUEST_METHOD)
             && self.allowed_origin(head).is_some()
             && self.check_host(head).is_ok()
-            && Route::find(head.uri.path()).is_some()
+            && Route::at(head.uri.path()).next().is_some()
     }
 
     /// The origin that is told it may read.
@@ -124,7 +172,9 @@ impl Connections {
             (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
         ];
         for (name, value) in fixed {
-            headers.insert(name, HeaderValue::from_static(value));
+            headers
+                .entry(name)
+                .or_insert(HeaderValue::from_static(value));
         }
         if let Some(origin) = self.allowed_origin(head) {
             headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin);
@@ -135,7 +185,30 @@ impl Connections {
     }
 }
 
-fn response(status: StatusCode, content_type: HeaderValue, body: Bytes) -> Response<Bytes> {
+/// What a method asks for.
+fn asks(method: &Method) -> Option<Asks> {
+    match *method {
+        Method::GET | Method::HEAD => Some(Asks::Get),
+        Method::POST => Some(Asks::Post),
+        Method::DELETE => Some(Asks::Delete),
+        _ => None,
+    }
+}
+
+/// The methods that a path answers, as the `Allow` header spells them.
+fn methods(path: &str) -> String {
+    if web::find(path).is_some() {
+        return "GET, HEAD".to_owned();
+    }
+    let name = |(route, _): (&Route, &str)| match route.method {
+        Asks::Get => "GET, HEAD",
+        Asks::Post => "POST",
+        Asks::Delete => "DELETE",
+    };
+    Route::at(path).map(name).collect::<Vec<_>>().join(", ")
+}
+
+fn response(status: StatusCode, content_type: HeaderValue, body: Body) -> Response<Body> {
     let mut response = Response::new(body);
     *response.status_mut() = status;
     response
@@ -144,21 +217,44 @@ fn response(status: StatusCode, content_type: HeaderValue, body: Bytes) -> Respo
     response
 }
 
-fn refuse(Refusal(status, message): Refusal) -> Response<Bytes> {
-    let mut response = response(status, TEXT, Bytes::from(message + "\n"));
-    if status == StatusCode::METHOD_NOT_ALLOWED {
-        response.headers_mut().insert(header::ALLOW, METHODS);
+fn respond(reply: Reply) -> Response<Body> {
+    let status = StatusCode::from_u16(reply.status).unwrap_or(StatusCode::OK);
+    let content_type = HeaderValue::from_static(reply.content_type);
+    let mut response = response(status, content_type, reply.body);
+    if status == StatusCode::NO_CONTENT {
+        response.headers_mut().remove(header::CONTENT_TYPE);
+    }
+    let name = reply
+        .file_name
+        .map(|n| format!("attachment; filename=\"{n}\""));
+    if let Some(name) = name.and_then(|n| HeaderValue::from_str(&n).ok()) {
+        response
+            .headers_mut()
+            .insert(header::CONTENT_DISPOSITION, name);
     }
     response
 }
 
-fn preflight(head: &Parts) -> Response<Bytes> {
-    let mut response = Response::new(Bytes::new());
+fn refuse(head: &Parts, Refusal(status, message): Refusal) -> Response<Body> {
+    let body = Body::Whole(Bytes::from(message + "\n"));
+    let mut response = response(status, TEXT, body);
+    if status == StatusCode::METHOD_NOT_ALLOWED
+        && let Ok(methods) = HeaderValue::from_str(&methods(head.uri.path()))
+    {
+        response.headers_mut().insert(header::ALLOW, methods);
+    }
+    response
+}
+
+fn preflight(head: &Parts) -> Response<Body> {
+    let mut response = Response::new(Body::Whole(Bytes::new()));
     *response.status_mut() = StatusCode::NO_CONTENT;
     let headers = response.headers_mut();
-    headers.insert(header::ACCESS_CONTROL_ALLOW_METHODS, METHODS);
+    if let Ok(methods) = HeaderValue::from_str(&methods(head.uri.path())) {
+        headers.insert(header::ACCESS_CONTROL_ALLOW_METHODS, methods);
+    }
     headers.insert(header::ACCESS_CONTROL_MAX_AGE, PREFLIGHT_AGE);
-    // Whatever headers a page adds to a GET, they change nothing here.
+    // Whatever headers a page adds, they change nothing here.
     if let Some(wanted) = head.headers.get(header::ACCESS_CONTROL_REQUEST_HEADERS) {
         headers.insert(header::ACCESS_CONTROL_ALLOW_HEADERS, wanted.clone());
     }

@@ -6,7 +6,7 @@ pub mod resident;
 use std::collections::{BTreeMap, HashMap};
 
 use crate::event::StackId;
-use crate::profile::{Unobserved, Usage};
+use crate::profile::{FileId, MappedBytes, Unobserved, Usage};
 
 /// An event source: its name and the BPF programs that feed its ledger.
 #[derive(Debug)]
@@ -25,12 +25,18 @@ pub struct Source {
 pub const SOURCES: &[&Source] = &[&resident::SOURCE, &page_cache::SOURCE];
 
 /// Bytes per owner: what the sources fill in.
-#[derive(Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Books {
     /// By stack.
     pub stacks: HashMap<StackId, Usage>,
     /// Without a stack, by mapping and reason.
     pub unobserved: BTreeMap<(String, Unobserved), Usage>,
+    /// What was added of the mapping in hand; whoever goes on to the next one takes it.
+    pub mapping: MappedBytes,
+    /// Page cache by file and stack, in bytes.
+    pub files: BTreeMap<FileId, HashMap<StackId, u64>>,
+    /// Page cache of files for which there was no room, in bytes.
+    pub other_files: u64,
 }
 
 impl Books {

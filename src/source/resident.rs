@@ -305,9 +305,18 @@ fn recorded(id: u32) -> Owner {
 fn book(books: &mut Books, vma: &Vma, owner: Owner, run: PageRun) {
     let mut usage = Usage::default();
     add_run(&mut usage, run);
+    if run.huge {
+        books.mapping.huge += run.len();
+    }
     match owner {
-        Owner::Stack(id) => books.add_stack(id, usage),
-        Owner::Nobody(reason) => books.add_unobserved(vma.label(), reason, usage),
+        Owner::Stack(id) => {
+            books.mapping.attributed += usage;
+            books.add_stack(id, usage);
+        }
+        Owner::Nobody(reason) => {
+            books.mapping.not_observed += usage;
+            books.add_unobserved(vma.label(), reason, usage);
+        }
     }
 }
 

@@ -1,7 +1,7 @@
 //! What a tree calls its frames.
 
 use crate::profile::{Frame, FrameKind, Profile};
-use crate::symbol::{Language, Symbols};
+use crate::symbol::Symbols;
 
 /// Whose code a frame is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -21,6 +21,15 @@ impl Category {
             Category::OwnOther => "nodeCpp",
             Category::OwnRust => "nodeRust",
             Category::Library => "systemLib",
+        }
+    }
+
+    /// The category's name in `/v2`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Category::OwnOther => "own",
+            Category::OwnRust => "own_rust",
+            Category::Library => "library",
         }
     }
 }
@@ -58,11 +67,7 @@ impl<'a> Names<'a> {
         };
         let module = self.profile.module(module)?;
         let function = self.symbols.function(frame);
-        let category = match function.map(|f| f.language) {
-            _ if !module.own_executable => Category::Library,
-            Some(Language::Rust) => Category::OwnRust,
-            Some(Language::Other) | None => Category::OwnOther,
-        };
+        let category = Category::of(module, function.map(|f| f.language));
         Some(FrameName {
             offset,
             executable: &module.name,

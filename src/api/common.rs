@@ -1,0 +1,105 @@
+//! Pieces of `/v2` replies.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use serde::Serialize;
+
+use super::Report;
+use crate::event::Outcome;
+use crate::profile::{KernelFigures, Kind, Losses, Profile, Usage};
+
+/// Bytes by kind, in the order of [`Kind::ALL`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Kinds(pub(super) Usage);
+
+impl Serialize for Kinds {
+    fn serialize<S: serde::Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_map(Kind::ALL.map(|kind| (kind.name(), kind.of(&self.0))))
+    }
+}
+
+/// Milliseconds since 1970.
+pub(super) fn millis(time: SystemTime) -> u64 {
+    let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// What was lost, and how often.
+#[derive(Debug, Serialize)]
+pub(super) struct Loss {
+    what: &'static str,
+    count: u64,
+}
+
+pub(super) fn losses(losses: &Losses) -> Vec<Loss> {
+    let loss = |&(what, count): &(&'static str, u64)| Loss { what, count };
+    losses.counters.iter().map(loss).collect()
+}
+
+/// How many stacks ended in which way.
+#[derive(Debug, Serialize)]
+pub(super) struct OutcomeRow {
+    outcome: &'static str,
+    complete: bool,
+    stacks: u64,
+    bytes: u64,
+}
+
+pub(super) fn outcomes(profile: &Profile) -> Vec<OutcomeRow> {
+    let row = |(outcome, stacks, bytes): (Outcome, u64, u64)| OutcomeRow {
+        outcome: outcome.label(),
+        complete: outcome.is_complete(),
+        stacks,
+        bytes,
+    };
+    profile.outcomes().into_iter().map(row).collect()
+}
+
+/// Which state a reply shows, and what is incomplete about it.
+#[derive(Debug, Serialize)]
+pub(super) struct About {
+    number: u64,
+    taken: u64,
+    pid: u32,
+    alive: bool,
+    not_observed: Kinds,
+    incomplete: Kinds,
+    losses: Vec<Loss>,
+}
+
+impl From<&Report> for About {
+    fn from(report: &Report) -> About {
+        let profile = &report.profile;
+        About {
+            number: report.sequence,
+            taken: millis(profile.taken),
+            pid: profile.target.pid.0,
+            alive: profile.target.alive,
+            not_observed: Kinds(profile.unattributed()),
+            incomplete: Kinds(profile.incomplete()),
+            losses: losses(&profile.losses),
+        }
+    }
+}
+
+/// The kernel's figures.
+#[derive(Debug, Serialize)]
+pub(super) struct Kernel {
+    anonymous: u64,
+    rss_anon: u64,
+    rss_shmem: u64,
+    rss_file: u64,
+    swap: u64,
+}
+
+impl From<&KernelFigures> for Kernel {
+    fn from(k: &KernelFigures) -> Kernel {
+        Kernel {
+            anonymous: k.anonymous,
+            rss_anon: k.rss_anon,
+            rss_shmem: k.rss_shmem,
+            rss_file: k.rss_file,
+            swap: k.swap,
+        }
+    }
+}

@@ -1,0 +1,291 @@
+//! `/v2/diff`: what changed between two states, by stack or by function.
+
+use std::fmt;
+use std::sync::Arc;
+
+use serde::Serialize;
+
+use super::common::millis;
+use super::functions::{Name, PageReply, Wanted};
+use super::marks::Mark;
+use super::query::bad;
+use super::reply::internal;
+use super::route::Asked;
+use super::tree::{Drawn, Places, Shape};
+use super::view::View;
+use super::{Api, ApiError, Ask, BoxFuture, Reply, Report, Request};
+use crate::tree::{Paths, Table, TableRow};
+
+/// Parameters of `/v2/diff`.
+pub(super) const PARAMETERS: &[&str] = &[
+    "from",
+    "to",
+    "by",
+    "kind",
+    "inlined",
+    "search",
+    "direction",
+    "merge",
+    "threshold",
+    "max_nodes",
+    "sort",
+    "order",
+    "offset",
+    "limit",
+];
+
+/// Those that only a tree has, and those that only a table of functions has.
+const OF_TREES: &[&str] = &["direction", "merge", "threshold", "max_nodes"];
+const OF_TABLES: &[&str] = &["sort", "order", "offset", "limit"];
+
+/// What stands for the newest report.
+const NOW: &str = "now";
+
+#[derive(Clone, Debug)]
+enum By {
+    Stack(Shape),
+    Function(Wanted),
+}
+
+#[derive(Debug)]
+struct Diff {
+    from: String,
+    to: String,
+    by: By,
+}
+
+/// `/v2/diff`.
+pub(super) fn read(asked: &Asked<'_>) -> Result<Request, ApiError> {
+    let query = &asked.query;
+    let by_function = query.word("by", [("stack", false), ("function", true)])?;
+    let (by, foreign) = match by_function {
+        Some(true) => (By::Function(Wanted::read(query)?), OF_TREES),
+        _ => (By::Stack(Shape::read(query)?), OF_TABLES),
+    };
+    if let Some(name) = foreign.iter().find(|name| query.text(name).is_some()) {
+        let other = match by {
+            By::Function(_) => "stack",
+            By::Stack(_) => "function",
+        };
+        return Err(bad(format!("parameter {name} goes with by={other} only")));
+    }
+    let from = query.text("from").ok_or_else(|| {
+        bad("parameter from is missing: the id of a mark, see /v2/marks".to_owned())
+    })?;
+    Ok(Arc::new(Diff {
+        from: from.to_owned(),
+        to: query.text("to").unwrap_or(NOW).to_owned(),
+        by,
+    }))
+}
+
+impl Ask for Diff {
+    fn answer<'a>(&'a self, api: &'a Api) -> BoxFuture<'a, Result<Reply, ApiError>> {
+        Box::pin(async {
+            let from = api.marks.get(&self.from)?;
+            let to = match self.to.as_str() {
+                NOW => None,
+                id => Some(api.marks.get(id)?),
+            };
+            let report = match &to {
+                None => api.provider().profile().await?,
+                Some(mark) => Arc::clone(&mark.report),
+            };
+            let by = self.by.clone();
+            api.show(report, Arc::new(Between { from, to, by })).await
+        })
+    }
+}
+
+/// A difference from a mark to the report that is shown.
+struct Between {
+    from: Mark,
+    /// The mark that the report is of.
+    to: Option<Mark>,
+    by: By,
+}
+
+/// Two differences of one `Debug` form are the same: marks never change.
+impl fmt::Debug for Between {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let to = self.to.as_ref().map(|mark| mark.id);
+        write!(f, "Between {} {to:?} {:?}", self.from.id, self.by)
+    }
+}
+
+/// A side of a difference.
+#[derive(Serialize)]
+struct Side {
+    id: String,
+    name: Option<String>,
+    report: u64,
+    taken: u64,
+    total: u64,
+}
+
+#[derive(Serialize)]
+struct Sides<T> {
+    from: T,
+    to: T,
+}
+
+impl<T: Copy> From<&[T; 2]> for Sides<T> {
+    fn from(pair: &[T; 2]) -> Sides<T> {
+        let [from, to] = *pair;
+        Sides { from, to }
+    }
+}
+
+#[derive(Serialize)]
+struct TreeHead {
+    by: &'static str,
+    #[serde(flatten)]
+    sides: Sides<Side>,
+    matched: Option<Sides<u64>>,
+}
+
+#[derive(Serialize)]
+struct Nodes {
+    #[serde(flatten)]
+    at: Places,
+    from: Vec<u64>,
+    to: Vec<u64>,
+    self_from: Vec<u64>,
+    self_to: Vec<u64>,
+}
+
+#[derive(Serialize)]
+struct Row<'a> {
+    #[serde(flatten)]
+    name: Name<'a>,
+    self_from: u64,
+    self_to: u64,
+    #[serde(rename = "self")]
+    own: i128,
+    total_from: u64,
+    total_to: u64,
+    total: i128,
+}
+
+#[derive(Serialize)]
+struct FunctionsReply<'a> {
+    by: &'static str,
+    report: super::common::About,
+    kind: &'static str,
+    sort: &'static str,
+    order: &'static str,
+    inlined: bool,
+    #[serde(flatten)]
+    sides: Sides<Side>,
+    not_observed: Sides<u64>,
+    no_stack: Sides<u64>,
+    unmapped: Sides<u64>,
+    #[serde(flatten)]
+    page: PageReply,
+    rows: Vec<Row<'a>>,
+}
+
+impl View for Between {
+    fn write(&self, report: &Report, out: &mut Vec<u8>) -> Result<(), ApiError> {
+        match &self.by {
+            By::Stack(shape) => self.write_tree(shape, report, out),
+            By::Function(wanted) => self.write_table(wanted, report, out),
+        }
+    }
+}
+
+impl Between {
+    fn sides(&self, report: &Report, [from, to]: [u64; 2]) -> Sides<Side> {
+        let side = |mark: Option<&Mark>, report: &Report, total| Side {
+            id: mark.map_or_else(|| NOW.to_owned(), |mark| mark.id.to_string()),
+            name: mark.and_then(|mark| mark.name.clone()),
+            report: report.sequence,
+            taken: millis(report.profile.taken),
+            total,
+        };
+        Sides {
+            from: side(Some(&self.from), &self.from.report, from),
+            to: side(self.to.as_ref(), report, to),
+        }
+    }
+
+    fn write_tree(
+        &self,
+        shape: &Shape,
+        report: &Report,
+        out: &mut Vec<u8>,
+    ) -> Result<(), ApiError> {
+        let from = &self.from.report;
+        let sides = [
+            (&*from.profile, &*from.symbols),
+            (&*report.profile, &*report.symbols),
+        ];
+        let mut paths = Paths::new(sides, shape.reading);
+        let drawn = Drawn::new(&mut paths, shape);
+        let head = TreeHead {
+            by: "stack",
+            sides: self.sides(report, drawn.rows[0].total),
+            matched: drawn.matched.as_ref().map(Sides::from),
+        };
+        let column = |of: fn(&crate::tree::Row<2>) -> u64| drawn.rows.iter().map(of).collect();
+        let nodes = Nodes {
+            at: drawn.places(),
+            from: column(|row| row.total[0]),
+            to: column(|row| row.total[1]),
+            self_from: column(|row| row.own[0]),
+            self_to: column(|row| row.own[1]),
+        };
+        let reply = drawn.reply(report.into(), shape, head, nodes);
+        serde_json::to_writer(out, &reply).map_err(internal)
+    }
+
+    fn write_table(
+        &self,
+        wanted: &Wanted,
+        report: &Report,
+        out: &mut Vec<u8>,
+    ) -> Result<(), ApiError> {
+        let from = &self.from.report;
+        let sides = [
+            (&*from.profile, &*from.symbols),
+            (&*report.profile, &*report.symbols),
+        ];
+        let table = Table::new(sides, wanted.kind, wanted.inlined);
+        let rows = wanted.rows(&table, |[from, to]| from.abs_diff(*to));
+        let reply = FunctionsReply {
+            by: "function",
+            report: report.into(),
+            kind: wanted.kind.name(),
+            sort: wanted.sorting.name,
+            order: wanted.sorting.order(),
+            inlined: wanted.inlined,
+            sides: self.sides(report, table.total),
+            not_observed: (&table.not_observed).into(),
+            no_stack: (&table.no_stack).into(),
+            unmapped: (&table.unmapped).into(),
+            page: wanted.page.about(rows.len()),
+            rows: wanted
+                .page
+                .of(&rows)
+                .iter()
+                .map(|row| Row::from(*row))
+                .collect(),
+        };
+        serde_json::to_writer(out, &reply).map_err(internal)
+    }
+}
+
+impl<'a> From<&TableRow<'a, 2>> for Row<'a> {
+    fn from(row: &TableRow<'a, 2>) -> Row<'a> {
+        let difference = |[from, to]: [u64; 2]| i128::from(to) - i128::from(from);
+        Row {
+            name: (&row.code).into(),
+            self_from: row.own[0],
+            self_to: row.own[1],
+            own: difference(row.own),
+            total_from: row.total[0],
+            total_to: row.total[1],
+            total: difference(row.total),
+        }
+    }
+}

@@ -1,0 +1,193 @@
+//! `/v2/events`: live totals as Server-Sent Events.
+//!
+//! Every event is made once, whoever listens. Who reads too slowly misses events.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+use serde_json::{Map, Value};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, broadcast, mpsc, watch};
+use tokio::time::sleep;
+
+use super::reply::EVENTS;
+use super::route::Asked;
+use super::summary::Summary;
+use super::view::View;
+use super::{Api, ApiError, Ask, Body, BoxFuture, Reply, Request};
+use crate::series::{FIGURES, Sample};
+
+/// Clients that may listen at a time.
+pub(super) const CLIENTS: usize = 32;
+
+/// Events that wait for a slow client, and then are missed.
+const WAITING: usize = 8;
+
+/// How often a connection with nothing else to say is kept alive.
+const HEARTBEAT: Duration = Duration::from_secs(15);
+
+/// Everybody who listens.
+pub(super) struct Events {
+    send: broadcast::Sender<Bytes>,
+    places: Arc<Semaphore>,
+    closed: watch::Sender<bool>,
+    /// Number of the report that the newest summary is of, and the event.
+    newest: Mutex<Option<(u64, Bytes)>>,
+}
+
+impl Default for Events {
+    fn default() -> Events {
+        Events {
+            send: broadcast::channel(WAITING).0,
+            places: Arc::new(Semaphore::new(CLIENTS)),
+            closed: watch::channel(false).0,
+            newest: Mutex::default(),
+        }
+    }
+}
+
+impl Events {
+    /// Whether nobody listens.
+    pub(super) fn nobody(&self) -> bool {
+        self.send.receiver_count() == 0
+    }
+
+    /// Clients that listen.
+    pub(super) fn clients(&self) -> usize {
+        CLIENTS - self.places.available_permits()
+    }
+
+    /// Whether the newest summary is of that report.
+    pub(super) fn has(&self, report: u64) -> bool {
+        let newest = self.newest.lock().unwrap_or_else(PoisonError::into_inner);
+        newest.as_ref().is_some_and(|(number, _)| *number == report)
+    }
+
+    /// Tells everybody of a sample.
+    pub(super) fn sample(&self, sample: &Sample) {
+        let values = FIGURES.iter().zip(sample.values);
+        let values = values.map(|(figure, value)| (figure.name.to_owned(), value.into()));
+        let mut data: Map<String, Value> = values.collect();
+        data.insert("time".to_owned(), sample.at.into());
+        self.tell(event("sample", Value::from(data).to_string().as_bytes()));
+    }
+
+    fn tell(&self, event: Bytes) {
+        // Nobody listens any more: nothing to be done.
+        let _ = self.send.send(event);
+    }
+
+    /// Ends every stream, now and later.
+    pub(super) fn close(&self) {
+        self.closed.send_replace(true);
+    }
+}
+
+/// An event; `data` has no line break.
+fn event(name: &str, data: &[u8]) -> Bytes {
+    let mut event = format!("event: {name}\ndata: ").into_bytes();
+    event.extend_from_slice(data);
+    event.extend_from_slice(b"\n\n");
+    event.into()
+}
+
+impl Api {
+    /// Makes a report and tells everybody, if it is news.
+    pub(super) async fn publish_summary(&self) {
+        if let Some((event, true)) = self.newest_summary().await {
+            self.events.tell(event);
+        }
+    }
+
+    /// The event of a report made now, and whether there was none of it before. `None` without a
+    /// report.
+    async fn newest_summary(&self) -> Option<(Bytes, bool)> {
+        let report = self.provider().profile().await.ok()?;
+        let mut newest = match self.events.newest.lock() {
+            Ok(newest) => newest,
+            Err(poisoned) => poisoned.into_inner(),
+        };
+        match newest.as_ref() {
+            Some((number, event)) if *number >= report.sequence => Some((event.clone(), false)),
+            _ => {
+                let mut data = Vec::new();
+                Summary.write(&report, &mut data).ok()?;
+                let made = event("summary", &data);
+                *newest = Some((report.sequence, made.clone()));
+                Some((made, true))
+            }
+        }
+    }
+}
+
+/// `/v2/events`.
+pub(super) fn read(_: &Asked<'_>) -> Result<Request, ApiError> {
+    Ok(Arc::new(Listen))
+}
+
+#[derive(Debug)]
+struct Listen;
+
+impl Ask for Listen {
+    fn answer<'a>(&'a self, api: &'a Api) -> BoxFuture<'a, Result<Reply, ApiError>> {
+        Box::pin(async {
+            let place = Arc::clone(&api.events.places).try_acquire_owned();
+            let place = place.map_err(|_| {
+                ApiError::Busy(format!(
+                    "{CLIENTS} clients listen already: ask /v2/summary instead"
+                ))
+            })?;
+            let heard = api.events.send.subscribe();
+            let closed = api.events.closed.subscribe();
+            let (send, pieces) = mpsc::channel(1);
+            let first = api.newest_summary().await;
+            let first = first.map_or_else(|| Bytes::from_static(b": no report yet\n\n"), |f| f.0);
+            tokio::spawn(pass_on(first, heard, closed, send, place));
+            Ok(Reply {
+                status: 200,
+                content_type: EVENTS,
+                file_name: None,
+                body: Body::Live(pieces),
+            })
+        })
+    }
+}
+
+/// Passes events on until the client is gone or the server ends.
+async fn pass_on(
+    first: Bytes,
+    mut heard: broadcast::Receiver<Bytes>,
+    mut closed: watch::Receiver<bool>,
+    send: mpsc::Sender<Bytes>,
+    _place: OwnedSemaphorePermit,
+) {
+    let mut next = first;
+    loop {
+        tokio::select! {
+            sent = send.send(next) => if sent.is_err() {
+                return;
+            },
+            _ = closed.wait_for(|closed| *closed) => return,
+        }
+        next = tokio::select! {
+            event = next_event(&mut heard) => match event {
+                Some(event) => event,
+                None => return,
+            },
+            () = sleep(HEARTBEAT) => Bytes::from_static(b": still here\n\n"),
+            () = send.closed() => return,
+            _ = closed.wait_for(|closed| *closed) => return,
+        };
+    }
+}
+
+/// The next event; those that were missed are skipped.
+async fn next_event(heard: &mut broadcast::Receiver<Bytes>) -> Option<Bytes> {
+    loop {
+        match heard.recv().await {
+            Ok(event) => return Some(event),
+            Err(broadcast::error::RecvError::Lagged(_)) => {}
+            Err(broadcast::error::RecvError::Closed) => return None,
+        }
+    }
+}

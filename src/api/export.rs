@@ -1,0 +1,160 @@
+//! `/v2/export/{format}` and `/v2/exports`: a report in every format there is.
+
+use std::fmt;
+use std::sync::Arc;
+
+use serde::Serialize;
+
+use super::query::{bad, quoted};
+use super::reply::internal;
+use super::route::Asked;
+use super::tree::{direction, kind};
+use super::view::View;
+use super::{Api, ApiError, Ask, BoxFuture, Reply, Report, Request};
+use crate::export::{EXPORTERS, ExportOptions, Exporter, by_name, names, write};
+
+/// Parameters of `/v2/export/{format}`.
+pub(super) const PARAMETERS: &[&str] = &["direction", "kind", "threshold", "from"];
+
+/// The format that `/debug/pprof/heap` answers with.
+const PPROF: &str = "pprof";
+
+/// `/v2/export/{format}`.
+pub(super) fn read(asked: &Asked<'_>) -> Result<Request, ApiError> {
+    let format = by_name(asked.name).ok_or_else(|| {
+        let known = names().collect::<Vec<_>>().join(", ");
+        let name = quoted(asked.name);
+        ApiError::NotFound(Some(format!(
+            "there is no format {name}; there are {known}"
+        )))
+    })?;
+    let query = &asked.query;
+    let options = ExportOptions {
+        direction: direction(query)?,
+        kind: kind(query)?,
+        threshold: query.number("threshold", " of bytes", u64::MAX)?,
+        baseline: None,
+    };
+    options.check(format).map_err(|e| bad(e.to_string()))?;
+    Ok(Arc::new(Export {
+        format,
+        options,
+        from: query.text("from").map(str::to_owned),
+    }))
+}
+
+/// `/debug/pprof/heap`: where the usual pprof commands look.
+pub(super) fn pprof(_: &Asked<'_>) -> Result<Request, ApiError> {
+    Ok(Arc::new(Export {
+        format: by_name(PPROF).ok_or(ApiError::NotFound(None))?,
+        options: ExportOptions::default(),
+        from: None,
+    }))
+}
+
+/// `/v2/exports`.
+pub(super) fn list(_: &Asked<'_>) -> Result<Request, ApiError> {
+    Ok(Arc::new(List))
+}
+
+struct Export {
+    format: &'static dyn Exporter,
+    options: ExportOptions,
+    /// Id of the mark that the difference is taken from.
+    from: Option<String>,
+}
+
+/// Two of one `Debug` form are the same: marks never change, and no id is given twice.
+impl fmt::Debug for Export {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ExportOptions {
+            direction,
+            kind,
+            threshold,
+            baseline: _,
+        } = &self.options;
+        let (name, from) = (self.format.name(), &self.from);
+        write!(
+            f,
+            "Export {name} {direction:?} {kind:?} {threshold:?} {from:?}"
+        )
+    }
+}
+
+impl Ask for Export {
+    fn answer<'a>(&'a self, api: &'a Api) -> BoxFuture<'a, Result<Reply, ApiError>> {
+        Box::pin(async {
+            let mut options = self.options.clone();
+            if let Some(id) = &self.from {
+                options.baseline = Some(api.marks.get(id)?.report);
+                options.check(self.format).map_err(|e| bad(e.to_string()))?;
+            }
+            let view = Export {
+                format: self.format,
+                options,
+                from: self.from.clone(),
+            };
+            api.show(api.provider().profile().await?, Arc::new(view))
+                .await
+        })
+    }
+}
+
+impl View for Export {
+    fn content_type(&self) -> &'static str {
+        self.format.content_type()
+    }
+
+    fn write(&self, report: &Report, out: &mut Vec<u8>) -> Result<(), ApiError> {
+        write(self.format, report, &self.options, out).map_err(internal)
+    }
+
+    fn file_name(&self, report: &Report) -> Option<String> {
+        let target = &report.profile.target;
+        let plain = |c: char| {
+            if c.is_ascii_alphanumeric() || c == '-' {
+                c
+            } else {
+                '_'
+            }
+        };
+        let comm: String = target.comm.chars().map(plain).collect();
+        let (pid, number) = (target.pid, report.sequence);
+        let extension = self.format.extension();
+        Some(format!("memprof-{comm}-{pid}-{number}.{extension}"))
+    }
+}
+
+#[derive(Debug)]
+struct List;
+
+#[derive(Serialize)]
+struct Format {
+    name: &'static str,
+    extension: &'static str,
+    content_type: &'static str,
+    href: String,
+    options: Vec<&'static str>,
+}
+
+impl From<&&dyn Exporter> for Format {
+    fn from(format: &&dyn Exporter) -> Format {
+        let can = format.supports();
+        let held = [can.direction, can.kind, can.threshold, can.difference];
+        let options = PARAMETERS.iter().zip(held).filter(|(_, held)| *held);
+        Format {
+            name: format.name(),
+            extension: format.extension(),
+            content_type: format.content_type(),
+            href: format!("/v2/export/{}", format.name()),
+            options: options.map(|(name, _)| *name).collect(),
+        }
+    }
+}
+
+impl Ask for List {
+    fn answer<'a>(&'a self, _: &'a Api) -> BoxFuture<'a, Result<Reply, ApiError>> {
+        let formats: Vec<Format> = EXPORTERS.iter().map(Format::from).collect();
+        Box::pin(async move { Reply::json(&formats) })
+    }
+}

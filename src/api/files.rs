@@ -1,0 +1,196 @@
+//! `/v2/files`: page cache by file, and the stacks that brought a file in.
+
+use std::cmp::Ordering;
+use std::sync::Arc;
+
+use serde::Serialize;
+
+use super::common::{About, millis};
+use super::functions::{Page, PageReply, Sorting};
+use super::query::{Query, bad, quoted};
+use super::reply::internal;
+use super::route::Asked;
+use super::tree::{Shape, search, write_tree};
+use super::view::{View, view};
+use super::{ApiError, Report, Request};
+use crate::profile::{CachedFile, FileId, Kind, PathFrom};
+use crate::tree::Search;
+
+/// Parameters of `/v2/files`.
+pub(super) const PARAMETERS: &[&str] = &["sort", "order", "search", "offset", "limit"];
+
+/// Parameters of `/v2/files/stacks`.
+pub(super) const OF_STACKS: &[&str] = &[
+    "file",
+    "direction",
+    "merge",
+    "inlined",
+    "threshold",
+    "max_nodes",
+    "search",
+];
+
+#[derive(Clone, Copy, Debug)]
+enum By {
+    Cached,
+    Path,
+}
+
+#[derive(Debug)]
+struct Files {
+    sorting: Sorting<By>,
+    search: Option<Search>,
+    page: Page,
+}
+
+/// `/v2/files`.
+pub(super) fn read(asked: &Asked<'_>) -> Result<Request, ApiError> {
+    let words = [("cached", By::Cached, false), ("path", By::Path, true)];
+    Ok(view(Files {
+        sorting: Sorting::read(&asked.query, words)?,
+        search: search(&asked.query)?,
+        page: Page::read(&asked.query)?,
+    }))
+}
+
+#[derive(Serialize)]
+struct FilesReply<'a> {
+    report: About,
+    sort: &'static str,
+    order: &'static str,
+    total: u64,
+    other: u64,
+    #[serde(flatten)]
+    page: PageReply,
+    matched: u64,
+    rows: Vec<File<'a>>,
+}
+
+#[derive(Serialize)]
+struct File<'a> {
+    id: String,
+    device: String,
+    inode: u64,
+    path: Option<&'a str>,
+    path_from: Option<&'static str>,
+    path_seen: Option<u64>,
+    deleted: bool,
+    cached: u64,
+    stacks: usize,
+}
+
+impl<'a> From<&'a CachedFile> for File<'a> {
+    fn from(file: &'a CachedFile) -> File<'a> {
+        let FileId { dev, ino } = file.id;
+        let path = file.path.as_ref();
+        let from = |from| match from {
+            PathFrom::OpenFile => "fd",
+            PathFrom::Mapping => "maps",
+        };
+        File {
+            id: format!("{}:{}:{ino}", dev.0, dev.1),
+            device: format!("{}:{}", dev.0, dev.1),
+            inode: ino,
+            path: path.map(|p| p.path.as_str()),
+            path_from: path.map(|p| from(p.from)),
+            path_seen: path.map(|p| millis(p.seen)),
+            deleted: path.is_some_and(|p| p.deleted),
+            cached: file.cached(),
+            stacks: file.samples.len(),
+        }
+    }
+}
+
+impl Files {
+    fn order(&self, a: &CachedFile, b: &CachedFile) -> Ordering {
+        let path = |file: &CachedFile| file.path.as_ref().map(|p| p.path.clone());
+        let turned = self.sorting.turned(match self.sorting.by {
+            By::Cached => a.cached().cmp(&b.cached()),
+            // Those without a path last.
+            By::Path => (path(a).is_none(), path(a)).cmp(&(path(b).is_none(), path(b))),
+        });
+        turned.then_with(|| a.id.cmp(&b.id))
+    }
+}
+
+impl View for Files {
+    fn write(&self, report: &Report, out: &mut Vec<u8>) -> Result<(), ApiError> {
+        let places = &report.profile.places;
+        let matches = |file: &&CachedFile| match (&self.search, &file.path) {
+            (None, _) => true,
+            (Some(search), Some(known)) => search.text(&known.path),
+            (Some(_), None) => false,
+        };
+        let mut rows: Vec<&CachedFile> = places.files.iter().filter(matches).collect();
+        rows.sort_by(|a, b| self.order(a, b));
+        let reply = FilesReply {
+            report: report.into(),
+            sort: self.sorting.name,
+            order: self.sorting.order(),
+            total: report.profile.total.cache,
+            other: places.other_files,
+            page: self.page.about(rows.len()),
+            matched: rows.iter().map(|file| file.cached()).sum(),
+            rows: self
+                .page
+                .of(&rows)
+                .iter()
+                .map(|file| File::from(*file))
+                .collect(),
+        };
+        serde_json::to_writer(out, &reply).map_err(internal)
+    }
+}
+
+#[derive(Debug)]
+struct Stacks {
+    file: FileId,
+    shape: Shape,
+}
+
+/// `/v2/files/stacks`.
+pub(super) fn stacks(asked: &Asked<'_>) -> Result<Request, ApiError> {
+    let mut shape = Shape::read(&asked.query)?;
+    shape.reading.kind = Kind::Cache;
+    let file = file(&asked.query)?;
+    Ok(view(Stacks { file, shape }))
+}
+
+fn file(query: &Query) -> Result<FileId, ApiError> {
+    let text = query.text("file").unwrap_or_default();
+    let mut parts = text.split(':');
+    let mut number = || parts.next().and_then(|part| part.parse::<u64>().ok());
+    let device = |part| u32::try_from(part).ok();
+    let (major, minor, ino) = (number(), number(), number());
+    match (
+        major.and_then(device),
+        minor.and_then(device),
+        ino,
+        parts.next(),
+    ) {
+        (Some(major), Some(minor), Some(ino), None) => Ok(FileId {
+            dev: (major, minor),
+            ino,
+        }),
+        _ => Err(bad(format!(
+            "parameter file must be the id of a file of /v2/files (MAJOR:MINOR:INODE), got {}",
+            quoted(text)
+        ))),
+    }
+}
+
+impl View for Stacks {
+    fn write(&self, report: &Report, out: &mut Vec<u8>) -> Result<(), ApiError> {
+        let files = &report.profile.places.files;
+        let Ok(at) = files.binary_search_by_key(&self.file, |file| file.id) else {
+            let message = "no page of this file is cached by the target now";
+            return Err(ApiError::NotFound(Some(message.to_owned())));
+        };
+        let report = Report {
+            profile: Arc::new(report.profile.of_file(&files[at])),
+            symbols: Arc::clone(&report.symbols),
+            sequence: report.sequence,
+        };
+        write_tree(&report, &self.shape, out)
+    }
+}

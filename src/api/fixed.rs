@@ -1,0 +1,26 @@
+//! Answers that never change.
+
+use std::sync::Arc;
+
+use super::reply::JSON;
+use super::{Api, ApiError, Ask, BoxFuture, Reply, Request};
+
+#[derive(Debug)]
+struct Fixed {
+    content_type: &'static str,
+    body: &'static str,
+}
+
+/// This JSON text.
+pub(super) fn json(body: &'static str) -> Result<Request, ApiError> {
+    Ok(Arc::new(Fixed {
+        content_type: JSON,
+        body,
+    }))
+}
+
+impl Ask for Fixed {
+    fn answer<'a>(&'a self, _: &'a Api) -> BoxFuture<'a, Result<Reply, ApiError>> {
+        Box::pin(async { Ok(Reply::new(self.content_type, self.body)) })
+    }
+}

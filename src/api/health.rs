@@ -1,0 +1,121 @@
+//! `/v2/health`: how memprof itself is doing.
+
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use serde::Serialize;
+
+use super::common::{Loss, OutcomeRow, losses, millis, outcomes};
+use super::events::CLIENTS;
+use super::own;
+use super::route::Asked;
+use super::{Api, ApiError, Ask, BoxFuture, LastScan, Reply, Request};
+use crate::profile::TableFill;
+use crate::series::Series;
+
+/// `/v2/health`.
+pub(super) fn read(_: &Asked<'_>) -> Result<Request, ApiError> {
+    Ok(Arc::new(Health))
+}
+
+#[derive(Debug)]
+struct Health;
+
+#[derive(Serialize)]
+struct HealthReply {
+    version: &'static str,
+    now: u64,
+    target: Option<u32>,
+    report: Option<u64>,
+    scan: Option<Scan>,
+    losses: Vec<Loss>,
+    outcomes: Vec<OutcomeRow>,
+    maps: Vec<Fill>,
+    own: Own,
+    series: Samples,
+    marks: usize,
+    event_clients: Clients,
+}
+
+#[derive(Serialize)]
+struct Scan {
+    taken: u64,
+    age_ms: u64,
+    duration_ms: u64,
+}
+
+#[derive(Serialize)]
+struct Fill {
+    name: &'static str,
+    entries: u64,
+    capacity: u64,
+}
+
+#[derive(Serialize)]
+struct Own {
+    rss: u64,
+    cpu_ms: u64,
+    uptime_ms: u64,
+}
+
+#[derive(Serialize)]
+struct Samples {
+    samples: usize,
+    bytes: usize,
+}
+
+#[derive(Serialize)]
+struct Clients {
+    now: usize,
+    limit: usize,
+}
+
+fn scan(last: &LastScan) -> Scan {
+    let taken = last.profile.taken;
+    let age = SystemTime::now().duration_since(taken).unwrap_or_default();
+    Scan {
+        taken: millis(taken),
+        age_ms: age.as_millis() as u64,
+        duration_ms: last.took.as_millis() as u64,
+    }
+}
+
+impl Ask for Health {
+    fn answer<'a>(&'a self, api: &'a Api) -> BoxFuture<'a, Result<Reply, ApiError>> {
+        Box::pin(async {
+            let glance = api.provider().glance().await;
+            let last = glance.and_then(|glance| glance.last);
+            let tables = api.provider().tables().await;
+            let profile = last.as_ref().map(|last| &last.profile);
+            let fill = |table: TableFill| Fill {
+                name: table.name,
+                entries: table.entries,
+                capacity: table.capacity,
+            };
+            Reply::json(&HealthReply {
+                version: env!("CARGO_PKG_VERSION"),
+                now: millis(SystemTime::now()),
+                target: api.provider().pid().map(|pid| pid.0),
+                report: last.as_ref().map(|last| last.sequence),
+                scan: last.as_ref().map(scan),
+                losses: profile.map(|p| losses(&p.losses)).unwrap_or_default(),
+                outcomes: profile.map(|p| outcomes(p)).unwrap_or_default(),
+                maps: tables.into_iter().map(fill).collect(),
+                own: Own {
+                    rss: own::rss(),
+                    cpu_ms: own::cpu().as_millis() as u64,
+                    uptime_ms: api.started.elapsed().as_millis() as u64,
+                },
+                series: Samples {
+                    samples: api.series().len(),
+                    bytes: Series::BYTES,
+                },
+                marks: api.marks.count(),
+                event_clients: Clients {
+                    now: api.events.clients(),
+                    limit: CLIENTS,
+                },
+            })
+        })
+    }
+}

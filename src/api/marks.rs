@@ -1,0 +1,204 @@
+//! `/v2/marks`: states that are kept, for differences.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::SystemTime;
+
+use serde::{Deserialize, Serialize};
+
+use super::common::{Kinds, millis};
+use super::query::{bad, quoted};
+use super::route::Asked;
+use super::{Api, ApiError, Ask, Body, BoxFuture, Reply, Report, Request};
+
+/// Marks that are kept, at most.
+const MOST: usize = 16;
+
+/// Stacks of all marks together: about 64 bytes each, with as much again for their names.
+const MOST_STACKS: usize = 1 << 20;
+
+/// The longest name, in characters.
+const LONGEST_NAME: usize = 100;
+
+/// A state that is kept.
+#[derive(Clone)]
+pub(super) struct Mark {
+    pub(super) id: u64,
+    pub(super) name: Option<String>,
+    pub(super) report: Arc<Report>,
+    created: SystemTime,
+}
+
+/// The marks, oldest first.
+#[derive(Default)]
+pub(super) struct Marks(Mutex<Kept>);
+
+#[derive(Default)]
+struct Kept {
+    marks: VecDeque<Mark>,
+    last: u64,
+}
+
+impl Marks {
+    fn lock(&self) -> MutexGuard<'_, Kept> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn count(&self) -> usize {
+        self.lock().marks.len()
+    }
+
+    /// The mark of that id.
+    ///
+    /// # Errors
+    /// [`ApiError::NotFound`] when there is none.
+    pub(super) fn get(&self, id: &str) -> Result<Mark, ApiError> {
+        let kept = self.lock();
+        let found = kept.marks.iter().find(|mark| mark.id.to_string() == id);
+        found.cloned().ok_or_else(|| no_mark(id))
+    }
+
+    fn add(&self, name: Option<String>, report: Arc<Report>) -> Result<MarkReply, ApiError> {
+        let mut kept = self.lock();
+        let stacks = |mark: &Mark| mark.report.profile.samples.len();
+        let held: usize = kept.marks.iter().map(stacks).sum();
+        if kept.marks.len() >= MOST || held + report.profile.samples.len() > MOST_STACKS {
+            return Err(ApiError::Full(format!(
+                "{MOST} marks, with {MOST_STACKS} stacks together, are kept at most: delete one \
+                 with DELETE /v2/marks/ID"
+            )));
+        }
+        kept.last += 1;
+        let mark = Mark {
+            id: kept.last,
+            name,
+            report,
+            created: SystemTime::now(),
+        };
+        let reply = MarkReply::from(&mark);
+        kept.marks.push_back(mark);
+        Ok(reply)
+    }
+
+    fn remove(&self, id: &str) -> Result<(), ApiError> {
+        let mut kept = self.lock();
+        let at = kept.marks.iter().position(|mark| mark.id.to_string() == id);
+        let at = at.ok_or_else(|| no_mark(id))?;
+        kept.marks.remove(at);
+        Ok(())
+    }
+}
+
+fn no_mark(id: &str) -> ApiError {
+    ApiError::NotFound(Some(format!("there is no mark {}", quoted(id))))
+}
+
+#[derive(Debug, Serialize)]
+struct MarkReply {
+    id: String,
+    name: Option<String>,
+    created: u64,
+    report: u64,
+    taken: u64,
+    total: Kinds,
+}
+
+impl From<&Mark> for MarkReply {
+    fn from(mark: &Mark) -> MarkReply {
+        let profile = &mark.report.profile;
+        MarkReply {
+            id: mark.id.to_string(),
+            name: mark.name.clone(),
+            created: millis(mark.created),
+            report: mark.report.sequence,
+            taken: millis(profile.taken),
+            total: Kinds(profile.total),
+        }
+    }
+}
+
+#[derive(Debug)]
+struct List;
+
+#[derive(Debug)]
+struct Keep(Option<String>);
+
+#[derive(Debug)]
+struct Forget(String);
+
+/// What a request to make a mark may have in its body.
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct Wanted {
+    name: Option<String>,
+}
+
+/// `GET /v2/marks`.
+pub(super) fn list(_: &Asked<'_>) -> Result<Request, ApiError> {
+    Ok(Arc::new(List))
+}
+
+/// `POST /v2/marks`.
+pub(super) fn keep(asked: &Asked<'_>) -> Result<Request, ApiError> {
+    let wanted: Wanted = match asked.body {
+        [] => Wanted::default(),
+        body => serde_json::from_slice(body).map_err(|e| {
+            bad(format!(
+                "the body must be JSON like {{\"name\": \"start\"}}: {e}"
+            ))
+        })?,
+    };
+    let length = wanted.name.as_ref().map_or(0, |name| name.chars().count());
+    if length > LONGEST_NAME {
+        let message = format!("name must be at most {LONGEST_NAME} characters long, got {length}");
+        return Err(bad(message));
+    }
+    Ok(Arc::new(Keep(wanted.name.filter(|name| !name.is_empty()))))
+}
+
+/// `DELETE /v2/marks/{id}`.
+pub(super) fn forget(asked: &Asked<'_>) -> Result<Request, ApiError> {
+    Ok(Arc::new(Forget(asked.name.to_owned())))
+}
+
+impl Ask for List {
+    fn answer<'a>(&'a self, api: &'a Api) -> BoxFuture<'a, Result<Reply, ApiError>> {
+        #[derive(Serialize)]
+        struct ListReply {
+            marks: Vec<MarkReply>,
+            limit: usize,
+        }
+        Box::pin(async {
+            let marks = api.marks.lock().marks.iter().map(MarkReply::from).collect();
+            Reply::json(&ListReply { marks, limit: MOST })
+        })
+    }
+}
+
+impl Ask for Keep {
+    fn answer<'a>(&'a self, api: &'a Api) -> BoxFuture<'a, Result<Reply, ApiError>> {
+        Box::pin(async {
+            let report = api.provider().profile().await?;
+            let mark = api.marks.add(self.0.clone(), report)?;
+            let reply = Reply::json(&mark)?;
+            Ok(Reply {
+                status: 201,
+                ..reply
+            })
+        })
+    }
+}
+
+impl Ask for Forget {
+    fn answer<'a>(&'a self, api: &'a Api) -> BoxFuture<'a, Result<Reply, ApiError>> {
+        Box::pin(async {
+            api.marks.remove(&self.0)?;
+            Ok(Reply {
+                status: 204,
+                content_type: "",
+                file_name: None,
+                body: Body::Whole(bytes::Bytes::new()),
+            })
+        })
+    }
+}

@@ -1,0 +1,265 @@
+//! `/metrics`: figures for Prometheus.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+use prometheus_client::encoding::text::encode;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::registry::Registry;
+
+use super::common::millis;
+use super::reply::internal;
+use super::route::Asked;
+use super::view::View;
+use super::{Api, ApiError, Ask, BoxFuture, ProviderError, Reply, Report, Request, own};
+use crate::profile::{Kind, Profile, Usage};
+use crate::tree::Table;
+
+/// The format that the client library writes.
+const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// Kinds that are no sums of others.
+const KINDS: [Kind; 6] = [
+    Kind::Anon,
+    Kind::Shmem,
+    Kind::Cache,
+    Kind::File,
+    Kind::Swap,
+    Kind::Hugetlb,
+];
+
+/// Kinds that are resident in the target's address space.
+const RESIDENT: [Kind; 4] = [Kind::Anon, Kind::Shmem, Kind::File, Kind::Hugetlb];
+
+type Labels = Vec<(&'static str, String)>;
+
+/// `/metrics`.
+pub(super) fn read(_: &Asked<'_>) -> Result<Request, ApiError> {
+    Ok(Arc::new(Metrics))
+}
+
+#[derive(Debug)]
+struct Metrics;
+
+impl Ask for Metrics {
+    fn answer<'a>(&'a self, api: &'a Api) -> BoxFuture<'a, Result<Reply, ApiError>> {
+        Box::pin(async {
+            let functions = api.options.metrics_functions;
+            let shown = match api.provider().profile().await {
+                Ok(report) => api
+                    .show(report, Arc::new(OfReport { functions }))
+                    .await?
+                    .bytes(),
+                // memprof's own figures are there all the same.
+                Err(ProviderError::NoTarget) => bytes::Bytes::new(),
+                Err(e) => return Err(e.into()),
+            };
+            let mut text = String::from_utf8_lossy(&shown).into_owned();
+            text.push_str(&written(&own_figures())?);
+            text.push_str("# EOF\n");
+            Ok(Reply::new(OPEN_METRICS, text))
+        })
+    }
+}
+
+/// The figures of a report.
+#[derive(Debug)]
+struct OfReport {
+    functions: usize,
+}
+
+impl View for OfReport {
+    fn content_type(&self) -> &'static str {
+        OPEN_METRICS
+    }
+
+    fn write(&self, report: &Report, out: &mut Vec<u8>) -> Result<(), ApiError> {
+        let mut figures = Figures::default();
+        figures.target(&report.profile);
+        figures.memory(&report.profile);
+        figures.kernel(&report.profile);
+        figures.stacks(&report.profile);
+        figures.functions(report, self.functions);
+        out.extend_from_slice(written(&figures.0)?.as_bytes());
+        Ok(())
+    }
+}
+
+/// The registry's text, without the mark of its end.
+fn written(registry: &Registry) -> Result<String, ApiError> {
+    let mut text = String::new();
+    encode(&mut text, registry).map_err(internal)?;
+    text.truncate(text.trim_end_matches("# EOF\n").len());
+    Ok(text)
+}
+
+/// memprof's own figures, by the names that every exporter uses.
+fn own_figures() -> Registry {
+    let mut registry = Registry::default();
+    let cpu = Counter::<f64, AtomicU64>::default();
+    cpu.inc_by(own::cpu().as_secs_f64());
+    let help = "User and system time that memprof has used";
+    registry.register("process_cpu_seconds", help, cpu);
+    let rss: Gauge = Gauge::default();
+    rss.set(signed(own::rss()));
+    let help = "Resident memory of memprof itself";
+    registry.register("process_resident_memory_bytes", help, rss);
+    let version = Family::<Labels, Gauge>::default();
+    let labels = vec![("version", env!("CARGO_PKG_VERSION").to_owned())];
+    version.get_or_create(&labels).set(1);
+    registry.register("memprof_build_info", "Always 1", version);
+    registry
+}
+
+/// Bytes and counts stay far below 2^63.
+fn signed(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}
+
+#[derive(Default)]
+struct Figures(Registry);
+
+impl Figures {
+    fn gauges(&mut self, name: &str, help: &str, values: impl IntoIterator<Item = (Labels, u64)>) {
+        let family = Family::<Labels, Gauge>::default();
+        for (labels, value) in values {
+            family.get_or_create(&labels).set(signed(value));
+        }
+        self.0.register(name, help, family);
+    }
+
+    fn gauge(&mut self, name: &str, help: &str, value: u64) {
+        let gauge: Gauge = Gauge::default();
+        gauge.set(signed(value));
+        self.0.register(name, help, gauge);
+    }
+
+    fn target(&mut self, profile: &Profile) {
+        let target = &profile.target;
+        let labels = vec![
+            ("comm", target.comm.clone()),
+            ("pid", target.pid.to_string()),
+        ];
+        self.gauges("memprof_target_info", "Always 1", [(labels, 1)]);
+        let alive = u64::from(target.alive);
+        let help = "Whether the target runs; its last report stays";
+        self.gauge("memprof_target_up", help, alive);
+        let processes = target.pids.len() as u64;
+        self.gauge("memprof_target_processes", "Followed processes", processes);
+        let taken = Gauge::<f64, AtomicU64>::default();
+        taken.set(millis(profile.taken) as f64 / 1000.0);
+        let help = "When the page scan of these figures ended";
+        self.0
+            .register("memprof_report_timestamp_seconds", help, taken);
+    }
+
+    fn memory(&mut self, profile: &Profile) {
+        let of = |usage: Usage, kinds: &'static [Kind]| {
+            let value = move |kind: &Kind| (vec![kind_label(*kind)], kind.of(&usage));
+            kinds.iter().map(value)
+        };
+        let total = profile.total;
+        let help = "Resident memory by page scan; anon and shmem are RssAnon + RssShmem";
+        self.gauges("memprof_resident_bytes", help, of(total, &RESIDENT));
+        self.gauge(
+            "memprof_swapped_bytes",
+            "Swapped out, not resident",
+            total.swap,
+        );
+        let help = "Page cache that the target's own IO brought in and that is still cached";
+        self.gauge("memprof_page_cache_bytes", help, total.cache);
+        let help = "Bytes that stand under a call stack";
+        self.gauges(
+            "memprof_attributed_bytes",
+            help,
+            of(profile.attributed(), &KINDS),
+        );
+        let mut reasons = std::collections::BTreeMap::new();
+        for row in &profile.not_observed {
+            *reasons.entry(row.reason).or_insert_with(Usage::default) += row.usage;
+        }
+        let rows = reasons.into_iter().flat_map(|(reason, usage)| {
+            KINDS.map(|kind| {
+                let reason = ("reason", reason.name().to_owned());
+                (vec![kind_label(kind), reason], kind.of(&usage))
+            })
+        });
+        let help = "Bytes without a call stack, by why there is none";
+        self.gauges("memprof_not_observed_bytes", help, rows);
+    }
+
+    fn kernel(&mut self, profile: &Profile) {
+        let sides = [
+            ("before", &profile.kernel_before),
+            ("after", &profile.kernel_after),
+        ];
+        let rows = sides.into_iter().flat_map(|(read, k)| {
+            let figures = [
+                ("smaps_rollup_anonymous", k.anonymous),
+                ("rss_anon", k.rss_anon),
+                ("rss_shmem", k.rss_shmem),
+                ("rss_file", k.rss_file),
+                ("vm_swap", k.swap),
+            ];
+            figures.map(|(figure, bytes)| {
+                let figure = ("figure", figure.to_owned());
+                (vec![figure, ("read", read.to_owned())], bytes)
+            })
+        });
+        let help = "The kernel's own figures, read before and after the page scan";
+        self.gauges("memprof_kernel_bytes", help, rows);
+    }
+
+    fn stacks(&mut self, profile: &Profile) {
+        let outcomes = profile.outcomes();
+        let label = |outcome: crate::event::Outcome| vec![("outcome", outcome.label().to_owned())];
+        let stacks = outcomes.iter().map(|(o, stacks, _)| (label(*o), *stacks));
+        let help = "Distinct call stacks by how their walk ended";
+        self.gauges("memprof_stacks", help, stacks);
+        let bytes = outcomes.iter().map(|(o, _, bytes)| (label(*o), *bytes));
+        let help = "Bytes (anon, shmem, cache) under call stacks, by how their walk ended";
+        self.gauges("memprof_stack_bytes", help, bytes);
+        let losses = Family::<Labels, Counter>::default();
+        for (what, count) in &profile.losses.counters {
+            let labels = vec![("what", (*what).to_owned())];
+            losses.get_or_create(&labels).inc_by(*count);
+        }
+        let help = "What was not seen, lost or cut off; a row without losses is left out";
+        self.0.register("memprof_losses", help, losses);
+    }
+
+    /// The functions that hold most, one row each: a new label set for every function that ever
+    /// comes up, so this is asked for.
+    fn functions(&mut self, report: &Report, most: usize) {
+        if most == 0 {
+            return;
+        }
+        let sides = [(&*report.profile, &*report.symbols)];
+        let mut rows = Table::new(sides, Kind::All, false).rows;
+        let columns = [
+            ("self", "hold themselves"),
+            ("total", "hold with all they call"),
+        ];
+        for (column, words) in columns {
+            let of = |row: &crate::tree::TableRow<'_, 1>| match column {
+                "self" => row.own[0],
+                _ => row.total[0],
+            };
+            rows.sort_by(|a, b| of(b).cmp(&of(a)).then_with(|| a.code.cmp(&b.code)));
+            let values = rows.iter().take(most).map(|row| {
+                let function = row.code.function.unwrap_or("[no symbol]").to_owned();
+                let file = row.code.path.to_string_lossy().into_owned();
+                (vec![("file", file), ("function", function)], of(row))
+            });
+            let name = format!("memprof_function_{column}_bytes");
+            let help = format!("Bytes (anon, shmem, cache) that the top functions {words}");
+            self.gauges(&name, &help, values);
+        }
+    }
+}
+
+fn kind_label(kind: Kind) -> (&'static str, String) {
+    ("kind", kind.name().to_owned())
+}

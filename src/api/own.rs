@@ -1,0 +1,29 @@
+//! What memprof itself costs.
+
+use std::time::Duration;
+
+use nix::sys::resource::{UsageWho, getrusage};
+
+use crate::event::Pid;
+use crate::residency::figures;
+
+/// memprof's own resident memory, in bytes; 0 where it could not be read.
+pub(super) fn rss() -> u64 {
+    let status = figures::status(Pid(std::process::id()));
+    status.map_or(0, |s| s.rss_anon + s.rss_file + s.rss_shmem)
+}
+
+/// User and system time that memprof has used.
+pub(super) fn cpu() -> Duration {
+    let usage = match getrusage(UsageWho::RUSAGE_SELF) {
+        Ok(usage) => usage,
+        // It cannot fail for the process itself.
+        Err(_) => return Duration::ZERO,
+    };
+    let duration = |time: nix::sys::time::TimeVal| {
+        let seconds = u64::try_from(time.tv_sec()).unwrap_or(0);
+        let micros = u64::try_from(time.tv_usec()).unwrap_or(0);
+        Duration::from_secs(seconds) + Duration::from_micros(micros)
+    };
+    duration(usage.user_time()) + duration(usage.system_time())
+}

@@ -1,0 +1,75 @@
+//! Where the API gets what it shows.
+
+use std::fmt;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::Report;
+use crate::event::Pid;
+use crate::profile::{Profile, TableFill};
+
+/// A future that can be sent between threads.
+pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
+/// Where reports come from.
+pub trait Provider: Send + Sync + 'static {
+    /// The newest report. Called for every request: whoever scans shares one scan among all who
+    /// wait for it.
+    fn profile(&self) -> BoxFuture<'_, Result<Arc<Report>, ProviderError>>;
+
+    /// The target's process id, as soon as there is a target.
+    fn pid(&self) -> Option<Pid>;
+
+    /// What is known without a scan; `None` where nothing is.
+    fn glance(&self) -> BoxFuture<'_, Option<Glance>> {
+        Box::pin(async { None })
+    }
+
+    /// How full the probe's tables are. Takes time in proportion to their entries.
+    fn tables(&self) -> BoxFuture<'_, Vec<TableFill>> {
+        Box::pin(async { Vec::new() })
+    }
+}
+
+/// Why there is no report.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ProviderError {
+    /// The target has not started yet.
+    NoTarget,
+    /// The report could not be made; what failed.
+    Failed(String),
+}
+
+impl fmt::Display for ProviderError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ProviderError::NoTarget => f.write_str("the target has not started yet"),
+            ProviderError::Failed(what) => f.write_str(what),
+        }
+    }
+}
+
+impl std::error::Error for ProviderError {}
+
+/// What is known without a scan.
+#[derive(Clone, Debug, Default)]
+pub struct Glance {
+    /// The followed processes; none when they have ended.
+    pub pids: Vec<Pid>,
+    /// The newest scan.
+    pub last: Option<LastScan>,
+}
+
+/// The newest scan.
+#[derive(Clone, Debug)]
+pub struct LastScan {
+    /// Number of its report.
+    pub sequence: u64,
+    /// What it found.
+    pub profile: Arc<Profile>,
+    /// How long it took.
+    pub took: Duration,
+    /// Whether no hook has seen the target's memory change since.
+    pub current: bool,
+}

@@ -1,0 +1,104 @@
+//! What a request is answered with, or why it is not.
+
+use std::fmt;
+
+use bytes::Bytes;
+use serde::Serialize;
+use tokio::sync::mpsc;
+
+/// The content type of JSON.
+pub const JSON: &str = "application/json";
+
+/// The content type of a stream of events.
+pub const EVENTS: &str = "text/event-stream";
+
+/// An answer.
+#[derive(Debug)]
+pub struct Reply {
+    /// The status: 200, 201 or 204.
+    pub status: u16,
+    /// MIME type of the body.
+    pub content_type: &'static str,
+    /// Name to store it under.
+    pub file_name: Option<String>,
+    /// The body.
+    pub body: Body,
+}
+
+/// The body of an answer.
+#[derive(Debug)]
+pub enum Body {
+    /// Made already.
+    Whole(Bytes),
+    /// Piece by piece, until whoever sends them stops.
+    Live(mpsc::Receiver<Bytes>),
+}
+
+impl Reply {
+    /// A body of this type.
+    pub fn new(content_type: &'static str, body: impl Into<Bytes>) -> Reply {
+        Reply {
+            status: 200,
+            content_type,
+            file_name: None,
+            body: Body::Whole(body.into()),
+        }
+    }
+
+    /// A value as JSON.
+    ///
+    /// # Errors
+    /// [`ApiError::Internal`] when it has no JSON form.
+    pub fn json(value: &impl Serialize) -> Result<Reply, ApiError> {
+        let body = serde_json::to_vec(value).map_err(internal)?;
+        Ok(Reply::new(JSON, body))
+    }
+
+    /// The whole body; empty where it comes piece by piece.
+    pub fn bytes(&self) -> Bytes {
+        match &self.body {
+            Body::Whole(bytes) => bytes.clone(),
+            Body::Live(_) => Bytes::new(),
+        }
+    }
+}
+
+/// Why there is no answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ApiError {
+    /// No such path, or nothing of that name; what.
+    NotFound(Option<String>),
+    /// A parameter is wrong; which, and how it should be.
+    BadRequest(String),
+    /// Whoever asks may not have this; why.
+    Forbidden(String),
+    /// There is no room for it; what to do.
+    Full(String),
+    /// Too many ask at this time; what to do.
+    Busy(String),
+    /// There is no report at this time; why.
+    Unavailable(String),
+    /// memprof failed; what.
+    Internal(String),
+}
+
+impl fmt::Display for ApiError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ApiError::NotFound(None) => f.write_str("no such path"),
+            ApiError::NotFound(Some(what))
+            | ApiError::BadRequest(what)
+            | ApiError::Forbidden(what)
+            | ApiError::Full(what)
+            | ApiError::Busy(what) => f.write_str(what),
+            ApiError::Unavailable(what) => write!(f, "no report at this time: {what}"),
+            ApiError::Internal(what) => write!(f, "internal error: {what}"),
+        }
+    }
+}
+
+impl std::error::Error for ApiError {}
+
+pub(super) fn internal(error: impl fmt::Display) -> ApiError {
+    ApiError::Internal(error.to_string())
+}

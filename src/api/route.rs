@@ -1,0 +1,179 @@
+//! Which path is answered by whom. A route is one line of [`ROUTES`].
+
+use super::query::{Others, Query};
+use super::{ApiError, OPENAPI_V1, OPENAPI_V2, Request};
+use super::{
+    diff, events, export, files, fixed, functions, health, maps, marks, memory, metrics, series,
+    summary, tree, v1,
+};
+
+/// What may be done to a path. `HEAD` is a `Get` whose body is not sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Method {
+    /// Reads.
+    Get,
+    /// Makes something.
+    Post,
+    /// Removes something.
+    Delete,
+}
+
+/// A path that is answered.
+#[derive(Clone, Copy)]
+pub struct Route {
+    /// How it is asked.
+    pub method: Method,
+    /// The path, without a slash at its end; `{}` stands for one segment of any text.
+    pub path: &'static str,
+    /// The parameters it knows.
+    pub parameters: &'static [&'static str],
+    /// Whether it is of the `/v1` contract: the path may end in a slash.
+    v1: bool,
+    others: Others,
+    read: fn(&Asked<'_>) -> Result<Request, ApiError>,
+}
+
+impl std::fmt::Debug for Route {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:?} {}", self.method, self.path)
+    }
+}
+
+/// What came with a request.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Given<'a> {
+    /// What follows the first `?` of the target.
+    pub query: &'a str,
+    /// The body.
+    pub body: &'a [u8],
+    /// Whether it came from this machine, over a loopback address.
+    pub local: bool,
+}
+
+/// A request as its route reads it.
+pub(super) struct Asked<'a> {
+    pub(super) query: Query,
+    /// What stands where the path has `{}`.
+    pub(super) name: &'a str,
+    pub(super) body: &'a [u8],
+    pub(super) local: bool,
+}
+
+type Read = fn(&Asked<'_>) -> Result<Request, ApiError>;
+
+const fn v1(path: &'static str, parameters: &'static [&'static str], read: Read) -> Route {
+    let others = Others::Ignored;
+    let method = Method::Get;
+    Route {
+        method,
+        path,
+        parameters,
+        v1: true,
+        others,
+        read,
+    }
+}
+
+const fn get(path: &'static str, parameters: &'static [&'static str], read: Read) -> Route {
+    let others = Others::Refused;
+    let method = Method::Get;
+    Route {
+        method,
+        path,
+        parameters,
+        v1: false,
+        others,
+        read,
+    }
+}
+
+const fn other(method: Method, path: &'static str, read: Read) -> Route {
+    Route {
+        method,
+        ..get(path, &[], read)
+    }
+}
+
+const fn lenient(route: Route) -> Route {
+    Route {
+        others: Others::Ignored,
+        ..route
+    }
+}
+
+const fn strict(route: Route) -> Route {
+    Route {
+        others: Others::Refused,
+        ..route
+    }
+}
+
+/// Every path that is answered.
+pub const ROUTES: &[Route] = &[
+    v1("/v1/tree", v1::TREE, v1::tree),
+    strict(v1("/v1/pid", &[], v1::pid)),
+    lenient(get("/openapi/memory-profiler-openapi.json", &[], |_| {
+        fixed::json(OPENAPI_V1)
+    })),
+    lenient(get("/openapi/memprof-v2.json", &[], |_| {
+        fixed::json(OPENAPI_V2)
+    })),
+    get("/v2/summary", &[], summary::read),
+    get("/v2/tree", tree::PARAMETERS, tree::read),
+    get("/v2/functions", functions::PARAMETERS, functions::read),
+    get("/v2/files", files::PARAMETERS, files::read),
+    get("/v2/files/stacks", files::OF_STACKS, files::stacks),
+    get("/v2/maps", maps::PARAMETERS, maps::read),
+    get("/v2/series", series::PARAMETERS, series::read),
+    get("/v2/marks", &[], marks::list),
+    other(Method::Post, "/v2/marks", marks::keep),
+    other(Method::Delete, "/v2/marks/{}", marks::forget),
+    get("/v2/diff", diff::PARAMETERS, diff::read),
+    get("/v2/events", &[], events::read),
+    get("/v2/health", &[], health::read),
+    get("/v2/exports", &[], export::list),
+    get("/v2/export/{}", export::PARAMETERS, export::read),
+    lenient(get("/metrics", &[], metrics::read)),
+    lenient(get("/debug/pprof/heap", &[], export::pprof)),
+    get("/debug/memory", memory::PARAMETERS, memory::read),
+];
+
+impl Route {
+    /// The routes of a path as it stands in the request line, without its query, and what stands
+    /// for `{}`. Paths are compared as they are, with no percent-decoding.
+    pub fn at(path: &str) -> impl Iterator<Item = (&'static Route, &str)> {
+        ROUTES
+            .iter()
+            .filter_map(move |route| route.matches(path).map(|name| (route, name)))
+    }
+
+    fn matches<'p>(&self, path: &'p str) -> Option<&'p str> {
+        if let Some(base) = self.path.strip_suffix("{}") {
+            let name = path.strip_prefix(base)?;
+            return (!name.is_empty() && !name.contains('/')).then_some(name);
+        }
+        let rest = path.strip_prefix(self.path)?;
+        (rest.is_empty() || (self.v1 && rest == "/")).then_some("")
+    }
+
+    /// Whether it is of the `/v1` contract.
+    pub fn is_v1(&self) -> bool {
+        self.v1
+    }
+
+    /// Reads what came with the request.
+    ///
+    /// # Errors
+    /// [`ApiError::BadRequest`] for a value that is bad or given twice, and, but for `/v1/tree` and
+    /// the OpenAPI documents, for a parameter that is not known; [`ApiError::Forbidden`] for what
+    /// only this machine may ask.
+    pub fn request(&self, name: &str, given: Given<'_>) -> Result<Request, ApiError> {
+        let query = Query::read(self.path, given.query, self.parameters, self.others)?;
+        (self.read)(&Asked {
+            query,
+            name,
+            body: given.body,
+            local: given.local,
+        })
+    }
+}

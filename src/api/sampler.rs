@@ -1,0 +1,113 @@
+//! The loop behind `/v2/series` and `/v2/events`: once a second, a look at what costs next to
+//! nothing; and while somebody listens, now and then a report.
+
+use std::sync::{Arc, MutexGuard, PoisonError};
+use std::time::{Duration, Instant, SystemTime};
+
+use tokio::time::{MissedTickBehavior, interval};
+
+use super::common::millis;
+use super::{Api, Glance, LastScan};
+use crate::event::Pid;
+use crate::profile::Usage;
+use crate::residency::figures::{self, Status};
+use crate::series::{Sample, Series};
+
+/// How often figures are sampled.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// How often a report is made for those who listen, at most.
+const REPORT_PAUSE: Duration = Duration::from_secs(2);
+
+/// What the newest report says, by its number.
+type Sums = (u64, [u64; 3]);
+
+impl Api {
+    /// Samples until it is dropped, at a price of a look at a few counters a second.
+    pub(crate) async fn sample(self: Arc<Self>) {
+        let mut ticks = interval(PAUSE);
+        // What was missed is a gap.
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
+        let mut sums = None;
+        let mut reported: Option<Instant> = None;
+        loop {
+            ticks.tick().await;
+            let Some(glance) = self.provider().glance().await else {
+                continue;
+            };
+            let sample = take(&glance, &mut sums).await;
+            if !glance.pids.is_empty() {
+                self.series().push(sample);
+            }
+            if self.events.nobody() {
+                continue;
+            }
+            self.events.sample(&sample);
+            let current = glance.last.as_ref().filter(|last| last.current);
+            let known = current.is_some_and(|last| self.events.has(last.sequence));
+            if !known && reported.is_none_or(|at| at.elapsed() >= REPORT_PAUSE) {
+                reported = Some(Instant::now());
+                let api = Arc::clone(&self);
+                // A slow scan must not hold up the samples; whoever asks meanwhile shares it.
+                tokio::spawn(async move { api.publish_summary().await });
+            }
+        }
+    }
+
+    /// The samples.
+    pub(super) fn series(&self) -> MutexGuard<'_, Series> {
+        self.series.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+async fn take(glance: &Glance, sums: &mut Option<Sums>) -> Sample {
+    let pids = glance.pids.clone();
+    // Another process's status is read under locks that it may hold for a while.
+    let status = tokio::task::spawn_blocking(move || status(&pids)).await;
+    let status = status.ok().flatten();
+    let holds = |last: &&LastScan| last.current || sums.is_none_or(|s| s.0 != last.sequence);
+    let last = glance.last.as_ref().filter(holds);
+    let sums = last.map(|last| match sums {
+        Some((number, sums)) if *number == last.sequence => *sums,
+        _ => {
+            let attributed = last.profile.attributed().value();
+            let total: &Usage = &last.profile.total;
+            let found = [total.cache, attributed, total.value() - attributed];
+            sums.insert((last.sequence, found)).1
+        }
+    });
+    let of_status = |figure: fn(&Status) -> u64| status.as_ref().map(figure);
+    let of_report = |at: usize| sums.map(|sums| sums[at]);
+    Sample {
+        at: millis(SystemTime::now()),
+        values: [
+            of_status(|s| s.rss_anon),
+            of_status(|s| s.rss_shmem),
+            of_status(|s| s.rss_file),
+            of_status(|s| s.swap),
+            of_report(0),
+            of_report(1),
+            of_report(2),
+        ],
+    }
+}
+
+/// The counters of all processes that are still there; `None` if there is none, or one cannot be
+/// read.
+fn status(pids: &[Pid]) -> Option<Status> {
+    let mut sum: Option<Status> = None;
+    for pid in pids {
+        let status = match figures::status(*pid) {
+            Ok(status) => status,
+            Err(e) if e.is_gone() => continue,
+            Err(_) => return None,
+        };
+        let sum = sum.get_or_insert_default();
+        sum.rss_anon += status.rss_anon;
+        sum.rss_shmem += status.rss_shmem;
+        sum.rss_file += status.rss_file;
+        sum.swap += status.swap;
+        sum.hugetlb += status.hugetlb;
+    }
+    sum
+}

@@ -1,0 +1,71 @@
+//! `/v2/series`: figures over time, as columns.
+
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use serde::Serialize;
+
+use super::common::millis;
+use super::route::Asked;
+use super::{Api, ApiError, Ask, BoxFuture, Reply, Request};
+use crate::series::{FIGURES, Resolution, Sample, Series};
+
+/// Parameters of `/v2/series`.
+pub(super) const PARAMETERS: &[&str] = &["resolution", "since"];
+
+/// `/v2/series`.
+pub(super) fn read(asked: &Asked<'_>) -> Result<Request, ApiError> {
+    let words = [("1s", Resolution::Second), ("1m", Resolution::Minute)];
+    let resolution = asked.query.word("resolution", words)?;
+    let since = asked.query.number("since", " of milliseconds", u64::MAX)?;
+    Ok(Arc::new(Since {
+        resolution: resolution.unwrap_or_default(),
+        since: since.unwrap_or(0),
+    }))
+}
+
+#[derive(Debug)]
+struct Since {
+    resolution: Resolution,
+    since: u64,
+}
+
+#[derive(Serialize)]
+struct SeriesReply {
+    resolution: u64,
+    capacity: usize,
+    bytes: usize,
+    now: u64,
+    times: Vec<u64>,
+    series: Vec<Column>,
+}
+
+#[derive(Serialize)]
+struct Column {
+    name: &'static str,
+    figure: &'static str,
+    values: Vec<Option<u64>>,
+}
+
+impl Ask for Since {
+    fn answer<'a>(&'a self, api: &'a Api) -> BoxFuture<'a, Result<Reply, ApiError>> {
+        let samples: Vec<Sample> = {
+            let series = api.series();
+            series.after(self.resolution, self.since).copied().collect()
+        };
+        let column = |at: usize| Column {
+            name: FIGURES[at].name,
+            figure: FIGURES[at].is,
+            values: samples.iter().map(|sample| sample.values[at]).collect(),
+        };
+        let reply = SeriesReply {
+            resolution: self.resolution.millis(),
+            capacity: self.resolution.capacity(),
+            bytes: Series::BYTES,
+            now: millis(SystemTime::now()),
+            times: samples.iter().map(|sample| sample.at).collect(),
+            series: (0..FIGURES.len()).map(column).collect(),
+        };
+        Box::pin(async move { Reply::json(&reply) })
+    }
+}

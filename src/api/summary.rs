@@ -1,0 +1,128 @@
+//! `/v2/summary`: the target, its totals, and how they stand to the kernel's.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+use super::common::{About, Kernel, Kinds, OutcomeRow, outcomes};
+use super::reply::internal;
+use super::route::Asked;
+use super::view::{View, view};
+use super::{ApiError, Report, Request};
+use crate::profile::{Profile, TargetInfo, Unobserved, Usage, Verdict};
+
+/// `/v2/summary`.
+pub(super) fn read(_: &Asked<'_>) -> Result<Request, ApiError> {
+    Ok(view(Summary))
+}
+
+/// The view.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Summary;
+
+impl View for Summary {
+    fn write(&self, report: &Report, out: &mut Vec<u8>) -> Result<(), ApiError> {
+        serde_json::to_writer(out, &SummaryReply::from(report)).map_err(internal)
+    }
+}
+
+#[derive(Serialize)]
+struct SummaryReply<'a> {
+    version: &'static str,
+    report: About,
+    target: Target<'a>,
+    total: Kinds,
+    attributed: Kinds,
+    not_observed: Vec<NotObserved>,
+    kernel: Bracket,
+    agreement: Agreement,
+    outcomes: Vec<OutcomeRow>,
+}
+
+#[derive(Serialize)]
+struct Target<'a> {
+    pid: u32,
+    comm: &'a str,
+    pids: Vec<u32>,
+    alive: bool,
+}
+
+#[derive(Serialize)]
+struct NotObserved {
+    reason: &'static str,
+    bytes: Kinds,
+}
+
+#[derive(Serialize)]
+struct Bracket {
+    before: Kernel,
+    after: Kernel,
+}
+
+#[derive(Serialize)]
+struct Agreement {
+    verdict: &'static str,
+    resident: u64,
+    low: u64,
+    high: u64,
+}
+
+impl<'a> From<&'a Report> for SummaryReply<'a> {
+    fn from(report: &'a Report) -> SummaryReply<'a> {
+        let profile = &report.profile;
+        SummaryReply {
+            version: env!("CARGO_PKG_VERSION"),
+            report: report.into(),
+            target: (&profile.target).into(),
+            total: Kinds(profile.total),
+            attributed: Kinds(profile.attributed()),
+            not_observed: by_reason(profile),
+            kernel: Bracket {
+                before: (&profile.kernel_before).into(),
+                after: (&profile.kernel_after).into(),
+            },
+            agreement: profile.agreement().into(),
+            outcomes: outcomes(profile),
+        }
+    }
+}
+
+impl<'a> From<&'a TargetInfo> for Target<'a> {
+    fn from(target: &'a TargetInfo) -> Target<'a> {
+        Target {
+            pid: target.pid.0,
+            comm: &target.comm,
+            pids: target.pids.iter().map(|pid| pid.0).collect(),
+            alive: target.alive,
+        }
+    }
+}
+
+impl From<crate::profile::Agreement> for Agreement {
+    fn from(a: crate::profile::Agreement) -> Agreement {
+        let verdict = match a.verdict() {
+            Verdict::Equal => "equal",
+            Verdict::Between => "between",
+            Verdict::Below => "below",
+            Verdict::Above => "above",
+        };
+        Agreement {
+            verdict,
+            resident: a.ours,
+            low: a.low,
+            high: a.high,
+        }
+    }
+}
+
+fn by_reason(profile: &Profile) -> Vec<NotObserved> {
+    let mut sums: BTreeMap<Unobserved, Usage> = BTreeMap::new();
+    for row in &profile.not_observed {
+        *sums.entry(row.reason).or_default() += row.usage;
+    }
+    let row = |(reason, usage): (Unobserved, Usage)| NotObserved {
+        reason: reason.name(),
+        bytes: Kinds(usage),
+    };
+    sums.into_iter().map(row).collect()
+}

@@ -1,0 +1,342 @@
+//! `/v2/tree`: the call tree as columns.
+
+use std::path::Path;
+
+use rustc_hash::FxHashMap;
+use serde::Serialize;
+
+use super::common::About;
+use super::query::Query;
+use super::reply::internal;
+use super::route::Asked;
+use super::view::{View, view};
+use super::{ApiError, Report, Request};
+use crate::profile::Kind;
+use crate::tree::{
+    Cut, Direction, Label, Labels, Layout, Limits, Naming, Paths, Reading, Row, Search,
+};
+
+/// Parameters of `/v2/tree`.
+pub(super) const PARAMETERS: &[&str] = &[
+    "direction",
+    "merge",
+    "inlined",
+    "kind",
+    "threshold",
+    "max_nodes",
+    "search",
+];
+
+/// Nodes that are given where it is not said how many, and at most.
+const NODES: u64 = 50_000;
+const MOST_NODES: u64 = 200_000;
+
+/// The longest text to search for, in bytes.
+pub(super) const LONGEST_SEARCH: usize = 256;
+
+/// How a tree is to be.
+#[derive(Clone, Debug)]
+pub(super) struct Shape {
+    pub(super) reading: Reading,
+    limits: Limits,
+    search: Option<Search>,
+}
+
+/// A kind of bytes, `all` by default.
+pub(super) fn kind(query: &Query) -> Result<Kind, ApiError> {
+    let kinds = Kind::ALL.map(|kind| (kind.name(), kind));
+    Ok(query.word("kind", kinds)?.unwrap_or_default())
+}
+
+/// A direction, `callers` by default.
+pub(super) fn direction(query: &Query) -> Result<Option<Direction>, ApiError> {
+    query.word("direction", Direction::ALL.map(|d| (d.name(), d)))
+}
+
+/// A search.
+pub(super) fn search(query: &Query) -> Result<Option<Search>, ApiError> {
+    let text = query.short("search", LONGEST_SEARCH)?;
+    Ok(text.filter(|t| !t.is_empty()).map(|t| Search::new(&t)))
+}
+
+impl Shape {
+    pub(super) fn read(query: &Query) -> Result<Shape, ApiError> {
+        let merge = query.word("merge", [("function", false), ("site", true)])?;
+        let naming = Naming {
+            sites: merge.unwrap_or(false),
+            inlined: query.boolean("inlined")?.unwrap_or(false),
+        };
+        let reading = Reading {
+            direction: direction(query)?.unwrap_or_default(),
+            naming,
+            kind: kind(query)?,
+        };
+        let max_nodes = query.number("max_nodes", "", MOST_NODES)?.unwrap_or(NODES);
+        let limits = Limits {
+            threshold: query
+                .number("threshold", " of bytes", u64::MAX)?
+                .unwrap_or(0),
+            max_nodes: max_nodes.max(1) as usize,
+        };
+        Ok(Shape {
+            reading,
+            limits,
+            search: search(query)?,
+        })
+    }
+}
+
+/// `/v2/tree`.
+pub(super) fn read(asked: &Asked<'_>) -> Result<Request, ApiError> {
+    Ok(view(Tree(Shape::read(&asked.query)?)))
+}
+
+#[derive(Debug)]
+struct Tree(Shape);
+
+impl View for Tree {
+    fn write(&self, report: &Report, out: &mut Vec<u8>) -> Result<(), ApiError> {
+        write_tree(report, &self.0, out)
+    }
+}
+
+/// Writes the tree of a report.
+pub(super) fn write_tree(
+    report: &Report,
+    shape: &Shape,
+    out: &mut Vec<u8>,
+) -> Result<(), ApiError> {
+    let mut paths = Paths::new([(&report.profile, &report.symbols)], shape.reading);
+    let drawn = Drawn::new(&mut paths, shape);
+    let head = Head {
+        total: drawn.rows[0].total[0],
+        matched: drawn.matched.map(|[bytes]| bytes),
+    };
+    let nodes = Nodes {
+        at: drawn.places(),
+        total: drawn.rows.iter().map(|row| row.total[0]).collect(),
+        own: drawn.rows.iter().map(|row| row.own[0]).collect(),
+    };
+    let reply = drawn.reply(report.into(), shape, head, nodes);
+    serde_json::to_writer(out, &reply).map_err(internal)
+}
+
+#[derive(Serialize)]
+struct Head {
+    total: u64,
+    matched: Option<u64>,
+}
+
+#[derive(Serialize)]
+struct Nodes {
+    #[serde(flatten)]
+    at: Places,
+    total: Vec<u64>,
+    #[serde(rename = "self")]
+    own: Vec<u64>,
+}
+
+/// A tree as columns; `H` and `N` are what a tree and a difference do not share.
+#[derive(Serialize)]
+pub(super) struct TreeReply<'a, H, N> {
+    report: About,
+    direction: &'static str,
+    merge: &'static str,
+    inlined: bool,
+    kind: &'static str,
+    threshold: u64,
+    #[serde(flatten)]
+    head: H,
+    cut: CutReply,
+    strings: Vec<&'a str>,
+    modules: Vec<Module<'a>>,
+    frames: Frames,
+    nodes: N,
+}
+
+/// Where the nodes stand, and what they are.
+#[derive(Serialize)]
+pub(super) struct Places {
+    parent: Vec<Option<u32>>,
+    frame: Vec<u32>,
+}
+
+#[derive(Serialize)]
+struct CutReply {
+    below_threshold: u64,
+    over_limit: u64,
+}
+
+#[derive(Serialize)]
+struct Module<'a> {
+    name: &'a str,
+    path: String,
+}
+
+#[derive(Default, Serialize)]
+struct Frames {
+    r#type: Vec<&'static str>,
+    name: Vec<Option<u32>>,
+    module: Vec<Option<u32>>,
+    offset: Vec<Option<u64>>,
+    reason: Vec<Option<&'static str>>,
+    category: Vec<Option<&'static str>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    r#match: Option<Vec<bool>>,
+}
+
+/// A tree laid out, with the frames that it has.
+pub(super) struct Drawn<'a, const N: usize> {
+    pub(super) rows: Vec<Row<N>>,
+    /// Bytes of the stacks with a match, where there was a search.
+    pub(super) matched: Option<[u64; N]>,
+    cut: Cut,
+    legend: Legend<'a>,
+}
+
+impl<'a, const N: usize> Drawn<'a, N> {
+    pub(super) fn new(paths: &mut Paths<'a, N>, shape: &Shape) -> Drawn<'a, N> {
+        let found = shape.search.as_ref().map(|search| paths.search(search));
+        let (matches, matched) = found.unzip();
+        let mut layout = Layout::new(paths, shape.limits);
+        let legend = Legend::new(&mut layout.rows, paths.labels(), matches);
+        Drawn {
+            rows: layout.rows,
+            matched,
+            cut: layout.cut,
+            legend,
+        }
+    }
+
+    pub(super) fn places(&self) -> Places {
+        let root = std::iter::once(None);
+        let others = self.rows.iter().skip(1).map(|row| Some(row.parent));
+        Places {
+            parent: root.chain(others).collect(),
+            frame: self.rows.iter().map(|row| row.label).collect(),
+        }
+    }
+
+    pub(super) fn reply<H, C>(
+        self,
+        report: About,
+        shape: &Shape,
+        head: H,
+        nodes: C,
+    ) -> TreeReply<'a, H, C> {
+        let Reading {
+            direction,
+            naming,
+            kind,
+        } = shape.reading;
+        TreeReply {
+            report,
+            direction: direction.name(),
+            merge: if naming.sites { "site" } else { "function" },
+            inlined: naming.inlined,
+            kind: kind.name(),
+            threshold: shape.limits.threshold,
+            head,
+            cut: CutReply {
+                below_threshold: self.cut.below_threshold,
+                over_limit: self.cut.over_limit,
+            },
+            strings: self.legend.strings.list,
+            modules: self.legend.modules,
+            frames: self.legend.frames,
+            nodes,
+        }
+    }
+}
+
+/// What the nodes' numbers stand for.
+#[derive(Default)]
+struct Legend<'a> {
+    strings: Strings<'a>,
+    modules: Vec<Module<'a>>,
+    by_path: FxHashMap<&'a Path, u32>,
+    frames: Frames,
+}
+
+impl<'a> Legend<'a> {
+    /// Numbers the labels that the rows have, in the order in which they come, and puts these
+    /// numbers into the rows.
+    fn new<const N: usize>(
+        rows: &mut [Row<N>],
+        labels: &Labels<'a>,
+        matches: Option<Vec<bool>>,
+    ) -> Legend<'a> {
+        let mut legend = Legend::default();
+        let mut numbers: Vec<Option<u32>> = vec![None; labels.all().len()];
+        let mut marks = Vec::new();
+        for row in rows {
+            let label = row.label as usize;
+            row.label = *numbers[label].get_or_insert_with(|| {
+                // What sums up the rest came after the search.
+                let is_match = |m: &Vec<bool>| m.get(label).copied().unwrap_or(false);
+                marks.push(matches.as_ref().is_some_and(is_match));
+                legend.add(labels.get(row.label))
+            });
+        }
+        legend.frames.r#match = matches.map(|_| marks);
+        legend
+    }
+
+    fn add(&mut self, label: &Label<'a>) -> u32 {
+        let number = self.frames.r#type.len() as u32;
+        let (name, reason, code) = match *label {
+            Label::Code(code) => (code.function, None, Some(code)),
+            Label::NotObserved(mapping, reason) => (Some(mapping), Some(reason.name()), None),
+            _ => (None, None, None),
+        };
+        let name = name.map(|name| self.strings.number(name));
+        let module = code.map(|code| self.module(code.file, code.path));
+        let frames = &mut self.frames;
+        frames.r#type.push(type_name(label));
+        frames.name.push(name);
+        frames.module.push(module);
+        frames.offset.push(code.and_then(|code| code.offset));
+        frames.reason.push(reason);
+        frames.category.push(code.map(|code| code.category.name()));
+        number
+    }
+
+    fn module(&mut self, name: &'a str, path: &'a Path) -> u32 {
+        let modules = &mut self.modules;
+        *self.by_path.entry(path).or_insert_with(|| {
+            let path = path.to_string_lossy().into_owned();
+            modules.push(Module { name, path });
+            (modules.len() - 1) as u32
+        })
+    }
+}
+
+fn type_name(label: &Label<'_>) -> &'static str {
+    match label {
+        Label::Root => "root",
+        Label::Code(code) if code.inlined => "inlined",
+        Label::Code(_) => "function",
+        Label::Unmapped => "unmapped",
+        Label::NoStack => "no_stack",
+        Label::NotObserved(..) => "not_observed",
+        Label::BelowThreshold => "below_threshold",
+        Label::OverLimit => "over_limit",
+    }
+}
+
+/// Texts, each once.
+#[derive(Default)]
+struct Strings<'a> {
+    list: Vec<&'a str>,
+    numbers: FxHashMap<&'a str, u32>,
+}
+
+impl<'a> Strings<'a> {
+    fn number(&mut self, text: &'a str) -> u32 {
+        let list = &mut self.list;
+        *self.numbers.entry(text).or_insert_with(|| {
+            list.push(text);
+            (list.len() - 1) as u32
+        })
+    }
+}

@@ -1,0 +1,90 @@
+//! `/v1`: the contract of the original memory profiler.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use super::reply::{JSON, internal};
+use super::route::Asked;
+use super::view::{View, view};
+use super::{Api, ApiError, Ask, BoxFuture, Reply, Report, Request};
+use crate::export::json::{EMPTY_TREE, Short, write_tree};
+use crate::tree::{CallTree, Direction, Names, Options};
+
+/// Parameters of `/v1/tree`.
+pub(super) const TREE: &[&str] = &["threshold", "reverse", "short"];
+
+/// Threshold where none is given, in KiB.
+const DEFAULT_THRESHOLD: u64 = 256;
+
+/// The call tree: `threshold` in KiB.
+#[derive(Clone, Copy, Debug)]
+struct Tree {
+    threshold: u64,
+    reverse: bool,
+}
+
+/// Totals only.
+#[derive(Clone, Copy, Debug)]
+struct Totals;
+
+/// The target's process id.
+#[derive(Clone, Copy, Debug)]
+struct TargetPid;
+
+/// Reads the parameters of `/v1/tree`.
+pub(super) fn tree(asked: &Asked<'_>) -> Result<Request, ApiError> {
+    let query = &asked.query;
+    let threshold = query.number("threshold", " of KiB", u64::MAX)?;
+    let reverse = query.boolean("reverse")?.unwrap_or(false);
+    Ok(match query.boolean("short")? {
+        Some(true) => view(Totals),
+        _ => view(Tree {
+            threshold: threshold.unwrap_or(DEFAULT_THRESHOLD),
+            reverse,
+        }),
+    })
+}
+
+/// `/v1/pid`.
+pub(super) fn pid(_: &Asked<'_>) -> Result<Request, ApiError> {
+    Ok(Arc::new(TargetPid))
+}
+
+impl View for Tree {
+    fn write(&self, report: &Report, out: &mut Vec<u8>) -> Result<(), ApiError> {
+        let (profile, symbols) = (&report.profile, &report.symbols);
+        let direction = match self.reverse {
+            false => Direction::InnermostFirst,
+            true => Direction::OutermostFirst,
+        };
+        let options = Options {
+            direction,
+            threshold: self.threshold.saturating_mul(1024),
+        };
+        let tree = CallTree::new(profile, symbols, options);
+        write_tree(&tree, Names::new(profile, symbols), out).map_err(internal)
+    }
+
+    fn before_target(&self) -> Option<&'static str> {
+        Some(EMPTY_TREE)
+    }
+}
+
+impl View for Totals {
+    fn write(&self, report: &Report, out: &mut Vec<u8>) -> Result<(), ApiError> {
+        let short = Short::from(report.profile.as_ref());
+        serde_json::to_writer(out, &short).map_err(internal)
+    }
+
+    fn before_target(&self) -> Option<&'static str> {
+        Some(r#"{"total":0,"cache":0,"anon":0,"systemReportAnon":0}"#)
+    }
+}
+
+impl Ask for TargetPid {
+    fn answer<'a>(&'a self, api: &'a Api) -> BoxFuture<'a, Result<Reply, ApiError>> {
+        let pid = api.provider().pid().map_or(0, |pid| pid.0);
+        Box::pin(async move { Ok(Reply::new(JSON, Bytes::from(pid.to_string()))) })
+    }
+}

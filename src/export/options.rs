@@ -1,0 +1,174 @@
+//! What a report is written with, and what a format can hold of that.
+
+use std::fmt;
+use std::sync::Arc;
+
+use super::{EXPORTERS, Exporter, Report};
+use crate::profile::Kind;
+use crate::tree::Direction;
+
+/// What to write of a report, and how. The default is the whole report as each format shows it.
+#[derive(Clone, Debug, Default)]
+pub struct ExportOptions {
+    /// Which end of a stack stands first; `None` for the format's own.
+    pub direction: Option<Direction>,
+    /// Which bytes to count.
+    pub kind: Kind,
+    /// What counts fewer bytes is summed up with its like; `None` for the format's own.
+    pub threshold: Option<u64>,
+    /// The earlier report that the difference is taken from.
+    pub baseline: Option<Arc<Report>>,
+}
+
+/// What a format can hold beside the whole of one report.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Supports {
+    /// Either end of a stack first.
+    pub direction: bool,
+    /// A [`Kind`] alone.
+    pub kind: bool,
+    /// Sums of what is small.
+    pub threshold: bool,
+    /// A difference to an earlier report.
+    pub difference: bool,
+    /// What to do where one of these is missing; empty where there is nothing to say.
+    pub instead: &'static str,
+}
+
+impl ExportOptions {
+    /// Whether the format can hold what is asked for.
+    ///
+    /// # Errors
+    /// What it cannot hold.
+    pub fn check(&self, format: &dyn Exporter) -> Result<(), Unsupported> {
+        let Supports {
+            direction,
+            kind,
+            threshold,
+            difference,
+            instead,
+        } = format.supports();
+        let asked = [
+            (Wish::Direction, self.direction.is_some(), direction),
+            (Wish::Kind, self.kind != Kind::All, kind),
+            (Wish::Threshold, self.threshold.is_some(), threshold),
+            (Wish::Difference, self.baseline.is_some(), difference),
+        ];
+        match asked.into_iter().find(|(_, asked, can)| *asked && !can) {
+            None => Ok(()),
+            Some((wish, ..)) => Err(Unsupported {
+                format: format.name(),
+                wish,
+                instead,
+            }),
+        }
+    }
+}
+
+/// Something that not every format can hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Wish {
+    Direction,
+    Kind,
+    Threshold,
+    Difference,
+}
+
+impl Wish {
+    fn name(self) -> &'static str {
+        match self {
+            Wish::Direction => "a direction",
+            Wish::Kind => "one kind of memory alone",
+            Wish::Threshold => "a threshold",
+            Wish::Difference => "a difference",
+        }
+    }
+
+    fn held_by(self, format: &dyn Exporter) -> bool {
+        let can = format.supports();
+        match self {
+            Wish::Direction => can.direction,
+            Wish::Kind => can.kind,
+            Wish::Threshold => can.threshold,
+            Wish::Difference => can.difference,
+        }
+    }
+}
+
+/// A format was asked for what it cannot hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Unsupported {
+    format: &'static str,
+    wish: Wish,
+    instead: &'static str,
+}
+
+impl fmt::Display for Unsupported {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "the format {} cannot hold {}",
+            self.format,
+            self.wish.name()
+        )?;
+        let others = EXPORTERS.iter().filter(|e| self.wish.held_by(**e));
+        for (at, other) in others.enumerate() {
+            f.write_str(if at == 0 { "; these can: " } else { ", " })?;
+            f.write_str(other.name())?;
+        }
+        if !self.instead.is_empty() {
+            write!(f, ". {}", self.instead)?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for Unsupported {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::export::by_name;
+    use crate::tree::testing::profile;
+
+    fn refused(format: &str, options: &ExportOptions) -> Option<String> {
+        let checked = options.check(by_name(format).unwrap());
+        checked.err().map(|e| e.to_string())
+    }
+
+    #[test]
+    fn every_format_takes_the_default() {
+        for format in EXPORTERS {
+            assert_eq!(ExportOptions::default().check(*format), Ok(()));
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_held_is_refused() {
+        let report = Report {
+            profile: Arc::new(profile(&[], &[])),
+            symbols: Arc::default(),
+            sequence: 1,
+        };
+        let difference = ExportOptions {
+            baseline: Some(Arc::new(report.clone())),
+            ..ExportOptions::default()
+        };
+        let why = refused("json", &difference).unwrap();
+        assert!(
+            why.starts_with("the format json cannot hold a difference"),
+            "{why}"
+        );
+        let swap = ExportOptions {
+            kind: Kind::Swap,
+            ..ExportOptions::default()
+        };
+        let why = refused("json", &swap).unwrap();
+        let wanted = "the format json cannot hold one kind of memory alone; these can: folded";
+        assert!(why.starts_with(wanted), "{why}");
+        assert_eq!(refused("folded", &swap), None);
+        let json = by_name("json").unwrap();
+        let e = crate::export::write(json, &report, &swap, &mut Vec::new()).unwrap_err();
+        assert_eq!(e.kind(), std::io::ErrorKind::InvalidInput);
+    }
+}

@@ -1,0 +1,149 @@
+//! Paths of cached files: what the target has open or mapped says what they are called.
+//!
+//! The page-cache ledger knows a file by device and inode. A path is found among the target's
+//! mappings, which every scan reads, or its open files, which are looked at only when a file turns
+//! up without a path. It is remembered as long as pages of the file are cached: the kernel drops
+//! these before it gives the inode number to another file.
+
+use std::collections::HashMap;
+use std::ffi::CString;
+use std::fs;
+use std::os::unix::ffi::OsStrExt;
+use std::time::{Duration, Instant, SystemTime};
+
+use crate::event::Pid;
+use crate::profile::{FileId, KnownPath, PathFrom};
+use crate::residency::{Vma, file_id};
+
+/// How often open files are looked at, at most, and how many of them at a time.
+const LOOK_PAUSE: Duration = Duration::from_secs(1);
+const MOST_OPEN: usize = 4096;
+
+/// What the kernel appends to the path of a file that was deleted.
+const DELETED: &str = " (deleted)";
+
+/// The paths that are known.
+#[derive(Debug, Default)]
+pub struct FilePaths {
+    known: HashMap<FileId, KnownPath>,
+    looked: Option<Instant>,
+}
+
+impl FilePaths {
+    /// Takes in the files that a process has mapped.
+    pub fn mapped(&mut self, vmas: &[Vma]) {
+        let seen = SystemTime::now();
+        for vma in vmas.iter().filter(|vma| vma.ino != 0) {
+            let id = FileId {
+                dev: vma.dev,
+                ino: vma.ino,
+            };
+            // The parts of one file are neighbours: mostly it is there already.
+            let known = self.known.entry(id).or_insert_with(|| KnownPath {
+                path: vma.name.clone(),
+                deleted: vma.deleted,
+                from: PathFrom::Mapping,
+                seen,
+            });
+            if known.seen != seen {
+                known.path.clone_from(&vma.name);
+                (known.deleted, known.from, known.seen) = (vma.deleted, PathFrom::Mapping, seen);
+            }
+        }
+    }
+
+    /// Forgets every file but these, and looks for those without a path among the open files of
+    /// these processes.
+    pub fn keep(&mut self, files: &[FileId], pids: &[Pid]) {
+        self.known.retain(|id, _| files.binary_search(id).is_ok());
+        let due = self.looked.is_none_or(|at| at.elapsed() >= LOOK_PAUSE);
+        if due && self.known.len() < files.len() {
+            self.looked = Some(Instant::now());
+            let mut left = MOST_OPEN;
+            pids.iter()
+                .for_each(|pid| self.look(*pid, files, &mut left));
+        }
+    }
+
+    /// A path of the file, if one is known.
+    pub fn get(&self, id: FileId) -> Option<&KnownPath> {
+        self.known.get(&id)
+    }
+
+    /// Looks at the open files of a process. One that is gone, or may not be looked at, has none.
+    fn look(&mut self, pid: Pid, files: &[FileId], left: &mut usize) {
+        let Ok(open) = fs::read_dir(format!("/proc/{pid}/fd")) else {
+            return;
+        };
+        for entry in open.flatten() {
+            if *left == 0 {
+                return;
+            }
+            *left -= 1;
+            let link = entry.path();
+            let Ok(path) = CString::new(link.as_os_str().as_bytes()) else {
+                continue;
+            };
+            let Some(id) = file_id(&path).filter(|id| files.binary_search(id).is_ok()) else {
+                continue;
+            };
+            let Ok(target) = fs::read_link(&link) else {
+                continue;
+            };
+            let text = target.to_string_lossy();
+            let plain = text.strip_suffix(DELETED);
+            self.known.insert(
+                id,
+                KnownPath {
+                    path: plain.unwrap_or(&text).to_owned(),
+                    deleted: plain.is_some(),
+                    from: PathFrom::OpenFile,
+                    seen: SystemTime::now(),
+                },
+            );
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::MetadataExt;
+
+    use super::*;
+
+    #[test]
+    fn open_files_are_found_and_forgotten() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("read me");
+        fs::write(&path, "x").unwrap();
+        let file = fs::File::open(&path).unwrap();
+        let dev = file.metadata().unwrap().dev();
+        let id = FileId {
+            dev: (libc::major(dev), libc::minor(dev)),
+            ino: file.metadata().unwrap().ino(),
+        };
+        let other = FileId {
+            dev: (0, 0),
+            ino: 1,
+        };
+        let mut files = vec![id, other];
+        files.sort_unstable();
+        let own = [Pid(std::process::id())];
+        let mut paths = FilePaths::default();
+        paths.keep(&files, &own);
+        let found = paths.get(id).unwrap();
+        assert_eq!(found.path, path.to_string_lossy());
+        assert_eq!((found.deleted, found.from), (false, PathFrom::OpenFile));
+        assert_eq!(paths.get(other), None);
+        paths.keep(&[], &own);
+        assert_eq!(paths.get(id), None);
+        fs::remove_file(&path).unwrap();
+        let mut anew = FilePaths::default();
+        anew.keep(&files, &own);
+        let found = anew.get(id).unwrap();
+        assert_eq!(
+            (found.path.as_str(), found.deleted),
+            (&*path.to_string_lossy(), true)
+        );
+    }
+}

@@ -1,0 +1,200 @@
+//! Figures over time, in memory: an hour by the second, a day by the minute.
+//!
+//! Only what costs next to nothing is sampled: counters of `/proc/PID/status`, and what the newest
+//! report said as far as it still holds. What was not taken is a gap, never a made-up value.
+
+use std::collections::VecDeque;
+
+/// One of the sampled figures.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Figure {
+    /// Its name in the API.
+    pub name: &'static str,
+    /// What it is, in words.
+    pub is: &'static str,
+}
+
+/// Every figure, in the order of [`Sample::values`].
+pub const FIGURES: [Figure; 7] = [
+    Figure {
+        name: "rss_anon",
+        is: "RssAnon of /proc/PID/status, all followed processes",
+    },
+    Figure {
+        name: "rss_shmem",
+        is: "RssShmem of /proc/PID/status, all followed processes",
+    },
+    Figure {
+        name: "rss_file",
+        is: "RssFile of /proc/PID/status, all followed processes",
+    },
+    Figure {
+        name: "swap",
+        is: "VmSwap of /proc/PID/status, all followed processes",
+    },
+    Figure {
+        name: "cache",
+        is: "page cache of the newest report, if that was made since the last sample or nothing changed since",
+    },
+    Figure {
+        name: "attributed",
+        is: "bytes under stacks (kind all) of the newest report, if that was made since the last sample or nothing changed since",
+    },
+    Figure {
+        name: "not_observed",
+        is: "bytes without a stack (kind all) of the newest report, if that was made since the last sample or nothing changed since",
+    },
+];
+
+/// The figures of one moment, in bytes; `None` where one was not taken.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sample {
+    /// When, in milliseconds since 1970.
+    pub at: u64,
+    /// In the order of [`FIGURES`].
+    pub values: [Option<u64>; FIGURES.len()],
+}
+
+/// How far apart samples are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Resolution {
+    /// A second: the last hour.
+    #[default]
+    Second,
+    /// A minute: the last day.
+    Minute,
+}
+
+impl Resolution {
+    /// Milliseconds between samples.
+    pub fn millis(self) -> u64 {
+        match self {
+            Resolution::Second => 1_000,
+            Resolution::Minute => 60_000,
+        }
+    }
+
+    /// Samples that are kept.
+    pub fn capacity(self) -> usize {
+        match self {
+            Resolution::Second => 3_600,
+            Resolution::Minute => 1_440,
+        }
+    }
+}
+
+/// The samples that are kept.
+#[derive(Clone, Debug, Default)]
+pub struct Series {
+    seconds: VecDeque<Sample>,
+    minutes: VecDeque<Sample>,
+}
+
+impl Series {
+    /// Bytes that all samples take, at most.
+    pub const BYTES: usize = (3_600 + 1_440) * size_of::<Sample>();
+
+    /// Takes a sample in. One that is not later than the last one (the clock was set back) starts
+    /// anew: times ascend.
+    pub fn push(&mut self, sample: Sample) {
+        if self.seconds.back().is_some_and(|last| last.at >= sample.at) {
+            *self = Series::default();
+        }
+        add(&mut self.seconds, sample, Resolution::Second.capacity());
+        let minute = |at: u64| at / Resolution::Minute.millis();
+        match self.minutes.back_mut() {
+            // A minute's last sample, with the last value of what is sampled less often.
+            Some(last) if minute(last.at) == minute(sample.at) => {
+                last.at = sample.at;
+                for (kept, new) in last.values.iter_mut().zip(sample.values) {
+                    *kept = new.or(*kept);
+                }
+            }
+            _ => add(&mut self.minutes, sample, Resolution::Minute.capacity()),
+        }
+    }
+
+    /// The samples later than `since` (milliseconds since 1970), oldest first.
+    pub fn after(&self, resolution: Resolution, since: u64) -> impl Iterator<Item = &Sample> {
+        let ring = match resolution {
+            Resolution::Second => &self.seconds,
+            Resolution::Minute => &self.minutes,
+        };
+        ring.iter().filter(move |sample| sample.at > since)
+    }
+
+    /// Samples that are kept now.
+    pub fn len(&self) -> usize {
+        self.seconds.len() + self.minutes.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.seconds.is_empty()
+    }
+}
+
+fn add(ring: &mut VecDeque<Sample>, sample: Sample, capacity: usize) {
+    if ring.len() == capacity {
+        ring.pop_front();
+    }
+    ring.push_back(sample);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample(second: u64, anon: Option<u64>) -> Sample {
+        let mut sample = Sample {
+            at: second * 1_000,
+            ..Sample::default()
+        };
+        sample.values[0] = anon;
+        sample
+    }
+
+    #[test]
+    fn rings_keep_an_hour_and_a_day() {
+        let mut series = Series::default();
+        let day = 26 * 3_600;
+        (0..day).for_each(|second| series.push(sample(second, Some(second))));
+        let seconds: Vec<_> = series.after(Resolution::Second, 0).collect();
+        let minutes: Vec<_> = series.after(Resolution::Minute, 0).collect();
+        assert_eq!((seconds.len(), minutes.len()), (3_600, 1_440));
+        assert_eq!(seconds[0].at, (day - 3_600) * 1_000);
+        assert_eq!(minutes[1_439].at, (day - 1) * 1_000);
+        assert_eq!(minutes[0].at % 60_000, 59_000);
+        assert_eq!(
+            series.after(Resolution::Second, (day - 2) * 1_000).count(),
+            1
+        );
+        const { assert!(Series::BYTES < 1 << 20) };
+        assert_eq!(series.len(), 3_600 + 1_440);
+    }
+
+    #[test]
+    fn gaps_stay_gaps_and_a_minute_keeps_what_it_saw() {
+        let mut series = Series::default();
+        for (second, anon) in [(1, Some(7)), (2, None), (130, None)] {
+            series.push(sample(second, anon));
+        }
+        let of = |resolution| -> Vec<_> {
+            let samples = series.after(resolution, 0);
+            samples.map(|s| (s.at / 1_000, s.values[0])).collect()
+        };
+        assert_eq!(
+            of(Resolution::Second),
+            [(1, Some(7)), (2, None), (130, None)]
+        );
+        assert_eq!(of(Resolution::Minute), [(2, Some(7)), (130, None)]);
+    }
+
+    #[test]
+    fn a_clock_that_goes_back_starts_anew() {
+        let mut series = Series::default();
+        series.push(sample(100, Some(1)));
+        series.push(sample(50, Some(2)));
+        assert_eq!(series.len(), 2);
+    }
+}

@@ -1,0 +1,64 @@
+//! Requests that change something: only from whom the user let in.
+//!
+//! A page of any site can make a browser send a request here, without being able to read the answer.
+//! For a request that changes something that is one too many, so it must come from no page at all,
+//! from a page of this server, or from an origin that may read. An `--cors-origin` of `*` opens
+//! reading to every page, not this.
+
+use hyper::StatusCode;
+use hyper::header::{self, HeaderName};
+use hyper::http::request::Parts;
+
+use super::access::Access;
+use super::respond::Refusal;
+
+const FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
+
+/// Refuses what another site's page has a browser send.
+pub(super) fn check(head: &Parts, access: &Access) -> Result<(), Refusal> {
+    let mut origins = head.headers.get_all(header::ORIGIN).iter();
+    let text = |value: &hyper::header::HeaderValue| value.to_str().unwrap_or("?").to_owned();
+    let allowed = match (origins.next().map(text), origins.next()) {
+        (Some(origin), None) => access.may_change(&origin, host(head)),
+        (Some(_), Some(_)) => false,
+        (None, _) => no_page(head),
+    };
+    if allowed {
+        return Ok(());
+    }
+    let message = "a page of this origin may not change anything here: start memprof with \
+                   --cors-origin ORIGIN, or use the page that memprof serves";
+    Err(Refusal(StatusCode::FORBIDDEN, message.to_owned()))
+}
+
+/// Headers by which a proxy says that it passes on what somebody else asked.
+const PASSED_ON: [&str; 4] = ["forwarded", "x-forwarded-for", "x-real-ip", "via"];
+
+/// Whether a request that came over a loopback address was made for somebody on this machine: by no
+/// page of elsewhere, by no name that was pointed here, and not passed on by a proxy.
+pub(super) fn from_here(head: &Parts, access: &Access) -> bool {
+    let named = head.headers.get(header::HOST).map(|h| h.to_str());
+    let asked = head.uri.authority().map(|authority| authority.as_str());
+    let known = |host: &str| access.named(host);
+    named.is_none_or(|host| host.is_ok_and(known))
+        && asked.is_none_or(known)
+        && check(head, access).is_ok()
+        && !PASSED_ON
+            .iter()
+            .any(|name| head.headers.contains_key(*name))
+}
+
+/// The host as the client names it.
+fn host(head: &Parts) -> Option<&str> {
+    let asked = head.uri.authority().map(|authority| authority.as_str());
+    let named = head.headers.get(header::HOST).and_then(|h| h.to_str().ok());
+    asked.or(named)
+}
+
+/// Browsers say where a request comes from, even where they send no `Origin`.
+fn no_page(head: &Parts) -> bool {
+    match head.headers.get(FETCH_SITE) {
+        None => true,
+        Some(site) => site == "same-origin" || site == "none",
+    }
+}

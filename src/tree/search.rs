@@ -1,0 +1,72 @@
+//! Finding functions and files by a part of their name, or by a pattern.
+
+use super::label::Label;
+
+/// A text to find, regardless of case. Without `*` it is a part of a name; with `*`, which stands
+/// for any characters, a pattern for the whole name.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Search {
+    parts: Vec<String>,
+}
+
+impl Search {
+    /// A search for this text.
+    pub fn new(text: &str) -> Search {
+        let parts = text.to_lowercase().split('*').map(str::to_owned).collect();
+        Search { parts }
+    }
+
+    /// Whether a name matches.
+    pub fn text(&self, name: &str) -> bool {
+        let name = name.to_lowercase();
+        let [first, middle @ .., last] = self.parts.as_slice() else {
+            return self.parts.iter().all(|part| name.contains(part.as_str()));
+        };
+        let Some(mut rest) = name.strip_prefix(first.as_str()) else {
+            return false;
+        };
+        for part in middle {
+            match rest.find(part.as_str()) {
+                Some(at) => rest = &rest[at + part.len()..],
+                None => return false,
+            }
+        }
+        rest.ends_with(last.as_str())
+    }
+
+    /// Whether a label matches by its function, its file's base name or its mapping.
+    pub fn matches(&self, label: &Label<'_>) -> bool {
+        match label {
+            Label::Code(code) => {
+                code.function.is_some_and(|f| self.text(f)) || self.text(code.file)
+            }
+            Label::NotObserved(mapping, _) => self.text(mapping),
+            _ => false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_and_patterns() {
+        for (search, name, wanted) in [
+            ("alloc", "Node::Alloc", true),
+            ("", "anything", true),
+            ("alloc", "all", false),
+            ("node::*", "node::alloc", true),
+            ("node::*", "a node::alloc", false),
+            ("*alloc", "node::alloc", true),
+            ("*alloc", "node::alloc2", false),
+            ("n*a*c", "node::alloc", true),
+            ("a*a", "a", false),
+            ("a*a", "aa", true),
+            ("*a*b*", "xbya", false),
+            ("ÄÖ", "äö", true),
+        ] {
+            assert_eq!(Search::new(search).text(name), wanted, "{search} {name}");
+        }
+    }
+}

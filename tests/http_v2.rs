@@ -1,0 +1,565 @@
+//! `/v2` over a real connection: replies against the OpenAPI document, refusals, marks, events.
+
+mod common;
+
+use std::collections::BTreeSet;
+use std::io::{BufRead, BufReader, Write};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::SystemTime;
+
+use memprof::api::{BoxFuture, Glance, LastScan, Method, Provider, ProviderError, ROUTES, Report};
+use memprof::event::Pid;
+use memprof::profile::{
+    CachedFile, FileId, Frame, KnownPath, MappedBytes, Mapping, PathFrom, Places, Profile, Sample,
+};
+use memprof::server::ServerOptions;
+use memprof::symbol::Language;
+use serde_json::{Value, json};
+
+use common::{Fixed, Reply, Server, at, kib, report};
+
+const DOCUMENT: &str = "/openapi/memprof-v2.json";
+
+/// Grows by 4 KiB of one stack with every report.
+#[derive(Default)]
+struct Growing {
+    reports: AtomicU64,
+    newest: Mutex<Option<Arc<Report>>>,
+}
+
+fn grown(number: u64) -> Arc<Report> {
+    let (main, alloc, leaf) = (at(0, 0x10), at(0, 0x20), at(1, 0x40));
+    let made = report(
+        &[
+            (vec![leaf, alloc, main], kib(4 * number, 0, 8)),
+            (vec![leaf, main], kib(100 - number, 4, 0)),
+            (vec![leaf, Frame::unmapped(7), main], kib(12, 0, 0)),
+            (vec![], kib(4, 0, 0)),
+        ],
+        &[kib(40, 0, 0)],
+        &[
+            (main, "main", Language::Other),
+            (alloc, "node::alloc", Language::Rust),
+        ],
+    );
+    let made = Report {
+        sequence: number,
+        profile: Arc::new(Profile {
+            places: places(&made.profile.samples[0]),
+            ..(*made.profile).clone()
+        }),
+        ..(*made).clone()
+    };
+    Arc::new(made)
+}
+
+/// A mapping and two files, one of them without a path.
+fn places(sample: &Sample) -> Arc<Places> {
+    let file = |ino, path: Option<&str>| CachedFile {
+        id: FileId { dev: (8, 1), ino },
+        path: path.map(|path| KnownPath {
+            path: path.to_owned(),
+            deleted: false,
+            from: PathFrom::OpenFile,
+            seen: SystemTime::now(),
+        }),
+        samples: vec![sample.clone()],
+        lost: 4096,
+    };
+    let mapping = Mapping {
+        pid: Pid(4711),
+        start: 0x7f00_0000_0000,
+        end: 0x7f00_0010_0000,
+        permissions: "rw-p".to_owned(),
+        name: "[anon]".to_owned(),
+        bytes: MappedBytes::default(),
+    };
+    Arc::new(Places {
+        mappings: vec![mapping],
+        files: vec![file(77, Some("/data/x")), file(78, None)],
+        other_files: 0,
+    })
+}
+
+impl Provider for Growing {
+    fn profile(&self) -> BoxFuture<'_, Result<Arc<Report>, ProviderError>> {
+        let number = 1 + self.reports.fetch_add(1, Ordering::Relaxed);
+        let report = grown(number);
+        *self.newest.lock().unwrap() = Some(Arc::clone(&report));
+        Box::pin(async { Ok(report) })
+    }
+
+    fn pid(&self) -> Option<Pid> {
+        Some(Pid(4711))
+    }
+
+    fn glance(&self) -> BoxFuture<'_, Option<Glance>> {
+        let last = self.newest.lock().unwrap().clone().map(|report| LastScan {
+            sequence: report.sequence,
+            profile: Arc::clone(&report.profile),
+            took: std::time::Duration::from_millis(3),
+            current: true,
+        });
+        // Its own status is one that can be read.
+        let pids = vec![Pid(std::process::id())];
+        Box::pin(async { Some(Glance { pids, last }) })
+    }
+}
+
+fn start(provider: impl Provider) -> Server {
+    Server::start(provider, ServerOptions::default())
+}
+
+fn post(server: &Server, path: &str, headers: &str, body: &str) -> Reply {
+    let text = format!(
+        "POST {path} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n{headers}Content-Length: {}\r\n\r\n{body}",
+        server.address,
+        body.len()
+    );
+    Reply::parse(&server.raw(text.as_bytes()))
+}
+
+/// A part of the document as a JSON schema: OpenAPI 3.0 has `nullable` where that has a type.
+fn schema(document: &Value, part: &Value) -> jsonschema::Validator {
+    fn adapt(value: &mut Value) {
+        match value {
+            Value::Object(map) => {
+                map.values_mut().for_each(adapt);
+                if map.remove("nullable") == Some(json!(true)) {
+                    let inner = Value::Object(map.clone());
+                    *value = json!({"anyOf": [{"type": "null"}, inner]});
+                }
+            }
+            Value::Array(list) => list.iter_mut().for_each(adapt),
+            _ => {}
+        }
+    }
+    let mut root = json!({"allOf": [part], "components": document["components"]});
+    adapt(&mut root);
+    jsonschema::options()
+        .with_draft(jsonschema::Draft::Draft7)
+        .build(&root)
+        .unwrap()
+}
+
+/// Holds a reply against what the document says of its route.
+fn check(document: &Value, path: &str, method: &str, status: u16, body: &Value) {
+    let at = &document["paths"][path][method]["responses"][status.to_string()];
+    let part = &at["content"]["application/json"]["schema"];
+    assert!(
+        part.is_object(),
+        "{method} {path} {status} is not described"
+    );
+    let errors: Vec<String> = schema(document, part)
+        .iter_errors(body)
+        .map(|e| format!("{} at {}", e, e.instance_path()))
+        .collect();
+    assert!(errors.is_empty(), "{method} {path}: {errors:?}\n{body}");
+}
+
+#[test]
+fn replies_are_as_the_document_says() {
+    let server = start(Growing::default());
+    let document = server.get(DOCUMENT).json();
+    let made = post(&server, "/v2/marks", "", r#"{"name": "start"}"#);
+    assert_eq!(made.status, 201);
+    check(&document, "/v2/marks", "post", 201, &made.json());
+    for (path, query) in [
+        ("/v2/summary", ""),
+        ("/v2/tree", ""),
+        (
+            "/v2/tree",
+            "direction=callees&merge=site&inlined=true&kind=anon&search=alloc",
+        ),
+        ("/v2/tree", "threshold=50000&max_nodes=1"),
+        (
+            "/v2/functions",
+            "sort=self&order=asc&search=*a*&limit=1&offset=1",
+        ),
+        ("/v2/functions", ""),
+        ("/v2/files", ""),
+        ("/v2/files", "sort=path&search=x"),
+        ("/v2/files/stacks", "file=8:1:77"),
+        ("/v2/maps", ""),
+        ("/v2/maps", "sort=size&search=anon"),
+        ("/v2/series", ""),
+        ("/v2/series", "resolution=1m&since=5"),
+        ("/v2/marks", ""),
+        ("/v2/diff", "from=1"),
+        ("/v2/diff", "from=1&to=now&search=alloc&merge=site"),
+        ("/v2/diff", "from=1&to=1&by=function&sort=name"),
+        ("/v2/health", ""),
+        ("/v2/exports", ""),
+    ] {
+        let reply = server.get(&format!("{path}?{query}"));
+        assert_eq!(reply.status, 200, "{path}?{query}: {}", reply.text());
+        assert_eq!(reply.header("content-type"), Some("application/json"));
+        check(&document, path, "get", 200, &reply.json());
+    }
+    server.stop();
+}
+
+#[test]
+fn the_documents_examples_are_of_its_schemas() {
+    let document: Value = serde_json::from_str(memprof::api::OPENAPI_V2).unwrap();
+    let mut checked = 0;
+    for (path, operations) in document["paths"].as_object().unwrap() {
+        let example = &operations["get"]["responses"]["200"]["content"]["application/json"];
+        if let Some(example) = example.get("example") {
+            check(&document, path, "get", 200, example);
+            checked += 1;
+        }
+    }
+    assert!(checked >= 4);
+}
+
+#[test]
+fn routes_and_parameters_are_those_of_the_document() {
+    let document: Value = serde_json::from_str(memprof::api::OPENAPI_V2).unwrap();
+    let mut described = BTreeSet::new();
+    for (path, operations) in document["paths"].as_object().unwrap() {
+        for (method, operation) in operations.as_object().unwrap() {
+            let parameters = operation["parameters"].as_array().unwrap().iter();
+            let names = parameters.filter(|p| p["in"] == "query");
+            let names: BTreeSet<String> = names
+                .map(|p| p["name"].as_str().unwrap().to_owned())
+                .collect();
+            let any = path.split('{').next().unwrap().to_owned();
+            described.insert((any, method.clone(), names));
+        }
+    }
+    let own = ROUTES
+        .iter()
+        .filter(|r| !r.is_v1() && !r.path.starts_with("/openapi"));
+    let answered: BTreeSet<_> = own
+        .map(|route| {
+            let method = match route.method {
+                Method::Get => "get",
+                Method::Post => "post",
+                Method::Delete => "delete",
+            };
+            let names = route.parameters.iter().map(|name| (*name).to_owned());
+            let path = route.path.trim_end_matches("{}").to_owned();
+            (path, method.to_owned(), names.collect())
+        })
+        .collect();
+    assert_eq!(described, answered);
+}
+
+#[test]
+fn bad_requests_are_refused() {
+    let server = start(Growing::default());
+    for query in [
+        "tree?unknown=1",
+        "tree?kind=Anon",
+        "tree?kind=",
+        "tree?direction=up",
+        "tree?merge=line",
+        "tree?inlined=1",
+        "tree?threshold=-1",
+        "tree?max_nodes=200001",
+        "tree?kind=anon&kind=anon",
+        "functions?sort=size",
+        "functions?limit=10001",
+        "functions?order=up",
+        "summary?x",
+        "series?resolution=1h",
+        "series?since=x",
+        "diff",
+        "diff?from=1&by=function&direction=callers",
+        "diff?from=1&sort=name",
+        "export/folded?kind=x",
+        "export/json?unknown=1",
+        "marks?x=1",
+        "files?sort=size",
+        "files/stacks",
+        "files/stacks?file=1",
+        "maps?sort=name",
+    ] {
+        let reply = server.get(&format!("/v2/{query}"));
+        assert_eq!(reply.status, 400, "{query}: {}", reply.text());
+        assert_eq!(reply.text().lines().count(), 1, "{query}");
+    }
+    let long = format!("/v2/tree?search={}", "x".repeat(257));
+    assert_eq!(server.get(&long).status, 400);
+    for path in [
+        "diff?from=7",
+        "export/none",
+        "export/",
+        "export/json/x",
+        "marks/1",
+        "tree/",
+    ] {
+        let status = server.get(&format!("/v2/{path}")).status;
+        assert!(matches!(status, 404 | 405), "{path}: {status}");
+    }
+    let method = server.request("DELETE", "/v2/marks", &[]);
+    assert_eq!(
+        (method.status, method.header("allow")),
+        (405, Some("GET, HEAD, POST"))
+    );
+    server.stop();
+}
+
+#[test]
+fn before_a_target_there_is_no_report_but_an_answer() {
+    let server = start(Fixed(Err(ProviderError::NoTarget)));
+    for path in [
+        "summary",
+        "tree",
+        "functions",
+        "files",
+        "maps",
+        "export/json",
+    ] {
+        let reply = server.get(&format!("/v2/{path}"));
+        assert_eq!(reply.status, 503, "{path}");
+        assert!(reply.text().contains("not started"), "{}", reply.text());
+    }
+    let document = server.get(DOCUMENT).json();
+    for path in ["/v2/health", "/v2/series", "/v2/marks", "/v2/exports"] {
+        let reply = server.get(path);
+        assert_eq!(reply.status, 200, "{path}");
+        check(&document, path, "get", 200, &reply.json());
+    }
+    let metrics = server.get("/metrics");
+    assert_eq!(metrics.status, 200);
+    assert!(metrics.text().contains("process_resident_memory_bytes "));
+    assert_eq!(post(&server, "/v2/marks", "", "").status, 503);
+    server.stop();
+}
+
+#[test]
+fn marks_are_made_counted_and_removed() {
+    let server = start(Growing::default());
+    for bad in ["{", r#"{"nam": "x"}"#, r#"{"name": 1}"#, "[]x"] {
+        assert_eq!(post(&server, "/v2/marks", "", bad).status, 400, "{bad}");
+    }
+    let long = format!(r#"{{"name": "{}"}}"#, "ü".repeat(101));
+    assert_eq!(post(&server, "/v2/marks", "", &long).status, 400);
+    let huge = format!(r#"{{"name": "{}"}}"#, "x".repeat(8000));
+    assert_eq!(post(&server, "/v2/marks", "", &huge).status, 413);
+    let named = format!(r#"{{"name": "{}"}}"#, "ü".repeat(100));
+    let mut ids = Vec::new();
+    for body in ["", "{}", &named] {
+        let reply = post(&server, "/v2/marks", "", body);
+        assert_eq!(reply.status, 201);
+        ids.push(reply.json()["id"].as_str().unwrap().to_owned());
+    }
+    let listed = server.get("/v2/marks").json();
+    let found: Vec<_> = listed["marks"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|m| &m["id"])
+        .collect();
+    assert_eq!(found, ids.iter().collect::<Vec<_>>());
+    while ids.len() < listed["limit"].as_u64().unwrap() as usize {
+        let reply = post(&server, "/v2/marks", "", "");
+        assert_eq!(reply.status, 201);
+        ids.push(reply.json()["id"].as_str().unwrap().to_owned());
+    }
+    assert_eq!(post(&server, "/v2/marks", "", "").status, 409);
+    let path = format!("/v2/marks/{}", ids[0]);
+    assert_eq!(server.request("DELETE", &path, &[]).status, 204);
+    assert_eq!(server.request("DELETE", &path, &[]).status, 404);
+    let id = post(&server, "/v2/marks", "", "").json()["id"].clone();
+    assert!(
+        !ids.contains(&id.as_str().unwrap().to_owned()),
+        "an id is given twice"
+    );
+    server.stop();
+}
+
+#[test]
+fn other_sites_change_nothing() {
+    for origins in [vec![], vec!["*".to_owned()]] {
+        let options = ServerOptions {
+            cors_origins: origins,
+            ..ServerOptions::default()
+        };
+        let server = Server::start(Growing::default(), options);
+        let own = format!("Origin: http://{}\r\n", server.address);
+        for (headers, status) in [
+            ("Origin: https://evil.example\r\n", 403),
+            ("Origin: null\r\n", 403),
+            ("Origin: http://127.0.0.1.evil.example\r\n", 403),
+            ("Sec-Fetch-Site: cross-site\r\n", 403),
+            ("Sec-Fetch-Site: same-site\r\n", 403),
+            ("Origin: http://localhost:4200\r\n", 201),
+            (own.as_str(), 201),
+            ("Sec-Fetch-Site: same-origin\r\n", 201),
+            ("", 201),
+        ] {
+            assert_eq!(
+                post(&server, "/v2/marks", headers, "").status,
+                status,
+                "{headers}"
+            );
+            // Refused before anything is looked up.
+            let evil = [("Origin", "https://evil.example")];
+            let removed = server.request("DELETE", "/v2/marks/1", &evil);
+            assert_eq!(removed.status, 403);
+        }
+        server.stop();
+    }
+}
+
+#[test]
+fn differences_add_up() {
+    let server = start(Growing::default());
+    assert_eq!(post(&server, "/v2/marks", "", "").status, 201);
+    let tree = server.get("/v2/diff?from=1&kind=anon").json();
+    let node = |key: &str, at: usize| tree["nodes"][key][at].as_i64().unwrap();
+    assert_eq!(tree["from"]["total"].as_i64(), Some(node("from", 0)));
+    assert_eq!(tree["to"]["total"].as_i64(), Some(node("to", 0)));
+    let count = tree["nodes"]["parent"].as_array().unwrap().len();
+    let sum: i64 = (0..count)
+        .map(|n| node("self_to", n) - node("self_from", n))
+        .sum();
+    assert_eq!(sum, node("to", 0) - node("from", 0));
+    let deltas: Vec<i64> = (0..count)
+        .map(|n| node("to", n) - node("from", n))
+        .collect();
+    assert!(deltas.iter().any(|d| *d > 0) && deltas.iter().any(|d| *d < 0));
+    let table = server.get("/v2/diff?from=1&to=1&by=function").json();
+    for row in table["rows"].as_array().unwrap() {
+        assert_eq!(
+            (row["self"].as_i64(), row["total"].as_i64()),
+            (Some(0), Some(0))
+        );
+    }
+    server.stop();
+}
+
+#[test]
+fn exports_are_files_with_names() {
+    let server = start(Growing::default());
+    for format in server.get("/v2/exports").json().as_array().unwrap() {
+        let reply = server.get(format["href"].as_str().unwrap());
+        assert_eq!(reply.status, 200, "{format}");
+        assert_eq!(
+            reply.header("content-type"),
+            format["content_type"].as_str()
+        );
+        let name = reply.header("content-disposition").unwrap();
+        let ending = format!(".{}\"", format["extension"].as_str().unwrap());
+        assert!(
+            name.starts_with("attachment; filename=\"memprof-node-4711-"),
+            "{name}"
+        );
+        assert!(name.ends_with(&ending), "{name}");
+        assert!(!reply.body.is_empty());
+    }
+    server.stop();
+}
+
+#[test]
+fn metrics_say_what_the_summary_says() {
+    let server = start(Fixed(Ok(grown(3))));
+    let summary = server.get("/v2/summary").json();
+    let metrics = server.get("/metrics");
+    assert!(
+        metrics
+            .header("content-type")
+            .unwrap()
+            .starts_with("application/openmetrics-text")
+    );
+    let text = metrics.text();
+    assert_eq!(text.matches("# EOF").count(), 1);
+    assert!(text.ends_with("# EOF\n"));
+    for (row, wanted) in [
+        (
+            "memprof_resident_bytes{kind=\"anon\"}",
+            &summary["total"]["anon"],
+        ),
+        (
+            "memprof_resident_bytes{kind=\"shmem\"}",
+            &summary["total"]["shmem"],
+        ),
+        ("memprof_page_cache_bytes", &summary["total"]["cache"]),
+        (
+            "memprof_attributed_bytes{kind=\"cache\"}",
+            &summary["attributed"]["cache"],
+        ),
+        (
+            "memprof_not_observed_bytes{kind=\"anon\",reason=\"before_attach\"}",
+            &summary["not_observed"][0]["bytes"]["anon"],
+        ),
+    ] {
+        let line = format!("{row} {wanted}");
+        assert!(text.lines().any(|l| l == line), "{line} is not in\n{text}");
+    }
+    assert!(!text.contains("memprof_function"));
+    server.stop();
+}
+
+#[test]
+fn events_come_while_somebody_listens_and_end_with_the_server() {
+    let mut server = start(Growing::default());
+    let mut stream = server.connect();
+    let request = format!(
+        "GET /v2/events HTTP/1.1\r\nHost: {}\r\n\r\n",
+        server.address
+    );
+    stream.write_all(request.as_bytes()).unwrap();
+    let document = server.get(DOCUMENT).json();
+    let summary = schema(&document, &json!({"$ref": "#/components/schemas/Summary"}));
+    let mut lines = BufReader::new(stream).lines().map_while(Result::ok);
+    assert!(lines.next().unwrap().contains("200"));
+    let mut seen = BTreeSet::new();
+    let mut name = String::new();
+    while seen.len() < 2 {
+        let line = lines.next().expect("the stream ended early");
+        if let Some(event) = line.strip_prefix("event: ") {
+            name = event.to_owned();
+        } else if let Some(data) = line.strip_prefix("data: ") {
+            let data: Value = serde_json::from_str(data).unwrap();
+            match name.as_str() {
+                "summary" => assert!(summary.is_valid(&data), "{data}"),
+                _ => assert!(data["time"].is_u64() && data["rss_anon"].is_u64(), "{data}"),
+            }
+            seen.insert(name.clone());
+        }
+    }
+    assert_eq!(
+        seen,
+        BTreeSet::from(["sample".to_owned(), "summary".to_owned()])
+    );
+    let clients = &server.get("/v2/health").json()["event_clients"];
+    assert_eq!(clients["now"], 1);
+    let series = server.get("/v2/series").json();
+    assert!(!series["times"].as_array().unwrap().is_empty());
+    server.begin_stop();
+    // The end of the stream, not the limit of the read.
+    while lines.next().is_some() {}
+    server.stop();
+}
+
+#[test]
+fn too_many_listeners_are_sent_away() {
+    let server = start(Growing::default());
+    let request = format!(
+        "GET /v2/events HTTP/1.1\r\nHost: {}\r\n\r\n",
+        server.address
+    );
+    let limit = server.get("/v2/health").json()["event_clients"]["limit"]
+        .as_u64()
+        .unwrap();
+    let mut listening = Vec::new();
+    for _ in 0..limit {
+        let mut stream = server.connect();
+        stream.write_all(request.as_bytes()).unwrap();
+        let mut reader = BufReader::new(stream);
+        let mut line = String::new();
+        reader.read_line(&mut line).unwrap();
+        assert!(line.contains("200"), "{line}");
+        listening.push(reader);
+    }
+    let refused = server.get("/v2/events");
+    assert_eq!(refused.status, 503);
+    assert!(refused.text().contains("/v2/summary"));
+    drop(listening);
+    server.stop();
+}
