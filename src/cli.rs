@@ -6,7 +6,7 @@ mod top;
 use std::ffi::OsString;
 use std::io;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::builder::PossibleValuesParser;
@@ -20,16 +20,17 @@ use crate::probe::Unwind;
 use crate::profile::Kind;
 use crate::screen::ScreenOptions;
 use crate::server::DEFAULT_LISTEN;
-use crate::target::Selector;
+use crate::target::{Cgroup, Selector};
 use crate::tree::Direction;
 
-pub use maps::{MapsConfig, MapsFormat};
+pub use maps::{MapsConfig, MapsFormat, Whose};
 
 const EXAMPLES: &str = "\
 Examples:
   sudo memprof --comm light-node          the process of that name, running already or the next to start
   sudo memprof --pid 1234 --duration 60   a minute of a running process, then a summary
   sudo memprof -- ./server --flag         a command, from its first page to its end
+  sudo memprof --cgroup /my.service       every process of a control group, present and future
   sudo memprof top --pid 1234             the same, live on the terminal
   memprof maps --pid 1234                 what the memory of a process is made of
   memprof doctor                          what this machine allows, and what is missing
@@ -44,7 +45,7 @@ Exit status: 0, or the command's own after `--`; 1 for an error; 2 for a wrong c
     after_help = EXAMPLES,
     args_conflicts_with_subcommands = true,
     subcommand_negates_reqs = true,
-    group = ArgGroup::new("target").args(["comm", "pid", "command"]).required(true)
+    group = ArgGroup::new("target").args(["comm", "pid", "cgroup", "command"]).required(true)
 )]
 struct Cli {
     #[command(subcommand)]
@@ -106,12 +107,20 @@ struct ProfileArgs {
     /// Follow the process with this id
     #[arg(long, value_name = "PID", value_parser = parse_pid)]
     pid: Option<Pid>,
+    /// Follow every process in this control group and those below it, present and future: a directory
+    /// below /sys/fs/cgroup, or a name as in /proc/PID/cgroup
+    #[arg(long, value_name = "PATH", conflicts_with = "follow_forks")]
+    cgroup: Option<PathBuf>,
     /// Start this command and follow it from its first page; its exit status is passed on
     #[arg(last = true, value_name = "COMMAND")]
     command: Vec<OsString>,
     /// Follow child processes too; the figures are then sums over all of them
     #[arg(long)]
     follow_forks: bool,
+    /// Hold the target still for each report, for the milliseconds of its page scan, so that the figures
+    /// are exact; else they lie between the kernel's before and after
+    #[arg(long)]
+    freeze: bool,
     /// Serve HTTP at this address
     #[arg(long, value_name = "ADDR:PORT", default_value_t = DEFAULT_LISTEN)]
     listen: SocketAddr,
@@ -131,10 +140,11 @@ struct ProfileArgs {
     /// End so many seconds after the target was found
     #[arg(long, value_name = "SECS", value_parser = parse_seconds)]
     duration: Option<Duration>,
-    /// Write a profile to this file at the end; `-` is stdout
+    /// Write a profile to this file at the end; `-` is stdout. May be given several times, for one
+    /// profile in several formats
     #[arg(long, short, value_name = "FILE")]
-    output: Option<PathBuf>,
-    /// Format of --output [default: by the file's ending, else json]
+    output: Vec<PathBuf>,
+    /// Format of a single --output [default: by the file's ending, else json]
     #[arg(long, value_name = "FORMAT", requires = "output", value_parser = PossibleValuesParser::new(export::names()))]
     format: Option<String>,
     /// What stands below a function in --output: who called it, or what it calls [default: the
@@ -174,6 +184,8 @@ pub struct Config {
     pub target: Selector,
     /// Follow children too.
     pub follow_forks: bool,
+    /// Hold the target still for each report.
+    pub freeze: bool,
     /// How stacks are taken.
     pub unwind: Unwind,
     /// Where to serve HTTP; `None` for not at all.
@@ -186,8 +198,8 @@ pub struct Config {
     pub metrics_functions: usize,
     /// How long to profile.
     pub duration: Option<Duration>,
-    /// The file to write at the end.
-    pub output: Option<Output>,
+    /// The files to write at the end.
+    pub outputs: Vec<Output>,
     /// How it is shown live on the terminal; `None` for not at all.
     pub screen: Option<ScreenOptions>,
 }
@@ -278,43 +290,58 @@ fn config(args: ProfileArgs) -> Result<Config, clap::Error> {
         threshold: args.threshold,
         baseline: None,
     };
-    let output = args.output.map(|path| output(path, args.format, options));
-    let output = output.transpose()?;
-    let target = match (args.comm, args.pid) {
-        (Some(name), _) => Selector::Comm(name),
-        (None, Some(pid)) => Selector::Pid(pid),
-        (None, None) => Selector::Command(words(args.command)?),
+    let outputs = outputs(args.output, args.format.as_deref(), &options)?;
+    let target = match (args.comm, args.pid, args.cgroup) {
+        (Some(name), ..) => Selector::Comm(name),
+        (_, Some(pid), _) => Selector::Pid(pid),
+        (_, _, Some(path)) => Selector::Cgroup(cgroup(&path)?),
+        _ => Selector::Command(words(args.command)?),
     };
     Ok(Config {
         target,
         follow_forks: args.follow_forks,
+        freeze: args.freeze,
         unwind: args.unwind.into(),
         listen: (!args.no_server).then_some(args.listen),
         cors_origins: args.cors_origin,
         allow_hosts: args.allow_host,
         metrics_functions: args.metrics_functions.into(),
         duration: args.duration,
-        output,
+        outputs,
         screen: None,
     })
 }
 
-fn output(
-    path: PathBuf,
-    format: Option<String>,
-    options: ExportOptions,
-) -> Result<Output, clap::Error> {
-    let named = format.as_deref().and_then(export::by_name);
-    let format = named.unwrap_or_else(|| export::by_ending(&path));
-    options.check(format).map_err(|e| {
-        let message = format!("{e}\n");
-        Cli::command().error(clap::error::ErrorKind::ArgumentConflict, message)
-    })?;
-    Ok(Output {
-        path,
-        format,
-        options,
+fn cgroup(path: &Path) -> Result<Cgroup, clap::Error> {
+    Cgroup::find(path).map_err(|e| {
+        let message = format!("{e:#}\n");
+        Cli::command().error(clap::error::ErrorKind::ValueValidation, message)
     })
+}
+
+fn outputs(
+    paths: Vec<PathBuf>,
+    format: Option<&str>,
+    options: &ExportOptions,
+) -> Result<Vec<Output>, clap::Error> {
+    let conflict = |message: String| {
+        Cli::command().error(clap::error::ErrorKind::ArgumentConflict, message + "\n")
+    };
+    if paths.len() > 1 && format.is_some() {
+        let message = "--format is for one --output; several have the formats of their endings";
+        return Err(conflict(message.to_owned()));
+    }
+    let named = format.and_then(export::by_name);
+    let output = |path: PathBuf| {
+        let format = named.unwrap_or_else(|| export::by_ending(&path));
+        options.check(format).map_err(|e| conflict(e.to_string()))?;
+        Ok(Output {
+            path,
+            format,
+            options: options.clone(),
+        })
+    };
+    paths.into_iter().map(output).collect()
 }
 
 fn words(command: Vec<OsString>) -> Result<Vec<String>, clap::Error> {
@@ -402,7 +429,7 @@ mod tests {
 
     #[test]
     fn a_format_is_asked_only_for_what_it_can_hold() {
-        let options = |line| config_of(line).map(|c| c.output.unwrap().options);
+        let options = |line| config_of(line).map(|c| c.outputs[0].options.clone());
         let found = options("memprof --pid 1 -o x.txt --direction callers --threshold 64KiB");
         let Ok(found) = found else { panic!("refused") };
         assert_eq!(found.direction, Some(Direction::InnermostFirst));
@@ -432,6 +459,9 @@ mod tests {
             "memprof",
             "memprof --pid 1 --comm x",
             "memprof --comm x -- y",
+            "memprof --cgroup / --pid 1",
+            "memprof --cgroup /no/such/group",
+            "memprof --cgroup / --follow-forks",
         ] {
             let Err(e) = config_of(line) else {
                 panic!("{line} was accepted")
@@ -460,6 +490,7 @@ mod tests {
             "memprof --pid 1 --listen here",
             "memprof --pid 1 --format json",
             "memprof --pid 1 --output f --format gif",
+            "memprof --pid 1 --output f --output g --format svg",
             "memprof --pid 1 --kind swap",
             "memprof --pid 1 --output f --kind some",
             "memprof --pid 1 --output f --direction up",
@@ -486,15 +517,20 @@ mod tests {
 
     #[test]
     fn the_format_follows_the_name() {
-        let format = |line| {
+        let format = |line: &str| {
             config_of(line)
                 .ok()
-                .and_then(|c| c.output)
-                .map(|o| o.format.name())
+                .and_then(|c| Some(c.outputs.first()?.format.name()))
         };
         assert_eq!(format("memprof --pid 1 -o x.folded"), Some("folded"));
         assert_eq!(format("memprof --pid 1 -o x.txt"), Some("text"));
         assert_eq!(format("memprof --pid 1 -o x"), Some("json"));
+        assert_eq!(format("memprof --pid 1 -o a.b.pb.gz"), Some("pprof"));
+        assert_eq!(format("memprof --pid 1 -o pb.gz"), Some("json"));
+        for e in export::EXPORTERS {
+            let line = format!("memprof --pid 1 -o dir/x.{}", e.extension());
+            assert_eq!(format(&line), Some(e.name()), "{line}");
+        }
         assert_eq!(
             format("memprof --pid 1 -o x.txt --format json"),
             Some("json")
@@ -555,7 +591,7 @@ mod tests {
         assert!(
             c.unwind == Unwind::Auto
                 && !c.follow_forks
-                && c.output.is_none()
+                && c.outputs.is_empty()
                 && c.duration.is_none()
         );
     }

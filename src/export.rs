@@ -1,10 +1,19 @@
 //! Formats a report can be written in: one file per format, one line in the registry.
 
+mod cells;
 mod clean;
+mod csv;
 mod folded;
+mod functions;
 pub mod json;
+mod kinds;
 mod options;
+mod paths;
+mod pprof;
+mod profile;
+mod speedscope;
 mod summary;
+mod svg;
 mod text;
 
 use std::io::{self, Write};
@@ -43,6 +52,11 @@ pub trait Exporter: Sync {
     /// What it can hold beside the whole of one report.
     fn supports(&self) -> Supports;
 
+    /// Whether it has a place for source lines and inlined functions, which take time to look up.
+    fn wants_lines(&self) -> bool {
+        false
+    }
+
     /// Writes the report, as the options say. [`write()`] is what to call: it checks them first.
     ///
     /// # Errors
@@ -72,7 +86,17 @@ pub fn write(
 }
 
 /// Every format, in the order in which they are offered.
-pub static EXPORTERS: &[&dyn Exporter] = &[&json::Json, &folded::Folded, &text::Text];
+pub static EXPORTERS: &[&dyn Exporter] = &[
+    &json::Json,
+    &profile::Complete,
+    &folded::Folded,
+    &svg::Svg,
+    &pprof::Pprof,
+    &speedscope::Speedscope,
+    &csv::Csv,
+    &functions::Functions,
+    &text::Text,
+];
 
 /// The format of that name.
 pub fn by_name(name: &str) -> Option<&'static dyn Exporter> {
@@ -100,6 +124,22 @@ pub fn names() -> impl Iterator<Item = &'static str> {
 #[cfg(test)]
 pub(crate) mod testing {
     use super::*;
+    use crate::profile::Frame;
+    use crate::symbol::Language;
+    use crate::tree::testing::symbols;
+
+    /// A report of a profile, with functions of no known language.
+    pub(crate) fn report(profile: Profile, names: &[(Frame, &str)]) -> Report {
+        let names: Vec<_> = names
+            .iter()
+            .map(|(f, n)| (*f, *n, Language::Other))
+            .collect();
+        Report {
+            profile: Arc::new(profile),
+            symbols: Arc::new(symbols(&names)),
+            sequence: 1,
+        }
+    }
 
     pub(crate) fn bytes(name: &str, report: &Report, options: &ExportOptions) -> Vec<u8> {
         let mut out = Vec::new();

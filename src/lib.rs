@@ -9,6 +9,7 @@ pub mod elf;
 pub mod event;
 pub mod export;
 pub mod file_paths;
+pub mod freeze;
 pub mod modules;
 pub mod probe;
 pub mod profile;

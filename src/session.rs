@@ -61,7 +61,7 @@ pub fn run(config: &Config) -> Result<ExitCode> {
         say(&format!("{e:#}"));
     }
     raise_file_limit();
-    if let Some(output) = config.output.as_ref().filter(|o| !o.is_stdout()) {
+    for output in config.outputs.iter().filter(|o| !o.is_stdout()) {
         output::check(&output.path)?;
     }
     let listeners = config
@@ -82,6 +82,7 @@ pub fn run(config: &Config) -> Result<ExitCode> {
         collecting.clone(),
         progress.clone(),
         symbolizer,
+        config.freeze,
     ));
     let session = Session {
         config,
@@ -111,7 +112,7 @@ pub fn start_collector(
     let (tell, progress) = watch::channel(Progress::Waiting);
     let (started, ready) = sync_channel(1);
     let probe_config = ProbeConfig {
-        follow_forks: config.follow_forks,
+        follow_forks: config.follow_forks || matches!(config.target, Selector::Cgroup(_)),
         unwind: config.unwind,
         wanted_comm: config.target.comm(),
     };
@@ -234,10 +235,12 @@ impl Session<'_> {
     }
 
     fn announce(&self, addresses: &[std::net::SocketAddr]) {
-        if let Progress::Waiting = *self.progress.borrow()
-            && let Selector::Comm(name) = &self.config.target
-        {
-            say(&format!("waiting for a process named {name}"));
+        if let Progress::Waiting = *self.progress.borrow() {
+            match &self.config.target {
+                Selector::Comm(name) => say(&format!("waiting for a process named {name}")),
+                Selector::Cgroup(group) => say(&format!("waiting for a process in {group}")),
+                Selector::Pid(_) | Selector::Command(_) => {}
+            }
         }
         for address in addresses {
             say(&format!("serving http://{address}/v1/tree"));
@@ -358,27 +361,41 @@ impl Session<'_> {
                 }
                 *following = Some(*pid);
             }
-            Progress::Ended(pid) => match &self.config.target {
-                Selector::Command(_) => {}
-                _ if self.config.listen.is_none() => return Ok(Some(End::TargetEnded)),
-                Selector::Comm(name) => {
-                    say(&format!(
-                        "pid {pid} ended; its last profile stays; waiting for the next {name}"
-                    ));
-                }
-                Selector::Pid(_) => {
-                    let key = match self.config.screen {
-                        Some(_) => "q",
-                        None => "Ctrl-C",
-                    };
-                    say(&format!(
-                        "pid {pid} ended; its last profile stays; {key} ends memprof"
-                    ));
-                }
-            },
+            Progress::Ended(pid) => {
+                // The same process may come again, into a control group.
+                *following = None;
+                return Ok(self.note_end(*pid));
+            }
             Progress::Failed(why) => return Err(anyhow!("{why}")),
         }
         Ok(None)
+    }
+
+    fn note_end(&self, pid: crate::event::Pid) -> Option<End> {
+        match &self.config.target {
+            Selector::Command(_) => {}
+            _ if self.config.listen.is_none() => return Some(End::TargetEnded),
+            Selector::Comm(name) => {
+                say(&format!(
+                    "pid {pid} ended; its last profile stays; waiting for the next {name}"
+                ));
+            }
+            Selector::Cgroup(group) => {
+                say(&format!(
+                    "{group} is empty; its last profile stays; waiting for the next process in it"
+                ));
+            }
+            Selector::Pid(_) => {
+                let key = match self.config.screen {
+                    Some(_) => "q",
+                    None => "Ctrl-C",
+                };
+                say(&format!(
+                    "pid {pid} ended; its last profile stays; {key} ends memprof"
+                ));
+            }
+        }
+        None
     }
 
     /// A signal while a command runs: a profile of this moment, then the command is given time to end.
@@ -415,19 +432,26 @@ impl Session<'_> {
                     (_, e) => e.to_string(),
                 };
                 say(&format!("no profile: {e}"));
-                return match &self.config.output {
+                return match self.config.outputs.first() {
                     Some(output) => Err(anyhow!("{} was not written: {e}", output.path.display())),
                     None => Ok(()),
                 };
             }
         };
-        let output = self.config.output.as_ref();
-        if let Some(output) = output {
+        let outputs = &self.config.outputs;
+        let mut report = report;
+        if outputs.iter().any(|o| o.format.wants_lines()) {
+            match self.reports.with_lines(&report).await {
+                Ok(with_lines) => report = with_lines,
+                Err(e) => say(&format!("the profile has no source lines: {e}")),
+            }
+        }
+        for output in outputs {
             output::write_profile(output, &report)?;
         }
         // The command's own output is what it writes to stdout.
         let stdout_taken = matches!(self.config.target, Selector::Command(_))
-            || output.is_some_and(Output::is_stdout);
+            || outputs.iter().any(Output::is_stdout);
         output::write_summary(&report, stdout_taken).context("cannot write the summary")
     }
 }

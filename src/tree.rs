@@ -22,7 +22,7 @@ mod layout;
 mod name;
 mod paths;
 #[cfg(test)]
-mod properties;
+pub(crate) mod properties;
 mod search;
 mod table;
 #[cfg(test)]

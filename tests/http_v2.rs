@@ -6,10 +6,13 @@ use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Write};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::SystemTime;
 
 use memprof::api::{BoxFuture, Glance, LastScan, Method, Provider, ProviderError, ROUTES, Report};
 use memprof::event::Pid;
-use memprof::profile::Frame;
+use memprof::profile::{
+    CachedFile, FileId, Frame, KnownPath, MappedBytes, Mapping, PathFrom, Places, Profile, Sample,
+};
 use memprof::server::ServerOptions;
 use memprof::symbol::Language;
 use serde_json::{Value, json};
@@ -42,9 +45,41 @@ fn grown(number: u64) -> Arc<Report> {
     );
     let made = Report {
         sequence: number,
+        profile: Arc::new(Profile {
+            places: places(&made.profile.samples[0]),
+            ..(*made.profile).clone()
+        }),
         ..(*made).clone()
     };
     Arc::new(made)
+}
+
+/// A mapping and two files, one of them without a path.
+fn places(sample: &Sample) -> Arc<Places> {
+    let file = |ino, path: Option<&str>| CachedFile {
+        id: FileId { dev: (8, 1), ino },
+        path: path.map(|path| KnownPath {
+            path: path.to_owned(),
+            deleted: false,
+            from: PathFrom::OpenFile,
+            seen: SystemTime::now(),
+        }),
+        samples: vec![sample.clone()],
+        lost: 4096,
+    };
+    let mapping = Mapping {
+        pid: Pid(4711),
+        start: 0x7f00_0000_0000,
+        end: 0x7f00_0010_0000,
+        permissions: "rw-p".to_owned(),
+        name: "[anon]".to_owned(),
+        bytes: MappedBytes::default(),
+    };
+    Arc::new(Places {
+        mappings: vec![mapping],
+        files: vec![file(77, Some("/data/x")), file(78, None)],
+        other_files: 0,
+    })
 }
 
 impl Provider for Growing {
@@ -145,6 +180,9 @@ fn replies_are_as_the_document_says() {
         ("/v2/functions", ""),
         ("/v2/files", ""),
         ("/v2/files", "sort=path&search=x"),
+        ("/v2/files/stacks", "file=8:1:77"),
+        ("/v2/maps", ""),
+        ("/v2/maps", "sort=size&search=anon"),
         ("/v2/series", ""),
         ("/v2/series", "resolution=1m&since=5"),
         ("/v2/marks", ""),

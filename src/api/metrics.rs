@@ -131,7 +131,9 @@ impl Figures {
     }
 
     fn gauge(&mut self, name: &str, help: &str, value: u64) {
-        self.gauges(name, help, [(Labels::new(), value)]);
+        let gauge: Gauge = Gauge::default();
+        gauge.set(signed(value));
+        self.0.register(name, help, gauge);
     }
 
     fn target(&mut self, profile: &Profile) {

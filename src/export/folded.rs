@@ -1,14 +1,14 @@
-//! Folded stacks: one line per stack, `outermost;…;innermost BYTES`, for flame graph tools.
+//! Folded stacks: one line per path of names, `outermost;…;innermost BYTES`, for flame graph tools.
 //!
-//! Counts [`Usage::value`](crate::profile::Usage::value) in bytes. Memory without a stack stands
-//! in lines of one frame, `[not observed: MAPPING]`. In names, `;`, backslashes and control
-//! characters are escaped as in a string literal, so that a line has as many frames as its stack.
+//! Memory without a stack stands in lines of one frame, `[not observed: MAPPING]`. In names, `;`,
+//! backslashes and control characters are escaped as in a string literal, so that a line has as many
+//! frames as its stack. A difference has two numbers, `STACK BEFORE NOW`, as differential flame graph
+//! tools take them.
 
 use std::io::{self, Write};
 
+use super::paths::Paths;
 use super::{ExportOptions, Exporter, Report, Supports};
-use crate::profile::{Frame, Sample};
-use crate::tree::{Direction, Names};
 
 pub(super) struct Folded;
 
@@ -29,6 +29,8 @@ impl Exporter for Folded {
         Supports {
             direction: true,
             kind: true,
+            threshold: true,
+            difference: true,
             ..Supports::default()
         }
     }
@@ -39,59 +41,29 @@ impl Exporter for Folded {
         options: &ExportOptions,
         out: &mut dyn Write,
     ) -> io::Result<()> {
-        let names = Names::new(&report.profile, &report.symbols);
-        let mut samples: Vec<&Sample> = report.profile.samples.iter().collect();
-        samples.retain(|sample| options.kind.of(&sample.usage) > 0);
-        samples.sort_by(|a, b| outermost_first(a).cmp(outermost_first(b)));
+        let paths = Paths::new(report, options, options.threshold.unwrap_or_default());
         let mut line = String::new();
-        for sample in samples {
-            line.clear();
-            match options.direction {
-                Some(Direction::InnermostFirst) => {
-                    fold(sample.stack.frames.iter(), names, &mut line)
-                }
-                _ => fold(outermost_first(sample), names, &mut line),
+        // Where each name of the path ends in the line.
+        let mut ends = Vec::new();
+        paths.visit(|depth, node| {
+            ends.truncate(depth);
+            line.truncate(ends.last().copied().unwrap_or_default());
+            if depth > 0 {
+                line.push(';');
             }
-            writeln!(out, "{line} {}", options.kind.of(&sample.usage))?;
-        }
-        for row in &report.profile.not_observed {
-            let bytes = options.kind.of(&row.usage);
-            if bytes > 0 {
-                line.clear();
-                escape(&row.mapping, &mut line);
-                writeln!(out, "[not observed: {line}] {bytes}")?;
+            escape(paths.label(node), &mut line);
+            ends.push(line.len());
+            match node.own {
+                own if own.is_zero() => Ok(()),
+                own if paths.is_difference => writeln!(out, "{line} {} {}", own.before, own.now),
+                own => writeln!(out, "{line} {}", own.now),
             }
-        }
-        Ok(())
+        })
     }
 }
 
-fn outermost_first(sample: &Sample) -> impl Iterator<Item = &Frame> {
-    sample.stack.frames.iter().rev()
-}
-
-fn fold<'a>(frames: impl Iterator<Item = &'a Frame>, names: Names<'_>, line: &mut String) {
-    for (depth, frame) in frames.enumerate() {
-        if depth > 0 {
-            line.push(';');
-        }
-        match names.get(*frame) {
-            None => line.push_str("[unknown]"),
-            Some(name) => match name.function {
-                Some(function) => escape(function, line),
-                None => {
-                    escape(name.executable, line);
-                    line.push_str(&format!("+{:#x}", name.offset));
-                }
-            },
-        }
-    }
-    if line.is_empty() {
-        line.push_str("[no stack]");
-    }
-}
-
-fn escape(name: &str, line: &mut String) {
+/// A name as it stands in a line.
+pub(super) fn escape(name: &str, line: &mut String) {
     for c in name.chars() {
         match c {
             ';' => line.push_str("\\x3b"),
@@ -108,6 +80,7 @@ mod tests {
 
     use super::*;
     use crate::export::testing::written;
+    use crate::profile::Frame;
     use crate::symbol::Language;
     use crate::tree::testing::{at, kib, profile, symbols};
 
@@ -130,8 +103,8 @@ mod tests {
         };
         let text = written("folded", &report);
         let wanted = "[no stack] 4096\n\
-            libc-2.31.so+0x10;[unknown];evil\\x3bna\\nme\\u{1b} 12288\n\
-            [not observed: [heap]] 16384\n";
+            [not observed: [heap]] 16384\n\
+            libc-2.31.so+0x10;[unknown];evil\\x3bna\\nme\\u{1b} 12288\n";
         assert_eq!(text, wanted);
         let sum: u64 = text
             .lines()

@@ -54,6 +54,10 @@ fn write_totals(profile: &Profile, out: &mut dyn Write) -> io::Result<()> {
     for (name, bytes) in further.into_iter().filter(|(_, bytes)| *bytes > 0) {
         writeln!(out, "{name:<11} {:>12} KiB", bytes / 1024)?;
     }
+    if let Some(stopped) = profile.stopped {
+        let ms = stopped.as_secs_f64() * 1e3;
+        writeln!(out, "The target stood still for {ms:.1} ms.")?;
+    }
     Ok(())
 }
 

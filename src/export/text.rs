@@ -3,7 +3,8 @@
 use std::io::{self, Write};
 
 use super::summary::write_head;
-use super::{ExportOptions, Exporter, Report, Supports, printable};
+use super::{ExportOptions, Exporter, Report, Supports, kinds, printable};
+use crate::profile::Kind;
 use crate::tree::{Amount, CallTree, Direction, Names, NodeId, Options};
 
 /// Nodes below so small a part of the whole are summed up: one in so many.
@@ -29,6 +30,7 @@ impl Exporter for Text {
     fn supports(&self) -> Supports {
         Supports {
             direction: true,
+            kind: true,
             threshold: true,
             ..Supports::default()
         }
@@ -40,8 +42,12 @@ impl Exporter for Text {
         options: &ExportOptions,
         out: &mut dyn Write,
     ) -> io::Result<()> {
-        let profile = &report.profile;
         write_head(report, out)?;
+        let profile = &kinds::only(&report.profile, options.kind);
+        let of = match options.kind {
+            Kind::All => String::new(),
+            kind => format!(" of {}", kind.name()),
+        };
         let small = profile.total.value() / SMALL;
         let options = Options {
             direction: options.direction.unwrap_or(Direction::OutermostFirst),
@@ -52,7 +58,7 @@ impl Exporter for Text {
             Direction::InnermostFirst => "innermost",
             Direction::OutermostFirst => "outermost",
         };
-        writeln!(out, "\nCall tree, {first} function first:")?;
+        writeln!(out, "\nCall tree{of}, {first} function first:")?;
         write_tree(&tree, Names::new(profile, &report.symbols), out)
     }
 }

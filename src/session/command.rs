@@ -147,6 +147,8 @@ fn exec_when_told(
     unsafe {
         // Else the read below would never see the end of the pipe when memprof dies.
         libc::close(go_write);
+        // Should memprof die while it holds the command still for a report, the command goes on.
+        libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGCONT);
         // Rust ignores SIGPIPE; programs expect it not to be.
         libc::signal(libc::SIGPIPE, libc::SIG_DFL);
         let mut byte = 0u8;

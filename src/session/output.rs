@@ -5,7 +5,7 @@
 //! what stood there stays until then. What is no regular file (a pipe, a terminal) is written to.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Write};
+use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
@@ -42,12 +42,11 @@ pub fn check(path: &Path) -> Result<()> {
 /// # Errors
 /// It could not be written; then nothing has changed.
 pub fn write_profile(output: &Output, report: &Report) -> Result<()> {
-    let mut bytes = Vec::new();
-    export::write(output.format, report, &output.options, &mut bytes)?;
+    let make = |out: &mut dyn Write| export::write(output.format, report, &output.options, out);
     if output.is_stdout() {
-        return write_stdout(&bytes).context("cannot write the profile to stdout");
+        return write_stdout(make).context("cannot write the profile to stdout");
     }
-    write(&output.path, &bytes)?;
+    write(&output.path, make)?;
     let (path, format) = (output.path.display(), output.format.name());
     say(&format!("wrote {path} ({format})"));
     Ok(())
@@ -63,23 +62,33 @@ pub fn write_summary(report: &Report, stdout_taken: bool) -> io::Result<()> {
     if stdout_taken {
         io::stderr().write_all(&text)
     } else {
-        write_stdout(&text)
+        write_stdout(|out| out.write_all(&text))
     }
 }
 
 /// A reader that went away (`| head`) is no error.
-fn write_stdout(bytes: &[u8]) -> io::Result<()> {
-    match io::stdout().write_all(bytes) {
+fn write_stdout(make: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> io::Result<()> {
+    match buffered(io::stdout().lock(), make) {
         Err(e) if e.kind() == io::ErrorKind::BrokenPipe => Ok(()),
         other => other,
     }
 }
 
+/// Formats write in small pieces.
+fn buffered(
+    out: impl Write,
+    make: impl FnOnce(&mut dyn Write) -> io::Result<()>,
+) -> io::Result<()> {
+    let mut out = BufWriter::new(out);
+    make(&mut out)?;
+    out.flush()
+}
+
 /// Writes the whole file.
-fn write(path: &Path, bytes: &[u8]) -> Result<()> {
+fn write(path: &Path, make: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<()> {
     let written = way(path).and_then(|way| match way {
-        Way::Direct => OpenOptions::new().write(true).open(path)?.write_all(bytes),
-        Way::Beside(place) => write_beside(&place, bytes),
+        Way::Direct => buffered(OpenOptions::new().write(true).open(path)?, make),
+        Way::Beside(place) => write_beside(&place, make),
     });
     written.with_context(|| refused(path))
 }
@@ -115,9 +124,12 @@ fn create_part(place: &Path) -> io::Result<(PathBuf, File)> {
     Ok((part, file))
 }
 
-fn write_beside(place: &Path, bytes: &[u8]) -> io::Result<()> {
-    let (part, mut file) = create_part(place)?;
-    let done = file.write_all(bytes).and_then(|()| {
+fn write_beside(
+    place: &Path,
+    make: impl FnOnce(&mut dyn Write) -> io::Result<()>,
+) -> io::Result<()> {
+    let (part, file) = create_part(place)?;
+    let done = buffered(&file, make).and_then(|()| {
         if let Ok(there) = fs::metadata(place) {
             file.set_permissions(there.permissions())?;
         }
@@ -165,7 +177,7 @@ mod tests {
             let e = format!("{:#}", check(path).unwrap_err());
             assert!(e.contains(path.to_str().unwrap()), "{e}");
             assert!(e.contains("--output"), "{e}");
-            write(path, b"x").unwrap_err();
+            write(path, |out| out.write_all(b"x")).unwrap_err();
         }
     }
 
@@ -176,12 +188,12 @@ mod tests {
         fs::write(&path, "a long text that stood there before").unwrap();
         fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).unwrap();
         symlink(&path, &link).unwrap();
-        write(&link, b"new").unwrap();
+        write(&link, |out| out.write_all(b"new")).unwrap();
         assert_eq!(fs::read_to_string(&path).unwrap(), "new");
         let mode = fs::metadata(&path).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o640);
         assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
         assert_eq!(names(dir.path()), ["link", "p.json"]);
-        write(Path::new("/dev/null"), b"x").unwrap();
+        write(Path::new("/dev/null"), |out| out.write_all(b"x")).unwrap();
     }
 }

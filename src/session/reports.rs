@@ -12,7 +12,8 @@ use super::collector::{Command, Progress};
 use crate::api::{BoxFuture, Glance, Provider, ProviderError, Report};
 use crate::event::Pid;
 use crate::profile::{Frame, FrameKind, Profile, TableFill};
-use crate::symbolize::Symbolizer;
+use crate::symbol::Symbols;
+use crate::symbolize::{Detail, Symbolizer};
 
 /// Asks the collector thread for things.
 #[derive(Clone, Debug)]
@@ -52,6 +53,7 @@ pub struct Reports {
     progress: watch::Receiver<Progress>,
     symbolizer: Symbolizer,
     newest: Mutex<Option<Newest>>,
+    freeze: bool,
 }
 
 /// The newest report, and when it was asked for.
@@ -61,17 +63,20 @@ struct Newest {
 }
 
 impl Reports {
-    /// Reports from this collector, with names from this symbolizer.
+    /// Reports from this collector, with names from this symbolizer; with `freeze`, all of them of a
+    /// target that is held still.
     pub fn new(
         collecting: Collecting,
         progress: watch::Receiver<Progress>,
         symbolizer: Symbolizer,
+        freeze: bool,
     ) -> Reports {
         Reports {
             collecting,
             progress,
             symbolizer,
             newest: Mutex::new(None),
+            freeze,
         }
     }
 
@@ -82,33 +87,37 @@ impl Reports {
         answer.await.ok()
     }
 
-    async fn report(&self) -> Result<Arc<Report>, ProviderError> {
+    /// A report; with `freeze`, of a target that is held still for it, where that can be done.
+    ///
+    /// # Errors
+    /// As [`Provider::profile`].
+    pub async fn report(&self, freeze: bool) -> Result<Arc<Report>, ProviderError> {
+        let freeze = freeze || self.freeze;
         let arrived = Instant::now();
         // Held while a report is made. Whoever came before that was begun takes it: it shows a
         // moment after their request.
         let mut newest = self.newest.lock().await;
-        if let Some(n) = newest.as_ref().filter(|n| n.asked >= arrived) {
+        let stopped = |n: &&Newest| !freeze || n.report.profile.stopped.is_some();
+        if let Some(n) = newest
+            .as_ref()
+            .filter(|n| n.asked >= arrived)
+            .filter(stopped)
+        {
             return Ok(Arc::clone(&n.report));
         }
         let asked = Instant::now();
         let (reply, answer) = oneshot::channel();
-        self.collecting.send(Command::Report(reply))?;
+        self.collecting.send(Command::Report { freeze, reply })?;
         let gone = |_| ProviderError::Failed("the collector has ended".into());
         let (sequence, profile) = answer.await.map_err(gone)??;
         if let Some(n) = newest.as_mut().filter(|n| n.report.sequence == sequence) {
             n.asked = asked;
             return Ok(Arc::clone(&n.report));
         }
-        let symbolizer = self.symbolizer.clone();
-        let named = Arc::clone(&profile);
-        let symbols = tokio::task::spawn_blocking(move || {
-            symbolizer.resolve(&frames(&named), &named.modules)
-        })
-        .await
-        .map_err(|e| ProviderError::Failed(format!("names were not looked up: {e}")))?;
+        let symbols = self.names(&profile, Detail::Names).await?;
         let report = Arc::new(Report {
             profile,
-            symbols: Arc::new(symbols),
+            symbols,
             sequence,
         });
         *newest = Some(Newest {
@@ -117,11 +126,40 @@ impl Reports {
         });
         Ok(report)
     }
+
+    /// The same report with source lines and inlined functions, where files have debug information.
+    /// That takes its time: seconds for a large program.
+    ///
+    /// # Errors
+    /// When names could not be looked up at all.
+    pub async fn with_lines(&self, report: &Report) -> Result<Arc<Report>, ProviderError> {
+        let symbols = self.names(&report.profile, Detail::Inlined).await?;
+        Ok(Arc::new(Report {
+            profile: Arc::clone(&report.profile),
+            symbols,
+            sequence: report.sequence,
+        }))
+    }
+
+    async fn names(
+        &self,
+        profile: &Arc<Profile>,
+        detail: Detail,
+    ) -> Result<Arc<Symbols>, ProviderError> {
+        let (symbolizer, profile) = (self.symbolizer.clone(), Arc::clone(profile));
+        let symbols = tokio::task::spawn_blocking(move || {
+            symbolizer.resolve_with(&frames(&profile), &profile.modules, detail)
+        });
+        symbols
+            .await
+            .map(Arc::new)
+            .map_err(|e| ProviderError::Failed(format!("names were not looked up: {e}")))
+    }
 }
 
 impl Provider for Reports {
     fn profile(&self) -> BoxFuture<'_, Result<Arc<Report>, ProviderError>> {
-        Box::pin(self.report())
+        Box::pin(self.report(false))
     }
 
     fn glance(&self) -> BoxFuture<'_, Option<Glance>> {

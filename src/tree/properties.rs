@@ -25,7 +25,7 @@ fn pages() -> impl Strategy<Value = Usage> {
     })
 }
 
-pub(super) fn any_profile() -> impl Strategy<Value = Profile> {
+pub(crate) fn any_profile() -> impl Strategy<Value = Profile> {
     let stack = proptest::collection::vec(frame(), 0..8);
     let samples = proptest::collection::vec((stack, pages()), 0..40);
     (samples, proptest::collection::vec(pages(), 0..3)).prop_map(|(samples, rest)| {

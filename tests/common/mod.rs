@@ -248,6 +248,8 @@ pub fn report(
         kernel_after: kernel,
         losses: Losses::default(),
         modules: Arc::new([module("node", true), module("libc-2.31.so", false)]),
+        processes: Vec::new(),
+        stopped: None,
         places: Arc::default(),
     };
     Arc::new(Report {

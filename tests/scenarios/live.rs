@@ -37,7 +37,10 @@ impl Live {
     /// A report of this moment.
     pub fn report(&self) -> Report {
         let (reply, answer) = oneshot::channel();
-        self.collecting.send(Command::Report(reply)).unwrap();
+        let freeze = false;
+        self.collecting
+            .send(Command::Report { freeze, reply })
+            .unwrap();
         let (_, profile) = answer.blocking_recv().unwrap().unwrap();
         let frames: BTreeSet<Frame> = profile
             .samples

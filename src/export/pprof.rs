@@ -1,0 +1,290 @@
+//! pprof's gzip'd `profile.proto`, for `go tool pprof` and everything else that reads it.
+//!
+//! A sample has three values, `resident_space`, `page_cache_space` and `swapped_space`, all in bytes.
+//! Memory without a stack stands under a function `[not observed: MAPPING]` with the reason as a
+//! label; stacks have how their walk ended as one. Comments carry the target, the kernel's figures,
+//! what was lost, and the kinds of memory that have no value of their own.
+//!
+//! Protobuf messages that are written one after the other are one message: a profile is written in
+//! small parts, and the whole of it is never in memory.
+
+mod mappings;
+mod message;
+mod strings;
+
+use std::collections::HashMap;
+use std::io::{self, Write};
+use std::time::UNIX_EPOCH;
+
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use prost::Message;
+
+use self::mappings::Mappings;
+use self::message as proto;
+use self::strings::Strings;
+use super::paths::labels;
+use super::{ExportOptions, Exporter, Report, Supports};
+use crate::profile::{Frame, FrameKind, KernelFigures, Kind, Profile, Usage};
+use crate::symbol::{Location, Symbols};
+
+/// The values of every sample; the first one is shown unless another is asked for.
+const VALUES: [(&str, Kind); 3] = [
+    ("resident_space", Kind::Resident),
+    ("page_cache_space", Kind::Cache),
+    ("swapped_space", Kind::Swap),
+];
+const NO_MAPPING: u64 = 0;
+
+pub(super) struct Pprof;
+
+impl Exporter for Pprof {
+    fn name(&self) -> &'static str {
+        "pprof"
+    }
+
+    fn extension(&self) -> &'static str {
+        "pb.gz"
+    }
+
+    fn content_type(&self) -> &'static str {
+        "application/octet-stream"
+    }
+
+    fn wants_lines(&self) -> bool {
+        true
+    }
+
+    fn supports(&self) -> Supports {
+        Supports {
+            instead: "For a difference write two files and give pprof the earlier one with -base or \
+                      -diff_base; -sample_index chooses the kind of memory.",
+            ..Supports::default()
+        }
+    }
+
+    fn write(&self, report: &Report, _: &ExportOptions, out: &mut dyn Write) -> io::Result<()> {
+        let mut writer = Writer::new(report, GzEncoder::new(out, Compression::default()));
+        writer.write_head(&report.profile)?;
+        writer.write_samples(&report.profile)?;
+        writer.out.finish()?;
+        Ok(())
+    }
+}
+
+struct Writer<'a, W: Write> {
+    out: GzEncoder<W>,
+    symbols: &'a Symbols,
+    mappings: Mappings,
+    strings: Strings,
+    locations: HashMap<Frame, u64>,
+    pseudo: HashMap<String, u64>,
+    functions: HashMap<(i64, i64), u64>,
+    last_location: u64,
+}
+
+impl<'a, W: Write> Writer<'a, W> {
+    fn new(report: &'a Report, out: GzEncoder<W>) -> Writer<'a, W> {
+        Writer {
+            out,
+            symbols: &report.symbols,
+            mappings: Mappings::new(&report.profile, &report.symbols),
+            strings: Strings::default(),
+            locations: HashMap::new(),
+            pseudo: HashMap::new(),
+            functions: HashMap::new(),
+            last_location: 0,
+        }
+    }
+
+    /// Writes a part, after the strings that are new in it.
+    fn write(&mut self, mut part: proto::Profile) -> io::Result<()> {
+        part.string_table = self.strings.take_new();
+        self.out.write_all(&part.encode_to_vec())
+    }
+
+    fn write_head(&mut self, profile: &Profile) -> io::Result<()> {
+        let unit = self.strings.number("bytes");
+        let sample_type = VALUES.map(|(name, _)| proto::ValueType {
+            r#type: self.strings.number(name),
+            unit,
+        });
+        let taken = profile.taken.duration_since(UNIX_EPOCH).unwrap_or_default();
+        let comments = comments(profile);
+        let part = proto::Profile {
+            default_sample_type: sample_type[0].r#type,
+            period_type: Some(proto::ValueType {
+                r#type: self.strings.number("space"),
+                unit,
+            }),
+            period: 1,
+            sample_type: sample_type.into(),
+            time_nanos: i64::try_from(taken.as_nanos()).unwrap_or(i64::MAX),
+            comment: comments.iter().map(|c| self.strings.number(c)).collect(),
+            mapping: self.mappings.messages(&mut self.strings),
+            ..proto::Profile::default()
+        };
+        self.write(part)
+    }
+
+    fn write_samples(&mut self, profile: &Profile) -> io::Result<()> {
+        for sample in &profile.samples {
+            let Some(value) = values(&sample.usage) else {
+                continue;
+            };
+            let mut part = proto::Profile::default();
+            let frames = sample.stack.frames.iter();
+            let mut location_id: Vec<u64> = frames.map(|f| self.location(*f, &mut part)).collect();
+            if location_id.is_empty() {
+                location_id.push(self.pseudo(labels::NO_STACK, &mut part));
+            }
+            let label = self.label("outcome", sample.stack.outcome.label());
+            part.sample.push(proto::Sample {
+                location_id,
+                value,
+                label,
+            });
+            self.write(part)?;
+        }
+        for row in &profile.not_observed {
+            let Some(value) = values(&row.usage) else {
+                continue;
+            };
+            let mut part = proto::Profile::default();
+            let location = self.pseudo(&labels::not_observed(row), &mut part);
+            let label = self.label("reason", row.reason.label());
+            part.sample.push(proto::Sample {
+                location_id: vec![location],
+                value,
+                label,
+            });
+            self.write(part)?;
+        }
+        Ok(())
+    }
+
+    fn label(&mut self, key: &str, value: &str) -> Vec<proto::Label> {
+        vec![proto::Label {
+            key: self.strings.number(key),
+            str: self.strings.number(value),
+        }]
+    }
+
+    /// The location of a frame; a new one goes into the part.
+    fn location(&mut self, frame: Frame, part: &mut proto::Profile) -> u64 {
+        if let Some(id) = self.locations.get(&frame) {
+            return *id;
+        }
+        let place = match frame.kind() {
+            FrameKind::Code(module, offset) => self.mappings.place(module, offset),
+            FrameKind::Unmapped(_) => None,
+        };
+        let id = match place {
+            None => self.pseudo(labels::UNKNOWN, part),
+            Some((mapping_id, address)) => {
+                let line = self.lines(frame, part);
+                self.push(part, mapping_id, address, line)
+            }
+        };
+        self.locations.insert(frame, id);
+        id
+    }
+
+    /// The functions at a position, innermost first: those inlined, and the one that holds them.
+    fn lines(&mut self, frame: Frame, part: &mut proto::Profile) -> Vec<proto::Line> {
+        let Some(function) = self.symbols.function(frame) else {
+            return Vec::new();
+        };
+        let inlined = function.inlined.iter().map(|f| (&f.name, &f.location));
+        inlined
+            .chain([(&function.name, &function.location)])
+            .map(|(name, location)| self.line(name, location.as_ref(), part))
+            .collect()
+    }
+
+    /// The location of a function that is none.
+    fn pseudo(&mut self, name: &str, part: &mut proto::Profile) -> u64 {
+        if let Some(id) = self.pseudo.get(name) {
+            return *id;
+        }
+        let line = vec![self.line(name, None, part)];
+        let id = self.push(part, NO_MAPPING, 0, line);
+        self.pseudo.insert(name.to_owned(), id);
+        id
+    }
+
+    fn push(
+        &mut self,
+        part: &mut proto::Profile,
+        mapping_id: u64,
+        address: u64,
+        line: Vec<proto::Line>,
+    ) -> u64 {
+        self.last_location += 1;
+        part.location.push(proto::Location {
+            id: self.last_location,
+            mapping_id,
+            address,
+            line,
+        });
+        self.last_location
+    }
+
+    fn line(
+        &mut self,
+        name: &str,
+        location: Option<&Location>,
+        part: &mut proto::Profile,
+    ) -> proto::Line {
+        let name = self.strings.number(name);
+        let filename = self.strings.number(location.map_or("", |l| &l.file));
+        let next = self.functions.len() as u64 + 1;
+        let function_id = *self.functions.entry((name, filename)).or_insert_with(|| {
+            part.function.push(proto::Function {
+                id: next,
+                name,
+                system_name: name,
+                filename,
+            });
+            next
+        });
+        let line = location.and_then(|l| l.line).map_or(0, i64::from);
+        proto::Line { function_id, line }
+    }
+}
+
+/// A sample's values; `None` when it has none.
+fn values(usage: &Usage) -> Option<Vec<i64>> {
+    let value = VALUES.map(|(_, kind)| i64::try_from(kind.of(usage)).unwrap_or(i64::MAX));
+    value.iter().any(|bytes| *bytes > 0).then(|| value.into())
+}
+
+fn comments(profile: &Profile) -> Vec<String> {
+    let target = &profile.target;
+    let ended = if target.alive { "" } else { ", ended" };
+    let mut lines = vec![
+        concat!("memprof ", env!("CARGO_PKG_VERSION")).to_owned(),
+        format!("target: {} (pid {}{ended})", target.comm, target.pid),
+        kernel("before", &profile.kernel_before),
+        kernel("after", &profile.kernel_after),
+    ];
+    for kind in [Kind::File, Kind::Hugetlb] {
+        let bytes = kind.of(&profile.total);
+        if bytes > 0 {
+            let name = kind.name();
+            lines.push(format!(
+                "without a value in this format: {name} {bytes} bytes"
+            ));
+        }
+    }
+    let losses = profile.losses.counters.iter();
+    lines.extend(losses.map(|(what, count)| format!("lost: {count} {what}")));
+    lines
+}
+
+fn kernel(when: &str, figures: &KernelFigures) -> String {
+    format!(
+        "kernel {when} the scan, in bytes: Anonymous {} RssAnon {} RssShmem {} RssFile {} VmSwap {}",
+        figures.anonymous, figures.rss_anon, figures.rss_shmem, figures.rss_file, figures.swap
+    )
+}

@@ -1,0 +1,134 @@
+//! Files as pprof's mappings.
+//!
+//! A profile's frames are positions in files, the same in every process. Each file is one mapping
+//! over the whole address space, which pprof takes for: addresses are those that the file's own
+//! headers give. Where the file cannot be read, addresses are file offsets.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write;
+use std::sync::Arc;
+
+use super::message as proto;
+use super::strings::Strings;
+use crate::elf::Elf;
+use crate::profile::{Frame, FrameKind, Module, ModuleId, Profile};
+use crate::symbol::{Function, Symbols};
+
+pub(super) struct Mappings(BTreeMap<ModuleId, Mapping>);
+
+struct Mapping {
+    module: Arc<Module>,
+    number: u64,
+    build_id: String,
+    /// File offsets and addresses of the positions in it.
+    addresses: BTreeMap<u64, u64>,
+    known: Known,
+}
+
+/// What is known of a file's functions.
+#[derive(Clone, Copy, Default)]
+struct Known {
+    functions: bool,
+    files: bool,
+    lines: bool,
+    inlined: bool,
+}
+
+impl Known {
+    fn add(&mut self, function: &Function) {
+        let place = function.location.as_ref();
+        self.functions = true;
+        self.files |= place.is_some();
+        self.lines |= place.is_some_and(|p| p.line.is_some());
+        self.inlined |= !function.inlined.is_empty();
+    }
+}
+
+impl Mappings {
+    /// One for each file that the stacks pass through, the program's own executable first.
+    pub fn new(profile: &Profile, symbols: &Symbols) -> Mappings {
+        let stacks = profile.samples.iter();
+        let frames = stacks.flat_map(|s| s.stack.frames.iter().copied());
+        let distinct: BTreeSet<Frame> = frames.collect();
+        let mut mappings = BTreeMap::new();
+        for frame in distinct {
+            let FrameKind::Code(id, offset) = frame.kind() else {
+                continue;
+            };
+            let Some(module) = profile.module(id) else {
+                continue;
+            };
+            let mapping = mappings.entry(id).or_insert_with(|| Mapping::new(module));
+            mapping.addresses.insert(offset, offset);
+            if let Some(function) = symbols.function(frame) {
+                mapping.known.add(function);
+            }
+        }
+        let mut all: Vec<&mut Mapping> = mappings.values_mut().collect();
+        all.sort_by_key(|m| !m.module.own_executable);
+        for (at, mapping) in all.into_iter().enumerate() {
+            mapping.number = at as u64 + 1;
+            mapping.read_file();
+        }
+        Mappings(mappings)
+    }
+
+    /// Number of the mapping, and the address in it, of a position in a file.
+    pub fn place(&self, module: ModuleId, offset: u64) -> Option<(u64, u64)> {
+        let mapping = self.0.get(&module)?;
+        Some((mapping.number, *mapping.addresses.get(&offset)?))
+    }
+
+    /// In the order of their numbers.
+    pub fn messages(&self, strings: &mut Strings) -> Vec<proto::Mapping> {
+        let mut all: Vec<&Mapping> = self.0.values().collect();
+        all.sort_by_key(|m| m.number);
+        all.into_iter().map(|m| m.message(strings)).collect()
+    }
+}
+
+impl Mapping {
+    fn new(module: &Arc<Module>) -> Mapping {
+        Mapping {
+            module: Arc::clone(module),
+            number: 0,
+            build_id: String::new(),
+            addresses: BTreeMap::new(),
+            known: Known::default(),
+        }
+    }
+
+    /// Build id and addresses, as far as the file tells.
+    fn read_file(&mut self) {
+        let Some(elf) = self.module.file.as_ref().and_then(|f| Elf::read(f).ok()) else {
+            return;
+        };
+        for byte in elf.build_id().unwrap_or_default() {
+            let _ = write!(self.build_id, "{byte:02x}");
+        }
+        for (offset, address) in &mut self.addresses {
+            *address = elf.address_of(*offset).unwrap_or(*offset);
+        }
+    }
+
+    fn message(&self, strings: &mut Strings) -> proto::Mapping {
+        let Known {
+            functions,
+            files,
+            lines,
+            inlined,
+        } = self.known;
+        proto::Mapping {
+            id: self.number,
+            memory_start: 0,
+            memory_limit: u64::MAX,
+            file_offset: 0,
+            filename: strings.number(&self.module.path.to_string_lossy()),
+            build_id: strings.number(&self.build_id),
+            has_functions: functions,
+            has_filenames: files,
+            has_line_numbers: lines,
+            has_inline_frames: inlined,
+        }
+    }
+}

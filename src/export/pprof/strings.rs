@@ -1,0 +1,38 @@
+//! The string table: each text once, the empty one first.
+
+use std::collections::HashMap;
+
+pub(super) struct Strings {
+    numbers: HashMap<String, i64>,
+    /// Those that are not written yet.
+    new: Vec<String>,
+}
+
+impl Default for Strings {
+    fn default() -> Strings {
+        let mut strings = Strings {
+            numbers: HashMap::new(),
+            new: Vec::new(),
+        };
+        strings.number("");
+        strings
+    }
+}
+
+impl Strings {
+    /// The number of a text.
+    pub fn number(&mut self, text: &str) -> i64 {
+        if let Some(number) = self.numbers.get(text) {
+            return *number;
+        }
+        let number = self.numbers.len() as i64;
+        self.numbers.insert(text.to_owned(), number);
+        self.new.push(text.to_owned());
+        number
+    }
+
+    /// The texts that came since the last call, in the order of their numbers.
+    pub fn take_new(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.new)
+    }
+}

@@ -1,0 +1,331 @@
+//! Everything a report holds, as JSON: memprof's own format.
+//!
+//! Bytes, file offsets and counts are numbers; a stack is a list of places in `frames`, innermost
+//! first. Stacks are written one by one. The shape has a number, `version`, that grows when a reader
+//! of the one before would misread it.
+
+use std::collections::HashMap;
+use std::io::{self, Write};
+use std::path::Path;
+use std::time::UNIX_EPOCH;
+
+use serde::{Serialize, Serializer};
+
+use super::{ExportOptions, Exporter, Report, Supports};
+use crate::profile::{Frame, FrameKind, KernelFigures, Kind, Profile, Usage};
+use crate::symbol::{Function, Language, Location, Symbol, Symbols};
+
+pub(super) struct Complete;
+
+impl Exporter for Complete {
+    fn name(&self) -> &'static str {
+        "profile"
+    }
+
+    fn extension(&self) -> &'static str {
+        "memprof.json"
+    }
+
+    fn content_type(&self) -> &'static str {
+        "application/json"
+    }
+
+    fn wants_lines(&self) -> bool {
+        true
+    }
+
+    fn supports(&self) -> Supports {
+        Supports {
+            instead: "It always holds everything.",
+            ..Supports::default()
+        }
+    }
+
+    fn write(&self, report: &Report, _: &ExportOptions, out: &mut dyn Write) -> io::Result<()> {
+        let profile = &*report.profile;
+        let places = Places::new(profile);
+        let taken = profile.taken.duration_since(UNIX_EPOCH).unwrap_or_default();
+        let whole = Whole {
+            format: "memprof profile",
+            version: 1,
+            taken_unix_ms: u64::try_from(taken.as_millis()).unwrap_or(u64::MAX),
+            target: Target {
+                pid: profile.target.pid.0,
+                comm: &profile.target.comm,
+                pids: profile.target.pids.iter().map(|pid| pid.0).collect(),
+                alive: profile.target.alive,
+            },
+            total: Bytes(&profile.total),
+            kernel_before: Kernel(&profile.kernel_before),
+            kernel_after: Kernel(&profile.kernel_after),
+            losses: Losses(profile),
+            modules: Modules(profile),
+            frames: Frames {
+                places: &places,
+                symbols: &report.symbols,
+            },
+            stacks: Stacks {
+                places: &places,
+                profile,
+            },
+            not_observed: NotObserved(profile),
+        };
+        serde_json::to_writer(&mut *out, &whole)?;
+        out.write_all(b"\n")
+    }
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Whole<'a> {
+    format: &'a str,
+    version: u32,
+    taken_unix_ms: u64,
+    target: Target<'a>,
+    total: Bytes<'a>,
+    kernel_before: Kernel<'a>,
+    kernel_after: Kernel<'a>,
+    losses: Losses<'a>,
+    modules: Modules<'a>,
+    frames: Frames<'a>,
+    stacks: Stacks<'a>,
+    not_observed: NotObserved<'a>,
+}
+
+#[derive(Serialize)]
+struct Target<'a> {
+    pid: u32,
+    comm: &'a str,
+    pids: Vec<u32>,
+    alive: bool,
+}
+
+/// Bytes by category, under the names of [`Kind`].
+struct Bytes<'a>(&'a Usage);
+
+impl Serialize for Bytes<'_> {
+    fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+        s.collect_map(
+            Kind::SINGLE
+                .iter()
+                .map(|kind| (kind.name(), kind.of(self.0))),
+        )
+    }
+}
+
+struct Kernel<'a>(&'a KernelFigures);
+
+impl Serialize for Kernel<'_> {
+    fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+        s.collect_map([
+            ("anonymous", self.0.anonymous),
+            ("rssAnon", self.0.rss_anon),
+            ("rssShmem", self.0.rss_shmem),
+            ("rssFile", self.0.rss_file),
+            ("swap", self.0.swap),
+        ])
+    }
+}
+
+struct Losses<'a>(&'a Profile);
+
+impl Serialize for Losses<'_> {
+    fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+        s.collect_map(self.0.losses.counters.iter().copied())
+    }
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Module<'a> {
+    name: &'a str,
+    path: std::borrow::Cow<'a, str>,
+    own_executable: bool,
+}
+
+struct Modules<'a>(&'a Profile);
+
+impl Serialize for Modules<'_> {
+    fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+        s.collect_seq(self.0.modules.iter().map(|m| Module {
+            name: &m.name,
+            path: Path::to_string_lossy(&m.path),
+            own_executable: m.own_executable,
+        }))
+    }
+}
+
+/// Every distinct frame, numbered in the order in which it came.
+struct Places {
+    frames: Vec<Frame>,
+    numbers: HashMap<Frame, usize>,
+}
+
+impl Places {
+    fn new(profile: &Profile) -> Places {
+        let (mut frames, mut numbers) = (Vec::new(), HashMap::new());
+        let stacks = profile.samples.iter();
+        for frame in stacks.flat_map(|s| s.stack.frames.iter().copied()) {
+            numbers.entry(frame).or_insert_with(|| {
+                frames.push(frame);
+                frames.len() - 1
+            });
+        }
+        Places { frames, numbers }
+    }
+}
+
+/// A frame: code of a file, or an address.
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Place<'a> {
+    Code {
+        module: u16,
+        offset: u64,
+        #[serde(flatten)]
+        symbol: Named<'a>,
+    },
+    Unmapped {
+        address: u64,
+    },
+}
+
+/// What it is called, or why it has no name.
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Named<'a> {
+    #[serde(rename_all = "camelCase")]
+    Known {
+        function: &'a str,
+        language: &'a str,
+        offset_in_function: u64,
+        #[serde(flatten)]
+        source: Source<'a>,
+        #[serde(skip_serializing_if = "Vec::is_empty")]
+        inlined: Vec<Inlined<'a>>,
+    },
+    #[serde(rename_all = "camelCase")]
+    Unknown { no_name: String },
+}
+
+#[derive(Serialize)]
+struct Inlined<'a> {
+    function: &'a str,
+    #[serde(flatten)]
+    source: Source<'a>,
+}
+
+#[derive(Serialize)]
+struct Source<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    file: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    line: Option<u32>,
+}
+
+impl<'a> Source<'a> {
+    fn of(location: Option<&'a Location>) -> Source<'a> {
+        Source {
+            file: location.map(|l| l.file.as_str()),
+            line: location.and_then(|l| l.line),
+        }
+    }
+}
+
+impl<'a> Named<'a> {
+    fn of(symbol: Option<&'a Symbol>) -> Named<'a> {
+        match symbol {
+            Some(Symbol::Known(function)) => Named::known(function),
+            Some(Symbol::Unknown(why)) => Named::Unknown {
+                no_name: why.to_string(),
+            },
+            None => Named::Unknown {
+                no_name: "not looked up".to_owned(),
+            },
+        }
+    }
+
+    fn known(function: &'a Function) -> Named<'a> {
+        let inlined = function.inlined.iter().map(|f| Inlined {
+            function: &f.name,
+            source: Source::of(f.location.as_ref()),
+        });
+        Named::Known {
+            function: &function.name,
+            language: match function.language {
+                Language::Rust => "rust",
+                Language::Other => "other",
+            },
+            offset_in_function: function.offset_in_function,
+            source: Source::of(function.location.as_ref()),
+            inlined: inlined.collect(),
+        }
+    }
+}
+
+struct Frames<'a> {
+    places: &'a Places,
+    symbols: &'a Symbols,
+}
+
+impl Serialize for Frames<'_> {
+    fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+        s.collect_seq(self.places.frames.iter().map(|frame| match frame.kind() {
+            FrameKind::Code(module, offset) => Place::Code {
+                module: module.0,
+                offset,
+                symbol: Named::of(self.symbols.get(*frame)),
+            },
+            FrameKind::Unmapped(address) => Place::Unmapped { address },
+        }))
+    }
+}
+
+#[derive(Serialize)]
+struct Stack<'a> {
+    bytes: Bytes<'a>,
+    outcome: &'a str,
+    frames: Numbers<'a>,
+}
+
+struct Numbers<'a>(&'a Places, &'a [Frame]);
+
+impl Serialize for Numbers<'_> {
+    fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+        s.collect_seq(self.1.iter().map(|frame| self.0.numbers[frame]))
+    }
+}
+
+struct Stacks<'a> {
+    places: &'a Places,
+    profile: &'a Profile,
+}
+
+impl Serialize for Stacks<'_> {
+    fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+        s.collect_seq(self.profile.samples.iter().map(|sample| Stack {
+            bytes: Bytes(&sample.usage),
+            outcome: sample.stack.outcome.label(),
+            frames: Numbers(self.places, &sample.stack.frames),
+        }))
+    }
+}
+
+#[derive(Serialize)]
+struct Lost<'a> {
+    bytes: Bytes<'a>,
+    mapping: &'a str,
+    reason: &'a str,
+}
+
+struct NotObserved<'a>(&'a Profile);
+
+impl Serialize for NotObserved<'_> {
+    fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+        s.collect_seq(self.0.not_observed.iter().map(|row| Lost {
+            bytes: Bytes(&row.usage),
+            mapping: &row.mapping,
+            reason: row.reason.label(),
+        }))
+    }
+}

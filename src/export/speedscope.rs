@@ -1,0 +1,229 @@
+//! speedscope's own JSON: a sampled profile for each kind of memory that there is, weights in bytes.
+//!
+//! Stacks stand outermost function first, as the format has it. Memory without a stack stands in
+//! stacks of one frame, `[not observed: MAPPING]`. The format has no place for losses: where there
+//! are any, the profile's name says so.
+
+use std::collections::HashMap;
+use std::io::{self, Write};
+
+use serde::{Serialize, Serializer};
+
+use super::paths::labels;
+use super::{ExportOptions, Exporter, Report, Supports, printable};
+use crate::profile::{Frame, Kind, Profile, Usage};
+use crate::tree::Names;
+
+pub(super) struct Speedscope;
+
+impl Exporter for Speedscope {
+    fn name(&self) -> &'static str {
+        "speedscope"
+    }
+
+    fn extension(&self) -> &'static str {
+        "speedscope.json"
+    }
+
+    fn content_type(&self) -> &'static str {
+        "application/json"
+    }
+
+    fn supports(&self) -> Supports {
+        Supports {
+            kind: true,
+            instead: "speedscope's sandwich view shows callers and callees.",
+            ..Supports::default()
+        }
+    }
+
+    fn write(
+        &self,
+        report: &Report,
+        options: &ExportOptions,
+        out: &mut dyn Write,
+    ) -> io::Result<()> {
+        let table = Table::new(report);
+        let total = &report.profile.total;
+        let kinds: Vec<Kind> = match options.kind {
+            Kind::All => Kind::ALL.into_iter().filter(|k| k.of(total) > 0).collect(),
+            one => vec![one],
+        };
+        // A file without any profile is refused by its readers.
+        let kinds = if kinds.is_empty() {
+            vec![Kind::All]
+        } else {
+            kinds
+        };
+        let profiles = kinds.into_iter().map(|kind| Sampled::new(&table, kind));
+        let file = File {
+            schema: "https://www.speedscope.app/file-format-schema.json",
+            exporter: concat!("memprof@", env!("CARGO_PKG_VERSION")),
+            name: name(&report.profile),
+            active_profile_index: 0,
+            shared: Shared {
+                frames: &table.frames,
+            },
+            profiles: profiles.collect(),
+        };
+        serde_json::to_writer(&mut *out, &file)?;
+        out.write_all(b"\n")
+    }
+}
+
+fn name(profile: &Profile) -> String {
+    let target = &profile.target;
+    let mut name = format!("{} (pid {})", printable(&target.comm), target.pid);
+    for (what, count) in &profile.losses.counters {
+        name += &format!(", lost: {count} {what}");
+    }
+    name
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct File<'a> {
+    #[serde(rename = "$schema")]
+    schema: &'a str,
+    exporter: &'a str,
+    name: String,
+    active_profile_index: usize,
+    shared: Shared<'a>,
+    profiles: Vec<Sampled<'a>>,
+}
+
+#[derive(Serialize)]
+struct Shared<'a> {
+    frames: &'a [Named<'a>],
+}
+
+#[derive(Clone, PartialEq, Eq, Hash, Serialize)]
+struct Named<'a> {
+    name: String,
+    /// The file that holds the code.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    file: Option<&'a str>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Sampled<'a> {
+    #[serde(rename = "type")]
+    shape: &'a str,
+    name: &'a str,
+    unit: &'a str,
+    start_value: u64,
+    end_value: u64,
+    samples: Samples<'a>,
+    weights: Weights<'a>,
+}
+
+impl<'a> Sampled<'a> {
+    fn new(table: &'a Table<'a>, kind: Kind) -> Sampled<'a> {
+        Sampled {
+            shape: "sampled",
+            name: kind.name(),
+            unit: "bytes",
+            start_value: 0,
+            end_value: kind.of(&table.profile.total),
+            samples: Samples { table, kind },
+            weights: Weights { table, kind },
+        }
+    }
+}
+
+/// The stacks that hold something, as numbers of frames; written one by one.
+struct Samples<'a> {
+    table: &'a Table<'a>,
+    kind: Kind,
+}
+
+impl Serialize for Samples<'_> {
+    fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+        s.collect_seq(self.table.rows(self.kind).map(|(stack, _)| stack))
+    }
+}
+
+/// The bytes of the same stacks.
+struct Weights<'a> {
+    table: &'a Table<'a>,
+    kind: Kind,
+}
+
+impl Serialize for Weights<'_> {
+    fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+        s.collect_seq(self.table.rows(self.kind).map(|(_, bytes)| bytes))
+    }
+}
+
+/// Every distinct frame, numbered.
+struct Table<'a> {
+    profile: &'a Profile,
+    frames: Vec<Named<'a>>,
+    by_frame: HashMap<Frame, usize>,
+    no_stack: usize,
+    /// Number of the first row without a stack; the others follow.
+    not_observed: usize,
+}
+
+impl<'a> Table<'a> {
+    fn new(report: &'a Report) -> Table<'a> {
+        let profile = &*report.profile;
+        let names = Names::new(profile, &report.symbols);
+        let (mut frames, mut by_frame, mut numbers) = (Vec::new(), HashMap::new(), HashMap::new());
+        let stacks = profile.samples.iter();
+        for frame in stacks.flat_map(|s| s.stack.frames.iter().copied()) {
+            by_frame.entry(frame).or_insert_with(|| {
+                let named = Named {
+                    name: labels::frame(frame, names),
+                    file: names.get(frame).map(|n| n.executable),
+                };
+                *numbers.entry(named.clone()).or_insert_with(|| {
+                    frames.push(named);
+                    frames.len() - 1
+                })
+            });
+        }
+        let pseudo = |name: String| Named { name, file: None };
+        let no_stack = frames.len();
+        frames.push(pseudo(labels::NO_STACK.to_owned()));
+        let not_observed = frames.len();
+        let rows = profile.not_observed.iter();
+        frames.extend(rows.map(|row| pseudo(labels::not_observed(row))));
+        Table {
+            profile,
+            frames,
+            by_frame,
+            no_stack,
+            not_observed,
+        }
+    }
+
+    /// The stacks that hold some of this kind, with their bytes.
+    fn rows(&self, kind: Kind) -> impl Iterator<Item = (Row<'_>, u64)> {
+        let samples = self.profile.samples.iter();
+        let stacks = samples.map(|s| (Row::Stack(self, &s.stack.frames), &s.usage));
+        let rows = self.profile.not_observed.iter().enumerate();
+        let rest = rows.map(|(n, row)| (Row::Pseudo(self.not_observed + n), &row.usage));
+        let all: Box<dyn Iterator<Item = (Row<'_>, &Usage)>> = Box::new(stacks.chain(rest));
+        all.map(move |(row, usage)| (row, kind.of(usage)))
+            .filter(|(_, bytes)| *bytes > 0)
+    }
+}
+
+enum Row<'a> {
+    Stack(&'a Table<'a>, &'a [Frame]),
+    Pseudo(usize),
+}
+
+impl Serialize for Row<'_> {
+    fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Row::Stack(table, []) => s.collect_seq([table.no_stack]),
+            Row::Stack(table, frames) => {
+                s.collect_seq(frames.iter().rev().map(|frame| table.by_frame[frame]))
+            }
+            Row::Pseudo(number) => s.collect_seq([number]),
+        }
+    }
+}

@@ -1,0 +1,101 @@
+//! One frame of the picture.
+
+use std::io::{self, Write};
+
+use super::escaped;
+use crate::export::paths::Bytes;
+
+/// Width of the picture in pixels; the whole of the memory is as wide.
+pub(super) const WIDTH: usize = 1200;
+/// Height of a frame with the gap above the next one, in pixels.
+pub(super) const FRAME_HEIGHT: usize = 17;
+/// Width of a character and height of the line of text in a frame, in pixels. The script has them too.
+const CHAR_WIDTH: f64 = 7.0;
+const BASELINE: usize = 12;
+
+pub(super) struct Frame<'a> {
+    pub label: &'a str,
+    pub total: Bytes,
+    /// Bytes that the whole picture stands for.
+    pub whole: u64,
+    /// Where it begins, in bytes.
+    pub start: u64,
+    /// Where its upper edge is, in pixels.
+    pub top: usize,
+    /// In a difference, the largest change in bytes.
+    pub change: Option<u64>,
+}
+
+impl Frame<'_> {
+    /// Writes it: place and size in bytes stand beside those in pixels, for the script.
+    pub fn write(&self, out: &mut dyn Write) -> io::Result<()> {
+        let pixels = |bytes: u64| bytes as f64 * WIDTH as f64 / self.whole.max(1) as f64;
+        let (x, width) = (pixels(self.start), pixels(self.total.now));
+        let label = escaped(self.label);
+        let percent = self.total.now as f64 * 100.0 / self.whole.max(1) as f64;
+        let (bytes, start, top) = (self.total.now, self.start, self.top);
+        write!(
+            out,
+            "<g class=\"f\" data-s=\"{start}\" data-b=\"{bytes}\"><title>{label}: {bytes} bytes, {percent:.2}%{}</title>\
+             <rect x=\"{x:.3}\" y=\"{top}\" width=\"{width:.3}\" height=\"{}\" fill=\"{}\"/>",
+            self.change_in_words(),
+            FRAME_HEIGHT - 1,
+            self.colour(),
+        )?;
+        writeln!(
+            out,
+            "<text x=\"{:.3}\" y=\"{}\">{}</text></g>",
+            x + 3.0,
+            top + BASELINE,
+            escaped(&fitting(self.label, width))
+        )
+    }
+
+    fn change_in_words(&self) -> String {
+        let Bytes { before, now } = self.total;
+        match self.change {
+            None => String::new(),
+            Some(_) if now >= before => format!(" (+{} bytes)", now - before),
+            Some(_) => format!(" (-{} bytes)", before - now),
+        }
+    }
+
+    /// Warm by name, grey for what is no function; in a difference, by how much it changed.
+    fn colour(&self) -> String {
+        let Bytes { before, now } = self.total;
+        let Some(largest) = self.change else {
+            return by_name(self.label);
+        };
+        let share = now.abs_diff(before) as f64 / largest.max(1) as f64;
+        // No change is white, the largest has the full colour.
+        let rest = 230 - (share * 150.0) as u8;
+        match now.cmp(&before) {
+            std::cmp::Ordering::Equal => "rgb(240,240,240)".to_owned(),
+            std::cmp::Ordering::Greater => format!("rgb(255,{rest},{rest})"),
+            std::cmp::Ordering::Less => format!("rgb({rest},{rest},255)"),
+        }
+    }
+}
+
+/// The same name has the same colour in every picture.
+fn by_name(label: &str) -> String {
+    if label.starts_with('[') {
+        return "rgb(200,200,200)".to_owned();
+    }
+    let mut hash = 0x811c_9dc5_u32;
+    for byte in label.bytes() {
+        hash = (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193);
+    }
+    let (a, b) = (hash >> 8 & 0xff, hash >> 16 & 0xff);
+    format!("rgb({},{},{})", 205 + a % 50, 90 + b % 130, a * b % 60)
+}
+
+/// As much of the text as there is room for.
+fn fitting(text: &str, width: f64) -> String {
+    let room = ((width - 6.0) / CHAR_WIDTH).max(0.0) as usize;
+    match text.chars().count() {
+        count if count <= room => text.to_owned(),
+        _ if room < 3 => String::new(),
+        _ => text.chars().take(room - 2).chain("..".chars()).collect(),
+    }
+}

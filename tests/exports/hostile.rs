@@ -1,0 +1,148 @@
+//! Names that want to be something else: every format's reader finds them as names, and no more
+//! frames, rows or elements than there are.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::sync::Arc;
+
+use ::memprof::api::Report;
+use ::memprof::export::{EXPORTERS, ExportOptions};
+use ::memprof::profile::Module;
+use ::memprof::symbol::Language;
+
+use crate::common::{at, kib, report};
+use crate::made::written;
+use crate::readers::{self, table, wanted};
+
+const NAMES: [&str; 14] = [
+    "a\"b'c`d",
+    "new\nline\r\nand\ttab",
+    "semi;colon;s",
+    "</title><script>alert(1)</script>",
+    "]]><script>alert(2)</script>&lt;&#0;&amp;",
+    "=cmd|' /C calc'!A0",
+    "+1+1",
+    "-2,3",
+    "@SUM(A1:A9)",
+    "\u{1b}]0;owned\u{7}\u{0}\u{9b}",
+    "\u{fffd}\u{fffe}\u{ffff}\u{202e}gnp",
+    "ends in a number 4096",
+    "",
+    "[not observed: \"x\"]",
+];
+
+fn nasty() -> Arc<Report> {
+    let names: Vec<_> = NAMES
+        .iter()
+        .enumerate()
+        .map(|(n, name)| (at(0, n as u64), *name, Language::Other))
+        .collect();
+    let one = |n: usize| (vec![at(0, n as u64)], kib(4, 0, 0));
+    let mut samples: Vec<_> = (0..NAMES.len()).map(one).collect();
+    // All in one stack, and each as somebody's caller.
+    samples.push((
+        (0..NAMES.len()).map(|n| at(0, n as u64)).collect(),
+        kib(8, 4, 0),
+    ));
+    let mut report = Report::clone(&report(&samples, &[kib(16, 0, 0), kib(32, 0, 0)], &names));
+    let profile = Arc::make_mut(&mut report.profile);
+    profile.target.comm = "</svg>\"\n;=x".to_owned();
+    profile.not_observed[0].mapping = "=/tmp/<x>;\"\n\r,\u{1b}[2J".to_owned();
+    let mut modules = profile.modules.to_vec();
+    let module = &modules[0];
+    modules[0] = Arc::new(Module {
+        path: OsStr::from_bytes(b"=/tmp/\"<\n\xff\xc3(").into(),
+        name: "-\"<;\n".to_owned(),
+        dev_ino: module.dev_ino,
+        file: None,
+        own_executable: true,
+    });
+    profile.modules = modules.into();
+    Arc::new(report)
+}
+
+#[test]
+fn every_reader_still_finds_every_byte() {
+    let report = nasty();
+    for format in EXPORTERS.iter().map(|e| e.name()) {
+        let bytes = written(format, &report, &ExportOptions::default());
+        assert_eq!(
+            readers::read(format, &bytes),
+            wanted(format, &report.profile),
+            "{format}"
+        );
+    }
+}
+
+/// A terminal sees no control character of a name in any format that is text. JSON escapes those of
+/// ASCII.
+#[test]
+fn no_control_characters() {
+    let report = nasty();
+    for format in EXPORTERS.iter().map(|e| e.name()).filter(|f| *f != "pprof") {
+        let text = String::from_utf8(written(format, &report, &ExportOptions::default())).unwrap();
+        let json = text.starts_with('{');
+        let bad = |c: &char| match json {
+            true => c.is_ascii_control() && *c != '\n',
+            false => c.is_control() && !matches!(c, '\n' | '\r'),
+        };
+        assert_eq!(text.chars().find(bad), None, "{format}:\n{text}");
+    }
+}
+
+#[test]
+fn folded_lines_have_as_many_frames_as_their_stacks() {
+    let text = String::from_utf8(written("folded", &nasty(), &ExportOptions::default())).unwrap();
+    assert_eq!(text.lines().count(), NAMES.len() + 3);
+    let longest = text.lines().map(|l| l.matches(';').count() + 1).max();
+    assert_eq!(longest, Some(NAMES.len()));
+}
+
+#[test]
+fn a_picture_has_one_script_and_nothing_from_elsewhere() {
+    let text = String::from_utf8(written("svg", &nasty(), &ExportOptions::default())).unwrap();
+    let document = roxmltree::Document::parse(&text).unwrap();
+    let count = |name| {
+        document
+            .descendants()
+            .filter(|n| n.tag_name().name() == name)
+            .count()
+    };
+    assert_eq!(count("script"), 1);
+    let names = ["svg", "title", "style", "rect", "text", "script", "g"];
+    for node in document.descendants().filter(|n| n.is_element()) {
+        assert!(names.contains(&node.tag_name().name()), "{node:?}");
+        for attribute in node.attributes() {
+            assert!(!attribute.name().starts_with("on"), "{attribute:?}");
+            assert!(!attribute.name().contains("href"), "{attribute:?}");
+        }
+    }
+}
+
+#[test]
+fn no_cell_is_a_formula() {
+    for format in ["csv", "functions"] {
+        let rows = table(&written(format, &nasty(), &ExportOptions::default()));
+        for cell in rows.iter().flat_map(|row| row.values()) {
+            assert!(
+                !cell.starts_with(['=', '+', '-', '@', '\t', '\r']),
+                "{format}: {cell:?}"
+            );
+        }
+        let all: String = rows.iter().flat_map(|row| row.values()).cloned().collect();
+        assert!(all.contains("'=cmd|' /C calc'!A0"), "{format}: {all}");
+    }
+}
+
+#[test]
+fn pprof_reads_every_name() {
+    let raw = readers::pprof(&written("pprof", &nasty(), &ExportOptions::default())).raw;
+    for name in [
+        "semi;colon;s",
+        "</title><script>",
+        "@SUM(A1:A9)",
+        "ends in a number 4096",
+    ] {
+        assert!(raw.contains(name), "{name}: {raw}");
+    }
+}

@@ -1,0 +1,396 @@
+//! Made profiles: every format's sums, options and differences, and files kept for comparison.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use ::memprof::api::Report;
+use ::memprof::export::{self, EXPORTERS, ExportOptions};
+use ::memprof::profile::{Frame, Kind, Usage};
+use ::memprof::symbol::{Function, InlinedFunction, Language, Location, Symbol};
+use ::memprof::tree::Direction;
+
+use crate::common::{at, kib, report};
+use crate::readers::{self, pprof_says, table, wanted};
+
+pub fn written(format: &str, report: &Report, options: &ExportOptions) -> Vec<u8> {
+    let mut out = Vec::new();
+    let format = export::by_name(format).unwrap();
+    export::write(format, report, options, &mut out).unwrap();
+    out
+}
+
+fn small() -> Arc<Report> {
+    let all = Usage {
+        anon: 4096,
+        shmem: 2 * 4096,
+        file: 3 * 4096,
+        swap: 4 * 4096,
+        hugetlb: 2 << 20,
+        cache: 5 * 4096,
+    };
+    let samples = [
+        (vec![at(1, 0x30), at(0, 0x20), at(0, 0x10)], kib(6000, 8, 0)),
+        (
+            vec![at(0, 0x40), at(0, 0x20), at(0, 0x10)],
+            kib(2000, 0, 1000),
+        ),
+        (vec![at(0, 0x50), Frame::unmapped(9), at(0, 0x10)], all),
+        (vec![], kib(4, 0, 0)),
+        (vec![at(0, 0x10)], kib(0, 0, 0)),
+    ];
+    let names = [
+        (at(0, 0x10), "main", Language::Other),
+        (at(0, 0x20), "app::run::h0123456789abcdef", Language::Rust),
+        (at(1, 0x30), "malloc", Language::Other),
+    ];
+    let mut report = Report::clone(&report(&samples, &[kib(996, 0, 4), all], &names));
+    let profile = Arc::make_mut(&mut report.profile);
+    profile.taken = std::time::UNIX_EPOCH + std::time::Duration::from_secs(1_700_000_000);
+    profile.losses.add("events", 3);
+    Arc::new(report)
+}
+
+#[test]
+fn every_format_adds_up() {
+    let report = small();
+    for format in EXPORTERS.iter().map(|e| e.name()) {
+        let bytes = written(format, &report, &ExportOptions::default());
+        assert_eq!(
+            readers::read(format, &bytes),
+            wanted(format, &report.profile),
+            "{format}"
+        );
+    }
+}
+
+#[test]
+fn nothing_is_written_as_nothing() {
+    let report = report(&[], &[], &[]);
+    for format in EXPORTERS
+        .iter()
+        .map(|e| e.name())
+        .filter(|f| *f != "folded")
+    {
+        let bytes = written(format, &report, &ExportOptions::default());
+        let sums = readers::read(format, &bytes);
+        assert!(sums.values().all(|bytes| *bytes == 0), "{format}: {sums:?}");
+    }
+    // inferno takes no empty input.
+    assert!(written("folded", &report, &ExportOptions::default()).is_empty());
+}
+
+/// A kind alone is that kind's sum, in every format that can hold one.
+#[test]
+fn every_kind_adds_up() {
+    let report = small();
+    for format in EXPORTERS.iter().filter(|e| e.supports().kind) {
+        for kind in Kind::ALL {
+            let options = ExportOptions {
+                kind,
+                ..ExportOptions::default()
+            };
+            let sums = readers::read(format.name(), &written(format.name(), &report, &options));
+            let found = sums.get("all").or_else(|| sums.get(kind.name()));
+            assert_eq!(
+                found,
+                Some(&kind.of(&report.profile.total)),
+                "{} {}",
+                format.name(),
+                kind.name()
+            );
+        }
+    }
+}
+
+/// Neither a threshold nor a direction changes a sum.
+#[test]
+fn thresholds_and_directions_keep_the_sum() {
+    let report = small();
+    for format in EXPORTERS {
+        let can = format.supports();
+        for direction in Direction::ALL {
+            for threshold in [0, 5 << 20, 1 << 40] {
+                let options = ExportOptions {
+                    direction: can.direction.then_some(direction),
+                    threshold: can.threshold.then_some(threshold),
+                    ..ExportOptions::default()
+                };
+                let bytes = written(format.name(), &report, &options);
+                let sums = readers::read(format.name(), &bytes);
+                assert_eq!(
+                    sums,
+                    wanted(format.name(), &report.profile),
+                    "{}",
+                    format.name()
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn memory_without_a_stack_is_in_every_format() {
+    let report = small();
+    for format in EXPORTERS.iter().map(|e| e.name()) {
+        let bytes = written(format, &report, &ExportOptions::default());
+        let text = match format {
+            "pprof" => readers::pprof(&bytes).raw,
+            _ => String::from_utf8(bytes).unwrap(),
+        };
+        let row = match format {
+            // The contract's name for it.
+            "json" => "\"unknown\"",
+            "text" => "[anon] (before attach)",
+            "profile" => "\"reason\":\"before attach\"",
+            _ => "[not observed: [anon]]",
+        };
+        assert!(text.contains(row), "{format}:\n{text}");
+    }
+}
+
+#[test]
+fn pprof_knows_functions_files_and_comments() {
+    let report = small();
+    let bytes = written("pprof", &report, &ExportOptions::default());
+    let top = pprof_says(
+        &["-top", "-unit=KB", "-sample_index=resident_space"],
+        &bytes,
+    );
+    let flat = |function: &str| {
+        let line = top.lines().find(|line| line.ends_with(function));
+        line.unwrap_or_else(|| panic!("no {function}:\n{top}"))
+            .split_whitespace()
+            .next()
+            .unwrap()
+            .to_owned()
+    };
+    assert_eq!(flat("malloc"), "6008kB");
+    assert_eq!(flat("[no stack]"), "4kB");
+    assert_eq!(flat("[not observed: [anon]]"), "1008kB");
+    // The default is the resident memory.
+    assert_eq!(top, pprof_says(&["-top", "-unit=KB"], &bytes));
+    let raw = readers::pprof(&bytes).raw;
+    assert!(
+        raw.contains("/opt/node") && raw.contains("/opt/libc-2.31.so"),
+        "{raw}"
+    );
+    assert!(raw.contains("reason:[before attach]"), "{raw}");
+    assert!(raw.contains("outcome:[complete]"), "{raw}");
+    assert!(raw.contains("Time: 2023-11-14"), "{raw}");
+    let comments = pprof_says(&["-comments"], &bytes);
+    for wanted in [
+        "lost: 3 events",
+        "RssAnon",
+        "hugetlb 4194304 bytes",
+        "target: node (pid 4711)",
+    ] {
+        assert!(comments.contains(wanted), "{comments}");
+    }
+}
+
+/// Inlined functions and source lines, where they are known.
+#[test]
+fn pprof_knows_lines() {
+    let mut report = Report::clone(&small());
+    let place = |file: &str, line| Location {
+        file: file.to_owned(),
+        line: Some(line),
+    };
+    let function = Function {
+        name: "outer".to_owned(),
+        language: Language::Other,
+        offset_in_function: 4,
+        inlined: vec![InlinedFunction {
+            name: "inner".to_owned(),
+            location: Some(place("inner.h", 7)),
+        }],
+        location: Some(place("outer.c", 42)),
+    };
+    let symbols = Arc::make_mut(&mut report.symbols);
+    symbols.insert(at(0, 0x40), Arc::new(Symbol::Known(function)));
+    let bytes = written("pprof", &report, &ExportOptions::default());
+    let top = pprof_says(&["-top", "-lines", "-unit=KB"], &bytes);
+    let row = |name: &str| {
+        let line = top.lines().find(|line| line.contains(name));
+        let line = line.unwrap_or_else(|| panic!("no {name}:\n{top}"));
+        let words: Vec<&str> = line.split_whitespace().collect();
+        (words[0].to_owned(), words[3].to_owned())
+    };
+    let (none, held) = ("0".to_owned(), "2000kB".to_owned());
+    assert_eq!(row("inner inner.h:7"), (held.clone(), held.clone()));
+    assert_eq!(row("outer outer.c:42"), (none, held));
+    let raw = readers::pprof(&bytes).raw;
+    assert!(raw.contains("[FN][FL][LN][IN]"), "{raw}");
+}
+
+/// A difference with the earlier file, as pprof's users take it.
+#[test]
+fn pprof_subtracts() {
+    let (before, now) = (
+        written("pprof", &small(), &ExportOptions::default()),
+        small(),
+    );
+    let mut now = Report::clone(&now);
+    Arc::make_mut(&mut now.profile).samples[0].usage.anon += 1 << 20;
+    let now = written("pprof", &now, &ExportOptions::default());
+    let dir = tempfile::tempdir().unwrap();
+    let base = dir.path().join("base.pb.gz");
+    std::fs::write(&base, before).unwrap();
+    let base = format!("-base={}", base.display());
+    let top = pprof_says(&["-top", "-unit=KB", &base], &now);
+    let rows: Vec<&str> = top
+        .lines()
+        .filter(|l| l.trim_start().starts_with("1024kB"))
+        .collect();
+    assert!(rows.iter().any(|l| l.ends_with("malloc")), "{top}");
+}
+
+fn changed() -> (Arc<Report>, ExportOptions) {
+    let before = small();
+    let mut now = Report::clone(&before);
+    let profile = Arc::make_mut(&mut now.profile);
+    // One stack grew, one has nothing any more.
+    profile.samples[0].usage.anon += 1 << 20;
+    profile.total.anon += 1 << 20;
+    let gone = profile.samples.remove(1).usage;
+    profile.total.anon -= gone.anon;
+    profile.total.cache -= gone.cache;
+    let options = ExportOptions {
+        baseline: Some(before),
+        ..ExportOptions::default()
+    };
+    (Arc::new(now), options)
+}
+
+#[test]
+fn folded_differences_have_both_numbers() {
+    let (now, options) = changed();
+    let before = options.baseline.clone().unwrap();
+    let text = String::from_utf8(written("folded", &now, &options)).unwrap();
+    let mut sums = (0, 0);
+    let mut lines = BTreeMap::new();
+    for line in text.lines() {
+        let mut parts = line.rsplitn(3, ' ');
+        let mut number = || parts.next().unwrap().parse::<u64>().unwrap();
+        let (now, before) = (number(), number());
+        sums = (sums.0 + before, sums.1 + now);
+        lines.insert(parts.next().unwrap().to_owned(), (before, now));
+    }
+    assert_eq!(
+        sums,
+        (before.profile.total.value(), now.profile.total.value())
+    );
+    assert_eq!(
+        lines["main;app::run::h0123456789abcdef;malloc"],
+        (6008 << 10, 7032 << 10)
+    );
+    assert_eq!(
+        lines["main;app::run::h0123456789abcdef;node+0x40"],
+        (3000 << 10, 0)
+    );
+    // As a differential flame graph.
+    let mut out = Vec::new();
+    let mut inferno = inferno::flamegraph::Options::default();
+    inferno::flamegraph::from_reader(&mut inferno, text.as_bytes(), &mut out).unwrap();
+}
+
+#[test]
+fn flame_graphs_and_tables_differ_too() {
+    let (now, options) = changed();
+    let svg = written("svg", &now, &options);
+    assert_eq!(readers::svg(&svg), now.profile.total.value());
+    let text = String::from_utf8(svg).unwrap();
+    assert!(text.contains("malloc: 7200768 bytes"), "{text}");
+    assert!(text.contains("(+1048576 bytes)"), "{text}");
+    assert!(text.contains("not drawn: 3072000 bytes"), "{text}");
+    let rows = table(&written("functions", &now, &options));
+    let malloc = rows.iter().find(|row| row["function"] == "malloc").unwrap();
+    assert_eq!(
+        (&*malloc["self_bytes"], &*malloc["self_before_bytes"]),
+        ("7200768", "6152192")
+    );
+    let sum = |column: &str| {
+        rows.iter()
+            .map(|r| r[column].parse::<u64>().unwrap())
+            .sum::<u64>()
+    };
+    let before = options.baseline.unwrap();
+    assert_eq!(sum("self_before_bytes"), before.profile.total.value());
+    assert_eq!(sum("self_bytes"), now.profile.total.value());
+}
+
+/// The files are what they were; `MEMPROF_BLESS=1` writes them anew.
+#[test]
+fn kept_files() {
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/exports/kept");
+    let report = small();
+    for format in EXPORTERS {
+        let bytes = written(format.name(), &report, &ExportOptions::default());
+        // Compressed bytes are the compressor's; what they hold is memprof's.
+        let (bytes, ending) = match format.name() {
+            "pprof" => (unpacked(&bytes), "pb"),
+            _ => (bytes, format.extension()),
+        };
+        let path = dir.join(format!("small.{ending}"));
+        if std::env::var_os("MEMPROF_BLESS").is_some() {
+            std::fs::create_dir_all(&dir).unwrap();
+            std::fs::write(&path, &bytes).unwrap();
+        }
+        let kept = std::fs::read(&path).unwrap();
+        assert!(
+            kept == bytes,
+            "{} is no longer what stands in {}:\n{}",
+            format.name(),
+            path.display(),
+            String::from_utf8_lossy(&bytes)
+        );
+    }
+}
+
+fn unpacked(bytes: &[u8]) -> Vec<u8> {
+    let mut out = Vec::new();
+    std::io::copy(&mut flate2::read::GzDecoder::new(bytes), &mut out).unwrap();
+    out
+}
+
+/// Counts bytes and keeps none.
+#[derive(Default)]
+struct Counted {
+    bytes: usize,
+    largest: usize,
+}
+
+impl std::io::Write for Counted {
+    fn write(&mut self, piece: &[u8]) -> std::io::Result<usize> {
+        self.bytes += piece.len();
+        self.largest = self.largest.max(piece.len());
+        Ok(piece.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Formats write as they go.
+#[test]
+fn nothing_is_written_in_one_piece() {
+    let stack = |n: u64| (0..30).map(|d| at(0, n % (d + 2) * 100 + d)).collect();
+    let samples: Vec<_> = (0..5000).map(|n| (stack(n * 7919), kib(4, 0, 4))).collect();
+    let report = report(&samples, &[], &[]);
+    for format in EXPORTERS {
+        let mut out = Counted::default();
+        export::write(*format, &report, &ExportOptions::default(), &mut out).unwrap();
+        let Counted { bytes, largest } = out;
+        println!(
+            "{}: {bytes} bytes, at most {largest} at once",
+            format.name()
+        );
+        assert!(
+            largest <= 64 << 10,
+            "{}: {largest} of {bytes} bytes at once",
+            format.name()
+        );
+    }
+}

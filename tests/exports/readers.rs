@@ -1,0 +1,288 @@
+//! Readers of the formats: what each file says the memory is.
+
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::process::{Command, Stdio};
+
+use ::memprof::profile::{Kind, Profile};
+use serde_json::Value;
+
+use crate::common::tree::Node;
+
+/// Bytes by what a format calls them.
+pub type Sums = BTreeMap<String, u64>;
+
+/// What a file of this format must say of the profile.
+pub fn wanted(format: &str, profile: &Profile) -> Sums {
+    let sums = |kinds: &[(&str, Kind)]| {
+        let sum = |(name, kind): &(&str, Kind)| (name.to_string(), kind.of(&profile.total));
+        kinds.iter().map(sum).collect()
+    };
+    match format {
+        "json" => sums(&[("value", Kind::All), ("cacheValue", Kind::Cache)]),
+        "pprof" => sums(&[
+            ("resident_space", Kind::Resident),
+            ("page_cache_space", Kind::Cache),
+            ("swapped_space", Kind::Swap),
+        ]),
+        "profile" | "csv" => sums(&Kind::SINGLE.map(|kind| (kind.name(), kind))),
+        "speedscope" => {
+            let mut kinds = Kind::ALL.map(|kind| (kind.name(), kind)).to_vec();
+            kinds.retain(|(_, kind)| kind.of(&profile.total) > 0);
+            sums(&kinds)
+        }
+        "folded" | "svg" | "functions" | "text" => sums(&[("all", Kind::All)]),
+        other => panic!("no reader for the format {other}"),
+    }
+}
+
+/// What the file says.
+pub fn read(format: &str, bytes: &[u8]) -> Sums {
+    match format {
+        "json" => json(bytes),
+        "profile" => profile(bytes),
+        "folded" => one(folded(bytes)),
+        "svg" => one(svg(bytes)),
+        "pprof" => pprof(bytes).sums,
+        "speedscope" => speedscope(bytes),
+        "csv" => csv(bytes),
+        "functions" => one(functions(bytes)),
+        "text" => one(text(bytes)),
+        other => panic!("no reader for the format {other}"),
+    }
+}
+
+fn one(bytes: u64) -> Sums {
+    Sums::from([("all".to_owned(), bytes)])
+}
+
+fn json(bytes: &[u8]) -> Sums {
+    let root = Node::parse(bytes);
+    Sums::from([
+        ("value".to_owned(), root.value << 10),
+        ("cacheValue".to_owned(), root.cache_value << 10),
+    ])
+}
+
+/// The sum of all rows, which must be the total that the file itself names.
+fn profile(bytes: &[u8]) -> Sums {
+    let whole: Value = serde_json::from_slice(bytes).unwrap();
+    let mut sums = Sums::new();
+    let frames = whole["frames"].as_array().unwrap().len() as u64;
+    for row in ["stacks", "notObserved"]
+        .map(|k| whole[k].as_array().unwrap())
+        .into_iter()
+        .flatten()
+    {
+        for (kind, bytes) in row["bytes"].as_object().unwrap() {
+            *sums.entry(kind.clone()).or_default() += bytes.as_u64().unwrap();
+        }
+        let places = row["frames"].as_array().into_iter().flatten();
+        places.for_each(|place| assert!(place.as_u64().unwrap() < frames));
+    }
+    for frame in whole["frames"].as_array().unwrap() {
+        let module = frame.get("module").map(|m| m.as_u64().unwrap() as usize);
+        assert!(module.is_none_or(|m| whole["modules"].get(m).is_some()));
+    }
+    for (kind, total) in whole["total"].as_object().unwrap() {
+        assert_eq!(
+            sums.get(kind).copied().unwrap_or_default(),
+            total.as_u64().unwrap()
+        );
+        sums.entry(kind.clone()).or_default();
+    }
+    sums
+}
+
+/// What inferno makes of the lines: the width of its flame graph.
+fn folded(bytes: &[u8]) -> u64 {
+    let mut options = inferno::flamegraph::Options::default();
+    options.count_name = "bytes".to_owned();
+    options.min_width = 0.0;
+    let mut out = Vec::new();
+    let made = inferno::flamegraph::from_reader(&mut options, bytes, &mut out);
+    made.unwrap_or_else(|e| panic!("{e}: {}", String::from_utf8_lossy(bytes)));
+    let text = String::from_utf8(out).unwrap();
+    let titles = text.split("<title>all (").nth(1).unwrap();
+    let count = titles.split(" bytes").next().unwrap();
+    count.replace(',', "").parse().unwrap()
+}
+
+/// Parsed by an XML parser. Every frame must stand inside one that is nearer to the root, and what
+/// stands on a frame is never wider than it.
+pub fn svg(bytes: &[u8]) -> u64 {
+    let text = std::str::from_utf8(bytes).unwrap();
+    let document = roxmltree::Document::parse(text).unwrap_or_else(|e| panic!("{e}\n{text}"));
+    let frames = document
+        .descendants()
+        .find(|n| n.attribute("id") == Some("frames"))
+        .unwrap();
+    let number =
+        |n: roxmltree::Node<'_, '_>, name| n.attribute(name).unwrap().parse::<u64>().unwrap();
+    let mut rows: BTreeMap<u64, Vec<(u64, u64)>> = BTreeMap::new();
+    let mut root = None;
+    for frame in frames
+        .children()
+        .filter(|n| n.has_tag_name("g") || n.attribute("class") == Some("f"))
+    {
+        let (start, size) = (number(frame, "data-s"), number(frame, "data-b"));
+        let child = |name| {
+            frame
+                .children()
+                .find(|c| c.tag_name().name() == name)
+                .unwrap()
+        };
+        let title = child("title").text().unwrap();
+        assert!(title.contains(&format!(": {size} bytes")), "{title}");
+        let top = number(child("rect"), "y");
+        let (root_top, _) = *root.get_or_insert((top, size));
+        rows.entry(root_top.abs_diff(top))
+            .or_default()
+            .push((start, start + size));
+    }
+    let mut below: Option<&Vec<(u64, u64)>> = None;
+    for row in rows.values() {
+        assert!(
+            row.is_sorted() && row.windows(2).all(|w| w[0].1 <= w[1].0),
+            "frames overlap"
+        );
+        if let Some(below) = below {
+            let inside =
+                |(start, end): &(u64, u64)| below.iter().any(|(s, e)| s <= start && end <= e);
+            assert!(row.iter().all(inside), "a frame stands on none");
+        }
+        below = Some(row);
+    }
+    root.unwrap().1
+}
+
+/// What pprof says of a file.
+pub struct Pprof {
+    pub sums: Sums,
+    /// Its `-raw` form.
+    pub raw: String,
+}
+
+/// Read by Go's pprof.
+pub fn pprof(bytes: &[u8]) -> Pprof {
+    let raw = pprof_says(&["-raw"], bytes);
+    let mut lines = raw.lines().skip_while(|line| *line != "Samples:").skip(1);
+    let names: Vec<&str> = lines
+        .next()
+        .unwrap()
+        .split_whitespace()
+        .map(|name| name.split('/').next().unwrap())
+        .collect();
+    let mut sums: Sums = names.iter().map(|name| ((*name).to_owned(), 0)).collect();
+    for line in lines.take_while(|line| *line != "Locations") {
+        // A sample is `VALUES: LOCATIONS`, its labels stand in lines of their own.
+        let Some((values, places)) = line.split_once(':') else {
+            continue;
+        };
+        let values: Result<Vec<u64>, _> = values.split_whitespace().map(str::parse).collect();
+        let (Ok(values), false) = (values, places.trim_start().starts_with('[')) else {
+            continue;
+        };
+        assert_eq!(values.len(), names.len(), "{line}");
+        for (name, value) in names.iter().zip(values) {
+            *sums.get_mut(*name).unwrap() += value;
+        }
+    }
+    Pprof { sums, raw }
+}
+
+/// What `go tool pprof` prints.
+pub fn pprof_says(args: &[&str], file: &[u8]) -> String {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("profile.pb.gz");
+    std::fs::write(&path, file).unwrap();
+    let out = Command::new("go")
+        .args(["tool", "pprof", "-symbolize=none", "-nodefraction=0"])
+        .args(args)
+        .arg(&path)
+        .env("HOME", dir.path())
+        .env("PPROF_TMPDIR", dir.path())
+        .output()
+        .expect("go is needed for these tests (Debian: golang-go)");
+    let said = String::from_utf8_lossy(&out.stderr);
+    assert!(out.status.success(), "{said}");
+    String::from_utf8(out.stdout).unwrap()
+}
+
+/// Checked against speedscope's own schema, then summed up.
+pub fn speedscope(bytes: &[u8]) -> Sums {
+    let schema: Value = serde_json::from_str(include_str!("speedscope-schema.json")).unwrap();
+    let file: Value = serde_json::from_slice(bytes).unwrap();
+    let validator = jsonschema::validator_for(&schema).unwrap();
+    if let Err(e) = validator.validate(&file) {
+        panic!("{e} at {}", e.instance_path());
+    }
+    let frames = file["shared"]["frames"].as_array().unwrap().len() as u64;
+    let sum = |profile: &Value| {
+        let (samples, weights) = (&profile["samples"], &profile["weights"]);
+        let (samples, weights) = (samples.as_array().unwrap(), weights.as_array().unwrap());
+        assert_eq!(samples.len(), weights.len());
+        for stack in samples {
+            let stack = stack.as_array().unwrap();
+            assert!(!stack.is_empty());
+            assert!(stack.iter().all(|n| n.as_u64().unwrap() < frames));
+        }
+        let sum: u64 = weights.iter().map(|w| w.as_u64().unwrap()).sum();
+        assert_eq!(profile["endValue"], sum);
+        (profile["name"].as_str().unwrap().to_owned(), sum)
+    };
+    file["profiles"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(sum)
+        .collect()
+}
+
+/// The rows of a table, read by Python's csv module in its strict way.
+pub fn table(bytes: &[u8]) -> Vec<BTreeMap<String, String>> {
+    const SCRIPT: &str = "import csv, io, json, sys
+text = io.TextIOWrapper(sys.stdin.buffer, encoding='utf-8', newline='')
+print(json.dumps(list(csv.DictReader(text, strict=True))))";
+    let mut python = Command::new("python3")
+        .args(["-c", SCRIPT])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("python3 is needed for these tests");
+    python.stdin.take().unwrap().write_all(bytes).unwrap();
+    let out = python.wait_with_output().unwrap();
+    assert!(out.status.success());
+    serde_json::from_slice(&out.stdout).unwrap()
+}
+
+fn csv(bytes: &[u8]) -> Sums {
+    let mut sums = Sums::new();
+    for row in table(bytes) {
+        for (column, cell) in &row {
+            if let Some(kind) = column.strip_suffix("_bytes") {
+                *sums.entry(kind.to_owned()).or_default() += cell.parse::<u64>().unwrap();
+            }
+        }
+    }
+    sums
+}
+
+fn functions(bytes: &[u8]) -> u64 {
+    let rows = table(bytes);
+    rows.iter()
+        .map(|row| row["self_bytes"].parse::<u64>().unwrap())
+        .sum()
+}
+
+/// The tree's first line.
+fn text(bytes: &[u8]) -> u64 {
+    let text = std::str::from_utf8(bytes).unwrap();
+    let line = text.lines().find(|line| line.ends_with("%  all")).unwrap();
+    line.split_whitespace()
+        .next()
+        .unwrap()
+        .parse::<u64>()
+        .unwrap()
+        << 10
+}
