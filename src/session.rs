@@ -226,7 +226,7 @@ impl Session<'_> {
             say(&format!("waiting for a process named {name}"));
         }
         for address in addresses {
-            say(&format!("serving http://{address}/v1/tree"));
+            say(&format!("serving http://{address}/"));
         }
     }
 
