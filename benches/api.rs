@@ -117,6 +117,8 @@ fn report(stacks: u64) -> Report {
         kernel_after: KernelFigures::default(),
         losses: Losses::default(),
         modules: Arc::new([module("server"), module("plugin.so")]),
+        processes: Vec::new(),
+        stopped: None,
         places: Arc::default(),
     };
     Report {

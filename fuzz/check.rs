@@ -72,6 +72,7 @@ pub fn table(bytes: &[u8]) -> bool {
             sp: 0x7fff_0000,
             fp: 0x7fff_0100,
             lr: row.pc,
+            bx: 0x7000,
         };
         for arch in [Arch::X86_64, Arch::Aarch64] {
             let stack = walk(&Anything(&table, i as u64), arch, start, 64);

@@ -16,8 +16,8 @@ use crate::file_paths::FilePaths;
 use crate::modules::{AddressMap, ModuleTable};
 use crate::probe::{Probe, page_size};
 use crate::profile::{
-    CachedFile, FileId, KernelFigures, LOST_STACK, MappedBytes, Mapping, Module, NotObserved,
-    Places, Profile, Sample, TargetInfo, Unobserved, Usage,
+    CachedFile, FileId, KernelFigures, LOST_STACK, Losses, MappedBytes, Mapping, Module,
+    NotObserved, Places, Profile, Sample, Share, TargetInfo, Unobserved, Usage,
 };
 use crate::residency::{Classifier, Error as ScanError, Method, Scanner, Vma, figures, maps};
 use crate::source::resident::{Join, SpaceView};
@@ -108,6 +108,19 @@ impl Aggregator {
         }
     }
 
+    /// Forgets a process that goes on without memprof; the address space that was its own.
+    ///
+    /// # Errors
+    /// The probe's maps could not be changed.
+    pub fn forget(&mut self, pid: Pid, probe: &Probe) -> Result<Option<MmId>> {
+        let found = self.spaces.iter().find(|(_, s)| s.pid == pid);
+        let mm = found.map(|(mm, _)| *mm);
+        if let Some(mm) = mm {
+            self.end(mm, pid, probe)?;
+        }
+        Ok(mm)
+    }
+
     fn stack(&mut self, seen: &StackSeen) {
         // A space that ended meanwhile: its stacks own nothing that could be shown.
         if let Some(space) = self.spaces.get_mut(&seen.mm) {
@@ -193,26 +206,25 @@ impl Aggregator {
         let mut tally = Tally::default();
         let mms: Vec<MmId> = self.spaces.keys().copied().collect();
         for mm in mms {
-            match self.scan(mm, probe, &mut tally) {
-                Ok(pid) => tally.pids.push(pid),
+            match self.scan(mm, probe) {
+                Ok(scanned) => tally.processes.push(scanned),
                 Err(e) if is_gone(&e) => {}
                 Err(e) => return Err(NoReport::Failed(e)),
             }
         }
-        let Some(first) = tally.pids.first().copied() else {
+        if tally.processes.is_empty() {
             return Err(NoReport::NoTarget);
-        };
-        let named = self.spaces.values().find(|s| s.pid == first);
-        tally.comm = named.map(|s| s.comm.clone()).unwrap_or_default();
+        }
         let cached = probe.cached_pages().map_err(NoReport::Failed)?;
-        page_cache::collect(&cached, page_size(), &mut tally.books);
-        let files: Vec<FileId> = tally.books.files.keys().copied().collect();
-        self.paths.keep(&files, &tally.pids);
+        page_cache::collect(&cached, page_size(), &mut tally.cache);
+        let files: Vec<FileId> = tally.cache.files.keys().copied().collect();
+        let pids: Vec<Pid> = tally.processes.iter().map(|p| p.pid).collect();
+        self.paths.keep(&files, &pids);
         Ok(tally)
     }
 
-    /// Scans one process. Its bytes are added only once the scan is whole.
-    fn scan(&mut self, mm: MmId, probe: &Probe, tally: &mut Tally) -> Result<Pid> {
+    /// Scans one process.
+    fn scan(&mut self, mm: MmId, probe: &Probe) -> Result<Scanned> {
         let space = self
             .spaces
             .get(&mm)
@@ -248,54 +260,114 @@ impl Aggregator {
             mappings.push(mapping(pid, vma, std::mem::take(&mut books.mapping)));
         }
         scanner.check_alive()?;
-        tally.after += figures::read(pid)?;
-        tally.before += before;
-        tally.books.merge(books);
-        tally.mappings.append(&mut mappings);
         self.paths.mapped(&vmas);
-        Ok(pid)
+        Ok(Scanned {
+            mm,
+            pid,
+            comm: space.comm.clone(),
+            books,
+            mappings,
+            before,
+            after: figures::read(pid)?,
+        })
     }
 
     /// Turns stack ids into stacks. The events that came up to the tally must have been taken in: a
     /// stack's record reaches the ledger at once, its frames come through the ring buffer.
     pub fn profile(&mut self, tally: Tally, probe: &Probe) -> Profile {
+        let first = tally.processes.first();
         let target = TargetInfo {
-            pid: tally.pids.first().copied().unwrap_or(Pid(0)),
-            comm: tally.comm,
-            pids: tally.pids,
+            pid: first.map_or(Pid(0), |p| p.pid),
+            comm: first.map(|p| p.comm.clone()).unwrap_or_default(),
+            pids: tally.processes.iter().map(|p| p.pid).collect(),
             alive: !self.spaces.is_empty(),
         };
-        let places = self.places(tally.mappings, tally.books.files, tally.books.other_files);
-        let mut samples = Vec::with_capacity(tally.books.stacks.len());
-        let mut unobserved = tally.books.unobserved;
-        for (id, usage) in sorted(tally.books.stacks) {
-            match self.stacks.get(id) {
-                Some(stack) => samples.push(Sample {
-                    stack: Arc::clone(stack),
-                    usage,
-                }),
-                None => {
-                    let key = (LOST_STACK.to_owned(), Unobserved::StackLost);
-                    *unobserved.entry(key).or_default() += usage;
-                }
+        let (mut before, mut after) = (KernelFigures::default(), KernelFigures::default());
+        for process in &tally.processes {
+            before += process.before;
+            after += process.after;
+        }
+        let processes = match tally.processes.len() {
+            0 | 1 => Vec::new(),
+            _ => self.shares(&tally),
+        };
+        let mut books = tally.cache;
+        let (files, other_files) = (std::mem::take(&mut books.files), books.other_files);
+        let mut mappings = Vec::new();
+        for process in tally.processes {
+            books.merge(process.books);
+            mappings.extend(process.mappings);
+        }
+        let places = self.places(mappings, files, other_files);
+        let rows = self.rows(books);
+        Profile {
+            taken: SystemTime::now(),
+            target,
+            samples: rows.samples,
+            not_observed: rows.not_observed,
+            total: rows.total,
+            kernel_before: before,
+            kernel_after: after,
+            losses: self.losses(probe),
+            modules: self.modules.modules(),
+            places: Arc::new(places),
+            processes,
+            stopped: None,
+        }
+    }
+
+    /// What each process has; the page cache is his whose address space the stack was seen in.
+    fn shares(&self, tally: &Tally) -> Vec<Share> {
+        let mut cache: HashMap<MmId, Books> = HashMap::new();
+        for (&id, &usage) in &tally.cache.stacks {
+            if let Some(mm) = self.stacks.seen_in(id) {
+                cache.entry(mm).or_default().add_stack(id, usage);
             }
         }
-        let not_observed: Vec<NotObserved> = unobserved
-            .into_iter()
-            .map(|((mapping, reason), usage)| NotObserved {
+        let share = |process: &Scanned| {
+            let mut books = cache.remove(&process.mm).unwrap_or_default();
+            books.merge(process.books.clone());
+            let rows = self.rows(books);
+            Share {
+                pid: process.pid,
+                comm: process.comm.clone(),
+                samples: rows.samples,
+                not_observed: rows.not_observed,
+                total: rows.total,
+                kernel_before: process.before,
+                kernel_after: process.after,
+            }
+        };
+        tally.processes.iter().map(share).collect()
+    }
+
+    fn rows(&self, books: Books) -> Rows {
+        let mut rows = Rows::default();
+        let mut unobserved = books.unobserved;
+        for (id, usage) in sorted(books.stacks) {
+            let Some(stack) = self.stacks.get(id) else {
+                let key = (LOST_STACK.to_owned(), Unobserved::StackLost);
+                *unobserved.entry(key).or_default() += usage;
+                continue;
+            };
+            rows.total += usage;
+            rows.samples.push(Sample {
+                stack: Arc::clone(stack),
+                usage,
+            });
+        }
+        for ((mapping, reason), usage) in unobserved {
+            rows.total += usage;
+            rows.not_observed.push(NotObserved {
                 mapping,
                 reason,
                 usage,
-            })
-            .collect();
-        let mut total = Usage::default();
-        for usage in samples
-            .iter()
-            .map(|s| s.usage)
-            .chain(not_observed.iter().map(|n| n.usage))
-        {
-            total += usage;
+            });
         }
+        rows
+    }
+
+    fn losses(&self, probe: &Probe) -> Losses {
         let mut losses = probe.losses();
         losses.add(
             "code mappings without a place in the module table",
@@ -307,18 +379,7 @@ impl Aggregator {
         );
         let forgotten = self.spaces.values().map(Space::forgotten).sum();
         losses.add("address ranges forgotten: range books full", forgotten);
-        Profile {
-            taken: SystemTime::now(),
-            target,
-            samples,
-            not_observed,
-            total,
-            kernel_before: tally.before,
-            kernel_after: tally.after,
-            losses,
-            modules: self.modules.modules(),
-            places: Arc::new(places),
-        }
+        losses
     }
 
     fn places(
@@ -357,12 +418,28 @@ impl Aggregator {
 /// The memory of every followed process, by stack id.
 #[derive(Default)]
 pub struct Tally {
-    pids: Vec<Pid>,
+    processes: Vec<Scanned>,
+    /// Page cache, over all of them.
+    cache: Books,
+}
+
+/// One process, scanned.
+struct Scanned {
+    mm: MmId,
+    pid: Pid,
     comm: String,
     books: Books,
     mappings: Vec<Mapping>,
     before: KernelFigures,
     after: KernelFigures,
+}
+
+/// Bytes with names for their owners, and their sum.
+#[derive(Default)]
+struct Rows {
+    samples: Vec<Sample>,
+    not_observed: Vec<NotObserved>,
+    total: Usage,
 }
 
 /// In order of id, so that a report of the same state is the same report.

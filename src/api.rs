@@ -16,6 +16,7 @@ mod health;
 mod maker;
 mod maps;
 mod marks;
+mod memory;
 mod metrics;
 mod own;
 mod provider;

@@ -1,8 +1,12 @@
 //! Flags → a checked [`Config`].
 
+mod maps;
+mod top;
+
 use std::ffi::OsString;
+use std::io;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::builder::PossibleValuesParser;
@@ -14,15 +18,21 @@ use crate::event::Pid;
 use crate::export::{self, ExportOptions, Exporter};
 use crate::probe::Unwind;
 use crate::profile::Kind;
+use crate::screen::ScreenOptions;
 use crate::server::DEFAULT_LISTEN;
-use crate::target::Selector;
+use crate::target::{Cgroup, Selector};
 use crate::tree::Direction;
+
+pub use maps::{MapsConfig, MapsFormat};
 
 const EXAMPLES: &str = "\
 Examples:
   sudo memprof --comm light-node          the process of that name, running already or the next to start
   sudo memprof --pid 1234 --duration 60   a minute of a running process, then a summary
   sudo memprof -- ./server --flag         a command, from its first page to its end
+  sudo memprof --cgroup /my.service       every process of a control group, present and future
+  sudo memprof top --pid 1234             the same, live on the terminal
+  memprof maps --pid 1234                 what the memory of a process is made of
   memprof doctor                          what this machine allows, and what is missing
 
 Exit status: 0, or the command's own after `--`; 1 for an error; 2 for a wrong command line.";
@@ -35,7 +45,7 @@ Exit status: 0, or the command's own after `--`; 1 for an error; 2 for a wrong c
     after_help = EXAMPLES,
     args_conflicts_with_subcommands = true,
     subcommand_negates_reqs = true,
-    group = ArgGroup::new("target").args(["comm", "pid", "command"]).required(true)
+    group = ArgGroup::new("target").args(["comm", "pid", "cgroup", "command"]).required(true)
 )]
 struct Cli {
     #[command(subcommand)]
@@ -46,6 +56,10 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Action {
+    /// Watch the memory of a process live on the terminal: functions, call tree, changes
+    Top(Box<top::TopArgs>),
+    /// Say what the memory of a process is made of: heap, stacks, libraries, …, by the kernel's figures
+    Maps(maps::MapsArgs),
     /// Say what this kernel and these privileges allow, what is missing and how to get it
     Doctor,
     /// Print the completions of a shell
@@ -54,7 +68,11 @@ enum Action {
         shell: clap_complete::Shell,
     },
     /// Print the man page
-    Man,
+    Man {
+        /// That of `memprof COMMAND`
+        #[arg(value_name = "COMMAND", value_parser = ["top", "maps"])]
+        of: Option<String>,
+    },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -89,12 +107,20 @@ struct ProfileArgs {
     /// Follow the process with this id
     #[arg(long, value_name = "PID", value_parser = parse_pid)]
     pid: Option<Pid>,
+    /// Follow every process in this control group and those below it, present and future: a directory
+    /// below /sys/fs/cgroup, or a name as in /proc/PID/cgroup
+    #[arg(long, value_name = "PATH", conflicts_with = "follow_forks")]
+    cgroup: Option<PathBuf>,
     /// Start this command and follow it from its first page; its exit status is passed on
     #[arg(last = true, value_name = "COMMAND")]
     command: Vec<OsString>,
     /// Follow child processes too; the figures are then sums over all of them
     #[arg(long)]
     follow_forks: bool,
+    /// Hold the target still for each report, for the milliseconds of its page scan, so that the figures
+    /// are exact; else they lie between the kernel's before and after
+    #[arg(long)]
+    freeze: bool,
     /// Serve HTTP at this address
     #[arg(long, value_name = "ADDR:PORT", default_value_t = DEFAULT_LISTEN)]
     listen: SocketAddr,
@@ -144,6 +170,8 @@ struct ProfileArgs {
 pub enum Run {
     /// Profile.
     Profile(Box<Config>),
+    /// `memprof maps`.
+    Maps(MapsConfig),
     /// `memprof doctor`.
     Doctor,
     /// Print this text.
@@ -156,6 +184,8 @@ pub struct Config {
     pub target: Selector,
     /// Follow children too.
     pub follow_forks: bool,
+    /// Hold the target still for each report.
+    pub freeze: bool,
     /// How stacks are taken.
     pub unwind: Unwind,
     /// Where to serve HTTP; `None` for not at all.
@@ -170,6 +200,8 @@ pub struct Config {
     pub duration: Option<Duration>,
     /// The files to write at the end.
     pub outputs: Vec<Output>,
+    /// How it is shown live on the terminal; `None` for not at all.
+    pub screen: Option<ScreenOptions>,
 }
 
 /// A file to write a profile to.
@@ -203,19 +235,28 @@ pub fn parse_from(args: impl IntoIterator<Item = OsString>) -> Result<Run, clap:
     let command = Cli::command().color(color_of(&args));
     let cli = Cli::from_arg_matches(&command.try_get_matches_from(args)?)?;
     match cli.action {
+        Some(Action::Top(args)) => args.config().map(|c| Run::Profile(Box::new(c))),
+        Some(Action::Maps(args)) => Ok(Run::Maps(args.config())),
         Some(Action::Doctor) => Ok(Run::Doctor),
         Some(Action::Completions { shell }) => {
             let mut text = Vec::new();
             clap_complete::generate(shell, &mut Cli::command(), "memprof", &mut text);
             Ok(Run::Print(text))
         }
-        Some(Action::Man) => {
-            let mut text = Vec::new();
-            clap_mangen::Man::new(Cli::command()).render(&mut text)?;
-            Ok(Run::Print(text))
-        }
+        Some(Action::Man { of }) => Ok(Run::Print(man_page(of)?)),
         None => config(cli.profile).map(|c| Run::Profile(Box::new(c))),
     }
+}
+
+/// The man page of memprof or of one of its subcommands.
+fn man_page(of: Option<String>) -> io::Result<Vec<u8>> {
+    let mut all = Cli::command();
+    // So that options which all subcommands have are in each.
+    all.build();
+    let part = of.and_then(|name| all.find_subcommand(name).cloned());
+    let mut text = Vec::new();
+    clap_mangen::Man::new(part.unwrap_or(all)).render(&mut text)?;
+    Ok(text)
 }
 
 /// clap colours its own errors: the choice must be known before the rest is read.
@@ -250,14 +291,16 @@ fn config(args: ProfileArgs) -> Result<Config, clap::Error> {
         baseline: None,
     };
     let outputs = outputs(args.output, args.format.as_deref(), &options)?;
-    let target = match (args.comm, args.pid) {
-        (Some(name), _) => Selector::Comm(name),
-        (None, Some(pid)) => Selector::Pid(pid),
-        (None, None) => Selector::Command(words(args.command)?),
+    let target = match (args.comm, args.pid, args.cgroup) {
+        (Some(name), ..) => Selector::Comm(name),
+        (_, Some(pid), _) => Selector::Pid(pid),
+        (_, _, Some(path)) => Selector::Cgroup(cgroup(&path)?),
+        _ => Selector::Command(words(args.command)?),
     };
     Ok(Config {
         target,
         follow_forks: args.follow_forks,
+        freeze: args.freeze,
         unwind: args.unwind.into(),
         listen: (!args.no_server).then_some(args.listen),
         cors_origins: args.cors_origin,
@@ -265,6 +308,14 @@ fn config(args: ProfileArgs) -> Result<Config, clap::Error> {
         metrics_functions: args.metrics_functions.into(),
         duration: args.duration,
         outputs,
+        screen: None,
+    })
+}
+
+fn cgroup(path: &Path) -> Result<Cgroup, clap::Error> {
+    Cgroup::find(path).map_err(|e| {
+        let message = format!("{e:#}\n");
+        Cli::command().error(clap::error::ErrorKind::ValueValidation, message)
     })
 }
 
@@ -408,6 +459,9 @@ mod tests {
             "memprof",
             "memprof --pid 1 --comm x",
             "memprof --comm x -- y",
+            "memprof --cgroup / --pid 1",
+            "memprof --cgroup /no/such/group",
+            "memprof --cgroup / --follow-forks",
         ] {
             let Err(e) = config_of(line) else {
                 panic!("{line} was accepted")
@@ -444,6 +498,15 @@ mod tests {
             "memprof --pid 1 --unwind dwarf",
             "memprof --pid 1 --no-server --listen 127.0.0.1:1",
             "memprof doctor --pid 1",
+            "memprof top",
+            "memprof top --pid 1 --comm x",
+            "memprof top --pid 1 --interval 0",
+            "memprof top --pid 1 --interval x",
+            "memprof maps",
+            "memprof maps --pid 1 --comm x",
+            "memprof maps --pid 1 --all --top 3",
+            "memprof maps --pid 1 --top -1",
+            "memprof maps --pid 1 --format gif",
         ] {
             assert!(
                 parse_from(line.split(' ').map(OsString::from)).is_err(),
@@ -472,6 +535,48 @@ mod tests {
             format("memprof --pid 1 -o x.txt --format json"),
             Some("json")
         );
+    }
+
+    #[test]
+    fn man_pages_name_their_options() {
+        let page = |line: &str| match parse_from(line.split(' ').map(OsString::from)) {
+            Ok(Run::Print(text)) => String::from_utf8_lossy(&text).replace('\\', ""),
+            _ => panic!("no page: {line}"),
+        };
+        for (line, parts) in [
+            ("memprof man", ["--follow-forks", "memprof-top(1)", "maps"]),
+            ("memprof man top", ["memprof-top", "--interval", "--color"]),
+            ("memprof man maps", ["memprof-maps", "--all", "--comm"]),
+        ] {
+            let text = page(line);
+            for part in parts {
+                assert!(text.contains(part), "{line}: no {part} in {text}");
+            }
+        }
+        for shell in ["bash", "zsh", "fish"] {
+            let text = page(&format!("memprof completions {shell}"));
+            assert!(
+                text.contains("interval") && text.contains("maps"),
+                "{shell}"
+            );
+        }
+    }
+
+    #[test]
+    fn top_is_a_profile_run_with_a_screen() {
+        let config = |line| config_of(line).unwrap_or_else(|e| panic!("{line}: {e}"));
+        let top = config("memprof top --interval 0.5 --color never --no-server -- ls -l");
+        let words = vec!["ls".to_owned(), "-l".to_owned()];
+        assert_eq!(top.target, Selector::Command(words));
+        assert!(top.listen.is_none());
+        let screen = ScreenOptions {
+            interval: Duration::from_millis(500),
+            colour: false,
+        };
+        assert_eq!(top.screen, Some(screen));
+        let always = config("memprof top --pid 1 --color always");
+        assert!(always.screen.is_some_and(|s| s.colour));
+        assert_eq!(config("memprof --pid 1").screen, None);
     }
 
     #[test]

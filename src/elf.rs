@@ -123,23 +123,9 @@ impl<'f> Elf<'f> {
     /// is added to those in a process is the mapping's start less this. `offset` and `size` are the
     /// mapping's, in bytes; `None` if it holds no code.
     ///
-    /// A mapping begins at a page, a segment need not: the mapping may hold the end of the segment
-    /// before. The executable segment that most of it belongs to is the one that it was made for.
+    /// See [`address_of_mapping`].
     pub fn address_of_mapping(&self, offset: u64, size: u64) -> Option<u64> {
-        let end = offset.saturating_add(size);
-        let shared = |s: &Segment| {
-            let first = s.offset.max(offset);
-            s.offset
-                .saturating_add(s.size)
-                .min(end)
-                .saturating_sub(first)
-        };
-        let segment = self.code_segments().max_by_key(|s| shared(s))?;
-        let address = segment
-            .addr
-            .wrapping_add(offset)
-            .wrapping_sub(segment.offset);
-        (shared(segment) > 0).then_some(address)
+        address_of_mapping(self.code_segments(), offset, size)
     }
 
     /// The loaded, executable parts of the file, in the file's order.
@@ -295,6 +281,32 @@ impl<'f> Elf<'f> {
     }
 }
 
+/// [`Elf::address_of_mapping`] for the executable segments of a file that is no longer at hand.
+///
+/// A mapping begins and ends at pages, a segment need not: the mapping may hold the end of the segment
+/// before and the beginning of the one behind. It was made for the segment whose first and last page
+/// are its own; where it was split since, for the one that most of it belongs to.
+pub fn address_of_mapping<'s>(
+    segments: impl Iterator<Item = &'s Segment>,
+    offset: u64,
+    size: u64,
+) -> Option<u64> {
+    let page = crate::probe::page_size();
+    let end = offset.saturating_add(size);
+    let shared = |s: &Segment| {
+        let first = s.offset.max(offset);
+        let last = s.offset.saturating_add(s.size).min(end);
+        last.saturating_sub(first)
+    };
+    let whole = |s: &Segment| {
+        let last = s.offset.saturating_add(s.size);
+        s.offset / page * page == offset && last.checked_next_multiple_of(page) == Some(end)
+    };
+    let segment = segments.max_by_key(|s| (shared(s) > 0, whole(s), shared(s)))?;
+    let address = segment.addr.wrapping_add(offset);
+    (shared(segment) > 0).then_some(address.wrapping_sub(segment.offset))
+}
+
 fn read_sections(file: &File, h: &[u8]) -> Result<Vec<Section>, ElfError> {
     let (at, entry) = (u64_at(h, 40), usize::from(u16_at(h, 58)));
     if at == 0 {
@@ -371,4 +383,35 @@ fn read_some(file: &File, buf: &mut [u8], offset: u64) -> Result<usize, ElfError
         }
     }
     Ok(got)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn code(offset: u64, addr: u64, size: u64) -> Segment {
+        let mut header = [0; PHDR_SIZE];
+        for (at, value) in [(0, 1 | 5 << 32), (8, offset), (16, addr), (32, size)] {
+            header[at..at + 8].copy_from_slice(&u64::to_le_bytes(value));
+        }
+        Segment::parse(&header)
+    }
+
+    #[test]
+    fn a_mapping_is_that_of_the_segment_that_it_was_made_for() {
+        let page = crate::probe::page_size();
+        // As some linkers write them: neighbours share a page of the file, each mapped with all of it.
+        let segments = [
+            code(0, 0, page + 0x500),
+            code(page + 0x540, 5 * page + 0x540, 2 * page),
+            code(3 * page + 0x540, 9 * page + 0x540, 0x80),
+        ];
+        let address = |offset, size| address_of_mapping(segments.iter(), offset, size);
+        assert_eq!(address(0, 2 * page), Some(0));
+        assert_eq!(address(page, 3 * page), Some(5 * page));
+        assert_eq!(address(3 * page, page), Some(9 * page));
+        // A part of the second one, as mprotect leaves it.
+        assert_eq!(address(2 * page, page), Some(6 * page));
+        assert_eq!(address(9 * page, page), None);
+    }
 }

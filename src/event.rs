@@ -55,8 +55,10 @@ pub enum PartialReason {
     NoFramePointer,
     /// The stack has more frames than the walk's limit.
     DepthLimit,
-    /// The code lies in no known mapping: made at run time (JIT), or mapped a moment ago.
+    /// The code lies in no known mapping: mapped a moment ago, or a damaged stack.
     NoMapping,
+    /// The code was made at run time (JIT), and its frame pointer leads nowhere.
+    Jit,
     /// The code's file has no unwind table, not yet, or none for that place.
     NoTable,
     /// The unwind table has a rule that the walk cannot follow.
@@ -78,6 +80,7 @@ impl Outcome {
             Outcome::Partial(PartialReason::NoFramePointer) => "partial: no frame pointer",
             Outcome::Partial(PartialReason::DepthLimit) => "partial: depth limit",
             Outcome::Partial(PartialReason::NoMapping) => "partial: code in no known file",
+            Outcome::Partial(PartialReason::Jit) => "partial: code made at run time (JIT)",
             Outcome::Partial(PartialReason::NoTable) => "partial: no unwind table",
             Outcome::Partial(PartialReason::UnsupportedRule) => "partial: unsupported unwind rule",
             Outcome::NotTaken => "not taken",
@@ -184,6 +187,8 @@ pub enum RangeChange {
     Unmapped,
     /// Still mapped, its contents dropped: `MADV_DONTNEED`, `MADV_REMOVE`.
     Emptied,
+    /// It became code by `mprotect`; nothing else changed.
+    Executable,
     /// It holds what was at `from` before.
     Moved {
         /// The first byte of the place it was moved from.

@@ -2,16 +2,19 @@
 
 pub mod aggregate;
 pub mod api;
+pub mod breakdown;
 pub mod capability;
 pub mod cli;
 pub mod elf;
 pub mod event;
 pub mod export;
 pub mod file_paths;
+pub mod freeze;
 pub mod modules;
 pub mod probe;
 pub mod profile;
 pub mod residency;
+pub mod screen;
 pub mod series;
 pub mod server;
 pub mod session;

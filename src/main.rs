@@ -3,6 +3,7 @@
 use std::io::{self, Write};
 use std::process::ExitCode;
 
+use memprof::breakdown::maps;
 use memprof::capability::{self, Facts};
 use memprof::cli::{self, Run};
 use memprof::session;
@@ -10,6 +11,7 @@ use memprof::session;
 fn main() -> ExitCode {
     let done = match cli::parse() {
         Run::Profile(config) => session::run(&config),
+        Run::Maps(config) => maps::run(&config).and_then(|text| print(&text, 0)),
         Run::Doctor => {
             let (text, status) = capability::doctor(&Facts::gather());
             print(text.as_bytes(), status)

@@ -9,7 +9,7 @@ mod open;
 use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::fs::{self, File};
-use std::io::{self, BufReader};
+use std::io::{self, BufRead, BufReader};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -19,7 +19,7 @@ use nix::sys::resource::{Resource, getrlimit};
 
 use self::maps::Mapping;
 use crate::event::Pid;
-use crate::profile::{Module, ModuleId};
+use crate::profile::{Frame, FrameKind, Module, ModuleId};
 
 pub use self::open::open_regular;
 
@@ -34,6 +34,7 @@ pub struct ModuleTable {
     modules: Vec<Arc<Module>>,
     by_file: HashMap<(u64, u64), ModuleId>,
     vdso: Vec<(Vec<u8>, ModuleId)>,
+    jit: Option<ModuleId>,
     /// What `modules()` gave out last, while it is still right.
     shared: Option<Arc<[Arc<Module>]>>,
     open_files: usize,
@@ -63,6 +64,7 @@ impl ModuleTable {
             modules: Vec::new(),
             by_file: HashMap::new(),
             vdso: Vec::new(),
+            jit: None,
             shared: None,
             open_files: 0,
             max_open,
@@ -79,6 +81,11 @@ impl ModuleTable {
         Arc::clone(shared)
     }
 
+    /// Whether a frame is code made at run time.
+    pub fn is_jit(&self, frame: Frame) -> bool {
+        matches!(frame.kind(), FrameKind::Code(module, _) if Some(module) == self.jit)
+    }
+
     /// Mappings that got no module because the table was full, counted at each load.
     pub fn refused(&self) -> u64 {
         self.refused
@@ -90,6 +97,9 @@ impl ModuleTable {
     }
 
     fn intern(&mut self, pid: Pid, m: &Mapping, exe: Option<(u64, u64)>) -> Option<ModuleId> {
+        if m.anonymous() {
+            return self.intern_jit();
+        }
         if m.inode == 0 {
             return self.intern_vdso(pid, m);
         }
@@ -109,6 +119,17 @@ impl ModuleTable {
         let id = self.push(path, (m.dev, m.inode), file, exe == Some(identity))?;
         self.by_file.insert((m.dev, m.inode), id);
         Some(id)
+    }
+
+    /// All code made at run time is one module, without a file.
+    fn intern_jit(&mut self) -> Option<ModuleId> {
+        if self.jit.is_none() && !self.is_full() {
+            let id = ModuleId(u16::try_from(self.modules.len()).ok()?);
+            self.modules.push(Arc::new(Module::jit()));
+            self.shared = None;
+            self.jit = Some(id);
+        }
+        self.jit
     }
 
     fn intern_vdso(&mut self, pid: Pid, m: &Mapping) -> Option<ModuleId> {
@@ -194,19 +215,41 @@ impl AddressMap {
         let exe = fs::metadata(format!("/proc/{pid}/exe"))
             .ok()
             .map(|m| (m.dev(), m.ino()));
+        AddressMap::parse(maps, pid, exe, table)
+    }
+
+    /// The mappings in a text like that of `/proc/PID/maps`. `exe` is device and inode number of the
+    /// process's own executable.
+    pub(crate) fn parse(
+        maps: impl BufRead,
+        pid: Pid,
+        exe: Option<(u64, u64)>,
+        table: &mut ModuleTable,
+    ) -> io::Result<AddressMap> {
         let mut ranges = Vec::new();
         maps::for_each_code(maps, |m| {
             if let Some(module) = table.intern(pid, &m, exe) {
                 ranges.push(Range {
                     start: m.start,
                     end: m.end,
-                    offset: m.offset,
+                    // There is no file: an address stands for itself.
+                    offset: if m.anonymous() { m.start } else { m.offset },
                     module,
                 });
             }
         })?;
         // The kernel lists them in order; a mapping moved during the reading may come twice.
         ranges.sort_by_key(|r| r.start);
+        // A JIT's memory is often in many pieces of different protection.
+        ranges.dedup_by(|next, before| {
+            let goes_on = table.jit == Some(next.module)
+                && before.module == next.module
+                && before.end == next.start;
+            if goes_on {
+                before.end = next.end;
+            }
+            goes_on
+        });
         Ok(AddressMap { ranges })
     }
 

@@ -7,7 +7,7 @@ use std::fs::File;
 use std::ops::AddAssign;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use crate::event::{Outcome, Pid};
 
@@ -151,6 +151,28 @@ pub struct Module {
     pub own_executable: bool,
 }
 
+impl Module {
+    /// What all code that was made at run time stands under: no file, and for an offset its address.
+    pub fn jit() -> Module {
+        Module {
+            path: JIT.into(),
+            name: JIT.to_owned(),
+            dev_ino: (0, 0),
+            file: None,
+            own_executable: false,
+        }
+    }
+
+    /// Whether it is [`Module::jit`].
+    pub fn is_jit(&self) -> bool {
+        // A file's path begins with a slash.
+        self.path.as_os_str() == JIT
+    }
+}
+
+/// The name of code made at run time, as a file and as a function.
+pub const JIT: &str = "[JIT]";
+
 /// One frame of a stack: a file offset in a module, or an address no executable file was mapped at.
 ///
 /// Packed into 8 bytes: stacks are most of what memprof keeps in memory. A frame's position is that
@@ -164,7 +186,7 @@ pub struct Frame(u64);
 pub enum FrameKind {
     /// Code of a file: the module and the offset in the file, in bytes.
     Code(ModuleId, u64),
-    /// An address that no known executable file was mapped at (JIT code, a damaged stack).
+    /// An address that no known executable file was mapped at (a damaged stack, a file mapped a moment ago).
     Unmapped(u64),
 }
 
@@ -397,6 +419,32 @@ pub struct Profile {
     pub modules: Arc<[Arc<Module>]>,
     /// The same memory, by mapping and by file.
     pub places: Arc<Places>,
+    /// Each process's share, in the order of `target.pids`; empty where there is only one process. The
+    /// page cache that ended processes brought in is in nobody's.
+    pub processes: Vec<Share>,
+    /// How long the target stood still for this report; `None`: it ran, and the kernel's figures before
+    /// and after are the bracket around the total.
+    pub stopped: Option<Duration>,
+}
+
+/// One process's share of a [`Profile`] of several. A page that several processes map is in the share
+/// of each, under the stack that brought it in.
+#[derive(Clone, Debug)]
+pub struct Share {
+    /// The process.
+    pub pid: Pid,
+    /// Its name.
+    pub comm: String,
+    /// Its memory by stack.
+    pub samples: Vec<Sample>,
+    /// Its memory without a stack, by mapping.
+    pub not_observed: Vec<NotObserved>,
+    /// The sum of both.
+    pub total: Usage,
+    /// The kernel's figures for it read just before its page scan.
+    pub kernel_before: KernelFigures,
+    /// The kernel's figures for it read just after its page scan.
+    pub kernel_after: KernelFigures,
 }
 
 /// Where the memory of a report lies.
@@ -408,6 +456,17 @@ pub struct Places {
     pub files: Vec<CachedFile>,
     /// Page cache of files for which there was no room in `files`, in bytes.
     pub other_files: u64,
+}
+
+impl Places {
+    /// The mappings of one process. Files have no process of their own.
+    fn of(&self, pid: Pid) -> Places {
+        let own = self.mappings.iter().filter(|mapping| mapping.pid == pid);
+        Places {
+            mappings: own.cloned().collect(),
+            ..Places::default()
+        }
+    }
 }
 
 /// A mapping of a followed process.
@@ -490,6 +549,33 @@ impl CachedFile {
 }
 
 impl Profile {
+    /// The profile of one of its processes alone; `None` if it is not one of `target.pids`.
+    pub fn of(&self, pid: Pid) -> Option<Profile> {
+        if self.target.pids == [pid] {
+            return Some(self.clone());
+        }
+        let share = self.processes.iter().find(|share| share.pid == pid)?;
+        Some(Profile {
+            taken: self.taken,
+            target: TargetInfo {
+                pid,
+                comm: share.comm.clone(),
+                pids: vec![pid],
+                alive: self.target.alive,
+            },
+            samples: share.samples.clone(),
+            not_observed: share.not_observed.clone(),
+            total: share.total,
+            kernel_before: share.kernel_before,
+            kernel_after: share.kernel_after,
+            losses: self.losses.clone(),
+            modules: Arc::clone(&self.modules),
+            places: Arc::new(self.places.of(pid)),
+            processes: Vec::new(),
+            stopped: self.stopped,
+        })
+    }
+
     /// The page cache of one file, as a profile of its own.
     pub fn of_file(&self, file: &CachedFile) -> Profile {
         let cache = |bytes| Usage {
@@ -512,6 +598,8 @@ impl Profile {
             losses: self.losses.clone(),
             modules: Arc::clone(&self.modules),
             places: Arc::default(),
+            processes: Vec::new(),
+            stopped: self.stopped,
         }
     }
 

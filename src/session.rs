@@ -1,16 +1,18 @@
 //! Wiring: who runs on which thread, what passes between them, and how everything ends.
 //!
 //! The collector thread owns the probe and the books; the symbol thread owns the names; the main
-//! thread serves HTTP and waits for signals. What passes between them goes through bounded channels.
+//! thread serves HTTP, feeds the live view of `memprof top` and waits for signals. What passes between
+//! them goes through bounded channels.
 
 pub mod collector;
 pub mod command;
+mod live;
 mod loader;
 mod output;
 pub mod reports;
+mod say;
 mod unwinding;
 
-use std::io::{self, Write};
 use std::net::TcpListener;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -28,12 +30,15 @@ use crate::capability;
 use crate::cli::{Config, Output};
 use crate::export::printable;
 use crate::probe::{Missing, Probe, ProbeConfig};
+use crate::screen;
 use crate::server::{self, ServerOptions};
 use crate::symbolize::Symbolizer;
 use crate::target::Selector;
 use collector::{Collector, Command, Progress};
 use command::{Prepared, Stop};
+use live::Live;
 use reports::{Collecting, Reports};
+use say::say;
 use unwinding::Unwinding;
 
 /// Commands that may wait for the collector.
@@ -48,6 +53,9 @@ const COMMAND_GRACE: Duration = Duration::from_secs(10);
 /// # Errors
 /// What keeps it from starting, in words that say what to do; a failure of the collector.
 pub fn run(config: &Config) -> Result<ExitCode> {
+    if config.screen.is_some() {
+        screen::require()?;
+    }
     capability::require()?;
     if let Err(e) = capability::ensure_tracefs() {
         say(&format!("{e:#}"));
@@ -74,12 +82,14 @@ pub fn run(config: &Config) -> Result<ExitCode> {
         collecting.clone(),
         progress.clone(),
         symbolizer,
+        config.freeze,
     ));
     let session = Session {
         config,
         collecting,
         progress,
         reports,
+        live: None,
     };
     let code = runtime.block_on(session.live(listeners));
     // A client that still reads, or a lookup under way, must not hold up the end.
@@ -102,7 +112,7 @@ pub fn start_collector(
     let (tell, progress) = watch::channel(Progress::Waiting);
     let (started, ready) = sync_channel(1);
     let probe_config = ProbeConfig {
-        follow_forks: config.follow_forks,
+        follow_forks: config.follow_forks || matches!(config.target, Selector::Cgroup(_)),
         unwind: config.unwind,
         wanted_comm: config.target.comm(),
     };
@@ -141,13 +151,13 @@ pub fn start_collector(
     Ok((Collecting::new(commands, wake), progress, missing))
 }
 
-/// Starts a command, followed from its first page on.
+/// Starts a command, followed from its first page on. A `quiet` one has no standard streams.
 ///
 /// # Errors
 /// No process could be made, or it cannot be followed.
-pub fn start_command(collecting: &Collecting, argv: &[String]) -> Result<Prepared> {
+pub fn start_command(collecting: &Collecting, argv: &[String], quiet: bool) -> Result<Prepared> {
     let at_stops = collecting.clone();
-    let prepared = command::prepare(argv, move |pid, stop| match stop {
+    let prepared = command::prepare(argv, quiet, move |pid, stop| match stop {
         Stop::Code => at_stops.wait_for(HOLD, |done| Command::Prepare(pid, done)),
         Stop::Exit => at_stops.wait_for(HOLD, Command::Final),
     })?;
@@ -164,6 +174,8 @@ struct Session<'a> {
     collecting: Collecting,
     progress: watch::Receiver<Progress>,
     reports: Arc<Reports>,
+    /// The live view, while it has the terminal.
+    live: Option<Live>,
 }
 
 /// Why a run ends.
@@ -171,6 +183,7 @@ enum End {
     Signal(SignalKind),
     Duration,
     TargetEnded,
+    Quit,
     Command(command::ExitStatus),
 }
 
@@ -197,6 +210,8 @@ impl Session<'_> {
         ));
         self.announce(&addresses);
         let outcome = self.profile_until_end(signals).await;
+        // What is written from here on is for the terminal as it was.
+        self.live = None;
         // The last report is made while the server still answers.
         let written = match &outcome {
             Ok(_) => self.write_results().await,
@@ -220,10 +235,12 @@ impl Session<'_> {
     }
 
     fn announce(&self, addresses: &[std::net::SocketAddr]) {
-        if let Progress::Waiting = *self.progress.borrow()
-            && let Selector::Comm(name) = &self.config.target
-        {
-            say(&format!("waiting for a process named {name}"));
+        if let Progress::Waiting = *self.progress.borrow() {
+            match &self.config.target {
+                Selector::Comm(name) => say(&format!("waiting for a process named {name}")),
+                Selector::Cgroup(group) => say(&format!("waiting for a process in {group}")),
+                Selector::Pid(_) | Selector::Command(_) => {}
+            }
         }
         for address in addresses {
             say(&format!("serving http://{address}/"));
@@ -231,15 +248,26 @@ impl Session<'_> {
     }
 
     async fn profile_until_end(&mut self, mut signals: Signals) -> Result<u8> {
+        // The view has the terminal for itself.
+        let quiet = self.config.screen.is_some();
         let mut command = match &self.config.target {
-            Selector::Command(argv) => Some(start_command(&self.collecting, argv)?),
+            Selector::Command(argv) => Some(start_command(&self.collecting, argv, quiet)?),
             _ => None,
         };
+        if let Some(options) = self.config.screen {
+            self.live = Some(Live::start(options, Arc::clone(&self.reports))?);
+        }
         let end = self.wait_for_end(&mut signals, command.as_mut()).await?;
         match (end, command) {
             (End::Command(status), _) => Ok(status),
             (End::Signal(kind), Some(command)) => {
                 self.end_command(kind, command, &mut signals).await
+            }
+            (End::Quit, Some(command)) => {
+                // The user sees the terminal again while the command is given time to end.
+                self.live = None;
+                self.end_command(SignalKind::terminate(), command, &mut signals)
+                    .await
             }
             (End::Duration, Some(_)) => {
                 say("the time is up; the command goes on without memprof");
@@ -257,6 +285,8 @@ impl Session<'_> {
         let mut ended = command.map(|c| &mut c.ended);
         let mut following = None;
         let mut deadline = None;
+        let mut exited = None;
+        let stays = self.stays();
         self.progress.mark_changed();
         loop {
             let time_up = async {
@@ -271,12 +301,27 @@ impl Session<'_> {
                     None => std::future::pending().await,
                 }
             };
+            let live = &mut self.live;
+            let quit = async {
+                match live {
+                    Some(live) => live.ended().await,
+                    None => std::future::pending().await,
+                }
+            };
+            // A command that has ended decides how memprof does.
+            let end = |end| exited.map_or(end, End::Command);
             tokio::select! {
-                kind = signals.next() => return Ok(End::Signal(kind)),
-                () = time_up => return Ok(End::Duration),
+                kind = signals.next() => return Ok(end(End::Signal(kind))),
+                () = time_up => return Ok(end(End::Duration)),
+                done = quit => return done.map(|()| end(End::Quit)),
                 status = command_ended => {
                     let status = status.context("the command's thread ended early")??;
-                    return Ok(End::Command(status));
+                    if !stays {
+                        return Ok(End::Command(status));
+                    }
+                    exited = Some(status);
+                    ended = None;
+                    say(&format!("the command ended with status {status}; q ends memprof"));
                 }
                 changed = self.progress.changed() => {
                     changed.context("the collector has ended")?;
@@ -290,6 +335,11 @@ impl Session<'_> {
                 }
             }
         }
+    }
+
+    /// Whether the last profile is looked at after the target's end.
+    fn stays(&self) -> bool {
+        self.config.screen.is_some() && self.config.listen.is_some()
     }
 
     /// Tells the user of the target's life.
@@ -311,23 +361,41 @@ impl Session<'_> {
                 }
                 *following = Some(*pid);
             }
-            Progress::Ended(pid) => match &self.config.target {
-                Selector::Command(_) => {}
-                _ if self.config.listen.is_none() => return Ok(Some(End::TargetEnded)),
-                Selector::Comm(name) => {
-                    say(&format!(
-                        "pid {pid} ended; its last profile stays; waiting for the next {name}"
-                    ));
-                }
-                Selector::Pid(_) => {
-                    say(&format!(
-                        "pid {pid} ended; its last profile stays; Ctrl-C ends memprof"
-                    ));
-                }
-            },
+            Progress::Ended(pid) => {
+                // The same process may come again, into a control group.
+                *following = None;
+                return Ok(self.note_end(*pid));
+            }
             Progress::Failed(why) => return Err(anyhow!("{why}")),
         }
         Ok(None)
+    }
+
+    fn note_end(&self, pid: crate::event::Pid) -> Option<End> {
+        match &self.config.target {
+            Selector::Command(_) => {}
+            _ if self.config.listen.is_none() => return Some(End::TargetEnded),
+            Selector::Comm(name) => {
+                say(&format!(
+                    "pid {pid} ended; its last profile stays; waiting for the next {name}"
+                ));
+            }
+            Selector::Cgroup(group) => {
+                say(&format!(
+                    "{group} is empty; its last profile stays; waiting for the next process in it"
+                ));
+            }
+            Selector::Pid(_) => {
+                let key = match self.config.screen {
+                    Some(_) => "q",
+                    None => "Ctrl-C",
+                };
+                say(&format!(
+                    "pid {pid} ended; its last profile stays; {key} ends memprof"
+                ));
+            }
+        }
+        None
     }
 
     /// A signal while a command runs: a profile of this moment, then the command is given time to end.
@@ -409,12 +477,6 @@ impl Signals {
             _ = self.terminate.recv() => SignalKind::terminate(),
         }
     }
-}
-
-/// A message to the user.
-fn say(message: &str) {
-    // Nobody reads it: nothing to be done.
-    let _ = writeln!(io::stderr(), "memprof: {message}");
 }
 
 /// Perf events, open modules and connections are descriptors: as many as the hard limit allows.

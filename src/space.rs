@@ -103,6 +103,7 @@ impl Space {
             RangeChange::Emptied => {
                 let _ = self.before.remove(range);
             }
+            RangeChange::Executable => self.code.mark_stale(),
             RangeChange::Moved { from } => {
                 let old = from.0..from.0 + (range.end - range.start);
                 let _ = self.ranges.move_range(old.clone(), range.start);

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::event::{Addr, Outcome, Pid, StackId, StackSeen};
+use crate::event::{Addr, MmId, Outcome, PartialReason, Pid, StackId, StackSeen};
 use crate::modules::{AddressMap, ModuleTable};
 use crate::profile::{Frame, FrameKind, Stack};
 
@@ -14,13 +14,18 @@ const RELOAD_PAUSE: Duration = Duration::from_millis(100);
 /// Every stack seen, by id.
 #[derive(Debug, Default)]
 pub struct StackTable {
-    stacks: HashMap<StackId, Arc<Stack>>,
+    stacks: HashMap<StackId, (MmId, Arc<Stack>)>,
 }
 
 impl StackTable {
     /// The stack of an id; `None` for one whose record was lost.
     pub fn get(&self, id: StackId) -> Option<&Arc<Stack>> {
-        self.stacks.get(&id)
+        self.stacks.get(&id).map(|(_, stack)| stack)
+    }
+
+    /// The address space that it was seen in.
+    pub fn seen_in(&self, id: StackId) -> Option<MmId> {
+        self.stacks.get(&id).map(|(mm, _)| *mm)
     }
 
     /// How many stacks are known.
@@ -44,10 +49,10 @@ impl StackTable {
             trim_junk(&mut frames);
         }
         let stack = Stack {
+            outcome: ended(seen.outcome, &frames, modules),
             frames: frames.into(),
-            outcome: seen.outcome,
         };
-        self.stacks.insert(seen.id, Arc::new(stack));
+        self.stacks.insert(seen.id, (seen.mm, Arc::new(stack)));
     }
 }
 
@@ -60,6 +65,20 @@ fn trim_junk(frames: &mut Vec<Frame>) {
             .is_some_and(|f| matches!(f.kind(), FrameKind::Unmapped(_)))
     {
         frames.pop();
+    }
+}
+
+/// How the walk ended, where it can be said better than the probe could: it knows code without a
+/// table, but not whether there is a file.
+fn ended(outcome: Outcome, frames: &[Frame], modules: &ModuleTable) -> Outcome {
+    let no_table = matches!(
+        outcome,
+        Outcome::Partial(PartialReason::NoTable | PartialReason::NoMapping)
+    );
+    let jit = |frame: &Frame| modules.is_jit(*frame);
+    match frames.last() {
+        Some(last) if no_table && jit(last) => Outcome::Partial(PartialReason::Jit),
+        _ => outcome,
     }
 }
 

@@ -22,8 +22,8 @@ use std::time::Duration;
 use self::cache::Cache;
 use self::dwarf::Dwarf;
 pub use self::symtab::address_of as address_of_symbol;
-use crate::profile::{Frame, FrameKind, Module, ModuleId};
-use crate::symbol::{Symbol, Symbols, UnknownReason};
+use crate::profile::{Frame, FrameKind, JIT, Module, ModuleId};
+use crate::symbol::{Function, Language, Symbol, Symbols, UnknownReason};
 
 /// Requests that may wait; a caller beyond that waits in `resolve`.
 const QUEUE: usize = 8;
@@ -128,6 +128,7 @@ struct Worker {
     modules: HashMap<ModuleKey, Weak<Module>>,
     dwarf: Dwarf,
     no_file: Arc<Symbol>,
+    jit: Arc<Symbol>,
 }
 
 fn serve(inbox: &Receiver<Request>) {
@@ -136,6 +137,13 @@ fn serve(inbox: &Receiver<Request>) {
         modules: HashMap::new(),
         dwarf: Dwarf::default(),
         no_file: Arc::new(Symbol::Unknown(UnknownReason::NoFile)),
+        jit: Arc::new(Symbol::Known(Function {
+            name: JIT.to_owned(),
+            language: Language::Other,
+            offset_in_function: 0,
+            inlined: Vec::new(),
+            location: None,
+        })),
     };
     let mut tidy = true;
     loop {
@@ -193,6 +201,7 @@ impl Worker {
                 let key = (ModuleKey::of(module), offset, request.detail);
                 self.names.get(key).ok_or((id, offset))
             }
+            Some(module) if module.is_jit() => Ok(Arc::clone(&self.jit)),
             _ => Ok(Arc::clone(&self.no_file)),
         }
     }

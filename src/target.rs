@@ -1,10 +1,14 @@
-//! Which process to follow: selectors, and finding processes by name.
+//! Which processes to follow: selectors, and finding processes by name and by cgroup.
+
+mod cgroup;
 
 use std::fmt;
 use std::fs;
 use std::path::Path;
 
 use crate::event::Pid;
+
+pub use cgroup::Cgroup;
 
 /// How the target is named.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -15,6 +19,8 @@ pub enum Selector {
     Pid(Pid),
     /// A command to start.
     Command(Vec<String>),
+    /// Every process in this control group and those below it, now and later.
+    Cgroup(Cgroup),
 }
 
 /// The kernel keeps this many bytes of a process's name.
@@ -25,7 +31,7 @@ impl Selector {
     pub fn comm(&self) -> Option<String> {
         match self {
             Selector::Comm(name) => Some(cut(name)),
-            Selector::Pid(_) | Selector::Command(_) => None,
+            Selector::Pid(_) | Selector::Command(_) | Selector::Cgroup(_) => None,
         }
     }
 }
@@ -36,6 +42,7 @@ impl fmt::Display for Selector {
             Selector::Comm(name) => write!(f, "process named {name}"),
             Selector::Pid(pid) => write!(f, "process {pid}"),
             Selector::Command(argv) => write!(f, "command {}", argv.join(" ")),
+            Selector::Cgroup(group) => write!(f, "cgroup {group}"),
         }
     }
 }

@@ -8,6 +8,7 @@ mod build;
 mod cfi;
 mod columns;
 mod expression;
+mod linkage;
 mod program;
 pub mod publish;
 mod rows;
@@ -19,5 +20,5 @@ mod table;
 pub mod walk;
 
 pub use self::build::{Figures, TableError};
-pub use self::rule::{Arch, CfaKind, FpKind, RA_IN_LINK_REGISTER, Rule};
+pub use self::rule::{Arch, BX_KEPT, BX_SAVED, CfaKind, FpKind, RA_IN_LINK_REGISTER, Rule};
 pub use self::table::{Packed, Page, Row, Table};

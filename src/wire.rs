@@ -35,6 +35,8 @@ const RANGE_FLAG_CLEAR: u32 = 4;
 
 /// Pages in one ledger chunk.
 pub(crate) const CHUNK_PAGES: usize = 512;
+/// `MAX_MAPPINGS` of memprof.h.
+pub(crate) const MAX_MAPPINGS: usize = 512;
 /// Address bits of a chunk number in a page-ledger key.
 pub(crate) const REGION_BITS: u32 = 36;
 /// A ledger entry that holds no record.
@@ -48,6 +50,7 @@ const _: () = {
     assert!(size_of::<range_event>() == 48);
     assert!(size_of::<page_chunk>() == 4 * CHUNK_PAGES);
     assert!(size_of::<cache_chunk>() == 8 + 4 * CHUNK_PAGES);
+    assert!(size_of::<unwind_space>() == 8 + size_of::<unwind_mapping>() * MAX_MAPPINGS);
     assert!(size_of::<cache_key>() == 16);
     assert!(size_of::<unwind_rule>() == 16);
     assert!(size_of::<unwind_page>() == 16);
@@ -55,7 +58,7 @@ const _: () = {
 };
 
 /// Names of the probe's loss counters, in the order of `enum loss` in memprof.h.
-pub(crate) const LOSS_NAMES: [&str; 11] = [
+pub(crate) const LOSS_NAMES: [&str; 12] = [
     "stack records not sent: ring buffer full (retried at the next event)",
     "process events not sent: ring buffer full",
     "address-space events not sent: ring buffer full",
@@ -66,6 +69,7 @@ pub(crate) const LOSS_NAMES: [&str; 11] = [
     "cached pages not recorded: chunk removed meanwhile",
     "events not recorded: no memory for thread state",
     "processes not followed: process table full",
+    "children too many for one parent: pages shared with it may show its later stacks",
     "block-device cache pages (file-system metadata) not counted",
 ];
 
@@ -212,6 +216,7 @@ fn decode_range(bytes: &[u8]) -> Result<RangeEvent, Malformed> {
         3 => RangeChange::Unmapped,
         4 => RangeChange::Moved { from: Addr(e.from) },
         5 => RangeChange::Emptied,
+        6 => RangeChange::Executable,
         _ => return Err(Malformed::Unknown),
     };
     Ok(RangeEvent {

@@ -2,6 +2,8 @@
 //!
 //! Needs root and `cc`. What this kernel cannot set up is printed as `SKIPPED name: reason`.
 
+#[path = "residency/breakdown.rs"]
+mod breakdown;
 #[path = "residency/cost.rs"]
 mod cost;
 #[path = "residency/machine.rs"]
@@ -75,6 +77,7 @@ fn measure(pid: Pid) -> Usage {
         totals.push(ours);
     }
     assert_eq!(totals[0], totals[1]);
+    breakdown::equals(pid);
     assert_eq!(pages(pid, METHODS[0]), pages(pid, METHODS[1]));
     totals[0]
 }

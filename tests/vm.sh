@@ -5,7 +5,9 @@
 #   tests/vm.sh [SERIES…]      (default: 5.10 6.1 6.12 newest)
 #
 # Kernel images are Debian's cloud kernels, from the Debian source that this machine's apt has; they
-# are kept in MEMPROF_VM_CACHE (default ~/.cache/memprof-vm). Prints one line a kernel. Exit status:
+# are kept in MEMPROF_VM_CACHE (default ~/.cache/memprof-vm). Prints one line a kernel, and at the end
+# what became of each scenario of tests/scenarios on each kernel, and on this machine's own when
+# `cargo test --test scenarios` was run before. Exit status:
 # 0 if every kernel passed, 1 if one failed, 77 if one was skipped (REQUIRE_VM=1 makes that a
 # failure). Installs nothing: it needs qemu-system-x86, busybox-static, apt and dpkg.
 set -uo pipefail
@@ -14,7 +16,7 @@ cd "$(dirname "$0")/.." || exit 1
 source scripts/lib.sh
 
 cache=${MEMPROF_VM_CACHE:-$HOME/.cache/memprof-vm}
-boot_limit=240 # seconds, under emulation on a busy machine
+boot_limit=900 # seconds, under emulation on a busy machine
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 trap 'exit 130' INT TERM
@@ -25,7 +27,36 @@ skip() {
     skipped=$((skipped + 1))
 }
 
+# Scenario by kernel: passed, skipped (the reasons follow), FAILED, or - where there is nothing to run.
+print_table() {
+    local own=target/tmp/scenarios.results
+    [ ! -s "$own" ] || cp "$own" "$work/table.own"
+    set -- "$work"/table.*
+    [ -e "$1" ] || return 0
+    awk '{ kernel = FILENAME; sub(/.*table\./, "", kernel) }
+        FNR == 1 { kernels[++n] = kernel }
+        { state = $1; name = $2; sub(/scenario:/, "", name); sub(/:$/, "", name) }
+        !(name in known) { known[name] = 1; names[++m] = name }
+        { got[name, kernel] = state == "SKIPPED" ? "skipped" : state }
+        state == "SKIPPED" { why = $0; sub(/^SKIPPED *scenario:/, "", why); reason[kernel ": " why] = 1 }
+        END {
+            printf "\n%-32s", "scenario"
+            for (k = 1; k <= n; k++) printf " %-8s", kernels[k]
+            print ""
+            for (i = 1; i <= m; i++) {
+                printf "%-32s", names[i]
+                for (k = 1; k <= n; k++) {
+                    cell = got[names[i], kernels[k]]
+                    printf " %-8s", cell == "" ? "-" : cell
+                }
+                print ""
+            }
+            for (r in reason) print "skipped on " r | "sort -V"
+        }' "$@"
+}
+
 finish() {
+    print_table
     [ "$failed" -eq 0 ] || exit 1
     [ "$skipped" -eq 0 ] && exit 0
     [ "${REQUIRE_VM-}" != 1 ] || die "kernels were skipped, and REQUIRE_VM=1 forbids it"
@@ -112,6 +143,12 @@ archive() {
     (cd "$1" && find . | busybox cpio -o -H newc 2>/dev/null) >"$2" && truncate -s %512 "$2"
 }
 
+# The test binary of tests/scenarios.
+scenarios_binary() {
+    cargo test -q --no-run --test scenarios --message-format json |
+        sed -n 's/.*"executable":"\([^"]*scenarios-[^"]*\)".*/\1/p' | tail -n 1
+}
+
 build_initrd() {
     local root=$work/root lib
     mkdir -p "$root/bin"
@@ -126,7 +163,10 @@ build_initrd() {
     strip -o "$more/bin/memprof" target/release/memprof || return 1
     gcc -std=gnu11 -O1 -g -pthread -fno-omit-frame-pointer -fno-inline -fno-optimize-sibling-calls \
         -o "$more/bin/scenarios" tests/workloads/scenarios.c || return 1
-    ldd "$more/bin/memprof" "$more/bin/scenarios" | grep -oE '/[^ ]+ \(' | tr -d ' (' | sort -u |
+    gcc -std=gnu11 -O1 -g -pthread -fno-omit-frame-pointer -fno-inline -fno-optimize-sibling-calls \
+        -o "$more/bin/moves" tests/workloads/moves.c || return 1
+    strip -o "$more/bin/test-scenarios" "$(scenarios_binary)" || return 1
+    ldd "$more"/bin/* | grep -oE '/[^ ]+ \(' | tr -d ' (' | sort -u |
         while read -r lib; do
             mkdir -p "$more${lib%/*}" && cp -L "$lib" "$more$lib"
         done
@@ -164,6 +204,9 @@ check() {
     : >"$out"
     boot "$image" "$nonce" "$wanted" "$out"
     tr -d '\r' <"$out" >"$out.text"
+    # The table is what comes after the scenarios' blank line.
+    sed -n 's/^table: //p' "$out.text" >"$work/table.$series"
+    [ -s "$work/table.$series" ] || rm "$work/table.$series"
     status=$(sed -n "s/^VM-EXIT:$nonce:\([0-9]*\)\$/\1/p" "$out.text")
     result=$(sed -n 's/^result: //p' "$out.text")
     if [ "$status" = 0 ] && [ -n "$result" ]; then

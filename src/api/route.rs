@@ -3,8 +3,8 @@
 use super::query::{Others, Query};
 use super::{ApiError, OPENAPI_V1, OPENAPI_V2, Request};
 use super::{
-    diff, events, export, files, fixed, functions, health, maps, marks, metrics, series, summary,
-    tree, v1,
+    diff, events, export, files, fixed, functions, health, maps, marks, memory, metrics, series,
+    summary, tree, v1,
 };
 
 /// What may be done to a path. `HEAD` is a `Get` whose body is not sent.
@@ -135,6 +135,7 @@ pub const ROUTES: &[Route] = &[
     get("/v2/export/{}", export::PARAMETERS, export::read),
     lenient(get("/metrics", &[], metrics::read)),
     lenient(get("/debug/pprof/heap", &[], export::pprof)),
+    get("/debug/memory", memory::PARAMETERS, memory::read),
 ];
 
 impl Route {

@@ -93,6 +93,22 @@ __noinline int chunk_fill_empty(struct page_chunk *chunk, __u32 first, __u32 n, 
 	return 0;
 }
 
+/* Copies those of `n` entries of `src` from `first` on that are empty in `dst`. */
+__noinline int chunk_inherit(struct page_chunk *dst, struct page_chunk *src, __u32 first, __u32 n)
+{
+	if (!dst || !src)
+		return 0;
+	for (__u32 i = 0; i < CHUNK_PAGES; i++) {
+		if (i >= n)
+			return 0;
+		__u32 at = (first + i) & (CHUNK_PAGES - 1);
+		__u32 was = dst->stack[at];
+
+		dst->stack[at] = was | (src->stack[at] & -is_empty(was));
+	}
+	return 0;
+}
+
 /* Copies `n` entries of `src` from `from` on to those of `dst` from `to` on. */
 __noinline int chunk_copy(struct page_chunk *dst, __u32 to, struct page_chunk *src, __u32 from, __u32 n)
 {

@@ -33,9 +33,13 @@ static __always_inline void emit_process(struct task_struct *task, __u32 change,
 		count_loss(LOSS_RING_PROCESS);
 }
 
-/* Follows the address space of a process. Returns its id, 0 where the tables are full. */
-static __always_inline __u32 follow(struct mm_struct *mm, __u32 tgid, __u32 pid)
+/*
+ * Follows the address space of a process; `parent` is what it was forked from, or NULL. Returns its id,
+ * 0 where the tables are full.
+ */
+static __always_inline __u32 follow(struct mm_struct *mm, __u32 tgid, __u32 pid, struct mm_struct *parent)
 {
+	struct mm_info *from = parent && parent != mm ? find_mm(parent) : NULL;
 	struct mm_info *known = find_mm(mm);
 	struct proc_info proc = { .mm = (__u64)mm, .pid = pid };
 
@@ -46,6 +50,12 @@ static __always_inline __u32 follow(struct mm_struct *mm, __u32 tgid, __u32 pid)
 		struct mm_info fresh = { .users = 1, .slot = mm_slot(mm) };
 
 		fresh.mm_id = __sync_fetch_and_add(&next_mm_id, 1);
+		if (from) {
+			fresh.parent = (__u64)parent;
+			fresh.ancestors[0] = from->mm_id;
+			for (int i = 1; i < MAX_ANCESTORS; i++)
+				fresh.ancestors[i] = from->ancestors[i - 1];
+		}
 		if (bpf_map_update_elem(&mms, &mm, &fresh, BPF_NOEXIST)) {
 			count_loss(LOSS_PROCESS_TABLE);
 			return 0;
@@ -54,6 +64,7 @@ static __always_inline __u32 follow(struct mm_struct *mm, __u32 tgid, __u32 pid)
 		__sync_fetch_and_add(&mm_filter[fresh.slot & ((1 << MM_FILTER_BITS) - 1)], 1);
 		__sync_fetch_and_add(&follow_generation, 1);
 		proc.mm_id = fresh.mm_id;
+		add_heir(from, fresh.mm_id);
 	}
 	if (bpf_map_update_elem(&procs, &tgid, &proc, BPF_ANY))
 		count_loss(LOSS_PROCESS_TABLE);
@@ -74,6 +85,8 @@ static __noinline int unfollow(__u32 tgid)
 	known = bpf_map_lookup_elem(&mms, &mm);
 	if (known && __sync_fetch_and_sub(&known->users, 1) == 1) {
 		slot = known->slot & ((1 << MM_FILTER_BITS) - 1);
+		if (known->parent)
+			remove_heir(known->parent, known->mm_id);
 		bpf_map_delete_elem(&mms, &mm);
 		__sync_fetch_and_sub(&mm_filter[slot], 1);
 		__sync_fetch_and_add(&follow_generation, 1);
@@ -97,7 +110,7 @@ int find_process(struct bpf_iter__task *ctx)
 	tgid = task->tgid;
 	if (!mm || bpf_map_lookup_elem(&procs, &tgid))
 		return 0;
-	mm_id = follow(mm, tgid, pid);
+	mm_id = follow(mm, tgid, pid, NULL);
 	if (mm_id)
 		emit_process(task, PROCESS_FOUND, pid, mm_id, 0, 0);
 	return 0;
@@ -139,7 +152,7 @@ int BPF_PROG(process_fork, struct task_struct *parent, struct task_struct *child
 		return 0;
 	parent_mm_id = from->mm_id;
 	pid = view_pid(child);
-	mm_id = follow(mm, child->tgid, pid);
+	mm_id = follow(mm, child->tgid, pid, parent->mm);
 	copy_unwind_space(parent_mm_id, mm_id);
 	if (mm_id)
 		emit_process(child, PROCESS_FORKED, pid, mm_id, parent_mm_id, view_pid(parent));
@@ -172,7 +185,7 @@ int BPF_PROG(process_exec, struct task_struct *task)
 		change = PROCESS_MATCHED;
 	}
 	pid = view_pid(task);
-	mm_id = follow(task->mm, tgid, pid);
+	mm_id = follow(task->mm, tgid, pid, NULL);
 	if (mm_id)
 		emit_process(task, change, pid, mm_id, left, 0);
 	return 0;

@@ -83,6 +83,8 @@ struct table_walk {
 	__u64 ip; /* the frame's registers */
 	__u64 sp;
 	__u64 fp;
+	__u64 bx;
+	__u64 lr;
 	__u64 start; /* the mapping that the last frame was in */
 	__u64 end;
 	__u64 bias;
@@ -95,7 +97,7 @@ struct table_walk {
 	__u32 noted; /* words in the memo */
 	__u32 nr; /* frames found */
 	__u32 outcome;
-	__u32 pad;
+	__u32 known; /* which of fp, bx and lr are known: RULE_NEEDS */
 };
 
 /* What memprof knows of one thread of a followed process. */
@@ -243,6 +245,7 @@ static __noinline __u32 view_pid(struct task_struct *task)
 
 #include "compat.bpf.h"
 #include "ledger.bpf.h"
+#include "heirs.bpf.h"
 #include "unwind.bpf.h"
 #include "lifecycle.bpf.h"
 #include "space.bpf.h"
@@ -325,10 +328,19 @@ static __noinline int allocated_in_fault(struct task_state *st, unsigned int ord
 	chunk = chunk_get(chunk_key(st->mm_id, vpage));
 	if (!chunk)
 		return 0;
+	if (st->fault_present && !order)
+		page_to_heirs(vpage, stack ? STACK_NONE : chunk->stack[vpage & (CHUNK_PAGES - 1)]);
 	if (stack == STACK_NONE)
 		stack = stack_id(st);
-	if (large(order, gfp))
-		chunk_fill_empty(chunk, vpage & (CHUNK_PAGES - 1) & ~((1u << order) - 1), 1u << order, stack);
+	if (large(order, gfp)) {
+		__u32 first = vpage & (CHUNK_PAGES - 1) & ~((1u << order) - 1);
+
+		/* In place of the huge zero page: who looked at it owns nothing. */
+		if (st->fault_present)
+			chunk_fill(chunk, first, 1u << order, stack);
+		else
+			chunk_fill_empty(chunk, first, 1u << order, stack);
+	}
 	if (st->fault_present || (gfp & GFP_ZERO))
 		chunk->stack[vpage & (CHUNK_PAGES - 1)] = stack;
 	return 0;
@@ -349,7 +361,7 @@ int BPF_PROG(page_allocated, struct page *page, unsigned int order, gfp_t gfp)
 	st = bpf_task_storage_get(&tasks, task, NULL, 0);
 	if (!st || !st->fault)
 		return 0;
-	if (large(order, gfp) || (!st->fault_stack && (st->fault_present || (gfp & GFP_ZERO))))
+	if (large(order, gfp) || st->fault_present || (!st->fault_stack && (gfp & GFP_ZERO)))
 		allocated_in_fault(st, order, gfp);
 	if (!order)
 		st->fault = 0;

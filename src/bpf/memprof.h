@@ -60,6 +60,7 @@ enum range_change {
 	RANGE_UNMAPPED = 3, /* munmap, brk shrink, MAP_FIXED or mremap over it */
 	RANGE_MOVED = 4,
 	RANGE_EMPTIED = 5, /* MADV_DONTNEED, MADV_REMOVE: contents dropped, still mapped */
+	RANGE_EXECUTABLE = 6, /* mprotect: became code; nothing else changed */
 };
 
 #define RANGE_FLAG_POPULATE 1u /* filled without faults (MAP_POPULATE, MAP_LOCKED, mlockall) */
@@ -142,6 +143,7 @@ enum cfa_kind {
 	CFA_DEREF_SP = 6, /* *(sp + offset) */
 	CFA_SIGNAL = 7, /* the registers are in the signal frame */
 	CFA_UNSUPPORTED = 8,
+	CFA_BX = 9, /* rbx + offset: the dynamic loader's resolver of lazy binding */
 };
 
 /* How the caller's frame pointer is found. */
@@ -152,8 +154,16 @@ enum fp_kind {
 	FP_LOST = 3,
 };
 
-/* Flags of a rule. The upper byte is added to a CFA that was read from memory, in bytes. */
-#define RULE_RA_IN_LINK_REGISTER 1u
+/*
+ * Flags of a rule. The upper byte is added to a CFA that was read from memory, in bytes. The first three
+ * say which registers the rule needs; they are also those of a walk, for what it knows.
+ */
+#define RULE_RA_IN_LINK_REGISTER 0x01u
+#define RULE_NEEDS_FP 0x10u
+#define RULE_NEEDS_BX 0x20u
+#define RULE_NEEDS (RULE_RA_IN_LINK_REGISTER | RULE_NEEDS_FP | RULE_NEEDS_BX)
+#define RULE_BX_KEPT 0x02u /* x86-64: rbx is the caller's */
+#define RULE_BX_SAVED 0x04u /* x86-64: rbx is at CFA + ra_offset, the return address at CFA - 8 */
 #define RULE_ADDEND_SHIFT 8
 
 struct unwind_rule {
@@ -203,11 +213,20 @@ _Static_assert(sizeof(struct unwind_rule) == 16, "unwind_rule");
 _Static_assert(sizeof(struct unwind_page) == 16, "unwind_page");
 _Static_assert(sizeof(struct unwind_mapping) == 32, "unwind_mapping");
 
+/* Children whose records are kept up while their parent changes what they share; see heirs.bpf.h. */
+#define MAX_HEIRS 16
+/* Generations of fork that a record is looked for in. */
+#define MAX_ANCESTORS 8
+
 /* A followed address space. */
 struct mm_info {
 	__u32 mm_id;
 	__u32 users; /* followed processes in it */
 	__u32 slot; /* of mm_filter */
+	__u32 nr_heirs;
+	__u64 parent; /* the address space it was forked from, if that is followed too */
+	__u32 heirs[MAX_HEIRS]; /* 0: none */
+	__u32 ancestors[MAX_ANCESTORS]; /* nearest first */
 };
 
 /* A followed process, by its pid in the initial namespace. */
@@ -234,6 +253,7 @@ enum loss {
 	LOSS_CACHE_RACE, /* a chunk was removed while it was written to */
 	LOSS_TASK_STATE, /* no memory for a thread's state */
 	LOSS_PROCESS_TABLE,
+	LOSS_HEIRS, /* children beyond MAX_HEIRS */
 	LOSS_BLOCK_DEVICE, /* not a loss: pages of block devices (file-system metadata), not counted */
 	LOSS_NR,
 };

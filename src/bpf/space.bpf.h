@@ -66,6 +66,7 @@ static __noinline int range_dropped(__u32 mm_id, __u32 change, __u64 start, __u6
 	e.end = page_up(start + len);
 	if (e.start >= e.end || e.end >> 57)
 		return 0;
+	range_to_heirs(mm_id, e.start >> page_shift, e.end >> page_shift);
 	if (!ledger_clear(mm_id, e.start >> page_shift, e.end >> page_shift))
 		e.flags = RANGE_FLAG_CLEAR;
 	emit_range(&e);
@@ -178,6 +179,38 @@ int exit_mmap(struct trace_event_raw_sys_exit *ctx)
 	return range_mapped(&c, RANGE_MAPPED, flags, ctx->ret, SYSCALL_ARG(2, regs));
 }
 
+/* JITs write code first and make it executable then, or the other way round again and again. */
+static __always_inline int range_protected(struct trace_event_raw_sys_exit *ctx)
+{
+	struct range_event e = { .change = RANGE_EXECUTABLE, .flags = RANGE_FLAG_CODE };
+	struct pt_regs *regs;
+	struct caller c;
+
+	if (ctx->ret || !find_caller(&c))
+		return 0;
+	regs = (void *)bpf_task_pt_regs(c.task);
+	if (!(SYSCALL_ARG(3, regs) & PROT_EXEC))
+		return 0;
+	e.mm_id = c.st->mm_id;
+	e.start = page_down(SYSCALL_ARG(1, regs));
+	e.end = page_up(e.start + SYSCALL_ARG(2, regs));
+	if (e.start < e.end && !(e.end >> 57) && !is_known_code(e.mm_id, e.start, e.end))
+		emit_range(&e);
+	return 0;
+}
+
+SEC("tracepoint/syscalls/sys_exit_mprotect")
+int exit_mprotect(struct trace_event_raw_sys_exit *ctx)
+{
+	return range_protected(ctx);
+}
+
+SEC("tracepoint/syscalls/sys_exit_pkey_mprotect")
+int exit_pkey_mprotect(struct trace_event_raw_sys_exit *ctx)
+{
+	return range_protected(ctx);
+}
+
 SEC("tracepoint/syscalls/sys_exit_brk")
 int exit_brk(struct trace_event_raw_sys_exit *ctx)
 {
@@ -211,6 +244,7 @@ int exit_mremap(struct trace_event_raw_sys_exit *ctx)
 	len = page_up(SYSCALL_ARG(3, regs));
 	kept = old_len < len ? old_len : len;
 	if (e.from != to && kept) {
+		range_to_heirs(c.st->mm_id, e.from >> page_shift, (e.from + kept) >> page_shift);
 		if (!ledger_move(c.st->mm_id, e.from >> page_shift, to >> page_shift, kept >> page_shift))
 			e.flags = RANGE_FLAG_CLEAR;
 		e.mm_id = c.st->mm_id;

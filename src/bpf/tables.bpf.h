@@ -136,6 +136,15 @@ __noinline __u32 find_row(struct unwind_rows *rows, __u32 first, __u32 n, __u32 
 	return rows->row[INDEX(at, UNWIND_ROWS)];
 }
 
+/* Whether a range is known to be code: it lies in one mapping of those published. */
+static __always_inline int is_known_code(__u32 mm_id, __u64 start, __u64 end)
+{
+	struct unwind_space *space = bpf_map_lookup_elem(&unwind_spaces, &mm_id);
+	__u32 at = find_mapping(space, start);
+
+	return space && at < MAX_MAPPINGS && end <= space->at[INDEX(at, MAX_MAPPINGS)].end;
+}
+
 #define NO_RULE 0xffffffff
 
 /*
@@ -225,11 +234,6 @@ __noinline int stack_word(struct task_state *st, __u64 addr, __u64 *word)
 	return 0;
 }
 
-/* x86-64: struct rt_sigframe without its return address is a ucontext; its registers, in bytes. */
-#define SIGNAL_FP 120
-#define SIGNAL_SP 160
-#define SIGNAL_IP 168
-
 static __always_inline long table_ends(struct task_state *st, __u32 outcome)
 {
 	st->t.outcome = outcome == OUTCOME_COMPLETE && st->t.assisted ? OUTCOME_ASSISTED : outcome;
@@ -266,18 +270,26 @@ static __always_inline int assisted_step(struct task_state *st, __u64 *ret)
 		return -1;
 	st->t.sp = fp + 16;
 	st->t.fp = next;
+	st->t.known = RULE_NEEDS_FP;
 	st->t.assisted = 1;
 	return 0;
 }
 
-/* A frame that a signal interrupted: its registers are in the signal frame. */
-static __always_inline int signal_step(struct task_state *st, __u64 *ret)
+/* A frame that a signal interrupted: its registers are in the signal frame, where the rule says. */
+static __always_inline int signal_step(struct task_state *st, struct unwind_rule *rule, __u64 *ret)
 {
 	__u64 base = st->t.sp;
 
+	st->t.known = RULE_NEEDS_FP;
+#if defined(bpf_target_arm64)
+	st->t.known |= RULE_RA_IN_LINK_REGISTER;
+	if (stack_word(st, base + (__s64)rule->ra_offset - 16, &st->t.lr))
+		return -1;
+#endif
 	/* An alternate stack may lie anywhere: this one step may lead down. */
-	return stack_word(st, base + SIGNAL_FP, &st->t.fp) || stack_word(st, base + SIGNAL_IP, ret) ||
-	       stack_word(st, base + SIGNAL_SP, &st->t.sp);
+	return stack_word(st, base + (__s64)rule->fp_offset, &st->t.fp) ||
+	       stack_word(st, base + (__s64)rule->ra_offset, ret) ||
+	       stack_word(st, base + (__s64)rule->cfa_offset, &st->t.sp);
 }
 
 /* The canonical frame address by a rule; 0 if it cannot be had. */
@@ -290,6 +302,10 @@ static __always_inline __u64 find_cfa(struct task_state *st, struct unwind_rule 
 		return st->t.sp + offset;
 	case CFA_FP:
 		return st->t.fp + offset;
+	case CFA_BX:
+		/* Nothing tells a remembered walk that rbx is another one. */
+		st->t.noted = MEMO_WORDS + 1;
+		return st->t.bx + offset;
 	case CFA_PLT:
 		return st->t.sp + (((st->t.ip - st->t.call - st->t.bias) & 15) >= offset ? 16 : 8);
 	case CFA_DEREF_FP:
@@ -303,17 +319,46 @@ static __always_inline __u64 find_cfa(struct task_state *st, struct unwind_rule 
 /* From a frame to its caller by a rule. Returns an outcome if the walk ends here, else -1. */
 static __always_inline int ruled_step(struct task_state *st, struct unwind_rule *rule, __u64 *ret)
 {
-	__u64 cfa = find_cfa(st, rule), fp_at;
+	__u32 flags = rule->flags, known = st->t.known;
+	__u64 cfa, fp_at;
 
-	/* Callers lie above: anything else is a wrong turn, or a loop. */
-	if (cfa <= st->t.sp || stack_word(st, cfa + (__s64)rule->ra_offset, ret))
+	/* A frame before did not say where it left a register. */
+	if (flags & RULE_NEEDS & ~known)
+		return OUTCOME_UNSUPPORTED;
+	cfa = find_cfa(st, rule);
+	known &= ~RULE_RA_IN_LINK_REGISTER;
+#if defined(bpf_target_arm64)
+	if ((flags & RULE_RA_IN_LINK_REGISTER) && cfa >= st->t.sp)
+		*ret = st->t.lr;
+	else
+#else
+	if (flags & RULE_BX_SAVED) {
+		if (stack_word(st, cfa + (__s64)rule->ra_offset, &st->t.bx) ||
+		    stack_word(st, cfa - 8, ret))
+			return OUTCOME_UNREADABLE;
+		known |= RULE_NEEDS_BX;
+	} else
+#endif
+	if (stack_word(st, cfa + (__s64)rule->ra_offset, ret))
 		return OUTCOME_UNREADABLE;
+	/* Callers lie above: anything else is a wrong turn, or a loop. */
+	if (cfa < st->t.sp || (cfa == st->t.sp && !(flags & RULE_RA_IN_LINK_REGISTER)))
+		return OUTCOME_UNREADABLE;
+	if (!(flags & (RULE_BX_KEPT | RULE_BX_SAVED)))
+		known &= ~RULE_NEEDS_BX;
+	if (rule->fp == FP_LOST)
+		known &= ~RULE_NEEDS_FP;
 	if (rule->fp == FP_AT_CFA || rule->fp == FP_AT_FP) {
+		known |= RULE_NEEDS_FP;
 		fp_at = (rule->fp == FP_AT_CFA ? cfa : st->t.fp) + (__s64)rule->fp_offset;
 		if (stack_word(st, fp_at, &st->t.fp))
 			return OUTCOME_UNREADABLE;
 	}
 	st->t.sp = cfa;
+	st->t.known = known;
+#if defined(bpf_target_arm64)
+	*ret &= (1ull << 48) - 1; /* without its signature */
+#endif
 	return -1;
 }
 
@@ -339,7 +384,7 @@ static long table_step(__u64 i, struct table_step_ctx *c)
 		return table_ends(st, OUTCOME_UNSUPPORTED);
 	} else if (rule->cfa == CFA_SIGNAL) {
 		call = 0;
-		if (signal_step(st, &ret))
+		if (signal_step(st, rule, &ret))
 			return table_ends(st, OUTCOME_UNREADABLE);
 	} else {
 		end = ruled_step(st, rule, &ret);
@@ -441,6 +486,9 @@ static __always_inline void walk_tables(struct walk *w, struct user_regs *regs)
 	st->t.ip = regs->ip;
 	st->t.sp = regs->sp;
 	st->t.fp = regs->bp;
+	st->t.bx = regs->bx;
+	st->t.lr = regs->lr;
+	st->t.known = RULE_NEEDS;
 	st->t.call = regs->in_syscall ? 1 : 0;
 	st->t.start = st->t.end = 0;
 	st->t.assisted = 0;

@@ -19,6 +19,8 @@ struct user_regs {
 	__u64 ip;
 	__u64 sp;
 	__u64 bp;
+	__u64 bx; /* x86-64 alone */
+	__u64 lr; /* arm64 alone */
 	__u32 in_syscall; /* ip is the address after a system call instruction */
 };
 
@@ -31,11 +33,15 @@ static __always_inline void user_regs_of(struct task_struct *task, struct user_r
 	out->ip = regs->ip;
 	out->sp = regs->sp;
 	out->bp = regs->bp;
+	out->bx = regs->bx;
+	out->lr = 0;
 	out->in_syscall = (long)regs->orig_ax >= 0;
 #elif defined(bpf_target_arm64)
 	out->ip = regs->pc;
 	out->sp = regs->sp;
 	out->bp = regs->regs[29];
+	out->bx = 0;
+	out->lr = regs->regs[30];
 	out->in_syscall = regs->syscallno >= 0;
 #endif
 }
@@ -199,7 +205,9 @@ static __always_inline int emit_stack(struct task_struct *task, struct stack_eve
 	s->pid = view_pid(task);
 	if (size > MAX_FRAMES)
 		size = MAX_FRAMES;
-	return emit(s, offsetof(struct stack_event, frames) + size * 8);
+	size = offsetof(struct stack_event, frames) + size * 8;
+	/* Code that user space does not know of yet: it is to look at once. */
+	return s->outcome == OUTCOME_NO_MAPPING ? emit_now(s, size) : emit(s, size);
 }
 
 /* Remembers what the walk that just ended found. */
@@ -226,7 +234,8 @@ __noinline __u32 stack_id(struct task_state *st)
 
 	if (!st)
 		return STACK_LOST;
-	w.hash.key = w.hash.check = st->mm_id;
+	/* Mixed in like a frame: as a plain start value it would cancel out against the first frame's address. */
+	hash_word(&w.hash, st->mm_id);
 	/* The walk's own reads can fault: see fault_begins(). */
 	st->walking = 1;
 	same = take_stack(task, &w);

@@ -5,7 +5,7 @@ use std::cmp::Reverse;
 use std::io::{self, Write};
 
 use super::{Report, printable};
-use crate::profile::Profile;
+use crate::profile::{Agreement, Profile, Verdict};
 use crate::tree::{Category, FunctionRow, functions};
 
 /// How many functions each table lists.
@@ -54,34 +54,30 @@ fn write_totals(profile: &Profile, out: &mut dyn Write) -> io::Result<()> {
     for (name, bytes) in further.into_iter().filter(|(_, bytes)| *bytes > 0) {
         writeln!(out, "{name:<11} {:>12} KiB", bytes / 1024)?;
     }
+    if let Some(stopped) = profile.stopped {
+        let ms = stopped.as_secs_f64() * 1e3;
+        writeln!(out, "The target stood still for {ms:.1} ms.")?;
+    }
     Ok(())
 }
 
 /// How the resident total stands to the kernel's own figures, read before and after the scan.
 fn verdict(profile: &Profile) -> String {
-    let ours = profile.total.resident();
     let (before, after) = (
-        profile.kernel_before.resident(),
-        profile.kernel_after.resident(),
+        profile.kernel_before.resident() / 1024,
+        profile.kernel_after.resident() / 1024,
     );
-    let (low, high) = (before.min(after), before.max(after));
-    let kernel = if low == high {
-        format!("kernel: {} KiB", low / 1024)
+    let kernel = if before == after {
+        format!("kernel: {before} KiB")
     } else {
-        format!(
-            "kernel: {} KiB before, {} KiB after",
-            before / 1024,
-            after / 1024
-        )
+        format!("kernel: {before} KiB before, {after} KiB after")
     };
-    if ours < low {
-        format!("{kernel}; {} KiB below", (low - ours) / 1024)
-    } else if ours > high {
-        format!("{kernel}; {} KiB above", (ours - high) / 1024)
-    } else if low == high {
-        format!("{kernel}; equal")
-    } else {
-        format!("{kernel}; between")
+    let Agreement { ours, low, high } = profile.agreement();
+    match profile.agreement().verdict() {
+        Verdict::Equal => format!("{kernel}; equal"),
+        Verdict::Between => format!("{kernel}; between"),
+        Verdict::Below => format!("{kernel}; {} KiB below", (low - ours) / 1024),
+        Verdict::Above => format!("{kernel}; {} KiB above", (ours - high) / 1024),
     }
 }
 

@@ -5,7 +5,7 @@ use std::io::{self, BufRead};
 /// How the kernel's page of system-call helpers is called in maps.
 pub const VDSO: &str = "[vdso]";
 
-/// One executable mapping of a file.
+/// One executable mapping.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mapping {
     /// First address.
@@ -16,13 +16,21 @@ pub struct Mapping {
     pub offset: u64,
     /// Device, as `stat` shows it in most file systems.
     pub dev: u64,
-    /// Inode number; 0 for the vDSO.
+    /// Inode number; 0 for the vDSO and for anonymous memory.
     pub inode: u64,
     /// Path with newlines decoded, perhaps with ` (deleted)` behind it.
     pub path: Vec<u8>,
 }
 
-/// Calls `f` for each executable mapping of a file and for the vDSO. Lines that are not understood
+impl Mapping {
+    /// Whether it is anonymous memory: code in it was made at run time. Programs can give such memory a
+    /// name, which the kernel shows as `[anon:NAME]`.
+    pub fn anonymous(&self) -> bool {
+        self.inode == 0 && (self.path.is_empty() || self.path.starts_with(b"[anon"))
+    }
+}
+
+/// Calls `f` for each executable mapping of a file, of the vDSO and of anonymous memory. Lines that are not understood
 /// are passed over.
 ///
 /// # Errors
@@ -54,18 +62,21 @@ fn parse(line: &[u8]) -> Option<Mapping> {
     let (major, minor) = halves(fields.next()?, b':')?;
     let inode = std::str::from_utf8(fields.next()?).ok()?.parse().ok()?;
     let path = fields.next().unwrap_or_default().trim_ascii_start();
-    if start >= end || (inode == 0 && path != VDSO.as_bytes()) {
+    if start >= end {
         return None;
     }
     let dev = libc::makedev(u32::try_from(major).ok()?, u32::try_from(minor).ok()?);
-    Some(Mapping {
+    let mapping = Mapping {
         start,
         end,
         offset,
         dev,
         inode,
         path: decode(path),
-    })
+    };
+    // What is left is the vsyscall page, or code on the heap or stack.
+    let known = inode != 0 || mapping.anonymous() || path == VDSO.as_bytes();
+    known.then_some(mapping)
 }
 
 fn halves(field: &[u8], by: u8) -> Option<(u64, u64)> {
@@ -114,15 +125,23 @@ mod tests {
     }
 
     #[test]
-    fn only_code_of_files_and_the_vdso() {
+    fn only_code_of_files_of_the_vdso_and_of_anonymous_memory() {
         let maps = b"00400000-00401000 r--p 00000000 fe:01 5 /bin/x\n\
             00401000-00402000 r-xp 00001000 fe:01 5 /bin/x\n\
             00500000-00501000 rwxp 00000000 00:00 0 \n\
             00600000-00601000 r-xp 00000000 00:00 0                          [vdso]\n\
+            00700000-00701000 r-xp 00000000 00:00 0                          [anon:v8]\n\
+            00800000-00801000 rwxp 00000000 00:00 0                          [stack]\n\
             ffffffffff600000-ffffffffff601000 --xp 00000000 00:00 0                  [vsyscall]\n";
         let mut got = Vec::new();
-        for_each_code(&maps[..], |m| got.push(m.start)).unwrap();
-        assert_eq!(got, [0x401000, 0x600000]);
+        for_each_code(&maps[..], |m| got.push((m.start, m.anonymous()))).unwrap();
+        let want = [
+            (0x401000, false),
+            (0x500000, true),
+            (0x600000, false),
+            (0x700000, true),
+        ];
+        assert_eq!(got, want);
     }
 
     #[test]

@@ -7,7 +7,8 @@ use crate::event::MmId;
 use crate::unwind::Rule;
 use crate::unwind::publish::{CodeMapping, PageAt, TableStore};
 use crate::wire::{
-    self, MemprofSkel, unwind_mapping, unwind_page, unwind_page_key, unwind_rule, unwind_space,
+    self, MAX_MAPPINGS, MemprofSkel, unwind_mapping, unwind_page, unwind_page_key, unwind_rule,
+    unwind_space,
 };
 
 const CHUNK_BYTES: usize = 4 * <TableMaps as TableStore>::CHUNK_ROWS as usize;
@@ -69,13 +70,14 @@ impl TableStore for TableMaps {
     const RULES: u32 = 65_536;
     const CHUNK_ROWS: u32 = 1 << 18;
     const CHUNKS: u32 = 64;
+    const MAPPINGS: usize = MAX_MAPPINGS;
 
     fn write_rules(&mut self, first: u32, rules: &[Rule]) -> Result<()> {
         for (index, rule) in (first..).zip(rules) {
             let record = unwind_rule {
                 cfa: rule.cfa,
                 fp: rule.fp,
-                flags: rule.pad,
+                flags: rule.pad | rule.needs(),
                 cfa_offset: rule.cfa_offset,
                 fp_offset: rule.fp_offset,
                 ra_offset: rule.ra_offset,
@@ -89,15 +91,21 @@ impl TableStore for TableMaps {
         Ok(())
     }
 
-    fn write_rows(&mut self, chunk: u32, rows: &[u32]) -> Result<()> {
+    fn write_rows(&mut self, chunk: u32, parts: &[(u32, &[u32])]) -> Result<()> {
         while self.chunks.len() <= chunk as usize {
             self.make_chunk()?;
         }
-        // The whole value has to be given; what lies behind the rows is not looked at.
-        let mut bytes: Vec<u8> = rows.iter().flat_map(|r| r.to_ne_bytes()).collect();
-        bytes.resize(CHUNK_BYTES, 0);
-        self.chunks[chunk as usize].update(&0u32.to_ne_bytes(), &bytes, MapFlags::ANY)?;
-        Ok(())
+        // The whole value has to be given: other tables' rows come out as they were.
+        let (chunk, key) = (&self.chunks[chunk as usize], 0u32.to_ne_bytes());
+        let value = chunk.lookup(&key, MapFlags::ANY)?;
+        let mut bytes = value.unwrap_or_else(|| vec![0; CHUNK_BYTES]);
+        for (first, rows) in parts {
+            let places = bytes.chunks_exact_mut(4).skip(*first as usize);
+            for (place, row) in places.zip(*rows) {
+                place.copy_from_slice(&row.to_ne_bytes());
+            }
+        }
+        Ok(chunk.update(&key, &bytes, MapFlags::ANY)?)
     }
 
     fn write_page(&mut self, table: u32, page: u32, at: PageAt) -> Result<()> {
@@ -110,6 +118,12 @@ impl TableStore for TableMaps {
         };
         let (key, value) = (wire::record_bytes(&key), wire::record_bytes(&value));
         Ok(self.pages.update(key, value, MapFlags::ANY)?)
+    }
+
+    fn delete_page(&mut self, table: u32, page: u32) {
+        let key = unwind_page_key { table, page };
+        // What is left for want of a working map is only room.
+        let _ = self.pages.delete(wire::record_bytes(&key));
     }
 
     fn write_mappings(&mut self, mm: MmId, mappings: &[CodeMapping]) -> Result<u64> {

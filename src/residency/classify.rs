@@ -98,12 +98,12 @@ impl Classifier {
     }
 
     /// Sets [`Vma::backing`] of every mapping that has a file.
-    pub fn classify(&mut self, pid: Pid, vmas: &mut [Vma]) {
+    pub fn classify<'a>(&mut self, pid: Pid, vmas: impl IntoIterator<Item = &'a mut Vma>) {
         if self.files.len() > CACHE_LIMIT {
             self.files.clear();
         }
         let mut mounts = None;
-        for vma in vmas.iter_mut().filter(|v| v.has_file()) {
+        for vma in vmas.into_iter().filter(|v| v.has_file()) {
             let key = (vma.dev, vma.ino);
             if let Some(&known) = self.files.get(&key) {
                 vma.backing = known;

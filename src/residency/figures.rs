@@ -7,6 +7,7 @@
 use std::fs;
 
 use super::error::{Error, Result};
+use super::smaps;
 use crate::event::Pid;
 use crate::profile::KernelFigures;
 
@@ -22,21 +23,6 @@ pub struct Status {
     /// `VmSwap`.
     pub swap: u64,
     /// `HugetlbPages`; 0 where the kernel is built without hugetlb.
-    pub hugetlb: u64,
-}
-
-/// Sums over all mappings, of `/proc/PID/smaps_rollup`, in bytes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Rollup {
-    /// `Rss`.
-    pub rss: u64,
-    /// `Anonymous`.
-    pub anonymous: u64,
-    /// `AnonHugePages`: the part of `Anonymous` that is mapped by huge page table entries.
-    pub anon_huge: u64,
-    /// `Swap`: anonymous memory swapped out, and from Linux 4.9 on shmem swapped out within the mappings.
-    pub swap: u64,
-    /// `Private_Hugetlb + Shared_Hugetlb`.
     pub hugetlb: u64,
 }
 
@@ -74,13 +60,13 @@ pub fn status(pid: Pid) -> Result<Status> {
 /// # Errors
 /// [`Error::Gone`] for a process that has ended, a zombie or a kernel thread; [`Error::Denied`]
 /// without the right to trace it.
-pub fn rollup(pid: Pid) -> Result<Rollup> {
+pub fn rollup(pid: Pid) -> Result<smaps::Figures> {
     let path = format!("/proc/{pid}/smaps_rollup");
     let text = fs::read(&path).map_err(|e| Error::from_io(pid, &path, e))?;
-    parse_rollup(&String::from_utf8_lossy(&text)).map_err(|line| match line {
-        Some(line) => Error::malformed(path, line.as_bytes()),
-        None => Error::Gone(pid),
-    })
+    if text.is_empty() {
+        return Err(Error::Gone(pid));
+    }
+    parse_rollup(&text).map_err(|line| Error::malformed(path, line))
 }
 
 /// `Err(None)`: the text has no memory figures.
@@ -95,15 +81,12 @@ fn parse_status(text: &str) -> std::result::Result<Status, Option<String>> {
     })
 }
 
-fn parse_rollup(text: &str) -> std::result::Result<Rollup, Option<String>> {
-    let figure = |key| lookup(text, key);
-    Ok(Rollup {
-        rss: figure("Rss")?.ok_or(None)?,
-        anonymous: figure("Anonymous")?.ok_or(None)?,
-        anon_huge: figure("AnonHugePages")?.unwrap_or(0),
-        swap: figure("Swap")?.unwrap_or(0),
-        hugetlb: figure("Private_Hugetlb")?.unwrap_or(0) + figure("Shared_Hugetlb")?.unwrap_or(0),
-    })
+fn parse_rollup(text: &[u8]) -> std::result::Result<smaps::Figures, &[u8]> {
+    let mut figures = smaps::Figures::default();
+    for line in text.split(|b| *b == b'\n') {
+        figures.take(line)?;
+    }
+    Ok(figures)
 }
 
 /// Bytes of the line `KEY: N kB`; `Err` with the line where it is of another form.
@@ -114,11 +97,9 @@ fn lookup(text: &str, key: &str) -> std::result::Result<Option<u64>, Option<Stri
         let Some(rest) = line.strip_prefix(key).and_then(|r| r.strip_prefix(':')) else {
             continue;
         };
-        let kib = rest.trim().strip_suffix("kB").map(str::trim_end);
-        let bytes = kib
-            .and_then(|n| n.parse::<u64>().ok())
-            .and_then(|n| n.checked_mul(1024));
-        return bytes.map(Some).ok_or_else(|| Some(line.to_owned()));
+        return smaps::kib(rest)
+            .map(Some)
+            .ok_or_else(|| Some(line.to_owned()));
     }
     Ok(None)
 }
@@ -144,7 +125,7 @@ mod tests {
             (s.rss_shmem, s.swap, s.hugetlb),
             (8 << 10, 4 << 10, 2 << 20)
         );
-        let r = parse_rollup(ROLLUP).unwrap();
+        let r = parse_rollup(ROLLUP.as_bytes()).unwrap();
         assert_eq!((r.rss, r.anonymous, r.anon_huge), (1612 << 10, 92 << 10, 0));
         assert_eq!((r.swap, r.hugetlb), (4 << 10, 6 << 20));
     }
@@ -152,7 +133,11 @@ mod tests {
     #[test]
     fn zombies_and_nonsense() {
         assert_eq!(parse_status("Name:\tx\nState:\tZ (zombie)\n"), Err(None));
-        assert_eq!(parse_rollup(""), Err(None));
+        let odd = ROLLUP.replace("230 kB", "230 MB");
+        assert_eq!(
+            parse_rollup(odd.as_bytes()),
+            Err(&b"Pss:                 230 MB"[..])
+        );
         let odd = STATUS.replace("96 kB", "96 MB");
         assert_eq!(
             parse_status(&odd),
@@ -166,8 +151,8 @@ mod tests {
         #[test]
         fn no_input_panics(text in "\\PC{0,200}", at in 0usize..300) {
             let _ = parse_status(&text);
-            let _ = parse_rollup(&text);
-            let _ = parse_rollup(ROLLUP.get(..at.min(ROLLUP.len())).unwrap_or(""));
+            let _ = parse_rollup(text.as_bytes());
+            let _ = parse_rollup(&ROLLUP.as_bytes()[..at.min(ROLLUP.len())]);
         }
     }
 

@@ -185,7 +185,8 @@ pub fn parse(text: &[u8]) -> Result<Vec<Vma>> {
         .collect()
 }
 
-fn parse_line(line: &[u8]) -> Option<Vma> {
+/// Parses one line, without its newline.
+pub(super) fn parse_line(line: &[u8]) -> Option<Vma> {
     let (range, rest) = field(line)?;
     let (perms, rest) = field(rest)?;
     let (offset, rest) = field(rest)?;

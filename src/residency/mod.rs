@@ -3,7 +3,8 @@
 //!
 //! In reading order: [`maps`] lists the mappings, [`classify`] finds out what lies behind each,
 //! [`scan`] walks their pages by `PAGEMAP_SCAN` or page by page, [`figures`] are what the sums are held
-//! against, [`cachestat`] counts a file's page cache, and [`ranges`] remembers addresses.
+//! against, [`smaps`] are the kernel's figures for each mapping, [`threads`] says where stacks lie,
+//! [`cachestat`] counts a file's page cache, and [`ranges`] remembers addresses.
 //!
 //! For a stopped process the sums are exact: `anon` equals `Anonymous` of `smaps_rollup`, and
 //! `anon + shmem` equals `RssAnon + RssShmem` of `status` where the kernel keeps these exactly.
@@ -22,7 +23,9 @@ mod probe;
 pub mod ranges;
 mod runs;
 pub mod scan;
+pub mod smaps;
 mod sparse;
+pub mod threads;
 
 pub use classify::Classifier;
 pub use error::{Error, Result};

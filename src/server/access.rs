@@ -36,7 +36,7 @@ impl Access {
     }
 
     /// Whether a host is an IP address, a loopback name or one of `--allow-host`.
-    fn named(&self, value: &str) -> bool {
+    pub(super) fn named(&self, value: &str) -> bool {
         let Some(host) = without_port(value) else {
             return false;
         };

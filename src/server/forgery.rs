@@ -31,6 +31,23 @@ pub(super) fn check(head: &Parts, access: &Access) -> Result<(), Refusal> {
     Err(Refusal(StatusCode::FORBIDDEN, message.to_owned()))
 }
 
+/// Headers by which a proxy says that it passes on what somebody else asked.
+const PASSED_ON: [&str; 4] = ["forwarded", "x-forwarded-for", "x-real-ip", "via"];
+
+/// Whether a request that came over a loopback address was made for somebody on this machine: by no
+/// page of elsewhere, by no name that was pointed here, and not passed on by a proxy.
+pub(super) fn from_here(head: &Parts, access: &Access) -> bool {
+    let named = head.headers.get(header::HOST).map(|h| h.to_str());
+    let asked = head.uri.authority().map(|authority| authority.as_str());
+    let known = |host: &str| access.named(host);
+    named.is_none_or(|host| host.is_ok_and(known))
+        && asked.is_none_or(known)
+        && check(head, access).is_ok()
+        && !PASSED_ON
+            .iter()
+            .any(|name| head.headers.contains_key(*name))
+}
+
 /// The host as the client names it.
 fn host(head: &Parts) -> Option<&str> {
     let asked = head.uri.authority().map(|authority| authority.as_str());

@@ -104,7 +104,7 @@ impl Connections {
         let given = Given {
             query: head.uri.query().unwrap_or_default(),
             body: rest.body,
-            local: rest.local,
+            local: rest.local && forgery::from_here(head, &self.access),
         };
         let request = route.request(name, given)?;
         let limit = self.options.answer_timeout;

@@ -1,5 +1,6 @@
 //! The thread that owns the probe: reads events, keeps the target followed, scans on request.
 
+use std::collections::BTreeSet;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError};
@@ -14,9 +15,10 @@ use super::unwinding::Unwinding;
 use crate::aggregate::{Aggregator, NoReport};
 use crate::api::{Glance, LastScan, ProviderError};
 use crate::event::{Event, MmId, Pid, ProcessChange, ProcessEvent};
+use crate::freeze::Frozen;
 use crate::probe::Probe;
 use crate::profile::{Profile, TableFill};
-use crate::target::{self, Selector};
+use crate::target::{self, Cgroup, Selector};
 
 /// How long events may wait in the ring buffer when there are too few for a wake-up.
 const TICK: Duration = Duration::from_millis(100);
@@ -36,7 +38,12 @@ pub type Numbered = (u64, Arc<Profile>);
 /// What the collector is asked for.
 pub enum Command {
     /// A profile of the state at this moment, or the last one.
-    Report(oneshot::Sender<Result<Numbered, ProviderError>>),
+    Report {
+        /// Hold the target still for it, where that can be done.
+        freeze: bool,
+        /// Where it goes.
+        reply: oneshot::Sender<Result<Numbered, ProviderError>>,
+    },
     /// What is known without a scan.
     Glance(oneshot::Sender<Glance>),
     /// How full the probe's tables are.
@@ -86,7 +93,11 @@ pub struct Collector {
     last: Option<Last>,
     sequence: u64,
     searched: Option<Instant>,
-    report_wanted: Vec<oneshot::Sender<Result<Numbered, ProviderError>>>,
+    /// Processes of the control group without memory of their own: zombies, kernel threads, those in
+    /// another's address space.
+    refused: BTreeSet<Pid>,
+    /// Who waits for a report, and whether of a target that stands still.
+    report_wanted: Vec<(bool, oneshot::Sender<Result<Numbered, ProviderError>>)>,
 }
 
 /// The newest profile.
@@ -117,6 +128,7 @@ impl Collector {
             last: None,
             sequence: 0,
             searched: None,
+            refused: BTreeSet::new(),
             report_wanted: Vec::new(),
         }
     }
@@ -130,6 +142,7 @@ impl Collector {
             Selector::Pid(pid) => self.follow(pid)?,
             // The caller names the process that will become the command.
             Selector::Command(_) => {}
+            Selector::Cgroup(group) => self.follow_group(&group)?,
             Selector::Comm(name) => {
                 self.probe.set_waiting(true);
                 self.searched = Some(Instant::now());
@@ -176,14 +189,16 @@ impl Collector {
             self.take_events()?;
             loop {
                 match commands.try_recv() {
-                    Ok(Command::Report(reply)) => self.report_wanted.push(reply),
+                    Ok(Command::Report { freeze, reply }) => {
+                        self.report_wanted.push((freeze, reply));
+                    }
                     // Whoever asked may be gone.
                     Ok(Command::Glance(reply)) => drop(reply.send(self.glance())),
                     Ok(Command::Tables(reply)) => drop(reply.send(self.probe.tables())),
                     Ok(Command::Final(done)) => {
                         self.take_events()?;
                         // A failure leaves the last profile in place.
-                        let _ = self.scan();
+                        let _ = self.scan(false);
                         let _ = done.send(());
                     }
                     Ok(Command::Prepare(pid, done)) => {
@@ -329,8 +344,10 @@ impl Collector {
 
     /// While waiting for a name: a process can take it in other ways than `exec`.
     fn search(&mut self) -> Result<()> {
-        let Selector::Comm(name) = self.selector.clone() else {
-            return Ok(());
+        let name = match self.selector.clone() {
+            Selector::Comm(name) => name,
+            Selector::Cgroup(group) => return self.follow_group(&group),
+            Selector::Pid(_) | Selector::Command(_) => return Ok(()),
         };
         if self.target.is_some() || self.searched.is_some_and(|at| at.elapsed() < SEARCH_PAUSE) {
             return Ok(());
@@ -350,12 +367,42 @@ impl Collector {
         Ok(())
     }
 
+    /// Follows the processes that came into a control group, no longer those that left it. (Those that
+    /// are forked in it are followed by the probe, at once.)
+    fn follow_group(&mut self, group: &Cgroup) -> Result<()> {
+        if self.searched.is_some_and(|at| at.elapsed() < TICK) {
+            return Ok(());
+        }
+        self.searched = Some(Instant::now());
+        // A group that is gone has no processes.
+        let inside = group.processes().unwrap_or_default();
+        self.refused.retain(|pid| inside.contains(pid));
+        let followed = self.aggregator.pids();
+        for pid in followed.iter().filter(|pid| !inside.contains(pid)) {
+            self.probe.forget(*pid)?;
+            if let Some(left) = self.aggregator.forget(*pid, &self.probe)? {
+                self.forget_tables(left);
+            }
+        }
+        for pid in inside {
+            if !followed.contains(&pid) && !self.refused.contains(&pid) && self.follow(pid).is_err()
+            {
+                self.refused.insert(pid);
+            }
+        }
+        if self.aggregator.pids().is_empty() {
+            self.ended()?;
+        }
+        Ok(())
+    }
+
     fn answer_reports(&mut self) {
         if self.report_wanted.is_empty() {
             return;
         }
-        let answer = self.report();
-        for reply in self.report_wanted.drain(..) {
+        let freeze = self.report_wanted.iter().any(|(freeze, _)| *freeze);
+        let answer = self.report(freeze);
+        for (_, reply) in self.report_wanted.drain(..) {
             // Whoever asked may be gone.
             let _ = reply.send(answer.clone());
         }
@@ -374,8 +421,8 @@ impl Collector {
         }
     }
 
-    fn report(&mut self) -> Result<Numbered, ProviderError> {
-        match self.scan() {
+    fn report(&mut self, freeze: bool) -> Result<Numbered, ProviderError> {
+        match self.scan(freeze) {
             Ok(profile) => Ok(profile),
             Err(NoReport::NoTarget) => match &self.last {
                 Some(last) => Ok(last.profile.clone()),
@@ -385,15 +432,22 @@ impl Collector {
         }
     }
 
-    fn scan(&mut self) -> Result<Numbered, NoReport> {
+    fn scan(&mut self, freeze: bool) -> Result<Numbered, NoReport> {
+        // Where it cannot be held still, the report says so by what it has not: the time.
+        let frozen = match freeze {
+            true => Frozen::stop(&self.aggregator.pids()).ok(),
+            false => None,
+        };
         // A process forked a moment ago belongs to the state that is asked for.
         self.take_events().map_err(NoReport::Failed)?;
         let activity = self.probe.activity();
         let start = Instant::now();
         let tally = self.aggregator.tally(&self.probe)?;
+        let stopped = frozen.map(Frozen::release);
         // Stacks that the scan found and whose frames were still on their way.
         self.take_events().map_err(NoReport::Failed)?;
         let mut profile = self.aggregator.profile(tally, &self.probe);
+        profile.stopped = stopped;
         if let Some(unwinding) = &self.unwinding {
             unwinding.losses(&mut profile.losses);
         }
@@ -424,7 +478,7 @@ impl Collector {
         };
         if due {
             // What fails here fails again, with its reason, when a report is asked for.
-            let _ = self.scan();
+            let _ = self.scan(false);
         }
     }
 }

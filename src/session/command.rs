@@ -53,12 +53,13 @@ pub enum Stop {
 }
 
 /// Forks a process for the command, which waits. `at_stop` is called, on another thread, while the
-/// command is stopped.
+/// command is stopped. A `quiet` command has `/dev/null` for its standard streams.
 ///
 /// # Errors
 /// The command line holds a NUL byte, or no process or thread could be made.
 pub fn prepare(
     argv: &[String],
+    quiet: bool,
     at_stop: impl FnMut(Pid, Stop) + Send + 'static,
 ) -> Result<Prepared> {
     let name = argv.first().context("no command was given")?.clone();
@@ -73,7 +74,7 @@ pub fn prepare(
     thread::Builder::new()
         .name("memprof-command".into())
         .spawn(move || {
-            let _ = done.send(live(&name, &argv, &pid_to, &released, at_stop));
+            let _ = done.send(live(&name, &argv, quiet, &pid_to, &released, at_stop));
         })?;
     match pid_from.recv() {
         Ok(pid) => Ok(Prepared {
@@ -91,6 +92,7 @@ pub fn prepare(
 fn live(
     name: &str,
     argv: &[CString],
+    quiet: bool,
     pid_to: &SyncSender<Pid>,
     released: &Receiver<()>,
     at_stop: impl FnMut(Pid, Stop),
@@ -101,9 +103,13 @@ fn live(
     pointers.push(std::ptr::null());
     // SAFETY: the child calls nothing but async-signal-safe functions until it execs or exits.
     let child = match unsafe { fork() }.context("cannot fork")? {
-        ForkResult::Child => {
-            exec_when_told(&pointers, &go_read, &failed_write, go_write.as_raw_fd())
-        }
+        ForkResult::Child => exec_when_told(
+            &pointers,
+            quiet,
+            &go_read,
+            &failed_write,
+            go_write.as_raw_fd(),
+        ),
         ForkResult::Parent { child } => child,
     };
     drop((go_read, failed_write));
@@ -131,6 +137,7 @@ fn live(
 /// The child's part.
 fn exec_when_told(
     argv: &[*const libc::c_char],
+    quiet: bool,
     go: &io::PipeReader,
     failed: &io::PipeWriter,
     go_write: i32,
@@ -140,11 +147,19 @@ fn exec_when_told(
     unsafe {
         // Else the read below would never see the end of the pipe when memprof dies.
         libc::close(go_write);
+        // Should memprof die while it holds the command still for a report, the command goes on.
+        libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGCONT);
         // Rust ignores SIGPIPE; programs expect it not to be.
         libc::signal(libc::SIGPIPE, libc::SIG_DFL);
         let mut byte = 0u8;
         let told = libc::read(go.as_raw_fd(), (&raw mut byte).cast(), 1);
         if told == 1 {
+            if quiet {
+                let null = libc::open(c"/dev/null".as_ptr(), libc::O_RDWR);
+                (0..3).for_each(|stream| {
+                    libc::dup2(null, stream);
+                });
+            }
             libc::execvp(argv[0], argv.as_ptr());
             let errno = Errno::last_raw().to_ne_bytes();
             libc::write(failed.as_raw_fd(), errno.as_ptr().cast(), errno.len());

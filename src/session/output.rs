@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
-use super::say;
+use super::say::say;
 use crate::cli::Output;
 use crate::export::{self, Report};
 

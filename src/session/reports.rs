@@ -53,6 +53,7 @@ pub struct Reports {
     progress: watch::Receiver<Progress>,
     symbolizer: Symbolizer,
     newest: Mutex<Option<Newest>>,
+    freeze: bool,
 }
 
 /// The newest report, and when it was asked for.
@@ -62,17 +63,20 @@ struct Newest {
 }
 
 impl Reports {
-    /// Reports from this collector, with names from this symbolizer.
+    /// Reports from this collector, with names from this symbolizer; with `freeze`, all of them of a
+    /// target that is held still.
     pub fn new(
         collecting: Collecting,
         progress: watch::Receiver<Progress>,
         symbolizer: Symbolizer,
+        freeze: bool,
     ) -> Reports {
         Reports {
             collecting,
             progress,
             symbolizer,
             newest: Mutex::new(None),
+            freeze,
         }
     }
 
@@ -83,17 +87,27 @@ impl Reports {
         answer.await.ok()
     }
 
-    async fn report(&self) -> Result<Arc<Report>, ProviderError> {
+    /// A report; with `freeze`, of a target that is held still for it, where that can be done.
+    ///
+    /// # Errors
+    /// As [`Provider::profile`].
+    pub async fn report(&self, freeze: bool) -> Result<Arc<Report>, ProviderError> {
+        let freeze = freeze || self.freeze;
         let arrived = Instant::now();
         // Held while a report is made. Whoever came before that was begun takes it: it shows a
         // moment after their request.
         let mut newest = self.newest.lock().await;
-        if let Some(n) = newest.as_ref().filter(|n| n.asked >= arrived) {
+        let stopped = |n: &&Newest| !freeze || n.report.profile.stopped.is_some();
+        if let Some(n) = newest
+            .as_ref()
+            .filter(|n| n.asked >= arrived)
+            .filter(stopped)
+        {
             return Ok(Arc::clone(&n.report));
         }
         let asked = Instant::now();
         let (reply, answer) = oneshot::channel();
-        self.collecting.send(Command::Report(reply))?;
+        self.collecting.send(Command::Report { freeze, reply })?;
         let gone = |_| ProviderError::Failed("the collector has ended".into());
         let (sequence, profile) = answer.await.map_err(gone)??;
         if let Some(n) = newest.as_mut().filter(|n| n.report.sequence == sequence) {
@@ -145,7 +159,7 @@ impl Reports {
 
 impl Provider for Reports {
     fn profile(&self) -> BoxFuture<'_, Result<Arc<Report>, ProviderError>> {
-        Box::pin(self.report())
+        Box::pin(self.report(false))
     }
 
     fn glance(&self) -> BoxFuture<'_, Option<Glance>> {

@@ -25,7 +25,7 @@ pub struct Source {
 pub const SOURCES: &[&Source] = &[&resident::SOURCE, &page_cache::SOURCE];
 
 /// Bytes per owner: what the sources fill in.
-#[derive(Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Books {
     /// By stack.
     pub stacks: HashMap<StackId, Usage>,

@@ -28,6 +28,8 @@ pub const SOURCE: Source = Source {
         "enter_brk",
         "enter_mremap",
         "exit_mmap",
+        "exit_mprotect",
+        "exit_pkey_mprotect",
         "exit_brk",
         "exit_mremap",
         "exit_madvise",

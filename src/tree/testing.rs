@@ -74,6 +74,8 @@ pub(crate) fn profile(samples: &[(&[Frame], Usage)], not_observed: &[Usage]) -> 
         kernel_after: kernel,
         losses: Losses::default(),
         modules: Arc::new([module("node", true), module("libc-2.31.so", false)]),
+        processes: Vec::new(),
+        stopped: None,
         places: Arc::default(),
     }
 }

@@ -6,8 +6,9 @@ use std::fs::File;
 use gimli::{BaseAddresses, DebugFrame, EhFrame, LittleEndian, Vendor};
 
 use super::cfi::Cfi;
+use super::linkage::linkage_tables;
 use super::rows::Rows;
-use super::rule::{Arch, Rule};
+use super::rule::{Arch, CfaKind, Rule};
 use super::scan::{entry_span, trampolines};
 use super::sections::{code_ranges, debug_frame, eh_frame};
 use super::spans::{Source, Span, clip, fill, gaps, settle};
@@ -114,21 +115,31 @@ impl Table {
         let open = gaps(&spans, &code);
         let spans = fill(spans, &trampolines(&elf, arch, &open));
         let open = gaps(&spans, &code);
+        let spans = fill(spans, &linkage_tables(&elf, arch, &open));
+        let open = gaps(&spans, &code);
         let spans = fill(spans, entry_span(&elf, &open).as_slice());
 
-        let mut rows = Rows::default();
-        for span in &spans {
-            rows.begin_span(span);
-            let emit = |pc, rule| rows.push(pc, rule, span.end);
-            match (span.source, &eh, &debug) {
-                (Source::EhFrame, Some(cfi), _) => cfi.rules(span, emit),
-                (Source::DebugFrame, _, Some(cfi)) => cfi.rules(span, emit),
-                (Source::Trampoline, ..) => rows.cover(span, arch.signal_rule()),
-                (Source::Entry, ..) => rows.cover(span, Rule::STOP),
-                _ => rows.cover(span, Rule::UNSUPPORTED),
+        let made = |with_bx| {
+            let mut rows = Rows::default();
+            for span in &spans {
+                rows.begin_span(span);
+                let emit = |pc, rule| rows.push(pc, rule, span.end);
+                match (span.source, &eh, &debug) {
+                    (Source::EhFrame, Some(cfi), _) => cfi.rules(span, with_bx, emit),
+                    (Source::DebugFrame, _, Some(cfi)) => cfi.rules(span, with_bx, emit),
+                    (Source::Trampoline, ..) => rows.cover(span, arch.signal_rule()),
+                    (Source::Linkage(part), ..) => rows.cover(span, part.rule(arch)),
+                    (Source::Entry, ..) => rows.cover(span, Rule::STOP),
+                    _ => rows.cover(span, Rule::UNSUPPORTED),
+                }
             }
+            rows.finish()
+        };
+        let (mut table, mut unsupported) = made(false)?;
+        // Few files need it (the dynamic loader does), and it makes more rules.
+        if table.rules.iter().any(|r| r.cfa_kind() == CfaKind::Bx) {
+            (table, unsupported) = made(true)?;
         }
-        let (table, unsupported) = rows.finish()?;
         figures.unsupported = unsupported;
         figures.not_covered = gaps(&spans, &code).iter().map(|(s, e)| e - s).sum();
         Ok((table, figures))

@@ -86,6 +86,7 @@ where
             code_factor: entry.code_alignment_factor(),
             data_factor: entry.data_alignment_factor(),
             signal: entry.is_signal_trampoline(),
+            with_bx: false,
             initial: State::NEW,
         };
         let instructions = entry.instructions(&self.section, &self.bases);
@@ -121,15 +122,17 @@ where
     }
 
     /// The rules of an FDE: `emit` gets each address at which one begins to hold, in order, until
-    /// it says `false`. The first address is the FDE's, which may be before the span's.
-    pub fn rules(&self, span: &Span, mut emit: impl FnMut(u64, Rule) -> bool) {
+    /// it says `false`. The first address is the FDE's, which may be before the span's. `with_bx`: they
+    /// say where `rbx` is.
+    pub fn rules(&self, span: &Span, with_bx: bool, mut emit: impl FnMut(u64, Rule) -> bool) {
         let found = self.fde(span.entry);
         let Some((fde, Cie { common: Ok(c), .. })) = found else {
             emit(span.start, Rule::UNSUPPORTED);
             return;
         };
         let instructions = fde.instructions(&self.section, &self.bases);
-        let run = Run::new(&self.section, c, fde.initial_address());
+        let common = Common { with_bx, ..*c };
+        let run = Run::new(&self.section, &common, fde.initial_address());
         run.rules(instructions, &self.budget, emit);
     }
 }

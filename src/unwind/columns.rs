@@ -1,7 +1,7 @@
 //! The columns of the table that call frame instructions describe, and the rule that says the same.
 
 use super::expression::Known;
-use super::rule::{Arch, CfaKind, FpKind, RA_IN_LINK_REGISTER, Rule};
+use super::rule::{Arch, BX_KEPT, BX_SAVED, CfaKind, FpKind, RA_IN_LINK_REGISTER, Rule};
 
 /// Where a register's value in the caller is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,6 +45,7 @@ pub struct State {
     pub sp: Place,
     pub fp: Place,
     pub ra: Place,
+    pub bx: Place,
 }
 
 impl State {
@@ -58,6 +59,7 @@ impl State {
         sp: Place::Unsaid,
         fp: Place::Unsaid,
         ra: Place::Unsaid,
+        bx: Place::Unsaid,
     };
 }
 
@@ -71,6 +73,8 @@ pub struct Common {
     pub data_factor: i64,
     /// The frame is one that a signal handler returns to.
     pub signal: bool,
+    /// Rules say where `rbx` is.
+    pub with_bx: bool,
     /// What holds at the start of every function.
     pub initial: State,
 }
@@ -121,7 +125,7 @@ impl Common {
     }
 
     fn plain_rule(&self, state: &State) -> Option<Rule> {
-        let (in_register, ra_offset) = match state.ra {
+        let (mut flags, mut ra_offset) = match state.ra {
             Place::Undefined => return Some(Rule::STOP),
             _ if state.sp != Place::Unsaid => return None,
             Place::AtCfa(offset) => (0, i32::try_from(offset).ok()?),
@@ -133,10 +137,20 @@ impl Common {
         };
         let (cfa, cfa_offset, addend) = self.cfa(state.cfa)?;
         let (fp, fp_offset) = self.saved_fp(state.fp);
+        if self.with_bx && ra_offset == -8 {
+            match state.bx {
+                Place::Unsaid | Place::Same => flags |= BX_KEPT,
+                Place::AtCfa(offset) => {
+                    ra_offset = i32::try_from(offset).ok()?;
+                    flags |= BX_SAVED;
+                }
+                _ => {}
+            }
+        }
         Some(Rule {
             cfa: cfa as u8,
             fp: fp as u8,
-            pad: in_register | u16::from(addend) << 8,
+            pad: flags | u16::from(addend) << 8,
             cfa_offset,
             fp_offset,
             ra_offset,
@@ -166,6 +180,7 @@ impl Common {
         match register {
             r if r == sp => Some((kinds.0, offset, addend)),
             r if r == fp => Some((kinds.1, offset, addend)),
+            r if Some(r) == self.arch.bx() && kinds == sums => Some((CfaKind::Bx, offset, 0)),
             _ => None,
         }
     }

@@ -1,7 +1,7 @@
 //! One function's call frame instructions → rules.
 //!
-//! Only four columns of the table that the instructions describe are followed: the CFA, the stack
-//! and frame pointer registers and the return address.
+//! Only five columns of the table that the instructions describe are followed: the CFA, the stack
+//! and frame pointer registers, the return address, and `rbx` of x86-64.
 
 use std::cell::Cell;
 
@@ -151,6 +151,7 @@ impl<'a, 'd, S: UnwindSection<Reader<'d>>> Run<'a, S> {
                 let place = match register.0 {
                     r if r == self.common.arch.sp() => initial.sp,
                     r if r == self.common.arch.fp() => initial.fp,
+                    r if Some(r) == self.common.arch.bx() => initial.bx,
                     _ => initial.ra,
                 };
                 self.place(register.0, place);
@@ -207,6 +208,7 @@ impl<'a, 'd, S: UnwindSection<Reader<'d>>> Run<'a, S> {
             r if r == self.common.arch.sp() => self.state.sp = place,
             r if r == self.common.arch.fp() => self.state.fp = place,
             r if r == self.common.ra => self.state.ra = place,
+            r if Some(r) == self.common.arch.bx() => self.state.bx = place,
             _ => {}
         }
     }

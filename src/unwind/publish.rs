@@ -2,9 +2,13 @@
 //!
 //! Building is slow (a large library takes tens of milliseconds), so a thread of its own does it. Until
 //! a file's table is there its mapping says "no table"; the walk then gets by with frame pointers.
-//! Published in the order rules, rows, pages, mappings: what the probe finds is whole.
+//! Published in the order rules, rows, pages, mappings: what the probe finds is whole. When the maps are
+//! full, tables that no followed process maps any more make room. Their numbers are not given again: a
+//! process that still names one, forked a moment ago, finds no table, and not another file's.
 
-use std::collections::{HashMap, HashSet};
+mod room;
+
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, channel, sync_channel};
 use std::thread;
@@ -13,8 +17,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use nix::sys::eventfd::EventFd;
 
+use self::room::Room;
 use super::{Packed, Rule, Table};
-use crate::elf::Elf;
+use crate::elf::{Elf, Segment, address_of_mapping};
 use crate::event::MmId;
 use crate::modules::AddressMap;
 use crate::profile::{Module, ModuleId};
@@ -43,6 +48,8 @@ pub trait TableStore {
     const CHUNK_ROWS: u32;
     /// Chunks that fit in all.
     const CHUNKS: u32;
+    /// Mappings of one address space.
+    const MAPPINGS: usize;
 
     /// Writes rules from index `first` on.
     ///
@@ -50,17 +57,20 @@ pub trait TableStore {
     /// The map refused them.
     fn write_rules(&mut self, first: u32, rules: &[Rule]) -> Result<()>;
 
-    /// Writes the rows of a chunk, from its beginning; makes the chunk if it is new.
+    /// Writes rows of a chunk, each part from the row named on; makes the chunk if it is new.
     ///
     /// # Errors
     /// The map refused them.
-    fn write_rows(&mut self, chunk: u32, rows: &[u32]) -> Result<()>;
+    fn write_rows(&mut self, chunk: u32, parts: &[(u32, &[u32])]) -> Result<()>;
 
     /// Writes a page: where in which chunk its rows are, and where the table's rules begin.
     ///
     /// # Errors
     /// The map refused it.
     fn write_page(&mut self, table: u32, page: u32, at: PageAt) -> Result<()>;
+
+    /// Drops a page.
+    fn delete_page(&mut self, table: u32, page: u32);
 
     /// Writes the mappings of an address space; those beyond what fits are left out. Returns how many.
     ///
@@ -88,22 +98,23 @@ struct Built {
     table: Result<(Packed, Vec<Rule>, Vec<Segment>), String>,
 }
 
-/// A loaded, executable part of a file.
-#[derive(Clone, Copy, Debug)]
-struct Segment {
-    offset: u64,
-    addr: u64,
-    size: u64,
-}
-
 /// A file's table.
 enum State {
     /// Being built.
     Wanted,
     /// In the maps.
-    Ready { table: u32, segments: Vec<Segment> },
+    Ready(Place, Vec<Segment>),
     /// There is none, and will be none.
     None,
+}
+
+/// Where a table is in the maps.
+struct Place {
+    table: u32,
+    first_rule: u32,
+    rules: u32,
+    /// By number (address / 65,536).
+    pages: Vec<(u32, PageAt)>,
 }
 
 /// Keeps the probe's tables and mappings up to date.
@@ -113,13 +124,14 @@ pub struct Publisher {
     files: HashMap<ModuleId, State>,
     /// Address spaces with a file whose table is being built.
     waiting: HashSet<MmId>,
+    /// The files that each address space maps.
+    mapped: HashMap<MmId, HashSet<ModuleId>>,
     /// Whether a table has come since these were last told.
     fresh: bool,
     next_table: u32,
-    next_rule: u32,
-    /// The chunk being filled, and its rows so far.
-    chunk: u32,
-    rows: Vec<u32>,
+    /// Free rules, and free rows of all chunks.
+    rules: Option<Room>,
+    rows: Option<Room>,
     refused: u64,
     left_out: u64,
 }
@@ -149,11 +161,11 @@ impl Publisher {
             built,
             files: HashMap::new(),
             waiting: HashSet::new(),
+            mapped: HashMap::new(),
             fresh: false,
             next_table: 1,
-            next_rule: 0,
-            chunk: 0,
-            rows: Vec::new(),
+            rules: None,
+            rows: None,
             refused: 0,
             left_out: 0,
         })
@@ -196,14 +208,16 @@ impl Publisher {
         store: &mut S,
     ) -> Result<()> {
         self.waiting.remove(&mm);
+        let files = code.ranges().map(|(_, _, _, module)| module).collect();
+        self.mapped.insert(mm, files);
         let mut mappings = Vec::with_capacity(code.len());
         for (start, end, offset, module) in code.ranges() {
             self.want(module, modules);
             let (table, address) = match self.files.get(&module) {
-                Some(State::Ready { table, segments }) => match address_of(segments, offset) {
-                    Some(address) => (*table, address),
-                    None => (0, 0),
-                },
+                Some(State::Ready(place, segments)) => {
+                    address_of_mapping(segments.iter(), offset, end - start)
+                        .map_or((0, 0), |address| (place.table, address))
+                }
                 Some(State::Wanted) => {
                     self.waiting.insert(mm);
                     (0, 0)
@@ -217,6 +231,12 @@ impl Publisher {
                 bias,
                 table,
             });
+        }
+        if mappings.len() > S::MAPPINGS {
+            // What a JIT made may be in any number of pieces: tables are worth more.
+            let all = mappings.len();
+            mappings.retain(|m| m.table != 0);
+            self.left_out += (all - mappings.len()) as u64;
         }
         self.left_out += store.write_mappings(mm, &mappings)?;
         Ok(())
@@ -242,6 +262,7 @@ impl Publisher {
     /// An address space that is gone.
     pub fn forget(&mut self, mm: MmId) {
         self.waiting.remove(&mm);
+        self.mapped.remove(&mm);
     }
 
     /// Files without a table because the maps are full.
@@ -271,7 +292,7 @@ impl Publisher {
         self.fresh = true;
         let state = match built.table {
             Ok((packed, rules, segments)) => match self.write(&packed, &rules, store)? {
-                Some(table) => State::Ready { table, segments },
+                Some(place) => State::Ready(place, segments),
                 None => {
                     self.refused += 1;
                     State::None
@@ -289,50 +310,85 @@ impl Publisher {
         packed: &Packed,
         rules: &[Rule],
         store: &mut S,
-    ) -> Result<Option<u32>> {
-        if self.next_rule + rules.len() as u32 > S::RULES || !self.rows_fit::<S>(packed) {
-            return Ok(None);
+    ) -> Result<Option<Place>> {
+        let mut place = self.place::<S>(packed, rules.len() as u32);
+        if place.is_none() {
+            self.make_room(store);
+            place = self.place::<S>(packed, rules.len() as u32);
         }
-        let table = self.next_table;
-        let first_rule = self.next_rule;
-        store.write_rules(first_rule, rules)?;
-        let mut pages = Vec::with_capacity(packed.pages.len());
+        let Some(place) = place else {
+            return Ok(None);
+        };
+        store.write_rules(place.first_rule, rules)?;
+        let mut parts: BTreeMap<u32, Vec<(u32, &[u32])>> = BTreeMap::new();
+        for (page, (_, at)) in packed.pages.iter().zip(&place.pages) {
+            let rows = &packed.rows[page.first as usize..][..page.count as usize];
+            parts.entry(at.chunk).or_default().push((at.first, rows));
+        }
+        for (chunk, parts) in &parts {
+            store.write_rows(*chunk, parts)?;
+        }
+        for (number, at) in &place.pages {
+            store.write_page(place.table, *number, *at)?;
+        }
+        Ok(Some(place))
+    }
+
+    /// Takes the room for a table; `None` if there is not enough.
+    fn place<S: TableStore>(&mut self, packed: &Packed, rules: u32) -> Option<Place> {
+        let free = self.rules.get_or_insert_with(|| Room::new(S::RULES, 1));
+        let first_rule = free.take(rules)?;
+        let rows = self
+            .rows
+            .get_or_insert_with(|| Room::new(S::CHUNK_ROWS, S::CHUNKS));
+        let mut place = Place {
+            table: self.next_table,
+            first_rule,
+            rules,
+            pages: Vec::with_capacity(packed.pages.len()),
+        };
         for page in &packed.pages {
-            if self.rows.len() as u32 + page.count > S::CHUNK_ROWS {
-                store.write_rows(self.chunk, &self.rows)?;
-                self.rows.clear();
-                self.chunk += 1;
-            }
+            let Some(row) = rows.take(page.count) else {
+                self.give_back::<S>(&place);
+                return None;
+            };
             let at = PageAt {
-                chunk: self.chunk,
-                first: self.rows.len() as u32,
+                chunk: row / S::CHUNK_ROWS,
+                first: row % S::CHUNK_ROWS,
                 count: page.count,
                 rules: first_rule,
             };
-            pages.push((page.number, at));
-            let (first, count) = (page.first as usize, page.count as usize);
-            self.rows.extend(&packed.rows[first..first + count]);
-        }
-        store.write_rows(self.chunk, &self.rows)?;
-        for (number, at) in pages {
-            store.write_page(table, number, at)?;
+            place.pages.push((page.number, at));
         }
         self.next_table += 1;
-        self.next_rule += rules.len() as u32;
-        Ok(Some(table))
+        Some(place)
     }
 
-    /// Whether the rows fit, page by page: a page does not cross chunks.
-    fn rows_fit<S: TableStore>(&self, packed: &Packed) -> bool {
-        let (mut chunk, mut used) = (self.chunk, self.rows.len() as u32);
-        for page in &packed.pages {
-            if used + page.count > S::CHUNK_ROWS {
-                chunk += 1;
-                used = 0;
+    fn give_back<S: TableStore>(&mut self, place: &Place) {
+        if let (Some(rules), Some(rows)) = (&mut self.rules, &mut self.rows) {
+            rules.give_back(place.first_rule, place.rules);
+            for (_, at) in &place.pages {
+                rows.give_back(at.chunk * S::CHUNK_ROWS + at.first, at.count);
             }
-            used += page.count;
         }
-        chunk < S::CHUNKS
+    }
+
+    /// Drops the tables of files that no address space maps. They are built anew if one does again.
+    fn make_room<S: TableStore>(&mut self, store: &mut S) {
+        let mapped: HashSet<ModuleId> = self.mapped.values().flatten().copied().collect();
+        let unused = |(module, state): (&ModuleId, &State)| {
+            let gone = matches!(state, State::Ready(..)) && !mapped.contains(module);
+            gone.then_some(*module)
+        };
+        let unused: Vec<ModuleId> = self.files.iter().filter_map(unused).collect();
+        for module in unused {
+            if let Some(State::Ready(place, _)) = self.files.remove(&module) {
+                for (number, _) in &place.pages {
+                    store.delete_page(place.table, *number);
+                }
+                self.give_back::<S>(&place);
+            }
+        }
     }
 }
 
@@ -340,26 +396,8 @@ fn build(module: &Module) -> Result<(Packed, Vec<Rule>, Vec<Segment>), String> {
     let file = module.file.as_ref().ok_or("the file is not open")?;
     let table = Table::build(file).map_err(|e| e.to_string())?;
     let elf = Elf::read(file).map_err(|_| "not a usable ELF file")?;
-    let segments = elf
-        .code_segments()
-        .map(|s| Segment {
-            offset: s.offset,
-            addr: s.addr,
-            size: s.size,
-        })
-        .collect();
+    let segments = elf.code_segments().copied().collect();
     Ok((table.pack(), table.rules, segments))
-}
-
-/// The address in the file of a mapping that begins at this file offset. Mappings begin at pages:
-/// the segment may begin inside the first one. Only executable segments are asked, because a
-/// neighbour can share that page.
-fn address_of(segments: &[Segment], offset: u64) -> Option<u64> {
-    let page = crate::probe::page_size();
-    segments
-        .iter()
-        .find(|s| s.offset / page * page <= offset && offset < s.offset.saturating_add(s.size))
-        .map(|s| s.addr.wrapping_add(offset).wrapping_sub(s.offset))
 }
 
 #[cfg(test)]

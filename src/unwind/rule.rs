@@ -14,14 +14,15 @@ pub struct Rule {
     pub cfa: u8,
     /// How the caller's frame pointer register is found: a [`FpKind`].
     pub fp: u8,
-    /// Bit 0, [`RA_IN_LINK_REGISTER`]; bits 8 to 15: bytes added to the CFA after it was read from
+    /// Bits 0 to 2: [`RA_IN_LINK_REGISTER`], [`BX_KEPT`], [`BX_SAVED`]; bits 8 to 15: bytes added to the CFA after it was read from
     /// memory ([`CfaKind::DerefFp`], [`CfaKind::DerefSp`]).
     pub pad: u16,
     /// Offset of the CFA or of the place it is read from, in bytes.
     pub cfa_offset: i32,
     /// Where the caller's frame pointer register was saved, in bytes from what `fp` says.
     pub fp_offset: i32,
-    /// Where the return address was saved, in bytes from the CFA (x86-64: -8).
+    /// Where the return address was saved, in bytes from the CFA (x86-64: -8); with [`BX_SAVED`]
+    /// where `rbx` was.
     pub ra_offset: i32,
 }
 
@@ -29,6 +30,15 @@ const _: () = assert!(size_of::<Rule>() == 16);
 
 /// Bit of [`Rule::pad`]: the return address is still in the link register (64-bit ARM).
 pub const RA_IN_LINK_REGISTER: u16 = 1;
+/// Bit of [`Rule::pad`]: `rbx` has not been changed. This bit and the next are set in tables of files
+/// with a [`CfaKind::Bx`] alone: without either, `rbx` is lost.
+pub const BX_KEPT: u16 = 2;
+/// Bit of [`Rule::pad`]: `rbx` was saved at the CFA plus `ra_offset`, the return address is at CFA - 8.
+pub const BX_SAVED: u16 = 4;
+/// What [`Rule::needs`] says of a rule: it needs the frame pointer register.
+const NEEDS_FP: u16 = 0x10;
+/// It needs `rbx`.
+const NEEDS_BX: u16 = 0x20;
 
 /// How the CFA, the caller's stack pointer, is found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,6 +64,9 @@ pub enum CfaKind {
     Signal = 7,
     /// There is unwind information, but of a kind that has no rule here.
     Unsupported = 8,
+    /// `rbx + cfa_offset` (x86-64): what resolves functions at their first call saves all registers in
+    /// a frame of unknown size.
+    Bx = 9,
 }
 
 /// How the caller's frame pointer register is found.
@@ -100,6 +113,7 @@ impl Rule {
             5 => CfaKind::DerefFp,
             6 => CfaKind::DerefSp,
             7 => CfaKind::Signal,
+            9 => CfaKind::Bx,
             _ => CfaKind::Unsupported,
         }
     }
@@ -112,6 +126,14 @@ impl Rule {
             2 => FpKind::AtFp,
             _ => FpKind::Lost,
         }
+    }
+
+    /// The `RULE_NEEDS_*` flags of memprof.h: which registers of the frame it needs.
+    pub fn needs(&self) -> u16 {
+        let fp = matches!(self.cfa_kind(), CfaKind::Fp | CfaKind::DerefFp)
+            || self.fp_kind() == FpKind::AtFp;
+        let bx = self.cfa_kind() == CfaKind::Bx;
+        (u16::from(fp) * NEEDS_FP) | (u16::from(bx) * NEEDS_BX)
     }
 
     /// Bytes added to a CFA that was read from memory.
@@ -164,6 +186,11 @@ impl Arch {
             Arch::X86_64 => 6,
             Arch::Aarch64 => 29,
         }
+    }
+
+    /// DWARF number of `rbx`.
+    pub(super) fn bx(self) -> Option<u16> {
+        (self == Arch::X86_64).then_some(3)
     }
 
     /// The rule of the kernel's or C library's signal return trampoline.

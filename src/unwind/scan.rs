@@ -8,7 +8,7 @@ use crate::elf::{Elf, SHT_DYNSYM};
 use crate::symbolize::address_of_symbol;
 
 /// At most so many bytes of uncovered code are looked through.
-const MAX_SCANNED: u64 = 16 << 20;
+pub(super) const MAX_SCANNED: u64 = 16 << 20;
 const BLOCK: u64 = 64 << 10;
 /// The assembler code that a program begins with is no longer than this; it is followed by a function
 /// that it calls.
@@ -57,15 +57,16 @@ pub fn trampolines(elf: &Elf, arch: Arch, gaps: &[(u64, u64)]) -> Vec<Span> {
 
 /// The file's code, read a block at a time.
 #[derive(Default)]
-struct Blocks {
+pub(super) struct Blocks {
     start: u64,
     data: Vec<u8>,
-    scanned: u64,
+    /// Bytes read so far.
+    pub scanned: u64,
 }
 
 impl Blocks {
     /// The code from an address on: up to `end` or as much as is at hand, but at least `least` bytes.
-    fn at(&mut self, elf: &Elf, at: u64, end: u64, least: usize) -> Option<&[u8]> {
+    pub fn at(&mut self, elf: &Elf, at: u64, end: u64, least: usize) -> Option<&[u8]> {
         let wanted = (end - at).min(least as u64);
         let held = self.start + self.data.len() as u64;
         if at < self.start || at + wanted > held {

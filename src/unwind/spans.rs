@@ -1,5 +1,7 @@
 //! Which entry of the unwind information holds for an address.
 
+use super::linkage::Linkage;
+
 /// Where a span's rules come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
@@ -9,6 +11,8 @@ pub enum Source {
     DebugFrame,
     /// A signal trampoline that was found by its machine code.
     Trampoline,
+    /// A linkage table that was found by its machine code.
+    Linkage(Linkage),
     /// The program's first instructions.
     Entry,
 }

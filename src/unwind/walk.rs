@@ -1,6 +1,6 @@
 //! The walk itself, in user space: the reference for the one in the kernel.
 
-use super::rule::{Arch, CfaKind, FpKind, RA_IN_LINK_REGISTER, Rule};
+use super::rule::{Arch, BX_KEPT, BX_SAVED, CfaKind, FpKind, RA_IN_LINK_REGISTER, Rule};
 use super::table::Table;
 
 /// The registers that a walk starts from.
@@ -14,6 +14,8 @@ pub struct Registers {
     pub fp: u64,
     /// The link register of 64-bit ARM; 0 elsewhere.
     pub lr: u64,
+    /// `rbx` of x86-64; 0 elsewhere.
+    pub bx: u64,
 }
 
 /// What a walk reads of the process it is about.
@@ -58,8 +60,8 @@ pub enum Reason {
     Unsupported,
     /// The last frame's memory could not be read.
     UnreadableStack,
-    /// The last frame's rule needs the frame pointer register, which a frame before lost.
-    LostFramePointer,
+    /// The last frame's rule needs a register that a frame before lost.
+    LostRegister,
     /// The caller's frame would not be further out on the stack: a damaged stack or a wrong rule.
     NoProgress,
     /// The stack has more frames than the walk's limit.
@@ -86,6 +88,7 @@ struct Frame {
     fp: Option<u64>,
     /// Only a frame that was interrupted still has its own.
     lr: Option<u64>,
+    bx: Option<u64>,
 }
 
 /// Walks a stack of at most `limit` frames.
@@ -102,6 +105,7 @@ pub fn walk(process: &impl Process, arch: Arch, start: Registers, limit: usize) 
         sp: start.sp,
         fp: Some(start.fp),
         lr: Some(start.lr),
+        bx: Some(start.bx),
     };
     let mut frames = Vec::new();
     let ended = loop {
@@ -158,6 +162,7 @@ fn interrupted(
         sp: saved(rule.cfa_offset)?,
         fp: Some(saved(rule.fp_offset)?),
         lr,
+        bx: None,
     })
 }
 
@@ -167,10 +172,11 @@ fn caller(
     rule: &Rule,
     frame: &Frame,
 ) -> Result<Option<Frame>, Reason> {
-    let fp = || frame.fp.ok_or(Reason::LostFramePointer);
+    let fp = || frame.fp.ok_or(Reason::LostRegister);
     let cfa = match rule.cfa_kind() {
         CfaKind::Sp => at(frame.sp, rule.cfa_offset),
         CfaKind::Fp => at(fp()?, rule.cfa_offset),
+        CfaKind::Bx => at(frame.bx.ok_or(Reason::LostRegister)?, rule.cfa_offset),
         CfaKind::Plt => {
             let pushed = (frame.pc & 15) as i32 >= rule.cfa_offset;
             frame.sp.wrapping_add(if pushed { 16 } else { 8 })
@@ -182,6 +188,7 @@ fn caller(
     };
     let in_register = rule.pad & RA_IN_LINK_REGISTER != 0;
     let ra = match (in_register, frame.lr) {
+        (false, _) if rule.pad & BX_SAVED != 0 => read(process, cfa.wrapping_sub(8))?,
         (false, _) => read(process, at(cfa, rule.ra_offset))?,
         (true, Some(lr)) => lr,
         // A function that has called another has saved its return address.
@@ -196,12 +203,18 @@ fn caller(
         FpKind::AtFp => Some(read(process, at(fp()?, rule.fp_offset))?),
         FpKind::Lost => None,
     };
+    let bx = match rule.pad & (BX_KEPT | BX_SAVED) {
+        BX_KEPT => frame.bx,
+        BX_SAVED => Some(read(process, at(cfa, rule.ra_offset))?),
+        _ => None,
+    };
     let ra = return_address(arch, ra);
     Ok((ra != 0).then(|| Frame {
         pc: ra - 1,
         sp: cfa,
         fp,
         lr: None,
+        bx,
     }))
 }
 

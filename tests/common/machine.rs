@@ -15,20 +15,28 @@ pub struct Setting {
 impl Setting {
     /// `None` if it cannot be set so.
     pub fn set(path: &str, value: &str) -> Option<Setting> {
-        let old = fs::read_to_string(path).ok()?;
+        let old = chosen(path)?;
         fs::write(path, value).ok()?;
         let setting = Setting {
             path: path.into(),
             old,
         };
-        let now = fs::read_to_string(path).ok()?;
-        (now.trim() == value).then_some(setting)
+        (chosen(path)? == value).then_some(setting)
     }
+}
+
+/// The value of a setting; of one that lists what may be chosen, what is: `always [madvise] never`.
+fn chosen(path: &str) -> Option<String> {
+    let text = fs::read_to_string(path).ok()?;
+    let marked = text
+        .split_once('[')
+        .and_then(|(_, rest)| rest.split_once(']'));
+    Some(marked.map_or(text.trim(), |(value, _)| value).to_owned())
 }
 
 impl Drop for Setting {
     fn drop(&mut self) {
-        let _ = fs::write(&self.path, self.old.trim());
+        let _ = fs::write(&self.path, &self.old);
     }
 }
 

@@ -11,7 +11,7 @@ pub mod tree;
 pub mod workload;
 
 use std::io::{Read, Write};
-use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime};
@@ -62,7 +62,11 @@ pub struct Server {
 
 impl Server {
     pub fn start(provider: impl Provider, options: ServerOptions) -> Server {
-        let listener = bind(SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).unwrap();
+        Server::start_at(Ipv4Addr::LOCALHOST.into(), provider, options)
+    }
+
+    pub fn start_at(ip: IpAddr, provider: impl Provider, options: ServerOptions) -> Server {
+        let listener = bind(SocketAddr::from((ip, 0))).unwrap();
         let address = listener.local_addr().unwrap();
         let (stop, stopped) = oneshot::channel();
         let thread = std::thread::spawn(move || {
@@ -244,6 +248,8 @@ pub fn report(
         kernel_after: kernel,
         losses: Losses::default(),
         modules: Arc::new([module("node", true), module("libc-2.31.so", false)]),
+        processes: Vec::new(),
+        stopped: None,
         places: Arc::default(),
     };
     Arc::new(Report {

@@ -2,11 +2,13 @@
 //!
 //! Needs root and `cc`.
 
+mod cgroup;
 mod churn;
 mod command;
 #[path = "../common/mod.rs"]
 mod common;
 mod ending;
+mod freeze;
 mod options;
 mod target;
 

@@ -6,6 +6,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
+use memprof::breakdown::{Category, Show};
 use memprof::event::Pid;
 use memprof::residency::{Classifier, Error, Method, Scanner, figures, maps, read, read_with};
 
@@ -164,6 +165,9 @@ fn as_an_ordinary_user() {
         maps::read(Pid(1), &mut Classifier::new()).unwrap_err()
     ));
     assert!(denied(figures::rollup(Pid(1)).unwrap_err()));
+    assert!(denied(
+        memprof::breakdown::measure(Pid(1), Show::All).unwrap_err()
+    ));
     assert!(figures::status(Pid(1)).is_ok());
     for scenario in ["memfd", "zero_read", "shared_anon", "thp", "huge_zero"] {
         let target = Target::start(scenario, Path::new("/"));
@@ -174,5 +178,8 @@ fn as_an_ordinary_user() {
         assert_eq!(r.method, Method::Ioctl);
         assert_eq!(r.total.anon, r.before.anonymous, "{scenario}");
         assert_eq!(r.total.resident(), r.before.resident(), "{scenario}");
+        let all = crate::breakdown::equals(target.pid());
+        let memfd = all.categories.iter().any(|r| r.category == Category::Memfd);
+        assert_eq!(memfd, scenario == "memfd", "{all:?}");
     }
 }

@@ -8,6 +8,7 @@ use crate::{Scenario, Skip, scenario};
 pub const SCENARIOS: &[Scenario] = &[
     scenario!(fork_parent_alone),
     scenario!(fork_both, forks: true),
+    scenario!(fork_and_the_parent_drops, forks: true),
     scenario!(fork_of_shared_memory, forks: true),
 ];
 
@@ -50,6 +51,56 @@ fn fork_both(run: &mut Run) -> Done {
     follow_children(run);
     run.wait_for_processes();
     run.check(&[("cmd_touch", Anon, 6 * MIB), ("cmd_again", Anon, 2 * MIB)]);
+    Ok(())
+}
+
+/// What the child still has stays whose it was, though the parent has something else there.
+fn fork_and_the_parent_drops(run: &mut Run) -> Done {
+    run.tell(&["anon 0 8388608", "touch 0 0 8388608", "fork 0 0 4096"]);
+    follow_children(run);
+    run.begin_anew_for_children();
+    run.tell(&[
+        "advise 0 1052672 2097152 4",
+        "again 0 0 8388608",
+        "fork 0 0 8192",
+    ]);
+    follow_children(run);
+    run.begin_anew_for_children();
+    // The first child has all but its own page from the start, the second from the parent's second
+    // round.
+    let page = 4096;
+    let owners = [
+        ("child_touches", Anon, 3 * page),
+        ("cmd_touch", Anon, 8 * MIB - page),
+        ("cmd_again", Anon, 16 * MIB - 2 * page),
+    ];
+    let report = run.sums();
+    for (function, kind, bytes) in owners {
+        let found = report.under(function, kind);
+        // (The parent's first page is its own again: no copy was made of it, it stays cmd_touch's.)
+        let slack = 2 * page;
+        assert!(
+            found.abs_diff(bytes) <= slack,
+            "{function}: {found}, not {bytes}\n{}",
+            report.text()
+        );
+    }
+    run.tell(&["unmap 0 0 8388608"]);
+    let report = run.sums();
+    assert!(
+        report.under("cmd_touch", Anon) >= 8 * MIB - 2 * page,
+        "{}",
+        report.text()
+    );
+    assert!(
+        report.under("cmd_again", Anon) >= 8 * MIB - 4 * page,
+        "{}",
+        report.text()
+    );
+    run.tell(&["end", "end"]);
+    follow_children(run);
+    run.wait_for_processes();
+    run.check(&[("cmd_touch", Anon, 0)]);
     Ok(())
 }
 

@@ -31,13 +31,16 @@ impl Live {
 
     /// Starts a command under memprof.
     pub fn command(&self, argv: &[String]) -> Prepared {
-        start_command(&self.collecting, argv).unwrap()
+        start_command(&self.collecting, argv, false).unwrap()
     }
 
     /// A report of this moment.
     pub fn report(&self) -> Report {
         let (reply, answer) = oneshot::channel();
-        self.collecting.send(Command::Report(reply)).unwrap();
+        let freeze = false;
+        self.collecting
+            .send(Command::Report { freeze, reply })
+            .unwrap();
         let (_, profile) = answer.blocking_recv().unwrap().unwrap();
         let frames: BTreeSet<Frame> = profile
             .samples

@@ -3,7 +3,8 @@
 //!
 //!   scenarios [--list] [NAME…]     (all of them without a name; a name is part of a scenario's)
 //!
-//! Prints a line a scenario: passed, SKIPPED with the reason, or FAILED. Needs root, and `cc` unless
+//! Prints a line a scenario: passed, SKIPPED with the reason, or FAILED; these lines alone go to the
+//! file that `MEMPROF_TEST_RESULTS` names too (default: scenarios.results in cargo's). Needs root, and `cc` unless
 //! `MEMPROF_TEST_MOVES` names the workload; files are made in `MEMPROF_TEST_DIR`, or cargo's own.
 //!
 //! `random` is a scenario of its own: random steps for `MEMPROF_RANDOM_SECS` seconds; see random.rs.
@@ -124,10 +125,14 @@ fn line(name: &str, outcome: &Outcome) -> String {
 fn report(rows: &[(&str, Outcome)]) -> ExitCode {
     let count = |wanted: fn(&Outcome) -> bool| rows.iter().filter(|(_, o)| wanted(o)).count();
     let failed = count(|o| matches!(o, Outcome::Failed));
-    println!();
-    for (name, outcome) in rows {
-        println!("{}", line(name, outcome));
-    }
+    let table: String = rows
+        .iter()
+        .map(|(name, outcome)| line(name, outcome) + "\n")
+        .collect();
+    println!("\n{table}");
+    let own = || concat!(env!("CARGO_TARGET_TMPDIR"), "/scenarios.results").into();
+    let path = std::env::var("MEMPROF_TEST_RESULTS").unwrap_or_else(|_| own());
+    std::fs::write(&path, table).unwrap_or_else(|e| panic!("{path}: {e}"));
     println!(
         "{} scenarios: {} passed, {} skipped, {failed} failed",
         rows.len(),

@@ -7,6 +7,7 @@ use std::time::Duration;
 use memprof::event::Pid;
 
 use super::common::memprof::{BINARY, Memprof};
+use super::common::process::wait_until;
 
 /// What a run of memprof found.
 pub struct Found {
@@ -35,15 +36,18 @@ pub fn profile(options: &[&str], command: &[&str]) -> Found {
 /// Follows a running process, waits a second, has it do something; what memprof found then.
 #[track_caller]
 pub fn attached(pid: Pid, work: impl FnOnce()) -> Found {
+    attached_with(&[], pid, work)
+}
+
+/// As [`attached`], with further options.
+#[track_caller]
+pub fn attached_with(options: &[&str], pid: Pid, work: impl FnOnce()) -> Found {
     let out = tempfile::NamedTempFile::with_suffix(".folded").unwrap();
     let said = tempfile::NamedTempFile::new().unwrap();
-    let args = [
-        "--no-server",
-        "-o",
-        out.path().to_str().unwrap(),
-        "--pid",
-        &pid.to_string(),
-    ];
+    let pid = pid.to_string();
+    let mut args = vec!["--no-server", "-o", out.path().to_str().unwrap()];
+    args.extend(["--pid", &pid]);
+    args.extend(options);
     let m = Memprof::spawn(&args, Stdio::null(), said.reopen().unwrap().into());
     m.said("following ");
     std::thread::sleep(Duration::from_secs(1));
@@ -51,6 +55,44 @@ pub fn attached(pid: Pid, work: impl FnOnce()) -> Found {
     m.interrupt();
     let summary = std::fs::read_to_string(said.path()).unwrap();
     Found::read(out.path(), summary)
+}
+
+/// Runs a command until it has used a second of CPU time, and ends it; what memprof found then.
+#[track_caller]
+pub fn first_second(command: &[&str]) -> Found {
+    let out = tempfile::NamedTempFile::with_suffix(".folded").unwrap();
+    let said = tempfile::NamedTempFile::new().unwrap();
+    let mut args = vec!["--no-server", "-o", out.path().to_str().unwrap(), "--"];
+    args.extend(command);
+    // Some programs are quiet until their input ends, others end then.
+    let mut m = Memprof::spawn(&args, Stdio::null(), said.reopen().unwrap().into());
+    let following = m.said("following ");
+    let pid = following.rsplit_once("(pid ").unwrap().1;
+    let pid = Pid(pid.trim_end_matches(')').parse().unwrap());
+    let mut ended = false;
+    wait_until(|| {
+        ended = m.child.try_wait().unwrap().is_some();
+        ended || cpu_time(pid) >= Duration::from_secs(1)
+    });
+    if !ended {
+        m.signal(libc::SIGTERM);
+        m.wait();
+    }
+    // What the command printed stands before the summary.
+    let summary = std::fs::read_to_string(said.path()).unwrap() + &m.all_said();
+    Found::read(out.path(), summary)
+}
+
+/// CPU time that a process's threads have used; none if there is no such process.
+fn cpu_time(pid: Pid) -> Duration {
+    let Ok(stat) = std::fs::read_to_string(format!("/proc/{pid}/stat")) else {
+        return Duration::ZERO;
+    };
+    let (_, rest) = stat.rsplit_once(") ").unwrap();
+    let fields = rest.split(' ').skip(11).take(2);
+    let ticks: u64 = fields.map(|n| n.parse::<u64>().unwrap()).sum();
+    // USER_HZ is 100 everywhere.
+    Duration::from_millis(ticks * 10)
 }
 
 /// Whether frames are as a pattern says: `*` stands for one to five frames of a library, `main` for

@@ -25,6 +25,7 @@ const DEPTH: usize = 96;
 /// The registers in `struct ucontext`, as 8-byte words.
 const GREGS: usize = 5;
 const RBP: usize = 10;
+const RBX: usize = 11;
 const RSP: usize = 15;
 const RIP: usize = 16;
 
@@ -80,13 +81,14 @@ extern "C" fn handler(_: c_int, _: *mut libc::siginfo_t, context: *mut c_void) {
     let Some(sample) = (unsafe { (&mut *STORE.0.get()).get_mut(taken) }) else {
         return;
     };
-    let (ip, sp, fp): (u64, u64, u64);
-    // SAFETY: three registers are read.
+    let (ip, sp, fp, bx): (u64, u64, u64, u64);
+    // SAFETY: four registers are read.
     unsafe {
-        asm!("lea {0}, [rip]", "mov {1}, rsp", "mov {2}, rbp",
-            out(reg) ip, out(reg) sp, out(reg) fp, options(nomem, nostack));
+        asm!("lea {0}, [rip]", "mov {1}, rsp", "mov {2}, rbp", "mov {3}, rbx",
+            out(reg) ip, out(reg) sp, out(reg) fp, out(reg) bx, options(nomem, nostack));
     }
-    sample.handler = Registers { ip, sp, fp, lr: 0 };
+    let lr = 0;
+    sample.handler = Registers { ip, sp, fp, lr, bx };
     let register = |n| {
         // SAFETY: the kernel passes a `struct ucontext`.
         unsafe { *context.cast::<u64>().add(GREGS + n) }
@@ -96,6 +98,7 @@ extern "C" fn handler(_: c_int, _: *mut libc::siginfo_t, context: *mut c_void) {
         sp: register(RSP),
         fp: register(RBP),
         lr: 0,
+        bx: register(RBX),
     };
     let end = STACK_END.load(Ordering::Relaxed) as u64;
     sample.copied = STACK.min((end - sp) as usize);
@@ -221,6 +224,7 @@ fn saved_stacks_are_walked_as_the_exception_unwinder_walks_them() {
         sp: 0,
         fp: 0,
         lr: 0,
+        bx: 0,
     };
     let blank = Sample {
         handler: empty,

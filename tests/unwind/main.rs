@@ -4,6 +4,7 @@ mod chains;
 #[path = "../common/mod.rs"]
 mod common;
 mod corpus;
+mod debugger;
 mod found;
 #[cfg(target_arch = "x86_64")]
 mod live;
@@ -13,3 +14,4 @@ mod packed;
 mod readelf;
 mod real;
 mod rules;
+mod servers;

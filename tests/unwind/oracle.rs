@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use memprof::elf::Elf;
-use memprof::unwind::{CfaKind, FpKind, Rule, Table, TableError};
+use memprof::unwind::{BX_KEPT, BX_SAVED, CfaKind, FpKind, Rule, Table, TableError};
 
 use crate::readelf::{self, Cfa, Column, Expressions, Fde, Place, Row};
 
@@ -196,7 +196,8 @@ fn compare(path: &Path) -> Total {
     total
 }
 
-/// Whether a rule of uncovered code is a program's first instruction or a signal trampoline's.
+/// Whether a rule of uncovered code is a program's first instruction, a signal trampoline's or that of a
+/// linkage table.
 fn recognised(path: &Path, file: &File, pc: u64, rule: &Rule) -> bool {
     let elf = Elf::read(file).unwrap();
     if *rule == Rule::STOP {
@@ -205,6 +206,12 @@ fn recognised(path: &Path, file: &File, pc: u64, rule: &Rule) -> bool {
     let (segment, inside) = elf.loaded_at(pc).unwrap();
     let mut code = [0; 10];
     elf.read_at(&mut code, segment.offset + inside).unwrap();
+    if matches!(rule.cfa_kind(), CfaKind::Plt | CfaKind::Sp) {
+        // Compilers write functions too that are nothing but such a jump.
+        let jump = code.starts_with(b"\xff\x25") && (rule.cfa_offset, rule.ra_offset) == (8, -8);
+        let plt = readelf::sections(path, ".plt");
+        return jump || plt.iter().any(|(start, end)| (*start..*end).contains(&pc));
+    }
     let trampoline = b"\x48\xc7\xc0\x0f\0\0\0\x0f\x05";
     rule.cfa_kind() == CfaKind::Signal
         && (rule.cfa_offset, rule.fp_offset, rule.ra_offset) == (160, 120, 168)
@@ -277,7 +284,13 @@ fn agrees(want: &Expected, rule: &Rule, expressions: &Expressions) -> bool {
             if row.rsp != Place::Unsaid {
                 return false;
             }
-            if i64::from(rule.ra_offset) != offset || rule.pad & 0xff != 0 {
+            let (ra, bx) = match rule.pad & 0xff {
+                0 => (rule.ra_offset, None),
+                BX_KEPT => (rule.ra_offset, Some(Place::Unsaid)),
+                BX_SAVED => (-8, Some(Place::AtCfa(i64::from(rule.ra_offset)))),
+                _ => return false,
+            };
+            if i64::from(ra) != offset || bx.is_some_and(|bx| bx != row.rbx) {
                 return false;
             }
         }
@@ -308,7 +321,8 @@ fn cfa_agrees(
     match (&row.cfa, kind) {
         (Cfa::Sum(r, offset), CfaKind::Sp) => r == "rsp" && *offset == n,
         (Cfa::Sum(r, offset), CfaKind::Fp) => r == "rbp" && *offset == n,
-        (Cfa::Sum(r, _), CfaKind::Unsupported) => r != "rsp" && r != "rbp",
+        (Cfa::Sum(r, offset), CfaKind::Bx) => r == "rbx" && *offset == n,
+        (Cfa::Sum(r, _), CfaKind::Unsupported) => r != "rsp" && r != "rbp" && r != "rbx",
         (Cfa::Expression, CfaKind::Plt) => holds(
             Column::Cfa,
             &format!(

@@ -32,6 +32,7 @@ pub struct Row {
     pub cfa: Cfa,
     pub rsp: Place,
     pub rbp: Place,
+    pub rbx: Place,
     pub ra: Place,
 }
 
@@ -63,6 +64,23 @@ pub fn entry(path: &Path) -> u64 {
         .lines()
         .find_map(|l| l.trim().strip_prefix("Entry point address:"));
     line.map_or(0, |l| hex(l.trim()))
+}
+
+/// The sections whose name begins so, as ranges of addresses.
+pub fn sections(path: &Path, name: &str) -> Vec<(u64, u64)> {
+    let text = run(path, &["-SW"]).unwrap_or_default();
+    let ranges = text.lines().filter_map(|line| {
+        let (_, rest) = line.split_once(']')?;
+        let words: Vec<&str> = rest.split_whitespace().collect();
+        let [section, _, addr, _, size, ..] = words.as_slice() else {
+            return None;
+        };
+        let start = hex(addr);
+        section
+            .starts_with(name)
+            .then(|| (start, start + hex(size)))
+    });
+    ranges.collect()
 }
 
 /// The loaded, executable ranges of the file; `None` where it is not an x86-64 ELF file.
@@ -150,6 +168,7 @@ fn row(columns: &[&str], words: &[&str]) -> Row {
         cfa,
         rsp: column("rsp"),
         rbp: column("rbp"),
+        rbx: column("rbx"),
         ra: column("ra"),
     }
 }

@@ -6,14 +6,15 @@ use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use super::common::process::wait_until;
 use super::common::workload::{Lines, Running};
-use super::found::{Found, attached, profile};
+use super::found::{Found, attached, first_second, profile};
 
-/// Per cent of bytes, in a program that runs already.
-const RUNNING: f64 = 99.5;
-/// Per cent of bytes, in a program from its first instruction on.
-const STARTED: f64 = 95.0;
+/// Per cent of bytes, in a program that runs already, memprof having been there for a second.
+pub const RUNNING: f64 = 99.5;
+/// Per cent of bytes in a program's first second, and from its first instruction to its end.
+pub const STARTED: f64 = 95.0;
+/// Less than so many bytes under stacks would be no proof of anything.
+const LEAST: u64 = 1 << 20;
 
 const PYTHON: &str = "/usr/bin/python3";
 /// Many small objects and some large ones, by functions of C and of Python.
@@ -34,7 +35,7 @@ sys.stdin.readline()
 ";
 
 #[track_caller]
-fn check(what: &str, found: &Found, least: f64) {
+pub fn check(what: &str, found: &Found, least: f64) {
     let (stacks, bytes) = found.complete();
     println!("{what}: {stacks:.2} % of stacks complete, {bytes:.3} % of bytes");
     let text: Vec<&str> = found
@@ -45,10 +46,23 @@ fn check(what: &str, found: &Found, least: f64) {
     let text: Vec<&str> = text.into_iter().take_while(|l| !l.is_empty()).collect();
     println!("{}", text.join("\n"));
     assert!(bytes >= least, "{what}: {bytes} %\n{}", found.text());
+    let sum: u64 = found.stacks.iter().map(|(_, bytes)| bytes).sum();
+    assert!(sum >= LEAST, "{what}: {sum} bytes\n{}", found.text());
+}
+
+/// A program's first second, and its whole run; what memprof found in the latter.
+#[track_caller]
+pub fn check_started(command: &[&str]) -> Found {
+    let name = command[0];
+    let found = first_second(command);
+    check(&format!("{name}, its first second"), &found, STARTED);
+    let found = profile(&[], command);
+    check(&format!("{name}, from its start"), &found, STARTED);
+    found
 }
 
 /// Whether a program is there; says so if it is not.
-fn installed(program: &str) -> bool {
+pub fn installed(program: &str) -> bool {
     let there = program.starts_with('/') && Path::new(program).exists()
         || std::env::var("PATH")
             .is_ok_and(|p| p.split(':').any(|d| Path::new(d).join(program).exists()));
@@ -58,7 +72,7 @@ fn installed(program: &str) -> bool {
     there
 }
 
-fn start(command: &mut Command) -> Running {
+pub fn start(command: &mut Command) -> Running {
     Running(
         command
             .stdin(Stdio::piped())
@@ -83,50 +97,7 @@ fn python() {
     check("python3, running", &found, RUNNING);
     assert!(found.names("_PyEval_EvalFrameDefault"), "{}", found.text());
 
-    let found = profile(&[], &[PYTHON, "-c", BUILD]);
-    check("python3, from its start", &found, STARTED);
-}
-
-#[test]
-fn redis() {
-    if !installed("redis-server") || !installed("redis-benchmark") {
-        return;
-    }
-    let dir = tempfile::tempdir().unwrap();
-    let socket = dir.path().join("redis.sock");
-    let socket = socket.to_str().unwrap();
-    let dir = dir.path().to_str().unwrap();
-    let server = start(Command::new("redis-server").args([
-        "--port",
-        "0",
-        "--unixsocket",
-        socket,
-        "--dir",
-        dir,
-        "--save",
-        "",
-        "--daemonize",
-        "no",
-    ]));
-    wait_until(|| Path::new(socket).exists());
-    let found = attached(server.pid(), || {
-        let tests = "set,lpush,hset,sadd,zadd";
-        let ended = Command::new("redis-benchmark")
-            .args([
-                "-s", socket, "-q", "-n", "30000", "-r", "30000", "-d", "200", "-t", tests,
-            ])
-            .output()
-            .unwrap();
-        assert!(ended.status.success());
-    });
-    check("redis-server, running", &found, RUNNING);
-    assert!(
-        ["setCommand", "lpushCommand", "hsetCommand", "zaddCommand"]
-            .iter()
-            .any(|f| found.names(f)),
-        "{}",
-        found.text()
-    );
+    check_started(&[PYTHON, "-c", BUILD]);
 }
 
 #[test]
@@ -148,8 +119,7 @@ fn sqlite() {
     assert!(found.names("sqlite3"), "{}", found.text());
     lines.close();
 
-    let found = profile(&[], &["sqlite3", ":memory:", sql]);
-    check("sqlite3, from its start", &found, STARTED);
+    check_started(&["sqlite3", ":memory:", sql]);
 }
 
 #[test]
@@ -164,19 +134,18 @@ fn rustc() {
     });
     write!(source, "{}", types.collect::<String>()).unwrap();
     let path = dir.path().join("small.rs");
-    let found = profile(
-        &[],
-        &[
-            "rustc",
-            "-O",
-            "--crate-type=lib",
-            "--out-dir",
-            dir.path().to_str().unwrap(),
-            path.to_str().unwrap(),
-        ],
-    );
-    check("rustc, from its start", &found, STARTED);
-    assert!(found.names("rustc_"), "{}", found.text());
+    let found = check_started(&[
+        "rustc",
+        "-O",
+        "--crate-type=lib",
+        "--out-dir",
+        dir.path().to_str().unwrap(),
+        path.to_str().unwrap(),
+    ]);
+    // The passes that every crate goes through.
+    for pass in ["rustc_parse::", "rustc_expand::", "rustc_metadata::"] {
+        assert!(found.names(pass), "{pass}\n{}", found.text());
+    }
     let passes: std::collections::BTreeSet<&str> = found
         .stacks
         .iter()

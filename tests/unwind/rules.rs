@@ -1,6 +1,6 @@
 //! Call frame instructions, one kind at a time.
 
-use memprof::unwind::{CfaKind, FpKind, RA_IN_LINK_REGISTER, Rule, TableError};
+use memprof::unwind::{BX_KEPT, BX_SAVED, CfaKind, FpKind, RA_IN_LINK_REGISTER, Rule, TableError};
 
 use crate::made::{
     AARCH64, ARM_START, CODE, CODE_SIZE, Encoding, Frames, Made, PCREL, X86_64, X86_START, x86,
@@ -366,4 +366,96 @@ fn a_function_cut_into_many_parts_does_not_take_for_ever() {
     // What was not reached has no rule.
     assert!(rows(&made).iter().any(|(_, r)| *r == Rule::UNSUPPORTED));
     assert!(began.elapsed().as_secs() < 10, "{:?}", began.elapsed());
+}
+
+/// Linkage tables that nothing describes, at 0x8000 in a file whose one function is elsewhere.
+fn linked(machine: u16, start: &[u8], ra: u8, code: &[u8]) -> Vec<(u64, Rule)> {
+    let mut frames = Frames::default();
+    let cie = frames.cie("zR", ra, PCREL, start);
+    frames.fde(cie, CODE, 0x40, PCREL, &[]);
+    let mut made = Made::new(machine, frames.0);
+    made.code[0x8000..0x8000 + code.len()].copy_from_slice(code);
+    let rows = rows(&made).into_iter();
+    rows.filter(|(pc, _)| *pc > 0x40).collect()
+}
+
+#[test]
+fn linkage_tables_are_known_by_their_code() {
+    let header = b"\xff\x35....\xff\x25....\x0f\x1f\x40\0";
+    let lazy = b"\xff\x25....h....\xe9....";
+    let plt = |from| Rule {
+        cfa: CfaKind::Plt as u8,
+        cfa_offset: from,
+        ..sp(0)
+    };
+    let code = [&header[..], lazy, lazy].concat();
+    let want = [
+        (0x8000, sp(16)),
+        (0x8006, sp(24)),
+        (0x8010, plt(11)),
+        (0x8030, Rule::NOT_COVERED),
+    ];
+    assert_eq!(linked(X86_64, X86_START, 16, &code), want);
+
+    let protected = b"\xf3\x0f\x1e\xfah....\xf2\xe9....\x90";
+    let second = b"\xf3\x0f\x1e\xfa\xf2\xff\x25....\x0f\x1f\x44\0\0";
+    let got = b"\xff\x25....\x66\x90\xff\x25....\x66\x90";
+    let code = [&protected[..], second, got].concat();
+    let want = [
+        (0x8000, plt(9)),
+        (0x8010, sp(8)),
+        (0x8030, Rule::NOT_COVERED),
+    ];
+    assert_eq!(linked(X86_64, X86_START, 16, &code), want);
+}
+
+#[test]
+fn linkage_tables_of_64_bit_arm() {
+    let jump = [0x9000_0110u32, 0xf947_fe11, 0x913f_e210, 0xd61f_0220];
+    let words = [
+        &[0xa9bf_7bf0][..],
+        &jump,
+        &[0xd503_201f; 3],
+        &jump,
+        &[0xd503_245f],
+        &jump,
+    ]
+    .concat();
+    let code: Vec<u8> = words.iter().flat_map(|w| w.to_le_bytes()).collect();
+    let entry = Rule {
+        cfa: CfaKind::Sp as u8,
+        pad: RA_IN_LINK_REGISTER,
+        ..Rule::default()
+    };
+    let want = [
+        (0x8000, entry),
+        (0x8004, sp(16)),
+        (0x8014, Rule::NOT_COVERED),
+        (0x8020, entry),
+        (0x8044, Rule::NOT_COVERED),
+    ];
+    assert_eq!(linked(AARCH64, ARM_START, 30, &code), want);
+}
+
+#[test]
+fn a_frame_that_rbx_leads_to() {
+    // CFA = rbx + 16, and before that rbx saved at CFA - 16.
+    let program = [0x41, 0x0e, 16, 0x83, 2, 0x43, 0x0d, 3];
+    let kept = Rule {
+        pad: BX_KEPT,
+        ..sp(8)
+    };
+    let saved = Rule {
+        pad: BX_SAVED,
+        ra_offset: -16,
+        ..sp(16)
+    };
+    let by_bx = Rule {
+        cfa: CfaKind::Bx as u8,
+        ..saved
+    };
+    let want = [(0, kept), (1, saved), (4, by_bx)];
+    assert_eq!(rows(&x86(&program))[..3], want);
+    // Only where it is needed.
+    assert_eq!(rows(&x86(&program[..5]))[..2], [(0, sp(8)), (1, sp(16))]);
 }

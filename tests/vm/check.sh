@@ -127,4 +127,17 @@ for row in cmd_mmap:8704 cmd_mremap_grow:8192 cmd_populate:1024 cmd_brk_grow:204
 done
 ! grep -qi 'panicked' /tmp/log || fail "memprof panicked"
 grep -q '^Losses: none' /tmp/summary || fail "memprof reports losses"
-echo "result: resident $resident KiB and page cache $cache KiB equal the kernel's"
+
+# Every way a page can move.
+mkdir -p /tmp/scenarios
+MEMPROF_TEST_MOVES=/bin/moves MEMPROF_TEST_DIR=/tmp/scenarios MEMPROF_RANDOM_SECS=10 \
+    MEMPROF_TEST_RESULTS=/tmp/results test-scenarios >/tmp/scenarios.out 2>&1
+status=$?
+[ ! -s /tmp/results ] || sed 's/^/table: /' /tmp/results
+if [ "$status" -ne 0 ]; then
+    grep -v '^random: seed' /tmp/scenarios.out
+    fail "scenarios: $(tail -n 1 /tmp/scenarios.out)"
+fi
+grep '^random: [0-9]' /tmp/scenarios.out
+scenarios=$(tail -n 1 /tmp/scenarios.out)
+echo "result: resident $resident KiB and page cache $cache KiB equal the kernel's; $scenarios"

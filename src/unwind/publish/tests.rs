@@ -14,16 +14,24 @@ impl TableStore for Maps {
     const RULES: u32 = 10;
     const CHUNK_ROWS: u32 = 8;
     const CHUNKS: u32 = 3;
+    const MAPPINGS: usize = 4;
 
     fn write_rules(&mut self, first: u32, rules: &[Rule]) -> Result<()> {
         self.rules.extend((first..).zip(rules.iter().copied()));
         Ok(())
     }
 
-    fn write_rows(&mut self, chunk: u32, rows: &[u32]) -> Result<()> {
-        assert!(chunk < Self::CHUNKS && rows.len() <= Self::CHUNK_ROWS as usize);
-        self.chunks.insert(chunk, rows.to_vec());
+    fn write_rows(&mut self, chunk: u32, parts: &[(u32, &[u32])]) -> Result<()> {
+        assert!(chunk < Self::CHUNKS);
+        for (first, rows) in parts {
+            assert!(*first as usize + rows.len() <= Self::CHUNK_ROWS as usize);
+            self.keep(chunk, *first, rows);
+        }
         Ok(())
+    }
+
+    fn delete_page(&mut self, table: u32, page: u32) {
+        assert!(self.pages.remove(&(table, page)).is_some());
     }
 
     fn write_page(&mut self, table: u32, page: u32, at: PageAt) -> Result<()> {
@@ -38,6 +46,13 @@ impl TableStore for Maps {
 }
 
 impl Maps {
+    fn keep(&mut self, chunk: u32, first: u32, rows: &[u32]) {
+        let held = self.chunks.entry(chunk).or_default();
+        let end = first as usize + rows.len();
+        held.resize(held.len().max(end), 0);
+        held[first as usize..end].copy_from_slice(rows);
+    }
+
     /// The row that holds for an address, found as the probe finds it.
     fn row(&self, table: u32, pc: u64) -> Option<u32> {
         let at = self.pages.get(&(table, (pc >> 16) as u32))?;
@@ -72,10 +87,10 @@ fn tables_share_chunks_and_pages_do_not_cross_them() {
     let (mut p, mut maps) = (publisher(), Maps::default());
     let rules = [Rule::NOT_COVERED, Rule::STOP];
     let one = packed(&[(0, &[0, 0x1_0005, 9]), (1, &[0x1_0000, 4])]);
-    assert_eq!(p.write(&one, &rules, &mut maps).unwrap(), Some(1));
+    assert_eq!(written(&mut p, &one, &rules, &mut maps), Some(1));
     // Five rows are taken: the next page's four do not fit in the first chunk.
     let two = packed(&[(0, &[0x1_0000, 1, 0x1_0002, 3])]);
-    assert_eq!(p.write(&two, &rules, &mut maps).unwrap(), Some(2));
+    assert_eq!(written(&mut p, &two, &rules, &mut maps), Some(2));
     assert_eq!(maps.pages[&(2, 0)].chunk, 1);
     assert_eq!(maps.pages[&(2, 0)].rules, 2);
     assert_eq!(maps.row(1, 7), Some(0x1_0005));
@@ -87,41 +102,68 @@ fn tables_share_chunks_and_pages_do_not_cross_them() {
 fn what_does_not_fit_is_refused_whole() {
     let (mut p, mut maps) = (publisher(), Maps::default());
     let big: Vec<(u32, &[u32])> = (0..4).map(|n| (n, &[0, 1, 2, 3, 4, 5, 6, 7][..])).collect();
-    assert_eq!(
-        p.write(&packed(&big), &[Rule::STOP], &mut maps).unwrap(),
-        None
-    );
-    assert_eq!(
-        p.write(&packed(&[]), &[Rule::STOP; 11], &mut maps).unwrap(),
-        None
-    );
+    let big = packed(&big);
+    assert_eq!(written(&mut p, &big, &[Rule::STOP], &mut maps), None);
+    let none = packed(&[]);
+    assert_eq!(written(&mut p, &none, &[Rule::STOP; 11], &mut maps), None);
     assert!(maps.pages.is_empty() && maps.rules.is_empty());
-    assert_eq!(
-        p.write(&packed(&big[..3]), &[Rule::STOP], &mut maps)
-            .unwrap(),
-        Some(1)
-    );
+    let most = Packed {
+        rows: big.rows.clone(),
+        pages: big.pages[..3].to_vec(),
+    };
+    assert!(written(&mut p, &most, &[Rule::STOP], &mut maps).is_some());
+}
+
+fn written(p: &mut Publisher, packed: &Packed, rules: &[Rule], maps: &mut Maps) -> Option<u32> {
+    p.write(packed, rules, maps)
+        .unwrap()
+        .map(|place| place.table)
 }
 
 #[test]
-fn a_mapping_that_begins_before_its_segment() {
-    let segments = [
-        Segment {
-            offset: 0,
-            addr: 0,
-            size: 0x500,
-        },
-        Segment {
-            offset: 0x1540,
-            addr: 0x2540,
-            size: 0x1000,
-        },
-    ];
-    // Only executable segments are in the list: the first stands for one at the file's beginning.
-    assert_eq!(address_of(&segments, 0), Some(0));
-    assert_eq!(address_of(&segments, 0x1000), Some(0x2000));
-    assert_eq!(address_of(&segments, 0x2000), Some(0x3000));
-    assert_eq!(address_of(&segments, 0x9000), None);
+fn tables_that_nobody_maps_make_room() {
+    let (mut p, mut maps) = (publisher(), Maps::default());
+    let built = |module: u16| Built {
+        module: ModuleId(module),
+        table: Ok((
+            packed(&[(0, &[0, u32::from(module) << 16 | 1, 2, 3, 4])]),
+            vec![Rule::STOP; 2],
+            Vec::new(),
+        )),
+    };
+    // Five rows each, eight in a chunk: three fit.
+    for module in 0..3 {
+        p.publish(built(module), &mut maps).unwrap();
+        let files = HashSet::from([ModuleId(module)]);
+        p.mapped.insert(MmId(u32::from(module)), files);
+    }
+    p.publish(built(3), &mut maps).unwrap();
+    assert_eq!((p.refused(), maps.pages.len()), (1, 3));
+
+    p.forget(MmId(1));
+    p.publish(built(4), &mut maps).unwrap();
+    assert_eq!((p.refused(), maps.pages.len()), (1, 3));
+    let Some(State::Ready(place, _)) = p.files.get(&ModuleId(4)) else {
+        panic!("it is not there");
+    };
+    assert_eq!(maps.row(place.table, 1), Some(4 << 16 | 1));
+    assert!(!p.files.contains_key(&ModuleId(1)), "to be built again");
+    assert_eq!(maps.row(1, 1), Some(1), "the others are untouched");
+}
+
+#[test]
+fn pieces_of_a_jit_do_not_crowd_out_files() {
+    let (mut p, mut maps) = (publisher(), Maps::default());
+    let mut modules = crate::modules::ModuleTable::new();
+    // Six mappings of no known file's, where four fit.
+    let text: String = (1..7)
+        .map(|n| format!("{n}000-{n}800 r-xp 00000000 00:00 0 \n"))
+        .collect();
+    let code =
+        AddressMap::parse(text.as_bytes(), crate::event::Pid(1), None, &mut modules).unwrap();
+    p.map(MmId(1), &code, &modules.modules(), &mut maps)
+        .unwrap();
+    assert_eq!((maps.mappings[&MmId(1)].len(), p.left_out()), (0, 6));
 }
 
 /// The own process: its executable's table is built by the thread and then named by its mappings.
@@ -132,12 +174,18 @@ fn mappings_name_a_table_as_soon_as_it_is_there() {
         const RULES: u32 = 65_536;
         const CHUNK_ROWS: u32 = 1 << 18;
         const CHUNKS: u32 = 64;
+        const MAPPINGS: usize = 512;
         fn write_rules(&mut self, first: u32, rules: &[Rule]) -> Result<()> {
             self.0.write_rules(first, rules)
         }
-        fn write_rows(&mut self, chunk: u32, rows: &[u32]) -> Result<()> {
-            self.0.chunks.insert(chunk, rows.to_vec());
+        fn write_rows(&mut self, chunk: u32, parts: &[(u32, &[u32])]) -> Result<()> {
+            for (first, rows) in parts {
+                self.0.keep(chunk, *first, rows);
+            }
             Ok(())
+        }
+        fn delete_page(&mut self, table: u32, page: u32) {
+            self.0.delete_page(table, page);
         }
         fn write_page(&mut self, table: u32, page: u32, at: PageAt) -> Result<()> {
             self.0.write_page(table, page, at)

@@ -1,0 +1,85 @@
+//! `/debug/memory`: what the target's memory is made of, as text, for this machine alone: addresses
+//! tell an attacker where code lies.
+
+use std::sync::Arc;
+
+use tokio::sync::Semaphore;
+
+use super::query::bad;
+use super::reply::internal;
+use super::route::Asked;
+use super::{Api, ApiError, Ask, BoxFuture, ProviderError, Reply, Request};
+use crate::breakdown::{Breakdown, Show, measure};
+use crate::event::Pid;
+
+pub(super) const PARAMETERS: &[&str] = &["top", "pid"];
+
+/// Names and mappings that are listed, where nothing else is said and at most.
+const DEFAULT_TOP: u64 = 20;
+const MOST_TOP: u64 = 10_000;
+
+/// One at a time: reading makes the kernel hold the target's address space.
+static TURN: Semaphore = Semaphore::const_new(1);
+
+#[derive(Clone, Copy, Debug)]
+struct Memory {
+    /// Of the followed processes; `None` for the first one.
+    pid: Option<Pid>,
+    top: usize,
+}
+
+/// `/debug/memory`.
+pub(super) fn read(asked: &Asked<'_>) -> Result<Request, ApiError> {
+    if !asked.local {
+        let message = "this shows addresses, so only programs on this machine may ask it, by a \
+                       loopback address, without a proxy: ask there, or run memprof maps";
+        return Err(ApiError::Forbidden(message.to_owned()));
+    }
+    let top = asked.query.number("top", "", MOST_TOP)?;
+    let pid = asked.query.number("pid", "", i32::MAX as u64)?;
+    Ok(Arc::new(Memory {
+        pid: pid.map(|pid| Pid(pid as u32)),
+        top: top.unwrap_or(DEFAULT_TOP) as usize,
+    }))
+}
+
+impl Ask for Memory {
+    fn answer<'a>(&'a self, api: &'a Api) -> BoxFuture<'a, Result<Reply, ApiError>> {
+        Box::pin(async {
+            let pid = self.process(api).await?;
+            let turn = TURN.acquire().await.map_err(internal)?;
+            let show = Show::Top(self.top);
+            // The turn goes along: the thread works on even when nobody waits for it any more.
+            let made = tokio::task::spawn_blocking(move || (text(pid, show), turn));
+            let (text, _turn) = made.await.map_err(internal)?;
+            Ok(Reply::new("text/plain; charset=utf-8", text?))
+        })
+    }
+}
+
+impl Memory {
+    /// A followed process, and no other.
+    async fn process(&self, api: &Api) -> Result<Pid, ApiError> {
+        let no_target = || ApiError::Unavailable(ProviderError::NoTarget.to_string());
+        let first = api.provider().pid().ok_or_else(no_target)?;
+        let Some(pid) = self.pid.filter(|pid| *pid != first) else {
+            return Ok(first);
+        };
+        let report = api.provider().profile().await;
+        let report = report.map_err(|e| ApiError::Unavailable(e.to_string()))?;
+        match report.profile.target.pids.contains(&pid) {
+            true => Ok(pid),
+            false => Err(bad(format!(
+                "parameter pid must be that of a followed process; {pid} is none"
+            ))),
+        }
+    }
+}
+
+fn text(pid: Pid, show: Show) -> Result<Vec<u8>, ApiError> {
+    let breakdown: Breakdown =
+        measure(pid, show).map_err(|e| ApiError::Unavailable(e.to_string()))?;
+    let mut out = Vec::new();
+    breakdown.write_text(&mut out).map_err(internal)?;
+    Ok(out)
+}

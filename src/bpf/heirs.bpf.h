@@ -1,0 +1,112 @@
+/* SPDX-License-Identifier: MIT OR GPL-2.0-only */
+/*
+ * Pages that a child shares with its parent since fork stand under the parent's records. Before the
+ * parent gets another page there, or none, its living children take over the record.
+ */
+#ifndef MEMPROF_HEIRS_H
+#define MEMPROF_HEIRS_H
+
+/* A child shares its parent's pages from now on. */
+static __noinline int add_heir(struct mm_info *parent, __u32 mm_id)
+{
+	if (!parent)
+		return 0;
+	for (int i = 0; i < MAX_HEIRS; i++) {
+		if (__sync_val_compare_and_swap(&parent->heirs[i], 0, mm_id) == 0) {
+			__sync_fetch_and_add(&parent->nr_heirs, 1);
+			return 0;
+		}
+	}
+	count_loss(LOSS_HEIRS);
+	return 0;
+}
+
+/* A child has another address space, or none. */
+static __noinline int remove_heir(__u64 parent_mm, __u32 mm_id)
+{
+	struct mm_info *parent = bpf_map_lookup_elem(&mms, &parent_mm);
+
+	if (!parent)
+		return 0;
+	for (int i = 0; i < MAX_HEIRS; i++)
+		if (__sync_val_compare_and_swap(&parent->heirs[i], mm_id, 0) == mm_id)
+			__sync_fetch_and_sub(&parent->nr_heirs, 1);
+	return 0;
+}
+
+static __always_inline __u32 record_of(__u32 mm_id, __u64 vpage)
+{
+	struct page_chunk *chunk = mm_id ? chunk_find(chunk_key(mm_id, vpage)) : NULL;
+
+	return chunk ? chunk->stack[vpage & (CHUNK_PAGES - 1)] : STACK_NONE;
+}
+
+/* The current address space gets a page of its own in place of a shared one, whose record is `own`. */
+static __noinline int page_to_heirs(__u64 vpage, __u32 own)
+{
+	struct mm_info *info = find_mm(bpf_get_current_task_btf()->mm);
+	struct page_chunk *chunk;
+
+	if (!info || !info->nr_heirs)
+		return 0;
+	for (int i = 0; i < MAX_ANCESTORS && own == STACK_NONE; i++)
+		own = record_of(info->ancestors[i], vpage);
+	if (own == STACK_NONE)
+		return 0;
+	for (int i = 0; i < MAX_HEIRS; i++) {
+		__u32 heir = info->heirs[i];
+
+		chunk = heir ? chunk_get(chunk_key(heir, vpage)) : NULL;
+		if (chunk && chunk->stack[vpage & (CHUNK_PAGES - 1)] == STACK_NONE)
+			chunk->stack[vpage & (CHUNK_PAGES - 1)] = own;
+	}
+	return 0;
+}
+
+struct inherit_ctx {
+	__u32 mm_id;
+	__u32 heir;
+	__u64 first; /* pages */
+	__u64 end;
+};
+
+static long inherit_one_chunk(__u64 i, struct inherit_ctx *c)
+{
+	__u64 base = ((c->first >> CHUNK_SHIFT) + i) << CHUNK_SHIFT;
+	struct page_chunk *own = chunk_find(chunk_key(c->mm_id, base));
+	struct page_chunk *heir;
+	__u32 from = 0, to = CHUNK_PAGES;
+
+	if (!own)
+		return 0;
+	if (base < c->first)
+		from = c->first - base;
+	if (base + CHUNK_PAGES > c->end)
+		to = c->end - base;
+	heir = chunk_get(chunk_key(c->heir, base));
+	if (heir)
+		chunk_inherit(heir, own, from, to - from);
+	return 0;
+}
+
+/* The current address space loses the pages [first, end). */
+static __noinline int range_to_heirs(__u32 mm_id, __u64 first, __u64 end)
+{
+	struct inherit_ctx c = { .mm_id = mm_id, .first = first, .end = end };
+	struct mm_info *info = find_mm(bpf_get_current_task_btf()->mm);
+	__u64 chunks;
+
+	if (!info || !info->nr_heirs || end <= first)
+		return 0;
+	chunks = ((end - 1) >> CHUNK_SHIFT) - (first >> CHUNK_SHIFT) + 1;
+	if (chunks > CLEAR_MAX_CHUNKS)
+		return 0;
+	for (int i = 0; i < MAX_HEIRS; i++) {
+		c.heir = info->heirs[i];
+		if (c.heir)
+			bpf_loop(chunks, inherit_one_chunk, &c, 0);
+	}
+	return 0;
+}
+
+#endif

@@ -1,0 +1,317 @@
+//! What a process's address space is made of: its mappings by category, by name and one by one, with
+//! the kernel's figures (`/proc/PID/smaps`), for any process, profiled or not. Needs no BPF, and for
+//! processes of one's own no privileges.
+//!
+//! Mappings are taken in one at a time. What is kept of them is bounded: sums by category, sums for so
+//! many names, the mappings that are shown.
+
+mod accounts;
+mod category;
+pub mod maps;
+mod names;
+mod regions;
+#[cfg(test)]
+mod tests;
+mod text;
+
+use std::fs;
+
+use serde::Serialize;
+
+use crate::event::Pid;
+use crate::residency::smaps::{self, Figures};
+use crate::residency::threads::{self, Threads};
+use crate::residency::{Classifier, Result, figures};
+use crate::target;
+use accounts::Accounts;
+
+pub use category::Category;
+pub use regions::MOST_REGIONS;
+
+/// Which mappings are shown one by one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Show {
+    /// So many that hold most resident memory, the largest first.
+    Top(usize),
+    /// All of them, by address; at most [`MOST_REGIONS`].
+    All,
+}
+
+/// Mappings summed up.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Sums {
+    /// How many mappings.
+    pub mappings: u64,
+    /// Their size, in bytes.
+    #[serde(rename = "virtual")]
+    pub size: u64,
+    /// The kernel's figures, in bytes.
+    #[serde(flatten)]
+    pub figures: Figures,
+}
+
+impl Sums {
+    fn add(&mut self, size: u64, figures: Figures) {
+        self.merge(Sums {
+            mappings: 1,
+            size,
+            figures,
+        });
+    }
+
+    fn merge(&mut self, other: Sums) {
+        self.mappings += other.mappings;
+        self.size = self.size.saturating_add(other.size);
+        self.figures += other.figures;
+    }
+}
+
+/// A category with its sums.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct CategoryRow {
+    /// The category.
+    pub category: Category,
+    /// Its sums.
+    #[serde(flatten)]
+    pub sums: Sums,
+}
+
+/// A name (a file's path, `[anon:…]`) with its sums.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct NameRow {
+    /// The category its mappings are in.
+    pub category: Category,
+    /// The name, cut to 256 characters.
+    pub name: String,
+    /// Its sums.
+    #[serde(flatten)]
+    pub sums: Sums,
+}
+
+/// One mapping.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct RegionRow {
+    /// First address.
+    #[serde(serialize_with = "hex")]
+    pub start: u64,
+    /// First address after it.
+    #[serde(serialize_with = "hex")]
+    pub end: u64,
+    /// Permissions as `/proc/PID/maps` writes them: `rw-p`.
+    pub permissions: String,
+    /// Its category.
+    pub category: Category,
+    /// Its name, cut to 256 characters; empty where it has none.
+    pub name: String,
+    /// The kernel's figures, in bytes.
+    #[serde(flatten)]
+    pub figures: Figures,
+}
+
+fn hex<S: serde::Serializer>(address: &u64, s: S) -> std::result::Result<S::Ok, S::Error> {
+    s.serialize_str(&format!("{address:#x}"))
+}
+
+fn number<S: serde::Serializer>(pid: &Pid, s: S) -> std::result::Result<S::Ok, S::Error> {
+    s.serialize_u32(pid.0)
+}
+
+/// How far threads' stacks could be told from other memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct StacksTold {
+    /// Threads beside the first one.
+    pub threads: usize,
+    /// Of how many the stack was found.
+    pub found: usize,
+}
+
+/// How the process's own figures (`Rss`, `Anonymous`, `AnonHugePages`, `Swap`, hugetlb) stand to
+/// `smaps_rollup`, read before and after. The others change with what further processes share.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase", tag = "verdict", content = "differing")]
+pub enum Verdict {
+    /// Every figure equals both readings.
+    Equal,
+    /// The two readings differ, as the process changes, and every sum lies between them.
+    Between,
+    /// These figures lie outside of the two readings.
+    Differs(Vec<&'static str>),
+    /// There is no `smaps_rollup` (before Linux 4.14).
+    Unknown,
+}
+
+/// What an address space is made of.
+#[derive(Clone, Debug, Serialize)]
+pub struct Breakdown {
+    /// The process.
+    #[serde(serialize_with = "number")]
+    pub pid: Pid,
+    /// Its name.
+    pub comm: String,
+    /// Threads' stacks.
+    pub stacks: StacksTold,
+    /// Every category that has a mapping.
+    pub categories: Vec<CategoryRow>,
+    /// All mappings.
+    pub total: Sums,
+    /// `smaps_rollup` just before the mappings were read.
+    pub rollup_before: Option<Figures>,
+    /// `smaps_rollup` just after.
+    pub rollup_after: Option<Figures>,
+    /// How the total stands to these.
+    #[serde(flatten)]
+    pub verdict: Verdict,
+    /// Figures that depend on other processes too (`Pss`, `Private_…`, `Shared_…`) and lie outside of
+    /// the two readings; those that the kernel rounds for each mapping, by more than that.
+    pub sharing_differs: Vec<&'static str>,
+    /// Names by resident memory, largest first.
+    pub names: Vec<NameRow>,
+    /// Names that are not listed.
+    pub names_left_out: u64,
+    /// The mappings that are shown.
+    pub regions: Vec<RegionRow>,
+    /// Mappings that are not shown.
+    pub regions_left_out: u64,
+}
+
+/// Takes the address space of a process apart.
+///
+/// # Errors
+/// As for [`smaps::read`]; [`Gone`](crate::residency::Error::Gone) also for a process that ended
+/// meanwhile.
+pub fn measure(pid: Pid, show: Show) -> Result<Breakdown> {
+    let before = rollup(pid)?;
+    let threads = threads::read(pid);
+    let mut accounts = Accounts::new(&threads, executable(pid), show);
+    smaps::read(pid, &mut Classifier::new(), &mut |region| {
+        accounts.add(region);
+    })?;
+    let after = rollup(pid)?;
+    Ok(finish(pid, accounts, &threads, (before, after), show))
+}
+
+/// `None` where this kernel has no such file, though the process is there.
+fn rollup(pid: Pid) -> Result<Option<Figures>> {
+    match figures::rollup(pid) {
+        Ok(figures) => Ok(Some(figures)),
+        Err(e) if e.is_gone() && !has_rollup() => Ok(None),
+        Err(e) => Err(e),
+    }
+}
+
+fn has_rollup() -> bool {
+    fs::exists("/proc/self/smaps_rollup").unwrap_or(true)
+}
+
+/// The path of the program that a process runs, as `maps` writes it but for ` (deleted)`.
+fn executable(pid: Pid) -> Option<String> {
+    let path = fs::read_link(format!("/proc/{pid}/exe")).ok()?;
+    let path = path.to_string_lossy();
+    Some(path.strip_suffix(" (deleted)").unwrap_or(&path).to_owned())
+}
+
+fn finish(
+    pid: Pid,
+    accounts: Accounts<'_>,
+    threads: &Threads,
+    (rollup_before, rollup_after): (Option<Figures>, Option<Figures>),
+    show: Show,
+) -> Breakdown {
+    let books = accounts.close();
+    let names_shown = match show {
+        Show::Top(n) => n,
+        Show::All => usize::MAX,
+    };
+    let mut names = books.names;
+    let unlisted = names.len().saturating_sub(names_shown);
+    names.truncate(names_shown);
+    let mut total = Sums::default();
+    books.categories.values().for_each(|s| total.merge(*s));
+    let (verdict, sharing_differs) = compare(&total, rollup_before, rollup_after);
+    Breakdown {
+        pid,
+        comm: target::comm(pid).unwrap_or_default(),
+        stacks: StacksTold {
+            threads: threads.count,
+            found: books.stacks_found,
+        },
+        categories: books
+            .categories
+            .into_iter()
+            .map(|(category, sums)| CategoryRow { category, sums })
+            .collect(),
+        total,
+        rollup_before,
+        rollup_after,
+        verdict,
+        sharing_differs,
+        names,
+        names_left_out: books.names_refused + unlisted as u64,
+        regions_left_out: total.mappings - books.regions.len() as u64,
+        regions: books.regions,
+    }
+}
+
+/// The figures that nobody but the process changes, by the names the kernel has for them.
+fn own(f: &Figures) -> [(&'static str, u64); 5] {
+    [
+        ("Rss", f.rss),
+        ("Anonymous", f.anonymous),
+        ("AnonHugePages", f.anon_huge),
+        ("Swap", f.swap),
+        ("Hugetlb", f.hugetlb),
+    ]
+}
+
+/// The figures that change with what other processes share.
+fn sharing(f: &Figures) -> [(&'static str, u64); 4] {
+    [
+        ("Private_Clean", f.private_clean),
+        ("Private_Dirty", f.private_dirty),
+        ("Shared_Clean", f.shared_clean),
+        ("Shared_Dirty", f.shared_dirty),
+    ]
+}
+
+/// Those of them that are rounded down to KiB for each mapping.
+fn rounded(f: &Figures) -> [(&'static str, u64); 2] {
+    [("Pss", f.pss), ("SwapPss", f.swap_pss)]
+}
+
+/// What lies outside of two readings, or below them by more than `slack` bytes.
+fn outside<const N: usize>(
+    of: fn(&Figures) -> [(&'static str, u64); N],
+    ours: &Figures,
+    readings: (&Figures, &Figures),
+    slack: u64,
+) -> Vec<&'static str> {
+    let kernel = of(readings.0).into_iter().zip(of(readings.1));
+    let all = of(ours).into_iter().zip(kernel);
+    all.filter(|((_, ours), ((_, a), (_, b)))| {
+        ours > a.max(b) || ours.saturating_add(slack) < *a.min(b)
+    })
+    .map(|((name, _), _)| name)
+    .collect()
+}
+
+/// How the sums stand to the kernel's; and what of that depends on other processes and differs.
+fn compare(
+    total: &Sums,
+    before: Option<Figures>,
+    after: Option<Figures>,
+) -> (Verdict, Vec<&'static str>) {
+    let (Some(before), Some(after)) = (before, after) else {
+        return (Verdict::Unknown, Vec::new());
+    };
+    let (ours, readings) = (&total.figures, (&before, &after));
+    let slack = total.mappings.saturating_sub(1) * 1024;
+    let mut others = outside(sharing, ours, readings, 0);
+    others.extend(outside(rounded, ours, readings, slack));
+    let differing = outside(own, ours, readings, 0);
+    let verdict = match differing.is_empty() {
+        false => Verdict::Differs(differing),
+        true if own(&before) == own(&after) => Verdict::Equal,
+        true => Verdict::Between,
+    };
+    (verdict, others)
+}

@@ -1,0 +1,109 @@
+//! Takes mappings in, in address order, and keeps the sums.
+
+use std::collections::BTreeMap;
+
+use super::category::{self, Category, may_be_guard, may_be_stack, named_as_library};
+use super::names::{Names, settled};
+use super::regions::{Place, Regions};
+use super::{NameRow, RegionRow, Show, Sums};
+use crate::residency::smaps::Region;
+use crate::residency::threads::Threads;
+
+/// Books that are open.
+#[derive(Debug)]
+pub(super) struct Accounts<'a> {
+    threads: &'a Threads,
+    executable: Option<String>,
+    /// The latest mapping and its category so far: it may turn out to be the guard of the next.
+    latest: Option<(Region, Category)>,
+    categories: BTreeMap<Category, Sums>,
+    names: Names,
+    regions: Regions,
+    stacks_found: usize,
+}
+
+/// Books that are closed.
+#[derive(Debug)]
+pub(super) struct Books {
+    pub(super) categories: BTreeMap<Category, Sums>,
+    pub(super) names: Vec<NameRow>,
+    pub(super) names_refused: u64,
+    pub(super) regions: Vec<RegionRow>,
+    pub(super) stacks_found: usize,
+}
+
+impl<'a> Accounts<'a> {
+    pub(super) fn new(threads: &'a Threads, executable: Option<String>, show: Show) -> Self {
+        Accounts {
+            threads,
+            executable,
+            latest: None,
+            categories: BTreeMap::new(),
+            names: Names::default(),
+            regions: Regions::new(show),
+            stacks_found: 0,
+        }
+    }
+
+    pub(super) fn add(&mut self, region: Region) {
+        let mut category = category::of(&region, self.executable.as_deref());
+        let (start, end) = (region.vma.start.0, region.vma.end.0);
+        let guard = self
+            .latest
+            .as_mut()
+            .filter(|(below, c)| below.vma.end.0 == start && may_be_guard(*c));
+        if may_be_stack(&region, category, guard.is_some()) {
+            let pointers = self.threads.within(start, end);
+            if pointers > 0 {
+                self.stacks_found += pointers;
+                category = Category::ThreadStack;
+                if let Some((_, below)) = guard {
+                    *below = Category::StackGuard;
+                }
+            }
+        }
+        let before = self.latest.replace((region, category));
+        self.enter(before);
+    }
+
+    fn enter(&mut self, mapping: Option<(Region, Category)>) {
+        let Some((region, category)) = mapping else {
+            return;
+        };
+        let key = match category.has_names() {
+            true => self.names.add(&region, category),
+            false => None,
+        };
+        let place = match key {
+            // Summed up when it is known what it is.
+            Some(key) => Place::Named(key),
+            None => {
+                let code = region.vma.perms.exec || named_as_library(&region.vma.name);
+                let category = settled(category, code);
+                let sums = self.categories.entry(category).or_default();
+                sums.add(region.vma.len(), region.figures);
+                Place::Known(category)
+            }
+        };
+        self.regions.add(&region, place);
+    }
+
+    pub(super) fn close(mut self) -> Books {
+        let latest = self.latest.take();
+        self.enter(latest);
+        let regions = self.regions.close(|key| self.names.category(key));
+        let (names, names_refused) = self.names.close();
+        let mut categories = self.categories;
+        for row in &names {
+            let sums = categories.entry(row.category).or_default();
+            sums.merge(row.sums);
+        }
+        Books {
+            categories,
+            names,
+            names_refused,
+            regions,
+            stacks_found: self.stacks_found,
+        }
+    }
+}

@@ -1,0 +1,38 @@
+//! `memprof maps`.
+
+use anyhow::{Context, Result, bail};
+
+use super::measure;
+use crate::cli::{MapsConfig, MapsFormat};
+use crate::event::Pid;
+use crate::target::{self, Selector};
+
+/// What `memprof maps` prints.
+///
+/// # Errors
+/// There is no such process, or several, or it may not be looked at: what to do.
+pub fn run(config: &MapsConfig) -> Result<Vec<u8>> {
+    let pid = process(&config.target)?;
+    let breakdown = measure(pid, config.show)
+        .with_context(|| format!("cannot tell what the memory of process {pid} is made of"))?;
+    let mut out = Vec::new();
+    match config.format {
+        MapsFormat::Text => breakdown.write_text(&mut out)?,
+        MapsFormat::Json => {
+            serde_json::to_writer_pretty(&mut out, &breakdown)?;
+            out.push(b'\n');
+        }
+    }
+    Ok(out)
+}
+
+fn process(target: &Selector) -> Result<Pid> {
+    match target {
+        Selector::Pid(pid) => Ok(*pid),
+        Selector::Comm(name) => match target::find(name, false)? {
+            Some(found) => Ok(found.pid),
+            None => bail!("no process is named {name}; `ps -e` lists the names of all"),
+        },
+        Selector::Command(_) | Selector::Cgroup(_) => bail!("`memprof maps` takes one process"),
+    }
+}

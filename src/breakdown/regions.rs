@@ -1,0 +1,132 @@
+//! The mappings that are shown one by one.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use super::category::Category;
+use super::names::{Key, cut};
+use super::{RegionRow, Show};
+use crate::residency::Perms;
+use crate::residency::smaps::{Figures, Region};
+
+/// Most mappings that are kept to be shown; at most 1 KiB each.
+pub const MOST_REGIONS: usize = 131_072;
+
+/// Where a mapping is accounted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Place {
+    /// In this category.
+    Known(Category),
+    /// Where the other mappings of its name are.
+    Named(Key),
+}
+
+/// A mapping to be shown, ordered by its rank.
+#[derive(Debug)]
+struct Kept {
+    /// Resident bytes or, where all are shown, nothing; then size and address, the lower the better.
+    rank: (u64, u64, Reverse<u64>),
+    end: u64,
+    perms: Perms,
+    name: String,
+    figures: Figures,
+    place: Place,
+}
+
+impl PartialEq for Kept {
+    fn eq(&self, other: &Kept) -> bool {
+        self.rank == other.rank
+    }
+}
+
+impl Eq for Kept {}
+
+impl PartialOrd for Kept {
+    fn partial_cmp(&self, other: &Kept) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Kept {
+    fn cmp(&self, other: &Kept) -> std::cmp::Ordering {
+        self.rank.cmp(&other.rank)
+    }
+}
+
+/// The best so many mappings.
+#[derive(Debug)]
+pub(super) struct Regions {
+    /// The worst of them on top.
+    kept: BinaryHeap<Reverse<Kept>>,
+    most: usize,
+    all: bool,
+}
+
+impl Regions {
+    pub(super) fn new(show: Show) -> Regions {
+        Regions {
+            kept: BinaryHeap::new(),
+            most: match show {
+                Show::Top(n) => n.min(MOST_REGIONS),
+                Show::All => MOST_REGIONS,
+            },
+            all: show == Show::All,
+        }
+    }
+
+    pub(super) fn add(&mut self, region: &Region, place: Place) {
+        let vma = &region.vma;
+        let rank = match self.all {
+            true => (0, 0, Reverse(vma.start.0)),
+            false => (region.figures.rss, vma.len(), Reverse(vma.start.0)),
+        };
+        let full = self.kept.len() >= self.most;
+        if full
+            && self
+                .kept
+                .peek()
+                .is_none_or(|Reverse(worst)| rank <= worst.rank)
+        {
+            return;
+        }
+        self.kept.push(Reverse(Kept {
+            rank,
+            end: vma.end.0,
+            perms: vma.perms,
+            name: cut(&vma.name),
+            figures: region.figures,
+            place,
+        }));
+        if full {
+            self.kept.pop();
+        }
+    }
+
+    /// The mappings, best first.
+    pub(super) fn close(self, category: impl Fn(&Key) -> Category) -> Vec<RegionRow> {
+        let row = |Reverse(kept): Reverse<Kept>| RegionRow {
+            start: kept.rank.2.0,
+            end: kept.end,
+            permissions: permissions(kept.perms),
+            category: match &kept.place {
+                Place::Known(category) => *category,
+                Place::Named(key) => category(key),
+            },
+            name: kept.name,
+            figures: kept.figures,
+        };
+        self.kept.into_sorted_vec().into_iter().map(row).collect()
+    }
+}
+
+fn permissions(perms: Perms) -> String {
+    let bits = [
+        (perms.read, 'r', '-'),
+        (perms.write, 'w', '-'),
+        (perms.exec, 'x', '-'),
+        (perms.shared, 's', 'p'),
+    ];
+    bits.iter()
+        .map(|(set, yes, no)| if *set { yes } else { no })
+        .collect()
+}

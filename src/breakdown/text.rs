@@ -1,0 +1,170 @@
+//! The breakdown as text: tables in KiB.
+
+use std::io::{self, Write};
+
+use super::{Breakdown, RegionRow, Sums, Verdict};
+use crate::export::printable;
+use crate::residency::smaps::Figures;
+
+impl Breakdown {
+    /// Writes it as text.
+    ///
+    /// # Errors
+    /// Those of `out`.
+    pub fn write_text(&self, out: &mut dyn Write) -> io::Result<()> {
+        self.write_head(out)?;
+        writeln!(out)?;
+        write_columns(out, "KiB")?;
+        for row in &self.categories {
+            write_sums(out, &row.sums, &row.category.to_string())?;
+        }
+        write_sums(out, &self.total, "total")?;
+        self.write_rollup(out)?;
+        self.write_names(out)?;
+        self.write_regions(out)
+    }
+
+    fn write_head(&self, out: &mut dyn Write) -> io::Result<()> {
+        let (comm, pid) = (printable(&self.comm), self.pid);
+        write!(out, "{comm} (pid {pid}), {} mappings", self.total.mappings)?;
+        let (threads, found) = (self.stacks.threads, self.stacks.found);
+        match threads {
+            0 => writeln!(out),
+            _ if found >= threads => writeln!(out, ", {threads} threads beside the first"),
+            _ => writeln!(
+                out,
+                ", {threads} threads beside the first: the stacks of {found} could be told"
+            ),
+        }
+    }
+
+    fn write_rollup(&self, out: &mut dyn Write) -> io::Result<()> {
+        if self.rollup_before == self.rollup_after {
+            write_kernel(out, self.rollup_after, "smaps_rollup")?;
+        } else {
+            write_kernel(out, self.rollup_before, "smaps_rollup before")?;
+            write_kernel(out, self.rollup_after, "smaps_rollup after")?;
+        }
+        match &self.verdict {
+            Verdict::Equal => writeln!(out, "RSS, swap and huge equal smaps_rollup.")?,
+            Verdict::Between => writeln!(
+                out,
+                "The process changed meanwhile; RSS, swap and huge lie between the two readings."
+            )?,
+            Verdict::Differs(names) => writeln!(
+                out,
+                "The process changed meanwhile; outside of the two readings: {}.",
+                names.join(", ")
+            )?,
+            Verdict::Unknown => {
+                return writeln!(out, "This kernel has no smaps_rollup to compare with.");
+            }
+        }
+        match &self.sharing_differs[..] {
+            [] => writeln!(
+                out,
+                "PSS and private do so too, PSS but for what the kernel rounds off in each mapping."
+            ),
+            names => writeln!(
+                out,
+                "Other processes began or ended to share pages meanwhile: {} differ.",
+                names.join(", ")
+            ),
+        }
+    }
+
+    fn write_names(&self, out: &mut dyn Write) -> io::Result<()> {
+        if self.names.is_empty() {
+            return Ok(());
+        }
+        writeln!(out, "\nBy name:")?;
+        write_columns(out, "KiB")?;
+        for row in &self.names {
+            let label = format!("{}  [{}]", printable(&row.name), row.category);
+            write_sums(out, &row.sums, &label)?;
+        }
+        write_left_out(out, self.names_left_out, "names")
+    }
+
+    fn write_regions(&self, out: &mut dyn Write) -> io::Result<()> {
+        if self.regions.is_empty() {
+            return Ok(());
+        }
+        writeln!(out, "\nMappings:")?;
+        let [virt, rss, pss, dirty, swap] = ["virtual", "RSS", "PSS", "private", "swap"];
+        writeln!(
+            out,
+            "{virt:>12} {rss:>11} {pss:>11} {dirty:>11} {swap:>9}  addresses, permissions, category, name"
+        )?;
+        for row in &self.regions {
+            write_region(out, row)?;
+        }
+        write_left_out(out, self.regions_left_out, "mappings")
+    }
+}
+
+fn write_columns(out: &mut dyn Write, unit: &str) -> io::Result<()> {
+    let [count, virt, rss, pss] = ["mappings", "virtual", "RSS", "PSS"];
+    let [dirty, swap, huge] = ["private", "swap", "huge"];
+    writeln!(
+        out,
+        "{count:>8} {virt:>12} {rss:>11} {pss:>11} {dirty:>11} {swap:>9} {huge:>9}"
+    )?;
+    let [nothing, written] = ["", "dirty"];
+    writeln!(
+        out,
+        "{nothing:>8} {unit:>12} {unit:>11} {unit:>11} {written:>11} {unit:>9} {unit:>9}"
+    )
+}
+
+fn write_sums(out: &mut dyn Write, sums: &Sums, label: &str) -> io::Result<()> {
+    let (count, size) = (sums.mappings, sums.size / 1024);
+    write!(out, "{count:>8} {size:>12} ")?;
+    write_figures(out, &sums.figures, label)
+}
+
+fn write_kernel(out: &mut dyn Write, figures: Option<Figures>, label: &str) -> io::Result<()> {
+    match figures {
+        Some(figures) => {
+            write!(out, "{:22}", "")?;
+            write_figures(out, &figures, label)
+        }
+        None => Ok(()),
+    }
+}
+
+fn write_figures(out: &mut dyn Write, f: &Figures, label: &str) -> io::Result<()> {
+    let [rss, pss, dirty] = [f.rss, f.pss, f.private_dirty].map(|b| b / 1024);
+    let [swap, huge] = [f.swap, f.anon_huge].map(|b| b / 1024);
+    write!(
+        out,
+        "{rss:>11} {pss:>11} {dirty:>11} {swap:>9} {huge:>9}  {label}"
+    )?;
+    match f.hugetlb / 1024 {
+        0 => writeln!(out),
+        kib => writeln!(out, ", hugetlb {kib}"),
+    }
+}
+
+fn write_region(out: &mut dyn Write, row: &RegionRow) -> io::Result<()> {
+    let f = &row.figures;
+    let size = row.end.saturating_sub(row.start) / 1024;
+    let [rss, pss, dirty, swap] = [f.rss, f.pss, f.private_dirty, f.swap].map(|b| b / 1024);
+    write!(
+        out,
+        "{size:>12} {rss:>11} {pss:>11} {dirty:>11} {swap:>9}  "
+    )?;
+    let (start, end, perms) = (row.start, row.end, &row.permissions);
+    write!(out, "{start:012x}-{end:012x} {perms} {}", row.category)?;
+    match row.name.as_str() {
+        "" => writeln!(out),
+        name => writeln!(out, "  {}", printable(name)),
+    }
+}
+
+fn write_left_out(out: &mut dyn Write, count: u64, what: &str) -> io::Result<()> {
+    match count {
+        0 => Ok(()),
+        _ => writeln!(out, "{count:>12} more {what}"),
+    }
+}

@@ -1,0 +1,67 @@
+//! The flags of `memprof maps`.
+
+use clap::{ArgGroup, Args, ValueEnum};
+
+use super::{parse_name, parse_pid};
+use crate::breakdown::Show;
+use crate::event::Pid;
+use crate::target::Selector;
+
+/// Mappings and names that are listed where nothing else is said.
+const DEFAULT_TOP: usize = 20;
+
+#[derive(Debug, Args)]
+#[command(group = ArgGroup::new("process").args(["pid", "comm"]).required(true))]
+pub(super) struct MapsArgs {
+    /// The process with this id
+    #[arg(long, value_name = "PID", value_parser = parse_pid)]
+    pid: Option<Pid>,
+    /// The process of this name
+    #[arg(long, value_name = "NAME", value_parser = parse_name)]
+    comm: Option<String>,
+    /// List so many names, and so many mappings by what they have resident
+    #[arg(long, value_name = "N", default_value_t = DEFAULT_TOP)]
+    top: usize,
+    /// List every mapping, by address
+    #[arg(long, conflicts_with = "top")]
+    all: bool,
+    /// How it is written
+    #[arg(long, value_name = "FORMAT", default_value = "text")]
+    format: MapsFormat,
+}
+
+/// How `memprof maps` writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum MapsFormat {
+    /// Tables in KiB
+    Text,
+    /// JSON, in bytes
+    Json,
+}
+
+/// What `memprof maps` was told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MapsConfig {
+    /// Whose memory.
+    pub target: Selector,
+    /// Which mappings are listed.
+    pub show: Show,
+    /// How it is written.
+    pub format: MapsFormat,
+}
+
+impl MapsArgs {
+    pub(super) fn config(self) -> MapsConfig {
+        MapsConfig {
+            target: match (self.pid, self.comm) {
+                (Some(pid), _) => Selector::Pid(pid),
+                (None, name) => Selector::Comm(name.unwrap_or_default()),
+            },
+            show: match self.all {
+                true => Show::All,
+                false => Show::Top(self.top),
+            },
+            format: self.format,
+        }
+    }
+}

@@ -1,0 +1,45 @@
+//! The flags of `memprof top`.
+
+use std::time::Duration;
+
+use clap::{ArgGroup, Args, ColorChoice};
+
+use super::{Config, ProfileArgs, config, parse_seconds};
+use crate::screen::ScreenOptions;
+
+#[derive(Debug, Args)]
+#[command(
+    group = ArgGroup::new("target").args(["comm", "pid", "command"]).required(true),
+    after_help = "`?` shows the keys. A COMMAND that is started has no standard input and output: the \
+                  terminal is the view's. To keep its output: `-- sh -c 'exec ./server >log 2>&1'`."
+)]
+pub(super) struct TopArgs {
+    #[command(flatten)]
+    profile: ProfileArgs,
+    /// A new report so many seconds after the last one
+    #[arg(long, value_name = "SECS", default_value = "1", value_parser = parse_seconds)]
+    interval: Duration,
+}
+
+impl TopArgs {
+    pub(super) fn config(self) -> Result<Config, clap::Error> {
+        let screen = ScreenOptions {
+            interval: self.interval,
+            colour: colour(self.profile.color),
+        };
+        Ok(Config {
+            screen: Some(screen),
+            ..config(self.profile)?
+        })
+    }
+}
+
+/// `NO_COLOR` says no where nothing else is said; so does a terminal that cannot.
+fn colour(choice: ColorChoice) -> bool {
+    let set = |name| std::env::var_os(name).filter(|v| !v.is_empty());
+    match choice {
+        ColorChoice::Always => true,
+        ColorChoice::Never => false,
+        ColorChoice::Auto => set("NO_COLOR").is_none() && set("TERM").is_none_or(|t| t != "dumb"),
+    }
+}

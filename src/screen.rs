@@ -1,0 +1,217 @@
+//! The live view on a terminal: `memprof top`.
+//!
+//! In reading order: `model` is what a report shows under the chosen settings, `state` what the user
+//! has chosen and where he is, `keys` turns key strokes into a new state, `rows` lists what is to be
+//! seen, `render` draws a state, `terminal` is the real terminal. All but the last are pure. [`Screen`]
+//! ties them together on a thread of its own; models are made on another one, so that keys are
+//! answered while a large report is worked on.
+
+mod keys;
+mod model;
+mod render;
+mod rows;
+mod state;
+mod terminal;
+#[cfg(test)]
+mod tests;
+mod theme;
+mod words;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow};
+use tokio::sync::oneshot;
+
+use crate::api::Report;
+use model::{Job, Model};
+use state::{Input, State};
+use terminal::Terminal;
+
+pub use terminal::require;
+
+/// How long the screen waits for a key before it looks for news.
+const TICK: Duration = Duration::from_millis(50);
+/// News that may wait for the screen.
+const QUEUE: usize = 64;
+
+/// How the view behaves.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ScreenOptions {
+    /// How often a new report is asked for, at most.
+    pub interval: Duration,
+    /// Whether colours are used.
+    pub colour: bool,
+}
+
+/// A running view; the terminal is given back when it ends or is dropped.
+pub struct Screen {
+    news: News,
+    thread: Option<JoinHandle<()>>,
+    /// Completes when the user quits, or the terminal fails.
+    pub ended: oneshot::Receiver<Result<()>>,
+}
+
+/// Where news for the view go. News that find the view busy for long are dropped: newer ones come.
+#[derive(Clone)]
+pub struct News {
+    to: SyncSender<Input>,
+    stop: Arc<AtomicBool>,
+}
+
+impl News {
+    fn send(&self, input: Input) {
+        let _ = self.to.try_send(input);
+    }
+
+    /// A new report.
+    pub fn report(&self, report: Arc<Report>) {
+        self.send(Input::Report(report));
+    }
+
+    /// Why there is no report.
+    pub fn no_report(&self, why: String) {
+        self.send(Input::NoReport(why));
+    }
+
+    /// Something to tell the user.
+    pub fn message(&self, text: &str) {
+        self.send(Input::Message(text.to_owned()));
+    }
+}
+
+impl Screen {
+    /// Takes the terminal and shows what `News` it gets.
+    ///
+    /// # Errors
+    /// The terminal cannot be used.
+    pub fn start(options: ScreenOptions) -> Result<Screen> {
+        let (to, from) = sync_channel(QUEUE);
+        let stop = Arc::new(AtomicBool::new(false));
+        let news = News {
+            to,
+            stop: Arc::clone(&stop),
+        };
+        let builder = Builder::start(news.clone())?;
+        let mut terminal = Terminal::enter()?;
+        let (tell, ended) = oneshot::channel();
+        let thread = thread::Builder::new()
+            .name("memprof-screen".into())
+            .spawn(move || {
+                let done = show(&mut terminal, options.colour, &from, &stop, builder);
+                // Given back before anybody is told: what is printed then is seen.
+                drop(terminal);
+                let _ = tell.send(done);
+            })
+            .context("cannot start the screen's thread")?;
+        Ok(Screen {
+            news,
+            thread: Some(thread),
+            ended,
+        })
+    }
+
+    /// Where news go.
+    pub fn news(&self) -> News {
+        self.news.clone()
+    }
+
+    /// Ends the view and gives the terminal back.
+    pub fn end(&mut self) {
+        self.news.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            // A panic was said by its hook.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Drop for Screen {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+/// Runs until the user quits or `stop` is set.
+fn show(
+    terminal: &mut Terminal,
+    colour: bool,
+    news: &Receiver<Input>,
+    stop: &AtomicBool,
+    mut builder: Builder,
+) -> Result<()> {
+    let mut state = State::new(colour, terminal.size()?);
+    terminal.draw(&state)?;
+    while !stop.load(Ordering::Relaxed) {
+        let mut changed = false;
+        let input = terminal.input(TICK)?;
+        for input in input.into_iter().chain(news.try_iter().take(QUEUE)) {
+            changed = true;
+            if let Input::Model(_) = input {
+                builder.busy = false;
+            }
+            if state.update(input) {
+                return Ok(());
+            }
+        }
+        if let Some(job) = state.job.take() {
+            builder.next = Some(job);
+        }
+        builder.go_on()?;
+        if changed {
+            terminal.draw(&state)?;
+        }
+    }
+    Ok(())
+}
+
+/// The thread that makes models: one at a time, of the latest job.
+struct Builder {
+    jobs: SyncSender<Job>,
+    next: Option<Job>,
+    busy: bool,
+}
+
+impl Builder {
+    fn start(news: News) -> Result<Builder> {
+        let (jobs, inbox) = sync_channel::<Job>(1);
+        thread::Builder::new()
+            .name("memprof-model".into())
+            .spawn(move || {
+                while let Ok(job) = inbox.recv() {
+                    let model = Arc::new(Model::new(job));
+                    if news.to.send(Input::Model(model)).is_err() {
+                        return;
+                    }
+                }
+            })
+            .context("cannot start the thread that prepares what is shown")?;
+        Ok(Builder {
+            jobs,
+            next: None,
+            busy: false,
+        })
+    }
+
+    fn go_on(&mut self) -> Result<()> {
+        if self.busy {
+            return Ok(());
+        }
+        let Some(job) = self.next.take() else {
+            return Ok(());
+        };
+        match self.jobs.try_send(job) {
+            Ok(()) => self.busy = true,
+            Err(TrySendError::Full(job)) => self.next = Some(job),
+            Err(TrySendError::Disconnected(_)) => {
+                return Err(anyhow!(
+                    "the thread that prepares what is shown ended early"
+                ));
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,254 @@
+//! What each key does.
+
+use std::sync::Arc;
+
+use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
+
+use super::rows;
+use super::state::{MOST_MARKS, Mark, Overlay, Sort, State, View};
+use super::words::clock;
+use crate::profile::Kind;
+use crate::tree::Direction;
+
+/// Characters of a filter.
+const LONGEST_FILTER: usize = 100;
+
+/// The keys, as the help names them.
+pub(super) const HELP: &[(&str, &str)] = &[
+    (
+        "q, Ctrl-C",
+        "end; a command that memprof started is ended too",
+    ),
+    ("Tab, f, t", "functions or call tree"),
+    ("Up Down PgUp PgDn Home End", "move; also k j g G"),
+    (
+        "Right, Enter",
+        "unfold a node of the tree, with what follows unbranched",
+    ),
+    ("Left", "fold it, or go to the node above"),
+    ("*", "unfold everything below"),
+    ("c", "the tree by callees (outermost first) or by callers"),
+    ("o", "the tree by functions or by call sites"),
+    ("l", "inlined functions on their own, or not"),
+    ("s", "sort functions by self, total or name"),
+    (
+        "/",
+        "only names that contain a text (* stands for any); Esc clears it",
+    ),
+    (
+        "n N",
+        "next or previous kind: all, resident, anon, shmem, cache, …",
+    ),
+    ("p, Space", "pause and go on"),
+    ("m", "set a mark"),
+    ("d", "show the change since a mark, or not"),
+    ("[ ]", "the mark before or after"),
+    ("i", "how stacks ended, memory without a stack, losses"),
+    ("?", "this help"),
+];
+
+/// Takes in a key; true when the user quits.
+pub(super) fn press(state: &mut State, key: KeyEvent) -> bool {
+    if key.kind == KeyEventKind::Release {
+        return false;
+    }
+    let control = key.modifiers.contains(KeyModifiers::CONTROL);
+    if control && matches!(key.code, KeyCode::Char('c')) {
+        return true;
+    }
+    if state.editing {
+        edit(state, key.code);
+        return false;
+    }
+    if state.overlay != Overlay::None {
+        over(state, key.code);
+        return false;
+    }
+    state.message = None;
+    match key.code {
+        _ if control => {}
+        KeyCode::Char('q') => return true,
+        code => {
+            if !(moves(state, code) || shows(state, code) || chooses(state, code)) {
+                unfolds(state, code);
+            }
+        }
+    }
+    false
+}
+
+fn edit(state: &mut State, code: KeyCode) {
+    match code {
+        KeyCode::Enter => state.editing = false,
+        KeyCode::Esc => {
+            state.editing = false;
+            state.filter.clear();
+        }
+        KeyCode::Backspace => {
+            state.filter.pop();
+        }
+        KeyCode::Char(c) if !c.is_control() && state.filter.chars().count() < LONGEST_FILTER => {
+            state.filter.push(c);
+        }
+        _ => return,
+    }
+    state.ask();
+}
+
+/// Keys while something lies over the list.
+fn over(state: &mut State, code: KeyCode) {
+    let top = state.overlay_top;
+    match code {
+        KeyCode::Down | KeyCode::Char('j') => state.overlay_top = top + 1,
+        KeyCode::Up | KeyCode::Char('k') => state.overlay_top = top.saturating_sub(1),
+        KeyCode::PageDown => state.overlay_top = top + state.page(),
+        KeyCode::PageUp => state.overlay_top = top.saturating_sub(state.page()),
+        _ => state.overlay = Overlay::None,
+    }
+    // What is beyond the end is not gone to.
+    let lines = super::render::overlay_lines(state).len();
+    state.overlay_top = state.overlay_top.min(lines.saturating_sub(1));
+}
+
+fn moves(state: &mut State, code: KeyCode) -> bool {
+    let (place, rows) = state.place();
+    let page = state.page();
+    let to = match code {
+        KeyCode::Up | KeyCode::Char('k') => place.cursor.saturating_sub(1),
+        KeyCode::Down | KeyCode::Char('j') => place.cursor + 1,
+        KeyCode::PageUp => place.cursor.saturating_sub(page),
+        KeyCode::PageDown => place.cursor + page,
+        KeyCode::Home | KeyCode::Char('g') => 0,
+        KeyCode::End | KeyCode::Char('G') => rows.saturating_sub(1),
+        _ => return false,
+    };
+    state.go(to);
+    true
+}
+
+/// Keys that change what is looked at.
+fn shows(state: &mut State, code: KeyCode) -> bool {
+    match code {
+        KeyCode::Char('f') => state.view = View::Functions,
+        KeyCode::Char('t') => state.view = View::Tree,
+        KeyCode::Tab | KeyCode::BackTab => {
+            state.view = match state.view {
+                View::Functions => View::Tree,
+                View::Tree => View::Functions,
+            }
+        }
+        KeyCode::Char('?') | KeyCode::F(1) => open(state, Overlay::Help),
+        KeyCode::Char('i') => open(state, Overlay::Details),
+        KeyCode::Char('/') => state.editing = true,
+        KeyCode::Char('s') => {
+            state.sort = match state.sort {
+                Sort::Own => Sort::Total,
+                Sort::Total => Sort::Name,
+                Sort::Name => Sort::Own,
+            };
+            state.relist();
+        }
+        KeyCode::Char('p' | ' ') => state.paused = !state.paused,
+        _ => return false,
+    }
+    true
+}
+
+fn open(state: &mut State, overlay: Overlay) {
+    state.overlay = overlay;
+    state.overlay_top = 0;
+}
+
+/// Keys that ask for another model.
+fn chooses(state: &mut State, code: KeyCode) -> bool {
+    match code {
+        KeyCode::Char('n') => state.kind = neighbour(state.kind, 1),
+        KeyCode::Char('N') => state.kind = neighbour(state.kind, Kind::ALL.len() - 1),
+        KeyCode::Char('c') => {
+            state.direction = match state.direction {
+                Direction::OutermostFirst => Direction::InnermostFirst,
+                Direction::InnermostFirst => Direction::OutermostFirst,
+            }
+        }
+        KeyCode::Char('o') => state.naming.sites = !state.naming.sites,
+        KeyCode::Char('l') => state.naming.inlined = !state.naming.inlined,
+        KeyCode::Char('m') => mark(state),
+        KeyCode::Char('d') => compare(state),
+        KeyCode::Char('[') => other_mark(state, |at| at.checked_sub(1)),
+        KeyCode::Char(']') => other_mark(state, |at| Some(at + 1)),
+        KeyCode::Esc if !state.filter.is_empty() => state.filter.clear(),
+        _ => return false,
+    }
+    state.ask();
+    true
+}
+
+fn neighbour(kind: Kind, step: usize) -> Kind {
+    let at = Kind::ALL.iter().position(|k| *k == kind).unwrap_or(0);
+    Kind::ALL[(at + step) % Kind::ALL.len()]
+}
+
+fn mark(state: &mut State) {
+    let Some(report) = &state.report else {
+        state.say("there is nothing to mark yet".into());
+        return;
+    };
+    state.marks_set += 1;
+    let number = state.marks_set;
+    let at = clock(report.profile.taken);
+    state.message = Some(format!(
+        "mark {number} set at {at}; d shows the change since"
+    ));
+    let mark = Mark {
+        number,
+        report: Arc::clone(report),
+    };
+    state.marks.push(mark);
+    if state.marks.len() > MOST_MARKS {
+        state.marks.remove(0);
+        // What was compared with the oldest is compared with the now oldest.
+        state.compared = state.compared.map(|at| at.saturating_sub(1));
+    }
+}
+
+fn compare(state: &mut State) {
+    state.compared = match (state.compared, state.marks.len()) {
+        (Some(_), _) => None,
+        (None, 0) => {
+            state.say("there is no mark yet; m sets one".into());
+            None
+        }
+        (None, marks) => Some(marks - 1),
+    };
+}
+
+fn other_mark(state: &mut State, step: impl Fn(usize) -> Option<usize>) {
+    let last = state.marks.len().checked_sub(1);
+    state.compared = match (state.compared, last) {
+        (Some(at), Some(last)) => Some(step(at).unwrap_or(0).min(last)),
+        (_, last) => last,
+    };
+}
+
+/// Keys of the tree.
+fn unfolds(state: &mut State, code: KeyCode) {
+    let (View::Tree, Some(model), Some(row)) =
+        (state.view, state.model.clone(), state.selected_node())
+    else {
+        return;
+    };
+    let row = *row;
+    match (code, row.open) {
+        (KeyCode::Right | KeyCode::Enter, Some(false)) => {
+            state.unfold(rows::chain(&model, &row));
+        }
+        (KeyCode::Right, Some(true)) => state.go(state.in_tree.cursor + 1),
+        (KeyCode::Char('*'), Some(_)) => state.unfold(rows::everything(&model, &row)),
+        (KeyCode::Left | KeyCode::Enter, Some(true)) if state.unfolded.contains(&row.key) => {
+            state.unfolded.remove(&row.key);
+        }
+        (KeyCode::Left, _) => return state.go(row.above),
+        _ => return,
+    }
+    state.relist();
+}

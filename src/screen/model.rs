@@ -1,0 +1,217 @@
+//! What a report shows: functions and the call tree, of one kind of bytes, beside those of a mark.
+//!
+//! A model owns what it shows, so that it can be drawn while the next one is made.
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::Arc;
+
+use crate::api::Report;
+use crate::profile::{Kind, Profile};
+use crate::symbol::Symbols;
+use crate::tree::{
+    Code, Direction, Label, LabelId, Labels, Layout, Limits, Naming, Paths, Reading, Row, Search,
+    Table,
+};
+
+/// Nodes of a tree that are kept, the largest; the others stand in rows that sum them up.
+const MOST_NODES: usize = 200_000;
+
+/// A model to be made.
+#[derive(Clone, Debug)]
+pub(super) struct Job {
+    pub(super) report: Arc<Report>,
+    /// What it is compared with.
+    pub(super) mark: Option<Arc<Report>>,
+    pub(super) kind: Kind,
+    pub(super) direction: Direction,
+    pub(super) naming: Naming,
+    pub(super) filter: String,
+}
+
+/// Bytes now, and at the mark; then is 0 where nothing is compared.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Pair {
+    pub(super) now: u64,
+    pub(super) then: u64,
+}
+
+impl Pair {
+    fn of<const N: usize>(sides: [u64; N]) -> Pair {
+        let side = |at: usize| sides.get(at).copied().unwrap_or(0);
+        Pair {
+            now: side(0),
+            then: side(1),
+        }
+    }
+
+    /// By how much it grew, in bytes.
+    pub(super) fn change(self) -> i128 {
+        i128::from(self.now) - i128::from(self.then)
+    }
+
+    fn add(&mut self, other: Pair) {
+        self.now += other.now;
+        self.then += other.then;
+    }
+}
+
+/// A function with the bytes it holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct FunctionLine {
+    pub(super) name: String,
+    pub(super) own: Pair,
+    pub(super) total: Pair,
+}
+
+/// A node of the tree. Those below it follow it, up to `end`.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Node {
+    /// What tells it apart from all others, in later models too.
+    pub(super) key: u64,
+    pub(super) end: usize,
+    /// Its name's place.
+    name: usize,
+    pub(super) total: Pair,
+    /// Of stacks that end in it.
+    pub(super) own: Pair,
+    /// The filter names it.
+    pub(super) named: bool,
+    /// The filter names something below it.
+    pub(super) on_the_way: bool,
+}
+
+/// What is shown of a report.
+#[derive(Debug)]
+pub(super) struct Model {
+    /// Those that the filter leaves.
+    pub(super) functions: Vec<FunctionLine>,
+    /// Bytes that no function holds.
+    pub(super) unknown: Pair,
+    pub(super) whole: Pair,
+    /// Depth first, the root at 0.
+    pub(super) tree: Vec<Node>,
+    names: Vec<String>,
+    pub(super) filtered: bool,
+    /// Bytes now are shown beside those of a mark.
+    pub(super) is_difference: bool,
+}
+
+impl Model {
+    pub(super) fn new(job: Job) -> Model {
+        fn side(report: &Report) -> (&Profile, &Symbols) {
+            (&report.profile, &report.symbols)
+        }
+        match &job.mark {
+            None => Model::of([side(&job.report)], &job),
+            Some(mark) => Model::of([side(&job.report), side(mark)], &job),
+        }
+    }
+
+    fn of<const N: usize>(sides: [(&Profile, &Symbols); N], job: &Job) -> Model {
+        let search = Search::new(&job.filter);
+        let reading = Reading {
+            direction: job.direction,
+            naming: job.naming,
+            kind: job.kind,
+        };
+        let limits = Limits {
+            threshold: 0,
+            max_nodes: MOST_NODES,
+        };
+        let mut paths = Paths::new(sides, reading);
+        let layout = Layout::new(&mut paths, limits);
+        let (named, _) = paths.search(&search);
+        let labels = paths.labels();
+        let table = Table::new(sides, job.kind, job.naming.inlined);
+        let mut unknown = Pair::of(table.not_observed);
+        unknown.add(Pair::of(table.no_stack));
+        unknown.add(Pair::of(table.unmapped));
+        let kept = table.rows.iter();
+        let kept = kept.filter(|row| search.matches(&Label::Code(row.code)));
+        Model {
+            functions: kept
+                .map(|row| FunctionLine {
+                    name: code_name(&row.code),
+                    own: Pair::of(row.own),
+                    total: Pair::of(row.total),
+                })
+                .collect(),
+            unknown,
+            whole: Pair::of(table.total),
+            tree: nodes(&layout.rows, labels, &named),
+            names: labels.all().iter().map(name).collect(),
+            filtered: !job.filter.is_empty(),
+            is_difference: N > 1,
+        }
+    }
+
+    /// What a node is called.
+    pub(super) fn name(&self, node: usize) -> &str {
+        &self.names[self.tree[node].name]
+    }
+
+    /// The nodes just below one, largest first.
+    pub(super) fn children(&self, node: usize) -> impl Iterator<Item = usize> {
+        let end = self.tree[node].end;
+        let first = Some(node + 1).filter(|at| *at < end);
+        std::iter::successors(first, move |at| {
+            Some(self.tree[*at].end).filter(|next| *next < end)
+        })
+    }
+}
+
+fn nodes<const N: usize>(rows: &[Row<N>], labels: &Labels<'_>, named: &[bool]) -> Vec<Node> {
+    let mut nodes: Vec<Node> = Vec::with_capacity(rows.len());
+    for (at, row) in rows.iter().enumerate() {
+        let above = nodes.get(row.parent as usize).map_or(0, |node| node.key);
+        nodes.push(Node {
+            key: key(above, labels.get(row.label)),
+            end: at + 1,
+            name: row.label as usize,
+            total: Pair::of(row.total),
+            own: Pair::of(row.own),
+            named: is_named(named, row.label),
+            on_the_way: false,
+        });
+    }
+    // What lies below is complete when its parent is come to.
+    for at in (1..rows.len()).rev() {
+        let below = nodes[at];
+        let parent = &mut nodes[rows[at].parent as usize];
+        parent.end = parent.end.max(below.end);
+        parent.on_the_way |= below.named || below.on_the_way;
+    }
+    nodes
+}
+
+/// Labels that were numbered after the search sum up what was left out.
+fn is_named(named: &[bool], label: LabelId) -> bool {
+    named.get(label as usize).copied().unwrap_or(false)
+}
+
+fn key(above: u64, label: &Label<'_>) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    (above, label).hash(&mut hasher);
+    hasher.finish()
+}
+
+fn name(label: &Label<'_>) -> String {
+    match label {
+        Label::Root => "all".to_owned(),
+        Label::Code(code) => code_name(code),
+        Label::Unmapped => "[no known code]".to_owned(),
+        Label::NoStack => "[no stack]".to_owned(),
+        Label::NotObserved(mapping, reason) => format!("{mapping} ({})", reason.label()),
+        Label::BelowThreshold => "[smaller ones]".to_owned(),
+        Label::OverLimit => "[smaller ones, for want of room]".to_owned(),
+    }
+}
+
+fn code_name(code: &Code<'_>) -> String {
+    let function = code.function.unwrap_or("[no symbol]");
+    let inlined = if code.inlined { ", inlined" } else { "" };
+    match code.offset {
+        None => format!("{function} ({}{inlined})", code.file),
+        Some(offset) => format!("{function} ({}+{offset:#x}{inlined})", code.file),
+    }
+}

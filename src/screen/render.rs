@@ -1,0 +1,118 @@
+//! Draws a state. Pure: the same state gives the same frame.
+
+mod header;
+mod lists;
+mod overlay;
+
+use ratatui::Frame;
+use ratatui::layout::{Constraint, Layout, Rect};
+use ratatui::text::{Line, Span};
+use ratatui::widgets::Paragraph;
+
+use super::state::{State, View};
+use crate::profile::Kind;
+use crate::tree::Direction;
+
+pub(super) use header::lines as header_lines;
+pub(super) use overlay::lines as overlay_lines;
+
+/// Draws the whole screen.
+pub(super) fn render(state: &State, frame: &mut Frame<'_>) {
+    let area = frame.area();
+    let parts = [
+        Constraint::Length(header::lines(area.height)),
+        Constraint::Length(1),
+        Constraint::Min(1),
+        Constraint::Length(1),
+        Constraint::Length(1),
+    ];
+    let [head, columns, list, detail, bottom] = Layout::vertical(parts).areas(area);
+    header::render(state, frame, head);
+    let tops = lists::heading(state);
+    frame.render_widget(Line::styled(tops, state.theme.selected()), columns);
+    lists::render(state, frame, list);
+    let name = lists::selected_name(state);
+    frame.render_widget(Line::styled(name, state.theme.dim()), detail);
+    frame.render_widget(bottom_line(state, bottom), bottom);
+    overlay::render(state, frame, area);
+}
+
+/// What is typed, what there is to say, or which keys there are.
+fn bottom_line(state: &State, area: Rect) -> Line<'static> {
+    let accent = state.theme.accent();
+    if state.editing {
+        return Line::from(vec![
+            Span::styled("filter: ", accent),
+            Span::raw(crate::export::printable(&state.filter).into_owned()),
+            Span::styled("_", accent),
+        ]);
+    }
+    if let Some(message) = &state.message {
+        return Line::raw(crate::export::printable(message).into_owned());
+    }
+    let keys: &[(&str, &str)] = &[
+        ("q", "end"),
+        ("Tab", "tree"),
+        ("/", "filter"),
+        ("n", "kind"),
+        ("s", "sort"),
+        ("p", "pause"),
+        ("m", "mark"),
+        ("d", "change"),
+        ("i", "details"),
+        ("?", "help"),
+    ];
+    let other = match state.view {
+        View::Functions => "tree",
+        View::Tree => "functions",
+    };
+    let mut spans = Vec::new();
+    let mut left = usize::from(area.width);
+    for (key, what) in keys {
+        let what = match *key {
+            "Tab" => other,
+            "s" if state.view == View::Tree => continue,
+            _ => what,
+        };
+        // A key that does not fit is left out, not cut.
+        let Some(rest) = left.checked_sub(key.len() + what.len() + 1) else {
+            break;
+        };
+        left = rest.saturating_sub(2);
+        spans.push(Span::styled(*key, accent));
+        spans.push(Span::raw(format!(" {what}  ")));
+    }
+    Line::from(spans)
+}
+
+/// What is chosen, in words: `functions by self, anon, change since mark 2, "malloc"`.
+fn chosen(state: &State) -> String {
+    use super::state::Sort;
+    let mut words = match (state.view, state.sort, state.direction) {
+        (View::Functions, Sort::Own, _) => "functions by self".to_owned(),
+        (View::Functions, Sort::Total, _) => "functions by total".to_owned(),
+        (View::Functions, Sort::Name, _) => "functions by name".to_owned(),
+        (View::Tree, _, Direction::OutermostFirst) => "tree of callees".to_owned(),
+        (View::Tree, _, Direction::InnermostFirst) => "tree of callers".to_owned(),
+    };
+    if state.view == View::Tree && state.naming.sites {
+        words += ", by call site";
+    }
+    if state.naming.inlined {
+        words += ", with inlined";
+    }
+    if state.kind != Kind::All {
+        words += &format!(", {} only", state.kind.name());
+    }
+    if let Some(mark) = state.compared.and_then(|at| state.marks.get(at)) {
+        words += &format!(", change since mark {}", mark.number);
+    }
+    if !state.filter.is_empty() {
+        words += &format!(", \"{}\"", crate::export::printable(&state.filter));
+    }
+    words
+}
+
+fn paragraph<'a>(lines: Vec<Line<'a>>) -> Paragraph<'a> {
+    Paragraph::new(lines)
+}

@@ -1,0 +1,182 @@
+//! The target, its totals beside the kernel's, how its stacks ended, what was lost, and the curve.
+
+use ratatui::Frame;
+use ratatui::layout::Rect;
+use ratatui::text::{Line, Span};
+use ratatui::widgets::{RenderDirection, Sparkline};
+
+use crate::event::Outcome;
+use crate::export::printable;
+use crate::profile::{Agreement, Profile, Verdict};
+use crate::screen::state::State;
+use crate::screen::theme::Theme;
+use crate::screen::words::{clock, kib, percent};
+
+/// Lines of words.
+const WORDS: u16 = 4;
+/// Lines of the curve.
+const CURVE: u16 = 2;
+
+/// How many lines the header takes of so many: on a small screen there is no curve, on a very small one
+/// the first line alone.
+pub(in crate::screen) fn lines(of: u16) -> u16 {
+    match of {
+        18.. => WORDS + CURVE + 1,
+        10.. => WORDS,
+        _ => 1,
+    }
+}
+
+pub(super) fn render(state: &State, frame: &mut Frame<'_>, area: Rect) {
+    let mut lines = vec![title(state)];
+    if let Some(report) = &state.report {
+        let profile = &report.profile;
+        lines.push(resident(profile, state.theme));
+        lines.push(further(profile));
+        lines.push(stacks(profile, state.theme));
+    }
+    let words = Rect {
+        height: area.height.min(WORDS),
+        ..area
+    };
+    frame.render_widget(super::paragraph(lines), words);
+    if area.height > WORDS {
+        let rest = area.height - WORDS;
+        let curve = Rect {
+            y: area.y + WORDS,
+            height: rest,
+            ..area
+        };
+        render_curve(state, frame, curve);
+    }
+}
+
+fn title(state: &State) -> Line<'static> {
+    let theme = state.theme;
+    let mut spans = vec![Span::styled("memprof  ", theme.accent())];
+    match &state.report {
+        None => spans.push(Span::raw("waiting for the first report")),
+        Some(report) => {
+            let target = &report.profile.target;
+            let name = format!("{} (pid {})", printable(&target.comm), target.pid);
+            spans.push(Span::styled(name, theme.heading()));
+            match target.pids.len() {
+                0 | 1 => {}
+                n => spans.push(Span::raw(format!(" and {} more processes", n - 1))),
+            }
+            if !target.alive {
+                spans.push(Span::styled("  ENDED, last report", theme.bad()));
+            }
+            spans.push(Span::raw(format!("  {}", clock(report.profile.taken))));
+        }
+    }
+    if state.paused {
+        spans.push(Span::styled("  PAUSED", theme.bad()));
+    }
+    Line::from(spans)
+}
+
+fn resident(profile: &Profile, theme: Theme) -> Line<'static> {
+    let total = &profile.total;
+    let Agreement { ours, low, high } = profile.agreement();
+    let (badge, style) = match profile.agreement().verdict() {
+        Verdict::Equal => ("= kernel".to_owned(), theme.good()),
+        Verdict::Between => (
+            "between two readings of the kernel".to_owned(),
+            theme.good(),
+        ),
+        Verdict::Below => (format!("{} KiB below kernel", kib(low - ours)), theme.bad()),
+        Verdict::Above => (
+            format!("{} KiB above kernel", kib(ours - high)),
+            theme.bad(),
+        ),
+    };
+    Line::from(vec![
+        Span::raw("resident "),
+        Span::styled(format!("{} KiB ", kib(total.resident())), theme.heading()),
+        Span::styled(badge, style),
+        Span::raw(format!(
+            "   anon {}  shmem {}",
+            kib(total.anon),
+            kib(total.shmem)
+        )),
+    ])
+}
+
+fn further(profile: &Profile) -> Line<'static> {
+    let t = &profile.total;
+    Line::raw(format!(
+        "page cache {} KiB   file maps {}  swapped {}  hugetlb {}",
+        kib(t.cache),
+        kib(t.file),
+        kib(t.swap),
+        kib(t.hugetlb)
+    ))
+}
+
+/// Shares of what the tree counts: by how the stacks ended, and without one; then the losses.
+fn stacks(profile: &Profile, theme: Theme) -> Line<'static> {
+    let whole = profile.total.value();
+    let (mut complete, mut partial, mut untaken) = (0, 0, 0);
+    for (outcome, _, bytes) in profile.outcomes() {
+        match outcome {
+            o if o.is_complete() => complete += bytes,
+            Outcome::NotTaken => untaken += bytes,
+            _ => partial += bytes,
+        }
+    }
+    let none = profile.unattributed().value();
+    let mut text = format!("stacks: complete {} %", percent(complete, whole));
+    for (bytes, what) in [(partial, "partial"), (untaken, "not taken"), (none, "none")] {
+        if bytes > 0 {
+            text += &format!("  {what} {} %", percent(bytes, whole));
+        }
+    }
+    let losses = &profile.losses.counters;
+    let lost = match &losses[..] {
+        [] => Span::styled("   losses: none", theme.good()),
+        [(what, count)] => Span::styled(format!("   LOST: {count} {what}"), theme.bad()),
+        more => Span::styled(
+            format!("   LOST: {} counters, see i", more.len()),
+            theme.bad(),
+        ),
+    };
+    Line::from(vec![Span::raw(text), lost])
+}
+
+/// The newest report stands at the right; the lowest value of those seen at the bottom.
+fn render_curve(state: &State, frame: &mut Frame<'_>, area: Rect) {
+    let width = usize::from(area.width);
+    let newest = state.history.iter().rev().take(width);
+    let (low, high) = newest.clone().fold((u64::MAX, 0), |(low, high), value| {
+        (low.min(*value), high.max(*value))
+    });
+    if high == 0 {
+        return;
+    }
+    let label = format!(
+        "resident over {} reports: {} to {} KiB",
+        newest.len(),
+        kib(low),
+        kib(high)
+    );
+    let top = Rect { height: 1, ..area };
+    frame.render_widget(Line::styled(label, state.theme.dim()), top);
+    let curve = Rect {
+        y: area.y + 1,
+        height: area.height.saturating_sub(1),
+        ..area
+    };
+    // In parts of the range, the lowest one not empty.
+    let range = (high - low).max(1);
+    let height = u64::from(curve.height) * 8;
+    let part =
+        |value: &u64| 1 + u128::from(value - low) * u128::from(height - 1) / u128::from(range);
+    let data: Vec<u64> = newest.map(|v| part(v) as u64).collect();
+    let sparkline = Sparkline::default()
+        .data(&data)
+        .max(height)
+        .direction(RenderDirection::RightToLeft)
+        .style(state.theme.accent());
+    frame.render_widget(sparkline, curve);
+}

@@ -1,0 +1,142 @@
+//! The table of functions and the call tree.
+
+use ratatui::Frame;
+use ratatui::layout::Rect;
+use ratatui::text::Line;
+
+use crate::export::printable;
+use crate::screen::model::{Model, Pair};
+use crate::screen::rows::{FunctionRow, TreeRow};
+use crate::screen::state::{State, View};
+use crate::screen::words::{kib, percent, signed_kib};
+
+/// Indentation of what is called, in columns, and the most of it.
+const STEP: usize = 2;
+const MOST_INDENT: usize = 40;
+
+/// The columns' heading with what is chosen.
+pub(super) fn heading(state: &State) -> String {
+    let difference = state.model.as_ref().is_some_and(|m| m.is_difference);
+    let columns = match (state.view, difference) {
+        (View::Functions, false) => format!(
+            "{:>11} {:>5} {:>12} {:>5}",
+            "self KiB", "%", "total KiB", "%"
+        ),
+        (View::Functions, true) => {
+            format!(
+                "{:>11} {:>11} {:>11}",
+                "self change", "total chg.", "total KiB"
+            )
+        }
+        (View::Tree, false) => format!("{:>11} {:>5}", "KiB", "%"),
+        (View::Tree, true) => format!("{:>11} {:>11}", "change", "KiB"),
+    };
+    let width = usize::from(state.size.0);
+    format!("{:<width$}", format!("{columns}  {}", super::chosen(state)))
+}
+
+pub(super) fn render(state: &State, frame: &mut Frame<'_>, area: Rect) {
+    let Some(model) = &state.model else {
+        return;
+    };
+    let (place, rows) = state.place();
+    let seen = place.top..rows.min(place.top + usize::from(area.height));
+    let mut lines: Vec<Line<'_>> = seen
+        .map(|at| {
+            let text = match state.view {
+                View::Functions => function_line(model, state.functions[at]),
+                View::Tree => tree_line(model, &state.tree[at]),
+            };
+            match at == place.cursor {
+                true => {
+                    let width = usize::from(area.width);
+                    Line::styled(format!("{text:<width$}"), state.theme.selected())
+                }
+                false => Line::raw(text),
+            }
+        })
+        .collect();
+    if rows == 0 {
+        lines.push(Line::styled("             nothing", state.theme.dim()));
+    }
+    if state.view == View::Tree && state.tree_cut && lines.len() < usize::from(area.height) {
+        lines.push(Line::styled("             and more", state.theme.dim()));
+    }
+    frame.render_widget(super::paragraph(lines), area);
+}
+
+fn function_line(model: &Model, row: FunctionRow) -> String {
+    let (own, total) = row.pairs(model);
+    let name = printable(row.name(model));
+    let whole = model.whole.now;
+    match model.is_difference {
+        false => format!(
+            "{:>11} {:>5} {:>12} {:>5}  {name}",
+            kib(own.now),
+            percent(own.now, whole),
+            kib(total.now),
+            percent(total.now, whole)
+        ),
+        true => format!(
+            "{:>11} {:>11} {:>11}  {name}",
+            signed_kib(own.change()),
+            signed_kib(total.change()),
+            kib(total.now)
+        ),
+    }
+}
+
+fn tree_line(model: &Model, row: &TreeRow) -> String {
+    let indent = (row.depth * STEP).min(MOST_INDENT);
+    let sign = match row.open {
+        Some(true) => '-',
+        Some(false) => '+',
+        None => ' ',
+    };
+    let name = node_name(model, row);
+    format!("{}  {:indent$}{sign} {name}", amounts(model, row.pair), "")
+}
+
+fn amounts(model: &Model, pair: Pair) -> String {
+    match model.is_difference {
+        false => {
+            let share = percent(pair.now, model.whole.now);
+            format!("{:>11} {share:>5}", kib(pair.now))
+        }
+        true => format!("{:>11} {:>11}", signed_kib(pair.change()), kib(pair.now)),
+    }
+}
+
+fn node_name(model: &Model, row: &TreeRow) -> String {
+    match row.ends {
+        true => "[ends here]".to_owned(),
+        false => printable(model.name(row.node)).into_owned(),
+    }
+}
+
+/// The whole name of what the cursor is on; its end where it does not fit.
+pub(super) fn selected_name(state: &State) -> String {
+    let Some(model) = &state.model else {
+        return String::new();
+    };
+    let (place, _) = state.place();
+    let name = match state.view {
+        View::Functions => state
+            .functions
+            .get(place.cursor)
+            .map(|row| printable(row.name(model)).into_owned()),
+        View::Tree => state
+            .tree
+            .get(place.cursor)
+            .map(|row| node_name(model, row)),
+    };
+    let name = name.unwrap_or_default();
+    let (width, long) = (usize::from(state.size.0), name.chars().count());
+    match long.checked_sub(width) {
+        Some(over) if over > 0 => {
+            let end: String = name.chars().skip(over + 1).collect();
+            format!("…{end}")
+        }
+        _ => name,
+    }
+}

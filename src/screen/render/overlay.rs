@@ -1,0 +1,107 @@
+//! What lies over the list: the help; how stacks ended, memory without a stack and losses.
+
+use std::cmp::Reverse;
+
+use ratatui::Frame;
+use ratatui::layout::Rect;
+use ratatui::text::{Line, Span};
+use ratatui::widgets::{Block, Clear};
+
+use crate::export::printable;
+use crate::profile::Profile;
+use crate::screen::keys::HELP;
+use crate::screen::state::{Overlay, State};
+use crate::screen::words::kib;
+
+/// Mappings that are named.
+const MOST_MAPPINGS: usize = 200;
+/// Columns of the help's keys.
+const KEYS: usize = 27;
+
+pub(super) fn render(state: &State, frame: &mut Frame<'_>, area: Rect) {
+    let title = match state.overlay {
+        Overlay::None => return,
+        Overlay::Help => " Keys ",
+        Overlay::Details => " Stacks and losses ",
+    };
+    let lines = lines(state);
+    let height = (lines.len() as u16).saturating_add(2).min(area.height);
+    let width = area.width.min(100);
+    let over = Rect {
+        x: area.x + (area.width - width) / 2,
+        y: area.y + (area.height - height) / 2,
+        width,
+        height,
+    };
+    let block = Block::bordered()
+        .title(title)
+        .title_bottom(" Up, Down: more; any other key: back ");
+    let top = state.overlay_top.min(usize::from(u16::MAX)) as u16;
+    frame.render_widget(Clear, over);
+    frame.render_widget(super::paragraph(lines).scroll((top, 0)).block(block), over);
+}
+
+/// The lines of what lies over the list.
+pub(in crate::screen) fn lines(state: &State) -> Vec<Line<'static>> {
+    match (state.overlay, &state.report) {
+        (Overlay::Help, _) => help(state),
+        (Overlay::Details, Some(report)) => details(&report.profile, state),
+        (Overlay::Details, None) => vec![Line::raw("no report yet")],
+        (Overlay::None, _) => Vec::new(),
+    }
+}
+
+fn help(state: &State) -> Vec<Line<'static>> {
+    let key = |(key, what): &(&'static str, &'static str)| {
+        Line::from(vec![
+            Span::styled(format!("{key:<KEYS$} "), state.theme.accent()),
+            Span::raw(*what),
+        ])
+    };
+    let mut lines: Vec<Line<'_>> = HELP.iter().map(key).collect();
+    lines.extend(
+        [
+            "",
+            "self: stacks whose innermost function it is; total: all that pass through it.",
+            "Memory stands under the call that used it first; 1 KiB is 1,024 bytes.",
+        ]
+        .map(Line::raw),
+    );
+    lines
+}
+
+fn details(profile: &Profile, state: &State) -> Vec<Line<'static>> {
+    let heading = |text: &'static str| Line::styled(text, state.theme.heading());
+    let row = |bytes: u64, what: String| Line::raw(format!("{:>12} KiB  {what}", kib(bytes)));
+    let mut lines = vec![heading("Stacks")];
+    for (outcome, stacks, bytes) in profile.outcomes() {
+        lines.push(row(bytes, format!("{stacks} stacks {}", outcome.label())));
+    }
+    lines.push(heading("Memory without a stack"));
+    let mut mappings: Vec<_> = profile.not_observed.iter().collect();
+    mappings.retain(|m| m.usage.value() > 0);
+    mappings.sort_by_key(|m| Reverse(m.usage.value()));
+    if mappings.is_empty() {
+        lines.push(Line::raw("none"));
+    }
+    for mapping in mappings.iter().take(MOST_MAPPINGS) {
+        let (name, why) = (printable(&mapping.mapping), mapping.reason.label());
+        lines.push(row(mapping.usage.value(), format!("{name} ({why})")));
+    }
+    let rest = mappings.get(MOST_MAPPINGS..).unwrap_or_default();
+    if !rest.is_empty() {
+        let bytes = rest.iter().map(|m| m.usage.value()).sum();
+        lines.push(row(bytes, format!("{} more mappings", rest.len())));
+    }
+    lines.push(heading("Losses"));
+    if profile.losses.counters.is_empty() {
+        lines.push(Line::raw("none"));
+    }
+    for (what, count) in &profile.losses.counters {
+        lines.push(Line::styled(
+            format!("{count:>12}      {what}"),
+            state.theme.bad(),
+        ));
+    }
+    lines
+}

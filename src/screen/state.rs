@@ -1,0 +1,300 @@
+//! What the user has chosen, where he is, and what there is to see. Nothing here touches a terminal.
+
+use std::collections::{HashSet, VecDeque};
+use std::sync::Arc;
+
+use ratatui::crossterm::event::KeyEvent;
+
+use super::keys;
+use super::model::{Job, Model};
+use super::rows::{self, FunctionRow, TreeRow};
+use super::theme::Theme;
+use crate::api::Report;
+use crate::profile::Kind;
+use crate::tree::{Direction, Naming};
+
+/// Reports whose resident memory is remembered for the curve.
+const HISTORY: usize = 600;
+/// Reports that a message stays for.
+const MESSAGE_REPORTS: u32 = 5;
+/// Marks that are kept; each holds a report.
+pub(super) const MOST_MARKS: usize = 9;
+/// Unfolded nodes that are remembered, though they are not listed.
+const MOST_UNFOLDED: usize = 4 * rows::MOST_ROWS;
+/// Lines that are no rows: the bottom two and the columns' heading.
+pub(super) const FRAME_LINES: u16 = 3;
+
+/// What happens.
+#[derive(Debug)]
+pub(super) enum Input {
+    /// A key.
+    Key(KeyEvent),
+    /// The terminal's size in columns and lines.
+    Resize(u16, u16),
+    /// A new report.
+    Report(Arc<Report>),
+    /// Why there is none.
+    NoReport(String),
+    /// What was asked for by a [`Job`].
+    Model(Arc<Model>),
+    /// Something to tell the user.
+    Message(String),
+}
+
+/// What is listed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum View {
+    Functions,
+    Tree,
+}
+
+/// What functions are sorted by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Sort {
+    Own,
+    Total,
+    Name,
+}
+
+/// What lies over the list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Overlay {
+    None,
+    Help,
+    Details,
+}
+
+/// Where the cursor is in a list, and which row is the uppermost.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Place {
+    pub(super) cursor: usize,
+    pub(super) top: usize,
+}
+
+impl Place {
+    /// Moves the cursor to a row and the list with it, as little as needed.
+    pub(super) fn go(&mut self, to: usize, rows: usize, page: usize) {
+        self.cursor = to.min(rows.saturating_sub(1));
+        let lowest = self.cursor.saturating_sub(page.saturating_sub(1));
+        self.top = self.top.clamp(lowest, self.cursor);
+    }
+
+    /// The rows are others now; the one the cursor was on stands at `to`, and stays where it is seen.
+    fn follow(&mut self, to: Option<usize>, rows: usize, page: usize) {
+        let above = self.cursor - self.top;
+        let to = to.unwrap_or(self.cursor);
+        self.top = to.saturating_sub(above);
+        self.go(to, rows, page);
+    }
+}
+
+/// A moment to compare with.
+#[derive(Clone, Debug)]
+pub(super) struct Mark {
+    pub(super) number: usize,
+    pub(super) report: Arc<Report>,
+}
+
+/// Everything that decides what is seen.
+#[derive(Debug)]
+pub(super) struct State {
+    pub(super) theme: Theme,
+    pub(super) size: (u16, u16),
+    pub(super) view: View,
+    pub(super) sort: Sort,
+    pub(super) kind: Kind,
+    pub(super) direction: Direction,
+    pub(super) naming: Naming,
+    pub(super) overlay: Overlay,
+    /// The overlay's first line that is seen.
+    pub(super) overlay_top: usize,
+    pub(super) filter: String,
+    /// Keys go to the filter.
+    pub(super) editing: bool,
+    pub(super) paused: bool,
+    pub(super) marks: Vec<Mark>,
+    /// How many were ever set.
+    pub(super) marks_set: usize,
+    /// The one of `marks` that is compared with.
+    pub(super) compared: Option<usize>,
+    /// Resident bytes of the latest reports.
+    pub(super) history: VecDeque<u64>,
+    /// The report that is shown.
+    pub(super) report: Option<Arc<Report>>,
+    /// The model that the rows are of.
+    pub(super) model: Option<Arc<Model>>,
+    pub(super) functions: Vec<FunctionRow>,
+    pub(super) tree: Vec<TreeRow>,
+    /// Not all of the tree's rows are listed.
+    pub(super) tree_cut: bool,
+    pub(super) unfolded: HashSet<u64>,
+    pub(super) in_functions: Place,
+    pub(super) in_tree: Place,
+    pub(super) message: Option<String>,
+    /// Reports since there was a message.
+    pub(super) message_age: u32,
+    /// A model that is wanted.
+    pub(super) job: Option<Job>,
+}
+
+impl State {
+    pub(super) fn new(colour: bool, size: (u16, u16)) -> State {
+        State {
+            theme: Theme { colour },
+            size,
+            view: View::Functions,
+            sort: Sort::Own,
+            kind: Kind::All,
+            direction: Direction::OutermostFirst,
+            naming: Naming::default(),
+            overlay: Overlay::None,
+            overlay_top: 0,
+            filter: String::new(),
+            editing: false,
+            paused: false,
+            marks: Vec::new(),
+            marks_set: 0,
+            compared: None,
+            history: VecDeque::new(),
+            report: None,
+            model: None,
+            functions: Vec::new(),
+            tree: Vec::new(),
+            tree_cut: false,
+            unfolded: HashSet::new(),
+            in_functions: Place::default(),
+            in_tree: Place::default(),
+            message: None,
+            message_age: 0,
+            job: None,
+        }
+    }
+
+    /// Takes in what happened; true when the user quits.
+    pub(super) fn update(&mut self, input: Input) -> bool {
+        match input {
+            Input::Key(key) => return keys::press(self, key),
+            Input::Resize(columns, lines) => {
+                self.size = (columns, lines);
+                self.stay_in_sight();
+            }
+            Input::Report(report) => self.take_report(report),
+            Input::NoReport(why) if self.report.is_none() => self.say(why),
+            Input::NoReport(why) => self.say(format!("no new report: {why}")),
+            Input::Model(model) => self.list(&model),
+            Input::Message(text) => self.say(text),
+        }
+        false
+    }
+
+    /// Tells the user something, for a while.
+    pub(super) fn say(&mut self, text: String) {
+        self.message = Some(text);
+        self.message_age = 0;
+    }
+
+    fn take_report(&mut self, report: Arc<Report>) {
+        self.message_age += 1;
+        if self.message_age > MESSAGE_REPORTS {
+            self.message = None;
+        }
+        if self.history.len() == HISTORY {
+            self.history.pop_front();
+        }
+        self.history.push_back(report.profile.total.resident());
+        if !self.paused {
+            self.report = Some(report);
+            self.ask();
+        }
+    }
+
+    /// Asks for a model of what is chosen.
+    pub(super) fn ask(&mut self) {
+        let Some(report) = &self.report else {
+            return;
+        };
+        let mark = self.compared.and_then(|at| self.marks.get(at));
+        self.job = Some(Job {
+            report: Arc::clone(report),
+            mark: mark.map(|m| Arc::clone(&m.report)),
+            kind: self.kind,
+            direction: self.direction,
+            naming: self.naming,
+            filter: self.filter.clone(),
+        });
+    }
+
+    /// Lists the model's rows anew; the cursor stays on what it was on. The uppermost row is a place
+    /// of its own: who is there sees what comes to stand there.
+    fn list(&mut self, model: &Arc<Model>) {
+        let page = self.page();
+        let listed = rows::functions(model, self.sort);
+        let at = self.in_functions.cursor;
+        let selected = match (at, &self.model, self.functions.get(at)) {
+            (1.., Some(shown), Some(row)) => Some(row.name(shown)),
+            _ => None,
+        };
+        let to = selected.and_then(|s| listed.iter().position(|r| r.name(model) == s));
+        self.in_functions.follow(to, listed.len(), page);
+        self.functions = listed;
+        let (listed, whole) = rows::tree(model, &self.unfolded);
+        let selected = self.tree.get(self.in_tree.cursor).map(|r| r.key);
+        let to = selected.and_then(|s| listed.iter().position(|r| r.key == s));
+        self.in_tree.follow(to, listed.len(), page);
+        (self.tree, self.tree_cut) = (listed, !whole);
+        self.model = Some(Arc::clone(model));
+    }
+
+    /// Lists the rows anew, as they are sorted or unfolded now.
+    pub(super) fn relist(&mut self) {
+        if let Some(model) = self.model.clone() {
+            self.list(&model);
+        }
+    }
+
+    /// Rows that are seen at a time.
+    pub(super) fn page(&self) -> usize {
+        let lines = self.size.1;
+        let used = super::render::header_lines(lines) + FRAME_LINES;
+        usize::from(lines.saturating_sub(used)).max(1)
+    }
+
+    pub(super) fn place(&self) -> (Place, usize) {
+        match self.view {
+            View::Functions => (self.in_functions, self.functions.len()),
+            View::Tree => (self.in_tree, self.tree.len()),
+        }
+    }
+
+    /// Moves the cursor of the list that is seen.
+    pub(super) fn go(&mut self, to: usize) {
+        let page = self.page();
+        match self.view {
+            View::Functions => self.in_functions.go(to, self.functions.len(), page),
+            View::Tree => self.in_tree.go(to, self.tree.len(), page),
+        }
+    }
+
+    fn stay_in_sight(&mut self) {
+        let page = self.page();
+        for (place, rows) in [
+            (&mut self.in_functions, self.functions.len()),
+            (&mut self.in_tree, self.tree.len()),
+        ] {
+            place.go(place.cursor, rows, page);
+        }
+    }
+
+    /// Remembers what is unfolded; of what is not listed any more only so much.
+    pub(super) fn unfold(&mut self, keys: Vec<u64>) {
+        if self.unfolded.len() > MOST_UNFOLDED {
+            let listed: HashSet<u64> = self.tree.iter().map(|r| r.key).collect();
+            self.unfolded.retain(|key| listed.contains(key));
+        }
+        self.unfolded.extend(keys);
+    }
+
+    pub(super) fn selected_node(&self) -> Option<&TreeRow> {
+        self.tree.get(self.in_tree.cursor)
+    }
+}

@@ -1,0 +1,116 @@
+//! The real terminal, given back on every way out: on quitting, on errors, on a panic of any thread.
+
+use std::io::{self, IsTerminal, Stdout, stdout};
+use std::panic;
+use std::sync::Once;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use ratatui::backend::CrosstermBackend;
+use ratatui::crossterm::cursor::Show;
+use ratatui::crossterm::event::{self, Event};
+use ratatui::crossterm::execute;
+use ratatui::crossterm::terminal::{
+    Clear, ClearType, EnterAlternateScreen, LeaveAlternateScreen, disable_raw_mode,
+    enable_raw_mode, size,
+};
+
+use super::render::render;
+use super::state::{Input, State};
+
+/// Whether the terminal is taken.
+static TAKEN: AtomicBool = AtomicBool::new(false);
+
+/// Fails unless there is a terminal to draw on.
+///
+/// # Errors
+/// Standard output is none: what to do instead.
+pub fn require() -> Result<()> {
+    if !stdout().is_terminal() {
+        bail!(
+            "`memprof top` draws on a terminal, and stdout is none: for a file or a pipe leave `top` \
+             out and use --output FILE"
+        );
+    }
+    Ok(())
+}
+
+/// The terminal, taken.
+pub(super) struct Terminal {
+    inner: ratatui::Terminal<CrosstermBackend<Stdout>>,
+}
+
+impl Terminal {
+    /// Takes it: no echo, keys one by one, on a screen of its own.
+    pub(super) fn enter() -> Result<Terminal> {
+        give_back_on_panic();
+        enable_raw_mode().context("cannot switch the terminal to single keys")?;
+        TAKEN.store(true, Ordering::SeqCst);
+        // Not ratatui's `clear`, which asks the terminal where its cursor is: not all answer.
+        let entered = execute!(stdout(), EnterAlternateScreen, Clear(ClearType::All))
+            .and_then(|()| ratatui::Terminal::new(CrosstermBackend::new(stdout())));
+        match entered {
+            Ok(inner) => Ok(Terminal { inner }),
+            Err(e) => {
+                give_back();
+                Err(e).context("cannot draw on the terminal")
+            }
+        }
+    }
+
+    /// Columns and lines.
+    pub(super) fn size(&self) -> Result<(u16, u16)> {
+        size().context("the terminal does not tell its size")
+    }
+
+    /// Waits for what the user does, at most so long.
+    pub(super) fn input(&self, wait: Duration) -> Result<Option<Input>> {
+        let failed = "cannot read keys from the terminal";
+        if !event::poll(wait).context(failed)? {
+            return Ok(None);
+        }
+        Ok(match event::read().context(failed)? {
+            Event::Key(key) => Some(Input::Key(key)),
+            Event::Resize(columns, lines) => Some(Input::Resize(columns, lines)),
+            _ => None,
+        })
+    }
+
+    pub(super) fn draw(&mut self, state: &State) -> Result<()> {
+        if !TAKEN.load(Ordering::SeqCst) {
+            bail!("another thread of memprof panicked");
+        }
+        self.inner
+            .draw(|frame| render(state, frame))
+            .context("cannot draw on the terminal")?;
+        Ok(())
+    }
+}
+
+impl Drop for Terminal {
+    fn drop(&mut self) {
+        give_back();
+    }
+}
+
+/// As it was. Does nothing when it is given back already; what fails cannot be helped.
+fn give_back() {
+    if TAKEN.swap(false, Ordering::SeqCst) {
+        let _ = execute!(stdout(), LeaveAlternateScreen, Show);
+        let _ = disable_raw_mode();
+        let _ = io::Write::flush(&mut stdout());
+    }
+}
+
+/// A panic's message is for the user to read.
+fn give_back_on_panic() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let before = panic::take_hook();
+        panic::set_hook(Box::new(move |info| {
+            give_back();
+            before(info);
+        }));
+    });
+}

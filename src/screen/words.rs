@@ -1,0 +1,66 @@
+//! Numbers and times in words.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// Bytes as whole KiB, in groups of three digits: `1,234`.
+pub(super) fn kib(bytes: u64) -> String {
+    grouped(u128::from(bytes / 1024))
+}
+
+/// A change in bytes as whole KiB with its sign: `+1,234`.
+pub(super) fn signed_kib(bytes: i128) -> String {
+    let kib = bytes.unsigned_abs() / 1024;
+    let sign = match bytes.signum() {
+        _ if kib == 0 => "",
+        1 => "+",
+        _ => "-",
+    };
+    format!("{sign}{}", grouped(kib))
+}
+
+/// A part of a whole in per cent: `12.3`.
+pub(super) fn percent(part: u64, whole: u64) -> String {
+    format!("{:.1}", part as f64 * 100.0 / whole.max(1) as f64)
+}
+
+/// The time of day: `12:34:56 UTC`.
+pub(super) fn clock(time: SystemTime) -> String {
+    let seconds = time.duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs()) % 86_400;
+    let (h, m, s) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
+    format!("{h:02}:{m:02}:{s:02} UTC")
+}
+
+fn grouped(number: u128) -> String {
+    let digits = number.to_string();
+    let mut out = String::with_capacity(digits.len() * 4 / 3);
+    for (at, digit) in digits.chars().enumerate() {
+        if at > 0 && (digits.len() - at).is_multiple_of(3) {
+            out.push(',');
+        }
+        out.push(digit);
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn figures_are_easy_to_read() {
+        let kibs = [0, 1023, 1024, 999 << 10, 1_234_567 << 10, u64::MAX];
+        let words = kibs.map(kib);
+        let wanted = ["0", "0", "1", "999", "1,234,567", "18,014,398,509,481,983"];
+        assert_eq!(words, wanted);
+        let signed = [0, 1023, -1023, 2048, -5_000_000].map(signed_kib);
+        assert_eq!(signed, ["0", "0", "0", "+2", "-4,882"]);
+        assert_eq!(
+            (percent(1, 3), percent(0, 0)),
+            ("33.3".into(), "0.0".into())
+        );
+        let noon = UNIX_EPOCH + Duration::from_secs(86_400 + 12 * 3600 + 61);
+        assert_eq!(clock(noon), "12:01:01 UTC");
+    }
+}

@@ -1,0 +1,63 @@
+//! The live view beside the server: it is fed with reports, and holds messages back from the terminal.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use tokio::task::JoinHandle;
+
+use super::reports::Reports;
+use super::say;
+use crate::api::Provider;
+use crate::screen::{News, Screen, ScreenOptions};
+
+/// The share of time that making reports may take: one part in so many.
+const SHARE: u32 = 5;
+
+/// A view that has the terminal.
+pub(super) struct Live {
+    screen: Screen,
+    feeding: JoinHandle<()>,
+}
+
+impl Live {
+    /// Takes the terminal and shows reports from then on. Needs a tokio runtime.
+    ///
+    /// # Errors
+    /// The terminal cannot be used.
+    pub(super) fn start(options: ScreenOptions, reports: Arc<Reports>) -> Result<Live> {
+        let screen = Screen::start(options)?;
+        say::hold(screen.news());
+        let feeding = tokio::spawn(feed(reports, screen.news(), options.interval));
+        Ok(Live { screen, feeding })
+    }
+
+    /// Completes when the user quits.
+    ///
+    /// # Errors
+    /// The terminal failed.
+    pub(super) async fn ended(&mut self) -> Result<()> {
+        let ended = (&mut self.screen.ended).await;
+        ended.context("the screen's thread ended early")?
+    }
+}
+
+impl Drop for Live {
+    fn drop(&mut self) {
+        self.feeding.abort();
+        self.screen.end();
+        say::release();
+    }
+}
+
+async fn feed(reports: Arc<Reports>, news: News, interval: Duration) {
+    loop {
+        let begun = Instant::now();
+        match reports.profile().await {
+            Ok(report) => news.report(report),
+            Err(e) => news.no_report(e.to_string()),
+        }
+        let took = begun.elapsed();
+        tokio::time::sleep(interval.max(took * SHARE).saturating_sub(took)).await;
+    }
+}

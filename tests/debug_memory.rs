@@ -1,0 +1,149 @@
+//! `/debug/memory`: the target's memory by category, for this machine alone.
+//!
+//! Needs `cc`. Without an address beside loopback, that part is printed as `SKIPPED`.
+
+mod common;
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use common::process::stop;
+use common::workload::{Workload, program};
+use common::{Fixed, Server};
+use memprof::api::Report;
+use memprof::event::Pid;
+use memprof::residency::figures;
+use memprof::server::ServerOptions;
+use nix::ifaddrs::getifaddrs;
+
+/// A report that says it is of these processes.
+fn of(pids: &[Pid]) -> Fixed {
+    let report = common::report(&[], &[common::kib(4, 0, 0)], &[]);
+    let mut profile = report.profile.as_ref().clone();
+    profile.target.pid = pids[0];
+    profile.target.pids = pids.to_vec();
+    let profile = Arc::new(profile);
+    Fixed(Ok(Arc::new(Report {
+        profile,
+        ..report.as_ref().clone()
+    })))
+}
+
+fn stopped() -> Workload {
+    let mut workload = Workload::start(&program("scenarios"));
+    workload.lines.tell("mmap 8388608");
+    stop(workload.pid());
+    workload
+}
+
+#[test]
+fn the_sums_are_the_kernels() {
+    let workload = stopped();
+    let server = Server::start(of(&[workload.pid()]), ServerOptions::default());
+    let reply = server.get("/debug/memory?top=3");
+    assert_eq!(reply.status, 200, "{}", reply.text());
+    let text = reply.text();
+    let content_type = reply.header("content-type");
+    assert_eq!(content_type, Some("text/plain; charset=utf-8"));
+    let rss = figures::rollup(workload.pid()).unwrap().rss >> 10;
+    let total = text.lines().find(|l| l.ends_with("  total")).unwrap();
+    assert!(
+        total.split_whitespace().any(|w| w == rss.to_string()),
+        "{rss}: {text}"
+    );
+    assert!(text.contains("equal smaps_rollup."), "{text}");
+    let mappings = text.split("Mappings:").nth(1).unwrap();
+    // A heading, three mappings, and how many there are beside.
+    assert_eq!(mappings.trim().lines().count(), 5, "{text}");
+    server.stop();
+}
+
+#[test]
+fn parameters() {
+    let workload = stopped();
+    let (pid, other) = (workload.pid(), stopped());
+    let followed = [pid, other.pid()];
+    let server = Server::start(of(&followed), ServerOptions::default());
+    let status = |query: &str| server.get(&format!("/debug/memory{query}")).status;
+    assert_eq!(
+        (status(""), status("?top=0"), status("?top=10000")),
+        (200, 200, 200)
+    );
+    for query in [
+        "?top=10001",
+        "?top=-1",
+        "?top=",
+        "?pid=x",
+        "?pid=1",
+        "?all",
+        "?top=1&top=1",
+    ] {
+        assert_eq!((query, status(query)), (query, 400));
+    }
+    for pid in followed {
+        let reply = server.get(&format!("/debug/memory?pid={pid}"));
+        assert_eq!(reply.status, 200);
+        assert!(reply.text().contains(&format!("(pid {pid})")));
+    }
+    server.stop();
+    // A target that has ended.
+    let server = Server::start(of(&[Pid(u32::MAX >> 1)]), ServerOptions::default());
+    let reply = server.get("/debug/memory");
+    assert_eq!(reply.status, 503);
+    assert!(reply.text().contains("has ended"), "{}", reply.text());
+    server.stop();
+}
+
+/// Whatever the options let others read, addresses are for this machine.
+#[test]
+fn pages_of_elsewhere_and_proxies_are_refused() {
+    let workload = stopped();
+    let options = ServerOptions {
+        cors_origins: vec!["*".to_owned()],
+        ..ServerOptions::default()
+    };
+    let server = Server::start(of(&[workload.pid()]), options);
+    let ask = |headers: &[(&str, &str)]| server.request("GET", "/debug/memory", headers);
+    assert_eq!(ask(&[]).status, 200);
+    assert_eq!(ask(&[("Host", "localhost")]).status, 200);
+    for headers in [
+        &[("Origin", "http://evil.example")][..],
+        &[("Origin", "null")],
+        &[("Host", "evil.example")],
+        &[("Host", "evil.example"), ("Origin", "http://evil.example")],
+        &[("Host", "evil.example"), ("Sec-Fetch-Site", "same-origin")],
+        &[("Sec-Fetch-Site", "cross-site")],
+        &[("X-Forwarded-For", "10.0.0.1")],
+        &[("Forwarded", "for=10.0.0.1")],
+        &[("Via", "1.1 proxy")],
+    ] {
+        let reply = ask(headers);
+        assert_eq!(reply.status, 403, "{headers:?}");
+        assert!(reply.text().contains("memprof maps"), "{}", reply.text());
+    }
+    let elsewhere = server.request("GET", "http://evil.example/debug/memory", &[]);
+    assert_eq!(elsewhere.status, 403);
+    server.stop();
+}
+
+#[test]
+fn another_machine_is_refused() {
+    let own = |ip: &IpAddr| !ip.is_loopback() && ip.is_ipv4();
+    let address = getifaddrs().unwrap().find_map(|interface| {
+        let address = interface.address?;
+        let ip = IpAddr::from(address.as_sockaddr_in()?.ip());
+        Some(ip).filter(own)
+    });
+    let Some(address) = address else {
+        eprintln!("SKIPPED another_machine_is_refused: there is no address beside loopback");
+        return;
+    };
+    let workload = stopped();
+    // To this address the kernel connects from the same one.
+    let server = Server::start_at(address, of(&[workload.pid()]), ServerOptions::default());
+    assert_eq!(server.get("/v1/pid").status, 200);
+    let reply = server.get("/debug/memory");
+    assert_eq!(reply.status, 403);
+    assert!(reply.text().contains("only programs on this machine"));
+    server.stop();
+}

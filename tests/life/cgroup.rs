@@ -1,0 +1,119 @@
+//! Every process of a control group: those in it, those that enter, are forked in it, and leave.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use ::memprof::event::Pid;
+use ::memprof::residency::figures;
+
+use crate::common::memprof::{BINARY, Memprof};
+use crate::common::process::{cont, stop, wait_until};
+use crate::common::workload::{Workload, program, unique_name};
+use crate::{KIB, MIB};
+
+/// A control group of version 2, removed when dropped.
+struct Group {
+    root: PathBuf,
+    dir: PathBuf,
+}
+
+impl Group {
+    fn new() -> Group {
+        let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
+        let mut lines = mounts.lines().map(|l| l.split(' ').collect::<Vec<_>>());
+        let root = lines.find(|l| l[2] == "cgroup2").expect("no cgroup2")[1];
+        let root = PathBuf::from(root);
+        let dir = root.join(unique_name("memprof-test-"));
+        fs::create_dir(&dir).unwrap();
+        Group { root, dir }
+    }
+
+    fn put(&self, pid: Pid) {
+        fs::write(self.dir.join("cgroup.procs"), pid.to_string()).unwrap();
+    }
+
+    fn take_out(&self, pid: Pid) {
+        fs::write(self.root.join("cgroup.procs"), pid.to_string()).unwrap();
+    }
+
+    fn name(&self) -> &Path {
+        self.dir.strip_prefix(&self.root).unwrap()
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir(&self.dir);
+    }
+}
+
+/// Waits until memprof's figure is that of these processes, which are stopped.
+#[track_caller]
+fn equals(m: &Memprof, pids: &[Pid]) {
+    pids.iter().for_each(|pid| stop(*pid));
+    let kernel = pids.iter().map(|pid| figures::read(*pid).unwrap());
+    let kernel: u64 = kernel.map(|f| f.anonymous + f.rss_shmem).sum();
+    wait_until(|| m.tree().resident() * KIB == kernel);
+    pids.iter().for_each(|pid| cont(*pid));
+}
+
+#[test]
+fn processes_enter_and_leave_a_control_group() {
+    let group = Group::new();
+    let mut first = Workload::start(&program("scenarios"));
+    first.lines.tell("mmap 2097152");
+    group.put(first.pid());
+    let m = Memprof::start(&["--cgroup", &format!("/{}", group.name().display())]);
+    assert_eq!(m.followed(), first.pid());
+    equals(&m, &[first.pid()]);
+    first.lines.tell("mmap 4194304");
+    let tree = m.tree();
+    assert_eq!(
+        tree.at(&["cmd_mmap"]).value * KIB,
+        4 * MIB,
+        "{}",
+        tree.text()
+    );
+
+    let mut second = Workload::start(&program("scenarios"));
+    second.lines.tell("mmap 1048576");
+    equals(&m, &[first.pid()]);
+    group.put(second.pid());
+    equals(&m, &[first.pid(), second.pid()]);
+    // A child is in its parent's group.
+    second.lines.tell("mmap 8388608");
+    second.lines.tell("fork_cow");
+    let children = format!("/proc/{0}/task/{0}/children", second.pid());
+    let child = Pid(fs::read_to_string(children)
+        .unwrap()
+        .trim()
+        .parse()
+        .unwrap());
+    equals(&m, &[first.pid(), second.pid(), child]);
+    let tree = m.tree();
+    assert_eq!(tree.at(&["cow_child_writes"]).value * KIB, 4 * MIB);
+
+    group.take_out(first.pid());
+    equals(&m, &[second.pid(), child]);
+    second.lines.tell("fork_end");
+    equals(&m, &[second.pid()]);
+    second.end();
+    m.said("is empty; its last profile stays");
+    group.put(first.pid());
+    m.said_times("following ", 2);
+    assert_eq!(m.followed(), first.pid());
+    equals(&m, &[first.pid()]);
+    m.interrupt();
+    first.end();
+}
+
+#[test]
+fn what_is_no_control_group_is_refused() {
+    let out = std::process::Command::new(BINARY)
+        .args(["--cgroup", "/no/such/group"])
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&out.stderr);
+    assert_eq!(out.status.code(), Some(2), "{said}");
+    assert!(said.contains("is no control group"), "{said}");
+}

@@ -1,0 +1,103 @@
+//! Reports of a target that is held still for them.
+
+use std::time::Duration;
+
+use ::memprof::event::Pid;
+
+use crate::common::memprof::Memprof;
+use crate::common::process::{cont, signal, state, stop, threads, wait_until};
+use crate::common::workload::{Workload, program};
+
+/// The kernel's figure after the scan, and memprof's, in KiB.
+fn anon(m: &Memprof) -> (u64, u64) {
+    let short = m.get("/v1/tree?short=true").json();
+    let kib = |key: &str| short[key].as_u64().unwrap();
+    (kib("systemReportAnon"), kib("anon"))
+}
+
+fn runs(pid: Pid) -> bool {
+    threads(pid)
+        .into_iter()
+        .all(|t| !matches!(state(t), 'T' | 't'))
+}
+
+/// A target whose memory changes as fast as it can has, held still, one figure.
+#[test]
+fn a_busy_target_has_one_figure() {
+    let mut workload = Workload::start_with(&program("churn"), &["3"]);
+    assert_eq!(workload.lines.line(), "ready");
+    let pid = workload.pid();
+    let m = Memprof::start(&["--freeze", "--pid", &pid.to_string()]);
+    for _ in 0..20 {
+        let (kernel, ours) = anon(&m);
+        assert_eq!(ours, kernel);
+    }
+    let said = m.interrupt();
+    assert!(!said.contains("panicked"), "{said}");
+    wait_until(|| runs(pid));
+    workload.end();
+}
+
+#[test]
+fn a_stopped_target_stays_stopped() {
+    let workload = Workload::start(&program("scenarios"));
+    let pid = workload.pid();
+    let m = Memprof::start(&["--freeze", "--pid", &pid.to_string()]);
+    stop(pid);
+    for _ in 0..3 {
+        let (kernel, ours) = anon(&m);
+        assert_eq!(ours, kernel);
+        assert_eq!(state(pid), 'T');
+    }
+    cont(pid);
+    m.interrupt();
+    workload.end();
+}
+
+/// Killed at any moment, memprof leaves nobody stopped.
+#[test]
+fn the_target_goes_on_when_memprof_is_killed() {
+    for round in 0..6 {
+        let mut workload = Workload::start_with(&program("churn"), &["2"]);
+        assert_eq!(workload.lines.line(), "ready");
+        let pid = workload.pid();
+        let m = Memprof::start(&["--freeze", "--pid", &pid.to_string()]);
+        kill_while_asked(&m, round);
+        wait_until(|| runs(pid));
+        workload.end();
+    }
+}
+
+/// The same for a command of its own, whose first thread memprof traces anyway.
+#[test]
+fn the_command_goes_on_when_memprof_is_killed() {
+    for round in 0..4 {
+        let (m, mut lines) =
+            Memprof::start_command(&["--freeze"], &[program("scenarios").to_str().unwrap()]);
+        lines.tell("mmap 1048576");
+        let pid = m.followed();
+        let (kernel, ours) = anon(&m);
+        assert_eq!(ours, kernel);
+        kill_while_asked(&m, round);
+        lines.tell("munmap");
+        wait_until(|| runs(pid));
+    }
+}
+
+/// Asks for reports without end and kills memprof meanwhile.
+fn kill_while_asked(m: &Memprof, round: u64) {
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            std::thread::sleep(Duration::from_millis(30 + 7 * round));
+            signal(m.pid(), libc::SIGKILL);
+        });
+        let address = m.address();
+        let request = format!("GET /v1/tree?short=true HTTP/1.1\r\nHost: {address}\r\n\r\n");
+        while let Ok(mut stream) = std::net::TcpStream::connect(address) {
+            use std::io::{Read, Write};
+            let _ = stream.write_all(request.as_bytes());
+            let _ = stream.set_read_timeout(Some(Duration::from_millis(5)));
+            let _ = stream.read(&mut [0; 512]);
+        }
+    });
+}

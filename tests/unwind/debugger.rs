@@ -1,0 +1,235 @@
+//! Every frame of known programs against another unwinder: gdb's, at the same place of the same run.
+//!
+//! Needs root, `cc` and gdb. Compared are the files and positions of all calls, from a leaf function's
+//! caller to the outermost frame; that those are the right functions is for `chains`.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use serde_json::Value;
+
+use super::chains::{self, DEPTH_LIMIT};
+use super::common::memprof::BINARY;
+use super::real::installed;
+
+/// The callers of a leaf function, innermost first: file and offset.
+type Callers = Vec<(String, u64)>;
+/// By leaf function: the different callers that were seen.
+type Leaves = BTreeMap<String, BTreeSet<Callers>>;
+
+/// The function's own name, without where it is declared, its parameters or its hash.
+fn short(function: &str) -> String {
+    let name = function.split('(').next().unwrap_or_default();
+    let mut parts = name
+        .rsplit("::")
+        .filter(|p| p.len() != 17 || !p.starts_with('h'));
+    parts.next().unwrap_or_default().to_owned()
+}
+
+/// What gdb says.
+fn by_gdb(command: &[&str], follow: Option<&str>) -> Leaves {
+    let mut gdb = Command::new("gdb");
+    gdb.args(["-nx", "-q", "-batch", "-x"]);
+    gdb.arg(chains::source("frames.py"))
+        .arg("--args")
+        .args(command);
+    gdb.envs(follow.map(|f| ("FOLLOW", f)));
+    let out = gdb.stdin(Stdio::null()).output().unwrap();
+    let text = String::from_utf8_lossy(&out.stdout);
+    let mut leaves = Leaves::new();
+    let mut open: Option<(String, Callers)> = None;
+    for line in text.lines() {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        match (words.as_slice(), &mut open) {
+            (["LEAF", name @ ..], _) => open = Some((short(&name.concat()), Vec::new())),
+            (["CALLER", file, offset], Some((_, callers))) => {
+                callers.push(((*file).to_owned(), u64::from_str_radix(offset, 16).unwrap()));
+            }
+            (["END", _], _) => {
+                let (leaf, callers) = open.take().unwrap();
+                leaves.entry(leaf).or_default().insert(callers);
+            }
+            _ => {}
+        }
+    }
+    let said = String::from_utf8_lossy(&out.stderr);
+    assert!(!leaves.is_empty(), "gdb saw nothing:\n{text}\n{said}");
+    leaves
+}
+
+/// What memprof says.
+fn by_memprof(command: &[&str]) -> Leaves {
+    let out = tempfile::NamedTempFile::with_suffix(".json").unwrap();
+    let ended = Command::new(BINARY)
+        .args(["--no-server", "--follow-forks", "-o"])
+        .arg(out.path())
+        .arg("--")
+        .args(command)
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&ended.stderr);
+    assert!(ended.status.success(), "{command:?}: {said}");
+    leaves_of(&std::fs::read_to_string(out.path()).unwrap())
+}
+
+fn leaves_of(tree: &str) -> Leaves {
+    let nodes = nodes(tree);
+    let mut leaves = Leaves::new();
+    let mut path: Vec<&Value> = Vec::new();
+    for (n, (depth, name)) in nodes.iter().enumerate() {
+        path.truncate(*depth);
+        path.push(name);
+        let goes_on = nodes.get(n + 1).is_some_and(|(next, _)| next > depth);
+        let is_leaf = |name: &&Value| function(name).ends_with("_leaf");
+        let Some(leaf) = path.iter().position(is_leaf).filter(|_| !goes_on) else {
+            continue;
+        };
+        let callers = path[leaf + 1..].iter().map(|name| {
+            let offset = name["offset"].as_str().unwrap();
+            let offset = u64::from_str_radix(offset, 16).unwrap();
+            (name["executable"].as_str().unwrap().to_owned(), offset)
+        });
+        let seen = leaves.entry(function(path[leaf])).or_default();
+        seen.insert(callers.collect());
+    }
+    leaves
+}
+
+fn function(name: &Value) -> String {
+    short(name["functionName"].as_str().unwrap_or_default())
+}
+
+/// The tree's nodes with their depth, each before those below it. (The usual parser refuses trees that
+/// are as deep as these.)
+fn nodes(mut tree: &str) -> Vec<(usize, Value)> {
+    const MARKS: [&str; 3] = ["\"name\":", "\"frames\":[", "]"];
+    let (mut nodes, mut depth) = (Vec::new(), 0);
+    loop {
+        let next = MARKS.iter().filter_map(|m| Some((tree.find(m)?, m)));
+        let Some((at, mark)) = next.min() else {
+            return nodes;
+        };
+        tree = &tree[at + mark.len()..];
+        match *mark {
+            "]" => depth -= 1,
+            "\"frames\":[" => depth += 1,
+            _ => {
+                let mut values = serde_json::Deserializer::from_str(tree).into_iter::<Value>();
+                let name = values.next().unwrap().unwrap();
+                tree = &tree[values.byte_offset()..];
+                // The root's depth would be 0; it has no name.
+                nodes.extend(name.is_object().then_some((depth - 1, name)));
+            }
+        }
+    }
+}
+
+/// What memprof keeps of a stack: the innermost frames.
+fn cut(callers: &Callers) -> Callers {
+    callers.iter().take(DEPTH_LIMIT - 1).cloned().collect()
+}
+
+/// Holds what both say of a program against each other. `least`: how many leaves gdb must see.
+#[track_caller]
+fn agree(command: &[&str], follow: Option<&str>, least: usize) {
+    if !installed("gdb") {
+        return;
+    }
+    let (theirs, ours) = (by_gdb(command, follow), by_memprof(command));
+    let mut frames = 0;
+    for (leaf, callers) in &theirs {
+        let callers: BTreeSet<Callers> = callers.iter().map(cut).collect();
+        frames += callers.iter().map(Vec::len).sum::<usize>();
+        assert_eq!(ours.get(leaf), Some(&callers), "{command:?}: {leaf}");
+    }
+    println!(
+        "{command:?}: {} leaves, {frames} callers: no difference",
+        theirs.len()
+    );
+    assert!(theirs.len() >= least, "{:?}", theirs.keys());
+}
+
+/// Loaded and unloaded by turns, two libraries lie at one address.
+#[test]
+fn libraries_that_come_and_go() {
+    if let Some(files) = chains::compile_plugins() {
+        agree(&files.each_ref().map(|f| f.to_str().unwrap()), None, 1);
+    }
+}
+
+/// This C library has no unwind information: there our stacks end, and gdb goes on by what it reads in
+/// the machine code. As far as they go they must be the same.
+#[test]
+fn c_with_musl() {
+    let Some(program) = chains::compile_chains("musl-gcc", "agree_musl", &["-static"]) else {
+        return;
+    };
+    if !installed("gdb") {
+        return;
+    }
+    let cache = tempfile::NamedTempFile::new().unwrap();
+    let command = [program.to_str().unwrap(), cache.path().to_str().unwrap()];
+    let (theirs, ours) = (by_gdb(&command, None), by_memprof(&command));
+    let mut frames = 0;
+    for leaf in [
+        "a_leaf",
+        "huge_frame_leaf",
+        "realigned_leaf",
+        "fault_leaf",
+        "altstack_leaf",
+        "tail_leaf",
+    ] {
+        let (Some(theirs), Some(ours)) = (theirs.get(leaf), ours.get(leaf)) else {
+            panic!("{leaf}: {:?} and {:?}", theirs.keys(), ours.keys());
+        };
+        for callers in ours {
+            frames += callers.len();
+            assert!(
+                theirs.iter().any(|t| t.starts_with(callers)),
+                "{leaf}: {ours:x?}, gdb: {theirs:x?}"
+            );
+        }
+    }
+    println!("musl: {frames} callers: no difference");
+    assert!(frames > 110);
+}
+
+#[track_caller]
+fn chains_agree(compiler: &str, name: &str, flags: &[&str]) {
+    let Some(program) = chains::compile_chains(compiler, name, flags) else {
+        return;
+    };
+    let cache = tempfile::NamedTempFile::new().unwrap();
+    let (program, cache) = (program.to_str().unwrap(), cache.path().to_str().unwrap());
+    agree(&[program, cache], None, 14);
+    // gdb looks at one process at a time.
+    agree(&[program, cache], Some("vfork_case"), 1);
+    agree(&[program, cache], Some("clone_case"), 1);
+    agree(&[program, "fork"], Some("fork_case"), 1);
+}
+
+#[test]
+fn c() {
+    chains_agree("gcc", "agree_gcc", &["-Wl,-z,lazy"]);
+    if Path::new("/usr/bin/ld.lld").exists() {
+        chains_agree("clang", "agree_lld", &["-fuse-ld=lld"]);
+    }
+}
+
+#[test]
+fn c_static() {
+    chains_agree("gcc", "agree_static_pie", &["-static-pie"]);
+}
+
+#[test]
+fn cpp_and_rust() {
+    for (compiler, name, source, least) in [
+        ("g++", "agree_exceptions", "exceptions.cpp", 3),
+        ("rustc", "agree_rust", "chain.rs", 1),
+    ] {
+        if let Some(program) = chains::compile(compiler, name, &chains::source(source), &[]) {
+            agree(&[program.to_str().unwrap()], None, least);
+        }
+    }
+}

@@ -1,0 +1,228 @@
+//! As `real`, for programs that wait for requests: databases, and a JavaScript engine.
+
+use std::os::unix::fs::chown;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use nix::unistd::User;
+
+use super::common::process::{signal, wait_until};
+use super::common::workload::{Lines, Running};
+use super::found::{Found, attached, attached_with, first_second};
+use super::real::{RUNNING, STARTED, check, installed, start};
+
+#[test]
+fn redis() {
+    if !installed("redis-server") || !installed("redis-benchmark") {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let socket = dir.path().join("redis.sock");
+    let socket = socket.to_str().unwrap();
+    let dir = dir.path().to_str().unwrap();
+    let server = start(Command::new("redis-server").args([
+        "--port",
+        "0",
+        "--unixsocket",
+        socket,
+        "--dir",
+        dir,
+        "--save",
+        "",
+        "--daemonize",
+        "no",
+    ]));
+    wait_until(|| Path::new(socket).exists());
+    let found = attached(server.pid(), || {
+        let tests = "set,lpush,hset,sadd,zadd";
+        let ended = Command::new("redis-benchmark")
+            .args([
+                "-s", socket, "-q", "-n", "30000", "-r", "30000", "-d", "200", "-t", tests,
+            ])
+            .output()
+            .unwrap();
+        assert!(ended.status.success());
+    });
+    check("redis-server, running", &found, RUNNING);
+    // Some commands end in a jump to a function that several have in common.
+    for command in ["set", "push", "hset", "sadd", "zadd"] {
+        let functions = [
+            format!("{command}Command"),
+            format!("{command}GenericCommand"),
+        ];
+        let named = functions.iter().any(|f| found.names(f));
+        assert!(named, "{command}\n{}", found.text());
+    }
+}
+
+/// A database cluster of our own, run by the user that its packages made for it.
+struct Postgres {
+    programs: PathBuf,
+    user: User,
+    dir: tempfile::TempDir,
+    server: Option<Running>,
+}
+
+impl Postgres {
+    /// `None` if it is not installed.
+    fn start() -> Option<Postgres> {
+        let versions = std::fs::read_dir("/usr/lib/postgresql")
+            .into_iter()
+            .flatten();
+        let programs = versions
+            .filter_map(|v| Some(v.ok()?.path().join("bin")))
+            .find(|p| p.join("initdb").exists() && p.join("pgbench").exists());
+        let (Some(programs), Ok(Some(user))) = (programs, User::from_name("postgres")) else {
+            println!("SKIPPED postgres: not installed");
+            return None;
+        };
+        let dir = tempfile::tempdir().unwrap();
+        chown(dir.path(), Some(user.uid.as_raw()), Some(user.gid.as_raw())).unwrap();
+        let mut own = Postgres {
+            programs,
+            user,
+            dir,
+            server: None,
+        };
+        own.run("initdb", &["-D", "data", "-A", "trust", "-N"]);
+        let quiet = ["-c", "listen_addresses=", "-c", "fsync=off"];
+        let mut server = own.command("postgres", &["-D", "data", "-k", own.place()]);
+        own.server = Some(Running(server.args(quiet).spawn().unwrap()));
+        wait_until(|| own.output("pg_isready", &["-q"]).status.success());
+        Some(own)
+    }
+
+    fn place(&self) -> &str {
+        self.dir.path().to_str().unwrap()
+    }
+
+    fn command(&self, program: &str, args: &[&str]) -> Command {
+        let mut command = Command::new(self.programs.join(program));
+        command.args(args).current_dir(self.dir.path());
+        command.uid(self.user.uid.as_raw());
+        command.gid(self.user.gid.as_raw());
+        command
+            .env("PGHOST", self.place())
+            .env("PGDATABASE", "postgres");
+        command.stdout(std::process::Stdio::null());
+        command
+    }
+
+    fn output(&self, program: &str, args: &[&str]) -> Output {
+        let mut command = self.command(program, args);
+        command
+            .stdout(std::process::Stdio::piped())
+            .output()
+            .unwrap()
+    }
+
+    #[track_caller]
+    fn run(&self, program: &str, args: &[&str]) -> String {
+        let out = self.output(program, args);
+        let said = String::from_utf8_lossy(&out.stderr);
+        assert!(out.status.success(), "{program}: {said}");
+        String::from_utf8(out.stdout).unwrap()
+    }
+
+    fn transactions(&self) -> u64 {
+        let sql = "SELECT xact_commit FROM pg_stat_database WHERE datname = 'postgres'";
+        self.run("psql", &["-Atc", sql]).trim().parse().unwrap()
+    }
+}
+
+impl Drop for Postgres {
+    fn drop(&mut self) {
+        if let Some(mut server) = self.server.take() {
+            // Fast shutdown: it takes its shared memory with it.
+            signal(server.pid(), libc::SIGINT);
+            let _ = server.0.wait();
+        }
+    }
+}
+
+#[test]
+fn postgres() {
+    let Some(database) = Postgres::start() else {
+        return;
+    };
+    let server = database.server.as_ref().unwrap().pid();
+    let mut load = None;
+    let found = attached_with(&["--follow-forks"], server, || {
+        database.run("pgbench", &["-i", "-q", "-s", "3"]);
+        // The clients' processes are to be there when the profile is taken.
+        let mut clients = database.command("pgbench", &["-c", "3", "-T", "600"]);
+        load = Some(Running(clients.spawn().unwrap()));
+        let before = database.transactions();
+        wait_until(|| database.transactions() > before + 1500);
+    });
+    drop(load);
+    check("postgres, under load", &found, RUNNING);
+    let some = |names: &[&str]| names.iter().any(|n| found.names(n));
+    assert!(some(&["heap_update", "heap_insert"]), "{}", found.text());
+    assert!(found.names("PostgresMain"), "{}", found.text());
+}
+
+/// Its own functions are made at run time, and keep frame pointers; so do those that it brought with
+/// it, which no unwind information describes.
+const SCRIPT: &str = "
+function build(depth) {
+  if (depth) return [build(depth - 1), build(depth - 1), build(depth - 1), build(depth - 1)];
+  return { key: 'x' + Math.random(), value: [1, 2, 3] };
+}
+const held = [];
+function run() {
+  for (let i = 0; i < 8; i++) held.push(build(6));
+  held.push(JSON.parse(JSON.stringify(held)));
+  for (let i = 0; i < 50; i++) held.push(Buffer.alloc(100000, i));
+}
+if (process.argv[1] === 'now') {
+  run();
+  // At its end it would give everything back; whoever looks on ends it before.
+  while (process.uptime() < 60);
+} else {
+  console.log('ready');
+  process.stdin.on('data', () => { run(); console.log('done'); });
+}
+";
+
+#[test]
+fn node() {
+    if !installed("node") {
+        return;
+    }
+    let mut child = start(Command::new("node").args(["-e", SCRIPT]));
+    let mut lines = Lines::of(&mut child.0);
+    assert_eq!(lines.line(), "ready");
+    let found = attached(child.pid(), || {
+        lines.send("");
+        assert_eq!(lines.line(), "done");
+    });
+    check("node, running", &found, RUNNING);
+    names_jit(&found);
+    lines.close();
+
+    let found = first_second(&["node", "-e", SCRIPT, "now"]);
+    check("node, its first second", &found, STARTED);
+    names_jit(&found);
+}
+
+/// Code made at run time is named so, and called by what the engine brought with it.
+#[track_caller]
+fn names_jit(found: &Found) {
+    let leads = |frames: &[String]| {
+        let jit = frames.iter().position(|f| f == "[JIT]");
+        jit.is_some_and(|at| frames[..at].iter().any(|f| f == "Builtins_JSEntry"))
+    };
+    assert!(
+        found.stacks.iter().any(|(f, _)| leads(f)),
+        "{}",
+        found.text()
+    );
+    assert_eq!(
+        found.ended("partial: code in no known file"),
+        0,
+        "{}",
+        found.text()
+    );
+}
