@@ -96,12 +96,24 @@ export class Timeline {
       times.push(time / 1000);
       let sum = 0;
       shown.forEach(([, name], n) => {
-        const value = this.values.get(name)?.[i] ?? null;
+        const value = this.at(name, i)[0];
         lines[n].push(value === null ? null : (sum += value));
       });
     });
     // The largest sum is drawn first, the others over it.
     return { data: [times, ...lines.reverse()], lines: shown.map(([kind]) => kind).reverse() };
+  }
+
+  /**
+   * A figure at a sample, and whether it is the last known one: page cache is read with reports only,
+   * and drawn as it was until the next.
+   * @returns {[number | null, boolean]}
+   */
+  at(/** @type {string} */ name, /** @type {number} */ index) {
+    const values = this.values.get(name) ?? [];
+    let known = index;
+    while (name === "cache" && known > 0 && values[known] === null) known--;
+    return [values[known] ?? null, known < index];
   }
 
   draw() {
@@ -139,7 +151,7 @@ export class Timeline {
       cursor: { drag: { x: true, y: false, setScale: false }, y: false, points: { show: false } },
       scales: { x: { time: true }, y: { range: (/** @type {any} */ _, /** @type {number} */ __, /** @type {number} */ most) => [0, (most || 1) * 1.08] } },
       series: [{}, ...lines.map((kind) => ({ label: label(kind), stroke: colour(kind), fill: colour(kind), width: 1, points: { show: false } }))],
-      axes: [{ ...axis, values: times, space: 90, size: 26 }, { ...axis, size: 74, values: (/** @type {any} */ _, /** @type {number[]} */ ticks) => ticks.map((v) => bytes(v)), incrs: Array.from({ length: 42 }, (_, i) => 2 ** i).filter((v) => v >= 1024) }],
+      axes: [{ ...axis, values: times, space: 90, size: 26 }, { ...axis, size: 74, space: 22, values: (/** @type {any} */ _, /** @type {number[]} */ ticks) => ticks.map((v) => bytes(v)), incrs: Array.from({ length: 42 }, (_, i) => 2 ** i).filter((v) => v >= 1024) }],
       hooks: {
         setSelect: [(/** @type {any} */ plot) => this.chosen(plot)],
         setCursor: [(/** @type {any} */ plot) => this.key(lines, plot.cursor.idx)],
@@ -178,6 +190,7 @@ export class Timeline {
     ctx.save();
     ctx.strokeStyle = ctx.fillStyle = colour("text");
     ctx.font = `${11 * devicePixelRatio}px system-ui`;
+    ctx.textAlign = "left";
     ctx.setLineDash([4, 3]);
     for (const mark of this.marks) {
       const x = plot.valToPos(mark.taken / 1000, "x", true);
@@ -198,7 +211,8 @@ export class Timeline {
     if (i < 0) return;
     const texts = lines.slice().reverse().map((kind) => {
       const name = STACKED.find(([one]) => one === kind)?.[1] ?? "";
-      return [kind, `${label(kind)} ${bytes(this.values.get(name)?.[i] ?? NaN)}`];
+      const [value, old] = this.at(name, i);
+      return [kind, `${label(kind)} ${bytes(value ?? NaN)}${old ? " (last known)" : ""}`];
     });
     const at = when ? `at ${clock(this.time[i])}` : "now";
     fill(this.figures, h("span", { class: "faint" }, at), ...texts.map(([kind, text]) => h("span", {}, h("i", { class: `swatch ${kind}` }), text)));

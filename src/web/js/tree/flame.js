@@ -178,7 +178,7 @@ export class Flame {
   cut(/** @type {CanvasRenderingContext2D} */ context, /** @type {string} */ text, /** @type {number} */ room) {
     const full = this.measure(context, text);
     if (full <= room) return text;
-    const fits = Math.floor((text.length * room) / full) - 1;
+    const fits = Math.floor((text.length * (room - 12)) / full);
     return fits < 2 ? "" : `${text.slice(0, fits)}…`;
   }
 
