@@ -203,7 +203,6 @@ fn tracer(tid: NixPid) -> Option<u32> {
 mod tests {
     use super::*;
     use std::process::{Child, Command};
-    use std::time::{Duration, Instant};
 
     fn sleeper() -> Child {
         Command::new("sleep").arg("600").spawn().expect("sleep")
@@ -238,7 +237,11 @@ mod tests {
         // It goes back into its stop by itself, without having run.
         let start = Instant::now();
         while state(pid) != Some('T') {
-            assert!(start.elapsed() < Duration::from_secs(30), "{:?}", state(pid));
+            assert!(
+                start.elapsed() < Duration::from_secs(30),
+                "{:?}",
+                state(pid)
+            );
             std::thread::yield_now();
         }
         end(child);
