@@ -247,8 +247,11 @@ impl<'a, L: PageLedger> Join<'a, L> {
                 ..run
             };
             let near = |window| self.nearest(vma, start, window);
-            // A fault on a large folio maps all of it, beyond the fault-around window.
-            let found = near(window).or_else(|| near(CHUNK_PAGES));
+            // A fault on a large folio of a file maps all of it, beyond the fault-around window.
+            let found = near(window).or_else(|| match run.kind {
+                PageKind::File => near(CHUNK_PAGES),
+                _ => None,
+            });
             let owner = found.map_or(fallback, recorded);
             book(books, vma, owner, part);
         }
