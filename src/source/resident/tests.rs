@@ -231,6 +231,9 @@ proptest! {
                 model.add_unobserved("[anon]", Unobserved::NoEvent, one);
             }
         }
+        // The mapping in hand holds all of it, on the same side.
+        model.stacks.values().for_each(|usage| model.mapping.attributed += *usage);
+        model.unobserved.values().for_each(|usage| model.mapping.not_observed += *usage);
         prop_assert_eq!(&books, &model);
         let sum: u64 = books.stacks.values().chain(books.unobserved.values()).map(|u| u.anon).sum();
         prop_assert_eq!(sum, pages * PAGE);
@@ -251,5 +254,8 @@ proptest! {
         let sum: u64 =
             books.stacks.values().chain(books.unobserved.values()).map(|u| u.resident()).sum();
         prop_assert_eq!(sum, len * PAGE);
+        let mapped = books.mapping;
+        prop_assert_eq!(mapped.attributed.resident() + mapped.not_observed.resident(), sum);
+        prop_assert_eq!(mapped.huge, if huge { sum } else { 0 });
     }
 }
