@@ -1,6 +1,6 @@
 //! The thread that owns the probe: reads events, keeps the target followed, scans on request.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError};
@@ -28,6 +28,9 @@ const SEARCH_PAUSE: Duration = Duration::from_secs(1);
 /// when it ends; and the share of time that this may take.
 const KEEP_PAUSE: Duration = Duration::from_secs(1);
 const KEEP_SHARE: u32 = 100;
+/// How often, at most, the page ledger is looked through for empty chunks; and the share of time.
+const SWEEP_PAUSE: Duration = Duration::from_secs(10);
+const SWEEP_SHARE: u32 = 100;
 
 /// How often the ring buffer is emptied before something else is done.
 const MAX_ROUNDS: usize = 16;
@@ -91,6 +94,7 @@ pub struct Collector {
     unwinding: Option<Unwinding>,
     target: Option<Pid>,
     last: Option<Last>,
+    swept: Option<Swept>,
     sequence: u64,
     searched: Option<Instant>,
     /// Processes of the control group without memory of their own: zombies, kernel threads, those in
@@ -126,6 +130,7 @@ impl Collector {
             unwinding,
             target: None,
             last: None,
+            swept: None,
             sequence: 0,
             searched: None,
             refused: BTreeSet::new(),
@@ -216,6 +221,7 @@ impl Collector {
             }
             self.answer_reports();
             self.keep_last();
+            self.sweep();
             self.search()?;
         }
     }
@@ -464,6 +470,35 @@ impl Collector {
         Ok(profile)
     }
 
+    /// Drops what has been empty for a while from the page ledger: memory that is given back piece by
+    /// piece leaves chunks of zeroes there, which would fill it in the end.
+    fn sweep(&mut self) {
+        let (pause, activity) = match &self.swept {
+            Some(last) => (SWEEP_PAUSE.max(last.took * SWEEP_SHARE), last.activity),
+            None => (Duration::ZERO, 0),
+        };
+        let now = self.probe.activity();
+        let empty = match self.swept.take() {
+            Some(last)
+                if last.at.elapsed() < pause || (activity == now && last.empty.is_empty()) =>
+            {
+                self.swept = Some(last);
+                return;
+            }
+            Some(last) => last.empty,
+            None => HashSet::new(),
+        };
+        let begun = Instant::now();
+        // Where the kernel cannot, the ledger keeps them, and says so when it is full.
+        let empty = self.probe.sweep(&empty).unwrap_or_default();
+        self.swept = Some(Swept {
+            at: Instant::now(),
+            took: begun.elapsed(),
+            activity: now,
+            empty,
+        });
+    }
+
     /// Scans a changing target now and then, so that it leaves a profile when it ends.
     fn keep_last(&mut self) {
         if self.target.is_none() {
@@ -481,6 +516,14 @@ impl Collector {
             let _ = self.scan(false);
         }
     }
+}
+
+/// When the page ledger was last looked through, and what was empty then.
+struct Swept {
+    at: Instant,
+    took: Duration,
+    activity: u64,
+    empty: HashSet<u64>,
 }
 
 fn ended_profile(p: &Profile) -> Profile {

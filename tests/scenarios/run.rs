@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 
 use ::memprof::event::Pid;
 use ::memprof::profile::{Kind, Usage};
@@ -176,24 +177,43 @@ impl<'a> Run<'a> {
     #[track_caller]
     pub fn sums_at(&self, at: &str) -> Report {
         self.pids.iter().for_each(|pid| stop(*pid));
-        let report = self.report();
-        let mut kernel = Usage::default();
-        self.pids
-            .iter()
-            .for_each(|pid| kernel += figures::read(*pid));
+        let (report, kernel) = self.at_rest();
         self.pids.iter().for_each(|pid| cont(*pid));
-        let ours = Usage {
-            cache: 0,
-            ..report.profile.total
-        };
+        let mut sum = Usage::default();
+        for (pid, kernel) in self.pids.iter().zip(kernel) {
+            sum += kernel;
+            let share = report.profile.of(*pid).expect("a followed process");
+            self.assert_equal(&share.total, &kernel, &format!("{at} of {pid}"), &report);
+        }
+        self.assert_equal(&report.profile.total, &sum, at, &report);
+        report
+    }
+
+    /// A report, and the kernel's figures, which were the same before and after it: khugepaged, KSM and
+    /// reclaim change a stopped process too.
+    fn at_rest(&self) -> (Report, Vec<Usage>) {
+        let kernel = || -> Vec<Usage> { self.pids.iter().map(|p| figures::read(*p)).collect() };
+        let begun = Instant::now();
+        loop {
+            let before = kernel();
+            let report = self.report();
+            if kernel() == before {
+                return (report, before);
+            }
+            assert!(begun.elapsed() < LIMIT, "the kernel's figures never rest");
+        }
+    }
+
+    #[track_caller]
+    fn assert_equal(&self, ours: &Usage, kernel: &Usage, at: &str, report: &Report) {
+        let ours = Usage { cache: 0, ..*ours };
         assert_eq!(
             ours,
-            kernel,
+            *kernel,
             "(left memprof, right the kernel) {at} after {:#?}\n{}",
             self.said,
             report.text()
         );
-        report
     }
 
     /// Compares the sums, and who owns how much; no page may be without a stack.

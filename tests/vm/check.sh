@@ -128,9 +128,9 @@ done
 ! grep -qi 'panicked' /tmp/log || fail "memprof panicked"
 grep -q '^Losses: none' /tmp/summary || fail "memprof reports losses"
 
-# Every way a page can move.
-mkdir -p /tmp/scenarios
-MEMPROF_TEST_MOVES=/bin/moves MEMPROF_TEST_DIR=/tmp/scenarios MEMPROF_RANDOM_SECS=10 \
+# Every way a page can move. Files on a tmpfs would be shared memory.
+mkdir -p /ramfs/scenarios
+MEMPROF_TEST_MOVES=/bin/moves MEMPROF_TEST_DIR=/ramfs/scenarios MEMPROF_RANDOM_SECS=10 \
     MEMPROF_TEST_RESULTS=/tmp/results test-scenarios >/tmp/scenarios.out 2>&1
 status=$?
 [ ! -s /tmp/results ] || sed 's/^/table: /' /tmp/results

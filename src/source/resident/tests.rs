@@ -231,9 +231,12 @@ proptest! {
                 model.add_unobserved("[anon]", Unobserved::NoEvent, one);
             }
         }
-        // The mapping in hand holds all of it, on the same side.
-        model.stacks.values().for_each(|usage| model.mapping.attributed += *usage);
-        model.unobserved.values().for_each(|usage| model.mapping.not_observed += *usage);
+        for usage in model.stacks.values() {
+            model.mapping.attributed += *usage;
+        }
+        for usage in model.unobserved.values() {
+            model.mapping.not_observed += *usage;
+        }
         prop_assert_eq!(&books, &model);
         let sum: u64 = books.stacks.values().chain(books.unobserved.values()).map(|u| u.anon).sum();
         prop_assert_eq!(sum, pages * PAGE);
