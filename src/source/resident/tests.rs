@@ -257,5 +257,8 @@ proptest! {
         let sum: u64 =
             books.stacks.values().chain(books.unobserved.values()).map(|u| u.resident()).sum();
         prop_assert_eq!(sum, len * PAGE);
+        let mapped = books.mapping;
+        prop_assert_eq!(mapped.attributed.resident() + mapped.not_observed.resident(), sum);
+        prop_assert_eq!(mapped.huge, if huge { sum } else { 0 });
     }
 }
