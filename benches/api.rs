@@ -69,7 +69,10 @@ fn report(stacks: u64) -> Report {
     let mut samples = Vec::new();
     let mut total = Usage::default();
     for _ in 0..stacks {
-        let frames = (0..DEPTH).rev().map(|level| frame(level, &mut numbers));
+        let frames: Box<[Frame]> = (0..DEPTH)
+            .rev()
+            .map(|level| frame(level, &mut numbers))
+            .collect();
         let usage = Usage {
             anon: 4096 * (1 + numbers.below(64)),
             cache: 4096 * numbers.below(4),
@@ -78,7 +81,7 @@ fn report(stacks: u64) -> Report {
         total += usage;
         samples.push(Sample {
             stack: Arc::new(Stack {
-                frames: frames.collect(),
+                frames,
                 outcome: Outcome::Complete,
             }),
             usage,
@@ -174,8 +177,8 @@ async fn measure(api: &Api, target: &str) -> (Duration, usize, Duration) {
 }
 
 fn main() {
-    let numbers = std::env::args().filter_map(|arg| arg.parse().ok());
-    let stacks = numbers.last().unwrap_or(STACKS);
+    let wanted = std::env::args().find_map(|arg| arg.parse().ok());
+    let stacks = wanted.unwrap_or(STACKS);
     let api = Api::new(
         Arc::new(Fresh {
             report: report(stacks),

@@ -22,6 +22,10 @@ BUILD_NEEDS=(
     libc6-dev:stdio.h linux-libc-dev:linux/bpf.h libelf-dev:libelf.h zlib1g-dev:zlib.h
 )
 
+# What the tests of the page need.
+# shellcheck disable=SC2034 # used by those who source this
+BROWSER_NEEDS=(chromium:chromium chromium-driver:chromedriver)
+
 # Whether a need ("command" or "header.h") is there.
 is_there() {
     local dir

@@ -128,7 +128,7 @@ impl Api {
     async fn show(&self, report: Arc<Report>, view: Arc<dyn View>) -> Result<Reply, ApiError> {
         let mut reply = Reply::new(view.content_type(), "");
         reply.file_name = view.file_name(&report);
-        reply.body = Body::Whole(self.maker.shared(report, view).await?);
+        reply.body = Body::Whole(self.maker.shared(report, view, self.provider()).await?);
         Ok(reply)
     }
 }

@@ -23,7 +23,7 @@ use crate::server::DEFAULT_LISTEN;
 use crate::target::{Cgroup, Selector};
 use crate::tree::Direction;
 
-pub use maps::{MapsConfig, MapsFormat};
+pub use maps::{MapsConfig, MapsFormat, Whose};
 
 const EXAMPLES: &str = "\
 Examples:

@@ -26,4 +26,5 @@ pub mod symbolize;
 pub mod target;
 pub mod tree;
 pub mod unwind;
+pub mod web;
 pub mod wire;

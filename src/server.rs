@@ -10,6 +10,7 @@ mod access;
 mod connection;
 mod forgery;
 mod listen;
+mod page;
 mod respond;
 
 use std::fmt;

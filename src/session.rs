@@ -243,7 +243,7 @@ impl Session<'_> {
             }
         }
         for address in addresses {
-            say(&format!("serving http://{address}/v1/tree"));
+            say(&format!("serving http://{address}/"));
         }
     }
 

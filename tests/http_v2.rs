@@ -14,7 +14,7 @@ use memprof::profile::{
     CachedFile, FileId, Frame, KnownPath, MappedBytes, Mapping, PathFrom, Places, Profile, Sample,
 };
 use memprof::server::ServerOptions;
-use memprof::symbol::Language;
+use memprof::symbol::{InlinedFunction, Language, Symbol};
 use serde_json::{Value, json};
 
 use common::{Fixed, Reply, Server, at, kib, report};
@@ -92,6 +92,22 @@ impl Provider for Growing {
 
     fn pid(&self) -> Option<Pid> {
         Some(Pid(4711))
+    }
+
+    fn with_lines(&self, report: Arc<Report>) -> BoxFuture<'_, Result<Arc<Report>, ProviderError>> {
+        let mut symbols = (*report.symbols).clone();
+        if let Some(Symbol::Known(mut function)) = symbols.get(at(0, 0x20)).cloned() {
+            function.inlined = vec![InlinedFunction {
+                name: "node::alloc_inner".to_owned(),
+                location: None,
+            }];
+            symbols.insert(at(0, 0x20), Arc::new(Symbol::Known(function)));
+        }
+        let with_lines = Report {
+            symbols: Arc::new(symbols),
+            ..(*report).clone()
+        };
+        Box::pin(async { Ok(Arc::new(with_lines)) })
     }
 
     fn glance(&self) -> BoxFuture<'_, Option<Glance>> {
@@ -429,6 +445,27 @@ fn differences_add_up() {
             (row["self"].as_i64(), row["total"].as_i64()),
             (Some(0), Some(0))
         );
+    }
+    server.stop();
+}
+
+#[test]
+fn inlined_functions_are_looked_up_where_they_are_asked_for() {
+    let server = start(Growing::default());
+    assert_eq!(post(&server, "/v2/marks", "", "").status, 201);
+    for path in [
+        "/v2/tree?inlined=",
+        "/v2/functions?inlined=",
+        "/v2/files/stacks?file=8:1:77&inlined=",
+        "/v2/diff?from=1&inlined=",
+        "/v2/diff?from=1&to=1&by=function&inlined=",
+    ] {
+        for inlined in [true, false] {
+            let reply = server.get(&format!("{path}{inlined}"));
+            assert_eq!(reply.status, 200, "{path}");
+            let found = reply.text().contains("node::alloc_inner");
+            assert_eq!(found, inlined, "{path}{inlined}");
+        }
     }
     server.stop();
 }

@@ -43,6 +43,22 @@ pub fn bpf_memory(pid: u32) -> Result<(u64, u64)> {
     Ok((sum("map_id"), sum("prog_id")))
 }
 
+/// Bytes of memory that the kernel says those of memprof's BPF maps take that have one of these names.
+/// (The kernel keeps 15 bytes of a name.)
+pub fn map_memory(pid: u32, names: &[&str]) -> Result<u64> {
+    let mut maps: Vec<(u64, u64)> = FdInfo::all(pid)?
+        .iter()
+        .filter_map(|fd| Some((fd.number("map_id")?, fd.number("memlock")?)))
+        .filter(|(id, _)| {
+            let map = MapHandle::from_map_id(*id as u32);
+            map.is_ok_and(|m| names.iter().any(|n| *n == m.name().to_string_lossy()))
+        })
+        .collect();
+    maps.sort_unstable();
+    maps.dedup();
+    Ok(maps.iter().map(|(_, bytes)| bytes).sum())
+}
+
 /// Page faults that a running memprof has counted.
 pub struct FaultCounter {
     bss: MapHandle,

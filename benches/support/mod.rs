@@ -1,5 +1,7 @@
 //! What the benchmarks are made of: workloads, a running memprof, its counters, and paired figures.
 
+#![allow(dead_code, reason = "each benchmark uses its own part")]
+
 pub mod counters;
 pub mod pairs;
 pub mod profiler;

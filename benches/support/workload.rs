@@ -23,6 +23,15 @@ const FLAGS: [&str; 8] = [
 
 /// Compiles every workload into `to`.
 pub fn compile(to: &Path) -> Result<()> {
+    compile_with(to, &[])
+}
+
+/// Compiles every workload into `to`, as most programs are compiled.
+pub fn compile_without_frame_pointers(to: &Path) -> Result<()> {
+    compile_with(to, &["-fomit-frame-pointer"])
+}
+
+fn compile_with(to: &Path, flags: &[&str]) -> Result<()> {
     let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("benches/workloads");
     std::fs::create_dir_all(to)?;
     for entry in std::fs::read_dir(&from)? {
@@ -30,6 +39,7 @@ pub fn compile(to: &Path) -> Result<()> {
         let name = source.file_stem().context("a workload without a name")?;
         let status = Command::new("cc")
             .args(FLAGS)
+            .args(flags)
             .arg("-o")
             .args([&to.join(name), &source])
             .status()

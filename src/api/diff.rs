@@ -47,6 +47,16 @@ enum By {
     Function(Wanted),
 }
 
+impl By {
+    /// Whether inlined functions are frames of their own.
+    fn inlined(&self) -> bool {
+        match self {
+            By::Stack(shape) => shape.reading.naming.inlined,
+            By::Function(wanted) => wanted.inlined,
+        }
+    }
+}
+
 #[derive(Debug)]
 struct Diff {
     from: String,
@@ -82,7 +92,10 @@ pub(super) fn read(asked: &Asked<'_>) -> Result<Request, ApiError> {
 impl Ask for Diff {
     fn answer<'a>(&'a self, api: &'a Api) -> BoxFuture<'a, Result<Reply, ApiError>> {
         Box::pin(async {
-            let from = api.marks.get(&self.from)?;
+            let mut from = api.marks.get(&self.from)?;
+            if self.by.inlined() {
+                from.report = api.provider().with_lines(from.report).await?;
+            }
             let to = match self.to.as_str() {
                 NOW => None,
                 id => Some(api.marks.get(id)?),
@@ -186,6 +199,10 @@ struct FunctionsReply<'a> {
 }
 
 impl View for Between {
+    fn needs_lines(&self) -> bool {
+        self.by.inlined()
+    }
+
     fn write(&self, report: &Report, out: &mut Vec<u8>) -> Result<(), ApiError> {
         match &self.by {
             By::Stack(shape) => self.write_tree(shape, report, out),

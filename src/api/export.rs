@@ -86,7 +86,11 @@ impl Ask for Export {
         Box::pin(async {
             let mut options = self.options.clone();
             if let Some(id) = &self.from {
-                options.baseline = Some(api.marks.get(id)?.report);
+                let mut baseline = api.marks.get(id)?.report;
+                if self.needs_lines() {
+                    baseline = api.provider().with_lines(baseline).await?;
+                }
+                options.baseline = Some(baseline);
                 options.check(self.format).map_err(|e| bad(e.to_string()))?;
             }
             let view = Export {
@@ -107,6 +111,10 @@ impl View for Export {
 
     fn write(&self, report: &Report, out: &mut Vec<u8>) -> Result<(), ApiError> {
         write(self.format, report, &self.options, out).map_err(internal)
+    }
+
+    fn needs_lines(&self) -> bool {
+        self.format.wants_lines()
     }
 
     fn file_name(&self, report: &Report) -> Option<String> {

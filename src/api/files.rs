@@ -180,6 +180,10 @@ fn file(query: &Query) -> Result<FileId, ApiError> {
 }
 
 impl View for Stacks {
+    fn needs_lines(&self) -> bool {
+        self.shape.reading.naming.inlined
+    }
+
     fn write(&self, report: &Report, out: &mut Vec<u8>) -> Result<(), ApiError> {
         let files = &report.profile.places.files;
         let Ok(at) = files.binary_search_by_key(&self.file, |file| file.id) else {

@@ -222,6 +222,10 @@ struct FunctionsReply<'a> {
 }
 
 impl View for Functions {
+    fn needs_lines(&self) -> bool {
+        self.0.inlined
+    }
+
     fn write(&self, report: &Report, out: &mut Vec<u8>) -> Result<(), ApiError> {
         let wanted = &self.0;
         let sides = [(&*report.profile, &*report.symbols)];

@@ -8,7 +8,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use super::cache::Cache;
 use super::reply::internal;
 use super::view::View;
-use super::{ApiError, BUILDS, Report};
+use super::{ApiError, BUILDS, Provider, Report};
 
 /// Bytes that one permit of [`Maker::room`] stands for.
 const UNIT: usize = 1 << 10;
@@ -52,14 +52,25 @@ impl Maker {
         &self,
         report: Arc<Report>,
         view: Arc<dyn View>,
+        provider: &dyn Provider,
     ) -> Result<Bytes, ApiError> {
         let cell = self.cache.cell(report.sequence, &format!("{view:?}"));
-        let body = cell.get_or_try_init(|| self.make(report, view)).await?;
+        let body = cell
+            .get_or_try_init(|| self.make(report, view, provider))
+            .await?;
         Ok(body.clone())
     }
 
     /// Makes a reply on a thread where that may take its time, then waits until it has room.
-    async fn make(&self, report: Arc<Report>, view: Arc<dyn View>) -> Result<Bytes, ApiError> {
+    async fn make(
+        &self,
+        mut report: Arc<Report>,
+        view: Arc<dyn View>,
+        provider: &dyn Provider,
+    ) -> Result<Bytes, ApiError> {
+        if view.needs_lines() {
+            report = provider.with_lines(report).await?;
+        }
         let turn = Arc::clone(&self.builds).acquire_owned().await;
         let turn = turn.map_err(internal)?;
         // The turn goes along: the thread works on even when nobody waits for it any more.

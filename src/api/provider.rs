@@ -21,6 +21,12 @@ pub trait Provider: Send + Sync + 'static {
     /// The target's process id, as soon as there is a target.
     fn pid(&self) -> Option<Pid>;
 
+    /// The same report with source lines and inlined functions, where files have debug information.
+    /// That may take seconds.
+    fn with_lines(&self, report: Arc<Report>) -> BoxFuture<'_, Result<Arc<Report>, ProviderError>> {
+        Box::pin(async { Ok(report) })
+    }
+
     /// What is known without a scan; `None` where nothing is.
     fn glance(&self) -> BoxFuture<'_, Option<Glance>> {
         Box::pin(async { None })

@@ -95,6 +95,10 @@ pub(super) fn read(asked: &Asked<'_>) -> Result<Request, ApiError> {
 struct Tree(Shape);
 
 impl View for Tree {
+    fn needs_lines(&self) -> bool {
+        self.0.reading.naming.inlined
+    }
+
     fn write(&self, report: &Report, out: &mut Vec<u8>) -> Result<(), ApiError> {
         write_tree(report, &self.0, out)
     }

@@ -17,6 +17,11 @@ pub(super) trait View: Debug + Send + Sync + 'static {
     /// Writes it. Runs on a thread where it may take its time.
     fn write(&self, report: &Report, out: &mut Vec<u8>) -> Result<(), ApiError>;
 
+    /// Whether the report needs source lines and inlined functions.
+    fn needs_lines(&self) -> bool {
+        false
+    }
+
     /// What there is to say before a target exists; `None`: there is no report.
     fn before_target(&self) -> Option<&'static str> {
         None

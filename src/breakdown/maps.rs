@@ -3,9 +3,9 @@
 use anyhow::{Context, Result, bail};
 
 use super::measure;
-use crate::cli::{MapsConfig, MapsFormat};
+use crate::cli::{MapsConfig, MapsFormat, Whose};
 use crate::event::Pid;
-use crate::target::{self, Selector};
+use crate::target;
 
 /// What `memprof maps` prints.
 ///
@@ -26,13 +26,12 @@ pub fn run(config: &MapsConfig) -> Result<Vec<u8>> {
     Ok(out)
 }
 
-fn process(target: &Selector) -> Result<Pid> {
+fn process(target: &Whose) -> Result<Pid> {
     match target {
-        Selector::Pid(pid) => Ok(*pid),
-        Selector::Comm(name) => match target::find(name, false)? {
+        Whose::Pid(pid) => Ok(*pid),
+        Whose::Comm(name) => match target::find(name, false)? {
             Some(found) => Ok(found.pid),
             None => bail!("no process is named {name}; `ps -e` lists the names of all"),
         },
-        Selector::Command(_) | Selector::Cgroup(_) => bail!("`memprof maps` takes one process"),
     }
 }

@@ -107,7 +107,7 @@ impl Regions {
         let row = |Reverse(kept): Reverse<Kept>| RegionRow {
             start: kept.rank.2.0,
             end: kept.end,
-            permissions: permissions(kept.perms),
+            permissions: kept.perms.to_string(),
             category: match &kept.place {
                 Place::Known(category) => *category,
                 Place::Named(key) => category(key),
@@ -117,16 +117,4 @@ impl Regions {
         };
         self.kept.into_sorted_vec().into_iter().map(row).collect()
     }
-}
-
-fn permissions(perms: Perms) -> String {
-    let bits = [
-        (perms.read, 'r', '-'),
-        (perms.write, 'w', '-'),
-        (perms.exec, 'x', '-'),
-        (perms.shared, 's', 'p'),
-    ];
-    bits.iter()
-        .map(|(set, yes, no)| if *set { yes } else { no })
-        .collect()
 }

@@ -5,7 +5,6 @@ use clap::{ArgGroup, Args, ValueEnum};
 use super::{parse_name, parse_pid};
 use crate::breakdown::Show;
 use crate::event::Pid;
-use crate::target::Selector;
 
 /// Mappings and names that are listed where nothing else is said.
 const DEFAULT_TOP: usize = 20;
@@ -39,11 +38,20 @@ pub enum MapsFormat {
     Json,
 }
 
+/// Which process `memprof maps` looks at.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Whose {
+    /// The one with this id.
+    Pid(Pid),
+    /// The one of this name.
+    Comm(String),
+}
+
 /// What `memprof maps` was told.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MapsConfig {
     /// Whose memory.
-    pub target: Selector,
+    pub target: Whose,
     /// Which mappings are listed.
     pub show: Show,
     /// How it is written.
@@ -54,8 +62,8 @@ impl MapsArgs {
     pub(super) fn config(self) -> MapsConfig {
         MapsConfig {
             target: match (self.pid, self.comm) {
-                (Some(pid), _) => Selector::Pid(pid),
-                (None, name) => Selector::Comm(name.unwrap_or_default()),
+                (Some(pid), _) => Whose::Pid(pid),
+                (None, name) => Whose::Comm(name.unwrap_or_default()),
             },
             show: match self.all {
                 true => Show::All,

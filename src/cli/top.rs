@@ -9,7 +9,7 @@ use crate::screen::ScreenOptions;
 
 #[derive(Debug, Args)]
 #[command(
-    group = ArgGroup::new("target").args(["comm", "pid", "command"]).required(true),
+    group = ArgGroup::new("target").args(["comm", "pid", "cgroup", "command"]).required(true),
     after_help = "`?` shows the keys. A COMMAND that is started has no standard input and output: the \
                   terminal is the view's. To keep its output: `-- sh -c 'exec ./server >log 2>&1'`."
 )]

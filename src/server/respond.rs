@@ -9,6 +9,7 @@ use tokio::time::timeout;
 use super::connection::Connections;
 use super::forgery;
 use crate::api::{ApiError, Body, Given, Method as Asks, Reply, Route};
+use crate::web;
 
 const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
 
@@ -51,6 +52,9 @@ impl Connections {
     ) -> Response<Body> {
         let mut response = if self.is_preflight(head) {
             preflight(head)
+        } else if let Some(asset) = web::find(head.uri.path()) {
+            self.page(head, asset)
+                .unwrap_or_else(|refusal| refuse(head, refusal))
         } else {
             let answer = async { self.answer(head, rest?).await };
             match answer.await {
@@ -114,7 +118,7 @@ impl Connections {
     }
 
     /// Refuses hosts that do not name this server. Old clients that name none are no browsers.
-    fn check_host(&self, head: &Parts) -> Result<(), Refusal> {
+    pub(super) fn check_host(&self, head: &Parts) -> Result<(), Refusal> {
         let mut hosts = head.headers.get_all(header::HOST).iter();
         let (host, more) = (hosts.next(), hosts.next());
         if more.is_some() || (host.is_none() && head.version > Version::HTTP_10) {
@@ -168,7 +172,9 @@ impl Connections {
             (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
         ];
         for (name, value) in fixed {
-            headers.insert(name, HeaderValue::from_static(value));
+            headers
+                .entry(name)
+                .or_insert(HeaderValue::from_static(value));
         }
         if let Some(origin) = self.allowed_origin(head) {
             headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin);
@@ -191,6 +197,9 @@ fn asks(method: &Method) -> Option<Asks> {
 
 /// The methods that a path answers, as the `Allow` header spells them.
 fn methods(path: &str) -> String {
+    if web::find(path).is_some() {
+        return "GET, HEAD".to_owned();
+    }
     let name = |(route, _): (&Route, &str)| match route.method {
         Asks::Get => "GET, HEAD",
         Asks::Post => "POST",

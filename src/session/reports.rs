@@ -162,6 +162,10 @@ impl Provider for Reports {
         Box::pin(self.report(false))
     }
 
+    fn with_lines(&self, report: Arc<Report>) -> BoxFuture<'_, Result<Arc<Report>, ProviderError>> {
+        Box::pin(async move { Reports::with_lines(self, &report).await })
+    }
+
     fn glance(&self) -> BoxFuture<'_, Option<Glance>> {
         Box::pin(self.ask(Command::Glance))
     }

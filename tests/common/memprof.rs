@@ -118,7 +118,7 @@ impl Memprof {
     fn wait_served(&mut self) {
         let line = self.said("serving http://");
         let address = line.split("http://").nth(1).unwrap();
-        let address = address.strip_suffix("/v1/tree").unwrap();
+        let address = address.strip_suffix('/').unwrap();
         self.address = Some(address.parse().unwrap());
     }
 

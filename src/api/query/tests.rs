@@ -98,6 +98,18 @@ fn bad_values() {
 }
 
 #[test]
+fn addresses_are_for_this_machine() {
+    let (route, name) = Route::at("/v2/maps").next().unwrap();
+    let given = |local| Given {
+        local,
+        ..Given::default()
+    };
+    let refused = route.request(name, given(false));
+    assert!(matches!(refused, Err(ApiError::Forbidden(_))));
+    assert!(route.request(name, given(true)).is_ok());
+}
+
+#[test]
 fn messages_are_short_and_printable() {
     let query = format!("threshold=%1b[2J%0a{}", "9".repeat(5000));
     let error = ask("/v1/tree", &query).unwrap_err().to_string();

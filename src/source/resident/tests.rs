@@ -231,6 +231,12 @@ proptest! {
                 model.add_unobserved("[anon]", Unobserved::NoEvent, one);
             }
         }
+        for usage in model.stacks.values() {
+            model.mapping.attributed += *usage;
+        }
+        for usage in model.unobserved.values() {
+            model.mapping.not_observed += *usage;
+        }
         prop_assert_eq!(&books, &model);
         let sum: u64 = books.stacks.values().chain(books.unobserved.values()).map(|u| u.anon).sum();
         prop_assert_eq!(sum, pages * PAGE);
@@ -251,5 +257,8 @@ proptest! {
         let sum: u64 =
             books.stacks.values().chain(books.unobserved.values()).map(|u| u.resident()).sum();
         prop_assert_eq!(sum, len * PAGE);
+        let mapped = books.mapping;
+        prop_assert_eq!(mapped.attributed.resident() + mapped.not_observed.resident(), sum);
+        prop_assert_eq!(mapped.huge, if huge { sum } else { 0 });
     }
 }

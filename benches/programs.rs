@@ -1,0 +1,352 @@
+//! What stacks by unwind tables cost: made-up programs without frame pointers, and real ones.
+//!
+//! ```text
+//! cargo bench --bench programs [-- NAME…]      (as root)
+//! ```
+//!
+//! As in `overhead`, runs without memprof and with it take turns. Of real programs the CPU time is
+//! compared, in user space and in the kernel. Those that are not installed are said to be skipped.
+
+mod support;
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitCode, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+
+use support::counters::map_memory;
+use support::pairs::{Aim, HEAD, Pairs, interleave, median, verdict};
+use support::profiler::Profiler;
+use support::workload::{Workload, compile_without_frame_pointers, figure};
+use support::{Cpus, pin};
+
+const PAIRS: usize = 5;
+const PATIENCE: Duration = Duration::from_secs(60);
+
+struct Bench {
+    cpus: Cpus,
+    programs: PathBuf,
+}
+
+type Measurement = (&'static str, fn(&Bench) -> Result<()>);
+
+const MEASUREMENTS: [Measurement; 6] = [
+    ("touch", touch),
+    ("paths", paths),
+    ("rustc", rustc),
+    ("python", python),
+    ("sqlite", sqlite),
+    ("redis", redis),
+];
+
+fn main() -> ExitCode {
+    let wanted: Vec<String> = std::env::args()
+        .skip(1)
+        .filter(|a| !a.starts_with("--"))
+        .collect();
+    let bench = match prepare() {
+        Ok(bench) => bench,
+        Err(e) => {
+            eprintln!("programs: {e:#}");
+            return ExitCode::FAILURE;
+        }
+    };
+    println!("{HEAD}");
+    let mut failed = false;
+    for (name, measure) in MEASUREMENTS {
+        if !wanted.is_empty() && !wanted.iter().any(|w| name.contains(w.as_str())) {
+            continue;
+        }
+        if let Err(e) = measure(&bench) {
+            println!("FAILED {name}: {e:#}");
+            failed = true;
+        }
+    }
+    if failed {
+        ExitCode::FAILURE
+    } else {
+        ExitCode::SUCCESS
+    }
+}
+
+fn prepare() -> Result<Bench> {
+    ensure!(
+        nix::unistd::geteuid().is_root(),
+        "memprof needs root, and so do its benchmarks: run `sudo -E cargo bench`"
+    );
+    let programs = Path::new(env!("CARGO_TARGET_TMPDIR")).join("bench-without-fp");
+    compile_without_frame_pointers(&programs)?;
+    let cpus = Cpus::choose()?;
+    pin(0, cpus.memprof)?;
+    Ok(Bench { cpus, programs })
+}
+
+impl Bench {
+    /// One run of a workload, under memprof or not.
+    fn run(&self, program: &str, args: &[&str], with: bool) -> Result<f64> {
+        let mut workload = Workload::start(&self.programs.join(program), args, self.cpus)?;
+        let memprof = with
+            .then(|| Profiler::attach(workload.pid(), &[]))
+            .transpose()?;
+        let figures = workload.go()?;
+        workload.end()?;
+        memprof.map_or(Ok(()), Profiler::end)?;
+        figure(&figures, "ns_per_page")
+    }
+
+    fn pairs(&self, program: &str, args: &[&str], pairs: &mut Pairs) -> Result<f64> {
+        let mut costs = Vec::new();
+        interleave(PAIRS, || {
+            let without = self.run(program, args, false)?;
+            let with = self.run(program, args, true)?;
+            costs.push(with - without);
+            pairs.add(without, with);
+            Ok(())
+        })?;
+        println!("{}", pairs.row());
+        Ok(median(costs))
+    }
+}
+
+/// One loop touches all pages: the walk is remembered.
+fn touch(bench: &Bench) -> Result<()> {
+    let args = ["--start-on-stdin", "--mib", "256", "--depth", "22"];
+    let mut pairs = Pairs::new(
+        "page touch, 22 frames by tables",
+        "ns/page",
+        Aim::AtMost(1.65),
+    );
+    bench.pairs("touch", &args, &mut pairs).map(drop)
+}
+
+/// Each page is touched below another stack than the one before.
+fn paths(bench: &Bench) -> Result<()> {
+    let mut costs = Vec::new();
+    for (depth, aim) in [("22", Aim::AtMost(3.5)), ("100", Aim::None)] {
+        let name = format!("every stack different, {depth} frames");
+        let mut pairs = Pairs::new(name, "ns/page", aim);
+        let args = ["--start-on-stdin", "--depth", depth];
+        costs.push(bench.pairs("paths", &args, &mut pairs)?);
+    }
+    let a_frame = (costs[1] - costs[0]) / 78.0;
+    println!(
+        "  one frame more: {a_frame:.0} ns  {}",
+        verdict(a_frame, Aim::AtMost(150.0))
+    );
+    Ok(())
+}
+
+/// A command that waits for a line before it becomes the program.
+struct Gate(Child);
+
+impl Gate {
+    fn start(bench: &Bench, command: &[&str]) -> Result<Gate> {
+        let child = Command::new("sh")
+            .args(["-c", "read -r go && exec \"$@\"", "sh"])
+            .args(command)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .spawn()
+            .context("cannot run sh")?;
+        pin(child.id(), bench.cpus.workload)?;
+        Ok(Gate(child))
+    }
+
+    /// Lets it run to its end, and returns the CPU time that it used.
+    fn run(mut self) -> Result<Duration> {
+        let mut stdin = self.0.stdin.take().context("no stdin")?;
+        stdin.write_all(b"go\n")?;
+        drop(stdin);
+        let mut status = 0;
+        // SAFETY: integers alone, for which zero is a value.
+        let mut used: libc::rusage = unsafe { std::mem::zeroed() };
+        let pid = self.0.id().cast_signed();
+        // SAFETY: both outlive the call; the child is ours and not waited for elsewhere.
+        let got = unsafe { libc::wait4(pid, &raw mut status, 0, &raw mut used) };
+        ensure!(
+            got > 0 && status == 0,
+            "the program ended with status {status:#x}"
+        );
+        let time = |t: libc::timeval| Duration::new(t.tv_sec as u64, 1000 * t.tv_usec as u32);
+        Ok(time(used.ru_utime) + time(used.ru_stime))
+    }
+}
+
+fn there(program: &str) -> bool {
+    let found = std::env::var_os("PATH")
+        .is_some_and(|p| std::env::split_paths(&p).any(|d| d.join(program).exists()));
+    if !found {
+        println!("SKIPPED {program}: not installed");
+    }
+    found
+}
+
+/// The CPU time of a command, without memprof and with it. `look` sees memprof when the command has
+/// ended.
+fn command(
+    bench: &Bench,
+    command: &[&str],
+    name: &str,
+    aim: f64,
+    mut look: impl FnMut(&Profiler) -> Result<()>,
+) -> Result<()> {
+    if !there(command[0]) {
+        return Ok(());
+    }
+    let mut pairs = Pairs::new(name, "ms", Aim::AtMost(aim));
+    interleave(PAIRS, || {
+        let without = Gate::start(bench, command)?.run()?;
+        let gate = Gate::start(bench, command)?;
+        let memprof = Profiler::attach(gate.0.id(), &[])?;
+        let with = gate.run()?;
+        look(&memprof)?;
+        memprof.end()?;
+        pairs.add(without.as_secs_f64() * 1e3, with.as_secs_f64() * 1e3);
+        Ok(())
+    })?;
+    println!("{}", pairs.row());
+    Ok(())
+}
+
+fn rustc(bench: &Bench) -> Result<()> {
+    let dir = bench.programs.join("crate");
+    std::fs::create_dir_all(&dir)?;
+    let source = dir.join("small.rs");
+    let types = (0..40).map(|n| {
+        let derives = "Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default";
+        format!("#[derive({derives})] pub struct S{n} {{ pub a: Vec<u64>, pub b: String }}\n")
+    });
+    std::fs::write(&source, types.collect::<String>())?;
+    let (dir, source) = (dir.to_string_lossy(), source.to_string_lossy());
+    let args = [
+        "rustc",
+        "-O",
+        "--crate-type=lib",
+        "--out-dir",
+        &dir,
+        &source,
+    ];
+    let mut memory = 0;
+    command(bench, &args, "rustc on a small crate", 1.12, |memprof| {
+        memory = map_memory(
+            memprof.pid(),
+            &["memprof_rows", "unwind_pages", "unwind_rules"],
+        )?;
+        Ok(())
+    })?;
+    let mib = memory as f64 / f64::from(1 << 20);
+    println!(
+        "  its tables: {mib:.1} MiB  {}",
+        verdict(mib, Aim::AtMost(16.0))
+    );
+    Ok(())
+}
+
+fn python(bench: &Bench) -> Result<()> {
+    // Imports much, and parses: a new process's many page faults.
+    let script = "import json, ast, inspect, decimal, argparse, xml.dom.minidom\n\
+        for m in (json, inspect, argparse): ast.parse(inspect.getsource(m))";
+    let args = ["python3", "-c", script];
+    command(bench, &args, "CPython, start and parsing", 1.12, |_| Ok(()))
+}
+
+fn sqlite(bench: &Bench) -> Result<()> {
+    let sql = "CREATE TABLE t (id INTEGER PRIMARY KEY, name TEXT, n REAL);
+        WITH RECURSIVE c(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM c WHERE n < 50000)
+        INSERT INTO t SELECT n, 'name ' || n, n * 1.5 FROM c;
+        WITH RECURSIVE c(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM c WHERE n < 40)
+        SELECT sum(length(name) * c.n) FROM t, c;";
+    let args = ["sqlite3", ":memory:", sql];
+    command(
+        bench,
+        &args,
+        "SQLite, one table again and again",
+        1.03,
+        |_| Ok(()),
+    )
+}
+
+/// CPU time that a process has used so far.
+fn cpu_time(pid: u32) -> Result<f64> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/schedstat"))?;
+    let ns = stat
+        .split_whitespace()
+        .next()
+        .context("schedstat is empty")?;
+    Ok(ns.parse::<f64>()? / 1e6)
+}
+
+fn redis(bench: &Bench) -> Result<()> {
+    if !there("redis-server") || !there("redis-benchmark") {
+        return Ok(());
+    }
+    let socket = bench.programs.join("redis.sock");
+    let _ = std::fs::remove_file(&socket);
+    let place = socket.to_string_lossy();
+    let server = Command::new("redis-server")
+        .args([
+            "--port",
+            "0",
+            "--unixsocket",
+            &place,
+            "--save",
+            "",
+            "--daemonize",
+            "no",
+        ])
+        .stdout(Stdio::null())
+        .spawn()
+        .context("cannot run redis-server")?;
+    let server = Killed(server);
+    pin(server.0.id(), bench.cpus.workload)?;
+    let began = Instant::now();
+    while !socket.exists() {
+        ensure!(began.elapsed() < PATIENCE, "redis-server does not answer");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    // Its main thread's, which does all the work. The same keys again and again.
+    let load = || -> Result<f64> {
+        let before = cpu_time(server.0.id())?;
+        let args = [
+            "-q",
+            "-n",
+            "60000",
+            "-r",
+            "5000",
+            "-d",
+            "100",
+            "-t",
+            "set,get,lpush,rpop,hset",
+        ];
+        let ended = Command::new("redis-benchmark")
+            .args(["-s", &place])
+            .args(args)
+            .output()?;
+        ensure!(ended.status.success(), "redis-benchmark failed");
+        Ok(cpu_time(server.0.id())? - before)
+    };
+    load()?;
+    let mut pairs = Pairs::new("Redis under steady load", "ms", Aim::AtMost(1.03));
+    interleave(PAIRS, || {
+        let without = load()?;
+        let memprof = Profiler::attach(server.0.id(), &[])?;
+        let with = load()?;
+        memprof.end()?;
+        pairs.add(without, with);
+        Ok(())
+    })?;
+    println!("{}", pairs.row());
+    Ok(())
+}
+
+/// A server of ours.
+struct Killed(Child);
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}

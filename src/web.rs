@@ -1,0 +1,212 @@
+//! The page: files of `src/web/`, embedded in the binary. A file is one line in [`ASSETS`].
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+const CSS: &str = "text/css; charset=utf-8";
+const SVG: &str = "image/svg+xml";
+const JS: &str = "text/javascript; charset=utf-8";
+
+/// A file of the page.
+#[derive(Clone, Copy, Debug)]
+pub struct Asset {
+    /// The path it is served at.
+    pub path: &'static str,
+    /// MIME type.
+    pub content_type: &'static str,
+    /// The file.
+    pub bytes: &'static [u8],
+}
+
+/// Embeds files of `src/web/`; each is served below `/assets/` under its own name.
+macro_rules! assets {
+    ($($content_type:expr, $file:literal;)*) => {
+        &[
+            Asset {
+                path: "/",
+                content_type: "text/html; charset=utf-8",
+                bytes: include_bytes!("web/index.html"),
+            },
+            $(Asset {
+                path: concat!("/assets/", $file),
+                content_type: $content_type,
+                bytes: include_bytes!(concat!("web/", $file)),
+            },)*
+        ]
+    };
+}
+
+/// Every file of the page.
+pub static ASSETS: &[Asset] = assets! {
+    CSS, "base.css";
+    SVG, "icon.svg";
+    JS, "js/api.js";
+    JS, "js/controls.js";
+    JS, "js/dom.js";
+    JS, "js/format.js";
+    JS, "js/header.js";
+    JS, "js/live.js";
+    JS, "js/main.js";
+    JS, "js/panels.js";
+    JS, "js/state.js";
+    JS, "js/table.js";
+    JS, "js/theme.js";
+    JS, "js/timeline.js";
+    JS, "js/tree/colours.js";
+    JS, "js/tree/flame.js";
+    JS, "js/tree/keys.js";
+    JS, "js/tree/model.js";
+    JS, "js/tree/search.js";
+    JS, "js/tree/treemap.js";
+    JS, "js/tree/treetable.js";
+    JS, "js/views/diff.js";
+    JS, "js/views/files.js";
+    JS, "js/views/functions.js";
+    JS, "js/views/graph.js";
+    JS, "js/views/health.js";
+    JS, "js/views/list.js";
+    JS, "js/views/space.js";
+    JS, "js/words.js";
+    JS, "vendor/d3-hierarchy/d3-hierarchy.min.mjs";
+    JS, "vendor/uplot/uPlot.iife.min.js";
+    CSS, "vendor/uplot/uPlot.min.css";
+    CSS, "views.css";
+};
+
+impl Asset {
+    /// A strong validator: it changes when the file does.
+    pub fn etag(&self) -> String {
+        let mut hasher = DefaultHasher::new();
+        self.bytes.hash(&mut hasher);
+        format!("\"{:016x}\"", hasher.finish())
+    }
+}
+
+/// The file served at this path.
+pub fn find(path: &str) -> Option<&'static Asset> {
+    ASSETS.iter().find(|asset| asset.path == path)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::fs;
+    use std::path::{Path, PathBuf};
+    use std::process::Command;
+
+    use super::*;
+
+    fn folder() -> PathBuf {
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("src/web")
+    }
+
+    /// Every file below a folder, relative to it.
+    fn files(folder: &Path) -> BTreeSet<String> {
+        let mut found = BTreeSet::new();
+        let mut folders = vec![folder.to_owned()];
+        while let Some(next) = folders.pop() {
+            for entry in fs::read_dir(next).unwrap() {
+                let path = entry.unwrap().path();
+                if path.is_dir() {
+                    folders.push(path);
+                } else {
+                    let name = path.strip_prefix(folder).unwrap();
+                    found.insert(name.to_str().unwrap().to_owned());
+                }
+            }
+        }
+        found
+    }
+
+    fn served() -> BTreeSet<String> {
+        let name = |asset: &Asset| match asset.path.strip_prefix("/assets/") {
+            Some(name) => name.to_owned(),
+            None => "index.html".to_owned(),
+        };
+        ASSETS.iter().map(name).collect()
+    }
+
+    #[test]
+    fn every_file_of_the_page_is_served() {
+        let ends = ["html", "css", "js", "mjs", "svg"];
+        let wanted = |name: &String| ends.contains(&name.rsplit('.').next().unwrap());
+        let there: BTreeSet<_> = files(&folder()).into_iter().filter(wanted).collect();
+        assert_eq!(served(), there);
+        assert_eq!(served().len(), ASSETS.len());
+    }
+
+    /// What a file asks for in quotes: `"./x.js"`, `"assets/x.css"`.
+    fn asked(text: &str) -> impl Iterator<Item = &str> {
+        text.split(['"', '\'']).skip(1).step_by(2)
+    }
+
+    #[test]
+    fn what_the_page_asks_for_is_served() {
+        for asset in ASSETS.iter().filter(|asset| !asset.path.contains("vendor")) {
+            let text = std::str::from_utf8(asset.bytes).unwrap();
+            for name in asked(text).filter(|name| name.starts_with("assets/")) {
+                assert!(find(&format!("/{name}")).is_some(), "{name}");
+            }
+            let folder = Path::new(asset.path).parent();
+            let imports = text.lines().filter(|line| line.contains(" from \""));
+            for name in imports.filter_map(|line| asked(line).last()) {
+                let mut path = folder.unwrap().to_owned();
+                for part in Path::new(name).iter().filter(|part| *part != ".") {
+                    match part.to_str() {
+                        Some("..") => assert!(path.pop()),
+                        _ => path.push(part),
+                    }
+                }
+                let found = find(path.to_str().unwrap());
+                assert!(found.is_some(), "{}: {name}", asset.path);
+            }
+        }
+    }
+
+    #[test]
+    fn the_page_names_no_other_server() {
+        for asset in ASSETS.iter().filter(|asset| !asset.path.contains("vendor")) {
+            let text = std::str::from_utf8(asset.bytes).unwrap();
+            let text = text.replace("http://www.w3.org/2000/svg", "");
+            assert!(!text.contains("://"), "{}", asset.path);
+        }
+    }
+
+    #[test]
+    fn markup_is_never_made_of_text() {
+        let bad = [
+            "innerHTML",
+            "outerHTML",
+            "insertAdjacentHTML",
+            "document.write",
+            "eval(",
+        ];
+        for asset in ASSETS.iter().filter(|asset| !asset.path.contains("vendor")) {
+            let text = std::str::from_utf8(asset.bytes).unwrap();
+            for bad in bad {
+                assert!(!text.contains(bad), "{}: {bad}", asset.path);
+            }
+        }
+    }
+
+    #[test]
+    fn packages_of_others_are_as_they_were_published() {
+        let vendor = folder().join("vendor");
+        let sums = fs::read_to_string(vendor.join("SHA256SUMS")).unwrap();
+        let listed: BTreeSet<_> = sums
+            .lines()
+            .filter_map(|line| line.split_once("  "))
+            .map(|(_, name)| name.to_owned())
+            .collect();
+        let mut there = files(&vendor);
+        for ours in ["README.md", "SHA256SUMS"] {
+            assert!(there.remove(ours), "{ours}");
+        }
+        assert_eq!(listed, there);
+        let check = Command::new("sha256sum")
+            .args(["--check", "--strict", "SHA256SUMS"])
+            .current_dir(&vendor)
+            .output()
+            .unwrap();
+        assert!(check.status.success(), "{check:?}");
+    }
+}

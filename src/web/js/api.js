@@ -1,0 +1,145 @@
+// memprof's HTTP API (openapi/…-v2.json): replies as the page uses them. Paths are relative, so that
+// a proxy may serve the page below a path of its own.
+
+import { Tree } from "./tree/model.js";
+import { reason } from "./words.js";
+
+/** @typedef {import("./tree/model.js").Frame} Frame */
+/** @typedef {Record<string, number>} Usage bytes by kind */
+/** @typedef {{ what: string, count: number }} Loss */
+/** @typedef {{ outcome: string, complete: boolean, stacks: number, bytes: number }} Outcome */
+/** @typedef {{ anonymous: number, rss_anon: number, rss_shmem: number, rss_file: number, swap: number }} Kernel */
+/** @typedef {{ number: number, taken: number, pid: number, alive: boolean, not_observed: Usage, incomplete: Usage, losses: Loss[] }} Report */
+/**
+ * @typedef {object} Summary
+ * @property {string} version
+ * @property {Report} report
+ * @property {{ pid: number, comm: string, pids: number[], alive: boolean }} target
+ * @property {Usage} total
+ * @property {Usage} attributed
+ * @property {{ reason: string, bytes: Usage }[]} not_observed
+ * @property {{ before: Kernel, after: Kernel }} kernel
+ * @property {{ verdict: string, resident: number, low: number, high: number }} agreement
+ * @property {Outcome[]} outcomes
+ */
+/** @typedef {{ function: string | null, file: string, path: string, category: string, self: number, total: number }} FunctionRow */
+/** @typedef {{ count: number, offset: number, total: number, not_observed: number, unmapped: number, matched: number, rows: FunctionRow[] }} Functions */
+/** @typedef {{ function: string | null, file: string, path: string, self_from: number, self_to: number, self: number, total_from: number, total_to: number, total: number }} DiffRow */
+/** @typedef {{ id: string, path: string | null, deleted: boolean, cached: number, stacks: number, inode: number, device: string }} FileRow */
+/** @typedef {{ pid: number, start: string, end: string, size: number, permissions: string, name: string, bytes: Usage, attributed: number, not_observed: number, huge: number }} Mapping */
+/** @typedef {{ resolution: number, times: number[], series: { name: string, values: (number | null)[] }[] }} Series */
+/** @typedef {{ id: string, name: string | null, created: number, taken: number, total: Usage }} Mark */
+/** @typedef {{ name: string, extension: string, content_type: string, href: string, options: string[] }} Format */
+/**
+ * @typedef {object} Health
+ * @property {string} version
+ * @property {{ taken: number, age_ms: number, duration_ms: number } | null} scan
+ * @property {Loss[]} losses
+ * @property {Outcome[]} outcomes
+ * @property {{ name: string, entries: number, capacity: number }[]} maps
+ * @property {{ rss: number, cpu_ms: number, uptime_ms: number }} own
+ */
+/** @typedef {{ dir: string, kind: string, merge: string, min: string, inl: string, from: string, to: string }} Choice */
+
+/** How long an answer may take, in ms. */
+const PATIENCE = 60_000;
+/** Rows of a list that is sorted here. */
+const ROWS = 10_000;
+
+/** An answer that is none: its status (0: nobody answered) and the server's line of text. */
+export class ApiError extends Error {
+  constructor(/** @type {number} */ status, /** @type {string} */ text) {
+    super(text);
+    this.status = status;
+  }
+}
+
+/** @returns {Promise<any>} */
+async function ask(/** @type {string} */ path, /** @type {Record<string, any>} */ parameters = {}, /** @type {RequestInit} */ init = {}) {
+  const query = new URLSearchParams(Object.entries(parameters).filter(([, value]) => value !== "" && value !== undefined));
+  let reply;
+  try {
+    reply = await fetch(`v2/${path}${query.size ? `?${query}` : ""}`, { signal: AbortSignal.timeout(PATIENCE), ...init });
+  } catch (error) {
+    throw new ApiError(0, `No answer from memprof: ${error instanceof Error ? error.message : error}.`);
+  }
+  if (!reply.ok) throw new ApiError(reply.status, (await reply.text()).trim() || `memprof answered ${reply.status}`);
+  if (reply.status === 204) return null;
+  const body = await reply.json();
+  newest = Math.max(newest, body.report?.number ?? -1);
+  return body;
+}
+
+let newest = -1;
+/** The number of the newest report that an answer was about. */
+export const newestReport = () => newest;
+
+/** What all trees are asked with. */
+function shape(/** @type {Choice} */ { dir, merge, min, inl }) {
+  return { direction: dir, merge, threshold: min, inlined: inl === "1" };
+}
+
+/** @returns {Frame[]} */
+function frames(/** @type {any} */ { frames, strings, modules }) {
+  return frames.type.map((/** @type {string} */ type, /** @type {number} */ i) => {
+    const module = modules[frames.module[i]];
+    const name = strings[frames.name[i]];
+    const offset = frames.offset[i];
+    return {
+      type,
+      name: name ?? unnamed(type, module?.name),
+      text: name ?? "",
+      module: module?.name ?? "",
+      path: module?.path,
+      offset: offset === null ? undefined : offset.toString(16),
+      own: frames.category[i] === "own" || frames.category[i] === "own_rust",
+      reason: frames.reason[i] ? reason(frames.reason[i]) : undefined,
+    };
+  });
+}
+
+/** What a frame without a name is called. */
+function unnamed(/** @type {string} */ type, /** @type {string | undefined} */ module) {
+  const names = /** @type {Record<string, string>} */ ({ root: "everything", unmapped: "[code in no file]", no_stack: "[no stack]", below_threshold: "[below threshold]", over_limit: "[too many to show]" });
+  return names[type] ?? `[no symbol in ${module ?? "?"}]`;
+}
+
+function tree(/** @type {any} */ reply) {
+  const { parent, frame, total, self, from, to, self_from, self_to } = reply.nodes;
+  const amounts = from ? { value: to, self: self_to, before: from, selfBefore: self_from } : { value: total, self };
+  const made = new Tree({ frames: frames(reply), parent: parent.map((/** @type {number | null} */ p) => p ?? -1), frame, ...amounts });
+  made.cut = reply.cut;
+  return made;
+}
+
+export const api = {
+  /** @returns {Promise<Summary>} */
+  summary: () => ask("summary"),
+  /** @returns {Promise<Health>} */
+  health: () => ask("health"),
+  /** @returns {Promise<Tree>} */
+  tree: async (/** @type {Choice} */ choice) => tree(await ask("tree", { kind: choice.kind, ...shape(choice) })),
+  /** @returns {Promise<Tree>} */
+  fileTree: async (/** @type {string} */ file, /** @type {Choice} */ choice) => tree(await ask("files/stacks", { file, ...shape(choice) })),
+  /** @returns {Promise<Tree>} */
+  diffTree: async (/** @type {Choice} */ choice) => tree(await ask("diff", { by: "stack", from: choice.from, to: choice.to, kind: choice.kind, ...shape(choice) })),
+  /** The functions that changed most by their own memory. @returns {Promise<{ rows: DiffRow[], count: number }>} */
+  diffFunctions: (/** @type {Choice} */ choice) => ask("diff", { by: "function", from: choice.from, to: choice.to, kind: choice.kind, sort: "self", limit: 1000 }),
+  /** @returns {Promise<Functions>} */
+  functions: (/** @type {Record<string, any>} */ parameters) => ask("functions", parameters),
+  /** @returns {Promise<{ total: number, other: number, count: number, rows: FileRow[] }>} */
+  files: () => ask("files", { limit: ROWS }),
+  /** @returns {Promise<{ size: number, bytes: Usage, count: number, rows: Mapping[] }>} */
+  maps: () => ask("maps", { limit: ROWS }),
+  /** @returns {Promise<Series>} */
+  series: (/** @type {string} */ resolution) => ask("series", { resolution }),
+  /** @returns {Promise<Mark[]>} */
+  marks: async () => (await ask("marks")).marks,
+  /** @returns {Promise<Mark>} */
+  addMark: (/** @type {string} */ name) => ask("marks", {}, { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify({ name }) }),
+  removeMark: (/** @type {string} */ id) => ask(`marks/${encodeURIComponent(id)}`, {}, { method: "DELETE" }),
+  /** @returns {Promise<Format[]>} */
+  exports: () => ask("exports"),
+  /** Totals as they come; the browser connects again by itself. */
+  events: () => new EventSource("v2/events"),
+};

@@ -1,0 +1,89 @@
+// The row of choices above a view. It is built once a view, so that what is typed and focused stays.
+
+import { field, fill, h, later, select, set } from "./dom.js";
+import { bytes, parseBytes } from "./format.js";
+import { change, state } from "./state.js";
+import { KINDS, meaning } from "./words.js";
+
+const box = () => /** @type {HTMLElement} */ (document.getElementById("controls"));
+
+/** What each view offers. */
+const OFFERS = /** @type {Record<string, string[]>} */ ({
+  flame: ["shape", "dir", "kind", "merge", "inl", "min", "q"],
+  treemap: ["dir", "kind", "merge", "inl", "min", "q"],
+  tree: ["dir", "kind", "merge", "inl", "min", "q"],
+  functions: ["kind", "q"],
+  files: ["shape", "dir", "merge", "inl", "q"],
+  space: ["q"],
+  diff: ["shape", "dir", "kind", "merge", "inl", "min", "q"],
+  health: [],
+});
+
+const CHOICES = /** @type {Record<string, [string, [string, string][], string]>} */ ({
+  shape: ["Shape", [["icicle", "icicle (root on top)"], ["flame", "flame (root at the bottom)"]], "Which way the graph grows"],
+  dir: ["Direction", [["callees", "callees: from main down"], ["callers", "callers: from the allocator up"]], "Callees: who calls what. Callers: who is called by whom, beginning with the functions that touched the memory."],
+  merge: ["Merge by", [["function", "function"], ["site", "call site"]], "Function: one frame a function. Call site: one frame for each place in the code that calls."],
+  inl: ["Inlined", [["", "with their caller"], ["1", "own frames"]], "Functions that the compiler built into their callers: frames of their own where debug information names them"],
+  min: ["Threshold", [["0", "all"], ["65536", "≥ 64 KiB"], ["262144", "≥ 256 KiB"], ["1048576", "≥ 1 MiB"], ["16777216", "≥ 16 MiB"]], "Smaller frames are summed up as “below threshold”"],
+});
+
+/** Shows the view's controls with the values of the link. */
+export function showControls() {
+  const offers = OFFERS[state.view] ?? [];
+  const options = offers.filter((name) => name !== "q").map((name) => control(name));
+  // Folded away where there is little room.
+  const fold = h("details", { class: "options", open: !matchMedia("(max-width: 700px)").matches }, h("summary", {}, "Options"), h("div", { class: "fields" }, ...options));
+  fill(box(), options.length > 0 && fold, offers.includes("q") && searchBox());
+}
+
+/** Puts values into the controls that are there, after the link changed otherwise. */
+export function updateControls() {
+  for (const element of /** @type {NodeListOf<any>} */ (box().querySelectorAll("[data-name]"))) {
+    const value = /** @type {any} */ (state)[element.dataset.name];
+    if (document.activeElement !== element && element.value !== value) element.value = value;
+  }
+}
+
+/** @returns {Element} */
+function control(/** @type {string} */ name) {
+  if (name === "kind") {
+    const options = /** @type {[string, string][]} */ (KINDS.map(([kind, label]) => [kind, label]));
+    const box = select("Kind of memory", options, state.kind, (kind) => {
+      set(box, { title: meaning(kind) });
+      change({ kind, zoom: "", sel: "" });
+    }, meaning(state.kind));
+    box.dataset.name = "kind";
+    return field("Memory", box);
+  }
+  const [label, offered, title] = CHOICES[name];
+  const value = /** @type {any} */ (state)[name];
+  const known = offered.some(([option]) => option === value);
+  const custom = name === "min" && !known && Number.isFinite(parseBytes(`${value}B`));
+  const options = custom ? [...offered, /** @type {[string, string]} */ ([value, `≥ ${bytes(Number(value))}`])] : offered;
+  const reset = name === "dir" || name === "merge" || name === "inl" ? { zoom: "", sel: "" } : {};
+  const box = select(label, options, value, (chosen) => change({ [name]: chosen, ...reset }, true), title);
+  box.dataset.name = name;
+  return field(label, box, title);
+}
+
+function searchBox() {
+  const input = h("input", {
+    type: "search",
+    id: "search",
+    placeholder: "search  /",
+    "aria-label": "Search names; * stands for any characters",
+    title: "Part of a function's or a file's name; with * a pattern for all of it. Key: /",
+    autocomplete: "off",
+    spellcheck: "false",
+    value: state.q,
+    oninput: later(() => change({ q: input.value, page: "0" }), 150),
+    onkeydown: (/** @type {KeyboardEvent} */ event) => {
+      if (event.key !== "Escape") return;
+      input.value = "";
+      change({ q: "", page: "0" });
+      event.stopPropagation();
+    },
+  });
+  input.dataset.name = "q";
+  return h("div", { class: "field search" }, input);
+}

@@ -1,0 +1,65 @@
+// Numbers as people read them. Bytes are powers of two, as the kernel's figures are.
+
+const UNITS = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
+
+/** Bytes with a unit: `12.3 MiB`. */
+export function bytes(/** @type {number} */ count) {
+  if (!Number.isFinite(count)) return "–";
+  const sign = count < 0 ? "−" : "";
+  let value = Math.abs(count);
+  let unit = 0;
+  while (value >= 1024 && unit < UNITS.length - 1) {
+    value /= 1024;
+    unit++;
+  }
+  const digits = unit === 0 || value >= 1000 ? 0 : value >= 100 ? (Number.isInteger(value) ? 0 : 1) : value >= 10 ? 1 : 2;
+  const text = Number.isInteger(value) ? String(value) : value.toFixed(digits);
+  return `${sign}${text} ${UNITS[unit]}`;
+}
+
+/** Bytes with their sign: `+12.3 MiB`, `±0`. */
+export function change(/** @type {number} */ count) {
+  return count === 0 ? "±0" : count > 0 ? `+${bytes(count)}` : bytes(count);
+}
+
+/** Bytes to the byte, for tooltips: `12,345,678 bytes`. */
+export function exact(/** @type {number} */ count) {
+  return `${number(count)} bytes`;
+}
+
+/** A whole number with separators. */
+export function number(/** @type {number} */ count) {
+  return Number.isFinite(count) ? count.toLocaleString("en-US") : "–";
+}
+
+/** A share of a whole: `12.3 %`. */
+export function percent(/** @type {number} */ part, /** @type {number} */ whole) {
+  if (!(whole > 0)) return "–";
+  const share = (100 * part) / whole;
+  return `${share !== 0 && Math.abs(share) < 0.1 ? (share < 0 ? ">−0.1" : "<0.1") : share.toFixed(1)} %`;
+}
+
+/** A time of day, of milliseconds since 1970. */
+export function clock(/** @type {number} */ ms) {
+  return new Date(ms).toLocaleTimeString("en-GB");
+}
+
+/** A span of time: `1 h 5 min`. */
+export function span(/** @type {number} */ ms) {
+  if (!Number.isFinite(ms)) return "–";
+  const s = Math.max(0, ms / 1000);
+  if (s < 1) return `${Math.round(ms)} ms`;
+  if (s < 100) return `${s.toFixed(s < 10 ? 1 : 0)} s`;
+  if (s < 6000) return `${Math.floor(s / 60)} min ${Math.round(s % 60)} s`;
+  return `${Math.floor(s / 3600)} h ${Math.round((s % 3600) / 60)} min`;
+}
+
+/** Bytes of a threshold as typed: `256`, `256k`, `1.5 MiB`; NaN when it is none. Plain numbers are KiB. */
+export function parseBytes(/** @type {string} */ text) {
+  const found = /^\s*(\d+(?:\.\d+)?)\s*([kmgt]?)(i?b)?\s*$/i.exec(text);
+  if (!found) return NaN;
+  const unit = found[2].toLowerCase();
+  if (!unit && found[3]) return Math.round(Number(found[1]));
+  const power = unit ? "kmgt".indexOf(unit) + 1 : 1;
+  return Math.round(Number(found[1]) * 1024 ** power);
+}

@@ -1,0 +1,96 @@
+// The top of the page: whom it is about, totals by kind, whether they add up, and what is missing.
+
+import { fill, h, say, set } from "./dom.js";
+import { bytes, clock, exact, number } from "./format.js";
+import { KINDS, label, meaning, reason } from "./words.js";
+
+/** @typedef {import("./api.js").Summary} Summary */
+
+const at = (/** @type {string} */ id) => /** @type {HTMLElement} */ (document.getElementById(id));
+
+/** Shows the target and its totals. */
+export function showSummary(/** @type {Summary} */ summary) {
+  const { target, report } = summary;
+  const more = target.pids.length - 1;
+  say(at("target"), `${target.comm} (pid ${target.pid})${more > 0 ? ` and ${more} more` : ""}`);
+  document.title = `${target.comm} – memprof`;
+  chip("alive", target.alive ? "good" : "warn", target.alive ? "running" : "ended: its last profile", more > 0 ? `Followed processes: ${target.pids.join(", ")}` : "");
+  totals(summary);
+  sum(summary);
+  missing(summary);
+  say(at("taken"), `as of ${clock(report.taken)}`);
+}
+
+/** Shows that there is no report yet, and why. */
+export function showWaiting(/** @type {string} */ why) {
+  say(at("target"), "waiting for the target");
+  chip("alive", "warn", "no report yet", why);
+}
+
+function chip(/** @type {string} */ id, /** @type {string} */ kind, /** @type {string} */ text, /** @type {string} */ title) {
+  const element = at(id);
+  element.className = `chip ${kind}`;
+  say(element, text);
+  set(element, { title: title || null });
+}
+
+function totals(/** @type {Summary} */ { total }) {
+  const box = at("totals");
+  // Kinds that hardly any program has stand there only where there is something of them.
+  const shown = KINDS.map(([kind]) => kind).filter((kind) => ["resident", "anon", "cache"].includes(kind) || (kind !== "all" && total[kind] > 0));
+  const signature = shown.join();
+  if (box.dataset.kinds !== signature) {
+    box.dataset.kinds = signature;
+    const swatch = (/** @type {string} */ kind) => h("i", { class: `swatch ${kind}` });
+    fill(box, ...shown.map((kind) => h("div", { class: "total", "data-kind": kind, title: meaning(kind) }, h("dt", {}, kind !== "resident" && swatch(kind), label(kind)), h("dd", {}))));
+  }
+  for (const kind of shown) {
+    const amount = /** @type {HTMLElement} */ (box.querySelector(`[data-kind="${kind}"] dd`));
+    say(amount, bytes(total[kind]));
+    set(amount, { title: exact(total[kind]), "data-bytes": total[kind] });
+  }
+}
+
+/** What the verdict on the sum means. */
+const VERDICTS = /** @type {Record<string, string>} */ ({
+  equal: "All rows add up to the kernel's own figure, to the byte.",
+  between: "The target changed its memory during the page scan: the sum lies between the kernel's figures before and after it.",
+  below: "The sum lies below both of the kernel's figures. The target changes its memory, or the kernel's counters lag behind.",
+  above: "The sum lies above both of the kernel's figures. The target changes its memory, or the kernel's counters lag behind.",
+});
+
+function sum(/** @type {Summary} */ { agreement }) {
+  const { verdict, resident, low, high } = agreement;
+  const equal = verdict === "equal";
+  const badge = at("sum");
+  badge.className = `badge ${equal ? "good" : "warn"}`;
+  const range = low === high ? bytes(low) : `${bytes(low)} … ${bytes(high)}`;
+  say(badge, equal ? "✓ sum equals kernel" : verdict === "between" ? `sum between kernel's ${range}` : `sum ${verdict} kernel's ${range}`);
+  const lines = [VERDICTS[verdict], `Sum of all rows: ${exact(resident)}`, `Kernel, RssAnon + RssShmem: ${exact(low)}${low === high ? "" : ` to ${exact(high)}`}`];
+  set(badge, { title: lines.join("\n"), "data-verdict": verdict });
+}
+
+function missing(/** @type {Summary} */ { report, outcomes, not_observed }) {
+  const lost = report.losses.reduce((total, loss) => total + loss.count, 0);
+  const list = report.losses.map(({ what, count }) => `${number(count)} × ${what}`).join("\n");
+  chip("losses", lost ? "bad" : "good", lost ? `${number(lost)} lost` : "nothing lost", list || "No event, stack or page record was lost since memprof attached.");
+  const partial = outcomes.filter((row) => !row.complete && row.stacks > 0);
+  const stacks = partial.reduce((total, row) => total + row.stacks, 0);
+  const why = partial.map((row) => `${row.outcome}: ${number(row.stacks)} stacks, ${bytes(row.bytes)}`).join("\n");
+  chip("partial", stacks ? "warn" : "good", stacks ? `${bytes(report.incomplete.all)} under incomplete stacks` : "all stacks complete", `Stacks whose walk did not reach the outermost frame.\n${why}`);
+  const unseen = report.not_observed.all;
+  const reasons = not_observed.map((row) => `${reason(row.reason)}: ${bytes(row.bytes.all)}`).join("\n");
+  chip("unseen", "warn", `${bytes(unseen)} without a stack`, `Part of the totals; the graph shows it by mapping.\n${reasons}`);
+  at("unseen").hidden = unseen === 0;
+}
+
+/** Says how the connection is. */
+export function showConnection(/** @type {"live" | "lost" | "paused" | "ended" | "loading" | "polling"} */ how, /** @type {string} */ why) {
+  const words = { live: "live", polling: "live", lost: "connection lost", paused: "paused", ended: "target ended", loading: "connecting…" };
+  const kinds = { live: "good", polling: "good", lost: "bad", paused: "warn", ended: "warn", loading: "" };
+  chip("connection", kinds[how], words[how], why);
+  const banner = at("banner");
+  banner.hidden = how !== "lost";
+  if (how === "lost") fill(banner, h("strong", {}, "memprof does not answer. "), `What you see is the last report. Trying again every few seconds. ${why}`);
+}
+

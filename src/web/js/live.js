@@ -1,0 +1,133 @@
+// What comes by itself: totals as Server-Sent Events, or asked for again and again where there are none.
+
+import { api, ApiError, newestReport } from "./api.js";
+import { state } from "./state.js";
+
+/** @typedef {import("./api.js").Summary} Summary */
+
+/** How often totals are asked for without events, in ms; and every how many times events are tried again. */
+const POLL = 3000;
+const AGAIN = 10;
+/** The shortest time between two refreshes of a view, in ms. */
+const REFRESH = 3000;
+
+/**
+ * @typedef {object} Does
+ * @property {(summary: Summary) => void} summary
+ * @property {(sample: Record<string, number | null>) => void} sample
+ * @property {(why: string) => void} waiting there is no report yet
+ * @property {() => Promise<void>} refresh
+ * @property {(how: any, why: string) => void} connection
+ */
+
+export class Live {
+  constructor(/** @type {Does} */ does) {
+    this.does = does;
+    /** @type {EventSource | null} */
+    this.events = null;
+    /** The report that is known, and the one that the view shows. */
+    this.known = -1;
+    this.shown = -2;
+    this.ready = 0;
+    this.busy = this.isLost = this.ended = false;
+    this.timer = 0;
+  }
+
+  start() {
+    this.does.connection("loading", "");
+    this.refresh();
+    this.ask().then(() => this.resume());
+    document.addEventListener("visibilitychange", () => this.resume());
+    // A report that came while the view was being refreshed, or too soon after.
+    setInterval(() => this.perhaps(), 500);
+  }
+
+  /** Listens while somebody looks. */
+  resume() {
+    clearTimeout(this.timer);
+    this.events?.close();
+    this.events = null;
+    if (state.pause) this.does.connection("paused", "Nothing is refreshed until you go on.");
+    else if (!document.hidden) this.listen();
+  }
+
+  listen() {
+    const events = api.events();
+    this.events = events;
+    const data = (/** @type {any} */ event) => JSON.parse(event.data);
+    events.addEventListener("summary", (event) => this.took(data(event)));
+    events.addEventListener("sample", (event) => this.does.sample(data(event)));
+    events.addEventListener("target", (event) => data(event) === null && this.does.waiting("The target has not started yet."));
+    events.addEventListener("open", () => this.connected());
+    events.addEventListener("error", () => {
+      if (events !== this.events) return;
+      events.close();
+      this.events = null;
+      clearTimeout(this.timer);
+      this.timer = setTimeout(() => this.poll(0), 300);
+    });
+  }
+
+  /** Without events: asks, and tries for events again once it is answered, then now and again. */
+  async poll(/** @type {number} */ times) {
+    const wasLost = this.isLost;
+    const answered = await this.ask();
+    if (state.pause || document.hidden || this.events) return;
+    if (answered && (wasLost || times >= AGAIN)) return this.listen();
+    this.timer = setTimeout(() => this.poll(times + 1), POLL);
+  }
+
+  /** Whether there was an answer. */
+  async ask() {
+    try {
+      this.took(await api.summary());
+      return true;
+    } catch (error) {
+      const why = error instanceof Error ? error.message : String(error);
+      const waits = error instanceof ApiError && error.status === 503;
+      if (waits) this.does.waiting(why);
+      else this.lost(why);
+      return waits;
+    }
+  }
+
+  lost(/** @type {string} */ why) {
+    this.isLost = true;
+    this.does.connection("lost", why);
+  }
+
+  connected() {
+    if (this.isLost) this.shown = -2;
+    this.isLost = false;
+    if (!state.pause) this.does.connection(this.ended ? "ended" : "live", this.ended ? "This is its last profile." : "");
+  }
+
+  took(/** @type {Summary} */ summary) {
+    this.known = summary.report.number;
+    this.ended = !summary.target.alive;
+    this.does.summary(summary);
+    this.connected();
+    this.perhaps();
+  }
+
+  /** Refreshes when there is something new, and it is time. */
+  perhaps() {
+    if (!state.pause && !document.hidden && !this.isLost && this.shown !== this.known && performance.now() >= this.ready) this.refresh();
+  }
+
+  /** Refreshes the view, and lets at least nine times as long pass before the next time. */
+  async refresh() {
+    if (this.busy) return;
+    this.busy = true;
+    const start = performance.now();
+    const about = this.known;
+    try {
+      await this.does.refresh();
+      this.shown = Math.max(about, newestReport());
+    } finally {
+      this.busy = false;
+      const now = performance.now();
+      this.ready = now + (about < 0 ? 0 : Math.max(REFRESH, 9 * (now - start)));
+    }
+  }
+}

@@ -1,0 +1,53 @@
+// The help panel and the export menu: native dialogs, so that focus and Escape behave.
+
+import { api } from "./api.js";
+import { fill, h } from "./dom.js";
+import { state } from "./state.js";
+import { KEYS, KINDS, TERMS } from "./words.js";
+
+const dialog = (/** @type {string} */ id) => /** @type {HTMLDialogElement} */ (document.getElementById(id));
+
+function head(/** @type {string} */ title, /** @type {HTMLDialogElement} */ box) {
+  return h("header", {}, h("h2", {}, title), h("button", { class: "small", onclick: () => box.close() }, "close"));
+}
+
+export function toggleHelp() {
+  const box = dialog("help");
+  if (box.open) return box.close();
+  const list = (/** @type {[string, string][]} */ rows) => h("dl", {}, ...rows.flatMap(([term, text]) => [h("dt", {}, term), h("dd", {}, text)]));
+  fill(
+    box,
+    head("What this page shows", box),
+    list(TERMS),
+    h("h3", {}, "Kinds of memory"),
+    list(KINDS.map(([, name, text]) => [name, text])),
+    h("h3", {}, "Keys"),
+    h("dl", { class: "keys" }, ...KEYS.flatMap(([key, text]) => [h("dt", {}, h("kbd", {}, key)), h("dd", {}, text)])),
+    h("p", { class: "faint" }, "The address bar always holds a link to what you see. Sizes are powers of two: 1 KiB = 1,024 bytes; point at a number for the exact bytes."),
+  );
+  box.showModal();
+}
+
+/** Where a format is to be had, with what is chosen here as far as it knows it. */
+function address(/** @type {import("./api.js").Format} */ format) {
+  const chosen = { direction: state.dir, kind: state.kind, threshold: state.min };
+  const known = Object.entries(chosen).filter(([name]) => format.options.includes(name));
+  return `${format.href.replace(/^\//, "")}?${new URLSearchParams(known)}`;
+}
+
+export async function openExports() {
+  const box = dialog("exports");
+  fill(box, head("Save this profile", box), h("p", { class: "faint" }, "loading…"));
+  box.showModal();
+  try {
+    const formats = await api.exports();
+    fill(
+      box,
+      head("Save this profile", box),
+      h("p", { class: "faint" }, "The newest report, with the kind, direction and threshold chosen here where a format can hold them."),
+      h("ul", { class: "formats" }, ...formats.map((format) => h("li", {}, h("a", { href: address(format), download: `memprof.${format.extension}` }, format.name), h("span", { class: "faint" }, ` .${format.extension}, ${format.content_type}`)))),
+    );
+  } catch (error) {
+    fill(box, head("Save this profile", box), h("p", { role: "alert" }, error instanceof Error ? error.message : "failed"));
+  }
+}

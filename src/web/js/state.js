@@ -1,0 +1,83 @@
+// What is shown: kept in the URL's fragment, so that a link reproduces the view.
+
+/** Defaults; what equals them is left out of the link. */
+const DEFAULTS = {
+  view: "flame", // flame, treemap, tree, functions, files, space, diff, health
+  shape: "icicle", // icicle: root on top; flame: root at the bottom
+  dir: "callees", // callees: outermost function first; callers: innermost first
+  kind: "all",
+  merge: "function",
+  inl: "", // "1": inlined functions are frames of their own
+  min: "0", // bytes; smaller nodes are summed up
+  q: "", // search
+  zoom: "", // key of the node that fills the width
+  sel: "", // key of the selected node
+  sort: "", // a table's column, "-" in front for descending
+  page: "0",
+  file: "", // the page cache's file whose stacks are shown
+  from: "", // difference: the mark to start from
+  to: "", // difference: the mark to end at, "" for now
+  t0: "", // the time line's range, seconds since 1970
+  t1: "",
+  res: "1s", // the time line's resolution
+  pause: "",
+};
+
+/** @typedef {typeof DEFAULTS} State */
+
+/** @type {State} */
+export const state = { ...DEFAULTS };
+
+/** @type {((changed: Set<string>) => void)[]} */
+const listeners = [];
+
+/** Calls with the names of what changed. */
+export function onChange(/** @type {(changed: Set<string>) => void} */ listener) {
+  listeners.push(listener);
+}
+
+/** The link of a state. */
+export function link(/** @type {Partial<State>} */ patch = {}) {
+  const parameters = new URLSearchParams();
+  for (const [name, value] of Object.entries({ ...state, ...patch })) {
+    if (value !== /** @type {any} */ (DEFAULTS)[name]) parameters.set(name, String(value));
+  }
+  return `#${parameters}`;
+}
+
+/**
+ * Changes what is shown. A step (another view, another zoom) can be taken back with the browser's
+ * Back; the rest replaces the link.
+ */
+export function change(/** @type {Partial<State>} */ patch, step = false) {
+  const before = location.hash || "#";
+  const next = link(patch);
+  if (next !== before) history[step ? "pushState" : "replaceState"](null, "", next === "#" ? location.pathname : next);
+  apply({ ...state, ...patch });
+}
+
+function apply(/** @type {State} */ next) {
+  const changed = new Set();
+  for (const name of /** @type {(keyof State)[]} */ (Object.keys(DEFAULTS))) {
+    if (state[name] !== next[name]) changed.add(name);
+    state[name] = next[name];
+  }
+  if (changed.size) for (const listener of listeners) listener(changed);
+}
+
+function read() {
+  const parameters = new URLSearchParams(location.hash.slice(1));
+  const next = { ...DEFAULTS };
+  for (const name of /** @type {(keyof State)[]} */ (Object.keys(DEFAULTS))) {
+    const value = parameters.get(name);
+    if (value !== null) next[name] = value;
+  }
+  apply(next);
+}
+
+/** Starts to follow the link. */
+export function follow() {
+  addEventListener("hashchange", read);
+  addEventListener("popstate", read);
+  read();
+}

@@ -1,0 +1,168 @@
+// Sortable tables. Rows of any number: only those in sight are made.
+
+import { fill, h } from "./dom.js";
+
+const ROW = 26;
+
+/**
+ * @template T
+ * @typedef {object} Column
+ * @property {string} name
+ * @property {string} label
+ * @property {string} [title] what it counts
+ * @property {boolean} [numeric]
+ * @property {boolean} [wide] takes the room that is left
+ * @property {(row: T) => any} cell text or an element
+ * @property {(row: T) => string} [tip]
+ * @property {(row: T) => number | string} [by] what to sort by; a column without it cannot be sorted by
+ */
+
+/**
+ * @template T
+ */
+export class Table {
+  /**
+   * @param {Column<T>[]} columns
+   * @param {{ label: string, sort: (name: string) => void, open?: (row: T) => void, key?: (row: T) => string, keydown?: (event: KeyboardEvent, at: number) => boolean, row?: (element: HTMLElement, row: T) => void, role?: string }} does
+   */
+  constructor(columns, does) {
+    // Where there is little room, names come before numbers.
+    this.narrow = matchMedia("(max-width: 700px)").matches;
+    this.columns = this.narrow ? columns.slice().sort((a, b) => Number(b.wide ?? false) - Number(a.wide ?? false)) : columns;
+    this.does = does;
+    /** @type {T[]} */
+    this.rows = [];
+    this.at = -1;
+    this.sorted = "";
+    /** Number of the first row that is made, and how many are. */
+    this.first = -1;
+    this.count = 0;
+    this.head = h("div", { class: "row head", role: "row" });
+    this.body = h("div", { class: "rows", role: "rowgroup" });
+    this.grid = h("div", { class: "table", role: does.role ?? "grid", "aria-label": does.label, tabIndex: 0 }, h("div", { role: "rowgroup", class: "head-group" }, this.head), this.body);
+    this.element = this.grid;
+    const widths = this.columns.map((column) => this.width(column));
+    this.grid.style.setProperty("--columns", widths.map(({ least, most }) => `minmax(${least}rem, ${most})`).join(" "));
+    this.grid.style.setProperty("--least", `${widths.reduce((sum, { least }) => sum + least, 0)}rem`);
+    this.grid.addEventListener("scroll", () => this.window());
+    this.grid.addEventListener("keydown", (/** @type {KeyboardEvent} */ event) => this.key(event));
+    new ResizeObserver(() => this.window()).observe(this.grid);
+  }
+
+  width(/** @type {Column<T>} */ column) {
+    if (column.wide) return { least: this.narrow ? 10 : 12, most: "1fr" };
+    if (column.numeric) return this.narrow ? { least: 6, most: "6rem" } : { least: 7.5, most: "7.5rem" };
+    return { least: 8, most: "12rem" };
+  }
+
+  /** Shows rows as they come, the heading marked by the column they are sorted by. */
+  show(/** @type {T[]} */ rows, /** @type {string} */ sorted) {
+    const key = this.does.key;
+    const kept = key && this.rows[this.at] !== undefined ? key(this.rows[this.at]) : null;
+    this.rows = rows;
+    if (key && kept !== null) this.at = rows.findIndex((row) => key(row) === kept);
+    if (this.at >= rows.length) this.at = -1;
+    this.grid.setAttribute("aria-rowcount", String(rows.length + 1));
+    if (sorted !== this.sorted || !this.head.firstChild) this.heading(sorted);
+    this.first = -1;
+    this.window();
+  }
+
+  heading(/** @type {string} */ sorted) {
+    this.sorted = sorted;
+    const [name, down] = sorted.startsWith("-") ? [sorted.slice(1), true] : [sorted, false];
+    fill(
+      this.head,
+      ...this.columns.map((column) => {
+        const order = column.name === name ? (down ? "descending" : "ascending") : "none";
+        const content = column.by
+          ? h("button", { class: "sort", title: column.title, onclick: () => this.does.sort(next(column, sorted)) }, column.label, h("span", { "aria-hidden": "true" }, order === "none" ? "" : down ? " ▾" : " ▴"))
+          : h("span", { title: column.title }, column.label);
+        return h("div", { role: "columnheader", class: column.numeric ? "num" : "", "aria-sort": column.by ? order : undefined }, content);
+      }),
+    );
+  }
+
+  /** Makes the rows in sight. */
+  window() {
+    const top = Math.max(0, Math.floor(this.grid.scrollTop / ROW) - 5);
+    const count = Math.ceil((this.grid.clientHeight || 600) / ROW) + 10;
+    if (top === this.first && count === this.count) return;
+    this.first = top;
+    this.count = count;
+    this.body.style.height = `${this.rows.length * ROW}px`;
+    fill(this.body, ...this.rows.slice(top, top + count).map((row, i) => this.line(row, top + i)));
+  }
+
+  line(/** @type {T} */ row, /** @type {number} */ index) {
+    const element = h("div", { class: "row", role: "row", "aria-rowindex": index + 2, "aria-selected": index === this.at ? "true" : "false" });
+    element.style.top = `${index * ROW}px`;
+    for (const column of this.columns) {
+      const cell = column.cell(row);
+      const tip = column.tip?.(row) ?? (typeof cell === "string" ? cell : undefined);
+      element.append(h("div", { role: "gridcell", class: column.numeric ? "num" : "", title: tip }, cell));
+    }
+    element.addEventListener("click", () => {
+      this.select(index);
+      this.does.open?.(row);
+    });
+    this.does.row?.(element, row);
+    return element;
+  }
+
+  select(/** @type {number} */ index) {
+    this.at = Math.max(0, Math.min(this.rows.length - 1, index));
+    const top = this.at * ROW;
+    const room = this.grid.clientHeight - this.head.offsetHeight - ROW;
+    if (top < this.grid.scrollTop) this.grid.scrollTop = top;
+    else if (top > this.grid.scrollTop + room) this.grid.scrollTop = top - room;
+    this.first = -1;
+    this.window();
+  }
+
+  key(/** @type {KeyboardEvent} */ event) {
+    if (event.target !== this.grid) return;
+    if (this.does.keydown?.(event, this.at)) return event.preventDefault();
+    const page = Math.max(1, Math.floor(this.grid.clientHeight / ROW) - 2);
+    const by = { ArrowDown: 1, ArrowUp: -1, PageDown: page, PageUp: -page, Home: -Infinity, End: Infinity }[event.key];
+    if (by !== undefined && this.rows.length) {
+      this.select(by === -Infinity ? 0 : by === Infinity ? this.rows.length - 1 : this.at + by);
+      event.preventDefault();
+    } else if (event.key === "Enter" && this.rows[this.at]) {
+      this.does.open?.(this.rows[this.at]);
+      event.preventDefault();
+    }
+  }
+}
+
+/** The order that a click on a heading leads to: numbers from the largest, names from A. */
+function next(/** @type {Column<any>} */ column, /** @type {string} */ sorted) {
+  const first = column.numeric ? `-${column.name}` : column.name;
+  const second = column.numeric ? column.name : `-${column.name}`;
+  return sorted === first ? second : first;
+}
+
+/**
+ * @template T
+ * @param {T[]} rows
+ * @param {Column<T>[]} columns
+ * @param {string} sorted
+ */
+export function sort(rows, columns, sorted) {
+  const down = sorted.startsWith("-");
+  const by = columns.find((column) => column.name === (down ? sorted.slice(1) : sorted))?.by;
+  if (!by) return rows;
+  const compare = (/** @type {T} */ a, /** @type {T} */ b) => {
+    const [x, y] = [by(a), by(b)];
+    return x < y ? -1 : x > y ? 1 : 0;
+  };
+  return rows.slice().sort(down ? (a, b) => compare(b, a) : compare);
+}
+
+/** A number with a bar behind it that shows its share. */
+export function bar(/** @type {string} */ text, /** @type {number} */ part, /** @type {number} */ whole, colour = "") {
+  const fraction = whole > 0 ? Math.min(1, Math.abs(part) / whole) : 0;
+  const mark = h("i", { class: `bar ${colour}` });
+  mark.style.width = `${(100 * fraction).toFixed(2)}%`;
+  return h("span", { class: "barred" }, mark, h("span", {}, text));
+}

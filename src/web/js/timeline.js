@@ -1,0 +1,226 @@
+// The time line: memory by kind, stacked, with marks. Drag to choose a range, double-click for all.
+
+import { api } from "./api.js";
+import { fill, h, later, notice, select, set } from "./dom.js";
+import { bytes, clock } from "./format.js";
+import { change, state } from "./state.js";
+import { colour, isDark } from "./theme.js";
+import { label } from "./words.js";
+
+/** @typedef {import("./api.js").Mark} Mark */
+
+/** Drawn from the bottom up. */
+const STACKED = /** @type {[string, string][]} */ ([["anon", "rss_anon"], ["shmem", "rss_shmem"], ["cache", "cache"]]);
+/** Samples that are drawn at most. */
+const MOST = 4000;
+const HEIGHT = 110;
+
+export class Timeline {
+  constructor(/** @type {HTMLElement} */ element, /** @type {(mark: Mark) => void} */ open) {
+    this.element = element;
+    this.open = open;
+    /** @type {Mark[]} */
+    this.marks = [];
+    /** @type {any} */
+    this.plot = null;
+    /** @type {number[]} */
+    this.time = [];
+    /** @type {Map<string, (number | null)[]>} */
+    this.values = new Map();
+    this.step = 1000;
+    this.signature = "";
+    this.figures = h("div", { class: "legend" });
+    this.reset = h("button", { class: "small", hidden: true, onclick: () => change({ t0: "", t1: "" }) }, "show all time");
+    this.resolution = select("Resolution of the time line", [["1s", "last hour, each second"], ["1m", "last day, each minute"]], state.res, (res) => change({ res, t0: "", t1: "" }));
+    this.legend = h("div", { class: "timeline-foot" }, this.figures, this.reset, this.resolution);
+    this.box = h("div", { class: "plot" });
+    fill(element, this.box, this.legend);
+    new ResizeObserver(later(() => this.fit(), 50)).observe(this.box);
+  }
+
+  /** Fetches and draws; without an answer the figures that come live are drawn. */
+  async refresh() {
+    try {
+      await this.fetch();
+    } catch (error) {
+      if (!this.plot) this.empty(error instanceof Error ? error.message : "");
+    }
+  }
+
+  async fetch() {
+    const resolution = state.res;
+    const [series, marks] = await Promise.all([api.series(resolution), api.marks()]);
+    if (resolution !== state.res) return;
+    this.marks = marks;
+    this.step = series.resolution;
+    this.time = series.times;
+    const named = (/** @type {string} */ name) => series.series.find((one) => one.name === name)?.values ?? this.time.map(() => null);
+    this.values = new Map(STACKED.map(([, name]) => [name, named(name)]));
+    this.draw();
+  }
+
+  /** A sample as it comes; once a second, so only the finer resolution takes it. */
+  add(/** @type {Record<string, number | null>} */ sample) {
+    const time = Number(sample.time);
+    if (this.step > 1000 || time <= (this.time[this.time.length - 1] ?? 0)) return;
+    this.time.push(time);
+    for (const [, name] of STACKED) this.values.get(name)?.push(sample[name] ?? null);
+    if (this.time.length > MOST) {
+      this.time.shift();
+      for (const values of this.values.values()) values.shift();
+    }
+    if (!document.hidden) this.draw();
+  }
+
+  empty(why = "Memory over time shows up here within seconds.") {
+    this.destroy();
+    fill(this.box, notice("No time line yet", why));
+  }
+
+  destroy() {
+    this.plot?.destroy();
+    this.plot = null;
+  }
+
+  /** Points of all kinds, each on top of those below it; a gap where nothing was sampled. */
+  data() {
+    const shown = STACKED.filter(([, name]) => this.values.get(name)?.some((value) => value));
+    /** @type {number[]} */
+    const times = [];
+    const lines = /** @type {(number | null)[][]} */ (shown.map(() => []));
+    this.time.forEach((time, i) => {
+      if (i && time - this.time[i - 1] > 3.5 * this.step) {
+        times.push((this.time[i - 1] + this.step) / 1000);
+        for (const line of lines) line.push(null);
+      }
+      times.push(time / 1000);
+      let sum = 0;
+      shown.forEach(([, name], n) => {
+        const value = this.at(name, i)[0];
+        lines[n].push(value === null ? null : (sum += value));
+      });
+    });
+    // The largest sum is drawn first, the others over it.
+    return { data: [times, ...lines.reverse()], lines: shown.map(([kind]) => kind).reverse() };
+  }
+
+  /**
+   * A figure at a sample, and whether it is the last known one: page cache is read with reports only,
+   * and drawn as it was until the next.
+   * @returns {[number | null, boolean]}
+   */
+  at(/** @type {string} */ name, /** @type {number} */ index) {
+    const values = this.values.get(name) ?? [];
+    let known = index;
+    while (name === "cache" && known > 0 && values[known] === null) known--;
+    return [values[known] ?? null, known < index];
+  }
+
+  draw() {
+    if (this.time.length < 2) return this.empty();
+    const { data, lines } = this.data();
+    const signature = `${lines.join()} ${isDark()}`;
+    if (this.plot && this.signature === signature) {
+      this.plot.setData(data, false);
+      this.range();
+      this.plot.redraw();
+    } else {
+      this.destroy();
+      this.signature = signature;
+      fill(this.box);
+      // @ts-ignore: uPlot is a global of its own script
+      this.plot = new uPlot(this.options(lines), data, this.box);
+      this.over();
+      this.range();
+    }
+    this.key(lines);
+  }
+
+  options(/** @type {string[]} */ lines) {
+    const text = colour("text");
+    const grid = { stroke: colour("line"), width: 1 };
+    const axis = { stroke: text, grid, ticks: grid, font: "11px system-ui" };
+    const times = (/** @type {any} */ _, /** @type {number[]} */ ticks) => {
+      const short = ticks.length < 2 || ticks[1] - ticks[0] >= 60;
+      return ticks.map((s) => clock(s * 1000).slice(0, short ? 5 : 8));
+    };
+    return {
+      width: Math.max(200, this.box.clientWidth),
+      height: HEIGHT,
+      legend: { show: false },
+      cursor: { drag: { x: true, y: false, setScale: false }, y: false, points: { show: false } },
+      scales: { x: { time: true }, y: { range: (/** @type {any} */ _, /** @type {number} */ __, /** @type {number} */ most) => [0, (most || 1) * 1.08] } },
+      series: [{}, ...lines.map((kind) => ({ label: label(kind), stroke: colour(kind), fill: colour(kind), width: 1, points: { show: false } }))],
+      axes: [{ ...axis, values: times, space: 90, size: 26 }, { ...axis, size: 74, space: 22, values: (/** @type {any} */ _, /** @type {number[]} */ ticks) => ticks.map((v) => bytes(v)), incrs: Array.from({ length: 42 }, (_, i) => 2 ** i).filter((v) => v >= 1024) }],
+      hooks: {
+        setSelect: [(/** @type {any} */ plot) => this.chosen(plot)],
+        setCursor: [(/** @type {any} */ plot) => this.key(lines, plot.cursor.idx)],
+        draw: [(/** @type {any} */ plot) => this.drawMarks(plot)],
+      },
+    };
+  }
+
+  /** Clicks: on a mark, its difference to now; twice anywhere, all of the time. */
+  over() {
+    const over = this.plot.over;
+    over.addEventListener("dblclick", () => change({ t0: "", t1: "" }));
+    over.addEventListener("click", (/** @type {MouseEvent} */ event) => {
+      const mark = this.marks.find((m) => Math.abs(this.plot.valToPos(m.taken / 1000, "x") - event.offsetX) < 6);
+      if (mark) this.open(mark);
+    });
+  }
+
+  chosen(/** @type {any} */ plot) {
+    if (plot.select.width < 4) return;
+    const [from, to] = [plot.select.left, plot.select.left + plot.select.width].map((x) => plot.posToVal(x, "x"));
+    plot.setSelect({ left: 0, width: 0, top: 0, height: 0 }, false);
+    change({ t0: String(Math.floor(from)), t1: String(Math.ceil(to)) });
+  }
+
+  /** Shows the chosen range, or all there is. */
+  range() {
+    if (!this.plot) return;
+    const { time } = this;
+    const [from, to] = [Number(state.t0) || time[0] / 1000, Number(state.t1) || time[time.length - 1] / 1000];
+    this.plot.setScale("x", { min: from, max: Math.max(to, from + 1) });
+  }
+
+  drawMarks(/** @type {any} */ plot) {
+    const { ctx, bbox } = plot;
+    ctx.save();
+    ctx.strokeStyle = ctx.fillStyle = colour("text");
+    ctx.font = `${11 * devicePixelRatio}px system-ui`;
+    ctx.textAlign = "left";
+    ctx.setLineDash([4, 3]);
+    for (const mark of this.marks) {
+      const x = plot.valToPos(mark.taken / 1000, "x", true);
+      if (x < bbox.left || x > bbox.left + bbox.width) continue;
+      ctx.beginPath();
+      ctx.moveTo(x, bbox.top);
+      ctx.lineTo(x, bbox.top + bbox.height);
+      ctx.stroke();
+      ctx.fillText((mark.name ?? mark.id).slice(0, 24), x + 4 * devicePixelRatio, bbox.top + 10 * devicePixelRatio);
+    }
+    ctx.restore();
+  }
+
+  /** The kinds with their bytes now, or where the cursor is. */
+  key(/** @type {string[]} */ lines, /** @type {number | null} */ index = null) {
+    const when = index === null ? null : this.plot?.data[0][index];
+    const i = when ? this.time.indexOf(Math.round(when * 1000)) : this.time.length - 1;
+    if (i < 0) return;
+    const texts = lines.slice().reverse().map((kind) => {
+      const name = STACKED.find(([one]) => one === kind)?.[1] ?? "";
+      const [value, old] = this.at(name, i);
+      return [kind, `${label(kind)} ${bytes(value ?? NaN)}${old ? " (last known)" : ""}`];
+    });
+    const at = when ? `at ${clock(this.time[i])}` : "now";
+    fill(this.figures, h("span", { class: "faint" }, at), ...texts.map(([kind, text]) => h("span", {}, h("i", { class: `swatch ${kind}` }), text)));
+    this.reset.hidden = !state.t0;
+    set(this.box, { role: "img", "aria-label": `Memory over time, ${at}: ${texts.map(([, text]) => text).join(", ")}` });
+  }
+
+  fit() {
+    if (this.plot && this.box.clientWidth > 100) this.plot.setSize({ width: this.box.clientWidth, height: HEIGHT });
+  }
+}

@@ -1,0 +1,48 @@
+// Moving through a tree by keyboard.
+
+/** @typedef {import("./model.js").Tree} Tree */
+
+/**
+ * Where a key leads from a node: [what to do, node], or null for a key that means nothing here.
+ * @param {Tree} tree
+ * @param {number} node the selected node
+ * @param {number} zoom the node that fills the width
+ * @param {string} key `KeyboardEvent.key`
+ * @param {boolean} upward children stand above their parent
+ * @returns {["select" | "zoom", number] | null}
+ */
+export function step(tree, node, zoom, key, upward) {
+  const at = node < 0 ? zoom : node;
+  const [toChild, toParent] = upward ? ["ArrowUp", "ArrowDown"] : ["ArrowDown", "ArrowUp"];
+  switch (key) {
+    case toChild:
+      return ["select", largest(tree, at) ?? at];
+    case toParent:
+      return ["select", Math.max(0, tree.parent[at])];
+    case "ArrowLeft":
+      return ["select", sibling(tree, at, -1)];
+    case "ArrowRight":
+      return ["select", sibling(tree, at, 1)];
+    case "Home":
+      return ["select", zoom];
+    case "Enter":
+    case " ":
+      return ["zoom", at];
+    case "Backspace":
+      return ["zoom", Math.max(0, tree.parent[zoom])];
+    case "Escape":
+      return ["zoom", 0];
+    default:
+      return null;
+  }
+}
+
+function largest(/** @type {Tree} */ tree, /** @type {number} */ node) {
+  return tree.children(node).sort((a, b) => tree.width[b] - tree.width[a])[0];
+}
+
+function sibling(/** @type {Tree} */ tree, /** @type {number} */ node, /** @type {number} */ by) {
+  if (node <= 0) return node;
+  const all = tree.children(tree.parent[node]).filter((n) => tree.width[n] > 0);
+  return all[all.indexOf(node) + by] ?? node;
+}

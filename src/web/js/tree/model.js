@@ -1,0 +1,171 @@
+// A call tree as columns: 50,000 nodes cost a few arrays, not as many objects.
+
+/**
+ * What the API client makes of a reply.
+ * @typedef {object} Rows
+ * @property {Frame[]} frames distinct frames
+ * @property {number[]} parent index of each node's parent, which stands before it; the root's is -1
+ * @property {number[]} frame index into `frames`, per node
+ * @property {number[]} value bytes of the node and everything below it
+ * @property {number[]} self bytes of stacks that end at the node
+ * @property {number[]} [before] `value` at the earlier moment of a difference
+ * @property {number[]} [selfBefore] `self` at that moment
+ *
+ * @typedef {object} Frame
+ * @property {string} name what to show
+ * @property {string} text the name, or "" where there is none: what a search looks in
+ * @property {string} module base name of the file, or ""
+ * @property {string} [path] the file
+ * @property {string} [offset] file offset, hexadecimal
+ * @property {"root" | "function" | "inlined" | "unmapped" | "no_stack" | "not_observed" | "below_threshold" | "over_limit"} type as in the API
+ * @property {boolean} [own] code of the target's own executable
+ * @property {string} [reason] why memory was not observed
+ */
+
+export class Tree {
+  /** Nodes are numbered depth first, siblings by name: they stay in place while their sizes change. */
+  constructor(/** @type {Rows} */ rows) {
+    const count = rows.parent.length;
+    this.frames = rows.frames;
+    this.count = count;
+    this.isDiff = rows.before !== undefined;
+    const order = depthFirst(rows);
+    const at = new Int32Array(count);
+    order.forEach((old, now) => (at[old] = now));
+    const pick = (/** @type {number[]} */ column) => Float64Array.from(order, (old) => column[old]);
+    this.frame = Int32Array.from(order, (old) => rows.frame[old]);
+    this.parent = Int32Array.from(order, (old) => (rows.parent[old] < 0 ? -1 : at[rows.parent[old]]));
+    this.value = pick(rows.value);
+    this.self = pick(rows.self);
+    this.before = rows.before ? pick(rows.before) : null;
+    this.selfBefore = rows.selfBefore ? pick(rows.selfBefore) : null;
+    /** Nodes that were dropped. */
+    this.cut = { below_threshold: 0, over_limit: 0 };
+    this.depth = new Int32Array(count);
+    for (let i = 1; i < count; i++) this.depth[i] = this.depth[this.parent[i]] + 1;
+    /** Number of the first node behind each node's subtree. */
+    this.end = Int32Array.from({ length: count }, (_, i) => i + 1);
+    for (let i = count - 1; i > 0; i--) {
+      const parent = this.parent[i];
+      if (this.end[i] > this.end[parent]) this.end[parent] = this.end[i];
+    }
+    this.height = this.depth.reduce((most, depth) => Math.max(most, depth), 0) + 1;
+    /** The bytes that a node is drawn with, and where, in bytes from the left. */
+    this.width = this.value.slice();
+    this.x = new Float64Array(count);
+    this.measure();
+    this.high = new Uint32Array(count);
+    this.low = new Uint32Array(count);
+    this.name();
+  }
+
+  measure() {
+    const { count, parent, self, selfBefore } = this;
+    if (selfBefore) {
+      // A difference is drawn wide enough for both moments: what went away is seen, too.
+      for (let i = 0; i < count; i++) this.width[i] = Math.max(self[i], selfBefore[i]);
+      for (let i = count - 1; i > 0; i--) this.width[parent[i]] += this.width[i];
+    }
+    const next = new Float64Array(count);
+    for (let i = 1; i < count; i++) {
+      const above = parent[i];
+      this.x[i] = this.x[above] + next[above];
+      next[above] += this.width[i];
+    }
+  }
+
+  /** A key of each node: a hash of the names from the root to it, the same in every report. */
+  name() {
+    const names = this.frames.map((frame) => hash(`${frame.type}\n${frame.module}\n${frame.name}\n${frame.offset ?? ""}\n${frame.reason ?? ""}`));
+    for (let i = 1; i < this.count; i++) {
+      const [a, b] = names[this.frame[i]];
+      const above = this.parent[i];
+      this.high[i] = Math.imul(this.high[above] ^ a, 0x9e3779b1) + b;
+      this.low[i] = Math.imul(this.low[above] ^ b, 0x85ebca6b) + (a ^ (this.high[i] >>> 15));
+    }
+  }
+
+  key(/** @type {number} */ node) {
+    if (node <= 0) return "";
+    const hex = (/** @type {number} */ n) => n.toString(16).padStart(8, "0");
+    return hex(this.high[node]) + hex(this.low[node]);
+  }
+
+  /** The node of a key; -1 where this tree has none. */
+  find(/** @type {string} */ key) {
+    if (!key) return 0;
+    const high = parseInt(key.slice(0, 8), 16);
+    const low = parseInt(key.slice(8), 16);
+    for (let i = 1; i < this.count; i++) if (this.high[i] === high && this.low[i] === low) return i;
+    return -1;
+  }
+
+  of(/** @type {number} */ node) {
+    return this.frames[this.frame[node]];
+  }
+
+  /** @returns {number[]} */
+  children(/** @type {number} */ node) {
+    const found = [];
+    for (let child = node + 1; child < this.end[node]; child = this.end[child]) found.push(child);
+    return found;
+  }
+
+  /** From below the root to the node. */
+  path(/** @type {number} */ node) {
+    const found = [];
+    for (let at = node; at > 0; at = this.parent[at]) found.unshift(at);
+    return found;
+  }
+
+  /** Bytes that a node grew by. */
+  change(/** @type {number} */ node) {
+    return this.before ? this.value[node] - this.before[node] : 0;
+  }
+}
+
+/** The nodes depth first, siblings by name; rests and what has no stack last. */
+function depthFirst(/** @type {Rows} */ rows) {
+  const { parent, frame, frames } = rows;
+  const last = { root: 0, function: 0, inlined: 0, unmapped: 1, no_stack: 1, not_observed: 2, below_threshold: 3, over_limit: 3 };
+  const sorted = frames.map((_, i) => i).sort((a, b) => {
+    const [x, y] = [frames[a], frames[b]];
+    return last[x.type] - last[y.type] || compare(x.name, y.name) || compare(x.module, y.module) || compare(x.offset ?? "", y.offset ?? "");
+  });
+  const rank = new Int32Array(frames.length);
+  sorted.forEach((id, place) => (rank[id] = place));
+  // Linked in descending rank, so that each list begins with its first.
+  const nodes = parent.map((_, i) => i).sort((a, b) => rank[frame[b]] - rank[frame[a]] || b - a);
+  const first = new Int32Array(parent.length).fill(-1);
+  const next = new Int32Array(parent.length).fill(-1);
+  for (const node of nodes) {
+    if (parent[node] < 0) continue;
+    next[node] = first[parent[node]];
+    first[parent[node]] = node;
+  }
+  const order = [];
+  const stack = [parent.indexOf(-1)];
+  while (stack.length) {
+    const node = /** @type {number} */ (stack.pop());
+    if (node < 0) continue;
+    order.push(node);
+    if (order.length > 1) stack.push(next[node]);
+    stack.push(first[node]);
+  }
+  return order;
+}
+
+function compare(/** @type {string} */ a, /** @type {string} */ b) {
+  return a < b ? -1 : a > b ? 1 : 0;
+}
+
+/** Two 32-bit FNV-1a hashes of a text. */
+export function hash(/** @type {string} */ text) {
+  let a = 0x811c9dc5;
+  let b = 0x9dc5811c;
+  for (let i = 0; i < text.length; i++) {
+    a = Math.imul(a ^ text.charCodeAt(i), 0x01000193);
+    b = Math.imul(b ^ text.charCodeAt(i), 0x0100018d);
+  }
+  return [a >>> 0, b >>> 0];
+}

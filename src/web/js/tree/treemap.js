@@ -1,0 +1,154 @@
+// Treemap on a canvas: each node's area is its bytes; nested boxes are callees (or callers).
+
+import { hierarchy, treemap } from "../../vendor/d3-hierarchy/d3-hierarchy.min.mjs";
+import { h } from "../dom.js";
+import { bytes } from "../format.js";
+import { changeFill, fills, theme } from "./colours.js";
+
+/** @typedef {import("./model.js").Tree} Tree */
+/** @typedef {import("./flame.js").Shown} Shown */
+
+/** A box of fewer square pixels is left to its parent. */
+const SMALLEST = 60;
+const HEAD = 16;
+
+export class Treemap {
+  /** @param {{ select: (node: number) => void, zoom: (node: number) => void, hover: (node: number, event: MouseEvent | null) => void }} does */
+  constructor(does) {
+    this.does = does;
+    this.canvas = h("canvas", {
+      class: "flame",
+      tabIndex: 0,
+      role: "application",
+      "aria-roledescription": "treemap",
+      "aria-label": "Treemap. Arrow keys move between frames, Enter zooms in, Escape zooms out. The tree view shows the same as a table.",
+      "aria-describedby": "selection",
+    });
+    this.element = h("div", { class: "flame-scroll treemap" }, this.canvas);
+    /** @type {Shown | null} */
+    this.shown = null;
+    /** @type {any[]} */
+    this.boxes = [];
+    this.hovered = -1;
+    this.theme = theme();
+    /** @type {string[]} */
+    this.fills = [];
+    this.canvas.addEventListener("mousemove", (/** @type {MouseEvent} */ event) => this.hover(event));
+    this.canvas.addEventListener("mouseleave", () => this.hover(null));
+    this.canvas.addEventListener("click", (/** @type {MouseEvent} */ event) => {
+      const node = this.at(event);
+      if (node < 0) return;
+      this.does.select(node);
+      this.does.zoom(node);
+    });
+    new ResizeObserver(() => this.layout()).observe(this.element);
+  }
+
+  show(/** @type {Shown} */ shown) {
+    this.shown = shown;
+    this.theme = theme();
+    this.fills = fills(shown.tree, this.theme.dark);
+    this.layout();
+  }
+
+  layout() {
+    if (!this.shown) return;
+    const { tree, zoom } = this.shown;
+    const [width, height] = [this.element.clientWidth, this.element.clientHeight];
+    if (!width || !height) return;
+    const ratio = devicePixelRatio || 1;
+    this.canvas.width = Math.round(width * ratio);
+    this.canvas.height = Math.round(height * ratio);
+    this.canvas.style.width = `${width}px`;
+    this.canvas.style.height = `${height}px`;
+    const least = (tree.width[zoom] * SMALLEST) / (width * height);
+    const root = hierarchy(zoom, (/** @type {number} */ node) => tree.children(chainEnd(tree, node)).filter((child) => tree.width[child] >= least));
+    // What is left of a node beside its boxes is its own, or too small to show.
+    root.eachAfter((/** @type {any} */ box) => {
+      const within = (box.children ?? []).reduce((/** @type {number} */ sum, /** @type {any} */ child) => sum + child.value, 0);
+      box.value = Math.max(tree.width[box.data], within);
+    });
+    root.sort((/** @type {any} */ a, /** @type {any} */ b) => b.value - a.value || a.data - b.data);
+    // @ts-ignore: the package has no types
+    treemap().size([width, height]).paddingOuter(2).paddingTop(HEAD).paddingInner(1).round(true)(root);
+    this.boxes = root.descendants();
+    this.paint();
+  }
+
+  paint() {
+    if (!this.shown) return;
+    const { tree, hits, selected } = this.shown;
+    const context = this.canvas.getContext("2d");
+    const ratio = devicePixelRatio || 1;
+    context.setTransform(ratio, 0, 0, ratio, 0, 0);
+    context.clearRect(0, 0, this.canvas.width, this.canvas.height);
+    context.font = "11px system-ui, sans-serif";
+    context.textBaseline = "middle";
+    for (const { data: node, x0, y0, x1, y1 } of this.boxes) {
+      const [width, height] = [x1 - x0, y1 - y0];
+      if (width < 1 || height < 1) continue;
+      const hit = hits?.[tree.frame[node]];
+      context.fillStyle = this.theme.back;
+      context.fillRect(x0, y0, width, height);
+      context.globalAlpha = hits && !hit ? 0.5 : 1;
+      context.fillStyle = hit ? this.theme.hit : tree.isDiff ? changeFill(tree, node, this.theme.dark) : this.fills[tree.frame[node]];
+      context.fillRect(x0, y0, width, height);
+      context.globalAlpha = 1;
+      context.strokeStyle = this.theme.back;
+      context.lineWidth = 1;
+      context.strokeRect(x0 + 0.5, y0 + 0.5, width - 1, height - 1);
+      if (width > 40 && height > 12) this.label(context, node, x0, y0, x1, y1, Boolean(hit));
+    }
+    this.outline(context, this.hovered, this.theme.text, 1);
+    this.outline(context, selected, this.theme.focus, 2);
+  }
+
+  label(/** @type {CanvasRenderingContext2D} */ context, /** @type {number} */ node, /** @type {number} */ x0, /** @type {number} */ y0, /** @type {number} */ x1, /** @type {number} */ y1, /** @type {boolean} */ hit) {
+    const { tree } = /** @type {Shown} */ (this.shown);
+    context.save();
+    context.beginPath();
+    context.rect(x0, y0, x1 - x0 - 2, y1 - y0);
+    context.clip();
+    context.fillStyle = hit ? "#1b1b1b" : this.theme.text;
+    const last = chainEnd(tree, node);
+    const names = last === node ? tree.of(node).name : `${tree.of(node).name} › ${tree.of(last).name}`;
+    context.fillText(`${names}  ${bytes(tree.value[node])}`.slice(0, 200), x0 + 4, y0 + HEAD / 2);
+    context.restore();
+  }
+
+  outline(/** @type {CanvasRenderingContext2D} */ context, /** @type {number} */ node, /** @type {string} */ colour, /** @type {number} */ line) {
+    const box = node < 0 ? null : this.boxes.find((b) => b.data === node);
+    if (!box) return;
+    context.strokeStyle = colour;
+    context.lineWidth = line;
+    context.strokeRect(box.x0 + line / 2, box.y0 + line / 2, box.x1 - box.x0 - line, box.y1 - box.y0 - line);
+  }
+
+  at(/** @type {MouseEvent} */ event) {
+    const { offsetX: x, offsetY: y } = event;
+    const inside = this.boxes.filter((b) => x >= b.x0 && x < b.x1 && y >= b.y0 && y < b.y1);
+    return inside.length ? inside[inside.length - 1].data : -1;
+  }
+
+  hover(/** @type {MouseEvent | null} */ event) {
+    if (!this.shown) return;
+    const node = event ? this.at(event) : -1;
+    if (node !== this.hovered) {
+      this.hovered = node;
+      this.paint();
+    }
+    this.does.hover(node, event);
+  }
+
+  /** Everything is in sight. */
+  reveal() {}
+}
+
+/** The last of a chain of nodes that each have all their bytes from the next: drawn as one box. */
+function chainEnd(/** @type {Tree} */ tree, /** @type {number} */ node) {
+  for (;;) {
+    const child = node + 1;
+    if (child >= tree.end[node] || tree.width[child] < tree.width[node]) return node;
+    node = child;
+  }
+}

@@ -1,0 +1,107 @@
+// The call tree as a table whose rows open and close.
+
+import { h } from "../dom.js";
+import { bytes, change as signed, exact, percent } from "../format.js";
+import { bar, Table } from "../table.js";
+import { SELF } from "../words.js";
+
+/** @typedef {import("./model.js").Tree} Tree */
+/** @typedef {import("./flame.js").Shown} Shown */
+
+export class TreeTable {
+  /** @param {{ select: (node: number) => void, zoom: (node: number) => void }} does */
+  constructor(does) {
+    this.does = does;
+    /** @type {Shown | null} */
+    this.shown = null;
+    /** Keys of rows that were opened (true) or closed (false) by hand. */
+    this.opened = new Map();
+    const tree = () => /** @type {Shown} */ (this.shown).tree;
+    const columns = [
+      { name: "value", label: "Total", title: "Bytes of the frame and everything below it", numeric: true, cell: (/** @type {number} */ n) => bar(bytes(tree().value[n]), tree().value[n], tree().value[0]), tip: (/** @type {number} */ n) => exact(tree().value[n]) },
+      { name: "share", label: "Share", title: "Share of everything, or what it grew by", numeric: true, cell: (/** @type {number} */ n) => (tree().isDiff ? signed(tree().change(n)) : percent(tree().value[n], tree().value[0])) },
+      { name: "self", label: "Self", title: SELF, numeric: true, cell: (/** @type {number} */ n) => bytes(tree().self[n]), tip: (/** @type {number} */ n) => exact(tree().self[n]) },
+      { name: "name", label: "Frame", wide: true, cell: (/** @type {number} */ n) => this.name(n), tip: (/** @type {number} */ n) => tree().of(n).name },
+      { name: "module", label: "File", cell: (/** @type {number} */ n) => tree().of(n).module, tip: (/** @type {number} */ n) => tree().of(n).path ?? tree().of(n).module },
+    ];
+    this.table = new Table(columns, {
+      label: "Call tree. Right arrow opens a row, left arrow closes it.",
+      role: "treegrid",
+      sort: () => {},
+      key: (n) => tree().key(n),
+      open: (n) => this.does.select(n),
+      keydown: (event, at) => this.key(event, at),
+      row: (element, n) => {
+        element.setAttribute("aria-level", String(this.level(n) + 1));
+        if (this.hasChildren(n)) element.setAttribute("aria-expanded", String(this.isOpen(n)));
+        element.classList.toggle("hit", Boolean(this.shown?.hits?.[tree().frame[n]]));
+      },
+    });
+    this.element = this.table.element;
+  }
+
+  /** The table reveals by itself. */
+  reveal() {}
+
+  show(/** @type {Shown} */ shown) {
+    this.shown = shown;
+    const rows = [];
+    const stack = [shown.zoom];
+    while (stack.length) {
+      const node = /** @type {number} */ (stack.pop());
+      rows.push(node);
+      if (!this.isOpen(node)) continue;
+      const children = shown.tree.children(node).sort((a, b) => shown.tree.width[a] - shown.tree.width[b] || b - a);
+      stack.push(...children);
+    }
+    this.table.show(rows, "");
+  }
+
+  /** Open unless closed by hand, as long as it is a large part of the whole. */
+  isOpen(/** @type {number} */ node) {
+    const { tree, zoom } = /** @type {Shown} */ (this.shown);
+    return this.opened.get(tree.key(node)) ?? (this.level(node) < 40 && tree.width[node] >= tree.width[zoom] * 0.2);
+  }
+
+  level(/** @type {number} */ node) {
+    const { tree, zoom } = /** @type {Shown} */ (this.shown);
+    return tree.depth[node] - tree.depth[zoom];
+  }
+
+  hasChildren(/** @type {number} */ node) {
+    return /** @type {Shown} */ (this.shown).tree.end[node] > node + 1;
+  }
+
+  name(/** @type {number} */ node) {
+    const frame = /** @type {Shown} */ (this.shown).tree.of(node);
+    const toggle = this.hasChildren(node)
+      ? h("button", { class: "toggle", tabIndex: -1, "aria-label": this.isOpen(node) ? "close" : "open", onclick: (/** @type {Event} */ event) => {
+          event.stopPropagation();
+          this.set(node, !this.isOpen(node));
+        } }, this.isOpen(node) ? "▾" : "▸")
+      : h("span", { class: "toggle" });
+    const box = h("span", { class: `tree-name ${frame.type.startsWith("f") || frame.type === "root" || frame.type === "inlined" ? "" : "rest"}` }, toggle, frame.name);
+    box.style.paddingInlineStart = `${Math.min(this.level(node), 60) * 12}px`;
+    return box;
+  }
+
+  set(/** @type {number} */ node, /** @type {boolean} */ open) {
+    const shown = /** @type {Shown} */ (this.shown);
+    this.opened.set(shown.tree.key(node), open);
+    this.show(shown);
+  }
+
+  key(/** @type {KeyboardEvent} */ event, /** @type {number} */ at) {
+    const node = this.table.rows[at];
+    if (node === undefined) return false;
+    const { tree } = /** @type {Shown} */ (this.shown);
+    if (event.key === "ArrowRight" && this.hasChildren(node)) {
+      if (this.isOpen(node)) this.table.select(at + 1);
+      else this.set(node, true);
+    } else if (event.key === "ArrowLeft") {
+      if (this.hasChildren(node) && this.isOpen(node)) this.set(node, false);
+      else this.table.select(Math.max(0, this.table.rows.indexOf(tree.parent[node])));
+    } else return false;
+    return true;
+  }
+}

@@ -1,0 +1,92 @@
+// What changed between two marks, or since a mark: by stack and by function.
+
+import { api } from "../api.js";
+import { fill, h, notice, say, select } from "../dom.js";
+import { bytes, change as signed, clock, exact } from "../format.js";
+import { change, state } from "../state.js";
+import { bar, sort, Table } from "../table.js";
+import { Graph } from "./graph.js";
+
+/** @typedef {import("../api.js").DiffRow} DiffRow */
+
+function named(/** @type {DiffRow} */ row) {
+  return row.function ?? `[no symbol in ${row.file}]`;
+}
+
+export class Diff {
+  constructor() {
+    this.largest = 0;
+    this.graph = new Graph({ draw: "flame", fetch: () => api.diffTree(state), empty: "Neither moment holds memory of this kind." });
+    this.columns = [
+      { name: "change", label: "Change", title: "Self after, less self before: memory that the function itself touched", numeric: true, by: (/** @type {DiffRow} */ row) => row.self, cell: (/** @type {DiffRow} */ row) => bar(signed(row.self), row.self, this.largest, row.self < 0 ? "less" : "more"), tip: (/** @type {DiffRow} */ row) => exact(row.self) },
+      { name: "before", label: "Self before", numeric: true, by: (/** @type {DiffRow} */ row) => row.self_from, cell: (/** @type {DiffRow} */ row) => bytes(row.self_from), tip: (/** @type {DiffRow} */ row) => exact(row.self_from) },
+      { name: "after", label: "Self after", numeric: true, by: (/** @type {DiffRow} */ row) => row.self_to, cell: (/** @type {DiffRow} */ row) => bytes(row.self_to), tip: (/** @type {DiffRow} */ row) => exact(row.self_to) },
+      { name: "name", label: "Function", wide: true, by: named, cell: named },
+      { name: "module", label: "File", by: (/** @type {DiffRow} */ row) => row.file, cell: (/** @type {DiffRow} */ row) => row.file, tip: (/** @type {DiffRow} */ row) => row.path },
+    ];
+    this.table = new Table(this.columns, {
+      label: "What functions grew and shrank by",
+      sort: (sort) => change({ sort }),
+      key: (row) => `${row.path}\n${row.function}`,
+      open: (row) => change({ q: row.function ?? row.file }),
+    });
+    this.choice = h("div", { class: "choice" });
+    this.note = h("p", { class: "note" });
+    this.stage = h("div", { class: "diff-stage" });
+    this.element = h("div", { class: "graph" }, this.choice, this.note, this.stage);
+    /** @type {DiffRow[]} */
+    this.rows = [];
+    /** @type {import("../api.js").Mark[]} */
+    this.marks = [];
+    this.signature = "";
+  }
+
+  async refresh() {
+    this.marks = await api.marks();
+    this.choose();
+    const known = this.marks.some((mark) => mark.id === state.from);
+    if (!known) {
+      say(this.note, "");
+      const text = this.marks.length
+        ? "Choose the mark to start from."
+        : "A mark remembers the memory of a moment. Set one with the button above the time line (or the m key), let the program work, and see here what grew since.";
+      const set = h("button", { onclick: () => document.getElementById("mark")?.click() }, "Set a mark now");
+      return fill(this.stage, notice(this.marks.length ? "From when?" : "No marks yet", text, "", this.marks.length ? null : set));
+    }
+    const [, { rows }] = await Promise.all([this.graph.refresh(), api.diffFunctions(state)]);
+    this.rows = rows;
+    if (!this.stage.contains(this.graph.element)) fill(this.stage, this.graph.element, h("div", { class: "diff-table" }, this.table.element));
+    this.show();
+  }
+
+  choose() {
+    const options = /** @type {[string, string][]} */ (this.marks.map((mark) => [mark.id, `${mark.name ?? `mark ${mark.id}`} (${clock(mark.taken)})`]));
+    const signature = JSON.stringify([options, state.from, state.to]);
+    if (signature === this.signature) return;
+    this.signature = signature;
+    fill(
+      this.choice,
+      h("span", {}, "From "),
+      select("From mark", [["", "choose a mark"], ...options], state.from, (from) => change({ from, zoom: "", sel: "" }, true)),
+      h("span", {}, " to "),
+      select("To mark or now", [["", "now"], ...options], state.to, (to) => change({ to, zoom: "", sel: "" }, true)),
+      state.from && h("button", { class: "small", onclick: () => this.forget() }, "delete the mark it starts from"),
+    );
+  }
+
+  async forget() {
+    await api.removeMark(state.from);
+    change({ from: "" });
+  }
+
+  show() {
+    this.choose();
+    const tree = this.graph.tree;
+    if (!tree?.before) return;
+    say(this.note, `${signed(tree.change(0))}: from ${bytes(tree.before[0])} to ${bytes(tree.value[0])}. Red frames grew, blue ones shrank; a frame is as wide as the larger of its two sizes.`);
+    this.graph.show();
+    this.largest = Math.max(0, ...this.rows.map((row) => Math.abs(row.self)));
+    const sorted = this.columns.some((column) => column.name === state.sort.replace(/^-/, "")) ? state.sort : "-change";
+    this.table.show(sort(this.rows, this.columns, sorted), sorted);
+  }
+}

@@ -1,0 +1,62 @@
+// Functions, wherever they stand: sorted, searched and paged by memprof.
+
+import { api } from "../api.js";
+import { fill, h, notice, say, set } from "../dom.js";
+import { bytes, exact, number, percent } from "../format.js";
+import { change, state } from "../state.js";
+import { bar, Table } from "../table.js";
+import { label, SELF, TOTAL } from "../words.js";
+
+const LIMIT = 100;
+
+/** @typedef {import("../api.js").FunctionRow} FunctionRow */
+
+export class Functions {
+  constructor() {
+    this.whole = 0;
+    const columns = [
+      { name: "self", label: "Self", title: SELF, numeric: true, by: () => 0, cell: (/** @type {FunctionRow} */ row) => bar(bytes(row.self), row.self, this.whole), tip: (/** @type {FunctionRow} */ row) => exact(row.self) },
+      { name: "total", label: "Total", title: TOTAL, numeric: true, by: () => 0, cell: (/** @type {FunctionRow} */ row) => bar(bytes(row.total), row.total, this.whole, "second"), tip: (/** @type {FunctionRow} */ row) => exact(row.total) },
+      { name: "share", label: "Total %", title: "Share of everything in this view", numeric: true, cell: (/** @type {FunctionRow} */ row) => percent(row.total, this.whole) },
+      { name: "name", label: "Function", wide: true, by: () => "", cell: (/** @type {FunctionRow} */ row) => row.function ?? `[no symbol in ${row.file}]` },
+      { name: "module", label: "File", cell: (/** @type {FunctionRow} */ row) => row.file, tip: (/** @type {FunctionRow} */ row) => row.path },
+    ];
+    this.table = new Table(columns, {
+      label: "Functions. Enter shows a function in the flame graph.",
+      sort: (sort) => change({ sort, page: "0" }),
+      key: (row) => `${row.path}\n${row.function}`,
+      open: (row) => change({ view: "flame", q: row.function ?? row.file, zoom: "", sel: "" }, true),
+    });
+    this.note = h("p", { class: "note" });
+    this.pages = h("div", { class: "pages" });
+    this.stage = h("div", { class: "stage" }, this.table.element);
+    this.element = h("div", { class: "graph" }, this.note, this.stage, this.pages);
+  }
+
+  async refresh() {
+    const sort = /^-?(self|total|name)$/.test(state.sort) ? state.sort : "-self";
+    const offset = Math.max(0, Number(state.page) || 0) * LIMIT;
+    const page = await api.functions({ sort: sort.replace("-", ""), order: sort.startsWith("-") ? "desc" : "asc", offset, limit: LIMIT, kind: state.kind, search: state.q });
+    this.whole = page.total;
+    const matched = state.q ? ` that match, with ${bytes(page.matched)} of their own` : "";
+    const rest = [page.not_observed && `${bytes(page.not_observed)} has no stack`, page.unmapped && `${bytes(page.unmapped)} stands in code of no file`].filter(Boolean).join(", ");
+    say(this.note, `${label(state.kind)}: ${bytes(page.total)}${rest ? ` (${rest})` : ""}. ${number(page.count)} ${page.count === 1 ? "function" : "functions"}${matched}. Choose one to see it in the flame graph.`);
+    set(this.note, { "data-total": page.total, "data-count": page.count });
+    if (page.rows.length === 0) fill(this.stage, notice("No functions", state.q ? "Nothing matches the search." : "No stack has been seen with memory of this kind."));
+    else if (!this.stage.contains(this.table.element)) fill(this.stage, this.table.element);
+    this.table.show(page.rows, sort);
+    this.paging(offset, page.rows.length, page.count);
+  }
+
+  paging(/** @type {number} */ offset, /** @type {number} */ shown, /** @type {number} */ count) {
+    const page = offset / LIMIT;
+    const to = (/** @type {number} */ next, /** @type {string} */ text) =>
+      h("button", { class: "small", disabled: next < 0 || next * LIMIT >= count, onclick: () => change({ page: String(next) }) }, text);
+    fill(this.pages, to(page - 1, "← previous"), h("span", {}, count ? `${number(offset + 1)} to ${number(offset + shown)} of ${number(count)}` : "none"), to(page + 1, "next →"));
+    this.pages.hidden = count <= LIMIT;
+  }
+
+  show() {
+    return this.refresh();
+  }
+}

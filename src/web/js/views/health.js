@@ -1,0 +1,68 @@
+// How far the figures can be trusted, and what they cost.
+
+import { api } from "../api.js";
+import { fill, h } from "../dom.js";
+import { bytes, number, percent, span } from "../format.js";
+import { reason } from "../words.js";
+
+/** @typedef {import("../api.js").Health} Health */
+/** @typedef {import("../api.js").Summary} Summary */
+
+function table(/** @type {string[]} */ head, /** @type {any[][]} */ rows, /** @type {string} */ empty) {
+  if (!rows.length) return h("p", { class: "good-text" }, empty);
+  return h("table", { class: "plain" },
+    h("thead", {}, h("tr", {}, ...head.map((text, i) => h("th", { scope: "col", class: i ? "num" : "" }, text)))),
+    h("tbody", {}, ...rows.map((row) => h("tr", {}, ...row.map((cell, i) => h("td", { class: i ? "num" : "" }, cell))))));
+}
+
+function card(/** @type {string} */ title, /** @type {string} */ text, /** @type {Element} */ content) {
+  return h("section", { class: "card" }, h("h2", {}, title), h("p", { class: "faint" }, text), content);
+}
+
+function against(/** @type {Summary} */ { agreement, kernel, total }) {
+  const rows = /** @type {[string, (k: import("../api.js").Kernel) => number, number | null][]} */ ([
+    ["RssAnon + RssShmem (status)", (k) => k.rss_anon + k.rss_shmem, agreement.resident],
+    ["Anonymous (smaps_rollup)", (k) => k.anonymous, total.anon],
+    ["RssFile (status)", (k) => k.rss_file, total.file],
+    ["VmSwap (status)", (k) => k.swap, total.swap],
+  ]);
+  return card("Sum against the kernel", "The kernel's own figures just before and just after the page scan, and the sum of memprof's rows. While the target runs, they differ by what it does in between.",
+    table(["figure", "before", "after", "sum of rows"], rows.map(([name, of, sum]) => [name, number(of(kernel.before)), number(of(kernel.after)), sum === null ? "–" : number(sum)]), ""));
+}
+
+export class HealthView {
+  constructor() {
+    this.element = h("div", { class: "cards" });
+  }
+
+  async refresh() {
+    const [health, summary] = await Promise.all([api.health(), api.summary().catch(() => null)]);
+    this.draw(health, summary);
+  }
+
+  draw(/** @type {Health} */ health, /** @type {Summary | null} */ summary) {
+    const all = health.outcomes.reduce((sum, row) => sum + row.bytes, 0);
+    const { own, scan } = health;
+    const cards = [
+      summary && against(summary),
+      card("How stacks ended", "Complete: the walk reached the outermost frame. The others are cut off; the outcome says why.",
+        table(["outcome", "stacks", "memory", "share"], health.outcomes.map((row) => [row.outcome, number(row.stacks), bytes(row.bytes), percent(row.bytes, all)]), "No stack has been seen yet.")),
+      card("Lost", "What did not fit a table or a buffer, or could not be read, since memprof attached.",
+        table(["what", "count"], health.losses.map(({ what, count }) => [what, number(count)]), "✓ Nothing was lost.")),
+      summary && card("Memory without a stack", "Part of the totals. Start the program under memprof to have a stack for everything.",
+        table(["why", "resident", "page cache", "mapped files"], summary.not_observed.map((row) => [reason(row.reason), bytes(row.bytes.resident), bytes(row.bytes.cache), bytes(row.bytes.file)]), "✓ All memory has a stack.")),
+      card("What memprof costs", "Of memprof itself, not of the target.", table(["figure", ""], [
+        ["resident memory of memprof", bytes(own.rss)],
+        ["processor time since its start", `${span(own.cpu_ms)} of ${span(own.uptime_ms)} (${percent(own.cpu_ms, own.uptime_ms)} of a core)`],
+        ["newest page scan took", scan ? span(scan.duration_ms) : "none yet"],
+        ["newest page scan was", scan ? `${span(scan.age_ms)} ago` : "–"],
+        ["version", health.version],
+      ], "")),
+      card("Tables in the kernel", "How full the probe's tables are; what does not fit is counted as lost.",
+        table(["table", "in use", "limit", "full"], health.maps.map((row) => [row.name, number(row.entries), number(row.capacity), percent(row.entries, row.capacity)]), "Not known.")),
+    ];
+    fill(this.element, ...cards);
+  }
+
+  show() {}
+}

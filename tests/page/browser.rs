@@ -1,0 +1,259 @@
+//! A real Chromium without a window, told what to do over the W3C WebDriver protocol.
+
+use std::collections::BTreeSet;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+/// How long anything may take on a busy machine.
+pub const PATIENCE: Duration = Duration::from_secs(120);
+
+const FLAGS: [&str; 10] = [
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--disable-dev-shm-usage",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--window-size=1280,900",
+];
+
+/// One browser at a time: several at once leave none of them enough of the machine.
+static TURN: Mutex<()> = Mutex::new(());
+
+pub struct Browser {
+    driver: Child,
+    address: SocketAddr,
+    session: String,
+    /// Where the pages under test come from.
+    pub base: String,
+    _profile: TempDir,
+    _turn: MutexGuard<'static, ()>,
+}
+
+impl Browser {
+    /// Starts it for the pages of a server.
+    pub fn start(server: SocketAddr) -> Browser {
+        let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut driver = Command::new("chromedriver")
+            .args(["--port=0", "--log-level=SEVERE"])
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("chromedriver is needed for these tests (Debian: chromium-driver)");
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port(&mut driver)));
+        let profile = tempfile::tempdir().unwrap();
+        let mut browser = Browser {
+            driver,
+            address,
+            session: String::new(),
+            base: format!("http://{server}"),
+            _profile: profile,
+            _turn: turn,
+        };
+        let profile = format!("--user-data-dir={}", browser._profile.path().display());
+        let flags: Vec<&str> = FLAGS.into_iter().chain([profile.as_str()]).collect();
+        let wanted = json!({"capabilities": {"alwaysMatch": {
+            "browserName": "chrome",
+            "timeouts": {"script": PATIENCE.as_millis() as u64},
+            "goog:loggingPrefs": {"browser": "ALL", "performance": "ALL"},
+            "goog:chromeOptions": {"args": flags}}}});
+        let session = browser.command("POST", "/session", Some(&wanted));
+        browser.session = format!("/session/{}", session["sessionId"].as_str().unwrap());
+        browser
+    }
+
+    /// One command; fails the test when the driver says that it failed.
+    #[track_caller]
+    fn command(&self, method: &str, path: &str, body: Option<&Value>) -> Value {
+        let body = body.map(Value::to_string).unwrap_or_default();
+        let request = format!(
+            "{method} {}{path} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n\
+             Content-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
+            self.session,
+            self.address,
+            body.len()
+        );
+        let mut stream = TcpStream::connect(self.address).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.write_all(request.as_bytes()).unwrap();
+        let reply = reply(stream);
+        let value: Value = serde_json::from_slice(&reply).unwrap();
+        let value = value["value"].clone();
+        assert!(value["error"].is_null(), "{method} {path} {body}: {value}");
+        value
+    }
+
+    /// What a function's body returns in the page.
+    #[track_caller]
+    pub fn run(&self, script: &str, args: Value) -> Value {
+        self.command(
+            "POST",
+            "/execute/sync",
+            Some(&json!({"script": script, "args": args})),
+        )
+    }
+
+    /// An expression's value in the page.
+    #[track_caller]
+    pub fn eval(&self, expression: &str) -> Value {
+        self.run(&format!("return ({expression});"), json!([]))
+    }
+
+    /// Waits until an expression is true in the page; its value.
+    #[track_caller]
+    pub fn wait(&self, expression: &str) -> Value {
+        let start = Instant::now();
+        loop {
+            let value = self.eval(expression);
+            if !matches!(value, Value::Null | Value::Bool(false)) && value != "" {
+                return value;
+            }
+            assert!(
+                start.elapsed() < PATIENCE,
+                "never true: {expression}\nshown: {}\nsaid: {:?}",
+                self.eval("document.body.innerText"),
+                self.errors()
+            );
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    /// Opens the page anew with a link's fragment, and waits until its view is there.
+    #[track_caller]
+    pub fn open(&self, fragment: &str) {
+        self.command("POST", "/url", Some(&json!({"url": "about:blank"})));
+        let url = format!("{}/{fragment}", self.base);
+        self.command("POST", "/url", Some(&json!({"url": url})));
+        let failed = "document.querySelector('#content .notice.error')";
+        self.wait(&format!(
+            "performance.getEntriesByName('memprof-painted').length > 0 || {failed}"
+        ));
+        let failed = self.eval(&format!("{failed}?.textContent"));
+        assert!(failed.is_null(), "{fragment}: {failed}");
+        self.wait("!!document.querySelector('#totals .total')");
+    }
+
+    /// Presses keys, one after the other; special ones by their WebDriver code points.
+    #[track_caller]
+    pub fn press(&self, keys: &str) {
+        let one = |key: char| {
+            [
+                json!({"type": "keyDown", "value": key.to_string()}),
+                json!({"type": "keyUp", "value": key.to_string()}),
+            ]
+        };
+        let actions: Vec<Value> = keys.chars().flat_map(one).collect();
+        let input = json!({"actions": [{"type": "key", "id": "keyboard", "actions": actions}]});
+        self.command("POST", "/actions", Some(&input));
+    }
+
+    /// A command of the browser's own protocol.
+    #[track_caller]
+    pub fn native(&self, command: &str, parameters: Value) {
+        let body = json!({"cmd": command, "params": parameters});
+        self.command("POST", "/goog/cdp/execute", Some(&body));
+    }
+
+    pub fn size(&self, width: u32, height: u32) {
+        let size =
+            json!({"width": width, "height": height, "deviceScaleFactor": 1, "mobile": false});
+        self.native("Emulation.setDeviceMetricsOverride", size);
+    }
+
+    pub fn prefer(&self, scheme: &str) {
+        let features = json!({"features": [{"name": "prefers-color-scheme", "value": scheme}]});
+        self.native("Emulation.setEmulatedMedia", features);
+    }
+
+    fn log(&self, kind: &str) -> Vec<Value> {
+        let log = self.command("POST", "/se/log", Some(&json!({"type": kind})));
+        log.as_array().unwrap().clone()
+    }
+
+    /// Warnings and errors of the console since the last time.
+    pub fn errors(&self) -> Vec<String> {
+        let bad = |entry: &&Value| matches!(entry["level"].as_str(), Some("SEVERE" | "WARNING"));
+        let log = self.log("browser");
+        let text = |entry: &Value| entry["message"].as_str().unwrap().to_owned();
+        log.iter().filter(bad).map(text).collect()
+    }
+
+    /// Every address that was asked for over the network since the last time.
+    pub fn asked(&self) -> BTreeSet<String> {
+        let url = |entry: &Value| {
+            let message: Value = serde_json::from_str(entry["message"].as_str()?).ok()?;
+            let message = &message["message"];
+            let url = message["params"]["request"]["url"].as_str()?;
+            (message["method"] == "Network.requestWillBeSent").then(|| url.to_owned())
+        };
+        self.log("performance").iter().filter_map(url).collect()
+    }
+}
+
+impl Drop for Browser {
+    fn drop(&mut self) {
+        // Ends Chromium, too. A panic here would hide the one that is under way.
+        if let Ok(mut stream) = TcpStream::connect(self.address) {
+            let _ = stream.set_read_timeout(Some(Duration::from_secs(20)));
+            let request = format!(
+                "DELETE {} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n\r\n",
+                self.session, self.address
+            );
+            let _ = stream.write_all(request.as_bytes());
+            let _ = stream.read(&mut [0; 1]);
+        }
+        let _ = self.driver.kill();
+        let _ = self.driver.wait();
+    }
+}
+
+/// The port that a driver says it listens on; what it says further is thrown away.
+fn port(driver: &mut Child) -> u16 {
+    let mut said = BufReader::new(driver.stdout.take().unwrap());
+    let mut line = String::new();
+    loop {
+        line.clear();
+        let count = said.read_line(&mut line).unwrap();
+        assert!(count > 0, "chromedriver ended without a word");
+        if let Some((_, port)) = line
+            .trim_end()
+            .trim_end_matches('.')
+            .split_once("started successfully on port ")
+        {
+            let port = port.parse().unwrap();
+            std::thread::spawn(move || std::io::copy(&mut said, &mut std::io::sink()));
+            return port;
+        }
+    }
+}
+
+/// The body of a reply, by its Content-Length.
+fn reply(stream: TcpStream) -> Vec<u8> {
+    let mut stream = BufReader::new(stream);
+    let mut length = 0;
+    loop {
+        let mut line = String::new();
+        stream.read_line(&mut line).unwrap();
+        if line.trim_end().is_empty() {
+            break;
+        }
+        if let Some((name, value)) = line.split_once(':')
+            && name.eq_ignore_ascii_case("content-length")
+        {
+            length = value.trim().parse().unwrap();
+        }
+    }
+    let mut body = vec![0; length];
+    stream.read_exact(&mut body).unwrap();
+    body
+}

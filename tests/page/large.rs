@@ -1,0 +1,198 @@
+//! A tree of 50,000 nodes, with names that try to be markup.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use ::memprof::api::Report;
+use ::memprof::profile::Frame;
+use ::memprof::server::ServerOptions;
+use ::memprof::symbol::Language;
+use serde_json::json;
+
+use super::browser::Browser;
+use super::common::{Fixed, Server, at, kib, report};
+use super::shown::*;
+
+const NODES: usize = 50_000;
+const MARKUP: &str = "<img src=x onerror=\"window.hacked=1\"><script>window.hacked=2</script>";
+
+/// Stacks of 25 frames that part ways at different depths; every root function's name is markup.
+fn stacks() -> Arc<Report> {
+    let mut state = 1u64;
+    let mut random = |below: u64| {
+        // A linear congruential generator: the same tree in every run.
+        state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) % below
+    };
+    let names: Vec<String> = (0..3000)
+        .map(|n| format!("module::type_{n}::function"))
+        .collect();
+    let mut samples = Vec::new();
+    let mut path = vec![at(0, 0)];
+    for _ in 0..6000 {
+        path.truncate(1 + random(16) as usize);
+        while path.len() < 25 {
+            path.push(at(0, 1 + random(2999)));
+        }
+        let innermost_first: Vec<Frame> = path.iter().rev().copied().collect();
+        samples.push((innermost_first, kib(4 * (1 + random(64)), 0, 4 * random(2))));
+    }
+    let name = |n: usize| if n == 0 { MARKUP } else { names[n].as_str() };
+    let names: Vec<_> = (0..3000)
+        .map(|n| (at(0, n as u64), name(n), Language::Rust))
+        .collect();
+    report(&samples, &[kib(1000, 0, 0)], &names)
+}
+
+fn server() -> Server {
+    Server::start(Fixed(Ok(stacks())), ServerOptions::default())
+}
+
+#[test]
+fn fifty_thousand_nodes() {
+    let server = server();
+    let tree = api(server.address, "/v2/tree?direction=callees");
+    let nodes = tree["nodes"]["parent"].as_array().unwrap().len();
+    assert!(nodes >= NODES, "{nodes}");
+    let browser = Browser::start(server.address);
+    for view in ["flame", "treemap", "tree"] {
+        let start = Instant::now();
+        browser.open(&format!("#view={view}"));
+        let seen = start.elapsed();
+        let entry = "performance.getEntriesByName('memprof-painted')[0].startTime";
+        let painted = browser.eval(entry).as_f64().unwrap();
+        println!(
+            "{view}, {nodes} nodes: drawn {painted:.0} ms after the request; seen after {seen:?}"
+        );
+        assert!(painted < 20_000.0, "{view} took {painted} ms");
+        assert_eq!(
+            browser.figure("#selection", "data-bytes"),
+            tree["total"].as_u64().unwrap()
+        );
+    }
+    // Zooming and searching stay quick: measured from the change to the drawn frame.
+    browser.open("");
+    let script = "const start = performance.now(); \
+        const input = document.getElementById('search'); \
+        document.querySelector('canvas.flame').focus(); \
+        input.value = 'type_7'; input.dispatchEvent(new Event('input')); return start";
+    let start = browser.run(script, json!([])).as_f64().unwrap();
+    let end =
+        browser.wait("document.getElementById('matched').dataset.bytes > 0 && performance.now()");
+    println!(
+        "a search was shown within {:.0} ms",
+        end.as_f64().unwrap() - start
+    );
+    let found = api(server.address, "/v2/tree?direction=callees&search=type_7");
+    let matched = browser.figure("#matched", "data-bytes");
+    let cut = found["cut"]["over_limit"].as_u64().unwrap();
+    let wanted = found["matched"].as_u64().unwrap();
+    // What the reply leaves out cannot be found in it.
+    assert!(
+        if cut == 0 {
+            matched == wanted
+        } else {
+            matched <= wanted
+        },
+        "{matched}, {wanted}"
+    );
+    browser.must_be_quiet();
+    drop(browser);
+    server.stop();
+}
+
+#[test]
+fn names_are_text() {
+    let server = server();
+    let browser = Browser::start(server.address);
+    for view in ["flame", "treemap", "tree", "functions"] {
+        browser.open(&format!("#view={view}&sort=-total"));
+        if matches!(view, "flame" | "treemap") {
+            browser.eval("document.querySelector('canvas.flame').focus()");
+            browser.press(DOWN);
+            browser.wait("document.querySelector('#selection .name').textContent !== 'everything'");
+        }
+        let text = browser.eval("document.getElementById('content').textContent");
+        assert!(text.as_str().unwrap().contains(MARKUP), "{view}: {text}");
+        let made =
+            browser.eval("document.querySelectorAll('#content img, #content script').length");
+        assert_eq!(made, 0, "{view}");
+        assert!(browser.eval("window.hacked ?? null").is_null(), "{view}");
+    }
+    // The same through the search, which comes from the link.
+    browser.open(&format!(
+        "#view=functions&q={}",
+        MARKUP.replace('"', "%22").replace('<', "%3C")
+    ));
+    assert!(browser.eval("window.hacked ?? null").is_null());
+    assert_eq!(browser.figure(".note", "data-count"), 1);
+    browser.must_be_quiet();
+    drop(browser);
+    server.stop();
+}
+
+#[test]
+fn keys_lead_everywhere() {
+    let server = server();
+    let browser = Browser::start(server.address);
+    browser.open("");
+    browser.press(TAB);
+    assert_eq!(browser.eval("document.activeElement.id"), "skip");
+    // Every control is reached by Tab alone, and the graph is.
+    let mut reached = Vec::new();
+    for _ in 0..60 {
+        browser.press(TAB);
+        let name = browser.eval("document.activeElement.id || document.activeElement.tagName");
+        reached.push(name.as_str().unwrap().to_owned());
+        if reached.last().is_some_and(|name| name == "CANVAS") {
+            break;
+        }
+    }
+    for wanted in [
+        "pause",
+        "mark",
+        "export",
+        "theme",
+        "help-button",
+        "search",
+        "CANVAS",
+    ] {
+        assert!(
+            reached.iter().any(|name| name == wanted),
+            "{wanted}: {reached:?}"
+        );
+    }
+    let name = || browser.text("#selection .name");
+    browser.press(DOWN);
+    assert_eq!(name(), MARKUP);
+    browser.press(DOWN);
+    let child = name();
+    assert_ne!(child, MARKUP);
+    browser.press(RIGHT);
+    let sibling = name();
+    browser.press(LEFT);
+    browser.press(UP);
+    assert_eq!(name(), MARKUP, "{child}, {sibling}");
+    browser.press(DOWN);
+    browser.press(ENTER);
+    browser.wait("location.hash.includes('zoom=')");
+    browser.press(ESCAPE);
+    browser.wait("!location.hash.includes('zoom=')");
+    browser.press("?");
+    browser.wait("document.getElementById('help').open");
+    browser.press(ESCAPE);
+    browser.wait("!document.getElementById('help').open");
+    browser.press("4");
+    browser
+        .wait("location.hash.includes('view=functions') && document.querySelector('.rows .row')");
+    browser.press("/");
+    browser.press("type_12::");
+    browser.wait("document.querySelector('.note').dataset.count === '1'");
+    browser.press(ESCAPE);
+    browser.wait("document.querySelector('.note').dataset.count > 1");
+    browser.must_be_quiet();
+    drop(browser);
+    server.stop();
+}

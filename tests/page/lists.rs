@@ -1,0 +1,236 @@
+//! Page cache by file, address space, difference, health and exports of a real program.
+
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use super::browser::{Browser, PATIENCE};
+use super::live::{MIB, Run};
+use super::shown::*;
+
+/// Waits until a table has as many rows as the API says.
+#[track_caller]
+fn must_have_rows(browser: &Browser, count: &Value) {
+    let rows = count.as_u64().unwrap() + 1;
+    browser.wait(&format!(
+        "document.querySelector('.table').getAttribute('aria-rowcount') === '{rows}'"
+    ));
+}
+
+/// The title of the cell in a row that names something; there the bytes stand in full.
+#[track_caller]
+fn title(browser: &Browser, text: &str, cell: usize) -> String {
+    let script = "const row = [...document.querySelectorAll('.rows .row')]
+            .find((row) => row.textContent.includes(arguments[0]));
+        return row?.children[arguments[1]].title ?? 'no such row'";
+    browser
+        .run(script, json!([text, cell]))
+        .as_str()
+        .unwrap()
+        .to_owned()
+}
+
+fn in_full(bytes: &Value) -> String {
+    let digits = bytes.as_u64().unwrap().to_string();
+    let groups: Vec<_> = digits
+        .as_bytes()
+        .rchunks(3)
+        .rev()
+        .map(|g| std::str::from_utf8(g).unwrap())
+        .collect();
+    format!("{} bytes", groups.join(","))
+}
+
+/// The row of a path.
+fn file<'a>(files: &'a Value, path: &str) -> Option<&'a Value> {
+    let rows = files["rows"].as_array().unwrap();
+    rows.iter().find(|row| row["path"] == path)
+}
+
+#[track_caller]
+fn until(holds: impl Fn() -> bool) {
+    let start = Instant::now();
+    while !holds() {
+        assert!(start.elapsed() < PATIENCE, "it never held");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+#[test]
+fn files() {
+    let run = Run::start();
+    let browser = Browser::start(run.m.address());
+    browser.open("#view=files");
+    let files = run.api("/v2/files?limit=10000");
+    must_have_rows(&browser, &files["count"]);
+    let name = format!("{}/data", run.dir.path().display());
+    // A file that is open no more has no path, but its inode.
+    let shown = match file(&files, &name) {
+        Some(_) => name.clone(),
+        None => format!("[file {} on device", files["rows"][0]["inode"]),
+    };
+    let cached = || {
+        let files = run.api("/v2/files?limit=10000");
+        file(&files, &name).unwrap_or(&files["rows"][0])["cached"].clone()
+    };
+    // The kernel may drop page cache even of a program that stands still.
+    until(|| title(&browser, &shown, 0) == in_full(&cached()));
+    // The stacks behind a file hold as much as the file.
+    let click = "[...document.querySelectorAll('.rows .row')]
+        .find((row) => row.textContent.includes(arguments[0])).click()";
+    browser.run(click, json!([shown]));
+    browser.wait(
+        "location.hash.includes('file=') && document.querySelector('#selection')?.dataset.bytes",
+    );
+    until(|| Some(browser.figure("#selection", "data-bytes")) == cached().as_u64());
+    assert!(browser.text(".sub").contains(&shown));
+    browser.must_be_quiet();
+}
+
+#[test]
+fn address_space() {
+    let run = Run::start();
+    let browser = Browser::start(run.m.address());
+    browser.open("#view=space&sort=-size");
+    let maps = run.api("/v2/maps?sort=size&limit=10000");
+    must_have_rows(&browser, &maps["count"]);
+    let largest = &maps["rows"][0];
+    let start = largest["start"].as_str().unwrap();
+    for (cell, bytes) in [
+        (2, "size"),
+        (4, "attributed"),
+        (5, "not_observed"),
+        (7, "huge"),
+    ] {
+        assert_eq!(
+            title(&browser, start, cell),
+            in_full(&largest[bytes]),
+            "{bytes}"
+        );
+    }
+    browser.must_be_quiet();
+}
+
+#[test]
+fn difference() {
+    let mut run = Run::start();
+    let browser = Browser::start(run.m.address());
+    browser.open("#view=diff&kind=anon");
+    browser.click("#mark");
+    // The new mark is offered; it is chosen.
+    browser.wait("document.querySelector('.choice select')?.options.length === 2");
+    let id = run.api("/v2/marks")["marks"][0]["id"]
+        .as_str()
+        .unwrap()
+        .to_owned();
+    run.tell(&format!("mmap {}", 6 * MIB));
+    browser.open(&format!("#view=diff&kind=anon&from={id}"));
+    browser.wait("document.querySelector('#selection')?.dataset.bytes");
+    let diff = run.api(&format!("/v2/diff?from={id}&kind=anon&direction=callees"));
+    let (from, to) = (&diff["nodes"]["from"][0], &diff["nodes"]["to"][0]);
+    assert!(
+        to.as_u64().unwrap() >= from.as_u64().unwrap() + 6 * MIB,
+        "{from} {to}"
+    );
+    browser.wait(&format!(
+        "document.querySelector('#selection').dataset.bytes === '{to}'"
+    ));
+    let fact = |n: usize| {
+        let title = format!("document.querySelector('#selection .fact:nth-child({n})').title");
+        browser.eval(&title).as_str().unwrap().to_owned()
+    };
+    let change = to.as_u64().unwrap() - from.as_u64().unwrap();
+    assert_eq!(fact(1), in_full(&json!(change)));
+    // By function, the largest change first.
+    let rows = run.api(&format!(
+        "/v2/diff?from={id}&kind=anon&by=function&sort=self&order=desc"
+    ));
+    let most = &rows["rows"][0];
+    let name = most["function"].as_str().unwrap();
+    assert!(
+        most["self"].as_i64().unwrap() >= (6 * MIB).cast_signed(),
+        "{most}"
+    );
+    assert_eq!(title(&browser, name, 2), in_full(&most["self_to"]));
+    browser.must_be_quiet();
+}
+
+#[test]
+fn health_and_exports() {
+    let run = Run::start();
+    let browser = Browser::start(run.m.address());
+    browser.open("#view=health");
+    let health = run.api("/v2/health");
+    let text = browser.text("#content");
+    for row in health["outcomes"].as_array().unwrap() {
+        let outcome = row["outcome"].as_str().unwrap();
+        assert!(text.contains(outcome), "{outcome}: {text}");
+    }
+    for row in health["maps"].as_array().unwrap() {
+        assert!(
+            text.contains(row["name"].as_str().unwrap()),
+            "{row}: {text}"
+        );
+    }
+    assert!(text.contains(health["version"].as_str().unwrap()));
+    browser.click("#export");
+    let formats = run.api("/v2/exports");
+    let count = formats.as_array().unwrap().len();
+    browser.wait(&format!(
+        "document.querySelectorAll('#exports a').length === {count}"
+    ));
+    let links = browser
+        .eval("[...document.querySelectorAll('#exports a')].map((a) => a.getAttribute('href'))");
+    for link in links.as_array().unwrap() {
+        let reply = run.m.get(&format!("/{}", link.as_str().unwrap()));
+        assert_eq!(
+            reply.status,
+            200,
+            "{link}: {}",
+            String::from_utf8_lossy(&reply.body)
+        );
+        assert!(!reply.body.is_empty(), "{link}");
+    }
+    browser.press(ESCAPE);
+    browser.wait("!document.getElementById('exports').open");
+    browser.must_be_quiet();
+}
+
+#[test]
+fn time_line() {
+    let run = Run::start();
+    let browser = Browser::start(run.m.address());
+    browser.open("");
+    // Samples come by themselves.
+    browser.wait("document.querySelector('.plot canvas')");
+    browser
+        .wait("document.querySelector('.plot').getAttribute('aria-label').includes('Anonymous')");
+    browser.press("m");
+    until(|| !run.api("/v2/marks")["marks"].as_array().unwrap().is_empty());
+    browser.must_be_quiet();
+}
+
+#[test]
+fn every_view_fits_a_narrow_screen() {
+    let run = Run::start();
+    let browser = Browser::start(run.m.address());
+    browser.size(360, 740);
+    for view in [
+        "flame",
+        "treemap",
+        "tree",
+        "functions",
+        "files",
+        "space",
+        "diff",
+        "health",
+    ] {
+        browser.open(&format!("#view={view}"));
+        let used = browser
+            .eval("document.documentElement.scrollWidth")
+            .as_u64()
+            .unwrap();
+        assert!(used <= 360, "{view}: {used}");
+    }
+    browser.must_be_quiet();
+}
