@@ -309,23 +309,28 @@ impl Probe {
         self.clear_pages(mm, Addr(0), Addr(1 << 57))
     }
 
-    /// Drops chunks of the page ledger that hold no record: those of `empty` that still do not, so that
-    /// one which was made a moment ago stays. Returns the chunks found empty, for the next time.
+    /// Drops chunks of the page ledger that hold no record, if it has more than `least` chunks: those of
+    /// `empty` that still do not, so that one which was made a moment ago stays. Returns the chunks found
+    /// empty, for the next time.
     ///
     /// A fault that is recorded in a dropped chunk at this very moment is lost, or counted where that is
     /// noticed; its page then stands under whoever mapped it.
     ///
     /// # Errors
     /// The map could not be read, or this kernel (before 5.14) cannot take an entry out in one step.
-    pub fn sweep(&self, empty: &HashSet<u64>) -> Result<HashSet<u64>> {
+    pub fn sweep(&self, empty: &HashSet<u64>, least: usize) -> Result<HashSet<u64>> {
         let map = &self.skel.maps.pages;
-        let mut found = HashSet::new();
+        let (mut found, mut chunks) = (HashSet::new(), 0);
         for (key, bytes) in map.lookup_batch(BATCH, MapFlags::ANY, MapFlags::ANY)? {
+            chunks += 1;
             if let Ok(key) = <[u8; 8]>::try_from(key.as_slice())
                 && is_zero(&bytes)
             {
                 found.insert(u64::from_ne_bytes(key));
             }
+        }
+        if chunks <= least {
+            return Ok(HashSet::new());
         }
         for key in found.intersection(empty) {
             let key = key.to_ne_bytes();

@@ -27,9 +27,9 @@ fn memory_given_back_piece_by_piece_leaves_the_ledger() {
         }
     };
     each("touch", "");
-    let full = probe.sweep(&HashSet::new()).unwrap();
+    let full = probe.sweep(&HashSet::new(), 0).unwrap();
     each("advise", " 4");
-    let empty = probe.sweep(&HashSet::new()).unwrap();
+    let empty = probe.sweep(&HashSet::new(), 0).unwrap();
     assert!(
         empty.len() as u64 >= full.len() as u64 + CHUNKS - 1,
         "{} chunks are empty, {} were",
@@ -38,8 +38,8 @@ fn memory_given_back_piece_by_piece_leaves_the_ledger() {
     );
     // In use again: it stays, the others go.
     workload.lines.tell("touch 0 4096 4096");
-    assert_eq!(probe.sweep(&empty).unwrap(), HashSet::new());
-    assert_eq!(probe.sweep(&HashSet::new()).unwrap(), HashSet::new());
+    assert_eq!(probe.sweep(&empty, 0).unwrap(), HashSet::new());
+    assert_eq!(probe.sweep(&HashSet::new(), 0).unwrap(), HashSet::new());
     let losses = probe.losses().counters;
     assert!(losses.is_empty(), "{losses:?}");
     workload.end();

@@ -31,6 +31,8 @@ const KEEP_SHARE: u32 = 100;
 /// How often, at most, the page ledger is looked through for empty chunks; and the share of time.
 const SWEEP_PAUSE: Duration = Duration::from_secs(10);
 const SWEEP_SHARE: u32 = 100;
+/// Chunks up to which the ledger is left alone: half of what it can hold. A sweep can cost a record.
+const SWEEP_FROM: usize = 32_768;
 
 /// How often the ring buffer is emptied before something else is done.
 const MAX_ROUNDS: usize = 16;
@@ -490,7 +492,7 @@ impl Collector {
         };
         let begun = Instant::now();
         // Where the kernel cannot, the ledger keeps them, and says so when it is full.
-        let empty = self.probe.sweep(&empty).unwrap_or_default();
+        let empty = self.probe.sweep(&empty, SWEEP_FROM).unwrap_or_default();
         self.swept = Some(Swept {
             at: Instant::now(),
             took: begun.elapsed(),
