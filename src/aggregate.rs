@@ -13,6 +13,7 @@ use crate::event::{
     Event, MmId, Pid, ProcessChange, ProcessEvent, RangeChange, RangeEvent, StackId, StackSeen,
 };
 use crate::file_paths::FilePaths;
+use crate::freeze::stands_still;
 use crate::modules::{AddressMap, ModuleTable};
 use crate::probe::{Probe, page_size};
 use crate::profile::{
@@ -231,8 +232,12 @@ impl Aggregator {
             .context("the process is no longer followed")?;
         let pid = space.pid;
         let mut scanner = Scanner::open(pid, Method::Auto)?;
-        let before = figures::read(pid)?;
+        let mut before = figures::counters(pid)?;
         let vmas = maps::read(pid, &mut self.classifier)?;
+        let rolled_up = figures::is_brief(&before, &vmas) || stands_still(pid);
+        if rolled_up {
+            before = figures::read(pid)?;
+        }
         let view = SpaceView {
             mm,
             ancestors: &space.ancestors,
@@ -268,7 +273,10 @@ impl Aggregator {
             books,
             mappings,
             before,
-            after: figures::read(pid)?,
+            after: match rolled_up {
+                true => figures::read(pid)?,
+                false => figures::counters(pid)?,
+            },
         })
     }
 

@@ -132,15 +132,14 @@ impl Frozen {
     }
 
     fn stop_by_signal(&mut self, pid: Pid) -> Result<()> {
-        let stands = || threads(pid).into_iter().all(is_stopped);
-        if stands() {
+        if stands_still(pid) {
             return Ok(());
         }
         let process = nix_pid(pid);
         kill(process, Signal::SIGSTOP)?;
         self.stopped.push(process);
         let begun = Instant::now();
-        while !stands() {
+        while !stands_still(pid) {
             if begun.elapsed() > PATIENCE {
                 bail!("a thread hangs in the kernel");
             }
@@ -182,6 +181,11 @@ fn threads(pid: Pid) -> Vec<NixPid> {
 fn state(tid: NixPid) -> Option<char> {
     let stat = fs::read_to_string(format!("/proc/{tid}/stat")).ok()?;
     stat.rsplit_once(") ")?.1.chars().next()
+}
+
+/// Whether no thread of the process runs.
+pub fn stands_still(pid: Pid) -> bool {
+    threads(pid).into_iter().all(is_stopped)
 }
 
 fn is_stopped(tid: NixPid) -> bool {

@@ -286,10 +286,11 @@ pub struct NotObserved {
 }
 
 /// The kernel's own figures for the target, in bytes; what memprof's totals are held against.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KernelFigures {
-    /// `Anonymous` of `/proc/PID/smaps_rollup`.
-    pub anonymous: u64,
+    /// `Anonymous` of `/proc/PID/smaps_rollup`; `None` where it was not read, as that would have made
+    /// the target wait (see [`figures::is_brief`](crate::residency::figures::is_brief)).
+    pub anonymous: Option<u64>,
     /// `RssAnon` of `/proc/PID/status` (approximate up to Linux 6.15).
     pub rss_anon: u64,
     /// `RssShmem` of `/proc/PID/status`.
@@ -300,9 +301,22 @@ pub struct KernelFigures {
     pub swap: u64,
 }
 
+impl Default for KernelFigures {
+    /// Nothing, as the start of a sum.
+    fn default() -> KernelFigures {
+        KernelFigures {
+            anonymous: Some(0),
+            rss_anon: 0,
+            rss_shmem: 0,
+            rss_file: 0,
+            swap: 0,
+        }
+    }
+}
+
 impl AddAssign for KernelFigures {
     fn add_assign(&mut self, o: KernelFigures) {
-        self.anonymous += o.anonymous;
+        self.anonymous = self.anonymous.zip(o.anonymous).map(|(a, b)| a + b);
         self.rss_anon += o.rss_anon;
         self.rss_shmem += o.rss_shmem;
         self.rss_file += o.rss_file;

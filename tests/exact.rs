@@ -70,7 +70,7 @@ impl Run {
         for pid in &self.pids {
             let figures = figures::read(*pid).unwrap();
             status += figures.resident();
-            rollup += figures.anonymous + figures.rss_shmem;
+            rollup += figures.anonymous.unwrap() + figures.rss_shmem;
         }
         self.pids.iter().for_each(|pid| cont(*pid));
         let ours = direct.resident();

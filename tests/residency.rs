@@ -65,7 +65,7 @@ fn measure(pid: Pid) -> Usage {
         let r = read_with(pid, method, &mut Classifier::new()).unwrap();
         assert_eq!(r.before, r.after, "it was stopped");
         let (kernel, ours) = (r.before, r.total);
-        assert_eq!(ours.anon, kernel.anonymous, "{method:?}: Anonymous");
+        assert_eq!(Some(ours.anon), kernel.anonymous, "{method:?}: Anonymous");
         assert_eq!(ours.anon, kernel.rss_anon, "{method:?}: RssAnon");
         assert_eq!(ours.shmem, kernel.rss_shmem, "{method:?}: RssShmem");
         assert_eq!(ours.resident(), kernel.resident());

@@ -85,7 +85,8 @@ impl From<&Report> for About {
 /// The kernel's figures.
 #[derive(Debug, Serialize)]
 pub(super) struct Kernel {
-    anonymous: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    anonymous: Option<u64>,
     rss_anon: u64,
     rss_shmem: u64,
     rss_file: u64,

@@ -198,14 +198,14 @@ impl Figures {
         let rows = sides.into_iter().flat_map(|(read, k)| {
             let figures = [
                 ("smaps_rollup_anonymous", k.anonymous),
-                ("rss_anon", k.rss_anon),
-                ("rss_shmem", k.rss_shmem),
-                ("rss_file", k.rss_file),
-                ("vm_swap", k.swap),
+                ("rss_anon", Some(k.rss_anon)),
+                ("rss_shmem", Some(k.rss_shmem)),
+                ("rss_file", Some(k.rss_file)),
+                ("vm_swap", Some(k.swap)),
             ];
-            figures.map(|(figure, bytes)| {
+            figures.into_iter().filter_map(move |(figure, bytes)| {
                 let figure = ("figure", figure.to_owned());
-                (vec![figure, ("read", read.to_owned())], bytes)
+                Some((vec![figure, ("read", read.to_owned())], bytes?))
             })
         });
         let help = "The kernel's own figures, read before and after the page scan";

@@ -283,8 +283,12 @@ fn comments(profile: &Profile) -> Vec<String> {
 }
 
 fn kernel(when: &str, figures: &KernelFigures) -> String {
+    let anonymous = match figures.anonymous {
+        Some(bytes) => bytes.to_string(),
+        None => "(not read)".to_owned(),
+    };
     format!(
-        "kernel {when} the scan, in bytes: Anonymous {} RssAnon {} RssShmem {} RssFile {} VmSwap {}",
-        figures.anonymous, figures.rss_anon, figures.rss_shmem, figures.rss_file, figures.swap
+        "kernel {when} the scan, in bytes: Anonymous {anonymous} RssAnon {} RssShmem {} RssFile {} VmSwap {}",
+        figures.rss_anon, figures.rss_shmem, figures.rss_file, figures.swap
     )
 }

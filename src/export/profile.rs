@@ -117,13 +117,18 @@ struct Kernel<'a>(&'a KernelFigures);
 
 impl Serialize for Kernel<'_> {
     fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
-        s.collect_map([
+        let figures = [
             ("anonymous", self.0.anonymous),
-            ("rssAnon", self.0.rss_anon),
-            ("rssShmem", self.0.rss_shmem),
-            ("rssFile", self.0.rss_file),
-            ("swap", self.0.swap),
-        ])
+            ("rssAnon", Some(self.0.rss_anon)),
+            ("rssShmem", Some(self.0.rss_shmem)),
+            ("rssFile", Some(self.0.rss_file)),
+            ("swap", Some(self.0.swap)),
+        ];
+        s.collect_map(
+            figures
+                .iter()
+                .filter_map(|(name, bytes)| Some((name, (*bytes)?))),
+        )
     }
 }
 

@@ -7,6 +7,7 @@
 use std::fs;
 
 use super::error::{Error, Result};
+use super::maps::Vma;
 use super::smaps;
 use crate::event::Pid;
 use crate::profile::KernelFigures;
@@ -31,15 +32,41 @@ pub struct Status {
 /// # Errors
 /// As for [`status`] and [`rollup`].
 pub fn read(pid: Pid) -> Result<KernelFigures> {
-    let rollup = rollup(pid)?;
+    let anonymous = Some(rollup(pid)?.anonymous);
+    Ok(KernelFigures {
+        anonymous,
+        ..counters(pid)?
+    })
+}
+
+/// `status` alone, which holds nobody up.
+///
+/// # Errors
+/// As for [`status`].
+pub fn counters(pid: Pid) -> Result<KernelFigures> {
     let status = status(pid)?;
     Ok(KernelFigures {
-        anonymous: rollup.anonymous,
+        anonymous: None,
         rss_anon: status.rss_anon,
         rss_shmem: status.rss_shmem,
         rss_file: status.rss_file,
         swap: status.swap,
     })
+}
+
+/// Memory in one mapping, in bytes, up to which the kernel's sums over it are brief: some 3 ms.
+const BRIEF: u64 = 256 << 20;
+
+/// Whether `smaps_rollup` can be read of a running process without making it wait: the kernel holds the
+/// mmap lock for as long as it takes to look at one whole mapping (10 ms for each GiB of 4 KiB pages), and
+/// only between two of them lets those go first who wait for it.
+pub fn is_brief(now: &KernelFigures, vmas: &[Vma]) -> bool {
+    holds_little(now) || vmas.iter().all(|vma| vma.len() <= BRIEF)
+}
+
+/// Whether a process holds so little that this is so whatever its mappings are.
+pub(super) fn holds_little(now: &KernelFigures) -> bool {
+    now.rss_anon + now.rss_shmem + now.rss_file + now.swap <= BRIEF
 }
 
 /// Reads `/proc/PID/status`.
@@ -107,6 +134,7 @@ fn lookup(text: &str, key: &str) -> std::result::Result<Option<u64>, Option<Stri
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::residency::maps;
     use proptest::prelude::*;
 
     const STATUS: &str = "Name:\tRssAnon: 5 kB\nState:\tT (stopped)\nVmHWM:\t    1900 kB\n\
@@ -116,6 +144,30 @@ mod tests {
         Rss:                1612 kB\nPss:                 230 kB\nPss_Anon:             92 kB\n\
         Anonymous:            92 kB\nAnonHugePages:         0 kB\nSwap:                  4 kB\n\
         SwapPss:               4 kB\nPrivate_Hugetlb:    2048 kB\nShared_Hugetlb:     4096 kB\n";
+
+    #[test]
+    fn one_mapping_that_may_hold_much_is_not_summed_up_while_the_process_runs() {
+        const SOME: u64 = BRIEF / 4096;
+        let mapping = |pages: u64| {
+            maps::parse_line(
+                format!(
+                    "100000000-{:x} rw-p 00000000 00:00 0 ",
+                    0x1_0000_0000 + pages * 4096
+                )
+                .as_bytes(),
+            )
+        };
+        let holding = |rss_anon| KernelFigures {
+            rss_anon,
+            ..KernelFigures::default()
+        };
+        let many: Vec<Vma> = (0..100).filter_map(|_| mapping(SOME)).collect();
+        let one: Vec<Vma> = mapping(SOME + 1).into_iter().collect();
+        assert_eq!((many.len(), one.len()), (100, 1));
+        assert!(is_brief(&holding(100 * BRIEF), &many));
+        assert!(is_brief(&holding(BRIEF), &one));
+        assert!(!is_brief(&holding(BRIEF + 4096), &one));
+    }
 
     #[test]
     fn figures_are_bytes() {

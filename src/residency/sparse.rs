@@ -1,35 +1,46 @@
 //! Keeps the page-by-page scan out of large mappings that hold nothing.
 //!
-//! Reading `/proc/PID/pagemap` costs the same for a hole as for a page. Where mappings of at least
-//! [`LARGE`] bytes exist, `/proc/PID/smaps` is read once per scan: the kernel walks page tables for it and
-//! steps over what is not there. A large mapping with even one page is then still read whole; that
-//! costs about half a second for each tebibyte and cannot be avoided without the ioctl.
+//! Reading `/proc/PID/pagemap` costs the same for a hole as for a page, 2 ns. Where large mappings exist,
+//! `/proc/PID/smaps` is read once per scan: the kernel walks page tables for it and steps over what is
+//! not there. A large mapping with even one page is then still read whole; that costs about half a
+//! second for each tebibyte and cannot be avoided without the ioctl.
+//!
+//! But smaps holds the mmap lock for a whole mapping, so that a process with much in one would wait.
+//! There only mappings that would take seconds to read are worth it.
 
 use std::collections::HashSet;
 use std::fs::File;
 use std::io::{BufRead, BufReader};
 
+use super::figures;
 use super::maps::Vma;
 use crate::event::Pid;
 
-/// Mappings from this size on, in bytes, are looked up.
+/// Mappings from this size on, in bytes, are looked up: in a process that holds little, and in any.
 const LARGE: u64 = 4 << 30;
+const VAST: u64 = 512 << 30;
 
 /// Which large mappings hold nothing.
 #[derive(Debug)]
 pub(super) struct Sparse {
     pid: Pid,
+    large: u64,
     empty: Option<HashSet<(u64, u64)>>,
 }
 
 impl Sparse {
     pub(super) fn new(pid: Pid) -> Sparse {
-        Sparse { pid, empty: None }
+        let little = figures::counters(pid).is_ok_and(|now| figures::holds_little(&now));
+        Sparse {
+            pid,
+            large: if little { LARGE } else { VAST },
+            empty: None,
+        }
     }
 
     /// Whether it is known to hold no page, swapped ones included. Asks the kernel at the first large one.
     pub(super) fn is_empty(&mut self, vma: &Vma) -> bool {
-        if vma.len() < LARGE {
+        if vma.len() < self.large {
             return false;
         }
         let pid = self.pid;

@@ -38,7 +38,7 @@ pub(crate) fn profile(samples: &[(&[Frame], Usage)], not_observed: &[Usage]) -> 
         })
     };
     let kernel = KernelFigures {
-        anonymous: total.anon,
+        anonymous: Some(total.anon),
         rss_anon: total.anon,
         rss_shmem: total.shmem,
         ..KernelFigures::default()

@@ -57,7 +57,7 @@ fn all_formats_of_a_stopped_program_agree_with_the_kernel() {
     let all = resident + complete["cache"];
     println!("{complete:?}; the kernel: {kernel:?}");
     assert_eq!(resident, kernel.resident());
-    assert_eq!(complete["anon"], kernel.anonymous);
+    assert_eq!(complete["anon"], kernel.anonymous.unwrap());
     for format in EXPORTERS.iter().map(|e| e.name()) {
         let found = readers::read(format, &bytes(format));
         println!("{format}: {found:?}");

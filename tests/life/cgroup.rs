@@ -52,7 +52,7 @@ impl Drop for Group {
 fn equals(m: &Memprof, pids: &[Pid]) {
     pids.iter().for_each(|pid| stop(*pid));
     let kernel = pids.iter().map(|pid| figures::read(*pid).unwrap());
-    let kernel: u64 = kernel.map(|f| f.anonymous + f.rss_shmem).sum();
+    let kernel: u64 = kernel.map(|f| f.anonymous.unwrap() + f.rss_shmem).sum();
     wait_until(|| m.tree().resident() * KIB == kernel);
     pids.iter().for_each(|pid| cont(*pid));
 }

@@ -39,7 +39,7 @@ fn compare(m: &Memprof, pid: Pid) -> Node {
         rss(m.pid())
     );
     assert_eq!(ours * KIB, kernel.resident());
-    assert_eq!(ours * KIB, kernel.anonymous + kernel.rss_shmem);
+    assert_eq!(ours * KIB, kernel.anonymous.unwrap() + kernel.rss_shmem);
     tree
 }
 

@@ -55,6 +55,35 @@ fn a_stopped_target_stays_stopped() {
     workload.end();
 }
 
+/// Reading smaps_rollup makes a process wait that has much in one mapping: it is left to a moment when
+/// the process stands still.
+#[test]
+fn a_large_target_that_runs_is_not_summed_up_by_the_kernel() {
+    const LEN: u64 = 320 << 20;
+    let mut workload = Workload::start(&program("moves"));
+    assert_eq!(workload.lines.line(), "ok");
+    let pid = workload.pid();
+    let m = Memprof::start(&["--pid", &pid.to_string()]);
+    let kernel = || m.get("/v2/summary").json()["kernel"].clone();
+    assert!(kernel()["after"]["anonymous"].is_u64());
+    workload.lines.tell(&format!("anon 0 {LEN}"));
+    workload.lines.tell(&format!("advise 0 0 {LEN} 14"));
+    workload.lines.tell(&format!("touch 0 0 {LEN}"));
+    // A report that is a moment old may be given again.
+    wait_until(|| kernel()["after"]["rss_anon"].as_u64() > Some(LEN));
+    let running = kernel();
+    stop(pid);
+    wait_until(|| kernel() != running);
+    let stopped = kernel();
+    cont(pid);
+    for side in ["before", "after"] {
+        assert!(running[side].get("anonymous").is_none(), "{running}");
+        assert!(stopped[side]["anonymous"].as_u64() > Some(LEN), "{stopped}");
+    }
+    m.interrupt();
+    workload.end();
+}
+
 /// Killed at any moment, memprof leaves nobody stopped.
 #[test]
 fn the_target_goes_on_when_memprof_is_killed() {

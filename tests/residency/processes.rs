@@ -60,7 +60,7 @@ fn every_quiet_process_of_this_machine() {
         let mut wrong = Vec::new();
         for _ in 0..5 {
             let Ok(r) = read(pid) else { break };
-            let same = r.total.anon == r.before.anonymous
+            let same = Some(r.total.anon) == r.before.anonymous
                 && r.total.resident() == r.before.resident()
                 && r.total.swap == r.before.swap;
             if same {
@@ -176,7 +176,7 @@ fn as_an_ordinary_user() {
         assert!(denied(scanner.map(|_| ()).unwrap_err()));
         let r = read_with(target.pid(), Method::Auto, &mut Classifier::new()).unwrap();
         assert_eq!(r.method, Method::Ioctl);
-        assert_eq!(r.total.anon, r.before.anonymous, "{scenario}");
+        assert_eq!(Some(r.total.anon), r.before.anonymous, "{scenario}");
         assert_eq!(r.total.resident(), r.before.resident(), "{scenario}");
         let all = crate::breakdown::equals(target.pid());
         let memfd = all.categories.iter().any(|r| r.category == Category::Memfd);

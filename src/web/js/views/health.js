@@ -20,14 +20,14 @@ function card(/** @type {string} */ title, /** @type {string} */ text, /** @type
 }
 
 function against(/** @type {Summary} */ { agreement, kernel, total }) {
-  const rows = /** @type {[string, (k: import("../api.js").Kernel) => number, number | null][]} */ ([
+  const rows = /** @type {[string, (k: import("../api.js").Kernel) => number | undefined, number | null][]} */ ([
     ["RssAnon + RssShmem (status)", (k) => k.rss_anon + k.rss_shmem, agreement.resident],
     ["Anonymous (smaps_rollup)", (k) => k.anonymous, total.anon],
     ["RssFile (status)", (k) => k.rss_file, total.file],
     ["VmSwap (status)", (k) => k.swap, total.swap],
   ]);
-  return card("Sum against the kernel", "The kernel's own figures just before and just after the page scan, and the sum of memprof's rows. While the target runs, they differ by what it does in between.",
-    table(["figure", "before", "after", "sum of rows"], rows.map(([name, of, sum]) => [name, number(of(kernel.before)), number(of(kernel.after)), sum === null ? "–" : number(sum)]), ""));
+  return card("Sum against the kernel", "The kernel's own figures just before and just after the page scan, and the sum of memprof's rows. While the target runs, they differ by what it does in between. smaps_rollup is not read while a large target runs: that would make it wait.",
+    table(["figure", "before", "after", "sum of rows"], rows.map(([name, of, sum]) => [name, number(of(kernel.before) ?? NaN), number(of(kernel.after) ?? NaN), sum === null ? "–" : number(sum)]), ""));
 }
 
 export class HealthView {
