@@ -12,21 +12,20 @@
 
 mod support;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use memprof::event::Pid;
-use memprof::profile::Usage;
-use memprof::residency::{Classifier, Method, Scanner, add_run, figures, maps};
+use memprof::residency::figures;
 use nix::sys::statfs::{FsType, statfs};
 
 use support::counters::{FaultCounter, bpf_memory};
-use support::pairs::{Aim, HEAD, Pairs, interleave, median, verdict};
+use support::pairs::{Aim, Pairs, interleave, median, verdict};
 use support::profiler::Profiler;
 use support::workload::{Workload, compile, figure};
-use support::{Cpus, pin};
+use support::{Bench, Cpus, Measurement, milliseconds};
 
 /// Pairs of each ratio, and of those that are close to 1.
 const PAIRS: usize = 7;
@@ -38,13 +37,6 @@ const IDLE: Duration = Duration::from_secs(20);
 const BUSY: Duration = Duration::from_secs(8);
 const MIB: f64 = 1024.0 * 1024.0;
 
-struct Bench {
-    cpus: Cpus,
-    programs: PathBuf,
-}
-
-type Measurement = (&'static str, fn(&Bench) -> Result<()>);
-
 const MEASUREMENTS: [Measurement; 9] = [
     ("noise", the_same_twice),
     ("touch-fp", touch_with_stacks),
@@ -54,65 +46,22 @@ const MEASUREMENTS: [Measurement; 9] = [
     ("unrelated-syscalls", unrelated_syscalls),
     ("idle", memprof_beside_an_idle_target),
     ("busy", memprof_beside_a_busy_target),
-    ("scan", time_of_a_report),
+    ("report", time_of_a_report),
 ];
 
 fn main() -> ExitCode {
-    // cargo passes `--bench`.
-    let wanted: Vec<String> = std::env::args()
-        .skip(1)
-        .filter(|a| !a.starts_with("--"))
-        .collect();
-    let bench = match prepare() {
-        Ok(bench) => bench,
-        Err(e) => {
-            eprintln!("overhead: {e:#}");
-            return ExitCode::FAILURE;
-        }
-    };
-    println!("{HEAD}");
-    let mut failed = Vec::new();
-    for (name, measure) in MEASUREMENTS {
-        if !wanted.is_empty() && !wanted.iter().any(|w| name.contains(w.as_str())) {
-            continue;
-        }
-        if let Err(e) = measure(&bench) {
-            println!("FAILED {name}: {e:#}");
-            failed.push(name);
+    let bench = Bench::prepare("bench-workloads", compile);
+    if let Ok(Bench { cpus, .. }) = &bench {
+        match cpus {
+            Cpus { workload, memprof } if workload == memprof => {
+                println!("one CPU only: the workload and memprof share it");
+            }
+            Cpus { workload, memprof } => {
+                println!("the workload has CPU {workload}, memprof CPU {memprof}");
+            }
         }
     }
-    if failed.is_empty() {
-        return ExitCode::SUCCESS;
-    }
-    println!("failed: {}", failed.join(" "));
-    ExitCode::FAILURE
-}
-
-fn prepare() -> Result<Bench> {
-    ensure!(
-        nix::unistd::geteuid().is_root(),
-        "memprof needs root, and so do its benchmarks: run `sudo -E cargo bench`"
-    );
-    let programs = Path::new(env!("CARGO_TARGET_TMPDIR")).join("bench-workloads");
-    compile(&programs)?;
-    let cpus = Cpus::choose()?;
-    // What is started from here on stays there, but for workloads.
-    pin(0, cpus.memprof)?;
-    match cpus {
-        Cpus { workload, memprof } if workload == memprof => {
-            println!("one CPU only: the workload and memprof share it");
-        }
-        Cpus { workload, memprof } => {
-            println!("the workload has CPU {workload}, memprof CPU {memprof}");
-        }
-    }
-    Ok(Bench { cpus, programs })
-}
-
-impl Bench {
-    fn start(&self, program: &str, args: &[&str]) -> Result<Workload> {
-        Workload::start(&self.programs.join(program), args, self.cpus)
-    }
+    Bench::main(bench, &MEASUREMENTS)
 }
 
 const TOUCH: [&str; 5] = ["--start-on-stdin", "--mib", "256", "--depth", "22"];
@@ -369,54 +318,29 @@ fn print_cpu(memprof: &Profiler, when: &str, span: Duration, aim: Aim) -> Result
     Ok(())
 }
 
-/// A scan, and a whole report, of a target of 1 GiB, against the kernel's own sum.
+/// A report of a target of 1 GiB under 1,024 stacks, against the kernel's own sum.
 fn time_of_a_report(bench: &Bench) -> Result<()> {
     let mut workload = bench.start("stacks", &["--mib", "1024"])?;
     let memprof = Profiler::attach(workload.pid(), &[])?;
     workload.go()?;
     let pid = Pid(workload.pid());
-    let mut scans = Pairs::new("scan of 1 GiB, smaps_rollup", "ms", Aim::AtMost(1.3));
     let mut reports = Pairs::new("short report of 1 GiB, smaps_rollup", "ms", Aim::None);
     memprof.short("total")?;
     for _ in 0..9 {
-        // A report this young would be given again.
-        std::thread::sleep(Duration::from_millis(60));
         let rollup = milliseconds(|| figures::rollup(pid).map(drop).map_err(Into::into))?;
-        let scan = milliseconds(|| scan(pid))?;
-        let report = milliseconds(|| memprof.short("total").map(drop))?;
-        scans.add(rollup, scan);
-        reports.add(rollup, report);
+        memprof.age();
+        reports.add(rollup, milliseconds(|| memprof.short("total").map(drop))?);
     }
     let tree = median(
         (0..5)
             .map(|_| {
-                std::thread::sleep(Duration::from_millis(60));
+                memprof.age();
                 milliseconds(|| memprof.get("/v1/tree?threshold=0").map(drop))
             })
             .collect::<Result<_>>()?,
     );
-    println!("{}\n{}", scans.row(), reports.row());
+    println!("{}", reports.row());
     println!("  /v1/tree of 1,024 stacks: {tree:.1} ms");
     workload.end()?;
     memprof.end()
-}
-
-fn milliseconds(work: impl FnOnce() -> Result<()>) -> Result<f64> {
-    let start = Instant::now();
-    work()?;
-    Ok(start.elapsed().as_secs_f64() * 1000.0)
-}
-
-fn scan(pid: Pid) -> Result<()> {
-    let mut scanner = Scanner::open(pid, Method::Auto)?;
-    let mut total = Usage::default();
-    for vma in maps::read(pid, &mut Classifier::new())? {
-        scanner.scan_vma(&vma, &mut |run| add_run(&mut total, run), &mut || ())?;
-    }
-    ensure!(
-        total.anon >= 1 << 30,
-        "the scan found {} bytes of 1 GiB",
-        total.anon
-    );
-    Ok(())
 }

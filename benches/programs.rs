@@ -10,27 +10,19 @@
 mod support;
 
 use std::io::Write;
-use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 
 use support::counters::map_memory;
-use support::pairs::{Aim, HEAD, Pairs, interleave, median, verdict};
+use support::pairs::{Aim, Pairs, interleave, median, verdict};
 use support::profiler::Profiler;
 use support::workload::{Workload, compile_without_frame_pointers, figure};
-use support::{Cpus, pin};
+use support::{Bench, Measurement, pin};
 
 const PAIRS: usize = 5;
 const PATIENCE: Duration = Duration::from_secs(60);
-
-struct Bench {
-    cpus: Cpus,
-    programs: PathBuf,
-}
-
-type Measurement = (&'static str, fn(&Bench) -> Result<()>);
 
 const MEASUREMENTS: [Measurement; 6] = [
     ("touch", touch),
@@ -42,45 +34,8 @@ const MEASUREMENTS: [Measurement; 6] = [
 ];
 
 fn main() -> ExitCode {
-    let wanted: Vec<String> = std::env::args()
-        .skip(1)
-        .filter(|a| !a.starts_with("--"))
-        .collect();
-    let bench = match prepare() {
-        Ok(bench) => bench,
-        Err(e) => {
-            eprintln!("programs: {e:#}");
-            return ExitCode::FAILURE;
-        }
-    };
-    println!("{HEAD}");
-    let mut failed = false;
-    for (name, measure) in MEASUREMENTS {
-        if !wanted.is_empty() && !wanted.iter().any(|w| name.contains(w.as_str())) {
-            continue;
-        }
-        if let Err(e) = measure(&bench) {
-            println!("FAILED {name}: {e:#}");
-            failed = true;
-        }
-    }
-    if failed {
-        ExitCode::FAILURE
-    } else {
-        ExitCode::SUCCESS
-    }
-}
-
-fn prepare() -> Result<Bench> {
-    ensure!(
-        nix::unistd::geteuid().is_root(),
-        "memprof needs root, and so do its benchmarks: run `sudo -E cargo bench`"
-    );
-    let programs = Path::new(env!("CARGO_TARGET_TMPDIR")).join("bench-without-fp");
-    compile_without_frame_pointers(&programs)?;
-    let cpus = Cpus::choose()?;
-    pin(0, cpus.memprof)?;
-    Ok(Bench { cpus, programs })
+    let bench = Bench::prepare("bench-without-fp", compile_without_frame_pointers);
+    Bench::main(bench, &MEASUREMENTS)
 }
 
 impl Bench {

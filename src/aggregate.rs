@@ -247,23 +247,21 @@ impl Aggregator {
         };
         let mut join = Join::new(probe, view);
         let mut books = Books::default();
-        let mut mappings = Vec::with_capacity(vmas.len());
-        for vma in &vmas {
-            let mut failed = None;
-            scanner.scan_vma(
-                vma,
-                &mut |run| {
-                    if failed.is_none() {
-                        failed = join.add(vma, run, &mut books).err();
-                    }
-                },
-                &mut || (),
-            )?;
-            if let Some(e) = failed {
-                return Err(e.context("cannot read the page ledger"));
+        let mut bytes = vec![MappedBytes::default(); vmas.len()];
+        let mut failed = None;
+        let mut found = |index: usize, run| {
+            if failed.is_none() {
+                books.mapping = bytes[index];
+                failed = join.add(&vmas[index], run, &mut books).err();
+                bytes[index] = std::mem::take(&mut books.mapping);
             }
-            mappings.push(mapping(pid, vma, std::mem::take(&mut books.mapping)));
+        };
+        scanner.scan(&vmas, &mut found, &mut || ())?;
+        if let Some(e) = failed {
+            return Err(e.context("cannot read the page ledger"));
         }
+        let mappings = vmas.iter().zip(bytes);
+        let mappings = mappings.map(|(vma, bytes)| mapping(pid, vma, bytes));
         scanner.check_alive()?;
         self.paths.mapped(&vmas);
         Ok(Scanned {
@@ -271,7 +269,7 @@ impl Aggregator {
             pid,
             comm: space.comm.clone(),
             books,
-            mappings,
+            mappings: mappings.collect(),
             before,
             after: match rolled_up {
                 true => figures::read(pid)?,

@@ -65,16 +65,14 @@ impl Space {
     pub fn remember_before(&mut self, classifier: &mut Classifier) -> Result<()> {
         let mut scanner = Scanner::open(self.pid, Method::Auto)?;
         let before = &mut self.before;
-        for vma in maps::read(self.pid, classifier)? {
-            let mut keep = |run: crate::residency::PageRun| {
-                if run.kind != PageKind::Hugetlb {
-                    // Full: those forgotten are shown as not observed, and counted.
-                    let _ = before.insert(run.start.0..run.end.0);
-                }
-            };
-            scanner.scan_vma(&vma, &mut keep, &mut || ())?;
-        }
-        Ok(())
+        let mut keep = |_, run: crate::residency::PageRun| {
+            if run.kind != PageKind::Hugetlb {
+                // Full: those forgotten are shown as not observed, and counted.
+                let _ = before.insert(run.start.0..run.end.0);
+            }
+        };
+        let vmas = maps::read(self.pid, classifier)?;
+        scanner.scan(&vmas, &mut keep, &mut || ())
     }
 
     /// Takes a change of the address space in. A full book forgets ranges and counts them; it never

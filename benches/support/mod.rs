@@ -7,9 +7,78 @@ pub mod pairs;
 pub mod profiler;
 pub mod workload;
 
-use anyhow::{Context, Result};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Instant;
+
+use anyhow::{Context, Result, ensure};
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::unistd::Pid;
+
+use pairs::HEAD;
+use workload::Workload;
+
+/// What a measurement needs.
+pub struct Bench {
+    pub cpus: Cpus,
+    /// Where the compiled workloads are.
+    pub programs: PathBuf,
+}
+
+/// Its name on the command line, and what it does and prints.
+pub type Measurement = (&'static str, fn(&Bench) -> Result<()>);
+
+impl Bench {
+    /// Compiles the workloads into a directory of this name, and pins this process to memprof's CPU.
+    pub fn prepare(dir: &str, compile: fn(&Path) -> Result<()>) -> Result<Bench> {
+        ensure!(
+            nix::unistd::geteuid().is_root(),
+            "memprof needs root, and so do its benchmarks: run `sudo -E cargo bench`"
+        );
+        let programs = Path::new(env!("CARGO_TARGET_TMPDIR")).join(dir);
+        compile(&programs)?;
+        let cpus = Cpus::choose()?;
+        // What is started from here on stays there, but for workloads.
+        pin(0, cpus.memprof)?;
+        Ok(Bench { cpus, programs })
+    }
+
+    pub fn start(&self, program: &str, args: &[&str]) -> Result<Workload> {
+        Workload::start(&self.programs.join(program), args, self.cpus)
+    }
+
+    /// Takes those measurements whose name holds one of the command line's words, or all of them.
+    pub fn main(prepared: Result<Bench>, measurements: &[Measurement]) -> ExitCode {
+        // cargo passes `--bench`.
+        let wanted: Vec<String> = std::env::args()
+            .skip(1)
+            .filter(|a| !a.starts_with("--"))
+            .collect();
+        let bench = match prepared {
+            Ok(bench) => bench,
+            Err(e) => {
+                eprintln!("cannot measure: {e:#}");
+                return ExitCode::FAILURE;
+            }
+        };
+        println!("{HEAD}");
+        let mut failed = Vec::new();
+        for (name, measure) in measurements {
+            if !wanted.is_empty() && !wanted.iter().any(|w| name.contains(w.as_str())) {
+                continue;
+            }
+            if let Err(e) = measure(&bench) {
+                println!("FAILED {name}: {e:#}");
+                failed.push(*name);
+            }
+        }
+        if failed.is_empty() {
+            return ExitCode::SUCCESS;
+        }
+        println!("failed: {}", failed.join(" "));
+        ExitCode::FAILURE
+    }
+}
 
 /// Which CPU the workload has, and which memprof and this program: different ones where there are two.
 #[derive(Clone, Copy, Debug)]
@@ -29,6 +98,12 @@ impl Cpus {
         let workload = free.get(1).copied().unwrap_or(memprof);
         Ok(Cpus { workload, memprof })
     }
+}
+
+pub fn milliseconds(work: impl FnOnce() -> Result<()>) -> Result<f64> {
+    let start = Instant::now();
+    work()?;
+    Ok(start.elapsed().as_secs_f64() * 1000.0)
 }
 
 /// Pins a process (0: this one; what it starts from then on is pinned too).

@@ -76,6 +76,11 @@ impl Profiler {
         Ok(reply.split_off(end + 4))
     }
 
+    /// Waits until the newest report is too old to be given again.
+    pub fn age(&self) {
+        std::thread::sleep(Duration::from_millis(60));
+    }
+
     /// A number of the short report, in KiB.
     pub fn short(&self, key: &str) -> Result<u64> {
         let body = self.get("/v1/tree?short=true")?;

@@ -68,7 +68,7 @@ pub fn add_run(usage: &mut Usage, run: PageRun) {
 /// Scans a process once.
 ///
 /// # Errors
-/// Those of [`maps::read`], [`Scanner::open`], [`Scanner::scan_vma`] and [`figures::read`].
+/// Those of [`maps::read`], [`Scanner::open`], [`Scanner::scan`] and [`figures::read`].
 pub fn read(pid: Pid) -> Result<Residency> {
     read_with(pid, Method::Auto, &mut Classifier::new())
 }
@@ -82,9 +82,7 @@ pub fn read_with(pid: Pid, method: Method, classifier: &mut Classifier) -> Resul
     let before = figures::read(pid)?;
     let vmas = maps::read(pid, classifier)?;
     let mut total = Usage::default();
-    for vma in &vmas {
-        scanner.scan_vma(vma, &mut |run| add_run(&mut total, run), &mut || ())?;
-    }
+    scanner.scan(&vmas, &mut |_, run| add_run(&mut total, run), &mut || ())?;
     scanner.check_alive()?;
     Ok(Residency {
         total,

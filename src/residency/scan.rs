@@ -21,7 +21,10 @@ use super::runs::Runs;
 use super::sparse::Sparse;
 use crate::event::Pid;
 
+mod group;
 mod pages;
+
+use group::{Cut, together};
 
 /// How pages are found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -41,6 +44,10 @@ const WINDOW: u64 = 64 << 20;
 /// Windows without a page double up to this size, in bytes: reservations of terabytes end soon, while
 /// page tables that are there but empty cost the kernel about 1 ns an entry.
 const WIDEST: u64 = 4 << 30;
+/// Gaps between mappings, in bytes, that are passed over rather than scanned around: as long as a window,
+/// or for the page-by-page way as long as it reads in a microsecond.
+const GAP: u64 = WINDOW;
+const GAP_BY_PAGE: u64 = 2 << 20;
 /// Regions asked for at a time: 24 KiB.
 const REGIONS: usize = 1024;
 /// Entries of `/proc/PID/pagemap` read at a time: 256 KiB, for 128 MiB of memory in 4 KiB pages.
@@ -120,14 +127,57 @@ impl Scanner {
         found: &mut impl FnMut(PageRun),
         between_windows: &mut impl FnMut(),
     ) -> Result<()> {
-        if vma.is_vsyscall() || vma.is_empty() {
+        let vmas = std::slice::from_ref(vma);
+        self.scan(vmas, &mut |_, run| found(run), between_windows)
+    }
+
+    /// As [`Scanner::scan_vma`] for mappings in address order; `found` is told the index of each run's.
+    ///
+    /// # Errors
+    /// As for [`Scanner::scan_vma`].
+    pub fn scan(
+        &mut self,
+        vmas: &[Vma],
+        found: &mut impl FnMut(usize, PageRun),
+        between_windows: &mut impl FnMut(),
+    ) -> Result<()> {
+        let mut first = 0;
+        while first < vmas.len() {
+            let count = self.together(&vmas[first..]);
+            let group = &vmas[first..first + count];
+            let mut cut = Cut::new(group, first, &mut *found);
+            self.scan_group(group, &mut |run| cut.push(run), between_windows)?;
+            first += count;
+        }
+        Ok(())
+    }
+
+    /// How many mappings from the first one on are scanned as one range.
+    fn together(&self, vmas: &[Vma]) -> usize {
+        let gap = if self.ioctl { GAP } else { GAP_BY_PAGE };
+        together(vmas, gap, |vma| {
+            vma.is_vsyscall() || (!self.ioctl && self.sparse.is_large(vma))
+        })
+    }
+
+    /// Scans mappings whose pages count alike.
+    fn scan_group(
+        &mut self,
+        vmas: &[Vma],
+        found: &mut impl FnMut(PageRun),
+        between_windows: &mut impl FnMut(),
+    ) -> Result<()> {
+        let (Some(first), Some(last)) = (vmas.first(), vmas.last()) else {
+            return Ok(());
+        };
+        if first.is_vsyscall() || first.is_empty() {
             return Ok(());
         }
-        let policy = Policy::of(vma);
-        let range = (vma.start.0, vma.end.0);
+        let policy = Policy::of(first);
+        let range = (first.start.0, last.end.0);
         if self.ioctl {
             self.scan_windows(range, policy, found, between_windows)
-        } else if self.sparse.is_empty(vma) {
+        } else if self.sparse.is_empty(first) {
             Ok(())
         } else {
             let mut runs = Runs::new(found);

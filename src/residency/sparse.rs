@@ -38,9 +38,14 @@ impl Sparse {
         }
     }
 
+    /// Whether it is worth asking.
+    pub(super) fn is_large(&self, vma: &Vma) -> bool {
+        vma.len() >= self.large
+    }
+
     /// Whether it is known to hold no page, swapped ones included. Asks the kernel at the first large one.
     pub(super) fn is_empty(&mut self, vma: &Vma) -> bool {
-        if vma.len() < self.large {
+        if !self.is_large(vma) {
             return false;
         }
         let pid = self.pid;

@@ -1,0 +1,199 @@
+//! How memprof does with targets that hold much: time of a scan, how long the target waits, and the
+//! size of the page ledger.
+//!
+//! ```text
+//! cargo bench --bench scale [-- NAME…]      (as root)
+//! ```
+//!
+//! The aim is 16 GiB; where the machine has not that much free, less is taken, and it says so.
+
+mod support;
+
+use std::process::ExitCode;
+
+use anyhow::{Context, Result, ensure};
+use memprof::event::Pid;
+use memprof::profile::Usage;
+use memprof::residency::{Classifier, Method, Scanner, add_run, figures, maps};
+
+use support::counters::map_memory;
+use support::pairs::{Aim, Pairs, median, verdict};
+use support::profiler::Profiler;
+use support::workload::{Workload, compile, figure};
+use support::{Bench, Measurement, milliseconds};
+
+const ROUNDS: usize = 7;
+const GIB: f64 = 1024.0 * 1024.0 * 1024.0;
+/// How long a target may be made to wait, in ms.
+const STALL: Aim = Aim::AtMost(15.0);
+/// What others on the machine keep, in MiB.
+const RESERVE: u64 = 3 << 10;
+
+const MEASUREMENTS: [Measurement; 2] = [("large", large), ("mappings", many_mappings)];
+
+fn main() -> ExitCode {
+    let bench = Bench::prepare("bench-workloads", compile);
+    Bench::main(bench, &MEASUREMENTS)
+}
+
+/// 8 GiB of 4 KiB pages and 8 GiB of huge ones.
+fn large(bench: &Bench) -> Result<()> {
+    let (wanted, free) = (16 << 10, available_mib()?.saturating_sub(RESERVE));
+    let small = free.min(wanted / 2);
+    let huge = free.min(wanted) - small;
+    if small + huge < wanted {
+        println!("  the machine has only {free} MiB to spare: less than the 16 GiB of the aim");
+    }
+    let args = ["--mib", &small.to_string(), "--huge-mib", &huge.to_string()];
+    let mut target = Target::start(bench, &args)?;
+    let held = figures::rollup(target.pid)?;
+    ensure!(
+        held.anonymous >= (small + huge) << 20,
+        "the workload holds {held:?}"
+    );
+    let what = format!(
+        "{:.1} GiB, {:.1} of them huge",
+        held.anonymous as f64 / GIB,
+        held.anon_huge as f64 / GIB
+    );
+    println!("a target of {what}");
+    target.times(1.3)?;
+    target.waits()?;
+    target.ledger(held.anonymous)?;
+    target.end()
+}
+
+/// 10,000 mappings, none of which can be joined with its neighbour.
+fn many_mappings(bench: &Bench) -> Result<()> {
+    const MAPPINGS: usize = 10_000;
+    let mut target = Target::start(bench, &["--mappings", &MAPPINGS.to_string()])?;
+    let found = maps::read(target.pid, &mut Classifier::new())?.len();
+    ensure!(found >= MAPPINGS, "the workload has {found} mappings");
+    println!("a target of {found} mappings");
+    target.times(1.3)?;
+    target.waits()?;
+    target.end()
+}
+
+/// A workload that keeps asking for its mmap lock, and a memprof that saw it fill its memory.
+struct Target {
+    workload: Workload,
+    memprof: Profiler,
+    pid: Pid,
+}
+
+impl Target {
+    fn start(bench: &Bench, args: &[&str]) -> Result<Target> {
+        let mut workload = bench.start("stall", args)?;
+        let memprof = Profiler::attach(workload.pid(), &[])?;
+        workload.go()?;
+        Ok(Target {
+            pid: Pid(workload.pid()),
+            workload,
+            memprof,
+        })
+    }
+
+    /// A scan by either method, and a whole report, against the kernel's own sum.
+    fn times(&self, aim: f64) -> Result<()> {
+        let ms = |name: &str, aim| Pairs::new(format!("  {name}, smaps_rollup"), "ms", aim);
+        let mut scans = ms("scan", Aim::AtMost(aim));
+        let mut pages = ms("scan page by page", Aim::None);
+        let mut reports = ms("short report", Aim::None);
+        for _ in 0..ROUNDS {
+            let rollup = milliseconds(|| self.roll_up())?;
+            scans.add(rollup, milliseconds(|| self.scan(Method::Auto))?);
+            pages.add(rollup, milliseconds(|| self.scan(Method::Pagemap))?);
+            self.memprof.age();
+            reports.add(rollup, milliseconds(|| self.report())?);
+        }
+        println!("{}\n{}\n{}", scans.row(), pages.row(), reports.row());
+        Ok(())
+    }
+
+    /// How long the target waits at most for its mmap lock, or for a page.
+    fn waits(&mut self) -> Result<()> {
+        let pause = |_: &Target| {
+            std::thread::sleep(std::time::Duration::from_millis(100));
+            Ok(())
+        };
+        println!("  longest wait of the target, ms             median    most of {ROUNDS}");
+        self.longest("left alone", pause, Aim::None)?;
+        self.longest("during a short report", Target::report, STALL)?;
+        let by = |method| move |target: &Target| target.scan(method);
+        self.longest("during a scan", by(Method::Auto), STALL)?;
+        self.longest("during a scan page by page", by(Method::Pagemap), STALL)?;
+        self.longest("while smaps_rollup is read", Target::roll_up, Aim::None)
+    }
+
+    fn longest(
+        &mut self,
+        name: &str,
+        work: impl Fn(&Target) -> Result<()>,
+        aim: Aim,
+    ) -> Result<()> {
+        let mut longest = Vec::new();
+        for _ in 0..ROUNDS {
+            self.memprof.age();
+            // What was before is forgotten.
+            self.workload.go()?;
+            work(self)?;
+            let waits = self.workload.go()?;
+            ensure!(
+                figure(&waits, "rounds")? > 0.0,
+                "the target waited all the time: {waits:?}"
+            );
+            longest.push(figure(&waits, "map_ms")?.max(figure(&waits, "fault_ms")?));
+        }
+        let most = longest.iter().copied().fold(0.0, f64::max);
+        let median = median(longest);
+        println!(
+            "    {name:<38} {median:>8.2}  {most:>8.2}  {}",
+            verdict(median, aim)
+        );
+        Ok(())
+    }
+
+    /// The ledger's size, beside what the target holds.
+    fn ledger(&self, resident: u64) -> Result<()> {
+        let bytes = map_memory(self.memprof.pid(), &["pages"])?;
+        let percent = 100.0 * bytes as f64 / resident as f64;
+        println!(
+            "  page ledger {:.1} MiB for {:.1} GiB: {percent:.3} %  {}",
+            bytes as f64 / GIB * 1024.0,
+            resident as f64 / GIB,
+            verdict(percent, Aim::AtMost(0.2))
+        );
+        Ok(())
+    }
+
+    fn roll_up(&self) -> Result<()> {
+        figures::rollup(self.pid)?;
+        Ok(())
+    }
+
+    fn report(&self) -> Result<()> {
+        self.memprof.short("total").map(drop)
+    }
+
+    fn scan(&self, method: Method) -> Result<()> {
+        let mut scanner = Scanner::open(self.pid, method)?;
+        let mut total = Usage::default();
+        let vmas = maps::read(self.pid, &mut Classifier::new())?;
+        scanner.scan(&vmas, &mut |_, run| add_run(&mut total, run), &mut || ())?;
+        ensure!(total.anon > 0, "the scan found nothing");
+        Ok(())
+    }
+
+    fn end(self) -> Result<()> {
+        self.workload.end()?;
+        self.memprof.end()
+    }
+}
+
+fn available_mib() -> Result<u64> {
+    let text = std::fs::read_to_string("/proc/meminfo")?;
+    let line = text.lines().find_map(|l| l.strip_prefix("MemAvailable:"));
+    let kib = line.and_then(|l| l.trim().strip_suffix(" kB")?.parse::<u64>().ok());
+    Ok(kib.context("/proc/meminfo has no MemAvailable")? / 1024)
+}
