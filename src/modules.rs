@@ -20,6 +20,7 @@ use nix::sys::resource::{Resource, getrlimit};
 use self::maps::Mapping;
 use crate::event::Pid;
 use crate::profile::{Frame, FrameKind, Module, ModuleId};
+use crate::residency::CourteousFile;
 
 pub use self::open::open_regular;
 
@@ -211,7 +212,7 @@ impl AddressMap {
     /// # Errors
     /// When the process does not exist (any more) or may not be looked at.
     pub fn load(pid: Pid, table: &mut ModuleTable) -> io::Result<AddressMap> {
-        let maps = BufReader::new(File::open(format!("/proc/{pid}/maps"))?);
+        let maps = BufReader::new(CourteousFile::open(format!("/proc/{pid}/maps"))?);
         let exe = fs::metadata(format!("/proc/{pid}/exe"))
             .ok()
             .map(|m| (m.dev(), m.ino()));

@@ -59,6 +59,19 @@ pub fn map_memory(pid: u32, names: &[&str]) -> Result<u64> {
     Ok(maps.iter().map(|(_, bytes)| bytes).sum())
 }
 
+/// Bytes of kernel memory in pieces of 4 KiB, which is what a chunk of the page ledger takes: it is a little
+/// larger than 2 KiB, and `map_memory` does not count what the kernel rounds up. Everybody's on this machine.
+pub fn memory_in_pieces_of_4_kib() -> Result<u64> {
+    let text = fs::read_to_string("/proc/slabinfo").context("cannot read /proc/slabinfo")?;
+    let in_use = |line: &str| {
+        let mut words = line.split_whitespace();
+        let name = words.next()?;
+        let of_size = matches!(name, "kmalloc-4k" | "kmalloc-cg-4k");
+        words.next()?.parse::<u64>().ok().filter(|_| of_size)
+    };
+    Ok(text.lines().filter_map(in_use).sum::<u64>() * 4096)
+}
+
 /// Page faults that a running memprof has counted.
 pub struct FaultCounter {
     bss: MapHandle,

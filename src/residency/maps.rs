@@ -3,9 +3,10 @@
 //! Parsing is text only. What kind of file lies behind a mapping the text does not say; that is
 //! found out by [`classify`](super::classify).
 
-use std::fs;
+use std::io::Read;
 
 use super::classify::Classifier;
+use super::courtesy::CourteousFile;
 use super::error::{Error, Result};
 use crate::event::{Addr, Pid};
 
@@ -162,7 +163,10 @@ impl Vma {
 /// without the right to trace it; [`Error::Malformed`] for text that is not of the documented form.
 pub fn read(pid: Pid, classifier: &mut Classifier) -> Result<Vec<Vma>> {
     let path = format!("/proc/{pid}/maps");
-    let text = fs::read(&path).map_err(|e| Error::from_io(pid, path, e))?;
+    let mut text = Vec::new();
+    CourteousFile::open(&path)
+        .and_then(|mut file| file.read_to_end(&mut text))
+        .map_err(|e| Error::from_io(pid, path, e))?;
     if text.is_empty() {
         return Err(Error::Gone(pid));
     }

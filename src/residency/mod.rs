@@ -11,6 +11,7 @@
 
 pub mod cachestat;
 pub mod classify;
+mod courtesy;
 pub mod error;
 pub mod figures;
 mod inode;
@@ -28,6 +29,7 @@ mod sparse;
 pub mod threads;
 
 pub use classify::Classifier;
+pub use courtesy::CourteousFile;
 pub use error::{Error, Result};
 pub use inode::file_id;
 pub use maps::{Backing, Perms, Vma, VmaKind};

@@ -10,6 +10,7 @@
 
 use std::fs::File;
 
+use super::courtesy::Courtesy;
 use super::error::{Error, Result};
 use super::ioctl::{self, Region};
 use super::maps::Vma;
@@ -63,6 +64,7 @@ pub struct Scanner {
     sparse: Sparse,
     page: u64,
     verify_huge: bool,
+    courtesy: Courtesy,
     regions: Box<[Region]>,
     entries: Box<[u64]>,
 }
@@ -88,6 +90,7 @@ impl Scanner {
             sparse: Sparse::new(pid),
             page,
             verify_huge: ioctl && !shows_huge_zero(page),
+            courtesy: Courtesy::new(),
             regions: vec![Region::default(); REGIONS].into_boxed_slice(),
             entries: vec![0; ENTRIES].into_boxed_slice(),
         };
@@ -148,6 +151,7 @@ impl Scanner {
             let mut cut = Cut::new(group, first, &mut *found);
             self.scan_group(group, &mut |run| cut.push(run), between_windows)?;
             first += count;
+            self.courtesy.pause();
         }
         Ok(())
     }
@@ -236,6 +240,7 @@ impl Scanner {
                 WINDOW
             };
             if at < end {
+                self.courtesy.pause();
                 between_windows();
             }
         }

@@ -4,13 +4,13 @@
 //! Newlines in names are escaped by the kernel, so a line cannot be forged. What is not known (fields
 //! of later kernels) is passed over; a known field of another form is an error.
 
-use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
 use std::ops::AddAssign;
 
 use serde::Serialize;
 
 use super::classify::Classifier;
+use super::courtesy::CourteousFile;
 use super::error::{Error, Result};
 use super::maps::{self, Vma};
 use crate::event::Pid;
@@ -139,7 +139,7 @@ pub struct Region {
 /// process that ends while it is read leaves the rest out, without an error.
 pub fn read(pid: Pid, classifier: &mut Classifier, each: &mut dyn FnMut(Region)) -> Result<()> {
     let path = format!("/proc/{pid}/smaps");
-    let file = File::open(&path).map_err(|e| Error::from_io(pid, &path, e))?;
+    let file = CourteousFile::open(&path).map_err(|e| Error::from_io(pid, &path, e))?;
     let mut batch: Vec<Region> = Vec::with_capacity(BATCH);
     let mut some = false;
     let mut pass_on = |batch: &mut Vec<Region>| {

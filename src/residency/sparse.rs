@@ -9,9 +9,9 @@
 //! There only mappings that would take seconds to read are worth it.
 
 use std::collections::HashSet;
-use std::fs::File;
 use std::io::{BufRead, BufReader};
 
+use super::courtesy::CourteousFile;
 use super::figures;
 use super::maps::Vma;
 use crate::event::Pid;
@@ -56,7 +56,7 @@ impl Sparse {
 
 /// Where smaps cannot be read nothing is known to be empty.
 fn read_empty(pid: Pid) -> HashSet<(u64, u64)> {
-    let Ok(file) = File::open(format!("/proc/{pid}/smaps")) else {
+    let Ok(file) = CourteousFile::open(format!("/proc/{pid}/smaps")) else {
         return HashSet::new();
     };
     parse_empty(BufReader::new(file))

@@ -76,6 +76,7 @@ impl Scanner {
             runs.flush();
             at += count as u64;
             if at < last {
+                self.courtesy.pause();
                 between_windows();
             }
         }

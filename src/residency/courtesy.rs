@@ -1,0 +1,63 @@
+//! Pauses in work that takes a running process's mmap lock again and again.
+//!
+//! Who reads under that lock, lets go of it and asks for it at once, gets it before a writer that was
+//! woken a moment ago: with holds of 0.3 ms each such a writer (any `mmap` call) waited for 16 ms.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// How long the lock is taken without a pause, but for the hold that is just on.
+const STRETCH: Duration = Duration::from_millis(1);
+/// Long enough for a thread to wake up on another CPU.
+const PAUSE: Duration = Duration::from_micros(50);
+
+/// Says when it is time for a pause.
+#[derive(Debug)]
+pub(super) struct Courtesy {
+    since: Instant,
+}
+
+impl Courtesy {
+    pub(super) fn new() -> Courtesy {
+        Courtesy {
+            since: Instant::now(),
+        }
+    }
+
+    /// To be called between two holds of the lock.
+    pub(super) fn pause(&mut self) {
+        if self.since.elapsed() >= STRETCH {
+            std::thread::sleep(PAUSE);
+            self.since = Instant::now();
+        }
+    }
+}
+
+/// A file of `/proc/PID` each read of which holds the lock, read with pauses.
+#[derive(Debug)]
+pub struct CourteousFile {
+    file: File,
+    courtesy: Courtesy,
+}
+
+impl CourteousFile {
+    /// Opens it.
+    ///
+    /// # Errors
+    /// Those of [`File::open`].
+    pub fn open(path: impl AsRef<Path>) -> io::Result<CourteousFile> {
+        Ok(CourteousFile {
+            file: File::open(path)?,
+            courtesy: Courtesy::new(),
+        })
+    }
+}
+
+impl Read for CourteousFile {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        self.courtesy.pause();
+        self.file.read(into)
+    }
+}
