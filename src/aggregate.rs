@@ -9,9 +9,7 @@ use std::time::SystemTime;
 
 use anyhow::{Context, Result};
 
-use crate::event::{
-    Event, MmId, Pid, ProcessChange, ProcessEvent, RangeChange, RangeEvent, StackId, StackSeen,
-};
+use crate::event::{Event, MmId, Pid, ProcessChange, ProcessEvent, RangeEvent, StackId, StackSeen};
 use crate::file_paths::FilePaths;
 use crate::freeze::stands_still;
 use crate::modules::{AddressMap, ModuleTable};
@@ -60,7 +58,7 @@ impl Aggregator {
         match event {
             Event::Stack(seen) => self.stack(seen),
             Event::Process(e) => return self.process(e, probe),
-            Event::Range(e) => return self.range(e, probe),
+            Event::Range(e) => self.range(e),
         }
         Ok(())
     }
@@ -172,19 +170,10 @@ impl Aggregator {
         Ok(())
     }
 
-    fn range(&mut self, e: &RangeEvent, probe: &Probe) -> Result<()> {
-        if e.clear_ledger {
-            let start = match e.change {
-                RangeChange::Moved { from } => from,
-                _ => e.start,
-            };
-            let end = crate::event::Addr(start.0 + (e.end.0 - e.start.0));
-            probe.clear_pages(e.mm, start, end)?;
-        }
+    fn range(&mut self, e: &RangeEvent) {
         if let Some(space) = self.spaces.get_mut(&e.mm) {
             space.apply(e);
         }
-        Ok(())
     }
 
     /// After a lost address-space event the range books may name the wrong caller: start them anew.

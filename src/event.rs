@@ -161,9 +161,6 @@ pub struct RangeEvent {
     pub end: Addr,
     /// What happened.
     pub change: RangeChange,
-    /// The ledger still has to be cleared (moved: at the old place) by user space: the range was
-    /// too large to do so in the probe.
-    pub clear_ledger: bool,
 }
 
 /// What happened to an address range.

@@ -18,7 +18,7 @@ use libbpf_rs::{
     Iter, Link, MapCore, MapFlags, OpenObject, PrintLevel, RingBuffer, RingBufferBuilder,
 };
 
-use crate::event::{Addr, Event, MmId, Pid};
+use crate::event::{Event, MmId, Pid};
 use crate::profile::{FileId, Losses, TableFill};
 use crate::source::SOURCES;
 use crate::source::page_cache::CachedPages;
@@ -278,35 +278,24 @@ impl Probe {
         }
     }
 
-    /// Forgets the recorded pages of `mm` in the byte range, chunk by chunk: for ranges that the
-    /// probe found too large. Chunks that the range covers only in part are left.
+    /// Forgets everything recorded for an address space that is gone.
     ///
     /// # Errors
     /// The map could not be read.
-    pub(crate) fn clear_pages(&self, mm: MmId, start: Addr, end: Addr) -> Result<()> {
-        let chunk_bytes = page_size() * wire::CHUNK_PAGES as u64;
-        let first = chunk_key(mm, start.0.div_ceil(chunk_bytes));
-        let last = chunk_key(mm, end.0 / chunk_bytes);
+    pub(crate) fn clear_mm(&self, mm: MmId) -> Result<()> {
+        let all = chunk_key(mm, 0)..=chunk_key(mm, u64::MAX >> (64 - wire::REGION_BITS));
         let pages = &self.skel.maps.pages;
         let keys: Vec<Vec<u8>> = pages.keys().collect();
         for key in keys {
             let Ok(bytes) = <[u8; 8]>::try_from(key.as_slice()) else {
                 continue;
             };
-            if (first..last).contains(&u64::from_ne_bytes(bytes)) {
+            if all.contains(&u64::from_ne_bytes(bytes)) {
                 // Gone already is as good.
                 let _ = pages.delete(&key);
             }
         }
         Ok(())
-    }
-
-    /// Forgets everything recorded for an address space that is gone.
-    ///
-    /// # Errors
-    /// The map could not be read.
-    pub(crate) fn clear_mm(&self, mm: MmId) -> Result<()> {
-        self.clear_pages(mm, Addr(0), Addr(1 << 57))
     }
 
     /// Drops chunks of the page ledger that hold no record, if it has more than `least` chunks: those of

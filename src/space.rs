@@ -157,7 +157,6 @@ mod tests {
             start: Addr(start),
             end: Addr(end),
             change,
-            clear_ledger: false,
         }
     }
 

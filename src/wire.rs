@@ -31,7 +31,6 @@ const EVENT_PROCESS: u32 = 2;
 const EVENT_RANGE: u32 = 3;
 const RANGE_FLAG_POPULATE: u32 = 1;
 const RANGE_FLAG_CODE: u32 = 2;
-const RANGE_FLAG_CLEAR: u32 = 4;
 
 /// Pages in one ledger chunk.
 pub(crate) const CHUNK_PAGES: usize = 512;
@@ -224,7 +223,6 @@ fn decode_range(bytes: &[u8]) -> Result<RangeEvent, Malformed> {
         start: Addr(e.start),
         end: Addr(e.end),
         change,
-        clear_ledger: e.flags & RANGE_FLAG_CLEAR != 0,
     })
 }
 

@@ -64,47 +64,53 @@ static __noinline int page_to_heirs(__u64 vpage, __u32 own)
 }
 
 struct inherit_ctx {
-	__u32 mm_id;
+	struct range lost;
 	__u32 heir;
-	__u64 first; /* pages */
-	__u64 end;
+	__u32 pad;
 };
+
+static __always_inline void inherit_chunk(struct inherit_ctx *c, __u64 base)
+{
+	struct page_chunk *own = chunk_find(chunk_key(c->lost.mm_id, base));
+	__u32 n, from = part_of(&c->lost, base, &n);
+	struct page_chunk *heir;
+
+	if (!own)
+		return;
+	heir = chunk_get(chunk_key(c->heir, base));
+	if (heir)
+		chunk_inherit(heir, own, from, n);
+}
 
 static long inherit_one_chunk(__u64 i, struct inherit_ctx *c)
 {
-	__u64 base = ((c->first >> CHUNK_SHIFT) + i) << CHUNK_SHIFT;
-	struct page_chunk *own = chunk_find(chunk_key(c->mm_id, base));
-	struct page_chunk *heir;
-	__u32 from = 0, to = CHUNK_PAGES;
+	inherit_chunk(c, chunk_base(&c->lost, i));
+	return 0;
+}
 
-	if (!own)
-		return 0;
-	if (base < c->first)
-		from = c->first - base;
-	if (base + CHUNK_PAGES > c->end)
-		to = c->end - base;
-	heir = chunk_get(chunk_key(c->heir, base));
-	if (heir)
-		chunk_inherit(heir, own, from, to - from);
+static long inherit_if_inside(void *map, __u64 *key, void *chunk, struct inherit_ctx *c)
+{
+	if (in_range(&c->lost, *key))
+		inherit_chunk(c, base_of_key(*key));
 	return 0;
 }
 
 /* The current address space loses the pages [first, end). */
 static __noinline int range_to_heirs(__u32 mm_id, __u64 first, __u64 end)
 {
-	struct inherit_ctx c = { .mm_id = mm_id, .first = first, .end = end };
+	struct inherit_ctx c = { .lost = { .mm_id = mm_id, .first = first, .end = end } };
 	struct mm_info *info = find_mm(bpf_get_current_task_btf()->mm);
-	__u64 chunks;
 
 	if (!info || !info->nr_heirs || end <= first)
 		return 0;
-	chunks = ((end - 1) >> CHUNK_SHIFT) - (first >> CHUNK_SHIFT) + 1;
-	if (chunks > CLEAR_MAX_CHUNKS)
-		return 0;
 	for (int i = 0; i < MAX_HEIRS; i++) {
 		c.heir = info->heirs[i];
-		if (c.heir)
-			bpf_loop(chunks, inherit_one_chunk, &c, 0);
+		if (!c.heir)
+			continue;
+		if (chunks_of(&c.lost) > LARGE_CHUNKS)
+			bpf_for_each_map_elem(&pages, inherit_if_inside, &c, 0);
+		else
+			bpf_loop(chunks_of(&c.lost), inherit_one_chunk, &c, 0);
 	}
 	return 0;
 }

@@ -6,8 +6,11 @@
 #ifndef MEMPROF_LEDGER_H
 #define MEMPROF_LEDGER_H
 
-/* Ranges of more chunks than this (8 GiB) are cleared by user space instead. */
-#define CLEAR_MAX_CHUNKS 4096
+/*
+ * Ranges of more chunks than this (8 GiB) are not gone through chunk by chunk: the ledger is, which
+ * never holds more chunks than it has room for, however large a reservation is.
+ */
+#define LARGE_CHUNKS 4096
 
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -122,54 +125,91 @@ __noinline int chunk_copy(struct page_chunk *dst, __u32 to, struct page_chunk *s
 	return 0;
 }
 
-struct clear_ctx {
+/* Pages of an address space. */
+struct range {
 	__u32 mm_id;
+	__u32 pad;
 	__u64 first; /* pages */
 	__u64 end;
 };
 
-static long clear_one_chunk(__u64 i, struct clear_ctx *c)
+/* How many chunks a range that is not empty lies in. */
+static __always_inline __u64 chunks_of(const struct range *r)
 {
-	__u64 base = ((c->first >> CHUNK_SHIFT) + i) << CHUNK_SHIFT;
-	__u64 key = chunk_key(c->mm_id, base);
-	struct page_chunk *chunk;
-	__u32 from = 0, to = CHUNK_PAGES;
+	return ((r->end - 1) >> CHUNK_SHIFT) - (r->first >> CHUNK_SHIFT) + 1;
+}
 
-	if (base < c->first)
-		from = c->first - base;
-	if (base + CHUNK_PAGES > c->end)
-		to = c->end - base;
-	if (from == 0 && to == CHUNK_PAGES) {
+/* The first page of the range's chunk number `i`. */
+static __always_inline __u64 chunk_base(const struct range *r, __u64 i)
+{
+	return ((r->first >> CHUNK_SHIFT) + i) << CHUNK_SHIFT;
+}
+
+/* Whether a chunk of the ledger has pages of the range. */
+static __always_inline int in_range(const struct range *r, __u64 key)
+{
+	return key >= chunk_key(r->mm_id, r->first) && key <= chunk_key(r->mm_id, r->end - 1);
+}
+
+static __always_inline __u64 base_of_key(__u64 key)
+{
+	return (key & ((1ull << REGION_BITS) - 1)) << CHUNK_SHIFT;
+}
+
+/* The part of the chunk at page `base` that lies in the range: index of its first page, and how many. */
+static __always_inline __u32 part_of(const struct range *r, __u64 base, __u32 *n)
+{
+	__u32 from = base < r->first ? r->first - base : 0;
+
+	*n = (base + CHUNK_PAGES > r->end ? r->end - base : CHUNK_PAGES) - from;
+	return from;
+}
+
+static __always_inline void clear_chunk(struct range *r, __u64 base)
+{
+	__u64 key = chunk_key(r->mm_id, base);
+	__u32 n, from = part_of(r, base, &n);
+	struct page_chunk *chunk;
+
+	if (n == CHUNK_PAGES) {
 		bpf_map_delete_elem(&pages, &key);
-		return 0;
+		return;
 	}
 	chunk = chunk_find(key);
 	if (chunk)
-		chunk_fill(chunk, from, to - from, STACK_NONE);
+		chunk_fill(chunk, from, n, STACK_NONE);
+}
+
+static long clear_one_chunk(__u64 i, struct range *r)
+{
+	clear_chunk(r, chunk_base(r, i));
 	return 0;
 }
 
-/* Forgets the pages [first, end). Returns 0 if the range is too large to do so here. */
+static long clear_if_inside(void *map, __u64 *key, void *chunk, struct range *r)
+{
+	if (in_range(r, *key))
+		clear_chunk(r, base_of_key(*key));
+	return 0;
+}
+
+/* Forgets the pages [first, end). */
 static __noinline int ledger_clear(__u32 mm_id, __u64 first, __u64 end)
 {
-	struct clear_ctx c = { .mm_id = mm_id, .first = first, .end = end };
-	__u64 chunks;
+	struct range r = { .mm_id = mm_id, .first = first, .end = end };
 
 	if (end <= first)
-		return 1;
-	chunks = ((end - 1) >> CHUNK_SHIFT) - (first >> CHUNK_SHIFT) + 1;
-	if (chunks > CLEAR_MAX_CHUNKS)
 		return 0;
-	bpf_loop(chunks, clear_one_chunk, &c, 0);
-	return 1;
+	if (chunks_of(&r) > LARGE_CHUNKS)
+		bpf_for_each_map_elem(&pages, clear_if_inside, &r, 0);
+	else
+		bpf_loop(chunks_of(&r), clear_one_chunk, &r, 0);
+	return 0;
 }
 
 struct move_ctx {
-	__u32 mm_id;
-	__u32 pad;
-	__u64 src; /* pages */
-	__u64 dst;
-	__u64 dst_end;
+	struct range from;
+	__u64 dst; /* page that its first one goes to */
 };
 
 /* Copies the records of `n` pages; those at `src` lie in one chunk, those at `dst` too. */
@@ -187,36 +227,48 @@ static __noinline int move_part(__u32 mm_id, __u64 src, __u64 dst, __u32 n)
 	return 0;
 }
 
-static long move_one_chunk(__u64 i, struct move_ctx *m)
+/* Carries over what the chunk at page `base` has of the range. */
+static __always_inline void move_chunk(struct move_ctx *m, __u64 base)
 {
-	__u64 base = ((m->dst >> CHUNK_SHIFT) + i) << CHUNK_SHIFT;
-	__u64 from = base < m->dst ? m->dst : base;
-	__u64 to = base + CHUNK_PAGES > m->dst_end ? m->dst_end : base + CHUNK_PAGES;
-	__u64 src = m->src + (from - m->dst);
-	__u64 n = to - from;
-	/* The source of one destination chunk spans at most two chunks. */
-	__u64 head = CHUNK_PAGES - (src & (CHUNK_PAGES - 1));
+	__u32 n, from = part_of(&m->from, base, &n);
+	__u64 src = base + from, dst = m->dst + (src - m->from.first);
+	/* It goes to at most two chunks. */
+	__u32 head = CHUNK_PAGES - (dst & (CHUNK_PAGES - 1));
 
 	if (head > n)
 		head = n;
-	move_part(m->mm_id, src, from, head);
+	move_part(m->from.mm_id, src, dst, head);
 	if (n > head)
-		move_part(m->mm_id, src + head, from + head, n - head);
+		move_part(m->from.mm_id, src + head, dst + head, n - head);
+}
+
+static long move_one_chunk(__u64 i, struct move_ctx *m)
+{
+	move_chunk(m, chunk_base(&m->from, i));
+	return 0;
+}
+
+static long move_if_inside(void *map, __u64 *key, void *chunk, struct move_ctx *m)
+{
+	if (in_range(&m->from, *key))
+		move_chunk(m, base_of_key(*key));
 	return 0;
 }
 
 /* Carries the records of `n` pages from page `src` on to page `dst`; forgets them at `src`. */
 static __noinline int ledger_move(__u32 mm_id, __u64 src, __u64 dst, __u64 n)
 {
-	struct move_ctx m = { .mm_id = mm_id, .src = src, .dst = dst, .dst_end = dst + n };
-	__u64 chunks;
+	struct move_ctx m = {
+		.from = { .mm_id = mm_id, .first = src, .end = src + n },
+		.dst = dst,
+	};
 
 	if (!n)
-		return 1;
-	chunks = ((m.dst_end - 1) >> CHUNK_SHIFT) - (dst >> CHUNK_SHIFT) + 1;
-	if (chunks > CLEAR_MAX_CHUNKS)
 		return 0;
-	bpf_loop(chunks, move_one_chunk, &m, 0);
+	if (chunks_of(&m.from) > LARGE_CHUNKS)
+		bpf_for_each_map_elem(&pages, move_if_inside, &m, 0);
+	else
+		bpf_loop(chunks_of(&m.from), move_one_chunk, &m, 0);
 	return ledger_clear(mm_id, src, src + n);
 }
 

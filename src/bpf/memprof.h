@@ -65,7 +65,6 @@ enum range_change {
 
 #define RANGE_FLAG_POPULATE 1u /* filled without faults (MAP_POPULATE, MAP_LOCKED, mlockall) */
 #define RANGE_FLAG_CODE 2u /* executable: the process's modules may have changed */
-#define RANGE_FLAG_CLEAR 4u /* too large to clear in BPF: user space must clear the ledger */
 
 /* A stack seen for the first time. Only the first `nr` frames are sent. */
 struct stack_event {

@@ -67,8 +67,7 @@ static __noinline int range_dropped(__u32 mm_id, __u32 change, __u64 start, __u6
 	if (e.start >= e.end || e.end >> 57)
 		return 0;
 	range_to_heirs(mm_id, e.start >> page_shift, e.end >> page_shift);
-	if (!ledger_clear(mm_id, e.start >> page_shift, e.end >> page_shift))
-		e.flags = RANGE_FLAG_CLEAR;
+	ledger_clear(mm_id, e.start >> page_shift, e.end >> page_shift);
 	emit_range(&e);
 	return 0;
 }
@@ -245,8 +244,7 @@ int exit_mremap(struct trace_event_raw_sys_exit *ctx)
 	kept = old_len < len ? old_len : len;
 	if (e.from != to && kept) {
 		range_to_heirs(c.st->mm_id, e.from >> page_shift, (e.from + kept) >> page_shift);
-		if (!ledger_move(c.st->mm_id, e.from >> page_shift, to >> page_shift, kept >> page_shift))
-			e.flags = RANGE_FLAG_CLEAR;
+		ledger_move(c.st->mm_id, e.from >> page_shift, to >> page_shift, kept >> page_shift);
 		e.mm_id = c.st->mm_id;
 		e.start = to;
 		e.end = to + kept;

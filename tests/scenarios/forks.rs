@@ -10,6 +10,7 @@ pub const SCENARIOS: &[Scenario] = &[
     scenario!(fork_parent_alone),
     scenario!(fork_both, forks: true),
     scenario!(fork_and_the_parent_drops, forks: true),
+    scenario!(fork_and_the_parent_drops_much, forks: true),
     scenario!(fork_of_shared_memory, forks: true),
 ];
 
@@ -130,6 +131,33 @@ fn fork_and_the_parent_drops(run: &mut Run) -> Done {
     follow_children(run);
     run.wait_for_processes();
     run.check(&[("cmd_touch", Anon, 0)]);
+    Ok(())
+}
+
+/// More than 8 GiB at once, and of that the pages that the child shares.
+fn fork_and_the_parent_drops_much(run: &mut Run) -> Done {
+    const LEN: u64 = 10 << 30;
+    const FAR: u64 = 9 << 30;
+    run.tell(&[
+        &format!("reserve 0 {LEN}"),
+        &format!("touch 0 {FAR} 8388608"),
+        "fork 0 0 4096",
+    ]);
+    follow_children(run);
+    run.begin_anew_for_children();
+    let owners = |touch, again| {
+        [
+            ("child_touches", Anon, 4096),
+            ("cmd_touch", Anon, touch),
+            ("cmd_again", Anon, again),
+        ]
+    };
+    run.check(&owners(16 * MIB, 0));
+    run.after(&[&format!("advise 0 0 {LEN} 4")], &owners(8 * MIB, 0));
+    let again = format!("again 0 {FAR} 8388608");
+    run.after(&[&again], &owners(8 * MIB, 8 * MIB));
+    run.after(&[&format!("unmap 0 0 {LEN}")], &owners(8 * MIB, 0));
+    run.tell(&["end"]);
     Ok(())
 }
 

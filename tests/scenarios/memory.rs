@@ -16,6 +16,7 @@ pub const SCENARIOS: &[Scenario] = &[
     scenario!(mlock),
     scenario!(mremap),
     scenario!(partial_unmap),
+    scenario!(large_reservation),
     scenario!(realloc_of_large_blocks),
     scenario!(stack_growth),
     scenario!(read_into_fresh_memory),
@@ -143,6 +144,30 @@ fn partial_unmap(run: &mut Run) -> Done {
         &["advise 0 0 4096 4"],
         &[("cmd_touch", Anon, 7 * MIB - 16 * KIB)],
     );
+    Ok(())
+}
+
+/// More than 8 GiB, in which few pages are: moved, emptied, unmapped, and used anew at once.
+fn large_reservation(run: &mut Run) -> Done {
+    const LEN: u64 = 10 << 30;
+    let some = |command: &str, at: u64| format!("{command} 0 {at} 3149824");
+    let places = [0, 5 << 30, LEN - 3_149_824];
+    let (reserve, empty) = (format!("reserve 0 {LEN}"), format!("advise 0 0 {LEN} 4"));
+    let unmap = format!("unmap 0 0 {LEN}");
+    let owned = |touch: u64, again: u64| {
+        [
+            ("cmd_touch", Anon, touch * 3_149_824),
+            ("cmd_again", Anon, again * 3_149_824),
+        ]
+    };
+    let touch = places.map(|at| some("touch", at));
+    let again = places.map(|at| some("again", at));
+    run.tell(&[&reserve, &touch[0], &touch[1], &touch[2]]);
+    run.after(&["move 0"], &owned(3, 0));
+    run.after(&["move 0", &again[1]], &owned(3, 0));
+    run.after(&[&empty, &again[0], &touch[1]], &owned(1, 1));
+    run.after(&[&unmap, &reserve, &again[1], &again[2]], &owned(0, 2));
+    run.after(&[&unmap], &owned(0, 0));
     Ok(())
 }
 

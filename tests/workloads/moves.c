@@ -14,6 +14,7 @@
 // mappings are 2 MiB-aligned and have no huge pages unless `advise` says so.
 //
 //   anon S LEN            private anonymous mapping
+//   reserve S LEN         the same, however large it is
 //   shared S LEN          shared anonymous mapping
 //   memfd S LEN           a memfd, mapped shared        memfd_private S LEN   mapped private
 //   hugetlb S LEN         private mapping of 2 MiB huge pages
@@ -124,6 +125,11 @@ static NOINLINE int map(int flags, int fd, int no_huge)
 static NOINLINE int cmd_anon(void)
 {
 	return map(MAP_PRIVATE | MAP_ANONYMOUS, -1, 1);
+}
+
+static NOINLINE int cmd_reserve(void)
+{
+	return map(MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 1);
 }
 
 static NOINLINE int cmd_shared(void)
@@ -667,7 +673,8 @@ struct command {
 #define COMMAND(name, takes) { #name, takes, cmd_##name }
 
 static const struct command commands[] = {
-	COMMAND(anon, "sn"), COMMAND(shared, "sn"), COMMAND(memfd, "sn"), COMMAND(memfd_private, "sn"),
+	COMMAND(anon, "sn"), COMMAND(reserve, "sn"), COMMAND(shared, "sn"), COMMAND(memfd, "sn"),
+	COMMAND(memfd_private, "sn"),
 	COMMAND(hugetlb, "sn"), COMMAND(populate, "sn"), COMMAND(mapfile, "sp"), COMMAND(mapprivate, "sp"),
 	COMMAND(touch, "snn"), COMMAND(again, "snn"), COMMAND(look, "snn"), COMMAND(number, "snn"),
 	COMMAND(fill, "snn"), COMMAND(advise, "snnn"), COMMAND(lock, "snn"), COMMAND(unlock, "snn"),
