@@ -41,7 +41,7 @@ const volatile __u32 wake_bytes = 65536;
 __u64 losses[LOSS_NR];
 /* Changes whenever memory of a followed process changed: no need to scan again while it has not. */
 __u64 activity = 0;
-__u64 faults = 0;
+__u64 faults = 0; /* of followed processes, each one counted */
 __u32 next_mm_id = 1;
 /* Changes whenever an address space is followed or no longer: what threads remember of it is stale. */
 __u32 follow_generation = 1;
@@ -296,7 +296,7 @@ static __always_inline int fault_begins(__u64 addr, __u64 error_code)
 	/* The stack walk reads user memory, and a read of a bad address raises a fault of its own. */
 	if (!st || st->walking || addr < 65536 || addr >> 57)
 		return 0;
-	faults++;
+	__sync_fetch_and_add(&faults, 1);
 	count_activity();
 	chunk = chunk_get(chunk_key(st->mm_id, vpage));
 	if (!chunk)

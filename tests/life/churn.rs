@@ -1,4 +1,7 @@
-//! A target whose memory changes as fast as it can.
+//! A target whose memory changes as fast as it can: nothing drifts, nothing grows, and nothing is lost.
+//!
+//! `MEMPROF_CHURN_SECS` seconds (default 20); for a minute:
+//! `MEMPROF_CHURN_SECS=60 cargo test --test life -- churn --nocapture`.
 
 use std::time::{Duration, Instant};
 
@@ -10,37 +13,82 @@ use crate::common::memprof::Memprof;
 use crate::common::process::{cont, stop};
 use crate::common::tree::Node;
 use crate::common::workload::{Workload, program};
+use crate::counters::FaultCounter;
 
-const RUN: Duration = Duration::from_secs(20);
 /// How much memprof may grow once it has seen all the target does, in KiB.
 const GROWTH: u64 = 16 * 1024;
 /// What the C library, the loader and exec bring in before and beside the program's own functions.
 const START_KIB: u64 = 512;
 /// What the C library touches of threads' stacks, before churn_touch and after.
 const OTHERS_KIB: u64 = 64;
+/// The target's threads: the first one, three that map, one that starts threads and the one it starts, and
+/// the heap's.
+const THREADS: u64 = 7;
+/// Chunks of the page ledger, of 2 MiB of addresses each, that the target's mappings may spread over:
+/// itself some 20, of which the kernel may put each somewhere else after a while.
+const CHUNKS: u64 = 400;
+
+fn seconds() -> u64 {
+    let text = std::env::var("MEMPROF_CHURN_SECS").ok();
+    text.map_or(20, |t| t.parse().expect("MEMPROF_CHURN_SECS is a number"))
+}
 
 fn rss(pid: Pid) -> u64 {
     let figures = figures::status(pid).unwrap();
     (figures.rss_anon + figures.rss_file + figures.rss_shmem) / KIB
 }
 
+/// Page faults of all its threads, those that have ended as well, by the kernel's count.
+fn faults(pid: Pid) -> u64 {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    let (_, rest) = stat.rsplit_once(") ").unwrap();
+    let fields: Vec<&str> = rest.split(' ').collect();
+    // The tenth and the twelfth of the line: minor and major ones.
+    [7, 9]
+        .map(|i| fields[i].parse::<u64>().unwrap())
+        .iter()
+        .sum()
+}
+
+/// How many entries a table has.
+fn entries(m: &Memprof, table: &str) -> u64 {
+    let health = m.get("/v2/health").json();
+    let maps = health["maps"].as_array().unwrap();
+    let found = maps.iter().find(|map| map["name"] == table).unwrap();
+    found["entries"].as_u64().unwrap()
+}
+
+/// The stopped target's sum is the kernel's.
 #[track_caller]
-fn compare(m: &Memprof, pid: Pid) -> Node {
-    stop(pid);
-    let tree = m.tree();
+fn compare(tree: &Node, pid: Pid) {
     let kernel = figures::read(pid).unwrap();
-    cont(pid);
-    let ours = tree.resident();
-    println!(
-        "{ours} KiB, kernel {} KiB, difference {}; without a stack {} KiB; memprof holds {} KiB",
-        kernel.resident() / KIB,
-        ours as i64 - (kernel.resident() / KIB) as i64,
-        tree.unknown(),
-        rss(m.pid())
-    );
-    assert_eq!(ours * KIB, kernel.resident());
-    assert_eq!(ours * KIB, kernel.anonymous.unwrap() + kernel.rss_shmem);
-    tree
+    let ours = tree.resident() * KIB;
+    assert_eq!(ours, kernel.resident(), "{}", tree.text());
+    assert_eq!(ours, kernel.anonymous.unwrap() + kernel.rss_shmem);
+}
+
+/// Page faults since the first look, by memprof's count and the kernel's.
+struct Faults {
+    pid: Pid,
+    counter: FaultCounter,
+    first: Option<(u64, u64)>,
+}
+
+impl Faults {
+    fn of(pid: Pid, m: &Memprof) -> Faults {
+        Faults {
+            pid,
+            counter: FaultCounter::open(m.pid().0).unwrap(),
+            first: None,
+        }
+    }
+
+    /// Of the stopped target.
+    fn read(&mut self) -> (u64, u64) {
+        let now = (self.counter.read().unwrap(), faults(self.pid));
+        let first = self.first.get_or_insert(now);
+        (now.0 - first.0, now.1 - first.1)
+    }
 }
 
 #[test]
@@ -49,16 +97,35 @@ fn nothing_grows_and_nothing_is_lost() {
     assert_eq!(workload.lines.line(), "ready");
     let pid = workload.pid();
     let m = Memprof::start(&["--pid", &pid.to_string()]);
-    let start = Instant::now();
-    let mut early = None;
-    let mut checks = 0;
-    while start.elapsed() < RUN {
+    m.said("following ");
+    let mut faults = Faults::of(pid, &m);
+    let (start, run) = (Instant::now(), Duration::from_secs(seconds()));
+    let (mut early, mut most_chunks, mut checks) = (None, 0, 0);
+    while start.elapsed() < run {
         // A while undisturbed, then a moment stopped.
         std::thread::sleep(Duration::from_millis(400));
-        let tree = compare(&m, pid);
+        stop(pid);
+        let tree = m.tree();
+        compare(&tree, pid);
+        let (seen, happened) = faults.read();
+        let chunks = entries(&m, "pages");
+        cont(pid);
         checks += 1;
+        println!(
+            "{} KiB, difference 0; {} KiB without a stack; {seen} faults, {happened} by the kernel's \
+             count; {chunks} chunks; memprof holds {} KiB",
+            tree.resident(),
+            tree.unknown(),
+            rss(m.pid())
+        );
+        // A stop that comes in the middle of a fault has the instruction, and so the fault, repeated.
+        assert!(
+            (happened..=happened + checks * THREADS).contains(&seen),
+            "{seen} faults counted, {happened} happened"
+        );
+        most_chunks = most_chunks.max(chunks);
         // What was there at the attach is soon gone, but for what the program's start left.
-        if start.elapsed() > RUN / 4 {
+        if start.elapsed() > run / 4 {
             early.get_or_insert_with(|| rss(m.pid()));
             assert!(tree.unknown() <= START_KIB, "{}", tree.text());
             let rest = tree.resident() - tree.unknown() - tree.through("churn_touch").value;
@@ -66,8 +133,12 @@ fn nothing_grows_and_nothing_is_lost() {
         }
     }
     let (early, late) = (early.unwrap(), rss(m.pid()));
-    println!("{checks} checks; memprof held {early} KiB, then {late} KiB");
+    println!("{checks} checks; memprof held {early} KiB, then {late} KiB; {most_chunks} chunks");
     assert!(late <= early + GROWTH, "{early} KiB, then {late} KiB");
+    assert!(
+        most_chunks <= CHUNKS,
+        "{most_chunks} chunks of the page ledger"
+    );
     let mut m = m;
     let mut out = m.child.stdout.take().unwrap();
     m.interrupt();

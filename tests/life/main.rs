@@ -7,6 +7,9 @@ mod churn;
 mod command;
 #[path = "../common/mod.rs"]
 mod common;
+#[path = "../../benches/support/counters.rs"]
+#[allow(dead_code, reason = "the benchmarks use the rest")]
+mod counters;
 mod ending;
 mod freeze;
 mod options;

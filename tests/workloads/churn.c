@@ -7,11 +7,12 @@
 //      -o churn churn.c
 //
 // `churn N` runs N threads, each of which maps 4 to 512 KiB, writes each page (churn_touch), now and
-// then drops half of it, grows or moves it, and unmaps it; and one that starts and joins threads
-// without end (churn_thread), each writing 32 KiB of its stack. It prints `ready` and ends with status 0 when its
-// input ends.
+// then drops half of it, grows or moves it, and unmaps it; one that starts and joins threads
+// without end (churn_thread), each writing 32 KiB of its stack; and one that grows and shrinks the heap by brk
+// (churn_heap). It prints `ready` and ends with status 0 when its input ends.
 
 #define _GNU_SOURCE
+#include <malloc.h>
 #include <pthread.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -95,6 +96,21 @@ static NOINLINE void *churn_threads(void *unused)
 	return unused;
 }
 
+// malloc does without the heap meanwhile: see main.
+static NOINLINE void *churn_heap(void *unused)
+{
+	for (size_t pages = 1;; pages = pages % 64 + 1) {
+		unsigned char *p = sbrk((intptr_t)(pages * page_size));
+
+		if (p == (void *)-1)
+			die("sbrk");
+		churn_touch(p, pages * page_size);
+		if (sbrk(-(intptr_t)(pages * page_size)) == (void *)-1)
+			die("sbrk");
+	}
+	return unused;
+}
+
 int main(int argc, char **argv)
 {
 	int n = argc > 1 ? atoi(argv[1]) : 1;
@@ -102,10 +118,14 @@ int main(int argc, char **argv)
 	char byte;
 
 	page_size = (size_t)sysconf(_SC_PAGESIZE);
+	// Threads have what they need of malloc from what it takes here, and it gives nothing back.
+	mallopt(M_TRIM_THRESHOLD, 64 << 20);
+	mallopt(M_TOP_PAD, 16 << 20);
+	free(malloc(1));
 	for (int i = 0; i < n; i++)
 		if (pthread_create(&thread, NULL, churn_rounds, (void *)(uintptr_t)(i + 1)))
 			die("pthread_create");
-	if (pthread_create(&thread, NULL, churn_threads, NULL))
+	if (pthread_create(&thread, NULL, churn_threads, NULL) || pthread_create(&thread, NULL, churn_heap, NULL))
 		die("pthread_create");
 	if (write(STDOUT_FILENO, "ready\n", 6) != 6)
 		die("write");
