@@ -605,7 +605,7 @@ static long walk_frame(__u64 i, struct walk_ctx *c)
 	struct frame *f;
 	long end;
 
-	if (meets(st, i))
+	if (i && meets(st, i))
 		return 1;
 	f = &st->frames[INDEX(i, MAX_FRAMES)];
 	f->ip = st->t.ip - (st->t.flags & FRAME_CALL ? 1 : 0);
@@ -753,7 +753,9 @@ static __always_inline __u32 walk_tables(struct walk *w, struct user_regs *regs)
 	st->t.left = st->memo_nr;
 	st->t.same = st->memo_words;
 	st->t.met = 0;
-	bpf_loop(MAX_FRAMES, walk_frame, &c, 0);
+	/* A loop that touches a buffer is at the same place again: no loop over frames for that. */
+	if (!meets(st, 0))
+		bpf_loop(MAX_FRAMES, walk_frame, &c, 0);
 	w->outcome = st->t.outcome;
 	if (!st->t.nr && st->t.met == st->memo_nr && st->memo_id)
 		return st->memo_id;
