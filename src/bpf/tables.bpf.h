@@ -163,6 +163,30 @@ static __always_inline int is_known_code(__u32 mm_id, __u64 start, __u64 end)
 #define NO_RULE 0xffffffff
 
 /*
+ * The rules found lately, by place. A place (16 bits of table, 32 of address) is mixed by a
+ * multiplication that can be undone: the upper bits choose the entry, the others are kept in it, so that
+ * an entry answers for one place only. One word each: no thread sees half of another's. What is in it
+ * stays true, as a table never changes and its number is not given again.
+ */
+#define RULE_CACHE_BITS 14
+#define RULE_TAG_BITS 34
+#define RULE_NOT_CACHED (~0ull)
+__u64 rule_cache[1 << RULE_CACHE_BITS];
+
+static __always_inline __u64 rule_mix(__u32 table, __u64 pc)
+{
+	if (pc >> 32 || table >> 16)
+		return RULE_NOT_CACHED;
+	return ((((__u64)table << 32) | pc) * 0x9e3779b97f4a7c15ull) & ((1ull << (RULE_CACHE_BITS + RULE_TAG_BITS)) - 1);
+}
+
+/* The rest of a mixed place, with a bit that no empty entry has; none for what is not cached. */
+static __always_inline __u64 rule_tag(__u64 mixed)
+{
+	return (mixed & ((1ull << RULE_TAG_BITS) - 1)) | 1ull << RULE_TAG_BITS | (mixed >> 63) << 47;
+}
+
+/*
  * The rule for an address, or NO_RULE; then the walk's outcome says why there is none. The mapping
  * found last is kept: the next frame is often in the same one.
  */
@@ -173,6 +197,7 @@ __noinline __u32 find_rule(struct task_state *st, __u64 pc)
 	struct unwind_page *page;
 	struct unwind_rows *rows;
 	__u32 at, mm_id, zero = 0;
+	__u64 mixed, cached;
 	void *chunk;
 
 	if (!st)
@@ -198,6 +223,10 @@ __noinline __u32 find_rule(struct task_state *st, __u64 pc)
 	if (!st->t.table)
 		return NO_RULE;
 	pc -= st->t.bias;
+	mixed = rule_mix(st->t.table, pc);
+	cached = rule_cache[INDEX(mixed >> RULE_TAG_BITS, 1 << RULE_CACHE_BITS)];
+	if (cached >> 16 == rule_tag(mixed))
+		return cached & 0xffff;
 	key.table = st->t.table;
 	key.page = pc >> 16;
 	page = bpf_map_lookup_elem(&unwind_pages, &key);
@@ -209,7 +238,10 @@ __noinline __u32 find_rule(struct task_state *st, __u64 pc)
 	rows = bpf_map_lookup_elem(chunk, &zero);
 	if (!rows)
 		return NO_RULE;
-	return page->rules + (find_row(rows, page->first, page->count, pc & 0xffff) >> 16);
+	at = page->rules + (find_row(rows, page->first, page->count, pc & 0xffff) >> 16);
+	if (mixed != RULE_NOT_CACHED && at <= 0xffff)
+		rule_cache[INDEX(mixed >> RULE_TAG_BITS, 1 << RULE_CACHE_BITS)] = rule_tag(mixed) << 16 | at;
+	return at;
 }
 
 /* A stack address as words from `base`: what does not fit is found out by going back. */
@@ -573,7 +605,7 @@ static long walk_frame(__u64 i, struct walk_ctx *c)
 	struct frame *f;
 	long end;
 
-	if (meets(st, i))
+	if (i && meets(st, i))
 		return 1;
 	f = &st->frames[INDEX(i, MAX_FRAMES)];
 	f->ip = st->t.ip - (st->t.flags & FRAME_CALL ? 1 : 0);
@@ -721,7 +753,9 @@ static __always_inline __u32 walk_tables(struct walk *w, struct user_regs *regs)
 	st->t.left = st->memo_nr;
 	st->t.same = st->memo_words;
 	st->t.met = 0;
-	bpf_loop(MAX_FRAMES, walk_frame, &c, 0);
+	/* A loop that touches a buffer is at the same place again: no loop over frames for that. */
+	if (!meets(st, 0))
+		bpf_loop(MAX_FRAMES, walk_frame, &c, 0);
 	w->outcome = st->t.outcome;
 	if (!st->t.nr && st->t.met == st->memo_nr && st->memo_id)
 		return st->memo_id;
