@@ -100,17 +100,19 @@ static __noinline int range_to_heirs(__u32 mm_id, __u64 first, __u64 end)
 {
 	struct inherit_ctx c = { .lost = { .mm_id = mm_id, .first = first, .end = end } };
 	struct mm_info *info = find_mm(bpf_get_current_task_btf()->mm);
+	__u64 chunks;
 
 	if (!info || !info->nr_heirs || end <= first)
 		return 0;
+	chunks = chunks_of(&c.lost);
 	for (int i = 0; i < MAX_HEIRS; i++) {
 		c.heir = info->heirs[i];
 		if (!c.heir)
 			continue;
-		if (chunks_of(&c.lost) > LARGE_CHUNKS)
+		if (chunks > LARGE_CHUNKS)
 			bpf_for_each_map_elem(&pages, inherit_if_inside, &c, 0);
 		else
-			bpf_loop(chunks_of(&c.lost), inherit_one_chunk, &c, 0);
+			bpf_loop(chunks, inherit_one_chunk, &c, 0);
 	}
 	return 0;
 }
