@@ -192,9 +192,19 @@ impl Target {
     }
 }
 
+/// Memory that is free on this machine and in this container.
 fn available_mib() -> Result<u64> {
+    const LIMITS: [&str; 2] = [
+        "/sys/fs/cgroup/memory.max",
+        "/sys/fs/cgroup/memory/memory.limit_in_bytes",
+    ];
+    let limits = LIMITS.iter().filter_map(|path| {
+        let text = std::fs::read_to_string(path).ok()?;
+        Some(text.trim().parse::<u64>().ok()? >> 20)
+    });
     let text = std::fs::read_to_string("/proc/meminfo")?;
     let line = text.lines().find_map(|l| l.strip_prefix("MemAvailable:"));
     let kib = line.and_then(|l| l.trim().strip_suffix(" kB")?.parse::<u64>().ok());
-    Ok(kib.context("/proc/meminfo has no MemAvailable")? / 1024)
+    let free = kib.context("/proc/meminfo has no MemAvailable")? / 1024;
+    Ok(limits.fold(free, u64::min))
 }
