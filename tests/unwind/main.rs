@@ -14,4 +14,5 @@ mod packed;
 mod readelf;
 mod real;
 mod rules;
+mod saved;
 mod servers;
