@@ -9,9 +9,10 @@
 //!
 //! Stacks of what has no table yet are not unwound in user space meanwhile: what would be copied for that
 //! (registers, and up to 32 KiB of stack for each) buys next to nothing. Measured from a program's first
-//! instruction on, with everything still to be built: of the bytes in use after a second, those under complete
-//! stacks are 100.000 % for CPython, rustc and SQLite, 99.76 % for node (0.12 % for want of a table, as much
-//! for its depth). Stacks without a table are some ten of a thousand, whose memory is soon given back.
+//! instruction on, with everything still to be built: of the bytes in use after a second, those under
+//! complete stacks are 100.000 % for CPython, rustc and SQLite, 99.76 % for node (0.12 % for want of a
+//! table, as much for its depth). Stacks without a table are some ten of a thousand, whose memory is soon
+//! given back.
 
 mod room;
 
