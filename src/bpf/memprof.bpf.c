@@ -28,7 +28,7 @@
 /* How many of them lie below the word that is wanted: a frame's words are not read in order. */
 #define WINDOW_SLACK 8
 /* Words of stack that a remembered walk may have read. */
-#define MEMO_WORDS 144
+#define MEMO_WORDS 128
 
 char LICENSE[] SEC("license") = "Dual MIT/GPL";
 
@@ -82,17 +82,17 @@ struct stack_hash {
 /* A frame of a walk by tables, as the walk came to it; see tables.bpf.h. */
 struct frame {
 	__u64 ip; /* return addresses less one */
-	__u64 sp;
-	__u64 fp; /* the frame pointer register: its value, or where it is saved (FRAME_FP_SAVED) */
 	__u64 key; /* hash of the frames from the outermost one to this */
 	__u32 check; /* the other hash; while the walk lasts, the table of the frame's mapping */
+	__u32 sp; /* a place, as in struct noted_word */
+	__u32 fp; /* where the frame pointer register is saved, if it is (FRAME_FP_SAVED): a place too */
 	__u16 words; /* words of stack read for the same frames; while it lasts, read before this one */
 	__u16 flags;
 };
 
 /* A word of the stack that a walk has read. */
 struct noted_word {
-	__u32 at; /* in words from `base` */
+	__u32 at; /* its place: in words from `base` */
 	__u32 low; /* what it was */
 	__u32 high;
 };
@@ -101,7 +101,7 @@ struct noted_word {
 struct table_walk {
 	__u64 ip; /* the frame's registers */
 	__u64 sp;
-	__u64 fp; /* see struct frame */
+	__u64 fp; /* or where it is saved (FRAME_FP_SAVED) */
 	__u64 bx;
 	__u64 lr;
 	__u64 start; /* the mapping that the last frame was in */
@@ -136,32 +136,34 @@ struct task_state {
 	/* The stack found last, by its hash. */
 	__u64 last_key;
 	struct seen_stack last;
-	/*
-	 * The walk remembered: its frames and the words it read, both from the outermost frame on,
-	 * and the stack that it found. No frames: none.
-	 */
+	/* The walk remembered: the stack it found, and how much of `frames` and `words` is of it. */
 	__u32 memo_id; /* 0: not known */
 	__u32 memo_mm_id;
 	__u32 memo_generation;
 	__u32 memo_nr;
 	__u32 memo_words;
 	__u32 memo_outcome;
-	__u64 base; /* stack address that places of words are counted from */
-	struct frame memo[MAX_FRAMES];
-	struct noted_word memo_word[MEMO_WORDS];
-	/* Scratch space: the walk under way, with its frames and words from the innermost one on, a
-	 * window on the stack, and the record that is sent. */
+	__u64 memo_fp; /* the frame pointer register that it began with */
+	__u64 base; /* stack address that places are counted from */
 	struct table_walk t;
-	struct noted_word word[MEMO_WORDS];
-	__u64 window[WINDOW_WORDS];
+	/*
+	 * Frames, and words of the stack that they have read, with those of the outermost frame first. A
+	 * walk fills both from the end on, up to what it may still meet of the remembered one.
+	 */
+	struct frame frames[MAX_FRAMES];
+	struct noted_word words[MEMO_WORDS];
+	/* Scratch space: a window on the stack, then the record that is sent. */
 	union {
-		struct frame frames[MAX_FRAMES];
+		__u64 window[WINDOW_WORDS];
 		struct stack_event event;
 	};
 };
 
-/* Kept in one piece of kernel memory, whose sizes are powers of two; the kernel adds some 100 bytes. */
-_Static_assert(sizeof(struct task_state) <= 16384 - 192, "task_state");
+/*
+ * From 6.19 on ("bpf: Use kmalloc_nolock() in local storage") one piece of kernel memory holds 8 KiB at
+ * most, of which the kernel itself needs some 100 bytes.
+ */
+_Static_assert(sizeof(struct task_state) <= 8192 - 128, "task_state");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_TASK_STORAGE);

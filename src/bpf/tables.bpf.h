@@ -163,6 +163,30 @@ static __always_inline int is_known_code(__u32 mm_id, __u64 start, __u64 end)
 #define NO_RULE 0xffffffff
 
 /*
+ * The rules found lately, by place. A place (16 bits of table, 32 of address) is mixed by a
+ * multiplication that can be undone: the upper bits choose the entry, the others are kept in it, so that
+ * an entry answers for one place only. One word each: no thread sees half of another's. What is in it
+ * stays true, as a table never changes and its number is not given again.
+ */
+#define RULE_CACHE_BITS 14
+#define RULE_TAG_BITS 34
+#define RULE_NOT_CACHED (~0ull)
+__u64 rule_cache[1 << RULE_CACHE_BITS];
+
+static __always_inline __u64 rule_mix(__u32 table, __u64 pc)
+{
+	if (pc >> 32 || table >> 16)
+		return RULE_NOT_CACHED;
+	return ((((__u64)table << 32) | pc) * 0x9e3779b97f4a7c15ull) & ((1ull << (RULE_CACHE_BITS + RULE_TAG_BITS)) - 1);
+}
+
+/* The rest of a mixed place, with a bit that no empty entry has; none for what is not cached. */
+static __always_inline __u64 rule_tag(__u64 mixed)
+{
+	return (mixed & ((1ull << RULE_TAG_BITS) - 1)) | 1ull << RULE_TAG_BITS | (mixed >> 63) << 47;
+}
+
+/*
  * The rule for an address, or NO_RULE; then the walk's outcome says why there is none. The mapping
  * found last is kept: the next frame is often in the same one.
  */
@@ -173,6 +197,7 @@ __noinline __u32 find_rule(struct task_state *st, __u64 pc)
 	struct unwind_page *page;
 	struct unwind_rows *rows;
 	__u32 at, mm_id, zero = 0;
+	__u64 mixed, cached;
 	void *chunk;
 
 	if (!st)
@@ -198,6 +223,10 @@ __noinline __u32 find_rule(struct task_state *st, __u64 pc)
 	if (!st->t.table)
 		return NO_RULE;
 	pc -= st->t.bias;
+	mixed = rule_mix(st->t.table, pc);
+	cached = rule_cache[INDEX(mixed >> RULE_TAG_BITS, 1 << RULE_CACHE_BITS)];
+	if (cached >> 16 == rule_tag(mixed))
+		return cached & 0xffff;
 	key.table = st->t.table;
 	key.page = pc >> 16;
 	page = bpf_map_lookup_elem(&unwind_pages, &key);
@@ -209,10 +238,13 @@ __noinline __u32 find_rule(struct task_state *st, __u64 pc)
 	rows = bpf_map_lookup_elem(chunk, &zero);
 	if (!rows)
 		return NO_RULE;
-	return page->rules + (find_row(rows, page->first, page->count, pc & 0xffff) >> 16);
+	at = page->rules + (find_row(rows, page->first, page->count, pc & 0xffff) >> 16);
+	if (mixed != RULE_NOT_CACHED && at <= 0xffff)
+		rule_cache[INDEX(mixed >> RULE_TAG_BITS, 1 << RULE_CACHE_BITS)] = rule_tag(mixed) << 16 | at;
+	return at;
 }
 
-/* A stack address as words from `base`: what does not fit is found out by going back. */
+/* The place of a stack address: 16 GiB to either side of `base` have one. */
 static __always_inline __u32 place_of(struct task_state *st, __u64 addr)
 {
 	return (addr - st->base) >> 3;
@@ -221,6 +253,11 @@ static __always_inline __u32 place_of(struct task_state *st, __u64 addr)
 static __always_inline __u64 address_of(struct task_state *st, __u32 place)
 {
 	return st->base + 8 * (__s64)(__s32)place;
+}
+
+static __always_inline int is_place(struct task_state *st, __u64 addr)
+{
+	return address_of(st, place_of(st, addr)) == addr;
 }
 
 /*
@@ -233,7 +270,7 @@ static __always_inline int move_window(struct task_state *st, __u64 addr)
 	__u64 last;
 
 	if (st->memo_nr) {
-		last = address_of(st, st->memo_word[0].at);
+		last = address_of(st, st->words[0].at);
 		if (last >= addr && (last - addr) >> 3 < WINDOW_WORDS - 1 - WINDOW_SLACK)
 			words = ((last - addr) >> 3) + 1 + WINDOW_SLACK;
 	}
@@ -247,7 +284,7 @@ static __always_inline int move_window(struct task_state *st, __u64 addr)
  */
 __noinline int stack_word(struct task_state *st, __u64 addr, __u64 *word)
 {
-	__u32 place, nr;
+	__u32 nr;
 	__u64 at;
 
 	if (!st || !word || (addr & 7))
@@ -259,15 +296,17 @@ __noinline int stack_word(struct task_state *st, __u64 addr, __u64 *word)
 		at = (addr - st->t.window_base) >> 3;
 	}
 	*word = st->window[INDEX(at, WINDOW_WORDS)];
-	place = place_of(st, addr);
-	nr = st->t.noted;
-	if (nr < MEMO_WORDS && address_of(st, place) == addr) {
-		struct noted_word *w = &st->word[nr];
+	nr = MEMO_WORDS - 1 - st->t.noted;
+	if (nr < MEMO_WORDS && is_place(st, addr)) {
+		struct noted_word *w = &st->words[nr];
 
-		w->at = place;
+		w->at = place_of(st, addr);
 		w->low = *word;
 		w->high = *word >> 32;
-		st->t.noted = nr + 1;
+		st->t.noted++;
+		/* What was there is lost to the remembered walk. */
+		if (st->t.same > nr)
+			st->t.same = nr;
 	} else {
 		st->t.noted = NOTED_TOO_MANY;
 	}
@@ -487,7 +526,7 @@ static long same_steps(__u64 i, struct same_ctx *c)
 
 		if (left >= MEMO_WORDS)
 			return 1;
-		w = &st->memo_word[left];
+		w = &st->words[left];
 		if (w->at - c->first >= c->words && same_window(c, w->at))
 			return 1;
 		word = st->window[INDEX(w->at - c->first, WINDOW_WORDS)];
@@ -518,19 +557,31 @@ static __always_inline int same_words(struct task_state *st, __u32 n)
 __noinline __u32 frames_left(struct task_state *st)
 {
 	__u32 left;
+	__s32 sp;
 
 	if (!st)
 		return 0;
 	left = st->t.left;
+	sp = place_of(st, st->t.sp);
 	for (int k = 0; k < PASS_STEPS; k++) {
-		struct frame *f = &st->memo[INDEX(left - 1, MAX_FRAMES)];
+		struct frame *f = &st->frames[INDEX(left - 1, MAX_FRAMES)];
 
-		if (!left || (f->sp >= st->t.sp && f->words <= st->t.same))
+		if (!left || ((__s32)f->sp >= sp && f->words <= st->t.same))
 			break;
 		left--;
 	}
 	st->t.left = left;
 	return left;
+}
+
+/* Whether the frame pointer register is what it was, or saved where it was. */
+static __always_inline int same_fp(struct task_state *st, struct frame *f)
+{
+	__u32 saved = st->t.flags & FRAME_FP_SAVED;
+
+	if ((f->flags & FRAME_FP_SAVED) != saved)
+		return 0;
+	return saved ? is_place(st, st->t.fp) && f->fp == place_of(st, st->t.fp) : st->t.fp == st->memo_fp;
 }
 
 /*
@@ -542,18 +593,17 @@ static __always_inline int meets(struct task_state *st, __u64 i)
 	__u32 left = frames_left(st), flags = st->t.flags;
 	struct frame *f;
 
-	if (!left)
+	if (!left || !is_place(st, st->t.sp))
 		return 0;
-	f = &st->memo[INDEX(left - 1, MAX_FRAMES)];
-	if (f->sp != st->t.sp || f->ip != st->t.ip - (flags & FRAME_CALL ? 1 : 0))
+	f = &st->frames[INDEX(left - 1, MAX_FRAMES)];
+	if (f->sp != place_of(st, st->t.sp) || f->ip != st->t.ip - (flags & FRAME_CALL ? 1 : 0))
 		return 0;
 	if (((f->flags ^ flags) & FRAME_STATE) || (f->flags & FRAME_USES_OTHER))
 		return 0;
-	if ((f->flags & FRAME_USES_FP) &&
-	    (((f->flags ^ flags) & FRAME_FP_SAVED) || f->fp != st->t.fp))
+	if ((f->flags & FRAME_USES_FP) && !same_fp(st, f))
 		return 0;
 	/* Where a walk is cut off depends on where it began. */
-	if (left + i > MAX_FRAMES || (st->memo_outcome == OUTCOME_DEPTH_LIMIT && (i || left != st->memo_nr)))
+	if (st->memo_outcome == OUTCOME_DEPTH_LIMIT && (i || left != st->memo_nr))
 		return 0;
 	if (!same_words(st, f->words))
 		return 0;
@@ -570,17 +620,22 @@ struct walk_ctx {
 static long walk_frame(__u64 i, struct walk_ctx *c)
 {
 	struct task_state *st = c->st;
-	struct frame *f;
+	__u32 at = INDEX(MAX_FRAMES - 1 - i, MAX_FRAMES);
+	struct frame *f = &st->frames[at];
 	long end;
 
-	if (meets(st, i))
+	if (i && meets(st, i))
 		return 1;
-	f = &st->frames[INDEX(i, MAX_FRAMES)];
+	/* What was there is lost to the remembered walk; the two could not meet there any more. */
+	if (st->t.left > at)
+		st->t.left = at;
 	f->ip = st->t.ip - (st->t.flags & FRAME_CALL ? 1 : 0);
-	f->sp = st->t.sp;
-	f->fp = st->t.fp;
+	f->sp = place_of(st, st->t.sp);
+	f->fp = place_of(st, st->t.fp);
 	f->words = st->t.noted;
 	f->flags = st->t.flags;
+	if (!is_place(st, st->t.sp) || ((f->flags & FRAME_FP_SAVED) && !is_place(st, st->t.fp)))
+		st->t.noted = NOTED_TOO_MANY;
 	st->t.nr = i + 1;
 	st->t.flags &= FRAME_STATE | FRAME_FP_SAVED;
 	end = i == MAX_FRAMES - 1 ? table_ends(st, OUTCOME_DEPTH_LIMIT) : table_step(st);
@@ -592,8 +647,8 @@ static long walk_frame(__u64 i, struct walk_ctx *c)
 struct keep_ctx {
 	struct task_state *st;
 	struct stack_hash hash;
-	__u32 nr; /* frames to go */
-	__u32 to; /* where the next one goes */
+	__u32 from; /* where the next frame is */
+	__u32 to; /* and where it goes */
 	__u32 words; /* that were read in all, the remembered ones among them */
 	__u32 uses; /* what the frames from the outermost one on need of the frame's registers */
 };
@@ -607,33 +662,32 @@ static long keep_frames(__u64 i, struct keep_ctx *c)
 
 #pragma unroll
 	for (__u32 k = 0; k < KEEP_STEPS; k++) {
-		struct frame *from, *to;
-		__u32 nr = c->nr - 1, uses;
+		__u32 from = c->from;
+		struct frame f, *to;
 
-		if (nr >= MAX_FRAMES)
+		if (from >= MAX_FRAMES)
 			return 1;
-		from = &st->frames[nr];
-		to = &st->memo[INDEX(c->to, MAX_FRAMES)];
+		f = st->frames[from];
 		/* Another file may have lain there before: the same addresses are another stack. */
-		hash_word(&c->hash, from->ip ^ (from->check * 0x9e3779b97f4a7c15ull));
-		to->ip = from->ip;
-		to->sp = from->sp;
-		to->fp = from->fp;
-		to->key = c->hash.key;
-		to->check = c->hash.check;
-		to->words = c->words - from->words;
-		uses = from->flags & FRAME_SETS_FP ? c->uses & ~FRAME_USES_FP : c->uses;
-		c->uses = uses | (from->flags & (FRAME_USES_FP | FRAME_USES_OTHER));
-		to->flags = (from->flags & (FRAME_STATE | FRAME_FP_SAVED)) | c->uses;
+		hash_word(&c->hash, f.ip ^ (f.check * 0x9e3779b97f4a7c15ull));
+		if (f.flags & FRAME_SETS_FP)
+			c->uses &= ~FRAME_USES_FP;
+		c->uses |= f.flags & (FRAME_USES_FP | FRAME_USES_OTHER);
+		f.key = c->hash.key;
+		f.check = c->hash.check;
+		f.words = c->words - f.words;
+		f.flags = (f.flags & (FRAME_STATE | FRAME_FP_SAVED)) | c->uses;
+		to = &st->frames[INDEX(c->to, MAX_FRAMES)];
+		*to = f;
+		c->from = from + 1;
 		c->to++;
-		c->nr = nr;
 	}
 	return 0;
 }
 
 struct keep_words_ctx {
 	struct task_state *st;
-	__u32 nr; /* words to go */
+	__u32 from;
 	__u32 to;
 };
 
@@ -643,31 +697,31 @@ static long keep_words(__u64 i, struct keep_words_ctx *c)
 
 #pragma unroll
 	for (__u32 k = 0; k < SAME_STEPS; k++) {
-		__u32 nr = c->nr - 1, to = c->to;
+		__u32 from = c->from;
 
-		if (nr >= MEMO_WORDS || to >= MEMO_WORDS)
+		if (from >= MEMO_WORDS)
 			return 1;
-		st->memo_word[to] = st->word[nr];
-		c->nr = nr;
-		c->to = to + 1;
+		st->words[INDEX(c->to, MEMO_WORDS)] = st->words[from];
+		c->from = from + 1;
+		c->to++;
 	}
 	return 0;
 }
 
 /*
- * Takes the walk that just ended for the remembered one: what the two share stays where it is, as both
- * begin with the outermost frame. Returns the stack's hash.
+ * Takes the walk that just ended for the remembered one: what the two share stays where it is, the rest
+ * moves up to it. Returns the stack's hash.
  */
 static __always_inline struct stack_hash keep_walk(struct task_state *st, struct stack_hash hash)
 {
-	__u32 met = st->t.met, words = 0, noted = st->t.noted;
-	struct keep_ctx c = { .st = st, .nr = st->t.nr, .to = met };
-	struct keep_words_ctx w = { .st = st, .nr = noted };
+	__u32 met = st->t.met, nr = st->t.nr, noted = st->t.noted, words = 0;
+	struct keep_ctx c = { .st = st, .from = MAX_FRAMES - nr, .to = met };
+	struct keep_words_ctx w = { .st = st, .from = MEMO_WORDS - noted };
 	struct frame *f;
 
 	c.hash = hash;
 	if (met) {
-		f = &st->memo[INDEX(met - 1, MAX_FRAMES)];
+		f = &st->frames[INDEX(met - 1, MAX_FRAMES)];
 		c.hash.key = f->key;
 		c.hash.check = f->check;
 		c.uses = f->flags & (FRAME_USES_FP | FRAME_USES_OTHER);
@@ -676,12 +730,12 @@ static __always_inline struct stack_hash keep_walk(struct task_state *st, struct
 		hash_word(&c.hash, st->t.outcome);
 	}
 	c.words = words + noted;
-	if (c.nr)
+	if (nr)
 		bpf_loop(MAX_FRAMES / KEEP_STEPS + 1, keep_frames, &c, 0);
 	w.to = words;
-	if (noted && c.words <= MEMO_WORDS)
+	if (noted && noted <= MEMO_WORDS)
 		bpf_loop(MEMO_WORDS / SAME_STEPS + 1, keep_words, &w, 0);
-	st->memo_nr = met + st->t.nr;
+	st->memo_nr = met + nr;
 	st->memo_words = c.words;
 	st->memo_outcome = st->t.outcome;
 	st->memo_id = 0;
@@ -721,33 +775,17 @@ static __always_inline __u32 walk_tables(struct walk *w, struct user_regs *regs)
 	st->t.left = st->memo_nr;
 	st->t.same = st->memo_words;
 	st->t.met = 0;
-	bpf_loop(MAX_FRAMES, walk_frame, &c, 0);
+	/* A loop that touches a buffer is at the same place again: no loop over frames for that. */
+	if (!meets(st, 0))
+		bpf_loop(MAX_FRAMES, walk_frame, &c, 0);
 	w->outcome = st->t.outcome;
 	if (!st->t.nr && st->t.met == st->memo_nr && st->memo_id)
 		return st->memo_id;
 	w->hash = keep_walk(st, w->hash);
+	st->memo_fp = regs->bp;
 	w->nr = st->memo_nr;
+	w->innermost = st->memo_nr - 1;
 	return 0;
-}
-
-struct fill_ctx {
-	struct task_state *st;
-};
-
-static long fill_frame(__u64 i, struct fill_ctx *c)
-{
-	struct task_state *st = c->st;
-
-	st->event.frames[INDEX(i, MAX_FRAMES)] = st->memo[INDEX(st->memo_nr - 1 - i, MAX_FRAMES)].ip;
-	return 0;
-}
-
-/* The remembered walk's frames into the record, from the innermost one on. */
-static __always_inline void fill_event(struct task_state *st)
-{
-	struct fill_ctx c = { .st = st };
-
-	bpf_loop(st->memo_nr, fill_frame, &c, 0);
 }
 
 #endif

@@ -60,7 +60,9 @@ struct walk {
 	__u64 bp; /* the frame pointer to follow next */
 	__u64 low; /* what it must not lie below */
 	__u32 nr; /* frames found */
+	__u32 innermost; /* which of the thread's frames is the innermost; the others are before it */
 	__u32 outcome;
+	__u32 pad;
 	struct stack_hash hash;
 };
 
@@ -117,7 +119,6 @@ static __always_inline long walk_ends(struct walk *w, __u32 outcome)
 /* One step: from a frame pointer to the caller's frame pointer and the return address. */
 static __always_inline long walk_step(struct walk *w, __u32 n)
 {
-	struct stack_event *out = &w->st->event;
 	__u64 bp = w->bp, ret;
 	__u32 at;
 
@@ -134,7 +135,7 @@ static __always_inline long walk_step(struct walk *w, __u32 n)
 		return walk_ends(w, OUTCOME_COMPLETE);
 	if (ret < 4096 || ret >> 56)
 		return walk_ends(w, OUTCOME_NO_FRAME_POINTER);
-	out->frames[n & (MAX_FRAMES - 1)] = ret - 1;
+	w->st->frames[INDEX(MAX_FRAMES - 1 - n, MAX_FRAMES)].ip = ret - 1;
 	w->nr = n + 1;
 	hash_word(&w->hash, ret - 1);
 	w->low = bp + 16;
@@ -162,11 +163,12 @@ static long walk_steps(__u64 i, struct walk *w)
 /* Follows the chain of frame pointers from the registers on. */
 static __always_inline void walk_frame_pointers(struct walk *w, struct user_regs *regs)
 {
-	struct stack_event *out = &w->st->event;
+	__u64 ip = regs->ip - (regs->in_syscall ? 1 : 0);
 
-	out->frames[0] = regs->ip - (regs->in_syscall ? 1 : 0);
+	w->st->frames[MAX_FRAMES - 1].ip = ip;
 	w->nr = 1;
-	hash_word(&w->hash, out->frames[0]);
+	w->innermost = MAX_FRAMES - 1;
+	hash_word(&w->hash, ip);
 	w->bp = regs->bp;
 	w->low = regs->sp;
 	w->st->t.window_words = 0;
@@ -190,6 +192,28 @@ static __always_inline __u32 take_stack(struct task_struct *task, struct walk *w
 		return 0;
 	}
 	return walk_tables(w, &regs);
+}
+
+struct fill_ctx {
+	struct task_state *st;
+	__u32 from;
+	__u32 pad;
+};
+
+static long fill_frame(__u64 i, struct fill_ctx *c)
+{
+	struct task_state *st = c->st;
+
+	st->event.frames[INDEX(i, MAX_FRAMES)] = st->frames[INDEX(c->from - i, MAX_FRAMES)].ip;
+	return 0;
+}
+
+/* The frames into the record, innermost first. */
+static __always_inline void fill_frames(struct task_state *st, struct walk *w)
+{
+	struct fill_ctx c = { .st = st, .from = w->innermost };
+
+	bpf_loop(w->nr, fill_frame, &c, 0);
 }
 
 /* Sends a stack seen for the first time. */
@@ -249,8 +273,7 @@ __noinline __u32 stack_id(struct task_state *st)
 	if (!known) {
 		fresh.id = __sync_fetch_and_add(&next_stack_id, 1);
 		if (bpf_map_update_elem(&stacks, &key, &fresh, BPF_NOEXIST) == 0) {
-			if (unwind_mode >= UNWIND_TABLES)
-				fill_event(st);
+			fill_frames(st, &w);
 			st->event.stack_id = fresh.id;
 			st->event.mm_id = st->mm_id;
 			st->event.nr = w.nr;

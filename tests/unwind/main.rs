@@ -16,3 +16,4 @@ mod real;
 mod rules;
 mod saved;
 mod servers;
+mod wander;
