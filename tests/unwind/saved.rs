@@ -158,6 +158,8 @@ struct Image<'a> {
     program: &'a Program,
     base: u64,
     memory: &'a [(u64, Vec<u64>)],
+    /// The program has a table.
+    table: bool,
 }
 
 impl Process for Image<'_> {
@@ -174,7 +176,8 @@ impl Process for Image<'_> {
     fn module(&self, pc: u64) -> Mapped<'_> {
         let (start, end) = self.program.code;
         match (start..end).contains(&pc.wrapping_sub(self.base)) {
-            true => Mapped::Table(&self.program.table, self.base),
+            true if self.table => Mapped::Table(&self.program.table, self.base),
+            true => Mapped::NoTable,
             false => Mapped::Nothing,
         }
     }
@@ -235,9 +238,15 @@ impl Walker {
         walker.tables(&program.table);
         let base = program.stacks[0].base;
         assert!(program.stacks.iter().all(|s| s.base == base));
-        let (start, end) = program.code;
-        walker.send(&[2, 1, 1, base + start, base + end, base, 1]);
+        walker.map(program, true);
         walker
+    }
+
+    /// The program's mapping has a table, or has none.
+    fn map(&mut self, program: &Program, table: bool) {
+        let base = program.stacks[0].base;
+        let (start, end) = program.code;
+        self.send(&[2, 1, 1, base + start, base + end, base, table.into()]);
     }
 
     fn send(&mut self, words: &[u64]) {
@@ -330,6 +339,7 @@ fn check_saved(name: &str, program: &Program, walker: &mut Walker, saved: &Saved
         program,
         base: saved.base,
         memory: &saved.memory,
+        table: true,
     };
     let in_register = program.table.rule_at(saved.start.ip - saved.base).pad & RA_IN_LINK_REGISTER;
     let bare = ["leaf", "late"].contains(&saved.name.as_str());
@@ -410,12 +420,19 @@ fn changed(
             program,
             base: saved.base,
             memory: &memory,
+            table: true,
         },
         saved.start,
         saved.in_syscall,
     );
+    let mut table = true;
     for _ in 0..25 {
         let mut start = saved.start;
+        // A table goes now and then, and comes again.
+        if r.below(if table { 60 } else { 2 }) == 0 {
+            table = !table;
+            walker.map(program, table);
+        }
         match r.below(8) {
             0 => start.sp = start.sp.wrapping_add(8 * r.below(40) as u64),
             1 => start.fp = start.sp.wrapping_add(8 * r.below(40) as u64),
@@ -445,6 +462,7 @@ fn changed(
             program,
             base: saved.base,
             memory: &memory,
+            table,
         };
         let (mut theirs, mut how) = reference(&image, start, saved.in_syscall);
         // The probe takes an interrupted instruction at address 0 for a stack's end as well.
@@ -462,6 +480,9 @@ fn changed(
             let complete = how == Ended::Complete;
             assert_eq!(fresh.outcome == COMPLETE, complete, "{}", saved.name);
         }
+    }
+    if !table {
+        walker.map(program, true);
     }
 }
 
