@@ -26,10 +26,11 @@ BUILD_NEEDS=(
 # shellcheck disable=SC2034 # used by those who source this
 BROWSER_NEEDS=(chromium:chromium chromium-driver:chromedriver)
 
-# Whether a need ("command" or "header.h") is there.
+# Whether a need ("command", "header.h" or "/a/file") is there.
 is_there() {
     local dir
     case $1 in
+    /*) [ -e "$1" ] ;;
     *.h)
         for dir in /usr/include /usr/local/include /usr/include/*-linux-gnu; do
             [ -e "$dir/$1" ] && return 0
@@ -57,6 +58,23 @@ elfutils-libelf-devel zlib-devel) and run this again."
     as_root apt-get update -q
     as_root env DEBIAN_FRONTEND=noninteractive \
         apt-get install -q -y --no-install-recommends "${missing[@]}"
+}
+
+# Where libbpf's headers are, which the build unpacks.
+libbpf_headers() {
+    local header
+    cargo build -q -p libbpf-sys || return 1
+    header=$(find target -path '*/build/libbpf-sys-*/out/include/bpf/bpf_helpers.h' -print -quit)
+    [ -n "$header" ] || { echo "libbpf's headers were not found below target/" >&2 && return 1; }
+    echo "${header%/bpf/bpf_helpers.h}"
+}
+
+# Compiles the BPF program for 64-bit ARM; the build compiles it for this machine.
+build_bpf_aarch64() {
+    local headers
+    headers=$(libbpf_headers) || return 1
+    "${CLANG:-clang}" -target bpf -D__TARGET_ARCH_arm64 -mcpu=v3 -O2 -g -Wall -Wextra -Werror \
+        -Wno-unused-parameter -I vmlinux/aarch64 -I "$headers" -c src/bpf/memprof.bpf.c -o "$1"
 }
 
 need_rust() {

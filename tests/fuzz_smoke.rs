@@ -1,7 +1,8 @@
 //! Damaged files, made from the good ones in tests/corpus: no panic, no hang, no heap of memory.
 //!
-//! The damage is the same in every run. `MEMPROF_FUZZ_ROUNDS` asks for more of it than the usual,
-//! `MEMPROF_FUZZ_SEED` for other damage.
+//! Tables get a minute of it, and at least so many files; each is made of its number, and the same in
+//! every run. `MEMPROF_FUZZ_SECS` and `MEMPROF_FUZZ_ROUNDS` ask for more, `MEMPROF_FUZZ_SEED` for other
+//! damage.
 
 #[path = "../fuzz/check.rs"]
 mod check;
@@ -11,12 +12,14 @@ use std::time::{Duration, Instant};
 
 use memprof::symbolize::Symbolizer;
 
-/// Damaged files a test; they take some twenty seconds.
+/// Damaged files at least; they take some twenty seconds.
 const ROUNDS: u64 = 150_000;
+/// Seconds that tables of damaged files are made for.
+const SECONDS: u64 = 60;
 /// A table is made in under a millisecond of a good file of this size.
 const LONGEST: Duration = Duration::from_secs(3);
 /// The most memory that may have been in use at once, in KiB.
-const MOST_MEMORY: u64 = 1 << 20;
+const MOST_MEMORY: u64 = 512 << 10;
 
 struct Random(u64);
 
@@ -114,8 +117,9 @@ fn damage(r: &mut Random, bytes: &mut Vec<u8>) {
     }
 }
 
-/// Calls `each` with many damaged files, and with every file cut short at many places.
-fn damaged(rounds: u64, mut each: impl FnMut(&[u8])) {
+/// Calls `each` with so many damaged files, and with more until the time has passed, and with every file
+/// cut short at many places.
+fn damaged(rounds: u64, time: Duration, mut each: impl FnMut(&[u8])) {
     let files = corpus();
     let mut timed = |bytes: &[u8], what: &dyn Fn() -> String| {
         let began = Instant::now();
@@ -128,7 +132,8 @@ fn damaged(rounds: u64, mut each: impl FnMut(&[u8])) {
         );
     };
     let seed = setting("MEMPROF_FUZZ_SEED", 0x2545_f491_4f6c_dd1d);
-    for round in 0..rounds {
+    let began = Instant::now();
+    for round in (0..).take_while(|n| *n < rounds || began.elapsed() < time) {
         let mut r = Random(seed ^ (round + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
         let mut bytes = files[r.below(files.len())].clone();
         for _ in 0..=r.below(6) {
@@ -158,12 +163,15 @@ fn tables_of_damaged_files() {
         assert!(check::table(&good), "the corpus itself must work");
     }
     let (mut files, mut tables) = (0, 0);
-    damaged(setting("MEMPROF_FUZZ_ROUNDS", ROUNDS), |bytes| {
+    let (began, rounds) = (Instant::now(), setting("MEMPROF_FUZZ_ROUNDS", ROUNDS));
+    let time = Duration::from_secs(setting("MEMPROF_FUZZ_SECS", SECONDS));
+    damaged(rounds, time, |bytes| {
         files += 1;
         tables += usize::from(check::table(bytes));
     });
     println!(
-        "{files} files, {tables} of them still had a table; peak {} KiB",
+        "{files} files in {:?}, {tables} of them still had a table; peak {} KiB",
+        began.elapsed(),
         peak_memory()
     );
     assert!(
@@ -178,7 +186,9 @@ fn names_in_damaged_files() {
     let symbolizer = Symbolizer::start().unwrap();
     // Debug information is read as well, which takes longer.
     let rounds = setting("MEMPROF_FUZZ_ROUNDS", ROUNDS) / 8;
-    damaged(rounds, |bytes| check::symbols(&symbolizer, bytes, 61));
+    damaged(rounds, Duration::ZERO, |bytes| {
+        check::symbols(&symbolizer, bytes, 61)
+    });
     println!("{rounds} files; peak {} KiB", peak_memory());
     assert!(peak_memory() < MOST_MEMORY);
 }

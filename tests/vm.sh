@@ -2,14 +2,18 @@
 # Boots other kernels in QEMU, and checks there that memprof works from end to end, or says what it
 # misses.
 #
-#   tests/vm.sh [SERIES…]      (default: 5.10 6.1 6.12 newest)
+#   tests/vm.sh [SERIES…]      (default: 5.10 6.1 6.12 newest arm64-6.1 arm64-6.12)
+#
+# Kernels for 64-bit ARM check the BPF program alone (tests/vm/arm64.c): all of it is loaded, what has a
+# hook there is attached, and a stack is walked.
 #
 # Kernel images are Debian's cloud kernels, from the Debian source that this machine's apt has; they
 # are kept in MEMPROF_VM_CACHE (default ~/.cache/memprof-vm). Prints one line a kernel, and at the end
 # what became of each scenario of tests/scenarios on each kernel, and on this machine's own when
 # `cargo test --test scenarios` was run before. Exit status:
 # 0 if every kernel passed, 1 if one failed, 77 if one was skipped (REQUIRE_VM=1 makes that a
-# failure). Installs nothing: it needs qemu-system-x86, busybox-static, apt and dpkg.
+# failure). Installs nothing: it needs qemu-system-x86, busybox-static, apt and dpkg; for 64-bit ARM
+# qemu-system-arm, gcc-aarch64-linux-gnu and libc6-dev-arm64-cross.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 1
 # shellcheck source=scripts/lib.sh
@@ -70,9 +74,20 @@ archive_address() {
         grep -E "/debian$1/?\$" | head -n 1
 }
 
-# A private apt, which knows more suites than this machine's and changes nothing of it.
+# The processor of a series' kernels, as Debian calls it.
+arch_of() {
+    case $1 in
+    arm64-*) echo arm64 ;;
+    *) echo amd64 ;;
+    esac
+}
+
+# A private apt for a processor, which knows more suites than this machine's and changes nothing of it.
+# Once it is there, it is used for the rest.
 prepare_apt() {
     local main security keyring=/usr/share/keyrings/debian-archive-keyring.gpg apt=$cache/apt suite
+    [ "$1" = amd64 ] || apt=$cache/apt-$1
+    unset APT_CONFIG
     main=$(archive_address '')
     [ -n "$main" ] && [ -e "$keyring" ] || return 1
     security=$(archive_address -security)
@@ -92,7 +107,8 @@ prepare_apt() {
 	Dir::State "$apt";
 	Dir::State::status "/dev/null";
 	Dir::Cache "$apt";
-	APT::Architectures { "amd64"; };
+	APT::Architecture "$1";
+	APT::Architectures { "$1"; };
 	Acquire::Languages "none";
 	Acquire::Retries "2";
 	Acquire::http::Timeout "20";
@@ -109,10 +125,11 @@ prepare_apt() {
 # Packages that may hold the image of a series, newest first: "package version". From 6.16 on it
 # can be in linux-binary-*.
 candidates() {
-    local names='^linux-(image|binary)-[0-9][^ ]*-cloud-amd64$'
+    local names series=${1#arm64-}
+    names="^linux-(image|binary)-[0-9][^ ]*-cloud-$(arch_of "$1")\$"
     apt-cache pkgnames linux- | grep -E "$names" | xargs -r apt-cache madison 2>/dev/null |
         sed 's/^ *//; s/ *| */|/g' | awk -F '|' '{ print $2, $1 }' |
-        { if [ "$1" = newest ]; then cat; else grep "^${1//./\\.}\\."; fi; } |
+        { if [ "$1" = newest ]; then cat; else grep "^${series//./\\.}\\."; fi; } |
         sort -u -k 1,1Vr -k 2,2 | awk '{ print $2, $1 }'
 }
 
@@ -194,6 +211,51 @@ boot() {
         -append 'console=ttyS0 quiet panic=-1 oops=panic' </dev/null >"$work/qemu" 2>&1
 }
 
+# As `boot`, of a kernel that is always to do all of it; there is one serial port, for the kernel's messages as well.
+boot_arm64() {
+    local image=$1 nonce=$2 out=$3
+    timeout --kill-after=5 "$boot_limit" qemu-system-aarch64 -machine virt,accel=tcg \
+        -cpu cortex-a57 -m 1024 -smp 2 -nodefaults -no-user-config -display none -no-reboot \
+        -serial "file:$out" -kernel "$image" -initrd "$work/arm64.cpio" \
+        -append "console=ttyAMA0 quiet panic=-1 oops=panic -- $nonce" </dev/null >"$work/qemu" 2>&1
+}
+
+# libelf and zlib for 64-bit ARM, of this machine's Debian release, into a directory.
+arm64_libraries() {
+    local release package part=$work/libraries
+    # shellcheck source=/dev/null
+    release=$(. /etc/os-release && echo "${VERSION_CODENAME-}")
+    mkdir -p "$part/debs"
+    # libzstd is a part of libelf from Debian 13 on.
+    for package in libelf-dev zlib1g-dev libzstd-dev; do
+        (cd "$part/debs" && apt-get download -qq "$package/$release") >>"$work/apt.log" 2>&1 || return 1
+    done
+    for package in "$part"/debs/*.deb; do
+        dpkg-deb -x "$package" "$part" || return 1
+    done
+    rm -rf "$1" && cp -r "$part" "$1.part" && mv "$1.part" "$1"
+}
+
+# The guest's only files: tests/vm/arm64.c as its first process, and the program that it loads.
+build_arm64() {
+    local libraries=$cache/arm64-libraries headers sources root=$work/arm64
+    local elf=$libraries/usr/include libs=$libraries/usr/lib/aarch64-linux-gnu
+    [ -e "$libs/libelf.a" ] || { $apt_there && arm64_libraries "$libraries"; } ||
+        { echo "libelf for arm64 cannot be had"; return 1; }
+    mkdir -p "$root"
+    build_bpf_aarch64 "$root/memprof.bpf.o" || { echo "the BPF program does not compile"; return 2; }
+    headers=$(libbpf_headers) || return 2
+    sources=$(cargo metadata -q --format-version 1 --locked |
+        grep -o '"manifest_path":"[^"]*/libbpf-sys-[^"]*"' | head -n 1 | cut -d '"' -f 4)
+    sources=${sources%/*}/libbpf
+    # (libbpf's own warnings are not ours.)
+    aarch64-linux-gnu-gcc -std=gnu11 -O1 -w -static -fno-omit-frame-pointer -D_LARGEFILE64_SOURCE \
+        -D_FILE_OFFSET_BITS=64 -I "$headers" -I "$sources/include" -I "$sources/include/uapi" \
+        -I src/bpf -I "$elf" -o "$root/init" tests/vm/arm64.c "$sources"/src/*.c \
+        -L "$libs" -lelf -lz -lzstd || { echo "tests/vm/arm64.c does not compile"; return 2; }
+    archive "$root" "$work/arm64.cpio"
+}
+
 # One kernel: its line, and on a failure what the guest said.
 check() {
     local series=$1 image nonce out=$work/out began=$SECONDS wanted=full status result
@@ -202,7 +264,10 @@ check() {
     [ "$series" != 5.10 ] || wanted=told
     nonce=$RANDOM$RANDOM$RANDOM
     : >"$out"
-    boot "$image" "$nonce" "$wanted" "$out"
+    case $(arch_of "$series") in
+    amd64) boot "$image" "$nonce" "$wanted" "$out" ;;
+    arm64) boot_arm64 "$image" "$nonce" "$out" ;;
+    esac
     tr -d '\r' <"$out" >"$out.text"
     # The table is what comes after the scenarios' blank line.
     sed -n 's/^table: //p' "$out.text" >"$work/table.$series"
@@ -221,18 +286,53 @@ check() {
     [ -n "$status" ] || tail -n 30 "$work/console" "$work/qemu" | sed 's/^/    /'
 }
 
-[ $# -gt 0 ] || set -- 5.10 6.1 6.12 newest
-packages=''
-for tool in qemu-system-x86_64:qemu-system-x86 busybox:busybox-static apt-cache:apt dpkg-deb:dpkg; do
-    command -v "${tool%:*}" >/dev/null || packages+=" ${tool#*:}"
+# What is missing of "command:package", as the packages' names.
+missing_of() {
+    local need
+    for need; do
+        is_there "${need%:*}" || printf ' %s' "${need#*:}"
+    done
+}
+
+# The kernels of one processor: is everything there that they need, and then one by one.
+check_all() {
+    local arch=$1 missing series status why
+    shift
+    [ $# -gt 0 ] || return 0
+    case $arch in
+    amd64) missing=$(missing_of qemu-system-x86_64:qemu-system-x86 busybox:busybox-static) ;;
+    arm64) missing=$(missing_of qemu-system-aarch64:qemu-system-arm busybox:busybox-static \
+        aarch64-linux-gnu-gcc:gcc-aarch64-linux-gnu \
+        /usr/aarch64-linux-gnu/lib/libc.a:libc6-dev-arm64-cross) ;;
+    esac
+    missing+=$(missing_of apt-cache:apt dpkg-deb:dpkg)
+    if [ -n "$missing" ]; then
+        for series; do skip "$series" "to be installed first:$missing"; done
+        return
+    fi
+    apt_there=true
+    prepare_apt "$arch" ||
+        { apt_there=false && say "Debian's archive cannot be reached; only what is kept is used"; }
+    if [ "$arch" = amd64 ]; then
+        cargo build -q --release || die "memprof does not build"
+        build_initrd || die "the guest's files could not be put together"
+    else
+        why=$(build_arm64)
+        status=$?
+        [ "$status" -ne 1 ] || { for series; do skip "$series" "$why"; done && return; }
+        [ "$status" -eq 0 ] || die "the guest's files could not be put together: $why"
+    fi
+    for series; do check "$series"; done
+}
+
+[ $# -gt 0 ] || set -- 5.10 6.1 6.12 newest arm64-6.1 arm64-6.12
+amd64=() arm64=()
+for series; do
+    case $(arch_of "$series") in
+    arm64) arm64+=("$series") ;;
+    *) amd64+=("$series") ;;
+    esac
 done
-if [ -n "$packages" ]; then
-    for series; do skip "$series" "to be installed first:$packages"; done
-    finish
-fi
-cargo build -q --release || die "memprof does not build"
-build_initrd || die "the guest's files could not be put together"
-apt_there=true
-prepare_apt || { apt_there=false && say "Debian's archive cannot be reached; only kept images are used"; }
-for series; do check "$series"; done
+check_all amd64 "${amd64[@]}"
+check_all arm64 "${arm64[@]}"
 finish

@@ -14,5 +14,6 @@ mod packed;
 mod readelf;
 mod real;
 mod rules;
+mod saved;
 mod servers;
 mod wander;

@@ -12,8 +12,9 @@ use memprof::unwind::{BX_KEPT, BX_SAVED, CfaKind, FpKind, Rule, Table, TableErro
 
 use crate::readelf::{self, Cfa, Column, Expressions, Fde, Place, Row};
 
-/// After so long no new file is begun, unless `MEMPROF_ALL_FILES` is set.
-const TIME: Duration = Duration::from_secs(50);
+/// After so long no new file is begun, unless `MEMPROF_ALL_FILES` is set. The 1,240 files of a machine
+/// with compilers and graphical libraries take a minute of two processors.
+const TIME: Duration = Duration::from_secs(220);
 
 #[derive(Default)]
 struct Total {
@@ -209,8 +210,10 @@ fn recognised(path: &Path, file: &File, pc: u64, rule: &Rule) -> bool {
     if matches!(rule.cfa_kind(), CfaKind::Plt | CfaKind::Sp) {
         // Compilers write functions too that are nothing but such a jump.
         let jump = code.starts_with(b"\xff\x25") && (rule.cfa_offset, rule.ra_offset) == (8, -8);
-        let plt = readelf::sections(path, ".plt");
-        return jump || plt.iter().any(|(start, end)| (*start..*end).contains(&pc));
+        // Linkers bring these instructions with them as data, which may lie beside the code.
+        let sections = readelf::sections(path);
+        let here = sections.iter().find(|s| (s.start..s.end).contains(&pc));
+        return jump || here.is_some_and(|s| s.name.starts_with(".plt") || !s.code);
     }
     let trampoline = b"\x48\xc7\xc0\x0f\0\0\0\x0f\x05";
     rule.cfa_kind() == CfaKind::Signal

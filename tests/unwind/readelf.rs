@@ -66,21 +66,33 @@ pub fn entry(path: &Path) -> u64 {
     line.map_or(0, |l| hex(l.trim()))
 }
 
-/// The sections whose name begins so, as ranges of addresses.
-pub fn sections(path: &Path, name: &str) -> Vec<(u64, u64)> {
+/// A section, as a range of addresses.
+pub struct Section {
+    pub name: String,
+    pub start: u64,
+    pub end: u64,
+    /// What is in it is run.
+    pub code: bool,
+}
+
+/// The sections that are loaded.
+pub fn sections(path: &Path) -> Vec<Section> {
     let text = run(path, &["-SW"]).unwrap_or_default();
-    let ranges = text.lines().filter_map(|line| {
+    let sections = text.lines().filter_map(|line| {
         let (_, rest) = line.split_once(']')?;
         let words: Vec<&str> = rest.split_whitespace().collect();
-        let [section, _, addr, _, size, ..] = words.as_slice() else {
+        let [name, _, addr, _, size, _, flags, ..] = words.as_slice() else {
             return None;
         };
         let start = hex(addr);
-        section
-            .starts_with(name)
-            .then(|| (start, start + hex(size)))
+        flags.contains('A').then(|| Section {
+            name: (*name).to_owned(),
+            start,
+            end: start + hex(size),
+            code: flags.contains('X'),
+        })
     });
-    ranges.collect()
+    sections.collect()
 }
 
 /// The loaded, executable ranges of the file; `None` where it is not an x86-64 ELF file.
@@ -100,71 +112,87 @@ pub fn code(path: &Path) -> Option<Vec<(u64, u64)>> {
 }
 
 /// The FDEs of `.eh_frame` and `.debug_frame` (number 0 and 1), in the order of the file.
+///
+/// Files have millions of rows, few of which differ in more than their address: each is parsed once.
 pub fn frames(path: &Path) -> Option<Vec<Fde>> {
     let text = run(path, &["--debug-dump=frames-interp", "-W"])?;
     let mut section = 0;
     let mut cies: BTreeMap<u64, (bool, Option<Row>)> = BTreeMap::new();
     let mut fdes: Vec<Fde> = Vec::new();
-    let mut columns: Vec<&str> = Vec::new();
+    // The rows known, by their text; for each header of columns.
+    let mut tables: HashMap<&str, HashMap<&str, Row>> = HashMap::new();
+    let mut columns = "";
     let mut cie = None;
     for line in text.lines() {
-        if line.starts_with("Contents of the") {
+        let row_of = line.split_at_checked(16).and_then(|(pc, rest)| {
+            let pc = u64::from_str_radix(pc, 16).ok()?;
+            Some((pc, rest.strip_prefix(' ')?))
+        });
+        if let Some((pc, rest)) = row_of {
+            let rows = tables.get_mut(columns)?;
+            let known = rows.entry(rest).or_insert_with(|| row(columns, rest));
+            let row = Row {
+                pc,
+                ..known.clone()
+            };
+            match cie {
+                Some(cie) => cies.get_mut(&cie)?.1 = Some(row),
+                None => fdes.last_mut()?.rows.push(row),
+            }
+        } else if line.starts_with("Contents of the") {
             section = u8::from(line.contains(".debug_frame"));
             cies.clear();
-            continue;
-        }
-        // A register is printed twice: `r8 (r8)`.
-        let words = line.split_whitespace().filter(|w| !w.starts_with('('));
-        let words: Vec<&str> = words.collect();
-        match words.as_slice() {
-            [offset, _, _, "CIE", augmentation, ..] => {
-                cie = Some(hex(offset));
-                cies.insert(hex(offset), (augmentation.contains('S'), None));
+        } else if line.trim_start().starts_with("LOC ") {
+            columns = line;
+            tables.entry(columns).or_default();
+            if let (None, Some(fde)) = (cie, fdes.last_mut()) {
+                fde.rows.clear();
             }
-            [offset, _, _, "FDE", of, pc, ..] => {
-                cie = None;
-                let of = hex(of.strip_prefix("cie=")?);
-                let (start, end) = pc.strip_prefix("pc=")?.split_once("..")?;
-                let (signal, row) = cies.get(&of)?.clone();
-                let start = hex(start);
-                fdes.push(Fde {
-                    start,
-                    end: hex(end),
-                    signal,
-                    rows: row.map(|r| Row { pc: start, ..r }).into_iter().collect(),
-                    id: (section, hex(offset)),
-                });
-            }
-            ["LOC", "CFA", ..] => {
-                columns = words;
-                if let (None, Some(fde)) = (cie, fdes.last_mut()) {
-                    fde.rows.clear();
+        } else {
+            let words: Vec<&str> = line.split_whitespace().collect();
+            match words.as_slice() {
+                [offset, _, _, "CIE", augmentation, ..] => {
+                    cie = Some(hex(offset));
+                    cies.insert(hex(offset), (augmentation.contains('S'), None));
                 }
-            }
-            [pc, ..] if pc.len() == 16 && words.len() == columns.len() => {
-                let row = row(&columns, &words);
-                match cie {
-                    Some(cie) => cies.get_mut(&cie)?.1 = Some(row),
-                    None => fdes.last_mut()?.rows.push(row),
+                [offset, _, _, "FDE", of, pc, ..] => {
+                    cie = None;
+                    let of = hex(of.strip_prefix("cie=")?);
+                    let (start, end) = pc.strip_prefix("pc=")?.split_once("..")?;
+                    let (signal, row) = cies.get(&of)?.clone();
+                    let start = hex(start);
+                    fdes.push(Fde {
+                        start,
+                        end: hex(end),
+                        signal,
+                        rows: row.map(|r| Row { pc: start, ..r }).into_iter().collect(),
+                        id: (section, hex(offset)),
+                    });
                 }
+                _ => {}
             }
-            _ => {}
         }
     }
     Some(fdes)
 }
 
-fn row(columns: &[&str], words: &[&str]) -> Row {
+/// A row at address 0, by its columns' header and what stands behind its address.
+fn row(columns: &str, rest: &str) -> Row {
+    // A register is printed twice: `r8 (r8)`.
+    let words_of = |text| str::split_whitespace(text).filter(|w| !w.starts_with('('));
+    let names: Vec<&str> = words_of(columns).skip(1).collect();
+    let words: Vec<&str> = words_of(rest).collect();
+    assert_eq!(names.len(), words.len(), "{columns}\n{rest}");
     let column = |name: &str| {
-        let at = columns.iter().position(|c| *c == name);
+        let at = names.iter().position(|c| *c == name);
         at.map_or(Place::Unsaid, |i| place(words[i]))
     };
-    let cfa = match words[1].find(['+', '-']) {
-        Some(at) => Cfa::Sum(words[1][..at].into(), words[1][at..].parse().unwrap()),
+    let cfa = match words[0].find(['+', '-']) {
+        Some(at) => Cfa::Sum(words[0][..at].into(), words[0][at..].parse().unwrap()),
         None => Cfa::Expression,
     };
     Row {
-        pc: hex(words[0]),
+        pc: 0,
         cfa,
         rsp: column("rsp"),
         rbp: column("rbp"),
@@ -189,29 +217,34 @@ fn place(word: &str) -> Place {
 pub fn expressions(path: &Path) -> Option<Expressions> {
     let text = run(path, &["--debug-dump=frames", "-W"])?;
     let mut section = 0;
-    let mut key = (0, 0);
-    let mut pc = 0;
+    // The lines that say of which function, and from which address on, the next expression is.
+    let (mut function, mut from) = ("", None);
     let mut all = Expressions::new();
     for line in text.lines() {
-        if line.starts_with("Contents of the") {
+        if line.starts_with("  DW_CFA_advance_loc") || line.starts_with("  DW_CFA_set_loc") {
+            from = Some(line);
+        } else if line.starts_with("Contents of the") {
             section = u8::from(line.contains(".debug_frame"));
-            continue;
-        }
-        let words: Vec<&str> = line.split_whitespace().collect();
-        if let [offset, _, _, "FDE", _, range, ..] = words.as_slice() {
-            key = (section, hex(offset));
-            pc = hex(range.strip_prefix("pc=")?.split_once("..")?.0);
-        } else if line.contains("DW_CFA_advance_loc") || line.contains("DW_CFA_set_loc") {
-            pc = hex(words.last()?);
-        } else if let Some((_, rest)) = line.split_once(" (DW_OP") {
-            let column = match words.as_slice() {
+        } else if !line.starts_with(' ') && line.contains(" FDE ") {
+            (function, from) = (line, None);
+        } else if let Some((before, rest)) = line.split_once(" (DW_OP") {
+            let column = match before.split_whitespace().collect::<Vec<&str>>().as_slice() {
                 ["DW_CFA_def_cfa_expression", ..] => Column::Cfa,
                 ["DW_CFA_expression:", "r6", ..] => Column::Rbp,
                 ["DW_CFA_expression:", "r16", ..] => Column::Ra,
                 _ => continue,
             };
+            let words: Vec<&str> = function.split_whitespace().collect();
+            let [offset, _, _, "FDE", _, range, ..] = words.as_slice() else {
+                continue;
+            };
+            let pc = match from {
+                Some(line) => line.split_whitespace().last()?,
+                None => range.strip_prefix("pc=")?.split_once("..")?.0,
+            };
             let text = format!("DW_OP{}", rest.trim_end().trim_end_matches(')'));
-            all.entry(key).or_default().push((pc, column, text));
+            let key = (section, hex(offset));
+            all.entry(key).or_default().push((hex(pc), column, text));
         }
     }
     Some(all)

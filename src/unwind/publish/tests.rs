@@ -64,6 +64,16 @@ impl Maps {
     }
 }
 
+fn module_without_file() -> Arc<Module> {
+    Arc::new(Module {
+        path: "/nowhere".into(),
+        name: "nowhere".into(),
+        dev_ino: (0, 0),
+        file: None,
+        own_executable: false,
+    })
+}
+
 fn publisher() -> Publisher {
     Publisher::start(Arc::new(EventFd::new().unwrap())).unwrap()
 }
@@ -125,6 +135,7 @@ fn tables_that_nobody_maps_make_room() {
     let (mut p, mut maps) = (publisher(), Maps::default());
     let built = |module: u16| Built {
         module: ModuleId(module),
+        file: module_without_file(),
         table: Ok((
             packed(&[(0, &[0, u32::from(module) << 16 | 1, 2, 3, 4])]),
             vec![Rule::STOP; 2],
@@ -140,7 +151,9 @@ fn tables_that_nobody_maps_make_room() {
     p.publish(built(3), &mut maps).unwrap();
     assert_eq!((p.refused(), maps.pages.len()), (1, 3));
 
+    // Nobody maps what was refused: it is not built again.
     p.forget(MmId(1));
+    assert!(!p.files.contains_key(&ModuleId(3)));
     p.publish(built(4), &mut maps).unwrap();
     assert_eq!((p.refused(), maps.pages.len()), (1, 3));
     let Some(State::Ready(place, _)) = p.files.get(&ModuleId(4)) else {
@@ -149,6 +162,44 @@ fn tables_that_nobody_maps_make_room() {
     assert_eq!(maps.row(place.table, 1), Some(4 << 16 | 1));
     assert!(!p.files.contains_key(&ModuleId(1)), "to be built again");
     assert_eq!(maps.row(1, 1), Some(1), "the others are untouched");
+}
+
+#[test]
+fn what_was_refused_is_built_again_when_there_is_room() {
+    let (mut p, mut maps) = (publisher(), Maps::default());
+    let built = |module: u16, rows: u32| Built {
+        module: ModuleId(module),
+        file: module_without_file(),
+        table: Ok((
+            packed(&[(0, &(0..rows).collect::<Vec<u32>>())]),
+            vec![Rule::STOP],
+            Vec::new(),
+        )),
+    };
+    let maps_of = |files: &[u16]| files.iter().map(|n| ModuleId(*n)).collect();
+    for module in 0..3 {
+        p.publish(built(module, 8), &mut maps).unwrap();
+    }
+    p.mapped.insert(MmId(1), maps_of(&[0, 1, 3]));
+    p.mapped.insert(MmId(2), maps_of(&[1, 2]));
+    p.mapped.insert(MmId(3), maps_of(&[1]));
+    p.publish(built(3, 8), &mut maps).unwrap();
+    let state = |p: &Publisher| match p.files.get(&ModuleId(3)) {
+        Some(State::Refused(_)) => "refused",
+        Some(State::Wanted) => "wanted",
+        Some(State::Ready(..)) => "ready",
+        _ => "none",
+    };
+    assert_eq!(state(&p), "refused");
+    // No table is without a user now: trying again would be in vain.
+    p.forget(MmId(3));
+    assert_eq!(state(&p), "refused");
+    p.forget(MmId(2));
+    assert_eq!(state(&p), "wanted");
+    assert!(p.waiting.contains(&MmId(1)), "its mappings are to name it");
+    p.publish(built(3, 8), &mut maps).unwrap();
+    assert_eq!(state(&p), "ready");
+    assert_eq!(p.refused(), 1, "that it was refused is still said");
 }
 
 #[test]

@@ -1,0 +1,497 @@
+//! The probe's own walk, compiled for user space, of stacks that were saved: also those of 64-bit ARM.
+//!
+//! `walk/walk.c` is the walk with its stand-ins for the kernel, `saved/` has the stacks, the programs
+//! that they are of, and how to make both anew. Needs `gcc` and `readelf`.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::{BufRead, BufReader, BufWriter, Write};
+use std::path::PathBuf;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+
+use memprof::elf::Elf;
+use memprof::unwind::walk::{Ended, Mapped, Process, Reason, Registers, walk};
+use memprof::unwind::{Arch, RA_IN_LINK_REGISTER, Table};
+
+const PROGRAMS: [(&str, Arch); 3] = [
+    ("x86_64", Arch::X86_64),
+    ("aarch64", Arch::Aarch64),
+    ("aarch64-signed", Arch::Aarch64),
+];
+const CASES: usize = 15;
+/// `MAX_FRAMES` of memprof.h.
+const DEPTH: usize = 128;
+/// `enum outcome` and `enum unwind_mode` of memprof.h.
+const COMPLETE: u64 = 0;
+const DEPTH_LIMIT: u64 = 3;
+const ASSISTED: u64 = 5;
+const NO_TABLE: u64 = 7;
+const TABLES: u64 = 2;
+const AUTO: u64 = 3;
+
+fn path(name: &str) -> PathBuf {
+    let dir = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/unwind/saved");
+    PathBuf::from(dir).join(name)
+}
+
+/// One saved stack.
+struct Saved {
+    name: String,
+    /// Innermost first.
+    truth: Vec<String>,
+    base: u64,
+    start: Registers,
+    in_syscall: bool,
+    /// First address and the words from there on.
+    memory: Vec<(u64, Vec<u64>)>,
+}
+
+impl Saved {
+    fn read_all(program: &str) -> Vec<Saved> {
+        let text = std::fs::read_to_string(path(&format!("{program}.stacks"))).unwrap();
+        let mut all: Vec<Saved> = Vec::new();
+        for line in text.lines() {
+            let words: Vec<&str> = line.split_whitespace().collect();
+            let number = |n: usize| u64::from_str_radix(words[n], 16).unwrap();
+            if words[0] == "case" {
+                all.push(Saved::named(words[1]));
+                continue;
+            }
+            let one = all.last_mut().unwrap();
+            match words[0] {
+                "truth" => one.truth = words[1..].iter().map(|w| (*w).to_owned()).collect(),
+                "base" => one.base = number(1),
+                "ip" => one.start.ip = number(1),
+                "sp" => one.start.sp = number(1),
+                "fp" => one.start.fp = number(1),
+                "lr" => one.start.lr = number(1),
+                "bx" => one.start.bx = number(1),
+                "in_syscall" => one.in_syscall = number(1) == 1,
+                "stack" => {
+                    // Memory comes in whole pages.
+                    let (start, end) = (number(1) & !0xfff, number(2).next_multiple_of(0x1000));
+                    one.memory
+                        .push((start, vec![0; (end - start) as usize / 8]));
+                }
+                _ => {
+                    let (start, words) = one.memory.last_mut().unwrap();
+                    words[((number(0) - *start) / 8) as usize] = number(1);
+                }
+            }
+        }
+        assert_eq!(all.len(), CASES);
+        all
+    }
+
+    fn named(name: &str) -> Saved {
+        Saved {
+            name: name.to_owned(),
+            truth: Vec::new(),
+            base: 0,
+            start: Registers {
+                ip: 0,
+                sp: 0,
+                fp: 0,
+                lr: 0,
+                bx: 0,
+            },
+            in_syscall: false,
+            memory: Vec::new(),
+        }
+    }
+}
+
+/// A program: its table, its functions, its stacks.
+struct Program {
+    arch: Arch,
+    table: Table,
+    /// Addresses in the file.
+    code: (u64, u64),
+    functions: Vec<(u64, u64, String)>,
+    stacks: Vec<Saved>,
+}
+
+impl Program {
+    fn read(name: &str, arch: Arch) -> Program {
+        let file = File::open(path(name)).unwrap();
+        let elf = Elf::read(&file).unwrap();
+        let code = elf.code_segments().next().unwrap();
+        Program {
+            arch,
+            table: Table::build(&file).unwrap(),
+            code: (code.addr, code.addr + code.size),
+            functions: functions(name),
+            stacks: Saved::read_all(name),
+        }
+    }
+
+    fn names(&self, saved: &Saved, frames: &[u64]) -> Vec<&str> {
+        let name = |pc: &u64| {
+            let at = pc.wrapping_sub(saved.base);
+            let holds = |(start, end, _): &&(u64, u64, String)| (*start..*end).contains(&at);
+            self.functions
+                .iter()
+                .find(holds)
+                .map_or("?", |(_, _, name)| name)
+        };
+        frames.iter().map(name).collect()
+    }
+}
+
+fn functions(program: &str) -> Vec<(u64, u64, String)> {
+    let mut readelf = Command::new("readelf");
+    let out = readelf.arg("-sW").arg(path(program)).output().unwrap();
+    let text = String::from_utf8(out.stdout).unwrap();
+    let function = |line: &str| {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let [_, start, size, "FUNC", _, _, _, name] = words.as_slice() else {
+            return None;
+        };
+        let start = u64::from_str_radix(start, 16).ok()?;
+        Some((start, start + size.parse::<u64>().ok()?, (*name).to_owned()))
+    };
+    text.lines().filter_map(function).collect()
+}
+
+/// A saved stack's memory, and the program at its place.
+struct Image<'a> {
+    program: &'a Program,
+    base: u64,
+    memory: &'a [(u64, Vec<u64>)],
+    /// The program has a table.
+    table: bool,
+}
+
+impl Process for Image<'_> {
+    fn read(&self, addr: u64) -> Option<u64> {
+        if addr & 7 != 0 {
+            return None;
+        }
+        self.memory.iter().find_map(|(start, words)| {
+            let at = usize::try_from(addr.checked_sub(*start)? / 8).ok()?;
+            words.get(at).copied()
+        })
+    }
+
+    fn module(&self, pc: u64) -> Mapped<'_> {
+        let (start, end) = self.program.code;
+        match (start..end).contains(&pc.wrapping_sub(self.base)) {
+            true if self.table => Mapped::Table(&self.program.table, self.base),
+            true => Mapped::NoTable,
+            false => Mapped::Nothing,
+        }
+    }
+}
+
+/// The compiled walk.
+struct Walker {
+    child: Child,
+    input: BufWriter<ChildStdin>,
+    output: BufReader<ChildStdout>,
+}
+
+/// What it found.
+#[derive(Debug, PartialEq, Eq)]
+struct Stack {
+    id: u64,
+    outcome: u64,
+    frames: Vec<u64>,
+}
+
+impl Walker {
+    fn compile(arch: Arch, name: &str) -> PathBuf {
+        let (target, headers) = match arch {
+            Arch::X86_64 => ("x86", "x86_64"),
+            Arch::Aarch64 => ("arm64", "aarch64"),
+        };
+        let out = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);
+        // Whatever else the probe has is left out: its functions are not called.
+        let flags = "-std=gnu11 -O1 -g -w -Wno-error=implicit-function-declaration \
+             -fsanitize=undefined -fsanitize-undefined-trap-on-error \
+             -ffunction-sections -Wl,--gc-sections -Itests/unwind/walk -Isrc/bpf";
+        let ended = Command::new("gcc")
+            .current_dir(env!("CARGO_MANIFEST_DIR"))
+            .args(flags.split_whitespace())
+            .arg(format!("-D__TARGET_ARCH_{target}"))
+            .arg(format!("-Ivmlinux/{headers}"))
+            .arg("tests/unwind/walk/walk.c")
+            .arg("-o")
+            .arg(&out)
+            .output()
+            .expect("gcc is installed");
+        let said = String::from_utf8_lossy(&ended.stderr);
+        assert!(ended.status.success(), "{said}");
+        out
+    }
+
+    fn start(program: &Program, name: &str) -> Walker {
+        let mut child = Command::new(Walker::compile(program.arch, name))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut walker = Walker {
+            input: BufWriter::new(child.stdin.take().unwrap()),
+            output: BufReader::new(child.stdout.take().unwrap()),
+            child,
+        };
+        walker.tables(&program.table);
+        let base = program.stacks[0].base;
+        assert!(program.stacks.iter().all(|s| s.base == base));
+        walker.map(program, true);
+        walker
+    }
+
+    /// The program's mapping has a table, or has none.
+    fn map(&mut self, program: &Program, table: bool) {
+        let base = program.stacks[0].base;
+        let (start, end) = program.code;
+        self.send(&[2, 1, 1, base + start, base + end, base, table.into()]);
+    }
+
+    fn send(&mut self, words: &[u64]) {
+        for word in words {
+            self.input.write_all(&word.to_le_bytes()).unwrap();
+        }
+    }
+
+    fn tables(&mut self, table: &Table) {
+        let packed = table.pack();
+        self.send(&[1, table.rules.len() as u64]);
+        for rule in &table.rules {
+            let low = u64::from(rule.cfa)
+                | u64::from(rule.fp) << 8
+                | u64::from(rule.pad | rule.needs()) << 16
+                | u64::from(rule.cfa_offset as u32) << 32;
+            let high = u64::from(rule.fp_offset as u32) | u64::from(rule.ra_offset as u32) << 32;
+            self.send(&[low, high]);
+        }
+        self.send(&[packed.rows.len() as u64]);
+        let rows: Vec<u64> = packed.rows.iter().map(|r| u64::from(*r)).collect();
+        self.send(&rows);
+        self.send(&[packed.pages.len() as u64]);
+        for page in &packed.pages {
+            let [number, first, count] = [page.number, page.first, page.count].map(u64::from);
+            self.send(&[1, number, first, count, 0]);
+        }
+    }
+
+    fn memory(&mut self, memory: &[(u64, Vec<u64>)]) {
+        self.send(&[3, memory.len() as u64]);
+        for (start, words) in memory {
+            self.send(&[*start, words.len() as u64]);
+            self.send(words);
+        }
+    }
+
+    fn walk(&mut self, fresh: bool, mode: u64, start: Registers, in_syscall: bool) -> Stack {
+        let Registers { ip, sp, fp, lr, bx } = start;
+        let [fresh, in_syscall] = [fresh, in_syscall].map(u64::from);
+        self.send(&[5, fresh, 1, mode, ip, sp, fp, bx, lr, in_syscall]);
+        self.input.flush().unwrap();
+        let mut line = String::new();
+        self.output.read_line(&mut line).unwrap();
+        let mut words = line.split_whitespace();
+        let mut number = || words.next().expect("a line for each walk").parse().unwrap();
+        let (id, outcome) = (number(), number());
+        let frames = words.map(|w| u64::from_str_radix(w, 16).unwrap());
+        Stack {
+            id,
+            outcome,
+            frames: frames.collect(),
+        }
+    }
+
+    /// Ends it: it looks whether it has lost anything.
+    fn end(mut self) {
+        drop(self.input);
+        assert!(self.child.wait().unwrap().success());
+    }
+}
+
+/// What the reference says of the same stack.
+fn reference(image: &Image, start: Registers, in_syscall: bool) -> (Vec<u64>, Ended) {
+    let start = Registers {
+        ip: start.ip - u64::from(in_syscall),
+        ..start
+    };
+    let found = walk(image, image.program.arch, start, DEPTH);
+    (found.frames, found.ended)
+}
+
+#[test]
+fn every_frame_of_saved_stacks() {
+    for (name, arch) in PROGRAMS {
+        let program = Program::read(name, arch);
+        let mut walker = Walker::start(&program, &format!("walk-{name}"));
+        for saved in &program.stacks {
+            walker.memory(&saved.memory);
+            check_saved(name, &program, &mut walker, saved);
+        }
+        walker.end();
+    }
+}
+
+#[track_caller]
+fn check_saved(name: &str, program: &Program, walker: &mut Walker, saved: &Saved) {
+    let what = format!("{name}: {}", saved.name);
+    let image = Image {
+        program,
+        base: saved.base,
+        memory: &saved.memory,
+        table: true,
+    };
+    let in_register = program.table.rule_at(saved.start.ip - saved.base).pad & RA_IN_LINK_REGISTER;
+    let bare = ["leaf", "late"].contains(&saved.name.as_str());
+    if program.arch == Arch::Aarch64 && bare {
+        assert_ne!(in_register, 0, "{what}: stopped before it was saved");
+    }
+    for mode in [TABLES, AUTO] {
+        // One function has no unwind information, but a frame pointer.
+        let (frames, outcome) = match (saved.name.as_str(), mode) {
+            ("assisted", TABLES) => (2, NO_TABLE),
+            ("assisted", _) => (saved.truth.len(), ASSISTED),
+            ("deep", _) => (DEPTH, DEPTH_LIMIT),
+            _ => (saved.truth.len(), COMPLETE),
+        };
+        let first = walker.walk(true, mode, saved.start, saved.in_syscall);
+        let names = program.names(saved, &first.frames);
+        assert_eq!(names, saved.truth[..frames], "{what}");
+        assert_eq!(first.outcome, outcome, "{what}");
+        if mode == TABLES {
+            let (theirs, _) = reference(&image, saved.start, saved.in_syscall);
+            assert_eq!(first.frames, theirs, "{what}");
+        }
+        // Whatever the thread remembers of the stacks before, and then of this one.
+        for _ in 0..2 {
+            let again = walker.walk(false, mode, saved.start, saved.in_syscall);
+            assert_eq!(again, first, "{what}");
+        }
+    }
+}
+
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, n: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 16) as usize % n
+    }
+
+    fn of<T: Copy>(&mut self, values: &[T]) -> T {
+        values[self.below(values.len())]
+    }
+}
+
+/// Stacks and registers that are changed at random: a thread that remembers its walks finds what one
+/// finds that does not, and that is what the reference finds.
+#[test]
+fn remembered_walks_of_changed_stacks() {
+    for (name, arch) in PROGRAMS {
+        let program = Program::read(name, arch);
+        let mut walker = Walker::start(&program, &format!("walk-changed-{name}"));
+        let mut r = Random(0x2545_f491_4f6c_dd1d);
+        let mut ended = HashMap::new();
+        for _ in 0..400 {
+            let saved = &program.stacks[r.below(CASES)];
+            changed(&program, &mut walker, &mut r, saved, &mut ended);
+        }
+        walker.end();
+        println!("{name}: {ended:?}");
+        let whole = ended.get(&COMPLETE).copied().unwrap_or(0);
+        assert!(whole > 1000, "most must be whole stacks: {ended:?}");
+        assert!(ended.len() >= 5, "walks must end in many ways: {ended:?}");
+    }
+}
+
+fn changed(
+    program: &Program,
+    walker: &mut Walker,
+    r: &mut Random,
+    saved: &Saved,
+    ended: &mut HashMap<u64, usize>,
+) {
+    let mut memory = saved.memory.clone();
+    walker.memory(&memory);
+    let whole = reference(
+        &Image {
+            program,
+            base: saved.base,
+            memory: &memory,
+            table: true,
+        },
+        saved.start,
+        saved.in_syscall,
+    );
+    let mut table = true;
+    for _ in 0..25 {
+        let mut start = saved.start;
+        // A table goes now and then, and comes again.
+        if r.below(if table { 60 } else { 2 }) == 0 {
+            table = !table;
+            walker.map(program, table);
+        }
+        match r.below(8) {
+            0 => start.sp = start.sp.wrapping_add(8 * r.below(40) as u64),
+            1 => start.fp = start.sp.wrapping_add(8 * r.below(40) as u64),
+            2 => start.ip = whole.0[r.below(whole.0.len())] + r.below(2) as u64,
+            3 => start.lr = whole.0[r.below(whole.0.len())] + 1,
+            4 | 5 => {
+                let (region, at) = some_word(r, saved.start.sp, &memory);
+                let old = memory[region].1[at];
+                let (other, from) = some_word(r, saved.start.sp, &memory);
+                let new = match r.below(4) {
+                    0 => 0,
+                    1 => old.wrapping_add(r.of(&[4, 8, 16, u64::MAX])),
+                    2 => whole.0[r.below(whole.0.len())] + 1,
+                    _ => memory[other].1[from],
+                };
+                memory[region].1[at] = new;
+                walker.send(&[4, memory[region].0 + 8 * at as u64, new]);
+            }
+            _ => {}
+        }
+        let mode = r.of(&[TABLES, AUTO]);
+        let own = walker.walk(false, mode, start, saved.in_syscall);
+        let fresh = walker.walk(true, mode, start, saved.in_syscall);
+        assert_eq!(own, fresh, "{}: {start:x?}", saved.name);
+        *ended.entry(own.outcome).or_default() += 1;
+        let image = Image {
+            program,
+            base: saved.base,
+            memory: &memory,
+            table,
+        };
+        let (mut theirs, mut how) = reference(&image, start, saved.in_syscall);
+        // The probe takes an interrupted instruction at address 0 for a stack's end as well.
+        if theirs.last() == Some(&0) && fresh.outcome == COMPLETE {
+            theirs.pop();
+            how = Ended::Complete;
+        }
+        // What cannot be read ends the reference's walk even if nothing depends on it.
+        if mode == TABLES && how != Ended::Partial(Reason::UnreadableStack) {
+            assert_eq!(
+                fresh.frames, theirs,
+                "{}: {start:x?}: {how:?} {fresh:x?}",
+                saved.name
+            );
+            let complete = how == Ended::Complete;
+            assert_eq!(fresh.outcome == COMPLETE, complete, "{}", saved.name);
+        }
+    }
+    if !table {
+        walker.map(program, true);
+    }
+}
+
+/// A word of memory, mostly one near the stack's inner end.
+fn some_word(r: &mut Random, sp: u64, memory: &[(u64, Vec<u64>)]) -> (usize, usize) {
+    let region = r.below(memory.len());
+    let (start, words) = &memory[region];
+    let inner = sp.checked_sub(*start).map_or(0, |at| at as usize / 8);
+    let from = if inner < words.len() { inner } else { 0 };
+    let most = r.of(&[40, words.len()]);
+    (region, from + r.below((words.len() - from).min(most)))
+}

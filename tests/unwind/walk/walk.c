@@ -1,0 +1,390 @@
+/* SPDX-License-Identifier: MIT OR GPL-2.0-only */
+/*
+ * The probe's stack walk, compiled for user space: src/bpf as it is, with stand-ins for the kernel. It
+ * walks stacks that were saved on another machine, of another processor even (-D__TARGET_ARCH_arm64
+ * with -I vmlinux/aarch64, or -D__TARGET_ARCH_x86 with -I vmlinux/x86_64).
+ *
+ * Words of 8 bytes come in; a line is printed for each walk. tests/unwind/saved.rs is the other end.
+ *
+ *   1 rules (2 words each)… | rows… | pages (5 words each)…   each after its number: the tables
+ *   2 mm_id number (start end bias table)…                    the mappings of an address space
+ *   3 number (start number words…)…                           all memory that there is
+ *   4 address word                                            one word of it is another one
+ *   5 fresh mm_id mode ip sp fp bx lr in_syscall              a walk; fresh: by a thread of its own,
+ *                                                             which remembers nothing
+ *
+ * Printed is "id outcome frame frame…". No C library headers: the kernel's types have the same names.
+ */
+#include "vmlinux.h"
+#include <bpf/bpf_helpers.h>
+
+/* What is constant to the probe is set by its loader. */
+#define const
+#include "memprof.bpf.c"
+#undef const
+
+int printf(const char *format, ...);
+int fprintf(void *to, const char *format, ...);
+void *calloc(unsigned long number, unsigned long size);
+void free(void *memory);
+unsigned long fread(void *to, unsigned long size, unsigned long number, void *from);
+int fflush(void *to);
+void exit(int status) __attribute__((noreturn));
+extern void *stdin, *stdout, *stderr;
+
+static void fail(const char *what)
+{
+	fprintf(stderr, "walk: %s\n", what);
+	exit(2);
+}
+
+static void *allocate(unsigned long number, unsigned long size)
+{
+	void *memory = calloc(number ? number : 1, size);
+
+	if (!memory)
+		fail("no memory");
+	return memory;
+}
+
+/* ---- Maps. ---- */
+
+/* A map with keys: entries are looked for one by one. */
+struct table {
+	void *map;
+	__u32 key_size, value_size, nr, max;
+	char *entries;
+};
+
+#define TABLE(map, max) { &map, sizeof(*map.key), sizeof(*map.value), 0, max, NULL }
+static struct table tables[] = {
+	TABLE(stacks, 65536),
+	TABLE(unwind_spaces, 8),
+	TABLE(unwind_pages, 4096),
+};
+
+static struct unwind_rule *rules;
+static __u64 nr_rules;
+static struct unwind_rows *rows;
+
+/* Key and value are aligned. */
+static __u64 entry_size(struct table *t)
+{
+	return (t->key_size + 7) / 8 * 8 + t->value_size;
+}
+
+static void *value_of(struct table *t, char *entry)
+{
+	return entry + (t->key_size + 7) / 8 * 8;
+}
+
+static struct table *table_of(void *map)
+{
+	for (unsigned int i = 0; i < sizeof(tables) / sizeof(*tables); i++)
+		if (tables[i].map == map)
+			return &tables[i];
+	return NULL;
+}
+
+static void *find_entry(struct table *t, const void *key)
+{
+	for (__u32 i = 0; i < t->nr; i++) {
+		char *entry = t->entries + i * entry_size(t);
+
+		if (!__builtin_memcmp(entry, key, t->key_size))
+			return value_of(t, entry);
+	}
+	return NULL;
+}
+
+void *bpf_map_lookup_elem(void *map, const void *key)
+{
+	struct table *t = table_of(map);
+	__u32 index = *(__u32 *)key;
+
+	if (t)
+		return find_entry(t, key);
+	if (map == &unwind_rules)
+		return index < nr_rules ? &rules[index] : NULL;
+	/* One array of rows is enough here; its only value is all of it. */
+	if (map == &unwind_chunks)
+		return index == 0 && rows ? rows : NULL;
+	if (map == rows)
+		return index == 0 ? rows : NULL;
+	fail("a map that the walk is not known to use");
+}
+
+long bpf_map_update_elem(void *map, const void *key, const void *value, __u64 flags)
+{
+	struct table *t = table_of(map);
+	char *at;
+
+	if (!t)
+		fail("an update of a map that the walk is not known to use");
+	at = find_entry(t, key);
+	if (at && flags == BPF_NOEXIST)
+		return -17;
+	if (!t->entries)
+		t->entries = allocate(t->max, entry_size(t));
+	if (!at) {
+		if (t->nr == t->max)
+			fail("a map is full");
+		at = t->entries + t->nr++ * entry_size(t);
+		__builtin_memcpy(at, key, t->key_size);
+		at = value_of(t, at);
+	}
+	__builtin_memcpy(at, value, t->value_size);
+	return 0;
+}
+
+long bpf_map_delete_elem(void *map, const void *key)
+{
+	fail("something is deleted");
+}
+
+/* ---- The thread, its registers and its memory. ---- */
+
+static struct task_state remembering, forgetful;
+static struct pt_regs regs;
+static struct pid_namespace namespace;
+static struct pid pid = { .numbers = { { .nr = 1, .ns = &namespace } } };
+static struct task_struct task = { .group_leader = &task, .thread_pid = &pid };
+
+struct region {
+	__u64 start, nr;
+	__u64 *words;
+};
+static struct region *memory;
+static __u64 nr_regions;
+
+struct task_struct *bpf_get_current_task_btf(void)
+{
+	return &task;
+}
+
+long bpf_task_pt_regs(struct task_struct *task)
+{
+	return (long)&regs;
+}
+
+void *bpf_task_storage_get(void *map, struct task_struct *task, void *value, __u64 flags)
+{
+	fail("a thread's state is asked for");
+}
+
+/* What is at an address, if all of `size` bytes is there. */
+static void *memory_at(__u64 start, __u64 size)
+{
+	for (__u64 i = 0; i < nr_regions; i++) {
+		__u64 in = start - memory[i].start, all = 8 * memory[i].nr;
+
+		if (start >= memory[i].start && in <= all && size <= all - in)
+			return (char *)memory[i].words + in;
+	}
+	return NULL;
+}
+
+/* All of it or nothing, as in the kernel, which then clears what was to be written. */
+long bpf_probe_read_user(void *to, __u32 size, const void *from)
+{
+	void *at = memory_at((__u64)from, size);
+
+	if (at)
+		__builtin_memcpy(to, at, size);
+	else
+		__builtin_memset(to, 0, size);
+	return at ? 0 : -14;
+}
+
+long bpf_probe_read_kernel(void *to, __u32 size, const void *from)
+{
+	__builtin_memcpy(to, from, size);
+	return 0;
+}
+
+long bpf_probe_read_kernel_str(void *to, __u32 size, const void *from)
+{
+	return bpf_probe_read_kernel(to, size, from);
+}
+
+long bpf_loop(__u32 count, void *step, void *context, __u64 flags)
+{
+	long (*call)(__u64, void *) = step;
+
+	for (__u32 i = 0; i < count; i++)
+		if (call(i, context))
+			return i + 1;
+	return count;
+}
+
+/* ---- What it found. ---- */
+
+#define MAX_STACKS 65536
+static struct stack_event *found[MAX_STACKS];
+
+__u64 bpf_ringbuf_query(void *ring, __u64 flags)
+{
+	return 0;
+}
+
+long bpf_ringbuf_output(void *ring, void *record, __u64 size, __u64 flags)
+{
+	struct stack_event *event = record;
+
+	if (event->kind != EVENT_STACK || event->stack_id >= MAX_STACKS || size > sizeof(*event))
+		fail("not the record of a stack");
+	found[event->stack_id] = allocate(1, sizeof(*event));
+	__builtin_memcpy(found[event->stack_id], event, size);
+	return 0;
+}
+
+/* ---- What is to be walked. ---- */
+
+static __u64 word(void)
+{
+	__u64 word;
+
+	if (fread(&word, 8, 1, stdin) != 1)
+		fail("the input ends too early");
+	return word;
+}
+
+static __u64 number(__u64 max)
+{
+	__u64 n = word();
+
+	if (n > max)
+		fail("too large a number");
+	return n;
+}
+
+static void read_tables(void)
+{
+	__u64 n;
+
+	nr_rules = number(1 << 16);
+	free(rules);
+	rules = allocate(nr_rules, sizeof(*rules));
+	fread(rules, sizeof(*rules), nr_rules, stdin);
+	n = number(UNWIND_ROWS);
+	rows = rows ? rows : allocate(1, sizeof(*rows));
+	for (__u64 i = 0; i < n; i++)
+		rows->row[i] = word();
+	table_of(&unwind_pages)->nr = 0;
+	for (n = number(4096); n; n--) {
+		struct unwind_page_key key = { .table = word() };
+		struct unwind_page page = {};
+
+		key.page = word();
+		page.first = word();
+		page.count = word();
+		page.rules = word();
+		bpf_map_update_elem(&unwind_pages, &key, &page, BPF_ANY);
+	}
+	unwind_generation++;
+}
+
+static void read_mappings(void)
+{
+	static struct unwind_space space;
+	__u32 mm_id = word();
+
+	space.nr = number(MAX_MAPPINGS);
+	for (__u32 i = 0; i < space.nr; i++) {
+		space.at[i].start = word();
+		space.at[i].end = word();
+		space.at[i].bias = word();
+		space.at[i].table = word();
+	}
+	bpf_map_update_elem(&unwind_spaces, &mm_id, &space, BPF_ANY);
+	unwind_generation++;
+}
+
+static void read_memory(void)
+{
+	for (__u64 i = 0; i < nr_regions; i++)
+		free(memory[i].words);
+	free(memory);
+	nr_regions = number(64);
+	memory = allocate(nr_regions, sizeof(*memory));
+	for (__u64 i = 0; i < nr_regions; i++) {
+		memory[i].start = word();
+		memory[i].nr = number(1 << 20);
+		memory[i].words = allocate(memory[i].nr, 8);
+		fread(memory[i].words, 8, memory[i].nr, stdin);
+	}
+}
+
+static void change_word(void)
+{
+	__u64 *at = memory_at(word(), 8);
+
+	if (!at)
+		fail("a word to be changed is not there");
+	*at = word();
+}
+
+static void set_registers(__u64 ip, __u64 sp, __u64 fp, __u64 bx, __u64 lr, int in_syscall)
+{
+#if defined(bpf_target_x86)
+	regs.ip = ip;
+	regs.sp = sp;
+	regs.bp = fp;
+	regs.bx = bx;
+	regs.orig_ax = in_syscall ? 0 : -1;
+#else
+	regs.pc = ip;
+	regs.sp = sp;
+	regs.regs[29] = fp;
+	regs.regs[30] = lr;
+	regs.syscallno = in_syscall ? 0 : -1;
+#endif
+}
+
+static void walk_once(void)
+{
+	struct task_state *st = &remembering;
+	__u64 r[6], mode;
+	__u32 id;
+
+	if (word()) {
+		st = &forgetful;
+		__builtin_memset(st, 0, sizeof(*st));
+	}
+	st->mm_id = word();
+	mode = word();
+	/* The probe has one mode as long as it lives. */
+	unwind_generation += mode != unwind_mode;
+	unwind_mode = mode;
+	for (int i = 0; i < 6; i++)
+		r[i] = word();
+	set_registers(r[0], r[1], r[2], r[3], r[4], r[5]);
+	id = stack_id(st);
+	if (id >= MAX_STACKS || !found[id])
+		fail("a stack that was never sent");
+	printf("%u %u", id, found[id]->outcome);
+	for (__u32 i = 0; i < found[id]->nr; i++)
+		printf(" %llx", found[id]->frames[i]);
+	printf("\n");
+	fflush(stdout);
+}
+
+int main(void)
+{
+	__u64 what;
+
+	while (fread(&what, 8, 1, stdin) == 1) {
+		switch (what) {
+		case 1: read_tables(); break;
+		case 2: read_mappings(); break;
+		case 3: read_memory(); break;
+		case 4: change_word(); break;
+		case 5: walk_once(); break;
+		default: fail("what is that?");
+		}
+	}
+	for (int i = 0; i < LOSS_NR; i++)
+		if (losses[i])
+			fail("a loss was counted");
+	return 0;
+}

@@ -1,0 +1,259 @@
+/* SPDX-License-Identifier: MIT OR GPL-2.0-only */
+/*
+ * The first process of a 64-bit ARM guest, and all that is in it: loads memprof's BPF program for that
+ * processor, so that its verifier has seen every part, attaches it, and has it walk one stack.
+ *
+ * On the command line is NONCE; on the console it prints what it found, a line `result: …`, and
+ * `VM-EXIT:NONCE:STATUS`. Linked statically with libbpf; see tests/vm.sh.
+ */
+#define _GNU_SOURCE
+#include <bpf/bpf.h>
+#include <bpf/btf.h>
+#include <bpf/libbpf.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <sched.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mount.h>
+#include <sys/reboot.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/utsname.h>
+#include <unistd.h>
+
+#include "memprof.h"
+
+#define NOINLINE __attribute__((noinline, noclone))
+
+static const char *nonce = "none";
+
+static __attribute__((noreturn)) void end(int status)
+{
+	printf("VM-EXIT:%s:%d\n", nonce, status);
+	fflush(stdout);
+	sync();
+	reboot(RB_POWER_OFF);
+	_exit(status);
+}
+
+static __attribute__((noreturn)) void fail(const char *format, ...)
+{
+	va_list args;
+	int error = errno;
+
+	va_start(args, format);
+	printf("result: ");
+	vprintf(format, args);
+	printf(" (%s)\n", strerror(error));
+	end(1);
+}
+
+static int say(enum libbpf_print_level level, const char *format, va_list args)
+{
+	return level == LIBBPF_WARN ? vprintf(format, args) : 0;
+}
+
+/* Where a variable of the program is: a setting before it is loaded, the variable itself after. */
+static void *variable(struct bpf_object *object, const char *section, const char *name)
+{
+	struct btf *btf = bpf_object__btf(object);
+	int id = btf__find_by_name_kind(btf, section, BTF_KIND_DATASEC);
+	const struct btf_type *type = id > 0 ? btf__type_by_id(btf, id) : NULL;
+	struct bpf_map *map;
+	size_t size;
+
+	for (int i = 0; type && i < btf_vlen(type); i++) {
+		const struct btf_var_secinfo *at = btf_var_secinfos(type) + i;
+		const struct btf_type *of = btf__type_by_id(btf, at->type);
+
+		if (strcmp(btf__name_by_offset(btf, of->name_off), name))
+			continue;
+		bpf_object__for_each_map(map, object) {
+			const char *map_name = bpf_map__name(map);
+
+			if (strlen(map_name) >= strlen(section) &&
+			    !strcmp(map_name + strlen(map_name) - strlen(section), section))
+				return (char *)bpf_map__initial_value(map, &size) + at->offset;
+		}
+	}
+	fail("the program has no variable %s in %s", name, section);
+}
+
+/* Up to now Linux has these tracepoints on x86 and RISC-V alone. */
+static int is_page_fault(struct bpf_program *program)
+{
+	return strstr(bpf_program__section_name(program), "page_fault_") != NULL;
+}
+
+static int kernel_has(const char *tracepoint)
+{
+	struct btf *kernel = btf__load_vmlinux_btf();
+	char name[64];
+	int id;
+
+	if (!kernel)
+		fail("this kernel has no BTF");
+	snprintf(name, sizeof(name), "btf_trace_%s", tracepoint);
+	id = btf__find_by_name_kind(kernel, name, BTF_KIND_TYPEDEF);
+	btf__free(kernel);
+	return id > 0;
+}
+
+/* ---- What is walked: system calls without the C library, so that the innermost function is known. ---- */
+
+NOINLINE long inner(int fd, const char *bytes, long size)
+{
+	register long x8 __asm__("x8") = SYS_write, x0 __asm__("x0") = fd,
+		      x1 __asm__("x1") = (long)bytes, x2 __asm__("x2") = size;
+
+	/* A call, so that it has a frame. */
+	sched_yield();
+	x8 = SYS_write, x0 = fd, x1 = (long)bytes, x2 = size;
+	__asm__ volatile("svc #0" : "+r"(x0) : "r"(x8), "r"(x1), "r"(x2) : "memory");
+	return x0;
+}
+NOINLINE long middle(int fd, const char *bytes, long size) { return inner(fd, bytes, size) + 1; }
+NOINLINE long outer(int fd, const char *bytes, long size) { return middle(fd, bytes, size) + 1; }
+
+/* ---- What is found. ---- */
+
+static struct stack_event found;
+static int stacks;
+
+static int each(void *context, void *data, size_t size)
+{
+	struct stack_event *event = data;
+
+	(void)context;
+	if (size < 24 || event->kind != EVENT_STACK)
+		return 0;
+	stacks++;
+	memset(&found, 0, sizeof(found));
+	memcpy(&found, event, size < sizeof(found) ? size : sizeof(found));
+	return 0;
+}
+
+/* An address is in this function: none here is longer. */
+static int is_in(__u64 address, void *function)
+{
+	return address >= (__u64)function && address < (__u64)function + 256;
+}
+
+static void check_stack(void)
+{
+	printf("a stack, outcome %u:", found.outcome);
+	for (__u32 i = 0; i < found.nr; i++)
+		printf(" %llx", found.frames[i]);
+	printf("\n");
+	if (found.nr < 4 || !is_in(found.frames[0], inner) || !is_in(found.frames[1], middle) ||
+	    !is_in(found.frames[2], outer))
+		fail("the stack is not inner, middle, outer and so on");
+	if (found.outcome != OUTCOME_ASSISTED)
+		fail("the walk did not reach its end");
+}
+
+static void follow_own(struct bpf_object *object)
+{
+	struct bpf_program *program = bpf_object__find_program_by_name(object, "find_process");
+	struct bpf_link *link = program ? bpf_program__attach_iter(program, NULL) : NULL;
+	char nothing[64];
+	int fd;
+
+	if (!link)
+		fail("the iterator over tasks cannot be attached");
+	*(__u32 *)variable(object, ".bss", "wanted_pid") = getpid();
+	fd = bpf_iter_create(bpf_link__fd(link));
+	if (fd < 0 || read(fd, nothing, sizeof(nothing)) < 0)
+		fail("the iterator over tasks cannot be run");
+	close(fd);
+}
+
+static void walk_one(struct bpf_object *object)
+{
+	struct bpf_map *events = bpf_object__find_map_by_name(object, "events");
+	struct ring_buffer *ring = ring_buffer__new(bpf_map__fd(events), each, NULL, NULL);
+	static char bytes[8192];
+	int fd = open("/ramfs/file", O_WRONLY | O_CREAT, 0600);
+
+	if (!ring || fd < 0)
+		fail("no ring buffer or no file");
+	if (outer(fd, bytes, sizeof(bytes)) != sizeof(bytes) + 2)
+		fail("the file cannot be written");
+	if (ring_buffer__consume(ring) < 0 || !stacks)
+		fail("no stack came");
+	check_stack();
+}
+
+static struct bpf_object *open_object(int *elsewhere)
+{
+	struct bpf_object *object = bpf_object__open_file("/memprof.bpf.o", NULL);
+	struct bpf_program *program;
+	struct stat ns;
+
+	if (!object)
+		fail("the BPF object cannot be opened");
+	if (stat("/proc/self/ns/pid", &ns))
+		fail("no /proc/self/ns/pid");
+	*(__u32 *)variable(object, ".rodata", "view_ns") = ns.st_ino;
+	bpf_object__for_each_program(program, object) {
+		if (!is_page_fault(program) || kernel_has("page_fault_user"))
+			continue;
+		/* The verifier is to see them all the same: a hook with three numbers as well. */
+		if (bpf_program__set_attach_target(program, 0, "mm_vmscan_kswapd_wake"))
+			fail("no other hook for the page fault's program");
+		++*elsewhere;
+	}
+	return object;
+}
+
+static void mount_all(void)
+{
+	mkdir("/proc", 0755);
+	mkdir("/sys", 0755);
+	mkdir("/ramfs", 0755);
+	if (mount("proc", "/proc", "proc", 0, NULL) || mount("sysfs", "/sys", "sysfs", 0, NULL) ||
+	    mount("tracefs", "/sys/kernel/tracing", "tracefs", 0, NULL) ||
+	    mount("ramfs", "/ramfs", "ramfs", 0, NULL))
+		fail("proc, sysfs, tracefs and ramfs cannot be mounted");
+}
+
+int main(int argc, char **argv)
+{
+	int elsewhere = 0, programs = 0, attached = 0, missing = 0;
+	struct bpf_object *object;
+	struct bpf_program *program;
+	struct utsname kernel;
+
+	nonce = argc > 1 ? argv[1] : nonce;
+	setvbuf(stdout, NULL, _IOLBF, 0);
+	libbpf_set_print(say);
+	mount_all();
+	uname(&kernel);
+	printf("guest %s %s\n", kernel.machine, kernel.release);
+	object = open_object(&elsewhere);
+	if (bpf_object__load(object))
+		fail("the kernel refused the program");
+	bpf_object__for_each_program(program, object) {
+		const char *section = bpf_program__section_name(program);
+
+		programs++;
+		if (!strncmp(section, "iter/", 5) || (elsewhere && is_page_fault(program)))
+			continue;
+		if (bpf_program__attach(program))
+			attached++;
+		/* Before 6.12 this processor has no such system call. */
+		else if (errno == ENOENT && strstr(section, "pkey_mprotect"))
+			missing++;
+		else
+			fail("%s cannot be attached", section);
+	}
+	follow_own(object);
+	walk_one(object);
+	printf("result: %d programs accepted (%d of them at another hook: this kernel has no page-fault "
+	       "tracepoints), %d attached, %d system calls not there; a stack of %u frames is right\n",
+	       programs, elsewhere, attached, missing, found.nr);
+	end(0);
+}
