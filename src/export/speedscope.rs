@@ -32,7 +32,8 @@ impl Exporter for Speedscope {
     fn supports(&self) -> Supports {
         Supports {
             kind: true,
-            instead: "speedscope's sandwich view shows callers and callees.",
+            instead: "speedscope's sandwich view shows callers and callees; its weights cannot be \
+                      negative, so of a difference save both states.",
             ..Supports::default()
         }
     }

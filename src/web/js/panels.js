@@ -30,9 +30,15 @@ export function toggleHelp() {
 
 /** Where a format is to be had, with what is chosen here as far as it knows it. */
 function address(/** @type {import("./api.js").Format} */ format) {
-  const chosen = { direction: state.dir, kind: state.kind, threshold: state.min };
+  const chosen = { direction: state.dir, kind: state.kind, ...(state.min === "0" ? {} : { threshold: state.min }), ...moments() };
   const known = Object.entries(chosen).filter(([name]) => format.options.includes(name));
   return `${format.href.replace(/^\//, "")}?${new URLSearchParams(known)}`;
+}
+
+/** The two moments that the open view compares; one alone where that is all a format can hold. */
+function moments() {
+  const { view, from, to } = state;
+  return view === "diff" && from ? { from, to: to || "now" } : {};
 }
 
 export async function openExports() {
@@ -44,7 +50,7 @@ export async function openExports() {
     fill(
       box,
       head("Save this profile", box),
-      h("p", { class: "faint" }, "The newest report, with the kind, direction and threshold chosen here where a format can hold them."),
+      h("p", { class: "faint" }, `${moments().from ? "The difference shown here where a format can hold one, else its later moment;" : "The newest report,"} with the kind, direction and threshold chosen here where a format can hold them.`),
       h("ul", { class: "formats" }, ...formats.map((format) => h("li", {}, h("a", { href: address(format), download: `memprof.${format.extension}` }, format.name), h("span", { class: "faint" }, ` .${format.extension}, ${format.content_type}`)))),
     );
   } catch (error) {
