@@ -7,6 +7,7 @@ pub mod files;
 pub mod machine;
 pub mod memprof;
 pub mod process;
+pub mod terminal;
 pub mod tree;
 pub mod workload;
 

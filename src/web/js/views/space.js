@@ -57,6 +57,6 @@ export class Space {
     this.list.fill(this.rows, (shown) => {
       const sum = (/** @type {(row: Mapping) => number} */ of) => shown.reduce((total, row) => total + of(row), 0);
       return `${number(shown.length)} mappings: ${bytes(sum((row) => row.size))} of addresses, ${bytes(sum(resident))} of it in RAM; ${bytes(sum((row) => row.attributed))} under call stacks, ${bytes(sum((row) => row.not_observed))} without.`;
-    });
+    }, resident);
   }
 }
