@@ -146,6 +146,7 @@ struct List;
 #[derive(Serialize)]
 struct Format {
     name: &'static str,
+    about: &'static str,
     extension: &'static str,
     content_type: &'static str,
     href: String,
@@ -160,6 +161,7 @@ impl From<&&dyn Exporter> for Format {
         let options = PARAMETERS.iter().zip(held).filter(|(_, held)| *held);
         Format {
             name: format.name(),
+            about: format.about(),
             extension: format.extension(),
             content_type: format.content_type(),
             href: format!("/v2/export/{}", format.name()),

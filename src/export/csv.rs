@@ -22,6 +22,10 @@ impl Exporter for Csv {
         "csv"
     }
 
+    fn about(&self) -> &'static str {
+        "one row per stack: bytes of each kind, outcome, frames"
+    }
+
     fn extension(&self) -> &'static str {
         "csv"
     }

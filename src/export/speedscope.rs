@@ -21,6 +21,10 @@ impl Exporter for Speedscope {
         "speedscope"
     }
 
+    fn about(&self) -> &'static str {
+        "for speedscope, one profile for each kind of memory"
+    }
+
     fn extension(&self) -> &'static str {
         "speedscope.json"
     }

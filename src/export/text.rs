@@ -22,6 +22,10 @@ impl Exporter for Text {
         "text"
     }
 
+    fn about(&self) -> &'static str {
+        "totals and the call tree, to read"
+    }
+
     fn extension(&self) -> &'static str {
         "txt"
     }

@@ -61,6 +61,8 @@ fn files() {
     let run = Run::start();
     let browser = Browser::start(run.m.address());
     browser.open("#view=files");
+    let controls = "document.querySelectorAll('#controls select').length";
+    assert_eq!(browser.eval(controls), 0, "a list has no shape");
     let files = run.api("/v2/files?limit=10000");
     must_have_rows(&browser, &files["count"]);
     let name = format!("{}/data", run.dir.path().display());
@@ -83,6 +85,7 @@ fn files() {
         "location.hash.includes('file=') && document.querySelector('#selection')?.dataset.bytes",
     );
     until(|| Some(browser.figure("#selection", "data-bytes")) == cached().as_u64());
+    assert!(browser.eval(controls).as_u64().unwrap() > 2);
     assert!(browser.text(".sub").contains(&shown));
     browser.must_be_quiet();
 }
@@ -97,7 +100,7 @@ fn address_space() {
     let largest = &maps["rows"][0];
     let start = largest["start"].as_str().unwrap();
     for (cell, bytes) in [
-        (2, "size"),
+        (3, "size"),
         (4, "attributed"),
         (5, "not_observed"),
         (7, "huge"),
@@ -152,7 +155,29 @@ fn difference() {
         "{most}"
     );
     assert_eq!(title(&browser, name, 2), in_full(&most["self_to"]));
+    // What is shown is what is saved, where a format can hold a difference.
+    browser.click("#export");
+    let held = "[...document.querySelectorAll('#exports a')]
+        .filter((a) => a.search.includes('from=')).map((a) => a.textContent)";
+    browser.wait(&format!("({held}).length > 0"));
+    let formats = run.api("/v2/exports");
+    let formats = formats.as_array().unwrap().iter();
+    let can = |f: &&Value| f["options"].as_array().unwrap().contains(&json!("from"));
+    let names: Vec<Value> = formats.filter(can).map(|f| f["name"].clone()).collect();
+    assert_eq!(browser.eval(held), json!(names));
+    for link in links(&browser) {
+        assert!(link.contains("to=now"), "{link}");
+        let reply = run.m.get(&format!("/{link}"));
+        assert_eq!(reply.status, 200, "{link}: {}", reply.text());
+    }
     browser.must_be_quiet();
+}
+
+/// Where the export menu leads.
+fn links(browser: &Browser) -> Vec<String> {
+    let links = browser
+        .eval("[...document.querySelectorAll('#exports a')].map((a) => a.getAttribute('href'))");
+    serde_json::from_value(links).unwrap()
 }
 
 #[test]
@@ -179,10 +204,8 @@ fn health_and_exports() {
     browser.wait(&format!(
         "document.querySelectorAll('#exports a').length === {count}"
     ));
-    let links = browser
-        .eval("[...document.querySelectorAll('#exports a')].map((a) => a.getAttribute('href'))");
-    for link in links.as_array().unwrap() {
-        let reply = run.m.get(&format!("/{}", link.as_str().unwrap()));
+    for link in links(&browser) {
+        let reply = run.m.get(&format!("/{link}"));
         assert_eq!(
             reply.status,
             200,

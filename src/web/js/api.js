@@ -29,7 +29,7 @@ import { reason } from "./words.js";
 /** @typedef {{ pid: number, start: string, end: string, size: number, permissions: string, name: string, bytes: Usage, attributed: number, not_observed: number, huge: number }} Mapping */
 /** @typedef {{ resolution: number, times: number[], series: { name: string, values: (number | null)[] }[] }} Series */
 /** @typedef {{ id: string, name: string | null, created: number, taken: number, total: Usage }} Mark */
-/** @typedef {{ name: string, extension: string, content_type: string, href: string, options: string[] }} Format */
+/** @typedef {{ name: string, about: string, extension: string, content_type: string, href: string, options: string[] }} Format */
 /**
  * @typedef {object} Health
  * @property {string} version

@@ -57,7 +57,7 @@ function tabs() {
   fill(
     at("tabs"),
     ...VIEWS.map(([name, text], i) =>
-      h("a", { href: link({ view: name, zoom: "", sel: "", sort: "", page: "0", file: "" }), "aria-current": name === state.view ? "page" : undefined, title: `Key: ${i + 1}` }, text),
+      h("a", { href: link({ view: name, zoom: "", sel: "", sort: "", page: "0", file: "" }), "aria-current": name === state.view ? "page" : undefined, "data-name": text, title: `Key: ${i + 1}` }, text),
     ),
   );
   at("tabs").querySelector("[aria-current]").scrollIntoView({ block: "nearest", inline: "nearest" });
@@ -113,7 +113,8 @@ onChange((changed) => {
   }
   if (!view) return;
   tabs();
-  updateControls();
+  if (changed.has("file")) showControls();
+  else updateControls();
   const [, , , fetched] = VIEWS.find(([name]) => name === state.view) ?? VIEWS[0];
   if (fetched.some((name) => changed.has(name))) refresh();
   else if (["zoom", "sel", "q", "sort", "shape", "page", "kind"].some((name) => changed.has(name))) Promise.resolve(view.show()).catch(() => refresh());

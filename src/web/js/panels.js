@@ -41,6 +41,15 @@ function moments() {
   return view === "diff" && from ? { from, to: to || "now" } : {};
 }
 
+/** A format: a link to its file, what it is, and whether it has less than is asked for. */
+function entry(/** @type {import("./api.js").Format} */ format) {
+  const alone = moments().from && !format.options.includes("from");
+  return h("li", {},
+    h("a", { href: address(format), download: `memprof.${format.extension}` }, format.name),
+    h("span", { class: "faint" }, `.${format.extension}`),
+    h("span", {}, format.about, alone && h("em", { class: "faint" }, " (the later moment alone)")));
+}
+
 export async function openExports() {
   const box = dialog("exports");
   fill(box, head("Save this profile", box), h("p", { class: "faint" }, "loading…"));
@@ -50,8 +59,8 @@ export async function openExports() {
     fill(
       box,
       head("Save this profile", box),
-      h("p", { class: "faint" }, `${moments().from ? "The difference shown here where a format can hold one, else its later moment;" : "The newest report,"} with the kind, direction and threshold chosen here where a format can hold them.`),
-      h("ul", { class: "formats" }, ...formats.map((format) => h("li", {}, h("a", { href: address(format), download: `memprof.${format.extension}` }, format.name), h("span", { class: "faint" }, ` .${format.extension}, ${format.content_type}`)))),
+      h("p", { class: "faint" }, `${moments().from ? "The difference shown here" : "The newest report"}, of the kind, direction and threshold chosen here where a format can hold them.`),
+      h("ul", { class: "formats" }, ...formats.map(entry)),
     );
   } catch (error) {
     fill(box, head("Save this profile", box), h("p", { role: "alert" }, error instanceof Error ? error.message : "failed"));
