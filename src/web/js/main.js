@@ -1,10 +1,10 @@
 // Wires the page together: views, keys, live refresh.
 
-import { api, ApiError } from "./api.js";
+import { api, ApiError, newestReport } from "./api.js";
 import { showControls, updateControls } from "./controls.js";
 import { fill, h, notice, set } from "./dom.js";
 import { clock } from "./format.js";
-import { showConnection, showSummary, showWaiting } from "./header.js";
+import { showConnection, showSummary, showTaken, showWaiting } from "./header.js";
 import { Live } from "./live.js";
 import { openExports, toggleHelp } from "./panels.js";
 import { change, follow, link, onChange, state } from "./state.js";
@@ -76,6 +76,7 @@ async function refresh() {
       fill(content, current.element);
       current.show();
     }
+    showTaken({ view: newestReport().taken });
     performance.mark("memprof-painted");
   } catch (error) {
     if (mine !== wanted || current !== view) return;
