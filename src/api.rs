@@ -37,7 +37,7 @@ use std::time::Instant;
 use crate::series::Series;
 use events::Events;
 use maker::Maker;
-use marks::Marks;
+use marks::{Mark, Marks};
 use view::View;
 
 pub use crate::export::Report;
@@ -122,6 +122,14 @@ impl Api {
 
     fn provider(&self) -> &dyn Provider {
         self.provider.as_ref()
+    }
+
+    /// The report of a mark, or the newest one.
+    async fn state(&self, mark: Option<&Mark>) -> Result<Arc<Report>, ApiError> {
+        match mark {
+            Some(mark) => Ok(Arc::clone(&mark.report)),
+            None => Ok(self.provider().profile().await?),
+        }
     }
 
     /// Shows a report, newest or not.

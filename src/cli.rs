@@ -9,13 +9,13 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use clap::builder::PossibleValuesParser;
+use clap::builder::{PossibleValue, PossibleValuesParser};
 use clap::{
     ArgGroup, Args, ColorChoice, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum,
 };
 
 use crate::event::Pid;
-use crate::export::{self, ExportOptions, Exporter};
+use crate::export::{self, EXPORTERS, ExportOptions, Exporter};
 use crate::probe::Unwind;
 use crate::profile::Kind;
 use crate::screen::ScreenOptions;
@@ -145,7 +145,7 @@ struct ProfileArgs {
     #[arg(long, short, value_name = "FILE")]
     output: Vec<PathBuf>,
     /// Format of a single --output [default: by the file's ending, else json]
-    #[arg(long, value_name = "FORMAT", requires = "output", value_parser = PossibleValuesParser::new(export::names()))]
+    #[arg(long, value_name = "FORMAT", requires = "output", value_parser = formats())]
     format: Option<String>,
     /// What stands below a function in --output: who called it, or what it calls [default: the
     /// format's own]
@@ -368,6 +368,12 @@ fn parse_pid(pid: &str) -> Result<Pid, String> {
     }
 }
 
+/// Every format, with what it is.
+fn formats() -> PossibleValuesParser {
+    let value = |format: &&dyn Exporter| PossibleValue::new(format.name()).help(format.about());
+    PossibleValuesParser::new(EXPORTERS.iter().map(value))
+}
+
 fn parse_seconds(seconds: &str) -> Result<Duration, String> {
     let seconds: f64 = seconds.parse().map_err(|_| "a number of seconds")?;
     Duration::try_from_secs_f64(seconds)
@@ -527,7 +533,7 @@ mod tests {
         assert_eq!(format("memprof --pid 1 -o x"), Some("json"));
         assert_eq!(format("memprof --pid 1 -o a.b.pb.gz"), Some("pprof"));
         assert_eq!(format("memprof --pid 1 -o pb.gz"), Some("json"));
-        for e in export::EXPORTERS {
+        for e in EXPORTERS {
             let line = format!("memprof --pid 1 -o dir/x.{}", e.extension());
             assert_eq!(format(&line), Some(e.name()), "{line}");
         }

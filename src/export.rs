@@ -43,6 +43,9 @@ pub trait Exporter: Sync {
     /// Name on the command line and in addresses: short, lower-case.
     fn name(&self) -> &'static str;
 
+    /// What a file of it is, or is for, in a few words.
+    fn about(&self) -> &'static str;
+
     /// Usual ending of a file of this format, without the dot.
     fn extension(&self) -> &'static str;
 

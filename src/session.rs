@@ -6,6 +6,7 @@
 
 pub mod collector;
 pub mod command;
+mod fill;
 mod live;
 mod loader;
 mod output;

@@ -24,6 +24,7 @@ mod paths;
 #[cfg(test)]
 pub(crate) mod properties;
 mod search;
+mod sweep;
 mod table;
 #[cfg(test)]
 pub(crate) mod testing;
@@ -35,10 +36,12 @@ use crate::symbol::Symbols;
 
 pub use functions::{FunctionRow, Functions, functions};
 pub use label::{Code, Label, LabelId, Labels, Naming};
-pub use layout::{Cut, Layout, Limits, Row};
+pub use layout::{Cut, Layout, Limits};
 pub use name::{Category, FrameName, Names};
 pub use paths::{Paths, Reading};
 pub use search::Search;
+pub use sweep::Row;
+pub(crate) use sweep::sweep;
 pub use table::{Table, TableRow};
 
 /// Bytes of a node: what it counts, and how much of that is page cache.

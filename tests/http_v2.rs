@@ -488,7 +488,86 @@ fn exports_are_files_with_names() {
         );
         assert!(name.ends_with(&ending), "{name}");
         assert!(!reply.body.is_empty());
+        must_be_inert(&reply);
     }
+    server.stop();
+}
+
+/// No browser takes it for something else than it is, and nothing in it runs.
+fn must_be_inert(reply: &Reply) {
+    assert_eq!(reply.header("x-content-type-options"), Some("nosniff"));
+    let policy = reply.header("content-security-policy").unwrap();
+    assert!(policy.starts_with("default-src 'none';"), "{policy}");
+    assert!(!policy.contains("script"), "{policy}");
+}
+
+#[test]
+fn nothing_runs_in_any_answer() {
+    let server = start(Growing::default());
+    assert_eq!(post(&server, "/v2/marks", "", "").status, 201);
+    for route in ROUTES.iter().filter(|route| route.method == Method::Get) {
+        let path = match route.path {
+            "/v2/export/{}" => "/v2/export/svg",
+            "/v2/diff" => "/v2/diff?from=1",
+            "/v2/files/stacks" => "/v2/files/stacks?file=8:1:77",
+            // It has no end; and the process of these reports is none.
+            "/v2/events" | "/debug/memory" => continue,
+            path => path,
+        };
+        let reply = server.get(path);
+        assert_eq!((path, reply.status), (path, 200), "{}", reply.text());
+        must_be_inert(&reply);
+    }
+    // What is refused repeats a part of the request.
+    must_be_inert(&server.get("/v2/export/%3Cscript%3E"));
+    must_be_inert(&server.get("/v2/tree?kind=%3Cscript%3E"));
+    server.stop();
+}
+
+#[test]
+fn a_difference_is_exported_where_the_format_holds_one() {
+    let server = start(Growing::default());
+    for _ in 0..2 {
+        assert_eq!(post(&server, "/v2/marks", "", "").status, 201);
+    }
+    let exports = server.get("/v2/exports").json();
+    for format in exports.as_array().unwrap() {
+        let (name, href) = (&format["name"], format["href"].as_str().unwrap());
+        let holds = |option: &str| {
+            format["options"]
+                .as_array()
+                .unwrap()
+                .contains(&json!(option))
+        };
+        // The state of a mark is a report like any other, and stays what it was.
+        assert!(holds("to"), "{name}");
+        let then = || server.get(&format!("{href}?to=1"));
+        assert_eq!(then().status, 200, "{name}");
+        assert_eq!(then().body, then().body, "{name}");
+        let between = server.get(&format!("{href}?from=1&to=2"));
+        let wanted = if holds("from") { 200 } else { 400 };
+        assert_eq!(between.status, wanted, "{name}: {}", between.text());
+        for gone in ["from=9", "to=9", "from=1&to=9"] {
+            let status = server.get(&format!("{href}?{gone}")).status;
+            let refused = status == 404 || (status == 400 && !holds("from"));
+            assert!(refused, "{name} {gone}: {status}");
+        }
+    }
+    // Between two marks of this memory one stack has grown by 4 KiB.
+    let folded = server.get("/v2/export/folded?from=1&to=2&kind=anon");
+    let text = folded.text();
+    let changes: Vec<i64> = text
+        .lines()
+        .map(|line| {
+            let mut words = line.rsplit(' ').map(|word| word.parse::<i64>());
+            let mut next = || words.next().unwrap().unwrap();
+            next() - next()
+        })
+        .collect();
+    assert!(changes.contains(&4096), "{text}");
+    let diff = server.get("/v2/diff?from=1&to=2&kind=anon").json();
+    let total = |side: &str| diff[side]["total"].as_i64().unwrap();
+    assert_eq!(changes.iter().sum::<i64>(), total("to") - total("from"));
     server.stop();
 }
 

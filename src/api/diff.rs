@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::common::millis;
 use super::functions::{Name, PageReply, Wanted};
-use super::marks::Mark;
+use super::marks::{Mark, NOW};
 use super::query::bad;
 use super::reply::internal;
 use super::route::Asked;
@@ -37,9 +37,6 @@ pub(super) const PARAMETERS: &[&str] = &[
 /// Those that only a tree has, and those that only a table of functions has.
 const OF_TREES: &[&str] = &["direction", "merge", "threshold", "max_nodes"];
 const OF_TABLES: &[&str] = &["sort", "order", "offset", "limit"];
-
-/// What stands for the newest report.
-const NOW: &str = "now";
 
 #[derive(Clone, Debug)]
 enum By {
@@ -96,14 +93,8 @@ impl Ask for Diff {
             if self.by.inlined() {
                 from.report = api.provider().with_lines(from.report).await?;
             }
-            let to = match self.to.as_str() {
-                NOW => None,
-                id => Some(api.marks.get(id)?),
-            };
-            let report = match &to {
-                None => api.provider().profile().await?,
-                Some(mark) => Arc::clone(&mark.report),
-            };
+            let to = api.marks.get_or_now(&self.to)?;
+            let report = api.state(to.as_ref()).await?;
             let by = self.by.clone();
             api.show(report, Arc::new(Between { from, to, by })).await
         })

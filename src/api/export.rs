@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
+use super::marks::NOW;
 use super::query::{bad, quoted};
 use super::reply::internal;
 use super::route::Asked;
@@ -14,7 +15,7 @@ use super::{Api, ApiError, Ask, BoxFuture, Reply, Report, Request};
 use crate::export::{EXPORTERS, ExportOptions, Exporter, by_name, names, write};
 
 /// Parameters of `/v2/export/{format}`.
-pub(super) const PARAMETERS: &[&str] = &["direction", "kind", "threshold", "from"];
+pub(super) const PARAMETERS: &[&str] = &["direction", "kind", "threshold", "from", "to"];
 
 /// The format that `/debug/pprof/heap` answers with.
 const PPROF: &str = "pprof";
@@ -40,6 +41,7 @@ pub(super) fn read(asked: &Asked<'_>) -> Result<Request, ApiError> {
         format,
         options,
         from: query.text("from").map(str::to_owned),
+        to: query.text("to").unwrap_or(NOW).to_owned(),
     }))
 }
 
@@ -49,6 +51,7 @@ pub(super) fn pprof(_: &Asked<'_>) -> Result<Request, ApiError> {
         format: by_name(PPROF).ok_or(ApiError::NotFound(None))?,
         options: ExportOptions::default(),
         from: None,
+        to: NOW.to_owned(),
     }))
 }
 
@@ -62,6 +65,8 @@ struct Export {
     options: ExportOptions,
     /// Id of the mark that the difference is taken from.
     from: Option<String>,
+    /// Id of the mark whose report is written, or [`NOW`].
+    to: String,
 }
 
 /// Two of one `Debug` form are the same: marks never change, and no id is given twice.
@@ -73,10 +78,10 @@ impl fmt::Debug for Export {
             threshold,
             baseline: _,
         } = &self.options;
-        let (name, from) = (self.format.name(), &self.from);
+        let (name, from, to) = (self.format.name(), &self.from, &self.to);
         write!(
             f,
-            "Export {name} {direction:?} {kind:?} {threshold:?} {from:?}"
+            "Export {name} {direction:?} {kind:?} {threshold:?} {from:?} {to:?}"
         )
     }
 }
@@ -93,13 +98,15 @@ impl Ask for Export {
                 options.baseline = Some(baseline);
                 options.check(self.format).map_err(|e| bad(e.to_string()))?;
             }
+            let to = api.marks.get_or_now(&self.to)?;
+            let report = api.state(to.as_ref()).await?;
             let view = Export {
                 format: self.format,
                 options,
                 from: self.from.clone(),
+                to: self.to.clone(),
             };
-            api.show(api.provider().profile().await?, Arc::new(view))
-                .await
+            api.show(report, Arc::new(view)).await
         })
     }
 }
@@ -139,6 +146,7 @@ struct List;
 #[derive(Serialize)]
 struct Format {
     name: &'static str,
+    about: &'static str,
     extension: &'static str,
     content_type: &'static str,
     href: String,
@@ -148,10 +156,12 @@ struct Format {
 impl From<&&dyn Exporter> for Format {
     fn from(format: &&dyn Exporter) -> Format {
         let can = format.supports();
-        let held = [can.direction, can.kind, can.threshold, can.difference];
+        // The state of a mark is a report like any other.
+        let held = [can.direction, can.kind, can.threshold, can.difference, true];
         let options = PARAMETERS.iter().zip(held).filter(|(_, held)| *held);
         Format {
             name: format.name(),
+            about: format.about(),
             extension: format.extension(),
             content_type: format.content_type(),
             href: format!("/v2/export/{}", format.name()),

@@ -20,6 +20,9 @@ const MOST_STACKS: usize = 1 << 20;
 /// The longest name, in characters.
 const LONGEST_NAME: usize = 100;
 
+/// What stands for the newest report where the id of a mark may be given.
+pub(super) const NOW: &str = "now";
+
 /// A state that is kept.
 #[derive(Clone)]
 pub(super) struct Mark {
@@ -56,6 +59,17 @@ impl Marks {
         let kept = self.lock();
         let found = kept.marks.iter().find(|mark| mark.id.to_string() == id);
         found.cloned().ok_or_else(|| no_mark(id))
+    }
+
+    /// The mark of that id; `None` for [`NOW`].
+    ///
+    /// # Errors
+    /// [`ApiError::NotFound`] when there is none.
+    pub(super) fn get_or_now(&self, id: &str) -> Result<Option<Mark>, ApiError> {
+        match id {
+            NOW => Ok(None),
+            id => self.get(id).map(Some),
+        }
     }
 
     fn add(&self, name: Option<String>, report: Arc<Report>) -> Result<MarkReply, ApiError> {

@@ -32,7 +32,7 @@ pub trait Provider: Send + Sync + 'static {
         Box::pin(async { None })
     }
 
-    /// How full the probe's tables are. Takes time in proportion to their entries.
+    /// How full the probe's tables are; what was counted a moment ago may do.
     fn tables(&self) -> BoxFuture<'_, Vec<TableFill>> {
         Box::pin(async { Vec::new() })
     }

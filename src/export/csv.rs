@@ -3,10 +3,11 @@
 //!
 //! `frames` is one cell, outermost function first unless asked
 //! for otherwise, in the manner of folded stacks. Memory without a stack has `[not observed: MAPPING]`
-//! there and the reason as its outcome. A cell that a spreadsheet could take for a formula begins
+//! there and the reason as its outcome. A difference has the baseline's bytes in a second set of
+//! columns, `NAME_before_bytes`, and one row for each path of names and outcome. A cell that a spreadsheet could take for a formula begins
 //! with an apostrophe.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::io::{self, Write};
 
 use super::paths::labels;
@@ -21,6 +22,10 @@ impl Exporter for Csv {
         "csv"
     }
 
+    fn about(&self) -> &'static str {
+        "one row per stack: bytes of each kind, outcome, frames"
+    }
+
     fn extension(&self) -> &'static str {
         "csv"
     }
@@ -32,6 +37,7 @@ impl Exporter for Csv {
     fn supports(&self) -> Supports {
         Supports {
             direction: true,
+            difference: true,
             instead: "Its columns and rows can be chosen from by whoever reads it.",
             ..Supports::default()
         }
@@ -43,28 +49,83 @@ impl Exporter for Csv {
         options: &ExportOptions,
         out: &mut dyn Write,
     ) -> io::Result<()> {
-        let profile = &report.profile;
-        let mut names = Cells::new(Names::new(profile, &report.symbols));
-        let mut rows = cells::writer(out);
-        let heads = Kind::SINGLE.map(|kind| format!("{}_bytes", kind.name()));
-        let heads = heads.iter().map(String::as_str);
-        rows.write_record(heads.chain(["outcome", "frames"]))
-            .map_err(cells::failed)?;
-        let mut row = |usage: &Usage, outcome: &str, frames: &str| {
-            let bytes = Kind::SINGLE.map(|kind| kind.of(usage).to_string());
-            let frames = cells::text(frames);
-            let cells = bytes.iter().map(String::as_str).chain([outcome, &*frames]);
-            rows.write_record(cells).map_err(cells::failed)
+        let direction = options.direction;
+        let Some(baseline) = &options.baseline else {
+            let mut rows = Rows::new([NOW], out)?;
+            each(report, direction, |outcome, frames, usage| {
+                rows.write([usage], outcome, frames)
+            })?;
+            return rows.out.flush();
         };
-        for sample in &profile.samples {
-            let frames = names.frames(&sample.stack.frames, options.direction);
-            row(&sample.usage, sample.stack.outcome.label(), frames)?;
+        let mut both: BTreeMap<(String, &str), [Usage; 2]> = BTreeMap::new();
+        for (side, report) in [report, baseline].into_iter().enumerate() {
+            each(report, direction, |outcome, frames, usage| {
+                both.entry((frames.to_owned(), outcome)).or_default()[side] += *usage;
+                Ok(())
+            })?;
         }
-        for lost in &profile.not_observed {
-            let name = labels::not_observed(lost);
-            row(&lost.usage, lost.reason.label(), names.escaped(&name))?;
+        let mut rows = Rows::new([NOW, BEFORE], out)?;
+        for ((frames, outcome), [now, before]) in &both {
+            rows.write([now, before], outcome, frames)?;
         }
-        rows.flush()
+        rows.out.flush()
+    }
+}
+
+/// What the columns of a side end in, behind the name of a kind.
+const NOW: &str = "_bytes";
+const BEFORE: &str = "_before_bytes";
+
+/// Calls with every row: its outcome, its frames, what it holds.
+fn each(
+    report: &Report,
+    direction: Option<Direction>,
+    mut row: impl FnMut(&'static str, &str, &Usage) -> io::Result<()>,
+) -> io::Result<()> {
+    let profile = &report.profile;
+    let mut names = Cells::new(Names::new(profile, &report.symbols));
+    for sample in &profile.samples {
+        let frames = names.frames(&sample.stack.frames, direction);
+        row(sample.stack.outcome.label(), frames, &sample.usage)?;
+    }
+    for lost in &profile.not_observed {
+        let name = labels::not_observed(lost);
+        row(lost.reason.label(), names.escaped(&name), &lost.usage)?;
+    }
+    Ok(())
+}
+
+/// Writes rows of one side, or of two.
+struct Rows<'a> {
+    out: csv::Writer<&'a mut dyn Write>,
+}
+
+impl<'a> Rows<'a> {
+    fn new<const N: usize>(endings: [&str; N], out: &'a mut dyn Write) -> io::Result<Rows<'a>> {
+        let mut out = cells::writer(out);
+        let heads = endings.iter().flat_map(|ending| {
+            let kinds = Kind::SINGLE.into_iter();
+            kinds.map(move |kind| format!("{}{ending}", kind.name()))
+        });
+        let last = ["outcome", "frames"].map(str::to_owned);
+        out.write_record(heads.chain(last)).map_err(cells::failed)?;
+        Ok(Rows { out })
+    }
+
+    fn write<const N: usize>(
+        &mut self,
+        sides: [&Usage; N],
+        outcome: &str,
+        frames: &str,
+    ) -> io::Result<()> {
+        let bytes = sides.iter().flat_map(|usage| {
+            let kinds = Kind::SINGLE.into_iter();
+            kinds.map(|kind| kind.of(usage).to_string())
+        });
+        let last = [outcome.to_owned(), cells::text(frames).into_owned()];
+        self.out
+            .write_record(bytes.chain(last))
+            .map_err(cells::failed)
     }
 }
 

@@ -17,6 +17,10 @@ impl Exporter for Folded {
         "folded"
     }
 
+    fn about(&self) -> &'static str {
+        "one line per path of names, for flame graph tools"
+    }
+
     fn extension(&self) -> &'static str {
         "folded"
     }

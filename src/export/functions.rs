@@ -24,6 +24,10 @@ impl Exporter for Functions {
         "functions"
     }
 
+    fn about(&self) -> &'static str {
+        "one row per function: what it holds itself, and with all it calls"
+    }
+
     fn extension(&self) -> &'static str {
         "functions.csv"
     }

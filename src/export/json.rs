@@ -21,6 +21,10 @@ impl Exporter for Json {
         "json"
     }
 
+    fn about(&self) -> &'static str {
+        "the call tree of /v1/tree, in KiB"
+    }
+
     fn extension(&self) -> &'static str {
         "json"
     }

@@ -8,9 +8,9 @@ mod build;
 pub(super) mod labels;
 
 use std::io;
-use std::ops::{AddAssign, Range};
 
 use super::{ExportOptions, Report};
+use crate::tree::Row;
 
 /// Bytes at two moments. Without a baseline `before` is 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -27,10 +27,9 @@ impl Bytes {
     }
 }
 
-impl AddAssign for Bytes {
-    fn add_assign(&mut self, other: Bytes) {
-        self.before += other.before;
-        self.now += other.now;
+impl From<[u64; 2]> for Bytes {
+    fn from([before, now]: [u64; 2]) -> Bytes {
+        Bytes { before, now }
     }
 }
 
@@ -42,15 +41,27 @@ pub(super) struct Node {
     pub own: Bytes,
     /// Of stacks that end here or below.
     pub total: Bytes,
-    children: Range<u32>,
+    /// Place of the node above it; the root's is its own.
+    parent: u32,
+}
+
+impl From<&Row<2>> for Node {
+    fn from(row: &Row<2>) -> Node {
+        Node {
+            label: row.label,
+            own: row.own.into(),
+            total: row.total.into(),
+            parent: row.parent,
+        }
+    }
 }
 
 /// A tree of names. For every node `total = own + the sum of its children's totals`.
 #[derive(Debug)]
 pub(super) struct Paths {
     labels: Vec<String>,
+    /// Depth first, the root first, siblings by name.
     nodes: Vec<Node>,
-    edges: Vec<u32>,
     /// Whether there is a baseline.
     pub is_difference: bool,
 }
@@ -65,7 +76,7 @@ impl Paths {
 
     /// The node that everything stands under.
     pub fn root(&self) -> &Node {
-        &self.nodes[self.nodes.len() - 1]
+        &self.nodes[0]
     }
 
     /// A node's name, as it stands in the file.
@@ -74,20 +85,16 @@ impl Paths {
     }
 
     /// Visits every node but the root, parents first, siblings by name, with its depth: 0 for what
-    /// stands right under the root. Depth costs no stack.
+    /// stands right under the root.
     pub fn visit<'a>(
         &'a self,
         mut visit: impl FnMut(usize, &'a Node) -> io::Result<()>,
     ) -> io::Result<()> {
-        let below = |node: &Node| {
-            let Range { start, end } = node.children;
-            self.edges[start as usize..end as usize].iter().rev()
-        };
-        let mut todo: Vec<(usize, u32)> = below(self.root()).map(|id| (0, *id)).collect();
-        while let Some((depth, id)) = todo.pop() {
-            let node = &self.nodes[id as usize];
-            visit(depth, node)?;
-            todo.extend(below(node).map(|id| (depth + 1, *id)));
+        let mut depths = vec![0; self.nodes.len()];
+        for (at, node) in self.nodes.iter().enumerate().skip(1) {
+            let parent = node.parent as usize;
+            depths[at] = depths[parent] + usize::from(parent > 0);
+            visit(depths[at], node)?;
         }
         Ok(())
     }
@@ -127,14 +134,17 @@ mod tests {
             report in any_report(), options in any_options(), threshold in 0u64..80_000,
         ) {
             let paths = Paths::new(&report, &options, threshold);
-            for node in &paths.nodes {
-                let mut sum = node.own;
-                for id in &paths.edges[node.children.start as usize..node.children.end as usize] {
-                    let child = &paths.nodes[*id as usize];
-                    sum += child.total;
-                    let kept = child.total.now.max(child.total.before) >= threshold;
-                    prop_assert!(kept || paths.label(child) == "[under threshold]");
-                }
+            let add = |sum: &mut Bytes, more: Bytes| {
+                sum.before += more.before;
+                sum.now += more.now;
+            };
+            let mut sums: Vec<Bytes> = paths.nodes.iter().map(|node| node.own).collect();
+            for node in &paths.nodes[1..] {
+                add(&mut sums[node.parent as usize], node.total);
+                let kept = node.total.now.max(node.total.before) >= threshold;
+                prop_assert!(kept || paths.label(node) == "[under threshold]");
+            }
+            for (node, sum) in paths.nodes.iter().zip(sums) {
                 prop_assert_eq!(sum, node.total);
             }
             let root = paths.root().total;
@@ -143,7 +153,7 @@ mod tests {
             prop_assert_eq!(root.before, before.unwrap_or_default());
             let mut own = paths.root().own;
             paths.visit(|_, node| {
-                own += node.own;
+                add(&mut own, node.own);
                 Ok(())
             }).unwrap();
             prop_assert_eq!(own, root);

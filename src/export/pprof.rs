@@ -43,6 +43,10 @@ impl Exporter for Pprof {
         "pprof"
     }
 
+    fn about(&self) -> &'static str {
+        "for go tool pprof and what else reads its profile.proto"
+    }
+
     fn extension(&self) -> &'static str {
         "pb.gz"
     }

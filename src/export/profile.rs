@@ -22,6 +22,10 @@ impl Exporter for Complete {
         "profile"
     }
 
+    fn about(&self) -> &'static str {
+        "everything that the report holds, in bytes"
+    }
+
     fn extension(&self) -> &'static str {
         "memprof.json"
     }

@@ -21,6 +21,10 @@ impl Exporter for Speedscope {
         "speedscope"
     }
 
+    fn about(&self) -> &'static str {
+        "for speedscope, one profile for each kind of memory"
+    }
+
     fn extension(&self) -> &'static str {
         "speedscope.json"
     }
@@ -32,7 +36,8 @@ impl Exporter for Speedscope {
     fn supports(&self) -> Supports {
         Supports {
             kind: true,
-            instead: "speedscope's sandwich view shows callers and callees.",
+            instead: "speedscope's sandwich view shows callers and callees; its weights cannot be \
+                      negative, so of a difference save both states.",
             ..Supports::default()
         }
     }

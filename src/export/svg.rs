@@ -33,6 +33,10 @@ impl Exporter for Svg {
         "svg"
     }
 
+    fn about(&self) -> &'static str {
+        "a flame graph to open in a browser: click to zoom, search"
+    }
+
     fn extension(&self) -> &'static str {
         "svg"
     }

@@ -1,11 +1,14 @@
-//! A report to read: totals beside the kernel's, what was not observed or lost, and the call tree.
+//! A report to read: totals beside the kernel's, what was not observed or lost, and the call tree, or
+//! what changed in it.
 
 use std::io::{self, Write};
 
 use super::summary::write_head;
 use super::{ExportOptions, Exporter, Report, Supports, kinds, printable};
 use crate::profile::Kind;
-use crate::tree::{Amount, CallTree, Direction, Names, NodeId, Options};
+use crate::tree::{
+    Amount, CallTree, Direction, Layout, Limits, Names, Naming, NodeId, Options, Paths, Reading,
+};
 
 /// Nodes below so small a part of the whole are summed up: one in so many.
 const SMALL: u64 = 200;
@@ -17,6 +20,10 @@ pub(super) struct Text;
 impl Exporter for Text {
     fn name(&self) -> &'static str {
         "text"
+    }
+
+    fn about(&self) -> &'static str {
+        "totals and the call tree, to read"
     }
 
     fn extension(&self) -> &'static str {
@@ -32,6 +39,7 @@ impl Exporter for Text {
             direction: true,
             kind: true,
             threshold: true,
+            difference: true,
             ..Supports::default()
         }
     }
@@ -43,24 +51,77 @@ impl Exporter for Text {
         out: &mut dyn Write,
     ) -> io::Result<()> {
         write_head(report, out)?;
-        let profile = &kinds::only(&report.profile, options.kind);
+        let whole = options.kind.of(&report.profile.total);
+        let small = options.threshold.unwrap_or(whole / SMALL);
+        let direction = options.direction.unwrap_or(Direction::OutermostFirst);
         let of = match options.kind {
             Kind::All => String::new(),
             kind => format!(" of {}", kind.name()),
         };
-        let small = profile.total.value() / SMALL;
-        let options = Options {
-            direction: options.direction.unwrap_or(Direction::OutermostFirst),
-            threshold: options.threshold.unwrap_or(small),
-        };
-        let tree = CallTree::new(profile, &report.symbols, options);
-        let first = match options.direction {
+        let first = match direction {
             Direction::InnermostFirst => "innermost",
             Direction::OutermostFirst => "outermost",
         };
+        if let Some(baseline) = &options.baseline {
+            writeln!(
+                out,
+                "\nDifference{of}, {first} function first: now, before, change"
+            )?;
+            let reading = Reading {
+                direction,
+                naming: Naming::default(),
+                kind: options.kind,
+            };
+            return write_difference(baseline, report, reading, small, out);
+        }
         writeln!(out, "\nCall tree{of}, {first} function first:")?;
+        let profile = &kinds::only(&report.profile, options.kind);
+        let options = Options {
+            direction,
+            threshold: small,
+        };
+        let tree = CallTree::new(profile, &report.symbols, options);
         write_tree(&tree, Names::new(profile, &report.symbols), out)
     }
+}
+
+/// Writes the tree of two reports as indented lines, a node per function: KiB now, before and their
+/// difference. A call chain that does not branch is not indented.
+fn write_difference(
+    before: &Report,
+    now: &Report,
+    reading: Reading,
+    threshold: u64,
+    out: &mut dyn Write,
+) -> io::Result<()> {
+    let sides = [before, now].map(|report| (&*report.profile, &*report.symbols));
+    let mut paths = Paths::new(sides, reading);
+    let limits = Limits {
+        threshold,
+        max_nodes: usize::MAX,
+    };
+    let rows = Layout::new(&mut paths, limits).rows;
+    let mut children = vec![0u32; rows.len()];
+    rows.iter()
+        .skip(1)
+        .for_each(|row| children[row.parent as usize] += 1);
+    let mut depths: Vec<usize> = Vec::with_capacity(rows.len());
+    for (at, row) in rows.iter().enumerate() {
+        let parent = row.parent as usize;
+        let branches = parent == 0 || children[parent] > 1;
+        let depth = depths.get(parent).map_or(0, |d| d + usize::from(branches));
+        depths.push(if at == 0 { 0 } else { depth });
+        let [before, now] = row.total.map(|bytes| bytes / 1024);
+        let change = i128::from(now) - i128::from(before);
+        let label = paths.labels().get(row.label).to_string();
+        let (indent, label) = (depths[at] * 2, printable(&label));
+        writeln!(
+            out,
+            "{now:>12} KiB {before:>12} KiB {change:>+12} KiB  {:indent$}{label}",
+            ""
+        )?;
+    }
+    Ok(())
 }
 
 /// Writes a tree as indented lines: KiB, per cent of the root, function, call site.

@@ -9,8 +9,7 @@ use crate::api::Report;
 use crate::profile::{Kind, Profile};
 use crate::symbol::Symbols;
 use crate::tree::{
-    Code, Direction, Label, LabelId, Labels, Layout, Limits, Naming, Paths, Reading, Row, Search,
-    Table,
+    Direction, Label, LabelId, Labels, Layout, Limits, Naming, Paths, Reading, Row, Search, Table,
 };
 
 /// Nodes of a tree that are kept, the largest; the others stand in rows that sum them up.
@@ -131,7 +130,7 @@ impl Model {
         Model {
             functions: kept
                 .map(|row| FunctionLine {
-                    name: code_name(&row.code),
+                    name: row.code.to_string(),
                     own: Pair::of(row.own),
                     total: Pair::of(row.total),
                 })
@@ -139,7 +138,7 @@ impl Model {
             unknown,
             whole: Pair::of(table.total),
             tree: nodes(&layout.rows, labels, &named),
-            names: labels.all().iter().map(name).collect(),
+            names: labels.all().iter().map(Label::to_string).collect(),
             filtered: !job.filter.is_empty(),
             is_difference: N > 1,
         }
@@ -193,25 +192,4 @@ fn key(above: u64, label: &Label<'_>) -> u64 {
     let mut hasher = DefaultHasher::new();
     (above, label).hash(&mut hasher);
     hasher.finish()
-}
-
-fn name(label: &Label<'_>) -> String {
-    match label {
-        Label::Root => "all".to_owned(),
-        Label::Code(code) => code_name(code),
-        Label::Unmapped => "[no known code]".to_owned(),
-        Label::NoStack => "[no stack]".to_owned(),
-        Label::NotObserved(mapping, reason) => format!("{mapping} ({})", reason.label()),
-        Label::BelowThreshold => "[smaller ones]".to_owned(),
-        Label::OverLimit => "[smaller ones, for want of room]".to_owned(),
-    }
-}
-
-fn code_name(code: &Code<'_>) -> String {
-    let function = code.function.unwrap_or("[no symbol]");
-    let inlined = if code.inlined { ", inlined" } else { "" };
-    match code.offset {
-        None => format!("{function} ({}{inlined})", code.file),
-        Some(offset) => format!("{function} ({}+{offset:#x}{inlined})", code.file),
-    }
 }

@@ -13,6 +13,12 @@ use crate::web;
 
 const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
 
+/// What a reply that a browser shows as a document may do: nothing. An SVG flame graph has a script,
+/// and names of whatever is profiled; it is a file to keep, and only from there does it run. The page
+/// has a policy of its own.
+const POLICY: &str =
+    "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
+
 /// How long a browser may remember a preflight, in seconds.
 const PREFLIGHT_AGE: HeaderValue = HeaderValue::from_static("600");
 
@@ -167,9 +173,10 @@ impl Connections {
     }
 
     fn set_headers(&self, head: &Parts, headers: &mut HeaderMap) {
-        let fixed: [(HeaderName, &'static str); 2] = [
+        let fixed: [(HeaderName, &'static str); 3] = [
             (header::CACHE_CONTROL, "no-store"),
             (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+            (header::CONTENT_SECURITY_POLICY, POLICY),
         ];
         for (name, value) in fixed {
             headers

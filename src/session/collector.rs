@@ -11,6 +11,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::eventfd::EventFd;
 use tokio::sync::oneshot;
 
+use super::fill::Fill;
 use super::unwinding::Unwinding;
 use crate::aggregate::{Aggregator, NoReport};
 use crate::api::{Glance, LastScan, ProviderError};
@@ -97,6 +98,7 @@ pub struct Collector {
     target: Option<Pid>,
     last: Option<Last>,
     swept: Option<Swept>,
+    fill: Fill,
     sequence: u64,
     searched: Option<Instant>,
     /// Processes of the control group without memory of their own: zombies, kernel threads, those in
@@ -133,6 +135,7 @@ impl Collector {
             target: None,
             last: None,
             swept: None,
+            fill: Fill::default(),
             sequence: 0,
             searched: None,
             refused: BTreeSet::new(),
@@ -201,7 +204,9 @@ impl Collector {
                     }
                     // Whoever asked may be gone.
                     Ok(Command::Glance(reply)) => drop(reply.send(self.glance())),
-                    Ok(Command::Tables(reply)) => drop(reply.send(self.probe.tables())),
+                    Ok(Command::Tables(reply)) => {
+                        drop(reply.send(self.fill.get(|| self.probe.tables())));
+                    }
                     Ok(Command::Final(done)) => {
                         self.take_events()?;
                         // A failure leaves the last profile in place.

@@ -1,5 +1,6 @@
 //! What the nodes of a [`Layout`](super::Layout) are called, each name once.
 
+use std::fmt;
 use std::path::Path;
 
 use rustc_hash::FxHashMap;
@@ -57,6 +58,33 @@ impl Label<'_> {
     /// Whether it sums up what was dropped.
     pub fn is_rest(&self) -> bool {
         matches!(self, Label::BelowThreshold | Label::OverLimit)
+    }
+}
+
+/// As people read it. Names are as their file has them: whoever prints them makes them
+/// [`printable`](crate::export::printable).
+impl fmt::Display for Label<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Label::Root => f.write_str("all"),
+            Label::Code(code) => code.fmt(f),
+            Label::Unmapped => f.write_str("[no known code]"),
+            Label::NoStack => f.write_str("[no stack]"),
+            Label::NotObserved(mapping, reason) => write!(f, "{mapping} ({})", reason.label()),
+            Label::BelowThreshold => f.write_str("[smaller ones]"),
+            Label::OverLimit => f.write_str("[smaller ones, for want of room]"),
+        }
+    }
+}
+
+impl fmt::Display for Code<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let function = self.function.unwrap_or("[no symbol]");
+        let inlined = if self.inlined { ", inlined" } else { "" };
+        match self.offset {
+            None => write!(f, "{function} ({}{inlined})", self.file),
+            Some(offset) => write!(f, "{function} ({}+{offset:#x}{inlined})", self.file),
+        }
     }
 }
 

@@ -4,12 +4,13 @@
 use std::process::Stdio;
 
 use ::memprof::export::EXPORTERS;
+use ::memprof::profile::Kind;
 use ::memprof::residency::figures;
 
 use crate::common::memprof::Memprof;
 use crate::common::process::{cont, stop};
 use crate::common::workload::{Workload, program};
-use crate::readers::{self, Sums};
+use crate::readers;
 
 const MIB: u64 = 1 << 20;
 
@@ -54,16 +55,18 @@ fn all_formats_of_a_stopped_program_agree_with_the_kernel() {
     };
     let complete = readers::read("profile", &bytes("profile"));
     let resident = complete["anon"] + complete["shmem"];
-    let all = resident + complete["cache"];
+    let of = |kind: Kind| match kind {
+        Kind::All => resident + complete["cache"],
+        Kind::Resident => resident,
+        one => complete[one.name()],
+    };
     println!("{complete:?}; the kernel: {kernel:?}");
     assert_eq!(resident, kernel.resident());
     assert_eq!(complete["anon"], kernel.anonymous.unwrap());
     for format in EXPORTERS.iter().map(|e| e.name()) {
         let found = readers::read(format, &bytes(format));
         println!("{format}: {found:?}");
-        for (name, wanted) in of(format, &complete, resident, all) {
-            assert_eq!(found[name], wanted, "{format} {name}");
-        }
+        assert_eq!(found, readers::wanted(format, of), "{format}");
     }
 
     // What the program's own functions brought in stands under them, whoever reads it.
@@ -153,23 +156,4 @@ fn readelf_build_id() -> String {
     let text = String::from_utf8(out.stdout).unwrap();
     let line = text.lines().find(|l| l.contains("Build ID:")).unwrap();
     line.split_whitespace().last().unwrap().to_owned()
-}
-
-/// What a format must say, by the complete one's sums.
-fn of<'a>(format: &str, complete: &'a Sums, resident: u64, all: u64) -> Vec<(&'a str, u64)> {
-    let cache = complete["cache"];
-    match format {
-        "json" => vec![("value", all), ("cacheValue", cache)],
-        "pprof" => vec![
-            ("resident_space", resident),
-            ("page_cache_space", cache),
-            ("swapped_space", complete["swap"]),
-        ],
-        "profile" | "csv" => complete
-            .iter()
-            .map(|(kind, bytes)| (kind.as_str(), *bytes))
-            .collect(),
-        "speedscope" => vec![("all", all), ("resident", resident), ("cache", cache)],
-        _ => vec![("all", all)],
-    }
 }

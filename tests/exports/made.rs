@@ -58,7 +58,7 @@ fn every_format_adds_up() {
         let bytes = written(format, &report, &ExportOptions::default());
         assert_eq!(
             readers::read(format, &bytes),
-            wanted(format, &report.profile),
+            wanted(format, |kind| kind.of(&report.profile.total)),
             "{format}"
         );
     }
@@ -120,7 +120,7 @@ fn thresholds_and_directions_keep_the_sum() {
                 let sums = readers::read(format.name(), &bytes);
                 assert_eq!(
                     sums,
-                    wanted(format.name(), &report.profile),
+                    wanted(format.name(), |kind| kind.of(&report.profile.total)),
                     "{}",
                     format.name()
                 );
@@ -261,6 +261,55 @@ fn changed() -> (Arc<Report>, ExportOptions) {
         ..ExportOptions::default()
     };
     (Arc::new(now), options)
+}
+
+/// Rows of both sides, whoever holds nothing on one of them too.
+#[test]
+fn csv_differences_have_both_numbers() {
+    let (now, options) = changed();
+    let before = options.baseline.clone().unwrap();
+    let rows = table(&written("csv", &now, &options));
+    for kind in Kind::SINGLE {
+        let sum = |ending: &str| {
+            let cells = rows
+                .iter()
+                .map(|row| &row[&format!("{}{ending}", kind.name())]);
+            cells.map(|cell| cell.parse::<u64>().unwrap()).sum::<u64>()
+        };
+        assert_eq!(sum("_bytes"), kind.of(&now.profile.total), "{kind:?}");
+        assert_eq!(sum("_before_bytes"), kind.of(&before.profile.total));
+    }
+    let gone = "main;app::run::h0123456789abcdef;node+0x40";
+    let row = rows.iter().find(|row| row["frames"] == gone).unwrap();
+    assert_eq!(
+        (&*row["anon_bytes"], &*row["anon_before_bytes"]),
+        ("0", "2048000")
+    );
+}
+
+/// Every line of the tree says what it was, what it is, and how these differ.
+#[test]
+fn text_differences_have_both_numbers() {
+    let (now, options) = changed();
+    let before = options.baseline.clone().unwrap();
+    let text = String::from_utf8(written("text", &now, &options)).unwrap();
+    let (_, tree) = text.split_once("now, before, change\n").unwrap();
+    let read = |line: &str| {
+        let mut words = line.split_whitespace().step_by(2);
+        let mut next = || words.next().unwrap().parse::<i64>().unwrap();
+        (next(), next(), next())
+    };
+    for line in tree.lines() {
+        let (now, before, change) = read(line);
+        assert_eq!(now - before, change, "{line}");
+    }
+    let kib = |report: &Report| (report.profile.total.value() >> 10).cast_signed();
+    let (all, was, _) = read(tree.lines().next().unwrap());
+    assert_eq!((all, was), (kib(&now), kib(&before)));
+    let gone = tree
+        .lines()
+        .find(|line| line.ends_with("[no symbol] (node)"));
+    assert_eq!(read(gone.unwrap()), (0, 3000, -3000), "{tree}");
 }
 
 #[test]

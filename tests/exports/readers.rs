@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::io::Write;
 use std::process::{Command, Stdio};
 
-use ::memprof::profile::{Kind, Profile};
+use ::memprof::profile::Kind;
 use serde_json::Value;
 
 use crate::common::tree::Node;
@@ -12,10 +12,10 @@ use crate::common::tree::Node;
 /// Bytes by what a format calls them.
 pub type Sums = BTreeMap<String, u64>;
 
-/// What a file of this format must say of the profile.
-pub fn wanted(format: &str, profile: &Profile) -> Sums {
+/// What a file of this format must say of memory with so many bytes of each kind.
+pub fn wanted(format: &str, bytes: impl Fn(Kind) -> u64) -> Sums {
     let sums = |kinds: &[(&str, Kind)]| {
-        let sum = |(name, kind): &(&str, Kind)| (name.to_string(), kind.of(&profile.total));
+        let sum = |(name, kind): &(&str, Kind)| (name.to_string(), bytes(*kind));
         kinds.iter().map(sum).collect()
     };
     match format {
@@ -28,7 +28,7 @@ pub fn wanted(format: &str, profile: &Profile) -> Sums {
         "profile" | "csv" => sums(&Kind::SINGLE.map(|kind| (kind.name(), kind))),
         "speedscope" => {
             let mut kinds = Kind::ALL.map(|kind| (kind.name(), kind)).to_vec();
-            kinds.retain(|(_, kind)| kind.of(&profile.total) > 0);
+            kinds.retain(|(_, kind)| bytes(*kind) > 0);
             sums(&kinds)
         }
         "folded" | "svg" | "functions" | "text" => sums(&[("all", Kind::All)]),

@@ -157,6 +157,41 @@ impl Browser {
         self.command("POST", "/actions", Some(&input));
     }
 
+    /// Presses the mouse on an element and lets it go again, on it at these parts of its width.
+    #[track_caller]
+    pub fn drag(&self, selector: &str, from: f64, to: f64) {
+        self.mouse(selector, &[(from, "pointerDown"), (to, "pointerUp")]);
+    }
+
+    /// Moves the mouse to this part of an element's width.
+    #[track_caller]
+    pub fn point(&self, selector: &str, at: f64) {
+        self.mouse(selector, &[(at, "")]);
+    }
+
+    /// What the mouse does at parts of an element's width, in the middle of its height.
+    #[track_caller]
+    fn mouse(&self, selector: &str, steps: &[(f64, &str)]) {
+        let script = "const e = document.querySelector(arguments[0]);
+            e.scrollIntoView({ block: 'center' });
+            const r = e.getBoundingClientRect();
+            return [r.left, r.width, r.top + r.height / 2]";
+        let place = self.run(script, json!([selector]));
+        let [left, width, y] = [0, 1, 2].map(|n| place[n].as_f64().unwrap());
+        let mut actions = Vec::new();
+        for (part, what) in steps {
+            let (x, y) = ((left + width * part).round(), y.round());
+            actions.push(
+                json!({"type": "pointerMove", "x": x, "y": y, "origin": "viewport", "duration": 50}),
+            );
+            if !what.is_empty() {
+                actions.push(json!({"type": what, "button": 0}));
+            }
+        }
+        let input = json!({"actions": [{"type": "pointer", "id": "mouse", "actions": actions}]});
+        self.command("POST", "/actions", Some(&input));
+    }
+
     /// A command of the browser's own protocol.
     #[track_caller]
     pub fn native(&self, command: &str, parameters: Value) {

@@ -48,7 +48,7 @@ fn file<'a>(files: &'a Value, path: &str) -> Option<&'a Value> {
 }
 
 #[track_caller]
-fn until(holds: impl Fn() -> bool) {
+fn until(mut holds: impl FnMut() -> bool) {
     let start = Instant::now();
     while !holds() {
         assert!(start.elapsed() < PATIENCE, "it never held");
@@ -61,6 +61,8 @@ fn files() {
     let run = Run::start();
     let browser = Browser::start(run.m.address());
     browser.open("#view=files");
+    let controls = "document.querySelectorAll('#controls select').length";
+    assert_eq!(browser.eval(controls), 0, "a list has no shape");
     let files = run.api("/v2/files?limit=10000");
     must_have_rows(&browser, &files["count"]);
     let name = format!("{}/data", run.dir.path().display());
@@ -83,6 +85,7 @@ fn files() {
         "location.hash.includes('file=') && document.querySelector('#selection')?.dataset.bytes",
     );
     until(|| Some(browser.figure("#selection", "data-bytes")) == cached().as_u64());
+    assert!(browser.eval(controls).as_u64().unwrap() > 2);
     assert!(browser.text(".sub").contains(&shown));
     browser.must_be_quiet();
 }
@@ -97,7 +100,7 @@ fn address_space() {
     let largest = &maps["rows"][0];
     let start = largest["start"].as_str().unwrap();
     for (cell, bytes) in [
-        (2, "size"),
+        (3, "size"),
         (4, "attributed"),
         (5, "not_observed"),
         (7, "huge"),
@@ -152,7 +155,29 @@ fn difference() {
         "{most}"
     );
     assert_eq!(title(&browser, name, 2), in_full(&most["self_to"]));
+    // What is shown is what is saved, where a format can hold a difference.
+    browser.click("#export");
+    let held = "[...document.querySelectorAll('#exports a')]
+        .filter((a) => a.search.includes('from=')).map((a) => a.textContent)";
+    browser.wait(&format!("({held}).length > 0"));
+    let formats = run.api("/v2/exports");
+    let formats = formats.as_array().unwrap().iter();
+    let can = |f: &&Value| f["options"].as_array().unwrap().contains(&json!("from"));
+    let names: Vec<Value> = formats.filter(can).map(|f| f["name"].clone()).collect();
+    assert_eq!(browser.eval(held), json!(names));
+    for link in links(&browser) {
+        assert!(link.contains("to=now"), "{link}");
+        let reply = run.m.get(&format!("/{link}"));
+        assert_eq!(reply.status, 200, "{link}: {}", reply.text());
+    }
     browser.must_be_quiet();
+}
+
+/// Where the export menu leads.
+fn links(browser: &Browser) -> Vec<String> {
+    let links = browser
+        .eval("[...document.querySelectorAll('#exports a')].map((a) => a.getAttribute('href'))");
+    serde_json::from_value(links).unwrap()
 }
 
 #[test]
@@ -179,10 +204,8 @@ fn health_and_exports() {
     browser.wait(&format!(
         "document.querySelectorAll('#exports a').length === {count}"
     ));
-    let links = browser
-        .eval("[...document.querySelectorAll('#exports a')].map((a) => a.getAttribute('href'))");
-    for link in links.as_array().unwrap() {
-        let reply = run.m.get(&format!("/{}", link.as_str().unwrap()));
+    for link in links(&browser) {
+        let reply = run.m.get(&format!("/{link}"));
         assert_eq!(
             reply.status,
             200,
@@ -196,17 +219,103 @@ fn health_and_exports() {
     browser.must_be_quiet();
 }
 
+const PLOT: &str = "#timeline .u-over";
+
+/// Waits until the time line is drawn, of samples that come by themselves.
+fn drawn(browser: &Browser) {
+    browser.wait("document.querySelector('#timeline .u-over')");
+    browser
+        .wait("document.querySelector('.plot').getAttribute('aria-label').includes('Anonymous')");
+}
+
+/// A range of the time line, in seconds, as the link has it.
+fn range(browser: &Browser) -> Option<(i64, i64)> {
+    let script = "const link = new URLSearchParams(location.hash.slice(1));
+        return [Number(link.get('t0')), Number(link.get('t1'))]";
+    let [from, to] = [0, 1].map(|n| browser.run(script, json!([]))[n].as_i64().unwrap());
+    (from > 0 && to > 0).then_some((from, to))
+}
+
 #[test]
-fn time_line() {
+fn a_range_of_time_is_dragged() {
+    let run = Run::start();
+    let browser = Browser::start(run.m.address());
+    until(|| run.api("/v2/series")["times"].as_array().unwrap().len() > 8);
+    browser.open("#pause=1");
+    drawn(&browser);
+    let times = run.api("/v2/series")["times"].clone();
+    let times: Vec<i64> = times
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|t| t.as_i64().unwrap())
+        .collect();
+    assert_eq!(range(&browser), None);
+    browser.drag(PLOT, 0.3, 0.7);
+    browser.wait("location.hash.includes('t0=') && location.hash.includes('t1=')");
+    let (from, to) = range(&browser).unwrap();
+    assert!(
+        times[0] / 1000 <= from && from < to,
+        "{from} {to} {times:?}"
+    );
+    let whole = times.last().unwrap() - times[0];
+    assert!((to - from - 2) * 1000 < whole, "{from} {to} {times:?}");
+    // What is pointed at lies in the range; where nothing was sampled there is nothing to say.
+    let said = "document.querySelector('.timeline-foot .faint').textContent";
+    let clock = "return new Date(arguments[0] * 1000).toTimeString().slice(0, 8)";
+    let within: Vec<_> = (from..=to)
+        .map(|time| format!("at {}", browser.run(clock, json!([time])).as_str().unwrap()))
+        .collect();
+    let mut places = (1..10).cycle();
+    until(|| {
+        browser.point(PLOT, f64::from(places.next().unwrap()) / 10.0);
+        within.iter().any(|time| browser.eval(said) == **time)
+    });
+    // The link alone brings the range back; a button shows all of the time again.
+    let link = browser.link();
+    browser.open(&link);
+    drawn(&browser);
+    assert_eq!(range(&browser), Some((from, to)));
+    let all = "[...document.querySelectorAll('.timeline-foot button')]
+        .find((button) => button.textContent === 'show all time')";
+    assert_eq!(browser.eval(&format!("{all}.hidden")), false);
+    browser.eval(&format!("{all}.click()"));
+    browser.wait("!location.hash.includes('t0=')");
+    browser.must_be_quiet();
+}
+
+#[test]
+fn a_mark_on_the_time_line_leads_to_its_difference() {
     let run = Run::start();
     let browser = Browser::start(run.m.address());
     browser.open("");
-    // Samples come by themselves.
-    browser.wait("document.querySelector('.plot canvas')");
-    browser
-        .wait("document.querySelector('.plot').getAttribute('aria-label').includes('Anonymous')");
+    drawn(&browser);
     browser.press("m");
     until(|| !run.api("/v2/marks")["marks"].as_array().unwrap().is_empty());
+    let mark = run.api("/v2/marks")["marks"][0].clone();
+    let taken = mark["taken"].as_f64().unwrap() / 1000.0;
+    let (from, to) = (taken.floor() - 5.0, taken.floor() + 5.0);
+    // A mark is drawn only where there are samples around it.
+    until(|| run.api("/v2/series")["times"].as_array().unwrap().len() > 2);
+    browser.open(&format!("#pause=1&t0={from}&t1={to}"));
+    drawn(&browser);
+    let place = (taken - from) / (to - from);
+    // Beside it nothing happens, and a range that ends on it is a range.
+    browser.drag(PLOT, place - 0.2, place - 0.2);
+    browser.drag(PLOT, place - 0.3, place);
+    browser.wait(&format!("!location.hash.includes('t0={from}&')"));
+    assert!(!browser.link().contains("view="), "{}", browser.link());
+    browser.open(&format!("#pause=1&t0={from}&t1={to}"));
+    drawn(&browser);
+    browser.drag(PLOT, place, place);
+    browser.wait("location.hash.includes('view=diff')");
+    let id = mark["id"].as_str().unwrap();
+    assert!(
+        browser.link().contains(&format!("from={id}")),
+        "{}",
+        browser.link()
+    );
+    browser.wait("document.querySelector('#selection')?.dataset.bytes");
     browser.must_be_quiet();
 }
 

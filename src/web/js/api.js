@@ -29,7 +29,7 @@ import { reason } from "./words.js";
 /** @typedef {{ pid: number, start: string, end: string, size: number, permissions: string, name: string, bytes: Usage, attributed: number, not_observed: number, huge: number }} Mapping */
 /** @typedef {{ resolution: number, times: number[], series: { name: string, values: (number | null)[] }[] }} Series */
 /** @typedef {{ id: string, name: string | null, created: number, taken: number, total: Usage }} Mark */
-/** @typedef {{ name: string, extension: string, content_type: string, href: string, options: string[] }} Format */
+/** @typedef {{ name: string, about: string, extension: string, content_type: string, href: string, options: string[] }} Format */
 /**
  * @typedef {object} Health
  * @property {string} version
@@ -66,12 +66,12 @@ async function ask(/** @type {string} */ path, /** @type {Record<string, any>} *
   if (!reply.ok) throw new ApiError(reply.status, (await reply.text()).trim() || `memprof answered ${reply.status}`);
   if (reply.status === 204) return null;
   const body = await reply.json();
-  newest = Math.max(newest, body.report?.number ?? -1);
+  if (body.report?.number >= newest.number) newest = body.report;
   return body;
 }
 
-let newest = -1;
-/** The number of the newest report that an answer was about. */
+let newest = { number: -1, taken: 0 };
+/** The newest report that an answer was about: its number, and when it was taken. */
 export const newestReport = () => newest;
 
 /** What all trees are asked with. */

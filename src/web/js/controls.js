@@ -13,7 +13,8 @@ const OFFERS = /** @type {Record<string, string[]>} */ ({
   treemap: ["dir", "kind", "merge", "inl", "min", "q"],
   tree: ["dir", "kind", "merge", "inl", "min", "q"],
   functions: ["kind", "q"],
-  files: ["shape", "dir", "merge", "inl", "q"],
+  files: ["q"],
+  stacks: ["shape", "dir", "merge", "inl", "q"],
   space: ["q"],
   diff: ["shape", "dir", "kind", "merge", "inl", "min", "q"],
   health: [],
@@ -27,9 +28,14 @@ const CHOICES = /** @type {Record<string, [string, [string, string][], string]>}
   min: ["Threshold", [["0", "all"], ["65536", "≥ 64 KiB"], ["262144", "≥ 256 KiB"], ["1048576", "≥ 1 MiB"], ["16777216", "≥ 16 MiB"]], "Smaller frames are summed up as “below threshold”"],
 });
 
+/** What the open view offers; that of page cache is a list, or the stacks of one file. */
+function offered() {
+  return OFFERS[state.view === "files" && state.file ? "stacks" : state.view] ?? [];
+}
+
 /** Shows the view's controls with the values of the link. */
 export function showControls() {
-  const offers = OFFERS[state.view] ?? [];
+  const offers = offered();
   const options = offers.filter((name) => name !== "q").map((name) => control(name));
   // Folded away where there is little room.
   const fold = h("details", { class: "options", open: !matchMedia("(max-width: 700px)").matches }, h("summary", {}, "Options"), h("div", { class: "fields" }, ...options));
@@ -55,11 +61,11 @@ function control(/** @type {string} */ name) {
     box.dataset.name = "kind";
     return field("Memory", box);
   }
-  const [label, offered, title] = CHOICES[name];
+  const [label, choices, title] = CHOICES[name];
   const value = /** @type {any} */ (state)[name];
-  const known = offered.some(([option]) => option === value);
+  const known = choices.some(([option]) => option === value);
   const custom = name === "min" && !known && Number.isFinite(parseBytes(`${value}B`));
-  const options = custom ? [...offered, /** @type {[string, string]} */ ([value, `≥ ${bytes(Number(value))}`])] : offered;
+  const options = custom ? [...choices, /** @type {[string, string]} */ ([value, `≥ ${bytes(Number(value))}`])] : choices;
   const reset = name === "dir" || name === "merge" || name === "inl" ? { zoom: "", sel: "" } : {};
   const box = select(label, options, value, (chosen) => change({ [name]: chosen, ...reset }, true), title);
   box.dataset.name = name;

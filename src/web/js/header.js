@@ -18,7 +18,17 @@ export function showSummary(/** @type {Summary} */ summary) {
   totals(summary);
   sum(summary);
   missing(summary);
-  say(at("taken"), `as of ${clock(report.taken)}`);
+  showTaken({ totals: report.taken });
+}
+
+const taken = { totals: 0, view: 0 };
+
+/** Says of when the totals are, and the view where that shows an earlier moment: it is refreshed less often. */
+export function showTaken(/** @type {Partial<typeof taken>} */ news) {
+  Object.assign(taken, news);
+  if (taken.totals === 0) return;
+  const [totals, view] = [clock(taken.totals), clock(taken.view)];
+  say(at("taken"), taken.view === 0 || view === totals ? `as of ${totals}` : `as of ${totals}, the view of ${view}`);
 }
 
 /** Shows that there is no report yet, and why. */

@@ -123,7 +123,7 @@ export class Live {
     const about = this.known;
     try {
       await this.does.refresh();
-      this.shown = Math.max(about, newestReport());
+      this.shown = Math.max(about, newestReport().number);
     } finally {
       this.busy = false;
       const now = performance.now();

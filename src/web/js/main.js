@@ -1,10 +1,10 @@
 // Wires the page together: views, keys, live refresh.
 
-import { api, ApiError } from "./api.js";
+import { api, ApiError, newestReport } from "./api.js";
 import { showControls, updateControls } from "./controls.js";
 import { fill, h, notice, set } from "./dom.js";
 import { clock } from "./format.js";
-import { showConnection, showSummary, showWaiting } from "./header.js";
+import { showConnection, showSummary, showTaken, showWaiting } from "./header.js";
 import { Live } from "./live.js";
 import { openExports, toggleHelp } from "./panels.js";
 import { change, follow, link, onChange, state } from "./state.js";
@@ -57,7 +57,7 @@ function tabs() {
   fill(
     at("tabs"),
     ...VIEWS.map(([name, text], i) =>
-      h("a", { href: link({ view: name, zoom: "", sel: "", sort: "", page: "0", file: "" }), "aria-current": name === state.view ? "page" : undefined, title: `Key: ${i + 1}` }, text),
+      h("a", { href: link({ view: name, zoom: "", sel: "", sort: "", page: "0", file: "" }), "aria-current": name === state.view ? "page" : undefined, "data-name": text, title: `Key: ${i + 1}` }, text),
     ),
   );
   at("tabs").querySelector("[aria-current]").scrollIntoView({ block: "nearest", inline: "nearest" });
@@ -76,6 +76,7 @@ async function refresh() {
       fill(content, current.element);
       current.show();
     }
+    showTaken({ view: newestReport().taken });
     performance.mark("memprof-painted");
   } catch (error) {
     if (mine !== wanted || current !== view) return;
@@ -113,7 +114,8 @@ onChange((changed) => {
   }
   if (!view) return;
   tabs();
-  updateControls();
+  if (changed.has("file")) showControls();
+  else updateControls();
   const [, , , fetched] = VIEWS.find(([name]) => name === state.view) ?? VIEWS[0];
   if (fetched.some((name) => changed.has(name))) refresh();
   else if (["zoom", "sel", "q", "sort", "shape", "page", "kind"].some((name) => changed.has(name))) Promise.resolve(view.show()).catch(() => refresh());

@@ -30,9 +30,24 @@ export function toggleHelp() {
 
 /** Where a format is to be had, with what is chosen here as far as it knows it. */
 function address(/** @type {import("./api.js").Format} */ format) {
-  const chosen = { direction: state.dir, kind: state.kind, threshold: state.min };
+  const chosen = { direction: state.dir, kind: state.kind, ...(state.min === "0" ? {} : { threshold: state.min }), ...moments() };
   const known = Object.entries(chosen).filter(([name]) => format.options.includes(name));
   return `${format.href.replace(/^\//, "")}?${new URLSearchParams(known)}`;
+}
+
+/** The two moments that the open view compares; one alone where that is all a format can hold. */
+function moments() {
+  const { view, from, to } = state;
+  return view === "diff" && from ? { from, to: to || "now" } : {};
+}
+
+/** A format: a link to its file, what it is, and whether it has less than is asked for. */
+function entry(/** @type {import("./api.js").Format} */ format) {
+  const alone = moments().from && !format.options.includes("from");
+  return h("li", {},
+    h("a", { href: address(format), download: `memprof.${format.extension}` }, format.name),
+    h("span", { class: "faint" }, `.${format.extension}`),
+    h("span", {}, format.about, alone && h("em", { class: "faint" }, " (the later moment alone)")));
 }
 
 export async function openExports() {
@@ -44,8 +59,8 @@ export async function openExports() {
     fill(
       box,
       head("Save this profile", box),
-      h("p", { class: "faint" }, "The newest report, with the kind, direction and threshold chosen here where a format can hold them."),
-      h("ul", { class: "formats" }, ...formats.map((format) => h("li", {}, h("a", { href: address(format), download: `memprof.${format.extension}` }, format.name), h("span", { class: "faint" }, ` .${format.extension}, ${format.content_type}`)))),
+      h("p", { class: "faint" }, `${moments().from ? "The difference shown here" : "The newest report"}, of the kind, direction and threshold chosen here where a format can hold them.`),
+      h("ul", { class: "formats" }, ...formats.map(entry)),
     );
   } catch (error) {
     fill(box, head("Save this profile", box), h("p", { role: "alert" }, error instanceof Error ? error.message : "failed"));

@@ -26,9 +26,10 @@ export class Table {
    * @param {{ label: string, sort: (name: string) => void, open?: (row: T) => void, key?: (row: T) => string, keydown?: (event: KeyboardEvent, at: number) => boolean, row?: (element: HTMLElement, row: T) => void, role?: string }} does
    */
   constructor(columns, does) {
-    // Where there is little room, names come before numbers.
+    // Where there is little room, names come first, then numbers.
     this.narrow = matchMedia("(max-width: 700px)").matches;
-    this.columns = this.narrow ? columns.slice().sort((a, b) => Number(b.wide ?? false) - Number(a.wide ?? false)) : columns;
+    const weight = (/** @type {Column<T>} */ column) => (column.wide ? 2 : column.numeric ? 1 : 0);
+    this.columns = this.narrow ? columns.slice().sort((a, b) => weight(b) - weight(a)) : columns;
     this.does = does;
     /** @type {T[]} */
     this.rows = [];

@@ -199,7 +199,15 @@ export class Timeline {
       ctx.moveTo(x, bbox.top);
       ctx.lineTo(x, bbox.top + bbox.height);
       ctx.stroke();
-      ctx.fillText((mark.name ?? mark.id).slice(0, 24), x + 4 * devicePixelRatio, bbox.top + 10 * devicePixelRatio);
+      const name = (mark.name ?? mark.id).slice(0, 24);
+      const [left, line] = [x + 4 * devicePixelRatio, 14 * devicePixelRatio];
+      // On a ground of its own: what lies below may have any colour.
+      ctx.fillStyle = colour("back");
+      ctx.globalAlpha = 0.8;
+      ctx.fillRect(left - 2 * devicePixelRatio, bbox.top, ctx.measureText(name).width + 4 * devicePixelRatio, line);
+      ctx.globalAlpha = 1;
+      ctx.fillStyle = colour("text");
+      ctx.fillText(name, left, bbox.top + 10 * devicePixelRatio);
     }
     ctx.restore();
   }

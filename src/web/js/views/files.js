@@ -52,7 +52,7 @@ export class Files {
     if (!state.file) {
       fill(this.element, this.list.element);
       this.largest = Math.max(0, ...this.rows.map((row) => row.cached));
-      this.list.fill(this.rows, (shown) => `Page cache that the target's own IO brought in: ${bytes(this.whole ?? 0)} in ${number(shown.length)} ${shown.length === 1 ? "file" : "files"}. ${this.other ? `${bytes(this.other)} belong to files beyond the table's limit. ` : ""}Choose one to see the stacks behind it.`);
+      this.list.fill(this.rows, (shown) => `Page cache that the target's own IO brought in: ${bytes(this.whole ?? 0)} in ${number(shown.length)} ${shown.length === 1 ? "file" : "files"}. ${this.other ? `${bytes(this.other)} belong to files beyond the table's limit. ` : ""}Choose one to see the stacks behind it.`, (row) => row.cached);
       return;
     }
     const file = this.rows.find((row) => row.id === state.file);

@@ -1,6 +1,6 @@
 // A list that fits one reply: sorted and searched here.
 
-import { fill, h, notice, say } from "../dom.js";
+import { fill, h, notice, say, set } from "../dom.js";
 import { change, state } from "../state.js";
 import { sort, Table } from "../table.js";
 import { matcher } from "../tree/search.js";
@@ -22,13 +22,14 @@ export class List {
     this.element = h("div", { class: "graph" }, this.note, this.stage);
   }
 
-  /** Shows the rows as the link says; `tell` makes the line above them. */
-  fill(/** @type {T[]} */ rows, /** @type {(shown: T[]) => string} */ tell) {
+  /** Shows the rows as the link says; `tell` makes the line above them, `size` says what a row counts. */
+  fill(/** @type {T[]} */ rows, /** @type {(shown: T[]) => string} */ tell, /** @type {(row: T) => number} */ size) {
     const matches = matcher(state.q);
     const shown = matches ? rows.filter((row) => matches(this.what.text(row))) : rows;
     const known = this.what.columns.some((column) => column.by && column.name === state.sort.replace(/^-/, ""));
     const sorted = known ? state.sort : this.what.sort;
     say(this.note, tell(shown));
+    set(this.note, { "data-total": shown.reduce((total, row) => total + size(row), 0), "data-count": shown.length });
     if (shown.length === 0) fill(this.stage, notice("Nothing here", state.q ? "Nothing matches the search." : this.what.empty));
     else if (!this.stage.contains(this.table.element)) fill(this.stage, this.table.element);
     this.table.show(sort(shown, this.what.columns, sorted), sorted);

@@ -29,8 +29,8 @@ export class Space {
       columns: [
         { name: "address", label: "Address", title: "First and last address, hexadecimal", by: (/** @type {Mapping} */ row) => row.start.padStart(16, "0"), cell: (/** @type {Mapping} */ row) => row.start, tip: (/** @type {Mapping} */ row) => `${row.start}-${row.end}` },
         { name: "permissions", label: "Rights", by: (/** @type {Mapping} */ row) => row.permissions, cell: (/** @type {Mapping} */ row) => row.permissions, tip: () => "r read, w write, x execute, s shared, p private" },
-        amount("size", "Size", "Bytes of the mapping, resident or not", (row) => row.size),
         amount("resident", "Resident", "Bytes of it in RAM: anonymous, shared and of files", resident),
+        amount("size", "Size", "Bytes of the mapping, resident or not", (row) => row.size),
         amount("attributed", "With stack", "Bytes of it, in RAM or swapped out, that stand under a call stack", (row) => row.attributed),
         amount("not_observed", "No stack", "The same without a stack: from before the attach, or by no event that memprof sees", (row) => row.not_observed),
         amount("swap", "Swapped", "Bytes written out to swap", (row) => row.bytes.swap),
@@ -57,6 +57,6 @@ export class Space {
     this.list.fill(this.rows, (shown) => {
       const sum = (/** @type {(row: Mapping) => number} */ of) => shown.reduce((total, row) => total + of(row), 0);
       return `${number(shown.length)} mappings: ${bytes(sum((row) => row.size))} of addresses, ${bytes(sum(resident))} of it in RAM; ${bytes(sum((row) => row.attributed))} under call stacks, ${bytes(sum((row) => row.not_observed))} without.`;
-    });
+    }, resident);
   }
 }

@@ -1,0 +1,140 @@
+//! Paths laid over each other: sorted, then swept over once, keeping only the path the sweep is on.
+//!
+//! The rows of a subtree stand side by side behind its root, so a node that the threshold drops is cut
+//! off the end. Depth costs no stack.
+
+use super::label::LabelId;
+use super::paths::add;
+
+/// A row: a node under its parent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Row<const N: usize> {
+    /// Row of the parent, always before this one; 0 at the root, which is row 0.
+    pub parent: u32,
+    /// What it stands for.
+    pub label: LabelId,
+    /// Bytes of the node and everything below it, on each side.
+    pub total: [u64; N],
+    /// Bytes of stacks that end here, on each side: `total` less the children's `total`.
+    pub own: [u64; N],
+}
+
+impl<const N: usize> Row<N> {
+    /// What decides whether it is kept: no node weighs more than its parent.
+    pub(super) fn weight(&self) -> u64 {
+        self.total.into_iter().max().unwrap_or(0)
+    }
+}
+
+/// Lays sorted paths over each other: the rows depth first, siblings in the order of the paths, and
+/// how many the threshold dropped. What is dropped below a node is summed up in a row `rest`, its last
+/// child; the root is never dropped.
+pub(crate) fn sweep<'p, const N: usize>(
+    paths: impl Iterator<Item = (&'p [LabelId], [u64; N])>,
+    root: LabelId,
+    rest: LabelId,
+    threshold: u64,
+) -> (Vec<Row<N>>, u64) {
+    let mut sweep = Sweep::new(root, rest, threshold);
+    let mut before: &[LabelId] = &[];
+    for (steps, bytes) in paths {
+        sweep.add(before, steps, bytes);
+        before = steps;
+    }
+    sweep.finish()
+}
+
+/// A node that the sweep has not left yet.
+struct Open<const N: usize> {
+    row: u32,
+    below: [u64; N],
+}
+
+struct Sweep<const N: usize> {
+    rows: Vec<Row<N>>,
+    path: Vec<Open<N>>,
+    threshold: u64,
+    rest: LabelId,
+    dropped: u64,
+}
+
+impl<const N: usize> Sweep<N> {
+    fn new(root: LabelId, rest: LabelId, threshold: u64) -> Sweep<N> {
+        let mut sweep = Sweep {
+            rows: Vec::new(),
+            path: Vec::new(),
+            threshold,
+            rest,
+            dropped: 0,
+        };
+        sweep.open(root);
+        sweep
+    }
+
+    fn add(&mut self, before: &[LabelId], steps: &[LabelId], bytes: [u64; N]) {
+        let shared = before.iter().zip(steps).take_while(|(a, b)| a == b).count();
+        self.close_to(shared);
+        steps[shared..].iter().for_each(|label| self.open(*label));
+        if let Some(end) = self.path.last() {
+            add(&mut self.rows[end.row as usize].own, &bytes);
+        }
+    }
+
+    fn push(&mut self, parent: u32, label: LabelId, bytes: [u64; N]) -> u32 {
+        self.rows.push(Row {
+            parent,
+            label,
+            total: bytes,
+            own: bytes,
+        });
+        (self.rows.len() - 1) as u32
+    }
+
+    fn open(&mut self, label: LabelId) {
+        let parent = self.path.last().map_or(0, |open| open.row);
+        let row = self.push(parent, label, [0; N]);
+        let below = [0; N];
+        self.path.push(Open { row, below });
+    }
+
+    /// Leaves every node deeper than `depth` (the root has depth 0).
+    fn close_to(&mut self, depth: usize) {
+        while self.path.len() > depth + 1
+            && let Some(open) = self.path.pop()
+            && let Some(parent) = self.path.last_mut()
+        {
+            let row = &mut self.rows[open.row as usize];
+            let own = row.own;
+            add(&mut row.total, &own);
+            let (total, kept) = (row.total, row.weight() >= self.threshold);
+            let parent_row = parent.row as usize;
+            if kept {
+                self.sum_up(&open);
+            } else {
+                // Nothing below it was kept either.
+                add(&mut parent.below, &total);
+                self.rows.truncate(open.row as usize);
+                self.dropped += 1;
+            }
+            add(&mut self.rows[parent_row].total, &total);
+        }
+    }
+
+    /// Adds the row of what was dropped below a node.
+    fn sum_up(&mut self, open: &Open<N>) {
+        if open.below.iter().any(|bytes| *bytes > 0) {
+            self.push(open.row, self.rest, open.below);
+        }
+    }
+
+    /// Leaves the root, which no threshold drops.
+    fn finish(mut self) -> (Vec<Row<N>>, u64) {
+        self.close_to(0);
+        if let Some(root) = self.path.pop() {
+            let own = self.rows[0].own;
+            add(&mut self.rows[0].total, &own);
+            self.sum_up(&root);
+        }
+        (self.rows, self.dropped)
+    }
+}

@@ -1,0 +1,178 @@
+//! What else shows the same memory: `/v1`, the exports by readers that are not memprof's, live events,
+//! the breakdown, the terminal and the page.
+
+use std::io::{BufRead, BufReader, Write};
+use std::net::TcpStream;
+
+use ::memprof::export::EXPORTERS;
+use ::memprof::profile::Kind;
+use ::memprof::residency::figures;
+use serde_json::Value;
+
+use super::browser::{Browser, PATIENCE};
+use super::common::memprof::run;
+use super::common::terminal::Top;
+use super::shown::must_mean;
+use super::{MAPPED, Walk, number, readers};
+
+/// In groups of three digits.
+fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let groups = digits.as_bytes().rchunks(3).rev();
+    let groups: Vec<_> = groups.map(|g| str::from_utf8(g).unwrap()).collect();
+    groups.join(",")
+}
+
+impl Walk {
+    fn of(&self, kind: Kind) -> u64 {
+        self.total(kind.name())
+    }
+
+    pub fn v1(&self) {
+        assert_eq!(self.m.followed(), self.pid);
+        for query in ["", "?threshold=0", "?reverse=true", "?threshold=9999999"] {
+            let tree = self.get(&format!("/v1/tree{query}"));
+            assert_eq!(number(&tree["value"]) << 10, self.total("all"), "{query}");
+            assert_eq!(number(&tree["cacheValue"]) << 10, self.total("cache"));
+        }
+        let short = self.get("/v1/tree?short=true");
+        for (name, kind) in [
+            ("total", "all"),
+            ("cache", "cache"),
+            ("anon", "resident"),
+            ("systemReportAnon", "anon"),
+        ] {
+            assert_eq!(number(&short[name]) << 10, self.total(kind), "{name}");
+        }
+    }
+
+    pub fn exports(&self) {
+        for format in EXPORTERS {
+            let (name, can) = (format.name(), format.supports());
+            let directions = ["", "direction=callers", "direction=callees"];
+            let some = if can.direction { 3 } else { 1 };
+            for direction in &directions[..some] {
+                self.export(name, &format!("/v2/export/{name}?{direction}"));
+            }
+            for kind in Kind::ALL.into_iter().filter(|kind| self.of(*kind) > 0) {
+                if can.kind {
+                    let path = format!("/v2/export/{name}?kind={}", kind.name());
+                    let sums = readers::read(name, &self.m.get(&path).body);
+                    let found = sums.get("all").or_else(|| sums.get(kind.name()));
+                    assert_eq!(found, Some(&self.of(kind)), "{path}: {sums:?}");
+                }
+            }
+        }
+        self.export("pprof", "/debug/pprof/heap");
+    }
+
+    fn export(&self, format: &str, path: &str) {
+        let reply = self.m.get(path);
+        assert_eq!(reply.status, 200, "{path}: {}", reply.text());
+        let wanted = readers::wanted(format, |kind| self.of(kind));
+        assert_eq!(readers::read(format, &reply.body), wanted, "{path}");
+    }
+
+    /// Whoever listens is told the totals at once.
+    pub fn events(&self) {
+        let address = self.m.address();
+        let mut stream = TcpStream::connect(address).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        let request = format!("GET /v2/events HTTP/1.1\r\nHost: {address}\r\n\r\n");
+        stream.write_all(request.as_bytes()).unwrap();
+        let mut lines = BufReader::new(stream).lines().map(Result::unwrap);
+        assert!(lines.any(|line| line == "event: summary"));
+        let line = lines.next().unwrap();
+        let told: Value = serde_json::from_str(line.strip_prefix("data: ").unwrap()).unwrap();
+        assert_eq!(told["total"], self.summary["total"]);
+        assert_eq!(told["agreement"], self.summary["agreement"]);
+    }
+
+    /// What `memprof maps` and `/debug/memory` add up from `smaps`.
+    pub fn breakdown(&self) {
+        let resident = self.total("resident") + self.total("file");
+        assert_eq!(figures::rollup(self.pid).unwrap().rss, resident);
+        let out = run(&["maps", "--pid", &self.pid.to_string(), "--format", "json"]);
+        let maps: Value = serde_json::from_slice(&out.stdout).unwrap();
+        assert_eq!(number(&maps["total"]["rss"]), resident);
+        assert_eq!(number(&maps["total"]["anonymous"]), self.total("anon"));
+        assert_eq!(number(&maps["total"]["swap"]), self.total("swap"));
+        let space = self.get("/v2/maps");
+        assert_eq!(maps["total"]["mappings"], space["count"]);
+        assert_eq!(maps["total"]["virtual"], space["size"]);
+        let reply = self.m.get("/debug/memory?top=0");
+        let text = reply.text();
+        let total = text.lines().find(|line| line.ends_with("  total")).unwrap();
+        // Mappings, virtual size, RSS.
+        let rss = total.split_whitespace().nth(2).unwrap();
+        assert_eq!(rss.parse::<u64>().unwrap() << 10, resident, "{text}");
+    }
+
+    /// Both lines of totals that `memprof top` shows, by another memprof than the one that was asked.
+    pub fn terminal(&self, top: &mut Top) {
+        let kib = |kind| grouped(self.total(kind) >> 10);
+        top.shows(&format!(
+            "resident {} KiB = kernel   anon {}  shmem {}",
+            kib("resident"),
+            kib("anon"),
+            kib("shmem")
+        ));
+        top.shows(&format!(
+            "page cache {} KiB   file maps {}",
+            kib("cache"),
+            kib("file")
+        ));
+    }
+
+    pub fn page(&self, mark: &str) {
+        let browser = Browser::start(self.m.address());
+        browser.open("");
+        for kind in ["resident", "anon", "shmem", "cache"] {
+            let amount = format!("#totals [data-kind={kind}] dd");
+            assert_eq!(browser.figure(&amount, "data-bytes"), self.total(kind));
+            must_mean(&browser.text(&amount), self.total(kind));
+        }
+        assert_eq!(browser.text("#sum"), "✓ sum equals kernel");
+        self.time_line(&browser);
+        for kind in ["all", "anon", "shmem", "cache", "file"] {
+            for view in ["flame", "treemap", "tree"] {
+                for direction in ["callees", "callers"] {
+                    let link = format!("#view={view}&kind={kind}&dir={direction}");
+                    browser.open(&link);
+                    let found = browser.figure("#selection", "data-bytes");
+                    assert_eq!(found, self.total(kind), "{link}");
+                }
+            }
+            browser.open(&format!("#view=functions&kind={kind}"));
+            assert_eq!(browser.figure(".note", "data-total"), self.total(kind));
+            browser.open(&format!("#view=diff&from={mark}&kind={kind}"));
+            let found = browser.figure("#selection", "data-bytes");
+            assert_eq!(found, self.total(kind), "difference of {kind}");
+        }
+        browser.open("#view=files");
+        assert_eq!(browser.figure(".note", "data-total"), self.total("cache"));
+        browser.open("#view=space");
+        let in_ram = MAPPED.iter().filter(|kind| **kind != "swap");
+        let in_ram: u64 = in_ram.map(|kind| self.total(kind)).sum();
+        assert_eq!(browser.figure(".note", "data-total"), in_ram);
+        browser.open("#view=health");
+        let text = browser.text("#content");
+        for kind in ["resident", "anon", "file"] {
+            assert!(text.contains(&grouped(self.total(kind))), "{kind}: {text}");
+        }
+        browser.must_be_quiet();
+    }
+
+    /// The newest point of the time line.
+    fn time_line(&self, browser: &Browser) {
+        browser.wait("document.querySelector('.plot canvas')");
+        for (kind, name) in [("anon", "Anonymous "), ("shmem", "Shared ")] {
+            let text = format!(
+                "document.querySelector('.timeline-foot .swatch.{kind}')?.parentElement.textContent"
+            );
+            let text = browser.wait(&text);
+            let size = text.as_str().unwrap().strip_prefix(name).unwrap();
+            must_mean(size, self.total(kind));
+        }
+    }
+}

@@ -1,0 +1,147 @@
+//! `memprof top` on a terminal that the test holds the other end of.
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::num::NonZero;
+use std::os::fd::{AsFd, OwnedFd};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use nix::pty::{Winsize, openpty};
+use nix::sys::termios::{LocalFlags, tcgetattr};
+
+use super::memprof::BINARY;
+use super::process::{LIMIT, wait_until};
+
+/// A memprof on a terminal that the test holds the other end of.
+pub struct Top {
+    pub child: Child,
+    keys: File,
+    /// The terminal's own end, to ask it for its modes.
+    terminal: OwnedFd,
+    screen: Arc<Mutex<vt100::Parser>>,
+}
+
+impl Top {
+    pub fn start(args: &[&str]) -> Top {
+        let size = Winsize {
+            ws_row: 24,
+            ws_col: 80,
+            ws_xpixel: 0,
+            ws_ypixel: 0,
+        };
+        let pty = openpty(Some(&size), None).unwrap();
+        let end = || Stdio::from(pty.slave.try_clone().unwrap());
+        let child = Command::new("setsid")
+            .args(["--ctty", BINARY, "top"])
+            .args(args)
+            .env("TERM", "xterm-256color")
+            .env("NO_COLOR", "1")
+            .stdin(end())
+            .stdout(end())
+            .stderr(end())
+            .spawn()
+            .unwrap();
+        let keys = File::from(pty.master);
+        let size = |n| NonZero::new(n).unwrap();
+        let screen = Arc::new(Mutex::new(vt100::Parser::new(size(24), size(80), 1000)));
+        let (mut from, to) = (keys.try_clone().unwrap(), Arc::clone(&screen));
+        std::thread::spawn(move || {
+            let mut piece = [0; 4096];
+            while let Ok(n @ 1..) = from.read(&mut piece) {
+                to.lock().unwrap().process(&piece[..n]);
+            }
+        });
+        Top {
+            child,
+            keys,
+            terminal: pty.slave,
+            screen,
+        }
+    }
+
+    /// What is on the screen now, and whether that is the one of its own.
+    pub fn seen(&self) -> (String, bool) {
+        let screen = self.screen.lock().unwrap();
+        let screen = screen.screen();
+        (screen.contents(), screen.alternate_screen())
+    }
+
+    /// Waits until this is on its screen.
+    #[track_caller]
+    pub fn shows(&mut self, what: &str) {
+        let end = Instant::now() + LIMIT;
+        while !self.seen().0.contains(what) {
+            let ended = self.child.try_wait().unwrap();
+            let late = Instant::now() > end;
+            let (text, _) = self.seen();
+            assert!(
+                ended.is_none() && !late,
+                "no {what:?} ({ended:?}) in\n{text}"
+            );
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        assert!(self.seen().1, "not on a screen of its own");
+    }
+
+    pub fn press(&mut self, keys: &str) {
+        self.keys.write_all(keys.as_bytes()).unwrap();
+    }
+
+    /// Whether keys come one by one and are not echoed.
+    pub fn is_raw(&self) -> bool {
+        let flags = tcgetattr(self.terminal.as_fd()).unwrap().local_flags;
+        !flags.intersects(LocalFlags::ICANON | LocalFlags::ECHO)
+    }
+
+    /// Waits for its end; the terminal must be as it was. What stands on it then.
+    #[track_caller]
+    pub fn ends(mut self, last: &str) -> (ExitStatus, String) {
+        let mut status = None;
+        wait_until(|| {
+            status = self.child.try_wait().unwrap();
+            status.is_some()
+        });
+        assert!(!self.is_raw(), "{:?}", self.seen());
+        // What it wrote last may still be on its way here.
+        let end = Instant::now() + LIMIT;
+        while !self.everything().contains(last) || self.seen().1 {
+            assert!(Instant::now() < end, "no {last:?} in {:?}", self.seen());
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        assert!(!self.screen.lock().unwrap().screen().hide_cursor());
+        let text = self.everything();
+        assert!(
+            !text.contains("panicked") && !text.contains("functions by self"),
+            "{text}"
+        );
+        (status.unwrap(), text)
+    }
+
+    /// What stands on the terminal, with what was scrolled away.
+    fn everything(&self) -> String {
+        let mut screen = self.screen.lock().unwrap();
+        let screen = screen.screen_mut();
+        let mut text = String::new();
+        // From the oldest line that is kept on: by screens, which overlap.
+        screen.set_scrollback(usize::MAX);
+        let mut back = screen.scrollback();
+        loop {
+            screen.set_scrollback(back);
+            text += &screen.contents();
+            text.push('\n');
+            if back == 0 {
+                return text;
+            }
+            back = back.saturating_sub(12);
+        }
+    }
+}
+
+impl Drop for Top {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
