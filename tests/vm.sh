@@ -200,13 +200,13 @@ accelerator() {
 }
 
 boot() {
-    local image=$1 nonce=$2 wanted=$3 out=$4
+    local image=$1 nonce=$2 wanted=$3 out=$4 processors=${5:-2}
     mkdir -p "$work/settings"
     echo "$nonce $wanted" >"$work/settings/vm-settings"
     archive "$work/settings" "$work/settings.cpio"
     cat "$work/base.cpio" "$work/more.cpio" "$work/settings.cpio" >"$work/initrd"
     timeout --kill-after=5 "$boot_limit" qemu-system-x86_64 -machine "pc,accel=$(accelerator)" \
-        -cpu max -m 1024 -smp 2 -nodefaults -no-user-config -display none -no-reboot \
+        -cpu max -m 1024 -smp "$processors" -nodefaults -no-user-config -display none -no-reboot \
         -serial "file:$work/console" -serial "file:$out" -kernel "$image" -initrd "$work/initrd" \
         -append 'console=ttyS0 quiet panic=-1 oops=panic' </dev/null >"$work/qemu" 2>&1
 }
@@ -265,7 +265,16 @@ check() {
     nonce=$RANDOM$RANDOM$RANDOM
     : >"$out"
     case $(arch_of "$series") in
-    amd64) boot "$image" "$nonce" "$wanted" "$out" ;;
+    amd64)
+        boot "$image" "$nonce" "$wanted" "$out"
+        # The emulator ran a breakpoint that the kernel's patching of its own code had taken away again:
+        # with one processor nobody runs code while it is patched.
+        if grep -q 'int3: 0000' "$work/console"; then
+            say "$series: the emulated kernel fell over its own code patching; once more, with one processor"
+            : >"$out"
+            boot "$image" "$nonce" "$wanted" "$out" 1
+        fi
+        ;;
     arm64) boot_arm64 "$image" "$nonce" "$out" ;;
     esac
     tr -d '\r' <"$out" >"$out.text"
@@ -280,7 +289,7 @@ check() {
         return
     fi
     failed=$((failed + 1))
-    [ -n "$status" ] || result="the guest gave no exit status within $boot_limit s"
+    [ -n "$status" ] || result="the guest gave no exit status in $((SECONDS - began)) s of at most $boot_limit"
     printf 'FAILED vm:%s (%s): %s\n' "$series" "${image##*/}" "$result"
     sed 's/^/    /' "$out.text"
     [ -n "$status" ] || tail -n 30 "$work/console" "$work/qemu" | sed 's/^/    /'
