@@ -118,7 +118,7 @@ fn report(stacks: u64) -> Report {
         losses: Losses::default(),
         modules: Arc::new([module("server"), module("plugin.so")]),
         processes: Vec::new(),
-        stopped: None,
+        hold: Hold::Ran,
         places: Arc::default(),
     };
     Report {

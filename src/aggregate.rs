@@ -16,7 +16,7 @@ use crate::file_paths::FilePaths;
 use crate::modules::{AddressMap, ModuleTable};
 use crate::probe::{Probe, page_size};
 use crate::profile::{
-    CachedFile, FileId, KernelFigures, LOST_STACK, Losses, MappedBytes, Mapping, Module,
+    CachedFile, FileId, Hold, KernelFigures, LOST_STACK, Losses, MappedBytes, Mapping, Module,
     NotObserved, Places, Profile, Sample, Share, TargetInfo, Unobserved, Usage,
 };
 use crate::residency::{Classifier, Error as ScanError, Method, Scanner, Vma, figures, maps};
@@ -312,7 +312,7 @@ impl Aggregator {
             modules: self.modules.modules(),
             places: Arc::new(places),
             processes,
-            stopped: None,
+            hold: Hold::Ran,
         }
     }
 

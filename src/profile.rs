@@ -3,6 +3,7 @@
 //! A [`Profile`] is what the aggregator hands to everyone who shows something: the join is done,
 //! addresses are turned into ([`Module`], file offset) pairs, names are not looked up yet.
 
+use std::collections::HashSet;
 use std::fs::File;
 use std::ops::AddAssign;
 use std::path::PathBuf;
@@ -422,9 +423,38 @@ pub struct Profile {
     /// Each process's share, in the order of `target.pids`; empty where there is only one process. The
     /// page cache that ended processes brought in is in nobody's.
     pub processes: Vec<Share>,
-    /// How long the target stood still for this report; `None`: it ran, and the kernel's figures before
-    /// and after are the bracket around the total.
-    pub stopped: Option<Duration>,
+    /// Whether the target stood still for this report.
+    pub hold: Hold,
+}
+
+/// Whether the target of a report stood still for it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Hold {
+    /// It ran: the kernel's figures before and after are the bracket around the total.
+    #[default]
+    Ran,
+    /// It stood still for so long.
+    Still(Duration),
+    /// It was to stand still, but ran; why.
+    Failed(String),
+}
+
+impl Hold {
+    /// How long the target stood still.
+    pub fn lasted(&self) -> Option<Duration> {
+        match self {
+            Hold::Still(lasted) => Some(*lasted),
+            Hold::Ran | Hold::Failed(_) => None,
+        }
+    }
+
+    /// Why the target ran, although it was to stand still.
+    pub fn failed(&self) -> Option<&str> {
+        match self {
+            Hold::Failed(why) => Some(why),
+            Hold::Ran | Hold::Still(_) => None,
+        }
+    }
 }
 
 /// One process's share of a [`Profile`] of several. A page that several processes map is in the share
@@ -459,12 +489,29 @@ pub struct Places {
 }
 
 impl Places {
-    /// The mappings of one process. Files have no process of their own.
-    fn of(&self, pid: Pid) -> Places {
-        let own = self.mappings.iter().filter(|mapping| mapping.pid == pid);
+    /// The mappings of one process, and what of the files its stacks (those of `samples` with page cache)
+    /// brought in. Files whose stacks are not known are in nobody's.
+    fn of(&self, pid: Pid, samples: &[Sample]) -> Places {
+        let mappings = self.mappings.iter().filter(|mapping| mapping.pid == pid);
+        let cached = samples.iter().filter(|sample| sample.usage.cache > 0);
+        let own: HashSet<*const Stack> = cached.map(|s| Arc::as_ptr(&s.stack)).collect();
+        let files = self.files.iter().filter_map(|file| {
+            let samples = file.samples.iter();
+            let samples: Vec<Sample> = samples
+                .filter(|sample| own.contains(&Arc::as_ptr(&sample.stack)))
+                .cloned()
+                .collect();
+            (!samples.is_empty()).then(|| CachedFile {
+                id: file.id,
+                path: file.path.clone(),
+                samples,
+                lost: 0,
+            })
+        });
         Places {
-            mappings: own.cloned().collect(),
-            ..Places::default()
+            mappings: mappings.cloned().collect(),
+            files: files.collect(),
+            other_files: 0,
         }
     }
 }
@@ -570,9 +617,9 @@ impl Profile {
             kernel_after: share.kernel_after,
             losses: self.losses.clone(),
             modules: Arc::clone(&self.modules),
-            places: Arc::new(self.places.of(pid)),
+            places: Arc::new(self.places.of(pid, &share.samples)),
             processes: Vec::new(),
-            stopped: self.stopped,
+            hold: self.hold.clone(),
         })
     }
 
@@ -599,7 +646,7 @@ impl Profile {
             modules: Arc::clone(&self.modules),
             places: Arc::default(),
             processes: Vec::new(),
-            stopped: self.stopped,
+            hold: self.hold.clone(),
         }
     }
 
@@ -632,6 +679,15 @@ impl Profile {
             low: before.min(after),
             high: before.max(after),
         }
+    }
+
+    /// Whether this is the exact state of one moment: the target stood still, the kernel's figures are the
+    /// same before and after, and its walk of the page tables (`smaps_rollup`) finds as much anonymous
+    /// memory as ours. (`RssShmem` is not asked: up to Linux 6.15 it is approximate even then.)
+    pub fn is_exact(&self) -> bool {
+        self.hold.lasted().is_some()
+            && self.kernel_before == self.kernel_after
+            && self.kernel_before.anonymous == self.total.anon
     }
 
     /// Distinct stacks and bytes (`Usage::value`) per walk outcome, in outcome order.

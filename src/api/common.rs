@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::Report;
 use crate::event::Outcome;
-use crate::profile::{KernelFigures, Kind, Losses, Profile, Usage};
+use crate::profile::{Hold, KernelFigures, Kind, Losses, Profile, Usage};
 
 /// Bytes by kind, in the order of [`Kind::ALL`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,6 +22,12 @@ impl Serialize for Kinds {
 pub(super) fn millis(time: SystemTime) -> u64 {
     let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// How long the target stood still, in microseconds.
+pub(super) fn stopped_us(hold: &Hold) -> Option<u64> {
+    let micros = hold.lasted()?.as_micros();
+    Some(u64::try_from(micros).unwrap_or(u64::MAX))
 }
 
 /// What was lost, and how often.
@@ -62,6 +68,9 @@ pub(super) struct About {
     taken: u64,
     pid: u32,
     alive: bool,
+    stopped_us: Option<u64>,
+    freeze_error: Option<String>,
+    exact: bool,
     not_observed: Kinds,
     incomplete: Kinds,
     losses: Vec<Loss>,
@@ -75,6 +84,9 @@ impl From<&Report> for About {
             taken: millis(profile.taken),
             pid: profile.target.pid.0,
             alive: profile.target.alive,
+            stopped_us: stopped_us(&profile.hold),
+            freeze_error: profile.hold.failed().map(str::to_owned),
+            exact: profile.is_exact(),
             not_observed: Kinds(profile.unattributed()),
             incomplete: Kinds(profile.incomplete()),
             losses: losses(&profile.losses),
@@ -84,7 +96,7 @@ impl From<&Report> for About {
 
 /// The kernel's figures.
 #[derive(Debug, Serialize)]
-pub(super) struct Kernel {
+struct Kernel {
     anonymous: u64,
     rss_anon: u64,
     rss_shmem: u64,
@@ -100,6 +112,22 @@ impl From<&KernelFigures> for Kernel {
             rss_shmem: k.rss_shmem,
             rss_file: k.rss_file,
             swap: k.swap,
+        }
+    }
+}
+
+/// The kernel's figures before and after a scan.
+#[derive(Debug, Serialize)]
+pub(super) struct Bracket {
+    before: Kernel,
+    after: Kernel,
+}
+
+impl From<&Profile> for Bracket {
+    fn from(profile: &Profile) -> Bracket {
+        Bracket {
+            before: (&profile.kernel_before).into(),
+            after: (&profile.kernel_after).into(),
         }
     }
 }

@@ -12,7 +12,7 @@ use super::query::bad;
 use super::reply::internal;
 use super::route::Asked;
 use super::tree::{Drawn, Places, Shape};
-use super::view::View;
+use super::view::{View, Which, of_process};
 use super::{Api, ApiError, Ask, BoxFuture, Reply, Report, Request};
 use crate::tree::{Paths, Table, TableRow};
 
@@ -32,6 +32,7 @@ pub(super) const PARAMETERS: &[&str] = &[
     "order",
     "offset",
     "limit",
+    "pid",
 ];
 
 /// Those that only a tree has, and those that only a table of functions has.
@@ -61,6 +62,7 @@ impl By {
 struct Diff {
     from: String,
     to: String,
+    which: Which,
     by: By,
 }
 
@@ -85,6 +87,7 @@ pub(super) fn read(asked: &Asked<'_>) -> Result<Request, ApiError> {
     Ok(Arc::new(Diff {
         from: from.to_owned(),
         to: query.text("to").unwrap_or(NOW).to_owned(),
+        which: Which::read(query)?,
         by,
     }))
 }
@@ -104,8 +107,12 @@ impl Ask for Diff {
                 None => api.provider().profile().await?,
                 Some(mark) => Arc::clone(&mark.report),
             };
+            if let Some(pid) = self.which.pid {
+                from.report = Arc::new(of_process(&from.report, pid)?);
+            }
             let by = self.by.clone();
-            api.show(report, Arc::new(Between { from, to, by })).await
+            let view = self.which.narrow(Arc::new(Between { from, to, by }));
+            api.show(report, view).await
         })
     }
 }

@@ -9,12 +9,12 @@ use super::query::{bad, quoted};
 use super::reply::internal;
 use super::route::Asked;
 use super::tree::{direction, kind};
-use super::view::View;
+use super::view::{View, Which, of_process};
 use super::{Api, ApiError, Ask, BoxFuture, Reply, Report, Request};
 use crate::export::{EXPORTERS, ExportOptions, Exporter, by_name, names, write};
 
 /// Parameters of `/v2/export/{format}`.
-pub(super) const PARAMETERS: &[&str] = &["direction", "kind", "threshold", "from"];
+pub(super) const PARAMETERS: &[&str] = &["direction", "kind", "threshold", "from", "mark", "pid"];
 
 /// The format that `/debug/pprof/heap` answers with.
 const PPROF: &str = "pprof";
@@ -40,6 +40,7 @@ pub(super) fn read(asked: &Asked<'_>) -> Result<Request, ApiError> {
         format,
         options,
         from: query.text("from").map(str::to_owned),
+        which: Which::read(query)?,
     }))
 }
 
@@ -49,6 +50,7 @@ pub(super) fn pprof(_: &Asked<'_>) -> Result<Request, ApiError> {
         format: by_name(PPROF).ok_or(ApiError::NotFound(None))?,
         options: ExportOptions::default(),
         from: None,
+        which: Which::default(),
     }))
 }
 
@@ -62,6 +64,7 @@ struct Export {
     options: ExportOptions,
     /// Id of the mark that the difference is taken from.
     from: Option<String>,
+    which: Which,
 }
 
 /// Two of one `Debug` form are the same: marks never change, and no id is given twice.
@@ -90,6 +93,9 @@ impl Ask for Export {
                 if self.needs_lines() {
                     baseline = api.provider().with_lines(baseline).await?;
                 }
+                if let Some(pid) = self.which.pid {
+                    baseline = Arc::new(of_process(&baseline, pid)?);
+                }
                 options.baseline = Some(baseline);
                 options.check(self.format).map_err(|e| bad(e.to_string()))?;
             }
@@ -97,9 +103,10 @@ impl Ask for Export {
                 format: self.format,
                 options,
                 from: self.from.clone(),
+                which: self.which.clone(),
             };
-            api.show(api.provider().profile().await?, Arc::new(view))
-                .await
+            let report = self.which.report(api).await?;
+            api.show(report, self.which.narrow(Arc::new(view))).await
         })
     }
 }

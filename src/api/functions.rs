@@ -16,7 +16,7 @@ use crate::tree::{Code, Search, Table, TableRow};
 
 /// Parameters of `/v2/functions`.
 pub(super) const PARAMETERS: &[&str] = &[
-    "sort", "order", "kind", "inlined", "search", "offset", "limit",
+    "sort", "order", "kind", "inlined", "search", "offset", "limit", "mark", "pid",
 ];
 
 /// Rows that are given where it is not said how many, and at most.
@@ -167,7 +167,7 @@ impl Wanted {
 
 /// `/v2/functions`.
 pub(super) fn read(asked: &Asked<'_>) -> Result<Request, ApiError> {
-    Ok(view(Functions(Wanted::read(&asked.query)?)))
+    view(asked, Functions(Wanted::read(&asked.query)?))
 }
 
 #[derive(Debug)]

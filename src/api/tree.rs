@@ -25,6 +25,8 @@ pub(super) const PARAMETERS: &[&str] = &[
     "threshold",
     "max_nodes",
     "search",
+    "mark",
+    "pid",
 ];
 
 /// Nodes that are given where it is not said how many, and at most.
@@ -88,7 +90,7 @@ impl Shape {
 
 /// `/v2/tree`.
 pub(super) fn read(asked: &Asked<'_>) -> Result<Request, ApiError> {
-    Ok(view(Tree(Shape::read(&asked.query)?)))
+    view(asked, Tree(Shape::read(&asked.query)?))
 }
 
 #[derive(Debug)]

@@ -249,7 +249,7 @@ pub fn report(
         losses: Losses::default(),
         modules: Arc::new([module("node", true), module("libc-2.31.so", false)]),
         processes: Vec::new(),
-        stopped: None,
+        hold: Hold::Ran,
         places: Arc::default(),
     };
     Arc::new(Report {

@@ -9,7 +9,9 @@ mod command;
 mod common;
 mod ending;
 mod freeze;
+mod frozen_marks;
 mod options;
+mod processes;
 mod target;
 
 const KIB: u64 = 1024;

@@ -2,6 +2,7 @@
 // a proxy may serve the page below a path of its own.
 
 import { Tree } from "./tree/model.js";
+import { state } from "./state.js";
 import { reason } from "./words.js";
 
 /** @typedef {import("./tree/model.js").Frame} Frame */
@@ -9,7 +10,7 @@ import { reason } from "./words.js";
 /** @typedef {{ what: string, count: number }} Loss */
 /** @typedef {{ outcome: string, complete: boolean, stacks: number, bytes: number }} Outcome */
 /** @typedef {{ anonymous: number, rss_anon: number, rss_shmem: number, rss_file: number, swap: number }} Kernel */
-/** @typedef {{ number: number, taken: number, pid: number, alive: boolean, not_observed: Usage, incomplete: Usage, losses: Loss[] }} Report */
+/** @typedef {{ number: number, taken: number, pid: number, alive: boolean, stopped_us: number | null, freeze_error: string | null, exact: boolean, not_observed: Usage, incomplete: Usage, losses: Loss[] }} Report */
 /**
  * @typedef {object} Summary
  * @property {string} version
@@ -28,7 +29,7 @@ import { reason } from "./words.js";
 /** @typedef {{ id: string, path: string | null, deleted: boolean, cached: number, stacks: number, inode: number, device: string }} FileRow */
 /** @typedef {{ pid: number, start: string, end: string, size: number, permissions: string, name: string, bytes: Usage, attributed: number, not_observed: number, huge: number }} Mapping */
 /** @typedef {{ resolution: number, times: number[], series: { name: string, values: (number | null)[] }[] }} Series */
-/** @typedef {{ id: string, name: string | null, created: number, taken: number, total: Usage }} Mark */
+/** @typedef {{ id: string, name: string | null, created: number, taken: number, stopped_us: number | null, exact: boolean, total: Usage }} Mark */
 /** @typedef {{ name: string, extension: string, content_type: string, href: string, options: string[] }} Format */
 /**
  * @typedef {object} Health
@@ -53,6 +54,9 @@ export class ApiError extends Error {
     this.status = status;
   }
 }
+
+/** Which report, and of which process. */
+const which = () => ({ mark: state.mark, pid: state.pid });
 
 /** @returns {Promise<any>} */
 async function ask(/** @type {string} */ path, /** @type {Record<string, any>} */ parameters = {}, /** @type {RequestInit} */ init = {}) {
@@ -113,30 +117,32 @@ function tree(/** @type {any} */ reply) {
 }
 
 export const api = {
-  /** @returns {Promise<Summary>} */
+  /** Of the newest report. @returns {Promise<Summary>} */
   summary: () => ask("summary"),
+  /** Of what is shown. @returns {Promise<Summary>} */
+  shown: () => ask("summary", which()),
   /** @returns {Promise<Health>} */
   health: () => ask("health"),
   /** @returns {Promise<Tree>} */
-  tree: async (/** @type {Choice} */ choice) => tree(await ask("tree", { kind: choice.kind, ...shape(choice) })),
+  tree: async (/** @type {Choice} */ choice) => tree(await ask("tree", { kind: choice.kind, ...shape(choice), ...which() })),
   /** @returns {Promise<Tree>} */
-  fileTree: async (/** @type {string} */ file, /** @type {Choice} */ choice) => tree(await ask("files/stacks", { file, ...shape(choice) })),
+  fileTree: async (/** @type {string} */ file, /** @type {Choice} */ choice) => tree(await ask("files/stacks", { file, ...shape(choice), ...which() })),
   /** @returns {Promise<Tree>} */
-  diffTree: async (/** @type {Choice} */ choice) => tree(await ask("diff", { by: "stack", from: choice.from, to: choice.to, kind: choice.kind, ...shape(choice) })),
+  diffTree: async (/** @type {Choice} */ choice) => tree(await ask("diff", { by: "stack", from: choice.from, to: choice.to, kind: choice.kind, pid: state.pid, ...shape(choice) })),
   /** The functions that changed most by their own memory. @returns {Promise<{ rows: DiffRow[], count: number }>} */
-  diffFunctions: (/** @type {Choice} */ choice) => ask("diff", { by: "function", from: choice.from, to: choice.to, kind: choice.kind, sort: "self", limit: 1000 }),
+  diffFunctions: (/** @type {Choice} */ choice) => ask("diff", { by: "function", from: choice.from, to: choice.to, kind: choice.kind, sort: "self", limit: 1000, pid: state.pid }),
   /** @returns {Promise<Functions>} */
-  functions: (/** @type {Record<string, any>} */ parameters) => ask("functions", parameters),
+  functions: (/** @type {Record<string, any>} */ parameters) => ask("functions", { ...parameters, ...which() }),
   /** @returns {Promise<{ total: number, other: number, count: number, rows: FileRow[] }>} */
-  files: () => ask("files", { limit: ROWS }),
+  files: () => ask("files", { limit: ROWS, ...which() }),
   /** @returns {Promise<{ size: number, bytes: Usage, count: number, rows: Mapping[] }>} */
-  maps: () => ask("maps", { limit: ROWS }),
+  maps: () => ask("maps", { limit: ROWS, ...which() }),
   /** @returns {Promise<Series>} */
   series: (/** @type {string} */ resolution) => ask("series", { resolution }),
   /** @returns {Promise<Mark[]>} */
   marks: async () => (await ask("marks")).marks,
   /** @returns {Promise<Mark>} */
-  addMark: (/** @type {string} */ name) => ask("marks", {}, { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify({ name }) }),
+  addMark: (/** @type {string} */ name, freeze = false) => ask("marks", {}, { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify({ name, freeze }) }),
   removeMark: (/** @type {string} */ id) => ask(`marks/${encodeURIComponent(id)}`, {}, { method: "DELETE" }),
   /** @returns {Promise<Format[]>} */
   exports: () => ask("exports"),

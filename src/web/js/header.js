@@ -19,6 +19,20 @@ export function showSummary(/** @type {Summary} */ summary) {
   sum(summary);
   missing(summary);
   say(at("taken"), `as of ${clock(report.taken)}`);
+  still(report);
+}
+
+/** Says whether the target stood still, and that it was to and did not. */
+function still(/** @type {Summary["report"]} */ { stopped_us, freeze_error, exact }) {
+  if (freeze_error !== null) return chip("still", "bad", "not held still", freeze_error);
+  const time = stopped_us === null ? "" : `stood still for ${(stopped_us / 1000).toFixed(1)} ms`;
+  const words = exact ? `exact: ${time}` : time;
+  chip("still", exact ? "good" : "warn", words, "The target was held still for the page scan" + (exact ? ", so all figures are of one moment, and the kernel's own walk of the page tables gives the same." : "."));
+}
+
+/** Shows that what was chosen is not there (any more), and why. */
+export function showGone(/** @type {string} */ why) {
+  chip("alive", "warn", "not there any more", why);
 }
 
 /** Shows that there is no report yet, and why. */

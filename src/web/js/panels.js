@@ -32,7 +32,8 @@ export function toggleHelp() {
 function address(/** @type {import("./api.js").Format} */ format) {
   const chosen = { direction: state.dir, kind: state.kind, threshold: state.min };
   const known = Object.entries(chosen).filter(([name]) => format.options.includes(name));
-  return `${format.href.replace(/^\//, "")}?${new URLSearchParams(known)}`;
+  const which = Object.entries({ mark: state.mark, pid: state.pid }).filter(([, value]) => value);
+  return `${format.href.replace(/^\//, "")}?${new URLSearchParams([...known, ...which])}`;
 }
 
 export async function openExports() {
@@ -44,7 +45,7 @@ export async function openExports() {
     fill(
       box,
       head("Save this profile", box),
-      h("p", { class: "faint" }, "The newest report, with the kind, direction and threshold chosen here where a format can hold them."),
+      h("p", { class: "faint" }, "What is shown, with the kind, direction and threshold chosen here where a format can hold them."),
       h("ul", { class: "formats" }, ...formats.map((format) => h("li", {}, h("a", { href: address(format), download: `memprof.${format.extension}` }, format.name), h("span", { class: "faint" }, ` .${format.extension}, ${format.content_type}`)))),
     );
   } catch (error) {
