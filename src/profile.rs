@@ -299,6 +299,8 @@ pub struct KernelFigures {
     pub rss_file: u64,
     /// `VmSwap` of `/proc/PID/status`.
     pub swap: u64,
+    /// `VmPTE` of `/proc/PID/status`: page tables. Kernel memory, no part of RSS.
+    pub page_tables: u64,
 }
 
 impl AddAssign for KernelFigures {
@@ -308,6 +310,7 @@ impl AddAssign for KernelFigures {
         self.rss_shmem += o.rss_shmem;
         self.rss_file += o.rss_file;
         self.swap += o.swap;
+        self.page_tables += o.page_tables;
     }
 }
 
@@ -681,13 +684,14 @@ impl Profile {
         }
     }
 
-    /// Whether this is the exact state of one moment: the target stood still, the kernel's figures are the
-    /// same before and after, and its walk of the page tables (`smaps_rollup`) finds as much anonymous
+    /// Whether this is the exact state of one moment: the target stood still, the kernel's resident figures
+    /// are the same before and after, and its walk of the page tables (`smaps_rollup`) finds as much anonymous
     /// memory as ours. (`RssShmem` is not asked: up to Linux 6.15 it is approximate even then.)
     pub fn is_exact(&self) -> bool {
+        let (before, after) = (&self.kernel_before, &self.kernel_after);
         self.hold.lasted().is_some()
-            && self.kernel_before == self.kernel_after
-            && self.kernel_before.anonymous == self.total.anon
+            && before.resident() == after.resident()
+            && [before.anonymous, after.anonymous] == [self.total.anon; 2]
     }
 
     /// Distinct stacks and bytes (`Usage::value`) per walk outcome, in outcome order.

@@ -102,6 +102,7 @@ struct Kernel {
     rss_shmem: u64,
     rss_file: u64,
     swap: u64,
+    page_tables: u64,
 }
 
 impl From<&KernelFigures> for Kernel {
@@ -112,6 +113,7 @@ impl From<&KernelFigures> for Kernel {
             rss_shmem: k.rss_shmem,
             rss_file: k.rss_file,
             swap: k.swap,
+            page_tables: k.page_tables,
         }
     }
 }

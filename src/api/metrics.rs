@@ -202,6 +202,7 @@ impl Figures {
                 ("rss_shmem", k.rss_shmem),
                 ("rss_file", k.rss_file),
                 ("vm_swap", k.swap),
+                ("vm_pte", k.page_tables),
             ];
             figures.map(|(figure, bytes)| {
                 let figure = ("figure", figure.to_owned());

@@ -284,7 +284,13 @@ fn comments(profile: &Profile) -> Vec<String> {
 
 fn kernel(when: &str, figures: &KernelFigures) -> String {
     format!(
-        "kernel {when} the scan, in bytes: Anonymous {} RssAnon {} RssShmem {} RssFile {} VmSwap {}",
-        figures.anonymous, figures.rss_anon, figures.rss_shmem, figures.rss_file, figures.swap
+        "kernel {when} the scan, in bytes: Anonymous {} RssAnon {} RssShmem {} RssFile {} VmSwap {} \
+         VmPTE {}",
+        figures.anonymous,
+        figures.rss_anon,
+        figures.rss_shmem,
+        figures.rss_file,
+        figures.swap,
+        figures.page_tables
     )
 }

@@ -127,6 +127,7 @@ impl Serialize for Kernel<'_> {
             ("rssShmem", self.0.rss_shmem),
             ("rssFile", self.0.rss_file),
             ("swap", self.0.swap),
+            ("pageTables", self.0.page_tables),
         ])
     }
 }

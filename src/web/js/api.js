@@ -9,7 +9,7 @@ import { reason } from "./words.js";
 /** @typedef {Record<string, number>} Usage bytes by kind */
 /** @typedef {{ what: string, count: number }} Loss */
 /** @typedef {{ outcome: string, complete: boolean, stacks: number, bytes: number }} Outcome */
-/** @typedef {{ anonymous: number, rss_anon: number, rss_shmem: number, rss_file: number, swap: number }} Kernel */
+/** @typedef {{ anonymous: number, rss_anon: number, rss_shmem: number, rss_file: number, swap: number, page_tables: number }} Kernel */
 /** @typedef {{ number: number, taken: number, pid: number, alive: boolean, stopped_us: number | null, freeze_error: string | null, exact: boolean, not_observed: Usage, incomplete: Usage, losses: Loss[] }} Report */
 /**
  * @typedef {object} Summary

@@ -2,7 +2,7 @@
 
 import { fill, h, say, set } from "./dom.js";
 import { bytes, clock, exact, number } from "./format.js";
-import { KINDS, label, meaning, reason } from "./words.js";
+import { KINDS, label, meaning, OUTSIDE, reason } from "./words.js";
 
 /** @typedef {import("./api.js").Summary} Summary */
 
@@ -48,15 +48,18 @@ function chip(/** @type {string} */ id, /** @type {string} */ kind, /** @type {s
   set(element, { title: title || null });
 }
 
-function totals(/** @type {Summary} */ { total }) {
+function totals(/** @type {Summary} */ summary) {
+  // Page tables are the kernel's figure, of no stack.
+  const total = /** @type {Record<string, number>} */ ({ ...summary.total, page_tables: summary.kernel.after.page_tables });
   const box = at("totals");
   // Kinds that hardly any program has stand there only where there is something of them.
-  const shown = KINDS.map(([kind]) => kind).filter((kind) => ["resident", "anon", "cache"].includes(kind) || (kind !== "all" && total[kind] > 0));
+  const kinds = KINDS.map(([kind]) => kind).filter((kind) => ["resident", "anon", "cache"].includes(kind) || (kind !== "all" && total[kind] > 0));
+  const shown = [...kinds, ...OUTSIDE.map(([name]) => name)];
   const signature = shown.join();
   if (box.dataset.kinds !== signature) {
     box.dataset.kinds = signature;
     const swatch = (/** @type {string} */ kind) => h("i", { class: `swatch ${kind}` });
-    fill(box, ...shown.map((kind) => h("div", { class: "total", "data-kind": kind, title: meaning(kind) }, h("dt", {}, kind !== "resident" && swatch(kind), label(kind)), h("dd", {}))));
+    fill(box, ...shown.map((kind) => h("div", { class: "total", "data-kind": kind, title: meaning(kind) }, h("dt", {}, !["resident", "page_tables"].includes(kind) && swatch(kind), label(kind)), h("dd", {}))));
   }
   for (const kind of shown) {
     const amount = /** @type {HTMLElement} */ (box.querySelector(`[data-kind="${kind}"] dd`));

@@ -12,12 +12,19 @@ export const KINDS = /** @type {[string, string, string][]} */ ([
   ["hugetlb", "Huge pages", "Pages of hugetlbfs; the kernel keeps them apart from RSS."],
 ]);
 
+/** Figures of the kernel beside these kinds; none of them has stacks. */
+export const OUTSIDE = /** @type {[string, string, string][]} */ ([
+  ["page_tables", "Page tables", "Kernel memory that holds the target's page tables: the kernel's VmPTE. No part of its RSS, nor of any total here."],
+]);
+
+const NAMED = [...KINDS, ...OUTSIDE];
+
 export function label(/** @type {string} */ kind) {
-  return KINDS.find(([name]) => name === kind)?.[1] ?? kind;
+  return NAMED.find(([name]) => name === kind)?.[1] ?? kind;
 }
 
 export function meaning(/** @type {string} */ kind) {
-  return KINDS.find(([name]) => name === kind)?.[2] ?? "";
+  return NAMED.find(([name]) => name === kind)?.[2] ?? "";
 }
 
 /** Why memory has no stack. */
