@@ -119,6 +119,7 @@ fn report(stacks: u64) -> Report {
         modules: Arc::new([module("server"), module("plugin.so")]),
         processes: Vec::new(),
         hold: Hold::Ran,
+        kernel_counted: false,
         places: Arc::default(),
     };
     Report {

@@ -27,6 +27,9 @@ pub struct Usage {
     pub hugetlb: u64,
     /// Page cache that the target's own IO brought in and that is still cached, in bytes.
     pub cache: u64,
+    /// Kernel memory that the target had allocated, in bytes; approximate, no part of any sum, and 0
+    /// unless [`Profile::kernel_counted`].
+    pub kernel: u64,
 }
 
 impl Usage {
@@ -49,6 +52,7 @@ impl AddAssign for Usage {
         self.swap += o.swap;
         self.hugetlb += o.hugetlb;
         self.cache += o.cache;
+        self.kernel += o.kernel;
     }
 }
 
@@ -73,11 +77,13 @@ pub enum Kind {
     Swap,
     /// [`Usage::hugetlb`].
     Hugetlb,
+    /// [`Usage::kernel`].
+    Kernel,
 }
 
 impl Kind {
     /// Every kind, in the order in which they are offered.
-    pub const ALL: [Kind; 8] = [
+    pub const ALL: [Kind; 9] = [
         Kind::All,
         Kind::Resident,
         Kind::Anon,
@@ -86,16 +92,18 @@ impl Kind {
         Kind::File,
         Kind::Swap,
         Kind::Hugetlb,
+        Kind::Kernel,
     ];
 
     /// The kinds that are no sums of others.
-    pub const SINGLE: [Kind; 6] = [
+    pub const SINGLE: [Kind; 7] = [
         Kind::Anon,
         Kind::Shmem,
         Kind::Cache,
         Kind::File,
         Kind::Swap,
         Kind::Hugetlb,
+        Kind::Kernel,
     ];
 
     /// Its name: short, lower-case.
@@ -109,6 +117,15 @@ impl Kind {
             Kind::File => "file",
             Kind::Swap => "swap",
             Kind::Hugetlb => "hugetlb",
+            Kind::Kernel => "kernel",
+        }
+    }
+
+    /// Its name, for people: it says that kernel memory is approximate.
+    pub fn label(self) -> &'static str {
+        match self {
+            Kind::Kernel => "kernel (approximate)",
+            exact => exact.name(),
         }
     }
 
@@ -128,6 +145,7 @@ impl Kind {
             Kind::File => usage.file,
             Kind::Swap => usage.swap,
             Kind::Hugetlb => usage.hugetlb,
+            Kind::Kernel => usage.kernel,
         }
     }
 }
@@ -428,6 +446,8 @@ pub struct Profile {
     pub processes: Vec<Share>,
     /// Whether the target stood still for this report.
     pub hold: Hold,
+    /// Whether kernel memory was counted (`--kernel`).
+    pub kernel_counted: bool,
 }
 
 /// Whether the target of a report stood still for it.
@@ -623,6 +643,7 @@ impl Profile {
             places: Arc::new(self.places.of(pid, &share.samples)),
             processes: Vec::new(),
             hold: self.hold.clone(),
+            kernel_counted: self.kernel_counted,
         })
     }
 
@@ -650,6 +671,7 @@ impl Profile {
             places: Arc::default(),
             processes: Vec::new(),
             hold: self.hold.clone(),
+            kernel_counted: self.kernel_counted,
         }
     }
 

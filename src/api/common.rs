@@ -4,7 +4,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::Serialize;
 
-use super::Report;
+use super::query::bad;
+use super::{ApiError, Report};
 use crate::event::Outcome;
 use crate::profile::{Hold, KernelFigures, Kind, Losses, Profile, Usage};
 
@@ -22,6 +23,18 @@ impl Serialize for Kinds {
 pub(super) fn millis(time: SystemTime) -> u64 {
     let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// Whether bytes of that kind were counted at all.
+///
+/// # Errors
+/// [`ApiError::BadRequest`]: they were not; what to do.
+pub(super) fn counted(kind: Kind, profile: &Profile) -> Result<(), ApiError> {
+    if kind == Kind::Kernel && !profile.kernel_counted {
+        let message = "kernel memory is not counted: start memprof with --kernel";
+        return Err(bad(message.to_owned()));
+    }
+    Ok(())
 }
 
 /// How long the target stood still, in microseconds.
@@ -71,6 +84,7 @@ pub(super) struct About {
     stopped_us: Option<u64>,
     freeze_error: Option<String>,
     exact: bool,
+    kernel_counted: bool,
     not_observed: Kinds,
     incomplete: Kinds,
     losses: Vec<Loss>,
@@ -87,6 +101,7 @@ impl From<&Report> for About {
             stopped_us: stopped_us(&profile.hold),
             freeze_error: profile.hold.failed().map(str::to_owned),
             exact: profile.is_exact(),
+            kernel_counted: profile.kernel_counted,
             not_observed: Kinds(profile.unattributed()),
             incomplete: Kinds(profile.incomplete()),
             losses: losses(&profile.losses),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
-use super::common::millis;
+use super::common::{counted, millis};
 use super::functions::{Name, PageReply, Wanted};
 use super::marks::Mark;
 use super::query::bad;
@@ -14,6 +14,7 @@ use super::route::Asked;
 use super::tree::{Drawn, Places, Shape};
 use super::view::{View, Which, of_process};
 use super::{Api, ApiError, Ask, BoxFuture, Reply, Report, Request};
+use crate::profile::Kind;
 use crate::tree::{Paths, Table, TableRow};
 
 /// Parameters of `/v2/diff`.
@@ -49,6 +50,13 @@ enum By {
 }
 
 impl By {
+    fn kind(&self) -> Kind {
+        match self {
+            By::Stack(shape) => shape.reading.kind,
+            By::Function(wanted) => wanted.kind,
+        }
+    }
+
     /// Whether inlined functions are frames of their own.
     fn inlined(&self) -> bool {
         match self {
@@ -211,6 +219,7 @@ impl View for Between {
     }
 
     fn write(&self, report: &Report, out: &mut Vec<u8>) -> Result<(), ApiError> {
+        counted(self.by.kind(), &report.profile)?;
         match &self.by {
             By::Stack(shape) => self.write_tree(shape, report, out),
             By::Function(wanted) => self.write_table(wanted, report, out),

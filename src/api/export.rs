@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
+use super::common::counted;
 use super::query::{bad, quoted};
 use super::reply::internal;
 use super::route::Asked;
@@ -117,6 +118,7 @@ impl View for Export {
     }
 
     fn write(&self, report: &Report, out: &mut Vec<u8>) -> Result<(), ApiError> {
+        counted(self.options.kind, &report.profile)?;
         write(self.format, report, &self.options, out).map_err(internal)
     }
 

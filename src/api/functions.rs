@@ -4,7 +4,7 @@ use std::cmp::Ordering;
 
 use serde::Serialize;
 
-use super::common::About;
+use super::common::{About, counted};
 use super::query::Query;
 use super::reply::internal;
 use super::route::Asked;
@@ -228,6 +228,7 @@ impl View for Functions {
 
     fn write(&self, report: &Report, out: &mut Vec<u8>) -> Result<(), ApiError> {
         let wanted = &self.0;
+        counted(wanted.kind, &report.profile)?;
         let sides = [(&*report.profile, &*report.symbols)];
         let table = Table::new(sides, wanted.kind, wanted.inlined);
         let rows = wanted.rows(&table, |[bytes]| *bytes);

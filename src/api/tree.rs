@@ -5,7 +5,7 @@ use std::path::Path;
 use rustc_hash::FxHashMap;
 use serde::Serialize;
 
-use super::common::About;
+use super::common::{About, counted};
 use super::query::Query;
 use super::reply::internal;
 use super::route::Asked;
@@ -112,6 +112,7 @@ pub(super) fn write_tree(
     shape: &Shape,
     out: &mut Vec<u8>,
 ) -> Result<(), ApiError> {
+    counted(shape.reading.kind, &report.profile)?;
     let mut paths = Paths::new([(&report.profile, &report.symbols)], shape.reading);
     let drawn = Drawn::new(&mut paths, shape);
     let head = Head {

@@ -54,6 +54,13 @@ fn write_totals(profile: &Profile, out: &mut dyn Write) -> io::Result<()> {
     for (name, bytes) in further.into_iter().filter(|(_, bytes)| *bytes > 0) {
         writeln!(out, "{name:<11} {:>12} KiB", bytes / 1024)?;
     }
+    if profile.kernel_counted {
+        let kernel = total.kernel / 1024;
+        writeln!(
+            out,
+            "kernel      {kernel:>12} KiB  approximate, not resident: allocated by it"
+        )?;
+    }
     let tables = profile.kernel_after.page_tables / 1024;
     if tables > 0 {
         writeln!(

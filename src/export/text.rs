@@ -46,7 +46,7 @@ impl Exporter for Text {
         let profile = &kinds::only(&report.profile, options.kind);
         let of = match options.kind {
             Kind::All => String::new(),
-            kind => format!(" of {}", kind.name()),
+            kind => format!(" of {}", kind.label()),
         };
         let small = profile.total.value() / SMALL;
         let options = Options {

@@ -76,6 +76,7 @@ pub(crate) fn profile(samples: &[(&[Frame], Usage)], not_observed: &[Usage]) -> 
         modules: Arc::new([module("node", true), module("libc-2.31.so", false)]),
         processes: Vec::new(),
         hold: Hold::Ran,
+        kernel_counted: false,
         places: Arc::default(),
     }
 }

@@ -250,6 +250,7 @@ pub fn report(
         modules: Arc::new([module("node", true), module("libc-2.31.so", false)]),
         processes: Vec::new(),
         hold: Hold::Ran,
+        kernel_counted: false,
         places: Arc::default(),
     };
     Arc::new(Report {

@@ -27,7 +27,7 @@ pub fn wanted(format: &str, profile: &Profile) -> Sums {
         ]),
         "profile" | "csv" => sums(&Kind::SINGLE.map(|kind| (kind.name(), kind))),
         "speedscope" => {
-            let mut kinds = Kind::ALL.map(|kind| (kind.name(), kind)).to_vec();
+            let mut kinds = Kind::ALL.map(|kind| (kind.label(), kind)).to_vec();
             kinds.retain(|(_, kind)| kind.of(&profile.total) > 0);
             sums(&kinds)
         }

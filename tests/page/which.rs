@@ -81,3 +81,35 @@ fn an_exact_state_and_the_way_back() {
     assert_eq!(browser.text("#still"), "");
     browser.must_be_quiet();
 }
+
+/// Kernel memory can be chosen where it is counted, and there alone.
+#[test]
+fn kernel_memory_where_it_is_counted() {
+    let workload = program("kernel");
+    let command = [workload.to_str().unwrap()];
+    for (args, offered) in [(&["--kernel"][..], true), (&[], false)] {
+        let (m, mut lines) = Memprof::start_command(args, &command);
+        lines.tell("pipes 32");
+        let browser = Browser::start(m.address());
+        browser.open("#view=functions");
+        let option = "!!document.querySelector('select option[value=kernel]')";
+        if !offered {
+            assert_eq!(browser.eval(option), false);
+            continue;
+        }
+        browser.wait(option);
+        browser.open("#view=functions&kind=kernel&q=cmd_pipes");
+        assert!(browser.figure(".note", "data-total") >= 2 * MIB);
+        assert_eq!(browser.figure(".note", "data-count"), 1);
+        let totals = "#totals [data-kind=kernel] dd";
+        assert!(browser.figure(totals, "data-bytes") >= 2 * MIB);
+        assert!(
+            browser
+                .text("#totals [data-kind=kernel] dt")
+                .contains("approximate")
+        );
+        let tables = "#totals [data-kind=page_tables] dd";
+        assert!(browser.figure(tables, "data-bytes") > 0);
+        browser.must_be_quiet();
+    }
+}

@@ -10,7 +10,7 @@ import { reason } from "./words.js";
 /** @typedef {{ what: string, count: number }} Loss */
 /** @typedef {{ outcome: string, complete: boolean, stacks: number, bytes: number }} Outcome */
 /** @typedef {{ anonymous: number, rss_anon: number, rss_shmem: number, rss_file: number, swap: number, page_tables: number }} Kernel */
-/** @typedef {{ number: number, taken: number, pid: number, alive: boolean, stopped_us: number | null, freeze_error: string | null, exact: boolean, not_observed: Usage, incomplete: Usage, losses: Loss[] }} Report */
+/** @typedef {{ number: number, taken: number, pid: number, alive: boolean, stopped_us: number | null, freeze_error: string | null, exact: boolean, kernel_counted: boolean, not_observed: Usage, incomplete: Usage, losses: Loss[] }} Report */
 /**
  * @typedef {object} Summary
  * @property {string} version
@@ -71,8 +71,13 @@ async function ask(/** @type {string} */ path, /** @type {Record<string, any>} *
   if (reply.status === 204) return null;
   const body = await reply.json();
   newest = Math.max(newest, body.report?.number ?? -1);
+  kernelCounted ||= body.report?.kernel_counted ?? false;
   return body;
 }
+
+let kernelCounted = false;
+/** Whether memprof counts kernel memory. */
+export const countsKernel = () => kernelCounted;
 
 let newest = -1;
 /** The number of the newest report that an answer was about. */

@@ -1,6 +1,6 @@
 // Wires the page together: views, keys, live refresh.
 
-import { api, ApiError } from "./api.js";
+import { api, ApiError, countsKernel } from "./api.js";
 import { showControls, updateControls } from "./controls.js";
 import { fill, h, notice, set } from "./dom.js";
 import { clock } from "./format.js";
@@ -103,9 +103,14 @@ const live = new Live({
   connection: showConnection,
 });
 
+let kernelOffered = false;
+
 /** Shows the totals of the newest report, or of what was chosen in its place. */
 async function showChosen(/** @type {import("./api.js").Summary} */ newest) {
   offerProcesses(newest.target);
+  // Only now it is known that there is one more kind to choose.
+  if (countsKernel() && !kernelOffered) showControls();
+  kernelOffered = countsKernel();
   if (!chosen()) return showSummary(newest);
   const asked = link();
   try {

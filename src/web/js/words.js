@@ -10,6 +10,7 @@ export const KINDS = /** @type {[string, string, string][]} */ ([
   ["file", "Mapped files", "Resident pages of file mappings: code, libraries, mapped data. The same physical pages may count as page cache too."],
   ["swap", "Swapped", "Written out to swap: not in RAM."],
   ["hugetlb", "Huge pages", "Pages of hugetlbfs; the kernel keeps them apart from RSS."],
+  ["kernel", "Kernel (approximate)", "Kernel memory that the target had allocated, by page: page tables, pipes, socket buffers, slabs. Counted with --kernel only, approximate, and in no total."],
 ]);
 
 /** Figures of the kernel beside these kinds; none of them has stacks. */
