@@ -7,6 +7,9 @@
 //! As in `overhead`, runs without memprof and with it take turns. Of real programs the CPU time is
 //! compared, in user space and in the kernel. Those that are not installed are said to be skipped.
 
+#[allow(dead_code, reason = "tests ask it for more")]
+#[path = "../tests/common/postgres.rs"]
+mod postgres;
 mod support;
 
 use std::io::Write;
@@ -32,13 +35,14 @@ struct Bench {
 
 type Measurement = (&'static str, fn(&Bench) -> Result<()>);
 
-const MEASUREMENTS: [Measurement; 6] = [
+const MEASUREMENTS: [Measurement; 7] = [
     ("touch", touch),
     ("paths", paths),
     ("rustc", rustc),
     ("python", python),
     ("sqlite", sqlite),
     ("redis", redis),
+    ("postgres", postgres_load),
 ];
 
 fn main() -> ExitCode {
@@ -248,7 +252,8 @@ fn python(bench: &Bench) -> Result<()> {
     // Imports much, and parses: a new process's many page faults.
     let script = "import json, ast, inspect, decimal, argparse, xml.dom.minidom\n\
         for m in (json, inspect, argparse): ast.parse(inspect.getsource(m))";
-    let args = ["python3", "-c", script];
+    // Not what PATH says: a wrapper script of a version manager is another program.
+    let args = ["/usr/bin/python3", "-c", script];
     command(bench, &args, "CPython, start and parsing", 1.12, |_| Ok(()))
 }
 
@@ -349,4 +354,52 @@ impl Drop for Killed {
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
+}
+
+/// Readers of one table; the server's processes are followed as they start.
+fn postgres_load(bench: &Bench) -> Result<()> {
+    let Some(database) = postgres::Postgres::start() else {
+        return Ok(());
+    };
+    pin(database.pid(), bench.cpus.workload)?;
+    database.run("pgbench", &["-i", "-q", "-s", "2"]);
+    // One connection, so one process, which has ended and was waited for when the load has.
+    let load = || -> Result<f64> {
+        let before = cpu_time_of_children(database.pid())?;
+        database.run("pgbench", &["-n", "-S", "-c", "1", "-t", "30000"]);
+        let began = Instant::now();
+        loop {
+            let used = cpu_time_of_children(database.pid())? - before;
+            if used > 0.0 {
+                return Ok(used);
+            }
+            ensure!(
+                began.elapsed() < PATIENCE,
+                "the server's process does not end"
+            );
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    };
+    load()?;
+    let mut pairs = Pairs::new("PostgreSQL, readers", "ms", Aim::AtMost(1.03));
+    interleave(PAIRS, || {
+        let without = load()?;
+        let memprof = Profiler::attach(database.pid(), &["--follow-forks"])?;
+        let with = load()?;
+        memprof.end()?;
+        pairs.add(without, with);
+        Ok(())
+    })?;
+    println!("{}", pairs.row());
+    Ok(())
+}
+
+/// CPU time in ms of a process's children that have ended, to 10 ms.
+fn cpu_time_of_children(pid: u32) -> Result<f64> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
+    let (_, rest) = stat.rsplit_once(") ").context("stat has no name")?;
+    let fields = rest.split(' ').skip(13).take(2);
+    let ticks: f64 = fields.map(|n| n.parse::<f64>()).sum::<Result<_, _>>()?;
+    // USER_HZ is 100 everywhere.
+    Ok(ticks * 10.0)
 }

@@ -31,7 +31,7 @@
 /* How many of them lie below the word that is wanted: a frame's words are not read in order. */
 #define WINDOW_SLACK 8
 /* Words of stack that a remembered walk may have read. */
-#define MEMO_WORDS 256
+#define MEMO_WORDS 128
 
 char LICENSE[] SEC("license") = "Dual MIT/GPL";
 
@@ -75,32 +75,52 @@ struct {
 	__type(value, struct proc_info);
 } procs SEC(".maps");
 
-/* Two independent hashes of a stack, taken while it is walked: the table's key and its check. */
+/* Two independent hashes of a stack: the table's key and its check. */
 struct stack_hash {
 	__u64 key;
-	__u64 check;
+	__u32 check;
+	__u32 pad;
 };
 
-/* A walk by tables under way; see tables.bpf.h. */
+/* A frame of a walk by tables, as the walk came to it; see tables.bpf.h. */
+struct frame {
+	__u64 ip; /* return addresses less one */
+	__u64 key; /* hash of the frames from the outermost one to this */
+	__u32 check; /* the other hash; while the walk lasts, the table of the frame's mapping */
+	__u32 sp; /* a place, as in struct noted_word */
+	__u32 fp; /* where the frame pointer register is saved, if it is (FRAME_FP_SAVED): a place too */
+	__u16 words; /* words of stack read for the same frames; while it lasts, read before this one */
+	__u16 flags;
+};
+
+/* A word of the stack that a walk has read. */
+struct noted_word {
+	__u32 at; /* its place: in words from `base` */
+	__u32 low; /* what it was */
+	__u32 high;
+};
+
+/* A walk by tables under way. */
 struct table_walk {
 	__u64 ip; /* the frame's registers */
 	__u64 sp;
-	__u64 fp;
+	__u64 fp; /* or where it is saved (FRAME_FP_SAVED) */
 	__u64 bx;
 	__u64 lr;
 	__u64 start; /* the mapping that the last frame was in */
 	__u64 end;
 	__u64 bias;
 	__u64 window_base; /* address of what is in `window` */
-	struct stack_hash hash;
 	__u32 window_words;
 	__u32 table; /* of that mapping */
-	__u32 call; /* 1: ip is a return address, the call lies before it */
-	__u32 assisted; /* a frame pointer helped */
-	__u32 noted; /* words in the memo */
+	__u32 flags; /* of the frame, see struct frame; RULE_NEEDS among them: what is known */
+	__u32 noted; /* words */
 	__u32 nr; /* frames found */
+	__u32 left; /* frames of the remembered walk that this one may still meet */
+	__u32 same; /* words of it, from the outermost frame on, that are not known to differ */
+	__u32 met; /* the frames that it shares with the remembered walk */
 	__u32 outcome;
-	__u32 known; /* which of fp, bx and lr are known: RULE_NEEDS */
+	__u32 pad;
 };
 
 /* What memprof knows of one thread of a followed process. */
@@ -119,26 +139,34 @@ struct task_state {
 	/* The stack found last, by its hash. */
 	__u64 last_key;
 	struct seen_stack last;
-	/*
-	 * The walk remembered: the registers it began with, the words it read (with their distance
-	 * from the stack pointer, in words), and the stack it found. 0: none.
-	 */
-	__u32 memo_id;
+	/* The walk remembered: the stack it found, and how much of `frames` and `words` is of it. */
+	__u32 memo_id; /* 0: not known */
 	__u32 memo_mm_id;
 	__u32 memo_generation;
+	__u32 memo_nr;
 	__u32 memo_words;
-	__u32 memo_end; /* one above the highest word of it */
-	__u32 memo_pad;
-	__u64 memo_ip;
-	__u64 memo_sp;
-	__u64 memo_bp;
-	__u64 memo_word[MEMO_WORDS];
-	__u16 memo_at[MEMO_WORDS];
+	__u32 memo_outcome;
+	__u64 memo_fp; /* the frame pointer register that it began with */
+	__u64 base; /* stack address that places are counted from */
 	struct table_walk t;
-	/* Scratch space of the walk: a window on the stack, and the record that is sent. */
-	__u64 window[WINDOW_WORDS];
-	struct stack_event walk;
+	/*
+	 * Frames, and words of the stack that they have read, with those of the outermost frame first. A
+	 * walk fills both from the end on, up to what it may still meet of the remembered one.
+	 */
+	struct frame frames[MAX_FRAMES];
+	struct noted_word words[MEMO_WORDS];
+	/* Scratch space: a window on the stack, then the record that is sent. */
+	union {
+		__u64 window[WINDOW_WORDS];
+		struct stack_event event;
+	};
 };
+
+/*
+ * From 6.19 on ("bpf: Use kmalloc_nolock() in local storage") one piece of kernel memory holds 8 KiB at
+ * most, of which the kernel itself needs some 100 bytes.
+ */
+_Static_assert(sizeof(struct task_state) <= 8192 - 128, "task_state");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_TASK_STORAGE);

@@ -50,8 +50,8 @@ static __always_inline void hash_word(struct stack_hash *h, __u64 word)
 {
 	h->key = (h->key ^ word) * 0xff51afd7ed558ccdull;
 	h->key ^= h->key >> 32;
-	h->check = (h->check + word) * 0xc4ceb9fe1a85ec53ull;
-	h->check ^= h->check >> 29;
+	h->check = (h->check + (__u32)(word ^ word >> 29)) * 0x9e3779b1u;
+	h->check ^= h->check >> 15;
 }
 
 /* A walk under way. */
@@ -60,7 +60,9 @@ struct walk {
 	__u64 bp; /* the frame pointer to follow next */
 	__u64 low; /* what it must not lie below */
 	__u32 nr; /* frames found */
+	__u32 innermost; /* which of the thread's frames is the innermost; the others are before it */
 	__u32 outcome;
+	__u32 pad;
 	struct stack_hash hash;
 };
 
@@ -117,7 +119,6 @@ static __always_inline long walk_ends(struct walk *w, __u32 outcome)
 /* One step: from a frame pointer to the caller's frame pointer and the return address. */
 static __always_inline long walk_step(struct walk *w, __u32 n)
 {
-	struct stack_event *out = &w->st->walk;
 	__u64 bp = w->bp, ret;
 	__u32 at;
 
@@ -134,7 +135,7 @@ static __always_inline long walk_step(struct walk *w, __u32 n)
 		return walk_ends(w, OUTCOME_COMPLETE);
 	if (ret < 4096 || ret >> 56)
 		return walk_ends(w, OUTCOME_NO_FRAME_POINTER);
-	out->frames[n & (MAX_FRAMES - 1)] = ret - 1;
+	w->st->frames[INDEX(MAX_FRAMES - 1 - n, MAX_FRAMES)].ip = ret - 1;
 	w->nr = n + 1;
 	hash_word(&w->hash, ret - 1);
 	w->low = bp + 16;
@@ -162,11 +163,12 @@ static long walk_steps(__u64 i, struct walk *w)
 /* Follows the chain of frame pointers from the registers on. */
 static __always_inline void walk_frame_pointers(struct walk *w, struct user_regs *regs)
 {
-	struct stack_event *out = &w->st->walk;
+	__u64 ip = regs->ip - (regs->in_syscall ? 1 : 0);
 
-	out->frames[0] = regs->ip - (regs->in_syscall ? 1 : 0);
+	w->st->frames[MAX_FRAMES - 1].ip = ip;
 	w->nr = 1;
-	hash_word(&w->hash, out->frames[0]);
+	w->innermost = MAX_FRAMES - 1;
+	hash_word(&w->hash, ip);
 	w->bp = regs->bp;
 	w->low = regs->sp;
 	w->st->t.window_words = 0;
@@ -179,7 +181,6 @@ static __always_inline void walk_frame_pointers(struct walk *w, struct user_regs
 static __always_inline __u32 take_stack(struct task_struct *task, struct walk *w)
 {
 	struct user_regs regs;
-	__u32 same;
 
 	if (unwind_mode == UNWIND_OFF) {
 		w->outcome = OUTCOME_NOT_TAKEN;
@@ -190,10 +191,29 @@ static __always_inline __u32 take_stack(struct task_struct *task, struct walk *w
 		walk_frame_pointers(w, &regs);
 		return 0;
 	}
-	same = recall(w, &regs);
-	if (!same)
-		walk_tables(w, &regs);
-	return same;
+	return walk_tables(w, &regs);
+}
+
+struct fill_ctx {
+	struct task_state *st;
+	__u32 from;
+	__u32 pad;
+};
+
+static long fill_frame(__u64 i, struct fill_ctx *c)
+{
+	struct task_state *st = c->st;
+
+	st->event.frames[INDEX(i, MAX_FRAMES)] = st->frames[INDEX(c->from - i, MAX_FRAMES)].ip;
+	return 0;
+}
+
+/* The frames into the record, innermost first. */
+static __always_inline void fill_frames(struct task_state *st, struct walk *w)
+{
+	struct fill_ctx c = { .st = st, .from = w->innermost };
+
+	bpf_loop(w->nr, fill_frame, &c, 0);
 }
 
 /* Sends a stack seen for the first time. */
@@ -213,8 +233,7 @@ static __always_inline int emit_stack(struct task_struct *task, struct stack_eve
 /* Remembers what the walk that just ended found. */
 static __always_inline __u32 remember(struct task_state *st, __u32 id)
 {
-	if (unwind_mode >= UNWIND_TABLES && st->memo_words <= MEMO_WORDS)
-		st->memo_id = id;
+	st->memo_id = id;
 	return id;
 }
 
@@ -242,10 +261,11 @@ __noinline __u32 stack_id(struct task_state *st)
 	st->walking = 0;
 	if (same)
 		return same;
-	hash_word(&w.hash, w.outcome);
+	if (unwind_mode < UNWIND_TABLES)
+		hash_word(&w.hash, w.outcome);
 
 	key = w.hash.key;
-	fresh.check = w.hash.check >> 32;
+	fresh.check = w.hash.check;
 	/* The same as last time: a loop that touches a buffer. */
 	if (key == st->last_key && fresh.check == st->last.check)
 		return remember(st, st->last.id);
@@ -253,11 +273,12 @@ __noinline __u32 stack_id(struct task_state *st)
 	if (!known) {
 		fresh.id = __sync_fetch_and_add(&next_stack_id, 1);
 		if (bpf_map_update_elem(&stacks, &key, &fresh, BPF_NOEXIST) == 0) {
-			st->walk.stack_id = fresh.id;
-			st->walk.mm_id = st->mm_id;
-			st->walk.nr = w.nr;
-			st->walk.outcome = w.outcome;
-			if (emit_stack(task, &st->walk) == 0)
+			fill_frames(st, &w);
+			st->event.stack_id = fresh.id;
+			st->event.mm_id = st->mm_id;
+			st->event.nr = w.nr;
+			st->event.outcome = w.outcome;
+			if (emit_stack(task, &st->event) == 0)
 				return remember(st, fresh.id);
 			bpf_map_delete_elem(&stacks, &key);
 			count_loss(LOSS_RING_STACK);

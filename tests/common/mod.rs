@@ -6,6 +6,7 @@
 pub mod files;
 pub mod machine;
 pub mod memprof;
+pub mod postgres;
 pub mod process;
 pub mod tree;
 pub mod workload;

@@ -15,3 +15,4 @@ mod readelf;
 mod real;
 mod rules;
 mod servers;
+mod wander;

@@ -1,13 +1,12 @@
 //! As `real`, for programs that wait for requests: databases, and a JavaScript engine.
 
-use std::os::unix::fs::chown;
-use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::path::Path;
+use std::process::Command;
 
-use nix::unistd::User;
+use memprof::event::Pid;
 
-use super::common::process::{signal, wait_until};
+use super::common::postgres::Postgres;
+use super::common::process::wait_until;
 use super::common::workload::{Lines, Running};
 use super::found::{Found, attached, attached_with, first_second};
 use super::real::{RUNNING, STARTED, check, installed, start};
@@ -56,97 +55,12 @@ fn redis() {
     }
 }
 
-/// A database cluster of our own, run by the user that its packages made for it.
-struct Postgres {
-    programs: PathBuf,
-    user: User,
-    dir: tempfile::TempDir,
-    server: Option<Running>,
-}
-
-impl Postgres {
-    /// `None` if it is not installed.
-    fn start() -> Option<Postgres> {
-        let versions = std::fs::read_dir("/usr/lib/postgresql")
-            .into_iter()
-            .flatten();
-        let programs = versions
-            .filter_map(|v| Some(v.ok()?.path().join("bin")))
-            .find(|p| p.join("initdb").exists() && p.join("pgbench").exists());
-        let (Some(programs), Ok(Some(user))) = (programs, User::from_name("postgres")) else {
-            println!("SKIPPED postgres: not installed");
-            return None;
-        };
-        let dir = tempfile::tempdir().unwrap();
-        chown(dir.path(), Some(user.uid.as_raw()), Some(user.gid.as_raw())).unwrap();
-        let mut own = Postgres {
-            programs,
-            user,
-            dir,
-            server: None,
-        };
-        own.run("initdb", &["-D", "data", "-A", "trust", "-N"]);
-        let quiet = ["-c", "listen_addresses=", "-c", "fsync=off"];
-        let mut server = own.command("postgres", &["-D", "data", "-k", own.place()]);
-        own.server = Some(Running(server.args(quiet).spawn().unwrap()));
-        wait_until(|| own.output("pg_isready", &["-q"]).status.success());
-        Some(own)
-    }
-
-    fn place(&self) -> &str {
-        self.dir.path().to_str().unwrap()
-    }
-
-    fn command(&self, program: &str, args: &[&str]) -> Command {
-        let mut command = Command::new(self.programs.join(program));
-        command.args(args).current_dir(self.dir.path());
-        command.uid(self.user.uid.as_raw());
-        command.gid(self.user.gid.as_raw());
-        command
-            .env("PGHOST", self.place())
-            .env("PGDATABASE", "postgres");
-        command.stdout(std::process::Stdio::null());
-        command
-    }
-
-    fn output(&self, program: &str, args: &[&str]) -> Output {
-        let mut command = self.command(program, args);
-        command
-            .stdout(std::process::Stdio::piped())
-            .output()
-            .unwrap()
-    }
-
-    #[track_caller]
-    fn run(&self, program: &str, args: &[&str]) -> String {
-        let out = self.output(program, args);
-        let said = String::from_utf8_lossy(&out.stderr);
-        assert!(out.status.success(), "{program}: {said}");
-        String::from_utf8(out.stdout).unwrap()
-    }
-
-    fn transactions(&self) -> u64 {
-        let sql = "SELECT xact_commit FROM pg_stat_database WHERE datname = 'postgres'";
-        self.run("psql", &["-Atc", sql]).trim().parse().unwrap()
-    }
-}
-
-impl Drop for Postgres {
-    fn drop(&mut self) {
-        if let Some(mut server) = self.server.take() {
-            // Fast shutdown: it takes its shared memory with it.
-            signal(server.pid(), libc::SIGINT);
-            let _ = server.0.wait();
-        }
-    }
-}
-
 #[test]
 fn postgres() {
     let Some(database) = Postgres::start() else {
         return;
     };
-    let server = database.server.as_ref().unwrap().pid();
+    let server = Pid(database.pid());
     let mut load = None;
     let found = attached_with(&["--follow-forks"], server, || {
         database.run("pgbench", &["-i", "-q", "-s", "3"]);

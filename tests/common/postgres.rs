@@ -1,0 +1,108 @@
+//! A PostgreSQL server of our own. Benchmarks use it too, so it needs nothing of its neighbours.
+
+use std::os::unix::fs::chown;
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::User;
+
+/// How long the server may take to answer.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A database cluster, run by the user that its packages made for it.
+pub struct Postgres {
+    programs: PathBuf,
+    user: User,
+    dir: tempfile::TempDir,
+    server: Option<Child>,
+}
+
+impl Postgres {
+    /// `None` if it is not installed.
+    pub fn start() -> Option<Postgres> {
+        let versions = std::fs::read_dir("/usr/lib/postgresql")
+            .into_iter()
+            .flatten();
+        let programs = versions
+            .filter_map(|v| Some(v.ok()?.path().join("bin")))
+            .find(|p| p.join("initdb").exists() && p.join("pgbench").exists());
+        let (Some(programs), Ok(Some(user))) = (programs, User::from_name("postgres")) else {
+            println!("SKIPPED postgres: not installed");
+            return None;
+        };
+        let dir = tempfile::tempdir().unwrap();
+        chown(dir.path(), Some(user.uid.as_raw()), Some(user.gid.as_raw())).unwrap();
+        let mut own = Postgres {
+            programs,
+            user,
+            dir,
+            server: None,
+        };
+        own.run("initdb", &["-D", "data", "-A", "trust", "-N"]);
+        let quiet = ["-c", "listen_addresses=", "-c", "fsync=off"];
+        let mut server = own.command("postgres", &["-D", "data", "-k", own.place()]);
+        own.server = Some(server.args(quiet).spawn().unwrap());
+        let began = Instant::now();
+        while !own.output("pg_isready", &["-q"]).status.success() {
+            assert!(began.elapsed() < PATIENCE, "postgres does not answer");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        Some(own)
+    }
+
+    /// The process that starts all others.
+    pub fn pid(&self) -> u32 {
+        self.server.as_ref().unwrap().id()
+    }
+
+    fn place(&self) -> &str {
+        self.dir.path().to_str().unwrap()
+    }
+
+    /// One of its programs, to be run as its user on its database.
+    pub fn command(&self, program: &str, args: &[&str]) -> Command {
+        let mut command = Command::new(self.programs.join(program));
+        command.args(args).current_dir(self.dir.path());
+        command.uid(self.user.uid.as_raw());
+        command.gid(self.user.gid.as_raw());
+        command
+            .env("PGHOST", self.place())
+            .env("PGDATABASE", "postgres");
+        command.stdout(Stdio::null());
+        command
+    }
+
+    fn output(&self, program: &str, args: &[&str]) -> Output {
+        let mut command = self.command(program, args);
+        command.stdout(Stdio::piped()).output().unwrap()
+    }
+
+    /// Runs one of its programs to its end; what it printed.
+    #[track_caller]
+    pub fn run(&self, program: &str, args: &[&str]) -> String {
+        let out = self.output(program, args);
+        let said = String::from_utf8_lossy(&out.stderr);
+        assert!(out.status.success(), "{program}: {said}");
+        String::from_utf8(out.stdout).unwrap()
+    }
+
+    /// Transactions so far.
+    pub fn transactions(&self) -> u64 {
+        let sql = "SELECT xact_commit FROM pg_stat_database WHERE datname = 'postgres'";
+        self.run("psql", &["-Atc", sql]).trim().parse().unwrap()
+    }
+}
+
+impl Drop for Postgres {
+    fn drop(&mut self) {
+        if let Some(mut server) = self.server.take() {
+            // Fast shutdown: it takes its shared memory with it.
+            let pid = nix::unistd::Pid::from_raw(server.id().cast_signed());
+            let _ = kill(pid, Signal::SIGINT);
+            let _ = server.wait();
+        }
+    }
+}
