@@ -118,7 +118,8 @@ fn report(stacks: u64) -> Report {
         losses: Losses::default(),
         modules: Arc::new([module("server"), module("plugin.so")]),
         processes: Vec::new(),
-        stopped: None,
+        hold: Hold::Ran,
+        kernel_counted: false,
         places: Arc::default(),
     };
     Report {

@@ -15,12 +15,12 @@ use crate::freeze::stands_still;
 use crate::modules::{AddressMap, ModuleTable};
 use crate::probe::{Probe, page_size};
 use crate::profile::{
-    CachedFile, FileId, KernelFigures, LOST_STACK, Losses, MappedBytes, Mapping, Module,
+    CachedFile, FileId, Hold, KernelFigures, LOST_STACK, Losses, MappedBytes, Mapping, Module,
     NotObserved, Places, Profile, Sample, Share, TargetInfo, Unobserved, Usage,
 };
 use crate::residency::{Classifier, Error as ScanError, Method, Scanner, Vma, figures, maps};
 use crate::source::resident::{Join, SpaceView};
-use crate::source::{Books, page_cache};
+use crate::source::{Books, kernel_memory, page_cache};
 use crate::space::Space;
 use crate::stack::StackTable;
 
@@ -206,8 +206,12 @@ impl Aggregator {
             return Err(NoReport::NoTarget);
         }
         let cached = probe.cached_pages().map_err(NoReport::Failed)?;
-        page_cache::collect(&cached, page_size(), &mut tally.cache);
-        let files: Vec<FileId> = tally.cache.files.keys().copied().collect();
+        page_cache::collect(&cached, page_size(), &mut tally.beside);
+        if let Some(pages) = probe.kernel_pages().map_err(NoReport::Failed)? {
+            kernel_memory::collect(&pages, page_size(), &mut tally.beside);
+            tally.kernel_counted = true;
+        }
+        let files: Vec<FileId> = tally.beside.files.keys().copied().collect();
         let pids: Vec<Pid> = tally.processes.iter().map(|p| p.pid).collect();
         self.paths.keep(&files, &pids);
         Ok(tally)
@@ -286,7 +290,7 @@ impl Aggregator {
             0 | 1 => Vec::new(),
             _ => self.shares(&tally),
         };
-        let mut books = tally.cache;
+        let mut books = tally.beside;
         let (files, other_files) = (std::mem::take(&mut books.files), books.other_files);
         let mut mappings = Vec::new();
         for process in tally.processes {
@@ -307,20 +311,22 @@ impl Aggregator {
             modules: self.modules.modules(),
             places: Arc::new(places),
             processes,
-            stopped: None,
+            hold: Hold::Ran,
+            kernel_counted: tally.kernel_counted,
         }
     }
 
-    /// What each process has; the page cache is his whose address space the stack was seen in.
+    /// What each process has; page cache and kernel memory are his whose address space the stack was seen
+    /// in.
     fn shares(&self, tally: &Tally) -> Vec<Share> {
-        let mut cache: HashMap<MmId, Books> = HashMap::new();
-        for (&id, &usage) in &tally.cache.stacks {
+        let mut beside: HashMap<MmId, Books> = HashMap::new();
+        for (&id, &usage) in &tally.beside.stacks {
             if let Some(mm) = self.stacks.seen_in(id) {
-                cache.entry(mm).or_default().add_stack(id, usage);
+                beside.entry(mm).or_default().add_stack(id, usage);
             }
         }
         let share = |process: &Scanned| {
-            let mut books = cache.remove(&process.mm).unwrap_or_default();
+            let mut books = beside.remove(&process.mm).unwrap_or_default();
             books.merge(process.books.clone());
             let rows = self.rows(books);
             Share {
@@ -414,8 +420,9 @@ impl Aggregator {
 #[derive(Default)]
 pub struct Tally {
     processes: Vec<Scanned>,
-    /// Page cache, over all of them.
-    cache: Books,
+    /// What lies in no address space: page cache and kernel memory, over all of them.
+    beside: Books,
+    kernel_counted: bool,
 }
 
 /// One process, scanned.

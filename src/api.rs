@@ -19,6 +19,7 @@ mod marks;
 mod memory;
 mod metrics;
 mod own;
+mod processes;
 mod provider;
 mod query;
 mod reply;

@@ -150,6 +150,8 @@ pub struct Breakdown {
     pub comm: String,
     /// Threads' stacks.
     pub stacks: StacksTold,
+    /// Page tables, in bytes: kernel memory, in no category and no total. `VmPTE` of `/proc/PID/status`.
+    pub page_tables: u64,
     /// Every category that has a mapping.
     pub categories: Vec<CategoryRow>,
     /// All mappings.
@@ -187,7 +189,9 @@ pub fn measure(pid: Pid, show: Show) -> Result<Breakdown> {
         accounts.add(region);
     })?;
     let after = rollup(pid)?;
-    Ok(finish(pid, accounts, &threads, (before, after), show))
+    let mut breakdown = finish(pid, accounts, &threads, (before, after), show);
+    breakdown.page_tables = figures::status(pid)?.page_tables;
+    Ok(breakdown)
 }
 
 /// `None` where this kernel has no such file, though the process is there.
@@ -235,6 +239,7 @@ fn finish(
             threads: threads.count,
             found: books.stacks_found,
         },
+        page_tables: 0,
         categories: books
             .categories
             .into_iter()

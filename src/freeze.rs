@@ -7,6 +7,7 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
@@ -67,11 +68,7 @@ impl Frozen {
     }
 
     fn stop_process(&mut self, pid: Pid) -> Result<()> {
-        let own = std::process::id();
-        if threads(pid)
-            .first()
-            .is_some_and(|t| tracer(*t) == Some(own))
-        {
+        if threads(pid).first().is_some_and(|t| is_traced_here(*t)) {
             return self.stop_by_signal(pid);
         }
         // Threads that are made meanwhile are found by looking again until there are none.
@@ -196,11 +193,12 @@ fn has_ended(tid: NixPid) -> bool {
     state(tid).is_none_or(|s| matches!(s, 'Z' | 'X'))
 }
 
-/// The process that traces a thread.
-fn tracer(tid: NixPid) -> Option<u32> {
-    let status = fs::read_to_string(format!("/proc/{tid}/status")).ok()?;
-    let line = status.lines().find_map(|l| l.strip_prefix("TracerPid:"))?;
-    line.trim().parse().ok().filter(|pid| *pid != 0)
+/// Whether a thread of memprof itself traces a thread.
+fn is_traced_here(tid: NixPid) -> bool {
+    let status = fs::read_to_string(format!("/proc/{tid}/status")).unwrap_or_default();
+    let tracer = status.lines().find_map(|l| l.strip_prefix("TracerPid:"));
+    // The thread that traces, not its process; 0 for none.
+    tracer.is_some_and(|tracer| Path::new("/proc/self/task").join(tracer.trim()).exists())
 }
 
 #[cfg(test)]

@@ -20,10 +20,14 @@ use libbpf_rs::{
 
 use crate::event::{Event, MmId, Pid};
 use crate::profile::{FileId, Losses, TableFill};
-use crate::source::SOURCES;
+use crate::source::kernel_memory::{self, KernelPages};
 use crate::source::page_cache::CachedPages;
 use crate::source::resident::{Chunk, PageLedger};
-use crate::wire::{self, MemprofSkel, MemprofSkelBuilder, cache_chunk, cache_key, page_chunk};
+use crate::source::{SOURCES, Source};
+use crate::wire::{
+    self, MemprofSkel, MemprofSkelBuilder, OpenMemprofSkel, cache_chunk, cache_key, kernel_page,
+    page_chunk,
+};
 
 /// Life-cycle programs, which every source depends on.
 const LIFECYCLE: [&str; 3] = ["process_fork", "process_exec", "process_exit"];
@@ -35,6 +39,8 @@ pub struct ProbeConfig {
     pub follow_forks: bool,
     /// How stacks are taken; without, everything stands under one empty stack.
     pub unwind: Unwind,
+    /// Count kernel memory too, at a price for every process of this machine.
+    pub kernel: bool,
     /// The name to wait for at `exec` (`comm`, at most 15 bytes).
     pub wanted_comm: Option<String>,
 }
@@ -66,6 +72,9 @@ impl Unwind {
 /// Ledger chunks read at once, 2 KiB each.
 const BATCH: u32 = 256;
 
+/// Kernel pages read at once, 16 bytes each.
+const KERNEL_BATCH: u32 = 8192;
+
 /// Bits of the minor number in the kernel's own `dev_t`.
 const KERNEL_MINOR_BITS: u32 = 20;
 
@@ -81,6 +90,7 @@ pub struct Probe {
     find: Link,
     forget: Link,
     missing: Vec<Missing>,
+    kernel: bool,
     /// Records that were in the way of [`Probe::sweep`].
     swept: Cell<u64>,
 }
@@ -123,10 +133,13 @@ impl Probe {
                 .progs_mut()
                 .for_each(|mut p| p.set_log_level(4));
         }
+        if !config.kernel {
+            leave_out(&mut open, &kernel_memory::SOURCE, &kernel_memory::MAPS)?;
+        }
         let skel = open.load().context(
             "the kernel refused memprof's BPF program (`memprof doctor` says what is missing)",
         )?;
-        let (links, missing) = attach_sources(&skel)?;
+        let (links, missing) = attach_sources(&skel, config)?;
         let inbox = Rc::new(RefCell::new(Inbox::default()));
         let ring = open_ring(&skel, Rc::clone(&inbox))?;
         let find = skel
@@ -147,6 +160,7 @@ impl Probe {
             find,
             forget,
             missing,
+            kernel: config.kernel,
             swept: Cell::new(0),
         })
     }
@@ -236,13 +250,17 @@ impl Probe {
             entries: map.keys().count() as u64,
             capacity: u64::from(map.max_entries()),
         };
-        vec![
+        let mut tables = vec![
             fill("pages", &maps.pages),
             fill("cache", &maps.cache),
             fill("stacks", &maps.stacks),
             fill("unwind_pages", &maps.unwind_pages),
             fill("procs", &maps.procs),
-        ]
+        ];
+        if self.kernel {
+            tables.push(fill("kernel_pages", &maps.kernel_pages));
+        }
+        tables
     }
 
     /// The raw loss counters, in the order of [`wire::LOSS_NAMES`].
@@ -333,6 +351,24 @@ impl Probe {
         }
         found.retain(|key| !empty.contains(key));
         Ok(found)
+    }
+
+    /// Pages of the kernel by stack id; `None` where they are not counted.
+    ///
+    /// # Errors
+    /// The map could not be read.
+    pub(crate) fn kernel_pages(&self) -> Result<Option<KernelPages>> {
+        if !self.kernel {
+            return Ok(None);
+        }
+        let mut pages = KernelPages::new();
+        let map = &self.skel.maps.kernel_pages;
+        for (_, bytes) in map.lookup_batch(KERNEL_BATCH, MapFlags::ANY, MapFlags::ANY)? {
+            if let Ok(entry) = wire::read_record::<kernel_page>(&bytes, size_of::<kernel_page>()) {
+                *pages.entry(entry.stack).or_default() += u64::from(entry.pages);
+            }
+        }
+        Ok(Some(pages))
     }
 
     /// Cached pages by file and stack id.
@@ -437,16 +473,37 @@ fn open_ring(
     builder.build().context("cannot open the ring buffer")
 }
 
-fn attach_sources(skel: &MemprofSkel<'static>) -> Result<(Vec<Link>, Vec<Missing>)> {
+/// Keeps a source's programs and maps out of the kernel.
+fn leave_out(open: &mut OpenMemprofSkel<'static>, source: &Source, maps: &[&str]) -> Result<()> {
+    let object = open.open_object_mut();
+    for mut program in object.progs_mut() {
+        if source.programs.iter().any(|name| program.name() == *name) {
+            program.set_autoload(false);
+        }
+    }
+    for mut map in object.maps_mut() {
+        if maps.iter().any(|name| map.name() == *name) {
+            map.set_autocreate(false)
+                .with_context(|| format!("cannot leave {} out", source.name))?;
+        }
+    }
+    Ok(())
+}
+
+fn attach_sources(
+    skel: &MemprofSkel<'static>,
+    config: &ProbeConfig,
+) -> Result<(Vec<Link>, Vec<Missing>)> {
     let mut links = Vec::new();
     let mut missing = Vec::new();
+    let wanted = SOURCES.iter().filter(|s| !s.opt_in || config.kernel);
     let needed = LIFECYCLE
         .iter()
-        .chain(SOURCES.iter().flat_map(|s| s.programs));
+        .chain(wanted.clone().flat_map(|s| s.programs));
     for name in needed {
         links.push(attach(skel, name)?);
     }
-    for name in SOURCES.iter().flat_map(|s| s.optional) {
+    for name in wanted.flat_map(|s| s.optional) {
         match attach(skel, name) {
             Ok(link) => links.push(link),
             Err(e) => missing.push((*name, format!("{e:#}"))),

@@ -3,6 +3,7 @@
 //! A [`Profile`] is what the aggregator hands to everyone who shows something: the join is done,
 //! addresses are turned into ([`Module`], file offset) pairs, names are not looked up yet.
 
+use std::collections::HashSet;
 use std::fs::File;
 use std::ops::AddAssign;
 use std::path::PathBuf;
@@ -26,6 +27,9 @@ pub struct Usage {
     pub hugetlb: u64,
     /// Page cache that the target's own IO brought in and that is still cached, in bytes.
     pub cache: u64,
+    /// Kernel memory that the target had allocated, in bytes; approximate, no part of any sum, and 0
+    /// unless [`Profile::kernel_counted`].
+    pub kernel: u64,
 }
 
 impl Usage {
@@ -48,6 +52,7 @@ impl AddAssign for Usage {
         self.swap += o.swap;
         self.hugetlb += o.hugetlb;
         self.cache += o.cache;
+        self.kernel += o.kernel;
     }
 }
 
@@ -72,11 +77,13 @@ pub enum Kind {
     Swap,
     /// [`Usage::hugetlb`].
     Hugetlb,
+    /// [`Usage::kernel`].
+    Kernel,
 }
 
 impl Kind {
     /// Every kind, in the order in which they are offered.
-    pub const ALL: [Kind; 8] = [
+    pub const ALL: [Kind; 9] = [
         Kind::All,
         Kind::Resident,
         Kind::Anon,
@@ -85,16 +92,18 @@ impl Kind {
         Kind::File,
         Kind::Swap,
         Kind::Hugetlb,
+        Kind::Kernel,
     ];
 
     /// The kinds that are no sums of others.
-    pub const SINGLE: [Kind; 6] = [
+    pub const SINGLE: [Kind; 7] = [
         Kind::Anon,
         Kind::Shmem,
         Kind::Cache,
         Kind::File,
         Kind::Swap,
         Kind::Hugetlb,
+        Kind::Kernel,
     ];
 
     /// Its name: short, lower-case.
@@ -108,6 +117,15 @@ impl Kind {
             Kind::File => "file",
             Kind::Swap => "swap",
             Kind::Hugetlb => "hugetlb",
+            Kind::Kernel => "kernel",
+        }
+    }
+
+    /// Its name, for people: it says that kernel memory is approximate.
+    pub fn label(self) -> &'static str {
+        match self {
+            Kind::Kernel => "kernel (approximate)",
+            exact => exact.name(),
         }
     }
 
@@ -127,6 +145,7 @@ impl Kind {
             Kind::File => usage.file,
             Kind::Swap => usage.swap,
             Kind::Hugetlb => usage.hugetlb,
+            Kind::Kernel => usage.kernel,
         }
     }
 }
@@ -299,6 +318,8 @@ pub struct KernelFigures {
     pub rss_file: u64,
     /// `VmSwap` of `/proc/PID/status`.
     pub swap: u64,
+    /// `VmPTE` of `/proc/PID/status`: page tables. Kernel memory, no part of RSS.
+    pub page_tables: u64,
 }
 
 impl Default for KernelFigures {
@@ -310,6 +331,7 @@ impl Default for KernelFigures {
             rss_shmem: 0,
             rss_file: 0,
             swap: 0,
+            page_tables: 0,
         }
     }
 }
@@ -321,6 +343,7 @@ impl AddAssign for KernelFigures {
         self.rss_shmem += o.rss_shmem;
         self.rss_file += o.rss_file;
         self.swap += o.swap;
+        self.page_tables += o.page_tables;
     }
 }
 
@@ -436,9 +459,40 @@ pub struct Profile {
     /// Each process's share, in the order of `target.pids`; empty where there is only one process. The
     /// page cache that ended processes brought in is in nobody's.
     pub processes: Vec<Share>,
-    /// How long the target stood still for this report; `None`: it ran, and the kernel's figures before
-    /// and after are the bracket around the total.
-    pub stopped: Option<Duration>,
+    /// Whether the target stood still for this report.
+    pub hold: Hold,
+    /// Whether kernel memory was counted (`--kernel`).
+    pub kernel_counted: bool,
+}
+
+/// Whether the target of a report stood still for it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Hold {
+    /// It ran: the kernel's figures before and after are the bracket around the total.
+    #[default]
+    Ran,
+    /// It stood still for so long.
+    Still(Duration),
+    /// It was to stand still, but ran; why.
+    Failed(String),
+}
+
+impl Hold {
+    /// How long the target stood still.
+    pub fn lasted(&self) -> Option<Duration> {
+        match self {
+            Hold::Still(lasted) => Some(*lasted),
+            Hold::Ran | Hold::Failed(_) => None,
+        }
+    }
+
+    /// Why the target ran, although it was to stand still.
+    pub fn failed(&self) -> Option<&str> {
+        match self {
+            Hold::Failed(why) => Some(why),
+            Hold::Ran | Hold::Still(_) => None,
+        }
+    }
 }
 
 /// One process's share of a [`Profile`] of several. A page that several processes map is in the share
@@ -473,12 +527,29 @@ pub struct Places {
 }
 
 impl Places {
-    /// The mappings of one process. Files have no process of their own.
-    fn of(&self, pid: Pid) -> Places {
-        let own = self.mappings.iter().filter(|mapping| mapping.pid == pid);
+    /// The mappings of one process, and what of the files its stacks (those of `samples` with page cache)
+    /// brought in. Files whose stacks are not known are in nobody's.
+    fn of(&self, pid: Pid, samples: &[Sample]) -> Places {
+        let mappings = self.mappings.iter().filter(|mapping| mapping.pid == pid);
+        let cached = samples.iter().filter(|sample| sample.usage.cache > 0);
+        let own: HashSet<*const Stack> = cached.map(|s| Arc::as_ptr(&s.stack)).collect();
+        let files = self.files.iter().filter_map(|file| {
+            let samples = file.samples.iter();
+            let samples: Vec<Sample> = samples
+                .filter(|sample| own.contains(&Arc::as_ptr(&sample.stack)))
+                .cloned()
+                .collect();
+            (!samples.is_empty()).then(|| CachedFile {
+                id: file.id,
+                path: file.path.clone(),
+                samples,
+                lost: 0,
+            })
+        });
         Places {
-            mappings: own.cloned().collect(),
-            ..Places::default()
+            mappings: mappings.cloned().collect(),
+            files: files.collect(),
+            other_files: 0,
         }
     }
 }
@@ -584,9 +655,10 @@ impl Profile {
             kernel_after: share.kernel_after,
             losses: self.losses.clone(),
             modules: Arc::clone(&self.modules),
-            places: Arc::new(self.places.of(pid)),
+            places: Arc::new(self.places.of(pid, &share.samples)),
             processes: Vec::new(),
-            stopped: self.stopped,
+            hold: self.hold.clone(),
+            kernel_counted: self.kernel_counted,
         })
     }
 
@@ -613,7 +685,8 @@ impl Profile {
             modules: Arc::clone(&self.modules),
             places: Arc::default(),
             processes: Vec::new(),
-            stopped: self.stopped,
+            hold: self.hold.clone(),
+            kernel_counted: self.kernel_counted,
         }
     }
 
@@ -646,6 +719,16 @@ impl Profile {
             low: before.min(after),
             high: before.max(after),
         }
+    }
+
+    /// Whether this is the exact state of one moment: the target stood still, the kernel's resident figures
+    /// are the same before and after, and its walk of the page tables (`smaps_rollup`) finds as much anonymous
+    /// memory as ours. (`RssShmem` is not asked: up to Linux 6.15 it is approximate even then.)
+    pub fn is_exact(&self) -> bool {
+        let (before, after) = (&self.kernel_before, &self.kernel_after);
+        self.hold.lasted().is_some()
+            && before.resident() == after.resident()
+            && [before.anonymous, after.anonymous] == [Some(self.total.anon); 2]
     }
 
     /// Distinct stacks and bytes (`Usage::value`) per walk outcome, in outcome order.

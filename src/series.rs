@@ -15,7 +15,7 @@ pub struct Figure {
 }
 
 /// Every figure, in the order of [`Sample::values`].
-pub const FIGURES: [Figure; 7] = [
+pub const FIGURES: [Figure; 8] = [
     Figure {
         name: "rss_anon",
         is: "RssAnon of /proc/PID/status, all followed processes",
@@ -43,6 +43,10 @@ pub const FIGURES: [Figure; 7] = [
     Figure {
         name: "not_observed",
         is: "bytes without a stack (kind all) of the newest report, if that was made since the last sample or nothing changed since",
+    },
+    Figure {
+        name: "page_tables",
+        is: "VmPTE of /proc/PID/status, all followed processes: kernel memory, no part of RSS",
     },
 ];
 

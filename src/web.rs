@@ -65,6 +65,7 @@ pub static ASSETS: &[Asset] = assets! {
     JS, "js/views/health.js";
     JS, "js/views/list.js";
     JS, "js/views/space.js";
+    JS, "js/which.js";
     JS, "js/words.js";
     JS, "vendor/d3-hierarchy/d3-hierarchy.min.mjs";
     JS, "vendor/uplot/uPlot.iife.min.js";

@@ -13,10 +13,10 @@ mod skel {
 }
 
 pub(crate) use skel::types::{
-    bss as Bss, cache_chunk, cache_key, page_chunk, unwind_mapping, unwind_page, unwind_page_key,
-    unwind_rule, unwind_space,
+    bss as Bss, cache_chunk, cache_key, kernel_page, page_chunk, unwind_mapping, unwind_page,
+    unwind_page_key, unwind_rule, unwind_space,
 };
-pub(crate) use skel::{MemprofSkel, MemprofSkelBuilder};
+pub(crate) use skel::{MemprofSkel, MemprofSkelBuilder, OpenMemprofSkel};
 
 use skel::types::{process_event, range_event, stack_event};
 
@@ -51,13 +51,14 @@ const _: () = {
     assert!(size_of::<cache_chunk>() == 8 + 4 * CHUNK_PAGES);
     assert!(size_of::<unwind_space>() == 8 + size_of::<unwind_mapping>() * MAX_MAPPINGS);
     assert!(size_of::<cache_key>() == 16);
+    assert!(size_of::<kernel_page>() == 8);
     assert!(size_of::<unwind_rule>() == 16);
     assert!(size_of::<unwind_page>() == 16);
     assert!(size_of::<unwind_mapping>() == 32);
 };
 
 /// Names of the probe's loss counters, in the order of `enum loss` in memprof.h.
-pub(crate) const LOSS_NAMES: [&str; 12] = [
+pub(crate) const LOSS_NAMES: [&str; 13] = [
     "stack records not sent: ring buffer full (retried at the next event)",
     "process events not sent: ring buffer full",
     "address-space events not sent: ring buffer full",
@@ -70,6 +71,7 @@ pub(crate) const LOSS_NAMES: [&str; 12] = [
     "processes not followed: process table full",
     "children too many for one parent: pages shared with it may show its later stacks",
     "block-device cache pages (file-system metadata) not counted",
+    "kernel pages not recorded: table full",
 ];
 
 /// Index of the address-space loss counter: after such a loss the range books cannot be trusted.
@@ -102,6 +104,8 @@ unsafe impl Record for page_chunk {}
 unsafe impl Record for cache_chunk {}
 // SAFETY: as above.
 unsafe impl Record for cache_key {}
+// SAFETY: as above.
+unsafe impl Record for kernel_page {}
 
 /// Copies the bytes into a record; what they do not reach stays zero.
 pub(crate) fn read_record<T: Record>(bytes: &[u8], at_least: usize) -> Result<T, Malformed> {

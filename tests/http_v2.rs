@@ -11,7 +11,8 @@ use std::time::SystemTime;
 use memprof::api::{BoxFuture, Glance, LastScan, Method, Provider, ProviderError, ROUTES, Report};
 use memprof::event::Pid;
 use memprof::profile::{
-    CachedFile, FileId, Frame, KnownPath, MappedBytes, Mapping, PathFrom, Places, Profile, Sample,
+    CachedFile, FileId, Frame, Hold, KnownPath, MappedBytes, Mapping, PathFrom, Places, Profile,
+    Sample,
 };
 use memprof::server::ServerOptions;
 use memprof::symbol::{InlinedFunction, Language, Symbol};
@@ -205,6 +206,16 @@ fn replies_are_as_the_document_says() {
         ("/v2/diff", "from=1"),
         ("/v2/diff", "from=1&to=now&search=alloc&merge=site"),
         ("/v2/diff", "from=1&to=1&by=function&sort=name"),
+        ("/v2/processes", ""),
+        ("/v2/processes", "mark=1"),
+        ("/v2/summary", "mark=1"),
+        ("/v2/summary", "pid=4711"),
+        ("/v2/tree", "mark=1&pid=4711&kind=anon"),
+        ("/v2/functions", "mark=1&pid=4711"),
+        ("/v2/files", "mark=1&pid=4711"),
+        ("/v2/files/stacks", "mark=1&pid=4711&file=8:1:77"),
+        ("/v2/maps", "mark=1&pid=4711"),
+        ("/v2/diff", "from=1&pid=4711"),
         ("/v2/health", ""),
         ("/v2/exports", ""),
     ] {
@@ -385,6 +396,101 @@ fn marks_are_made_counted_and_removed() {
         !ids.contains(&id.as_str().unwrap().to_owned()),
         "an id is given twice"
     );
+    server.stop();
+}
+
+#[test]
+fn a_mark_is_shown_as_it_was() {
+    let server = start(Growing::default());
+    assert_eq!(post(&server, "/v2/marks", "", "").status, 201);
+    let number = |query: &str| {
+        let reply = server.get(&format!("/v2/{query}"));
+        assert_eq!(reply.status, 200, "{query}: {}", reply.text());
+        reply.json()["report"]["number"].as_u64().unwrap()
+    };
+    for _ in 0..2 {
+        assert_eq!(number("summary?mark=1"), 1);
+        assert_eq!(number("tree?mark=1"), 1);
+        assert!(number("tree") > 1);
+    }
+    let export = server.get("/v2/export/folded?to=1").body;
+    assert_eq!(export, server.get("/v2/export/folded?to=1").body);
+    assert_ne!(export, server.get("/v2/export/folded").body);
+    for missing in [
+        "summary?mark=2",
+        "tree?mark=now",
+        "export/folded?to=",
+        "summary?pid=1",
+        "tree?mark=1&pid=1",
+        "export/folded?pid=1",
+        "diff?from=1&pid=1",
+    ] {
+        let reply = server.get(&format!("/v2/{missing}"));
+        assert_eq!(reply.status, 404, "{missing}: {}", reply.text());
+    }
+    assert_eq!(server.get("/v2/tree?pid=x").status, 400);
+    server.stop();
+}
+
+/// Whose target cannot be held still.
+struct Unstoppable(Arc<AtomicU64>);
+
+impl Provider for Unstoppable {
+    fn profile(&self) -> BoxFuture<'_, Result<Arc<Report>, ProviderError>> {
+        Box::pin(async { Ok(grown(1)) })
+    }
+
+    fn frozen(&self) -> BoxFuture<'_, Result<Arc<Report>, ProviderError>> {
+        let number = 2 + self.0.fetch_add(1, Ordering::Relaxed);
+        let mut report = (*grown(number)).clone();
+        report.profile = Arc::new(Profile {
+            hold: Hold::Failed("a thread hangs in the kernel".to_owned()),
+            ..(*report.profile).clone()
+        });
+        Box::pin(async { Ok(Arc::new(report)) })
+    }
+
+    fn pid(&self) -> Option<Pid> {
+        None
+    }
+}
+
+#[test]
+fn who_may_hold_the_target_still() {
+    let asked = Arc::new(AtomicU64::new(0));
+    let options = ServerOptions {
+        cors_origins: vec!["*".to_owned()],
+        ..ServerOptions::default()
+    };
+    let server = Server::start(Unstoppable(Arc::clone(&asked)), options);
+    let freeze = r#"{"freeze": true}"#;
+    for headers in [
+        "Origin: https://evil.example\r\n",
+        "Sec-Fetch-Site: cross-site\r\n",
+    ] {
+        assert_eq!(post(&server, "/v2/marks", headers, freeze).status, 403);
+    }
+    // No way but this one: a page of any site can have a browser send a GET.
+    for path in [
+        "/v2/summary?freeze=true",
+        "/v2/tree?freeze=true",
+        "/v2/marks?freeze=true",
+    ] {
+        assert_eq!(server.get(path).status, 400, "{path}");
+    }
+    assert_eq!(asked.load(Ordering::Relaxed), 0);
+    let refused = post(&server, "/v2/marks", "", freeze);
+    assert_eq!(refused.status, 503);
+    assert!(refused.text().contains("hangs in the kernel"));
+    assert_eq!(asked.load(Ordering::Relaxed), 1);
+    let marks = server.get("/v2/marks").json();
+    assert_eq!(marks["marks"].as_array().unwrap().len(), 0);
+    // With no room for it the target is let alone.
+    for _ in 0..marks["limit"].as_u64().unwrap() {
+        assert_eq!(post(&server, "/v2/marks", "", "").status, 201);
+    }
+    assert_eq!(post(&server, "/v2/marks", "", freeze).status, 409);
+    assert_eq!(asked.load(Ordering::Relaxed), 1);
     server.stop();
 }
 

@@ -4,9 +4,10 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::Serialize;
 
-use super::Report;
+use super::query::bad;
+use super::{ApiError, Report};
 use crate::event::Outcome;
-use crate::profile::{KernelFigures, Kind, Losses, Profile, Usage};
+use crate::profile::{Hold, KernelFigures, Kind, Losses, Profile, Usage};
 
 /// Bytes by kind, in the order of [`Kind::ALL`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,6 +23,24 @@ impl Serialize for Kinds {
 pub(super) fn millis(time: SystemTime) -> u64 {
     let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// Whether bytes of that kind were counted at all.
+///
+/// # Errors
+/// [`ApiError::BadRequest`]: they were not; what to do.
+pub(super) fn counted(kind: Kind, profile: &Profile) -> Result<(), ApiError> {
+    if kind == Kind::Kernel && !profile.kernel_counted {
+        let message = "kernel memory is not counted: start memprof with --kernel";
+        return Err(bad(message.to_owned()));
+    }
+    Ok(())
+}
+
+/// How long the target stood still, in microseconds.
+pub(super) fn stopped_us(hold: &Hold) -> Option<u64> {
+    let micros = hold.lasted()?.as_micros();
+    Some(u64::try_from(micros).unwrap_or(u64::MAX))
 }
 
 /// What was lost, and how often.
@@ -62,6 +81,10 @@ pub(super) struct About {
     taken: u64,
     pid: u32,
     alive: bool,
+    stopped_us: Option<u64>,
+    freeze_error: Option<String>,
+    exact: bool,
+    kernel_counted: bool,
     not_observed: Kinds,
     incomplete: Kinds,
     losses: Vec<Loss>,
@@ -75,6 +98,10 @@ impl From<&Report> for About {
             taken: millis(profile.taken),
             pid: profile.target.pid.0,
             alive: profile.target.alive,
+            stopped_us: stopped_us(&profile.hold),
+            freeze_error: profile.hold.failed().map(str::to_owned),
+            exact: profile.is_exact(),
+            kernel_counted: profile.kernel_counted,
             not_observed: Kinds(profile.unattributed()),
             incomplete: Kinds(profile.incomplete()),
             losses: losses(&profile.losses),
@@ -84,13 +111,14 @@ impl From<&Report> for About {
 
 /// The kernel's figures.
 #[derive(Debug, Serialize)]
-pub(super) struct Kernel {
+struct Kernel {
     #[serde(skip_serializing_if = "Option::is_none")]
     anonymous: Option<u64>,
     rss_anon: u64,
     rss_shmem: u64,
     rss_file: u64,
     swap: u64,
+    page_tables: u64,
 }
 
 impl From<&KernelFigures> for Kernel {
@@ -101,6 +129,23 @@ impl From<&KernelFigures> for Kernel {
             rss_shmem: k.rss_shmem,
             rss_file: k.rss_file,
             swap: k.swap,
+            page_tables: k.page_tables,
+        }
+    }
+}
+
+/// The kernel's figures before and after a scan.
+#[derive(Debug, Serialize)]
+pub(super) struct Bracket {
+    before: Kernel,
+    after: Kernel,
+}
+
+impl From<&Profile> for Bracket {
+    fn from(profile: &Profile) -> Bracket {
+        Bracket {
+            before: (&profile.kernel_before).into(),
+            after: (&profile.kernel_after).into(),
         }
     }
 }

@@ -5,15 +5,16 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
-use super::common::millis;
+use super::common::{counted, millis};
 use super::functions::{Name, PageReply, Wanted};
 use super::marks::{Mark, NOW};
 use super::query::bad;
 use super::reply::internal;
 use super::route::Asked;
 use super::tree::{Drawn, Places, Shape};
-use super::view::View;
+use super::view::{View, Which, of_process};
 use super::{Api, ApiError, Ask, BoxFuture, Reply, Report, Request};
+use crate::profile::Kind;
 use crate::tree::{Paths, Table, TableRow};
 
 /// Parameters of `/v2/diff`.
@@ -32,6 +33,7 @@ pub(super) const PARAMETERS: &[&str] = &[
     "order",
     "offset",
     "limit",
+    "pid",
 ];
 
 /// Those that only a tree has, and those that only a table of functions has.
@@ -45,6 +47,13 @@ enum By {
 }
 
 impl By {
+    fn kind(&self) -> Kind {
+        match self {
+            By::Stack(shape) => shape.reading.kind,
+            By::Function(wanted) => wanted.kind,
+        }
+    }
+
     /// Whether inlined functions are frames of their own.
     fn inlined(&self) -> bool {
         match self {
@@ -58,6 +67,7 @@ impl By {
 struct Diff {
     from: String,
     to: String,
+    which: Which,
     by: By,
 }
 
@@ -82,6 +92,7 @@ pub(super) fn read(asked: &Asked<'_>) -> Result<Request, ApiError> {
     Ok(Arc::new(Diff {
         from: from.to_owned(),
         to: query.text("to").unwrap_or(NOW).to_owned(),
+        which: Which::read(query)?,
         by,
     }))
 }
@@ -95,8 +106,12 @@ impl Ask for Diff {
             }
             let to = api.marks.get_or_now(&self.to)?;
             let report = api.state(to.as_ref()).await?;
+            if let Some(pid) = self.which.pid {
+                from.report = Arc::new(of_process(&from.report, pid)?);
+            }
             let by = self.by.clone();
-            api.show(report, Arc::new(Between { from, to, by })).await
+            let view = self.which.narrow(Arc::new(Between { from, to, by }));
+            api.show(report, view).await
         })
     }
 }
@@ -195,6 +210,7 @@ impl View for Between {
     }
 
     fn write(&self, report: &Report, out: &mut Vec<u8>) -> Result<(), ApiError> {
+        counted(self.by.kind(), &report.profile)?;
         match &self.by {
             By::Stack(shape) => self.write_tree(shape, report, out),
             By::Function(wanted) => self.write_table(wanted, report, out),

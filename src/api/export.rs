@@ -5,17 +5,18 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
+use super::common::counted;
 use super::marks::NOW;
 use super::query::{bad, quoted};
 use super::reply::internal;
 use super::route::Asked;
 use super::tree::{direction, kind};
-use super::view::View;
+use super::view::{View, Which, of_process};
 use super::{Api, ApiError, Ask, BoxFuture, Reply, Report, Request};
 use crate::export::{EXPORTERS, ExportOptions, Exporter, by_name, names, write};
 
 /// Parameters of `/v2/export/{format}`.
-pub(super) const PARAMETERS: &[&str] = &["direction", "kind", "threshold", "from", "to"];
+pub(super) const PARAMETERS: &[&str] = &["direction", "kind", "threshold", "from", "to", "pid"];
 
 /// The format that `/debug/pprof/heap` answers with.
 const PPROF: &str = "pprof";
@@ -42,6 +43,7 @@ pub(super) fn read(asked: &Asked<'_>) -> Result<Request, ApiError> {
         options,
         from: query.text("from").map(str::to_owned),
         to: query.text("to").unwrap_or(NOW).to_owned(),
+        which: Which::read(query)?,
     }))
 }
 
@@ -52,6 +54,7 @@ pub(super) fn pprof(_: &Asked<'_>) -> Result<Request, ApiError> {
         options: ExportOptions::default(),
         from: None,
         to: NOW.to_owned(),
+        which: Which::default(),
     }))
 }
 
@@ -67,6 +70,7 @@ struct Export {
     from: Option<String>,
     /// Id of the mark whose report is written, or [`NOW`].
     to: String,
+    which: Which,
 }
 
 /// Two of one `Debug` form are the same: marks never change, and no id is given twice.
@@ -79,9 +83,10 @@ impl fmt::Debug for Export {
             baseline: _,
         } = &self.options;
         let (name, from, to) = (self.format.name(), &self.from, &self.to);
+        let which = &self.which;
         write!(
             f,
-            "Export {name} {direction:?} {kind:?} {threshold:?} {from:?} {to:?}"
+            "Export {name} {direction:?} {kind:?} {threshold:?} {from:?} {to:?} {which:?}"
         )
     }
 }
@@ -95,6 +100,9 @@ impl Ask for Export {
                 if self.needs_lines() {
                     baseline = api.provider().with_lines(baseline).await?;
                 }
+                if let Some(pid) = self.which.pid {
+                    baseline = Arc::new(of_process(&baseline, pid)?);
+                }
                 options.baseline = Some(baseline);
                 options.check(self.format).map_err(|e| bad(e.to_string()))?;
             }
@@ -105,8 +113,9 @@ impl Ask for Export {
                 options,
                 from: self.from.clone(),
                 to: self.to.clone(),
+                which: self.which.clone(),
             };
-            api.show(report, Arc::new(view)).await
+            api.show(report, self.which.narrow(Arc::new(view))).await
         })
     }
 }
@@ -117,6 +126,7 @@ impl View for Export {
     }
 
     fn write(&self, report: &Report, out: &mut Vec<u8>) -> Result<(), ApiError> {
+        counted(self.options.kind, &report.profile)?;
         write(self.format, report, &self.options, out).map_err(internal)
     }
 
@@ -156,8 +166,15 @@ struct Format {
 impl From<&&dyn Exporter> for Format {
     fn from(format: &&dyn Exporter) -> Format {
         let can = format.supports();
-        // The state of a mark is a report like any other.
-        let held = [can.direction, can.kind, can.threshold, can.difference, true];
+        // The state of a mark is a report like any other, and so is one process of it.
+        let held = [
+            can.direction,
+            can.kind,
+            can.threshold,
+            can.difference,
+            true,
+            true,
+        ];
         let options = PARAMETERS.iter().zip(held).filter(|(_, held)| *held);
         Format {
             name: format.name(),

@@ -17,7 +17,8 @@ use crate::profile::{CachedFile, FileId, Kind, PathFrom};
 use crate::tree::Search;
 
 /// Parameters of `/v2/files`.
-pub(super) const PARAMETERS: &[&str] = &["sort", "order", "search", "offset", "limit"];
+pub(super) const PARAMETERS: &[&str] =
+    &["sort", "order", "search", "offset", "limit", "mark", "pid"];
 
 /// Parameters of `/v2/files/stacks`.
 pub(super) const OF_STACKS: &[&str] = &[
@@ -28,6 +29,8 @@ pub(super) const OF_STACKS: &[&str] = &[
     "threshold",
     "max_nodes",
     "search",
+    "mark",
+    "pid",
 ];
 
 #[derive(Clone, Copy, Debug)]
@@ -46,11 +49,12 @@ struct Files {
 /// `/v2/files`.
 pub(super) fn read(asked: &Asked<'_>) -> Result<Request, ApiError> {
     let words = [("cached", By::Cached, false), ("path", By::Path, true)];
-    Ok(view(Files {
+    let files = Files {
         sorting: Sorting::read(&asked.query, words)?,
         search: search(&asked.query)?,
         page: Page::read(&asked.query)?,
-    }))
+    };
+    view(asked, files)
 }
 
 #[derive(Serialize)]
@@ -153,7 +157,7 @@ pub(super) fn stacks(asked: &Asked<'_>) -> Result<Request, ApiError> {
     let mut shape = Shape::read(&asked.query)?;
     shape.reading.kind = Kind::Cache;
     let file = file(&asked.query)?;
-    Ok(view(Stacks { file, shape }))
+    view(asked, Stacks { file, shape })
 }
 
 fn file(query: &Query) -> Result<FileId, ApiError> {

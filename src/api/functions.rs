@@ -4,7 +4,7 @@ use std::cmp::Ordering;
 
 use serde::Serialize;
 
-use super::common::About;
+use super::common::{About, counted};
 use super::query::Query;
 use super::reply::internal;
 use super::route::Asked;
@@ -16,7 +16,7 @@ use crate::tree::{Code, Search, Table, TableRow};
 
 /// Parameters of `/v2/functions`.
 pub(super) const PARAMETERS: &[&str] = &[
-    "sort", "order", "kind", "inlined", "search", "offset", "limit",
+    "sort", "order", "kind", "inlined", "search", "offset", "limit", "mark", "pid",
 ];
 
 /// Rows that are given where it is not said how many, and at most.
@@ -167,7 +167,7 @@ impl Wanted {
 
 /// `/v2/functions`.
 pub(super) fn read(asked: &Asked<'_>) -> Result<Request, ApiError> {
-    Ok(view(Functions(Wanted::read(&asked.query)?)))
+    view(asked, Functions(Wanted::read(&asked.query)?))
 }
 
 #[derive(Debug)]
@@ -228,6 +228,7 @@ impl View for Functions {
 
     fn write(&self, report: &Report, out: &mut Vec<u8>) -> Result<(), ApiError> {
         let wanted = &self.0;
+        counted(wanted.kind, &report.profile)?;
         let sides = [(&*report.profile, &*report.symbols)];
         let table = Table::new(sides, wanted.kind, wanted.inlined);
         let rows = wanted.rows(&table, |[bytes]| *bytes);

@@ -16,7 +16,8 @@ use crate::profile::{MappedBytes, Mapping, Usage};
 use crate::tree::Search;
 
 /// Parameters of `/v2/maps`.
-pub(super) const PARAMETERS: &[&str] = &["sort", "order", "search", "offset", "limit"];
+pub(super) const PARAMETERS: &[&str] =
+    &["sort", "order", "search", "offset", "limit", "mark", "pid"];
 
 #[derive(Clone, Copy, Debug)]
 enum By {
@@ -47,11 +48,12 @@ pub(super) fn read(asked: &Asked<'_>) -> Result<Request, ApiError> {
         ("swap", By::Swap, false),
         ("not_observed", By::NotObserved, false),
     ];
-    Ok(view(Maps {
+    let maps = Maps {
         sorting: Sorting::read(&asked.query, words)?,
         search: search(&asked.query)?,
         page: Page::read(&asked.query)?,
-    }))
+    };
+    view(asked, maps)
 }
 
 #[derive(Serialize)]

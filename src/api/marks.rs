@@ -6,10 +6,11 @@ use std::time::SystemTime;
 
 use serde::{Deserialize, Serialize};
 
-use super::common::{Kinds, millis};
+use super::common::{Kinds, millis, stopped_us};
 use super::query::{bad, quoted};
 use super::route::Asked;
 use super::{Api, ApiError, Ask, Body, BoxFuture, Reply, Report, Request};
+use crate::profile::Hold;
 
 /// Marks that are kept, at most.
 const MOST: usize = 16;
@@ -74,14 +75,7 @@ impl Marks {
 
     fn add(&self, name: Option<String>, report: Arc<Report>) -> Result<MarkReply, ApiError> {
         let mut kept = self.lock();
-        let stacks = |mark: &Mark| mark.report.profile.samples.len();
-        let held: usize = kept.marks.iter().map(stacks).sum();
-        if kept.marks.len() >= MOST || held + report.profile.samples.len() > MOST_STACKS {
-            return Err(ApiError::Full(format!(
-                "{MOST} marks, with {MOST_STACKS} stacks together, are kept at most: delete one \
-                 with DELETE /v2/marks/ID"
-            )));
-        }
+        kept.check_room(stacks(&report))?;
         kept.last += 1;
         let mark = Mark {
             id: kept.last,
@@ -103,6 +97,26 @@ impl Marks {
     }
 }
 
+/// Stacks that a report holds, those of each process included.
+fn stacks(report: &Report) -> usize {
+    let each = report.profile.processes.iter().map(|p| p.samples.len());
+    report.profile.samples.len() + each.sum::<usize>()
+}
+
+impl Kept {
+    /// Whether a mark of so many more stacks can be kept.
+    fn check_room(&self, more: usize) -> Result<(), ApiError> {
+        let held: usize = self.marks.iter().map(|mark| stacks(&mark.report)).sum();
+        if self.marks.len() >= MOST || held + more > MOST_STACKS {
+            return Err(ApiError::Full(format!(
+                "{MOST} marks, with {MOST_STACKS} stacks together, are kept at most: delete one \
+                 with DELETE /v2/marks/ID"
+            )));
+        }
+        Ok(())
+    }
+}
+
 fn no_mark(id: &str) -> ApiError {
     ApiError::NotFound(Some(format!("there is no mark {}", quoted(id))))
 }
@@ -114,6 +128,8 @@ struct MarkReply {
     created: u64,
     report: u64,
     taken: u64,
+    stopped_us: Option<u64>,
+    exact: bool,
     total: Kinds,
 }
 
@@ -126,6 +142,8 @@ impl From<&Mark> for MarkReply {
             created: millis(mark.created),
             report: mark.report.sequence,
             taken: millis(profile.taken),
+            stopped_us: stopped_us(&profile.hold),
+            exact: profile.is_exact(),
             total: Kinds(profile.total),
         }
     }
@@ -135,16 +153,18 @@ impl From<&Mark> for MarkReply {
 struct List;
 
 #[derive(Debug)]
-struct Keep(Option<String>);
+struct Keep(Wanted);
 
 #[derive(Debug)]
 struct Forget(String);
 
 /// What a request to make a mark may have in its body.
-#[derive(Default, Deserialize)]
+#[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 struct Wanted {
     name: Option<String>,
+    /// Of a target that is held still for it.
+    freeze: bool,
 }
 
 /// `GET /v2/marks`.
@@ -154,11 +174,11 @@ pub(super) fn list(_: &Asked<'_>) -> Result<Request, ApiError> {
 
 /// `POST /v2/marks`.
 pub(super) fn keep(asked: &Asked<'_>) -> Result<Request, ApiError> {
-    let wanted: Wanted = match asked.body {
+    let mut wanted: Wanted = match asked.body {
         [] => Wanted::default(),
         body => serde_json::from_slice(body).map_err(|e| {
             bad(format!(
-                "the body must be JSON like {{\"name\": \"start\"}}: {e}"
+                "the body must be JSON like {{\"name\": \"start\", \"freeze\": true}}: {e}"
             ))
         })?,
     };
@@ -167,7 +187,8 @@ pub(super) fn keep(asked: &Asked<'_>) -> Result<Request, ApiError> {
         let message = format!("name must be at most {LONGEST_NAME} characters long, got {length}");
         return Err(bad(message));
     }
-    Ok(Arc::new(Keep(wanted.name.filter(|name| !name.is_empty()))))
+    wanted.name.take_if(|name| name.is_empty());
+    Ok(Arc::new(Keep(wanted)))
 }
 
 /// `DELETE /v2/marks/{id}`.
@@ -192,8 +213,11 @@ impl Ask for List {
 impl Ask for Keep {
     fn answer<'a>(&'a self, api: &'a Api) -> BoxFuture<'a, Result<Reply, ApiError>> {
         Box::pin(async {
-            let report = api.provider().profile().await?;
-            let mark = api.marks.add(self.0.clone(), report)?;
+            let report = match self.0.freeze {
+                true => still(api).await?,
+                false => api.provider().profile().await?,
+            };
+            let mark = api.marks.add(self.0.name.clone(), report)?;
             let reply = Reply::json(&mark)?;
             Ok(Reply {
                 status: 201,
@@ -201,6 +225,23 @@ impl Ask for Keep {
             })
         })
     }
+}
+
+/// A report of a target that stood still for it, and no other.
+async fn still(api: &Api) -> Result<Arc<Report>, ApiError> {
+    // Nobody is held still for a mark that has no room.
+    api.marks.lock().check_room(0)?;
+    let report = api.provider().frozen().await?;
+    let profile = &report.profile;
+    let why = match &profile.hold {
+        _ if !profile.target.alive => "it has ended",
+        Hold::Still(_) => return Ok(report),
+        Hold::Failed(why) => why,
+        Hold::Ran => "it was not tried",
+    };
+    Err(ApiError::Unavailable(format!(
+        "the target could not be held still: {why}"
+    )))
 }
 
 impl Ask for Forget {

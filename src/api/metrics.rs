@@ -20,16 +20,6 @@ use crate::tree::Table;
 /// The format that the client library writes.
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// Kinds that are no sums of others.
-const KINDS: [Kind; 6] = [
-    Kind::Anon,
-    Kind::Shmem,
-    Kind::Cache,
-    Kind::File,
-    Kind::Swap,
-    Kind::Hugetlb,
-];
-
 /// Kinds that are resident in the target's address space.
 const RESIDENT: [Kind; 4] = [Kind::Anon, Kind::Shmem, Kind::File, Kind::Hugetlb];
 
@@ -170,18 +160,22 @@ impl Figures {
         );
         let help = "Page cache that the target's own IO brought in and that is still cached";
         self.gauge("memprof_page_cache_bytes", help, total.cache);
+        if profile.kernel_counted {
+            let help = "Kernel memory that the target had allocated, approximately; not resident";
+            self.gauge("memprof_approximate_kernel_bytes", help, total.kernel);
+        }
         let help = "Bytes that stand under a call stack";
         self.gauges(
             "memprof_attributed_bytes",
             help,
-            of(profile.attributed(), &KINDS),
+            of(profile.attributed(), &Kind::SINGLE),
         );
         let mut reasons = std::collections::BTreeMap::new();
         for row in &profile.not_observed {
             *reasons.entry(row.reason).or_insert_with(Usage::default) += row.usage;
         }
         let rows = reasons.into_iter().flat_map(|(reason, usage)| {
-            KINDS.map(|kind| {
+            Kind::SINGLE.map(|kind| {
                 let reason = ("reason", reason.name().to_owned());
                 (vec![kind_label(kind), reason], kind.of(&usage))
             })
@@ -202,6 +196,7 @@ impl Figures {
                 ("rss_shmem", Some(k.rss_shmem)),
                 ("rss_file", Some(k.rss_file)),
                 ("vm_swap", Some(k.swap)),
+                ("vm_pte", Some(k.page_tables)),
             ];
             figures.into_iter().filter_map(move |(figure, bytes)| {
                 let figure = ("figure", figure.to_owned());

@@ -18,6 +18,12 @@ pub trait Provider: Send + Sync + 'static {
     /// wait for it.
     fn profile(&self) -> BoxFuture<'_, Result<Arc<Report>, ProviderError>>;
 
+    /// As [`Provider::profile`], of a target that is held still for it. Where it could not be, or has
+    /// ended, [`Profile::hold`] says so.
+    fn frozen(&self) -> BoxFuture<'_, Result<Arc<Report>, ProviderError>> {
+        self.profile()
+    }
+
     /// The target's process id, as soon as there is a target.
     fn pid(&self) -> Option<Pid>;
 

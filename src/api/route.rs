@@ -3,8 +3,8 @@
 use super::query::{Others, Query};
 use super::{ApiError, OPENAPI_V1, OPENAPI_V2, Request};
 use super::{
-    diff, events, export, files, fixed, functions, health, maps, marks, memory, metrics, series,
-    summary, tree, v1,
+    diff, events, export, files, fixed, functions, health, maps, marks, memory, metrics, processes,
+    series, summary, tree, v1,
 };
 
 /// What may be done to a path. `HEAD` is a `Get` whose body is not sent.
@@ -118,7 +118,8 @@ pub const ROUTES: &[Route] = &[
     lenient(get("/openapi/memprof-v2.json", &[], |_| {
         fixed::json(OPENAPI_V2)
     })),
-    get("/v2/summary", &[], summary::read),
+    get("/v2/summary", summary::PARAMETERS, summary::read),
+    get("/v2/processes", processes::PARAMETERS, processes::read),
     get("/v2/tree", tree::PARAMETERS, tree::read),
     get("/v2/functions", functions::PARAMETERS, functions::read),
     get("/v2/files", files::PARAMETERS, files::read),

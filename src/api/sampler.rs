@@ -88,6 +88,7 @@ async fn take(glance: &Glance, sums: &mut Option<Sums>) -> Sample {
             of_report(0),
             of_report(1),
             of_report(2),
+            of_status(|s| s.page_tables),
         ],
     }
 }
@@ -108,6 +109,7 @@ fn status(pids: &[Pid]) -> Option<Status> {
         sum.rss_file += status.rss_file;
         sum.swap += status.swap;
         sum.hugetlb += status.hugetlb;
+        sum.page_tables += status.page_tables;
     }
     sum
 }

@@ -4,16 +4,19 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use super::common::{About, Kernel, Kinds, OutcomeRow, outcomes};
+use super::common::{About, Bracket, Kinds, OutcomeRow, outcomes};
 use super::reply::internal;
 use super::route::Asked;
 use super::view::{View, view};
 use super::{ApiError, Report, Request};
 use crate::profile::{Profile, TargetInfo, Unobserved, Usage, Verdict};
 
+/// Parameters of `/v2/summary`.
+pub(super) const PARAMETERS: &[&str] = &["mark", "pid"];
+
 /// `/v2/summary`.
-pub(super) fn read(_: &Asked<'_>) -> Result<Request, ApiError> {
-    Ok(view(Summary))
+pub(super) fn read(asked: &Asked<'_>) -> Result<Request, ApiError> {
+    view(asked, Summary)
 }
 
 /// The view.
@@ -53,14 +56,9 @@ struct NotObserved {
     bytes: Kinds,
 }
 
+/// How a total stands to the kernel's figures.
 #[derive(Serialize)]
-struct Bracket {
-    before: Kernel,
-    after: Kernel,
-}
-
-#[derive(Serialize)]
-struct Agreement {
+pub(super) struct Agreement {
     verdict: &'static str,
     resident: u64,
     low: u64,
@@ -77,10 +75,7 @@ impl<'a> From<&'a Report> for SummaryReply<'a> {
             total: Kinds(profile.total),
             attributed: Kinds(profile.attributed()),
             not_observed: by_reason(profile),
-            kernel: Bracket {
-                before: (&profile.kernel_before).into(),
-                after: (&profile.kernel_after).into(),
-            },
+            kernel: (&**profile).into(),
             agreement: profile.agreement().into(),
             outcomes: outcomes(profile),
         }

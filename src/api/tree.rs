@@ -5,7 +5,7 @@ use std::path::Path;
 use rustc_hash::FxHashMap;
 use serde::Serialize;
 
-use super::common::About;
+use super::common::{About, counted};
 use super::query::Query;
 use super::reply::internal;
 use super::route::Asked;
@@ -25,6 +25,8 @@ pub(super) const PARAMETERS: &[&str] = &[
     "threshold",
     "max_nodes",
     "search",
+    "mark",
+    "pid",
 ];
 
 /// Nodes that are given where it is not said how many, and at most.
@@ -88,7 +90,7 @@ impl Shape {
 
 /// `/v2/tree`.
 pub(super) fn read(asked: &Asked<'_>) -> Result<Request, ApiError> {
-    Ok(view(Tree(Shape::read(&asked.query)?)))
+    view(asked, Tree(Shape::read(&asked.query)?))
 }
 
 #[derive(Debug)]
@@ -110,6 +112,7 @@ pub(super) fn write_tree(
     shape: &Shape,
     out: &mut Vec<u8>,
 ) -> Result<(), ApiError> {
+    counted(shape.reading.kind, &report.profile)?;
     let mut paths = Paths::new([(&report.profile, &report.symbols)], shape.reading);
     let drawn = Drawn::new(&mut paths, shape);
     let head = Head {

@@ -37,13 +37,14 @@ pub(super) fn tree(asked: &Asked<'_>) -> Result<Request, ApiError> {
     let query = &asked.query;
     let threshold = query.number("threshold", " of KiB", u64::MAX)?;
     let reverse = query.boolean("reverse")?.unwrap_or(false);
-    Ok(match query.boolean("short")? {
-        Some(true) => view(Totals),
-        _ => view(Tree {
-            threshold: threshold.unwrap_or(DEFAULT_THRESHOLD),
-            reverse,
-        }),
-    })
+    let tree = Tree {
+        threshold: threshold.unwrap_or(DEFAULT_THRESHOLD),
+        reverse,
+    };
+    match query.boolean("short")? {
+        Some(true) => view(asked, Totals),
+        _ => view(asked, tree),
+    }
 }
 
 /// `/v1/pid`.

@@ -1,10 +1,13 @@
-//! Answers made of the newest report: each made once and shared.
+//! Answers made of a report: each made once and shared.
 
 use std::fmt::Debug;
 use std::sync::Arc;
 
+use super::query::Query;
 use super::reply::JSON;
+use super::route::Asked;
 use super::{Api, ApiError, Ask, BoxFuture, ProviderError, Reply, Report, Request};
+use crate::event::Pid;
 
 /// Something that a report is shown as. Its `Debug` form tells it from every other one: replies are
 /// shared by it.
@@ -33,21 +36,134 @@ pub(super) trait View: Debug + Send + Sync + 'static {
     }
 }
 
-#[derive(Debug)]
-struct Viewed<V>(Arc<V>);
+/// Which report is shown, and of which process: the parameters `mark` and `pid`.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Which {
+    /// Id of a mark; `None` for the newest report.
+    mark: Option<String>,
+    /// One of its processes; `None` for all of them together.
+    pub(super) pid: Option<Pid>,
+}
 
-/// Asks for a view of the newest report.
-pub(super) fn view(view: impl View) -> Request {
-    Arc::new(Viewed(Arc::new(view)))
+impl Which {
+    pub(super) fn read(query: &Query) -> Result<Which, ApiError> {
+        let pid = query.number("pid", "", i32::MAX as u64)?;
+        Ok(Which {
+            mark: query.text("mark").map(str::to_owned),
+            pid: pid.map(|pid| Pid(pid as u32)),
+        })
+    }
+
+    /// The report, of all its processes.
+    pub(super) async fn report(&self, api: &Api) -> Result<Arc<Report>, Missing> {
+        match &self.mark {
+            Some(id) => Ok(api.marks.get(id)?.report),
+            None => Ok(api.provider().profile().await?),
+        }
+    }
+
+    /// The view of the one process, or the view as it is.
+    pub(super) fn narrow(&self, view: Arc<dyn View>) -> Arc<dyn View> {
+        match self.pid {
+            Some(pid) => Arc::new(OfProcess { pid, view }),
+            None => view,
+        }
+    }
+}
+
+/// Why there is no report to be shown.
+pub(super) enum Missing {
+    NoTarget,
+    Error(ApiError),
+}
+
+impl From<ProviderError> for Missing {
+    fn from(e: ProviderError) -> Missing {
+        match e {
+            ProviderError::NoTarget => Missing::NoTarget,
+            e => Missing::Error(e.into()),
+        }
+    }
+}
+
+impl From<ApiError> for Missing {
+    fn from(e: ApiError) -> Missing {
+        Missing::Error(e)
+    }
+}
+
+impl From<Missing> for ApiError {
+    fn from(missing: Missing) -> ApiError {
+        match missing {
+            Missing::NoTarget => ProviderError::NoTarget.into(),
+            Missing::Error(e) => e,
+        }
+    }
+}
+
+/// A report of one of the processes alone.
+///
+/// # Errors
+/// [`ApiError::NotFound`]: it has no such process.
+pub(super) fn of_process(report: &Report, pid: Pid) -> Result<Report, ApiError> {
+    let profile = report.profile.of(pid).ok_or_else(|| {
+        ApiError::NotFound(Some(format!(
+            "there is no process {pid} in this report: see /v2/processes"
+        )))
+    })?;
+    Ok(Report {
+        profile: Arc::new(profile),
+        symbols: Arc::clone(&report.symbols),
+        sequence: report.sequence,
+    })
+}
+
+/// A view of one process of a report.
+#[derive(Debug)]
+struct OfProcess {
+    pid: Pid,
+    view: Arc<dyn View>,
+}
+
+impl View for OfProcess {
+    fn content_type(&self) -> &'static str {
+        self.view.content_type()
+    }
+
+    fn write(&self, report: &Report, out: &mut Vec<u8>) -> Result<(), ApiError> {
+        self.view.write(&of_process(report, self.pid)?, out)
+    }
+
+    fn needs_lines(&self) -> bool {
+        self.view.needs_lines()
+    }
+
+    fn file_name(&self, report: &Report) -> Option<String> {
+        self.view.file_name(&of_process(report, self.pid).ok()?)
+    }
+}
+
+#[derive(Debug)]
+struct Viewed<V> {
+    which: Which,
+    view: Arc<V>,
+}
+
+/// Asks for a view of the report that the request names.
+pub(super) fn view(asked: &Asked<'_>, view: impl View) -> Result<Request, ApiError> {
+    Ok(Arc::new(Viewed {
+        which: Which::read(&asked.query)?,
+        view: Arc::new(view),
+    }))
 }
 
 impl<V: View> Ask for Viewed<V> {
     fn answer<'a>(&'a self, api: &'a Api) -> BoxFuture<'a, Result<Reply, ApiError>> {
         Box::pin(async {
-            let view = Arc::clone(&self.0);
-            match api.provider().profile().await {
-                Ok(report) => api.show(report, view).await,
-                Err(ProviderError::NoTarget) if view.before_target().is_some() => {
+            let view = Arc::clone(&self.view);
+            match self.which.report(api).await {
+                Ok(report) => api.show(report, self.which.narrow(view)).await,
+                Err(Missing::NoTarget) if view.before_target().is_some() => {
                     let text = view.before_target().unwrap_or_default();
                     Ok(Reply::new(view.content_type(), text))
                 }

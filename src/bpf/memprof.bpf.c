@@ -19,6 +19,9 @@
 /* The same bits from 6.1 on at least (___GFP_*). */
 #define GFP_MOVABLE 0x08u /* user pages; page tables and other kernel memory are not */
 #define GFP_ZERO 0x100u /* a fresh anonymous page, neither copied nor read back from swap */
+#define GFP_IO 0x40u
+#define GFP_FS 0x80u
+#define GFP_DIRECT_RECLAIM 0x400u /* may wait for memory */
 #define GFP_NOMEMALLOC 0x80000u /* with an order: a huge page or folio of user memory, see large() */
 /* Bit of a page fault's error code: the page was there, the access was not allowed. */
 #define FAULT_PRESENT 1ul
@@ -282,6 +285,7 @@ static __noinline __u32 view_pid(struct task_struct *task)
 #include "lifecycle.bpf.h"
 #include "space.bpf.h"
 #include "cache.bpf.h"
+#include "kernel.bpf.h"
 
 /*
  * A fault begins: the page takes the current stack, unless it has an owner already. What is recorded

@@ -240,6 +240,14 @@ struct seen_stack {
 	__u32 check; /* second hash: tells two stacks of one 64-bit key apart */
 };
 
+/* Pages of the kernel that a thread of a followed process had allocated; see kernel.bpf.h. */
+struct kernel_page {
+	__u32 stack;
+	__u32 pages; /* base pages */
+};
+
+_Static_assert(sizeof(struct kernel_page) == 8, "kernel_page");
+
 /* What could not be kept. User space names each one; the order is shared. */
 enum loss {
 	LOSS_RING_STACK, /* stack events that did not fit the ring buffer; retried at the next event */
@@ -254,6 +262,7 @@ enum loss {
 	LOSS_PROCESS_TABLE,
 	LOSS_HEIRS, /* children beyond MAX_HEIRS */
 	LOSS_BLOCK_DEVICE, /* not a loss: pages of block devices (file-system metadata), not counted */
+	LOSS_KERNEL_PAGES, /* the table of kernel pages is full */
 	LOSS_NR,
 };
 

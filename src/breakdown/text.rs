@@ -20,6 +20,11 @@ impl Breakdown {
         }
         write_sums(out, &self.total, "total")?;
         self.write_rollup(out)?;
+        let tables = self.page_tables / 1024;
+        writeln!(
+            out,
+            "Page tables take {tables} KiB of kernel memory besides (VmPTE); no RSS."
+        )?;
         self.write_names(out)?;
         self.write_regions(out)
     }

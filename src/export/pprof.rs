@@ -1,6 +1,7 @@
 //! pprof's gzip'd `profile.proto`, for `go tool pprof` and everything else that reads it.
 //!
-//! A sample has three values, `resident_space`, `page_cache_space` and `swapped_space`, all in bytes.
+//! A sample has three values, `resident_space`, `page_cache_space` and `swapped_space`, all in bytes, and
+//! where kernel memory was counted a fourth, `approximate_kernel_space`.
 //! Memory without a stack stands under a function `[not observed: MAPPING]` with the reason as a
 //! label; stacks have how their walk ended as one. Comments carry the target, the kernel's figures,
 //! what was lost, and the kinds of memory that have no value of their own.
@@ -28,11 +29,13 @@ use super::{ExportOptions, Exporter, Report, Supports};
 use crate::profile::{Frame, FrameKind, KernelFigures, Kind, Profile, Usage};
 use crate::symbol::{Location, Symbols};
 
-/// The values of every sample; the first one is shown unless another is asked for.
-const VALUES: [(&str, Kind); 3] = [
+/// The values of every sample; the first one is shown unless another is asked for. The last one is there
+/// only where kernel memory was counted.
+const VALUES: [(&str, Kind); 4] = [
     ("resident_space", Kind::Resident),
     ("page_cache_space", Kind::Cache),
     ("swapped_space", Kind::Swap),
+    ("approximate_kernel_space", Kind::Kernel),
 ];
 const NO_MAPPING: u64 = 0;
 
@@ -79,6 +82,8 @@ impl Exporter for Pprof {
 struct Writer<'a, W: Write> {
     out: GzEncoder<W>,
     symbols: &'a Symbols,
+    /// Those of [`VALUES`] that were counted.
+    values: &'static [(&'static str, Kind)],
     mappings: Mappings,
     strings: Strings,
     locations: HashMap<Frame, u64>,
@@ -92,6 +97,10 @@ impl<'a, W: Write> Writer<'a, W> {
         Writer {
             out,
             symbols: &report.symbols,
+            values: match report.profile.kernel_counted {
+                true => &VALUES,
+                false => &VALUES[..VALUES.len() - 1],
+            },
             mappings: Mappings::new(&report.profile, &report.symbols),
             strings: Strings::default(),
             locations: HashMap::new(),
@@ -109,10 +118,11 @@ impl<'a, W: Write> Writer<'a, W> {
 
     fn write_head(&mut self, profile: &Profile) -> io::Result<()> {
         let unit = self.strings.number("bytes");
-        let sample_type = VALUES.map(|(name, _)| proto::ValueType {
+        let sample_type = self.values.iter().map(|(name, _)| proto::ValueType {
             r#type: self.strings.number(name),
             unit,
         });
+        let sample_type: Vec<_> = sample_type.collect();
         let taken = profile.taken.duration_since(UNIX_EPOCH).unwrap_or_default();
         let comments = comments(profile);
         let part = proto::Profile {
@@ -122,7 +132,7 @@ impl<'a, W: Write> Writer<'a, W> {
                 unit,
             }),
             period: 1,
-            sample_type: sample_type.into(),
+            sample_type,
             time_nanos: i64::try_from(taken.as_nanos()).unwrap_or(i64::MAX),
             comment: comments.iter().map(|c| self.strings.number(c)).collect(),
             mapping: self.mappings.messages(&mut self.strings),
@@ -133,7 +143,7 @@ impl<'a, W: Write> Writer<'a, W> {
 
     fn write_samples(&mut self, profile: &Profile) -> io::Result<()> {
         for sample in &profile.samples {
-            let Some(value) = values(&sample.usage) else {
+            let Some(value) = values(&sample.usage, self.values) else {
                 continue;
             };
             let mut part = proto::Profile::default();
@@ -151,7 +161,7 @@ impl<'a, W: Write> Writer<'a, W> {
             self.write(part)?;
         }
         for row in &profile.not_observed {
-            let Some(value) = values(&row.usage) else {
+            let Some(value) = values(&row.usage, self.values) else {
                 continue;
             };
             let mut part = proto::Profile::default();
@@ -258,9 +268,12 @@ impl<'a, W: Write> Writer<'a, W> {
 }
 
 /// A sample's values; `None` when it has none.
-fn values(usage: &Usage) -> Option<Vec<i64>> {
-    let value = VALUES.map(|(_, kind)| i64::try_from(kind.of(usage)).unwrap_or(i64::MAX));
-    value.iter().any(|bytes| *bytes > 0).then(|| value.into())
+fn values(usage: &Usage, values: &[(&str, Kind)]) -> Option<Vec<i64>> {
+    let value = values.iter().map(|(_, kind)| kind.of(usage));
+    let value: Vec<i64> = value
+        .map(|v| i64::try_from(v).unwrap_or(i64::MAX))
+        .collect();
+    value.iter().any(|bytes| *bytes > 0).then_some(value)
 }
 
 fn comments(profile: &Profile) -> Vec<String> {
@@ -292,7 +305,8 @@ fn kernel(when: &str, figures: &KernelFigures) -> String {
         None => "(not read)".to_owned(),
     };
     format!(
-        "kernel {when} the scan, in bytes: Anonymous {anonymous} RssAnon {} RssShmem {} RssFile {} VmSwap {}",
-        figures.rss_anon, figures.rss_shmem, figures.rss_file, figures.swap
+        "kernel {when} the scan, in bytes: Anonymous {anonymous} RssAnon {} RssShmem {} RssFile {} VmSwap {} \
+         VmPTE {}",
+        figures.rss_anon, figures.rss_shmem, figures.rss_file, figures.swap, figures.page_tables
     )
 }

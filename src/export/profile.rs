@@ -59,6 +59,9 @@ impl Exporter for Complete {
                 pids: profile.target.pids.iter().map(|pid| pid.0).collect(),
                 alive: profile.target.alive,
             },
+            stopped_us: profile.hold.lasted().map(|lasted| lasted.as_micros()),
+            freeze_error: profile.hold.failed(),
+            kernel_counted: profile.kernel_counted,
             total: Bytes(&profile.total),
             kernel_before: Kernel(&profile.kernel_before),
             kernel_after: Kernel(&profile.kernel_after),
@@ -86,6 +89,9 @@ struct Whole<'a> {
     version: u32,
     taken_unix_ms: u64,
     target: Target<'a>,
+    stopped_us: Option<u128>,
+    freeze_error: Option<&'a str>,
+    kernel_counted: bool,
     total: Bytes<'a>,
     kernel_before: Kernel<'a>,
     kernel_after: Kernel<'a>,
@@ -127,6 +133,7 @@ impl Serialize for Kernel<'_> {
             ("rssShmem", Some(self.0.rss_shmem)),
             ("rssFile", Some(self.0.rss_file)),
             ("swap", Some(self.0.swap)),
+            ("pageTables", Some(self.0.page_tables)),
         ];
         s.collect_map(
             figures

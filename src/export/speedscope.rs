@@ -127,7 +127,7 @@ impl<'a> Sampled<'a> {
     fn new(table: &'a Table<'a>, kind: Kind) -> Sampled<'a> {
         Sampled {
             shape: "sampled",
-            name: kind.name(),
+            name: kind.label(),
             unit: "bytes",
             start_value: 0,
             end_value: kind.of(&table.profile.total),

@@ -5,7 +5,7 @@ use std::cmp::Reverse;
 use std::io::{self, Write};
 
 use super::{Report, printable};
-use crate::profile::{Agreement, Profile, Verdict};
+use crate::profile::{Agreement, Hold, Profile, Verdict};
 use crate::tree::{Category, FunctionRow, functions};
 
 /// How many functions each table lists.
@@ -54,11 +54,35 @@ fn write_totals(profile: &Profile, out: &mut dyn Write) -> io::Result<()> {
     for (name, bytes) in further.into_iter().filter(|(_, bytes)| *bytes > 0) {
         writeln!(out, "{name:<11} {:>12} KiB", bytes / 1024)?;
     }
-    if let Some(stopped) = profile.stopped {
-        let ms = stopped.as_secs_f64() * 1e3;
-        writeln!(out, "The target stood still for {ms:.1} ms.")?;
+    if profile.kernel_counted {
+        let kernel = total.kernel / 1024;
+        writeln!(
+            out,
+            "kernel      {kernel:>12} KiB  approximate, not resident: allocated by it"
+        )?;
     }
-    Ok(())
+    let tables = profile.kernel_after.page_tables / 1024;
+    if tables > 0 {
+        writeln!(
+            out,
+            "page tables {tables:>12} KiB  kernel memory, not resident: VmPTE"
+        )?;
+    }
+    write_hold(profile, out)
+}
+
+fn write_hold(profile: &Profile, out: &mut dyn Write) -> io::Result<()> {
+    match &profile.hold {
+        Hold::Ran => Ok(()),
+        Hold::Still(lasted) => {
+            let ms = lasted.as_secs_f64() * 1e3;
+            writeln!(out, "The target stood still for {ms:.1} ms.")
+        }
+        Hold::Failed(why) => {
+            let why = printable(why);
+            writeln!(out, "The target could not be held still: {why}")
+        }
+    }
 }
 
 /// How the resident total stands to the kernel's own figures, read before and after the scan.

@@ -78,6 +78,7 @@ fn heading(report: &Report, options: &ExportOptions) -> String {
         "all" => "resident memory and page cache",
         "resident" => "resident memory",
         "cache" => "page cache",
+        "kernel" => "kernel memory (approximate)",
         other => other,
     };
     let what = if options.baseline.is_some() {

@@ -56,7 +56,7 @@ impl Exporter for Text {
         let direction = options.direction.unwrap_or(Direction::OutermostFirst);
         let of = match options.kind {
             Kind::All => String::new(),
-            kind => format!(" of {}", kind.name()),
+            kind => format!(" of {}", kind.label()),
         };
         let first = match direction {
             Direction::InnermostFirst => "innermost",

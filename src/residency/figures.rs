@@ -25,6 +25,8 @@ pub struct Status {
     pub swap: u64,
     /// `HugetlbPages`; 0 where the kernel is built without hugetlb.
     pub hugetlb: u64,
+    /// `VmPTE`: page tables of every level, at once for large pieces of memory (a few pages a CPU may be late).
+    pub page_tables: u64,
 }
 
 /// Both files, as the report shows them.
@@ -51,6 +53,7 @@ pub fn counters(pid: Pid) -> Result<KernelFigures> {
         rss_shmem: status.rss_shmem,
         rss_file: status.rss_file,
         swap: status.swap,
+        page_tables: status.page_tables,
     })
 }
 
@@ -105,6 +108,7 @@ fn parse_status(text: &str) -> std::result::Result<Status, Option<String>> {
         rss_shmem: figure("RssShmem")?.ok_or(None)?,
         swap: figure("VmSwap")?.unwrap_or(0),
         hugetlb: figure("HugetlbPages")?.unwrap_or(0),
+        page_tables: figure("VmPTE")?.unwrap_or(0),
     })
 }
 
@@ -139,7 +143,7 @@ mod tests {
 
     const STATUS: &str = "Name:\tRssAnon: 5 kB\nState:\tT (stopped)\nVmHWM:\t    1900 kB\n\
         RssAnon:\t      96 kB\nRssFile:\t    1748 kB\nRssShmem:\t       8 kB\n\
-        VmSwap:\t       4 kB\nHugetlbPages:\t    2048 kB\nThreads:\t1\n";
+        VmPTE:\t      52 kB\nVmSwap:\t       4 kB\nHugetlbPages:\t    2048 kB\nThreads:\t1\n";
     const ROLLUP: &str = "55fab31c2000-ffffffffff601000 ---p 00000000 00:00 0     [rollup]\n\
         Rss:                1612 kB\nPss:                 230 kB\nPss_Anon:             92 kB\n\
         Anonymous:            92 kB\nAnonHugePages:         0 kB\nSwap:                  4 kB\n\
@@ -177,6 +181,7 @@ mod tests {
             (s.rss_shmem, s.swap, s.hugetlb),
             (8 << 10, 4 << 10, 2 << 20)
         );
+        assert_eq!(s.page_tables, 52 << 10);
         let r = parse_rollup(ROLLUP.as_bytes()).unwrap();
         assert_eq!((r.rss, r.anonymous, r.anon_huge), (1612 << 10, 92 << 10, 0));
         assert_eq!((r.swap, r.hugetlb), (4 << 10, 6 << 20));

@@ -162,8 +162,8 @@ fn open(state: &mut State, overlay: Overlay) {
 /// Keys that ask for another model.
 fn chooses(state: &mut State, code: KeyCode) -> bool {
     match code {
-        KeyCode::Char('n') => state.kind = neighbour(state.kind, 1),
-        KeyCode::Char('N') => state.kind = neighbour(state.kind, Kind::ALL.len() - 1),
+        KeyCode::Char('n') => state.kind = neighbour(state, true),
+        KeyCode::Char('N') => state.kind = neighbour(state, false),
         KeyCode::Char('c') => {
             state.direction = match state.direction {
                 Direction::OutermostFirst => Direction::InnermostFirst,
@@ -183,9 +183,15 @@ fn chooses(state: &mut State, code: KeyCode) -> bool {
     true
 }
 
-fn neighbour(kind: Kind, step: usize) -> Kind {
-    let at = Kind::ALL.iter().position(|k| *k == kind).unwrap_or(0);
-    Kind::ALL[(at + step) % Kind::ALL.len()]
+/// The kind of memory after the chosen one, or before it.
+fn neighbour(state: &State, after: bool) -> Kind {
+    let report = state.report.as_ref();
+    let kernel = report.is_some_and(|report| report.profile.kernel_counted);
+    let mut kinds = Kind::ALL.to_vec();
+    kinds.retain(|kind| *kind != Kind::Kernel || kernel);
+    let at = kinds.iter().position(|k| *k == state.kind).unwrap_or(0);
+    let step = if after { 1 } else { kinds.len() - 1 };
+    kinds[(at + step) % kinds.len()]
 }
 
 fn mark(state: &mut State) {

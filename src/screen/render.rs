@@ -102,7 +102,7 @@ fn chosen(state: &State) -> String {
         words += ", with inlined";
     }
     if state.kind != Kind::All {
-        words += &format!(", {} only", state.kind.name());
+        words += &format!(", {} only", state.kind.label());
     }
     if let Some(mark) = state.compared.and_then(|at| state.marks.get(at)) {
         words += &format!(", change since mark {}", mark.number);

@@ -124,7 +124,7 @@ fn functions_on_a_usual_terminal() {
     let wanted = [
         "memprof  node (pid 42)  00:00:00 UTC",
         "resident 7,536 KiB = kernel   anon 7,024  shmem 512",
-        "page cache 2,048 KiB   file maps 0  swapped 0  hugetlb 0",
+        "page cache 2,048 KiB   file maps 0  swapped 0  hugetlb 0  page tables 0",
         "stacks: complete 89.3 %  none 10.7 %   losses: none",
         "resident over 3 reports: 5,536 to 9,536 KiB",
         "                                                                              █",

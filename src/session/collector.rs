@@ -18,7 +18,7 @@ use crate::api::{Glance, LastScan, ProviderError};
 use crate::event::{Event, MmId, Pid, ProcessChange, ProcessEvent};
 use crate::freeze::Frozen;
 use crate::probe::Probe;
-use crate::profile::{Profile, TableFill};
+use crate::profile::{Hold, Profile, TableFill};
 use crate::target::{self, Cgroup, Selector};
 
 /// How long events may wait in the ring buffer when there are too few for a wake-up.
@@ -446,21 +446,21 @@ impl Collector {
     }
 
     fn scan(&mut self, freeze: bool) -> Result<Numbered, NoReport> {
-        // Where it cannot be held still, the report says so by what it has not: the time.
-        let frozen = match freeze {
-            true => Frozen::stop(&self.aggregator.pids()).ok(),
-            false => None,
-        };
+        let frozen = freeze.then(|| Frozen::stop(&self.aggregator.pids()));
         // A process forked a moment ago belongs to the state that is asked for.
         self.take_events().map_err(NoReport::Failed)?;
         let activity = self.probe.activity();
         let start = Instant::now();
         let tally = self.aggregator.tally(&self.probe)?;
-        let stopped = frozen.map(Frozen::release);
+        let hold = match frozen {
+            None => Hold::Ran,
+            Some(Ok(frozen)) => Hold::Still(frozen.release()),
+            Some(Err(e)) => Hold::Failed(format!("{e:#}")),
+        };
         // Stacks that the scan found and whose frames were still on their way.
         self.take_events().map_err(NoReport::Failed)?;
         let mut profile = self.aggregator.profile(tally, &self.probe);
-        profile.stopped = stopped;
+        profile.hold = hold;
         if let Some(unwinding) = &self.unwinding {
             unwinding.losses(&mut profile.losses);
         }

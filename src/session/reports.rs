@@ -11,9 +11,14 @@ use tokio::sync::{Mutex, oneshot, watch};
 use super::collector::{Command, Progress};
 use crate::api::{BoxFuture, Glance, Provider, ProviderError, Report};
 use crate::event::Pid;
-use crate::profile::{Frame, FrameKind, Profile, TableFill};
+use crate::profile::{Frame, FrameKind, Hold, Profile, TableFill};
 use crate::symbol::Symbols;
 use crate::symbolize::{Detail, Symbolizer};
+
+/// How long the target runs, at least, between two reports that it is held still for; and how much
+/// longer than it stood still.
+const RUN: Duration = Duration::from_millis(100);
+const RUN_SHARE: u32 = 9;
 
 /// Asks the collector thread for things.
 #[derive(Clone, Debug)]
@@ -54,6 +59,8 @@ pub struct Reports {
     symbolizer: Symbolizer,
     newest: Mutex<Option<Newest>>,
     freeze: bool,
+    /// Until when the target is not held still again; whoever wants it waits here.
+    runs_until: Mutex<Instant>,
 }
 
 /// The newest report, and when it was asked for.
@@ -77,6 +84,7 @@ impl Reports {
             symbolizer,
             newest: Mutex::new(None),
             freeze,
+            runs_until: Mutex::new(Instant::now()),
         }
     }
 
@@ -87,23 +95,49 @@ impl Reports {
         answer.await.ok()
     }
 
-    /// A report; with `freeze`, of a target that is held still for it, where that can be done.
+    /// A report; with `freeze`, of a target that is held still for it, where that can be done. However
+    /// many ask for that, the target stands still for a tenth of the time at most.
     ///
     /// # Errors
     /// As [`Provider::profile`].
     pub async fn report(&self, freeze: bool) -> Result<Arc<Report>, ProviderError> {
-        let freeze = freeze || self.freeze;
         let arrived = Instant::now();
+        if !(freeze || self.freeze) {
+            return self.since(arrived, false).await;
+        }
+        let mut runs_until = self.runs_until.lock().await;
+        let known = self.known(&*self.newest.lock().await, arrived, true);
+        if let Some(report) = known {
+            return Ok(report);
+        }
+        tokio::time::sleep_until((*runs_until).into()).await;
+        // Whoever asks may go away while the target stands still.
+        *runs_until = Instant::now() + RUN;
+        let report = self.since(arrived, true).await?;
+        let stood = report.profile.hold.lasted().unwrap_or_default();
+        *runs_until = Instant::now() + RUN.max(stood * RUN_SHARE);
+        Ok(report)
+    }
+
+    /// The newest report, if it shows a moment after `arrived`.
+    fn known(
+        &self,
+        newest: &Option<Newest>,
+        arrived: Instant,
+        freeze: bool,
+    ) -> Option<Arc<Report>> {
+        let held = |n: &&Newest| !freeze || n.report.profile.hold != Hold::Ran;
+        let newest = newest.as_ref().filter(|n| n.asked >= arrived).filter(held);
+        newest.map(|n| Arc::clone(&n.report))
+    }
+
+    /// A report of a moment after `arrived`.
+    async fn since(&self, arrived: Instant, freeze: bool) -> Result<Arc<Report>, ProviderError> {
         // Held while a report is made. Whoever came before that was begun takes it: it shows a
         // moment after their request.
         let mut newest = self.newest.lock().await;
-        let stopped = |n: &&Newest| !freeze || n.report.profile.stopped.is_some();
-        if let Some(n) = newest
-            .as_ref()
-            .filter(|n| n.asked >= arrived)
-            .filter(stopped)
-        {
-            return Ok(Arc::clone(&n.report));
+        if let Some(report) = self.known(&newest, arrived, freeze) {
+            return Ok(report);
         }
         let asked = Instant::now();
         let (reply, answer) = oneshot::channel();
@@ -160,6 +194,10 @@ impl Reports {
 impl Provider for Reports {
     fn profile(&self) -> BoxFuture<'_, Result<Arc<Report>, ProviderError>> {
         Box::pin(self.report(false))
+    }
+
+    fn frozen(&self) -> BoxFuture<'_, Result<Arc<Report>, ProviderError>> {
+        Box::pin(self.report(true))
     }
 
     fn with_lines(&self, report: Arc<Report>) -> BoxFuture<'_, Result<Arc<Report>, ProviderError>> {

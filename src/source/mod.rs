@@ -1,5 +1,6 @@
 //! Event sources: what kinds of memory memprof attributes. One file per source, one registry line.
 
+pub mod kernel_memory;
 pub mod page_cache;
 pub mod resident;
 
@@ -19,10 +20,16 @@ pub struct Source {
     pub programs: &'static [&'static str],
     /// Programs whose absence costs detail, not truth.
     pub optional: &'static [&'static str],
+    /// Loaded only where it is asked for ([`ProbeConfig::kernel`](crate::probe::ProbeConfig)).
+    pub opt_in: bool,
 }
 
 /// Every source.
-pub const SOURCES: &[&Source] = &[&resident::SOURCE, &page_cache::SOURCE];
+pub const SOURCES: &[&Source] = &[
+    &resident::SOURCE,
+    &page_cache::SOURCE,
+    &kernel_memory::SOURCE,
+];
 
 /// Bytes per owner: what the sources fill in.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -12,6 +12,7 @@ pub const SOURCE: Source = Source {
     unit: "bytes of page cache",
     programs: &["cache_add", "cache_delete"],
     optional: &[],
+    opt_in: false,
 };
 
 /// Pairs of file and stack that are kept apart, about 50 bytes each.

@@ -37,6 +37,7 @@ pub const SOURCE: Source = Source {
         "exit_mlock2",
         "exit_mlockall",
     ],
+    opt_in: false,
 };
 
 /// Pages that one fault on a file or on shared memory maps around itself (`fault_around_bytes`).

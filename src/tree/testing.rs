@@ -75,7 +75,8 @@ pub(crate) fn profile(samples: &[(&[Frame], Usage)], not_observed: &[Usage]) -> 
         losses: Losses::default(),
         modules: Arc::new([module("node", true), module("libc-2.31.so", false)]),
         processes: Vec::new(),
-        stopped: None,
+        hold: Hold::Ran,
+        kernel_counted: false,
         places: Arc::default(),
     }
 }

@@ -165,6 +165,16 @@ impl Memprof {
         Reply::parse(&exchange(address, request.as_bytes()))
     }
 
+    /// Asks for something that changes memprof: `POST` or `DELETE`.
+    pub fn send(&self, method: &str, target: &str, body: &str) -> Reply {
+        let (address, length) = (self.address(), body.len());
+        let request = format!(
+            "{method} {target} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\
+             Content-Length: {length}\r\n\r\n{body}"
+        );
+        Reply::parse(&exchange(address, request.as_bytes()))
+    }
+
     /// The tree at threshold 0, with further parameters.
     #[track_caller]
     fn tree_with(&self, more: &str) -> Node {

@@ -251,7 +251,8 @@ pub fn report(
         losses: Losses::default(),
         modules: Arc::new([module("node", true), module("libc-2.31.so", false)]),
         processes: Vec::new(),
-        stopped: None,
+        hold: Hold::Ran,
+        kernel_counted: false,
         places: Arc::default(),
     };
     Arc::new(Report {

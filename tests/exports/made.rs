@@ -28,6 +28,7 @@ fn small() -> Arc<Report> {
         swap: 4 * 4096,
         hugetlb: 2 << 20,
         cache: 5 * 4096,
+        kernel: 6 * 4096,
     };
     let samples = [
         (vec![at(1, 0x30), at(0, 0x20), at(0, 0x10)], kib(6000, 8, 0)),
@@ -91,7 +92,7 @@ fn every_kind_adds_up() {
                 ..ExportOptions::default()
             };
             let sums = readers::read(format.name(), &written(format.name(), &report, &options));
-            let found = sums.get("all").or_else(|| sums.get(kind.name()));
+            let found = sums.get("all").or_else(|| sums.get(kind.label()));
             assert_eq!(
                 found,
                 Some(&kind.of(&report.profile.total)),

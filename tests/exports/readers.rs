@@ -27,7 +27,7 @@ pub fn wanted(format: &str, bytes: impl Fn(Kind) -> u64) -> Sums {
         ]),
         "profile" | "csv" => sums(&Kind::SINGLE.map(|kind| (kind.name(), kind))),
         "speedscope" => {
-            let mut kinds = Kind::ALL.map(|kind| (kind.name(), kind)).to_vec();
+            let mut kinds = Kind::ALL.map(|kind| (kind.label(), kind)).to_vec();
             kinds.retain(|(_, kind)| bytes(*kind) > 0);
             sums(&kinds)
         }

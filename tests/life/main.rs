@@ -12,7 +12,9 @@ mod common;
 mod counters;
 mod ending;
 mod freeze;
+mod frozen_marks;
 mod options;
+mod processes;
 mod target;
 
 const KIB: u64 = 1024;

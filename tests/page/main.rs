@@ -11,3 +11,4 @@ mod lists;
 mod live;
 mod looks;
 mod shown;
+mod which;

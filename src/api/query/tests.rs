@@ -15,8 +15,15 @@ fn ask(path: &str, query: &str) -> Result<String, ApiError> {
 }
 
 fn tree(threshold: u64, reverse: bool) -> Result<String, ApiError> {
+    viewed(&format!(
+        "Tree {{ threshold: {threshold}, reverse: {reverse} }}"
+    ))
+}
+
+/// A view of the newest report of all processes.
+fn viewed(view: &str) -> Result<String, ApiError> {
     Ok(format!(
-        "Viewed(Tree {{ threshold: {threshold}, reverse: {reverse} }})"
+        "Viewed {{ which: Which {{ mark: None, pid: None }}, view: {view} }}"
     ))
 }
 
@@ -50,7 +57,7 @@ fn good_values() {
         ("threshold=18446744073709551615", tree(u64::MAX, false)),
         ("%74hreshold=%31%32", tree(12, false)),
         ("a=1&a=2&b&=&&Threshold=x&THRESHOLD=-1", tree(256, false)),
-        ("short=true&threshold=5", of("Viewed(Totals)")),
+        ("short=true&threshold=5", viewed("Totals")),
         ("short=false", tree(256, false)),
     ] {
         assert_eq!(ask("/v1/tree", query), wanted, "{query}");

@@ -106,11 +106,12 @@ fn resident(profile: &Profile, theme: Theme) -> Line<'static> {
 fn further(profile: &Profile) -> Line<'static> {
     let t = &profile.total;
     Line::raw(format!(
-        "page cache {} KiB   file maps {}  swapped {}  hugetlb {}",
+        "page cache {} KiB   file maps {}  swapped {}  hugetlb {}  page tables {}",
         kib(t.cache),
         kib(t.file),
         kib(t.swap),
-        kib(t.hugetlb)
+        kib(t.hugetlb),
+        kib(profile.kernel_after.page_tables)
     ))
 }
 

@@ -2,14 +2,15 @@
 // a proxy may serve the page below a path of its own.
 
 import { Tree } from "./tree/model.js";
+import { state } from "./state.js";
 import { reason } from "./words.js";
 
 /** @typedef {import("./tree/model.js").Frame} Frame */
 /** @typedef {Record<string, number>} Usage bytes by kind */
 /** @typedef {{ what: string, count: number }} Loss */
 /** @typedef {{ outcome: string, complete: boolean, stacks: number, bytes: number }} Outcome */
-/** @typedef {{ anonymous?: number, rss_anon: number, rss_shmem: number, rss_file: number, swap: number }} Kernel */
-/** @typedef {{ number: number, taken: number, pid: number, alive: boolean, not_observed: Usage, incomplete: Usage, losses: Loss[] }} Report */
+/** @typedef {{ anonymous?: number, rss_anon: number, rss_shmem: number, rss_file: number, swap: number, page_tables: number }} Kernel */
+/** @typedef {{ number: number, taken: number, pid: number, alive: boolean, stopped_us: number | null, freeze_error: string | null, exact: boolean, kernel_counted: boolean, not_observed: Usage, incomplete: Usage, losses: Loss[] }} Report */
 /**
  * @typedef {object} Summary
  * @property {string} version
@@ -28,7 +29,7 @@ import { reason } from "./words.js";
 /** @typedef {{ id: string, path: string | null, deleted: boolean, cached: number, stacks: number, inode: number, device: string }} FileRow */
 /** @typedef {{ pid: number, start: string, end: string, size: number, permissions: string, name: string, bytes: Usage, attributed: number, not_observed: number, huge: number }} Mapping */
 /** @typedef {{ resolution: number, times: number[], series: { name: string, values: (number | null)[] }[] }} Series */
-/** @typedef {{ id: string, name: string | null, created: number, taken: number, total: Usage }} Mark */
+/** @typedef {{ id: string, name: string | null, created: number, taken: number, stopped_us: number | null, exact: boolean, total: Usage }} Mark */
 /** @typedef {{ name: string, about: string, extension: string, content_type: string, href: string, options: string[] }} Format */
 /**
  * @typedef {object} Health
@@ -54,6 +55,9 @@ export class ApiError extends Error {
   }
 }
 
+/** Which report, and of which process. */
+const which = () => ({ mark: state.mark, pid: state.pid });
+
 /** @returns {Promise<any>} */
 async function ask(/** @type {string} */ path, /** @type {Record<string, any>} */ parameters = {}, /** @type {RequestInit} */ init = {}) {
   const query = new URLSearchParams(Object.entries(parameters).filter(([, value]) => value !== "" && value !== undefined));
@@ -67,8 +71,13 @@ async function ask(/** @type {string} */ path, /** @type {Record<string, any>} *
   if (reply.status === 204) return null;
   const body = await reply.json();
   if (body.report?.number >= newest.number) newest = body.report;
+  kernelCounted ||= body.report?.kernel_counted ?? false;
   return body;
 }
+
+let kernelCounted = false;
+/** Whether memprof counts kernel memory. */
+export const countsKernel = () => kernelCounted;
 
 let newest = { number: -1, taken: 0 };
 /** The newest report that an answer was about: its number, and when it was taken. */
@@ -113,30 +122,32 @@ function tree(/** @type {any} */ reply) {
 }
 
 export const api = {
-  /** @returns {Promise<Summary>} */
+  /** Of the newest report. @returns {Promise<Summary>} */
   summary: () => ask("summary"),
+  /** Of what is shown. @returns {Promise<Summary>} */
+  shown: () => ask("summary", which()),
   /** @returns {Promise<Health>} */
   health: () => ask("health"),
   /** @returns {Promise<Tree>} */
-  tree: async (/** @type {Choice} */ choice) => tree(await ask("tree", { kind: choice.kind, ...shape(choice) })),
+  tree: async (/** @type {Choice} */ choice) => tree(await ask("tree", { kind: choice.kind, ...shape(choice), ...which() })),
   /** @returns {Promise<Tree>} */
-  fileTree: async (/** @type {string} */ file, /** @type {Choice} */ choice) => tree(await ask("files/stacks", { file, ...shape(choice) })),
+  fileTree: async (/** @type {string} */ file, /** @type {Choice} */ choice) => tree(await ask("files/stacks", { file, ...shape(choice), ...which() })),
   /** @returns {Promise<Tree>} */
-  diffTree: async (/** @type {Choice} */ choice) => tree(await ask("diff", { by: "stack", from: choice.from, to: choice.to, kind: choice.kind, ...shape(choice) })),
+  diffTree: async (/** @type {Choice} */ choice) => tree(await ask("diff", { by: "stack", from: choice.from, to: choice.to, kind: choice.kind, pid: state.pid, ...shape(choice) })),
   /** The functions that changed most by their own memory. @returns {Promise<{ rows: DiffRow[], count: number }>} */
-  diffFunctions: (/** @type {Choice} */ choice) => ask("diff", { by: "function", from: choice.from, to: choice.to, kind: choice.kind, sort: "self", limit: 1000 }),
+  diffFunctions: (/** @type {Choice} */ choice) => ask("diff", { by: "function", from: choice.from, to: choice.to, kind: choice.kind, sort: "self", limit: 1000, pid: state.pid }),
   /** @returns {Promise<Functions>} */
-  functions: (/** @type {Record<string, any>} */ parameters) => ask("functions", parameters),
+  functions: (/** @type {Record<string, any>} */ parameters) => ask("functions", { ...parameters, ...which() }),
   /** @returns {Promise<{ total: number, other: number, count: number, rows: FileRow[] }>} */
-  files: () => ask("files", { limit: ROWS }),
+  files: () => ask("files", { limit: ROWS, ...which() }),
   /** @returns {Promise<{ size: number, bytes: Usage, count: number, rows: Mapping[] }>} */
-  maps: () => ask("maps", { limit: ROWS }),
+  maps: () => ask("maps", { limit: ROWS, ...which() }),
   /** @returns {Promise<Series>} */
   series: (/** @type {string} */ resolution) => ask("series", { resolution }),
   /** @returns {Promise<Mark[]>} */
   marks: async () => (await ask("marks")).marks,
   /** @returns {Promise<Mark>} */
-  addMark: (/** @type {string} */ name) => ask("marks", {}, { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify({ name }) }),
+  addMark: (/** @type {string} */ name, freeze = false) => ask("marks", {}, { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify({ name, freeze }) }),
   removeMark: (/** @type {string} */ id) => ask(`marks/${encodeURIComponent(id)}`, {}, { method: "DELETE" }),
   /** @returns {Promise<Format[]>} */
   exports: () => ask("exports"),

@@ -1,5 +1,6 @@
 // The row of choices above a view. It is built once a view, so that what is typed and focused stays.
 
+import { countsKernel } from "./api.js";
 import { field, fill, h, later, select, set } from "./dom.js";
 import { bytes, parseBytes } from "./format.js";
 import { change, state } from "./state.js";
@@ -53,7 +54,8 @@ export function updateControls() {
 /** @returns {Element} */
 function control(/** @type {string} */ name) {
   if (name === "kind") {
-    const options = /** @type {[string, string][]} */ (KINDS.map(([kind, label]) => [kind, label]));
+    const offered = KINDS.filter(([kind]) => kind !== "kernel" || kind === state.kind || countsKernel());
+    const options = /** @type {[string, string][]} */ (offered.map(([kind, label]) => [kind, label]));
     const box = select("Kind of memory", options, state.kind, (kind) => {
       set(box, { title: meaning(kind) });
       change({ kind, zoom: "", sel: "" });

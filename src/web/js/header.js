@@ -2,7 +2,7 @@
 
 import { fill, h, say, set } from "./dom.js";
 import { bytes, clock, exact, number } from "./format.js";
-import { KINDS, label, meaning, reason } from "./words.js";
+import { KINDS, label, meaning, OUTSIDE, reason } from "./words.js";
 
 /** @typedef {import("./api.js").Summary} Summary */
 
@@ -19,6 +19,7 @@ export function showSummary(/** @type {Summary} */ summary) {
   sum(summary);
   missing(summary);
   showTaken({ totals: report.taken });
+  still(report);
 }
 
 const taken = { totals: 0, view: 0 };
@@ -29,6 +30,19 @@ export function showTaken(/** @type {Partial<typeof taken>} */ news) {
   if (taken.totals === 0) return;
   const [totals, view] = [clock(taken.totals), clock(taken.view)];
   say(at("taken"), taken.view === 0 || view === totals ? `as of ${totals}` : `as of ${totals}, the view of ${view}`);
+}
+
+/** Says whether the target stood still, and that it was to and did not. */
+function still(/** @type {Summary["report"]} */ { stopped_us, freeze_error, exact }) {
+  if (freeze_error !== null) return chip("still", "bad", "not held still", freeze_error);
+  const time = stopped_us === null ? "" : `stood still for ${(stopped_us / 1000).toFixed(1)} ms`;
+  const words = exact ? `exact: ${time}` : time;
+  chip("still", exact ? "good" : "warn", words, "The target was held still for the page scan" + (exact ? ", so all figures are of one moment, and the kernel's own walk of the page tables gives the same." : "."));
+}
+
+/** Shows that what was chosen is not there (any more), and why. */
+export function showGone(/** @type {string} */ why) {
+  chip("alive", "warn", "not there any more", why);
 }
 
 /** Shows that there is no report yet, and why. */
@@ -44,15 +58,18 @@ function chip(/** @type {string} */ id, /** @type {string} */ kind, /** @type {s
   set(element, { title: title || null });
 }
 
-function totals(/** @type {Summary} */ { total }) {
+function totals(/** @type {Summary} */ summary) {
+  // Page tables are the kernel's figure, of no stack.
+  const total = /** @type {Record<string, number>} */ ({ ...summary.total, page_tables: summary.kernel.after.page_tables });
   const box = at("totals");
   // Kinds that hardly any program has stand there only where there is something of them.
-  const shown = KINDS.map(([kind]) => kind).filter((kind) => ["resident", "anon", "cache"].includes(kind) || (kind !== "all" && total[kind] > 0));
+  const kinds = KINDS.map(([kind]) => kind).filter((kind) => ["resident", "anon", "cache"].includes(kind) || (kind !== "all" && total[kind] > 0));
+  const shown = [...kinds, ...OUTSIDE.map(([name]) => name)];
   const signature = shown.join();
   if (box.dataset.kinds !== signature) {
     box.dataset.kinds = signature;
     const swatch = (/** @type {string} */ kind) => h("i", { class: `swatch ${kind}` });
-    fill(box, ...shown.map((kind) => h("div", { class: "total", "data-kind": kind, title: meaning(kind) }, h("dt", {}, kind !== "resident" && swatch(kind), label(kind)), h("dd", {}))));
+    fill(box, ...shown.map((kind) => h("div", { class: "total", "data-kind": kind, title: meaning(kind) }, h("dt", {}, !["resident", "page_tables"].includes(kind) && swatch(kind), label(kind)), h("dd", {}))));
   }
   for (const kind of shown) {
     const amount = /** @type {HTMLElement} */ (box.querySelector(`[data-kind="${kind}"] dd`));

@@ -1,13 +1,14 @@
 // Wires the page together: views, keys, live refresh.
 
-import { api, ApiError, newestReport } from "./api.js";
+import { api, ApiError, countsKernel, newestReport } from "./api.js";
 import { showControls, updateControls } from "./controls.js";
 import { fill, h, notice, set } from "./dom.js";
 import { clock } from "./format.js";
-import { showConnection, showSummary, showTaken, showWaiting } from "./header.js";
+import { showConnection, showGone, showSummary, showTaken, showWaiting } from "./header.js";
 import { Live } from "./live.js";
 import { openExports, toggleHelp } from "./panels.js";
 import { change, follow, link, onChange, state } from "./state.js";
+import { chosen, listen, offerNow, offerProcesses } from "./which.js";
 import { toggleTheme, useTheme } from "./theme.js";
 import { Timeline } from "./timeline.js";
 import { Diff } from "./views/diff.js";
@@ -96,14 +97,37 @@ async function refreshAll() {
 
 const timeline = new Timeline(at("timeline"), (mark) => change({ view: "diff", from: mark.id, to: "", zoom: "", sel: "" }, true));
 const live = new Live({
-  summary: showSummary,
+  summary: showChosen,
   sample: (sample) => timeline.add(sample),
   waiting: showWaiting,
   refresh: refreshAll,
   connection: showConnection,
 });
 
+let kernelOffered = false;
+
+/** Shows the totals of the newest report, or of what was chosen in its place. */
+async function showChosen(/** @type {import("./api.js").Summary} */ newest) {
+  offerProcesses(newest.target);
+  // Only now it is known that there is one more kind to choose.
+  if (countsKernel() && !kernelOffered) showControls();
+  kernelOffered = countsKernel();
+  if (!chosen()) return showSummary(newest);
+  const asked = link();
+  try {
+    const summary = await api.shown();
+    if (asked === link()) showSummary(summary);
+  } catch (error) {
+    if (asked === link()) showGone(error instanceof Error ? error.message : String(error));
+  }
+}
+
+/** What of the link needs another report. */
+const WHICH = ["pid", "mark"];
+
 onChange((changed) => {
+  offerNow();
+  if (WHICH.some((name) => changed.has(name))) live.ask();
   if (changed.has("t0") || changed.has("t1")) timeline.range();
   if (changed.has("res")) timeline.refresh();
   if (changed.has("pause")) paused();
@@ -117,7 +141,7 @@ onChange((changed) => {
   if (changed.has("file")) showControls();
   else updateControls();
   const [, , , fetched] = VIEWS.find(([name]) => name === state.view) ?? VIEWS[0];
-  if (fetched.some((name) => changed.has(name))) refresh();
+  if ([...fetched, ...WHICH].some((name) => changed.has(name))) refresh();
   else if (["zoom", "sel", "q", "sort", "shape", "page", "kind"].some((name) => changed.has(name))) Promise.resolve(view.show()).catch(() => refresh());
 });
 
@@ -128,14 +152,15 @@ function paused() {
   live.resume();
 }
 
-async function addMark() {
+async function addMark(freeze = false) {
   try {
-    await api.addMark(`mark at ${clock(Date.now())}`);
+    const mark = await api.addMark(`${freeze ? "exact state" : "mark"} at ${clock(Date.now())}`, freeze);
     await timeline.refresh();
+    if (freeze) change({ mark: mark.id }, true);
     if (state.view === "diff") await refresh();
   } catch (error) {
     const banner = at("banner");
-    fill(banner, h("strong", {}, "The mark could not be set. "), error instanceof Error ? error.message : "");
+    fill(banner, h("strong", {}, freeze ? "The state could not be taken. " : "The mark could not be set. "), error instanceof Error ? error.message : "");
     banner.hidden = false;
   }
 }
@@ -155,7 +180,8 @@ function key(/** @type {KeyboardEvent} */ event) {
 
 addEventListener("keydown", key);
 at("pause").addEventListener("click", () => change({ pause: state.pause ? "" : "1" }));
-at("mark").addEventListener("click", addMark);
+at("mark").addEventListener("click", () => addMark());
+at("freeze").addEventListener("click", () => addMark(true));
 at("export").addEventListener("click", openExports);
 at("help-button").addEventListener("click", toggleHelp);
 at("skip").addEventListener("click", (/** @type {Event} */ event) => {
@@ -173,6 +199,7 @@ matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
 });
 
 useTheme();
+listen();
 follow();
 if (!view) open();
 live.start();

@@ -30,8 +30,8 @@ export function toggleHelp() {
 
 /** Where a format is to be had, with what is chosen here as far as it knows it. */
 function address(/** @type {import("./api.js").Format} */ format) {
-  const chosen = { direction: state.dir, kind: state.kind, ...(state.min === "0" ? {} : { threshold: state.min }), ...moments() };
-  const known = Object.entries(chosen).filter(([name]) => format.options.includes(name));
+  const chosen = { direction: state.dir, kind: state.kind, ...(state.min === "0" ? {} : { threshold: state.min }), to: state.mark, pid: state.pid, ...moments() };
+  const known = Object.entries(chosen).filter(([name, value]) => value && format.options.includes(name));
   return `${format.href.replace(/^\//, "")}?${new URLSearchParams(known)}`;
 }
 
@@ -59,7 +59,7 @@ export async function openExports() {
     fill(
       box,
       head("Save this profile", box),
-      h("p", { class: "faint" }, `${moments().from ? "The difference shown here" : "The newest report"}, of the kind, direction and threshold chosen here where a format can hold them.`),
+      h("p", { class: "faint" }, `${moments().from ? "The difference shown here" : "What is shown"}, of the kind, direction and threshold chosen here where a format can hold them.`),
       h("ul", { class: "formats" }, ...formats.map(entry)),
     );
   } catch (error) {

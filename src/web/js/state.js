@@ -14,6 +14,8 @@ const DEFAULTS = {
   sel: "", // key of the selected node
   sort: "", // a table's column, "-" in front for descending
   page: "0",
+  pid: "", // the process that is shown, "" for all of them
+  mark: "", // the mark whose state is shown, "" for the newest report
   file: "", // the page cache's file whose stacks are shown
   from: "", // difference: the mark to start from
   to: "", // difference: the mark to end at, "" for now

@@ -10,14 +10,22 @@ export const KINDS = /** @type {[string, string, string][]} */ ([
   ["file", "Mapped files", "Resident pages of file mappings: code, libraries, mapped data. The same physical pages may count as page cache too."],
   ["swap", "Swapped", "Written out to swap: not in RAM."],
   ["hugetlb", "Huge pages", "Pages of hugetlbfs; the kernel keeps them apart from RSS."],
+  ["kernel", "Kernel (approximate)", "Kernel memory that the target had allocated, by page: page tables, pipes, socket buffers, slabs. Counted with --kernel only, approximate, and in no total."],
 ]);
 
+/** Figures of the kernel beside these kinds; none of them has stacks. */
+export const OUTSIDE = /** @type {[string, string, string][]} */ ([
+  ["page_tables", "Page tables", "Kernel memory that holds the target's page tables: the kernel's VmPTE. No part of its RSS, nor of any total here."],
+]);
+
+const NAMED = [...KINDS, ...OUTSIDE];
+
 export function label(/** @type {string} */ kind) {
-  return KINDS.find(([name]) => name === kind)?.[1] ?? kind;
+  return NAMED.find(([name]) => name === kind)?.[1] ?? kind;
 }
 
 export function meaning(/** @type {string} */ kind) {
-  return KINDS.find(([name]) => name === kind)?.[2] ?? "";
+  return NAMED.find(([name]) => name === kind)?.[2] ?? "";
 }
 
 /** Why memory has no stack. */

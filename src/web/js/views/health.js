@@ -25,6 +25,7 @@ function against(/** @type {Summary} */ { agreement, kernel, total }) {
     ["Anonymous (smaps_rollup)", (k) => k.anonymous, total.anon],
     ["RssFile (status)", (k) => k.rss_file, total.file],
     ["VmSwap (status)", (k) => k.swap, total.swap],
+    ["VmPTE (status): page tables, outside of RSS", (k) => k.page_tables, null],
   ]);
   return card("Sum against the kernel", "The kernel's own figures just before and just after the page scan, and the sum of memprof's rows. While the target runs, they differ by what it does in between. smaps_rollup is not read while a large target runs: that would make it wait.",
     table(["figure", "before", "after", "sum of rows"], rows.map(([name, of, sum]) => [name, number(of(kernel.before) ?? NaN), number(of(kernel.after) ?? NaN), sum === null ? "–" : number(sum)]), ""));

@@ -1,0 +1,173 @@
+//! States of a target that is held still for them alone: `POST /v2/marks` with `freeze`.
+
+use std::time::{Duration, Instant};
+
+use ::memprof::event::Pid;
+use ::memprof::residency::figures;
+use nix::sys::ptrace;
+use nix::unistd::Pid as NixPid;
+use serde_json::Value;
+
+use crate::common::memprof::Memprof;
+use crate::common::process::{cont, state, stop, threads, wait_until};
+use crate::common::workload::{Workload, program};
+
+/// The target runs this long between two of them, at least.
+const RUN: Duration = Duration::from_millis(100);
+
+fn runs(pid: Pid) -> bool {
+    threads(pid)
+        .into_iter()
+        .all(|t| !matches!(state(t), 'T' | 't'))
+}
+
+/// Takes one; its reply.
+#[track_caller]
+fn frozen(m: &Memprof) -> Value {
+    let reply = m.send("POST", "/v2/marks", r#"{"freeze": true}"#);
+    assert_eq!(reply.status, 201, "{}", reply.text());
+    let mark = reply.json();
+    assert!(mark["stopped_us"].as_u64().unwrap() > 0, "{mark}");
+    assert_eq!(mark["exact"], true, "{mark}");
+    mark
+}
+
+/// Its summary, which must be that of one moment.
+#[track_caller]
+fn summary(m: &Memprof, mark: &Value) -> Value {
+    let id = mark["id"].as_str().unwrap();
+    let summary = m.get(&format!("/v2/summary?mark={id}")).json();
+    assert_eq!(summary["report"]["number"], mark["report"]);
+    assert_eq!(summary["report"]["stopped_us"], mark["stopped_us"]);
+    assert_eq!(summary["report"]["exact"], true);
+    let kernel = &summary["kernel"];
+    assert_eq!(kernel["before"], kernel["after"]);
+    assert_eq!(kernel["before"]["anonymous"], summary["total"]["anon"]);
+    summary
+}
+
+#[test]
+fn a_busy_target_has_one_figure() {
+    let mut workload = Workload::start_with(&program("churn"), &["3"]);
+    assert_eq!(workload.lines.line(), "ready");
+    let pid = workload.pid();
+    let m = Memprof::start(&["--pid", &pid.to_string()]);
+    let mut numbers = Vec::new();
+    for _ in 0..8 {
+        let mark = frozen(&m);
+        summary(&m, &mark);
+        numbers.push(mark["report"].as_u64().unwrap());
+        // The others run.
+        let running = m.get("/v2/summary").json();
+        assert_eq!(running["report"]["stopped_us"], Value::Null);
+        assert_eq!(running["report"]["exact"], false);
+        let id = mark["id"].as_str().unwrap();
+        assert_eq!(m.send("DELETE", &format!("/v2/marks/{id}"), "").status, 204);
+    }
+    numbers.dedup();
+    assert_eq!(numbers.len(), 8);
+    wait_until(|| runs(pid));
+    m.interrupt();
+    workload.end();
+}
+
+/// What it says of a process that another reader sees in the same stop.
+#[test]
+fn the_kernel_says_the_same_in_the_same_stop() {
+    let mut workload = Workload::start(&program("scenarios"));
+    let pid = workload.pid();
+    let m = Memprof::start(&["--pid", &pid.to_string()]);
+    for command in ["mmap 3145728", "malloc_small 2000", "shared_anon 1048576"] {
+        workload.lines.tell(command);
+        stop(pid);
+        let mark = frozen(&m);
+        let rollup = figures::rollup(pid).unwrap();
+        let total = &summary(&m, &mark)["total"];
+        assert_eq!(total["anon"], rollup.anonymous);
+        wait_until(|| state(pid) == 'T');
+        cont(pid);
+    }
+    m.interrupt();
+    workload.end();
+}
+
+/// A command of its own has a thread of memprof for a tracer already.
+#[test]
+fn a_command_is_held_still_as_well() {
+    let churn = program("churn");
+    let (mut m, mut lines) = Memprof::start_command(&[], &[churn.to_str().unwrap(), "3"]);
+    assert_eq!(lines.line(), "ready");
+    let pid = m.followed();
+    for _ in 0..8 {
+        let mark = frozen(&m);
+        summary(&m, &mark);
+        wait_until(|| runs(pid));
+    }
+    lines.close();
+    assert!(m.wait().success());
+}
+
+/// However many ask at a time, the target runs between two stops.
+#[test]
+fn many_who_ask_stop_it_now_and_then() {
+    const ASK: usize = 12;
+    let mut workload = Workload::start_with(&program("churn"), &["2"]);
+    assert_eq!(workload.lines.line(), "ready");
+    let m = Memprof::start(&["--pid", &workload.pid().to_string()]);
+    let begun = Instant::now();
+    let mut numbers: Vec<u64> = std::thread::scope(|scope| {
+        let asking: Vec<_> = (0..ASK).map(|_| scope.spawn(|| frozen(&m))).collect();
+        let report = |mark: Value| mark["report"].as_u64().unwrap();
+        let marks = asking.into_iter().map(|a| a.join().unwrap());
+        marks.map(report).collect()
+    });
+    let took = begun.elapsed();
+    numbers.sort_unstable();
+    numbers.dedup();
+    assert!(took >= RUN * (numbers.len() as u32 - 1), "{took:?}");
+    m.interrupt();
+    workload.end();
+}
+
+/// Another tracer is in the way: it is said, by the request and in each report of `--freeze`.
+#[test]
+fn what_cannot_be_held_still_is_said() {
+    let workload = Workload::start(&program("scenarios"));
+    let pid = workload.pid();
+    ptrace::seize(
+        NixPid::from_raw(pid.0.cast_signed()),
+        ptrace::Options::empty(),
+    )
+    .unwrap();
+    let m = Memprof::start(&["--pid", &pid.to_string()]);
+    let refused = m.send("POST", "/v2/marks", r#"{"freeze": true}"#);
+    assert_eq!(refused.status, 503, "{}", refused.text());
+    let why = refused.text().to_owned();
+    assert!(why.contains("could not be held still"), "{why}");
+    assert!(why.contains("may not be traced"), "{why}");
+    let marks = m.get("/v2/marks").json();
+    assert_eq!(marks["marks"].as_array().unwrap().len(), 0);
+    m.interrupt();
+    let m = Memprof::start(&["--freeze", "--pid", &pid.to_string()]);
+    let report = m.get("/v2/summary").json()["report"].clone();
+    let error = report["freeze_error"].as_str().unwrap();
+    assert!(error.contains("may not be traced"), "{report}");
+    assert_eq!(report["stopped_us"], Value::Null);
+    assert_eq!(report["exact"], false);
+    m.interrupt();
+    ptrace::detach(NixPid::from_raw(pid.0.cast_signed()), None).unwrap_or(());
+    drop(workload);
+}
+
+#[test]
+fn one_that_has_ended_is_not_held_still() {
+    let mut workload = Workload::start(&program("scenarios"));
+    let m = Memprof::start(&["--pid", &workload.pid().to_string()]);
+    assert_eq!(m.get("/v2/summary").status, 200);
+    workload.lines.close();
+    wait_until(|| m.get("/v2/summary").json()["report"]["alive"] == false);
+    let refused = m.send("POST", "/v2/marks", r#"{"freeze": true}"#);
+    assert_eq!(refused.status, 503);
+    assert!(refused.text().contains("has ended"), "{}", refused.text());
+    m.interrupt();
+}

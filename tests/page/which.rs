@@ -1,0 +1,115 @@
+//! What is shown: of every process or of one, now or as it was.
+
+use ::memprof::event::Pid;
+
+use super::browser::Browser;
+use super::common::memprof::Memprof;
+use super::common::process::{cont, stop};
+use super::common::workload::{Family, program};
+use super::live::{MIB, Run};
+use super::shown::*;
+
+const ANON: &str = "#totals [data-kind=anon] dd";
+
+#[test]
+fn one_of_several_processes() {
+    let allocator = program("forked_allocator");
+    let args = [allocator.to_str().unwrap()];
+    let (m, mut lines) = Memprof::start_command(&["--follow-forks"], &args);
+    let family = Family::read(&mut lines);
+    let pids: Vec<Pid> = family.processes.iter().map(|p| Pid(p.pid)).collect();
+    pids.iter().for_each(|pid| stop(*pid));
+    let browser = Browser::start(m.address());
+    browser.open("");
+    let offered =
+        browser.eval("[...document.getElementById('process').options].map((o) => o.value)");
+    let wanted: Vec<String> = pids.iter().map(Pid::to_string).collect();
+    assert_eq!(offered.as_array().unwrap()[1..], wanted);
+    for pid in &pids {
+        let choose = format!(
+            "const box = document.getElementById('process'); box.value = '{pid}'; \
+             box.dispatchEvent(new Event('change'))"
+        );
+        browser.run(&choose, serde_json::json!([]));
+        let total = &api(m.address(), &format!("/v2/summary?pid={pid}"))["total"];
+        let anon = total["anon"].as_u64().unwrap();
+        browser.wait(&format!(
+            "document.querySelector('{ANON}').dataset.bytes === '{anon}'"
+        ));
+        assert!(browser.link().contains(&format!("pid={pid}")));
+        browser.wait(&format!(
+            "document.getElementById('selection')?.dataset.bytes === '{}'",
+            total["all"]
+        ));
+        // The link alone does the same.
+        browser.open(&format!("#view=functions&kind=anon&pid={pid}"));
+        assert_eq!(browser.figure(".note", "data-total"), anon);
+        browser.wait(&format!(
+            "document.querySelector('{ANON}').dataset.bytes === '{anon}'"
+        ));
+        browser.open("");
+    }
+    browser.must_be_quiet();
+    pids.iter().for_each(|pid| cont(*pid));
+}
+
+#[test]
+fn an_exact_state_and_the_way_back() {
+    let mut run = Run::start();
+    let browser = Browser::start(run.m.address());
+    browser.open("");
+    let hidden = "document.getElementById('process').hidden";
+    assert_eq!(browser.eval(hidden), true);
+    let before = browser.figure(ANON, "data-bytes");
+    browser.click("#freeze");
+    browser.wait("location.hash.includes('mark=1')");
+    browser.wait(
+        "/^exact: stood still for .* ms$/.test(document.getElementById('still').textContent)",
+    );
+    // It stays while the target goes on.
+    run.tell(&format!("mmap {}", 16 * MIB));
+    let link = browser.link();
+    browser.open(&link);
+    browser.wait("/^exact/.test(document.getElementById('still').textContent)");
+    assert_eq!(browser.figure(ANON, "data-bytes"), before);
+    browser.click("#now");
+    browser.wait(&format!(
+        "document.querySelector('{ANON}').dataset.bytes >= {}",
+        before + 16 * MIB
+    ));
+    assert!(!browser.link().contains("mark"));
+    assert_eq!(browser.text("#still"), "");
+    browser.must_be_quiet();
+}
+
+/// Kernel memory can be chosen where it is counted, and there alone.
+#[test]
+fn kernel_memory_where_it_is_counted() {
+    let workload = program("kernel");
+    let command = [workload.to_str().unwrap()];
+    for (args, offered) in [(&["--kernel"][..], true), (&[], false)] {
+        let (m, mut lines) = Memprof::start_command(args, &command);
+        lines.tell("pipes 32");
+        let browser = Browser::start(m.address());
+        browser.open("#view=functions");
+        let option = "!!document.querySelector('select option[value=kernel]')";
+        if !offered {
+            assert_eq!(browser.eval(option), false);
+            continue;
+        }
+        browser.wait(option);
+        browser.open("#view=functions&kind=kernel&q=cmd_pipes");
+        assert!(browser.figure(".note", "data-total") >= 2 * MIB);
+        assert_eq!(browser.figure(".note", "data-count"), 1);
+        let totals = "#totals [data-kind=kernel] dd";
+        assert!(browser.figure(totals, "data-bytes") >= 2 * MIB);
+        assert!(
+            browser
+                .text("#totals [data-kind=kernel] dt")
+                .contains("approximate")
+        );
+        let tables = "#totals [data-kind=page_tables] dd";
+        assert!(browser.figure(tables, "data-bytes") > 0);
+        browser.must_be_quiet();
+    }
+}
