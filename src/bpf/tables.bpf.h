@@ -482,7 +482,8 @@ static __always_inline long table_step(struct task_state *st)
 		if (end >= 0)
 			return table_ends(st, end);
 	}
-	if (ret == 0)
+	/* (What a signal interrupted may have called a null pointer.) */
+	if (ret == 0 && call)
 		return table_ends(st, OUTCOME_COMPLETE);
 	st->t.ip = ret;
 	st->t.flags = (st->t.flags & ~FRAME_CALL) | call;

@@ -181,6 +181,23 @@ fn modules() -> Vec<Code> {
     code.map(|m| (m.start, m.end, module(&m))).collect()
 }
 
+/// Stubs that call other files' functions: some linkers describe them nowhere, so the exception unwinder
+/// ends in them.
+fn stubs() -> Vec<std::ops::Range<u64>> {
+    let range = |m: &Mapping| {
+        let file = image(m)?;
+        let elf = Elf::read(&file).ok()?;
+        let bias = m
+            .start
+            .wrapping_sub(elf.address_of_mapping(m.offset, m.end - m.start)?);
+        let plt = elf.section_named(".plt")?;
+        let start = bias.wrapping_add(plt.addr);
+        Some(start..start + plt.size)
+    };
+    let code = mappings().into_iter().filter(|m| m.code);
+    code.filter_map(|m| range(&m)).collect()
+}
+
 extern "C" fn compare(a: *const c_void, b: *const c_void) -> c_int {
     // SAFETY: `qsort` passes elements of the array.
     let (a, b) = unsafe { (*a.cast::<u64>(), *b.cast::<u64>()) };
@@ -278,11 +295,20 @@ fn check(modules: &[Code]) {
     // SAFETY: the thread that wrote has ended.
     let samples = unsafe { &(&*STORE.0.get())[..TAKEN.load(Ordering::Relaxed)] };
     let (mut frames, mut places) = (0, std::collections::BTreeSet::new());
+    let (stubs, mut ended_in_stubs) = (stubs(), 0);
     for sample in samples {
         let saved = Saved { sample, modules };
         let theirs = &sample.frames[..sample.count];
         let whole = walk(&saved, Arch::X86_64, sample.handler, DEPTH);
         // The handler's own address is taken at another of its instructions.
+        if theirs
+            .last()
+            .is_some_and(|f| stubs.iter().any(|s| s.contains(f)))
+        {
+            assert!(whole.frames[1..].starts_with(&theirs[1..]));
+            ended_in_stubs += 1;
+            continue;
+        }
         assert_eq!(
             whole.frames[1..],
             theirs[1..],
@@ -302,11 +328,12 @@ fn check(modules: &[Code]) {
         places.insert(sample.interrupted.ip);
     }
     println!(
-        "{} stacks, {frames} frames, {} places: no difference",
-        samples.len(),
+        "{} stacks, {frames} frames, {} places: no difference; in stubs that it does not know the \
+         exception unwinder ended {ended_in_stubs} times",
+        samples.len() - ended_in_stubs,
         places.len()
     );
-    assert!(samples.len() > SAMPLES / 2 && places.len() > 20);
+    assert!(samples.len() - ended_in_stubs > SAMPLES / 2 && places.len() > 20);
 }
 
 #[test]

@@ -464,12 +464,7 @@ fn changed(
             memory: &memory,
             table,
         };
-        let (mut theirs, mut how) = reference(&image, start, saved.in_syscall);
-        // The probe takes an interrupted instruction at address 0 for a stack's end as well.
-        if theirs.last() == Some(&0) && fresh.outcome == COMPLETE {
-            theirs.pop();
-            how = Ended::Complete;
-        }
+        let (theirs, how) = reference(&image, start, saved.in_syscall);
         // What cannot be read ends the reference's walk even if nothing depends on it.
         if mode == TABLES && how != Ended::Partial(Reason::UnreadableStack) {
             assert_eq!(
