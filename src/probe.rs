@@ -122,11 +122,13 @@ impl Probe {
             .ok_or_else(|| anyhow!("the BPF object has no settings section"))?;
         rodata.page_shift = page_size().trailing_zeros();
         rodata.view_ns = own_pid_namespace()?;
-        rodata.unwind_mode = config.unwind as u8;
         rodata.follow_forks = config.follow_forks.into();
         for (to, from) in rodata.wanted_comm.iter_mut().zip(wanted_bytes(config)) {
             *to = from as _;
         }
+        let data = open.maps.data_data.as_deref_mut();
+        data.ok_or_else(|| anyhow!("the BPF object has no data section"))?
+            .unwind_mode = config.unwind as u8;
         if std::env::var_os(LOG).is_some() {
             // 4: statistics only.
             open.open_object_mut()

@@ -5,7 +5,11 @@
 #ifndef MEMPROF_UNWIND_H
 #define MEMPROF_UNWIND_H
 
-const volatile __u8 unwind_mode = UNWIND_AUTO;
+/*
+ * Set before the programs are loaded. Not a constant: it would let the verifier cut off what a mode does
+ * not need, and what is left of that 6.18 refuses to compile ("verifier bug: No program to jit").
+ */
+volatile __u8 unwind_mode = UNWIND_AUTO;
 
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);

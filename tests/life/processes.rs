@@ -182,7 +182,7 @@ fn exports_of_one_process() {
     let mut all = 0;
     for member in &run.family.processes {
         let pid = member.pid;
-        let path = format!("/v2/export/folded?mark={id}&pid={pid}&kind=anon");
+        let path = format!("/v2/export/folded?to={id}&pid={pid}&kind=anon");
         let reply = run.m.get(&path);
         assert_eq!(reply.status, 200, "{}", reply.text());
         let name = reply.header("content-disposition").unwrap();
@@ -191,7 +191,7 @@ fn exports_of_one_process() {
         assert_eq!(sum(reply.text()), held);
         all += held;
     }
-    let whole = run.m.get(&format!("/v2/export/folded?mark={id}&kind=anon"));
+    let whole = run.m.get(&format!("/v2/export/folded?to={id}&kind=anon"));
     assert_eq!(sum(whole.text()), all);
     run.end();
 }

@@ -29,7 +29,7 @@ static inline __attribute__((always_inline)) void store_each_page(unsigned char 
 		*p = 0x5a;
 }
 
-static size_t whole_pages(size_t bytes)
+static inline size_t whole_pages(size_t bytes)
 {
 	return (bytes + page_size - 1) / page_size * page_size;
 }
