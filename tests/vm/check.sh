@@ -50,8 +50,17 @@ under() {
     grep -o "\"functionName\":\"$1\"[^}]*},\"value\":[0-9]*" "$2" | sed 's/.*://' | sort -n | tail -n 1
 }
 
-kib=$(under cmd_mmap /tmp/out.json)
-[ "$kib" = 4096 ] || fail "cmd_mmap holds 4096 KiB at the end, the profile says ${kib:-nothing}"
+# Whether a tree has a function with so many KiB. It may be the first to run a piece of the C library, whose
+# pages are shared memory here, as the guest's files are on tmpfs; the kernel maps 64 KiB of them at once.
+holds() {
+    local kib
+    kib=$(under "$1" "$3")
+    if [ "${kib:-0}" -lt "$2" ] || [ "$kib" -gt $(($2 + 64)) ]; then
+        fail "$1 holds $2 KiB, the tree says ${kib:-nothing}"
+    fi
+}
+
+holds cmd_mmap 4096 /tmp/out.json
 
 # A process that runs already, over HTTP.
 [ "$(stat -f -c %T /bin/scenarios)" = tmpfs ] || fail "the guest's root is not a tmpfs"
@@ -122,8 +131,7 @@ wait "$pid" || fail "the workload ended with status $?"
 [ "$resident" -eq "$kernel" ] || fail "resident: memprof $resident KiB, kernel $kernel KiB"
 [ "$cache" -eq 1024 ] || fail "1024 KiB of a file are cached, memprof says $cache KiB"
 for row in cmd_mmap:8704 cmd_mremap_grow:8192 cmd_populate:1024 cmd_brk_grow:2048; do
-    kib=$(under "${row%:*}" /tmp/tree)
-    [ "${kib:-0}" -eq "${row#*:}" ] || fail "${row%:*} holds ${row#*:} KiB, the tree says ${kib:-nothing}"
+    holds "${row%:*}" "${row#*:}" /tmp/tree
 done
 ! grep -qi 'panicked' /tmp/log || fail "memprof panicked"
 grep -q '^Losses: none' /tmp/summary || fail "memprof reports losses"
