@@ -204,11 +204,18 @@ struct fill_ctx {
 	__u32 pad;
 };
 
-static long fill_frame(__u64 i, struct fill_ctx *c)
+#define FILL_STEPS 8
+
+static long fill_steps(__u64 i, struct fill_ctx *c)
 {
 	struct task_state *st = c->st;
 
-	st->event.frames[INDEX(i, MAX_FRAMES)] = st->frames[INDEX(c->from - i, MAX_FRAMES)].ip;
+#pragma unroll
+	for (__u32 k = 0; k < FILL_STEPS; k++) {
+		__u64 to = i * FILL_STEPS + k;
+
+		st->event.frames[INDEX(to, MAX_FRAMES)] = st->frames[INDEX(c->from - to, MAX_FRAMES)].ip;
+	}
 	return 0;
 }
 
@@ -217,7 +224,7 @@ static __always_inline void fill_frames(struct task_state *st, struct walk *w)
 {
 	struct fill_ctx c = { .st = st, .from = w->innermost };
 
-	bpf_loop(w->nr, fill_frame, &c, 0);
+	bpf_loop((w->nr + FILL_STEPS - 1) / FILL_STEPS, fill_steps, &c, 0);
 }
 
 /* Sends a stack seen for the first time. */
