@@ -204,12 +204,23 @@ fn rustc(bench: &Bench) -> Result<()> {
 }
 
 fn python(bench: &Bench) -> Result<()> {
-    // Imports much, and parses: a new process's many page faults.
-    let script = "import json, ast, inspect, decimal, argparse, xml.dom.minidom\n\
-        for m in (json, inspect, argparse): ast.parse(inspect.getsource(m))";
     // Not what PATH says: a wrapper script of a version manager is another program.
-    let args = ["/usr/bin/python3", "-c", script];
-    command(bench, &args, "CPython, start and parsing", 1.12, |_| Ok(()))
+    let run = |script, name| {
+        let args = ["/usr/bin/python3", "-c", script];
+        command(bench, &args, name, 1.12, |_| Ok(()))
+    };
+    // Imports much, and parses: a new process's many page faults, most stacks for the first time.
+    run(
+        "import json, ast, inspect, decimal, argparse, xml.dom.minidom\n\
+        for m in (json, inspect, argparse): ast.parse(inspect.getsource(m))",
+        "CPython, start and parsing",
+    )?;
+    run(
+        "import ast, glob\n\
+        for f in sorted(glob.glob('/usr/lib/python3*/*.py'))[:120]:\n\
+        \x20   ast.parse(open(f, encoding='utf8').read())",
+        "CPython, parsing its library",
+    )
 }
 
 fn sqlite(bench: &Bench) -> Result<()> {
