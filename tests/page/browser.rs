@@ -176,7 +176,18 @@ impl Browser {
             e.scrollIntoView({ block: 'center' });
             const r = e.getBoundingClientRect();
             return [r.left, r.width, r.top + r.height / 2]";
-        let place = self.run(script, json!([selector]));
+        // Where it stays: what is drawn late, like a scroll bar, moves what is beside it.
+        let mut place = self.run(script, json!([selector]));
+        let start = Instant::now();
+        loop {
+            std::thread::sleep(Duration::from_millis(150));
+            let now = self.run(script, json!([selector]));
+            if now == place {
+                break;
+            }
+            assert!(start.elapsed() < PATIENCE, "{selector} never stands still");
+            place = now;
+        }
         let [left, width, y] = [0, 1, 2].map(|n| place[n].as_f64().unwrap());
         let mut actions = Vec::new();
         for (part, what) in steps {

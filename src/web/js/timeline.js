@@ -14,6 +14,8 @@ const STACKED = /** @type {[string, string][]} */ ([["anon", "rss_anon"], ["shme
 /** Samples that are drawn at most. */
 const MOST = 4000;
 const HEIGHT = 110;
+/** Pixels from which on a move with the button down chooses a range. */
+const DRAG = 4;
 
 export class Timeline {
   constructor(/** @type {HTMLElement} */ element, /** @type {(mark: Mark) => void} */ open) {
@@ -148,7 +150,7 @@ export class Timeline {
       width: Math.max(200, this.box.clientWidth),
       height: HEIGHT,
       legend: { show: false },
-      cursor: { drag: { x: true, y: false, setScale: false }, y: false, points: { show: false } },
+      cursor: { drag: { x: true, y: false, setScale: false, click: () => {} }, y: false, points: { show: false } },
       scales: { x: { time: true }, y: { range: (/** @type {any} */ _, /** @type {number} */ __, /** @type {number} */ most) => [0, (most || 1) * 1.08] } },
       series: [{}, ...lines.map((kind) => ({ label: label(kind), stroke: colour(kind), fill: colour(kind), width: 1, points: { show: false } }))],
       axes: [{ ...axis, values: times, space: 90, size: 26 }, { ...axis, size: 74, space: 22, values: (/** @type {any} */ _, /** @type {number[]} */ ticks) => ticks.map((v) => bytes(v)), incrs: Array.from({ length: 42 }, (_, i) => 2 ** i).filter((v) => v >= 1024) }],
@@ -160,18 +162,24 @@ export class Timeline {
     };
   }
 
-  /** Clicks: on a mark, its difference to now; twice anywhere, all of the time. */
+  /**
+   * Clicks: on a mark, its difference to now; twice anywhere, all of the time. The plot's own rule, by
+   * which a click is none after the smallest move, is off: who points at a line moves a little.
+   */
   over() {
     const over = this.plot.over;
+    let pressed = 0;
     over.addEventListener("dblclick", () => change({ t0: "", t1: "" }));
+    over.addEventListener("mousedown", (/** @type {MouseEvent} */ event) => (pressed = event.offsetX));
     over.addEventListener("click", (/** @type {MouseEvent} */ event) => {
+      if (Math.abs(event.offsetX - pressed) >= DRAG) return;
       const mark = this.marks.find((m) => Math.abs(this.plot.valToPos(m.taken / 1000, "x") - event.offsetX) < 6);
       if (mark) this.open(mark);
     });
   }
 
   chosen(/** @type {any} */ plot) {
-    if (plot.select.width < 4) return;
+    if (plot.select.width < DRAG) return;
     const [from, to] = [plot.select.left, plot.select.left + plot.select.width].map((x) => plot.posToVal(x, "x"));
     plot.setSelect({ left: 0, width: 0, top: 0, height: 0 }, false);
     change({ t0: String(Math.floor(from)), t1: String(Math.ceil(to)) });
