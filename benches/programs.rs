@@ -298,11 +298,16 @@ fn redis(bench: &Bench) -> Result<()> {
         ensure!(ended.status.success(), "redis-benchmark failed");
         Ok(cpu_time(server.0.id())? - before)
     };
+    steady("Redis under steady load", server.0.id(), &[], load)
+}
+
+/// CPU time in ms of one load after the other on a running server, without memprof and with it.
+fn steady(name: &str, pid: u32, args: &[&str], load: impl Fn() -> Result<f64>) -> Result<()> {
     load()?;
-    let mut pairs = Pairs::new("Redis under steady load", "ms", Aim::AtMost(1.03));
+    let mut pairs = Pairs::new(name, "ms", Aim::AtMost(1.03));
     interleave(PAIRS, || {
         let without = load()?;
-        let memprof = Profiler::attach(server.0.id(), &[])?;
+        let memprof = Profiler::attach(pid, args)?;
         let with = load()?;
         memprof.end()?;
         pairs.add(without, with);
@@ -345,18 +350,8 @@ fn postgres_load(bench: &Bench) -> Result<()> {
             std::thread::sleep(Duration::from_millis(5));
         }
     };
-    load()?;
-    let mut pairs = Pairs::new("PostgreSQL, readers", "ms", Aim::AtMost(1.03));
-    interleave(PAIRS, || {
-        let without = load()?;
-        let memprof = Profiler::attach(database.pid(), &["--follow-forks"])?;
-        let with = load()?;
-        memprof.end()?;
-        pairs.add(without, with);
-        Ok(())
-    })?;
-    println!("{}", pairs.row());
-    Ok(())
+    let args = ["--follow-forks"];
+    steady("PostgreSQL, readers", database.pid(), &args, load)
 }
 
 /// CPU time in ms of a process's children that have ended, to 10 ms.

@@ -12,7 +12,7 @@ use super::query::bad;
 use super::reply::internal;
 use super::route::Asked;
 use super::tree::{Drawn, Places, Shape};
-use super::view::{View, Which, of_process};
+use super::view::{View, Which};
 use super::{Api, ApiError, Ask, BoxFuture, Reply, Report, Request};
 use crate::profile::Kind;
 use crate::tree::{Paths, Table, TableRow};
@@ -100,15 +100,10 @@ pub(super) fn read(asked: &Asked<'_>) -> Result<Request, ApiError> {
 impl Ask for Diff {
     fn answer<'a>(&'a self, api: &'a Api) -> BoxFuture<'a, Result<Reply, ApiError>> {
         Box::pin(async {
-            let mut from = api.marks.get(&self.from)?;
-            if self.by.inlined() {
-                from.report = api.provider().with_lines(from.report).await?;
-            }
+            let lines = self.by.inlined();
+            let from = self.which.baseline(api, &self.from, lines).await?;
             let to = api.marks.get_or_now(&self.to)?;
             let report = api.state(to.as_ref()).await?;
-            if let Some(pid) = self.which.pid {
-                from.report = Arc::new(of_process(&from.report, pid)?);
-            }
             let by = self.by.clone();
             let view = self.which.narrow(Arc::new(Between { from, to, by }));
             api.show(report, view).await

@@ -11,7 +11,7 @@ use super::query::{bad, quoted};
 use super::reply::internal;
 use super::route::Asked;
 use super::tree::{direction, kind};
-use super::view::{View, Which, of_process};
+use super::view::{View, Which};
 use super::{Api, ApiError, Ask, BoxFuture, Reply, Report, Request};
 use crate::export::{EXPORTERS, ExportOptions, Exporter, by_name, names, write};
 
@@ -96,14 +96,9 @@ impl Ask for Export {
         Box::pin(async {
             let mut options = self.options.clone();
             if let Some(id) = &self.from {
-                let mut baseline = api.marks.get(id)?.report;
-                if self.needs_lines() {
-                    baseline = api.provider().with_lines(baseline).await?;
-                }
-                if let Some(pid) = self.which.pid {
-                    baseline = Arc::new(of_process(&baseline, pid)?);
-                }
-                options.baseline = Some(baseline);
+                let lines = self.needs_lines();
+                let baseline = self.which.baseline(api, id, lines).await?;
+                options.baseline = Some(baseline.report);
                 options.check(self.format).map_err(|e| bad(e.to_string()))?;
             }
             let to = api.marks.get_or_now(&self.to)?;

@@ -3,6 +3,7 @@
 use std::fmt::Debug;
 use std::sync::Arc;
 
+use super::marks::Mark;
 use super::query::Query;
 use super::reply::JSON;
 use super::route::Asked;
@@ -62,6 +63,27 @@ impl Which {
         }
     }
 
+    /// The mark that a difference is taken from, of the same process and with source lines if the view needs
+    /// them.
+    ///
+    /// # Errors
+    /// There is no such mark, or it has no such process.
+    pub(super) async fn baseline(
+        &self,
+        api: &Api,
+        id: &str,
+        lines: bool,
+    ) -> Result<Mark, ApiError> {
+        let mut mark = api.marks.get(id)?;
+        if lines {
+            mark.report = api.provider().with_lines(mark.report).await?;
+        }
+        if let Some(pid) = self.pid {
+            mark.report = Arc::new(of_process(&mark.report, pid)?);
+        }
+        Ok(mark)
+    }
+
     /// The view of the one process, or the view as it is.
     pub(super) fn narrow(&self, view: Arc<dyn View>) -> Arc<dyn View> {
         match self.pid {
@@ -105,7 +127,7 @@ impl From<Missing> for ApiError {
 ///
 /// # Errors
 /// [`ApiError::NotFound`]: it has no such process.
-pub(super) fn of_process(report: &Report, pid: Pid) -> Result<Report, ApiError> {
+fn of_process(report: &Report, pid: Pid) -> Result<Report, ApiError> {
     let profile = report.profile.of(pid).ok_or_else(|| {
         ApiError::NotFound(Some(format!(
             "there is no process {pid} in this report: see /v2/processes"

@@ -82,7 +82,7 @@ struct stack_hash {
 	__u32 pad;
 };
 
-/* A frame of a walk by tables, as the walk came to it; see tables.bpf.h. */
+/* A frame of a walk by tables, as the walk came to it; see remembered.bpf.h. */
 struct frame {
 	__u64 ip; /* return addresses less one */
 	__u64 key; /* hash of the frames from the outermost one to this */
@@ -163,8 +163,8 @@ struct task_state {
 };
 
 /*
- * From 6.19 on ("bpf: Use kmalloc_nolock() in local storage") one piece of kernel memory holds 8 KiB at
- * most, of which the kernel itself needs some 100 bytes.
+ * From 6.19 on (f484f4a3e058 "bpf: Replace bpf memory allocator with kmalloc_nolock() in local storage")
+ * one piece of it holds 8 KiB at most, of which the kernel itself needs some 100 bytes.
  */
 _Static_assert(sizeof(struct task_state) <= 8192 - 128, "task_state");
 

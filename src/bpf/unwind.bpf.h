@@ -96,6 +96,7 @@ __noinline int read_window(struct task_state *st, __u64 addr, __u32 slack, __u32
 }
 
 #include "tables.bpf.h"
+#include "remembered.bpf.h"
 
 /*
  * Brings the two words at `addr` into the window and returns the index of the first, or

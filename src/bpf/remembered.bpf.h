@@ -1,0 +1,307 @@
+/* SPDX-License-Identifier: MIT OR GPL-2.0-only */
+/*
+ * The walk by tables from its first frame to its last, and what of it is remembered. A thread keeps its last
+ * walk: the frames, and the words of the stack that were read for them. Where the next walk comes to a
+ * frame of it in the same state, and those words are unchanged from there on, the rest is known.
+ */
+#ifndef MEMPROF_REMEMBERED_H
+#define MEMPROF_REMEMBERED_H
+
+struct same_ctx {
+	struct task_state *st;
+	__u32 first; /* place of what the window begins with */
+	__u32 words; /* in the window */
+	__u32 left; /* words to compare */
+	__u32 pad;
+};
+
+/* Brings the word at a place, and many above it, into the window. 0, or -1 if unreadable. */
+static __noinline int same_window(struct same_ctx *c, __u32 place)
+{
+	struct task_state *st = c->st;
+
+	if (move_window(st, address_of(st, place)))
+		return -1;
+	c->first = place_of(st, st->t.window_base);
+	c->words = st->t.window_words;
+	return 0;
+}
+
+/* Some words at a time, and no call for a word: this is what a fault in a loop costs. */
+#define SAME_STEPS 8
+
+static long same_steps(__u64 i, struct same_ctx *c)
+{
+	struct task_state *st = c->st;
+
+#pragma unroll
+	for (__u32 k = 0; k < SAME_STEPS; k++) {
+		__u32 left = c->left - 1;
+		struct noted_word *w;
+		__u64 word;
+
+		if (left >= MEMO_WORDS)
+			return 1;
+		w = &st->words[left];
+		if (w->at - c->first >= c->words && same_window(c, w->at))
+			return 1;
+		word = st->window[INDEX(w->at - c->first, WINDOW_WORDS)];
+		if ((__u32)word != w->low || word >> 32 != w->high)
+			return 1;
+		c->left = left;
+	}
+	return 0;
+}
+
+/* Whether the remembered walk's outer words, `n` of them, are what the stack holds now. */
+static __always_inline int same_words(struct task_state *st, __u32 n)
+{
+	struct same_ctx c = { .st = st, .left = n };
+
+	c.first = place_of(st, st->t.window_base);
+	c.words = st->t.window_words;
+	bpf_loop(MEMO_WORDS / SAME_STEPS + 1, same_steps, &c, 0);
+	/* Where one differs, the frames that have read it are not met any more. */
+	st->t.same = c.left ? c.left - 1 : st->t.same;
+	return !c.left;
+}
+
+/* How many frames at most are passed over in one step. */
+#define PASS_STEPS 16
+
+/* Passes over the remembered frames that the walk cannot meet any more; how many are left. */
+__noinline __u32 frames_left(struct task_state *st)
+{
+	__u32 left;
+	__s32 sp;
+
+	if (!st)
+		return 0;
+	left = st->t.left;
+	sp = place_of(st, st->t.sp);
+	for (int k = 0; k < PASS_STEPS; k++) {
+		struct frame *f = &st->frames[INDEX(left - 1, MAX_FRAMES)];
+
+		if (!left || ((__s32)f->sp >= sp && f->words <= st->t.same))
+			break;
+		left--;
+	}
+	st->t.left = left;
+	return left;
+}
+
+/* Whether the frame pointer register is what it was, or saved where it was. */
+static __always_inline int same_fp(struct task_state *st, struct frame *f)
+{
+	__u32 saved = st->t.flags & FRAME_FP_SAVED;
+
+	if ((f->flags & FRAME_FP_SAVED) != saved)
+		return 0;
+	return saved ? is_place(st, st->t.fp) && f->fp == place_of(st, st->t.fp) : st->t.fp == st->memo_fp;
+}
+
+/*
+ * Whether the remembered walk came through this frame, frame `i`, in the same state, and all it read
+ * from here on is unchanged: then it goes on as that one did.
+ */
+static __always_inline int meets(struct task_state *st, __u64 i)
+{
+	__u32 left = frames_left(st), flags = st->t.flags;
+	struct frame *f;
+
+	if (!left || !is_place(st, st->t.sp))
+		return 0;
+	f = &st->frames[INDEX(left - 1, MAX_FRAMES)];
+	if (f->sp != place_of(st, st->t.sp) || f->ip != st->t.ip - (flags & FRAME_CALL ? 1 : 0))
+		return 0;
+	if (((f->flags ^ flags) & FRAME_STATE) || (f->flags & FRAME_USES_OTHER))
+		return 0;
+	if ((f->flags & FRAME_USES_FP) && !same_fp(st, f))
+		return 0;
+	/* Where a walk is cut off depends on where it began. */
+	if (st->memo_outcome == OUTCOME_DEPTH_LIMIT && (i || left != st->memo_nr))
+		return 0;
+	if (!same_words(st, f->words))
+		return 0;
+	st->t.met = left;
+	st->t.outcome = st->memo_outcome;
+	return 1;
+}
+
+struct walk_ctx {
+	struct task_state *st;
+};
+
+/* One frame: noted, and its caller found. */
+static long walk_frame(__u64 i, struct walk_ctx *c)
+{
+	struct task_state *st = c->st;
+	__u32 at = INDEX(MAX_FRAMES - 1 - i, MAX_FRAMES);
+	struct frame *f = &st->frames[at];
+	long end;
+
+	if (i && meets(st, i))
+		return 1;
+	/* What was there is lost to the remembered walk; the two could not meet there any more. */
+	if (st->t.left > at)
+		st->t.left = at;
+	f->ip = st->t.ip - (st->t.flags & FRAME_CALL ? 1 : 0);
+	f->sp = place_of(st, st->t.sp);
+	f->fp = place_of(st, st->t.fp);
+	f->words = st->t.noted;
+	f->flags = st->t.flags;
+	if (!is_place(st, st->t.sp) || ((f->flags & FRAME_FP_SAVED) && !is_place(st, st->t.fp)))
+		st->t.noted = NOTED_TOO_MANY;
+	st->t.nr = i + 1;
+	st->t.flags &= FRAME_STATE | FRAME_FP_SAVED;
+	end = i == MAX_FRAMES - 1 ? table_ends(st, OUTCOME_DEPTH_LIMIT) : table_step(st);
+	f->check = st->t.table;
+	f->flags |= st->t.flags & FRAME_STEP;
+	return end;
+}
+
+struct keep_ctx {
+	struct task_state *st;
+	struct stack_hash hash;
+	__u32 from; /* where the next frame is */
+	__u32 to; /* and where it goes */
+	__u32 words; /* that were read in all, the remembered ones among them */
+	__u32 uses; /* what the frames from the outermost one on need of the frame's registers */
+};
+
+#define KEEP_STEPS 4
+
+/* The walk's frames, from the outermost one on, to the remembered ones. */
+static long keep_frames(__u64 i, struct keep_ctx *c)
+{
+	struct task_state *st = c->st;
+
+#pragma unroll
+	for (__u32 k = 0; k < KEEP_STEPS; k++) {
+		__u32 from = c->from;
+		struct frame f, *to;
+
+		if (from >= MAX_FRAMES)
+			return 1;
+		f = st->frames[from];
+		/* Another file may have lain there before: the same addresses are another stack. */
+		hash_word(&c->hash, f.ip ^ (f.check * 0x9e3779b97f4a7c15ull));
+		if (f.flags & FRAME_SETS_FP)
+			c->uses &= ~FRAME_USES_FP;
+		c->uses |= f.flags & (FRAME_USES_FP | FRAME_USES_OTHER);
+		f.key = c->hash.key;
+		f.check = c->hash.check;
+		f.words = c->words - f.words;
+		f.flags = (f.flags & (FRAME_STATE | FRAME_FP_SAVED)) | c->uses;
+		to = &st->frames[INDEX(c->to, MAX_FRAMES)];
+		*to = f;
+		c->from = from + 1;
+		c->to++;
+	}
+	return 0;
+}
+
+struct keep_words_ctx {
+	struct task_state *st;
+	__u32 from;
+	__u32 to;
+};
+
+static long keep_words(__u64 i, struct keep_words_ctx *c)
+{
+	struct task_state *st = c->st;
+
+#pragma unroll
+	for (__u32 k = 0; k < SAME_STEPS; k++) {
+		__u32 from = c->from;
+
+		if (from >= MEMO_WORDS)
+			return 1;
+		st->words[INDEX(c->to, MEMO_WORDS)] = st->words[from];
+		c->from = from + 1;
+		c->to++;
+	}
+	return 0;
+}
+
+/*
+ * Takes the walk that just ended for the remembered one: what the two share stays where it is, the rest
+ * moves up to it. Returns the stack's hash.
+ */
+static __always_inline struct stack_hash keep_walk(struct task_state *st, struct stack_hash hash)
+{
+	__u32 met = st->t.met, nr = st->t.nr, noted = st->t.noted, words = 0;
+	struct keep_ctx c = { .st = st, .from = MAX_FRAMES - nr, .to = met };
+	struct keep_words_ctx w = { .st = st, .from = MEMO_WORDS - noted };
+	struct frame *f;
+
+	c.hash = hash;
+	if (met) {
+		f = &st->frames[INDEX(met - 1, MAX_FRAMES)];
+		c.hash.key = f->key;
+		c.hash.check = f->check;
+		c.uses = f->flags & (FRAME_USES_FP | FRAME_USES_OTHER);
+		words = f->words;
+	} else {
+		hash_word(&c.hash, st->t.outcome);
+	}
+	c.words = words + noted;
+	if (nr)
+		bpf_loop(MAX_FRAMES / KEEP_STEPS + 1, keep_frames, &c, 0);
+	w.to = words;
+	if (noted && noted <= MEMO_WORDS)
+		bpf_loop(MEMO_WORDS / SAME_STEPS + 1, keep_words, &w, 0);
+	st->memo_nr = met + nr;
+	st->memo_words = c.words;
+	st->memo_outcome = st->t.outcome;
+	st->memo_id = 0;
+	return c.hash;
+}
+
+/* Whether what is remembered of a walk lets a later one rely on it. */
+static __always_inline int is_sound(struct task_state *st)
+{
+	/* What cannot be read now may be readable then: its page was swapped out, say. */
+	return st->memo_words <= MEMO_WORDS && st->memo_outcome != OUTCOME_UNREADABLE;
+}
+
+/* Follows the tables from the registers on. Returns the id of the stack if it is the remembered one. */
+static __always_inline __u32 walk_tables(struct walk *w, struct user_regs *regs)
+{
+	struct task_state *st = w->st;
+	struct walk_ctx c = { .st = st };
+
+	if (st->memo_generation != unwind_generation || st->memo_mm_id != st->mm_id || !is_sound(st))
+		st->memo_nr = 0;
+	if (!st->memo_nr)
+		st->base = regs->sp & ~7ull;
+	st->memo_mm_id = st->mm_id;
+	st->memo_generation = unwind_generation;
+	st->t.ip = regs->ip;
+	st->t.sp = regs->sp;
+	st->t.fp = regs->bp;
+	st->t.bx = regs->bx;
+	st->t.lr = regs->lr;
+	st->t.flags = RULE_NEEDS | (regs->in_syscall ? FRAME_CALL : 0);
+	st->t.start = st->t.end = 0;
+	st->t.table = 0;
+	st->t.window_words = 0;
+	st->t.noted = 0;
+	st->t.nr = 0;
+	st->t.left = st->memo_nr;
+	st->t.same = st->memo_words;
+	st->t.met = 0;
+	/* A loop that touches a buffer is at the same place again: no loop over frames for that. */
+	if (!meets(st, 0))
+		bpf_loop(MAX_FRAMES, walk_frame, &c, 0);
+	w->outcome = st->t.outcome;
+	if (!st->t.nr && st->t.met == st->memo_nr && st->memo_id)
+		return st->memo_id;
+	w->hash = keep_walk(st, w->hash);
+	st->memo_fp = regs->bp;
+	w->nr = st->memo_nr;
+	w->innermost = st->memo_nr - 1;
+	return 0;
+}
+
+#endif
