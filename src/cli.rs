@@ -16,7 +16,7 @@ use clap::{
 
 use crate::event::Pid;
 use crate::export::{self, EXPORTERS, ExportOptions, Exporter};
-use crate::probe::Unwind;
+use crate::probe::{MAX_FRAMES, Unwind};
 use crate::profile::Kind;
 use crate::screen::ScreenOptions;
 use crate::server::DEFAULT_LISTEN;
@@ -166,6 +166,10 @@ struct ProfileArgs {
     /// How stacks are taken
     #[arg(long, value_name = "HOW", default_value = "auto")]
     unwind: UnwindArg,
+    /// Frames of a stack that are taken at most, 128 to 1024. A stack of more than 128 is walked anew for
+    /// each page, at some 70 ns a frame
+    #[arg(long, value_name = "N", default_value_t = *MAX_FRAMES.start(), value_parser = clap::value_parser!(u32).range(i64::from(*MAX_FRAMES.start())..=i64::from(*MAX_FRAMES.end())))]
+    max_frames: u32,
     /// When to use colour; NO_COLOR is honoured
     #[arg(long, value_name = "WHEN", default_value = "auto", global = true)]
     color: ColorChoice,
@@ -195,6 +199,8 @@ pub struct Config {
     pub kernel: bool,
     /// How stacks are taken.
     pub unwind: Unwind,
+    /// Frames of a stack that are taken at most.
+    pub max_frames: u32,
     /// Where to serve HTTP; `None` for not at all.
     pub listen: Option<SocketAddr>,
     /// Origins that may read beside loopback ones.
@@ -316,6 +322,7 @@ fn config(args: ProfileArgs) -> Result<Config, clap::Error> {
         freeze: args.freeze,
         kernel: args.kernel,
         unwind: args.unwind.into(),
+        max_frames: args.max_frames,
         listen: (!args.no_server).then_some(args.listen),
         cors_origins: args.cors_origin,
         allow_hosts: args.allow_host,
@@ -516,6 +523,8 @@ mod tests {
             "memprof --pid 1 --output f --direction up",
             "memprof --pid 1 --output f --threshold many",
             "memprof --pid 1 --unwind dwarf",
+            "memprof --pid 1 --max-frames 127",
+            "memprof --pid 1 --max-frames 1025",
             "memprof --pid 1 --no-server --listen 127.0.0.1:1",
             "memprof doctor --pid 1",
             "memprof top",

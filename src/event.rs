@@ -99,7 +99,8 @@ pub enum Event {
     Range(RangeEvent),
 }
 
-/// A stack's first sight; later events carry only its id.
+/// A stack's first sight, or a part of one that is too deep for one record; later events carry only
+/// its id.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StackSeen {
     /// The id that the ledgers hold.
@@ -108,8 +109,12 @@ pub struct StackSeen {
     pub mm: MmId,
     /// The process that was running; `None` where it is not visible in memprof's pid namespace.
     pub pid: Option<Pid>,
-    /// How the walk ended.
+    /// How the walk ended; the last part says it.
     pub outcome: Outcome,
+    /// Frames of the same stack in the parts before this one.
+    pub before: usize,
+    /// Whether its outermost frame is here.
+    pub last: bool,
     /// Instruction addresses, innermost first; return addresses less one.
     pub frames: Vec<Addr>,
 }

@@ -8,6 +8,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::HashSet;
 use std::io::Read;
 use std::mem::MaybeUninit;
+use std::ops::RangeInclusive;
 use std::os::fd::RawFd;
 use std::os::unix::fs::MetadataExt;
 use std::rc::Rc;
@@ -39,6 +40,8 @@ pub struct ProbeConfig {
     pub follow_forks: bool,
     /// How stacks are taken; without, everything stands under one empty stack.
     pub unwind: Unwind,
+    /// Frames of a stack that are taken at most, the innermost ones: a number in [`MAX_FRAMES`].
+    pub max_frames: u32,
     /// Count kernel memory too, at a price for every process of this machine.
     pub kernel: bool,
     /// The name to wait for at `exec` (`comm`, at most 15 bytes).
@@ -68,6 +71,10 @@ impl Unwind {
         matches!(self, Unwind::Tables | Unwind::Auto)
     }
 }
+
+/// How many frames of a stack may be taken at most: from what a walk can remember, so that it costs little,
+/// to what is bearable where every frame is walked each time.
+pub const MAX_FRAMES: RangeInclusive<u32> = 128..=1024;
 
 /// Ledger chunks read at once, 2 KiB each.
 const BATCH: u32 = 256;
@@ -127,8 +134,9 @@ impl Probe {
             *to = from as _;
         }
         let data = open.maps.data_data.as_deref_mut();
-        data.ok_or_else(|| anyhow!("the BPF object has no data section"))?
-            .unwind_mode = config.unwind as u8;
+        let data = data.ok_or_else(|| anyhow!("the BPF object has no data section"))?;
+        data.unwind_mode = config.unwind as u8;
+        data.max_frames = config.max_frames;
         if std::env::var_os(LOG).is_some() {
             // 4: statistics only.
             open.open_object_mut()

@@ -115,6 +115,7 @@ pub fn start_collector(
     let probe_config = ProbeConfig {
         follow_forks: config.follow_forks || matches!(config.target, Selector::Cgroup(_)),
         unwind: config.unwind,
+        max_frames: config.max_frames,
         kernel: config.kernel,
         wanted_comm: config.target.comm(),
     };

@@ -1,6 +1,6 @@
 //! Stacks by id, with their addresses turned into positions in files while the mappings still hold.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -11,10 +11,16 @@ use crate::profile::{Frame, FrameKind, Stack};
 /// How often, at most, an unknown address has a process's mappings read again.
 const RELOAD_PAUSE: Duration = Duration::from_millis(100);
 
+/// Stacks at most of which only some parts have come. The probe sends the parts of one without a pause,
+/// so more than there are CPUs are stacks whose other parts it could not send.
+const UNFINISHED: usize = 1024;
+
 /// Every stack seen, by id.
 #[derive(Debug, Default)]
 pub struct StackTable {
     stacks: HashMap<StackId, (MmId, Arc<Stack>)>,
+    /// Frames of stacks too deep for one record, until the last part has come.
+    unfinished: BTreeMap<StackId, Vec<Frame>>,
 }
 
 impl StackTable {
@@ -38,13 +44,20 @@ impl StackTable {
         self.stacks.is_empty()
     }
 
-    /// Keeps a stack seen for the first time.
+    /// Keeps a stack seen for the first time, or a part of one.
     pub fn insert(&mut self, seen: StackSeen, code: &mut CodeMap, modules: &mut ModuleTable) {
-        let mut frames: Vec<Frame> = seen
-            .frames
-            .iter()
-            .map(|addr| code.frame(*addr, modules))
-            .collect();
+        let mut frames = self.unfinished.remove(&seen.id).unwrap_or_default();
+        if frames.len() != seen.before {
+            return; // a part is missing: the probe counts such a stack as lost
+        }
+        frames.extend(seen.frames.iter().map(|addr| code.frame(*addr, modules)));
+        if !seen.last {
+            if self.unfinished.len() >= UNFINISHED {
+                self.unfinished.pop_first();
+            }
+            self.unfinished.insert(seen.id, frames);
+            return;
+        }
         if seen.outcome != Outcome::Complete {
             trim_junk(&mut frames);
         }
@@ -183,6 +196,8 @@ mod tests {
             mm: MmId(1),
             pid: None,
             outcome,
+            before: 0,
+            last: true,
             frames: frames.into_iter().map(Addr).collect(),
         };
         table.insert(seen, &mut code, &mut ModuleTable::new());
@@ -198,6 +213,39 @@ mod tests {
         let s = stack(vec![own_code(), 0x10], Outcome::Complete);
         assert!(matches!(s.frames[0].kind(), FrameKind::Code(..)));
         assert_eq!(s.frames[1].kind(), FrameKind::Unmapped(0x10));
+    }
+
+    #[test]
+    fn parts_are_put_together_and_incomplete_ones_are_not_shown() {
+        let mut table = StackTable::default();
+        let mut code = CodeMap::new(Pid(std::process::id()));
+        let mut part = |id: u32, before: usize, last: bool| {
+            let seen = StackSeen {
+                id: StackId(id),
+                mm: MmId(1),
+                pid: None,
+                outcome: Outcome::Complete,
+                before,
+                last,
+                frames: vec![Addr(own_code()); 2],
+            };
+            table.insert(seen, &mut code, &mut ModuleTable::new());
+            table.get(StackId(id)).map(|stack| stack.frames.len())
+        };
+        assert_eq!(part(16, 0, false), None);
+        // Another's lies between, and its first part is missing.
+        assert_eq!(part(17, 2, true), None);
+        assert_eq!(part(16, 2, false), None);
+        assert_eq!(part(16, 4, true), Some(6));
+        // A part that does not follow the one before it ends the stack.
+        assert_eq!(part(18, 0, false), None);
+        assert_eq!(part(18, 4, true), None);
+        for id in 100..5000 {
+            assert_eq!(part(id, 0, false), None);
+        }
+        assert_eq!(part(4999, 2, true), Some(4));
+        assert_eq!(part(100, 2, true), None);
+        assert!(table.unfinished.len() <= UNFINISHED);
     }
 
     #[test]

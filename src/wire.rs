@@ -44,7 +44,7 @@ pub(crate) const STACK_NONE: u32 = 0;
 pub(crate) const STACK_LOST: u32 = 1;
 
 const _: () = {
-    assert!(size_of::<stack_event>() == 24 + 8 * 128);
+    assert!(size_of::<stack_event>() == 32 + 8 * 128);
     assert!(size_of::<process_event>() == 40);
     assert!(size_of::<range_event>() == 48);
     assert!(size_of::<page_chunk>() == 4 * CHUNK_PAGES);
@@ -163,6 +163,8 @@ fn decode_stack(bytes: &[u8]) -> Result<StackSeen, Malformed> {
         mm: MmId(e.mm_id),
         pid: (e.pid != 0).then_some(Pid(e.pid)),
         outcome: decode_outcome(e.outcome)?,
+        before: e.before as usize,
+        last: e.last != 0,
         frames: e.frames[..nr].iter().map(|&a| Addr(a)).collect(),
     })
 }
@@ -243,6 +245,7 @@ mod tests {
             pid: 42,
             nr,
             outcome,
+            last: 1,
             ..Default::default()
         };
         for (i, f) in e.frames.iter_mut().enumerate() {
@@ -254,19 +257,20 @@ mod tests {
     #[test]
     fn a_stack_carries_only_its_frames() {
         let e = stack_record(2, 0);
-        let bytes = &record_bytes(&e)[..24 + 16];
+        let bytes = &record_bytes(&e)[..32 + 16];
         let Ok(Event::Stack(s)) = decode(bytes) else {
             panic!("not a stack");
         };
         assert_eq!(s.frames, [Addr(0x1000), Addr(0x1001)]);
         assert_eq!((s.id, s.mm, s.pid), (StackId(17), MmId(3), Some(Pid(42))));
         assert_eq!(s.outcome, Outcome::Complete);
+        assert_eq!((s.before, s.last), (0, true));
     }
 
     #[test]
     fn a_cut_stack_is_refused() {
         let e = stack_record(3, 0);
-        assert_eq!(decode(&record_bytes(&e)[..24 + 16]), Err(Malformed::Short));
+        assert_eq!(decode(&record_bytes(&e)[..32 + 16]), Err(Malformed::Short));
         assert_eq!(
             decode(record_bytes(&stack_record(129, 0))),
             Err(Malformed::Short)

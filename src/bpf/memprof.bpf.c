@@ -100,13 +100,14 @@ struct noted_word {
 	__u32 high;
 };
 
-/* A walk by tables under way. */
-struct table_walk {
-	__u64 ip; /* the frame's registers */
+/* A walk under way. What no comment calls otherwise is of the frame that it has come to. */
+struct walk {
+	__u64 ip;
 	__u64 sp;
 	__u64 fp; /* or where it is saved (FRAME_FP_SAVED) */
 	__u64 bx;
 	__u64 lr;
+	struct stack_hash hash;
 	__u64 start; /* the mapping that the last frame was in */
 	__u64 end;
 	__u64 bias;
@@ -115,11 +116,13 @@ struct table_walk {
 	__u32 table; /* of that mapping */
 	__u32 flags; /* of the frame, see struct frame; RULE_NEEDS among them: what is known */
 	__u32 noted; /* words */
-	__u32 nr; /* frames found */
+	__u32 nr; /* frames found; once it has ended, with the remembered ones that it shares */
+	__u32 innermost; /* which of the thread's frames it is; the others are before it */
 	__u32 left; /* frames of the remembered walk that this one may still meet */
 	__u32 same; /* words of it, from the outermost frame on, that are not known to differ */
 	__u32 met; /* the frames that it shares with the remembered walk */
 	__u32 outcome;
+	__u32 sending; /* the stack whose frames are sent where there is no room for them all; else 0 */
 	__u32 pad;
 };
 
@@ -148,7 +151,7 @@ struct task_state {
 	__u32 memo_outcome;
 	__u64 memo_fp; /* the frame pointer register that it began with */
 	__u64 base; /* stack address that places are counted from */
-	struct table_walk t;
+	struct walk t;
 	/*
 	 * Frames, and words of the stack that they have read, with those of the outermost frame first. A
 	 * walk fills both from the end on, up to what it may still meet of the remembered one.

@@ -10,6 +10,7 @@
 #define CHUNK_SHIFT 9
 #define CHUNK_PAGES (1u << CHUNK_SHIFT)
 
+/* Frames that one record, and the remembered walk, can hold: a power of two. */
 #define MAX_FRAMES 128
 
 /* Stack ids below this one are reserved; a ledger entry of 0 means "no record". */
@@ -66,14 +67,19 @@ enum range_change {
 #define RANGE_FLAG_POPULATE 1u /* filled without faults (MAP_POPULATE, MAP_LOCKED, mlockall) */
 #define RANGE_FLAG_CODE 2u /* executable: the process's modules may have changed */
 
-/* A stack seen for the first time. Only the first `nr` frames are sent. */
+/*
+ * A stack seen for the first time, or a part of one that has more than MAX_FRAMES frames; its parts follow
+ * one another, but records of others may lie between. Only the first `nr` frames are sent.
+ */
 struct stack_event {
 	__u32 kind;
 	__u32 mm_id;
 	__u32 stack_id;
 	__u32 pid; /* in memprof's pid namespace, 0 where it has none there */
 	__u32 nr;
-	__u32 outcome;
+	__u32 outcome; /* said by the last part */
+	__u32 before; /* the stack's frames that the parts before this one have */
+	__u32 last;
 	__u64 frames[MAX_FRAMES]; /* innermost first; return addresses less one */
 };
 
@@ -99,7 +105,7 @@ struct range_event {
 	__u64 from; /* moved: where the range was */
 };
 
-_Static_assert(sizeof(struct stack_event) == 24 + 8 * MAX_FRAMES, "stack_event");
+_Static_assert(sizeof(struct stack_event) == 32 + 8 * MAX_FRAMES, "stack_event");
 _Static_assert(sizeof(struct process_event) == 40, "process_event");
 _Static_assert(sizeof(struct range_event) == 48, "range_event");
 

@@ -128,6 +128,12 @@ static __always_inline int meets(struct task_state *st, __u64 i)
 	return 1;
 }
 
+/* A frame as a hash of the stack counts it. Another file may have lain there before: the same addresses are another stack. */
+static __always_inline void hash_frame(struct stack_hash *h, struct frame *f)
+{
+	hash_word(h, f->ip ^ (f->check * 0x9e3779b97f4a7c15ull));
+}
+
 struct walk_ctx {
 	struct task_state *st;
 };
@@ -142,6 +148,13 @@ static long walk_frame(__u64 i, struct walk_ctx *c)
 
 	if (i && meets(st, i))
 		return 1;
+	/* Deeper than there is room for: it takes an older frame's place. */
+	if (i >= MAX_FRAMES) {
+		if (!st->t.sending)
+			hash_frame(&st->t.hash, f);
+		else if (is_part(i) && send_part(st, i - MAX_FRAMES, MAX_FRAMES))
+			return 1;
+	}
 	/* What was there is lost to the remembered walk; the two could not meet there any more. */
 	if (st->t.left > at)
 		st->t.left = at;
@@ -154,7 +167,7 @@ static long walk_frame(__u64 i, struct walk_ctx *c)
 		st->t.noted = NOTED_TOO_MANY;
 	st->t.nr = i + 1;
 	st->t.flags &= FRAME_STATE | FRAME_FP_SAVED;
-	end = i == MAX_FRAMES - 1 ? table_ends(st, OUTCOME_DEPTH_LIMIT) : table_step(st);
+	end = i + 1 == max_frames ? table_ends(st, OUTCOME_DEPTH_LIMIT) : table_step(st);
 	f->check = st->t.table;
 	f->flags |= st->t.flags & FRAME_STEP;
 	return end;
@@ -184,8 +197,7 @@ static long keep_frames(__u64 i, struct keep_ctx *c)
 		if (from >= MAX_FRAMES)
 			return 1;
 		f = st->frames[from];
-		/* Another file may have lain there before: the same addresses are another stack. */
-		hash_word(&c->hash, f.ip ^ (f.check * 0x9e3779b97f4a7c15ull));
+		hash_frame(&c->hash, &f);
 		if (f.flags & FRAME_SETS_FP)
 			c->uses &= ~FRAME_USES_FP;
 		c->uses |= f.flags & (FRAME_USES_FP | FRAME_USES_OTHER);
@@ -226,16 +238,16 @@ static long keep_words(__u64 i, struct keep_words_ctx *c)
 
 /*
  * Takes the walk that just ended for the remembered one: what the two share stays where it is, the rest
- * moves up to it. Returns the stack's hash.
+ * moves up to it.
  */
-static __always_inline struct stack_hash keep_walk(struct task_state *st, struct stack_hash hash)
+static __always_inline void keep_walk(struct task_state *st)
 {
 	__u32 met = st->t.met, nr = st->t.nr, noted = st->t.noted, words = 0;
 	struct keep_ctx c = { .st = st, .from = MAX_FRAMES - nr, .to = met };
 	struct keep_words_ctx w = { .st = st, .from = MEMO_WORDS - noted };
 	struct frame *f;
 
-	c.hash = hash;
+	c.hash = st->t.hash;
 	if (met) {
 		f = &st->frames[INDEX(met - 1, MAX_FRAMES)];
 		c.hash.key = f->key;
@@ -254,8 +266,30 @@ static __always_inline struct stack_hash keep_walk(struct task_state *st, struct
 	st->memo_nr = met + nr;
 	st->memo_words = c.words;
 	st->memo_outcome = st->t.outcome;
-	st->memo_id = 0;
-	return c.hash;
+	st->t.hash = c.hash;
+	st->t.nr = st->memo_nr;
+	st->t.innermost = st->memo_nr - 1;
+}
+
+static long hash_frames(__u64 i, struct walk_ctx *c)
+{
+	struct task_state *st = c->st;
+
+#pragma unroll
+	for (__u32 k = 0; k < KEEP_STEPS; k++)
+		hash_frame(&st->t.hash, &st->frames[INDEX(i * KEEP_STEPS + k, MAX_FRAMES)]);
+	return 0;
+}
+
+/* A walk too deep to be remembered has ended: the hash of the frames that are still there, and of how many there were. */
+static __always_inline void end_deep(struct task_state *st)
+{
+	struct walk_ctx c = { .st = st };
+
+	bpf_loop(MAX_FRAMES / KEEP_STEPS, hash_frames, &c, 0);
+	hash_word(&st->t.hash, (__u64)st->t.nr << 32 | st->t.outcome);
+	st->memo_nr = 0;
+	st->t.innermost = MAX_FRAMES - 1;
 }
 
 /* Whether what is remembered of a walk lets a later one rely on it. */
@@ -265,42 +299,39 @@ static __always_inline int is_sound(struct task_state *st)
 	return st->memo_words <= MEMO_WORDS && st->memo_outcome != OUTCOME_UNREADABLE;
 }
 
-/* Follows the tables from the registers on. Returns the id of the stack if it is the remembered one. */
-static __always_inline __u32 walk_tables(struct walk *w, struct user_regs *regs)
+/* Follows the tables from the registers on. */
+static __always_inline void follow_tables(struct task_state *st)
 {
-	struct task_state *st = w->st;
 	struct walk_ctx c = { .st = st };
 
 	if (st->memo_generation != unwind_generation || st->memo_mm_id != st->mm_id || !is_sound(st))
 		st->memo_nr = 0;
 	if (!st->memo_nr)
-		st->base = regs->sp & ~7ull;
+		st->base = st->t.sp & ~7ull;
 	st->memo_mm_id = st->mm_id;
 	st->memo_generation = unwind_generation;
-	st->t.ip = regs->ip;
-	st->t.sp = regs->sp;
-	st->t.fp = regs->bp;
-	st->t.bx = regs->bx;
-	st->t.lr = regs->lr;
-	st->t.flags = RULE_NEEDS | (regs->in_syscall ? FRAME_CALL : 0);
 	st->t.start = st->t.end = 0;
 	st->t.table = 0;
-	st->t.window_words = 0;
 	st->t.noted = 0;
-	st->t.nr = 0;
 	st->t.left = st->memo_nr;
 	st->t.same = st->memo_words;
 	st->t.met = 0;
 	/* A loop that touches a buffer is at the same place again: no loop over frames for that. */
 	if (!meets(st, 0))
-		bpf_loop(MAX_FRAMES, walk_frame, &c, 0);
-	w->outcome = st->t.outcome;
+		bpf_loop(max_frames, walk_frame, &c, 0);
+}
+
+/* What is found of the walk by tables that just ended: the id, if the remembered stack is the same; else 0, and its hash. */
+static __always_inline __u32 end_tables(struct task_state *st, __u64 fp)
+{
 	if (!st->t.nr && st->t.met == st->memo_nr && st->memo_id)
 		return st->memo_id;
-	w->hash = keep_walk(st, w->hash);
-	st->memo_fp = regs->bp;
-	w->nr = st->memo_nr;
-	w->innermost = st->memo_nr - 1;
+	st->memo_id = 0;
+	st->memo_fp = fp;
+	if (st->t.nr > MAX_FRAMES)
+		end_deep(st);
+	else
+		keep_walk(st);
 	return 0;
 }
 

@@ -11,6 +11,9 @@
  */
 volatile __u8 unwind_mode = UNWIND_AUTO;
 
+/* Frames of a stack that are taken at most; from MAX_FRAMES on. */
+volatile __u32 max_frames = MAX_FRAMES;
+
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
@@ -25,7 +28,7 @@ struct user_regs {
 	__u64 bp;
 	__u64 bx; /* x86-64 alone */
 	__u64 lr; /* arm64 alone */
-	__u32 in_syscall; /* ip is the address after a system call instruction */
+	__u64 in_syscall; /* ip is the address after a system call instruction */
 };
 
 static __always_inline void user_regs_of(struct task_struct *task, struct user_regs *out)
@@ -58,18 +61,6 @@ static __always_inline void hash_word(struct stack_hash *h, __u64 word)
 	h->check ^= h->check >> 15;
 }
 
-/* A walk under way. */
-struct walk {
-	struct task_state *st;
-	__u64 bp; /* the frame pointer to follow next */
-	__u64 low; /* what it must not lie below */
-	__u32 nr; /* frames found */
-	__u32 innermost; /* which of the thread's frames is the innermost; the others are before it */
-	__u32 outcome;
-	__u32 pad;
-	struct stack_hash hash;
-};
-
 /*
  * Brings the word at `addr` into the window, and with it up to `words` words from `slack` words below
  * on; where not all of those can be read, what its page has from there on. 0, or -1. (Global: checked
@@ -95,108 +86,10 @@ __noinline int read_window(struct task_state *st, __u64 addr, __u32 slack, __u32
 	return -1;
 }
 
-#include "tables.bpf.h"
-#include "remembered.bpf.h"
-
-/*
- * Brings the two words at `addr` into the window and returns the index of the first, or
- * WINDOW_WORDS if they cannot be read. One long read serves many frames: each read costs as much
- * as the rest of the work on a frame several times over.
- */
-static __always_inline __u32 window_at(struct walk *w, __u64 addr)
+/* Whether a part of a stack ends before frame `n`. */
+static __always_inline int is_part(__u64 n)
 {
-	struct task_state *st = w->st;
-	__u64 at = (addr - st->t.window_base) >> 3;
-
-	if (addr >= st->t.window_base && at + 1 < st->t.window_words)
-		return at;
-	if (read_window(st, addr, 0, WINDOW_WORDS) || st->t.window_words < 2)
-		return WINDOW_WORDS;
-	return 0;
-}
-
-static __always_inline long walk_ends(struct walk *w, __u32 outcome)
-{
-	w->outcome = outcome;
-	return 1;
-}
-
-/* One step: from a frame pointer to the caller's frame pointer and the return address. */
-static __always_inline long walk_step(struct walk *w, __u32 n)
-{
-	__u64 bp = w->bp, ret;
-	__u32 at;
-
-	/* Ended on purpose, by _start or clone. */
-	if (bp == 0)
-		return walk_ends(w, OUTCOME_COMPLETE);
-	if (bp < w->low || (bp & 7))
-		return walk_ends(w, OUTCOME_NO_FRAME_POINTER);
-	at = window_at(w, bp);
-	if (at >= WINDOW_WORDS - 1)
-		return walk_ends(w, OUTCOME_UNREADABLE);
-	ret = w->st->window[at + 1];
-	if (ret == 0)
-		return walk_ends(w, OUTCOME_COMPLETE);
-	if (ret < 4096 || ret >> 56)
-		return walk_ends(w, OUTCOME_NO_FRAME_POINTER);
-	w->st->frames[INDEX(MAX_FRAMES - 1 - n, MAX_FRAMES)].ip = ret - 1;
-	w->nr = n + 1;
-	hash_word(&w->hash, ret - 1);
-	w->low = bp + 16;
-	w->bp = w->st->window[at];
-	return 0;
-}
-
-/* Some steps at a time: a call for each would cost as much as the step. */
-#define STEPS 4
-
-/* In place: with a copy of `*w` 7.2's verifier finds no two states alike, and takes a minute. */
-static long walk_steps(__u64 i, struct walk *w)
-{
-	long end = 0;
-
-#pragma unroll
-	for (__u32 k = 0; k < STEPS; k++) {
-		end = walk_step(w, 1 + i * STEPS + k);
-		if (end)
-			break;
-	}
-	return end;
-}
-
-/* Follows the chain of frame pointers from the registers on. */
-static __always_inline void walk_frame_pointers(struct walk *w, struct user_regs *regs)
-{
-	__u64 ip = regs->ip - (regs->in_syscall ? 1 : 0);
-
-	w->st->frames[MAX_FRAMES - 1].ip = ip;
-	w->nr = 1;
-	w->innermost = MAX_FRAMES - 1;
-	hash_word(&w->hash, ip);
-	w->bp = regs->bp;
-	w->low = regs->sp;
-	w->st->t.window_words = 0;
-	w->outcome = OUTCOME_DEPTH_LIMIT;
-	/* A loop that the verifier checks once (5.17, e6f2dd0f8067); unrolled it is 100 times as much. */
-	bpf_loop((MAX_FRAMES - 1) / STEPS, walk_steps, w, 0);
-}
-
-/* Walks the stack. Returns the id of a remembered one if it is the same, else 0. */
-static __always_inline __u32 take_stack(struct task_struct *task, struct walk *w)
-{
-	struct user_regs regs;
-
-	if (unwind_mode == UNWIND_OFF) {
-		w->outcome = OUTCOME_NOT_TAKEN;
-		return 0;
-	}
-	user_regs_of(task, &regs);
-	if (unwind_mode == UNWIND_FP) {
-		walk_frame_pointers(w, &regs);
-		return 0;
-	}
-	return walk_tables(w, &regs);
+	return (n & (MAX_FRAMES - 1)) == 0;
 }
 
 struct fill_ctx {
@@ -220,26 +113,186 @@ static long fill_steps(__u64 i, struct fill_ctx *c)
 	return 0;
 }
 
-/* The frames into the record, innermost first. */
-static __always_inline void fill_frames(struct task_state *st, struct walk *w)
+/*
+ * Sends `nr` frames of the stack that `sending` names, from frame `before` on; where they do not reach the
+ * outermost one, more follow. 0, or -1; then `sending` is 0. (Global: checked once, for all that send.)
+ */
+__noinline int send_frames(struct task_state *st, __u32 before, __u32 nr, __u32 last)
 {
-	struct fill_ctx c = { .st = st, .from = w->innermost };
+	struct fill_ctx c = { .st = st };
+	struct stack_event *s;
+	__u32 size;
+	int failed;
 
-	bpf_loop((w->nr + FILL_STEPS - 1) / FILL_STEPS, fill_steps, &c, 0);
+	if (!st || nr > MAX_FRAMES)
+		return -1;
+	c.from = st->t.innermost;
+	bpf_loop((nr + FILL_STEPS - 1) / FILL_STEPS, fill_steps, &c, 0);
+	/* It takes the window's place. */
+	st->t.window_words = 0;
+	s = &st->event;
+	s->kind = EVENT_STACK;
+	s->mm_id = st->mm_id;
+	s->stack_id = st->t.sending;
+	s->pid = view_pid(bpf_get_current_task_btf());
+	s->nr = nr;
+	s->outcome = st->t.outcome;
+	s->before = before;
+	s->last = last;
+	size = offsetof(struct stack_event, frames) + nr * 8;
+	/* Code that user space does not know of yet: it is to look at once. */
+	failed = last && s->outcome == OUTCOME_NO_MAPPING ? emit_now(s, size) : emit(s, size);
+	if (failed)
+		st->t.sending = 0;
+	return failed ? -1 : 0;
 }
 
-/* Sends a stack seen for the first time. */
-static __always_inline int emit_stack(struct task_struct *task, struct stack_event *s)
+/* Sends frames in the middle of a walk. */
+static __always_inline int send_part(struct task_state *st, __u32 before, __u32 nr)
 {
-	__u32 size = s->nr;
+	st->t.innermost = MAX_FRAMES - 1;
+	return send_frames(st, before, nr, 0);
+}
 
-	s->kind = EVENT_STACK;
-	s->pid = view_pid(task);
-	if (size > MAX_FRAMES)
-		size = MAX_FRAMES;
-	size = offsetof(struct stack_event, frames) + size * 8;
-	/* Code that user space does not know of yet: it is to look at once. */
-	return s->outcome == OUTCOME_NO_MAPPING ? emit_now(s, size) : emit(s, size);
+#include "tables.bpf.h"
+#include "remembered.bpf.h"
+
+/*
+ * Brings the two words at `addr` into the window and returns the index of the first, or
+ * WINDOW_WORDS if they cannot be read. One long read serves many frames: each read costs as much
+ * as the rest of the work on a frame several times over.
+ */
+static __always_inline __u32 window_at(struct task_state *st, __u64 addr)
+{
+	__u64 at = (addr - st->t.window_base) >> 3;
+
+	if (addr >= st->t.window_base && at + 1 < st->t.window_words)
+		return at;
+	if (read_window(st, addr, 0, WINDOW_WORDS) || st->t.window_words < 2)
+		return WINDOW_WORDS;
+	return 0;
+}
+
+static __always_inline long walk_ends(struct task_state *st, __u32 outcome)
+{
+	st->t.outcome = outcome;
+	return 1;
+}
+
+/* Notes a frame. 0, or -1 where those before it could not be sent. */
+static __always_inline int note_frame(struct task_state *st, __u32 n, __u64 ip)
+{
+	if (n && is_part(n) && st->t.sending && send_part(st, n - MAX_FRAMES, MAX_FRAMES))
+		return -1;
+	st->frames[INDEX(MAX_FRAMES - 1 - n, MAX_FRAMES)].ip = ip;
+	st->t.nr = n + 1;
+	hash_word(&st->t.hash, ip);
+	return 0;
+}
+
+/* One step: from a frame pointer to the caller's frame pointer and the return address. */
+static __always_inline long walk_step(struct task_state *st, __u32 n)
+{
+	__u64 fp = st->t.fp, ret;
+	__u32 at;
+
+	if (n >= max_frames)
+		return walk_ends(st, OUTCOME_DEPTH_LIMIT);
+	/* Ended on purpose, by _start or clone. */
+	if (fp == 0)
+		return walk_ends(st, OUTCOME_COMPLETE);
+	/* (The stack pointer is what it must not lie below.) */
+	if (fp < st->t.sp || (fp & 7))
+		return walk_ends(st, OUTCOME_NO_FRAME_POINTER);
+	at = window_at(st, fp);
+	if (at >= WINDOW_WORDS - 1)
+		return walk_ends(st, OUTCOME_UNREADABLE);
+	ret = st->window[at + 1];
+	if (ret == 0)
+		return walk_ends(st, OUTCOME_COMPLETE);
+	if (ret < 4096 || ret >> 56)
+		return walk_ends(st, OUTCOME_NO_FRAME_POINTER);
+	st->t.sp = fp + 16;
+	st->t.fp = st->window[at];
+	return note_frame(st, n, ret - 1) ? 1 : 0;
+}
+
+/* Some steps at a time: a call for each would cost as much as the step. */
+#define STEPS 4
+
+static long walk_steps(__u64 i, struct walk_ctx *c)
+{
+	long end = 0;
+
+#pragma unroll
+	for (__u32 k = 0; k < STEPS; k++) {
+		end = walk_step(c->st, 1 + i * STEPS + k);
+		if (end)
+			break;
+	}
+	return end;
+}
+
+/* Follows the chain of frame pointers from the registers on. */
+static __always_inline void follow_frame_pointers(struct task_state *st)
+{
+	struct walk_ctx c = { .st = st };
+
+	note_frame(st, 0, st->t.ip - (st->t.flags & FRAME_CALL ? 1 : 0));
+	/* A loop that the verifier checks once (5.17, e6f2dd0f8067); unrolled it is 100 times as much. */
+	bpf_loop(max_frames / STEPS + 1, walk_steps, &c, 0);
+	st->t.innermost = MAX_FRAMES - 1;
+}
+
+/*
+ * Walks the stack from the registers on, and sends its frames as it goes where `sending` is its id.
+ * (Global: checked once, for both.)
+ */
+__noinline int walk(struct task_state *st, struct user_regs *regs, __u32 sending)
+{
+	if (!st || !regs)
+		return -1;
+	st->t.ip = regs->ip;
+	st->t.sp = regs->sp;
+	st->t.fp = regs->bp;
+	st->t.bx = regs->bx;
+	st->t.lr = regs->lr;
+	st->t.flags = RULE_NEEDS | (regs->in_syscall ? FRAME_CALL : 0);
+	st->t.hash.key = st->t.hash.check = 0;
+	/* Mixed in like a frame: as a plain start value it would cancel out against the first frame's address. */
+	hash_word(&st->t.hash, st->mm_id);
+	st->t.window_words = 0;
+	st->t.nr = 0;
+	st->t.outcome = OUTCOME_NOT_TAKEN;
+	st->t.sending = sending;
+	/* Its own reads can fault: see fault_begins(). */
+	st->walking = 1;
+	if (unwind_mode == UNWIND_FP)
+		follow_frame_pointers(st);
+	else if (unwind_mode != UNWIND_OFF)
+		follow_tables(st);
+	st->walking = 0;
+	return 0;
+}
+
+/*
+ * Sends the stack that the walk just found. One that is deeper than what is kept of it is walked again,
+ * and sent in parts. 0, or -1.
+ */
+static __always_inline int send_stack(struct task_state *st, struct user_regs *regs, __u32 id)
+{
+	__u32 before = 0;
+
+	st->t.sending = id;
+	if (st->t.nr > MAX_FRAMES) {
+		walk(st, regs, id);
+		st->memo_nr = 0;
+		if (!st->t.sending)
+			return -1;
+		st->t.innermost = MAX_FRAMES - 1;
+		before = (st->t.nr - 1) & ~(MAX_FRAMES - 1);
+	}
+	return send_frames(st, before, st->t.nr - before, 1);
 }
 
 /* Remembers what the walk that just ended found. */
@@ -257,27 +310,25 @@ static __always_inline __u32 remember(struct task_state *st, __u32 id)
  */
 __noinline __u32 stack_id(struct task_state *st)
 {
-	struct task_struct *task = bpf_get_current_task_btf();
-	struct walk w = { .st = st };
 	struct seen_stack fresh, *known;
+	struct user_regs regs;
 	__u32 same;
 	__u64 key;
 
 	if (!st)
 		return STACK_LOST;
-	/* Mixed in like a frame: as a plain start value it would cancel out against the first frame's address. */
-	hash_word(&w.hash, st->mm_id);
-	/* The walk's own reads can fault: see fault_begins(). */
-	st->walking = 1;
-	same = take_stack(task, &w);
-	st->walking = 0;
-	if (same)
-		return same;
-	if (unwind_mode < UNWIND_TABLES)
-		hash_word(&w.hash, w.outcome);
+	user_regs_of(bpf_get_current_task_btf(), &regs);
+	walk(st, &regs, 0);
+	if (unwind_mode >= UNWIND_TABLES) {
+		same = end_tables(st, regs.bp);
+		if (same)
+			return same;
+	} else {
+		hash_word(&st->t.hash, st->t.outcome);
+	}
 
-	key = w.hash.key;
-	fresh.check = w.hash.check;
+	key = st->t.hash.key;
+	fresh.check = st->t.hash.check;
 	/* The same as last time: a loop that touches a buffer. */
 	if (key == st->last_key && fresh.check == st->last.check)
 		return remember(st, st->last.id);
@@ -285,12 +336,7 @@ __noinline __u32 stack_id(struct task_state *st)
 	if (!known) {
 		fresh.id = __sync_fetch_and_add(&next_stack_id, 1);
 		if (bpf_map_update_elem(&stacks, &key, &fresh, BPF_NOEXIST) == 0) {
-			fill_frames(st, &w);
-			st->event.stack_id = fresh.id;
-			st->event.mm_id = st->mm_id;
-			st->event.nr = w.nr;
-			st->event.outcome = w.outcome;
-			if (emit_stack(task, &st->event) == 0)
+			if (send_stack(st, &regs, fresh.id) == 0)
 				return remember(st, fresh.id);
 			bpf_map_delete_elem(&stacks, &key);
 			count_loss(LOSS_RING_STACK);

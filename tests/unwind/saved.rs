@@ -19,8 +19,10 @@ const PROGRAMS: [(&str, Arch); 3] = [
     ("aarch64-signed", Arch::Aarch64),
 ];
 const CASES: usize = 15;
-/// `MAX_FRAMES` of memprof.h.
+/// `MAX_FRAMES` of memprof.h: deeper stacks are not remembered, and sent in parts. The deepest saved one has
+/// 154 frames.
 const DEPTH: usize = 128;
+const DEPTHS: [usize; 3] = [DEPTH, 140, 1024];
 /// `enum outcome` and `enum unwind_mode` of memprof.h.
 const COMPLETE: u64 = 0;
 const DEPTH_LIMIT: u64 = 3;
@@ -284,10 +286,18 @@ impl Walker {
         }
     }
 
-    fn walk(&mut self, fresh: bool, mode: u64, start: Registers, in_syscall: bool) -> Stack {
+    /// How: the mode, and the most frames.
+    fn walk(
+        &mut self,
+        fresh: bool,
+        how: (u64, usize),
+        start: Registers,
+        in_syscall: bool,
+    ) -> Stack {
         let Registers { ip, sp, fp, lr, bx } = start;
         let [fresh, in_syscall] = [fresh, in_syscall].map(u64::from);
-        self.send(&[5, fresh, 1, mode, ip, sp, fp, bx, lr, in_syscall]);
+        let (mode, depth) = (how.0, how.1 as u64);
+        self.send(&[5, fresh, 1, mode, depth, ip, sp, fp, bx, lr, in_syscall]);
         self.input.flush().unwrap();
         let mut line = String::new();
         self.output.read_line(&mut line).unwrap();
@@ -310,12 +320,12 @@ impl Walker {
 }
 
 /// What the reference says of the same stack.
-fn reference(image: &Image, start: Registers, in_syscall: bool) -> (Vec<u64>, Ended) {
+fn reference(image: &Image, depth: usize, start: Registers, in_syscall: bool) -> (Vec<u64>, Ended) {
     let start = Registers {
         ip: start.ip - u64::from(in_syscall),
         ..start
     };
-    let found = walk(image, image.program.arch, start, DEPTH);
+    let found = walk(image, image.program.arch, start, depth);
     (found.frames, found.ended)
 }
 
@@ -346,25 +356,28 @@ fn check_saved(name: &str, program: &Program, walker: &mut Walker, saved: &Saved
     if program.arch == Arch::Aarch64 && bare {
         assert_ne!(in_register, 0, "{what}: stopped before it was saved");
     }
-    for mode in [TABLES, AUTO] {
+    let modes = [TABLES, AUTO].into_iter();
+    for (mode, depth) in modes.flat_map(|mode| DEPTHS.map(|depth| (mode, depth))) {
+        let what = format!("{what}, {depth} frames");
         // One function has no unwind information, but a frame pointer.
         let (frames, outcome) = match (saved.name.as_str(), mode) {
             ("assisted", TABLES) => (2, NO_TABLE),
             ("assisted", _) => (saved.truth.len(), ASSISTED),
-            ("deep", _) => (DEPTH, DEPTH_LIMIT),
+            ("deep", _) if depth < saved.truth.len() => (depth, DEPTH_LIMIT),
             _ => (saved.truth.len(), COMPLETE),
         };
-        let first = walker.walk(true, mode, saved.start, saved.in_syscall);
+        let how = (mode, depth);
+        let first = walker.walk(true, how, saved.start, saved.in_syscall);
         let names = program.names(saved, &first.frames);
         assert_eq!(names, saved.truth[..frames], "{what}");
         assert_eq!(first.outcome, outcome, "{what}");
         if mode == TABLES {
-            let (theirs, _) = reference(&image, saved.start, saved.in_syscall);
+            let (theirs, _) = reference(&image, depth, saved.start, saved.in_syscall);
             assert_eq!(first.frames, theirs, "{what}");
         }
         // Whatever the thread remembers of the stacks before, and then of this one.
         for _ in 0..2 {
-            let again = walker.walk(false, mode, saved.start, saved.in_syscall);
+            let again = walker.walk(false, how, saved.start, saved.in_syscall);
             assert_eq!(again, first, "{what}");
         }
     }
@@ -422,10 +435,12 @@ fn changed(
             memory: &memory,
             table: true,
         },
+        DEPTH,
         saved.start,
         saved.in_syscall,
     );
     let mut table = true;
+    let depth = r.of(&DEPTHS);
     for _ in 0..25 {
         let mut start = saved.start;
         // A table goes now and then, and comes again.
@@ -454,8 +469,8 @@ fn changed(
             _ => {}
         }
         let mode = r.of(&[TABLES, AUTO]);
-        let own = walker.walk(false, mode, start, saved.in_syscall);
-        let fresh = walker.walk(true, mode, start, saved.in_syscall);
+        let own = walker.walk(false, (mode, depth), start, saved.in_syscall);
+        let fresh = walker.walk(true, (mode, depth), start, saved.in_syscall);
         assert_eq!(own, fresh, "{}: {start:x?}", saved.name);
         *ended.entry(own.outcome).or_default() += 1;
         let image = Image {
@@ -464,7 +479,7 @@ fn changed(
             memory: &memory,
             table,
         };
-        let (theirs, how) = reference(&image, start, saved.in_syscall);
+        let (theirs, how) = reference(&image, depth, start, saved.in_syscall);
         // What cannot be read ends the reference's walk even if nothing depends on it.
         if mode == TABLES && how != Ended::Partial(Reason::UnreadableStack) {
             assert_eq!(

@@ -10,7 +10,7 @@
  *   2 mm_id number (start end bias table)…                    the mappings of an address space
  *   3 number (start number words…)…                           all memory that there is
  *   4 address word                                            one word of it is another one
- *   5 fresh mm_id mode ip sp fp bx lr in_syscall              a walk; fresh: by a thread of its own,
+ *   5 fresh mm_id mode depth ip sp fp bx lr in_syscall        a walk; fresh: by a thread of its own,
  *                                                             which remembers nothing
  *
  * Printed is "id outcome frame frame…". No C library headers: the kernel's types have the same names.
@@ -220,7 +220,16 @@ long bpf_loop(__u32 count, void *step, void *context, __u64 flags)
 /* ---- What it found. ---- */
 
 #define MAX_STACKS 65536
-static struct stack_event *found[MAX_STACKS];
+#define MOST_FRAMES 1024
+
+struct found {
+	__u32 outcome;
+	__u32 whole;
+	__u32 nr;
+	__u64 frames[MOST_FRAMES];
+};
+
+static struct found *found[MAX_STACKS];
 
 __u64 bpf_ringbuf_query(void *ring, __u64 flags)
 {
@@ -230,11 +239,21 @@ __u64 bpf_ringbuf_query(void *ring, __u64 flags)
 long bpf_ringbuf_output(void *ring, void *record, __u64 size, __u64 flags)
 {
 	struct stack_event *event = record;
+	struct found *to;
 
-	if (event->kind != EVENT_STACK || event->stack_id >= MAX_STACKS || size > sizeof(*event))
+	if (event->kind != EVENT_STACK || event->stack_id >= MAX_STACKS)
 		fail("not the record of a stack");
-	found[event->stack_id] = allocate(1, sizeof(*event));
-	__builtin_memcpy(found[event->stack_id], event, size);
+	if (size != offsetof(struct stack_event, frames) + 8 * event->nr)
+		fail("a record of another size than its frames");
+	if (!event->before)
+		found[event->stack_id] = allocate(1, sizeof(*to));
+	to = found[event->stack_id];
+	if (!to || to->whole || to->nr != event->before || to->nr + event->nr > MOST_FRAMES)
+		fail("not the next part of a stack");
+	__builtin_memcpy(to->frames + to->nr, event->frames, 8 * event->nr);
+	to->nr += event->nr;
+	to->outcome = event->outcome;
+	to->whole = event->last;
 	return 0;
 }
 
@@ -344,7 +363,7 @@ static void set_registers(__u64 ip, __u64 sp, __u64 fp, __u64 bx, __u64 lr, int 
 static void walk_once(void)
 {
 	struct task_state *st = &remembering;
-	__u64 r[6], mode;
+	__u64 r[6], mode, depth;
 	__u32 id;
 
 	if (word()) {
@@ -353,14 +372,16 @@ static void walk_once(void)
 	}
 	st->mm_id = word();
 	mode = word();
-	/* The probe has one mode as long as it lives. */
-	unwind_generation += mode != unwind_mode;
+	depth = number(MOST_FRAMES);
+	/* The probe has one mode and depth as long as it lives. */
+	unwind_generation += mode != unwind_mode || depth != max_frames;
 	unwind_mode = mode;
+	max_frames = depth;
 	for (int i = 0; i < 6; i++)
 		r[i] = word();
 	set_registers(r[0], r[1], r[2], r[3], r[4], r[5]);
 	id = stack_id(st);
-	if (id >= MAX_STACKS || !found[id])
+	if (id >= MAX_STACKS || !found[id] || !found[id]->whole)
 		fail("a stack that was never sent");
 	printf("%u %u", id, found[id]->outcome);
 	for (__u32 i = 0; i < found[id]->nr; i++)
