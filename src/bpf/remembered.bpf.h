@@ -69,17 +69,13 @@ static __always_inline int same_words(struct task_state *st, __u32 n)
 /* How many frames at most are passed over in one step. */
 #define PASS_STEPS 16
 
-/* Passes over the remembered frames that the walk cannot meet any more; how many are left. */
-__noinline __u32 frames_left(struct task_state *st)
+/* Passes over remembered frames that the walk cannot meet any more, `steps` at most; how many are left. */
+static __always_inline __u32 pass_over(struct task_state *st, int steps)
 {
-	__u32 left;
-	__s32 sp;
+	__s32 sp = place_of(st, st->t.sp);
+	__u32 left = st->t.left;
 
-	if (!st)
-		return 0;
-	left = st->t.left;
-	sp = place_of(st, st->t.sp);
-	for (int k = 0; k < PASS_STEPS; k++) {
+	for (int k = 0; k < steps; k++) {
 		struct frame *f = &st->frames[INDEX(left - 1, MAX_FRAMES)];
 
 		if (!left || ((__s32)f->sp >= sp && f->words <= st->t.same))
@@ -88,6 +84,18 @@ __noinline __u32 frames_left(struct task_state *st)
 	}
 	st->t.left = left;
 	return left;
+}
+
+__noinline __u32 pass_over_many(struct task_state *st)
+{
+	return st ? pass_over(st, PASS_STEPS) : 0;
+}
+
+static __always_inline __u32 frames_left(struct task_state *st)
+{
+	__u32 left = st->t.left;
+
+	return pass_over(st, 2) + 1 < left ? pass_over_many(st) : st->t.left;
 }
 
 /* Whether the frame pointer register is what it was, or saved where it was. */

@@ -187,18 +187,24 @@ static __always_inline __u64 rule_tag(__u64 mixed)
 	return (mixed & ((1ull << RULE_TAG_BITS) - 1)) | 1ull << RULE_TAG_BITS | (mixed >> 63) << 47;
 }
 
-/*
- * The rule for an address, or NO_RULE; then the walk's outcome says why there is none. The mapping
- * found last is kept: the next frame is often in the same one.
- */
-__noinline __u32 find_rule(struct task_state *st, __u64 pc)
+/* The rule kept for a mixed place, or NO_RULE. */
+static __always_inline __u32 cached_rule(__u64 mixed)
+{
+	__u64 cached = rule_cache[INDEX(mixed >> RULE_TAG_BITS, 1 << RULE_CACHE_BITS)];
+
+	return cached >> 16 == rule_tag(mixed) ? cached & 0xffff : NO_RULE;
+}
+
+/* The rule for an address by the tables; see find_rule(). */
+__noinline __u32 search_rule(struct task_state *st, __u64 pc)
 {
 	struct unwind_page_key key;
 	struct unwind_space *space;
 	struct unwind_page *page;
 	struct unwind_rows *rows;
 	__u32 at, mm_id, zero = 0;
-	__u64 mixed, cached;
+	__u64 mixed;
+	__u32 cached;
 	void *chunk;
 
 	if (!st)
@@ -225,9 +231,9 @@ __noinline __u32 find_rule(struct task_state *st, __u64 pc)
 		return NO_RULE;
 	pc -= st->t.bias;
 	mixed = rule_mix(st->t.table, pc);
-	cached = rule_cache[INDEX(mixed >> RULE_TAG_BITS, 1 << RULE_CACHE_BITS)];
-	if (cached >> 16 == rule_tag(mixed))
-		return cached & 0xffff;
+	cached = cached_rule(mixed);
+	if (cached != NO_RULE)
+		return cached;
 	key.table = st->t.table;
 	key.page = pc >> 16;
 	page = bpf_map_lookup_elem(&unwind_pages, &key);
@@ -243,6 +249,20 @@ __noinline __u32 find_rule(struct task_state *st, __u64 pc)
 	if (mixed != RULE_NOT_CACHED && at <= 0xffff)
 		rule_cache[INDEX(mixed >> RULE_TAG_BITS, 1 << RULE_CACHE_BITS)] = rule_tag(mixed) << 16 | at;
 	return at;
+}
+
+/*
+ * The rule for an address, or NO_RULE; then the walk's outcome says why there is none. The mapping
+ * found last is kept: the next frame is often in the same one. (What most frames need is done in place: a
+ * call costs as much.)
+ */
+static __always_inline __u32 find_rule(struct task_state *st, __u64 pc)
+{
+	__u32 cached = NO_RULE;
+
+	if (pc >= st->t.start && pc < st->t.end && st->t.table)
+		cached = cached_rule(rule_mix(st->t.table, pc - st->t.bias));
+	return cached != NO_RULE ? cached : search_rule(st, pc);
 }
 
 /* The place of a stack address: 16 GiB to either side of `base` have one. */
@@ -283,12 +303,12 @@ static __always_inline int move_window(struct task_state *st, __u64 addr)
  * is noted, with its place: as long as all of it stays the same, so does the stack. Returns 0, or -1
  * where nothing can be read.
  */
-__noinline int stack_word(struct task_state *st, __u64 addr, __u64 *word)
+static __always_inline int stack_word_here(struct task_state *st, __u64 addr, __u64 *word)
 {
 	__u32 nr;
 	__u64 at;
 
-	if (!st || !word || (addr & 7))
+	if (addr & 7)
 		return -1;
 	at = (addr - st->t.window_base) >> 3;
 	if (addr < st->t.window_base || at >= st->t.window_words) {
@@ -312,6 +332,12 @@ __noinline int stack_word(struct task_state *st, __u64 addr, __u64 *word)
 		st->t.noted = NOTED_TOO_MANY;
 	}
 	return 0;
+}
+
+/* The same, as a call. */
+__noinline int stack_word(struct task_state *st, __u64 addr, __u64 *word)
+{
+	return st && word ? stack_word_here(st, addr, word) : -1;
 }
 
 /* The frame pointer register of the frame, which its caller does not need to have. */
@@ -439,7 +465,7 @@ static __always_inline int ruled_step(struct task_state *st, struct unwind_rule 
 		known |= RULE_NEEDS_BX;
 	} else
 #endif
-	if (stack_word(st, cfa + (__s64)rule->ra_offset, ret))
+	if (stack_word_here(st, cfa + (__s64)rule->ra_offset, ret))
 		return OUTCOME_UNREADABLE;
 	/* Callers lie above: anything else is a wrong turn, or a loop. */
 	if (cfa < st->t.sp || (cfa == st->t.sp && !(flags & RULE_RA_IN_LINK_REGISTER)))
