@@ -6,6 +6,7 @@ mod common;
 mod corpus;
 mod debugger;
 mod found;
+mod full;
 #[cfg(target_arch = "x86_64")]
 mod live;
 mod made;
