@@ -166,8 +166,8 @@ struct ProfileArgs {
     /// How stacks are taken
     #[arg(long, value_name = "HOW", default_value = "auto")]
     unwind: UnwindArg,
-    /// Frames of a stack that are taken at most, 128 to 1024. A stack of more than 128 is walked anew for
-    /// each page, at some 70 ns a frame
+    /// Frames of a stack at most, 128 to 1024. A stack of more than 128 is walked anew for each page, at
+    /// some 60 ns a frame
     #[arg(long, value_name = "N", default_value_t = *MAX_FRAMES.start(), value_parser = clap::value_parser!(u32).range(i64::from(*MAX_FRAMES.start())..=i64::from(*MAX_FRAMES.end())))]
     max_frames: u32,
     /// When to use colour; NO_COLOR is honoured

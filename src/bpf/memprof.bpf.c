@@ -139,6 +139,8 @@ struct task_state {
 	__u8 fault_present; /* a write to a page that may only be read: copy on write */
 	__u8 walking; /* its stack is being read */
 	__u16 pad;
+	__u32 pid; /* its process's, see view_pid(); 0 until a stack is sent */
+	__u32 pad2;
 	/* The stack found last, by its hash. */
 	__u64 last_key;
 	struct seen_stack last;

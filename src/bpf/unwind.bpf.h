@@ -134,7 +134,10 @@ __noinline int send_frames(struct task_state *st, __u32 before, __u32 nr, __u32 
 	s->kind = EVENT_STACK;
 	s->mm_id = st->mm_id;
 	s->stack_id = st->t.sending;
-	s->pid = view_pid(bpf_get_current_task_btf());
+	/* The same as long as the thread lives, and five reads of kernel memory to find. */
+	if (!st->pid)
+		st->pid = view_pid(bpf_get_current_task_btf());
+	s->pid = st->pid;
 	s->nr = nr;
 	s->outcome = st->t.outcome;
 	s->before = before;
