@@ -263,7 +263,11 @@ impl Probe {
         let mut tables = vec![
             fill("pages", &maps.pages),
             fill("cache", &maps.cache),
-            fill("stacks", &maps.stacks),
+            TableFill {
+                name: "stacks",
+                entries: u64::from(self.bss(|b| &raw const b.known_stacks)),
+                capacity: u64::from(maps.stacks.max_entries()) * wire::BUCKET_SLOTS,
+            },
             fill("unwind_pages", &maps.unwind_pages),
             fill("procs", &maps.procs),
         ];

@@ -38,6 +38,8 @@ pub(crate) const CHUNK_PAGES: usize = 512;
 pub(crate) const MAX_MAPPINGS: usize = 512;
 /// Address bits of a chunk number in a page-ledger key.
 pub(crate) const REGION_BITS: u32 = 36;
+/// `BUCKET_SLOTS` of memprof.h.
+pub(crate) const BUCKET_SLOTS: u64 = 4;
 /// A ledger entry that holds no record.
 pub(crate) const STACK_NONE: u32 = 0;
 /// A ledger entry whose stack was lost.

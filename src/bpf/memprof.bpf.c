@@ -48,7 +48,7 @@ __u64 faults = 0; /* of followed processes, each one counted */
 __u32 next_mm_id = 1;
 /* Changes whenever an address space is followed or no longer: what threads remember of it is stale. */
 __u32 follow_generation = 1;
-__u32 next_stack_id = STACK_FIRST;
+__u32 known_stacks; /* slots taken in `stacks` */
 
 /* Followed address spaces per hash of their mmap_base: lets an unrelated process's event end at one
  * load. (The verifier permits no arithmetic on the mm pointer itself; mmap_base is random per exec,
@@ -143,7 +143,8 @@ struct task_state {
 	__u32 pad2;
 	/* The stack found last, by its hash. */
 	__u64 last_key;
-	struct seen_stack last;
+	__u32 last_id;
+	__u32 last_check;
 	/* The walk remembered: the stack it found, and how much of `frames` and `words` is of it. */
 	__u32 memo_id; /* 0: not known */
 	__u32 memo_mm_id;

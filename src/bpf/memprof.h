@@ -241,9 +241,19 @@ struct proc_info {
 	__u32 pid; /* in memprof's pid namespace */
 };
 
-struct seen_stack {
-	__u32 id;
-	__u32 check; /* second hash: tells two stacks of one 64-bit key apart */
+/* A stack that is known. Its id is its place in the table. */
+struct stack_slot {
+	__u64 key; /* the stack's hash; 0: the slot is free */
+	__u32 check; /* a second hash, tells two stacks of one key apart; 0: not written yet */
+	__u32 sent; /* to user space */
+};
+
+/* A line of the processor's cache. */
+#define BUCKET_SLOTS 4
+#define STACK_BUCKETS 65536
+
+struct stack_bucket {
+	struct stack_slot slot[BUCKET_SLOTS];
 };
 
 /* Pages of the kernel that a thread of a followed process had allocated; see kernel.bpf.h. */

@@ -14,13 +14,45 @@ volatile __u8 unwind_mode = UNWIND_AUTO;
 /* Frames of a stack that are taken at most; from MAX_FRAMES on. */
 volatile __u32 max_frames = MAX_FRAMES;
 
+/*
+ * The stacks known, by their hash. A hash map of the kernel takes five times as long for a new one, as it
+ * allocates memory for each; in this array none is ever taken out, so that a free slot ends a search.
+ */
 struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__uint(max_entries, 262144);
-	__type(key, __u64);
-	__type(value, struct seen_stack);
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, STACK_BUCKETS);
+	__type(key, __u32);
+	__type(value, struct stack_bucket);
 } stacks SEC(".maps");
+
+/* Buckets that a stack may be in, from the one on that its hash says. */
+#define PROBES 16
+#define NO_SLOT 0xffffffff
+
+/* The number of the slot that has this key, or of a free one that takes it; NO_SLOT. (Global: checked once.) */
+__noinline __u32 find_slot(__u64 key)
+{
+	for (__u32 i = 0; i < PROBES; i++) {
+		__u32 at = (key + i) & (STACK_BUCKETS - 1);
+		struct stack_bucket *bucket = bpf_map_lookup_elem(&stacks, &at);
+
+		if (!bucket)
+			break;
+#pragma unroll
+		for (__u32 k = 0; k < BUCKET_SLOTS; k++) {
+			__u64 *there = &bucket->slot[k].key, had = *there;
+
+			if (!had) {
+				had = __sync_val_compare_and_swap(there, 0, key);
+				if (!had)
+					__sync_fetch_and_add(&known_stacks, 1);
+			}
+			if (!had || had == key)
+				return at * BUCKET_SLOTS + k;
+		}
+	}
+	return NO_SLOT;
+}
 
 struct user_regs {
 	__u64 ip;
@@ -298,67 +330,69 @@ static __always_inline int send_stack(struct task_state *st, struct user_regs *r
 	return send_frames(st, before, st->t.nr - before, 1);
 }
 
-/* Remembers what the walk that just ended found. */
-static __always_inline __u32 remember(struct task_state *st, __u32 id)
+/* The id of the stack that the walk found, which is sent to user space when it is seen for the first time. */
+static __always_inline __u32 known_stack(struct task_state *st, struct user_regs *regs)
 {
-	st->memo_id = id;
-	return id;
+	__u32 check = st->t.hash.check | 1, slot, bucket;
+	__u64 key = st->t.hash.key;
+	struct stack_bucket *b;
+	struct stack_slot *s;
+
+	key |= !key;
+	/* The same as last time: a loop that touches a buffer. */
+	if (key == st->last_key && check == st->last_check)
+		return st->last_id;
+	slot = find_slot(key);
+	bucket = slot / BUCKET_SLOTS;
+	b = bpf_map_lookup_elem(&stacks, &bucket);
+	if (!b) {
+		count_loss(LOSS_STACK_TABLE);
+		return STACK_LOST;
+	}
+	s = &b->slot[slot & (BUCKET_SLOTS - 1)];
+	if (!s->check)
+		s->check = check;
+	if (s->check != check) {
+		count_loss(LOSS_STACK_COLLISION);
+		return STACK_LOST;
+	}
+	/* Of two threads that come first, one sends it. */
+	if (!s->sent && !__sync_lock_test_and_set(&s->sent, 1) && send_stack(st, regs, STACK_FIRST + slot)) {
+		s->sent = 0;
+		count_loss(LOSS_RING_STACK);
+		return STACK_LOST;
+	}
+	st->last_key = key;
+	st->last_check = check;
+	st->last_id = STACK_FIRST + slot;
+	return st->last_id;
 }
 
 /*
- * The id of the current task's user stack. The first sight of a stack sends it to user space; if
- * that fails it is forgotten again, so that the next event retries, and counted. (Global: the
- * verifier checks the walk once a program, not once for each way that leads to it; 7.2's gives up
- * on the fault's end otherwise.)
+ * The id of the current task's user stack. Where its first sight cannot be sent, that is counted, and the
+ * next event tries again. (Global: the verifier checks the walk once a program, not once for each way
+ * that leads to it; 7.2's gives up on the fault's end otherwise.)
  */
 __noinline __u32 stack_id(struct task_state *st)
 {
-	struct seen_stack fresh, *known;
 	struct user_regs regs;
-	__u32 same;
-	__u64 key;
+	__u32 id;
 
 	if (!st)
 		return STACK_LOST;
 	user_regs_of(bpf_get_current_task_btf(), &regs);
 	walk(st, &regs, 0);
 	if (unwind_mode >= UNWIND_TABLES) {
-		same = end_tables(st, regs.bp);
-		if (same)
-			return same;
+		id = end_tables(st, regs.bp);
+		if (id)
+			return id;
 	} else {
 		hash_word(&st->t.hash, st->t.outcome);
 	}
-
-	key = st->t.hash.key;
-	fresh.check = st->t.hash.check;
-	/* The same as last time: a loop that touches a buffer. */
-	if (key == st->last_key && fresh.check == st->last.check)
-		return remember(st, st->last.id);
-	known = bpf_map_lookup_elem(&stacks, &key);
-	if (!known) {
-		fresh.id = __sync_fetch_and_add(&next_stack_id, 1);
-		if (bpf_map_update_elem(&stacks, &key, &fresh, BPF_NOEXIST) == 0) {
-			if (send_stack(st, &regs, fresh.id) == 0)
-				return remember(st, fresh.id);
-			bpf_map_delete_elem(&stacks, &key);
-			count_loss(LOSS_RING_STACK);
-			return STACK_LOST;
-		}
-		/* Another thread was first, or the table is full. */
-		known = bpf_map_lookup_elem(&stacks, &key);
-		if (!known) {
-			count_loss(LOSS_STACK_TABLE);
-			return STACK_LOST;
-		}
-	}
-	if (known->check != fresh.check) {
-		count_loss(LOSS_STACK_COLLISION);
-		return STACK_LOST;
-	}
-	st->last_key = key;
-	st->last = *known;
-	return remember(st, known->id);
+	id = known_stack(st, &regs);
+	/* For the next walk, if it is the same. */
+	st->memo_id = id == STACK_LOST ? 0 : id;
+	return id;
 }
 
 #endif

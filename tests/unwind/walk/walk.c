@@ -58,7 +58,6 @@ struct table {
 
 #define TABLE(map, max) { &map, sizeof(*map.key), sizeof(*map.value), 0, max, NULL }
 static struct table tables[] = {
-	TABLE(stacks, 65536),
 	TABLE(unwind_spaces, 8),
 	TABLE(unwind_pages, 4096),
 };
@@ -66,6 +65,7 @@ static struct table tables[] = {
 static struct unwind_rule *rules;
 static __u64 nr_rules;
 static struct unwind_rows *rows;
+static struct stack_bucket buckets[STACK_BUCKETS];
 
 /* Key and value are aligned. */
 static __u64 entry_size(struct table *t)
@@ -104,6 +104,8 @@ void *bpf_map_lookup_elem(void *map, const void *key)
 
 	if (t)
 		return find_entry(t, key);
+	if (map == &stacks)
+		return index < STACK_BUCKETS ? &buckets[index] : NULL;
 	if (map == &unwind_rules)
 		return index < nr_rules ? &rules[index] : NULL;
 	/* One array of rows is enough here; its only value is all of it. */
@@ -219,14 +221,14 @@ long bpf_loop(__u32 count, void *step, void *context, __u64 flags)
 
 /* ---- What it found. ---- */
 
-#define MAX_STACKS 65536
+#define MAX_STACKS (STACK_FIRST + STACK_BUCKETS * BUCKET_SLOTS)
 #define MOST_FRAMES 1024
 
 struct found {
 	__u32 outcome;
 	__u32 whole;
 	__u32 nr;
-	__u64 frames[MOST_FRAMES];
+	__u64 *frames;
 };
 
 static struct found *found[MAX_STACKS];
@@ -240,6 +242,7 @@ long bpf_ringbuf_output(void *ring, void *record, __u64 size, __u64 flags)
 {
 	struct stack_event *event = record;
 	struct found *to;
+	__u64 *frames;
 
 	if (event->kind != EVENT_STACK || event->stack_id >= MAX_STACKS)
 		fail("not the record of a stack");
@@ -250,7 +253,12 @@ long bpf_ringbuf_output(void *ring, void *record, __u64 size, __u64 flags)
 	to = found[event->stack_id];
 	if (!to || to->whole || to->nr != event->before || to->nr + event->nr > MOST_FRAMES)
 		fail("not the next part of a stack");
-	__builtin_memcpy(to->frames + to->nr, event->frames, 8 * event->nr);
+	frames = allocate(to->nr + event->nr, 8);
+	if (to->nr)
+		__builtin_memcpy(frames, to->frames, 8 * to->nr);
+	__builtin_memcpy(frames + to->nr, event->frames, 8 * event->nr);
+	free(to->frames);
+	to->frames = frames;
 	to->nr += event->nr;
 	to->outcome = event->outcome;
 	to->whole = event->last;
