@@ -8,9 +8,11 @@ use memprof::profile::{Frame, Module, ModuleId};
 use memprof::symbolize::{Detail, Symbolizer};
 use memprof::unwind::walk::{Mapped, Process, Registers, walk};
 use memprof::unwind::{Arch, Table};
+use nix::sys::memfd::{MFdFlags, memfd_create};
 
 fn file_of(bytes: &[u8]) -> File {
-    let mut file = tempfile::tempfile().expect("a temporary file");
+    let file = memfd_create(c"fuzzed", MFdFlags::MFD_CLOEXEC).expect("a file in memory");
+    let mut file = File::from(file);
     file.write_all(bytes).expect("room for it");
     file
 }

@@ -291,7 +291,7 @@ pub fn address_of_mapping<'s>(
     offset: u64,
     size: u64,
 ) -> Option<u64> {
-    let page = crate::probe::page_size();
+    let page = crate::residency::page_size();
     let end = offset.saturating_add(size);
     let shared = |s: &Segment| {
         let first = s.offset.max(offset);
@@ -399,7 +399,7 @@ mod tests {
 
     #[test]
     fn a_mapping_is_that_of_the_segment_that_it_was_made_for() {
-        let page = crate::probe::page_size();
+        let page = crate::residency::page_size();
         // As some linkers write them: neighbours share a page of the file, each mapped with all of it.
         let segments = [
             code(0, 0, page + 0x500),

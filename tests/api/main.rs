@@ -21,7 +21,7 @@ use std::fs::File;
 use std::os::fd::AsFd;
 
 use ::memprof::event::Pid;
-use ::memprof::probe::page_size;
+use ::memprof::residency::page_size;
 use ::memprof::residency::cachestat::cachestat;
 use ::memprof::residency::figures;
 use common::memprof::Memprof;
