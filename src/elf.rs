@@ -207,16 +207,9 @@ impl<'f> Elf<'f> {
         self.section_named(".debug_info").is_some()
     }
 
-    /// The most bytes that its compressed sections say they unpack to.
-    pub fn unpacked_size(&self) -> u64 {
-        let claims = self.sections.iter().filter(|s| s.compressed()).map(|s| {
-            let mut b = [0; 16];
-            match self.read_at(&mut b, s.offset) {
-                Ok(()) => u64_at(&b, 8),
-                Err(_) => u64::MAX,
-            }
-        });
-        claims.fold(0, u64::saturating_add)
+    /// The sections whose bytes are packed.
+    pub fn compressed_sections(&self) -> impl Iterator<Item = &Section> {
+        self.sections.iter().filter(|s| s.compressed())
     }
 
     /// The build id, which the linker writes and `strip` keeps.
