@@ -513,7 +513,7 @@ fn targets_that_come_and_go_leak_no_descriptors() {
         dir.path(),
         name,
         "#include <stdlib.h>\n#include <string.h>\n#include <unistd.h>\n\
-         int main(void) { memset(malloc(1 << 20), 1, 1 << 20); usleep(2000); return 0; }",
+         int main(void) { memset(malloc(1 << 20), 1, 1 << 20); usleep(20000); return 0; }",
     );
     let memprof = Memprof::start(
         &["--comm", name],
