@@ -46,7 +46,9 @@ fn compile(dir: &Path, name: &str, source: &str) -> PathBuf {
 fn not_root() {
     let dir = directory();
     let copy = dir.path().join("memprof");
-    fs::copy(MEMPROF, &copy).unwrap();
+    // Not by this process: a child that another test forks just then has the copy open for writing as
+    // well, until its exec, and what is open for writing cannot be run.
+    run(Command::new("cp").arg(MEMPROF).arg(&copy)).must(0, &[]);
     let ended = run(Command::new(&copy)
         .args(["--comm", "nobody-has-this-name"])
         .uid(65534)

@@ -15,7 +15,7 @@ use memprof::symbol::Symbol;
 use memprof::symbolize::Symbolizer;
 use tempfile::tempdir;
 
-use crate::fixture::{build, offset_of_addr, place, segments};
+use crate::fixture::{build, offset_of_addr, place, run, segments};
 
 /// A program that says where its `main` and `leaf` are and then waits.
 const WAITS: &str = r#"
@@ -254,7 +254,9 @@ fn odd_paths() {
     ] {
         for remove in [false, true] {
             let path = dir.path().join(name);
-            fs::copy(&built, &path).unwrap();
+            // By another process: a child that another test forks meanwhile would have it open for
+            // writing, and it could not be run.
+            run("cp", &[built.to_str().unwrap(), path.to_str().unwrap()]);
             let (child, leaf) = Running::start(&path);
             if remove {
                 fs::remove_file(&path).unwrap();
