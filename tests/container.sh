@@ -98,7 +98,11 @@ url=http://127.0.0.1:17832
 ! curl -s -o /dev/null "$url" || die "something listens on port 17832 already: stop it first"
 say "profiling light-node of the host from the container"
 run_podman run -d --name "$container" "${options[@]}" "$image" --comm light-node >/dev/null
-sleep 3
+# It waits before the program starts, whose first pages are looked for: a minute at most.
+for ((tries = 0; tries < 120; tries++)); do
+    ! curl -sf -o /dev/null "$url/v1/pid" || break
+    sleep 0.5
+done
 target/release/examples/light-node --dir "$work" --cache-mib 32 &
 node=$!
 
