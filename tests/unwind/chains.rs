@@ -284,7 +284,7 @@ fn libraries_that_come_and_go() {
 
     // Nothing stops a process that runs already: a library's first stacks may be cut, none may be wrong.
     let args = [command[1], command[2], "wait"];
-    let mut workload = Workload::start_with(&program, &args);
+    let mut workload = Workload::start_with(program, &args);
     let found = attached(workload.pid(), || {
         workload.lines.send("");
         workload.lines.line();
