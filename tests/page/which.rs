@@ -41,7 +41,8 @@ fn one_of_several_processes() {
         // Page cache is in it, which the kernel may drop even of a program that stands still.
         until(|| {
             let shown = browser.eval("document.getElementById('selection')?.dataset.bytes");
-            shown == total()["all"].to_string()
+            let all = total()["all"].to_string();
+            shown == all
         });
         // The link alone does the same.
         browser.open(&format!("#view=functions&kind=anon&pid={pid}"));
