@@ -19,6 +19,7 @@ WORKDIR /src
 COPY Cargo.toml Cargo.lock ./
 COPY .cargo .cargo
 COPY benches benches
+COPY fuzz fuzz
 COPY tests/scenarios/main.rs tests/scenarios/main.rs
 RUN mkdir src \
     && echo 'fn main() {}' | tee src/main.rs build.rs >/dev/null \

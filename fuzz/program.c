@@ -1,6 +1,9 @@
 /* The program tests/corpus/program-x86_64:
  *
  *   gcc -O2 -g -Wl,-z,norelro -Wl,-z,noseparate-code -o program-x86_64 program.c
+ *
+ * packed-x86_64 is what objcopy --compress-debug-sections=zlib makes of it; in lines-x86_64 a fuzzer has
+ * damaged the line numbers, over which blazesym 0.2.7 panics.
  */
 #include <stdlib.h>
 #include <alloca.h>

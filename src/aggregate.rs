@@ -13,12 +13,14 @@ use crate::event::{Event, MmId, Pid, ProcessChange, ProcessEvent, RangeEvent, St
 use crate::file_paths::FilePaths;
 use crate::freeze::stands_still;
 use crate::modules::{AddressMap, ModuleTable};
-use crate::probe::{Probe, page_size};
+use crate::probe::Probe;
 use crate::profile::{
     CachedFile, FileId, Hold, KernelFigures, LOST_STACK, Losses, MappedBytes, Mapping, Module,
     NotObserved, Places, Profile, Sample, Share, TargetInfo, Unobserved, Usage,
 };
-use crate::residency::{Classifier, Error as ScanError, Method, Scanner, Vma, figures, maps};
+use crate::residency::{
+    Classifier, Error as ScanError, Method, Scanner, Vma, figures, maps, page_size,
+};
 use crate::source::resident::{Join, SpaceView};
 use crate::source::{Books, kernel_memory, page_cache};
 use crate::space::Space;

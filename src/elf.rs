@@ -207,16 +207,9 @@ impl<'f> Elf<'f> {
         self.section_named(".debug_info").is_some()
     }
 
-    /// The most bytes that its compressed sections say they unpack to.
-    pub fn unpacked_size(&self) -> u64 {
-        let claims = self.sections.iter().filter(|s| s.compressed()).map(|s| {
-            let mut b = [0; 16];
-            match self.read_at(&mut b, s.offset) {
-                Ok(()) => u64_at(&b, 8),
-                Err(_) => u64::MAX,
-            }
-        });
-        claims.fold(0, u64::saturating_add)
+    /// The sections whose bytes are packed.
+    pub fn compressed_sections(&self) -> impl Iterator<Item = &Section> {
+        self.sections.iter().filter(|s| s.compressed())
     }
 
     /// The build id, which the linker writes and `strip` keeps.
@@ -291,7 +284,7 @@ pub fn address_of_mapping<'s>(
     offset: u64,
     size: u64,
 ) -> Option<u64> {
-    let page = crate::probe::page_size();
+    let page = crate::residency::page_size();
     let end = offset.saturating_add(size);
     let shared = |s: &Segment| {
         let first = s.offset.max(offset);
@@ -399,7 +392,7 @@ mod tests {
 
     #[test]
     fn a_mapping_is_that_of_the_segment_that_it_was_made_for() {
-        let page = crate::probe::page_size();
+        let page = crate::residency::page_size();
         // As some linkers write them: neighbours share a page of the file, each mapped with all of it.
         let segments = [
             code(0, 0, page + 0x500),

@@ -21,6 +21,7 @@ use libbpf_rs::{
 
 use crate::event::{Event, MmId, Pid};
 use crate::profile::{FileId, Losses, TableFill};
+use crate::residency::page_size;
 use crate::source::kernel_memory::{self, KernelPages};
 use crate::source::page_cache::CachedPages;
 use crate::source::resident::{Chunk, PageLedger};
@@ -434,13 +435,6 @@ fn is_zero(bytes: &[u8]) -> bool {
 
 fn chunk_key(mm: MmId, chunk: u64) -> u64 {
     (u64::from(mm.0) << wire::REGION_BITS) | chunk
-}
-
-/// The size of a base page, in bytes.
-pub fn page_size() -> u64 {
-    // SAFETY: sysconf has no preconditions.
-    let size = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
-    u64::try_from(size).unwrap_or(4096)
 }
 
 fn wanted_bytes(config: &ProbeConfig) -> impl Iterator<Item = u8> {

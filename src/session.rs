@@ -45,7 +45,7 @@ use unwinding::Unwinding;
 /// Commands that may wait for the collector.
 const QUEUE: usize = 64;
 /// How long a command is held at its stops, at most.
-const HOLD: Duration = Duration::from_secs(20);
+const HOLD: Duration = unwinding::PREPARE.saturating_add(Duration::from_secs(10));
 /// How long a command that was told to end is waited for.
 const COMMAND_GRACE: Duration = Duration::from_secs(10);
 

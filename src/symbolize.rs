@@ -9,6 +9,7 @@ mod debugfile;
 mod demangle;
 mod dwarf;
 mod names;
+mod packed;
 mod symtab;
 
 use std::collections::{BTreeSet, HashMap};
@@ -30,6 +31,8 @@ const QUEUE: usize = 8;
 /// Names kept, and their size in bytes.
 const MAX_NAMES: usize = 200_000;
 const MAX_NAME_BYTES: usize = 24 << 20;
+/// From so many modules on, those that are gone are looked for each time that their number has doubled.
+const MANY_MODULES: usize = 1024;
 /// After so long without a request, debug information is dropped.
 const IDLE: Duration = Duration::from_secs(5);
 /// Demanglers and DWARF readers recurse, up to limits that are well inside this. Only what is used
@@ -126,25 +129,15 @@ type NameKey = (ModuleKey, u64, Detail);
 struct Worker {
     names: Cache<NameKey>,
     modules: HashMap<ModuleKey, Weak<Module>>,
+    /// How many modules there may be before those that are gone are forgotten.
+    most_modules: usize,
     dwarf: Dwarf,
     no_file: Arc<Symbol>,
     jit: Arc<Symbol>,
 }
 
 fn serve(inbox: &Receiver<Request>) {
-    let mut worker = Worker {
-        names: Cache::new(MAX_NAMES, MAX_NAME_BYTES),
-        modules: HashMap::new(),
-        dwarf: Dwarf::default(),
-        no_file: Arc::new(Symbol::Unknown(UnknownReason::NoFile)),
-        jit: Arc::new(Symbol::Known(Function {
-            name: JIT.to_owned(),
-            language: Language::Other,
-            offset_in_function: 0,
-            inlined: Vec::new(),
-            location: None,
-        })),
-    };
+    let mut worker = Worker::new();
     let mut tidy = true;
     loop {
         let request = if tidy {
@@ -169,6 +162,23 @@ fn serve(inbox: &Receiver<Request>) {
 }
 
 impl Worker {
+    fn new() -> Worker {
+        Worker {
+            names: Cache::new(MAX_NAMES, MAX_NAME_BYTES),
+            modules: HashMap::new(),
+            most_modules: MANY_MODULES,
+            dwarf: Dwarf::default(),
+            no_file: Arc::new(Symbol::Unknown(UnknownReason::NoFile)),
+            jit: Arc::new(Symbol::Known(Function {
+                name: JIT.to_owned(),
+                language: Language::Other,
+                offset_in_function: 0,
+                inlined: Vec::new(),
+                location: None,
+            })),
+        }
+    }
+
     fn answer(&mut self, request: &Request) -> Symbols {
         let mut symbols = Symbols::default();
         let mut missing: HashMap<ModuleId, Vec<u64>> = HashMap::new();
@@ -227,6 +237,10 @@ impl Worker {
             let why = UnknownReason::Unreadable("its symbols made the reader fail".into());
             vec![Symbol::Unknown(why); offsets.len()]
         });
+        // A target that maps ever new files may have its names asked for without a pause.
+        if self.modules.len() >= self.most_modules {
+            self.forget_gone();
+        }
         let key = ModuleKey::of(module);
         self.modules
             .entry(key)
@@ -244,13 +258,18 @@ impl Worker {
     fn tidy(&mut self) {
         let had_dwarf = !self.dwarf.is_empty();
         self.dwarf.clear();
-        self.modules.retain(|_, module| module.strong_count() > 0);
-        let modules = &self.modules;
-        self.names
-            .retain(|(module, _, _)| modules.contains_key(module));
+        self.forget_gone();
         if had_dwarf {
             trim_heap();
         }
+    }
+
+    fn forget_gone(&mut self) {
+        self.modules.retain(|_, module| module.strong_count() > 0);
+        self.most_modules = MANY_MODULES.max(2 * self.modules.len());
+        let modules = &self.modules;
+        self.names
+            .retain(|(module, _, _)| modules.contains_key(module));
     }
 }
 
@@ -260,5 +279,40 @@ fn trim_heap() {
     // SAFETY: malloc_trim takes no pointers and may be called at any time from any thread.
     unsafe {
         libc::malloc_trim(0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn modules_that_are_gone_are_forgotten_without_a_pause() {
+        let mut worker = Worker::new();
+        let ask = |worker: &mut Worker| {
+            let module = Arc::new(Module {
+                path: "/nowhere/short-lived".into(),
+                name: "short-lived".into(),
+                dev_ino: (0, 0),
+                file: Some(tempfile::tempfile().unwrap()),
+                own_executable: false,
+            });
+            let request = Request {
+                frames: [Frame::code(ModuleId(0), 0)].into(),
+                modules: vec![Arc::clone(&module)],
+                detail: Detail::Names,
+                reply: mpsc::sync_channel(1).0,
+            };
+            worker.answer(&request);
+            module
+        };
+        let kept: Vec<_> = (0..10).map(|_| ask(&mut worker)).collect();
+        for _ in 0..3 * MANY_MODULES {
+            ask(&mut worker);
+        }
+        assert!(worker.modules.len() <= MANY_MODULES);
+        for module in &kept {
+            assert!(worker.modules.contains_key(&ModuleKey::of(module)));
+        }
     }
 }

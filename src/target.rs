@@ -89,10 +89,12 @@ impl fmt::Display for Ambiguous {
             write!(f, "\n  {:>8}  (parent {})  {command}", c.pid, c.parent)?;
         }
         write!(f, "\nChoose one with `--pid PID`")?;
-        if self.family_root().is_some() {
+        if let Some(root) = self.family_root() {
+            // Not always the first: ids begin anew when all were given.
             write!(
                 f,
-                ", or follow the first and its children with `--follow-forks`"
+                ", or follow {} and its children with `--follow-forks`",
+                root.pid
             )?;
         }
         Ok(())
@@ -255,7 +257,18 @@ mod tests {
             .map(|c| c.pid.0)
         };
         assert_eq!(family(vec![c(10, 1), c(11, 10), c(12, 11)]), Some(10));
+        assert_eq!(family(vec![c(10, 12), c(11, 10), c(12, 1)]), Some(12));
         assert_eq!(family(vec![c(10, 1), c(11, 1)]), None);
+    }
+
+    #[test]
+    fn the_root_is_named_where_it_is_not_the_first() {
+        let text = Ambiguous {
+            name: "x".into(),
+            candidates: vec![c(10, 12), c(12, 1)],
+        }
+        .to_string();
+        assert!(text.contains("follow 12 and its children"), "{text}");
     }
 
     #[test]

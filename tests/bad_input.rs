@@ -46,7 +46,9 @@ fn compile(dir: &Path, name: &str, source: &str) -> PathBuf {
 fn not_root() {
     let dir = directory();
     let copy = dir.path().join("memprof");
-    fs::copy(MEMPROF, &copy).unwrap();
+    // Not by this process: a child that another test forks just then has the copy open for writing as
+    // well, until its exec, and what is open for writing cannot be run.
+    run(Command::new("cp").arg(MEMPROF).arg(&copy)).must(0, &[]);
     let ended = run(Command::new(&copy)
         .args(["--comm", "nobody-has-this-name"])
         .uid(65534)
@@ -513,7 +515,7 @@ fn targets_that_come_and_go_leak_no_descriptors() {
         dir.path(),
         name,
         "#include <stdlib.h>\n#include <string.h>\n#include <unistd.h>\n\
-         int main(void) { memset(malloc(1 << 20), 1, 1 << 20); usleep(2000); return 0; }",
+         int main(void) { memset(malloc(1 << 20), 1, 1 << 20); usleep(20000); return 0; }",
     );
     let memprof = Memprof::start(
         &["--comm", name],

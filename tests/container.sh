@@ -98,7 +98,11 @@ url=http://127.0.0.1:17832
 ! curl -s -o /dev/null "$url" || die "something listens on port 17832 already: stop it first"
 say "profiling light-node of the host from the container"
 run_podman run -d --name "$container" "${options[@]}" "$image" --comm light-node >/dev/null
-sleep 3
+# It waits before the program starts, whose first pages are looked for: a minute at most.
+for ((tries = 0; tries < 120; tries++)); do
+    ! curl -sf -o /dev/null "$url/v1/pid" || break
+    sleep 0.5
+done
 target/release/examples/light-node --dir "$work" --cache-mib 32 &
 node=$!
 
@@ -123,14 +127,19 @@ case $pid in
 *"$node"*) ;;
 *) die "/v1/pid answers $pid, light-node's process id is $node" ;;
 esac
-sleep 10
-tree=$(ask '/v1/tree?threshold=0')
-for function in block_cache::grow peer::receive_buffer file_store::write_block; do
-    case $tree in
-    *"$function"*) ;;
-    *) die "the call tree does not name $function" ;;
-    esac
+for ((tries = 0; tries < 60; tries++)); do
+    tree=$(ask '/v1/tree?threshold=0')
+    unnamed=''
+    for function in block_cache::grow peer::receive_buffer file_store::write_block; do
+        case $tree in
+        *"$function"*) ;;
+        *) unnamed=$function ;;
+        esac
+    done
+    [ -n "$unnamed" ] || break
+    sleep 1
 done
+[ -z "$unnamed" ] || die "the call tree does not name $unnamed"
 origin=$(curl -s -D - -o /dev/null -H 'Origin: http://elsewhere.example' "$url/v1/pid")
 printf '%s' "$origin" | grep -qi '^access-control-allow-origin: \*' ||
     die "no Access-Control-Allow-Origin: * in the answer's headers: $origin"

@@ -288,7 +288,7 @@ fn huge_pages() {
 #[test]
 fn fork_and_the_parent_alone() {
     let mut run = Run::command(&[]);
-    run.seen(&["mmap 8388608", "fork_cow"]);
+    run.seen(&["pin", "mmap 8388608", "fork_cow"]);
     // The child has copied the first half before the parent writes to its first quarter, so the
     // parent's pages are its own and stay where they are.
     let moment = run.seen(&[]);
@@ -300,7 +300,7 @@ fn fork_and_the_parent_alone() {
 #[test]
 fn fork_and_both() {
     let mut run = Run::command(&["--follow-forks"]);
-    run.seen(&["mmap 8388608"]);
+    run.seen(&["pin", "mmap 8388608"]);
     run.lines.tell("fork_cow");
     run.pids.extend(children(run.pids[0]));
     assert_eq!(run.pids.len(), 2);

@@ -10,7 +10,6 @@ use std::sync::LazyLock;
 
 use memprof::symbolize::Symbolizer;
 
-static SYMBOLIZER: LazyLock<Symbolizer> =
-    LazyLock::new(|| Symbolizer::start().expect("a thread for names"));
+static SYMBOLIZER: LazyLock<Symbolizer> = LazyLock::new(check::symbolizer);
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| check::symbols(&SYMBOLIZER, bytes, 97));

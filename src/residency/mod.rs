@@ -33,7 +33,7 @@ pub use courtesy::CourteousFile;
 pub use error::{Error, Result};
 pub use inode::file_id;
 pub use maps::{Backing, Perms, Vma, VmaKind};
-pub use page::{PageKind, PageRun};
+pub use page::{PageKind, PageRun, page_size};
 pub use ranges::{Full, RangeMap, RangeSet};
 pub use scan::{Method, Scanner};
 

@@ -42,3 +42,10 @@ impl PageRun {
         self.start == self.end
     }
 }
+
+/// The size of a base page, in bytes.
+pub fn page_size() -> u64 {
+    // SAFETY: sysconf has no preconditions.
+    let size = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+    u64::try_from(size).unwrap_or(4096)
+}

@@ -14,7 +14,7 @@ use super::courtesy::Courtesy;
 use super::error::{Error, Result};
 use super::ioctl::{self, Region};
 use super::maps::Vma;
-use super::page::PageRun;
+use super::page::{PageRun, page_size};
 use super::pagemap::{self, PageFlags};
 use super::policy::Policy;
 use super::probe::shows_huge_zero;
@@ -281,12 +281,6 @@ fn choose(pid: Pid, method: Method, pagemap: &File, flags: bool) -> Result<bool>
             what: "page frame numbers and /proc/kpageflags".to_owned(),
         })
     }
-}
-
-fn page_size() -> u64 {
-    // SAFETY: a plain query.
-    let size = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
-    u64::try_from(size).unwrap_or(4096)
 }
 
 #[cfg(test)]

@@ -12,8 +12,10 @@ use crate::probe::{Probe, TableMaps};
 use crate::profile::Losses;
 use crate::unwind::publish::Publisher;
 
-/// How long attaching waits for the tables of a running process: its first stacks are then complete.
-const PREPARE: Duration = Duration::from_secs(10);
+/// How long a process waits for the tables of its code, at most: its first stacks are then complete.
+/// The libraries of a compiler take a second; on a busy machine, and in a build that is not optimised,
+/// more than ten.
+pub(super) const PREPARE: Duration = Duration::from_secs(30);
 
 /// The tables and where they go.
 pub struct Unwinding {

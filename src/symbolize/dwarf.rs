@@ -4,12 +4,14 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 use std::fs::File;
 use std::os::fd::AsRawFd;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Weak};
 
 use blazesym::helper::ElfResolver;
 use blazesym::symbolize::{CodeInfo, FindSymOpts, InlinedFn, SrcLang, Symbolize};
 
 use super::demangle::demangle;
+use super::packed::unpacks_within;
 use super::{ModuleKey, debugfile};
 use crate::elf::Elf;
 use crate::profile::Module;
@@ -60,7 +62,7 @@ struct Source {
 
 impl Source {
     fn map(file: File, elf: &Elf) -> Option<Source> {
-        if elf.unpacked_size() > MAX_UNPACKED {
+        if !unpacks_within(elf, MAX_UNPACKED) {
             return None;
         }
         let size = file.metadata().ok()?.len();
@@ -94,6 +96,19 @@ impl Dwarf {
     /// Source lines for addresses (in the file's own addresses) of a module, in the same order;
     /// `None` where there is no debug information.
     pub fn lines(&mut self, module: &Arc<Module>, elf: &Elf, addrs: &[u64]) -> Vec<Option<Lines>> {
+        // Made-up debug information has blazesym panic. That takes nothing but the lines: names do
+        // not come from there, and the file is not tried again.
+        let found = catch_unwind(AssertUnwindSafe(|| self.read(module, elf, addrs)));
+        found.unwrap_or_else(|_| {
+            let _module = Arc::downgrade(module);
+            let source = None;
+            let broken = Entry { _module, source };
+            self.open.insert(ModuleKey::of(module), broken);
+            addrs.iter().map(|_| None).collect()
+        })
+    }
+
+    fn read(&mut self, module: &Arc<Module>, elf: &Elf, addrs: &[u64]) -> Vec<Option<Lines>> {
         let key = ModuleKey::of(module);
         if self.open.len() >= MAX_OPEN && !self.open.contains_key(&key) {
             self.clear();

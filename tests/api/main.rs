@@ -21,9 +21,9 @@ use std::fs::File;
 use std::os::fd::AsFd;
 
 use ::memprof::event::Pid;
-use ::memprof::probe::page_size;
 use ::memprof::residency::cachestat::cachestat;
 use ::memprof::residency::figures;
+use ::memprof::residency::page_size;
 use common::memprof::Memprof;
 use common::process::{cont, stop, wait_until};
 use common::terminal::Top;

@@ -16,7 +16,7 @@ use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use ::memprof::api::{Api, ApiOptions, BoxFuture, Provider, ProviderError, Report};
 use ::memprof::event::{Outcome, Pid};
@@ -40,8 +40,7 @@ impl Provider for Fixed {
 
 pub fn connect(address: SocketAddr) -> TcpStream {
     let stream = TcpStream::connect(address).unwrap();
-    let limit = Some(Duration::from_secs(20));
-    stream.set_read_timeout(limit).unwrap();
+    stream.set_read_timeout(Some(process::LIMIT)).unwrap();
     stream
 }
 

@@ -105,7 +105,7 @@ fn the_final_profile_is_of_its_end() {
         "{}",
         tree.text()
     );
-    let input = "mmap 4194304\nfork_cow\nfork_end\nexit 0\n";
+    let input = "pin\nmmap 4194304\nfork_cow\nfork_end\nexit 0\n";
     for args in [&[][..], &["--follow-forks"]] {
         let (tree, _) = final_profile(input, args);
         assert_eq!(

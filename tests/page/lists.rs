@@ -1,5 +1,6 @@
 //! Page cache by file, address space, difference, health and exports of a real program.
 
+use std::os::unix::fs::MetadataExt;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
@@ -10,11 +11,8 @@ use super::shown::*;
 
 /// Waits until a table has as many rows as the API says.
 #[track_caller]
-fn must_have_rows(browser: &Browser, count: &Value) {
-    let rows = count.as_u64().unwrap() + 1;
-    browser.wait(&format!(
-        "document.querySelector('.table').getAttribute('aria-rowcount') === '{rows}'"
-    ));
+fn must_have_rows(browser: &Browser, count: impl Fn() -> Value) {
+    until(|| browser.figure(".table", "aria-rowcount") == count().as_u64().unwrap() + 1);
 }
 
 /// The title of the cell in a row that names something; there the bytes stand in full.
@@ -41,14 +39,14 @@ fn in_full(bytes: &Value) -> String {
     format!("{} bytes", groups.join(","))
 }
 
-/// The row of a path.
-fn file<'a>(files: &'a Value, path: &str) -> Option<&'a Value> {
+/// The row of a file.
+fn file(files: &Value, inode: u64) -> &Value {
     let rows = files["rows"].as_array().unwrap();
-    rows.iter().find(|row| row["path"] == path)
+    rows.iter().find(|row| row["inode"] == inode).unwrap()
 }
 
 #[track_caller]
-fn until(mut holds: impl FnMut() -> bool) {
+pub fn until(mut holds: impl FnMut() -> bool) {
     let start = Instant::now();
     while !holds() {
         assert!(start.elapsed() < PATIENCE, "it never held");
@@ -63,19 +61,17 @@ fn files() {
     browser.open("#view=files");
     let controls = "document.querySelectorAll('#controls select').length";
     assert_eq!(browser.eval(controls), 0, "a list has no shape");
-    let files = run.api("/v2/files?limit=10000");
-    must_have_rows(&browser, &files["count"]);
-    let name = format!("{}/data", run.dir.path().display());
-    // A file that is open no more has no path, but its inode.
-    let shown = match file(&files, &name) {
-        Some(_) => name.clone(),
-        None => format!("[file {} on device", files["rows"][0]["inode"]),
-    };
-    let cached = || {
-        let files = run.api("/v2/files?limit=10000");
-        file(&files, &name).unwrap_or(&files["rows"][0])["cached"].clone()
-    };
     // The kernel may drop page cache even of a program that stands still.
+    let files = || run.api("/v2/files?limit=10000");
+    must_have_rows(&browser, || files()["count"].clone());
+    let path = run.dir.path().join("data");
+    let inode = std::fs::metadata(&path).unwrap().ino();
+    // A file that is open no more has no path, but its inode.
+    let shown = match file(&files(), inode)["path"].as_str() {
+        Some(_) => path.display().to_string(),
+        None => format!("[file {inode} on device"),
+    };
+    let cached = || file(&files(), inode)["cached"].clone();
     until(|| title(&browser, &shown, 0) == in_full(&cached()));
     // The stacks behind a file hold as much as the file.
     let click = "[...document.querySelectorAll('.rows .row')]
@@ -96,7 +92,7 @@ fn address_space() {
     let browser = Browser::start(run.m.address());
     browser.open("#view=space&sort=-size");
     let maps = run.api("/v2/maps?sort=size&limit=10000");
-    must_have_rows(&browser, &maps["count"]);
+    must_have_rows(&browser, || maps["count"].clone());
     let largest = &maps["rows"][0];
     let start = largest["start"].as_str().unwrap();
     for (cell, bytes) in [

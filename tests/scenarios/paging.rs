@@ -58,13 +58,10 @@ fn huge_pages_by_fault(run: &mut Run) -> Done {
     run.tell(&["touch 0 0 4096", "again 0 3149824 4096"]);
     let report = run.check(&[]);
     let owned = report.under("cmd_touch", Anon) + report.under("cmd_again", Anon);
-    assert_eq!(
-        owned,
-        anon_huge(run.pid()).max(2 * 4 * KIB),
-        "{}",
-        report.text()
-    );
     // Where memory is short, the kernel gives small pages.
+    let huge = anon_huge(run.pid());
+    let small = (2 - huge / HUGE) * 4 * KIB;
+    assert_eq!(owned, huge + small, "{}", report.text());
     run.after(&["touch 0 0 8388608"], &[]);
     Ok(())
 }
@@ -174,6 +171,9 @@ fn large_folios(run: &mut Run) -> Done {
     Ok(())
 }
 
+/// Pages of 1,024 that are merged, at least.
+const MERGED: u64 = 1000;
+
 fn ksm(run: &mut Run) -> Done {
     let dir = "/sys/kernel/mm/ksm";
     let _pages = set(&format!("{dir}/pages_to_scan"), "10000")?;
@@ -194,7 +194,7 @@ fn ksm(run: &mut Run) -> Done {
     }
     run.tell(&["advise 0 0 2097152 12", "advise 1 0 2097152 12"]);
     let pid = run.pid();
-    wait_until(|| merged(pid) >= 1000);
+    wait_until(|| merged(pid) >= MERGED);
     drop(on);
     run.check(&[("cmd_touch", Anon, 2 * MIB), ("cmd_again", Anon, 2 * MIB)]);
     // A store makes a copy, which is the writer's.
@@ -204,7 +204,8 @@ fn ksm(run: &mut Run) -> Done {
         report.under("cmd_number", Anon),
     );
     assert_eq!(old + new, 2 * MIB, "{}", report.text());
-    assert!(new >= MIB - 64 * KIB, "{}", report.text());
+    // Those that were not merged by then stay whose they were.
+    assert!(new >= MIB - (1024 - MERGED) * 4 * KIB, "{}", report.text());
     // Apart again by the kernel: they are whose they were.
     run.after(&["advise 1 0 2097152 13"], &[("cmd_again", Anon, 2 * MIB)]);
     Ok(())

@@ -15,7 +15,7 @@ use memprof::symbol::Symbol;
 use memprof::symbolize::Symbolizer;
 use tempfile::tempdir;
 
-use crate::fixture::{build, offset_of_addr, place, segments};
+use crate::fixture::{build, offset_of_addr, place, run, segments};
 
 /// A program that says where its `main` and `leaf` are and then waits.
 const WAITS: &str = r#"
@@ -24,6 +24,9 @@ const WAITS: &str = r#"
 __attribute__((noinline)) int leaf(int n) { return n + 1; }
 int main(int c, char **v) { printf("%p\n", (void *)leaf); fflush(stdout); pause(); return leaf(c); }
 "#;
+
+/// Longer than anything takes on a machine that is busy with other things.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 struct Running(Child);
 
@@ -43,8 +46,30 @@ impl Running {
         )
     }
 
+    /// A program that sleeps, once it does: its loader has mapped everything by then.
+    fn asleep(program: &str, arg: &str) -> Running {
+        let child = Command::new(program).arg(arg).spawn();
+        let child = Running(child.unwrap_or_else(|e| panic!("{program} is needed: {e}")));
+        let call = libc::SYS_clock_nanosleep.to_string();
+        let path = format!("/proc/{}/syscall", child.pid());
+        eventually("it sleeps", || {
+            let text = fs::read_to_string(&path).unwrap();
+            text.split(' ').next() == Some(call.as_str())
+        });
+        child
+    }
+
     fn pid(&self) -> Pid {
         Pid(self.0.id())
+    }
+}
+
+#[track_caller]
+fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !holds() {
+        assert!(start.elapsed() < PATIENCE, "{what}: not so");
+        std::thread::sleep(Duration::from_millis(10));
     }
 }
 
@@ -73,9 +98,7 @@ fn every_byte_of_code_is_where_the_map_says() {
         ("sleep", "1000"),
         ("python3", "-cimport time; time.sleep(1000)"),
     ] {
-        let child = Command::new(program).arg(arg).spawn();
-        let child = Running(child.unwrap_or_else(|e| panic!("{program} is needed: {e}")));
-        std::thread::sleep(Duration::from_millis(500));
+        let child = Running::asleep(program, arg);
         let mut table = ModuleTable::new();
         let map = AddressMap::load(child.pid(), &mut table).unwrap();
         let modules = table.modules();
@@ -130,12 +153,7 @@ fn every_byte_of_code_is_where_the_map_says() {
 
 #[test]
 fn modules_are_shared_and_the_list_is_cheap() {
-    let (a, b) = (
-        Command::new("sleep").arg("1000").spawn(),
-        Command::new("sleep").arg("1000").spawn(),
-    );
-    let (a, b) = (Running(a.unwrap()), Running(b.unwrap()));
-    std::thread::sleep(Duration::from_millis(300));
+    let [a, b] = [(); 2].map(|()| Running::asleep("sleep", "1000"));
     let mut table = ModuleTable::new();
     AddressMap::load(a.pid(), &mut table).unwrap();
     let first = table.modules();
@@ -158,8 +176,7 @@ fn modules_are_shared_and_the_list_is_cheap() {
 
 #[test]
 fn the_vdso_has_names() {
-    let child = Running(Command::new("sleep").arg("1000").spawn().unwrap());
-    std::thread::sleep(Duration::from_millis(300));
+    let child = Running::asleep("sleep", "1000");
     let mut table = ModuleTable::new();
     let map = AddressMap::load(child.pid(), &mut table).unwrap();
     let maps = fs::read_to_string(format!("/proc/{}/maps", child.pid())).unwrap();
@@ -237,7 +254,9 @@ fn odd_paths() {
     ] {
         for remove in [false, true] {
             let path = dir.path().join(name);
-            fs::copy(&built, &path).unwrap();
+            // By another process: a child that another test forks meanwhile would have it open for
+            // writing, and it could not be run.
+            run("cp", &[built.to_str().unwrap(), path.to_str().unwrap()]);
             let (child, leaf) = Running::start(&path);
             if remove {
                 fs::remove_file(&path).unwrap();
@@ -271,7 +290,7 @@ fn only_regular_files_are_opened() {
     let dir = tempdir().unwrap();
     let fifo = dir.path().join("fifo");
     crate::fixture::run("mkfifo", &[fifo.to_str().unwrap()]);
-    let start = Instant::now();
+    // Whoever opened the first of them would wait for ever.
     for path in [
         fifo.as_path(),
         Path::new("/dev/zero"),
@@ -280,7 +299,6 @@ fn only_regular_files_are_opened() {
     ] {
         assert!(open_regular(path).is_err(), "{}", path.display());
     }
-    assert!(start.elapsed() < Duration::from_secs(1));
 }
 
 #[test]
@@ -294,16 +312,10 @@ fn the_thread_ends_with_its_last_handle() {
     let handles: Vec<Symbolizer> = (0..50).map(|_| Symbolizer::start().unwrap()).collect();
     let copies = handles.clone();
     drop(handles);
+    // A thread has its name once it runs.
+    eventually("fifty threads run", || threads() >= 50);
     std::thread::sleep(Duration::from_millis(200));
     assert!(threads() >= 50, "a thread ended although a handle is left");
     drop(copies);
-    let start = Instant::now();
-    while threads() >= 50 {
-        assert!(
-            start.elapsed() < Duration::from_secs(10),
-            "{} threads left",
-            threads()
-        );
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    eventually("the threads end", || threads() < 50);
 }

@@ -4,6 +4,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::{Once, OnceLock};
 
 use super::common::workload::Workload;
 use super::found::{Found, attached, profile};
@@ -26,7 +27,13 @@ pub fn source(name: &str) -> String {
     )
 }
 
-/// The chains `a0 … a99` and `b0 … b199`, each of which ends in a leaf.
+/// The chains `a0 … a99` and `b0 … b199`, each of which ends in a leaf. Written once: another test's
+/// compiler may read them.
+fn deep_chains() {
+    static WRITTEN: Once = Once::new();
+    WRITTEN.call_once(write_deep_chains);
+}
+
 fn write_deep_chains() {
     let mut text = String::new();
     for (letter, depth) in [('a', 100), ('b', 200)] {
@@ -167,7 +174,7 @@ fn check_fork(program: &Path) {
 
 /// Compiles `chains.c`.
 pub fn compile_chains(compiler: &str, name: &str, flags: &[&str]) -> Option<PathBuf> {
-    write_deep_chains();
+    deep_chains();
     let gcc = if compiler == "gcc" {
         &["-fno-ipa-icf"][..]
     } else {
@@ -214,7 +221,7 @@ fn c_with_segments_in_one_page_of_the_file() {
 /// what called `main`, and says so. Its signal trampoline is recognised.
 #[test]
 fn c_with_musl() {
-    write_deep_chains();
+    deep_chains();
     for (name, flags) in [
         ("chains_musl", &["-fno-ipa-icf"][..]),
         ("chains_musl_static", &["-fno-ipa-icf", "-static"]),
@@ -306,7 +313,7 @@ fn libraries_that_come_and_go() {
 
     // Nothing stops a process that runs already: a library's first stacks may be cut, none may be wrong.
     let args = [command[1], command[2], "wait"];
-    let mut workload = Workload::start_with(&program, &args);
+    let mut workload = Workload::start_with(program, &args);
     let found = attached(workload.pid(), || {
         workload.lines.send("");
         workload.lines.line();
@@ -325,8 +332,13 @@ fn libraries_that_come_and_go() {
     }
 }
 
-/// The program that loads two libraries by turns, and these.
-pub fn compile_plugins() -> Option<[PathBuf; 3]> {
+/// The program that loads two libraries by turns, and these; compiled once, as another test may run it.
+pub fn compile_plugins() -> Option<&'static [PathBuf; 3]> {
+    static COMPILED: OnceLock<Option<[PathBuf; 3]>> = OnceLock::new();
+    COMPILED.get_or_init(plugins).as_ref()
+}
+
+fn plugins() -> Option<[PathBuf; 3]> {
     let plugin = |name: &str, frame: &str| {
         let flags = [
             "-shared".to_owned(),

@@ -11,12 +11,13 @@ use std::fmt::Write;
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use memprof::elf::Elf;
 use memprof::unwind::walk::{Ended, Mapped, Process, Registers, walk};
 use memprof::unwind::{Arch, Table};
 
+use crate::common::process::LIMIT;
 use crate::made::file_of;
 
 const SAMPLES: usize = 1000;
@@ -278,12 +279,12 @@ fn saved_stacks_are_walked_as_the_exception_unwinder_walks_them() {
             work(6, stop)
         });
         let thread = receive.recv().unwrap();
-        let mut tries = 0;
-        while TAKEN.load(Ordering::Relaxed) < SAMPLES && tries < 4 * SAMPLES {
+        // Those that come while the thread has no processor are one.
+        let limit = Instant::now() + LIMIT;
+        while TAKEN.load(Ordering::Relaxed) < SAMPLES && Instant::now() < limit {
             // SAFETY: the thread runs until `stop` is set.
             unsafe { libc::pthread_kill(thread, libc::SIGUSR2) };
             std::thread::sleep(Duration::from_micros(700));
-            tries += 1;
         }
         stop.store(true, Ordering::Relaxed);
         worker.join().unwrap();

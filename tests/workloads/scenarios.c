@@ -17,6 +17,7 @@
 //   mmap BYTES            private anonymous mapping, each page written  munmap
 //   dontneed              MADV_DONTNEED on the first half of the latest mapping
 //   brk_grow BYTES        sbrk and write                                brk_trim
+//   pin                   stay on the processor that it runs on
 //   threads N             N threads, each writes 64 KiB of its stack    threads_end
 //   read FILE             the whole file through read(2)
 //   write FILE BYTES      create or overwrite through write(2)
@@ -46,6 +47,7 @@
 #include <limits.h>
 #include <malloc.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -231,6 +233,17 @@ static NOINLINE int cmd_brk_trim(void)
 		return -1;
 	brk_end = NULL;
 	return 0;
+}
+
+// Each processor keeps a few pages in hand that were brought in on it, with a reference of its own. A page
+// that nobody shares any more is copied all the same when another processor has it in hand.
+static NOINLINE int cmd_pin(void)
+{
+	cpu_set_t own;
+
+	CPU_ZERO(&own);
+	CPU_SET(sched_getcpu(), &own);
+	return sched_setaffinity(0, sizeof(own), &own);
 }
 
 static NOINLINE void *thread_body(void *unused)
@@ -588,6 +601,7 @@ static const struct command commands[] = {
 	{ "dontneed", .plain = cmd_dontneed },
 	{ "brk_grow", .number = cmd_brk_grow },
 	{ "brk_trim", .plain = cmd_brk_trim },
+	{ "pin", .plain = cmd_pin },
 	{ "threads", .number = cmd_threads },
 	{ "threads_end", .plain = cmd_threads_end },
 	{ "read", .file = cmd_read },

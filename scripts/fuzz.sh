@@ -1,0 +1,67 @@
+#!/usr/bin/env bash
+# Fuzzes what reads files of others, led by coverage (cargo fuzz): no panic, no bad access, no heap of
+# memory, no hang.
+#
+#   scripts/fuzz.sh [TARGET…]      (table and symbols without an argument)
+#
+# MEMPROF_FUZZ_SECS: seconds for each target, 30 if unsaid. MEMPROF_FUZZ_SEED: for other inputs; what is
+# tried is the same in every run without it, but that it goes on from target/fuzz/corpus/, where inputs
+# that reached something new are kept. An input that fails is left in target/fuzz/found/.
+#
+# The address sanitizer is an unstable option of stable compilers, so that they are told to take it;
+# those that come without its runtime build without it.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+# shellcheck source=scripts/lib.sh
+source scripts/lib.sh
+
+MOST_MEMORY=512 # MiB resident, or in one allocation
+LONGEST=20      # seconds for one input, in a build that is ten times as slow as memprof's
+
+out=target/fuzz
+tools=$PWD/target/tools
+host=$(rustc -vV | sed -n 's/^host: //p')
+seconds=${MEMPROF_FUZZ_SECS:-30} seed=${MEMPROF_FUZZ_SEED:-1}
+
+sanitizer=none
+if compgen -G "$(rustc --print target-libdir)/librustc-*_rt.asan.a" >/dev/null; then
+    sanitizer=address
+    export RUSTC_BOOTSTRAP=1
+fi
+
+build() {
+    PATH=$PATH:$tools/bin cargo fuzz build --sanitizer "$sanitizer" --codegen-units 16 --target-dir "$out"
+}
+
+# What libFuzzer's log says last under a name, as in "cov: 12".
+figure() { grep -o "$1:* *[0-9]*" "$2" | tail -1 | grep -o '[0-9]*$'; }
+
+fuzz() {
+    local target=$1 binary=$out/$host/release/$1 log=$out/$1.log input
+    local corpus=$out/corpus/$1
+    mkdir -p "$corpus" "$out/found"
+    if ASAN_OPTIONS=detect_odr_violation=0:detect_stack_use_after_return=0:quarantine_size_mb=16 \
+        "$binary" "$corpus" tests/corpus -seed="$seed" -max_total_time="$seconds" -timeout="$LONGEST" \
+        -rss_limit_mb="$MOST_MEMORY" -detect_leaks=0 -print_final_stats=1 \
+        -artifact_prefix="$out/found/$target-" 2>"$log"; then
+        printf '%s: %s inputs, %s a second, %s branches reached, corpus of %s, peak of %s MiB\n' "$target" \
+            "$(figure number_of_executed_units "$log")" "$(figure average_exec_per_sec "$log")" \
+            "$(figure cov "$log")" "$(figure corp "$log")" "$(figure peak_rss_mb "$log")"
+        return
+    fi
+    grep -v -e '^#[0-9]' -e NEW_FUNC "$log" | tail -n 60
+    input=$(sed -n 's/.*Test unit written to //p' "$log" | tail -1)
+    printf 'FAILED: %s; the whole log is %s\n' "$target" "$log"
+    [ -z "$input" ] || printf 'The input is %s; to run it again:\n  %s %s\n' "$input" "$binary" "$input"
+    return 1
+}
+
+[ $# -gt 0 ] || set -- table symbols
+command -v cargo-fuzz >/dev/null || [ -x "$tools/bin/cargo-fuzz" ] ||
+    cargo install -q --debug --locked --root "$tools" --target-dir "$tools/build" cargo-fuzz
+began=$SECONDS
+build
+printf 'built in %s s, sanitizer: %s\n' $((SECONDS - began)) "$sanitizer"
+status=0
+for target; do fuzz "$target" || status=1; done
+exit "$status"

@@ -1,0 +1,13 @@
+//! The root of fuzz/'s library, which goes by memprof's name: what reads files of others, and what
+//! that needs. memprof itself has `lib.rs`.
+
+#![allow(dead_code, reason = "the rest of memprof uses the rest")]
+
+pub mod elf;
+pub mod event;
+pub mod modules;
+pub mod profile;
+pub mod residency;
+pub mod symbol;
+pub mod symbolize;
+pub mod unwind;

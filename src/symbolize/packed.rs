@@ -1,0 +1,149 @@
+//! What compressed sections unpack to, found out before they are unpacked into memory.
+
+use std::io::{self, Read};
+
+use flate2::read::ZlibDecoder;
+
+use crate::elf::{Elf, Section, u32_at, u64_at};
+
+const ELFCOMPRESS_ZLIB: u32 = 1;
+/// Size of the header before the packed bytes, and where in it the unpacked size stands.
+const HEADER: u64 = 24;
+const CLAIM: usize = 8;
+
+/// Whether the compressed sections of a file unpack to what they say, and to at most `limit` bytes.
+///
+/// Said is not enough: the reader that unpacks them takes what comes, which may be a thousand times the
+/// file. They are unpacked for that, into nothing, a few KiB at a time.
+pub fn unpacks_within(elf: &Elf, limit: u64) -> bool {
+    let Ok(mut file) = elf.file_size() else {
+        return false;
+    };
+    let mut left = limit;
+    elf.compressed_sections().all(|section| {
+        // Real ones do not overlap: together they are no longer than the file.
+        let rest = file.checked_sub(section.size);
+        let claim = claim(elf, section);
+        let (Some(rest), Some((kind, size))) = (rest, claim) else {
+            return false;
+        };
+        let Some(after) = left.checked_sub(size) else {
+            return false;
+        };
+        (file, left) = (rest, after);
+        kind != ELFCOMPRESS_ZLIB || unpacks_to(elf, section, size)
+    })
+}
+
+/// How a section is packed and the size that it says it unpacks to, in bytes.
+fn claim(elf: &Elf, section: &Section) -> Option<(u32, u64)> {
+    let mut header = [0; HEADER as usize];
+    elf.read_at(&mut header, section.offset).ok()?;
+    Some((u32_at(&header, 0), u64_at(&header, CLAIM)))
+}
+
+fn unpacks_to(elf: &Elf, section: &Section, size: u64) -> bool {
+    let packed = Part {
+        elf,
+        at: section.offset.saturating_add(HEADER),
+        left: section.size.saturating_sub(HEADER),
+    };
+    let mut unpacked = ZlibDecoder::new(packed).take(size.saturating_add(1));
+    io::copy(&mut unpacked, &mut io::sink()).is_ok_and(|n| n == size)
+}
+
+/// Bytes of a file, one after the other.
+struct Part<'e> {
+    elf: &'e Elf<'e>,
+    at: u64,
+    left: u64,
+}
+
+impl Read for Part<'_> {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        let most = usize::try_from(self.left).map_or(buf.len(), |left| left.min(buf.len()));
+        let got = self.elf.read_some(&mut buf[..most], self.at);
+        let got = got.map_err(|e| io::Error::other(e.to_string()))?;
+        self.at = self.at.saturating_add(got as u64);
+        self.left -= got as u64;
+        Ok(got)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::io::Write;
+
+    use flate2::Compression;
+    use flate2::write::ZlibEncoder;
+
+    use super::*;
+
+    const EHDR: usize = 64;
+    const SHDR: usize = 64;
+
+    fn zlib(size: usize) -> Vec<u8> {
+        let mut packer = ZlibEncoder::new(Vec::new(), Compression::best());
+        packer.write_all(&vec![0; size]).unwrap();
+        packer.finish().unwrap()
+    }
+
+    /// A file with compressed sections, each of which holds the bytes and says this size.
+    fn file(sections: &[(u64, &[u8])], overlap: bool) -> File {
+        let mut bytes = vec![0; EHDR + SHDR * sections.len()];
+        bytes[..6].copy_from_slice(&[0x7f, b'E', b'L', b'F', 2, 1]);
+        bytes[16] = 3;
+        bytes[40..48].copy_from_slice(&(EHDR as u64).to_le_bytes());
+        bytes[58..60].copy_from_slice(&(SHDR as u16).to_le_bytes());
+        bytes[60..62].copy_from_slice(&(sections.len() as u16).to_le_bytes());
+        let begin = bytes.len();
+        for (i, (claim, packed)) in sections.iter().enumerate() {
+            let at = if overlap { begin } else { bytes.len() };
+            let header = &mut bytes[EHDR + i * SHDR..][..SHDR];
+            header[8..16].copy_from_slice(&0x800u64.to_le_bytes());
+            header[24..32].copy_from_slice(&(at as u64).to_le_bytes());
+            let size = HEADER + packed.len() as u64;
+            header[32..40].copy_from_slice(&size.to_le_bytes());
+            if !overlap || i == 0 {
+                bytes.extend(u64::from(ELFCOMPRESS_ZLIB).to_le_bytes());
+                bytes.extend(claim.to_le_bytes());
+                bytes.extend(1u64.to_le_bytes());
+                bytes.extend(*packed);
+            }
+        }
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(&bytes).unwrap();
+        file
+    }
+
+    fn within(file: &File, limit: u64) -> bool {
+        unpacks_within(&Elf::read(file).unwrap(), limit)
+    }
+
+    #[test]
+    fn honest_sections_pass_up_to_the_limit() {
+        let packed = zlib(100_000);
+        let two = file(&[(100_000, &packed), (100_000, &packed)], false);
+        assert!(within(&two, 200_000));
+        assert!(!within(&two, 199_999));
+    }
+
+    #[test]
+    fn what_unpacks_to_more_or_less_than_it_says_does_not_pass() {
+        let packed = zlib(100_000);
+        for claim in [0, 16, 99_999, 100_001, u64::MAX] {
+            assert!(!within(&file(&[(claim, &packed)], false), u64::MAX));
+        }
+        let cut = &packed[..packed.len() / 2];
+        assert!(!within(&file(&[(100_000, cut)], false), u64::MAX));
+    }
+
+    #[test]
+    fn sections_that_share_their_bytes_do_not_pass() {
+        let packed = zlib(1_000_000);
+        let same = [(1_000_000, &packed[..]); 8];
+        assert!(within(&file(&same[..1], true), u64::MAX));
+        assert!(!within(&file(&same, true), u64::MAX));
+    }
+}
