@@ -319,7 +319,8 @@ static __always_inline int stack_word_here(struct task_state *st, __u64 addr, __
 	*word = st->window[INDEX(at, WINDOW_WORDS)];
 	nr = MEMO_WORDS - 1 - st->t.noted;
 	if (nr < MEMO_WORDS && is_place(st, addr)) {
-		struct noted_word *w = &st->words[nr];
+		/* (6.1 has lost the bound by now.) */
+		struct noted_word *w = &st->words[INDEX(nr, MEMO_WORDS)];
 
 		w->at = place_of(st, addr);
 		w->low = *word;
