@@ -132,13 +132,13 @@ static __always_inline long walk_step(struct task_state *st, __u32 n)
 	at = window_at(st, fp);
 	if (at >= WINDOW_WORDS - 1)
 		return walk_ends(st, OUTCOME_UNREADABLE);
-	ret = st->window[at + 1];
+	ret = st->window[INDEX(at + 1, WINDOW_WORDS)];
 	if (ret == 0)
 		return walk_ends(st, OUTCOME_COMPLETE);
 	if (ret < 4096 || ret >> 56)
 		return walk_ends(st, OUTCOME_NO_FRAME_POINTER);
 	st->t.sp = fp + 16;
-	st->t.fp = st->window[at];
+	st->t.fp = st->window[INDEX(at, WINDOW_WORDS)];
 	return note_frame(st, n, ret - 1) ? 1 : 0;
 }
 
