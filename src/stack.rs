@@ -47,6 +47,9 @@ impl StackTable {
     /// Keeps a stack seen for the first time, or a part of one.
     pub fn insert(&mut self, seen: StackSeen, code: &mut CodeMap, modules: &mut ModuleTable) {
         let mut frames = self.unfinished.remove(&seen.id).unwrap_or_default();
+        if seen.before == 0 {
+            frames.clear(); // sent anew, under the same id, as a later part did not fit
+        }
         if frames.len() != seen.before {
             return; // a part is missing: the probe counts such a stack as lost
         }
@@ -240,6 +243,10 @@ mod tests {
         // A part that does not follow the one before it ends the stack.
         assert_eq!(part(18, 0, false), None);
         assert_eq!(part(18, 4, true), None);
+        // Nor does it hold up a stack that is sent again after only its first part was.
+        assert_eq!(part(19, 0, false), None);
+        assert_eq!(part(19, 0, false), None);
+        assert_eq!(part(19, 2, true), Some(4));
         for id in 100..5000 {
             assert_eq!(part(id, 0, false), None);
         }
