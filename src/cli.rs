@@ -16,7 +16,7 @@ use clap::{
 
 use crate::event::Pid;
 use crate::export::{self, EXPORTERS, ExportOptions, Exporter};
-use crate::probe::{MAX_FRAMES, Unwind};
+use crate::probe::{FRAME_LIMITS, Unwind};
 use crate::profile::Kind;
 use crate::screen::ScreenOptions;
 use crate::server::DEFAULT_LISTEN;
@@ -168,7 +168,7 @@ struct ProfileArgs {
     unwind: UnwindArg,
     /// Frames of a stack at most, 128 to 1024. A stack of more than 128 is walked anew for each page, at
     /// some 60 ns a frame
-    #[arg(long, value_name = "N", default_value_t = *MAX_FRAMES.start(), value_parser = clap::value_parser!(u32).range(i64::from(*MAX_FRAMES.start())..=i64::from(*MAX_FRAMES.end())))]
+    #[arg(long, value_name = "N", default_value_t = *FRAME_LIMITS.start(), value_parser = clap::value_parser!(u32).range(i64::from(*FRAME_LIMITS.start())..=i64::from(*FRAME_LIMITS.end())))]
     max_frames: u32,
     /// When to use colour; NO_COLOR is honoured
     #[arg(long, value_name = "WHEN", default_value = "auto", global = true)]

@@ -41,7 +41,7 @@ pub struct ProbeConfig {
     pub follow_forks: bool,
     /// How stacks are taken; without, everything stands under one empty stack.
     pub unwind: Unwind,
-    /// Frames of a stack that are taken at most, the innermost ones: a number in [`MAX_FRAMES`].
+    /// Frames of a stack that are taken at most, the innermost ones: a number in [`FRAME_LIMITS`].
     pub max_frames: u32,
     /// Count kernel memory too, at a price for every process of this machine.
     pub kernel: bool,
@@ -75,7 +75,7 @@ impl Unwind {
 
 /// How many frames of a stack may be taken at most: from what a walk can remember, so that it costs little,
 /// to what is bearable where every frame is walked each time.
-pub const MAX_FRAMES: RangeInclusive<u32> = 128..=1024;
+pub const FRAME_LIMITS: RangeInclusive<u32> = 128..=1024;
 
 /// Ledger chunks read at once, 2 KiB each.
 const BATCH: u32 = 256;

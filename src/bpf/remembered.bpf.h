@@ -160,7 +160,7 @@ static long walk_frame(__u64 i, struct walk_ctx *c)
 	if (i >= MAX_FRAMES) {
 		if (!st->t.sending)
 			hash_frame(&st->t.hash, f);
-		else if (is_part(i) && send_part(st, i - MAX_FRAMES, MAX_FRAMES))
+		else if (is_part(i) && send_part(st, i))
 			return 1;
 	}
 	/* What was there is lost to the remembered walk; the two could not meet there any more. */

@@ -110,11 +110,11 @@ __noinline int send_frames(struct task_state *st, __u32 before, __u32 nr, __u32 
 	return failed ? -1 : 0;
 }
 
-/* Sends frames in the middle of a walk. */
-static __always_inline int send_part(struct task_state *st, __u32 before, __u32 nr)
+/* Sends the frames before frame `n`, in the middle of a walk: there is no room for more. */
+static __always_inline int send_part(struct task_state *st, __u32 n)
 {
 	st->t.innermost = MAX_FRAMES - 1;
-	return send_frames(st, before, nr, 0);
+	return send_frames(st, n - MAX_FRAMES, MAX_FRAMES, 0);
 }
 
 #endif

@@ -107,7 +107,7 @@ static __always_inline long walk_ends(struct task_state *st, __u32 outcome)
 /* Notes a frame. 0, or -1 where those before it could not be sent. */
 static __always_inline int note_frame(struct task_state *st, __u32 n, __u64 ip)
 {
-	if (n && is_part(n) && st->t.sending && send_part(st, n - MAX_FRAMES, MAX_FRAMES))
+	if (n && is_part(n) && st->t.sending && send_part(st, n))
 		return -1;
 	st->frames[INDEX(MAX_FRAMES - 1 - n, MAX_FRAMES)].ip = ip;
 	st->t.nr = n + 1;
