@@ -4,6 +4,7 @@
 //! there are it reads from the kernel when a report is asked for.
 
 use std::collections::{BTreeMap, HashMap};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::SystemTime;
 
@@ -15,8 +16,8 @@ use crate::freeze::stands_still;
 use crate::modules::{AddressMap, ModuleTable};
 use crate::probe::Probe;
 use crate::profile::{
-    CachedFile, FileId, Hold, KernelFigures, LOST_STACK, Losses, MappedBytes, Mapping, Module,
-    NotObserved, Places, Profile, Sample, Share, TargetInfo, Unobserved, Usage,
+    CachedFile, FileId, Hold, KernelFigures, LOST_STACK, Losses, MappedBytes, Mapping, NotObserved,
+    Places, Profile, Sample, Share, TargetInfo, Unobserved, Usage,
 };
 use crate::residency::{
     Classifier, Error as ScanError, Method, Scanner, Vma, figures, maps, page_size,
@@ -35,12 +36,11 @@ pub struct Aggregator {
     /// By address space; those that have ended are gone.
     spaces: BTreeMap<MmId, Space>,
     paths: FilePaths,
+    /// A process's mappings are read when it begins: its frames come as addresses, not as places in files.
+    reads_code_early: bool,
     /// Address-space events lost when the range books were last trusted.
     ranges_lost: u64,
 }
-
-/// Files that code lies in, by [`ModuleId`](crate::profile::ModuleId).
-type Files = Arc<[Arc<Module>]>;
 
 /// Why there is no report.
 #[derive(Debug)]
@@ -52,6 +52,14 @@ pub enum NoReport {
 }
 
 impl Aggregator {
+    /// Nothing is known yet. `bound` says that the probe gives frames as places in files.
+    pub fn new(bound: bool) -> Aggregator {
+        Aggregator {
+            reads_code_early: !bound,
+            ..Aggregator::default()
+        }
+    }
+
     /// Takes one event in. Events must come in the order in which they were emitted.
     ///
     /// # Errors
@@ -61,6 +69,8 @@ impl Aggregator {
             Event::Stack(seen) => self.stack(seen),
             Event::Process(e) => return self.process(e, probe),
             Event::Range(e) => self.range(e),
+            // Of use to the unwind tables alone.
+            Event::Code(_) => {}
         }
         Ok(())
     }
@@ -75,38 +85,22 @@ impl Aggregator {
         self.spaces.contains_key(&mm)
     }
 
-    /// The code that a process, followed or not, has mapped, and the files it lies in.
-    ///
-    /// # Errors
-    /// The process is gone or may not be looked at.
-    pub fn look_at_code(&mut self, pid: Pid) -> std::io::Result<(AddressMap, Files)> {
-        let code = AddressMap::load(pid, &mut self.modules)?;
-        Ok((code, self.modules.modules()))
+    /// The code that a followed address space has mapped at this moment, and where its files are kept.
+    pub fn code_now(&mut self, mm: MmId) -> Option<(&AddressMap, &mut ModuleTable)> {
+        let space = self.spaces.get_mut(&mm)?;
+        space.code.reload(&mut self.modules);
+        Some((space.code.map(), &mut self.modules))
     }
 
-    /// Gives out the code mappings that changed since the last call.
-    ///
-    /// # Errors
-    /// Those of `give`.
-    pub fn changed_code(
+    /// The code that a process that is not followed has mapped, as if `exe` were its executable; `None` if it
+    /// may not be looked at.
+    pub fn look_at_code(
         &mut self,
-        mut give: impl FnMut(MmId, &AddressMap, &[Arc<Module>]) -> Result<()>,
-    ) -> Result<()> {
-        for (mm, space) in &mut self.spaces {
-            if let Some(code) = space.code.changed(&mut self.modules) {
-                give(*mm, code, &self.modules.modules())?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Has these address spaces' code given out again.
-    pub fn republish(&mut self, mms: &[MmId]) {
-        for mm in mms {
-            if let Some(space) = self.spaces.get_mut(mm) {
-                space.code.republish();
-            }
-        }
+        pid: Pid,
+        exe: &Path,
+    ) -> Option<(AddressMap, &mut ModuleTable)> {
+        let code = AddressMap::load_as(pid, exe, &mut self.modules).ok()?;
+        Some((code, &mut self.modules))
     }
 
     /// Forgets a process that goes on without memprof; the address space that was its own.
@@ -123,11 +117,9 @@ impl Aggregator {
     }
 
     fn stack(&mut self, seen: &StackSeen) {
-        // A space that ended meanwhile: its stacks own nothing that could be shown.
-        if let Some(space) = self.spaces.get_mut(&seen.mm) {
-            self.stacks
-                .insert(seen.clone(), &mut space.code, &mut self.modules);
-        }
+        // Of a space that ended meanwhile: another one may have the same stack.
+        let code = self.spaces.get_mut(&seen.mm).map(|space| &mut space.code);
+        self.stacks.insert(seen.clone(), code, &mut self.modules);
     }
 
     fn process(&mut self, e: &ProcessEvent, probe: &Probe) -> Result<()> {
@@ -156,7 +148,9 @@ impl Aggregator {
     }
 
     fn start(&mut self, mm: MmId, mut space: Space) {
-        space.code.reload(&mut self.modules);
+        if self.reads_code_early {
+            space.code.reload(&mut self.modules);
+        }
         // A vfork child has its parent's address space: the books are the parent's.
         self.spaces.entry(mm).or_insert(space);
     }

@@ -19,7 +19,8 @@ impl fmt::Display for Pid {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct MmId(pub u32);
 
-/// One distinct call stack of one address space, numbered by the probe at first sight.
+/// One distinct call stack, numbered by the probe at first sight. Processes that run the same code share it. Once
+/// nothing refers to it any more, its number can be given to another stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct StackId(pub u32);
 
@@ -31,6 +32,32 @@ impl fmt::Debug for Addr {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:#x}", self.0)
     }
+}
+
+/// A file that code is mapped from, by the number that it was given for the probe.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct FileNumber(pub u32);
+
+/// A file that code is mapped from, as the kernel knows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct FileKey {
+    /// The kernel's own device number (`s_dev`), which `stat` need not show; 0 for the vDSO.
+    pub dev: u32,
+    /// Inode number.
+    pub ino: u64,
+    /// When its contents last changed, in ns since the epoch.
+    pub modified: u64,
+    /// Size in bytes.
+    pub size: u64,
+}
+
+/// Where a frame's code is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Place {
+    /// At an address of the process.
+    Address(Addr),
+    /// At an address of a file: the same in every process.
+    InFile(FileNumber, u64),
 }
 
 /// How a stack walk ended; kept with every stack and shown beside every total.
@@ -97,6 +124,23 @@ pub enum Event {
     Process(ProcessEvent),
     /// A followed address space changed.
     Range(RangeEvent),
+    /// Code was mapped of a file that has no number or no table yet.
+    Code(CodeSeen),
+}
+
+/// Code that the probe cannot bind to a file's table by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CodeSeen {
+    /// The followed address space; `None` for a process that is only looked at.
+    pub mm: Option<MmId>,
+    /// The process; `None` where it is not visible in memprof's pid namespace.
+    pub pid: Option<Pid>,
+    /// Whether it is bound to the file's number, whose table is not there yet.
+    pub bound: bool,
+    /// First address of the mapping.
+    pub start: Addr,
+    /// The file.
+    pub file: FileKey,
 }
 
 /// A stack's first sight, or a part of one that is too deep for one record; later events carry only
@@ -115,8 +159,8 @@ pub struct StackSeen {
     pub before: usize,
     /// Whether its outermost frame is here.
     pub last: bool,
-    /// Instruction addresses, innermost first; return addresses less one.
-    pub frames: Vec<Addr>,
+    /// Instructions, innermost first; of callers, the last byte of the call.
+    pub frames: Vec<Place>,
 }
 
 /// A change in the life of a followed process.

@@ -18,7 +18,8 @@ use std::sync::Arc;
 use nix::sys::resource::{Resource, getrlimit};
 
 use self::maps::Mapping;
-use crate::event::Pid;
+use crate::elf::Segment;
+use crate::event::{FileNumber, Pid};
 use crate::profile::{Frame, FrameKind, Module, ModuleId};
 use crate::residency::CourteousFile;
 
@@ -36,6 +37,8 @@ pub struct ModuleTable {
     by_file: HashMap<(u64, u64), ModuleId>,
     vdso: Vec<(Vec<u8>, ModuleId)>,
     jit: Option<ModuleId>,
+    /// The files that the probe has numbers for, which count from 1 on.
+    numbered: Vec<(ModuleId, Vec<Segment>)>,
     /// What `modules()` gave out last, while it is still right.
     shared: Option<Arc<[Arc<Module>]>>,
     open_files: usize,
@@ -66,6 +69,7 @@ impl ModuleTable {
             by_file: HashMap::new(),
             vdso: Vec::new(),
             jit: None,
+            numbered: Vec::new(),
             shared: None,
             open_files: 0,
             max_open,
@@ -80,6 +84,32 @@ impl ModuleTable {
             .shared
             .get_or_insert_with(|| self.modules.as_slice().into());
         Arc::clone(shared)
+    }
+
+    /// Gives a file a number that the probe names it by; `segments` are its code. Numbers are never given again.
+    pub fn number(&mut self, module: ModuleId, segments: Vec<Segment>) -> FileNumber {
+        self.numbered.push((module, segments));
+        FileNumber(self.numbered.len() as u32)
+    }
+
+    /// The position in a file of an address that the file itself gives to its code; `None` for a number or
+    /// an address that no file has.
+    pub fn in_file(&self, file: FileNumber, address: u64) -> Option<Frame> {
+        let (module, segments) = self.numbered.get(file.0.checked_sub(1)? as usize)?;
+        // A mapping may begin before its segment and end behind it, at whole pages.
+        let segment = segments
+            .iter()
+            .min_by_key(|s| match address.checked_sub(s.addr) {
+                Some(inside) => inside.saturating_sub(s.size),
+                None => s.addr - address,
+            })?;
+        let offset = address.wrapping_sub(segment.addr).wrapping_add(segment.offset);
+        Some(Frame::code(*module, offset))
+    }
+
+    /// Forgets which module a file is: its contents have changed, and it is another one from now on.
+    pub fn renew(&mut self, module: ModuleId) {
+        self.by_file.retain(|_, id| *id != module);
     }
 
     /// Whether a frame is code made at run time.
@@ -212,10 +242,16 @@ impl AddressMap {
     /// # Errors
     /// When the process does not exist (any more) or may not be looked at.
     pub fn load(pid: Pid, table: &mut ModuleTable) -> io::Result<AddressMap> {
+        AddressMap::load_as(pid, Path::new(&format!("/proc/{pid}/exe")), table)
+    }
+
+    /// The same for a process that stands in for the one whose executable is `exe`.
+    ///
+    /// # Errors
+    /// As [`AddressMap::load`].
+    pub fn load_as(pid: Pid, exe: &Path, table: &mut ModuleTable) -> io::Result<AddressMap> {
         let maps = BufReader::new(CourteousFile::open(format!("/proc/{pid}/maps"))?);
-        let exe = fs::metadata(format!("/proc/{pid}/exe"))
-            .ok()
-            .map(|m| (m.dev(), m.ino()));
+        let exe = fs::metadata(exe).ok().map(|m| (m.dev(), m.ino()));
         AddressMap::parse(maps, pid, exe, table)
     }
 

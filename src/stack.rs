@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::event::{Addr, MmId, Outcome, PartialReason, Pid, StackId, StackSeen};
+use crate::event::{Addr, MmId, Outcome, PartialReason, Pid, Place, StackId, StackSeen};
 use crate::modules::{AddressMap, ModuleTable};
 use crate::profile::{Frame, FrameKind, Stack};
 
@@ -29,7 +29,13 @@ impl StackTable {
         self.stacks.get(&id).map(|(_, stack)| stack)
     }
 
-    /// The address space that it was seen in.
+    /// Forgets a stack whose id may be given to another one.
+    pub fn remove(&mut self, id: StackId) {
+        self.stacks.remove(&id);
+        self.unfinished.remove(&id);
+    }
+
+    /// The address space that it was first seen in.
     pub fn seen_in(&self, id: StackId) -> Option<MmId> {
         self.stacks.get(&id).map(|(mm, _)| *mm)
     }
@@ -44,8 +50,14 @@ impl StackTable {
         self.stacks.is_empty()
     }
 
-    /// Keeps a stack seen for the first time, or a part of one.
-    pub fn insert(&mut self, seen: StackSeen, code: &mut CodeMap, modules: &mut ModuleTable) {
+    /// Keeps a stack seen for the first time, or a part of one. `code` are the mappings of the process that it
+    /// was seen in; `None` if that has ended: then addresses stay addresses.
+    pub fn insert(
+        &mut self,
+        seen: StackSeen,
+        mut code: Option<&mut CodeMap>,
+        modules: &mut ModuleTable,
+    ) {
         let mut frames = self.unfinished.remove(&seen.id).unwrap_or_default();
         if seen.before == 0 {
             frames.clear(); // sent anew, under the same id, as a later part did not fit
@@ -53,7 +65,13 @@ impl StackTable {
         if frames.len() != seen.before {
             return; // a part is missing: the probe counts such a stack as lost
         }
-        frames.extend(seen.frames.iter().map(|addr| code.frame(*addr, modules)));
+        frames.extend(seen.frames.iter().map(|place| match (*place, &mut code) {
+            (Place::InFile(file, address), _) => modules
+                .in_file(file, address)
+                .unwrap_or(Frame::unmapped(address)),
+            (Place::Address(addr), Some(code)) => code.frame(addr, modules),
+            (Place::Address(addr), None) => Frame::unmapped(addr.0),
+        }));
         if !seen.last {
             if self.unfinished.len() >= UNFINISHED {
                 self.unfinished.pop_first();
@@ -102,10 +120,9 @@ fn ended(outcome: Outcome, frames: &[Frame], modules: &ModuleTable) -> Outcome {
 #[derive(Debug)]
 pub struct CodeMap {
     pid: Pid,
-    map: AddressMap,
+    map: Arc<AddressMap>,
     stale: bool,
     read: Option<Instant>,
-    published: bool,
 }
 
 impl CodeMap {
@@ -113,10 +130,9 @@ impl CodeMap {
     pub fn new(pid: Pid) -> CodeMap {
         CodeMap {
             pid,
-            map: AddressMap::default(),
+            map: Arc::default(),
             stale: true,
             read: None,
-            published: false,
         }
     }
 
@@ -124,18 +140,15 @@ impl CodeMap {
     pub fn forked(&self, child: Pid) -> CodeMap {
         CodeMap {
             pid: child,
-            map: self.map.clone(),
+            map: Arc::clone(&self.map),
             stale: self.stale,
             read: self.read,
-            published: false,
         }
     }
 
     /// Executable memory was mapped or dropped: read again before the next address.
     pub fn mark_stale(&mut self) {
         self.stale = true;
-        // Though they may come out the same: the probe has taken the tables off what lay there.
-        self.published = false;
     }
 
     /// Reads the mappings now. A process that is gone keeps those known.
@@ -144,26 +157,14 @@ impl CodeMap {
         self.read = Some(Instant::now());
         if let Ok(map) = AddressMap::load(self.pid, modules)
             && !map.is_empty()
-            && map != self.map
         {
-            self.map = map;
-            self.published = false;
+            self.map = Arc::new(map);
         }
     }
 
-    /// The mappings, if they changed since they were last asked for here; read anew if stale.
-    pub fn changed(&mut self, modules: &mut ModuleTable) -> Option<&AddressMap> {
-        if self.stale {
-            self.reload(modules);
-        }
-        let changed = !self.published;
-        self.published = true;
-        changed.then_some(&self.map)
-    }
-
-    /// The mappings must be given out again: what hangs on them changed.
-    pub fn republish(&mut self) {
-        self.published = false;
+    /// The mappings as they were last read.
+    pub fn map(&self) -> &AddressMap {
+        &self.map
     }
 
     fn frame(&mut self, addr: Addr, modules: &mut ModuleTable) -> Frame {
@@ -201,9 +202,9 @@ mod tests {
             outcome,
             before: 0,
             last: true,
-            frames: frames.into_iter().map(Addr).collect(),
+            frames: frames.into_iter().map(Addr).map(Place::Address).collect(),
         };
-        table.insert(seen, &mut code, &mut ModuleTable::new());
+        table.insert(seen, Some(&mut code), &mut ModuleTable::new());
         let stack = table.get(StackId(16)).expect("kept");
         Stack {
             frames: stack.frames.clone(),
@@ -230,9 +231,9 @@ mod tests {
                 outcome: Outcome::Complete,
                 before,
                 last,
-                frames: vec![Addr(own_code()); 2],
+                frames: vec![Place::Address(Addr(own_code())); 2],
             };
-            table.insert(seen, &mut code, &mut ModuleTable::new());
+            table.insert(seen, Some(&mut code), &mut ModuleTable::new());
             table.get(StackId(id)).map(|stack| stack.frames.len())
         };
         assert_eq!(part(16, 0, false), None);

@@ -13,22 +13,26 @@ mod skel {
 }
 
 pub(crate) use skel::types::{
-    bss as Bss, cache_chunk, cache_key, kernel_page, page_chunk, unwind_mapping, unwind_page,
-    unwind_page_key, unwind_rule, unwind_space,
+    bss as Bss, cache_chunk, cache_key, code_file, code_segment, file_key, kernel_page, page_chunk,
+    stack_bucket, unwind_mapping, unwind_page, unwind_page_key, unwind_rule, unwind_space,
 };
 pub(crate) use skel::{MemprofSkel, MemprofSkelBuilder, OpenMemprofSkel};
 
-use skel::types::{process_event, range_event, stack_event};
+use skel::types::{code_event, process_event, range_event, stack_event};
 
 use crate::event::{
-    Addr, Event, MmId, Outcome, PartialReason, Pid, ProcessChange, ProcessEvent, RangeChange,
-    RangeEvent, StackId, StackSeen,
+    Addr, CodeSeen, Event, FileKey, FileNumber, MmId, Outcome, PartialReason, Pid, Place,
+    ProcessChange, ProcessEvent, RangeChange, RangeEvent, StackId, StackSeen,
 };
 
 // Values of the enums in memprof.h, which the skeleton does not carry (they are unused as types).
 const EVENT_STACK: u32 = 1;
 const EVENT_PROCESS: u32 = 2;
 const EVENT_RANGE: u32 = 3;
+const EVENT_CODE: u32 = 4;
+const FRAME_IN_FILE: u64 = 1 << 63;
+const FRAME_FILE_SHIFT: u32 = 40;
+const FRAME_FILE_BITS: u32 = 23;
 const RANGE_FLAG_POPULATE: u32 = 1;
 const RANGE_FLAG_CODE: u32 = 2;
 
@@ -40,6 +44,12 @@ pub(crate) const MAX_MAPPINGS: usize = 512;
 pub(crate) const REGION_BITS: u32 = 36;
 /// `BUCKET_SLOTS` of memprof.h.
 pub(crate) const BUCKET_SLOTS: u64 = 4;
+/// `MAX_SEGMENTS` of memprof.h.
+pub(crate) const MAX_SEGMENTS: usize = 8;
+/// Ids below this one name no stack.
+pub(crate) const STACK_FIRST: u32 = 16;
+/// The state of a stack's slot that is about to be freed.
+pub(crate) const SLOT_LEAVING: u32 = u32::MAX;
 /// A ledger entry that holds no record.
 pub(crate) const STACK_NONE: u32 = 0;
 /// A ledger entry whose stack was lost.
@@ -57,10 +67,14 @@ const _: () = {
     assert!(size_of::<unwind_rule>() == 16);
     assert!(size_of::<unwind_page>() == 16);
     assert!(size_of::<unwind_mapping>() == 32);
+    assert!(size_of::<file_key>() == 32);
+    assert!(size_of::<code_event>() == 56);
+    assert!(size_of::<code_file>() == 8 + size_of::<code_segment>() * MAX_SEGMENTS);
+    assert!(size_of::<stack_bucket>() == 16 * BUCKET_SLOTS as usize);
 };
 
 /// Names of the probe's loss counters, in the order of `enum loss` in memprof.h.
-pub(crate) const LOSS_NAMES: [&str; 13] = [
+pub(crate) const LOSS_NAMES: [&str; 15] = [
     "stack records not sent: ring buffer full (retried at the next event)",
     "process events not sent: ring buffer full",
     "address-space events not sent: ring buffer full",
@@ -74,6 +88,8 @@ pub(crate) const LOSS_NAMES: [&str; 13] = [
     "children too many for one parent: pages shared with it may show its later stacks",
     "block-device cache pages (file-system metadata) not counted",
     "kernel pages not recorded: table full",
+    "code mappings unknown to the unwinder: too many in one process, or mapped at the same moment",
+    "code mappings unknown to the unwinder: ring buffer full",
 ];
 
 /// Index of the address-space loss counter: after such a loss the range books cannot be trusted.
@@ -132,6 +148,12 @@ unsafe impl Record for unwind_page {}
 unsafe impl Record for unwind_page_key {}
 // SAFETY: as above.
 unsafe impl Record for unwind_space {}
+// SAFETY: as above.
+unsafe impl Record for code_event {}
+// SAFETY: as above.
+unsafe impl Record for code_file {}
+// SAFETY: as above.
+unsafe impl Record for file_key {}
 
 /// The bytes of a record.
 pub(crate) fn record_bytes<T: Record>(record: &T) -> &[u8] {
@@ -149,6 +171,7 @@ pub fn decode(bytes: &[u8]) -> Result<Event, Malformed> {
         EVENT_STACK => decode_stack(bytes).map(Event::Stack),
         EVENT_PROCESS => decode_process(bytes).map(Event::Process),
         EVENT_RANGE => decode_range(bytes).map(Event::Range),
+        EVENT_CODE => decode_code(bytes).map(Event::Code),
         _ => Err(Malformed::Unknown),
     }
 }
@@ -167,7 +190,32 @@ fn decode_stack(bytes: &[u8]) -> Result<StackSeen, Malformed> {
         outcome: decode_outcome(e.outcome)?,
         before: e.before as usize,
         last: e.last != 0,
-        frames: e.frames[..nr].iter().map(|&a| Addr(a)).collect(),
+        frames: e.frames[..nr].iter().map(|&f| decode_place(f)).collect(),
+    })
+}
+
+fn decode_place(frame: u64) -> Place {
+    if frame & FRAME_IN_FILE == 0 {
+        return Place::Address(Addr(frame));
+    }
+    let number = frame >> FRAME_FILE_SHIFT & ((1 << FRAME_FILE_BITS) - 1);
+    let address = frame & ((1 << FRAME_FILE_SHIFT) - 1);
+    Place::InFile(FileNumber(number as u32), address)
+}
+
+fn decode_code(bytes: &[u8]) -> Result<CodeSeen, Malformed> {
+    let e: code_event = read_record(bytes, size_of::<code_event>())?;
+    Ok(CodeSeen {
+        mm: (e.mm_id != 0).then_some(MmId(e.mm_id)),
+        pid: (e.pid != 0).then_some(Pid(e.pid)),
+        bound: e.bound != 0,
+        start: Addr(e.start),
+        file: FileKey {
+            dev: e.file.dev,
+            ino: e.file.ino,
+            modified: e.file.modified,
+            size: e.file.size,
+        },
     })
 }
 
@@ -253,6 +301,7 @@ mod tests {
         for (i, f) in e.frames.iter_mut().enumerate() {
             *f = 0x1000 + i as u64;
         }
+        e.frames[1] = FRAME_IN_FILE | 7 << FRAME_FILE_SHIFT | 0x1234;
         e
     }
 
@@ -263,7 +312,8 @@ mod tests {
         let Ok(Event::Stack(s)) = decode(bytes) else {
             panic!("not a stack");
         };
-        assert_eq!(s.frames, [Addr(0x1000), Addr(0x1001)]);
+        let in_file = Place::InFile(FileNumber(7), 0x1234);
+        assert_eq!(s.frames, [Place::Address(Addr(0x1000)), in_file]);
         assert_eq!((s.id, s.mm, s.pid), (StackId(17), MmId(3), Some(Pid(42))));
         assert_eq!(s.outcome, Outcome::Complete);
         assert_eq!((s.before, s.last), (0, true));
@@ -309,7 +359,7 @@ mod tests {
 
         #[test]
         fn known_kinds_with_any_rest_do_not_panic(
-            kind in 0u32..5, rest in proptest::collection::vec(any::<u8>(), 0..1200),
+            kind in 0u32..6, rest in proptest::collection::vec(any::<u8>(), 0..1200),
         ) {
             let mut bytes = kind.to_ne_bytes().to_vec();
             bytes.extend(rest);

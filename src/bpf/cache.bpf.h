@@ -121,7 +121,7 @@ int BPF_PROG(cache_add, struct folio *folio)
 	index = cache_key_of(folio, inode, &key);
 	if (n > CHUNK_PAGES)
 		n = CHUNK_PAGES;
-	stack = stack_id(st);
+	stack = stack_id(st, 1);
 	for (int i = 0; i < CHUNK_RETRIES; i++) {
 		chunk = cache_chunk_get(&key);
 		if (!chunk) {

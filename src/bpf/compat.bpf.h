@@ -29,4 +29,32 @@ static __always_inline __u32 folio_pages(struct folio *folio)
 	return 1;
 }
 
+/* 6.7 "fs: rename inode i_atime and i_mtime fields" gave it underscores, 6.11 "fs: switch timespec64 fields in
+ * inode to discrete integers" took it apart. */
+struct timespec64___v66 {
+	__s64 tv_sec;
+	long tv_nsec;
+} __attribute__((preserve_access_index));
+
+struct inode___v66 {
+	struct timespec64___v66 i_mtime;
+} __attribute__((preserve_access_index));
+
+struct inode___v67 {
+	struct timespec64___v66 __i_mtime;
+} __attribute__((preserve_access_index));
+
+/* When a file's contents last changed, in ns. */
+static __always_inline __u64 modified_ns(struct inode *inode)
+{
+	struct inode___v67 *v67 = (void *)inode;
+	struct inode___v66 *v66 = (void *)inode;
+
+	if (bpf_core_field_exists(inode->i_mtime_sec))
+		return inode->i_mtime_sec * 1000000000ull + inode->i_mtime_nsec;
+	if (bpf_core_field_exists(v67->__i_mtime))
+		return v67->__i_mtime.tv_sec * 1000000000ull + v67->__i_mtime.tv_nsec;
+	return v66->i_mtime.tv_sec * 1000000000ull + v66->i_mtime.tv_nsec;
+}
+
 #endif

@@ -53,6 +53,8 @@ static __noinline int page_to_heirs(__u64 vpage, __u32 own)
 		own = record_of(info->ancestors[i], vpage);
 	if (own == STACK_NONE)
 		return 0;
+	if (stacks_collected)
+		use_stack(own);
 	for (int i = 0; i < MAX_HEIRS; i++) {
 		__u32 heir = info->heirs[i];
 
@@ -80,6 +82,8 @@ static __always_inline void inherit_chunk(struct inherit_ctx *c, __u64 base)
 	heir = chunk_get(chunk_key(c->heir, base));
 	if (heir)
 		chunk_inherit(heir, own, from, n);
+	if (heir && stacks_collected)
+		use_stacks(heir);
 }
 
 static long inherit_one_chunk(__u64 i, struct inherit_ctx *c)

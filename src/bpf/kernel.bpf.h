@@ -72,7 +72,7 @@ int BPF_PROG(kernel_page_allocated, struct page *page, unsigned int order, gfp_t
 	slot = kernel_slot(key);
 	if (!st || st->walking || !slot)
 		return 0;
-	entry.stack = stack_id(st);
+	entry.stack = stack_id(st, 1);
 	entry.pages = 1u << order;
 	count_activity();
 	if (bpf_map_update_elem(&kernel_pages, &key, &entry, BPF_NOEXIST) == 0)

@@ -224,6 +224,8 @@ static __noinline int move_part(__u32 mm_id, __u64 src, __u64 dst, __u32 n)
 	if (!d)
 		return 0;
 	chunk_copy(d, dst & (CHUNK_PAGES - 1), s, src & (CHUNK_PAGES - 1), n);
+	if (stacks_collected)
+		use_stacks(d);
 	return 0;
 }
 

@@ -75,7 +75,7 @@ static __noinline int unfollow(__u32 tgid)
 {
 	struct proc_info *proc = bpf_map_lookup_elem(&procs, &tgid);
 	struct mm_info *known;
-	__u32 slot;
+	__u32 slot, mm_id;
 	__u64 mm;
 
 	if (!proc)
@@ -85,9 +85,11 @@ static __noinline int unfollow(__u32 tgid)
 	known = bpf_map_lookup_elem(&mms, &mm);
 	if (known && __sync_fetch_and_sub(&known->users, 1) == 1) {
 		slot = known->slot & ((1 << MM_FILTER_BITS) - 1);
+		mm_id = known->mm_id;
 		if (known->parent)
 			remove_heir(known->parent, known->mm_id);
 		bpf_map_delete_elem(&mms, &mm);
+		bpf_map_delete_elem(&unwind_spaces, &mm_id);
 		__sync_fetch_and_sub(&mm_filter[slot], 1);
 		__sync_fetch_and_add(&follow_generation, 1);
 	}
@@ -126,15 +128,6 @@ int forget_process(struct bpf_iter__task *ctx)
 	return unfollow(task->tgid);
 }
 
-/* A child's code lies where its parent's does: its first stacks are as complete. */
-static __always_inline void copy_unwind_space(__u32 parent_mm_id, __u32 mm_id)
-{
-	struct unwind_space *space = bpf_map_lookup_elem(&unwind_spaces, &parent_mm_id);
-
-	if (space && mm_id && mm_id != parent_mm_id)
-		bpf_map_update_elem(&unwind_spaces, &mm_id, space, BPF_ANY);
-}
-
 SEC("tp_btf/sched_process_fork")
 int BPF_PROG(process_fork, struct task_struct *parent, struct task_struct *child)
 {
@@ -153,7 +146,8 @@ int BPF_PROG(process_fork, struct task_struct *parent, struct task_struct *child
 	parent_mm_id = from->mm_id;
 	pid = view_pid(child);
 	mm_id = follow(mm, child->tgid, pid, parent->mm);
-	copy_unwind_space(parent_mm_id, mm_id);
+	if (mm_id)
+		copy_space(parent_mm_id, mm_id);
 	if (mm_id)
 		emit_process(child, PROCESS_FORKED, pid, mm_id, parent_mm_id, view_pid(parent));
 	return 0;
@@ -175,6 +169,7 @@ int BPF_PROG(process_exec, struct task_struct *task)
 {
 	__u32 tgid = task->tgid, change = PROCESS_EXECED, left = 0, pid, mm_id;
 	struct proc_info *proc = bpf_map_lookup_elem(&procs, &tgid);
+	struct user_regs regs;
 
 	if (proc) {
 		left = proc->mm_id;
@@ -186,8 +181,11 @@ int BPF_PROG(process_exec, struct task_struct *task)
 	}
 	pid = view_pid(task);
 	mm_id = follow(task->mm, tgid, pid, NULL);
-	if (mm_id)
-		emit_process(task, change, pid, mm_id, left, 0);
+	if (!mm_id)
+		return 0;
+	emit_process(task, change, pid, mm_id, left, 0);
+	user_regs_of(task, &regs);
+	bind_program(mm_id, task->mm, regs.ip);
 	return 0;
 }
 

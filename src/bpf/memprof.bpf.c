@@ -85,8 +85,8 @@ struct stack_hash {
 /* A frame of a walk by tables, as the walk came to it; see remembered.bpf.h. */
 struct frame {
 	__u64 ip; /* return addresses less one */
-	__u64 key; /* hash of the frames from the outermost one to this */
-	__u32 check; /* the other hash; while the walk lasts, the table of the frame's mapping */
+	__u64 key; /* hash of the frames from the outermost one to this; while the walk lasts, place_in_file() */
+	__u32 check; /* the other hash */
 	__u32 sp; /* a place, as in struct noted_word */
 	__u32 fp; /* where the frame pointer register is saved, if it is (FRAME_FP_SAVED): a place too */
 	__u16 words; /* words of stack read for the same frames; while it lasts, read before this one */
@@ -140,7 +140,7 @@ struct task_state {
 	__u8 walking; /* its stack is being read */
 	__u16 pad;
 	__u32 pid; /* its process's, see view_pid(); 0 until a stack is sent */
-	__u32 pad2;
+	__u32 epoch; /* of last_id and memo_id */
 	/* The stack found last, by its hash. */
 	__u64 last_key;
 	__u32 last_id;
@@ -285,9 +285,9 @@ static __noinline __u32 view_pid(struct task_struct *task)
 }
 
 #include "compat.bpf.h"
+#include "unwind.bpf.h"
 #include "ledger.bpf.h"
 #include "heirs.bpf.h"
-#include "unwind.bpf.h"
 #include "lifecycle.bpf.h"
 #include "space.bpf.h"
 #include "cache.bpf.h"
@@ -325,7 +325,7 @@ static __always_inline int fault_begins(__u64 addr, __u64 error_code)
 	st->fault_stack = STACK_NONE;
 	owner = &chunk->stack[vpage & (CHUNK_PAGES - 1)];
 	if (*owner == STACK_NONE)
-		*owner = st->fault_stack = stack_id(st);
+		*owner = st->fault_stack = stack_id(st, 0);
 	return 0;
 }
 
@@ -372,8 +372,9 @@ static __noinline int allocated_in_fault(struct task_state *st, unsigned int ord
 		return 0;
 	if (st->fault_present && !order)
 		page_to_heirs(vpage, stack ? STACK_NONE : chunk->stack[vpage & (CHUNK_PAGES - 1)]);
-	if (stack == STACK_NONE)
-		stack = stack_id(st);
+	/* (Of an epoch that has ended, it may have been given away meanwhile.) */
+	if (stack == STACK_NONE || st->epoch != stack_epoch)
+		stack = stack_id(st, 0);
 	if (large(order, gfp)) {
 		__u32 first = vpage & (CHUNK_PAGES - 1) & ~((1u << order) - 1);
 
@@ -414,3 +415,4 @@ int BPF_PROG(page_allocated, struct page *page, unsigned int order, gfp_t gfp)
 struct stack_event _stack_event SEC(".rodata.types") = {};
 struct process_event _process_event SEC(".rodata.types") = {};
 struct range_event _range_event SEC(".rodata.types") = {};
+struct code_event _code_event SEC(".rodata.types") = {};

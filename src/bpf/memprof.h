@@ -25,6 +25,7 @@ enum event_kind {
 	EVENT_STACK = 1,
 	EVENT_PROCESS = 2,
 	EVENT_RANGE = 3,
+	EVENT_CODE = 4,
 };
 
 enum outcome {
@@ -80,8 +81,16 @@ struct stack_event {
 	__u32 outcome; /* said by the last part */
 	__u32 before; /* the stack's frames that the parts before this one have */
 	__u32 last;
-	__u64 frames[MAX_FRAMES]; /* innermost first; return addresses less one */
+	__u64 frames[MAX_FRAMES]; /* innermost first; return addresses less one; see FRAME_IN_FILE */
 };
+
+/*
+ * A frame in a file that has a number is a place in that file, the same in every process:
+ * `FRAME_IN_FILE | number << FRAME_FILE_SHIFT | address in the file`. Any other frame is an address.
+ */
+#define FRAME_IN_FILE (1ull << 63)
+#define FRAME_FILE_SHIFT 40
+#define FRAME_FILE_BITS 23
 
 struct process_event {
 	__u32 kind;
@@ -105,6 +114,27 @@ struct range_event {
 	__u64 from; /* moved: where the range was */
 };
 
+/* A file that code is mapped from. `dev` is the kernel's s_dev, which `stat` need not show (overlayfs, btrfs). */
+struct file_key {
+	__u64 ino;
+	__u64 modified; /* ns; a file that is written to in place becomes another one */
+	__u64 size; /* bytes */
+	__u32 dev; /* 0: the vDSO, `size` of its mapping */
+	__u32 pad;
+};
+
+/* Code was mapped that user space has to look at: of a file without a number or table. */
+struct code_event {
+	__u32 kind;
+	__u32 mm_id; /* 0: not followed, asked for by user space */
+	__u32 pid; /* in memprof's pid namespace */
+	__u32 bound; /* to the file's number; its table is not there yet */
+	__u64 start; /* bytes */
+	struct file_key file;
+};
+
+_Static_assert(sizeof(struct file_key) == 32, "file_key");
+_Static_assert(sizeof(struct code_event) == 56, "code_event");
 _Static_assert(sizeof(struct stack_event) == 32 + 8 * MAX_FRAMES, "stack_event");
 _Static_assert(sizeof(struct process_event) == 40, "process_event");
 _Static_assert(sizeof(struct range_event) == 48, "range_event");
@@ -198,25 +228,43 @@ struct unwind_page {
 	__u32 rules; /* where the table's rules begin */
 };
 
+/* A part of a file that the loader maps as code, by its program headers. */
+struct code_segment {
+	__u64 offset; /* in the file, bytes */
+	__u64 size;
+	__u64 address; /* that the file gives it */
+};
+
+/* What is known of a file that code is mapped from. */
+#define MAX_SEGMENTS 8
+struct code_file {
+	__u32 table; /* its number; 0: no ELF file */
+	__u8 ready; /* there is nothing for user space to do when it is mapped again */
+	__u8 nr; /* segments */
+	__u16 pad;
+	struct code_segment segment[MAX_SEGMENTS];
+};
+
 struct unwind_mapping {
 	__u64 start;
 	__u64 end;
 	__u64 bias; /* address - bias = address in the file */
-	__u32 table; /* 0: none (yet) */
-	__u32 pad;
+	__u32 table; /* the file's number, 0: none; its table may still be on its way */
+	__u32 anonymous; /* code made at run time */
 };
 
 /* The executable mappings of an address space, by address. */
 #define MAX_MAPPINGS 512
 struct unwind_space {
 	__u32 nr;
-	__u32 pad;
+	__u32 version; /* odd while it is being changed */
 	struct unwind_mapping at[MAX_MAPPINGS];
 };
 
 _Static_assert(sizeof(struct unwind_rule) == 16, "unwind_rule");
 _Static_assert(sizeof(struct unwind_page) == 16, "unwind_page");
 _Static_assert(sizeof(struct unwind_mapping) == 32, "unwind_mapping");
+_Static_assert(sizeof(struct code_file) == 8 + 24 * MAX_SEGMENTS, "code_file");
 
 /* Children whose records are kept up while their parent changes what they share; see heirs.bpf.h. */
 #define MAX_HEIRS 16
@@ -245,8 +293,12 @@ struct proc_info {
 struct stack_slot {
 	__u64 key; /* the stack's hash; 0: the slot is free */
 	__u32 check; /* a second hash, tells two stacks of one key apart; 0: not written yet */
-	__u32 sent; /* to user space */
+	__u32 state; /* `epoch of its last use << 1 | sent to user space`; 0: not written yet */
 };
+
+/* The state of a slot that user space is about to free. */
+#define SLOT_LEAVING 0xffffffffu
+#define SLOT_SENT 1u
 
 /* A line of the processor's cache. */
 #define BUCKET_SLOTS 4
@@ -279,6 +331,8 @@ enum loss {
 	LOSS_HEIRS, /* children beyond MAX_HEIRS */
 	LOSS_BLOCK_DEVICE, /* not a loss: pages of block devices (file-system metadata), not counted */
 	LOSS_KERNEL_PAGES, /* the table of kernel pages is full */
+	LOSS_MAPPINGS, /* an address space has more than MAX_MAPPINGS */
+	LOSS_RING_CODE,
 	LOSS_NR,
 };
 

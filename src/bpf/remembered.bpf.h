@@ -136,10 +136,13 @@ static __always_inline int meets(struct task_state *st, __u64 i)
 	return 1;
 }
 
-/* A frame as a hash of the stack counts it. Another file may have lain there before: the same addresses are another stack. */
-static __always_inline void hash_frame(struct stack_hash *h, struct frame *f)
+/*
+ * A frame as a hash of the stack counts it. The same place in a file is the same in all processes; an
+ * address is one of its address space alone.
+ */
+static __always_inline void hash_frame(struct task_state *st, struct stack_hash *h, __u64 place)
 {
-	hash_word(h, f->ip ^ (f->check * 0x9e3779b97f4a7c15ull));
+	hash_word(h, place & FRAME_IN_FILE ? place : place ^ st->mm_id * 0x9e3779b97f4a7c15ull);
 }
 
 struct walk_ctx {
@@ -159,7 +162,7 @@ static long walk_frame(__u64 i, struct walk_ctx *c)
 	/* Deeper than there is room for: it takes an older frame's place. */
 	if (i >= MAX_FRAMES) {
 		if (!st->t.sending)
-			hash_frame(&st->t.hash, f);
+			hash_frame(st, &st->t.hash, f->key);
 		else if (is_part(i) && send_part(st, i))
 			return 1;
 	}
@@ -176,7 +179,7 @@ static long walk_frame(__u64 i, struct walk_ctx *c)
 	st->t.nr = i + 1;
 	st->t.flags &= FRAME_STATE | FRAME_FP_SAVED;
 	end = i + 1 == max_frames ? table_ends(st, OUTCOME_DEPTH_LIMIT) : table_step(st);
-	f->check = st->t.table;
+	f->key = place_in_file(st, f->ip);
 	f->flags |= st->t.flags & FRAME_STEP;
 	return end;
 }
@@ -205,7 +208,7 @@ static long keep_frames(__u64 i, struct keep_ctx *c)
 		if (from >= MAX_FRAMES)
 			return 1;
 		f = st->frames[from];
-		hash_frame(&c->hash, &f);
+		hash_frame(st, &c->hash, f.key);
 		if (f.flags & FRAME_SETS_FP)
 			c->uses &= ~FRAME_USES_FP;
 		c->uses |= f.flags & (FRAME_USES_FP | FRAME_USES_OTHER);
@@ -285,7 +288,7 @@ static long hash_frames(__u64 i, struct walk_ctx *c)
 
 #pragma unroll
 	for (__u32 k = 0; k < KEEP_STEPS; k++)
-		hash_frame(&st->t.hash, &st->frames[INDEX(i * KEEP_STEPS + k, MAX_FRAMES)]);
+		hash_frame(st, &st->t.hash, st->frames[INDEX(i * KEEP_STEPS + k, MAX_FRAMES)].key);
 	return 0;
 }
 
@@ -329,12 +332,18 @@ static __always_inline void follow_tables(struct task_state *st)
 		bpf_loop(max_frames, walk_frame, &c, 0);
 }
 
-/* What is found of the walk by tables that just ended: the id, if the remembered stack is the same; else 0, and its hash. */
-static __always_inline __u32 end_tables(struct task_state *st, __u64 fp)
+/*
+ * What is found of the walk by tables that just ended: its hash. Returns the id, if the remembered stack is
+ * the same and its id is wanted; else 0.
+ */
+static __always_inline __u32 end_tables(struct task_state *st, __u64 fp, __u32 own)
 {
-	if (!st->t.nr && st->t.met == st->memo_nr && st->memo_id)
+	int same = !st->t.nr && st->t.met == st->memo_nr;
+
+	if (same && st->memo_id && !own)
 		return st->memo_id;
-	st->memo_id = 0;
+	if (!same)
+		st->memo_id = 0;
 	st->memo_fp = fp;
 	if (st->t.nr > MAX_FRAMES)
 		end_deep(st);

@@ -80,9 +80,9 @@ static __always_inline int range_mapped(struct caller *c, __u32 change, __u32 fl
 	e.end = page_up(start + len);
 	if (e.start >= e.end || e.end >> 57)
 		return 0;
-	if (flags & RANGE_FLAG_CODE)
-		drop_code(c->st->mm_id, e.start, e.end);
-	e.stack_id = stack_id(c->st);
+	if ((flags & RANGE_FLAG_CODE) && bind_code(c->st->mm_id, e.start))
+		e.flags &= ~RANGE_FLAG_CODE;
+	e.stack_id = stack_id(c->st, 0);
 	emit_range(&e);
 	return 0;
 }
@@ -193,7 +193,8 @@ static __always_inline int range_protected(struct trace_event_raw_sys_exit *ctx)
 	e.mm_id = c.st->mm_id;
 	e.start = page_down(SYSCALL_ARG(1, regs));
 	e.end = page_up(e.start + SYSCALL_ARG(2, regs));
-	if (e.start < e.end && !(e.end >> 57) && !is_known_code(e.mm_id, e.start, e.end))
+	if (e.start < e.end && !(e.end >> 57) && !is_known_code(e.mm_id, e.start, e.end) &&
+	    !bind_code(e.mm_id, e.start))
 		emit_range(&e);
 	return 0;
 }

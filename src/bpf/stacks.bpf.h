@@ -8,20 +8,32 @@
 
 /*
  * By their hash. A hash map of the kernel takes half a microsecond more for a new one, as it allocates memory
- * for each; in this array none is ever taken out, so that a free slot ends a search.
+ * for each. User space shares this array, and frees the slots that nothing refers to any more (stacks.rs):
+ * a slot that was not used since an epoch began, and that no ledger names, is marked as leaving, cleared, and
+ * free for another stack.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
 	__uint(max_entries, STACK_BUCKETS);
 	__type(key, __u32);
 	__type(value, struct stack_bucket);
 } stacks SEC(".maps");
 
+/* Counted up by user space, which then looks for the slots that are not used any more. */
+__u32 stack_epoch = 1;
+/* User space is looking: ids that are copied inside the ledgers count as used. */
+__u32 stacks_collected = 0;
+
 /* Buckets that a stack may be in, from the one on that its hash says. */
 #define PROBES 16
 #define NO_SLOT 0xffffffff
 
-/* The number of the slot that has this key, or of a free one that takes it; NO_SLOT. (Global: checked once.) */
+/*
+ * The number of the slot that has this key, or of a free one that takes it; NO_SLOT. A free slot ends the
+ * search, though the key may come behind it if one was freed in between: then it has two, which does no harm.
+ * (Global: checked once.)
+ */
 __noinline __u32 find_slot(__u64 key)
 {
 	for (__u32 i = 0; i < PROBES; i++) {
@@ -39,11 +51,55 @@ __noinline __u32 find_slot(__u64 key)
 				if (!had)
 					__sync_fetch_and_add(&known_stacks, 1);
 			}
-			if (!had || had == key)
+			if (!had || (had == key && bucket->slot[k].state != SLOT_LEAVING))
 				return at * BUCKET_SLOTS + k;
 		}
 	}
 	return NO_SLOT;
+}
+
+/* Notes that a slot is used in this epoch: user space leaves it alone. Its state, SLOT_LEAVING if it was too late. */
+static __always_inline __u32 use_slot(struct stack_slot *s)
+{
+	__u32 epoch = stack_epoch, state = *(volatile __u32 *)&s->state, was;
+
+#pragma unroll
+	for (int i = 0; i < 3; i++) {
+		if (state == SLOT_LEAVING || state >> 1 == epoch)
+			return state;
+		was = __sync_val_compare_and_swap(&s->state, state, epoch << 1 | (state & SLOT_SENT));
+		if (was == state)
+			return epoch << 1 | (state & SLOT_SENT);
+		state = was;
+	}
+	return SLOT_LEAVING;
+}
+
+/* An id is written to a ledger anew, from another place of it, which user space may have looked at already. */
+static __always_inline void use_stack(__u32 id)
+{
+	__u32 slot = id - STACK_FIRST, bucket = slot / BUCKET_SLOTS;
+	struct stack_bucket *b;
+
+	if (id < STACK_FIRST)
+		return;
+	b = bpf_map_lookup_elem(&stacks, &bucket);
+	if (b)
+		use_slot(&b->slot[INDEX(slot, BUCKET_SLOTS)]);
+}
+
+static long use_step(__u64 i, struct page_chunk **chunk)
+{
+	use_stack((*chunk)->stack[INDEX(i, CHUNK_PAGES)]);
+	return 0;
+}
+
+/* The same for all of a chunk. (Global: checked once.) */
+__noinline int use_stacks(struct page_chunk *chunk)
+{
+	if (chunk)
+		bpf_loop(CHUNK_PAGES, use_step, &chunk, 0);
+	return 0;
 }
 
 /* Whether a part of a stack ends before frame `n`. */
@@ -55,7 +111,7 @@ static __always_inline int is_part(__u64 n)
 struct fill_ctx {
 	struct task_state *st;
 	__u32 from;
-	__u32 pad;
+	__u32 nr;
 };
 
 #define FILL_STEPS 8
@@ -66,9 +122,13 @@ static long fill_steps(__u64 i, struct fill_ctx *c)
 
 #pragma unroll
 	for (__u32 k = 0; k < FILL_STEPS; k++) {
-		__u64 to = i * FILL_STEPS + k;
+		__u64 to = i * FILL_STEPS + k, ip = st->frames[INDEX(c->from - to, MAX_FRAMES)].ip;
 
-		st->event.frames[INDEX(to, MAX_FRAMES)] = st->frames[INDEX(c->from - to, MAX_FRAMES)].ip;
+		if (to >= c->nr)
+			return 1;
+		if (unwind_mode >= UNWIND_TABLES && (ip < st->t.start || ip >= st->t.end))
+			find_code(st, ip);
+		st->event.frames[INDEX(to, MAX_FRAMES)] = place_in_file(st, ip);
 	}
 	return 0;
 }
@@ -79,7 +139,7 @@ static long fill_steps(__u64 i, struct fill_ctx *c)
  */
 __noinline int send_frames(struct task_state *st, __u32 before, __u32 nr, __u32 last)
 {
-	struct fill_ctx c = { .st = st };
+	struct fill_ctx c = { .st = st, .nr = nr };
 	struct stack_event *s;
 	__u32 size;
 	int failed;

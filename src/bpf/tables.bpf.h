@@ -25,14 +25,6 @@
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__uint(max_entries, 1024);
-	__type(key, __u32);
-	__type(value, struct unwind_space);
-} unwind_spaces SEC(".maps");
-
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
 	__uint(max_entries, 65536);
 	__type(key, struct unwind_page_key);
 	__type(value, struct unwind_page);
@@ -60,79 +52,6 @@ struct {
 	__array(values, struct unwind_chunk);
 } unwind_chunks SEC(".maps");
 
-/* Changes whenever a table or a mapping does: remembered walks are void. */
-__u32 unwind_generation = 1;
-
-/* Index of the last mapping that begins at or before `pc`, or MAX_MAPPINGS. (Global: checked once.) */
-__noinline __u32 last_mapping(struct unwind_space *space, __u64 pc)
-{
-	__u32 at = 0, n;
-
-	if (!space)
-		return MAX_MAPPINGS;
-	n = space->nr;
-	if (n > MAX_MAPPINGS)
-		n = MAX_MAPPINGS;
-	for (int i = 0; i < 10; i++) {
-		__u32 half = n >> 1;
-
-		if (!half)
-			break;
-		if (space->at[INDEX(at + half, MAX_MAPPINGS)].start <= pc)
-			at += half;
-		n -= half;
-	}
-	at = INDEX(at, MAX_MAPPINGS);
-	return n && space->at[at].start <= pc ? at : MAX_MAPPINGS;
-}
-
-/* Index of the mapping that `pc` lies in, or MAX_MAPPINGS. */
-static __always_inline __u32 find_mapping(struct unwind_space *space, __u64 pc)
-{
-	__u32 at = last_mapping(space, pc);
-
-	if (!space || at >= MAX_MAPPINGS || pc >= space->at[INDEX(at, MAX_MAPPINGS)].end)
-		return MAX_MAPPINGS;
-	return at;
-}
-
-struct drop_ctx {
-	struct unwind_space *space;
-	__u64 start;
-	__u64 end;
-};
-
-static long drop_step(__u64 i, struct drop_ctx *c)
-{
-	__u32 at = last_mapping(c->space, c->end - 1);
-	struct unwind_mapping *m;
-
-	if (at >= MAX_MAPPINGS)
-		return 1;
-	m = &c->space->at[INDEX(at, MAX_MAPPINGS)];
-	if (m->end <= c->start)
-		return 1;
-	m->table = 0;
-	c->end = m->start;
-	__sync_fetch_and_add(&unwind_generation, 1);
-	return c->end <= c->start;
-}
-
-/*
- * Code is mapped: it must not be walked by the table of what lay there before. The old mappings stay,
- * without a table, until user space publishes anew.
- */
-static __always_inline void drop_code(__u32 mm_id, __u64 start, __u64 end)
-{
-	struct drop_ctx c = { .start = start, .end = end };
-
-	if (unwind_mode < UNWIND_TABLES)
-		return;
-	c.space = bpf_map_lookup_elem(&unwind_spaces, &mm_id);
-	if (c.space)
-		bpf_loop(MAX_MAPPINGS, drop_step, &c, 0);
-}
-
 /* The last row of [first, first + n) that does not lie above `low`; the first one never does. */
 __noinline __u32 find_row(struct unwind_rows *rows, __u32 first, __u32 n, __u32 low)
 {
@@ -150,15 +69,6 @@ __noinline __u32 find_row(struct unwind_rows *rows, __u32 first, __u32 n, __u32 
 		n -= half;
 	}
 	return rows->row[INDEX(at, UNWIND_ROWS)];
-}
-
-/* Whether a range is known to be code: it lies in one mapping of those published. */
-static __always_inline int is_known_code(__u32 mm_id, __u64 start, __u64 end)
-{
-	struct unwind_space *space = bpf_map_lookup_elem(&unwind_spaces, &mm_id);
-	__u32 at = find_mapping(space, start);
-
-	return space && at < MAX_MAPPINGS && end <= space->at[INDEX(at, MAX_MAPPINGS)].end;
 }
 
 #define NO_RULE 0xffffffff
@@ -195,37 +105,60 @@ static __always_inline __u32 cached_rule(__u64 mixed)
 	return cached >> 16 == rule_tag(mixed) ? cached & 0xffff : NO_RULE;
 }
 
+/* Takes the mapping that `pc` lies in into the walk; whether there is one. (Global: checked once.) */
+__noinline int find_code(struct task_state *st, __u64 pc)
+{
+	struct unwind_mapping m = {};
+	struct unwind_space *space;
+	__u32 mm_id;
+
+	if (!st)
+		return 0;
+	if (pc >= st->t.start && pc < st->t.end)
+		return 1;
+	st->t.start = st->t.end = 0;
+	st->t.table = 0;
+	mm_id = st->mm_id;
+	space = bpf_map_lookup_elem(&unwind_spaces, &mm_id);
+	if (!space || read_mapping(space, pc, &m))
+		return 0;
+	st->t.start = m.start;
+	st->t.end = m.end;
+	st->t.bias = m.bias;
+	st->t.table = m.table;
+	return 1;
+}
+
+/*
+ * A frame as it is sent and hashed: the place in its file, if that has a number, else the address. The walk
+ * has just been there.
+ */
+static __always_inline __u64 place_in_file(struct task_state *st, __u64 ip)
+{
+	__u64 address = ip - st->t.bias;
+
+	if (ip < st->t.start || ip >= st->t.end || !st->t.table || st->t.table >> FRAME_FILE_BITS ||
+	    address >> FRAME_FILE_SHIFT)
+		return ip;
+	return FRAME_IN_FILE | (__u64)st->t.table << FRAME_FILE_SHIFT | address;
+}
+
 /* The rule for an address by the tables; see find_rule(). */
 __noinline __u32 search_rule(struct task_state *st, __u64 pc)
 {
 	struct unwind_page_key key;
-	struct unwind_space *space;
 	struct unwind_page *page;
 	struct unwind_rows *rows;
-	__u32 at, mm_id, zero = 0;
+	__u32 at, zero = 0;
 	__u64 mixed;
 	__u32 cached;
 	void *chunk;
 
 	if (!st)
 		return NO_RULE;
-	if (pc < st->t.start || pc >= st->t.end) {
-		st->t.outcome = OUTCOME_NO_MAPPING;
-		st->t.start = st->t.end = 0;
-		st->t.table = 0;
-		mm_id = st->mm_id;
-		space = bpf_map_lookup_elem(&unwind_spaces, &mm_id);
-		if (!space)
-			return NO_RULE;
-		at = find_mapping(space, pc);
-		if (at >= MAX_MAPPINGS)
-			return NO_RULE;
-		at = INDEX(at, MAX_MAPPINGS);
-		st->t.start = space->at[at].start;
-		st->t.end = space->at[at].end;
-		st->t.bias = space->at[at].bias;
-		st->t.table = space->at[at].table;
-	}
+	st->t.outcome = OUTCOME_NO_MAPPING;
+	if (!find_code(st, pc))
+		return NO_RULE;
 	st->t.outcome = OUTCOME_NO_TABLE;
 	if (!st->t.table)
 		return NO_RULE;

@@ -78,8 +78,9 @@ __noinline int read_window(struct task_state *st, __u64 addr, __u32 slack, __u32
 	return -1;
 }
 
-#include "stacks.bpf.h"
+#include "mappings.bpf.h"
 #include "tables.bpf.h"
+#include "stacks.bpf.h"
 #include "remembered.bpf.h"
 
 /*
@@ -185,7 +186,8 @@ __noinline int walk(struct task_state *st, struct user_regs *regs, __u32 sending
 	st->t.flags = RULE_NEEDS | (regs->in_syscall ? FRAME_CALL : 0);
 	st->t.hash.key = st->t.hash.check = 0;
 	/* Mixed in like a frame: as a plain start value it would cancel out against the first frame's address. */
-	hash_word(&st->t.hash, st->mm_id);
+	if (unwind_mode < UNWIND_TABLES)
+		hash_word(&st->t.hash, st->mm_id);
 	st->t.window_words = 0;
 	st->t.nr = 0;
 	st->t.outcome = OUTCOME_NOT_TAKEN;
@@ -220,10 +222,13 @@ static __always_inline int send_stack(struct task_state *st, struct user_regs *r
 	return send_frames(st, before, st->t.nr - before, 1);
 }
 
-/* The id of the stack that the walk found, which is sent to user space when it is seen for the first time. */
+/*
+ * The id of the stack that the walk found, which is sent to user space when it is seen for the first time;
+ * STACK_NONE where its slot was taken away at this very moment.
+ */
 static __always_inline __u32 known_stack(struct task_state *st, struct user_regs *regs)
 {
-	__u32 check = st->t.hash.check | 1, slot, bucket;
+	__u32 check = st->t.hash.check | 1, slot, bucket, state;
 	__u64 key = st->t.hash.key;
 	struct stack_bucket *b;
 	struct stack_slot *s;
@@ -240,6 +245,9 @@ static __always_inline __u32 known_stack(struct task_state *st, struct user_regs
 		return STACK_LOST;
 	}
 	s = &b->slot[INDEX(slot, BUCKET_SLOTS)];
+	state = use_slot(s);
+	if (state == SLOT_LEAVING || s->key != key)
+		return STACK_NONE;
 	if (!s->check)
 		s->check = check;
 	if (s->check != check) {
@@ -247,8 +255,9 @@ static __always_inline __u32 known_stack(struct task_state *st, struct user_regs
 		return STACK_LOST;
 	}
 	/* Of two threads that come first, one sends it. */
-	if (!s->sent && !__sync_lock_test_and_set(&s->sent, 1) && send_stack(st, regs, STACK_FIRST + slot)) {
-		s->sent = 0;
+	if (!(state & SLOT_SENT) && !(__sync_fetch_and_or(&s->state, SLOT_SENT) & SLOT_SENT) &&
+	    send_stack(st, regs, STACK_FIRST + slot)) {
+		__sync_fetch_and_and(&s->state, ~SLOT_SENT);
 		count_loss(LOSS_RING_STACK);
 		return STACK_LOST;
 	}
@@ -260,28 +269,42 @@ static __always_inline __u32 known_stack(struct task_state *st, struct user_regs
 
 /*
  * The id of the current task's user stack. Where its first sight cannot be sent, that is counted, and the
- * next event tries again. (Global: the verifier checks the walk once a program, not once for each way
- * that leads to it; 7.2's gives up on the fault's end otherwise.)
+ * next event tries again. With `own`, the stack is told from the same one in other address spaces. (Global:
+ * the verifier checks the walk once a program, not once for each way that leads to it; 7.2's gives up on the
+ * fault's end otherwise.)
  */
-__noinline __u32 stack_id(struct task_state *st)
+__noinline __u32 stack_id(struct task_state *st, __u32 own)
 {
 	struct user_regs regs;
 	__u32 id;
 
 	if (!st)
 		return STACK_LOST;
+	/* What is remembered may be used no more, and given to another stack. */
+	if (st->epoch != stack_epoch) {
+		st->epoch = stack_epoch;
+		st->memo_id = 0;
+		st->last_key = 0;
+	}
 	user_regs_of(bpf_get_current_task_btf(), &regs);
 	walk(st, &regs, 0);
 	if (unwind_mode >= UNWIND_TABLES) {
-		id = end_tables(st, regs.bp);
+		id = end_tables(st, regs.bp, own);
 		if (id)
 			return id;
 	} else {
 		hash_word(&st->t.hash, st->t.outcome);
 	}
+	if (own)
+		hash_word(&st->t.hash, st->mm_id);
 	id = known_stack(st, &regs);
+	if (id == STACK_NONE) {
+		count_loss(LOSS_STACK_TABLE);
+		return STACK_LOST;
+	}
 	/* For the next walk, if it is the same. */
-	st->memo_id = id == STACK_LOST ? 0 : id;
+	if (!own)
+		st->memo_id = id == STACK_LOST ? 0 : id;
 	return id;
 }
 

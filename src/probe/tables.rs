@@ -1,21 +1,27 @@
 //! The probe's maps of unwind tables.
 
+use std::collections::HashSet;
+
 use anyhow::{Context, Result};
 use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType};
 
-use crate::event::MmId;
+use crate::event::{FileKey, FileNumber};
 use crate::unwind::Rule;
-use crate::unwind::publish::{CodeMapping, PageAt, TableStore};
+use crate::unwind::publish::{CodeFile, PageAt, TableStore};
 use crate::wire::{
-    self, MAX_MAPPINGS, MemprofSkel, unwind_mapping, unwind_page, unwind_page_key, unwind_rule,
-    unwind_space,
+    self, MAX_SEGMENTS, MemprofSkel, code_file, code_segment, file_key, unwind_page,
+    unwind_page_key, unwind_rule, unwind_space,
 };
+
+/// Address spaces read at once, 16 KiB each.
+const SPACES: u32 = 32;
 
 const CHUNK_BYTES: usize = 4 * <TableMaps as TableStore>::CHUNK_ROWS as usize;
 
 /// Handles to the maps, and to the row chunks made so far.
 pub struct TableMaps {
     spaces: MapHandle,
+    files: MapHandle,
     pages: MapHandle,
     rules: MapHandle,
     outer: MapHandle,
@@ -30,17 +36,12 @@ impl TableMaps {
         };
         Ok(TableMaps {
             spaces: handle(&maps.unwind_spaces)?,
+            files: handle(&maps.code_files)?,
             pages: handle(&maps.unwind_pages)?,
             rules: handle(&maps.unwind_rules)?,
             outer: handle(&maps.unwind_chunks)?,
             chunks: Vec::new(),
         })
-    }
-
-    /// Forgets the mappings of an address space that is gone.
-    pub fn forget(&self, mm: MmId) {
-        // It may never have had any.
-        let _ = self.spaces.delete(&mm.0.to_ne_bytes());
     }
 
     fn make_chunk(&mut self) -> Result<()> {
@@ -70,7 +71,7 @@ impl TableStore for TableMaps {
     const RULES: u32 = 65_536;
     const CHUNK_ROWS: u32 = 1 << 18;
     const CHUNKS: u32 = 64;
-    const MAPPINGS: usize = MAX_MAPPINGS;
+    const SEGMENTS: usize = MAX_SEGMENTS;
 
     fn write_rules(&mut self, first: u32, rules: &[Rule]) -> Result<()> {
         for (index, rule) in (first..).zip(rules) {
@@ -108,8 +109,11 @@ impl TableStore for TableMaps {
         Ok(chunk.update(&key, &bytes, MapFlags::ANY)?)
     }
 
-    fn write_page(&mut self, table: u32, page: u32, at: PageAt) -> Result<()> {
-        let key = unwind_page_key { table, page };
+    fn write_page(&mut self, file: FileNumber, page: u32, at: PageAt) -> Result<()> {
+        let key = unwind_page_key {
+            table: file.0,
+            page,
+        };
         let value = unwind_page {
             chunk: at.chunk,
             first: at.first,
@@ -120,28 +124,52 @@ impl TableStore for TableMaps {
         Ok(self.pages.update(key, value, MapFlags::ANY)?)
     }
 
-    fn delete_page(&mut self, table: u32, page: u32) {
-        let key = unwind_page_key { table, page };
+    fn delete_page(&mut self, file: FileNumber, page: u32) {
+        let key = unwind_page_key {
+            table: file.0,
+            page,
+        };
         // What is left for want of a working map is only room.
         let _ = self.pages.delete(wire::record_bytes(&key));
     }
 
-    fn write_mappings(&mut self, mm: MmId, mappings: &[CodeMapping]) -> Result<u64> {
-        let mut space = Box::new(unwind_space::default());
-        let kept = mappings.len().min(space.at.len());
-        space.nr = kept as u32;
-        for (to, from) in space.at.iter_mut().zip(mappings) {
-            *to = unwind_mapping {
-                start: from.start,
-                end: from.end,
-                bias: from.bias,
-                table: from.table,
-                pad: 0,
+    fn write_file(&mut self, key: FileKey, file: &CodeFile) -> Result<()> {
+        let key = file_key {
+            ino: key.ino,
+            modified: key.modified,
+            size: key.size,
+            dev: key.dev,
+            pad: 0,
+        };
+        let mut value = code_file {
+            table: file.number.map_or(0, |n| n.0),
+            ready: file.ready.into(),
+            nr: file.segments.len() as u8,
+            ..Default::default()
+        };
+        for (to, from) in value.segment.iter_mut().zip(&file.segments) {
+            *to = code_segment {
+                offset: from.offset,
+                size: from.size,
+                address: from.addr,
             };
         }
-        let key = mm.0.to_ne_bytes();
-        self.spaces
-            .update(&key, wire::record_bytes(&*space), MapFlags::ANY)?;
-        Ok((mappings.len() - kept) as u64)
+        let (key, value) = (wire::record_bytes(&key), wire::record_bytes(&value));
+        Ok(self.files.update(key, value, MapFlags::ANY)?)
+    }
+
+    fn mapped(&self) -> Result<HashSet<FileNumber>> {
+        let mut mapped = HashSet::new();
+        for (_, bytes) in self
+            .spaces
+            .lookup_batch(SPACES, MapFlags::ANY, MapFlags::ANY)?
+        {
+            if let Ok(space) = wire::read_record::<unwind_space>(&bytes, size_of::<unwind_space>())
+            {
+                let all = space.at.iter().take(space.nr as usize);
+                mapped.extend(all.map(|m| FileNumber(m.table)));
+            }
+        }
+        Ok(mapped)
     }
 }

@@ -1,18 +1,27 @@
 //! Keeps the probe's unwind tables in step with the code that the followed processes have mapped.
 
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::c_void;
+use std::fs::File;
+use std::num::NonZeroUsize;
+use std::path::{Path, PathBuf};
+use std::ptr::NonNull;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Result;
 use nix::sys::eventfd::EventFd;
+use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
 
 use crate::aggregate::Aggregator;
-use crate::event::{MmId, Pid};
+use crate::event::{Addr, CodeSeen, MmId, Pid};
+use crate::modules::open_regular;
 use crate::probe::{Probe, TableMaps};
 use crate::profile::Losses;
-use crate::unwind::publish::Publisher;
+use crate::residency::page_size;
+use crate::unwind::publish::{Publisher, Registered};
 
-/// How long a process waits for the tables of its code, at most: its first stacks are then complete.
+/// How long a command waits for the tables of its code, at most: its first stacks are then complete.
 /// The libraries of a compiler take a second; on a busy machine, and in a build that is not optimised,
 /// more than ten.
 pub(super) const PREPARE: Duration = Duration::from_secs(30);
@@ -24,10 +33,10 @@ pub struct Unwinding {
 }
 
 impl Unwinding {
-    /// Starts the thread that builds tables; it writes to `wake` when one is there.
+    /// Starts the threads that build tables; they write to `wake` when one is there.
     ///
     /// # Errors
-    /// The thread could not be started, or the maps cannot be used.
+    /// A thread could not be started, or the maps cannot be used.
     pub fn start(probe: &Probe, wake: Arc<EventFd>) -> Result<Unwinding> {
         Ok(Unwinding {
             publisher: Publisher::start(wake)?,
@@ -35,41 +44,88 @@ impl Unwinding {
         })
     }
 
-    /// Builds the tables of a process that is about to be followed.
+    /// Takes in code that the probe could not bind: its files get numbers, their tables are built, and the
+    /// processes' code is bound.
     ///
     /// # Errors
-    /// The maps could not be written.
-    pub fn prepare(&mut self, pid: Pid, books: &mut Aggregator) -> Result<()> {
-        // A process that cannot be looked at is reported when it is followed.
-        let Ok((code, modules)) = books.look_at_code(pid) else {
-            return Ok(());
-        };
-        self.publisher
-            .prepare(&code, &modules, &mut self.maps, PREPARE)
+    /// The probe's maps could not be written.
+    pub fn seen(
+        &mut self,
+        seen: &[CodeSeen],
+        books: &mut Aggregator,
+        probe: &mut Probe,
+    ) -> Result<()> {
+        let mut by_space: BTreeMap<MmId, Vec<&CodeSeen>> = BTreeMap::new();
+        for code in seen {
+            // One that has ended: what it had mapped is reported again when somebody else maps it.
+            let mm = code.mm.filter(|mm| books.has(*mm));
+            if let Some(mm) = mm.filter(|_| !(code.bound && self.publisher.knows(&code.file))) {
+                by_space.entry(mm).or_default().push(code);
+            }
+        }
+        let mut bind = BTreeSet::new();
+        for (mm, seen) in by_space {
+            bind.extend(seen.iter().find_map(|code| code.pid));
+            // Registered for another process, perhaps, between the report and now.
+            if !seen.iter().all(|code| self.publisher.knows(&code.file)) {
+                self.register(mm, &seen, books)?;
+            }
+        }
+        let bind: Vec<Pid> = bind.into_iter().collect();
+        probe.bind(&bind)
     }
 
-    /// Publishes what changed: tables that were built, mappings that are new.
-    ///
-    /// # Errors
-    /// The maps could not be written.
-    pub fn update(&mut self, books: &mut Aggregator, probe: &mut Probe) -> Result<()> {
-        let richer = self.publisher.collect(&mut self.maps)?;
-        books.republish(&richer);
-        let mut changed = !richer.is_empty();
-        books.changed_code(|mm, code, modules| {
-            changed = true;
-            self.publisher.map(mm, code, modules, &mut self.maps)
-        })?;
-        if changed {
-            probe.tables_changed();
+    /// Gives numbers to the files of an address space's code.
+    fn register(&mut self, mm: MmId, seen: &[&CodeSeen], books: &mut Aggregator) -> Result<()> {
+        // Once more where a file has changed since it was opened.
+        for _ in 0..2 {
+            let Some((code, modules)) = books.code_now(mm) else {
+                return Ok(());
+            };
+            let mut changed = false;
+            for seen in seen {
+                if let Some((module, _)) = code.locate(seen.start.0) {
+                    let maps = &mut self.maps;
+                    let came = self.publisher.register(seen.file, module, modules, maps)?;
+                    changed |= came == Registered::Changed;
+                }
+            }
+            if !changed {
+                break;
+            }
         }
         Ok(())
     }
 
-    /// An address space is gone.
-    pub fn forget(&mut self, mm: MmId) {
-        self.publisher.forget(mm);
-        self.maps.forget(mm);
+    /// Builds the tables of files that memprof itself has mapped, and waits for them, at most so long.
+    ///
+    /// # Errors
+    /// The probe's maps could not be written.
+    pub fn prepare(
+        &mut self,
+        files: &MappedFiles,
+        seen: &[CodeSeen],
+        books: &mut Aggregator,
+    ) -> Result<()> {
+        let seen: Vec<&CodeSeen> = seen.iter().filter(|s| files.begins_at(s.start)).collect();
+        let own = Pid(std::process::id());
+        if let Some((code, modules)) = books.look_at_code(own, &files.program) {
+            for seen in seen {
+                if let Some((module, _)) = code.locate(seen.start.0) {
+                    self.publisher
+                        .register(seen.file, module, modules, &mut self.maps)?;
+                }
+            }
+        }
+        self.publisher.finish(&mut self.maps, PREPARE);
+        Ok(())
+    }
+
+    /// Publishes the tables that were built meanwhile.
+    pub fn update(&mut self, probe: &mut Probe) {
+        if self.publisher.collect(&mut self.maps) {
+            probe.tables_changed();
+        }
     }
 
     /// What did not fit.
@@ -79,8 +135,58 @@ impl Unwinding {
             self.publisher.refused(),
         );
         losses.add(
-            "code mappings unknown to the unwinder: too many in one process",
-            self.publisher.left_out(),
+            "files without an unwind table: the kernel refused it",
+            self.publisher.failed(),
         );
+    }
+}
+
+/// Files that memprof has mapped as code, to learn from the probe what the kernel calls them. (What `stat`
+/// shows is another device on some file systems.)
+pub struct MappedFiles {
+    program: PathBuf,
+    held: Vec<Mapped>,
+}
+
+impl MappedFiles {
+    /// A program and its libraries. What cannot be mapped is left out: its table comes when it runs.
+    pub fn new(program: PathBuf, libraries: &[PathBuf]) -> MappedFiles {
+        let files = std::iter::once(&program).chain(libraries);
+        let held = files.filter_map(|path| Mapped::new(path)).collect();
+        MappedFiles { program, held }
+    }
+
+    fn begins_at(&self, start: Addr) -> bool {
+        self.held.iter().any(|m| m.at.as_ptr() as u64 == start.0)
+    }
+}
+
+/// The first page of a file, mapped as code.
+struct Mapped {
+    at: NonNull<c_void>,
+    length: NonZeroUsize,
+}
+
+// SAFETY: nothing reads or runs what is mapped; it may be unmapped by any thread.
+unsafe impl Send for Mapped {}
+
+impl Mapped {
+    fn new(path: &Path) -> Option<Mapped> {
+        let file: File = open_regular(path).ok()?;
+        let length = NonZeroUsize::new(usize::try_from(page_size()).ok()?)?;
+        let protection = ProtFlags::PROT_READ | ProtFlags::PROT_EXEC;
+        // SAFETY: a new mapping at an address that the kernel chooses, which is never read or run.
+        let at = unsafe { mmap(None, length, protection, MapFlags::MAP_PRIVATE, &file, 0) };
+        Some(Mapped {
+            at: at.ok()?,
+            length,
+        })
+    }
+}
+
+impl Drop for Mapped {
+    fn drop(&mut self) {
+        // SAFETY: the mapping that `new` made, which nothing refers to.
+        let _ = unsafe { munmap(self.at, self.length.get()) };
     }
 }

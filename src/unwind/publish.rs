@@ -1,11 +1,12 @@
 //! Tables into the probe's maps: each file once, shared by every process that maps it.
 //!
-//! Building is slow (a large library takes tens of milliseconds), so a thread of its own does it. Until
-//! a file's table is there its mapping says "no table"; the walk then gets by with frame pointers.
-//! Published in the order rules, rows, pages, mappings: what the probe finds is whole. When the maps are
-//! full, tables that no followed process maps any more make room. Their numbers are not given again: a
-//! process that still names one, forked a moment ago, finds no table, and not another file's. What did
-//! not fit then is tried again when a process has left room behind.
+//! A file gets its number when the probe first reports code of it; from then on the probe binds its mappings
+//! to that number by itself, in every process. Building the table is slow (a large library takes tens of
+//! milliseconds), so threads of their own do it. Until it is there the number has no pages; the walk then gets by
+//! with frame pointers. Published in the order rules, rows, pages: what the probe finds is whole. When the
+//! maps are full, tables that no followed process maps any more make room. Their numbers are not given again:
+//! a process that still names one, forked a moment ago, finds no table, and not another file's. What did not
+//! fit then is tried again now and then.
 //!
 //! Stacks of what has no table yet are not unwound in user space meanwhile: what would be copied for that
 //! (registers, and up to 32 KiB of stack for each) buys next to nothing. Measured from a program's first
@@ -17,8 +18,8 @@
 mod room;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, channel, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -27,25 +28,27 @@ use nix::sys::eventfd::EventFd;
 
 use self::room::Room;
 use super::{Packed, Rule, Table};
-use crate::elf::{Elf, Segment, address_of_mapping};
-use crate::event::MmId;
-use crate::modules::AddressMap;
+use crate::elf::{Elf, Segment};
+use crate::event::{FileKey, FileNumber};
+use crate::modules::ModuleTable;
 use crate::profile::{Module, ModuleId};
 
 /// Files whose tables may wait to be built; further ones are asked for again later.
 const QUEUE: usize = 4096;
+/// Threads that build tables, at most.
+const BUILDERS: usize = 4;
+/// How often tables that did not fit are tried again, at most.
+const RETRY_PAUSE: Duration = Duration::from_secs(1);
 
-/// One executable mapping, as the probe has it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct CodeMapping {
-    /// First address.
-    pub start: u64,
-    /// First address after it.
-    pub end: u64,
-    /// Address less this is the address in the file (ELF virtual address).
-    pub bias: u64,
-    /// The file's table; 0 for none (yet).
-    pub table: u32,
+/// A file as the probe has it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CodeFile {
+    /// Its number; `None` for what is no ELF file.
+    pub number: Option<FileNumber>,
+    /// There is nothing to be done when it is mapped again.
+    pub ready: bool,
+    /// What its program headers have loaded as code.
+    pub segments: Vec<Segment>,
 }
 
 /// Where tables are published: the probe's maps.
@@ -56,8 +59,8 @@ pub trait TableStore {
     const CHUNK_ROWS: u32;
     /// Chunks that fit in all.
     const CHUNKS: u32;
-    /// Mappings of one address space.
-    const MAPPINGS: usize;
+    /// Code segments that a file can have.
+    const SEGMENTS: usize;
 
     /// Writes rules from index `first` on.
     ///
@@ -75,16 +78,22 @@ pub trait TableStore {
     ///
     /// # Errors
     /// The map refused it.
-    fn write_page(&mut self, table: u32, page: u32, at: PageAt) -> Result<()>;
+    fn write_page(&mut self, file: FileNumber, page: u32, at: PageAt) -> Result<()>;
 
     /// Drops a page.
-    fn delete_page(&mut self, table: u32, page: u32);
+    fn delete_page(&mut self, file: FileNumber, page: u32);
 
-    /// Writes the mappings of an address space; those beyond what fits are left out. Returns how many.
+    /// Writes what is known of a file.
     ///
     /// # Errors
-    /// The map refused them.
-    fn write_mappings(&mut self, mm: MmId, mappings: &[CodeMapping]) -> Result<u64>;
+    /// The map refused it.
+    fn write_file(&mut self, key: FileKey, file: &CodeFile) -> Result<()>;
+
+    /// The files that the followed address spaces map now.
+    ///
+    /// # Errors
+    /// The map could not be read.
+    fn mapped(&self) -> Result<HashSet<FileNumber>>;
 }
 
 /// Where a page's rows are.
@@ -100,214 +109,196 @@ pub struct PageAt {
     pub rules: u32,
 }
 
-/// A table made by the thread.
-struct Built {
+/// A table to be made.
+struct Wanted {
     module: ModuleId,
     file: Arc<Module>,
-    table: Result<(Packed, Vec<Rule>, Vec<Segment>), String>,
+}
+
+/// A table made by a thread.
+struct Built {
+    module: ModuleId,
+    table: Result<(Packed, Vec<Rule>), String>,
+}
+
+/// A file that has a number.
+struct Numbered {
+    file: Arc<Module>,
+    /// What the probe knows it by: more than one where it is seen through several mounts.
+    keys: Vec<FileKey>,
+    code: CodeFile,
+    state: State,
 }
 
 /// A file's table.
 enum State {
-    /// Being built.
+    /// To be built, or being built.
     Wanted,
     /// In the maps.
-    Ready(Place, Vec<Segment>),
+    Ready(Place),
     /// It did not fit.
-    Refused(Arc<Module>),
+    Refused,
     /// There is none, and will be none.
     None,
 }
 
 /// Where a table is in the maps.
 struct Place {
-    table: u32,
     first_rule: u32,
     rules: u32,
     /// By number (address / 65,536).
     pages: Vec<(u32, PageAt)>,
 }
 
-/// Keeps the probe's tables and mappings up to date.
+/// What came of a file that the probe reported.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Registered {
+    /// It has a number now.
+    Done,
+    /// It has one since before.
+    Known,
+    /// Its contents are not those that it was known by: it must be opened anew.
+    Changed,
+}
+
+/// Keeps the probe's tables up to date.
 pub struct Publisher {
-    requests: SyncSender<(ModuleId, Arc<Module>)>,
+    requests: SyncSender<Wanted>,
     built: Receiver<Built>,
-    files: HashMap<ModuleId, State>,
-    /// Address spaces with a file whose table is being built.
-    waiting: HashSet<MmId>,
-    /// The files that each address space maps.
-    mapped: HashMap<MmId, HashSet<ModuleId>>,
-    /// Whether a table has come since these were last told.
-    fresh: bool,
-    next_table: u32,
+    files: HashMap<ModuleId, Numbered>,
+    /// Every key of every file.
+    by_key: HashMap<FileKey, ModuleId>,
+    /// Tables being built.
+    building: usize,
     /// Free rules, and free rows of all chunks.
     rules: Option<Room>,
     rows: Option<Room>,
+    retried: Instant,
     refused: HashSet<ModuleId>,
-    left_out: u64,
+    failed: u64,
 }
 
 impl Publisher {
-    /// Starts the thread; it writes to `wake` when a table is there.
+    /// Starts the threads; they write to `wake` when a table is there.
     ///
     /// # Errors
-    /// The thread could not be started.
+    /// A thread could not be started.
     pub fn start(wake: Arc<EventFd>) -> Result<Publisher> {
-        let (requests, wanted) = sync_channel::<(ModuleId, Arc<Module>)>(QUEUE);
+        let (requests, wanted) = sync_channel::<Wanted>(QUEUE);
         let (done, built) = channel();
-        thread::Builder::new()
-            .name("memprof-tables".into())
-            .spawn(move || {
-                for (module, file) in wanted {
+        let wanted = Arc::new(Mutex::new(wanted));
+        let threads = thread::available_parallelism().map_or(1, |n| n.get().min(BUILDERS));
+        for _ in 0..threads {
+            let (wanted, done, wake) = (Arc::clone(&wanted), done.clone(), Arc::clone(&wake));
+            let work = move || {
+                while let Some(Wanted { module, file }) = next(&wanted) {
                     let table = build(&file);
-                    let built = Built {
-                        module,
-                        file,
-                        table,
-                    };
-                    if done.send(built).is_err() {
+                    if done.send(Built { module, table }).is_err() {
                         return;
                     }
                     let _ = wake.write(1);
                 }
-            })
-            .context("cannot start the thread that builds unwind tables")?;
+            };
+            thread::Builder::new()
+                .name("memprof-tables".into())
+                .spawn(work)
+                .context("cannot start a thread that builds unwind tables")?;
+        }
         Ok(Publisher {
             requests,
             built,
             files: HashMap::new(),
-            waiting: HashSet::new(),
-            mapped: HashMap::new(),
-            fresh: false,
-            next_table: 1,
+            by_key: HashMap::new(),
+            building: 0,
             rules: None,
             rows: None,
+            retried: Instant::now(),
             refused: HashSet::new(),
-            left_out: 0,
+            failed: 0,
         })
     }
 
-    /// Has the tables of a process's files built and waits for them, at most so long.
+    /// Takes in a file that the probe reported, and has its table built.
     ///
     /// # Errors
-    /// The maps could not be written.
-    pub fn prepare<S: TableStore>(
+    /// The map of files could not be written.
+    pub fn register<S: TableStore>(
         &mut self,
-        code: &AddressMap,
-        modules: &[Arc<Module>],
+        key: FileKey,
+        module: ModuleId,
+        modules: &mut ModuleTable,
         store: &mut S,
-        timeout: Duration,
-    ) -> Result<()> {
-        for (_, _, _, module) in code.ranges() {
-            self.want(module, modules);
+    ) -> Result<Registered> {
+        if let Some(known) = self.files.get_mut(&module) {
+            let same_place = |k: &FileKey| (k.dev, k.ino) == (key.dev, key.ino);
+            if !known.keys.contains(&key) {
+                if known.keys.iter().any(same_place) {
+                    modules.renew(module);
+                    return Ok(Registered::Changed);
+                }
+                known.keys.push(key);
+                self.by_key.insert(key, module);
+                store.write_file(key, &known.code)?;
+            }
+            return Ok(Registered::Known);
         }
+        let Some(file) = modules.modules().get(usize::from(module.0)).cloned() else {
+            return Ok(Registered::Known);
+        };
+        let segments = segments(&file).filter(|s| s.len() <= S::SEGMENTS);
+        let segments = segments.unwrap_or_default();
+        let number = (!segments.is_empty()).then(|| modules.number(module, segments.clone()));
+        let mut state = State::None;
+        if number.is_some() {
+            let file = Arc::clone(&file);
+            // A full queue: asked for again when it is next mapped.
+            if self.requests.try_send(Wanted { module, file }).is_err() {
+                return Ok(Registered::Known);
+            }
+            self.building += 1;
+            state = State::Wanted;
+        }
+        let code = CodeFile {
+            number,
+            ready: number.is_none(),
+            segments,
+        };
+        store.write_file(key, &code)?;
+        let numbered = Numbered {
+            file,
+            keys: vec![key],
+            code,
+            state,
+        };
+        self.files.insert(module, numbered);
+        self.by_key.insert(key, module);
+        Ok(Registered::Done)
+    }
+
+    /// Whether a file that the probe reported has a number, or needs none.
+    pub fn knows(&self, key: &FileKey) -> bool {
+        self.by_key.contains_key(key)
+    }
+
+    /// Publishes the tables that were built meanwhile; whether there were any.
+    pub fn collect<S: TableStore>(&mut self, store: &mut S) -> bool {
+        let mut fresh = false;
+        while let Ok(built) = self.built.try_recv() {
+            self.publish(built, store);
+            fresh = true;
+        }
+        self.retry_refused(store);
+        fresh
+    }
+
+    /// Waits, at most so long, until every table that was asked for is published.
+    pub fn finish<S: TableStore>(&mut self, store: &mut S, timeout: Duration) {
         let deadline = Instant::now() + timeout;
-        while self.files.values().any(|s| matches!(s, State::Wanted)) {
+        while self.building > 0 {
             let left = deadline.saturating_duration_since(Instant::now());
             match self.built.recv_timeout(left) {
-                Ok(built) => self.publish(built, store)?,
-                Err(_) => break,
-            }
-        }
-        Ok(())
-    }
-
-    /// Publishes the mappings of an address space as they are now.
-    ///
-    /// # Errors
-    /// The maps could not be written.
-    pub fn map<S: TableStore>(
-        &mut self,
-        mm: MmId,
-        code: &AddressMap,
-        modules: &[Arc<Module>],
-        store: &mut S,
-    ) -> Result<()> {
-        self.waiting.remove(&mm);
-        let files = code.ranges().map(|(_, _, _, module)| module).collect();
-        self.mapped.insert(mm, files);
-        let mut mappings = Vec::with_capacity(code.len());
-        for (start, end, offset, module) in code.ranges() {
-            self.want(module, modules);
-            let (table, address) = match self.files.get(&module) {
-                Some(State::Ready(place, segments)) => {
-                    address_of_mapping(segments.iter(), offset, end - start)
-                        .map_or((0, 0), |address| (place.table, address))
-                }
-                Some(State::Wanted) => {
-                    self.waiting.insert(mm);
-                    (0, 0)
-                }
-                Some(State::Refused(_) | State::None) | None => (0, 0),
-            };
-            let bias = start.wrapping_sub(address);
-            mappings.push(CodeMapping {
-                start,
-                end,
-                bias,
-                table,
-            });
-        }
-        if mappings.len() > S::MAPPINGS {
-            // What a JIT made may be in any number of pieces: tables are worth more.
-            let all = mappings.len();
-            mappings.retain(|m| m.table != 0);
-            self.left_out += (all - mappings.len()) as u64;
-        }
-        self.left_out += store.write_mappings(mm, &mappings)?;
-        Ok(())
-    }
-
-    /// Publishes the tables that were built meanwhile. Returns the address spaces whose mappings can
-    /// now name more tables.
-    ///
-    /// # Errors
-    /// The maps could not be written.
-    pub fn collect<S: TableStore>(&mut self, store: &mut S) -> Result<Vec<MmId>> {
-        while let Ok(built) = self.built.try_recv() {
-            self.publish(built, store)?;
-        }
-        // Also those that came while a process was prepared.
-        Ok(if std::mem::take(&mut self.fresh) {
-            self.waiting.drain().collect()
-        } else {
-            Vec::new()
-        })
-    }
-
-    /// An address space that is gone. If it was the last with some table, there is room for those that
-    /// did not fit: they are built again.
-    pub fn forget(&mut self, mm: MmId) {
-        self.waiting.remove(&mm);
-        let Some(left) = self.mapped.remove(&mm) else {
-            return;
-        };
-        let ready = |file: &&ModuleId| matches!(self.files.get(file), Some(State::Ready(..)));
-        if left.iter().filter(ready).any(|file| !self.is_mapped(*file)) {
-            self.retry_refused();
-        }
-    }
-
-    fn is_mapped(&self, file: ModuleId) -> bool {
-        self.mapped.values().any(|files| files.contains(&file))
-    }
-
-    /// Has the tables built again that did not fit, of files that are still mapped.
-    fn retry_refused(&mut self) {
-        let refused = |(module, state): (&ModuleId, &State)| match state {
-            State::Refused(file) => Some((*module, Arc::clone(file))),
-            _ => None,
-        };
-        let refused: Vec<_> = self.files.iter().filter_map(refused).collect();
-        for (module, file) in refused {
-            let mms = self.mapped.iter().filter(|(_, f)| f.contains(&module));
-            let mms: Vec<MmId> = mms.map(|(mm, _)| *mm).collect();
-            if mms.is_empty() {
-                // Asked for when it is mapped again.
-                self.files.remove(&module);
-            } else if self.requests.try_send((module, file)).is_ok() {
-                self.files.insert(module, State::Wanted);
-                self.waiting.extend(mms);
+                Ok(built) => self.publish(built, store),
+                Err(_) => return,
             }
         }
     }
@@ -317,50 +308,77 @@ impl Publisher {
         self.refused.len() as u64
     }
 
-    /// Mappings that an address space had beyond what fits, counted at each publication.
-    pub fn left_out(&self) -> u64 {
-        self.left_out
+    /// Tables that the maps refused for another reason.
+    pub fn failed(&self) -> u64 {
+        self.failed
     }
 
-    fn want(&mut self, module: ModuleId, modules: &[Arc<Module>]) {
-        if self.files.contains_key(&module) {
-            return;
-        }
-        let Some(file) = modules.get(usize::from(module.0)) else {
+    fn publish<S: TableStore>(&mut self, built: Built, store: &mut S) {
+        self.building -= 1;
+        let module = built.module;
+        let Some(number) = self.files.get(&module).and_then(|f| f.code.number) else {
             return;
         };
-        // A full queue: asked for again when the mappings are next published.
-        if self.requests.try_send((module, Arc::clone(file))).is_ok() {
-            self.files.insert(module, State::Wanted);
-        }
-    }
-
-    fn publish<S: TableStore>(&mut self, built: Built, store: &mut S) -> Result<()> {
-        self.fresh = true;
         let state = match built.table {
-            Ok((packed, rules, segments)) => match self.write(&packed, &rules, store)? {
-                Some(place) => State::Ready(place, segments),
-                None => {
-                    self.refused.insert(built.module);
-                    State::Refused(built.file)
+            Ok((packed, rules)) => match self.write(number, &packed, &rules, store) {
+                Ok(Some(place)) => State::Ready(place),
+                Ok(None) => {
+                    self.refused.insert(module);
+                    State::Refused
+                }
+                Err(_) => {
+                    self.failed += 1;
+                    State::None
                 }
             },
             Err(_) => State::None,
         };
-        self.files.insert(built.module, state);
-        Ok(())
+        if let Some(file) = self.files.get_mut(&module) {
+            file.state = state;
+            file.code.ready = true;
+            for key in &file.keys {
+                // Where that fails, the probe reports the file again: it costs time, nothing else.
+                let _ = store.write_file(*key, &file.code);
+            }
+        }
+    }
+
+    /// Has the tables built again that did not fit, of files that are mapped now, if others are not mapped any more.
+    fn retry_refused<S: TableStore>(&mut self, store: &mut S) {
+        let refused = |f: &Numbered| matches!(f.state, State::Refused);
+        if self.retried.elapsed() < RETRY_PAUSE || !self.files.values().any(refused) {
+            return;
+        }
+        self.retried = Instant::now();
+        let Ok(mapped) = store.mapped() else { return };
+        if !self.make_room(&mapped, store) {
+            return;
+        }
+        for (module, file) in self.files.iter_mut().filter(|(_, f)| refused(f)) {
+            let wanted = Wanted {
+                module: *module,
+                file: Arc::clone(&file.file),
+            };
+            let is_mapped = file.code.number.is_some_and(|n| mapped.contains(&n));
+            if is_mapped && self.requests.try_send(wanted).is_ok() {
+                self.building += 1;
+                file.state = State::Wanted;
+            }
+        }
     }
 
     /// Writes a table; `None` if it does not fit.
     fn write<S: TableStore>(
         &mut self,
+        number: FileNumber,
         packed: &Packed,
         rules: &[Rule],
         store: &mut S,
     ) -> Result<Option<Place>> {
         let mut place = self.place::<S>(packed, rules.len() as u32);
         if place.is_none() {
-            self.make_room(store);
+            let mapped = store.mapped()?;
+            self.make_room(&mapped, store);
             place = self.place::<S>(packed, rules.len() as u32);
         }
         let Some(place) = place else {
@@ -375,8 +393,8 @@ impl Publisher {
         for (chunk, parts) in &parts {
             store.write_rows(*chunk, parts)?;
         }
-        for (number, at) in &place.pages {
-            store.write_page(place.table, *number, *at)?;
+        for (page, at) in &place.pages {
+            store.write_page(number, *page, *at)?;
         }
         Ok(Some(place))
     }
@@ -389,7 +407,6 @@ impl Publisher {
             .rows
             .get_or_insert_with(|| Room::new(S::CHUNK_ROWS, S::CHUNKS));
         let mut place = Place {
-            table: self.next_table,
             first_rule,
             rules,
             pages: Vec::with_capacity(packed.pages.len()),
@@ -407,7 +424,6 @@ impl Publisher {
             };
             place.pages.push((page.number, at));
         }
-        self.next_table += 1;
         Some(place)
     }
 
@@ -420,31 +436,50 @@ impl Publisher {
         }
     }
 
-    /// Drops the tables of files that no address space maps. They are built anew if one does again.
-    fn make_room<S: TableStore>(&mut self, store: &mut S) {
-        let mapped: HashSet<ModuleId> = self.mapped.values().flatten().copied().collect();
-        let unused = |(module, state): (&ModuleId, &State)| {
-            let gone = matches!(state, State::Ready(..)) && !mapped.contains(module);
-            gone.then_some(*module)
+    /// Drops the tables of files that no address space maps; whether there were any. Such a file is a new one,
+    /// with a new number, when it is mapped again.
+    fn make_room<S: TableStore>(&mut self, mapped: &HashSet<FileNumber>, store: &mut S) -> bool {
+        let unused = |(module, file): (&ModuleId, &Numbered)| {
+            let gone = file.code.number.is_some_and(|n| !mapped.contains(&n));
+            (gone && matches!(file.state, State::Ready(_))).then_some(*module)
         };
         let unused: Vec<ModuleId> = self.files.iter().filter_map(unused).collect();
-        for module in unused {
-            if let Some(State::Ready(place, _)) = self.files.remove(&module) {
-                for (number, _) in &place.pages {
-                    store.delete_page(place.table, *number);
+        for module in &unused {
+            let Some(mut file) = self.files.remove(module) else {
+                continue;
+            };
+            file.code.ready = false;
+            for key in &file.keys {
+                self.by_key.remove(key);
+                // Where that fails, the file stays without a table.
+                let _ = store.write_file(*key, &file.code);
+            }
+            if let (State::Ready(place), Some(number)) = (file.state, file.code.number) {
+                for (page, _) in &place.pages {
+                    store.delete_page(number, *page);
                 }
                 self.give_back::<S>(&place);
             }
         }
+        !unused.is_empty()
     }
 }
 
-fn build(module: &Module) -> Result<(Packed, Vec<Rule>, Vec<Segment>), String> {
+fn next(wanted: &Mutex<Receiver<Wanted>>) -> Option<Wanted> {
+    let wanted = wanted.lock().unwrap_or_else(PoisonError::into_inner);
+    wanted.recv().ok()
+}
+
+/// The parts of an ELF file that are loaded as code; `None` for what is no ELF file.
+fn segments(module: &Module) -> Option<Vec<Segment>> {
+    let elf = Elf::read(module.file.as_ref()?).ok()?;
+    Some(elf.code_segments().copied().collect())
+}
+
+fn build(module: &Module) -> Result<(Packed, Vec<Rule>), String> {
     let file = module.file.as_ref().ok_or("the file is not open")?;
     let table = Table::build(file).map_err(|e| e.to_string())?;
-    let elf = Elf::read(file).map_err(|_| "not a usable ELF file")?;
-    let segments = elf.code_segments().copied().collect();
-    Ok((table.pack(), table.rules, segments))
+    Ok((table.pack(), table.rules))
 }
 
 #[cfg(test)]

@@ -1,0 +1,443 @@
+/* SPDX-License-Identifier: MIT OR GPL-2.0-only */
+/*
+ * Where each address space has mapped which file's code. The probe finds that out itself, before the code
+ * runs: at exec, at mmap and mprotect, and by an iterator for what was mapped before. User space only gives
+ * files their numbers, once each, and is told of those that have none yet.
+ */
+#ifndef MEMPROF_MAPPINGS_H
+#define MEMPROF_MAPPINGS_H
+
+#define VM_EXEC 0x4
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 1024);
+	__type(key, __u32);
+	__type(value, struct unwind_space);
+} unwind_spaces SEC(".maps");
+
+/* Files by what the kernel knows of them. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 65536);
+	__type(key, struct file_key);
+	__type(value, struct code_file);
+} code_files SEC(".maps");
+
+/* What new address spaces begin as: too large for the BPF stack. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct unwind_space);
+} empty_space SEC(".maps");
+
+/* Changes whenever a table comes, or other code lies where code was: remembered walks are void. */
+__u32 unwind_generation = 1;
+
+/* Index of the last mapping that begins at or before `pc`, or MAX_MAPPINGS. (Global: checked once.) */
+__noinline __u32 last_mapping(struct unwind_space *space, __u64 pc)
+{
+	__u32 at = 0, n;
+
+	if (!space)
+		return MAX_MAPPINGS;
+	n = space->nr;
+	if (n > MAX_MAPPINGS)
+		n = MAX_MAPPINGS;
+	for (int i = 0; i < 10; i++) {
+		__u32 half = n >> 1;
+
+		if (!half)
+			break;
+		if (space->at[INDEX(at + half, MAX_MAPPINGS)].start <= pc)
+			at += half;
+		n -= half;
+	}
+	at = INDEX(at, MAX_MAPPINGS);
+	return n && space->at[at].start <= pc ? at : MAX_MAPPINGS;
+}
+
+/* Index of the mapping that `pc` lies in, or MAX_MAPPINGS. */
+static __always_inline __u32 find_mapping(struct unwind_space *space, __u64 pc)
+{
+	__u32 at = last_mapping(space, pc);
+
+	if (!space || at >= MAX_MAPPINGS || pc >= space->at[INDEX(at, MAX_MAPPINGS)].end)
+		return MAX_MAPPINGS;
+	return at;
+}
+
+static __always_inline __u32 version_of(struct unwind_space *space)
+{
+	return *(volatile __u32 *)&space->version;
+}
+
+/*
+ * Reads the mapping that `pc` lies in. 0, or -1 where there is none, or where another thread is changing the
+ * mappings at this moment.
+ */
+static __always_inline int read_mapping(struct unwind_space *space, __u64 pc, struct unwind_mapping *out)
+{
+	__u32 version = version_of(space), at = find_mapping(space, pc);
+
+	if (at >= MAX_MAPPINGS)
+		return -1;
+	*out = space->at[INDEX(at, MAX_MAPPINGS)];
+	return (version & 1) || version_of(space) != version || pc < out->start || pc >= out->end ? -1 : 0;
+}
+
+/* Whether a range is known to be code: it lies in one mapping. */
+static __always_inline int is_known_code(__u32 mm_id, __u64 start, __u64 end)
+{
+	struct unwind_space *space = bpf_map_lookup_elem(&unwind_spaces, &mm_id);
+	__u32 at = find_mapping(space, start);
+
+	return space && at < MAX_MAPPINGS && end <= space->at[INDEX(at, MAX_MAPPINGS)].end;
+}
+
+/* A change of an address space's mappings. */
+struct edit_ctx {
+	struct unwind_space *space;
+	__u64 start; /* what is mapped anew */
+	__u64 end;
+	__u32 from;
+	__u32 to;
+	__u32 locked;
+	__u32 pad;
+};
+
+/* Two threads that map code at once are rare, and done in a microsecond. */
+#define LOCK_TRIES 1000
+
+static long lock_step(__u64 i, struct edit_ctx *c)
+{
+	__u32 version = version_of(c->space);
+
+	if ((version & 1) || __sync_val_compare_and_swap(&c->space->version, version, version + 1) != version)
+		return 0;
+	c->locked = 1;
+	return 1;
+}
+
+/* Whoever holds the lock changes the mappings alone; who reads them meanwhile finds none. */
+static __always_inline int lock_space(struct edit_ctx *c)
+{
+	bpf_loop(LOCK_TRIES, lock_step, c, 0);
+	return c->locked;
+}
+
+static __always_inline void unlock_space(struct edit_ctx *c)
+{
+	__sync_fetch_and_add(&c->space->version, 1);
+}
+
+/* Keeps of a mapping what the new one leaves of it: its part before, else its part behind. */
+static long trim_step(__u64 i, struct edit_ctx *c)
+{
+	struct unwind_mapping *from = &c->space->at[INDEX(i, MAX_MAPPINGS)];
+	__u64 start = from->start, end = from->end;
+	struct unwind_mapping *to;
+
+	if (start < c->end && end > c->start) {
+		if (start < c->start)
+			end = c->start;
+		else if (end > c->end)
+			start = c->end;
+		else
+			return 0;
+	}
+	to = &c->space->at[INDEX(c->to, MAX_MAPPINGS)];
+	to->bias = from->bias;
+	to->table = from->table;
+	to->anonymous = from->anonymous;
+	to->start = start;
+	to->end = end;
+	c->to++;
+	return 0;
+}
+
+static long shift_step(__u64 i, struct edit_ctx *c)
+{
+	__u32 from = c->from - 1;
+
+	if (from >= MAX_MAPPINGS - 1 || from < c->to)
+		return 1;
+	c->space->at[INDEX(from + 1, MAX_MAPPINGS)] = c->space->at[INDEX(from, MAX_MAPPINGS)];
+	c->from = from;
+	return 0;
+}
+
+/* Puts a mapping where it belongs. 0, or -1 where there is no room. */
+static __always_inline int put_mapping(struct edit_ctx *c, struct unwind_mapping *m)
+{
+	__u32 nr = c->space->nr, at = last_mapping(c->space, m->start), to = at >= MAX_MAPPINGS ? 0 : at + 1;
+	struct unwind_mapping *before = &c->space->at[INDEX(at, MAX_MAPPINGS)];
+
+	/* What a JIT makes is in many pieces. */
+	if (at < MAX_MAPPINGS && m->anonymous && before->anonymous && before->end == m->start) {
+		before->end = m->end;
+		return 0;
+	}
+	if (nr >= MAX_MAPPINGS)
+		return -1;
+	c->from = nr;
+	c->to = to;
+	bpf_loop(nr, shift_step, c, 0);
+	c->space->at[INDEX(to, MAX_MAPPINGS)] = *m;
+	c->space->nr = nr + 1;
+	return 0;
+}
+
+/* Takes a mapping in, in place of what lay there. 0, or -1. (Global: checked once.) */
+__noinline int insert_mapping(struct unwind_space *space, struct unwind_mapping *m)
+{
+	struct edit_ctx c = { .space = space };
+	struct unwind_mapping *old;
+	__u32 at, nr;
+	int failed;
+
+	if (!space || !m)
+		return -1;
+	c.start = m->start;
+	c.end = m->end;
+	if (!lock_space(&c))
+		return -1;
+	at = last_mapping(space, c.end - 1);
+	old = &space->at[INDEX(at, MAX_MAPPINGS)];
+	if (at < MAX_MAPPINGS && old->end > c.start) {
+		if (old->start <= c.start && old->end >= c.end && old->bias == m->bias && old->table == m->table &&
+		    old->anonymous == m->anonymous) {
+			unlock_space(&c);
+			return 0;
+		}
+		nr = space->nr;
+		c.to = 0;
+		bpf_loop(nr < MAX_MAPPINGS ? nr : MAX_MAPPINGS, trim_step, &c, 0);
+		space->nr = c.to;
+		__sync_fetch_and_add(&unwind_generation, 1);
+	}
+	failed = put_mapping(&c, m);
+	unlock_space(&c);
+	return failed;
+}
+
+static __noinline struct unwind_space *space_get(__u32 mm_id)
+{
+	struct unwind_space *space = bpf_map_lookup_elem(&unwind_spaces, &mm_id);
+	__u32 zero = 0;
+	void *empty;
+
+	if (space)
+		return space;
+	empty = bpf_map_lookup_elem(&empty_space, &zero);
+	if (!empty)
+		return NULL;
+	bpf_map_update_elem(&unwind_spaces, &mm_id, empty, BPF_NOEXIST);
+	return bpf_map_lookup_elem(&unwind_spaces, &mm_id);
+}
+
+/* Tells user space of code that it has to look at. */
+static __always_inline void emit_code(struct code_event *e)
+{
+	e->kind = EVENT_CODE;
+	if (emit_now(e, sizeof(*e)))
+		count_loss(LOSS_RING_CODE);
+}
+
+/* A mapping that is looked at, and what it is made of. */
+struct bind_ctx {
+	struct unwind_mapping m;
+	__u64 offset; /* in the file, bytes */
+	struct file_key file;
+	__u32 found;
+	__u32 mm_id;
+};
+
+/* As elf.rs has it: the segment that the mapping was made for, or that most of it belongs to. */
+static __always_inline int address_of_mapping(struct code_file *file, __u64 offset, __u64 size, __u64 *address)
+{
+	__u64 page = 1ull << page_shift, most = 0, end = offset + size;
+	int most_whole = 0;
+
+	for (__u32 i = 0; i < MAX_SEGMENTS; i++) {
+		struct code_segment *s = &file->segment[i];
+		__u64 last = s->offset + s->size, from = s->offset > offset ? s->offset : offset;
+		__u64 to = last < end ? last : end;
+		int whole;
+
+		if (i >= file->nr || to <= from)
+			continue;
+		whole = (s->offset & ~(page - 1)) == offset && ((last + page - 1) & ~(page - 1)) == end;
+		if (whole > most_whole || (whole == most_whole && to - from >= most)) {
+			most = to - from;
+			most_whole = whole;
+			*address = s->address + offset - s->offset;
+		}
+	}
+	return most ? 0 : -1;
+}
+
+static long look_at_vma(struct task_struct *task, struct vm_area_struct *vma, struct bind_ctx *c)
+{
+	struct inode *inode;
+	struct file *file;
+
+	if (!(vma->vm_flags & VM_EXEC))
+		return 0;
+	c->m.start = vma->vm_start;
+	c->m.end = vma->vm_end;
+	c->found = 1;
+	file = vma->vm_file;
+	if (!file) {
+		c->m.anonymous = 1;
+		return 0;
+	}
+	inode = file->f_inode;
+	c->offset = vma->vm_pgoff << page_shift;
+	c->file.ino = inode->i_ino;
+	c->file.dev = inode->i_sb->s_dev;
+	c->file.size = inode->i_size;
+	c->file.modified = modified_ns(inode);
+	return 0;
+}
+
+/*
+ * Binds what was found to the file's number; where it has none, or no table yet, user space is told. Returns
+ * whether the file's number is known. (Global: checked once.)
+ */
+__noinline int bind_found(struct bind_ctx *c, __u32 pid)
+{
+	struct code_event e = {};
+	struct unwind_space *space;
+	struct code_file *file;
+	__u64 address = 0;
+	__u32 known = 0;
+
+	if (!c || !c->found || c->m.end <= c->m.start)
+		return 0;
+	if (!c->m.anonymous) {
+		file = bpf_map_lookup_elem(&code_files, &c->file);
+		if (file && file->table && !address_of_mapping(file, c->offset, c->m.end - c->m.start, &address)) {
+			c->m.table = file->table;
+			c->m.bias = c->m.start - address;
+			known = 1;
+		}
+		if (!file || !file->ready) {
+			e.mm_id = c->mm_id;
+			e.pid = pid;
+			e.bound = known;
+			e.start = c->m.start;
+			e.file = c->file;
+			emit_code(&e);
+		}
+	}
+	if (!c->mm_id)
+		return known;
+	space = space_get(c->mm_id);
+	if (!space || insert_mapping(space, &c->m)) {
+		count_loss(LOSS_MAPPINGS);
+		return 0;
+	}
+	return known;
+}
+
+/* Binds the code mapped at an address of the current address space, if there is any; whether its file has a number. */
+static __noinline int bind_code(__u32 mm_id, __u64 addr)
+{
+	struct task_struct *task = bpf_get_current_task_btf();
+	struct bind_ctx c = { .mm_id = mm_id };
+
+	if (unwind_mode < UNWIND_TABLES)
+		return 0;
+	/* 5.17, 7c7e3d31e785 */
+	if (bpf_find_vma(task, addr, look_at_vma, &c, 0))
+		return 0;
+	return bind_found(&c, view_pid(task));
+}
+
+/* The vDSO has no file; every process of a kind has the same one, told by its size. */
+static __noinline int bind_vdso(__u32 mm_id, __u64 addr)
+{
+	struct task_struct *task = bpf_get_current_task_btf();
+	struct bind_ctx c = { .mm_id = mm_id };
+
+	if (!addr || bpf_find_vma(task, addr, look_at_vma, &c, 0) || !c.found)
+		return 0;
+	c.m.anonymous = 0;
+	c.file.size = c.m.end - c.m.start;
+	return bind_found(&c, view_pid(task));
+}
+
+/* A program has begun: its own code, its loader's, and the vDSO's. What the loader maps comes by mmap. */
+static __noinline int bind_program(__u32 mm_id, struct mm_struct *mm, __u64 entry)
+{
+	__u64 first = mm->start_code, last = mm->end_code - 1, vdso = (__u64)mm->context.vdso;
+
+	if (unwind_mode < UNWIND_TABLES)
+		return 0;
+	bind_code(mm_id, first);
+	if (!is_known_code(mm_id, last, last + 1))
+		bind_code(mm_id, last);
+	if (!is_known_code(mm_id, entry, entry + 1))
+		bind_code(mm_id, entry);
+	bind_vdso(mm_id, vdso);
+	return 0;
+}
+
+/* A child's code lies where its parent's does: its first stacks are as complete. */
+static __noinline int copy_space(__u32 from, __u32 to)
+{
+	struct edit_ctx c = { .space = bpf_map_lookup_elem(&unwind_spaces, &from) };
+	struct unwind_space *copy;
+
+	if (!c.space || !to || from == to)
+		return 0;
+	if (!lock_space(&c)) {
+		count_loss(LOSS_MAPPINGS);
+		return 0;
+	}
+	bpf_map_update_elem(&unwind_spaces, &to, c.space, BPF_ANY);
+	unlock_space(&c);
+	copy = bpf_map_lookup_elem(&unwind_spaces, &to);
+	if (copy)
+		copy->version = 0;
+	return 0;
+}
+
+/* The process whose code the next run of the iterator binds, in memprof's pid namespace. */
+__u32 bind_pid = 0;
+
+SEC("iter/task_vma")
+int bind_process(struct bpf_iter__task_vma *ctx)
+{
+	struct task_struct *task = ctx->task;
+	struct vm_area_struct *vma = ctx->vma;
+	struct bind_ctx c = {};
+	struct mm_info *info;
+	struct mm_struct *mm;
+	__u32 pid;
+
+	if (!task || !vma || !(vma->vm_flags & VM_EXEC))
+		return 0;
+	/* Before 6.1 (f0d74c4da1f0) the iterator goes through every process there is. */
+	pid = view_pid(task);
+	if (pid != bind_pid)
+		return 0;
+	mm = task->mm;
+	if (!mm)
+		return 0;
+	info = find_mm(mm);
+	c.mm_id = info ? info->mm_id : 0;
+	look_at_vma(task, vma, &c);
+	if (c.m.anonymous && (__u64)mm->context.vdso == c.m.start) {
+		c.m.anonymous = 0;
+		c.file.size = c.m.end - c.m.start;
+	}
+	bind_found(&c, pid);
+	return 0;
+}
+
+#endif
