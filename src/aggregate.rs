@@ -14,7 +14,7 @@ use crate::event::{Event, MmId, Pid, ProcessChange, ProcessEvent, RangeEvent, St
 use crate::file_paths::FilePaths;
 use crate::freeze::stands_still;
 use crate::modules::{AddressMap, ModuleTable};
-use crate::probe::Probe;
+use crate::probe::{Probe, UsedStacks};
 use crate::profile::{
     CachedFile, FileId, Hold, KernelFigures, LOST_STACK, Losses, MappedBytes, Mapping, NotObserved,
     Places, Profile, Sample, Share, TargetInfo, Unobserved, Usage,
@@ -80,6 +80,11 @@ impl Aggregator {
         self.spaces.values().map(|s| s.pid).collect()
     }
 
+    /// Whether any process is followed.
+    pub fn follows_any(&self) -> bool {
+        !self.spaces.is_empty()
+    }
+
     /// Whether an address space is followed.
     pub fn has(&self, mm: MmId) -> bool {
         self.spaces.contains_key(&mm)
@@ -101,6 +106,19 @@ impl Aggregator {
     ) -> Option<(AddressMap, &mut ModuleTable)> {
         let code = AddressMap::load_as(pid, exe, &mut self.modules).ok()?;
         Some((code, &mut self.modules))
+    }
+
+    /// Notes the stacks that the range books refer to.
+    pub fn mark_used(&self, used: &mut UsedStacks) {
+        let ranges = self.spaces.values().flat_map(|space| space.ranges.iter());
+        for (_, owner) in ranges {
+            used.insert(owner.stack);
+        }
+    }
+
+    /// Forgets a stack that the probe has freed.
+    pub fn forget_stack(&mut self, id: StackId) {
+        self.stacks.remove(id);
     }
 
     /// Forgets a process that goes on without memprof; the address space that was its own.

@@ -5,8 +5,11 @@
 
 mod headers;
 
+use std::ffi::OsStr;
 use std::fs::File;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
 
 use self::headers::PT_LOAD;
 pub use self::headers::{Section, Segment, u16_at, u32_at, u64_at};
@@ -31,6 +34,8 @@ const DT_FLAGS_1: u64 = 0x6fff_fffb;
 const DF_1_PIE: u64 = 0x0800_0000;
 /// A dynamic section has some 30 entries of 16 bytes.
 const MAX_DYNAMIC: usize = 4096;
+/// Bytes of a path that are looked at: the kernel's `PATH_MAX`.
+const MAX_PATH: usize = 4096;
 const PT_GNU_EH_FRAME: u32 = 0x6474_e550;
 const SHT_NOTE: u32 = 7;
 const SHT_NOBITS: u32 = 8;
@@ -159,6 +164,16 @@ impl<'f> Elf<'f> {
             || has(PT_INTERP).is_some()
             || has(PT_DYNAMIC).is_some_and(|s| self.says_it_is_a_program(s));
         (program && self.entry != 0).then_some(self.entry)
+    }
+
+    /// The dynamic loader that the program asks for; `None` for a static one, and for a library.
+    pub fn interpreter(&self) -> Option<PathBuf> {
+        let named = self.segments.iter().find(|s| s.kind == PT_INTERP)?;
+        let mut path = [0; MAX_PATH];
+        let got = self.read_some(&mut path, named.offset).ok()?;
+        let size = usize::try_from(named.size).ok()?.min(got);
+        let path = path[..size].split(|b| *b == 0).next()?;
+        Some(PathBuf::from(OsStr::from_bytes(path)))
     }
 
     /// What the header names as the first instruction, whatever kind of file this is.

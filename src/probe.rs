@@ -1,25 +1,30 @@
 //! The BPF program in the kernel: open, settings, load, attach; its ring buffer and its ledgers.
 
+mod iterate;
+mod stacks;
 mod tables;
 
+pub use stacks::UsedStacks;
 pub use tables::TableMaps;
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashSet;
-use std::io::Read;
 use std::mem::MaybeUninit;
 use std::ops::RangeInclusive;
-use std::os::fd::RawFd;
+use std::os::fd::{AsFd, RawFd};
 use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 use std::rc::Rc;
+use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 
 use anyhow::{Context, Result, anyhow};
 use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
 use libbpf_rs::{
-    Iter, Link, MapCore, MapFlags, OpenObject, PrintLevel, RingBuffer, RingBufferBuilder,
+    Link, MapCore, MapFlags, OpenObject, PrintLevel, RingBuffer, RingBufferBuilder,
 };
 
-use crate::event::{Event, MmId, Pid};
+use self::stacks::StackSlots;
+use crate::event::{Event, MmId, Pid, StackId};
 use crate::profile::{FileId, Losses, TableFill};
 use crate::residency::page_size;
 use crate::source::kernel_memory::{self, KernelPages};
@@ -77,6 +82,9 @@ impl Unwind {
 /// to what is bearable where every frame is walked each time.
 pub const FRAME_LIMITS: RangeInclusive<u32> = 128..=1024;
 
+/// Processes whose mappings are looked through one by one; of more, all that are followed are.
+const MOST_BY_PID: usize = 16;
+
 /// Ledger chunks read at once, 2 KiB each.
 const BATCH: u32 = 256;
 
@@ -97,6 +105,8 @@ pub struct Probe {
     _links: Vec<Link>,
     find: Link,
     forget: Link,
+    bind: Option<Link>,
+    slots: StackSlots,
     missing: Vec<Missing>,
     kernel: bool,
     /// Records that were in the way of [`Probe::sweep`].
@@ -142,7 +152,7 @@ impl Probe {
             // 4: statistics only.
             open.open_object_mut()
                 .progs_mut()
-                .for_each(|mut p| p.set_log_level(4));
+                .for_each(|mut p| p.set_log_level(1));
         }
         if !config.kernel {
             leave_out(&mut open, &kernel_memory::SOURCE, &kernel_memory::MAPS)?;
@@ -163,6 +173,13 @@ impl Probe {
             .forget_process
             .attach()
             .context("cannot attach the task iterator")?;
+        let bind = match config.unwind.needs_tables() {
+            true => Some(skel.progs.bind_process.attach())
+                .transpose()
+                .context("cannot attach the iterator of mappings")?,
+            false => None,
+        };
+        let slots = StackSlots::new(&skel)?;
         Ok(Probe {
             skel,
             ring,
@@ -170,6 +187,8 @@ impl Probe {
             _links: links,
             find,
             forget,
+            bind,
+            slots,
             missing,
             kernel: config.kernel,
             swept: Cell::new(0),
@@ -184,14 +203,10 @@ impl Probe {
         TableMaps::new(&self.skel)
     }
 
-    /// Tables or mappings changed: walks that were remembered are void.
+    /// Tables came: walks that were remembered are void.
     pub fn tables_changed(&mut self) {
         if let Some(data) = self.skel.maps.data_data.as_deref_mut() {
-            // SAFETY: a valid field of the mapped .data; volatile because the kernel reads it.
-            unsafe {
-                let generation = &raw mut data.unwind_generation;
-                generation.write_volatile(generation.read_volatile().wrapping_add(1));
-            }
+            shared(&mut data.unwind_generation).fetch_add(1, SeqCst);
         }
     }
 
@@ -203,34 +218,154 @@ impl Probe {
     /// Lets the probe follow the next process that takes the wanted name at `exec`, or not.
     pub fn set_waiting(&mut self, waiting: bool) {
         if let Some(bss) = self.skel.maps.bss_data.as_deref_mut() {
-            // SAFETY: a valid field of the mapped .bss; volatile because the kernel reads it.
-            unsafe { (&raw mut bss.waiting).write_volatile(waiting.into()) };
+            shared(&mut bss.waiting).store(waiting.into(), SeqCst);
         }
     }
 
-    /// Follows a process that runs already. Its [`Event::Process`] comes through the ring buffer;
-    /// none comes if there is no such process.
+    /// Follows processes that run already. Their [`Event::Process`] come through the ring buffer; none comes of
+    /// one that does not exist.
     ///
     /// # Errors
     /// The task iterator could not be run.
-    pub fn follow(&mut self, pid: Pid) -> Result<()> {
-        self.set_wanted_pid(pid);
-        run_iterator(&self.find).context("cannot look the process up in the kernel's task list")
+    pub fn follow(&mut self, pids: &[Pid]) -> Result<()> {
+        self.with_wanted(pids, |probe| iterate::run(&probe.find))
     }
 
-    /// No longer follows a process.
+    /// No longer follows processes.
     ///
     /// # Errors
     /// The task iterator could not be run.
-    pub fn forget(&mut self, pid: Pid) -> Result<()> {
-        self.set_wanted_pid(pid);
-        run_iterator(&self.forget).context("cannot look the process up in the kernel's task list")
+    pub fn forget(&mut self, pids: &[Pid]) -> Result<()> {
+        self.with_wanted(pids, |probe| iterate::run(&probe.forget))
     }
 
-    fn set_wanted_pid(&mut self, pid: Pid) {
+    fn with_wanted(&self, pids: &[Pid], run: impl Fn(&Probe) -> Result<()>) -> Result<()> {
+        let wanted = &self.skel.maps.wanted;
+        // Those that do not fit come in the next run.
+        for some in pids.chunks(wanted.max_entries() as usize) {
+            for pid in some {
+                wanted.update(&pid.0.to_ne_bytes(), &[1], MapFlags::ANY)?;
+            }
+            let done = run(self).context("cannot look processes up in the kernel's task list");
+            for pid in some {
+                let _ = wanted.delete(&pid.0.to_ne_bytes());
+            }
+            done?;
+        }
+        Ok(())
+    }
+
+    /// Binds the code that processes have mapped to its files' tables. What has no table yet comes as
+    /// [`Event::Code`] through the ring buffer; that is all that happens with a process that is not followed.
+    ///
+    /// # Errors
+    /// The iterator of mappings could not be run.
+    pub fn bind(&mut self, pids: &[Pid]) -> Result<()> {
+        if self.bind.is_none() || pids.is_empty() {
+            return Ok(());
+        }
+        if pids.len() > MOST_BY_PID {
+            return self.bind_with(Pid(0), |probe| match &probe.bind {
+                Some(bind) => iterate::run(bind),
+                None => Ok(()),
+            });
+        }
+        for pid in pids {
+            self.bind_with(*pid, |probe| {
+                let program = &probe.skel.progs.bind_process;
+                match (iterate::run_for(program.as_fd(), *pid), &probe.bind) {
+                    // Before 6.1 it goes through all there are.
+                    (Err(_), Some(bind)) if Path::new(&format!("/proc/{pid}")).exists() => {
+                        iterate::run(bind)
+                    }
+                    // Gone meanwhile.
+                    _ => Ok(()),
+                }
+            })?;
+        }
+        Ok(())
+    }
+
+    fn bind_with(&mut self, pid: Pid, run: impl Fn(&Probe) -> Result<()>) -> Result<()> {
         if let Some(bss) = self.skel.maps.bss_data.as_deref_mut() {
-            // SAFETY: a valid field of the mapped .bss; volatile because the kernel reads it.
-            unsafe { (&raw mut bss.wanted_pid).write_volatile(pid.0) };
+            shared(&mut bss.bind_pid).store(pid.0, SeqCst);
+        }
+        run(self).context("cannot look through a process's mappings in the kernel")
+    }
+
+    /// How many stacks are known, and how many there is room for.
+    pub fn stacks_known(&self) -> (usize, usize) {
+        (
+            self.bss(|b| &raw const b.known_stacks) as usize,
+            self.slots.len(),
+        )
+    }
+
+    /// Begins to look for stacks that nothing refers to: programs that run from now on mark those they use.
+    /// Events sent before that are in the ring buffer by the time this returns.
+    ///
+    /// # Errors
+    /// The kernel does not say when programs have ended.
+    pub fn begin_collection(&mut self) -> Result<UsedStacks> {
+        self.set_collecting(true);
+        if let Some(data) = self.skel.maps.data_data.as_deref_mut() {
+            shared(&mut data.stack_epoch).fetch_add(1, SeqCst);
+        }
+        self.slots.wait_for_programs()?;
+        Ok(self.slots.nothing_used())
+    }
+
+    /// Notes the stacks that the ledgers refer to.
+    ///
+    /// # Errors
+    /// A ledger could not be read.
+    pub fn mark_used(&self, used: &mut UsedStacks) -> Result<()> {
+        let mut mark = |words: &[u8]| {
+            let mut last = [0; 4];
+            for word in words.chunks_exact(4).filter_map(|w| w.first_chunk()) {
+                if *word != last {
+                    used.insert(StackId(u32::from_ne_bytes(*word)));
+                    last = *word;
+                }
+            }
+        };
+        let maps = &self.skel.maps;
+        for (_, bytes) in maps
+            .pages
+            .lookup_batch(BATCH, MapFlags::ANY, MapFlags::ANY)?
+        {
+            mark(&bytes);
+        }
+        const STACKS: usize = std::mem::offset_of!(cache_chunk, stack);
+        for (_, bytes) in maps
+            .cache
+            .lookup_batch(BATCH, MapFlags::ANY, MapFlags::ANY)?
+        {
+            mark(bytes.get(STACKS..).unwrap_or_default());
+        }
+        for id in self.kernel_pages()?.iter().flat_map(|pages| pages.keys()) {
+            used.insert(StackId(*id));
+        }
+        Ok(())
+    }
+
+    /// Ends what [`Probe::begin_collection`] began: frees the stacks that nothing refers to. Each is given to
+    /// `forget` before its id can name another one. With `None`, frees nothing.
+    pub fn end_collection(&mut self, used: Option<&UsedStacks>, forget: impl FnMut(StackId)) {
+        let epoch = match self.skel.maps.data_data.as_deref_mut() {
+            Some(data) => shared(&mut data.stack_epoch).load(SeqCst),
+            None => return,
+        };
+        let freed = used.map_or(0, |used| self.slots.free(epoch, used, forget));
+        if let Some(bss) = self.skel.maps.bss_data.as_deref_mut() {
+            shared(&mut bss.known_stacks).fetch_sub(freed, SeqCst);
+        }
+        self.set_collecting(false);
+    }
+
+    fn set_collecting(&mut self, collecting: bool) {
+        if let Some(bss) = self.skel.maps.bss_data.as_deref_mut() {
+            shared(&mut bss.stacks_collected).store(collecting.into(), SeqCst);
         }
     }
 
@@ -531,9 +666,8 @@ fn attach(skel: &MemprofSkel<'static>, name: &str) -> Result<Link> {
         .with_context(|| format!("the kernel refused to attach {name}"))
 }
 
-fn run_iterator(link: &Link) -> Result<()> {
-    let mut iter = Iter::new(link)?;
-    let mut output = Vec::new();
-    iter.read_to_end(&mut output)?;
-    Ok(())
+/// A word that the kernel changes too.
+fn shared(word: &mut u32) -> &AtomicU32 {
+    // SAFETY: aligned, valid as long as the borrow, and changed by atomic operations on either side.
+    unsafe { AtomicU32::from_ptr(word) }
 }

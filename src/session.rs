@@ -4,15 +4,15 @@
 //! thread serves HTTP, feeds the live view of `memprof top` and waits for signals. What passes between
 //! them goes through bounded channels.
 
+mod collection;
 pub mod collector;
 pub mod command;
 mod fill;
 mod live;
-mod loader;
 mod output;
 pub mod reports;
 mod say;
-mod unwinding;
+pub mod unwinding;
 
 use std::net::TcpListener;
 use std::process::ExitCode;
@@ -34,17 +34,17 @@ use crate::probe::{Missing, Probe, ProbeConfig};
 use crate::screen;
 use crate::server::{self, ServerOptions};
 use crate::symbolize::Symbolizer;
-use crate::target::Selector;
+use crate::target::{Program, Selector};
 use collector::{Collector, Command, Progress};
-use command::{Prepared, Stop};
+use command::Prepared;
 use live::Live;
 use reports::{Collecting, Reports};
 use say::say;
-use unwinding::Unwinding;
+use unwinding::{MappedFiles, Unwinding};
 
 /// Commands that may wait for the collector.
 const QUEUE: usize = 64;
-/// How long a command is held at its stops, at most.
+/// How long a command is held at its start and at its end, at most.
 const HOLD: Duration = unwinding::PREPARE.saturating_add(Duration::from_secs(10));
 /// How long a command that was told to end is waited for.
 const COMMAND_GRACE: Duration = Duration::from_secs(10);
@@ -159,10 +159,13 @@ pub fn start_collector(
 /// # Errors
 /// No process could be made, or it cannot be followed.
 pub fn start_command(collecting: &Collecting, argv: &[String], quiet: bool) -> Result<Prepared> {
-    let at_stops = collecting.clone();
-    let prepared = command::prepare(argv, quiet, move |pid, stop| match stop {
-        Stop::Code => at_stops.wait_for(HOLD, |done| Command::Prepare(pid, done)),
-        Stop::Exit => at_stops.wait_for(HOLD, Command::Final),
+    if let Some(program) = argv.first().and_then(|name| Program::find(name)) {
+        let files = MappedFiles::new(program.path, &program.libraries);
+        collecting.wait_for(HOLD, |done| Command::Prepare(files, done));
+    }
+    let at_exit = collecting.clone();
+    let prepared = command::prepare(argv, quiet, move || {
+        at_exit.wait_for(HOLD, Command::Final);
     })?;
     let (reply, answer) = sync_channel(1);
     collecting.send(Command::Follow(prepared.pid, reply))?;

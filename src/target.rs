@@ -1,7 +1,9 @@
 //! Which processes to follow: selectors, and finding processes by name and by cgroup.
 
 mod cgroup;
+mod program;
 
+use std::collections::HashMap;
 use std::fmt;
 use std::fs;
 use std::path::Path;
@@ -9,6 +11,7 @@ use std::path::Path;
 use crate::event::Pid;
 
 pub use cgroup::Cgroup;
+pub use program::Program;
 
 /// How the target is named.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -140,11 +143,16 @@ pub fn find(name: &str, family: bool) -> Result<Option<Candidate>, Ambiguous> {
 
 /// Every process that descends from `pid`, parents before their children.
 pub fn descendants(pid: Pid) -> Vec<Pid> {
-    let all: Vec<Candidate> = processes().into_iter().filter_map(candidate).collect();
+    let mut children: HashMap<Pid, Vec<Pid>> = HashMap::new();
+    for child in processes() {
+        if let Some(parent) = parent(child) {
+            children.entry(parent).or_default().push(child);
+        }
+    }
     let mut family = vec![pid];
     let mut at = 0;
-    while let Some(parent) = family.get(at).copied() {
-        family.extend(all.iter().filter(|c| c.parent == parent).map(|c| c.pid));
+    while let Some(parent) = family.get(at) {
+        family.extend(children.remove(parent).unwrap_or_default());
         at += 1;
     }
     family.remove(0);
@@ -200,14 +208,19 @@ fn script_name(pid: Pid, name: &str) -> bool {
     })
 }
 
-fn candidate(pid: Pid) -> Option<Candidate> {
+/// A process's parent; `None` for one that has ended.
+fn parent(pid: Pid) -> Option<Pid> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     // "pid (comm) state ppid …", where comm may hold anything, parentheses included.
     let mut after = stat.get(stat.rfind(')')? + 1..)?.split_whitespace();
     if after.next()? == "Z" {
         return None;
     }
-    let parent = after.next()?.parse().ok()?;
+    Some(Pid(after.next()?.parse().ok()?))
+}
+
+fn candidate(pid: Pid) -> Option<Candidate> {
+    let parent = parent(pid)?;
     let cmdline = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
     let words: Vec<_> = cmdline
         .split(|&b| b == 0)
@@ -221,7 +234,7 @@ fn candidate(pid: Pid) -> Option<Candidate> {
     };
     Some(Candidate {
         pid,
-        parent: Pid(parent),
+        parent,
         command,
     })
 }

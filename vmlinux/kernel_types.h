@@ -48,6 +48,7 @@ enum bpf_map_type {
 	BPF_MAP_TYPE_UNSPEC = 0,
 	BPF_MAP_TYPE_HASH = 1,
 	BPF_MAP_TYPE_ARRAY = 2,
+	BPF_MAP_TYPE_PROG_ARRAY = 3,
 	BPF_MAP_TYPE_ARRAY_OF_MAPS = 12,
 	BPF_MAP_TYPE_RINGBUF = 27,
 	BPF_MAP_TYPE_TASK_STORAGE = 29,
@@ -105,6 +106,11 @@ struct pid {
 	struct upid numbers[1];
 };
 
+struct thread_info {
+	unsigned long flags;
+	unsigned int status; /* x86 alone */
+};
+
 struct signal_struct {
 	atomic_t live;
 };
@@ -123,6 +129,7 @@ struct mm_struct {
 };
 
 struct task_struct {
+	struct thread_info thread_info;
 	unsigned int flags;
 	struct mm_struct *mm;
 	pid_t pid;
@@ -171,7 +178,6 @@ struct folio {
 	unsigned int _nr_pages;
 };
 
-struct linux_binprm;
 
 struct bpf_iter_meta {
 	struct seq_file *seq;
@@ -190,25 +196,11 @@ struct bpf_iter__task_vma {
 	struct vm_area_struct *vma;
 };
 
-struct trace_entry {
-	unsigned short type;
-	unsigned char flags;
-	unsigned char preempt_count;
-	int pid;
-};
-
-struct trace_event_raw_sys_enter {
-	struct trace_entry ent;
-	long id;
-	unsigned long args[6];
-};
-
-struct trace_event_raw_sys_exit {
-	struct trace_entry ent;
-	long id;
-	long ret;
-};
-
 #pragma clang attribute pop
+
+/* The context of a raw_tp program is an ABI of its own (uapi), not relocated. */
+struct bpf_raw_tracepoint_args {
+	__u64 args[12];
+};
 
 #endif

@@ -57,4 +57,53 @@ static __always_inline __u64 modified_ns(struct inode *inode)
 	return v66->i_mtime.tv_sec * 1000000000ull + v66->i_mtime.tv_nsec;
 }
 
+/* The system calls that change address spaces, their arguments, and which one is returning. */
+#if defined(bpf_target_x86)
+#define SYSCALL_MMAP 9
+#define SYSCALL_MPROTECT 10
+#define SYSCALL_MUNMAP 11
+#define SYSCALL_BRK 12
+#define SYSCALL_MREMAP 25
+#define SYSCALL_MADVISE 28
+#define SYSCALL_MLOCK 149
+#define SYSCALL_MLOCKALL 151
+#define SYSCALL_MLOCK2 325
+#define SYSCALL_PKEY_MPROTECT 329
+#define SYSCALL_NR(regs) ((regs)->orig_ax)
+#define SYSCALL_ARG1(regs) ((regs)->di)
+#define SYSCALL_ARG2(regs) ((regs)->si)
+#define SYSCALL_ARG3(regs) ((regs)->dx)
+#define SYSCALL_ARG4(regs) ((regs)->r10)
+#define SYSCALL_ARG5(regs) ((regs)->r8)
+#define TS_COMPAT 2
+#elif defined(bpf_target_arm64)
+#define SYSCALL_BRK 214
+#define SYSCALL_MUNMAP 215
+#define SYSCALL_MREMAP 216
+#define SYSCALL_MMAP 222
+#define SYSCALL_MPROTECT 226
+#define SYSCALL_MLOCK 228
+#define SYSCALL_MLOCKALL 230
+#define SYSCALL_MADVISE 233
+#define SYSCALL_MLOCK2 284
+#define SYSCALL_PKEY_MPROTECT 288
+#define SYSCALL_NR(regs) ((__u64)(regs)->syscallno)
+#define SYSCALL_ARG1(regs) ((regs)->orig_x0)
+#define SYSCALL_ARG2(regs) ((regs)->regs[1])
+#define SYSCALL_ARG3(regs) ((regs)->regs[2])
+#define SYSCALL_ARG4(regs) ((regs)->regs[3])
+#define SYSCALL_ARG5(regs) ((regs)->regs[4])
+#define TIF_32BIT 22
+#endif
+
+/* A 32-bit system call, whose number means another one. */
+static __always_inline int is_compat(struct task_struct *task)
+{
+#if defined(bpf_target_x86)
+	return task->thread_info.status & TS_COMPAT;
+#else
+	return (task->thread_info.flags >> TIF_32BIT) & 1;
+#endif
+}
+
 #endif

@@ -12,8 +12,14 @@ const volatile char wanted_comm[16] = {};
 
 /* 1 while memprof waits for a process of that name. */
 __u32 waiting = 0;
-/* The process that the next run of the iterator is to follow, in memprof's pid namespace. */
-__u32 wanted_pid = 0;
+/* The processes that the next run of an iterator is to follow or to forget, in memprof's pid namespace. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 65536);
+	__type(key, __u32);
+	__type(value, __u8);
+} wanted SEC(".maps");
 
 static __always_inline void emit_process(struct task_struct *task, __u32 change, __u32 pid,
 					 __u32 mm_id, __u32 parent_mm_id, __u32 parent_pid)
@@ -106,7 +112,7 @@ int find_process(struct bpf_iter__task *ctx)
 	if (!task || task->pid != task->tgid)
 		return 0;
 	pid = view_pid(task);
-	if (!pid || pid != wanted_pid)
+	if (!pid || !bpf_map_lookup_elem(&wanted, &pid))
 		return 0;
 	mm = task->mm;
 	tgid = task->tgid;
@@ -122,10 +128,12 @@ SEC("iter/task")
 int forget_process(struct bpf_iter__task *ctx)
 {
 	struct task_struct *task = ctx->task;
+	__u32 pid;
 
-	if (!task || task->pid != task->tgid || view_pid(task) != wanted_pid)
+	if (!task || task->pid != task->tgid)
 		return 0;
-	return unfollow(task->tgid);
+	pid = view_pid(task);
+	return bpf_map_lookup_elem(&wanted, &pid) ? unfollow(task->tgid) : 0;
 }
 
 SEC("tp_btf/sched_process_fork")

@@ -407,7 +407,7 @@ static __noinline int copy_space(__u32 from, __u32 to)
 	return 0;
 }
 
-/* The process whose code the next run of the iterator binds, in memprof's pid namespace. */
+/* The process whose code the next run of the iterator binds, in memprof's pid namespace; 0 for all that are followed. */
 __u32 bind_pid = 0;
 
 SEC("iter/task_vma")
@@ -424,12 +424,12 @@ int bind_process(struct bpf_iter__task_vma *ctx)
 		return 0;
 	/* Before 6.1 (f0d74c4da1f0) the iterator goes through every process there is. */
 	pid = view_pid(task);
-	if (pid != bind_pid)
-		return 0;
 	mm = task->mm;
-	if (!mm)
+	if (!mm || (bind_pid && pid != bind_pid))
 		return 0;
 	info = find_mm(mm);
+	if (!info && !bind_pid)
+		return 0;
 	c.mm_id = info ? info->mm_id : 0;
 	look_at_vma(task, vma, &c);
 	if (c.m.anonymous && (__u64)mm->context.vdso == c.m.start) {

@@ -126,8 +126,29 @@ struct walk {
 	__u32 pad;
 };
 
+/* What take_stack() is to do. */
+enum take {
+	TAKE_NOTHING = 0,
+	TAKE_FAULT = 1,
+	TAKE_ALLOCATION = 2,
+	TAKE_RANGE = 3,
+};
+
+struct taking {
+	__u32 what;
+	__u32 change; /* of a range */
+	union {
+		__u32 flags; /* of a range */
+		__u32 gfp; /* of an allocation */
+	};
+	__u32 order;
+	__u64 start; /* of a range */
+	__u64 end;
+};
+
 /* What memprof knows of one thread of a followed process. */
 struct task_state {
+	struct taking taking;
 	__u64 fault; /* address of the last fault, until its page was allocated; else 0 */
 	__u64 fault_ip; /* user registers at its begin */
 	__u64 fault_sp;
@@ -284,6 +305,29 @@ static __noinline __u32 view_pid(struct task_struct *task)
 	return 0;
 }
 
+/*
+ * The stack walk is long, and verifying it takes the kernel a twentieth of a second in each program that has
+ * it. So what is not the most frequent event notes what it wants (struct taking) and goes over to take_stack(),
+ * which has the walk.
+ */
+int take_stack(void *ctx);
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PROG_ARRAY);
+	__uint(max_entries, 1);
+	__uint(key_size, sizeof(__u32));
+	__array(values, int(void *));
+} walker SEC(".maps") = {
+	.values = { (void *)&take_stack },
+};
+
+static __always_inline void tail_take_stack(void *ctx)
+{
+	bpf_tail_call(ctx, &walker, 0);
+	/* (It returns where there is no such program.) */
+	count_loss(LOSS_STACK_TABLE);
+}
+
 #include "compat.bpf.h"
 #include "unwind.bpf.h"
 #include "ledger.bpf.h"
@@ -299,11 +343,11 @@ static __noinline __u32 view_pid(struct task_struct *task)
  *
  * (There is a hook for a fault's end too, the perf event of a successful fault. It would cost the
  * target as much again as everything here, and every process a part of that.)
+ *
+ * Returns the page's entry in the ledger if it has no owner, else NULL.
  */
-static __always_inline int fault_begins(__u64 addr, __u64 error_code)
+static __always_inline __u32 *fault_begins(struct task_state *st, __u64 addr, __u64 error_code)
 {
-	struct task_struct *task = bpf_get_current_task_btf();
-	struct task_state *st = followed(task);
 	__u64 vpage = addr >> page_shift;
 	struct page_chunk *chunk;
 	struct user_regs regs;
@@ -311,35 +355,53 @@ static __always_inline int fault_begins(__u64 addr, __u64 error_code)
 
 	/* The stack walk reads user memory, and a read of a bad address raises a fault of its own. */
 	if (!st || st->walking || addr < 65536 || addr >> 57)
-		return 0;
+		return NULL;
 	__sync_fetch_and_add(&faults, 1);
 	count_activity();
 	chunk = chunk_get(chunk_key(st->mm_id, vpage));
 	if (!chunk)
-		return 0;
-	user_regs_of(task, &regs);
+		return NULL;
+	user_regs_of(bpf_get_current_task_btf(), &regs);
 	st->fault = addr;
 	st->fault_ip = regs.ip;
 	st->fault_sp = regs.sp;
 	st->fault_present = error_code & FAULT_PRESENT;
 	st->fault_stack = STACK_NONE;
 	owner = &chunk->stack[vpage & (CHUNK_PAGES - 1)];
-	if (*owner == STACK_NONE)
-		*owner = st->fault_stack = stack_id(st, 0);
-	return 0;
+	return *owner == STACK_NONE ? owner : NULL;
 }
 
 SEC("tp_btf/page_fault_user")
 int BPF_PROG(fault_user, unsigned long address, struct pt_regs *regs, unsigned long error_code)
 {
-	return fault_begins(address, error_code);
+	struct task_state *st = followed(bpf_get_current_task_btf());
+	__u32 *owner = fault_begins(st, address, error_code);
+
+	if (st && owner)
+		*owner = st->fault_stack = stack_id(st, 0);
+	return 0;
 }
 
 /* The kernel's own accesses to user memory: read(2) into a fresh buffer. */
-SEC("tp_btf/page_fault_kernel")
-int BPF_PROG(fault_kernel, unsigned long address, struct pt_regs *regs, unsigned long error_code)
+SEC("raw_tp/page_fault_kernel")
+int fault_kernel(struct bpf_raw_tracepoint_args *ctx)
 {
-	return fault_begins(address, error_code);
+	struct task_state *st = followed(bpf_get_current_task_btf());
+
+	if (!fault_begins(st, ctx->args[0], ctx->args[2]) || !st)
+		return 0;
+	st->taking.what = TAKE_FAULT;
+	tail_take_stack(ctx);
+	return 0;
+}
+
+static __always_inline void take_fault(struct task_state *st)
+{
+	__u64 vpage = st->fault >> page_shift;
+	struct page_chunk *chunk = chunk_find(chunk_key(st->mm_id, vpage));
+
+	if (chunk)
+		chunk->stack[vpage & (CHUNK_PAGES - 1)] = st->fault_stack = stack_id(st, 0);
 }
 
 /*
@@ -356,7 +418,7 @@ static __always_inline int large(unsigned int order, gfp_t gfp)
  * made; a page that comes back from swap or from a file keeps the one it had. Where it is larger
  * than the faulting page, its other pages, which have no owner, take this one.
  */
-static __noinline int allocated_in_fault(struct task_state *st, unsigned int order, gfp_t gfp)
+static __always_inline int allocated_in_fault(struct task_state *st, unsigned int order, gfp_t gfp)
 {
 	__u64 addr = st->fault, vpage = addr >> page_shift;
 	__u32 stack = st->fault_stack;
@@ -389,11 +451,15 @@ static __noinline int allocated_in_fault(struct task_state *st, unsigned int ord
 	return 0;
 }
 
-SEC("tp_btf/mm_page_alloc")
-int BPF_PROG(page_allocated, struct page *page, unsigned int order, gfp_t gfp)
+SEC("raw_tp/mm_page_alloc")
+int page_allocated(struct bpf_raw_tracepoint_args *ctx)
 {
+	__u64 page = ctx->args[0];
+	__u32 order = ctx->args[1];
+	gfp_t gfp = ctx->args[2];
 	struct task_struct *task;
 	struct task_state *st;
+	int wanted;
 
 	if (!(gfp & GFP_MOVABLE) || !page)
 		return 0;
@@ -404,10 +470,38 @@ int BPF_PROG(page_allocated, struct page *page, unsigned int order, gfp_t gfp)
 	st = bpf_task_storage_get(&tasks, task, NULL, 0);
 	if (!st || !st->fault)
 		return 0;
-	if (large(order, gfp) || st->fault_present || (!st->fault_stack && (gfp & GFP_ZERO)))
-		allocated_in_fault(st, order, gfp);
-	if (!order)
+	wanted = large(order, gfp) || st->fault_present || (!st->fault_stack && (gfp & GFP_ZERO));
+	if (wanted) {
+		st->taking.what = TAKE_ALLOCATION;
+		st->taking.order = order;
+		st->taking.gfp = gfp;
+		tail_take_stack(ctx);
+	} else if (!order) {
 		st->fault = 0;
+	}
+	return 0;
+}
+
+/* The stack that another program wants: see struct taking. */
+SEC("raw_tp/take_stack")
+int take_stack(void *ctx)
+{
+	struct task_state *st = bpf_task_storage_get(&tasks, bpf_get_current_task_btf(), NULL, 0);
+	__u32 what;
+
+	if (!st)
+		return 0;
+	what = st->taking.what;
+	st->taking.what = TAKE_NOTHING;
+	if (what == TAKE_FAULT) {
+		take_fault(st);
+	} else if (what == TAKE_RANGE) {
+		take_range(st);
+	} else if (what == TAKE_ALLOCATION) {
+		allocated_in_fault(st, st->taking.order, st->taking.gfp);
+		if (!st->taking.order)
+			st->fault = 0;
+	}
 	return 0;
 }
 

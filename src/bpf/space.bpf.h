@@ -4,8 +4,9 @@
  * entered, so that a page faulted into the reused range right after it cannot lose its record;
  * what is mapped or moved is known when the call returns.
  *
- * These are per-system-call tracepoints: a process that is not followed pays for the kernel's
- * tracing path of each system call, and for a program run only on the calls named here.
+ * Two programs see all system calls; whoever is not followed passes them at three loads. (Tracepoints of their
+ * own for each of these calls would have every process go the same way through the kernel, and take the
+ * kernel half a second to give back when memprof ends.)
  */
 #ifndef MEMPROF_SPACE_H
 #define MEMPROF_SPACE_H
@@ -35,18 +36,12 @@ static __always_inline __u64 page_up(__u64 x)
 	return page_down(x + (1ull << page_shift) - 1);
 }
 
-/* Who calls, if its address space is followed. */
+/* Who calls, in a followed address space, and what. */
 struct caller {
 	struct task_struct *task;
 	struct task_state *st;
+	struct pt_regs *regs;
 };
-
-static __always_inline int find_caller(struct caller *c)
-{
-	c->task = bpf_get_current_task_btf();
-	c->st = followed(c->task);
-	return c->st != NULL;
-}
 
 static __always_inline void emit_range(struct range_event *e)
 {
@@ -72,243 +67,230 @@ static __noinline int range_dropped(__u32 mm_id, __u32 change, __u64 start, __u6
 	return 0;
 }
 
+/* Memory was mapped or filled: noted, for take_stack() to send with the caller's stack. Whether there is any. */
 static __always_inline int range_mapped(struct caller *c, __u32 change, __u32 flags, __u64 start, __u64 len)
 {
-	struct range_event e = { .change = change, .mm_id = c->st->mm_id, .flags = flags };
+	struct taking *t = &c->st->taking;
 
-	e.start = page_down(start);
-	e.end = page_up(start + len);
-	if (e.start >= e.end || e.end >> 57)
+	t->start = page_down(start);
+	t->end = page_up(start + len);
+	if (t->start >= t->end || t->end >> 57)
 		return 0;
-	if ((flags & RANGE_FLAG_CODE) && bind_code(c->st->mm_id, e.start))
-		e.flags &= ~RANGE_FLAG_CODE;
-	e.stack_id = stack_id(c->st, 0);
+	if ((flags & RANGE_FLAG_CODE) && bind_code(c->st->mm_id, t->start))
+		flags &= ~RANGE_FLAG_CODE;
+	t->what = TAKE_RANGE;
+	t->change = change;
+	t->flags = flags;
+	return 1;
+}
+
+static __always_inline void take_range(struct task_state *st)
+{
+	struct range_event e = {
+		.change = st->taking.change,
+		.mm_id = st->mm_id,
+		.flags = st->taking.flags,
+		.start = st->taking.start,
+		.end = st->taking.end,
+	};
+
+	e.stack_id = stack_id(st, 0);
 	emit_range(&e);
-	return 0;
 }
 
-SEC("tracepoint/syscalls/sys_enter_munmap")
-int enter_munmap(struct trace_event_raw_sys_enter *ctx)
+static __always_inline int enter_mremap(struct caller *c)
 {
-	struct caller c;
+	__u64 old = SYSCALL_ARG1(c->regs), old_len = page_up(SYSCALL_ARG2(c->regs));
+	__u64 len = page_up(SYSCALL_ARG3(c->regs));
 
-	if (find_caller(&c))
-		range_dropped(c.st->mm_id, RANGE_UNMAPPED, ctx->args[0], ctx->args[1]);
-	return 0;
-}
-
-SEC("tracepoint/syscalls/sys_enter_madvise")
-int enter_madvise(struct trace_event_raw_sys_enter *ctx)
-{
-	struct caller c;
-	__u64 advice = ctx->args[2];
-
-	if (advice != MADV_DONTNEED && advice != MADV_DONTNEED_LOCKED && advice != MADV_REMOVE)
-		return 0;
-	if (find_caller(&c))
-		range_dropped(c.st->mm_id, RANGE_EMPTIED, ctx->args[0], ctx->args[1]);
-	return 0;
-}
-
-SEC("tracepoint/syscalls/sys_enter_mmap")
-int enter_mmap(struct trace_event_raw_sys_enter *ctx)
-{
-	struct caller c;
-
-	if ((ctx->args[3] & (MAP_FIXED | MAP_FIXED_NOREPLACE)) != MAP_FIXED)
-		return 0;
-	if (find_caller(&c))
-		range_dropped(c.st->mm_id, RANGE_UNMAPPED, ctx->args[0], ctx->args[1]);
-	return 0;
-}
-
-SEC("tracepoint/syscalls/sys_enter_brk")
-int enter_brk(struct trace_event_raw_sys_enter *ctx)
-{
-	__u64 to = ctx->args[0];
-	struct caller c;
-	__u64 end;
-
-	if (!find_caller(&c))
-		return 0;
-	end = c.task->mm->brk;
-	c.st->brk = end;
-	if (to && page_up(to) < page_up(end))
-		range_dropped(c.st->mm_id, RANGE_UNMAPPED, page_up(to), page_up(end) - page_up(to));
-	return 0;
-}
-
-SEC("tracepoint/syscalls/sys_enter_mremap")
-int enter_mremap(struct trace_event_raw_sys_enter *ctx)
-{
-	__u64 old = ctx->args[0], old_len = page_up(ctx->args[1]), len = page_up(ctx->args[2]);
-	struct caller c;
-
-	if (!find_caller(&c))
-		return 0;
 	if (old_len > len && len)
-		range_dropped(c.st->mm_id, RANGE_UNMAPPED, old + len, old_len - len);
-	if (ctx->args[3] & MREMAP_FIXED)
-		range_dropped(c.st->mm_id, RANGE_UNMAPPED, ctx->args[4], len);
+		range_dropped(c->st->mm_id, RANGE_UNMAPPED, old + len, old_len - len);
+	if (SYSCALL_ARG4(c->regs) & MREMAP_FIXED)
+		range_dropped(c->st->mm_id, RANGE_UNMAPPED, SYSCALL_ARG5(c->regs), len);
 	return 0;
 }
 
-/* Arguments of the system call that is returning; the registers still hold them. */
-#define SYSCALL_ARG(n, regs) PT_REGS_PARM##n##_CORE_SYSCALL(regs)
+static __always_inline int enter_brk(struct caller *c)
+{
+	__u64 to = SYSCALL_ARG1(c->regs), end = c->task->mm->brk;
+
+	c->st->brk = end;
+	if (to && page_up(to) < page_up(end))
+		range_dropped(c->st->mm_id, RANGE_UNMAPPED, page_up(to), page_up(end) - page_up(to));
+	return 0;
+}
+
+static __always_inline int enter_madvise(struct caller *c)
+{
+	__u64 advice = SYSCALL_ARG3(c->regs);
+
+	if (advice == MADV_DONTNEED || advice == MADV_DONTNEED_LOCKED || advice == MADV_REMOVE)
+		range_dropped(c->st->mm_id, RANGE_EMPTIED, SYSCALL_ARG1(c->regs), SYSCALL_ARG2(c->regs));
+	return 0;
+}
+
+SEC("raw_tp/sys_enter")
+int syscall_enter(struct bpf_raw_tracepoint_args *ctx)
+{
+	struct caller c = { .task = bpf_get_current_task_btf() };
+	__u64 nr = ctx->args[1];
+
+	if (!maybe_followed(c.task))
+		return 0;
+	if (nr != SYSCALL_MUNMAP && nr != SYSCALL_MADVISE && nr != SYSCALL_MMAP && nr != SYSCALL_BRK &&
+	    nr != SYSCALL_MREMAP)
+		return 0;
+	c.st = followed(c.task);
+	if (!c.st || is_compat(c.task))
+		return 0;
+	c.regs = (void *)bpf_task_pt_regs(c.task);
+	if (nr == SYSCALL_BRK)
+		return enter_brk(&c);
+	if (nr == SYSCALL_MREMAP)
+		return enter_mremap(&c);
+	if (nr == SYSCALL_MADVISE)
+		return enter_madvise(&c);
+	if (nr == SYSCALL_MUNMAP || (SYSCALL_ARG4(c.regs) & (MAP_FIXED | MAP_FIXED_NOREPLACE)) == MAP_FIXED)
+		range_dropped(c.st->mm_id, RANGE_UNMAPPED, SYSCALL_ARG1(c.regs), SYSCALL_ARG2(c.regs));
+	return 0;
+}
 
 static __always_inline int failed(long ret)
 {
 	return ret < 0 && ret > -4096;
 }
 
-SEC("tracepoint/syscalls/sys_exit_mmap")
-int exit_mmap(struct trace_event_raw_sys_exit *ctx)
+static __always_inline int is_locked(struct caller *c)
 {
-	struct pt_regs *regs;
-	struct caller c;
+	return (c->task->mm->def_flags & VM_LOCKED) != 0;
+}
+
+static __always_inline int exit_mmap(struct caller *c, long ret)
+{
 	__u32 flags = 0;
 
-	if (failed(ctx->ret) || !find_caller(&c))
+	if (failed(ret))
 		return 0;
-	regs = (void *)bpf_task_pt_regs(c.task);
-	if ((SYSCALL_ARG(4, regs) & (MAP_POPULATE | MAP_LOCKED)) || (c.task->mm->def_flags & VM_LOCKED))
+	if ((SYSCALL_ARG4(c->regs) & (MAP_POPULATE | MAP_LOCKED)) || is_locked(c))
 		flags |= RANGE_FLAG_POPULATE;
-	if (SYSCALL_ARG(3, regs) & PROT_EXEC)
+	if (SYSCALL_ARG3(c->regs) & PROT_EXEC)
 		flags |= RANGE_FLAG_CODE;
-	return range_mapped(&c, RANGE_MAPPED, flags, ctx->ret, SYSCALL_ARG(2, regs));
+	return range_mapped(c, RANGE_MAPPED, flags, ret, SYSCALL_ARG2(c->regs));
 }
 
 /* JITs write code first and make it executable then, or the other way round again and again. */
-static __always_inline int range_protected(struct trace_event_raw_sys_exit *ctx)
+static __always_inline int exit_mprotect(struct caller *c, long ret)
 {
 	struct range_event e = { .change = RANGE_EXECUTABLE, .flags = RANGE_FLAG_CODE };
-	struct pt_regs *regs;
-	struct caller c;
 
-	if (ctx->ret || !find_caller(&c))
+	if (ret || !(SYSCALL_ARG3(c->regs) & PROT_EXEC))
 		return 0;
-	regs = (void *)bpf_task_pt_regs(c.task);
-	if (!(SYSCALL_ARG(3, regs) & PROT_EXEC))
-		return 0;
-	e.mm_id = c.st->mm_id;
-	e.start = page_down(SYSCALL_ARG(1, regs));
-	e.end = page_up(e.start + SYSCALL_ARG(2, regs));
+	e.mm_id = c->st->mm_id;
+	e.start = page_down(SYSCALL_ARG1(c->regs));
+	e.end = page_up(e.start + SYSCALL_ARG2(c->regs));
 	if (e.start < e.end && !(e.end >> 57) && !is_known_code(e.mm_id, e.start, e.end) &&
 	    !bind_code(e.mm_id, e.start))
 		emit_range(&e);
 	return 0;
 }
 
-SEC("tracepoint/syscalls/sys_exit_mprotect")
-int exit_mprotect(struct trace_event_raw_sys_exit *ctx)
+static __always_inline int exit_brk(struct caller *c, long ret)
 {
-	return range_protected(ctx);
-}
+	__u64 from = page_up(c->st->brk), to = page_up(ret);
 
-SEC("tracepoint/syscalls/sys_exit_pkey_mprotect")
-int exit_pkey_mprotect(struct trace_event_raw_sys_exit *ctx)
-{
-	return range_protected(ctx);
-}
-
-SEC("tracepoint/syscalls/sys_exit_brk")
-int exit_brk(struct trace_event_raw_sys_exit *ctx)
-{
-	struct caller c;
-	__u64 from, to;
-
-	if (!find_caller(&c))
+	if (!c->st->brk || to <= from)
 		return 0;
-	from = page_up(c.st->brk);
-	to = page_up(ctx->ret);
-	if (!c.st->brk || to <= from)
-		return 0;
-	return range_mapped(&c, RANGE_MAPPED,
-			    c.task->mm->def_flags & VM_LOCKED ? RANGE_FLAG_POPULATE : 0,
-			    from, to - from);
+	return range_mapped(c, RANGE_MAPPED, is_locked(c) ? RANGE_FLAG_POPULATE : 0, from, to - from);
 }
 
-SEC("tracepoint/syscalls/sys_exit_mremap")
-int exit_mremap(struct trace_event_raw_sys_exit *ctx)
+static __always_inline int exit_mremap(struct caller *c, long ret)
 {
+	__u64 old_len = page_up(SYSCALL_ARG2(c->regs)), len = page_up(SYSCALL_ARG3(c->regs)), to = ret;
+	__u64 kept = old_len < len ? old_len : len;
 	struct range_event e = { .change = RANGE_MOVED };
-	__u64 old_len, len, kept, to = ctx->ret;
-	struct pt_regs *regs;
-	struct caller c;
 
-	if (failed(ctx->ret) || !find_caller(&c))
+	if (failed(ret))
 		return 0;
-	regs = (void *)bpf_task_pt_regs(c.task);
-	e.from = SYSCALL_ARG(1, regs);
-	old_len = page_up(SYSCALL_ARG(2, regs));
-	len = page_up(SYSCALL_ARG(3, regs));
-	kept = old_len < len ? old_len : len;
+	e.from = SYSCALL_ARG1(c->regs);
 	if (e.from != to && kept) {
-		range_to_heirs(c.st->mm_id, e.from >> page_shift, (e.from + kept) >> page_shift);
-		ledger_move(c.st->mm_id, e.from >> page_shift, to >> page_shift, kept >> page_shift);
-		e.mm_id = c.st->mm_id;
+		range_to_heirs(c->st->mm_id, e.from >> page_shift, (e.from + kept) >> page_shift);
+		ledger_move(c->st->mm_id, e.from >> page_shift, to >> page_shift, kept >> page_shift);
+		e.mm_id = c->st->mm_id;
 		e.start = to;
 		e.end = to + kept;
 		emit_range(&e);
 	}
-	if (len > kept)
-		range_mapped(&c, RANGE_MAPPED, 0, to + kept, len - kept);
+	return len > kept && range_mapped(c, RANGE_MAPPED, 0, to + kept, len - kept);
+}
+
+static __always_inline int exit_madvise(struct caller *c, long ret)
+{
+	__u64 advice = SYSCALL_ARG3(c->regs);
+
+	if (ret || (advice != MADV_POPULATE_READ && advice != MADV_POPULATE_WRITE))
+		return 0;
+	return range_mapped(c, RANGE_POPULATED, 0, SYSCALL_ARG1(c->regs), SYSCALL_ARG2(c->regs));
+}
+
+static __always_inline int exit_mlock(struct caller *c, long ret, int on_fault)
+{
+	if (ret || on_fault)
+		return 0;
+	return range_mapped(c, RANGE_POPULATED, 0, SYSCALL_ARG1(c->regs), SYSCALL_ARG2(c->regs));
+}
+
+static __always_inline int exit_mlockall(struct caller *c, long ret)
+{
+	if (ret || !(SYSCALL_ARG1(c->regs) & MCL_CURRENT))
+		return 0;
+	return range_mapped(c, RANGE_POPULATED, 0, 0, (1ull << 57) - (1ull << page_shift));
+}
+
+/* What a system call has changed; whether that is to be sent with its stack. */
+static __always_inline int syscall_done(struct caller *c, __u64 nr, long ret)
+{
+	switch (nr) {
+	case SYSCALL_MMAP:
+		return exit_mmap(c, ret);
+	case SYSCALL_MPROTECT:
+	case SYSCALL_PKEY_MPROTECT:
+		return exit_mprotect(c, ret);
+	case SYSCALL_BRK:
+		return exit_brk(c, ret);
+	case SYSCALL_MREMAP:
+		return exit_mremap(c, ret);
+	case SYSCALL_MADVISE:
+		return exit_madvise(c, ret);
+	case SYSCALL_MLOCK:
+		return exit_mlock(c, ret, 0);
+	case SYSCALL_MLOCK2:
+		return exit_mlock(c, ret, SYSCALL_ARG3(c->regs) & MLOCK_ONFAULT);
+	case SYSCALL_MLOCKALL:
+		return exit_mlockall(c, ret);
+	}
 	return 0;
 }
 
-SEC("tracepoint/syscalls/sys_exit_madvise")
-int exit_madvise(struct trace_event_raw_sys_exit *ctx)
+SEC("raw_tp/sys_exit")
+int syscall_exit(struct bpf_raw_tracepoint_args *ctx)
 {
-	struct pt_regs *regs;
-	struct caller c;
-	__u64 advice;
+	struct caller c = { .task = bpf_get_current_task_btf() };
+	__u64 nr;
 
-	if (ctx->ret || !find_caller(&c))
+	if (!maybe_followed(c.task))
 		return 0;
-	regs = (void *)bpf_task_pt_regs(c.task);
-	advice = SYSCALL_ARG(3, regs);
-	if (advice != MADV_POPULATE_READ && advice != MADV_POPULATE_WRITE)
+	c.regs = (void *)bpf_task_pt_regs(c.task);
+	nr = SYSCALL_NR(c.regs);
+	if (nr != SYSCALL_MMAP && nr != SYSCALL_MPROTECT && nr != SYSCALL_PKEY_MPROTECT && nr != SYSCALL_BRK &&
+	    nr != SYSCALL_MREMAP && nr != SYSCALL_MADVISE && nr != SYSCALL_MLOCK && nr != SYSCALL_MLOCK2 &&
+	    nr != SYSCALL_MLOCKALL)
 		return 0;
-	return range_mapped(&c, RANGE_POPULATED, 0, SYSCALL_ARG(1, regs), SYSCALL_ARG(2, regs));
-}
-
-static __always_inline int range_locked(struct trace_event_raw_sys_exit *ctx, int has_flags)
-{
-	struct pt_regs *regs;
-	struct caller c;
-
-	if (ctx->ret || !find_caller(&c))
+	c.st = followed(c.task);
+	if (!c.st || is_compat(c.task))
 		return 0;
-	regs = (void *)bpf_task_pt_regs(c.task);
-	if (has_flags && (SYSCALL_ARG(3, regs) & MLOCK_ONFAULT))
-		return 0;
-	return range_mapped(&c, RANGE_POPULATED, 0, SYSCALL_ARG(1, regs), SYSCALL_ARG(2, regs));
-}
-
-SEC("tracepoint/syscalls/sys_exit_mlock")
-int exit_mlock(struct trace_event_raw_sys_exit *ctx)
-{
-	return range_locked(ctx, 0);
-}
-
-SEC("tracepoint/syscalls/sys_exit_mlock2")
-int exit_mlock2(struct trace_event_raw_sys_exit *ctx)
-{
-	return range_locked(ctx, 1);
-}
-
-SEC("tracepoint/syscalls/sys_exit_mlockall")
-int exit_mlockall(struct trace_event_raw_sys_exit *ctx)
-{
-	struct pt_regs *regs;
-	struct caller c;
-
-	if (ctx->ret || !find_caller(&c))
-		return 0;
-	regs = (void *)bpf_task_pt_regs(c.task);
-	if (!(SYSCALL_ARG(1, regs) & MCL_CURRENT))
-		return 0;
-	return range_mapped(&c, RANGE_POPULATED, 0, 0, (1ull << 57) - (1ull << page_shift));
+	if (syscall_done(&c, nr, ctx->args[1]))
+		tail_take_stack(ctx);
+	return 0;
 }
 
 #endif

@@ -20,6 +20,22 @@ struct {
 	__type(value, struct stack_bucket);
 } stacks SEC(".maps");
 
+/* Written to by user space to wait until every program that runs now has ended: map_update_elem() of a map of maps
+ * waits for a grace period of RCU (1ae80cf31938, 4.18). */
+struct grace_inner {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__uint(key_size, sizeof(__u32));
+	__uint(value_size, sizeof(__u32));
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__array(values, struct grace_inner);
+} grace SEC(".maps");
+
 /* Counted up by user space, which then looks for the slots that are not used any more. */
 __u32 stack_epoch = 1;
 /* User space is looking: ids that are copied inside the ledgers count as used. */
@@ -46,12 +62,14 @@ __noinline __u32 find_slot(__u64 key)
 		for (__u32 k = 0; k < BUCKET_SLOTS; k++) {
 			__u64 *there = &bucket->slot[k].key, had = *there;
 
+			if (*(volatile __u32 *)&bucket->slot[k].state == SLOT_LEAVING)
+				continue;
 			if (!had) {
 				had = __sync_val_compare_and_swap(there, 0, key);
 				if (!had)
 					__sync_fetch_and_add(&known_stacks, 1);
 			}
-			if (!had || (had == key && bucket->slot[k].state != SLOT_LEAVING))
+			if (!had || had == key)
 				return at * BUCKET_SLOTS + k;
 		}
 	}

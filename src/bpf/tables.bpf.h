@@ -105,15 +105,13 @@ static __always_inline __u32 cached_rule(__u64 mixed)
 	return cached >> 16 == rule_tag(mixed) ? cached & 0xffff : NO_RULE;
 }
 
-/* Takes the mapping that `pc` lies in into the walk; whether there is one. (Global: checked once.) */
-__noinline int find_code(struct task_state *st, __u64 pc)
+/* Takes the mapping that `pc` lies in into the walk; whether there is one. (In place: calls may be eight deep.) */
+static __always_inline int find_code(struct task_state *st, __u64 pc)
 {
 	struct unwind_mapping m = {};
 	struct unwind_space *space;
 	__u32 mm_id;
 
-	if (!st)
-		return 0;
 	if (pc >= st->t.start && pc < st->t.end)
 		return 1;
 	st->t.start = st->t.end = 0;

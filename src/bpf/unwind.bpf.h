@@ -224,15 +224,19 @@ static __always_inline int send_stack(struct task_state *st, struct user_regs *r
 
 /*
  * The id of the stack that the walk found, which is sent to user space when it is seen for the first time;
- * STACK_NONE where its slot was taken away at this very moment.
+ * STACK_NONE where its slot was taken away at this very moment. (Global: checked once.)
  */
-static __always_inline __u32 known_stack(struct task_state *st, struct user_regs *regs)
+__noinline __u32 known_stack(struct task_state *st, struct user_regs *regs)
 {
-	__u32 check = st->t.hash.check | 1, slot, bucket, state;
-	__u64 key = st->t.hash.key;
+	__u32 check, slot, bucket, state;
 	struct stack_bucket *b;
 	struct stack_slot *s;
+	__u64 key;
 
+	if (!st || !regs)
+		return STACK_LOST;
+	check = st->t.hash.check | 1;
+	key = st->t.hash.key;
 	key |= !key;
 	/* The same as last time: a loop that touches a buffer. */
 	if (key == st->last_key && check == st->last_check)
@@ -298,6 +302,8 @@ __noinline __u32 stack_id(struct task_state *st, __u32 own)
 	if (own)
 		hash_word(&st->t.hash, st->mm_id);
 	id = known_stack(st, &regs);
+	if (id == STACK_NONE)
+		id = known_stack(st, &regs);
 	if (id == STACK_NONE) {
 		count_loss(LOSS_STACK_TABLE);
 		return STACK_LOST;

@@ -54,7 +54,7 @@ impl Section {
 }
 
 /// A program header: what is loaded, or where to find something in what is loaded.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Segment {
     pub(super) kind: u32,
     flags: u32,

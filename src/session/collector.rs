@@ -11,11 +11,12 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::eventfd::EventFd;
 use tokio::sync::oneshot;
 
+use super::collection::Collected;
 use super::fill::Fill;
-use super::unwinding::Unwinding;
+use super::unwinding::{MappedFiles, Unwinding};
 use crate::aggregate::{Aggregator, NoReport};
 use crate::api::{Glance, LastScan, ProviderError};
-use crate::event::{Event, MmId, Pid, ProcessChange, ProcessEvent};
+use crate::event::{CodeSeen, Event, Pid, ProcessChange, ProcessEvent};
 use crate::freeze::Frozen;
 use crate::probe::Probe;
 use crate::profile::{Hold, Profile, TableFill};
@@ -56,8 +57,8 @@ pub enum Command {
     Tables(oneshot::Sender<Vec<TableFill>>),
     /// A profile of the state at this moment; whoever asks holds the target at its end.
     Final(SyncSender<()>),
-    /// Build the unwind tables of this process, which waits for them.
-    Prepare(Pid, SyncSender<()>),
+    /// Build the unwind tables of these files, which a command is about to run.
+    Prepare(MappedFiles, SyncSender<()>),
     /// Follow this process, which will become the command.
     Follow(Pid, SyncSender<Result<()>>),
     /// End.
@@ -92,12 +93,13 @@ pub struct Collector {
     pub follow_forks: bool,
     /// Where progress goes.
     pub progress: tokio::sync::watch::Sender<Progress>,
-    aggregator: Aggregator,
+    pub(super) aggregator: Aggregator,
     /// `None` where stacks are taken without tables.
     unwinding: Option<Unwinding>,
     target: Option<Pid>,
     last: Option<Last>,
     swept: Option<Swept>,
+    pub(super) collected: Option<Collected>,
     fill: Fill,
     sequence: u64,
     searched: Option<Instant>,
@@ -130,11 +132,12 @@ impl Collector {
             selector,
             follow_forks,
             progress,
-            aggregator: Aggregator::default(),
+            aggregator: Aggregator::new(unwinding.is_some()),
             unwinding,
             target: None,
             last: None,
             swept: None,
+            collected: None,
             fill: Fill::default(),
             sequence: 0,
             searched: None,
@@ -172,14 +175,11 @@ impl Collector {
     /// # Errors
     /// There is no such process, or it cannot be followed.
     pub fn follow(&mut self, pid: Pid) -> Result<()> {
-        self.prepare(pid)?;
-        self.probe.follow(pid)?;
+        let mut pids = vec![pid];
         if self.follow_forks {
-            for child in target::descendants(pid) {
-                self.probe.follow(child)?;
-            }
+            pids.extend(target::descendants(pid));
         }
-        self.take_events()?;
+        self.follow_all(&pids)?;
         if !self.aggregator.pids().contains(&pid) {
             bail!(
                 "cannot follow process {pid}: there is no such process, or it has no memory of its \
@@ -187,6 +187,18 @@ impl Collector {
             );
         }
         Ok(())
+    }
+
+    /// Follows processes that run already; those that are gone are passed over.
+    fn follow_all(&mut self, pids: &[Pid]) -> Result<()> {
+        if pids.is_empty() {
+            return Ok(());
+        }
+        self.probe.follow(pids)?;
+        // They are taken in, then their code is bound, then the files are taken in that have no number yet.
+        self.take_events()?;
+        self.probe.bind(pids)?;
+        self.take_events()
     }
 
     /// Runs until told to stop.
@@ -213,10 +225,8 @@ impl Collector {
                         let _ = self.scan(false);
                         let _ = done.send(());
                     }
-                    Ok(Command::Prepare(pid, done)) => {
-                        self.take_events()?;
-                        self.prepare(pid)?;
-                        self.update_tables()?;
+                    Ok(Command::Prepare(files, done)) => {
+                        self.prepare(&files)?;
                         let _ = done.send(());
                     }
                     Ok(Command::Follow(pid, done)) => {
@@ -228,6 +238,7 @@ impl Collector {
             }
             self.answer_reports();
             self.keep_last();
+            self.collect_stacks()?;
             self.sweep();
             self.search()?;
         }
@@ -248,33 +259,47 @@ impl Collector {
         }
     }
 
-    /// Takes in what has happened up to now. Taking in takes time (a new process's mappings are
-    /// read), in which more may happen: until nothing is left, or as often as a busy target lets it.
-    fn take_events(&mut self) -> Result<()> {
+    /// Takes in what has happened up to now. Taking in takes time, in which more may happen: until nothing is
+    /// left, or as often as a busy target lets it.
+    pub(super) fn take_events(&mut self) -> Result<()> {
         for _ in 0..MAX_ROUNDS {
             let events = self.probe.take_events()?;
             if events.is_empty() {
                 break;
             }
-            for event in events {
-                self.apply(&event)?;
+            let seen = self.apply_all(&events)?;
+            if let Some(unwinding) = &mut self.unwinding {
+                unwinding.seen(&seen, &mut self.aggregator, &mut self.probe)?;
             }
         }
-        self.update_tables()
+        if let Some(unwinding) = &mut self.unwinding {
+            unwinding.update(&mut self.probe);
+        }
+        Ok(())
     }
 
-    fn prepare(&mut self, pid: Pid) -> Result<()> {
-        match &mut self.unwinding {
-            Some(unwinding) => unwinding.prepare(pid, &mut self.aggregator),
-            None => Ok(()),
+    /// Applies events; returns the code among them that the probe could not bind.
+    fn apply_all(&mut self, events: &[Event]) -> Result<Vec<CodeSeen>> {
+        let mut seen = Vec::new();
+        for event in events {
+            match event {
+                Event::Code(code) => seen.push(*code),
+                _ => self.apply(event)?,
+            }
         }
+        Ok(seen)
     }
 
-    fn update_tables(&mut self) -> Result<()> {
-        match &mut self.unwinding {
-            Some(unwinding) => unwinding.update(&mut self.aggregator, &mut self.probe),
-            None => Ok(()),
+    /// Builds the unwind tables of a command that is about to start.
+    fn prepare(&mut self, files: &MappedFiles) -> Result<()> {
+        self.take_events()?;
+        self.probe.bind(&[Pid(std::process::id())])?;
+        let events = self.probe.take_events()?;
+        let seen = self.apply_all(&events)?;
+        if let Some(unwinding) = &mut self.unwinding {
+            unwinding.prepare(files, &seen, &mut self.aggregator)?;
         }
+        Ok(())
     }
 
     fn apply(&mut self, event: &Event) -> Result<()> {
@@ -283,7 +308,7 @@ impl Collector {
             && !self.is_wanted(e.pid)
         {
             // Another program with the same first 15 bytes of name.
-            self.probe.forget(e.pid)?;
+            self.probe.forget(&[e.pid])?;
             self.probe.set_waiting(true);
             return Ok(());
         }
@@ -304,34 +329,23 @@ impl Collector {
     fn process_changed(&mut self, e: &ProcessEvent) -> Result<()> {
         match e.change {
             ProcessChange::Found | ProcessChange::Matched | ProcessChange::Forked { .. } => {
-                self.update_tables()?;
                 if self.target.is_none() {
                     self.target = Some(e.pid);
                     self.tell_following(e);
                 }
             }
-            ProcessChange::Execed { left } => {
-                self.forget_tables(left);
-                self.update_tables()?;
+            ProcessChange::Execed { .. } => {
                 if self.target == Some(e.pid) {
                     self.tell_following(e);
                 }
             }
             ProcessChange::Exited => {
-                self.forget_tables(e.mm);
-                if self.aggregator.pids().is_empty() {
+                if !self.aggregator.follows_any() {
                     self.ended()?;
                 }
             }
         }
         Ok(())
-    }
-
-    /// An address space may be gone; another process may still be in it (vfork).
-    fn forget_tables(&mut self, mm: MmId) {
-        if let Some(unwinding) = self.unwinding.as_mut().filter(|_| !self.aggregator.has(mm)) {
-            unwinding.forget(mm);
-        }
     }
 
     fn tell_following(&self, e: &ProcessEvent) {
@@ -389,21 +403,28 @@ impl Collector {
         self.searched = Some(Instant::now());
         // A group that is gone has no processes.
         let inside = group.processes().unwrap_or_default();
+        let inside: BTreeSet<Pid> = inside.into_iter().collect();
         self.refused.retain(|pid| inside.contains(pid));
-        let followed = self.aggregator.pids();
-        for pid in followed.iter().filter(|pid| !inside.contains(pid)) {
-            self.probe.forget(*pid)?;
-            if let Some(left) = self.aggregator.forget(*pid, &self.probe)? {
-                self.forget_tables(left);
-            }
+        let followed: BTreeSet<Pid> = self.aggregator.pids().into_iter().collect();
+        let left: Vec<Pid> = followed.difference(&inside).copied().collect();
+        if !left.is_empty() {
+            self.probe.forget(&left)?;
         }
-        for pid in inside {
-            if !followed.contains(&pid) && !self.refused.contains(&pid) && self.follow(pid).is_err()
-            {
-                self.refused.insert(pid);
-            }
+        for pid in left {
+            self.aggregator.forget(pid, &self.probe)?;
         }
-        if self.aggregator.pids().is_empty() {
+        let fresh: Vec<Pid> = inside
+            .difference(&followed)
+            .filter(|pid| !self.refused.contains(pid))
+            .copied()
+            .collect();
+        if !fresh.is_empty() {
+            self.follow_all(&fresh)?;
+            let followed: BTreeSet<Pid> = self.aggregator.pids().into_iter().collect();
+            let refused = fresh.into_iter().filter(|pid| !followed.contains(pid));
+            self.refused.extend(refused);
+        }
+        if !self.aggregator.follows_any() {
             self.ended()?;
         }
         Ok(())

@@ -1,9 +1,9 @@
 //! Starting a command so that it is followed from its first page on, and scanned at its very end.
 //!
-//! The child waits before `exec` until it is followed. Its first thread is traced for these stops: after
-//! `exec` and when its loader has mapped libraries, until their unwind tables are built, and on its way
-//! out, while its memory is still there. Signals pass through unchanged. Where tracing is refused the first stacks may be cut
-//! short, and the last regular scan is the final profile.
+//! The child waits before `exec` until it is followed and the unwind tables of its code are built. Its first
+//! thread is traced for one stop: on its way out, while its memory is still there. Signals pass through
+//! unchanged. Nothing is changed in the command for that: should memprof die, the kernel lets it go, and it
+//! runs on. Where tracing is refused, the last regular scan is the final profile.
 
 use std::ffi::CString;
 use std::io::{self, Read, Write};
@@ -19,7 +19,6 @@ use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{ForkResult, Pid as NixPid, fork};
 use tokio::sync::oneshot;
 
-use super::loader::Breakpoint;
 use crate::event::Pid;
 
 /// How a command ended, as a shell would say it: its exit status, or 128 plus the signal.
@@ -43,24 +42,15 @@ impl Prepared {
     }
 }
 
-/// Where the command stops.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stop {
-    /// New code is in place and has not run yet: after `exec`, and when libraries were loaded.
-    Code,
-    /// At its end, with its memory still in place.
-    Exit,
-}
-
-/// Forks a process for the command, which waits. `at_stop` is called, on another thread, while the
-/// command is stopped. A `quiet` command has `/dev/null` for its standard streams.
+/// Forks a process for the command, which waits. `at_exit` is called, on another thread, while the
+/// command is held at its end, with its memory still in place. A `quiet` command has `/dev/null` for its standard streams.
 ///
 /// # Errors
 /// The command line holds a NUL byte, or no process or thread could be made.
 pub fn prepare(
     argv: &[String],
     quiet: bool,
-    at_stop: impl FnMut(Pid, Stop) + Send + 'static,
+    at_exit: impl FnMut() + Send + 'static,
 ) -> Result<Prepared> {
     let name = argv.first().context("no command was given")?.clone();
     let argv: Vec<CString> = argv
@@ -74,7 +64,7 @@ pub fn prepare(
     thread::Builder::new()
         .name("memprof-command".into())
         .spawn(move || {
-            let _ = done.send(live(&name, &argv, quiet, &pid_to, &released, at_stop));
+            let _ = done.send(live(&name, &argv, quiet, &pid_to, &released, at_exit));
         })?;
     match pid_from.recv() {
         Ok(pid) => Ok(Prepared {
@@ -95,7 +85,7 @@ fn live(
     quiet: bool,
     pid_to: &SyncSender<Pid>,
     released: &Receiver<()>,
-    at_stop: impl FnMut(Pid, Stop),
+    at_exit: impl FnMut(),
 ) -> Result<ExitStatus> {
     let (go_read, mut go_write) = io::pipe()?;
     let (mut failed_read, failed_write) = io::pipe()?;
@@ -120,12 +110,11 @@ fn live(
         let _ = waitpid(child, None);
         bail!("the command was not started");
     }
-    let stops = ptrace::Options::PTRACE_O_TRACEEXEC | ptrace::Options::PTRACE_O_TRACEEXIT;
-    let traced = ptrace::seize(child, stops).is_ok();
+    let traced = ptrace::seize(child, ptrace::Options::PTRACE_O_TRACEEXIT).is_ok();
     let _ = go_write.write_all(&[1]);
     // Not read before it has ended: a signal may stop it on its way to `exec`, and it is for us to let
     // it go on.
-    let status = wait_for_end(child, traced, at_stop)?;
+    let status = wait_for_end(child, traced, at_exit)?;
     let mut errno = [0; 4];
     if failed_read.read_exact(&mut errno).is_ok() {
         let e = io::Error::from_raw_os_error(i32::from_ne_bytes(errno));
@@ -172,10 +161,8 @@ fn exec_when_told(
 fn wait_for_end(
     child: NixPid,
     traced: bool,
-    mut at_stop: impl FnMut(Pid, Stop),
+    mut at_exit: impl FnMut(),
 ) -> Result<ExitStatus> {
-    let pid = Pid(child.as_raw() as u32);
-    let mut loader = Breakpoint::default();
     loop {
         let status = match waitpid(child, Some(WaitPidFlag::__WALL)) {
             Ok(status) => status,
@@ -185,23 +172,14 @@ fn wait_for_end(
         match status {
             WaitStatus::Exited(_, code) => return Ok(code as u8),
             WaitStatus::Signaled(_, signal, _) => return Ok(128 + signal as i32 as u8),
-            WaitStatus::PtraceEvent(_, _, libc::PTRACE_EVENT_EXEC) => {
-                loader.set(child);
-                at_stop(pid, Stop::Code);
-                let _ = ptrace::cont(child, None);
-            }
             WaitStatus::PtraceEvent(_, _, libc::PTRACE_EVENT_EXIT) => {
-                at_stop(pid, Stop::Exit);
+                at_exit();
                 let _ = ptrace::cont(child, None);
             }
             WaitStatus::PtraceEvent(_, signal, libc::PTRACE_EVENT_STOP) => {
                 stay_stopped(child, signal)
             }
             WaitStatus::PtraceEvent(..) => {
-                let _ = ptrace::cont(child, None);
-            }
-            WaitStatus::Stopped(_, Signal::SIGTRAP) if loader.is_hit(child) => {
-                at_stop(pid, Stop::Code);
                 let _ = ptrace::cont(child, None);
             }
             WaitStatus::Stopped(_, signal) if traced => {

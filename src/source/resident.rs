@@ -20,23 +20,14 @@ use crate::wire::{CHUNK_PAGES, STACK_LOST, STACK_NONE};
 pub const SOURCE: Source = Source {
     name: "resident pages",
     unit: "bytes resident",
-    programs: &["fault_user", "fault_kernel", "page_allocated"],
-    optional: &[
-        "enter_munmap",
-        "enter_madvise",
-        "enter_mmap",
-        "enter_brk",
-        "enter_mremap",
-        "exit_mmap",
-        "exit_mprotect",
-        "exit_pkey_mprotect",
-        "exit_brk",
-        "exit_mremap",
-        "exit_madvise",
-        "exit_mlock",
-        "exit_mlock2",
-        "exit_mlockall",
+    programs: &[
+        "fault_user",
+        "fault_kernel",
+        "page_allocated",
+        "syscall_enter",
+        "syscall_exit",
     ],
+    optional: &[],
     opt_in: false,
 };
 

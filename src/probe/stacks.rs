@@ -1,0 +1,141 @@
+//! The probe's table of stacks, shared with it, and how slots that nothing refers to any more are freed.
+//!
+//! In this order: a new epoch begins; every program that runs at that moment ends; whatever refers to a stack is
+//! looked at (the ledgers, and the books that the ring buffer's events went to); slots that were not used since
+//! the epoch began, and that nothing refers to, are freed. A program that uses a slot meanwhile writes the
+//! epoch into it first, which user space's compare-and-swap then finds. See stacks.bpf.h for the other side.
+
+use std::num::NonZeroUsize;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::SeqCst};
+
+use anyhow::{Context, Result};
+use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType};
+use nix::sys::mman::{MapFlags as Mapping, ProtFlags, mmap, munmap};
+
+use crate::event::StackId;
+use crate::wire::{BUCKET_SLOTS, MemprofSkel, SLOT_LEAVING, STACK_FIRST, stack_bucket};
+
+/// A slot as both sides change it: `struct stack_slot`.
+#[repr(C)]
+struct Slot {
+    key: AtomicU64,
+    check: AtomicU32,
+    state: AtomicU32,
+}
+
+const _: () = assert!(size_of::<Slot>() * BUCKET_SLOTS as usize == size_of::<stack_bucket>());
+
+/// Stacks that something refers to, by slot.
+#[derive(Debug)]
+pub struct UsedStacks(Vec<u64>);
+
+impl UsedStacks {
+    fn new(slots: usize) -> UsedStacks {
+        UsedStacks(vec![0; slots.div_ceil(64)])
+    }
+
+    /// Notes a stack that is referred to. Ids that name no stack are passed over.
+    pub fn insert(&mut self, id: StackId) {
+        if let Some(slot) = id.0.checked_sub(STACK_FIRST)
+            && let Some(word) = self.0.get_mut(slot as usize / 64)
+        {
+            *word |= 1 << (slot % 64);
+        }
+    }
+
+    fn contains(&self, slot: usize) -> bool {
+        self.0[slot / 64] >> (slot % 64) & 1 == 1
+    }
+}
+
+/// The table of stacks.
+pub(super) struct StackSlots {
+    at: NonNull<Slot>,
+    slots: usize,
+    bytes: NonZeroUsize,
+    /// A map of maps, whose update takes a grace period.
+    grace: MapHandle,
+    inner: MapHandle,
+}
+
+impl StackSlots {
+    pub(super) fn new(skel: &MemprofSkel<'static>) -> Result<StackSlots> {
+        let map = MapHandle::try_from(&skel.maps.stacks).context("cannot use the map of stacks")?;
+        let slots = map.max_entries() as usize * BUCKET_SLOTS as usize;
+        let bytes = NonZeroUsize::new(slots * size_of::<Slot>()).context("an empty map")?;
+        let both = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
+        // SAFETY: a new mapping, at an address that the kernel chooses, of all of the map's value.
+        let at = unsafe { mmap(None, bytes, both, Mapping::MAP_SHARED, &map, 0) };
+        let at = at.context("cannot map the table of stacks into memory")?;
+        let opts = libbpf_rs::libbpf_sys::bpf_map_create_opts {
+            sz: size_of::<libbpf_rs::libbpf_sys::bpf_map_create_opts>() as _,
+            ..Default::default()
+        };
+        let inner = MapHandle::create(MapType::Array, Some("memprof_grace"), 4, 4, 1, &opts)
+            .context("cannot make a map to wait for the probe's programs with")?;
+        Ok(StackSlots {
+            at: at.cast(),
+            slots,
+            bytes,
+            grace: MapHandle::try_from(&skel.maps.grace).context("cannot use a map of maps")?,
+            inner,
+        })
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.slots
+    }
+
+    /// Waits until every program that runs now has ended.
+    pub(super) fn wait_for_programs(&self) -> Result<()> {
+        use std::os::fd::{AsFd, AsRawFd};
+        let fd = self.inner.as_fd().as_raw_fd().to_ne_bytes();
+        self.grace
+            .update(&0u32.to_ne_bytes(), &fd, MapFlags::ANY)
+            .context("cannot wait for the probe's programs")
+    }
+
+    pub(super) fn nothing_used(&self) -> UsedStacks {
+        UsedStacks::new(self.slots)
+    }
+
+    /// Frees the slots that were not used in this epoch, and that nothing refers to; `forget` is told of each
+    /// before another stack can take it. Returns how many.
+    pub(super) fn free(
+        &self,
+        epoch: u32,
+        used: &UsedStacks,
+        mut forget: impl FnMut(StackId),
+    ) -> u32 {
+        // SAFETY: the mapping holds so many slots and lives as long as `self`; both sides change them by atomic
+        // operations alone.
+        let slots = unsafe { std::slice::from_raw_parts(self.at.as_ptr(), self.slots) };
+        let mut freed = 0;
+        for (index, slot) in slots.iter().enumerate() {
+            let state = slot.state.load(SeqCst);
+            // 0: being taken at this moment.
+            if state == 0 || state == SLOT_LEAVING || state >> 1 == epoch || used.contains(index) {
+                continue;
+            }
+            let leaves = slot
+                .state
+                .compare_exchange(state, SLOT_LEAVING, SeqCst, SeqCst);
+            if leaves.is_ok() {
+                forget(StackId(STACK_FIRST + index as u32));
+                slot.check.store(0, SeqCst);
+                slot.key.store(0, SeqCst);
+                slot.state.store(0, SeqCst);
+                freed += 1;
+            }
+        }
+        freed
+    }
+}
+
+impl Drop for StackSlots {
+    fn drop(&mut self) {
+        // SAFETY: the mapping that `new` made; nothing refers to it any more.
+        let _ = unsafe { munmap(self.at.cast(), self.bytes.get()) };
+    }
+}

@@ -1,0 +1,54 @@
+//! Freeing the stacks that nothing refers to any more, so that a recording never ends.
+
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+
+use super::collector::Collector;
+
+/// The share of time that collections may take, one part in so many; while the table is nearly full, more.
+const SHARE: u32 = 10;
+
+/// When stacks were last collected.
+#[derive(Debug)]
+pub(super) struct Collected {
+    at: Instant,
+    took: Duration,
+    /// Stacks that were left.
+    left: usize,
+}
+
+impl Collector {
+    /// Frees stacks if the table of them is filling up: from half full on, whenever an eighth of it came since
+    /// the last time.
+    pub(super) fn collect_stacks(&mut self) -> Result<()> {
+        let (known, room) = self.probe.stacks_known();
+        let due = match &self.collected {
+            None => known >= room / 2,
+            Some(last) => {
+                let pause = last.took * if known >= room / 8 * 7 { 1 } else { SHARE };
+                known >= (room / 2).max(last.left + room / 8).min(room / 16 * 15)
+                    && last.at.elapsed() >= pause
+            }
+        };
+        if !due {
+            return Ok(());
+        }
+        let begun = Instant::now();
+        let mut used = self.probe.begin_collection()?;
+        // What was sent before the epoch began is taken in before the books are looked at.
+        self.take_events()?;
+        self.aggregator.mark_used(&mut used);
+        // Without all of the ledgers nothing can be said; it is tried again.
+        let complete = self.probe.mark_used(&mut used).is_ok();
+        let aggregator = &mut self.aggregator;
+        self.probe
+            .end_collection(complete.then_some(&used), |id| aggregator.forget_stack(id));
+        self.collected = Some(Collected {
+            at: Instant::now(),
+            took: begun.elapsed(),
+            left: self.probe.stacks_known().0,
+        });
+        Ok(())
+    }
+}
