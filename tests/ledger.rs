@@ -17,7 +17,7 @@ fn memory_given_back_piece_by_piece_leaves_the_ledger() {
     let mut workload = Workload::start(&program("moves"));
     assert_eq!(workload.lines.line(), "ok");
     let mut probe = Probe::load(&ProbeConfig::default()).unwrap();
-    probe.follow(workload.pid()).unwrap();
+    probe.follow(&[workload.pid()]).unwrap();
     workload.lines.tell(&format!("anon 0 {}", CHUNKS * CHUNK));
     let mut each = |command: &str, rest: &str| {
         for n in 0..CHUNKS {

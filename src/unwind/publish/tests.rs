@@ -7,14 +7,15 @@ struct Maps {
     rules: HashMap<u32, Rule>,
     chunks: HashMap<u32, Vec<u32>>,
     pages: HashMap<(u32, u32), PageAt>,
-    mappings: HashMap<MmId, Vec<CodeMapping>>,
+    files: HashMap<FileKey, CodeFile>,
+    mapped: HashSet<FileNumber>,
 }
 
 impl TableStore for Maps {
     const RULES: u32 = 10;
     const CHUNK_ROWS: u32 = 8;
     const CHUNKS: u32 = 3;
-    const MAPPINGS: usize = 4;
+    const SEGMENTS: usize = 4;
 
     fn write_rules(&mut self, first: u32, rules: &[Rule]) -> Result<()> {
         self.rules.extend((first..).zip(rules.iter().copied()));
@@ -30,18 +31,22 @@ impl TableStore for Maps {
         Ok(())
     }
 
-    fn delete_page(&mut self, table: u32, page: u32) {
-        assert!(self.pages.remove(&(table, page)).is_some());
+    fn delete_page(&mut self, file: FileNumber, page: u32) {
+        assert!(self.pages.remove(&(file.0, page)).is_some());
     }
 
-    fn write_page(&mut self, table: u32, page: u32, at: PageAt) -> Result<()> {
-        self.pages.insert((table, page), at);
+    fn write_page(&mut self, file: FileNumber, page: u32, at: PageAt) -> Result<()> {
+        self.pages.insert((file.0, page), at);
         Ok(())
     }
 
-    fn write_mappings(&mut self, mm: MmId, mappings: &[CodeMapping]) -> Result<u64> {
-        self.mappings.insert(mm, mappings.to_vec());
-        Ok(0)
+    fn write_file(&mut self, key: FileKey, file: &CodeFile) -> Result<()> {
+        self.files.insert(key, file.clone());
+        Ok(())
+    }
+
+    fn mapped(&self) -> Result<HashSet<FileNumber>> {
+        Ok(self.mapped.clone())
     }
 }
 
@@ -54,8 +59,8 @@ impl Maps {
     }
 
     /// The row that holds for an address, found as the probe finds it.
-    fn row(&self, table: u32, pc: u64) -> Option<u32> {
-        let at = self.pages.get(&(table, (pc >> 16) as u32))?;
+    fn row(&self, file: u32, pc: u64) -> Option<u32> {
+        let at = self.pages.get(&(file, (pc >> 16) as u32))?;
         let rows = &self.chunks[&at.chunk][at.first as usize..(at.first + at.count) as usize];
         rows.iter()
             .copied()
@@ -97,10 +102,10 @@ fn tables_share_chunks_and_pages_do_not_cross_them() {
     let (mut p, mut maps) = (publisher(), Maps::default());
     let rules = [Rule::NOT_COVERED, Rule::STOP];
     let one = packed(&[(0, &[0, 0x1_0005, 9]), (1, &[0x1_0000, 4])]);
-    assert_eq!(written(&mut p, &one, &rules, &mut maps), Some(1));
+    assert!(written(&mut p, 1, &one, &rules, &mut maps));
     // Five rows are taken: the next page's four do not fit in the first chunk.
     let two = packed(&[(0, &[0x1_0000, 1, 0x1_0002, 3])]);
-    assert_eq!(written(&mut p, &two, &rules, &mut maps), Some(2));
+    assert!(written(&mut p, 2, &two, &rules, &mut maps));
     assert_eq!(maps.pages[&(2, 0)].chunk, 1);
     assert_eq!(maps.pages[&(2, 0)].rules, 2);
     assert_eq!(maps.row(1, 7), Some(0x1_0005));
@@ -113,119 +118,127 @@ fn what_does_not_fit_is_refused_whole() {
     let (mut p, mut maps) = (publisher(), Maps::default());
     let big: Vec<(u32, &[u32])> = (0..4).map(|n| (n, &[0, 1, 2, 3, 4, 5, 6, 7][..])).collect();
     let big = packed(&big);
-    assert_eq!(written(&mut p, &big, &[Rule::STOP], &mut maps), None);
+    assert!(!written(&mut p, 1, &big, &[Rule::STOP], &mut maps));
     let none = packed(&[]);
-    assert_eq!(written(&mut p, &none, &[Rule::STOP; 11], &mut maps), None);
+    assert!(!written(&mut p, 2, &none, &[Rule::STOP; 11], &mut maps));
     assert!(maps.pages.is_empty() && maps.rules.is_empty());
     let most = Packed {
         rows: big.rows.clone(),
         pages: big.pages[..3].to_vec(),
     };
-    assert!(written(&mut p, &most, &[Rule::STOP], &mut maps).is_some());
+    assert!(written(&mut p, 3, &most, &[Rule::STOP], &mut maps));
 }
 
-fn written(p: &mut Publisher, packed: &Packed, rules: &[Rule], maps: &mut Maps) -> Option<u32> {
-    p.write(packed, rules, maps)
-        .unwrap()
-        .map(|place| place.table)
+fn written(
+    p: &mut Publisher,
+    file: u32,
+    packed: &Packed,
+    rules: &[Rule],
+    maps: &mut Maps,
+) -> bool {
+    let written = p.write(FileNumber(file), packed, rules, maps).unwrap();
+    written.is_some()
+}
+
+fn key(module: u16) -> FileKey {
+    FileKey {
+        dev: 1,
+        ino: u64::from(module),
+        modified: 5,
+        size: 100,
+    }
+}
+
+/// A file with a number, whose table is on its way.
+fn wanted(p: &mut Publisher, module: u16) {
+    let numbered = Numbered {
+        file: module_without_file(),
+        keys: vec![key(module)],
+        code: CodeFile {
+            number: Some(FileNumber(u32::from(module) + 1)),
+            ready: false,
+            segments: Vec::new(),
+        },
+        state: State::Wanted,
+    };
+    p.files.insert(ModuleId(module), numbered);
+    p.by_key.insert(key(module), ModuleId(module));
+    p.building += 1;
+}
+
+fn publish(p: &mut Publisher, module: u16, rows: u32, maps: &mut Maps) {
+    let rows: Vec<u32> = (0..rows).map(|n| u32::from(module) << 16 | n).collect();
+    let table = Ok((packed(&[(0, &rows)]), vec![Rule::STOP]));
+    let module = ModuleId(module);
+    p.publish(Built { module, table }, maps);
+}
+
+fn state(p: &Publisher, module: u16) -> &'static str {
+    match p.files.get(&ModuleId(module)).map(|f| &f.state) {
+        Some(State::Wanted) => "wanted",
+        Some(State::Ready(_)) => "ready",
+        Some(State::Refused) => "refused",
+        Some(State::None) => "none",
+        None => "unknown",
+    }
 }
 
 #[test]
 fn tables_that_nobody_maps_make_room() {
     let (mut p, mut maps) = (publisher(), Maps::default());
-    let built = |module: u16| Built {
-        module: ModuleId(module),
-        file: module_without_file(),
-        table: Ok((
-            packed(&[(0, &[0, u32::from(module) << 16 | 1, 2, 3, 4])]),
-            vec![Rule::STOP; 2],
-            Vec::new(),
-        )),
-    };
     // Five rows each, eight in a chunk: three fit.
-    for module in 0..3 {
-        p.publish(built(module), &mut maps).unwrap();
-        let files = HashSet::from([ModuleId(module)]);
-        p.mapped.insert(MmId(u32::from(module)), files);
+    maps.mapped = [1, 2, 3].map(FileNumber).into();
+    for module in 0..4 {
+        wanted(&mut p, module);
+        publish(&mut p, module, 5, &mut maps);
     }
-    p.publish(built(3), &mut maps).unwrap();
     assert_eq!((p.refused(), maps.pages.len()), (1, 3));
+    assert_eq!(state(&p, 3), "refused");
+    assert!(maps.files[&key(3)].ready, "nothing to do when it is mapped");
 
-    // Nobody maps what was refused: it is not built again.
-    p.forget(MmId(1));
-    assert!(!p.files.contains_key(&ModuleId(3)));
-    p.publish(built(4), &mut maps).unwrap();
+    maps.mapped = [1, 3].map(FileNumber).into();
+    wanted(&mut p, 4);
+    publish(&mut p, 4, 5, &mut maps);
     assert_eq!((p.refused(), maps.pages.len()), (1, 3));
-    let Some(State::Ready(place, _)) = p.files.get(&ModuleId(4)) else {
-        panic!("it is not there");
-    };
-    assert_eq!(maps.row(place.table, 1), Some(4 << 16 | 1));
-    assert!(!p.files.contains_key(&ModuleId(1)), "to be built again");
+    assert_eq!((state(&p, 4), state(&p, 1)), ("ready", "unknown"));
+    assert_eq!(maps.row(5, 1), Some(4 << 16 | 1));
+    assert!(!maps.files[&key(1)].ready, "to be reported again");
+    assert!(!p.knows(&key(1)));
     assert_eq!(maps.row(1, 1), Some(1), "the others are untouched");
 }
 
 #[test]
 fn what_was_refused_is_built_again_when_there_is_room() {
     let (mut p, mut maps) = (publisher(), Maps::default());
-    let built = |module: u16, rows: u32| Built {
-        module: ModuleId(module),
-        file: module_without_file(),
-        table: Ok((
-            packed(&[(0, &(0..rows).collect::<Vec<u32>>())]),
-            vec![Rule::STOP],
-            Vec::new(),
-        )),
-    };
-    let maps_of = |files: &[u16]| files.iter().map(|n| ModuleId(*n)).collect();
-    for module in 0..3 {
-        p.publish(built(module, 8), &mut maps).unwrap();
+    maps.mapped = [1, 2, 3, 4].map(FileNumber).into();
+    for module in 0..4 {
+        wanted(&mut p, module);
+        publish(&mut p, module, 8, &mut maps);
     }
-    p.mapped.insert(MmId(1), maps_of(&[0, 1, 3]));
-    p.mapped.insert(MmId(2), maps_of(&[1, 2]));
-    p.mapped.insert(MmId(3), maps_of(&[1]));
-    p.publish(built(3, 8), &mut maps).unwrap();
-    let state = |p: &Publisher| match p.files.get(&ModuleId(3)) {
-        Some(State::Refused(_)) => "refused",
-        Some(State::Wanted) => "wanted",
-        Some(State::Ready(..)) => "ready",
-        _ => "none",
+    let retry = |p: &mut Publisher, maps: &mut Maps| {
+        p.retried = Instant::now() - 2 * RETRY_PAUSE;
+        p.retry_refused(maps);
     };
-    assert_eq!(state(&p), "refused");
     // No table is without a user now: trying again would be in vain.
-    p.forget(MmId(3));
-    assert_eq!(state(&p), "refused");
-    p.forget(MmId(2));
-    assert_eq!(state(&p), "wanted");
-    assert!(p.waiting.contains(&MmId(1)), "its mappings are to name it");
-    p.publish(built(3, 8), &mut maps).unwrap();
-    assert_eq!(state(&p), "ready");
+    retry(&mut p, &mut maps);
+    assert_eq!(state(&p, 3), "refused");
+    maps.mapped = [1, 3, 4].map(FileNumber).into();
+    retry(&mut p, &mut maps);
+    assert_eq!((state(&p, 1), state(&p, 3)), ("unknown", "wanted"));
+    publish(&mut p, 3, 8, &mut maps);
+    assert_eq!(state(&p, 3), "ready");
     assert_eq!(p.refused(), 1, "that it was refused is still said");
 }
 
+/// The own process: its executable gets a number, and its table is built by a thread.
 #[test]
-fn pieces_of_a_jit_do_not_crowd_out_files() {
-    let (mut p, mut maps) = (publisher(), Maps::default());
-    let mut modules = crate::modules::ModuleTable::new();
-    // Six mappings of no known file's, where four fit.
-    let text: String = (1..7)
-        .map(|n| format!("{n}000-{n}800 r-xp 00000000 00:00 0 \n"))
-        .collect();
-    let code =
-        AddressMap::parse(text.as_bytes(), crate::event::Pid(1), None, &mut modules).unwrap();
-    p.map(MmId(1), &code, &modules.modules(), &mut maps)
-        .unwrap();
-    assert_eq!((maps.mappings[&MmId(1)].len(), p.left_out()), (0, 6));
-}
-
-/// The own process: its executable's table is built by the thread and then named by its mappings.
-#[test]
-fn mappings_name_a_table_as_soon_as_it_is_there() {
+fn a_file_has_a_number_at_once_and_its_table_soon() {
     struct Large(Maps);
     impl TableStore for Large {
         const RULES: u32 = 65_536;
         const CHUNK_ROWS: u32 = 1 << 18;
         const CHUNKS: u32 = 64;
-        const MAPPINGS: usize = 512;
+        const SEGMENTS: usize = 8;
         fn write_rules(&mut self, first: u32, rules: &[Rule]) -> Result<()> {
             self.0.write_rules(first, rules)
         }
@@ -235,43 +248,50 @@ fn mappings_name_a_table_as_soon_as_it_is_there() {
             }
             Ok(())
         }
-        fn delete_page(&mut self, table: u32, page: u32) {
-            self.0.delete_page(table, page);
+        fn delete_page(&mut self, file: FileNumber, page: u32) {
+            self.0.delete_page(file, page);
         }
-        fn write_page(&mut self, table: u32, page: u32, at: PageAt) -> Result<()> {
-            self.0.write_page(table, page, at)
+        fn write_page(&mut self, file: FileNumber, page: u32, at: PageAt) -> Result<()> {
+            self.0.write_page(file, page, at)
         }
-        fn write_mappings(&mut self, mm: MmId, mappings: &[CodeMapping]) -> Result<u64> {
-            self.0.write_mappings(mm, mappings)
+        fn write_file(&mut self, key: FileKey, file: &CodeFile) -> Result<()> {
+            self.0.write_file(key, file)
+        }
+        fn mapped(&self) -> Result<HashSet<FileNumber>> {
+            self.0.mapped()
         }
     }
     let (mut p, mut maps) = (publisher(), Large(Maps::default()));
-    let mut modules = crate::modules::ModuleTable::new();
+    let mut modules = ModuleTable::new();
     let own = crate::event::Pid(std::process::id());
-    let code = AddressMap::load(own, &mut modules).unwrap();
-    let modules = modules.modules();
-    p.map(MmId(1), &code, &modules, &mut maps).unwrap();
-    assert!(maps.0.mappings[&MmId(1)].iter().all(|m| m.table == 0));
-    let mut richer = Vec::new();
-    let deadline = Instant::now() + Duration::from_secs(60);
-    while richer.is_empty() && Instant::now() < deadline {
-        p.prepare(&code, &modules, &mut maps, Duration::from_secs(60))
-            .unwrap();
-        richer = p.waiting.drain().collect();
-    }
-    assert_eq!(richer, [MmId(1)]);
-    p.map(MmId(1), &code, &modules, &mut maps).unwrap();
-    let here = mappings_name_a_table_as_soon_as_it_is_there as fn() as usize as u64;
-    let mapping = maps.0.mappings[&MmId(1)]
-        .iter()
-        .find(|m| (m.start..m.end).contains(&here));
-    let mapping = *mapping.expect("own code is mapped");
-    assert_ne!(mapping.table, 0);
-    let row = maps
-        .0
-        .row(mapping.table, here - mapping.bias)
-        .expect("own code is covered");
-    let at = maps.0.pages[&(mapping.table, ((here - mapping.bias) >> 16) as u32)];
+    let code = crate::modules::AddressMap::load(own, &mut modules).unwrap();
+    let here = a_file_has_a_number_at_once_and_its_table_soon as fn() as usize as u64;
+    let (module, offset) = code.locate(here).expect("own code is mapped");
+    let mut register = |p: &mut Publisher, maps: &mut Large, key| {
+        p.register(key, module, &mut modules, maps).unwrap()
+    };
+    assert_eq!(register(&mut p, &mut maps, key(0)), Registered::Done);
+    assert_eq!(register(&mut p, &mut maps, key(0)), Registered::Known);
+    let other_mount = FileKey { dev: 2, ..key(0) };
+    assert_eq!(register(&mut p, &mut maps, other_mount), Registered::Known);
+    let changed = FileKey {
+        modified: 6,
+        ..key(0)
+    };
+    assert_eq!(register(&mut p, &mut maps, changed), Registered::Changed);
+    let file = maps.0.files[&key(0)].clone();
+    assert!(!file.ready);
+    p.finish(&mut maps, Duration::from_secs(60));
+    assert!(maps.0.files[&key(0)].ready && maps.0.files[&other_mount].ready);
+
+    let number = file.number.expect("an ELF file");
+    let segment = file.segments.iter().find(|s| s.offset <= offset);
+    let segment = segment.expect("its code");
+    let address = offset - segment.offset + segment.addr;
+    let frame = modules.in_file(number, address);
+    assert_eq!(frame, Some(crate::profile::Frame::code(module, offset)));
+    let row = maps.0.row(number.0, address).expect("own code is covered");
+    let at = maps.0.pages[&(number.0, (address >> 16) as u32)];
     let rule = maps.0.rules[&(at.rules + (row >> 16))];
     // At a function's entry the return address is on top of the stack.
     assert_eq!((rule.cfa, rule.cfa_offset, rule.ra_offset), (1, 8, -8));

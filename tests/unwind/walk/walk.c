@@ -60,6 +60,7 @@ struct table {
 static struct table tables[] = {
 	TABLE(unwind_spaces, 8),
 	TABLE(unwind_pages, 4096),
+	TABLE(code_files, 1),
 };
 
 static struct unwind_rule *rules;
@@ -207,6 +208,16 @@ long bpf_probe_read_kernel(void *to, __u32 size, const void *from)
 long bpf_probe_read_kernel_str(void *to, __u32 size, const void *from)
 {
 	return bpf_probe_read_kernel(to, size, from);
+}
+
+long bpf_find_vma(struct task_struct *task, __u64 addr, void *callback, void *context, __u64 flags)
+{
+	fail("a mapping is asked for");
+}
+
+long bpf_tail_call(void *context, void *map, __u32 index)
+{
+	fail("another program is called");
 }
 
 long bpf_loop(__u32 count, void *step, void *context, __u64 flags)
@@ -368,6 +379,20 @@ static void set_registers(__u64 ip, __u64 sp, __u64 fp, __u64 bx, __u64 lr, int 
 #endif
 }
 
+/* A frame's address in an address space: the saved ones have each file mapped once. */
+static __u64 address_of(__u32 mm_id, __u64 frame)
+{
+	struct unwind_space *space = bpf_map_lookup_elem(&unwind_spaces, &mm_id);
+	__u32 table = (frame & ~FRAME_IN_FILE) >> FRAME_FILE_SHIFT;
+
+	if (!(frame & FRAME_IN_FILE))
+		return frame;
+	for (__u32 i = 0; space && i < space->nr; i++)
+		if (space->at[i].table == table)
+			return (frame & ((1ull << FRAME_FILE_SHIFT) - 1)) + space->at[i].bias;
+	fail("a frame in a file that is not mapped");
+}
+
 static void walk_once(void)
 {
 	struct task_state *st = &remembering;
@@ -388,12 +413,12 @@ static void walk_once(void)
 	for (int i = 0; i < 6; i++)
 		r[i] = word();
 	set_registers(r[0], r[1], r[2], r[3], r[4], r[5]);
-	id = stack_id(st);
+	id = stack_id(st, 0);
 	if (id >= MAX_STACKS || !found[id] || !found[id]->whole)
 		fail("a stack that was never sent");
 	printf("%u %u", id, found[id]->outcome);
 	for (__u32 i = 0; i < found[id]->nr; i++)
-		printf(" %llx", found[id]->frames[i]);
+		printf(" %llx", address_of(st->mm_id, found[id]->frames[i]));
 	printf("\n");
 	fflush(stdout);
 }

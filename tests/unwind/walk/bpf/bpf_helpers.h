@@ -19,6 +19,8 @@ void *bpf_map_lookup_elem(void *map, const void *key);
 long bpf_map_update_elem(void *map, const void *key, const void *value, __u64 flags);
 long bpf_map_delete_elem(void *map, const void *key);
 long bpf_loop(__u32 count, void *step, void *context, __u64 flags);
+long bpf_find_vma(struct task_struct *task, __u64 addr, void *callback, void *context, __u64 flags);
+long bpf_tail_call(void *context, void *map, __u32 index);
 long bpf_probe_read_user(void *to, __u32 size, const void *from);
 long bpf_probe_read_kernel(void *to, __u32 size, const void *from);
 long bpf_probe_read_kernel_str(void *to, __u32 size, const void *from);
