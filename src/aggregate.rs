@@ -91,7 +91,7 @@ impl Aggregator {
     }
 
     /// The code that a followed address space has mapped at this moment, and where its files are kept.
-    pub fn code_now(&mut self, mm: MmId) -> Option<(&AddressMap, &mut ModuleTable)> {
+    pub fn code_now(&mut self, mm: MmId) -> Option<(Arc<AddressMap>, &mut ModuleTable)> {
         let space = self.spaces.get_mut(&mm)?;
         space.code.reload(&mut self.modules);
         Some((space.code.map(), &mut self.modules))
@@ -103,9 +103,9 @@ impl Aggregator {
         &mut self,
         pid: Pid,
         exe: &Path,
-    ) -> Option<(AddressMap, &mut ModuleTable)> {
+    ) -> Option<(Arc<AddressMap>, &mut ModuleTable)> {
         let code = AddressMap::load_as(pid, exe, &mut self.modules).ok()?;
-        Some((code, &mut self.modules))
+        Some((Arc::new(code), &mut self.modules))
     }
 
     /// Notes the stacks that the range books refer to.

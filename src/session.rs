@@ -36,7 +36,7 @@ use crate::server::{self, ServerOptions};
 use crate::symbolize::Symbolizer;
 use crate::target::{Program, Selector};
 use collector::{Collector, Command, Progress};
-use command::Prepared;
+use command::{Prepared, Stop};
 use live::Live;
 use reports::{Collecting, Reports};
 use say::say;
@@ -159,13 +159,15 @@ pub fn start_collector(
 /// # Errors
 /// No process could be made, or it cannot be followed.
 pub fn start_command(collecting: &Collecting, argv: &[String], quiet: bool) -> Result<Prepared> {
-    if let Some(program) = argv.first().and_then(|name| Program::find(name)) {
-        let files = MappedFiles::new(program.path, &program.libraries);
-        collecting.wait_for(HOLD, |done| Command::Prepare(files, done));
-    }
-    let at_exit = collecting.clone();
-    let prepared = command::prepare(argv, quiet, move || {
-        at_exit.wait_for(HOLD, Command::Final);
+    let at_stops = collecting.clone();
+    let prepared = command::prepare(argv, quiet, move |pid, stop| match stop {
+        Stop::Exec => {
+            if let Some(program) = Program::of(pid) {
+                let files = MappedFiles::new(program);
+                at_stops.wait_for(HOLD, |done| Command::Prepare(files, done));
+            }
+        }
+        Stop::Exit => at_stops.wait_for(HOLD, Command::Final),
     })?;
     let (reply, answer) = sync_channel(1);
     collecting.send(Command::Follow(prepared.pid, reply))?;

@@ -163,8 +163,8 @@ impl CodeMap {
     }
 
     /// The mappings as they were last read.
-    pub fn map(&self) -> &AddressMap {
-        &self.map
+    pub fn map(&self) -> Arc<AddressMap> {
+        Arc::clone(&self.map)
     }
 
     fn frame(&mut self, addr: Addr, modules: &mut ModuleTable) -> Frame {

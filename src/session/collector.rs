@@ -39,6 +39,9 @@ const SWEEP_FROM: usize = 32_768;
 /// How often the ring buffer is emptied before something else is done.
 const MAX_ROUNDS: usize = 16;
 
+/// Processes whose code is looked at before the ring buffer is emptied.
+const LOOKED_AT: usize = 64;
+
 /// A numbered profile.
 pub type Numbered = (u64, Arc<Profile>);
 
@@ -194,11 +197,29 @@ impl Collector {
         if pids.is_empty() {
             return Ok(());
         }
+        // Their first stacks are complete where their tables come first.
+        let events = self.look_at_code(pids)?;
+        let seen = self.apply_all(&events)?;
+        if let Some(unwinding) = &mut self.unwinding {
+            unwinding.prepare_processes(&seen, &mut self.aggregator)?;
+        }
         self.probe.follow(pids)?;
         // They are taken in, then their code is bound, then the files are taken in that have no number yet.
         self.take_events()?;
         self.probe.bind(pids)?;
         self.take_events()
+    }
+
+    /// Has the probe look at the code of processes that are not followed.
+    fn look_at_code(&mut self, pids: &[Pid]) -> Result<Vec<Event>> {
+        let mut events = Vec::new();
+        for some in pids.chunks(LOOKED_AT) {
+            for pid in some {
+                self.probe.bind(&[*pid])?;
+            }
+            events.extend(self.probe.take_events()?);
+        }
+        Ok(events)
     }
 
     /// Runs until told to stop.
@@ -293,8 +314,7 @@ impl Collector {
     /// Builds the unwind tables of a command that is about to start.
     fn prepare(&mut self, files: &MappedFiles) -> Result<()> {
         self.take_events()?;
-        self.probe.bind(&[Pid(std::process::id())])?;
-        let events = self.probe.take_events()?;
+        let events = self.look_at_code(&[Pid(std::process::id())])?;
         let seen = self.apply_all(&events)?;
         if let Some(unwinding) = &mut self.unwinding {
             unwinding.prepare(files, &seen, &mut self.aggregator)?;

@@ -1,9 +1,10 @@
 //! Starting a command so that it is followed from its first page on, and scanned at its very end.
 //!
-//! The child waits before `exec` until it is followed and the unwind tables of its code are built. Its first
-//! thread is traced for one stop: on its way out, while its memory is still there. Signals pass through
-//! unchanged. Nothing is changed in the command for that: should memprof die, the kernel lets it go, and it
-//! runs on. Where tracing is refused, the last regular scan is the final profile.
+//! The child waits before `exec` until it is followed. Its first thread is traced for these stops: after `exec`,
+//! until the unwind tables of the program and its libraries are built, and on its way out, while its memory is
+//! still there. Signals pass through unchanged. Nothing is changed in the command for that: should memprof die,
+//! the kernel lets it go, and it runs on. Where tracing is refused the first stacks may be cut short, and the last
+//! regular scan is the final profile.
 
 use std::ffi::CString;
 use std::io::{self, Read, Write};
@@ -42,15 +43,24 @@ impl Prepared {
     }
 }
 
-/// Forks a process for the command, which waits. `at_exit` is called, on another thread, while the
-/// command is held at its end, with its memory still in place. A `quiet` command has `/dev/null` for its standard streams.
+/// Where the command stops.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stop {
+    /// After `exec`: its program and the dynamic loader are in place, and have not run yet.
+    Exec,
+    /// At its end, with its memory still in place.
+    Exit,
+}
+
+/// Forks a process for the command, which waits. `at_stop` is called, on another thread, while the
+/// command is stopped. A `quiet` command has `/dev/null` for its standard streams.
 ///
 /// # Errors
 /// The command line holds a NUL byte, or no process or thread could be made.
 pub fn prepare(
     argv: &[String],
     quiet: bool,
-    at_exit: impl FnMut() + Send + 'static,
+    at_stop: impl FnMut(Pid, Stop) + Send + 'static,
 ) -> Result<Prepared> {
     let name = argv.first().context("no command was given")?.clone();
     let argv: Vec<CString> = argv
@@ -64,7 +74,7 @@ pub fn prepare(
     thread::Builder::new()
         .name("memprof-command".into())
         .spawn(move || {
-            let _ = done.send(live(&name, &argv, quiet, &pid_to, &released, at_exit));
+            let _ = done.send(live(&name, &argv, quiet, &pid_to, &released, at_stop));
         })?;
     match pid_from.recv() {
         Ok(pid) => Ok(Prepared {
@@ -85,7 +95,7 @@ fn live(
     quiet: bool,
     pid_to: &SyncSender<Pid>,
     released: &Receiver<()>,
-    at_exit: impl FnMut(),
+    at_stop: impl FnMut(Pid, Stop),
 ) -> Result<ExitStatus> {
     let (go_read, mut go_write) = io::pipe()?;
     let (mut failed_read, failed_write) = io::pipe()?;
@@ -110,11 +120,12 @@ fn live(
         let _ = waitpid(child, None);
         bail!("the command was not started");
     }
-    let traced = ptrace::seize(child, ptrace::Options::PTRACE_O_TRACEEXIT).is_ok();
+    let stops = ptrace::Options::PTRACE_O_TRACEEXEC | ptrace::Options::PTRACE_O_TRACEEXIT;
+    let traced = ptrace::seize(child, stops).is_ok();
     let _ = go_write.write_all(&[1]);
     // Not read before it has ended: a signal may stop it on its way to `exec`, and it is for us to let
     // it go on.
-    let status = wait_for_end(child, traced, at_exit)?;
+    let status = wait_for_end(child, traced, at_stop)?;
     let mut errno = [0; 4];
     if failed_read.read_exact(&mut errno).is_ok() {
         let e = io::Error::from_raw_os_error(i32::from_ne_bytes(errno));
@@ -161,8 +172,9 @@ fn exec_when_told(
 fn wait_for_end(
     child: NixPid,
     traced: bool,
-    mut at_exit: impl FnMut(),
+    mut at_stop: impl FnMut(Pid, Stop),
 ) -> Result<ExitStatus> {
+    let pid = Pid(child.as_raw() as u32);
     loop {
         let status = match waitpid(child, Some(WaitPidFlag::__WALL)) {
             Ok(status) => status,
@@ -172,8 +184,12 @@ fn wait_for_end(
         match status {
             WaitStatus::Exited(_, code) => return Ok(code as u8),
             WaitStatus::Signaled(_, signal, _) => return Ok(128 + signal as i32 as u8),
+            WaitStatus::PtraceEvent(_, _, libc::PTRACE_EVENT_EXEC) => {
+                at_stop(pid, Stop::Exec);
+                let _ = ptrace::cont(child, None);
+            }
             WaitStatus::PtraceEvent(_, _, libc::PTRACE_EVENT_EXIT) => {
-                at_exit();
+                at_stop(pid, Stop::Exit);
                 let _ = ptrace::cont(child, None);
             }
             WaitStatus::PtraceEvent(_, signal, libc::PTRACE_EVENT_STOP) => {

@@ -15,16 +15,20 @@ use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
 
 use crate::aggregate::Aggregator;
 use crate::event::{Addr, CodeSeen, MmId, Pid};
-use crate::modules::open_regular;
+use crate::modules::{AddressMap, ModuleTable, open_regular};
 use crate::probe::{Probe, TableMaps};
 use crate::profile::Losses;
 use crate::residency::page_size;
+use crate::target::Program;
 use crate::unwind::publish::{Publisher, Registered};
 
 /// How long a command waits for the tables of its code, at most: its first stacks are then complete.
 /// The libraries of a compiler take a second; on a busy machine, and in a build that is not optimised,
 /// more than ten.
 pub(super) const PREPARE: Duration = Duration::from_secs(30);
+
+/// How long processes that run already wait to be followed, all in all.
+const PREPARE_PROCESSES: Duration = Duration::from_secs(1);
 
 /// The tables and where they go.
 pub struct Unwinding {
@@ -68,18 +72,23 @@ impl Unwinding {
             bind.extend(seen.iter().find_map(|code| code.pid));
             // Registered for another process, perhaps, between the report and now.
             if !seen.iter().all(|code| self.publisher.knows(&code.file)) {
-                self.register(mm, &seen, books)?;
+                self.register(&seen, books, |books| books.code_now(mm))?;
             }
         }
         let bind: Vec<Pid> = bind.into_iter().collect();
         probe.bind(&bind)
     }
 
-    /// Gives numbers to the files of an address space's code.
-    fn register(&mut self, mm: MmId, seen: &[&CodeSeen], books: &mut Aggregator) -> Result<()> {
+    /// Gives numbers to files, of the mappings that `read` reads.
+    fn register(
+        &mut self,
+        seen: &[&CodeSeen],
+        books: &mut Aggregator,
+        read: impl Fn(&mut Aggregator) -> Option<(Arc<AddressMap>, &mut ModuleTable)>,
+    ) -> Result<()> {
         // Once more where a file has changed since it was opened.
         for _ in 0..2 {
-            let Some((code, modules)) = books.code_now(mm) else {
+            let Some((code, modules)) = read(books) else {
                 return Ok(());
             };
             let mut changed = false;
@@ -107,18 +116,42 @@ impl Unwinding {
         seen: &[CodeSeen],
         books: &mut Aggregator,
     ) -> Result<()> {
-        let seen: Vec<&CodeSeen> = seen.iter().filter(|s| files.begins_at(s.start)).collect();
+        let held = |code: &&CodeSeen| files.begins_at(code.start);
+        let seen: Vec<&CodeSeen> = seen.iter().filter(held).collect();
         let own = Pid(std::process::id());
-        if let Some((code, modules)) = books.look_at_code(own, &files.program) {
-            for seen in seen {
-                if let Some((module, _)) = code.locate(seen.start.0) {
-                    self.publisher
-                        .register(seen.file, module, modules, &mut self.maps)?;
-                }
-            }
-        }
+        self.register_unfollowed(own, &files.program, &seen, books)?;
         self.publisher.finish(&mut self.maps, PREPARE);
         Ok(())
+    }
+
+    /// Builds the tables of processes that are about to be followed, and waits for them, at most so long.
+    ///
+    /// # Errors
+    /// The probe's maps could not be written.
+    pub fn prepare_processes(&mut self, seen: &[CodeSeen], books: &mut Aggregator) -> Result<()> {
+        let mut by_pid: BTreeMap<Pid, Vec<&CodeSeen>> = BTreeMap::new();
+        for code in seen.iter().filter(|code| code.mm.is_none()) {
+            by_pid.entry(code.pid.unwrap_or(Pid(0))).or_default().push(code);
+        }
+        for (pid, seen) in by_pid {
+            let exe = PathBuf::from(format!("/proc/{pid}/exe"));
+            self.register_unfollowed(pid, &exe, &seen, books)?;
+        }
+        self.publisher.finish(&mut self.maps, PREPARE_PROCESSES);
+        Ok(())
+    }
+
+    fn register_unfollowed(
+        &mut self,
+        pid: Pid,
+        exe: &Path,
+        seen: &[&CodeSeen],
+        books: &mut Aggregator,
+    ) -> Result<()> {
+        if seen.iter().all(|code| self.publisher.knows(&code.file)) {
+            return Ok(());
+        }
+        self.register(seen, books, |books| books.look_at_code(pid, exe))
     }
 
     /// Publishes the tables that were built meanwhile.
@@ -150,10 +183,13 @@ pub struct MappedFiles {
 
 impl MappedFiles {
     /// A program and its libraries. What cannot be mapped is left out: its table comes when it runs.
-    pub fn new(program: PathBuf, libraries: &[PathBuf]) -> MappedFiles {
-        let files = std::iter::once(&program).chain(libraries);
+    pub fn new(program: Program) -> MappedFiles {
+        let files = std::iter::once(&program.path).chain(&program.libraries);
         let held = files.filter_map(|path| Mapped::new(path)).collect();
-        MappedFiles { program, held }
+        MappedFiles {
+            program: program.path,
+            held,
+        }
     }
 
     fn begins_at(&self, start: Addr) -> bool {

@@ -1,33 +1,27 @@
-//! Which files a command will run: its program, the interpreter of a script, and the libraries that the
-//! dynamic loader will map.
+//! Which files a process that has just begun will run: its program, and the libraries that the dynamic
+//! loader will map.
 
-use std::env;
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
+use std::fs;
 use std::io::Read;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::channel;
 use std::thread;
 use std::time::Duration;
 
-use nix::unistd::{AccessFlags, access};
-
 use crate::elf::Elf;
+use crate::event::Pid;
 use crate::modules::open_regular;
 
-/// Where `execvp` looks without a `PATH`.
-const DEFAULT_PATH: &str = "/bin:/usr/bin";
-/// Scripts whose interpreter is a script: as many as the kernel follows.
-const MAX_SCRIPTS: usize = 4;
-/// Bytes of a script's first line that the kernel reads.
-const FIRST_LINE: usize = 256;
 /// How long the loader may take to say what it will map.
 const LISTING: Duration = Duration::from_secs(5);
 /// Most bytes of what it says.
 const MAX_LISTING: u64 = 1 << 20;
 
-/// What a command will run.
+/// What a process will run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Program {
     /// The file whose code runs: of a script, its interpreter's.
@@ -37,49 +31,24 @@ pub struct Program {
 }
 
 impl Program {
-    /// What a command's first word will run; `None` where nothing is found, which `exec` then says better.
-    pub fn find(name: &str) -> Option<Program> {
-        let mut path = search(OsStr::new(name))?;
-        for _ in 0..MAX_SCRIPTS {
-            match interpreter_of_script(&path) {
-                Some(interpreter) => path = interpreter,
-                None => break,
-            }
-        }
-        let libraries = libraries(&path);
+    /// What a process that has just begun is about to run; `None` for one that is gone.
+    pub fn of(pid: Pid) -> Option<Program> {
+        let exe = PathBuf::from(format!("/proc/{pid}/exe"));
+        let path = fs::read_link(&exe).ok()?;
+        // Where its path leads to another file in memprof's own root, or to none, its libraries come as it runs.
+        let same = is_same(&exe, &path);
+        let libraries = if same { libraries(&path) } else { Vec::new() };
+        let path = if same { path } else { exe };
         Some(Program { path, libraries })
     }
 }
 
-/// As `execvp` finds it.
-fn search(name: &OsStr) -> Option<PathBuf> {
-    let runs = |path: &PathBuf| path.is_file() && access(path, AccessFlags::X_OK).is_ok();
-    if name.as_bytes().contains(&b'/') {
-        return Some(PathBuf::from(name)).filter(runs);
-    }
-    let path = env::var_os("PATH").unwrap_or_else(|| OsString::from(DEFAULT_PATH));
-    env::split_paths(&path).map(|dir| dir.join(name)).find(runs)
+fn is_same(a: &Path, b: &Path) -> bool {
+    let identity = |path| fs::metadata(path).map(|m| (m.dev(), m.ino())).ok();
+    identity(a).is_some() && identity(a) == identity(b)
 }
 
-/// The program that a script's first line names; of `/usr/bin/env NAME`, the one that `env` will run.
-fn interpreter_of_script(path: &Path) -> Option<PathBuf> {
-    let mut line = Vec::new();
-    let file = open_regular(path).ok()?;
-    file.take(FIRST_LINE as u64).read_to_end(&mut line).ok()?;
-    let line = line.strip_prefix(b"#!")?.split(|b| *b == b'\n').next()?;
-    let mut words = line
-        .split(|b| b.is_ascii_whitespace())
-        .filter(|w| !w.is_empty());
-    let interpreter = PathBuf::from(OsStr::from_bytes(words.next()?));
-    if interpreter.file_name() == Some(OsStr::new("env")) {
-        let name = words.find(|w| !w.starts_with(b"-") && !w.contains(&b'='))?;
-        return search(OsStr::from_bytes(name));
-    }
-    Some(interpreter)
-}
-
-/// The libraries of a program as its own loader names them: it is started as the program's start would
-/// start it, and told to list what it maps and to run nothing. None where it is no loader that is known to.
+/// The libraries of a program as its own loader names them: it is started as the kernel would start it, and told to list what it maps and to run nothing. None where it is no loader that is known to.
 fn libraries(program: &Path) -> Vec<PathBuf> {
     let loader = open_regular(program)
         .ok()
@@ -141,33 +110,16 @@ mod tests {
 
     #[test]
     fn the_libraries_of_a_program_are_those_that_it_maps() {
-        let sleep = Program::find("sleep").expect("on the path");
-        assert!(sleep.path.is_absolute());
-        let names: Vec<_> = sleep
+        let own = Program::of(Pid(std::process::id())).expect("this one");
+        assert!(own.path.is_absolute());
+        let names: Vec<_> = own
             .libraries
             .iter()
             .filter_map(|p| p.file_name()?.to_str())
             .collect();
         assert!(names.iter().any(|n| n.starts_with("libc.")), "{names:?}");
         assert!(names.iter().any(|n| n.starts_with("ld-")), "{names:?}");
-    }
-
-    #[test]
-    fn a_scripts_program_is_its_interpreter() {
-        let dir = tempfile::tempdir().unwrap();
-        let script = |name: &str, text: &str| {
-            let path = dir.path().join(name);
-            std::fs::write(&path, text).unwrap();
-            let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
-            std::fs::set_permissions(&path, mode).unwrap();
-            path
-        };
-        let program = |path: &Path| Program::find(path.to_str().unwrap()).map(|p| p.path);
-        let plain = script("a", "#! /bin/sh -e\necho\n");
-        assert_eq!(program(&plain), Some("/bin/sh".into()));
-        let env = script("b", "#!/usr/bin/env -S A=1 sleep 1\n");
-        assert_eq!(program(&env), search(OsStr::new("sleep")));
-        assert_eq!(program(Path::new("/no/such/program")), None);
+        assert_eq!(Program::of(Pid(u32::MAX)), None);
     }
 
     #[test]

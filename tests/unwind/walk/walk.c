@@ -380,7 +380,7 @@ static void set_registers(__u64 ip, __u64 sp, __u64 fp, __u64 bx, __u64 lr, int 
 }
 
 /* A frame's address in an address space: the saved ones have each file mapped once. */
-static __u64 address_of(__u32 mm_id, __u64 frame)
+static __u64 frame_address(__u32 mm_id, __u64 frame)
 {
 	struct unwind_space *space = bpf_map_lookup_elem(&unwind_spaces, &mm_id);
 	__u32 table = (frame & ~FRAME_IN_FILE) >> FRAME_FILE_SHIFT;
@@ -418,7 +418,7 @@ static void walk_once(void)
 		fail("a stack that was never sent");
 	printf("%u %u", id, found[id]->outcome);
 	for (__u32 i = 0; i < found[id]->nr; i++)
-		printf(" %llx", address_of(st->mm_id, found[id]->frames[i]));
+		printf(" %llx", frame_address(st->mm_id, found[id]->frames[i]));
 	printf("\n");
 	fflush(stdout);
 }
