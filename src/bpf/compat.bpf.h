@@ -69,12 +69,12 @@ static __always_inline __u64 modified_ns(struct inode *inode)
 #define SYSCALL_MLOCKALL 151
 #define SYSCALL_MLOCK2 325
 #define SYSCALL_PKEY_MPROTECT 329
-#define SYSCALL_NR(regs) ((regs)->orig_ax)
-#define SYSCALL_ARG1(regs) ((regs)->di)
-#define SYSCALL_ARG2(regs) ((regs)->si)
-#define SYSCALL_ARG3(regs) ((regs)->dx)
-#define SYSCALL_ARG4(regs) ((regs)->r10)
-#define SYSCALL_ARG5(regs) ((regs)->r8)
+#define SYSCALL_NR(r) ((r)->orig_ax)
+#define SYSCALL_ARG1(r) ((r)->di)
+#define SYSCALL_ARG2(r) ((r)->si)
+#define SYSCALL_ARG3(r) ((r)->dx)
+#define SYSCALL_ARG4(r) ((r)->r10)
+#define SYSCALL_ARG5(r) ((r)->r8)
 #define TS_COMPAT 2
 #elif defined(bpf_target_arm64)
 #define SYSCALL_BRK 214
@@ -87,12 +87,12 @@ static __always_inline __u64 modified_ns(struct inode *inode)
 #define SYSCALL_MADVISE 233
 #define SYSCALL_MLOCK2 284
 #define SYSCALL_PKEY_MPROTECT 288
-#define SYSCALL_NR(regs) ((__u64)(regs)->syscallno)
-#define SYSCALL_ARG1(regs) ((regs)->orig_x0)
-#define SYSCALL_ARG2(regs) ((regs)->regs[1])
-#define SYSCALL_ARG3(regs) ((regs)->regs[2])
-#define SYSCALL_ARG4(regs) ((regs)->regs[3])
-#define SYSCALL_ARG5(regs) ((regs)->regs[4])
+#define SYSCALL_NR(r) ((__u64)(r)->syscallno)
+#define SYSCALL_ARG1(r) ((r)->orig_x0)
+#define SYSCALL_ARG2(r) ((r)->regs[1])
+#define SYSCALL_ARG3(r) ((r)->regs[2])
+#define SYSCALL_ARG4(r) ((r)->regs[3])
+#define SYSCALL_ARG5(r) ((r)->regs[4])
 #define TIF_32BIT 22
 #endif
 

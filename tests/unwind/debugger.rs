@@ -141,7 +141,13 @@ fn agree(command: &[&str], follow: Option<&str>, least: usize) {
     for (leaf, callers) in &theirs {
         let callers: BTreeSet<Callers> = callers.iter().map(cut).collect();
         frames += callers.iter().map(Vec::len).sum::<usize>();
-        assert_eq!(ours.get(leaf), Some(&callers), "{command:?}: {leaf}");
+        if command.contains(&chains::PATIENT) {
+            // A library's first stacks, before its table is there, are cut short.
+            let ours = ours.get(leaf).cloned().unwrap_or_default();
+            assert!(ours.is_superset(&callers), "{command:?}: {leaf}: {ours:?}");
+        } else {
+            assert_eq!(ours.get(leaf), Some(&callers), "{command:?}: {leaf}");
+        }
     }
     println!(
         "{command:?}: {} leaves, {frames} callers: no difference",
@@ -154,7 +160,8 @@ fn agree(command: &[&str], follow: Option<&str>, least: usize) {
 #[test]
 fn libraries_that_come_and_go() {
     if let Some(files) = chains::compile_plugins() {
-        agree(&files.each_ref().map(|f| f.to_str().unwrap()), None, 1);
+        let [program, first, second] = files.each_ref().map(|f| f.to_str().unwrap());
+        agree(&[program, first, second, chains::PATIENT], None, 1);
     }
 }
 

@@ -57,12 +57,13 @@ int main(int argc, char **argv)
 {
 	static const char *const names[] = { "first_outer", "second_outer" };
 	void *at[2] = { 0 };
-	int same = 0;
+	int same = 0, waits;
 
 	if (argc < 3)
 		return 4;
-	/* Wait to be told, and at the end; and after each library is loaded. */
-	if (argc > 3 && getchar() < 0)
+	/* Wait after each library is loaded; and to be told, and at the end. */
+	waits = argc > 3 && argv[3][0] == 'w';
+	if (waits && getchar() < 0)
 		return 6;
 	buffer = mmap(NULL, 1 << 20, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	/* One call for both: but for the file, their stacks are the same. */
@@ -73,7 +74,7 @@ int main(int argc, char **argv)
 	}
 	printf("%d times at the same address\n", same);
 	fflush(stdout);
-	if (argc > 3)
+	if (waits)
 		while (getchar() >= 0)
 			;
 	return same ? 0 : 5;

@@ -379,7 +379,7 @@ static void set_registers(__u64 ip, __u64 sp, __u64 fp, __u64 bx, __u64 lr, int 
 #endif
 }
 
-/* A frame's address in an address space: the saved ones have each file mapped once. */
+/* A frame's address in an address space. */
 static __u64 frame_address(__u32 mm_id, __u64 frame)
 {
 	struct unwind_space *space = bpf_map_lookup_elem(&unwind_spaces, &mm_id);
@@ -387,9 +387,12 @@ static __u64 frame_address(__u32 mm_id, __u64 frame)
 
 	if (!(frame & FRAME_IN_FILE))
 		return frame;
-	for (__u32 i = 0; space && i < space->nr; i++)
-		if (space->at[i].table == table)
-			return (frame & ((1ull << FRAME_FILE_SHIFT) - 1)) + space->at[i].bias;
+	for (__u32 i = 0; space && i < space->nr; i++) {
+		__u64 at = (frame & ((1ull << FRAME_FILE_SHIFT) - 1)) + space->at[i].bias;
+
+		if (space->at[i].table == table && at >= space->at[i].start && at < space->at[i].end)
+			return at;
+	}
 	fail("a frame in a file that is not mapped");
 }
 
