@@ -11,6 +11,7 @@ mod common;
 #[allow(dead_code, reason = "the benchmarks use the rest")]
 mod counters;
 mod ending;
+mod endings;
 mod freeze;
 mod frozen_marks;
 mod options;
