@@ -14,6 +14,7 @@ mod ending;
 mod endings;
 mod freeze;
 mod frozen_marks;
+mod generations;
 mod options;
 mod processes;
 mod target;
