@@ -12,13 +12,13 @@ use crate::common::workload::{Workload, program, unique_name};
 use crate::{KIB, MIB};
 
 /// A control group of version 2, removed when dropped.
-struct Group {
+pub struct Group {
     root: PathBuf,
-    dir: PathBuf,
+    pub dir: PathBuf,
 }
 
 impl Group {
-    fn new() -> Group {
+    pub fn new() -> Group {
         let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
         let mut lines = mounts.lines().map(|l| l.split(' ').collect::<Vec<_>>());
         let root = lines.find(|l| l[2] == "cgroup2").expect("no cgroup2")[1];
@@ -36,8 +36,15 @@ impl Group {
         fs::write(self.root.join("cgroup.procs"), pid.to_string()).unwrap();
     }
 
-    fn name(&self) -> &Path {
+    pub fn name(&self) -> &Path {
         self.dir.strip_prefix(&self.root).unwrap()
+    }
+
+    /// Waits until its processes have ended: only then can it be removed.
+    #[track_caller]
+    pub fn wait_until_empty(&self) {
+        let events = self.dir.join("cgroup.events");
+        wait_until(|| fs::read_to_string(&events).unwrap().contains("populated 0"));
     }
 }
 

@@ -10,6 +10,7 @@ mod common;
 #[path = "../../benches/support/counters.rs"]
 #[allow(dead_code, reason = "the benchmarks use the rest")]
 mod counters;
+mod crowds;
 mod ending;
 mod endings;
 mod freeze;
@@ -17,6 +18,7 @@ mod frozen_marks;
 mod generations;
 mod options;
 mod processes;
+mod same_code;
 mod target;
 
 const KIB: u64 = 1024;
