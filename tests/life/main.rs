@@ -16,6 +16,7 @@ mod endings;
 mod freeze;
 mod frozen_marks;
 mod generations;
+mod killed_frozen;
 mod options;
 mod processes;
 mod same_code;
