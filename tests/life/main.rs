@@ -20,6 +20,7 @@ mod killed_frozen;
 mod options;
 mod processes;
 mod same_code;
+mod start;
 mod target;
 
 const KIB: u64 = 1024;
