@@ -158,7 +158,8 @@ impl Clients {
     fn ask(&self, first: usize) {
         let mut round = first;
         while !self.stop.load(Ordering::Relaxed) {
-            let open = self.gate.read().unwrap();
+            // Shut for good where the look at the target has failed.
+            let Ok(open) = self.gate.read() else { return };
             match round % 10 {
                 3 => self.mark(round % 20 == 3),
                 7 => self.events(),
