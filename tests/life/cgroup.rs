@@ -2,12 +2,13 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use ::memprof::event::Pid;
 use ::memprof::residency::figures;
 
 use crate::common::memprof::{BINARY, Memprof};
-use crate::common::process::{cont, stop, wait_until};
+use crate::common::process::{LIMIT, cont, stop, wait_until};
 use crate::common::workload::{Workload, program, unique_name};
 use crate::{KIB, MIB};
 
@@ -39,18 +40,15 @@ impl Group {
     pub fn name(&self) -> &Path {
         self.dir.strip_prefix(&self.root).unwrap()
     }
-
-    /// Waits until its processes have ended: only then can it be removed.
-    #[track_caller]
-    pub fn wait_until_empty(&self) {
-        let events = self.dir.join("cgroup.events");
-        wait_until(|| fs::read_to_string(&events).unwrap().contains("populated 0"));
-    }
 }
 
 impl Drop for Group {
     fn drop(&mut self) {
-        let _ = fs::remove_dir(&self.dir);
+        // Its processes may be on their way out.
+        let end = Instant::now() + LIMIT;
+        while fs::remove_dir(&self.dir).is_err() && Instant::now() < end {
+            std::thread::sleep(Duration::from_millis(10));
+        }
     }
 }
 
