@@ -28,6 +28,20 @@ impl FdInfo {
     }
 }
 
+/// Bytes of memory that a process holds: anonymous, of files and shared.
+pub fn held(pid: u32) -> Result<u64> {
+    let path = format!("/proc/{pid}/statm");
+    let text = fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
+    let pages: u64 = text
+        .split_whitespace()
+        .nth(1)
+        .and_then(|n| n.parse().ok())
+        .with_context(|| format!("{path} has no second number"))?;
+    // SAFETY: sysconf has no preconditions.
+    let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as u64;
+    Ok(pages * page)
+}
+
 /// Bytes of memory that the kernel says memprof's BPF maps take, and its BPF programs.
 pub fn bpf_memory(pid: u32) -> Result<(u64, u64)> {
     let all = FdInfo::all(pid)?;

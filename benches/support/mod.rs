@@ -5,6 +5,7 @@
 pub mod counters;
 pub mod pairs;
 pub mod profiler;
+pub mod times;
 pub mod workload;
 
 use std::path::{Path, PathBuf};
@@ -49,6 +50,15 @@ impl Bench {
 
     /// Takes those measurements whose name holds one of the command line's words, or all of them.
     pub fn main(prepared: Result<Bench>, measurements: &[Measurement]) -> ExitCode {
+        Bench::main_with(HEAD, prepared, measurements)
+    }
+
+    /// The same, below another head than that of pairs.
+    pub fn main_with(
+        head: &str,
+        prepared: Result<Bench>,
+        measurements: &[Measurement],
+    ) -> ExitCode {
         // cargo passes `--bench`.
         let wanted: Vec<String> = std::env::args()
             .skip(1)
@@ -61,7 +71,7 @@ impl Bench {
                 return ExitCode::FAILURE;
             }
         };
-        println!("{HEAD}");
+        println!("{head}");
         let mut failed = Vec::new();
         for (name, measure) in measurements {
             if !wanted.is_empty() && !wanted.iter().any(|w| name.contains(w.as_str())) {

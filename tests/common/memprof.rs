@@ -15,6 +15,9 @@ use super::{Reply, exchange};
 
 pub const BINARY: &str = env!("CARGO_BIN_EXE_memprof");
 
+/// A row of the losses that is none: what memprof leaves out on purpose.
+pub const NOT_A_LOSS: &str = "block-device cache pages (file-system metadata) not counted";
+
 /// A running memprof; killed when dropped.
 pub struct Memprof {
     pub child: Child,
@@ -193,6 +196,20 @@ impl Memprof {
     #[track_caller]
     pub fn reversed(&self) -> Node {
         self.tree_with("&reverse=true")
+    }
+
+    /// The rows of its newest report that say that something was lost.
+    #[track_caller]
+    pub fn lost(&self) -> Vec<String> {
+        let summary = self.get("/v2/summary");
+        assert_eq!(summary.status, 200, "{}", summary.text());
+        let (summary, health) = (summary.json(), self.get("/v2/health").json());
+        let mut rows = health["losses"].as_array().unwrap().clone();
+        rows.retain(|row| row["what"] != NOT_A_LOSS && row["count"] != 0);
+        let without = summary["not_observed"].as_array().unwrap();
+        let lost = without.iter().filter(|row| row["reason"] == "stack_lost");
+        rows.extend(lost.cloned());
+        rows.iter().map(ToString::to_string).collect()
     }
 
     /// The process it follows.

@@ -2,23 +2,24 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use ::memprof::event::Pid;
 use ::memprof::residency::figures;
 
 use crate::common::memprof::{BINARY, Memprof};
-use crate::common::process::{cont, stop, wait_until};
+use crate::common::process::{LIMIT, cont, stop, wait_until};
 use crate::common::workload::{Workload, program, unique_name};
 use crate::{KIB, MIB};
 
 /// A control group of version 2, removed when dropped.
-struct Group {
+pub struct Group {
     root: PathBuf,
-    dir: PathBuf,
+    pub dir: PathBuf,
 }
 
 impl Group {
-    fn new() -> Group {
+    pub fn new() -> Group {
         let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
         let mut lines = mounts.lines().map(|l| l.split(' ').collect::<Vec<_>>());
         let root = lines.find(|l| l[2] == "cgroup2").expect("no cgroup2")[1];
@@ -36,14 +37,18 @@ impl Group {
         fs::write(self.root.join("cgroup.procs"), pid.to_string()).unwrap();
     }
 
-    fn name(&self) -> &Path {
+    pub fn name(&self) -> &Path {
         self.dir.strip_prefix(&self.root).unwrap()
     }
 }
 
 impl Drop for Group {
     fn drop(&mut self) {
-        let _ = fs::remove_dir(&self.dir);
+        // Its processes may be on their way out.
+        let end = Instant::now() + LIMIT;
+        while fs::remove_dir(&self.dir).is_err() && Instant::now() < end {
+            std::thread::sleep(Duration::from_millis(10));
+        }
     }
 }
 

@@ -10,11 +10,17 @@ mod common;
 #[path = "../../benches/support/counters.rs"]
 #[allow(dead_code, reason = "the benchmarks use the rest")]
 mod counters;
+mod crowds;
 mod ending;
+mod endings;
 mod freeze;
 mod frozen_marks;
+mod generations;
+mod killed_frozen;
 mod options;
 mod processes;
+mod same_code;
+mod start;
 mod target;
 
 const KIB: u64 = 1024;

@@ -1,0 +1,295 @@
+//! What builds and scripts cost: many short processes, all of them followed.
+//!
+//! ```text
+//! cargo bench --bench builds [-- NAME…]      (as root)
+//! MEMPROF_BENCH_FULL=1 cargo bench --bench builds      (120 gcc -c, 20,000 /bin/true, 300 CPython)
+//! ```
+//!
+//! Runs without memprof and with it take turns; the wall-clock time of the processes is compared, without
+//! memprof's own start and end. Nothing is pinned to a CPU: memprof and the processes share the machine, as
+//! they do in use.
+
+mod support;
+
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitCode, Stdio};
+
+use anyhow::{Context, Result, ensure};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use support::pairs::{Aim, Pairs, interleave};
+use support::workload::compile;
+use support::{Bench, Cpus, Measurement};
+
+const MEMPROF: &str = env!("CARGO_BIN_EXE_memprof");
+/// A row of the summary's losses that is none: what memprof leaves out on purpose.
+const NOT_A_LOSS: &str = "block-device cache pages (file-system metadata) not counted";
+const BUILD: Aim = Aim::AtMost(1.10);
+const START: Aim = Aim::AtMost(1.15);
+const MEASUREMENTS: [Measurement; 6] = [
+    ("gcc", gcc),
+    ("true", spawned_true),
+    ("fork", forked_true),
+    ("python", python),
+    ("cgroup-gcc", cgroup_gcc),
+    ("cgroup-true", cgroup_true),
+];
+
+fn main() -> ExitCode {
+    let prepare = || -> Result<Bench> {
+        let root = nix::unistd::geteuid().is_root();
+        ensure!(root, "memprof needs root: run `sudo -E cargo bench`");
+        let programs = Path::new(env!("CARGO_TARGET_TMPDIR")).join("bench-builds");
+        compile(&programs)?;
+        let cpus = Cpus::choose()?;
+        Ok(Bench { cpus, programs })
+    };
+    Bench::main(prepare(), &MEASUREMENTS)
+}
+
+fn full() -> bool {
+    std::env::var_os("MEMPROF_BENCH_FULL").is_some()
+}
+
+/// The one number in the short form, the other in full.
+fn count(short: u32, all: u32) -> String {
+    if full() { all } else { short }.to_string()
+}
+
+fn pairs() -> usize {
+    if full() { 7 } else { 3 }
+}
+
+/// Which processes memprof follows.
+#[derive(Clone, Copy)]
+enum By<'a> {
+    /// `--follow-forks -- COMMAND`.
+    Forks,
+    /// `--cgroup`, and the command in that group; without memprof it is in the group as well.
+    Group(&'a Group),
+}
+
+/// A control group of version 2, removed when dropped.
+struct Group {
+    root: PathBuf,
+    dir: PathBuf,
+}
+
+impl Group {
+    /// `None` where none can be made.
+    fn new() -> Result<Option<Group>> {
+        let mounts = std::fs::read_to_string("/proc/self/mounts")?;
+        let mut lines = mounts.lines().map(|l| l.split(' ').collect::<Vec<_>>());
+        let Some(mount) = lines.find(|l| l.get(2) == Some(&"cgroup2")) else {
+            println!("SKIPPED cgroup: no cgroup2 is mounted");
+            return Ok(None);
+        };
+        let root = PathBuf::from(mount[1]);
+        let dir = root.join(format!("memprof-bench-{}", std::process::id()));
+        if let Err(e) = std::fs::create_dir(&dir) {
+            println!("SKIPPED cgroup: cannot make {}: {e}", dir.display());
+            return Ok(None);
+        }
+        Ok(Some(Group { root, dir }))
+    }
+
+    fn name(&self) -> Result<String> {
+        Ok(format!("/{}", self.dir.strip_prefix(&self.root)?.display()))
+    }
+
+    /// The command, in this group.
+    fn command(&self, argv: &[&str]) -> Command {
+        let mut command = Command::new("sh");
+        let enter = format!(
+            "echo $$ >{}/cgroup.procs && exec \"$@\"",
+            self.dir.display()
+        );
+        command.args(["-c", &enter, "sh"]).args(argv);
+        command
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir(&self.dir);
+    }
+}
+
+/// Runs `spawn` to its end; the milliseconds that its processes took.
+fn run(mut command: Command) -> Result<(f64, String)> {
+    let out = command
+        .stdin(Stdio::null())
+        .output()
+        .with_context(|| format!("cannot run {command:?}"))?;
+    let said = String::from_utf8_lossy(&out.stderr).into_owned();
+    ensure!(
+        out.status.success(),
+        "{command:?} ended with {}: {said}",
+        out.status
+    );
+    let text = String::from_utf8_lossy(&out.stdout);
+    let ns = text.lines().find_map(|l| l.strip_prefix("elapsed_ns "));
+    let ns: f64 = ns
+        .with_context(|| format!("{command:?} printed {text:?}"))?
+        .parse()?;
+    Ok((ns / 1e6, said))
+}
+
+fn plain(argv: &[&str]) -> Command {
+    let mut command = Command::new(argv[0]);
+    command.args(&argv[1..]);
+    command
+}
+
+/// A memprof with a server, ended with the measurement.
+struct Memprof(Child);
+
+impl Drop for Memprof {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Runs the command in a control group that memprof follows.
+fn followed_group(group: &Group, argv: &[&str]) -> Result<(f64, String)> {
+    let child = Command::new(MEMPROF)
+        .args(["--listen", "127.0.0.1:0", "--cgroup", &group.name()?])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .context("cannot run memprof")?;
+    let mut memprof = Memprof(child);
+    let stderr = memprof.0.stderr.take().context("no stderr")?;
+    let mut lines = BufReader::new(stderr).lines();
+    // A process that enters the group later is followed from then on.
+    loop {
+        let line = lines.next().context("memprof ended early")??;
+        if line.contains("waiting for a process in") {
+            break;
+        }
+    }
+    std::thread::spawn(move || lines.for_each(drop));
+    let (milliseconds, _) = run(group.command(argv))?;
+    kill(Pid::from_raw(memprof.0.id().cast_signed()), Signal::SIGINT)?;
+    let mut summary = String::new();
+    let mut stdout = memprof.0.stdout.take().context("no stdout")?;
+    std::io::Read::read_to_string(&mut stdout, &mut summary)?;
+    let status = memprof.0.wait()?;
+    ensure!(status.success(), "memprof ended with {status}");
+    Ok((milliseconds, summary))
+}
+
+/// The rows below `Losses:` of a summary.
+fn losses(summary: &str) -> Vec<String> {
+    let rows = summary.split_once("\nLosses:").map_or("", |(_, rows)| rows);
+    let rows = rows.lines().skip(1).take_while(|l| !l.trim().is_empty());
+    rows.map(|row| row.trim().to_owned())
+        .filter(|row| !row.ends_with(NOT_A_LOSS))
+        .collect()
+}
+
+/// One row: the command without memprof and with it.
+fn measure(name: &str, aim: Aim, by: By<'_>, argv: &[&str]) -> Result<()> {
+    let mut row = Pairs::new(name, "ms", aim);
+    let mut lost = Vec::new();
+    interleave(pairs(), || {
+        let (without, with) = match by {
+            By::Forks => {
+                let mut memprof = Command::new(MEMPROF);
+                memprof
+                    .args(["--no-server", "--follow-forks", "--"])
+                    .args(argv);
+                (run(plain(argv))?, run(memprof)?)
+            }
+            By::Group(group) => (run(group.command(argv))?, followed_group(group, argv)?),
+        };
+        row.add(without.0, with.0);
+        lost.extend(losses(&with.1));
+        Ok(())
+    })?;
+    println!("{}", row.row());
+    lost.iter().for_each(|row| println!("  lost: {row}"));
+    Ok(())
+}
+
+/// `spawn HOW COUNT PROGRAM ARGS…`.
+fn spawn(bench: &Bench, name: &str, aim: Aim, by: By<'_>, args: &[&str]) -> Result<()> {
+    let program = bench.programs.join("spawn");
+    let program = program.to_str().context("the path is not UTF-8")?;
+    let mut argv = vec![program];
+    argv.extend(args);
+    measure(name, aim, by, &argv)
+}
+
+fn build(bench: &Bench, by: By<'_>, how: &str) -> Result<()> {
+    let dir = tempfile::tempdir_in(&bench.programs)?;
+    let source = dir.path().join("small.c");
+    std::fs::write(
+        &source,
+        "#include <stdio.h>\n#include <stdlib.h>\n#include <string.h>\n\
+         size_t length(int n)\n{\n\tchar text[64];\n\n\
+         \tsnprintf(text, sizeof(text), \"%d\", n);\n\treturn strlen(text);\n}\n",
+    )?;
+    let files = count(60, 120);
+    let script = format!(
+        "seq {files} | xargs -P8 -I{{}} gcc -c -O1 -o {0}/{{}}.o {0}/small.c",
+        dir.path().display()
+    );
+    let name = format!("{files} `gcc -c`, eight at a time, {how}");
+    spawn(
+        bench,
+        &name,
+        BUILD,
+        by,
+        &["posix_spawn", "1", "sh", "-c", &script],
+    )
+}
+
+fn trues(bench: &Bench, how: &str, by: By<'_>, by_name: &str) -> Result<()> {
+    let many = count(2_000, 20_000);
+    let name = format!("{many} /bin/true by {how}, {by_name}");
+    spawn(bench, &name, START, by, &[how, &many, "/bin/true"])
+}
+
+fn gcc(bench: &Bench) -> Result<()> {
+    build(bench, By::Forks, "forks")
+}
+
+fn spawned_true(bench: &Bench) -> Result<()> {
+    trues(bench, "posix_spawn", By::Forks, "forks")
+}
+
+fn forked_true(bench: &Bench) -> Result<()> {
+    trues(bench, "fork", By::Forks, "forks")
+}
+
+fn python(bench: &Bench) -> Result<()> {
+    // Not what PATH says: a wrapper script of a version manager is another program.
+    let program = "/usr/bin/python3";
+    if !Path::new(program).exists() {
+        println!("SKIPPED python: there is no {program}");
+        return Ok(());
+    }
+    let many = count(100, 300);
+    let name = format!("{many} CPython starts, forks");
+    let args = ["posix_spawn", &many, program, "-S", "-c", "pass"];
+    spawn(bench, &name, START, By::Forks, &args)
+}
+
+fn cgroup_gcc(bench: &Bench) -> Result<()> {
+    match Group::new()? {
+        Some(group) => build(bench, By::Group(&group), "cgroup"),
+        None => Ok(()),
+    }
+}
+
+fn cgroup_true(bench: &Bench) -> Result<()> {
+    match Group::new()? {
+        Some(group) => trues(bench, "posix_spawn", By::Group(&group), "cgroup"),
+        None => Ok(()),
+    }
+}

@@ -1,0 +1,216 @@
+//! How long memprof takes to start and to stop.
+//!
+//! ```text
+//! cargo bench --bench start [-- NAME…]      (as root; MEMPROF_BENCH_RUNS=21 for more runs than 5)
+//! ```
+//!
+//! Wall-clock times: on a machine that others use too they are too long. Nothing is pinned to a CPU.
+
+mod support;
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::path::Path;
+use std::process::{Child, Command, ExitCode, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use support::pairs::Aim;
+use support::times::{HEAD, Times};
+use support::workload::compile;
+use support::{Bench, Cpus, Measurement};
+
+const MEMPROF: &str = env!("CARGO_BIN_EXE_memprof");
+const MEASUREMENTS: [Measurement; 3] = [("command", command), ("true", plain), ("attach", attach)];
+
+fn main() -> ExitCode {
+    let prepare = || -> Result<Bench> {
+        let root = nix::unistd::geteuid().is_root();
+        ensure!(root, "memprof needs root: run `sudo -E cargo bench`");
+        let programs = Path::new(env!("CARGO_TARGET_TMPDIR")).join("bench-start");
+        compile(&programs)?;
+        let cpus = Cpus::choose()?;
+        Ok(Bench { cpus, programs })
+    };
+    Bench::main_with(HEAD, prepare(), &MEASUREMENTS)
+}
+
+fn runs() -> Result<usize> {
+    match std::env::var("MEMPROF_BENCH_RUNS") {
+        Ok(text) => text.parse().context("MEMPROF_BENCH_RUNS is no number"),
+        Err(_) => Ok(5),
+    }
+}
+
+/// Milliseconds of the monotonic clock.
+fn now() -> Result<f64> {
+    let mut time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: `time` outlives the call.
+    let failed = unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
+    ensure!(failed == 0, "the monotonic clock cannot be read");
+    Ok(time.tv_sec as f64 * 1e3 + time.tv_nsec as f64 / 1e6)
+}
+
+/// The moments that `moments` printed, in milliseconds.
+fn moments(line: &str) -> Result<(f64, f64)> {
+    let words: Vec<&str> = line.split_whitespace().collect();
+    let ["began_ns", began, "ended_ns", ended] = words[..] else {
+        anyhow::bail!("the workload printed {line:?}");
+    };
+    Ok((began.parse::<f64>()? / 1e6, ended.parse::<f64>()? / 1e6))
+}
+
+/// A command under `--`: from memprof's exec to the command's main function, and from that one's end to
+/// memprof's.
+fn command(bench: &Bench) -> Result<()> {
+    let program = bench.programs.join("moments");
+    let mut rows = [
+        Times::new("`-- COMMAND`: start until main runs", Aim::AtMost(250.0)),
+        Times::new(
+            "`-- COMMAND`: end of main until memprof ended",
+            Aim::AtMost(150.0),
+        ),
+        Times::new("`-- COMMAND`: both", Aim::AtMost(400.0)),
+    ];
+    for _ in 0..runs()? {
+        let started = now()?;
+        let out = Command::new(MEMPROF)
+            .args(["--no-server", "--"])
+            .arg(&program)
+            .stdin(Stdio::null())
+            .output()
+            .context("cannot run memprof")?;
+        let ended = now()?;
+        let said = String::from_utf8_lossy(&out.stderr);
+        ensure!(
+            out.status.success(),
+            "memprof ended with {}: {said}",
+            out.status
+        );
+        let (main_began, main_ended) = moments(&String::from_utf8_lossy(&out.stdout))?;
+        rows[0].add(main_began - started);
+        rows[1].add(ended - main_ended);
+        rows[2].add(main_began - started + ended - main_ended);
+    }
+    rows.iter().for_each(|row| println!("{}", row.row()));
+    Ok(())
+}
+
+/// The whole of it, with a command that does nothing.
+fn plain(_: &Bench) -> Result<()> {
+    let mut row = Times::new("`memprof --no-server -- /bin/true`", Aim::AtMost(400.0));
+    for _ in 0..runs()? {
+        let started = now()?;
+        let out = Command::new(MEMPROF)
+            .args(["--no-server", "--", "/bin/true"])
+            .stdin(Stdio::null())
+            .output()
+            .context("cannot run memprof")?;
+        row.add(now()? - started);
+        ensure!(out.status.success(), "memprof ended with {}", out.status);
+    }
+    println!("{}", row.row());
+    Ok(())
+}
+
+/// A process of ours, ended with the measurement.
+struct Killed(Child);
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// A running process: until memprof says that it follows it, until its port gives the first summary, and from
+/// SIGINT to the end.
+fn attach(bench: &Bench) -> Result<()> {
+    let target = Command::new(bench.programs.join("moments"))
+        .arg("--wait")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .spawn()
+        .context("cannot run the workload")?;
+    let target = Killed(target);
+    let mut rows = [
+        Times::new("`--pid`: start until it follows", Aim::AtMost(250.0)),
+        Times::new("`--pid`: start until the first summary", Aim::None),
+        Times::new("`--pid`: SIGINT until memprof ended", Aim::AtMost(150.0)),
+    ];
+    for _ in 0..runs()? {
+        let started = now()?;
+        let child = Command::new(MEMPROF)
+            .args([
+                "--pid",
+                &target.0.id().to_string(),
+                "--listen",
+                "127.0.0.1:0",
+            ])
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .context("cannot run memprof")?;
+        let mut memprof = Killed(child);
+        let stderr = memprof.0.stderr.take().context("no stderr")?;
+        let address = following(BufReader::new(stderr))?;
+        rows[0].add(now()? - started);
+        first_summary(&address)?;
+        rows[1].add(now()? - started);
+        let interrupted = now()?;
+        kill(Pid::from_raw(memprof.0.id().cast_signed()), Signal::SIGINT)?;
+        let status = memprof.0.wait()?;
+        rows[2].add(now()? - interrupted);
+        ensure!(status.success(), "memprof ended with {status}");
+    }
+    rows.iter().for_each(|row| println!("{}", row.row()));
+    Ok(())
+}
+
+/// Reads until memprof serves and follows; where it serves.
+fn following(stderr: impl BufRead + Send + 'static) -> Result<String> {
+    let (mut address, mut follows, mut all) = (None, false, String::new());
+    let mut lines = stderr.lines();
+    while address.is_none() || !follows {
+        let line = lines
+            .next()
+            .with_context(|| format!("memprof ended; it said {all}"))??;
+        if let Some((_, url)) = line.split_once("serving http://") {
+            address = url.strip_suffix('/').map(str::to_owned);
+        }
+        follows |= line.contains(" following ");
+        all += &(line + "\n");
+    }
+    // It must be able to write its last words.
+    std::thread::spawn(move || lines.for_each(drop));
+    address.context("memprof said no address")
+}
+
+/// Asks until there is a summary.
+fn first_summary(address: &str) -> Result<()> {
+    for _ in 0..10_000 {
+        let mut stream = std::net::TcpStream::connect(address)?;
+        write!(
+            stream,
+            "GET /v2/summary HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n"
+        )?;
+        let mut reply = Vec::new();
+        stream.read_to_end(&mut reply)?;
+        if reply.starts_with(b"HTTP/1.1 200 ") {
+            return Ok(());
+        }
+        ensure!(
+            reply.starts_with(b"HTTP/1.1 503 "),
+            "GET /v2/summary: {}",
+            String::from_utf8_lossy(&reply)
+        );
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    anyhow::bail!("no summary")
+}

@@ -1,0 +1,126 @@
+//! Many processes at the attach: how soon the port answers, and how soon there is a report of all of them.
+//!
+//! The aims are 3 s until the first report and 0.3 s until the port answers at all. Tests share their machine,
+//! and memprof is not optimised here: three times as long is let pass; the figures are printed.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use super::cgroup::Group;
+use crate::common::Reply;
+use crate::common::memprof::{BINARY, Memprof};
+use crate::common::process::LIMIT;
+use crate::common::workload::{Workload, program};
+
+const REPORT: Duration = Duration::from_secs(3);
+const ANSWER: Duration = Duration::from_millis(300);
+const SHARED: u32 = 3;
+
+/// When memprof answered, since its start.
+#[derive(Debug)]
+struct Answers {
+    /// Anything: a health reply, or that it is starting.
+    first: Duration,
+    /// A report.
+    report: Duration,
+    /// The processes that the report counts.
+    processes: usize,
+}
+
+/// A reply that says that there is nothing to report yet, and when to ask again.
+#[track_caller]
+fn starting(reply: &Reply) {
+    assert_eq!(reply.status, 503, "{}", reply.text());
+    assert!(reply.header("retry-after").is_some(), "{reply:?}");
+}
+
+impl Answers {
+    /// Of a memprof with these arguments, until its first report.
+    fn of(args: &[&str]) -> Answers {
+        let started = Instant::now();
+        let mut command = Command::new(BINARY);
+        command.args(["--listen", "127.0.0.1:0"]).args(args);
+        let m = Memprof::spawn_as(command.stdin(Stdio::null()).stdout(Stdio::null()));
+        let health = m.get("/v2/health");
+        let first = started.elapsed();
+        if health.status != 200 {
+            starting(&health);
+        }
+        loop {
+            let reply = m.get("/v2/summary");
+            let report = started.elapsed();
+            if reply.status == 200 {
+                let pids = reply.json()["target"]["pids"].as_array().unwrap().len();
+                m.interrupt();
+                return Answers {
+                    first,
+                    report,
+                    processes: pids,
+                };
+            }
+            starting(&reply);
+            assert!(report < LIMIT, "no report within {LIMIT:?}");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    /// What is wrong with them.
+    fn check(&self, how: &str, processes: usize) -> Vec<String> {
+        println!("{how}: {self:?}; aims: {ANSWER:?}, {REPORT:?}, {processes}");
+        let mut wrong = Vec::new();
+        if self.first > ANSWER * SHARED {
+            wrong.push(format!("{how}: the port answered after {:.2?}", self.first));
+        }
+        if self.report > REPORT * SHARED {
+            wrong.push(format!(
+                "{how}: the first report came after {:.2?}",
+                self.report
+            ));
+        }
+        if self.processes != processes {
+            wrong.push(format!(
+                "{how}: it counts {} processes of {processes}",
+                self.processes
+            ));
+        }
+        wrong
+    }
+}
+
+/// A crowd in a control group of its own.
+fn crowd(kind: &str, count: usize) -> (Group, Workload) {
+    let group = Group::new();
+    let enter = format!(
+        "echo $$ >{}/cgroup.procs && exec \"$@\"",
+        group.dir.display()
+    );
+    let (program, count) = (program("crowd"), count.to_string());
+    let program = program.to_str().unwrap();
+    let args = ["-c", &enter, "sh", program, kind, &count];
+    let mut workload = Workload::start_with(Path::new("/bin/sh"), &args);
+    assert_eq!(workload.lines.line(), "ready");
+    (group, workload)
+}
+
+fn answers_in_time(kind: &str, count: usize) {
+    let (group, workload) = crowd(kind, count);
+    let pid = workload.pid().to_string();
+    let forks = Answers::of(&["--pid", &pid, "--follow-forks"]);
+    let mut wrong = forks.check(&format!("{count} {kind}, --follow-forks"), count + 1);
+    let name = format!("/{}", group.name().display());
+    let grouped = Answers::of(&["--cgroup", &name]);
+    wrong.extend(grouped.check(&format!("{count} {kind}, --cgroup"), count + 1));
+    workload.end();
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn two_hundred_busy_processes() {
+    answers_in_time("busy", 200);
+}
+
+#[test]
+fn eleven_hundred_idle_processes() {
+    answers_in_time("idle", 1100);
+}

@@ -1,0 +1,113 @@
+//! Many short processes: memprof keeps nothing of those that have ended but their totals, and goes on
+//! recording.
+//!
+//! 4,000 processes with 280,000 stacks by default, more than the table of stacks has slots; in full, 30,000
+//! processes with 2,100,000: `MEMPROF_GENERATIONS=30000 cargo test --test life -- generations --nocapture`.
+
+use ::memprof::event::Pid;
+
+use crate::KIB;
+use crate::common::memprof::Memprof;
+use crate::common::process::wait_until;
+use crate::common::workload::{Workload, program};
+use crate::counters::{bpf_memory, held};
+
+/// Different stacks of each process.
+const STACKS: u64 = 70;
+/// Pages that the processes touch each second at most, so that the ring buffer can be read in time.
+const RATE: u64 = 12_000;
+/// Stacks after which memprof has taken what it needs: a tenth of the full form, half of the short one.
+const SETTLED: u64 = 140_000;
+/// How much memprof may hold more at the end.
+const RSS_KIB: u64 = 16 * 1024;
+const MAPS_KIB: u64 = 4 * 1024;
+const LATE_MIB: u64 = 64;
+
+fn processes() -> u64 {
+    let text = std::env::var("MEMPROF_GENERATIONS").ok();
+    text.map_or(4_000, |t| {
+        t.parse().expect("MEMPROF_GENERATIONS is a number")
+    })
+}
+
+/// What memprof holds, in KiB: resident memory and BPF maps.
+#[derive(Debug)]
+struct Holds {
+    rss: u64,
+    maps: u64,
+}
+
+impl Holds {
+    fn of(m: &Memprof) -> Holds {
+        Holds {
+            rss: held(m.pid().0).unwrap() / KIB,
+            maps: bpf_memory(m.pid().0).unwrap().0 / KIB,
+        }
+    }
+}
+
+/// All of it, with a page of its caller's stack, which a fork may have made common to two processes.
+fn late_found(kib: u64) -> bool {
+    (LATE_MIB * 1024..LATE_MIB * 1024 + 64).contains(&kib)
+}
+
+#[test]
+fn the_dead_take_no_room() {
+    let processes = processes();
+    let mut workload = Workload::start(&program("generations"));
+    let parent: Pid = workload.pid();
+    let m = Memprof::start(&["--pid", &parent.to_string(), "--follow-forks"]);
+    m.said("following ");
+    let first = SETTLED.div_ceil(STACKS).min(processes / 2);
+    // In parts: each is answered in time.
+    let mut run = |processes: u64| {
+        let mut left = processes;
+        while left > 0 {
+            let part = left.min(2_000);
+            workload.lines.tell(&format!("run {part} {STACKS} {RATE}"));
+            left -= part;
+            println!("{} {:?}", m.get("/v2/health").json()["maps"], Holds::of(&m));
+        }
+    };
+    run(first);
+    let early = Holds::of(&m);
+    let early_lost = m.lost();
+    println!("after {first} processes: {early:?}; lost: {early_lost:?}");
+    run(processes - first);
+    let late = Holds::of(&m);
+    println!(
+        "after {processes} processes: {late:?}; lost: {:?}",
+        m.lost()
+    );
+    workload.lines.tell(&format!("late {LATE_MIB}"));
+    let mut wrong = Vec::new();
+    // Its stack may still be on its way.
+    let mut found = 0;
+    wait_until(|| {
+        let tree = m.tree();
+        found = tree.through("late_allocation").value;
+        late_found(found) || !m.lost().is_empty()
+    });
+    if !late_found(found) {
+        wrong.push(format!(
+            "{found} KiB of {} stand below late_allocation",
+            LATE_MIB * 1024
+        ));
+    }
+    wrong.extend(m.lost().into_iter().map(|row| format!("lost: {row}")));
+    if late.rss > early.rss + RSS_KIB {
+        wrong.push(format!(
+            "resident memory grew from {} to {} KiB",
+            early.rss, late.rss
+        ));
+    }
+    if late.maps > early.maps + MAPS_KIB {
+        wrong.push(format!(
+            "BPF maps grew from {} to {} KiB",
+            early.maps, late.maps
+        ));
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    m.interrupt();
+    workload.end();
+}

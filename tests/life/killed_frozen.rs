@@ -1,0 +1,56 @@
+//! A process that is killed while memprof holds it still.
+
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use ::memprof::event::Pid;
+
+use crate::common::memprof::Memprof;
+use crate::common::process::{LIMIT, signal, state};
+use crate::common::workload::{Lines, Running, Workload, program};
+
+/// Its parent learns of its end at once, not when memprof ends.
+#[test]
+fn its_parent_can_collect_it() {
+    let mut child = Command::new(program("reaper"))
+        .arg(program("scenarios"))
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let lines = Lines::of(&mut child);
+    let mut parent = Workload {
+        child: Running(child),
+        lines,
+    };
+    let line = parent.lines.line();
+    let pid = line
+        .strip_prefix("reaper ")
+        .and_then(|l| l.split(' ').next());
+    let pid = Pid(pid.unwrap().parse().unwrap());
+    // So much that it is held still for a while.
+    parent.lines.tell("pin");
+    parent.lines.tell("mmap 268435456");
+    let m = Memprof::start(&["--pid", &pid.to_string()]);
+    let killed = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let (m, killed) = (&m, &killed);
+        scope.spawn(move || {
+            while !killed.load(Ordering::Relaxed) {
+                // The last one fails.
+                m.send("POST", "/v2/marks", r#"{"freeze": true}"#);
+                std::thread::sleep(Duration::from_millis(20));
+            }
+        });
+        let begun = Instant::now();
+        while state(pid) != 't' && begun.elapsed() < LIMIT {}
+        let held = state(pid) == 't';
+        signal(pid, libc::SIGKILL);
+        killed.store(true, Ordering::Relaxed);
+        assert!(held, "it was never held still");
+    });
+    // Fails where there is no line within a minute: the parent waits for a child that memprof still traces.
+    assert_eq!(parent.lines.line(), format!("reaper {pid} signal 9"));
+    m.interrupt();
+}

@@ -1,0 +1,369 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//
+// A program that does everything at once, for as long as it is let, for tests of what must not drift or grow.
+//
+// Build:
+//   cc -O1 -g -pthread -fno-omit-frame-pointer -fno-inline -fno-optimize-sibling-calls
+//      -o soak soak.c
+//
+// `soak DIRECTORY` has a thread for each of: mappings that grow, move, shrink and go (two of them); threads;
+// forks that write inherited memory; execs; libraries; files in DIRECTORY, written, read, mapped, truncated
+// and removed; shared memory; and four long-lived children, which change their memory as well and are
+// replaced in turn. It prints `ready`, and does what each line of its input says:
+//   hold      lets every thread come to the end of its round and stops the children; `held PID…`, it and
+//             they, the only processes there are then
+//   go        they go on; `ok`
+//   late MIB  late_allocation writes so much memory, and keeps it; `ok`
+// It ends with status 0 when its input ends; its children end with it.
+
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define NOINLINE __attribute__((noinline))
+#define CHILDREN 4
+
+static size_t page_size;
+static const char *self, *directory;
+static pthread_rwlock_t gate = PTHREAD_RWLOCK_INITIALIZER;
+// Changed by their own thread within its rounds, read while the gate is shut.
+static pid_t children[CHILDREN];
+// What forked children inherit and write.
+static unsigned char *inherited;
+
+#define INHERITED (64 * page_size)
+
+static void die(const char *what)
+{
+	perror(what);
+	_exit(1);
+}
+
+// A call that does nothing: a function that calls nobody may be compiled without its frame.
+static NOINLINE void keep_frame(void)
+{
+	__asm__ volatile("" ::: "memory");
+}
+
+static NOINLINE void soak_touch(unsigned char *start, size_t len)
+{
+	keep_frame();
+	for (volatile unsigned char *p = start; p < start + len; p += page_size)
+		*p = 0x5a;
+}
+
+static NOINLINE unsigned char *map(size_t len, int flags, int fd)
+{
+	unsigned char *p = mmap(NULL, len, PROT_READ | PROT_WRITE, flags, fd, 0);
+
+	if (p == MAP_FAILED)
+		die("mmap");
+	return p;
+}
+
+static NOINLINE void soak_mappings(uint32_t dice)
+{
+	size_t len = page_size << (dice % 9);
+	unsigned char *p = map(len, MAP_PRIVATE | MAP_ANONYMOUS, -1);
+
+	soak_touch(p, len);
+	if (dice & 0x200) {
+		if (madvise(p, len / 2, MADV_DONTNEED))
+			die("madvise");
+		soak_touch(p, len / 4);
+	}
+	if (dice & 0x400) {
+		p = mremap(p, len, len * 2, MREMAP_MAYMOVE);
+		len *= 2;
+		if (p == MAP_FAILED)
+			die("mremap");
+		soak_touch(p, len);
+	}
+	if (dice & 0x800) {
+		p = mremap(p, len, page_size, 0);
+		len = page_size;
+		if (p == MAP_FAILED)
+			die("mremap");
+	}
+	if (munmap(p, len))
+		die("munmap");
+}
+
+static NOINLINE void *thread_body(void *unused)
+{
+	unsigned char on_stack[32 * 1024];
+
+	soak_touch(on_stack, sizeof(on_stack));
+	return unused;
+}
+
+static NOINLINE void soak_threads(uint32_t dice)
+{
+	pthread_t threads[4];
+	unsigned n = dice % 4 + 1;
+
+	for (unsigned i = 0; i < n; i++)
+		if (pthread_create(&threads[i], NULL, thread_body, NULL))
+			die("pthread_create");
+	for (unsigned i = 0; i < n; i++)
+		pthread_join(threads[i], NULL);
+}
+
+static void wait_for(pid_t pid)
+{
+	int status;
+
+	if (pid < 0 || waitpid(pid, &status, 0) != pid)
+		die("waitpid");
+	if (status) {
+		fprintf(stderr, "soak: a child ended with status %#x\n", (unsigned)status);
+		_exit(1);
+	}
+}
+
+static NOINLINE void soak_forks(uint32_t dice)
+{
+	pid_t pid = fork();
+
+	if (pid == 0) {
+		soak_touch(inherited, INHERITED / (dice % 4 + 1));
+		for (unsigned i = 0; i < 3; i++)
+			soak_mappings(dice + i);
+		_exit(0);
+	}
+	wait_for(pid);
+}
+
+static NOINLINE void soak_execs(uint32_t dice)
+{
+	pid_t pid = fork();
+
+	if (pid == 0) {
+		if (dice % 2)
+			execl("/bin/true", "true", (char *)NULL);
+		else
+			execl(self, self, "--child", (char *)NULL);
+		_exit(127);
+	}
+	wait_for(pid);
+}
+
+static NOINLINE void soak_libraries(uint32_t dice)
+{
+	static const char *const names[] = { "libz.so.1", "libm.so.6", "libresolv.so.2" };
+	void *library = dlopen(names[dice % 3], RTLD_NOW);
+
+	if (!library) {
+		fprintf(stderr, "soak: %s\n", dlerror());
+		_exit(1);
+	}
+	dlclose(library);
+}
+
+static NOINLINE void soak_files(uint32_t dice)
+{
+	static unsigned char block[64 * 1024];
+	char path[4096];
+	unsigned blocks = dice % 16 + 1;
+	size_t len = blocks * sizeof(block);
+	unsigned char *p;
+	int fd;
+
+	snprintf(path, sizeof(path), "%s/soak-%u", directory, dice % 8);
+	fd = open(path, O_CREAT | O_RDWR, 0600);
+	if (fd < 0)
+		die(path);
+	for (unsigned i = 0; i < blocks; i++)
+		if (pwrite(fd, block, sizeof(block), (off_t)(i * sizeof(block))) != sizeof(block))
+			die(path);
+	for (unsigned i = 0; i < blocks; i++)
+		if (pread(fd, block, sizeof(block), (off_t)(i * sizeof(block))) != sizeof(block))
+			die(path);
+	p = map(len, MAP_SHARED, fd);
+	soak_touch(p, len);
+	munmap(p, len);
+	p = map(len, MAP_PRIVATE, fd);
+	soak_touch(p, len / 2);
+	munmap(p, len);
+	if (dice & 0x100 && ftruncate(fd, (off_t)len / 2))
+		die(path);
+	close(fd);
+	if (dice & 0x200)
+		unlink(path);
+}
+
+static NOINLINE void soak_shared(uint32_t dice)
+{
+	size_t len = page_size << (dice % 8);
+	int fd = memfd_create("soak", 0);
+	unsigned char *p;
+
+	if (fd < 0 || ftruncate(fd, (off_t)len))
+		die("memfd_create");
+	p = map(len, MAP_SHARED, fd);
+	soak_touch(p, len);
+	if (madvise(p, len, MADV_REMOVE))
+		die("madvise");
+	soak_touch(p, len / 2);
+	munmap(p, len);
+	close(fd);
+	p = map(len, MAP_SHARED | MAP_ANONYMOUS, -1);
+	soak_touch(p, len);
+	munmap(p, len);
+}
+
+static NOINLINE void long_lived(uint32_t dice)
+{
+	unsigned char *kept = map(INHERITED, MAP_PRIVATE | MAP_ANONYMOUS, -1);
+
+	prctl(PR_SET_PDEATHSIG, SIGKILL);
+	for (;;) {
+		dice = dice * 1664525 + 1013904223;
+		soak_touch(kept, INHERITED / ((dice >> 16) % 8 + 1));
+		soak_mappings(dice >> 16);
+		if ((dice >> 16) % 16 == 0 && madvise(kept, INHERITED, MADV_DONTNEED))
+			die("madvise");
+		usleep(5000);
+	}
+}
+
+// One of them is replaced.
+static NOINLINE void soak_children(uint32_t dice)
+{
+	pid_t *child = &children[dice % CHILDREN];
+	int status;
+
+	if (*child) {
+		kill(*child, SIGKILL);
+		if (waitpid(*child, &status, 0) != *child)
+			die("waitpid");
+	}
+	*child = fork();
+	if (*child < 0)
+		die("fork");
+	if (*child == 0)
+		long_lived(dice);
+}
+
+struct work {
+	void (*round)(uint32_t dice);
+	unsigned pause_us;
+};
+
+static const struct work works[] = {
+	{ soak_mappings, 500 },	  { soak_mappings, 1000 }, { soak_threads, 3000 }, { soak_forks, 20000 },
+	{ soak_execs, 30000 },	  { soak_libraries, 5000 }, { soak_files, 10000 },  { soak_shared, 3000 },
+	{ soak_children, 500000 },
+};
+
+static NOINLINE void *rounds(void *argument)
+{
+	const struct work *work = argument;
+	uint32_t dice = (uint32_t)(work - works) + 1;
+
+	for (;;) {
+		dice = dice * 1664525 + 1013904223;
+		pthread_rwlock_rdlock(&gate);
+		work->round(dice >> 16);
+		pthread_rwlock_unlock(&gate);
+		usleep(work->pause_us);
+	}
+	return NULL;
+}
+
+static void say(const char *text)
+{
+	size_t len = strlen(text);
+
+	if (write(STDOUT_FILENO, text, len) != (ssize_t)len)
+		die("write");
+}
+
+static void hold(void)
+{
+	char text[256];
+	int status, len;
+
+	pthread_rwlock_wrlock(&gate);
+	len = snprintf(text, sizeof(text), "held %d", (int)getpid());
+	for (int i = 0; i < CHILDREN; i++) {
+		if (!children[i])
+			continue;
+		kill(children[i], SIGSTOP);
+		if (waitpid(children[i], &status, WUNTRACED) != children[i] || !WIFSTOPPED(status))
+			die("waitpid");
+		len += snprintf(text + len, sizeof(text) - (size_t)len, " %d", (int)children[i]);
+	}
+	snprintf(text + len, sizeof(text) - (size_t)len, "\n");
+	say(text);
+}
+
+static void go(void)
+{
+	for (int i = 0; i < CHILDREN; i++)
+		if (children[i])
+			kill(children[i], SIGCONT);
+	pthread_rwlock_unlock(&gate);
+	say("ok\n");
+}
+
+static NOINLINE void late_allocation(size_t len)
+{
+	soak_touch(map(len, MAP_PRIVATE | MAP_ANONYMOUS, -1), len);
+	keep_frame();
+}
+
+int main(int argc, char **argv)
+{
+	pthread_rwlockattr_t holder_first;
+	unsigned long mib;
+	char line[64];
+
+	self = "/proc/self/exe";
+	page_size = (size_t)sysconf(_SC_PAGESIZE);
+	if (argc == 2 && strcmp(argv[1], "--child") == 0) {
+		for (uint32_t dice = 0; dice < 3; dice++) {
+			soak_libraries(dice);
+			soak_mappings(dice + 3);
+		}
+		return 0;
+	}
+	if (argc != 2)
+		return 2;
+	directory = argv[1];
+	prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0);
+	pthread_rwlockattr_init(&holder_first);
+	pthread_rwlockattr_setkind_np(&holder_first, PTHREAD_RWLOCK_PREFER_WRITER_NONRECURSIVE_NP);
+	pthread_rwlock_init(&gate, &holder_first);
+	inherited = map(INHERITED, MAP_PRIVATE | MAP_ANONYMOUS, -1);
+	soak_touch(inherited, INHERITED);
+	for (size_t i = 0; i < sizeof(works) / sizeof(works[0]); i++) {
+		pthread_t thread;
+
+		if (pthread_create(&thread, NULL, rounds, (void *)(uintptr_t)&works[i]))
+			die("pthread_create");
+	}
+	say("ready\n");
+	while (fgets(line, sizeof(line), stdin)) {
+		if (strcmp(line, "hold\n") == 0)
+			hold();
+		else if (strcmp(line, "go\n") == 0)
+			go();
+		else if (sscanf(line, "late %lu", &mib) == 1) {
+			late_allocation(mib << 20);
+			say("ok\n");
+		} else
+			return 2;
+	}
+	_exit(0);
+}
