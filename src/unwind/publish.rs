@@ -30,6 +30,7 @@ use super::{Packed, Rule, Table};
 use crate::elf::{Elf, Segment, address_of_mapping};
 use crate::event::MmId;
 use crate::modules::AddressMap;
+use crate::privileges::{self, Role};
 use crate::profile::{Module, ModuleId};
 
 /// Files whose tables may wait to be built; further ones are asked for again later.
@@ -158,6 +159,7 @@ impl Publisher {
         thread::Builder::new()
             .name("memprof-tables".into())
             .spawn(move || {
+                privileges::reduce(Role::Tables);
                 for (module, file) in wanted {
                     let table = build(&file);
                     let built = Built {
