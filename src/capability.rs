@@ -147,20 +147,28 @@ fn privileges(facts: &Facts) -> Check {
     if admin || (bpf && facts.version >= Some(KernelVersion(5, 8))) {
         return Check::ok(name, found);
     }
-    let (consequence, remedy) = if facts.uid == 0 {
-        (
+    if facts.uid == 0 {
+        return Check::not_ok(
+            Status::Missing,
+            name,
+            found,
             "root without CAP_BPF and CAP_PERFMON (a container?) may not load the probe",
             "run memprof outside the container, or start the container with --privileged",
-        )
-    } else {
-        (
-            "memprof needs root, or CAP_BPF and CAP_PERFMON and, for processes of other users, \
-             CAP_SYS_PTRACE, CAP_DAC_READ_SEARCH and CAP_CHECKPOINT_RESTORE: without the first two \
-             the probe may not be loaded",
-            "run `sudo memprof …`",
-        )
-    };
-    Check::not_ok(Status::Missing, name, found, consequence, remedy)
+        );
+    }
+    let missing: Vec<_> = [(Caps::BPF, "CAP_BPF"), (Caps::PERFMON, "CAP_PERFMON")]
+        .into_iter()
+        .filter(|(bit, _)| !facts.caps.has(*bit))
+        .map(|(_, name)| name)
+        .collect();
+    Check::not_ok(
+        Status::Missing,
+        name,
+        found,
+        "memprof needs root, or CAP_BPF and CAP_PERFMON and, for processes of other users, CAP_SYS_PTRACE, \
+         CAP_DAC_READ_SEARCH and CAP_CHECKPOINT_RESTORE: without the first two the probe may not be loaded",
+        format!("run `sudo memprof …`, or give it {}", missing.join(" and ")),
+    )
 }
 
 fn cap_names(caps: Caps) -> String {
