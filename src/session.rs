@@ -63,11 +63,6 @@ pub fn run(config: &Config) -> Result<ExitCode> {
         screen::require()?;
     }
     capability::require()?;
-    if let Selector::Pid(pid) = config.target {
-        capability::require_access(pid)?
-            .iter()
-            .for_each(|less| say(less));
-    }
     if let Err(e) = capability::ensure_tracefs() {
         say(&format!("{e:#}"));
     }
@@ -80,6 +75,11 @@ pub fn run(config: &Config) -> Result<ExitCode> {
         .iter()
         .map(|a| server::bind(*a))
         .collect::<Result<Vec<_>, _>>()?;
+    if let Selector::Pid(pid) = config.target {
+        capability::require_access(pid)?
+            .iter()
+            .for_each(|less| say(less));
+    }
     let symbolizer = Symbolizer::start().context("cannot start the symbol thread")?;
     let (collecting, progress, missing) = start_collector(config)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
