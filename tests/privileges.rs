@@ -11,7 +11,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
-use std::sync::LazyLock;
+use std::sync::OnceLock;
 
 use ::memprof::event::Pid;
 use ::memprof::residency::figures;
@@ -42,7 +42,9 @@ struct Place {
     workload: PathBuf,
 }
 
-static PLACE: LazyLock<Place> = LazyLock::new(|| {
+static PLACE: OnceLock<Place> = OnceLock::new();
+
+fn make_place() -> Place {
     let dir = Path::new("/var/tmp").join(unique_name("memprof-priv"));
     fs::create_dir(&dir).unwrap();
     fs::set_permissions(&dir, fs::Permissions::from_mode(0o755)).unwrap();
@@ -59,22 +61,21 @@ static PLACE: LazyLock<Place> = LazyLock::new(|| {
         workload: copy(&program("scenarios"), "scenarios"),
         dir,
     }
-});
+}
 
 extern "C" fn remove_place() {
-    if let Some(place) = LazyLock::get(&PLACE) {
+    if let Some(place) = PLACE.get() {
         let _ = fs::remove_dir_all(&place.dir);
     }
 }
 
 /// The place, gone with the last test.
 fn place() -> &'static Place {
-    static ONCE: std::sync::Once = std::sync::Once::new();
-    // SAFETY: the function lives as long as the program and touches nothing that ends before it.
-    ONCE.call_once(|| unsafe {
-        libc::atexit(remove_place);
-    });
-    &PLACE
+    PLACE.get_or_init(|| {
+        // SAFETY: the function lives as long as the program and touches nothing that ends before it.
+        unsafe { libc::atexit(remove_place) };
+        make_place()
+    })
 }
 
 /// A command of `user` that has these capabilities and can get no others; more arguments follow.

@@ -105,7 +105,6 @@ const READING: &[c_long] = &[
     libc::SYS_rt_sigqueueinfo,
     libc::SYS_pidfd_send_signal,
     libc::SYS_socketpair,
-    libc::SYS_setrlimit,
     // Its flags are in memory, where a filter does not see them.
     libc::SYS_openat2,
     libc::SYS_truncate,
@@ -150,7 +149,11 @@ const READING: &[c_long] = &[
     libc::SYS_chmod,
     #[cfg(target_arch = "x86_64")]
     libc::SYS_utimes,
+    // libc does not name these two for aarch64.
+    #[cfg(target_arch = "x86_64")]
     libc::SYS_renameat,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_setrlimit,
 ];
 
 /// Calls that open files, and which of their arguments holds the flags.
