@@ -4,17 +4,16 @@
 //! is tested from made-up facts. [`doctor`] shows all of them, [`require`] stops the start where the
 //! main job cannot work.
 
+mod access;
 mod facts;
+mod tracefs;
+mod trials;
 
 use std::fmt::{self, Write};
-use std::path::{Path, PathBuf};
 
-use anyhow::Context;
-use nix::mount::{MsFlags, mount};
-
-pub use facts::{
-    BtfFact, Caps, Facts, KernelVersion, Probe, TRACEPOINTS, VMLINUX_BTF, find_tracefs,
-};
+pub use access::{Access, require_access};
+pub use facts::{BtfFact, Caps, Facts, KernelVersion, Probe, TRACEPOINTS, Trials, VMLINUX_BTF};
+pub use tracefs::{Tracefs, ensure_tracefs};
 
 /// The oldest kernel on which memprof keeps all that it promises. What older ones can do is found out
 /// by trying, not by their version: vendors bring newer BPF back to older kernels.
@@ -91,10 +90,11 @@ impl Check {
 
 /// All decisions, in the order in which they matter.
 pub fn checks(facts: &Facts) -> Vec<Check> {
-    vec![
+    let mut checks = vec![
         process_files(facts),
         privileges(facts),
-        other_processes(facts),
+        trials::other_processes(facts),
+        mapped_files(facts),
         kernel(facts),
         lockdown(facts),
         type_information(facts),
@@ -104,12 +104,16 @@ pub fn checks(facts: &Facts) -> Vec<Check> {
         fault_tracepoints(facts),
         cache_tracepoints(facts),
         page_scan(facts),
+        page_frames(facts),
         cache_totals(facts),
         tracefs(facts),
         syscall_tracepoints(facts),
         pid_namespace(facts),
         open_files(facts),
-    ]
+    ];
+    checks.extend(trials::whole_probe(facts));
+    checks.extend(trials::reduction(facts));
+    checks
 }
 
 fn process_files(facts: &Facts) -> Check {
@@ -131,22 +135,40 @@ fn privileges(facts: &Facts) -> Check {
     let admin = facts.caps.has(Caps::SYS_ADMIN);
     let bpf = facts.caps.has(Caps::BPF) && facts.caps.has(Caps::PERFMON);
     let found = format!("user id {}, {}", facts.uid, cap_names(facts.caps));
+    if facts.initial_user_namespace == Some(false) {
+        return Check::not_ok(
+            Status::Missing,
+            name,
+            format!("{found}, of a user namespace"),
+            "the kernel lets no BPF program be loaded with the capabilities of a user namespace",
+            "run memprof outside of it; start a container by root, without user namespaces",
+        );
+    }
     if admin || (bpf && facts.version >= Some(KernelVersion(5, 8))) {
         return Check::ok(name, found);
     }
-    let (consequence, remedy) = if facts.uid == 0 {
-        (
+    if facts.uid == 0 {
+        return Check::not_ok(
+            Status::Missing,
+            name,
+            found,
             "root without CAP_BPF and CAP_PERFMON (a container?) may not load the probe",
             "run memprof outside the container, or start the container with --privileged",
-        )
-    } else {
-        (
-            "memprof needs root (or CAP_BPF, CAP_PERFMON, CAP_SYS_PTRACE and, to see page frames, \
-             CAP_SYS_ADMIN): without them the probe may not be loaded",
-            "run `sudo memprof …`",
-        )
-    };
-    Check::not_ok(Status::Missing, name, found, consequence, remedy)
+        );
+    }
+    let missing: Vec<_> = [(Caps::BPF, "CAP_BPF"), (Caps::PERFMON, "CAP_PERFMON")]
+        .into_iter()
+        .filter(|(bit, _)| !facts.caps.has(*bit))
+        .map(|(_, name)| name)
+        .collect();
+    Check::not_ok(
+        Status::Missing,
+        name,
+        found,
+        "memprof needs root, or CAP_BPF and CAP_PERFMON and, for processes of other users, CAP_SYS_PTRACE, \
+         CAP_DAC_READ_SEARCH and CAP_CHECKPOINT_RESTORE: without the first two the probe may not be loaded",
+        format!("run `sudo memprof …`, or give it {}", missing.join(" and ")),
+    )
 }
 
 fn cap_names(caps: Caps) -> String {
@@ -155,6 +177,8 @@ fn cap_names(caps: Caps) -> String {
         (Caps::PERFMON, "CAP_PERFMON"),
         (Caps::SYS_ADMIN, "CAP_SYS_ADMIN"),
         (Caps::SYS_PTRACE, "CAP_SYS_PTRACE"),
+        (Caps::DAC_READ_SEARCH, "CAP_DAC_READ_SEARCH"),
+        (Caps::CHECKPOINT_RESTORE, "CAP_CHECKPOINT_RESTORE"),
     ];
     let names: Vec<_> = known
         .iter()
@@ -167,21 +191,19 @@ fn cap_names(caps: Caps) -> String {
     names.join(" ")
 }
 
-fn other_processes(facts: &Facts) -> Check {
-    let name = "other processes";
-    if facts.caps.has(Caps::SYS_PTRACE) {
-        return Check::ok(name, "CAP_SYS_PTRACE");
-    }
-    Check::not_ok(
-        Status::Degraded,
-        name,
-        "no CAP_SYS_PTRACE",
-        format!(
-            "only processes of user id {} that allow it can be profiled",
-            facts.uid
+fn mapped_files(facts: &Facts) -> Check {
+    let name = "mapped files";
+    match &facts.mapped_files {
+        Probe::Works => Check::ok(name, "can be opened by /proc/PID/map_files"),
+        Probe::Fails(why) => Check::not_ok(
+            Status::Degraded,
+            name,
+            format!("/proc/PID/map_files cannot be used: {why}"),
+            "code of files that were deleted or replaced since they were mapped has no names and no unwind \
+             tables",
+            "run memprof as root, or give it CAP_CHECKPOINT_RESTORE (Linux 5.9)",
         ),
-        "run memprof as root, or give it CAP_SYS_PTRACE",
-    )
+    }
 }
 
 fn kernel(facts: &Facts) -> Check {
@@ -341,15 +363,38 @@ fn cache_tracepoints(facts: &Facts) -> Check {
 
 fn page_scan(facts: &Facts) -> Check {
     let name = "page scan";
-    match &facts.pagemap_scan {
-        Probe::Works => Check::ok(name, "PAGEMAP_SCAN"),
-        Probe::Fails(why) => Check::not_ok(
+    let newer = "boot a kernel of 6.7 or later";
+    match (&facts.pagemap_scan, &facts.page_frames) {
+        (Probe::Works, _) => Check::ok(name, "PAGEMAP_SCAN"),
+        (Probe::Fails(why), Probe::Works) => Check::not_ok(
             Status::Degraded,
             name,
             format!("no PAGEMAP_SCAN: {why}"),
             "resident pages are read from /proc/PID/pagemap and /proc/kpageflags: the same \
              figures, but each report takes longer, and both files want CAP_SYS_ADMIN",
-            "boot a kernel of 6.7 or later",
+            newer,
+        ),
+        (Probe::Fails(why), Probe::Fails(frames)) => Check::not_ok(
+            Status::Missing,
+            name,
+            format!("no PAGEMAP_SCAN: {why}; no page frames: {frames}"),
+            "resident pages cannot be told apart",
+            format!("{newer}, or run memprof as root (CAP_SYS_ADMIN)"),
+        ),
+    }
+}
+
+fn page_frames(facts: &Facts) -> Check {
+    let name = "page frames";
+    match &facts.page_frames {
+        Probe::Works => Check::ok(name, "shown, with their flags"),
+        Probe::Fails(why) => Check::not_ok(
+            Status::Degraded,
+            name,
+            format!("not shown: {why}"),
+            "private mappings of devices count as nothing, shared memory below overlayfs as file pages and, \
+             before Linux 6.16, the huge zero page as anonymous memory",
+            "where that matters run memprof as root, or give it CAP_SYS_ADMIN",
         ),
     }
 }
@@ -363,30 +408,39 @@ fn cache_totals(facts: &Facts) -> Check {
             name,
             format!("no cachestat: {why}"),
             "page-cache figures cannot be held against the kernel's own, file by file",
-            "run memprof as root on a kernel of 6.5 or later",
+            "run memprof on a kernel of 6.5 or later",
         ),
     }
 }
 
 fn tracefs(facts: &Facts) -> Check {
     let name = "tracefs";
-    if let Some(dir) = &facts.tracefs {
-        return Check::ok(name, dir.display().to_string());
-    }
-    if facts.caps.has(Caps::SYS_ADMIN) {
-        return Check::ok(name, "not mounted; memprof mounts it when it needs it");
-    }
-    let debugfs = match &facts.debugfs {
-        Some(dir) => format!("debugfs at {} has no tracing", dir.display()),
-        None => "no debugfs".into(),
+    let consequence = "tracepoints of system calls (mmap, brk, mremap, …) cannot be used: a reused address \
+                       keeps the stack of what was there before, until another one is recorded for it";
+    let (found, remedy) = match &facts.tracefs {
+        Tracefs::Shown(dir) => return Check::ok(name, dir.display().to_string()),
+        Tracefs::Absent if facts.caps.has(Caps::SYS_ADMIN) => {
+            return Check::ok(name, "not mounted; memprof mounts it when it needs it");
+        }
+        Tracefs::Absent => (
+            "not mounted".to_owned(),
+            "as root: mount -t tracefs nodev /sys/kernel/tracing",
+        ),
+        Tracefs::Unreadable(dir, why) => (
+            format!("mounted at {}, but cannot be read: {why}", dir.display()),
+            match facts.caps.has(Caps::DAC_READ_SEARCH) {
+                false => "run memprof as root, or give it CAP_DAC_READ_SEARCH",
+                true => {
+                    "a security module or the kernel's lockdown refuses it: allow memprof to read it"
+                }
+            },
+        ),
+        Tracefs::WithoutEvents(dir) => (
+            format!("mounted at {}, without events", dir.display()),
+            "boot a kernel built with CONFIG_FTRACE=y and CONFIG_EVENT_TRACING=y",
+        ),
     };
-    Check::not_ok(
-        Status::Degraded,
-        name,
-        format!("not mounted, {debugfs}"),
-        "tracepoints of system calls (mmap, brk, mremap, …) cannot be used",
-        "as root: mount -t tracefs nodev /sys/kernel/tracing",
-    )
+    Check::not_ok(Status::Degraded, name, found, consequence, remedy)
 }
 
 fn syscall_tracepoints(facts: &Facts) -> Check {
@@ -501,6 +555,16 @@ pub fn require() -> Result<(), Unfit> {
     decide(&Facts::gather())
 }
 
+/// All that `memprof doctor` looks at. The whole probe is not tried where something that it needs is missing.
+pub fn examine() -> Facts {
+    let facts = Facts::gather();
+    let fit = decide(&facts).is_ok();
+    Facts {
+        trials: Some(Trials::run(fit)),
+        ..facts
+    }
+}
+
 /// What `memprof doctor` prints, and its exit status: 0 if the main job works here, else 1.
 pub fn doctor(facts: &Facts) -> (String, u8) {
     let checks = checks(facts);
@@ -524,47 +588,15 @@ pub fn doctor(facts: &Facts) -> (String, u8) {
     let (missing, degraded) = (count(Status::Missing), count(Status::Degraded));
     let verdict = match (missing, degraded) {
         (0, 0) => "memprof works here in full.".to_owned(),
+        (0, n) if trials::others_refused(facts) => format!(
+            "memprof works here for processes of user id {} alone; degraded: {n}.",
+            facts.uid
+        ),
         (0, n) => format!("memprof works here; degraded: {n}."),
         (n, _) => format!("memprof does not work here; missing: {n}."),
     };
     let _ = writeln!(text, "\n{verdict}");
     (text, u8::from(missing > 0))
-}
-
-/// The directory with tracefs' `events`; mounts tracefs at `/sys/kernel/tracing` when there is none,
-/// and says so on stderr. The mount stays.
-///
-/// # Errors
-/// When tracefs is not mounted and cannot be: what was tried, and what to do.
-pub fn ensure_tracefs() -> anyhow::Result<PathBuf> {
-    if let Some(dir) = find_tracefs() {
-        return Ok(dir);
-    }
-    let dir = Path::new("/sys/kernel/tracing");
-    let no_data: Option<&str> = None;
-    mount(
-        Some("nodev"),
-        dir,
-        Some("tracefs"),
-        MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC,
-        no_data,
-    )
-    .with_context(|| {
-        format!(
-            "tracefs is mounted neither at /sys/kernel/tracing nor at /sys/kernel/debug/tracing, \
-             and mounting it at {} failed; as root: mount -t tracefs nodev {0}; in a container add \
-             -v /sys/kernel/debug:/sys/kernel/debug",
-            dir.display()
-        )
-    })?;
-    eprintln!("memprof: mounted tracefs at {}", dir.display());
-    find_tracefs().with_context(|| {
-        format!(
-            "tracefs was mounted at {}, but shows no events directory: the kernel needs \
-             CONFIG_FTRACE=y and CONFIG_EVENT_TRACING=y",
-            dir.display()
-        )
-    })
 }
 
 #[cfg(test)]

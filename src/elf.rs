@@ -5,9 +5,9 @@
 
 mod headers;
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::fs::File;
-use std::os::unix::ffi::OsStrExt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 
@@ -160,9 +160,8 @@ impl<'f> Elf<'f> {
     /// address in its place.
     pub fn entry(&self) -> Option<u64> {
         let has = |kind| self.segments.iter().find(move |s| s.kind == kind);
-        let program = self.kind == ET_EXEC
-            || has(PT_INTERP).is_some()
-            || has(PT_DYNAMIC).is_some_and(|s| self.says_it_is_a_program(s));
+        let program =
+            self.kind == ET_EXEC || has(PT_INTERP).is_some() || self.says_it_is_a_program();
         (program && self.entry != 0).then_some(self.entry)
     }
 
@@ -176,20 +175,39 @@ impl<'f> Elf<'f> {
         Some(PathBuf::from(OsStr::from_bytes(path)))
     }
 
+    /// The entries of the dynamic section: `DT_*` and value; none in a static program.
+    pub fn dynamic(&self) -> Vec<(u64, u64)> {
+        let mut table = [0; MAX_DYNAMIC];
+        let Some(section) = self.segments.iter().find(|s| s.kind == PT_DYNAMIC) else {
+            return Vec::new();
+        };
+        let got = self.read_some(&mut table, section.offset).unwrap_or(0);
+        let size = usize::try_from(section.size).unwrap_or(usize::MAX);
+        let entries = table[..got.min(size)].chunks_exact(16);
+        let entries = entries.map(|e| (u64_at(e, 0), u64_at(e, 8)));
+        entries.take_while(|(tag, _)| *tag != 0).collect()
+    }
+
+    /// The text at an address up to its NUL; `None` where no loaded part has it.
+    pub fn text_at(&self, addr: u64) -> Option<OsString> {
+        let (segment, inside) = self.loaded_at(addr)?;
+        let mut text = [0; MAX_PATH];
+        let got = self
+            .read_some(&mut text, segment.offset.checked_add(inside)?)
+            .ok()?;
+        let end = text[..got].iter().position(|b| *b == 0)?;
+        Some(OsString::from_vec(text[..end].to_vec()))
+    }
+
     /// What the header names as the first instruction, whatever kind of file this is.
     pub fn header_entry(&self) -> u64 {
         self.entry
     }
 
-    fn says_it_is_a_program(&self, dynamic: &Segment) -> bool {
-        let mut table = [0; MAX_DYNAMIC];
-        let got = self.read_some(&mut table, dynamic.offset).unwrap_or(0);
-        let size = usize::try_from(dynamic.size).unwrap_or(usize::MAX);
-        let entries = table[..got.min(size)].chunks_exact(16);
-        let flags = entries
-            .take_while(|e| u64_at(e, 0) != 0)
-            .find(|e| u64_at(e, 0) == DT_FLAGS_1);
-        flags.is_some_and(|e| u64_at(e, 8) & DF_1_PIE != 0)
+    fn says_it_is_a_program(&self) -> bool {
+        let dynamic = self.dynamic();
+        let flags = dynamic.iter().find(|(tag, _)| *tag == DT_FLAGS_1);
+        flags.is_some_and(|(_, flags)| flags & DF_1_PIE != 0)
     }
 
     /// Size of the file, in bytes.

@@ -11,6 +11,7 @@ pub mod export;
 pub mod file_paths;
 pub mod freeze;
 pub mod modules;
+pub mod privileges;
 pub mod probe;
 pub mod profile;
 pub mod residency;

@@ -4,7 +4,7 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 
 use memprof::breakdown::maps;
-use memprof::capability::{self, Facts};
+use memprof::capability;
 use memprof::cli::{self, Run};
 use memprof::session;
 
@@ -13,7 +13,7 @@ fn main() -> ExitCode {
         Run::Profile(config) => session::run(&config),
         Run::Maps(config) => maps::run(&config).and_then(|text| print(&text, 0)),
         Run::Doctor => {
-            let (text, status) = capability::doctor(&Facts::gather());
+            let (text, status) = capability::doctor(&capability::examine());
             print(text.as_bytes(), status)
         }
         Run::Print(text) => print(&text, 0),

@@ -103,7 +103,9 @@ impl ModuleTable {
                 Some(inside) => inside.saturating_sub(s.size),
                 None => s.addr - address,
             })?;
-        let offset = address.wrapping_sub(segment.addr).wrapping_add(segment.offset);
+        let offset = address
+            .wrapping_sub(segment.addr)
+            .wrapping_add(segment.offset);
         Some(Frame::code(*module, offset))
     }
 

@@ -19,9 +19,7 @@ use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 
 use anyhow::{Context, Result, anyhow};
 use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
-use libbpf_rs::{
-    Link, MapCore, MapFlags, OpenObject, PrintLevel, RingBuffer, RingBufferBuilder,
-};
+use libbpf_rs::{Link, MapCore, MapFlags, OpenObject, PrintLevel, RingBuffer, RingBufferBuilder};
 
 use self::stacks::StackSlots;
 use crate::event::{Event, MmId, Pid, StackId};

@@ -30,6 +30,7 @@ use crate::api::{Api, ApiOptions, Provider, ProviderError};
 use crate::capability;
 use crate::cli::{Config, Output};
 use crate::export::printable;
+use crate::privileges::{self, Role};
 use crate::probe::{Missing, Probe, ProbeConfig};
 use crate::screen;
 use crate::server::{self, ServerOptions};
@@ -42,6 +43,10 @@ use reports::{Collecting, Reports};
 use say::say;
 use unwinding::{MappedFiles, Unwinding};
 
+/// What threads are for that make replies.
+const HELPER: Role = Role::Server {
+    writes_files: false,
+};
 /// Commands that may wait for the collector.
 const QUEUE: usize = 64;
 /// How long a command is held at its start and at its end, at most.
@@ -70,10 +75,17 @@ pub fn run(config: &Config) -> Result<ExitCode> {
         .iter()
         .map(|a| server::bind(*a))
         .collect::<Result<Vec<_>, _>>()?;
+    if let Selector::Pid(pid) = config.target {
+        capability::require_access(pid)?
+            .iter()
+            .for_each(|less| say(less));
+    }
     let symbolizer = Symbolizer::start().context("cannot start the symbol thread")?;
     let (collecting, progress, missing) = start_collector(config)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
+        // Threads that make replies; they write no files.
+        .on_thread_start(|| drop(privileges::limit_capabilities(HELPER)))
         .build()
         .context("cannot start the HTTP server's runtime")?;
     for (program, why) in &missing {
@@ -126,6 +138,7 @@ pub fn start_collector(
         .spawn(move || {
             let begin = || -> Result<Collector> {
                 let probe = Probe::load(&probe_config)?;
+                privileges::reduce(Role::Collector);
                 let unwinding = match probe_config.unwind.needs_tables() {
                     true => Some(Unwinding::start(&probe, Arc::clone(&woken))?),
                     false => None,
@@ -160,14 +173,18 @@ pub fn start_collector(
 /// No process could be made, or it cannot be followed.
 pub fn start_command(collecting: &Collecting, argv: &[String], quiet: bool) -> Result<Prepared> {
     let at_stops = collecting.clone();
-    let prepared = command::prepare(argv, quiet, move |pid, stop| match stop {
-        Stop::Exec => {
-            if let Some(program) = Program::of(pid) {
-                let files = MappedFiles::new(program);
-                at_stops.wait_for(HOLD, |done| Command::Prepare(files, done));
+    let prepared = command::prepare(argv, quiet, move |pid, stop| {
+        // The command runs, with all that memprof was started with.
+        privileges::reduce(Role::Command);
+        match stop {
+            Stop::Exec => {
+                if let Some(program) = Program::of(pid) {
+                    let files = MappedFiles::new(program);
+                    at_stops.wait_for(HOLD, |done| Command::Prepare(files, done));
+                }
             }
+            Stop::Exit => at_stops.wait_for(HOLD, Command::Final),
         }
-        Stop::Exit => at_stops.wait_for(HOLD, Command::Final),
     })?;
     let (reply, answer) = sync_channel(1);
     collecting.send(Command::Follow(prepared.pid, reply))?;
@@ -262,6 +279,10 @@ impl Session<'_> {
             Selector::Command(argv) => Some(start_command(&self.collecting, argv, quiet)?),
             _ => None,
         };
+        // No request has been answered yet. Threads that are started from here on have no more either.
+        privileges::reduce(Role::Server {
+            writes_files: self.config.outputs.iter().any(|o| !o.is_stdout()),
+        });
         if let Some(options) = self.config.screen {
             self.live = Some(Live::start(options, Arc::clone(&self.reports))?);
         }
@@ -455,7 +476,7 @@ impl Session<'_> {
             }
         }
         for output in outputs {
-            output::write_profile(output, &report)?;
+            privileges::writing_files(|| output::write_profile(output, &report))?;
         }
         // The command's own output is what it writes to stdout.
         let stdout_taken = matches!(self.config.target, Selector::Command(_))

@@ -65,12 +65,14 @@ impl StackTable {
         if frames.len() != seen.before {
             return; // a part is missing: the probe counts such a stack as lost
         }
-        frames.extend(seen.frames.iter().map(|place| match (*place, &mut code) {
-            (Place::InFile(file, address), _) => modules
-                .in_file(file, address)
-                .unwrap_or(Frame::unmapped(address)),
-            (Place::Address(addr), Some(code)) => code.frame(addr, modules),
-            (Place::Address(addr), None) => Frame::unmapped(addr.0),
+        frames.extend(seen.frames.iter().map(|place| {
+            match (*place, &mut code) {
+                (Place::InFile(file, address), _) => modules
+                    .in_file(file, address)
+                    .unwrap_or(Frame::unmapped(address)),
+                (Place::Address(addr), Some(code)) => code.frame(addr, modules),
+                (Place::Address(addr), None) => Frame::unmapped(addr.0),
+            }
         }));
         if !seen.last {
             if self.unfinished.len() >= UNFINISHED {

@@ -23,6 +23,7 @@ use std::time::Duration;
 use self::cache::Cache;
 use self::dwarf::Dwarf;
 pub use self::symtab::address_of as address_of_symbol;
+use crate::privileges::{self, Role};
 use crate::profile::{Frame, FrameKind, JIT, Module, ModuleId};
 use crate::symbol::{Function, Language, Symbol, Symbols, UnknownReason};
 
@@ -72,7 +73,10 @@ impl Symbolizer {
         let worker = thread::Builder::new()
             .name("memprof-symbols".into())
             .stack_size(STACK);
-        worker.spawn(move || serve(&inbox))?;
+        worker.spawn(move || {
+            privileges::reduce(Role::Symbols);
+            serve(&inbox);
+        })?;
         Ok(Symbolizer { requests })
     }
 

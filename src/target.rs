@@ -1,6 +1,7 @@
 //! Which processes to follow: selectors, and finding processes by name and by cgroup.
 
 mod cgroup;
+mod library_cache;
 mod program;
 
 use std::collections::HashMap;

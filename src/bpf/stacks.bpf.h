@@ -144,9 +144,11 @@ static long fill_steps(__u64 i, struct fill_ctx *c)
 
 		if (to >= c->nr)
 			return 1;
-		if (unwind_mode >= UNWIND_TABLES && (ip < st->t.start || ip >= st->t.end))
+		if (unwind_mode >= UNWIND_TABLES) {
 			find_code(st, ip);
-		st->event.frames[INDEX(to, MAX_FRAMES)] = place_in_file(st, ip);
+			ip = place_in_file(st, ip);
+		}
+		st->event.frames[INDEX(to, MAX_FRAMES)] = ip;
 	}
 	return 0;
 }

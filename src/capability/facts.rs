@@ -1,17 +1,22 @@
 //! What this kernel, these privileges and this place allow: gathered, not judged.
 
 use std::collections::BTreeSet;
-use std::fs::{self, File};
+use std::fs;
 use std::io;
 use std::os::fd::AsFd;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use libbpf_rs::btf::Btf;
 use libbpf_rs::btf::types::Typedef;
 use libbpf_rs::{MapHandle, MapType, libbpf_sys};
+use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::resource::{Resource, getrlimit};
 
+use super::access::{self, Access};
+use super::tracefs::Tracefs;
 use crate::event::Pid;
+use crate::privileges::{self, Role};
+use crate::probe::{FRAME_LIMITS, ProbeConfig};
 use crate::residency::{self, Method, Scanner};
 
 /// The kernel's BTF, where every architecture that has it shows it.
@@ -34,6 +39,8 @@ pub const TRACEPOINTS: &[&str] = &[
 pub struct Caps(pub u64);
 
 impl Caps {
+    /// `CAP_DAC_READ_SEARCH`.
+    pub const DAC_READ_SEARCH: u32 = 2;
     /// `CAP_SYS_PTRACE`.
     pub const SYS_PTRACE: u32 = 19;
     /// `CAP_SYS_ADMIN`.
@@ -42,6 +49,8 @@ impl Caps {
     pub const PERFMON: u32 = 38;
     /// `CAP_BPF`.
     pub const BPF: u32 = 39;
+    /// `CAP_CHECKPOINT_RESTORE`.
+    pub const CHECKPOINT_RESTORE: u32 = 40;
 
     /// Whether capability number `bit` is effective.
     pub fn has(self, bit: u32) -> bool {
@@ -82,6 +91,14 @@ impl Probe {
     /// Whether it worked.
     pub fn works(&self) -> bool {
         *self == Probe::Works
+    }
+
+    /// Why it did not.
+    pub fn why(&self) -> Option<&str> {
+        match self {
+            Probe::Works => None,
+            Probe::Fails(why) => Some(why),
+        }
     }
 }
 
@@ -128,28 +145,46 @@ pub struct Facts {
     pub bpf_helpers: Probe,
     /// The `PAGEMAP_SCAN` ioctl (6.7) on memprof itself.
     pub pagemap_scan: Probe,
-    /// The `cachestat` system call (6.5) on memprof's own executable.
+    /// Page frame numbers and `/proc/kpageflags`.
+    pub page_frames: Probe,
+    /// Opening a file that memprof itself has mapped by `/proc/PID/map_files`.
+    pub mapped_files: Probe,
+    /// The `cachestat` system call (6.5) on a file of memprof's own.
     pub cachestat: Probe,
-    /// Where tracefs is mounted.
-    pub tracefs: Option<PathBuf>,
-    /// Whether tracefs shows tracepoints for system calls; `None` where it is not mounted.
+    /// Where tracefs is, and whether it can be read.
+    pub tracefs: Tracefs,
+    /// Whether tracefs shows tracepoints for system calls; `None` where it cannot be read.
     pub syscall_tracepoints: Option<bool>,
-    /// Where debugfs is mounted.
-    pub debugfs: Option<PathBuf>,
     /// The kernel's lockdown mode: `none`, `integrity`, `confidentiality`; `None` where not shown.
     pub lockdown: Option<String>,
     /// Whether memprof runs in the initial pid namespace; `None` where not known.
     pub initial_pid_namespace: Option<bool>,
+    /// Whether memprof runs in the initial user namespace; `None` where not known. Capabilities of another
+    /// one count there alone.
+    pub initial_user_namespace: Option<bool>,
     /// Soft and hard limit of open files; `None` where not known.
     pub open_files: Option<(u64, u64)>,
+    /// What takes its time, tried for `memprof doctor` alone.
+    pub trials: Option<Trials>,
+}
+
+/// What is tried for `memprof doctor` and not at each start.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Trials {
+    /// A process of another user; `None` where there is none.
+    pub other: Option<Access>,
+    /// Loading and attaching the whole probe: the optional hooks that could not be attached, or why it
+    /// failed. `None` where it need not be tried.
+    pub probe: Option<Result<Vec<&'static str>, String>>,
+    /// Giving up privileges as each thread does after the start.
+    pub reduction: Probe,
 }
 
 impl Facts {
     /// Looks at this machine. Changes nothing that outlasts the call.
     pub fn gather() -> Facts {
         let release = read_trimmed("/proc/sys/kernel/osrelease").unwrap_or_default();
-        let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
-        let tracefs = find_tracefs();
+        let tracefs = Tracefs::find();
         Facts {
             proc: fs::read("/proc/self/status").into(),
             uid: nix::unistd::geteuid().as_raw(),
@@ -161,38 +196,58 @@ impl Facts {
             bpf: create_ring_buffer().into(),
             bpf_helpers: call_helpers().into(),
             pagemap_scan: scan_own_pagemap().into(),
+            page_frames: own_page_frames().into(),
+            mapped_files: access::mapped_file("/proc/self").into(),
             cachestat: own_cachestat().into(),
             syscall_tracepoints: tracefs
-                .as_deref()
+                .shown()
                 .map(|dir| dir.join("events/syscalls/sys_enter_mmap").exists()),
             tracefs,
-            debugfs: mount_point(&mounts, "debugfs"),
             lockdown: read_trimmed("/sys/kernel/security/lockdown")
                 .and_then(|text| selected(&text)),
-            initial_pid_namespace: in_initial_pid_namespace(),
+            initial_pid_namespace: in_initial_namespace("pid", 0xEFFF_FFFC),
+            initial_user_namespace: in_initial_namespace("user", 0xEFFF_FFFD),
             open_files: getrlimit(Resource::RLIMIT_NOFILE).ok(),
+            trials: None,
         }
     }
 }
 
-/// The directory in which tracefs shows its `events`, if there is one.
-pub fn find_tracefs() -> Option<PathBuf> {
-    ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"]
-        .into_iter()
-        .map(PathBuf::from)
-        .find(|dir| dir.join("events").is_dir())
+impl Trials {
+    /// Tries; the probe only where `with_probe` says so. It is loaded and attached, without a target, and
+    /// dropped.
+    pub fn run(with_probe: bool) -> Trials {
+        Trials {
+            other: Access::to_another_user(),
+            probe: with_probe.then(load_probe),
+            reduction: give_up_privileges().into(),
+        }
+    }
+}
+
+fn load_probe() -> Result<Vec<&'static str>, String> {
+    let config = ProbeConfig {
+        max_frames: *FRAME_LIMITS.start(),
+        ..ProbeConfig::default()
+    };
+    match crate::probe::Probe::load(&config) {
+        Ok(probe) => Ok(probe.missing().iter().map(|(name, _)| *name).collect()),
+        Err(e) => Err(format!("{e:#}")),
+    }
+}
+
+/// As every thread does, each on a thread that ends with it.
+fn give_up_privileges() -> Result<(), String> {
+    for role in Role::ALL {
+        let tried = std::thread::spawn(move || privileges::try_reduce(role)).join();
+        tried.map_err(|_| "the trial's thread failed".to_owned())??;
+    }
+    Ok(())
 }
 
 fn read_trimmed(path: &str) -> Option<String> {
     let text = fs::read_to_string(path).ok()?;
     Some(text.trim().to_owned())
-}
-
-/// Where the first file system of type `kind` is mounted, from the text of `/proc/self/mounts`.
-fn mount_point(mounts: &str, kind: &str) -> Option<PathBuf> {
-    let mut rows = mounts.lines().map(|l| l.split(' ').collect::<Vec<_>>());
-    let row = rows.find(|row| row.get(2) == Some(&kind))?;
-    row.get(1).map(PathBuf::from)
 }
 
 /// `integrity` from `none [integrity] confidentiality`.
@@ -202,8 +257,9 @@ fn selected(choices: &str) -> Option<String> {
     Some(word.to_owned())
 }
 
-fn effective_caps() -> Caps {
-    fs::read_to_string("/proc/self/status").map_or(Caps(0), |status| parse_caps(&status))
+/// Of this thread.
+pub(super) fn effective_caps() -> Caps {
+    fs::read_to_string("/proc/thread-self/status").map_or(Caps(0), |status| parse_caps(&status))
 }
 
 fn parse_caps(status: &str) -> Caps {
@@ -272,19 +328,32 @@ fn scan_own_pagemap() -> residency::Result<()> {
     Scanner::open(Pid(std::process::id()), Method::Ioctl).map(drop)
 }
 
-fn own_cachestat() -> residency::Result<()> {
-    let what = "/proc/self/exe";
-    let exe = File::open(what).map_err(|source| residency::Error::Io {
-        what: what.into(),
-        source,
-    })?;
-    residency::cachestat::cachestat(exe.as_fd(), 0, 0).map(drop)
+/// Whether the kernel says which pages there are, in the way that needs CAP_SYS_ADMIN.
+fn own_page_frames() -> Result<(), String> {
+    let scanner =
+        Scanner::open(Pid(std::process::id()), Method::Auto).map_err(|e| e.to_string())?;
+    match scanner.sees_page_flags() {
+        true => Ok(()),
+        false => Err("/proc/self/pagemap or /proc/kpageflags does not show them".into()),
+    }
 }
 
-/// The kernel gives the initial pid namespace a fixed inode number (`PROC_PID_INIT_INO`).
-fn in_initial_pid_namespace() -> Option<bool> {
-    let link = fs::read_link("/proc/self/ns/pid").ok()?;
-    Some(link.to_str()? == "pid:[4026531836]")
+/// Of a file of memprof's own: the kernel tells only those who may write a file.
+fn own_cachestat() -> residency::Result<()> {
+    let file = memfd_create(c"memprof-doctor", MFdFlags::MFD_CLOEXEC).map_err(|e| {
+        residency::Error::Io {
+            what: "a file in memory".into(),
+            source: e.into(),
+        }
+    })?;
+    residency::cachestat::cachestat(file.as_fd(), 0, 0).map(drop)
+}
+
+/// The kernel gives the initial namespaces fixed inode numbers (`PROC_PID_INIT_INO`,
+/// `PROC_USER_INIT_INO`).
+fn in_initial_namespace(kind: &str, inode: u64) -> Option<bool> {
+    let link = fs::read_link(format!("/proc/self/ns/{kind}")).ok()?;
+    Some(link.to_str()? == format!("{kind}:[{inode}]"))
 }
 
 #[cfg(test)]
@@ -323,14 +392,6 @@ mod tests {
         let text = "none [integrity] confidentiality";
         assert_eq!(selected(text).as_deref(), Some("integrity"));
         assert_eq!(selected("none"), None);
-    }
-
-    #[test]
-    fn mounts_are_found_by_type() {
-        let mounts = "proc /proc proc rw 0 0\nnone /sys/kernel/debug debugfs rw 0 0\n";
-        let debugfs = Some(PathBuf::from("/sys/kernel/debug"));
-        assert_eq!(mount_point(mounts, "debugfs"), debugfs);
-        assert_eq!(mount_point(mounts, "tracefs"), None);
     }
 
     #[test]

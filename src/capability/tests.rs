@@ -1,6 +1,7 @@
 //! Decisions from made-up facts.
 
 use super::*;
+use crate::event::Pid;
 
 /// A current kernel, root, nothing missing.
 fn good() -> Facts {
@@ -16,14 +17,51 @@ fn good() -> Facts {
         bpf_helpers: Probe::Works,
         pagemap_scan: Probe::Works,
         cachestat: Probe::Works,
-        tracefs: Some("/sys/kernel/tracing".into()),
+        page_frames: Probe::Works,
+        mapped_files: Probe::Works,
+        tracefs: Tracefs::Shown("/sys/kernel/tracing".into()),
         syscall_tracepoints: Some(true),
-        debugfs: Some("/sys/kernel/debug".into()),
         lockdown: Some("none".into()),
         initial_pid_namespace: Some(true),
+        initial_user_namespace: Some(true),
         open_files: Some((1024, 1_048_576)),
+        trials: Some(Trials {
+            other: Some(access(Probe::Works, Probe::Works)),
+            probe: Some(Ok(Vec::new())),
+            reduction: Probe::Works,
+        }),
     }
 }
+
+/// What memprof may see of another user's process.
+fn access(pages: Probe, rest: Probe) -> Access {
+    Access {
+        pid: Pid(7),
+        uid: 65534,
+        pages,
+        program: rest.clone(),
+        mapped_files: rest.clone(),
+        memory: rest,
+    }
+}
+
+fn unreadable() -> Tracefs {
+    Tracefs::Unreadable("/sys/kernel/tracing".into(), "Permission denied".into())
+}
+
+/// What is tried for doctor, changed.
+fn trials(f: &mut Facts, change: impl FnOnce(&mut Trials)) {
+    change(f.trials.as_mut().unwrap());
+}
+
+/// What the README names.
+const OTHERS: &[u32] = &[
+    Caps::BPF,
+    Caps::PERFMON,
+    Caps::SYS_PTRACE,
+    Caps::DAC_READ_SEARCH,
+    Caps::CHECKPOINT_RESTORE,
+];
 
 fn caps(bits: &[u32]) -> Caps {
     Caps(bits.iter().map(|bit| 1 << bit).sum())
@@ -71,12 +109,58 @@ fn each_fact_is_noticed_by_its_own_check() {
             &[("privileges", Missing)],
         ),
         (
-            |f| f.caps = caps(&[Caps::BPF, Caps::PERFMON, Caps::SYS_PTRACE]),
-            &[],
+            |f| f.initial_user_namespace = Some(false),
+            &[("privileges", Missing)],
+        ),
+        (|f| f.initial_user_namespace = None, &[]),
+        (|f| f.caps = caps(OTHERS), &[]),
+        // What was tried counts more than the names of capabilities.
+        (|f| f.caps = caps(&[Caps::SYS_ADMIN]), &[]),
+        (
+            |f| {
+                f.caps = caps(&[Caps::SYS_ADMIN]);
+                trials(f, |t| t.other = None);
+            },
+            &[("other processes", Degraded)],
         ),
         (
-            |f| f.caps = caps(&[Caps::SYS_ADMIN]),
+            |f| {
+                trials(f, |t| {
+                    t.other = Some(access(fails("EACCES"), fails("EACCES")))
+                })
+            },
             &[("other processes", Degraded)],
+        ),
+        (
+            |f| trials(f, |t| t.other = Some(access(Probe::Works, fails("EACCES")))),
+            &[("other processes", Degraded)],
+        ),
+        (
+            |f| trials(f, |t| t.probe = Some(Ok(vec!["enter_mmap"]))),
+            &[("probe", Degraded)],
+        ),
+        (
+            |f| trials(f, |t| t.probe = Some(Err("EPERM".into()))),
+            &[("probe", Missing)],
+        ),
+        (
+            |f| trials(f, |t| t.reduction = fails("EINVAL")),
+            &[("own privileges", Degraded)],
+        ),
+        (
+            |f| f.mapped_files = fails("EPERM"),
+            &[("mapped files", Degraded)],
+        ),
+        (
+            |f| f.page_frames = fails("EPERM"),
+            &[("page frames", Degraded)],
+        ),
+        (
+            |f| {
+                f.page_frames = fails("EPERM");
+                f.pagemap_scan = fails("ENOTTY");
+            },
+            &[("page scan", Missing), ("page frames", Degraded)],
         ),
         (
             |f| f.version = Some(KernelVersion(5, 17)),
@@ -124,12 +208,19 @@ fn each_fact_is_noticed_by_its_own_check() {
             &[("cache totals", Degraded)],
         ),
         // Root mounts tracefs itself.
-        (|f| f.tracefs = None, &[]),
+        (|f| f.tracefs = Tracefs::Absent, &[]),
         (
             |f| {
-                f.tracefs = None;
-                f.caps = caps(&[Caps::BPF, Caps::PERFMON, Caps::SYS_PTRACE]);
+                f.tracefs = Tracefs::Absent;
+                f.caps = caps(OTHERS);
+                // Nothing else is said of the hooks that need it.
+                trials(f, |t| t.probe = Some(Ok(vec!["enter_mmap"])));
             },
+            &[("tracefs", Degraded)],
+        ),
+        (|f| f.tracefs = unreadable(), &[("tracefs", Degraded)]),
+        (
+            |f| f.tracefs = Tracefs::WithoutEvents("/x".into()),
             &[("tracefs", Degraded)],
         ),
         (
@@ -237,12 +328,19 @@ fn whatever_is_not_ok_says_what_follows_and_what_to_do() {
         bpf_helpers: fails("x"),
         pagemap_scan: fails("x"),
         cachestat: fails("x"),
-        tracefs: None,
+        page_frames: fails("x"),
+        mapped_files: fails("x"),
+        tracefs: unreadable(),
         syscall_tracepoints: Some(false),
-        debugfs: None,
         lockdown: Some("confidentiality".into()),
         initial_pid_namespace: Some(false),
+        initial_user_namespace: Some(false),
         open_files: Some((256, 256)),
+        trials: Some(Trials {
+            other: Some(access(fails("x"), fails("x"))),
+            probe: Some(Err("x".into())),
+            reduction: fails("x"),
+        }),
     };
     let all = checks(&bad);
     assert!(all.iter().all(|c| c.status != Status::Ok), "{all:#?}");
@@ -256,13 +354,53 @@ fn whatever_is_not_ok_says_what_follows_and_what_to_do() {
     for check in &all {
         assert!(text.contains(&check.remedy), "{text}");
     }
-    let verdict = "memprof does not work here; missing: 9.\n";
+    let verdict = "memprof does not work here; missing: 11.\n";
     assert!(text.ends_with(verdict), "{text}");
 }
 
 #[test]
+fn tracefs_that_cannot_be_read_is_not_called_unmounted() {
+    let facts = Facts {
+        tracefs: unreadable(),
+        caps: caps(&[Caps::BPF, Caps::PERFMON, Caps::SYS_PTRACE]),
+        ..good()
+    };
+    let check = tracefs(&facts);
+    assert_eq!(
+        check.found,
+        "mounted at /sys/kernel/tracing, but cannot be read: Permission denied"
+    );
+    assert!(check.remedy.contains("CAP_DAC_READ_SEARCH"), "{check:?}");
+    let absent = Facts {
+        tracefs: Tracefs::Absent,
+        ..facts
+    };
+    assert_eq!(tracefs(&absent).found, "not mounted");
+}
+
+#[test]
+fn the_verdict_says_whose_processes_can_be_profiled() {
+    let mut facts = Facts {
+        uid: 1000,
+        caps: caps(&[Caps::BPF, Caps::PERFMON]),
+        ..good()
+    };
+    let wanted = "for processes of user id 1000 alone; degraded: 1.\n";
+    trials(&mut facts, |t| {
+        t.other = Some(access(fails("EACCES"), Probe::Works));
+    });
+    assert!(doctor(&facts).0.ends_with(wanted));
+    trials(&mut facts, |t| t.other = None);
+    assert!(doctor(&facts).0.ends_with(wanted));
+    trials(&mut facts, |t| {
+        t.other = Some(access(Probe::Works, Probe::Works));
+    });
+    assert!(doctor(&facts).0.ends_with("works here in full.\n"));
+}
+
+#[test]
 fn this_machine_gets_a_verdict() {
-    let facts = Facts::gather();
+    let facts = examine();
     let (text, status) = doctor(&facts);
     assert_eq!(status == 0, decide(&facts).is_ok(), "{text}");
 }

@@ -63,7 +63,10 @@ pub fn cachestat(file: BorrowedFd<'_>, offset: u64, len: u64) -> Result<CacheSta
         Some(libc::ENOSYS) => Error::Unsupported {
             what: "cachestat(2) (Linux 6.5)",
         },
-        Some(libc::EPERM | libc::EACCES) => Error::Denied { what },
+        Some(libc::EPERM | libc::EACCES) => Error::Denied {
+            what,
+            remedy: "only who may write the file is told",
+        },
         _ => Error::Io { what, source },
     })
 }

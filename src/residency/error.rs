@@ -5,6 +5,10 @@ use std::io;
 
 use crate::event::Pid;
 
+/// What allows looking at a process of another user.
+const LOOKING: &str = "run memprof as root or with CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH (`memprof doctor` \
+                       says what it lacks)";
+
 /// A failure of reading a process's memory state.
 #[derive(Debug)]
 pub enum Error {
@@ -15,6 +19,8 @@ pub enum Error {
     Denied {
         /// The file or system call.
         what: String,
+        /// What allows it.
+        remedy: &'static str,
     },
     /// This kernel does not have `what`.
     Unsupported {
@@ -46,7 +52,10 @@ impl Error {
         let what = what.into();
         match source.raw_os_error() {
             Some(libc::ENOENT | libc::ESRCH) => Error::Gone(pid),
-            Some(libc::EACCES | libc::EPERM) => Error::Denied { what },
+            Some(libc::EACCES | libc::EPERM) => Error::Denied {
+                what,
+                remedy: LOOKING,
+            },
             _ => Error::Io { what, source },
         }
     }
@@ -73,10 +82,9 @@ impl fmt::Display for Error {
                 f,
                 "process {pid} has ended or has no user memory (any more)"
             ),
-            Error::Denied { what } => write!(
-                f,
-                "reading {what} was refused: run memprof as root or with CAP_SYS_ADMIN and CAP_SYS_PTRACE"
-            ),
+            Error::Denied { what, remedy } => {
+                write!(f, "reading {what} was refused: {remedy}")
+            }
             Error::Unsupported { what } => write!(f, "this kernel does not have {what}"),
             Error::Malformed { what, line } => {
                 write!(f, "{what} has a line of unknown form: {line:?}")

@@ -279,6 +279,7 @@ fn choose(pid: Pid, method: Method, pagemap: &File, flags: bool) -> Result<bool>
     } else {
         Err(Error::Denied {
             what: "page frame numbers and /proc/kpageflags".to_owned(),
+            remedy: "run memprof as root or with CAP_SYS_ADMIN",
         })
     }
 }

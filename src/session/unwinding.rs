@@ -131,7 +131,10 @@ impl Unwinding {
     pub fn prepare_processes(&mut self, seen: &[CodeSeen], books: &mut Aggregator) -> Result<()> {
         let mut by_pid: BTreeMap<Pid, Vec<&CodeSeen>> = BTreeMap::new();
         for code in seen.iter().filter(|code| code.mm.is_none()) {
-            by_pid.entry(code.pid.unwrap_or(Pid(0))).or_default().push(code);
+            by_pid
+                .entry(code.pid.unwrap_or(Pid(0)))
+                .or_default()
+                .push(code);
         }
         for (pid, seen) in by_pid {
             let exe = PathBuf::from(format!("/proc/{pid}/exe"));

@@ -1,25 +1,30 @@
 //! Which files a process that has just begun will run: its program, and the libraries that the dynamic
-//! loader will map.
+//! loader will map, found as the loader finds them.
+//!
+//! What is missed here costs little: its unwind table comes a moment after it is first mapped.
 
-use std::ffi::OsString;
+use std::collections::BTreeSet;
+use std::env;
+use std::ffi::{OsStr, OsString};
 use std::fs;
-use std::io::Read;
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::sync::mpsc::channel;
-use std::thread;
-use std::time::Duration;
 
+use super::library_cache;
 use crate::elf::Elf;
 use crate::event::Pid;
 use crate::modules::open_regular;
 
-/// How long the loader may take to say what it will map.
-const LISTING: Duration = Duration::from_secs(5);
-/// Most bytes of what it says.
-const MAX_LISTING: u64 = 1 << 20;
+const DT_NEEDED: u64 = 1;
+const DT_STRTAB: u64 = 5;
+const DT_RPATH: u64 = 15;
+const DT_RUNPATH: u64 = 29;
+
+/// Where loaders look after all else.
+const DIRECTORIES: [&str; 5] = ["/lib64", "/usr/lib64", "/lib", "/usr/lib", "/usr/local/lib"];
+/// Most libraries of one program; those with more know why.
+const MAX_LIBRARIES: usize = 1000;
 
 /// What a process will run.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,10 +41,14 @@ impl Program {
         let exe = PathBuf::from(format!("/proc/{pid}/exe"));
         let path = fs::read_link(&exe).ok()?;
         // Where its path leads to another file in memprof's own root, or to none, its libraries come as it runs.
-        let same = is_same(&exe, &path);
-        let libraries = if same { libraries(&path) } else { Vec::new() };
-        let path = if same { path } else { exe };
-        Some(Program { path, libraries })
+        if is_same(&exe, &path) {
+            let libraries = libraries(&path);
+            return Some(Program { path, libraries });
+        }
+        Some(Program {
+            path: exe,
+            libraries: Vec::new(),
+        })
     }
 }
 
@@ -48,88 +57,128 @@ fn is_same(a: &Path, b: &Path) -> bool {
     identity(a).is_some() && identity(a) == identity(b)
 }
 
-/// The libraries of a program as its own loader names them: it is started as the kernel would start it, and told to list what it maps and to run nothing. None where it is no loader that is known to.
-fn libraries(program: &Path) -> Vec<PathBuf> {
-    let loader = open_regular(program)
-        .ok()
-        .and_then(|file| Elf::read(&file).ok()?.interpreter());
-    let Some(loader) = loader.filter(|l| lists_libraries(l)) else {
-        return Vec::new();
-    };
-    let child = Command::new(&loader)
-        .arg("--list")
-        .arg(program)
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .spawn();
-    let mut libraries = child.map(|c| parse(&output(c))).unwrap_or_default();
-    libraries.push(loader);
-    libraries
+/// What one file says of the libraries that it needs.
+#[derive(Default)]
+struct Needs {
+    loader: Option<PathBuf>,
+    names: Vec<OsString>,
+    /// Where it wants them to be looked for.
+    directories: Vec<PathBuf>,
 }
 
-/// The loaders of glibc and musl.
-fn lists_libraries(loader: &Path) -> bool {
-    let name = loader.file_name().unwrap_or_default().as_bytes();
-    name.starts_with(b"ld-linux") || name.starts_with(b"ld-musl")
-}
-
-/// What a child says, which is ended when it takes too long.
-fn output(mut child: Child) -> Vec<u8> {
-    let (said, hears) = channel();
-    if let Some(out) = child.stdout.take() {
-        thread::spawn(move || {
-            let mut bytes = Vec::new();
-            let _ = out.take(MAX_LISTING).read_to_end(&mut bytes);
-            let _ = said.send(bytes);
-        });
+impl Needs {
+    fn read(path: &Path) -> Option<Needs> {
+        let file = open_regular(path).ok()?;
+        let elf = Elf::read(&file).ok()?;
+        let dynamic = elf.dynamic();
+        let value = |tag| dynamic.iter().find(|(t, _)| *t == tag).map(|(_, v)| *v);
+        let strings = value(DT_STRTAB);
+        let text = |at: u64| elf.text_at(strings?.checked_add(at)?);
+        let needed = dynamic.iter().filter(|(tag, _)| *tag == DT_NEEDED);
+        let directories = value(DT_RUNPATH).or(value(DT_RPATH)).and_then(text);
+        Some(Needs {
+            loader: elf.interpreter(),
+            names: needed.filter_map(|(_, at)| text(*at)).collect(),
+            directories: directories.map_or_else(Vec::new, |list| split(&list, path)),
+        })
     }
-    let bytes = hears.recv_timeout(LISTING).unwrap_or_default();
-    let _ = child.kill();
-    let _ = child.wait();
-    bytes
 }
 
-/// Lines are `NAME => PATH (ADDRESS)` or `PATH (ADDRESS)`.
-fn parse(listing: &[u8]) -> Vec<PathBuf> {
-    let paths = listing.split(|b| *b == b'\n').filter_map(|line| {
-        let line = line.trim_ascii();
-        let after = line.windows(4).position(|w| w == b" => ");
-        let path = &line[after.map_or(0, |at| at + 4)..];
-        let end = path.windows(4).rposition(|w| w == b" (0x")?;
-        let path = &path[..end];
-        path.starts_with(b"/")
-            .then(|| PathBuf::from(OsString::from_vec(path.to_vec())))
+/// The directories of a list in which `$ORIGIN` is where the file lies.
+fn split(list: &OsStr, file: &Path) -> Vec<PathBuf> {
+    let origin = file.parent().unwrap_or(Path::new("/"));
+    let directories = list.as_bytes().split(|b| *b == b':');
+    let expand = |directory: &[u8]| {
+        for name in [&b"$ORIGIN"[..], b"${ORIGIN}"] {
+            if let Some(rest) = directory.strip_prefix(name) {
+                let rest = rest.strip_prefix(b"/").unwrap_or(rest);
+                return origin.join(OsStr::from_bytes(rest));
+            }
+        }
+        PathBuf::from(OsStr::from_bytes(directory))
+    };
+    let named = directories.filter(|d| !d.is_empty());
+    named.map(expand).collect()
+}
+
+/// The libraries of a program, each once, those that a library needs among them.
+fn libraries(program: &Path) -> Vec<PathBuf> {
+    let given: Vec<PathBuf> =
+        env::var_os("LD_LIBRARY_PATH").map_or_else(Vec::new, |list| split(&list, program));
+    let mut found: Vec<PathBuf> = env::var_os("LD_PRELOAD").map_or_else(Vec::new, |list| {
+        let names = list.as_bytes().split(|b| b" :".contains(b));
+        names.map(|n| PathBuf::from(OsStr::from_bytes(n))).collect()
     });
-    paths.collect()
+    found.retain(|path| path.is_file());
+    let cache = library_cache::read();
+    let mut known = BTreeSet::new();
+    let mut at = None;
+    while let Some(file) = at.map_or(Some(program), |n: usize| found.get(n).map(PathBuf::as_path)) {
+        let needs = Needs::read(file).unwrap_or_default();
+        let loader = needs.loader.filter(|loader| !found.contains(loader));
+        let mut fresh: Vec<PathBuf> = loader.into_iter().collect();
+        for name in needs.names {
+            if found.len() + fresh.len() < MAX_LIBRARIES && known.insert(name.clone()) {
+                fresh.extend(find(&name, &[&given, &needs.directories], &cache));
+            }
+        }
+        found.extend(fresh);
+        at = Some(at.map_or(0, |n| n + 1));
+    }
+    found
+}
+
+/// Where a library lies: every file that the loader may choose, as it chooses by the processor, too.
+fn find(name: &OsStr, lists: &[&Vec<PathBuf>], cache: &[(OsString, PathBuf)]) -> Vec<PathBuf> {
+    if name.as_bytes().contains(&b'/') {
+        return vec![PathBuf::from(name)];
+    }
+    let in_directory = |directory: &Path| Some(directory.join(name)).filter(|p| p.is_file());
+    let mut listed = lists.iter().flat_map(|list| list.iter());
+    if let Some(path) = listed.find_map(|directory| in_directory(directory)) {
+        return vec![path];
+    }
+    let cached = cache.iter().filter(|(n, _)| n == name);
+    let cached: Vec<PathBuf> = cached.map(|(_, path)| path.clone()).collect();
+    if !cached.is_empty() {
+        return cached;
+    }
+    let mut directories = DIRECTORIES.iter().map(Path::new);
+    directories.find_map(in_directory).into_iter().collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::modules::{AddressMap, ModuleTable};
 
     #[test]
     fn the_libraries_of_a_program_are_those_that_it_maps() {
-        let own = Program::of(Pid(std::process::id())).expect("this one");
-        assert!(own.path.is_absolute());
-        let names: Vec<_> = own
-            .libraries
-            .iter()
-            .filter_map(|p| p.file_name()?.to_str())
+        let pid = Pid(std::process::id());
+        let own = Program::of(pid).expect("this one");
+        assert_eq!(Some(own.path.clone()), env::current_exe().ok());
+        let mut modules = ModuleTable::new();
+        AddressMap::load(pid, &mut modules).unwrap();
+        let files = own.libraries.iter().chain([&own.path]);
+        let prepared: BTreeSet<_> = files
+            .filter_map(|p| fs::metadata(p).ok())
+            .map(|m| (m.dev(), m.ino()))
             .collect();
-        assert!(names.iter().any(|n| n.starts_with("libc.")), "{names:?}");
-        assert!(names.iter().any(|n| n.starts_with("ld-")), "{names:?}");
+        for module in modules.modules().iter().filter(|m| m.path.is_absolute()) {
+            let meta = fs::metadata(&module.path).unwrap();
+            assert!(
+                prepared.contains(&(meta.dev(), meta.ino())),
+                "{}",
+                module.path.display()
+            );
+        }
         assert_eq!(Program::of(Pid(u32::MAX)), None);
     }
 
     #[test]
-    fn listings_of_both_loaders_are_read() {
-        let listing = b"\tlinux-vdso.so.1 (0x00007ffd)\n\
-            \tlibc.so.6 => /lib/x y/libc.so.6 (0x00007f)\n\
-            \tlibno.so => not found\n\
-            \t/lib64/ld-linux-x86-64.so.2 (0x00007f)\n";
-        let want = ["/lib/x y/libc.so.6", "/lib64/ld-linux-x86-64.so.2"].map(PathBuf::from);
-        assert_eq!(parse(listing), want);
-        assert_eq!(parse(b"statically linked"), Vec::<PathBuf>::new());
+    fn directories_are_told_from_where_the_file_lies() {
+        let list = OsStr::new("$ORIGIN/../lib:/opt/x::${ORIGIN}");
+        let want = ["/a/b/../lib", "/opt/x", "/a/b/"].map(PathBuf::from);
+        assert_eq!(split(list, Path::new("/a/b/program")), want);
     }
 }

@@ -141,8 +141,12 @@ impl Workload {
     }
 
     pub fn start_with(path: &Path, args: &[&str]) -> Workload {
-        let mut child = Command::new(path)
-            .args(args)
+        Workload::start_as(Command::new(path).args(args))
+    }
+
+    /// Starts it by a command that becomes it.
+    pub fn start_as(command: &mut Command) -> Workload {
+        let mut child = command
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()

@@ -129,13 +129,7 @@ fn what_does_not_fit_is_refused_whole() {
     assert!(written(&mut p, 3, &most, &[Rule::STOP], &mut maps));
 }
 
-fn written(
-    p: &mut Publisher,
-    file: u32,
-    packed: &Packed,
-    rules: &[Rule],
-    maps: &mut Maps,
-) -> bool {
+fn written(p: &mut Publisher, file: u32, packed: &Packed, rules: &[Rule], maps: &mut Maps) -> bool {
     let written = p.write(FileNumber(file), packed, rules, maps).unwrap();
     written.is_some()
 }

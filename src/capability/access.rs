@@ -1,0 +1,218 @@
+//! What memprof may see of a process, found out by trying.
+
+use std::fs::{self, File};
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::MetadataExt;
+
+use super::facts::{Caps, Probe, effective_caps};
+use crate::event::Pid;
+use crate::modules::open_regular;
+use crate::residency::{self, Method, Scanner};
+
+/// Processes that are looked at for one of another user.
+const MOST_LOOKED_AT: usize = 10_000;
+/// Those of them that are tried.
+const MOST_TRIED: usize = 16;
+
+/// What memprof may see of one process.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Access {
+    /// The process.
+    pub pid: Pid,
+    /// Its user id.
+    pub uid: u32,
+    /// Opening and scanning its page tables: without, there is no report.
+    pub pages: Probe,
+    /// Looking at its program: without, its code has neither unwind tables nor names.
+    pub program: Probe,
+    /// Opening a file by `/proc/PID/map_files`: without, code of files that have no path any more has neither.
+    pub mapped_files: Probe,
+    /// Opening its memory, for which the kernel asks as it does for `ptrace`: without, it cannot be held
+    /// still.
+    pub memory: Probe,
+}
+
+impl Access {
+    /// Tries it; `None` if there is no such process (any more), or it has no memory of its own.
+    pub fn to(pid: Pid) -> Option<Access> {
+        let dir = format!("/proc/{pid}");
+        let uid = fs::metadata(&dir).ok()?.uid();
+        if !has_memory(pid) {
+            return None;
+        }
+        let tried = |path: String, outcome: io::Result<()>| -> Probe {
+            outcome.map_err(|e| format!("{path}: {e}")).into()
+        };
+        let access = Access {
+            pid,
+            uid: uid_of(pid).unwrap_or(uid),
+            pages: pages(pid),
+            program: tried(
+                format!("{dir}/exe"),
+                fs::metadata(format!("{dir}/exe")).map(drop),
+            ),
+            mapped_files: tried(format!("{dir}/map_files"), mapped_file(&dir)),
+            memory: tried(
+                format!("{dir}/mem"),
+                File::open(format!("{dir}/mem")).map(drop),
+            ),
+        };
+        // What ended meanwhile refused nothing.
+        has_memory(pid).then_some(access)
+    }
+
+    /// What memprof may see of a process of another user than its own; as root also of its own, where others
+    /// have none. Some processes are protected for themselves: the one that shows most, of a few.
+    pub fn to_another_user() -> Option<Access> {
+        let own = nix::unistd::geteuid().as_raw();
+        let (mut others, mut roots) = (Vec::new(), Vec::new());
+        for pid in processes().take(MOST_LOOKED_AT) {
+            match uid_of(pid) {
+                _ if pid.0 == std::process::id() || !has_memory(pid) => {}
+                Some(uid) if uid != own => others.push(pid),
+                Some(0) => roots.push(pid),
+                _ => {}
+            }
+        }
+        let tried = others.into_iter().chain(roots).take(MOST_TRIED);
+        let mut best: Option<Access> = None;
+        for access in tried.filter_map(Access::to) {
+            let refused = access.refused().len();
+            if best.as_ref().is_none_or(|b| refused < b.refused().len()) {
+                best = Some(access);
+            }
+            if refused == 0 {
+                break;
+            }
+        }
+        best
+    }
+
+    /// What was refused of what a profile with names of a process needs, in words.
+    pub fn refused(&self) -> Vec<&str> {
+        [&self.pages, &self.program, &self.memory]
+            .into_iter()
+            .filter_map(Probe::why)
+            .collect()
+    }
+}
+
+/// Whether a process can be profiled, said before it is; `Some` names what will be missing. One that is gone
+/// is for others to report.
+///
+/// # Errors
+/// Its page tables may not be read: why, and what to do.
+pub fn require_access(pid: Pid) -> anyhow::Result<Option<String>> {
+    let Some(access) = Access::to(pid) else {
+        return Ok(None);
+    };
+    let remedy = remedy(effective_caps());
+    if let Some(why) = access.pages.why() {
+        anyhow::bail!(
+            "cannot profile process {pid} of user id {}: {why}; {remedy}",
+            access.uid
+        );
+    }
+    let less = access.refused();
+    Ok((!less.is_empty()).then(|| {
+        format!(
+            "process {pid} of user id {}: {}: its functions may have no names, and --freeze cannot hold it \
+             still; {remedy}",
+            access.uid,
+            less.join(", ")
+        )
+    }))
+}
+
+/// What to do about a process that may not be looked at.
+pub(super) fn remedy(caps: Caps) -> String {
+    let missing: Vec<_> = [
+        (Caps::SYS_PTRACE, "CAP_SYS_PTRACE"),
+        (Caps::DAC_READ_SEARCH, "CAP_DAC_READ_SEARCH"),
+    ]
+    .into_iter()
+    .filter(|(bit, _)| !caps.has(*bit))
+    .map(|(_, name)| name)
+    .collect();
+    match missing.join(" and ") {
+        names if names.is_empty() => {
+            "memprof has the capabilities: a security module or a user namespace refuses it; run memprof \
+             outside of containers"
+                .to_owned()
+        }
+        names => format!("run memprof as root, or give it {names} (README, Privileges)"),
+    }
+}
+
+fn pages(pid: Pid) -> Probe {
+    let path = format!("/proc/{pid}/pagemap");
+    if let Err(e) = File::open(&path) {
+        return Probe::Fails(format!("{path}: {e}"));
+    }
+    Scanner::open(pid, Method::Auto)
+        .map(drop)
+        .map_err(|e: residency::Error| e.to_string())
+        .into()
+}
+
+/// Opens the first regular file that a process has mapped, by its mapping.
+pub(super) fn mapped_file(dir: &str) -> io::Result<()> {
+    for entry in fs::read_dir(format!("{dir}/map_files"))? {
+        match open_regular(&entry?.path()) {
+            Ok(_) => return Ok(()),
+            Err(e) if e.kind() == ErrorKind::PermissionDenied => return Err(e),
+            // Unmapped meanwhile, or no regular file.
+            Err(_) => {}
+        }
+    }
+    Ok(())
+}
+
+fn processes() -> impl Iterator<Item = Pid> {
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    entries.filter_map(|e| Some(Pid(e.file_name().to_str()?.parse().ok()?)))
+}
+
+/// Kernel threads and zombies have none.
+fn has_memory(pid: Pid) -> bool {
+    let statm = fs::read_to_string(format!("/proc/{pid}/statm"));
+    statm.is_ok_and(|text| !text.starts_with("0 "))
+}
+
+/// The real user id. (The directory's owner is root where the process may not be dumped.)
+fn uid_of(pid: Pid) -> Option<u32> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let line = status.lines().find_map(|l| l.strip_prefix("Uid:"))?;
+    line.split_whitespace().next()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memprof_may_see_itself() {
+        let own = Access::to(Pid(std::process::id())).unwrap();
+        assert_eq!(own.refused(), Vec::<&str>::new());
+        assert_eq!(own.uid, nix::unistd::getuid().as_raw());
+    }
+
+    #[test]
+    fn kernel_threads_and_nobody_are_no_processes_to_see() {
+        assert_eq!(Access::to(Pid(i32::MAX as u32)), None);
+        if fs::read_to_string("/proc/2/stat").is_ok_and(|s| s.contains("(kthreadd)")) {
+            assert_eq!(Access::to(Pid(2)), None);
+        }
+    }
+
+    #[test]
+    fn the_remedy_names_what_is_missing_and_nothing_else() {
+        let caps = |bits: &[u32]| Caps(bits.iter().map(|bit| 1 << bit).sum());
+        let text = remedy(caps(&[Caps::SYS_PTRACE]));
+        assert!(text.contains("CAP_DAC_READ_SEARCH") && !text.contains("CAP_SYS_PTRACE"));
+        let text = remedy(caps(&[]));
+        assert!(text.contains("CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH"));
+        let text = remedy(caps(&[Caps::SYS_PTRACE, Caps::DAC_READ_SEARCH]));
+        assert!(text.contains("security module"), "{text}");
+    }
+}

@@ -1,0 +1,102 @@
+//! Decisions from what is tried for `memprof doctor` alone.
+
+use super::facts::{Caps, Facts, Probe, Trials};
+use super::{Check, Status, access};
+
+/// Whether processes of other users can be profiled: tried on one, or else judged by the capabilities.
+pub(super) fn other_processes(facts: &Facts) -> Check {
+    let name = "other processes";
+    let degraded = |found: String, consequence: String| {
+        let remedy = access::remedy(facts.caps);
+        Check::not_ok(Status::Degraded, name, found, consequence, remedy)
+    };
+    let own_only = || {
+        format!(
+            "only processes of user id {} that allow it can be profiled; every report of another one is refused",
+            facts.uid
+        )
+    };
+    let other = facts.trials.as_ref().and_then(|t| t.other.as_ref());
+    let Some(other) = other else {
+        let has = |bit| facts.caps.has(bit);
+        return match has(Caps::SYS_PTRACE) && has(Caps::DAC_READ_SEARCH) {
+            true => Check::ok(name, "CAP_SYS_PTRACE CAP_DAC_READ_SEARCH"),
+            false => degraded(
+                "no CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH".into(),
+                own_only(),
+            ),
+        };
+    };
+    let whose = format!("process {} of user id {}", other.pid, other.uid);
+    let refused = other.refused();
+    if refused.is_empty() {
+        return Check::ok(
+            name,
+            format!("{whose}: pages, program and memory are shown"),
+        );
+    }
+    let consequence = match other.pages {
+        Probe::Fails(_) => own_only(),
+        Probe::Works => {
+            "functions of other users' processes have no names and no complete stacks, and \
+                         --freeze cannot hold them still"
+                .to_owned()
+        }
+    };
+    degraded(format!("{whose}: {}", refused.join(", ")), consequence)
+}
+
+/// Whether processes of other users cannot be profiled at all.
+pub(super) fn others_refused(facts: &Facts) -> bool {
+    let other = facts.trials.as_ref().and_then(|t| t.other.as_ref());
+    match other {
+        Some(other) => !other.pages.works(),
+        None => other_processes(facts).status != Status::Ok,
+    }
+}
+
+/// Loading and attaching all that memprof attaches.
+pub(super) fn whole_probe(facts: &Facts) -> Option<Check> {
+    let name = "probe";
+    let Trials { probe, .. } = facts.trials.as_ref()?;
+    Some(match probe.as_ref()? {
+        Err(why) => Check::not_ok(
+            Status::Missing,
+            name,
+            why,
+            "nothing can be recorded",
+            "set MEMPROF_LIBBPF_LOG=1 to see what the kernel says; a security module may refuse it",
+        ),
+        Ok(missing) if missing.is_empty() => Check::ok(name, "loads and attaches"),
+        // The check of tracefs says what follows.
+        Ok(_) if facts.tracefs.shown().is_none() => {
+            Check::ok(name, "loads and attaches, but for what needs tracefs")
+        }
+        Ok(missing) => Check::not_ok(
+            Status::Degraded,
+            name,
+            format!("does not attach {}", missing.join(" ")),
+            "what these hooks see is not seen: a reused address may keep the stack of what was there before",
+            "run memprof as root, or give it CAP_PERFMON and CAP_DAC_READ_SEARCH",
+        ),
+    })
+}
+
+/// Whether memprof's threads give up what they do not need.
+pub(super) fn reduction(facts: &Facts) -> Option<Check> {
+    let name = "own privileges";
+    let Trials { reduction, .. } = facts.trials.as_ref()?;
+    Some(match reduction {
+        Probe::Works => Check::ok(
+            name,
+            "given up after the start: capabilities, no_new_privs, seccomp filters",
+        ),
+        Probe::Fails(why) => Check::not_ok(
+            Status::Degraded,
+            name,
+            format!("cannot be given up after the start: {why}"),
+            "threads that serve HTTP and read other people's files keep more rights than they need",
+            "boot a kernel built with CONFIG_SECCOMP_FILTER=y",
+        ),
+    })
+}

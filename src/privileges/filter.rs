@@ -1,0 +1,225 @@
+//! The system calls that a thread never makes, refused with EPERM by a seccomp filter.
+//!
+//! A list of what is refused, not of what is allowed: the C library and the crates that read files may
+//! use new harmless calls with any release, and a refused one must not end memprof.
+
+use std::collections::BTreeMap;
+
+use libc::c_long;
+use seccompiler::{
+    BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter,
+    SeccompRule, TargetArch,
+};
+
+use super::Role;
+
+/// No thread needs them after the start: programs, mounts, modules, identities, namespaces, the clock,
+/// keys, new sockets, and ways around a filter.
+const NEVER: &[c_long] = &[
+    libc::SYS_execve,
+    libc::SYS_execveat,
+    libc::SYS_mount,
+    libc::SYS_umount2,
+    libc::SYS_pivot_root,
+    libc::SYS_chroot,
+    libc::SYS_open_tree,
+    libc::SYS_move_mount,
+    libc::SYS_fsopen,
+    libc::SYS_fsconfig,
+    libc::SYS_fsmount,
+    libc::SYS_fspick,
+    libc::SYS_mount_setattr,
+    libc::SYS_swapon,
+    libc::SYS_swapoff,
+    libc::SYS_quotactl,
+    libc::SYS_acct,
+    libc::SYS_init_module,
+    libc::SYS_finit_module,
+    libc::SYS_delete_module,
+    libc::SYS_kexec_load,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_kexec_file_load,
+    libc::SYS_reboot,
+    libc::SYS_setuid,
+    libc::SYS_setgid,
+    libc::SYS_setreuid,
+    libc::SYS_setregid,
+    libc::SYS_setresuid,
+    libc::SYS_setresgid,
+    libc::SYS_setfsuid,
+    libc::SYS_setfsgid,
+    libc::SYS_setgroups,
+    libc::SYS_fchown,
+    libc::SYS_fchownat,
+    libc::SYS_setns,
+    libc::SYS_unshare,
+    libc::SYS_settimeofday,
+    libc::SYS_clock_settime,
+    libc::SYS_clock_adjtime,
+    libc::SYS_adjtimex,
+    libc::SYS_sethostname,
+    libc::SYS_setdomainname,
+    libc::SYS_syslog,
+    libc::SYS_add_key,
+    libc::SYS_request_key,
+    libc::SYS_keyctl,
+    libc::SYS_personality,
+    libc::SYS_socket,
+    libc::SYS_connect,
+    libc::SYS_bind,
+    libc::SYS_listen,
+    libc::SYS_open_by_handle_at,
+    libc::SYS_pidfd_getfd,
+    libc::SYS_process_vm_writev,
+    libc::SYS_kcmp,
+    libc::SYS_userfaultfd,
+    libc::SYS_io_uring_setup,
+    libc::SYS_io_uring_enter,
+    libc::SYS_io_uring_register,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_chown,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_lchown,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_iopl,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_ioperm,
+];
+
+/// For the collector alone: other processes and BPF.
+const LOOKING: &[c_long] = &[
+    libc::SYS_ptrace,
+    libc::SYS_process_vm_readv,
+    libc::SYS_process_madvise,
+    libc::SYS_bpf,
+    libc::SYS_perf_event_open,
+];
+
+/// Never made by what reads other people's files: threads and processes, signals to others, and changes
+/// to any file system.
+const READING: &[c_long] = &[
+    libc::SYS_clone,
+    libc::SYS_clone3,
+    libc::SYS_kill,
+    libc::SYS_tkill,
+    libc::SYS_rt_sigqueueinfo,
+    libc::SYS_pidfd_send_signal,
+    libc::SYS_socketpair,
+    // Its flags are in memory, where a filter does not see them.
+    libc::SYS_openat2,
+    libc::SYS_truncate,
+    libc::SYS_ftruncate,
+    libc::SYS_fallocate,
+    libc::SYS_renameat2,
+    libc::SYS_unlinkat,
+    libc::SYS_mkdirat,
+    libc::SYS_mknodat,
+    libc::SYS_linkat,
+    libc::SYS_symlinkat,
+    libc::SYS_fchmod,
+    libc::SYS_fchmodat,
+    libc::SYS_utimensat,
+    libc::SYS_setxattr,
+    libc::SYS_lsetxattr,
+    libc::SYS_fsetxattr,
+    libc::SYS_removexattr,
+    libc::SYS_lremovexattr,
+    libc::SYS_fremovexattr,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_fork,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_vfork,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_creat,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_rename,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_unlink,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_mkdir,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_rmdir,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_mknod,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_link,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_symlink,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_chmod,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_utimes,
+    // libc does not name these two for aarch64.
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_renameat,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_setrlimit,
+];
+
+/// Calls that open files, and which of their arguments holds the flags.
+const OPENING: &[(c_long, u8)] = &[
+    (libc::SYS_openat, 2),
+    #[cfg(target_arch = "x86_64")]
+    (libc::SYS_open, 1),
+];
+
+/// Marks a call of the x32 ABI, which has the same architecture number. Its own calls have the numbers
+/// from 512 to 547.
+#[cfg(target_arch = "x86_64")]
+const X32: c_long = 0x4000_0000;
+
+/// Sets `no_new_privs` and installs the role's filter for this thread.
+///
+/// # Errors
+/// This kernel or processor has no such filter, or the kernel refuses it.
+pub(super) fn install(role: Role) -> Result<(), String> {
+    let program = program(role).map_err(|e| e.to_string())?;
+    seccompiler::apply_filter(&program).map_err(|e| e.to_string())
+}
+
+fn program(role: Role) -> Result<BpfProgram, seccompiler::BackendError> {
+    let arch = TargetArch::try_from(std::env::consts::ARCH)?;
+    let eperm = SeccompAction::Errno(libc::EPERM.unsigned_abs());
+    SeccompFilter::new(rules(role)?, SeccompAction::Allow, eperm, arch)?.try_into()
+}
+
+/// An empty list of rules refuses the call whatever its arguments are.
+type Rules = BTreeMap<i64, Vec<SeccompRule>>;
+
+fn rules(role: Role) -> Result<Rules, seccompiler::BackendError> {
+    let mut calls = NEVER.to_vec();
+    match role {
+        Role::Collector | Role::Command => {}
+        Role::Server { .. } => calls.extend(LOOKING),
+        Role::Symbols | Role::Tables => calls.extend(LOOKING.iter().chain(READING)),
+    }
+    let mut rules: Rules = calls.into_iter().map(|call| (call, Vec::new())).collect();
+    if matches!(role, Role::Symbols | Role::Tables) {
+        for (call, flags) in OPENING {
+            rules.insert(*call, not_for_reading(*flags)?);
+        }
+    }
+    #[cfg(target_arch = "x86_64")]
+    {
+        let same: Vec<_> = rules.keys().map(|call| call | X32).collect();
+        rules.extend(same.into_iter().map(|call| (call, Vec::new())));
+        rules.extend((512..=547).map(|call| (call | X32, Vec::new())));
+    }
+    Ok(rules)
+}
+
+/// Opening to write, to make or to empty a file.
+fn not_for_reading(flags: u8) -> Result<Vec<SeccompRule>, seccompiler::BackendError> {
+    let has = |mask: i32, value: i32| {
+        let masked = SeccompCmpOp::MaskedEq(mask.unsigned_abs().into());
+        let value = value.unsigned_abs().into();
+        let condition = SeccompCondition::new(flags, SeccompCmpArgLen::Dword, masked, value)?;
+        SeccompRule::new(vec![condition])
+    };
+    Ok(vec![
+        has(libc::O_ACCMODE, libc::O_WRONLY)?,
+        has(libc::O_ACCMODE, libc::O_RDWR)?,
+        has(libc::O_CREAT, libc::O_CREAT)?,
+        has(libc::O_TRUNC, libc::O_TRUNC)?,
+    ])
+}

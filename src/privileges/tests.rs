@@ -1,0 +1,122 @@
+//! Each on a thread of its own: what is given up does not come back.
+
+use std::fs::File;
+use std::io;
+use std::process::Command;
+
+use super::*;
+
+/// Runs on a thread that has this role.
+fn as_role<T: Send + 'static>(role: Role, run: impl FnOnce() -> T + Send + 'static) -> T {
+    let thread = std::thread::spawn(move || {
+        reduce(role);
+        run()
+    });
+    thread.join().unwrap()
+}
+
+fn status(key: &str) -> String {
+    let status = std::fs::read_to_string("/proc/thread-self/status").unwrap();
+    let line = status.lines().find_map(|l| l.strip_prefix(key));
+    line.unwrap().trim().to_owned()
+}
+
+#[test]
+fn every_role_is_reduced_and_filtered() {
+    let own = || (status("NoNewPrivs:"), status("Seccomp:"), status("CapEff:"));
+    let before = own();
+    for role in Role::ALL {
+        let (nothing_new, filtered, effective) = as_role(role, || {
+            (
+                status("NoNewPrivs:"),
+                status("Seccomp:"),
+                caps::read(None, CapSet::Effective).unwrap(),
+            )
+        });
+        assert_eq!((&*nothing_new, &*filtered), ("1", "2"), "{role:?}");
+        let needs: CapsHashSet = role.needs().into_iter().collect();
+        assert!(effective.is_subset(&needs), "{role:?}: {effective:?}");
+    }
+    assert_eq!(own(), before, "a thread took its starter's");
+}
+
+#[test]
+fn nobody_starts_programs_or_makes_sockets() {
+    for role in Role::ALL {
+        let refused = as_role(role, || {
+            let socket = std::net::UdpSocket::bind("127.0.0.1:0").map(drop);
+            [Command::new("/bin/true").status().map(drop), socket]
+        });
+        for outcome in refused {
+            let e = outcome.expect_err("it was allowed");
+            assert_eq!(e.raw_os_error(), Some(libc::EPERM), "{role:?}");
+        }
+    }
+}
+
+/// A call with arguments that do nothing where the call is allowed.
+fn errno_of(call: libc::c_long) -> Option<i32> {
+    // SAFETY: arguments of -1 and 0 are no valid pointers, descriptors or commands: the kernel refuses them.
+    let answer = unsafe { libc::syscall(call, -1, 0, 0, 0, 0) };
+    (answer < 0)
+        .then(|| io::Error::last_os_error().raw_os_error())
+        .flatten()
+}
+
+#[test]
+fn only_the_collector_uses_bpf_and_looks_into_processes() {
+    for call in [libc::SYS_bpf, libc::SYS_ptrace, libc::SYS_process_vm_readv] {
+        let allowed = as_role(Role::Collector, move || errno_of(call));
+        assert_ne!(allowed, Some(libc::EPERM), "{call}");
+        let server = Role::Server {
+            writes_files: false,
+        };
+        for role in [server, Role::Symbols, Role::Tables] {
+            let refused = as_role(role, move || errno_of(call));
+            assert_eq!(refused, Some(libc::EPERM), "{call} by {role:?}");
+        }
+    }
+}
+
+#[test]
+fn readers_of_files_change_none() {
+    let dir = tempfile::tempdir().unwrap();
+    let (old, new) = (dir.path().join("old"), dir.path().join("new"));
+    std::fs::write(&old, "text").unwrap();
+    let outcomes = as_role(Role::Symbols, {
+        let (old, new) = (old.clone(), new.clone());
+        move || {
+            assert_eq!(std::fs::read_to_string(&old).unwrap(), "text");
+            [
+                File::create(&new).map(drop),
+                File::options().write(true).open(&old).map(drop),
+                File::options().append(true).open(&old).map(drop),
+                std::fs::rename(&old, &new),
+                std::fs::remove_file(&old),
+                std::thread::Builder::new().spawn(|| ()).map(drop),
+            ]
+        }
+    });
+    for outcome in outcomes {
+        let e = outcome.expect_err("it was allowed");
+        assert_eq!(e.raw_os_error(), Some(libc::EPERM));
+    }
+    assert_eq!(std::fs::read_to_string(&old).unwrap(), "text");
+    assert!(!new.exists());
+}
+
+#[test]
+fn files_are_written_as_before() {
+    let writes = Role::Server { writes_files: true };
+    let (before, during, after) = as_role(writes, || {
+        let has = || caps::has_cap(None, CapSet::Effective, Capability::CAP_DAC_OVERRIDE).unwrap();
+        (has(), writing_files(has), has())
+    });
+    assert!(!before && !after);
+    assert_eq!(during, nix::unistd::geteuid().is_root());
+    let without = Role::Server {
+        writes_files: false,
+    };
+    let has = || caps::has_cap(None, CapSet::Effective, Capability::CAP_DAC_OVERRIDE).unwrap();
+    assert!(!as_role(without, move || writing_files(has)));
+}

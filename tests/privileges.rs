@@ -1,0 +1,515 @@
+//! What memprof needs, and what it gives up: real runs without root, with exactly the capabilities that
+//! the README names, and with one less.
+//!
+//! Needs root, `cc`, `setpriv` and `unshare`.
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::sync::OnceLock;
+
+use ::memprof::event::Pid;
+use ::memprof::residency::figures;
+use common::memprof::{BINARY, Memprof};
+use common::process::{signal, stop, threads, wait_until};
+use common::workload::{Workload, program, unique_name};
+
+/// Who runs memprof, and another user.
+const NOBODY: u32 = 65534;
+const ANOTHER: u32 = 65533;
+
+/// What the README names for processes of one's own, and of others.
+const OWN: &[&str] = &["bpf", "perfmon", "dac_read_search"];
+const OTHERS: &[&str] = &[
+    "bpf",
+    "perfmon",
+    "dac_read_search",
+    "sys_ptrace",
+    "checkpoint_restore",
+];
+
+const MIB: u64 = 1 << 20;
+
+/// memprof and a workload where every user can run them.
+struct Place {
+    dir: PathBuf,
+    memprof: PathBuf,
+    workload: PathBuf,
+}
+
+static PLACE: OnceLock<Place> = OnceLock::new();
+
+fn make_place() -> Place {
+    let dir = Path::new("/var/tmp").join(unique_name("memprof-priv"));
+    fs::create_dir(&dir).unwrap();
+    fs::set_permissions(&dir, fs::Permissions::from_mode(0o755)).unwrap();
+    let copy = |from: &Path, name: &str| {
+        let to = dir.join(name);
+        // Not by this process: a child that another test forks just then would have it open for writing.
+        let done = Command::new("cp").args([from, &to]).status();
+        assert!(done.unwrap().success());
+        fs::set_permissions(&to, fs::Permissions::from_mode(0o755)).unwrap();
+        to
+    };
+    Place {
+        memprof: copy(Path::new(BINARY), "memprof"),
+        workload: copy(&program("scenarios"), "scenarios"),
+        dir,
+    }
+}
+
+extern "C" fn remove_place() {
+    if let Some(place) = PLACE.get() {
+        let _ = fs::remove_dir_all(&place.dir);
+    }
+}
+
+/// The place, gone with the last test.
+fn place() -> &'static Place {
+    PLACE.get_or_init(|| {
+        // SAFETY: the function lives as long as the program and touches nothing that ends before it.
+        unsafe { libc::atexit(remove_place) };
+        make_place()
+    })
+}
+
+/// A command of `user` that has these capabilities and can get no others; more arguments follow.
+fn with(caps: &[&str], user: u32, program: &Path) -> Command {
+    let set = caps
+        .iter()
+        .fold("-all".to_owned(), |set, cap| set + ",+" + cap);
+    let mut command = Command::new("setpriv");
+    command.args(["--reuid", &user.to_string(), "--regid", &user.to_string()]);
+    command.args(["--clear-groups", "--inh-caps", &set, "--ambient-caps", &set]);
+    command.args(["--bounding-set", &set]).arg(program);
+    command
+}
+
+/// memprof of `user`, serving, with these arguments.
+fn serving(caps: &[&str], user: u32, args: &[&str]) -> Memprof {
+    let mut command = with(caps, user, &place().memprof);
+    command.args(["--listen", "127.0.0.1:0"]).args(args);
+    Memprof::spawn_as(command.stdin(Stdio::null()).stdout(Stdio::piped()))
+}
+
+fn output(command: &mut Command) -> (Output, String) {
+    let out = command.stdin(Stdio::null()).output().unwrap();
+    let text = [&out.stdout[..], &out.stderr[..]].concat();
+    (out, String::from_utf8_lossy(&text).into_owned())
+}
+
+/// `scenarios`, run by this user.
+fn workload_of(user: u32) -> Workload {
+    let mut command = Command::new(&place().workload);
+    Workload::start_as(command.uid(user).gid(user))
+}
+
+/// Whether tracefs is there to be read (or not): memprof mounts it, as root.
+fn mount_tracefs() {
+    ::memprof::capability::ensure_tracefs().unwrap();
+}
+
+fn without(caps: &[&'static str], one: &str) -> Vec<&'static str> {
+    caps.iter().copied().filter(|cap| *cap != one).collect()
+}
+
+fn cap_name(cap: &str) -> String {
+    format!("CAP_{}", cap.to_uppercase())
+}
+
+/// The target stands still: memprof's figure must be the kernel's, and the stack must be there.
+#[track_caller]
+fn assert_exact(m: &Memprof, pid: Pid) {
+    stop(pid);
+    let kernel = figures::rollup(pid).unwrap().anonymous;
+    let short = m.get("/v1/tree?short=true");
+    assert_eq!(short.status, 200, "{}", short.text());
+    assert_eq!(short.json()["anon"].as_u64().unwrap() * 1024, kernel);
+    let tree = m.tree();
+    assert_eq!(tree.at(&["cmd_mmap"]).value * 1024, 8 * MIB);
+}
+
+#[test]
+fn the_sets_of_the_readme_suffice() {
+    mount_tracefs();
+    // The last: root as in a container that was given these alone.
+    for (caps, user, own) in [
+        (OWN, NOBODY, NOBODY),
+        (OTHERS, ANOTHER, NOBODY),
+        (OTHERS, 0, NOBODY),
+        (OTHERS, ANOTHER, 0),
+    ] {
+        let mut workload = workload_of(user);
+        let pid = workload.pid();
+        let m = serving(caps, own, &["--pid", &pid.to_string()]);
+        m.said("following ");
+        workload.lines.tell("mmap 8388608");
+        // Held still by ptrace.
+        let mark = m.send("POST", "/v2/marks", "{\"freeze\": true}");
+        assert_eq!(mark.status, 201, "{}", mark.text());
+        assert_eq!(mark.json()["exact"], true, "{}", mark.text());
+        assert_exact(&m, pid);
+        let memory = m.get("/debug/memory");
+        assert_eq!(memory.status, 200, "{}", memory.text());
+        let said = m.interrupt();
+        assert!(!said.contains("without "), "user {user}: {said}");
+    }
+}
+
+#[test]
+fn the_readme_names_these_sets() {
+    let readme = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/README.md")).unwrap();
+    let section = readme.split("### Privileges").nth(1).expect("no section");
+    let section = section.split("\n#").next().unwrap();
+    let row = |start: &str| {
+        let row = section.lines().find(|l| l.starts_with(start));
+        row.unwrap_or_else(|| panic!("no row {start:?}"))
+    };
+    for (start, caps) in [
+        ("| processes of one's own", OWN),
+        ("| processes of other users", &OTHERS[OWN.len()..]),
+    ] {
+        let named: Vec<_> = row(start)
+            .split('`')
+            .filter(|word| word.starts_with("CAP_"))
+            .map(str::to_owned)
+            .collect();
+        let wanted: Vec<_> = caps.iter().map(|cap| cap_name(cap)).collect();
+        assert_eq!(named, wanted, "{start}");
+    }
+}
+
+#[test]
+fn with_one_capability_less_doctor_names_it_and_the_run_says_what_to_do() {
+    mount_tracefs();
+    let workload = workload_of(ANOTHER);
+    let pid = workload.pid().to_string();
+    for less in OTHERS {
+        let caps = without(OTHERS, less);
+        let (_, doctor) = output(with(&caps, NOBODY, &place().memprof).arg("doctor"));
+        let name = cap_name(less);
+        let mut advice = doctor
+            .lines()
+            .filter(|l| l.trim_start().starts_with("to do:"));
+        assert!(advice.any(|l| l.contains(&name)), "{less}: {doctor}");
+        let args = ["--pid", &pid, "--no-server", "--duration", "0.2"];
+        let (out, said) = output(with(&caps, NOBODY, &place().memprof).args(args));
+        match *less {
+            // Names of deleted files alone.
+            "checkpoint_restore" => assert!(out.status.success(), "{said}"),
+            // From Linux 6.14 on CAP_PERFMON shows page tables as well.
+            "sys_ptrace" => assert!(said.contains(&name), "{said}"),
+            "dac_read_search" => {
+                assert_eq!(out.status.code(), Some(1), "{said}");
+                let wanted = format!("cannot profile process {pid} of user id {ANOTHER}");
+                assert!(said.contains(&wanted) && said.contains(&name), "{said}");
+                let wanted =
+                    "mounted at /sys/kernel/tracing, but cannot be read: Permission denied";
+                assert!(doctor.contains(wanted), "{doctor}");
+                let wanted = format!("for processes of user id {NOBODY} alone");
+                assert!(doctor.contains(&wanted), "{doctor}");
+            }
+            _ => {
+                assert_eq!(out.status.code(), Some(1), "{said}");
+                assert!(
+                    said.contains("privileges:") && said.contains(&name),
+                    "{said}"
+                );
+            }
+        }
+    }
+}
+
+/// A process that another user starts later can only be refused when it is there.
+#[test]
+fn a_target_that_comes_later_and_may_not_be_read() {
+    let name = unique_name("later");
+    let path = place().dir.join(&name);
+    fs::hard_link(&place().workload, &path).unwrap();
+    let caps = ["bpf", "perfmon", "sys_ptrace"];
+    let m = serving(&caps, NOBODY, &["--comm", &name]);
+    m.said("waiting for ");
+    let workload = Workload::start_as(Command::new(&path).uid(ANOTHER).gid(ANOTHER));
+    m.said("following ");
+    let reply = m.get("/v1/tree?short=true");
+    assert_eq!(reply.status, 503, "{}", reply.text());
+    for part in [
+        "pagemap was refused",
+        "CAP_DAC_READ_SEARCH",
+        "memprof doctor",
+    ] {
+        assert!(reply.text().contains(part), "{}", reply.text());
+    }
+    drop(workload);
+}
+
+#[test]
+fn doctor_tells_unreadable_tracefs_from_one_that_is_not_mounted() {
+    mount_tracefs();
+    let doctor = |prepare: &str, caps: &[&str]| {
+        let memprof = with(caps, NOBODY, &place().memprof);
+        let mut command = Command::new("unshare");
+        command.args([
+            "--mount",
+            "sh",
+            "-ec",
+            &format!("{prepare}; exec \"$@\"; exit"),
+            "sh",
+        ]);
+        command.arg(memprof.get_program()).args(memprof.get_args());
+        let (_, text) = output(command.arg("doctor"));
+        let line = text.lines().find(|l| l.contains(" tracefs  "));
+        line.unwrap_or_else(|| panic!("{text}")).to_owned()
+    };
+    let readable = doctor(":", OWN);
+    assert!(readable.starts_with("ok"), "{readable}");
+    let unreadable = doctor(":", &["bpf", "perfmon"]);
+    assert!(
+        unreadable.contains("mounted at /sys/kernel/tracing, but cannot be read"),
+        "{unreadable}"
+    );
+    let gone = "umount -R /sys/kernel/tracing; umount -R /sys/kernel/debug 2>/dev/null || true";
+    let unmounted = doctor(gone, OWN);
+    assert!(unmounted.contains("not mounted"), "{unmounted}");
+    assert!(!unmounted.contains("cannot be read"), "{unmounted}");
+}
+
+/// One thread's `Cap…`, `NoNewPrivs` and `Seccomp`.
+#[derive(Debug, PartialEq, Eq)]
+struct Rights {
+    effective: u64,
+    permitted: u64,
+    no_new_privs: bool,
+    filtered: bool,
+}
+
+fn rights(status: &str) -> Rights {
+    let field = |key: &str| {
+        let line = status.lines().find_map(|l| l.strip_prefix(key));
+        line.unwrap_or_else(|| panic!("no {key} in {status}"))
+            .trim()
+            .to_owned()
+    };
+    let bits = |key| u64::from_str_radix(&field(key), 16).unwrap();
+    Rights {
+        effective: bits("CapEff:"),
+        permitted: bits("CapPrm:"),
+        no_new_privs: field("NoNewPrivs:") == "1",
+        filtered: field("Seccomp:") == "2",
+    }
+}
+
+fn rights_of_threads(m: &Memprof) -> BTreeMap<String, Rights> {
+    let read = |thread: Pid| {
+        let dir = format!("/proc/{}/task/{thread}", m.pid());
+        let name = fs::read_to_string(format!("{dir}/comm")).ok()?;
+        let status = fs::read_to_string(format!("{dir}/status")).ok()?;
+        Some((name.trim().to_owned(), rights(&status)))
+    };
+    threads(m.pid()).into_iter().filter_map(read).collect()
+}
+
+fn bits(caps: &[u32]) -> u64 {
+    caps.iter().map(|cap| 1 << cap).sum()
+}
+
+const DAC_OVERRIDE: u32 = 1;
+const DAC_READ_SEARCH: u32 = 2;
+const FOWNER: u32 = 3;
+const KILL: u32 = 5;
+const SYS_PTRACE: u32 = 19;
+const SYS_ADMIN: u32 = 21;
+const PERFMON: u32 = 38;
+const BPF: u32 = 39;
+const CHECKPOINT_RESTORE: u32 = 40;
+
+#[test]
+fn a_running_memprofs_threads_have_given_up_what_they_do_not_need() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("out.json");
+    let looking = bits(&[SYS_PTRACE, DAC_READ_SEARCH, CHECKPOINT_RESTORE, KILL]);
+    let serving = bits(&[SYS_PTRACE, KILL]);
+    let files = bits(&[DAC_OVERRIDE, DAC_READ_SEARCH, FOWNER]);
+    let program = program("scenarios");
+    let args = ["--output", file.to_str().unwrap()];
+    let (m, mut lines) = Memprof::start_command(&args, &[program.to_str().unwrap()]);
+    lines.tell("mmap 8388608");
+    assert_eq!(m.tree().at(&["cmd_mmap"]).value * 1024, 8 * MIB);
+    let threads = rights_of_threads(&m);
+    for (name, rights) in &threads {
+        let (effective, permitted) = match name.as_str() {
+            "memprof" => (serving, serving | files),
+            "memprof-collect" => {
+                let all = looking | bits(&[BPF, PERFMON, SYS_ADMIN]);
+                (all, all)
+            }
+            "memprof-symbols" => (bits(&[DAC_READ_SEARCH]), bits(&[DAC_READ_SEARCH])),
+            "memprof-tables" => (0, 0),
+            "memprof-command" => (looking, looking),
+            _ => (serving, serving),
+        };
+        assert_eq!(rights.effective & !effective, 0, "{name}: {rights:x?}");
+        assert_eq!(rights.permitted & !permitted, 0, "{name}: {rights:x?}");
+        assert!(rights.no_new_privs && rights.filtered, "{name}: {rights:?}");
+    }
+    for name in [
+        "memprof",
+        "memprof-collect",
+        "memprof-symbols",
+        "memprof-tables",
+    ] {
+        assert!(threads.contains_key(name), "{threads:?}");
+    }
+    lines.close();
+    m.all_said();
+    assert!(file.exists());
+}
+
+/// Prints what it has.
+const TELL: &str = "grep -E '^(Cap|NoNewPrivs|Seccomp:)' /proc/self/status";
+
+#[test]
+fn a_command_has_all_that_memprofs_user_has() {
+    let (plain, wanted) = output(Command::new("sh").args(["-c", TELL]));
+    assert!(plain.status.success() && wanted.contains("NoNewPrivs:\t0"));
+    // Also what it starts later, when memprof has long given up its own.
+    let script = format!("{TELL}; sleep 0.3; {TELL}");
+    let args = ["--no-server", "--", "sh", "-c", &script];
+    let out = Command::new(BINARY).args(args).output().unwrap();
+    let told = String::from_utf8_lossy(&out.stdout).into_owned();
+    assert_eq!(told, wanted.repeat(2));
+
+    let shell = Path::new("/bin/sh");
+    let (_, wanted) = output(with(OTHERS, NOBODY, shell).args(["-c", TELL]));
+    let mut command = with(OTHERS, NOBODY, &place().memprof);
+    let out = command.args(args).output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&out.stdout), wanted.repeat(2));
+}
+
+/// The set-user-id bit works for a command, which a traced or a restricted one would lose.
+#[test]
+fn a_command_can_become_another_user() {
+    let source = place().dir.join("whoami.c");
+    let setuid = place().dir.join("whoami");
+    let code = "#include <stdio.h>\n#include <unistd.h>\n\
+                int main(void) { printf(\"%d\\n\", geteuid()); return 0; }\n";
+    fs::write(&source, code).unwrap();
+    let done = Command::new("cc")
+        .arg("-o")
+        .args([&setuid, &source])
+        .status();
+    assert!(done.unwrap().success());
+    chown(&setuid, Some(ANOTHER), Some(ANOTHER)).unwrap();
+    fs::set_permissions(&setuid, fs::Permissions::from_mode(0o4755)).unwrap();
+    let tell = setuid.to_str().unwrap();
+    for args in [vec![tell], vec!["sh", "-c", tell]] {
+        let mut command = with(OTHERS, NOBODY, &place().memprof);
+        let out = command
+            .args(["--no-server", "--"])
+            .args(&args)
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&out.stderr);
+        let told = String::from_utf8_lossy(&out.stdout);
+        assert_eq!(told, format!("{ANOTHER}\n"), "{args:?}: {said}");
+    }
+}
+
+/// Without CAP_SYS_PTRACE the kernel shows a process only to those who have all of its capabilities.
+#[test]
+fn a_command_with_more_capabilities_than_memprof_needs_is_still_seen() {
+    let workload = place().workload.to_str().unwrap();
+    let mut caps = OWN.to_vec();
+    caps.push("net_bind_service");
+    let mut command = with(&caps, NOBODY, &place().memprof);
+    command.args(["--listen", "127.0.0.1:0", "--", workload]);
+    let mut m = Memprof::spawn_as(command.stdin(Stdio::piped()).stdout(Stdio::piped()));
+    let mut lines = common::workload::Lines::of(&mut m.child);
+    m.said("following ");
+    lines.tell("mmap 8388608");
+    let memory = m.get("/debug/memory");
+    assert_eq!(memory.status, 200, "{}", memory.text());
+    assert_exact(&m, m.followed());
+    signal(m.followed(), libc::SIGCONT);
+    lines.close();
+}
+
+/// Root writes where the owner alone may, as it did before memprof gave anything up.
+#[test]
+fn files_of_other_users_are_written_at_the_end() {
+    let dir = place().dir.join("owned");
+    fs::create_dir(&dir).unwrap();
+    let (old, new) = (dir.join("old.txt"), dir.join("new.json"));
+    fs::write(&old, "before").unwrap();
+    for (path, mode) in [(&old, 0o600), (&dir, 0o700)] {
+        chown(path, Some(ANOTHER), Some(ANOTHER)).unwrap();
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    }
+    let mut workload = workload_of(ANOTHER);
+    let pid = workload.pid().to_string();
+    let (old_text, new_text) = (old.to_str().unwrap(), new.to_str().unwrap());
+    let m = Memprof::start(&["--pid", &pid, "-o", old_text, "-o", new_text]);
+    workload.lines.tell("mmap 8388608");
+    let said = m.interrupt();
+    assert!(said.contains("wrote "), "{said}");
+    assert!(fs::read_to_string(&old).unwrap().contains("cmd_mmap"));
+    assert!(fs::metadata(&new).unwrap().len() > 0);
+    assert_eq!(fs::metadata(&old).unwrap().mode() & 0o777, 0o600);
+}
+
+/// A process in mount and pid namespaces of its own, whose program has no path on the host, and none
+/// inside any more.
+#[test]
+fn a_process_in_a_container_with_a_deleted_program() {
+    mount_tracefs();
+    let name = unique_name("contained");
+    let outside = place().dir.join("box");
+    fs::create_dir(&outside).unwrap();
+    let script = format!(
+        "mount --bind {} /mnt; cp {} /mnt/{name}; exec /mnt/{name}",
+        outside.display(),
+        place().workload.display()
+    );
+    let mut command = Command::new("unshare");
+    command.args([
+        "--mount",
+        "--pid",
+        "--fork",
+        "--kill-child",
+        "sh",
+        "-ec",
+        &script,
+    ]);
+    let mut workload = Workload::start_as(&mut command);
+    workload.lines.tell("mmap 4096");
+    workload.lines.tell(&format!("unlink /mnt/{name}"));
+    let pid = {
+        let children = format!("/proc/{0}/task/{0}/children", workload.pid());
+        let text = fs::read_to_string(children).unwrap();
+        Pid(text.trim().parse().unwrap())
+    };
+    wait_until(|| common::process::comm(pid) == name[..name.len().min(15)]);
+    let run = |caps: &[&str]| {
+        let m = serving(caps, NOBODY, &["--pid", &pid.to_string()]);
+        m.said("following ");
+        m
+    };
+    let m = run(OTHERS);
+    workload.lines.tell("mmap 8388608");
+    assert_exact(&m, pid);
+    signal(pid, libc::SIGCONT);
+    drop(m);
+    workload.lines.tell("munmap");
+    // That is what CAP_CHECKPOINT_RESTORE is for.
+    let m = run(&without(OTHERS, "checkpoint_restore"));
+    workload.lines.tell("mmap 8388608");
+    let tree = m.tree();
+    assert!(!format!("{tree:?}").contains("cmd_mmap"), "{tree:?}");
+    drop(m);
+    workload.lines.close();
+}
