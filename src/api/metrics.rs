@@ -14,6 +14,7 @@ use super::reply::internal;
 use super::route::Asked;
 use super::view::View;
 use super::{Api, ApiError, Ask, BoxFuture, ProviderError, Reply, Report, Request, own};
+use crate::export::printable;
 use crate::profile::{Kind, Profile, Usage};
 use crate::tree::Table;
 
@@ -115,7 +116,8 @@ impl Figures {
     fn gauges(&mut self, name: &str, help: &str, values: impl IntoIterator<Item = (Labels, u64)>) {
         let family = Family::<Labels, Gauge>::default();
         for (labels, value) in values {
-            family.get_or_create(&labels).set(signed(value));
+            // What was cut off or made printable may have made two sets of labels the same.
+            family.get_or_create(&labels).inc_by(signed(value));
         }
         self.0.register(name, help, family);
     }
@@ -129,7 +131,7 @@ impl Figures {
     fn target(&mut self, profile: &Profile) {
         let target = &profile.target;
         let labels = vec![
-            ("comm", target.comm.clone()),
+            ("comm", printable(&target.comm).into_owned()),
             ("pid", target.pid.to_string()),
         ];
         self.gauges("memprof_target_info", "Always 1", [(labels, 1)]);
@@ -244,9 +246,11 @@ impl Figures {
             };
             rows.sort_by(|a, b| of(b).cmp(&of(a)).then_with(|| a.code.cmp(&b.code)));
             let values = rows.iter().take(most).map(|row| {
-                let function = row.code.function.unwrap_or("[no symbol]").to_owned();
-                let file = row.code.path.to_string_lossy().into_owned();
-                (vec![("file", file), ("function", function)], of(row))
+                let function = printable(row.code.function.unwrap_or("[no symbol]"));
+                let path = row.code.path.to_string_lossy();
+                let label = |text: &str| printable(text).into_owned();
+                let labels = vec![("file", label(&path)), ("function", label(&function))];
+                (labels, of(row))
             });
             let name = format!("memprof_function_{column}_bytes");
             let help = format!("Bytes (anon, shmem, cache) that the top functions {words}");

@@ -9,6 +9,7 @@ use tokio::time::timeout;
 use super::connection::Connections;
 use super::forgery;
 use crate::api::{ApiError, Body, Given, Method as Asks, Reply, Route};
+use crate::export::printable;
 use crate::web;
 
 const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
@@ -56,7 +57,12 @@ impl Connections {
         head: &Parts,
         rest: Result<Rest<'_>, Refusal>,
     ) -> Response<Body> {
-        let mut response = if self.is_preflight(head) {
+        let mut response = if has_transfer_encoding(head) {
+            let mut response = refuse(head, no_transfer_encoding());
+            let close = HeaderValue::from_static("close");
+            response.headers_mut().insert(header::CONNECTION, close);
+            response
+        } else if self.is_preflight(head) {
             preflight(head)
         } else if let Some(asset) = web::find(head.uri.path()) {
             self.page(head, asset)
@@ -74,7 +80,8 @@ impl Connections {
 
     /// Whether the body of this request matters: it makes something, and may.
     pub(super) fn wants_body(&self, head: &Parts) -> bool {
-        matches!(self.route(head), Ok((route, _)) if route.method == Asks::Post)
+        !has_transfer_encoding(head)
+            && matches!(self.route(head), Ok((route, _)) if route.method == Asks::Post)
     }
 
     /// The route of a request that may be answered.
@@ -192,6 +199,21 @@ impl Connections {
     }
 }
 
+/// Whether the end of a request's body is not told by `Content-Length` alone.
+///
+/// With both headers, a proxy in front may see another end of the request than we do, and send somebody's
+/// next request as the rest of this one (RFC 9112, 6.1 and 6.3). hyper drops `Content-Length` beside
+/// `Transfer-Encoding` before we see it, so either is refused: no body here is of unknown length.
+fn has_transfer_encoding(head: &Parts) -> bool {
+    head.headers.contains_key(header::TRANSFER_ENCODING)
+}
+
+fn no_transfer_encoding() -> Refusal {
+    let message =
+        "requests with Transfer-Encoding are not read: send the body with Content-Length alone";
+    Refusal(StatusCode::BAD_REQUEST, message.to_owned())
+}
+
 /// What a method asks for.
 fn asks(method: &Method) -> Option<Asks> {
     match *method {
@@ -243,7 +265,7 @@ fn respond(reply: Reply) -> Response<Body> {
 }
 
 fn refuse(head: &Parts, Refusal(status, message): Refusal) -> Response<Body> {
-    let body = Body::Whole(Bytes::from(message + "\n"));
+    let body = Body::Whole(Bytes::from(printable(&message).into_owned() + "\n"));
     let mut response = response(status, TEXT, body);
     if status == StatusCode::METHOD_NOT_ALLOWED
         && let Ok(methods) = HeaderValue::from_str(&methods(head.uri.path()))
