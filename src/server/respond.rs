@@ -26,6 +26,9 @@ const PREFLIGHT_AGE: HeaderValue = HeaderValue::from_static("600");
 /// A request that is not answered as it wishes.
 pub(super) struct Refusal(pub(super) StatusCode, pub(super) String);
 
+/// After how many seconds a client that was told that memprof is busy may ask again.
+const RETRY_AFTER: HeaderValue = HeaderValue::from_static("5");
+
 /// What came with a request beside its head.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Rest<'a> {
@@ -58,10 +61,7 @@ impl Connections {
         rest: Result<Rest<'_>, Refusal>,
     ) -> Response<Body> {
         let mut response = if has_transfer_encoding(head) {
-            let mut response = refuse(head, no_transfer_encoding());
-            let close = HeaderValue::from_static("close");
-            response.headers_mut().insert(header::CONNECTION, close);
-            response
+            last(refuse(head, no_transfer_encoding()))
         } else if self.is_preflight(head) {
             preflight(head)
         } else if let Some(asset) = web::find(head.uri.path()) {
@@ -74,6 +74,14 @@ impl Connections {
                 Err(refusal) => refuse(head, refusal),
             }
         };
+        self.set_headers(head, response.headers_mut());
+        response
+    }
+
+    /// What a request is told that found no slot.
+    pub(super) fn too_many(&self, head: &Parts) -> Response<Body> {
+        let busy = ApiError::Busy("too many clients ask at this time: try again".to_owned());
+        let mut response = last(refuse(head, busy.into()));
         self.set_headers(head, response.headers_mut());
         response
     }
@@ -267,11 +275,23 @@ fn respond(reply: Reply) -> Response<Body> {
 fn refuse(head: &Parts, Refusal(status, message): Refusal) -> Response<Body> {
     let body = Body::Whole(Bytes::from(printable(&message).into_owned() + "\n"));
     let mut response = response(status, TEXT, body);
+    if status == StatusCode::SERVICE_UNAVAILABLE {
+        response
+            .headers_mut()
+            .insert(header::RETRY_AFTER, RETRY_AFTER);
+    }
     if status == StatusCode::METHOD_NOT_ALLOWED
         && let Ok(methods) = HeaderValue::from_str(&methods(head.uri.path()))
     {
         response.headers_mut().insert(header::ALLOW, methods);
     }
+    response
+}
+
+/// The response, after which the connection is closed.
+fn last(mut response: Response<Body>) -> Response<Body> {
+    let close = HeaderValue::from_static("close");
+    response.headers_mut().insert(header::CONNECTION, close);
     response
 }
 
