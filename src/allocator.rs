@@ -6,11 +6,11 @@
 
 /// Blocks of at least so many bytes are mapped on their own, and given back when they are freed.
 #[cfg(target_env = "gnu")]
-const MAPPED: libc::c_int = 256 << 10;
+const MAPPED: libc::c_int = 1 << 20;
 
 /// So many bytes at the end of an arena are kept, at most.
 #[cfg(target_env = "gnu")]
-const KEPT: libc::c_int = 1 << 20;
+const KEPT: libc::c_int = 16 << 20;
 
 /// Arenas: one for the threads that wait for each other anyway, one more.
 #[cfg(target_env = "gnu")]
