@@ -38,7 +38,7 @@ pub(super) fn missing(characters: usize) -> String {
     format!("… ({characters} more characters)")
 }
 
-/// The text with U+FFFD in place of every control or format character; of more than [`LONGEST`]
+/// The text with U+FFFD in place of every control or format character; of more than `LONGEST`
 /// characters the beginning, and how many more there are.
 pub fn printable(text: &str) -> Cow<'_, str> {
     let (shown, more) = cut(text);
