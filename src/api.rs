@@ -23,6 +23,7 @@ mod processes;
 mod provider;
 mod query;
 mod reply;
+mod room;
 mod route;
 mod sampler;
 mod series;
@@ -37,7 +38,7 @@ use std::time::Instant;
 
 use crate::series::Series;
 use events::Events;
-use maker::Maker;
+use maker::{Again, Maker, Shown};
 use marks::{Mark, Marks};
 use view::View;
 
@@ -52,15 +53,11 @@ pub const OPENAPI_V1: &str = include_str!("web/openapi-v1.json");
 /// The OpenAPI document of memprof's own routes.
 pub const OPENAPI_V2: &str = include_str!("web/openapi-v2.json");
 
-/// How many replies are made at a time; further ones wait.
-const BUILDS: usize = 2;
-
 /// Bytes of replies that are kept for those who ask next.
-const CACHED: usize = 64 << 20;
+const CACHED: usize = 24 << 20;
 
-/// Bytes of all replies that are kept or on their way; further ones wait until those have left.
-/// A single reply of any size has room.
-const ROOM: usize = 256 << 20;
+/// Bytes of all replies that are made, kept or on their way; further ones wait until those have left.
+const ROOM: usize = 80 << 20;
 
 /// A request, ready to be answered.
 pub type Request = Arc<dyn Ask>;
@@ -109,7 +106,13 @@ impl Api {
 
     /// Ends what would go on by itself: the server ends.
     pub(crate) fn close(&self) {
+        self.maker.close();
         self.events.close();
+    }
+
+    /// Whether replies wait for room that others, on their way to slow clients, have.
+    pub(crate) fn is_short_of_room(&self) -> bool {
+        self.maker.is_short()
     }
 
     /// The answer to a request. Needs a tokio runtime.
@@ -133,11 +136,34 @@ impl Api {
         }
     }
 
-    /// Shows a report, newest or not.
-    async fn show(&self, report: Arc<Report>, view: Arc<dyn View>) -> Result<Reply, ApiError> {
+    /// Gets the report of a mark, or the newest one, again.
+    fn state_again<'a>(
+        &'a self,
+        mark: Option<Mark>,
+    ) -> impl Fn() -> BoxFuture<'a, Result<Arc<Report>, ApiError>> + Send + Sync + 'a {
+        move || {
+            let mark = mark.clone();
+            Box::pin(async move { self.state(mark.as_ref()).await })
+        }
+    }
+
+    /// Shows a report, newest or not; `again` gets it anew, after this request waited.
+    async fn show<'a>(
+        &self,
+        report: Arc<Report>,
+        again: &Again<'a>,
+        view: Arc<dyn View>,
+    ) -> Result<Reply, ApiError> {
+        let shown = Shown {
+            sequence: report.sequence,
+            report: Arc::downgrade(&report),
+            again,
+        };
+        drop(report);
         let mut reply = Reply::new(view.content_type(), "");
-        reply.file_name = view.file_name(&report);
-        reply.body = Body::Whole(self.maker.shared(report, view, self.provider()).await?);
+        let (body, name) = self.maker.shared(shown, view, self.provider()).await?;
+        reply.body = Body::Whole(body);
+        reply.file_name = name;
         Ok(reply)
     }
 }

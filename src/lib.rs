@@ -1,6 +1,7 @@
 //! memprof shows which code owns the physical memory that a running Linux process holds.
 
 pub mod aggregate;
+pub mod allocator;
 pub mod api;
 pub mod breakdown;
 pub mod capability;

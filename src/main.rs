@@ -3,12 +3,14 @@
 use std::io::{self, Write};
 use std::process::ExitCode;
 
+use memprof::allocator;
 use memprof::breakdown::maps;
 use memprof::capability;
 use memprof::cli::{self, Run};
 use memprof::session;
 
 fn main() -> ExitCode {
+    allocator::keep_little();
     let done = match cli::parse() {
         Run::Profile(config) => session::run(&config),
         Run::Maps(config) => maps::run(&config).and_then(|text| print(&text, 0)),

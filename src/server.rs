@@ -2,8 +2,8 @@
 //!
 //! - Loopback only unless told otherwise; the `Host` header is checked against DNS rebinding, and
 //!   other origins read only what [`ServerOptions`] allows.
-//! - Every connection is bounded in number, size and time. Connections beyond the limit wait in
-//!   the kernel's backlog.
+//! - Every connection is bounded in number, size and time. When there are too many, those go that send
+//!   no request (`registry.rs`); health and metrics are answered all the same.
 //! - Errors are one line of plain text.
 
 mod access;
@@ -11,6 +11,7 @@ mod connection;
 mod forgery;
 mod listen;
 mod page;
+mod registry;
 mod respond;
 
 use std::fmt;
@@ -20,18 +21,22 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nix::sys::resource::{Resource, getrlimit};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
 use crate::api::Api;
 use access::Access;
 use connection::Connections;
+use registry::Registry;
 
 pub use listen::{BindError, DEFAULT_LISTEN, bind};
 
 /// How long accepting pauses after it failed for want of something (file descriptors, memory).
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// How often it is looked whether replies wait for room that slow clients have.
+const LOOK: Duration = Duration::from_secs(1);
 
 /// Something worth telling the user that stops nothing.
 pub type Warn = Arc<dyn Fn(&str) + Send + Sync>;
@@ -44,7 +49,7 @@ pub struct ServerOptions {
     /// Origins that may read besides loopback ones (`--cors-origin`), as browsers spell them:
     /// `https://example.org`. `*` lets every origin read and opens the host check too.
     pub cors_origins: Vec<String>,
-    /// How many connections are served at a time.
+    /// How many connections are open at a time; an eighth of them answer health and metrics alone.
     pub max_connections: usize,
     /// How long a client may take to send a request's header, and to stay idle before it.
     pub header_timeout: Duration,
@@ -103,7 +108,7 @@ pub async fn serve(
     shutdown: impl Future<Output = ()>,
 ) -> io::Result<()> {
     let (stop, stopped) = watch::channel(false);
-    let slots = Arc::new(Semaphore::new(options.max_connections.max(1)));
+    let registry = Registry::new(options.max_connections);
     let access = Access::new(&options.allow_hosts, &options.cors_origins);
     let connections = Arc::new(Connections {
         api,
@@ -114,12 +119,16 @@ pub async fn serve(
     let mut background = JoinSet::new();
     if !listeners.is_empty() {
         background.spawn(Arc::clone(&connections.api).sample());
+        background.spawn(keep_room(
+            Arc::clone(&connections.api),
+            Arc::clone(&registry),
+        ));
     }
     for listener in listeners {
         listener.set_nonblocking(true)?;
         let listener = tokio::net::TcpListener::from_std(listener)?;
-        let (connections, slots) = (Arc::clone(&connections), Arc::clone(&slots));
-        loops.spawn(accept(listener, connections, slots, stopped.clone()));
+        let (connections, registry) = (Arc::clone(&connections), Arc::clone(&registry));
+        loops.spawn(accept(listener, connections, registry, stopped.clone()));
     }
     shutdown.await;
     background.abort_all();
@@ -129,11 +138,21 @@ pub async fn serve(
     Ok(())
 }
 
+/// Lets clients go that take long to read while others wait for the room of their replies.
+async fn keep_room(api: Arc<Api>, registry: Arc<Registry>) {
+    loop {
+        sleep(LOOK).await;
+        if api.is_short_of_room() {
+            registry.let_slow_readers_go();
+        }
+    }
+}
+
 /// Accepts until stopped, then waits for its connections as long as the grace lasts.
 async fn accept(
     listener: tokio::net::TcpListener,
     connections: Arc<Connections>,
-    slots: Arc<Semaphore>,
+    registry: Arc<Registry>,
     stopped: watch::Receiver<bool>,
 ) {
     let mut tasks = JoinSet::new();
@@ -146,16 +165,18 @@ async fn accept(
         };
         while tasks.try_join_next().is_some() {}
         match accepted {
-            Ok((stream, _)) => {
+            Ok((stream, peer)) => {
                 failing = false;
-                let slot = tokio::select! {
-                    slot = Arc::clone(&slots).acquire_owned() => slot,
+                let client = peer.ip().to_canonical();
+                let connection = tokio::select! {
+                    connection = registry.admit(client) => connection,
                     _ = stop.wait_for(|stop| *stop) => break,
                 };
                 let (connections, stopped) = (Arc::clone(&connections), stopped.clone());
                 tasks.spawn(async move {
-                    connections.serve(stream, stopped).await;
-                    drop(slot);
+                    connections
+                        .serve(stream, Arc::new(connection), stopped)
+                        .await;
                 });
             }
             Err(error) if only_this_connection(&error) => {}

@@ -398,6 +398,136 @@ proptest! {
     }
 }
 
+/// Two ways to say where a body ends are how a request is hidden from a proxy in front.
+#[test]
+fn no_request_hides_in_another() {
+    let _turn = turn();
+    let server = Server::start(wide(1), ServerOptions::default());
+    let hidden = "0\r\n\r\nGET /v1/pid HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
+    let length = format!("Content-Length: {}\r\n", hidden.len());
+    let chunked = "Transfer-Encoding: chunked\r\n";
+    for method in ["POST /v2/marks", "GET /v1/pid", "GET /"] {
+        for headers in [
+            format!("{length}{chunked}"),
+            format!("{chunked}{length}"),
+            chunked.to_owned(),
+        ] {
+            let request = format!("{method} HTTP/1.1\r\nHost: localhost\r\n{headers}\r\n{hidden}");
+            let out = String::from_utf8(server.raw(request.as_bytes())).unwrap();
+            assert!(out.starts_with("HTTP/1.1 400 "), "{request}:\n{out}");
+            assert!(out.contains("\r\nconnection: close\r\n"), "{out}");
+            assert_eq!(out.matches("HTTP/1.1").count(), 1, "{out}");
+        }
+    }
+    assert_eq!(
+        server.get("/v2/marks").json()["marks"],
+        serde_json::json!([])
+    );
+    server.stop();
+}
+
+/// Clients that send nothing, or a header that never ends, or a body that never comes.
+#[test]
+fn who_holds_all_connections_shuts_nobody_out() {
+    let _turn = turn();
+    let options = ServerOptions {
+        max_connections: 64,
+        header_timeout: Duration::from_secs(3600),
+        exchange_timeout: Duration::from_secs(3600),
+        ..ServerOptions::default()
+    };
+    let server = Server::start(wide(1), options);
+    let parts = [
+        "",
+        "GET /v1/tr",
+        "POST /v2/marks HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10\r\n\r\n",
+    ];
+    let mut held: Vec<_> = (0..200).map(|_| server.connect()).collect();
+    for (number, stream) in held.iter_mut().enumerate() {
+        // The server may have let go of it already.
+        let _ = stream.write_all(parts[number % parts.len()].as_bytes());
+    }
+    let start = Instant::now();
+    assert_eq!(server.get("/v2/health").status, 200);
+    assert_eq!(server.get("/v1/tree").status, 200);
+    let took = start.elapsed();
+    assert!(took < PATIENCE, "{took:?}");
+    drop(held);
+    server.stop();
+}
+
+#[test]
+fn health_is_answered_while_requests_hang() {
+    let _turn = turn();
+    let options = ServerOptions {
+        max_connections: 16,
+        answer_timeout: Duration::from_secs(3600),
+        exchange_timeout: Duration::from_secs(3600),
+        ..ServerOptions::default()
+    };
+    let server = Server::start(
+        Slow(wide(1), Duration::from_secs(3600), Arc::default()),
+        options,
+    );
+    let mut asking: Vec<_> = (0..40).map(|_| server.connect()).collect();
+    for stream in &mut asking {
+        stream.write_all(REQUEST).unwrap();
+    }
+    let start = Instant::now();
+    assert_eq!(server.get("/v2/health").status, 200);
+    let took = start.elapsed();
+    assert!(took < PATIENCE, "{took:?}");
+    let mut told = 0;
+    for mut stream in asking {
+        stream.set_read_timeout(Some(milliseconds(50))).unwrap();
+        let mut out = Vec::new();
+        if stream.read_to_end(&mut out).is_ok() && !out.is_empty() {
+            let reply = Reply::parse(&out);
+            assert_eq!(
+                (reply.status, reply.header("retry-after")),
+                (503, Some("5"))
+            );
+            told += 1;
+        }
+    }
+    // As many connections as the limit stay; one of them asked for health.
+    assert!(told >= 40 - 16, "{told}");
+    server.stop();
+}
+
+/// The work for different replies is queued, and the queue has an end.
+#[test]
+fn replies_are_made_in_turns_and_the_rest_told() {
+    let _turn = turn();
+    let server = Server::start(wide(20_000), ServerOptions::default());
+    let mut asking: Vec<_> = (0..300).map(|_| server.connect()).collect();
+    for (number, stream) in asking.iter_mut().enumerate() {
+        let request = format!(
+            "GET /v2/tree?search=x{number} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+        );
+        stream.write_all(request.as_bytes()).unwrap();
+    }
+    let start = Instant::now();
+    let metrics = server.get("/metrics");
+    let took = start.elapsed();
+    let mut made = 0;
+    for mut stream in asking {
+        let mut out = Vec::new();
+        stream.read_to_end(&mut out).unwrap();
+        let reply = Reply::parse(&out);
+        match reply.status {
+            200 => made += 1,
+            status => assert_eq!((status, reply.header("retry-after")), (503, Some("5"))),
+        }
+    }
+    let all = start.elapsed();
+    println!("{made} trees in {all:?}; metrics after {took:?}");
+    assert!((64..300).contains(&made), "{made}");
+    assert_eq!(metrics.status, 200);
+    assert!(took < all / 2, "metrics took {took:?} of {all:?}");
+    server.stop();
+}
+
 #[test]
 fn connections_beyond_the_limit_wait() {
     let _turn = turn();

@@ -512,6 +512,14 @@ fn other_sites_change_nothing() {
             ("Origin: http://localhost:4200\r\n", 201),
             (own.as_str(), 201),
             ("Sec-Fetch-Site: same-origin\r\n", 201),
+            ("Referer: https://evil.example/page\r\n", 403),
+            ("Referer: http://localhost@evil.example/\r\n", 403),
+            ("Referer: about:blank\r\n", 403),
+            (
+                "Sec-Fetch-Site: same-origin\r\nReferer: https://evil.example/\r\n",
+                403,
+            ),
+            ("Referer: http://localhost:4200/page?x\r\n", 201),
             ("", 201),
         ] {
             assert_eq!(

@@ -3,21 +3,23 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use bytes::Bytes;
 use tokio::sync::OnceCell;
+
+use super::maker::Made;
 
 /// How many replies are kept: of a few clients, each asking its own way. The oldest goes first.
 const KEPT: usize = 16;
 
-pub(super) type Cell = Arc<OnceCell<Bytes>>;
+pub(super) type Cell = Arc<OnceCell<Made>>;
 
 /// Cells of the newest report's replies. Locked only to find a cell, never to fill it.
+#[derive(Debug)]
 pub(super) struct Cache {
     entries: Mutex<Entries>,
     budget: usize,
 }
 
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct Entries {
     sequence: u64,
     cells: VecDeque<(String, Cell)>,
@@ -39,6 +41,11 @@ impl Cache {
     /// Forgets the oldest replies until what is kept fits the budget.
     pub(super) fn trim(&self) {
         self.lock().trim(self.budget);
+    }
+
+    /// Forgets all replies. Those that are being made stay shared.
+    pub(super) fn clear(&self) {
+        self.lock().trim(0);
     }
 
     /// The cell that whoever asks this of that report shares. An older report than the newest
@@ -69,7 +76,7 @@ impl Cache {
 
 impl Entries {
     fn trim(&mut self, budget: usize) {
-        let size = |(_, cell): &(String, Cell)| cell.get().map_or(0, Bytes::len);
+        let size = |(_, cell): &(String, Cell)| cell.get().map_or(0, |(body, _)| body.len());
         let mut kept: usize = self.cells.iter().map(size).sum();
         while kept > budget
             && let Some(oldest) = self.cells.iter().position(|cell| size(cell) > 0)
@@ -107,7 +114,7 @@ mod tests {
         let making = cache.cell(1, &ask(0));
         for threshold in 1..5 {
             let made = cache.cell(1, &ask(threshold));
-            made.set(Bytes::from(vec![0; 40])).unwrap();
+            made.set((vec![0; 40].into(), None)).unwrap();
         }
         cache.trim();
         let kept: Vec<_> = cache.lock().cells.iter().map(|(r, _)| r.clone()).collect();

@@ -10,6 +10,7 @@ use super::functions::{Name, PageReply, Wanted};
 use super::marks::{Mark, NOW};
 use super::query::bad;
 use super::reply::internal;
+use super::room::Out;
 use super::route::Asked;
 use super::tree::{Drawn, Places, Shape};
 use super::view::{View, Which};
@@ -100,23 +101,30 @@ pub(super) fn read(asked: &Asked<'_>) -> Result<Request, ApiError> {
 impl Ask for Diff {
     fn answer<'a>(&'a self, api: &'a Api) -> BoxFuture<'a, Result<Reply, ApiError>> {
         Box::pin(async {
-            let lines = self.by.inlined();
-            let from = self.which.baseline(api, &self.from, lines).await?;
+            let from = api.marks.get(&self.from)?;
             let to = api.marks.get_or_now(&self.to)?;
             let report = api.state(to.as_ref()).await?;
-            let by = self.by.clone();
-            let view = self.which.narrow(Arc::new(Between { from, to, by }));
-            api.show(report, view).await
+            let view = Between {
+                from,
+                to: to.clone(),
+                by: self.by.clone(),
+                which: self.which.clone(),
+            };
+            let again = api.state_again(to);
+            let view = self.which.narrow(Arc::new(view));
+            api.show(report, &again, view).await
         })
     }
 }
 
 /// A difference from a mark to the report that is shown.
+#[derive(Clone)]
 struct Between {
     from: Mark,
     /// The mark that the report is of.
     to: Option<Mark>,
     by: By,
+    which: Which,
 }
 
 /// Two differences of one `Debug` form are the same: marks never change.
@@ -204,7 +212,17 @@ impl View for Between {
         self.by.inlined()
     }
 
-    fn write(&self, report: &Report, out: &mut Vec<u8>) -> Result<(), ApiError> {
+    fn baseline(&self) -> Option<Arc<Report>> {
+        Some(Arc::clone(&self.from.report))
+    }
+
+    fn compared_with(&self, baseline: Arc<Report>) -> Option<Arc<dyn View>> {
+        let mut view = self.clone();
+        view.from.report = baseline;
+        Some(Arc::new(view))
+    }
+
+    fn write(&self, report: &Report, out: &mut Out) -> Result<(), ApiError> {
         counted(self.by.kind(), &report.profile)?;
         match &self.by {
             By::Stack(shape) => self.write_tree(shape, report, out),
@@ -228,13 +246,8 @@ impl Between {
         }
     }
 
-    fn write_tree(
-        &self,
-        shape: &Shape,
-        report: &Report,
-        out: &mut Vec<u8>,
-    ) -> Result<(), ApiError> {
-        let from = &self.from.report;
+    fn write_tree(&self, shape: &Shape, report: &Report, out: &mut Out) -> Result<(), ApiError> {
+        let from = &*self.which.baseline(&self.from.report)?;
         let sides = [
             (&*from.profile, &*from.symbols),
             (&*report.profile, &*report.symbols),
@@ -258,13 +271,8 @@ impl Between {
         serde_json::to_writer(out, &reply).map_err(internal)
     }
 
-    fn write_table(
-        &self,
-        wanted: &Wanted,
-        report: &Report,
-        out: &mut Vec<u8>,
-    ) -> Result<(), ApiError> {
-        let from = &self.from.report;
+    fn write_table(&self, wanted: &Wanted, report: &Report, out: &mut Out) -> Result<(), ApiError> {
+        let from = &*self.which.baseline(&self.from.report)?;
         let sides = [
             (&*from.profile, &*from.symbols),
             (&*report.profile, &*report.symbols),

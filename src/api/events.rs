@@ -12,8 +12,7 @@ use tokio::time::sleep;
 
 use super::reply::EVENTS;
 use super::route::Asked;
-use super::summary::Summary;
-use super::view::View;
+use super::summary;
 use super::{Api, ApiError, Ask, Body, BoxFuture, Reply, Request};
 use crate::series::{FIGURES, Sample};
 
@@ -110,9 +109,7 @@ impl Api {
         match newest.as_ref() {
             Some((number, event)) if *number >= report.sequence => Some((event.clone(), false)),
             _ => {
-                let mut data = Vec::new();
-                Summary.write(&report, &mut data).ok()?;
-                let made = event("summary", &data);
+                let made = event("summary", &summary::json(&report)?);
                 *newest = Some((report.sequence, made.clone()));
                 Some((made, true))
             }

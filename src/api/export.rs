@@ -9,6 +9,7 @@ use super::common::counted;
 use super::marks::NOW;
 use super::query::{bad, quoted};
 use super::reply::internal;
+use super::room::Out;
 use super::route::Asked;
 use super::tree::{direction, kind};
 use super::view::{View, Which};
@@ -63,6 +64,7 @@ pub(super) fn list(_: &Asked<'_>) -> Result<Request, ApiError> {
     Ok(Arc::new(List))
 }
 
+#[derive(Clone)]
 struct Export {
     format: &'static dyn Exporter,
     options: ExportOptions,
@@ -96,9 +98,7 @@ impl Ask for Export {
         Box::pin(async {
             let mut options = self.options.clone();
             if let Some(id) = &self.from {
-                let lines = self.needs_lines();
-                let baseline = self.which.baseline(api, id, lines).await?;
-                options.baseline = Some(baseline.report);
+                options.baseline = Some(api.marks.get(id)?.report);
                 options.check(self.format).map_err(|e| bad(e.to_string()))?;
             }
             let to = api.marks.get_or_now(&self.to)?;
@@ -110,7 +110,9 @@ impl Ask for Export {
                 to: self.to.clone(),
                 which: self.which.clone(),
             };
-            api.show(report, self.which.narrow(Arc::new(view))).await
+            let again = api.state_again(to);
+            let view = self.which.narrow(Arc::new(view));
+            api.show(report, &again, view).await
         })
     }
 }
@@ -120,9 +122,23 @@ impl View for Export {
         self.format.content_type()
     }
 
-    fn write(&self, report: &Report, out: &mut Vec<u8>) -> Result<(), ApiError> {
+    fn baseline(&self) -> Option<Arc<Report>> {
+        self.options.baseline.clone()
+    }
+
+    fn compared_with(&self, baseline: Arc<Report>) -> Option<Arc<dyn View>> {
+        let mut view = self.clone();
+        view.options.baseline = Some(baseline);
+        Some(Arc::new(view))
+    }
+
+    fn write(&self, report: &Report, out: &mut Out) -> Result<(), ApiError> {
         counted(self.options.kind, &report.profile)?;
-        write(self.format, report, &self.options, out).map_err(internal)
+        let mut options = self.options.clone();
+        if let Some(baseline) = &mut options.baseline {
+            *baseline = self.which.baseline(baseline)?;
+        }
+        write(self.format, report, &options, out).map_err(internal)
     }
 
     fn needs_lines(&self) -> bool {

@@ -9,6 +9,7 @@ use super::common::{About, millis};
 use super::functions::{Page, PageReply, Sorting};
 use super::query::{Query, bad, quoted};
 use super::reply::internal;
+use super::room::Out;
 use super::route::Asked;
 use super::tree::{Shape, search, write_tree};
 use super::view::{View, view};
@@ -118,7 +119,7 @@ impl Files {
 }
 
 impl View for Files {
-    fn write(&self, report: &Report, out: &mut Vec<u8>) -> Result<(), ApiError> {
+    fn write(&self, report: &Report, out: &mut Out) -> Result<(), ApiError> {
         let places = &report.profile.places;
         let matches = |file: &&CachedFile| match (&self.search, &file.path) {
             (None, _) => true,
@@ -188,7 +189,7 @@ impl View for Stacks {
         self.shape.reading.naming.inlined
     }
 
-    fn write(&self, report: &Report, out: &mut Vec<u8>) -> Result<(), ApiError> {
+    fn write(&self, report: &Report, out: &mut Out) -> Result<(), ApiError> {
         let files = &report.profile.places.files;
         let Ok(at) = files.binary_search_by_key(&self.file, |file| file.id) else {
             let message = "no page of this file is cached by the target now";

@@ -7,6 +7,7 @@ use serde::Serialize;
 use super::common::{About, counted};
 use super::query::Query;
 use super::reply::internal;
+use super::room::Out;
 use super::route::Asked;
 use super::tree::{kind, search};
 use super::view::{View, view};
@@ -226,7 +227,7 @@ impl View for Functions {
         self.0.inlined
     }
 
-    fn write(&self, report: &Report, out: &mut Vec<u8>) -> Result<(), ApiError> {
+    fn write(&self, report: &Report, out: &mut Out) -> Result<(), ApiError> {
         let wanted = &self.0;
         counted(wanted.kind, &report.profile)?;
         let sides = [(&*report.profile, &*report.symbols)];

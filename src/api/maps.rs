@@ -8,6 +8,7 @@ use serde::Serialize;
 use super::common::{About, Kinds};
 use super::functions::{Page, PageReply, Sorting};
 use super::reply::internal;
+use super::room::Out;
 use super::route::Asked;
 use super::tree::search;
 use super::view::{View, view};
@@ -138,7 +139,7 @@ impl Maps {
 }
 
 impl View for Maps {
-    fn write(&self, report: &Report, out: &mut Vec<u8>) -> Result<(), ApiError> {
+    fn write(&self, report: &Report, out: &mut Out) -> Result<(), ApiError> {
         let search = self.search.as_ref();
         let matches = |m: &&Mapping| search.is_none_or(|s| s.text(&m.name));
         let mappings = &report.profile.places.mappings;

@@ -1,22 +1,29 @@
 //! `/v2/marks`: states that are kept, for differences.
 
-use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::collections::{HashSet, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::SystemTime;
 
+use rustc_hash::FxHashSet;
 use serde::{Deserialize, Serialize};
 
 use super::common::{Kinds, millis, stopped_us};
 use super::query::{bad, quoted};
 use super::route::Asked;
 use super::{Api, ApiError, Ask, Body, BoxFuture, Reply, Report, Request};
-use crate::profile::Hold;
+use crate::profile::{Hold, Profile, Sample, Stack};
 
 /// Marks that are kept, at most.
 const MOST: usize = 16;
 
-/// Stacks of all marks together: about 64 bytes each, with as much again for their names.
-const MOST_STACKS: usize = 1 << 20;
+/// Bytes of all marks together. Stacks that several marks have are counted once.
+const MOST_BYTES: usize = 48 << 20;
+
+/// About what a frame's name takes in a report, a mapping or another row, and the heads of a stack's two
+/// blocks of memory, in bytes.
+const NAME: usize = 48;
+const ROW: usize = 128;
+const HEADS: usize = 32;
 
 /// The longest name, in characters.
 const LONGEST_NAME: usize = 100;
@@ -41,6 +48,8 @@ pub(super) struct Marks(Mutex<Kept>);
 struct Kept {
     marks: VecDeque<Mark>,
     last: u64,
+    /// Reports of marks that were deleted while requests still need them, and their bytes.
+    deleted: Vec<(Weak<Profile>, usize)>,
 }
 
 impl Marks {
@@ -75,7 +84,7 @@ impl Marks {
 
     fn add(&self, name: Option<String>, report: Arc<Report>) -> Result<MarkReply, ApiError> {
         let mut kept = self.lock();
-        kept.check_room(stacks(&report))?;
+        kept.check_room(Some(&report))?;
         kept.last += 1;
         let mark = Mark {
             id: kept.last,
@@ -92,29 +101,63 @@ impl Marks {
         let mut kept = self.lock();
         let at = kept.marks.iter().position(|mark| mark.id.to_string() == id);
         let at = at.ok_or_else(|| no_mark(id))?;
-        kept.marks.remove(at);
-        Ok(())
-    }
-}
-
-/// Stacks that a report holds, those of each process included.
-fn stacks(report: &Report) -> usize {
-    let each = report.profile.processes.iter().map(|p| p.samples.len());
-    report.profile.samples.len() + each.sum::<usize>()
-}
-
-impl Kept {
-    /// Whether a mark of so many more stacks can be kept.
-    fn check_room(&self, more: usize) -> Result<(), ApiError> {
-        let held: usize = self.marks.iter().map(|mark| stacks(&mark.report)).sum();
-        if self.marks.len() >= MOST || held + more > MOST_STACKS {
-            return Err(ApiError::Full(format!(
-                "{MOST} marks, with {MOST_STACKS} stacks together, are kept at most: delete one \
-                 with DELETE /v2/marks/ID"
-            )));
+        if let Some(mark) = kept.marks.remove(at) {
+            let bytes = weight(&mark.report, &mut HashSet::default());
+            let report = Arc::downgrade(&mark.report.profile);
+            kept.deleted.push((report, bytes));
         }
         Ok(())
     }
+}
+
+/// Bytes that a report takes, about; of stacks only those that were not counted before.
+fn weight(report: &Report, counted: &mut FxHashSet<*const Stack>) -> usize {
+    let profile = &report.profile;
+    let each = profile.processes.iter().map(|share| &share.samples);
+    let files = profile.places.files.iter().map(|file| &file.samples);
+    let mut bytes = report.symbols.len() * NAME
+        + profile.not_observed.len() * ROW
+        + profile.places.mappings.len() * ROW;
+    for sample in [&profile.samples]
+        .into_iter()
+        .chain(each)
+        .chain(files)
+        .flatten()
+    {
+        bytes += size_of::<Sample>();
+        if counted.insert(Arc::as_ptr(&sample.stack)) {
+            bytes += size_of::<Stack>() + size_of_val(&*sample.stack.frames) + HEADS;
+        }
+    }
+    bytes
+}
+
+impl Kept {
+    /// Whether one more mark can be kept, of this report if it is known. The first one always can.
+    fn check_room(&mut self, report: Option<&Report>) -> Result<(), ApiError> {
+        self.deleted.retain(|(report, _)| report.strong_count() > 0);
+        if self.marks.is_empty() && self.deleted.is_empty() {
+            return Ok(());
+        }
+        if self.marks.len() >= MOST {
+            return Err(full());
+        }
+        let mut counted = HashSet::default();
+        let marks = self.marks.iter().map(|mark| &*mark.report);
+        let held: usize = marks.chain(report).map(|r| weight(r, &mut counted)).sum();
+        let deleted: usize = self.deleted.iter().map(|(_, bytes)| bytes).sum();
+        if held + deleted > MOST_BYTES {
+            return Err(full());
+        }
+        Ok(())
+    }
+}
+
+fn full() -> ApiError {
+    let most = MOST_BYTES >> 20;
+    ApiError::Full(format!(
+        "{MOST} marks, with {most} MiB together, are kept at most: delete one with DELETE /v2/marks/ID"
+    ))
 }
 
 fn no_mark(id: &str) -> ApiError {
@@ -230,7 +273,7 @@ impl Ask for Keep {
 /// A report of a target that stood still for it, and no other.
 async fn still(api: &Api) -> Result<Arc<Report>, ApiError> {
     // Nobody is held still for a mark that has no room.
-    api.marks.lock().check_room(0)?;
+    api.marks.lock().check_room(None)?;
     let report = api.provider().frozen().await?;
     let profile = &report.profile;
     let why = match &profile.hold {

@@ -7,6 +7,7 @@ use tokio::sync::Semaphore;
 
 use super::query::bad;
 use super::reply::internal;
+use super::room::Roomed;
 use super::route::Asked;
 use super::{Api, ApiError, Ask, BoxFuture, ProviderError, Reply, Request};
 use crate::breakdown::{Breakdown, Show, measure};
@@ -17,6 +18,8 @@ pub(super) const PARAMETERS: &[&str] = &["top", "pid"];
 /// Names and mappings that are listed, where nothing else is said and at most.
 const DEFAULT_TOP: u64 = 20;
 const MOST_TOP: u64 = 10_000;
+
+const TEXT: &str = "text/plain; charset=utf-8";
 
 /// One at a time: reading makes the kernel hold the target's address space.
 static TURN: Semaphore = Semaphore::const_new(1);
@@ -52,7 +55,9 @@ impl Ask for Memory {
             // The turn goes along: the thread works on even when nobody waits for it any more.
             let made = tokio::task::spawn_blocking(move || (text(pid, show), turn));
             let (text, _turn) = made.await.map_err(internal)?;
-            Ok(Reply::new("text/plain; charset=utf-8", text?))
+            let text = text?;
+            let held = api.maker.room(text.len())?;
+            Ok(Reply::new(TEXT, Roomed::bytes(text, held)))
         })
     }
 }

@@ -1,5 +1,6 @@
 //! `/metrics`: figures for Prometheus.
 
+use std::io::Write;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
@@ -11,9 +12,11 @@ use prometheus_client::registry::Registry;
 
 use super::common::millis;
 use super::reply::internal;
+use super::room::Out;
 use super::route::Asked;
 use super::view::View;
-use super::{Api, ApiError, Ask, BoxFuture, ProviderError, Reply, Report, Request, own};
+use super::{Api, ApiError, Ask, Body, BoxFuture, ProviderError, Reply, Report, Request, own};
+use crate::export::printable;
 use crate::profile::{Kind, Profile, Usage};
 use crate::tree::Table;
 
@@ -37,19 +40,21 @@ impl Ask for Metrics {
     fn answer<'a>(&'a self, api: &'a Api) -> BoxFuture<'a, Result<Reply, ApiError>> {
         Box::pin(async {
             let functions = api.options.metrics_functions;
-            let shown = match api.provider().profile().await {
-                Ok(report) => api
-                    .show(report, Arc::new(OfReport { functions }))
-                    .await?
-                    .bytes(),
+            let mut reply = match api.provider().profile().await {
+                Ok(report) => {
+                    let view = Arc::new(OfReport { functions });
+                    api.show(report, &api.state_again(None), view).await?
+                }
                 // memprof's own figures are there all the same.
-                Err(ProviderError::NoTarget) => bytes::Bytes::new(),
+                Err(ProviderError::NoTarget) => Reply::new(OPEN_METRICS, ""),
                 Err(e) => return Err(e.into()),
             };
-            let mut text = String::from_utf8_lossy(&shown).into_owned();
-            text.push_str(&written(&own_figures())?);
-            text.push_str("# EOF\n");
-            Ok(Reply::new(OPEN_METRICS, text))
+            let own = written(&own_figures())? + "# EOF\n";
+            reply.body = match reply.body {
+                Body::Whole(shared) => Body::Two(shared, own.into()),
+                other => other,
+            };
+            Ok(reply)
         })
     }
 }
@@ -65,15 +70,20 @@ impl View for OfReport {
         OPEN_METRICS
     }
 
-    fn write(&self, report: &Report, out: &mut Vec<u8>) -> Result<(), ApiError> {
+    fn write(&self, report: &Report, out: &mut Out) -> Result<(), ApiError> {
         let mut figures = Figures::default();
         figures.target(&report.profile);
         figures.memory(&report.profile);
         figures.kernel(&report.profile);
         figures.stacks(&report.profile);
         figures.functions(report, self.functions);
-        out.extend_from_slice(written(&figures.0)?.as_bytes());
-        Ok(())
+        out.write_all(written(&figures.0)?.as_bytes())
+            .map_err(internal)
+    }
+
+    /// Whoever watches memprof waits for no tree.
+    fn is_light(&self) -> bool {
+        true
     }
 }
 
@@ -115,7 +125,8 @@ impl Figures {
     fn gauges(&mut self, name: &str, help: &str, values: impl IntoIterator<Item = (Labels, u64)>) {
         let family = Family::<Labels, Gauge>::default();
         for (labels, value) in values {
-            family.get_or_create(&labels).set(signed(value));
+            // What was cut off or made printable may have made two sets of labels the same.
+            family.get_or_create(&labels).inc_by(signed(value));
         }
         self.0.register(name, help, family);
     }
@@ -129,7 +140,7 @@ impl Figures {
     fn target(&mut self, profile: &Profile) {
         let target = &profile.target;
         let labels = vec![
-            ("comm", target.comm.clone()),
+            ("comm", printable(&target.comm).into_owned()),
             ("pid", target.pid.to_string()),
         ];
         self.gauges("memprof_target_info", "Always 1", [(labels, 1)]);
@@ -244,9 +255,11 @@ impl Figures {
             };
             rows.sort_by(|a, b| of(b).cmp(&of(a)).then_with(|| a.code.cmp(&b.code)));
             let values = rows.iter().take(most).map(|row| {
-                let function = row.code.function.unwrap_or("[no symbol]").to_owned();
-                let file = row.code.path.to_string_lossy().into_owned();
-                (vec![("file", file), ("function", function)], of(row))
+                let function = printable(row.code.function.unwrap_or("[no symbol]"));
+                let path = row.code.path.to_string_lossy();
+                let label = |text: &str| printable(text).into_owned();
+                let labels = vec![("file", label(&path)), ("function", label(&function))];
+                (labels, of(row))
             });
             let name = format!("memprof_function_{column}_bytes");
             let help = format!("Bytes (anon, shmem, cache) that the top functions {words}");
@@ -257,4 +270,44 @@ impl Figures {
 
 fn kind_label(kind: Kind) -> (&'static str, String) {
     ("kind", kind.name().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::symbol::Language;
+    use crate::tree::testing::{at, kib, profile, symbols};
+
+    #[test]
+    fn labels_are_printable_and_bounded() {
+        let long = "f".repeat(100_000);
+        let names = [
+            (at(0, 1), "evil\x1b]0;owned\x07\u{202e}", Language::Other),
+            (at(0, 2), long.as_str(), Language::Other),
+            // Not told apart when they are shown.
+            (at(0, 3), "same\x1b", Language::Other),
+            (at(0, 4), "same\x07", Language::Other),
+        ];
+        let one = |n: u64| ([at(0, n)], kib(4, 0));
+        let samples = [1, 2, 3, 4].map(one);
+        let samples: Vec<_> = samples.iter().map(|(f, u)| (f.as_slice(), *u)).collect();
+        let mut profile = profile(&samples, &[]);
+        profile.target.comm = "co\x1bmm".to_owned();
+        let report = Report {
+            profile: Arc::new(profile),
+            symbols: Arc::new(symbols(&names)),
+            sequence: 1,
+        };
+        let mut figures = Figures::default();
+        figures.target(&report.profile);
+        figures.functions(&report, 10);
+        let text = written(&figures.0).unwrap();
+        let steers = |c: char| c != '\n' && (c.is_control() || c == '\u{202e}');
+        assert!(!text.contains(steers), "{text}");
+        let longest = text.lines().map(str::len).max();
+        assert!(longest < Some(2_000), "{longest:?}");
+        let same = text.lines().filter(|line| line.contains("same"));
+        let same: Vec<_> = same.map(|line| line.rsplit_once(' ').unwrap().1).collect();
+        assert_eq!(same, ["8192", "8192"]);
+    }
 }

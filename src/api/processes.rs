@@ -4,6 +4,7 @@ use serde::Serialize;
 
 use super::common::{About, Bracket, Kinds};
 use super::reply::internal;
+use super::room::Out;
 use super::route::Asked;
 use super::summary::Agreement;
 use super::view::{View, view};
@@ -52,7 +53,7 @@ impl From<&Profile> for Row {
 }
 
 impl View for Processes {
-    fn write(&self, report: &Report, out: &mut Vec<u8>) -> Result<(), ApiError> {
+    fn write(&self, report: &Report, out: &mut Out) -> Result<(), ApiError> {
         let profile = &report.profile;
         let pids = profile.target.pids.iter();
         let reply = ProcessesReply {

@@ -30,6 +30,8 @@ pub struct Reply {
 pub enum Body {
     /// Made already.
     Whole(Bytes),
+    /// Made already, in two pieces: one that is shared, and what is this client's alone.
+    Two(Bytes, Bytes),
     /// Piece by piece, until whoever sends them stops.
     Live(mpsc::Receiver<Bytes>),
 }
@@ -58,6 +60,7 @@ impl Reply {
     pub fn bytes(&self) -> Bytes {
         match &self.body {
             Body::Whole(bytes) => bytes.clone(),
+            Body::Two(first, second) => [&first[..], second].concat().into(),
             Body::Live(_) => Bytes::new(),
         }
     }

@@ -6,6 +6,8 @@ use std::time::SystemTime;
 use serde::Serialize;
 
 use super::common::millis;
+use super::reply::{JSON, internal};
+use super::room::Roomed;
 use super::route::Asked;
 use super::{Api, ApiError, Ask, BoxFuture, Reply, Request};
 use crate::series::{FIGURES, Resolution, Sample, Series};
@@ -49,6 +51,17 @@ struct Column {
 
 impl Ask for Since {
     fn answer<'a>(&'a self, api: &'a Api) -> BoxFuture<'a, Result<Reply, ApiError>> {
+        Box::pin(async {
+            let body = self.body(api)?;
+            // Made in one go: no other reply is made meanwhile.
+            let held = api.maker.room(body.len())?;
+            Ok(Reply::new(JSON, Roomed::bytes(body, held)))
+        })
+    }
+}
+
+impl Since {
+    fn body(&self, api: &Api) -> Result<Vec<u8>, ApiError> {
         let samples: Vec<Sample> = {
             let series = api.series();
             series.after(self.resolution, self.since).copied().collect()
@@ -66,6 +79,6 @@ impl Ask for Since {
             times: samples.iter().map(|sample| sample.at).collect(),
             series: (0..FIGURES.len()).map(column).collect(),
         };
-        Box::pin(async move { Reply::json(&reply) })
+        serde_json::to_vec(&reply).map_err(internal)
     }
 }

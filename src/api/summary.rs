@@ -6,6 +6,7 @@ use serde::Serialize;
 
 use super::common::{About, Bracket, Kinds, OutcomeRow, outcomes};
 use super::reply::internal;
+use super::room::Out;
 use super::route::Asked;
 use super::view::{View, view};
 use super::{ApiError, Report, Request};
@@ -21,12 +22,17 @@ pub(super) fn read(asked: &Asked<'_>) -> Result<Request, ApiError> {
 
 /// The view.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Summary;
+struct Summary;
 
 impl View for Summary {
-    fn write(&self, report: &Report, out: &mut Vec<u8>) -> Result<(), ApiError> {
+    fn write(&self, report: &Report, out: &mut Out) -> Result<(), ApiError> {
         serde_json::to_writer(out, &SummaryReply::from(report)).map_err(internal)
     }
+}
+
+/// A summary, in one line of JSON.
+pub(super) fn json(report: &Report) -> Option<Vec<u8>> {
+    serde_json::to_vec(&SummaryReply::from(report)).ok()
 }
 
 #[derive(Serialize)]

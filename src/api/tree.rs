@@ -8,6 +8,7 @@ use serde::Serialize;
 use super::common::{About, counted};
 use super::query::Query;
 use super::reply::internal;
+use super::room::Out;
 use super::route::Asked;
 use super::view::{View, view};
 use super::{ApiError, Report, Request};
@@ -101,17 +102,13 @@ impl View for Tree {
         self.0.reading.naming.inlined
     }
 
-    fn write(&self, report: &Report, out: &mut Vec<u8>) -> Result<(), ApiError> {
+    fn write(&self, report: &Report, out: &mut Out) -> Result<(), ApiError> {
         write_tree(report, &self.0, out)
     }
 }
 
 /// Writes the tree of a report.
-pub(super) fn write_tree(
-    report: &Report,
-    shape: &Shape,
-    out: &mut Vec<u8>,
-) -> Result<(), ApiError> {
+pub(super) fn write_tree(report: &Report, shape: &Shape, out: &mut Out) -> Result<(), ApiError> {
     counted(shape.reading.kind, &report.profile)?;
     let mut paths = Paths::new([(&report.profile, &report.symbols)], shape.reading);
     let drawn = Drawn::new(&mut paths, shape);

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::reply::{JSON, internal};
+use super::room::Out;
 use super::route::Asked;
 use super::view::{View, view};
 use super::{Api, ApiError, Ask, BoxFuture, Reply, Report, Request};
@@ -53,7 +54,7 @@ pub(super) fn pid(_: &Asked<'_>) -> Result<Request, ApiError> {
 }
 
 impl View for Tree {
-    fn write(&self, report: &Report, out: &mut Vec<u8>) -> Result<(), ApiError> {
+    fn write(&self, report: &Report, out: &mut Out) -> Result<(), ApiError> {
         let (profile, symbols) = (&report.profile, &report.symbols);
         let direction = match self.reverse {
             false => Direction::InnermostFirst,
@@ -73,7 +74,7 @@ impl View for Tree {
 }
 
 impl View for Totals {
-    fn write(&self, report: &Report, out: &mut Vec<u8>) -> Result<(), ApiError> {
+    fn write(&self, report: &Report, out: &mut Out) -> Result<(), ApiError> {
         let short = Short::from(report.profile.as_ref());
         serde_json::to_writer(out, &short).map_err(internal)
     }

@@ -3,9 +3,9 @@
 use std::fmt::Debug;
 use std::sync::Arc;
 
-use super::marks::Mark;
 use super::query::Query;
 use super::reply::JSON;
+use super::room::Out;
 use super::route::Asked;
 use super::{Api, ApiError, Ask, BoxFuture, ProviderError, Reply, Report, Request};
 use crate::event::Pid;
@@ -19,10 +19,25 @@ pub(super) trait View: Debug + Send + Sync + 'static {
     }
 
     /// Writes it. Runs on a thread where it may take its time.
-    fn write(&self, report: &Report, out: &mut Vec<u8>) -> Result<(), ApiError>;
+    fn write(&self, report: &Report, out: &mut Out) -> Result<(), ApiError>;
 
     /// Whether the report needs source lines and inlined functions.
     fn needs_lines(&self) -> bool {
+        false
+    }
+
+    /// The report that the view compares with, if it does.
+    fn baseline(&self) -> Option<Arc<Report>> {
+        None
+    }
+
+    /// The same view, compared with this form of its baseline.
+    fn compared_with(&self, _baseline: Arc<Report>) -> Option<Arc<dyn View>> {
+        None
+    }
+
+    /// Whether it is made beside trees, not after them.
+    fn is_light(&self) -> bool {
         false
     }
 
@@ -63,25 +78,15 @@ impl Which {
         }
     }
 
-    /// The mark that a difference is taken from, of the same process and with source lines if the view needs
-    /// them.
+    /// A baseline, of the same process.
     ///
     /// # Errors
-    /// There is no such mark, or it has no such process.
-    pub(super) async fn baseline(
-        &self,
-        api: &Api,
-        id: &str,
-        lines: bool,
-    ) -> Result<Mark, ApiError> {
-        let mut mark = api.marks.get(id)?;
-        if lines {
-            mark.report = api.provider().with_lines(mark.report).await?;
+    /// It has no such process.
+    pub(super) fn baseline(&self, report: &Arc<Report>) -> Result<Arc<Report>, ApiError> {
+        match self.pid {
+            Some(pid) => Ok(Arc::new(of_process(report, pid)?)),
+            None => Ok(Arc::clone(report)),
         }
-        if let Some(pid) = self.pid {
-            mark.report = Arc::new(of_process(&mark.report, pid)?);
-        }
-        Ok(mark)
     }
 
     /// The view of the one process, or the view as it is.
@@ -152,12 +157,21 @@ impl View for OfProcess {
         self.view.content_type()
     }
 
-    fn write(&self, report: &Report, out: &mut Vec<u8>) -> Result<(), ApiError> {
+    fn write(&self, report: &Report, out: &mut Out) -> Result<(), ApiError> {
         self.view.write(&of_process(report, self.pid)?, out)
     }
 
     fn needs_lines(&self) -> bool {
         self.view.needs_lines()
+    }
+
+    fn baseline(&self) -> Option<Arc<Report>> {
+        self.view.baseline()
+    }
+
+    fn compared_with(&self, baseline: Arc<Report>) -> Option<Arc<dyn View>> {
+        let (pid, view) = (self.pid, self.view.compared_with(baseline)?);
+        Some(Arc::new(OfProcess { pid, view }))
     }
 
     fn file_name(&self, report: &Report) -> Option<String> {
@@ -183,8 +197,10 @@ impl<V: View> Ask for Viewed<V> {
     fn answer<'a>(&'a self, api: &'a Api) -> BoxFuture<'a, Result<Reply, ApiError>> {
         Box::pin(async {
             let view = Arc::clone(&self.view);
+            let again =
+                || -> BoxFuture<'a, _> { Box::pin(async { Ok(self.which.report(api).await?) }) };
             match self.which.report(api).await {
-                Ok(report) => api.show(report, self.which.narrow(view)).await,
+                Ok(report) => api.show(report, &again, self.which.narrow(view)).await,
                 Err(Missing::NoTarget) if view.before_target().is_some() => {
                     let text = view.before_target().unwrap_or_default();
                     Ok(Reply::new(view.content_type(), text))

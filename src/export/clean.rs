@@ -1,21 +1,55 @@
-//! Names come from files that nobody vouches for; here they lose what could steer a terminal.
+//! Names come from files that nobody vouches for; here they lose what could steer a terminal, and what
+//! is too long of them.
 
 use std::borrow::Cow;
 
-/// Control characters, and the invisible ones that reorder text.
-fn steers(c: char) -> bool {
+/// The longest text that [`printable`] leaves whole, in characters: longer than nearly every name of C++.
+pub const LONGEST: usize = 1024;
+
+/// Whether a character is shown as something else than itself: control characters, line separators, and
+/// format characters (category Cf), which reorder the text around them or are not seen at all.
+pub(super) fn steers(c: char) -> bool {
     c.is_control()
-        || matches!(c, '\u{200e}' | '\u{200f}' | '\u{061c}')
-        || matches!(c, '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+        || matches!(c,
+            '\u{ad}' | '\u{61c}' | '\u{6dd}' | '\u{70f}' | '\u{8e2}' | '\u{180e}' | '\u{feff}'
+            | '\u{600}'..='\u{605}' | '\u{890}'..='\u{891}'
+            // Zero width, direction, line and paragraph separators, embeddings, overrides, isolates.
+            | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}'
+            | '\u{fff9}'..='\u{fffb}' | '\u{110bd}' | '\u{110cd}' | '\u{13430}'..='\u{1343f}'
+            | '\u{1bca0}'..='\u{1bca3}' | '\u{1d173}'..='\u{1d17a}'
+            // Tags: text that nobody sees.
+            | '\u{e0000}'..='\u{e007f}')
 }
 
-/// The text with U+FFFD in place of every control or bidirectional formatting character.
-pub fn printable(text: &str) -> Cow<'_, str> {
-    if text.contains(steers) {
-        Cow::Owned(text.replace(steers, "\u{fffd}"))
-    } else {
-        Cow::Borrowed(text)
+/// The beginning of a text that is shown, and how many characters follow it.
+pub(super) fn cut(text: &str) -> (&str, usize) {
+    // No character is shorter than a byte.
+    if text.len() <= LONGEST {
+        return (text, 0);
     }
+    match text.char_indices().nth(LONGEST) {
+        Some((end, _)) => (&text[..end], text[end..].chars().count()),
+        None => (text, 0),
+    }
+}
+
+/// What stands behind a text that was cut: how many characters are missing.
+pub(super) fn missing(characters: usize) -> String {
+    format!("… ({characters} more characters)")
+}
+
+/// The text with U+FFFD in place of every control or format character; of more than `LONGEST`
+/// characters the beginning, and how many more there are.
+pub fn printable(text: &str) -> Cow<'_, str> {
+    let (shown, more) = cut(text);
+    if more == 0 && !shown.contains(steers) {
+        return Cow::Borrowed(text);
+    }
+    let mut out = shown.replace(steers, "\u{fffd}");
+    if more > 0 {
+        out.push_str(&missing(more));
+    }
+    Cow::Owned(out)
 }
 
 #[cfg(test)]
@@ -29,5 +63,22 @@ mod tests {
             "a\u{fffd}[2Jb\u{fffd}c\u{fffd}d\u{fffd}"
         );
         assert!(matches!(printable("std::vec<T, …>"), Cow::Borrowed(_)));
+    }
+
+    #[test]
+    fn nothing_reorders_or_hides() {
+        let invisible = "\u{ad}\u{61c}\u{180e}\u{200b}\u{200d}\u{200e}\u{2028}\u{202a}\u{202e}\u{2060}\
+                         \u{2066}\u{2069}\u{206f}\u{feff}\u{fff9}\u{e0001}\u{e0041}";
+        for c in invisible.chars() {
+            assert_eq!(printable(&c.to_string()), "\u{fffd}", "{c:?}");
+        }
+    }
+
+    #[test]
+    fn a_long_text_is_cut_and_says_so() {
+        let whole = "é".repeat(LONGEST);
+        assert!(matches!(printable(&whole), Cow::Borrowed(_)));
+        let long = whole.clone() + "\x1b[2J";
+        assert_eq!(printable(&long), whole + "… (4 more characters)");
     }
 }

@@ -1,12 +1,13 @@
 //! Folded stacks: one line per path of names, `outermost;…;innermost BYTES`, for flame graph tools.
 //!
 //! Memory without a stack stands in lines of one frame, `[not observed: MAPPING]`. In names, `;`,
-//! backslashes and control characters are escaped as in a string literal, so that a line has as many
-//! frames as its stack. A difference has two numbers, `STACK BEFORE NOW`, as differential flame graph
+//! backslashes, control and format characters are escaped as in a string literal, so that a line has as
+//! many frames as its stack. Names of more than 1,024 characters are cut, which they say. A difference has two numbers, `STACK BEFORE NOW`, as differential flame graph
 //! tools take them.
 
 use std::io::{self, Write};
 
+use super::clean::{cut, missing, steers};
 use super::paths::Paths;
 use super::{ExportOptions, Exporter, Report, Supports};
 
@@ -68,13 +69,17 @@ impl Exporter for Folded {
 
 /// A name as it stands in a line.
 pub(super) fn escape(name: &str, line: &mut String) {
-    for c in name.chars() {
+    let (shown, more) = cut(name);
+    for c in shown.chars() {
         match c {
             ';' => line.push_str("\\x3b"),
             '\\' => line.push_str("\\\\"),
-            c if c.is_control() => line.extend(c.escape_default()),
+            c if steers(c) => line.extend(c.escape_default()),
             c => line.push(c),
         }
+    }
+    if more > 0 {
+        line.push_str(&missing(more));
     }
 }
 

@@ -16,10 +16,11 @@ use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep_until, timeout};
 
 use super::ServerOptions;
 use super::access::Access;
+use super::registry::{Connection, Phase};
 use super::respond::{Refusal, Rest};
 use crate::api::{Api, Body as Reply};
 
@@ -29,6 +30,9 @@ const PIECE: usize = 64 << 10;
 
 /// The largest body that a request may have, in bytes.
 const LARGEST_REQUEST: usize = 4 << 10;
+
+/// What is answered however many clients ask for something else.
+const VITAL: [&str; 2] = ["/v2/health", "/metrics"];
 
 /// What all connections share.
 pub(super) struct Connections {
@@ -48,14 +52,25 @@ impl Connections {
     }
 
     /// Serves until the client or a time limit ends it, or `stop` does after the exchange under way.
-    pub(super) async fn serve(&self, stream: TcpStream, mut stop: watch::Receiver<bool>) {
+    pub(super) async fn serve(
+        &self,
+        stream: TcpStream,
+        registered: Arc<Connection>,
+        mut stop: watch::Receiver<bool>,
+    ) {
         // Only a matter of speed.
         let _ = stream.set_nodelay(true);
         let (deadline, watched) = watch::channel(None);
         let local = stream
             .peer_addr()
             .is_ok_and(|peer| peer.ip().to_canonical().is_loopback());
-        let service = service_fn(|request| self.exchange(request, local, deadline.clone()));
+        let service = service_fn(|request| {
+            let under_way = UnderWay {
+                deadline: deadline.clone(),
+                connection: Arc::clone(&registered),
+            };
+            self.exchange(request, local, under_way)
+        });
         let mut connection = pin!(
             http1::Builder::new()
                 .timer(TokioTimer::new())
@@ -70,6 +85,7 @@ impl Connections {
                 // How it ended is the client's affair.
                 _ = connection.as_mut() => return,
                 () = overdue.as_mut() => return,
+                () = registered.told_to_go() => return,
                 _ = stop.wait_for(|stop| *stop), if !stopping => {
                     stopping = true;
                     connection.as_mut().graceful_shutdown();
@@ -82,20 +98,39 @@ impl Connections {
         &self,
         request: Request<Incoming>,
         local: bool,
-        deadline: Deadline,
+        under_way: UnderWay,
     ) -> Result<Response<Sent>, Infallible> {
         let limit = self.options.exchange_timeout;
-        deadline.send_replace(Some(Instant::now() + limit));
+        let deadline = Some(Instant::now() + limit);
+        under_way.deadline.send_replace(deadline);
         let (head, body) = request.into_parts();
+        // Before there is a slot: as long as it does not arrive, there is no request.
         let body = self.body(&head, body).await;
-        let rest = body.as_ref().map(|body| Rest { body, local });
-        let rest = rest.map_err(|refusal| Refusal(refusal.0, refusal.1.clone()));
-        let response = self.respond(&head, rest).await;
+        let response = match self.turn(&head, &under_way.connection).await {
+            true => {
+                let rest = body.as_ref().map(|body| Rest { body, local });
+                let rest = rest.map_err(|refusal| Refusal(refusal.0, refusal.1.clone()));
+                self.respond(&head, rest).await
+            }
+            false => self.too_many(&head),
+        };
+        under_way.connection.enter(match response.body() {
+            Reply::Live(_) => Phase::Live,
+            Reply::Whole(_) | Reply::Two(..) => Phase::Sending,
+        });
         Ok(response.map(|rest| Sent {
             rest,
             limit,
-            deadline,
+            under_way,
         }))
+    }
+
+    /// Waits until a request may be answered; whether it may.
+    async fn turn(&self, head: &Parts, connection: &Connection) -> bool {
+        let vital = VITAL.contains(&head.uri.path());
+        let limit = self.options.answer_timeout;
+        let began = timeout(limit, connection.begin(vital)).await;
+        began.unwrap_or(false)
     }
 
     /// The body of a request where it matters.
@@ -136,17 +171,24 @@ async fn overdue(mut deadline: watch::Receiver<Option<Instant>>) {
     }
 }
 
+/// An exchange, from the end of the request's header to that of the reply.
+struct UnderWay {
+    deadline: Deadline,
+    connection: Arc<Connection>,
+}
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        self.deadline.send_replace(None);
+        self.connection.enter(Phase::Idle);
+    }
+}
+
 /// The body of a response. Its end is the end of the exchange.
 pub(super) struct Sent {
     rest: Reply,
     limit: Duration,
-    deadline: Deadline,
-}
-
-impl Drop for Sent {
-    fn drop(&mut self) {
-        self.deadline.send_replace(None);
-    }
+    under_way: UnderWay,
 }
 
 type Piece = Option<Result<Frame<Bytes>, Infallible>>;
@@ -157,6 +199,14 @@ impl Body for Sent {
 
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Piece> {
         match &mut self.rest {
+            Reply::Two(first, second) if first.is_empty() => {
+                self.rest = Reply::Whole(std::mem::take(second));
+                self.poll_frame(cx)
+            }
+            Reply::Two(rest, _) => {
+                let piece = rest.len().min(PIECE);
+                Poll::Ready(Some(Ok(Frame::data(rest.split_to(piece)))))
+            }
             Reply::Whole(rest) if rest.is_empty() => Poll::Ready(None),
             Reply::Whole(rest) => {
                 let piece = rest.len().min(PIECE);
@@ -166,11 +216,11 @@ impl Body for Sent {
                 Poll::Ready(piece) => {
                     // Time to take this piece in; waiting for the next one costs the client nothing.
                     let until = Instant::now() + self.limit;
-                    self.deadline.send_replace(Some(until));
+                    self.under_way.deadline.send_replace(Some(until));
                     Poll::Ready(piece.map(|piece| Ok(Frame::data(piece))))
                 }
                 Poll::Pending => {
-                    self.deadline.send_replace(None);
+                    self.under_way.deadline.send_replace(None);
                     Poll::Pending
                 }
             },
@@ -184,6 +234,7 @@ impl Body for Sent {
     fn size_hint(&self) -> SizeHint {
         match &self.rest {
             Reply::Whole(rest) => SizeHint::with_exact(rest.len() as u64),
+            Reply::Two(first, second) => SizeHint::with_exact((first.len() + second.len()) as u64),
             Reply::Live(_) => SizeHint::default(),
         }
     }

@@ -2,7 +2,8 @@
 //!
 //! A page of any site can make a browser send a request here, without being able to read the answer.
 //! For a request that changes something that is one too many, so it must come from no page at all,
-//! from a page of this server, or from an origin that may read. An `--cors-origin` of `*` opens
+//! from a page of this server, or from an origin that may read. Browsers say so in `Origin`, older ones in
+//! `Referer` alone. An `--cors-origin` of `*` opens
 //! reading to every page, not this.
 
 use hyper::StatusCode;
@@ -21,7 +22,7 @@ pub(super) fn check(head: &Parts, access: &Access) -> Result<(), Refusal> {
     let allowed = match (origins.next().map(text), origins.next()) {
         (Some(origin), None) => access.may_change(&origin, host(head)),
         (Some(_), Some(_)) => false,
-        (None, _) => no_page(head),
+        (None, _) => no_page(head) && referrers_may(head, access),
     };
     if allowed {
         return Ok(());
@@ -55,10 +56,52 @@ fn host(head: &Parts) -> Option<&str> {
     asked.or(named)
 }
 
+/// Whether every page that a request without an `Origin` says it came from may change something.
+fn referrers_may(head: &Parts, access: &Access) -> bool {
+    let may = |value: &header::HeaderValue| {
+        let origin = value.to_str().ok().and_then(origin);
+        origin.is_some_and(|origin| access.may_change(origin, host(head)))
+    };
+    head.headers.get_all(header::REFERER).iter().all(may)
+}
+
+/// The origin of a page's address.
+fn origin(address: &str) -> Option<&str> {
+    let authority = address.find("://")? + 3;
+    let path = address[authority..].find(['/', '?', '#']);
+    Some(&address[..path.map_or(address.len(), |path| authority + path)])
+}
+
 /// Browsers say where a request comes from, even where they send no `Origin`.
 fn no_page(head: &Parts) -> bool {
     match head.headers.get(FETCH_SITE) {
         None => true,
         Some(site) => site == "same-origin" || site == "none",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn origins_of_addresses() {
+        for (address, wanted) in [
+            ("http://localhost:4200/a?b#c", Some("http://localhost:4200")),
+            ("https://example.org", Some("https://example.org")),
+            ("http://localhost?x", Some("http://localhost")),
+            (
+                "http://localhost\\@evil.example/",
+                Some("http://localhost\\@evil.example"),
+            ),
+            (
+                "http://localhost@evil.example/",
+                Some("http://localhost@evil.example"),
+            ),
+            ("about:blank", None),
+            ("", None),
+        ] {
+            assert_eq!(origin(address), wanted, "{address}");
+        }
     }
 }

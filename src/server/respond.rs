@@ -9,6 +9,7 @@ use tokio::time::timeout;
 use super::connection::Connections;
 use super::forgery;
 use crate::api::{ApiError, Body, Given, Method as Asks, Reply, Route};
+use crate::export::printable;
 use crate::web;
 
 const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
@@ -24,6 +25,9 @@ const PREFLIGHT_AGE: HeaderValue = HeaderValue::from_static("600");
 
 /// A request that is not answered as it wishes.
 pub(super) struct Refusal(pub(super) StatusCode, pub(super) String);
+
+/// After how many seconds a client that was told that memprof is busy may ask again.
+const RETRY_AFTER: HeaderValue = HeaderValue::from_static("5");
 
 /// What came with a request beside its head.
 #[derive(Clone, Copy, Debug)]
@@ -56,7 +60,9 @@ impl Connections {
         head: &Parts,
         rest: Result<Rest<'_>, Refusal>,
     ) -> Response<Body> {
-        let mut response = if self.is_preflight(head) {
+        let mut response = if has_transfer_encoding(head) {
+            last(refuse(head, no_transfer_encoding()))
+        } else if self.is_preflight(head) {
             preflight(head)
         } else if let Some(asset) = web::find(head.uri.path()) {
             self.page(head, asset)
@@ -72,9 +78,18 @@ impl Connections {
         response
     }
 
+    /// What a request is told that found no slot.
+    pub(super) fn too_many(&self, head: &Parts) -> Response<Body> {
+        let busy = ApiError::Busy("too many clients ask at this time: try again".to_owned());
+        let mut response = last(refuse(head, busy.into()));
+        self.set_headers(head, response.headers_mut());
+        response
+    }
+
     /// Whether the body of this request matters: it makes something, and may.
     pub(super) fn wants_body(&self, head: &Parts) -> bool {
-        matches!(self.route(head), Ok((route, _)) if route.method == Asks::Post)
+        !has_transfer_encoding(head)
+            && matches!(self.route(head), Ok((route, _)) if route.method == Asks::Post)
     }
 
     /// The route of a request that may be answered.
@@ -192,6 +207,21 @@ impl Connections {
     }
 }
 
+/// Whether the end of a request's body is not told by `Content-Length` alone.
+///
+/// With both headers, a proxy in front may see another end of the request than we do, and send somebody's
+/// next request as the rest of this one (RFC 9112, 6.1 and 6.3). hyper drops `Content-Length` beside
+/// `Transfer-Encoding` before we see it, so either is refused: no body here is of unknown length.
+fn has_transfer_encoding(head: &Parts) -> bool {
+    head.headers.contains_key(header::TRANSFER_ENCODING)
+}
+
+fn no_transfer_encoding() -> Refusal {
+    let message =
+        "requests with Transfer-Encoding are not read: send the body with Content-Length alone";
+    Refusal(StatusCode::BAD_REQUEST, message.to_owned())
+}
+
 /// What a method asks for.
 fn asks(method: &Method) -> Option<Asks> {
     match *method {
@@ -243,13 +273,25 @@ fn respond(reply: Reply) -> Response<Body> {
 }
 
 fn refuse(head: &Parts, Refusal(status, message): Refusal) -> Response<Body> {
-    let body = Body::Whole(Bytes::from(message + "\n"));
+    let body = Body::Whole(Bytes::from(printable(&message).into_owned() + "\n"));
     let mut response = response(status, TEXT, body);
+    if status == StatusCode::SERVICE_UNAVAILABLE {
+        response
+            .headers_mut()
+            .insert(header::RETRY_AFTER, RETRY_AFTER);
+    }
     if status == StatusCode::METHOD_NOT_ALLOWED
         && let Ok(methods) = HeaderValue::from_str(&methods(head.uri.path()))
     {
         response.headers_mut().insert(header::ALLOW, methods);
     }
+    response
+}
+
+/// The response, after which the connection is closed.
+fn last(mut response: Response<Body>) -> Response<Body> {
+    let close = HeaderValue::from_static("close");
+    response.headers_mut().insert(header::CONNECTION, close);
     response
 }
 

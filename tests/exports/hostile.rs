@@ -90,6 +90,36 @@ fn no_control_characters() {
     }
 }
 
+/// Characters that reorder a line, or are not seen, and names of any length.
+#[test]
+fn lines_of_text_are_in_order_and_bounded() {
+    let name = |n: usize| format!("{n} \u{202e}gnp\u{2066}\u{200b}\u{feff}") + &"x".repeat(100_000);
+    let names: Vec<String> = (0..20).map(name).collect();
+    let named: Vec<_> = names
+        .iter()
+        .enumerate()
+        .map(|(n, name)| (at(0, n as u64), name.as_str(), Language::Other))
+        .collect();
+    let stack = (0..20).map(|n| at(0, n)).collect();
+    let mut report = Report::clone(&report(&[(stack, kib(8, 0, 0))], &[kib(16, 0, 0)], &named));
+    let profile = Arc::make_mut(&mut report.profile);
+    profile.not_observed[0].mapping = name(21);
+    profile.target.comm = name(22);
+    let report = Arc::new(report);
+    for format in ["folded", "text", "csv", "functions", "svg"] {
+        let text = String::from_utf8(written(format, &report, &ExportOptions::default())).unwrap();
+        let bad = ['\u{202e}', '\u{2066}', '\u{200b}', '\u{feff}'];
+        assert!(!text.contains(bad), "{format}");
+        assert!(
+            text.contains("more characters)"),
+            "{format}: says that names were cut"
+        );
+        let longest = text.lines().map(|line| line.chars().count()).max();
+        // So many names of at most 1,024 characters, with what was escaped.
+        assert!(longest < Some(22 * 1_200), "{format}: {longest:?}");
+    }
+}
+
 #[test]
 fn folded_lines_have_as_many_frames_as_their_stacks() {
     let text = String::from_utf8(written("folded", &nasty(), &ExportOptions::default())).unwrap();
