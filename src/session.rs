@@ -121,6 +121,7 @@ pub fn start_collector(
         wanted_comm: config.target.comm(),
     };
     let (selector, follow_forks) = (config.target.clone(), config.follow_forks);
+    let max_freeze = config.max_freeze;
     let woken = Arc::clone(&wake);
     thread::Builder::new()
         .name("memprof-collect".into())
@@ -133,6 +134,7 @@ pub fn start_collector(
                 };
                 let mut collector =
                     Collector::new(probe, selector, follow_forks, tell.clone(), unwinding);
+                collector.holding.max = max_freeze;
                 collector.begin()?;
                 Ok(collector)
             };

@@ -13,6 +13,7 @@ mod counters;
 mod ending;
 mod freeze;
 mod frozen_marks;
+mod max_freeze;
 mod options;
 mod processes;
 mod signals;
