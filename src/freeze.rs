@@ -16,7 +16,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -217,11 +217,8 @@ fn hold(
     let_go: &AtomicBool,
 ) {
     let mut failed = None;
-    loop {
-        let pids = match orders.recv_timeout(holding.left()) {
-            Ok(pids) => pids,
-            Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => break,
-        };
+    // Until it is told to let go, or the time is up.
+    while let Ok(pids) = orders.recv_timeout(holding.left()) {
         if let Err(why) = holding.stop(&pids) {
             failed = Some(why);
             break;

@@ -71,7 +71,7 @@ impl Tracees {
                 Err(_) if has_ended(tid) => {}
                 Err(e) => return Err(Trouble::Refused("its threads may not be traced", e)),
             }
-            if self.threads.len() % BATCH == 0 {
+            if self.threads.len().is_multiple_of(BATCH) {
                 pass_signals_on();
             }
         }

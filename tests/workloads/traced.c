@@ -8,6 +8,7 @@
 //
 //   traced threads N      N threads that wait
 //   traced forks N        N children that wait, each with 64 KiB
+//   traced pages N        N MiB of 4 KiB pages
 //   traced signals N      N threads that send themselves real-time signals without end
 //   traced vfork FIFO     one that hangs in vfork until somebody writes to the fifo
 //
@@ -24,6 +25,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -113,6 +115,17 @@ static void fork_one(void)
 	wait_for_ever(memory);
 }
 
+static void hold_pages(size_t len)
+{
+	unsigned char *p = mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+	if (p == MAP_FAILED)
+		die("mmap");
+	madvise(p, len, MADV_NOHUGEPAGE);
+	for (size_t i = 0; i < len; i += 4096)
+		((volatile unsigned char *)p)[i] = 1;
+}
+
 static void hang(const char *fifo)
 {
 	if (vfork() == 0) {
@@ -132,6 +145,8 @@ int main(int argc, char **argv)
 
 	signal(SIGRTMIN + 3, on_signal);
 	setvbuf(stdout, NULL, _IOLBF, 0);
+	if (!strcmp(what, "pages"))
+		hold_pages((size_t)n << 20);
 	for (int i = 0; i < n; i++) {
 		if (!strcmp(what, "threads"))
 			start(wait_for_ever);
