@@ -8,24 +8,24 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 
 use crate::event::{Event, MmId, Pid, ProcessChange, ProcessEvent, RangeEvent, StackId, StackSeen};
 use crate::file_paths::FilePaths;
-use crate::freeze::stands_still;
 use crate::modules::{AddressMap, ModuleTable};
 use crate::probe::{Probe, UsedStacks};
 use crate::profile::{
-    CachedFile, FileId, Hold, KernelFigures, LOST_STACK, Losses, MappedBytes, Mapping, NotObserved,
-    Places, Profile, Sample, Share, TargetInfo, Unobserved, Usage,
+    CachedFile, FileId, Hold, KernelFigures, LOST_STACK, Losses, Mapping, NotObserved, Places,
+    Profile, Sample, Share, TargetInfo, Unobserved, Usage,
 };
-use crate::residency::{
-    Classifier, Error as ScanError, Method, Scanner, Vma, figures, maps, page_size,
-};
-use crate::source::resident::{Join, SpaceView};
-use crate::source::{Books, kernel_memory, page_cache};
+use crate::residency::Classifier;
+use crate::source::Books;
 use crate::space::Space;
 use crate::stack::StackTable;
+
+mod scan;
+
+pub use scan::{Prepared, Scanned, StillError, held_by};
 
 /// Everything known of the followed processes.
 #[derive(Default)]
@@ -201,90 +201,6 @@ impl Aggregator {
         }
     }
 
-    /// Scans every followed process and joins its pages with the ledger: bytes by stack id.
-    ///
-    /// # Errors
-    /// [`NoReport::NoTarget`] if every process has ended, else what failed.
-    pub fn tally(&mut self, probe: &Probe) -> Result<Tally, NoReport> {
-        self.distrust_ranges(probe);
-        let mut tally = Tally::default();
-        let mms: Vec<MmId> = self.spaces.keys().copied().collect();
-        for mm in mms {
-            match self.scan(mm, probe) {
-                Ok(scanned) => tally.processes.push(scanned),
-                Err(e) if is_gone(&e) => {}
-                Err(e) => return Err(NoReport::Failed(e)),
-            }
-        }
-        if tally.processes.is_empty() {
-            return Err(NoReport::NoTarget);
-        }
-        let cached = probe.cached_pages().map_err(NoReport::Failed)?;
-        page_cache::collect(&cached, page_size(), &mut tally.beside);
-        if let Some(pages) = probe.kernel_pages().map_err(NoReport::Failed)? {
-            kernel_memory::collect(&pages, page_size(), &mut tally.beside);
-            tally.kernel_counted = true;
-        }
-        let files: Vec<FileId> = tally.beside.files.keys().copied().collect();
-        let pids: Vec<Pid> = tally.processes.iter().map(|p| p.pid).collect();
-        self.paths.keep(&files, &pids);
-        Ok(tally)
-    }
-
-    /// Scans one process.
-    fn scan(&mut self, mm: MmId, probe: &Probe) -> Result<Scanned> {
-        let space = self
-            .spaces
-            .get(&mm)
-            .context("the process is no longer followed")?;
-        let pid = space.pid;
-        let mut scanner = Scanner::open(pid, Method::Auto)?;
-        let mut before = figures::counters(pid)?;
-        let vmas = maps::read(pid, &mut self.classifier)?;
-        let rolled_up = figures::is_brief(&before, &vmas) || stands_still(pid);
-        if rolled_up {
-            before = figures::read(pid)?;
-        }
-        let view = SpaceView {
-            mm,
-            ancestors: &space.ancestors,
-            ranges: &space.ranges,
-            before: &space.before,
-            page_size: scanner.page_size(),
-        };
-        let mut join = Join::new(probe, view);
-        let mut books = Books::default();
-        let mut bytes = vec![MappedBytes::default(); vmas.len()];
-        let mut failed = None;
-        let mut found = |index: usize, run| {
-            if failed.is_none() {
-                books.mapping = bytes[index];
-                failed = join.add(&vmas[index], run, &mut books).err();
-                bytes[index] = std::mem::take(&mut books.mapping);
-            }
-        };
-        scanner.scan(&vmas, &mut found, &mut || ())?;
-        if let Some(e) = failed {
-            return Err(e.context("cannot read the page ledger"));
-        }
-        let mappings = vmas.iter().zip(bytes);
-        let mappings = mappings.map(|(vma, bytes)| mapping(pid, vma, bytes));
-        scanner.check_alive()?;
-        self.paths.mapped(&vmas);
-        Ok(Scanned {
-            mm,
-            pid,
-            comm: space.comm.clone(),
-            books,
-            mappings: mappings.collect(),
-            before,
-            after: match rolled_up {
-                true => figures::read(pid)?,
-                false => figures::counters(pid)?,
-            },
-        })
-    }
-
     /// Turns stack ids into stacks. The events that came up to the tally must have been taken in: a
     /// stack's record reaches the ledger at once, its frames come through the ring buffer.
     pub fn profile(&mut self, tally: Tally, probe: &Probe) -> Profile {
@@ -308,8 +224,8 @@ impl Aggregator {
         let (files, other_files) = (std::mem::take(&mut books.files), books.other_files);
         let mut mappings = Vec::new();
         for process in tally.processes {
+            mappings.extend(process.mappings());
             books.merge(process.books);
-            mappings.extend(process.mappings);
         }
         let places = self.places(mappings, files, other_files);
         let rows = self.rows(books);
@@ -351,6 +267,7 @@ impl Aggregator {
                 total: rows.total,
                 kernel_before: process.before,
                 kernel_after: process.after,
+                hold: process.hold.clone(),
             }
         };
         tally.processes.iter().map(share).collect()
@@ -439,17 +356,6 @@ pub struct Tally {
     kernel_counted: bool,
 }
 
-/// One process, scanned.
-struct Scanned {
-    mm: MmId,
-    pid: Pid,
-    comm: String,
-    books: Books,
-    mappings: Vec<Mapping>,
-    before: KernelFigures,
-    after: KernelFigures,
-}
-
 /// Bytes with names for their owners, and their sum.
 #[derive(Default)]
 struct Rows {
@@ -463,23 +369,4 @@ fn sorted<T>(stacks: HashMap<StackId, T>) -> Vec<(StackId, T)> {
     let mut rows: Vec<_> = stacks.into_iter().collect();
     rows.sort_unstable_by_key(|(id, _)| *id);
     rows
-}
-
-fn mapping(pid: Pid, vma: &Vma, bytes: MappedBytes) -> Mapping {
-    Mapping {
-        pid,
-        start: vma.start.0,
-        end: vma.end.0,
-        permissions: vma.perms.to_string(),
-        name: match vma.name.as_str() {
-            "" => vma.label().to_owned(),
-            name => name.to_owned(),
-        },
-        bytes,
-    }
-}
-
-fn is_gone(e: &anyhow::Error) -> bool {
-    e.downcast_ref::<ScanError>()
-        .is_some_and(ScanError::is_gone)
 }

@@ -16,6 +16,7 @@ use clap::{
 
 use crate::event::Pid;
 use crate::export::{self, EXPORTERS, ExportOptions, Exporter};
+use crate::freeze::{Freeze, MAX_FREEZE};
 use crate::probe::{FRAME_LIMITS, Unwind};
 use crate::profile::Kind;
 use crate::screen::ScreenOptions;
@@ -118,9 +119,17 @@ struct ProfileArgs {
     #[arg(long)]
     follow_forks: bool,
     /// Hold the target still for each report, for the milliseconds of its page scan, so that the figures
-    /// are exact; else they lie between the kernel's before and after
+    /// are exact; else they lie between the kernel's before and after. Several processes are held still at once
+    /// where that is shorter than --max-freeze, else one after the other
     #[arg(long)]
     freeze: bool,
+    /// As --freeze, but all processes at once or not at all, so that their sum is of one moment
+    #[arg(long)]
+    freeze_group: bool,
+    /// Hold the target still for so many milliseconds at most, by --freeze or over HTTP. Where that is too
+    /// short it runs, and the report says what would be enough
+    #[arg(long, value_name = "MS", default_value_t = MAX_FREEZE.as_millis() as u32, value_parser = clap::value_parser!(u32).range(1..=60_000))]
+    max_freeze: u32,
     /// Count kernel memory that the target has allocated as well, by stack: page tables, pipes, socket
     /// buffers, slabs. Approximate, and in no total. Costs every process on this machine some
     /// hundred nanoseconds for each page that it frees
@@ -193,8 +202,10 @@ pub struct Config {
     pub target: Selector,
     /// Follow children too.
     pub follow_forks: bool,
-    /// Hold the target still for each report.
-    pub freeze: bool,
+    /// Whether to hold the target still for each report.
+    pub freeze: Freeze,
+    /// The longest that it is held still.
+    pub max_freeze: Duration,
     /// Count kernel memory too.
     pub kernel: bool,
     /// How stacks are taken.
@@ -319,7 +330,12 @@ fn config(args: ProfileArgs) -> Result<Config, clap::Error> {
     Ok(Config {
         target,
         follow_forks: args.follow_forks,
-        freeze: args.freeze,
+        freeze: match (args.freeze_group, args.freeze) {
+            (true, _) => Freeze::Group,
+            (_, true) => Freeze::Each,
+            _ => Freeze::No,
+        },
+        max_freeze: Duration::from_millis(args.max_freeze.into()),
         kernel: args.kernel,
         unwind: args.unwind.into(),
         max_frames: args.max_frames,
@@ -525,6 +541,8 @@ mod tests {
             "memprof --pid 1 --unwind dwarf",
             "memprof --pid 1 --max-frames 127",
             "memprof --pid 1 --max-frames 1025",
+            "memprof --pid 1 --max-freeze 0",
+            "memprof --pid 1 --max-freeze 60001",
             "memprof --pid 1 --no-server --listen 127.0.0.1:1",
             "memprof doctor --pid 1",
             "memprof top",
@@ -619,6 +637,8 @@ mod tests {
         );
         assert!(
             c.unwind == Unwind::Auto
+                && c.freeze == Freeze::No
+                && c.max_freeze == Duration::from_millis(50)
                 && !c.follow_forks
                 && c.outputs.is_empty()
                 && c.duration.is_none()

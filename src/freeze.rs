@@ -1,159 +1,401 @@
-//! Holding processes still while their pages are scanned, so that a report is exact.
+//! Holding processes still while their pages are scanned, so that a report is exact; for a bounded time.
 //!
 //! Each thread is seized and interrupted as a debugger does it. Nobody else notices: the parent sees
 //! no stop, a stopped process stays stopped, and should memprof die the kernel lets go. Only memprof's own
 //! command has a tracer already, memprof itself; it is stopped by SIGSTOP, and asked the kernel for a
 //! SIGCONT at memprof's death when it was made (see `session::command`).
+//!
+//! A thread of memprof's own holds them. It lets go when the time is up, whatever the rest of memprof is busy
+//! with, and the kernel lets go of what did not stop in time when that thread ends.
 
-use std::collections::BTreeSet;
-use std::fs;
-use std::path::Path;
+mod estimate;
+mod threads;
+mod tracees;
+
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
-use nix::errno::Errno;
-use nix::sys::ptrace;
 use nix::sys::signal::{Signal, kill};
-use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid as NixPid;
 
 use crate::event::Pid;
+pub use estimate::{Costs, Need};
+pub use threads::stands_still;
+use tracees::{Tracees, Trouble};
 
-/// How long threads are waited for; one that hangs in the kernel does not stop.
-const PATIENCE: Duration = Duration::from_millis(500);
-/// How often they are looked at.
+/// How long processes are held still at most, where nothing else is said.
+pub const MAX_FREEZE: Duration = Duration::from_millis(50);
+
+/// Letting go takes time as well, for each thread; it is taken from what may be used before.
+const RELEASE: Duration = Duration::from_micros(2);
+/// How often a process that SIGSTOP was sent to is looked at.
 const PAUSE: Duration = Duration::from_micros(100);
+/// How often threads that were made meanwhile are looked for.
+const MAX_ROUNDS: usize = 16;
 
-/// Processes that stand still; they go on when this is dropped.
-#[derive(Debug)]
-pub struct Frozen {
-    since: Instant,
-    seized: Vec<Seized>,
-    /// Those that SIGSTOP stopped.
-    stopped: Vec<NixPid>,
+/// Whether a target is held still for a report.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Freeze {
+    /// It runs.
+    #[default]
+    No,
+    /// It is held still. Several processes are at once where that is short enough, else one after the other.
+    Each,
+    /// It is held still, all processes at once or not at all.
+    Group,
 }
 
-/// A thread that this thread of memprof traces.
+/// Processes that stand still. They go on when this is dropped, or when the time is up.
 #[derive(Debug)]
-struct Seized {
-    tid: NixPid,
-    /// A signal that was on its way to it.
-    signal: Option<Signal>,
+pub struct Frozen {
+    orders: Option<SyncSender<Vec<Pid>>>,
+    answers: Receiver<Answer>,
+    /// Set when they are let go.
+    let_go: Arc<AtomicBool>,
+    until: Instant,
+    holder: Option<thread::JoinHandle<()>>,
+    /// Where the kernel shows the holder while it lives.
+    shown: PathBuf,
+}
+
+/// How a hold was.
+#[derive(Clone, Debug, Default)]
+pub struct Stood {
+    /// From the first thread that was told to stop to the last one that was let go.
+    pub lasted: Duration,
+    /// Threads that stood still.
+    pub threads: usize,
+    /// How long stopping and letting go took.
+    pub stopping: Duration,
+}
+
+/// Processes could not be held still, and run.
+#[derive(Clone, Debug)]
+pub struct NotHeld {
+    /// Why.
+    pub why: String,
+    /// How it was until then.
+    pub stood: Stood,
+    /// Of how many threads.
+    pub of: usize,
+    /// The time was up, which more time might mend.
+    pub late: bool,
+}
+
+/// What the holder says.
+#[derive(Debug)]
+enum Answer {
+    /// They stand still, until then.
+    Still(Instant),
+    Failed(NotHeld),
+    LetGo(Stood),
 }
 
 impl Frozen {
-    /// Stops every thread of these processes. One that was stopped already stays so in the end.
+    /// Stops every thread of these processes, for `max` at most. One that was stopped already stays so in the
+    /// end.
     ///
     /// # Errors
-    /// A thread does not stop, or may not be traced (another debugger has it); nothing stays stopped.
-    pub fn stop(pids: &[Pid]) -> Result<Frozen> {
+    /// Not every thread stopped in time, or one may not be traced (another debugger has it); all run.
+    pub fn stop(pids: &[Pid], max: Duration) -> Result<Frozen, NotHeld> {
+        let (orders, inbox) = sync_channel(1);
+        let (answer, answers) = sync_channel(2);
+        let let_go = Arc::new(AtomicBool::new(false));
+        let seen = Arc::clone(&let_go);
+        let (tell, told) = sync_channel(1);
+        let holder = thread::Builder::new()
+            .name("memprof-freeze".into())
+            .spawn(move || {
+                let _ = tell.send(nix::unistd::gettid());
+                hold(Holding::new(max), &inbox, &answer, &seen);
+            })
+            .map_err(|e| NotHeld::because(format!("cannot start a thread: {e}")))?;
+        let own = told.recv().unwrap_or(NixPid::from_raw(0));
         let mut frozen = Frozen {
-            since: Instant::now(),
-            seized: Vec::new(),
-            stopped: Vec::new(),
+            orders: Some(orders),
+            answers,
+            let_go,
+            until: Instant::now(),
+            holder: Some(holder),
+            shown: PathBuf::from(format!("/proc/self/task/{own}")),
         };
-        for pid in pids {
-            frozen
-                .stop_process(*pid)
-                .with_context(|| format!("cannot stop process {pid}"))?;
-        }
+        frozen.stop_more(pids.to_vec())?;
         Ok(frozen)
     }
 
-    /// Lets them go on; how long they stood still.
-    pub fn release(self) -> Duration {
-        let since = self.since;
-        drop(self);
-        since.elapsed()
+    /// Stops further processes, within the same time.
+    ///
+    /// # Errors
+    /// As for [`Frozen::stop`].
+    pub fn stop_more(&mut self, pids: Vec<Pid>) -> Result<(), NotHeld> {
+        let gone = || NotHeld::because("the thread that holds them ended".to_owned());
+        let orders = self.orders.as_ref().ok_or_else(gone)?;
+        let sent = orders.send(pids);
+        match self.answers.recv() {
+            Ok(Answer::Still(until)) => {
+                self.until = until;
+                Ok(())
+            }
+            Ok(Answer::Failed(why)) => Err(why),
+            Ok(Answer::LetGo(stood)) => Err(NotHeld {
+                late: true,
+                stood,
+                ..NotHeld::because("the time was up".to_owned())
+            }),
+            Err(_) => {
+                drop(sent);
+                Err(gone())
+            }
+        }
     }
 
-    fn stop_process(&mut self, pid: Pid) -> Result<()> {
-        if threads(pid).first().is_some_and(|t| is_traced_here(*t)) {
-            return self.stop_by_signal(pid);
-        }
-        // Threads that are made meanwhile are found by looking again until there are none.
-        let mut known = BTreeSet::new();
+    /// When they are let go at the latest.
+    pub fn until(&self) -> Instant {
+        self.until
+    }
+
+    /// Whether all of them have stood still up to now.
+    pub fn is_held(&self) -> bool {
+        !self.let_go.load(Ordering::SeqCst)
+    }
+
+    /// Lets them go on, if they do not yet; how it was.
+    pub fn release(mut self) -> Stood {
+        self.orders = None;
         loop {
-            let fresh: Vec<NixPid> = threads(pid)
-                .into_iter()
-                .filter(|t| known.insert(*t))
-                .collect();
-            if fresh.is_empty() {
-                return Ok(());
-            }
-            let first = self.seized.len();
-            for tid in fresh {
-                self.seize(tid)?;
-            }
-            for index in first..self.seized.len() {
-                self.wait(index)?;
+            match self.answers.recv() {
+                Ok(Answer::LetGo(stood)) => return stood,
+                Ok(_) => {}
+                Err(_) => return Stood::default(),
             }
         }
-    }
-
-    fn seize(&mut self, tid: NixPid) -> Result<()> {
-        match ptrace::seize(tid, ptrace::Options::empty()) {
-            Ok(()) => {}
-            // Gone meanwhile.
-            Err(Errno::ESRCH) => return Ok(()),
-            // One that has ended and waits to be collected runs no more.
-            Err(_) if has_ended(tid) => return Ok(()),
-            Err(e) => return Err(e).context("its threads may not be traced"),
-        }
-        self.seized.push(Seized { tid, signal: None });
-        match ptrace::interrupt(tid) {
-            Ok(()) | Err(Errno::ESRCH) => Ok(()),
-            Err(e) => Err(e).context("cannot interrupt a thread"),
-        }
-    }
-
-    fn wait(&mut self, index: usize) -> Result<()> {
-        let seized = &mut self.seized[index];
-        let begun = Instant::now();
-        loop {
-            let flags = WaitPidFlag::__WALL | WaitPidFlag::WNOHANG;
-            match waitpid(seized.tid, Some(flags)) {
-                Ok(WaitStatus::StillAlive) | Err(Errno::EINTR) => {}
-                Ok(WaitStatus::Stopped(_, signal)) => {
-                    seized.signal = Some(signal);
-                    return Ok(());
-                }
-                // Stopped, or ended.
-                Ok(_) | Err(_) => return Ok(()),
-            }
-            if begun.elapsed() > PATIENCE {
-                bail!("thread {} hangs in the kernel", seized.tid);
-            }
-            std::thread::sleep(PAUSE);
-        }
-    }
-
-    fn stop_by_signal(&mut self, pid: Pid) -> Result<()> {
-        if stands_still(pid) {
-            return Ok(());
-        }
-        let process = nix_pid(pid);
-        kill(process, Signal::SIGSTOP)?;
-        self.stopped.push(process);
-        let begun = Instant::now();
-        while !stands_still(pid) {
-            if begun.elapsed() > PATIENCE {
-                bail!("a thread hangs in the kernel");
-            }
-            std::thread::sleep(PAUSE);
-        }
-        Ok(())
     }
 }
 
 impl Drop for Frozen {
     fn drop(&mut self) {
-        for seized in &self.seized {
-            // One that is not stopped cannot be let go of; then it ended.
-            let _ = ptrace::detach(seized.tid, seized.signal);
+        self.orders = None;
+        if let Some(holder) = self.holder.take() {
+            let _ = holder.join();
         }
-        for process in &self.stopped {
-            let _ = kill(*process, Signal::SIGCONT);
+        // The kernel lets go of what the holder has left after its thread can be joined.
+        while self.shown.exists() {
+            thread::sleep(PAUSE);
+        }
+    }
+}
+
+impl NotHeld {
+    fn because(why: String) -> NotHeld {
+        NotHeld {
+            why,
+            stood: Stood::default(),
+            of: 0,
+            late: false,
+        }
+    }
+}
+
+impl fmt::Display for NotHeld {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.why)
+    }
+}
+
+impl std::error::Error for NotHeld {}
+
+/// The holder's life: stops whom it is told to, and lets go when it is told to or the time is up.
+fn hold(
+    mut holding: Holding,
+    orders: &Receiver<Vec<Pid>>,
+    answers: &SyncSender<Answer>,
+    let_go: &AtomicBool,
+) {
+    let mut failed = None;
+    // Until it is told to let go, or the time is up.
+    while let Ok(pids) = orders.recv_timeout(holding.left()) {
+        if let Err(why) = holding.stop(&pids) {
+            failed = Some(why);
+            break;
+        }
+        let _ = answers.send(Answer::Still(holding.until()));
+    }
+    let_go.store(true, Ordering::SeqCst);
+    let of = holding.threads();
+    let stood = holding.release();
+    let _ = answers.send(match failed {
+        None => Answer::LetGo(stood),
+        Some(why) => Answer::Failed(NotHeld { stood, of, ..why }),
+    });
+}
+
+/// What a holder holds.
+#[derive(Debug)]
+struct Holding {
+    max: Duration,
+    /// When the first thread was told to stop.
+    since: Option<Instant>,
+    stopping: Duration,
+    tracees: Tracees,
+    traced: Vec<Pid>,
+    /// Those that SIGSTOP stopped.
+    signalled: Vec<Pid>,
+    signalled_threads: usize,
+}
+
+impl Holding {
+    fn new(max: Duration) -> Holding {
+        Holding {
+            max,
+            since: None,
+            stopping: Duration::ZERO,
+            tracees: Tracees::default(),
+            traced: Vec::new(),
+            signalled: Vec::new(),
+            signalled_threads: 0,
+        }
+    }
+
+    fn threads(&self) -> usize {
+        self.tracees.len() + self.signalled_threads
+    }
+
+    /// When so many threads must be let go.
+    fn until_with(&self, threads: usize) -> Instant {
+        let reserve = RELEASE.saturating_mul(u32::try_from(threads).unwrap_or(u32::MAX));
+        self.since.unwrap_or_else(Instant::now) + self.max.saturating_sub(reserve)
+    }
+
+    fn until(&self) -> Instant {
+        self.until_with(self.tracees.stopped())
+    }
+
+    fn left(&self) -> Duration {
+        match self.since {
+            Some(_) => self.until().saturating_duration_since(Instant::now()),
+            None => Duration::MAX,
+        }
+    }
+
+    fn stop(&mut self, pids: &[Pid]) -> Result<(), NotHeld> {
+        // What can be done while they run.
+        let mut signalled = Vec::new();
+        for pid in pids {
+            match threads::is_traced_here(*pid) {
+                true if threads::stands_still(*pid) => {}
+                true => signalled.push(*pid),
+                false => {
+                    let seized = self.tracees.seize(*pid);
+                    seized.map_err(|trouble| self.trouble(*pid, &trouble))?;
+                    self.traced.push(*pid);
+                }
+            }
+        }
+        let begun = Instant::now();
+        self.since.get_or_insert(begun);
+        let stopped = self.stop_all(&signalled);
+        self.stopping += begun.elapsed();
+        stopped
+    }
+
+    fn stop_all(&mut self, signalled: &[Pid]) -> Result<(), NotHeld> {
+        let first = self.traced.first().copied().unwrap_or(Pid(0));
+        for pid in signalled {
+            kill(nix_pid(*pid), Signal::SIGSTOP).map_err(|e| {
+                NotHeld::because(format!("cannot send SIGSTOP to process {pid}: {e}"))
+            })?;
+            self.signalled.push(*pid);
+        }
+        for _ in 0..MAX_ROUNDS {
+            let (since, max) = (self.since, self.max);
+            let late = |told: usize| {
+                let reserve = RELEASE.saturating_mul(u32::try_from(told).unwrap_or(u32::MAX));
+                since.is_some_and(|since| since.elapsed() + reserve >= max)
+            };
+            let stopped = self.tracees.stop(&late);
+            stopped.map_err(|trouble| self.trouble(first, &trouble))?;
+            // Threads that were made meanwhile.
+            if !self.tracees.may_be_more(&self.traced) {
+                break;
+            }
+            let mut fresh = 0;
+            for pid in self.traced.clone() {
+                let seized = self.tracees.seize(pid);
+                fresh += seized.map_err(|trouble| self.trouble(pid, &trouble))?;
+            }
+            if fresh == 0 {
+                break;
+            }
+        }
+        for pid in signalled {
+            self.await_signalled(*pid)?;
+        }
+        Ok(())
+    }
+
+    /// Waits until SIGSTOP has stopped every thread of a process.
+    fn await_signalled(&mut self, pid: Pid) -> Result<(), NotHeld> {
+        let mut stopped = std::collections::HashSet::new();
+        loop {
+            let before = stopped.len();
+            for tid in threads::threads(pid) {
+                while stopped.insert(tid) && !threads::is_stopped(tid) {
+                    stopped.remove(&tid);
+                    if Instant::now() >= self.until_with(stopped.len()) {
+                        return Err(self.trouble(pid, &Trouble::Late(Some(tid))));
+                    }
+                    thread::sleep(PAUSE);
+                }
+            }
+            // What has stopped makes no threads.
+            if stopped.len() == before {
+                self.signalled_threads += before;
+                return Ok(());
+            }
+        }
+    }
+
+    fn trouble(&self, pid: Pid, trouble: &Trouble) -> NotHeld {
+        let stood = self.tracees.stopped() + self.signalled_threads;
+        match trouble {
+            Trouble::Refused(what, e) => {
+                NotHeld::because(format!("cannot stop process {pid}: {what}: {e}"))
+            }
+            Trouble::Late(waited) => {
+                let waited = match waited {
+                    Some(tid) if threads::state(*tid) == Some('D') => {
+                        format!("; thread {tid} hangs in the kernel")
+                    }
+                    _ => String::new(),
+                };
+                let ms = self.since.map_or(0.0, |s| s.elapsed().as_secs_f64() * 1e3);
+                NotHeld {
+                    late: true,
+                    ..NotHeld::because(format!(
+                        "{stood} of {} threads had stopped after {ms:.1} ms{waited}",
+                        self.threads().max(stood)
+                    ))
+                }
+            }
+        }
+    }
+
+    fn release(mut self) -> Stood {
+        let begun = Instant::now();
+        let threads = self.tracees.stopped() + self.signalled_threads;
+        self.tracees.release();
+        for pid in &self.signalled {
+            let _ = kill(nix_pid(*pid), Signal::SIGCONT);
+        }
+        Stood {
+            lasted: self.since.map(|s| s.elapsed()).unwrap_or_default(),
+            threads,
+            stopping: self.stopping + begun.elapsed(),
         }
     }
 }
@@ -162,104 +404,5 @@ fn nix_pid(pid: Pid) -> NixPid {
     NixPid::from_raw(pid.0.cast_signed())
 }
 
-/// The threads of a process, the first one first; none of one that is gone.
-fn threads(pid: Pid) -> Vec<NixPid> {
-    let Ok(entries) = fs::read_dir(format!("/proc/{pid}/task")) else {
-        return Vec::new();
-    };
-    let mut tids: Vec<i32> = entries
-        .filter_map(|e| e.ok()?.file_name().to_str()?.parse().ok())
-        .collect();
-    tids.sort_by_key(|tid| (*tid != pid.0.cast_signed(), *tid));
-    tids.into_iter().map(NixPid::from_raw).collect()
-}
-
-/// The state's letter of a thread.
-fn state(tid: NixPid) -> Option<char> {
-    let stat = fs::read_to_string(format!("/proc/{tid}/stat")).ok()?;
-    stat.rsplit_once(") ")?.1.chars().next()
-}
-
-/// Whether no thread of the process runs.
-pub fn stands_still(pid: Pid) -> bool {
-    threads(pid).into_iter().all(is_stopped)
-}
-
-fn is_stopped(tid: NixPid) -> bool {
-    has_ended(tid) || state(tid).is_none_or(|s| matches!(s, 'T' | 't'))
-}
-
-fn has_ended(tid: NixPid) -> bool {
-    state(tid).is_none_or(|s| matches!(s, 'Z' | 'X'))
-}
-
-/// Whether a thread of memprof itself traces a thread.
-fn is_traced_here(tid: NixPid) -> bool {
-    let status = fs::read_to_string(format!("/proc/{tid}/status")).unwrap_or_default();
-    let tracer = status.lines().find_map(|l| l.strip_prefix("TracerPid:"));
-    // The thread that traces, not its process; 0 for none.
-    tracer.is_some_and(|tracer| Path::new("/proc/self/task").join(tracer.trim()).exists())
-}
-
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use std::process::{Child, Command};
-
-    fn sleeper() -> Child {
-        Command::new("sleep").arg("600").spawn().expect("sleep")
-    }
-
-    fn end(mut child: Child) {
-        let _ = child.kill();
-        let _ = child.wait();
-    }
-
-    #[test]
-    fn a_process_stands_still_and_goes_on() {
-        let child = sleeper();
-        let pid = Pid(child.id());
-        let frozen = Frozen::stop(&[pid]).unwrap();
-        assert_eq!(state(nix_pid(pid)), Some('t'));
-        frozen.release();
-        assert_ne!(state(nix_pid(pid)), Some('t'));
-        assert_ne!(state(nix_pid(pid)), Some('T'));
-        end(child);
-    }
-
-    #[test]
-    fn one_that_was_stopped_stays_so() {
-        let child = sleeper();
-        let pid = nix_pid(Pid(child.id()));
-        kill(pid, Signal::SIGSTOP).unwrap();
-        while state(pid) != Some('T') {
-            std::thread::yield_now();
-        }
-        Frozen::stop(&[Pid(child.id())]).unwrap().release();
-        // It goes back into its stop by itself, without having run.
-        let start = Instant::now();
-        while state(pid) != Some('T') {
-            assert!(
-                start.elapsed() < Duration::from_secs(30),
-                "{:?}",
-                state(pid)
-            );
-            std::thread::yield_now();
-        }
-        end(child);
-    }
-
-    #[test]
-    fn one_that_is_gone_is_no_error() {
-        let mut child = sleeper();
-        let pid = Pid(child.id());
-        let _ = child.kill();
-        // A zombie first.
-        while state(nix_pid(pid)) != Some('Z') {
-            std::thread::yield_now();
-        }
-        assert!(Frozen::stop(&[pid]).is_ok());
-        let _ = child.wait();
-        assert!(Frozen::stop(&[pid]).is_ok());
-    }
-}
+mod tests;

@@ -471,26 +471,53 @@ pub enum Hold {
     /// It ran: the kernel's figures before and after are the bracket around the total.
     #[default]
     Ran,
-    /// It stood still for so long.
+    /// It stood still for so long, all of it at once.
     Still(Duration),
-    /// It was to stand still, but ran; why.
-    Failed(String),
+    /// Each process stood still for its own scan, one after the other.
+    InTurn {
+        /// The longest that one of them did.
+        longest: Duration,
+        /// All of them together.
+        sum: Duration,
+    },
+    /// It was to stand still, but ran.
+    Failed {
+        /// Why.
+        why: String,
+        /// For how long it was tried: it stood still then.
+        stood: Duration,
+    },
 }
 
 impl Hold {
-    /// How long the target stood still.
+    /// How long the target stood still; of several processes that did in turn, the longest.
     pub fn lasted(&self) -> Option<Duration> {
         match self {
             Hold::Still(lasted) => Some(*lasted),
-            Hold::Ran | Hold::Failed(_) => None,
+            Hold::InTurn { longest, .. } => Some(*longest),
+            Hold::Ran | Hold::Failed { .. } => None,
         }
+    }
+
+    /// How long any of it stood still for this report, in vain included.
+    pub fn cost(&self) -> Duration {
+        match self {
+            Hold::Ran => Duration::ZERO,
+            Hold::Still(time) | Hold::InTurn { sum: time, .. } => *time,
+            Hold::Failed { stood, .. } => *stood,
+        }
+    }
+
+    /// Whether several processes stood still one after the other.
+    pub fn in_turn(&self) -> bool {
+        matches!(self, Hold::InTurn { .. })
     }
 
     /// Why the target ran, although it was to stand still.
     pub fn failed(&self) -> Option<&str> {
         match self {
-            Hold::Failed(why) => Some(why),
-            Hold::Ran | Hold::Still(_) => None,
+            Hold::Failed { why, .. } => Some(why),
+            Hold::Ran | Hold::Still(_) | Hold::InTurn { .. } => None,
         }
     }
 }
@@ -513,6 +540,8 @@ pub struct Share {
     pub kernel_before: KernelFigures,
     /// The kernel's figures for it read just after its page scan.
     pub kernel_after: KernelFigures,
+    /// Whether it stood still.
+    pub hold: Hold,
 }
 
 /// Where the memory of a report lies.
@@ -657,7 +686,7 @@ impl Profile {
             modules: Arc::clone(&self.modules),
             places: Arc::new(self.places.of(pid, &share.samples)),
             processes: Vec::new(),
-            hold: self.hold.clone(),
+            hold: share.hold.clone(),
             kernel_counted: self.kernel_counted,
         })
     }
@@ -721,14 +750,16 @@ impl Profile {
         }
     }
 
-    /// Whether this is the exact state of one moment: the target stood still, the kernel's resident figures
-    /// are the same before and after, and its walk of the page tables (`smaps_rollup`) finds as much anonymous
-    /// memory as ours. (`RssShmem` is not asked: up to Linux 6.15 it is approximate even then.)
+    /// Whether this is the exact state of one moment: the target stood still at once, the kernel's resident
+    /// figures are the same before and after, and it finds as much anonymous memory as memprof: by its walk of
+    /// the page tables (`smaps_rollup`), or where there was no time for that by its counter (`RssAnon`, exact
+    /// from Linux 6.16 on). (`RssShmem` is not asked: up to Linux 6.15 it is approximate even then.)
     pub fn is_exact(&self) -> bool {
         let (before, after) = (&self.kernel_before, &self.kernel_after);
-        self.hold.lasted().is_some()
+        let anonymous = |k: &KernelFigures| k.anonymous.unwrap_or(k.rss_anon);
+        matches!(self.hold, Hold::Still(_))
             && before.resident() == after.resident()
-            && [before.anonymous, after.anonymous] == [Some(self.total.anon); 2]
+            && [anonymous(before), anonymous(after)] == [self.total.anon; 2]
     }
 
     /// Distinct stacks and bytes (`Usage::value`) per walk outcome, in outcome order.

@@ -12,6 +12,7 @@ mod live;
 mod output;
 pub mod reports;
 mod say;
+mod signals;
 pub mod unwinding;
 
 use std::net::TcpListener;
@@ -23,7 +24,6 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
 use nix::sys::eventfd::{EfdFlags, EventFd};
-use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 
 use crate::api::{Api, ApiOptions, Provider, ProviderError};
@@ -41,6 +41,7 @@ use command::{Prepared, Stop};
 use live::Live;
 use reports::{Collecting, Reports};
 use say::say;
+use signals::{Ending, Signals};
 use unwinding::{MappedFiles, Unwinding};
 
 /// What threads are for that make replies.
@@ -132,6 +133,7 @@ pub fn start_collector(
         wanted_comm: config.target.comm(),
     };
     let (selector, follow_forks) = (config.target.clone(), config.follow_forks);
+    let max_freeze = config.max_freeze;
     let woken = Arc::clone(&wake);
     thread::Builder::new()
         .name("memprof-collect".into())
@@ -145,6 +147,7 @@ pub fn start_collector(
                 };
                 let mut collector =
                     Collector::new(probe, selector, follow_forks, tell.clone(), unwinding);
+                collector.holding.max = max_freeze;
                 collector.begin()?;
                 Ok(collector)
             };
@@ -205,7 +208,7 @@ struct Session<'a> {
 
 /// Why a run ends.
 enum End {
-    Signal(SignalKind),
+    Signal(Ending),
     Duration,
     TargetEnded,
     Quit,
@@ -214,7 +217,7 @@ enum End {
 
 impl Session<'_> {
     async fn live(mut self, listeners: Vec<TcpListener>) -> Result<ExitCode> {
-        let signals = Signals::new()?;
+        let mut signals = Signals::new()?;
         let (stop, mut stopped) = watch::channel(false);
         let addresses: Vec<_> = listeners
             .iter()
@@ -234,9 +237,11 @@ impl Session<'_> {
             },
         ));
         self.announce(&addresses);
-        let outcome = self.profile_until_end(signals).await;
+        let outcome = self.profile_until_end(&mut signals).await;
         // What is written from here on is for the terminal as it was.
         self.live = None;
+        // Whoever cannot wait for the last report and the outputs ends memprof by another signal.
+        signals.restore();
         // The last report is made while the server still answers.
         let written = match &outcome {
             Ok(_) => self.write_results().await,
@@ -272,7 +277,7 @@ impl Session<'_> {
         }
     }
 
-    async fn profile_until_end(&mut self, mut signals: Signals) -> Result<u8> {
+    async fn profile_until_end(&mut self, signals: &mut Signals) -> Result<u8> {
         // The view has the terminal for itself.
         let quiet = self.config.screen.is_some();
         let mut command = match &self.config.target {
@@ -286,16 +291,16 @@ impl Session<'_> {
         if let Some(options) = self.config.screen {
             self.live = Some(Live::start(options, Arc::clone(&self.reports))?);
         }
-        let end = self.wait_for_end(&mut signals, command.as_mut()).await?;
+        let end = self.wait_for_end(signals, command.as_mut()).await?;
         match (end, command) {
             (End::Command(status), _) => Ok(status),
-            (End::Signal(kind), Some(command)) => {
-                self.end_command(kind, command, &mut signals).await
+            (End::Signal(ending), Some(command)) => {
+                self.end_command(ending, command, signals).await
             }
             (End::Quit, Some(command)) => {
                 // The user sees the terminal again while the command is given time to end.
                 self.live = None;
-                self.end_command(SignalKind::terminate(), command, &mut signals)
+                self.end_command(Ending::terminate(), command, signals)
                     .await
             }
             (End::Duration, Some(_)) => {
@@ -340,9 +345,15 @@ impl Session<'_> {
             // A command that has ended decides how memprof does.
             let end = |end| exited.map_or(end, End::Command);
             tokio::select! {
-                kind = signals.next() => return Ok(end(End::Signal(kind))),
+                ending = signals.next() => return Ok(end(End::Signal(ending))),
                 () = time_up => return Ok(end(End::Duration)),
-                done = quit => return done.map(|()| end(End::Quit)),
+                done = quit => {
+                    // A terminal that went away ends the view, not the outputs.
+                    if let Err(e) = done {
+                        say(&format!("the view ended: {e:#}"));
+                    }
+                    return Ok(end(End::Quit));
+                }
                 status = command_ended => {
                     let status = status.context("the command's thread ended early")??;
                     if !stays {
@@ -427,25 +438,25 @@ impl Session<'_> {
         None
     }
 
-    /// A signal while a command runs: a profile of this moment, then the command is given time to end.
+    /// A signal while a command runs: a profile of this moment, then the command is given time to end. A
+    /// second signal ends the wait.
     async fn end_command(
         &self,
-        kind: SignalKind,
+        ending: Ending,
         mut command: Prepared,
         signals: &mut Signals,
     ) -> Result<u8> {
         let _ = self.reports.profile().await;
-        if kind != SignalKind::interrupt() {
-            // The terminal sends SIGINT to both; SIGTERM is passed on.
+        if let Some(signal) = ending.for_command() {
             let pid = nix::unistd::Pid::from_raw(command.pid.0 as i32);
-            let _ = nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM);
+            let _ = nix::sys::signal::kill(pid, signal);
         }
         tokio::select! {
             status = &mut command.ended => status.context("the command's thread ended early")?,
-            _ = signals.next() => Ok(130),
+            _ = signals.another() => Ok(ending.status()),
             () = tokio::time::sleep(COMMAND_GRACE) => {
                 say("the command goes on; memprof ends");
-                Ok(130)
+                Ok(ending.status())
             }
         }
     }
@@ -482,29 +493,6 @@ impl Session<'_> {
         let stdout_taken = matches!(self.config.target, Selector::Command(_))
             || outputs.iter().any(Output::is_stdout);
         output::write_summary(&report, stdout_taken).context("cannot write the summary")
-    }
-}
-
-/// SIGINT and SIGTERM.
-struct Signals {
-    interrupt: Signal,
-    terminate: Signal,
-}
-
-impl Signals {
-    fn new() -> Result<Signals> {
-        let wait = |kind| signal(kind).context("cannot wait for signals");
-        Ok(Signals {
-            interrupt: wait(SignalKind::interrupt())?,
-            terminate: wait(SignalKind::terminate())?,
-        })
-    }
-
-    async fn next(&mut self) -> SignalKind {
-        tokio::select! {
-            _ = self.interrupt.recv() => SignalKind::interrupt(),
-            _ = self.terminate.recv() => SignalKind::terminate(),
-        }
     }
 }
 

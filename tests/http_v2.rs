@@ -6,10 +6,11 @@ use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Write};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use memprof::api::{BoxFuture, Glance, LastScan, Method, Provider, ProviderError, ROUTES, Report};
 use memprof::event::Pid;
+use memprof::freeze::Freeze;
 use memprof::profile::{
     CachedFile, FileId, Frame, Hold, KnownPath, MappedBytes, Mapping, PathFrom, Places, Profile,
     Sample,
@@ -440,11 +441,14 @@ impl Provider for Unstoppable {
         Box::pin(async { Ok(grown(1)) })
     }
 
-    fn frozen(&self) -> BoxFuture<'_, Result<Arc<Report>, ProviderError>> {
+    fn frozen(&self, _: Freeze) -> BoxFuture<'_, Result<Arc<Report>, ProviderError>> {
         let number = 2 + self.0.fetch_add(1, Ordering::Relaxed);
         let mut report = (*grown(number)).clone();
         report.profile = Arc::new(Profile {
-            hold: Hold::Failed("a thread hangs in the kernel".to_owned()),
+            hold: Hold::Failed {
+                why: "a thread hangs in the kernel".to_owned(),
+                stood: Duration::ZERO,
+            },
             ..(*report.profile).clone()
         });
         Box::pin(async { Ok(Arc::new(report)) })

@@ -55,6 +55,10 @@ impl Profiler {
         self.child.id()
     }
 
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
     /// The body of a reply that must have status 200.
     pub fn get(&self, path: &str) -> Result<Vec<u8>> {
         let mut stream = TcpStream::connect(self.address)?;

@@ -11,6 +11,7 @@ use super::common::{Kinds, millis, stopped_us};
 use super::query::{bad, quoted};
 use super::route::Asked;
 use super::{Api, ApiError, Ask, Body, BoxFuture, Reply, Report, Request};
+use crate::freeze::Freeze;
 use crate::profile::{Hold, Profile, Sample, Stack};
 
 /// Marks that are kept, at most.
@@ -172,6 +173,7 @@ struct MarkReply {
     report: u64,
     taken: u64,
     stopped_us: Option<u64>,
+    stopped_in_turn: bool,
     exact: bool,
     total: Kinds,
 }
@@ -186,6 +188,7 @@ impl From<&Mark> for MarkReply {
             report: mark.report.sequence,
             taken: millis(profile.taken),
             stopped_us: stopped_us(&profile.hold),
+            stopped_in_turn: profile.hold.in_turn(),
             exact: profile.is_exact(),
             total: Kinds(profile.total),
         }
@@ -208,6 +211,8 @@ struct Wanted {
     name: Option<String>,
     /// Of a target that is held still for it.
     freeze: bool,
+    /// Of several processes that are held still at once for it.
+    freeze_group: bool,
 }
 
 /// `GET /v2/marks`.
@@ -256,9 +261,10 @@ impl Ask for List {
 impl Ask for Keep {
     fn answer<'a>(&'a self, api: &'a Api) -> BoxFuture<'a, Result<Reply, ApiError>> {
         Box::pin(async {
-            let report = match self.0.freeze {
-                true => still(api).await?,
-                false => api.provider().profile().await?,
+            let report = match (self.0.freeze_group, self.0.freeze) {
+                (true, _) => still(api, Freeze::Group).await?,
+                (_, true) => still(api, Freeze::Each).await?,
+                _ => api.provider().profile().await?,
             };
             let mark = api.marks.add(self.0.name.clone(), report)?;
             let reply = Reply::json(&mark)?;
@@ -271,15 +277,15 @@ impl Ask for Keep {
 }
 
 /// A report of a target that stood still for it, and no other.
-async fn still(api: &Api) -> Result<Arc<Report>, ApiError> {
+async fn still(api: &Api, how: Freeze) -> Result<Arc<Report>, ApiError> {
     // Nobody is held still for a mark that has no room.
     api.marks.lock().check_room(None)?;
-    let report = api.provider().frozen().await?;
+    let report = api.provider().frozen(how).await?;
     let profile = &report.profile;
     let why = match &profile.hold {
         _ if !profile.target.alive => "it has ended",
-        Hold::Still(_) => return Ok(report),
-        Hold::Failed(why) => why,
+        Hold::Still(_) | Hold::InTurn { .. } => return Ok(report),
+        Hold::Failed { why, .. } => why,
         Hold::Ran => "it was not tried",
     };
     Err(ApiError::Unavailable(format!(

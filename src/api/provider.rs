@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use super::Report;
 use crate::event::Pid;
+use crate::freeze::Freeze;
 use crate::profile::{Profile, TableFill};
 
 /// A future that can be sent between threads.
@@ -20,7 +21,7 @@ pub trait Provider: Send + Sync + 'static {
 
     /// As [`Provider::profile`], of a target that is held still for it. Where it could not be, or has
     /// ended, [`Profile::hold`] says so.
-    fn frozen(&self) -> BoxFuture<'_, Result<Arc<Report>, ProviderError>> {
+    fn frozen(&self, _how: Freeze) -> BoxFuture<'_, Result<Arc<Report>, ProviderError>> {
         self.profile()
     }
 

@@ -78,7 +78,14 @@ fn write_hold(profile: &Profile, out: &mut dyn Write) -> io::Result<()> {
             let ms = lasted.as_secs_f64() * 1e3;
             writeln!(out, "The target stood still for {ms:.1} ms.")
         }
-        Hold::Failed(why) => {
+        Hold::InTurn { longest, .. } => {
+            let ms = longest.as_secs_f64() * 1e3;
+            writeln!(
+                out,
+                "The processes stood still one after the other, each for {ms:.1} ms at most."
+            )
+        }
+        Hold::Failed { why, .. } => {
             let why = printable(why);
             writeln!(out, "The target could not be held still: {why}")
         }

@@ -8,6 +8,9 @@ use std::io::{self, Read};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use super::error::{Error, Result};
+use crate::event::Pid;
+
 /// How long the lock is taken without a pause, but for the hold that is just on.
 const STRETCH: Duration = Duration::from_millis(1);
 /// Long enough for a thread to wake up on another CPU.
@@ -17,20 +20,56 @@ const PAUSE: Duration = Duration::from_micros(50);
 #[derive(Debug)]
 pub(super) struct Courtesy {
     since: Instant,
+    paused: Duration,
 }
 
 impl Courtesy {
     pub(super) fn new() -> Courtesy {
         Courtesy {
             since: Instant::now(),
+            paused: Duration::ZERO,
         }
     }
 
     /// To be called between two holds of the lock.
     pub(super) fn pause(&mut self) {
-        if self.since.elapsed() >= STRETCH {
+        let begun = Instant::now();
+        if begun.duration_since(self.since) >= STRETCH {
             std::thread::sleep(PAUSE);
             self.since = Instant::now();
+            self.paused += self.since.duration_since(begun);
+        }
+    }
+}
+
+/// How a scan goes on between two holds of the lock.
+#[derive(Debug)]
+pub(super) enum Pace {
+    /// With pauses.
+    Courteous(Courtesy),
+    /// Without, as the process stands still; until then.
+    Until(Instant),
+}
+
+impl Pace {
+    /// To be called between two holds of the lock.
+    ///
+    /// # Errors
+    /// [`Error::TimeUp`].
+    pub(super) fn step(&mut self, pid: Pid) -> Result<()> {
+        match self {
+            Pace::Courteous(courtesy) => courtesy.pause(),
+            Pace::Until(end) if Instant::now() >= *end => return Err(Error::TimeUp(pid)),
+            Pace::Until(_) => {}
+        }
+        Ok(())
+    }
+
+    /// How long pauses were, altogether.
+    pub(super) fn paused(&self) -> Duration {
+        match self {
+            Pace::Courteous(courtesy) => courtesy.paused,
+            Pace::Until(_) => Duration::ZERO,
         }
     }
 }

@@ -27,6 +27,8 @@ pub enum Error {
         /// The system call or request, with the kernel version that brought it.
         what: &'static str,
     },
+    /// The time for it was up before the process was scanned.
+    TimeUp(Pid),
     /// A file under `/proc` has a line that is not of the documented form.
     Malformed {
         /// The file.
@@ -86,6 +88,7 @@ impl fmt::Display for Error {
                 write!(f, "reading {what} was refused: {remedy}")
             }
             Error::Unsupported { what } => write!(f, "this kernel does not have {what}"),
+            Error::TimeUp(pid) => write!(f, "the time was up before process {pid} was scanned"),
             Error::Malformed { what, line } => {
                 write!(f, "{what} has a line of unknown form: {line:?}")
             }

@@ -162,17 +162,54 @@ impl Vma {
 /// [`Error::Gone`] for a process that has ended, a zombie or a kernel thread; [`Error::Denied`]
 /// without the right to trace it; [`Error::Malformed`] for text that is not of the documented form.
 pub fn read(pid: Pid, classifier: &mut Classifier) -> Result<Vec<Vma>> {
+    Ok(Foreseen::read(pid, classifier)?.vmas)
+}
+
+/// The mappings of a process, read before it stands still, so that little is left to do then.
+#[derive(Debug)]
+pub struct Foreseen {
+    pid: Pid,
+    text: Vec<u8>,
+    vmas: Vec<Vma>,
+}
+
+impl Foreseen {
+    /// Reads them.
+    ///
+    /// # Errors
+    /// As for [`read`].
+    pub fn read(pid: Pid, classifier: &mut Classifier) -> Result<Foreseen> {
+        let text = text(pid, |path| CourteousFile::open(path))?;
+        let mut vmas = parse(&text)?;
+        classifier.classify(pid, &mut vmas);
+        Ok(Foreseen { pid, text, vmas })
+    }
+
+    /// Reads them again, at once; what has not changed is not parsed anew.
+    ///
+    /// # Errors
+    /// As for [`read`].
+    pub fn read_again(self, classifier: &mut Classifier) -> Result<Vec<Vma>> {
+        let now = text(self.pid, |path| std::fs::File::open(path))?;
+        if now == self.text {
+            return Ok(self.vmas);
+        }
+        let mut vmas = parse(&now)?;
+        classifier.classify(self.pid, &mut vmas);
+        Ok(vmas)
+    }
+}
+
+fn text<F: Read>(pid: Pid, open: impl FnOnce(&str) -> std::io::Result<F>) -> Result<Vec<u8>> {
     let path = format!("/proc/{pid}/maps");
     let mut text = Vec::new();
-    CourteousFile::open(&path)
+    open(&path)
         .and_then(|mut file| file.read_to_end(&mut text))
         .map_err(|e| Error::from_io(pid, path, e))?;
     if text.is_empty() {
         return Err(Error::Gone(pid));
     }
-    let mut vmas = parse(&text)?;
-    classifier.classify(pid, &mut vmas);
-    Ok(vmas)
+    Ok(text)
 }
 
 /// Parses the text of `/proc/PID/maps`. Mappings of files come out as [`Backing::File`].

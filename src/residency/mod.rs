@@ -35,7 +35,7 @@ pub use inode::file_id;
 pub use maps::{Backing, Perms, Vma, VmaKind};
 pub use page::{PageKind, PageRun, page_size};
 pub use ranges::{Full, RangeMap, RangeSet};
-pub use scan::{Method, Scanner};
+pub use scan::{Method, Pages, Scanner};
 
 use crate::event::Pid;
 use crate::profile::{KernelFigures, Usage};

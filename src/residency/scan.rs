@@ -9,8 +9,9 @@
 //! Both hold the process's mmap lock for reading, so both work in windows.
 
 use std::fs::File;
+use std::time::{Duration, Instant};
 
-use super::courtesy::Courtesy;
+use super::courtesy::{Courtesy, Pace};
 use super::error::{Error, Result};
 use super::ioctl::{self, Region};
 use super::maps::Vma;
@@ -53,6 +54,30 @@ const GAP_BY_PAGE: u64 = 2 << 20;
 const REGIONS: usize = 1024;
 /// Entries of `/proc/PID/pagemap` read at a time: 256 KiB, for 128 MiB of memory in 4 KiB pages.
 const ENTRIES: usize = 32_768;
+
+/// The page tables of a process, opened.
+#[derive(Debug)]
+pub struct Pages {
+    pid: Pid,
+    pagemap: File,
+    sparse: Sparse,
+}
+
+impl Pages {
+    /// Opens them.
+    ///
+    /// # Errors
+    /// [`Error::Gone`]; [`Error::Denied`] without the right to trace the process.
+    pub fn open(pid: Pid) -> Result<Pages> {
+        let path = format!("/proc/{pid}/pagemap");
+        Ok(Pages {
+            pid,
+            pagemap: File::open(&path).map_err(|e| Error::from_io(pid, path, e))?,
+            sparse: Sparse::new(pid),
+        })
+    }
+}
+
 /// Reads the pages of one process. It keeps to the address space the process had when it was opened:
 /// after `exec` it answers [`Error::Gone`].
 #[derive(Debug)]
@@ -64,7 +89,7 @@ pub struct Scanner {
     sparse: Sparse,
     page: u64,
     verify_huge: bool,
-    courtesy: Courtesy,
+    pace: Pace,
     regions: Box<[Region]>,
     entries: Box<[u64]>,
 }
@@ -77,8 +102,9 @@ impl Scanner {
     /// [`Method::Pagemap`], without CAP_SYS_ADMIN; [`Error::Unsupported`] for [`Method::Ioctl`]
     /// before Linux 6.7.
     pub fn open(pid: Pid, method: Method) -> Result<Scanner> {
-        let path = format!("/proc/{pid}/pagemap");
-        let pagemap = File::open(&path).map_err(|e| Error::from_io(pid, path, e))?;
+        let Pages {
+            pagemap, sparse, ..
+        } = Pages::open(pid)?;
         let page = page_size();
         let flags = PageFlags::open(page).ok().filter(PageFlags::is_usable);
         let ioctl = choose(pid, method, &pagemap, flags.is_some())?;
@@ -87,15 +113,33 @@ impl Scanner {
             ioctl,
             pagemap,
             flags,
-            sparse: Sparse::new(pid),
+            sparse,
             page,
             verify_huge: ioctl && !shows_huge_zero(page),
-            courtesy: Courtesy::new(),
+            pace: Pace::Courteous(Courtesy::new()),
             regions: vec![Region::default(); REGIONS].into_boxed_slice(),
             entries: vec![0; ENTRIES].into_boxed_slice(),
         };
         scanner.check_alive()?;
         Ok(scanner)
+    }
+
+    /// Turns to another process, with the same method.
+    pub fn turn_to(&mut self, pages: Pages) {
+        self.pid = pages.pid;
+        self.pagemap = pages.pagemap;
+        self.sparse = pages.sparse;
+    }
+
+    /// From now on it pauses no more, as the process stands still, and gives up at `end` with
+    /// [`Error::TimeUp`].
+    pub fn hurry(&mut self, end: Instant) {
+        self.pace = Pace::Until(end);
+    }
+
+    /// How long it has paused for others.
+    pub fn paused(&self) -> Duration {
+        self.pace.paused()
     }
 
     /// The method in use; never [`Method::Auto`].
@@ -151,7 +195,7 @@ impl Scanner {
             let mut cut = Cut::new(group, first, &mut *found);
             self.scan_group(group, &mut |run| cut.push(run), between_windows)?;
             first += count;
-            self.courtesy.pause();
+            self.pace.step(self.pid)?;
         }
         Ok(())
     }
@@ -240,7 +284,7 @@ impl Scanner {
                 WINDOW
             };
             if at < end {
-                self.courtesy.pause();
+                self.pace.step(self.pid)?;
                 between_windows();
             }
         }
@@ -293,6 +337,22 @@ mod tests {
             start,
             end,
             categories: ioctl::PAGE_IS_PRESENT,
+        }
+    }
+
+    #[test]
+    fn one_that_is_to_hurry_gives_up_in_time() {
+        let own = Pid(std::process::id());
+        let vmas = crate::residency::maps::read(own, &mut crate::residency::Classifier::new());
+        let vmas = vmas.unwrap();
+        for method in [Method::Ioctl, Method::Pagemap] {
+            let mut scanner = Scanner::open(own, method).unwrap();
+            scanner.hurry(Instant::now());
+            let done = scanner.scan(&vmas, &mut |_, _| (), &mut || ());
+            assert!(
+                matches!(done, Err(Error::TimeUp(p)) if p == own),
+                "{done:?}"
+            );
         }
     }
 

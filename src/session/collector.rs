@@ -11,16 +11,20 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::eventfd::EventFd;
 use tokio::sync::oneshot;
 
+use held::Holding;
+
 use super::collection::Collected;
 use super::fill::Fill;
 use super::unwinding::{MappedFiles, Unwinding};
 use crate::aggregate::{Aggregator, NoReport};
 use crate::api::{Glance, LastScan, ProviderError};
 use crate::event::{CodeSeen, Event, Pid, ProcessChange, ProcessEvent};
-use crate::freeze::Frozen;
+use crate::freeze::Freeze;
 use crate::probe::Probe;
-use crate::profile::{Hold, Profile, TableFill};
+use crate::profile::{Profile, TableFill};
 use crate::target::{self, Cgroup, Selector};
+
+mod held;
 
 /// How long events may wait in the ring buffer when there are too few for a wake-up.
 const TICK: Duration = Duration::from_millis(100);
@@ -49,8 +53,8 @@ pub type Numbered = (u64, Arc<Profile>);
 pub enum Command {
     /// A profile of the state at this moment, or the last one.
     Report {
-        /// Hold the target still for it, where that can be done.
-        freeze: bool,
+        /// Whether to hold the target still for it, where that can be done.
+        freeze: Freeze,
         /// Where it goes.
         reply: oneshot::Sender<Result<Numbered, ProviderError>>,
     },
@@ -109,8 +113,10 @@ pub struct Collector {
     /// Processes of the control group without memory of their own: zombies, kernel threads, those in
     /// another's address space.
     refused: BTreeSet<Pid>,
+    /// How targets are held still.
+    pub holding: Holding,
     /// Who waits for a report, and whether of a target that stands still.
-    report_wanted: Vec<(bool, oneshot::Sender<Result<Numbered, ProviderError>>)>,
+    report_wanted: Vec<(Freeze, oneshot::Sender<Result<Numbered, ProviderError>>)>,
 }
 
 /// The newest profile.
@@ -145,6 +151,7 @@ impl Collector {
             sequence: 0,
             searched: None,
             refused: BTreeSet::new(),
+            holding: Holding::default(),
             report_wanted: Vec::new(),
         }
     }
@@ -243,7 +250,7 @@ impl Collector {
                     Ok(Command::Final(done)) => {
                         self.take_events()?;
                         // A failure leaves the last profile in place.
-                        let _ = self.scan(false);
+                        let _ = self.scan(Freeze::No);
                         let _ = done.send(());
                     }
                     Ok(Command::Prepare(files, done)) => {
@@ -454,7 +461,8 @@ impl Collector {
         if self.report_wanted.is_empty() {
             return;
         }
-        let freeze = self.report_wanted.iter().any(|(freeze, _)| *freeze);
+        let freeze = self.report_wanted.iter().map(|(freeze, _)| *freeze).max();
+        let freeze = freeze.unwrap_or_default();
         let answer = self.report(freeze);
         for (_, reply) in self.report_wanted.drain(..) {
             // Whoever asked may be gone.
@@ -475,7 +483,7 @@ impl Collector {
         }
     }
 
-    fn report(&mut self, freeze: bool) -> Result<Numbered, ProviderError> {
+    fn report(&mut self, freeze: Freeze) -> Result<Numbered, ProviderError> {
         match self.scan(freeze) {
             Ok(profile) => Ok(profile),
             Err(NoReport::NoTarget) => match &self.last {
@@ -486,18 +494,12 @@ impl Collector {
         }
     }
 
-    fn scan(&mut self, freeze: bool) -> Result<Numbered, NoReport> {
-        let frozen = freeze.then(|| Frozen::stop(&self.aggregator.pids()));
+    fn scan(&mut self, freeze: Freeze) -> Result<Numbered, NoReport> {
         // A process forked a moment ago belongs to the state that is asked for.
         self.take_events().map_err(NoReport::Failed)?;
         let activity = self.probe.activity();
         let start = Instant::now();
-        let tally = self.aggregator.tally(&self.probe)?;
-        let hold = match frozen {
-            None => Hold::Ran,
-            Some(Ok(frozen)) => Hold::Still(frozen.release()),
-            Some(Err(e)) => Hold::Failed(format!("{e:#}")),
-        };
+        let (tally, hold) = self.tally(freeze)?;
         // Stacks that the scan found and whose frames were still on their way.
         self.take_events().map_err(NoReport::Failed)?;
         let mut profile = self.aggregator.profile(tally, &self.probe);
@@ -561,7 +563,7 @@ impl Collector {
         };
         if due {
             // What fails here fails again, with its reason, when a report is asked for.
-            let _ = self.scan(false);
+            let _ = self.scan(Freeze::No);
         }
     }
 }

@@ -59,10 +59,14 @@ pub fn write_profile(output: &Output, report: &Report) -> Result<()> {
 pub fn write_summary(report: &Report, stdout_taken: bool) -> io::Result<()> {
     let mut text = b"\n".to_vec();
     export::write_summary(report, &mut text)?;
-    if stdout_taken {
-        io::stderr().write_all(&text)
-    } else {
-        write_stdout(|out| out.write_all(&text))
+    let written = match stdout_taken {
+        true => io::stderr().write_all(&text),
+        false => write_stdout(|out| out.write_all(&text)),
+    };
+    match written {
+        // The terminal has ended, and memprof with it.
+        Err(e) if e.raw_os_error() == Some(libc::EIO) => Ok(()),
+        other => other,
     }
 }
 

@@ -11,6 +11,7 @@ use tokio::sync::{Mutex, oneshot, watch};
 use super::collector::{Command, Progress};
 use crate::api::{BoxFuture, Glance, Provider, ProviderError, Report};
 use crate::event::Pid;
+use crate::freeze::Freeze;
 use crate::profile::{Frame, FrameKind, Hold, Profile, TableFill};
 use crate::symbol::Symbols;
 use crate::symbolize::{Detail, Symbolizer};
@@ -58,7 +59,7 @@ pub struct Reports {
     progress: watch::Receiver<Progress>,
     symbolizer: Symbolizer,
     newest: Mutex<Option<Newest>>,
-    freeze: bool,
+    freeze: Freeze,
     /// Until when the target is not held still again; whoever wants it waits here.
     runs_until: Mutex<Instant>,
 }
@@ -70,13 +71,13 @@ struct Newest {
 }
 
 impl Reports {
-    /// Reports from this collector, with names from this symbolizer; with `freeze`, all of them of a
-    /// target that is held still.
+    /// Reports from this collector, with names from this symbolizer, all of them of a target that is held
+    /// still as `freeze` says.
     pub fn new(
         collecting: Collecting,
         progress: watch::Receiver<Progress>,
         symbolizer: Symbolizer,
-        freeze: bool,
+        freeze: Freeze,
     ) -> Reports {
         Reports {
             collecting,
@@ -95,26 +96,27 @@ impl Reports {
         answer.await.ok()
     }
 
-    /// A report; with `freeze`, of a target that is held still for it, where that can be done. However
+    /// A report, of a target that is held still for it as `freeze` says, where that can be done. However
     /// many ask for that, the target stands still for a tenth of the time at most.
     ///
     /// # Errors
     /// As [`Provider::profile`].
-    pub async fn report(&self, freeze: bool) -> Result<Arc<Report>, ProviderError> {
+    pub async fn report(&self, freeze: Freeze) -> Result<Arc<Report>, ProviderError> {
         let arrived = Instant::now();
-        if !(freeze || self.freeze) {
-            return self.since(arrived, false).await;
+        let freeze = freeze.max(self.freeze);
+        if freeze == Freeze::No {
+            return self.since(arrived, freeze).await;
         }
         let mut runs_until = self.runs_until.lock().await;
-        let known = self.known(&*self.newest.lock().await, arrived, true);
+        let known = self.known(&*self.newest.lock().await, arrived, freeze);
         if let Some(report) = known {
             return Ok(report);
         }
         tokio::time::sleep_until((*runs_until).into()).await;
         // Whoever asks may go away while the target stands still.
         *runs_until = Instant::now() + RUN;
-        let report = self.since(arrived, true).await?;
-        let stood = report.profile.hold.lasted().unwrap_or_default();
+        let report = self.since(arrived, freeze).await?;
+        let stood = report.profile.hold.cost();
         *runs_until = Instant::now() + RUN.max(stood * RUN_SHARE);
         Ok(report)
     }
@@ -124,15 +126,19 @@ impl Reports {
         &self,
         newest: &Option<Newest>,
         arrived: Instant,
-        freeze: bool,
+        freeze: Freeze,
     ) -> Option<Arc<Report>> {
-        let held = |n: &&Newest| !freeze || n.report.profile.hold != Hold::Ran;
+        let held = |n: &&Newest| match freeze {
+            Freeze::No => true,
+            Freeze::Each => n.report.profile.hold != Hold::Ran,
+            Freeze::Group => !matches!(n.report.profile.hold, Hold::Ran | Hold::InTurn { .. }),
+        };
         let newest = newest.as_ref().filter(|n| n.asked >= arrived).filter(held);
         newest.map(|n| Arc::clone(&n.report))
     }
 
     /// A report of a moment after `arrived`.
-    async fn since(&self, arrived: Instant, freeze: bool) -> Result<Arc<Report>, ProviderError> {
+    async fn since(&self, arrived: Instant, freeze: Freeze) -> Result<Arc<Report>, ProviderError> {
         // Held while a report is made. Whoever came before that was begun takes it: it shows a
         // moment after their request.
         let mut newest = self.newest.lock().await;
@@ -193,11 +199,11 @@ impl Reports {
 
 impl Provider for Reports {
     fn profile(&self) -> BoxFuture<'_, Result<Arc<Report>, ProviderError>> {
-        Box::pin(self.report(false))
+        Box::pin(self.report(Freeze::No))
     }
 
-    fn frozen(&self) -> BoxFuture<'_, Result<Arc<Report>, ProviderError>> {
-        Box::pin(self.report(true))
+    fn frozen(&self, how: Freeze) -> BoxFuture<'_, Result<Arc<Report>, ProviderError>> {
+        Box::pin(self.report(how))
     }
 
     fn with_lines(&self, report: Arc<Report>) -> BoxFuture<'_, Result<Arc<Report>, ProviderError>> {

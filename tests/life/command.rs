@@ -4,7 +4,7 @@ use std::io::Write;
 use std::process::{Command, Output, Stdio};
 
 use crate::common::memprof::{BINARY, Memprof, run, run_to_error};
-use crate::common::process::{comm, cont, signal, stop, wait_until};
+use crate::common::process::{comm, cont, signal, stop};
 use crate::common::tree::Node;
 use crate::common::workload::{Lines, program};
 use crate::{KIB, MIB};
@@ -169,24 +169,4 @@ fn it_is_stopped_before_it_runs() {
     cont(pid);
     lines.tell("mmap 1048576");
     assert_eq!(m.tree().at(&["cmd_mmap"]).value, 1024);
-}
-
-#[test]
-fn signals_to_memprof_reach_it() {
-    for kill in [libc::SIGTERM, libc::SIGINT] {
-        let program = program("scenarios");
-        let (mut m, mut lines) = Memprof::start_command(&[], &[program.to_str().unwrap()]);
-        lines.tell("mmap 8388608");
-        let target = m.followed();
-        m.signal(kill);
-        if kill == libc::SIGINT {
-            // A terminal sends this to the command too, which ends by it or does not.
-            lines.tell("mmap 4096");
-            signal(target, kill);
-        }
-        assert_eq!(m.wait().code(), Some(128 + kill));
-        let said = m.all_said();
-        assert!(said.contains("cmd_mmap"), "{said}");
-        wait_until(|| !std::path::Path::new(&format!("/proc/{target}")).exists());
-    }
 }

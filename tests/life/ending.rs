@@ -34,7 +34,7 @@ fn loaded(ids: &BTreeSet<u32>) -> BTreeSet<u32> {
 
 #[test]
 fn by_a_signal() {
-    for kill in [libc::SIGINT, libc::SIGTERM] {
+    for kill in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT] {
         let mut workload = Workload::start(&program("scenarios"));
         let mut m = Memprof::start(&["--pid", &workload.pid().to_string()]);
         workload.lines.tell("mmap 8388608");

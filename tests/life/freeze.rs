@@ -27,7 +27,13 @@ fn a_busy_target_has_one_figure() {
     let mut workload = Workload::start_with(&program("churn"), &["3"]);
     assert_eq!(workload.lines.line(), "ready");
     let pid = workload.pid();
-    let m = Memprof::start(&["--freeze", "--pid", &pid.to_string()]);
+    let m = Memprof::start(&[
+        "--freeze",
+        "--max-freeze",
+        "60000",
+        "--pid",
+        &pid.to_string(),
+    ]);
     for _ in 0..20 {
         let (kernel, ours) = anon(&m);
         assert_eq!(ours, kernel);
@@ -42,7 +48,13 @@ fn a_busy_target_has_one_figure() {
 fn a_stopped_target_stays_stopped() {
     let workload = Workload::start(&program("scenarios"));
     let pid = workload.pid();
-    let m = Memprof::start(&["--freeze", "--pid", &pid.to_string()]);
+    let m = Memprof::start(&[
+        "--freeze",
+        "--max-freeze",
+        "60000",
+        "--pid",
+        &pid.to_string(),
+    ]);
     stop(pid);
     for _ in 0..3 {
         let (kernel, ours) = anon(&m);
@@ -91,7 +103,13 @@ fn the_target_goes_on_when_memprof_is_killed() {
         let mut workload = Workload::start_with(&program("churn"), &["2"]);
         assert_eq!(workload.lines.line(), "ready");
         let pid = workload.pid();
-        let m = Memprof::start(&["--freeze", "--pid", &pid.to_string()]);
+        let m = Memprof::start(&[
+            "--freeze",
+            "--max-freeze",
+            "60000",
+            "--pid",
+            &pid.to_string(),
+        ]);
         kill_while_asked(&m, round);
         wait_until(|| runs(pid));
         workload.end();
@@ -102,8 +120,10 @@ fn the_target_goes_on_when_memprof_is_killed() {
 #[test]
 fn the_command_goes_on_when_memprof_is_killed() {
     for round in 0..4 {
-        let (m, mut lines) =
-            Memprof::start_command(&["--freeze"], &[program("scenarios").to_str().unwrap()]);
+        let (m, mut lines) = Memprof::start_command(
+            &["--freeze", "--max-freeze", "60000"],
+            &[program("scenarios").to_str().unwrap()],
+        );
         lines.tell("mmap 1048576");
         let pid = m.followed();
         let (kernel, ours) = anon(&m);

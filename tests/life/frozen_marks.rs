@@ -51,7 +51,7 @@ fn a_busy_target_has_one_figure() {
     let mut workload = Workload::start_with(&program("churn"), &["3"]);
     assert_eq!(workload.lines.line(), "ready");
     let pid = workload.pid();
-    let m = Memprof::start(&["--pid", &pid.to_string()]);
+    let m = Memprof::start(&["--max-freeze", "60000", "--pid", &pid.to_string()]);
     let mut numbers = Vec::new();
     for _ in 0..8 {
         let mark = frozen(&m);
@@ -76,7 +76,7 @@ fn a_busy_target_has_one_figure() {
 fn the_kernel_says_the_same_in_the_same_stop() {
     let mut workload = Workload::start(&program("scenarios"));
     let pid = workload.pid();
-    let m = Memprof::start(&["--pid", &pid.to_string()]);
+    let m = Memprof::start(&["--max-freeze", "60000", "--pid", &pid.to_string()]);
     for command in ["mmap 3145728", "malloc_small 2000", "shared_anon 1048576"] {
         workload.lines.tell(command);
         stop(pid);
@@ -95,7 +95,8 @@ fn the_kernel_says_the_same_in_the_same_stop() {
 #[test]
 fn a_command_is_held_still_as_well() {
     let churn = program("churn");
-    let (mut m, mut lines) = Memprof::start_command(&[], &[churn.to_str().unwrap(), "3"]);
+    let (mut m, mut lines) =
+        Memprof::start_command(&["--max-freeze", "60000"], &[churn.to_str().unwrap(), "3"]);
     assert_eq!(lines.line(), "ready");
     let pid = m.followed();
     for _ in 0..8 {
@@ -113,7 +114,12 @@ fn many_who_ask_stop_it_now_and_then() {
     const ASK: usize = 12;
     let mut workload = Workload::start_with(&program("churn"), &["2"]);
     assert_eq!(workload.lines.line(), "ready");
-    let m = Memprof::start(&["--pid", &workload.pid().to_string()]);
+    let m = Memprof::start(&[
+        "--max-freeze",
+        "60000",
+        "--pid",
+        &workload.pid().to_string(),
+    ]);
     let begun = Instant::now();
     let mut numbers: Vec<u64> = std::thread::scope(|scope| {
         let asking: Vec<_> = (0..ASK).map(|_| scope.spawn(|| frozen(&m))).collect();
@@ -139,7 +145,7 @@ fn what_cannot_be_held_still_is_said() {
         ptrace::Options::empty(),
     )
     .unwrap();
-    let m = Memprof::start(&["--pid", &pid.to_string()]);
+    let m = Memprof::start(&["--max-freeze", "60000", "--pid", &pid.to_string()]);
     let refused = m.send("POST", "/v2/marks", r#"{"freeze": true}"#);
     assert_eq!(refused.status, 503, "{}", refused.text());
     let why = refused.text().to_owned();
@@ -148,7 +154,13 @@ fn what_cannot_be_held_still_is_said() {
     let marks = m.get("/v2/marks").json();
     assert_eq!(marks["marks"].as_array().unwrap().len(), 0);
     m.interrupt();
-    let m = Memprof::start(&["--freeze", "--pid", &pid.to_string()]);
+    let m = Memprof::start(&[
+        "--freeze",
+        "--max-freeze",
+        "60000",
+        "--pid",
+        &pid.to_string(),
+    ]);
     let report = m.get("/v2/summary").json()["report"].clone();
     let error = report["freeze_error"].as_str().unwrap();
     assert!(error.contains("may not be traced"), "{report}");
@@ -162,7 +174,12 @@ fn what_cannot_be_held_still_is_said() {
 #[test]
 fn one_that_has_ended_is_not_held_still() {
     let mut workload = Workload::start(&program("scenarios"));
-    let m = Memprof::start(&["--pid", &workload.pid().to_string()]);
+    let m = Memprof::start(&[
+        "--max-freeze",
+        "60000",
+        "--pid",
+        &workload.pid().to_string(),
+    ]);
     assert_eq!(m.get("/v2/summary").status, 200);
     workload.lines.close();
     wait_until(|| m.get("/v2/summary").json()["report"]["alive"] == false);

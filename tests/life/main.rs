@@ -17,9 +17,11 @@ mod freeze;
 mod frozen_marks;
 mod generations;
 mod killed_frozen;
+mod max_freeze;
 mod options;
 mod processes;
 mod same_code;
+mod signals;
 mod start;
 mod target;
 

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use ::memprof::cli::{self, Config, Run};
+use ::memprof::freeze::Freeze;
 use ::memprof::profile::{Frame, FrameKind, Kind, Profile, Usage};
 use ::memprof::session::collector::Command;
 use ::memprof::session::command::Prepared;
@@ -37,7 +38,7 @@ impl Live {
     /// A report of this moment.
     pub fn report(&self) -> Report {
         let (reply, answer) = oneshot::channel();
-        let freeze = false;
+        let freeze = Freeze::No;
         self.collecting
             .send(Command::Report { freeze, reply })
             .unwrap();

@@ -76,7 +76,7 @@ impl Scanner {
             runs.flush();
             at += count as u64;
             if at < last {
-                self.courtesy.pause();
+                self.pace.step(self.pid)?;
                 between_windows();
             }
         }

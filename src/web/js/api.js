@@ -10,7 +10,7 @@ import { reason } from "./words.js";
 /** @typedef {{ what: string, count: number }} Loss */
 /** @typedef {{ outcome: string, complete: boolean, stacks: number, bytes: number }} Outcome */
 /** @typedef {{ anonymous?: number, rss_anon: number, rss_shmem: number, rss_file: number, swap: number, page_tables: number }} Kernel */
-/** @typedef {{ number: number, taken: number, pid: number, alive: boolean, stopped_us: number | null, freeze_error: string | null, exact: boolean, kernel_counted: boolean, not_observed: Usage, incomplete: Usage, losses: Loss[] }} Report */
+/** @typedef {{ number: number, taken: number, pid: number, alive: boolean, stopped_us: number | null, stopped_in_turn: boolean, freeze_error: string | null, exact: boolean, kernel_counted: boolean, not_observed: Usage, incomplete: Usage, losses: Loss[] }} Report */
 /**
  * @typedef {object} Summary
  * @property {string} version
@@ -29,7 +29,7 @@ import { reason } from "./words.js";
 /** @typedef {{ id: string, path: string | null, deleted: boolean, cached: number, stacks: number, inode: number, device: string }} FileRow */
 /** @typedef {{ pid: number, start: string, end: string, size: number, permissions: string, name: string, bytes: Usage, attributed: number, not_observed: number, huge: number }} Mapping */
 /** @typedef {{ resolution: number, times: number[], series: { name: string, values: (number | null)[] }[] }} Series */
-/** @typedef {{ id: string, name: string | null, created: number, taken: number, stopped_us: number | null, exact: boolean, total: Usage }} Mark */
+/** @typedef {{ id: string, name: string | null, created: number, taken: number, stopped_us: number | null, stopped_in_turn: boolean, exact: boolean, total: Usage }} Mark */
 /** @typedef {{ name: string, about: string, extension: string, content_type: string, href: string, options: string[] }} Format */
 /**
  * @typedef {object} Health

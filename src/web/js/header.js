@@ -33,11 +33,12 @@ export function showTaken(/** @type {Partial<typeof taken>} */ news) {
 }
 
 /** Says whether the target stood still, and that it was to and did not. */
-function still(/** @type {Summary["report"]} */ { stopped_us, freeze_error, exact }) {
+function still(/** @type {Summary["report"]} */ { stopped_us, stopped_in_turn, freeze_error, exact }) {
   if (freeze_error !== null) return chip("still", "bad", "not held still", freeze_error);
   const time = stopped_us === null ? "" : `stood still for ${(stopped_us / 1000).toFixed(1)} ms`;
+  if (stopped_in_turn) return chip("still", "good", `one after the other, ${time.replace("for", "for up to")}`, "Each process was held still for its own page scan, as all at once would have taken longer than --max-freeze: the figures of each are exact, the sums are of no single moment.");
   const words = exact ? `exact: ${time}` : time;
-  chip("still", exact ? "good" : "warn", words, "The target was held still for the page scan" + (exact ? ", so all figures are of one moment, and the kernel's own walk of the page tables gives the same." : "."));
+  chip("still", exact ? "good" : "warn", words, "The target was held still for the page scan" + (exact ? ", so all figures are of one moment, and the kernel's own figures are the same." : "."));
 }
 
 /** Shows that what was chosen is not there (any more), and why. */

@@ -1,0 +1,166 @@
+//! How long targets stand still for a report: with many threads, many pages, many processes.
+//!
+//! ```text
+//! cargo bench --bench freeze [-- NAME…]      (as root)
+//! ```
+//!
+//! `pages` takes 10 GiB, or what the machine has to spare. Each target is asked for with the bound that is the
+//! default and without any to speak of. "stood still" is what memprof says of it, "did not run" is what the target
+//! sees, which is longer: a stop is noticed when the target next gets a CPU.
+
+mod support;
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::path::Path;
+use std::process::{Child, ChildStdout, Command, ExitCode, Stdio};
+
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+
+use support::profiler::Profiler;
+use support::workload::compile;
+use support::{Bench, Measurement};
+
+const ROUNDS: usize = 5;
+/// What others on the machine keep, in MiB.
+const RESERVE: u64 = 3 << 10;
+const MEASUREMENTS: [Measurement; 3] = [
+    ("threads", |bench| measure(bench, "threads", 20_000)),
+    ("pages", pages),
+    ("processes", |bench| measure(bench, "forks", 400)),
+];
+
+fn main() -> ExitCode {
+    Bench::main(Bench::prepare("bench-freeze", prepare), &MEASUREMENTS)
+}
+
+fn prepare(to: &Path) -> Result<()> {
+    compile(to)?;
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/workloads/traced.c");
+    let mut cc = Command::new("cc");
+    cc.args(["-O1", "-g", "-pthread", "-fno-omit-frame-pointer", "-o"]);
+    let done = cc.args([&to.join("traced"), &source]).status()?;
+    ensure!(done.success(), "cc failed on {}", source.display());
+    Ok(())
+}
+
+fn pages(bench: &Bench) -> Result<()> {
+    let text = std::fs::read_to_string("/proc/meminfo")?;
+    let line = text.lines().find_map(|l| l.strip_prefix("MemAvailable:"));
+    let kib = line.and_then(|l| l.trim().strip_suffix(" kB")?.parse::<u64>().ok());
+    let free = kib.context("/proc/meminfo has no MemAvailable")? / 1024;
+    measure(bench, "pages", free.saturating_sub(RESERVE).min(10 << 10))
+}
+
+fn measure(bench: &Bench, what: &str, n: u64) -> Result<()> {
+    let mut target = Target::start(&bench.programs.join("traced"), what, n)?;
+    for (bound, how) in [
+        ("50", "freeze"),
+        ("60000", "freeze"),
+        ("60000", "freeze_group"),
+    ] {
+        let mut args = vec!["--max-freeze", bound];
+        args.extend((what == "forks").then_some("--follow-forks"));
+        if how == "freeze_group" && what != "forks" {
+            continue;
+        }
+        println!("{n} {what}, --max-freeze {bound}, {how}");
+        let memprof = Profiler::attach(target.child.id(), &args)?;
+        for _ in 0..ROUNDS {
+            target.longest()?;
+            let reply = mark(&memprof, how)?;
+            println!(
+                "  {reply}; did not run for {:.1} ms",
+                target.longest()? as f64 / 1e3
+            );
+        }
+        memprof.end()?;
+    }
+    target.end()
+}
+
+/// Asks for a mark, which is deleted again; what there is to say of it.
+fn mark(memprof: &Profiler, how: &str) -> Result<String> {
+    let body = format!("{{\"{how}\": true}}");
+    let reply = send(memprof, "POST", "/v2/marks", &body)?;
+    let Ok(mark) = serde_json::from_str::<Value>(&reply) else {
+        return Ok(reply.trim_end().to_owned());
+    };
+    let path = format!("/v2/marks/{}", mark["id"].as_str().unwrap_or_default());
+    send(memprof, "DELETE", &path, "")?;
+    let ms = mark["stopped_us"].as_u64().context("it did not stop")? as f64 / 1e3;
+    let turn = match mark["stopped_in_turn"] == true {
+        true => "one after the other, each up to",
+        false => "at once for",
+    };
+    Ok(format!(
+        "stood still {turn} {ms:.1} ms, exact: {}",
+        mark["exact"]
+    ))
+}
+
+/// The body of the reply.
+fn send(memprof: &Profiler, method: &str, path: &str, body: &str) -> Result<String> {
+    let address = memprof.address();
+    let mut stream = TcpStream::connect(address)?;
+    let length = body.len();
+    write!(
+        stream,
+        "{method} {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n{body}"
+    )?;
+    let mut reply = String::new();
+    stream.read_to_string(&mut reply)?;
+    let (_, body) = reply.split_once("\r\n\r\n").context("no reply")?;
+    Ok(body.to_owned())
+}
+
+/// A program that knows how long it did not run.
+struct Target {
+    child: Child,
+    said: BufReader<ChildStdout>,
+}
+
+impl Target {
+    fn start(program: &Path, what: &str, n: u64) -> Result<Target> {
+        let mut child = Command::new(program)
+            .args([what, &n.to_string()])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .context("cannot run the workload")?;
+        let stdout = child.stdout.take().context("no stdout")?;
+        let mut target = Target {
+            child,
+            said: BufReader::new(stdout),
+        };
+        ensure!(target.line()? == "ready", "the workload did not start");
+        Ok(target)
+    }
+
+    fn line(&mut self) -> Result<String> {
+        let mut line = String::new();
+        self.said.read_line(&mut line)?;
+        Ok(line.trim_end().to_owned())
+    }
+
+    /// The longest time that it did not run since the last call, in microseconds.
+    fn longest(&mut self) -> Result<u64> {
+        let stdin = self.child.stdin.as_mut().context("no stdin")?;
+        writeln!(stdin)?;
+        Ok(self.line()?.parse()?)
+    }
+
+    fn end(mut self) -> Result<()> {
+        drop(self.child.stdin.take());
+        ensure!(self.child.wait()?.success(), "the workload failed");
+        Ok(())
+    }
+}
+
+impl Drop for Target {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

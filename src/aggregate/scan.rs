@@ -1,0 +1,297 @@
+//! The page scan of the followed processes, joined with the ledger: of processes that run, and of those that
+//! stand still for it.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+
+use super::{Aggregator, NoReport, Tally};
+use crate::event::{MmId, Pid};
+use crate::freeze::stands_still;
+use crate::probe::Probe;
+use crate::profile::{FileId, Hold, KernelFigures, MappedBytes, Mapping};
+use crate::residency::maps::{self, Foreseen};
+use crate::residency::{Error as ScanError, Method, Pages, Scanner, Vma, figures, page_size};
+use crate::source::resident::{Join, SpaceView};
+use crate::source::{Books, kernel_memory, page_cache};
+
+/// One process, scanned.
+pub struct Scanned {
+    pub(super) mm: MmId,
+    /// The process.
+    pub pid: Pid,
+    pub(super) comm: String,
+    pub(super) books: Books,
+    vmas: Vec<Vma>,
+    /// What is in each of them.
+    bytes: Vec<MappedBytes>,
+    pub(super) before: KernelFigures,
+    pub(super) after: KernelFigures,
+    /// Whether it stood still.
+    pub(super) hold: Hold,
+    /// How long reading its mappings and pages took, without pauses.
+    pub took: Duration,
+}
+
+/// A process about to be held still for a scan: what could be done before.
+pub struct Prepared {
+    mm: MmId,
+    pid: Pid,
+    pages: Pages,
+    mappings: Foreseen,
+}
+
+/// Why a process that stands still was not scanned.
+#[derive(Debug)]
+pub enum StillError {
+    /// The time was up; how many bytes had been found.
+    TimeUp(u64),
+    /// It has ended.
+    Gone,
+    /// It failed.
+    Failed(anyhow::Error),
+}
+
+impl From<anyhow::Error> for StillError {
+    fn from(e: anyhow::Error) -> StillError {
+        match e.downcast_ref::<ScanError>() {
+            Some(ScanError::Gone(_)) => StillError::Gone,
+            Some(ScanError::TimeUp(_)) => StillError::TimeUp(0),
+            _ => StillError::Failed(e),
+        }
+    }
+}
+
+impl From<ScanError> for StillError {
+    fn from(e: ScanError) -> StillError {
+        anyhow::Error::from(e).into()
+    }
+}
+
+impl Scanned {
+    pub(super) fn mappings(&self) -> impl Iterator<Item = Mapping> {
+        let mappings = self.vmas.iter().zip(&self.bytes);
+        mappings.map(|(vma, bytes)| mapping(self.pid, vma, *bytes))
+    }
+
+    /// The same, of a process that was held so.
+    pub fn with(self, hold: Hold) -> Scanned {
+        Scanned { hold, ..self }
+    }
+
+    /// What the kernel's counters say it holds, in bytes.
+    pub fn resident(&self) -> u64 {
+        held_by(&self.after)
+    }
+
+    /// Reads what the kernel finds by its own walk of the page tables, while the process still stands still:
+    /// one reading serves for before and after. `still` says afterwards whether it did.
+    ///
+    /// # Errors
+    /// The process is gone, or may not be looked at.
+    pub fn sum_up(&mut self, still: impl FnOnce() -> bool) -> Result<()> {
+        let anonymous = Some(figures::rollup(self.pid)?.anonymous);
+        if still() {
+            (self.before.anonymous, self.after.anonymous) = (anonymous, anonymous);
+        }
+        Ok(())
+    }
+}
+
+/// Bytes that a process holds by the kernel's counters.
+pub fn held_by(figures: &KernelFigures) -> u64 {
+    figures.resident() + figures.rss_file + figures.swap
+}
+
+impl Aggregator {
+    /// The followed address spaces and the process in each.
+    pub fn spaces(&self) -> Vec<(MmId, Pid)> {
+        self.spaces.iter().map(|(mm, s)| (*mm, s.pid)).collect()
+    }
+
+    /// Puts scans of processes together with what lies in no address space.
+    ///
+    /// # Errors
+    /// [`NoReport::NoTarget`] if every process has ended, else what failed.
+    pub fn tally(&mut self, processes: Vec<Scanned>, probe: &Probe) -> Result<Tally, NoReport> {
+        if processes.is_empty() {
+            return Err(NoReport::NoTarget);
+        }
+        let mut tally = Tally {
+            processes,
+            ..Tally::default()
+        };
+        for process in &tally.processes {
+            self.paths.mapped(&process.vmas);
+        }
+        let cached = probe.cached_pages().map_err(NoReport::Failed)?;
+        page_cache::collect(&cached, page_size(), &mut tally.beside);
+        if let Some(pages) = probe.kernel_pages().map_err(NoReport::Failed)? {
+            kernel_memory::collect(&pages, page_size(), &mut tally.beside);
+            tally.kernel_counted = true;
+        }
+        let files: Vec<FileId> = tally.beside.files.keys().copied().collect();
+        let pids: Vec<Pid> = tally.processes.iter().map(|p| p.pid).collect();
+        self.paths.keep(&files, &pids);
+        Ok(tally)
+    }
+
+    /// Scans every followed process as it runs, and joins its pages with the ledger.
+    ///
+    /// # Errors
+    /// What failed; a process that has ended is left out.
+    pub fn scan_all(&mut self, probe: &Probe) -> Result<Vec<Scanned>> {
+        let mut scanned = Vec::new();
+        for (mm, _) in self.spaces() {
+            scanned.extend(self.scan(mm, probe)?);
+        }
+        Ok(scanned)
+    }
+
+    /// Scans one process as it runs; `None` if it has ended.
+    ///
+    /// # Errors
+    /// What failed.
+    pub fn scan(&mut self, mm: MmId, probe: &Probe) -> Result<Option<Scanned>> {
+        match self.scan_running(mm, probe) {
+            Ok(scanned) => Ok(Some(scanned)),
+            Err(StillError::Gone) => Ok(None),
+            Err(StillError::Failed(e)) => Err(e),
+            Err(StillError::TimeUp(_)) => {
+                Err(anyhow::anyhow!("a scan that may take any time ended"))
+            }
+        }
+    }
+
+    fn scan_running(&mut self, mm: MmId, probe: &Probe) -> Result<Scanned, StillError> {
+        self.distrust_ranges(probe);
+        let pid = self.pid_in(mm)?;
+        let mut scanner = Scanner::open(pid, Method::Auto)?;
+        let mut before = figures::counters(pid)?;
+        let begun = Instant::now();
+        let vmas = maps::read(pid, &mut self.classifier)?;
+        let read = begun.elapsed();
+        let rolled_up = figures::is_brief(&before, &vmas) || stands_still(pid);
+        if rolled_up {
+            before = figures::read(pid)?;
+        }
+        let mut scanned = self.join(mm, probe, &mut scanner, vmas, before)?;
+        scanned.took += read;
+        if rolled_up {
+            scanned.after = figures::read(pid)?;
+        }
+        Ok(scanned)
+    }
+
+    /// Does what can be done before a process is held still for a scan.
+    ///
+    /// # Errors
+    /// The process is gone, or may not be looked at.
+    pub fn prepare_scan(&mut self, mm: MmId) -> Result<Prepared, StillError> {
+        let pid = self.pid_in(mm)?;
+        Ok(Prepared {
+            mm,
+            pid,
+            pages: Pages::open(pid)?,
+            mappings: Foreseen::read(pid, &mut self.classifier)?,
+        })
+    }
+
+    /// Scans a process that stands still, until `end` at most.
+    ///
+    /// # Errors
+    /// The time was up, the process is gone, or what failed.
+    pub fn scan_still(
+        &mut self,
+        prepared: Prepared,
+        scanner: &mut Scanner,
+        probe: &Probe,
+        end: Instant,
+    ) -> Result<Scanned, StillError> {
+        self.distrust_ranges(probe);
+        scanner.turn_to(prepared.pages);
+        scanner.hurry(end);
+        let before = figures::counters(prepared.pid)?;
+        let begun = Instant::now();
+        let vmas = prepared.mappings.read_again(&mut self.classifier)?;
+        let read = begun.elapsed();
+        let mut scanned = self.join(prepared.mm, probe, scanner, vmas, before)?;
+        scanned.took += read;
+        Ok(scanned)
+    }
+
+    fn pid_in(&self, mm: MmId) -> Result<Pid> {
+        let space = self.spaces.get(&mm);
+        Ok(space.context("the process is no longer followed")?.pid)
+    }
+
+    /// Scans the pages and books each under its owner.
+    fn join(
+        &mut self,
+        mm: MmId,
+        probe: &Probe,
+        scanner: &mut Scanner,
+        vmas: Vec<Vma>,
+        before: KernelFigures,
+    ) -> Result<Scanned, StillError> {
+        let space = self.spaces.get(&mm);
+        let space = space.context("the process is no longer followed")?;
+        let pid = space.pid;
+        let view = SpaceView {
+            mm,
+            ancestors: &space.ancestors,
+            ranges: &space.ranges,
+            before: &space.before,
+            page_size: scanner.page_size(),
+        };
+        let (begun, paused) = (Instant::now(), scanner.paused());
+        let mut join = Join::new(probe, view);
+        let mut books = Books::default();
+        let mut bytes = vec![MappedBytes::default(); vmas.len()];
+        let (mut failed, mut seen) = (None, 0);
+        let mut found = |index: usize, run: crate::residency::PageRun| {
+            if failed.is_none() {
+                seen += run.len();
+                books.mapping = bytes[index];
+                failed = join.add(&vmas[index], run, &mut books).err();
+                bytes[index] = std::mem::take(&mut books.mapping);
+            }
+        };
+        match scanner.scan(&vmas, &mut found, &mut || ()) {
+            Err(ScanError::TimeUp(_)) => return Err(StillError::TimeUp(seen)),
+            done => done?,
+        }
+        if let Some(e) = failed {
+            return Err(e.context("cannot read the page ledger").into());
+        }
+        scanner.check_alive()?;
+        let took = begun.elapsed().saturating_sub(scanner.paused() - paused);
+        let after = figures::counters(pid)?;
+        Ok(Scanned {
+            mm,
+            pid,
+            comm: space.comm.clone(),
+            books,
+            vmas,
+            bytes,
+            before,
+            after,
+            hold: Hold::Ran,
+            took,
+        })
+    }
+}
+
+fn mapping(pid: Pid, vma: &Vma, bytes: MappedBytes) -> Mapping {
+    Mapping {
+        pid,
+        start: vma.start.0,
+        end: vma.end.0,
+        permissions: vma.perms.to_string(),
+        name: match vma.name.as_str() {
+            "" => vma.label().to_owned(),
+            name => name.to_owned(),
+        },
+        bytes,
+    }
+}

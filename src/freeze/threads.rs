@@ -1,0 +1,70 @@
+//! What `/proc` says of a process's threads.
+
+use std::fs;
+use std::path::Path;
+
+use crate::event::Pid;
+
+/// The threads of a process; none of one that is gone.
+pub(super) fn threads(pid: Pid) -> Vec<i32> {
+    let Ok(entries) = fs::read_dir(format!("/proc/{pid}/task")) else {
+        return Vec::new();
+    };
+    entries
+        .filter_map(|e| e.ok()?.file_name().to_str()?.parse().ok())
+        .collect()
+}
+
+/// How many threads the kernel counts, those that have ended and wait to be collected included; 0 for a
+/// process that is gone.
+pub(super) fn count(pid: Pid) -> usize {
+    // Not `stat`, for which the kernel asks every thread what it has used.
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let count = status.lines().find_map(|l| l.strip_prefix("Threads:"));
+    count.and_then(|n| n.trim().parse().ok()).unwrap_or(0)
+}
+
+/// The state's letter of a thread.
+pub(super) fn state(tid: i32) -> Option<char> {
+    let stat = fs::read_to_string(format!("/proc/{tid}/stat")).ok()?;
+    stat.rsplit_once(") ")?.1.chars().next()
+}
+
+/// Whether no thread of the process runs.
+pub fn stands_still(pid: Pid) -> bool {
+    threads(pid).into_iter().all(is_stopped)
+}
+
+pub(super) fn is_stopped(tid: i32) -> bool {
+    state(tid).is_none_or(|s| matches!(s, 'T' | 't' | 'Z' | 'X'))
+}
+
+pub(super) fn has_ended(tid: i32) -> bool {
+    state(tid).is_none_or(|s| matches!(s, 'Z' | 'X'))
+}
+
+/// Whether a thread of memprof itself traces the first thread of a process.
+pub(super) fn is_traced_here(pid: Pid) -> bool {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let tracer = status.lines().find_map(|l| l.strip_prefix("TracerPid:"));
+    // The thread that traces, not its process; 0 for none.
+    tracer.is_some_and(|tracer| Path::new("/proc/self/task").join(tracer.trim()).exists())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kernel_counts_the_threads_that_are_listed() {
+        let (end, wait) = std::sync::mpsc::channel::<()>();
+        let thread = std::thread::spawn(move || wait.recv());
+        let own = Pid(std::process::id());
+        // Other tests start and end threads meanwhile.
+        let agree = || (0..1000).any(|_| count(own) == threads(own).len());
+        assert!(agree() && count(own) >= 2);
+        drop(end);
+        let _ = thread.join();
+        assert_eq!(count(Pid(u32::MAX >> 1)), 0);
+    }
+}

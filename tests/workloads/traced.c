@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//
+// Programs that are hard to hold still, for tests of what does that.
+//
+// Build:
+//   cc -O1 -g -pthread -fno-omit-frame-pointer -fno-inline -fno-optimize-sibling-calls
+//      -o traced traced.c
+//
+//   traced threads N      N threads that wait
+//   traced forks N        N children that wait, each with 64 KiB
+//   traced pages N        N MiB of 4 KiB pages
+//   traced signals N      N threads that send themselves real-time signals without end
+//   traced vfork FIFO     one that hangs in vfork until somebody writes to the fifo
+//
+// It prints `ready` and answers each line of its input: `signals` by how many signals were sent and not handled,
+// the others by the longest time, in microseconds, that it did not run since the last line. It ends with
+// status 0 when its input ends.
+
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { STACK = 64 * 1024 };
+
+static _Atomic uint64_t longest, lost;
+static __thread volatile sig_atomic_t handled;
+
+static void die(const char *what)
+{
+	perror(what);
+	_exit(1);
+}
+
+static uint64_t micros(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (uint64_t)t.tv_sec * 1000000u + (uint64_t)t.tv_nsec / 1000;
+}
+
+static void *wait_for_ever(void *unused)
+{
+	for (;;)
+		pause();
+	return unused;
+}
+
+static void *watch_the_clock(void *unused)
+{
+	for (uint64_t last = micros();;) {
+		uint64_t now;
+
+		usleep(200);
+		now = micros();
+		if (now - last > longest)
+			longest = now - last;
+		last = now;
+	}
+	return unused;
+}
+
+static void on_signal(int signal)
+{
+	(void)signal;
+	handled++;
+}
+
+static void *send_signals(void *unused)
+{
+	for (;;) {
+		handled = 0;
+		pthread_kill(pthread_self(), SIGRTMIN + 3);
+		// A thread's signal to itself is there when the call is back.
+		if (handled != 1)
+			lost++;
+	}
+	return unused;
+}
+
+static void start(void *(*body)(void *))
+{
+	pthread_attr_t attr;
+	pthread_t thread;
+
+	pthread_attr_init(&attr);
+	pthread_attr_setstacksize(&attr, STACK);
+	if (pthread_create(&thread, &attr, body, NULL))
+		die("pthread_create");
+}
+
+static void fork_one(void)
+{
+	pid_t pid = fork();
+	char *memory;
+
+	if (pid < 0)
+		die("fork");
+	if (pid)
+		return;
+	prctl(PR_SET_PDEATHSIG, SIGKILL);
+	memory = malloc(STACK);
+	memset(memory, 1, STACK);
+	wait_for_ever(memory);
+}
+
+static void hold_pages(size_t len)
+{
+	unsigned char *p = mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+	if (p == MAP_FAILED)
+		die("mmap");
+	madvise(p, len, MADV_NOHUGEPAGE);
+	for (size_t i = 0; i < len; i += 4096)
+		((volatile unsigned char *)p)[i] = 1;
+}
+
+static void hang(const char *fifo)
+{
+	if (vfork() == 0) {
+		char byte;
+		int fd = open(fifo, O_RDONLY);
+
+		_exit(read(fd, &byte, 1) != 1);
+	}
+}
+
+int main(int argc, char **argv)
+{
+	const char *what = argc > 2 ? argv[1] : "";
+	int n = argc > 2 ? atoi(argv[2]) : 0;
+	int signals = !strcmp(what, "signals");
+	char line[64];
+
+	signal(SIGRTMIN + 3, on_signal);
+	setvbuf(stdout, NULL, _IOLBF, 0);
+	if (!strcmp(what, "pages"))
+		hold_pages((size_t)n << 20);
+	for (int i = 0; i < n; i++) {
+		if (!strcmp(what, "threads"))
+			start(wait_for_ever);
+		else if (!strcmp(what, "forks"))
+			fork_one();
+		else if (signals)
+			start(send_signals);
+	}
+	if (!signals)
+		start(watch_the_clock);
+	puts("ready");
+	if (!strcmp(what, "vfork"))
+		hang(argv[2]);
+	while (fgets(line, sizeof(line), stdin))
+		printf("%llu\n", (unsigned long long)(signals ? lost : atomic_exchange(&longest, 0)));
+	_exit(0);
+}
