@@ -3,12 +3,15 @@
 //! The aggregator keeps what the ring buffer said: stacks, processes, address ranges. What pages
 //! there are it reads from the kernel when a report is asked for.
 
+mod ancestry;
+
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::SystemTime;
 
 use anyhow::{Context, Result};
 
+use self::ancestry::Ancestry;
 use crate::event::{Event, MmId, Pid, ProcessChange, ProcessEvent, RangeEvent, StackId, StackSeen};
 use crate::file_paths::FilePaths;
 use crate::freeze::stands_still;
@@ -34,6 +37,7 @@ pub struct Aggregator {
     stacks: StackTable,
     /// By address space; those that have ended are gone.
     spaces: BTreeMap<MmId, Space>,
+    ancestry: Ancestry,
     paths: FilePaths,
     /// Address-space events lost when the range books were last trusted.
     ranges_lost: u64,
@@ -53,21 +57,22 @@ pub enum NoReport {
 
 impl Aggregator {
     /// Takes one event in. Events must come in the order in which they were emitted.
-    ///
-    /// # Errors
-    /// The probe's maps could not be changed.
-    pub fn apply(&mut self, event: &Event, probe: &Probe) -> Result<()> {
+    pub fn apply(&mut self, event: &Event, probe: &Probe) {
         match event {
             Event::Stack(seen) => self.stack(seen),
-            Event::Process(e) => return self.process(e, probe),
+            Event::Process(e) => self.process(e, probe),
             Event::Range(e) => self.range(e),
         }
-        Ok(())
     }
 
     /// The followed processes, in the order in which they were followed.
     pub fn pids(&self) -> Vec<Pid> {
         self.spaces.values().map(|s| s.pid).collect()
+    }
+
+    /// The followed processes and their address spaces.
+    pub fn spaces(&self) -> impl Iterator<Item = (Pid, MmId)> + '_ {
+        self.spaces.iter().map(|(mm, space)| (space.pid, *mm))
     }
 
     /// Whether an address space is followed.
@@ -110,16 +115,13 @@ impl Aggregator {
     }
 
     /// Forgets a process that goes on without memprof; the address space that was its own.
-    ///
-    /// # Errors
-    /// The probe's maps could not be changed.
-    pub fn forget(&mut self, pid: Pid, probe: &Probe) -> Result<Option<MmId>> {
+    pub fn forget(&mut self, pid: Pid, probe: &Probe) -> Option<MmId> {
         let found = self.spaces.iter().find(|(_, s)| s.pid == pid);
         let mm = found.map(|(mm, _)| *mm);
         if let Some(mm) = mm {
-            self.end(mm, pid, probe)?;
+            self.end(mm, pid, probe);
         }
-        Ok(mm)
+        mm
     }
 
     fn stack(&mut self, seen: &StackSeen) {
@@ -130,7 +132,7 @@ impl Aggregator {
         }
     }
 
-    fn process(&mut self, e: &ProcessEvent, probe: &Probe) -> Result<()> {
+    fn process(&mut self, e: &ProcessEvent, probe: &Probe) {
         match e.change {
             ProcessChange::Found => {
                 let mut space = Space::new(e.pid, &e.comm);
@@ -139,6 +141,8 @@ impl Aggregator {
                 self.start(e.mm, space);
             }
             ProcessChange::Matched => self.start(e.mm, Space::new(e.pid, &e.comm)),
+            // A vfork child is in its parent's address space: the books are the parent's.
+            ProcessChange::Forked { .. } if self.has(e.mm) => {}
             ProcessChange::Forked { parent_mm, .. } => {
                 let space = match self.spaces.get(&parent_mm) {
                     Some(parent) => parent.forked(parent_mm, e.pid, &e.comm),
@@ -147,29 +151,32 @@ impl Aggregator {
                 self.start(e.mm, space);
             }
             ProcessChange::Execed { left } => {
-                self.end(left, e.pid, probe)?;
+                self.end(left, e.pid, probe);
                 self.start(e.mm, Space::new(e.pid, &e.comm));
             }
-            ProcessChange::Exited => self.end(e.mm, e.pid, probe)?,
+            ProcessChange::Exited => self.end(e.mm, e.pid, probe),
         }
-        Ok(())
     }
 
     fn start(&mut self, mm: MmId, mut space: Space) {
+        if self.has(mm) {
+            return;
+        }
         space.code.reload(&mut self.modules);
-        // A vfork child has its parent's address space: the books are the parent's.
-        self.spaces.entry(mm).or_insert(space);
+        self.ancestry.begins(&space.ancestors);
+        self.spaces.insert(mm, space);
     }
 
-    fn end(&mut self, mm: MmId, pid: Pid, probe: &Probe) -> Result<()> {
-        if self.spaces.get(&mm).is_some_and(|s| s.pid == pid) {
-            self.spaces.remove(&mm);
-            // A child's pages may still stand under its parent's records.
-            if !self.spaces.values().any(|s| s.ancestors.contains(&mm)) {
-                probe.clear_mm(mm)?;
+    fn end(&mut self, mm: MmId, pid: Pid, probe: &Probe) {
+        let own = |space: &Space| space.pid == pid;
+        if !self.spaces.get(&mm).is_some_and(own) {
+            return;
+        }
+        if let Some(space) = self.spaces.remove(&mm) {
+            for unneeded in self.ancestry.ends(mm, &space.ancestors) {
+                probe.forget_space(unneeded);
             }
         }
-        Ok(())
     }
 
     fn range(&mut self, e: &RangeEvent) {
@@ -184,7 +191,7 @@ impl Aggregator {
         if lost != self.ranges_lost {
             self.ranges_lost = lost;
             for space in self.spaces.values_mut() {
-                space.ranges.clear();
+                space.forget_ranges();
             }
         }
     }

@@ -6,12 +6,13 @@
 
 pub mod collector;
 pub mod command;
-mod fill;
 mod live;
 mod loader;
 mod output;
+mod reconcile;
 pub mod reports;
 mod say;
+mod sweep;
 mod unwinding;
 
 use std::net::TcpListener;
@@ -143,9 +144,7 @@ pub fn start_collector(
                 }
             };
             let _ = started.send(Ok(collector.probe.missing().to_vec()));
-            if let Err(e) = collector.run(&inbox, &woken) {
-                tell.send_replace(Progress::Failed(format!("{e:#}")));
-            }
+            collector.run(&inbox, &woken);
         })
         .context("cannot start the collector thread")?;
     let missing = ready
@@ -369,7 +368,6 @@ impl Session<'_> {
                 *following = None;
                 return Ok(self.note_end(*pid));
             }
-            Progress::Failed(why) => return Err(anyhow!("{why}")),
         }
         Ok(None)
     }

@@ -25,7 +25,7 @@
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__uint(max_entries, 1024);
+	__uint(max_entries, 1024); /* set by user space */
 	__type(key, __u32);
 	__type(value, struct unwind_space);
 } unwind_spaces SEC(".maps");

@@ -1,5 +1,8 @@
 //! The probe's maps of unwind tables.
 
+use std::cell::Cell;
+use std::rc::Rc;
+
 use anyhow::{Context, Result};
 use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType};
 
@@ -20,10 +23,14 @@ pub struct TableMaps {
     rules: MapHandle,
     outer: MapHandle,
     chunks: Vec<MapHandle>,
+    /// Entries of `pages`.
+    held: Rc<Cell<u64>>,
+    /// Mappings that the kernel had no room for, counted at each try.
+    refused: u64,
 }
 
 impl TableMaps {
-    pub(super) fn new(skel: &MemprofSkel<'static>) -> Result<TableMaps> {
+    pub(super) fn new(skel: &MemprofSkel<'static>, held: Rc<Cell<u64>>) -> Result<TableMaps> {
         let maps = &skel.maps;
         let handle = |map: &libbpf_rs::MapMut<'_>| {
             MapHandle::try_from(map).context("cannot use a map of unwind tables")
@@ -34,7 +41,14 @@ impl TableMaps {
             rules: handle(&maps.unwind_rules)?,
             outer: handle(&maps.unwind_chunks)?,
             chunks: Vec::new(),
+            held,
+            refused: 0,
         })
+    }
+
+    /// How often an address space's mappings were refused: its stacks were then walked without tables.
+    pub fn refused(&self) -> u64 {
+        self.refused
     }
 
     /// Forgets the mappings of an address space that is gone.
@@ -117,13 +131,17 @@ impl TableStore for TableMaps {
             rules: at.rules,
         };
         let (key, value) = (wire::record_bytes(&key), wire::record_bytes(&value));
-        Ok(self.pages.update(key, value, MapFlags::ANY)?)
+        self.pages.update(key, value, MapFlags::ANY)?;
+        self.held.set(self.held.get() + 1);
+        Ok(())
     }
 
     fn delete_page(&mut self, table: u32, page: u32) {
         let key = unwind_page_key { table, page };
         // What is left for want of a working map is only room.
-        let _ = self.pages.delete(wire::record_bytes(&key));
+        if self.pages.delete(wire::record_bytes(&key)).is_ok() {
+            self.held.set(self.held.get().saturating_sub(1));
+        }
     }
 
     fn write_mappings(&mut self, mm: MmId, mappings: &[CodeMapping]) -> Result<u64> {
@@ -140,8 +158,14 @@ impl TableStore for TableMaps {
             };
         }
         let key = mm.0.to_ne_bytes();
-        self.spaces
-            .update(&key, wire::record_bytes(&*space), MapFlags::ANY)?;
+        let written = self
+            .spaces
+            .update(&key, wire::record_bytes(&*space), MapFlags::ANY);
+        if written.is_err() {
+            // No room, or no memory: the process is followed all the same.
+            self.refused += 1;
+            return Ok(0);
+        }
         Ok((mappings.len() - kept) as u64)
     }
 }

@@ -82,5 +82,9 @@ impl Unwinding {
             "code mappings unknown to the unwinder: too many in one process",
             self.publisher.left_out(),
         );
+        losses.add(
+            "processes whose code is unknown to the unwinder: table full (counted at each try)",
+            self.maps.refused(),
+        );
     }
 }

@@ -338,9 +338,10 @@ impl Publisher {
     fn publish<S: TableStore>(&mut self, built: Built, store: &mut S) -> Result<()> {
         self.fresh = true;
         let state = match built.table {
-            Ok((packed, rules, segments)) => match self.write(&packed, &rules, store)? {
-                Some(place) => State::Ready(place, segments),
-                None => {
+            Ok((packed, rules, segments)) => match self.write(&packed, &rules, store) {
+                Ok(Some(place)) => State::Ready(place, segments),
+                // A map that refuses a table is full: it goes without.
+                Ok(None) | Err(_) => {
                     self.refused.insert(built.module);
                     State::Refused(built.file)
                 }
@@ -366,6 +367,19 @@ impl Publisher {
         let Some(place) = place else {
             return Ok(None);
         };
+        if let Err(e) = Self::write_at(&place, packed, rules, store) {
+            self.drop_table(&place, store);
+            return Err(e);
+        }
+        Ok(Some(place))
+    }
+
+    fn write_at<S: TableStore>(
+        place: &Place,
+        packed: &Packed,
+        rules: &[Rule],
+        store: &mut S,
+    ) -> Result<()> {
         store.write_rules(place.first_rule, rules)?;
         let mut parts: BTreeMap<u32, Vec<(u32, &[u32])>> = BTreeMap::new();
         for (page, (_, at)) in packed.pages.iter().zip(&place.pages) {
@@ -378,7 +392,14 @@ impl Publisher {
         for (number, at) in &place.pages {
             store.write_page(place.table, *number, *at)?;
         }
-        Ok(Some(place))
+        Ok(())
+    }
+
+    fn drop_table<S: TableStore>(&mut self, place: &Place, store: &mut S) {
+        for (number, _) in &place.pages {
+            store.delete_page(place.table, *number);
+        }
+        self.give_back::<S>(place);
     }
 
     /// Takes the room for a table; `None` if there is not enough.
@@ -430,10 +451,7 @@ impl Publisher {
         let unused: Vec<ModuleId> = self.files.iter().filter_map(unused).collect();
         for module in unused {
             if let Some(State::Ready(place, _)) = self.files.remove(&module) {
-                for (number, _) in &place.pages {
-                    store.delete_page(place.table, *number);
-                }
-                self.give_back::<S>(&place);
+                self.drop_table(&place, store);
             }
         }
     }
