@@ -15,6 +15,7 @@ mod freeze;
 mod frozen_marks;
 mod options;
 mod processes;
+mod spawning;
 mod target;
 
 const KIB: u64 = 1024;
