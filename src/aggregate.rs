@@ -3,13 +3,14 @@
 //! The aggregator keeps what the ring buffer said: stacks, processes, address ranges. What pages
 //! there are it reads from the kernel when a report is asked for.
 
+mod ancestry;
+
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use anyhow::Result;
-
+use self::ancestry::Ancestry;
 use crate::event::{Event, MmId, Pid, ProcessChange, ProcessEvent, RangeEvent, StackId, StackSeen};
 use crate::file_paths::FilePaths;
 use crate::modules::{AddressMap, ModuleTable};
@@ -35,6 +36,7 @@ pub struct Aggregator {
     stacks: StackTable,
     /// By address space; those that have ended are gone.
     spaces: BTreeMap<MmId, Space>,
+    ancestry: Ancestry,
     paths: FilePaths,
     /// A process's mappings are read when it begins: its frames come as addresses, not as places in files.
     reads_code_early: bool,
@@ -61,18 +63,14 @@ impl Aggregator {
     }
 
     /// Takes one event in. Events must come in the order in which they were emitted.
-    ///
-    /// # Errors
-    /// The probe's maps could not be changed.
-    pub fn apply(&mut self, event: &Event, probe: &Probe) -> Result<()> {
+    pub fn apply(&mut self, event: &Event, probe: &Probe) {
         match event {
             Event::Stack(seen) => self.stack(seen),
-            Event::Process(e) => return self.process(e, probe),
+            Event::Process(e) => self.process(e, probe),
             Event::Range(e) => self.range(e),
             // Of use to the unwind tables alone.
             Event::Code(_) => {}
         }
-        Ok(())
     }
 
     /// The followed processes, in the order in which they were followed.
@@ -83,6 +81,11 @@ impl Aggregator {
     /// Whether any process is followed.
     pub fn follows_any(&self) -> bool {
         !self.spaces.is_empty()
+    }
+
+    /// The followed address spaces and the process in each.
+    pub fn spaces(&self) -> Vec<(MmId, Pid)> {
+        self.spaces.iter().map(|(mm, s)| (*mm, s.pid)).collect()
     }
 
     /// Whether an address space is followed.
@@ -122,16 +125,13 @@ impl Aggregator {
     }
 
     /// Forgets a process that goes on without memprof; the address space that was its own.
-    ///
-    /// # Errors
-    /// The probe's maps could not be changed.
-    pub fn forget(&mut self, pid: Pid, probe: &Probe) -> Result<Option<MmId>> {
+    pub fn forget(&mut self, pid: Pid, probe: &Probe) -> Option<MmId> {
         let found = self.spaces.iter().find(|(_, s)| s.pid == pid);
         let mm = found.map(|(mm, _)| *mm);
         if let Some(mm) = mm {
-            self.end(mm, pid, probe)?;
+            self.end(mm, pid, probe);
         }
-        Ok(mm)
+        mm
     }
 
     fn stack(&mut self, seen: &StackSeen) {
@@ -140,7 +140,7 @@ impl Aggregator {
         self.stacks.insert(seen.clone(), code, &mut self.modules);
     }
 
-    fn process(&mut self, e: &ProcessEvent, probe: &Probe) -> Result<()> {
+    fn process(&mut self, e: &ProcessEvent, probe: &Probe) {
         match e.change {
             ProcessChange::Found => {
                 let mut space = Space::new(e.pid, &e.comm);
@@ -149,6 +149,8 @@ impl Aggregator {
                 self.start(e.mm, space);
             }
             ProcessChange::Matched => self.start(e.mm, Space::new(e.pid, &e.comm)),
+            // A vfork child is in its parent's address space: the books are the parent's.
+            ProcessChange::Forked { .. } if self.has(e.mm) => {}
             ProcessChange::Forked { parent_mm, .. } => {
                 let space = match self.spaces.get(&parent_mm) {
                     Some(parent) => parent.forked(parent_mm, e.pid, &e.comm),
@@ -157,31 +159,35 @@ impl Aggregator {
                 self.start(e.mm, space);
             }
             ProcessChange::Execed { left } => {
-                self.end(left, e.pid, probe)?;
+                self.end(left, e.pid, probe);
                 self.start(e.mm, Space::new(e.pid, &e.comm));
             }
-            ProcessChange::Exited => self.end(e.mm, e.pid, probe)?,
+            ProcessChange::Exited => self.end(e.mm, e.pid, probe),
         }
-        Ok(())
     }
 
     fn start(&mut self, mm: MmId, mut space: Space) {
+        // A vfork child has its parent's address space: the books are the parent's.
+        if self.has(mm) {
+            return;
+        }
         if self.reads_code_early {
             space.code.reload(&mut self.modules);
         }
-        // A vfork child has its parent's address space: the books are the parent's.
-        self.spaces.entry(mm).or_insert(space);
+        self.ancestry.begins(&space.ancestors);
+        self.spaces.insert(mm, space);
     }
 
-    fn end(&mut self, mm: MmId, pid: Pid, probe: &Probe) -> Result<()> {
-        if self.spaces.get(&mm).is_some_and(|s| s.pid == pid) {
-            self.spaces.remove(&mm);
-            // A child's pages may still stand under its parent's records.
-            if !self.spaces.values().any(|s| s.ancestors.contains(&mm)) {
-                probe.clear_mm(mm)?;
+    fn end(&mut self, mm: MmId, pid: Pid, probe: &Probe) {
+        let own = |space: &Space| space.pid == pid;
+        if !self.spaces.get(&mm).is_some_and(own) {
+            return;
+        }
+        if let Some(space) = self.spaces.remove(&mm) {
+            for unneeded in self.ancestry.ends(mm, &space.ancestors) {
+                probe.forget_space(unneeded);
             }
         }
-        Ok(())
     }
 
     fn range(&mut self, e: &RangeEvent) {
@@ -196,7 +202,7 @@ impl Aggregator {
         if lost != self.ranges_lost {
             self.ranges_lost = lost;
             for space in self.spaces.values_mut() {
-                space.ranges.clear();
+                space.forget_ranges();
             }
         }
     }

@@ -1,14 +1,17 @@
 //! The BPF program in the kernel: open, settings, load, attach; its ring buffer and its ledgers.
 
 mod iterate;
+mod ledger;
+mod sizes;
 mod stacks;
 mod tables;
 
+pub use ledger::Sweep;
 pub use stacks::UsedStacks;
 pub use tables::TableMaps;
 
 use std::cell::{Cell, RefCell};
-use std::collections::HashSet;
+use std::collections::VecDeque;
 use std::mem::MaybeUninit;
 use std::ops::RangeInclusive;
 use std::os::fd::{AsFd, RawFd};
@@ -19,7 +22,10 @@ use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 
 use anyhow::{Context, Result, anyhow};
 use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
-use libbpf_rs::{Link, MapCore, MapFlags, OpenObject, PrintLevel, RingBuffer, RingBufferBuilder};
+use libbpf_rs::{
+    AsRawLibbpf, Link, MapCore, MapFlags, OpenObject, PrintLevel, RingBuffer, RingBufferBuilder,
+    libbpf_sys,
+};
 
 use self::stacks::StackSlots;
 use crate::event::{Event, MmId, Pid, StackId};
@@ -31,7 +37,7 @@ use crate::source::resident::{Chunk, PageLedger};
 use crate::source::{SOURCES, Source};
 use crate::wire::{
     self, MemprofSkel, MemprofSkelBuilder, OpenMemprofSkel, cache_chunk, cache_key, kernel_page,
-    page_chunk,
+    page_chunk, proc_info,
 };
 
 /// Life-cycle programs, which every source depends on.
@@ -86,8 +92,14 @@ const MOST_BY_PID: usize = 16;
 /// Ledger chunks read at once, 2 KiB each.
 const BATCH: u32 = 256;
 
+/// Processes read at once, 16 bytes each.
+const PROCESS_BATCH: u32 = 1024;
+
 /// Kernel pages read at once, 16 bytes each.
 const KERNEL_BATCH: u32 = 8192;
+
+/// Records taken from the ring buffer at once: a millisecond's work or so.
+const EVENTS_AT_ONCE: usize = 1024;
 
 /// Bits of the minor number in the kernel's own `dev_t`.
 const KERNEL_MINOR_BITS: u32 = 20;
@@ -107,8 +119,12 @@ pub struct Probe {
     slots: StackSlots,
     missing: Vec<Missing>,
     kernel: bool,
-    /// Records that were in the way of [`Probe::sweep`].
-    swept: Cell<u64>,
+    /// Address spaces that are gone, and whose part of the page ledger is not yet.
+    ended: RefCell<VecDeque<MmId>>,
+    /// Operations on the ledger that the kernel refused.
+    refused: Cell<u64>,
+    /// Pages of unwind tables.
+    table_pages: Rc<Cell<u64>>,
 }
 
 #[derive(Default)]
@@ -152,6 +168,7 @@ impl Probe {
                 .progs_mut()
                 .for_each(|mut p| p.set_log_level(1));
         }
+        sizes::set(&mut open)?;
         if !config.kernel {
             leave_out(&mut open, &kernel_memory::SOURCE, &kernel_memory::MAPS)?;
         }
@@ -189,7 +206,9 @@ impl Probe {
             slots,
             missing,
             kernel: config.kernel,
-            swept: Cell::new(0),
+            ended: RefCell::default(),
+            refused: Cell::default(),
+            table_pages: Rc::default(),
         })
     }
 
@@ -198,7 +217,7 @@ impl Probe {
     /// # Errors
     /// They cannot be used.
     pub fn table_maps(&self) -> Result<TableMaps> {
-        TableMaps::new(&self.skel)
+        TableMaps::new(&self.skel, Rc::clone(&self.table_pages))
     }
 
     /// Tables came: walks that were remembered are void.
@@ -372,13 +391,30 @@ impl Probe {
         self.ring.epoll_fd()
     }
 
-    /// Takes the events that wait in the ring buffer, in order.
+    /// Takes events that wait in the ring buffer, in order: the first ones, if there are many. However fast
+    /// they come, this returns.
     ///
     /// # Errors
     /// The ring buffer could not be read.
     pub fn take_events(&mut self) -> Result<Vec<Event>> {
-        self.ring.consume().context("cannot read the ring buffer")?;
+        let taken = self.ring.consume_raw_n(EVENTS_AT_ONCE);
+        if taken < 0 {
+            return Err(std::io::Error::from_raw_os_error(-taken))
+                .context("cannot read the ring buffer");
+        }
         Ok(std::mem::take(&mut self.inbox.borrow_mut().events))
+    }
+
+    /// Bytes that wait in the ring buffer.
+    pub fn waiting_bytes(&self) -> u64 {
+        // SAFETY: the ring buffer lives as long as `self`, and has one ring.
+        unsafe {
+            let ring = libbpf_sys::ring_buffer__ring(self.ring.as_libbpf_object().as_ptr(), 0);
+            match ring.is_null() {
+                true => 0,
+                false => libbpf_sys::ring__avail_data_size(ring) as u64,
+            }
+        }
     }
 
     /// A number that changes whenever a followed process's memory changed through a hook.
@@ -386,27 +422,31 @@ impl Probe {
         self.bss(|b| &raw const b.activity)
     }
 
-    /// How full the ledgers and tables are. Takes a system call per entry.
+    /// How full the ledgers and tables are.
     pub fn tables(&self) -> Vec<TableFill> {
         let maps = &self.skel.maps;
-        let fill = |name, map: &dyn MapCore| TableFill {
+        let fill = |name, entries, map: &dyn MapCore| TableFill {
             name,
-            entries: map.keys().count() as u64,
+            entries,
             capacity: u64::from(map.max_entries()),
         };
+        let (pages, _) = self.page_chunks();
+        let cache = self.bss(|b| &raw const b.cache_chunks);
+        let procs = self.bss(|b| &raw const b.followed_processes);
         let mut tables = vec![
-            fill("pages", &maps.pages),
-            fill("cache", &maps.cache),
+            fill("pages", pages, &maps.pages),
+            fill("cache", cache, &maps.cache),
             TableFill {
                 name: "stacks",
                 entries: u64::from(self.bss(|b| &raw const b.known_stacks)),
                 capacity: u64::from(maps.stacks.max_entries()) * wire::BUCKET_SLOTS,
             },
-            fill("unwind_pages", &maps.unwind_pages),
-            fill("procs", &maps.procs),
+            fill("unwind_pages", self.table_pages.get(), &maps.unwind_pages),
+            fill("procs", procs, &maps.procs),
         ];
         if self.kernel {
-            tables.push(fill("kernel_pages", &maps.kernel_pages));
+            let held = self.bss(|b| &raw const b.kernel_allocations);
+            tables.push(fill("kernel_pages", held, &maps.kernel_pages));
         }
         tables
     }
@@ -425,8 +465,8 @@ impl Probe {
         let malformed = self.inbox.borrow().malformed;
         losses.add("ring-buffer records that could not be decoded", malformed);
         losses.add(
-            "page records dropped with a part of the ledger that was empty",
-            self.swept.get(),
+            "changes of the page ledger that the kernel refused",
+            self.refused.get(),
         );
         losses
     }
@@ -436,69 +476,31 @@ impl Probe {
         self.loss_counts()[wire::LOSS_RING_RANGE]
     }
 
+    /// How many processes' changes did not reach user space.
+    pub fn process_events_lost(&self) -> u64 {
+        self.loss_counts()[wire::LOSS_RING_PROCESS]
+    }
+
+    /// The processes that the probe follows, each with its address space.
+    ///
+    /// # Errors
+    /// The map could not be read.
+    pub fn processes(&self) -> Result<Vec<(Pid, MmId)>> {
+        let map = &self.skel.maps.procs;
+        let all = map.lookup_batch(PROCESS_BATCH, MapFlags::ANY, MapFlags::ANY)?;
+        let records = all.map(|(_, bytes)| wire::read_record(&bytes, size_of::<proc_info>()));
+        Ok(records
+            .flatten()
+            .map(|p: proc_info| (Pid(p.pid), MmId(p.mm_id)))
+            .collect())
+    }
+
     fn bss<T: Copy + Default>(&self, field: impl Fn(&crate::wire::Bss) -> *const T) -> T {
         match self.skel.maps.bss_data.as_deref() {
             // SAFETY: a valid field of the mapped .bss; volatile because the kernel writes it.
             Some(bss) => unsafe { field(bss).read_volatile() },
             None => T::default(),
         }
-    }
-
-    /// Forgets everything recorded for an address space that is gone.
-    ///
-    /// # Errors
-    /// The map could not be read.
-    pub(crate) fn clear_mm(&self, mm: MmId) -> Result<()> {
-        let all = chunk_key(mm, 0)..=chunk_key(mm, u64::MAX >> (64 - wire::REGION_BITS));
-        let pages = &self.skel.maps.pages;
-        let keys: Vec<Vec<u8>> = pages.keys().collect();
-        for key in keys {
-            let Ok(bytes) = <[u8; 8]>::try_from(key.as_slice()) else {
-                continue;
-            };
-            if all.contains(&u64::from_ne_bytes(bytes)) {
-                // Gone already is as good.
-                let _ = pages.delete(&key);
-            }
-        }
-        Ok(())
-    }
-
-    /// Drops chunks of the page ledger that hold no record, if it has more than `least` chunks: those of
-    /// `empty` that still do not, so that one which was made a moment ago stays. Returns the chunks found
-    /// empty, for the next time.
-    ///
-    /// A fault that is recorded in a dropped chunk at this very moment is lost, or counted where that is
-    /// noticed; its page then stands under whoever mapped it.
-    ///
-    /// # Errors
-    /// The map could not be read, or this kernel (before 5.14) cannot take an entry out in one step.
-    pub fn sweep(&self, empty: &HashSet<u64>, least: usize) -> Result<HashSet<u64>> {
-        let map = &self.skel.maps.pages;
-        let (mut found, mut chunks) = (HashSet::new(), 0);
-        for (key, bytes) in map.lookup_batch(BATCH, MapFlags::ANY, MapFlags::ANY)? {
-            chunks += 1;
-            if let Ok(key) = <[u8; 8]>::try_from(key.as_slice())
-                && is_zero(&bytes)
-            {
-                found.insert(u64::from_ne_bytes(key));
-            }
-        }
-        if chunks <= least {
-            return Ok(HashSet::new());
-        }
-        for key in found.intersection(empty) {
-            let key = key.to_ne_bytes();
-            let Some(taken) = map.lookup_and_delete(&key)? else {
-                continue;
-            };
-            if !is_zero(&taken) && map.update(&key, &taken, MapFlags::NO_EXIST).is_err() {
-                let records = taken.chunks_exact(4).filter(|r| !is_zero(r)).count();
-                self.swept.set(self.swept.get() + records as u64);
-            }
-        }
-        found.retain(|key| !empty.contains(key));
-        Ok(found)
     }
 
     /// Pages of the kernel by stack id; `None` where they are not counted.
@@ -560,10 +562,6 @@ impl PageLedger for Probe {
             bytes.and_then(|b| wire::read_record::<page_chunk>(&b, size_of::<page_chunk>()).ok());
         Ok(chunk.map(|c| c.stack))
     }
-}
-
-fn is_zero(bytes: &[u8]) -> bool {
-    bytes.iter().all(|b| *b == 0)
 }
 
 fn chunk_key(mm: MmId, chunk: u64) -> u64 {

@@ -362,6 +362,28 @@ pub struct Losses {
 }
 
 impl Losses {
+    /// Processes for which there was no room.
+    pub const NOT_FOLLOWED: &'static str = "processes not followed: table full";
+    /// Events that a report was made without: among them may be processes' beginnings.
+    pub const BEHIND: &'static str =
+        "bytes of events not taken in yet: more came than memprof could take in";
+
+    /// Whether no process of the target is missing.
+    pub fn have_all_processes(&self) -> bool {
+        let missing =
+            |(what, _): &(&str, u64)| [Losses::NOT_FOLLOWED, Losses::BEHIND].contains(what);
+        !self.counters.iter().any(missing)
+    }
+
+    /// Those that concern processes that are in the report.
+    fn of_processes_followed(&self) -> Losses {
+        let mut losses = self.clone();
+        losses
+            .counters
+            .retain(|(what, _)| *what != Losses::NOT_FOLLOWED);
+        losses
+    }
+
     /// Adds a counter unless it is zero.
     pub fn add(&mut self, what: &'static str, count: u64) {
         if count > 0 {
@@ -406,6 +428,8 @@ pub struct Agreement {
     pub low: u64,
     /// The larger one.
     pub high: u64,
+    /// No process of the target is missing from all three.
+    pub complete: bool,
 }
 
 /// The word for an [`Agreement`].
@@ -419,12 +443,15 @@ pub enum Verdict {
     Below,
     /// Ours is larger.
     Above,
+    /// Processes are missing, from our total as from the kernel's figures: see [`Losses`].
+    Incomplete,
 }
 
 impl Agreement {
     /// The word for it.
     pub fn verdict(&self) -> Verdict {
         match self.ours {
+            _ if !self.complete => Verdict::Incomplete,
             ours if ours < self.low => Verdict::Below,
             ours if ours > self.high => Verdict::Above,
             _ if self.low == self.high => Verdict::Equal,
@@ -682,7 +709,7 @@ impl Profile {
             total: share.total,
             kernel_before: share.kernel_before,
             kernel_after: share.kernel_after,
-            losses: self.losses.clone(),
+            losses: self.losses.of_processes_followed(),
             modules: Arc::clone(&self.modules),
             places: Arc::new(self.places.of(pid, &share.samples)),
             processes: Vec::new(),
@@ -747,6 +774,7 @@ impl Profile {
             ours: self.total.resident(),
             low: before.min(after),
             high: before.max(after),
+            complete: self.losses.have_all_processes(),
         }
     }
 
@@ -758,6 +786,7 @@ impl Profile {
         let (before, after) = (&self.kernel_before, &self.kernel_after);
         let anonymous = |k: &KernelFigures| k.anonymous.unwrap_or(k.rss_anon);
         matches!(self.hold, Hold::Still(_))
+            && self.losses.have_all_processes()
             && before.resident() == after.resident()
             && [anonymous(before), anonymous(after)] == [self.total.anon; 2]
     }

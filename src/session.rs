@@ -7,12 +7,13 @@
 mod collection;
 pub mod collector;
 pub mod command;
-mod fill;
 mod live;
 mod output;
+mod reconcile;
 pub mod reports;
 mod say;
 mod signals;
+mod sweep;
 pub mod unwinding;
 
 use std::net::TcpListener;
@@ -159,9 +160,7 @@ pub fn start_collector(
                 }
             };
             let _ = started.send(Ok(collector.probe.missing().to_vec()));
-            if let Err(e) = collector.run(&inbox, &woken) {
-                tell.send_replace(Progress::Failed(format!("{e:#}")));
-            }
+            collector.run(&inbox, &woken);
         })
         .context("cannot start the collector thread")?;
     let missing = ready
@@ -406,7 +405,6 @@ impl Session<'_> {
                 *following = None;
                 return Ok(self.note_end(*pid));
             }
-            Progress::Failed(why) => return Err(anyhow!("{why}")),
         }
         Ok(None)
     }

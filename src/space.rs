@@ -1,6 +1,8 @@
 //! What is known of one followed address space beside its ledger: who mapped which range since
 //! memprof attached, what was resident before, where its code lies.
 
+use std::sync::Arc;
+
 use crate::event::{MmId, Pid, RangeChange, RangeEvent};
 use crate::residency::{Classifier, Method, PageKind, RangeMap, RangeSet, Result, Scanner, maps};
 use crate::source::resident::RangeOwner;
@@ -25,10 +27,10 @@ pub struct Space {
     pub ancestors: Vec<MmId>,
     /// Its executable mappings.
     pub code: CodeMap,
-    /// The call that mapped each range since the attach.
-    pub ranges: RangeMap<RangeOwner>,
-    /// What was resident at the attach and was not dropped since.
-    pub before: RangeSet,
+    /// The call that mapped each range since the attach. A child's is its parent's until it differs.
+    pub ranges: Arc<RangeMap<RangeOwner>>,
+    /// What was resident at the attach and was not dropped since; likewise.
+    pub before: Arc<RangeSet>,
 }
 
 impl Space {
@@ -39,8 +41,8 @@ impl Space {
             comm: comm.to_owned(),
             ancestors: Vec::new(),
             code: CodeMap::new(pid),
-            ranges: RangeMap::new(MAX_RANGES),
-            before: RangeSet::new(MAX_BEFORE),
+            ranges: Arc::new(RangeMap::new(MAX_RANGES)),
+            before: Arc::new(RangeSet::new(MAX_BEFORE)),
         }
     }
 
@@ -53,8 +55,8 @@ impl Space {
             comm: comm.to_owned(),
             ancestors,
             code: self.code.forked(pid),
-            ranges: self.ranges.clone(),
-            before: self.before.clone(),
+            ranges: Arc::clone(&self.ranges),
+            before: Arc::clone(&self.before),
         }
     }
 
@@ -64,7 +66,7 @@ impl Space {
     /// The process is gone, or its pages may not be read.
     pub fn remember_before(&mut self, classifier: &mut Classifier) -> Result<()> {
         let mut scanner = Scanner::open(self.pid, Method::Auto)?;
-        let before = &mut self.before;
+        let before = Arc::make_mut(&mut self.before);
         let mut keep = |_, run: crate::residency::PageRun| {
             if run.kind != PageKind::Hugetlb {
                 // Full: those forgotten are shown as not observed, and counted.
@@ -85,29 +87,42 @@ impl Space {
                 populated,
                 code,
             } => {
-                let _ = self
-                    .ranges
-                    .insert(range.clone(), RangeOwner { stack, populated });
-                let _ = self.before.remove(range);
+                let owner = RangeOwner { stack, populated };
+                let _ = Arc::make_mut(&mut self.ranges).insert(range.clone(), owner);
+                self.drop_before(range);
                 if code {
                     self.code.mark_stale();
                 }
             }
             RangeChange::Populated { stack } => self.populate(range, stack),
             RangeChange::Unmapped => {
-                let _ = self.ranges.remove(range.clone());
-                let _ = self.before.remove(range);
+                if self.ranges.overlapping(range.clone()).next().is_some() {
+                    let _ = Arc::make_mut(&mut self.ranges).remove(range.clone());
+                }
+                self.drop_before(range);
             }
             RangeChange::Emptied => {
-                let _ = self.before.remove(range);
+                self.drop_before(range);
             }
             RangeChange::Executable => self.code.mark_stale(),
             RangeChange::Moved { from } => {
                 let old = from.0..from.0 + (range.end - range.start);
-                let _ = self.ranges.move_range(old.clone(), range.start);
-                let _ = self.before.move_range(old, range.start);
+                let _ = Arc::make_mut(&mut self.ranges).move_range(old.clone(), range.start);
+                let _ = Arc::make_mut(&mut self.before).move_range(old, range.start);
             }
         }
+    }
+
+    /// What is copied for a child of its own is copied for a change alone.
+    fn drop_before(&mut self, range: std::ops::Range<u64>) {
+        if self.before.overlapping(range.clone()).next().is_some() {
+            let _ = Arc::make_mut(&mut self.before).remove(range);
+        }
+    }
+
+    /// Forgets who mapped what.
+    pub fn forget_ranges(&mut self) {
+        Arc::make_mut(&mut self.ranges).clear();
     }
 
     /// The pages of a range were brought in without faults: they belong to whoever mapped it, and
@@ -130,7 +145,7 @@ impl Space {
 
     fn populate_part(&mut self, range: std::ops::Range<u64>, stack: crate::event::StackId) {
         if !range.is_empty() {
-            let _ = self.ranges.insert(
+            let _ = Arc::make_mut(&mut self.ranges).insert(
                 range,
                 RangeOwner {
                     stack,
@@ -194,7 +209,7 @@ mod tests {
     #[test]
     fn a_mapping_replaces_what_was_before() {
         let mut s = Space::new(Pid(1), "x");
-        assert!(s.before.insert(0x1000..0x5000).is_ok());
+        assert!(Arc::make_mut(&mut s.before).insert(0x1000..0x5000).is_ok());
         s.apply(&event(mapped(20), 0x2000, 0x3000));
         assert!(s.before.contains(0x1000) && !s.before.contains(0x2000));
         s.apply(&event(RangeChange::Unmapped, 0x1000, 0x2000));
@@ -212,5 +227,34 @@ mod tests {
         ));
         assert_eq!(owner(&s, 0x1000), None);
         assert_eq!(owner(&s, 0x9fff), Some((20, false)));
+    }
+
+    #[test]
+    fn a_child_shares_its_parents_books_until_it_changes_them() {
+        let mut parent = Space::new(Pid(1), "x");
+        assert!(
+            Arc::make_mut(&mut parent.before)
+                .insert(0x8000..0x9000)
+                .is_ok()
+        );
+        parent.apply(&event(mapped(20), 0x1000, 0x3000));
+        let mut child = parent.forked(MmId(1), Pid(2), "x");
+        let shared = |child: &Space| {
+            let ranges = Arc::ptr_eq(&parent.ranges, &child.ranges);
+            (ranges, Arc::ptr_eq(&parent.before, &child.before))
+        };
+        assert_eq!(shared(&child), (true, true));
+        // Nothing is known of that range.
+        child.apply(&event(RangeChange::Unmapped, 0x4000, 0x5000));
+        assert_eq!(shared(&child), (true, true));
+        child.apply(&event(RangeChange::Unmapped, 0x1000, 0x2000));
+        assert_eq!(shared(&child), (false, true));
+        child.apply(&event(RangeChange::Emptied, 0x8000, 0x9000));
+        assert_eq!(shared(&child), (false, false));
+        assert_eq!(
+            (owner(&child, 0x1000), owner(&parent, 0x1000)),
+            (None, Some((20, false)))
+        );
+        assert!(parent.before.contains(0x8000) && !child.before.contains(0x8000));
     }
 }

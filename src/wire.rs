@@ -14,7 +14,8 @@ mod skel {
 
 pub(crate) use skel::types::{
     bss as Bss, cache_chunk, cache_key, code_file, code_segment, file_key, kernel_page, page_chunk,
-    stack_bucket, unwind_mapping, unwind_page, unwind_page_key, unwind_rule, unwind_space,
+    proc_info, stack_bucket, unwind_mapping, unwind_page, unwind_page_key, unwind_rule,
+    unwind_space,
 };
 pub(crate) use skel::{MemprofSkel, MemprofSkelBuilder, OpenMemprofSkel};
 
@@ -24,6 +25,7 @@ use crate::event::{
     Addr, CodeSeen, Event, FileKey, FileNumber, MmId, Outcome, PartialReason, Pid, Place,
     ProcessChange, ProcessEvent, RangeChange, RangeEvent, StackId, StackSeen,
 };
+use crate::profile::Losses;
 
 // Values of the enums in memprof.h, which the skeleton does not carry (they are unused as types).
 const EVENT_STACK: u32 = 1;
@@ -64,6 +66,7 @@ const _: () = {
     assert!(size_of::<unwind_space>() == 8 + size_of::<unwind_mapping>() * MAX_MAPPINGS);
     assert!(size_of::<cache_key>() == 16);
     assert!(size_of::<kernel_page>() == 8);
+    assert!(size_of::<proc_info>() == 16);
     assert!(size_of::<unwind_rule>() == 16);
     assert!(size_of::<unwind_page>() == 16);
     assert!(size_of::<unwind_mapping>() == 32);
@@ -74,7 +77,7 @@ const _: () = {
 };
 
 /// Names of the probe's loss counters, in the order of `enum loss` in memprof.h.
-pub(crate) const LOSS_NAMES: [&str; 15] = [
+pub(crate) const LOSS_NAMES: [&str; 16] = [
     "stack records not sent: ring buffer full (retried at the next event)",
     "process events not sent: ring buffer full",
     "address-space events not sent: ring buffer full",
@@ -84,14 +87,17 @@ pub(crate) const LOSS_NAMES: [&str; 15] = [
     "cached pages not recorded: cache ledger full",
     "cached pages not recorded: chunk removed meanwhile",
     "events not recorded: no memory for thread state",
-    "processes not followed: process table full",
+    Losses::NOT_FOLLOWED,
     "children too many for one parent: pages shared with it may show its later stacks",
     "block-device cache pages (file-system metadata) not counted",
     "kernel pages not recorded: table full",
     "code mappings unknown to the unwinder: too many in one process, or mapped at the same moment",
     "code mappings unknown to the unwinder: ring buffer full",
+    "processes whose code is unknown to the unwinder: table full (counted at each try)",
 ];
 
+/// Index of the loss counter of processes' changes.
+pub(crate) const LOSS_RING_PROCESS: usize = 1;
 /// Index of the address-space loss counter: after such a loss the range books cannot be trusted.
 pub(crate) const LOSS_RING_RANGE: usize = 2;
 
@@ -124,6 +130,8 @@ unsafe impl Record for cache_chunk {}
 unsafe impl Record for cache_key {}
 // SAFETY: as above.
 unsafe impl Record for kernel_page {}
+// SAFETY: as above.
+unsafe impl Record for proc_info {}
 
 /// Copies the bytes into a record; what they do not reach stays zero.
 pub(crate) fn read_record<T: Record>(bytes: &[u8], at_least: usize) -> Result<T, Malformed> {

@@ -1,16 +1,38 @@
-//! The page ledger's size: what is empty leaves it.
+//! The page ledger's size: what is empty leaves it, and what was an ended process's.
 //!
 //! Needs root and `cc`.
 
 mod common;
 
-use std::collections::HashSet;
+use std::time::{Duration, Instant};
 
-use ::memprof::probe::{Probe, ProbeConfig};
+use ::memprof::event::{Event, MmId};
+use ::memprof::probe::{Probe, ProbeConfig, Sweep};
 use common::workload::{Workload, program};
 
 const CHUNK: u64 = 2 << 20;
 const CHUNKS: u64 = 100;
+
+fn follow(probe: &mut Probe, workload: &Workload) -> MmId {
+    probe.follow(&[workload.pid()]).unwrap();
+    let found = |event: Event| match event {
+        Event::Process(e) if e.pid == workload.pid() => Some(e.mm),
+        _ => None,
+    };
+    let events = probe.take_events().unwrap();
+    events.into_iter().find_map(found).expect("it is followed")
+}
+
+/// A whole search; how many chunks were found empty.
+fn sweep(probe: &Probe, sweep: &mut Sweep) -> usize {
+    // In steps: the time is up at once.
+    while !probe.sweep(sweep, Instant::now()).unwrap() {}
+    sweep.empty()
+}
+
+fn reclaim(probe: &Probe) {
+    assert!(probe.reclaim(Instant::now() + Duration::from_secs(30)));
+}
 
 #[test]
 fn memory_given_back_piece_by_piece_leaves_the_ledger() {
@@ -26,21 +48,104 @@ fn memory_given_back_piece_by_piece_leaves_the_ledger() {
                 .tell(&format!("{command} 0 {} 8192{rest}", n * CHUNK + 4096));
         }
     };
+    let mut search = Sweep::default();
     each("touch", "");
-    let full = probe.sweep(&HashSet::new(), 0).unwrap();
+    let full = sweep(&probe, &mut search);
+    let (chunks, _) = probe.page_chunks();
     each("advise", " 4");
-    let empty = probe.sweep(&HashSet::new(), 0).unwrap();
+    let mut search = Sweep::default();
+    let empty = sweep(&probe, &mut search);
     assert!(
-        empty.len() as u64 >= full.len() as u64 + CHUNKS - 1,
-        "{} chunks are empty, {} were",
-        empty.len(),
-        full.len()
+        empty as u64 >= full as u64 + CHUNKS - 1,
+        "{empty} chunks are empty, {full} were"
     );
+    assert_eq!(probe.page_chunks().0, chunks);
     // In use again: it stays, the others go.
     workload.lines.tell("touch 0 4096 4096");
-    assert_eq!(probe.sweep(&empty, 0).unwrap(), HashSet::new());
-    assert_eq!(probe.sweep(&HashSet::new(), 0).unwrap(), HashSet::new());
+    assert_eq!(sweep(&probe, &mut search), 0);
+    assert_eq!(probe.page_chunks().0, chunks - (empty as u64 - 1));
+    assert_eq!(sweep(&probe, &mut search), 0);
     let losses = probe.losses().counters;
     assert!(losses.is_empty(), "{losses:?}");
+    workload.end();
+}
+
+/// Clearing takes what the ended one had, and leaves what another has.
+#[test]
+fn an_ended_address_space_leaves_nothing_behind() {
+    let mut probe = Probe::load(&ProbeConfig::default()).unwrap();
+    let mut start = || {
+        let mut workload = Workload::start(&program("spawner"));
+        assert_eq!(workload.lines.line(), "ok");
+        let mm = follow(&mut probe, &workload);
+        (workload, mm)
+    };
+    let ((mut one, first), (mut other, second)) = (start(), start());
+    // 40 GiB, a page every 8 MiB: 5,120 chunks.
+    let sparse = format!("sparse {} {}", 40u64 << 30, 8 << 20);
+    one.lines.tell(&sparse);
+    other.lines.tell(&sparse);
+    let (both, nodes) = (probe.page_chunks().0, probe.directory_nodes());
+    assert!(both >= 2 * 5120, "{both} chunks");
+    assert!(nodes >= 2 * 43, "{nodes} nodes");
+    one.end();
+    probe.forget_space(first);
+    reclaim(&probe);
+    let left = probe.page_chunks().0;
+    assert!(both - left >= 5120, "{both} chunks, {left} left");
+    assert!(left >= 5120, "{both} chunks, {left} left");
+    assert_eq!(left, probe.count_page_chunks());
+    other.end();
+    probe.forget_space(second);
+    reclaim(&probe);
+    assert_eq!((probe.page_chunks().0, probe.count_page_chunks()), (0, 0));
+    assert_eq!(probe.directory_nodes(), 0);
+}
+
+/// Memory at ever new addresses leaves nothing in the ledger, nor in its directory, when it is unmapped.
+#[test]
+fn the_directory_does_not_grow_with_what_is_gone() {
+    let mut workload = Workload::start(&program("spawner"));
+    assert_eq!(workload.lines.line(), "ok");
+    let mut probe = Probe::load(&ProbeConfig::default()).unwrap();
+    probe.follow(&[workload.pid()]).unwrap();
+    let mut held = |n: u32| {
+        workload.lines.tell(&format!("scatter {n}"));
+        (probe.page_chunks().0, probe.directory_nodes())
+    };
+    let few = held(3);
+    let many = held(2000);
+    assert!(
+        many.0 <= few.0 + 2 && many.1 <= few.1 + 4,
+        "{few:?}, after 2,000 more {many:?}"
+    );
+    workload.end();
+}
+
+/// A reservation as large as may be costs what is in it: moved, its records move along; unmapped, they go.
+#[test]
+fn a_large_reservation_is_gone_through_by_what_it_holds() {
+    const RESERVED: u64 = 1 << 43;
+    const TOUCHED: u64 = 64;
+    let mut workload = Workload::start(&program("moves"));
+    assert_eq!(workload.lines.line(), "ok");
+    let mut probe = Probe::load(&ProbeConfig::default()).unwrap();
+    probe.follow(&[workload.pid()]).unwrap();
+    let mut chunks = |commands: &[String]| {
+        commands.iter().for_each(|c| workload.lines.tell(c));
+        (probe.page_chunks().0, probe.directory_nodes())
+    };
+    let before = chunks(&[format!("reserve 0 {RESERVED}")]);
+    let touch = |n| format!("touch 0 {} 4096", n * (RESERVED / TOUCHED));
+    let touches: Vec<String> = (0..TOUCHED).map(touch).collect();
+    let full = chunks(&touches);
+    assert!(full.0 >= before.0 + TOUCHED, "{before:?}, {full:?}");
+    let moved = chunks(&["move 0".into()]);
+    // The stack may have come to another chunk.
+    assert!(moved.0 - full.0 <= 2, "{full:?}, {moved:?}");
+    assert!(moved.1 <= full.1 + 4, "{full:?}, {moved:?}");
+    let gone = chunks(&[format!("unmap 0 0 {RESERVED}")]);
+    assert!(moved.0 - gone.0 >= TOUCHED, "{moved:?}, {gone:?}");
+    assert!(moved.1 - gone.1 >= TOUCHED as usize, "{moved:?}, {gone:?}");
     workload.end();
 }

@@ -104,11 +104,6 @@ pub fn held_by(figures: &KernelFigures) -> u64 {
 }
 
 impl Aggregator {
-    /// The followed address spaces and the process in each.
-    pub fn spaces(&self) -> Vec<(MmId, Pid)> {
-        self.spaces.iter().map(|(mm, s)| (*mm, s.pid)).collect()
-    }
-
     /// Puts scans of processes together with what lies in no address space.
     ///
     /// # Errors

@@ -106,6 +106,7 @@ impl From<crate::profile::Agreement> for Agreement {
             Verdict::Between => "between",
             Verdict::Below => "below",
             Verdict::Above => "above",
+            Verdict::Incomplete => "incomplete",
         };
         Agreement {
             verdict,

@@ -17,10 +17,12 @@
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__uint(max_entries, 65536);
+	__uint(max_entries, 65536); /* set by user space */
 	__type(key, struct cache_key);
 	__type(value, struct cache_chunk);
 } cache SEC(".maps");
+
+__u64 cache_chunks; /* in `cache` */
 
 /* Chunks held per hash of file: lets an unrelated file's removal end at one load. */
 #define FILE_FILTER_BITS 12
@@ -55,8 +57,10 @@ static __noinline struct cache_chunk *cache_chunk_get(struct cache_key *key)
 	empty = bpf_map_lookup_elem(&zero_chunk, &zero);
 	if (!empty)
 		return NULL;
-	if (bpf_map_update_elem(&cache, key, empty, BPF_NOEXIST) == 0)
+	if (bpf_map_update_elem(&cache, key, empty, BPF_NOEXIST) == 0) {
 		__sync_fetch_and_add(&file_filter[file_slot(key)], 1);
+		__sync_fetch_and_add(&cache_chunks, 1);
+	}
 	return bpf_map_lookup_elem(&cache, key);
 }
 
@@ -161,8 +165,10 @@ int BPF_PROG(cache_delete, struct folio *folio)
 	/* Ours was the last entry; whoever adds one now either wins here or sees the mark. */
 	if (__sync_val_compare_and_swap(&chunk->live, 0, CHUNK_DEAD) != 0)
 		return 0;
-	if (bpf_map_delete_elem(&cache, &key) == 0)
+	if (bpf_map_delete_elem(&cache, &key) == 0) {
 		__sync_fetch_and_sub(&file_filter[slot], 1);
+		__sync_fetch_and_sub(&cache_chunks, 1);
+	}
 	return 0;
 }
 

@@ -69,6 +69,7 @@ struct inherit_ctx {
 	struct range lost;
 	__u32 heir;
 	__u32 pad;
+	__u64 at;
 };
 
 static __always_inline void inherit_chunk(struct inherit_ctx *c, __u64 base)
@@ -86,38 +87,40 @@ static __always_inline void inherit_chunk(struct inherit_ctx *c, __u64 base)
 		use_stacks(heir);
 }
 
-static long inherit_one_chunk(__u64 i, struct inherit_ctx *c)
+static long inherit_next(__u64 i, struct inherit_ctx *c)
 {
-	inherit_chunk(c, chunk_base(&c->lost, i));
+	__u64 key = next_in_range(&c->lost, &c->at);
+
+	if (key == NO_CHUNK)
+		return 1;
+	inherit_chunk(c, base_of_key(key));
 	return 0;
 }
 
-static long inherit_if_inside(void *map, __u64 *key, void *chunk, struct inherit_ctx *c)
+/* A child takes over what its parent has on record of the pages [first, end). (Global: checked once.) */
+__noinline int inherit_range(__u32 heir, __u32 mm_id, __u64 first, __u64 end)
 {
-	if (in_range(&c->lost, *key))
-		inherit_chunk(c, base_of_key(*key));
+	struct inherit_ctx c = {
+		.lost = { .mm_id = mm_id, .first = first, .end = end },
+		.heir = heir,
+		.at = chunk_key(mm_id, first),
+	};
+
+	if (end > first)
+		bpf_loop(chunks_of(&c.lost), inherit_next, &c, 0);
 	return 0;
 }
 
 /* The current address space loses the pages [first, end). */
 static __noinline int range_to_heirs(__u32 mm_id, __u64 first, __u64 end)
 {
-	struct inherit_ctx c = { .lost = { .mm_id = mm_id, .first = first, .end = end } };
 	struct mm_info *info = find_mm(bpf_get_current_task_btf()->mm);
-	__u64 chunks;
 
-	if (!info || !info->nr_heirs || end <= first)
+	if (!info || !info->nr_heirs)
 		return 0;
-	chunks = chunks_of(&c.lost);
-	for (int i = 0; i < MAX_HEIRS; i++) {
-		c.heir = info->heirs[i];
-		if (!c.heir)
-			continue;
-		if (chunks > LARGE_CHUNKS)
-			bpf_for_each_map_elem(&pages, inherit_if_inside, &c, 0);
-		else
-			bpf_loop(chunks, inherit_one_chunk, &c, 0);
-	}
+	for (int i = 0; i < MAX_HEIRS; i++)
+		if (info->heirs[i])
+			inherit_range(info->heirs[i], mm_id, first, end);
 	return 0;
 }
 

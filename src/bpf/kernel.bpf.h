@@ -24,6 +24,8 @@ struct {
 	__type(value, struct kernel_page);
 } kernel_pages SEC(".maps");
 
+__u64 kernel_allocations; /* in `kernel_pages` */
+
 /* Entries of it per hash of the key: lets most pages that are freed go at one load. */
 #define KERNEL_FILTER_BITS 16
 struct {
@@ -75,11 +77,12 @@ int BPF_PROG(kernel_page_allocated, struct page *page, unsigned int order, gfp_t
 	entry.stack = stack_id(st, 1);
 	entry.pages = 1u << order;
 	count_activity();
-	if (bpf_map_update_elem(&kernel_pages, &key, &entry, BPF_NOEXIST) == 0)
+	if (bpf_map_update_elem(&kernel_pages, &key, &entry, BPF_NOEXIST) == 0) {
 		__sync_fetch_and_add(slot, 1);
-	/* One whose end was missed. */
-	else if (bpf_map_update_elem(&kernel_pages, &key, &entry, BPF_EXIST))
+		__sync_fetch_and_add(&kernel_allocations, 1);
+	} else if (bpf_map_update_elem(&kernel_pages, &key, &entry, BPF_EXIST)) { /* one whose end was missed */
 		count_loss(LOSS_KERNEL_PAGES);
+	}
 	return 0;
 }
 
@@ -91,6 +94,7 @@ static __always_inline int kernel_page_gone(__u64 key)
 		return 0;
 	if (bpf_map_delete_elem(&kernel_pages, &key) == 0) {
 		__sync_fetch_and_sub(slot, 1);
+		__sync_fetch_and_sub(&kernel_allocations, 1);
 		count_activity();
 	}
 	return 0;

@@ -6,19 +6,18 @@
 #ifndef MEMPROF_LEDGER_H
 #define MEMPROF_LEDGER_H
 
-/*
- * Ranges of more chunks than this (8 GiB) are not gone through chunk by chunk: the ledger is, which
- * never holds more chunks than it has room for, however large a reservation is.
- */
-#define LARGE_CHUNKS 4096
+/* The most turns that bpf_loop() takes (BPF_MAX_LOOPS): more chunks than the ledger can hold. */
+#define MOST_LOOPS (1u << 23)
 
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__uint(max_entries, 65536);
+	__uint(max_entries, 65536); /* set by user space */
 	__type(key, __u64);
 	__type(value, struct page_chunk);
 } pages SEC(".maps");
+
+__u64 page_chunks; /* in `pages` */
 
 /* The all-zero chunk that new entries are copied from: it is too large for the BPF stack. */
 struct {
@@ -38,6 +37,15 @@ static __always_inline struct page_chunk *chunk_find(__u64 key)
 	return bpf_map_lookup_elem(&pages, &key);
 }
 
+/* (Global, like the loops below: checked once.) */
+__noinline int chunk_drop(__u64 key)
+{
+	directory_remove(key);
+	if (bpf_map_delete_elem(&pages, &key) == 0)
+		__sync_fetch_and_sub(&page_chunks, 1);
+	return 0;
+}
+
 static __noinline struct page_chunk *chunk_get(__u64 key)
 {
 	struct page_chunk *chunk = chunk_find(key);
@@ -49,7 +57,12 @@ static __noinline struct page_chunk *chunk_get(__u64 key)
 	empty = bpf_map_lookup_elem(&zero_chunk, &zero);
 	if (!empty)
 		return NULL;
-	bpf_map_update_elem(&pages, &key, empty, BPF_NOEXIST);
+	if (bpf_map_update_elem(&pages, &key, empty, BPF_NOEXIST) == 0) {
+		__sync_fetch_and_add(&page_chunks, 1);
+		/* What is in no directory would never be found again. */
+		if (directory_add(key) && bpf_map_delete_elem(&pages, &key) == 0)
+			__sync_fetch_and_sub(&page_chunks, 1);
+	}
 	chunk = chunk_find(key);
 	if (!chunk)
 		count_loss(LOSS_PAGE_LEDGER);
@@ -66,6 +79,18 @@ static __always_inline __u32 is_empty(__u32 stack)
  * The loops over a chunk's entries are global functions, which the verifier checks once each and
  * for themselves; inlined, their 512 possible lengths multiply with everything that comes after.
  */
+
+/* Whether a chunk holds any record. */
+__noinline int chunk_in_use(struct page_chunk *chunk)
+{
+	__u32 any = 0;
+
+	if (!chunk)
+		return 0;
+	for (__u32 i = 0; i < CHUNK_PAGES; i++)
+		any |= chunk->stack[i];
+	return any != 0;
+}
 
 /* Sets `n` entries from `first` on. */
 __noinline int chunk_fill(struct page_chunk *chunk, __u32 first, __u32 n, __u32 stack)
@@ -133,22 +158,26 @@ struct range {
 	__u64 end;
 };
 
-/* How many chunks a range that is not empty lies in. */
-static __always_inline __u64 chunks_of(const struct range *r)
+/* How many chunks a range that is not empty lies in, or as many as are gone through at once. */
+static __always_inline __u32 chunks_of(const struct range *r)
 {
-	return ((r->end - 1) >> CHUNK_SHIFT) - (r->first >> CHUNK_SHIFT) + 1;
+	__u64 n = ((r->end - 1) >> CHUNK_SHIFT) - (r->first >> CHUNK_SHIFT) + 1;
+
+	return n < MOST_LOOPS ? n : MOST_LOOPS;
 }
 
-/* The first page of the range's chunk number `i`. */
-static __always_inline __u64 chunk_base(const struct range *r, __u64 i)
+/*
+ * The range's next chunk that may be in the ledger, from `*at` on, which is then the one after it; NO_CHUNK
+ * if there is none.
+ */
+static __always_inline __u64 next_in_range(const struct range *r, __u64 *at)
 {
-	return ((r->first >> CHUNK_SHIFT) + i) << CHUNK_SHIFT;
-}
+	__u64 key = directory_next(*at);
 
-/* Whether a chunk of the ledger has pages of the range. */
-static __always_inline int in_range(const struct range *r, __u64 key)
-{
-	return key >= chunk_key(r->mm_id, r->first) && key <= chunk_key(r->mm_id, r->end - 1);
+	if (key > chunk_key(r->mm_id, r->end - 1))
+		return NO_CHUNK;
+	*at = key + 1;
+	return key;
 }
 
 static __always_inline __u64 base_of_key(__u64 key)
@@ -165,14 +194,13 @@ static __always_inline __u32 part_of(const struct range *r, __u64 base, __u32 *n
 	return from;
 }
 
-static __always_inline void clear_chunk(struct range *r, __u64 base)
+static __always_inline void clear_chunk(const struct range *r, __u64 key)
 {
-	__u64 key = chunk_key(r->mm_id, base);
-	__u32 n, from = part_of(r, base, &n);
+	__u32 n, from = part_of(r, base_of_key(key), &n);
 	struct page_chunk *chunk;
 
 	if (n == CHUNK_PAGES) {
-		bpf_map_delete_elem(&pages, &key);
+		chunk_drop(key);
 		return;
 	}
 	chunk = chunk_find(key);
@@ -180,36 +208,43 @@ static __always_inline void clear_chunk(struct range *r, __u64 base)
 		chunk_fill(chunk, from, n, STACK_NONE);
 }
 
-static long clear_one_chunk(__u64 i, struct range *r)
-{
-	clear_chunk(r, chunk_base(r, i));
-	return 0;
-}
+struct clear_ctx {
+	struct range r;
+	__u64 at;
+	__u64 done; /* all of it */
+};
 
-static long clear_if_inside(void *map, __u64 *key, void *chunk, struct range *r)
+static long clear_next(__u64 i, struct clear_ctx *c)
 {
-	if (in_range(r, *key))
-		clear_chunk(r, base_of_key(*key));
+	__u64 key = next_in_range(&c->r, &c->at);
+
+	if (key == NO_CHUNK) {
+		c->done = 1;
+		return 1;
+	}
+	clear_chunk(&c->r, key);
 	return 0;
 }
 
 /* Forgets the pages [first, end). */
-static __noinline int ledger_clear(__u32 mm_id, __u64 first, __u64 end)
+__noinline int ledger_clear(__u32 mm_id, __u64 first, __u64 end)
 {
-	struct range r = { .mm_id = mm_id, .first = first, .end = end };
+	struct clear_ctx c = { .r = { .mm_id = mm_id, .first = first, .end = end } };
 
 	if (end <= first)
 		return 0;
-	if (chunks_of(&r) > LARGE_CHUNKS)
-		bpf_for_each_map_elem(&pages, clear_if_inside, &r, 0);
+	c.at = chunk_key(mm_id, first);
+	if (chunks_of(&c.r) == 1)
+		clear_chunk(&c.r, c.at);
 	else
-		bpf_loop(chunks_of(&r), clear_one_chunk, &r, 0);
+		bpf_loop(chunks_of(&c.r), clear_next, &c, 0);
 	return 0;
 }
 
 struct move_ctx {
 	struct range from;
 	__u64 dst; /* page that its first one goes to */
+	__u64 at;
 };
 
 /* Copies the records of `n` pages; those at `src` lie in one chunk, those at `dst` too. */
@@ -244,34 +279,59 @@ static __always_inline void move_chunk(struct move_ctx *m, __u64 base)
 		move_part(m->from.mm_id, src + head, dst + head, n - head);
 }
 
-static long move_one_chunk(__u64 i, struct move_ctx *m)
+static long move_next(__u64 i, struct move_ctx *m)
 {
-	move_chunk(m, chunk_base(&m->from, i));
-	return 0;
-}
+	__u64 key = next_in_range(&m->from, &m->at);
 
-static long move_if_inside(void *map, __u64 *key, void *chunk, struct move_ctx *m)
-{
-	if (in_range(&m->from, *key))
-		move_chunk(m, base_of_key(*key));
+	if (key == NO_CHUNK)
+		return 1;
+	move_chunk(m, base_of_key(key));
 	return 0;
 }
 
 /* Carries the records of `n` pages from page `src` on to page `dst`; forgets them at `src`. */
-static __noinline int ledger_move(__u32 mm_id, __u64 src, __u64 dst, __u64 n)
+__noinline int ledger_move(__u32 mm_id, __u64 src, __u64 dst, __u64 n)
 {
 	struct move_ctx m = {
 		.from = { .mm_id = mm_id, .first = src, .end = src + n },
 		.dst = dst,
+		.at = chunk_key(mm_id, src),
 	};
 
 	if (!n)
 		return 0;
-	if (chunks_of(&m.from) > LARGE_CHUNKS)
-		bpf_for_each_map_elem(&pages, move_if_inside, &m, 0);
-	else
-		bpf_loop(chunks_of(&m.from), move_one_chunk, &m, 0);
+	bpf_loop(chunks_of(&m.from), move_next, &m, 0);
 	return ledger_clear(mm_id, src, src + n);
+}
+
+/*
+ * User space runs these two itself (BPF_PROG_TEST_RUN); they are attached to nothing.
+ */
+
+/* Forgets an address space that is gone, so many chunks of it at most. Returns 1 if more are left. */
+SEC("raw_tp")
+int BPF_PROG(forget_space, __u32 mm_id, __u32 most)
+{
+	struct clear_ctx c = { .r = { .mm_id = mm_id, .end = (CHUNK_NUMBER_MASK + 1) << CHUNK_SHIFT } };
+
+	c.at = chunk_key(mm_id, 0);
+	bpf_loop(most & (MOST_LOOPS - 1), clear_next, &c, 0);
+	return !c.done;
+}
+
+/*
+ * Drops a chunk that holds no record. A fault that is recorded in it at this very moment is lost; its page
+ * then stands under whoever mapped it.
+ */
+SEC("raw_tp")
+int BPF_PROG(drop_empty_chunk, __u64 key)
+{
+	struct page_chunk *chunk = chunk_find(key);
+
+	if (!chunk || chunk_in_use(chunk))
+		return 0;
+	chunk_drop(key);
+	return 1;
 }
 
 #endif

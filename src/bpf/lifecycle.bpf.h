@@ -39,6 +39,25 @@ static __always_inline void emit_process(struct task_struct *task, __u32 change,
 		count_loss(LOSS_RING_PROCESS);
 }
 
+/* A process is no longer followed: its address space may be nobody's now. */
+static __noinline int leave_mm(__u64 mm)
+{
+	struct mm_info *known = bpf_map_lookup_elem(&mms, &mm);
+	__u32 slot, mm_id;
+
+	if (known && __sync_fetch_and_sub(&known->users, 1) == 1) {
+		slot = known->slot & ((1 << MM_FILTER_BITS) - 1);
+		mm_id = known->mm_id;
+		if (known->parent)
+			remove_heir(known->parent, known->mm_id);
+		bpf_map_delete_elem(&mms, &mm);
+		bpf_map_delete_elem(&unwind_spaces, &mm_id);
+		__sync_fetch_and_sub(&mm_filter[slot], 1);
+		__sync_fetch_and_add(&follow_generation, 1);
+	}
+	return 0;
+}
+
 /*
  * Follows the address space of a process; `parent` is what it was forked from, or NULL. Returns its id,
  * 0 where the tables are full.
@@ -72,34 +91,27 @@ static __always_inline __u32 follow(struct mm_struct *mm, __u32 tgid, __u32 pid,
 		proc.mm_id = fresh.mm_id;
 		add_heir(from, fresh.mm_id);
 	}
-	if (bpf_map_update_elem(&procs, &tgid, &proc, BPF_ANY))
+	if (bpf_map_update_elem(&procs, &tgid, &proc, BPF_ANY)) {
 		count_loss(LOSS_PROCESS_TABLE);
+		/* Its end would not be noticed. */
+		leave_mm(proc.mm);
+		return 0;
+	}
+	__sync_fetch_and_add(&followed_processes, 1);
 	return proc.mm_id;
 }
 
 static __noinline int unfollow(__u32 tgid)
 {
 	struct proc_info *proc = bpf_map_lookup_elem(&procs, &tgid);
-	struct mm_info *known;
-	__u32 slot, mm_id;
 	__u64 mm;
 
 	if (!proc)
 		return 0;
 	mm = proc->mm;
-	bpf_map_delete_elem(&procs, &tgid);
-	known = bpf_map_lookup_elem(&mms, &mm);
-	if (known && __sync_fetch_and_sub(&known->users, 1) == 1) {
-		slot = known->slot & ((1 << MM_FILTER_BITS) - 1);
-		mm_id = known->mm_id;
-		if (known->parent)
-			remove_heir(known->parent, known->mm_id);
-		bpf_map_delete_elem(&mms, &mm);
-		bpf_map_delete_elem(&unwind_spaces, &mm_id);
-		__sync_fetch_and_sub(&mm_filter[slot], 1);
-		__sync_fetch_and_add(&follow_generation, 1);
-	}
-	return 0;
+	if (bpf_map_delete_elem(&procs, &tgid) == 0)
+		__sync_fetch_and_sub(&followed_processes, 1);
+	return leave_mm(mm);
 }
 
 SEC("iter/task")
@@ -189,8 +201,11 @@ int BPF_PROG(process_exec, struct task_struct *task)
 	}
 	pid = view_pid(task);
 	mm_id = follow(task->mm, tgid, pid, NULL);
-	if (!mm_id)
+	if (!mm_id) {
+		if (left) /* no room for what it has become */
+			emit_process(task, PROCESS_EXITED, pid, left, 0, 0);
 		return 0;
+	}
 	emit_process(task, change, pid, mm_id, left, 0);
 	user_regs_of(task, &regs);
 	bind_program(mm_id, task->mm, regs.ip);

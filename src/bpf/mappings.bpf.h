@@ -337,7 +337,11 @@ __noinline int bind_found(struct bind_ctx *c, __u32 pid)
 	if (!c->mm_id)
 		return known;
 	space = space_get(c->mm_id);
-	if (!space || insert_mapping(space, &c->m)) {
+	if (!space) {
+		count_loss(LOSS_SPACES);
+		return 0;
+	}
+	if (insert_mapping(space, &c->m)) {
 		count_loss(LOSS_MAPPINGS);
 		return 0;
 	}
@@ -399,7 +403,8 @@ static __noinline int copy_space(__u32 from, __u32 to)
 		count_loss(LOSS_MAPPINGS);
 		return 0;
 	}
-	bpf_map_update_elem(&unwind_spaces, &to, c.space, BPF_ANY);
+	if (bpf_map_update_elem(&unwind_spaces, &to, c.space, BPF_ANY))
+		count_loss(LOSS_SPACES);
 	unlock_space(&c);
 	copy = bpf_map_lookup_elem(&unwind_spaces, &to);
 	if (copy)

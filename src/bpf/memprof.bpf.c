@@ -49,6 +49,7 @@ __u32 next_mm_id = 1;
 /* Changes whenever an address space is followed or no longer: what threads remember of it is stale. */
 __u32 follow_generation = 1;
 __u32 known_stacks; /* slots taken in `stacks` */
+__u64 followed_processes; /* in `procs` */
 
 /* Followed address spaces per hash of their mmap_base: lets an unrelated process's event end at one
  * load. (The verifier permits no arithmetic on the mm pointer itself; mmap_base is random per exec,
@@ -63,14 +64,16 @@ struct {
 
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 4096);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 4096); /* set by user space */
 	__type(key, __u64);
 	__type(value, struct mm_info);
 } mms SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 4096);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 4096); /* set by user space */
 	__type(key, __u32);
 	__type(value, struct proc_info);
 } procs SEC(".maps");
@@ -330,6 +333,7 @@ static __always_inline void tail_take_stack(void *ctx)
 
 #include "compat.bpf.h"
 #include "unwind.bpf.h"
+#include "directory.bpf.h"
 #include "ledger.bpf.h"
 #include "heirs.bpf.h"
 #include "lifecycle.bpf.h"

@@ -333,6 +333,7 @@ enum loss {
 	LOSS_KERNEL_PAGES, /* the table of kernel pages is full */
 	LOSS_MAPPINGS, /* an address space has more than MAX_MAPPINGS */
 	LOSS_RING_CODE,
+	LOSS_SPACES, /* the table of address spaces' mappings is full */
 	LOSS_NR,
 };
 

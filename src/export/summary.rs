@@ -103,8 +103,11 @@ fn verdict(profile: &Profile) -> String {
     } else {
         format!("kernel: {before} KiB before, {after} KiB after")
     };
-    let Agreement { ours, low, high } = profile.agreement();
+    let Agreement {
+        ours, low, high, ..
+    } = profile.agreement();
     match profile.agreement().verdict() {
+        Verdict::Incomplete => format!("{kernel}; incomplete: processes are missing, see losses"),
         Verdict::Equal => format!("{kernel}; equal"),
         Verdict::Between => format!("{kernel}; between"),
         Verdict::Below => format!("{kernel}; {} KiB below", (low - ours) / 1024),

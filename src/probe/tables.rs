@@ -1,6 +1,8 @@
 //! The probe's maps of unwind tables.
 
+use std::cell::Cell;
 use std::collections::HashSet;
+use std::rc::Rc;
 
 use anyhow::{Context, Result};
 use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType};
@@ -26,10 +28,12 @@ pub struct TableMaps {
     rules: MapHandle,
     outer: MapHandle,
     chunks: Vec<MapHandle>,
+    /// Entries of `pages`.
+    held: Rc<Cell<u64>>,
 }
 
 impl TableMaps {
-    pub(super) fn new(skel: &MemprofSkel<'static>) -> Result<TableMaps> {
+    pub(super) fn new(skel: &MemprofSkel<'static>, held: Rc<Cell<u64>>) -> Result<TableMaps> {
         let maps = &skel.maps;
         let handle = |map: &libbpf_rs::MapMut<'_>| {
             MapHandle::try_from(map).context("cannot use a map of unwind tables")
@@ -41,6 +45,7 @@ impl TableMaps {
             rules: handle(&maps.unwind_rules)?,
             outer: handle(&maps.unwind_chunks)?,
             chunks: Vec::new(),
+            held,
         })
     }
 
@@ -121,7 +126,9 @@ impl TableStore for TableMaps {
             rules: at.rules,
         };
         let (key, value) = (wire::record_bytes(&key), wire::record_bytes(&value));
-        Ok(self.pages.update(key, value, MapFlags::ANY)?)
+        self.pages.update(key, value, MapFlags::ANY)?;
+        self.held.set(self.held.get() + 1);
+        Ok(())
     }
 
     fn delete_page(&mut self, file: FileNumber, page: u32) {
@@ -130,7 +137,9 @@ impl TableStore for TableMaps {
             page,
         };
         // What is left for want of a working map is only room.
-        let _ = self.pages.delete(wire::record_bytes(&key));
+        if self.pages.delete(wire::record_bytes(&key)).is_ok() {
+            self.held.set(self.held.get().saturating_sub(1));
+        }
     }
 
     fn write_file(&mut self, key: FileKey, file: &CodeFile) -> Result<()> {

@@ -9,6 +9,9 @@ use super::collector::Collector;
 /// The share of time that collections may take, one part in so many; while the table is nearly full, more.
 const SHARE: u32 = 10;
 
+/// How long events are taken in, at most.
+const ALL: Duration = Duration::from_secs(1);
+
 /// When stacks were last collected.
 #[derive(Debug)]
 pub(super) struct Collected {
@@ -37,10 +40,10 @@ impl Collector {
         let begun = Instant::now();
         let mut used = self.probe.begin_collection()?;
         // What was sent before the epoch began is taken in before the books are looked at.
-        self.take_events()?;
+        let taken = self.take_events(ALL)?;
         self.aggregator.mark_used(&mut used);
-        // Without all of the ledgers nothing can be said; it is tried again.
-        let complete = self.probe.mark_used(&mut used).is_ok();
+        // Without all events and all of the ledgers nothing can be said; it is tried again.
+        let complete = taken && self.probe.mark_used(&mut used).is_ok();
         let aggregator = &mut self.aggregator;
         self.probe
             .end_collection(complete.then_some(&used), |id| aggregator.forget_stack(id));

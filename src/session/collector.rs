@@ -1,6 +1,6 @@
 //! The thread that owns the probe: reads events, keeps the target followed, scans on request.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::{BTreeSet, VecDeque};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError};
@@ -14,14 +14,16 @@ use tokio::sync::oneshot;
 use held::Holding;
 
 use super::collection::Collected;
-use super::fill::Fill;
+use super::reconcile;
+use super::say::say;
+use super::sweep::Sweeper;
 use super::unwinding::{MappedFiles, Unwinding};
 use crate::aggregate::{Aggregator, NoReport};
 use crate::api::{Glance, LastScan, ProviderError};
 use crate::event::{CodeSeen, Event, Pid, ProcessChange, ProcessEvent};
 use crate::freeze::Freeze;
 use crate::probe::Probe;
-use crate::profile::{Profile, TableFill};
+use crate::profile::{Losses, Profile, TableFill};
 use crate::target::{self, Cgroup, Selector};
 
 mod held;
@@ -34,14 +36,13 @@ const SEARCH_PAUSE: Duration = Duration::from_secs(1);
 /// when it ends; and the share of time that this may take.
 const KEEP_PAUSE: Duration = Duration::from_secs(1);
 const KEEP_SHARE: u32 = 100;
-/// How often, at most, the page ledger is looked through for empty chunks; and the share of time.
-const SWEEP_PAUSE: Duration = Duration::from_secs(10);
-const SWEEP_SHARE: u32 = 100;
-/// Chunks up to which the ledger is left alone: half of what it can hold. A sweep can cost a record.
-const SWEEP_FROM: usize = 32_768;
+/// How long the collector takes events in, gives room in the ledger back or looks for some before it sees
+/// whether anybody asks for something; and how long it takes events in, at most, for a report.
+const TURN: Duration = Duration::from_millis(20);
+const SETTLE: Duration = Duration::from_millis(150);
 
-/// How often the ring buffer is emptied before something else is done.
-const MAX_ROUNDS: usize = 16;
+/// Bytes that an event takes in the ring buffer, at least.
+const EVENT_BYTES: u64 = 48;
 
 /// Processes whose code is looked at before the ring buffer is emptied.
 const LOOKED_AT: usize = 64;
@@ -86,8 +87,6 @@ pub enum Progress {
     },
     /// The target ended; its last profile stays.
     Ended(Pid),
-    /// The collector failed and is gone.
-    Failed(String),
 }
 
 /// State of the collector thread.
@@ -105,9 +104,16 @@ pub struct Collector {
     unwinding: Option<Unwinding>,
     target: Option<Pid>,
     last: Option<Last>,
-    swept: Option<Swept>,
     pub(super) collected: Option<Collected>,
-    fill: Fill,
+    /// Events taken from the ring buffer, but not in yet.
+    waiting: VecDeque<Event>,
+    sweeper: Sweeper,
+    /// Room in the ledger is still to be given back.
+    reclaiming: bool,
+    /// Processes' changes that were lost when it was last found out which.
+    reconciled: u64,
+    /// What failed without ending memprof, since it began.
+    failures: u64,
     sequence: u64,
     searched: Option<Instant>,
     /// Processes of the control group without memory of their own: zombies, kernel threads, those in
@@ -145,9 +151,12 @@ impl Collector {
             unwinding,
             target: None,
             last: None,
-            swept: None,
             collected: None,
-            fill: Fill::default(),
+            waiting: VecDeque::new(),
+            sweeper: Sweeper::default(),
+            reclaiming: false,
+            reconciled: 0,
+            failures: 0,
             sequence: 0,
             searched: None,
             refused: BTreeSet::new(),
@@ -212,9 +221,9 @@ impl Collector {
         }
         self.probe.follow(pids)?;
         // They are taken in, then their code is bound, then the files are taken in that have no number yet.
-        self.take_events()?;
+        self.take_events(SETTLE)?;
         self.probe.bind(pids)?;
-        self.take_events()
+        self.take_events(SETTLE).map(drop)
     }
 
     /// Has the probe look at the code of processes that are not followed.
@@ -230,13 +239,11 @@ impl Collector {
     }
 
     /// Runs until told to stop.
-    ///
-    /// # Errors
-    /// The probe could not be read.
-    pub fn run(&mut self, commands: &Receiver<Command>, wake: &EventFd) -> Result<()> {
+    pub fn run(&mut self, commands: &Receiver<Command>, wake: &EventFd) {
         loop {
             self.sleep(wake);
-            self.take_events()?;
+            let taken = self.take_events(TURN);
+            self.tolerate(taken.map(drop));
             loop {
                 match commands.try_recv() {
                     Ok(Command::Report { freeze, reply }) => {
@@ -245,30 +252,43 @@ impl Collector {
                     // Whoever asked may be gone.
                     Ok(Command::Glance(reply)) => drop(reply.send(self.glance())),
                     Ok(Command::Tables(reply)) => {
-                        drop(reply.send(self.fill.get(|| self.probe.tables())));
+                        drop(reply.send(self.probe.tables()));
                     }
                     Ok(Command::Final(done)) => {
-                        self.take_events()?;
                         // A failure leaves the last profile in place.
                         let _ = self.scan(Freeze::No);
                         let _ = done.send(());
                     }
                     Ok(Command::Prepare(files, done)) => {
-                        self.prepare(&files)?;
+                        let prepared = self.prepare(&files);
+                        self.tolerate(prepared);
                         let _ = done.send(());
                     }
                     Ok(Command::Follow(pid, done)) => {
                         let _ = done.send(self.follow(pid));
                     }
-                    Ok(Command::Stop) | Err(TryRecvError::Disconnected) => return Ok(()),
+                    Ok(Command::Stop) | Err(TryRecvError::Disconnected) => return,
                     Err(TryRecvError::Empty) => break,
                 }
             }
             self.answer_reports();
             self.keep_last();
-            self.collect_stacks()?;
-            self.sweep();
-            self.search()?;
+            let collected = self.collect_stacks();
+            self.tolerate(collected);
+            self.reclaiming = !self.probe.reclaim(Instant::now() + TURN);
+            self.sweeper.turn(&self.probe, Instant::now() + TURN);
+            let searched = self.search();
+            self.tolerate(searched);
+        }
+    }
+
+    /// What fails in the middle of a recording does not end it: it is counted, and said the first time.
+    fn tolerate(&mut self, outcome: Result<()>) {
+        if let Err(e) = outcome {
+            if self.failures == 0 {
+                say(&format!("memprof goes on, though it {e:#}"));
+            }
+            self.failures += 1;
         }
     }
 
@@ -280,7 +300,9 @@ impl Collector {
             PollFd::new(ring, PollFlags::POLLIN),
             PollFd::new(wake.as_fd(), PollFlags::POLLIN),
         ];
-        let timeout = PollTimeout::try_from(TICK).unwrap_or(PollTimeout::MAX);
+        let busy = self.reclaiming || self.sweeper.is_busy() || !self.waiting.is_empty();
+        let timeout = if busy { Duration::ZERO } else { TICK };
+        let timeout = PollTimeout::try_from(timeout).unwrap_or(PollTimeout::MAX);
         let _ = poll(&mut fds, timeout);
         if fds[1].any().unwrap_or(false) {
             let _ = wake.read();
@@ -288,20 +310,49 @@ impl Collector {
     }
 
     /// Takes in what has happened up to now. Taking in takes time, in which more may happen: until nothing is
-    /// left, or as often as a busy target lets it.
-    pub(super) fn take_events(&mut self) -> Result<()> {
-        for _ in 0..MAX_ROUNDS {
-            let events = self.probe.take_events()?;
-            if events.is_empty() {
+    /// left, or for so long. Returns whether nothing is.
+    pub(super) fn take_events(&mut self, limit: Duration) -> Result<bool> {
+        let until = Instant::now() + limit;
+        let mut seen = Vec::new();
+        let mut in_time = true;
+        while in_time {
+            if self.waiting.is_empty() {
+                self.bind_seen(&mut seen)?;
+                self.waiting.extend(self.probe.take_events()?);
+            }
+            let Some(event) = self.waiting.pop_front() else {
                 break;
-            }
-            let seen = self.apply_all(&events)?;
-            if let Some(unwinding) = &mut self.unwinding {
-                unwinding.seen(&seen, &mut self.aggregator, &mut self.probe)?;
-            }
+            };
+            let applied = self.apply(&event, &mut seen);
+            self.tolerate(applied);
+            in_time = Instant::now() < until;
         }
+        self.bind_seen(&mut seen)?;
         if let Some(unwinding) = &mut self.unwinding {
             unwinding.update(&mut self.probe);
+        }
+        Ok(in_time)
+    }
+
+    /// Takes in code that the probe could not bind.
+    fn bind_seen(&mut self, seen: &mut Vec<CodeSeen>) -> Result<()> {
+        match &mut self.unwinding {
+            Some(unwinding) if !seen.is_empty() => {
+                let seen = std::mem::take(seen);
+                unwinding.seen(&seen, &mut self.aggregator, &mut self.probe)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Finds out which processes began and ended while there was no room for their events.
+    fn reconcile(&mut self) -> Result<()> {
+        let lost = self.probe.process_events_lost();
+        if lost != self.reconciled {
+            for event in reconcile::unheard(&self.probe, &self.aggregator)? {
+                self.apply(&event, &mut Vec::new())?;
+            }
+            self.reconciled = lost;
         }
         Ok(())
     }
@@ -310,17 +361,14 @@ impl Collector {
     fn apply_all(&mut self, events: &[Event]) -> Result<Vec<CodeSeen>> {
         let mut seen = Vec::new();
         for event in events {
-            match event {
-                Event::Code(code) => seen.push(*code),
-                _ => self.apply(event)?,
-            }
+            self.apply(event, &mut seen)?;
         }
         Ok(seen)
     }
 
     /// Builds the unwind tables of a command that is about to start.
     fn prepare(&mut self, files: &MappedFiles) -> Result<()> {
-        self.take_events()?;
+        self.take_events(SETTLE)?;
         let events = self.look_at_code(&[Pid(std::process::id())])?;
         let seen = self.apply_all(&events)?;
         if let Some(unwinding) = &mut self.unwinding {
@@ -329,7 +377,12 @@ impl Collector {
         Ok(())
     }
 
-    fn apply(&mut self, event: &Event) -> Result<()> {
+    /// Applies an event; code that the probe could not bind is kept for [`Collector::bind_seen`].
+    fn apply(&mut self, event: &Event, seen: &mut Vec<CodeSeen>) -> Result<()> {
+        if let Event::Code(code) = event {
+            seen.push(*code);
+            return Ok(());
+        }
         if let Event::Process(e) = event
             && e.change == ProcessChange::Matched
             && !self.is_wanted(e.pid)
@@ -339,7 +392,7 @@ impl Collector {
             self.probe.set_waiting(true);
             return Ok(());
         }
-        self.aggregator.apply(event, &self.probe)?;
+        self.aggregator.apply(event, &self.probe);
         if let Event::Process(e) = event {
             self.process_changed(e)?;
         }
@@ -438,7 +491,7 @@ impl Collector {
             self.probe.forget(&left)?;
         }
         for pid in left {
-            self.aggregator.forget(pid, &self.probe)?;
+            self.aggregator.forget(pid, &self.probe);
         }
         let fresh: Vec<Pid> = inside
             .difference(&followed)
@@ -496,14 +549,26 @@ impl Collector {
 
     fn scan(&mut self, freeze: Freeze) -> Result<Numbered, NoReport> {
         // A process forked a moment ago belongs to the state that is asked for.
-        self.take_events().map_err(NoReport::Failed)?;
+        let mut settled = self.take_events(SETTLE).map_err(NoReport::Failed)?;
+        if settled {
+            let reconciled = self.reconcile();
+            self.tolerate(reconciled);
+        }
         let activity = self.probe.activity();
         let start = Instant::now();
         let (tally, hold) = self.tally(freeze)?;
         // Stacks that the scan found and whose frames were still on their way.
-        self.take_events().map_err(NoReport::Failed)?;
+        settled &= self.take_events(SETTLE).map_err(NoReport::Failed)?;
         let mut profile = self.aggregator.profile(tally, &self.probe);
         profile.hold = hold;
+        if !settled {
+            let taken = self.waiting.len() as u64 * EVENT_BYTES;
+            let behind = taken + self.probe.waiting_bytes();
+            profile.losses.add(Losses::BEHIND, behind);
+        }
+        profile
+            .losses
+            .add("steps of memprof that failed", self.failures);
         if let Some(unwinding) = &self.unwinding {
             unwinding.losses(&mut profile.losses);
         }
@@ -518,35 +583,6 @@ impl Collector {
             activity,
         });
         Ok(profile)
-    }
-
-    /// Drops what has been empty for a while from the page ledger: memory that is given back piece by
-    /// piece leaves chunks of zeroes there, which would fill it in the end.
-    fn sweep(&mut self) {
-        let (pause, activity) = match &self.swept {
-            Some(last) => (SWEEP_PAUSE.max(last.took * SWEEP_SHARE), last.activity),
-            None => (Duration::ZERO, 0),
-        };
-        let now = self.probe.activity();
-        let empty = match self.swept.take() {
-            Some(last)
-                if last.at.elapsed() < pause || (activity == now && last.empty.is_empty()) =>
-            {
-                self.swept = Some(last);
-                return;
-            }
-            Some(last) => last.empty,
-            None => HashSet::new(),
-        };
-        let begun = Instant::now();
-        // Where the kernel cannot, the ledger keeps them, and says so when it is full.
-        let empty = self.probe.sweep(&empty, SWEEP_FROM).unwrap_or_default();
-        self.swept = Some(Swept {
-            at: Instant::now(),
-            took: begun.elapsed(),
-            activity: now,
-            empty,
-        });
     }
 
     /// Scans a changing target now and then, so that it leaves a profile when it ends.
@@ -566,14 +602,6 @@ impl Collector {
             let _ = self.scan(Freeze::No);
         }
     }
-}
-
-/// When the page ledger was last looked through, and what was empty then.
-struct Swept {
-    at: Instant,
-    took: Duration,
-    activity: u64,
-    empty: HashSet<u64>,
 }
 
 fn ended_profile(p: &Profile) -> Profile {

@@ -21,6 +21,9 @@ use crate::symbolize::{Detail, Symbolizer};
 const RUN: Duration = Duration::from_millis(100);
 const RUN_SHARE: u32 = 9;
 
+/// How long the collector may take to say what needs no scan; then what it said last has to do.
+const GLANCE: Duration = Duration::from_millis(30);
+
 /// Asks the collector thread for things.
 #[derive(Clone, Debug)]
 pub struct Collecting {
@@ -62,6 +65,8 @@ pub struct Reports {
     freeze: Freeze,
     /// Until when the target is not held still again; whoever wants it waits here.
     runs_until: Mutex<Instant>,
+    glance: Mutex<Option<Glance>>,
+    tables: Mutex<Option<Vec<TableFill>>>,
 }
 
 /// The newest report, and when it was asked for.
@@ -86,14 +91,34 @@ impl Reports {
             newest: Mutex::new(None),
             freeze,
             runs_until: Mutex::new(Instant::now()),
+            glance: Mutex::default(),
+            tables: Mutex::default(),
         }
     }
 
-    /// What the collector answers to a command; `None` if it is gone.
-    async fn ask<T>(&self, command: impl FnOnce(oneshot::Sender<T>) -> Command) -> Option<T> {
+    /// What the collector answers to a command, and true; while it is at something else, what it answered
+    /// last, and false. `None` if it is gone.
+    async fn ask_at_once<T: Clone>(
+        &self,
+        last: &Mutex<Option<T>>,
+        command: impl FnOnce(oneshot::Sender<T>) -> Command,
+    ) -> Option<(T, bool)> {
+        let mut last = last.lock().await;
         let (reply, answer) = oneshot::channel();
-        self.collecting.send(command(reply)).ok()?;
-        answer.await.ok()
+        // Too busy to take the question: it will answer the next one.
+        let _ = self.collecting.send(command(reply));
+        let fresh = match &*last {
+            None => answer.await.ok(),
+            Some(_) => {
+                let answer = tokio::time::timeout(GLANCE, answer).await;
+                answer.ok().and_then(Result::ok)
+            }
+        };
+        match fresh {
+            Some(fresh) => Some((last.insert(fresh).clone(), true)),
+            None if self.progress.has_changed().is_err() => None,
+            None => Some((last.clone()?, false)),
+        }
     }
 
     /// A report, of a target that is held still for it as `freeze` says, where that can be done. However
@@ -211,17 +236,26 @@ impl Provider for Reports {
     }
 
     fn glance(&self) -> BoxFuture<'_, Option<Glance>> {
-        Box::pin(self.ask(Command::Glance))
+        Box::pin(async {
+            let (mut glance, fresh) = self.ask_at_once(&self.glance, Command::Glance).await?;
+            if let Some(last) = &mut glance.last {
+                last.current &= fresh;
+            }
+            Some(glance)
+        })
     }
 
     fn tables(&self) -> BoxFuture<'_, Vec<TableFill>> {
-        Box::pin(async { self.ask(Command::Tables).await.unwrap_or_default() })
+        Box::pin(async {
+            let tables = self.ask_at_once(&self.tables, Command::Tables);
+            tables.await.map(|(tables, _)| tables).unwrap_or_default()
+        })
     }
 
     fn pid(&self) -> Option<Pid> {
         match *self.progress.borrow() {
             Progress::Following { pid, .. } | Progress::Ended(pid) => Some(pid),
-            Progress::Waiting | Progress::Failed(_) => None,
+            Progress::Waiting => None,
         }
     }
 }

@@ -81,8 +81,9 @@ enum Owner {
 pub struct Join<'a, L> {
     ledger: &'a L,
     space: SpaceView<'a>,
-    /// The chunk in hand: its number and the records that hold in it.
+    /// The chunk in hand: its number, the records that hold in it, and of how many ancestors.
     at: Option<u64>,
+    ancestors: usize,
     records: Chunk,
 }
 
@@ -93,6 +94,7 @@ impl<'a, L: PageLedger> Join<'a, L> {
             ledger,
             space,
             at: None,
+            ancestors: 0,
             records: [STACK_NONE; CHUNK_PAGES],
         }
     }
@@ -107,7 +109,7 @@ impl<'a, L: PageLedger> Join<'a, L> {
         while start < run.end.0 {
             let chunk = start / chunk_bytes;
             let end = run.end.0.min((chunk + 1) * chunk_bytes);
-            self.load(chunk)?;
+            self.load(chunk, (start, end))?;
             self.add_in_chunk(
                 vma,
                 PageRun {
@@ -122,16 +124,21 @@ impl<'a, L: PageLedger> Join<'a, L> {
         Ok(())
     }
 
-    /// Reads a chunk: own records, then those of the ancestors where there is none.
-    fn load(&mut self, chunk: u64) -> Result<()> {
-        if self.at == Some(chunk) {
-            return Ok(());
+    /// Reads a chunk: own records, then those of the ancestors for the pages of `run` that have none.
+    fn load(&mut self, chunk: u64, run: (u64, u64)) -> Result<()> {
+        if self.at != Some(chunk) {
+            let own = self.ledger.chunk(self.space.mm, chunk)?;
+            self.records = own.unwrap_or([STACK_NONE; CHUNK_PAGES]);
+            self.ancestors = 0;
+            self.at = Some(chunk);
         }
-        self.records = self
-            .ledger
-            .chunk(self.space.mm, chunk)?
-            .unwrap_or([STACK_NONE; CHUNK_PAGES]);
-        for &ancestor in self.space.ancestors {
+        let page = self.space.page_size;
+        let first = (run.0 / page) as usize % CHUNK_PAGES;
+        let pages = first..first + ((run.1 - run.0) / page) as usize;
+        while let Some(&ancestor) = self.space.ancestors.get(self.ancestors)
+            && self.records[pages.clone()].contains(&STACK_NONE)
+        {
+            self.ancestors += 1;
             if let Some(theirs) = self.ledger.chunk(ancestor, chunk)? {
                 for (own, their) in self.records.iter_mut().zip(theirs) {
                     if *own == STACK_NONE {
@@ -140,7 +147,6 @@ impl<'a, L: PageLedger> Join<'a, L> {
                 }
             }
         }
-        self.at = Some(chunk);
         Ok(())
     }
 

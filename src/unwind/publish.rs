@@ -176,7 +176,6 @@ pub struct Publisher {
     rows: Option<Room>,
     retried: Instant,
     refused: HashSet<ModuleId>,
-    failed: u64,
 }
 
 impl Publisher {
@@ -216,7 +215,6 @@ impl Publisher {
             rows: None,
             retried: Instant::now(),
             refused: HashSet::new(),
-            failed: 0,
         })
     }
 
@@ -310,11 +308,6 @@ impl Publisher {
         self.refused.len() as u64
     }
 
-    /// Tables that the maps refused for another reason.
-    pub fn failed(&self) -> u64 {
-        self.failed
-    }
-
     fn publish<S: TableStore>(&mut self, built: Built, store: &mut S) {
         self.building -= 1;
         let module = built.module;
@@ -324,13 +317,10 @@ impl Publisher {
         let state = match built.table {
             Ok((packed, rules)) => match self.write(number, &packed, &rules, store) {
                 Ok(Some(place)) => State::Ready(place),
-                Ok(None) => {
+                // A map that refuses a table is full: it goes without.
+                Ok(None) | Err(_) => {
                     self.refused.insert(module);
                     State::Refused
-                }
-                Err(_) => {
-                    self.failed += 1;
-                    State::None
                 }
             },
             Err(_) => State::None,
@@ -386,6 +376,20 @@ impl Publisher {
         let Some(place) = place else {
             return Ok(None);
         };
+        if let Err(e) = Self::write_at(number, &place, packed, rules, store) {
+            self.drop_table(number, &place, store);
+            return Err(e);
+        }
+        Ok(Some(place))
+    }
+
+    fn write_at<S: TableStore>(
+        number: FileNumber,
+        place: &Place,
+        packed: &Packed,
+        rules: &[Rule],
+        store: &mut S,
+    ) -> Result<()> {
         store.write_rules(place.first_rule, rules)?;
         let mut parts: BTreeMap<u32, Vec<(u32, &[u32])>> = BTreeMap::new();
         for (page, (_, at)) in packed.pages.iter().zip(&place.pages) {
@@ -398,7 +402,14 @@ impl Publisher {
         for (page, at) in &place.pages {
             store.write_page(number, *page, *at)?;
         }
-        Ok(Some(place))
+        Ok(())
+    }
+
+    fn drop_table<S: TableStore>(&mut self, number: FileNumber, place: &Place, store: &mut S) {
+        for (page, _) in &place.pages {
+            store.delete_page(number, *page);
+        }
+        self.give_back::<S>(place);
     }
 
     /// Takes the room for a table; `None` if there is not enough.
@@ -457,10 +468,7 @@ impl Publisher {
                 let _ = store.write_file(*key, &file.code);
             }
             if let (State::Ready(place), Some(number)) = (file.state, file.code.number) {
-                for (page, _) in &place.pages {
-                    store.delete_page(number, *page);
-                }
-                self.give_back::<S>(&place);
+                self.drop_table(number, &place, store);
             }
         }
         !unused.is_empty()

@@ -22,6 +22,7 @@ mod options;
 mod processes;
 mod same_code;
 mod signals;
+mod spawning;
 mod start;
 mod target;
 

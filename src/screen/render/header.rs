@@ -78,8 +78,11 @@ fn title(state: &State) -> Line<'static> {
 
 fn resident(profile: &Profile, theme: Theme) -> Line<'static> {
     let total = &profile.total;
-    let Agreement { ours, low, high } = profile.agreement();
+    let Agreement {
+        ours, low, high, ..
+    } = profile.agreement();
     let (badge, style) = match profile.agreement().verdict() {
+        Verdict::Incomplete => ("incomplete: processes missing".to_owned(), theme.bad()),
         Verdict::Equal => ("= kernel".to_owned(), theme.good()),
         Verdict::Between => (
             "between two readings of the kernel".to_owned(),

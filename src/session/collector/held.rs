@@ -3,12 +3,16 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-use super::{Collector, MAX_ROUNDS};
+use super::Collector;
 use crate::aggregate::{NoReport, Prepared, Scanned, StillError, Tally, held_by};
 use crate::event::{MmId, Pid};
 use crate::freeze::{Costs, Freeze, Frozen, MAX_FREEZE, Need, NotHeld, Stood};
 use crate::profile::Hold;
 use crate::residency::{Method, Scanner, figures};
+
+/// How often what happens in processes that come to a stop is taken in, for so long each time at most.
+const MAX_ROUNDS: usize = 16;
+const TAKEN_STILL: Duration = Duration::from_millis(10);
 
 /// The kernel's walk of the page tables takes about twice as long as the scan; it is left out where the time
 /// may not suffice.
@@ -170,7 +174,7 @@ impl Collector {
         let mut frozen = stopped.map_err(|e| self.unheld(e, &whom, need))?;
         // What happened up to the stop belongs to the state.
         for _ in 0..MAX_ROUNDS {
-            self.take_events().map_err(Unheld::Failed)?;
+            self.take_events(TAKEN_STILL).map_err(Unheld::Failed)?;
             let new = self.fresh(&places);
             if !with_new || new.is_empty() {
                 break;

@@ -85,6 +85,7 @@ const VERDICTS = /** @type {Record<string, string>} */ ({
   between: "The target changed its memory during the page scan: the sum lies between the kernel's figures before and after it.",
   below: "The sum lies below both of the kernel's figures. The target changes its memory, or the kernel's counters lag behind.",
   above: "The sum lies above both of the kernel's figures. The target changes its memory, or the kernel's counters lag behind.",
+  incomplete: "Processes of the target are missing, from the sum and from the kernel's figures here: see what was lost.",
 });
 
 function sum(/** @type {Summary} */ { agreement }) {
@@ -93,7 +94,7 @@ function sum(/** @type {Summary} */ { agreement }) {
   const badge = at("sum");
   badge.className = `badge ${equal ? "good" : "warn"}`;
   const range = low === high ? bytes(low) : `${bytes(low)} … ${bytes(high)}`;
-  say(badge, equal ? "✓ sum equals kernel" : verdict === "between" ? `sum between kernel's ${range}` : `sum ${verdict} kernel's ${range}`);
+  say(badge, equal ? "✓ sum equals kernel" : verdict === "incomplete" ? "processes missing" : verdict === "between" ? `sum between kernel's ${range}` : `sum ${verdict} kernel's ${range}`);
   const lines = [VERDICTS[verdict], `Sum of all rows: ${exact(resident)}`, `Kernel, RssAnon + RssShmem: ${exact(low)}${low === high ? "" : ` to ${exact(high)}`}`];
   set(badge, { title: lines.join("\n"), "data-verdict": verdict });
 }

@@ -1,0 +1,202 @@
+/* SPDX-License-Identifier: MIT OR GPL-2.0-only */
+/*
+ * The directory of the page ledger: which chunks each address space has, as a tree of bitmaps of 512
+ * bits, like page tables. A range, or a whole address space, is gone through at the cost of what it
+ * holds: not of its size, nor of what others hold.
+ *
+ * Who makes a chunk notes it afterwards; who drops one clears its bit first. So a chunk always ends up
+ * with its bit set, whoever else is at work on it. A bit without a chunk does no harm.
+ */
+#ifndef MEMPROF_DIRECTORY_H
+#define MEMPROF_DIRECTORY_H
+
+/* The functions here are global: the verifier checks each once and for itself, whoever calls it. */
+
+/* log2 of a node's slots. */
+#define NODE_BITS 9
+#define NODE_SLOTS (1u << NODE_BITS)
+#define NODE_WORDS (NODE_SLOTS / 64)
+/* A node of level 1 has a bit for each chunk of 1 GiB; the only one of level 4 covers all 36 bits. */
+#define NODE_LEVELS 4
+/* Where a node's level stands in its key; below it is its place among those of its level. */
+#define NODE_LEVEL_SHIFT 28
+
+/* Set in directory_node.live once the last bit is gone: the node is about to be removed. */
+#define NODE_DEAD 0x80000000u
+#define NODE_RETRIES 8
+/* Nodes looked at for one chunk; what is not found by then is looked for on the next turn. */
+#define NODE_STEPS 16
+
+/* Later than any chunk of any address space. */
+#define NO_CHUNK (~0ull)
+#define CHUNK_NUMBER_MASK ((1ull << REGION_BITS) - 1)
+
+struct directory_node {
+	__u32 live; /* bits that are set, and reservations for some */
+	__u32 pad;
+	__u64 bits[NODE_WORDS];
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 32768); /* set by user space */
+	__type(key, __u64);
+	__type(value, struct directory_node);
+} directory SEC(".maps");
+
+/* The node of a level that a chunk is in; chunks go by their key in the ledger. */
+static __always_inline __u64 node_key(__u64 chunk, __u32 level)
+{
+	return (chunk & ~CHUNK_NUMBER_MASK) | ((__u64)level << NODE_LEVEL_SHIFT) |
+	       ((chunk & CHUNK_NUMBER_MASK) >> (NODE_BITS * level));
+}
+
+static __always_inline __u32 node_slot(__u64 chunk, __u32 level)
+{
+	return (chunk >> (NODE_BITS * (level - 1))) & (NODE_SLOTS - 1);
+}
+
+/* Sets a bit. Returns 1 if the node had to be made, 0 if it was there, -1 if there is no room. */
+static __always_inline int node_set(__u64 key, __u32 slot)
+{
+	struct directory_node empty = {}, *node;
+	__u64 bit = 1ull << (slot & 63);
+	__u64 word = INDEX(slot >> 6, NODE_WORDS);
+	int made = 0;
+
+	for (int i = 0; i < NODE_RETRIES; i++) {
+		node = bpf_map_lookup_elem(&directory, &key);
+		if (!node) {
+			if (bpf_map_update_elem(&directory, &key, &empty, BPF_NOEXIST) == 0)
+				made = 1;
+			node = bpf_map_lookup_elem(&directory, &key);
+			if (!node)
+				continue;
+		}
+		if (node->bits[word] & bit)
+			return made;
+		/* The reservation keeps the node alive while its bit is set. */
+		if (__sync_fetch_and_add(&node->live, 1) & NODE_DEAD)
+			continue;
+		if (__sync_fetch_and_or(&node->bits[word], bit) & bit)
+			__sync_fetch_and_sub(&node->live, 1);
+		return made;
+	}
+	return -1;
+}
+
+/* Clears a bit. Returns 1 if it was the node's last, which is then to be removed. */
+static __always_inline int node_clear(__u64 key, __u32 slot)
+{
+	struct directory_node *node = bpf_map_lookup_elem(&directory, &key);
+	__u64 bit = 1ull << (slot & 63);
+	__u64 word = INDEX(slot >> 6, NODE_WORDS);
+
+	if (!node || !(node->bits[word] & bit))
+		return 0;
+	if (!(__sync_fetch_and_and(&node->bits[word], ~bit) & bit))
+		return 0;
+	if (__sync_fetch_and_sub(&node->live, 1) != 1)
+		return 0;
+	return __sync_val_compare_and_swap(&node->live, 0, NODE_DEAD) == 0;
+}
+
+/* A chunk is there no more, or will not be in a moment. */
+__noinline int directory_remove(__u64 chunk)
+{
+	__u32 dead = 0;
+	__u64 key;
+
+	for (__u32 level = 1; level <= NODE_LEVELS; level++) {
+		if (!node_clear(node_key(chunk, level), node_slot(chunk, level)))
+			break;
+		dead = level;
+	}
+	/* A node that is marked is not made anew until it is removed: by then nothing leads to it. */
+	for (__u32 level = NODE_LEVELS; level; level--) {
+		key = node_key(chunk, level);
+		if (level <= dead)
+			bpf_map_delete_elem(&directory, &key);
+	}
+	return 0;
+}
+
+/* A chunk was made. Returns 0, or -1 if there is no room to note it. */
+__noinline int directory_add(__u64 chunk)
+{
+	for (__u32 level = 1; level <= NODE_LEVELS; level++) {
+		int made = node_set(node_key(chunk, level), node_slot(chunk, level));
+
+		if (made < 0) {
+			directory_remove(chunk);
+			return -1;
+		}
+		if (!made)
+			return 0;
+	}
+	return 0;
+}
+
+/* Number of the lowest bit of a power of two, by its product with a de Bruijn number. */
+static const __u8 bit_number[64] = {
+	0,  1,	2,  53, 3,  7,	54, 27, 4,  38, 41, 8,	34, 55, 48, 28, 62, 5,	39, 46, 44, 42,
+	22, 9,	24, 35, 59, 56, 49, 18, 29, 11, 63, 52, 6,  26, 37, 40, 33, 47, 61, 45, 43, 21,
+	23, 58, 17, 10, 51, 25, 36, 32, 60, 20, 57, 16, 50, 31, 19, 15, 30, 14, 13, 12,
+};
+
+static __always_inline __u32 lowest_bit(__u64 word)
+{
+	return bit_number[INDEX(((word & -word) * 0x022fdd63cc95386dull) >> 58, 64)];
+}
+
+/* The node's first slot from `slot` on whose bit is set; NODE_SLOTS if there is none. */
+__noinline __u32 node_next(struct directory_node *node, __u32 slot)
+{
+	__u32 first = slot >> 6;
+
+	if (!node)
+		return NODE_SLOTS;
+	for (__u32 i = 0; i < NODE_WORDS; i++) {
+		__u64 word = node->bits[i];
+
+		if (i < first)
+			continue;
+		if (i == first)
+			word &= ~0ull << (slot & 63);
+		if (word)
+			return i * 64 + lowest_bit(word);
+	}
+	return NODE_SLOTS;
+}
+
+/* The address space's first chunk from `chunk` on, which may turn out not to be there; or NO_CHUNK. */
+__noinline __u64 directory_next(__u64 chunk)
+{
+	__u64 space = chunk & ~CHUNK_NUMBER_MASK, at = chunk & CHUNK_NUMBER_MASK;
+	__u32 level = 1;
+
+	for (int i = 0; i < NODE_STEPS; i++) {
+		__u64 key = node_key(space | at, level);
+		__u32 shift = NODE_BITS * level, slot = node_slot(at, level), found;
+
+		found = node_next(bpf_map_lookup_elem(&directory, &key), slot);
+		if (found < NODE_SLOTS) {
+			if (found != slot)
+				at = ((at >> shift) << shift) | ((__u64)found << (shift - NODE_BITS));
+			if (level == 1)
+				return space | at;
+			level--;
+		} else {
+			/* On behind this node, with the one above it. */
+			at = ((at >> shift) + 1) << shift;
+			if (at > CHUNK_NUMBER_MASK)
+				return NO_CHUNK;
+			if (level < NODE_LEVELS)
+				level++;
+		}
+	}
+	return space | at;
+}
+
+#endif

@@ -1,0 +1,38 @@
+//! After the ring buffer was full: which processes began and ended unheard.
+
+use std::collections::HashSet;
+
+use anyhow::Result;
+
+use crate::aggregate::Aggregator;
+use crate::event::{Event, MmId, Pid, ProcessChange, ProcessEvent};
+use crate::probe::Probe;
+
+/// The changes that bring what is known in line with what the probe follows. No event may wait in the ring
+/// buffer but those of this moment, which then change nothing more.
+///
+/// # Errors
+/// The probe's table of processes could not be read.
+pub(super) fn unheard(probe: &Probe, known: &Aggregator) -> Result<Vec<Event>> {
+    let followed = probe.processes()?;
+    let live: HashSet<MmId> = followed.iter().map(|(_, mm)| *mm).collect();
+    let began = followed.into_iter().filter(|(_, mm)| !known.has(*mm));
+    // Beginnings first: the target does not end where one process has become another.
+    let mut changes: Vec<Event> = began
+        .map(|(pid, mm)| event(pid, mm, ProcessChange::Found))
+        .collect();
+    let ended = known.spaces().into_iter();
+    let ended = ended.filter(|(mm, _)| !live.contains(mm));
+    changes.extend(ended.map(|(mm, pid)| event(pid, mm, ProcessChange::Exited)));
+    Ok(changes)
+}
+
+fn event(pid: Pid, mm: MmId, change: ProcessChange) -> Event {
+    let comm = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+    Event::Process(ProcessEvent {
+        pid,
+        mm,
+        comm: comm.trim_end().to_owned(),
+        change,
+    })
+}
