@@ -242,6 +242,9 @@ int main(int argc, char **argv)
 		programs++;
 		if (!strncmp(section, "iter/", 5) || (elsewhere && is_page_fault(program)))
 			continue;
+		/* memprof runs these itself. */
+		if (!strcmp(section, "raw_tp"))
+			continue;
 		if (bpf_program__attach(program))
 			attached++;
 		/* Before 6.12 this processor has no such system call. */
