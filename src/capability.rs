@@ -6,14 +6,12 @@
 
 mod access;
 mod facts;
-mod tracefs;
 mod trials;
 
 use std::fmt::{self, Write};
 
 pub use access::{Access, require_access};
 pub use facts::{BtfFact, Caps, Facts, KernelVersion, Probe, TRACEPOINTS, Trials, VMLINUX_BTF};
-pub use tracefs::{Tracefs, ensure_tracefs};
 
 /// The oldest kernel on which memprof keeps all that it promises. What older ones can do is found out
 /// by trying, not by their version: vendors bring newer BPF back to older kernels.
@@ -106,8 +104,6 @@ pub fn checks(facts: &Facts) -> Vec<Check> {
         page_scan(facts),
         page_frames(facts),
         cache_totals(facts),
-        tracefs(facts),
-        syscall_tracepoints(facts),
         pid_namespace(facts),
         open_files(facts),
     ];
@@ -409,52 +405,6 @@ fn cache_totals(facts: &Facts) -> Check {
             format!("no cachestat: {why}"),
             "page-cache figures cannot be held against the kernel's own, file by file",
             "run memprof on a kernel of 6.5 or later",
-        ),
-    }
-}
-
-fn tracefs(facts: &Facts) -> Check {
-    let name = "tracefs";
-    let consequence = "tracepoints of system calls (mmap, brk, mremap, …) cannot be used: a reused address \
-                       keeps the stack of what was there before, until another one is recorded for it";
-    let (found, remedy) = match &facts.tracefs {
-        Tracefs::Shown(dir) => return Check::ok(name, dir.display().to_string()),
-        Tracefs::Absent if facts.caps.has(Caps::SYS_ADMIN) => {
-            return Check::ok(name, "not mounted; memprof mounts it when it needs it");
-        }
-        Tracefs::Absent => (
-            "not mounted".to_owned(),
-            "as root: mount -t tracefs nodev /sys/kernel/tracing",
-        ),
-        Tracefs::Unreadable(dir, why) => (
-            format!("mounted at {}, but cannot be read: {why}", dir.display()),
-            match facts.caps.has(Caps::DAC_READ_SEARCH) {
-                false => "run memprof as root, or give it CAP_DAC_READ_SEARCH",
-                true => {
-                    "a security module or the kernel's lockdown refuses it: allow memprof to read it"
-                }
-            },
-        ),
-        Tracefs::WithoutEvents(dir) => (
-            format!("mounted at {}, without events", dir.display()),
-            "boot a kernel built with CONFIG_FTRACE=y and CONFIG_EVENT_TRACING=y",
-        ),
-    };
-    Check::not_ok(Status::Degraded, name, found, consequence, remedy)
-}
-
-fn syscall_tracepoints(facts: &Facts) -> Check {
-    let name = "system-call tracepoints";
-    match facts.syscall_tracepoints {
-        Some(true) => Check::ok(name, "shown by tracefs"),
-        None => Check::ok(name, "not known without tracefs"),
-        Some(false) => Check::not_ok(
-            Status::Degraded,
-            name,
-            "tracefs has no events/syscalls",
-            "mmap, mremap, munmap, brk and madvise are not seen: a reused address keeps the stack \
-             of what was there before, until another one is recorded for it",
-            "boot a kernel built with CONFIG_FTRACE_SYSCALLS=y",
         ),
     }
 }

@@ -65,9 +65,6 @@ pub fn run(config: &Config) -> Result<ExitCode> {
         screen::require()?;
     }
     capability::require()?;
-    if let Err(e) = capability::ensure_tracefs() {
-        say(&format!("{e:#}"));
-    }
     raise_file_limit();
     for output in config.outputs.iter().filter(|o| !o.is_stdout()) {
         output::check(&output.path)?;

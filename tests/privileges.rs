@@ -24,7 +24,7 @@ const NOBODY: u32 = 65534;
 const ANOTHER: u32 = 65533;
 
 /// What the README names for processes of one's own, and of others.
-const OWN: &[&str] = &["bpf", "perfmon", "dac_read_search"];
+const OWN: &[&str] = &["bpf", "perfmon"];
 const OTHERS: &[&str] = &[
     "bpf",
     "perfmon",
@@ -109,11 +109,6 @@ fn workload_of(user: u32) -> Workload {
     Workload::start_as(command.uid(user).gid(user))
 }
 
-/// Whether tracefs is there to be read (or not): memprof mounts it, as root.
-fn mount_tracefs() {
-    ::memprof::capability::ensure_tracefs().unwrap();
-}
-
 fn without(caps: &[&'static str], one: &str) -> Vec<&'static str> {
     caps.iter().copied().filter(|cap| *cap != one).collect()
 }
@@ -136,7 +131,6 @@ fn assert_exact(m: &Memprof, pid: Pid) {
 
 #[test]
 fn the_sets_of_the_readme_suffice() {
-    mount_tracefs();
     // The last: root as in a container that was given these alone.
     for (caps, user, own) in [
         (OWN, NOBODY, NOBODY),
@@ -186,7 +180,6 @@ fn the_readme_names_these_sets() {
 
 #[test]
 fn with_one_capability_less_doctor_names_it_and_the_run_says_what_to_do() {
-    mount_tracefs();
     let workload = workload_of(ANOTHER);
     let pid = workload.pid().to_string();
     for less in OTHERS {
@@ -208,9 +201,6 @@ fn with_one_capability_less_doctor_names_it_and_the_run_says_what_to_do() {
                 assert_eq!(out.status.code(), Some(1), "{said}");
                 let wanted = format!("cannot profile process {pid} of user id {ANOTHER}");
                 assert!(said.contains(&wanted) && said.contains(&name), "{said}");
-                let wanted =
-                    "mounted at /sys/kernel/tracing, but cannot be read: Permission denied";
-                assert!(doctor.contains(wanted), "{doctor}");
                 let wanted = format!("for processes of user id {NOBODY} alone");
                 assert!(doctor.contains(&wanted), "{doctor}");
             }
@@ -246,37 +236,6 @@ fn a_target_that_comes_later_and_may_not_be_read() {
         assert!(reply.text().contains(part), "{}", reply.text());
     }
     drop(workload);
-}
-
-#[test]
-fn doctor_tells_unreadable_tracefs_from_one_that_is_not_mounted() {
-    mount_tracefs();
-    let doctor = |prepare: &str, caps: &[&str]| {
-        let memprof = with(caps, NOBODY, &place().memprof);
-        let mut command = Command::new("unshare");
-        command.args([
-            "--mount",
-            "sh",
-            "-ec",
-            &format!("{prepare}; exec \"$@\"; exit"),
-            "sh",
-        ]);
-        command.arg(memprof.get_program()).args(memprof.get_args());
-        let (_, text) = output(command.arg("doctor"));
-        let line = text.lines().find(|l| l.contains(" tracefs  "));
-        line.unwrap_or_else(|| panic!("{text}")).to_owned()
-    };
-    let readable = doctor(":", OWN);
-    assert!(readable.starts_with("ok"), "{readable}");
-    let unreadable = doctor(":", &["bpf", "perfmon"]);
-    assert!(
-        unreadable.contains("mounted at /sys/kernel/tracing, but cannot be read"),
-        "{unreadable}"
-    );
-    let gone = "umount -R /sys/kernel/tracing; umount -R /sys/kernel/debug 2>/dev/null || true";
-    let unmounted = doctor(gone, OWN);
-    assert!(unmounted.contains("not mounted"), "{unmounted}");
-    assert!(!unmounted.contains("cannot be read"), "{unmounted}");
 }
 
 /// One thread's `Cap…`, `NoNewPrivs` and `Seccomp`.
@@ -466,7 +425,6 @@ fn files_of_other_users_are_written_at_the_end() {
 /// inside any more.
 #[test]
 fn a_process_in_a_container_with_a_deleted_program() {
-    mount_tracefs();
     let name = unique_name("contained");
     let outside = place().dir.join("box");
     fs::create_dir(&outside).unwrap();

@@ -13,7 +13,6 @@ use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::resource::{Resource, getrlimit};
 
 use super::access::{self, Access};
-use super::tracefs::Tracefs;
 use crate::event::Pid;
 use crate::privileges::{self, Role};
 use crate::probe::{FRAME_LIMITS, ProbeConfig};
@@ -151,10 +150,6 @@ pub struct Facts {
     pub mapped_files: Probe,
     /// The `cachestat` system call (6.5) on a file of memprof's own.
     pub cachestat: Probe,
-    /// Where tracefs is, and whether it can be read.
-    pub tracefs: Tracefs,
-    /// Whether tracefs shows tracepoints for system calls; `None` where it cannot be read.
-    pub syscall_tracepoints: Option<bool>,
     /// The kernel's lockdown mode: `none`, `integrity`, `confidentiality`; `None` where not shown.
     pub lockdown: Option<String>,
     /// Whether memprof runs in the initial pid namespace; `None` where not known.
@@ -184,7 +179,6 @@ impl Facts {
     /// Looks at this machine. Changes nothing that outlasts the call.
     pub fn gather() -> Facts {
         let release = read_trimmed("/proc/sys/kernel/osrelease").unwrap_or_default();
-        let tracefs = Tracefs::find();
         Facts {
             proc: fs::read("/proc/self/status").into(),
             uid: nix::unistd::geteuid().as_raw(),
@@ -199,10 +193,6 @@ impl Facts {
             page_frames: own_page_frames().into(),
             mapped_files: access::mapped_file("/proc/self").into(),
             cachestat: own_cachestat().into(),
-            syscall_tracepoints: tracefs
-                .shown()
-                .map(|dir| dir.join("events/syscalls/sys_enter_mmap").exists()),
-            tracefs,
             lockdown: read_trimmed("/sys/kernel/security/lockdown")
                 .and_then(|text| selected(&text)),
             initial_pid_namespace: in_initial_namespace("pid", 0xEFFF_FFFC),

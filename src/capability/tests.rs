@@ -19,8 +19,6 @@ fn good() -> Facts {
         cachestat: Probe::Works,
         page_frames: Probe::Works,
         mapped_files: Probe::Works,
-        tracefs: Tracefs::Shown("/sys/kernel/tracing".into()),
-        syscall_tracepoints: Some(true),
         lockdown: Some("none".into()),
         initial_pid_namespace: Some(true),
         initial_user_namespace: Some(true),
@@ -43,10 +41,6 @@ fn access(pages: Probe, rest: Probe) -> Access {
         mapped_files: rest.clone(),
         memory: rest,
     }
-}
-
-fn unreadable() -> Tracefs {
-    Tracefs::Unreadable("/sys/kernel/tracing".into(), "Permission denied".into())
 }
 
 /// What is tried for doctor, changed.
@@ -195,33 +189,12 @@ fn each_fact_is_noticed_by_its_own_check() {
             &[("BPF helpers", Missing)],
         ),
         (
-            |f| f.syscall_tracepoints = Some(false),
-            &[("system-call tracepoints", Degraded)],
-        ),
-        (|f| f.syscall_tracepoints = None, &[]),
-        (
             |f| f.pagemap_scan = fails("ENOTTY"),
             &[("page scan", Degraded)],
         ),
         (
             |f| f.cachestat = fails("Function not implemented"),
             &[("cache totals", Degraded)],
-        ),
-        // Root mounts tracefs itself.
-        (|f| f.tracefs = Tracefs::Absent, &[]),
-        (
-            |f| {
-                f.tracefs = Tracefs::Absent;
-                f.caps = caps(OTHERS);
-                // Nothing else is said of the hooks that need it.
-                trials(f, |t| t.probe = Some(Ok(vec!["enter_mmap"])));
-            },
-            &[("tracefs", Degraded)],
-        ),
-        (|f| f.tracefs = unreadable(), &[("tracefs", Degraded)]),
-        (
-            |f| f.tracefs = Tracefs::WithoutEvents("/x".into()),
-            &[("tracefs", Degraded)],
         ),
         (
             |f| f.initial_pid_namespace = Some(false),
@@ -330,8 +303,6 @@ fn whatever_is_not_ok_says_what_follows_and_what_to_do() {
         cachestat: fails("x"),
         page_frames: fails("x"),
         mapped_files: fails("x"),
-        tracefs: unreadable(),
-        syscall_tracepoints: Some(false),
         lockdown: Some("confidentiality".into()),
         initial_pid_namespace: Some(false),
         initial_user_namespace: Some(false),
@@ -356,26 +327,6 @@ fn whatever_is_not_ok_says_what_follows_and_what_to_do() {
     }
     let verdict = "memprof does not work here; missing: 11.\n";
     assert!(text.ends_with(verdict), "{text}");
-}
-
-#[test]
-fn tracefs_that_cannot_be_read_is_not_called_unmounted() {
-    let facts = Facts {
-        tracefs: unreadable(),
-        caps: caps(&[Caps::BPF, Caps::PERFMON, Caps::SYS_PTRACE]),
-        ..good()
-    };
-    let check = tracefs(&facts);
-    assert_eq!(
-        check.found,
-        "mounted at /sys/kernel/tracing, but cannot be read: Permission denied"
-    );
-    assert!(check.remedy.contains("CAP_DAC_READ_SEARCH"), "{check:?}");
-    let absent = Facts {
-        tracefs: Tracefs::Absent,
-        ..facts
-    };
-    assert_eq!(tracefs(&absent).found, "not mounted");
 }
 
 #[test]

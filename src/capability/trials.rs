@@ -68,16 +68,12 @@ pub(super) fn whole_probe(facts: &Facts) -> Option<Check> {
             "set MEMPROF_LIBBPF_LOG=1 to see what the kernel says; a security module may refuse it",
         ),
         Ok(missing) if missing.is_empty() => Check::ok(name, "loads and attaches"),
-        // The check of tracefs says what follows.
-        Ok(_) if facts.tracefs.shown().is_none() => {
-            Check::ok(name, "loads and attaches, but for what needs tracefs")
-        }
         Ok(missing) => Check::not_ok(
             Status::Degraded,
             name,
             format!("does not attach {}", missing.join(" ")),
             "what these hooks see is not seen: a reused address may keep the stack of what was there before",
-            "run memprof as root, or give it CAP_PERFMON and CAP_DAC_READ_SEARCH",
+            "run memprof as root, or give it CAP_BPF and CAP_PERFMON",
         ),
     })
 }
