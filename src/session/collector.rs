@@ -40,6 +40,8 @@ const KEEP_SHARE: u32 = 100;
 /// whether anybody asks for something; and how long it takes events in, at most, for a report.
 const TURN: Duration = Duration::from_millis(20);
 const SETTLE: Duration = Duration::from_millis(150);
+/// How long processes that run already are taken in, at most, before anything else is done.
+const FOLLOW: Duration = Duration::from_secs(10);
 
 /// Bytes that an event takes in the ring buffer, at least.
 const EVENT_BYTES: u64 = 48;
@@ -214,28 +216,33 @@ impl Collector {
             return Ok(());
         }
         // Their first stacks are complete where their tables come first.
-        let events = self.look_at_code(pids)?;
-        let seen = self.apply_all(&events)?;
+        let seen = self.look_at_code(pids)?;
         if let Some(unwinding) = &mut self.unwinding {
             unwinding.prepare_processes(&seen, &mut self.aggregator)?;
         }
         self.probe.follow(pids)?;
         // They are taken in, then their code is bound, then the files are taken in that have no number yet.
-        self.take_events(SETTLE)?;
+        self.take_events(FOLLOW)?;
         self.probe.bind(pids)?;
-        self.take_events(SETTLE).map(drop)
+        self.take_events(FOLLOW).map(drop)
     }
 
-    /// Has the probe look at the code of processes that are not followed.
-    fn look_at_code(&mut self, pids: &[Pid]) -> Result<Vec<Event>> {
-        let mut events = Vec::new();
+    /// Has the probe look at the code of processes that are not followed; what of it has no table yet.
+    fn look_at_code(&mut self, pids: &[Pid]) -> Result<Vec<CodeSeen>> {
+        let mut seen = Vec::new();
         for some in pids.chunks(LOOKED_AT) {
             for pid in some {
                 self.probe.bind(&[*pid])?;
             }
-            events.extend(self.probe.take_events()?);
+            for event in self.probe.take_events()? {
+                match event {
+                    Event::Code(code) if code.mm.is_none() => seen.push(code),
+                    // In its turn.
+                    other => self.waiting.push_back(other),
+                }
+            }
         }
-        Ok(events)
+        Ok(seen)
     }
 
     /// Runs until told to stop.
@@ -357,20 +364,10 @@ impl Collector {
         Ok(())
     }
 
-    /// Applies events; returns the code among them that the probe could not bind.
-    fn apply_all(&mut self, events: &[Event]) -> Result<Vec<CodeSeen>> {
-        let mut seen = Vec::new();
-        for event in events {
-            self.apply(event, &mut seen)?;
-        }
-        Ok(seen)
-    }
-
     /// Builds the unwind tables of a command that is about to start.
     fn prepare(&mut self, files: &MappedFiles) -> Result<()> {
         self.take_events(SETTLE)?;
-        let events = self.look_at_code(&[Pid(std::process::id())])?;
-        let seen = self.apply_all(&events)?;
+        let seen = self.look_at_code(&[Pid(std::process::id())])?;
         if let Some(unwinding) = &mut self.unwinding {
             unwinding.prepare(files, &seen, &mut self.aggregator)?;
         }
