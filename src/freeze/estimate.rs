@@ -8,7 +8,7 @@ use crate::event::Pid;
 
 /// Where nothing is known: stopping a thread and letting it go, anything at all, and a GiB of 4 KiB pages.
 /// Rather too little: what is tried once is known.
-const THREAD: Duration = Duration::from_micros(4);
+const THREAD: Duration = Duration::from_micros(6);
 const BASE: Duration = Duration::from_micros(200);
 const GIB: Duration = Duration::from_millis(4);
 

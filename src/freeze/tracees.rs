@@ -81,11 +81,7 @@ impl Tracees {
 
     /// Stops the threads that run. `late` is asked, with how many were told to, whether the time is up.
     pub(super) fn stop(&mut self, late: &impl Fn(usize) -> bool) -> Result<(), Trouble> {
-        let told = |threads: &[Tracee]| {
-            let running = |t: &&Tracee| matches!(t.state, State::Seized | State::Ended);
-            threads.len() - threads.iter().filter(running).count()
-        };
-        let mut interrupted = told(&self.threads);
+        let mut interrupted = self.told();
         for thread in &mut self.threads {
             if thread.state != State::Seized {
                 continue;
@@ -124,6 +120,12 @@ impl Tracees {
     pub(super) fn stopped(&self) -> usize {
         let stopped = |t: &&Tracee| matches!(t.state, State::Stopped(_));
         self.threads.iter().filter(stopped).count()
+    }
+
+    /// Threads that were told to stop, whether they did yet or not.
+    pub(super) fn told(&self) -> usize {
+        let told = |t: &&Tracee| matches!(t.state, State::Interrupted | State::Stopped(_));
+        self.threads.iter().filter(told).count()
     }
 
     /// Threads that were seized.
