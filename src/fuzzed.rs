@@ -13,6 +13,8 @@ pub mod symbolize;
 pub mod unwind;
 
 /// Nothing is given up: the thread that a crash is found in writes down what led to it.
+#[path = "priority.rs"]
+pub mod priority;
 pub mod privileges {
     #[derive(Clone, Copy)]
     pub enum Role {

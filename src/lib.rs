@@ -12,6 +12,7 @@ pub mod export;
 pub mod file_paths;
 pub mod freeze;
 pub mod modules;
+pub mod priority;
 pub mod privileges;
 pub mod probe;
 pub mod profile;

@@ -31,6 +31,7 @@ use crate::api::{Api, ApiOptions, Provider, ProviderError};
 use crate::capability;
 use crate::cli::{Config, Output};
 use crate::export::printable;
+use crate::priority;
 use crate::privileges::{self, Role};
 use crate::probe::{Missing, Probe, ProbeConfig};
 use crate::screen;
@@ -65,6 +66,7 @@ pub fn run(config: &Config) -> Result<ExitCode> {
         screen::require()?;
     }
     capability::require()?;
+    priority::raise();
     raise_file_limit();
     for output in config.outputs.iter().filter(|o| !o.is_stdout()) {
         output::check(&output.path)?;
@@ -84,7 +86,10 @@ pub fn run(config: &Config) -> Result<ExitCode> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         // Threads that make replies; they write no files.
-        .on_thread_start(|| drop(privileges::limit_capabilities(HELPER)))
+        .on_thread_start(|| {
+            priority::restore();
+            drop(privileges::limit_capabilities(HELPER));
+        })
         .build()
         .context("cannot start the HTTP server's runtime")?;
     for (program, why) in &missing {
@@ -103,6 +108,7 @@ pub fn run(config: &Config) -> Result<ExitCode> {
         reports,
         live: None,
     };
+    priority::restore();
     let code = runtime.block_on(session.live(listeners));
     // A client that still reads, or a lookup under way, must not hold up the end.
     runtime.shutdown_timeout(Duration::from_secs(1));

@@ -23,6 +23,7 @@ use std::time::Duration;
 use self::cache::Cache;
 use self::dwarf::Dwarf;
 pub use self::symtab::address_of as address_of_symbol;
+use crate::priority;
 use crate::privileges::{self, Role};
 use crate::profile::{Frame, FrameKind, JIT, Module, ModuleId};
 use crate::symbol::{Function, Language, Symbol, Symbols, UnknownReason};
@@ -74,6 +75,7 @@ impl Symbolizer {
             .name("memprof-symbols".into())
             .stack_size(STACK);
         worker.spawn(move || {
+            priority::restore();
             privileges::reduce(Role::Symbols);
             serve(&inbox);
         })?;

@@ -149,6 +149,7 @@ fn exec_when_told(
         libc::close(go_write);
         // Should memprof die while it holds the command still for a report, the command goes on.
         libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGCONT);
+        crate::priority::restore();
         // Rust ignores SIGPIPE; programs expect it not to be.
         libc::signal(libc::SIGPIPE, libc::SIG_DFL);
         let mut byte = 0u8;

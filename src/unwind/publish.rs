@@ -31,6 +31,7 @@ use super::{Packed, Rule, Table};
 use crate::elf::{Elf, Segment};
 use crate::event::{FileKey, FileNumber};
 use crate::modules::ModuleTable;
+use crate::priority;
 use crate::privileges::{self, Role};
 use crate::profile::{Module, ModuleId};
 
@@ -191,6 +192,7 @@ impl Publisher {
         for _ in 0..threads {
             let (wanted, done, wake) = (Arc::clone(&wanted), done.clone(), Arc::clone(&wake));
             let work = move || {
+                priority::restore();
                 privileges::reduce(Role::Tables);
                 while let Some(Wanted { module, file }) = next(&wanted) {
                     let table = build(&file);
