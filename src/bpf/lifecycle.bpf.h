@@ -62,7 +62,7 @@ static __noinline int leave_mm(__u64 mm)
  * Follows the address space of a process; `parent` is what it was forked from, or NULL. Returns its id,
  * 0 where the tables are full.
  */
-static __always_inline __u32 follow(struct mm_struct *mm, __u32 tgid, __u32 pid, struct mm_struct *parent)
+static __noinline __u32 follow(struct mm_struct *mm, __u32 tgid, __u32 pid, struct mm_struct *parent)
 {
 	struct mm_info *from = parent && parent != mm ? find_mm(parent) : NULL;
 	struct mm_info *known = find_mm(mm);
@@ -189,7 +189,6 @@ int BPF_PROG(process_exec, struct task_struct *task)
 {
 	__u32 tgid = task->tgid, change = PROCESS_EXECED, left = 0, pid, mm_id;
 	struct proc_info *proc = bpf_map_lookup_elem(&procs, &tgid);
-	struct user_regs regs;
 
 	if (proc) {
 		left = proc->mm_id;
@@ -207,8 +206,7 @@ int BPF_PROG(process_exec, struct task_struct *task)
 		return 0;
 	}
 	emit_process(task, change, pid, mm_id, left, 0);
-	user_regs_of(task, &regs);
-	bind_program(mm_id, task->mm, regs.ip);
+	bind_program(mm_id, task->mm, user_ip_of(task));
 	return 0;
 }
 

@@ -75,20 +75,6 @@ static __always_inline __u32 version_of(struct unwind_space *space)
 	return *(volatile __u32 *)&space->version;
 }
 
-/*
- * Reads the mapping that `pc` lies in. 0, or -1 where there is none, or where another thread is changing the
- * mappings at this moment.
- */
-static __always_inline int read_mapping(struct unwind_space *space, __u64 pc, struct unwind_mapping *out)
-{
-	__u32 version = version_of(space), at = find_mapping(space, pc);
-
-	if (at >= MAX_MAPPINGS)
-		return -1;
-	*out = space->at[INDEX(at, MAX_MAPPINGS)];
-	return (version & 1) || version_of(space) != version || pc < out->start || pc >= out->end ? -1 : 0;
-}
-
 /* Whether a range is known to be code: it lies in one mapping. */
 static __always_inline int is_known_code(__u32 mm_id, __u64 start, __u64 end)
 {
@@ -319,7 +305,9 @@ __noinline int bind_found(struct bind_ctx *c, __u32 pid)
 	if (!c || !c->found || c->m.end <= c->m.start)
 		return 0;
 	if (!c->m.anonymous) {
-		file = bpf_map_lookup_elem(&code_files, &c->file);
+		/* (6.1 takes no memory that it knows no place of for a key.) */
+		e.file = c->file;
+		file = bpf_map_lookup_elem(&code_files, &e.file);
 		if (file && file->table && !address_of_mapping(file, c->offset, c->m.end - c->m.start, &address)) {
 			c->m.table = file->table;
 			c->m.bias = c->m.start - address;
@@ -330,7 +318,6 @@ __noinline int bind_found(struct bind_ctx *c, __u32 pid)
 			e.pid = pid;
 			e.bound = known;
 			e.start = c->m.start;
-			e.file = c->file;
 			emit_code(&e);
 		}
 	}

@@ -86,16 +86,19 @@ static __always_inline int range_mapped(struct caller *c, __u32 change, __u32 fl
 
 static __always_inline void take_range(struct task_state *st)
 {
-	struct range_event e = {
-		.change = st->taking.change,
-		.mm_id = st->mm_id,
-		.flags = st->taking.flags,
-		.start = st->taking.start,
-		.end = st->taking.end,
-	};
+	__u32 stack = stack_id(st, 0);
+	/* In the walk's scratch space: the stack of eight calls is nearly full. */
+	struct range_event *e = (void *)&st->event;
 
-	e.stack_id = stack_id(st, 0);
-	emit_range(&e);
+	st->t.window_words = 0;
+	e->change = st->taking.change;
+	e->mm_id = st->mm_id;
+	e->stack_id = stack;
+	e->flags = st->taking.flags;
+	e->start = st->taking.start;
+	e->end = st->taking.end;
+	e->from = 0;
+	emit_range(e);
 }
 
 static __always_inline int enter_mremap(struct caller *c)

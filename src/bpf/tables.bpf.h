@@ -108,9 +108,9 @@ static __always_inline __u32 cached_rule(__u64 mixed)
 /* Takes the mapping that `pc` lies in into the walk; whether there is one. (In place: calls may be eight deep.) */
 static __always_inline int find_code(struct task_state *st, __u64 pc)
 {
-	struct unwind_mapping m = {};
 	struct unwind_space *space;
-	__u32 mm_id;
+	struct unwind_mapping *m;
+	__u32 mm_id, at, version;
 
 	if (pc >= st->t.start && pc < st->t.end)
 		return 1;
@@ -118,13 +118,23 @@ static __always_inline int find_code(struct task_state *st, __u64 pc)
 	st->t.table = 0;
 	mm_id = st->mm_id;
 	space = bpf_map_lookup_elem(&unwind_spaces, &mm_id);
-	if (!space || read_mapping(space, pc, &m))
+	if (!space)
 		return 0;
-	st->t.start = m.start;
-	st->t.end = m.end;
-	st->t.bias = m.bias;
-	st->t.table = m.table;
-	return 1;
+	version = version_of(space);
+	at = find_mapping(space, pc);
+	if (at >= MAX_MAPPINGS)
+		return 0;
+	m = &space->at[INDEX(at, MAX_MAPPINGS)];
+	st->t.start = m->start;
+	st->t.end = m->end;
+	st->t.bias = m->bias;
+	st->t.table = m->table;
+	if (!(version & 1) && version_of(space) == version && pc >= st->t.start && pc < st->t.end)
+		return 1;
+	/* Another thread is changing the mappings at this moment. */
+	st->t.start = st->t.end = 0;
+	st->t.table = 0;
+	return 0;
 }
 
 /*

