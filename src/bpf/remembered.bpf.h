@@ -178,7 +178,12 @@ static long walk_frame(__u64 i, struct walk_ctx *c)
 		st->t.noted = NOTED_TOO_MANY;
 	st->t.nr = i + 1;
 	st->t.flags &= FRAME_STATE | FRAME_FP_SAVED;
-	end = i + 1 == max_frames ? table_ends(st, OUTCOME_DEPTH_LIMIT) : table_step(st);
+	if (i + 1 == max_frames) {
+		search_rule(st, f->ip); /* for its place in the file */
+		end = table_ends(st, OUTCOME_DEPTH_LIMIT);
+	} else {
+		end = table_step(st);
+	}
 	f->key = place_in_file(st, f->ip);
 	f->flags |= st->t.flags & FRAME_STEP;
 	return end;
