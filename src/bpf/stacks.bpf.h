@@ -144,11 +144,9 @@ static long fill_steps(__u64 i, struct fill_ctx *c)
 
 		if (to >= c->nr)
 			return 1;
-		if (unwind_mode >= UNWIND_TABLES) {
+		if (unwind_mode >= UNWIND_TABLES)
 			find_code(st, ip);
-			ip = place_in_file(st, ip);
-		}
-		st->event.frames[INDEX(to, MAX_FRAMES)] = ip;
+		st->event.frames[INDEX(to, MAX_FRAMES)] = place_in_file(st, ip);
 	}
 	return 0;
 }

@@ -147,7 +147,7 @@ static __always_inline __u64 place_in_file(struct task_state *st, __u64 ip)
 
 	if (ip < st->t.start || ip >= st->t.end || !st->t.table || st->t.table >> FRAME_FILE_BITS ||
 	    address >> FRAME_FILE_SHIFT)
-		return ip;
+		return ip & ~FRAME_IN_FILE; /* (No user address has that bit; junk may.) */
 	return FRAME_IN_FILE | (__u64)st->t.table << FRAME_FILE_SHIFT | address;
 }
 

@@ -385,8 +385,9 @@ static __u64 frame_address(__u32 mm_id, __u64 frame)
 	struct unwind_space *space = bpf_map_lookup_elem(&unwind_spaces, &mm_id);
 	__u32 table = (frame & ~FRAME_IN_FILE) >> FRAME_FILE_SHIFT;
 
+	/* Junk is sent without its highest bit. */
 	if (!(frame & FRAME_IN_FILE))
-		return frame;
+		return frame >> 62 ? frame | FRAME_IN_FILE : frame;
 	for (__u32 i = 0; space && i < space->nr; i++) {
 		__u64 at = (frame & ((1ull << FRAME_FILE_SHIFT) - 1)) + space->at[i].bias;
 
