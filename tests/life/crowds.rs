@@ -67,7 +67,8 @@ impl Answers {
 
     /// What is wrong with them.
     fn check(&self, how: &str, processes: usize) -> Vec<String> {
-        println!("{how}: {self:?}; aims: {REPORT:?}, {processes}");
+        let (first, report) = (self.first, self.report);
+        println!("{how}: answers after {first:.2?}, a report after {report:.2?}; aim: {REPORT:?}");
         let mut wrong = Vec::new();
         if self.report > REPORT * SHARED {
             wrong.push(format!(
