@@ -487,7 +487,7 @@ int page_allocated(struct bpf_raw_tracepoint_args *ctx)
 }
 
 /* The stack that another program wants: see struct taking. */
-SEC("raw_tp/take_stack")
+SEC("raw_tp")
 int take_stack(void *ctx)
 {
 	struct task_state *st = bpf_task_storage_get(&tasks, bpf_get_current_task_btf(), NULL, 0);
