@@ -95,8 +95,8 @@ struct edit_ctx {
 	__u32 pad;
 };
 
-/* Two threads that map code at once are rare, and done in a microsecond. */
-#define LOCK_TRIES 1000
+/* Two threads that map code at once are rare, and done in microseconds; the other's processor may be taken away. */
+#define LOCK_TRIES (1 << 18)
 
 static long lock_step(__u64 i, struct edit_ctx *c)
 {
@@ -177,7 +177,9 @@ static __always_inline int put_mapping(struct edit_ctx *c, struct unwind_mapping
 	return 0;
 }
 
-/* Takes a mapping in, in place of what lay there. 0, or -1. (Global: checked once.) */
+#define MAPPINGS_BUSY 1
+
+/* Takes a mapping in, in place of what lay there. 0, MAPPINGS_BUSY, or -1 for no room. (Global: checked once.) */
 __noinline int insert_mapping(struct unwind_space *space, struct unwind_mapping *m)
 {
 	struct edit_ctx c = { .space = space };
@@ -190,7 +192,7 @@ __noinline int insert_mapping(struct unwind_space *space, struct unwind_mapping 
 	c.start = m->start;
 	c.end = m->end;
 	if (!lock_space(&c))
-		return -1;
+		return MAPPINGS_BUSY;
 	at = last_mapping(space, c.end - 1);
 	old = &space->at[INDEX(at, MAX_MAPPINGS)];
 	if (at < MAX_MAPPINGS && old->end > c.start) {
@@ -301,9 +303,13 @@ __noinline int bind_found(struct bind_ctx *c, __u32 pid)
 	struct code_file *file;
 	__u64 address = 0;
 	__u32 known = 0;
+	int failed;
 
 	if (!c || !c->found || c->m.end <= c->m.start)
 		return 0;
+	e.mm_id = c->mm_id;
+	e.pid = pid;
+	e.start = c->m.start;
 	if (!c->m.anonymous) {
 		/* (6.1 takes no memory that it knows no place of for a key.) */
 		e.file = c->file;
@@ -314,10 +320,7 @@ __noinline int bind_found(struct bind_ctx *c, __u32 pid)
 			known = 1;
 		}
 		if (!file || !file->ready) {
-			e.mm_id = c->mm_id;
-			e.pid = pid;
 			e.bound = known;
-			e.start = c->m.start;
 			emit_code(&e);
 		}
 	}
@@ -328,11 +331,17 @@ __noinline int bind_found(struct bind_ctx *c, __u32 pid)
 		count_loss(LOSS_SPACES);
 		return 0;
 	}
-	if (insert_mapping(space, &c->m)) {
+	failed = insert_mapping(space, &c->m);
+	if (!failed)
+		return known;
+	if (failed == MAPPINGS_BUSY) {
+		/* User space has all of them looked at again. */
+		e.bound = 0;
+		emit_code(&e);
+	} else {
 		count_loss(LOSS_MAPPINGS);
-		return 0;
 	}
-	return known;
+	return 0;
 }
 
 /* Binds the code mapped at an address of the current address space, if there is any; whether its file has a number. */

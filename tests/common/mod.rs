@@ -3,6 +3,7 @@
 
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
+pub mod cgroup;
 pub mod files;
 pub mod machine;
 pub mod memprof;

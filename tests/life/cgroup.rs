@@ -1,56 +1,13 @@
 //! Every process of a control group: those in it, those that enter, are forked in it, and leave.
 
-use std::fs;
-use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
-
 use ::memprof::event::Pid;
 use ::memprof::residency::figures;
 
+use crate::common::cgroup::Group;
 use crate::common::memprof::{BINARY, Memprof};
-use crate::common::process::{LIMIT, cont, stop, wait_until};
-use crate::common::workload::{Workload, program, unique_name};
+use crate::common::process::{cont, stop, wait_until};
+use crate::common::workload::{Workload, program};
 use crate::{KIB, MIB};
-
-/// A control group of version 2, removed when dropped.
-pub struct Group {
-    root: PathBuf,
-    pub dir: PathBuf,
-}
-
-impl Group {
-    pub fn new() -> Group {
-        let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
-        let mut lines = mounts.lines().map(|l| l.split(' ').collect::<Vec<_>>());
-        let root = lines.find(|l| l[2] == "cgroup2").expect("no cgroup2")[1];
-        let root = PathBuf::from(root);
-        let dir = root.join(unique_name("memprof-test-"));
-        fs::create_dir(&dir).unwrap();
-        Group { root, dir }
-    }
-
-    fn put(&self, pid: Pid) {
-        fs::write(self.dir.join("cgroup.procs"), pid.to_string()).unwrap();
-    }
-
-    fn take_out(&self, pid: Pid) {
-        fs::write(self.root.join("cgroup.procs"), pid.to_string()).unwrap();
-    }
-
-    pub fn name(&self) -> &Path {
-        self.dir.strip_prefix(&self.root).unwrap()
-    }
-}
-
-impl Drop for Group {
-    fn drop(&mut self) {
-        // Its processes may be on their way out.
-        let end = Instant::now() + LIMIT;
-        while fs::remove_dir(&self.dir).is_err() && Instant::now() < end {
-            std::thread::sleep(Duration::from_millis(10));
-        }
-    }
-}
 
 /// Waits until memprof's figure is that of these processes, which are stopped.
 #[track_caller]
@@ -89,7 +46,7 @@ fn processes_enter_and_leave_a_control_group() {
     second.lines.tell("mmap 8388608");
     second.lines.tell("fork_cow");
     let children = format!("/proc/{0}/task/{0}/children", second.pid());
-    let child = Pid(fs::read_to_string(children)
+    let child = Pid(std::fs::read_to_string(children)
         .unwrap()
         .trim()
         .parse()

@@ -10,7 +10,6 @@ mod common;
 #[path = "../../benches/support/counters.rs"]
 #[allow(dead_code, reason = "the benchmarks use the rest")]
 mod counters;
-mod crowds;
 mod ending;
 mod endings;
 mod freeze;
