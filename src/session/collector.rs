@@ -46,6 +46,8 @@ const FOLLOW: Duration = Duration::from_secs(10);
 /// Bytes that an event takes in the ring buffer, at least.
 const EVENT_BYTES: u64 = 48;
 
+/// How often a family is looked through for processes that are not followed yet.
+const MOST_LOOKS: usize = 5;
 /// Processes whose code is looked at before the ring buffer is emptied.
 const LOOKED_AT: usize = 64;
 
@@ -201,6 +203,22 @@ impl Collector {
             pids.extend(target::descendants(pid));
         }
         self.follow_all(&pids)?;
+        // Those that were forked before their parents were followed.
+        for _ in 0..MOST_LOOKS {
+            let known: BTreeSet<Pid> = pids.iter().copied().collect();
+            let mut fresh = match self.follow_forks {
+                true => target::descendants(pid),
+                false => Vec::new(),
+            };
+            fresh.retain(|pid| !known.contains(pid));
+            if fresh.is_empty() {
+                break;
+            }
+            self.probe.follow(&fresh)?;
+            self.take_events(FOLLOW)?;
+            self.probe.bind(&fresh)?;
+            pids.extend(fresh);
+        }
         if !self.aggregator.pids().contains(&pid) {
             bail!(
                 "cannot follow process {pid}: there is no such process, or it has no memory of its \
