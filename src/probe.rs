@@ -166,7 +166,7 @@ impl Probe {
             // 4: statistics only.
             open.open_object_mut()
                 .progs_mut()
-                .for_each(|mut p| p.set_log_level(1));
+                .for_each(|mut p| p.set_log_level(4));
         }
         sizes::set(&mut open)?;
         if !config.kernel {

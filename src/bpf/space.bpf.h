@@ -4,7 +4,7 @@
  * entered, so that a page faulted into the reused range right after it cannot lose its record;
  * what is mapped or moved is known when the call returns.
  *
- * Two programs see all system calls; whoever is not followed passes them at three loads. (Tracepoints of their
+ * Two programs see all system calls; a process that is not followed pays three loads in each. (Tracepoints of their
  * own for each of these calls would have every process go the same way through the kernel, and take the
  * kernel half a second to give back when memprof ends.)
  */

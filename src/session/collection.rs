@@ -38,9 +38,17 @@ impl Collector {
             return Ok(());
         }
         let begun = Instant::now();
-        let mut used = self.probe.begin_collection()?;
-        // What was sent before the epoch began is taken in before the books are looked at.
-        let taken = self.take_events(ALL)?;
+        let begun_well = self.probe.begin_collection().and_then(|used| {
+            // What was sent before the epoch began is taken in before the books are looked at.
+            Ok((used, self.take_events(ALL)?))
+        });
+        let (mut used, taken) = match begun_well {
+            Ok(begun_well) => begun_well,
+            Err(e) => {
+                self.probe.end_collection(None, |_| ());
+                return Err(e);
+            }
+        };
         self.aggregator.mark_used(&mut used);
         // Without all events and all of the ledgers nothing can be said; it is tried again.
         let complete = taken && self.probe.mark_used(&mut used).is_ok();
