@@ -12,6 +12,7 @@ use std::path::PathBuf;
 
 use common::files::{self, cached, evict};
 use common::memprof::Memprof;
+use common::reclaim::undisturbed;
 use common::tree::Sum;
 use common::workload::{Lines, program};
 
@@ -91,6 +92,10 @@ impl Run {
 
 #[test]
 fn a_file_that_is_read() {
+    undisturbed(read);
+}
+
+fn read() {
     let mut run = Run::start();
     let a = run.cold_file("a", 8 * MIB + 123);
     let b = run.cold_file("b", 3 * MIB);
@@ -121,6 +126,10 @@ fn a_file_that_is_read() {
 
 #[test]
 fn a_file_that_is_written() {
+    undisturbed(written);
+}
+
+fn written() {
     let mut run = Run::start();
     run.tell("write 6291456", "a");
     let a = File::open(run.path("a")).unwrap();
@@ -151,6 +160,10 @@ fn a_file_that_is_written() {
 
 #[test]
 fn a_file_that_is_mapped() {
+    undisturbed(mapped);
+}
+
+fn mapped() {
     let mut run = Run::start();
     let a = run.cold_file("a", 5 * MIB);
     run.tell("mapfile", "a");
@@ -165,6 +178,10 @@ fn a_file_that_is_mapped() {
 
 #[test]
 fn what_others_bring_in_is_not_counted() {
+    undisturbed(brought_in_by_others);
+}
+
+fn brought_in_by_others() {
     let mut run = Run::start();
     let mut a = run.cold_file("a", 4 * MIB);
     let b = run.cold_file("b", 2 * MIB);
@@ -182,6 +199,10 @@ fn what_others_bring_in_is_not_counted() {
 
 #[test]
 fn holes_are_no_pages() {
+    undisturbed(punched);
+}
+
+fn punched() {
     let mut run = Run::start();
     let a = run.cold_file("a", 4 * MIB);
     run.tell("read", "a");

@@ -26,6 +26,7 @@ use ::memprof::residency::figures;
 use ::memprof::residency::page_size;
 use common::memprof::Memprof;
 use common::process::{cont, stop, wait_until};
+use common::reclaim::undisturbed;
 use common::terminal::Top;
 use common::workload::{Workload, program};
 use common::{Reply, exchange};
@@ -320,6 +321,10 @@ fn now() -> u64 {
 
 #[test]
 fn every_view_shows_the_same_numbers() {
+    undisturbed(walk);
+}
+
+fn walk() {
     let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let dir_path = dir.path().canonicalize().unwrap();
     let file = dir_path.join("walked.dat");

@@ -9,6 +9,7 @@ pub mod machine;
 pub mod memprof;
 pub mod postgres;
 pub mod process;
+pub mod reclaim;
 pub mod terminal;
 pub mod tree;
 pub mod workload;
