@@ -64,27 +64,16 @@ static __noinline struct cache_chunk *cache_chunk_get(struct cache_key *key)
 	return bpf_map_lookup_elem(&cache, key);
 }
 
-/*
- * Sets `n` entries from `first` on and returns how many changed between empty and not empty.
- * (Global, like chunk_fill(). Counted without a branch: one per entry would double the verifier's
- * paths each time.)
- */
+/* Sets `n` entries from `first` on; returns how many changed between empty and not empty. (Global: checked once.) */
 __noinline __u32 cache_chunk_fill(struct cache_chunk *chunk, __u32 first, __u32 n, __u32 stack)
 {
-	__u32 changed = 0;
+	struct entries e = { .to = first, .n = n, .stack = stack };
 
 	if (!chunk)
 		return 0;
-	for (__u32 i = 0; i < CHUNK_PAGES; i++) {
-		if (i >= n)
-			return changed;
-		__u32 at = (first + i) & (CHUNK_PAGES - 1);
-		__u32 was = chunk->stack[at];
-
-		changed += is_empty(was) ^ is_empty(stack);
-		chunk->stack[at] = stack;
-	}
-	return changed;
+	e.dst = chunk->stack;
+	bpf_loop(ENTRY_LOOPS(n), set_some, &e, 0);
+	return e.changed;
 }
 
 /* Adds entries to a chunk. Returns 0 if the chunk was dying. */

@@ -58,7 +58,7 @@ static __always_inline __u32 node_slot(__u64 chunk, __u32 level)
 }
 
 /* Sets a bit. Returns 1 if the node had to be made, 0 if it was there, -1 if there is no room. */
-static __always_inline int node_set(__u64 key, __u32 slot)
+__noinline int node_set(__u64 key, __u32 slot)
 {
 	struct directory_node empty = {}, *node;
 	__u64 bit = 1ull << (slot & 63);
@@ -170,33 +170,48 @@ __noinline __u32 node_next(struct directory_node *node, __u32 slot)
 	return NODE_SLOTS;
 }
 
+struct search {
+	__u64 space;
+	__u64 at; /* the chunk, without its address space; NO_CHUNK */
+	__u32 level;
+	__u32 pad;
+};
+
+/* Looks into one node. Returns whether the search has ended. */
+__noinline int search_node(struct search *s)
+{
+	__u32 shift, slot, found;
+	__u64 at, key;
+
+	if (!s)
+		return 1;
+	at = s->at;
+	key = node_key(s->space | at, s->level);
+	shift = NODE_BITS * s->level;
+	slot = node_slot(at, s->level);
+	found = node_next(bpf_map_lookup_elem(&directory, &key), slot);
+	if (found < NODE_SLOTS) {
+		if (found != slot)
+			s->at = ((at >> shift) << shift) | ((__u64)found << (shift - NODE_BITS));
+		return --s->level == 0;
+	}
+	/* On behind this node, with the one above it. */
+	at = ((at >> shift) + 1) << shift;
+	s->at = at > CHUNK_NUMBER_MASK ? NO_CHUNK : at;
+	if (s->level < NODE_LEVELS)
+		s->level++;
+	return at > CHUNK_NUMBER_MASK;
+}
+
 /* The address space's first chunk from `chunk` on, which may turn out not to be there; or NO_CHUNK. */
 __noinline __u64 directory_next(__u64 chunk)
 {
-	__u64 space = chunk & ~CHUNK_NUMBER_MASK, at = chunk & CHUNK_NUMBER_MASK;
-	__u32 level = 1;
+	struct search s = { .space = chunk & ~CHUNK_NUMBER_MASK, .at = chunk & CHUNK_NUMBER_MASK, .level = 1 };
 
-	for (int i = 0; i < NODE_STEPS; i++) {
-		__u64 key = node_key(space | at, level);
-		__u32 shift = NODE_BITS * level, slot = node_slot(at, level), found;
-
-		found = node_next(bpf_map_lookup_elem(&directory, &key), slot);
-		if (found < NODE_SLOTS) {
-			if (found != slot)
-				at = ((at >> shift) << shift) | ((__u64)found << (shift - NODE_BITS));
-			if (level == 1)
-				return space | at;
-			level--;
-		} else {
-			/* On behind this node, with the one above it. */
-			at = ((at >> shift) + 1) << shift;
-			if (at > CHUNK_NUMBER_MASK)
-				return NO_CHUNK;
-			if (level < NODE_LEVELS)
-				level++;
-		}
-	}
-	return space | at;
+	for (int i = 0; i < NODE_STEPS; i++)
+		if (search_node(&s))
+			break;
+	return s.at == NO_CHUNK ? NO_CHUNK : s.space | s.at;
 }
 
 #endif

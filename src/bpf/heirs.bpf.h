@@ -41,11 +41,20 @@ static __always_inline __u32 record_of(__u32 mm_id, __u64 vpage)
 	return chunk ? chunk->stack[vpage & (CHUNK_PAGES - 1)] : STACK_NONE;
 }
 
+/* A child takes over a record, unless it has one of its own. (Global: checked once.) */
+__noinline int heir_takes(__u32 heir, __u64 vpage, __u32 stack)
+{
+	struct page_chunk *chunk = heir ? chunk_get(chunk_key(heir, vpage)) : NULL;
+
+	if (chunk && chunk->stack[vpage & (CHUNK_PAGES - 1)] == STACK_NONE)
+		chunk->stack[vpage & (CHUNK_PAGES - 1)] = stack;
+	return 0;
+}
+
 /* The current address space gets a page of its own in place of a shared one, whose record is `own`. */
-static __noinline int page_to_heirs(__u64 vpage, __u32 own)
+__noinline int page_to_heirs(__u64 vpage, __u32 own)
 {
 	struct mm_info *info = find_mm(bpf_get_current_task_btf()->mm);
-	struct page_chunk *chunk;
 
 	if (!info || !info->nr_heirs)
 		return 0;
@@ -55,13 +64,8 @@ static __noinline int page_to_heirs(__u64 vpage, __u32 own)
 		return 0;
 	if (stacks_collected)
 		use_stack(own);
-	for (int i = 0; i < MAX_HEIRS; i++) {
-		__u32 heir = info->heirs[i];
-
-		chunk = heir ? chunk_get(chunk_key(heir, vpage)) : NULL;
-		if (chunk && chunk->stack[vpage & (CHUNK_PAGES - 1)] == STACK_NONE)
-			chunk->stack[vpage & (CHUNK_PAGES - 1)] = own;
-	}
+	for (int i = 0; i < MAX_HEIRS; i++)
+		heir_takes(info->heirs[i], vpage, own);
 	return 0;
 }
 
@@ -112,7 +116,7 @@ __noinline int inherit_range(__u32 heir, __u32 mm_id, __u64 first, __u64 end)
 }
 
 /* The current address space loses the pages [first, end). */
-static __noinline int range_to_heirs(__u32 mm_id, __u64 first, __u64 end)
+__noinline int range_to_heirs(__u32 mm_id, __u64 first, __u64 end)
 {
 	struct mm_info *info = find_mm(bpf_get_current_task_btf()->mm);
 

@@ -76,78 +76,131 @@ static __always_inline __u32 is_empty(__u32 stack)
 }
 
 /*
- * The loops over a chunk's entries are global functions, which the verifier checks once each and
- * for themselves; inlined, their 512 possible lengths multiply with everything that comes after.
+ * Loops over a chunk's entries, some at a time: a call for each would cost more than the entry. (By bpf_loop(),
+ * so that the verifier checks one turn of each; and without a branch for an entry, which would double its
+ * paths each time.)
  */
+#define ENTRY_STEPS 8
 
-/* Whether a chunk holds any record. */
-__noinline int chunk_in_use(struct page_chunk *chunk)
+struct entries {
+	__u32 *dst;
+	__u32 *src;
+	__u32 to; /* index of the first one in `dst` */
+	__u32 from; /* in `src` */
+	__u32 n;
+	__u32 stack; /* what they are set to */
+	__u32 keep; /* all ones to leave those alone that are not empty, else 0 */
+	__u32 changed; /* how many were empty and are not now, or the other way round */
+};
+
+static __always_inline void set_entry(struct entries *e, __u32 k, __u32 stack)
 {
-	__u32 any = 0;
+	__u32 *at = &e->dst[INDEX(e->to + k, CHUNK_PAGES)];
+	__u32 was = *at, keep = e->keep & (is_empty(was) - 1), now = (was & keep) | (stack & ~keep);
 
-	if (!chunk)
-		return 0;
-	for (__u32 i = 0; i < CHUNK_PAGES; i++)
-		any |= chunk->stack[i];
-	return any != 0;
+	*at = now;
+	e->changed += is_empty(was) ^ is_empty(now);
 }
 
-/* Sets `n` entries from `first` on. */
-__noinline int chunk_fill(struct page_chunk *chunk, __u32 first, __u32 n, __u32 stack)
+static long set_some(__u64 i, struct entries *e)
 {
-	if (!chunk)
-		return 0;
-	for (__u32 i = 0; i < CHUNK_PAGES; i++) {
-		if (i >= n)
-			return 0;
-		chunk->stack[(first + i) & (CHUNK_PAGES - 1)] = stack;
+#pragma unroll
+	for (__u32 j = 0; j < ENTRY_STEPS; j++) {
+		__u32 k = i * ENTRY_STEPS + j;
+
+		if (k >= e->n)
+			return 1;
+		set_entry(e, k, e->stack);
 	}
 	return 0;
 }
 
-/* Sets those of `n` entries from `first` on that are empty. (Without a branch: see cache_chunk_fill().) */
-__noinline int chunk_fill_empty(struct page_chunk *chunk, __u32 first, __u32 n, __u32 stack)
+static long copy_some(__u64 i, struct entries *e)
 {
+#pragma unroll
+	for (__u32 j = 0; j < ENTRY_STEPS; j++) {
+		__u32 k = i * ENTRY_STEPS + j;
+
+		if (k >= e->n)
+			return 1;
+		set_entry(e, k, e->src[INDEX(e->from + k, CHUNK_PAGES)]);
+	}
+	return 0;
+}
+
+#define ENTRY_LOOPS(n) (((n) + ENTRY_STEPS - 1) / ENTRY_STEPS)
+
+/* Sets `n` entries from `first` on. (Global, like the others here: checked once.) */
+__noinline int chunk_fill(struct page_chunk *chunk, __u32 first, __u32 n, __u32 stack)
+{
+	struct entries e = { .to = first, .n = n, .stack = stack };
+
 	if (!chunk)
 		return 0;
-	for (__u32 i = 0; i < CHUNK_PAGES; i++) {
-		if (i >= n)
-			return 0;
-		__u32 at = (first + i) & (CHUNK_PAGES - 1);
-		__u32 was = chunk->stack[at];
+	e.dst = chunk->stack;
+	bpf_loop(ENTRY_LOOPS(n), set_some, &e, 0);
+	return 0;
+}
 
-		chunk->stack[at] = was | (stack & -is_empty(was));
-	}
+/* Sets those of `n` entries from `first` on that are empty. */
+__noinline int chunk_fill_empty(struct page_chunk *chunk, __u32 first, __u32 n, __u32 stack)
+{
+	struct entries e = { .to = first, .n = n, .stack = stack, .keep = ~0u };
+
+	if (!chunk)
+		return 0;
+	e.dst = chunk->stack;
+	bpf_loop(ENTRY_LOOPS(n), set_some, &e, 0);
 	return 0;
 }
 
 /* Copies those of `n` entries of `src` from `first` on that are empty in `dst`. */
 __noinline int chunk_inherit(struct page_chunk *dst, struct page_chunk *src, __u32 first, __u32 n)
 {
+	struct entries e = { .to = first, .from = first, .n = n, .keep = ~0u };
+
 	if (!dst || !src)
 		return 0;
-	for (__u32 i = 0; i < CHUNK_PAGES; i++) {
-		if (i >= n)
-			return 0;
-		__u32 at = (first + i) & (CHUNK_PAGES - 1);
-		__u32 was = dst->stack[at];
-
-		dst->stack[at] = was | (src->stack[at] & -is_empty(was));
-	}
+	e.dst = dst->stack;
+	e.src = src->stack;
+	bpf_loop(ENTRY_LOOPS(n), copy_some, &e, 0);
 	return 0;
 }
 
 /* Copies `n` entries of `src` from `from` on to those of `dst` from `to` on. */
 __noinline int chunk_copy(struct page_chunk *dst, __u32 to, struct page_chunk *src, __u32 from, __u32 n)
 {
+	struct entries e = { .to = to, .from = from, .n = n };
+
 	if (!dst || !src)
 		return 0;
-	for (__u32 i = 0; i < CHUNK_PAGES; i++) {
-		if (i >= n)
-			return 0;
-		dst->stack[(to + i) & (CHUNK_PAGES - 1)] = src->stack[(from + i) & (CHUNK_PAGES - 1)];
-	}
+	e.dst = dst->stack;
+	e.src = src->stack;
+	bpf_loop(ENTRY_LOOPS(n), copy_some, &e, 0);
 	return 0;
+}
+
+struct use_ctx {
+	struct page_chunk *chunk;
+	__u32 any;
+	__u32 pad;
+};
+
+static long look_at_some(__u64 i, struct use_ctx *c)
+{
+#pragma unroll
+	for (__u32 j = 0; j < ENTRY_STEPS; j++)
+		c->any |= c->chunk->stack[INDEX(i * ENTRY_STEPS + j, CHUNK_PAGES)];
+	return c->any != 0;
+}
+
+/* Whether a chunk holds any record. */
+static __always_inline int chunk_in_use(struct page_chunk *chunk)
+{
+	struct use_ctx c = { .chunk = chunk };
+
+	bpf_loop(CHUNK_PAGES / ENTRY_STEPS, look_at_some, &c, 0);
+	return c.any != 0;
 }
 
 /* Pages of an address space. */
@@ -248,7 +301,7 @@ struct move_ctx {
 };
 
 /* Copies the records of `n` pages; those at `src` lie in one chunk, those at `dst` too. */
-static __noinline int move_part(__u32 mm_id, __u64 src, __u64 dst, __u32 n)
+__noinline int move_part(__u32 mm_id, __u64 src, __u64 dst, __u32 n)
 {
 	struct page_chunk *s = chunk_find(chunk_key(mm_id, src));
 	struct page_chunk *d;

@@ -101,7 +101,7 @@ static __noinline __u32 follow(struct mm_struct *mm, __u32 tgid, __u32 pid, stru
 	return proc.mm_id;
 }
 
-static __noinline int unfollow(__u32 tgid)
+__noinline int unfollow(__u32 tgid)
 {
 	struct proc_info *proc = bpf_map_lookup_elem(&procs, &tgid);
 	__u64 mm;

@@ -37,6 +37,12 @@ struct {
 /* Changes whenever a table comes, or other code lies where code was: remembered walks are void. */
 __u32 unwind_generation = 1;
 
+/* All ones if `a` <= `b`, else 0, for numbers below 2^63. */
+static __always_inline __u32 not_above(__u64 a, __u64 b)
+{
+	return (__s64)(a - b - 1) >> 63;
+}
+
 /* Index of the last mapping that begins at or before `pc`, or MAX_MAPPINGS. (Global: checked once.) */
 __noinline __u32 last_mapping(struct unwind_space *space, __u64 pc)
 {
@@ -52,8 +58,8 @@ __noinline __u32 last_mapping(struct unwind_space *space, __u64 pc)
 
 		if (!half)
 			break;
-		if (space->at[INDEX(at + half, MAX_MAPPINGS)].start <= pc)
-			at += half;
+		/* Without a branch, which would double the verifier's paths each time. */
+		at += half & not_above(space->at[INDEX(at + half, MAX_MAPPINGS)].start, pc);
 		n -= half;
 	}
 	at = INDEX(at, MAX_MAPPINGS);
@@ -244,28 +250,47 @@ struct bind_ctx {
 	__u32 mm_id;
 };
 
-/* As elf.rs has it: the segment that the mapping was made for, or that most of it belongs to. */
+/* A mapping of a file, and the file's segment that it is of. */
+struct segment_search {
+	__u64 offset; /* in the file, bytes */
+	__u64 end;
+	__u64 most; /* bytes that the mapping has of the segment; 0 before there is one */
+	__u64 address; /* where the mapping's begin is in the file's own addresses */
+	__u32 whole; /* it was made for this segment */
+	__u32 pad;
+};
+
+/* As elf.rs has it: the segment that the mapping was made for, or that most of it belongs to. (Global: checked once.) */
+__noinline int try_segment(struct segment_search *c, struct code_segment *s)
+{
+	__u64 page = 1ull << page_shift, from, last, to;
+	__u32 whole;
+
+	if (!c || !s)
+		return 0;
+	last = s->offset + s->size;
+	from = s->offset > c->offset ? s->offset : c->offset;
+	to = last < c->end ? last : c->end;
+	if (to <= from)
+		return 0;
+	whole = (s->offset & ~(page - 1)) == c->offset && ((last + page - 1) & ~(page - 1)) == c->end;
+	if (whole > c->whole || (whole == c->whole && to - from >= c->most)) {
+		c->most = to - from;
+		c->whole = whole;
+		c->address = s->address + c->offset - s->offset;
+	}
+	return 0;
+}
+
 static __always_inline int address_of_mapping(struct code_file *file, __u64 offset, __u64 size, __u64 *address)
 {
-	__u64 page = 1ull << page_shift, most = 0, end = offset + size;
-	int most_whole = 0;
+	struct segment_search c = { .offset = offset, .end = offset + size };
 
-	for (__u32 i = 0; i < MAX_SEGMENTS; i++) {
-		struct code_segment *s = &file->segment[i];
-		__u64 last = s->offset + s->size, from = s->offset > offset ? s->offset : offset;
-		__u64 to = last < end ? last : end;
-		int whole;
-
-		if (i >= file->nr || to <= from)
-			continue;
-		whole = (s->offset & ~(page - 1)) == offset && ((last + page - 1) & ~(page - 1)) == end;
-		if (whole > most_whole || (whole == most_whole && to - from >= most)) {
-			most = to - from;
-			most_whole = whole;
-			*address = s->address + offset - s->offset;
-		}
-	}
-	return most ? 0 : -1;
+	for (__u32 i = 0; i < MAX_SEGMENTS; i++)
+		if (i < file->nr)
+			try_segment(&c, &file->segment[i]);
+	*address = c.address;
+	return c.most ? 0 : -1;
 }
 
 static long look_at_vma(struct task_struct *task, struct vm_area_struct *vma, struct bind_ctx *c)
@@ -345,7 +370,7 @@ __noinline int bind_found(struct bind_ctx *c, __u32 pid)
 }
 
 /* Binds the code mapped at an address of the current address space, if there is any; whether its file has a number. */
-static __noinline int bind_code(__u32 mm_id, __u64 addr)
+__noinline int bind_code(__u32 mm_id, __u64 addr)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
 	struct bind_ctx c = { .mm_id = mm_id };
@@ -359,10 +384,12 @@ static __noinline int bind_code(__u32 mm_id, __u64 addr)
 }
 
 /* The vDSO has no file; every process of a kind has the same one, told by its size. */
-static __noinline int bind_vdso(__u32 mm_id, __u64 addr)
+__noinline int bind_vdso(__u32 mm_id)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
 	struct bind_ctx c = { .mm_id = mm_id };
+	struct mm_struct *mm = task->mm;
+	__u64 addr = mm ? (__u64)mm->context.vdso : 0;
 
 	if (!addr || bpf_find_vma(task, addr, look_at_vma, &c, 0) || !c.found)
 		return 0;
@@ -374,7 +401,7 @@ static __noinline int bind_vdso(__u32 mm_id, __u64 addr)
 /* A program has begun: its own code, its loader's, and the vDSO's. What the loader maps comes by mmap. */
 static __noinline int bind_program(__u32 mm_id, struct mm_struct *mm, __u64 entry)
 {
-	__u64 first = mm->start_code, last = mm->end_code - 1, vdso = (__u64)mm->context.vdso;
+	__u64 first = mm->start_code, last = mm->end_code - 1;
 
 	if (unwind_mode < UNWIND_TABLES)
 		return 0;
@@ -383,12 +410,12 @@ static __noinline int bind_program(__u32 mm_id, struct mm_struct *mm, __u64 entr
 		bind_code(mm_id, last);
 	if (!is_known_code(mm_id, entry, entry + 1))
 		bind_code(mm_id, entry);
-	bind_vdso(mm_id, vdso);
+	bind_vdso(mm_id);
 	return 0;
 }
 
 /* A child's code lies where its parent's does: its first stacks are as complete. */
-static __noinline int copy_space(__u32 from, __u32 to)
+__noinline int copy_space(__u32 from, __u32 to)
 {
 	struct edit_ctx c = { .space = bpf_map_lookup_elem(&unwind_spaces, &from) };
 	struct unwind_space *copy;

@@ -256,29 +256,33 @@ static __always_inline struct mm_info *find_mm(struct mm_struct *mm)
 	return bpf_map_lookup_elem(&mms, &mm);
 }
 
-/* Whether the task may be in a followed address space: one load for most that are not. */
-static __always_inline int maybe_followed(struct task_struct *task)
+/* Whether an address space may be followed: one load for most that are not. */
+static __always_inline int maybe_followed_mm(struct mm_struct *mm)
 {
-	struct mm_struct *mm = task->mm;
-
 	return mm && mm_filter[mm_slot(mm)];
 }
 
-/* The state of a thread whose address space is followed, or NULL. Its mm_id is up to date. */
-static __always_inline struct task_state *followed(struct task_struct *task)
+static __always_inline int maybe_followed(struct task_struct *task)
+{
+	return maybe_followed_mm(task->mm);
+}
+
+/*
+ * The state of a thread whose address space is followed, or NULL. Its mm_id is up to date. (`mm` is the task's:
+ * each time it is loaded the verifier searches the kernel's types for half a millisecond.)
+ */
+static __always_inline struct task_state *followed_mm(struct task_struct *task, struct mm_struct *mm)
 {
 	struct task_state *st;
 	struct mm_info *info;
-	struct mm_struct *mm;
 
-	if (!maybe_followed(task))
+	if (!maybe_followed_mm(mm))
 		return NULL;
 	st = bpf_task_storage_get(&tasks, task, NULL, BPF_LOCAL_STORAGE_GET_F_CREATE);
 	if (!st) {
 		count_loss(LOSS_TASK_STATE);
 		return NULL;
 	}
-	mm = task->mm;
 	if (st->mm != (__u64)mm || st->generation != follow_generation) {
 		st->generation = follow_generation;
 		st->mm = (__u64)mm;
@@ -288,10 +292,15 @@ static __always_inline struct task_state *followed(struct task_struct *task)
 	return st->mm_id ? st : NULL;
 }
 
-/* The process's pid in memprof's own pid namespace; 0 if it has none there. */
-static __noinline __u32 view_pid(struct task_struct *task)
+static __always_inline struct task_state *followed(struct task_struct *task)
 {
-	struct pid *pid = BPF_CORE_READ(task, group_leader, thread_pid);
+	return followed_mm(task, task->mm);
+}
+
+/* The same of its struct pid. (Global: checked once.) */
+__noinline __u32 pid_in_view(__u64 of)
+{
+	struct pid *pid = (void *)of;
 	__u32 level = BPF_CORE_READ(pid, level);
 
 	for (__u32 i = 0; i < 32; i++) {
@@ -306,6 +315,12 @@ static __noinline __u32 view_pid(struct task_struct *task)
 			return upid.nr;
 	}
 	return 0;
+}
+
+/* The process's pid in memprof's own pid namespace; 0 if it has none there. */
+static __always_inline __u32 view_pid(struct task_struct *task)
+{
+	return pid_in_view((__u64)BPF_CORE_READ(task, group_leader, thread_pid));
 }
 
 /*

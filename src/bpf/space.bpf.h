@@ -39,9 +39,32 @@ static __always_inline __u64 page_up(__u64 x)
 /* Who calls, in a followed address space, and what. */
 struct caller {
 	struct task_struct *task;
+	struct mm_struct *mm;
 	struct task_state *st;
 	struct pt_regs *regs;
 };
+
+/* System calls whose entry or return is looked at. (A table: each comparison would be another path for the verifier.) */
+#define ENTERS 1
+#define RETURNS 2
+#define MOST_SYSCALLS 512
+static const __u8 wanted_calls[MOST_SYSCALLS] = {
+	[SYSCALL_MMAP] = ENTERS | RETURNS,
+	[SYSCALL_BRK] = ENTERS | RETURNS,
+	[SYSCALL_MREMAP] = ENTERS | RETURNS,
+	[SYSCALL_MADVISE] = ENTERS | RETURNS,
+	[SYSCALL_MUNMAP] = ENTERS,
+	[SYSCALL_MPROTECT] = RETURNS,
+	[SYSCALL_PKEY_MPROTECT] = RETURNS,
+	[SYSCALL_MLOCK] = RETURNS,
+	[SYSCALL_MLOCK2] = RETURNS,
+	[SYSCALL_MLOCKALL] = RETURNS,
+};
+
+static __always_inline int is_wanted(__u64 nr, __u8 when)
+{
+	return nr < MOST_SYSCALLS && (wanted_calls[nr] & when);
+}
 
 static __always_inline void emit_range(struct range_event *e)
 {
@@ -53,7 +76,8 @@ static __always_inline void emit_range(struct range_event *e)
 		count_loss(LOSS_RING_RANGE);
 }
 
-static __noinline int range_dropped(__u32 mm_id, __u32 change, __u64 start, __u64 len)
+/* (Global: checked once.) */
+__noinline int range_dropped(__u32 mm_id, __u32 change, __u64 start, __u64 len)
 {
 	struct range_event e = { .change = change, .mm_id = mm_id };
 
@@ -115,7 +139,7 @@ static __always_inline int enter_mremap(struct caller *c)
 
 static __always_inline int enter_brk(struct caller *c)
 {
-	__u64 to = SYSCALL_ARG1(c->regs), end = c->task->mm->brk;
+	__u64 to = SYSCALL_ARG1(c->regs), end = c->mm->brk;
 
 	c->st->brk = end;
 	if (to && page_up(to) < page_up(end))
@@ -138,12 +162,10 @@ int syscall_enter(struct bpf_raw_tracepoint_args *ctx)
 	struct caller c = { .task = bpf_get_current_task_btf() };
 	__u64 nr = ctx->args[1];
 
-	if (!maybe_followed(c.task))
+	c.mm = c.task->mm;
+	if (!maybe_followed_mm(c.mm) || !is_wanted(nr, ENTERS))
 		return 0;
-	if (nr != SYSCALL_MUNMAP && nr != SYSCALL_MADVISE && nr != SYSCALL_MMAP && nr != SYSCALL_BRK &&
-	    nr != SYSCALL_MREMAP)
-		return 0;
-	c.st = followed(c.task);
+	c.st = followed_mm(c.task, c.mm);
 	if (!c.st || is_compat(c.task))
 		return 0;
 	c.regs = (void *)bpf_task_pt_regs(c.task);
@@ -165,7 +187,7 @@ static __always_inline int failed(long ret)
 
 static __always_inline int is_locked(struct caller *c)
 {
-	return (c->task->mm->def_flags & VM_LOCKED) != 0;
+	return (c->mm->def_flags & VM_LOCKED) != 0;
 }
 
 static __always_inline int exit_mmap(struct caller *c, long ret)
@@ -280,15 +302,14 @@ int syscall_exit(struct bpf_raw_tracepoint_args *ctx)
 	struct caller c = { .task = bpf_get_current_task_btf() };
 	__u64 nr;
 
-	if (!maybe_followed(c.task))
+	c.mm = c.task->mm;
+	if (!maybe_followed_mm(c.mm))
 		return 0;
 	c.regs = (void *)bpf_task_pt_regs(c.task);
 	nr = SYSCALL_NR(c.regs);
-	if (nr != SYSCALL_MMAP && nr != SYSCALL_MPROTECT && nr != SYSCALL_PKEY_MPROTECT && nr != SYSCALL_BRK &&
-	    nr != SYSCALL_MREMAP && nr != SYSCALL_MADVISE && nr != SYSCALL_MLOCK && nr != SYSCALL_MLOCK2 &&
-	    nr != SYSCALL_MLOCKALL)
+	if (!is_wanted(nr, RETURNS))
 		return 0;
-	c.st = followed(c.task);
+	c.st = followed_mm(c.task, c.mm);
 	if (!c.st || is_compat(c.task))
 		return 0;
 	if (syscall_done(&c, nr, ctx->args[1]))

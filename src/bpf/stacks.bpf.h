@@ -45,6 +45,28 @@ __u32 stacks_collected = 0;
 #define PROBES 16
 #define NO_SLOT 0xffffffff
 
+/* A bucket's slot that has this key, or a free one that takes it; NO_SLOT. (Global: checked once.) */
+__noinline __u32 slot_in_bucket(struct stack_bucket *bucket, __u64 key)
+{
+	if (!bucket)
+		return NO_SLOT;
+#pragma unroll
+	for (__u32 k = 0; k < BUCKET_SLOTS; k++) {
+		__u64 *there = &bucket->slot[k].key, had = *there;
+
+		if (*(volatile __u32 *)&bucket->slot[k].state == SLOT_LEAVING)
+			continue;
+		if (!had) {
+			had = __sync_val_compare_and_swap(there, 0, key);
+			if (!had)
+				__sync_fetch_and_add(&known_stacks, 1);
+		}
+		if (!had || had == key)
+			return k;
+	}
+	return NO_SLOT;
+}
+
 /*
  * The number of the slot that has this key, or of a free one that takes it; NO_SLOT. A free slot ends the
  * search, though the key may come behind it if one was freed in between: then it has two, which does no harm.
@@ -53,25 +75,11 @@ __u32 stacks_collected = 0;
 __noinline __u32 find_slot(__u64 key)
 {
 	for (__u32 i = 0; i < PROBES; i++) {
-		__u32 at = (key + i) & (STACK_BUCKETS - 1);
-		struct stack_bucket *bucket = bpf_map_lookup_elem(&stacks, &at);
+		__u32 at = (key + i) & (STACK_BUCKETS - 1), found;
 
-		if (!bucket)
-			break;
-#pragma unroll
-		for (__u32 k = 0; k < BUCKET_SLOTS; k++) {
-			__u64 *there = &bucket->slot[k].key, had = *there;
-
-			if (*(volatile __u32 *)&bucket->slot[k].state == SLOT_LEAVING)
-				continue;
-			if (!had) {
-				had = __sync_val_compare_and_swap(there, 0, key);
-				if (!had)
-					__sync_fetch_and_add(&known_stacks, 1);
-			}
-			if (!had || had == key)
-				return at * BUCKET_SLOTS + k;
-		}
+		found = slot_in_bucket(bpf_map_lookup_elem(&stacks, &at), key);
+		if (found < BUCKET_SLOTS)
+			return at * BUCKET_SLOTS + found;
 	}
 	return NO_SLOT;
 }
@@ -132,7 +140,7 @@ struct fill_ctx {
 	__u32 nr;
 };
 
-#define FILL_STEPS 8
+#define FILL_STEPS 4
 
 static long fill_steps(__u64 i, struct fill_ctx *c)
 {

@@ -64,8 +64,7 @@ __noinline __u32 find_row(struct unwind_rows *rows, __u32 first, __u32 n, __u32 
 
 		if (!half)
 			break;
-		if ((rows->row[INDEX(at + half, UNWIND_ROWS)] & 0xffff) <= low)
-			at += half;
+		at += half & not_above(rows->row[INDEX(at + half, UNWIND_ROWS)] & 0xffff, low);
 		n -= half;
 	}
 	return rows->row[INDEX(at, UNWIND_ROWS)];
