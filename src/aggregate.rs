@@ -19,7 +19,7 @@ use crate::profile::{
     CachedFile, FileId, Hold, KernelFigures, LOST_STACK, Losses, Mapping, NotObserved, Places,
     Profile, Sample, Share, TargetInfo, Unobserved, Usage,
 };
-use crate::residency::Classifier;
+use crate::residency::{Classifier, Kept};
 use crate::source::Books;
 use crate::space::Space;
 use crate::stack::StackTable;
@@ -111,6 +111,30 @@ impl Aggregator {
         Some((Arc::new(code), &mut self.modules))
     }
 
+    /// Keeps the memory of a followed process when it ends, for a last scan.
+    ///
+    /// # Errors
+    /// It is gone already, or the kernel refuses.
+    pub fn keep(&mut self, mm: MmId) -> Result<(), crate::residency::Error> {
+        if let Some(space) = self.spaces.get_mut(&mm) {
+            space.kept = Some(Arc::new(Kept::new(space.pid)?));
+        }
+        Ok(())
+    }
+
+    /// A process whose memory is kept has ended, with so many bytes of page tables.
+    pub fn ended_with(&mut self, mm: MmId, page_tables: u64) {
+        if let Some(space) = self.spaces.get_mut(&mm) {
+            space.page_tables = page_tables;
+        }
+    }
+
+    /// Whether a process's memory is kept when it ends.
+    pub fn is_kept(&self, mm: MmId, pid: Pid) -> bool {
+        let space = self.spaces.get(&mm);
+        space.is_some_and(|space| space.pid == pid && space.kept.is_some())
+    }
+
     /// Notes the stacks that the range books refer to.
     pub fn mark_used(&self, used: &mut UsedStacks) {
         let ranges = self.spaces.values().flat_map(|space| space.ranges.iter());
@@ -162,7 +186,7 @@ impl Aggregator {
                 self.end(left, e.pid, probe);
                 self.start(e.mm, Space::new(e.pid, &e.comm));
             }
-            ProcessChange::Exited => self.end(e.mm, e.pid, probe),
+            ProcessChange::Exited { .. } => self.end(e.mm, e.pid, probe),
         }
     }
 

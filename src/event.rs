@@ -196,7 +196,11 @@ pub enum ProcessChange {
         left: MmId,
     },
     /// It ended.
-    Exited,
+    Exited {
+        /// Bytes of page tables at its end; without meaning unless its memory is kept
+        /// ([`Kept`](crate::residency::Kept)).
+        page_tables: u64,
+    },
 }
 
 /// A change of an address range in a followed address space.

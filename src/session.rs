@@ -179,17 +179,14 @@ pub fn start_collector(
 pub fn start_command(collecting: &Collecting, argv: &[String], quiet: bool) -> Result<Prepared> {
     let at_stops = collecting.clone();
     let prepared = command::prepare(argv, quiet, move |pid, stop| {
-        // The command runs, with all that memprof was started with.
-        privileges::reduce(Role::Command);
-        match stop {
-            Stop::Exec => {
-                if let Some(program) = Program::of(pid) {
-                    let files = MappedFiles::new(program);
-                    at_stops.wait_for(HOLD, |done| Command::Prepare(files, done));
-                }
-            }
-            Stop::Exit => at_stops.wait_for(HOLD, Command::Final),
-        }
+        let kept = match stop {
+            Stop::Exec => Program::of(pid).and_then(|program| {
+                let files = MappedFiles::new(program);
+                at_stops.wait_for(HOLD, |done| Command::Prepare(files, done))
+            }),
+            Stop::End => at_stops.wait_for(HOLD, Command::Final).map(|()| true),
+        };
+        kept.unwrap_or(false)
     })?;
     let (reply, answer) = sync_channel(1);
     collecting.send(Command::Follow(prepared.pid, reply))?;

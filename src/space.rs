@@ -4,7 +4,9 @@
 use std::sync::Arc;
 
 use crate::event::{MmId, Pid, RangeChange, RangeEvent};
-use crate::residency::{Classifier, Method, PageKind, RangeMap, RangeSet, Result, Scanner, maps};
+use crate::residency::{
+    Classifier, Kept, Method, PageKind, RangeMap, RangeSet, Result, Scanner, maps,
+};
 use crate::source::resident::RangeOwner;
 use crate::stack::CodeMap;
 
@@ -31,6 +33,10 @@ pub struct Space {
     pub ranges: Arc<RangeMap<RangeOwner>>,
     /// What was resident at the attach and was not dropped since; likewise.
     pub before: Arc<RangeSet>,
+    /// Its memory is there when the process has ended.
+    pub kept: Option<Arc<Kept>>,
+    /// Bytes of page tables that it ended with; 0 until then.
+    pub page_tables: u64,
 }
 
 impl Space {
@@ -43,6 +49,8 @@ impl Space {
             code: CodeMap::new(pid),
             ranges: Arc::new(RangeMap::new(MAX_RANGES)),
             before: Arc::new(RangeSet::new(MAX_BEFORE)),
+            kept: None,
+            page_tables: 0,
         }
     }
 
@@ -57,6 +65,8 @@ impl Space {
             code: self.code.forked(pid),
             ranges: Arc::clone(&self.ranges),
             before: Arc::clone(&self.before),
+            kept: None,
+            page_tables: 0,
         }
     }
 

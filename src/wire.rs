@@ -59,7 +59,7 @@ pub(crate) const STACK_LOST: u32 = 1;
 
 const _: () = {
     assert!(size_of::<stack_event>() == 32 + 8 * 128);
-    assert!(size_of::<process_event>() == 40);
+    assert!(size_of::<process_event>() == 48);
     assert!(size_of::<range_event>() == 48);
     assert!(size_of::<page_chunk>() == 4 * CHUNK_PAGES);
     assert!(size_of::<cache_chunk>() == 8 + 4 * CHUNK_PAGES);
@@ -254,7 +254,9 @@ fn decode_process(bytes: &[u8]) -> Result<ProcessEvent, Malformed> {
         4 => ProcessChange::Execed {
             left: MmId(e.parent_mm_id),
         },
-        5 => ProcessChange::Exited,
+        5 => ProcessChange::Exited {
+            page_tables: e.page_tables,
+        },
         _ => return Err(Malformed::Unknown),
     };
     let name = e.comm.split(|&b| b == 0).next().unwrap_or_default();

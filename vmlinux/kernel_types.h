@@ -119,7 +119,12 @@ typedef struct {
 	void *vdso;
 } mm_context_t;
 
+typedef struct {
+	long counter;
+} atomic_long_t;
+
 struct mm_struct {
+	atomic_long_t pgtables_bytes;
 	unsigned long mmap_base;
 	unsigned long start_code;
 	unsigned long end_code;

@@ -11,7 +11,9 @@ use crate::freeze::stands_still;
 use crate::probe::Probe;
 use crate::profile::{FileId, Hold, KernelFigures, MappedBytes, Mapping};
 use crate::residency::maps::{self, Foreseen};
-use crate::residency::{Error as ScanError, Method, Pages, Scanner, Vma, figures, page_size};
+use crate::residency::{
+    Classifier, Error as ScanError, Method, Pages, Scanner, Vma, figures, page_size,
+};
 use crate::source::resident::{Join, SpaceView};
 use crate::source::{Books, kernel_memory, page_cache};
 
@@ -143,12 +145,16 @@ impl Aggregator {
         Ok(scanned)
     }
 
-    /// Scans one process as it runs; `None` if it has ended.
+    /// Scans one process as it runs, or as it ended where its memory is kept; `None` if it has ended.
     ///
     /// # Errors
     /// What failed.
     pub fn scan(&mut self, mm: MmId, probe: &Probe) -> Result<Option<Scanned>> {
-        match self.scan_running(mm, probe) {
+        let scanned = match self.scan_running(mm, probe) {
+            Err(StillError::Gone) => self.scan_kept(mm, probe),
+            scanned => scanned,
+        };
+        match scanned {
             Ok(scanned) => Ok(Some(scanned)),
             Err(StillError::Gone) => Ok(None),
             Err(StillError::Failed(e)) => Err(e),
@@ -172,9 +178,30 @@ impl Aggregator {
         }
         let mut scanned = self.join(mm, probe, &mut scanner, vmas, before)?;
         scanned.took += read;
-        if rolled_up {
-            scanned.after = figures::read(pid)?;
-        }
+        scanned.after = match rolled_up {
+            true => figures::read(pid)?,
+            false => figures::counters(pid)?,
+        };
+        Ok(scanned)
+    }
+
+    /// Scans a process that has ended, whose memory is kept.
+    fn scan_kept(&mut self, mm: MmId, probe: &Probe) -> Result<Scanned, StillError> {
+        let space = self.spaces.get(&mm).ok_or(StillError::Gone)?;
+        let (kept, page_tables) = (space.kept.clone(), space.page_tables);
+        let kept = kept.ok_or(StillError::Gone)?;
+        self.distrust_ranges(probe);
+        let mut scanner = Scanner::of(kept.pages()?, Method::Auto)?;
+        let figures = |classifier: &mut Classifier| -> Result<KernelFigures, ScanError> {
+            Ok(KernelFigures {
+                page_tables,
+                ..kept.figures(classifier)?
+            })
+        };
+        let before = figures(&mut self.classifier)?;
+        let vmas = kept.mappings(&mut self.classifier)?;
+        let mut scanned = self.join(mm, probe, &mut scanner, vmas, before)?;
+        scanned.after = figures(&mut self.classifier)?;
         Ok(scanned)
     }
 
@@ -212,6 +239,7 @@ impl Aggregator {
         let read = begun.elapsed();
         let mut scanned = self.join(prepared.mm, probe, scanner, vmas, before)?;
         scanned.took += read;
+        scanned.after = figures::counters(prepared.pid)?;
         Ok(scanned)
     }
 
@@ -220,7 +248,7 @@ impl Aggregator {
         Ok(space.context("the process is no longer followed")?.pid)
     }
 
-    /// Scans the pages and books each under its owner.
+    /// Scans the pages and books each under its owner. What the kernel says afterwards is for the caller to read.
     fn join(
         &mut self,
         mm: MmId,
@@ -261,7 +289,6 @@ impl Aggregator {
         }
         scanner.check_alive()?;
         let took = begun.elapsed().saturating_sub(scanner.paused() - paused);
-        let after = figures::counters(pid)?;
         Ok(Scanned {
             mm,
             pid,
@@ -270,7 +297,7 @@ impl Aggregator {
             vmas,
             bytes,
             before,
-            after,
+            after: before,
             hold: Hold::Ran,
             took,
         })

@@ -21,8 +21,8 @@ struct {
 	__type(value, __u8);
 } wanted SEC(".maps");
 
-static __always_inline void emit_process(struct task_struct *task, __u32 change, __u32 pid,
-					 __u32 mm_id, __u32 parent_mm_id, __u32 parent_pid)
+static __always_inline void emit_process_with(struct task_struct *task, __u32 change, __u32 pid, __u32 mm_id,
+					      __u32 parent_mm_id, __u32 parent_pid, __u64 page_tables)
 {
 	struct process_event e = {
 		.kind = EVENT_PROCESS,
@@ -31,6 +31,7 @@ static __always_inline void emit_process(struct task_struct *task, __u32 change,
 		.mm_id = mm_id,
 		.parent_mm_id = parent_mm_id,
 		.parent_pid = parent_pid,
+		.page_tables = page_tables,
 	};
 
 	bpf_probe_read_kernel_str(e.comm, sizeof(e.comm), task->comm);
@@ -41,6 +42,12 @@ static __always_inline void emit_process(struct task_struct *task, __u32 change,
 	 */
 	if (change == PROCESS_MATCHED || !followed_processes ? emit_now(&e, sizeof(e)) : emit(&e, sizeof(e)))
 		count_loss(LOSS_RING_PROCESS);
+}
+
+static __always_inline void emit_process(struct task_struct *task, __u32 change, __u32 pid, __u32 mm_id,
+					 __u32 parent_mm_id, __u32 parent_pid)
+{
+	emit_process_with(task, change, pid, mm_id, parent_mm_id, parent_pid, 0);
 }
 
 /* A process is no longer followed: its address space may be nobody's now. */
@@ -219,6 +226,8 @@ int BPF_PROG(process_exit, struct task_struct *task)
 {
 	__u32 tgid = task->tgid, pid, mm_id;
 	struct proc_info *proc;
+	struct mm_struct *mm;
+	__u64 page_tables;
 
 	/* The last thread of the process: `live` was decremented before this tracepoint. */
 	if (task->signal->live.counter)
@@ -228,8 +237,11 @@ int BPF_PROG(process_exit, struct task_struct *task)
 		return 0;
 	pid = proc->pid;
 	mm_id = proc->mm_id;
+	/* (Not task->mm: up to 6.15 the task has none any more. Of one that nobody keeps this is junk.) */
+	mm = (void *)proc->mm;
+	page_tables = BPF_CORE_READ(mm, pgtables_bytes.counter);
 	unfollow(tgid);
-	emit_process(task, PROCESS_EXITED, pid, mm_id, 0, 0);
+	emit_process_with(task, PROCESS_EXITED, pid, mm_id, 0, 0, page_tables);
 	return 0;
 }
 

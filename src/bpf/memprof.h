@@ -99,6 +99,7 @@ struct process_event {
 	__u32 mm_id;
 	__u32 parent_mm_id; /* forked: the parent's; execed: the one left behind; else 0 */
 	__u32 parent_pid; /* forked: the parent's */
+	__u64 page_tables; /* exited: bytes of page tables, where somebody keeps its address space; else junk */
 	__u8 comm[16];
 };
 
@@ -136,7 +137,7 @@ struct code_event {
 _Static_assert(sizeof(struct file_key) == 32, "file_key");
 _Static_assert(sizeof(struct code_event) == 56, "code_event");
 _Static_assert(sizeof(struct stack_event) == 32 + 8 * MAX_FRAMES, "stack_event");
-_Static_assert(sizeof(struct process_event) == 40, "process_event");
+_Static_assert(sizeof(struct process_event) == 48, "process_event");
 _Static_assert(sizeof(struct range_event) == 48, "range_event");
 
 /* One chunk of the page ledger, keyed by `mm_id << REGION_BITS | address >> 21`. */

@@ -72,7 +72,6 @@ const NEVER: &[c_long] = &[
     libc::SYS_pidfd_getfd,
     libc::SYS_process_vm_writev,
     libc::SYS_kcmp,
-    libc::SYS_userfaultfd,
     libc::SYS_io_uring_setup,
     libc::SYS_io_uring_enter,
     libc::SYS_io_uring_register,
@@ -93,6 +92,7 @@ const LOOKING: &[c_long] = &[
     libc::SYS_process_madvise,
     libc::SYS_bpf,
     libc::SYS_perf_event_open,
+    libc::SYS_userfaultfd,
 ];
 
 /// Never made by what reads other people's files: threads and processes, signals to others, and changes

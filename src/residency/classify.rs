@@ -171,9 +171,11 @@ fn guess(vma: &Vma, mounts: &HashMap<Dev, FsKind>, own: &HashMap<Dev, FsKind>) -
     mounts.get(&vma.dev).map_or(Backing::File, |k| k.backing())
 }
 
-/// The file systems that `pid` has mounted, by device.
+/// The file systems that `pid` has mounted, by device; once it has ended, those that memprof has.
 fn mounted(pid: Pid) -> HashMap<Dev, FsKind> {
-    let text = fs::read(format!("/proc/{pid}/mountinfo")).unwrap_or_default();
+    let text = fs::read(format!("/proc/{pid}/mountinfo"));
+    let text = text.or_else(|_| fs::read("/proc/self/mountinfo"));
+    let text = text.unwrap_or_default();
     parse_mountinfo(&String::from_utf8_lossy(&text))
 }
 

@@ -4,7 +4,8 @@
 //! In reading order: [`maps`] lists the mappings, [`classify`] finds out what lies behind each,
 //! [`scan`] walks their pages by `PAGEMAP_SCAN` or page by page, [`figures`] are what the sums are held
 //! against, [`smaps`] are the kernel's figures for each mapping, [`threads`] says where stacks lie,
-//! [`cachestat`] counts a file's page cache, and [`ranges`] remembers addresses.
+//! [`cachestat`] counts a file's page cache, [`ranges`] remembers addresses, and [`kept`] keeps all of this
+//! readable when the process has ended.
 //!
 //! For a stopped process the sums are exact: `anon` equals `Anonymous` of `smaps_rollup`, and
 //! `anon + shmem` equals `RssAnon + RssShmem` of `status` where the kernel keeps these exactly.
@@ -16,6 +17,7 @@ pub mod error;
 pub mod figures;
 mod inode;
 mod ioctl;
+pub mod kept;
 pub mod maps;
 pub mod page;
 mod pagemap;
@@ -32,6 +34,7 @@ pub use classify::Classifier;
 pub use courtesy::CourteousFile;
 pub use error::{Error, Result};
 pub use inode::file_id;
+pub use kept::Kept;
 pub use maps::{Backing, Perms, Vma, VmaKind};
 pub use page::{PageKind, PageRun, page_size};
 pub use ranges::{Full, RangeMap, RangeSet};

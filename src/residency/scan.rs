@@ -76,6 +76,19 @@ impl Pages {
             sparse: Sparse::new(pid),
         })
     }
+
+    /// The same, opened once more; also after the process has ended, if its address space has not.
+    ///
+    /// # Errors
+    /// There are too many open files.
+    pub fn try_clone(&self) -> Result<Pages> {
+        let pagemap = self.pagemap.try_clone();
+        Ok(Pages {
+            pid: self.pid,
+            pagemap: pagemap.map_err(|e| Error::from_io(self.pid, "a descriptor", e))?,
+            sparse: Sparse::new(self.pid),
+        })
+    }
 }
 
 /// Reads the pages of one process. It keeps to the address space the process had when it was opened:
@@ -102,9 +115,19 @@ impl Scanner {
     /// [`Method::Pagemap`], without CAP_SYS_ADMIN; [`Error::Unsupported`] for [`Method::Ioctl`]
     /// before Linux 6.7.
     pub fn open(pid: Pid, method: Method) -> Result<Scanner> {
+        Scanner::of(Pages::open(pid)?, method)
+    }
+
+    /// A scanner of page tables that are open.
+    ///
+    /// # Errors
+    /// As for [`Scanner::open`].
+    pub fn of(pages: Pages, method: Method) -> Result<Scanner> {
         let Pages {
-            pagemap, sparse, ..
-        } = Pages::open(pid)?;
+            pid,
+            pagemap,
+            sparse,
+        } = pages;
         let page = page_size();
         let flags = PageFlags::open(page).ok().filter(PageFlags::is_usable);
         let ioctl = choose(pid, method, &pagemap, flags.is_some())?;

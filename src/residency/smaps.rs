@@ -140,13 +140,24 @@ pub struct Region {
 pub fn read(pid: Pid, classifier: &mut Classifier, each: &mut dyn FnMut(Region)) -> Result<()> {
     let path = format!("/proc/{pid}/smaps");
     let file = CourteousFile::open(&path).map_err(|e| Error::from_io(pid, &path, e))?;
+    parse_all(pid, BufReader::with_capacity(READ, file), classifier, each)
+}
+
+/// The same of the file's text.
+pub(super) fn parse_all(
+    pid: Pid,
+    text: impl BufRead,
+    classifier: &mut Classifier,
+    each: &mut dyn FnMut(Region),
+) -> Result<()> {
+    let path = format!("/proc/{pid}/smaps");
     let mut batch: Vec<Region> = Vec::with_capacity(BATCH);
     let mut some = false;
     let mut pass_on = |batch: &mut Vec<Region>| {
         classifier.classify(pid, batch.iter_mut().map(|r| &mut r.vma));
         batch.drain(..).for_each(&mut *each);
     };
-    let parsed = parse(BufReader::with_capacity(READ, file), &mut |region| {
+    let parsed = parse(text, &mut |region| {
         some = true;
         batch.push(region);
         if batch.len() == BATCH {

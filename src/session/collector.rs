@@ -67,10 +67,11 @@ pub enum Command {
     Glance(oneshot::Sender<Glance>),
     /// How full the probe's tables are.
     Tables(oneshot::Sender<Vec<TableFill>>),
-    /// A profile of the state at this moment; whoever asks holds the target at its end.
+    /// A last profile of the command, which whoever asks holds at its end or keeps a zombie.
     Final(SyncSender<()>),
-    /// Build the unwind tables of these files, which a command is about to run.
-    Prepare(MappedFiles, SyncSender<()>),
+    /// Build the unwind tables of these files, which a command is about to run. The answer is whether its memory
+    /// will still be there when it has ended.
+    Prepare(MappedFiles, SyncSender<bool>),
     /// Follow this process, which will become the command.
     Follow(Pid, SyncSender<Result<()>>),
     /// End.
@@ -280,14 +281,18 @@ impl Collector {
                         drop(reply.send(self.probe.tables()));
                     }
                     Ok(Command::Final(done)) => {
-                        // A failure leaves the last profile in place.
-                        let _ = self.scan(Freeze::No);
+                        let taken = self.take_events(SETTLE);
+                        self.tolerate(taken.map(drop));
+                        if self.target.is_some() {
+                            // A failure leaves the last profile in place.
+                            let _ = self.scan(Freeze::No);
+                        }
                         let _ = done.send(());
                     }
                     Ok(Command::Prepare(files, done)) => {
                         let prepared = self.prepare(&files);
                         self.tolerate(prepared);
-                        let _ = done.send(());
+                        let _ = done.send(self.is_kept());
                     }
                     Ok(Command::Follow(pid, done)) => {
                         let _ = done.send(self.follow(pid));
@@ -407,6 +412,14 @@ impl Collector {
             self.probe.set_waiting(true);
             return Ok(());
         }
+        if let Event::Process(e) = event
+            && let ProcessChange::Exited { page_tables } = e.change
+            && self.aggregator.is_kept(e.mm, e.pid)
+        {
+            self.aggregator.ended_with(e.mm, page_tables);
+            // Its memory is still there; what fails leaves the last profile in place.
+            let _ = self.scan(Freeze::No);
+        }
         self.aggregator.apply(event, &self.probe);
         if let Event::Process(e) = event {
             self.process_changed(e)?;
@@ -432,15 +445,30 @@ impl Collector {
             ProcessChange::Execed { .. } => {
                 if self.target == Some(e.pid) {
                     self.tell_following(e);
+                    self.keep_command(e);
                 }
             }
-            ProcessChange::Exited => {
+            ProcessChange::Exited { .. } => {
                 if !self.aggregator.follows_any() {
                     self.ended()?;
                 }
             }
         }
         Ok(())
+    }
+
+    /// Sees to it that the command's memory is still there for a last scan when it has ended.
+    fn keep_command(&mut self, e: &ProcessEvent) {
+        if matches!(self.selector, Selector::Command(_)) {
+            // Where that cannot be, whoever started it holds it at its end.
+            let _ = self.aggregator.keep(e.mm);
+        }
+    }
+
+    /// Whether the command's memory will be there when it has ended.
+    fn is_kept(&self) -> bool {
+        let kept = |(mm, pid)| Some(pid) == self.target && self.aggregator.is_kept(mm, pid);
+        self.aggregator.spaces().into_iter().any(kept)
     }
 
     fn tell_following(&self, e: &ProcessEvent) {

@@ -23,7 +23,7 @@ pub(super) fn unheard(probe: &Probe, known: &Aggregator) -> Result<Vec<Event>> {
         .collect();
     let ended = known.spaces().into_iter();
     let ended = ended.filter(|(mm, _)| !live.contains(mm));
-    changes.extend(ended.map(|(mm, pid)| event(pid, mm, ProcessChange::Exited)));
+    changes.extend(ended.map(|(mm, pid)| event(pid, mm, ProcessChange::Exited { page_tables: 0 })));
     Ok(changes)
 }
 

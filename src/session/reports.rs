@@ -47,12 +47,15 @@ impl Collecting {
         sent.map_err(|e| ProviderError::Failed(format!("the collector does not answer: {e}")))
     }
 
-    /// Has the collector do something and waits, at most so long, until it did.
-    pub fn wait_for(&self, timeout: Duration, command: impl FnOnce(SyncSender<()>) -> Command) {
+    /// Has the collector do something and waits, at most so long, until it did; its answer.
+    pub fn wait_for<T>(
+        &self,
+        timeout: Duration,
+        command: impl FnOnce(SyncSender<T>) -> Command,
+    ) -> Option<T> {
         let (done, ready) = sync_channel(1);
-        if self.send(command(done)).is_ok() {
-            let _ = ready.recv_timeout(timeout);
-        }
+        self.send(command(done)).ok()?;
+        ready.recv_timeout(timeout).ok()
     }
 }
 

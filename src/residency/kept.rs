@@ -1,0 +1,346 @@
+//! An address space that is kept though its process ends.
+//!
+//! The kernel drops a process's memory when nobody uses its address space any more. Whoever reads
+//! `/proc/PID/mem` uses it for as long as the read lasts; the read here lasts until it is no longer wanted, since
+//! it goes into a page that only a `userfaultfd` could fill. Nothing stops the process for that, and nothing is
+//! changed in it. Should memprof die, the kernel ends the read, and drops the memory.
+
+use std::ffi::c_void;
+use std::fs::{self, File};
+use std::io;
+use std::num::NonZeroUsize;
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::fs::FileExt;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::mman::{MapFlags, ProtFlags, mmap_anonymous, munmap};
+use nix::sys::signal::SigSet;
+
+use super::classify::Classifier;
+use super::error::{Error, Result};
+use super::maps::{self, Backing, Vma};
+use super::page::page_size;
+use super::scan::Pages;
+use super::smaps;
+use crate::event::Pid;
+use crate::profile::KernelFigures;
+
+/// How long the read may take to begin, in ms.
+const BEGIN: u16 = 1000;
+/// Entry of the auxiliary vector: where 16 random bytes are, on the stack that `exec` made.
+const AT_RANDOM: u64 = 25;
+
+/// The address space that a process had when this was made. Dropping it lets the kernel have the memory.
+#[derive(Debug)]
+pub struct Kept {
+    pid: Pid,
+    pages: Pages,
+    maps: File,
+    smaps: File,
+    _read: LongRead,
+}
+
+impl Kept {
+    /// Keeps the address space of a process that runs.
+    ///
+    /// # Errors
+    /// The process is gone or may not be looked at, or this kernel has no `userfaultfd` for memprof.
+    pub fn new(pid: Pid) -> Result<Kept> {
+        let open = |name| open(pid, name);
+        let at = mapped_address(pid)?;
+        let read = LongRead::begin(open("mem")?, at);
+        Ok(Kept {
+            pid,
+            pages: Pages::open(pid)?,
+            maps: open("maps")?,
+            smaps: open("smaps")?,
+            _read: read.map_err(|e| Error::from_io(pid, "userfaultfd", e))?,
+        })
+    }
+
+    /// Its page tables.
+    ///
+    /// # Errors
+    /// There are too many open files.
+    pub fn pages(&self) -> Result<Pages> {
+        self.pages.try_clone()
+    }
+
+    /// Its mappings; the process may have ended, and be a zombie.
+    ///
+    /// # Errors
+    /// As for [`maps::read`].
+    pub fn mappings(&self, classifier: &mut Classifier) -> Result<Vec<Vma>> {
+        let mut vmas = maps::parse(&self.text(&self.maps, "maps")?)?;
+        classifier.classify(self.pid, &mut vmas);
+        Ok(vmas)
+    }
+
+    /// The kernel's sums over its mappings (`smaps`), which go by what lies behind each; an ended process has no
+    /// counters any more. They say nothing of page tables.
+    ///
+    /// # Errors
+    /// As for [`smaps::read`].
+    pub fn figures(&self, classifier: &mut Classifier) -> Result<KernelFigures> {
+        let text = self.text(&self.smaps, "smaps")?;
+        let mut sum = KernelFigures::default();
+        smaps::parse_all(self.pid, &text[..], classifier, &mut |region| {
+            let of_files = region.figures.rss.saturating_sub(region.figures.anonymous);
+            sum.rss_anon += region.figures.anonymous;
+            match region.vma.backing {
+                Backing::Shmem | Backing::Anon => sum.rss_shmem += of_files,
+                _ => sum.rss_file += of_files,
+            }
+            sum.swap += region.figures.swap;
+        })?;
+        sum.anonymous = Some(sum.rss_anon);
+        Ok(sum)
+    }
+
+    fn text(&self, file: &File, name: &str) -> Result<Vec<u8>> {
+        let mut text = Vec::new();
+        let mut part = vec![0; 64 << 10];
+        // (Not by the file's own position: it is read again for the next report.)
+        loop {
+            match file.read_at(&mut part, text.len() as u64) {
+                Ok(0) if text.is_empty() => return Err(Error::Gone(self.pid)),
+                Ok(0) => return Ok(text),
+                Ok(n) => text.extend_from_slice(&part[..n]),
+                Err(e) => return Err(Error::from_io(self.pid, path(self.pid, name), e)),
+            }
+        }
+    }
+}
+
+fn path(pid: Pid, name: &str) -> String {
+    format!("/proc/{pid}/{name}")
+}
+
+fn open(pid: Pid, name: &str) -> Result<File> {
+    let path = path(pid, name);
+    File::open(&path).map_err(|e| Error::from_io(pid, path, e))
+}
+
+/// An address that a process has mapped and touched since `exec`.
+fn mapped_address(pid: Pid) -> Result<u64> {
+    let path = path(pid, "auxv");
+    let auxv = fs::read(&path).map_err(|e| Error::from_io(pid, path, e))?;
+    let words: Vec<u64> = auxv
+        .chunks_exact(8)
+        .filter_map(|word| word.try_into().ok().map(u64::from_ne_bytes))
+        .collect();
+    let entries = words.chunks_exact(2);
+    let found = entries.filter_map(|e| (e[0] == AT_RANDOM).then_some(e[1]));
+    found.into_iter().next().ok_or(Error::Gone(pid))
+}
+
+mod fault {
+    //! `userfaultfd`, as `linux/userfaultfd.h` has it.
+
+    const TYPE: u8 = 0xaa;
+    pub const API: u64 = 0xaa;
+    pub const MISSING: u64 = 1;
+
+    #[repr(C)]
+    #[derive(Default)]
+    pub struct Api {
+        pub api: u64,
+        pub features: u64,
+        pub ioctls: u64,
+    }
+
+    #[repr(C)]
+    #[derive(Default)]
+    pub struct Register {
+        pub start: u64,
+        pub len: u64,
+        pub mode: u64,
+        pub ioctls: u64,
+    }
+
+    nix::ioctl_readwrite!(agree, TYPE, 0x3f, Api);
+    nix::ioctl_readwrite!(register, TYPE, 0x00, Register);
+}
+
+/// A read that ends when this is dropped.
+#[derive(Debug)]
+struct LongRead {
+    /// Closing it lets the read go on.
+    faults: Option<OwnedFd>,
+    reader: Option<JoinHandle<()>>,
+    unwanted: Arc<AtomicBool>,
+    page: Page,
+}
+
+impl LongRead {
+    fn begin(memory: File, at: u64) -> io::Result<LongRead> {
+        let page = Page::new()?;
+        let flags = libc::O_CLOEXEC | libc::O_NONBLOCK;
+        // SAFETY: a plain system call, which makes a descriptor.
+        let faults = unsafe { libc::syscall(libc::SYS_userfaultfd, flags) };
+        if faults < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: it was just made, and nobody else has it.
+        let faults = unsafe { OwnedFd::from_raw_fd(faults as i32) };
+        let mut api = fault::Api {
+            api: fault::API,
+            ..fault::Api::default()
+        };
+        let mut register = fault::Register {
+            start: page.at.as_ptr() as u64,
+            len: page.len.get() as u64,
+            mode: fault::MISSING,
+            ..fault::Register::default()
+        };
+        // SAFETY: both structures are the kernel's, and live throughout the calls.
+        unsafe {
+            fault::agree(faults.as_raw_fd(), &mut api)?;
+            fault::register(faults.as_raw_fd(), &mut register)?;
+        }
+        let unwanted = Arc::new(AtomicBool::new(false));
+        let (over, into) = (Arc::clone(&unwanted), page.at.as_ptr() as usize);
+        let reader = thread::Builder::new()
+            .name("memprof-keep".into())
+            .spawn(move || read(&memory, at, into, &over))?;
+        let read = LongRead {
+            faults: Some(faults),
+            reader: Some(reader),
+            unwanted,
+            page,
+        };
+        read.wait_until_begun()?;
+        Ok(read)
+    }
+
+    /// The reader has come to the page: the kernel tells of its fault.
+    fn wait_until_begun(&self) -> io::Result<()> {
+        let Some(faults) = &self.faults else {
+            return Ok(());
+        };
+        let mut fds = [PollFd::new(faults.as_fd(), PollFlags::POLLIN)];
+        match poll(&mut fds, PollTimeout::from(BEGIN)) {
+            Ok(0) => Err(io::ErrorKind::TimedOut.into()),
+            Ok(_) => Ok(()),
+            Err(e) => Err(e.into()),
+        }
+    }
+}
+
+impl Drop for LongRead {
+    fn drop(&mut self) {
+        self.unwanted.store(true, Ordering::SeqCst);
+        self.faults = None;
+        if let Some(reader) = self.reader.take() {
+            let _ = reader.join();
+        }
+        // SAFETY: the mapping that `Page::new` made; the reader, the only one to use it, has ended.
+        let _ = unsafe { munmap(self.page.at, self.page.len.get()) };
+    }
+}
+
+fn read(memory: &File, at: u64, into: usize, unwanted: &AtomicBool) {
+    // A signal would end the read.
+    let _ = SigSet::all().thread_block();
+    loop {
+        // SAFETY: `into` is a page of memprof's own, one byte of which the kernel writes; it stays mapped until
+        // this thread has ended, and nobody looks at it.
+        let n = unsafe { libc::pread64(memory.as_raw_fd(), into as *mut c_void, 1, at as i64) };
+        // What stops the whole of memprof for a while ends it all the same.
+        let again = n < 0 && matches!(Errno::last(), Errno::EFAULT | Errno::EINTR);
+        if !again || unwanted.load(Ordering::SeqCst) {
+            return;
+        }
+    }
+}
+
+/// A page of memprof's own that is never touched from here.
+#[derive(Debug)]
+struct Page {
+    at: NonNull<c_void>,
+    len: NonZeroUsize,
+}
+
+// SAFETY: it is only an address; whoever unmaps it has seen to it that nobody uses it.
+unsafe impl Send for Page {}
+
+impl Page {
+    fn new() -> io::Result<Page> {
+        let len = usize::try_from(page_size())
+            .ok()
+            .and_then(NonZeroUsize::new);
+        let len = len.ok_or(io::ErrorKind::InvalidData)?;
+        let protection = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
+        // SAFETY: a new mapping at an address that the kernel chooses.
+        let at = unsafe { mmap_anonymous(None, len, protection, MapFlags::MAP_PRIVATE) }?;
+        Ok(Page { at, len })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::{Command, Stdio};
+
+    use super::*;
+    use crate::profile::Usage;
+    use crate::residency::{Method, Scanner, add_run, figures};
+
+    /// What is in the kept address space: by its pages, and by the kernel's sums.
+    fn seen(kept: &Kept) -> Result<(Usage, KernelFigures)> {
+        let mut classifier = Classifier::new();
+        let mut scanner = Scanner::of(kept.pages()?, Method::Auto)?;
+        let mut usage = Usage::default();
+        let vmas = kept.mappings(&mut classifier)?;
+        scanner.scan(&vmas, &mut |_, run| add_run(&mut usage, run), &mut || ())?;
+        Ok((usage, kept.figures(&mut classifier)?))
+    }
+
+    #[test]
+    fn the_memory_of_a_process_outlives_it() {
+        let mut child = Command::new("sleep")
+            .arg("60")
+            .stdin(Stdio::null())
+            .spawn()
+            .unwrap();
+        let pid = Pid(child.id());
+        while !fs::read_link(path(pid, "exe")).is_ok_and(|exe| exe.ends_with("sleep")) {
+            thread::yield_now();
+        }
+        // Until it sleeps its memory changes.
+        while fs::read_to_string(path(pid, "wchan")).is_ok_and(|at| !at.contains("nanosleep")) {
+            thread::yield_now();
+        }
+        let kept = match Kept::new(pid) {
+            Err(Error::Denied { .. }) => {
+                // An ordinary user: the kernel lets it read memory only from programs.
+                let _ = child.kill();
+                return drop(child.wait());
+            }
+            kept => kept.unwrap(),
+        };
+        let alive = figures::read(pid).unwrap();
+        child.kill().unwrap();
+        let ended = nix::sys::wait::waitid(
+            nix::sys::wait::Id::Pid(nix::unistd::Pid::from_raw(pid.0 as i32)),
+            nix::sys::wait::WaitPidFlag::WEXITED | nix::sys::wait::WaitPidFlag::WNOWAIT,
+        );
+        ended.unwrap();
+        assert!(figures::read(pid).unwrap_err().is_gone());
+        for _ in 0..2 {
+            let (usage, kernel) = seen(&kept).unwrap();
+            assert_eq!(Some(usage.anon), kernel.anonymous);
+            assert_eq!(kernel.anonymous, alive.anonymous);
+            assert_eq!(usage.shmem, kernel.rss_shmem);
+            assert!(usage.anon > 0 && kernel.rss_file > 0, "{usage:?}");
+        }
+        // Without its pid nothing leads to it.
+        child.wait().unwrap();
+        assert!(seen(&kept).unwrap_err().is_gone());
+        drop(kept);
+    }
+}
