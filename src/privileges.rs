@@ -29,6 +29,8 @@ pub enum Role {
     Symbols,
     /// Builds unwind tables of other people's files, which are open.
     Tables,
+    /// Keeps the memory of a process, which is open.
+    Keep,
 }
 
 /// Reading what belongs to a process of another user, its mapped files and its memory.
@@ -48,12 +50,13 @@ const FILES: &[Capability] = &[
 
 impl Role {
     /// Every role, for a trial.
-    pub const ALL: [Role; 5] = [
+    pub const ALL: [Role; 6] = [
         Role::Collector,
         Role::Command,
         Role::Server { writes_files: true },
         Role::Symbols,
         Role::Tables,
+        Role::Keep,
     ];
 
     /// The capabilities that the rest of the run needs, where memprof has them.
@@ -70,7 +73,7 @@ impl Role {
             Role::Server { .. } => return vec![Capability::CAP_SYS_PTRACE, Capability::CAP_KILL],
             // Programs that only their owner may read, and debug files in his directories.
             Role::Symbols => return vec![Capability::CAP_DAC_READ_SEARCH],
-            Role::Tables => return Vec::new(),
+            Role::Tables | Role::Keep => return Vec::new(),
         };
         [LOOKING, more].concat()
     }
@@ -78,7 +81,7 @@ impl Role {
     /// Without CAP_SYS_PTRACE the kernel shows a thread only processes that have no capability which
     /// the thread lacks. A command started with ambient capabilities has all of memprof's.
     fn looks_at_processes(self) -> bool {
-        !matches!(self, Role::Symbols | Role::Tables)
+        !matches!(self, Role::Symbols | Role::Tables | Role::Keep)
     }
 }
 

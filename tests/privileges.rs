@@ -308,8 +308,8 @@ fn a_running_memprofs_threads_have_given_up_what_they_do_not_need() {
                 (all, all)
             }
             "memprof-symbols" => (bits(&[DAC_READ_SEARCH]), bits(&[DAC_READ_SEARCH])),
-            "memprof-tables" => (0, 0),
-            "memprof-command" => (looking, looking),
+            "memprof-tables" | "memprof-keep" => (0, 0),
+            "memprof-command" | "memprof-tracer" => (looking, looking),
             _ => (serving, serving),
         };
         assert_eq!(rights.effective & !effective, 0, "{name}: {rights:x?}");
@@ -321,6 +321,7 @@ fn a_running_memprofs_threads_have_given_up_what_they_do_not_need() {
         "memprof-collect",
         "memprof-symbols",
         "memprof-tables",
+        "memprof-keep",
     ] {
         assert!(threads.contains_key(name), "{threads:?}");
     }

@@ -191,10 +191,12 @@ fn rules(role: Role) -> Result<Rules, seccompiler::BackendError> {
     match role {
         Role::Collector | Role::Command => {}
         Role::Server { .. } => calls.extend(LOOKING),
-        Role::Symbols | Role::Tables => calls.extend(LOOKING.iter().chain(READING)),
+        Role::Symbols | Role::Tables | Role::Keep => {
+            calls.extend(LOOKING.iter().chain(READING));
+        }
     }
     let mut rules: Rules = calls.into_iter().map(|call| (call, Vec::new())).collect();
-    if matches!(role, Role::Symbols | Role::Tables) {
+    if matches!(role, Role::Symbols | Role::Tables | Role::Keep) {
         for (call, flags) in OPENING {
             rules.insert(*call, not_for_reading(*flags)?);
         }

@@ -28,6 +28,7 @@ use super::page::page_size;
 use super::scan::Pages;
 use super::smaps;
 use crate::event::Pid;
+use crate::privileges::{self, Role};
 use crate::profile::KernelFigures;
 
 /// How long the read may take to begin, in ms.
@@ -245,6 +246,7 @@ impl Drop for LongRead {
 }
 
 fn read(memory: &File, at: u64, into: usize, unwanted: &AtomicBool) {
+    privileges::reduce(Role::Keep);
     // A signal would end the read.
     let _ = SigSet::all().thread_block();
     loop {

@@ -16,6 +16,7 @@ mod freeze;
 mod frozen_marks;
 mod generations;
 mod killed_frozen;
+mod let_go;
 mod max_freeze;
 mod options;
 mod processes;

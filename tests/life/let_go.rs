@@ -1,0 +1,102 @@
+//! A command is its own: it is traced no longer than its start takes, and its last state is known all the same.
+
+use std::process::Command;
+use std::time::Duration;
+
+use ::memprof::event::Pid;
+
+use crate::common::memprof::{Memprof, run};
+use crate::common::process::{signal, wait_until};
+use crate::common::workload::program;
+
+fn tracer(pid: Pid) -> String {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let tracer = status.lines().find_map(|l| l.strip_prefix("TracerPid:"));
+    tracer.unwrap().trim().to_owned()
+}
+
+#[test]
+fn a_debugger_can_have_a_command() {
+    let program = program("scenarios");
+    let (m, mut lines) = Memprof::start_command(&[], &[program.to_str().unwrap()]);
+    let pid = m.followed();
+    wait_until(|| tracer(pid) == "0");
+    let gdb = Command::new("gdb")
+        .args(["-batch", "-nx", "-p", &pid.to_string(), "-ex", "detach"])
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&gdb.stderr) + String::from_utf8_lossy(&gdb.stdout);
+    assert!(gdb.status.success() && said.contains("detached"), "{said}");
+    // It is followed as before.
+    lines.tell("mmap 8388608");
+    assert_eq!(m.tree().at(&["cmd_mmap"]).value, 8192);
+    lines.close();
+    m.all_said();
+}
+
+/// What the summary says of a command's last state.
+fn last_state(command: &[&str]) -> String {
+    let mut args = vec!["--no-server", "--"];
+    args.extend(command);
+    let out = run(&args);
+    let said = String::from_utf8_lossy(&out.stderr) + String::from_utf8_lossy(&out.stdout);
+    let resident = said.lines().find(|l| l.starts_with("resident "));
+    let resident = resident.unwrap_or_else(|| panic!("{said}"));
+    assert!(resident.ends_with("equal"), "{said}");
+    said.into_owned()
+}
+
+#[test]
+fn the_last_state_is_exact_however_a_command_ends() {
+    let fill = "x = bytearray(50 << 20); import os, signal, time; ";
+    for end in [
+        "os._exit(3)",
+        "os.kill(os.getpid(), signal.SIGKILL)",
+        "os.kill(os.getpid(), signal.SIGRTMIN + 3)",
+        "time.sleep(1.5); os.abort()",
+        "import threading; threading.Thread(target=lambda: (time.sleep(0.1), os._exit(0))).start()",
+        // Long after it was let go.
+        "time.sleep(1.5); os.execv('/bin/sh', ['sh', '-c', 'sleep 0.3'])",
+    ] {
+        let said = last_state(&["/usr/bin/python3", "-S", "-c", &format!("{fill}{end}")]);
+        let (name, least) = match end.contains("execv") {
+            true => ("\nsh (pid ", 0),
+            false => ("\npython3 (pid ", 50 << 10),
+        };
+        assert!(said.contains(name), "{end}: {said}");
+        let resident = said.lines().find(|l| l.starts_with("resident ")).unwrap();
+        let kib: u64 = resident.split_whitespace().nth(1).unwrap().parse().unwrap();
+        assert!(
+            kib >= least && (least > 0 || kib < 10 << 10),
+            "{end}: {said}"
+        );
+    }
+}
+
+#[test]
+fn signals_do_not_disturb_a_command() {
+    // A child's end interrupts a wait only of those that asked for it, or that are traced.
+    let program = "
+import os, select, subprocess, sys, time
+subprocess.Popen(['sleep', '1.6'])
+time.sleep(1.3)
+poll = select.epoll()
+import ctypes
+libc = ctypes.CDLL(None, use_errno=True)
+print(libc.epoll_wait(poll.fileno(), ctypes.create_string_buffer(64), 1, 1000), flush=True)
+";
+    let out = run(&["--no-server", "--", "/usr/bin/python3", "-c", program]);
+    assert_eq!(String::from_utf8_lossy(&out.stdout), "0\n");
+}
+
+#[test]
+fn a_command_that_is_stopped_early_stays_so() {
+    let (mut m, mut lines) = Memprof::start_command(&[], &[program("scenarios").to_str().unwrap()]);
+    let pid = m.followed();
+    signal(pid, libc::SIGSTOP);
+    std::thread::sleep(Duration::from_millis(1500));
+    assert!(matches!(crate::common::process::state(pid), 'T' | 't'));
+    signal(pid, libc::SIGCONT);
+    lines.close();
+    assert!(m.wait().success());
+}
