@@ -270,6 +270,8 @@ struct Page {
 
 // SAFETY: it is only an address; whoever unmaps it has seen to it that nobody uses it.
 unsafe impl Send for Page {}
+// SAFETY: as above.
+unsafe impl Sync for Page {}
 
 impl Page {
     fn new() -> io::Result<Page> {

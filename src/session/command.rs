@@ -2,7 +2,7 @@
 //!
 //! The child waits before `exec` until it is followed. Its first thread is traced at its start: it stops after
 //! `exec`, until the unwind tables of the program and its libraries are there. That is over soon after the last
-//! `exec` ([`SETTLED`]); then a debugger may have it. At its end it stays a zombie until its memory, which the
+//! `exec`; then a debugger may have it. At its end it stays a zombie until its memory, which the
 //! collector keeps for that ([`Kept`](crate::residency::Kept)), has been scanned. (Where the kernel has no
 //! `userfaultfd` for memprof it is traced for as long as it runs, and scanned on its way out.) Nothing is changed in
 //! the command: should memprof die, the kernel lets it go, and it runs on. Where tracing is refused the first stacks
