@@ -222,6 +222,10 @@ static __always_inline int send_stack(struct task_state *st, struct user_regs *r
 {
 	__u32 before = 0;
 
+	/* The same as long as the thread lives, and five reads of kernel memory to find. (Not in send_frames(), which
+	 * may be called where the stack of the calls before is nearly full.) */
+	if (!st->pid)
+		st->pid = view_pid(bpf_get_current_task_btf());
 	st->t.sending = id;
 	if (st->t.nr > MAX_FRAMES) {
 		walk(st, regs, id);
