@@ -63,7 +63,7 @@ static const __u8 wanted_calls[MOST_SYSCALLS] = {
 
 static __always_inline int is_wanted(__u64 nr, __u8 when)
 {
-	return nr < MOST_SYSCALLS && (wanted_calls[nr] & when);
+	return nr < MOST_SYSCALLS && (wanted_calls[INDEX(nr, MOST_SYSCALLS)] & when);
 }
 
 static __always_inline void emit_range(struct range_event *e)
