@@ -14,6 +14,7 @@ use self::ancestry::Ancestry;
 use crate::event::{Event, MmId, Pid, ProcessChange, ProcessEvent, RangeEvent, StackId, StackSeen};
 use crate::file_paths::FilePaths;
 use crate::modules::{AddressMap, ModuleTable};
+use crate::privileges::{self, Role};
 use crate::probe::{Probe, UsedStacks};
 use crate::profile::{
     CachedFile, FileId, Hold, KernelFigures, LOST_STACK, Losses, Mapping, NotObserved, Places,
@@ -117,7 +118,9 @@ impl Aggregator {
     /// It is gone already, or the kernel refuses.
     pub fn keep(&mut self, mm: MmId) -> Result<(), crate::residency::Error> {
         if let Some(space) = self.spaces.get_mut(&mm) {
-            space.kept = Some(Arc::new(Kept::new(space.pid)?));
+            space.kept = Some(Arc::new(Kept::new(space.pid, || {
+                privileges::reduce(Role::Keep);
+            })?));
         }
         Ok(())
     }

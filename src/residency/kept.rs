@@ -28,7 +28,6 @@ use super::page::page_size;
 use super::scan::Pages;
 use super::smaps;
 use crate::event::Pid;
-use crate::privileges::{self, Role};
 use crate::profile::KernelFigures;
 
 /// How long the read may take to begin, in ms.
@@ -47,14 +46,14 @@ pub struct Kept {
 }
 
 impl Kept {
-    /// Keeps the address space of a process that runs.
+    /// Keeps the address space of a process that runs. The thread that does so calls `begin` first.
     ///
     /// # Errors
     /// The process is gone or may not be looked at, or this kernel has no `userfaultfd` for memprof.
-    pub fn new(pid: Pid) -> Result<Kept> {
+    pub fn new(pid: Pid, begin: fn()) -> Result<Kept> {
         let open = |name| open(pid, name);
         let at = mapped_address(pid)?;
-        let read = LongRead::begin(open("mem")?, at);
+        let read = LongRead::begin(open("mem")?, at, begin);
         Ok(Kept {
             pid,
             pages: Pages::open(pid)?,
@@ -179,7 +178,7 @@ struct LongRead {
 }
 
 impl LongRead {
-    fn begin(memory: File, at: u64) -> io::Result<LongRead> {
+    fn begin(memory: File, at: u64, begin: fn()) -> io::Result<LongRead> {
         let page = Page::new()?;
         let flags = libc::O_CLOEXEC | libc::O_NONBLOCK;
         // SAFETY: a plain system call, which makes a descriptor.
@@ -208,7 +207,10 @@ impl LongRead {
         let (over, into) = (Arc::clone(&unwanted), page.at.as_ptr() as usize);
         let reader = thread::Builder::new()
             .name("memprof-keep".into())
-            .spawn(move || read(&memory, at, into, &over))?;
+            .spawn(move || {
+                begin();
+                read(&memory, at, into, &over);
+            })?;
         let read = LongRead {
             faults: Some(faults),
             reader: Some(reader),
@@ -246,7 +248,6 @@ impl Drop for LongRead {
 }
 
 fn read(memory: &File, at: u64, into: usize, unwanted: &AtomicBool) {
-    privileges::reduce(Role::Keep);
     // A signal would end the read.
     let _ = SigSet::all().thread_block();
     loop {
@@ -319,7 +320,7 @@ mod tests {
         while fs::read_to_string(path(pid, "wchan")).is_ok_and(|at| !at.contains("nanosleep")) {
             thread::yield_now();
         }
-        let kept = match Kept::new(pid) {
+        let kept = match Kept::new(pid, || ()) {
             Err(Error::Denied { .. }) => {
                 // An ordinary user: the kernel lets it read memory only from programs.
                 let _ = child.kill();

@@ -457,9 +457,10 @@ impl Collector {
         Ok(())
     }
 
-    /// Sees to it that the command's memory is still there for a last scan when it has ended.
+    /// Sees to it that the command's memory is still there for a last scan when it has ended. Not where its
+    /// children are in that scan: some end when it does, so it is held on its way out.
     fn keep_command(&mut self, e: &ProcessEvent) {
-        if matches!(self.selector, Selector::Command(_)) {
+        if matches!(self.selector, Selector::Command(_)) && !self.follow_forks {
             // Where that cannot be, whoever started it holds it at its end.
             let _ = self.aggregator.keep(e.mm);
         }

@@ -4,7 +4,8 @@
 //! `exec`, until the unwind tables of the program and its libraries are there. That is over soon after the last
 //! `exec`; then a debugger may have it. At its end it stays a zombie until its memory, which the
 //! collector keeps for that ([`Kept`](crate::residency::Kept)), has been scanned. (Where the kernel has no
-//! `userfaultfd` for memprof it is traced for as long as it runs, and scanned on its way out.) Nothing is changed in
+//! `userfaultfd` for memprof, or children are in that scan, it is traced for as long as it runs, and scanned on its
+//! way out.) Nothing is changed in
 //! the command: should memprof die, the kernel lets it go, and it runs on. Where tracing is refused the first stacks
 //! may be cut short.
 
