@@ -233,9 +233,10 @@ impl Change {
 /// on its way out. Its signals pass through unchanged.
 fn hold_at_stops(child: NixPid, mut at_stop: impl FnMut(Stop) -> bool) {
     let (mut since, mut kept) = (Instant::now(), false);
-    let any = libc::WEXITED | libc::WSTOPPED | libc::WNOHANG;
     while !kept || since.elapsed() < SETTLED {
-        match Change::of(child, any | libc::WNOWAIT) {
+        // Without a limit it can be waited for: each child that ends is a signal, and a stop.
+        let wait = if kept { libc::WNOHANG } else { 0 };
+        match Change::of(child, libc::WEXITED | libc::WSTOPPED | libc::WNOWAIT | wait) {
             Ok(None) => thread::sleep(LOOK),
             Ok(Some(change)) if change.is_end() => return,
             Ok(Some(_)) => {
