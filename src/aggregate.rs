@@ -14,7 +14,6 @@ use self::ancestry::Ancestry;
 use crate::event::{Event, MmId, Pid, ProcessChange, ProcessEvent, RangeEvent, StackId, StackSeen};
 use crate::file_paths::FilePaths;
 use crate::modules::{AddressMap, ModuleTable};
-use crate::privileges::{self, Role};
 use crate::probe::{Probe, UsedStacks};
 use crate::profile::{
     CachedFile, FileId, Hold, KernelFigures, LOST_STACK, Losses, Mapping, NotObserved, Places,
@@ -112,15 +111,14 @@ impl Aggregator {
         Some((Arc::new(code), &mut self.modules))
     }
 
-    /// Keeps the memory of a followed process when it ends, for a last scan.
+    /// Keeps the memory of a followed process when it ends, for a last scan. The thread that does so calls
+    /// `begin` first.
     ///
     /// # Errors
     /// It is gone already, or the kernel refuses.
-    pub fn keep(&mut self, mm: MmId) -> Result<(), crate::residency::Error> {
+    pub fn keep(&mut self, mm: MmId, begin: fn()) -> Result<(), crate::residency::Error> {
         if let Some(space) = self.spaces.get_mut(&mm) {
-            space.kept = Some(Arc::new(Kept::new(space.pid, || {
-                privileges::reduce(Role::Keep);
-            })?));
+            space.kept = Some(Arc::new(Kept::new(space.pid, begin)?));
         }
         Ok(())
     }

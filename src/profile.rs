@@ -310,7 +310,8 @@ pub struct KernelFigures {
     /// `Anonymous` of `/proc/PID/smaps_rollup`; `None` where it was not read, as that would have made
     /// the target wait (see [`figures::is_brief`](crate::residency::figures::is_brief)).
     pub anonymous: Option<u64>,
-    /// `RssAnon` of `/proc/PID/status` (approximate up to Linux 6.15).
+    /// `RssAnon` of `/proc/PID/status` (approximate up to Linux 6.15). Of a command that has ended this and the next
+    /// three are sums over `smaps`, by what lies behind each mapping ([`Kept`](crate::residency::Kept)).
     pub rss_anon: u64,
     /// `RssShmem` of `/proc/PID/status`.
     pub rss_shmem: u64,

@@ -297,7 +297,7 @@ static __always_inline struct task_state *followed(struct task_struct *task)
 	return followed_mm(task, task->mm);
 }
 
-/* The same of its struct pid. (Global: checked once.) */
+/* The number that a struct pid has in memprof's own pid namespace; 0 if it has none there. (Global: checked once.) */
 __noinline __u32 pid_in_view(__u64 of)
 {
 	struct pid *pid = (void *)of;
@@ -324,8 +324,8 @@ static __always_inline __u32 view_pid(struct task_struct *task)
 }
 
 /*
- * The stack walk is long, and verifying it takes the kernel a twentieth of a second in each program that has
- * it. So what is not the most frequent event notes what it wants (struct taking) and goes over to take_stack(),
+ * The stack walk is long, and verifying it takes the kernel more than ten milliseconds in each program that
+ * has it. So what is not the most frequent event notes what it wants (struct taking) and goes over to take_stack(),
  * which has the walk.
  */
 int take_stack(void *ctx);

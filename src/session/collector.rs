@@ -22,6 +22,7 @@ use crate::aggregate::{Aggregator, NoReport};
 use crate::api::{Glance, LastScan, ProviderError};
 use crate::event::{CodeSeen, Event, Pid, ProcessChange, ProcessEvent};
 use crate::freeze::Freeze;
+use crate::privileges::{self, Role};
 use crate::probe::Probe;
 use crate::profile::{Losses, Profile, TableFill};
 use crate::target::{self, Cgroup, Selector};
@@ -67,7 +68,7 @@ pub enum Command {
     Glance(oneshot::Sender<Glance>),
     /// How full the probe's tables are.
     Tables(oneshot::Sender<Vec<TableFill>>),
-    /// A last profile of the command, which whoever asks holds at its end or keeps a zombie.
+    /// Make the command's last profile. Until the answer comes it is stopped on its way out, or stays a zombie.
     Final(SyncSender<()>),
     /// Build the unwind tables of these files, which a command is about to run. The answer is whether its memory
     /// will still be there when it has ended.
@@ -461,8 +462,9 @@ impl Collector {
     /// children are in that scan: some end when it does, so it is held on its way out.
     fn keep_command(&mut self, e: &ProcessEvent) {
         if matches!(self.selector, Selector::Command(_)) && !self.follow_forks {
-            // Where that cannot be, whoever started it holds it at its end.
-            let _ = self.aggregator.keep(e.mm);
+            // Where that fails, the command's thread traces it to its end and holds it there (`command.rs`).
+            let begin = || privileges::reduce(Role::Keep);
+            let _ = self.aggregator.keep(e.mm, begin);
         }
     }
 

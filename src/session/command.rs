@@ -5,9 +5,8 @@
 //! `exec`; then a debugger may have it. At its end it stays a zombie until its memory, which the
 //! collector keeps for that ([`Kept`](crate::residency::Kept)), has been scanned. (Where the kernel has no
 //! `userfaultfd` for memprof, or children are in that scan, it is traced for as long as it runs, and scanned on its
-//! way out.) Nothing is changed in
-//! the command: should memprof die, the kernel lets it go, and it runs on. Where tracing is refused the first stacks
-//! may be cut short.
+//! way out.) Nothing is changed in the command: should memprof die, the kernel lets it go, and it runs on. Where
+//! tracing is refused the first stacks may be cut short.
 
 use std::ffi::CString;
 use std::io::{self, Read, Write};
@@ -65,7 +64,8 @@ const LOOK: Duration = Duration::from_micros(500);
 const LOOK_AGAIN: Duration = Duration::from_millis(2);
 
 /// Forks a process for the command, which waits. `at_stop` is called, on another thread, while the
-/// command is stopped; it says whether the command's memory will be there when it has ended. A `quiet` command has `/dev/null` for its standard streams.
+/// command is stopped; it says whether the command's memory will be there when it has ended. A `quiet`
+/// command has `/dev/null` for its standard streams.
 ///
 /// # Errors
 /// The command line holds a NUL byte, or no process or thread could be made.

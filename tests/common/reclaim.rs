@@ -1,8 +1,8 @@
 //! Machines whose kernel takes pages away though memory is free: DAMON's proactive reclaim.
 //!
 //! A page of a file that a test has just written or read may then be gone at any moment, and be read again
-//! by whoever needs it next. Figures of the page cache that are read one after the other differ, and both
-//! are right.
+//! by the next process that needs it. Two readings of the page cache, one after the other, may then differ
+//! though both are right.
 
 use std::fs;
 use std::panic::{UnwindSafe, catch_unwind, resume_unwind};
