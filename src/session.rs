@@ -389,24 +389,32 @@ impl Session<'_> {
     ) -> Result<Option<End>> {
         match progress {
             Progress::Waiting => {}
-            Progress::Following { pid, comm } => {
-                if *following != Some(*pid) {
-                    let name = match &self.config.target {
-                        // The process is still memprof's own; it becomes the command.
-                        Selector::Command(argv) => argv[0].as_str(),
-                        _ => comm,
-                    };
-                    say(&format!("following {} (pid {pid})", printable(name)));
-                }
-                *following = Some(*pid);
-            }
-            Progress::Ended(pid) => {
+            Progress::Following { pid, comm } => self.note_following(*pid, comm, following),
+            Progress::Ended { pid, comm } => {
+                self.note_following(*pid, comm, following);
                 // The same process may come again, into a control group.
                 *following = None;
                 return Ok(self.note_end(*pid));
             }
         }
         Ok(None)
+    }
+
+    fn note_following(
+        &self,
+        pid: crate::event::Pid,
+        comm: &str,
+        following: &mut Option<crate::event::Pid>,
+    ) {
+        if *following != Some(pid) {
+            let name = match &self.config.target {
+                // The process is still memprof's own; it becomes the command.
+                Selector::Command(argv) => argv[0].as_str(),
+                _ => comm,
+            };
+            say(&format!("following {} (pid {pid})", printable(name)));
+        }
+        *following = Some(pid);
     }
 
     fn note_end(&self, pid: crate::event::Pid) -> Option<End> {
@@ -464,7 +472,7 @@ impl Session<'_> {
             Ok(report) => report,
             Err(e) => {
                 let e = match (&*self.progress.borrow(), e) {
-                    (Progress::Ended(pid), ProviderError::NoTarget) => {
+                    (Progress::Ended { pid, .. }, ProviderError::NoTarget) => {
                         format!("pid {pid} ended before its memory could be read")
                     }
                     (_, e) => e.to_string(),

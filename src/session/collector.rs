@@ -91,8 +91,13 @@ pub enum Progress {
         /// Its name.
         comm: String,
     },
-    /// The target ended; its last profile stays.
-    Ended(Pid),
+    /// The target ended; its last profile stays. It may have ended before anybody saw that it was followed.
+    Ended {
+        /// The target.
+        pid: Pid,
+        /// Its name.
+        comm: String,
+    },
 }
 
 /// State of the collector thread.
@@ -491,7 +496,12 @@ impl Collector {
         if matches!(self.selector, Selector::Comm(_)) {
             self.probe.set_waiting(true);
         }
-        self.progress.send_replace(Progress::Ended(pid));
+        self.progress.send_modify(|progress| {
+            if let Progress::Following { comm, .. } = progress {
+                let comm = std::mem::take(comm);
+                *progress = Progress::Ended { pid, comm };
+            }
+        });
         Ok(())
     }
 

@@ -257,7 +257,7 @@ impl Provider for Reports {
 
     fn pid(&self) -> Option<Pid> {
         match *self.progress.borrow() {
-            Progress::Following { pid, .. } | Progress::Ended(pid) => Some(pid),
+            Progress::Following { pid, .. } | Progress::Ended { pid, .. } => Some(pid),
             Progress::Waiting => None,
         }
     }
