@@ -16,8 +16,8 @@ use crate::file_paths::FilePaths;
 use crate::modules::{AddressMap, ModuleTable};
 use crate::probe::{Probe, UsedStacks};
 use crate::profile::{
-    CachedFile, FileId, Hold, KernelFigures, LOST_STACK, Losses, Mapping, NotObserved, Places,
-    Profile, Sample, Share, TargetInfo, Unobserved, Usage,
+    CachedFile, FileId, Hold, KernelFigures, Kind, LOST_STACK, Losses, Mapping, NotObserved,
+    Places, Profile, Sample, Share, TargetInfo, Unobserved, Usage,
 };
 use crate::residency::{Classifier, Kept};
 use crate::source::Books;
@@ -273,7 +273,7 @@ impl Aggregator {
             places: Arc::new(places),
             processes,
             hold: Hold::Ran,
-            kernel_counted: tally.kernel_counted,
+            kernel_counted: probe.counts(Kind::Kernel),
         }
     }
 
@@ -384,7 +384,6 @@ pub struct Tally {
     processes: Vec<Scanned>,
     /// What lies in no address space: page cache and kernel memory, over all of them.
     beside: Books,
-    kernel_counted: bool,
 }
 
 /// Bytes with names for their owners, and their sum.

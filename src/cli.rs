@@ -1,7 +1,8 @@
-//! Flags → a checked [`Config`].
+//! The command line: flags to a checked [`Config`].
 
 mod maps;
 mod top;
+mod values;
 
 use std::ffi::OsString;
 use std::io;
@@ -9,22 +10,22 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use clap::builder::{PossibleValue, PossibleValuesParser};
+use clap::builder::PossibleValuesParser;
 use clap::{
     ArgGroup, Args, ColorChoice, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum,
 };
 
+use self::values::{formats, parse_name, parse_pid, parse_seconds, parse_size};
+use crate::config::{Config, MapsConfig, Output};
 use crate::event::Pid;
-use crate::export::{self, EXPORTERS, ExportOptions, Exporter};
+use crate::export::{self, ExportOptions};
 use crate::freeze::{Freeze, MAX_FREEZE};
 use crate::probe::{FRAME_LIMITS, Unwind};
 use crate::profile::Kind;
-use crate::screen::ScreenOptions;
 use crate::server::DEFAULT_LISTEN;
+use crate::source;
 use crate::target::{Cgroup, Selector};
 use crate::tree::Direction;
-
-pub use maps::{MapsConfig, MapsFormat, Whose};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -196,55 +197,6 @@ pub enum Run {
     Print(Vec<u8>),
 }
 
-/// A checked configuration.
-pub struct Config {
-    /// Whom to follow.
-    pub target: Selector,
-    /// Follow children too.
-    pub follow_forks: bool,
-    /// Whether to hold the target still for each report.
-    pub freeze: Freeze,
-    /// The longest that it is held still.
-    pub max_freeze: Duration,
-    /// Count kernel memory too.
-    pub kernel: bool,
-    /// How stacks are taken.
-    pub unwind: Unwind,
-    /// Frames of a stack that are taken at most.
-    pub max_frames: u32,
-    /// Where to serve HTTP; `None` for not at all.
-    pub listen: Option<SocketAddr>,
-    /// Origins that may read beside loopback ones.
-    pub cors_origins: Vec<String>,
-    /// Host names accepted beside loopback ones.
-    pub allow_hosts: Vec<String>,
-    /// Functions that `/metrics` lists.
-    pub metrics_functions: usize,
-    /// How long to profile.
-    pub duration: Option<Duration>,
-    /// The files to write at the end.
-    pub outputs: Vec<Output>,
-    /// How it is shown live on the terminal; `None` for not at all.
-    pub screen: Option<ScreenOptions>,
-}
-
-/// A file to write a profile to.
-pub struct Output {
-    /// Where; `-` is stdout.
-    pub path: PathBuf,
-    /// In which format.
-    pub format: &'static dyn Exporter,
-    /// What of the profile, and how.
-    pub options: ExportOptions,
-}
-
-impl Output {
-    /// Whether it is standard output.
-    pub fn is_stdout(&self) -> bool {
-        self.path.as_os_str() == "-"
-    }
-}
-
 /// Reads the command line. On a wrong one, `--help` and `--version` it prints and exits.
 pub fn parse() -> Run {
     parse_from(std::env::args_os()).unwrap_or_else(|e| e.exit())
@@ -336,7 +288,7 @@ fn config(args: ProfileArgs) -> Result<Config, clap::Error> {
             _ => Freeze::No,
         },
         max_freeze: Duration::from_millis(args.max_freeze.into()),
-        kernel: args.kernel,
+        sources: source::chosen(if args.kernel { &["--kernel"] } else { &[] }),
         unwind: args.unwind.into(),
         max_frames: args.max_frames,
         listen: (!args.no_server).then_some(args.listen),
@@ -391,257 +343,5 @@ fn words(command: Vec<OsString>) -> Result<Vec<String>, clap::Error> {
     command.into_iter().map(text).collect()
 }
 
-fn parse_name(name: &str) -> Result<String, String> {
-    if name.is_empty() || name.contains(['/', '\0']) {
-        return Err("a process's name, without directories: `light-node`".into());
-    }
-    Ok(name.to_owned())
-}
-
-fn parse_pid(pid: &str) -> Result<Pid, String> {
-    match pid.parse() {
-        Ok(pid) if pid > 0 && pid <= i32::MAX as u32 => Ok(Pid(pid)),
-        _ => Err("a process id is a whole number above 0".into()),
-    }
-}
-
-/// Every format, with what it is.
-fn formats() -> PossibleValuesParser {
-    let value = |format: &&dyn Exporter| PossibleValue::new(format.name()).help(format.about());
-    PossibleValuesParser::new(EXPORTERS.iter().map(value))
-}
-
-fn parse_seconds(seconds: &str) -> Result<Duration, String> {
-    let seconds: f64 = seconds.parse().map_err(|_| "a number of seconds")?;
-    Duration::try_from_secs_f64(seconds)
-        .ok()
-        .filter(|d| !d.is_zero())
-        .ok_or_else(|| "a number of seconds above 0".into())
-}
-
-/// A number of bytes, with or without a binary unit.
-fn parse_size(size: &str) -> Result<u64, String> {
-    let digits = size.trim_end_matches(|c: char| !c.is_ascii_digit());
-    let shift = match &size[digits.len()..] {
-        "" | "B" => 0,
-        "KiB" => 10,
-        "MiB" => 20,
-        "GiB" => 30,
-        _ => return Err("a number of bytes, or of KiB, MiB or GiB: `64KiB`".into()),
-    };
-    // `parse` takes a plus sign; a size has none.
-    let number = digits
-        .parse::<u64>()
-        .ok()
-        .filter(|_| !size.starts_with('+'));
-    number
-        .and_then(|n| n.checked_mul(1 << shift))
-        .ok_or_else(|| "a whole number of bytes below 16 EiB: `65536`, `64KiB`".into())
-}
-
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn sizes_are_bytes_with_binary_units() {
-        for (text, bytes) in [
-            ("0", 0),
-            ("65536", 65_536),
-            ("12B", 12),
-            ("64KiB", 65_536),
-            ("3MiB", 3 << 20),
-            ("2GiB", 2 << 30),
-        ] {
-            assert_eq!(parse_size(text), Ok(bytes), "{text}");
-        }
-        for text in [
-            "",
-            "KiB",
-            "-1",
-            "+1",
-            "1k",
-            "1 KiB",
-            "1.5MiB",
-            "1KB",
-            "99999999999GiB",
-        ] {
-            assert!(parse_size(text).is_err(), "{text}");
-        }
-    }
-
-    #[test]
-    fn a_format_is_asked_only_for_what_it_can_hold() {
-        let options = |line| config_of(line).map(|c| c.outputs[0].options.clone());
-        let found = options("memprof --pid 1 -o x.txt --direction callers --threshold 64KiB");
-        let Ok(found) = found else { panic!("refused") };
-        assert_eq!(found.direction, Some(Direction::InnermostFirst));
-        assert_eq!((found.threshold, found.kind), (Some(65_536), Kind::All));
-        let Err(e) = config_of("memprof --pid 1 -o x.json --kind swap") else {
-            panic!("accepted")
-        };
-        assert_eq!(e.exit_code(), 2);
-        assert!(e.to_string().contains("the format json cannot hold"), "{e}");
-    }
-
-    fn config_of(line: &str) -> Result<Box<Config>, clap::Error> {
-        match parse_from(line.split(' ').map(OsString::from))? {
-            Run::Profile(config) => Ok(config),
-            _ => panic!("not a profile run: {line}"),
-        }
-    }
-
-    #[test]
-    fn the_definitions_hold_together() {
-        Cli::command().debug_assert();
-    }
-
-    #[test]
-    fn exactly_one_target() {
-        for line in [
-            "memprof",
-            "memprof --pid 1 --comm x",
-            "memprof --comm x -- y",
-            "memprof --cgroup / --pid 1",
-            "memprof --cgroup /no/such/group",
-            "memprof --cgroup / --follow-forks",
-        ] {
-            let Err(e) = config_of(line) else {
-                panic!("{line} was accepted")
-            };
-            assert_eq!(e.exit_code(), 2, "{line}");
-        }
-        let target = |line| config_of(line).map(|c| c.target).ok();
-        assert_eq!(
-            target("memprof --comm light-node"),
-            Some(Selector::Comm("light-node".into()))
-        );
-        assert_eq!(target("memprof --pid 7"), Some(Selector::Pid(Pid(7))));
-        let words = vec!["ls".to_owned(), "-l".to_owned()];
-        assert_eq!(target("memprof -- ls -l"), Some(Selector::Command(words)));
-    }
-
-    #[test]
-    fn bad_values_are_refused() {
-        for line in [
-            "memprof --pid 0",
-            "memprof --pid -3",
-            "memprof --pid x",
-            "memprof --comm a/b",
-            "memprof --pid 1 --duration 0",
-            "memprof --pid 1 --duration x",
-            "memprof --pid 1 --listen here",
-            "memprof --pid 1 --format json",
-            "memprof --pid 1 --output f --format gif",
-            "memprof --pid 1 --output f --output g --format svg",
-            "memprof --pid 1 --kind swap",
-            "memprof --pid 1 --output f --kind some",
-            "memprof --pid 1 --output f --direction up",
-            "memprof --pid 1 --output f --threshold many",
-            "memprof --pid 1 --unwind dwarf",
-            "memprof --pid 1 --max-frames 127",
-            "memprof --pid 1 --max-frames 1025",
-            "memprof --pid 1 --max-freeze 0",
-            "memprof --pid 1 --max-freeze 60001",
-            "memprof --pid 1 --no-server --listen 127.0.0.1:1",
-            "memprof doctor --pid 1",
-            "memprof top",
-            "memprof top --pid 1 --comm x",
-            "memprof top --pid 1 --interval 0",
-            "memprof top --pid 1 --interval x",
-            "memprof maps",
-            "memprof maps --pid 1 --comm x",
-            "memprof maps --pid 1 --all --top 3",
-            "memprof maps --pid 1 --top -1",
-            "memprof maps --pid 1 --format gif",
-        ] {
-            assert!(
-                parse_from(line.split(' ').map(OsString::from)).is_err(),
-                "{line}"
-            );
-        }
-    }
-
-    #[test]
-    fn the_format_follows_the_name() {
-        let format = |line: &str| {
-            config_of(line)
-                .ok()
-                .and_then(|c| Some(c.outputs.first()?.format.name()))
-        };
-        assert_eq!(format("memprof --pid 1 -o x.folded"), Some("folded"));
-        assert_eq!(format("memprof --pid 1 -o x.txt"), Some("text"));
-        assert_eq!(format("memprof --pid 1 -o x"), Some("json"));
-        assert_eq!(format("memprof --pid 1 -o a.b.pb.gz"), Some("pprof"));
-        assert_eq!(format("memprof --pid 1 -o pb.gz"), Some("json"));
-        for e in EXPORTERS {
-            let line = format!("memprof --pid 1 -o dir/x.{}", e.extension());
-            assert_eq!(format(&line), Some(e.name()), "{line}");
-        }
-        assert_eq!(
-            format("memprof --pid 1 -o x.txt --format json"),
-            Some("json")
-        );
-    }
-
-    #[test]
-    fn man_pages_name_their_options() {
-        let page = |line: &str| match parse_from(line.split(' ').map(OsString::from)) {
-            Ok(Run::Print(text)) => String::from_utf8_lossy(&text).replace('\\', ""),
-            _ => panic!("no page: {line}"),
-        };
-        for (line, parts) in [
-            ("memprof man", ["--follow-forks", "memprof-top(1)", "maps"]),
-            ("memprof man top", ["memprof-top", "--interval", "--color"]),
-            ("memprof man maps", ["memprof-maps", "--all", "--comm"]),
-        ] {
-            let text = page(line);
-            for part in parts {
-                assert!(text.contains(part), "{line}: no {part} in {text}");
-            }
-        }
-        for shell in ["bash", "zsh", "fish"] {
-            let text = page(&format!("memprof completions {shell}"));
-            assert!(
-                text.contains("interval") && text.contains("maps"),
-                "{shell}"
-            );
-        }
-    }
-
-    #[test]
-    fn top_is_a_profile_run_with_a_screen() {
-        let config = |line| config_of(line).unwrap_or_else(|e| panic!("{line}: {e}"));
-        let top = config("memprof top --interval 0.5 --color never --no-server -- ls -l");
-        let words = vec!["ls".to_owned(), "-l".to_owned()];
-        assert_eq!(top.target, Selector::Command(words));
-        assert!(top.listen.is_none());
-        let screen = ScreenOptions {
-            interval: Duration::from_millis(500),
-            colour: false,
-        };
-        assert_eq!(top.screen, Some(screen));
-        let always = config("memprof top --pid 1 --color always");
-        assert!(always.screen.is_some_and(|s| s.colour));
-        assert_eq!(config("memprof --pid 1").screen, None);
-    }
-
-    #[test]
-    fn defaults_are_the_documented_ones() {
-        let Ok(c) = config_of("memprof --pid 1") else {
-            panic!("refused")
-        };
-        assert_eq!(
-            c.listen.map(|a| a.to_string()),
-            Some("127.0.0.1:17832".into())
-        );
-        assert!(
-            c.unwind == Unwind::Auto
-                && c.freeze == Freeze::No
-                && c.max_freeze == Duration::from_millis(50)
-                && !c.follow_forks
-                && c.outputs.is_empty()
-                && c.duration.is_none()
-        );
-    }
-}
+mod tests;

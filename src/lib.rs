@@ -6,6 +6,7 @@ pub mod api;
 pub mod breakdown;
 pub mod capability;
 pub mod cli;
+pub mod config;
 pub mod elf;
 pub mod event;
 pub mod export;

@@ -29,7 +29,7 @@ use tokio::sync::watch;
 
 use crate::api::{Api, ApiOptions, Provider, ProviderError};
 use crate::capability;
-use crate::cli::{Config, Output};
+use crate::config::{Config, Output};
 use crate::export::printable;
 use crate::priority;
 use crate::privileges::{self, Role};
@@ -133,7 +133,7 @@ pub fn start_collector(
         follow_forks: config.follow_forks || matches!(config.target, Selector::Cgroup(_)),
         unwind: config.unwind,
         max_frames: config.max_frames,
-        kernel: config.kernel,
+        sources: config.sources.clone(),
         wanted_comm: config.target.comm(),
     };
     let (selector, follow_forks) = (config.target.clone(), config.follow_forks);

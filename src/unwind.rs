@@ -12,7 +12,7 @@ mod linkage;
 mod program;
 pub mod publish;
 mod rows;
-mod rule;
+pub(crate) mod rule;
 mod scan;
 mod sections;
 mod spans;

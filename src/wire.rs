@@ -19,46 +19,38 @@ pub(crate) use skel::types::{
 };
 pub(crate) use skel::{MemprofSkel, MemprofSkelBuilder, OpenMemprofSkel};
 
-use skel::types::{code_event, process_event, range_event, stack_event};
+pub(crate) use skel::types::loss;
+use skel::types::{self as abi, code_event, process_event, range_event, stack_event};
 
 use crate::event::{
     Addr, CodeSeen, Event, FileKey, FileNumber, MmId, Outcome, PartialReason, Pid, Place,
     ProcessChange, ProcessEvent, RangeChange, RangeEvent, StackId, StackSeen,
 };
+use crate::probe::Unwind;
 use crate::profile::Losses;
-
-// Values of the enums in memprof.h, which the skeleton does not carry (they are unused as types).
-const EVENT_STACK: u32 = 1;
-const EVENT_PROCESS: u32 = 2;
-const EVENT_RANGE: u32 = 3;
-const EVENT_CODE: u32 = 4;
-const FRAME_IN_FILE: u64 = 1 << 63;
-const FRAME_FILE_SHIFT: u32 = 40;
-const FRAME_FILE_BITS: u32 = 23;
-const RANGE_FLAG_POPULATE: u32 = 1;
-const RANGE_FLAG_CODE: u32 = 2;
+use crate::unwind::rule::{self, CfaKind, FpKind};
 
 /// Pages in one ledger chunk.
-pub(crate) const CHUNK_PAGES: usize = 512;
-/// `MAX_MAPPINGS` of memprof.h.
-pub(crate) const MAX_MAPPINGS: usize = 512;
+pub(crate) const CHUNK_PAGES: usize = abi::limits::CHUNK_PAGES.0 as usize;
+/// Executable mappings of an address space that the probe knows at most.
+pub(crate) const MAX_MAPPINGS: usize = abi::limits::MAX_MAPPINGS.0 as usize;
 /// Address bits of a chunk number in a page-ledger key.
-pub(crate) const REGION_BITS: u32 = 36;
-/// `BUCKET_SLOTS` of memprof.h.
-pub(crate) const BUCKET_SLOTS: u64 = 4;
-/// `MAX_SEGMENTS` of memprof.h.
-pub(crate) const MAX_SEGMENTS: usize = 8;
+pub(crate) const REGION_BITS: u32 = abi::limits::REGION_BITS.0;
+/// Stacks in one bucket of the table of known stacks.
+pub(crate) const BUCKET_SLOTS: u64 = abi::limits::BUCKET_SLOTS.0 as u64;
+/// Executable segments of a file that the probe knows at most.
+pub(crate) const MAX_SEGMENTS: usize = abi::limits::MAX_SEGMENTS.0 as usize;
 /// Ids below this one name no stack.
-pub(crate) const STACK_FIRST: u32 = 16;
+pub(crate) const STACK_FIRST: u32 = abi::stack_ids::STACK_FIRST.0;
 /// The state of a stack's slot that is about to be freed.
-pub(crate) const SLOT_LEAVING: u32 = u32::MAX;
+pub(crate) const SLOT_LEAVING: u32 = abi::slot_state::SLOT_LEAVING.0;
 /// A ledger entry that holds no record.
-pub(crate) const STACK_NONE: u32 = 0;
+pub(crate) const STACK_NONE: u32 = abi::stack_ids::STACK_NONE.0;
 /// A ledger entry whose stack was lost.
-pub(crate) const STACK_LOST: u32 = 1;
+pub(crate) const STACK_LOST: u32 = abi::stack_ids::STACK_LOST.0;
 
 const _: () = {
-    assert!(size_of::<stack_event>() == 32 + 8 * 128);
+    assert!(size_of::<stack_event>() == 32 + 8 * abi::limits::MAX_FRAMES.0 as usize);
     assert!(size_of::<process_event>() == 48);
     assert!(size_of::<range_event>() == 48);
     assert!(size_of::<page_chunk>() == 4 * CHUNK_PAGES);
@@ -76,30 +68,101 @@ const _: () = {
     assert!(size_of::<stack_bucket>() == 16 * BUCKET_SLOTS as usize);
 };
 
-/// Names of the probe's loss counters, in the order of `enum loss` in memprof.h.
-pub(crate) const LOSS_NAMES: [&str; 16] = [
-    "stack records not sent: ring buffer full (retried at the next event)",
-    "process events not sent: ring buffer full",
-    "address-space events not sent: ring buffer full",
-    "events whose stack was not kept: stack table full",
-    "events whose stack was not kept: hash collision",
-    "page faults not recorded: page ledger full",
-    "cached pages not recorded: cache ledger full",
-    "cached pages not recorded: chunk removed meanwhile",
-    "events not recorded: no memory for thread state",
-    Losses::NOT_FOLLOWED,
-    "children too many for one parent: pages shared with it may show its later stacks",
-    "block-device cache pages (file-system metadata) not counted",
-    "kernel pages not recorded: table full",
-    "code mappings unknown to the unwinder: too many in one process, or mapped at the same moment",
-    "code mappings unknown to the unwinder: ring buffer full",
-    "processes whose code is unknown to the unwinder: table full (counted at each try)",
+// The tables' rules are made without the skeleton (fuzzing builds them alone): they have to mean the same.
+const _: () = {
+    assert!(CfaKind::NotCovered as u32 == abi::cfa_kind::CFA_NOT_COVERED.0);
+    assert!(CfaKind::Sp as u32 == abi::cfa_kind::CFA_SP.0);
+    assert!(CfaKind::Fp as u32 == abi::cfa_kind::CFA_FP.0);
+    assert!(CfaKind::Stop as u32 == abi::cfa_kind::CFA_STOP.0);
+    assert!(CfaKind::Plt as u32 == abi::cfa_kind::CFA_PLT.0);
+    assert!(CfaKind::DerefFp as u32 == abi::cfa_kind::CFA_DEREF_FP.0);
+    assert!(CfaKind::DerefSp as u32 == abi::cfa_kind::CFA_DEREF_SP.0);
+    assert!(CfaKind::Signal as u32 == abi::cfa_kind::CFA_SIGNAL.0);
+    assert!(CfaKind::Unsupported as u32 == abi::cfa_kind::CFA_UNSUPPORTED.0);
+    assert!(CfaKind::Bx as u32 == abi::cfa_kind::CFA_BX.0);
+    assert!(FpKind::Same as u32 == abi::fp_kind::FP_SAME.0);
+    assert!(FpKind::AtCfa as u32 == abi::fp_kind::FP_AT_CFA.0);
+    assert!(FpKind::AtFp as u32 == abi::fp_kind::FP_AT_FP.0);
+    assert!(FpKind::Lost as u32 == abi::fp_kind::FP_LOST.0);
+    assert!(rule::RA_IN_LINK_REGISTER as u32 == abi::rule_flag::RULE_RA_IN_LINK_REGISTER.0);
+    assert!(rule::BX_KEPT as u32 == abi::rule_flag::RULE_BX_KEPT.0);
+    assert!(rule::BX_SAVED as u32 == abi::rule_flag::RULE_BX_SAVED.0);
+    assert!(rule::NEEDS_FP as u32 == abi::rule_flag::RULE_NEEDS_FP.0);
+    assert!(rule::NEEDS_BX as u32 == abi::rule_flag::RULE_NEEDS_BX.0);
+    assert!(rule::ADDEND_SHIFT == abi::rule_flag::RULE_ADDEND_SHIFT.0);
+    assert!(Unwind::Off as u32 == abi::unwind_mode::UNWIND_OFF.0);
+    assert!(Unwind::FramePointers as u32 == abi::unwind_mode::UNWIND_FP.0);
+    assert!(Unwind::Tables as u32 == abi::unwind_mode::UNWIND_TABLES.0);
+    assert!(Unwind::Auto as u32 == abi::unwind_mode::UNWIND_AUTO.0);
+};
+
+/// The probe's loss counters, each with the name it has in reports.
+pub(crate) const LOSSES: [(loss, &str); LOSS_COUNTERS] = [
+    (
+        loss::LOSS_RING_STACK,
+        "stack records not sent: ring buffer full (retried at the next event)",
+    ),
+    (
+        loss::LOSS_RING_PROCESS,
+        "process events not sent: ring buffer full",
+    ),
+    (
+        loss::LOSS_RING_RANGE,
+        "address-space events not sent: ring buffer full",
+    ),
+    (
+        loss::LOSS_STACK_TABLE,
+        "events whose stack was not kept: stack table full",
+    ),
+    (
+        loss::LOSS_STACK_COLLISION,
+        "events whose stack was not kept: hash collision",
+    ),
+    (
+        loss::LOSS_PAGE_LEDGER,
+        "page faults not recorded: page ledger full",
+    ),
+    (
+        loss::LOSS_CACHE_LEDGER,
+        "cached pages not recorded: cache ledger full",
+    ),
+    (
+        loss::LOSS_CACHE_RACE,
+        "cached pages not recorded: chunk removed meanwhile",
+    ),
+    (
+        loss::LOSS_TASK_STATE,
+        "events not recorded: no memory for thread state",
+    ),
+    (loss::LOSS_PROCESS_TABLE, Losses::NOT_FOLLOWED),
+    (
+        loss::LOSS_COW_CHILDREN,
+        "children too many for one parent: pages shared with it may show its later stacks",
+    ),
+    (
+        loss::LOSS_BLOCK_DEVICE,
+        "block-device cache pages (file-system metadata) not counted",
+    ),
+    (
+        loss::LOSS_KERNEL_PAGES,
+        "kernel pages not recorded: table full",
+    ),
+    (
+        loss::LOSS_MAPPINGS,
+        "code mappings unknown to the unwinder: too many in one process, or mapped at the same moment",
+    ),
+    (
+        loss::LOSS_RING_CODE,
+        "code mappings unknown to the unwinder: ring buffer full",
+    ),
+    (
+        loss::LOSS_SPACES,
+        "processes whose code is unknown to the unwinder: table full (counted at each try)",
+    ),
 ];
 
-/// Index of the loss counter of processes' changes.
-pub(crate) const LOSS_RING_PROCESS: usize = 1;
-/// Index of the address-space loss counter: after such a loss the range books cannot be trusted.
-pub(crate) const LOSS_RING_RANGE: usize = 2;
+/// How many loss counters there are.
+pub(crate) const LOSS_COUNTERS: usize = loss::LOSS_NR.0 as usize;
 
 /// Why bytes from the ring buffer are not an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -175,11 +238,11 @@ pub(crate) fn record_bytes<T: Record>(record: &T) -> &[u8] {
 /// [`Malformed`] for bytes that no record of this version consists of; nothing is guessed.
 pub fn decode(bytes: &[u8]) -> Result<Event, Malformed> {
     let kind = bytes.first_chunk().ok_or(Malformed::Short)?;
-    match u32::from_ne_bytes(*kind) {
-        EVENT_STACK => decode_stack(bytes).map(Event::Stack),
-        EVENT_PROCESS => decode_process(bytes).map(Event::Process),
-        EVENT_RANGE => decode_range(bytes).map(Event::Range),
-        EVENT_CODE => decode_code(bytes).map(Event::Code),
+    match abi::event_kind(u32::from_ne_bytes(*kind)) {
+        abi::event_kind::EVENT_STACK => decode_stack(bytes).map(Event::Stack),
+        abi::event_kind::EVENT_PROCESS => decode_process(bytes).map(Event::Process),
+        abi::event_kind::EVENT_RANGE => decode_range(bytes).map(Event::Range),
+        abi::event_kind::EVENT_CODE => decode_code(bytes).map(Event::Code),
         _ => Err(Malformed::Unknown),
     }
 }
@@ -202,11 +265,14 @@ fn decode_stack(bytes: &[u8]) -> Result<StackSeen, Malformed> {
     })
 }
 
+const FRAME_IN_FILE: u64 = 1 << abi::frame_bits::FRAME_IN_FILE_BIT.0;
+const FRAME_FILE_SHIFT: u32 = abi::frame_bits::FRAME_FILE_SHIFT.0;
+
 fn decode_place(frame: u64) -> Place {
     if frame & FRAME_IN_FILE == 0 {
         return Place::Address(Addr(frame));
     }
-    let number = frame >> FRAME_FILE_SHIFT & ((1 << FRAME_FILE_BITS) - 1);
+    let number = frame >> FRAME_FILE_SHIFT & ((1 << abi::frame_bits::FRAME_FILE_BITS.0) - 1);
     let address = frame & ((1 << FRAME_FILE_SHIFT) - 1);
     Place::InFile(FileNumber(number as u32), address)
 }
@@ -227,34 +293,34 @@ fn decode_code(bytes: &[u8]) -> Result<CodeSeen, Malformed> {
     })
 }
 
-fn decode_outcome(outcome: u32) -> Result<Outcome, Malformed> {
-    Ok(match outcome {
-        0 => Outcome::Complete,
-        1 => Outcome::Partial(PartialReason::UnreadableStack),
-        2 => Outcome::Partial(PartialReason::NoFramePointer),
-        3 => Outcome::Partial(PartialReason::DepthLimit),
-        4 => Outcome::NotTaken,
-        5 => Outcome::Assisted,
-        6 => Outcome::Partial(PartialReason::NoMapping),
-        7 => Outcome::Partial(PartialReason::NoTable),
-        8 => Outcome::Partial(PartialReason::UnsupportedRule),
+fn decode_outcome(of: u32) -> Result<Outcome, Malformed> {
+    Ok(match abi::outcome(of) {
+        abi::outcome::OUTCOME_COMPLETE => Outcome::Complete,
+        abi::outcome::OUTCOME_UNREADABLE => Outcome::Partial(PartialReason::UnreadableStack),
+        abi::outcome::OUTCOME_NO_FRAME_POINTER => Outcome::Partial(PartialReason::NoFramePointer),
+        abi::outcome::OUTCOME_DEPTH_LIMIT => Outcome::Partial(PartialReason::DepthLimit),
+        abi::outcome::OUTCOME_NOT_TAKEN => Outcome::NotTaken,
+        abi::outcome::OUTCOME_ASSISTED => Outcome::Assisted,
+        abi::outcome::OUTCOME_NO_MAPPING => Outcome::Partial(PartialReason::NoMapping),
+        abi::outcome::OUTCOME_NO_TABLE => Outcome::Partial(PartialReason::NoTable),
+        abi::outcome::OUTCOME_UNSUPPORTED => Outcome::Partial(PartialReason::UnsupportedRule),
         _ => return Err(Malformed::Unknown),
     })
 }
 
 fn decode_process(bytes: &[u8]) -> Result<ProcessEvent, Malformed> {
     let e: process_event = read_record(bytes, size_of::<process_event>())?;
-    let change = match e.change {
-        1 => ProcessChange::Found,
-        2 => ProcessChange::Matched,
-        3 => ProcessChange::Forked {
+    let change = match abi::process_change(e.change) {
+        abi::process_change::PROCESS_FOUND => ProcessChange::Found,
+        abi::process_change::PROCESS_MATCHED => ProcessChange::Matched,
+        abi::process_change::PROCESS_FORKED => ProcessChange::Forked {
             parent_mm: MmId(e.parent_mm_id),
             parent: Pid(e.parent_pid),
         },
-        4 => ProcessChange::Execed {
+        abi::process_change::PROCESS_EXECED => ProcessChange::Execed {
             left: MmId(e.parent_mm_id),
         },
-        5 => ProcessChange::Exited {
+        abi::process_change::PROCESS_EXITED => ProcessChange::Exited {
             page_tables: e.page_tables,
         },
         _ => return Err(Malformed::Unknown),
@@ -271,17 +337,18 @@ fn decode_process(bytes: &[u8]) -> Result<ProcessEvent, Malformed> {
 fn decode_range(bytes: &[u8]) -> Result<RangeEvent, Malformed> {
     let e: range_event = read_record(bytes, size_of::<range_event>())?;
     let stack = StackId(e.stack_id);
-    let change = match e.change {
-        1 => RangeChange::Mapped {
+    let has = |flag: abi::range_flag| e.flags & flag.0 != 0;
+    let change = match abi::range_change(e.change) {
+        abi::range_change::RANGE_MAPPED => RangeChange::Mapped {
             stack,
-            populated: e.flags & RANGE_FLAG_POPULATE != 0,
-            code: e.flags & RANGE_FLAG_CODE != 0,
+            populated: has(abi::range_flag::RANGE_FLAG_POPULATE),
+            code: has(abi::range_flag::RANGE_FLAG_CODE),
         },
-        2 => RangeChange::Populated { stack },
-        3 => RangeChange::Unmapped,
-        4 => RangeChange::Moved { from: Addr(e.from) },
-        5 => RangeChange::Emptied,
-        6 => RangeChange::Executable,
+        abi::range_change::RANGE_POPULATED => RangeChange::Populated { stack },
+        abi::range_change::RANGE_UNMAPPED => RangeChange::Unmapped,
+        abi::range_change::RANGE_MOVED => RangeChange::Moved { from: Addr(e.from) },
+        abi::range_change::RANGE_EMPTIED => RangeChange::Emptied,
+        abi::range_change::RANGE_EXECUTABLE => RangeChange::Executable,
         _ => return Err(Malformed::Unknown),
     };
     Ok(RangeEvent {
@@ -299,7 +366,7 @@ mod tests {
 
     fn stack_record(nr: u32, outcome: u32) -> stack_event {
         let mut e = stack_event {
-            kind: EVENT_STACK,
+            kind: abi::event_kind::EVENT_STACK.0,
             mm_id: 3,
             stack_id: 17,
             pid: 42,
@@ -346,8 +413,8 @@ mod tests {
     #[test]
     fn a_process_event_has_its_name() {
         let mut e = process_event {
-            kind: EVENT_PROCESS,
-            change: 4,
+            kind: abi::event_kind::EVENT_PROCESS.0,
+            change: abi::process_change::PROCESS_EXECED.0,
             pid: 7,
             mm_id: 2,
             parent_mm_id: 1,

@@ -14,8 +14,8 @@ use crate::residency::maps::{self, Foreseen};
 use crate::residency::{
     Classifier, Error as ScanError, Method, Pages, Scanner, Vma, figures, page_size,
 };
+use crate::source::Books;
 use crate::source::resident::{Join, SpaceView};
-use crate::source::{Books, kernel_memory, page_cache};
 
 /// One process, scanned.
 pub struct Scanned {
@@ -121,11 +121,8 @@ impl Aggregator {
         for process in &tally.processes {
             self.paths.mapped(&process.vmas);
         }
-        let cached = probe.cached_pages().map_err(NoReport::Failed)?;
-        page_cache::collect(&cached, page_size(), &mut tally.beside);
-        if let Some(pages) = probe.kernel_pages().map_err(NoReport::Failed)? {
-            kernel_memory::collect(&pages, page_size(), &mut tally.beside);
-            tally.kernel_counted = true;
+        for collect in probe.sources().iter().filter_map(|source| source.collect) {
+            collect(probe, page_size(), &mut tally.beside).map_err(NoReport::Failed)?;
         }
         let files: Vec<FileId> = tally.beside.files.keys().copied().collect();
         let pids: Vec<Pid> = tally.processes.iter().map(|p| p.pid).collect();
@@ -275,9 +272,9 @@ impl Aggregator {
         let mut found = |index: usize, run: crate::residency::PageRun| {
             if failed.is_none() {
                 seen += run.len();
-                books.mapping = bytes[index];
-                failed = join.add(&vmas[index], run, &mut books).err();
-                bytes[index] = std::mem::take(&mut books.mapping);
+                failed = join
+                    .add(&vmas[index], run, &mut books, &mut bytes[index])
+                    .err();
             }
         };
         match scanner.scan(&vmas, &mut found, &mut || ()) {

@@ -6,6 +6,13 @@
 #ifndef MEMPROF_CACHE_H
 #define MEMPROF_CACHE_H
 
+#include "base.bpf.h"
+#include "compat.bpf.h"
+#include "counters.bpf.h"
+#include "follow.bpf.h"
+#include "ledger.bpf.h"
+#include "unwind.bpf.h"
+
 #define S_IFMT 00170000
 #define S_IFBLK 0060000
 #define HUGETLBFS_MAGIC 0x958458f6

@@ -5,6 +5,8 @@
 #ifndef MEMPROF_COMPAT_H
 #define MEMPROF_COMPAT_H
 
+#include "base.bpf.h"
+
 /* 5.18 "mm: Add folio_nr_pages" cached the count as _folio_nr_pages (64-bit kernels); 6.15
  * "mm: factor out large folio handling from folio_nr_pages()" renamed it _nr_pages. */
 struct folio___v518 {

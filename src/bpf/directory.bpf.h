@@ -10,6 +10,8 @@
 #ifndef MEMPROF_DIRECTORY_H
 #define MEMPROF_DIRECTORY_H
 
+#include "base.bpf.h"
+
 /* The functions here are global: the verifier checks each once and for itself, whoever calls it. */
 
 /* log2 of a node's slots. */

@@ -16,6 +16,12 @@
 #ifndef MEMPROF_KERNEL_H
 #define MEMPROF_KERNEL_H
 
+#include "base.bpf.h"
+#include "counters.bpf.h"
+#include "follow.bpf.h"
+#include "gfp.bpf.h"
+#include "unwind.bpf.h"
+
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);

@@ -6,6 +6,11 @@
 #ifndef MEMPROF_LEDGER_H
 #define MEMPROF_LEDGER_H
 
+#include "base.bpf.h"
+#include "counters.bpf.h"
+#include "directory.bpf.h"
+#include "stacks.bpf.h"
+
 /* The most turns that bpf_loop() takes (BPF_MAX_LOOPS): more chunks than the ledger can hold. */
 #define MOST_LOOPS (1u << 23)
 

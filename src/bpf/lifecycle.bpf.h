@@ -6,9 +6,14 @@
 #ifndef MEMPROF_LIFECYCLE_H
 #define MEMPROF_LIFECYCLE_H
 
-const volatile __u8 follow_forks = 0;
-/* The name waited for, as comm holds it: at most 15 characters, padded with zeros. */
-const volatile char wanted_comm[16] = {};
+#include "base.bpf.h"
+#include "cow_children.bpf.h"
+#include "events.bpf.h"
+#include "follow.bpf.h"
+#include "ledger.bpf.h"
+#include "mappings.bpf.h"
+#include "registers.bpf.h"
+#include "settings.bpf.h"
 
 /* 1 while memprof waits for a process of that name. */
 __u32 waiting = 0;
@@ -60,7 +65,7 @@ static __noinline int leave_mm(__u64 mm)
 		slot = known->slot & ((1 << MM_FILTER_BITS) - 1);
 		mm_id = known->mm_id;
 		if (known->parent)
-			remove_heir(known->parent, known->mm_id);
+			remove_cow_child(known->parent, known->mm_id);
 		bpf_map_delete_elem(&mms, &mm);
 		bpf_map_delete_elem(&unwind_spaces, &mm_id);
 		__sync_fetch_and_sub(&mm_filter[slot], 1);
@@ -100,7 +105,7 @@ static __noinline __u32 follow(struct mm_struct *mm, __u32 tgid, __u32 pid, stru
 		__sync_fetch_and_add(&mm_filter[fresh.slot & ((1 << MM_FILTER_BITS) - 1)], 1);
 		__sync_fetch_and_add(&follow_generation, 1);
 		proc.mm_id = fresh.mm_id;
-		add_heir(from, fresh.mm_id);
+		add_cow_child(from, fresh.mm_id);
 	}
 	if (bpf_map_update_elem(&procs, &tgid, &proc, BPF_ANY)) {
 		count_loss(LOSS_PROCESS_TABLE);

@@ -7,6 +7,13 @@
 #ifndef MEMPROF_MAPPINGS_H
 #define MEMPROF_MAPPINGS_H
 
+#include "base.bpf.h"
+#include "compat.bpf.h"
+#include "counters.bpf.h"
+#include "events.bpf.h"
+#include "follow.bpf.h"
+#include "settings.bpf.h"
+
 #define VM_EXEC 0x4
 
 struct {
@@ -34,7 +41,7 @@ struct {
 	__type(value, struct unwind_space);
 } empty_space SEC(".maps");
 
-/* Changes whenever a table comes, or other code lies where code was: remembered walks are void. */
+/* Changes whenever a table comes, or other code lies where code was: cached walks are void. */
 __u32 unwind_generation = 1;
 
 /* All ones if `a` <= `b`, else 0, for numbers below 2^63. */

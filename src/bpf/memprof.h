@@ -6,20 +6,36 @@
 #ifndef MEMPROF_H
 #define MEMPROF_H
 
-/* Pages in one ledger chunk: 512 pages of 4 KiB, one x86-64 page-table page, 2 MiB. */
-#define CHUNK_SHIFT 9
-#define CHUNK_PAGES (1u << CHUNK_SHIFT)
+/* Sizes and limits. */
+enum limits {
+	/* Pages in one ledger chunk: 512 pages of 4 KiB, one x86-64 page-table page, 2 MiB. */
+	CHUNK_SHIFT = 9,
+	CHUNK_PAGES = 1 << CHUNK_SHIFT,
+	/* Address bits of a chunk number in a ledger key: 57-bit addresses less 12 and 9. */
+	REGION_BITS = 36,
+	/* Frames that one record, and the cached walk, can hold: a power of two. */
+	MAX_FRAMES = 128,
+	/* Slots of the table of known stacks, in buckets of a cache line. */
+	STACK_BUCKETS = 65536,
+	BUCKET_SLOTS = 4,
+	/* Executable mappings of an address space. */
+	MAX_MAPPINGS = 512,
+	/* Executable segments of a file. */
+	MAX_SEGMENTS = 8,
+	/* Rows in one array of unwind_rows. */
+	UNWIND_ROWS = 1 << 18,
+	/* Children whose records are kept up while their parent changes what they share; see cow_children.bpf.h. */
+	MAX_COW_CHILDREN = 16,
+	/* Generations of fork that a record is looked for in. */
+	MAX_ANCESTORS = 8,
+};
 
-/* Frames that one record, and the remembered walk, can hold: a power of two. */
-#define MAX_FRAMES 128
-
-/* Stack ids below this one are reserved; a ledger entry of 0 means "no record". */
-#define STACK_NONE 0
-#define STACK_LOST 1 /* a record was due, its stack did not fit a table; see enum loss */
-#define STACK_FIRST 16
-
-/* Address bits of a chunk number in a ledger key: 57-bit addresses less 12 and 9. */
-#define REGION_BITS 36
+/* Stack ids. A ledger entry of 0 means "no record". */
+enum stack_ids {
+	STACK_NONE = 0,
+	STACK_LOST = 1, /* a record was due, its stack did not fit a table; see enum loss */
+	STACK_FIRST = 16, /* those below are reserved */
+};
 
 enum event_kind {
 	EVENT_STACK = 1,
@@ -65,8 +81,10 @@ enum range_change {
 	RANGE_EXECUTABLE = 6, /* mprotect: became code; nothing else changed */
 };
 
-#define RANGE_FLAG_POPULATE 1u /* filled without faults (MAP_POPULATE, MAP_LOCKED, mlockall) */
-#define RANGE_FLAG_CODE 2u /* executable: the process's modules may have changed */
+enum range_flag {
+	RANGE_FLAG_POPULATE = 1, /* filled without faults (MAP_POPULATE, MAP_LOCKED, mlockall) */
+	RANGE_FLAG_CODE = 2, /* executable: the process's modules may have changed */
+};
 
 /*
  * A stack seen for the first time, or a part of one that has more than MAX_FRAMES frames; its parts follow
@@ -88,9 +106,12 @@ struct stack_event {
  * A frame in a file that has a number is a place in that file, the same in every process:
  * `FRAME_IN_FILE | number << FRAME_FILE_SHIFT | address in the file`. Any other frame is an address.
  */
-#define FRAME_IN_FILE (1ull << 63)
-#define FRAME_FILE_SHIFT 40
-#define FRAME_FILE_BITS 23
+enum frame_bits {
+	FRAME_FILE_SHIFT = 40,
+	FRAME_FILE_BITS = 23,
+	FRAME_IN_FILE_BIT = FRAME_FILE_SHIFT + FRAME_FILE_BITS,
+};
+#define FRAME_IN_FILE (1ull << FRAME_IN_FILE_BIT)
 
 struct process_event {
 	__u32 kind;
@@ -194,13 +215,15 @@ enum fp_kind {
  * Flags of a rule. The upper byte is added to a CFA that was read from memory, in bytes. The first three
  * say which registers the rule needs; they are also those of a walk, for what it knows.
  */
-#define RULE_RA_IN_LINK_REGISTER 0x01u
-#define RULE_NEEDS_FP 0x10u
-#define RULE_NEEDS_BX 0x20u
-#define RULE_NEEDS (RULE_RA_IN_LINK_REGISTER | RULE_NEEDS_FP | RULE_NEEDS_BX)
-#define RULE_BX_KEPT 0x02u /* x86-64: rbx is the caller's */
-#define RULE_BX_SAVED 0x04u /* x86-64: rbx is at CFA + ra_offset, the return address at CFA - 8 */
-#define RULE_ADDEND_SHIFT 8
+enum rule_flag {
+	RULE_RA_IN_LINK_REGISTER = 0x01,
+	RULE_NEEDS_FP = 0x10,
+	RULE_NEEDS_BX = 0x20,
+	RULE_NEEDS = RULE_RA_IN_LINK_REGISTER | RULE_NEEDS_FP | RULE_NEEDS_BX,
+	RULE_BX_KEPT = 0x02, /* x86-64: rbx is the caller's */
+	RULE_BX_SAVED = 0x04, /* x86-64: rbx is at CFA + ra_offset, the return address at CFA - 8 */
+	RULE_ADDEND_SHIFT = 8,
+};
 
 struct unwind_rule {
 	__u8 cfa;
@@ -212,7 +235,6 @@ struct unwind_rule {
 };
 
 /* Rows of many tables. A row is `rule << 16 | pc & 0xffff`. */
-#define UNWIND_ROWS (1u << 18)
 struct unwind_rows {
 	__u32 row[UNWIND_ROWS];
 };
@@ -237,7 +259,6 @@ struct code_segment {
 };
 
 /* What is known of a file that code is mapped from. */
-#define MAX_SEGMENTS 8
 struct code_file {
 	__u32 table; /* its number; 0: no ELF file */
 	__u8 ready; /* there is nothing for user space to do when it is mapped again */
@@ -255,7 +276,6 @@ struct unwind_mapping {
 };
 
 /* The executable mappings of an address space, by address. */
-#define MAX_MAPPINGS 512
 struct unwind_space {
 	__u32 nr;
 	__u32 version; /* odd while it is being changed */
@@ -267,19 +287,14 @@ _Static_assert(sizeof(struct unwind_page) == 16, "unwind_page");
 _Static_assert(sizeof(struct unwind_mapping) == 32, "unwind_mapping");
 _Static_assert(sizeof(struct code_file) == 8 + 24 * MAX_SEGMENTS, "code_file");
 
-/* Children whose records are kept up while their parent changes what they share; see heirs.bpf.h. */
-#define MAX_HEIRS 16
-/* Generations of fork that a record is looked for in. */
-#define MAX_ANCESTORS 8
-
 /* A followed address space. */
 struct mm_info {
 	__u32 mm_id;
 	__u32 users; /* followed processes in it */
 	__u32 slot; /* of mm_filter */
-	__u32 nr_heirs;
+	__u32 nr_cow_children;
 	__u64 parent; /* the address space it was forked from, if that is followed too */
-	__u32 heirs[MAX_HEIRS]; /* 0: none */
+	__u32 cow_children[MAX_COW_CHILDREN]; /* 0: none */
 	__u32 ancestors[MAX_ANCESTORS]; /* nearest first */
 };
 
@@ -297,13 +312,10 @@ struct stack_slot {
 	__u32 state; /* `epoch of its last use << 1 | sent to user space`; 0: not written yet */
 };
 
-/* The state of a slot that user space is about to free. */
-#define SLOT_LEAVING 0xffffffffu
-#define SLOT_SENT 1u
-
-/* A line of the processor's cache. */
-#define BUCKET_SLOTS 4
-#define STACK_BUCKETS 65536
+enum slot_state {
+	SLOT_SENT = 1,
+	SLOT_LEAVING = 0xffffffff, /* user space is about to free it */
+};
 
 struct stack_bucket {
 	struct stack_slot slot[BUCKET_SLOTS];
@@ -329,7 +341,7 @@ enum loss {
 	LOSS_CACHE_RACE, /* a chunk was removed while it was written to */
 	LOSS_TASK_STATE, /* no memory for a thread's state */
 	LOSS_PROCESS_TABLE,
-	LOSS_HEIRS, /* children beyond MAX_HEIRS */
+	LOSS_COW_CHILDREN, /* children beyond MAX_COW_CHILDREN */
 	LOSS_BLOCK_DEVICE, /* not a loss: pages of block devices (file-system metadata), not counted */
 	LOSS_KERNEL_PAGES, /* the table of kernel pages is full */
 	LOSS_MAPPINGS, /* an address space has more than MAX_MAPPINGS */

@@ -11,6 +11,16 @@
 #ifndef MEMPROF_SPACE_H
 #define MEMPROF_SPACE_H
 
+#include "base.bpf.h"
+#include "compat.bpf.h"
+#include "cow_children.bpf.h"
+#include "events.bpf.h"
+#include "follow.bpf.h"
+#include "ledger.bpf.h"
+#include "mappings.bpf.h"
+#include "take.bpf.h"
+#include "unwind.bpf.h"
+
 #define PROT_EXEC 0x4
 #define MAP_FIXED 0x10
 #define MAP_LOCKED 0x2000
@@ -85,7 +95,7 @@ __noinline int range_dropped(__u32 mm_id, __u32 change, __u64 start, __u64 len)
 	e.end = page_up(start + len);
 	if (e.start >= e.end || e.end >> 57)
 		return 0;
-	range_to_heirs(mm_id, e.start >> page_shift, e.end >> page_shift);
+	range_to_cow_children(mm_id, e.start >> page_shift, e.end >> page_shift);
 	ledger_clear(mm_id, e.start >> page_shift, e.end >> page_shift);
 	emit_range(&e);
 	return 0;
@@ -159,11 +169,14 @@ static __always_inline int enter_madvise(struct caller *c)
 SEC("raw_tp/sys_enter")
 int syscall_enter(struct bpf_raw_tracepoint_args *ctx)
 {
-	struct caller c = { .task = bpf_get_current_task_btf() };
+	struct caller c = {};
 	__u64 nr = ctx->args[1];
 
+	if (!is_wanted(nr, ENTERS))
+		return 0;
+	c.task = bpf_get_current_task_btf();
 	c.mm = c.task->mm;
-	if (!maybe_followed_mm(c.mm) || !is_wanted(nr, ENTERS))
+	if (!maybe_followed_mm(c.mm))
 		return 0;
 	c.st = followed_mm(c.task, c.mm);
 	if (!c.st || is_compat(c.task))
@@ -238,7 +251,7 @@ static __always_inline int exit_mremap(struct caller *c, long ret)
 		return 0;
 	e.from = SYSCALL_ARG1(c->regs);
 	if (e.from != to && kept) {
-		range_to_heirs(c->st->mm_id, e.from >> page_shift, (e.from + kept) >> page_shift);
+		range_to_cow_children(c->st->mm_id, e.from >> page_shift, (e.from + kept) >> page_shift);
 		ledger_move(c->st->mm_id, e.from >> page_shift, to >> page_shift, kept >> page_shift);
 		e.mm_id = c->st->mm_id;
 		e.start = to;

@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /*
- * The stacks that are known, and how new ones are sent to user space. Included by unwind.bpf.h, which finds
- * them.
+ * The table of known stacks: a stack's id is its place in it.
  */
 #ifndef MEMPROF_STACKS_H
 #define MEMPROF_STACKS_H
+
+#include "base.bpf.h"
+#include "counters.bpf.h"
 
 /*
  * By their hash. A hash map of the kernel takes half a microsecond more for a new one, as it allocates memory
@@ -19,6 +21,8 @@ struct {
 	__type(key, __u32);
 	__type(value, struct stack_bucket);
 } stacks SEC(".maps");
+
+__u32 known_stacks; /* slots taken in `stacks` */
 
 /* Written to by user space to wait until every program that runs now has ended: map_update_elem() of a map of maps
  * waits for a grace period of RCU (1ae80cf31938, 4.18). */
@@ -126,79 +130,6 @@ __noinline int use_stacks(struct page_chunk *chunk)
 	if (chunk)
 		bpf_loop(CHUNK_PAGES, use_step, &chunk, 0);
 	return 0;
-}
-
-/* Whether a part of a stack ends before frame `n`. */
-static __always_inline int is_part(__u64 n)
-{
-	return (n & (MAX_FRAMES - 1)) == 0;
-}
-
-struct fill_ctx {
-	struct task_state *st;
-	__u32 from;
-	__u32 nr;
-};
-
-/* (More take room on the stack, which has none left at the end of eight calls: 512 bytes on 6.1.) */
-#define FILL_STEPS 2
-
-static long fill_steps(__u64 i, struct fill_ctx *c)
-{
-	struct task_state *st = c->st;
-
-#pragma unroll
-	for (__u32 k = 0; k < FILL_STEPS; k++) {
-		__u64 to = i * FILL_STEPS + k, ip = st->frames[INDEX(c->from - to, MAX_FRAMES)].ip;
-
-		if (to >= c->nr)
-			return 1;
-		if (unwind_mode >= UNWIND_TABLES)
-			find_code(st, ip);
-		st->event.frames[INDEX(to, MAX_FRAMES)] = place_in_file(st, ip);
-	}
-	return 0;
-}
-
-/*
- * Sends `nr` frames of the stack that `sending` names, from frame `before` on; where they do not reach the
- * outermost one, more follow. 0, or -1; then `sending` is 0. (Global: checked once, for all that send.)
- */
-__noinline int send_frames(struct task_state *st, __u32 before, __u32 nr, __u32 last)
-{
-	struct fill_ctx c = { .st = st, .nr = nr };
-	struct stack_event *s;
-	__u32 size;
-	int failed;
-
-	if (!st || nr > MAX_FRAMES)
-		return -1;
-	c.from = st->t.innermost;
-	bpf_loop((nr + FILL_STEPS - 1) / FILL_STEPS, fill_steps, &c, 0);
-	/* It takes the window's place. */
-	st->t.window_words = 0;
-	s = &st->event;
-	s->kind = EVENT_STACK;
-	s->mm_id = st->mm_id;
-	s->stack_id = st->t.sending;
-	s->pid = st->pid;
-	s->nr = nr;
-	s->outcome = st->t.outcome;
-	s->before = before;
-	s->last = last;
-	size = offsetof(struct stack_event, frames) + nr * 8;
-	/* Code that user space does not know of yet: it is to look at once. */
-	failed = last && s->outcome == OUTCOME_NO_MAPPING ? emit_now(s, size) : emit(s, size);
-	if (failed)
-		st->t.sending = 0;
-	return failed ? -1 : 0;
-}
-
-/* Sends the frames before frame `n`, in the middle of a walk: there is no room for more. */
-static __always_inline int send_part(struct task_state *st, __u32 n)
-{
-	st->t.innermost = MAX_FRAMES - 1;
-	return send_frames(st, n - MAX_FRAMES, MAX_FRAMES, 0);
 }
 
 #endif

@@ -1,11 +1,17 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /*
  * The walk by tables: most programs keep no frame pointers, but all carry .eh_frame, of which user
- * space makes these tables. Here is the way from one frame to its caller; remembered.bpf.h strings the
+ * space makes these tables. Here is the way from one frame to its caller; unwind_cache.bpf.h strings the
  * frames together. Included by unwind.bpf.h, which says what a walk is.
  */
 #ifndef MEMPROF_TABLES_H
 #define MEMPROF_TABLES_H
+
+#include "base.bpf.h"
+#include "mappings.bpf.h"
+#include "settings.bpf.h"
+#include "thread.bpf.h"
+#include "window.bpf.h"
 
 /* Flags of a frame beside RULE_NEEDS, which says what is known of its registers. */
 #define FRAME_CALL 0x0100u /* the instruction pointer is a return address: the call lies before it */
@@ -19,7 +25,7 @@
 /* What a frame's step says of it. */
 #define FRAME_STEP (FRAME_USES_FP | FRAME_USES_OTHER | FRAME_SETS_FP)
 
-/* More words than a remembered walk can hold. */
+/* More words than a cached walk can hold. */
 #define NOTED_TOO_MANY 0x4000
 
 struct {
@@ -222,7 +228,7 @@ static __always_inline int is_place(struct task_state *st, __u64 addr)
 }
 
 /*
- * Brings the word at `addr` and many above it into the window, no more of them than the remembered
+ * Brings the word at `addr` and many above it into the window, no more of them than the cached
  * walk has read.
  */
 static __always_inline int move_window(struct task_state *st, __u64 addr)
@@ -230,7 +236,7 @@ static __always_inline int move_window(struct task_state *st, __u64 addr)
 	__u32 words = WINDOW_WORDS;
 	__u64 last;
 
-	if (st->memo_nr) {
+	if (st->cached_nr) {
 		last = address_of(st, st->words[0].at);
 		if (last >= addr && (last - addr) >> 3 < WINDOW_WORDS - 1 - WINDOW_SLACK)
 			words = ((last - addr) >> 3) + 1 + WINDOW_SLACK;
@@ -257,16 +263,16 @@ static __always_inline int stack_word_here(struct task_state *st, __u64 addr, __
 		at = (addr - st->t.window_base) >> 3;
 	}
 	*word = st->window[INDEX(at, WINDOW_WORDS)];
-	nr = MEMO_WORDS - 1 - st->t.noted;
-	if (nr < MEMO_WORDS && is_place(st, addr)) {
+	nr = CACHED_WORDS - 1 - st->t.noted;
+	if (nr < CACHED_WORDS && is_place(st, addr)) {
 		/* (6.1 has lost the bound by now.) */
-		struct noted_word *w = &st->words[INDEX(nr, MEMO_WORDS)];
+		struct noted_word *w = &st->words[INDEX(nr, CACHED_WORDS)];
 
 		w->at = place_of(st, addr);
 		w->low = *word;
 		w->high = *word >> 32;
 		st->t.noted++;
-		/* What was there is lost to the remembered walk. */
+		/* What was there is lost to the cached walk. */
 		if (st->t.same > nr)
 			st->t.same = nr;
 	} else {

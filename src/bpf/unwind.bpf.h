@@ -5,94 +5,14 @@
 #ifndef MEMPROF_UNWIND_H
 #define MEMPROF_UNWIND_H
 
-/*
- * Set before the programs are loaded. Not a constant: it would let the verifier cut off what a mode does
- * not need, and what is left of that 6.18 refuses to compile ("verifier bug: No program to jit").
- */
-volatile __u8 unwind_mode = UNWIND_AUTO;
-
-/* Frames of a stack that are taken at most; from MAX_FRAMES on. */
-volatile __u32 max_frames = MAX_FRAMES;
-
-struct user_regs {
-	__u64 ip;
-	__u64 sp;
-	__u64 bp;
-	__u64 bx; /* x86-64 alone */
-	__u64 lr; /* arm64 alone */
-	__u64 in_syscall; /* ip is the address after a system call instruction */
-};
-
-static __always_inline void user_regs_of(struct task_struct *task, struct user_regs *out)
-{
-	struct pt_regs *regs = (struct pt_regs *)bpf_task_pt_regs(task);
-
-	/* Plain loads, not PT_REGS_*_CORE(): those are a call each. */
-#if defined(bpf_target_x86)
-	out->ip = regs->ip;
-	out->sp = regs->sp;
-	out->bp = regs->bp;
-	out->bx = regs->bx;
-	out->lr = 0;
-	out->in_syscall = (long)regs->orig_ax >= 0;
-#elif defined(bpf_target_arm64)
-	out->ip = regs->pc;
-	out->sp = regs->sp;
-	out->bp = regs->regs[29];
-	out->bx = 0;
-	out->lr = regs->regs[30];
-	out->in_syscall = regs->syscallno >= 0;
-#endif
-}
-
-static __always_inline __u64 user_ip_of(struct task_struct *task)
-{
-	struct pt_regs *regs = (struct pt_regs *)bpf_task_pt_regs(task);
-
-#if defined(bpf_target_x86)
-	return regs->ip;
-#elif defined(bpf_target_arm64)
-	return regs->pc;
-#endif
-}
-
-static __always_inline void hash_word(struct stack_hash *h, __u64 word)
-{
-	h->key = (h->key ^ word) * 0xff51afd7ed558ccdull;
-	h->key ^= h->key >> 32;
-	h->check = (h->check + (__u32)(word ^ word >> 29)) * 0x9e3779b1u;
-	h->check ^= h->check >> 15;
-}
-
-/*
- * Brings the word at `addr` into the window, and with it up to `words` words from `slack` words below
- * on; where not all of those can be read, what its page has from there on. 0, or -1. (Global: checked
- * once.)
- */
-__noinline int read_window(struct task_state *st, __u64 addr, __u32 slack, __u32 words)
-{
-	__u64 here = (4096 - (addr & 4095)) >> 3;
-
-	if (!st || slack >= words || words > WINDOW_WORDS)
-		return -1;
-	st->t.window_base = addr - 8 * (__u64)slack;
-	st->t.window_words = words;
-	if (!bpf_probe_read_user(st->window, words * 8, (void *)st->t.window_base))
-		return 0;
-	if (here >= WINDOW_WORDS)
-		here = WINDOW_WORDS - 1;
-	st->t.window_base = addr;
-	st->t.window_words = here;
-	if (!bpf_probe_read_user(st->window, INDEX(here, WINDOW_WORDS) * 8, (void *)addr))
-		return 0;
-	st->t.window_words = 0;
-	return -1;
-}
-
-#include "mappings.bpf.h"
-#include "tables.bpf.h"
+#include "base.bpf.h"
+#include "counters.bpf.h"
+#include "registers.bpf.h"
+#include "send.bpf.h"
 #include "stacks.bpf.h"
-#include "remembered.bpf.h"
+#include "thread.bpf.h"
+#include "unwind_cache.bpf.h"
+#include "window.bpf.h"
 
 /*
  * Brings the two words at `addr` into the window and returns the index of the first, or
@@ -229,7 +149,7 @@ static __always_inline int send_stack(struct task_state *st, struct user_regs *r
 	st->t.sending = id;
 	if (st->t.nr > MAX_FRAMES) {
 		walk(st, regs, id);
-		st->memo_nr = 0;
+		st->cached_nr = 0;
 		if (!st->t.sending)
 			return -1;
 		st->t.innermost = MAX_FRAMES - 1;
@@ -300,10 +220,10 @@ __noinline __u32 stack_id(struct task_state *st, __u32 own)
 
 	if (!st)
 		return STACK_LOST;
-	/* What is remembered may be used no more, and given to another stack. */
+	/* What is cached may be used no more, and given to another stack. */
 	if (st->epoch != stack_epoch) {
 		st->epoch = stack_epoch;
-		st->memo_id = 0;
+		st->cached_id = 0;
 		st->last_key = 0;
 	}
 	user_regs_of(bpf_get_current_task_btf(), &regs);
@@ -326,7 +246,7 @@ __noinline __u32 stack_id(struct task_state *st, __u32 own)
 	}
 	/* For the next walk, if it is the same. */
 	if (!own)
-		st->memo_id = id == STACK_LOST ? 0 : id;
+		st->cached_id = id == STACK_LOST ? 0 : id;
 	return id;
 }
 

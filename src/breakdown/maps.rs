@@ -3,7 +3,7 @@
 use anyhow::{Context, Result, bail};
 
 use super::measure;
-use crate::cli::{MapsConfig, MapsFormat, Whose};
+use crate::config::{MapsConfig, MapsFormat, MapsTarget};
 use crate::event::Pid;
 use crate::target;
 
@@ -26,10 +26,10 @@ pub fn run(config: &MapsConfig) -> Result<Vec<u8>> {
     Ok(out)
 }
 
-fn process(target: &Whose) -> Result<Pid> {
+fn process(target: &MapsTarget) -> Result<Pid> {
     match target {
-        Whose::Pid(pid) => Ok(*pid),
-        Whose::Comm(name) => match target::find(name, false)? {
+        MapsTarget::Pid(pid) => Ok(*pid),
+        MapsTarget::Comm(name) => match target::find(name, false)? {
             Some(found) => Ok(found.pid),
             None => bail!("no process is named {name}; `ps -e` lists the names of all"),
         },

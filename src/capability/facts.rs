@@ -17,6 +17,7 @@ use crate::event::Pid;
 use crate::privileges::{self, Role};
 use crate::probe::{FRAME_LIMITS, ProbeConfig};
 use crate::residency::{self, Method, Scanner};
+use crate::source;
 
 /// The kernel's BTF, where every architecture that has it shows it.
 pub const VMLINUX_BTF: &str = "/sys/kernel/btf/vmlinux";
@@ -218,6 +219,7 @@ impl Trials {
 fn load_probe() -> Result<Vec<&'static str>, String> {
     let config = ProbeConfig {
         max_frames: *FRAME_LIMITS.start(),
+        sources: source::chosen(&[]),
         ..ProbeConfig::default()
     };
     match crate::probe::Probe::load(&config) {

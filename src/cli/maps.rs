@@ -1,9 +1,10 @@
 //! The flags of `memprof maps`.
 
-use clap::{ArgGroup, Args, ValueEnum};
+use clap::{ArgGroup, Args};
 
-use super::{parse_name, parse_pid};
+use super::values::{parse_name, parse_pid};
 use crate::breakdown::Show;
+use crate::config::{MapsConfig, MapsFormat, MapsTarget};
 use crate::event::Pid;
 
 /// Mappings and names that are listed where nothing else is said.
@@ -29,41 +30,12 @@ pub(super) struct MapsArgs {
     format: MapsFormat,
 }
 
-/// How `memprof maps` writes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum MapsFormat {
-    /// Tables in KiB
-    Text,
-    /// JSON, in bytes
-    Json,
-}
-
-/// Which process `memprof maps` looks at.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Whose {
-    /// The one with this id.
-    Pid(Pid),
-    /// The one of this name.
-    Comm(String),
-}
-
-/// What `memprof maps` was told.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct MapsConfig {
-    /// Whose memory.
-    pub target: Whose,
-    /// Which mappings are listed.
-    pub show: Show,
-    /// How it is written.
-    pub format: MapsFormat,
-}
-
 impl MapsArgs {
     pub(super) fn config(self) -> MapsConfig {
         MapsConfig {
             target: match (self.pid, self.comm) {
-                (Some(pid), _) => Whose::Pid(pid),
-                (None, name) => Whose::Comm(name.unwrap_or_default()),
+                (Some(pid), _) => MapsTarget::Pid(pid),
+                (None, name) => MapsTarget::Comm(name.unwrap_or_default()),
             },
             show: match self.all {
                 true => Show::All,

@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use clap::{ArgGroup, Args, ColorChoice};
 
-use super::{Config, ProfileArgs, config, parse_seconds};
+use super::values::parse_seconds;
+use super::{ProfileArgs, config};
+use crate::config::Config;
 use crate::screen::ScreenOptions;
 
 #[derive(Debug, Args)]

@@ -13,7 +13,9 @@ use anyhow::{Context, Result};
 use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType};
 use nix::sys::mman::{MapFlags as Mapping, ProtFlags, mmap, munmap};
 
+use super::{Probe, shared};
 use crate::event::StackId;
+use crate::source::ReadLedger;
 use crate::wire::{BUCKET_SLOTS, MemprofSkel, SLOT_LEAVING, STACK_FIRST, stack_bucket};
 
 /// A slot as both sides change it: `struct stack_slot`.
@@ -46,6 +48,71 @@ impl UsedStacks {
 
     fn contains(&self, slot: usize) -> bool {
         self.0[slot / 64] >> (slot % 64) & 1 == 1
+    }
+}
+
+impl Probe {
+    /// How many stacks are known, and how many there is room for.
+    pub fn stacks_known(&self) -> (usize, usize) {
+        (
+            self.bss(|b| &raw const b.known_stacks) as usize,
+            self.slots.len(),
+        )
+    }
+
+    /// Begins to look for stacks that nothing refers to: programs that run from now on mark those they use.
+    /// Events sent before that are in the ring buffer by the time this returns.
+    ///
+    /// # Errors
+    /// The kernel does not say when programs have ended.
+    pub fn begin_collection(&mut self) -> Result<UsedStacks> {
+        self.set_collecting(true);
+        if let Some(data) = self.skel.maps.data_data.as_deref_mut() {
+            shared(&mut data.stack_epoch).fetch_add(1, SeqCst);
+        }
+        self.slots.wait_for_programs()?;
+        Ok(self.slots.nothing_used())
+    }
+
+    /// Notes the stacks that the ledgers refer to.
+    ///
+    /// # Errors
+    /// A ledger could not be read.
+    pub fn mark_used(&self, used: &mut UsedStacks) -> Result<()> {
+        for source in &self.sources {
+            let ledger = &source.ledger;
+            self.read(ledger, &mut |_, value| {
+                let mut last = [0; 4];
+                let ids = value.get(ledger.stacks.clone()).unwrap_or_default();
+                for id in ids.chunks_exact(4).filter_map(|id| id.first_chunk()) {
+                    if *id != last {
+                        used.insert(StackId(u32::from_ne_bytes(*id)));
+                        last = *id;
+                    }
+                }
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Ends what [`Probe::begin_collection`] began: frees the stacks that nothing refers to. Each is given to
+    /// `forget` before its id can name another one. With `None`, frees nothing.
+    pub fn end_collection(&mut self, used: Option<&UsedStacks>, forget: impl FnMut(StackId)) {
+        let epoch = match self.skel.maps.data_data.as_deref_mut() {
+            Some(data) => shared(&mut data.stack_epoch).load(SeqCst),
+            None => return,
+        };
+        let freed = used.map_or(0, |used| self.slots.free(epoch, used, forget));
+        if let Some(bss) = self.skel.maps.bss_data.as_deref_mut() {
+            shared(&mut bss.known_stacks).fetch_sub(freed, SeqCst);
+        }
+        self.set_collecting(false);
+    }
+
+    fn set_collecting(&mut self, collecting: bool) {
+        if let Some(bss) = self.skel.maps.bss_data.as_deref_mut() {
+            shared(&mut bss.stacks_collected).store(collecting.into(), SeqCst);
+        }
     }
 }
 

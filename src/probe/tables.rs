@@ -83,7 +83,7 @@ impl TableStore for TableMaps {
             let record = unwind_rule {
                 cfa: rule.cfa,
                 fp: rule.fp,
-                flags: rule.pad | rule.needs(),
+                flags: rule.flags | rule.needs(),
                 cfa_offset: rule.cfa_offset,
                 fp_offset: rule.fp_offset,
                 ra_offset: rule.ra_offset,

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 
 use super::say::say;
-use crate::cli::Output;
+use crate::config::Output;
 use crate::export::{self, Report};
 
 /// How a file is written.

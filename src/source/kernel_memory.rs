@@ -3,12 +3,15 @@
 
 use std::collections::HashMap;
 
-use super::{Books, Source};
+use anyhow::Result;
+
+use super::{Books, Ledger, ReadLedger, Source};
 use crate::event::StackId;
-use crate::profile::Usage;
+use crate::profile::{Kind, Usage};
+use crate::wire::{self, kernel_page};
 
 /// The source of kernel memory.
-pub const SOURCE: Source = Source {
+pub static SOURCE: Source = Source {
     name: "kernel memory",
     unit: "bytes of kernel memory, approximate",
     programs: &[
@@ -17,22 +20,32 @@ pub const SOURCE: Source = Source {
         "kernel_page_cached",
     ],
     optional: &[],
-    opt_in: true,
+    option: Some("--kernel"),
+    kinds: &[Kind::Kernel],
+    ledger: Ledger {
+        map: "kernel_pages",
+        helpers: &["kernel_filter"],
+        entries: |bss| &raw const bss.kernel_allocations,
+        batch: 8192,
+        stacks: 0..4,
+    },
+    collect: Some(collect),
 };
 
-/// The maps that its programs alone use.
-pub const MAPS: [&str; 2] = ["kernel_pages", "kernel_filter"];
-
-/// Pages by the id of the stack that had them allocated.
-pub type KernelPages = HashMap<u32, u64>;
-
-/// Books the pages per stack id.
-pub fn collect(pages: &KernelPages, page_size: u64, books: &mut Books) {
-    for (&id, &n) in pages {
+fn collect(probe: &dyn ReadLedger, page_size: u64, books: &mut Books) -> Result<()> {
+    // Summed up first: many entries have the same stack.
+    let mut pages: HashMap<u32, u64> = HashMap::new();
+    probe.read(&SOURCE.ledger, &mut |_, value| {
+        if let Ok(entry) = wire::read_record::<kernel_page>(value, size_of::<kernel_page>()) {
+            *pages.entry(entry.stack).or_default() += u64::from(entry.pages);
+        }
+    })?;
+    for (id, n) in pages {
         let usage = Usage {
             kernel: n * page_size,
             ..Usage::default()
         };
         books.add_stack(StackId(id), usage);
     }
+    Ok(())
 }

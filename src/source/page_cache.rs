@@ -2,27 +2,70 @@
 
 use std::collections::HashMap;
 
-use super::{Books, Source};
+use anyhow::Result;
+
+use super::{Books, Ledger, ReadLedger, Source};
 use crate::event::StackId;
-use crate::profile::{FileId, Usage};
+use crate::profile::{FileId, Kind, Usage};
+use crate::wire::{self, STACK_NONE, cache_chunk, cache_key};
 
 /// The page-cache source.
-pub const SOURCE: Source = Source {
+pub static SOURCE: Source = Source {
     name: "page cache",
     unit: "bytes of page cache",
     programs: &["cache_add", "cache_delete"],
     optional: &[],
-    opt_in: false,
+    option: None,
+    kinds: &[Kind::Cache],
+    ledger: Ledger {
+        map: "cache",
+        helpers: &[],
+        entries: |bss| &raw const bss.cache_chunks,
+        // 2 KiB each.
+        batch: 256,
+        stacks: std::mem::offset_of!(cache_chunk, stack)..size_of::<cache_chunk>(),
+    },
+    collect: Some(collect),
 };
+
+/// Bits of the minor number in the kernel's own `dev_t`.
+const KERNEL_MINOR_BITS: u32 = 20;
 
 /// Pairs of file and stack that are kept apart, about 50 bytes each.
 const MOST_PAIRS: usize = 1 << 20;
 
 /// Cached pages by file and stack.
-pub type CachedPages = HashMap<(FileId, u32), u64>;
+type CachedPages = HashMap<(FileId, u32), u64>;
+
+fn collect(probe: &dyn ReadLedger, page_size: u64, books: &mut Books) -> Result<()> {
+    let mut pages = CachedPages::new();
+    probe.read(&SOURCE.ledger, &mut |key, value| {
+        let key = wire::read_record::<cache_key>(key, size_of::<cache_key>());
+        let chunk = wire::read_record::<cache_chunk>(value, size_of::<cache_chunk>());
+        if let (Ok(key), Ok(chunk)) = (key, chunk) {
+            add_chunk(&key, &chunk, &mut pages);
+        }
+    })?;
+    book(&pages, page_size, books);
+    Ok(())
+}
+
+fn add_chunk(key: &cache_key, chunk: &cache_chunk, pages: &mut CachedPages) {
+    let major = key.dev >> KERNEL_MINOR_BITS;
+    let minor = key.dev & ((1 << KERNEL_MINOR_BITS) - 1);
+    let file = FileId {
+        dev: (major, minor),
+        ino: key.ino,
+    };
+    for run in chunk.stack.chunk_by(|a, b| a == b) {
+        if run[0] != STACK_NONE {
+            *pages.entry((file, run[0])).or_default() += run.len() as u64;
+        }
+    }
+}
 
 /// Books the cached pages per stack id and per file.
-pub fn collect(pages: &CachedPages, page_size: u64, books: &mut Books) {
+fn book(pages: &CachedPages, page_size: u64, books: &mut Books) {
     for (pair, (&(file, id), &n)) in pages.iter().enumerate() {
         let cache = n * page_size;
         let usage = Usage {
@@ -48,7 +91,7 @@ mod tests {
         let file = |ino| FileId { dev: (8, 1), ino };
         let pages = HashMap::from([((file(1), 5), 2), ((file(1), 6), 1), ((file(2), 5), 4)]);
         let mut books = Books::default();
-        collect(&pages, 4096, &mut books);
+        book(&pages, 4096, &mut books);
         assert_eq!(books.stacks[&StackId(5)].cache, 6 * 4096);
         assert_eq!(books.stacks[&StackId(6)].cache, 4096);
         assert_eq!(books.files[&file(1)][&StackId(5)], 2 * 4096);

@@ -10,14 +10,14 @@ use std::ops::Range;
 
 use anyhow::Result;
 
-use super::{Books, Source};
+use super::{Books, Ledger, Source};
 use crate::event::{Addr, MmId, StackId};
-use crate::profile::{Unobserved, Usage};
+use crate::profile::{Kind, MappedBytes, Unobserved, Usage};
 use crate::residency::{PageKind, PageRun, RangeMap, RangeSet, Vma, add_run};
-use crate::wire::{CHUNK_PAGES, STACK_LOST, STACK_NONE};
+use crate::wire::{CHUNK_PAGES, STACK_LOST, STACK_NONE, page_chunk};
 
 /// The resident-pages source.
-pub const SOURCE: Source = Source {
+pub static SOURCE: Source = Source {
     name: "resident pages",
     unit: "bytes resident",
     programs: &[
@@ -28,7 +28,23 @@ pub const SOURCE: Source = Source {
         "syscall_exit",
     ],
     optional: &[],
-    opt_in: false,
+    option: None,
+    kinds: &[
+        Kind::Anon,
+        Kind::Shmem,
+        Kind::File,
+        Kind::Swap,
+        Kind::Hugetlb,
+    ],
+    ledger: Ledger {
+        map: "pages",
+        helpers: &[],
+        entries: |bss| &raw const bss.page_chunks,
+        // 2 KiB each.
+        batch: 256,
+        stacks: 0..size_of::<page_chunk>(),
+    },
+    collect: None,
 };
 
 /// Pages that one fault on a file or on shared memory maps around itself (`fault_around_bytes`).
@@ -77,6 +93,12 @@ enum Owner {
     Nobody(Unobserved),
 }
 
+/// Where the bytes of one mapping are booked.
+struct Booking<'a> {
+    books: &'a mut Books,
+    mapping: &'a mut MappedBytes,
+}
+
 /// Joins the page runs of one address space with its ledger.
 pub struct Join<'a, L> {
     ledger: &'a L,
@@ -99,11 +121,18 @@ impl<'a, L: PageLedger> Join<'a, L> {
         }
     }
 
-    /// Books a run of pages of a mapping, each byte under exactly one owner.
+    /// Books a run of pages of a mapping, each byte under exactly one owner, and in what the mapping holds.
     ///
     /// # Errors
     /// The ledger could not be read.
-    pub fn add(&mut self, vma: &Vma, run: PageRun, books: &mut Books) -> Result<()> {
+    pub fn add(
+        &mut self,
+        vma: &Vma,
+        run: PageRun,
+        books: &mut Books,
+        mapping: &mut MappedBytes,
+    ) -> Result<()> {
+        let to = &mut Booking { books, mapping };
         let chunk_bytes = self.space.page_size * CHUNK_PAGES as u64;
         let mut start = run.start.0;
         while start < run.end.0 {
@@ -117,7 +146,7 @@ impl<'a, L: PageLedger> Join<'a, L> {
                     end: Addr(end),
                     ..run
                 },
-                books,
+                to,
             );
             start = end;
         }
@@ -150,7 +179,7 @@ impl<'a, L: PageLedger> Join<'a, L> {
         Ok(())
     }
 
-    fn add_in_chunk(&self, vma: &Vma, run: PageRun, books: &mut Books) {
+    fn add_in_chunk(&self, vma: &Vma, run: PageRun, to: &mut Booking<'_>) {
         let page = self.space.page_size;
         let first = (run.start.0 / page) as usize % CHUNK_PAGES;
         let pages = (run.len() / page) as usize;
@@ -163,15 +192,15 @@ impl<'a, L: PageLedger> Join<'a, L> {
                 ..run
             };
             match same[0] {
-                STACK_NONE => self.add_unrecorded(vma, part, books),
-                id => book(books, vma, recorded(id), part),
+                STACK_NONE => self.add_unrecorded(vma, part, to),
+                id => book(to, vma, recorded(id), part),
             }
             start = end;
         }
     }
 
     /// Books pages without a record, cut where what is known of their range changes.
-    fn add_unrecorded(&self, vma: &Vma, run: PageRun, books: &mut Books) {
+    fn add_unrecorded(&self, vma: &Vma, run: PageRun, to: &mut Booking<'_>) {
         let mut at = run.start.0;
         while at < run.end.0 {
             let (owner, end) = self.range_owner(at, run.end.0);
@@ -181,8 +210,8 @@ impl<'a, L: PageLedger> Join<'a, L> {
                 ..run
             };
             match owner {
-                Some(o) if o.populated => book(books, vma, Owner::Stack(o.stack), part),
-                _ => self.add_by_neighbour(vma, part, owner, books),
+                Some(o) if o.populated => book(to, vma, Owner::Stack(o.stack), part),
+                _ => self.add_by_neighbour(vma, part, owner, to),
             }
             at = end;
         }
@@ -203,7 +232,7 @@ impl<'a, L: PageLedger> Join<'a, L> {
         vma: &Vma,
         run: PageRun,
         range: Option<RangeOwner>,
-        books: &mut Books,
+        to: &mut Booking<'_>,
     ) {
         let mut at = run.start.0;
         while at < run.end.0 {
@@ -219,8 +248,8 @@ impl<'a, L: PageLedger> Join<'a, L> {
                 None => Owner::Nobody(Unobserved::NoEvent),
             };
             match neighbour_window(&part) {
-                Some(window) if !before => self.add_each(vma, part, window, fallback, books),
-                _ => book(books, vma, fallback, part),
+                Some(window) if !before => self.add_each(vma, part, window, fallback, to),
+                _ => book(to, vma, fallback, part),
             }
             at = end;
         }
@@ -235,7 +264,14 @@ impl<'a, L: PageLedger> Join<'a, L> {
         }
     }
 
-    fn add_each(&self, vma: &Vma, run: PageRun, window: usize, fallback: Owner, books: &mut Books) {
+    fn add_each(
+        &self,
+        vma: &Vma,
+        run: PageRun,
+        window: usize,
+        fallback: Owner,
+        to: &mut Booking<'_>,
+    ) {
         let page = self.space.page_size;
         for n in 0..run.len() / page {
             let start = run.start.0 + n * page;
@@ -251,7 +287,7 @@ impl<'a, L: PageLedger> Join<'a, L> {
                 _ => None,
             });
             let owner = found.map_or(fallback, recorded);
-            book(books, vma, owner, part);
+            book(to, vma, owner, part);
         }
     }
 
@@ -303,20 +339,20 @@ fn recorded(id: u32) -> Owner {
     }
 }
 
-fn book(books: &mut Books, vma: &Vma, owner: Owner, run: PageRun) {
+fn book(to: &mut Booking<'_>, vma: &Vma, owner: Owner, run: PageRun) {
     let mut usage = Usage::default();
     add_run(&mut usage, run);
     if run.huge {
-        books.mapping.huge += run.len();
+        to.mapping.huge += run.len();
     }
     match owner {
         Owner::Stack(id) => {
-            books.mapping.attributed += usage;
-            books.add_stack(id, usage);
+            to.mapping.attributed += usage;
+            to.books.add_stack(id, usage);
         }
         Owner::Nobody(reason) => {
-            books.mapping.not_observed += usage;
-            books.add_unobserved(vma.label(), reason, usage);
+            to.mapping.not_observed += usage;
+            to.books.add_unobserved(vma.label(), reason, usage);
         }
     }
 }

@@ -1,7 +1,9 @@
 //! The columns of the table that call frame instructions describe, and the rule that says the same.
 
 use super::expression::Known;
-use super::rule::{Arch, BX_KEPT, BX_SAVED, CfaKind, FpKind, RA_IN_LINK_REGISTER, Rule};
+use super::rule::{
+    ADDEND_SHIFT, Arch, BX_KEPT, BX_SAVED, CfaKind, FpKind, RA_IN_LINK_REGISTER, Rule,
+};
 
 /// Where a register's value in the caller is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -150,7 +152,7 @@ impl Common {
         Some(Rule {
             cfa: cfa as u8,
             fp: fp as u8,
-            pad: flags | u16::from(addend) << 8,
+            flags: flags | u16::from(addend) << ADDEND_SHIFT,
             cfa_offset,
             fp_offset,
             ra_offset,

@@ -39,7 +39,7 @@ impl Linkage {
         let in_register = arch == Arch::Aarch64 && self != Linkage::HeaderPushed;
         Rule {
             cfa: cfa as u8,
-            pad: if in_register { RA_IN_LINK_REGISTER } else { 0 },
+            flags: if in_register { RA_IN_LINK_REGISTER } else { 0 },
             cfa_offset,
             ra_offset: if in_register { 0 } else { -8 },
             ..Rule::default()

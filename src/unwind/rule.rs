@@ -16,7 +16,7 @@ pub struct Rule {
     pub fp: u8,
     /// Bits 0 to 2: [`RA_IN_LINK_REGISTER`], [`BX_KEPT`], [`BX_SAVED`]; bits 8 to 15: bytes added to the CFA after it was read from
     /// memory ([`CfaKind::DerefFp`], [`CfaKind::DerefSp`]).
-    pub pad: u16,
+    pub flags: u16,
     /// Offset of the CFA or of the place it is read from, in bytes.
     pub cfa_offset: i32,
     /// Where the caller's frame pointer register was saved, in bytes from what `fp` says.
@@ -28,17 +28,19 @@ pub struct Rule {
 
 const _: () = assert!(size_of::<Rule>() == 16);
 
-/// Bit of [`Rule::pad`]: the return address is still in the link register (64-bit ARM).
+/// Bit of [`Rule::flags`]: the return address is still in the link register (64-bit ARM).
 pub const RA_IN_LINK_REGISTER: u16 = 1;
-/// Bit of [`Rule::pad`]: `rbx` has not been changed. This bit and the next are set in tables of files
+/// Bit of [`Rule::flags`]: `rbx` has not been changed. This bit and the next are set in tables of files
 /// with a [`CfaKind::Bx`] alone: without either, `rbx` is lost.
 pub const BX_KEPT: u16 = 2;
-/// Bit of [`Rule::pad`]: `rbx` was saved at the CFA plus `ra_offset`, the return address is at CFA - 8.
+/// Bit of [`Rule::flags`]: `rbx` was saved at the CFA plus `ra_offset`, the return address is at CFA - 8.
 pub const BX_SAVED: u16 = 4;
 /// What [`Rule::needs`] says of a rule: it needs the frame pointer register.
-const NEEDS_FP: u16 = 0x10;
+pub const NEEDS_FP: u16 = 0x10;
 /// It needs `rbx`.
-const NEEDS_BX: u16 = 0x20;
+pub const NEEDS_BX: u16 = 0x20;
+/// Where in [`Rule::flags`] the bytes stand that are added to a CFA read from memory.
+pub const ADDEND_SHIFT: u32 = 8;
 
 /// How the CFA, the caller's stack pointer, is found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,9 +56,9 @@ pub enum CfaKind {
     Stop = 3,
     /// `sp + 8`, and 8 more from byte `cfa_offset` of each 16-byte slot on: `(pc & 15) >= cfa_offset`.
     Plt = 4,
-    /// `*(fp + cfa_offset) + (pad >> 8)`.
+    /// `*(fp + cfa_offset) + (flags >> 8)`.
     DerefFp = 5,
-    /// `*(sp + cfa_offset) + (pad >> 8)`.
+    /// `*(sp + cfa_offset) + (flags >> 8)`.
     DerefSp = 6,
     /// A signal frame: all of the interrupted code's registers are on the stack. `sp = *(sp +
     /// cfa_offset)`, `fp = *(sp + fp_offset)`, `pc = *(sp + ra_offset)`, all three with the frame's
@@ -95,7 +97,7 @@ impl Rule {
         Rule {
             cfa: cfa as u8,
             fp: 0,
-            pad: 0,
+            flags: 0,
             cfa_offset: 0,
             fp_offset: 0,
             ra_offset: 0,
@@ -138,7 +140,7 @@ impl Rule {
 
     /// Bytes added to a CFA that was read from memory.
     pub fn cfa_addend(&self) -> u64 {
-        u64::from(self.pad >> 8)
+        u64::from(self.flags >> ADDEND_SHIFT)
     }
 }
 

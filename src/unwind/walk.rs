@@ -186,9 +186,9 @@ fn caller(
         }
         _ => read(process, at(fp()?, rule.cfa_offset))?.wrapping_add(rule.cfa_addend()),
     };
-    let in_register = rule.pad & RA_IN_LINK_REGISTER != 0;
+    let in_register = rule.flags & RA_IN_LINK_REGISTER != 0;
     let ra = match (in_register, frame.lr) {
-        (false, _) if rule.pad & BX_SAVED != 0 => read(process, cfa.wrapping_sub(8))?,
+        (false, _) if rule.flags & BX_SAVED != 0 => read(process, cfa.wrapping_sub(8))?,
         (false, _) => read(process, at(cfa, rule.ra_offset))?,
         (true, Some(lr)) => lr,
         // A function that has called another has saved its return address.
@@ -203,7 +203,7 @@ fn caller(
         FpKind::AtFp => Some(read(process, at(fp()?, rule.fp_offset))?),
         FpKind::Lost => None,
     };
-    let bx = match rule.pad & (BX_KEPT | BX_SAVED) {
+    let bx = match rule.flags & (BX_KEPT | BX_SAVED) {
         BX_KEPT => frame.bx,
         BX_SAVED => Some(read(process, at(cfa, rule.ra_offset))?),
         _ => None,

@@ -3,7 +3,8 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use ::memprof::cli::{self, Config, Run};
+use ::memprof::cli::{self, Run};
+use ::memprof::config::Config;
 use ::memprof::freeze::Freeze;
 use ::memprof::profile::{Frame, FrameKind, Kind, Profile, Usage};
 use ::memprof::session::collector::Command;

@@ -287,7 +287,7 @@ fn agrees(want: &Expected, rule: &Rule, expressions: &Expressions) -> bool {
             if row.rsp != Place::Unsaid {
                 return false;
             }
-            let (ra, bx) = match rule.pad & 0xff {
+            let (ra, bx) = match rule.flags & 0xff {
                 0 => (rule.ra_offset, None),
                 BX_KEPT => (rule.ra_offset, Some(Place::Unsaid)),
                 BX_SAVED => (-8, Some(Place::AtCfa(i64::from(rule.ra_offset)))),

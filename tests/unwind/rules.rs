@@ -111,7 +111,7 @@ fn realigned_stacks() {
     let program = [0x0f, 6, 0x77, 0x98, 0x01, 0x06, 0x23, 8];
     let want = Rule {
         cfa: CfaKind::DerefSp as u8,
-        pad: 8 << 8,
+        flags: 8 << 8,
         ..sp(152)
     };
     assert_eq!(first(&program), want);
@@ -213,7 +213,7 @@ fn arm_functions_keep_the_return_address_in_a_register() {
         &[0x2d, 0x48, 0x0e, 32, 0x9d, 4, 0x9e, 3],
     );
     let leaf = Rule {
-        pad: RA_IN_LINK_REGISTER,
+        flags: RA_IN_LINK_REGISTER,
         ra_offset: 0,
         ..sp(0)
     };
@@ -424,7 +424,7 @@ fn linkage_tables_of_64_bit_arm() {
     let code: Vec<u8> = words.iter().flat_map(|w| w.to_le_bytes()).collect();
     let entry = Rule {
         cfa: CfaKind::Sp as u8,
-        pad: RA_IN_LINK_REGISTER,
+        flags: RA_IN_LINK_REGISTER,
         ..Rule::default()
     };
     let want = [
@@ -442,11 +442,11 @@ fn a_frame_that_rbx_leads_to() {
     // CFA = rbx + 16, and before that rbx saved at CFA - 16.
     let program = [0x41, 0x0e, 16, 0x83, 2, 0x43, 0x0d, 3];
     let kept = Rule {
-        pad: BX_KEPT,
+        flags: BX_KEPT,
         ..sp(8)
     };
     let saved = Rule {
-        pad: BX_SAVED,
+        flags: BX_SAVED,
         ra_offset: -16,
         ..sp(16)
     };

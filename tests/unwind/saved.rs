@@ -263,7 +263,7 @@ impl Walker {
         for rule in &table.rules {
             let low = u64::from(rule.cfa)
                 | u64::from(rule.fp) << 8
-                | u64::from(rule.pad | rule.needs()) << 16
+                | u64::from(rule.flags | rule.needs()) << 16
                 | u64::from(rule.cfa_offset as u32) << 32;
             let high = u64::from(rule.fp_offset as u32) | u64::from(rule.ra_offset as u32) << 32;
             self.send(&[low, high]);
@@ -351,7 +351,8 @@ fn check_saved(name: &str, program: &Program, walker: &mut Walker, saved: &Saved
         memory: &saved.memory,
         table: true,
     };
-    let in_register = program.table.rule_at(saved.start.ip - saved.base).pad & RA_IN_LINK_REGISTER;
+    let in_register =
+        program.table.rule_at(saved.start.ip - saved.base).flags & RA_IN_LINK_REGISTER;
     let bare = ["leaf", "late"].contains(&saved.name.as_str());
     if program.arch == Arch::Aarch64 && bare {
         assert_ne!(in_register, 0, "{what}: stopped before it was saved");

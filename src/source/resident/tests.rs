@@ -76,7 +76,12 @@ impl World {
     }
 
     fn join(&self, runs: &[PageRun], vma: &Vma) -> Books {
-        let mut books = Books::default();
+        self.join_and_map(runs, vma).0
+    }
+
+    /// The books, and what the mapping holds.
+    fn join_and_map(&self, runs: &[PageRun], vma: &Vma) -> (Books, MappedBytes) {
+        let (mut books, mut mapping) = Default::default();
         let space = SpaceView {
             mm: MM,
             ancestors: &[PARENT],
@@ -86,9 +91,9 @@ impl World {
         };
         let mut join = Join::new(&self.ledger, space);
         for r in runs {
-            join.add(vma, *r, &mut books).unwrap();
+            join.add(vma, *r, &mut books, &mut mapping).unwrap();
         }
-        books
+        (books, mapping)
     }
 }
 
@@ -212,7 +217,7 @@ proptest! {
             at += gap + len;
             pages += len;
         }
-        let books = w.join(&runs, &vma(0..9000));
+        let (books, mapping) = w.join_and_map(&runs, &vma(0..9000));
 
         let mut model = Books::default();
         for page in runs.iter().flat_map(|r| r.start.0 / PAGE..r.end.0 / PAGE) {
@@ -231,12 +236,14 @@ proptest! {
                 model.add_unobserved("[anon]", Unobserved::NoEvent, one);
             }
         }
+        let mut mapped = MappedBytes::default();
         for usage in model.stacks.values() {
-            model.mapping.attributed += *usage;
+            mapped.attributed += *usage;
         }
         for usage in model.unobserved.values() {
-            model.mapping.not_observed += *usage;
+            mapped.not_observed += *usage;
         }
+        prop_assert_eq!(mapping, mapped);
         prop_assert_eq!(&books, &model);
         let sum: u64 = books.stacks.values().chain(books.unobserved.values()).map(|u| u.anon).sum();
         prop_assert_eq!(sum, pages * PAGE);
@@ -253,11 +260,10 @@ proptest! {
             w.ledger.set(MM, page, id);
         }
         let kind = if huge { PageKind::Anon } else { PageKind::Shmem };
-        let books = w.join(&[run(start..start + len, kind, huge)], &vma(0..9000));
+        let (books, mapped) = w.join_and_map(&[run(start..start + len, kind, huge)], &vma(0..9000));
         let sum: u64 =
             books.stacks.values().chain(books.unobserved.values()).map(|u| u.resident()).sum();
         prop_assert_eq!(sum, len * PAGE);
-        let mapped = books.mapping;
         prop_assert_eq!(mapped.attributed.resident() + mapped.not_observed.resident(), sum);
         prop_assert_eq!(mapped.huge, if huge { sum } else { 0 });
     }

@@ -3,34 +3,40 @@
  * Pages that a child shares with its parent since fork stand under the parent's records. Before the
  * parent gets another page there, or none, its living children take over the record.
  */
-#ifndef MEMPROF_HEIRS_H
-#define MEMPROF_HEIRS_H
+#ifndef MEMPROF_COW_CHILDREN_H
+#define MEMPROF_COW_CHILDREN_H
+
+#include "base.bpf.h"
+#include "counters.bpf.h"
+#include "follow.bpf.h"
+#include "ledger.bpf.h"
+#include "stacks.bpf.h"
 
 /* A child shares its parent's pages from now on. */
-static __noinline int add_heir(struct mm_info *parent, __u32 mm_id)
+static __noinline int add_cow_child(struct mm_info *parent, __u32 mm_id)
 {
 	if (!parent)
 		return 0;
-	for (int i = 0; i < MAX_HEIRS; i++) {
-		if (__sync_val_compare_and_swap(&parent->heirs[i], 0, mm_id) == 0) {
-			__sync_fetch_and_add(&parent->nr_heirs, 1);
+	for (int i = 0; i < MAX_COW_CHILDREN; i++) {
+		if (__sync_val_compare_and_swap(&parent->cow_children[i], 0, mm_id) == 0) {
+			__sync_fetch_and_add(&parent->nr_cow_children, 1);
 			return 0;
 		}
 	}
-	count_loss(LOSS_HEIRS);
+	count_loss(LOSS_COW_CHILDREN);
 	return 0;
 }
 
 /* A child has another address space, or none. */
-static __noinline int remove_heir(__u64 parent_mm, __u32 mm_id)
+static __noinline int remove_cow_child(__u64 parent_mm, __u32 mm_id)
 {
 	struct mm_info *parent = bpf_map_lookup_elem(&mms, &parent_mm);
 
 	if (!parent)
 		return 0;
-	for (int i = 0; i < MAX_HEIRS; i++)
-		if (__sync_val_compare_and_swap(&parent->heirs[i], mm_id, 0) == mm_id)
-			__sync_fetch_and_sub(&parent->nr_heirs, 1);
+	for (int i = 0; i < MAX_COW_CHILDREN; i++)
+		if (__sync_val_compare_and_swap(&parent->cow_children[i], mm_id, 0) == mm_id)
+			__sync_fetch_and_sub(&parent->nr_cow_children, 1);
 	return 0;
 }
 
@@ -42,9 +48,9 @@ static __always_inline __u32 record_of(__u32 mm_id, __u64 vpage)
 }
 
 /* A child takes over a record, unless it has one of its own. (Global: checked once.) */
-__noinline int heir_takes(__u32 heir, __u64 vpage, __u32 stack)
+__noinline int child_takes(__u32 child, __u64 vpage, __u32 stack)
 {
-	struct page_chunk *chunk = heir ? chunk_get(chunk_key(heir, vpage)) : NULL;
+	struct page_chunk *chunk = child ? chunk_get(chunk_key(child, vpage)) : NULL;
 
 	if (chunk && chunk->stack[vpage & (CHUNK_PAGES - 1)] == STACK_NONE)
 		chunk->stack[vpage & (CHUNK_PAGES - 1)] = stack;
@@ -52,11 +58,11 @@ __noinline int heir_takes(__u32 heir, __u64 vpage, __u32 stack)
 }
 
 /* The current address space gets a page of its own in place of a shared one, whose record is `own`. */
-__noinline int page_to_heirs(__u64 vpage, __u32 own)
+__noinline int page_to_cow_children(__u64 vpage, __u32 own)
 {
 	struct mm_info *info = find_mm(bpf_get_current_task_btf()->mm);
 
-	if (!info || !info->nr_heirs)
+	if (!info || !info->nr_cow_children)
 		return 0;
 	for (int i = 0; i < MAX_ANCESTORS && own == STACK_NONE; i++)
 		own = record_of(info->ancestors[i], vpage);
@@ -64,14 +70,14 @@ __noinline int page_to_heirs(__u64 vpage, __u32 own)
 		return 0;
 	if (stacks_collected)
 		use_stack(own);
-	for (int i = 0; i < MAX_HEIRS; i++)
-		heir_takes(info->heirs[i], vpage, own);
+	for (int i = 0; i < MAX_COW_CHILDREN; i++)
+		child_takes(info->cow_children[i], vpage, own);
 	return 0;
 }
 
 struct inherit_ctx {
 	struct range lost;
-	__u32 heir;
+	__u32 child;
 	__u32 pad;
 	__u64 at;
 };
@@ -80,15 +86,15 @@ static __always_inline void inherit_chunk(struct inherit_ctx *c, __u64 base)
 {
 	struct page_chunk *own = chunk_find(chunk_key(c->lost.mm_id, base));
 	__u32 n, from = part_of(&c->lost, base, &n);
-	struct page_chunk *heir;
+	struct page_chunk *child;
 
 	if (!own)
 		return;
-	heir = chunk_get(chunk_key(c->heir, base));
-	if (heir)
-		chunk_inherit(heir, own, from, n);
-	if (heir && stacks_collected)
-		use_stacks(heir);
+	child = chunk_get(chunk_key(c->child, base));
+	if (child)
+		chunk_inherit(child, own, from, n);
+	if (child && stacks_collected)
+		use_stacks(child);
 }
 
 static long inherit_next(__u64 i, struct inherit_ctx *c)
@@ -102,11 +108,11 @@ static long inherit_next(__u64 i, struct inherit_ctx *c)
 }
 
 /* A child takes over what its parent has on record of the pages [first, end). (Global: checked once.) */
-__noinline int inherit_range(__u32 heir, __u32 mm_id, __u64 first, __u64 end)
+__noinline int inherit_range(__u32 child, __u32 mm_id, __u64 first, __u64 end)
 {
 	struct inherit_ctx c = {
 		.lost = { .mm_id = mm_id, .first = first, .end = end },
-		.heir = heir,
+		.child = child,
 		.at = chunk_key(mm_id, first),
 	};
 
@@ -116,15 +122,15 @@ __noinline int inherit_range(__u32 heir, __u32 mm_id, __u64 first, __u64 end)
 }
 
 /* The current address space loses the pages [first, end). */
-__noinline int range_to_heirs(__u32 mm_id, __u64 first, __u64 end)
+__noinline int range_to_cow_children(__u32 mm_id, __u64 first, __u64 end)
 {
 	struct mm_info *info = find_mm(bpf_get_current_task_btf()->mm);
 
-	if (!info || !info->nr_heirs)
+	if (!info || !info->nr_cow_children)
 		return 0;
-	for (int i = 0; i < MAX_HEIRS; i++)
-		if (info->heirs[i])
-			inherit_range(info->heirs[i], mm_id, first, end);
+	for (int i = 0; i < MAX_COW_CHILDREN; i++)
+		if (info->cow_children[i])
+			inherit_range(info->cow_children[i], mm_id, first, end);
 	return 0;
 }
 

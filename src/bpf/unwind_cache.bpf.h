@@ -1,11 +1,17 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /*
- * The walk by tables from its first frame to its last, and what of it is remembered. A thread keeps its last
+ * The walk by tables from its first frame to its last, and what of it is cached. A thread keeps its last
  * walk: the frames, and the words of the stack that were read for them. Where the next walk comes to a
  * frame of it in the same state, and those words are unchanged from there on, the rest is known.
  */
-#ifndef MEMPROF_REMEMBERED_H
-#define MEMPROF_REMEMBERED_H
+#ifndef MEMPROF_UNWIND_CACHE_H
+#define MEMPROF_UNWIND_CACHE_H
+
+#include "base.bpf.h"
+#include "send.bpf.h"
+#include "settings.bpf.h"
+#include "tables.bpf.h"
+#include "thread.bpf.h"
 
 struct same_ctx {
 	struct task_state *st;
@@ -40,7 +46,7 @@ static long same_steps(__u64 i, struct same_ctx *c)
 		struct noted_word *w;
 		__u64 word;
 
-		if (left >= MEMO_WORDS)
+		if (left >= CACHED_WORDS)
 			return 1;
 		w = &st->words[left];
 		if (w->at - c->first >= c->words && same_window(c, w->at))
@@ -53,14 +59,14 @@ static long same_steps(__u64 i, struct same_ctx *c)
 	return 0;
 }
 
-/* Whether the remembered walk's outer words, `n` of them, are what the stack holds now. */
+/* Whether the cached walk's outer words, `n` of them, are what the stack holds now. */
 static __always_inline int same_words(struct task_state *st, __u32 n)
 {
 	struct same_ctx c = { .st = st, .left = n };
 
 	c.first = place_of(st, st->t.window_base);
 	c.words = st->t.window_words;
-	bpf_loop(MEMO_WORDS / SAME_STEPS + 1, same_steps, &c, 0);
+	bpf_loop(CACHED_WORDS / SAME_STEPS + 1, same_steps, &c, 0);
 	/* Where one differs, the frames that have read it are not met any more. */
 	st->t.same = c.left ? c.left - 1 : st->t.same;
 	return !c.left;
@@ -69,7 +75,7 @@ static __always_inline int same_words(struct task_state *st, __u32 n)
 /* How many frames at most are passed over in one step. */
 #define PASS_STEPS 16
 
-/* Passes over remembered frames that the walk cannot meet any more, `steps` at most; how many are left. */
+/* Passes over cached frames that the walk cannot meet any more, `steps` at most; how many are left. */
 static __always_inline __u32 pass_over(struct task_state *st, int steps)
 {
 	__s32 sp = place_of(st, st->t.sp);
@@ -105,11 +111,11 @@ static __always_inline int same_fp(struct task_state *st, struct frame *f)
 
 	if ((f->flags & FRAME_FP_SAVED) != saved)
 		return 0;
-	return saved ? is_place(st, st->t.fp) && f->fp == place_of(st, st->t.fp) : st->t.fp == st->memo_fp;
+	return saved ? is_place(st, st->t.fp) && f->fp == place_of(st, st->t.fp) : st->t.fp == st->cached_fp;
 }
 
 /*
- * Whether the remembered walk came through this frame, frame `i`, in the same state, and all it read
+ * Whether the cached walk came through this frame, frame `i`, in the same state, and all it read
  * from here on is unchanged: then it goes on as that one did.
  */
 static __always_inline int meets(struct task_state *st, __u64 i)
@@ -127,12 +133,12 @@ static __always_inline int meets(struct task_state *st, __u64 i)
 	if ((f->flags & FRAME_USES_FP) && !same_fp(st, f))
 		return 0;
 	/* Where a walk is cut off depends on where it began. */
-	if (st->memo_outcome == OUTCOME_DEPTH_LIMIT && (i || left != st->memo_nr))
+	if (st->cached_outcome == OUTCOME_DEPTH_LIMIT && (i || left != st->cached_nr))
 		return 0;
 	if (!same_words(st, f->words))
 		return 0;
 	st->t.met = left;
-	st->t.outcome = st->memo_outcome;
+	st->t.outcome = st->cached_outcome;
 	return 1;
 }
 
@@ -166,7 +172,7 @@ static long walk_frame(__u64 i, struct walk_ctx *c)
 		else if (is_part(i) && send_part(st, i))
 			return 1;
 	}
-	/* What was there is lost to the remembered walk; the two could not meet there any more. */
+	/* What was there is lost to the cached walk; the two could not meet there any more. */
 	if (st->t.left > at)
 		st->t.left = at;
 	f->ip = st->t.ip - (st->t.flags & FRAME_CALL ? 1 : 0);
@@ -194,13 +200,13 @@ struct keep_ctx {
 	struct stack_hash hash;
 	__u32 from; /* where the next frame is */
 	__u32 to; /* and where it goes */
-	__u32 words; /* that were read in all, the remembered ones among them */
+	__u32 words; /* that were read in all, the cached ones among them */
 	__u32 uses; /* what the frames from the outermost one on need of the frame's registers */
 };
 
 #define KEEP_STEPS 4
 
-/* The walk's frames, from the outermost one on, to the remembered ones. */
+/* The walk's frames, from the outermost one on, to the cached ones. */
 static long keep_frames(__u64 i, struct keep_ctx *c)
 {
 	struct task_state *st = c->st;
@@ -243,9 +249,9 @@ static long keep_words(__u64 i, struct keep_words_ctx *c)
 	for (__u32 k = 0; k < SAME_STEPS; k++) {
 		__u32 from = c->from;
 
-		if (from >= MEMO_WORDS)
+		if (from >= CACHED_WORDS)
 			return 1;
-		st->words[INDEX(c->to, MEMO_WORDS)] = st->words[from];
+		st->words[INDEX(c->to, CACHED_WORDS)] = st->words[from];
 		c->from = from + 1;
 		c->to++;
 	}
@@ -253,14 +259,14 @@ static long keep_words(__u64 i, struct keep_words_ctx *c)
 }
 
 /*
- * Takes the walk that just ended for the remembered one: what the two share stays where it is, the rest
+ * Takes the walk that just ended for the cached one: what the two share stays where it is, the rest
  * moves up to it.
  */
 static __always_inline void keep_walk(struct task_state *st)
 {
 	__u32 met = st->t.met, nr = st->t.nr, noted = st->t.noted, words = 0;
 	struct keep_ctx c = { .st = st, .from = MAX_FRAMES - nr, .to = met };
-	struct keep_words_ctx w = { .st = st, .from = MEMO_WORDS - noted };
+	struct keep_words_ctx w = { .st = st, .from = CACHED_WORDS - noted };
 	struct frame *f;
 
 	c.hash = st->t.hash;
@@ -277,14 +283,14 @@ static __always_inline void keep_walk(struct task_state *st)
 	if (nr)
 		bpf_loop(MAX_FRAMES / KEEP_STEPS + 1, keep_frames, &c, 0);
 	w.to = words;
-	if (noted && noted <= MEMO_WORDS)
-		bpf_loop(MEMO_WORDS / SAME_STEPS + 1, keep_words, &w, 0);
-	st->memo_nr = met + nr;
-	st->memo_words = c.words;
-	st->memo_outcome = st->t.outcome;
+	if (noted && noted <= CACHED_WORDS)
+		bpf_loop(CACHED_WORDS / SAME_STEPS + 1, keep_words, &w, 0);
+	st->cached_nr = met + nr;
+	st->cached_words = c.words;
+	st->cached_outcome = st->t.outcome;
 	st->t.hash = c.hash;
-	st->t.nr = st->memo_nr;
-	st->t.innermost = st->memo_nr - 1;
+	st->t.nr = st->cached_nr;
+	st->t.innermost = st->cached_nr - 1;
 }
 
 static long hash_frames(__u64 i, struct walk_ctx *c)
@@ -297,22 +303,22 @@ static long hash_frames(__u64 i, struct walk_ctx *c)
 	return 0;
 }
 
-/* A walk too deep to be remembered has ended: the hash of the frames that are still there, and of how many there were. */
+/* A walk too deep to be cached has ended: the hash of the frames that are still there, and of how many there were. */
 static __always_inline void end_deep(struct task_state *st)
 {
 	struct walk_ctx c = { .st = st };
 
 	bpf_loop(MAX_FRAMES / KEEP_STEPS, hash_frames, &c, 0);
 	hash_word(&st->t.hash, (__u64)st->t.nr << 32 | st->t.outcome);
-	st->memo_nr = 0;
+	st->cached_nr = 0;
 	st->t.innermost = MAX_FRAMES - 1;
 }
 
-/* Whether what is remembered of a walk lets a later one rely on it. */
+/* Whether what is cached of a walk lets a later one rely on it. */
 static __always_inline int is_sound(struct task_state *st)
 {
 	/* What cannot be read now may be readable then: its page was swapped out, say. */
-	return st->memo_words <= MEMO_WORDS && st->memo_outcome != OUTCOME_UNREADABLE;
+	return st->cached_words <= CACHED_WORDS && st->cached_outcome != OUTCOME_UNREADABLE;
 }
 
 /* Follows the tables from the registers on. */
@@ -320,17 +326,17 @@ static __always_inline void follow_tables(struct task_state *st)
 {
 	struct walk_ctx c = { .st = st };
 
-	if (st->memo_generation != unwind_generation || st->memo_mm_id != st->mm_id || !is_sound(st))
-		st->memo_nr = 0;
-	if (!st->memo_nr)
+	if (st->cached_generation != unwind_generation || st->cached_mm_id != st->mm_id || !is_sound(st))
+		st->cached_nr = 0;
+	if (!st->cached_nr)
 		st->base = st->t.sp & ~7ull;
-	st->memo_mm_id = st->mm_id;
-	st->memo_generation = unwind_generation;
+	st->cached_mm_id = st->mm_id;
+	st->cached_generation = unwind_generation;
 	st->t.start = st->t.end = 0;
 	st->t.table = 0;
 	st->t.noted = 0;
-	st->t.left = st->memo_nr;
-	st->t.same = st->memo_words;
+	st->t.left = st->cached_nr;
+	st->t.same = st->cached_words;
 	st->t.met = 0;
 	/* A loop that touches a buffer is at the same place again: no loop over frames for that. */
 	if (!meets(st, 0))
@@ -338,18 +344,18 @@ static __always_inline void follow_tables(struct task_state *st)
 }
 
 /*
- * What is found of the walk by tables that just ended: its hash. Returns the id, if the remembered stack is
+ * What is found of the walk by tables that just ended: its hash. Returns the id, if the cached stack is
  * the same and its id is wanted; else 0.
  */
 static __always_inline __u32 end_tables(struct task_state *st, __u64 fp, __u32 own)
 {
-	int same = !st->t.nr && st->t.met == st->memo_nr;
+	int same = !st->t.nr && st->t.met == st->cached_nr;
 
-	if (same && st->memo_id && !own)
-		return st->memo_id;
+	if (same && st->cached_id && !own)
+		return st->cached_id;
 	if (!same)
-		st->memo_id = 0;
-	st->memo_fp = fp;
+		st->cached_id = 0;
+	st->cached_fp = fp;
 	if (st->t.nr > MAX_FRAMES)
 		end_deep(st);
 	else

@@ -1,0 +1,166 @@
+/* SPDX-License-Identifier: MIT OR GPL-2.0-only */
+/*
+ * The hooks of a page fault: it begins, and a page is allocated for it.
+ */
+#ifndef MEMPROF_FAULT_H
+#define MEMPROF_FAULT_H
+
+#include "base.bpf.h"
+#include "counters.bpf.h"
+#include "cow_children.bpf.h"
+#include "follow.bpf.h"
+#include "gfp.bpf.h"
+#include "ledger.bpf.h"
+#include "take.bpf.h"
+#include "thread.bpf.h"
+#include "unwind.bpf.h"
+
+/* Bit of a page fault's error code: the page was there, the access was not allowed. */
+#define FAULT_PRESENT 1ul
+
+/*
+ * A fault begins: the page takes the current stack, unless it has an owner already. What is recorded
+ * for a fault that then fails does no harm: it counts only where the kernel says that a page is.
+ *
+ * (There is a hook for a fault's end too, the perf event of a successful fault. It would cost the
+ * target as much again as everything here, and every process a part of that.)
+ *
+ * Returns the page's entry in the ledger if it has no owner, else NULL.
+ */
+static __always_inline __u32 *fault_begins(struct task_state *st, __u64 addr, __u64 error_code)
+{
+	__u64 vpage = addr >> page_shift;
+	struct page_chunk *chunk;
+	struct user_regs regs;
+	__u32 *owner;
+
+	/* The stack walk reads user memory, and a read of a bad address raises a fault of its own. */
+	if (!st || st->walking || addr < 65536 || addr >> 57)
+		return NULL;
+	__sync_fetch_and_add(&faults, 1);
+	count_activity();
+	chunk = chunk_get(chunk_key(st->mm_id, vpage));
+	if (!chunk)
+		return NULL;
+	user_regs_of(bpf_get_current_task_btf(), &regs);
+	st->fault = addr;
+	st->fault_ip = regs.ip;
+	st->fault_sp = regs.sp;
+	st->fault_present = error_code & FAULT_PRESENT;
+	st->fault_stack = STACK_NONE;
+	owner = &chunk->stack[vpage & (CHUNK_PAGES - 1)];
+	return *owner == STACK_NONE ? owner : NULL;
+}
+
+SEC("tp_btf/page_fault_user")
+int BPF_PROG(fault_user, unsigned long address, struct pt_regs *regs, unsigned long error_code)
+{
+	struct task_state *st = followed(bpf_get_current_task_btf());
+	__u32 *owner = fault_begins(st, address, error_code);
+
+	if (st && owner)
+		*owner = st->fault_stack = stack_id(st, 0);
+	return 0;
+}
+
+/* The kernel's own accesses to user memory: read(2) into a fresh buffer. */
+SEC("raw_tp/page_fault_kernel")
+int fault_kernel(struct bpf_raw_tracepoint_args *ctx)
+{
+	struct task_state *st = followed(bpf_get_current_task_btf());
+
+	if (!fault_begins(st, ctx->args[0], ctx->args[2]) || !st)
+		return 0;
+	st->taking.what = TAKE_FAULT;
+	tail_take_stack(ctx);
+	return 0;
+}
+
+static __always_inline void take_fault(struct task_state *st)
+{
+	__u64 vpage = st->fault >> page_shift;
+	struct page_chunk *chunk = chunk_find(chunk_key(st->mm_id, vpage));
+
+	if (chunk)
+		chunk->stack[vpage & (CHUNK_PAGES - 1)] = st->fault_stack = stack_id(st, 0);
+}
+
+/*
+ * Whether an allocation is a huge page or a large folio of anonymous or shared memory. Their flags
+ * come from GFP_TRANSHUGE_LIGHT; the folios that a fault reads into the page cache have none of it.
+ */
+static __always_inline int large(unsigned int order, gfp_t gfp)
+{
+	return order && order <= CHUNK_SHIFT && (gfp & GFP_NOMEMALLOC);
+}
+
+/*
+ * A page is allocated in a fault. It changes the owner if it is a new one, or a copy that this write
+ * made; a page that comes back from swap or from a file keeps the one it had. Where it is larger
+ * than the faulting page, its other pages, which have no owner, take this one.
+ */
+static __always_inline int allocated_in_fault(struct task_state *st, unsigned int order, gfp_t gfp)
+{
+	__u64 addr = st->fault, vpage = addr >> page_shift;
+	__u32 stack = st->fault_stack;
+	struct page_chunk *chunk;
+	struct user_regs regs;
+
+	/* Is it still that fault, or something later in this thread? */
+	user_regs_of(bpf_get_current_task_btf(), &regs);
+	if (regs.ip != st->fault_ip || regs.sp != st->fault_sp)
+		return 0;
+	chunk = chunk_get(chunk_key(st->mm_id, vpage));
+	if (!chunk)
+		return 0;
+	if (st->fault_present && !order)
+		page_to_cow_children(vpage, stack ? STACK_NONE : chunk->stack[vpage & (CHUNK_PAGES - 1)]);
+	/* (Of an epoch that has ended, it may have been given away meanwhile.) */
+	if (stack == STACK_NONE || st->epoch != stack_epoch)
+		stack = stack_id(st, 0);
+	if (large(order, gfp)) {
+		__u32 first = vpage & (CHUNK_PAGES - 1) & ~((1u << order) - 1);
+
+		/* In place of the huge zero page: who looked at it owns nothing. */
+		if (st->fault_present)
+			chunk_fill(chunk, first, 1u << order, stack);
+		else
+			chunk_fill_empty(chunk, first, 1u << order, stack);
+	}
+	if (st->fault_present || (gfp & GFP_ZERO))
+		chunk->stack[vpage & (CHUNK_PAGES - 1)] = stack;
+	return 0;
+}
+
+SEC("raw_tp/mm_page_alloc")
+int page_allocated(struct bpf_raw_tracepoint_args *ctx)
+{
+	__u64 page = ctx->args[0];
+	__u32 order = ctx->args[1];
+	gfp_t gfp = ctx->args[2];
+	struct task_struct *task;
+	struct task_state *st;
+	int wanted;
+
+	if (!(gfp & GFP_MOVABLE) || !page)
+		return 0;
+	task = bpf_get_current_task_btf();
+	if (!maybe_followed(task))
+		return 0;
+	/* Only fault_begins() marks a fault, and only in a followed address space. */
+	st = bpf_task_storage_get(&tasks, task, NULL, 0);
+	if (!st || !st->fault)
+		return 0;
+	wanted = large(order, gfp) || st->fault_present || (!st->fault_stack && (gfp & GFP_ZERO));
+	if (wanted) {
+		st->taking.what = TAKE_ALLOCATION;
+		st->taking.order = order;
+		st->taking.gfp = gfp;
+		tail_take_stack(ctx);
+	} else if (!order) {
+		st->fault = 0;
+	}
+	return 0;
+}
+
+#endif

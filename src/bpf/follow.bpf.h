@@ -1,0 +1,117 @@
+/* SPDX-License-Identifier: MIT OR GPL-2.0-only */
+/*
+ * Which address spaces and processes are followed, and the check that lets the events of all others end early.
+ */
+#ifndef MEMPROF_FOLLOW_H
+#define MEMPROF_FOLLOW_H
+
+#include "base.bpf.h"
+#include "counters.bpf.h"
+#include "settings.bpf.h"
+#include "thread.bpf.h"
+
+__u32 next_mm_id = 1;
+/* Changes whenever an address space is followed or no longer: what threads have cached of it is stale. */
+__u32 follow_generation = 1;
+__u64 followed_processes; /* in `procs` */
+
+/* Followed address spaces per hash of their mmap_base: lets an unrelated process's event end at one
+ * load. (The verifier permits no arithmetic on the mm pointer itself; mmap_base is random per exec,
+ * and where it is not, a false match costs one lookup.) */
+#define MM_FILTER_BITS 10
+__u32 mm_filter[1 << MM_FILTER_BITS];
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 4096); /* set by user space */
+	__type(key, __u64);
+	__type(value, struct mm_info);
+} mms SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 4096); /* set by user space */
+	__type(key, __u32);
+	__type(value, struct proc_info);
+} procs SEC(".maps");
+
+static __always_inline __u32 mm_slot(struct mm_struct *mm)
+{
+	return ((mm->mmap_base * 0x9e3779b97f4a7c15ull) >> (64 - MM_FILTER_BITS)) & ((1 << MM_FILTER_BITS) - 1);
+}
+
+static __always_inline struct mm_info *find_mm(struct mm_struct *mm)
+{
+	return bpf_map_lookup_elem(&mms, &mm);
+}
+
+/* Whether an address space may be followed: one load for most that are not. */
+static __always_inline int maybe_followed_mm(struct mm_struct *mm)
+{
+	return mm && mm_filter[mm_slot(mm)];
+}
+
+static __always_inline int maybe_followed(struct task_struct *task)
+{
+	return maybe_followed_mm(task->mm);
+}
+
+/*
+ * The state of a thread whose address space is followed, or NULL. Its mm_id is up to date. (`mm` is the task's:
+ * each time it is loaded the verifier searches the kernel's types for half a millisecond.)
+ */
+static __always_inline struct task_state *followed_mm(struct task_struct *task, struct mm_struct *mm)
+{
+	struct task_state *st;
+	struct mm_info *info;
+
+	if (!maybe_followed_mm(mm))
+		return NULL;
+	st = bpf_task_storage_get(&tasks, task, NULL, BPF_LOCAL_STORAGE_GET_F_CREATE);
+	if (!st) {
+		count_loss(LOSS_TASK_STATE);
+		return NULL;
+	}
+	if (st->mm != (__u64)mm || st->generation != follow_generation) {
+		st->generation = follow_generation;
+		st->mm = (__u64)mm;
+		info = find_mm(mm);
+		st->mm_id = info ? info->mm_id : 0;
+	}
+	return st->mm_id ? st : NULL;
+}
+
+static __always_inline struct task_state *followed(struct task_struct *task)
+{
+	return followed_mm(task, task->mm);
+}
+
+/* The number that a struct pid has in memprof's own pid namespace; 0 if it has none there. (Global: checked once.) */
+__noinline __u32 pid_in_view(__u64 of)
+{
+	struct pid *pid = (void *)of;
+	__u32 level = BPF_CORE_READ(pid, level);
+
+	for (__u32 i = 0; i < 32; i++) {
+		struct upid upid;
+		struct upid *at = &pid->numbers[0];
+
+		if (i > level)
+			break;
+		/* struct upid has had the same two fields since 2.6.24. */
+		bpf_probe_read_kernel(&upid, sizeof(upid), (void *)at + i * sizeof(upid));
+		if (BPF_CORE_READ(upid.ns, ns.inum) == view_ns)
+			return upid.nr;
+	}
+	return 0;
+}
+
+/* The process's pid in memprof's own pid namespace; 0 if it has none there. */
+static __always_inline __u32 view_pid(struct task_struct *task)
+{
+	return pid_in_view((__u64)BPF_CORE_READ(task, group_leader, thread_pid));
+}
+
+#endif

@@ -1,0 +1,52 @@
+/* SPDX-License-Identifier: MIT OR GPL-2.0-only */
+/*
+ * User registers of the current task.
+ */
+#ifndef MEMPROF_REGISTERS_H
+#define MEMPROF_REGISTERS_H
+
+#include "base.bpf.h"
+
+struct user_regs {
+	__u64 ip;
+	__u64 sp;
+	__u64 bp;
+	__u64 bx; /* x86-64 alone */
+	__u64 lr; /* arm64 alone */
+	__u64 in_syscall; /* ip is the address after a system call instruction */
+};
+
+static __always_inline void user_regs_of(struct task_struct *task, struct user_regs *out)
+{
+	struct pt_regs *regs = (struct pt_regs *)bpf_task_pt_regs(task);
+
+	/* Plain loads, not PT_REGS_*_CORE(): those are a call each. */
+#if defined(bpf_target_x86)
+	out->ip = regs->ip;
+	out->sp = regs->sp;
+	out->bp = regs->bp;
+	out->bx = regs->bx;
+	out->lr = 0;
+	out->in_syscall = (long)regs->orig_ax >= 0;
+#elif defined(bpf_target_arm64)
+	out->ip = regs->pc;
+	out->sp = regs->sp;
+	out->bp = regs->regs[29];
+	out->bx = 0;
+	out->lr = regs->regs[30];
+	out->in_syscall = regs->syscallno >= 0;
+#endif
+}
+
+static __always_inline __u64 user_ip_of(struct task_struct *task)
+{
+	struct pt_regs *regs = (struct pt_regs *)bpf_task_pt_regs(task);
+
+#if defined(bpf_target_x86)
+	return regs->ip;
+#elif defined(bpf_target_arm64)
+	return regs->pc;
+#endif
+}
+
+#endif

@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: MIT OR GPL-2.0-only */
+/*
+ * What user space sets before it loads the programs.
+ */
+#ifndef MEMPROF_SETTINGS_H
+#define MEMPROF_SETTINGS_H
+
+#include "base.bpf.h"
+
+const volatile __u32 page_shift = 12;
+
+/* memprof's pid namespace: pids in records are seen from there. */
+const volatile __u32 view_ns = 0;
+
+/* Ring buffer fill level, in bytes, that triggers a wakeup. */
+const volatile __u32 wake_bytes = 65536;
+
+const volatile __u8 follow_forks = 0;
+/* The name waited for, as comm holds it: at most 15 characters, padded with zeros. */
+const volatile char wanted_comm[16] = {};
+
+/*
+ * How stacks are walked: enum unwind_mode. Not a constant: that would let the verifier cut off what a mode does
+ * not need, and what is left of that 6.18 refuses to compile ("verifier bug: No program to jit").
+ */
+volatile __u8 unwind_mode = UNWIND_AUTO;
+
+/* Frames of a stack that are taken at most; from MAX_FRAMES on. */
+volatile __u32 max_frames = MAX_FRAMES;
+
+#endif

@@ -1,0 +1,152 @@
+/* SPDX-License-Identifier: MIT OR GPL-2.0-only */
+/*
+ * What memprof keeps of one thread of a followed process: the page fault under way, and its last stack walk.
+ */
+#ifndef MEMPROF_THREAD_H
+#define MEMPROF_THREAD_H
+
+#include "base.bpf.h"
+
+/* Words of user stack read at once. A read costs some 150 ns, however short it is. */
+#define WINDOW_WORDS 256
+/* How many of them lie below the word that is wanted: a frame's words are not read in order. */
+#define WINDOW_SLACK 8
+/* Words of stack that a cached walk may have read. */
+#define CACHED_WORDS 128
+
+/* Two independent hashes of a stack: the table's key and its check. */
+struct stack_hash {
+	__u64 key;
+	__u32 check;
+	__u32 pad;
+};
+
+/* A frame of a walk by tables, as the walk came to it; see unwind_cache.bpf.h. */
+struct frame {
+	__u64 ip; /* return addresses less one */
+	__u64 key; /* hash of the frames from the outermost one to this; while the walk lasts, place_in_file() */
+	__u32 check; /* the other hash */
+	__u32 sp; /* a place, as in struct noted_word */
+	__u32 fp; /* where the frame pointer register is saved, if it is (FRAME_FP_SAVED): a place too */
+	__u16 words; /* words of stack read for the same frames; while it lasts, read before this one */
+	__u16 flags;
+};
+
+/* A word of the stack that a walk has read. */
+struct noted_word {
+	__u32 at; /* its place: in words from `base` */
+	__u32 low; /* what it was */
+	__u32 high;
+};
+
+/* A walk under way. What no comment calls otherwise is of the frame that it has come to. */
+struct walk {
+	__u64 ip;
+	__u64 sp;
+	__u64 fp; /* or where it is saved (FRAME_FP_SAVED) */
+	__u64 bx;
+	__u64 lr;
+	struct stack_hash hash;
+	__u64 start; /* the mapping that the last frame was in */
+	__u64 end;
+	__u64 bias;
+	__u64 window_base; /* address of what is in `window` */
+	__u32 window_words;
+	__u32 table; /* of that mapping */
+	__u32 flags; /* of the frame, see struct frame; RULE_NEEDS among them: what is known */
+	__u32 noted; /* words */
+	__u32 nr; /* frames found; once it has ended, with the cached ones that it shares */
+	__u32 innermost; /* which of the thread's frames it is; the others are before it */
+	__u32 left; /* frames of the cached walk that this one may still meet */
+	__u32 same; /* words of it, from the outermost frame on, that are not known to differ */
+	__u32 met; /* the frames that it shares with the cached walk */
+	__u32 outcome;
+	__u32 sending; /* the stack whose frames are sent where there is no room for them all; else 0 */
+	__u32 pad;
+};
+
+/* What take_stack() is to do. */
+enum take {
+	TAKE_NOTHING = 0,
+	TAKE_FAULT = 1,
+	TAKE_ALLOCATION = 2,
+	TAKE_RANGE = 3,
+};
+
+struct taking {
+	__u32 what;
+	__u32 change; /* of a range */
+	union {
+		__u32 flags; /* of a range */
+		__u32 gfp; /* of an allocation */
+	};
+	__u32 order;
+	__u64 start; /* of a range */
+	__u64 end;
+};
+
+/* What memprof knows of one thread of a followed process. */
+struct task_state {
+	struct taking taking;
+	__u64 fault; /* address of the last fault, until its page was allocated; else 0 */
+	__u64 fault_ip; /* user registers at its begin */
+	__u64 fault_sp;
+	__u64 brk; /* the heap's end when brk was entered */
+	__u64 mm; /* the address space that mm_id names */
+	__u32 mm_id; /* 0: not followed */
+	__u32 generation; /* of mm_id */
+	__u32 fault_stack; /* recorded at its begin; STACK_NONE if the page had an owner already */
+	__u8 fault_present; /* a write to a page that may only be read: copy on write */
+	__u8 walking; /* its stack is being read */
+	__u16 pad;
+	__u32 pid; /* its process's, see view_pid(); 0 until a stack is sent */
+	__u32 epoch; /* of last_id and cached_id */
+	/* The stack found last, by its hash. */
+	__u64 last_key;
+	__u32 last_id;
+	__u32 last_check;
+	/* The cached walk: the stack it found, and how much of `frames` and `words` is of it. */
+	__u32 cached_id; /* 0: not known */
+	__u32 cached_mm_id;
+	__u32 cached_generation;
+	__u32 cached_nr;
+	__u32 cached_words;
+	__u32 cached_outcome;
+	__u64 cached_fp; /* the frame pointer register that it began with */
+	__u64 base; /* stack address that places are counted from */
+	struct walk t;
+	/*
+	 * Frames, and words of the stack that they have read, with those of the outermost frame first. A
+	 * walk fills both from the end on, up to what it may still meet of the cached one.
+	 */
+	struct frame frames[MAX_FRAMES];
+	struct noted_word words[CACHED_WORDS];
+	/* Scratch space: a window on the stack, then the record that is sent. */
+	union {
+		__u64 window[WINDOW_WORDS];
+		struct stack_event event;
+	};
+};
+
+/*
+ * From 6.19 on (f484f4a3e058 "bpf: Replace bpf memory allocator with kmalloc_nolock() in local storage")
+ * one piece of it holds 8 KiB at most, of which the kernel itself needs some 100 bytes.
+ */
+_Static_assert(sizeof(struct task_state) <= 8192 - 128, "task_state");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_TASK_STORAGE);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, int);
+	__type(value, struct task_state);
+} tasks SEC(".maps");
+
+static __always_inline void hash_word(struct stack_hash *h, __u64 word)
+{
+	h->key = (h->key ^ word) * 0xff51afd7ed558ccdull;
+	h->key ^= h->key >> 32;
+	h->check = (h->check + (__u32)(word ^ word >> 29)) * 0x9e3779b1u;
+	h->check ^= h->check >> 15;
+}
+
+#endif

@@ -1,0 +1,36 @@
+/* SPDX-License-Identifier: MIT OR GPL-2.0-only */
+/*
+ * The window: a copy of a piece of the user stack. One long read serves many words.
+ */
+#ifndef MEMPROF_WINDOW_H
+#define MEMPROF_WINDOW_H
+
+#include "base.bpf.h"
+#include "thread.bpf.h"
+
+/*
+ * Brings the word at `addr` into the window, and with it up to `words` words from `slack` words below
+ * on; where not all of those can be read, what its page has from there on. 0, or -1. (Global: checked
+ * once.)
+ */
+__noinline int read_window(struct task_state *st, __u64 addr, __u32 slack, __u32 words)
+{
+	__u64 here = (4096 - (addr & 4095)) >> 3;
+
+	if (!st || slack >= words || words > WINDOW_WORDS)
+		return -1;
+	st->t.window_base = addr - 8 * (__u64)slack;
+	st->t.window_words = words;
+	if (!bpf_probe_read_user(st->window, words * 8, (void *)st->t.window_base))
+		return 0;
+	if (here >= WINDOW_WORDS)
+		here = WINDOW_WORDS - 1;
+	st->t.window_base = addr;
+	st->t.window_words = here;
+	if (!bpf_probe_read_user(st->window, INDEX(here, WINDOW_WORDS) * 8, (void *)addr))
+		return 0;
+	st->t.window_words = 0;
+	return -1;
+}
+
+#endif

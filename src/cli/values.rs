@@ -1,0 +1,88 @@
+//! Reading single values of the command line.
+
+use std::time::Duration;
+
+use clap::builder::{PossibleValue, PossibleValuesParser};
+
+use crate::event::Pid;
+use crate::export::{EXPORTERS, Exporter};
+
+pub(super) fn parse_name(name: &str) -> Result<String, String> {
+    if name.is_empty() || name.contains(['/', '\0']) {
+        return Err("a process's name, without directories: `light-node`".into());
+    }
+    Ok(name.to_owned())
+}
+
+pub(super) fn parse_pid(pid: &str) -> Result<Pid, String> {
+    match pid.parse() {
+        Ok(pid) if pid > 0 && pid <= i32::MAX as u32 => Ok(Pid(pid)),
+        _ => Err("a process id is a whole number above 0".into()),
+    }
+}
+
+pub(super) fn parse_seconds(seconds: &str) -> Result<Duration, String> {
+    let seconds: f64 = seconds.parse().map_err(|_| "a number of seconds")?;
+    Duration::try_from_secs_f64(seconds)
+        .ok()
+        .filter(|d| !d.is_zero())
+        .ok_or_else(|| "a number of seconds above 0".into())
+}
+
+/// A number of bytes, with or without a binary unit.
+pub(super) fn parse_size(size: &str) -> Result<u64, String> {
+    let digits = size.trim_end_matches(|c: char| !c.is_ascii_digit());
+    let shift = match &size[digits.len()..] {
+        "" | "B" => 0,
+        "KiB" => 10,
+        "MiB" => 20,
+        "GiB" => 30,
+        _ => return Err("a number of bytes, or of KiB, MiB or GiB: `64KiB`".into()),
+    };
+    // `parse` takes a plus sign; a size has none.
+    let number = digits
+        .parse::<u64>()
+        .ok()
+        .filter(|_| !size.starts_with('+'));
+    number
+        .and_then(|n| n.checked_mul(1 << shift))
+        .ok_or_else(|| "a whole number of bytes below 16 EiB: `65536`, `64KiB`".into())
+}
+
+/// Every format, with what it is.
+pub(super) fn formats() -> PossibleValuesParser {
+    let value = |format: &&dyn Exporter| PossibleValue::new(format.name()).help(format.about());
+    PossibleValuesParser::new(EXPORTERS.iter().map(value))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_bytes_with_binary_units() {
+        for (text, bytes) in [
+            ("0", 0),
+            ("65536", 65_536),
+            ("12B", 12),
+            ("64KiB", 65_536),
+            ("3MiB", 3 << 20),
+            ("2GiB", 2 << 30),
+        ] {
+            assert_eq!(parse_size(text), Ok(bytes), "{text}");
+        }
+        for text in [
+            "",
+            "KiB",
+            "-1",
+            "+1",
+            "1k",
+            "1 KiB",
+            "1.5MiB",
+            "1KB",
+            "99999999999GiB",
+        ] {
+            assert!(parse_size(text).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,112 @@
+//! Which processes the probe follows, and the code they have mapped: by the kernel's iterators of tasks and mappings.
+
+use std::os::fd::AsFd;
+use std::path::Path;
+use std::sync::atomic::Ordering::SeqCst;
+
+use anyhow::{Context, Result};
+use libbpf_rs::{MapCore, MapFlags};
+
+use super::{Probe, iterate, shared};
+use crate::event::{MmId, Pid};
+use crate::wire::{self, proc_info};
+
+/// Processes whose mappings are looked through one by one; of more, all that are followed are.
+const MOST_BY_PID: usize = 16;
+
+/// Processes read at once, 16 bytes each.
+const PROCESS_BATCH: u32 = 1024;
+
+impl Probe {
+    /// Lets the probe follow the next process that takes the wanted name at `exec`, or not.
+    pub fn set_waiting(&mut self, waiting: bool) {
+        if let Some(bss) = self.skel.maps.bss_data.as_deref_mut() {
+            shared(&mut bss.waiting).store(waiting.into(), SeqCst);
+        }
+    }
+
+    /// Follows processes that run already. Their [`Event::Process`](crate::event::Event::Process) come through the ring buffer; none comes of
+    /// one that does not exist.
+    ///
+    /// # Errors
+    /// The task iterator could not be run.
+    pub fn follow(&mut self, pids: &[Pid]) -> Result<()> {
+        self.with_wanted(pids, |probe| iterate::run(&probe.find))
+    }
+
+    /// No longer follows processes.
+    ///
+    /// # Errors
+    /// The task iterator could not be run.
+    pub fn forget(&mut self, pids: &[Pid]) -> Result<()> {
+        self.with_wanted(pids, |probe| iterate::run(&probe.forget))
+    }
+
+    fn with_wanted(&self, pids: &[Pid], run: impl Fn(&Probe) -> Result<()>) -> Result<()> {
+        let wanted = &self.skel.maps.wanted;
+        // Those that do not fit come in the next run.
+        for some in pids.chunks(wanted.max_entries() as usize) {
+            for pid in some {
+                wanted.update(&pid.0.to_ne_bytes(), &[1], MapFlags::ANY)?;
+            }
+            let done = run(self).context("cannot look processes up in the kernel's task list");
+            for pid in some {
+                let _ = wanted.delete(&pid.0.to_ne_bytes());
+            }
+            done?;
+        }
+        Ok(())
+    }
+
+    /// Binds the code that processes have mapped to its files' tables. What has no table yet comes as
+    /// [`Event::Code`](crate::event::Event::Code) through the ring buffer; that is all that happens with a process that is not followed.
+    ///
+    /// # Errors
+    /// The iterator of mappings could not be run.
+    pub fn bind(&mut self, pids: &[Pid]) -> Result<()> {
+        if self.bind.is_none() || pids.is_empty() {
+            return Ok(());
+        }
+        if pids.len() > MOST_BY_PID {
+            return self.bind_with(Pid(0), |probe| match &probe.bind {
+                Some(bind) => iterate::run(bind),
+                None => Ok(()),
+            });
+        }
+        for pid in pids {
+            self.bind_with(*pid, |probe| {
+                let program = &probe.skel.progs.bind_process;
+                match (iterate::run_for(program.as_fd(), *pid), &probe.bind) {
+                    // Before 6.1 it goes through all there are.
+                    (Err(_), Some(bind)) if Path::new(&format!("/proc/{pid}")).exists() => {
+                        iterate::run(bind)
+                    }
+                    // Gone meanwhile.
+                    _ => Ok(()),
+                }
+            })?;
+        }
+        Ok(())
+    }
+
+    fn bind_with(&mut self, pid: Pid, run: impl Fn(&Probe) -> Result<()>) -> Result<()> {
+        if let Some(bss) = self.skel.maps.bss_data.as_deref_mut() {
+            shared(&mut bss.bind_pid).store(pid.0, SeqCst);
+        }
+        run(self).context("cannot look through a process's mappings in the kernel")
+    }
+
+    /// The processes that the probe follows, each with its address space.
+    ///
+    /// # Errors
+    /// The map could not be read.
+    pub fn processes(&self) -> Result<Vec<(Pid, MmId)>> {
+        let map = &self.skel.maps.procs;
+        let all = map.lookup_batch(PROCESS_BATCH, MapFlags::ANY, MapFlags::ANY)?;
+        let records = all.map(|(_, bytes)| wire::read_record(&bytes, size_of::<proc_info>()));
+        Ok(records
+            .flatten()
+            .map(|p: proc_info| (Pid(p.pid), MmId(p.mm_id)))
+            .collect())
+    }
+}

@@ -1,0 +1,203 @@
+//! Loading the BPF programs: open, settings, sizes, load, attach.
+
+use std::cell::{Cell, RefCell};
+use std::mem::MaybeUninit;
+use std::os::unix::fs::MetadataExt;
+use std::rc::Rc;
+
+use anyhow::{Context, Result, anyhow};
+use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
+use libbpf_rs::{Link, OpenObject, PrintLevel, RingBuffer, RingBufferBuilder};
+
+use super::config::ProbeConfig;
+use super::stacks::StackSlots;
+use super::{Inbox, Missing, Probe, sizes};
+use crate::residency::page_size;
+use crate::source::{SOURCES, Source};
+use crate::wire::{self, MemprofSkel, MemprofSkelBuilder, OpenMemprofSkel};
+
+/// Set in the environment: libbpf's messages and the verifier's statistics go to stderr.
+const LOG: &str = "MEMPROF_LIBBPF_LOG";
+
+/// Life-cycle programs, which every source depends on.
+const LIFECYCLE: [&str; 3] = ["process_fork", "process_exec", "process_exit"];
+
+impl Probe {
+    /// Loads the program and attaches everything that needs no target.
+    ///
+    /// # Errors
+    /// The kernel refuses the program or a hook that cannot be done without; the message names it.
+    pub fn load(config: &ProbeConfig) -> Result<Probe> {
+        raise_memlock();
+        quiet_libbpf();
+        // The skeleton borrows this for its whole life, which is the process's but for tests.
+        let object: &'static mut MaybeUninit<OpenObject> =
+            Box::leak(Box::new(MaybeUninit::uninit()));
+        let mut open = MemprofSkelBuilder::default()
+            .open(object)
+            .context("cannot open the BPF object built into memprof")?;
+        let rodata = open
+            .maps
+            .rodata_data
+            .as_deref_mut()
+            .ok_or_else(|| anyhow!("the BPF object has no settings section"))?;
+        rodata.page_shift = page_size().trailing_zeros();
+        rodata.view_ns = own_pid_namespace()?;
+        rodata.follow_forks = config.follow_forks.into();
+        for (to, from) in rodata.wanted_comm.iter_mut().zip(wanted_bytes(config)) {
+            *to = from as _;
+        }
+        let data = open.maps.data_data.as_deref_mut();
+        let data = data.ok_or_else(|| anyhow!("the BPF object has no data section"))?;
+        data.unwind_mode = config.unwind as u8;
+        data.max_frames = config.max_frames;
+        if std::env::var_os(LOG).is_some() {
+            // 4: statistics only.
+            open.open_object_mut()
+                .progs_mut()
+                .for_each(|mut p| p.set_log_level(4));
+        }
+        sizes::set(&mut open)?;
+        for source in SOURCES {
+            if !config
+                .sources
+                .iter()
+                .any(|chosen| std::ptr::eq(*chosen, source))
+            {
+                leave_out(&mut open, source)?;
+            }
+        }
+        let skel = open.load().context(
+            "the kernel refused memprof's BPF program (`memprof doctor` says what is missing)",
+        )?;
+        let (links, missing) = attach_sources(&skel, config)?;
+        let inbox = Rc::new(RefCell::new(Inbox::default()));
+        let ring = open_ring(&skel, Rc::clone(&inbox))?;
+        let find = skel
+            .progs
+            .find_process
+            .attach()
+            .context("cannot attach the task iterator")?;
+        let forget = skel
+            .progs
+            .forget_process
+            .attach()
+            .context("cannot attach the task iterator")?;
+        let bind = match config.unwind.needs_tables() {
+            true => Some(skel.progs.bind_process.attach())
+                .transpose()
+                .context("cannot attach the iterator of mappings")?,
+            false => None,
+        };
+        let slots = StackSlots::new(&skel)?;
+        Ok(Probe {
+            skel,
+            ring,
+            inbox,
+            _links: links,
+            find,
+            forget,
+            bind,
+            slots,
+            missing,
+            sources: config.sources.clone(),
+            ended: RefCell::default(),
+            refused: Cell::default(),
+            table_pages: Rc::default(),
+        })
+    }
+}
+
+fn wanted_bytes(config: &ProbeConfig) -> impl Iterator<Item = u8> {
+    let name = config.wanted_comm.clone().unwrap_or_default();
+    name.into_bytes().into_iter().take(15)
+}
+
+fn own_pid_namespace() -> Result<u32> {
+    let ns = std::fs::metadata("/proc/self/ns/pid")
+        .context("cannot read /proc/self/ns/pid: is /proc mounted?")?;
+    Ok(ns.ino() as u32)
+}
+
+/// Before Linux 5.11 BPF maps count against RLIMIT_MEMLOCK; from then on against the cgroup, and
+/// raising the limit may be refused: then it is not needed either.
+fn raise_memlock() {
+    use nix::sys::resource::{RLIM_INFINITY, Resource, setrlimit};
+    let _ = setrlimit(Resource::RLIMIT_MEMLOCK, RLIM_INFINITY, RLIM_INFINITY);
+}
+
+/// libbpf prints to stderr by itself; what it says is in our errors where it matters.
+fn quiet_libbpf() {
+    let show = std::env::var_os(LOG).is_some();
+    libbpf_rs::set_print(show.then_some((PrintLevel::Debug, |_, message| eprint!("{message}"))));
+}
+
+fn open_ring(
+    skel: &MemprofSkel<'static>,
+    inbox: Rc<RefCell<Inbox>>,
+) -> Result<RingBuffer<'static>> {
+    let mut builder = RingBufferBuilder::new();
+    builder
+        .add(&skel.maps.events, move |bytes| {
+            // The caller is C: nothing here may panic.
+            if let Ok(mut inbox) = inbox.try_borrow_mut() {
+                match wire::decode(bytes) {
+                    Ok(event) => inbox.events.push(event),
+                    Err(_) => inbox.malformed += 1,
+                }
+            }
+            0
+        })
+        .context("cannot open the ring buffer")?;
+    builder.build().context("cannot open the ring buffer")
+}
+
+/// Keeps a source's programs and maps out of the kernel.
+fn leave_out(open: &mut OpenMemprofSkel<'static>, source: &Source) -> Result<()> {
+    let object = open.open_object_mut();
+    let programs = || source.programs.iter().chain(source.optional);
+    for mut program in object.progs_mut() {
+        if programs().any(|name| program.name() == *name) {
+            program.set_autoload(false);
+        }
+    }
+    for mut map in object.maps_mut() {
+        let ledger = &source.ledger;
+        if map.name() == ledger.map || ledger.helpers.iter().any(|name| map.name() == *name) {
+            map.set_autocreate(false)
+                .with_context(|| format!("cannot leave {} out", source.name))?;
+        }
+    }
+    Ok(())
+}
+
+fn attach_sources(
+    skel: &MemprofSkel<'static>,
+    config: &ProbeConfig,
+) -> Result<(Vec<Link>, Vec<Missing>)> {
+    let mut links = Vec::new();
+    let mut missing = Vec::new();
+    let sources = || config.sources.iter();
+    let needed = LIFECYCLE.iter().chain(sources().flat_map(|s| s.programs));
+    for name in needed {
+        links.push(attach(skel, name)?);
+    }
+    for name in sources().flat_map(|s| s.optional) {
+        match attach(skel, name) {
+            Ok(link) => links.push(link),
+            Err(e) => missing.push((*name, format!("{e:#}"))),
+        }
+    }
+    Ok((links, missing))
+}
+
+fn attach(skel: &MemprofSkel<'static>, name: &str) -> Result<Link> {
+    let program = skel
+        .object()
+        .progs_mut()
+        .find(|p| p.name() == name)
+        .ok_or_else(|| anyhow!("memprof has no BPF program {name}"))?;
+    program
+        .attach()
+        .with_context(|| format!("the kernel refused to attach {name}"))
+}

@@ -1,0 +1,83 @@
+//! Reading the ledgers of the event sources.
+
+use anyhow::{Result, anyhow};
+use libbpf_rs::skel::Skel;
+use libbpf_rs::{MapCore, MapFlags};
+
+use super::Probe;
+use crate::event::MmId;
+use crate::profile::TableFill;
+use crate::source::resident::{Chunk, PageLedger};
+use crate::source::{Ledger, ReadLedger, Source};
+use crate::wire::{self, page_chunk};
+
+impl ReadLedger for Probe {
+    fn read(&self, ledger: &Ledger, each: &mut dyn FnMut(&[u8], &[u8])) -> Result<()> {
+        let map = self
+            .skel
+            .object()
+            .maps()
+            .find(|map| map.name() == ledger.map);
+        let map = map.ok_or_else(|| anyhow!("memprof has no BPF map {}", ledger.map))?;
+        // In batches: a key-by-key walk starts over when its key is removed meanwhile.
+        for (key, value) in map.lookup_batch(ledger.batch, MapFlags::ANY, MapFlags::ANY)? {
+            each(&key, &value);
+        }
+        Ok(())
+    }
+}
+
+impl PageLedger for Probe {
+    fn chunk(&self, mm: MmId, chunk: u64) -> Result<Option<Chunk>> {
+        let key = chunk_key(mm, chunk).to_ne_bytes();
+        let bytes = self.skel.maps.pages.lookup(&key, MapFlags::ANY)?;
+        let chunk =
+            bytes.and_then(|b| wire::read_record::<page_chunk>(&b, size_of::<page_chunk>()).ok());
+        Ok(chunk.map(|c| c.stack))
+    }
+}
+
+fn chunk_key(mm: MmId, chunk: u64) -> u64 {
+    (u64::from(mm.0) << wire::REGION_BITS) | chunk
+}
+
+impl Probe {
+    /// How full the ledgers and tables are.
+    pub fn tables(&self) -> Vec<TableFill> {
+        let maps = &self.skel.maps;
+        let fill = |name, entries, map: &dyn MapCore| TableFill {
+            name,
+            entries,
+            capacity: u64::from(map.max_entries()),
+        };
+        let ledger = |source: &&Source| {
+            let ledger = &source.ledger;
+            let map = self
+                .skel
+                .object()
+                .maps()
+                .find(|map| map.name() == ledger.map)?;
+            Some(fill(ledger.map, self.bss(ledger.entries), &map))
+        };
+        let (always, optional): (Vec<&Source>, Vec<&Source>) = self
+            .sources
+            .iter()
+            .partition(|source| source.option.is_none());
+        let mut tables: Vec<TableFill> = always.iter().filter_map(ledger).collect();
+        tables.extend([
+            TableFill {
+                name: "stacks",
+                entries: u64::from(self.bss(|b| &raw const b.known_stacks)),
+                capacity: u64::from(maps.stacks.max_entries()) * wire::BUCKET_SLOTS,
+            },
+            fill("unwind_pages", self.table_pages.get(), &maps.unwind_pages),
+            fill(
+                "procs",
+                self.bss(|b| &raw const b.followed_processes),
+                &maps.procs,
+            ),
+        ]);
+        tables.extend(optional.iter().filter_map(ledger));
+        tables
+    }
+}
