@@ -14,7 +14,7 @@ use std::process::ExitCode;
 use anyhow::{Context, Result, ensure};
 use memprof::event::Pid;
 use memprof::profile::Usage;
-use memprof::residency::{Classifier, Method, Scanner, add_run, figures, maps};
+use memprof::residency::{Classifier, Method, Scanner, add_run, figures, proc_maps};
 
 use support::counters::{map_memory, memory_in_pieces_of_4_kib};
 use support::pairs::{Aim, Pairs, median, verdict};
@@ -69,7 +69,7 @@ fn large(bench: &Bench) -> Result<()> {
 fn many_mappings(bench: &Bench) -> Result<()> {
     const MAPPINGS: usize = 10_000;
     let mut target = Target::start(bench, &["--mappings", &MAPPINGS.to_string()])?;
-    let found = maps::read(target.pid, &mut Classifier::new())?.len();
+    let found = proc_maps::read(target.pid, &mut Classifier::new())?.len();
     ensure!(found >= MAPPINGS, "the workload has {found} mappings");
     println!("a target of {found} mappings");
     target.times(Aim::None)?;
@@ -180,7 +180,7 @@ impl Target {
     fn scan(&self, method: Method) -> Result<()> {
         let mut scanner = Scanner::open(self.pid, method)?;
         let mut total = Usage::default();
-        let vmas = maps::read(self.pid, &mut Classifier::new())?;
+        let vmas = proc_maps::read(self.pid, &mut Classifier::new())?;
         scanner.scan(&vmas, &mut |_, run| add_run(&mut total, run), &mut || ())?;
         ensure!(total.anon > 0, "the scan found nothing");
         Ok(())

@@ -14,7 +14,7 @@ mod fixed;
 mod functions;
 mod health;
 mod maker;
-mod maps;
+mod mappings;
 mod marks;
 mod memory;
 mod metrics;

@@ -7,7 +7,7 @@
 
 mod accounts;
 mod category;
-pub mod maps;
+pub mod command;
 mod names;
 mod regions;
 #[cfg(test)]

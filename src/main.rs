@@ -4,7 +4,7 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 
 use memprof::allocator;
-use memprof::breakdown::maps;
+use memprof::breakdown;
 use memprof::capability;
 use memprof::cli::{self, Run};
 use memprof::session;
@@ -13,7 +13,7 @@ fn main() -> ExitCode {
     allocator::keep_little();
     let done = match cli::parse() {
         Run::Profile(config) => session::run(&config),
-        Run::Maps(config) => maps::run(&config).and_then(|text| print(&text, 0)),
+        Run::Maps(config) => breakdown::command::run(&config).and_then(|text| print(&text, 0)),
         Run::Doctor => {
             let (text, status) = capability::doctor(&capability::examine());
             print(text.as_bytes(), status)

@@ -3,7 +3,7 @@
 //! A [`ModuleTable`] gives every executable file one number and keeps it open; an [`AddressMap`]
 //! turns a process's addresses into (module, file offset).
 
-mod maps;
+mod code_mappings;
 mod open;
 
 use std::collections::HashMap;
@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 use nix::sys::resource::{Resource, getrlimit};
 
-use self::maps::Mapping;
+use self::code_mappings::Mapping;
 use crate::elf::Segment;
 use crate::event::{FileNumber, Pid};
 use crate::profile::{Frame, FrameKind, Module, ModuleId};
@@ -179,7 +179,7 @@ impl ModuleTable {
             .flatten();
         let meta = file.as_ref().and_then(|f| f.metadata().ok());
         let identity = meta.map_or((0, 0), |m| (m.dev(), m.ino()));
-        let id = self.push(PathBuf::from(maps::VDSO), identity, file, false)?;
+        let id = self.push(PathBuf::from(code_mappings::VDSO), identity, file, false)?;
         self.vdso.push((image, id));
         Some(id)
     }
@@ -266,7 +266,7 @@ impl AddressMap {
         table: &mut ModuleTable,
     ) -> io::Result<AddressMap> {
         let mut ranges = Vec::new();
-        maps::for_each_code(maps, |m| {
+        code_mappings::for_each_code(maps, |m| {
             if let Some(module) = table.intern(pid, &m, exe) {
                 ranges.push(Range {
                     start: m.start,

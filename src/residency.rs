@@ -1,7 +1,7 @@
 //! The kernel's truth about a process's memory: its mappings, which of their pages are resident, and
 //! the figures the kernel gives itself. Nothing here knows of stacks.
 //!
-//! In reading order: [`maps`] lists the mappings, [`classify`] finds out what lies behind each,
+//! In reading order: [`proc_maps`] lists the mappings, [`classify`] finds out what lies behind each,
 //! [`scan`] walks their pages by `PAGEMAP_SCAN` or page by page, [`figures`] are what the sums are held
 //! against, [`smaps`] are the kernel's figures for each mapping, [`threads`] says where stacks lie,
 //! [`cachestat`] counts a file's page cache, [`ranges`] remembers addresses, and [`kept`] keeps all of this
@@ -18,27 +18,28 @@ pub mod figures;
 mod inode;
 mod ioctl;
 pub mod kept;
-pub mod maps;
+mod own_memory;
 pub mod page;
 mod pagemap;
 mod policy;
-mod probe;
+pub mod proc_maps;
 pub mod ranges;
 mod runs;
 pub mod scan;
 pub mod smaps;
 mod sparse;
 pub mod threads;
+pub mod vma;
 
 pub use classify::Classifier;
 pub use courtesy::CourteousFile;
 pub use error::{Error, Result};
 pub use inode::file_id;
 pub use kept::Kept;
-pub use maps::{Backing, Perms, Vma, VmaKind};
 pub use page::{PageKind, PageRun, page_size};
 pub use ranges::{Full, RangeMap, RangeSet};
 pub use scan::{Method, Pages, Scanner};
+pub use vma::{Backing, Perms, Vma, VmaKind};
 
 use crate::event::Pid;
 use crate::profile::{KernelFigures, Usage};
@@ -73,7 +74,7 @@ pub fn add_run(usage: &mut Usage, run: PageRun) {
 /// Scans a process once.
 ///
 /// # Errors
-/// Those of [`maps::read`], [`Scanner::open`], [`Scanner::scan`] and [`figures::read`].
+/// Those of [`proc_maps::read`], [`Scanner::open`], [`Scanner::scan`] and [`figures::read`].
 pub fn read(pid: Pid) -> Result<Residency> {
     read_with(pid, Method::Auto, &mut Classifier::new())
 }
@@ -85,7 +86,7 @@ pub fn read(pid: Pid) -> Result<Residency> {
 pub fn read_with(pid: Pid, method: Method, classifier: &mut Classifier) -> Result<Residency> {
     let mut scanner = Scanner::open(pid, method)?;
     let before = figures::read(pid)?;
-    let vmas = maps::read(pid, classifier)?;
+    let vmas = proc_maps::read(pid, classifier)?;
     let mut total = Usage::default();
     scanner.scan(&vmas, &mut |_, run| add_run(&mut total, run), &mut || ())?;
     scanner.check_alive()?;

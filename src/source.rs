@@ -23,6 +23,8 @@ pub struct Source {
     pub programs: &'static [&'static str],
     /// Programs whose absence costs detail, not truth.
     pub optional: &'static [&'static str],
+    /// Kernel tracepoints that its programs attach to, beyond those that every kernel of memprof's has.
+    pub tracepoints: &'static [Tracepoints],
     /// The command-line option that it needs; without one it is always loaded.
     pub option: Option<&'static str>,
     /// The kinds of bytes that it fills in.
@@ -31,6 +33,18 @@ pub struct Source {
     pub ledger: Ledger,
     /// Books what lies in no address space; what lies in one is joined with its scan ([`resident::Join`]).
     pub collect: Option<Collect>,
+}
+
+/// Tracepoints of the kernel that are needed for one purpose.
+pub struct Tracepoints {
+    /// What `memprof doctor` calls them.
+    pub check: &'static str,
+    /// Their names.
+    pub names: &'static [&'static str],
+    /// What does not work where one is missing.
+    pub consequence: &'static str,
+    /// What to do then.
+    pub remedy: &'static str,
 }
 
 /// Books the bytes of a ledger that lie in no address space.
@@ -65,6 +79,12 @@ pub static SOURCES: [&Source; 3] = [
     &page_cache::SOURCE,
     &kernel_memory::SOURCE,
 ];
+
+/// The names of all tracepoints that any source needs.
+pub fn tracepoints() -> impl Iterator<Item = &'static str> {
+    let needed = SOURCES.into_iter().flat_map(|source| source.tracepoints);
+    needed.flat_map(|needed| needed.names.iter().copied())
+}
 
 /// The sources that are loaded: those that need no option, and those whose option is among these.
 pub fn chosen(options: &[&str]) -> Vec<&'static Source> {

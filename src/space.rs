@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::event::{MmId, Pid, RangeChange, RangeEvent};
 use crate::residency::{
-    Classifier, Kept, Method, PageKind, RangeMap, RangeSet, Result, Scanner, maps,
+    Classifier, Kept, Method, PageKind, RangeMap, RangeSet, Result, Scanner, proc_maps,
 };
 use crate::source::resident::RangeOwner;
 use crate::stack::CodeMap;
@@ -83,7 +83,7 @@ impl Space {
                 let _ = before.insert(run.start.0..run.end.0);
             }
         };
-        let vmas = maps::read(self.pid, classifier)?;
+        let vmas = proc_maps::read(self.pid, classifier)?;
         scanner.scan(&vmas, &mut keep, &mut || ())
     }
 

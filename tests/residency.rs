@@ -22,7 +22,7 @@ use std::path::Path;
 use memprof::event::Pid;
 use memprof::profile::Usage;
 use memprof::residency::{
-    Backing, Classifier, Method, PageKind, PageRun, Scanner, VmaKind, figures, maps, read_with,
+    Backing, Classifier, Method, PageKind, PageRun, Scanner, VmaKind, figures, proc_maps, read_with,
 };
 use target::Target;
 
@@ -40,7 +40,7 @@ fn pages(pid: Pid, method: Method) -> Vec<(u64, u64, PageKind)> {
     let mut scanner = Scanner::open(pid, method).unwrap();
     assert_eq!(scanner.method(), method);
     let mut runs: Vec<(u64, u64, PageKind)> = Vec::new();
-    for vma in maps::read(pid, &mut Classifier::new()).unwrap() {
+    for vma in proc_maps::read(pid, &mut Classifier::new()).unwrap() {
         let mut found = |run: PageRun| {
             assert!(vma.start <= run.start && run.start < run.end && run.end <= vma.end);
             match runs.last_mut() {
@@ -169,7 +169,7 @@ fn tmpfs_files() {
     let (target, private) = run("tmpfs_private", dir.path());
     assert!(between(private.shmem, 10, 14) && between(private.anon, 7, 8));
     measure_by_names(target.pid(), private);
-    let vmas = maps::read(target.pid(), &mut Classifier::new()).unwrap();
+    let vmas = proc_maps::read(target.pid(), &mut Classifier::new()).unwrap();
     let vma = vmas.iter().find(|v| v.label() == "tmpfs file").unwrap();
     assert_eq!(
         (vma.backing, vma.kind()),

@@ -10,7 +10,7 @@ use crate::event::{MmId, Pid};
 use crate::freeze::stands_still;
 use crate::probe::Probe;
 use crate::profile::{FileId, Hold, KernelFigures, MappedBytes, Mapping};
-use crate::residency::maps::{self, Foreseen};
+use crate::residency::proc_maps::{self, Foreseen};
 use crate::residency::{
     Classifier, Error as ScanError, Method, Pages, Scanner, Vma, figures, page_size,
 };
@@ -167,7 +167,7 @@ impl Aggregator {
         let mut scanner = Scanner::open(pid, Method::Auto)?;
         let mut before = figures::counters(pid)?;
         let begun = Instant::now();
-        let vmas = maps::read(pid, &mut self.classifier)?;
+        let vmas = proc_maps::read(pid, &mut self.classifier)?;
         let read = begun.elapsed();
         let rolled_up = figures::is_brief(&before, &vmas) || stands_still(pid);
         if rolled_up {

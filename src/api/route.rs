@@ -3,8 +3,8 @@
 use super::query::{Others, Query};
 use super::{ApiError, OPENAPI_V1, OPENAPI_V2, Request};
 use super::{
-    diff, events, export, files, fixed, functions, health, maps, marks, memory, metrics, processes,
-    series, summary, tree, v1,
+    diff, events, export, files, fixed, functions, health, mappings, marks, memory, metrics,
+    processes, series, summary, tree, v1,
 };
 
 /// What may be done to a path. `HEAD` is a `Get` whose body is not sent.
@@ -124,7 +124,7 @@ pub const ROUTES: &[Route] = &[
     get("/v2/functions", functions::PARAMETERS, functions::read),
     get("/v2/files", files::PARAMETERS, files::read),
     get("/v2/files/stacks", files::OF_STACKS, files::stacks),
-    get("/v2/maps", maps::PARAMETERS, maps::read),
+    get("/v2/maps", mappings::PARAMETERS, mappings::read),
     get("/v2/series", series::PARAMETERS, series::read),
     get("/v2/marks", &[], marks::list),
     other(Method::Post, "/v2/marks", marks::keep),

@@ -4,7 +4,7 @@ use std::fs::{self, File};
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::MetadataExt;
 
-use super::facts::{Caps, Probe, effective_caps};
+use super::facts::{Caps, Trial, effective_caps};
 use crate::event::Pid;
 use crate::modules::open_regular;
 use crate::residency::{self, Method, Scanner};
@@ -22,14 +22,14 @@ pub struct Access {
     /// Its user id.
     pub uid: u32,
     /// Opening and scanning its page tables: without, there is no report.
-    pub pages: Probe,
+    pub pages: Trial,
     /// Looking at its program: without, its code has neither unwind tables nor names.
-    pub program: Probe,
+    pub program: Trial,
     /// Opening a file by `/proc/PID/map_files`: without, code of files that have no path any more has neither.
-    pub mapped_files: Probe,
+    pub mapped_files: Trial,
     /// Opening its memory, for which the kernel asks as it does for `ptrace`: without, it cannot be held
     /// still.
-    pub memory: Probe,
+    pub memory: Trial,
 }
 
 impl Access {
@@ -40,7 +40,7 @@ impl Access {
         if !has_memory(pid) {
             return None;
         }
-        let tried = |path: String, outcome: io::Result<()>| -> Probe {
+        let tried = |path: String, outcome: io::Result<()>| -> Trial {
             outcome.map_err(|e| format!("{path}: {e}")).into()
         };
         let access = Access {
@@ -92,7 +92,7 @@ impl Access {
     pub fn refused(&self) -> Vec<&str> {
         [&self.pages, &self.program, &self.memory]
             .into_iter()
-            .filter_map(Probe::why)
+            .filter_map(Trial::why)
             .collect()
     }
 }
@@ -144,10 +144,10 @@ pub(super) fn remedy(caps: Caps) -> String {
     }
 }
 
-fn pages(pid: Pid) -> Probe {
+fn pages(pid: Pid) -> Trial {
     let path = format!("/proc/{pid}/pagemap");
     if let Err(e) = File::open(&path) {
-        return Probe::Fails(format!("{path}: {e}"));
+        return Trial::Fails(format!("{path}: {e}"));
     }
     Scanner::open(pid, Method::Auto)
         .map(drop)

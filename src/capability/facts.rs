@@ -22,18 +22,6 @@ use crate::source;
 /// The kernel's BTF, where every architecture that has it shows it.
 pub const VMLINUX_BTF: &str = "/sys/kernel/btf/vmlinux";
 
-/// Kernel tracepoints that memprof knows how to use, by name.
-pub const TRACEPOINTS: &[&str] = &[
-    "page_fault_user",
-    "page_fault_kernel",
-    "mm_page_alloc",
-    "mm_filemap_add_to_page_cache",
-    "mm_filemap_delete_from_page_cache",
-    "sched_process_fork",
-    "sched_process_exec",
-    "sched_process_exit",
-];
-
 /// Effective capabilities of memprof itself, as the bits of `CapEff`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Caps(pub u64);
@@ -80,33 +68,33 @@ impl std::fmt::Display for KernelVersion {
 
 /// The outcome of trying a kernel feature on memprof itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Probe {
+pub enum Trial {
     /// It worked.
     Works,
     /// It did not: the kernel's error, in words.
     Fails(String),
 }
 
-impl Probe {
+impl Trial {
     /// Whether it worked.
     pub fn works(&self) -> bool {
-        *self == Probe::Works
+        *self == Trial::Works
     }
 
     /// Why it did not.
     pub fn why(&self) -> Option<&str> {
         match self {
-            Probe::Works => None,
-            Probe::Fails(why) => Some(why),
+            Trial::Works => None,
+            Trial::Fails(why) => Some(why),
         }
     }
 }
 
-impl<T, E: std::fmt::Display> From<Result<T, E>> for Probe {
-    fn from(result: Result<T, E>) -> Probe {
+impl<T, E: std::fmt::Display> From<Result<T, E>> for Trial {
+    fn from(result: Result<T, E>) -> Trial {
         match result {
-            Ok(_) => Probe::Works,
-            Err(error) => Probe::Fails(error.to_string()),
+            Ok(_) => Trial::Works,
+            Err(error) => Trial::Fails(error.to_string()),
         }
     }
 }
@@ -114,7 +102,7 @@ impl<T, E: std::fmt::Display> From<Result<T, E>> for Probe {
 /// What is known of the kernel's type information.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BtfFact {
-    /// Readable, with these of [`TRACEPOINTS`] in it.
+    /// Readable, with these of [`source::tracepoints`] in it.
     Present(BTreeSet<&'static str>),
     /// There is no such file.
     Absent,
@@ -126,7 +114,7 @@ pub enum BtfFact {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Facts {
     /// Reading `/proc/self/status`, which most of the rest depends on.
-    pub proc: Probe,
+    pub proc: Trial,
     /// Effective user id.
     pub uid: u32,
     /// Effective capabilities.
@@ -140,17 +128,17 @@ pub struct Facts {
     /// The kernel's type information.
     pub btf: BtfFact,
     /// Creating a BPF ring buffer.
-    pub bpf: Probe,
+    pub bpf: Trial,
     /// Calling the BPF helpers `bpf_task_pt_regs` (5.15) and `bpf_loop` (5.17).
-    pub bpf_helpers: Probe,
+    pub bpf_helpers: Trial,
     /// The `PAGEMAP_SCAN` ioctl (6.7) on memprof itself.
-    pub pagemap_scan: Probe,
+    pub pagemap_scan: Trial,
     /// Page frame numbers and `/proc/kpageflags`.
-    pub page_frames: Probe,
+    pub page_frames: Trial,
     /// Opening a file that memprof itself has mapped by `/proc/PID/map_files`.
-    pub mapped_files: Probe,
+    pub mapped_files: Trial,
     /// The `cachestat` system call (6.5) on a file of memprof's own.
-    pub cachestat: Probe,
+    pub cachestat: Trial,
     /// The kernel's lockdown mode: `none`, `integrity`, `confidentiality`; `None` where not shown.
     pub lockdown: Option<String>,
     /// Whether memprof runs in the initial pid namespace; `None` where not known.
@@ -173,7 +161,7 @@ pub struct Trials {
     /// failed. `None` where it need not be tried.
     pub probe: Option<Result<Vec<&'static str>, String>>,
     /// Giving up privileges as each thread does after the start.
-    pub reduction: Probe,
+    pub reduction: Trial,
 }
 
 impl Facts {
@@ -265,11 +253,11 @@ fn btf(path: &Path) -> BtfFact {
     }
     match Btf::from_path(path) {
         Ok(btf) => {
-            let there = |name: &&&str| {
+            let there = |name: &&str| {
                 btf.type_by_name::<Typedef<'_>>(&format!("btf_trace_{name}"))
                     .is_some()
             };
-            BtfFact::Present(TRACEPOINTS.iter().filter(there).copied().collect())
+            BtfFact::Present(source::tracepoints().filter(there).collect())
         }
         Err(error) => BtfFact::Unreadable(error.to_string()),
     }

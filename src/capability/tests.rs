@@ -1,38 +1,40 @@
 //! Decisions from made-up facts.
 
+use super::checks::ENOUGH_OPEN_FILES;
 use super::*;
 use crate::event::Pid;
+use crate::source;
 
 /// A current kernel, root, nothing missing.
 fn good() -> Facts {
     Facts {
-        proc: Probe::Works,
+        proc: Trial::Works,
         uid: 0,
         caps: Caps(u64::MAX),
         release: "6.12.0".into(),
         version: Some(KernelVersion(6, 12)),
         arch: "x86_64",
-        btf: BtfFact::Present(TRACEPOINTS.iter().copied().collect()),
-        bpf: Probe::Works,
-        bpf_helpers: Probe::Works,
-        pagemap_scan: Probe::Works,
-        cachestat: Probe::Works,
-        page_frames: Probe::Works,
-        mapped_files: Probe::Works,
+        btf: BtfFact::Present(source::tracepoints().collect()),
+        bpf: Trial::Works,
+        bpf_helpers: Trial::Works,
+        pagemap_scan: Trial::Works,
+        cachestat: Trial::Works,
+        page_frames: Trial::Works,
+        mapped_files: Trial::Works,
         lockdown: Some("none".into()),
         initial_pid_namespace: Some(true),
         initial_user_namespace: Some(true),
         open_files: Some((1024, 1_048_576)),
         trials: Some(Trials {
-            other: Some(access(Probe::Works, Probe::Works)),
+            other: Some(access(Trial::Works, Trial::Works)),
             probe: Some(Ok(Vec::new())),
-            reduction: Probe::Works,
+            reduction: Trial::Works,
         }),
     }
 }
 
 /// What memprof may see of another user's process.
-fn access(pages: Probe, rest: Probe) -> Access {
+fn access(pages: Trial, rest: Trial) -> Access {
     Access {
         pid: Pid(7),
         uid: 65534,
@@ -61,12 +63,12 @@ fn caps(bits: &[u32]) -> Caps {
     Caps(bits.iter().map(|bit| 1 << bit).sum())
 }
 
-fn fails(why: &str) -> Probe {
-    Probe::Fails(why.into())
+fn fails(why: &str) -> Trial {
+    Trial::Fails(why.into())
 }
 
 fn btf_without(names: &[&str]) -> BtfFact {
-    let all = TRACEPOINTS.iter().copied();
+    let all = source::tracepoints();
     BtfFact::Present(all.filter(|n| !names.contains(n)).collect())
 }
 
@@ -126,7 +128,7 @@ fn each_fact_is_noticed_by_its_own_check() {
             &[("other processes", Degraded)],
         ),
         (
-            |f| trials(f, |t| t.other = Some(access(Probe::Works, fails("EACCES")))),
+            |f| trials(f, |t| t.other = Some(access(Trial::Works, fails("EACCES")))),
             &[("other processes", Degraded)],
         ),
         (
@@ -338,13 +340,13 @@ fn the_verdict_says_whose_processes_can_be_profiled() {
     };
     let wanted = "for processes of user id 1000 alone; degraded: 1.\n";
     trials(&mut facts, |t| {
-        t.other = Some(access(fails("EACCES"), Probe::Works));
+        t.other = Some(access(fails("EACCES"), Trial::Works));
     });
     assert!(doctor(&facts).0.ends_with(wanted));
     trials(&mut facts, |t| t.other = None);
     assert!(doctor(&facts).0.ends_with(wanted));
     trials(&mut facts, |t| {
-        t.other = Some(access(Probe::Works, Probe::Works));
+        t.other = Some(access(Trial::Works, Trial::Works));
     });
     assert!(doctor(&facts).0.ends_with("works here in full.\n"));
 }

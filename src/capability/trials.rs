@@ -1,6 +1,6 @@
 //! Decisions from what is tried for `memprof doctor` alone.
 
-use super::facts::{Caps, Facts, Probe, Trials};
+use super::facts::{Caps, Facts, Trial, Trials};
 use super::{Check, Status, access};
 
 /// Whether processes of other users can be profiled: tried on one, or else judged by the capabilities.
@@ -36,8 +36,8 @@ pub(super) fn other_processes(facts: &Facts) -> Check {
         );
     }
     let consequence = match other.pages {
-        Probe::Fails(_) => own_only(),
-        Probe::Works => {
+        Trial::Fails(_) => own_only(),
+        Trial::Works => {
             "functions of other users' processes have no names and no complete stacks, and \
                          --freeze cannot hold them still"
                 .to_owned()
@@ -83,11 +83,11 @@ pub(super) fn reduction(facts: &Facts) -> Option<Check> {
     let name = "own privileges";
     let Trials { reduction, .. } = facts.trials.as_ref()?;
     Some(match reduction {
-        Probe::Works => Check::ok(
+        Trial::Works => Check::ok(
             name,
             "given up after the start: capabilities, no_new_privs, seccomp filters",
         ),
-        Probe::Fails(why) => Check::not_ok(
+        Trial::Fails(why) => Check::not_ok(
             Status::Degraded,
             name,
             format!("cannot be given up after the start: {why}"),

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use nix::sys::memfd::{MFdFlags, memfd_create};
 
-use super::maps::Mapping;
+use super::code_mappings::Mapping;
 use super::path_of;
 use crate::event::Pid;
 

@@ -14,7 +14,7 @@ use std::ffi::CString;
 use std::fs;
 
 use super::inode::{Dev, fs_magic, huge_page_shifts, memfd_dev, stat_node};
-use super::maps::{Backing, Vma};
+use super::vma::{Backing, Vma};
 use crate::event::Pid;
 
 /// Most (device, inode) pairs remembered; the memory starts afresh beyond.

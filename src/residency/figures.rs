@@ -7,8 +7,8 @@
 use std::fs;
 
 use super::error::{Error, Result};
-use super::maps::Vma;
 use super::smaps;
+use super::vma::Vma;
 use crate::event::Pid;
 use crate::profile::KernelFigures;
 
@@ -138,7 +138,7 @@ fn lookup(text: &str, key: &str) -> std::result::Result<Option<u64>, Option<Stri
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::residency::maps;
+    use crate::residency::proc_maps;
     use proptest::prelude::*;
 
     const STATUS: &str = "Name:\tRssAnon: 5 kB\nState:\tT (stopped)\nVmHWM:\t    1900 kB\n\
@@ -153,7 +153,7 @@ mod tests {
     fn one_mapping_that_may_hold_much_is_not_summed_up_while_the_process_runs() {
         const SOME: u64 = BRIEF / 4096;
         let mapping = |pages: u64| {
-            maps::parse_line(
+            proc_maps::parse_line(
                 format!(
                     "100000000-{:x} rw-p 00000000 00:00 0 ",
                     0x1_0000_0000 + pages * 4096

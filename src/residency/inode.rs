@@ -5,7 +5,7 @@ use std::fs;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
-use super::maps::Backing;
+use super::vma::Backing;
 use crate::profile::FileId;
 
 /// A device number: (major, minor).

@@ -23,10 +23,11 @@ use nix::sys::signal::SigSet;
 
 use super::classify::Classifier;
 use super::error::{Error, Result};
-use super::maps::{self, Backing, Vma};
 use super::page::page_size;
+use super::proc_maps;
 use super::scan::Pages;
 use super::smaps;
+use super::vma::{Backing, Vma};
 use crate::event::Pid;
 use crate::profile::KernelFigures;
 
@@ -74,9 +75,9 @@ impl Kept {
     /// Its mappings; the process may have ended, and be a zombie.
     ///
     /// # Errors
-    /// As for [`maps::read`].
+    /// As for [`proc_maps::read`].
     pub fn mappings(&self, classifier: &mut Classifier) -> Result<Vec<Vma>> {
-        let mut vmas = maps::parse(&self.text(&self.maps, "maps")?)?;
+        let mut vmas = proc_maps::parse(&self.text(&self.maps, "maps")?)?;
         classifier.classify(self.pid, &mut vmas);
         Ok(vmas)
     }

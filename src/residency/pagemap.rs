@@ -7,7 +7,7 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 
-use super::probe;
+use super::own_memory;
 
 /// The page is not anonymous.
 const FILE: u64 = 1 << 61;
@@ -113,7 +113,8 @@ impl PageFlags {
             last_huge: None,
             zero: None,
         };
-        flags.zero = probe::zero_frame(page).filter(|&frame| flags.of(frame) & KPF_ZERO_PAGE != 0);
+        flags.zero =
+            own_memory::zero_frame(page).filter(|&frame| flags.of(frame) & KPF_ZERO_PAGE != 0);
         Ok(flags)
     }
 

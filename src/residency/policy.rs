@@ -1,8 +1,8 @@
 //! What a mapping's pages count as.
 
 use super::ioctl::{PAGE_IS_FILE, PAGE_IS_HUGE, PAGE_IS_PFNZERO, PAGE_IS_PRESENT, PAGE_IS_SWAPPED};
-use super::maps::{Backing, Vma};
 use super::page::PageKind;
+use super::vma::{Backing, Vma};
 
 /// What a page that belongs to a file counts as.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -14,13 +14,13 @@ use std::time::{Duration, Instant};
 use super::courtesy::{Courtesy, Pace};
 use super::error::{Error, Result};
 use super::ioctl::{self, Region};
-use super::maps::Vma;
+use super::own_memory::shows_huge_zero;
 use super::page::{PageRun, page_size};
 use super::pagemap::{self, PageFlags};
 use super::policy::Policy;
-use super::probe::shows_huge_zero;
 use super::runs::Runs;
 use super::sparse::Sparse;
+use super::vma::Vma;
 use crate::event::Pid;
 
 mod group;
@@ -366,7 +366,7 @@ mod tests {
     #[test]
     fn one_that_is_to_hurry_gives_up_in_time() {
         let own = Pid(std::process::id());
-        let vmas = crate::residency::maps::read(own, &mut crate::residency::Classifier::new());
+        let vmas = crate::residency::proc_maps::read(own, &mut crate::residency::Classifier::new());
         let vmas = vmas.unwrap();
         for method in [Method::Ioctl, Method::Pagemap] {
             let mut scanner = Scanner::open(own, method).unwrap();

@@ -12,7 +12,8 @@ use serde::Serialize;
 use super::classify::Classifier;
 use super::courtesy::CourteousFile;
 use super::error::{Error, Result};
-use super::maps::{self, Vma};
+use super::proc_maps;
+use super::vma::Vma;
 use crate::event::Pid;
 
 /// Longest line that is looked at, in bytes; a path has at most 4 KiB, escaped at most 16. What is
@@ -196,7 +197,7 @@ fn parse(mut from: impl BufRead, each: &mut dyn FnMut(Region)) -> std::result::R
             continue;
         }
         if key_value(&line).is_none() {
-            let vma = maps::parse_line(&line).ok_or_else(|| Failure::Line(line.clone()))?;
+            let vma = proc_maps::parse_line(&line).ok_or_else(|| Failure::Line(line.clone()))?;
             let fresh = Region {
                 vma,
                 figures: Figures::default(),

@@ -13,7 +13,7 @@ use std::io::{BufRead, BufReader};
 
 use super::courtesy::CourteousFile;
 use super::figures;
-use super::maps::Vma;
+use super::vma::Vma;
 use crate::event::Pid;
 
 /// Mappings from this size on, in bytes, are looked up: in a process that holds little, and in any.

@@ -20,6 +20,7 @@ pub static SOURCE: Source = Source {
         "kernel_page_cached",
     ],
     optional: &[],
+    tracepoints: &[],
     option: Some("--kernel"),
     kinds: &[Kind::Kernel],
     ledger: Ledger {

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use anyhow::Result;
 
-use super::{Books, Ledger, ReadLedger, Source};
+use super::{Books, Ledger, ReadLedger, Source, Tracepoints};
 use crate::event::StackId;
 use crate::profile::{FileId, Kind, Usage};
 use crate::wire::{self, STACK_NONE, cache_chunk, cache_key};
@@ -15,6 +15,15 @@ pub static SOURCE: Source = Source {
     unit: "bytes of page cache",
     programs: &["cache_add", "cache_delete"],
     optional: &[],
+    tracepoints: &[Tracepoints {
+        check: "page-cache tracepoints",
+        names: &[
+            "mm_filemap_add_to_page_cache",
+            "mm_filemap_delete_from_page_cache",
+        ],
+        consequence: "the page cache cannot be attributed, and the probe does not attach without it",
+        remedy: "boot a kernel built with CONFIG_TRACEPOINTS=y",
+    }],
     option: None,
     kinds: &[Kind::Cache],
     ledger: Ledger {

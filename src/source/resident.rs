@@ -10,7 +10,7 @@ use std::ops::Range;
 
 use anyhow::Result;
 
-use super::{Books, Ledger, Source};
+use super::{Books, Ledger, Source, Tracepoints};
 use crate::event::{Addr, MmId, StackId};
 use crate::profile::{Kind, MappedBytes, Unobserved, Usage};
 use crate::residency::{PageKind, PageRun, RangeMap, RangeSet, Vma, add_run};
@@ -28,6 +28,25 @@ pub static SOURCE: Source = Source {
         "syscall_exit",
     ],
     optional: &[],
+    tracepoints: &[
+        Tracepoints {
+            check: "ownership tracepoints",
+            names: &[
+                "mm_page_alloc",
+                "sched_process_fork",
+                "sched_process_exec",
+                "sched_process_exit",
+            ],
+            consequence: "allocations cannot be told from other faults, nor processes followed",
+            remedy: "boot a kernel built with CONFIG_TRACEPOINTS=y and CONFIG_DEBUG_INFO_BTF=y",
+        },
+        Tracepoints {
+            check: "fault tracepoints",
+            names: &["page_fault_user", "page_fault_kernel"],
+            consequence: "a page that was brought in cannot be told from one that was only mapped or made writable",
+            remedy: "use an x86-64 machine: other architectures do not have these tracepoints",
+        },
+    ],
     option: None,
     kinds: &[
         Kind::Anon,

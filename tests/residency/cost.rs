@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use memprof::profile::Usage;
 use memprof::residency::{
-    Classifier, Error, Scanner, add_run, cachestat, figures, maps, read_with,
+    Classifier, Error, Scanner, add_run, cachestat, figures, proc_maps, read_with,
 };
 
 use crate::target::Target;
@@ -73,7 +73,7 @@ fn time_of_a_scan() {
     let rollup = median(|| assert!(figures::rollup(pid).is_ok()));
     for method in METHODS {
         let mut scanner = Scanner::open(pid, method).unwrap();
-        let vmas = maps::read(pid, &mut Classifier::new()).unwrap();
+        let vmas = proc_maps::read(pid, &mut Classifier::new()).unwrap();
         let mut total = Usage::default();
         let scan = median(|| {
             total = Usage::default();

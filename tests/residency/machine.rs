@@ -6,7 +6,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use memprof::event::Pid;
-use memprof::residency::{Classifier, Method, PageRun, Scanner, figures, maps};
+use memprof::residency::{Classifier, Method, PageRun, Scanner, figures, proc_maps};
 
 use crate::machine_settings::{Setting, Swap};
 use crate::target::{Target, wait_until};
@@ -45,7 +45,7 @@ fn transparent_huge_pages() {
 fn huge_bytes(pid: Pid) -> u64 {
     let mut scanner = Scanner::open(pid, Method::Ioctl).unwrap();
     let mut huge = 0;
-    for vma in maps::read(pid, &mut Classifier::new()).unwrap() {
+    for vma in proc_maps::read(pid, &mut Classifier::new()).unwrap() {
         let mut found = |run: PageRun| huge += if run.huge { run.len() } else { 0 };
         scanner.scan_vma(&vma, &mut found, &mut || ()).unwrap();
     }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use memprof::breakdown::{Category, Show};
 use memprof::event::Pid;
-use memprof::residency::{Classifier, Error, Method, Scanner, figures, maps, read, read_with};
+use memprof::residency::{Classifier, Error, Method, Scanner, figures, proc_maps, read, read_with};
 
 use crate::target::{Target, signal, stop};
 use crate::{METHODS, between, measure, say};
@@ -86,7 +86,7 @@ fn every_quiet_process_of_this_machine() {
 fn a_process_that_ends_is_gone() {
     for method in METHODS {
         let target = Target::start("alternating", Path::new("/"));
-        let vmas = maps::read(target.pid(), &mut Classifier::new()).unwrap();
+        let vmas = proc_maps::read(target.pid(), &mut Classifier::new()).unwrap();
         let mut scanner = Scanner::open(target.pid(), method).unwrap();
         let mut killed = false;
         let mut kill = || {
@@ -108,7 +108,7 @@ fn a_process_that_ends_is_gone() {
         assert!(figures::status(pid).unwrap_err().is_gone());
         assert!(figures::rollup(pid).unwrap_err().is_gone());
         assert!(
-            maps::read(pid, &mut Classifier::new())
+            proc_maps::read(pid, &mut Classifier::new())
                 .unwrap_err()
                 .is_gone()
         );
@@ -162,7 +162,7 @@ fn as_an_ordinary_user() {
         Scanner::open(Pid(1), Method::Auto).map(|_| ()).unwrap_err()
     ));
     assert!(denied(
-        maps::read(Pid(1), &mut Classifier::new()).unwrap_err()
+        proc_maps::read(Pid(1), &mut Classifier::new()).unwrap_err()
     ));
     assert!(denied(figures::rollup(Pid(1)).unwrap_err()));
     assert!(denied(

@@ -1,9 +1,9 @@
 //! Neighbouring mappings that are scanned as one range, and its runs cut apart again: a system call for
 //! each of ten thousand mappings would take longer than their pages do.
 
-use crate::residency::maps::Vma;
 use crate::residency::page::PageRun;
 use crate::residency::policy::Policy;
+use crate::residency::vma::Vma;
 
 /// How many mappings from the first one on can be scanned as one range: those whose pages count alike,
 /// in order, with gaps of at most `gap` bytes, and none of them `alone`.
@@ -58,11 +58,11 @@ impl<'v, F: FnMut(usize, PageRun)> Cut<'v, F> {
 mod tests {
     use super::*;
     use crate::event::Addr;
-    use crate::residency::maps;
     use crate::residency::page::PageKind;
+    use crate::residency::proc_maps;
 
     fn vmas(text: &[&str]) -> Vec<Vma> {
-        maps::parse(text.join("\n").as_bytes()).unwrap()
+        proc_maps::parse(text.join("\n").as_bytes()).unwrap()
     }
 
     #[test]

@@ -129,15 +129,15 @@ fn known_file(policy: Policy) -> Option<PageKind> {
 mod tests {
     use super::*;
     use crate::event::{Addr, Pid};
-    use crate::residency::maps::{Backing, Perms, Vma};
-    use crate::residency::probe::Probe;
+    use crate::residency::own_memory::OwnMemory;
     use crate::residency::scan::Method;
+    use crate::residency::vma::{Backing, Perms, Vma};
 
     /// Kernels before 6.16 do not mark the huge zero page; the look at every huge page finds it.
     #[test]
     fn the_huge_zero_page_is_found_without_the_mark() {
         const LEN: u64 = 8 << 20;
-        let own = Probe::map(LEN).unwrap();
+        let own = OwnMemory::map(LEN).unwrap();
         own.advise_huge();
         for offset in (0..LEN).step_by(4096) {
             own.touch(offset);

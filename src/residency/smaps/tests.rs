@@ -34,7 +34,7 @@ fn a_mapping_and_its_figures() {
     assert_eq!(f.hugetlb, kib(6144));
     assert_eq!((stack.vma.label(), stack.grows_down), ("[stack]", true));
     assert_eq!((guard.guarded, guard.grows_down), (true, false));
-    assert_eq!(guard.vma.perms, maps::Perms::default());
+    assert_eq!(guard.vma.perms, crate::residency::Perms::default());
 }
 
 #[test]

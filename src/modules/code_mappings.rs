@@ -2,6 +2,8 @@
 
 use std::io::{self, BufRead};
 
+use crate::residency::proc_maps;
+
 /// How the kernel's page of system-call helpers is called in maps.
 pub const VDSO: &str = "[vdso]";
 
@@ -51,60 +53,22 @@ pub fn for_each_code(mut maps: impl BufRead, mut f: impl FnMut(Mapping)) -> io::
     }
 }
 
-/// `7f…-7f… r-xp 00028000 fd:01 1234    /usr/lib/libc.so.6`
 fn parse(line: &[u8]) -> Option<Mapping> {
-    let mut fields = line.splitn(6, |b| *b == b' ');
-    let (start, end) = halves(fields.next()?, b'-')?;
-    if fields.next()?.get(2) != Some(&b'x') {
+    let line = proc_maps::fields(line)?;
+    if !line.perms.exec {
         return None;
     }
-    let offset = hex(fields.next()?)?;
-    let (major, minor) = halves(fields.next()?, b':')?;
-    let inode = std::str::from_utf8(fields.next()?).ok()?.parse().ok()?;
-    let path = fields.next().unwrap_or_default().trim_ascii_start();
-    if start >= end {
-        return None;
-    }
-    let dev = libc::makedev(u32::try_from(major).ok()?, u32::try_from(minor).ok()?);
     let mapping = Mapping {
-        start,
-        end,
-        offset,
-        dev,
-        inode,
-        path: decode(path),
+        start: line.start,
+        end: line.end,
+        offset: line.offset,
+        dev: libc::makedev(line.dev.0, line.dev.1),
+        inode: line.ino,
+        path: proc_maps::unescape(line.name),
     };
     // What is left is the vsyscall page, or code on the heap or stack.
-    let known = inode != 0 || mapping.anonymous() || path == VDSO.as_bytes();
+    let known = mapping.inode != 0 || mapping.anonymous() || line.name == VDSO.as_bytes();
     known.then_some(mapping)
-}
-
-fn halves(field: &[u8], by: u8) -> Option<(u64, u64)> {
-    let at = field.iter().position(|b| *b == by)?;
-    Some((hex(&field[..at])?, hex(&field[at + 1..])?))
-}
-
-fn hex(digits: &[u8]) -> Option<u64> {
-    u64::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()
-}
-
-/// The kernel writes a newline in a path as `\012`, and escapes nothing else.
-fn decode(path: &[u8]) -> Vec<u8> {
-    let mut out = Vec::with_capacity(path.len());
-    let mut rest = path;
-    while let Some((first, tail)) = rest.split_first() {
-        match rest.strip_prefix(b"\\012") {
-            Some(tail) => {
-                out.push(b'\n');
-                rest = tail;
-            }
-            None => {
-                out.push(*first);
-                rest = tail;
-            }
-        }
-    }
-    out
 }
 
 #[cfg(test)]
@@ -121,7 +85,7 @@ mod tests {
         );
         assert_eq!((m.dev, m.inode), (libc::makedev(0xfe, 1), 1835137));
         assert_eq!(m.path, b"/usr/lib/a b (deleted)");
-        assert_eq!(decode(b"/a\\012b\\x\\"), b"/a\nb\\x\\");
+        assert_eq!(proc_maps::unescape(b"/a\\012b\\x\\"), b"/a\nb\\x\\");
     }
 
     #[test]

@@ -7,7 +7,7 @@ use super::pagemap::{Entry, read_entries};
 
 /// Frame number of the zero page: that of a page of our own that was read and never written.
 pub(super) fn zero_frame(page: u64) -> Option<u64> {
-    let own = Probe::map(page)?;
+    let own = OwnMemory::map(page)?;
     own.touch(0);
     let mut entry = [0];
     read_entries(&own.pagemap, own.start() / page, &mut entry).ok()?;
@@ -18,16 +18,16 @@ pub(super) fn zero_frame(page: u64) -> Option<u64> {
 }
 
 /// Memory of our own to learn from how the kernel shows it.
-pub(super) struct Probe {
+pub(super) struct OwnMemory {
     memory: *const u8,
     len: usize,
     /// `/proc/self/pagemap`.
     pagemap: File,
 }
 
-impl Probe {
+impl OwnMemory {
     /// Maps `len` bytes of private anonymous memory.
-    pub(super) fn map(len: u64) -> Option<Probe> {
+    pub(super) fn map(len: u64) -> Option<OwnMemory> {
         let pagemap = File::open("/proc/self/pagemap").ok()?;
         let len = usize::try_from(len).ok()?;
         // SAFETY: a new mapping at an address of the kernel's choice touches nobody's memory.
@@ -41,7 +41,7 @@ impl Probe {
                 0,
             )
         };
-        (memory != libc::MAP_FAILED).then_some(Probe {
+        (memory != libc::MAP_FAILED).then_some(OwnMemory {
             memory: memory.cast(),
             len,
             pagemap,
@@ -67,7 +67,7 @@ impl Probe {
     }
 }
 
-impl Drop for Probe {
+impl Drop for OwnMemory {
     fn drop(&mut self) {
         // SAFETY: the mapping is our own and nothing refers to it any more.
         unsafe { libc::munmap(self.memory.cast_mut().cast(), self.len) };
@@ -79,7 +79,7 @@ impl Drop for Probe {
 /// on memory of our own, as the commit was also taken into older series; if in doubt, `false`.
 pub(super) fn shows_huge_zero(page: u64) -> bool {
     const LEN: u64 = 4 << 20;
-    let Some(own) = Probe::map(LEN) else {
+    let Some(own) = OwnMemory::map(LEN) else {
         return false;
     };
     own.advise_huge();

@@ -1,4 +1,5 @@
 use super::*;
+use crate::residency::vma::VmaKind;
 use proptest::prelude::*;
 
 fn one(line: &str) -> Vma {

@@ -1,0 +1,339 @@
+//! The checks: one function for each thing that memprof needs.
+
+use super::facts::{BtfFact, Caps, Facts, KernelVersion, Trial, VMLINUX_BTF};
+use super::{Check, FULL_KERNEL, Status, trials};
+use crate::source::{self, Tracepoints};
+
+/// Below this hard limit of open files a target with many libraries may not get all its names.
+pub(super) const ENOUGH_OPEN_FILES: u64 = 1024;
+/// Below this one memprof itself cannot start: its BPF maps, programs and links take some 90.
+const LEAST_OPEN_FILES: u64 = 128;
+
+/// All decisions, in the order in which they matter.
+pub fn checks(facts: &Facts) -> Vec<Check> {
+    let mut checks = vec![
+        process_files(facts),
+        privileges(facts),
+        trials::other_processes(facts),
+        mapped_files(facts),
+        kernel(facts),
+        lockdown(facts),
+        type_information(facts),
+        bpf(facts),
+        bpf_helpers(facts),
+    ];
+    let needed = source::chosen(&[])
+        .into_iter()
+        .flat_map(|source| source.tracepoints);
+    checks.extend(needed.map(|needed| tracepoints(facts, needed)));
+    checks.extend([
+        page_scan(facts),
+        page_frames(facts),
+        cache_totals(facts),
+        pid_namespace(facts),
+        open_files(facts),
+    ]);
+    checks.extend(trials::whole_probe(facts));
+    checks.extend(trials::reduction(facts));
+    checks
+}
+
+fn process_files(facts: &Facts) -> Check {
+    let name = "/proc";
+    match &facts.proc {
+        Trial::Works => Check::ok(name, "can be read"),
+        Trial::Fails(why) => Check::not_ok(
+            Status::Missing,
+            name,
+            format!("/proc/self/status cannot be read: {why}"),
+            "neither memprof's own privileges nor the target's memory can be looked at",
+            "as root: mount -t proc proc /proc",
+        ),
+    }
+}
+
+fn privileges(facts: &Facts) -> Check {
+    let name = "privileges";
+    let admin = facts.caps.has(Caps::SYS_ADMIN);
+    let bpf = facts.caps.has(Caps::BPF) && facts.caps.has(Caps::PERFMON);
+    let found = format!("user id {}, {}", facts.uid, cap_names(facts.caps));
+    if facts.initial_user_namespace == Some(false) {
+        return Check::not_ok(
+            Status::Missing,
+            name,
+            format!("{found}, of a user namespace"),
+            "the kernel lets no BPF program be loaded with the capabilities of a user namespace",
+            "run memprof outside of it; start a container by root, without user namespaces",
+        );
+    }
+    if admin || (bpf && facts.version >= Some(KernelVersion(5, 8))) {
+        return Check::ok(name, found);
+    }
+    if facts.uid == 0 {
+        return Check::not_ok(
+            Status::Missing,
+            name,
+            found,
+            "root without CAP_BPF and CAP_PERFMON (a container?) may not load the probe",
+            "run memprof outside the container, or start the container with --privileged",
+        );
+    }
+    let missing: Vec<_> = [(Caps::BPF, "CAP_BPF"), (Caps::PERFMON, "CAP_PERFMON")]
+        .into_iter()
+        .filter(|(bit, _)| !facts.caps.has(*bit))
+        .map(|(_, name)| name)
+        .collect();
+    Check::not_ok(
+        Status::Missing,
+        name,
+        found,
+        "memprof needs root, or CAP_BPF and CAP_PERFMON and, for processes of other users, CAP_SYS_PTRACE, \
+         CAP_DAC_READ_SEARCH and CAP_CHECKPOINT_RESTORE: without the first two the probe may not be loaded",
+        format!("run `sudo memprof …`, or give it {}", missing.join(" and ")),
+    )
+}
+
+fn cap_names(caps: Caps) -> String {
+    let known = [
+        (Caps::BPF, "CAP_BPF"),
+        (Caps::PERFMON, "CAP_PERFMON"),
+        (Caps::SYS_ADMIN, "CAP_SYS_ADMIN"),
+        (Caps::SYS_PTRACE, "CAP_SYS_PTRACE"),
+        (Caps::DAC_READ_SEARCH, "CAP_DAC_READ_SEARCH"),
+        (Caps::CHECKPOINT_RESTORE, "CAP_CHECKPOINT_RESTORE"),
+    ];
+    let names: Vec<_> = known
+        .iter()
+        .filter(|(bit, _)| caps.has(*bit))
+        .map(|(_, name)| *name)
+        .collect();
+    if names.is_empty() {
+        return "none of the capabilities that memprof uses".into();
+    }
+    names.join(" ")
+}
+
+fn mapped_files(facts: &Facts) -> Check {
+    let name = "mapped files";
+    match &facts.mapped_files {
+        Trial::Works => Check::ok(name, "can be opened by /proc/PID/map_files"),
+        Trial::Fails(why) => Check::not_ok(
+            Status::Degraded,
+            name,
+            format!("/proc/PID/map_files cannot be used: {why}"),
+            "code of files that were deleted or replaced since they were mapped has no names and no unwind \
+             tables",
+            "run memprof as root, or give it CAP_CHECKPOINT_RESTORE (Linux 5.9)",
+        ),
+    }
+}
+
+fn kernel(facts: &Facts) -> Check {
+    let name = "kernel";
+    let found = format!("Linux {} on {}", facts.release, facts.arch);
+    let newer = "boot a kernel of 6.1 or later";
+    match facts.version {
+        None => Check::not_ok(
+            Status::Degraded,
+            name,
+            found,
+            "the version cannot be read from the release string: what follows was probed only",
+            newer,
+        ),
+        Some(version) if version < FULL_KERNEL => Check::not_ok(
+            Status::Degraded,
+            name,
+            found,
+            format!(
+                "before {FULL_KERNEL} the kernel may refuse the probe, unless its vendor has \
+                 brought newer BPF back to it"
+            ),
+            newer,
+        ),
+        Some(_) => Check::ok(name, found),
+    }
+}
+
+fn lockdown(facts: &Facts) -> Check {
+    let name = "lockdown";
+    match facts.lockdown.as_deref() {
+        Some("confidentiality") => Check::not_ok(
+            Status::Missing,
+            name,
+            "confidentiality",
+            "the kernel refuses BPF programs that read kernel memory",
+            "boot with lockdown=integrity or without lockdown",
+        ),
+        Some(mode) => Check::ok(name, mode),
+        None => Check::ok(name, "not shown by this kernel"),
+    }
+}
+
+fn type_information(facts: &Facts) -> Check {
+    let name = "type information (BTF)";
+    let remedy =
+        "boot a kernel built with CONFIG_DEBUG_INFO_BTF=y (every current distribution's is)";
+    match &facts.btf {
+        BtfFact::Present(_) => Check::ok(name, VMLINUX_BTF),
+        BtfFact::Absent => Check::not_ok(
+            Status::Missing,
+            name,
+            format!("there is no {VMLINUX_BTF}"),
+            "the probe cannot be fitted to this kernel",
+            remedy,
+        ),
+        BtfFact::Unreadable(why) => Check::not_ok(
+            Status::Missing,
+            name,
+            format!("{VMLINUX_BTF} cannot be read: {why}"),
+            "the probe cannot be fitted to this kernel",
+            "check the file's permissions and that /sys is the host's",
+        ),
+    }
+}
+
+fn bpf(facts: &Facts) -> Check {
+    let name = "bpf(2)";
+    match &facts.bpf {
+        Trial::Works => Check::ok(name, "a ring buffer can be created"),
+        Trial::Fails(why) => Check::not_ok(
+            Status::Missing,
+            name,
+            format!("creating a ring buffer failed: {why}"),
+            "the probe cannot be loaded",
+            "run as root; in a container start it with --privileged (a seccomp filter may refuse \
+             bpf); the kernel needs CONFIG_BPF_SYSCALL=y",
+        ),
+    }
+}
+
+fn bpf_helpers(facts: &Facts) -> Check {
+    let name = "BPF helpers";
+    match &facts.bpf_helpers {
+        Trial::Works => Check::ok(name, "bpf_task_pt_regs bpf_loop"),
+        Trial::Fails(why) => Check::not_ok(
+            Status::Missing,
+            name,
+            why,
+            "the probe cannot be loaded",
+            format!("run memprof as root on a kernel of {FULL_KERNEL} or later"),
+        ),
+    }
+}
+
+/// Whether the kernel has the tracepoints that a source attaches to.
+fn tracepoints(facts: &Facts, needed: &Tracepoints) -> Check {
+    let not_ok = |found: String| {
+        Check::not_ok(
+            Status::Missing,
+            needed.check,
+            found,
+            needed.consequence,
+            needed.remedy,
+        )
+    };
+    let BtfFact::Present(there) = &facts.btf else {
+        return not_ok("not known without type information".to_owned());
+    };
+    let mut missing = needed.names.to_vec();
+    missing.retain(|name| !there.contains(name));
+    match missing.is_empty() {
+        true => Check::ok(needed.check, needed.names.join(" ")),
+        false => not_ok(format!("not in this kernel: {}", missing.join(" "))),
+    }
+}
+
+fn page_scan(facts: &Facts) -> Check {
+    let name = "page scan";
+    let newer = "boot a kernel of 6.7 or later";
+    match (&facts.pagemap_scan, &facts.page_frames) {
+        (Trial::Works, _) => Check::ok(name, "PAGEMAP_SCAN"),
+        (Trial::Fails(why), Trial::Works) => Check::not_ok(
+            Status::Degraded,
+            name,
+            format!("no PAGEMAP_SCAN: {why}"),
+            "resident pages are read from /proc/PID/pagemap and /proc/kpageflags: the same \
+             figures, but each report takes longer, and both files want CAP_SYS_ADMIN",
+            newer,
+        ),
+        (Trial::Fails(why), Trial::Fails(frames)) => Check::not_ok(
+            Status::Missing,
+            name,
+            format!("no PAGEMAP_SCAN: {why}; no page frames: {frames}"),
+            "resident pages cannot be told apart",
+            format!("{newer}, or run memprof as root (CAP_SYS_ADMIN)"),
+        ),
+    }
+}
+
+fn page_frames(facts: &Facts) -> Check {
+    let name = "page frames";
+    match &facts.page_frames {
+        Trial::Works => Check::ok(name, "shown, with their flags"),
+        Trial::Fails(why) => Check::not_ok(
+            Status::Degraded,
+            name,
+            format!("not shown: {why}"),
+            "private mappings of devices count as nothing, shared memory below overlayfs as file pages and, \
+             before Linux 6.16, the huge zero page as anonymous memory",
+            "where that matters run memprof as root, or give it CAP_SYS_ADMIN",
+        ),
+    }
+}
+
+fn cache_totals(facts: &Facts) -> Check {
+    let name = "cache totals";
+    match &facts.cachestat {
+        Trial::Works => Check::ok(name, "cachestat"),
+        Trial::Fails(why) => Check::not_ok(
+            Status::Degraded,
+            name,
+            format!("no cachestat: {why}"),
+            "page-cache figures cannot be held against the kernel's own, file by file",
+            "run memprof on a kernel of 6.5 or later",
+        ),
+    }
+}
+
+fn pid_namespace(facts: &Facts) -> Check {
+    let name = "pid namespace";
+    match facts.initial_pid_namespace {
+        Some(true) => Check::ok(name, "the initial one"),
+        Some(false) => Check::not_ok(
+            Status::Degraded,
+            name,
+            "a container's",
+            "only processes of the same container can be profiled",
+            "start the container with --pid=host",
+        ),
+        None => Check::ok(name, "not known"),
+    }
+}
+
+fn open_files(facts: &Facts) -> Check {
+    let name = "open files";
+    let remedy =
+        "raise the hard limit: `ulimit -Hn 65536`, in a container --ulimit nofile=65536:65536";
+    match facts.open_files {
+        Some((soft, hard)) if hard < LEAST_OPEN_FILES => Check::not_ok(
+            Status::Missing,
+            name,
+            format!("at most {hard} (now {soft})"),
+            format!(
+                "memprof itself needs {LEAST_OPEN_FILES}, and one more for each executable file that \
+                 the target maps"
+            ),
+            remedy,
+        ),
+        Some((soft, hard)) if hard < ENOUGH_OPEN_FILES => Check::not_ok(
+            Status::Degraded,
+            name,
+            format!("at most {hard} (now {soft})"),
+            "each executable file that the target maps takes one, and so does each HTTP connection: \
+             functions may be without names and clients may have to wait",
+            remedy,
+        ),
+        Some((soft, hard)) => Check::ok(name, format!("at most {hard} (now {soft})")),
+        None => Check::ok(name, "limit not known"),
+    }
+}

@@ -1,0 +1,106 @@
+//! Stacks: frames, and the files that they lie in.
+
+use std::fs::File;
+use std::path::PathBuf;
+
+use crate::event::Outcome;
+
+/// Index of a [`Module`] in [`Profile::modules`](super::Profile::modules).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ModuleId(pub u16);
+
+/// An executable file mapped by the target, kept open so that it still has names after the process
+/// has ended or the file was deleted.
+#[derive(Debug)]
+pub struct Module {
+    /// Path as the kernel shows it in `/proc/PID/maps`, without a ` (deleted)` suffix.
+    pub path: PathBuf,
+    /// Base name for display: `libc.so.6`.
+    pub name: String,
+    /// Device and inode number, which tell two files of one name apart.
+    pub dev_ino: (u64, u64),
+    /// The open file; `None` where it could not be opened.
+    pub file: Option<File>,
+    /// Whether it is the profiled program's own executable (`/proc/PID/exe`).
+    pub own_executable: bool,
+}
+
+impl Module {
+    /// What all code that was made at run time stands under: no file, and for an offset its address.
+    pub fn jit() -> Module {
+        Module {
+            path: JIT.into(),
+            name: JIT.to_owned(),
+            dev_ino: (0, 0),
+            file: None,
+            own_executable: false,
+        }
+    }
+
+    /// Whether it is [`Module::jit`].
+    pub fn is_jit(&self) -> bool {
+        // A file's path begins with a slash.
+        self.path.as_os_str() == JIT
+    }
+}
+
+/// The name of code made at run time, as a file and as a function.
+pub const JIT: &str = "[JIT]";
+
+/// One frame of a stack: a file offset in a module, or an address no executable file was mapped at.
+///
+/// Packed into 8 bytes: stacks are most of what memprof keeps in memory. A frame's position is that
+/// of the executing or calling instruction: return addresses are stored less one, so that the
+/// position lies inside the call.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Frame(u64);
+
+/// A [`Frame`] taken apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FrameKind {
+    /// Code of a file: the module and the offset in the file, in bytes.
+    Code(ModuleId, u64),
+    /// An address that no known executable file was mapped at (a damaged stack, a file mapped a moment ago).
+    Unmapped(u64),
+}
+
+impl Frame {
+    const SHIFT: u32 = 48;
+    const UNMAPPED: u16 = u16::MAX;
+    const LOW: u64 = (1 << Self::SHIFT) - 1;
+
+    /// A frame in a module; `offset` is a file offset in bytes (only the low 48 bits are kept).
+    pub fn code(module: ModuleId, offset: u64) -> Frame {
+        Frame((u64::from(module.0) << Self::SHIFT) | (offset & Self::LOW))
+    }
+
+    /// A frame at an address with no file behind it.
+    pub fn unmapped(addr: u64) -> Frame {
+        Frame((u64::from(Self::UNMAPPED) << Self::SHIFT) | (addr & Self::LOW))
+    }
+
+    /// Takes the frame apart.
+    pub fn kind(self) -> FrameKind {
+        let module = (self.0 >> Self::SHIFT) as u16;
+        if module == Self::UNMAPPED {
+            FrameKind::Unmapped(self.0 & Self::LOW)
+        } else {
+            FrameKind::Code(ModuleId(module), self.0 & Self::LOW)
+        }
+    }
+}
+
+impl std::fmt::Debug for Frame {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.kind().fmt(f)
+    }
+}
+
+/// A call stack, innermost frame first.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Stack {
+    /// Frames, innermost first; may be empty.
+    pub frames: Box<[Frame]>,
+    /// How the walk that took it ended.
+    pub outcome: Outcome,
+}

@@ -1,0 +1,95 @@
+//! The kernel's figures, and how memprof's total stands to them.
+
+use std::ops::AddAssign;
+
+/// The kernel's own figures for the target, in bytes; what memprof's totals are held against.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KernelFigures {
+    /// `Anonymous` of `/proc/PID/smaps_rollup`; `None` where it was not read, as that would have made
+    /// the target wait (see [`figures::is_brief`](crate::residency::figures::is_brief)).
+    pub anonymous: Option<u64>,
+    /// `RssAnon` of `/proc/PID/status` (approximate up to Linux 6.15). Of a command that has ended this and the next
+    /// three are sums over `smaps`, by what lies behind each mapping ([`Kept`](crate::residency::Kept)).
+    pub rss_anon: u64,
+    /// `RssShmem` of `/proc/PID/status`.
+    pub rss_shmem: u64,
+    /// `RssFile` of `/proc/PID/status`.
+    pub rss_file: u64,
+    /// `VmSwap` of `/proc/PID/status`.
+    pub swap: u64,
+    /// `VmPTE` of `/proc/PID/status`: page tables. Kernel memory, no part of RSS.
+    pub page_tables: u64,
+}
+
+impl Default for KernelFigures {
+    /// Nothing, as the start of a sum.
+    fn default() -> KernelFigures {
+        KernelFigures {
+            anonymous: Some(0),
+            rss_anon: 0,
+            rss_shmem: 0,
+            rss_file: 0,
+            swap: 0,
+            page_tables: 0,
+        }
+    }
+}
+
+impl AddAssign for KernelFigures {
+    fn add_assign(&mut self, o: KernelFigures) {
+        self.anonymous = self.anonymous.zip(o.anonymous).map(|(a, b)| a + b);
+        self.rss_anon += o.rss_anon;
+        self.rss_shmem += o.rss_shmem;
+        self.rss_file += o.rss_file;
+        self.swap += o.swap;
+        self.page_tables += o.page_tables;
+    }
+}
+
+impl KernelFigures {
+    /// `RssAnon + RssShmem`, in bytes.
+    pub fn resident(&self) -> u64 {
+        self.rss_anon + self.rss_shmem
+    }
+}
+
+/// Our resident total beside the kernel's `RssAnon + RssShmem` before and after, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Agreement {
+    /// [`Usage::resident`](super::Usage::resident) of the total.
+    pub ours: u64,
+    /// The smaller one of the kernel's figures.
+    pub low: u64,
+    /// The larger one.
+    pub high: u64,
+    /// No process of the target is missing from all three.
+    pub complete: bool,
+}
+
+/// The word for an [`Agreement`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// The kernel's figure did not change, and ours is the same.
+    Equal,
+    /// The kernel's figure changed, and ours lies between.
+    Between,
+    /// Ours is smaller.
+    Below,
+    /// Ours is larger.
+    Above,
+    /// Processes are missing, from our total as from the kernel's figures: see [`Losses`](super::Losses).
+    Incomplete,
+}
+
+impl Agreement {
+    /// The word for it.
+    pub fn verdict(&self) -> Verdict {
+        match self.ours {
+            _ if !self.complete => Verdict::Incomplete,
+            ours if ours < self.low => Verdict::Below,
+            ours if ours > self.high => Verdict::Above,
+            _ if self.low == self.high => Verdict::Equal,
+            _ => Verdict::Between,
+        }
+    }
+}

@@ -1,0 +1,112 @@
+//! Reports: scans, asked for or made now and then so that the target leaves a profile when it ends.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::{Collector, Last, Numbered, SETTLE};
+use crate::aggregate::NoReport;
+use crate::api::{Glance, LastScan, ProviderError};
+use crate::freeze::Freeze;
+use crate::profile::Losses;
+
+/// How often, at most, the target is scanned without being asked, so that a last profile is there
+/// when it ends; and the share of time that this may take.
+const KEEP_PAUSE: Duration = Duration::from_secs(1);
+const KEEP_SHARE: u32 = 100;
+/// Bytes that an event takes in the ring buffer, at least.
+const EVENT_BYTES: u64 = 48;
+
+impl Collector {
+    pub(super) fn answer_reports(&mut self) {
+        if self.report_wanted.is_empty() {
+            return;
+        }
+        let freeze = self.report_wanted.iter().map(|(freeze, _)| *freeze).max();
+        let freeze = freeze.unwrap_or_default();
+        let answer = self.report(freeze);
+        for (_, reply) in self.report_wanted.drain(..) {
+            // Whoever asked may be gone.
+            let _ = reply.send(answer.clone());
+        }
+    }
+
+    pub(super) fn glance(&self) -> Glance {
+        let last = self.last.as_ref().map(|last| LastScan {
+            sequence: last.profile.0,
+            profile: Arc::clone(&last.profile.1),
+            took: last.took,
+            current: last.activity == self.probe.activity(),
+        });
+        Glance {
+            pids: self.aggregator.pids(),
+            last,
+        }
+    }
+
+    pub(super) fn report(&mut self, freeze: Freeze) -> Result<Numbered, ProviderError> {
+        match self.scan(freeze) {
+            Ok(profile) => Ok(profile),
+            Err(NoReport::NoTarget) => match &self.last {
+                Some(last) => Ok(last.profile.clone()),
+                None => Err(ProviderError::NoTarget),
+            },
+            Err(NoReport::Failed(e)) => Err(ProviderError::Failed(format!("{e:#}"))),
+        }
+    }
+
+    pub(super) fn scan(&mut self, freeze: Freeze) -> Result<Numbered, NoReport> {
+        // A process forked a moment ago belongs to the state that is asked for.
+        let mut settled = self.take_events(SETTLE).map_err(NoReport::Failed)?;
+        if settled {
+            let reconciled = self.reconcile();
+            self.tolerate(reconciled);
+        }
+        let activity = self.probe.activity();
+        let start = Instant::now();
+        let (tally, hold) = self.tally(freeze)?;
+        // Stacks that the scan found and whose frames were still on their way.
+        settled &= self.take_events(SETTLE).map_err(NoReport::Failed)?;
+        let mut profile = self.aggregator.profile(tally, &self.probe);
+        profile.hold = hold;
+        if !settled {
+            let taken = self.waiting.len() as u64 * EVENT_BYTES;
+            let behind = taken + self.probe.waiting_bytes();
+            profile.losses.add(Losses::BEHIND, behind);
+        }
+        profile
+            .losses
+            .add("steps of memprof that failed", self.failures);
+        if let Some(unwinding) = &self.unwinding {
+            unwinding.losses(&mut profile.losses);
+        }
+        self.sequence += 1;
+        let profile = (self.sequence, Arc::new(profile));
+        let at = Instant::now();
+        let took = at.duration_since(start);
+        self.last = Some(Last {
+            profile: profile.clone(),
+            at,
+            took,
+            activity,
+        });
+        Ok(profile)
+    }
+
+    /// Scans a changing target now and then, so that it leaves a profile when it ends.
+    pub(super) fn keep_last(&mut self) {
+        if self.target.is_none() {
+            return;
+        }
+        let due = match &self.last {
+            None => true,
+            Some(last) => {
+                let pause = KEEP_PAUSE.max(last.took * KEEP_SHARE);
+                last.activity != self.probe.activity() && last.at.elapsed() >= pause
+            }
+        };
+        if due {
+            // What fails here fails again, with its reason, when a report is asked for.
+            let _ = self.scan(Freeze::No);
+        }
+    }
+}
