@@ -1,4 +1,4 @@
-//! Events → books per stack, and the join with residency → [`Profile`].
+//! Events → totals per stack, and the join with residency → [`Profile`].
 //!
 //! The aggregator keeps what the ring buffer said: stacks, processes, address ranges. What pages
 //! there are it reads from the kernel when a report is asked for.
@@ -20,7 +20,7 @@ use crate::profile::{
     Places, Profile, Sample, Share, TargetInfo, Unobserved, Usage,
 };
 use crate::residency::{Classifier, Kept};
-use crate::source::Books;
+use crate::source::Totals;
 use crate::space::Space;
 use crate::stack::StackTable;
 
@@ -40,13 +40,13 @@ pub struct Aggregator {
     paths: FilePaths,
     /// A process's mappings are read when it begins: its frames come as addresses, not as places in files.
     reads_code_early: bool,
-    /// Address-space events lost when the range books were last trusted.
+    /// Address-space events lost when the range totals were last trusted.
     ranges_lost: u64,
 }
 
 /// Why there is no report.
 #[derive(Debug)]
-pub enum NoReport {
+pub enum ReportError {
     /// No followed process is left.
     NoTarget,
     /// It failed; what was tried and why it failed.
@@ -136,7 +136,7 @@ impl Aggregator {
         space.is_some_and(|space| space.pid == pid && space.kept.is_some())
     }
 
-    /// Notes the stacks that the range books refer to.
+    /// Notes the stacks that the range totals refer to.
     pub fn mark_used(&self, used: &mut UsedStacks) {
         let ranges = self.spaces.values().flat_map(|space| space.ranges.iter());
         for (_, owner) in ranges {
@@ -174,7 +174,7 @@ impl Aggregator {
                 self.start(e.mm, space);
             }
             ProcessChange::Matched => self.start(e.mm, Space::new(e.pid, &e.comm)),
-            // A vfork child is in its parent's address space: the books are the parent's.
+            // A vfork child is in its parent's address space: the totals are the parent's.
             ProcessChange::Forked { .. } if self.has(e.mm) => {}
             ProcessChange::Forked { parent_mm, .. } => {
                 let space = match self.spaces.get(&parent_mm) {
@@ -192,7 +192,7 @@ impl Aggregator {
     }
 
     fn start(&mut self, mm: MmId, mut space: Space) {
-        // A vfork child has its parent's address space: the books are the parent's.
+        // A vfork child has its parent's address space: the totals are the parent's.
         if self.has(mm) {
             return;
         }
@@ -221,7 +221,7 @@ impl Aggregator {
         }
     }
 
-    /// After a lost address-space event the range books may name the wrong caller: start them anew.
+    /// After a lost address-space event the range totals may name the wrong caller: start them anew.
     fn distrust_ranges(&mut self, probe: &Probe) {
         let lost = probe.ranges_lost();
         if lost != self.ranges_lost {
@@ -232,34 +232,34 @@ impl Aggregator {
         }
     }
 
-    /// Turns stack ids into stacks. The events that came up to the tally must have been taken in: a
+    /// Turns stack ids into stacks. The events that came up to the snapshot must have been taken in: a
     /// stack's record reaches the ledger at once, its frames come through the ring buffer.
-    pub fn profile(&mut self, tally: Tally, probe: &Probe) -> Profile {
-        let first = tally.processes.first();
+    pub fn profile(&mut self, snapshot: Snapshot, probe: &Probe) -> Profile {
+        let first = snapshot.processes.first();
         let target = TargetInfo {
             pid: first.map_or(Pid(0), |p| p.pid),
             comm: first.map(|p| p.comm.clone()).unwrap_or_default(),
-            pids: tally.processes.iter().map(|p| p.pid).collect(),
+            pids: snapshot.processes.iter().map(|p| p.pid).collect(),
             alive: !self.spaces.is_empty(),
         };
         let (mut before, mut after) = (KernelFigures::default(), KernelFigures::default());
-        for process in &tally.processes {
+        for process in &snapshot.processes {
             before += process.before;
             after += process.after;
         }
-        let processes = match tally.processes.len() {
+        let processes = match snapshot.processes.len() {
             0 | 1 => Vec::new(),
-            _ => self.shares(&tally),
+            _ => self.shares(&snapshot),
         };
-        let mut books = tally.beside;
-        let (files, other_files) = (std::mem::take(&mut books.files), books.other_files);
+        let mut totals = snapshot.beside;
+        let (files, other_files) = (std::mem::take(&mut totals.files), totals.other_files);
         let mut mappings = Vec::new();
-        for process in tally.processes {
+        for process in snapshot.processes {
             mappings.extend(process.mappings());
-            books.merge(process.books);
+            totals.merge(process.totals);
         }
         let places = self.places(mappings, files, other_files);
-        let rows = self.rows(books);
+        let rows = self.rows(totals);
         Profile {
             taken: SystemTime::now(),
             target,
@@ -279,17 +279,17 @@ impl Aggregator {
 
     /// What each process has; page cache and kernel memory are his whose address space the stack was seen
     /// in.
-    fn shares(&self, tally: &Tally) -> Vec<Share> {
-        let mut beside: HashMap<MmId, Books> = HashMap::new();
-        for (&id, &usage) in &tally.beside.stacks {
+    fn shares(&self, snapshot: &Snapshot) -> Vec<Share> {
+        let mut beside: HashMap<MmId, Totals> = HashMap::new();
+        for (&id, &usage) in &snapshot.beside.stacks {
             if let Some(mm) = self.stacks.seen_in(id) {
                 beside.entry(mm).or_default().add_stack(id, usage);
             }
         }
         let share = |process: &Scanned| {
-            let mut books = beside.remove(&process.mm).unwrap_or_default();
-            books.merge(process.books.clone());
-            let rows = self.rows(books);
+            let mut totals = beside.remove(&process.mm).unwrap_or_default();
+            totals.merge(process.totals.clone());
+            let rows = self.rows(totals);
             Share {
                 pid: process.pid,
                 comm: process.comm.clone(),
@@ -301,13 +301,13 @@ impl Aggregator {
                 hold: process.hold.clone(),
             }
         };
-        tally.processes.iter().map(share).collect()
+        snapshot.processes.iter().map(share).collect()
     }
 
-    fn rows(&self, books: Books) -> Rows {
+    fn rows(&self, totals: Totals) -> Rows {
         let mut rows = Rows::default();
-        let mut unobserved = books.unobserved;
-        for (id, usage) in sorted(books.stacks) {
+        let mut unobserved = totals.unobserved;
+        for (id, usage) in sorted(totals.stacks) {
             let Some(stack) = self.stacks.get(id) else {
                 let key = (LOST_STACK.to_owned(), Unobserved::StackLost);
                 *unobserved.entry(key).or_default() += usage;
@@ -341,7 +341,7 @@ impl Aggregator {
             self.modules.unopened(),
         );
         let forgotten = self.spaces.values().map(Space::forgotten).sum();
-        losses.add("address ranges forgotten: range books full", forgotten);
+        losses.add("address ranges forgotten: range totals full", forgotten);
         losses
     }
 
@@ -380,10 +380,10 @@ impl Aggregator {
 
 /// The memory of every followed process, by stack id.
 #[derive(Default)]
-pub struct Tally {
+pub struct Snapshot {
     processes: Vec<Scanned>,
     /// What lies in no address space: page cache and kernel memory, over all of them.
-    beside: Books,
+    beside: Totals,
 }
 
 /// Bytes with names for their owners, and their sum.

@@ -221,26 +221,26 @@ fn finish(
     (rollup_before, rollup_after): (Option<Figures>, Option<Figures>),
     show: Show,
 ) -> Breakdown {
-    let books = accounts.close();
+    let totals = accounts.close();
     let names_shown = match show {
         Show::Top(n) => n,
         Show::All => usize::MAX,
     };
-    let mut names = books.names;
+    let mut names = totals.names;
     let unlisted = names.len().saturating_sub(names_shown);
     names.truncate(names_shown);
     let mut total = Sums::default();
-    books.categories.values().for_each(|s| total.merge(*s));
+    totals.categories.values().for_each(|s| total.merge(*s));
     let (verdict, sharing_differs) = compare(&total, rollup_before, rollup_after);
     Breakdown {
         pid,
         comm: target::comm(pid).unwrap_or_default(),
         stacks: StacksTold {
             threads: threads.count,
-            found: books.stacks_found,
+            found: totals.stacks_found,
         },
         page_tables: 0,
-        categories: books
+        categories: totals
             .categories
             .into_iter()
             .map(|(category, sums)| CategoryRow { category, sums })
@@ -251,9 +251,9 @@ fn finish(
         verdict,
         sharing_differs,
         names,
-        names_left_out: books.names_refused + unlisted as u64,
-        regions_left_out: total.mappings - books.regions.len() as u64,
-        regions: books.regions,
+        names_left_out: totals.names_refused + unlisted as u64,
+        regions_left_out: total.mappings - totals.regions.len() as u64,
+        regions: totals.regions,
     }
 }
 

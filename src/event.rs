@@ -14,7 +14,7 @@ impl fmt::Display for Pid {
 
 /// One address space (the kernel's `mm_struct`), numbered by the probe in the order it was followed.
 ///
-/// Books are keyed by address space, not by process: a `vfork` or `CLONE_VM` child faults into its
+/// Totals are keyed by address space, not by process: a `vfork` or `CLONE_VM` child faults into its
 /// parent's, and `exec` gives a process a new one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct MmId(pub u32);

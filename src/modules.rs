@@ -21,7 +21,7 @@ use self::code_mappings::Mapping;
 use crate::elf::Segment;
 use crate::event::{FileNumber, Pid};
 use crate::profile::{Frame, FrameKind, Module, ModuleId};
-use crate::residency::CourteousFile;
+use crate::residency::ThrottledFile;
 
 pub use self::open::open_regular;
 
@@ -252,7 +252,7 @@ impl AddressMap {
     /// # Errors
     /// As [`AddressMap::load`].
     pub fn load_as(pid: Pid, exe: &Path, table: &mut ModuleTable) -> io::Result<AddressMap> {
-        let maps = BufReader::new(CourteousFile::open(format!("/proc/{pid}/maps"))?);
+        let maps = BufReader::new(ThrottledFile::open(format!("/proc/{pid}/maps"))?);
         let exe = fs::metadata(exe).ok().map(|m| (m.dev(), m.ino()));
         AddressMap::parse(maps, pid, exe, table)
     }

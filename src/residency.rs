@@ -12,7 +12,6 @@
 
 pub mod cachestat;
 pub mod classify;
-mod courtesy;
 pub mod error;
 pub mod figures;
 mod inode;
@@ -29,16 +28,17 @@ pub mod scan;
 pub mod smaps;
 mod sparse;
 pub mod threads;
+mod throttle;
 pub mod vma;
 
 pub use classify::Classifier;
-pub use courtesy::CourteousFile;
 pub use error::{Error, Result};
 pub use inode::file_id;
 pub use kept::Kept;
 pub use page::{PageKind, PageRun, page_size};
 pub use ranges::{Full, RangeMap, RangeSet};
 pub use scan::{Method, Pages, Scanner};
+pub use throttle::ThrottledFile;
 pub use vma::{Backing, Perms, Vma, VmaKind};
 
 use crate::event::Pid;

@@ -74,7 +74,7 @@ impl News {
 
     /// Why there is no report.
     pub fn no_report(&self, why: String) {
-        self.send(Input::NoReport(why));
+        self.send(Input::ReportError(why));
     }
 
     /// Something to tell the user.

@@ -1,17 +1,17 @@
 //! Wiring: who runs on which thread, what passes between them, and how everything ends.
 //!
-//! The collector thread owns the probe and the books; the symbol thread owns the names; the main
+//! The collector thread owns the probe and the aggregator; the symbol thread owns the names; the main
 //! thread serves HTTP, feeds the live view of `memprof top` and waits for signals. What passes between
 //! them goes through bounded channels.
 
 mod collection;
 pub mod collector;
 pub mod command;
+mod console;
 mod live;
 mod output;
 mod reconcile;
 pub mod reports;
-mod say;
 mod signals;
 mod sweep;
 pub mod unwinding;
@@ -42,7 +42,6 @@ use collector::{Collector, Command, Progress};
 use command::{Prepared, Stop};
 use live::Live;
 use reports::{Collecting, Reports};
-use say::say;
 use signals::{Ending, Signals};
 use unwinding::{MappedFiles, Unwinding};
 
@@ -79,7 +78,7 @@ pub fn run(config: &Config) -> Result<ExitCode> {
     if let Selector::Pid(pid) = config.target {
         capability::require_access(pid)?
             .iter()
-            .for_each(|less| say(less));
+            .for_each(|less| console::print(less));
     }
     let symbolizer = Symbolizer::start().context("cannot start the symbol thread")?;
     let (collecting, progress, missing) = start_collector(config)?;
@@ -93,7 +92,7 @@ pub fn run(config: &Config) -> Result<ExitCode> {
         .build()
         .context("cannot start the HTTP server's runtime")?;
     for (program, why) in &missing {
-        say(&format!("without {program}: {why}"));
+        console::print(&format!("without {program}: {why}"));
     }
     let reports = Arc::new(Reports::new(
         collecting.clone(),
@@ -258,7 +257,7 @@ impl Session<'_> {
         ServerOptions {
             allow_hosts: self.config.allow_hosts.clone(),
             cors_origins: self.config.cors_origins.clone(),
-            warn: Some(Arc::new(say)),
+            warn: Some(Arc::new(console::print)),
             ..ServerOptions::default()
         }
     }
@@ -266,13 +265,17 @@ impl Session<'_> {
     fn announce(&self, addresses: &[std::net::SocketAddr]) {
         if let Progress::Waiting = *self.progress.borrow() {
             match &self.config.target {
-                Selector::Comm(name) => say(&format!("waiting for a process named {name}")),
-                Selector::Cgroup(group) => say(&format!("waiting for a process in {group}")),
+                Selector::Comm(name) => {
+                    console::print(&format!("waiting for a process named {name}"))
+                }
+                Selector::Cgroup(group) => {
+                    console::print(&format!("waiting for a process in {group}"))
+                }
                 Selector::Pid(_) | Selector::Command(_) => {}
             }
         }
         for address in addresses {
-            say(&format!("serving http://{address}/"));
+            console::print(&format!("serving http://{address}/"));
         }
     }
 
@@ -303,7 +306,7 @@ impl Session<'_> {
                     .await
             }
             (End::Duration, Some(_)) => {
-                say("the time is up; the command goes on without memprof");
+                console::print("the time is up; the command goes on without memprof");
                 Ok(0)
             }
             _ => Ok(0),
@@ -349,7 +352,7 @@ impl Session<'_> {
                 done = quit => {
                     // A terminal that went away ends the view, not the outputs.
                     if let Err(e) = done {
-                        say(&format!("the view ended: {e:#}"));
+                        console::print(&format!("the view ended: {e:#}"));
                     }
                     return Ok(end(End::Quit));
                 }
@@ -360,7 +363,7 @@ impl Session<'_> {
                     }
                     exited = Some(status);
                     ended = None;
-                    say(&format!("the command ended with status {status}; q ends memprof"));
+                    console::print(&format!("the command ended with status {status}; q ends memprof"));
                 }
                 changed = self.progress.changed() => {
                     changed.context("the collector has ended")?;
@@ -412,7 +415,7 @@ impl Session<'_> {
                 Selector::Command(argv) => argv[0].as_str(),
                 _ => comm,
             };
-            say(&format!("following {} (pid {pid})", printable(name)));
+            console::print(&format!("following {} (pid {pid})", printable(name)));
         }
         *following = Some(pid);
     }
@@ -422,12 +425,12 @@ impl Session<'_> {
             Selector::Command(_) => {}
             _ if self.config.listen.is_none() => return Some(End::TargetEnded),
             Selector::Comm(name) => {
-                say(&format!(
+                console::print(&format!(
                     "pid {pid} ended; its last profile stays; waiting for the next {name}"
                 ));
             }
             Selector::Cgroup(group) => {
-                say(&format!(
+                console::print(&format!(
                     "{group} is empty; its last profile stays; waiting for the next process in it"
                 ));
             }
@@ -436,7 +439,7 @@ impl Session<'_> {
                     Some(_) => "q",
                     None => "Ctrl-C",
                 };
-                say(&format!(
+                console::print(&format!(
                     "pid {pid} ended; its last profile stays; {key} ends memprof"
                 ));
             }
@@ -461,7 +464,7 @@ impl Session<'_> {
             status = &mut command.ended => status.context("the command's thread ended early")?,
             _ = signals.another() => Ok(ending.status()),
             () = tokio::time::sleep(COMMAND_GRACE) => {
-                say("the command goes on; memprof ends");
+                console::print("the command goes on; memprof ends");
                 Ok(ending.status())
             }
         }
@@ -477,7 +480,7 @@ impl Session<'_> {
                     }
                     (_, e) => e.to_string(),
                 };
-                say(&format!("no profile: {e}"));
+                console::print(&format!("no profile: {e}"));
                 return match self.config.outputs.first() {
                     Some(output) => Err(anyhow!("{} was not written: {e}", output.path.display())),
                     None => Ok(()),
@@ -489,7 +492,7 @@ impl Session<'_> {
         if outputs.iter().any(|o| o.format.wants_lines()) {
             match self.reports.with_lines(&report).await {
                 Ok(with_lines) => report = with_lines,
-                Err(e) => say(&format!("the profile has no source lines: {e}")),
+                Err(e) => console::print(&format!("the profile has no source lines: {e}")),
             }
         }
         for output in outputs {

@@ -31,7 +31,7 @@ pub struct Source {
     pub kinds: &'static [Kind],
     /// Where its programs keep what they see.
     pub ledger: Ledger,
-    /// Books what lies in no address space; what lies in one is joined with its scan ([`resident::Join`]).
+    /// Adds up what lies in no address space; what lies in one is joined with its scan ([`resident::Join`]).
     pub collect: Option<Collect>,
 }
 
@@ -47,8 +47,8 @@ pub struct Tracepoints {
     pub remedy: &'static str,
 }
 
-/// Books the bytes of a ledger that lie in no address space.
-pub type Collect = fn(&dyn ReadLedger, page_size: u64, &mut Books) -> Result<()>;
+/// Adds up the bytes of a ledger that lie in no address space.
+pub type Collect = fn(&dyn ReadLedger, page_size: u64, &mut Totals) -> Result<()>;
 
 /// A BPF hash map whose values name stacks.
 pub struct Ledger {
@@ -94,7 +94,7 @@ pub fn chosen(options: &[&str]) -> Vec<&'static Source> {
 
 /// Bytes per owner: what the sources fill in.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Books {
+pub struct Totals {
     /// By stack.
     pub stacks: HashMap<StackId, Usage>,
     /// Without a stack, by mapping and reason.
@@ -105,7 +105,7 @@ pub struct Books {
     pub other_files: u64,
 }
 
-impl Books {
+impl Totals {
     /// Adds bytes under a stack.
     pub fn add_stack(&mut self, id: StackId, usage: Usage) {
         *self.stacks.entry(id).or_default() += usage;
@@ -121,7 +121,7 @@ impl Books {
     }
 
     /// Adds everything another one holds.
-    pub fn merge(&mut self, other: Books) {
+    pub fn merge(&mut self, other: Totals) {
         for (id, usage) in other.stacks {
             self.add_stack(id, usage);
         }

@@ -87,7 +87,7 @@ impl Space {
         scanner.scan(&vmas, &mut keep, &mut || ())
     }
 
-    /// Takes a change of the address space in. A full book forgets ranges and counts them; it never
+    /// Takes a change of the address space in. A full map forgets ranges and counts them; it never
     /// keeps a stale one.
     pub fn apply(&mut self, e: &RangeEvent) {
         let range = e.start.0..e.end.0;
@@ -165,7 +165,7 @@ impl Space {
         }
     }
 
-    /// Ranges that the books had no room for.
+    /// Ranges that there was no room for.
     pub fn forgotten(&self) -> u64 {
         self.ranges.dropped() + self.before.dropped()
     }
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn a_moved_range_takes_its_books_along() {
+    fn a_moved_range_takes_its_owners_along() {
         let mut s = Space::new(Pid(1), "x");
         s.apply(&event(mapped(20), 0x1000, 0x3000));
         s.apply(&event(
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn a_child_shares_its_parents_books_until_it_changes_them() {
+    fn a_child_shares_its_parents_ranges_until_it_changes_them() {
         let mut parent = Space::new(Pid(1), "x");
         assert!(
             Arc::make_mut(&mut parent.before)

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
-use super::{Aggregator, NoReport, Tally};
+use super::{Aggregator, ReportError, Snapshot};
 use crate::event::{MmId, Pid};
 use crate::freeze::stands_still;
 use crate::probe::Probe;
@@ -14,7 +14,7 @@ use crate::residency::proc_maps::{self, Foreseen};
 use crate::residency::{
     Classifier, Error as ScanError, Method, Pages, Scanner, Vma, figures, page_size,
 };
-use crate::source::Books;
+use crate::source::Totals;
 use crate::source::resident::{Join, SpaceView};
 
 /// One process, scanned.
@@ -23,7 +23,7 @@ pub struct Scanned {
     /// The process.
     pub pid: Pid,
     pub(super) comm: String,
-    pub(super) books: Books,
+    pub(super) totals: Totals,
     vmas: Vec<Vma>,
     /// What is in each of them.
     bytes: Vec<MappedBytes>,
@@ -109,25 +109,29 @@ impl Aggregator {
     /// Puts scans of processes together with what lies in no address space.
     ///
     /// # Errors
-    /// [`NoReport::NoTarget`] if every process has ended, else what failed.
-    pub fn tally(&mut self, processes: Vec<Scanned>, probe: &Probe) -> Result<Tally, NoReport> {
+    /// [`ReportError::NoTarget`] if every process has ended, else what failed.
+    pub fn snapshot(
+        &mut self,
+        processes: Vec<Scanned>,
+        probe: &Probe,
+    ) -> Result<Snapshot, ReportError> {
         if processes.is_empty() {
-            return Err(NoReport::NoTarget);
+            return Err(ReportError::NoTarget);
         }
-        let mut tally = Tally {
+        let mut snapshot = Snapshot {
             processes,
-            ..Tally::default()
+            ..Snapshot::default()
         };
-        for process in &tally.processes {
+        for process in &snapshot.processes {
             self.paths.mapped(&process.vmas);
         }
         for collect in probe.sources().iter().filter_map(|source| source.collect) {
-            collect(probe, page_size(), &mut tally.beside).map_err(NoReport::Failed)?;
+            collect(probe, page_size(), &mut snapshot.beside).map_err(ReportError::Failed)?;
         }
-        let files: Vec<FileId> = tally.beside.files.keys().copied().collect();
-        let pids: Vec<Pid> = tally.processes.iter().map(|p| p.pid).collect();
+        let files: Vec<FileId> = snapshot.beside.files.keys().copied().collect();
+        let pids: Vec<Pid> = snapshot.processes.iter().map(|p| p.pid).collect();
         self.paths.keep(&files, &pids);
-        Ok(tally)
+        Ok(snapshot)
     }
 
     /// Scans every followed process as it runs, and joins its pages with the ledger.
@@ -245,7 +249,7 @@ impl Aggregator {
         Ok(space.context("the process is no longer followed")?.pid)
     }
 
-    /// Scans the pages and books each under its owner. What the kernel says afterwards is for the caller to read.
+    /// Scans the pages and totals each under its owner. What the kernel says afterwards is for the caller to read.
     fn join(
         &mut self,
         mm: MmId,
@@ -266,14 +270,14 @@ impl Aggregator {
         };
         let (begun, paused) = (Instant::now(), scanner.paused());
         let mut join = Join::new(probe, view);
-        let mut books = Books::default();
+        let mut totals = Totals::default();
         let mut bytes = vec![MappedBytes::default(); vmas.len()];
         let (mut failed, mut seen) = (None, 0);
         let mut found = |index: usize, run: crate::residency::PageRun| {
             if failed.is_none() {
                 seen += run.len();
                 failed = join
-                    .add(&vmas[index], run, &mut books, &mut bytes[index])
+                    .add(&vmas[index], run, &mut totals, &mut bytes[index])
                     .err();
             }
         };
@@ -290,7 +294,7 @@ impl Aggregator {
             mm,
             pid,
             comm: space.comm.clone(),
-            books,
+            totals,
             vmas,
             bytes,
             before,

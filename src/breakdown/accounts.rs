@@ -9,7 +9,7 @@ use super::{NameRow, RegionRow, Show, Sums};
 use crate::residency::smaps::Region;
 use crate::residency::threads::Threads;
 
-/// Books that are open.
+/// Sums that are still being added to.
 #[derive(Debug)]
 pub(super) struct Accounts<'a> {
     threads: &'a Threads,
@@ -22,9 +22,9 @@ pub(super) struct Accounts<'a> {
     stacks_found: usize,
 }
 
-/// Books that are closed.
+/// The finished sums.
 #[derive(Debug)]
-pub(super) struct Books {
+pub(super) struct Totals {
     pub(super) categories: BTreeMap<Category, Sums>,
     pub(super) names: Vec<NameRow>,
     pub(super) names_refused: u64,
@@ -88,7 +88,7 @@ impl<'a> Accounts<'a> {
         self.regions.add(&region, place);
     }
 
-    pub(super) fn close(mut self) -> Books {
+    pub(super) fn close(mut self) -> Totals {
         let latest = self.latest.take();
         self.enter(latest);
         let regions = self.regions.close(|key| self.names.category(key));
@@ -98,7 +98,7 @@ impl<'a> Accounts<'a> {
             let sums = categories.entry(row.category).or_default();
             sums.merge(row.sums);
         }
-        Books {
+        Totals {
             categories,
             names,
             names_refused,

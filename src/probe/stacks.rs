@@ -1,7 +1,7 @@
 //! The probe's table of stacks, shared with it, and how slots that nothing refers to any more are freed.
 //!
 //! In this order: a new epoch begins; every program that runs at that moment ends; whatever refers to a stack is
-//! looked at (the ledgers, and the books that the ring buffer's events went to); slots that were not used since
+//! looked at (the ledgers, and the aggregator that the ring buffer's events went to); slots that were not used since
 //! the epoch began, and that nothing refers to, are freed. A program that uses a slot meanwhile writes the
 //! epoch into it first, which user space's compare-and-swap then finds. See stacks.bpf.h for the other side.
 

@@ -6,8 +6,8 @@
 use std::io::Read;
 
 use super::classify::Classifier;
-use super::courtesy::CourteousFile;
 use super::error::{Error, Result};
+use super::throttle::ThrottledFile;
 use super::vma::{Backing, Perms, Vma};
 use crate::event::{Addr, Pid};
 
@@ -34,7 +34,7 @@ impl Foreseen {
     /// # Errors
     /// As for [`read`].
     pub fn read(pid: Pid, classifier: &mut Classifier) -> Result<Foreseen> {
-        let text = text(pid, |path| CourteousFile::open(path))?;
+        let text = text(pid, |path| ThrottledFile::open(path))?;
         let mut vmas = parse(&text)?;
         classifier.classify(pid, &mut vmas);
         Ok(Foreseen { pid, text, vmas })

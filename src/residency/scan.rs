@@ -11,7 +11,6 @@
 use std::fs::File;
 use std::time::{Duration, Instant};
 
-use super::courtesy::{Courtesy, Pace};
 use super::error::{Error, Result};
 use super::ioctl::{self, Region};
 use super::own_memory::shows_huge_zero;
@@ -20,6 +19,7 @@ use super::pagemap::{self, PageFlags};
 use super::policy::Policy;
 use super::runs::Runs;
 use super::sparse::Sparse;
+use super::throttle::{Pace, Throttle};
 use super::vma::Vma;
 use crate::event::Pid;
 
@@ -139,7 +139,7 @@ impl Scanner {
             sparse,
             page,
             verify_huge: ioctl && !shows_huge_zero(page),
-            pace: Pace::Courteous(Courtesy::new()),
+            pace: Pace::Throttled(Throttle::new()),
             regions: vec![Region::default(); REGIONS].into_boxed_slice(),
             entries: vec![0; ENTRIES].into_boxed_slice(),
         };

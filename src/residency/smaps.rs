@@ -10,9 +10,9 @@ use std::ops::AddAssign;
 use serde::Serialize;
 
 use super::classify::Classifier;
-use super::courtesy::CourteousFile;
 use super::error::{Error, Result};
 use super::proc_maps;
+use super::throttle::ThrottledFile;
 use super::vma::Vma;
 use crate::event::Pid;
 
@@ -140,7 +140,7 @@ pub struct Region {
 /// process that ends while it is read leaves the rest out, without an error.
 pub fn read(pid: Pid, classifier: &mut Classifier, each: &mut dyn FnMut(Region)) -> Result<()> {
     let path = format!("/proc/{pid}/smaps");
-    let file = CourteousFile::open(&path).map_err(|e| Error::from_io(pid, &path, e))?;
+    let file = ThrottledFile::open(&path).map_err(|e| Error::from_io(pid, &path, e))?;
     parse_all(pid, BufReader::with_capacity(READ, file), classifier, each)
 }
 

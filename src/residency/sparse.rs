@@ -11,8 +11,8 @@
 use std::collections::HashSet;
 use std::io::{BufRead, BufReader};
 
-use super::courtesy::CourteousFile;
 use super::figures;
+use super::throttle::ThrottledFile;
 use super::vma::Vma;
 use crate::event::Pid;
 
@@ -56,7 +56,7 @@ impl Sparse {
 
 /// Where smaps cannot be read nothing is known to be empty.
 fn read_empty(pid: Pid) -> HashSet<(u64, u64)> {
-    let Ok(file) = CourteousFile::open(format!("/proc/{pid}/smaps")) else {
+    let Ok(file) = ThrottledFile::open(format!("/proc/{pid}/smaps")) else {
         return HashSet::new();
     };
     parse_empty(BufReader::new(file))

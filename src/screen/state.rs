@@ -34,7 +34,7 @@ pub(super) enum Input {
     /// A new report.
     Report(Arc<Report>),
     /// Why there is none.
-    NoReport(String),
+    ReportError(String),
     /// What was asked for by a [`Job`].
     Model(Arc<Model>),
     /// Something to tell the user.
@@ -179,8 +179,8 @@ impl State {
                 self.stay_in_sight();
             }
             Input::Report(report) => self.take_report(report),
-            Input::NoReport(why) if self.report.is_none() => self.say(why),
-            Input::NoReport(why) => self.say(format!("no new report: {why}")),
+            Input::ReportError(why) if self.report.is_none() => self.say(why),
+            Input::ReportError(why) => self.say(format!("no new report: {why}")),
             Input::Model(model) => self.list(&model),
             Input::Message(text) => self.say(text),
         }

@@ -389,7 +389,7 @@ fn a_pause_holds_what_is_shown() {
 fn what_is_lost_and_differs_is_said() {
     let mut state = State::new(true, (80, 24));
     shows(&state, &["waiting for the first report"]);
-    state.update(Input::NoReport("the target has not started yet".into()));
+    state.update(Input::ReportError("the target has not started yet".into()));
     shows(&state, &["the target has not started yet"]);
     let mut lossy = report(4000).as_ref().clone();
     let mut changed = lossy.profile.as_ref().clone();
@@ -416,7 +416,7 @@ fn what_is_lost_and_differs_is_said() {
             "3      events",
         ],
     );
-    feed(&mut state, Input::NoReport("gone".into()));
+    feed(&mut state, Input::ReportError("gone".into()));
     press(&mut state, KeyCode::Esc);
     shows(&state, &["no new report: gone"]);
 }
@@ -568,7 +568,7 @@ fn any_input() -> impl Strategy<Value = Input> {
         2 => (0u16..160, 0u16..60).prop_map(|(w, h)| Input::Resize(w, h)),
         2 => (0u64..9000).prop_map(|kib| Input::Report(report(kib))),
         1 => "\\PC{0,40}".prop_map(Input::Message),
-        1 => "\\PC{0,40}".prop_map(Input::NoReport),
+        1 => "\\PC{0,40}".prop_map(Input::ReportError),
     ]
 }
 

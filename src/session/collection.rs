@@ -39,7 +39,7 @@ impl Collector {
         }
         let begun = Instant::now();
         let begun_well = self.probe.begin_collection().and_then(|used| {
-            // What was sent before the epoch began is taken in before the books are looked at.
+            // What was sent before the epoch began is taken in before the aggregator is looked at.
             Ok((used, self.take_events(ALL)?))
         });
         let (mut used, taken) = match begun_well {

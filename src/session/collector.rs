@@ -14,7 +14,7 @@ use tokio::sync::oneshot;
 use held::Holding;
 
 use super::collection::Collected;
-use super::say::say;
+use super::console;
 use super::sweep::Sweeper;
 use super::unwinding::{MappedFiles, Unwinding};
 use crate::aggregate::Aggregator;
@@ -211,7 +211,7 @@ impl Collector {
     fn tolerate(&mut self, outcome: Result<()>) {
         if let Err(e) = outcome {
             if self.failures == 0 {
-                say(&format!("memprof goes on, though it {e:#}"));
+                console::print(&format!("memprof goes on, though it {e:#}"));
             }
             self.failures += 1;
         }

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use tokio::task::JoinHandle;
 
+use super::console;
 use super::reports::Reports;
-use super::say;
 use crate::api::Provider;
 use crate::screen::{News, Screen, ScreenOptions};
 
@@ -27,7 +27,7 @@ impl Live {
     /// The terminal cannot be used.
     pub(super) fn start(options: ScreenOptions, reports: Arc<Reports>) -> Result<Live> {
         let screen = Screen::start(options)?;
-        say::hold(screen.news());
+        console::hold(screen.news());
         let feeding = tokio::spawn(feed(reports, screen.news(), options.interval));
         Ok(Live { screen, feeding })
     }
@@ -46,7 +46,7 @@ impl Drop for Live {
     fn drop(&mut self) {
         self.feeding.abort();
         self.screen.end();
-        say::release();
+        console::release();
     }
 }
 

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
-use super::say::say;
+use super::console;
 use crate::config::Output;
 use crate::export::{self, Report};
 
@@ -48,7 +48,7 @@ pub fn write_profile(output: &Output, report: &Report) -> Result<()> {
     }
     write(&output.path, make)?;
     let (path, format) = (output.path.display(), output.format.name());
-    say(&format!("wrote {path} ({format})"));
+    console::print(&format!("wrote {path} ({format})"));
     Ok(())
 }
 

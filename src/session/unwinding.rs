@@ -56,13 +56,13 @@ impl Unwinding {
     pub fn seen(
         &mut self,
         seen: &[CodeSeen],
-        books: &mut Aggregator,
+        aggregator: &mut Aggregator,
         probe: &mut Probe,
     ) -> Result<()> {
         let mut by_space: BTreeMap<MmId, Vec<&CodeSeen>> = BTreeMap::new();
         for code in seen {
             // One that has ended: what it had mapped is reported again when somebody else maps it.
-            let mm = code.mm.filter(|mm| books.has(*mm));
+            let mm = code.mm.filter(|mm| aggregator.has(*mm));
             if let Some(mm) = mm.filter(|_| !(code.bound && self.publisher.knows(&code.file))) {
                 by_space.entry(mm).or_default().push(code);
             }
@@ -72,7 +72,7 @@ impl Unwinding {
             bind.extend(seen.iter().find_map(|code| code.pid));
             // Registered for another process, perhaps, between the report and now.
             if !seen.iter().all(|code| self.publisher.knows(&code.file)) {
-                self.register(&seen, books, |books| books.code_now(mm))?;
+                self.register(&seen, aggregator, |aggregator| aggregator.code_now(mm))?;
             }
         }
         let bind: Vec<Pid> = bind.into_iter().collect();
@@ -83,12 +83,12 @@ impl Unwinding {
     fn register(
         &mut self,
         seen: &[&CodeSeen],
-        books: &mut Aggregator,
+        aggregator: &mut Aggregator,
         read: impl Fn(&mut Aggregator) -> Option<(Arc<AddressMap>, &mut ModuleTable)>,
     ) -> Result<()> {
         // Once more where a file has changed since it was opened.
         for _ in 0..2 {
-            let Some((code, modules)) = read(books) else {
+            let Some((code, modules)) = read(aggregator) else {
                 return Ok(());
             };
             let mut changed = false;
@@ -114,12 +114,12 @@ impl Unwinding {
         &mut self,
         files: &MappedFiles,
         seen: &[CodeSeen],
-        books: &mut Aggregator,
+        aggregator: &mut Aggregator,
     ) -> Result<()> {
         let held = |code: &&CodeSeen| files.begins_at(code.start);
         let seen: Vec<&CodeSeen> = seen.iter().filter(held).collect();
         let own = Pid(std::process::id());
-        self.register_unfollowed(own, &files.program, &seen, books)?;
+        self.register_unfollowed(own, &files.program, &seen, aggregator)?;
         self.publisher.finish(&mut self.maps, PREPARE);
         Ok(())
     }
@@ -128,7 +128,11 @@ impl Unwinding {
     ///
     /// # Errors
     /// The probe's maps could not be written.
-    pub fn prepare_processes(&mut self, seen: &[CodeSeen], books: &mut Aggregator) -> Result<()> {
+    pub fn prepare_processes(
+        &mut self,
+        seen: &[CodeSeen],
+        aggregator: &mut Aggregator,
+    ) -> Result<()> {
         let mut by_pid: BTreeMap<Pid, Vec<&CodeSeen>> = BTreeMap::new();
         for code in seen.iter().filter(|code| code.mm.is_none()) {
             by_pid
@@ -138,7 +142,7 @@ impl Unwinding {
         }
         for (pid, seen) in by_pid {
             let exe = PathBuf::from(format!("/proc/{pid}/exe"));
-            self.register_unfollowed(pid, &exe, &seen, books)?;
+            self.register_unfollowed(pid, &exe, &seen, aggregator)?;
         }
         self.publisher.finish(&mut self.maps, PREPARE_PROCESSES);
         Ok(())
@@ -149,12 +153,14 @@ impl Unwinding {
         pid: Pid,
         exe: &Path,
         seen: &[&CodeSeen],
-        books: &mut Aggregator,
+        aggregator: &mut Aggregator,
     ) -> Result<()> {
         if seen.iter().all(|code| self.publisher.knows(&code.file)) {
             return Ok(());
         }
-        self.register(seen, books, |books| books.look_at_code(pid, exe))
+        self.register(seen, aggregator, |aggregator| {
+            aggregator.look_at_code(pid, exe)
+        })
     }
 
     /// Publishes the tables that were built meanwhile.

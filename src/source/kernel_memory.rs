@@ -5,7 +5,7 @@ use std::collections::HashMap;
 
 use anyhow::Result;
 
-use super::{Books, Ledger, ReadLedger, Source};
+use super::{Ledger, ReadLedger, Source, Totals};
 use crate::event::StackId;
 use crate::profile::{Kind, Usage};
 use crate::wire::{self, kernel_page};
@@ -33,7 +33,7 @@ pub static SOURCE: Source = Source {
     collect: Some(collect),
 };
 
-fn collect(probe: &dyn ReadLedger, page_size: u64, books: &mut Books) -> Result<()> {
+fn collect(probe: &dyn ReadLedger, page_size: u64, totals: &mut Totals) -> Result<()> {
     // Summed up first: many entries have the same stack.
     let mut pages: HashMap<u32, u64> = HashMap::new();
     probe.read(&SOURCE.ledger, &mut |_, value| {
@@ -46,7 +46,7 @@ fn collect(probe: &dyn ReadLedger, page_size: u64, books: &mut Books) -> Result<
             kernel: n * page_size,
             ..Usage::default()
         };
-        books.add_stack(StackId(id), usage);
+        totals.add_stack(StackId(id), usage);
     }
     Ok(())
 }

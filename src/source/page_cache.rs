@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use anyhow::Result;
 
-use super::{Books, Ledger, ReadLedger, Source, Tracepoints};
+use super::{Ledger, ReadLedger, Source, Totals, Tracepoints};
 use crate::event::StackId;
 use crate::profile::{FileId, Kind, Usage};
 use crate::wire::{self, STACK_NONE, cache_chunk, cache_key};
@@ -46,7 +46,7 @@ const MOST_PAIRS: usize = 1 << 20;
 /// Cached pages by file and stack.
 type CachedPages = HashMap<(FileId, u32), u64>;
 
-fn collect(probe: &dyn ReadLedger, page_size: u64, books: &mut Books) -> Result<()> {
+fn collect(probe: &dyn ReadLedger, page_size: u64, totals: &mut Totals) -> Result<()> {
     let mut pages = CachedPages::new();
     probe.read(&SOURCE.ledger, &mut |key, value| {
         let key = wire::read_record::<cache_key>(key, size_of::<cache_key>());
@@ -55,7 +55,7 @@ fn collect(probe: &dyn ReadLedger, page_size: u64, books: &mut Books) -> Result<
             add_chunk(&key, &chunk, &mut pages);
         }
     })?;
-    book(&pages, page_size, books);
+    add(&pages, page_size, totals);
     Ok(())
 }
 
@@ -73,20 +73,20 @@ fn add_chunk(key: &cache_key, chunk: &cache_chunk, pages: &mut CachedPages) {
     }
 }
 
-/// Books the cached pages per stack id and per file.
-fn book(pages: &CachedPages, page_size: u64, books: &mut Books) {
+/// Adds the cached pages by stack id and by file.
+fn add(pages: &CachedPages, page_size: u64, totals: &mut Totals) {
     for (pair, (&(file, id), &n)) in pages.iter().enumerate() {
         let cache = n * page_size;
         let usage = Usage {
             cache,
             ..Usage::default()
         };
-        books.add_stack(StackId(id), usage);
+        totals.add_stack(StackId(id), usage);
         if pair < MOST_PAIRS {
-            let stacks = books.files.entry(file).or_default();
+            let stacks = totals.files.entry(file).or_default();
             *stacks.entry(StackId(id)).or_default() += cache;
         } else {
-            books.other_files += cache;
+            totals.other_files += cache;
         }
     }
 }
@@ -99,13 +99,13 @@ mod tests {
     fn files_and_stacks_hold_the_same_bytes() {
         let file = |ino| FileId { dev: (8, 1), ino };
         let pages = HashMap::from([((file(1), 5), 2), ((file(1), 6), 1), ((file(2), 5), 4)]);
-        let mut books = Books::default();
-        book(&pages, 4096, &mut books);
-        assert_eq!(books.stacks[&StackId(5)].cache, 6 * 4096);
-        assert_eq!(books.stacks[&StackId(6)].cache, 4096);
-        assert_eq!(books.files[&file(1)][&StackId(5)], 2 * 4096);
-        assert_eq!(books.files[&file(1)].len(), 2);
-        assert_eq!(books.files[&file(2)][&StackId(5)], 4 * 4096);
-        assert_eq!(books.other_files, 0);
+        let mut totals = Totals::default();
+        add(&pages, 4096, &mut totals);
+        assert_eq!(totals.stacks[&StackId(5)].cache, 6 * 4096);
+        assert_eq!(totals.stacks[&StackId(6)].cache, 4096);
+        assert_eq!(totals.files[&file(1)][&StackId(5)], 2 * 4096);
+        assert_eq!(totals.files[&file(1)].len(), 2);
+        assert_eq!(totals.files[&file(2)][&StackId(5)], 4 * 4096);
+        assert_eq!(totals.other_files, 0);
     }
 }

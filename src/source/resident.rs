@@ -10,7 +10,7 @@ use std::ops::Range;
 
 use anyhow::Result;
 
-use super::{Books, Ledger, Source, Tracepoints};
+use super::{Ledger, Source, Totals, Tracepoints};
 use crate::event::{Addr, MmId, StackId};
 use crate::profile::{Kind, MappedBytes, Unobserved, Usage};
 use crate::residency::{PageKind, PageRun, RangeMap, RangeSet, Vma, add_run};
@@ -112,9 +112,9 @@ enum Owner {
     Nobody(Unobserved),
 }
 
-/// Where the bytes of one mapping are booked.
-struct Booking<'a> {
-    books: &'a mut Books,
+/// Where the bytes of one mapping are counted.
+struct Sink<'a> {
+    totals: &'a mut Totals,
     mapping: &'a mut MappedBytes,
 }
 
@@ -140,7 +140,7 @@ impl<'a, L: PageLedger> Join<'a, L> {
         }
     }
 
-    /// Books a run of pages of a mapping, each byte under exactly one owner, and in what the mapping holds.
+    /// Adds a run of pages of a mapping: each byte under exactly one owner, and to what the mapping holds.
     ///
     /// # Errors
     /// The ledger could not be read.
@@ -148,10 +148,10 @@ impl<'a, L: PageLedger> Join<'a, L> {
         &mut self,
         vma: &Vma,
         run: PageRun,
-        books: &mut Books,
+        totals: &mut Totals,
         mapping: &mut MappedBytes,
     ) -> Result<()> {
-        let to = &mut Booking { books, mapping };
+        let to = &mut Sink { totals, mapping };
         let chunk_bytes = self.space.page_size * CHUNK_PAGES as u64;
         let mut start = run.start.0;
         while start < run.end.0 {
@@ -198,7 +198,7 @@ impl<'a, L: PageLedger> Join<'a, L> {
         Ok(())
     }
 
-    fn add_in_chunk(&self, vma: &Vma, run: PageRun, to: &mut Booking<'_>) {
+    fn add_in_chunk(&self, vma: &Vma, run: PageRun, to: &mut Sink<'_>) {
         let page = self.space.page_size;
         let first = (run.start.0 / page) as usize % CHUNK_PAGES;
         let pages = (run.len() / page) as usize;
@@ -212,14 +212,14 @@ impl<'a, L: PageLedger> Join<'a, L> {
             };
             match same[0] {
                 STACK_NONE => self.add_unrecorded(vma, part, to),
-                id => book(to, vma, recorded(id), part),
+                id => add(to, vma, recorded(id), part),
             }
             start = end;
         }
     }
 
-    /// Books pages without a record, cut where what is known of their range changes.
-    fn add_unrecorded(&self, vma: &Vma, run: PageRun, to: &mut Booking<'_>) {
+    /// Adds pages without a record, cut where what is known of their range changes.
+    fn add_unrecorded(&self, vma: &Vma, run: PageRun, to: &mut Sink<'_>) {
         let mut at = run.start.0;
         while at < run.end.0 {
             let (owner, end) = self.range_owner(at, run.end.0);
@@ -229,7 +229,7 @@ impl<'a, L: PageLedger> Join<'a, L> {
                 ..run
             };
             match owner {
-                Some(o) if o.populated => book(to, vma, Owner::Stack(o.stack), part),
+                Some(o) if o.populated => add(to, vma, Owner::Stack(o.stack), part),
                 _ => self.add_by_neighbour(vma, part, owner, to),
             }
             at = end;
@@ -245,13 +245,13 @@ impl<'a, L: PageLedger> Join<'a, L> {
         }
     }
 
-    /// Books pages by the nearest record around them, by their range's owner, or as not observed.
+    /// Adds pages by the nearest record around them, by their range's owner, or as not observed.
     fn add_by_neighbour(
         &self,
         vma: &Vma,
         run: PageRun,
         range: Option<RangeOwner>,
-        to: &mut Booking<'_>,
+        to: &mut Sink<'_>,
     ) {
         let mut at = run.start.0;
         while at < run.end.0 {
@@ -268,7 +268,7 @@ impl<'a, L: PageLedger> Join<'a, L> {
             };
             match neighbour_window(&part) {
                 Some(window) if !before => self.add_each(vma, part, window, fallback, to),
-                _ => book(to, vma, fallback, part),
+                _ => add(to, vma, fallback, part),
             }
             at = end;
         }
@@ -283,14 +283,7 @@ impl<'a, L: PageLedger> Join<'a, L> {
         }
     }
 
-    fn add_each(
-        &self,
-        vma: &Vma,
-        run: PageRun,
-        window: usize,
-        fallback: Owner,
-        to: &mut Booking<'_>,
-    ) {
+    fn add_each(&self, vma: &Vma, run: PageRun, window: usize, fallback: Owner, to: &mut Sink<'_>) {
         let page = self.space.page_size;
         for n in 0..run.len() / page {
             let start = run.start.0 + n * page;
@@ -306,7 +299,7 @@ impl<'a, L: PageLedger> Join<'a, L> {
                 _ => None,
             });
             let owner = found.map_or(fallback, recorded);
-            book(to, vma, owner, part);
+            add(to, vma, owner, part);
         }
     }
 
@@ -358,7 +351,7 @@ fn recorded(id: u32) -> Owner {
     }
 }
 
-fn book(to: &mut Booking<'_>, vma: &Vma, owner: Owner, run: PageRun) {
+fn add(to: &mut Sink<'_>, vma: &Vma, owner: Owner, run: PageRun) {
     let mut usage = Usage::default();
     add_run(&mut usage, run);
     if run.huge {
@@ -367,11 +360,11 @@ fn book(to: &mut Booking<'_>, vma: &Vma, owner: Owner, run: PageRun) {
     match owner {
         Owner::Stack(id) => {
             to.mapping.attributed += usage;
-            to.books.add_stack(id, usage);
+            to.totals.add_stack(id, usage);
         }
         Owner::Nobody(reason) => {
             to.mapping.not_observed += usage;
-            to.books.add_unobserved(vma.label(), reason, usage);
+            to.totals.add_unobserved(vma.label(), reason, usage);
         }
     }
 }

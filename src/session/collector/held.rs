@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use super::Collector;
-use crate::aggregate::{NoReport, Prepared, Scanned, StillError, Tally, held_by};
+use crate::aggregate::{Prepared, ReportError, Scanned, Snapshot, StillError, held_by};
 use crate::event::{MmId, Pid};
 use crate::freeze::{Costs, Freeze, Frozen, MAX_FREEZE, Need, NotHeld, Stood};
 use crate::profile::Hold;
@@ -56,7 +56,7 @@ type Place = (MmId, Pid);
 impl Collector {
     /// Scans the target, held still for it as `freeze` says. Where it cannot be, or not for so long, it is scanned
     /// as it runs.
-    pub(super) fn tally(&mut self, freeze: Freeze) -> Result<(Tally, Hold), NoReport> {
+    pub(super) fn snapshot(&mut self, freeze: Freeze) -> Result<(Snapshot, Hold), ReportError> {
         let places = self.aggregator.spaces();
         let (scanned, hold) = match freeze {
             Freeze::No => (self.running()?, Hold::Ran),
@@ -64,7 +64,7 @@ impl Collector {
                 Ok(Some((scanned, hold))) => (scanned, hold),
                 Ok(None) => self.hold_in_turn()?,
                 Err(Unheld::Ran { why, stood }) => (self.running()?, Hold::Failed { why, stood }),
-                Err(Unheld::Failed(e)) => return Err(NoReport::Failed(e)),
+                Err(Unheld::Failed(e)) => return Err(ReportError::Failed(e)),
             },
         };
         let pids: Vec<Pid> = scanned.iter().map(|s| s.pid).collect();
@@ -73,14 +73,14 @@ impl Collector {
             let (took, resident) = (process.took, process.resident());
             self.holding.costs.scanned(process.pid, took, resident);
         }
-        let tally = self.aggregator.tally(scanned, &self.probe)?;
-        Ok((tally, hold))
+        let snapshot = self.aggregator.snapshot(scanned, &self.probe)?;
+        Ok((snapshot, hold))
     }
 
-    fn running(&mut self) -> Result<Vec<Scanned>, NoReport> {
+    fn running(&mut self) -> Result<Vec<Scanned>, ReportError> {
         self.aggregator
             .scan_all(&self.probe)
-            .map_err(NoReport::Failed)
+            .map_err(ReportError::Failed)
     }
 
     /// Holds all of them at once; `None` where one after the other is the way.
@@ -102,7 +102,7 @@ impl Collector {
     }
 
     /// Holds each process for its own scan, those that are forked meanwhile too.
-    fn hold_in_turn(&mut self) -> Result<(Vec<Scanned>, Hold), NoReport> {
+    fn hold_in_turn(&mut self) -> Result<(Vec<Scanned>, Hold), ReportError> {
         let (mut done, mut scanned) = (BTreeSet::new(), Vec::new());
         let (mut longest, mut sum, mut ran) = (Duration::ZERO, Duration::ZERO, Vec::new());
         for _ in 0..MAX_ROUNDS {
@@ -120,11 +120,11 @@ impl Collector {
                         let hold = Hold::Still(stood.lasted);
                         scanned.extend(processes.into_iter().map(|p| p.with(hold.clone())));
                     }
-                    Err(Unheld::Failed(e)) => return Err(NoReport::Failed(e)),
+                    Err(Unheld::Failed(e)) => return Err(ReportError::Failed(e)),
                     Err(Unheld::Ran { why, stood }) => {
                         sum += stood;
                         let process = self.aggregator.scan(place.0, &self.probe);
-                        if let Some(process) = process.map_err(NoReport::Failed)? {
+                        if let Some(process) = process.map_err(ReportError::Failed)? {
                             ran.push(why.clone());
                             scanned.push(process.with(Hold::Failed { why, stood }));
                         }
@@ -256,8 +256,8 @@ impl Collector {
             };
             let end = frozen.until();
             let scan = |ready| {
-                let (books, probe) = (&mut self.aggregator, &self.probe);
-                books.scan_still(ready, scanner, probe, end)
+                let (totals, probe) = (&mut self.aggregator, &self.probe);
+                totals.scan_still(ready, scanner, probe, end)
             };
             match ready.and_then(scan) {
                 Ok(scanned) => {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::{Collector, Last, Numbered, SETTLE};
-use crate::aggregate::NoReport;
+use crate::aggregate::ReportError;
 use crate::api::{Glance, LastScan, ProviderError};
 use crate::freeze::Freeze;
 use crate::profile::Losses;
@@ -46,27 +46,27 @@ impl Collector {
     pub(super) fn report(&mut self, freeze: Freeze) -> Result<Numbered, ProviderError> {
         match self.scan(freeze) {
             Ok(profile) => Ok(profile),
-            Err(NoReport::NoTarget) => match &self.last {
+            Err(ReportError::NoTarget) => match &self.last {
                 Some(last) => Ok(last.profile.clone()),
                 None => Err(ProviderError::NoTarget),
             },
-            Err(NoReport::Failed(e)) => Err(ProviderError::Failed(format!("{e:#}"))),
+            Err(ReportError::Failed(e)) => Err(ProviderError::Failed(format!("{e:#}"))),
         }
     }
 
-    pub(super) fn scan(&mut self, freeze: Freeze) -> Result<Numbered, NoReport> {
+    pub(super) fn scan(&mut self, freeze: Freeze) -> Result<Numbered, ReportError> {
         // A process forked a moment ago belongs to the state that is asked for.
-        let mut settled = self.take_events(SETTLE).map_err(NoReport::Failed)?;
+        let mut settled = self.take_events(SETTLE).map_err(ReportError::Failed)?;
         if settled {
             let reconciled = self.reconcile();
             self.tolerate(reconciled);
         }
         let activity = self.probe.activity();
         let start = Instant::now();
-        let (tally, hold) = self.tally(freeze)?;
+        let (snapshot, hold) = self.snapshot(freeze)?;
         // Stacks that the scan found and whose frames were still on their way.
-        settled &= self.take_events(SETTLE).map_err(NoReport::Failed)?;
-        let mut profile = self.aggregator.profile(tally, &self.probe);
+        settled &= self.take_events(SETTLE).map_err(ReportError::Failed)?;
+        let mut profile = self.aggregator.profile(snapshot, &self.probe);
         profile.hold = hold;
         if !settled {
             let taken = self.waiting.len() as u64 * EVENT_BYTES;

@@ -75,13 +75,13 @@ impl World {
         }
     }
 
-    fn join(&self, runs: &[PageRun], vma: &Vma) -> Books {
+    fn join(&self, runs: &[PageRun], vma: &Vma) -> Totals {
         self.join_and_map(runs, vma).0
     }
 
-    /// The books, and what the mapping holds.
-    fn join_and_map(&self, runs: &[PageRun], vma: &Vma) -> (Books, MappedBytes) {
-        let (mut books, mut mapping) = Default::default();
+    /// The totals, and what the mapping holds.
+    fn join_and_map(&self, runs: &[PageRun], vma: &Vma) -> (Totals, MappedBytes) {
+        let (mut totals, mut mapping) = Default::default();
         let space = SpaceView {
             mm: MM,
             ancestors: &[PARENT],
@@ -91,18 +91,18 @@ impl World {
         };
         let mut join = Join::new(&self.ledger, space);
         for r in runs {
-            join.add(vma, *r, &mut books, &mut mapping).unwrap();
+            join.add(vma, *r, &mut totals, &mut mapping).unwrap();
         }
-        (books, mapping)
+        (totals, mapping)
     }
 }
 
-fn stack_pages(books: &Books, id: u32) -> u64 {
-    books.stacks.get(&StackId(id)).map_or(0, |u| u.anon / PAGE)
+fn stack_pages(totals: &Totals, id: u32) -> u64 {
+    totals.stacks.get(&StackId(id)).map_or(0, |u| u.anon / PAGE)
 }
 
-fn nobody_pages(books: &Books, reason: Unobserved) -> u64 {
-    books
+fn nobody_pages(totals: &Totals, reason: Unobserved) -> u64 {
+    totals
         .unobserved
         .get(&("[anon]".into(), reason))
         .map_or(0, |u| u.anon / PAGE)
@@ -120,22 +120,22 @@ fn own_record_beats_parent_beats_range_beats_nothing() {
     };
     w.ranges.insert(1000 * PAGE..1003 * PAGE, owner).unwrap();
     w.before.insert(1003 * PAGE..1004 * PAGE).unwrap();
-    let books = w.join(&[run(1000..1005, PageKind::Anon, false)], &vma(0..9000));
-    assert_eq!(stack_pages(&books, 20), 1);
-    assert_eq!(stack_pages(&books, 30), 0);
-    assert_eq!(stack_pages(&books, 31), 1);
-    assert_eq!(stack_pages(&books, 40), 1);
-    assert_eq!(nobody_pages(&books, Unobserved::BeforeAttach), 1);
-    assert_eq!(nobody_pages(&books, Unobserved::NoEvent), 1);
+    let totals = w.join(&[run(1000..1005, PageKind::Anon, false)], &vma(0..9000));
+    assert_eq!(stack_pages(&totals, 20), 1);
+    assert_eq!(stack_pages(&totals, 30), 0);
+    assert_eq!(stack_pages(&totals, 31), 1);
+    assert_eq!(stack_pages(&totals, 40), 1);
+    assert_eq!(nobody_pages(&totals, Unobserved::BeforeAttach), 1);
+    assert_eq!(nobody_pages(&totals, Unobserved::NoEvent), 1);
 }
 
 #[test]
 fn a_small_anonymous_page_takes_no_neighbours_stack() {
     let mut w = World::new();
     w.ledger.set(MM, 1000, 20);
-    let books = w.join(&[run(1000..1002, PageKind::Anon, false)], &vma(0..9000));
-    assert_eq!(stack_pages(&books, 20), 1);
-    assert_eq!(nobody_pages(&books, Unobserved::NoEvent), 1);
+    let totals = w.join(&[run(1000..1002, PageKind::Anon, false)], &vma(0..9000));
+    assert_eq!(stack_pages(&totals, 20), 1);
+    assert_eq!(nobody_pages(&totals, Unobserved::NoEvent), 1);
 }
 
 #[test]
@@ -143,9 +143,9 @@ fn a_collapsed_huge_page_belongs_to_who_touched_it() {
     let mut w = World::new();
     w.ledger.set(MM, 1024 + 10, 20);
     w.ledger.set(MM, 1024 + 500, 21);
-    let books = w.join(&[run(1024..1536, PageKind::Anon, true)], &vma(0..9000));
-    assert_eq!(stack_pages(&books, 20) + stack_pages(&books, 21), 512);
-    assert_eq!(stack_pages(&books, 21), 512 - 256);
+    let totals = w.join(&[run(1024..1536, PageKind::Anon, true)], &vma(0..9000));
+    assert_eq!(stack_pages(&totals, 20) + stack_pages(&totals, 21), 512);
+    assert_eq!(stack_pages(&totals, 21), 512 - 256);
 }
 
 #[test]
@@ -153,9 +153,9 @@ fn what_was_there_before_takes_no_neighbours_stack() {
     let mut w = World::new();
     w.ledger.set(MM, 1024, 20);
     w.before.insert(1030 * PAGE..1536 * PAGE).unwrap();
-    let books = w.join(&[run(1024..1536, PageKind::Anon, true)], &vma(0..9000));
-    assert_eq!(stack_pages(&books, 20), 6);
-    assert_eq!(nobody_pages(&books, Unobserved::BeforeAttach), 506);
+    let totals = w.join(&[run(1024..1536, PageKind::Anon, true)], &vma(0..9000));
+    assert_eq!(stack_pages(&totals, 20), 6);
+    assert_eq!(nobody_pages(&totals, Unobserved::BeforeAttach), 506);
 }
 
 #[test]
@@ -163,8 +163,13 @@ fn fault_around_stays_in_its_window_and_mapping() {
     let mut w = World::new();
     w.ledger.set(MM, 1015, 20);
     w.ledger.set(MM, 1008, 21);
-    let books = w.join(&[run(1009..1030, PageKind::Shmem, false)], &vma(1009..1030));
-    let shmem = |id| books.stacks.get(&StackId(id)).map_or(0, |u| u.shmem / PAGE);
+    let totals = w.join(&[run(1009..1030, PageKind::Shmem, false)], &vma(1009..1030));
+    let shmem = |id| {
+        totals
+            .stacks
+            .get(&StackId(id))
+            .map_or(0, |u| u.shmem / PAGE)
+    };
     // The window of 1015 is 1008..1024; page 1008 lies outside the mapping.
     assert_eq!((shmem(20), shmem(21)), (15, 0));
 }
@@ -178,20 +183,23 @@ fn populated_ranges_come_before_neighbours() {
         populated: true,
     };
     w.ranges.insert(1024 * PAGE..1536 * PAGE, owner).unwrap();
-    let books = w.join(&[run(1024..1536, PageKind::Anon, true)], &vma(0..9000));
-    assert_eq!((stack_pages(&books, 20), stack_pages(&books, 40)), (1, 511));
+    let totals = w.join(&[run(1024..1536, PageKind::Anon, true)], &vma(0..9000));
+    assert_eq!(
+        (stack_pages(&totals, 20), stack_pages(&totals, 40)),
+        (1, 511)
+    );
 }
 
 #[test]
 fn a_lost_stack_is_said_to_be_lost() {
     let mut w = World::new();
     w.ledger.set(MM, 1000, STACK_LOST);
-    let books = w.join(&[run(1000..1001, PageKind::Anon, false)], &vma(0..9000));
-    assert_eq!(nobody_pages(&books, Unobserved::StackLost), 1);
+    let totals = w.join(&[run(1000..1001, PageKind::Anon, false)], &vma(0..9000));
+    assert_eq!(nobody_pages(&totals, Unobserved::StackLost), 1);
 }
 
 proptest! {
-    /// Whatever the ledger, the ranges and the runs are: each byte is booked once, and each plain
+    /// Whatever the ledger, the ranges and the runs are: each byte is counted once, and each plain
     /// anonymous page under the owner that the rules name for it alone.
     #[test]
     fn every_byte_is_booked_once_and_rightly(
@@ -217,9 +225,9 @@ proptest! {
             at += gap + len;
             pages += len;
         }
-        let (books, mapping) = w.join_and_map(&runs, &vma(0..9000));
+        let (totals, mapping) = w.join_and_map(&runs, &vma(0..9000));
 
-        let mut model = Books::default();
+        let mut model = Totals::default();
         for page in runs.iter().flat_map(|r| r.start.0 / PAGE..r.end.0 / PAGE) {
             let own = w.ledger.get(MM, page);
             let parent = w.ledger.get(PARENT, page);
@@ -244,8 +252,8 @@ proptest! {
             mapped.not_observed += *usage;
         }
         prop_assert_eq!(mapping, mapped);
-        prop_assert_eq!(&books, &model);
-        let sum: u64 = books.stacks.values().chain(books.unobserved.values()).map(|u| u.anon).sum();
+        prop_assert_eq!(&totals, &model);
+        let sum: u64 = totals.stacks.values().chain(totals.unobserved.values()).map(|u| u.anon).sum();
         prop_assert_eq!(sum, pages * PAGE);
     }
 
@@ -260,9 +268,9 @@ proptest! {
             w.ledger.set(MM, page, id);
         }
         let kind = if huge { PageKind::Anon } else { PageKind::Shmem };
-        let (books, mapped) = w.join_and_map(&[run(start..start + len, kind, huge)], &vma(0..9000));
+        let (totals, mapped) = w.join_and_map(&[run(start..start + len, kind, huge)], &vma(0..9000));
         let sum: u64 =
-            books.stacks.values().chain(books.unobserved.values()).map(|u| u.resident()).sum();
+            totals.stacks.values().chain(totals.unobserved.values()).map(|u| u.resident()).sum();
         prop_assert_eq!(sum, len * PAGE);
         prop_assert_eq!(mapped.attributed.resident() + mapped.not_observed.resident(), sum);
         prop_assert_eq!(mapped.huge, if huge { sum } else { 0 });

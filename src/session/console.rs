@@ -20,7 +20,7 @@ struct Held {
 static HELD: Mutex<Option<Held>> = Mutex::new(None);
 
 /// A message to the user.
-pub(super) fn say(message: &str) {
+pub(super) fn print(message: &str) {
     match &mut *HELD.lock().unwrap_or_else(PoisonError::into_inner) {
         None => write(message),
         Some(held) => {

@@ -18,14 +18,14 @@ const PAUSE: Duration = Duration::from_micros(50);
 
 /// Says when it is time for a pause.
 #[derive(Debug)]
-pub(super) struct Courtesy {
+pub(super) struct Throttle {
     since: Instant,
     paused: Duration,
 }
 
-impl Courtesy {
-    pub(super) fn new() -> Courtesy {
-        Courtesy {
+impl Throttle {
+    pub(super) fn new() -> Throttle {
+        Throttle {
             since: Instant::now(),
             paused: Duration::ZERO,
         }
@@ -46,7 +46,7 @@ impl Courtesy {
 #[derive(Debug)]
 pub(super) enum Pace {
     /// With pauses.
-    Courteous(Courtesy),
+    Throttled(Throttle),
     /// Without, as the process stands still; until then.
     Until(Instant),
 }
@@ -58,7 +58,7 @@ impl Pace {
     /// [`Error::TimeUp`].
     pub(super) fn step(&mut self, pid: Pid) -> Result<()> {
         match self {
-            Pace::Courteous(courtesy) => courtesy.pause(),
+            Pace::Throttled(throttle) => throttle.pause(),
             Pace::Until(end) if Instant::now() >= *end => return Err(Error::TimeUp(pid)),
             Pace::Until(_) => {}
         }
@@ -68,7 +68,7 @@ impl Pace {
     /// How long pauses were, altogether.
     pub(super) fn paused(&self) -> Duration {
         match self {
-            Pace::Courteous(courtesy) => courtesy.paused,
+            Pace::Throttled(throttle) => throttle.paused,
             Pace::Until(_) => Duration::ZERO,
         }
     }
@@ -76,27 +76,27 @@ impl Pace {
 
 /// A file of `/proc/PID` each read of which holds the lock, read with pauses.
 #[derive(Debug)]
-pub struct CourteousFile {
+pub struct ThrottledFile {
     file: File,
-    courtesy: Courtesy,
+    throttle: Throttle,
 }
 
-impl CourteousFile {
+impl ThrottledFile {
     /// Opens it.
     ///
     /// # Errors
     /// Those of [`File::open`].
-    pub fn open(path: impl AsRef<Path>) -> io::Result<CourteousFile> {
-        Ok(CourteousFile {
+    pub fn open(path: impl AsRef<Path>) -> io::Result<ThrottledFile> {
+        Ok(ThrottledFile {
             file: File::open(path)?,
-            courtesy: Courtesy::new(),
+            throttle: Throttle::new(),
         })
     }
 }
 
-impl Read for CourteousFile {
+impl Read for ThrottledFile {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
-        self.courtesy.pause();
+        self.throttle.pause();
         self.file.read(into)
     }
 }
