@@ -2,9 +2,11 @@
 //!
 //! The aims are 250 ms until the command runs and 150 ms from its end to memprof's. Tests share their machine,
 //! and memprof, which makes the tables of the command first, is not optimised here: six times as long is let pass,
-//! by the median; the figures are printed.
+//! by the median, and as much more as other programs slow this one down just then. The figures are printed.
 
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
+
+use nix::sys::resource::{UsageWho, getrusage};
 
 use crate::common::memprof::run;
 
@@ -12,16 +14,30 @@ const READY: Duration = Duration::from_millis(250);
 const END: Duration = Duration::from_millis(150);
 const SHARED: u32 = 6;
 const RUNS: usize = 7;
+const THIRTY: Duration = Duration::from_millis(30);
 
 fn median(mut times: Vec<Duration>) -> Duration {
     times.sort_unstable();
     times[times.len() / 2]
 }
 
+/// How long it takes this thread to get 30 ms of a processor.
+fn thirty_ms() -> Duration {
+    let cpu_time = || {
+        let used = getrusage(UsageWho::RUSAGE_THREAD).unwrap();
+        let micros = |t: nix::sys::time::TimeVal| (t.tv_sec() * 1_000_000 + t.tv_usec()) as u64;
+        Duration::from_micros(micros(used.user_time()) + micros(used.system_time()))
+    };
+    let (began, began_cpu) = (Instant::now(), cpu_time());
+    while cpu_time() - began_cpu < THIRTY {}
+    began.elapsed()
+}
+
 #[test]
 fn a_short_command_is_not_held_up() {
-    let (mut ready, mut end) = (Vec::new(), Vec::new());
+    let (mut ready, mut end, mut waits) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..RUNS {
+        waits.push(thirty_ms());
         let now = || SystemTime::UNIX_EPOCH.elapsed().unwrap();
         let started = now();
         let out = run(&["--no-server", "--", "date", "+%s%N"]);
@@ -34,8 +50,10 @@ fn a_short_command_is_not_held_up() {
     }
     println!("the command ran after {ready:.2?}, memprof ended {end:.2?} after that");
     let (ready, end) = (median(ready), median(end));
+    let shared = f64::from(SHARED) * median(waits).div_duration_f64(THIRTY);
+    println!("let pass: {shared:.1} times the aims");
     assert!(
-        ready <= READY * SHARED && end <= END * SHARED,
+        ready <= READY.mul_f64(shared) && end <= END.mul_f64(shared),
         "the command ran {ready:.2?} after memprof's start (aim: {READY:?}), memprof ended {end:.2?} \
          after the command (aim: {END:?})"
     );
