@@ -84,7 +84,7 @@ impl Check {
 }
 
 /// Why memprof cannot start: the checks that found something missing.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub struct UnfitError {
     /// The missing things; never empty.
     pub missing: Vec<Check>,
@@ -104,8 +104,6 @@ impl fmt::Display for UnfitError {
         Ok(())
     }
 }
-
-impl std::error::Error for UnfitError {}
 
 /// What stands in the way of the main job, if anything.
 ///

@@ -49,21 +49,14 @@ pub const SHT_DYNSYM: u32 = 11;
 pub const SHT_STRTAB: u32 = 3;
 
 /// Why a file cannot be read.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ElfError {
     /// It does not start as an ELF file does.
+    #[error("not an ELF file")]
     NotElf,
     /// It does, but this is wrong with it.
+    #[error("{0}")]
     Bad(String),
-}
-
-impl std::fmt::Display for ElfError {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            ElfError::NotElf => f.write_str("not an ELF file"),
-            ElfError::Bad(what) => f.write_str(what),
-        }
-    }
 }
 
 fn bad(what: impl Into<String>) -> ElfError {

@@ -12,7 +12,6 @@ mod estimate;
 mod threads;
 mod tracees;
 
-use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -78,7 +77,8 @@ pub struct Stood {
 }
 
 /// Processes could not be held still, and run.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("{why}")]
 pub struct NotHeld {
     /// Why.
     pub why: String,
@@ -204,14 +204,6 @@ impl NotHeld {
         }
     }
 }
-
-impl fmt::Display for NotHeld {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.why)
-    }
-}
-
-impl std::error::Error for NotHeld {}
 
 /// Whom it has let go does not push the holder aside before it has let go of the rest.
 fn hurry() {

@@ -131,11 +131,6 @@ impl Series {
     pub fn len(&self) -> usize {
         self.seconds.len() + self.minutes.len()
     }
-
-    /// Whether there are none.
-    pub fn is_empty(&self) -> bool {
-        self.seconds.is_empty()
-    }
 }
 
 fn add(ring: &mut VecDeque<Sample>, sample: Sample, capacity: usize) {

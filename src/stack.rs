@@ -40,16 +40,6 @@ impl StackTable {
         self.stacks.get(&id).map(|(mm, _)| *mm)
     }
 
-    /// How many stacks are known.
-    pub fn len(&self) -> usize {
-        self.stacks.len()
-    }
-
-    /// Whether no stack is known.
-    pub fn is_empty(&self) -> bool {
-        self.stacks.is_empty()
-    }
-
     /// Keeps a stack seen for the first time, or a part of one. `code` are the mappings of the process that it
     /// was seen in; `None` if that has ended: then addresses stay addresses.
     pub fn insert(

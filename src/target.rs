@@ -71,7 +71,7 @@ pub struct Candidate {
 }
 
 /// Several processes have the wanted name.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub struct Ambiguous {
     /// The name.
     pub name: String,
@@ -104,8 +104,6 @@ impl fmt::Display for Ambiguous {
         Ok(())
     }
 }
-
-impl std::error::Error for Ambiguous {}
 
 impl Ambiguous {
     /// The one process that all others descend from, if there is one.

@@ -1,6 +1,5 @@
 //! Where the API gets what it shows.
 
-use std::fmt;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -46,24 +45,15 @@ pub trait Provider: Send + Sync + 'static {
 }
 
 /// Why there is no report.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ProviderError {
     /// The target has not started yet.
+    #[error("the target has not started yet")]
     NoTarget,
     /// The report could not be made; what failed.
+    #[error("{0}")]
     Failed(String),
 }
-
-impl fmt::Display for ProviderError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            ProviderError::NoTarget => f.write_str("the target has not started yet"),
-            ProviderError::Failed(what) => f.write_str(what),
-        }
-    }
-}
-
-impl std::error::Error for ProviderError {}
 
 /// What is known without a scan.
 #[derive(Clone, Debug, Default)]

@@ -67,40 +67,30 @@ impl Reply {
 }
 
 /// Why there is no answer.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ApiError {
     /// No such path, or nothing of that name; what.
+    #[error("{}", .0.as_deref().unwrap_or("no such path"))]
     NotFound(Option<String>),
     /// A parameter is wrong; which, and how it should be.
+    #[error("{0}")]
     BadRequest(String),
     /// Whoever asks may not have this; why.
+    #[error("{0}")]
     Forbidden(String),
     /// There is no room for it; what to do.
+    #[error("{0}")]
     Full(String),
     /// Too many ask at this time; what to do.
+    #[error("{0}")]
     Busy(String),
     /// There is no report at this time; why.
+    #[error("no report at this time: {0}")]
     Unavailable(String),
     /// memprof failed; what.
+    #[error("internal error: {0}")]
     Internal(String),
 }
-
-impl fmt::Display for ApiError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            ApiError::NotFound(None) => f.write_str("no such path"),
-            ApiError::NotFound(Some(what))
-            | ApiError::BadRequest(what)
-            | ApiError::Forbidden(what)
-            | ApiError::Full(what)
-            | ApiError::Busy(what) => f.write_str(what),
-            ApiError::Unavailable(what) => write!(f, "no report at this time: {what}"),
-            ApiError::Internal(what) => write!(f, "internal error: {what}"),
-        }
-    }
-}
-
-impl std::error::Error for ApiError {}
 
 pub(super) fn internal(error: impl fmt::Display) -> ApiError {
     ApiError::Internal(error.to_string())

@@ -1,6 +1,5 @@
 //! Why the kernel's page tables could not be read.
 
-use std::fmt;
 use std::io;
 
 use crate::event::Pid;
@@ -10,12 +9,14 @@ const LOOKING: &str = "run memprof as root or with CAP_SYS_PTRACE and CAP_DAC_RE
                        says what it lacks)";
 
 /// A failure of reading a process's memory state.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The process has ended, or has no memory of its own (a zombie, a kernel thread), or its
     /// address space was replaced by `exec` while it was read.
+    #[error("process {0} has ended or has no user memory (any more)")]
     Gone(Pid),
     /// The kernel refused; `what` names the file or call.
+    #[error("reading {what} was refused: {remedy}")]
     Denied {
         /// The file or system call.
         what: String,
@@ -23,13 +24,16 @@ pub enum Error {
         remedy: &'static str,
     },
     /// This kernel does not have `what`.
+    #[error("this kernel does not have {what}")]
     Unsupported {
         /// The system call or request, with the kernel version that brought it.
         what: &'static str,
     },
     /// The time for it was up before the process was scanned.
+    #[error("the time was up before process {0} was scanned")]
     TimeUp(Pid),
     /// A file under `/proc` has a line that is not of the documented form.
+    #[error("{what} has a line of unknown form: {line:?}")]
     Malformed {
         /// The file.
         what: String,
@@ -37,6 +41,7 @@ pub enum Error {
         line: String,
     },
     /// Any other failure of a system call.
+    #[error("reading {what} failed: {source}")]
     Io {
         /// The file or system call.
         what: String,
@@ -74,34 +79,5 @@ impl Error {
     /// Whether the process had ended.
     pub fn is_gone(&self) -> bool {
         matches!(self, Error::Gone(_))
-    }
-}
-
-impl fmt::Display for Error {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Error::Gone(pid) => write!(
-                f,
-                "process {pid} has ended or has no user memory (any more)"
-            ),
-            Error::Denied { what, remedy } => {
-                write!(f, "reading {what} was refused: {remedy}")
-            }
-            Error::Unsupported { what } => write!(f, "this kernel does not have {what}"),
-            Error::TimeUp(pid) => write!(f, "the time was up before process {pid} was scanned"),
-            Error::Malformed { what, line } => {
-                write!(f, "{what} has a line of unknown form: {line:?}")
-            }
-            Error::Io { what, source } => write!(f, "reading {what} failed: {source}"),
-        }
-    }
-}
-
-impl std::error::Error for Error {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            Error::Io { source, .. } => Some(source),
-            _ => None,
-        }
     }
 }

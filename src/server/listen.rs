@@ -1,6 +1,5 @@
 //! Where the server listens.
 
-use std::fmt;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener};
 
@@ -14,7 +13,8 @@ pub const DEFAULT_LISTEN: SocketAddr =
 const BACKLOG: i32 = 4096;
 
 /// An address that cannot be listened on.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
+#[error("cannot listen on {address}: {source}; {}", self.advice())]
 pub struct BindError {
     /// The address and port.
     pub address: SocketAddr,
@@ -22,9 +22,9 @@ pub struct BindError {
     pub source: io::Error,
 }
 
-impl fmt::Display for BindError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let advice = match self.source.kind() {
+impl BindError {
+    fn advice(&self) -> &'static str {
+        match self.source.kind() {
             io::ErrorKind::AddrInUse => {
                 "another program, perhaps another memprof, has the port: \
                  choose another with --listen ADDR:PORT (port 0 takes any free one)"
@@ -36,18 +36,7 @@ impl fmt::Display for BindError {
                 "ports below 1024 need privileges: choose another with --listen ADDR:PORT"
             }
             _ => "choose another address with --listen ADDR:PORT",
-        };
-        write!(
-            f,
-            "cannot listen on {}: {}; {advice}",
-            self.address, self.source
-        )
-    }
-}
-
-impl std::error::Error for BindError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        Some(&self.source)
+        }
     }
 }
 

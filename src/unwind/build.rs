@@ -1,6 +1,5 @@
 //! An ELF file → its unwind table.
 
-use std::fmt;
 use std::fs::File;
 
 use gimli::{BaseAddresses, DebugFrame, EhFrame, LittleEndian, Vendor};
@@ -19,38 +18,23 @@ use crate::elf::{Elf, ElfError};
 const MAX_SPANS: usize = 8 << 20;
 
 /// Why a file has no unwind table.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TableError {
     /// The file is not an ELF file, or a damaged one.
-    Elf(ElfError),
+    #[error(transparent)]
+    Elf(#[from] ElfError),
     /// Tables are not made for this processor (an `EM_*` number).
+    #[error("no unwind tables for ELF machine {0}")]
     Machine(u16),
     /// It has code at an address beyond 48 bits.
+    #[error("code at address {0:#x}, beyond 48 bits")]
     Address(u64),
     /// There is more of this than any real file has.
+    #[error("too large: {0}")]
     TooLarge(&'static str),
     /// The file has no unwind information for any of its code.
+    #[error("no unwind information")]
     NoUnwindInformation,
-}
-
-impl fmt::Display for TableError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            TableError::Elf(e) => e.fmt(f),
-            TableError::Machine(m) => write!(f, "no unwind tables for ELF machine {m}"),
-            TableError::Address(a) => write!(f, "code at address {a:#x}, beyond 48 bits"),
-            TableError::TooLarge(what) => write!(f, "too large: {what}"),
-            TableError::NoUnwindInformation => f.write_str("no unwind information"),
-        }
-    }
-}
-
-impl std::error::Error for TableError {}
-
-impl From<ElfError> for TableError {
-    fn from(e: ElfError) -> Self {
-        TableError::Elf(e)
-    }
 }
 
 /// What a table was made of.
