@@ -43,7 +43,8 @@ use marks::{Mark, Marks};
 use view::View;
 
 pub use crate::export::Report;
-pub use provider::{BoxFuture, Glance, LastScan, Provider, ProviderError};
+pub use futures_util::future::BoxFuture;
+pub use provider::{Glance, LastScan, Provider, ProviderError};
 pub use reply::{ApiError, Body, EVENTS, Reply};
 pub use route::{Given, Method, ROUTES, Route};
 

@@ -180,6 +180,10 @@ struct ProfileArgs {
     /// some 60 ns a frame
     #[arg(long, value_name = "N", default_value_t = *FRAME_LIMITS.start(), value_parser = clap::value_parser!(u32).range(i64::from(*FRAME_LIMITS.start())..=i64::from(*FRAME_LIMITS.end())))]
     max_frames: u32,
+    /// Say on stderr what memprof does: -v its steps, -vv also each scan, table and request, -vvv everything.
+    /// MEMPROF_LOG=memprof::probe=trace,info chooses by module
+    #[arg(long, short, action = clap::ArgAction::Count)]
+    verbose: u8,
     /// When to use colour; NO_COLOR is honoured
     #[arg(long, value_name = "WHEN", default_value = "auto", global = true)]
     color: ColorChoice,
@@ -298,6 +302,7 @@ fn config(args: ProfileArgs) -> Result<Config, clap::Error> {
         duration: args.duration,
         outputs,
         screen: None,
+        verbosity: args.verbose,
     })
 }
 

@@ -45,6 +45,8 @@ pub struct Config {
     pub outputs: Vec<Output>,
     /// How it is shown live on the terminal; `None` for not at all.
     pub screen: Option<ScreenOptions>,
+    /// How much is said of what memprof does: 0 for nothing ([`console::show_diagnostics`](crate::console)).
+    pub verbosity: u8,
 }
 
 /// A file to write a profile to.

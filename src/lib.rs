@@ -7,6 +7,7 @@ pub mod breakdown;
 pub mod capability;
 pub mod cli;
 pub mod config;
+pub mod console;
 pub mod elf;
 pub mod event;
 pub mod export;

@@ -103,7 +103,9 @@ pub fn reduce(role: Role) {
 /// What the kernel refused and why. The capabilities may be gone all the same.
 pub fn try_reduce(role: Role) -> Result<(), String> {
     let limited = limit_capabilities(role);
-    filter::install(role).map_err(|e| format!("seccomp filter: {e}"))?;
+    let filtered = filter::install(role).map_err(|e| format!("seccomp filter: {e}"));
+    tracing::debug!(?role, ?limited, ?filtered, "privileges were given up");
+    filtered?;
     limited
 }
 

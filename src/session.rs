@@ -7,7 +7,6 @@
 mod collection;
 pub mod collector;
 pub mod command;
-mod console;
 mod live;
 mod output;
 mod reconcile;
@@ -30,6 +29,7 @@ use tokio::sync::watch;
 use crate::api::{Api, ApiOptions, Provider, ProviderError};
 use crate::capability;
 use crate::config::{Config, Output};
+use crate::console;
 use crate::export::printable;
 use crate::priority;
 use crate::privileges::{self, Role};
@@ -61,6 +61,7 @@ const COMMAND_GRACE: Duration = Duration::from_secs(10);
 /// # Errors
 /// What keeps it from starting, in words that say what to do; a failure of the collector.
 pub fn run(config: &Config) -> Result<ExitCode> {
+    console::show_diagnostics(config.verbosity)?;
     if config.screen.is_some() {
         screen::require()?;
     }

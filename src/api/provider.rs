@@ -1,16 +1,12 @@
 //! Where the API gets what it shows.
 
-use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::Report;
+use super::{BoxFuture, Report};
 use crate::event::Pid;
 use crate::freeze::Freeze;
 use crate::profile::{Profile, TableFill};
-
-/// A future that can be sent between threads.
-pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 /// Where reports come from.
 pub trait Provider: Send + Sync + 'static {

@@ -11,7 +11,7 @@ pub(super) struct Query(Vec<(String, String)>);
 
 /// What is done about a parameter that the route does not know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Others {
+pub(super) enum UnknownParams {
     Ignored,
     Refused,
 }
@@ -25,14 +25,15 @@ impl Query {
         path: &str,
         query: &str,
         known: &[&str],
-        others: Others,
+        unknown_params: UnknownParams,
     ) -> Result<Query, ApiError> {
         let mut found: Vec<(String, String)> = Vec::new();
-        for (name, value) in pairs(query) {
+        for (name, value) in form_urlencoded::parse(query.as_bytes()) {
+            let (name, value) = (name.into_owned(), value.into_owned());
             if !known.contains(&name.as_str()) {
-                match others {
-                    Others::Ignored => continue,
-                    Others::Refused => return Err(unknown(path, &name, known)),
+                match unknown_params {
+                    UnknownParams::Ignored => continue,
+                    UnknownParams::Refused => return Err(unknown(path, &name, known)),
                 }
             }
             if found.iter().any(|(n, _)| *n == name) {
@@ -137,38 +138,6 @@ pub(super) fn quoted(value: &str) -> String {
     let cut: String = value.chars().take(REPEATED).collect();
     let more = if cut.len() < value.len() { "…" } else { "" };
     format!("{cut:?}{more}")
-}
-
-/// Name and value pairs of a form-urlencoded query; a name without `=` has an empty value.
-fn pairs(query: &str) -> impl Iterator<Item = (String, String)> {
-    query
-        .split('&')
-        .filter(|pair| !pair.is_empty())
-        .map(|pair| {
-            let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
-            (decoded(name), decoded(value))
-        })
-}
-
-/// Percent-decoding with `+` as a space; what is not a `%` and two hex digits stays as it is, and
-/// what is not UTF-8 becomes U+FFFD.
-fn decoded(text: &str) -> String {
-    let bytes = text.as_bytes();
-    let mut out = Vec::with_capacity(bytes.len());
-    let mut at = 0;
-    while let Some(&byte) = bytes.get(at) {
-        let hex = |at: usize| bytes.get(at).and_then(|b| char::from(*b).to_digit(16));
-        match (byte, hex(at + 1), hex(at + 2)) {
-            (b'%', Some(high), Some(low)) => {
-                out.push((high * 16 + low) as u8);
-                at += 2;
-            }
-            (b'+', ..) => out.push(b' '),
-            _ => out.push(byte),
-        }
-        at += 1;
-    }
-    String::from_utf8_lossy(&out).into_owned()
 }
 
 #[cfg(test)]

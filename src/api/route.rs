@@ -1,6 +1,6 @@
 //! Which path is answered by whom. A route is one line of [`ROUTES`].
 
-use super::query::{Others, Query};
+use super::query::{Query, UnknownParams};
 use super::{ApiError, OPENAPI_V1, OPENAPI_V2, Request};
 use super::{
     diff, events, export, files, fixed, functions, health, mappings, marks, memory, metrics,
@@ -29,7 +29,7 @@ pub struct Route {
     pub parameters: &'static [&'static str],
     /// Whether it is of the `/v1` contract: the path may end in a slash.
     v1: bool,
-    others: Others,
+    unknown_params: UnknownParams,
     read: fn(&Asked<'_>) -> Result<Request, ApiError>,
 }
 
@@ -62,27 +62,27 @@ pub(super) struct Asked<'a> {
 type Read = fn(&Asked<'_>) -> Result<Request, ApiError>;
 
 const fn v1(path: &'static str, parameters: &'static [&'static str], read: Read) -> Route {
-    let others = Others::Ignored;
+    let unknown_params = UnknownParams::Ignored;
     let method = Method::Get;
     Route {
         method,
         path,
         parameters,
         v1: true,
-        others,
+        unknown_params,
         read,
     }
 }
 
 const fn get(path: &'static str, parameters: &'static [&'static str], read: Read) -> Route {
-    let others = Others::Refused;
+    let unknown_params = UnknownParams::Refused;
     let method = Method::Get;
     Route {
         method,
         path,
         parameters,
         v1: false,
-        others,
+        unknown_params,
         read,
     }
 }
@@ -96,14 +96,14 @@ const fn other(method: Method, path: &'static str, read: Read) -> Route {
 
 const fn lenient(route: Route) -> Route {
     Route {
-        others: Others::Ignored,
+        unknown_params: UnknownParams::Ignored,
         ..route
     }
 }
 
 const fn strict(route: Route) -> Route {
     Route {
-        others: Others::Refused,
+        unknown_params: UnknownParams::Refused,
         ..route
     }
 }
@@ -169,7 +169,7 @@ impl Route {
     /// the OpenAPI documents, for a parameter that is not known; [`ApiError::Forbidden`] for what
     /// only this machine may ask.
     pub fn request(&self, name: &str, given: Given<'_>) -> Result<Request, ApiError> {
-        let query = Query::read(self.path, given.query, self.parameters, self.others)?;
+        let query = Query::read(self.path, given.query, self.parameters, self.unknown_params)?;
         (self.read)(&Asked {
             query,
             name,

@@ -4,6 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::mem::MaybeUninit;
 use std::os::unix::fs::MetadataExt;
 use std::rc::Rc;
+use std::time::Instant;
 
 use anyhow::{Context, Result, anyhow};
 use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
@@ -28,6 +29,7 @@ impl Probe {
     /// # Errors
     /// The kernel refuses the program or a hook that cannot be done without; the message names it.
     pub fn load(config: &ProbeConfig) -> Result<Probe> {
+        let began = Instant::now();
         raise_memlock();
         quiet_libbpf();
         // The skeleton borrows this for its whole life, which is the process's but for tests.
@@ -90,6 +92,7 @@ impl Probe {
             false => None,
         };
         let slots = StackSlots::new(&skel)?;
+        tracing::info!(took = ?began.elapsed(), programs = links.len(), "the probe is loaded and attached");
         Ok(Probe {
             skel,
             ring,

@@ -104,6 +104,7 @@ impl Connections {
         let deadline = Some(Instant::now() + limit);
         under_way.deadline.send_replace(deadline);
         let (head, body) = request.into_parts();
+        let arrived = Instant::now();
         // Before there is a slot: as long as it does not arrive, there is no request.
         let body = self.body(&head, body).await;
         let response = match self.turn(&head, &under_way.connection).await {
@@ -114,6 +115,8 @@ impl Connections {
             }
             false => self.too_many(&head),
         };
+        let (method, path, status) = (&head.method, head.uri.path(), response.status().as_u16());
+        tracing::debug!(%method, path, status, took = ?arrived.elapsed(), "answered");
         under_way.connection.enter(match response.body() {
             Reply::Live(_) => Phase::Live,
             Reply::Whole(_) | Reply::Two(..) => Phase::Sending,

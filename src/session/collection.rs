@@ -55,10 +55,18 @@ impl Collector {
         let aggregator = &mut self.aggregator;
         self.probe
             .end_collection(complete.then_some(&used), |id| aggregator.forget_stack(id));
+        let (took, left) = (begun.elapsed(), self.probe.stacks_known().0);
+        tracing::debug!(
+            known,
+            left,
+            ?took,
+            complete,
+            "stacks that nothing refers to were freed"
+        );
         self.collected = Some(Collected {
             at: Instant::now(),
-            took: begun.elapsed(),
-            left: self.probe.stacks_known().0,
+            took,
+            left,
         });
         Ok(())
     }

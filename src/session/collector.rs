@@ -14,11 +14,11 @@ use tokio::sync::oneshot;
 use held::Holding;
 
 use super::collection::Collected;
-use super::console;
 use super::sweep::Sweeper;
 use super::unwinding::{MappedFiles, Unwinding};
 use crate::aggregate::Aggregator;
 use crate::api::{Glance, ProviderError};
+use crate::console;
 use crate::event::{CodeSeen, Event, Pid, ProcessChange};
 use crate::freeze::Freeze;
 use crate::probe::Probe;
@@ -210,6 +210,7 @@ impl Collector {
     /// What fails in the middle of a recording does not end it: it is counted, and said the first time.
     fn tolerate(&mut self, outcome: Result<()>) {
         if let Err(e) = outcome {
+            tracing::warn!("{e:#}");
             if self.failures == 0 {
                 console::print(&format!("memprof goes on, though it {e:#}"));
             }

@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use tokio::task::JoinHandle;
 
-use super::console;
 use super::reports::Reports;
 use crate::api::Provider;
+use crate::console;
 use crate::screen::{News, Screen, ScreenOptions};
 
 /// The share of time that making reports may take: one part in so many.

@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
-use super::console;
 use crate::config::Output;
+use crate::console;
 use crate::export::{self, Report};
 
 /// How a file is written.

@@ -489,9 +489,21 @@ fn segments(module: &Module) -> Option<Vec<Segment>> {
 }
 
 fn build(module: &Module) -> Result<(Packed, Vec<Rule>), String> {
+    let began = Instant::now();
     let file = module.file.as_ref().ok_or("the file is not open")?;
-    let table = Table::build(file).map_err(|e| e.to_string())?;
-    Ok((table.pack(), table.rules))
+    let table = Table::build(file).map_err(|e| e.to_string());
+    let (file, took) = (&module.path, began.elapsed());
+    match table {
+        Ok(table) => {
+            let (rows, rules) = (table.rows.len(), table.rules.len());
+            tracing::debug!(?file, rows, rules, ?took, "an unwind table was built");
+            Ok((table.pack(), table.rules))
+        }
+        Err(e) => {
+            tracing::debug!(?file, error = e, "there is no unwind table");
+            Err(e)
+        }
+    }
 }
 
 #[cfg(test)]

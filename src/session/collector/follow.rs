@@ -178,6 +178,7 @@ impl Collector {
 
     pub(super) fn tell_following(&self, e: &ProcessEvent) {
         let comm = e.comm.clone();
+        tracing::info!(pid = %e.pid, comm, "following");
         self.progress
             .send_replace(Progress::Following { pid: e.pid, comm });
     }
@@ -186,6 +187,7 @@ impl Collector {
         let Some(pid) = self.target.take() else {
             return Ok(());
         };
+        tracing::info!(%pid, "ended");
         if let Some(last) = &mut self.last {
             last.profile = (self.sequence + 1, Arc::new(ended_profile(&last.profile.1)));
             self.sequence += 1;

@@ -83,6 +83,8 @@ impl Collector {
         let profile = (self.sequence, Arc::new(profile));
         let at = Instant::now();
         let took = at.duration_since(start);
+        let (number, processes) = (self.sequence, profile.1.target.pids.len());
+        tracing::debug!(number, processes, ?freeze, ?took, settled, "scanned");
         self.last = Some(Last {
             profile: profile.clone(),
             at,
