@@ -4,8 +4,8 @@
 #   docker run --rm --privileged --pid=host --network=host \
 #       -v /sys/kernel/debug:/sys/kernel/debug memprof --comm NAME
 #
-# Both base images are arguments, so that local ones can take their place. The build stage needs
-# Debian 12 or later with cargo on the PATH; the runtime stage the same Debian release.
+# Both base images are arguments, so that you can use local ones. The build stage needs Debian 12 or later with
+# cargo on the PATH, the runtime stage the same Debian release.
 ARG BUILD_BASE=docker.io/library/rust:1-bookworm
 ARG BASE=docker.io/library/debian:bookworm-slim
 
@@ -15,7 +15,7 @@ RUN apt-get update \
         binutils clang gcc libc6-dev libelf-dev linux-libc-dev llvm make pkg-config zlib1g-dev \
     && rm -rf /var/lib/apt/lists/*
 WORKDIR /src
-# The dependencies first, in a layer of their own: it is kept until they change.
+# The dependencies first, in a layer of their own, which stays cached until they change.
 COPY Cargo.toml Cargo.lock ./
 COPY .cargo .cargo
 COPY benches benches
@@ -27,7 +27,7 @@ RUN mkdir src \
     && cargo build --release --locked --bin memprof \
     && rm -r src build.rs
 COPY . .
-# Newer than what stood in for them, whatever times the files came with.
+# Newer than the placeholders above, whatever times the copied files have.
 RUN touch src/main.rs src/lib.rs build.rs && cargo build --release --locked --bin memprof
 
 FROM ${BASE}

@@ -1,11 +1,11 @@
-//! The bundled workload: a toy light node, a real small program for memprof to look at.
+//! The bundled workload: a toy light node, a small but real program to profile.
 //!
 //! ```text
 //! cargo run --release --example light-node -- [--seconds N] [--cache-mib N] [--dir DIR]
 //! ```
 //!
-//! It runs until SIGTERM or Ctrl-C, or for `--seconds`, and removes its files when it ends. Four
-//! threads pass blocks on; these functions are the ones that hold memory:
+//! It runs until SIGTERM or Ctrl-C, or for `--seconds`, and removes its files when it ends. Four threads
+//! form a pipeline of blocks. These functions hold memory:
 //!
 //! | function | holds |
 //! |---|---|
@@ -18,8 +18,8 @@
 //! | `mempool::accept` | pending transactions in slabs of 256 KiB, 4 to 8 MiB once it has been full |
 //! | `index_file::put` | a shared file mapping of 8 MiB (page cache, not anonymous memory) |
 //!
-//! Files go to a directory of their own below `--dir` (default `/var/tmp`: `/tmp` may be a tmpfs,
-//! whose pages are shared memory instead of a file's page cache).
+//! Its files are in a directory of its own below `--dir`. The default is `/var/tmp`, because `/tmp` may be
+//! a tmpfs, whose pages are shared memory instead of page cache.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -34,10 +34,10 @@ use std::{fs, io};
 const BLOCK: usize = 512 * 1024;
 /// Time between two blocks.
 const BLOCK_INTERVAL: Duration = Duration::from_millis(100);
-/// Transactions that each block names.
+/// Transactions in each block.
 const TRANSACTIONS_PER_BLOCK: u64 = 2_000;
 
-/// What every thread can look at.
+/// State that all threads share.
 struct Node {
     stop: AtomicBool,
     dir: PathBuf,
@@ -50,14 +50,14 @@ impl Node {
     }
 }
 
-/// A block that has been checked: what the verifier hands to the indexer.
+/// A verified block, which the verifier sends to the indexer.
 struct Verified {
     height: u64,
     hash: u64,
     body: Vec<u8>,
 }
 
-/// Marsaglia's xorshift: the toy's source of block contents.
+/// Marsaglia's xorshift: generates the contents of blocks.
 struct Random(u64);
 
 impl Random {
@@ -70,7 +70,7 @@ impl Random {
 }
 
 mod hash {
-    /// A simple hash of a block's bytes, eight at a time. Not a cryptographic one.
+    /// A simple, non-cryptographic hash of a block's bytes, eight at a time.
     #[inline(never)]
     pub fn block(bytes: &[u8]) -> u64 {
         let mut hash = 0xcbf2_9ce4_8422_2325_u64;
@@ -88,7 +88,7 @@ mod peer {
 
     const BUFFER: usize = 4 * 1024 * 1024;
 
-    /// Allocates the receive buffer and writes all of it: 4 MiB that stay.
+    /// Allocates the receive buffer and writes all of it, so that 4 MiB stay resident.
     #[inline(never)]
     pub fn receive_buffer() -> Vec<u8> {
         let mut buffer = vec![0; BUFFER];
@@ -98,7 +98,7 @@ mod peer {
         buffer
     }
 
-    /// "Receives" block `height` into a part of the buffer and returns that part.
+    /// "Receives" block `height` into part of the buffer and returns that part.
     #[inline(never)]
     pub fn receive_block(buffer: &mut [u8], height: u64) -> &[u8] {
         let start = height as usize % (buffer.len() / BLOCK) * BLOCK;
@@ -125,7 +125,7 @@ mod file_store {
         dir.join(format!("block-{height:08}"))
     }
 
-    /// Writes a block to its file and deletes the one that is too old.
+    /// Writes a block to its file and deletes the oldest one.
     #[inline(never)]
     pub fn write_block(dir: &Path, height: u64, block: &[u8]) -> io::Result<()> {
         File::create(path(dir, height))?.write_all(block)?;
@@ -164,7 +164,7 @@ mod block_cache {
         }
     }
 
-    /// Adds a block to the cache; when the cache is full, the older half goes first.
+    /// Adds a block to the cache. When the cache is full, drops the older half first.
     #[inline(never)]
     pub fn grow(cache: &mut BlockCache, packed: &[u8]) {
         if cache.bytes + packed.len() > cache.limit {
@@ -173,7 +173,7 @@ mod block_cache {
         if packed.len() > cache.limit {
             return;
         }
-        // "Unpacking": a store loop of this function's own.
+        // "Unpacking": a loop of stores in this function itself.
         let unpacked: Vec<u8> = packed.iter().map(|b| b ^ 0xa5).collect();
         cache.bytes += unpacked.len();
         cache.blocks.push_back(unpacked);
@@ -201,7 +201,7 @@ mod header_index {
         pub signature: [u8; 96],
     }
 
-    /// Files the headers that came with a block; the oldest ones make room.
+    /// Inserts the headers of a block and removes the oldest ones beyond the limit.
     #[inline(never)]
     pub fn insert(index: &mut BTreeMap<u64, Header>, height: u64, hash: u64) {
         for i in 0..HEADERS_PER_BLOCK {
@@ -224,7 +224,7 @@ mod transaction_index {
 
     const LIMIT: usize = 300_000;
 
-    /// Remembers in which block a transaction stands; starts anew when full.
+    /// Maps each transaction to its block. Clears the index when it is full.
     #[inline(never)]
     pub fn insert(index: &mut HashMap<u64, (u64, u32)>, height: u64) {
         if index.len() + TRANSACTIONS_PER_BLOCK as usize > LIMIT {
@@ -271,13 +271,13 @@ mod index_file {
         }
     }
 
-    /// Writes one entry at the place that its hash names.
+    /// Writes one entry to the slot that its hash selects.
     #[inline(never)]
     pub fn put(file: &mut IndexFile, height: u64, hash: u64) {
         let slot = (hash % (SIZE / ENTRY) as u64) as usize;
         let entry = (u128::from(height) << 64) | u128::from(hash);
-        // SAFETY: `slot * ENTRY + ENTRY <= SIZE`, the mapping's length; nobody else has a pointer
-        // into it, and the file is never shortened while it is mapped.
+        // SAFETY: `slot * ENTRY + ENTRY <= SIZE`, the mapping's length; no other pointer into it
+        // exists, and the file is never shortened while it is mapped.
         unsafe {
             let at = file.start.as_ptr().add(slot * ENTRY).cast::<u128>();
             at.write_unaligned(entry);
@@ -300,13 +300,13 @@ mod mempool {
     const SLAB: usize = 256 * 1024;
     const FULL: usize = 32;
 
-    /// Transactions that wait for a block, packed into slabs.
+    /// Pending transactions, packed into slabs.
     #[derive(Default)]
     pub struct Mempool {
         slabs: VecDeque<Vec<u8>>,
     }
 
-    /// Takes a transaction of 200 to 4,200 bytes in.
+    /// Adds a transaction of 200 to 4,200 bytes.
     #[inline(never)]
     pub fn accept(pool: &mut Mempool, random: &mut Random) {
         let len = 200 + (random.next() % 4_000) as usize;
@@ -406,7 +406,7 @@ fn run_mempool(node: &Node) -> io::Result<u64> {
     Ok(count)
 }
 
-/// The next item, or `None` when the sender is gone or the node is stopping.
+/// Returns the next item, or `None` when the sender is gone or the node is stopping.
 fn receive<T>(node: &Node, from: &Receiver<T>) -> Option<T> {
     while !node.stopping() {
         match from.recv_timeout(Duration::from_millis(100)) {
@@ -418,7 +418,7 @@ fn receive<T>(node: &Node, from: &Receiver<T>) -> Option<T> {
     None
 }
 
-/// A thread with a name; an error ends the whole node.
+/// Starts a named thread. An error in it stops the whole node.
 fn spawn<F>(
     node: &Arc<Node>,
     name: &'static str,
@@ -437,7 +437,7 @@ where
     })
 }
 
-/// Blocks SIGINT and SIGTERM for this thread and those it starts, so that `wait` can take them.
+/// Blocks SIGINT and SIGTERM for this thread and those that it starts, so that `wait` receives them.
 fn block_signals() -> libc::sigset_t {
     // SAFETY: `set` is initialised by sigemptyset before it is read; all pointers are valid.
     unsafe {
@@ -545,7 +545,7 @@ fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    // Before the directory exists: a signal must not leave it behind.
+    // Before the directory is created, so that a signal cannot leave it behind.
     let signals = block_signals();
     let dir = options
         .dir

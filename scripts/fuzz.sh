@@ -1,22 +1,22 @@
 #!/usr/bin/env bash
-# Fuzzes what reads files of others, led by coverage (cargo fuzz): no panic, no bad access, no heap of
-# memory, no hang.
+# Fuzzes the readers of other people's files, guided by coverage (cargo-fuzz). An input must cause no panic, no
+# invalid memory access, no excessive memory use and no hang.
 #
 #   scripts/fuzz.sh [TARGET…]      (table and symbols without an argument)
 #
-# MEMPROF_FUZZ_SECS: seconds for each target, 30 if unsaid. MEMPROF_FUZZ_SEED: for other inputs; what is
-# tried is the same in every run without it, but that it goes on from target/fuzz/corpus/, where inputs
-# that reached something new are kept. An input that fails is left in target/fuzz/found/.
+# MEMPROF_FUZZ_SECS: seconds for each target, default 30. MEMPROF_FUZZ_SEED: seed, default 1. Runs with the same
+# seed try the same inputs, except that each run continues from target/fuzz/corpus/, which keeps inputs that
+# reached new code. An input that fails is kept in target/fuzz/found/.
 #
-# The address sanitizer is an unstable option of stable compilers, so that they are told to take it;
-# those that come without its runtime build without it.
+# The address sanitizer is an unstable option of stable compilers, so RUSTC_BOOTSTRAP enables it. A compiler
+# without the sanitizer's runtime builds without it.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 # shellcheck source=scripts/lib.sh
 source scripts/lib.sh
 
 MOST_MEMORY=512 # MiB resident, or in one allocation
-LONGEST=20      # seconds for one input, in a build that is ten times as slow as memprof's
+LONGEST=20      # seconds for one input, in a build that is ten times slower than memprof's
 
 out=target/fuzz
 tools=$PWD/target/tools
@@ -33,7 +33,7 @@ build() {
     PATH=$PATH:$tools/bin cargo fuzz build --sanitizer "$sanitizer" --codegen-units 16 --target-dir "$out"
 }
 
-# What libFuzzer's log says last under a name, as in "cov: 12".
+# The last value of a figure in libFuzzer's log, as in "cov: 12".
 figure() { grep -o "$1:* *[0-9]*" "$2" | tail -1 | grep -o '[0-9]*$'; }
 
 fuzz() {
@@ -51,7 +51,7 @@ fuzz() {
     fi
     grep -v -e '^#[0-9]' -e NEW_FUNC "$log" | tail -n 60
     input=$(sed -n 's/.*Test unit written to //p' "$log" | tail -1)
-    printf 'FAILED: %s; the whole log is %s\n' "$target" "$log"
+    printf 'FAILED: %s; the log is %s\n' "$target" "$log"
     [ -z "$input" ] || printf 'The input is %s; to run it again:\n  %s %s\n' "$input" "$binary" "$input"
     return 1
 }

@@ -1,4 +1,4 @@
-# Shared by run-demo, run-tests and the scripts in tests/: messages and missing system packages.
+# Shared by run-demo, run-tests, scripts/ and tests/: messages, root, and missing system packages.
 # shellcheck shell=bash
 
 say() { printf '==> %s\n' "$*" >&2; }
@@ -11,22 +11,22 @@ as_root() {
     elif command -v sudo >/dev/null; then
         sudo "$@"
     else
-        die "this needs root: run it as root, or install sudo. It was to run: $*"
+        die "this needs root: run it as root, or install sudo. The command is: $*"
     fi
 }
 
-# What building memprof needs: "package:test", where the test is a command to find or a header.
-# shellcheck disable=SC2034 # used by those who source this
+# What building memprof needs: "package:test", where the test is a command, a header or a file.
+# shellcheck disable=SC2034 # used by the scripts that source this
 BUILD_NEEDS=(
     clang:clang llvm:llvm-strip gcc:gcc make:make binutils:objdump pkg-config:pkg-config
     libc6-dev:stdio.h linux-libc-dev:linux/bpf.h libelf-dev:libelf.h zlib1g-dev:zlib.h
 )
 
 # What the tests of the page need.
-# shellcheck disable=SC2034 # used by those who source this
+# shellcheck disable=SC2034 # used by the scripts that source this
 BROWSER_NEEDS=(chromium:chromium chromium-driver:chromedriver)
 
-# Whether a need ("command", "header.h" or "/a/file") is there.
+# Whether a "command", "header.h" or "/a/file" is present.
 is_there() {
     local dir
     case $1 in
@@ -41,7 +41,7 @@ is_there() {
     esac
 }
 
-# Installs what is missing of the given "package:test" pairs.
+# Installs the packages of the given "package:test" pairs whose test fails.
 install_missing() {
     local need missing=()
     for need; do
@@ -50,7 +50,7 @@ install_missing() {
     [ "${#missing[@]}" -eq 0 ] && return 0
     if ! command -v apt-get >/dev/null; then
         die "missing, by their Debian names: ${missing[*]}.
-Only Debian and Ubuntu are installed on automatically. Install them with this system's package
+This script installs packages on Debian and Ubuntu only. Install them with this system's package
 manager (on Fedora: dnf install clang llvm gcc make binutils pkgconf glibc-devel kernel-headers
 elfutils-libelf-devel zlib-devel) and run this again."
     fi
@@ -60,7 +60,7 @@ elfutils-libelf-devel zlib-devel) and run this again."
         apt-get install -q -y --no-install-recommends "${missing[@]}"
 }
 
-# Where libbpf's headers are, which the build unpacks.
+# Prints the directory of libbpf's headers, which the build unpacks.
 libbpf_headers() {
     local header
     cargo build -q -p libbpf-sys || return 1

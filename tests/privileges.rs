@@ -1,5 +1,5 @@
 //! What memprof needs, and what it gives up: real runs without root, with exactly the capabilities that
-//! the README names, and with one less.
+//! docs/privileges.md names, and with one less.
 //!
 //! Needs root, `cc`, `setpriv` and `unshare`.
 
@@ -23,7 +23,7 @@ use common::workload::{Workload, program, unique_name};
 const NOBODY: u32 = 65534;
 const ANOTHER: u32 = 65533;
 
-/// What the README names for processes of one's own, and of others.
+/// What docs/privileges.md names for processes of one's own, and of others.
 const OWN: &[&str] = &["bpf", "perfmon"];
 const OTHERS: &[&str] = &[
     "bpf",
@@ -156,10 +156,10 @@ fn the_sets_of_the_readme_suffice() {
 }
 
 #[test]
-fn the_readme_names_these_sets() {
-    let readme = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/README.md")).unwrap();
-    let section = readme.split("### Privileges").nth(1).expect("no section");
-    let section = section.split("\n#").next().unwrap();
+fn the_guide_names_these_sets() {
+    let guide = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/privileges.md");
+    let guide = fs::read_to_string(guide).unwrap();
+    let section = guide.split("\n## ").next().unwrap();
     let row = |start: &str| {
         let row = section.lines().find(|l| l.starts_with(start));
         row.unwrap_or_else(|| panic!("no row {start:?}"))
