@@ -10,6 +10,7 @@ mod common;
 #[path = "../../benches/support/counters.rs"]
 #[allow(dead_code, reason = "the benchmarks use the rest")]
 mod counters;
+mod diagnostics;
 mod ending;
 mod endings;
 mod freeze;
