@@ -233,7 +233,7 @@ pub struct Output {
     /// Where; `-` is stdout.
     pub path: PathBuf,
     /// In which format.
-    pub format: &'static dyn Exporter,
+    pub format: &'static Exporter,
     /// What of the profile, and how.
     pub options: ExportOptions,
 }
@@ -407,7 +407,7 @@ fn parse_pid(pid: &str) -> Result<Pid, String> {
 
 /// Every format, with what it is.
 fn formats() -> PossibleValuesParser {
-    let value = |format: &&dyn Exporter| PossibleValue::new(format.name()).help(format.about());
+    let value = |format: &Exporter| PossibleValue::new(format.name).help(format.about);
     PossibleValuesParser::new(EXPORTERS.iter().map(value))
 }
 
@@ -567,7 +567,7 @@ mod tests {
         let format = |line: &str| {
             config_of(line)
                 .ok()
-                .and_then(|c| Some(c.outputs.first()?.format.name()))
+                .and_then(|c| Some(c.outputs.first()?.format.name))
         };
         assert_eq!(format("memprof --pid 1 -o x.folded"), Some("folded"));
         assert_eq!(format("memprof --pid 1 -o x.txt"), Some("text"));
@@ -575,8 +575,8 @@ mod tests {
         assert_eq!(format("memprof --pid 1 -o a.b.pb.gz"), Some("pprof"));
         assert_eq!(format("memprof --pid 1 -o pb.gz"), Some("json"));
         for e in EXPORTERS {
-            let line = format!("memprof --pid 1 -o dir/x.{}", e.extension());
-            assert_eq!(format(&line), Some(e.name()), "{line}");
+            let line = format!("memprof --pid 1 -o dir/x.{}", e.extension);
+            assert_eq!(format(&line), Some(e.name), "{line}");
         }
         assert_eq!(
             format("memprof --pid 1 -o x.txt --format json"),
