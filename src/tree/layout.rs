@@ -126,7 +126,6 @@ fn keep_largest<const N: usize>(
 
 /// The rows depth first, siblings in that order.
 fn in_order<const N: usize>(rows: &[Row<N>], labels: &Labels<'_>, order: Order) -> Vec<Row<N>> {
-    let mut children: Vec<u32> = (1..rows.len() as u32).collect();
     let ranks = match order {
         Order::Name => ranks(labels),
         Order::Size | Order::Offset => Vec::new(),
@@ -142,19 +141,12 @@ fn in_order<const N: usize>(rows: &[Row<N>], labels: &Labels<'_>, order: Order) 
         }
     };
     let is_rest = |row: &Row<N>| labels.get(row.label).is_rest();
-    children.sort_unstable_by(|a, b| {
-        let (a, b) = (&rows[*a as usize], &rows[*b as usize]);
-        let parents = a.parent.cmp(&b.parent);
-        let rests = || is_rest(a).cmp(&is_rest(b));
-        parents.then_with(rests).then_with(|| compare(a, b))
-    });
-    // Where each row's children begin in `children`.
-    let mut first = vec![0u32; rows.len() + 1];
-    for row in &rows[1..] {
-        first[row.parent as usize + 1] += 1;
-    }
-    for at in 1..first.len() {
-        first[at] += first[at - 1];
+    let (first, mut children) = children(rows);
+    for range in first.windows(2) {
+        children[range[0] as usize..range[1] as usize].sort_unstable_by(|a, b| {
+            let (a, b) = (&rows[*a as usize], &rows[*b as usize]);
+            is_rest(a).cmp(&is_rest(b)).then_with(|| compare(a, b))
+        });
     }
     let mut out = Vec::with_capacity(rows.len());
     let mut todo = vec![(0u32, 0u32)];
@@ -166,6 +158,24 @@ fn in_order<const N: usize>(rows: &[Row<N>], labels: &Labels<'_>, order: Order) 
         todo.extend(own.iter().rev().map(|child| (*child, place)));
     }
     out
+}
+
+/// The children of each row: where those of a row begin in the list, and the list.
+fn children<const N: usize>(rows: &[Row<N>]) -> (Vec<u32>, Vec<u32>) {
+    let mut first = vec![0u32; rows.len() + 1];
+    for row in &rows[1..] {
+        first[row.parent as usize + 1] += 1;
+    }
+    for at in 1..first.len() {
+        first[at] += first[at - 1];
+    }
+    let (mut next, mut children) = (first.clone(), vec![0; rows.len() - 1]);
+    for (at, row) in (0..).zip(rows).skip(1) {
+        let place = &mut next[row.parent as usize];
+        children[*place as usize] = at;
+        *place += 1;
+    }
+    (first, children)
 }
 
 /// The place of each label among all, by text.
