@@ -54,7 +54,7 @@ pub struct Output {
     /// Where; `-` is stdout.
     pub path: PathBuf,
     /// In which format.
-    pub format: &'static dyn Exporter,
+    pub format: &'static Exporter,
     /// What of the profile, and how.
     pub options: ExportOptions,
 }

@@ -1,4 +1,5 @@
-//! Formats a report can be written in: one file per format, one line in the registry.
+//! Formats that a report can be written in: one file per format, with one [`Exporter`] that describes it,
+//! and one line in the registry.
 
 mod cells;
 mod clean;
@@ -6,9 +7,8 @@ mod csv;
 mod folded;
 mod functions;
 pub mod json;
-mod kinds;
+mod names;
 mod options;
-mod paths;
 mod pprof;
 mod profile;
 mod speedscope;
@@ -27,7 +27,7 @@ pub use clean::printable;
 pub use options::{ExportOptions, Supports, Unsupported};
 pub use summary::write_summary;
 
-/// A profile with the names of its frames: what everything that shows something starts from.
+/// A profile with the names of its frames: what every view and every format is made from.
 #[derive(Clone, Debug)]
 pub struct Report {
     /// The memory.
@@ -38,90 +38,82 @@ pub struct Report {
     pub sequence: u64,
 }
 
-/// A format.
-pub trait Exporter: Sync {
-    /// Name on the command line and in addresses: short, lower-case.
-    fn name(&self) -> &'static str;
-
-    /// What a file of it is, or is for, in a few words.
-    fn about(&self) -> &'static str;
-
-    /// Usual ending of a file of this format, without the dot.
-    fn extension(&self) -> &'static str;
-
-    /// MIME type.
-    fn content_type(&self) -> &'static str;
-
-    /// What it can hold beside the whole of one report.
-    fn supports(&self) -> Supports;
-
-    /// Whether it has a place for source lines and inlined functions, which take time to look up.
-    fn wants_lines(&self) -> bool {
-        false
+impl Report {
+    /// What a tree or a table of functions is made from.
+    pub(crate) fn side(&self) -> (&Profile, &Symbols) {
+        (&self.profile, &self.symbols)
     }
+}
 
-    /// Writes the report, as the options say. [`write()`] is what to call: it checks them first.
-    ///
-    /// # Errors
-    /// Those of `out`.
-    fn write(
-        &self,
-        report: &Report,
-        options: &ExportOptions,
-        out: &mut dyn Write,
-    ) -> io::Result<()>;
+/// A format: what it is called, what it can hold, and how it is written.
+#[derive(Clone, Copy, Debug)]
+pub struct Exporter {
+    /// Name on the command line and in addresses: short, lower-case.
+    pub name: &'static str,
+    /// What a file of it is, or is for, in a few words.
+    pub about: &'static str,
+    /// Usual ending of a file of this format, without the dot.
+    pub extension: &'static str,
+    /// MIME type.
+    pub content_type: &'static str,
+    /// What it can hold beside the whole of one report.
+    pub supports: Supports,
+    /// Whether it has a place for source lines and inlined functions, which take time to look up.
+    pub wants_lines: bool,
+    /// Writes a report; [`write()`] checks the options first.
+    write: fn(&Report, &ExportOptions, &mut dyn Write) -> io::Result<()>,
 }
 
 /// Writes the report in a format.
 ///
 /// # Errors
 /// [`Unsupported`] inside an `io::Error` of kind `InvalidInput` for options that the format cannot
-/// hold ([`ExportOptions::check`] says so beforehand); else those of `out`.
+/// hold ([`ExportOptions::check`] finds these beforehand); else those of `out`.
 pub fn write(
-    format: &dyn Exporter,
+    format: &Exporter,
     report: &Report,
     options: &ExportOptions,
     out: &mut dyn Write,
 ) -> io::Result<()> {
     let checked = options.check(format);
     checked.map_err(|e| io::Error::new(io::ErrorKind::InvalidInput, e))?;
-    format.write(report, options, out)
+    (format.write)(report, options, out)
 }
 
 /// Every format, in the order in which they are offered.
-pub static EXPORTERS: &[&dyn Exporter] = &[
-    &json::Json,
-    &profile::Complete,
-    &folded::Folded,
-    &svg::Svg,
-    &pprof::Pprof,
-    &speedscope::Speedscope,
-    &csv::Csv,
-    &functions::Functions,
-    &text::Text,
+pub static EXPORTERS: &[Exporter] = &[
+    json::FORMAT,
+    profile::FORMAT,
+    folded::FORMAT,
+    svg::FORMAT,
+    pprof::FORMAT,
+    speedscope::FORMAT,
+    csv::FORMAT,
+    functions::FORMAT,
+    text::FORMAT,
 ];
 
 /// The format of that name.
-pub fn by_name(name: &str) -> Option<&'static dyn Exporter> {
-    EXPORTERS.iter().copied().find(|e| e.name() == name)
+pub fn by_name(name: &str) -> Option<&'static Exporter> {
+    EXPORTERS.iter().find(|e| e.name == name)
 }
 
-/// The format that a file's name ends like; of several the longest ending, of none the first format.
-pub fn by_ending(path: &Path) -> &'static dyn Exporter {
+/// The format with the longest extension that the file's name ends in, else the first format.
+pub fn by_ending(path: &Path) -> &'static Exporter {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
-    let ends = |e: &&dyn Exporter| {
-        let rest = name.strip_suffix(e.extension());
+    let ends = |e: &&Exporter| {
+        let rest = name.strip_suffix(e.extension);
         rest.is_some_and(|rest| rest.ends_with('.'))
     };
-    let fitting = EXPORTERS.iter().copied().filter(ends);
+    let fitting = EXPORTERS.iter().filter(ends);
     fitting
-        .max_by_key(|e| e.extension().len())
-        .unwrap_or(EXPORTERS[0])
+        .max_by_key(|e| e.extension.len())
+        .unwrap_or(&EXPORTERS[0])
 }
 
 /// The names of all formats.
 pub fn names() -> impl Iterator<Item = &'static str> {
-    EXPORTERS.iter().map(|e| e.name())
+    EXPORTERS.iter().map(|e| e.name)
 }
 
 #[cfg(test)]
@@ -162,7 +154,7 @@ pub(crate) mod testing {
     fn names_are_unique_and_found() {
         for (at, name) in names().enumerate() {
             assert_eq!(names().position(|n| n == name), Some(at));
-            assert_eq!(by_name(name).unwrap().name(), name);
+            assert_eq!(by_name(name).unwrap().name, name);
         }
         assert!(by_name("JSON").is_none());
     }

@@ -490,7 +490,7 @@ impl Session<'_> {
         };
         let outputs = &self.config.outputs;
         let mut report = report;
-        if outputs.iter().any(|o| o.format.wants_lines()) {
+        if outputs.iter().any(|o| o.format.wants_lines) {
             match self.reports.with_lines(&report).await {
                 Ok(with_lines) => report = with_lines,
                 Err(e) => console::print(&format!("the profile has no source lines: {e}")),

@@ -363,5 +363,5 @@ fn attached_to_what_has_run_for_a_while() {
         .all("cmd_mremap_grow", 0);
     run.m.interrupt();
     let text = std::fs::read_to_string(report).unwrap();
-    assert!(text.contains("(before attach)"), "{text}");
+    assert!(text.contains("[before attach: "), "{text}");
 }

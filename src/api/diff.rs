@@ -248,11 +248,7 @@ impl Between {
 
     fn write_tree(&self, shape: &Shape, report: &Report, out: &mut Out) -> Result<(), ApiError> {
         let from = &*self.which.baseline(&self.from.report)?;
-        let sides = [
-            (&*from.profile, &*from.symbols),
-            (&*report.profile, &*report.symbols),
-        ];
-        let mut paths = Paths::new(sides, shape.reading);
+        let mut paths = Paths::new([from.side(), report.side()], shape.reading);
         let drawn = Drawn::new(&mut paths, shape);
         let head = TreeHead {
             by: "stack",
@@ -273,10 +269,7 @@ impl Between {
 
     fn write_table(&self, wanted: &Wanted, report: &Report, out: &mut Out) -> Result<(), ApiError> {
         let from = &*self.which.baseline(&self.from.report)?;
-        let sides = [
-            (&*from.profile, &*from.symbols),
-            (&*report.profile, &*report.symbols),
-        ];
+        let sides = [from.side(), report.side()];
         let table = Table::new(sides, wanted.kind, wanted.inlined);
         let rows = wanted.rows(&table, |[from, to]| from.abs_diff(*to));
         let reply = FunctionsReply {
@@ -287,9 +280,9 @@ impl Between {
             order: wanted.sorting.order(),
             inlined: wanted.inlined,
             sides: self.sides(report, table.total),
-            not_observed: (&table.not_observed).into(),
-            no_stack: (&table.no_stack).into(),
-            unmapped: (&table.unmapped).into(),
+            not_observed: (&table.not_observed()).into(),
+            no_stack: (&table.no_stack()).into(),
+            unmapped: (&table.unmapped()).into(),
             page: wanted.page.about(rows.len()),
             rows: wanted
                 .page

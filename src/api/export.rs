@@ -66,7 +66,7 @@ pub(super) fn list(_: &Asked<'_>) -> Result<Request, ApiError> {
 
 #[derive(Clone)]
 struct Export {
-    format: &'static dyn Exporter,
+    format: &'static Exporter,
     options: ExportOptions,
     /// Id of the mark that the difference is taken from.
     from: Option<String>,
@@ -84,7 +84,7 @@ impl fmt::Debug for Export {
             threshold,
             baseline: _,
         } = &self.options;
-        let (name, from, to) = (self.format.name(), &self.from, &self.to);
+        let (name, from, to) = (self.format.name, &self.from, &self.to);
         let which = &self.which;
         write!(
             f,
@@ -119,7 +119,7 @@ impl Ask for Export {
 
 impl View for Export {
     fn content_type(&self) -> &'static str {
-        self.format.content_type()
+        self.format.content_type
     }
 
     fn baseline(&self) -> Option<Arc<Report>> {
@@ -142,7 +142,7 @@ impl View for Export {
     }
 
     fn needs_lines(&self) -> bool {
-        self.format.wants_lines()
+        self.format.wants_lines
     }
 
     fn file_name(&self, report: &Report) -> Option<String> {
@@ -156,7 +156,7 @@ impl View for Export {
         };
         let comm: String = target.comm.chars().map(plain).collect();
         let (pid, number) = (target.pid, report.sequence);
-        let extension = self.format.extension();
+        let extension = self.format.extension;
         Some(format!("memprof-{comm}-{pid}-{number}.{extension}"))
     }
 }
@@ -174,9 +174,9 @@ struct Format {
     options: Vec<&'static str>,
 }
 
-impl From<&&dyn Exporter> for Format {
-    fn from(format: &&dyn Exporter) -> Format {
-        let can = format.supports();
+impl From<&Exporter> for Format {
+    fn from(format: &Exporter) -> Format {
+        let can = &format.supports;
         // The state of a mark is a report like any other, and so is one process of it.
         let held = [
             can.direction,
@@ -188,11 +188,11 @@ impl From<&&dyn Exporter> for Format {
         ];
         let options = PARAMETERS.iter().zip(held).filter(|(_, held)| *held);
         Format {
-            name: format.name(),
-            about: format.about(),
-            extension: format.extension(),
-            content_type: format.content_type(),
-            href: format!("/v2/export/{}", format.name()),
+            name: format.name,
+            about: format.about,
+            extension: format.extension,
+            content_type: format.content_type,
+            href: format!("/v2/export/{}", format.name),
             options: options.map(|(name, _)| *name).collect(),
         }
     }

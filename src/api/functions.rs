@@ -230,8 +230,7 @@ impl View for Functions {
     fn write(&self, report: &Report, out: &mut Out) -> Result<(), ApiError> {
         let wanted = &self.0;
         counted(wanted.kind, &report.profile)?;
-        let sides = [(&*report.profile, &*report.symbols)];
-        let table = Table::new(sides, wanted.kind, wanted.inlined);
+        let table = Table::new([report.side()], wanted.kind, wanted.inlined);
         let rows = wanted.rows(&table, |[bytes]| *bytes);
         let row = |row: &&TableRow<'_, 1>| row.own[0];
         let reply = FunctionsReply {
@@ -241,9 +240,9 @@ impl View for Functions {
             order: wanted.sorting.order(),
             inlined: wanted.inlined,
             total: table.total[0],
-            not_observed: table.not_observed[0],
-            no_stack: table.no_stack[0],
-            unmapped: table.unmapped[0],
+            not_observed: table.not_observed()[0],
+            no_stack: table.no_stack()[0],
+            unmapped: table.unmapped()[0],
             page: wanted.page.about(rows.len()),
             matched: rows.iter().map(row).sum(),
             rows: wanted

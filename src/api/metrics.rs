@@ -18,7 +18,7 @@ use super::view::View;
 use super::{Api, ApiError, Ask, Body, BoxFuture, ProviderError, Reply, Report, Request, own};
 use crate::export::printable;
 use crate::profile::{Kind, Profile, Usage};
-use crate::tree::Table;
+use crate::tree::{NO_SYMBOL, Table};
 
 /// The format that the client library writes.
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -242,8 +242,7 @@ impl Figures {
         if most == 0 {
             return;
         }
-        let sides = [(&*report.profile, &*report.symbols)];
-        let mut rows = Table::new(sides, Kind::All, false).rows;
+        let mut rows = Table::new([report.side()], Kind::All, false).rows;
         let columns = [
             ("self", "hold themselves"),
             ("total", "hold with all they call"),
@@ -255,7 +254,7 @@ impl Figures {
             };
             rows.sort_by(|a, b| of(b).cmp(&of(a)).then_with(|| a.code.cmp(&b.code)));
             let values = rows.iter().take(most).map(|row| {
-                let function = printable(row.code.function.unwrap_or("[no symbol]"));
+                let function = printable(row.code.function.unwrap_or(NO_SYMBOL));
                 let path = row.code.path.to_string_lossy();
                 let label = |text: &str| printable(text).into_owned();
                 let labels = vec![("file", label(&path)), ("function", label(&function))];

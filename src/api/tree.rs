@@ -14,7 +14,7 @@ use super::view::{View, view};
 use super::{ApiError, Report, Request};
 use crate::profile::Kind;
 use crate::tree::{
-    Cut, Direction, Label, Labels, Layout, Limits, Naming, Paths, Reading, Row, Search,
+    Cut, Direction, Label, Labels, Layout, Limits, Merge, Naming, Paths, Reading, Row, Search,
 };
 
 /// Parameters of `/v2/tree`.
@@ -64,9 +64,10 @@ pub(super) fn search(query: &Query) -> Result<Option<Search>, ApiError> {
 
 impl Shape {
     pub(super) fn read(query: &Query) -> Result<Shape, ApiError> {
-        let merge = query.word("merge", [("function", false), ("site", true)])?;
+        let merges = [("function", Merge::Function), ("site", Merge::Site)];
+        let merge = query.word("merge", merges)?;
         let naming = Naming {
-            sites: merge.unwrap_or(false),
+            merge: merge.unwrap_or_default(),
             inlined: query.boolean("inlined")?.unwrap_or(false),
         };
         let reading = Reading {
@@ -110,7 +111,7 @@ impl View for Tree {
 /// Writes the tree of a report.
 pub(super) fn write_tree(report: &Report, shape: &Shape, out: &mut Out) -> Result<(), ApiError> {
     counted(shape.reading.kind, &report.profile)?;
-    let mut paths = Paths::new([(&report.profile, &report.symbols)], shape.reading);
+    let mut paths = Paths::new([report.side()], shape.reading);
     let drawn = Drawn::new(&mut paths, shape);
     let head = Head {
         total: drawn.rows[0].total[0],
@@ -236,7 +237,10 @@ impl<'a, const N: usize> Drawn<'a, N> {
         TreeReply {
             report,
             direction: direction.name(),
-            merge: if naming.sites { "site" } else { "function" },
+            merge: match naming.merge {
+                Merge::Site => "site",
+                _ => "function",
+            },
             inlined: naming.inlined,
             kind: kind.name(),
             threshold: shape.limits.threshold,
@@ -319,7 +323,7 @@ fn type_name(label: &Label<'_>) -> &'static str {
     match label {
         Label::Root => "root",
         Label::Code(code) if code.inlined => "inlined",
-        Label::Code(_) => "function",
+        Label::Code(_) | Label::Name(..) => "function",
         Label::Unmapped => "unmapped",
         Label::NoStack => "no_stack",
         Label::NotObserved(..) => "not_observed",

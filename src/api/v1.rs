@@ -10,7 +10,7 @@ use super::route::Asked;
 use super::view::{View, view};
 use super::{Api, ApiError, Ask, BoxFuture, Reply, Report, Request};
 use crate::export::json::{EMPTY_TREE, Short, write_tree};
-use crate::tree::{CallTree, Direction, Names, Options};
+use crate::tree::Direction;
 
 /// Parameters of `/v1/tree`.
 pub(super) const TREE: &[&str] = &["threshold", "reverse", "short"];
@@ -55,17 +55,12 @@ pub(super) fn pid(_: &Asked<'_>) -> Result<Request, ApiError> {
 
 impl View for Tree {
     fn write(&self, report: &Report, out: &mut Out) -> Result<(), ApiError> {
-        let (profile, symbols) = (&report.profile, &report.symbols);
         let direction = match self.reverse {
             false => Direction::InnermostFirst,
             true => Direction::OutermostFirst,
         };
-        let options = Options {
-            direction,
-            threshold: self.threshold.saturating_mul(1024),
-        };
-        let tree = CallTree::new(profile, symbols, options);
-        write_tree(&tree, Names::new(profile, symbols), out).map_err(internal)
+        let threshold = self.threshold.saturating_mul(1024);
+        write_tree(report, direction, threshold, out).map_err(internal)
     }
 
     fn before_target(&self) -> Option<&'static str> {

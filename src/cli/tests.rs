@@ -111,7 +111,7 @@ fn the_format_follows_the_name() {
     let format = |line: &str| {
         config_of(line)
             .ok()
-            .and_then(|c| Some(c.outputs.first()?.format.name()))
+            .and_then(|c| Some(c.outputs.first()?.format.name))
     };
     assert_eq!(format("memprof --pid 1 -o x.folded"), Some("folded"));
     assert_eq!(format("memprof --pid 1 -o x.txt"), Some("text"));
@@ -119,8 +119,8 @@ fn the_format_follows_the_name() {
     assert_eq!(format("memprof --pid 1 -o a.b.pb.gz"), Some("pprof"));
     assert_eq!(format("memprof --pid 1 -o pb.gz"), Some("json"));
     for e in EXPORTERS {
-        let line = format!("memprof --pid 1 -o dir/x.{}", e.extension());
-        assert_eq!(format(&line), Some(e.name()), "{line}");
+        let line = format!("memprof --pid 1 -o dir/x.{}", e.extension);
+        assert_eq!(format(&line), Some(e.name), "{line}");
     }
     assert_eq!(
         format("memprof --pid 1 -o x.txt --format json"),

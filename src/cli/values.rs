@@ -51,7 +51,7 @@ pub(super) fn parse_size(size: &str) -> Result<u64, String> {
 
 /// Every format, with what it is.
 pub(super) fn formats() -> PossibleValuesParser {
-    let value = |format: &&dyn Exporter| PossibleValue::new(format.name()).help(format.about());
+    let value = |format: &Exporter| PossibleValue::new(format.name).help(format.about);
     PossibleValuesParser::new(EXPORTERS.iter().map(value))
 }
 

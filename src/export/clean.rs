@@ -3,6 +3,8 @@
 
 use std::borrow::Cow;
 
+use crate::tree::{Code, Label};
+
 /// The longest text that [`printable`] leaves whole, in characters: longer than nearly every name of C++.
 pub const LONGEST: usize = 1024;
 
@@ -50,6 +52,22 @@ pub fn printable(text: &str) -> Cow<'_, str> {
         out.push_str(&missing(more));
     }
     Cow::Owned(out)
+}
+
+/// The text of a label, its names made [`printable`] one by one: a long name leaves the file to be seen.
+pub(super) fn readable(label: &Label<'_>) -> String {
+    match label {
+        Label::Code(code) => {
+            let (function, file) = (code.function.map(printable), printable(code.file));
+            let code = Code {
+                function: function.as_deref(),
+                file: &file,
+                ..*code
+            };
+            code.to_string()
+        }
+        other => printable(&other.to_string()).into_owned(),
+    }
 }
 
 #[cfg(test)]

@@ -1,75 +1,56 @@
 //! Comma-separated values, one row per stack: bytes of each kind (a column `NAME_bytes` for each of
 //! [`Kind::SINGLE`]), how the walk ended (`outcome`), and the frames.
 //!
-//! `frames` is one cell, outermost function first unless asked
-//! for otherwise, in the manner of folded stacks. Memory without a stack has `[not observed: MAPPING]`
-//! there and the reason as its outcome. A difference has the baseline's bytes in a second set of
-//! columns, `NAME_before_bytes`, and one row for each path of names and outcome. A cell that a spreadsheet could take for a formula begins
-//! with an apostrophe.
+//! `frames` is one cell, outermost function first unless asked for otherwise, written as folded stacks
+//! are. Memory without a stack has `[before attach: MAPPING]` there and the reason as its outcome. A
+//! difference has the baseline's bytes in a second set of columns, `NAME_before_bytes`, and one row for
+//! each path of names and outcome. A cell that a spreadsheet could take for a formula begins with an
+//! apostrophe.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io::{self, Write};
 
-use super::paths::labels;
 use super::{ExportOptions, Exporter, Report, Supports, cells, folded};
-use crate::profile::{Frame, Kind, Usage};
-use crate::tree::{Direction, Names};
+use crate::profile::{Frame, Kind, Profile, Usage};
+use crate::symbol::Symbols;
+use crate::tree::{Direction, Label, Merge, frame_label};
 
-pub(super) struct Csv;
+pub(super) const FORMAT: Exporter = Exporter {
+    name: "csv",
+    about: "one row per stack: bytes of each kind, outcome, frames",
+    extension: "csv",
+    content_type: "text/csv; charset=utf-8",
+    supports: Supports {
+        direction: true,
+        difference: true,
+        instead: "Its columns and rows can be chosen from by whoever reads it.",
+        ..Supports::NOTHING
+    },
+    wants_lines: false,
+    write,
+};
 
-impl Exporter for Csv {
-    fn name(&self) -> &'static str {
-        "csv"
+fn write(report: &Report, options: &ExportOptions, out: &mut dyn Write) -> io::Result<()> {
+    let direction = options.direction;
+    let Some(baseline) = &options.baseline else {
+        let mut rows = Rows::new([NOW], out)?;
+        each(report, direction, |outcome, frames, usage| {
+            rows.write([usage], outcome, frames)
+        })?;
+        return rows.out.flush();
+    };
+    let mut both: BTreeMap<(String, &str), [Usage; 2]> = BTreeMap::new();
+    for (side, report) in [report, baseline].into_iter().enumerate() {
+        each(report, direction, |outcome, frames, usage| {
+            both.entry((frames.to_owned(), outcome)).or_default()[side] += *usage;
+            Ok(())
+        })?;
     }
-
-    fn about(&self) -> &'static str {
-        "one row per stack: bytes of each kind, outcome, frames"
+    let mut rows = Rows::new([NOW, BEFORE], out)?;
+    for ((frames, outcome), [now, before]) in &both {
+        rows.write([now, before], outcome, frames)?;
     }
-
-    fn extension(&self) -> &'static str {
-        "csv"
-    }
-
-    fn content_type(&self) -> &'static str {
-        "text/csv; charset=utf-8"
-    }
-
-    fn supports(&self) -> Supports {
-        Supports {
-            direction: true,
-            difference: true,
-            instead: "Its columns and rows can be chosen from by whoever reads it.",
-            ..Supports::default()
-        }
-    }
-
-    fn write(
-        &self,
-        report: &Report,
-        options: &ExportOptions,
-        out: &mut dyn Write,
-    ) -> io::Result<()> {
-        let direction = options.direction;
-        let Some(baseline) = &options.baseline else {
-            let mut rows = Rows::new([NOW], out)?;
-            each(report, direction, |outcome, frames, usage| {
-                rows.write([usage], outcome, frames)
-            })?;
-            return rows.out.flush();
-        };
-        let mut both: BTreeMap<(String, &str), [Usage; 2]> = BTreeMap::new();
-        for (side, report) in [report, baseline].into_iter().enumerate() {
-            each(report, direction, |outcome, frames, usage| {
-                both.entry((frames.to_owned(), outcome)).or_default()[side] += *usage;
-                Ok(())
-            })?;
-        }
-        let mut rows = Rows::new([NOW, BEFORE], out)?;
-        for ((frames, outcome), [now, before]) in &both {
-            rows.write([now, before], outcome, frames)?;
-        }
-        rows.out.flush()
-    }
+    rows.out.flush()
 }
 
 /// What the columns of a side end in, behind the name of a kind.
@@ -83,14 +64,14 @@ fn each(
     mut row: impl FnMut(&'static str, &str, &Usage) -> io::Result<()>,
 ) -> io::Result<()> {
     let profile = &report.profile;
-    let mut names = Cells::new(Names::new(profile, &report.symbols));
+    let mut names = Cells::new(report.side());
     for sample in &profile.samples {
         let frames = names.frames(&sample.stack.frames, direction);
         row(sample.stack.outcome.label(), frames, &sample.usage)?;
     }
     for lost in &profile.not_observed {
-        let name = labels::not_observed(lost);
-        row(lost.reason.label(), names.escaped(&name), &lost.usage)?;
+        let label = Label::NotObserved(&lost.mapping, lost.reason);
+        row(lost.reason.label(), names.label(label), &lost.usage)?;
     }
     Ok(())
 }
@@ -131,29 +112,29 @@ impl<'a> Rows<'a> {
 
 /// Makes the cells of stacks; each frame's name is looked up and escaped once.
 struct Cells<'a> {
-    names: Names<'a>,
+    of: (&'a Profile, &'a Symbols),
     escaped: HashMap<Frame, String>,
     cell: String,
 }
 
 impl<'a> Cells<'a> {
-    fn new(names: Names<'a>) -> Cells<'a> {
+    fn new(of: (&'a Profile, &'a Symbols)) -> Cells<'a> {
         Cells {
-            names,
+            of,
             escaped: HashMap::new(),
             cell: String::new(),
         }
     }
 
-    fn escaped(&mut self, name: &str) -> &str {
+    fn label(&mut self, label: Label<'_>) -> &str {
         self.cell.clear();
-        folded::escape(name, &mut self.cell);
+        folded::escape(&label.to_string(), &mut self.cell);
         &self.cell
     }
 
     fn frames(&mut self, stack: &[Frame], direction: Option<Direction>) -> &str {
         if stack.is_empty() {
-            return self.escaped(labels::NO_STACK);
+            return self.label(Label::NoStack);
         }
         self.cell.clear();
         match direction {
@@ -167,10 +148,10 @@ impl<'a> Cells<'a> {
         if !self.cell.is_empty() {
             self.cell.push(';');
         }
-        let names = self.names;
         let name = self.escaped.entry(frame).or_insert_with(|| {
+            let label = frame_label(self.of, frame, Merge::Name);
             let mut escaped = String::new();
-            folded::escape(&labels::frame(frame, names), &mut escaped);
+            folded::escape(&label.to_string(), &mut escaped);
             escaped
         });
         self.cell.push_str(name);

@@ -1,70 +1,45 @@
 //! Folded stacks: one line per path of names, `outermost;…;innermost BYTES`, for flame graph tools.
 //!
-//! Memory without a stack stands in lines of one frame, `[not observed: MAPPING]`. In names, `;`,
-//! backslashes, control and format characters are escaped as in a string literal, so that a line has as
-//! many frames as its stack. Names of more than 1,024 characters are cut, which they say. A difference has two numbers, `STACK BEFORE NOW`, as differential flame graph
-//! tools take them.
+//! Memory without a stack is in lines of one frame, `[before attach: MAPPING]`. In names, `;`, backslashes,
+//! control and format characters are escaped as in a string literal, so that a line has as many frames as its
+//! stack. Names of more than 1,024 characters are cut, which the name says. A difference has two numbers,
+//! `STACK BEFORE NOW`, as differential flame graph tools take them.
 
 use std::io::{self, Write};
 
 use super::clean::{cut, missing, steers};
-use super::paths::Paths;
+use super::names::NameTree;
 use super::{ExportOptions, Exporter, Report, Supports};
 
-pub(super) struct Folded;
+pub(super) const FORMAT: Exporter = Exporter {
+    name: "folded",
+    about: "one line per path of names, for flame graph tools",
+    extension: "folded",
+    content_type: "text/plain; charset=utf-8",
+    supports: Supports::EVERYTHING,
+    wants_lines: false,
+    write,
+};
 
-impl Exporter for Folded {
-    fn name(&self) -> &'static str {
-        "folded"
-    }
-
-    fn about(&self) -> &'static str {
-        "one line per path of names, for flame graph tools"
-    }
-
-    fn extension(&self) -> &'static str {
-        "folded"
-    }
-
-    fn content_type(&self) -> &'static str {
-        "text/plain; charset=utf-8"
-    }
-
-    fn supports(&self) -> Supports {
-        Supports {
-            direction: true,
-            kind: true,
-            threshold: true,
-            difference: true,
-            ..Supports::default()
+fn write(report: &Report, options: &ExportOptions, out: &mut dyn Write) -> io::Result<()> {
+    let tree = NameTree::new(report, options, options.threshold.unwrap_or_default());
+    let mut line = String::new();
+    // Where each name of the path ends in the line.
+    let mut ends = Vec::new();
+    tree.visit(|depth, row| {
+        ends.truncate(depth);
+        line.truncate(ends.last().copied().unwrap_or_default());
+        if depth > 0 {
+            line.push(';');
         }
-    }
-
-    fn write(
-        &self,
-        report: &Report,
-        options: &ExportOptions,
-        out: &mut dyn Write,
-    ) -> io::Result<()> {
-        let paths = Paths::new(report, options, options.threshold.unwrap_or_default());
-        let mut line = String::new();
-        // Where each name of the path ends in the line.
-        let mut ends = Vec::new();
-        paths.visit(|depth, node| {
-            ends.truncate(depth);
-            line.truncate(ends.last().copied().unwrap_or_default());
-            if depth > 0 {
-                line.push(';');
-            }
-            escape(paths.label(node), &mut line);
-            ends.push(line.len());
-            match node.own {
-                own if own.is_zero() => Ok(()),
-                own if paths.is_difference => writeln!(out, "{line} {} {}", own.before, own.now),
-                own => writeln!(out, "{line} {}", own.now),
-            }
-        })
-    }
+        escape(tree.name(row), &mut line);
+        ends.push(line.len());
+        match row.own {
+            [0, 0] => Ok(()),
+            [before, now] if tree.is_difference => writeln!(out, "{line} {before} {now}"),
+            [_, now] => writeln!(out, "{line} {now}"),
+        }
+    })
 }
 
 /// A name as it stands in a line.
@@ -111,8 +86,8 @@ mod tests {
             sequence: 1,
         };
         let text = written("folded", &report);
-        let wanted = "[no stack] 4096\n\
-            [not observed: [heap]] 16384\n\
+        let wanted = "[before attach: [heap]] 16384\n\
+            [no stack] 4096\n\
             libc-2.31.so+0x10;[unknown];evil\\x3bna\\nme\\u{1b} 12288\n";
         assert_eq!(text, wanted);
         let sum: u64 = text

@@ -7,58 +7,39 @@ use std::io::{self, Write};
 use serde::Serialize;
 
 use super::{ExportOptions, Exporter, Report, Supports};
-use crate::profile::Profile;
-use crate::tree::{Amount, CallTree, Names, NodeId, Options};
+use crate::profile::{Profile, Usage};
+use crate::tree::{Code, Direction, Label, Layout, Limits, Merge, Naming, Order, Paths};
 
 /// Bytes in a KiB.
 const KIB: u64 = 1024;
 
 /// The `/v1` tree as the contract's defaults order it, innermost function first, threshold 0.
-pub(super) struct Json;
+pub(super) const FORMAT: Exporter = Exporter {
+    name: "json",
+    about: "the call tree of /v1/tree, in KiB",
+    extension: "json",
+    content_type: "application/json",
+    supports: Supports {
+        direction: true,
+        threshold: true,
+        ..Supports::NOTHING
+    },
+    wants_lines: false,
+    write,
+};
 
-impl Exporter for Json {
-    fn name(&self) -> &'static str {
-        "json"
-    }
-
-    fn about(&self) -> &'static str {
-        "the call tree of /v1/tree, in KiB"
-    }
-
-    fn extension(&self) -> &'static str {
-        "json"
-    }
-
-    fn content_type(&self) -> &'static str {
-        "application/json"
-    }
-
-    fn supports(&self) -> Supports {
-        Supports {
-            direction: true,
-            threshold: true,
-            ..Supports::default()
-        }
-    }
-
-    fn write(
-        &self,
-        report: &Report,
-        options: &ExportOptions,
-        out: &mut dyn Write,
-    ) -> io::Result<()> {
-        let (profile, symbols) = (&report.profile, &report.symbols);
-        let options = Options {
-            direction: options.direction.unwrap_or_default(),
-            threshold: options.threshold.unwrap_or_default(),
-        };
-        let tree = CallTree::new(profile, symbols, options);
-        write_tree(&tree, Names::new(profile, symbols), out)?;
-        out.write_all(b"\n")
-    }
+fn write(report: &Report, options: &ExportOptions, out: &mut dyn Write) -> io::Result<()> {
+    let direction = options.direction.unwrap_or_default();
+    write_tree(
+        report,
+        direction,
+        options.threshold.unwrap_or_default(),
+        out,
+    )?;
+    out.write_all(b"\n")
 }
 
-/// The tree without any memory: what there is to say before a target exists.
+/// The tree without any memory: the reply before a target exists.
 pub const EMPTY_TREE: &str = r#"{"value":0,"cacheValue":0,"frames":[]}"#;
 
 /// Totals in KiB, as `/v1/tree?short=true` answers them.
@@ -77,7 +58,7 @@ pub struct Short {
 
 impl From<&Profile> for Short {
     fn from(profile: &Profile) -> Short {
-        let total = Kib::from(Amount::from(&profile.total));
+        let total = Kib::from(columns(&profile.total));
         Short {
             total: total.value,
             cache: total.cache,
@@ -97,7 +78,24 @@ struct Name<'a> {
     function_category: &'static str,
 }
 
-/// An [`Amount`] in whole KiB. Pages are whole KiB, so nothing is lost; of anything finer, parts
+impl<'a> From<&Code<'a>> for Name<'a> {
+    fn from(code: &Code<'a>) -> Name<'a> {
+        Name {
+            offset: format!("{:08x}", code.offset.unwrap_or_default()),
+            executable: code.file,
+            function_name: code.function,
+            function_category: code.category.v1(),
+        }
+    }
+}
+
+/// What a node counts, in bytes: resident anonymous and shared memory and page cache together, and page
+/// cache alone.
+fn columns(usage: &Usage) -> [u64; 2] {
+    [usage.value(), usage.cache]
+}
+
+/// A node's bytes in whole KiB. Pages are whole KiB, so nothing is lost; of anything finer, parts
 /// of a KiB end in the `unknown` of the node that has them all.
 #[derive(Clone, Copy, Default)]
 struct Kib {
@@ -105,12 +103,10 @@ struct Kib {
     cache: u64,
 }
 
-impl From<Amount> for Kib {
-    fn from(amount: Amount) -> Kib {
-        Kib {
-            value: amount.value / KIB,
-            cache: amount.cache / KIB,
-        }
+impl From<[u64; 2]> for Kib {
+    fn from(bytes: [u64; 2]) -> Kib {
+        let [value, cache] = bytes.map(|bytes| bytes / KIB);
+        Kib { value, cache }
     }
 }
 
@@ -124,59 +120,76 @@ impl Kib {
 
 /// A node whose opening is written, its end not yet.
 struct Open {
-    id: NodeId,
-    children: usize,
+    row: u32,
+    /// What its children so far leave of it.
     rest: Kib,
+    below_threshold: Kib,
     first: bool,
 }
 
-/// Writes the tree as the `/v1` contract shapes it.
-pub fn write_tree(tree: &CallTree, names: Names<'_>, out: &mut dyn Write) -> io::Result<()> {
-    let mut path = vec![open(tree, names, tree.root(), out)?];
-    while let Some(top) = path.last_mut() {
-        let children = tree.children(top.id);
-        if let Some(&child) = children.get(top.children) {
-            top.children += 1;
-            top.rest = top.rest.less(tree.node(child).amount.into());
-            separate(&mut top.first, out)?;
-            let child = open(tree, names, child, out)?;
-            path.push(child);
-        } else if let Some(done) = path.pop() {
-            close(tree, done, out)?;
+/// Writes the tree as the `/v1` contract shapes it; `threshold` in bytes.
+///
+/// # Errors
+/// Those of `out`.
+pub fn write_tree(
+    report: &Report,
+    direction: Direction,
+    threshold: u64,
+    out: &mut dyn Write,
+) -> io::Result<()> {
+    let naming = Naming {
+        merge: Merge::Frame,
+        inlined: false,
+    };
+    let mut paths = Paths::columns(report.side(), direction, naming, columns);
+    let limits = Limits {
+        threshold,
+        max_nodes: usize::MAX,
+    };
+    let rows = Layout::ordered(&mut paths, limits, Order::Offset).rows;
+    let mut path: Vec<Open> = Vec::new();
+    for (at, row) in (0..).zip(&rows) {
+        while let Some(done) = path.pop_if(|open| open.row != row.parent) {
+            close(done, out)?;
         }
+        let (label, amount) = (paths.labels().get(row.label), Kib::from(row.total));
+        if let Some(parent) = path.last_mut() {
+            if label.is_rest() {
+                parent.below_threshold = amount;
+                continue;
+            }
+            parent.rest = parent.rest.less(amount);
+            separate(&mut parent.first, out)?;
+        }
+        open(label, amount, out)?;
+        path.push(Open {
+            row: at,
+            rest: amount,
+            below_threshold: Kib::default(),
+            first: true,
+        });
+    }
+    while let Some(done) = path.pop() {
+        close(done, out)?;
     }
     Ok(())
 }
 
-fn open(tree: &CallTree, names: Names<'_>, id: NodeId, out: &mut dyn Write) -> io::Result<Open> {
-    let node = tree.node(id);
+fn open(label: &Label<'_>, amount: Kib, out: &mut dyn Write) -> io::Result<()> {
     out.write_all(b"{")?;
-    if let Some(name) = node.frame.and_then(|frame| names.get(frame)) {
+    if let Label::Code(code) = label {
         out.write_all(b"\"name\":")?;
-        let name = Name {
-            offset: format!("{:08x}", name.offset),
-            executable: name.executable,
-            function_name: name.function,
-            function_category: name.category.v1(),
-        };
-        serde_json::to_writer(&mut *out, &name)?;
+        serde_json::to_writer(&mut *out, &Name::from(code))?;
         out.write_all(b",")?;
     }
-    let rest = Kib::from(node.amount);
-    write_amount(rest, out)?;
-    out.write_all(b",\"frames\":[")?;
-    Ok(Open {
-        id,
-        children: 0,
-        rest,
-        first: true,
-    })
+    write_amount(amount, out)?;
+    out.write_all(b",\"frames\":[")
 }
 
-fn close(tree: &CallTree, mut done: Open, out: &mut dyn Write) -> io::Result<()> {
-    let under = Kib::from(tree.node(done.id).under_threshold);
-    let unknown = done.rest.less(under);
-    for (name, amount) in [("underThreshold", under), ("unknown", unknown)] {
+fn close(mut done: Open, out: &mut dyn Write) -> io::Result<()> {
+    let below = done.below_threshold;
+    let unknown = done.rest.less(below);
+    for (name, amount) in [("underThreshold", below), ("unknown", unknown)] {
         if amount.value > 0 {
             separate(&mut done.first, out)?;
             write!(out, "{{\"name\":\"{name}\",")?;
@@ -201,19 +214,24 @@ fn separate(first: &mut bool, out: &mut dyn Write) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use proptest::prelude::*;
     use serde_json::{Value, json};
 
     use super::*;
     use crate::profile::{Frame, Usage};
     use crate::symbol::{Language, Symbols};
-    use crate::tree::Direction;
     use crate::tree::testing::{at, kib, profile, symbols};
 
-    fn tree(profile: &Profile, symbols: &Symbols, options: Options) -> String {
-        let tree = CallTree::new(profile, symbols, options);
+    fn tree(profile: Profile, symbols: Symbols, threshold: u64) -> String {
+        let report = Report {
+            profile: Arc::new(profile),
+            symbols: Arc::new(symbols),
+            sequence: 1,
+        };
         let mut out = Vec::new();
-        write_tree(&tree, Names::new(profile, symbols), &mut out).unwrap();
+        write_tree(&report, Direction::InnermostFirst, threshold, &mut out).unwrap();
         String::from_utf8(out).unwrap()
     }
 
@@ -228,11 +246,7 @@ mod tests {
             &[kib(40, 0)],
         );
         let names = symbols(&[(at(0, 0x1a), "a::b::h0011223344556677", Language::Rust)]);
-        let options = Options {
-            direction: Direction::InnermostFirst,
-            threshold: 256 * KIB,
-        };
-        let found: Value = serde_json::from_str(&tree(&profile, &names, options)).unwrap();
+        let found: Value = serde_json::from_str(&tree(profile, names, 256 * KIB)).unwrap();
         let wanted = json!({"value": 852, "cacheValue": 104, "frames": [
             {"name": {"offset": "987654321", "executable": "libc-2.31.so",
                       "functionName": null, "functionCategory": "systemLib"},
@@ -281,17 +295,17 @@ mod tests {
             }).collect();
             let samples: Vec<_> = samples.iter().map(|(f, u)| (f.as_slice(), *u)).collect();
             let profile = profile(&samples, &[]);
-            let options = Options { threshold: threshold * KIB, ..Options::default() };
-            let text = tree(&profile, &Symbols::default(), options);
+            let total = profile.total.value();
+            let text = tree(profile, Symbols::default(), threshold * KIB);
             let tree: Value = serde_json::from_str(&text).unwrap();
             check(&tree);
-            prop_assert_eq!(tree["value"].as_u64(), Some(profile.total.value() / KIB));
+            prop_assert_eq!(tree["value"].as_u64(), Some(total / KIB));
         }
     }
 
     #[test]
     fn no_memory_is_the_empty_tree() {
-        let text = tree(&profile(&[], &[]), &Symbols::default(), Options::default());
+        let text = tree(profile(&[], &[]), Symbols::default(), 0);
         assert_eq!(text, EMPTY_TREE);
     }
 
@@ -299,7 +313,7 @@ mod tests {
     fn depth_costs_no_stack() {
         let deep: Vec<Frame> = (0..100_000).map(|n| at(0, n)).collect();
         let profile = profile(&[(&deep, kib(4, 0))], &[]);
-        let text = tree(&profile, &Symbols::default(), Options::default());
+        let text = tree(profile, Symbols::default(), 0);
         assert_eq!(text.matches("\"offset\"").count(), deep.len());
         assert!(text.ends_with(&"]}".repeat(deep.len() + 1)));
     }

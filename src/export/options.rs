@@ -1,4 +1,4 @@
-//! What a report is written with, and what a format can hold of that.
+//! The options that a report is written with, and which of them a format can hold.
 
 use std::fmt;
 use std::sync::Arc;
@@ -14,52 +14,65 @@ pub struct ExportOptions {
     pub direction: Option<Direction>,
     /// Which bytes to count.
     pub kind: Kind,
-    /// What counts fewer bytes is summed up with its like; `None` for the format's own.
+    /// Aggregate nodes smaller than this, in bytes; `None` for the format's own threshold.
     pub threshold: Option<u64>,
     /// The earlier report that the difference is taken from.
     pub baseline: Option<Arc<Report>>,
 }
 
 /// What a format can hold beside the whole of one report.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Supports {
     /// Either end of a stack first.
     pub direction: bool,
     /// A [`Kind`] alone.
     pub kind: bool,
-    /// Sums of what is small.
+    /// Aggregates of small nodes.
     pub threshold: bool,
-    /// A difference to an earlier report.
+    /// The difference from an earlier report.
     pub difference: bool,
-    /// What to do where one of these is missing; empty where there is nothing to say.
+    /// What to do where one of these is missing; may be empty.
     pub instead: &'static str,
 }
 
+impl Supports {
+    pub(super) const NOTHING: Supports = Supports {
+        direction: false,
+        kind: false,
+        threshold: false,
+        difference: false,
+        instead: "",
+    };
+    pub(super) const EVERYTHING: Supports = Supports {
+        direction: true,
+        kind: true,
+        threshold: true,
+        difference: true,
+        instead: "",
+    };
+}
+
 impl ExportOptions {
-    /// Whether the format can hold what is asked for.
+    /// Checks that the format can hold what is asked for.
     ///
     /// # Errors
     /// What it cannot hold.
-    pub fn check(&self, format: &dyn Exporter) -> Result<(), Unsupported> {
-        let Supports {
-            direction,
-            kind,
-            threshold,
-            difference,
-            instead,
-        } = format.supports();
+    pub fn check(&self, format: &Exporter) -> Result<(), Unsupported> {
         let asked = [
-            (Wish::Direction, self.direction.is_some(), direction),
-            (Wish::Kind, self.kind != Kind::All, kind),
-            (Wish::Threshold, self.threshold.is_some(), threshold),
-            (Wish::Difference, self.baseline.is_some(), difference),
+            (Wish::Direction, self.direction.is_some()),
+            (Wish::Kind, self.kind != Kind::All),
+            (Wish::Threshold, self.threshold.is_some()),
+            (Wish::Difference, self.baseline.is_some()),
         ];
-        match asked.into_iter().find(|(_, asked, can)| *asked && !can) {
+        let mut refused = asked
+            .into_iter()
+            .filter(|(wish, asked)| *asked && !wish.held_by(format));
+        match refused.next() {
             None => Ok(()),
-            Some((wish, ..)) => Err(Unsupported {
-                format: format.name(),
+            Some((wish, _)) => Err(Unsupported {
+                format: format.name,
                 wish,
-                instead,
+                instead: format.supports.instead,
             }),
         }
     }
@@ -84,8 +97,8 @@ impl Wish {
         }
     }
 
-    fn held_by(self, format: &dyn Exporter) -> bool {
-        let can = format.supports();
+    fn held_by(self, format: &Exporter) -> bool {
+        let can = &format.supports;
         match self {
             Wish::Direction => can.direction,
             Wish::Kind => can.kind,
@@ -111,10 +124,10 @@ impl fmt::Display for Unsupported {
             self.format,
             self.wish.name()
         )?;
-        let others = EXPORTERS.iter().filter(|e| self.wish.held_by(**e));
+        let others = EXPORTERS.iter().filter(|e| self.wish.held_by(e));
         for (at, other) in others.enumerate() {
             f.write_str(if at == 0 { "; these can: " } else { ", " })?;
-            f.write_str(other.name())?;
+            f.write_str(other.name)?;
         }
         if !self.instead.is_empty() {
             write!(f, ". {}", self.instead)?;
@@ -139,7 +152,7 @@ mod tests {
     #[test]
     fn every_format_takes_the_default() {
         for format in EXPORTERS {
-            assert_eq!(ExportOptions::default().check(*format), Ok(()));
+            assert_eq!(ExportOptions::default().check(format), Ok(()));
         }
     }
 

@@ -2,7 +2,7 @@
 //!
 //! A sample has three values, `resident_space`, `page_cache_space` and `swapped_space`, all in bytes, and
 //! where kernel memory was counted a fourth, `approximate_kernel_space`.
-//! Memory without a stack stands under a function `[not observed: MAPPING]` with the reason as a
+//! Memory without a stack is in a function `[before attach: MAPPING]` with the reason as a
 //! label; stacks have how their walk ended as one. Comments carry the target, the kernel's figures,
 //! what was lost, and the kinds of memory that have no value of their own.
 //!
@@ -24,10 +24,10 @@ use prost::Message;
 use self::mappings::Mappings;
 use self::message as proto;
 use self::strings::Strings;
-use super::paths::labels;
 use super::{ExportOptions, Exporter, Report, Supports};
 use crate::profile::{Frame, FrameKind, KernelFigures, Kind, Profile, Usage};
 use crate::symbol::{Location, Symbols};
+use crate::tree::Label;
 
 /// The values of every sample; the first one is shown unless another is asked for. The last one is there
 /// only where kernel memory was counted.
@@ -39,44 +39,26 @@ const VALUES: [(&str, Kind); 4] = [
 ];
 const NO_MAPPING: u64 = 0;
 
-pub(super) struct Pprof;
+pub(super) const FORMAT: Exporter = Exporter {
+    name: "pprof",
+    about: "for go tool pprof and what else reads its profile.proto",
+    extension: "pb.gz",
+    content_type: "application/octet-stream",
+    supports: Supports {
+        instead: "For a difference write two files and give pprof the earlier one with -base or \
+                  -diff_base; -sample_index chooses the kind of memory.",
+        ..Supports::NOTHING
+    },
+    wants_lines: true,
+    write,
+};
 
-impl Exporter for Pprof {
-    fn name(&self) -> &'static str {
-        "pprof"
-    }
-
-    fn about(&self) -> &'static str {
-        "for go tool pprof and what else reads its profile.proto"
-    }
-
-    fn extension(&self) -> &'static str {
-        "pb.gz"
-    }
-
-    fn content_type(&self) -> &'static str {
-        "application/octet-stream"
-    }
-
-    fn wants_lines(&self) -> bool {
-        true
-    }
-
-    fn supports(&self) -> Supports {
-        Supports {
-            instead: "For a difference write two files and give pprof the earlier one with -base or \
-                      -diff_base; -sample_index chooses the kind of memory.",
-            ..Supports::default()
-        }
-    }
-
-    fn write(&self, report: &Report, _: &ExportOptions, out: &mut dyn Write) -> io::Result<()> {
-        let mut writer = Writer::new(report, GzEncoder::new(out, Compression::default()));
-        writer.write_head(&report.profile)?;
-        writer.write_samples(&report.profile)?;
-        writer.out.finish()?;
-        Ok(())
-    }
+fn write(report: &Report, _: &ExportOptions, out: &mut dyn Write) -> io::Result<()> {
+    let mut writer = Writer::new(report, GzEncoder::new(out, Compression::default()));
+    writer.write_head(&report.profile)?;
+    writer.write_samples(&report.profile)?;
+    writer.out.finish()?;
+    Ok(())
 }
 
 struct Writer<'a, W: Write> {
@@ -150,7 +132,7 @@ impl<'a, W: Write> Writer<'a, W> {
             let frames = sample.stack.frames.iter();
             let mut location_id: Vec<u64> = frames.map(|f| self.location(*f, &mut part)).collect();
             if location_id.is_empty() {
-                location_id.push(self.pseudo(labels::NO_STACK, &mut part));
+                location_id.push(self.pseudo(Label::NoStack, &mut part));
             }
             let label = self.label("outcome", sample.stack.outcome.label());
             part.sample.push(proto::Sample {
@@ -165,7 +147,7 @@ impl<'a, W: Write> Writer<'a, W> {
                 continue;
             };
             let mut part = proto::Profile::default();
-            let location = self.pseudo(&labels::not_observed(row), &mut part);
+            let location = self.pseudo(Label::NotObserved(&row.mapping, row.reason), &mut part);
             let label = self.label("reason", row.reason.label());
             part.sample.push(proto::Sample {
                 location_id: vec![location],
@@ -194,7 +176,7 @@ impl<'a, W: Write> Writer<'a, W> {
             FrameKind::Unmapped(_) => None,
         };
         let id = match place {
-            None => self.pseudo(labels::UNKNOWN, part),
+            None => self.pseudo(Label::Unmapped, part),
             Some((mapping_id, address)) => {
                 let line = self.lines(frame, part);
                 self.push(part, mapping_id, address, line)
@@ -216,14 +198,15 @@ impl<'a, W: Write> Writer<'a, W> {
             .collect()
     }
 
-    /// The location of a function that is none.
-    fn pseudo(&mut self, name: &str, part: &mut proto::Profile) -> u64 {
-        if let Some(id) = self.pseudo.get(name) {
+    /// The location of a label that is no code.
+    fn pseudo(&mut self, label: Label<'_>, part: &mut proto::Profile) -> u64 {
+        let name = label.to_string();
+        if let Some(id) = self.pseudo.get(&name) {
             return *id;
         }
-        let line = vec![self.line(name, None, part)];
+        let line = vec![self.line(&name, None, part)];
         let id = self.push(part, NO_MAPPING, 0, line);
-        self.pseudo.insert(name.to_owned(), id);
+        self.pseudo.insert(name, id);
         id
     }
 

@@ -15,72 +15,54 @@ use super::{ExportOptions, Exporter, Report, Supports};
 use crate::profile::{Frame, FrameKind, KernelFigures, Kind, Profile, Usage};
 use crate::symbol::{Function, Language, Location, Symbol, Symbols};
 
-pub(super) struct Complete;
+pub(super) const FORMAT: Exporter = Exporter {
+    name: "profile",
+    about: "everything that the report holds, in bytes",
+    extension: "memprof.json",
+    content_type: "application/json",
+    supports: Supports {
+        instead: "It always holds everything.",
+        ..Supports::NOTHING
+    },
+    wants_lines: true,
+    write,
+};
 
-impl Exporter for Complete {
-    fn name(&self) -> &'static str {
-        "profile"
-    }
-
-    fn about(&self) -> &'static str {
-        "everything that the report holds, in bytes"
-    }
-
-    fn extension(&self) -> &'static str {
-        "memprof.json"
-    }
-
-    fn content_type(&self) -> &'static str {
-        "application/json"
-    }
-
-    fn wants_lines(&self) -> bool {
-        true
-    }
-
-    fn supports(&self) -> Supports {
-        Supports {
-            instead: "It always holds everything.",
-            ..Supports::default()
-        }
-    }
-
-    fn write(&self, report: &Report, _: &ExportOptions, out: &mut dyn Write) -> io::Result<()> {
-        let profile = &*report.profile;
-        let places = Places::new(profile);
-        let taken = profile.taken.duration_since(UNIX_EPOCH).unwrap_or_default();
-        let whole = Whole {
-            format: "memprof profile",
-            version: 1,
-            taken_unix_ms: u64::try_from(taken.as_millis()).unwrap_or(u64::MAX),
-            target: Target {
-                pid: profile.target.pid.0,
-                comm: &profile.target.comm,
-                pids: profile.target.pids.iter().map(|pid| pid.0).collect(),
-                alive: profile.target.alive,
-            },
-            stopped_us: profile.hold.lasted().map(|lasted| lasted.as_micros()),
-            stopped_in_turn: profile.hold.in_turn(),
-            freeze_error: profile.hold.failed(),
-            kernel_counted: profile.kernel_counted,
-            total: Bytes(&profile.total),
-            kernel_before: Kernel(&profile.kernel_before),
-            kernel_after: Kernel(&profile.kernel_after),
-            losses: Losses(profile),
-            modules: Modules(profile),
-            frames: Frames {
-                places: &places,
-                symbols: &report.symbols,
-            },
-            stacks: Stacks {
-                places: &places,
-                profile,
-            },
-            not_observed: NotObserved(profile),
-        };
-        serde_json::to_writer(&mut *out, &whole)?;
-        out.write_all(b"\n")
-    }
+fn write(report: &Report, _: &ExportOptions, out: &mut dyn Write) -> io::Result<()> {
+    let profile = &*report.profile;
+    let places = Places::new(profile);
+    let taken = profile.taken.duration_since(UNIX_EPOCH).unwrap_or_default();
+    let whole = Whole {
+        format: "memprof profile",
+        version: 1,
+        taken_unix_ms: u64::try_from(taken.as_millis()).unwrap_or(u64::MAX),
+        target: Target {
+            pid: profile.target.pid.0,
+            comm: &profile.target.comm,
+            pids: profile.target.pids.iter().map(|pid| pid.0).collect(),
+            alive: profile.target.alive,
+        },
+        stopped_us: profile.hold.lasted().map(|lasted| lasted.as_micros()),
+        stopped_in_turn: profile.hold.in_turn(),
+        freeze_error: profile.hold.failed(),
+        kernel_counted: profile.kernel_counted,
+        total: Bytes(&profile.total),
+        kernel_before: Kernel(&profile.kernel_before),
+        kernel_after: Kernel(&profile.kernel_after),
+        losses: Losses(profile),
+        modules: Modules(profile),
+        frames: Frames {
+            places: &places,
+            symbols: &report.symbols,
+        },
+        stacks: Stacks {
+            places: &places,
+            profile,
+        },
+        not_observed: NotObserved(profile),
+    };
+    serde_json::to_writer(&mut *out, &whole)?;
+    out.write_all(b"\n")
 }
 
 #[derive(Serialize)]

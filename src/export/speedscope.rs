@@ -1,7 +1,7 @@
 //! speedscope's own JSON: a sampled profile for each kind of memory that there is, weights in bytes.
 //!
-//! Stacks stand outermost function first, as the format has it. Memory without a stack stands in
-//! stacks of one frame, `[not observed: MAPPING]`. The format has no place for losses: where there
+//! Stacks have the outermost function first, as the format wants it. Memory without a stack is in
+//! stacks of one frame, `[before attach: MAPPING]`. The format has no place for losses: where there
 //! are any, the profile's name says so.
 
 use std::collections::HashMap;
@@ -9,71 +9,51 @@ use std::io::{self, Write};
 
 use serde::{Serialize, Serializer};
 
-use super::paths::labels;
 use super::{ExportOptions, Exporter, Report, Supports, printable};
 use crate::profile::{Frame, Kind, Profile, Usage};
-use crate::tree::Names;
+use crate::tree::{Label, Merge, frame_label};
 
-pub(super) struct Speedscope;
+pub(super) const FORMAT: Exporter = Exporter {
+    name: "speedscope",
+    about: "for speedscope, one profile for each kind of memory",
+    extension: "speedscope.json",
+    content_type: "application/json",
+    supports: Supports {
+        kind: true,
+        instead: "speedscope's sandwich view shows callers and callees; its weights cannot be \
+                  negative, so of a difference save both states.",
+        ..Supports::NOTHING
+    },
+    wants_lines: false,
+    write,
+};
 
-impl Exporter for Speedscope {
-    fn name(&self) -> &'static str {
-        "speedscope"
-    }
-
-    fn about(&self) -> &'static str {
-        "for speedscope, one profile for each kind of memory"
-    }
-
-    fn extension(&self) -> &'static str {
-        "speedscope.json"
-    }
-
-    fn content_type(&self) -> &'static str {
-        "application/json"
-    }
-
-    fn supports(&self) -> Supports {
-        Supports {
-            kind: true,
-            instead: "speedscope's sandwich view shows callers and callees; its weights cannot be \
-                      negative, so of a difference save both states.",
-            ..Supports::default()
-        }
-    }
-
-    fn write(
-        &self,
-        report: &Report,
-        options: &ExportOptions,
-        out: &mut dyn Write,
-    ) -> io::Result<()> {
-        let table = Table::new(report);
-        let total = &report.profile.total;
-        let kinds: Vec<Kind> = match options.kind {
-            Kind::All => Kind::ALL.into_iter().filter(|k| k.of(total) > 0).collect(),
-            one => vec![one],
-        };
-        // A file without any profile is refused by its readers.
-        let kinds = if kinds.is_empty() {
-            vec![Kind::All]
-        } else {
-            kinds
-        };
-        let profiles = kinds.into_iter().map(|kind| Sampled::new(&table, kind));
-        let file = File {
-            schema: "https://www.speedscope.app/file-format-schema.json",
-            exporter: concat!("memprof@", env!("CARGO_PKG_VERSION")),
-            name: name(&report.profile),
-            active_profile_index: 0,
-            shared: Shared {
-                frames: &table.frames,
-            },
-            profiles: profiles.collect(),
-        };
-        serde_json::to_writer(&mut *out, &file)?;
-        out.write_all(b"\n")
-    }
+fn write(report: &Report, options: &ExportOptions, out: &mut dyn Write) -> io::Result<()> {
+    let table = Table::new(report);
+    let total = &report.profile.total;
+    let kinds: Vec<Kind> = match options.kind {
+        Kind::All => Kind::ALL.into_iter().filter(|k| k.of(total) > 0).collect(),
+        one => vec![one],
+    };
+    // A file without any profile is refused by its readers.
+    let kinds = if kinds.is_empty() {
+        vec![Kind::All]
+    } else {
+        kinds
+    };
+    let profiles = kinds.into_iter().map(|kind| Sampled::new(&table, kind));
+    let file = File {
+        schema: "https://www.speedscope.app/file-format-schema.json",
+        exporter: concat!("memprof@", env!("CARGO_PKG_VERSION")),
+        name: name(&report.profile),
+        active_profile_index: 0,
+        shared: Shared {
+            frames: &table.frames,
+        },
+        profiles: profiles.collect(),
+    };
+    serde_json::to_writer(&mut *out, &file)?;
+    out.write_all(b"\n")
 }
 
 fn name(profile: &Profile) -> String {
@@ -108,6 +88,17 @@ struct Named<'a> {
     /// The file that holds the code.
     #[serde(skip_serializing_if = "Option::is_none")]
     file: Option<&'a str>,
+}
+
+impl<'a> From<Label<'a>> for Named<'a> {
+    fn from(label: Label<'a>) -> Named<'a> {
+        let (label, file) = match label {
+            Label::Code(code) => (code.by_name(), Some(code.file)),
+            other => (other, None),
+        };
+        let name = label.to_string();
+        Named { name, file }
+    }
 }
 
 #[derive(Serialize)]
@@ -174,27 +165,22 @@ struct Table<'a> {
 impl<'a> Table<'a> {
     fn new(report: &'a Report) -> Table<'a> {
         let profile = &*report.profile;
-        let names = Names::new(profile, &report.symbols);
         let (mut frames, mut by_frame, mut numbers) = (Vec::new(), HashMap::new(), HashMap::new());
         let stacks = profile.samples.iter();
         for frame in stacks.flat_map(|s| s.stack.frames.iter().copied()) {
             by_frame.entry(frame).or_insert_with(|| {
-                let named = Named {
-                    name: labels::frame(frame, names),
-                    file: names.get(frame).map(|n| n.executable),
-                };
+                let named = Named::from(frame_label(report.side(), frame, Merge::Site));
                 *numbers.entry(named.clone()).or_insert_with(|| {
                     frames.push(named);
                     frames.len() - 1
                 })
             });
         }
-        let pseudo = |name: String| Named { name, file: None };
         let no_stack = frames.len();
-        frames.push(pseudo(labels::NO_STACK.to_owned()));
+        frames.push(Label::NoStack.into());
         let not_observed = frames.len();
         let rows = profile.not_observed.iter();
-        frames.extend(rows.map(|row| pseudo(labels::not_observed(row))));
+        frames.extend(rows.map(|row| Label::NotObserved(&row.mapping, row.reason).into()));
         Table {
             profile,
             frames,

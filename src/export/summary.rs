@@ -4,9 +4,10 @@
 use std::cmp::Reverse;
 use std::io::{self, Write};
 
+use super::clean::readable;
 use super::{Report, printable};
-use crate::profile::{Agreement, Hold, Profile, Verdict};
-use crate::tree::{Category, FunctionRow, functions};
+use crate::profile::{Agreement, Hold, Kind, Profile, Verdict};
+use crate::tree::{Category, Label, Table, TableRow};
 
 /// How many functions each table lists.
 const TOP: usize = 15;
@@ -124,8 +125,9 @@ fn write_not_observed(profile: &Profile, out: &mut dyn Write) -> io::Result<()> 
     }
     writeln!(out, "\nMemory without a stack:")?;
     for row in rows.iter().take(TOP_MAPPINGS) {
-        let (kib, why) = (row.usage.value() / 1024, row.reason.label());
-        writeln!(out, "{kib:>12} KiB  {} ({why})", printable(&row.mapping))?;
+        let kib = row.usage.value() / 1024;
+        let label = readable(&Label::NotObserved(&row.mapping, row.reason));
+        writeln!(out, "{kib:>12} KiB  {label}")?;
     }
     let rest = rows.get(TOP_MAPPINGS..).unwrap_or_default();
     if !rest.is_empty() {
@@ -162,19 +164,21 @@ fn write_losses(profile: &Profile, out: &mut dyn Write) -> io::Result<()> {
 /// Two tables: what functions hold themselves (often the C library, on somebody's behalf), and what
 /// the program's own functions hold with everything they call.
 fn write_functions(report: &Report, out: &mut dyn Write) -> io::Result<()> {
-    let mut rows = functions(&report.profile, &report.symbols).rows;
-    rows.sort_by_key(|row| Reverse((row.own.value, row.total.value)));
-    rows.retain(|row| row.total.value > 0);
-    let holders: Vec<_> = rows.iter().filter(|row| row.own.value > 0).collect();
+    let mut rows = Table::new([report.side()], Kind::All, false).rows;
+    rows.sort_by_key(|row| {
+        let sizes = Reverse((row.own, row.total));
+        (sizes, row.code.file, row.code.function)
+    });
+    let holders: Vec<_> = rows.iter().filter(|row| row.own > [0]).collect();
     write_table(
         "Top functions, by what they hold themselves:",
         &holders,
         out,
     )?;
-    rows.sort_by_key(|row| Reverse((row.total.value, row.own.value)));
+    rows.sort_by_key(|row| Reverse((row.total, row.own)));
     let own: Vec<_> = rows
         .iter()
-        .filter(|row| row.category != Category::Library)
+        .filter(|row| row.code.category != Category::Library)
         .collect();
     write_table(
         "The program's own functions, with all they call:",
@@ -183,7 +187,7 @@ fn write_functions(report: &Report, out: &mut dyn Write) -> io::Result<()> {
     )
 }
 
-fn write_table(title: &str, rows: &[&FunctionRow<'_>], out: &mut dyn Write) -> io::Result<()> {
+fn write_table(title: &str, rows: &[&TableRow<'_, 1>], out: &mut dyn Write) -> io::Result<()> {
     if rows.is_empty() {
         return Ok(());
     }
@@ -201,9 +205,9 @@ fn write_table(title: &str, rows: &[&FunctionRow<'_>], out: &mut dyn Write) -> i
     }
 }
 
-fn write_function(row: &FunctionRow<'_>, out: &mut dyn Write) -> io::Result<()> {
-    let (own, total) = (row.own.value / 1024, row.total.value / 1024);
-    let name = printable(row.function.unwrap_or("[no symbol]"));
-    let executable = printable(row.executable);
-    writeln!(out, "{own:>12} KiB {total:>12} KiB  {name} ({executable})")
+fn write_function(row: &TableRow<'_, 1>, out: &mut dyn Write) -> io::Result<()> {
+    let ([own], [total]) = (row.own, row.total);
+    let function = readable(&Label::Code(row.code));
+    let (own, total) = (own / 1024, total / 1024);
+    writeln!(out, "{own:>12} KiB {total:>12} KiB  {function}")
 }

@@ -13,9 +13,9 @@ mod frame;
 use std::io::{self, Write};
 
 use self::frame::{FRAME_HEIGHT, Frame, WIDTH};
-use super::paths::Paths;
+use super::names::NameTree;
 use super::{ExportOptions, Exporter, Report, Supports, printable};
-use crate::tree::Direction;
+use crate::tree::{Direction, Row};
 
 /// Height of the heading and of the line below the frames, in pixels.
 const HEAD: usize = 64;
@@ -26,49 +26,24 @@ const NARROW: u64 = WIDTH as u64 * 10;
 const STYLE: &str = include_str!("svg/flame.css");
 const SCRIPT: &str = include_str!("svg/flame.js");
 
-pub(super) struct Svg;
+pub(super) const FORMAT: Exporter = Exporter {
+    name: "svg",
+    about: "a flame graph to open in a browser: click to zoom, search",
+    extension: "svg",
+    content_type: "image/svg+xml",
+    supports: Supports::EVERYTHING,
+    wants_lines: false,
+    write,
+};
 
-impl Exporter for Svg {
-    fn name(&self) -> &'static str {
-        "svg"
-    }
-
-    fn about(&self) -> &'static str {
-        "a flame graph to open in a browser: click to zoom, search"
-    }
-
-    fn extension(&self) -> &'static str {
-        "svg"
-    }
-
-    fn content_type(&self) -> &'static str {
-        "image/svg+xml"
-    }
-
-    fn supports(&self) -> Supports {
-        Supports {
-            direction: true,
-            kind: true,
-            threshold: true,
-            difference: true,
-            ..Supports::default()
-        }
-    }
-
-    fn write(
-        &self,
-        report: &Report,
-        options: &ExportOptions,
-        out: &mut dyn Write,
-    ) -> io::Result<()> {
-        let whole = options.kind.of(&report.profile.total);
-        let threshold = options.threshold.unwrap_or(whole.div_ceil(NARROW));
-        let paths = Paths::new(report, options, threshold);
-        let picture = Picture::new(&paths, options);
-        picture.write_head(&heading(report, options), &notes(report, &paths), out)?;
-        picture.write_frames(out)?;
-        out.write_all(b"</g>\n</svg>\n")
-    }
+fn write(report: &Report, options: &ExportOptions, out: &mut dyn Write) -> io::Result<()> {
+    let whole = options.kind.of(&report.profile.total);
+    let threshold = options.threshold.unwrap_or(whole.div_ceil(NARROW));
+    let tree = NameTree::new(report, options, threshold);
+    let picture = Picture::new(&tree, options);
+    picture.write_head(&heading(report, options), &notes(report, &tree), out)?;
+    picture.write_frames(out)?;
+    out.write_all(b"</g>\n</svg>\n")
 }
 
 /// What is shown.
@@ -90,22 +65,20 @@ fn heading(report: &Report, options: &ExportOptions) -> String {
 }
 
 /// What the picture does not show by itself.
-fn notes(report: &Report, paths: &Paths) -> String {
-    let total = paths.root().total;
-    let mut notes = format!("{} bytes", total.now);
-    if paths.is_difference {
+fn notes(report: &Report, tree: &NameTree) -> String {
+    let [before, now] = tree.root().total;
+    let mut notes = format!("{now} bytes");
+    if tree.is_difference {
         let mut gone = 0;
         // Nothing can fail here.
-        let _ = paths.visit(|_, node| {
-            if node.total.now == 0 {
-                gone += node.own.before;
+        let _ = tree.visit(|_, row| {
+            if row.total[1] == 0 {
+                gone += row.own[0];
             }
             Ok(())
         });
-        notes += &format!(
-            ", before {}; in paths that hold nothing now, not drawn: {gone} bytes",
-            total.before
-        );
+        notes +=
+            &format!(", before {before}; in paths that hold nothing now, not drawn: {gone} bytes");
     }
     for (what, count) in &report.profile.losses.counters {
         notes += &format!("; lost: {count} {what}");
@@ -115,7 +88,7 @@ fn notes(report: &Report, paths: &Paths) -> String {
 
 /// How the frames stand.
 struct Picture<'a> {
-    paths: &'a Paths,
+    tree: &'a NameTree,
     /// Whether the root is on top.
     hanging: bool,
     levels: usize,
@@ -124,18 +97,19 @@ struct Picture<'a> {
 }
 
 impl<'a> Picture<'a> {
-    fn new(paths: &'a Paths, options: &ExportOptions) -> Picture<'a> {
+    fn new(tree: &'a NameTree, options: &ExportOptions) -> Picture<'a> {
         let (mut levels, mut largest) = (1, 0);
         // Nothing can fail here.
-        let _ = paths.visit(|depth, node| {
-            if node.total.now > 0 {
+        let _ = tree.visit(|depth, row| {
+            let [before, now] = row.total;
+            if now > 0 {
                 levels = levels.max(depth + 2);
             }
-            largest = largest.max(node.total.now.abs_diff(node.total.before));
+            largest = largest.max(now.abs_diff(before));
             Ok(())
         });
         Picture {
-            paths,
+            tree,
             hanging: options.direction == Some(Direction::InnermostFirst),
             levels,
             largest,
@@ -168,34 +142,34 @@ impl<'a> Picture<'a> {
     }
 
     fn write_frames(&self, out: &mut dyn Write) -> io::Result<()> {
-        let root = self.paths.root();
-        let whole = root.total.now;
-        let mut frame = |depth: usize, label: &str, total, at| {
-            let row = match self.hanging {
+        let root = self.tree.root();
+        let whole = root.total[1];
+        let mut frame = |depth: usize, row: &Row<2>, start| {
+            let level = match self.hanging {
                 true => depth,
                 false => self.levels - 1 - depth,
             };
             let frame = Frame {
-                label,
-                total,
+                name: self.tree.name(row),
+                total: row.total,
                 whole,
-                start: at,
-                top: HEAD + row * FRAME_HEIGHT,
-                change: self.paths.is_difference.then_some(self.largest),
+                start,
+                top: HEAD + level * FRAME_HEIGHT,
+                change: self.tree.is_difference.then_some(self.largest),
             };
             frame.write(out)
         };
-        frame(0, self.paths.label(root), root.total, 0)?;
+        frame(0, root, 0)?;
         // For each open level, where its next child begins, in bytes.
         let mut next = vec![0];
-        self.paths.visit(|depth, node| {
+        self.tree.visit(|depth, row| {
             next.truncate(depth + 1);
             let start = next[depth];
-            next[depth] += node.total.now;
+            next[depth] += row.total[1];
             next.push(start);
-            match node.total.now {
+            match row.total[1] {
                 0 => Ok(()),
-                _ => frame(depth + 1, self.paths.label(node), node.total, start),
+                _ => frame(depth + 1, row, start),
             }
         })
     }

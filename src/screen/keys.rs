@@ -8,7 +8,7 @@ use super::rows;
 use super::state::{MOST_MARKS, Mark, Overlay, Sort, State, View};
 use super::words::clock;
 use crate::profile::Kind;
-use crate::tree::Direction;
+use crate::tree::{Direction, Merge};
 
 /// Characters of a filter.
 const LONGEST_FILTER: usize = 100;
@@ -170,7 +170,12 @@ fn chooses(state: &mut State, code: KeyCode) -> bool {
                 Direction::InnermostFirst => Direction::OutermostFirst,
             }
         }
-        KeyCode::Char('o') => state.naming.sites = !state.naming.sites,
+        KeyCode::Char('o') => {
+            state.naming.merge = match state.naming.merge {
+                Merge::Site => Merge::Function,
+                _ => Merge::Site,
+            }
+        }
         KeyCode::Char('l') => state.naming.inlined = !state.naming.inlined,
         KeyCode::Char('m') => mark(state),
         KeyCode::Char('d') => compare(state),

@@ -97,12 +97,9 @@ pub(super) struct Model {
 
 impl Model {
     pub(super) fn new(job: Job) -> Model {
-        fn side(report: &Report) -> (&Profile, &Symbols) {
-            (&report.profile, &report.symbols)
-        }
         match &job.mark {
-            None => Model::of([side(&job.report)], &job),
-            Some(mark) => Model::of([side(&job.report), side(mark)], &job),
+            None => Model::of([job.report.side()], &job),
+            Some(mark) => Model::of([job.report.side(), mark.side()], &job),
         }
     }
 
@@ -122,9 +119,10 @@ impl Model {
         let (named, _) = paths.search(&search);
         let labels = paths.labels();
         let table = Table::new(sides, job.kind, job.naming.inlined);
-        let mut unknown = Pair::of(table.not_observed);
-        unknown.add(Pair::of(table.no_stack));
-        unknown.add(Pair::of(table.unmapped));
+        let mut unknown = Pair::default();
+        for (_, bytes) in &table.others {
+            unknown.add(Pair::of(*bytes));
+        }
         let kept = table.rows.iter();
         let kept = kept.filter(|row| search.matches(&Label::Code(row.code)));
         Model {

@@ -11,7 +11,7 @@ use ratatui::widgets::Paragraph;
 
 use super::state::{State, View};
 use crate::profile::Kind;
-use crate::tree::Direction;
+use crate::tree::{Direction, Merge};
 
 pub(super) use header::lines as header_lines;
 pub(super) use overlay::lines as overlay_lines;
@@ -95,7 +95,7 @@ fn chosen(state: &State) -> String {
         (View::Tree, _, Direction::OutermostFirst) => "tree of callees".to_owned(),
         (View::Tree, _, Direction::InnermostFirst) => "tree of callers".to_owned(),
     };
-    if state.view == View::Tree && state.naming.sites {
+    if state.view == View::Tree && state.naming.merge == Merge::Site {
         words += ", by call site";
     }
     if state.naming.inlined {

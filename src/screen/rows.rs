@@ -5,6 +5,7 @@ use std::collections::{HashSet, VecDeque};
 
 use super::model::{Model, Pair};
 use super::state::Sort;
+use crate::tree::NO_FUNCTION;
 
 /// Rows that are listed at most; what is beyond is said.
 pub(super) const MOST_ROWS: usize = 20_000;
@@ -14,7 +15,7 @@ pub(super) const MOST_ROWS: usize = 20_000;
 pub(super) enum FunctionRow {
     /// A function, by its place in the model.
     Function(usize),
-    /// Memory without a stack.
+    /// Memory that is in no function.
     Unknown,
 }
 
@@ -30,7 +31,7 @@ impl FunctionRow {
     pub(super) fn name(self, model: &Model) -> &str {
         match self {
             FunctionRow::Function(at) => &model.functions[at].name,
-            FunctionRow::Unknown => "[no stack, or no known code]",
+            FunctionRow::Unknown => NO_FUNCTION,
         }
     }
 }

@@ -132,7 +132,7 @@ fn functions_on_a_usual_terminal() {
         "   self KiB     %    total KiB     %  functions by self",
         "      6,000  62.6        6,000  62.6  malloc (libc-2.31.so)",
         "      2,560  26.7        2,560  26.7  app::read (node)",
-        "      1,024  10.7        1,024  10.7  [no stack, or no known code]",
+        "      1,024  10.7        1,024  10.7  [no function]",
         "          0   0.0        8,560  89.3  main (node)",
         "          0   0.0        6,000  62.6  grow\u{fffd}[31m (node)",
         "",
@@ -157,7 +157,7 @@ fn the_tree_unfolds_and_folds() {
     let closed = [
         "      7,584 100.0  - all",
         "      6,560  86.5    + main (node)",
-        "      1,024  13.5      [heap] (before attach)",
+        "      1,024  13.5      [before attach: [heap]]",
     ];
     assert_eq!(rows(&state), closed);
     press(&mut state, KeyCode::Down);
@@ -167,7 +167,7 @@ fn the_tree_unfolds_and_folds() {
         "      6,560  86.5    - main (node)",
         "      4,000  52.7      + grow\u{fffd}[31m (node)",
         "      2,560  33.8        app::read (node)",
-        "      1,024  13.5      [heap] (before attach)",
+        "      1,024  13.5      [before attach: [heap]]",
     ];
     assert_eq!(rows(&state), open);
     // Into what is unfolded, and down the chain; then back up, node by node.
@@ -207,7 +207,7 @@ fn callers_stand_below_what_they_call() {
         "main (node)",
         "app::read (node)",
         "main (node)",
-        "[heap] (before attach)",
+        "[before attach: [heap]]",
     ];
     let names: Vec<String> = names(&state)
         .iter()
@@ -251,7 +251,7 @@ fn sorting_by_self_total_and_name() {
     assert_eq!(names(&state)[..2], ["main (node)", "malloc (libc-2.31.so)"]);
     types(&mut state, "s");
     let sorted = [
-        "[no stack, or no known code]",
+        "[no function]",
         "app::read (node)",
         "grow\u{fffd}[31m (node)",
         "main (node)",
@@ -313,7 +313,7 @@ fn changes_since_a_mark() {
         "          0      -3,000       3,560  main (node)",
         "          0      -3,000       1,000  grow\u{fffd}[31m (node)",
         "          0           0       2,560  app::read (node)",
-        "          0           0       1,024  [no stack, or no known code]",
+        "          0           0       1,024  [no function]",
     ];
     assert_eq!(rows(&state), wanted);
     shows(&state, &["change since mark 1"]);
@@ -324,7 +324,7 @@ fn changes_since_a_mark() {
         "     -3,000       1,000      - grow\u{fffd}[31m (node)",
         "     -3,000       1,000        malloc (libc-2.31.so)",
         "          0       2,560        app::read (node)",
-        "          0       1,024      [heap] (before attach)",
+        "          0       1,024      [before attach: [heap]]",
     ];
     assert_eq!(rows(&state), wanted);
     types(&mut state, "]]d");
@@ -347,7 +347,7 @@ fn what_is_gone_since_a_mark_is_shown() {
     assert!(rows(&state).iter().any(|r| r == gone), "{:?}", rows(&state));
     shows(
         &state,
-        &["     -1,016           8      [heap] (before attach)"],
+        &["     -1,016           8      [before attach: [heap]]"],
     );
 }
 
@@ -412,7 +412,7 @@ fn what_is_lost_and_differs_is_said() {
         &state,
         &[
             "6,560 KiB  3 stacks complete",
-            "1,024 KiB  [heap] (before attach)",
+            "1,024 KiB  [before attach: [heap]]",
             "3      events",
         ],
     );

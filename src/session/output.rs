@@ -47,7 +47,7 @@ pub fn write_profile(output: &Output, report: &Report) -> Result<()> {
         return write_stdout(make).context("cannot write the profile to stdout");
     }
     write(&output.path, make)?;
-    let (path, format) = (output.path.display(), output.format.name());
+    let (path, format) = (output.path.display(), output.format.name);
     console::print(&format!("wrote {path} ({format})"));
     Ok(())
 }

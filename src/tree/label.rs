@@ -1,21 +1,102 @@
-//! What the nodes of a [`Layout`](super::Layout) are called, each name once.
+//! What the nodes of a tree are called: one vocabulary for everything that shows stacks.
+//!
+//! | label | `type` in `/v2` | text |
+//! |---|---|---|
+//! | [`Label::Root`] | `root` | `all` |
+//! | [`Label::Code`] | `function`, `inlined` | `FUNCTION (FILE)`, of a call site `FUNCTION (FILE+0xOFFSET)` |
+//! | [`Label::Name`] | none | `FUNCTION`, or `FILE+0xOFFSET` |
+//! | [`Label::Unmapped`] | `unmapped` | `[unknown]`, as perf has it |
+//! | [`Label::NoStack`] | `no_stack` | `[no stack]` |
+//! | [`Label::NotObserved`] | `not_observed` | `[before attach: MAPPING]`, `[not observed: …]`, `[stack lost: …]` |
+//! | [`Label::BelowThreshold`] | `below_threshold` | `[below threshold]` |
+//! | [`Label::OverLimit`] | `over_limit` | `[over limit]` |
+//!
+//! Beside these, [`NO_SYMBOL`] is the name of a function without one, [`SELF`] a node's own bytes in a list of
+//! its children, and [`NO_FUNCTION`] the sum of what is in no function.
+//!
+//! The one exception is `/v1`, whose contract with its clients fixes two pseudo-frames: `underThreshold`, which
+//! is [`Label::BelowThreshold`], and `unknown`, which is everything that has no node there: stacks that end in the
+//! parent, stacks whose next frame is [`Label::Unmapped`] and, in the root, [`Label::NotObserved`] and
+//! [`Label::NoStack`]. Paths for it are made with [`Merge::Frame`].
 
+use std::cmp::Ordering;
 use std::fmt;
 use std::path::Path;
 
 use rustc_hash::FxHashMap;
 
-use super::Category;
-use crate::profile::{Frame, FrameKind, Module, Profile, Unobserved};
-use crate::symbol::{Language, Symbols};
+use crate::profile::{Module, ModuleId, Unobserved};
+use crate::symbol::Language;
+
+/// The name of a function that its file has no symbol for.
+pub const NO_SYMBOL: &str = "[no symbol]";
+/// Bytes of stacks that end in a node, in a list of its children.
+pub const SELF: &str = "[self]";
+/// Bytes that are in no function, all together.
+pub const NO_FUNCTION: &str = "[no function]";
+
+/// Which frames are one node.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Merge {
+    /// Those of one function of one file. Consecutive frames without known code are one.
+    #[default]
+    Function,
+    /// Those of one call site. Consecutive frames without known code are one.
+    Site,
+    /// Those of one name, in whatever file, as folded stacks have it. Every frame is a step of the path.
+    Name,
+    /// Call sites as `/v1` has them: two files of one path are told apart, and a path ends in front of the
+    /// first frame without known code. Memory without a stack has an empty path.
+    Frame,
+}
 
 /// How frames become nodes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Naming {
-    /// A node per call site, not per function.
-    pub sites: bool,
+    /// Which frames are one node.
+    pub merge: Merge,
     /// Functions that the compiler inlined are frames of their own.
     pub inlined: bool,
+}
+
+/// Whose code a frame is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Category {
+    /// Of the profiled program's own executable, not known to be Rust.
+    OwnOther,
+    /// Of the profiled program's own executable, written in Rust.
+    OwnRust,
+    /// Of any other file.
+    Library,
+}
+
+impl Category {
+    /// The category of code in that file, in that language where the function is known.
+    pub(super) fn of(module: &Module, language: Option<Language>) -> Category {
+        match language {
+            _ if !module.own_executable => Category::Library,
+            Some(Language::Rust) => Category::OwnRust,
+            Some(Language::Other) | None => Category::OwnOther,
+        }
+    }
+
+    /// The category's name in the `/v1` contract.
+    pub fn v1(self) -> &'static str {
+        match self {
+            Category::OwnOther => "nodeCpp",
+            Category::OwnRust => "nodeRust",
+            Category::Library => "systemLib",
+        }
+    }
+
+    /// The category's name in `/v2`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Category::OwnOther => "own",
+            Category::OwnRust => "own_rust",
+            Category::Library => "library",
+        }
+    }
 }
 
 /// What a node stands for. Two nodes of one parent never have the same label.
@@ -25,7 +106,10 @@ pub enum Label<'a> {
     Root,
     /// Code of a file.
     Code(Code<'a>),
-    /// One or more frames in a row whose code no known file was mapped at.
+    /// A function of any file; with an offset in bytes, code without a function's name in a file of this base
+    /// name.
+    Name(&'a str, Option<u64>),
+    /// A frame whose code no known file was mapped at, or several in a row.
     Unmapped,
     /// A stack without frames.
     NoStack,
@@ -33,7 +117,7 @@ pub enum Label<'a> {
     NotObserved(&'a str, Unobserved),
     /// Children that count less than the threshold, together.
     BelowThreshold,
-    /// Children for which there was no room, together.
+    /// Children beyond the largest number of nodes, together.
     OverLimit,
 }
 
@@ -52,6 +136,33 @@ pub struct Code<'a> {
     pub inlined: bool,
     /// Whose code it is.
     pub category: Category,
+    /// Which of several files of one path it is, with [`Merge::Frame`].
+    pub module: Option<ModuleId>,
+}
+
+impl<'a> Code<'a> {
+    /// The label where there is room for a name only.
+    pub fn by_name(&self) -> Label<'a> {
+        // An empty name would be no frame to those who read lines.
+        match self.function.filter(|name| !name.is_empty()) {
+            Some(function) => Label::Name(function, None),
+            None => Label::Name(self.file, self.offset),
+        }
+    }
+
+    /// The order in which `/v1` lists children of one size.
+    pub(super) fn by_offset(&self, other: &Code<'_>) -> Ordering {
+        fn key<'a>(code: &Code<'a>) -> impl Ord + use<'a> {
+            (
+                code.offset,
+                code.file,
+                code.function,
+                code.category,
+                code.module,
+            )
+        }
+        key(self).cmp(&key(other))
+    }
 }
 
 impl Label<'_> {
@@ -68,18 +179,20 @@ impl fmt::Display for Label<'_> {
         match self {
             Label::Root => f.write_str("all"),
             Label::Code(code) => code.fmt(f),
-            Label::Unmapped => f.write_str("[no known code]"),
+            Label::Name(name, None) => f.write_str(name),
+            Label::Name(file, Some(offset)) => write!(f, "{file}+{offset:#x}"),
+            Label::Unmapped => f.write_str("[unknown]"),
             Label::NoStack => f.write_str("[no stack]"),
-            Label::NotObserved(mapping, reason) => write!(f, "{mapping} ({})", reason.label()),
-            Label::BelowThreshold => f.write_str("[smaller ones]"),
-            Label::OverLimit => f.write_str("[smaller ones, for want of room]"),
+            Label::NotObserved(mapping, reason) => write!(f, "[{}: {mapping}]", reason.label()),
+            Label::BelowThreshold => f.write_str("[below threshold]"),
+            Label::OverLimit => f.write_str("[over limit]"),
         }
     }
 }
 
 impl fmt::Display for Code<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let function = self.function.unwrap_or("[no symbol]");
+        let function = self.function.unwrap_or(NO_SYMBOL);
         let inlined = if self.inlined { ", inlined" } else { "" };
         match self.offset {
             None => write!(f, "{function} ({}{inlined})", self.file),
@@ -105,6 +218,7 @@ impl Default for Labels<'_> {
             ids: FxHashMap::default(),
         };
         labels.id(Label::Root);
+        labels.id(Label::Unmapped);
         labels
     }
 }
@@ -112,6 +226,8 @@ impl Default for Labels<'_> {
 impl<'a> Labels<'a> {
     /// The root's label.
     pub const ROOT: LabelId = 0;
+    /// The number of [`Label::Unmapped`].
+    pub const UNMAPPED: LabelId = 1;
 
     /// The label's number.
     pub fn id(&mut self, label: Label<'a>) -> LabelId {
@@ -130,93 +246,5 @@ impl<'a> Labels<'a> {
     /// Every label, in the order of their numbers.
     pub fn all(&self) -> &[Label<'a>] {
         &self.all
-    }
-}
-
-/// Labels of one profile's frames, each looked up once.
-pub(super) struct FrameLabels<'a> {
-    profile: &'a Profile,
-    symbols: &'a Symbols,
-    naming: Naming,
-    /// Where the labels of a frame lie in `found`, innermost first.
-    at: FxHashMap<Frame, (u32, u32)>,
-    found: Vec<LabelId>,
-}
-
-impl<'a> FrameLabels<'a> {
-    pub(super) fn new(profile: &'a Profile, symbols: &'a Symbols, naming: Naming) -> Self {
-        FrameLabels {
-            profile,
-            symbols,
-            naming,
-            at: FxHashMap::default(),
-            found: Vec::new(),
-        }
-    }
-
-    /// The frame's labels, innermost first; more than one only where functions were inlined.
-    pub(super) fn of(&mut self, frame: Frame, labels: &mut Labels<'a>) -> &[LabelId] {
-        let (start, end) = match self.at.get(&frame) {
-            Some(range) => *range,
-            None => {
-                let range = self.look_up(frame, labels);
-                self.at.insert(frame, range);
-                range
-            }
-        };
-        &self.found[start as usize..end as usize]
-    }
-
-    fn look_up(&mut self, frame: Frame, labels: &mut Labels<'a>) -> (u32, u32) {
-        let start = self.found.len() as u32;
-        match self.code(frame) {
-            None => self.found.push(labels.id(Label::Unmapped)),
-            Some((code, inlined)) => {
-                let inlined = inlined.iter().map(|name| Code {
-                    function: Some(name),
-                    inlined: true,
-                    ..code
-                });
-                let outer = std::iter::once(code);
-                let ids = inlined
-                    .chain(outer)
-                    .map(|code| labels.id(Label::Code(code)));
-                self.found.extend(ids);
-            }
-        }
-        (start, self.found.len() as u32)
-    }
-
-    /// The frame's own function, and the names of those inlined there, innermost first.
-    fn code(&self, frame: Frame) -> Option<(Code<'a>, Vec<&'a str>)> {
-        let FrameKind::Code(module, offset) = frame.kind() else {
-            return None;
-        };
-        let module: &'a Module = self.profile.module(module)?;
-        let function = self.symbols.function(frame);
-        let inlined = function.filter(|_| self.naming.inlined);
-        let inlined = inlined.map_or_else(Vec::new, |f| {
-            f.inlined.iter().map(|i| i.name.as_str()).collect()
-        });
-        let code = Code {
-            function: function.map(|f| f.name.as_str()),
-            file: &module.name,
-            path: &module.path,
-            offset: self.naming.sites.then_some(offset),
-            inlined: false,
-            category: Category::of(module, function.map(|f| f.language)),
-        };
-        Some((code, inlined))
-    }
-}
-
-impl Category {
-    /// Whose code it is: of that file, in that language where the function is known.
-    pub(super) fn of(module: &Module, language: Option<Language>) -> Category {
-        match language {
-            _ if !module.own_executable => Category::Library,
-            Some(Language::Rust) => Category::OwnRust,
-            Some(Language::Other) | None => Category::OwnOther,
-        }
     }
 }

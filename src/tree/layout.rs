@@ -1,6 +1,6 @@
-//! A tree as rows, with one or two amounts each: what the `/v2` replies are made of.
+//! A tree as rows, with one column of bytes or several.
 //!
-//! Paths are sorted, then [swept over](super::sweep()) once, as [`CallTree`](super::CallTree) does.
+//! Paths are sorted, then [swept over](super::sweep::sweep) once.
 
 use std::cmp::Reverse;
 
@@ -17,16 +17,27 @@ pub struct Limits {
     pub max_nodes: usize,
 }
 
-/// How many nodes were left out; their bytes stand in rows of their own.
+/// The order of siblings. What sums up the rest is always last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Order {
+    /// By bytes descending, then by label.
+    Size,
+    /// As the `/v1` contract wants it: by bytes descending, then by offset, file, function and category.
+    Offset,
+    /// By the text of the label.
+    Name,
+}
+
+/// How many nodes were left out; their bytes are in rows of their own.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cut {
     /// By the threshold.
     pub below_threshold: u64,
-    /// For want of room.
+    /// Beyond the largest number of nodes.
     pub over_limit: u64,
 }
 
-/// A tree in depth-first order, siblings by bytes descending, what sums up the rest last.
+/// A tree in depth-first order.
 #[derive(Debug)]
 pub struct Layout<const N: usize> {
     /// The nodes.
@@ -36,15 +47,20 @@ pub struct Layout<const N: usize> {
 }
 
 impl<const N: usize> Layout<N> {
-    /// Lays the paths over each other.
+    /// Merges the paths, largest siblings first.
     pub fn new(paths: &mut Paths<'_, N>, limits: Limits) -> Layout<N> {
+        Layout::ordered(paths, limits, Order::Size)
+    }
+
+    /// Merges the paths, siblings in this order.
+    pub fn ordered(paths: &mut Paths<'_, N>, limits: Limits, order: Order) -> Layout<N> {
         paths.sort();
         let rest = paths.label(Label::BelowThreshold);
         let over = paths.label(Label::OverLimit);
         let (rows, below_threshold) = sweep(paths.iter(), Labels::ROOT, rest, limits.threshold);
         let (rows, over_limit) = keep_largest(rows, limits.max_nodes, rest, over);
         Layout {
-            rows: in_order(&rows, paths.labels()),
+            rows: in_order(&rows, paths.labels(), order),
             cut: Cut {
                 below_threshold,
                 over_limit,
@@ -60,6 +76,9 @@ fn keep_largest<const N: usize>(
     rest: LabelId,
     over: LabelId,
 ) -> (Vec<Row<N>>, u64) {
+    if rows.len() <= max_nodes {
+        return (rows, 0);
+    }
     let real = |row: &Row<N>| row.label != rest;
     let mut order: Vec<u32> = (1..rows.len() as u32)
         .filter(|at| real(&rows[*at as usize]))
@@ -105,22 +124,29 @@ fn keep_largest<const N: usize>(
     (kept, dropped)
 }
 
-/// The rows depth first, siblings by weight descending, then by label.
-fn in_order<const N: usize>(rows: &[Row<N>], labels: &Labels<'_>) -> Vec<Row<N>> {
-    let mut children: Vec<u32> = (1..rows.len() as u32).collect();
-    let key = |at: &u32| {
-        let row = &rows[*at as usize];
-        let label = labels.get(row.label);
-        (row.parent, label.is_rest(), Reverse(row.weight()), label)
+/// The rows depth first, siblings in that order.
+fn in_order<const N: usize>(rows: &[Row<N>], labels: &Labels<'_>, order: Order) -> Vec<Row<N>> {
+    let ranks = match order {
+        Order::Name => ranks(labels),
+        Order::Size | Order::Offset => Vec::new(),
     };
-    children.sort_unstable_by(|a, b| key(a).cmp(&key(b)));
-    // Where each row's children begin in `children`.
-    let mut first = vec![0u32; rows.len() + 1];
-    for row in &rows[1..] {
-        first[row.parent as usize + 1] += 1;
-    }
-    for at in 1..first.len() {
-        first[at] += first[at - 1];
+    let compare = |a: &Row<N>, b: &Row<N>| match order {
+        Order::Name => ranks[a.label as usize].cmp(&ranks[b.label as usize]),
+        Order::Size | Order::Offset => {
+            let sizes = Reverse(a.weight()).cmp(&Reverse(b.weight()));
+            sizes.then_with(|| match (order, labels.get(a.label), labels.get(b.label)) {
+                (Order::Offset, Label::Code(a), Label::Code(b)) => a.by_offset(b),
+                (_, a, b) => a.cmp(b),
+            })
+        }
+    };
+    let is_rest = |row: &Row<N>| labels.get(row.label).is_rest();
+    let (first, mut children) = children(rows);
+    for range in first.windows(2) {
+        children[range[0] as usize..range[1] as usize].sort_unstable_by(|a, b| {
+            let (a, b) = (&rows[*a as usize], &rows[*b as usize]);
+            is_rest(a).cmp(&is_rest(b)).then_with(|| compare(a, b))
+        });
     }
     let mut out = Vec::with_capacity(rows.len());
     let mut todo = vec![(0u32, 0u32)];
@@ -132,6 +158,35 @@ fn in_order<const N: usize>(rows: &[Row<N>], labels: &Labels<'_>) -> Vec<Row<N>>
         todo.extend(own.iter().rev().map(|child| (*child, place)));
     }
     out
+}
+
+/// The children of each row: where those of a row begin in the list, and the list.
+fn children<const N: usize>(rows: &[Row<N>]) -> (Vec<u32>, Vec<u32>) {
+    let mut first = vec![0u32; rows.len() + 1];
+    for row in &rows[1..] {
+        first[row.parent as usize + 1] += 1;
+    }
+    for at in 1..first.len() {
+        first[at] += first[at - 1];
+    }
+    let (mut next, mut children) = (first.clone(), vec![0; rows.len() - 1]);
+    for (at, row) in (0..).zip(rows).skip(1) {
+        let place = &mut next[row.parent as usize];
+        children[*place as usize] = at;
+        *place += 1;
+    }
+    (first, children)
+}
+
+/// The place of each label among all, by text.
+fn ranks(labels: &Labels<'_>) -> Vec<u32> {
+    let mut order: Vec<LabelId> = (0..labels.all().len() as LabelId).collect();
+    order.sort_by_cached_key(|id| labels.get(*id).to_string());
+    let mut ranks = vec![0; order.len()];
+    for (rank, id) in (0..).zip(order) {
+        ranks[id as usize] = rank;
+    }
+    ranks
 }
 
 #[cfg(test)]

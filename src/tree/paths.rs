@@ -1,19 +1,20 @@
-//! Stacks as paths of labels, from the root on, with what they count.
+//! Stacks as paths of labels, from the root on, with the bytes that they count.
 
-use super::label::{FrameLabels, Label, LabelId, Labels, Naming};
+use super::label::{Label, LabelId, Labels, Merge, Naming};
+use super::names::FrameLabels;
 use super::{Direction, Search};
-use crate::profile::{Kind, Profile};
+use crate::profile::{Kind, Profile, Usage};
 use crate::symbol::Symbols;
 
-/// One path and what it counts, in bytes, on each of `N` sides.
+/// One path and the bytes that it counts, in each of `N` columns.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Path<const N: usize> {
+struct Path<const N: usize> {
     start: u32,
     end: u32,
-    pub(super) bytes: [u64; N],
+    bytes: [u64; N],
 }
 
-/// The paths of `N` profiles: one for a tree, two for a difference.
+/// The paths of one profile or of several, with `N` columns of bytes.
 #[derive(Debug)]
 pub struct Paths<'a, const N: usize> {
     labels: Labels<'a>,
@@ -21,10 +22,20 @@ pub struct Paths<'a, const N: usize> {
     paths: Vec<Path<N>>,
 }
 
+impl<const N: usize> Default for Paths<'_, N> {
+    fn default() -> Self {
+        Paths {
+            labels: Labels::default(),
+            steps: Vec::new(),
+            paths: Vec::new(),
+        }
+    }
+}
+
 /// How stacks become paths.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Reading {
-    /// Which end of a stack stands at the root.
+    /// Which end of a stack is at the root.
     pub direction: Direction,
     /// What a node is.
     pub naming: Naming,
@@ -33,74 +44,93 @@ pub struct Reading {
 }
 
 impl<'a, const N: usize> Paths<'a, N> {
-    /// The paths of these profiles' stacks, and of their memory without one. What counts nothing
-    /// is left out.
+    /// The paths of these profiles, with one column for each: one for a tree, two for a difference. What
+    /// counts nothing is left out.
     pub fn new(sides: [(&'a Profile, &'a Symbols); N], reading: Reading) -> Paths<'a, N> {
-        let mut paths = Paths {
-            labels: Labels::default(),
-            steps: Vec::new(),
-            paths: Vec::new(),
-        };
-        for (side, (profile, symbols)) in sides.into_iter().enumerate() {
-            paths.add_stacks(side, profile, symbols, reading);
-            paths.add_not_observed(side, profile, reading.kind);
+        let mut paths = Paths::default();
+        for (side, of) in sides.into_iter().enumerate() {
+            paths.add(of, reading.direction, reading.naming, |usage| {
+                let mut bytes = [0; N];
+                bytes[side] = reading.kind.of(usage);
+                bytes
+            });
         }
         paths
     }
 
-    fn add_stacks(
+    /// The paths of one profile, with several figures of each stack. What counts nothing in any column is
+    /// left out.
+    pub fn columns(
+        of: (&'a Profile, &'a Symbols),
+        direction: Direction,
+        naming: Naming,
+        columns: impl Fn(&Usage) -> [u64; N],
+    ) -> Paths<'a, N> {
+        let mut paths = Paths::default();
+        paths.add(of, direction, naming, columns);
+        paths
+    }
+
+    fn add(
         &mut self,
-        side: usize,
-        profile: &'a Profile,
-        symbols: &'a Symbols,
-        reading: Reading,
+        of: (&'a Profile, &'a Symbols),
+        direction: Direction,
+        naming: Naming,
+        columns: impl Fn(&Usage) -> [u64; N],
     ) {
-        let mut names = FrameLabels::new(profile, symbols, reading.naming);
-        let unmapped = self.labels.id(Label::Unmapped);
-        for sample in &profile.samples {
-            let bytes = reading.kind.of(&sample.usage);
-            if bytes == 0 {
+        let mut names = FrameLabels::new(of, naming);
+        let every_frame = naming.merge == Merge::Name;
+        for sample in &of.0.samples {
+            let bytes = columns(&sample.usage);
+            if bytes == [0; N] {
                 continue;
             }
             let start = self.steps.len();
             for frame in &sample.stack.frames {
-                for &id in names.of(*frame, &mut self.labels) {
+                for &id in names.get(*frame, &mut self.labels) {
                     let again = self.steps[start..].last() == Some(&id);
-                    if id != unmapped || !again {
+                    if id != Labels::UNMAPPED || !again || every_frame {
                         self.steps.push(id);
                     }
                 }
             }
-            if self.steps.len() == start {
-                self.steps.push(self.labels.id(Label::NoStack));
-            }
-            if reading.direction == Direction::OutermostFirst {
+            if direction == Direction::OutermostFirst {
                 self.steps[start..].reverse();
             }
-            self.finish(start, side, bytes);
+            if naming.merge == Merge::Frame {
+                self.cut_at_unknown(start);
+            } else if self.steps.len() == start {
+                self.steps.push(self.labels.id(Label::NoStack));
+            }
+            self.finish(start, bytes);
         }
-    }
-
-    fn add_not_observed(&mut self, side: usize, profile: &'a Profile, kind: Kind) {
-        for row in &profile.not_observed {
-            let bytes = kind.of(&row.usage);
-            if bytes > 0 {
-                let start = self.steps.len();
+        for row in &of.0.not_observed {
+            let bytes = columns(&row.usage);
+            if bytes == [0; N] {
+                continue;
+            }
+            let start = self.steps.len();
+            if naming.merge != Merge::Frame {
                 let label = Label::NotObserved(&row.mapping, row.reason);
                 self.steps.push(self.labels.id(label));
-                self.finish(start, side, bytes);
             }
+            self.finish(start, bytes);
         }
     }
 
-    fn finish(&mut self, start: usize, side: usize, bytes: u64) {
-        let mut path = Path {
+    fn cut_at_unknown(&mut self, start: usize) {
+        let steps = self.steps[start..].iter();
+        if let Some(known) = steps.copied().position(|id| id == Labels::UNMAPPED) {
+            self.steps.truncate(start + known);
+        }
+    }
+
+    fn finish(&mut self, start: usize, bytes: [u64; N]) {
+        self.paths.push(Path {
             start: start as u32,
             end: self.steps.len() as u32,
-            bytes: [0; N],
-        };
-        path.bytes[side] = bytes;
-        self.paths.push(path);
+            bytes,
+        });
     }
 
     /// What the steps are called.
@@ -113,7 +143,7 @@ impl<'a, const N: usize> Paths<'a, N> {
         self.labels.id(label)
     }
 
-    /// Every path with what it counts.
+    /// Every path with the bytes that it counts.
     pub(super) fn iter(&self) -> impl Iterator<Item = (&[LabelId], [u64; N])> {
         self.paths.iter().map(|path| (self.steps(path), path.bytes))
     }
@@ -129,7 +159,7 @@ impl<'a, const N: usize> Paths<'a, N> {
         self.paths.sort_unstable_by(|a, b| of(a).cmp(of(b)));
     }
 
-    /// Which labels match, by their numbers, and the bytes of the paths with at least one of them.
+    /// Whether each label matches, by number, and the bytes of the paths with at least one match.
     pub fn search(&self, search: &Search) -> (Vec<bool>, [u64; N]) {
         let matches: Vec<bool> = self
             .labels
@@ -147,7 +177,7 @@ impl<'a, const N: usize> Paths<'a, N> {
     }
 }
 
-/// Adds up, side by side.
+/// Adds up, column by column.
 pub(super) fn add<const N: usize>(sum: &mut [u64; N], more: &[u64; N]) {
     sum.iter_mut()
         .zip(more)

@@ -1,12 +1,15 @@
-//! What holds for every tree of every profile.
+//! Made profiles, and what holds for every tree that `/v1` shows ([`Merge::Frame`]).
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use proptest::prelude::*;
 
-use super::testing::{at, kib, profile, symbols};
+use super::testing::{KIB, at, kib, profile, symbols};
 use super::*;
-use crate::symbol::Language;
+use crate::profile::{Frame, FrameKind, Kind, Profile, Usage};
+use crate::symbol::{Language, Symbols};
 
 fn frame() -> impl Strategy<Value = Frame> {
     prop_oneof![
@@ -51,38 +54,76 @@ pub(super) fn direction() -> impl Strategy<Value = Direction> {
 }
 
 /// The same sums by a slower way: every resolved path with the bytes that pass along it.
-fn paths(profile: &Profile, direction: Direction) -> BTreeMap<Vec<Frame>, (u64, u64)> {
-    let mut paths: BTreeMap<Vec<Frame>, (u64, u64)> = BTreeMap::new();
+fn paths(profile: &Profile, direction: Direction) -> BTreeMap<Vec<Frame>, [u64; 2]> {
+    let mut paths: BTreeMap<Vec<Frame>, [u64; 2]> = BTreeMap::new();
     for sample in profile.samples.iter().filter(|s| s.usage.value() > 0) {
         let mut frames = sample.stack.frames.to_vec();
         if direction == Direction::OutermostFirst {
             frames.reverse();
         }
-        let known =
-            |f: &&Frame| matches!(f.kind(), crate::profile::FrameKind::Code(m, _) if m.0 < 2);
+        let known = |f: &&Frame| matches!(f.kind(), FrameKind::Code(m, _) if m.0 < 2);
         let frames: Vec<Frame> = frames.iter().take_while(known).copied().collect();
         for end in 1..=frames.len() {
             let path = paths.entry(frames[..end].to_vec()).or_default();
-            path.0 += sample.usage.value();
-            path.1 += sample.usage.cache;
+            path[0] += sample.usage.value();
+            path[1] += sample.usage.cache;
         }
     }
     paths
 }
 
-/// Every path of the tree with its node.
-fn nodes(tree: &CallTree) -> Vec<(Vec<Frame>, &Node)> {
-    let mut found = Vec::new();
-    let mut todo = vec![(Vec::new(), tree.root())];
-    while let Some((path, id)) = todo.pop() {
-        found.push((path.clone(), tree.node(id)));
-        for child in tree.children(id) {
-            let mut path = path.clone();
-            path.push(tree.node(*child).frame.unwrap());
-            todo.push((path, *child));
+/// Every node by its path of frames, and the rows that sum up the rest.
+struct Nodes {
+    by_path: BTreeMap<Vec<Frame>, Row<2>>,
+    rests: Vec<Row<2>>,
+    /// Each row's own bytes and those of the rows below it.
+    sums: Vec<[u64; 2]>,
+    totals: Vec<[u64; 2]>,
+}
+
+fn nodes(profile: &Profile, direction: Direction, threshold: u64) -> Nodes {
+    let names = names();
+    let naming = Naming {
+        merge: Merge::Frame,
+        inlined: false,
+    };
+    let columns = |usage: &Usage| [usage.value(), usage.cache];
+    let mut paths = Paths::columns((profile, &names), direction, naming, columns);
+    let limits = Limits {
+        threshold,
+        max_nodes: usize::MAX,
+    };
+    let rows = Layout::ordered(&mut paths, limits, Order::Offset).rows;
+    let mut sums: Vec<[u64; 2]> = rows.iter().map(|row| row.own).collect();
+    let mut frames: Vec<Vec<Frame>> = vec![Vec::new()];
+    let (mut by_path, mut rests) = (BTreeMap::from([(Vec::new(), rows[0])]), Vec::new());
+    let mut keys: Vec<Vec<_>> = vec![Vec::new(); rows.len()];
+    for row in &rows[1..] {
+        let parent = row.parent as usize;
+        (0..2).for_each(|column| sums[parent][column] += row.total[column]);
+        let mut path = frames[parent].clone();
+        match paths.labels().get(row.label) {
+            Label::Code(code) => {
+                path.push(Frame::code(code.module.unwrap(), code.offset.unwrap()));
+                assert_eq!(by_path.insert(path.clone(), *row), None);
+                let order = (code.offset, code.file, code.function, code.category);
+                keys[parent].push((false, Reverse(row.total[0]), Some(order)));
+            }
+            rest => {
+                assert_eq!(*rest, Label::BelowThreshold);
+                rests.push(*row);
+                keys[parent].push((true, Reverse(row.total[0]), None));
+            }
         }
+        frames.push(path);
     }
-    found
+    assert!(keys.iter().all(|keys| keys.is_sorted()), "{keys:?}");
+    Nodes {
+        by_path,
+        rests,
+        sums,
+        totals: rows.iter().map(|row| row.total).collect(),
+    }
 }
 
 proptest! {
@@ -92,85 +133,37 @@ proptest! {
     fn every_node_is_the_sum_of_its_parts(
         profile in any_profile(), direction in direction(), threshold in 0u64..80_000,
     ) {
-        let names = names();
-        let tree = CallTree::new(&profile, &names, Options { direction, threshold });
-        for id in (0..tree.len() as u32).map(NodeId) {
-            let node = tree.node(id);
-            let mut sum = node.unknown;
-            sum += node.under_threshold;
-            for child in tree.children(id) {
-                let child = tree.node(*child);
-                prop_assert!(child.amount.value >= threshold.max(1));
-                sum += child.amount;
-            }
-            prop_assert_eq!(sum, node.amount);
-            for amount in [node.amount, node.unknown, node.under_threshold] {
-                prop_assert!(amount.cache <= amount.value);
+        let nodes = nodes(&profile, direction, threshold);
+        prop_assert_eq!(&nodes.sums, &nodes.totals);
+        for row in nodes.by_path.values().chain(&nodes.rests) {
+            for [value, cache] in [row.total, row.own] {
+                prop_assert!(cache <= value);
             }
         }
-    }
-
-    #[test]
-    fn root_is_the_total_in_both_directions(profile in any_profile(), threshold in 0u64..80_000) {
-        for direction in [Direction::InnermostFirst, Direction::OutermostFirst] {
-            let tree = CallTree::new(&profile, &names(), Options { direction, threshold });
-            let root = tree.node(tree.root());
-            prop_assert_eq!(root.amount, Amount::from(&profile.total));
-            prop_assert_eq!(root.amount.resident(), profile.total.resident());
-        }
+        let root = nodes.by_path[&Vec::new()].total;
+        prop_assert_eq!(root, [profile.total.value(), profile.total.cache]);
     }
 
     #[test]
     fn nodes_are_the_paths_that_reach_the_threshold(
         profile in any_profile(), direction in direction(), threshold in 0u64..80_000,
     ) {
-        let tree = CallTree::new(&profile, &names(), Options { direction, threshold });
         let wanted: BTreeMap<_, _> = paths(&profile, direction)
             .into_iter()
-            .filter(|(_, (value, _))| *value >= threshold)
+            .filter(|(_, [value, _])| *value >= threshold)
             .collect();
-        let found: BTreeMap<_, _> = nodes(&tree)
+        let found: BTreeMap<_, _> = nodes(&profile, direction, threshold)
+            .by_path
             .into_iter()
             .filter(|(path, _)| !path.is_empty())
-            .map(|(path, node)| (path, (node.amount.value, node.amount.cache)))
+            .map(|(path, row)| (path, row.total))
             .collect();
         prop_assert_eq!(found, wanted);
-    }
-
-    #[test]
-    fn siblings_are_ordered(profile in any_profile(), direction in direction()) {
-        let symbols = names();
-        let tree = CallTree::new(&profile, &symbols, Options { direction, threshold: 0 });
-        let names = Names::new(&profile, &symbols);
-        for id in (0..tree.len() as u32).map(NodeId) {
-            let keys: Vec<_> = tree.children(id).iter().map(|child| {
-                let node = tree.node(*child);
-                (std::cmp::Reverse(node.amount.value), names.get(node.frame.unwrap()).unwrap())
-            }).collect();
-            prop_assert!(keys.is_sorted(), "{keys:?}");
-        }
-    }
-
-    #[test]
-    fn functions_add_up(profile in any_profile()) {
-        let names = names();
-        let functions = functions(&profile, &names);
-        let mut sum = functions.unknown;
-        for row in &functions.rows {
-            sum += row.own;
-            prop_assert!(row.own.value <= row.total.value);
-            prop_assert!(row.total.value <= profile.total.value());
-        }
-        prop_assert_eq!(sum, Amount::from(&profile.total));
     }
 }
 
 mod cases {
     use super::*;
-
-    fn root(tree: &CallTree) -> &Node {
-        tree.node(tree.root())
-    }
 
     #[test]
     fn unmapped_frames_end_a_path() {
@@ -180,17 +173,44 @@ mod cases {
             (Direction::InnermostFirst, at(1, 3)),
             (Direction::OutermostFirst, at(0, 0)),
         ] {
-            let options = Options {
-                direction,
-                threshold: 0,
+            let nodes = nodes(&profile, direction, 0).by_path;
+            assert_eq!(nodes.len(), 2);
+            assert_eq!(nodes[&vec![]].own, [16 * KIB, 0]);
+            assert_eq!(nodes[&vec![first]].own, [12 * KIB, 4 * KIB]);
+        }
+    }
+
+    /// Two files of one path: one file was replaced, or there are two containers.
+    #[test]
+    fn files_of_one_path_are_told_apart_by_frame_only() {
+        let stacks = [[at(0, 1)], [at(1, 1)]];
+        let samples = stacks.each_ref().map(|stack| (&stack[..], kib(4, 0)));
+        let mut profile = profile(&samples, &[]);
+        profile.modules = [0, 0].map(|m| Arc::clone(&profile.modules[m])).into();
+        for (merge, nodes) in [
+            (Merge::Function, 2),
+            (Merge::Site, 2),
+            (Merge::Name, 2),
+            (Merge::Frame, 3),
+        ] {
+            let names = Symbols::default();
+            let reading = Reading {
+                naming: Naming {
+                    merge,
+                    inlined: false,
+                },
+                ..Reading::default()
             };
-            let tree = CallTree::new(&profile, &names(), options);
-            assert_eq!(tree.len(), 2);
-            assert_eq!(root(&tree).unknown.value, 16 * 1024);
-            let child = tree.node(tree.children(tree.root())[0]);
-            assert_eq!(child.frame, Some(first));
-            assert_eq!(child.unknown.value, 12 * 1024);
-            assert_eq!(child.unknown.cache, 4 * 1024);
+            let mut paths = Paths::new([(&profile, &names)], reading);
+            let limits = Limits {
+                threshold: 0,
+                max_nodes: usize::MAX,
+            };
+            assert_eq!(
+                Layout::new(&mut paths, limits).rows.len(),
+                nodes,
+                "{merge:?}"
+            );
         }
     }
 
@@ -199,22 +219,19 @@ mod cases {
         let recursive = [at(0, 1), at(0, 2), at(0, 1), at(0, 0)];
         let profile = profile(&[(&recursive, kib(8, 0))], &[]);
         let names = names();
-        let functions = functions(&profile, &names);
-        assert_eq!(functions.rows.len(), 2);
-        let run = functions
-            .rows
-            .iter()
-            .find(|row| row.function == Some("node::run::h0123456789abcdef"));
+        let table = Table::new([(&profile, &names)], Kind::All, false);
+        assert_eq!(table.rows.len(), 2);
+        let run = Some("node::run::h0123456789abcdef");
+        let run = table.rows.iter().find(|row| row.code.function == run);
         let run = run.unwrap();
-        assert_eq!((run.own.value, run.total.value), (8 * 1024, 8 * 1024));
-        assert_eq!(run.category, Category::OwnRust);
+        assert_eq!((run.own, run.total), ([8 * KIB], [8 * KIB]));
+        assert_eq!(run.code.category, Category::OwnRust);
     }
 
     #[test]
     fn an_empty_profile_has_a_root() {
-        let tree = CallTree::new(&profile(&[], &[]), &names(), Options::default());
-        assert!(tree.is_empty());
-        assert_eq!(root(&tree).amount, Amount::default());
+        let nodes = nodes(&profile(&[], &[]), Direction::InnermostFirst, 0);
+        assert_eq!(nodes.totals, [[0, 0]]);
     }
 
     #[test]
@@ -223,7 +240,21 @@ mod cases {
         let wide: Vec<[Frame; 2]> = (0..50_000).map(|n| [at(1, n), at(0, n)]).collect();
         let mut samples: Vec<(&[Frame], Usage)> = vec![(&deep, kib(4, 0))];
         samples.extend(wide.iter().map(|s| (s.as_slice(), kib(4, 0))));
-        let tree = CallTree::new(&profile(&samples, &[]), &names(), Options::default());
-        assert_eq!(tree.len(), 1 + 200_000 + 100_000);
+        let profile = profile(&samples, &[]);
+        let names = names();
+        let reading = Reading {
+            naming: Naming {
+                merge: Merge::Site,
+                inlined: false,
+            },
+            ..Reading::default()
+        };
+        let mut paths = Paths::new([(&profile, &names)], reading);
+        let limits = Limits {
+            threshold: 0,
+            max_nodes: usize::MAX,
+        };
+        let layout = Layout::new(&mut paths, limits);
+        assert_eq!(layout.rows.len(), 1 + 200_000 + 100_000);
     }
 }

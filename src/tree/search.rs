@@ -40,7 +40,7 @@ impl Search {
             Label::Code(code) => {
                 code.function.is_some_and(|f| self.text(f)) || self.text(code.file)
             }
-            Label::NotObserved(mapping, _) => self.text(mapping),
+            Label::Name(name, _) | Label::NotObserved(name, _) => self.text(name),
             _ => false,
         }
     }

@@ -13,9 +13,9 @@ pub struct Row<const N: usize> {
     pub parent: u32,
     /// What it stands for.
     pub label: LabelId,
-    /// Bytes of the node and everything below it, on each side.
+    /// Bytes of the node and everything below it, in each column.
     pub total: [u64; N],
-    /// Bytes of stacks that end here, on each side: `total` less the children's `total`.
+    /// Bytes of stacks that end here, in each column: `total` less the children's `total`.
     pub own: [u64; N],
 }
 
@@ -29,7 +29,7 @@ impl<const N: usize> Row<N> {
 /// Lays sorted paths over each other: the rows depth first, siblings in the order of the paths, and
 /// how many the threshold dropped. What is dropped below a node is summed up in a row `rest`, its last
 /// child; the root is never dropped.
-pub(crate) fn sweep<'p, const N: usize>(
+pub(super) fn sweep<'p, const N: usize>(
     paths: impl Iterator<Item = (&'p [LabelId], [u64; N])>,
     root: LabelId,
     rest: LabelId,

@@ -1,8 +1,8 @@
-//! Functions of one or two profiles, wherever they stand.
+//! Functions of one or two profiles, wherever they are in a stack.
 
-use super::label::{Code, Label};
+use super::Direction;
+use super::label::{Code, Label, Merge, Naming};
 use super::paths::{Paths, Reading, add};
-use super::{Direction, Naming};
 use crate::profile::{Kind, Profile};
 use crate::symbol::Symbols;
 
@@ -17,19 +17,16 @@ pub struct TableRow<'a, const N: usize> {
     pub total: [u64; N],
 }
 
-/// Every function. The `own` of all rows and the other sums add up to `total`.
+/// Every function. The `own` of all rows and the bytes in `others` add up to `total`.
 #[derive(Clone, Debug)]
 pub struct Table<'a, const N: usize> {
     /// The functions, in no order.
     pub rows: Vec<TableRow<'a, N>>,
+    /// Bytes that are in no function, by the label of what they are in: [`Label::NotObserved`],
+    /// [`Label::NoStack`] and, for stacks whose innermost frame has no known code, [`Label::Unmapped`].
+    pub others: Vec<(Label<'a>, [u64; N])>,
     /// Bytes of everything.
     pub total: [u64; N],
-    /// Bytes without a stack.
-    pub not_observed: [u64; N],
-    /// Bytes of stacks without frames.
-    pub no_stack: [u64; N],
-    /// Bytes of stacks whose innermost frame lies in no known file.
-    pub unmapped: [u64; N],
 }
 
 impl<'a, const N: usize> Table<'a, N> {
@@ -37,7 +34,7 @@ impl<'a, const N: usize> Table<'a, N> {
     /// their own.
     pub fn new(sides: [(&'a Profile, &'a Symbols); N], kind: Kind, inlined: bool) -> Table<'a, N> {
         let naming = Naming {
-            sites: false,
+            merge: Merge::Function,
             inlined,
         };
         let direction = Direction::InnermostFirst;
@@ -69,27 +66,39 @@ impl<'a, const N: usize> Table<'a, N> {
         }
         let mut table = Table {
             rows: Vec::new(),
+            others: Vec::new(),
             total,
-            not_observed: [0; N],
-            no_stack: [0; N],
-            unmapped: [0; N],
         };
         for ((label, own), total) in labels.iter().zip(own).zip(totals) {
-            table.take(label, own, total);
+            match *label {
+                _ if total == [0; N] => {}
+                Label::Code(code) => table.rows.push(TableRow { code, own, total }),
+                other if own != [0; N] => table.others.push((other, own)),
+                _ => {}
+            }
         }
         table
     }
 
-    fn take(&mut self, label: &Label<'a>, own: [u64; N], total: [u64; N]) {
-        match label {
-            Label::Code(code) if total.iter().any(|bytes| *bytes > 0) => {
-                let code = *code;
-                self.rows.push(TableRow { code, own, total });
-            }
-            Label::NotObserved(..) => add(&mut self.not_observed, &own),
-            Label::NoStack => add(&mut self.no_stack, &own),
-            Label::Unmapped => add(&mut self.unmapped, &own),
-            _ => {}
-        }
+    /// Bytes without a stack.
+    pub fn not_observed(&self) -> [u64; N] {
+        self.sum(|label| matches!(label, Label::NotObserved(..)))
+    }
+
+    /// Bytes of stacks without frames.
+    pub fn no_stack(&self) -> [u64; N] {
+        self.sum(|label| *label == Label::NoStack)
+    }
+
+    /// Bytes of stacks whose innermost frame has no known code.
+    pub fn unmapped(&self) -> [u64; N] {
+        self.sum(|label| *label == Label::Unmapped)
+    }
+
+    fn sum(&self, which: impl Fn(&Label<'_>) -> bool) -> [u64; N] {
+        let mut sum = [0; N];
+        let others = self.others.iter().filter(|(label, _)| which(label));
+        others.for_each(|(_, bytes)| add(&mut sum, bytes));
+        sum
     }
 }

@@ -48,7 +48,7 @@ impl Walk {
 
     pub fn exports(&self) {
         for format in EXPORTERS {
-            let (name, can) = (format.name(), format.supports());
+            let (name, can) = (format.name, format.supports);
             let directions = ["", "direction=callers", "direction=callees"];
             let some = if can.direction { 3 } else { 1 };
             for direction in &directions[..some] {

@@ -26,7 +26,7 @@ fn all_formats_of_a_stopped_program_agree_with_the_kernel() {
         "--no-server".to_owned(),
     ];
     for format in EXPORTERS {
-        let path = file(format.extension())
+        let path = file(format.extension)
             .into_os_string()
             .into_string()
             .unwrap();
@@ -50,8 +50,8 @@ fn all_formats_of_a_stopped_program_agree_with_the_kernel() {
     cont(pid);
 
     let bytes = |format: &str| {
-        let format = EXPORTERS.iter().find(|e| e.name() == format).unwrap();
-        std::fs::read(file(format.extension())).unwrap()
+        let format = EXPORTERS.iter().find(|e| e.name == format).unwrap();
+        std::fs::read(file(format.extension)).unwrap()
     };
     let complete = readers::read("profile", &bytes("profile"));
     let resident = complete["anon"] + complete["shmem"];
@@ -63,7 +63,7 @@ fn all_formats_of_a_stopped_program_agree_with_the_kernel() {
     println!("{complete:?}; the kernel: {kernel:?}");
     assert_eq!(resident, kernel.resident());
     assert_eq!(complete["anon"], kernel.anonymous.unwrap());
-    for format in EXPORTERS.iter().map(|e| e.name()) {
+    for format in EXPORTERS.iter().map(|e| e.name) {
         let found = readers::read(format, &bytes(format));
         println!("{format}: {found:?}");
         assert_eq!(found, readers::wanted(format, of), "{format}");

@@ -55,7 +55,7 @@ fn small() -> Arc<Report> {
 #[test]
 fn every_format_adds_up() {
     let report = small();
-    for format in EXPORTERS.iter().map(|e| e.name()) {
+    for format in EXPORTERS.iter().map(|e| e.name) {
         let bytes = written(format, &report, &ExportOptions::default());
         assert_eq!(
             readers::read(format, &bytes),
@@ -68,11 +68,7 @@ fn every_format_adds_up() {
 #[test]
 fn nothing_is_written_as_nothing() {
     let report = report(&[], &[], &[]);
-    for format in EXPORTERS
-        .iter()
-        .map(|e| e.name())
-        .filter(|f| *f != "folded")
-    {
+    for format in EXPORTERS.iter().map(|e| e.name).filter(|f| *f != "folded") {
         let bytes = written(format, &report, &ExportOptions::default());
         let sums = readers::read(format, &bytes);
         assert!(sums.values().all(|bytes| *bytes == 0), "{format}: {sums:?}");
@@ -85,19 +81,19 @@ fn nothing_is_written_as_nothing() {
 #[test]
 fn every_kind_adds_up() {
     let report = small();
-    for format in EXPORTERS.iter().filter(|e| e.supports().kind) {
+    for format in EXPORTERS.iter().filter(|e| e.supports.kind) {
         for kind in Kind::ALL {
             let options = ExportOptions {
                 kind,
                 ..ExportOptions::default()
             };
-            let sums = readers::read(format.name(), &written(format.name(), &report, &options));
+            let sums = readers::read(format.name, &written(format.name, &report, &options));
             let found = sums.get("all").or_else(|| sums.get(kind.label()));
             assert_eq!(
                 found,
                 Some(&kind.of(&report.profile.total)),
                 "{} {}",
-                format.name(),
+                format.name,
                 kind.name()
             );
         }
@@ -109,7 +105,7 @@ fn every_kind_adds_up() {
 fn thresholds_and_directions_keep_the_sum() {
     let report = small();
     for format in EXPORTERS {
-        let can = format.supports();
+        let can = format.supports;
         for direction in Direction::ALL {
             for threshold in [0, 5 << 20, 1 << 40] {
                 let options = ExportOptions {
@@ -117,13 +113,13 @@ fn thresholds_and_directions_keep_the_sum() {
                     threshold: can.threshold.then_some(threshold),
                     ..ExportOptions::default()
                 };
-                let bytes = written(format.name(), &report, &options);
-                let sums = readers::read(format.name(), &bytes);
+                let bytes = written(format.name, &report, &options);
+                let sums = readers::read(format.name, &bytes);
                 assert_eq!(
                     sums,
-                    wanted(format.name(), |kind| kind.of(&report.profile.total)),
+                    wanted(format.name, |kind| kind.of(&report.profile.total)),
                     "{}",
-                    format.name()
+                    format.name
                 );
             }
         }
@@ -133,7 +129,7 @@ fn thresholds_and_directions_keep_the_sum() {
 #[test]
 fn memory_without_a_stack_is_in_every_format() {
     let report = small();
-    for format in EXPORTERS.iter().map(|e| e.name()) {
+    for format in EXPORTERS.iter().map(|e| e.name) {
         let bytes = written(format, &report, &ExportOptions::default());
         let text = match format {
             "pprof" => readers::pprof(&bytes).raw,
@@ -142,9 +138,9 @@ fn memory_without_a_stack_is_in_every_format() {
         let row = match format {
             // The contract's name for it.
             "json" => "\"unknown\"",
-            "text" => "[anon] (before attach)",
+
             "profile" => "\"reason\":\"before attach\"",
-            _ => "[not observed: [anon]]",
+            _ => "[before attach: [anon]]",
         };
         assert!(text.contains(row), "{format}:\n{text}");
     }
@@ -168,7 +164,7 @@ fn pprof_knows_functions_files_and_comments() {
     };
     assert_eq!(flat("malloc"), "6008kB");
     assert_eq!(flat("[no stack]"), "4kB");
-    assert_eq!(flat("[not observed: [anon]]"), "1008kB");
+    assert_eq!(flat("[before attach: [anon]]"), "1008kB");
     // The default is the resident memory.
     assert_eq!(top, pprof_says(&["-top", "-unit=KB"], &bytes));
     let raw = readers::pprof(&bytes).raw;
@@ -376,11 +372,11 @@ fn kept_files() {
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/exports/kept");
     let report = small();
     for format in EXPORTERS {
-        let bytes = written(format.name(), &report, &ExportOptions::default());
+        let bytes = written(format.name, &report, &ExportOptions::default());
         // Compressed bytes are the compressor's; what they hold is memprof's.
-        let (bytes, ending) = match format.name() {
+        let (bytes, ending) = match format.name {
             "pprof" => (unpacked(&bytes), "pb"),
-            _ => (bytes, format.extension()),
+            _ => (bytes, format.extension),
         };
         let path = dir.join(format!("small.{ending}"));
         if std::env::var_os("MEMPROF_BLESS").is_some() {
@@ -391,7 +387,7 @@ fn kept_files() {
         assert!(
             kept == bytes,
             "{} is no longer what stands in {}:\n{}",
-            format.name(),
+            format.name,
             path.display(),
             String::from_utf8_lossy(&bytes)
         );
@@ -431,16 +427,13 @@ fn nothing_is_written_in_one_piece() {
     let report = report(&samples, &[], &[]);
     for format in EXPORTERS {
         let mut out = Counted::default();
-        export::write(*format, &report, &ExportOptions::default(), &mut out).unwrap();
+        export::write(format, &report, &ExportOptions::default(), &mut out).unwrap();
         let Counted { bytes, largest } = out;
-        println!(
-            "{}: {bytes} bytes, at most {largest} at once",
-            format.name()
-        );
+        println!("{}: {bytes} bytes, at most {largest} at once", format.name);
         assert!(
             largest <= 64 << 10,
             "{}: {largest} of {bytes} bytes at once",
-            format.name()
+            format.name
         );
     }
 }

@@ -68,14 +68,14 @@ fn a_duration_and_a_file() {
     assert!(tree.unknown() >= 1024, "{}", tree.text());
     assert!(said.contains("wrote ") && said.contains("(json)"), "{said}");
     assert!(
-        out.contains("; equal") && out.contains("(before attach)"),
+        out.contains("; equal") && out.contains("[before attach: "),
         "{out}"
     );
 
     let (bytes, ..) = profile_to(&dir.path().join("x.txt"), &[]);
     let text = String::from_utf8(bytes).unwrap();
     assert!(
-        text.contains("Call tree") && text.contains("(before attach)"),
+        text.contains("Call tree") && text.contains("[before attach: "),
         "{text}"
     );
 
@@ -86,7 +86,7 @@ fn a_duration_and_a_file() {
             .lines()
             .map(|l| l.rsplit_once(' ').unwrap().1.parse::<u64>().unwrap())
             .sum();
-        assert!(sum >= MIB && text.contains("[not observed: "), "{text}");
+        assert!(sum >= MIB && text.contains("[before attach: "), "{text}");
     }
 
     // To standard output; the summary goes to the other one.

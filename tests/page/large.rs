@@ -111,7 +111,7 @@ fn names_are_text() {
         if matches!(view, "flame" | "treemap") {
             browser.eval("document.querySelector('canvas.flame').focus()");
             browser.press(DOWN);
-            browser.wait("document.querySelector('#selection .name').textContent !== 'everything'");
+            browser.wait("document.querySelector('#selection .name').textContent !== 'all'");
         }
         let text = browser.eval("document.getElementById('content').textContent");
         assert!(text.as_str().unwrap().contains(MARKUP), "{view}: {text}");

@@ -3,7 +3,6 @@
 use std::io::{self, Write};
 
 use super::escaped;
-use crate::export::paths::Bytes;
 
 /// Width of the picture in pixels; the whole of the memory is as wide.
 pub(super) const WIDTH: usize = 1200;
@@ -14,8 +13,9 @@ const CHAR_WIDTH: f64 = 7.0;
 const BASELINE: usize = 12;
 
 pub(super) struct Frame<'a> {
-    pub label: &'a str,
-    pub total: Bytes,
+    pub name: &'a str,
+    /// Bytes before, which is 0 without a baseline, and now.
+    pub total: [u64; 2],
     /// Bytes that the whole picture stands for.
     pub whole: u64,
     /// Where it begins, in bytes.
@@ -30,13 +30,14 @@ impl Frame<'_> {
     /// Writes it: place and size in bytes stand beside those in pixels, for the script.
     pub fn write(&self, out: &mut dyn Write) -> io::Result<()> {
         let pixels = |bytes: u64| bytes as f64 * WIDTH as f64 / self.whole.max(1) as f64;
-        let (x, width) = (pixels(self.start), pixels(self.total.now));
-        let label = escaped(self.label);
-        let percent = self.total.now as f64 * 100.0 / self.whole.max(1) as f64;
-        let (bytes, start, top) = (self.total.now, self.start, self.top);
+        let [_, bytes] = self.total;
+        let (start, top) = (self.start, self.top);
+        let (x, width) = (pixels(start), pixels(bytes));
+        let name = escaped(self.name);
+        let percent = bytes as f64 * 100.0 / self.whole.max(1) as f64;
         write!(
             out,
-            "<g class=\"f\" data-s=\"{start}\" data-b=\"{bytes}\"><title>{label}: {bytes} bytes, {percent:.2}%{}</title>\
+            "<g class=\"f\" data-s=\"{start}\" data-b=\"{bytes}\"><title>{name}: {bytes} bytes, {percent:.2}%{}</title>\
              <rect x=\"{x:.3}\" y=\"{top}\" width=\"{width:.3}\" height=\"{}\" fill=\"{}\"/>",
             self.change_in_words(),
             FRAME_HEIGHT - 1,
@@ -47,12 +48,12 @@ impl Frame<'_> {
             "<text x=\"{:.3}\" y=\"{}\">{}</text></g>",
             x + 3.0,
             top + BASELINE,
-            escaped(&fitting(self.label, width))
+            escaped(&fitting(self.name, width))
         )
     }
 
     fn change_in_words(&self) -> String {
-        let Bytes { before, now } = self.total;
+        let [before, now] = self.total;
         match self.change {
             None => String::new(),
             Some(_) if now >= before => format!(" (+{} bytes)", now - before),
@@ -62,9 +63,9 @@ impl Frame<'_> {
 
     /// Warm by name, grey for what is no function; in a difference, by how much it changed.
     fn colour(&self) -> String {
-        let Bytes { before, now } = self.total;
+        let [before, now] = self.total;
         let Some(largest) = self.change else {
-            return by_name(self.label);
+            return by_name(self.name);
         };
         let share = now.abs_diff(before) as f64 / largest.max(1) as f64;
         // No change is white, the largest has the full colour.
@@ -78,12 +79,12 @@ impl Frame<'_> {
 }
 
 /// The same name has the same colour in every picture.
-fn by_name(label: &str) -> String {
-    if label.starts_with('[') {
+fn by_name(name: &str) -> String {
+    if name.starts_with('[') {
         return "rgb(200,200,200)".to_owned();
     }
     let mut hash = 0x811c_9dc5_u32;
-    for byte in label.bytes() {
+    for byte in name.bytes() {
         hash = (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193);
     }
     let (a, b) = (hash >> 8 & 0xff, hash >> 16 & 0xff);

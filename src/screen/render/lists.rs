@@ -9,6 +9,7 @@ use crate::screen::model::{Model, Pair};
 use crate::screen::rows::{FunctionRow, TreeRow};
 use crate::screen::state::{State, View};
 use crate::screen::words::{kib, percent, signed_kib};
+use crate::tree::SELF;
 
 /// Indentation of what is called, in columns, and the most of it.
 const STEP: usize = 2;
@@ -109,7 +110,7 @@ fn amounts(model: &Model, pair: Pair) -> String {
 
 fn node_name(model: &Model, row: &TreeRow) -> String {
     match row.ends {
-        true => "[ends here]".to_owned(),
+        true => SELF.to_owned(),
         false => printable(model.name(row.node)).into_owned(),
     }
 }

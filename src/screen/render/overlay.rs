@@ -12,6 +12,7 @@ use crate::profile::Profile;
 use crate::screen::keys::HELP;
 use crate::screen::state::{Overlay, State};
 use crate::screen::words::kib;
+use crate::tree::Label;
 
 /// Mappings that are named.
 const MOST_MAPPINGS: usize = 200;
@@ -85,8 +86,8 @@ fn details(profile: &Profile, state: &State) -> Vec<Line<'static>> {
         lines.push(Line::raw("none"));
     }
     for mapping in mappings.iter().take(MOST_MAPPINGS) {
-        let (name, why) = (printable(&mapping.mapping), mapping.reason.label());
-        lines.push(row(mapping.usage.value(), format!("{name} ({why})")));
+        let label = Label::NotObserved(&mapping.mapping, mapping.reason).to_string();
+        lines.push(row(mapping.usage.value(), printable(&label).into_owned()));
     }
     let rest = mappings.get(MOST_MAPPINGS..).unwrap_or_default();
     if !rest.is_empty() {

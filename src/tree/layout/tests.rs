@@ -9,7 +9,7 @@ use crate::profile::{Frame, Kind, Profile, Usage};
 use crate::symbol::{InlinedFunction, Language, Symbol, Symbols};
 use crate::tree::properties::{any_profile, direction};
 use crate::tree::testing::{at, kib, profile, symbols};
-use crate::tree::{Direction, Naming, Reading, Search, Table};
+use crate::tree::{Direction, Merge, Naming, Reading, Search, Table};
 
 /// Names, one of them with functions inlined into it.
 fn names() -> Symbols {
@@ -32,13 +32,22 @@ fn names() -> Symbols {
 
 fn reading() -> impl Strategy<Value = Reading> {
     let kind = proptest::sample::select(&Kind::ALL[..]);
-    (direction(), any::<bool>(), any::<bool>(), kind).prop_map(
-        |(direction, sites, inlined, kind)| Reading {
+    (direction(), merge(), any::<bool>(), kind).prop_map(|(direction, merge, inlined, kind)| {
+        Reading {
             direction,
-            naming: Naming { sites, inlined },
+            naming: Naming { merge, inlined },
             kind,
-        },
-    )
+        }
+    })
+}
+
+fn merge() -> impl Strategy<Value = Merge> {
+    prop_oneof![
+        Just(Merge::Function),
+        Just(Merge::Site),
+        Just(Merge::Name),
+        Just(Merge::Frame)
+    ]
 }
 
 fn limits() -> impl Strategy<Value = Limits> {
@@ -161,9 +170,14 @@ proptest! {
         let table = Table::new([(&from, &names), (&to, &names)], kind, naming.inlined);
         prop_assert_eq!(table.total, [kind.of(&from.total), kind.of(&to.total)]);
         let mut sum = [0; 2];
-        for part in [&table.not_observed, &table.no_stack, &table.unmapped] {
-            add(&mut sum, part);
+        for (label, bytes) in &table.others {
+            prop_assert!(!matches!(label, Label::Code(_)));
+            add(&mut sum, bytes);
         }
+        let mut parts = table.not_observed();
+        add(&mut parts, &table.no_stack());
+        add(&mut parts, &table.unmapped());
+        prop_assert_eq!(parts, sum);
         for row in &table.rows {
             add(&mut sum, &row.own);
             for side in 0..2 {
@@ -248,6 +262,6 @@ fn depth_is_no_trouble() {
     let deep: Vec<Frame> = (0..200_000).map(|n| at(0, n)).collect();
     let profile = profile(&[(&deep, kib(4, 0))], &[]);
     let mut reading = Reading::default();
-    reading.naming.sites = true;
+    reading.naming.merge = Merge::Site;
     assert_eq!(lay(&profile, reading).len(), 200_001);
 }

@@ -3,7 +3,7 @@
 
 import { Tree } from "./tree/model.js";
 import { state } from "./state.js";
-import { reason } from "./words.js";
+import { noSymbol, reason } from "./words.js";
 
 /** @typedef {import("./tree/model.js").Frame} Frame */
 /** @typedef {Record<string, number>} Usage bytes by kind */
@@ -96,21 +96,21 @@ function frames(/** @type {any} */ { frames, strings, modules }) {
     const offset = frames.offset[i];
     return {
       type,
-      name: name ?? unnamed(type, module?.name),
+      name: labelled(type, name, module?.name, frames.reason[i]),
       text: name ?? "",
       module: module?.name ?? "",
       path: module?.path,
       offset: offset === null ? undefined : offset.toString(16),
       own: frames.category[i] === "own" || frames.category[i] === "own_rust",
-      reason: frames.reason[i] ? reason(frames.reason[i]) : undefined,
     };
   });
 }
 
-/** What a frame without a name is called. */
-function unnamed(/** @type {string} */ type, /** @type {string | undefined} */ module) {
-  const names = /** @type {Record<string, string>} */ ({ root: "everything", unmapped: "[code in no file]", no_stack: "[no stack]", below_threshold: "[below threshold]", over_limit: "[too many to show]" });
-  return names[type] ?? `[no symbol in ${module ?? "?"}]`;
+/** The label of a frame, in the words of memprof's texts and exports; `name` and `module` where it has any. */
+function labelled(/** @type {string} */ type, /** @type {string | undefined} */ name, /** @type {string | undefined} */ module, /** @type {string | null} */ why) {
+  if (type === "not_observed") return `[${reason(why ?? "")}: ${name}]`;
+  const names = /** @type {Record<string, string>} */ ({ root: "all", unmapped: "[unknown]", no_stack: "[no stack]", below_threshold: "[below threshold]", over_limit: "[over limit]" });
+  return name ?? names[type] ?? noSymbol(module ?? "?");
 }
 
 function tree(/** @type {any} */ reply) {

@@ -34,6 +34,11 @@ export function reason(/** @type {string} */ name) {
   return reasons[name] ?? name;
 }
 
+/** The code of a file that has no symbol for it. */
+export function noSymbol(/** @type {string} */ file) {
+  return `[no symbol] (${file})`;
+}
+
 export const SELF = "Bytes of stacks whose innermost frame is in this function: it touched the memory itself.";
 export const TOTAL = "Bytes of all stacks that pass through this function; a recursive one counts each byte once.";
 

@@ -19,7 +19,6 @@
  * @property {string} [offset] file offset, hexadecimal
  * @property {"root" | "function" | "inlined" | "unmapped" | "no_stack" | "not_observed" | "below_threshold" | "over_limit"} type as in the API
  * @property {boolean} [own] code of the target's own executable
- * @property {string} [reason] why memory was not observed
  */
 
 export class Tree {
@@ -76,7 +75,7 @@ export class Tree {
 
   /** A key of each node: a hash of the names from the root to it, the same in every report. */
   name() {
-    const names = this.frames.map((frame) => hash(`${frame.type}\n${frame.module}\n${frame.name}\n${frame.offset ?? ""}\n${frame.reason ?? ""}`));
+    const names = this.frames.map((frame) => hash(`${frame.type}\n${frame.module}\n${frame.name}\n${frame.offset ?? ""}`));
     for (let i = 1; i < this.count; i++) {
       const [a, b] = names[this.frame[i]];
       const above = this.parent[i];

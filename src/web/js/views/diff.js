@@ -5,12 +5,13 @@ import { fill, h, notice, say, select } from "../dom.js";
 import { bytes, change as signed, clock, exact } from "../format.js";
 import { change, state } from "../state.js";
 import { bar, sort, Table } from "../table.js";
+import { noSymbol } from "../words.js";
 import { Graph } from "./graph.js";
 
 /** @typedef {import("../api.js").DiffRow} DiffRow */
 
 function named(/** @type {DiffRow} */ row) {
-  return row.function ?? `[no symbol in ${row.file}]`;
+  return row.function ?? noSymbol(row.file);
 }
 
 export class Diff {

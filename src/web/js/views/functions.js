@@ -5,7 +5,7 @@ import { fill, h, notice, say, set } from "../dom.js";
 import { bytes, exact, number, percent } from "../format.js";
 import { change, state } from "../state.js";
 import { bar, Table } from "../table.js";
-import { label, SELF, TOTAL } from "../words.js";
+import { label, noSymbol, SELF, TOTAL } from "../words.js";
 
 const LIMIT = 100;
 
@@ -18,7 +18,7 @@ export class Functions {
       { name: "self", label: "Self", title: SELF, numeric: true, by: () => 0, cell: (/** @type {FunctionRow} */ row) => bar(bytes(row.self), row.self, this.whole), tip: (/** @type {FunctionRow} */ row) => exact(row.self) },
       { name: "total", label: "Total", title: TOTAL, numeric: true, by: () => 0, cell: (/** @type {FunctionRow} */ row) => bar(bytes(row.total), row.total, this.whole, "second"), tip: (/** @type {FunctionRow} */ row) => exact(row.total) },
       { name: "share", label: "Total %", title: "Share of everything in this view", numeric: true, cell: (/** @type {FunctionRow} */ row) => percent(row.total, this.whole) },
-      { name: "name", label: "Function", wide: true, by: () => "", cell: (/** @type {FunctionRow} */ row) => row.function ?? `[no symbol in ${row.file}]` },
+      { name: "name", label: "Function", wide: true, by: () => "", cell: (/** @type {FunctionRow} */ row) => row.function ?? noSymbol(row.file) },
       { name: "module", label: "File", cell: (/** @type {FunctionRow} */ row) => row.file, tip: (/** @type {FunctionRow} */ row) => row.path },
     ];
     this.table = new Table(columns, {

@@ -102,7 +102,7 @@ export class Graph {
   describe(/** @type {Tree} */ tree, /** @type {number} */ node) {
     const frame = tree.of(node);
     const facts = this.facts(tree, node).map(([term, text, title]) => h("span", { class: "fact", title }, h("span", { class: "faint" }, `${term} `), h("b", {}, text)));
-    const where = [frame.module, frame.offset && `+0x${frame.offset}`, frame.reason, frame.type === "inlined" && "inlined"].filter(Boolean).join(" ");
+    const where = [frame.module, frame.offset && `+0x${frame.offset}`, frame.type === "inlined" && "inlined"].filter(Boolean).join(" ");
     fill(
       this.selection,
       h("div", { class: "name", title: frame.name }, frame.name),
@@ -149,7 +149,7 @@ export class Graph {
     if (this.tip.hidden || !tree || !event) return;
     const frame = tree.of(node);
     const facts = this.facts(tree, node).map(([term, text]) => `${term} ${text}`);
-    fill(this.tip, h("b", {}, frame.name), h("div", { class: "faint" }, [frame.module, frame.reason].filter(Boolean).join(" ")), h("div", {}, facts.join(" · ")));
+    fill(this.tip, h("b", {}, frame.name), h("div", { class: "faint" }, frame.module), h("div", {}, facts.join(" · ")));
     const { width, height } = this.tip.getBoundingClientRect();
     const left = Math.min(event.clientX + 14, innerWidth - width - 8);
     const top = event.clientY + 18 + height > innerHeight ? event.clientY - height - 10 : event.clientY + 18;

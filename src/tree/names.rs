@@ -1,0 +1,98 @@
+//! Frames to labels.
+
+use rustc_hash::FxHashMap;
+
+use super::label::{Category, Code, Label, LabelId, Labels, Merge, Naming};
+use crate::profile::{Frame, FrameKind, Module, Profile};
+use crate::symbol::Symbols;
+
+/// The label of a frame of this profile; inlined functions count as the function whose code holds them.
+pub fn frame_label<'a>(of: (&'a Profile, &'a Symbols), frame: Frame, merge: Merge) -> Label<'a> {
+    code(of, frame).map_or(Label::Unmapped, |code| merged(code, merge))
+}
+
+/// The frame's own function with all that tells it from others; `None` where no known file has it.
+fn code<'a>((profile, symbols): (&'a Profile, &'a Symbols), frame: Frame) -> Option<Code<'a>> {
+    let FrameKind::Code(id, offset) = frame.kind() else {
+        return None;
+    };
+    let module: &'a Module = profile.module(id)?;
+    let function = symbols.function(frame);
+    Some(Code {
+        function: function.map(|f| f.name.as_str()),
+        file: &module.name,
+        path: &module.path,
+        offset: Some(offset),
+        inlined: false,
+        category: Category::of(module, function.map(|f| f.language)),
+        module: Some(id),
+    })
+}
+
+fn merged(code: Code<'_>, merge: Merge) -> Label<'_> {
+    let (offset, module) = match merge {
+        Merge::Function => (None, None),
+        Merge::Site => (code.offset, None),
+        Merge::Frame => (code.offset, code.module),
+        Merge::Name => return code.by_name(),
+    };
+    Label::Code(Code {
+        offset,
+        module,
+        ..code
+    })
+}
+
+/// Labels of one profile's frames, each looked up once.
+#[derive(Debug)]
+pub(super) struct FrameLabels<'a> {
+    of: (&'a Profile, &'a Symbols),
+    naming: Naming,
+    /// Where the labels of a frame lie in `found`, innermost first.
+    at: FxHashMap<Frame, (u32, u32)>,
+    found: Vec<LabelId>,
+}
+
+impl<'a> FrameLabels<'a> {
+    pub(super) fn new(of: (&'a Profile, &'a Symbols), naming: Naming) -> Self {
+        FrameLabels {
+            of,
+            naming,
+            at: FxHashMap::default(),
+            found: Vec::new(),
+        }
+    }
+
+    /// The frame's labels, innermost first; more than one only where functions were inlined.
+    pub(super) fn get(&mut self, frame: Frame, labels: &mut Labels<'a>) -> &[LabelId] {
+        let (start, end) = match self.at.get(&frame) {
+            Some(range) => *range,
+            None => {
+                let start = self.found.len() as u32;
+                self.look_up(frame, labels);
+                let range = (start, self.found.len() as u32);
+                self.at.insert(frame, range);
+                range
+            }
+        };
+        &self.found[start as usize..end as usize]
+    }
+
+    fn look_up(&mut self, frame: Frame, labels: &mut Labels<'a>) {
+        let Some(code) = code(self.of, frame) else {
+            self.found.push(Labels::UNMAPPED);
+            return;
+        };
+        let Naming { merge, inlined } = self.naming;
+        let function = self.of.1.function(frame).filter(|_| inlined);
+        for inner in function.iter().flat_map(|f| &f.inlined) {
+            let inner = Code {
+                function: Some(&inner.name),
+                inlined: true,
+                ..code
+            };
+            self.found.push(labels.id(merged(inner, merge)));
+        }
+        self.found.push(labels.id(merged(code, merge)));
+    }
+}
