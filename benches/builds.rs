@@ -9,6 +9,8 @@
 //! memprof's own start and end. Nothing is pinned to a CPU: memprof and the processes share the machine, as
 //! they do in use.
 
+#[path = "../tests/common/skip.rs"]
+mod skip;
 mod support;
 
 use std::io::{BufRead, BufReader};
@@ -19,6 +21,7 @@ use anyhow::{Context, Result, ensure};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
+use skip::skip_named;
 use support::pairs::{Aim, Pairs, interleave};
 use support::workload::compile;
 use support::{Bench, Cpus, Measurement};
@@ -83,13 +86,16 @@ impl Group {
         let mounts = std::fs::read_to_string("/proc/self/mounts")?;
         let mut lines = mounts.lines().map(|l| l.split(' ').collect::<Vec<_>>());
         let Some(mount) = lines.find(|l| l.get(2) == Some(&"cgroup2")) else {
-            println!("SKIPPED cgroup: no cgroup2 is mounted");
+            skip_named("bench builds", "no cgroup2 is mounted");
             return Ok(None);
         };
         let root = PathBuf::from(mount[1]);
         let dir = root.join(format!("memprof-bench-{}", std::process::id()));
         if let Err(e) = std::fs::create_dir(&dir) {
-            println!("SKIPPED cgroup: cannot make {}: {e}", dir.display());
+            skip_named(
+                "bench builds",
+                format_args!("cannot make {}: {e}", dir.display()),
+            );
             return Ok(None);
         }
         Ok(Some(Group { root, dir }))
@@ -271,7 +277,7 @@ fn python(bench: &Bench) -> Result<()> {
     // Not what PATH says: a wrapper script of a version manager is another program.
     let program = "/usr/bin/python3";
     if !Path::new(program).exists() {
-        println!("SKIPPED python: there is no {program}");
+        skip_named("bench builds", format_args!("there is no {program}"));
         return Ok(());
     }
     let many = count(100, 300);

@@ -5,11 +5,13 @@
 //! ```
 //!
 //! As in `overhead`, runs without memprof and with it take turns. Of real programs the CPU time is
-//! compared, in user space and in the kernel. Those that are not installed are said to be skipped.
+//! compared, in user space and in the kernel. Those that are not installed are reported as skipped.
 
 #[allow(dead_code, reason = "tests ask it for more")]
 #[path = "../tests/common/postgres.rs"]
 mod postgres;
+#[path = "../tests/common/skip.rs"]
+mod skip;
 mod support;
 
 use std::io::Write;
@@ -18,6 +20,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 
+use skip::skip_named;
 use support::counters::map_memory;
 use support::pairs::{Aim, Pairs, interleave, median, verdict};
 use support::profiler::Profiler;
@@ -137,7 +140,7 @@ fn there(program: &str) -> bool {
     let found = std::env::var_os("PATH")
         .is_some_and(|p| std::env::split_paths(&p).any(|d| d.join(program).exists()));
     if !found {
-        println!("SKIPPED {program}: not installed");
+        skip_named("bench programs", format_args!("{program} is not installed"));
     }
     found
 }
@@ -330,6 +333,7 @@ impl Drop for Killed {
 /// Readers of one table; the server's processes are followed as they start.
 fn postgres_load(bench: &Bench) -> Result<()> {
     let Some(database) = postgres::Postgres::start() else {
+        skip_named("bench programs", "postgres is not installed");
         return Ok(());
     };
     pin(database.pid(), bench.cpus.workload)?;

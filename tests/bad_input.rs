@@ -4,6 +4,8 @@
 
 #[path = "common/binary.rs"]
 mod binary;
+#[path = "common/skip.rs"]
+mod skip;
 
 use std::fs;
 use std::io::{Read, Write};
@@ -16,6 +18,7 @@ use std::time::{Duration, Instant};
 
 use binary::{Kept, MEMPROF, Memprof, PATIENCE, in_own_mounts, memprof, no_panic, run, status};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use skip::skip;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 /// A directory that everybody can reach, on a real file system.
@@ -107,7 +110,7 @@ fn no_such_process() {
 fn a_kernel_thread() {
     let stat = fs::read_to_string("/proc/2/stat").unwrap_or_default();
     if !stat.contains("(kthreadd)") {
-        println!("SKIPPED a_kernel_thread: process 2 is no kernel thread (a pid namespace?)");
+        skip("process 2 is no kernel thread (a pid namespace?)");
         return;
     }
     memprof(&["--pid", "2", "--no-server"]).must(1, &["process 2", "kernel thread"]);

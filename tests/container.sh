@@ -1,10 +1,14 @@
 #!/usr/bin/env bash
-# Builds the container image and profiles a process of the host from inside the container.
+# Builds the container image, and profiles from inside a container: a process of the host, then a process
+# in another container.
 #
 #   tests/container.sh [--build-only]
 #
-# Base images are made here (debootstrap, and this machine's Rust toolchain for the build stage),
-# because a test must not depend on an image registry. Exit status 77: skipped, the reason printed.
+# Base images are made here with debootstrap, because a test must not depend on an image registry. Every
+# step of the Dockerfile is run. To save minutes, `cargo` in its build stage hands over the binary that this
+# machine built, and `apt-get` there only simulates an installation. With MEMPROF_CONTAINER_FULL=1, and where
+# this machine is not of the image's Debian release, the build stage gets this machine's Rust toolchain and
+# compiles. Exit status 77: skipped, the reason printed.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 # shellcheck source=scripts/lib.sh
@@ -14,7 +18,7 @@ build_only=false
 [ "${1-}" != --build-only ] || build_only=true
 
 skip() {
-    printf 'SKIPPED container: %s\n' "$*"
+    report_skipped "container: $*"
     exit 77
 }
 
@@ -26,45 +30,104 @@ need_rust
 
 suite=bookworm
 base=localhost/memprof-test-base:$suite
-rust_base=localhost/memprof-test-rust:$(rustc -V | cut -d' ' -f2)
 image=localhost/memprof-test
 container=memprof-test-$$
+other=memprof-test-target-$$
+url=http://127.0.0.1:17832
 work=$(mktemp -d -p /var/tmp)
-node=''
+# The process id of light-node on the host, while it runs.
+target=''
 
-stop() {
-    local status=$?
-    if [ "$status" -ne 0 ] && podman container exists "$container"; then
-        say "what memprof said in the container:"
-        podman logs "$container" >&2 || true
-    fi
-    [ -z "$node" ] || { kill -CONT "$node" && kill -TERM "$node" && wait "$node"; } 2>/dev/null || true
-    podman rm -f -t 0 "$container" >/dev/null 2>&1 || true
+run_podman() { podman --runtime runc --cgroup-manager=cgroupfs "$@"; }
+
+clean_up() {
+    local status=$? name
+    [ -z "$target" ] || { kill -CONT "$target" && kill -TERM "$target"; } 2>/dev/null || true
+    for name in "$container" "$other"; do
+        podman container exists "$name" || continue
+        if [ "$status" -ne 0 ]; then
+            say "what $name said:"
+            podman logs "$name" >&2 || true
+        fi
+        podman rm -f -t 1 "$name" >/dev/null 2>&1 || true
+    done
+    wait
     rm -rf "$work"
     exit "$status"
 }
-trap stop EXIT
+trap clean_up EXIT
 trap 'exit 130' INT TERM
 
+# ---- The image. ----
+
 make_base() {
+    local mirror
     podman image exists "$base" && return 0
     say "making $base with debootstrap"
-    debootstrap --variant=minbase "$suite" "$work/base" >"$work/log" ||
+    mirror=$(archive_address '' || true)
+    debootstrap --variant=minbase "$suite" "$work/base" ${mirror:+"$mirror"} >"$work/log" ||
         { tail -n 5 "$work/log" >&2 && skip "debootstrap failed (no Debian mirror?)"; }
     tar -C "$work/base" -c . | podman import -q - "$base" >/dev/null
     rm -rf "$work/base"
 }
 
+# Copies directories into the base, and names the image that results: NAME FROM TO [FROM TO]…
+derive_base() {
+    local name=$1 from
+    shift
+    from=$(buildah from "$base")
+    while [ $# -gt 0 ]; do
+        buildah copy -q "$from" "$1" "$2" >/dev/null
+        shift 2
+    done
+    buildah commit -q --rm "$from" "$name" >/dev/null
+}
+
 # The base with this machine's Rust toolchain in /usr/local.
 make_rust_base() {
-    podman image exists "$rust_base" && return 0
-    say "making $rust_base from this machine's toolchain"
-    local sysroot from
+    local sysroot
+    build_base=localhost/memprof-test-rust:$(rustc -V | cut -d' ' -f2)
+    compiles=true
+    podman image exists "$build_base" && return 0
+    say "making $build_base from this machine's toolchain"
     sysroot=$(rustc --print sysroot)
-    from=$(buildah from "$base")
-    buildah copy -q "$from" "$sysroot/bin" /usr/local/bin >/dev/null
-    buildah copy -q "$from" "$sysroot/lib" /usr/local/lib >/dev/null
-    buildah commit -q --rm "$from" "$rust_base" >/dev/null
+    derive_base "$build_base" "$sysroot/bin" /usr/local/bin "$sysroot/lib" /usr/local/lib
+}
+
+# The base with this machine's memprof, and what hands it over.
+make_prebuilt_base() {
+    build_base=localhost/memprof-test-prebuilt
+    # Nothing here is worth keeping for the next build.
+    compiles=false
+    ! podman image exists "$build_base" || podman image rm -f "$build_base" >/dev/null
+    mkdir -p "$work/bin" "$work/share"
+    # Together, so that both are made of one build of the library, which the benchmarks have made before.
+    cargo build -q --release --bin memprof --example light-node
+    cp target/release/memprof "$work/share/memprof"
+    cat >"$work/bin/cargo" <<-'END'
+	#!/bin/sh -e
+	[ "$*" = "build --release --locked --bin memprof" ]
+	mkdir -p target/release
+	cp /usr/local/share/memprof target/release/memprof
+	END
+    cat >"$work/bin/apt-get" <<-'END'
+	#!/bin/sh -e
+	[ "$1" != install ] || set -- --simulate "$@"
+	exec /usr/bin/apt-get "$@"
+	END
+    chmod +x "$work/bin"/*
+    derive_base "$build_base" "$work/bin" /usr/local/bin "$work/share" /usr/local/share
+}
+
+make_build_base() {
+    local release
+    # shellcheck source=/dev/null
+    release=$(. /etc/os-release && echo "${VERSION_CODENAME-}")
+    if [ "${MEMPROF_CONTAINER_FULL-}" = 1 ] || [ "$release" != "$suite" ]; then
+        make_rust_base
+    else
+        make_prebuilt_base
+    fi
 }
 
 # Crates come from this machine's cache, fetched before: the build itself is offline.
@@ -72,93 +135,152 @@ build_image() {
     local cargo_home=${CARGO_HOME:-$HOME/.cargo}
     cargo fetch --locked -q
     say "building the image"
-    buildah bud --isolation chroot --layers -q -t "$image" \
-        --build-arg "BUILD_BASE=$rust_base" --build-arg "BASE=$base" \
+    # The image of the last run would be left without a name.
+    ! podman image exists "$image" || podman image rm -f "$image" >/dev/null
+    buildah bud --isolation chroot --layers="$compiles" -q -t "$image" \
+        --build-arg "BUILD_BASE=$build_base" --build-arg "BASE=$base" \
         -v "$cargo_home/registry:/root/.cargo/registry:ro" --env CARGO_NET_OFFLINE=true . >/dev/null
     podman image exists "$image" || die "the image was not built"
 }
 
-run_podman() { podman --runtime runc --cgroup-manager=cgroupfs "$@"; }
+check_version() {
+    local version wanted
+    say "starting the binary in the container"
+    version=$(run_podman run --rm "${options[@]}" "$image" --version)
+    printf 'memprof --version in the container: %s\n' "$version"
+    wanted=$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)
+    [ "$version" = "memprof $wanted" ] || die "expected: memprof $wanted"
+}
 
-options=(--privileged --network=host --pid=host --ulimit nofile=1024:1024 --ulimit nproc=1024:1024
-    -v /sys/kernel/debug:/sys/kernel/debug)
+# ---- memprof in a container, and what it says of a target. ----
 
-make_base
-make_rust_base
-build_image
-say "starting the binary in the container"
-version=$(run_podman run --rm "${options[@]}" "$image" --version)
-printf 'memprof --version in the container: %s\n' "$version"
-wanted=$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)
-[ "$version" = "memprof $wanted" ] || die "expected: memprof $wanted"
-! $build_only || exit 0
+limits=(--ulimit nofile=1024:1024 --ulimit nproc=1024:1024)
+options=(--privileged --network=host --pid=host "${limits[@]}" -v /sys/kernel/debug:/sys/kernel/debug)
 
-cargo build -q --release --example light-node
-url=http://127.0.0.1:17832
-! curl -s -o /dev/null "$url" || die "something listens on port 17832 already: stop it first"
-say "profiling light-node of the host from the container"
-run_podman run -d --name "$container" "${options[@]}" "$image" --comm light-node >/dev/null
-# It waits before the program starts, whose first pages are looked for: a minute at most.
-for ((tries = 0; tries < 120; tries++)); do
-    ! curl -sf -o /dev/null "$url/v1/pid" || break
-    sleep 0.5
-done
-target/release/examples/light-node --dir "$work" --cache-mib 32 &
-node=$!
+# Starts memprof, which waits for a light-node to start: its first pages are checked too.
+start_memprof() {
+    local tries
+    ! curl -s -o /dev/null "$url" || die "something listens on port 17832 already: stop it first"
+    run_podman run -d --name "$container" "${options[@]}" "$image" --comm light-node >/dev/null
+    # A minute at most.
+    for ((tries = 0; tries < 120; tries++)); do
+        ! curl -sf -o /dev/null "$url/v1/pid" || break
+        sleep 0.5
+    done
+}
+
+stop_memprof() {
+    local code
+    run_podman stop -t 15 "$container" >/dev/null
+    code=$(podman inspect -f '{{.State.ExitCode}}' "$container")
+    [ "$code" -eq 0 ] || die "memprof ended with status $code after podman stop"
+    podman rm "$container" >/dev/null
+}
 
 # Asks until the answer is there: 30 s at most.
 ask() {
     local tries
     for ((tries = 0; tries < 60; tries++)); do
         curl -sf "$url$1" && return 0
-        kill -0 "$node" 2>/dev/null || die "light-node ended early"
+        kill -0 "$target" 2>/dev/null || die "light-node ended early"
         sleep 0.5
     done
     die "no answer from $url$1 within 30 s"
 }
 
-# Before the target is followed the answer is 0.
-for ((tries = 0; tries < 60; tries++)); do
-    pid=$(ask /v1/pid)
-    [ "$pid" = 0 ] || break
-    sleep 0.5
-done
-case $pid in
-*"$node"*) ;;
-*) die "/v1/pid answers $pid, light-node's process id is $node" ;;
-esac
-for ((tries = 0; tries < 60; tries++)); do
-    tree=$(ask '/v1/tree?threshold=0')
-    unnamed=''
-    for function in block_cache::grow peer::receive_buffer file_store::write_block; do
-        case $tree in
-        *"$function"*) ;;
-        *) unnamed=$function ;;
-        esac
+expect_target() {
+    local tries pid
+    # Before the target is followed the answer is 0.
+    for ((tries = 0; tries < 60; tries++)); do
+        pid=$(ask /v1/pid)
+        [ "$pid" = 0 ] || break
+        sleep 0.5
     done
-    [ -n "$unnamed" ] || break
-    sleep 1
-done
-[ -z "$unnamed" ] || die "the call tree does not name $unnamed"
-origin=$(curl -s -D - -o /dev/null -H 'Origin: http://elsewhere.example' "$url/v1/pid")
-printf '%s' "$origin" | grep -qi '^access-control-allow-origin: \*' ||
-    die "no Access-Control-Allow-Origin: * in the answer's headers: $origin"
+    case $pid in
+    *"$target"*) ;;
+    *) die "/v1/pid answers $pid, light-node's process id is $target" ;;
+    esac
+}
+
+expect_functions() {
+    local tries tree function unnamed
+    for ((tries = 0; tries < 60; tries++)); do
+        tree=$(ask '/v1/tree?threshold=0')
+        unnamed=''
+        for function in block_cache::grow peer::receive_buffer file_store::write_block; do
+            case $tree in
+            *"$function"*) ;;
+            *) unnamed=$function ;;
+            esac
+        done
+        [ -n "$unnamed" ] || return 0
+        sleep 1
+    done
+    die "the call tree does not name $unnamed"
+}
 
 # Stopped, the process has one true figure; a report that is taken then must equal it.
-kill -STOP "$node"
-kernel=$(awk '/^Anonymous:/ { print $2 }' "/proc/$node/smaps_rollup")
-for ((tries = 0; tries < 30; tries++)); do
-    short=$(ask '/v1/tree?short=true')
-    ours=$(printf '%s' "$short" | grep -oE '"anon": *[0-9]+' | grep -oE '[0-9]+')
-    [ "$ours" != "$kernel" ] || break
-    sleep 0.5
-done
-printf 'resident anonymous memory: memprof %s KiB, kernel %s KiB\n' "$ours" "$kernel"
-[ "$ours" = "$kernel" ] || die "the figures differ"
-kill -CONT "$node"
+expect_kernel_figure() {
+    local tries kernel ours short
+    kill -STOP "$target"
+    kernel=$(awk '/^Anonymous:/ { print $2 }' "/proc/$target/smaps_rollup")
+    for ((tries = 0; tries < 30; tries++)); do
+        short=$(ask '/v1/tree?short=true')
+        ours=$(printf '%s' "$short" | grep -oE '"anon": *[0-9]+' | grep -oE '[0-9]+')
+        [ "$ours" != "$kernel" ] || break
+        sleep 0.5
+    done
+    kill -CONT "$target"
+    printf 'resident anonymous memory: memprof %s KiB, kernel %s KiB\n' "$ours" "$kernel"
+    [ "$ours" = "$kernel" ] || die "the figures differ"
+}
 
-say "stopping the container"
-run_podman stop -t 15 "$container" >/dev/null
-code=$(podman inspect -f '{{.State.ExitCode}}' "$container")
-[ "$code" -eq 0 ] || die "memprof ended with status $code after podman stop"
+expect_cross_origin_header() {
+    local headers
+    headers=$(curl -s -D - -o /dev/null -H 'Origin: http://elsewhere.example' "$url/v1/pid")
+    printf '%s' "$headers" | grep -qi '^access-control-allow-origin: \*' ||
+        die "no Access-Control-Allow-Origin: * in the answer's headers: $headers"
+}
+
+profile_host() {
+    say "profiling light-node of the host from the container"
+    start_memprof
+    target/release/examples/light-node --dir "$work" --cache-mib 32 &
+    target=$!
+    expect_target
+    expect_functions
+    expect_cross_origin_header
+    expect_kernel_figure
+    stop_memprof
+    kill -TERM "$target"
+    wait "$target"
+    target=''
+}
+
+# An ordinary container: namespaces of its own, no privileges, a file that has no name in memprof's container.
+profile_other_container() {
+    say "profiling light-node in another container"
+    start_memprof
+    run_podman run -d --name "$other" --network=none "${limits[@]}" \
+        -v "$PWD/target/release/examples/light-node:/opt/light-node:ro" \
+        "$base" /opt/light-node --cache-mib 32 >/dev/null
+    target=$(podman inspect -f '{{.State.Pid}}' "$other")
+    [ "$(readlink "/proc/$target/ns/pid")" != "$(readlink /proc/self/ns/pid)" ] ||
+        die "the target has no process ids of its own"
+    expect_target
+    expect_functions
+    expect_kernel_figure
+    stop_memprof
+    run_podman stop -t 15 "$other" >/dev/null
+    target=''
+}
+
+make_base
+make_build_base
+build_image
+check_version
+! $build_only || exit 0
+cargo build -q --release --example light-node
+profile_host
+profile_other_container
 printf 'container: passed\n'

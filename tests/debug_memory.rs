@@ -1,6 +1,6 @@
 //! `/debug/memory`: the target's memory by category, for this machine alone.
 //!
-//! Needs `cc`. Without an address beside loopback, that part is printed as `SKIPPED`.
+//! Needs `cc`. Without an address beside loopback, that part is reported as skipped.
 
 mod common;
 
@@ -8,6 +8,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use common::process::stop;
+use common::skip::skip;
 use common::workload::{Workload, program};
 use common::{Fixed, Server};
 use memprof::api::Report;
@@ -135,7 +136,7 @@ fn another_machine_is_refused() {
         Some(ip).filter(own)
     });
     let Some(address) = address else {
-        eprintln!("SKIPPED another_machine_is_refused: there is no address beside loopback");
+        skip("there is no address beside loopback");
         return;
     };
     let workload = stopped();

@@ -1,6 +1,6 @@
 //! Sums of the page scan against the kernel's own figures, for stopped programs: the difference is 0.
 //!
-//! Needs root and `cc`. What this kernel cannot set up is printed as `SKIPPED name: reason`.
+//! Needs root and `cc`. What this kernel cannot set up is reported as skipped.
 
 #[path = "residency/breakdown.rs"]
 mod breakdown;
@@ -14,6 +14,8 @@ mod machine_settings;
 mod process;
 #[path = "residency/processes.rs"]
 mod processes;
+#[path = "common/skip.rs"]
+mod skip;
 #[path = "residency/target.rs"]
 mod target;
 

@@ -8,12 +8,13 @@
 # hook there is attached, and a stack is walked.
 #
 # Kernel images are Debian's cloud kernels, from the Debian source that this machine's apt has; they
-# are kept in MEMPROF_VM_CACHE (default ~/.cache/memprof-vm). Prints one line a kernel, and at the end
+# are kept in MEMPROF_VM_CACHE (default ~/.cache/memprof-vm), with their modules for a disk and for zram.
+# A guest has an ext4 disk. Prints one line a kernel, and at the end
 # what became of each scenario of tests/scenarios on each kernel, and on this machine's own when
 # `cargo test --test scenarios` was run before. Exit status:
 # 0 if every kernel passed, 1 if one failed, 77 if one was skipped (REQUIRE_VM=1 makes that a
-# failure). Installs nothing: it needs qemu-system-x86, busybox-static, apt and dpkg; for 64-bit ARM
-# qemu-system-arm, gcc-aarch64-linux-gnu and libc6-dev-arm64-cross.
+# failure). Installs nothing: it needs qemu-system-x86, busybox-static, e2fsprogs, apt and dpkg; for
+# 64-bit ARM qemu-system-arm, gcc-aarch64-linux-gnu and libc6-dev-arm64-cross.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 1
 # shellcheck source=scripts/lib.sh
@@ -21,13 +22,16 @@ source scripts/lib.sh
 
 cache=${MEMPROF_VM_CACHE:-$HOME/.cache/memprof-vm}
 boot_limit=900 # seconds, under emulation on a busy machine
+# What the scenarios need where a kernel does not have it built in; crc32c_generic and lzo-rle are what ext4
+# and zram ask for by name.
+modules=(virtio_pci virtio_blk crc32c_generic ext4 lzo-rle zram)
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 trap 'exit 130' INT TERM
 failed=0 skipped=0
 
 skip() {
-    printf 'SKIPPED vm:%s: %s\n' "$1" "$2"
+    report_skipped "vm:$1: $2"
     skipped=$((skipped + 1))
 }
 
@@ -42,6 +46,7 @@ print_table() {
         { state = $1; name = $2; sub(/scenario:/, "", name); sub(/:$/, "", name) }
         !(name in known) { known[name] = 1; names[++m] = name }
         { got[name, kernel] = state == "SKIPPED" ? "skipped" : state }
+        state == "SKIPPED" { left_out[kernel]++ }
         state == "SKIPPED" { why = $0; sub(/^SKIPPED *scenario:/, "", why); reason[kernel ": " why] = 1 }
         END {
             printf "\n%-32s", "scenario"
@@ -55,6 +60,9 @@ print_table() {
                 }
                 print ""
             }
+            printf "%-32s", "(skipped)"
+            for (k = 1; k <= n; k++) printf " %-8s", left_out[kernels[k]] + 0
+            print ""
             for (r in reason) print "skipped on " r | "sort -V"
         }' "$@"
 }
@@ -65,13 +73,6 @@ finish() {
     [ "$skipped" -eq 0 ] && exit 0
     [ "${REQUIRE_VM-}" != 1 ] || die "kernels were skipped, and REQUIRE_VM=1 forbids it"
     exit 77
-}
-
-# Where the configured Debian archive is: its address and that of its security updates.
-archive_address() {
-    # shellcheck disable=SC2016 # apt fills it in
-    apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' 2>/dev/null |
-        grep -E "/debian$1/?\$" | head -n 1
 }
 
 # The processor of a series' kernels, as Debian calls it.
@@ -133,23 +134,68 @@ candidates() {
         sort -u -k 1,1Vr -k 2,2 | awk '{ print $2, $1 }'
 }
 
-# Prints the path of an image of a series: the newest that can be had, else the newest kept.
+# The files of a module below a directory and of those it needs, which come first; of one that is built in,
+# none.
+module_files() {
+    local file need
+    file=$(find "$1" -name "${2//[-_]/[-_]}.ko" -o -name "${2//[-_]/[-_]}.ko.xz" | head -n 1)
+    [ -n "$file" ] || return 0
+    case $file in
+    *.xz) busybox unxz "$file" && file=${file%.xz} || return 1 ;;
+    esac
+    for need in $(tr '\0' '\n' <"$file" | LC_ALL=C sed -n 's/^depends=//p' | tr , ' '); do
+        module_files "$1" "$need" || return 1
+    done
+    echo "$file"
+}
+
+# Packs the modules that are below a directory, numbered in the order in which they are to be loaded.
+pack_modules() {
+    local root=$work/modules name file number=10
+    rm -rf "$root" && mkdir -p "$root/modules"
+    for name in "${modules[@]}"; do
+        module_files "$1" "$name" || return 1
+    done | awk '!seen[$0]++' >"$work/module-files" || return 1
+    while read -r file; do
+        cp "$file" "$root/modules/$number-${file##*/}" && number=$((number + 1)) || return 1
+    done <"$work/module-files"
+    archive "$root" "$2"
+}
+
+# Downloads a kernel: its image to a path, and the modules for an amd64 guest beside it, as PATH.modules.
+download() {
+    local package=$1 version=$2 image=$3 from tree=$work/tree packages=("$1=$2")
+    # From 6.16 on the modules are in a package of their own.
+    case $package in linux-binary-*-amd64) packages+=("${package/binary/modules}=$version") ;; esac
+    rm -rf "$work"/*.deb "$tree" && mkdir -p "$tree" "${image%/*}"
+    (cd "$work" && apt-get download -qq "${packages[@]}") >>"$work/apt.log" 2>&1 || return 1
+    for from in "$work"/*.deb; do
+        dpkg-deb -x "$from" "$tree" || return 1
+    done
+    from=$(find "$tree" -name 'vmlinuz*' | head -n 1)
+    [ -n "$from" ] || return 1
+    case $package in *-amd64) pack_modules "$tree" "$image.modules.part" || return 1 ;; esac
+    rm -f "$work"/*.deb && mv "$from" "$image" && rm -rf "$tree"
+    [ ! -e "$image.modules.part" ] || mv "$image.modules.part" "$image.modules"
+}
+
+# Whether all of an image is kept.
+is_kept() {
+    [ -s "$1" ] && { [ -s "$1.modules" ] || [[ $1 == *-arm64=* ]]; }
+}
+
+# Prints the path of an image of a series: the newest that can be downloaded, else the newest kept.
 image_of() {
-    local series=$1 package version image tries=0 from
+    local series=$1 package version image tries=0
     while read -r package version; do
         image=$cache/images/$series/$package=$version
-        [ -s "$image" ] && echo "$image" && return 0
+        is_kept "$image" && echo "$image" && return 0
         [ "$tries" -lt 4 ] || break
         tries=$((tries + 1))
-        mkdir -p "$cache/images/$series"
-        rm -f "$work"/*.deb
-        (cd "$work" && apt-get download -qq "$package=$version") >>"$work/apt.log" 2>&1 || continue
-        from=$(dpkg-deb --fsys-tarfile "$work"/*.deb | tar -t | grep -E '/vmlinuz[^/]*$' | head -n 1)
-        [ -n "$from" ] || continue
-        dpkg-deb --fsys-tarfile "$work"/*.deb | tar -xO "$from" >"$image.part" &&
-            mv "$image.part" "$image" && echo "$image" && return 0
+        download "$package" "$version" "$image" && echo "$image" && return 0
     done < <(${apt_there:-false} && candidates "$series")
-    image=$(find "$cache/images/$series" -type f ! -name '*.part' 2>/dev/null | sort -V | tail -n 1)
+    image=$(find "$cache/images/$series" -type f ! -name '*.part' ! -name '*.modules' 2>/dev/null |
+        sort -V | while read -r image; do ! is_kept "$image" || echo "$image"; done | tail -n 1)
     [ -n "$image" ] || return 1
     say "$series: nothing newer can be had, the kept ${image##*/} is used"
     echo "$image"
@@ -204,10 +250,12 @@ boot() {
     mkdir -p "$work/settings"
     echo "$nonce $wanted" >"$work/settings/vm-settings"
     archive "$work/settings" "$work/settings.cpio"
-    cat "$work/base.cpio" "$work/more.cpio" "$work/settings.cpio" >"$work/initrd"
+    cat "$work/base.cpio" "$work/more.cpio" "$image.modules" "$work/settings.cpio" >"$work/initrd"
+    rm -f "$work/disk" && truncate -s 256M "$work/disk" && /sbin/mke2fs -q -F -t ext4 "$work/disk" || return 1
     timeout --kill-after=5 "$boot_limit" qemu-system-x86_64 -machine "pc,accel=$(accelerator)" \
         -cpu max -m 1024 -smp "$processors" -nodefaults -no-user-config -display none -no-reboot \
         -serial "file:$work/console" -serial "file:$out" -kernel "$image" -initrd "$work/initrd" \
+        -drive "file=$work/disk,format=raw,if=none,id=disk,cache=unsafe" -device virtio-blk-pci,drive=disk \
         -append 'console=ttyS0 quiet panic=-1 oops=panic' </dev/null >"$work/qemu" 2>&1
 }
 
@@ -309,7 +357,8 @@ check_all() {
     shift
     [ $# -gt 0 ] || return 0
     case $arch in
-    amd64) missing=$(missing_of qemu-system-x86_64:qemu-system-x86 busybox:busybox-static) ;;
+    amd64) missing=$(missing_of qemu-system-x86_64:qemu-system-x86 busybox:busybox-static \
+        /sbin/mke2fs:e2fsprogs) ;;
     arm64) missing=$(missing_of qemu-system-aarch64:qemu-system-arm busybox:busybox-static \
         aarch64-linux-gnu-gcc:gcc-aarch64-linux-gnu \
         /usr/aarch64-linux-gnu/lib/libc.a:libc6-dev-arm64-cross) ;;

@@ -4,11 +4,14 @@
 
 use std::fs::File;
 use std::io::Write;
+use std::num::NonZeroUsize;
 use std::os::fd::AsFd;
 use std::path::Path;
 
+use ::memprof::residency::Error;
 use ::memprof::residency::cachestat::cachestat;
 use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
+use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
 
 use super::process::wait_until;
 
@@ -59,12 +62,45 @@ pub fn require_page_cache(dir: &Path) {
     );
 }
 
-/// KiB of a file in the page cache, by the kernel's count.
+/// KiB of a file in the page cache, by the kernel's count: cachestat(2)'s, or mincore(2)'s before Linux 6.5.
 #[track_caller]
 pub fn cached(file: &File) -> u64 {
     // SAFETY: sysconf has no preconditions.
     let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as u64;
-    cachestat(file.as_fd(), 0, 0).unwrap().nr_cache * page / 1024
+    let pages = match cachestat(file.as_fd(), 0, 0) {
+        Err(Error::Unsupported { .. }) => cached_by_mincore(file, page),
+        stat => stat.unwrap().nr_cache,
+    };
+    pages * page / 1024
+}
+
+/// Pages of a file in the page cache: mincore(2) looks there for what a mapping has not touched.
+#[track_caller]
+fn cached_by_mincore(file: &File, page: u64) -> u64 {
+    let len = file.metadata().unwrap().len();
+    let Some(size) = NonZeroUsize::new(len as usize) else {
+        return 0;
+    };
+    let mut pages = vec![0_u8; len.div_ceil(page) as usize];
+    // SAFETY: the kernel chooses a free place for the mapping, which is never read.
+    let start = unsafe {
+        mmap(
+            None,
+            size,
+            ProtFlags::PROT_NONE,
+            MapFlags::MAP_SHARED,
+            file,
+            0,
+        )
+    };
+    let start = start.unwrap();
+    // SAFETY: the range is mapped, and the vector has a byte for each of its pages.
+    let done = unsafe { libc::mincore(start.as_ptr(), size.get(), pages.as_mut_ptr()) };
+    let error = std::io::Error::last_os_error();
+    // SAFETY: the mapping made above, which nothing refers to.
+    unsafe { munmap(start, size.get()) }.unwrap();
+    assert_eq!(done, 0, "mincore: {error}");
+    pages.iter().filter(|state| *state & 1 == 1).count() as u64
 }
 
 /// Drops its clean pages from the page cache.

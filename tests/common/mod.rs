@@ -10,6 +10,7 @@ pub mod memprof;
 pub mod postgres;
 pub mod process;
 pub mod reclaim;
+pub mod skip;
 pub mod terminal;
 pub mod tree;
 pub mod workload;

@@ -30,7 +30,6 @@ impl Postgres {
             .filter_map(|v| Some(v.ok()?.path().join("bin")))
             .find(|p| p.join("initdb").exists() && p.join("pgbench").exists());
         let (Some(programs), Ok(Some(user))) = (programs, User::from_name("postgres")) else {
-            println!("SKIPPED postgres: not installed");
             return None;
         };
         let dir = tempfile::tempdir().unwrap();

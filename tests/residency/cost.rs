@@ -10,6 +10,7 @@ use memprof::residency::{
     Classifier, Error, Scanner, add_run, cachestat, figures, proc_maps, read_with,
 };
 
+use crate::skip::skip;
 use crate::target::Target;
 use crate::{METHODS, between, say};
 
@@ -30,7 +31,8 @@ fn a_reservation_of_a_tebibyte_is_quick() {
         times[0],
         times[1]
     );
-    assert!(times[0] < Duration::from_secs(5));
+    // The call passes over page tables that are not there, and page by page they cost 2 GiB of entries.
+    assert!(times[0] * 5 < times[1], "{times:?}");
 }
 
 #[test]
@@ -45,18 +47,20 @@ fn cachestat_counts_the_page_cache() {
         .unwrap();
     let stat = match cachestat::cachestat(file.as_fd(), 0, 0) {
         Err(Error::Unsupported { what }) => {
-            say!("SKIPPED cachestat_counts_the_page_cache: no {what}");
+            skip(format_args!("this kernel has no {what}"));
             return;
         }
         other => other.unwrap(),
     };
-    assert_eq!(
-        (stat.nr_cache, stat.nr_writeback),
-        (1024, stat.nr_writeback)
-    );
+    assert_eq!(stat.nr_cache, 1024);
     let part = cachestat::cachestat(file.as_fd(), 8192, 5 * 4096).unwrap();
     assert_eq!(part.nr_cache, 5);
     file.sync_all().unwrap();
+    let stat = cachestat::cachestat(file.as_fd(), 0, 0).unwrap();
+    assert_eq!(
+        (stat.nr_cache, stat.nr_dirty, stat.nr_writeback),
+        (1024, 0, 0)
+    );
     file.set_len(4096).unwrap();
     assert_eq!(
         cachestat::cachestat(file.as_fd(), 0, 0).unwrap().nr_cache,
@@ -64,9 +68,10 @@ fn cachestat_counts_the_page_cache() {
     );
 }
 
-/// Printed, not asserted: the machine is shared.
+/// Held against the kernel's own walk of the same page tables, with room for a busy machine: 0.14 and 1.5
+/// times as long were measured.
 #[test]
-fn time_of_a_scan() {
+fn a_scan_takes_as_long_as_smaps_rollup() {
     let target = Target::start("touched", Path::new("/"));
     target.stop();
     let pid = target.pid();
@@ -87,6 +92,7 @@ fn time_of_a_scan() {
         say!(
             "1 GiB of 4 KiB pages, {method:?}: scan {scan:?}, smaps_rollup {rollup:?}, ratio {ratio:.2}"
         );
+        assert!(ratio < 15.0, "{method:?}: {ratio}");
     }
 }
 

@@ -9,6 +9,7 @@ use memprof::event::Pid;
 use memprof::residency::{Classifier, Method, PageRun, Scanner, figures, proc_maps};
 
 use crate::machine_settings::{Setting, Swap};
+use crate::skip::skip;
 use crate::target::{Target, wait_until};
 use crate::{MIB, between, measure, measure_by_names, run, say};
 
@@ -29,7 +30,7 @@ fn overlay_on_tmpfs_is_shmem() {
 fn transparent_huge_pages() {
     let enabled = fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled");
     if !enabled.is_ok_and(|e| !e.contains("[never]")) {
-        say!("SKIPPED transparent_huge_pages: the kernel has none or they are off");
+        skip("the kernel has none or they are off");
         return;
     }
     let (target, total) = run("thp", Path::new("/"));
@@ -57,7 +58,7 @@ fn hugetlb_is_kept_apart() {
     let _one = MACHINE.lock().unwrap_or_else(|e| e.into_inner());
     let path = "/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages";
     let Some(_pages) = Setting::set(path, "16") else {
-        say!("SKIPPED hugetlb_is_kept_apart: no huge pages of 2 MiB to be had");
+        skip("no huge pages of 2 MiB can be reserved");
         return;
     };
     let (target, total) = run("hugetlb", Path::new("/"));
@@ -74,7 +75,7 @@ fn pages_merged_by_ksm_stay_anonymous() {
     let pages = Setting::set(&format!("{ksm}/pages_to_scan"), "10000");
     let running = Setting::set(&format!("{ksm}/run"), "1");
     if running.is_none() || pages.is_none() || zero.is_none() {
-        say!("SKIPPED pages_merged_by_ksm_stay_anonymous: KSM cannot be switched on");
+        skip("KSM cannot be switched on");
         return;
     }
     let target = Target::start("ksm", Path::new("/"));
@@ -108,7 +109,7 @@ fn pages_merged_by_ksm_stay_anonymous() {
 fn swapped_pages() {
     let _one = MACHINE.lock().unwrap_or_else(|e| e.into_inner());
     let Some(_swap) = Swap::on(256 * MIB) else {
-        say!("SKIPPED swapped_pages: no zram device to swap to");
+        skip("no zram device to swap to");
         return;
     };
     let (_target, total) = run("swapped", Path::new("/"));
@@ -121,7 +122,7 @@ fn pages_under_compaction_stay_resident() {
     let _one = MACHINE.lock().unwrap_or_else(|e| e.into_inner());
     let compact = "/proc/sys/vm/compact_memory";
     if fs::write(compact, "1").is_err() {
-        say!("SKIPPED pages_under_compaction_stay_resident: {compact} cannot be written");
+        skip(format_args!("{compact} cannot be written"));
         return;
     }
     let target = Target::start("dontneed", Path::new("/"));

@@ -1,9 +1,6 @@
-//! Page cache: what the workload's own IO brought in and is still there, against cachestat(2).
+//! Page cache: what the workload's own IO brought in and is still there, against the kernel's count.
 
 use std::fs::File;
-
-use ::memprof::residency::cachestat::cachestat;
-use std::os::fd::AsFd;
 
 use crate::common::files::{self, cached, evict};
 use crate::run::{MIB, Run};
@@ -26,9 +23,6 @@ type Done = Result<(), Skip>;
 /// A file of so many bytes, none of them cached.
 fn cold(run: &Run, name: &str, len: u64) -> Result<File, Skip> {
     let file = files::written(&run.path(name), len);
-    if let Err(e) = cachestat(file.as_fd(), 0, 0) {
-        return Err(format!("the kernel has no cachestat to compare with: {e}"));
-    }
     if !files::has_page_cache(run.dir.path()) {
         return Err("files here have no page cache that can be dropped".into());
     }

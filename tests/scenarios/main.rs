@@ -25,6 +25,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
 use std::time::Instant;
 
+use common::skip::skip_named;
 use live::Live;
 use run::Run;
 
@@ -101,6 +102,9 @@ fn perform(scenario: &Scenario, live: &Live) -> Outcome {
         let mut run = Run::start(live);
         let done = (scenario.run)(&mut run);
         run.end();
+        if let Err(why) = &done {
+            skip_named(&format!("scenario:{}", scenario.name), why);
+        }
         done
     }));
     let outcome = match done {

@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::time::Instant;
 
 use memprof::profile::{Frame, ModuleId};
 use memprof::symbol::{Language, Symbol};
@@ -131,47 +130,5 @@ fn libc_names_are_those_its_users_write() {
             crate::fixture::function(&s, &m, offset, Detail::Names).name,
             name
         );
-    }
-}
-
-fn rss_kib() -> u64 {
-    let status = fs::read_to_string("/proc/self/status").unwrap();
-    let line = status.lines().find(|l| l.starts_with("VmRSS")).unwrap();
-    line.split_whitespace().nth(1).unwrap().parse().unwrap()
-}
-
-/// Prints time and memory for the files named in `MEMPROF_ELF` (colon-separated).
-#[test]
-#[ignore = "a measurement; run with --ignored --nocapture"]
-fn measure() {
-    for path in std::env::var("MEMPROF_ELF").unwrap_or_default().split(':') {
-        let path = Path::new(path);
-        let size = fs::metadata(path).unwrap().len();
-        let frames: Vec<Frame> = (0..20_000)
-            .map(|i| Frame::code(ModuleId(0), size / 20_000 * i))
-            .collect();
-        let modules = [module(path)];
-        for detail in [Detail::Names, Detail::Inlined] {
-            let s = Symbolizer::start().unwrap();
-            let before = rss_kib();
-            let start = Instant::now();
-            let symbols = s.resolve_with(&frames, &modules, detail);
-            let first = start.elapsed();
-            let busy = rss_kib();
-            let start = Instant::now();
-            let again = s.resolve_with(&frames, &modules, detail);
-            let second = start.elapsed();
-            let count = |f: &Frame| matches!(again.get(*f), Some(Symbol::Known(_)));
-            let known = frames.iter().filter(|f| count(f)).count();
-            drop((symbols, again));
-            std::thread::sleep(std::time::Duration::from_secs(6));
-            println!(
-                "{} {detail:?}: {known} of {} known; {first:?} first, {second:?} again; \
-                 RSS {before} KiB before, {busy} busy, {} idle",
-                path.display(),
-                frames.len(),
-                rss_kib(),
-            );
-        }
     }
 }

@@ -6,8 +6,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Once, OnceLock};
 
+use super::common::skip::skip;
 use super::common::workload::Workload;
 use super::found::{Found, attached, profile};
+use super::real::installed;
 
 const KIB: u64 = 1024;
 /// What a leaf function touches.
@@ -49,7 +51,9 @@ fn write_deep_chains() {
     std::fs::write(dir().join("deep.inc"), text).unwrap();
 }
 
-/// Compiles without frame pointers; `None` if the compiler is not here.
+/// Compiles without frame pointers; `None`, and what the test would do with it is skipped, if the compiler
+/// is not installed.
+#[track_caller]
 pub fn compile(compiler: &str, name: &str, source: &str, flags: &[&str]) -> Option<PathBuf> {
     let out = dir().join(name);
     let mut command = Command::new(compiler);
@@ -60,7 +64,7 @@ pub fn compile(compiler: &str, name: &str, source: &str, flags: &[&str]) -> Opti
         command.arg(dir());
     }
     let Ok(ended) = command.arg(source).args(flags).arg("-o").arg(&out).output() else {
-        println!("SKIPPED {name}: no {compiler}");
+        skip(format_args!("{name}: {compiler} is not installed"));
         return None;
     };
     let said = String::from_utf8_lossy(&ended.stderr);
@@ -203,10 +207,8 @@ fn c_by_clang() {
 /// Its linkage tables are not described, and neighbouring segments share a page of the file.
 #[test]
 fn c_by_clang_and_lld() {
-    if Path::new("/usr/bin/ld.lld").exists() {
+    if installed("ld.lld") {
         check_compiled("clang", "chains_lld", &["-fuse-ld=lld", "-Wl,-z,lazy"]);
-    } else {
-        println!("SKIPPED chains_lld: no ld.lld");
     }
 }
 
@@ -301,10 +303,8 @@ pub const PATIENT: &str = "patient";
 /// Two libraries by turns at one address: no stack is walked by the other one's table.
 #[test]
 fn libraries_that_come_and_go() {
-    let Some([program, first, second]) = compile_plugins() else {
-        return;
-    };
-    let command = [&program, &first, &second].map(|p| p.to_str().unwrap());
+    let [program, first, second] = compile_plugins();
+    let command = [program, first, second].map(|p| p.to_str().unwrap());
     let chains = |found: &Found| {
         ["first", "second"].map(|name| {
             let chain = format!("{MAIN}use {name}_outer {name}_inner plugin_leaf");
@@ -337,12 +337,15 @@ fn libraries_that_come_and_go() {
 }
 
 /// The program that loads two libraries by turns, and these; compiled once, as another test may run it.
-pub fn compile_plugins() -> Option<&'static [PathBuf; 3]> {
-    static COMPILED: OnceLock<Option<[PathBuf; 3]>> = OnceLock::new();
-    COMPILED.get_or_init(plugins).as_ref()
+pub fn compile_plugins() -> &'static [PathBuf; 3] {
+    static COMPILED: OnceLock<[PathBuf; 3]> = OnceLock::new();
+    COMPILED.get_or_init(plugins)
 }
 
-fn plugins() -> Option<[PathBuf; 3]> {
+fn plugins() -> [PathBuf; 3] {
+    let gcc = |name: &str, flags: &[&str]| {
+        compile("gcc", name, &source("plugins.c"), flags).expect("gcc is needed for these tests")
+    };
     let plugin = |name: &str, frame: &str| {
         let flags = [
             "-shared".to_owned(),
@@ -353,15 +356,8 @@ fn plugins() -> Option<[PathBuf; 3]> {
             format!("-DOUTER={name}_outer"),
         ];
         let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
-        compile(
-            "gcc",
-            &format!("lib{name}.so"),
-            &source("plugins.c"),
-            &flags,
-        )
+        gcc(&format!("lib{name}.so"), &flags)
     };
-    let first = plugin("first", "200")?;
-    let second = plugin("second", "3000")?;
-    let program = compile("gcc", "plugins", &source("plugins.c"), &[])?;
-    Some([program, first, second])
+    let (first, second) = (plugin("first", "200"), plugin("second", "3000"));
+    [gcc("plugins", &[]), first, second]
 }

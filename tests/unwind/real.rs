@@ -1,11 +1,12 @@
 //! How many stacks of programs as they are packaged are walked to their outermost frame.
 //!
-//! Needs root. Programs that are not installed are said to be skipped. Figures: `--nocapture`.
+//! Needs root. Programs that are not installed are reported as skipped. Figures: `--nocapture`.
 
 use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+use super::common::skip::skip;
 use super::common::workload::{Lines, Running};
 use super::found::{Found, attached, first_second, profile};
 
@@ -61,13 +62,14 @@ pub fn check_started(command: &[&str]) -> Found {
     found
 }
 
-/// Whether a program is there; says so if it is not.
+/// Whether a program is there; if it is not, what the test would do with it is skipped.
+#[track_caller]
 pub fn installed(program: &str) -> bool {
     let there = program.starts_with('/') && Path::new(program).exists()
         || std::env::var("PATH")
             .is_ok_and(|p| p.split(':').any(|d| Path::new(d).join(program).exists()));
     if !there {
-        println!("SKIPPED {program}: not installed");
+        skip(format_args!("{program} is not installed"));
     }
     there
 }

@@ -7,6 +7,7 @@ use memprof::event::Pid;
 
 use super::common::postgres::Postgres;
 use super::common::process::wait_until;
+use super::common::skip::skip;
 use super::common::workload::{Lines, Running};
 use super::found::{Found, attached, attached_with, first_second};
 use super::real::{RUNNING, STARTED, check, installed, start};
@@ -58,6 +59,7 @@ fn redis() {
 #[test]
 fn postgres() {
     let Some(database) = Postgres::start() else {
+        skip("postgres is not installed");
         return;
     };
     let server = Pid(database.pid());

@@ -137,8 +137,9 @@ done
 grep -q '^Losses: none' /tmp/summary || fail "memprof reports losses"
 
 # Every way a page can move. Files on a tmpfs would be shared memory.
-mkdir -p /ramfs/scenarios
-MEMPROF_TEST_MOVES=/bin/moves MEMPROF_TEST_DIR=/ramfs/scenarios MEMPROF_RANDOM_SECS=10 \
+[ "$(stat -f -c %T /disk)" = ext2/ext3 ] || fail "the guest has no disk with ext4"
+[ -e /sys/class/zram-control ] || fail "the guest has no zram"
+MEMPROF_TEST_MOVES=/bin/moves MEMPROF_TEST_DIR=/disk MEMPROF_RANDOM_SECS=10 \
     MEMPROF_TEST_RESULTS=/tmp/results test-scenarios >/tmp/scenarios.out 2>&1
 status=$?
 [ ! -s /tmp/results ] || sed 's/^/table: /' /tmp/results
@@ -146,6 +147,7 @@ if [ "$status" -ne 0 ]; then
     grep -v '^random: seed' /tmp/scenarios.out
     fail "scenarios: $(tail -n 1 /tmp/scenarios.out)"
 fi
+grep ' s)$' /tmp/scenarios.out
 grep '^random: [0-9]' /tmp/scenarios.out
 scenarios=$(tail -n 1 /tmp/scenarios.out)
 echo "result: resident $resident KiB and page cache $cache KiB equal the kernel's; $scenarios"

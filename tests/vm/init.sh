@@ -1,8 +1,8 @@
 #!/bin/busybox sh
 # shellcheck shell=dash
-# The first process of a guest: mounts what memprof needs, runs the check, says how it ended, and
-# switches the guest off. The second serial port is for the results.
-/bin/busybox mkdir -p /proc /sys /dev /tmp /ramfs
+# The first process of a guest: mounts what memprof and its scenarios need, runs the check, says how it
+# ended, and switches the guest off. The second serial port is for the results.
+/bin/busybox mkdir -p /proc /sys /dev /tmp /ramfs /disk
 /bin/busybox --install -s /bin
 export PATH=/bin
 mount -t devtmpfs dev /dev
@@ -14,6 +14,10 @@ mount -t ramfs ramfs /ramfs
 mount -t tracefs nodev /sys/kernel/tracing
 mount -t debugfs nodev /sys/kernel/debug
 mount -t bpf nodev /sys/fs/bpf
+for module in /modules/*; do
+    insmod "$module" || echo "$module cannot be loaded"
+done
+mount -t ext4 /dev/vda /disk
 ifconfig lo 127.0.0.1 up
 read -r nonce wanted </vm-settings
 echo "guest $(uname -r)"
