@@ -118,7 +118,7 @@ fn report(stacks: u64) -> Report {
         losses: Losses::default(),
         modules: Arc::new([module("server"), module("plugin.so")]),
         processes: Vec::new(),
-        hold: Hold::Ran,
+        hold: FreezeOutcome::Ran,
         kernel_counted: false,
         places: Arc::default(),
     };
@@ -152,9 +152,9 @@ async fn measure(api: &Api, target: &str) -> (Duration, usize, Duration) {
     let (path, query) = target.split_once('?').unwrap_or((target, ""));
     let (mut best, mut size, mut kept) = (Duration::MAX, 0, Duration::ZERO);
     for _ in 0..ROUNDS {
-        let given = Given {
+        let given = RequestParts {
             query,
-            ..Given::default()
+            ..RequestParts::default()
         };
         let (route, name) = Route::at(path).next().expect("a path that is answered");
         let request = route.request(name, given).expect("a good request");

@@ -16,8 +16,8 @@ use crate::file_paths::FilePaths;
 use crate::modules::{AddressMap, ModuleTable};
 use crate::probe::{Probe, UsedStacks};
 use crate::profile::{
-    CachedFile, FileId, Hold, KernelFigures, Kind, LOST_STACK, Losses, Mapping, NotObserved,
-    Places, Profile, Sample, Share, TargetInfo, Unobserved, Usage,
+    CachedFile, FileId, FreezeOutcome, KernelFigures, Kind, LOST_STACK, Losses, Mapping,
+    NotObserved, Places, Profile, Sample, Share, TargetInfo, Unobserved, Usage,
 };
 use crate::residency::{Classifier, Kept};
 use crate::source::Totals;
@@ -272,7 +272,7 @@ impl Aggregator {
             modules: self.modules.modules(),
             places: Arc::new(places),
             processes,
-            hold: Hold::Ran,
+            hold: FreezeOutcome::Ran,
             kernel_counted: probe.counts(Kind::Kernel),
         }
     }

@@ -13,7 +13,6 @@ mod files;
 mod fixed;
 mod functions;
 mod health;
-mod maker;
 mod mappings;
 mod marks;
 mod memory;
@@ -23,6 +22,7 @@ mod processes;
 mod provider;
 mod query;
 mod reply;
+mod reply_builder;
 mod room;
 mod route;
 mod sampler;
@@ -38,15 +38,15 @@ use std::time::Instant;
 
 use crate::series::Series;
 use events::Events;
-use maker::{Again, Maker, Shown};
 use marks::{Mark, Marks};
+use reply_builder::{Again, ReplyBuilder, Shown};
 use view::View;
 
 pub use crate::export::Report;
 pub use futures_util::future::BoxFuture;
-pub use provider::{Glance, LastScan, Provider, ProviderError};
+pub use provider::{LastScan, Provider, ProviderError, Status};
 pub use reply::{ApiError, Body, EVENTS, Reply};
-pub use route::{Given, Method, ROUTES, Route};
+pub use route::{Method, ROUTES, RequestParts, Route};
 
 /// The OpenAPI document of the `/v1` routes.
 pub const OPENAPI_V1: &str = include_str!("web/openapi-v1.json");
@@ -80,7 +80,7 @@ pub struct ApiOptions {
 pub struct Api {
     options: ApiOptions,
     provider: Arc<dyn Provider>,
-    maker: Maker,
+    reply_builder: ReplyBuilder,
     marks: Marks,
     series: Mutex<Series>,
     events: Events,
@@ -90,14 +90,18 @@ pub struct Api {
 impl Api {
     /// Answers from what the provider gives.
     pub fn new(provider: Arc<dyn Provider>, options: ApiOptions) -> Arc<Api> {
-        Api::with(provider, options, Maker::new(CACHED, ROOM))
+        Api::with(provider, options, ReplyBuilder::new(CACHED, ROOM))
     }
 
-    fn with(provider: Arc<dyn Provider>, options: ApiOptions, maker: Maker) -> Arc<Api> {
+    fn with(
+        provider: Arc<dyn Provider>,
+        options: ApiOptions,
+        reply_builder: ReplyBuilder,
+    ) -> Arc<Api> {
         Arc::new(Api {
             options,
             provider,
-            maker,
+            reply_builder,
             marks: Marks::default(),
             series: Mutex::default(),
             events: Events::default(),
@@ -107,13 +111,13 @@ impl Api {
 
     /// Ends what would go on by itself: the server ends.
     pub(crate) fn close(&self) {
-        self.maker.close();
+        self.reply_builder.close();
         self.events.close();
     }
 
     /// Whether replies wait for room that others, on their way to slow clients, have.
     pub(crate) fn is_short_of_room(&self) -> bool {
-        self.maker.is_short()
+        self.reply_builder.is_short()
     }
 
     /// The answer to a request. Needs a tokio runtime.
@@ -162,7 +166,10 @@ impl Api {
         };
         drop(report);
         let mut reply = Reply::new(view.content_type(), "");
-        let (body, name) = self.maker.shared(shown, view, self.provider()).await?;
+        let (body, name) = self
+            .reply_builder
+            .shared(shown, view, self.provider())
+            .await?;
         reply.body = Body::Whole(body);
         reply.file_name = name;
         Ok(reply)
@@ -214,9 +221,9 @@ mod tests {
     }
 
     fn ask(path: &str, query: &str) -> Request {
-        let given = Given {
+        let given = RequestParts {
             query,
-            ..Given::default()
+            ..RequestParts::default()
         };
         let (route, name) = Route::at(path).next().unwrap();
         route.request(name, given).unwrap()
@@ -293,8 +300,12 @@ mod tests {
     #[tokio::test]
     async fn replies_on_their_way_are_bounded() {
         // Room for three replies of up to a KiB, none of them kept.
-        let maker = Maker::new(0, 3 << 10);
-        let api = Api::with(Arc::new(Fixed(Ok(report(1)))), ApiOptions::default(), maker);
+        let reply_builder = ReplyBuilder::new(0, 3 << 10);
+        let api = Api::with(
+            Arc::new(Fixed(Ok(report(1)))),
+            ApiOptions::default(),
+            reply_builder,
+        );
         let mut under_way = Vec::new();
         for threshold in 0..3 {
             under_way.push(body(&api, tree(threshold)).await);

@@ -119,7 +119,7 @@ struct ProfileArgs {
     /// Follow child processes too; the figures are then sums over all of them
     #[arg(long)]
     follow_forks: bool,
-    /// Hold the target still for each report, for the milliseconds of its page scan, so that the figures
+    /// FreezeOutcome the target still for each report, for the milliseconds of its page scan, so that the figures
     /// are exact; else they lie between the kernel's before and after. Several processes are held still at once
     /// where that is shorter than --max-freeze, else one after the other
     #[arg(long)]
@@ -127,7 +127,7 @@ struct ProfileArgs {
     /// As --freeze, but all processes at once or not at all, so that their sum is of one moment
     #[arg(long)]
     freeze_group: bool,
-    /// Hold the target still for so many milliseconds at most, by --freeze or over HTTP. Where that is too
+    /// FreezeOutcome the target still for so many milliseconds at most, by --freeze or over HTTP. Where that is too
     /// short it runs, and the report says what would be enough
     #[arg(long, value_name = "MS", default_value_t = MAX_FREEZE.as_millis() as u32, value_parser = clap::value_parser!(u32).range(1..=60_000))]
     max_freeze: u32,

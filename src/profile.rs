@@ -11,7 +11,7 @@ mod place;
 mod usage;
 
 pub use frame::{Frame, FrameKind, JIT, Module, ModuleId, Stack};
-pub use freeze_outcome::Hold;
+pub use freeze_outcome::FreezeOutcome;
 pub use kernel_figures::{Agreement, KernelFigures, Verdict};
 pub use losses::Losses;
 pub use place::{CachedFile, FileId, KnownPath, MappedBytes, Mapping, PathFrom, Places};
@@ -78,7 +78,7 @@ pub struct NotObserved {
 
 /// How full a table of the probe is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TableFill {
+pub struct MapUsage {
     /// Its name.
     pub name: &'static str,
     /// Entries in use.
@@ -130,7 +130,7 @@ pub struct Profile {
     /// page cache that ended processes brought in is in nobody's.
     pub processes: Vec<Share>,
     /// Whether the target stood still for this report.
-    pub hold: Hold,
+    pub hold: FreezeOutcome,
     /// Whether kernel memory was counted (`--kernel`).
     pub kernel_counted: bool,
 }
@@ -154,7 +154,7 @@ pub struct Share {
     /// The kernel's figures for it read just after its page scan.
     pub kernel_after: KernelFigures,
     /// Whether it stood still.
-    pub hold: Hold,
+    pub hold: FreezeOutcome,
 }
 
 impl Profile {
@@ -253,7 +253,7 @@ impl Profile {
     pub fn is_exact(&self) -> bool {
         let (before, after) = (&self.kernel_before, &self.kernel_after);
         let anonymous = |k: &KernelFigures| k.anonymous.unwrap_or(k.rss_anon);
-        matches!(self.hold, Hold::Still(_))
+        matches!(self.hold, FreezeOutcome::Still(_))
             && self.losses.have_all_processes()
             && before.resident() == after.resident()
             && [anonymous(before), anonymous(after)] == [self.total.anon; 2]

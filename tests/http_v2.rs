@@ -8,12 +8,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
-use memprof::api::{BoxFuture, Glance, LastScan, Method, Provider, ProviderError, ROUTES, Report};
+use memprof::api::{BoxFuture, LastScan, Method, Provider, ProviderError, ROUTES, Report, Status};
 use memprof::event::Pid;
 use memprof::freeze::Freeze;
 use memprof::profile::{
-    CachedFile, FileId, Frame, Hold, KnownPath, MappedBytes, Mapping, PathFrom, Places, Profile,
-    Sample,
+    CachedFile, FileId, Frame, FreezeOutcome, KnownPath, MappedBytes, Mapping, PathFrom, Places,
+    Profile, Sample,
 };
 use memprof::server::ServerOptions;
 use memprof::symbol::{InlinedFunction, Language, Symbol};
@@ -112,7 +112,7 @@ impl Provider for Growing {
         Box::pin(async { Ok(Arc::new(with_lines)) })
     }
 
-    fn glance(&self) -> BoxFuture<'_, Option<Glance>> {
+    fn glance(&self) -> BoxFuture<'_, Option<Status>> {
         let last = self.newest.lock().unwrap().clone().map(|report| LastScan {
             sequence: report.sequence,
             profile: Arc::clone(&report.profile),
@@ -121,7 +121,7 @@ impl Provider for Growing {
         });
         // Its own status is one that can be read.
         let pids = vec![Pid(std::process::id())];
-        Box::pin(async { Some(Glance { pids, last }) })
+        Box::pin(async { Some(Status { pids, last }) })
     }
 }
 
@@ -445,7 +445,7 @@ impl Provider for Unstoppable {
         let number = 2 + self.0.fetch_add(1, Ordering::Relaxed);
         let mut report = (*grown(number)).clone();
         report.profile = Arc::new(Profile {
-            hold: Hold::Failed {
+            hold: FreezeOutcome::Failed {
                 why: "a thread hangs in the kernel".to_owned(),
                 stood: Duration::ZERO,
             },

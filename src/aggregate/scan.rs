@@ -9,7 +9,7 @@ use super::{Aggregator, ReportError, Snapshot};
 use crate::event::{MmId, Pid};
 use crate::freeze::stands_still;
 use crate::probe::Probe;
-use crate::profile::{FileId, Hold, KernelFigures, MappedBytes, Mapping};
+use crate::profile::{FileId, FreezeOutcome, KernelFigures, MappedBytes, Mapping};
 use crate::residency::proc_maps::{self, Foreseen};
 use crate::residency::{
     Classifier, Error as ScanError, Method, Pages, Scanner, Vma, figures, page_size,
@@ -30,7 +30,7 @@ pub struct Scanned {
     pub(super) before: KernelFigures,
     pub(super) after: KernelFigures,
     /// Whether it stood still.
-    pub(super) hold: Hold,
+    pub(super) hold: FreezeOutcome,
     /// How long reading its mappings and pages took, without pauses.
     pub took: Duration,
 }
@@ -77,7 +77,7 @@ impl Scanned {
     }
 
     /// The same, of a process that was held so.
-    pub fn with(self, hold: Hold) -> Scanned {
+    pub fn with(self, hold: FreezeOutcome) -> Scanned {
         Scanned { hold, ..self }
     }
 
@@ -299,7 +299,7 @@ impl Aggregator {
             bytes,
             before,
             after: before,
-            hold: Hold::Ran,
+            hold: FreezeOutcome::Ran,
             took,
         })
     }

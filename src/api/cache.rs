@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::OnceCell;
 
-use super::maker::Made;
+use super::reply_builder::Made;
 
 /// How many replies are kept: of a few clients, each asking its own way. The oldest goes first.
 const KEPT: usize = 16;

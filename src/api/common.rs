@@ -7,7 +7,7 @@ use serde::Serialize;
 use super::query::bad;
 use super::{ApiError, Report};
 use crate::event::Outcome;
-use crate::profile::{Hold, KernelFigures, Kind, Losses, Profile, Usage};
+use crate::profile::{FreezeOutcome, KernelFigures, Kind, Losses, Profile, Usage};
 
 /// Bytes by kind, in the order of [`Kind::ALL`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,7 +38,7 @@ pub(super) fn counted(kind: Kind, profile: &Profile) -> Result<(), ApiError> {
 }
 
 /// How long the target stood still, in microseconds.
-pub(super) fn stopped_us(hold: &Hold) -> Option<u64> {
+pub(super) fn stopped_us(hold: &FreezeOutcome) -> Option<u64> {
     let micros = hold.lasted()?.as_micros();
     Some(u64::try_from(micros).unwrap_or(u64::MAX))
 }
@@ -74,9 +74,9 @@ pub(super) fn outcomes(profile: &Profile) -> Vec<OutcomeRow> {
     profile.outcomes().into_iter().map(row).collect()
 }
 
-/// Which state a reply shows, and what is incomplete about it.
+/// ReportSelector state a reply shows, and what is incomplete about it.
 #[derive(Debug, Serialize)]
-pub(super) struct About {
+pub(super) struct ReportInfo {
     number: u64,
     taken: u64,
     pid: u32,
@@ -91,10 +91,10 @@ pub(super) struct About {
     losses: Vec<Loss>,
 }
 
-impl From<&Report> for About {
-    fn from(report: &Report) -> About {
+impl From<&Report> for ReportInfo {
+    fn from(report: &Report) -> ReportInfo {
         let profile = &report.profile;
-        About {
+        ReportInfo {
             number: report.sequence,
             taken: millis(profile.taken),
             pid: profile.target.pid.0,

@@ -6,14 +6,14 @@ use std::sync::Arc;
 use serde::Serialize;
 
 use super::common::{counted, millis};
-use super::functions::{Name, PageReply, Wanted};
+use super::functions::{FunctionsParams, Name, PageReply};
 use super::marks::{Mark, NOW};
 use super::query::bad;
 use super::reply::internal;
 use super::room::Out;
-use super::route::Asked;
+use super::route::RequestContext;
 use super::tree::{Drawn, Places, Shape};
-use super::view::{View, Which};
+use super::view::{ReportSelector, View};
 use super::{Api, ApiError, Ask, BoxFuture, Reply, Report, Request};
 use crate::profile::Kind;
 use crate::tree::{Paths, Table, TableRow};
@@ -44,7 +44,7 @@ const OF_TABLES: &[&str] = &["sort", "order", "offset", "limit"];
 #[derive(Clone, Debug)]
 enum By {
     Stack(Shape),
-    Function(Wanted),
+    Function(FunctionsParams),
 }
 
 impl By {
@@ -68,16 +68,16 @@ impl By {
 struct Diff {
     from: String,
     to: String,
-    which: Which,
+    which: ReportSelector,
     by: By,
 }
 
 /// `/v2/diff`.
-pub(super) fn read(asked: &Asked<'_>) -> Result<Request, ApiError> {
+pub(super) fn read(asked: &RequestContext<'_>) -> Result<Request, ApiError> {
     let query = &asked.query;
     let by_function = query.word("by", [("stack", false), ("function", true)])?;
     let (by, foreign) = match by_function {
-        Some(true) => (By::Function(Wanted::read(query)?), OF_TREES),
+        Some(true) => (By::Function(FunctionsParams::read(query)?), OF_TREES),
         _ => (By::Stack(Shape::read(query)?), OF_TABLES),
     };
     if let Some(name) = foreign.iter().find(|name| query.text(name).is_some()) {
@@ -93,7 +93,7 @@ pub(super) fn read(asked: &Asked<'_>) -> Result<Request, ApiError> {
     Ok(Arc::new(Diff {
         from: from.to_owned(),
         to: query.text("to").unwrap_or(NOW).to_owned(),
-        which: Which::read(query)?,
+        which: ReportSelector::read(query)?,
         by,
     }))
 }
@@ -124,7 +124,7 @@ struct Between {
     /// The mark that the report is of.
     to: Option<Mark>,
     by: By,
-    which: Which,
+    which: ReportSelector,
 }
 
 /// Two differences of one `Debug` form are the same: marks never change.
@@ -192,7 +192,7 @@ struct Row<'a> {
 #[derive(Serialize)]
 struct FunctionsReply<'a> {
     by: &'static str,
-    report: super::common::About,
+    report: super::common::ReportInfo,
     kind: &'static str,
     sort: &'static str,
     order: &'static str,
@@ -267,7 +267,12 @@ impl Between {
         serde_json::to_writer(out, &reply).map_err(internal)
     }
 
-    fn write_table(&self, wanted: &Wanted, report: &Report, out: &mut Out) -> Result<(), ApiError> {
+    fn write_table(
+        &self,
+        wanted: &FunctionsParams,
+        report: &Report,
+        out: &mut Out,
+    ) -> Result<(), ApiError> {
         let from = &*self.which.baseline(&self.from.report)?;
         let sides = [from.side(), report.side()];
         let table = Table::new(sides, wanted.kind, wanted.inlined);

@@ -11,7 +11,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, broadcast, mpsc, watch};
 use tokio::time::sleep;
 
 use super::reply::EVENTS;
-use super::route::Asked;
+use super::route::RequestContext;
 use super::summary;
 use super::{Api, ApiError, Ask, Body, BoxFuture, Reply, Request};
 use crate::series::{FIGURES, Sample};
@@ -118,7 +118,7 @@ impl Api {
 }
 
 /// `/v2/events`.
-pub(super) fn read(_: &Asked<'_>) -> Result<Request, ApiError> {
+pub(super) fn read(_: &RequestContext<'_>) -> Result<Request, ApiError> {
     Ok(Arc::new(Listen))
 }
 

@@ -10,9 +10,9 @@ use super::marks::NOW;
 use super::query::{bad, quoted};
 use super::reply::internal;
 use super::room::Out;
-use super::route::Asked;
+use super::route::RequestContext;
 use super::tree::{direction, kind};
-use super::view::{View, Which};
+use super::view::{ReportSelector, View};
 use super::{Api, ApiError, Ask, BoxFuture, Reply, Report, Request};
 use crate::export::{EXPORTERS, ExportOptions, Exporter, by_name, names, write};
 
@@ -23,7 +23,7 @@ pub(super) const PARAMETERS: &[&str] = &["direction", "kind", "threshold", "from
 const PPROF: &str = "pprof";
 
 /// `/v2/export/{format}`.
-pub(super) fn read(asked: &Asked<'_>) -> Result<Request, ApiError> {
+pub(super) fn read(asked: &RequestContext<'_>) -> Result<Request, ApiError> {
     let format = by_name(asked.name).ok_or_else(|| {
         let known = names().collect::<Vec<_>>().join(", ");
         let name = quoted(asked.name);
@@ -44,23 +44,23 @@ pub(super) fn read(asked: &Asked<'_>) -> Result<Request, ApiError> {
         options,
         from: query.text("from").map(str::to_owned),
         to: query.text("to").unwrap_or(NOW).to_owned(),
-        which: Which::read(query)?,
+        which: ReportSelector::read(query)?,
     }))
 }
 
 /// `/debug/pprof/heap`: where the usual pprof commands look.
-pub(super) fn pprof(_: &Asked<'_>) -> Result<Request, ApiError> {
+pub(super) fn pprof(_: &RequestContext<'_>) -> Result<Request, ApiError> {
     Ok(Arc::new(Export {
         format: by_name(PPROF).ok_or(ApiError::NotFound(None))?,
         options: ExportOptions::default(),
         from: None,
         to: NOW.to_owned(),
-        which: Which::default(),
+        which: ReportSelector::default(),
     }))
 }
 
 /// `/v2/exports`.
-pub(super) fn list(_: &Asked<'_>) -> Result<Request, ApiError> {
+pub(super) fn list(_: &RequestContext<'_>) -> Result<Request, ApiError> {
     Ok(Arc::new(List))
 }
 
@@ -72,7 +72,7 @@ struct Export {
     from: Option<String>,
     /// Id of the mark whose report is written, or [`NOW`].
     to: String,
-    which: Which,
+    which: ReportSelector,
 }
 
 /// Two of one `Debug` form are the same: marks never change, and no id is given twice.

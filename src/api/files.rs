@@ -5,12 +5,12 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
-use super::common::{About, millis};
+use super::common::{ReportInfo, millis};
 use super::functions::{Page, PageReply, Sorting};
 use super::query::{Query, bad, quoted};
 use super::reply::internal;
 use super::room::Out;
-use super::route::Asked;
+use super::route::RequestContext;
 use super::tree::{Shape, search, write_tree};
 use super::view::{View, view};
 use super::{ApiError, Report, Request};
@@ -48,7 +48,7 @@ struct Files {
 }
 
 /// `/v2/files`.
-pub(super) fn read(asked: &Asked<'_>) -> Result<Request, ApiError> {
+pub(super) fn read(asked: &RequestContext<'_>) -> Result<Request, ApiError> {
     let words = [("cached", By::Cached, false), ("path", By::Path, true)];
     let files = Files {
         sorting: Sorting::read(&asked.query, words)?,
@@ -60,7 +60,7 @@ pub(super) fn read(asked: &Asked<'_>) -> Result<Request, ApiError> {
 
 #[derive(Serialize)]
 struct FilesReply<'a> {
-    report: About,
+    report: ReportInfo,
     sort: &'static str,
     order: &'static str,
     total: u64,
@@ -154,7 +154,7 @@ struct Stacks {
 }
 
 /// `/v2/files/stacks`.
-pub(super) fn stacks(asked: &Asked<'_>) -> Result<Request, ApiError> {
+pub(super) fn stacks(asked: &RequestContext<'_>) -> Result<Request, ApiError> {
     let mut shape = Shape::read(&asked.query)?;
     shape.reading.kind = Kind::Cache;
     let file = file(&asked.query)?;

@@ -4,11 +4,11 @@ use std::cmp::Ordering;
 
 use serde::Serialize;
 
-use super::common::{About, counted};
+use super::common::{ReportInfo, counted};
 use super::query::Query;
 use super::reply::internal;
 use super::room::Out;
-use super::route::Asked;
+use super::route::RequestContext;
 use super::tree::{kind, search};
 use super::view::{View, view};
 use super::{ApiError, Report, Request};
@@ -24,7 +24,7 @@ pub(super) const PARAMETERS: &[&str] = &[
 const ROWS: u64 = 100;
 const MOST_ROWS: u64 = 10_000;
 
-/// Which rows of a list are given.
+/// ReportSelector rows of a list are given.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Page {
     offset: u64,
@@ -58,7 +58,7 @@ impl Page {
     }
 }
 
-/// Which rows a reply has.
+/// ReportSelector rows a reply has.
 #[derive(Debug, Serialize)]
 pub(super) struct PageReply {
     count: u64,
@@ -115,7 +115,7 @@ pub(super) enum By {
 
 /// How a table of functions is to be.
 #[derive(Clone, Debug)]
-pub(super) struct Wanted {
+pub(super) struct FunctionsParams {
     pub(super) kind: Kind,
     pub(super) inlined: bool,
     pub(super) sorting: Sorting<By>,
@@ -123,14 +123,14 @@ pub(super) struct Wanted {
     search: Option<Search>,
 }
 
-impl Wanted {
-    pub(super) fn read(query: &Query) -> Result<Wanted, ApiError> {
+impl FunctionsParams {
+    pub(super) fn read(query: &Query) -> Result<FunctionsParams, ApiError> {
         let words = [
             ("total", By::Total, false),
             ("self", By::Own, false),
             ("name", By::Name, true),
         ];
-        Ok(Wanted {
+        Ok(FunctionsParams {
             kind: kind(query)?,
             inlined: query.boolean("inlined")?.unwrap_or(false),
             sorting: Sorting::read(query, words)?,
@@ -167,12 +167,12 @@ impl Wanted {
 }
 
 /// `/v2/functions`.
-pub(super) fn read(asked: &Asked<'_>) -> Result<Request, ApiError> {
-    view(asked, Functions(Wanted::read(&asked.query)?))
+pub(super) fn read(asked: &RequestContext<'_>) -> Result<Request, ApiError> {
+    view(asked, Functions(FunctionsParams::read(&asked.query)?))
 }
 
 #[derive(Debug)]
-struct Functions(Wanted);
+struct Functions(FunctionsParams);
 
 /// What a function is called.
 #[derive(Serialize)]
@@ -207,7 +207,7 @@ struct Row<'a> {
 
 #[derive(Serialize)]
 struct FunctionsReply<'a> {
-    report: About,
+    report: ReportInfo,
     kind: &'static str,
     sort: &'static str,
     order: &'static str,

@@ -8,13 +8,13 @@ use serde::Serialize;
 use super::common::{Loss, OutcomeRow, losses, millis, outcomes};
 use super::events::CLIENTS;
 use super::own;
-use super::route::Asked;
+use super::route::RequestContext;
 use super::{Api, ApiError, Ask, BoxFuture, LastScan, Reply, Request};
-use crate::profile::TableFill;
+use crate::profile::MapUsage;
 use crate::series::Series;
 
 /// `/v2/health`.
-pub(super) fn read(_: &Asked<'_>) -> Result<Request, ApiError> {
+pub(super) fn read(_: &RequestContext<'_>) -> Result<Request, ApiError> {
     Ok(Arc::new(Health))
 }
 
@@ -87,7 +87,7 @@ impl Ask for Health {
             let last = glance.and_then(|glance| glance.last);
             let tables = api.provider().tables().await;
             let profile = last.as_ref().map(|last| &last.profile);
-            let fill = |table: TableFill| Fill {
+            let fill = |table: MapUsage| Fill {
                 name: table.name,
                 entries: table.entries,
                 capacity: table.capacity,

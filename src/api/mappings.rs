@@ -5,11 +5,11 @@ use std::cmp::Ordering;
 
 use serde::Serialize;
 
-use super::common::{About, Kinds};
+use super::common::{Kinds, ReportInfo};
 use super::functions::{Page, PageReply, Sorting};
 use super::reply::internal;
 use super::room::Out;
-use super::route::Asked;
+use super::route::RequestContext;
 use super::tree::search;
 use super::view::{View, view};
 use super::{ApiError, Report, Request};
@@ -37,7 +37,7 @@ struct Maps {
 }
 
 /// `/v2/maps`.
-pub(super) fn read(asked: &Asked<'_>) -> Result<Request, ApiError> {
+pub(super) fn read(asked: &RequestContext<'_>) -> Result<Request, ApiError> {
     if !asked.local {
         let message = "addresses are shown to clients on loopback addresses only";
         return Err(ApiError::Forbidden(message.to_owned()));
@@ -59,7 +59,7 @@ pub(super) fn read(asked: &Asked<'_>) -> Result<Request, ApiError> {
 
 #[derive(Serialize)]
 struct MapsReply<'a> {
-    report: About,
+    report: ReportInfo,
     sort: &'static str,
     order: &'static str,
     size: u64,

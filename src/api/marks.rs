@@ -9,10 +9,10 @@ use serde::{Deserialize, Serialize};
 
 use super::common::{Kinds, millis, stopped_us};
 use super::query::{bad, quoted};
-use super::route::Asked;
+use super::route::RequestContext;
 use super::{Api, ApiError, Ask, Body, BoxFuture, Reply, Report, Request};
 use crate::freeze::Freeze;
-use crate::profile::{Hold, Profile, Sample, Stack};
+use crate::profile::{FreezeOutcome, Profile, Sample, Stack};
 
 /// Marks that are kept, at most.
 const MOST: usize = 16;
@@ -199,7 +199,7 @@ impl From<&Mark> for MarkReply {
 struct List;
 
 #[derive(Debug)]
-struct Keep(Wanted);
+struct Keep(MarkParams);
 
 #[derive(Debug)]
 struct Forget(String);
@@ -207,7 +207,7 @@ struct Forget(String);
 /// What a request to make a mark may have in its body.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-struct Wanted {
+struct MarkParams {
     name: Option<String>,
     /// Of a target that is held still for it.
     freeze: bool,
@@ -216,14 +216,14 @@ struct Wanted {
 }
 
 /// `GET /v2/marks`.
-pub(super) fn list(_: &Asked<'_>) -> Result<Request, ApiError> {
+pub(super) fn list(_: &RequestContext<'_>) -> Result<Request, ApiError> {
     Ok(Arc::new(List))
 }
 
 /// `POST /v2/marks`.
-pub(super) fn keep(asked: &Asked<'_>) -> Result<Request, ApiError> {
-    let mut wanted: Wanted = match asked.body {
-        [] => Wanted::default(),
+pub(super) fn keep(asked: &RequestContext<'_>) -> Result<Request, ApiError> {
+    let mut wanted: MarkParams = match asked.body {
+        [] => MarkParams::default(),
         body => serde_json::from_slice(body).map_err(|e| {
             bad(format!(
                 "the body must be JSON like {{\"name\": \"start\", \"freeze\": true}}: {e}"
@@ -240,7 +240,7 @@ pub(super) fn keep(asked: &Asked<'_>) -> Result<Request, ApiError> {
 }
 
 /// `DELETE /v2/marks/{id}`.
-pub(super) fn forget(asked: &Asked<'_>) -> Result<Request, ApiError> {
+pub(super) fn forget(asked: &RequestContext<'_>) -> Result<Request, ApiError> {
     Ok(Arc::new(Forget(asked.name.to_owned())))
 }
 
@@ -284,9 +284,9 @@ async fn still(api: &Api, how: Freeze) -> Result<Arc<Report>, ApiError> {
     let profile = &report.profile;
     let why = match &profile.hold {
         _ if !profile.target.alive => "it has ended",
-        Hold::Still(_) | Hold::InTurn { .. } => return Ok(report),
-        Hold::Failed { why, .. } => why,
-        Hold::Ran => "it was not tried",
+        FreezeOutcome::Still(_) | FreezeOutcome::InTurn { .. } => return Ok(report),
+        FreezeOutcome::Failed { why, .. } => why,
+        FreezeOutcome::Ran => "it was not tried",
     };
     Err(ApiError::Unavailable(format!(
         "the target could not be held still: {why}"

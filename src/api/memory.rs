@@ -8,7 +8,7 @@ use tokio::sync::Semaphore;
 use super::query::bad;
 use super::reply::internal;
 use super::room::Roomed;
-use super::route::Asked;
+use super::route::RequestContext;
 use super::{Api, ApiError, Ask, BoxFuture, ProviderError, Reply, Request};
 use crate::breakdown::{Breakdown, Show, measure};
 use crate::event::Pid;
@@ -32,7 +32,7 @@ struct Memory {
 }
 
 /// `/debug/memory`.
-pub(super) fn read(asked: &Asked<'_>) -> Result<Request, ApiError> {
+pub(super) fn read(asked: &RequestContext<'_>) -> Result<Request, ApiError> {
     if !asked.local {
         let message = "this shows addresses, so only programs on this machine may ask it, by a \
                        loopback address, without a proxy: ask there, or run memprof maps";
@@ -56,7 +56,7 @@ impl Ask for Memory {
             let made = tokio::task::spawn_blocking(move || (text(pid, show), turn));
             let (text, _turn) = made.await.map_err(internal)?;
             let text = text?;
-            let held = api.maker.room(text.len())?;
+            let held = api.reply_builder.room(text.len())?;
             Ok(Reply::new(TEXT, Roomed::bytes(text, held)))
         })
     }

@@ -13,7 +13,7 @@ use prometheus_client::registry::Registry;
 use super::common::millis;
 use super::reply::internal;
 use super::room::Out;
-use super::route::Asked;
+use super::route::RequestContext;
 use super::view::View;
 use super::{Api, ApiError, Ask, Body, BoxFuture, ProviderError, Reply, Report, Request, own};
 use crate::export::printable;
@@ -29,7 +29,7 @@ const RESIDENT: [Kind; 4] = [Kind::Anon, Kind::Shmem, Kind::File, Kind::Hugetlb]
 type Labels = Vec<(&'static str, String)>;
 
 /// `/metrics`.
-pub(super) fn read(_: &Asked<'_>) -> Result<Request, ApiError> {
+pub(super) fn read(_: &RequestContext<'_>) -> Result<Request, ApiError> {
     Ok(Arc::new(Metrics))
 }
 

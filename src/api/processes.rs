@@ -2,10 +2,10 @@
 
 use serde::Serialize;
 
-use super::common::{About, Bracket, Kinds};
+use super::common::{Bracket, Kinds, ReportInfo};
 use super::reply::internal;
 use super::room::Out;
-use super::route::Asked;
+use super::route::RequestContext;
 use super::summary::Agreement;
 use super::view::{View, view};
 use super::{ApiError, Report, Request};
@@ -15,7 +15,7 @@ use crate::profile::Profile;
 pub(super) const PARAMETERS: &[&str] = &["mark"];
 
 /// `/v2/processes`.
-pub(super) fn read(asked: &Asked<'_>) -> Result<Request, ApiError> {
+pub(super) fn read(asked: &RequestContext<'_>) -> Result<Request, ApiError> {
     view(asked, Processes)
 }
 
@@ -24,7 +24,7 @@ struct Processes;
 
 #[derive(Serialize)]
 struct ProcessesReply {
-    report: About,
+    report: ReportInfo,
     total: Kinds,
     rows: Vec<Row>,
 }

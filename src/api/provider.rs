@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::{BoxFuture, Report};
 use crate::event::Pid;
 use crate::freeze::Freeze;
-use crate::profile::{Profile, TableFill};
+use crate::profile::{MapUsage, Profile};
 
 /// Where reports come from.
 pub trait Provider: Send + Sync + 'static {
@@ -30,12 +30,12 @@ pub trait Provider: Send + Sync + 'static {
     }
 
     /// What is known without a scan; `None` where nothing is.
-    fn glance(&self) -> BoxFuture<'_, Option<Glance>> {
+    fn glance(&self) -> BoxFuture<'_, Option<Status>> {
         Box::pin(async { None })
     }
 
     /// How full the probe's tables are; what was counted a moment ago may do.
-    fn tables(&self) -> BoxFuture<'_, Vec<TableFill>> {
+    fn tables(&self) -> BoxFuture<'_, Vec<MapUsage>> {
         Box::pin(async { Vec::new() })
     }
 }
@@ -53,7 +53,7 @@ pub enum ProviderError {
 
 /// What is known without a scan.
 #[derive(Clone, Debug, Default)]
-pub struct Glance {
+pub struct Status {
     /// The followed processes; none when they have ended.
     pub pids: Vec<Pid>,
     /// The newest scan.

@@ -32,12 +32,12 @@ struct State {
 
 /// Bytes of a room; they are given back when it is dropped.
 #[derive(Debug)]
-pub(super) struct Held {
+pub(super) struct Reservation {
     room: Arc<Room>,
     bytes: usize,
 }
 
-impl Drop for Held {
+impl Drop for Reservation {
     fn drop(&mut self) {
         self.room.lock().free += self.bytes;
         self.room.freed.notify_all();
@@ -75,17 +75,17 @@ impl Room {
     }
 
     /// So many bytes, if they are free.
-    pub(super) fn try_take(self: &Arc<Room>, bytes: usize) -> Option<Held> {
+    pub(super) fn try_take(self: &Arc<Room>, bytes: usize) -> Option<Reservation> {
         let mut state = self.lock();
         state.free = state.free.checked_sub(bytes)?;
-        Some(Held {
+        Some(Reservation {
             room: Arc::clone(self),
             bytes,
         })
     }
 
     /// So many bytes, waiting for them if need be; `None` when it took too long.
-    fn take(self: &Arc<Room>, bytes: usize) -> Option<Held> {
+    fn take(self: &Arc<Room>, bytes: usize) -> Option<Reservation> {
         let end = Instant::now() + PATIENCE;
         let mut state = self.lock();
         state.waiting += 1;
@@ -96,7 +96,7 @@ impl Room {
         }
         state.waiting -= 1;
         state.free = state.free.checked_sub(bytes)?;
-        Some(Held {
+        Some(Reservation {
             room: Arc::clone(self),
             bytes,
         })
@@ -107,7 +107,7 @@ impl Room {
 #[derive(Debug)]
 pub(super) struct Out {
     body: Vec<u8>,
-    held: Held,
+    held: Reservation,
     cache: Arc<Cache>,
     refused: Option<ApiError>,
 }
@@ -115,7 +115,7 @@ pub(super) struct Out {
 impl Out {
     /// An empty reply; for room the replies in `cache` are forgotten.
     pub(super) fn new(room: &Arc<Room>, cache: &Arc<Cache>) -> Out {
-        let held = Held {
+        let held = Reservation {
             room: Arc::clone(room),
             bytes: 0,
         };
@@ -162,7 +162,7 @@ impl Out {
         let (body, mut held) = (self.body, self.held);
         let surplus = held.bytes - body.len().next_multiple_of(STEP.0).min(held.bytes);
         held.bytes -= surplus;
-        drop(Held {
+        drop(Reservation {
             room: Arc::clone(&held.room),
             bytes: surplus,
         });
@@ -195,12 +195,12 @@ impl Write for Out {
 /// A reply with its room.
 pub(super) struct Roomed {
     body: Vec<u8>,
-    _held: Held,
+    _held: Reservation,
 }
 
 impl Roomed {
     /// A small reply that is made already, for which room was taken before.
-    pub(super) fn bytes(body: Vec<u8>, held: Held) -> Bytes {
+    pub(super) fn bytes(body: Vec<u8>, held: Reservation) -> Bytes {
         Bytes::from_owner(Roomed { body, _held: held })
     }
 }

@@ -1,4 +1,4 @@
-//! Which path is answered by whom. A route is one line of [`ROUTES`].
+//! ReportSelector path is answered by whom. A route is one line of [`ROUTES`].
 
 use super::query::{Query, UnknownParams};
 use super::{ApiError, OPENAPI_V1, OPENAPI_V2, Request};
@@ -30,7 +30,7 @@ pub struct Route {
     /// Whether it is of the `/v1` contract: the path may end in a slash.
     v1: bool,
     unknown_params: UnknownParams,
-    read: fn(&Asked<'_>) -> Result<Request, ApiError>,
+    read: fn(&RequestContext<'_>) -> Result<Request, ApiError>,
 }
 
 impl std::fmt::Debug for Route {
@@ -41,7 +41,7 @@ impl std::fmt::Debug for Route {
 
 /// What came with a request.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Given<'a> {
+pub struct RequestParts<'a> {
     /// What follows the first `?` of the target.
     pub query: &'a str,
     /// The body.
@@ -51,7 +51,7 @@ pub struct Given<'a> {
 }
 
 /// A request as its route reads it.
-pub(super) struct Asked<'a> {
+pub(super) struct RequestContext<'a> {
     pub(super) query: Query,
     /// What stands where the path has `{}`.
     pub(super) name: &'a str,
@@ -59,7 +59,7 @@ pub(super) struct Asked<'a> {
     pub(super) local: bool,
 }
 
-type Read = fn(&Asked<'_>) -> Result<Request, ApiError>;
+type Read = fn(&RequestContext<'_>) -> Result<Request, ApiError>;
 
 const fn v1(path: &'static str, parameters: &'static [&'static str], read: Read) -> Route {
     let unknown_params = UnknownParams::Ignored;
@@ -168,9 +168,9 @@ impl Route {
     /// [`ApiError::BadRequest`] for a value that is bad or given twice, and, but for `/v1/tree` and
     /// the OpenAPI documents, for a parameter that is not known; [`ApiError::Forbidden`] for what
     /// only this machine may ask.
-    pub fn request(&self, name: &str, given: Given<'_>) -> Result<Request, ApiError> {
+    pub fn request(&self, name: &str, given: RequestParts<'_>) -> Result<Request, ApiError> {
         let query = Query::read(self.path, given.query, self.parameters, self.unknown_params)?;
-        (self.read)(&Asked {
+        (self.read)(&RequestContext {
             query,
             name,
             body: given.body,

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant, SystemTime};
 use tokio::time::{MissedTickBehavior, interval};
 
 use super::common::millis;
-use super::{Api, Glance, LastScan};
+use super::{self as api, Api, LastScan};
 use crate::event::Pid;
 use crate::profile::Usage;
 use crate::residency::figures::{self, Status};
@@ -60,7 +60,7 @@ impl Api {
     }
 }
 
-async fn take(glance: &Glance, sums: &mut Option<Sums>) -> Sample {
+async fn take(glance: &api::Status, sums: &mut Option<Sums>) -> Sample {
     let pids = glance.pids.clone();
     // Another process's status is read under locks that it may hold for a while.
     let status = tokio::task::spawn_blocking(move || status(&pids)).await;

@@ -8,7 +8,7 @@ use serde::Serialize;
 use super::common::millis;
 use super::reply::{JSON, internal};
 use super::room::Roomed;
-use super::route::Asked;
+use super::route::RequestContext;
 use super::{Api, ApiError, Ask, BoxFuture, Reply, Request};
 use crate::series::{FIGURES, Resolution, Sample, Series};
 
@@ -16,7 +16,7 @@ use crate::series::{FIGURES, Resolution, Sample, Series};
 pub(super) const PARAMETERS: &[&str] = &["resolution", "since"];
 
 /// `/v2/series`.
-pub(super) fn read(asked: &Asked<'_>) -> Result<Request, ApiError> {
+pub(super) fn read(asked: &RequestContext<'_>) -> Result<Request, ApiError> {
     let words = [("1s", Resolution::Second), ("1m", Resolution::Minute)];
     let resolution = asked.query.word("resolution", words)?;
     let since = asked.query.number("since", " of milliseconds", u64::MAX)?;
@@ -54,7 +54,7 @@ impl Ask for Since {
         Box::pin(async {
             let body = self.body(api)?;
             // Made in one go: no other reply is made meanwhile.
-            let held = api.maker.room(body.len())?;
+            let held = api.reply_builder.room(body.len())?;
             Ok(Reply::new(JSON, Roomed::bytes(body, held)))
         })
     }

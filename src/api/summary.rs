@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use super::common::{About, Bracket, Kinds, OutcomeRow, outcomes};
+use super::common::{Bracket, Kinds, OutcomeRow, ReportInfo, outcomes};
 use super::reply::internal;
 use super::room::Out;
-use super::route::Asked;
+use super::route::RequestContext;
 use super::view::{View, view};
 use super::{ApiError, Report, Request};
 use crate::profile::{Profile, TargetInfo, Unobserved, Usage, Verdict};
@@ -16,7 +16,7 @@ use crate::profile::{Profile, TargetInfo, Unobserved, Usage, Verdict};
 pub(super) const PARAMETERS: &[&str] = &["mark", "pid"];
 
 /// `/v2/summary`.
-pub(super) fn read(asked: &Asked<'_>) -> Result<Request, ApiError> {
+pub(super) fn read(asked: &RequestContext<'_>) -> Result<Request, ApiError> {
     view(asked, Summary)
 }
 
@@ -38,7 +38,7 @@ pub(super) fn json(report: &Report) -> Option<Vec<u8>> {
 #[derive(Serialize)]
 struct SummaryReply<'a> {
     version: &'static str,
-    report: About,
+    report: ReportInfo,
     target: Target<'a>,
     total: Kinds,
     attributed: Kinds,

@@ -5,11 +5,11 @@ use std::path::Path;
 use rustc_hash::FxHashMap;
 use serde::Serialize;
 
-use super::common::{About, counted};
+use super::common::{ReportInfo, counted};
 use super::query::Query;
 use super::reply::internal;
 use super::room::Out;
-use super::route::Asked;
+use super::route::RequestContext;
 use super::view::{View, view};
 use super::{ApiError, Report, Request};
 use crate::profile::Kind;
@@ -91,7 +91,7 @@ impl Shape {
 }
 
 /// `/v2/tree`.
-pub(super) fn read(asked: &Asked<'_>) -> Result<Request, ApiError> {
+pub(super) fn read(asked: &RequestContext<'_>) -> Result<Request, ApiError> {
     view(asked, Tree(Shape::read(&asked.query)?))
 }
 
@@ -144,7 +144,7 @@ struct Nodes {
 /// A tree as columns; `H` and `N` are what a tree and a difference do not share.
 #[derive(Serialize)]
 pub(super) struct TreeReply<'a, H, N> {
-    report: About,
+    report: ReportInfo,
     direction: &'static str,
     merge: &'static str,
     inlined: bool,
@@ -224,7 +224,7 @@ impl<'a, const N: usize> Drawn<'a, N> {
 
     pub(super) fn reply<H, C>(
         self,
-        report: About,
+        report: ReportInfo,
         shape: &Shape,
         head: H,
         nodes: C,

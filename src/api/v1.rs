@@ -6,7 +6,7 @@ use bytes::Bytes;
 
 use super::reply::{JSON, internal};
 use super::room::Out;
-use super::route::Asked;
+use super::route::RequestContext;
 use super::view::{View, view};
 use super::{Api, ApiError, Ask, BoxFuture, Reply, Report, Request};
 use crate::export::json::{EMPTY_TREE, Short, write_tree};
@@ -34,7 +34,7 @@ struct Totals;
 struct TargetPid;
 
 /// Reads the parameters of `/v1/tree`.
-pub(super) fn tree(asked: &Asked<'_>) -> Result<Request, ApiError> {
+pub(super) fn tree(asked: &RequestContext<'_>) -> Result<Request, ApiError> {
     let query = &asked.query;
     let threshold = query.number("threshold", " of KiB", u64::MAX)?;
     let reverse = query.boolean("reverse")?.unwrap_or(false);
@@ -49,7 +49,7 @@ pub(super) fn tree(asked: &Asked<'_>) -> Result<Request, ApiError> {
 }
 
 /// `/v1/pid`.
-pub(super) fn pid(_: &Asked<'_>) -> Result<Request, ApiError> {
+pub(super) fn pid(_: &RequestContext<'_>) -> Result<Request, ApiError> {
     Ok(Arc::new(TargetPid))
 }
 

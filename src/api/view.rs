@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::query::Query;
 use super::reply::JSON;
 use super::room::Out;
-use super::route::Asked;
+use super::route::RequestContext;
 use super::{Api, ApiError, Ask, BoxFuture, ProviderError, Reply, Report, Request};
 use crate::event::Pid;
 
@@ -54,17 +54,17 @@ pub(super) trait View: Debug + Send + Sync + 'static {
 
 /// Which report is shown, and of which process: the parameters `mark` and `pid`.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Which {
+pub(super) struct ReportSelector {
     /// Id of a mark; `None` for the newest report.
     mark: Option<String>,
     /// One of its processes; `None` for all of them together.
     pub(super) pid: Option<Pid>,
 }
 
-impl Which {
-    pub(super) fn read(query: &Query) -> Result<Which, ApiError> {
+impl ReportSelector {
+    pub(super) fn read(query: &Query) -> Result<ReportSelector, ApiError> {
         let pid = query.number("pid", "", i32::MAX as u64)?;
-        Ok(Which {
+        Ok(ReportSelector {
             mark: query.text("mark").map(str::to_owned),
             pid: pid.map(|pid| Pid(pid as u32)),
         })
@@ -181,14 +181,14 @@ impl View for OfProcess {
 
 #[derive(Debug)]
 struct Viewed<V> {
-    which: Which,
+    which: ReportSelector,
     view: Arc<V>,
 }
 
 /// Asks for a view of the report that the request names.
-pub(super) fn view(asked: &Asked<'_>, view: impl View) -> Result<Request, ApiError> {
+pub(super) fn view(asked: &RequestContext<'_>, view: impl View) -> Result<Request, ApiError> {
     Ok(Arc::new(Viewed {
-        which: Which::read(&asked.query)?,
+        which: ReportSelector::read(&asked.query)?,
         view: Arc::new(view),
     }))
 }

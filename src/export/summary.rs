@@ -6,7 +6,7 @@ use std::io::{self, Write};
 
 use super::clean::readable;
 use super::{Report, printable};
-use crate::profile::{Agreement, Hold, Kind, Profile, Verdict};
+use crate::profile::{Agreement, FreezeOutcome, Kind, Profile, Verdict};
 use crate::tree::{Category, Label, Table, TableRow};
 
 /// How many functions each table lists.
@@ -74,19 +74,19 @@ fn write_totals(profile: &Profile, out: &mut dyn Write) -> io::Result<()> {
 
 fn write_hold(profile: &Profile, out: &mut dyn Write) -> io::Result<()> {
     match &profile.hold {
-        Hold::Ran => Ok(()),
-        Hold::Still(lasted) => {
+        FreezeOutcome::Ran => Ok(()),
+        FreezeOutcome::Still(lasted) => {
             let ms = lasted.as_secs_f64() * 1e3;
             writeln!(out, "The target stood still for {ms:.1} ms.")
         }
-        Hold::InTurn { longest, .. } => {
+        FreezeOutcome::InTurn { longest, .. } => {
             let ms = longest.as_secs_f64() * 1e3;
             writeln!(
                 out,
                 "The processes stood still one after the other, each for {ms:.1} ms at most."
             )
         }
-        Hold::Failed { why, .. } => {
+        FreezeOutcome::Failed { why, .. } => {
             let why = printable(why);
             writeln!(out, "The target could not be held still: {why}")
         }

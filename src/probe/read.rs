@@ -6,7 +6,7 @@ use libbpf_rs::{MapCore, MapFlags};
 
 use super::Probe;
 use crate::event::MmId;
-use crate::profile::TableFill;
+use crate::profile::MapUsage;
 use crate::source::resident::{Chunk, PageLedger};
 use crate::source::{Ledger, ReadLedger, Source};
 use crate::wire::{self, page_chunk};
@@ -43,9 +43,9 @@ fn chunk_key(mm: MmId, chunk: u64) -> u64 {
 
 impl Probe {
     /// How full the ledgers and tables are.
-    pub fn tables(&self) -> Vec<TableFill> {
+    pub fn tables(&self) -> Vec<MapUsage> {
         let maps = &self.skel.maps;
-        let fill = |name, entries, map: &dyn MapCore| TableFill {
+        let fill = |name, entries, map: &dyn MapCore| MapUsage {
             name,
             entries,
             capacity: u64::from(map.max_entries()),
@@ -63,9 +63,9 @@ impl Probe {
             .sources
             .iter()
             .partition(|source| source.option.is_none());
-        let mut tables: Vec<TableFill> = always.iter().filter_map(ledger).collect();
+        let mut tables: Vec<MapUsage> = always.iter().filter_map(ledger).collect();
         tables.extend([
-            TableFill {
+            MapUsage {
                 name: "stacks",
                 entries: u64::from(self.bss(|b| &raw const b.known_stacks)),
                 capacity: u64::from(maps.stacks.max_entries()) * wire::BUCKET_SLOTS,

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 /// Whether the target of a report stood still for it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Hold {
+pub enum FreezeOutcome {
     /// It ran: the kernel's figures before and after are the bracket around the total.
     #[default]
     Ran,
@@ -26,35 +26,35 @@ pub enum Hold {
     },
 }
 
-impl Hold {
+impl FreezeOutcome {
     /// How long the target stood still; of several processes that did in turn, the longest.
     pub fn lasted(&self) -> Option<Duration> {
         match self {
-            Hold::Still(lasted) => Some(*lasted),
-            Hold::InTurn { longest, .. } => Some(*longest),
-            Hold::Ran | Hold::Failed { .. } => None,
+            FreezeOutcome::Still(lasted) => Some(*lasted),
+            FreezeOutcome::InTurn { longest, .. } => Some(*longest),
+            FreezeOutcome::Ran | FreezeOutcome::Failed { .. } => None,
         }
     }
 
     /// How long any of it stood still for this report, in vain included.
     pub fn cost(&self) -> Duration {
         match self {
-            Hold::Ran => Duration::ZERO,
-            Hold::Still(time) | Hold::InTurn { sum: time, .. } => *time,
-            Hold::Failed { stood, .. } => *stood,
+            FreezeOutcome::Ran => Duration::ZERO,
+            FreezeOutcome::Still(time) | FreezeOutcome::InTurn { sum: time, .. } => *time,
+            FreezeOutcome::Failed { stood, .. } => *stood,
         }
     }
 
     /// Whether several processes stood still one after the other.
     pub fn in_turn(&self) -> bool {
-        matches!(self, Hold::InTurn { .. })
+        matches!(self, FreezeOutcome::InTurn { .. })
     }
 
     /// Why the target ran, although it was to stand still.
     pub fn failed(&self) -> Option<&str> {
         match self {
-            Hold::Failed { why, .. } => Some(why),
-            Hold::Ran | Hold::Still(_) | Hold::InTurn { .. } => None,
+            FreezeOutcome::Failed { why, .. } => Some(why),
+            FreezeOutcome::Ran | FreezeOutcome::Still(_) | FreezeOutcome::InTurn { .. } => None,
         }
     }
 }

@@ -178,7 +178,7 @@ pub(crate) fn unescape(name: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(name.len());
     let mut rest = name;
     while let Some((first, tail)) = rest.split_first() {
-        match rest.strip_prefix(b"\012") {
+        match rest.strip_prefix(b"\\012") {
             Some(tail) => {
                 out.push(b'\n');
                 rest = tail;

@@ -8,7 +8,7 @@ use tokio::time::timeout;
 
 use super::connection::Connections;
 use super::forgery;
-use crate::api::{ApiError, Body, Given, Method as Asks, Reply, Route};
+use crate::api::{ApiError, Body, Method as Asks, Reply, RequestParts, Route};
 use crate::export::printable;
 use crate::web;
 
@@ -122,7 +122,7 @@ impl Connections {
 
     async fn answer(&self, head: &Parts, rest: Rest<'_>) -> Result<Reply, Refusal> {
         let (route, name) = self.route(head)?;
-        let given = Given {
+        let given = RequestParts {
             query: head.uri.query().unwrap_or_default(),
             body: rest.body,
             local: rest.local && forgery::from_here(head, &self.access),

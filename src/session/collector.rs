@@ -17,12 +17,12 @@ use super::collection::Collected;
 use super::sweep::Sweeper;
 use super::unwinding::{MappedFiles, Unwinding};
 use crate::aggregate::Aggregator;
-use crate::api::{Glance, ProviderError};
+use crate::api::{ProviderError, Status};
 use crate::console;
 use crate::event::{CodeSeen, Event, Pid, ProcessChange};
 use crate::freeze::Freeze;
 use crate::probe::Probe;
-use crate::profile::{Profile, TableFill};
+use crate::profile::{MapUsage, Profile};
 use crate::target::Selector;
 
 mod follow;
@@ -48,9 +48,9 @@ pub enum Command {
         reply: oneshot::Sender<Result<Numbered, ProviderError>>,
     },
     /// What is known without a scan.
-    Glance(oneshot::Sender<Glance>),
+    Status(oneshot::Sender<Status>),
     /// How full the probe's tables are.
-    Tables(oneshot::Sender<Vec<TableFill>>),
+    Tables(oneshot::Sender<Vec<MapUsage>>),
     /// Make the command's last profile. Until the answer comes it is stopped on its way out, or stays a zombie.
     Final(SyncSender<()>),
     /// Build the unwind tables of these files, which a command is about to run. The answer is whether its memory
@@ -171,7 +171,7 @@ impl Collector {
                         self.report_wanted.push((freeze, reply));
                     }
                     // Whoever asked may be gone.
-                    Ok(Command::Glance(reply)) => drop(reply.send(self.glance())),
+                    Ok(Command::Status(reply)) => drop(reply.send(self.glance())),
                     Ok(Command::Tables(reply)) => {
                         drop(reply.send(self.probe.tables()));
                     }

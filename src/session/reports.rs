@@ -9,10 +9,10 @@ use nix::sys::eventfd::EventFd;
 use tokio::sync::{Mutex, oneshot, watch};
 
 use super::collector::{Command, Progress};
-use crate::api::{BoxFuture, Glance, Provider, ProviderError, Report};
+use crate::api::{BoxFuture, Provider, ProviderError, Report, Status};
 use crate::event::Pid;
 use crate::freeze::Freeze;
-use crate::profile::{Frame, FrameKind, Hold, Profile, TableFill};
+use crate::profile::{Frame, FrameKind, FreezeOutcome, MapUsage, Profile};
 use crate::symbol::Symbols;
 use crate::symbolize::{Detail, Symbolizer};
 
@@ -68,8 +68,8 @@ pub struct Reports {
     freeze: Freeze,
     /// Until when the target is not held still again; whoever wants it waits here.
     runs_until: Mutex<Instant>,
-    glance: Mutex<Option<Glance>>,
-    tables: Mutex<Option<Vec<TableFill>>>,
+    glance: Mutex<Option<Status>>,
+    tables: Mutex<Option<Vec<MapUsage>>>,
 }
 
 /// The newest report, and when it was asked for.
@@ -158,8 +158,11 @@ impl Reports {
     ) -> Option<Arc<Report>> {
         let held = |n: &&Newest| match freeze {
             Freeze::No => true,
-            Freeze::Each => n.report.profile.hold != Hold::Ran,
-            Freeze::Group => !matches!(n.report.profile.hold, Hold::Ran | Hold::InTurn { .. }),
+            Freeze::Each => n.report.profile.hold != FreezeOutcome::Ran,
+            Freeze::Group => !matches!(
+                n.report.profile.hold,
+                FreezeOutcome::Ran | FreezeOutcome::InTurn { .. }
+            ),
         };
         let newest = newest.as_ref().filter(|n| n.asked >= arrived).filter(held);
         newest.map(|n| Arc::clone(&n.report))
@@ -238,9 +241,9 @@ impl Provider for Reports {
         Box::pin(async move { Reports::with_lines(self, &report).await })
     }
 
-    fn glance(&self) -> BoxFuture<'_, Option<Glance>> {
+    fn glance(&self) -> BoxFuture<'_, Option<Status>> {
         Box::pin(async {
-            let (mut glance, fresh) = self.ask_at_once(&self.glance, Command::Glance).await?;
+            let (mut glance, fresh) = self.ask_at_once(&self.glance, Command::Status).await?;
             if let Some(last) = &mut glance.last {
                 last.current &= fresh;
             }
@@ -248,7 +251,7 @@ impl Provider for Reports {
         })
     }
 
-    fn tables(&self) -> BoxFuture<'_, Vec<TableFill>> {
+    fn tables(&self) -> BoxFuture<'_, Vec<MapUsage>> {
         Box::pin(async {
             let tables = self.ask_at_once(&self.tables, Command::Tables);
             tables.await.map(|(tables, _)| tables).unwrap_or_default()

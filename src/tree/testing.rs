@@ -75,7 +75,7 @@ pub(crate) fn profile(samples: &[(&[Frame], Usage)], not_observed: &[Usage]) -> 
         losses: Losses::default(),
         modules: Arc::new([module("node", true), module("libc-2.31.so", false)]),
         processes: Vec::new(),
-        hold: Hold::Ran,
+        hold: FreezeOutcome::Ran,
         kernel_counted: false,
         places: Arc::default(),
     }

@@ -112,7 +112,7 @@ pub struct PageAt {
 }
 
 /// A table to be made.
-struct Wanted {
+struct BuildOrder {
     module: ModuleId,
     file: Arc<Module>,
 }
@@ -135,7 +135,7 @@ struct Numbered {
 /// A file's table.
 enum State {
     /// To be built, or being built.
-    Wanted,
+    Ordered,
     /// In the maps.
     Ready(Place),
     /// It did not fit.
@@ -165,7 +165,7 @@ pub enum Registered {
 
 /// Keeps the probe's tables up to date.
 pub struct Publisher {
-    requests: SyncSender<Wanted>,
+    requests: SyncSender<BuildOrder>,
     built: Receiver<Built>,
     files: HashMap<ModuleId, Numbered>,
     /// Every key of every file.
@@ -185,7 +185,7 @@ impl Publisher {
     /// # Errors
     /// A thread could not be started.
     pub fn start(wake: Arc<EventFd>) -> Result<Publisher> {
-        let (requests, wanted) = sync_channel::<Wanted>(QUEUE);
+        let (requests, wanted) = sync_channel::<BuildOrder>(QUEUE);
         let (done, built) = channel();
         let wanted = Arc::new(Mutex::new(wanted));
         let threads = thread::available_parallelism().map_or(1, |n| n.get().min(BUILDERS));
@@ -194,7 +194,7 @@ impl Publisher {
             let work = move || {
                 priority::restore();
                 privileges::reduce(Role::Tables);
-                while let Some(Wanted { module, file }) = next(&wanted) {
+                while let Some(BuildOrder { module, file }) = next(&wanted) {
                     let table = build(&file);
                     if done.send(Built { module, table }).is_err() {
                         return;
@@ -254,11 +254,11 @@ impl Publisher {
         if number.is_some() {
             let file = Arc::clone(&file);
             // A full queue: asked for again when it is next mapped.
-            if self.requests.try_send(Wanted { module, file }).is_err() {
+            if self.requests.try_send(BuildOrder { module, file }).is_err() {
                 return Ok(Registered::Known);
             }
             self.building += 1;
-            state = State::Wanted;
+            state = State::Ordered;
         }
         let code = CodeFile {
             number,
@@ -349,14 +349,14 @@ impl Publisher {
             return;
         }
         for (module, file) in self.files.iter_mut().filter(|(_, f)| refused(f)) {
-            let wanted = Wanted {
+            let wanted = BuildOrder {
                 module: *module,
                 file: Arc::clone(&file.file),
             };
             let is_mapped = file.code.number.is_some_and(|n| mapped.contains(&n));
             if is_mapped && self.requests.try_send(wanted).is_ok() {
                 self.building += 1;
-                file.state = State::Wanted;
+                file.state = State::Ordered;
             }
         }
     }
@@ -477,7 +477,7 @@ impl Publisher {
     }
 }
 
-fn next(wanted: &Mutex<Receiver<Wanted>>) -> Option<Wanted> {
+fn next(wanted: &Mutex<Receiver<BuildOrder>>) -> Option<BuildOrder> {
     let wanted = wanted.lock().unwrap_or_else(PoisonError::into_inner);
     wanted.recv().ok()
 }

@@ -253,7 +253,7 @@ pub fn report(
         losses: Losses::default(),
         modules: Arc::new([module("node", true), module("libc-2.31.so", false)]),
         processes: Vec::new(),
-        hold: Hold::Ran,
+        hold: FreezeOutcome::Ran,
         kernel_counted: false,
         places: Arc::default(),
     };

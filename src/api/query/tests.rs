@@ -1,13 +1,13 @@
 use proptest::prelude::*;
 
-use crate::api::{ApiError, Given, Route};
+use crate::api::{ApiError, RequestParts, Route};
 
 /// What was read of a request, in its `Debug` form.
 fn ask(path: &str, query: &str) -> Result<String, ApiError> {
     let (route, name) = Route::at(path).next().ok_or(ApiError::NotFound(None))?;
-    let given = Given {
+    let given = RequestParts {
         query,
-        ..Given::default()
+        ..RequestParts::default()
     };
     route
         .request(name, given)
@@ -23,7 +23,7 @@ fn tree(threshold: u64, reverse: bool) -> Result<String, ApiError> {
 /// A view of the newest report of all processes.
 fn viewed(view: &str) -> Result<String, ApiError> {
     Ok(format!(
-        "Viewed {{ which: Which {{ mark: None, pid: None }}, view: {view} }}"
+        "Viewed {{ which: ReportSelector {{ mark: None, pid: None }}, view: {view} }}"
     ))
 }
 
@@ -107,9 +107,9 @@ fn bad_values() {
 #[test]
 fn addresses_are_for_this_machine() {
     let (route, name) = Route::at("/v2/maps").next().unwrap();
-    let given = |local| Given {
+    let given = |local| RequestParts {
         local,
-        ..Given::default()
+        ..RequestParts::default()
     };
     let refused = route.request(name, given(false));
     assert!(matches!(refused, Err(ApiError::Forbidden(_))));

@@ -7,7 +7,7 @@ use super::Collector;
 use crate::aggregate::{Prepared, ReportError, Scanned, Snapshot, StillError, held_by};
 use crate::event::{MmId, Pid};
 use crate::freeze::{Costs, Freeze, Frozen, MAX_FREEZE, Need, NotHeld, Stood};
-use crate::profile::Hold;
+use crate::profile::FreezeOutcome;
 use crate::residency::{Method, Scanner, figures};
 
 /// How often what happens in processes that come to a stop is taken in, for so long each time at most.
@@ -56,14 +56,19 @@ type Place = (MmId, Pid);
 impl Collector {
     /// Scans the target, held still for it as `freeze` says. Where it cannot be, or not for so long, it is scanned
     /// as it runs.
-    pub(super) fn snapshot(&mut self, freeze: Freeze) -> Result<(Snapshot, Hold), ReportError> {
+    pub(super) fn snapshot(
+        &mut self,
+        freeze: Freeze,
+    ) -> Result<(Snapshot, FreezeOutcome), ReportError> {
         let places = self.aggregator.spaces();
         let (scanned, hold) = match freeze {
-            Freeze::No => (self.running()?, Hold::Ran),
+            Freeze::No => (self.running()?, FreezeOutcome::Ran),
             _ => match self.hold_at_once(&places, freeze) {
                 Ok(Some((scanned, hold))) => (scanned, hold),
                 Ok(None) => self.hold_in_turn()?,
-                Err(Unheld::Ran { why, stood }) => (self.running()?, Hold::Failed { why, stood }),
+                Err(Unheld::Ran { why, stood }) => {
+                    (self.running()?, FreezeOutcome::Failed { why, stood })
+                }
                 Err(Unheld::Failed(e)) => return Err(ReportError::Failed(e)),
             },
         };
@@ -88,11 +93,11 @@ impl Collector {
         &mut self,
         places: &[Place],
         freeze: Freeze,
-    ) -> Result<Option<(Vec<Scanned>, Hold)>, Unheld> {
+    ) -> Result<Option<(Vec<Scanned>, FreezeOutcome)>, Unheld> {
         let or_in_turn = places.len() > 1 && freeze != Freeze::Group;
         match self.held(places, true) {
             Ok((scanned, stood)) => {
-                let hold = Hold::Still(stood.lasted);
+                let hold = FreezeOutcome::Still(stood.lasted);
                 let scanned = scanned.into_iter().map(|p| p.with(hold.clone()));
                 Ok(Some((scanned.collect(), hold)))
             }
@@ -102,7 +107,7 @@ impl Collector {
     }
 
     /// Holds each process for its own scan, those that are forked meanwhile too.
-    fn hold_in_turn(&mut self) -> Result<(Vec<Scanned>, Hold), ReportError> {
+    fn hold_in_turn(&mut self) -> Result<(Vec<Scanned>, FreezeOutcome), ReportError> {
         let (mut done, mut scanned) = (BTreeSet::new(), Vec::new());
         let (mut longest, mut sum, mut ran) = (Duration::ZERO, Duration::ZERO, Vec::new());
         for _ in 0..MAX_ROUNDS {
@@ -117,7 +122,7 @@ impl Collector {
                     Ok((processes, stood)) => {
                         longest = longest.max(stood.lasted);
                         sum += stood.lasted;
-                        let hold = Hold::Still(stood.lasted);
+                        let hold = FreezeOutcome::Still(stood.lasted);
                         scanned.extend(processes.into_iter().map(|p| p.with(hold.clone())));
                     }
                     Err(Unheld::Failed(e)) => return Err(ReportError::Failed(e)),
@@ -126,15 +131,15 @@ impl Collector {
                         let process = self.aggregator.scan(place.0, &self.probe);
                         if let Some(process) = process.map_err(ReportError::Failed)? {
                             ran.push(why.clone());
-                            scanned.push(process.with(Hold::Failed { why, stood }));
+                            scanned.push(process.with(FreezeOutcome::Failed { why, stood }));
                         }
                     }
                 }
             }
         }
         let hold = match ran.first() {
-            None => Hold::InTurn { longest, sum },
-            Some(first) => Hold::Failed {
+            None => FreezeOutcome::InTurn { longest, sum },
+            Some(first) => FreezeOutcome::Failed {
                 why: format!(
                     "{} of {} processes ran; the first of them: {first}",
                     ran.len(),

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use super::{Collector, Last, Numbered, SETTLE};
 use crate::aggregate::ReportError;
-use crate::api::{Glance, LastScan, ProviderError};
+use crate::api::{LastScan, ProviderError, Status};
 use crate::freeze::Freeze;
 use crate::profile::Losses;
 
@@ -30,14 +30,14 @@ impl Collector {
         }
     }
 
-    pub(super) fn glance(&self) -> Glance {
+    pub(super) fn glance(&self) -> Status {
         let last = self.last.as_ref().map(|last| LastScan {
             sequence: last.profile.0,
             profile: Arc::clone(&last.profile.1),
             took: last.took,
             current: last.activity == self.probe.activity(),
         });
-        Glance {
+        Status {
             pids: self.aggregator.pids(),
             last,
         }

@@ -153,7 +153,7 @@ fn wanted(p: &mut Publisher, module: u16) {
             ready: false,
             segments: Vec::new(),
         },
-        state: State::Wanted,
+        state: State::Ordered,
     };
     p.files.insert(ModuleId(module), numbered);
     p.by_key.insert(key(module), ModuleId(module));
@@ -169,7 +169,7 @@ fn publish(p: &mut Publisher, module: u16, rows: u32, maps: &mut Maps) {
 
 fn state(p: &Publisher, module: u16) -> &'static str {
     match p.files.get(&ModuleId(module)).map(|f| &f.state) {
-        Some(State::Wanted) => "wanted",
+        Some(State::Ordered) => "wanted",
         Some(State::Ready(_)) => "ready",
         Some(State::Refused) => "refused",
         Some(State::None) => "none",

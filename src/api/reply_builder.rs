@@ -9,7 +9,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::cache::Cache;
 use super::reply::internal;
-use super::room::{Held, Out, Room};
+use super::room::{Out, Reservation, Room};
 use super::view::View;
 use super::{ApiError, BoxFuture, Provider, Report};
 use crate::allocator;
@@ -43,7 +43,7 @@ pub(super) struct Shown<'s, 'a> {
     pub(super) again: &'s Again<'a>,
 }
 
-pub(super) struct Maker {
+pub(super) struct ReplyBuilder {
     cache: Arc<Cache>,
     heavy: Lane,
     light: Lane,
@@ -82,10 +82,10 @@ impl Lane {
     }
 }
 
-impl Maker {
+impl ReplyBuilder {
     /// Keeps `cached` bytes of replies, and has room for `room` bytes in all.
-    pub(super) fn new(cached: usize, room: usize) -> Maker {
-        Maker {
+    pub(super) fn new(cached: usize, room: usize) -> ReplyBuilder {
+        ReplyBuilder {
             cache: Arc::new(Cache::new(cached)),
             heavy: Lane::new(room),
             light: Lane::new(LIGHT_ROOM),
@@ -108,7 +108,7 @@ impl Maker {
     ///
     /// # Errors
     /// [`ApiError::Busy`]: there is none.
-    pub(super) fn room(&self, bytes: usize) -> Result<Held, ApiError> {
+    pub(super) fn room(&self, bytes: usize) -> Result<Reservation, ApiError> {
         let room = &self.heavy.room;
         let free = room.try_take(bytes).or_else(|| {
             self.cache.clear();
