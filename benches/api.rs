@@ -7,7 +7,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
-use memprof::api::{Api, ApiOptions, BoxFuture, Given, Provider, ProviderError, Report, Route};
+use memprof::api::{
+    Api, ApiOptions, BoxFuture, Provider, ProviderError, Report, RequestParts, Route,
+};
 use memprof::event::{Outcome, Pid};
 use memprof::profile::*;
 use memprof::symbol::{Function, Language, Symbol, Symbols};

@@ -1,6 +1,6 @@
 //! What memprof can do here: kernel facts become decisions, in words.
 //!
-//! [`Facts::gather`] looks at the machine; [`checks`] judges and touches nothing, so every decision
+//! [`Facts::gather`] looks at the machine; [`checks()`] judges and touches nothing, so every decision
 //! is tested from made-up facts. [`doctor`] shows all of them, [`require`] stops the start where the
 //! main job cannot work.
 

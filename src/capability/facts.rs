@@ -102,7 +102,7 @@ impl<T, E: std::fmt::Display> From<Result<T, E>> for Trial {
 /// What is known of the kernel's type information.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BtfFact {
-    /// Readable, with these of [`source::tracepoints`] in it.
+    /// Readable, with these of the tracepoints that sources need in it.
     Present(BTreeSet<&'static str>),
     /// There is no such file.
     Absent,

@@ -13,7 +13,7 @@ pub struct ProbeConfig {
     pub unwind: Unwind,
     /// Frames of a stack that are taken at most, the innermost ones: a number in [`FRAME_LIMITS`].
     pub max_frames: u32,
-    /// The event sources that are loaded ([`source::chosen`](crate::source::chosen)).
+    /// The event sources that are loaded (`source::chosen`).
     pub sources: Vec<&'static Source>,
     /// The name to wait for at `exec` (`comm`, at most 15 bytes).
     pub wanted_comm: Option<String>,
