@@ -38,6 +38,7 @@ work=$(mktemp -d -p /var/tmp)
 # The process id of light-node on the host, while it runs.
 target=''
 
+limits=(--ulimit nofile=1024:1024 --ulimit nproc=1024:1024)
 run_podman() { podman --runtime runc --cgroup-manager=cgroupfs "$@"; }
 
 clean_up() {
@@ -69,6 +70,12 @@ make_base() {
         { tail -n 5 "$work/log" >&2 && skip "debootstrap failed (no Debian mirror?)"; }
     tar -C "$work/base" -c . | podman import -q - "$base" >/dev/null
     rm -rf "$work/base"
+}
+
+# Some sandboxes permit no containers: that says nothing of memprof.
+check_runtime() {
+    run_podman run --rm --privileged --network=host --pid=host "${limits[@]}" "$base" true 2>"$work/log" ||
+        skip "podman cannot run a container here: $(tail -n 1 "$work/log")"
 }
 
 # Copies directories into the base, and names the image that results: NAME FROM TO [FROM TO]…
@@ -154,7 +161,6 @@ check_version() {
 
 # ---- memprof in a container, and what it says of a target. ----
 
-limits=(--ulimit nofile=1024:1024 --ulimit nproc=1024:1024)
 options=(--privileged --network=host --pid=host "${limits[@]}" -v /sys/kernel/debug:/sys/kernel/debug)
 
 # Starts memprof, which waits for a light-node to start: its first pages are checked too.
@@ -276,6 +282,7 @@ profile_other_container() {
 }
 
 make_base
+check_runtime
 make_build_base
 build_image
 check_version
