@@ -15,7 +15,7 @@ use nix::sys::resource::{Resource, getrlimit};
 use super::access::{self, Access};
 use crate::event::Pid;
 use crate::privileges::{self, Role};
-use crate::probe::{FRAME_LIMITS, ProbeConfig};
+use crate::probe::{Probe, ProbeConfig};
 use crate::residency::{self, Method, Scanner};
 use crate::source;
 
@@ -205,12 +205,7 @@ impl Trials {
 }
 
 fn load_probe() -> Result<Vec<&'static str>, String> {
-    let config = ProbeConfig {
-        max_frames: *FRAME_LIMITS.start(),
-        sources: source::chosen(&[]),
-        ..ProbeConfig::default()
-    };
-    match crate::probe::Probe::load(&config) {
+    match Probe::load(&ProbeConfig::default()) {
         Ok(probe) => Ok(probe.missing().iter().map(|(name, _)| *name).collect()),
         Err(e) => Err(format!("{e:#}")),
     }

@@ -2,10 +2,10 @@
 
 use std::ops::RangeInclusive;
 
-use crate::source::Source;
+use crate::source::{self, Source};
 
 /// What the probe is told before it is loaded.
-#[derive(Clone, Default)]
+#[derive(Clone)]
 pub struct ProbeConfig {
     /// Follow children too.
     pub follow_forks: bool,
@@ -17,6 +17,19 @@ pub struct ProbeConfig {
     pub sources: Vec<&'static Source>,
     /// The name to wait for at `exec` (`comm`, at most 15 bytes).
     pub wanted_comm: Option<String>,
+}
+
+impl Default for ProbeConfig {
+    /// The sources that need no option, and stacks of the usual depth.
+    fn default() -> ProbeConfig {
+        ProbeConfig {
+            follow_forks: false,
+            unwind: Unwind::default(),
+            max_frames: *FRAME_LIMITS.start(),
+            sources: source::chosen(&[]),
+            wanted_comm: None,
+        }
+    }
 }
 
 /// How stacks are walked: the values of `enum unwind_mode`.
