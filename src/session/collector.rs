@@ -109,6 +109,8 @@ pub struct Collector {
     /// What failed without ending memprof, since it began.
     failures: u64,
     sequence: u64,
+    /// Scans that became a profile.
+    scans: u64,
     searched: Option<Instant>,
     /// Processes of the control group without memory of their own: zombies, kernel threads, those in
     /// another's address space.
@@ -152,6 +154,7 @@ impl Collector {
             reconciled: 0,
             failures: 0,
             sequence: 0,
+            scans: 0,
             searched: None,
             refused: BTreeSet::new(),
             holding: Holding::default(),

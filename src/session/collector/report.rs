@@ -55,6 +55,14 @@ impl Collector {
     }
 
     pub(super) fn scan(&mut self, freeze: Freeze) -> Result<Numbered, ReportError> {
+        let scanned = self.try_scan(freeze);
+        if let Err(why) = &scanned {
+            tracing::debug!(?why, "no scan");
+        }
+        scanned
+    }
+
+    fn try_scan(&mut self, freeze: Freeze) -> Result<Numbered, ReportError> {
         // A process forked a moment ago belongs to the state that is asked for.
         let mut settled = self.take_events(SETTLE).map_err(ReportError::Failed)?;
         if settled {
@@ -64,8 +72,13 @@ impl Collector {
         let activity = self.probe.activity();
         let start = Instant::now();
         let (snapshot, hold) = self.snapshot(freeze)?;
+        let scans = self.scans;
         // Stacks that the scan found and whose frames were still on their way.
         settled &= self.take_events(SETTLE).map_err(ReportError::Failed)?;
+        // Among the events was the command's end: its last state was scanned meanwhile, and is newer than this one.
+        if let Some(last) = self.last.as_ref().filter(|_| self.scans != scans) {
+            return Ok(last.profile.clone());
+        }
         let mut profile = self.aggregator.profile(snapshot, &self.probe);
         profile.hold = hold;
         if !settled {
@@ -79,6 +92,7 @@ impl Collector {
         if let Some(unwinding) = &self.unwinding {
             unwinding.losses(&mut profile.losses);
         }
+        self.scans += 1;
         self.sequence += 1;
         let profile = (self.sequence, Arc::new(profile));
         let at = Instant::now();
