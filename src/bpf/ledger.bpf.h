@@ -42,7 +42,7 @@ static __always_inline struct page_chunk *chunk_find(__u64 key)
 	return bpf_map_lookup_elem(&pages, &key);
 }
 
-/* (Global, like the loops below: checked once.) */
+/* (Global, like the loops below: verified once.) */
 __noinline int chunk_drop(__u64 key)
 {
 	directory_remove(key);
@@ -135,7 +135,7 @@ static long copy_some(__u64 i, struct entries *e)
 
 #define ENTRY_LOOPS(n) (((n) + ENTRY_STEPS - 1) / ENTRY_STEPS)
 
-/* Sets `n` entries from `first` on. (Global, like the others here: checked once.) */
+/* Sets `n` entries from `first` on. (Global, like the others here: verified once.) */
 __noinline int chunk_fill(struct page_chunk *chunk, __u32 first, __u32 n, __u32 stack)
 {
 	struct entries e = { .to = first, .n = n, .stack = stack };

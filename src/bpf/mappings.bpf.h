@@ -50,7 +50,7 @@ static __always_inline __u32 not_above(__u64 a, __u64 b)
 	return (__s64)(a - b - 1) >> 63;
 }
 
-/* Index of the last mapping that begins at or before `pc`, or MAX_MAPPINGS. (Global: checked once.) */
+/* Index of the last mapping that begins at or before `pc`, or MAX_MAPPINGS. (Global: verified once.) */
 __noinline __u32 last_mapping(struct unwind_space *space, __u64 pc)
 {
 	__u32 at = 0, n;
@@ -192,7 +192,7 @@ static __always_inline int put_mapping(struct edit_ctx *c, struct unwind_mapping
 
 #define MAPPINGS_BUSY 1
 
-/* Takes a mapping in, in place of what lay there. 0, MAPPINGS_BUSY, or -1 for no room. (Global: checked once.) */
+/* Takes a mapping in, in place of what lay there. 0, MAPPINGS_BUSY, or -1 for no room. (Global: verified once.) */
 __noinline int insert_mapping(struct unwind_space *space, struct unwind_mapping *m)
 {
 	struct edit_ctx c = { .space = space };
@@ -267,7 +267,7 @@ struct segment_search {
 	__u32 pad;
 };
 
-/* As elf.rs has it: the segment that the mapping was made for, or that most of it belongs to. (Global: checked once.) */
+/* As elf.rs has it: the segment that the mapping was made for, or that most of it belongs to. (Global: verified once.) */
 __noinline int try_segment(struct segment_search *c, struct code_segment *s)
 {
 	__u64 page = 1ull << page_shift, from, last, to;
@@ -326,7 +326,7 @@ static long look_at_vma(struct task_struct *task, struct vm_area_struct *vma, st
 
 /*
  * Binds what was found to the file's number; where it has none, or no table yet, user space is told. Returns
- * whether the file's number is known. (Global: checked once.)
+ * whether the file's number is known. (Global: verified once.)
  */
 __noinline int bind_found(struct bind_ctx *c, __u32 pid)
 {

@@ -45,7 +45,7 @@ static long fill_steps(__u64 i, struct fill_ctx *c)
 
 /*
  * Sends `nr` frames of the stack that `sending` names, from frame `before` on; where they do not reach the
- * outermost one, more follow. 0, or -1; then `sending` is 0. (Global: checked once, for all that send.)
+ * outermost one, more follow. 0, or -1; then `sending` is 0. (Global: verified once, for all that send.)
  */
 __noinline int send_frames(struct task_state *st, __u32 before, __u32 nr, __u32 last)
 {

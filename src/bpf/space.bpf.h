@@ -86,7 +86,7 @@ static __always_inline void emit_range(struct range_event *e)
 		count_loss(LOSS_RING_RANGE);
 }
 
-/* (Global: checked once.) */
+/* (Global: verified once.) */
 __noinline int range_dropped(__u32 mm_id, __u32 change, __u64 start, __u64 len)
 {
 	struct range_event e = { .change = change, .mm_id = mm_id };

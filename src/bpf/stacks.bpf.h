@@ -49,7 +49,7 @@ __u32 stacks_collected = 0;
 #define PROBES 16
 #define NO_SLOT 0xffffffff
 
-/* A bucket's slot that has this key, or a free one that takes it; NO_SLOT. (Global: checked once.) */
+/* A bucket's slot that has this key, or a free one that takes it; NO_SLOT. (Global: verified once.) */
 __noinline __u32 slot_in_bucket(struct stack_bucket *bucket, __u64 key)
 {
 	if (!bucket)
@@ -74,7 +74,7 @@ __noinline __u32 slot_in_bucket(struct stack_bucket *bucket, __u64 key)
 /*
  * The number of the slot that has this key, or of a free one that takes it; NO_SLOT. A free slot ends the
  * search, though the key may come behind it if one was freed in between: then it has two, which does no harm.
- * (Global: checked once.)
+ * (Global: verified once.)
  */
 __noinline __u32 find_slot(__u64 key)
 {
@@ -124,7 +124,7 @@ static long use_step(__u64 i, struct page_chunk **chunk)
 	return 0;
 }
 
-/* The same for all of a chunk. (Global: checked once.) */
+/* The same for all of a chunk. (Global: verified once.) */
 __noinline int use_stacks(struct page_chunk *chunk)
 {
 	if (chunk)

@@ -103,7 +103,7 @@ static __always_inline void follow_frame_pointers(struct task_state *st)
 
 /*
  * Walks the stack from the registers on, and sends its frames as it goes where `sending` is its id.
- * (Global: checked once, for both.)
+ * (Global: verified once, for both.)
  */
 __noinline int walk(struct task_state *st, struct user_regs *regs, __u32 sending)
 {
@@ -160,7 +160,7 @@ static __always_inline int send_stack(struct task_state *st, struct user_regs *r
 
 /*
  * The id of the stack that the walk found, which is sent to user space when it is seen for the first time;
- * STACK_NONE where its slot was taken away at this very moment. (Global: checked once.)
+ * STACK_NONE where its slot was taken away at this very moment. (Global: verified once.)
  */
 __noinline __u32 known_stack(struct task_state *st, struct user_regs *regs)
 {
