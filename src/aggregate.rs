@@ -341,7 +341,7 @@ impl Aggregator {
             self.modules.unopened(),
         );
         let forgotten = self.spaces.values().map(Space::forgotten).sum();
-        losses.add("address ranges forgotten: range totals full", forgotten);
+        losses.add("address ranges forgotten: range map full", forgotten);
         losses
     }
 

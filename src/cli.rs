@@ -29,15 +29,15 @@ use crate::tree::Direction;
 
 const EXAMPLES: &str = "\
 Examples:
-  sudo memprof --comm light-node          the process of that name, running already or the next to start
+  sudo memprof --comm light-node          the process with that name, running already or the next to start
   sudo memprof --pid 1234 --duration 60   a minute of a running process, then a summary
   sudo memprof -- ./server --flag         a command, from its first page to its end
   sudo memprof --cgroup /my.service       every process of a control group, present and future
   sudo memprof top --pid 1234             the same, live on the terminal
-  memprof maps --pid 1234                 what the memory of a process is made of
-  memprof doctor                          what this machine allows, and what is missing
+  memprof maps --pid 1234                 break down the memory of a process by mapping
+  memprof doctor                          check what this machine allows, and what is missing
 
-Exit status: 0, or the command's own after `--`; 1 for an error; 2 for a wrong command line.";
+Exit status: 0, or that of the command after `--`; 1 for an error; 2 for a wrong command line.";
 
 /// Shows which code owns the physical memory that a running Linux process holds.
 #[derive(Debug, Parser)]
@@ -60,18 +60,18 @@ struct Cli {
 enum Action {
     /// Watch the memory of a process live on the terminal: functions, call tree, changes
     Top(Box<top::TopArgs>),
-    /// Say what the memory of a process is made of: heap, stacks, libraries, …, by the kernel's figures
+    /// Break down the memory of a process by mapping: heap, stacks, libraries, …, in the kernel's figures
     Maps(maps::MapsArgs),
-    /// Say what this kernel and these privileges allow, what is missing and how to get it
+    /// Check what this kernel and these privileges allow, what is missing, and how to get it
     Doctor,
-    /// Print the completions of a shell
+    /// Print completions for a shell
     Completions {
         /// The shell
         shell: clap_complete::Shell,
     },
     /// Print the man page
     Man {
-        /// That of `memprof COMMAND`
+        /// The page of `memprof COMMAND`
         #[arg(value_name = "COMMAND", value_parser = ["top", "maps"])]
         of: Option<String>,
     },
@@ -79,11 +79,11 @@ enum Action {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum UnwindArg {
-    /// By tables, and by frame pointers where code has none
+    /// Unwind tables, and frame pointers where code has none
     Auto,
-    /// By tables made of each file's .eh_frame
+    /// Unwind tables built from each file's .eh_frame
     Tables,
-    /// By the chain of frame pointers
+    /// Frame pointers
     Fp,
     /// Take no stacks
     Off,
@@ -102,8 +102,8 @@ impl From<UnwindArg> for Unwind {
 
 #[derive(Debug, Args)]
 struct ProfileArgs {
-    /// Follow the process of this name: the one that runs already, or the next to start; when it ends,
-    /// its last profile stays and the next one is waited for
+    /// Follow the process with this name: the one that is running, or the next one to start. When it ends,
+    /// its last profile stays, and memprof waits for the next one
     #[arg(long, value_name = "NAME", value_parser = parse_name)]
     comm: Option<String>,
     /// Follow the process with this id
@@ -113,27 +113,27 @@ struct ProfileArgs {
     /// below /sys/fs/cgroup, or a name as in /proc/PID/cgroup
     #[arg(long, value_name = "PATH", conflicts_with = "follow_forks")]
     cgroup: Option<PathBuf>,
-    /// Start this command and follow it from its first page; its exit status is passed on
+    /// Start this command and follow it from its first page; memprof exits with its exit status
     #[arg(last = true, value_name = "COMMAND")]
     command: Vec<OsString>,
-    /// Follow child processes too; the figures are then sums over all of them
+    /// Also follow child processes; the figures are sums over all of them
     #[arg(long)]
     follow_forks: bool,
-    /// FreezeOutcome the target still for each report, for the milliseconds of its page scan, so that the figures
-    /// are exact; else they lie between the kernel's before and after. Several processes are held still at once
-    /// where that is shorter than --max-freeze, else one after the other
+    /// Stop the target for the milliseconds of each page scan, so that the figures are exact; otherwise they lie
+    /// between the kernel's figures before and after the scan. Several processes are stopped together if the scan
+    /// fits into --max-freeze, otherwise one after the other
     #[arg(long)]
     freeze: bool,
-    /// As --freeze, but all processes at once or not at all, so that their sum is of one moment
+    /// Like --freeze, but all processes together or not at all, so that their sum shows one moment
     #[arg(long)]
     freeze_group: bool,
-    /// FreezeOutcome the target still for so many milliseconds at most, by --freeze or over HTTP. Where that is too
-    /// short it runs, and the report says what would be enough
+    /// Stop the target for at most so many milliseconds, by --freeze or over HTTP. If that is too short,
+    /// the target runs on, and the report says how long would be enough
     #[arg(long, value_name = "MS", default_value_t = MAX_FREEZE.as_millis() as u32, value_parser = clap::value_parser!(u32).range(1..=60_000))]
     max_freeze: u32,
-    /// Count kernel memory that the target has allocated as well, by stack: page tables, pipes, socket
-    /// buffers, slabs. Approximate, and in no total. Costs every process on this machine some
-    /// hundred nanoseconds for each page that it frees
+    /// Also count kernel memory that the target allocates, by stack: page tables, pipes, socket buffers,
+    /// slabs. Approximate, and not part of any total. Costs every process on this machine a few hundred
+    /// nanoseconds for each page that it frees
     #[arg(long)]
     kernel: bool,
     /// Serve HTTP at this address
@@ -142,49 +142,49 @@ struct ProfileArgs {
     /// Serve no HTTP; end when the target ends
     #[arg(long, conflicts_with = "listen")]
     no_server: bool,
-    /// Let pages of this origin read, beside loopback ones (`https://example.org`); `*` lets every
-    /// origin read and accepts every Host header
+    /// Allow cross-origin requests from this origin (`https://example.org`), in addition to loopback origins;
+    /// `*` allows every origin and every Host header
     #[arg(long, value_name = "ORIGIN")]
     cors_origin: Vec<String>,
-    /// Accept this name in the Host header, beside loopback names and IP addresses
+    /// Accept this name in the Host header, in addition to loopback names and IP addresses
     #[arg(long, value_name = "NAME")]
     allow_host: Vec<String>,
-    /// List so many functions in /metrics, by what they hold themselves and with all they call
+    /// List so many functions in /metrics, by self and by total memory
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u16).range(0..=1000))]
     metrics_functions: u16,
-    /// End so many seconds after the target was found
+    /// Exit so many seconds after the target was found
     #[arg(long, value_name = "SECS", value_parser = parse_seconds)]
     duration: Option<Duration>,
-    /// Write a profile to this file at the end; `-` is stdout. May be given several times, for one
-    /// profile in several formats
+    /// Write a profile to this file at the end; `-` is stdout. Repeat it to write one profile in several
+    /// formats
     #[arg(long, short, value_name = "FILE")]
     output: Vec<PathBuf>,
-    /// Format of a single --output [default: by the file's ending, else json]
+    /// Format of --output [default: by the file's extension, otherwise json]
     #[arg(long, value_name = "FORMAT", requires = "output", value_parser = formats())]
     format: Option<String>,
-    /// What stands below a function in --output: who called it, or what it calls [default: the
-    /// format's own]
+    /// What the children of a function are in --output: its callers, or its callees [default: depends on
+    /// the format]
     #[arg(long, value_name = "DIRECTION", requires = "output", value_parser = PossibleValuesParser::new(Direction::ALL.map(Direction::name)))]
     direction: Option<String>,
-    /// Memory that --output counts; `all` is anonymous, shared and page cache together
+    /// Kind of memory in --output; `all` is anonymous, shared and page cache together
     #[arg(long, value_name = "KIND", requires = "output", value_parser = PossibleValuesParser::new(Kind::ALL.map(Kind::name)))]
     kind: Option<String>,
-    /// Sum up in --output what counts fewer bytes than this: `65536`, `64KiB`, `1MiB`, `2GiB`
-    /// [default: the format's own]
+    /// Aggregate nodes smaller than SIZE in --output: `65536`, `64KiB`, `1MiB`, `2GiB` [default: depends on
+    /// the format]
     #[arg(long, value_name = "SIZE", requires = "output", value_parser = parse_size)]
     threshold: Option<u64>,
-    /// How stacks are taken
+    /// How to unwind stacks
     #[arg(long, value_name = "HOW", default_value = "auto")]
     unwind: UnwindArg,
-    /// Frames of a stack at most, 128 to 1024. A stack of more than 128 is walked anew for each page, at
-    /// some 60 ns a frame
+    /// Keep at most so many frames of a stack, 128 to 1024. Deeper stacks than 128 are unwound on every
+    /// fault, at about 60 ns a frame; their frames are not cached
     #[arg(long, value_name = "N", default_value_t = *FRAME_LIMITS.start(), value_parser = clap::value_parser!(u32).range(i64::from(*FRAME_LIMITS.start())..=i64::from(*FRAME_LIMITS.end())))]
     max_frames: u32,
-    /// Say on stderr what memprof does: -v its steps, -vv also each scan, table and request, -vvv everything.
-    /// MEMPROF_LOG=memprof::probe=trace,info chooses by module
+    /// Print diagnostics to stderr: -v steps, -vv also each scan, unwind table and request, -vvv everything.
+    /// MEMPROF_LOG=memprof::probe=trace,info selects by module
     #[arg(long, short, action = clap::ArgAction::Count)]
     verbose: u8,
-    /// When to use colour; NO_COLOR is honoured
+    /// When to use colour (NO_COLOR is honoured)
     #[arg(long, value_name = "WHEN", default_value = "auto", global = true)]
     color: ColorChoice,
 }

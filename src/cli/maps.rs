@@ -13,19 +13,19 @@ const DEFAULT_TOP: usize = 20;
 #[derive(Debug, Args)]
 #[command(group = ArgGroup::new("process").args(["pid", "comm"]).required(true))]
 pub(super) struct MapsArgs {
-    /// The process with this id
+    /// Process id
     #[arg(long, value_name = "PID", value_parser = parse_pid)]
     pid: Option<Pid>,
-    /// The process of this name
+    /// Process name
     #[arg(long, value_name = "NAME", value_parser = parse_name)]
     comm: Option<String>,
-    /// List so many names, and so many mappings by what they have resident
+    /// List so many names, and so many mappings by resident memory
     #[arg(long, value_name = "N", default_value_t = DEFAULT_TOP)]
     top: usize,
     /// List every mapping, by address
     #[arg(long, conflicts_with = "top")]
     all: bool,
-    /// How it is written
+    /// Output format
     #[arg(long, value_name = "FORMAT", default_value = "text")]
     format: MapsFormat,
 }

@@ -12,13 +12,13 @@ use crate::screen::ScreenOptions;
 #[derive(Debug, Args)]
 #[command(
     group = ArgGroup::new("target").args(["comm", "pid", "cgroup", "command"]).required(true),
-    after_help = "`?` shows the keys. A COMMAND that is started has no standard input and output: the \
-                  terminal is the view's. To keep its output: `-- sh -c 'exec ./server >log 2>&1'`."
+    after_help = "`?` shows the keys. A COMMAND has no standard input or output, because the view \
+                  uses the terminal. To keep its output: `-- sh -c 'exec ./server >log 2>&1'`."
 )]
 pub(super) struct TopArgs {
     #[command(flatten)]
     profile: ProfileArgs,
-    /// A new report so many seconds after the last one
+    /// Make a new report so many seconds after the last one
     #[arg(long, value_name = "SECS", default_value = "1", value_parser = parse_seconds)]
     interval: Duration,
 }
