@@ -112,8 +112,8 @@ impl Aggregator {
         Some((Arc::new(code), &mut self.modules))
     }
 
-    /// Has the memory of a followed process kept when it ends, for a last scan. The thread that keeps it calls
-    /// `begin` first.
+    /// Arranges that the memory of a followed process is kept when it ends, for a last scan. The thread that keeps it
+    /// calls `begin` first.
     ///
     /// # Errors
     /// If the process has ended, or the kernel refuses.
@@ -161,7 +161,7 @@ impl Aggregator {
     }
 
     fn stack(&mut self, seen: &StackSeen) {
-        // If the process has ended: another one may have the same stack.
+        // Also if the address space has ended: another process may have the same stack.
         let code = self.spaces.get_mut(&seen.mm).map(|space| &mut space.code);
         self.stacks.insert(seen.clone(), code, &mut self.modules);
     }

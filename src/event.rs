@@ -178,7 +178,7 @@ pub struct ProcessEvent {
 /// What happened to a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProcessChange {
-    /// It was running before memprof attached.
+    /// It was running before memprof attached to it.
     Found,
     /// It took the awaited name by `exec`.
     Matched,

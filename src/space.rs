@@ -122,7 +122,7 @@ impl Space {
         }
     }
 
-    /// Checks first: `make_mut` would copy ranges that are shared with a child even without a change.
+    /// Removes a range from `before`. Checks first, because `make_mut` copies a set that another process shares.
     fn drop_before(&mut self, range: std::ops::Range<u64>) {
         if self.before.overlapping(range.clone()).next().is_some() {
             let _ = Arc::make_mut(&mut self.before).remove(range);

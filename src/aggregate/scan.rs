@@ -145,7 +145,7 @@ impl Aggregator {
         Ok(scanned)
     }
 
-    /// Scans a process while it runs, or its kept memory after its end; `None` if it has ended without.
+    /// Scans a process while it runs, or its kept memory after its end; `None` if it has ended and nothing is kept.
     ///
     /// # Errors
     /// If the scan fails.

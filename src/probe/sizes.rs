@@ -1,6 +1,6 @@
 //! Capacities of the probe's tables: as many entries as this machine can need.
 //!
-//! The tables allocate entries as they fill; up front an entry costs only 16 bytes of capacity.
+//! The tables allocate entries as they fill; an unused entry costs only 16 bytes.
 
 use std::fs;
 
@@ -12,13 +12,13 @@ use crate::wire::OpenMemprofSkel;
 /// Environment variable, for tests: `procs=40,pages=1000` sets the capacities of these maps.
 const OVERRIDE: &str = "MEMPROF_TABLE_SIZES";
 
-/// Followed processes: the minimum makes a small machine's limits irrelevant; at the maximum the empty tables take 8
-/// MiB.
+/// Followed processes: the minimum makes a small machine's limits irrelevant; at the maximum the empty tables
+/// take 8 MiB.
 const PROCESSES: (u64, u64) = (4096, 262_144);
-/// Address spaces whose mappings the stack walk knows, 16 KiB each: at most a 64th of memory.
+/// Address spaces whose mappings the stack walk knows, 16 KiB each: sized for a 64th of memory.
 const CODE_SPACES: (u64, u64) = (1024, PROCESSES.1);
 const CODE_SPACE_SHARE: u64 = 64 * 16 * 1024;
-/// Chunks of the page ledger and of the page-cache ledger, 2 KiB each: at most a 32nd of memory each.
+/// Chunks of the page ledger and of the page-cache ledger, 2 KiB each: sized for a 32nd of memory each.
 const CHUNKS: (u64, u64) = (65_536, 4_194_304);
 const CHUNK_SHARE: u64 = 32 * 2048;
 /// Chunks per node of the page ledger's directory: a node has at least one, and most have many.

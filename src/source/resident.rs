@@ -76,8 +76,8 @@ pub type Chunk = [u32; CHUNK_PAGES];
 pub trait PageLedger {
     /// The records of a chunk (page number / 512) of an address space; `None` if it has none.
     ///
+    /// # Errors
     /// If the ledger cannot be read.
-    /// The ledger could not be read.
     fn chunk(&self, mm: MmId, chunk: u64) -> Result<Option<Chunk>>;
 }
 
