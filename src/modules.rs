@@ -25,7 +25,7 @@ use crate::residency::ThrottledFile;
 
 pub use self::open::open_regular;
 
-/// [`ModuleId`] has 16 bits, the last of which marks frames without a module.
+/// A [`ModuleId`] has 16 bits; its last value marks frames without a module.
 pub const MAX_MODULES: usize = 65_534;
 /// One kernel has one vDSO image for each kind of process (64-bit, 32-bit, x32).
 const MAX_VDSO_IMAGES: usize = 4;
@@ -96,8 +96,8 @@ impl ModuleTable {
     /// segment.
     pub fn in_file(&self, file: FileNumber, address: u64) -> Option<Frame> {
         let (module, segments) = self.numbered.get(file.0.checked_sub(1)? as usize)?;
-        // A mapping consists of whole pages, so it may start before its segment and end after it: take the nearest
-        // one.
+        // A mapping consists of whole pages, so it may start before its segment and end after it: the nearest
+        // segment counts.
         let segment = segments
             .iter()
             .min_by_key(|s| match address.checked_sub(s.addr) {

@@ -10,10 +10,10 @@ use crate::residency::{
 use crate::source::resident::RangeOwner;
 use crate::stack::CodeMap;
 
-/// Most address ranges whose caller is kept, about 100 bytes each; the kernel's own default limit
+/// Maximum number of address ranges whose caller is kept, about 100 bytes each; the kernel's own default limit
 /// (`vm.max_map_count`) is 65,530 mappings.
 const MAX_RANGES: usize = 131_072;
-/// Most runs of pages kept as resident before the attach, about 100 bytes each.
+/// Maximum number of runs of pages kept as resident before the attach, about 100 bytes each.
 const MAX_BEFORE: usize = 262_144;
 /// Generations of `fork` through which records are looked up.
 const MAX_ANCESTORS: usize = 8;

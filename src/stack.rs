@@ -11,8 +11,8 @@ use crate::profile::{Frame, FrameKind, Stack};
 /// Minimum time between two reads of a process's mappings that unknown addresses cause.
 const RELOAD_PAUSE: Duration = Duration::from_millis(100);
 
-/// Most stacks of which only some parts have arrived. The probe sends the parts of a stack without a pause, so if
-/// there are more such stacks than CPUs, the rest are stacks whose other parts it could not send.
+/// Maximum number of stacks of which only some parts have arrived. The probe sends the parts of a stack without a
+/// pause, so if there are more such stacks than CPUs, the rest are stacks whose other parts it could not send.
 const UNFINISHED: usize = 1024;
 
 /// All stacks, by id.

@@ -32,13 +32,13 @@ use crate::unwind::rule::{self, CfaKind, FpKind};
 
 /// Pages in one ledger chunk.
 pub(crate) const CHUNK_PAGES: usize = abi::limits::CHUNK_PAGES.0 as usize;
-/// Most executable mappings of an address space that the probe knows.
+/// Maximum number of executable mappings that the probe knows of an address space.
 pub(crate) const MAX_MAPPINGS: usize = abi::limits::MAX_MAPPINGS.0 as usize;
 /// Address bits of a chunk number in a page-ledger key.
 pub(crate) const REGION_BITS: u32 = abi::limits::REGION_BITS.0;
 /// Slots in one bucket of the table of known stacks.
 pub(crate) const BUCKET_SLOTS: u64 = abi::limits::BUCKET_SLOTS.0 as u64;
-/// Most executable segments of a file that the probe knows.
+/// Maximum number of executable segments that the probe knows of a file.
 pub(crate) const MAX_SEGMENTS: usize = abi::limits::MAX_SEGMENTS.0 as usize;
 /// Ids below this one name no stack.
 pub(crate) const STACK_FIRST: u32 = abi::stack_ids::STACK_FIRST.0;

@@ -19,7 +19,7 @@ static __always_inline __u32 folio_pages(struct folio *folio)
 	unsigned long flags = 0;
 
 	/* The page flags are the first word of a folio in every kernel; 6.18 "mm: introduce
-	 * memdesc_flags_t" made their type a struct, which a relocation by name would refuse. */
+	 * memdesc_flags_t" made their type a struct, for which a relocation by name fails. */
 	bpf_probe_read_kernel(&flags, sizeof(flags), folio);
 	if (!(flags & (1ul << bpf_core_enum_value(enum pageflags, PG_head))))
 		return 1;

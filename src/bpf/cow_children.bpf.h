@@ -57,7 +57,7 @@ __noinline int child_takes(__u32 child, __u64 vpage, __u32 stack)
 	return 0;
 }
 
-/* The current address space gets its own page in place of a shared one; `own` is its record of that page. */
+/* The current address space gets its own page in place of a shared one; `own` is its record, if it has one. */
 __noinline int page_to_cow_children(__u64 vpage, __u32 own)
 {
 	struct mm_info *info = find_mm(bpf_get_current_task_btf()->mm);

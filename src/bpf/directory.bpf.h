@@ -26,7 +26,7 @@
 /* Set in directory_node.live once the last bit is cleared: the node is about to be removed. */
 #define NODE_DEAD 0x80000000u
 #define NODE_RETRIES 8
-/* Most nodes to examine per search; the next call continues an unfinished search. */
+/* Maximum number of nodes examined per search; the next call continues an unfinished search. */
 #define NODE_STEPS 16
 
 /* Greater than the key of any chunk. */

@@ -11,7 +11,7 @@
 #include "directory.bpf.h"
 #include "stacks.bpf.h"
 
-/* The most iterations of bpf_loop() (BPF_MAX_LOOPS): more than the ledger can hold chunks. */
+/* Maximum number of iterations of bpf_loop() (BPF_MAX_LOOPS): more than the ledger can have chunks. */
 #define MOST_LOOPS (1u << 23)
 
 struct {

@@ -55,7 +55,7 @@ static __always_inline void emit_process(struct task_struct *task, __u32 change,
 	emit_process_with(task, change, pid, mm_id, parent_mm_id, parent_pid, 0);
 }
 
-/* A process is no longer followed: drops its reference to the address space, and forgets that with the last one. */
+/* A process is no longer followed: releases its address space, which is forgotten with the last user. */
 static __noinline int leave_mm(__u64 mm)
 {
 	struct mm_info *known = bpf_map_lookup_elem(&mms, &mm);
@@ -242,7 +242,7 @@ int BPF_PROG(process_exit, struct task_struct *task)
 		return 0;
 	pid = proc->pid;
 	mm_id = proc->mm_id;
-	/* (Not task->mm: up to 6.15 that is NULL by now. Unless memprof keeps the address space, the value is junk.) */
+	/* (Not task->mm: up to 6.15 that is NULL by now. If nothing keeps the address space, the value is junk.) */
 	mm = (void *)proc->mm;
 	page_tables = BPF_CORE_READ(mm, pgtables_bytes.counter);
 	unfollow(tgid);

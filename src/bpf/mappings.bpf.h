@@ -24,7 +24,7 @@ struct {
 	__type(value, struct unwind_space);
 } unwind_spaces SEC(".maps");
 
-/* Files, by their kernel identity. */
+/* Files that code is mapped from, by device, inode, size and modification time. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);

@@ -11,22 +11,22 @@ enum limits {
 	/* Pages in one ledger chunk: 512 pages of 4 KiB, one x86-64 page-table page, 2 MiB. */
 	CHUNK_SHIFT = 9,
 	CHUNK_PAGES = 1 << CHUNK_SHIFT,
-	/* Address bits of a chunk number in a ledger key: 57-bit addresses less 12 and 9. */
+	/* Address bits of a chunk number in a ledger key: 57-bit addresses minus 12 and 9. */
 	REGION_BITS = 36,
-	/* Most frames in one record, and in the cached walk: a power of two. */
+	/* Maximum number of frames in one record, and in the cached walk: a power of two. */
 	MAX_FRAMES = 128,
 	/* Buckets of the table of known stacks, and slots in one, which is a cache line. */
 	STACK_BUCKETS = 65536,
 	BUCKET_SLOTS = 4,
-	/* Executable mappings of an address space. */
+	/* Maximum number of executable mappings of an address space. */
 	MAX_MAPPINGS = 512,
-	/* Executable segments of a file. */
+	/* Maximum number of executable segments of a file. */
 	MAX_SEGMENTS = 8,
 	/* Rows in one array of unwind_rows. */
 	UNWIND_ROWS = 1 << 18,
-	/* Children of one parent that copy records before the parent changes shared pages; see cow_children.bpf.h. */
+	/* Maximum number of children that copy records before their parent changes shared pages; see cow_children.bpf.h. */
 	MAX_COW_CHILDREN = 16,
-	/* Most generations of fork through which a record is looked up. */
+	/* Maximum number of generations of fork through which a record is looked up. */
 	MAX_ANCESTORS = 8,
 };
 
@@ -47,7 +47,7 @@ enum event_kind {
 enum outcome {
 	OUTCOME_COMPLETE = 0,
 	OUTCOME_UNREADABLE = 1,
-	OUTCOME_NO_FRAME_POINTER = 2, /* the frame pointer register holds no frame pointer */
+	OUTCOME_NO_FRAME_POINTER = 2, /* the next frame pointer is invalid: code built without them */
 	OUTCOME_DEPTH_LIMIT = 3,
 	OUTCOME_NOT_TAKEN = 4,
 	OUTCOME_ASSISTED = 5, /* complete, with frame pointers where there was no table */
@@ -59,8 +59,8 @@ enum outcome {
 /* How stacks are walked. */
 enum unwind_mode {
 	UNWIND_OFF = 0,
-	UNWIND_FP = 1, /* frame pointers alone */
-	UNWIND_TABLES = 2, /* tables alone */
+	UNWIND_FP = 1, /* frame pointers only */
+	UNWIND_TABLES = 2, /* tables only */
 	UNWIND_AUTO = 3, /* tables; frame pointers where there is none */
 };
 
@@ -103,8 +103,8 @@ struct stack_event {
 };
 
 /*
- * A frame in a numbered file is a place in that file, the same in every process: `FRAME_IN_FILE | number <<
- * FRAME_FILE_SHIFT | address in the file`. Any other frame is an address.
+ * A frame in a numbered file is a place in that file, the same in every process:
+ * `FRAME_IN_FILE | number << FRAME_FILE_SHIFT | address in the file`. Any other frame is an address.
  */
 enum frame_bits {
 	FRAME_FILE_SHIFT = 40,
@@ -120,7 +120,7 @@ struct process_event {
 	__u32 mm_id;
 	__u32 parent_mm_id; /* forked: the parent's; execed: the previous one; else 0 */
 	__u32 parent_pid; /* forked: the parent's */
-	__u64 page_tables; /* exited: bytes of page tables; junk unless memprof keeps the address space */
+	__u64 page_tables; /* exited: bytes of page tables; junk unless the address space is kept */
 	__u8 comm[16];
 };
 
@@ -272,7 +272,7 @@ struct unwind_mapping {
 	__u64 end;
 	__u64 bias; /* address - bias = address in the file */
 	__u32 table; /* the file's number, 0: none; its table may not be published yet */
-	__u32 anonymous; /* code made at run time */
+	__u32 anonymous; /* code generated at run time */
 };
 
 /* The executable mappings of an address space, by address. */

@@ -25,7 +25,7 @@ const volatile char wanted_comm[16] = {};
  */
 volatile __u8 unwind_mode = UNWIND_AUTO;
 
-/* The most frames taken of a stack; at least MAX_FRAMES. */
+/* Maximum number of frames taken of a stack; at least MAX_FRAMES. */
 volatile __u32 max_frames = MAX_FRAMES;
 
 #endif

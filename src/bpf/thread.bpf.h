@@ -11,7 +11,7 @@
 #define WINDOW_WORDS 256
 /* How many of them lie below the requested word: a frame's words are not read in order. */
 #define WINDOW_SLACK 8
-/* The most words of stack that a cached walk has read. */
+/* Maximum number of words of stack that a cached walk has read. */
 #define CACHED_WORDS 128
 
 /* Two independent hashes of a stack: the table's key and its check. */

@@ -72,7 +72,7 @@ static __always_inline int same_words(struct task_state *st, __u32 n)
 	return !c.left;
 }
 
-/* The most cached frames to pass over in one step. */
+/* Maximum number of cached frames passed over in one step. */
 #define PASS_STEPS 16
 
 /* Passes over at most `steps` cached frames that the walk can no longer meet. Returns how many are left. */

@@ -11,7 +11,7 @@ pub struct ProbeConfig {
     pub follow_forks: bool,
     /// How stacks are taken; with `Unwind::Off` all memory has one empty stack.
     pub unwind: Unwind,
-    /// Most frames taken of a stack, the innermost ones: a number in [`FRAME_LIMITS`].
+    /// Maximum number of frames taken of a stack, the innermost ones; within [`FRAME_LIMITS`].
     pub max_frames: u32,
     /// The event sources that are loaded (`source::chosen`).
     pub sources: Vec<&'static Source>,
