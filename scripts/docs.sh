@@ -100,7 +100,19 @@ check_routes() {
     [ "$found" -ge 15 ] || fail "only $found routes were found in src/web/openapi-*.json"
 }
 
+# Files of this project that the documents name, in backquotes.
+# shellcheck disable=SC2016 # backquotes of Markdown
+check_files() {
+    local document file
+    while read -r document; do
+        while read -r file; do
+            [ -e "$file" ] || fail "$document names $file: there is no such file"
+        done < <(grep -oE '`(src|tests|benches|scripts|docs|examples|fuzz|vmlinux)/[A-Za-z0-9_./-]*`' "$document" | tr -d '`')
+    done < <(documents)
+}
+
 check_links
+check_files
 check_readme
 check_chapters
 check_routes

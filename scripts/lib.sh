@@ -91,6 +91,18 @@ build_bpf_aarch64() {
         -Wno-unused-parameter -I vmlinux/aarch64 -I "$headers" -c src/bpf/memprof.bpf.c -o "$1"
 }
 
+# Each header of the BPF program includes what it uses: the compiler reads each one by itself.
+check_bpf_headers() {
+    local headers header failed=0
+    headers=$(libbpf_headers) || return 1
+    for header in src/bpf/*.bpf.h; do
+        "${CLANG:-clang}" -target bpf -D__TARGET_ARCH_arm64 -mcpu=v3 -O2 -Wall -Wextra -Werror \
+            -Wno-unused-parameter -Wno-unused-function -Wno-undefined-internal \
+            -I vmlinux/aarch64 -I "$headers" -fsyntax-only -x c "$header" || failed=1
+    done
+    return "$failed"
+}
+
 need_rust() {
     command -v cargo >/dev/null ||
         die "cargo was not found: install Rust (see rust-lang.org/tools/install) and run this again"
