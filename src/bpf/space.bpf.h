@@ -101,7 +101,7 @@ __noinline int range_dropped(__u32 mm_id, __u32 change, __u64 start, __u64 len)
 	return 0;
 }
 
-/* Memory was mapped or filled: prepares the event for take_stack(), which adds the stack. Returns 0 if nothing. */
+/* Memory was mapped or filled: notes the range, which take_stack() sends with the stack. Returns 0 if it is empty. */
 static __always_inline int range_mapped(struct caller *c, __u32 change, __u32 flags, __u64 start, __u64 len)
 {
 	struct taking *t = &c->st->taking;
