@@ -24,7 +24,7 @@ enum limits {
 	MAX_SEGMENTS = 8,
 	/* Rows in one array of unwind_rows. */
 	UNWIND_ROWS = 1 << 18,
-	/* Limit of children that copy records before the parent changes shared pages; see cow_children.bpf.h. */
+	/* At most this many children copy records before the parent changes shared pages; see cow_children.bpf.h. */
 	MAX_COW_CHILDREN = 16,
 	/* Maximum number of generations of fork through which a record is looked up. */
 	MAX_ANCESTORS = 8,
