@@ -1,7 +1,7 @@
-//! Events → totals per stack, and the join with residency → [`Profile`].
+//! Turns events into totals per stack, and joins them with residency into a [`Profile`].
 //!
-//! The aggregator keeps what the ring buffer said: stacks, processes, address ranges. What pages
-//! there are it reads from the kernel when a report is asked for.
+//! The aggregator keeps what the ring buffer delivered: stacks, processes, address ranges. It reads the resident
+//! pages from the kernel when a report is requested.
 
 mod ancestry;
 
@@ -28,19 +28,20 @@ mod scan;
 
 pub use scan::{Prepared, Scanned, StillError, held_by};
 
-/// Everything known of the followed processes.
+/// All that is known about the followed processes.
 #[derive(Default)]
 pub struct Aggregator {
     modules: ModuleTable,
     classifier: Classifier,
     stacks: StackTable,
-    /// By address space; those that have ended are gone.
+    /// By address space; ended ones are removed.
     spaces: BTreeMap<MmId, Space>,
     ancestry: Ancestry,
     paths: FilePaths,
-    /// A process's mappings are read when it begins: its frames come as addresses, not as places in files.
+    /// Whether to read a process's mappings when it starts: needed if frames arrive as addresses, not as places in
+    /// files.
     reads_code_early: bool,
-    /// Address-space events lost when the range totals were last trusted.
+    /// The probe's count of lost address-space events at the last check of the range totals.
     ranges_lost: u64,
 }
 
@@ -49,12 +50,12 @@ pub struct Aggregator {
 pub enum ReportError {
     /// No followed process is left.
     NoTarget,
-    /// It failed; what was tried and why it failed.
+    /// The report failed: what was attempted, and the reason.
     Failed(anyhow::Error),
 }
 
 impl Aggregator {
-    /// Nothing is known yet. `bound` says that the probe gives frames as places in files.
+    /// Creates an empty aggregator. `bound` says that the probe sends frames as places in files.
     pub fn new(bound: bool) -> Aggregator {
         Aggregator {
             reads_code_early: !bound,
@@ -62,13 +63,13 @@ impl Aggregator {
         }
     }
 
-    /// Takes one event in. Events must come in the order in which they were emitted.
+    /// Applies one event. Events must be applied in the order in which they were emitted.
     pub fn apply(&mut self, event: &Event, probe: &Probe) {
         match event {
             Event::Stack(seen) => self.stack(seen),
             Event::Process(e) => self.process(e, probe),
             Event::Range(e) => self.range(e),
-            // Of use to the unwind tables alone.
+            // Only the unwind tables need it.
             Event::Code(_) => {}
         }
     }
@@ -93,15 +94,15 @@ impl Aggregator {
         self.spaces.contains_key(&mm)
     }
 
-    /// The code that a followed address space has mapped at this moment, and where its files are kept.
+    /// The code that a followed address space has mapped now, and the table of its files.
     pub fn code_now(&mut self, mm: MmId) -> Option<(Arc<AddressMap>, &mut ModuleTable)> {
         let space = self.spaces.get_mut(&mm)?;
         space.code.reload(&mut self.modules);
         Some((space.code.map(), &mut self.modules))
     }
 
-    /// The code that a process that is not followed has mapped, as if `exe` were its executable; `None` if it
-    /// may not be looked at.
+    /// The code that an unfollowed process has mapped, as if `exe` were its executable; `None` if it may not be
+    /// inspected.
     pub fn look_at_code(
         &mut self,
         pid: Pid,
@@ -111,11 +112,11 @@ impl Aggregator {
         Some((Arc::new(code), &mut self.modules))
     }
 
-    /// Keeps the memory of a followed process when it ends, for a last scan. The thread that does so calls
-    /// `begin` first.
+    /// Arranges that the memory of a followed process is kept when it ends, for a last scan. The thread that keeps it
+    /// calls `begin` first.
     ///
     /// # Errors
-    /// It is gone already, or the kernel refuses.
+    /// If the process has ended, or the kernel refuses.
     pub fn keep(&mut self, mm: MmId, begin: fn()) -> Result<(), crate::residency::Error> {
         if let Some(space) = self.spaces.get_mut(&mm) {
             space.kept = Some(Arc::new(Kept::new(space.pid, begin)?));
@@ -123,20 +124,20 @@ impl Aggregator {
         Ok(())
     }
 
-    /// A process whose memory is kept has ended, with so many bytes of page tables.
+    /// Records the bytes of page tables with which a process whose memory is kept has ended.
     pub fn ended_with(&mut self, mm: MmId, page_tables: u64) {
         if let Some(space) = self.spaces.get_mut(&mm) {
             space.page_tables = page_tables;
         }
     }
 
-    /// Whether a process's memory is kept when it ends.
+    /// Whether a process's memory will be kept when it ends.
     pub fn is_kept(&self, mm: MmId, pid: Pid) -> bool {
         let space = self.spaces.get(&mm);
         space.is_some_and(|space| space.pid == pid && space.kept.is_some())
     }
 
-    /// Notes the stacks that the range totals refer to.
+    /// Marks the stacks that the range totals refer to.
     pub fn mark_used(&self, used: &mut UsedStacks) {
         let ranges = self.spaces.values().flat_map(|space| space.ranges.iter());
         for (_, owner) in ranges {
@@ -144,12 +145,12 @@ impl Aggregator {
         }
     }
 
-    /// Forgets a stack that the probe has freed.
+    /// Removes a stack that the probe has freed.
     pub fn forget_stack(&mut self, id: StackId) {
         self.stacks.remove(id);
     }
 
-    /// Forgets a process that goes on without memprof; the address space that was its own.
+    /// Stops following a process that continues without memprof. Returns the address space that was its own.
     pub fn forget(&mut self, pid: Pid, probe: &Probe) -> Option<MmId> {
         let found = self.spaces.iter().find(|(_, s)| s.pid == pid);
         let mm = found.map(|(mm, _)| *mm);
@@ -160,7 +161,7 @@ impl Aggregator {
     }
 
     fn stack(&mut self, seen: &StackSeen) {
-        // Of a space that ended meanwhile: another one may have the same stack.
+        // Also if the address space has ended: another process may have the same stack.
         let code = self.spaces.get_mut(&seen.mm).map(|space| &mut space.code);
         self.stacks.insert(seen.clone(), code, &mut self.modules);
     }
@@ -169,7 +170,7 @@ impl Aggregator {
         match e.change {
             ProcessChange::Found => {
                 let mut space = Space::new(e.pid, &e.comm);
-                // What cannot be read now is read as "not observed" later; nothing is lost.
+                // Pages that cannot be read now are shown as "not observed" later; nothing is lost.
                 let _ = space.remember_before(&mut self.classifier);
                 self.start(e.mm, space);
             }
@@ -221,7 +222,7 @@ impl Aggregator {
         }
     }
 
-    /// After a lost address-space event the range totals may name the wrong caller: start them anew.
+    /// A lost address-space event can leave a wrong caller in the range totals: they are cleared.
     fn distrust_ranges(&mut self, probe: &Probe) {
         let lost = probe.ranges_lost();
         if lost != self.ranges_lost {
@@ -232,8 +233,8 @@ impl Aggregator {
         }
     }
 
-    /// Turns stack ids into stacks. The events that came up to the snapshot must have been taken in: a
-    /// stack's record reaches the ledger at once, its frames come through the ring buffer.
+    /// Resolves stack ids to stacks. All events up to the snapshot must have been applied: a stack's record is in the
+    /// ledger at once, but its frames come through the ring buffer.
     pub fn profile(&mut self, snapshot: Snapshot, probe: &Probe) -> Profile {
         let first = snapshot.processes.first();
         let target = TargetInfo {
@@ -277,8 +278,8 @@ impl Aggregator {
         }
     }
 
-    /// What each process has; page cache and kernel memory are his whose address space the stack was seen
-    /// in.
+    /// Each process's share. Page cache and kernel memory belong to the address space in which their stack was first
+    /// seen.
     fn shares(&self, snapshot: &Snapshot) -> Vec<Share> {
         let mut beside: HashMap<MmId, Totals> = HashMap::new();
         for (&id, &usage) in &snapshot.beside.stacks {
@@ -378,15 +379,15 @@ impl Aggregator {
     }
 }
 
-/// The memory of every followed process, by stack id.
+/// The memory of all followed processes, by stack id.
 #[derive(Default)]
 pub struct Snapshot {
     processes: Vec<Scanned>,
-    /// What lies in no address space: page cache and kernel memory, over all of them.
+    /// Memory outside address spaces: page cache and kernel memory of all processes.
     beside: Totals,
 }
 
-/// Bytes with names for their owners, and their sum.
+/// Bytes by resolved owner, and their sum.
 #[derive(Default)]
 struct Rows {
     samples: Vec<Sample>,
@@ -394,7 +395,7 @@ struct Rows {
     total: Usage,
 }
 
-/// In order of id, so that a report of the same state is the same report.
+/// Sorted by id, so that reports of the same state are identical.
 fn sorted<T>(stacks: HashMap<StackId, T>) -> Vec<(StackId, T)> {
     let mut rows: Vec<_> = stacks.into_iter().collect();
     rows.sort_unstable_by_key(|(id, _)| *id);

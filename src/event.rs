@@ -1,4 +1,4 @@
-//! Domain types: what the probe saw, in words that know neither BPF nor HTTP.
+//! Domain types: what the probe saw, independent of BPF and HTTP.
 
 use std::fmt;
 
@@ -19,7 +19,7 @@ impl fmt::Display for Pid {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct MmId(pub u32);
 
-/// One distinct call stack, numbered by the probe at first sight. Processes that run the same code share it. Once
+/// A distinct call stack, numbered by the probe when first seen. Processes that run the same code share it. Once
 /// nothing refers to it any more, its number can be given to another stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct StackId(pub u32);
@@ -34,40 +34,40 @@ impl fmt::Debug for Addr {
     }
 }
 
-/// A file that code is mapped from, by the number that it was given for the probe.
+/// A file that code is mapped from, by the number that user space assigned to it for the probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct FileNumber(pub u32);
 
 /// A file that code is mapped from, as the kernel knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct FileKey {
-    /// The kernel's own device number (`s_dev`), which `stat` need not show; 0 for the vDSO.
+    /// The kernel's own device number (`s_dev`), which can differ from that of `stat`; 0 for the vDSO.
     pub dev: u32,
     /// Inode number.
     pub ino: u64,
-    /// When its contents last changed, in ns since the epoch.
+    /// Modification time of its contents, in ns since the epoch.
     pub modified: u64,
     /// Size in bytes.
     pub size: u64,
 }
 
-/// Where a frame's code is.
+/// The position of a frame's code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Place {
-    /// At an address of the process.
+    /// An address in the process.
     Address(Addr),
-    /// At an address of a file: the same in every process.
+    /// An address in a file, the same in every process.
     InFile(FileNumber, u64),
 }
 
-/// How a stack walk ended; kept with every stack and shown beside every total.
+/// How a stack walk ended; kept with every stack and shown next to every total.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Outcome {
     /// The walk reached the outermost frame.
     Complete,
     /// The walk reached the outermost frame, with the help of frame pointers where code had no table.
     Assisted,
-    /// Some frames are kept, the walk could not go on.
+    /// Some frames are kept, but the walk could not continue.
     Partial(PartialReason),
     /// No stack was taken (`--unwind off`).
     NotTaken,
@@ -84,9 +84,9 @@ pub enum PartialReason {
     DepthLimit,
     /// The code lies in no known mapping: mapped a moment ago, or a damaged stack.
     NoMapping,
-    /// The code was made at run time (JIT), and its frame pointer leads nowhere.
+    /// The code was generated at run time (JIT), and its frame pointer leads nowhere.
     Jit,
-    /// The code's file has no unwind table, not yet, or none for that place.
+    /// The code's file has no unwind table (yet), or the table does not cover the address.
     NoTable,
     /// The unwind table has a rule that the walk cannot follow.
     UnsupportedRule,
@@ -115,27 +115,27 @@ impl Outcome {
     }
 }
 
-/// What the probe reports through the ring buffer, in the order in which it happened.
+/// What the probe reports through the ring buffer, in order of occurrence.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
     /// A stack seen for the first time.
     Stack(StackSeen),
-    /// A followed process began, changed its address space, or ended.
+    /// A followed process started, changed its address space, or ended.
     Process(ProcessEvent),
     /// A followed address space changed.
     Range(RangeEvent),
-    /// Code was mapped of a file that has no number or no table yet.
+    /// Code was mapped from a file that has no number or no table yet.
     Code(CodeSeen),
 }
 
 /// Code that the probe cannot bind to a file's table by itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CodeSeen {
-    /// The followed address space; `None` for a process that is only looked at.
+    /// The followed address space; `None` for a process that is only inspected.
     pub mm: Option<MmId>,
-    /// The process; `None` where it is not visible in memprof's pid namespace.
+    /// The process; `None` if it is not visible in memprof's pid namespace.
     pub pid: Option<Pid>,
-    /// Whether it is bound to the file's number, whose table is not there yet.
+    /// Whether it is bound to the file's number; the table is not published yet.
     pub bound: bool,
     /// First address of the mapping.
     pub start: Addr,
@@ -143,23 +143,22 @@ pub struct CodeSeen {
     pub file: FileKey,
 }
 
-/// A stack's first sight, or a part of one that is too deep for one record; later events carry only
-/// its id.
+/// A new stack, or one part of a stack that is too deep for one record; later events carry only its id.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StackSeen {
     /// The id that the ledgers hold.
     pub id: StackId,
-    /// The address space that the frames are addresses in.
+    /// The address space to which the frames' addresses belong.
     pub mm: MmId,
-    /// The process that was running; `None` where it is not visible in memprof's pid namespace.
+    /// The process that was running; `None` if it is not visible in memprof's pid namespace.
     pub pid: Option<Pid>,
-    /// How the walk ended; the last part says it.
+    /// How the walk ended; valid in the last part.
     pub outcome: Outcome,
-    /// Frames of the same stack in the parts before this one.
+    /// Number of frames of the same stack in earlier parts.
     pub before: usize,
-    /// Whether its outermost frame is here.
+    /// Whether this part contains the outermost frame.
     pub last: bool,
-    /// Instructions, innermost first; of callers, the last byte of the call.
+    /// Instruction addresses, innermost first; for callers, the last byte of the call instruction.
     pub frames: Vec<Place>,
 }
 
@@ -179,26 +178,25 @@ pub struct ProcessEvent {
 /// What happened to a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProcessChange {
-    /// It ran before memprof attached to it.
+    /// It was running before memprof attached to it.
     Found,
-    /// It took the name that was waited for, by `exec`.
+    /// It took the awaited name by `exec`.
     Matched,
     /// It was forked from a followed process.
     Forked {
-        /// The parent's address space, whose records hold for pages shared since the fork.
+        /// The parent's address space, whose records apply to pages shared since the fork.
         parent_mm: MmId,
         /// The parent.
         parent: Pid,
     },
-    /// It has a new address space by `exec`; `left` is the one it had.
+    /// It has a new address space by `exec`.
     Execed {
         /// The address space left behind.
         left: MmId,
     },
     /// It ended.
     Exited {
-        /// Bytes of page tables at its end; without meaning unless its memory is kept
-        /// ([`Kept`](crate::residency::Kept)).
+        /// Bytes of page tables at its end; meaningless unless its memory is kept ([`Kept`](crate::residency::Kept)).
         page_tables: u64,
     },
 }
@@ -221,7 +219,7 @@ pub struct RangeEvent {
 pub enum RangeChange {
     /// Mapped by `mmap`, `brk` or a growing `mremap`.
     Mapped {
-        /// The caller.
+        /// The caller's stack.
         stack: StackId,
         /// The kernel filled it without faults (`MAP_POPULATE`, `MAP_LOCKED`, `mlockall`).
         populated: bool,
@@ -230,7 +228,7 @@ pub enum RangeChange {
     },
     /// Filled without faults by `mlock` or `MADV_POPULATE_*`.
     Populated {
-        /// The caller.
+        /// The caller's stack.
         stack: StackId,
     },
     /// No longer mapped: `munmap`, `brk` shrinking, `MAP_FIXED` or `mremap` over it.
@@ -239,9 +237,9 @@ pub enum RangeChange {
     Emptied,
     /// It became code by `mprotect`; nothing else changed.
     Executable,
-    /// It holds what was at `from` before.
+    /// Moved here from another address.
     Moved {
-        /// The first byte of the place it was moved from.
+        /// First byte of the previous range.
         from: Addr,
     },
 }

@@ -1,9 +1,8 @@
-//! Paths of cached files: what the target has open or mapped says what they are called.
+//! Paths of cached files, found through the target's mappings and open files.
 //!
-//! The page-cache ledger knows a file by device and inode. A path is found among the target's
-//! mappings, which every scan reads, or its open files, which are looked at only when a file turns
-//! up without a path. It is remembered as long as pages of the file are cached: the kernel drops
-//! these before it gives the inode number to another file.
+//! The page-cache ledger identifies a file by device and inode. Its path is found among the target's mappings, which
+//! every scan reads, or among its open files, which are searched only when a file has no path. A path is kept as long
+//! as pages of the file are cached: the kernel drops those before it gives the inode number to another file.
 
 use std::collections::HashMap;
 use std::ffi::CString;
@@ -15,14 +14,14 @@ use crate::event::Pid;
 use crate::profile::{FileId, KnownPath, PathFrom};
 use crate::residency::{Vma, file_id};
 
-/// How often open files are looked at, at most, and how many of them at a time.
+/// Minimum time between searches of open files, and the most files per search.
 const LOOK_PAUSE: Duration = Duration::from_secs(1);
 const MOST_OPEN: usize = 4096;
 
-/// What the kernel appends to the path of a file that was deleted.
+/// The suffix that the kernel appends to the path of a deleted file.
 const DELETED: &str = " (deleted)";
 
-/// The paths that are known.
+/// The known paths.
 #[derive(Debug, Default)]
 pub struct FilePaths {
     known: HashMap<FileId, KnownPath>,
@@ -30,7 +29,7 @@ pub struct FilePaths {
 }
 
 impl FilePaths {
-    /// Takes in the files that a process has mapped.
+    /// Adds the files that a process has mapped.
     pub fn mapped(&mut self, vmas: &[Vma]) {
         let seen = SystemTime::now();
         for vma in vmas.iter().filter(|vma| vma.ino != 0) {
@@ -38,7 +37,7 @@ impl FilePaths {
                 dev: vma.dev,
                 ino: vma.ino,
             };
-            // The parts of one file are neighbours: mostly it is there already.
+            // The mappings of a file are adjacent: mostly it is known already.
             let known = self.known.entry(id).or_insert_with(|| KnownPath {
                 path: vma.name.clone(),
                 deleted: vma.deleted,
@@ -52,8 +51,8 @@ impl FilePaths {
         }
     }
 
-    /// Forgets every file but these, and looks for those without a path among the open files of
-    /// these processes.
+    /// Removes all files but these, and searches the processes' open files for those without a path. `files` must be
+    /// sorted.
     pub fn keep(&mut self, files: &[FileId], pids: &[Pid]) {
         self.known.retain(|id, _| files.binary_search(id).is_ok());
         let due = self.looked.is_none_or(|at| at.elapsed() >= LOOK_PAUSE);
@@ -65,12 +64,12 @@ impl FilePaths {
         }
     }
 
-    /// A path of the file, if one is known.
+    /// The file's path, if it is known.
     pub fn get(&self, id: FileId) -> Option<&KnownPath> {
         self.known.get(&id)
     }
 
-    /// Looks at the open files of a process. One that is gone, or may not be looked at, has none.
+    /// Searches the open files of a process; none if it has ended or may not be inspected.
     fn look(&mut self, pid: Pid, files: &[FileId], left: &mut usize) {
         let Ok(open) = fs::read_dir(format!("/proc/{pid}/fd")) else {
             return;

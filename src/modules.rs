@@ -1,7 +1,7 @@
 //! Which files a process's code comes from.
 //!
-//! A [`ModuleTable`] gives every executable file one number and keeps it open; an [`AddressMap`]
-//! turns a process's addresses into (module, file offset).
+//! A [`ModuleTable`] assigns each executable file a number and keeps it open; an [`AddressMap`] converts a process's
+//! addresses to (module, file offset).
 
 mod code_mappings;
 mod open;
@@ -25,21 +25,21 @@ use crate::residency::ThrottledFile;
 
 pub use self::open::open_regular;
 
-/// [`ModuleId`] has 16 bits, the last of which marks frames without a module.
+/// A [`ModuleId`] has 16 bits; its last value marks frames without a module.
 pub const MAX_MODULES: usize = 65_534;
 /// One kernel has one vDSO image for each kind of process (64-bit, 32-bit, x32).
 const MAX_VDSO_IMAGES: usize = 4;
 
-/// Every executable file seen, each once.
+/// All executable files seen, each once.
 #[derive(Debug)]
 pub struct ModuleTable {
     modules: Vec<Arc<Module>>,
     by_file: HashMap<(u64, u64), ModuleId>,
     vdso: Vec<(Vec<u8>, ModuleId)>,
     jit: Option<ModuleId>,
-    /// The files that the probe has numbers for, which count from 1 on.
+    /// The files with a probe number; numbers start at 1.
     numbered: Vec<(ModuleId, Vec<Segment>)>,
-    /// What `modules()` gave out last, while it is still right.
+    /// The last result of `modules()`, while it is current.
     shared: Option<Arc<[Arc<Module>]>>,
     open_files: usize,
     max_open: usize,
@@ -49,20 +49,20 @@ pub struct ModuleTable {
 
 impl Default for ModuleTable {
     fn default() -> Self {
-        // Half of what the process may open: the rest is for maps, links and connections.
+        // Half of the descriptors that the process may open: the rest is for maps, links and connections.
         let limit = getrlimit(Resource::RLIMIT_NOFILE).map_or(1024, |(soft, _)| soft);
         ModuleTable::with_limit(usize::try_from(limit / 2).unwrap_or(MAX_MODULES))
     }
 }
 
 impl ModuleTable {
-    /// An empty table that keeps at most half of the process's allowed file descriptors open.
+    /// An empty table that keeps open at most half of the file descriptors that the process may have.
     pub fn new() -> ModuleTable {
         ModuleTable::default()
     }
 
-    /// An empty table that keeps at most `max_open` files open. Files beyond that become modules
-    /// without a file, which are counted.
+    /// An empty table that keeps at most `max_open` files open. Files beyond that become modules without a file, and
+    /// are counted.
     pub fn with_limit(max_open: usize) -> ModuleTable {
         ModuleTable {
             modules: Vec::new(),
@@ -78,7 +78,7 @@ impl ModuleTable {
         }
     }
 
-    /// All modules, indexed by [`ModuleId`]. Cheap when none came since the last call.
+    /// All modules, indexed by [`ModuleId`]. Cheap if none was added since the last call.
     pub fn modules(&mut self) -> Arc<[Arc<Module>]> {
         let shared = self
             .shared
@@ -86,17 +86,18 @@ impl ModuleTable {
         Arc::clone(shared)
     }
 
-    /// Gives a file a number that the probe names it by; `segments` are its code. Numbers are never given again.
+    /// Assigns a file the number by which the probe names it; `segments` are its code. Numbers are never reused.
     pub fn number(&mut self, module: ModuleId, segments: Vec<Segment>) -> FileNumber {
         self.numbered.push((module, segments));
         FileNumber(self.numbered.len() as u32)
     }
 
-    /// The position in a file of an address that the file itself gives to its code; `None` for a number or
-    /// an address that no file has.
+    /// Converts an address in the file's own numbering to a position in the file; `None` if there is no such file or
+    /// segment.
     pub fn in_file(&self, file: FileNumber, address: u64) -> Option<Frame> {
         let (module, segments) = self.numbered.get(file.0.checked_sub(1)? as usize)?;
-        // A mapping may begin before its segment and end behind it, at whole pages.
+        // A mapping consists of whole pages, so it may start before its segment and end after it: the nearest
+        // segment counts.
         let segment = segments
             .iter()
             .min_by_key(|s| match address.checked_sub(s.addr) {
@@ -109,22 +110,22 @@ impl ModuleTable {
         Some(Frame::code(*module, offset))
     }
 
-    /// Forgets which module a file is: its contents have changed, and it is another one from now on.
+    /// Forgets the module of a file whose contents have changed: the file becomes a new module.
     pub fn renew(&mut self, module: ModuleId) {
         self.by_file.retain(|_, id| *id != module);
     }
 
-    /// Whether a frame is code made at run time.
+    /// Whether a frame is code generated at run time.
     pub fn is_jit(&self, frame: Frame) -> bool {
         matches!(frame.kind(), FrameKind::Code(module, _) if Some(module) == self.jit)
     }
 
-    /// Mappings that got no module because the table was full, counted at each load.
+    /// Number of mappings without a module because the table was full, counted at each load.
     pub fn refused(&self) -> u64 {
         self.refused
     }
 
-    /// Modules whose file could not be opened or was not, to bound the open files.
+    /// Number of modules whose file could not be opened, or was not opened because of the limit.
     pub fn unopened(&self) -> u64 {
         self.unopened
     }
@@ -143,7 +144,7 @@ impl ModuleTable {
             return None;
         }
         let file = self.may_open().then(|| open::mapped_file(pid, m)).flatten();
-        // On overlayfs and btrfs `stat` shows another device than maps: compare like with like.
+        // On overlayfs and btrfs `stat` shows another device than maps: compare only values from `stat`.
         let identity = match file.as_ref().and_then(|f| f.metadata().ok()) {
             Some(meta) => (meta.dev(), meta.ino()),
             None => (m.dev, m.inode),
@@ -154,7 +155,7 @@ impl ModuleTable {
         Some(id)
     }
 
-    /// All code made at run time is one module, without a file.
+    /// All code generated at run time is one module, without a file.
     fn intern_jit(&mut self) -> Option<ModuleId> {
         if self.jit.is_none() && !self.is_full() {
             let id = ModuleId(u16::try_from(self.modules.len()).ok()?);
@@ -242,22 +243,22 @@ impl AddressMap {
     /// Reads `/proc/PID/maps`; files not seen before are opened and put into `table`.
     ///
     /// # Errors
-    /// When the process does not exist (any more) or may not be looked at.
+    /// If the process does not exist (any more) or may not be inspected.
     pub fn load(pid: Pid, table: &mut ModuleTable) -> io::Result<AddressMap> {
         AddressMap::load_as(pid, Path::new(&format!("/proc/{pid}/exe")), table)
     }
 
-    /// The same for a process that stands in for the one whose executable is `exe`.
+    /// Like [`AddressMap::load`], for a process that stands in for the one whose executable is `exe`.
     ///
     /// # Errors
-    /// As [`AddressMap::load`].
+    /// Like [`AddressMap::load`].
     pub fn load_as(pid: Pid, exe: &Path, table: &mut ModuleTable) -> io::Result<AddressMap> {
         let maps = BufReader::new(ThrottledFile::open(format!("/proc/{pid}/maps"))?);
         let exe = fs::metadata(exe).ok().map(|m| (m.dev(), m.ino()));
         AddressMap::parse(maps, pid, exe, table)
     }
 
-    /// The mappings in a text like that of `/proc/PID/maps`. `exe` is device and inode number of the
+    /// Parses the mappings in a text like that of `/proc/PID/maps`. `exe` is the device and inode number of the
     /// process's own executable.
     pub(crate) fn parse(
         maps: impl BufRead,
@@ -271,15 +272,15 @@ impl AddressMap {
                 ranges.push(Range {
                     start: m.start,
                     end: m.end,
-                    // There is no file: an address stands for itself.
+                    // Anonymous memory has no file: its offset is the address.
                     offset: if m.anonymous() { m.start } else { m.offset },
                     module,
                 });
             }
         })?;
-        // The kernel lists them in order; a mapping moved during the reading may come twice.
+        // The kernel lists them in order, but a mapping that is moved during the read may appear twice.
         ranges.sort_by_key(|r| r.start);
-        // A JIT's memory is often in many pieces of different protection.
+        // JIT memory often consists of many adjacent mappings with different protection.
         ranges.dedup_by(|next, before| {
             let goes_on = table.jit == Some(next.module)
                 && before.module == next.module
@@ -292,8 +293,8 @@ impl AddressMap {
         Ok(AddressMap { ranges })
     }
 
-    /// The module mapped at an address and the position in its file, in bytes; `None` where no
-    /// executable file is mapped.
+    /// The module mapped at an address, and the position in its file, in bytes; `None` if no executable file is
+    /// mapped there.
     pub fn locate(&self, addr: u64) -> Option<(ModuleId, u64)> {
         let behind = self.ranges.partition_point(|r| r.start <= addr);
         let range = self.ranges.get(behind.checked_sub(1)?)?;
@@ -305,19 +306,19 @@ impl AddressMap {
         })
     }
 
-    /// The executable mappings by address: first address, end, file offset of the first byte, module.
+    /// The executable mappings, in address order: first address, end, file offset of the first byte, module.
     pub fn ranges(&self) -> impl Iterator<Item = (u64, u64, u64, ModuleId)> + '_ {
         self.ranges
             .iter()
             .map(|r| (r.start, r.end, r.offset, r.module))
     }
 
-    /// How many executable mappings the process has.
+    /// Number of executable mappings.
     pub fn len(&self) -> usize {
         self.ranges.len()
     }
 
-    /// Whether it has none: a kernel thread or a process about to end.
+    /// Whether there is none: a kernel thread, or a process about to end.
     pub fn is_empty(&self) -> bool {
         self.ranges.is_empty()
     }

@@ -30,13 +30,13 @@ use crate::profile::{Kind, Losses};
 use crate::source::Source;
 use crate::wire::{self, MemprofSkel};
 
-/// Records taken from the ring buffer at once: a millisecond's work or so.
+/// Records taken from the ring buffer per call: about a millisecond of work.
 const EVENTS_AT_ONCE: usize = 1024;
 
-/// Which program could not be attached, and why; the rest works without it.
+/// A program that could not be attached, and why; the rest works without it.
 pub type Missing = (&'static str, String);
 
-/// The loaded and attached probe. Dropping it detaches everything; so does the end of the process.
+/// The loaded and attached probe. Dropping it, or the end of the process, detaches everything.
 pub struct Probe {
     skel: MemprofSkel<'static>,
     ring: RingBuffer<'static>,
@@ -48,11 +48,11 @@ pub struct Probe {
     slots: StackSlots,
     missing: Vec<Missing>,
     sources: Vec<&'static Source>,
-    /// Address spaces that are gone, and whose part of the page ledger is not yet.
+    /// Ended address spaces whose part of the page ledger is not released yet.
     ended: RefCell<VecDeque<MmId>>,
-    /// Operations on the ledger that the kernel refused.
+    /// Changes of the ledger that the kernel refused.
     refused: Cell<u64>,
-    /// Pages of unwind tables.
+    /// Number of entries in the map of unwind-table pages.
     table_pages: Rc<Cell<u64>>,
 }
 
@@ -66,12 +66,12 @@ impl Probe {
     /// The maps of unwind tables.
     ///
     /// # Errors
-    /// They cannot be used.
+    /// If a map cannot be used.
     pub fn table_maps(&self) -> Result<TableMaps> {
         TableMaps::new(&self.skel, Rc::clone(&self.table_pages))
     }
 
-    /// Tables came: cached walks are void.
+    /// Invalidates cached stack walks, because unwind tables were added.
     pub fn tables_changed(&mut self) {
         if let Some(data) = self.skel.maps.data_data.as_deref_mut() {
             shared(&mut data.unwind_generation).fetch_add(1, SeqCst);
@@ -83,7 +83,7 @@ impl Probe {
         &self.sources
     }
 
-    /// Whether bytes of this kind are counted.
+    /// Whether a loaded source counts bytes of this kind.
     pub fn counts(&self, kind: Kind) -> bool {
         self.sources
             .iter()
@@ -95,16 +95,16 @@ impl Probe {
         &self.missing
     }
 
-    /// The descriptor that becomes readable when the ring buffer wants reading.
+    /// The descriptor that becomes readable when the ring buffer has data.
     pub fn ring_fd(&self) -> RawFd {
         self.ring.epoll_fd()
     }
 
-    /// Takes events that wait in the ring buffer, in order: the first ones, if there are many. However fast
-    /// they come, this returns.
+    /// Takes the oldest events from the ring buffer, in order, at most 1024 of them. It returns even if events arrive
+    /// faster than they are taken.
     ///
     /// # Errors
-    /// The ring buffer could not be read.
+    /// If the ring buffer cannot be read.
     pub fn take_events(&mut self) -> Result<Vec<Event>> {
         let taken = self.ring.consume_raw_n(EVENTS_AT_ONCE);
         if taken < 0 {
@@ -114,7 +114,7 @@ impl Probe {
         Ok(std::mem::take(&mut self.inbox.borrow_mut().events))
     }
 
-    /// Bytes that wait in the ring buffer.
+    /// Number of bytes waiting in the ring buffer.
     pub fn waiting_bytes(&self) -> u64 {
         // SAFETY: the ring buffer lives as long as `self`, and has one ring.
         unsafe {
@@ -126,7 +126,7 @@ impl Probe {
         }
     }
 
-    /// A number that changes whenever a followed process's memory changed through a hook.
+    /// A counter that changes whenever a hook sees a change of a followed process's memory.
     pub fn activity(&self) -> u64 {
         self.bss(|b| &raw const b.activity)
     }
@@ -136,7 +136,7 @@ impl Probe {
         counters.get(what.0 as usize).copied().unwrap_or_default()
     }
 
-    /// Everything that was lost so far.
+    /// All losses so far.
     pub fn losses(&self) -> Losses {
         let mut losses = Losses::default();
         for (what, name) in wire::LOSSES {
@@ -151,12 +151,12 @@ impl Probe {
         losses
     }
 
-    /// How many address-space events did not reach user space.
+    /// Number of address-space events that did not reach user space.
     pub fn ranges_lost(&self) -> u64 {
         self.lost(wire::loss::LOSS_RING_RANGE)
     }
 
-    /// How many processes' changes did not reach user space.
+    /// Number of process events that did not reach user space.
     pub fn process_events_lost(&self) -> u64 {
         self.lost(wire::loss::LOSS_RING_PROCESS)
     }
@@ -170,8 +170,8 @@ impl Probe {
     }
 }
 
-/// A word that the kernel changes too.
+/// A word that the kernel modifies too.
 fn shared(word: &mut u32) -> &AtomicU32 {
-    // SAFETY: aligned, valid as long as the borrow, and changed by atomic operations on either side.
+    // SAFETY: aligned, valid as long as the borrow, and both sides modify it by atomic operations.
     unsafe { AtomicU32::from_ptr(word) }
 }

@@ -1,5 +1,5 @@
-//! What is known of one followed address space beside its ledger: who mapped which range since
-//! memprof attached, what was resident before, where its code lies.
+//! What is known about a followed address space besides its ledger: which call mapped which range since attach, which
+//! pages were resident before, where its code lies.
 
 use std::sync::Arc;
 
@@ -10,18 +10,18 @@ use crate::residency::{
 use crate::source::resident::RangeOwner;
 use crate::stack::CodeMap;
 
-/// Most address ranges whose caller is remembered, about 100 bytes each; the kernel's own default
-/// limit (`vm.max_map_count`) is 65,530 mappings.
+/// Maximum number of address ranges whose caller is kept, about 100 bytes each; the kernel's own default limit
+/// (`vm.max_map_count`) is 65,530 mappings.
 const MAX_RANGES: usize = 131_072;
-/// Most runs of pages remembered as resident before the attach, about 100 bytes each.
+/// Maximum number of runs of pages kept as resident before the attach, about 100 bytes each.
 const MAX_BEFORE: usize = 262_144;
-/// Generations of `fork` that records are looked up through.
+/// Generations of `fork` through which records are looked up.
 const MAX_ANCESTORS: usize = 8;
 
 /// One followed address space.
 #[derive(Debug)]
 pub struct Space {
-    /// The process in it.
+    /// Its process.
     pub pid: Pid,
     /// Its name.
     pub comm: String,
@@ -29,18 +29,18 @@ pub struct Space {
     pub ancestors: Vec<MmId>,
     /// Its executable mappings.
     pub code: CodeMap,
-    /// The call that mapped each range since the attach. A child's is its parent's until it differs.
+    /// The call that mapped each range since the attach. Shared with the parent until one of the two changes.
     pub ranges: Arc<RangeMap<RangeOwner>>,
-    /// What was resident at the attach and was not dropped since; likewise.
+    /// Pages that were resident at the attach and have not been dropped since; shared in the same way.
     pub before: Arc<RangeSet>,
-    /// Its memory is there when the process has ended.
+    /// If set, its memory stays readable when the process has ended.
     pub kept: Option<Arc<Kept>>,
-    /// Bytes of page tables that it ended with; 0 until then.
+    /// Bytes of page tables at the end of the process; 0 until then.
     pub page_tables: u64,
 }
 
 impl Space {
-    /// An address space of which nothing is known yet.
+    /// Creates an address space without any known ranges.
     pub fn new(pid: Pid, comm: &str) -> Space {
         Space {
             pid,
@@ -54,7 +54,7 @@ impl Space {
         }
     }
 
-    /// A forked child's: it starts with everything its parent has.
+    /// Creates a forked child's address space, which starts with its parent's ranges and code.
     pub fn forked(&self, mm: MmId, pid: Pid, comm: &str) -> Space {
         let mut ancestors = vec![mm];
         ancestors.extend(self.ancestors.iter().take(MAX_ANCESTORS - 1));
@@ -70,16 +70,16 @@ impl Space {
         }
     }
 
-    /// Remembers which pages are resident now: no stack of theirs was seen.
+    /// Records which pages are resident now: their stacks were not seen.
     ///
     /// # Errors
-    /// The process is gone, or its pages may not be read.
+    /// If the process has ended, or its pages may not be read.
     pub fn remember_before(&mut self, classifier: &mut Classifier) -> Result<()> {
         let mut scanner = Scanner::open(self.pid, Method::Auto)?;
         let before = Arc::make_mut(&mut self.before);
         let mut keep = |_, run: crate::residency::PageRun| {
             if run.kind != PageKind::Hugetlb {
-                // Full: those forgotten are shown as not observed, and counted.
+                // If full, the forgotten runs are shown as not observed, and counted.
                 let _ = before.insert(run.start.0..run.end.0);
             }
         };
@@ -87,8 +87,7 @@ impl Space {
         scanner.scan(&vmas, &mut keep, &mut || ())
     }
 
-    /// Takes a change of the address space in. A full map forgets ranges and counts them; it never
-    /// keeps a stale one.
+    /// Applies a change of the address space. A full map drops ranges and counts them; it never keeps a stale one.
     pub fn apply(&mut self, e: &RangeEvent) {
         let range = e.start.0..e.end.0;
         match e.change {
@@ -123,20 +122,20 @@ impl Space {
         }
     }
 
-    /// What is copied for a child of its own is copied for a change alone.
+    /// Removes a range from `before`. Checks first, because `make_mut` copies a set that another process shares.
     fn drop_before(&mut self, range: std::ops::Range<u64>) {
         if self.before.overlapping(range.clone()).next().is_some() {
             let _ = Arc::make_mut(&mut self.before).remove(range);
         }
     }
 
-    /// Forgets who mapped what.
+    /// Forgets all owners of ranges.
     pub fn forget_ranges(&mut self) {
         Arc::make_mut(&mut self.ranges).clear();
     }
 
-    /// The pages of a range were brought in without faults: they belong to whoever mapped it, and
-    /// where that is not known, to who had them brought in.
+    /// The kernel filled a range without faults: its pages belong to the call that mapped them or, if that is
+    /// unknown, to the call that had them filled.
     fn populate(&mut self, range: std::ops::Range<u64>, stack: crate::event::StackId) {
         let known: Vec<_> = self
             .ranges
@@ -165,7 +164,7 @@ impl Space {
         }
     }
 
-    /// Ranges that there was no room for.
+    /// Number of ranges dropped because a map was full.
     pub fn forgotten(&self) -> u64 {
         self.ranges.dropped() + self.before.dropped()
     }
@@ -254,7 +253,7 @@ mod tests {
             (ranges, Arc::ptr_eq(&parent.before, &child.before))
         };
         assert_eq!(shared(&child), (true, true));
-        // Nothing is known of that range.
+        // No range is known there.
         child.apply(&event(RangeChange::Unmapped, 0x4000, 0x5000));
         assert_eq!(shared(&child), (true, true));
         child.apply(&event(RangeChange::Unmapped, 0x1000, 0x2000));

@@ -1,4 +1,4 @@
-//! Stacks by id, with their addresses turned into positions in files while the mappings still hold.
+//! Stacks by id. Addresses are converted to positions in files while the process's mappings are still valid.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -8,40 +8,40 @@ use crate::event::{Addr, MmId, Outcome, PartialReason, Pid, Place, StackId, Stac
 use crate::modules::{AddressMap, ModuleTable};
 use crate::profile::{Frame, FrameKind, Stack};
 
-/// How often, at most, an unknown address has a process's mappings read again.
+/// Minimum time between two reads of a process's mappings that unknown addresses cause.
 const RELOAD_PAUSE: Duration = Duration::from_millis(100);
 
-/// Stacks at most of which only some parts have come. The probe sends the parts of one without a pause,
-/// so more than there are CPUs are stacks whose other parts it could not send.
+/// Maximum number of stacks of which only some parts have arrived. The probe sends the parts of a stack without a
+/// pause, so if there are more such stacks than CPUs, the rest are stacks whose other parts it could not send.
 const UNFINISHED: usize = 1024;
 
-/// Every stack seen, by id.
+/// All stacks, by id.
 #[derive(Debug, Default)]
 pub struct StackTable {
     stacks: HashMap<StackId, (MmId, Arc<Stack>)>,
-    /// Frames of stacks too deep for one record, until the last part has come.
+    /// Frames of stacks too deep for one record, until the last part arrives.
     unfinished: BTreeMap<StackId, Vec<Frame>>,
 }
 
 impl StackTable {
-    /// The stack of an id; `None` for one whose record was lost.
+    /// The stack with this id; `None` if its record was lost.
     pub fn get(&self, id: StackId) -> Option<&Arc<Stack>> {
         self.stacks.get(&id).map(|(_, stack)| stack)
     }
 
-    /// Forgets a stack whose id may be given to another one.
+    /// Removes a stack whose id may be given to another one.
     pub fn remove(&mut self, id: StackId) {
         self.stacks.remove(&id);
         self.unfinished.remove(&id);
     }
 
-    /// The address space that it was first seen in.
+    /// The address space in which the stack was first seen.
     pub fn seen_in(&self, id: StackId) -> Option<MmId> {
         self.stacks.get(&id).map(|(mm, _)| *mm)
     }
 
-    /// Keeps a stack seen for the first time, or a part of one. `code` are the mappings of the process that it
-    /// was seen in; `None` if that has ended: then addresses stay addresses.
+    /// Adds a new stack, or one part of it. `code` is the code map of its process; `None` if the process has ended:
+    /// then addresses are not converted.
     pub fn insert(
         &mut self,
         seen: StackSeen,
@@ -50,7 +50,7 @@ impl StackTable {
     ) {
         let mut frames = self.unfinished.remove(&seen.id).unwrap_or_default();
         if seen.before == 0 {
-            frames.clear(); // sent anew, under the same id, as a later part did not fit
+            frames.clear(); // sent again under the same id, because a later part did not fit
         }
         if frames.len() != seen.before {
             return; // a part is missing: the probe counts such a stack as lost
@@ -82,8 +82,8 @@ impl StackTable {
     }
 }
 
-/// A walk that lost its way may have taken a few words for return addresses before it noticed:
-/// outermost frames that lie in no file are no frames. The outcome says that the stack is cut.
+/// Removes outermost frames that lie in no file: before a failing walk notices its error, it may take a few words for
+/// return addresses. The outcome says that the stack is cut.
 fn trim_junk(frames: &mut Vec<Frame>) {
     while frames.len() > 1
         && frames
@@ -94,8 +94,8 @@ fn trim_junk(frames: &mut Vec<Frame>) {
     }
 }
 
-/// How the walk ended, where it can be said better than the probe could: it knows code without a
-/// table, but not whether there is a file.
+/// How the walk ended, more precisely than the probe knows: the probe sees code without a table, but not whether a
+/// file is behind it.
 fn ended(outcome: Outcome, frames: &[Frame], modules: &ModuleTable) -> Outcome {
     let no_table = matches!(
         outcome,
@@ -108,7 +108,7 @@ fn ended(outcome: Outcome, frames: &[Frame], modules: &ModuleTable) -> Outcome {
     }
 }
 
-/// The executable mappings of one address space, read again when they prove stale.
+/// The executable mappings of an address space; read again when stale.
 #[derive(Debug)]
 pub struct CodeMap {
     pid: Pid,
@@ -118,7 +118,7 @@ pub struct CodeMap {
 }
 
 impl CodeMap {
-    /// The mappings of a process; read at first use.
+    /// The mappings of a process; read on first use.
     pub fn new(pid: Pid) -> CodeMap {
         CodeMap {
             pid,
@@ -128,7 +128,7 @@ impl CodeMap {
         }
     }
 
-    /// A child's, which starts as its parent's.
+    /// A copy for a forked child, whose mappings start as its parent's.
     pub fn forked(&self, child: Pid) -> CodeMap {
         CodeMap {
             pid: child,
@@ -138,12 +138,12 @@ impl CodeMap {
         }
     }
 
-    /// Executable memory was mapped or dropped: read again before the next address.
+    /// Executable memory was mapped or unmapped: the mappings are read again before the next lookup.
     pub fn mark_stale(&mut self) {
         self.stale = true;
     }
 
-    /// Reads the mappings now. A process that is gone keeps those known.
+    /// Reads the mappings now. If the process has ended, keeps the known ones.
     pub fn reload(&mut self, modules: &mut ModuleTable) {
         self.stale = false;
         self.read = Some(Instant::now());
@@ -229,14 +229,14 @@ mod tests {
             table.get(StackId(id)).map(|stack| stack.frames.len())
         };
         assert_eq!(part(16, 0, false), None);
-        // Another's lies between, and its first part is missing.
+        // A part of another stack lies between; that stack's first part is missing.
         assert_eq!(part(17, 2, true), None);
         assert_eq!(part(16, 2, false), None);
         assert_eq!(part(16, 4, true), Some(6));
-        // A part that does not follow the one before it ends the stack.
+        // A part that does not follow the previous one discards the stack.
         assert_eq!(part(18, 0, false), None);
         assert_eq!(part(18, 4, true), None);
-        // Nor does it hold up a stack that is sent again after only its first part was.
+        // A stack that is sent again after only its first part was sent is accepted.
         assert_eq!(part(19, 0, false), None);
         assert_eq!(part(19, 0, false), None);
         assert_eq!(part(19, 2, true), Some(4));

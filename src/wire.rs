@@ -1,5 +1,5 @@
-//! Bytes from the ring buffer → [`Event`]s. The home of the generated skeleton and of the `unsafe`
-//! that reads kernel records.
+//! Decodes bytes from the ring buffer into [`Event`]s. Contains the generated skeleton and the `unsafe` code that
+//! reads kernel records.
 
 #[allow(
     missing_docs,
@@ -32,13 +32,13 @@ use crate::unwind::rule::{self, CfaKind, FpKind};
 
 /// Pages in one ledger chunk.
 pub(crate) const CHUNK_PAGES: usize = abi::limits::CHUNK_PAGES.0 as usize;
-/// Executable mappings of an address space that the probe knows at most.
+/// Maximum number of executable mappings that the probe knows of an address space.
 pub(crate) const MAX_MAPPINGS: usize = abi::limits::MAX_MAPPINGS.0 as usize;
 /// Address bits of a chunk number in a page-ledger key.
 pub(crate) const REGION_BITS: u32 = abi::limits::REGION_BITS.0;
-/// Stacks in one bucket of the table of known stacks.
+/// Slots in one bucket of the table of known stacks.
 pub(crate) const BUCKET_SLOTS: u64 = abi::limits::BUCKET_SLOTS.0 as u64;
-/// Executable segments of a file that the probe knows at most.
+/// Maximum number of executable segments that the probe knows of a file.
 pub(crate) const MAX_SEGMENTS: usize = abi::limits::MAX_SEGMENTS.0 as usize;
 /// Ids below this one name no stack.
 pub(crate) const STACK_FIRST: u32 = abi::stack_ids::STACK_FIRST.0;
@@ -68,7 +68,7 @@ const _: () = {
     assert!(size_of::<stack_bucket>() == 16 * BUCKET_SLOTS as usize);
 };
 
-// The tables' rules are made without the skeleton (fuzzing builds them alone): they have to mean the same.
+// The tables' rules are defined without the skeleton (fuzzing builds them alone): the values have to agree.
 const _: () = {
     assert!(CfaKind::NotCovered as u32 == abi::cfa_kind::CFA_NOT_COVERED.0);
     assert!(CfaKind::Sp as u32 == abi::cfa_kind::CFA_SP.0);
@@ -161,7 +161,7 @@ pub(crate) const LOSSES: [(loss, &str); LOSS_COUNTERS] = [
     ),
 ];
 
-/// How many loss counters there are.
+/// Number of loss counters.
 pub(crate) const LOSS_COUNTERS: usize = loss::LOSS_NR.0 as usize;
 
 /// Why bytes from the ring buffer are not an event.
@@ -196,15 +196,15 @@ unsafe impl Record for kernel_page {}
 // SAFETY: as above.
 unsafe impl Record for proc_info {}
 
-/// Copies the bytes into a record; what they do not reach stays zero.
+/// Copies bytes into a record; fields that the bytes do not reach stay zero. `at_least` is the minimum length.
 pub(crate) fn read_record<T: Record>(bytes: &[u8], at_least: usize) -> Result<T, Malformed> {
     if bytes.len() < at_least {
         return Err(Malformed::Short);
     }
     let mut record = T::default();
     let n = bytes.len().min(size_of::<T>());
-    // SAFETY: both sides are `n` bytes long at least, do not overlap, and `T: Record` is valid for
-    // every bit pattern.
+    // SAFETY: both sides are at least `n` bytes long and do not overlap, and `T: Record` is valid for every bit
+    // pattern.
     unsafe {
         std::ptr::copy_nonoverlapping(bytes.as_ptr(), (&raw mut record).cast::<u8>(), n);
     }
@@ -228,14 +228,14 @@ unsafe impl Record for file_key {}
 
 /// The bytes of a record.
 pub(crate) fn record_bytes<T: Record>(record: &T) -> &[u8] {
-    // SAFETY: `T: Record` has no padding, so that all its bytes are initialised.
+    // SAFETY: `T: Record` has no padding, so all its bytes are initialised.
     unsafe { std::slice::from_raw_parts((&raw const *record).cast::<u8>(), size_of::<T>()) }
 }
 
 /// Decodes one ring-buffer record.
 ///
 /// # Errors
-/// [`Malformed`] for bytes that no record of this version consists of; nothing is guessed.
+/// [`Malformed`] if the bytes are not a record of this version; nothing is guessed.
 pub fn decode(bytes: &[u8]) -> Result<Event, Malformed> {
     let kind = bytes.first_chunk().ok_or(Malformed::Short)?;
     match abi::event_kind(u32::from_ne_bytes(*kind)) {

@@ -1,28 +1,28 @@
-//! Which ended address spaces are still needed: a child's pages stand under its parent's records until
-//! it has written to them, however long the parent has ended.
+//! Which ended address spaces are still needed: a child's pages use its parent's records until the child writes to
+//! them, no matter how long ago the parent ended.
 
 use std::collections::{HashMap, HashSet};
 
 use crate::event::MmId;
 
-/// How many living descendants address spaces have.
+/// The number of living descendants of each address space.
 #[derive(Debug, Default)]
 pub(super) struct Ancestry {
-    /// Those that have any.
+    /// Address spaces that have living descendants, with their number.
     living: HashMap<MmId, usize>,
-    /// Those of them that have ended themselves.
+    /// Those of them that have ended.
     kept: HashSet<MmId>,
 }
 
 impl Ancestry {
-    /// An address space was forked from these.
+    /// Adds an address space that was forked from `ancestors`.
     pub(super) fn begins(&mut self, ancestors: &[MmId]) {
         for ancestor in ancestors {
             *self.living.entry(*ancestor).or_default() += 1;
         }
     }
 
-    /// An address space ends, which was forked from these. Returns those that nobody needs any more.
+    /// Removes an ended address space that was forked from `ancestors`. Returns those that are no longer needed.
     pub(super) fn ends(&mut self, mm: MmId, ancestors: &[MmId]) -> Vec<MmId> {
         let mut unneeded = Vec::new();
         for ancestor in ancestors {

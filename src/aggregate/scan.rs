@@ -1,5 +1,4 @@
-//! The page scan of the followed processes, joined with the ledger: of processes that run, and of those that
-//! stand still for it.
+//! The page scan of the followed processes, joined with the ledger: of running processes, and of frozen ones.
 
 use std::time::{Duration, Instant};
 
@@ -25,17 +24,17 @@ pub struct Scanned {
     pub(super) comm: String,
     pub(super) totals: Totals,
     vmas: Vec<Vma>,
-    /// What is in each of them.
+    /// The bytes in each of `vmas`.
     bytes: Vec<MappedBytes>,
     pub(super) before: KernelFigures,
     pub(super) after: KernelFigures,
-    /// Whether it stood still.
+    /// Whether the process was frozen during the scan.
     pub(super) hold: FreezeOutcome,
-    /// How long reading its mappings and pages took, without pauses.
+    /// How long reading its mappings and pages took, pauses excluded.
     pub took: Duration,
 }
 
-/// A process about to be held still for a scan: what could be done before.
+/// A process about to be frozen for a scan, with all that could be prepared in advance.
 pub struct Prepared {
     mm: MmId,
     pid: Pid,
@@ -43,14 +42,14 @@ pub struct Prepared {
     mappings: Foreseen,
 }
 
-/// Why a process that stands still was not scanned.
+/// Why a frozen process was not scanned.
 #[derive(Debug)]
 pub enum StillError {
-    /// The time was up; how many bytes had been found.
+    /// The time limit was reached; the bytes found until then.
     TimeUp(u64),
-    /// It has ended.
+    /// The process has ended.
     Gone,
-    /// It failed.
+    /// The scan failed.
     Failed(anyhow::Error),
 }
 
@@ -76,21 +75,21 @@ impl Scanned {
         mappings.map(|(vma, bytes)| mapping(self.pid, vma, *bytes))
     }
 
-    /// The same, of a process that was held so.
+    /// Sets how the process was held during the scan.
     pub fn with(self, hold: FreezeOutcome) -> Scanned {
         Scanned { hold, ..self }
     }
 
-    /// What the kernel's counters say it holds, in bytes.
+    /// The bytes that it holds according to the kernel's counters.
     pub fn resident(&self) -> u64 {
         held_by(&self.after)
     }
 
-    /// Reads what the kernel finds by its own walk of the page tables, while the process still stands still:
-    /// one reading serves for before and after. `still` says afterwards whether it did.
+    /// Reads the kernel's own page-table walk (`smaps_rollup`) while the process is frozen: one read serves as before
+    /// and after. `still` is called afterwards, and tells whether the process was frozen throughout.
     ///
     /// # Errors
-    /// The process is gone, or may not be looked at.
+    /// If the process has ended, or may not be inspected.
     pub fn sum_up(&mut self, still: impl FnOnce() -> bool) -> Result<()> {
         let anonymous = Some(figures::rollup(self.pid)?.anonymous);
         if still() {
@@ -100,16 +99,16 @@ impl Scanned {
     }
 }
 
-/// Bytes that a process holds by the kernel's counters.
+/// Bytes that a process holds according to the kernel's counters.
 pub fn held_by(figures: &KernelFigures) -> u64 {
     figures.resident() + figures.rss_file + figures.swap
 }
 
 impl Aggregator {
-    /// Puts scans of processes together with what lies in no address space.
+    /// Combines the scans of processes with the memory outside address spaces.
     ///
     /// # Errors
-    /// [`ReportError::NoTarget`] if every process has ended, else what failed.
+    /// [`ReportError::NoTarget`] if every process has ended, else the failure.
     pub fn snapshot(
         &mut self,
         processes: Vec<Scanned>,
@@ -134,10 +133,10 @@ impl Aggregator {
         Ok(snapshot)
     }
 
-    /// Scans every followed process as it runs, and joins its pages with the ledger.
+    /// Scans all followed processes while they run, and joins their pages with the ledger.
     ///
     /// # Errors
-    /// What failed; a process that has ended is left out.
+    /// The first failure; a process that has ended is skipped.
     pub fn scan_all(&mut self, probe: &Probe) -> Result<Vec<Scanned>> {
         let mut scanned = Vec::new();
         for (mm, _) in self.spaces() {
@@ -146,10 +145,10 @@ impl Aggregator {
         Ok(scanned)
     }
 
-    /// Scans one process as it runs, or as it ended where its memory is kept; `None` if it has ended.
+    /// Scans a process while it runs, or its kept memory after its end; `None` if it has ended and nothing is kept.
     ///
     /// # Errors
-    /// What failed.
+    /// If the scan fails.
     pub fn scan(&mut self, mm: MmId, probe: &Probe) -> Result<Option<Scanned>> {
         let scanned = match self.scan_running(mm, probe) {
             Err(StillError::Gone) => self.scan_kept(mm, probe),
@@ -186,7 +185,7 @@ impl Aggregator {
         Ok(scanned)
     }
 
-    /// Scans a process that has ended, whose memory is kept.
+    /// Scans the kept memory of a process that has ended.
     fn scan_kept(&mut self, mm: MmId, probe: &Probe) -> Result<Scanned, StillError> {
         let space = self.spaces.get(&mm).ok_or(StillError::Gone)?;
         let (kept, page_tables) = (space.kept.clone(), space.page_tables);
@@ -206,10 +205,10 @@ impl Aggregator {
         Ok(scanned)
     }
 
-    /// Does what can be done before a process is held still for a scan.
+    /// Prepares all that can be done before a process is frozen for a scan.
     ///
     /// # Errors
-    /// The process is gone, or may not be looked at.
+    /// If the process has ended, or may not be inspected.
     pub fn prepare_scan(&mut self, mm: MmId) -> Result<Prepared, StillError> {
         let pid = self.pid_in(mm)?;
         Ok(Prepared {
@@ -220,10 +219,10 @@ impl Aggregator {
         })
     }
 
-    /// Scans a process that stands still, until `end` at most.
+    /// Scans a frozen process, at most until `end`.
     ///
     /// # Errors
-    /// The time was up, the process is gone, or what failed.
+    /// If the time limit is reached, the process has ended, or the scan fails.
     pub fn scan_still(
         &mut self,
         prepared: Prepared,
@@ -249,7 +248,7 @@ impl Aggregator {
         Ok(space.context("the process is no longer followed")?.pid)
     }
 
-    /// Scans the pages and totals each under its owner. What the kernel says afterwards is for the caller to read.
+    /// Scans the pages and totals them by owner. The caller reads the kernel's figures afterwards.
     fn join(
         &mut self,
         mm: MmId,

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /*
- * What every other header needs: the kernel's types, the BPF helpers, the shared records.
+ * Included by every other header: the kernel's types, the BPF helpers, the shared records.
  */
 #ifndef MEMPROF_BASE_H
 #define MEMPROF_BASE_H
@@ -19,8 +19,8 @@
 #endif
 
 /*
- * An index below `n`, a power of two. The compiler drops a mask that it can prove useless, and then
- * the verifier, which cannot prove that, refuses the access: so the mask is hidden from it.
+ * Reduces an index below `n`, a power of two. The compiler drops a mask that it can prove redundant, and the
+ * verifier, which cannot prove that, then rejects the access. The inline assembly hides the mask from the compiler.
  */
 #if defined(__bpf__)
 #define INDEX(i, n)                                                      \

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /*
- * The page-cache ledger: which stack of a followed process brought in each cached page of each
- * file. Additions count while a followed process is current; removals count in any context.
+ * The page-cache ledger: which stack of a followed process brought in each cached page of each file. Additions are
+ * recorded only while a followed process is current; removals are recorded in any context.
  */
 #ifndef MEMPROF_CACHE_H
 #define MEMPROF_CACHE_H
@@ -17,7 +17,7 @@
 #define S_IFBLK 0060000
 #define HUGETLBFS_MAGIC 0x958458f6
 
-/* Set in cache_chunk.live once its last entry is gone: the chunk is about to be removed. */
+/* Set in cache_chunk.live once the last entry is cleared: the chunk is about to be removed. */
 #define CHUNK_DEAD 0x80000000u
 #define CHUNK_RETRIES 8
 
@@ -31,7 +31,7 @@ struct {
 
 __u64 cache_chunks; /* in `cache` */
 
-/* Chunks held per hash of file: lets an unrelated file's removal end at one load. */
+/* Number of chunks per hash of the file: a removal in an unrelated file ends after one load. */
 #define FILE_FILTER_BITS 12
 __u32 file_filter[1 << FILE_FILTER_BITS];
 
@@ -42,7 +42,7 @@ static __always_inline __u32 file_slot(const struct cache_key *key)
 	return (h >> (64 - FILE_FILTER_BITS)) & ((1 << FILE_FILTER_BITS) - 1);
 }
 
-/* Fills in the file part of the key. Returns the first page's index in the file. */
+/* Fills in `key` for a folio. Returns the index of the folio's first page in the file. */
 static __always_inline __u64 cache_key_of(struct folio *folio, struct inode *inode, struct cache_key *key)
 {
 	__u64 index = folio->index;
@@ -71,7 +71,7 @@ static __noinline struct cache_chunk *cache_chunk_get(struct cache_key *key)
 	return bpf_map_lookup_elem(&cache, key);
 }
 
-/* Sets `n` entries from `first` on; returns how many changed between empty and not empty. (Global: checked once.) */
+/* Sets `n` entries from `first` on. Returns how many changed between empty and not empty. (Global: verified once.) */
 __noinline __u32 cache_chunk_fill(struct cache_chunk *chunk, __u32 first, __u32 n, __u32 stack)
 {
 	struct entries e = { .to = first, .n = n, .stack = stack };
@@ -83,7 +83,7 @@ __noinline __u32 cache_chunk_fill(struct cache_chunk *chunk, __u32 first, __u32 
 	return e.changed;
 }
 
-/* Adds entries to a chunk. Returns 0 if the chunk was dying. */
+/* Adds entries to a chunk. Returns 0 if the chunk is about to be removed. */
 static __always_inline int cache_chunk_add(struct cache_chunk *chunk, __u32 first, __u32 n, __u32 stack)
 {
 	__u32 fresh;
@@ -158,7 +158,7 @@ int BPF_PROG(cache_delete, struct folio *folio)
 	count_activity();
 	if (__sync_fetch_and_sub(&chunk->live, gone) != gone)
 		return 0;
-	/* Ours was the last entry; whoever adds one now either wins here or sees the mark. */
+	/* That was the last entry. A concurrent add either makes this exchange fail or sees CHUNK_DEAD and retries. */
 	if (__sync_val_compare_and_swap(&chunk->live, 0, CHUNK_DEAD) != 0)
 		return 0;
 	if (bpf_map_delete_elem(&cache, &key) == 0) {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /*
- * What differs between kernels. Each guard names the version and the change that made it needed.
+ * Differences between kernels. Each guard names the version and the change that made it necessary.
  */
 #ifndef MEMPROF_COMPAT_H
 #define MEMPROF_COMPAT_H
@@ -19,7 +19,7 @@ static __always_inline __u32 folio_pages(struct folio *folio)
 	unsigned long flags = 0;
 
 	/* The page flags are the first word of a folio in every kernel; 6.18 "mm: introduce
-	 * memdesc_flags_t" made their type a struct, which a relocation by name would refuse. */
+	 * memdesc_flags_t" made their type a struct, for which a relocation by name fails. */
 	bpf_probe_read_kernel(&flags, sizeof(flags), folio);
 	if (!(flags & (1ul << bpf_core_enum_value(enum pageflags, PG_head))))
 		return 1;
@@ -31,8 +31,8 @@ static __always_inline __u32 folio_pages(struct folio *folio)
 	return 1;
 }
 
-/* 6.7 "fs: rename inode i_atime and i_mtime fields" gave it underscores, 6.11 "fs: switch timespec64 fields in
- * inode to discrete integers" took it apart. */
+/* 6.7 "fs: rename inode i_atime and i_mtime fields" added the underscores; 6.11 "fs: switch timespec64 fields in
+ * inode to discrete integers" split the field. */
 struct timespec64___v66 {
 	__s64 tv_sec;
 	long tv_nsec;
@@ -46,7 +46,7 @@ struct inode___v67 {
 	struct timespec64___v66 __i_mtime;
 } __attribute__((preserve_access_index));
 
-/* When a file's contents last changed, in ns. */
+/* A file's modification time, in ns. */
 static __always_inline __u64 modified_ns(struct inode *inode)
 {
 	struct inode___v67 *v67 = (void *)inode;
@@ -59,7 +59,7 @@ static __always_inline __u64 modified_ns(struct inode *inode)
 	return v66->i_mtime.tv_sec * 1000000000ull + v66->i_mtime.tv_nsec;
 }
 
-/* The system calls that change address spaces, their arguments, and which one is returning. */
+/* The system calls that change address spaces, their arguments, and the number of the call that returns. */
 #if defined(bpf_target_x86)
 #define SYSCALL_MMAP 9
 #define SYSCALL_MPROTECT 10
@@ -98,7 +98,7 @@ static __always_inline __u64 modified_ns(struct inode *inode)
 #define TIF_32BIT 22
 #endif
 
-/* A 32-bit system call, whose number means another one. */
+/* True in a 32-bit system call: its numbers mean other calls. */
 static __always_inline int is_compat(struct task_struct *task)
 {
 #if defined(bpf_target_x86)

@@ -8,9 +8,9 @@
 #include "base.bpf.h"
 
 __u64 losses[LOSS_NR];
-/* Changes whenever memory of a followed process changed: no need to scan again while it has not. */
+/* Changes whenever memory of a followed process changes; while it stays the same, no new scan is needed. */
 __u64 activity = 0;
-__u64 faults = 0; /* of followed processes, each one counted */
+__u64 faults = 0; /* page faults of followed processes; exact */
 
 static __always_inline void count_loss(__u32 which)
 {
@@ -19,7 +19,7 @@ static __always_inline void count_loss(__u32 which)
 
 static __always_inline void count_activity(void)
 {
-	activity++; /* a lost increment does no harm: only "has it changed" is asked */
+	activity++; /* a lost increment is harmless: user space only compares it with the last value */
 }
 
 #endif

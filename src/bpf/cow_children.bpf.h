@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /*
- * Pages that a child shares with its parent since fork stand under the parent's records. Before the
- * parent gets another page there, or none, its living children take over the record.
+ * Pages that a child shares with its parent since fork have only the parent's records. Before the parent's page is
+ * replaced or unmapped, each living child copies the record.
  */
 #ifndef MEMPROF_COW_CHILDREN_H
 #define MEMPROF_COW_CHILDREN_H
@@ -12,7 +12,7 @@
 #include "ledger.bpf.h"
 #include "stacks.bpf.h"
 
-/* A child shares its parent's pages from now on. */
+/* Registers a child that shares its parent's pages from now on. */
 static __noinline int add_cow_child(struct mm_info *parent, __u32 mm_id)
 {
 	if (!parent)
@@ -27,7 +27,7 @@ static __noinline int add_cow_child(struct mm_info *parent, __u32 mm_id)
 	return 0;
 }
 
-/* A child has another address space, or none. */
+/* Unregisters a child that has exited or has a new address space. */
 static __noinline int remove_cow_child(__u64 parent_mm, __u32 mm_id)
 {
 	struct mm_info *parent = bpf_map_lookup_elem(&mms, &parent_mm);
@@ -47,7 +47,7 @@ static __always_inline __u32 record_of(__u32 mm_id, __u64 vpage)
 	return chunk ? chunk->stack[vpage & (CHUNK_PAGES - 1)] : STACK_NONE;
 }
 
-/* A child takes over a record, unless it has one of its own. (Global: checked once.) */
+/* Copies a record to a child, unless the child has its own. (Global: verified once.) */
 __noinline int child_takes(__u32 child, __u64 vpage, __u32 stack)
 {
 	struct page_chunk *chunk = child ? chunk_get(chunk_key(child, vpage)) : NULL;
@@ -57,7 +57,7 @@ __noinline int child_takes(__u32 child, __u64 vpage, __u32 stack)
 	return 0;
 }
 
-/* The current address space gets a page of its own in place of a shared one, whose record is `own`. */
+/* The current address space gets its own page in place of a shared one; `own` is its record, if it has one. */
 __noinline int page_to_cow_children(__u64 vpage, __u32 own)
 {
 	struct mm_info *info = find_mm(bpf_get_current_task_btf()->mm);
@@ -107,7 +107,7 @@ static long inherit_next(__u64 i, struct inherit_ctx *c)
 	return 0;
 }
 
-/* A child takes over what its parent has on record of the pages [first, end). (Global: checked once.) */
+/* Copies the parent's records of the pages [first, end) to a child. (Global: verified once.) */
 __noinline int inherit_range(__u32 child, __u32 mm_id, __u64 first, __u64 end)
 {
 	struct inherit_ctx c = {
@@ -121,7 +121,7 @@ __noinline int inherit_range(__u32 child, __u32 mm_id, __u64 first, __u64 end)
 	return 0;
 }
 
-/* The current address space loses the pages [first, end). */
+/* The current address space is about to lose the pages [first, end). */
 __noinline int range_to_cow_children(__u32 mm_id, __u64 first, __u64 end)
 {
 	struct mm_info *info = find_mm(bpf_get_current_task_btf()->mm);

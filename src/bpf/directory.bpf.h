@@ -1,40 +1,40 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /*
- * The directory of the page ledger: which chunks each address space has, as a tree of bitmaps of 512
- * bits, like page tables. A range, or a whole address space, is gone through at the cost of what it
- * holds: not of its size, nor of what others hold.
+ * The directory of the page ledger: which chunks each address space has, as a tree of bitmaps of 512 bits, like page
+ * tables. Iterating a range or a whole address space costs in proportion to its chunks, not to its size or to the
+ * chunks of others.
  *
- * Who makes a chunk notes it afterwards; who drops one clears its bit first. So a chunk always ends up
- * with its bit set, whoever else is at work on it. A bit without a chunk does no harm.
+ * A chunk's bit is set after the chunk is inserted, and cleared before the chunk is deleted. So an existing chunk
+ * always ends up with its bit set, despite concurrent changes. A bit without a chunk is harmless.
  */
 #ifndef MEMPROF_DIRECTORY_H
 #define MEMPROF_DIRECTORY_H
 
 #include "base.bpf.h"
 
-/* The functions here are global: the verifier checks each once and for itself, whoever calls it. */
+/* The functions here are global: the verifier checks each one once, independently of its callers. */
 
 /* log2 of a node's slots. */
 #define NODE_BITS 9
 #define NODE_SLOTS (1u << NODE_BITS)
 #define NODE_WORDS (NODE_SLOTS / 64)
-/* A node of level 1 has a bit for each chunk of 1 GiB; the only one of level 4 covers all 36 bits. */
+/* A node of level 1 has a bit for each chunk of 1 GiB; the single node of level 4 covers all 36 bits. */
 #define NODE_LEVELS 4
-/* Where a node's level stands in its key; below it is its place among those of its level. */
+/* Position of the level in a node's key; the bits below are the node's index among those of its level. */
 #define NODE_LEVEL_SHIFT 28
 
-/* Set in directory_node.live once the last bit is gone: the node is about to be removed. */
+/* Set in directory_node.live once the last bit is cleared: the node is about to be removed. */
 #define NODE_DEAD 0x80000000u
 #define NODE_RETRIES 8
-/* Nodes looked at for one chunk; what is not found by then is looked for on the next turn. */
+/* Maximum number of nodes examined per search; the next call continues an unfinished search. */
 #define NODE_STEPS 16
 
-/* Later than any chunk of any address space. */
+/* Greater than the key of any chunk. */
 #define NO_CHUNK (~0ull)
 #define CHUNK_NUMBER_MASK ((1ull << REGION_BITS) - 1)
 
 struct directory_node {
-	__u32 live; /* bits that are set, and reservations for some */
+	__u32 live; /* bits that are set, plus reservations for bits about to be set */
 	__u32 pad;
 	__u64 bits[NODE_WORDS];
 };
@@ -47,7 +47,7 @@ struct {
 	__type(value, struct directory_node);
 } directory SEC(".maps");
 
-/* The node of a level that a chunk is in; chunks go by their key in the ledger. */
+/* The key of the node of a level that contains a chunk; chunks are identified by their ledger key. */
 static __always_inline __u64 node_key(__u64 chunk, __u32 level)
 {
 	return (chunk & ~CHUNK_NUMBER_MASK) | ((__u64)level << NODE_LEVEL_SHIFT) |
@@ -59,7 +59,7 @@ static __always_inline __u32 node_slot(__u64 chunk, __u32 level)
 	return (chunk >> (NODE_BITS * (level - 1))) & (NODE_SLOTS - 1);
 }
 
-/* Sets a bit. Returns 1 if the node had to be made, 0 if it was there, -1 if there is no room. */
+/* Sets a bit. Returns 1 if the node was created, 0 if it existed, -1 if there is no room. */
 __noinline int node_set(__u64 key, __u32 slot)
 {
 	struct directory_node empty = {}, *node;
@@ -88,7 +88,7 @@ __noinline int node_set(__u64 key, __u32 slot)
 	return -1;
 }
 
-/* Clears a bit. Returns 1 if it was the node's last, which is then to be removed. */
+/* Clears a bit. Returns 1 if it was the node's last: the caller must then remove the node. */
 static __always_inline int node_clear(__u64 key, __u32 slot)
 {
 	struct directory_node *node = bpf_map_lookup_elem(&directory, &key);
@@ -104,7 +104,7 @@ static __always_inline int node_clear(__u64 key, __u32 slot)
 	return __sync_val_compare_and_swap(&node->live, 0, NODE_DEAD) == 0;
 }
 
-/* A chunk is there no more, or will not be in a moment. */
+/* Removes a chunk that is deleted, or is about to be. */
 __noinline int directory_remove(__u64 chunk)
 {
 	__u32 dead = 0;
@@ -115,7 +115,8 @@ __noinline int directory_remove(__u64 chunk)
 			break;
 		dead = level;
 	}
-	/* A node that is marked is not made anew until it is removed: by then nothing leads to it. */
+	/* A node that is marked dead cannot be recreated until it is removed. The parents go first: then nothing
+	 * refers to it. */
 	for (__u32 level = NODE_LEVELS; level; level--) {
 		key = node_key(chunk, level);
 		if (level <= dead)
@@ -124,7 +125,7 @@ __noinline int directory_remove(__u64 chunk)
 	return 0;
 }
 
-/* A chunk was made. Returns 0, or -1 if there is no room to note it. */
+/* Adds a new chunk. Returns 0, or -1 if the directory is full. */
 __noinline int directory_add(__u64 chunk)
 {
 	for (__u32 level = 1; level <= NODE_LEVELS; level++) {
@@ -140,7 +141,7 @@ __noinline int directory_add(__u64 chunk)
 	return 0;
 }
 
-/* Number of the lowest bit of a power of two, by its product with a de Bruijn number. */
+/* Index of the bit of a power of two, by its product with a de Bruijn number. */
 static const __u8 bit_number[64] = {
 	0,  1,	2,  53, 3,  7,	54, 27, 4,  38, 41, 8,	34, 55, 48, 28, 62, 5,	39, 46, 44, 42,
 	22, 9,	24, 35, 59, 56, 49, 18, 29, 11, 63, 52, 6,  26, 37, 40, 33, 47, 61, 45, 43, 21,
@@ -152,7 +153,7 @@ static __always_inline __u32 lowest_bit(__u64 word)
 	return bit_number[INDEX(((word & -word) * 0x022fdd63cc95386dull) >> 58, 64)];
 }
 
-/* The node's first slot from `slot` on whose bit is set; NODE_SLOTS if there is none. */
+/* The node's first slot at or after `slot` whose bit is set; NODE_SLOTS if there is none. */
 __noinline __u32 node_next(struct directory_node *node, __u32 slot)
 {
 	__u32 first = slot >> 6;
@@ -174,12 +175,12 @@ __noinline __u32 node_next(struct directory_node *node, __u32 slot)
 
 struct search {
 	__u64 space;
-	__u64 at; /* the chunk, without its address space; NO_CHUNK */
+	__u64 at; /* the chunk number, without the address space; or NO_CHUNK */
 	__u32 level;
 	__u32 pad;
 };
 
-/* Looks into one node. Returns whether the search has ended. */
+/* Examines one node. Returns nonzero when the search has ended. */
 __noinline int search_node(struct search *s)
 {
 	__u32 shift, slot, found;
@@ -197,7 +198,7 @@ __noinline int search_node(struct search *s)
 			s->at = ((at >> shift) << shift) | ((__u64)found << (shift - NODE_BITS));
 		return --s->level == 0;
 	}
-	/* On behind this node, with the one above it. */
+	/* No bit is left in this node: continue behind it, one level up. */
 	at = ((at >> shift) + 1) << shift;
 	s->at = at > CHUNK_NUMBER_MASK ? NO_CHUNK : at;
 	if (s->level < NODE_LEVELS)
@@ -205,7 +206,7 @@ __noinline int search_node(struct search *s)
 	return at > CHUNK_NUMBER_MASK;
 }
 
-/* The address space's first chunk from `chunk` on, which may turn out not to be there; or NO_CHUNK. */
+/* The address space's first chunk at or after `chunk`, or NO_CHUNK. The result may not exist in the ledger. */
 __noinline __u64 directory_next(__u64 chunk)
 {
 	struct search s = { .space = chunk & ~CHUNK_NUMBER_MASK, .at = chunk & CHUNK_NUMBER_MASK, .level = 1 };

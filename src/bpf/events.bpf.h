@@ -19,7 +19,7 @@ static __always_inline int emit_now(void *record, __u64 size)
 	return bpf_ringbuf_output(&events, record, size, BPF_RB_FORCE_WAKEUP);
 }
 
-/* Sends a record; user space is woken once enough of them wait. */
+/* Sends a record; wakes user space once `wake_bytes` are waiting. */
 static __always_inline int emit(void *record, __u64 size)
 {
 	__u64 flags = bpf_ringbuf_query(&events, BPF_RB_AVAIL_DATA) >= wake_bytes ?

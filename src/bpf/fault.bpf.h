@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /*
- * The hooks of a page fault: it begins, and a page is allocated for it.
+ * The hooks of a page fault: the start of the fault, and the allocation of a page for it.
  */
 #ifndef MEMPROF_FAULT_H
 #define MEMPROF_FAULT_H
@@ -15,15 +15,15 @@
 #include "thread.bpf.h"
 #include "unwind.bpf.h"
 
-/* Bit of a page fault's error code: the page was there, the access was not allowed. */
+/* Bit of a page fault's error code: the page was present, but the access was not allowed. */
 #define FAULT_PRESENT 1ul
 
 /*
- * A fault begins: the page takes the current stack, unless it has an owner already. What is recorded
- * for a fault that then fails does no harm: it counts only where the kernel says that a page is.
+ * Notes the start of a fault. The callers record the current stack for the page, unless it has an owner. A record of
+ * a fault that then fails is harmless: reports count only pages that the kernel says are resident.
  *
- * (There is a hook for a fault's end too, the perf event of a successful fault. It would cost the
- * target as much again as everything here, and every process a part of that.)
+ * (The end of a fault has a hook too, the perf event of a successful fault. It would double the overhead for the
+ * target, and cost every process a part of that.)
  *
  * Returns the page's entry in the ledger if it has no owner, else NULL.
  */
@@ -63,7 +63,7 @@ int BPF_PROG(fault_user, unsigned long address, struct pt_regs *regs, unsigned l
 	return 0;
 }
 
-/* The kernel's own accesses to user memory: read(2) into a fresh buffer. */
+/* The kernel's own accesses to user memory, such as read(2) into a fresh buffer. */
 SEC("raw_tp/page_fault_kernel")
 int fault_kernel(struct bpf_raw_tracepoint_args *ctx)
 {
@@ -86,8 +86,8 @@ static __always_inline void take_fault(struct task_state *st)
 }
 
 /*
- * Whether an allocation is a huge page or a large folio of anonymous or shared memory. Their flags
- * come from GFP_TRANSHUGE_LIGHT; the folios that a fault reads into the page cache have none of it.
+ * True if the allocation is a huge page or large folio of anonymous or shared memory. Their gfp flags come from
+ * GFP_TRANSHUGE_LIGHT; folios that a fault reads into the page cache lack its __GFP_NOMEMALLOC.
  */
 static __always_inline int large(unsigned int order, gfp_t gfp)
 {
@@ -95,9 +95,9 @@ static __always_inline int large(unsigned int order, gfp_t gfp)
 }
 
 /*
- * A page is allocated in a fault. It changes the owner if it is a new one, or a copy that this write
- * made; a page that comes back from swap or from a file keeps the one it had. Where it is larger
- * than the faulting page, its other pages, which have no owner, take this one.
+ * A page is allocated during a fault. A new page, or the copy that a write makes, gets the current stack as its
+ * owner; a page that returns from swap or from a file keeps its owner. If the allocation is larger than the faulting
+ * page, its other pages without an owner get this one too.
  */
 static __always_inline int allocated_in_fault(struct task_state *st, unsigned int order, gfp_t gfp)
 {
@@ -106,7 +106,7 @@ static __always_inline int allocated_in_fault(struct task_state *st, unsigned in
 	struct page_chunk *chunk;
 	struct user_regs regs;
 
-	/* Is it still that fault, or something later in this thread? */
+	/* Is this still the same fault, or something later in this thread? */
 	user_regs_of(bpf_get_current_task_btf(), &regs);
 	if (regs.ip != st->fault_ip || regs.sp != st->fault_sp)
 		return 0;
@@ -115,13 +115,13 @@ static __always_inline int allocated_in_fault(struct task_state *st, unsigned in
 		return 0;
 	if (st->fault_present && !order)
 		page_to_cow_children(vpage, stack ? STACK_NONE : chunk->stack[vpage & (CHUNK_PAGES - 1)]);
-	/* (Of an epoch that has ended, it may have been given away meanwhile.) */
+	/* An id from an ended epoch may already name another stack. */
 	if (stack == STACK_NONE || st->epoch != stack_epoch)
 		stack = stack_id(st, 0);
 	if (large(order, gfp)) {
 		__u32 first = vpage & (CHUNK_PAGES - 1) & ~((1u << order) - 1);
 
-		/* In place of the huge zero page: who looked at it owns nothing. */
+		/* It replaces the huge zero page, whose readers own nothing. */
 		if (st->fault_present)
 			chunk_fill(chunk, first, 1u << order, stack);
 		else
@@ -147,7 +147,7 @@ int page_allocated(struct bpf_raw_tracepoint_args *ctx)
 	task = bpf_get_current_task_btf();
 	if (!maybe_followed(task))
 		return 0;
-	/* Only fault_begins() marks a fault, and only in a followed address space. */
+	/* Only fault_begins() sets `fault`, and only in a followed address space. */
 	st = bpf_task_storage_get(&tasks, task, NULL, 0);
 	if (!st || !st->fault)
 		return 0;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /*
- * Which address spaces and processes are followed, and the check that lets the events of all others end early.
+ * Which address spaces and processes are followed, and the filter that lets events of all others end early.
  */
 #ifndef MEMPROF_FOLLOW_H
 #define MEMPROF_FOLLOW_H
@@ -11,13 +11,13 @@
 #include "thread.bpf.h"
 
 __u32 next_mm_id = 1;
-/* Changes whenever an address space is followed or no longer: what threads have cached of it is stale. */
+/* Changes whenever an address space is followed or forgotten: the mm_id that threads have cached is stale. */
 __u32 follow_generation = 1;
 __u64 followed_processes; /* in `procs` */
 
-/* Followed address spaces per hash of their mmap_base: lets an unrelated process's event end at one
- * load. (The verifier permits no arithmetic on the mm pointer itself; mmap_base is random per exec,
- * and where it is not, a false match costs one lookup.) */
+/* Number of followed address spaces per hash of mmap_base: an unrelated process's event ends after one load. (The
+ * verifier permits no arithmetic on the mm pointer itself. mmap_base is random per exec; where it is not, a false
+ * match costs one lookup.) */
 #define MM_FILTER_BITS 10
 __u32 mm_filter[1 << MM_FILTER_BITS];
 
@@ -47,7 +47,7 @@ static __always_inline struct mm_info *find_mm(struct mm_struct *mm)
 	return bpf_map_lookup_elem(&mms, &mm);
 }
 
-/* Whether an address space may be followed: one load for most that are not. */
+/* False if the address space is certainly not followed, which costs one load in most cases. */
 static __always_inline int maybe_followed_mm(struct mm_struct *mm)
 {
 	return mm && mm_filter[mm_slot(mm)];
@@ -59,8 +59,8 @@ static __always_inline int maybe_followed(struct task_struct *task)
 }
 
 /*
- * The state of a thread whose address space is followed, or NULL. Its mm_id is up to date. (`mm` is the task's:
- * each time it is loaded the verifier searches the kernel's types for half a millisecond.)
+ * The state of a thread whose address space is followed, with a current mm_id; else NULL. (`mm` is task->mm: each
+ * load of it makes the verifier search the kernel's types for half a millisecond.)
  */
 static __always_inline struct task_state *followed_mm(struct task_struct *task, struct mm_struct *mm)
 {
@@ -88,7 +88,7 @@ static __always_inline struct task_state *followed(struct task_struct *task)
 	return followed_mm(task, task->mm);
 }
 
-/* The number that a struct pid has in memprof's own pid namespace; 0 if it has none there. (Global: checked once.) */
+/* The pid of a struct pid in memprof's own pid namespace; 0 if it has none there. (Global: verified once.) */
 __noinline __u32 pid_in_view(__u64 of)
 {
 	struct pid *pid = (void *)of;

@@ -5,8 +5,8 @@
 #ifndef MEMPROF_GFP_H
 #define MEMPROF_GFP_H
 
-/* The same bits from 6.1 on at least (___GFP_*). */
-#define GFP_MOVABLE 0x08u /* user pages; page tables and other kernel memory are not */
+/* These bits (___GFP_*) have been the same since 6.1 at least. */
+#define GFP_MOVABLE 0x08u /* user pages; page tables and other kernel memory lack it */
 #define GFP_ZERO 0x100u /* a fresh anonymous page, neither copied nor read back from swap */
 #define GFP_IO 0x40u
 #define GFP_FS 0x80u

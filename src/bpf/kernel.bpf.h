@@ -1,17 +1,16 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /*
- * Kernel memory that threads of followed processes had allocated: page tables, pipes, socket buffers,
- * slabs. Nothing here is loaded without --kernel: a page can be freed by anybody, so that every page
- * that anybody frees has to be looked for.
+ * Kernel memory that threads of followed processes allocated: page tables, pipes, socket buffers, slabs. Loaded only
+ * with --kernel: any task can free such a page, so every page free in the system has to be checked.
  *
- * By page, not by object, and approximate:
- *  - a page counts while a followed thread asked the page allocator for it, under that thread's stack,
- *    whoever uses it by then: a slab's other objects may be somebody else's, a forked child's first
- *    page tables are allocated by its parent;
- *  - objects in slabs that were there already do not count, nor does memory of vmalloc (the kernel
- *    stacks of threads), which is allocated in bulk without this tracepoint, nor what interrupts
- *    allocate (packets that arrive) or others that may not sleep;
- *  - of an allocation that is given back in parts, all goes with the first part.
+ * Accounting is per page, not per object, and approximate:
+ *  - a page counts if a followed thread requested it from the page allocator, under that thread's stack, no matter
+ *    who uses it later: other objects in a slab may belong to other processes, and a forked child's first page
+ *    tables are allocated by its parent;
+ *  - not counted: objects in slabs that existed before; vmalloc memory (such as kernel stacks of threads), which is
+ *    allocated in bulk without this tracepoint; allocations by interrupts (incoming packets) and others that must
+ *    not sleep;
+ *  - an allocation that is freed in parts is removed as a whole with its first part.
  */
 #ifndef MEMPROF_KERNEL_H
 #define MEMPROF_KERNEL_H
@@ -26,13 +25,13 @@ struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
 	__uint(max_entries, 262144);
-	__type(key, __u64); /* address of its struct page */
+	__type(key, __u64); /* address of the struct page */
 	__type(value, struct kernel_page);
 } kernel_pages SEC(".maps");
 
 __u64 kernel_allocations; /* in `kernel_pages` */
 
-/* Entries of it per hash of the key: lets most pages that are freed go at one load. */
+/* Number of entries per hash of the key: most page frees end after one load. */
 #define KERNEL_FILTER_BITS 16
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -49,15 +48,15 @@ static __always_inline __u32 *kernel_slot(__u64 page)
 }
 
 /*
- * These are plain raw_tp programs, whose arguments are numbers: the verifier permits no arithmetic on the
- * pointers that tp_btf gives, and a page is told by its address alone.
+ * These are plain raw_tp programs, whose arguments are integers: the verifier permits no arithmetic on the pointers
+ * of tp_btf programs, and a page is identified by its address alone.
  */
 
 /*
- * Whether a task allocates, and not an interrupt, whose current task is any. Only who may sleep sets one
- * of these; slab and sockets take the first one off for their first try, for a larger piece. (What
- * cannot sleep in a task, with GFP_ATOMIC or GFP_NOWAIT, is missed, and with it memprof's own maps. In
- * preempt_count it would stand precisely, but kallsyms need not know where that is.)
+ * Tells a task's allocation from one in an interrupt, where the current task is arbitrary. Only allocations that may
+ * sleep have one of these flags; slab and sockets clear __GFP_DIRECT_RECLAIM on their first attempt at a larger
+ * block. (Task allocations that must not sleep, GFP_ATOMIC or GFP_NOWAIT, are missed, memprof's own maps among them.
+ * preempt_count would be exact, but kallsyms may not know its address.)
  */
 #define GFP_OF_TASK (GFP_DIRECT_RECLAIM | GFP_IO | GFP_FS)
 
@@ -70,7 +69,7 @@ int BPF_PROG(kernel_page_allocated, struct page *page, unsigned int order, gfp_t
 	__u64 key = (__u64)page;
 	__u32 *slot;
 
-	/* Movable pages are user memory and page cache; as large as a huge page are those of hugetlbfs. */
+	/* Movable pages are user memory and page cache; orders of a huge page and above are hugetlbfs pages. */
 	if ((gfp & GFP_MOVABLE) || !(gfp & GFP_OF_TASK) || !page || order >= CHUNK_SHIFT)
 		return 0;
 	task = bpf_get_current_task_btf();
@@ -86,7 +85,7 @@ int BPF_PROG(kernel_page_allocated, struct page *page, unsigned int order, gfp_t
 	if (bpf_map_update_elem(&kernel_pages, &key, &entry, BPF_NOEXIST) == 0) {
 		__sync_fetch_and_add(slot, 1);
 		__sync_fetch_and_add(&kernel_allocations, 1);
-	} else if (bpf_map_update_elem(&kernel_pages, &key, &entry, BPF_EXIST)) { /* one whose end was missed */
+	} else if (bpf_map_update_elem(&kernel_pages, &key, &entry, BPF_EXIST)) { /* its free was missed */
 		count_loss(LOSS_KERNEL_PAGES);
 	}
 	return 0;
@@ -112,7 +111,7 @@ int BPF_PROG(kernel_page_freed, struct page *page, unsigned int order)
 	return kernel_page_gone((__u64)page);
 }
 
-/* A block device's cache and that of some file systems' metadata is not movable, but no such memory. */
+/* Page cache of block devices and some file-system metadata is not movable, but is not kernel memory either. */
 SEC("raw_tp/mm_filemap_add_to_page_cache")
 int BPF_PROG(kernel_page_cached, struct folio *folio)
 {

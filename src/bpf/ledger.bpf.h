@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /*
- * The page ledger: which stack brought in each virtual page of each followed address space.
- * Chunks of 512 pages, so that a dense program pays 4 bytes a page and one hash lookup a fault.
+ * The page ledger: which stack brought in each virtual page of each followed address space. Chunks of 512 pages cost
+ * a dense program 4 bytes per page and one hash lookup per fault.
  */
 #ifndef MEMPROF_LEDGER_H
 #define MEMPROF_LEDGER_H
@@ -11,7 +11,7 @@
 #include "directory.bpf.h"
 #include "stacks.bpf.h"
 
-/* The most turns that bpf_loop() takes (BPF_MAX_LOOPS): more chunks than the ledger can hold. */
+/* Maximum number of iterations of bpf_loop() (BPF_MAX_LOOPS): more than the ledger can have chunks. */
 #define MOST_LOOPS (1u << 23)
 
 struct {
@@ -42,7 +42,7 @@ static __always_inline struct page_chunk *chunk_find(__u64 key)
 	return bpf_map_lookup_elem(&pages, &key);
 }
 
-/* (Global, like the loops below: checked once.) */
+/* (Global, like the loops below: verified once.) */
 __noinline int chunk_drop(__u64 key)
 {
 	directory_remove(key);
@@ -64,7 +64,7 @@ static __noinline struct page_chunk *chunk_get(__u64 key)
 		return NULL;
 	if (bpf_map_update_elem(&pages, &key, empty, BPF_NOEXIST) == 0) {
 		__sync_fetch_and_add(&page_chunks, 1);
-		/* What is in no directory would never be found again. */
+		/* A chunk that is missing from the directory would never be found again. */
 		if (directory_add(key) && bpf_map_delete_elem(&pages, &key) == 0)
 			__sync_fetch_and_sub(&page_chunks, 1);
 	}
@@ -81,9 +81,9 @@ static __always_inline __u32 is_empty(__u32 stack)
 }
 
 /*
- * Loops over a chunk's entries, some at a time: a call for each would cost more than the entry. (By bpf_loop(),
- * so that the verifier checks one turn of each; and without a branch for an entry, which would double its
- * paths each time.)
+ * Loops over a chunk's entries handle ENTRY_STEPS at a time: a call for each would cost more than the entry.
+ * (bpf_loop() lets the verifier check one iteration. The body has no branch per entry, which would double the
+ * verifier's paths each time.)
  */
 #define ENTRY_STEPS 8
 
@@ -91,11 +91,11 @@ struct entries {
 	__u32 *dst;
 	__u32 *src;
 	__u32 to; /* index of the first one in `dst` */
-	__u32 from; /* in `src` */
+	__u32 from; /* index of the first one in `src` */
 	__u32 n;
-	__u32 stack; /* what they are set to */
-	__u32 keep; /* all ones to leave those alone that are not empty, else 0 */
-	__u32 changed; /* how many were empty and are not now, or the other way round */
+	__u32 stack; /* the new value */
+	__u32 keep; /* all ones: entries that are not empty stay as they are; else 0 */
+	__u32 changed; /* how many changed between empty and not empty */
 };
 
 static __always_inline void set_entry(struct entries *e, __u32 k, __u32 stack)
@@ -135,7 +135,7 @@ static long copy_some(__u64 i, struct entries *e)
 
 #define ENTRY_LOOPS(n) (((n) + ENTRY_STEPS - 1) / ENTRY_STEPS)
 
-/* Sets `n` entries from `first` on. (Global, like the others here: checked once.) */
+/* Sets `n` entries from `first` on. (Global, like the next ones: verified once.) */
 __noinline int chunk_fill(struct page_chunk *chunk, __u32 first, __u32 n, __u32 stack)
 {
 	struct entries e = { .to = first, .n = n, .stack = stack };
@@ -147,7 +147,7 @@ __noinline int chunk_fill(struct page_chunk *chunk, __u32 first, __u32 n, __u32 
 	return 0;
 }
 
-/* Sets those of `n` entries from `first` on that are empty. */
+/* Sets the empty ones among `n` entries from `first` on. */
 __noinline int chunk_fill_empty(struct page_chunk *chunk, __u32 first, __u32 n, __u32 stack)
 {
 	struct entries e = { .to = first, .n = n, .stack = stack, .keep = ~0u };
@@ -159,7 +159,7 @@ __noinline int chunk_fill_empty(struct page_chunk *chunk, __u32 first, __u32 n, 
 	return 0;
 }
 
-/* Copies those of `n` entries of `src` from `first` on that are empty in `dst`. */
+/* Copies `n` entries from `first` on, except where `dst` is not empty. */
 __noinline int chunk_inherit(struct page_chunk *dst, struct page_chunk *src, __u32 first, __u32 n)
 {
 	struct entries e = { .to = first, .from = first, .n = n, .keep = ~0u };
@@ -172,7 +172,7 @@ __noinline int chunk_inherit(struct page_chunk *dst, struct page_chunk *src, __u
 	return 0;
 }
 
-/* Copies `n` entries of `src` from `from` on to those of `dst` from `to` on. */
+/* Copies `n` entries of `src`, from `from` on, to `dst`, from `to` on. */
 __noinline int chunk_copy(struct page_chunk *dst, __u32 to, struct page_chunk *src, __u32 from, __u32 n)
 {
 	struct entries e = { .to = to, .from = from, .n = n };
@@ -216,7 +216,7 @@ struct range {
 	__u64 end;
 };
 
-/* How many chunks a range that is not empty lies in, or as many as are gone through at once. */
+/* The number of chunks that a nonempty range spans, at most MOST_LOOPS. */
 static __always_inline __u32 chunks_of(const struct range *r)
 {
 	__u64 n = ((r->end - 1) >> CHUNK_SHIFT) - (r->first >> CHUNK_SHIFT) + 1;
@@ -225,8 +225,8 @@ static __always_inline __u32 chunks_of(const struct range *r)
 }
 
 /*
- * The range's next chunk that may be in the ledger, from `*at` on, which is then the one after it; NO_CHUNK
- * if there is none.
+ * The key of the range's next chunk, at or after `*at`, that may be in the ledger; NO_CHUNK if there is none. Sets
+ * `*at` to the key after it.
  */
 static __always_inline __u64 next_in_range(const struct range *r, __u64 *at)
 {
@@ -243,7 +243,7 @@ static __always_inline __u64 base_of_key(__u64 key)
 	return (key & ((1ull << REGION_BITS) - 1)) << CHUNK_SHIFT;
 }
 
-/* The part of the chunk at page `base` that lies in the range: index of its first page, and how many. */
+/* The part of the chunk at page `base` that lies in the range: returns the index of its first page, sets its length. */
 static __always_inline __u32 part_of(const struct range *r, __u64 base, __u32 *n)
 {
 	__u32 from = base < r->first ? r->first - base : 0;
@@ -269,7 +269,7 @@ static __always_inline void clear_chunk(const struct range *r, __u64 key)
 struct clear_ctx {
 	struct range r;
 	__u64 at;
-	__u64 done; /* all of it */
+	__u64 done; /* the whole range */
 };
 
 static long clear_next(__u64 i, struct clear_ctx *c)
@@ -284,7 +284,7 @@ static long clear_next(__u64 i, struct clear_ctx *c)
 	return 0;
 }
 
-/* Forgets the pages [first, end). */
+/* Removes the records of the pages [first, end). */
 __noinline int ledger_clear(__u32 mm_id, __u64 first, __u64 end)
 {
 	struct clear_ctx c = { .r = { .mm_id = mm_id, .first = first, .end = end } };
@@ -301,11 +301,11 @@ __noinline int ledger_clear(__u32 mm_id, __u64 first, __u64 end)
 
 struct move_ctx {
 	struct range from;
-	__u64 dst; /* page that its first one goes to */
+	__u64 dst; /* page that the first page moves to */
 	__u64 at;
 };
 
-/* Copies the records of `n` pages; those at `src` lie in one chunk, those at `dst` too. */
+/* Copies the records of `n` pages. Those at `src` lie in one chunk, and so do those at `dst`. */
 __noinline int move_part(__u32 mm_id, __u64 src, __u64 dst, __u32 n)
 {
 	struct page_chunk *s = chunk_find(chunk_key(mm_id, src));
@@ -322,12 +322,12 @@ __noinline int move_part(__u32 mm_id, __u64 src, __u64 dst, __u32 n)
 	return 0;
 }
 
-/* Carries over what the chunk at page `base` has of the range. */
+/* Copies the records that the chunk at page `base` has in the range. */
 static __always_inline void move_chunk(struct move_ctx *m, __u64 base)
 {
 	__u32 n, from = part_of(&m->from, base, &n);
 	__u64 src = base + from, dst = m->dst + (src - m->from.first);
-	/* It goes to at most two chunks. */
+	/* The destination spans at most two chunks. */
 	__u32 head = CHUNK_PAGES - (dst & (CHUNK_PAGES - 1));
 
 	if (head > n)
@@ -347,7 +347,7 @@ static long move_next(__u64 i, struct move_ctx *m)
 	return 0;
 }
 
-/* Carries the records of `n` pages from page `src` on to page `dst`; forgets them at `src`. */
+/* Moves the records of `n` pages from page `src` to page `dst`. */
 __noinline int ledger_move(__u32 mm_id, __u64 src, __u64 dst, __u64 n)
 {
 	struct move_ctx m = {
@@ -363,10 +363,10 @@ __noinline int ledger_move(__u32 mm_id, __u64 src, __u64 dst, __u64 n)
 }
 
 /*
- * User space runs these two itself (BPF_PROG_TEST_RUN); they are attached to nothing.
+ * User space runs these two (BPF_PROG_TEST_RUN); they are not attached to anything.
  */
 
-/* Forgets an address space that is gone, so many chunks of it at most. Returns 1 if more are left. */
+/* Removes the records of an ended address space, at most `most` chunks. Returns 1 if more are left. */
 SEC("raw_tp")
 int BPF_PROG(forget_space, __u32 mm_id, __u32 most)
 {
@@ -378,8 +378,8 @@ int BPF_PROG(forget_space, __u32 mm_id, __u32 most)
 }
 
 /*
- * Drops a chunk that holds no record. A fault that is recorded in it at this very moment is lost; its page
- * then stands under whoever mapped it.
+ * Drops a chunk that holds no record. A fault that is recorded in it at this very moment is lost; its page is then
+ * attributed to the call that mapped it.
  */
 SEC("raw_tp")
 int BPF_PROG(drop_empty_chunk, __u64 key)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /*
- * Which processes are followed: found by the task iterator, matched by name at exec, forked,
- * given a new address space, ended.
+ * The life cycle of followed processes: found by the task iterator, matched by name at exec, forked, given a new
+ * address space, ended.
  */
 #ifndef MEMPROF_LIFECYCLE_H
 #define MEMPROF_LIFECYCLE_H
@@ -15,9 +15,9 @@
 #include "registers.bpf.h"
 #include "settings.bpf.h"
 
-/* 1 while memprof waits for a process of that name. */
+/* 1 while memprof waits for a process named `wanted_comm`. */
 __u32 waiting = 0;
-/* The processes that the next run of an iterator is to follow or to forget, in memprof's pid namespace. */
+/* The processes that the next run of an iterator follows or forgets: pids in memprof's pid namespace. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
@@ -41,9 +41,9 @@ static __always_inline void emit_process_with(struct task_struct *task, __u32 ch
 
 	bpf_probe_read_kernel_str(e.comm, sizeof(e.comm), task->comm);
 	/*
-	 * Who waits for a process is told at once that it is there, or that the last one has ended. Builds have
-	 * thousands of others, and to wake user space is the dearest that a program here can do: an interrupt,
-	 * which in a virtual machine takes ten times as long as everything else at a fork.
+	 * User space is woken at once when the awaited process appears or the last followed process ends. Builds have
+	 * thousands of other events, and a wakeup is the most expensive operation here: an interrupt, which in a
+	 * virtual machine takes ten times as long as everything else at a fork.
 	 */
 	if (change == PROCESS_MATCHED || !followed_processes ? emit_now(&e, sizeof(e)) : emit(&e, sizeof(e)))
 		count_loss(LOSS_RING_PROCESS);
@@ -55,7 +55,7 @@ static __always_inline void emit_process(struct task_struct *task, __u32 change,
 	emit_process_with(task, change, pid, mm_id, parent_mm_id, parent_pid, 0);
 }
 
-/* A process is no longer followed: its address space may be nobody's now. */
+/* A process is no longer followed: releases its address space, which is forgotten with the last user. */
 static __noinline int leave_mm(__u64 mm)
 {
 	struct mm_info *known = bpf_map_lookup_elem(&mms, &mm);
@@ -75,8 +75,8 @@ static __noinline int leave_mm(__u64 mm)
 }
 
 /*
- * Follows the address space of a process; `parent` is what it was forked from, or NULL. Returns its id,
- * 0 where the tables are full.
+ * Follows the address space of a process; `parent` is the one it was forked from, or NULL. Returns its id, or 0 if a
+ * table is full.
  */
 static __noinline __u32 follow(struct mm_struct *mm, __u32 tgid, __u32 pid, struct mm_struct *parent)
 {
@@ -101,7 +101,7 @@ static __noinline __u32 follow(struct mm_struct *mm, __u32 tgid, __u32 pid, stru
 			count_loss(LOSS_PROCESS_TABLE);
 			return 0;
 		}
-		/* Masked again: up to 6.12 the verifier forgets the value, whose struct a helper has seen. */
+		/* Masked again: up to 6.12 the verifier forgets a value's bounds once a helper has taken its struct. */
 		__sync_fetch_and_add(&mm_filter[fresh.slot & ((1 << MM_FILTER_BITS) - 1)], 1);
 		__sync_fetch_and_add(&follow_generation, 1);
 		proc.mm_id = fresh.mm_id;
@@ -109,7 +109,7 @@ static __noinline __u32 follow(struct mm_struct *mm, __u32 tgid, __u32 pid, stru
 	}
 	if (bpf_map_update_elem(&procs, &tgid, &proc, BPF_ANY)) {
 		count_loss(LOSS_PROCESS_TABLE);
-		/* Its end would not be noticed. */
+		/* Its exit would not be noticed. */
 		leave_mm(proc.mm);
 		return 0;
 	}
@@ -217,7 +217,7 @@ int BPF_PROG(process_exec, struct task_struct *task)
 	pid = view_pid(task);
 	mm_id = follow(task->mm, tgid, pid, NULL);
 	if (!mm_id) {
-		if (left) /* no room for what it has become */
+		if (left) /* no room for its new address space */
 			emit_process(task, PROCESS_EXITED, pid, left, 0, 0);
 		return 0;
 	}
@@ -234,7 +234,7 @@ int BPF_PROG(process_exit, struct task_struct *task)
 	struct mm_struct *mm;
 	__u64 page_tables;
 
-	/* The last thread of the process: `live` was decremented before this tracepoint. */
+	/* Only the last thread of the process: `live` was decremented before this tracepoint. */
 	if (task->signal->live.counter)
 		return 0;
 	proc = bpf_map_lookup_elem(&procs, &tgid);
@@ -242,7 +242,7 @@ int BPF_PROG(process_exit, struct task_struct *task)
 		return 0;
 	pid = proc->pid;
 	mm_id = proc->mm_id;
-	/* (Not task->mm: up to 6.15 the task has none any more. Of one that nobody keeps this is junk.) */
+	/* (Not task->mm: up to 6.15 that is NULL by now. If nothing keeps the address space, the value is junk.) */
 	mm = (void *)proc->mm;
 	page_tables = BPF_CORE_READ(mm, pgtables_bytes.counter);
 	unfollow(tgid);

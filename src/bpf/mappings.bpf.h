@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /*
- * Where each address space has mapped which file's code. The probe finds that out itself, before the code
- * runs: at exec, at mmap and mprotect, and by an iterator for what was mapped before. User space only gives
- * files their numbers, once each, and is told of those that have none yet.
+ * Where each address space has mapped which file's code. The probe finds that out itself, before the code runs: at
+ * exec, at mmap and mprotect, and with an iterator for earlier mappings. User space only assigns each file its
+ * number, once, and is notified of files without one.
  */
 #ifndef MEMPROF_MAPPINGS_H
 #define MEMPROF_MAPPINGS_H
@@ -24,7 +24,7 @@ struct {
 	__type(value, struct unwind_space);
 } unwind_spaces SEC(".maps");
 
-/* Files by what the kernel knows of them. */
+/* Files that code is mapped from, by device, inode, size and modification time. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
@@ -33,7 +33,7 @@ struct {
 	__type(value, struct code_file);
 } code_files SEC(".maps");
 
-/* What new address spaces begin as: too large for the BPF stack. */
+/* The initial value of new address spaces: too large for the BPF stack. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
@@ -41,7 +41,7 @@ struct {
 	__type(value, struct unwind_space);
 } empty_space SEC(".maps");
 
-/* Changes whenever a table comes, or other code lies where code was: cached walks are void. */
+/* Changes whenever a table is added or a mapping replaces code: cached walks are then invalid. */
 __u32 unwind_generation = 1;
 
 /* All ones if `a` <= `b`, else 0, for numbers below 2^63. */
@@ -50,7 +50,7 @@ static __always_inline __u32 not_above(__u64 a, __u64 b)
 	return (__s64)(a - b - 1) >> 63;
 }
 
-/* Index of the last mapping that begins at or before `pc`, or MAX_MAPPINGS. (Global: checked once.) */
+/* Index of the last mapping that begins at or before `pc`, or MAX_MAPPINGS. (Global: verified once.) */
 __noinline __u32 last_mapping(struct unwind_space *space, __u64 pc)
 {
 	__u32 at = 0, n;
@@ -65,7 +65,7 @@ __noinline __u32 last_mapping(struct unwind_space *space, __u64 pc)
 
 		if (!half)
 			break;
-		/* Without a branch, which would double the verifier's paths each time. */
+		/* No branch: it would double the verifier's paths in each iteration. */
 		at += half & not_above(space->at[INDEX(at + half, MAX_MAPPINGS)].start, pc);
 		n -= half;
 	}
@@ -73,7 +73,7 @@ __noinline __u32 last_mapping(struct unwind_space *space, __u64 pc)
 	return n && space->at[at].start <= pc ? at : MAX_MAPPINGS;
 }
 
-/* Index of the mapping that `pc` lies in, or MAX_MAPPINGS. */
+/* Index of the mapping that contains `pc`, or MAX_MAPPINGS. */
 static __always_inline __u32 find_mapping(struct unwind_space *space, __u64 pc)
 {
 	__u32 at = last_mapping(space, pc);
@@ -88,7 +88,7 @@ static __always_inline __u32 version_of(struct unwind_space *space)
 	return *(volatile __u32 *)&space->version;
 }
 
-/* Whether a range is known to be code: it lies in one mapping. */
+/* Whether a range is known to be code: one mapping contains it. */
 static __always_inline int is_known_code(__u32 mm_id, __u64 start, __u64 end)
 {
 	struct unwind_space *space = bpf_map_lookup_elem(&unwind_spaces, &mm_id);
@@ -100,7 +100,7 @@ static __always_inline int is_known_code(__u32 mm_id, __u64 start, __u64 end)
 /* A change of an address space's mappings. */
 struct edit_ctx {
 	struct unwind_space *space;
-	__u64 start; /* what is mapped anew */
+	__u64 start; /* the range that is mapped */
 	__u64 end;
 	__u32 from;
 	__u32 to;
@@ -108,7 +108,7 @@ struct edit_ctx {
 	__u32 pad;
 };
 
-/* Two threads that map code at once are rare, and done in microseconds; the other's processor may be taken away. */
+/* Two threads rarely map code at once, and a change takes microseconds; but a hypervisor may suspend the other. */
 #define LOCK_TRIES (1 << 18)
 
 static long lock_step(__u64 i, struct edit_ctx *c)
@@ -121,7 +121,7 @@ static long lock_step(__u64 i, struct edit_ctx *c)
 	return 1;
 }
 
-/* Whoever holds the lock changes the mappings alone; who reads them meanwhile finds none. */
+/* Only the holder of the lock changes the mappings; readers find none meanwhile. Returns whether it was taken. */
 static __always_inline int lock_space(struct edit_ctx *c)
 {
 	bpf_loop(LOCK_TRIES, lock_step, c, 0);
@@ -133,7 +133,7 @@ static __always_inline void unlock_space(struct edit_ctx *c)
 	__sync_fetch_and_add(&c->space->version, 1);
 }
 
-/* Keeps of a mapping what the new one leaves of it: its part before, else its part behind. */
+/* Trims an old mapping to what the new one leaves of it: the part before it, else the part behind it. */
 static long trim_step(__u64 i, struct edit_ctx *c)
 {
 	struct unwind_mapping *from = &c->space->at[INDEX(i, MAX_MAPPINGS)];
@@ -169,13 +169,13 @@ static long shift_step(__u64 i, struct edit_ctx *c)
 	return 0;
 }
 
-/* Puts a mapping where it belongs. 0, or -1 where there is no room. */
+/* Inserts a mapping at its place by address. Returns 0, or -1 if there is no room. */
 static __always_inline int put_mapping(struct edit_ctx *c, struct unwind_mapping *m)
 {
 	__u32 nr = c->space->nr, at = last_mapping(c->space, m->start), to = at >= MAX_MAPPINGS ? 0 : at + 1;
 	struct unwind_mapping *before = &c->space->at[INDEX(at, MAX_MAPPINGS)];
 
-	/* What a JIT makes is in many pieces. */
+	/* JIT code is often mapped in many adjacent pieces. */
 	if (at < MAX_MAPPINGS && m->anonymous && before->anonymous && before->end == m->start) {
 		before->end = m->end;
 		return 0;
@@ -192,7 +192,7 @@ static __always_inline int put_mapping(struct edit_ctx *c, struct unwind_mapping
 
 #define MAPPINGS_BUSY 1
 
-/* Takes a mapping in, in place of what lay there. 0, MAPPINGS_BUSY, or -1 for no room. (Global: checked once.) */
+/* Inserts a mapping over what it overlaps. Returns 0, MAPPINGS_BUSY, or -1 if it is full. (Global: verified once.) */
 __noinline int insert_mapping(struct unwind_space *space, struct unwind_mapping *m)
 {
 	struct edit_ctx c = { .space = space };
@@ -240,7 +240,7 @@ static __noinline struct unwind_space *space_get(__u32 mm_id)
 	return bpf_map_lookup_elem(&unwind_spaces, &mm_id);
 }
 
-/* Tells user space of code that it has to look at. */
+/* Notifies user space of code that it has to look at. */
 static __always_inline void emit_code(struct code_event *e)
 {
 	e->kind = EVENT_CODE;
@@ -248,7 +248,7 @@ static __always_inline void emit_code(struct code_event *e)
 		count_loss(LOSS_RING_CODE);
 }
 
-/* A mapping that is looked at, and what it is made of. */
+/* A mapping under examination, and the file behind it. */
 struct bind_ctx {
 	struct unwind_mapping m;
 	__u64 offset; /* in the file, bytes */
@@ -257,17 +257,18 @@ struct bind_ctx {
 	__u32 mm_id;
 };
 
-/* A mapping of a file, and the file's segment that it is of. */
+/* A mapping of a file, and the best matching segment of the file so far. */
 struct segment_search {
 	__u64 offset; /* in the file, bytes */
 	__u64 end;
-	__u64 most; /* bytes that the mapping has of the segment; 0 before there is one */
-	__u64 address; /* where the mapping's begin is in the file's own addresses */
-	__u32 whole; /* it was made for this segment */
+	__u64 most; /* bytes of the segment in the mapping; 0: none found yet */
+	__u64 address; /* of the mapping's start, in the file's own addresses */
+	__u32 whole; /* the mapping was made for exactly this segment */
 	__u32 pad;
 };
 
-/* As elf.rs has it: the segment that the mapping was made for, or that most of it belongs to. (Global: checked once.) */
+/* Like elf.rs: the segment that the mapping was made for, else the one that most of it belongs to. (Global: verified
+ * once.) */
 __noinline int try_segment(struct segment_search *c, struct code_segment *s)
 {
 	__u64 page = 1ull << page_shift, from, last, to;
@@ -325,8 +326,8 @@ static long look_at_vma(struct task_struct *task, struct vm_area_struct *vma, st
 }
 
 /*
- * Binds what was found to the file's number; where it has none, or no table yet, user space is told. Returns
- * whether the file's number is known. (Global: checked once.)
+ * Binds a mapping to its file's number. If the file has no number, or is not ready, notifies user space. Returns
+ * whether the number is known. (Global: verified once.)
  */
 __noinline int bind_found(struct bind_ctx *c, __u32 pid)
 {
@@ -343,7 +344,7 @@ __noinline int bind_found(struct bind_ctx *c, __u32 pid)
 	e.pid = pid;
 	e.start = c->m.start;
 	if (!c->m.anonymous) {
-		/* (6.1 takes no memory that it knows no place of for a key.) */
+		/* (6.1 accepts as a map key only memory whose location it knows.) */
 		e.file = c->file;
 		file = bpf_map_lookup_elem(&code_files, &e.file);
 		if (file && file->table && !address_of_mapping(file, c->offset, c->m.end - c->m.start, &address)) {
@@ -367,7 +368,7 @@ __noinline int bind_found(struct bind_ctx *c, __u32 pid)
 	if (!failed)
 		return known;
 	if (failed == MAPPINGS_BUSY) {
-		/* User space has all of them looked at again. */
+		/* User space then has all mappings examined again. */
 		e.bound = 0;
 		emit_code(&e);
 	} else {
@@ -376,7 +377,7 @@ __noinline int bind_found(struct bind_ctx *c, __u32 pid)
 	return 0;
 }
 
-/* Binds the code mapped at an address of the current address space, if there is any; whether its file has a number. */
+/* Binds the code mapped at an address of the current address space, if any. Returns whether its file has a number. */
 __noinline int bind_code(__u32 mm_id, __u64 addr)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
@@ -384,13 +385,13 @@ __noinline int bind_code(__u32 mm_id, __u64 addr)
 
 	if (unwind_mode < UNWIND_TABLES)
 		return 0;
-	/* 5.17, 7c7e3d31e785 */
+	/* bpf_find_vma(): 5.17, 7c7e3d31e785 */
 	if (bpf_find_vma(task, addr, look_at_vma, &c, 0))
 		return 0;
 	return bind_found(&c, view_pid(task));
 }
 
-/* The vDSO has no file; every process of a kind has the same one, told by its size. */
+/* Binds the vDSO. It has no file; all processes of a kind have the same image, identified by its size. */
 __noinline int bind_vdso(__u32 mm_id)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
@@ -405,7 +406,7 @@ __noinline int bind_vdso(__u32 mm_id)
 	return bind_found(&c, view_pid(task));
 }
 
-/* A program has begun: its own code, its loader's, and the vDSO's. What the loader maps comes by mmap. */
+/* A program starts: binds its own code, its loader's, and the vDSO. The loader's later mappings come with mmap. */
 static __noinline int bind_program(__u32 mm_id, struct mm_struct *mm, __u64 entry)
 {
 	__u64 first = mm->start_code, last = mm->end_code - 1;
@@ -421,7 +422,8 @@ static __noinline int bind_program(__u32 mm_id, struct mm_struct *mm, __u64 entr
 	return 0;
 }
 
-/* A child's code lies where its parent's does: its first stacks are as complete. */
+/* Gives a child the mappings of its parent: the code lies at the same addresses, so its first stacks are complete
+ * too. */
 __noinline int copy_space(__u32 from, __u32 to)
 {
 	struct edit_ctx c = { .space = bpf_map_lookup_elem(&unwind_spaces, &from) };
@@ -442,7 +444,7 @@ __noinline int copy_space(__u32 from, __u32 to)
 	return 0;
 }
 
-/* The process whose code the next run of the iterator binds, in memprof's pid namespace; 0 for all that are followed. */
+/* The process whose code the next run of the iterator binds, in memprof's pid namespace; 0 for all followed ones. */
 __u32 bind_pid = 0;
 
 SEC("iter/task_vma")
@@ -457,7 +459,7 @@ int bind_process(struct bpf_iter__task_vma *ctx)
 
 	if (!task || !vma || !(vma->vm_flags & VM_EXEC))
 		return 0;
-	/* Before 6.1 (f0d74c4da1f0) the iterator goes through every process there is. */
+	/* Before 6.1 (f0d74c4da1f0) the iterator visits every process. */
 	pid = view_pid(task);
 	mm = task->mm;
 	if (!mm || (bind_pid && pid != bind_pid))

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0-only
 /*
- * The probe. Read memprof.h first, then fault.bpf.h: the way of a page fault is fault_begins(), page_allocated().
- * Then one header for each other group of hooks:
+ * The probe. Read memprof.h first, then fault.bpf.h: a page fault takes the path fault_begins(), page_allocated().
+ * The other hooks have one header per group:
  *
- *   space.bpf.h      address-space changes: mmap, munmap, mremap, brk, madvise, mlock
- *   lifecycle.bpf.h  processes: fork, exec, exit
- *   cache.bpf.h      page cache
- *   kernel.bpf.h     kernel memory (--kernel)
+ *  space.bpf.h      address-space changes: mmap, munmap, mremap, brk, madvise, mlock
+ *  lifecycle.bpf.h  processes: fork, exec, exit
+ *  cache.bpf.h      page cache
+ *  kernel.bpf.h     kernel memory (--kernel)
  */
 #include "base.bpf.h"
 #include "cache.bpf.h"
@@ -17,7 +17,7 @@
 
 char LICENSE[] SEC("license") = "Dual MIT/GPL";
 
-/* The stack that another program wants: see struct taking. */
+/* Takes the stack that another program wants, as a tail call; see struct taking. */
 SEC("raw_tp")
 int take_stack(void *ctx)
 {

@@ -11,30 +11,30 @@ enum limits {
 	/* Pages in one ledger chunk: 512 pages of 4 KiB, one x86-64 page-table page, 2 MiB. */
 	CHUNK_SHIFT = 9,
 	CHUNK_PAGES = 1 << CHUNK_SHIFT,
-	/* Address bits of a chunk number in a ledger key: 57-bit addresses less 12 and 9. */
+	/* Address bits of a chunk number in a ledger key: 57-bit addresses minus 12 and 9. */
 	REGION_BITS = 36,
-	/* Frames that one record, and the cached walk, can hold: a power of two. */
+	/* Maximum number of frames in one record, and in the cached walk: a power of two. */
 	MAX_FRAMES = 128,
-	/* Slots of the table of known stacks, in buckets of a cache line. */
+	/* Buckets of the table of known stacks, and slots in one, which is a cache line. */
 	STACK_BUCKETS = 65536,
 	BUCKET_SLOTS = 4,
-	/* Executable mappings of an address space. */
+	/* Maximum number of executable mappings of an address space. */
 	MAX_MAPPINGS = 512,
-	/* Executable segments of a file. */
+	/* Maximum number of executable segments of a file. */
 	MAX_SEGMENTS = 8,
 	/* Rows in one array of unwind_rows. */
 	UNWIND_ROWS = 1 << 18,
-	/* Children whose records are kept up while their parent changes what they share; see cow_children.bpf.h. */
+	/* At most this many children copy records before the parent changes shared pages; see cow_children.bpf.h. */
 	MAX_COW_CHILDREN = 16,
-	/* Generations of fork that a record is looked for in. */
+	/* Maximum number of generations of fork through which a record is looked up. */
 	MAX_ANCESTORS = 8,
 };
 
 /* Stack ids. A ledger entry of 0 means "no record". */
 enum stack_ids {
 	STACK_NONE = 0,
-	STACK_LOST = 1, /* a record was due, its stack did not fit a table; see enum loss */
-	STACK_FIRST = 16, /* those below are reserved */
+	STACK_LOST = 1, /* the stack of an event could not be kept; see enum loss */
+	STACK_FIRST = 16, /* ids below it are reserved */
 };
 
 enum event_kind {
@@ -47,20 +47,20 @@ enum event_kind {
 enum outcome {
 	OUTCOME_COMPLETE = 0,
 	OUTCOME_UNREADABLE = 1,
-	OUTCOME_NO_FRAME_POINTER = 2, /* the next frame pointer is none, and nothing else is known */
+	OUTCOME_NO_FRAME_POINTER = 2, /* the next frame pointer is invalid: code built without them */
 	OUTCOME_DEPTH_LIMIT = 3,
 	OUTCOME_NOT_TAKEN = 4,
-	OUTCOME_ASSISTED = 5, /* complete, with the help of frame pointers where there was no table */
+	OUTCOME_ASSISTED = 5, /* complete, with frame pointers where there was no table */
 	OUTCOME_NO_MAPPING = 6, /* code in no known mapping: JIT, or mapped a moment ago */
-	OUTCOME_NO_TABLE = 7, /* a known file whose table is not there (yet), or has no entry */
+	OUTCOME_NO_TABLE = 7, /* a known file that has no table (yet), or no entry for the address */
 	OUTCOME_UNSUPPORTED = 8, /* a rule that the walk cannot follow */
 };
 
 /* How stacks are walked. */
 enum unwind_mode {
 	UNWIND_OFF = 0,
-	UNWIND_FP = 1, /* frame pointers alone */
-	UNWIND_TABLES = 2, /* tables alone */
+	UNWIND_FP = 1, /* frame pointers only */
+	UNWIND_TABLES = 2, /* tables only */
 	UNWIND_AUTO = 3, /* tables; frame pointers where there is none */
 };
 
@@ -87,23 +87,23 @@ enum range_flag {
 };
 
 /*
- * A stack seen for the first time, or a part of one that has more than MAX_FRAMES frames; its parts follow
- * one another, but records of others may lie between. Only the first `nr` frames are sent.
+ * A new stack, or one part of a stack that has more than MAX_FRAMES frames. The parts arrive in order, but other
+ * records may lie between them. Only the first `nr` frames are sent.
  */
 struct stack_event {
 	__u32 kind;
 	__u32 mm_id;
 	__u32 stack_id;
-	__u32 pid; /* in memprof's pid namespace, 0 where it has none there */
+	__u32 pid; /* in memprof's pid namespace; 0 if it has none there */
 	__u32 nr;
-	__u32 outcome; /* said by the last part */
-	__u32 before; /* the stack's frames that the parts before this one have */
+	__u32 outcome; /* valid in the last part */
+	__u32 before; /* how many of the stack's frames the earlier parts hold */
 	__u32 last;
-	__u64 frames[MAX_FRAMES]; /* innermost first; return addresses less one; see FRAME_IN_FILE */
+	__u64 frames[MAX_FRAMES]; /* innermost first; return addresses minus one; see FRAME_IN_FILE */
 };
 
 /*
- * A frame in a file that has a number is a place in that file, the same in every process:
+ * A frame in a numbered file is a place in that file, the same in every process:
  * `FRAME_IN_FILE | number << FRAME_FILE_SHIFT | address in the file`. Any other frame is an address.
  */
 enum frame_bits {
@@ -118,9 +118,9 @@ struct process_event {
 	__u32 change;
 	__u32 pid; /* in memprof's pid namespace */
 	__u32 mm_id;
-	__u32 parent_mm_id; /* forked: the parent's; execed: the one left behind; else 0 */
+	__u32 parent_mm_id; /* forked: the parent's; execed: the previous one; else 0 */
 	__u32 parent_pid; /* forked: the parent's */
-	__u64 page_tables; /* exited: bytes of page tables, where somebody keeps its address space; else junk */
+	__u64 page_tables; /* exited: bytes of page tables; junk unless the address space is kept */
 	__u8 comm[16];
 };
 
@@ -136,21 +136,21 @@ struct range_event {
 	__u64 from; /* moved: where the range was */
 };
 
-/* A file that code is mapped from. `dev` is the kernel's s_dev, which `stat` need not show (overlayfs, btrfs). */
+/* A file that code is mapped from. `dev` is the kernel's s_dev; `stat` may show another one (overlayfs, btrfs). */
 struct file_key {
 	__u64 ino;
-	__u64 modified; /* ns; a file that is written to in place becomes another one */
+	__u64 modified; /* ns; a file that is modified in place becomes another file */
 	__u64 size; /* bytes */
-	__u32 dev; /* 0: the vDSO, `size` of its mapping */
+	__u32 dev; /* 0: the vDSO, `size` is that of its mapping */
 	__u32 pad;
 };
 
-/* Code was mapped that user space has to look at: of a file without a number or table. */
+/* Code was mapped from a file that has no number or is not ready: user space has to look at it. */
 struct code_event {
 	__u32 kind;
-	__u32 mm_id; /* 0: not followed, asked for by user space */
+	__u32 mm_id; /* 0: not followed, requested by user space */
 	__u32 pid; /* in memprof's pid namespace */
-	__u32 bound; /* to the file's number; its table is not there yet */
+	__u32 bound; /* it has the file's number; its table is not published yet */
 	__u64 start; /* bytes */
 	struct file_key file;
 };
@@ -161,7 +161,7 @@ _Static_assert(sizeof(struct stack_event) == 32 + 8 * MAX_FRAMES, "stack_event")
 _Static_assert(sizeof(struct process_event) == 48, "process_event");
 _Static_assert(sizeof(struct range_event) == 48, "range_event");
 
-/* One chunk of the page ledger, keyed by `mm_id << REGION_BITS | address >> 21`. */
+/* One chunk of the page ledger, keyed by `mm_id << REGION_BITS | page number >> CHUNK_SHIFT`. */
 struct page_chunk {
 	__u32 stack[CHUNK_PAGES];
 };
@@ -184,18 +184,18 @@ _Static_assert(sizeof(struct cache_chunk) == 2056, "cache_chunk");
 _Static_assert(sizeof(struct cache_key) == 16, "cache_key");
 
 /*
- * Tables made of .eh_frame. An address is looked up in its address space's mappings, which give the
- * file's table and the address in the file; in that table by pages of 64 KiB; in the page's rows,
- * each of which holds from its pc on; the row names a rule.
+ * Tables built from .eh_frame. Looking up an address takes four steps: the address space's mappings give the file's
+ * table and the address in the file; the table has pages of 64 KiB; a page has rows, each valid from its pc to the
+ * next row's; the row names a rule.
  */
 
-/* How a frame's canonical frame address (CFA) is found. */
+/* How a frame's canonical frame address (CFA) is computed. */
 enum cfa_kind {
 	CFA_NOT_COVERED = 0, /* no entry covers the address */
 	CFA_SP = 1, /* sp + offset */
 	CFA_FP = 2, /* fp + offset */
 	CFA_STOP = 3, /* the outermost frame */
-	CFA_PLT = 4, /* sp + 8, and 8 more from byte `offset` of a 16-byte PLT entry on */
+	CFA_PLT = 4, /* sp + 8; sp + 16 from byte `offset` of a 16-byte PLT entry on */
 	CFA_DEREF_FP = 5, /* *(fp + offset) */
 	CFA_DEREF_SP = 6, /* *(sp + offset) */
 	CFA_SIGNAL = 7, /* the registers are in the signal frame */
@@ -212,16 +212,16 @@ enum fp_kind {
 };
 
 /*
- * Flags of a rule. The upper byte is added to a CFA that was read from memory, in bytes. The first three
- * say which registers the rule needs; they are also those of a walk, for what it knows.
+ * Flags of a rule. The upper byte is an addend, in bytes, for a CFA that was read from memory. Those in RULE_NEEDS
+ * say which registers the rule needs; in a walk, which registers are known.
  */
 enum rule_flag {
 	RULE_RA_IN_LINK_REGISTER = 0x01,
 	RULE_NEEDS_FP = 0x10,
 	RULE_NEEDS_BX = 0x20,
 	RULE_NEEDS = RULE_RA_IN_LINK_REGISTER | RULE_NEEDS_FP | RULE_NEEDS_BX,
-	RULE_BX_KEPT = 0x02, /* x86-64: rbx is the caller's */
-	RULE_BX_SAVED = 0x04, /* x86-64: rbx is at CFA + ra_offset, the return address at CFA - 8 */
+	RULE_BX_KEPT = 0x02, /* x86-64: rbx is still the caller's */
+	RULE_BX_SAVED = 0x04, /* x86-64: rbx is saved at CFA + ra_offset, the return address at CFA - 8 */
 	RULE_ADDEND_SHIFT = 8,
 };
 
@@ -245,23 +245,23 @@ struct unwind_page_key {
 };
 
 struct unwind_page {
-	__u32 chunk; /* which of the row arrays */
-	__u32 first; /* row in it */
+	__u32 chunk; /* index of the row array */
+	__u32 first; /* index of the first row in it */
 	__u32 count;
-	__u32 rules; /* where the table's rules begin */
+	__u32 rules; /* index of the table's first rule */
 };
 
-/* A part of a file that the loader maps as code, by its program headers. */
+/* A segment of a file that the loader maps as code (from its program headers). */
 struct code_segment {
 	__u64 offset; /* in the file, bytes */
 	__u64 size;
-	__u64 address; /* that the file gives it */
+	__u64 address; /* in the file's own addresses */
 };
 
-/* What is known of a file that code is mapped from. */
+/* What is known about a file that code is mapped from. */
 struct code_file {
-	__u32 table; /* its number; 0: no ELF file */
-	__u8 ready; /* there is nothing for user space to do when it is mapped again */
+	__u32 table; /* its number; 0: not an ELF file */
+	__u8 ready; /* user space has nothing to do when it is mapped again */
 	__u8 nr; /* segments */
 	__u16 pad;
 	struct code_segment segment[MAX_SEGMENTS];
@@ -271,8 +271,8 @@ struct unwind_mapping {
 	__u64 start;
 	__u64 end;
 	__u64 bias; /* address - bias = address in the file */
-	__u32 table; /* the file's number, 0: none; its table may still be on its way */
-	__u32 anonymous; /* code made at run time */
+	__u32 table; /* the file's number, 0: none; its table may not be published yet */
+	__u32 anonymous; /* code generated at run time */
 };
 
 /* The executable mappings of an address space, by address. */
@@ -290,8 +290,8 @@ _Static_assert(sizeof(struct code_file) == 8 + 24 * MAX_SEGMENTS, "code_file");
 /* A followed address space. */
 struct mm_info {
 	__u32 mm_id;
-	__u32 users; /* followed processes in it */
-	__u32 slot; /* of mm_filter */
+	__u32 users; /* followed processes that use it */
+	__u32 slot; /* index in mm_filter */
 	__u32 nr_cow_children;
 	__u64 parent; /* the address space it was forked from, if that is followed too */
 	__u32 cow_children[MAX_COW_CHILDREN]; /* 0: none */
@@ -305,10 +305,10 @@ struct proc_info {
 	__u32 pid; /* in memprof's pid namespace */
 };
 
-/* A stack that is known. Its id is its place in the table. */
+/* A known stack. Its id is STACK_FIRST plus the index of its slot. */
 struct stack_slot {
 	__u64 key; /* the stack's hash; 0: the slot is free */
-	__u32 check; /* a second hash, tells two stacks of one key apart; 0: not written yet */
+	__u32 check; /* a second hash, which distinguishes stacks with the same key; 0: not written yet */
 	__u32 state; /* `epoch of its last use << 1 | sent to user space`; 0: not written yet */
 };
 
@@ -321,7 +321,7 @@ struct stack_bucket {
 	struct stack_slot slot[BUCKET_SLOTS];
 };
 
-/* Pages of the kernel that a thread of a followed process had allocated; see kernel.bpf.h. */
+/* Kernel pages that a thread of a followed process allocated; see kernel.bpf.h. */
 struct kernel_page {
 	__u32 stack;
 	__u32 pages; /* base pages */
@@ -329,22 +329,22 @@ struct kernel_page {
 
 _Static_assert(sizeof(struct kernel_page) == 8, "kernel_page");
 
-/* What could not be kept. User space names each one; the order is shared. */
+/* Counters of what could not be kept. User space names each one; both sides share the order. */
 enum loss {
 	LOSS_RING_STACK, /* stack events that did not fit the ring buffer; retried at the next event */
 	LOSS_RING_PROCESS,
 	LOSS_RING_RANGE,
-	LOSS_STACK_TABLE, /* the table of known stacks is full */
+	LOSS_STACK_TABLE, /* the table of known stacks is full, or the stack could not be taken */
 	LOSS_STACK_COLLISION,
 	LOSS_PAGE_LEDGER, /* the page ledger is full */
 	LOSS_CACHE_LEDGER, /* the page-cache ledger is full */
-	LOSS_CACHE_RACE, /* a chunk was removed while it was written to */
+	LOSS_CACHE_RACE, /* a chunk was removed during each attempt to write to it */
 	LOSS_TASK_STATE, /* no memory for a thread's state */
 	LOSS_PROCESS_TABLE,
 	LOSS_COW_CHILDREN, /* children beyond MAX_COW_CHILDREN */
 	LOSS_BLOCK_DEVICE, /* not a loss: pages of block devices (file-system metadata), not counted */
 	LOSS_KERNEL_PAGES, /* the table of kernel pages is full */
-	LOSS_MAPPINGS, /* an address space has more than MAX_MAPPINGS */
+	LOSS_MAPPINGS, /* more than MAX_MAPPINGS in an address space, or the lock was busy at a fork */
 	LOSS_RING_CODE,
 	LOSS_SPACES, /* the table of address spaces' mappings is full */
 	LOSS_NR,

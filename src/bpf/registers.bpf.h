@@ -11,8 +11,8 @@ struct user_regs {
 	__u64 ip;
 	__u64 sp;
 	__u64 bp;
-	__u64 bx; /* x86-64 alone */
-	__u64 lr; /* arm64 alone */
+	__u64 bx; /* x86-64 only */
+	__u64 lr; /* arm64 only */
 	__u64 in_syscall; /* ip is the address after a system call instruction */
 };
 
@@ -20,7 +20,7 @@ static __always_inline void user_regs_of(struct task_struct *task, struct user_r
 {
 	struct pt_regs *regs = (struct pt_regs *)bpf_task_pt_regs(task);
 
-	/* Plain loads, not PT_REGS_*_CORE(): those are a call each. */
+	/* Plain loads, not PT_REGS_*_CORE(), each of which is a call. */
 #if defined(bpf_target_x86)
 	out->ip = regs->ip;
 	out->sp = regs->sp;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /*
- * How a new stack is sent to user space: its frames, each as a place in a file where that is known.
+ * Sending a new stack to user space: its frames, each as a place in a file where that is known.
  */
 #ifndef MEMPROF_SEND_H
 #define MEMPROF_SEND_H
@@ -23,7 +23,7 @@ struct fill_ctx {
 	__u32 nr;
 };
 
-/* (More take room on the stack, which has none left at the end of eight calls: 512 bytes on 6.1.) */
+/* (More steps need more BPF stack, of which eight nested calls leave none: 512 bytes on 6.1.) */
 #define FILL_STEPS 2
 
 static long fill_steps(__u64 i, struct fill_ctx *c)
@@ -44,8 +44,8 @@ static long fill_steps(__u64 i, struct fill_ctx *c)
 }
 
 /*
- * Sends `nr` frames of the stack that `sending` names, from frame `before` on; where they do not reach the
- * outermost one, more follow. 0, or -1; then `sending` is 0. (Global: checked once, for all that send.)
+ * Sends `nr` frames of the stack whose id is `sending`, from frame `before` on; unless `last`, more parts follow.
+ * Returns 0, or -1 and sets `sending` to 0. (Global: verified once, for all callers.)
  */
 __noinline int send_frames(struct task_state *st, __u32 before, __u32 nr, __u32 last)
 {
@@ -58,7 +58,7 @@ __noinline int send_frames(struct task_state *st, __u32 before, __u32 nr, __u32 
 		return -1;
 	c.from = st->t.innermost;
 	bpf_loop((nr + FILL_STEPS - 1) / FILL_STEPS, fill_steps, &c, 0);
-	/* It takes the window's place. */
+	/* The record overwrites the window. */
 	st->t.window_words = 0;
 	s = &st->event;
 	s->kind = EVENT_STACK;
@@ -70,14 +70,14 @@ __noinline int send_frames(struct task_state *st, __u32 before, __u32 nr, __u32 
 	s->before = before;
 	s->last = last;
 	size = offsetof(struct stack_event, frames) + nr * 8;
-	/* Code that user space does not know of yet: it is to look at once. */
+	/* Code that user space does not know yet: it has to look at once. */
 	failed = last && s->outcome == OUTCOME_NO_MAPPING ? emit_now(s, size) : emit(s, size);
 	if (failed)
 		st->t.sending = 0;
 	return failed ? -1 : 0;
 }
 
-/* Sends the frames before frame `n`, in the middle of a walk: there is no room for more. */
+/* Sends the frames before frame `n` during a walk, to make room for more. */
 static __always_inline int send_part(struct task_state *st, __u32 n)
 {
 	st->t.innermost = MAX_FRAMES - 1;

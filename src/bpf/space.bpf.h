@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /*
- * Address-space changes of followed processes. What is dropped is forgotten when the call is
- * entered, so that a page faulted into the reused range right after it cannot lose its record;
- * what is mapped or moved is known when the call returns.
+ * Address-space changes of followed processes. Ranges that a call drops are forgotten when it is entered: a page that
+ * is faulted into the reused range right afterwards then keeps its record. Ranges that a call maps or moves are known
+ * when it returns.
  *
- * Two programs see all system calls; a process that is not followed pays three loads in each. (All processes pay for
- * it, 75 to 90 ns a call. Tracepoints of their own for each of these calls cost them a third of that, but need tracefs,
- * and take the kernel half a second to give back when memprof ends.)
+ * Two programs see all system calls; in a process that is not followed each costs three loads. (All processes pay for
+ * them, 75 to 90 ns per call. One tracepoint per system call would cost a third of that, but needs tracefs, and the
+ * kernel takes half a second to release them when memprof ends.)
  */
 #ifndef MEMPROF_SPACE_H
 #define MEMPROF_SPACE_H
@@ -46,7 +46,7 @@ static __always_inline __u64 page_up(__u64 x)
 	return page_down(x + (1ull << page_shift) - 1);
 }
 
-/* Who calls, in a followed address space, and what. */
+/* The caller of a system call, in a followed address space. */
 struct caller {
 	struct task_struct *task;
 	struct mm_struct *mm;
@@ -54,7 +54,7 @@ struct caller {
 	struct pt_regs *regs;
 };
 
-/* System calls whose entry or return is looked at. (A table: each comparison would be another path for the verifier.) */
+/* System calls whose entry or return is examined. (A table: each comparison would add a path for the verifier.) */
 #define ENTERS 1
 #define RETURNS 2
 #define MOST_SYSCALLS 512
@@ -81,12 +81,12 @@ static __always_inline void emit_range(struct range_event *e)
 	count_activity();
 	e->kind = EVENT_RANGE;
 	e->pad = 0;
-	/* Code is looked up while it is still mapped. */
+	/* Code must be looked up while it is still mapped. */
 	if (e->flags & RANGE_FLAG_CODE ? emit_now(e, sizeof(*e)) : emit(e, sizeof(*e)))
 		count_loss(LOSS_RING_RANGE);
 }
 
-/* (Global: checked once.) */
+/* (Global: verified once.) */
 __noinline int range_dropped(__u32 mm_id, __u32 change, __u64 start, __u64 len)
 {
 	struct range_event e = { .change = change, .mm_id = mm_id };
@@ -101,7 +101,7 @@ __noinline int range_dropped(__u32 mm_id, __u32 change, __u64 start, __u64 len)
 	return 0;
 }
 
-/* Memory was mapped or filled: noted, for take_stack() to send with the caller's stack. Whether there is any. */
+/* Memory was mapped or filled: notes the range, which take_stack() sends with the stack. Returns 0 if it is empty. */
 static __always_inline int range_mapped(struct caller *c, __u32 change, __u32 flags, __u64 start, __u64 len)
 {
 	struct taking *t = &c->st->taking;
@@ -121,7 +121,7 @@ static __always_inline int range_mapped(struct caller *c, __u32 change, __u32 fl
 static __always_inline void take_range(struct task_state *st)
 {
 	__u32 stack = stack_id(st, 0);
-	/* In the walk's scratch space: the stack of eight calls is nearly full. */
+	/* In the walk's scratch space: the BPF stack is nearly full after eight nested calls. */
 	struct range_event *e = (void *)&st->event;
 
 	st->t.window_words = 0;
@@ -216,7 +216,7 @@ static __always_inline int exit_mmap(struct caller *c, long ret)
 	return range_mapped(c, RANGE_MAPPED, flags, ret, SYSCALL_ARG2(c->regs));
 }
 
-/* JITs write code first and make it executable then, or the other way round again and again. */
+/* JITs write code and then make it executable, some again and again: only code that is not known yet is bound. */
 static __always_inline int exit_mprotect(struct caller *c, long ret)
 {
 	struct range_event e = { .change = RANGE_EXECUTABLE, .flags = RANGE_FLAG_CODE };
@@ -284,7 +284,7 @@ static __always_inline int exit_mlockall(struct caller *c, long ret)
 	return range_mapped(c, RANGE_POPULATED, 0, 0, (1ull << 57) - (1ull << page_shift));
 }
 
-/* What a system call has changed; whether that is to be sent with its stack. */
+/* Handles the return of a system call. Returns whether to send an event with the caller's stack. */
 static __always_inline int syscall_done(struct caller *c, __u64 nr, long ret)
 {
 	switch (nr) {

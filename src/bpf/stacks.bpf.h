@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /*
- * The table of known stacks: a stack's id is its place in it.
+ * The table of known stacks: a stack's index in it gives its id.
  */
 #ifndef MEMPROF_STACKS_H
 #define MEMPROF_STACKS_H
@@ -9,10 +9,10 @@
 #include "counters.bpf.h"
 
 /*
- * By their hash. A hash map of the kernel takes half a microsecond more for a new one, as it allocates memory
- * for each. User space shares this array, and frees the slots that nothing refers to any more (stacks.rs):
- * a slot that was not used since an epoch began, and that no ledger names, is marked as leaving, cleared, and
- * free for another stack.
+ * A hash table in an array. A hash map of the kernel needs half a microsecond more for a new stack, because it
+ * allocates memory for each. User space shares this array, and frees the slots that nothing refers to any more
+ * (stacks.rs): it marks a slot that was not used in the current epoch, and that no ledger names, as leaving, and
+ * clears it; then another stack can use it.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -22,10 +22,10 @@ struct {
 	__type(value, struct stack_bucket);
 } stacks SEC(".maps");
 
-__u32 known_stacks; /* slots taken in `stacks` */
+__u32 known_stacks; /* used slots in `stacks` */
 
-/* Written to by user space to wait until every program that runs now has ended: map_update_elem() of a map of maps
- * waits for a grace period of RCU (1ae80cf31938, 4.18). */
+/* User space writes to this map to wait until every running program has ended: map_update_elem() of a map of maps
+ * waits for an RCU grace period (1ae80cf31938, 4.18). */
 struct grace_inner {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
@@ -40,16 +40,16 @@ struct {
 	__array(values, struct grace_inner);
 } grace SEC(".maps");
 
-/* Counted up by user space, which then looks for the slots that are not used any more. */
+/* User space increments it, and then looks for slots that are no longer used. */
 __u32 stack_epoch = 1;
-/* User space is looking: ids that are copied inside the ledgers count as used. */
+/* User space is looking: ids that are copied within the ledgers count as used. */
 __u32 stacks_collected = 0;
 
-/* Buckets that a stack may be in, from the one on that its hash says. */
+/* Buckets in which a stack may be, from the one that its hash selects. */
 #define PROBES 16
 #define NO_SLOT 0xffffffff
 
-/* A bucket's slot that has this key, or a free one that takes it; NO_SLOT. (Global: checked once.) */
+/* The bucket's slot that has this key, or a free one, which it claims; else NO_SLOT. (Global: verified once.) */
 __noinline __u32 slot_in_bucket(struct stack_bucket *bucket, __u64 key)
 {
 	if (!bucket)
@@ -72,9 +72,9 @@ __noinline __u32 slot_in_bucket(struct stack_bucket *bucket, __u64 key)
 }
 
 /*
- * The number of the slot that has this key, or of a free one that takes it; NO_SLOT. A free slot ends the
- * search, though the key may come behind it if one was freed in between: then it has two, which does no harm.
- * (Global: checked once.)
+ * The index of the slot that has this key, or of a free one, which it claims; else NO_SLOT. A free slot ends the
+ * search, even if the key lies behind it because a slot before it was freed: the stack then has two ids, which is
+ * harmless. (Global: verified once.)
  */
 __noinline __u32 find_slot(__u64 key)
 {
@@ -88,7 +88,7 @@ __noinline __u32 find_slot(__u64 key)
 	return NO_SLOT;
 }
 
-/* Notes that a slot is used in this epoch: user space leaves it alone. Its state, SLOT_LEAVING if it was too late. */
+/* Marks a slot as used in this epoch, which keeps it. Returns its state; SLOT_LEAVING if user space was faster. */
 static __always_inline __u32 use_slot(struct stack_slot *s)
 {
 	__u32 epoch = stack_epoch, state = *(volatile __u32 *)&s->state, was;
@@ -105,7 +105,7 @@ static __always_inline __u32 use_slot(struct stack_slot *s)
 	return SLOT_LEAVING;
 }
 
-/* An id is written to a ledger anew, from another place of it, which user space may have looked at already. */
+/* Marks a stack as used: its id was copied within a ledger, to a part that user space may have read already. */
 static __always_inline void use_stack(__u32 id)
 {
 	__u32 slot = id - STACK_FIRST, bucket = slot / BUCKET_SLOTS;
@@ -124,7 +124,7 @@ static long use_step(__u64 i, struct page_chunk **chunk)
 	return 0;
 }
 
-/* The same for all of a chunk. (Global: checked once.) */
+/* Marks all stacks of a chunk as used. (Global: verified once.) */
 __noinline int use_stacks(struct page_chunk *chunk)
 {
 	if (chunk)

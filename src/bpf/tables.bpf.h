@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /*
- * The walk by tables: most programs keep no frame pointers, but all carry .eh_frame, of which user
- * space makes these tables. Here is the way from one frame to its caller; unwind_cache.bpf.h strings the
- * frames together. Included by unwind.bpf.h, which says what a walk is.
+ * Unwinding by tables: most programs keep no frame pointers, but all have .eh_frame, from which user space builds
+ * these tables. This file steps from one frame to its caller; unwind_cache.bpf.h has the whole walk. Included by way
+ * of unwind.bpf.h.
  */
 #ifndef MEMPROF_TABLES_H
 #define MEMPROF_TABLES_H
@@ -13,16 +13,16 @@
 #include "thread.bpf.h"
 #include "window.bpf.h"
 
-/* Flags of a frame beside RULE_NEEDS, which says what is known of its registers. */
+/* Flags of a frame, besides RULE_NEEDS, which says which of its registers are known. */
 #define FRAME_CALL 0x0100u /* the instruction pointer is a return address: the call lies before it */
-#define FRAME_ASSISTED 0x0200u /* a frame pointer has helped on the way here */
-#define FRAME_FP_SAVED 0x0400u /* `fp` is where the register is saved */
-#define FRAME_USES_FP 0x0800u /* the way on from here needs the frame pointer register */
-#define FRAME_USES_OTHER 0x1000u /* it needs another one (rbx, the link register) */
-#define FRAME_SETS_FP 0x2000u /* what the frame's caller has in the frame pointer register is another matter */
-/* What the way on from a frame depends on, beside `ip`, `sp` and the stack. */
+#define FRAME_ASSISTED 0x0200u /* a frame pointer was used on the way here */
+#define FRAME_FP_SAVED 0x0400u /* `fp` is the stack address where the register is saved */
+#define FRAME_USES_FP 0x0800u /* the walk from here on needs the frame pointer register */
+#define FRAME_USES_OTHER 0x1000u /* it needs another register (rbx, the link register) */
+#define FRAME_SETS_FP 0x2000u /* the caller's frame pointer register does not depend on this frame's */
+/* The state that the rest of the walk depends on, besides `ip`, `sp` and the stack. */
 #define FRAME_STATE (RULE_NEEDS | FRAME_CALL | FRAME_ASSISTED)
-/* What a frame's step says of it. */
+/* What the step from a frame to its caller reports about the frame. */
 #define FRAME_STEP (FRAME_USES_FP | FRAME_USES_OTHER | FRAME_SETS_FP)
 
 /* More words than a cached walk can hold. */
@@ -43,7 +43,7 @@ struct {
 	__type(value, struct unwind_rule);
 } unwind_rules SEC(".maps");
 
-/* Row arrays are made as they are needed: a megabyte each. */
+/* Row arrays are created on demand, 1 MiB each. */
 struct unwind_chunk {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
@@ -58,7 +58,7 @@ struct {
 	__array(values, struct unwind_chunk);
 } unwind_chunks SEC(".maps");
 
-/* The last row of [first, first + n) that does not lie above `low`; the first one never does. */
+/* The last row of [first, first + n) whose pc is not above `low`; the first row's never is. */
 __noinline __u32 find_row(struct unwind_rows *rows, __u32 first, __u32 n, __u32 low)
 {
 	__u32 at = first;
@@ -79,10 +79,10 @@ __noinline __u32 find_row(struct unwind_rows *rows, __u32 first, __u32 n, __u32 
 #define NO_RULE 0xffffffff
 
 /*
- * The rules found lately, by place. A place (16 bits of table, 32 of address) is mixed by a
- * multiplication that can be undone: the upper bits choose the entry, the others are kept in it, so that
- * an entry answers for one place only. One word each: no thread sees half of another's. What is in it
- * stays true, as a table never changes and its number is not given again.
+ * Recently found rules, by place. A place (16 bits of table, 32 of address) is mixed by an invertible multiplication:
+ * the upper bits select the entry, and the entry stores the others, so it matches one place only. An entry is one
+ * word, so no thread sees half of another's write. Entries never become stale, because a table never changes and its
+ * number is not reused.
  */
 #define RULE_CACHE_BITS 14
 #define RULE_TAG_BITS 34
@@ -96,13 +96,13 @@ static __always_inline __u64 rule_mix(__u32 table, __u64 pc)
 	return ((((__u64)table << 32) | pc) * 0x9e3779b97f4a7c15ull) & ((1ull << (RULE_CACHE_BITS + RULE_TAG_BITS)) - 1);
 }
 
-/* The rest of a mixed place, with a bit that no empty entry has; none for what is not cached. */
+/* The stored part of a mixed place, with a bit that no empty entry has. For RULE_NOT_CACHED it matches no entry. */
 static __always_inline __u64 rule_tag(__u64 mixed)
 {
 	return (mixed & ((1ull << RULE_TAG_BITS) - 1)) | 1ull << RULE_TAG_BITS | (mixed >> 63) << 47;
 }
 
-/* The rule kept for a mixed place, or NO_RULE. */
+/* The cached rule of a mixed place, or NO_RULE. */
 static __always_inline __u32 cached_rule(__u64 mixed)
 {
 	__u64 cached = rule_cache[INDEX(mixed >> RULE_TAG_BITS, 1 << RULE_CACHE_BITS)];
@@ -110,7 +110,8 @@ static __always_inline __u32 cached_rule(__u64 mixed)
 	return cached >> 16 == rule_tag(mixed) ? cached & 0xffff : NO_RULE;
 }
 
-/* Takes the mapping that `pc` lies in into the walk; whether there is one. (In place: calls may be eight deep.) */
+/* Loads the mapping that contains `pc` into the walk. Returns whether there is one. (Inlined: calls nest at most
+ * eight deep.) */
 static __always_inline int find_code(struct task_state *st, __u64 pc)
 {
 	struct unwind_space *space;
@@ -136,15 +137,15 @@ static __always_inline int find_code(struct task_state *st, __u64 pc)
 	st->t.table = m->table;
 	if (!(version & 1) && version_of(space) == version && pc >= st->t.start && pc < st->t.end)
 		return 1;
-	/* Another thread is changing the mappings at this moment. */
+	/* Another thread is changing the mappings. */
 	st->t.start = st->t.end = 0;
 	st->t.table = 0;
 	return 0;
 }
 
 /*
- * A frame as it is sent and hashed: the place in its file, if that has a number, else the address. The walk
- * has just been there.
+ * A frame as it is sent and hashed: the place in its file if the file has a number, else the address. The walk must
+ * still hold the frame's mapping.
  */
 static __always_inline __u64 place_in_file(struct task_state *st, __u64 ip)
 {
@@ -152,11 +153,11 @@ static __always_inline __u64 place_in_file(struct task_state *st, __u64 ip)
 
 	if (ip < st->t.start || ip >= st->t.end || !st->t.table || st->t.table >> FRAME_FILE_BITS ||
 	    address >> FRAME_FILE_SHIFT)
-		return ip & ~FRAME_IN_FILE; /* (No user address has that bit; junk may.) */
+		return ip & ~FRAME_IN_FILE; /* (No user address has that bit, but junk may.) */
 	return FRAME_IN_FILE | (__u64)st->t.table << FRAME_FILE_SHIFT | address;
 }
 
-/* The rule for an address by the tables; see find_rule(). */
+/* Looks up the rule for an address in the tables; see find_rule(). */
 __noinline __u32 search_rule(struct task_state *st, __u64 pc)
 {
 	struct unwind_page_key key;
@@ -198,9 +199,8 @@ __noinline __u32 search_rule(struct task_state *st, __u64 pc)
 }
 
 /*
- * The rule for an address, or NO_RULE; then the walk's outcome says why there is none. The mapping
- * found last is kept: the next frame is often in the same one. (What most frames need is done in place: a
- * call costs as much.)
+ * The rule for an address; or NO_RULE, with the reason in the walk's outcome. The last mapping is kept, because the
+ * next frame is often in the same one. (The common case is inlined: a call costs as much.)
  */
 static __always_inline __u32 find_rule(struct task_state *st, __u64 pc)
 {
@@ -211,7 +211,7 @@ static __always_inline __u32 find_rule(struct task_state *st, __u64 pc)
 	return cached != NO_RULE ? cached : search_rule(st, pc);
 }
 
-/* The place of a stack address: 16 GiB to either side of `base` have one. */
+/* The place of a stack address, valid up to 16 GiB on either side of `base`. */
 static __always_inline __u32 place_of(struct task_state *st, __u64 addr)
 {
 	return (addr - st->base) >> 3;
@@ -228,8 +228,7 @@ static __always_inline int is_place(struct task_state *st, __u64 addr)
 }
 
 /*
- * Brings the word at `addr` and many above it into the window, no more of them than the cached
- * walk has read.
+ * Brings the word at `addr` and many above it into the window, but none beyond what the cached walk has read.
  */
 static __always_inline int move_window(struct task_state *st, __u64 addr)
 {
@@ -245,9 +244,8 @@ static __always_inline int move_window(struct task_state *st, __u64 addr)
 }
 
 /*
- * Reads one word of the stack, through the window: one long read serves many frames. What is read
- * is noted, with its place: as long as all of it stays the same, so does the stack. Returns 0, or -1
- * where nothing can be read.
+ * Reads one word of the stack through the window: one long read serves many frames. Notes the word and its place: as
+ * long as all noted words are unchanged, so is the stack. Returns 0, or -1 if the word cannot be read.
  */
 static __always_inline int stack_word_here(struct task_state *st, __u64 addr, __u64 *word)
 {
@@ -265,14 +263,14 @@ static __always_inline int stack_word_here(struct task_state *st, __u64 addr, __
 	*word = st->window[INDEX(at, WINDOW_WORDS)];
 	nr = CACHED_WORDS - 1 - st->t.noted;
 	if (nr < CACHED_WORDS && is_place(st, addr)) {
-		/* (6.1 has lost the bound by now.) */
+		/* (6.1's verifier has forgotten the bound.) */
 		struct noted_word *w = &st->words[INDEX(nr, CACHED_WORDS)];
 
 		w->at = place_of(st, addr);
 		w->low = *word;
 		w->high = *word >> 32;
 		st->t.noted++;
-		/* What was there is lost to the cached walk. */
+		/* This overwrites a word of the cached walk, which can then no longer be compared. */
 		if (st->t.same > nr)
 			st->t.same = nr;
 	} else {
@@ -281,13 +279,13 @@ static __always_inline int stack_word_here(struct task_state *st, __u64 addr, __
 	return 0;
 }
 
-/* The same, as a call. */
+/* stack_word_here() as a call. */
 __noinline int stack_word(struct task_state *st, __u64 addr, __u64 *word)
 {
 	return st && word ? stack_word_here(st, addr, word) : -1;
 }
 
-/* The frame pointer register of the frame, which its caller does not need to have. */
+/* The frame's frame pointer register, read from the stack if it is saved there. Returns 0, or -1 if unreadable. */
 static __always_inline int frame_pointer(struct task_state *st, __u64 *fp)
 {
 	st->t.flags |= FRAME_USES_FP;
@@ -295,7 +293,7 @@ static __always_inline int frame_pointer(struct task_state *st, __u64 *fp)
 	return st->t.flags & FRAME_FP_SAVED ? stack_word(st, *fp, fp) : 0;
 }
 
-/* The caller's frame pointer register is saved at `addr`: read if a frame asks for it. */
+/* The caller's frame pointer register is saved at `addr`; it is read only if a frame needs it. */
 static __always_inline void fp_saved_at(struct task_state *st, __u64 addr)
 {
 	st->t.fp = addr;
@@ -310,7 +308,7 @@ static __always_inline long table_ends(struct task_state *st, __u32 outcome)
 	return 1;
 }
 
-/* Whether a return address can be one. Where no mapping is known yet, user space sorts it out. */
+/* Whether a return address can be one. Without known mappings any user address can; user space then drops junk. */
 static __always_inline int is_code(struct task_state *st, __u64 addr)
 {
 	__u32 mm_id = st->mm_id;
@@ -321,7 +319,7 @@ static __always_inline int is_code(struct task_state *st, __u64 addr)
 	return addr >= 4096 && !(addr >> 56);
 }
 
-/* A frame without a rule: its frame pointer, if what it leads to is code. */
+/* The step from a frame without a rule: by its frame pointer, if that leads to code. */
 static __always_inline int assisted_step(struct task_state *st, __u64 *ret)
 {
 	__u64 fp;
@@ -329,8 +327,8 @@ static __always_inline int assisted_step(struct task_state *st, __u64 *ret)
 	if (unwind_mode != UNWIND_AUTO || frame_pointer(st, &fp))
 		return -1;
 	/*
-	 * 0 ends a chain that has been followed (then *ret is 0 too). In the first frame without a rule
-	 * it says nothing: code without frame pointers may have any value there.
+	 * A frame pointer of 0 ends a chain that is in use (*ret is then 0 too). In the first frame without a rule it
+	 * means nothing: code without frame pointers may have any value there.
 	 */
 	if (fp == 0)
 		return st->t.flags & FRAME_ASSISTED ? 0 : -1;
@@ -345,7 +343,7 @@ static __always_inline int assisted_step(struct task_state *st, __u64 *ret)
 	return 0;
 }
 
-/* A frame that a signal interrupted: its registers are in the signal frame, where the rule says. */
+/* The step from a signal frame to the interrupted frame, whose registers are saved where the rule says. */
 static __always_inline int signal_step(struct task_state *st, struct unwind_rule *rule, __u64 *ret)
 {
 	__u64 base = st->t.sp;
@@ -357,12 +355,12 @@ static __always_inline int signal_step(struct task_state *st, struct unwind_rule
 		return -1;
 #endif
 	fp_saved_at(st, base + (__s64)rule->fp_offset);
-	/* An alternate stack may lie anywhere: this one step may lead down. */
+	/* With an alternate signal stack, which may lie anywhere, this step may lead downwards. */
 	return stack_word(st, base + (__s64)rule->ra_offset, ret) ||
 	       stack_word(st, base + (__s64)rule->cfa_offset, &st->t.sp);
 }
 
-/* The canonical frame address by a rule; 0 if it cannot be had. */
+/* The canonical frame address by a rule; 0 if it cannot be computed. */
 static __always_inline __u64 find_cfa(struct task_state *st, struct unwind_rule *rule, __u64 fp)
 {
 	__u64 cfa = 0, offset = (__s64)rule->cfa_offset;
@@ -386,13 +384,13 @@ static __always_inline __u64 find_cfa(struct task_state *st, struct unwind_rule 
 	return 0;
 }
 
-/* From a frame to its caller by a rule. Returns an outcome if the walk ends here, else -1. */
+/* The step from a frame to its caller by a rule. Returns an outcome if the walk ends here, else -1. */
 static __always_inline int ruled_step(struct task_state *st, struct unwind_rule *rule, __u64 *ret)
 {
 	__u32 flags = rule->flags, known = st->t.flags & RULE_NEEDS;
 	__u64 cfa, fp = 0;
 
-	/* A frame before did not say where it left a register. */
+	/* The rule needs a register that an inner frame's rules did not recover. */
 	if (flags & RULE_NEEDS & ~known)
 		return OUTCOME_UNSUPPORTED;
 	if ((flags & RULE_NEEDS_FP) && frame_pointer(st, &fp))
@@ -414,7 +412,7 @@ static __always_inline int ruled_step(struct task_state *st, struct unwind_rule 
 #endif
 	if (stack_word_here(st, cfa + (__s64)rule->ra_offset, ret))
 		return OUTCOME_UNREADABLE;
-	/* Callers lie above: anything else is a wrong turn, or a loop. */
+	/* Callers lie above: anything else is an error or a loop. */
 	if (cfa < st->t.sp || (cfa == st->t.sp && !(flags & RULE_RA_IN_LINK_REGISTER)))
 		return OUTCOME_UNREADABLE;
 	if (!(flags & (RULE_BX_KEPT | RULE_BX_SAVED)))
@@ -426,12 +424,12 @@ static __always_inline int ruled_step(struct task_state *st, struct unwind_rule 
 		fp_saved_at(st, (rule->fp == FP_AT_CFA ? cfa : fp) + (__s64)rule->fp_offset);
 	st->t.sp = cfa;
 #if defined(bpf_target_arm64)
-	*ret &= (1ull << 48) - 1; /* without its signature */
+	*ret &= (1ull << 48) - 1; /* without its authentication code */
 #endif
 	return -1;
 }
 
-/* From a frame to its caller. Returns 1 if the walk ends here. */
+/* The step from a frame to its caller. Returns 1 if the walk ends here. */
 static __always_inline long table_step(struct task_state *st)
 {
 	__u32 call = st->t.flags & FRAME_CALL ? 1 : 0, at = find_rule(st, st->t.ip - call);
@@ -442,7 +440,7 @@ static __always_inline long table_step(struct task_state *st)
 	call = FRAME_CALL;
 	if (!rule || rule->cfa == CFA_NOT_COVERED) {
 		if (assisted_step(st, &ret))
-			return 1; /* find_rule() has said why */
+			return 1; /* find_rule() has set the outcome */
 	} else if (rule->cfa == CFA_STOP) {
 		return table_ends(st, OUTCOME_COMPLETE);
 	} else if (rule->cfa == CFA_UNSUPPORTED) {
@@ -456,7 +454,7 @@ static __always_inline long table_step(struct task_state *st)
 		if (end >= 0)
 			return table_ends(st, end);
 	}
-	/* (What a signal interrupted may have called a null pointer.) */
+	/* (After a signal frame, 0 may be a call through a null pointer.) */
 	if (ret == 0 && call)
 		return table_ends(st, OUTCOME_COMPLETE);
 	st->t.ip = ret;

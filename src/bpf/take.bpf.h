@@ -9,9 +9,8 @@
 #include "counters.bpf.h"
 
 /*
- * The stack walk is long, and verifying it takes the kernel more than ten milliseconds in each program that
- * has it. So what is not the most frequent event notes what it wants (struct taking) and goes over to take_stack(),
- * which has the walk.
+ * The stack walk is long: verifying it takes more than ten milliseconds in each program that contains it. So all but
+ * the most frequent events note what they want (struct taking) and tail-call take_stack(), which contains the walk.
  */
 int take_stack(void *ctx);
 
@@ -27,7 +26,7 @@ struct {
 static __always_inline void tail_take_stack(void *ctx)
 {
 	bpf_tail_call(ctx, &walker, 0);
-	/* (It returns where there is no such program.) */
+	/* (A tail call returns only if it fails.) */
 	count_loss(LOSS_STACK_TABLE);
 }
 

@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /*
- * What memprof keeps of one thread of a followed process: the page fault under way, and its last stack walk.
+ * The state of one thread of a followed process: its current page fault, and its last stack walk.
  */
 #ifndef MEMPROF_THREAD_H
 #define MEMPROF_THREAD_H
 
 #include "base.bpf.h"
 
-/* Words of user stack read at once. A read costs some 150 ns, however short it is. */
+/* Words of user stack per read. A read costs some 150 ns, however short it is. */
 #define WINDOW_WORDS 256
-/* How many of them lie below the word that is wanted: a frame's words are not read in order. */
+/* How many of them lie below the requested word: a frame's words are not read in order. */
 #define WINDOW_SLACK 8
-/* Words of stack that a cached walk may have read. */
+/* Maximum number of words of stack that a cached walk has read. */
 #define CACHED_WORDS 128
 
 /* Two independent hashes of a stack: the table's key and its check. */
@@ -21,51 +21,51 @@ struct stack_hash {
 	__u32 pad;
 };
 
-/* A frame of a walk by tables, as the walk came to it; see unwind_cache.bpf.h. */
+/* A frame of a walk by tables, as the walk reached it; see unwind_cache.bpf.h. */
 struct frame {
-	__u64 ip; /* return addresses less one */
-	__u64 key; /* hash of the frames from the outermost one to this; while the walk lasts, place_in_file() */
+	__u64 ip; /* return addresses minus one */
+	__u64 key; /* hash of the frames from the outermost one to this; during the walk: place_in_file() */
 	__u32 check; /* the other hash */
 	__u32 sp; /* a place, as in struct noted_word */
-	__u32 fp; /* where the frame pointer register is saved, if it is (FRAME_FP_SAVED): a place too */
-	__u16 words; /* words of stack read for the same frames; while it lasts, read before this one */
+	__u32 fp; /* the place where the frame pointer register is saved, if it is (FRAME_FP_SAVED) */
+	__u16 words; /* words of stack read for those frames; during the walk: read before this one */
 	__u16 flags;
 };
 
 /* A word of the stack that a walk has read. */
 struct noted_word {
-	__u32 at; /* its place: in words from `base` */
-	__u32 low; /* what it was */
+	__u32 at; /* its place: distance from `base` in words */
+	__u32 low; /* its value */
 	__u32 high;
 };
 
-/* A walk under way. What no comment calls otherwise is of the frame that it has come to. */
+/* A walk in progress. Unless a comment says otherwise, a field describes the current frame. */
 struct walk {
 	__u64 ip;
 	__u64 sp;
-	__u64 fp; /* or where it is saved (FRAME_FP_SAVED) */
+	__u64 fp; /* or the address where it is saved (FRAME_FP_SAVED) */
 	__u64 bx;
 	__u64 lr;
 	struct stack_hash hash;
-	__u64 start; /* the mapping that the last frame was in */
+	__u64 start; /* the last mapping found */
 	__u64 end;
 	__u64 bias;
-	__u64 window_base; /* address of what is in `window` */
+	__u64 window_base; /* address of the first word in `window` */
 	__u32 window_words;
 	__u32 table; /* of that mapping */
-	__u32 flags; /* of the frame, see struct frame; RULE_NEEDS among them: what is known */
+	__u32 flags; /* of the frame, see struct frame; RULE_NEEDS: the known registers */
 	__u32 noted; /* words */
-	__u32 nr; /* frames found; once it has ended, with the cached ones that it shares */
-	__u32 innermost; /* which of the thread's frames it is; the others are before it */
+	__u32 nr; /* frames found; after the walk, including the cached frames that it shares */
+	__u32 innermost; /* index of the innermost frame in `frames`; its callers are before it */
 	__u32 left; /* frames of the cached walk that this one may still meet */
-	__u32 same; /* words of it, from the outermost frame on, that are not known to differ */
-	__u32 met; /* the frames that it shares with the cached walk */
+	__u32 same; /* words of the cached walk, from the outermost frame on, that are not known to differ */
+	__u32 met; /* how many frames it shares with the cached walk */
 	__u32 outcome;
-	__u32 sending; /* the stack whose frames are sent where there is no room for them all; else 0 */
+	__u32 sending; /* id of the stack that is being sent, else 0 */
 	__u32 pad;
 };
 
-/* What take_stack() is to do. */
+/* What take_stack() has to do. */
 enum take {
 	TAKE_NOTHING = 0,
 	TAKE_FAULT = 1,
@@ -85,43 +85,43 @@ struct taking {
 	__u64 end;
 };
 
-/* What memprof knows of one thread of a followed process. */
+/* The state of one thread of a followed process. */
 struct task_state {
 	struct taking taking;
-	__u64 fault; /* address of the last fault, until its page was allocated; else 0 */
-	__u64 fault_ip; /* user registers at its begin */
+	__u64 fault; /* address of the last fault, until its page is allocated; else 0 */
+	__u64 fault_ip; /* user registers at its start */
 	__u64 fault_sp;
-	__u64 brk; /* the heap's end when brk was entered */
+	__u64 brk; /* the end of the heap at the entry of brk */
 	__u64 mm; /* the address space that mm_id names */
 	__u32 mm_id; /* 0: not followed */
 	__u32 generation; /* of mm_id */
-	__u32 fault_stack; /* recorded at its begin; STACK_NONE if the page had an owner already */
-	__u8 fault_present; /* a write to a page that may only be read: copy on write */
+	__u32 fault_stack; /* recorded at its start; STACK_NONE if the page already had an owner */
+	__u8 fault_present; /* a write to a read-only page: copy-on-write */
 	__u8 walking; /* its stack is being read */
 	__u16 pad;
-	__u32 pid; /* its process's, see view_pid(); 0 until a stack is sent */
+	__u32 pid; /* its process's pid, see view_pid(); 0 until a stack is sent */
 	__u32 epoch; /* of last_id and cached_id */
-	/* The stack found last, by its hash. */
+	/* The last stack: its hash and id. */
 	__u64 last_key;
 	__u32 last_id;
 	__u32 last_check;
-	/* The cached walk: the stack it found, and how much of `frames` and `words` is of it. */
+	/* The cached walk: its stack, and how much of `frames` and `words` belongs to it. */
 	__u32 cached_id; /* 0: not known */
 	__u32 cached_mm_id;
 	__u32 cached_generation;
 	__u32 cached_nr;
 	__u32 cached_words;
 	__u32 cached_outcome;
-	__u64 cached_fp; /* the frame pointer register that it began with */
-	__u64 base; /* stack address that places are counted from */
+	__u64 cached_fp; /* the frame pointer register at its start */
+	__u64 base; /* stack address from which places are counted */
 	struct walk t;
 	/*
-	 * Frames, and words of the stack that they have read, with those of the outermost frame first. A
-	 * walk fills both from the end on, up to what it may still meet of the cached one.
+	 * Frames, and the words of stack read for them; those of the outermost frame come first. A walk fills both
+	 * from the end backwards, down to the part of the cached walk that it may still meet.
 	 */
 	struct frame frames[MAX_FRAMES];
 	struct noted_word words[CACHED_WORDS];
-	/* Scratch space: a window on the stack, then the record that is sent. */
+	/* Scratch space: the window on the stack, then the record to send. */
 	union {
 		__u64 window[WINDOW_WORDS];
 		struct stack_event event;
@@ -129,8 +129,8 @@ struct task_state {
 };
 
 /*
- * From 6.19 on (f484f4a3e058 "bpf: Replace bpf memory allocator with kmalloc_nolock() in local storage")
- * one piece of it holds 8 KiB at most, of which the kernel itself needs some 100 bytes.
+ * From 6.19 on (f484f4a3e058 "bpf: Replace bpf memory allocator with kmalloc_nolock() in local storage") one element
+ * of task storage has at most 8 KiB, of which the kernel itself needs some 100 bytes.
  */
 _Static_assert(sizeof(struct task_state) <= 8192 - 128, "task_state");
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /*
- * The user stack of the current task: registers, the walk, and the id of what it found.
+ * The user stack of the current task: its registers, the walk, and the id of the stack.
  */
 #ifndef MEMPROF_UNWIND_H
 #define MEMPROF_UNWIND_H
@@ -15,9 +15,8 @@
 #include "window.bpf.h"
 
 /*
- * Brings the two words at `addr` into the window and returns the index of the first, or
- * WINDOW_WORDS if they cannot be read. One long read serves many frames: each read costs as much
- * as the rest of the work on a frame several times over.
+ * Brings the two words at `addr` into the window and returns the index of the first, or WINDOW_WORDS if they cannot
+ * be read. One long read serves many frames: a read costs several times as much as the rest of the work on a frame.
  */
 static __always_inline __u32 window_at(struct task_state *st, __u64 addr)
 {
@@ -36,7 +35,7 @@ static __always_inline long walk_ends(struct task_state *st, __u32 outcome)
 	return 1;
 }
 
-/* Notes a frame. 0, or -1 where those before it could not be sent. */
+/* Notes a frame. Returns 0, or -1 if the frames before it could not be sent. */
 static __always_inline int note_frame(struct task_state *st, __u32 n, __u64 ip)
 {
 	if (n && is_part(n) && st->t.sending && send_part(st, n))
@@ -55,10 +54,10 @@ static __always_inline long walk_step(struct task_state *st, __u32 n)
 
 	if (n >= max_frames)
 		return walk_ends(st, OUTCOME_DEPTH_LIMIT);
-	/* Ended on purpose, by _start or clone. */
+	/* The end of the chain, set by _start or clone. */
 	if (fp == 0)
 		return walk_ends(st, OUTCOME_COMPLETE);
-	/* (The stack pointer is what it must not lie below.) */
+	/* (The stack pointer is the lower bound for the frame pointer.) */
 	if (fp < st->t.sp || (fp & 7))
 		return walk_ends(st, OUTCOME_NO_FRAME_POINTER);
 	at = window_at(st, fp);
@@ -74,7 +73,7 @@ static __always_inline long walk_step(struct task_state *st, __u32 n)
 	return note_frame(st, n, ret - 1) ? 1 : 0;
 }
 
-/* Some steps at a time: a call for each would cost as much as the step. */
+/* Several steps per call: a call for each would cost as much as the step. */
 #define STEPS 4
 
 static long walk_steps(__u64 i, struct walk_ctx *c)
@@ -96,14 +95,15 @@ static __always_inline void follow_frame_pointers(struct task_state *st)
 	struct walk_ctx c = { .st = st };
 
 	note_frame(st, 0, st->t.ip - (st->t.flags & FRAME_CALL ? 1 : 0));
-	/* A loop that the verifier checks once (5.17, e6f2dd0f8067); unrolled it is 100 times as much. */
+	/* bpf_loop() (5.17, e6f2dd0f8067): the verifier checks one iteration; unrolled it would check 100 times as
+	 * much. */
 	bpf_loop(max_frames / STEPS + 1, walk_steps, &c, 0);
 	st->t.innermost = MAX_FRAMES - 1;
 }
 
 /*
- * Walks the stack from the registers on, and sends its frames as it goes where `sending` is its id.
- * (Global: checked once, for both.)
+ * Walks the stack from the registers on. If `sending` is the stack's id, sends the frames during the walk. (Global:
+ * verified once, for both callers.)
  */
 __noinline int walk(struct task_state *st, struct user_regs *regs, __u32 sending)
 {
@@ -135,15 +135,15 @@ __noinline int walk(struct task_state *st, struct user_regs *regs, __u32 sending
 }
 
 /*
- * Sends the stack that the walk just found. One that is deeper than what is kept of it is walked again,
- * and sent in parts. 0, or -1.
+ * Sends the stack that the walk just found. A stack deeper than MAX_FRAMES is walked again, and sent in parts.
+ * Returns 0 or -1.
  */
 static __always_inline int send_stack(struct task_state *st, struct user_regs *regs, __u32 id)
 {
 	__u32 before = 0;
 
-	/* The same as long as the thread lives, and five reads of kernel memory to find. (Not in send_frames(), which
-	 * may be called where the stack of the calls before is nearly full.) */
+	/* Constant during a thread's life, and five reads of kernel memory to find. (Not in send_frames(), which may
+	 * be called when the BPF stack is nearly full.) */
 	if (!st->pid)
 		st->pid = view_pid(bpf_get_current_task_btf());
 	st->t.sending = id;
@@ -159,8 +159,8 @@ static __always_inline int send_stack(struct task_state *st, struct user_regs *r
 }
 
 /*
- * The id of the stack that the walk found, which is sent to user space when it is seen for the first time;
- * STACK_NONE where its slot was taken away at this very moment. (Global: checked once.)
+ * The id of the stack that the walk found; a new stack is sent to user space. Returns STACK_NONE if its slot is being
+ * freed at this very moment. (Global: verified once.)
  */
 __noinline __u32 known_stack(struct task_state *st, struct user_regs *regs)
 {
@@ -174,7 +174,7 @@ __noinline __u32 known_stack(struct task_state *st, struct user_regs *regs)
 	check = st->t.hash.check | 1;
 	key = st->t.hash.key;
 	key |= !key;
-	/* The same as last time: a loop that touches a buffer. */
+	/* Same as last time: a loop that touches a buffer. */
 	if (key == st->last_key && check == st->last_check)
 		return st->last_id;
 	slot = find_slot(key);
@@ -194,7 +194,7 @@ __noinline __u32 known_stack(struct task_state *st, struct user_regs *regs)
 		count_loss(LOSS_STACK_COLLISION);
 		return STACK_LOST;
 	}
-	/* Of two threads that come first, one sends it. */
+	/* If two threads find a new stack at once, one of them sends it. */
 	if (!(state & SLOT_SENT) && !(__sync_fetch_and_or(&s->state, SLOT_SENT) & SLOT_SENT) &&
 	    send_stack(st, regs, STACK_FIRST + slot)) {
 		__sync_fetch_and_and(&s->state, ~SLOT_SENT);
@@ -208,10 +208,9 @@ __noinline __u32 known_stack(struct task_state *st, struct user_regs *regs)
 }
 
 /*
- * The id of the current task's user stack. Where its first sight cannot be sent, that is counted, and the
- * next event tries again. With `own`, the stack is told from the same one in other address spaces. (Global:
- * the verifier checks the walk once a program, not once for each way that leads to it; 7.2's gives up on the
- * fault's end otherwise.)
+ * The id of the current task's user stack. If a new stack cannot be sent, that is counted, and the next event tries
+ * again. With `own`, the same stack has a different id in each address space. (Global: the verifier checks the walk
+ * once per program, not once per path to it; otherwise 7.2's verifier gives up on the end of a fault.)
  */
 __noinline __u32 stack_id(struct task_state *st, __u32 own)
 {
@@ -220,7 +219,7 @@ __noinline __u32 stack_id(struct task_state *st, __u32 own)
 
 	if (!st)
 		return STACK_LOST;
-	/* What is cached may be used no more, and given to another stack. */
+	/* The cached ids may have been freed and given to other stacks. */
 	if (st->epoch != stack_epoch) {
 		st->epoch = stack_epoch;
 		st->cached_id = 0;
@@ -244,7 +243,7 @@ __noinline __u32 stack_id(struct task_state *st, __u32 own)
 		count_loss(LOSS_STACK_TABLE);
 		return STACK_LOST;
 	}
-	/* For the next walk, if it is the same. */
+	/* For the next walk, if it finds the same stack. */
 	if (!own)
 		st->cached_id = id == STACK_LOST ? 0 : id;
 	return id;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /*
- * The walk by tables from its first frame to its last, and what of it is cached. A thread keeps its last
- * walk: the frames, and the words of the stack that were read for them. Where the next walk comes to a
- * frame of it in the same state, and those words are unchanged from there on, the rest is known.
+ * The whole walk by tables, and its cache. A thread keeps its last walk: the frames, and the words of stack read for
+ * them. If the next walk reaches one of these frames in the same state, and the words from there on are unchanged,
+ * the rest of the stack is known.
  */
 #ifndef MEMPROF_UNWIND_CACHE_H
 #define MEMPROF_UNWIND_CACHE_H
@@ -15,13 +15,13 @@
 
 struct same_ctx {
 	struct task_state *st;
-	__u32 first; /* place of what the window begins with */
+	__u32 first; /* place of the window's first word */
 	__u32 words; /* in the window */
 	__u32 left; /* words to compare */
 	__u32 pad;
 };
 
-/* Brings the word at a place, and many above it, into the window. 0, or -1 if unreadable. */
+/* Brings the word at a place, and many above it, into the window. Returns 0, or -1 if it is unreadable. */
 static __noinline int same_window(struct same_ctx *c, __u32 place)
 {
 	struct task_state *st = c->st;
@@ -33,7 +33,7 @@ static __noinline int same_window(struct same_ctx *c, __u32 place)
 	return 0;
 }
 
-/* Some words at a time, and no call for a word: this is what a fault in a loop costs. */
+/* Several words per call, and no call per word: this is what a fault in a loop costs. */
 #define SAME_STEPS 8
 
 static long same_steps(__u64 i, struct same_ctx *c)
@@ -59,7 +59,7 @@ static long same_steps(__u64 i, struct same_ctx *c)
 	return 0;
 }
 
-/* Whether the cached walk's outer words, `n` of them, are what the stack holds now. */
+/* Whether the stack still holds the cached walk's `n` outermost words. */
 static __always_inline int same_words(struct task_state *st, __u32 n)
 {
 	struct same_ctx c = { .st = st, .left = n };
@@ -67,15 +67,15 @@ static __always_inline int same_words(struct task_state *st, __u32 n)
 	c.first = place_of(st, st->t.window_base);
 	c.words = st->t.window_words;
 	bpf_loop(CACHED_WORDS / SAME_STEPS + 1, same_steps, &c, 0);
-	/* Where one differs, the frames that have read it are not met any more. */
+	/* A word differs: the frames for which it was read cannot be met any more. */
 	st->t.same = c.left ? c.left - 1 : st->t.same;
 	return !c.left;
 }
 
-/* How many frames at most are passed over in one step. */
+/* Maximum number of cached frames passed over in one step. */
 #define PASS_STEPS 16
 
-/* Passes over cached frames that the walk cannot meet any more, `steps` at most; how many are left. */
+/* Passes over at most `steps` cached frames that the walk can no longer meet. Returns how many are left. */
 static __always_inline __u32 pass_over(struct task_state *st, int steps)
 {
 	__s32 sp = place_of(st, st->t.sp);
@@ -104,7 +104,7 @@ static __always_inline __u32 frames_left(struct task_state *st)
 	return pass_over(st, 2) + 1 < left ? pass_over_many(st) : st->t.left;
 }
 
-/* Whether the frame pointer register is what it was, or saved where it was. */
+/* Whether the frame pointer register is unchanged, or saved at the same place. */
 static __always_inline int same_fp(struct task_state *st, struct frame *f)
 {
 	__u32 saved = st->t.flags & FRAME_FP_SAVED;
@@ -115,8 +115,8 @@ static __always_inline int same_fp(struct task_state *st, struct frame *f)
 }
 
 /*
- * Whether the cached walk came through this frame, frame `i`, in the same state, and all it read
- * from here on is unchanged: then it goes on as that one did.
+ * Whether the cached walk reached this frame, frame `i`, in the same state, and all it read from there on is
+ * unchanged: then the rest of the cached walk applies.
  */
 static __always_inline int meets(struct task_state *st, __u64 i)
 {
@@ -132,7 +132,7 @@ static __always_inline int meets(struct task_state *st, __u64 i)
 		return 0;
 	if ((f->flags & FRAME_USES_FP) && !same_fp(st, f))
 		return 0;
-	/* Where a walk is cut off depends on where it began. */
+	/* Where the depth limit cuts a walk depends on where the walk began. */
 	if (st->cached_outcome == OUTCOME_DEPTH_LIMIT && (i || left != st->cached_nr))
 		return 0;
 	if (!same_words(st, f->words))
@@ -143,8 +143,8 @@ static __always_inline int meets(struct task_state *st, __u64 i)
 }
 
 /*
- * A frame as a hash of the stack counts it. The same place in a file is the same in all processes; an
- * address is one of its address space alone.
+ * Adds a frame to a hash of the stack. A place in a file is the same in all processes; an address belongs to one
+ * address space.
  */
 static __always_inline void hash_frame(struct task_state *st, struct stack_hash *h, __u64 place)
 {
@@ -155,7 +155,7 @@ struct walk_ctx {
 	struct task_state *st;
 };
 
-/* One frame: noted, and its caller found. */
+/* Notes one frame and finds its caller. */
 static long walk_frame(__u64 i, struct walk_ctx *c)
 {
 	struct task_state *st = c->st;
@@ -165,14 +165,14 @@ static long walk_frame(__u64 i, struct walk_ctx *c)
 
 	if (i && meets(st, i))
 		return 1;
-	/* Deeper than there is room for: it takes an older frame's place. */
+	/* Deeper than MAX_FRAMES: this frame overwrites an older one. */
 	if (i >= MAX_FRAMES) {
 		if (!st->t.sending)
 			hash_frame(st, &st->t.hash, f->key);
 		else if (is_part(i) && send_part(st, i))
 			return 1;
 	}
-	/* What was there is lost to the cached walk; the two could not meet there any more. */
+	/* This overwrites a frame of the cached walk; the two walks could not meet there any more. */
 	if (st->t.left > at)
 		st->t.left = at;
 	f->ip = st->t.ip - (st->t.flags & FRAME_CALL ? 1 : 0);
@@ -198,15 +198,15 @@ static long walk_frame(__u64 i, struct walk_ctx *c)
 struct keep_ctx {
 	struct task_state *st;
 	struct stack_hash hash;
-	__u32 from; /* where the next frame is */
-	__u32 to; /* and where it goes */
-	__u32 words; /* that were read in all, the cached ones among them */
-	__u32 uses; /* what the frames from the outermost one on need of the frame's registers */
+	__u32 from; /* index of the next frame */
+	__u32 to; /* its new index */
+	__u32 words; /* words read in all, including the cached ones */
+	__u32 uses; /* registers of the current frame that it and the outer frames need */
 };
 
 #define KEEP_STEPS 4
 
-/* The walk's frames, from the outermost one on, to the cached ones. */
+/* Moves the walk's frames, from the outermost one on, behind the cached ones that it shares. */
 static long keep_frames(__u64 i, struct keep_ctx *c)
 {
 	struct task_state *st = c->st;
@@ -259,8 +259,7 @@ static long keep_words(__u64 i, struct keep_words_ctx *c)
 }
 
 /*
- * Takes the walk that just ended for the cached one: what the two share stays where it is, the rest
- * moves up to it.
+ * Makes the walk that just ended the cached one: the part that the two share stays in place, the rest moves up to it.
  */
 static __always_inline void keep_walk(struct task_state *st)
 {
@@ -303,7 +302,7 @@ static long hash_frames(__u64 i, struct walk_ctx *c)
 	return 0;
 }
 
-/* A walk too deep to be cached has ended: the hash of the frames that are still there, and of how many there were. */
+/* Ends a walk that is too deep to be cached: hashes the frames that are still stored, and the number of all. */
 static __always_inline void end_deep(struct task_state *st)
 {
 	struct walk_ctx c = { .st = st };
@@ -314,14 +313,14 @@ static __always_inline void end_deep(struct task_state *st)
 	st->t.innermost = MAX_FRAMES - 1;
 }
 
-/* Whether what is cached of a walk lets a later one rely on it. */
+/* Whether a later walk can rely on the cached one. */
 static __always_inline int is_sound(struct task_state *st)
 {
-	/* What cannot be read now may be readable then: its page was swapped out, say. */
+	/* What was unreadable may be readable later, for example a page that was swapped out. */
 	return st->cached_words <= CACHED_WORDS && st->cached_outcome != OUTCOME_UNREADABLE;
 }
 
-/* Follows the tables from the registers on. */
+/* Walks the stack by tables, from the registers on. */
 static __always_inline void follow_tables(struct task_state *st)
 {
 	struct walk_ctx c = { .st = st };
@@ -338,14 +337,14 @@ static __always_inline void follow_tables(struct task_state *st)
 	st->t.left = st->cached_nr;
 	st->t.same = st->cached_words;
 	st->t.met = 0;
-	/* A loop that touches a buffer is at the same place again: no loop over frames for that. */
+	/* A loop that touches a buffer is at the same place again: no loop over frames is needed. */
 	if (!meets(st, 0))
 		bpf_loop(max_frames, walk_frame, &c, 0);
 }
 
 /*
- * What is found of the walk by tables that just ended: its hash. Returns the id, if the cached stack is
- * the same and its id is wanted; else 0.
+ * Ends a walk by tables: computes its hash. Returns the id if the stack is the cached one and its id is wanted, else
+ * 0.
  */
 static __always_inline __u32 end_tables(struct task_state *st, __u64 fp, __u32 own)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /*
- * The window: a copy of a piece of the user stack. One long read serves many words.
+ * The window: a copy of a part of the user stack. One long read serves many words.
  */
 #ifndef MEMPROF_WINDOW_H
 #define MEMPROF_WINDOW_H
@@ -9,9 +9,8 @@
 #include "thread.bpf.h"
 
 /*
- * Brings the word at `addr` into the window, and with it up to `words` words from `slack` words below
- * on; where not all of those can be read, what its page has from there on. 0, or -1. (Global: checked
- * once.)
+ * Reads `words` words into the window, from `slack` words below `addr` on. If not all of them can be read, reads only
+ * those from `addr` to the end of its page. Returns 0 or -1. (Global: verified once.)
  */
 __noinline int read_window(struct task_state *st, __u64 addr, __u32 slack, __u32 words)
 {

@@ -4,7 +4,7 @@ use std::io::{self, BufRead};
 
 use crate::residency::proc_maps;
 
-/// How the kernel's page of system-call helpers is called in maps.
+/// The vDSO's name in maps.
 pub const VDSO: &str = "[vdso]";
 
 /// One executable mapping.
@@ -12,31 +12,31 @@ pub const VDSO: &str = "[vdso]";
 pub struct Mapping {
     /// First address.
     pub start: u64,
-    /// First address behind it.
+    /// End, exclusive.
     pub end: u64,
-    /// Position in the file of the first byte, in bytes.
+    /// File offset of the first byte, in bytes.
     pub offset: u64,
     /// Device, as `stat` shows it in most file systems.
     pub dev: u64,
     /// Inode number; 0 for the vDSO and for anonymous memory.
     pub inode: u64,
-    /// Path with newlines decoded, perhaps with ` (deleted)` behind it.
+    /// Path with newlines decoded, possibly with ` (deleted)` appended.
     pub path: Vec<u8>,
 }
 
 impl Mapping {
-    /// Whether it is anonymous memory: code in it was made at run time. Programs can give such memory a
-    /// name, which the kernel shows as `[anon:NAME]`.
+    /// Whether it is anonymous memory: its code was generated at run time. Programs can name such memory; the kernel
+    /// shows it as `[anon:NAME]`.
     pub fn anonymous(&self) -> bool {
         self.inode == 0 && (self.path.is_empty() || self.path.starts_with(b"[anon"))
     }
 }
 
-/// Calls `f` for each executable mapping of a file, of the vDSO and of anonymous memory. Lines that are not understood
-/// are passed over.
+/// Calls `f` for each executable mapping of a file, of the vDSO and of anonymous memory. Skips lines that it cannot
+/// parse.
 ///
 /// # Errors
-/// When reading fails.
+/// If reading fails.
 pub fn for_each_code(mut maps: impl BufRead, mut f: impl FnMut(Mapping)) -> io::Result<()> {
     let mut line = Vec::new();
     loop {
@@ -66,7 +66,7 @@ fn parse(line: &[u8]) -> Option<Mapping> {
         inode: line.ino,
         path: proc_maps::unescape(line.name),
     };
-    // What is left is the vsyscall page, or code on the heap or stack.
+    // The rest is the vsyscall page, or code on the heap or stack.
     let known = mapping.inode != 0 || mapping.anonymous() || line.name == VDSO.as_bytes();
     known.then_some(mapping)
 }

@@ -1,4 +1,4 @@
-//! Opening the files behind mappings, whoever put them there.
+//! Opens the files behind mappings. They come from the target, so they are not trusted.
 
 use std::ffi::CString;
 use std::fs::{self, File, OpenOptions};
@@ -14,20 +14,20 @@ use super::path_of;
 use crate::event::Pid;
 
 const DELETED: &[u8] = b" (deleted)";
-/// Real ones are two or three pages.
+/// Real images have two or three pages.
 const MAX_VDSO: u64 = 1 << 20;
 
-/// Opens a regular file for reading. Anything else is refused before it is opened: opening a device
-/// can do something, opening a FIFO can block.
+/// Opens a regular file for reading. Rejects anything else before opening it, because opening a device can have
+/// effects and opening a FIFO can block.
 ///
 /// # Errors
-/// When it cannot be opened or is not a regular file.
+/// If it cannot be opened or is not a regular file.
 pub fn open_regular(path: &Path) -> io::Result<File> {
     let refuse = || io::Error::new(io::ErrorKind::InvalidInput, "not a regular file");
     if !fs::metadata(path)?.is_file() {
         return Err(refuse());
     }
-    // It may have been replaced since: do not block, and look again. The standard library adds
+    // The file may have been replaced since: open without blocking, and check again. The standard library adds
     // O_CLOEXEC.
     let flags = libc::O_NONBLOCK | libc::O_NOCTTY;
     let file = OpenOptions::new()
@@ -41,16 +41,16 @@ pub fn open_regular(path: &Path) -> io::Result<File> {
     }
 }
 
-/// Opens the file behind a mapping; `None` if that is not possible.
+/// Opens the file behind a mapping; `None` if that is impossible.
 ///
-/// `map_files` leads to the file itself, deleted or in another mount namespace, but needs
-/// privileges; the path inside the process's root is the second choice.
+/// `map_files` leads to the file itself, even if it is deleted or in another mount namespace, but needs privileges;
+/// the fallback is the path inside the process's root.
 pub fn mapped_file(pid: Pid, m: &Mapping) -> Option<File> {
     let link = format!("/proc/{pid}/map_files/{:x}-{:x}", m.start, m.end);
     let link = Path::new(&link);
     if let Ok(file) = open_regular(link)
-        // The process may have mapped something else there since maps was read. Where `stat` shows
-        // another device than maps (overlayfs, btrfs), the path tells.
+        // The process may have mapped another file there since maps was read. If `stat` shows another device than
+        // maps (overlayfs, btrfs), compare the paths.
         && (is_same(&file, m) || fs::read_link(link).is_ok_and(|p| p == path_of(&m.path)))
     {
         return Some(file);
@@ -69,15 +69,15 @@ fn in_root(pid: Pid, path: &[u8]) -> Option<PathBuf> {
     Some(Path::new(&format!("/proc/{pid}/root")).join(path_of(inside)))
 }
 
-/// The mapping's path without the ` (deleted)` that the kernel puts behind the path of an unlinked
-/// file; a file that is really called so keeps it.
+/// The mapping's path, without the ` (deleted)` that the kernel appends for an unlinked file; a file whose real name
+/// ends so keeps it.
 pub fn undeleted_path(pid: Pid, m: &Mapping, file: Option<&File>) -> PathBuf {
     let Some(bare) = m.path.strip_suffix(DELETED) else {
         return path_of(&m.path).into();
     };
     let meta = file.and_then(|f| f.metadata().ok());
     let unlinked = meta.as_ref().is_some_and(|m| m.nlink() == 0);
-    // A file with another hard link left has not lost its last name but may have lost this one.
+    // A file with another hard link is not unlinked, but the mapped name may still be gone.
     let named_so = !unlinked
         && in_root(pid, &m.path)
             .and_then(|p| fs::metadata(p).ok())
@@ -90,7 +90,7 @@ pub fn undeleted_path(pid: Pid, m: &Mapping, file: Option<&File>) -> PathBuf {
 /// Copies the vDSO out of a process's memory.
 ///
 /// # Errors
-/// When the process has ended or its memory may not be read.
+/// If the process has ended or its memory may not be read.
 pub fn read_vdso(pid: Pid, m: &Mapping) -> io::Result<Vec<u8>> {
     let size = m.end - m.start;
     if size > MAX_VDSO {
@@ -104,10 +104,10 @@ pub fn read_vdso(pid: Pid, m: &Mapping) -> io::Result<Vec<u8>> {
     Ok(image)
 }
 
-/// A file without a name that holds `contents`.
+/// Creates an unnamed file in memory with these contents.
 ///
 /// # Errors
-/// When the system refuses it.
+/// If the system refuses it.
 pub fn in_memory(name: &str, contents: &[u8]) -> io::Result<File> {
     let name = CString::new(Path::new(name).as_os_str().as_bytes())?;
     let mut file = File::from(memfd_create(name.as_c_str(), MFdFlags::MFD_CLOEXEC)?);

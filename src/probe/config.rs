@@ -1,17 +1,17 @@
-//! What the probe is told before it is loaded.
+//! Settings of the probe, fixed when it is loaded.
 
 use std::ops::RangeInclusive;
 
 use crate::source::{self, Source};
 
-/// What the probe is told before it is loaded.
+/// Settings of the probe, fixed when it is loaded.
 #[derive(Clone)]
 pub struct ProbeConfig {
     /// Follow children too.
     pub follow_forks: bool,
-    /// How stacks are taken; without, everything stands under one empty stack.
+    /// How stacks are taken; with `Unwind::Off` all memory has one empty stack.
     pub unwind: Unwind,
-    /// Frames of a stack that are taken at most, the innermost ones: a number in [`FRAME_LIMITS`].
+    /// Maximum number of frames taken of a stack, the innermost ones; within [`FRAME_LIMITS`].
     pub max_frames: u32,
     /// The event sources that are loaded (`source::chosen`).
     pub sources: Vec<&'static Source>,
@@ -35,13 +35,13 @@ impl Default for ProbeConfig {
 /// How stacks are walked: the values of `enum unwind_mode`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Unwind {
-    /// Not at all.
+    /// No stacks.
     Off = 0,
-    /// By frame pointers alone.
+    /// By frame pointers only.
     FramePointers = 1,
-    /// By unwind tables alone.
+    /// By unwind tables only.
     Tables = 2,
-    /// By unwind tables, and by frame pointers where there is none.
+    /// By unwind tables, and by frame pointers where code has none.
     #[default]
     Auto = 3,
 }
@@ -53,6 +53,6 @@ impl Unwind {
     }
 }
 
-/// How many frames of a stack may be taken at most: from what a walk caches, so that it costs little,
-/// to what is bearable where every frame is walked each time.
+/// Permitted values of `max_frames`. Up to the lower bound, a walk is cached and costs little; at the
+/// upper bound, walking every frame on each event is still bearable.
 pub const FRAME_LIMITS: RangeInclusive<u32> = 128..=1024;

@@ -1,4 +1,5 @@
-//! Which processes the probe follows, and the code they have mapped: by the kernel's iterators of tasks and mappings.
+//! Which processes the probe follows, and the code that they have mapped: by the kernel's iterators over tasks and
+//! mappings.
 
 use std::os::fd::AsFd;
 use std::path::Path;
@@ -11,40 +12,41 @@ use super::{Probe, iterate, shared};
 use crate::event::{MmId, Pid};
 use crate::wire::{self, proc_info};
 
-/// Processes whose mappings are looked through one by one; of more, all that are followed are.
+/// Up to this number, processes' mappings are iterated one by one; beyond it, those of all followed processes at
+/// once.
 const MOST_BY_PID: usize = 16;
 
-/// Processes read at once, 16 bytes each.
+/// Processes per read, 16 bytes each.
 const PROCESS_BATCH: u32 = 1024;
 
 impl Probe {
-    /// Lets the probe follow the next process that takes the wanted name at `exec`, or not.
+    /// Sets whether the probe follows the next process that takes the wanted name at `exec`.
     pub fn set_waiting(&mut self, waiting: bool) {
         if let Some(bss) = self.skel.maps.bss_data.as_deref_mut() {
             shared(&mut bss.waiting).store(waiting.into(), SeqCst);
         }
     }
 
-    /// Follows processes that run already. Their [`Event::Process`](crate::event::Event::Process) come through the ring buffer; none comes of
-    /// one that does not exist.
+    /// Follows running processes. Each [`Event::Process`](crate::event::Event::Process) comes through the ring
+    /// buffer; a process that does not exist causes none.
     ///
     /// # Errors
-    /// The task iterator could not be run.
+    /// If the task iterator fails.
     pub fn follow(&mut self, pids: &[Pid]) -> Result<()> {
         self.with_wanted(pids, |probe| iterate::run(&probe.find))
     }
 
-    /// No longer follows processes.
+    /// Stops following processes.
     ///
     /// # Errors
-    /// The task iterator could not be run.
+    /// If the task iterator fails.
     pub fn forget(&mut self, pids: &[Pid]) -> Result<()> {
         self.with_wanted(pids, |probe| iterate::run(&probe.forget))
     }
 
     fn with_wanted(&self, pids: &[Pid], run: impl Fn(&Probe) -> Result<()>) -> Result<()> {
         let wanted = &self.skel.maps.wanted;
-        // Those that do not fit come in the next run.
+        // The pids that do not fit are handled in the next run.
         for some in pids.chunks(wanted.max_entries() as usize) {
             for pid in some {
                 wanted.update(&pid.0.to_ne_bytes(), &[1], MapFlags::ANY)?;
@@ -58,11 +60,12 @@ impl Probe {
         Ok(())
     }
 
-    /// Binds the code that processes have mapped to its files' tables. What has no table yet comes as
-    /// [`Event::Code`](crate::event::Event::Code) through the ring buffer; that is all that happens with a process that is not followed.
+    /// Binds the code that processes have mapped to its files' tables. Code without a table causes an
+    /// [`Event::Code`](crate::event::Event::Code) through the ring buffer; for a process that is not followed, that
+    /// is the only effect.
     ///
     /// # Errors
-    /// The iterator of mappings could not be run.
+    /// If the iterator over mappings fails.
     pub fn bind(&mut self, pids: &[Pid]) -> Result<()> {
         if self.bind.is_none() || pids.is_empty() {
             return Ok(());
@@ -77,11 +80,11 @@ impl Probe {
             self.bind_with(*pid, |probe| {
                 let program = &probe.skel.progs.bind_process;
                 match (iterate::run_for(program.as_fd(), *pid), &probe.bind) {
-                    // Before 6.1 it goes through all there are.
+                    // Before 6.1 an iterator cannot be limited to one process.
                     (Err(_), Some(bind)) if Path::new(&format!("/proc/{pid}")).exists() => {
                         iterate::run(bind)
                     }
-                    // Gone meanwhile.
+                    // The process has ended.
                     _ => Ok(()),
                 }
             })?;
@@ -99,7 +102,7 @@ impl Probe {
     /// The processes that the probe follows, each with its address space.
     ///
     /// # Errors
-    /// The map could not be read.
+    /// If the map cannot be read.
     pub fn processes(&self) -> Result<Vec<(Pid, MmId)>> {
         let map = &self.skel.maps.procs;
         let all = map.lookup_batch(PROCESS_BATCH, MapFlags::ANY, MapFlags::ANY)?;

@@ -8,7 +8,7 @@ use libbpf_rs::{Iter, Link, libbpf_sys};
 
 use crate::event::Pid;
 
-/// Runs an iterator over all that it goes through.
+/// Runs an iterator over all its elements.
 pub(super) fn run(link: &Link) -> Result<()> {
     let mut iter = Iter::new(link)?;
     let mut output = Vec::new();
@@ -43,11 +43,11 @@ pub(super) fn run_for(program: BorrowedFd<'_>, pid: Pid) -> Result<()> {
     Ok(())
 }
 
-/// A descriptor that the kernel just gave, or its error.
+/// A descriptor returned by the kernel, or its error.
 fn owned(fd: i32) -> std::io::Result<OwnedFd> {
     if fd < 0 {
         return Err(std::io::Error::from_raw_os_error(-fd));
     }
-    // SAFETY: new, and nobody else's.
+    // SAFETY: the descriptor is new, and nothing else owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }

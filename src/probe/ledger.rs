@@ -1,7 +1,7 @@
-//! The page ledger's room: what ended address spaces held is given back, and chunks that hold no record.
+//! Releases entries of the page ledger: those of ended address spaces, and chunks that hold no record.
 //!
-//! Both are done in steps, as long as the caller has time, by BPF programs that are run from here: they
-//! know which chunks an address space has (`directory.bpf.h`), and change the ledger as the hooks do.
+//! Both happen in steps, while the caller has time. The work is done by BPF programs that are run from here: they
+//! know which chunks an address space has (`directory.bpf.h`), and modify the ledger as the hooks do.
 
 use std::collections::HashSet;
 use std::os::fd::{AsFd, AsRawFd};
@@ -14,40 +14,39 @@ use super::Probe;
 use crate::event::MmId;
 use crate::wire::page_chunk;
 
-/// Chunks dropped by one run of the program: a millisecond or so.
+/// Chunks dropped by one run of the program: about a millisecond of work.
 const DROPPED_AT_ONCE: u64 = 1024;
 
-/// Chunks read at once when the ledger is looked through, 2 KiB each.
+/// Chunks per read of the ledger, 2 KiB each.
 const READ_AT_ONCE: usize = 256;
 
-/// A search of the whole page ledger for chunks that hold no record, in steps.
+/// A stepwise search of the whole page ledger for chunks that hold no record.
 #[derive(Debug, Default)]
 pub struct Sweep {
-    /// Where the kernel's walk of the map goes on; `None` at its begin.
+    /// Where the kernel's iteration of the map continues; `None` at its start.
     at: Option<u32>,
-    /// Found empty by this search.
+    /// Empty chunks found by this search.
     found: HashSet<u64>,
-    /// Found empty by the search before.
+    /// Empty chunks found by the previous search.
     empty: HashSet<u64>,
     keys: Vec<u64>,
     values: Vec<u8>,
 }
 
 impl Sweep {
-    /// Chunks that were empty when the last whole search came by.
+    /// Number of chunks that were empty in the last complete search.
     pub fn empty(&self) -> usize {
         self.empty.len()
     }
 }
 
 impl Probe {
-    /// Forgets, when there is time for it ([`Probe::reclaim`]), what is recorded for an address space that
-    /// is gone.
+    /// Queues an ended address space: [`Probe::reclaim`] removes its records when there is time.
     pub fn forget_space(&self, mm: MmId) {
         self.ended.borrow_mut().push_back(mm);
     }
 
-    /// Forgets what ended address spaces held. Returns whether that is all done.
+    /// Removes the records of ended address spaces, until `until`. Returns whether all are removed.
     pub fn reclaim(&self, until: Instant) -> bool {
         let mut ended = self.ended.borrow_mut();
         while let Some(mm) = ended.front() {
@@ -58,7 +57,7 @@ impl Probe {
                 Ok(1) => {}
                 Ok(_) => drop(ended.pop_front()),
                 Err(_) => {
-                    // What it held takes room until memprof ends; and is counted.
+                    // Its entries stay until memprof ends; the failure is counted.
                     self.refuse();
                     ended.pop_front();
                 }
@@ -70,15 +69,15 @@ impl Probe {
         ended.is_empty()
     }
 
-    /// Goes on with a search of the page ledger, and drops the chunks that hold no record, as they did when
-    /// the search before came by: one that was made a moment ago stays. Returns whether the whole ledger has
-    /// been seen, since the search began.
+    /// Continues a search of the page ledger. Drops the chunks that hold no record now and held none in the previous
+    /// search, so that a chunk created a moment ago stays. Returns whether the search has reached the end of the
+    /// ledger.
     ///
-    /// A fault that is recorded in a dropped chunk at this very moment is lost; its page then stands under
-    /// whoever mapped it.
+    /// A fault that is recorded in a dropped chunk at this very moment is lost; its page is then attributed to the
+    /// call that mapped it.
     ///
     /// # Errors
-    /// The map could not be read.
+    /// If the map cannot be read.
     pub fn sweep(&self, sweep: &mut Sweep, until: Instant) -> Result<bool> {
         loop {
             let (read, last) = self.read_chunks(sweep)?;
@@ -108,7 +107,7 @@ impl Probe {
         }
     }
 
-    /// Reads the next chunks: how many, and whether they are the last.
+    /// Reads the next chunks. Returns their number, and whether they are the last.
     fn read_chunks(&self, sweep: &mut Sweep) -> Result<(usize, bool)> {
         sweep.keys.resize(READ_AT_ONCE, 0);
         let bytes = READ_AT_ONCE * size_of::<page_chunk>();
@@ -119,8 +118,8 @@ impl Probe {
             Some(_) => (&raw const from).cast_mut().cast(),
             None => std::ptr::null_mut(),
         };
-        // SAFETY: a map of 8-byte keys and `page_chunk` values, of which both buffers hold `count`; the
-        // places in the walk of a hash map are 4 bytes each.
+        // SAFETY: the map has 8-byte keys and `page_chunk` values, and both buffers hold `count` of them; a position
+        // in the iteration of a hash map has 4 bytes.
         let done = unsafe {
             libbpf_sys::bpf_map_lookup_batch(
                 self.skel.maps.pages.as_fd().as_raw_fd(),
@@ -141,23 +140,23 @@ impl Probe {
         Ok((count as usize, last))
     }
 
-    /// Chunks of the page ledger, and how many it has room for.
+    /// Number of chunks in the page ledger, and its capacity.
     pub fn page_chunks(&self) -> (u64, u64) {
         let held = self.bss(|b| &raw const b.page_chunks);
         (held, u64::from(self.skel.maps.pages.max_entries()))
     }
 
-    /// The same number of chunks, counted. Takes a system call for each.
+    /// The number of chunks, counted by iteration: one system call for each.
     pub fn count_page_chunks(&self) -> u64 {
         self.skel.maps.pages.keys().count() as u64
     }
 
-    /// Nodes of the page ledger's directory. Takes a system call for each.
+    /// Number of nodes in the page ledger's directory: one system call for each.
     pub fn directory_nodes(&self) -> usize {
         self.skel.maps.directory.keys().count()
     }
 
-    /// Runs a program that is attached to nothing; what it returns.
+    /// Runs a program that is not attached to anything. Returns its return value.
     fn run(&self, program: &ProgramMut<'_>, args: &[u64]) -> Result<u32> {
         let mut context: Vec<u8> = args.iter().flat_map(|arg| arg.to_ne_bytes()).collect();
         let output = program.test_run(ProgramInput {

@@ -1,4 +1,4 @@
-//! Loading the BPF programs: open, settings, sizes, load, attach.
+//! Loads the BPF programs: open, settings, sizes, load, attach.
 
 use std::cell::{Cell, RefCell};
 use std::mem::MaybeUninit;
@@ -17,22 +17,22 @@ use crate::residency::page_size;
 use crate::source::{SOURCES, Source};
 use crate::wire::{self, MemprofSkel, MemprofSkelBuilder, OpenMemprofSkel};
 
-/// Set in the environment: libbpf's messages and the verifier's statistics go to stderr.
+/// Environment variable: if set, libbpf's messages and the verifier's statistics go to stderr.
 const LOG: &str = "MEMPROF_LIBBPF_LOG";
 
-/// Life-cycle programs, which every source depends on.
+/// Life-cycle programs, which every source needs.
 const LIFECYCLE: [&str; 3] = ["process_fork", "process_exec", "process_exit"];
 
 impl Probe {
-    /// Loads the program and attaches everything that needs no target.
+    /// Loads the programs and attaches all that need no target.
     ///
     /// # Errors
-    /// The kernel refuses the program or a hook that cannot be done without; the message names it.
+    /// If the kernel refuses the programs or a required hook; the message names it.
     pub fn load(config: &ProbeConfig) -> Result<Probe> {
         let began = Instant::now();
         raise_memlock();
         quiet_libbpf();
-        // The skeleton borrows this for its whole life, which is the process's but for tests.
+        // The skeleton borrows this as long as it lives, which, except in tests, is until the process ends.
         let object: &'static mut MaybeUninit<OpenObject> =
             Box::leak(Box::new(MaybeUninit::uninit()));
         let mut open = MemprofSkelBuilder::default()
@@ -122,14 +122,14 @@ fn own_pid_namespace() -> Result<u32> {
     Ok(ns.ino() as u32)
 }
 
-/// Before Linux 5.11 BPF maps count against RLIMIT_MEMLOCK; from then on against the cgroup, and
-/// raising the limit may be refused: then it is not needed either.
+/// Before Linux 5.11 BPF maps count against RLIMIT_MEMLOCK. Later they count against the cgroup, so it does not
+/// matter if raising the limit fails.
 fn raise_memlock() {
     use nix::sys::resource::{RLIM_INFINITY, Resource, setrlimit};
     let _ = setrlimit(Resource::RLIMIT_MEMLOCK, RLIM_INFINITY, RLIM_INFINITY);
 }
 
-/// libbpf prints to stderr by itself; what it says is in our errors where it matters.
+/// libbpf prints to stderr by default; memprof's errors contain what matters of it.
 fn quiet_libbpf() {
     let show = std::env::var_os(LOG).is_some();
     libbpf_rs::set_print(show.then_some((PrintLevel::Debug, |_, message| eprint!("{message}"))));

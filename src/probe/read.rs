@@ -19,7 +19,7 @@ impl ReadLedger for Probe {
             .maps()
             .find(|map| map.name() == ledger.map);
         let map = map.ok_or_else(|| anyhow!("memprof has no BPF map {}", ledger.map))?;
-        // In batches: a key-by-key walk starts over when its key is removed meanwhile.
+        // In batches: a key-by-key iteration restarts if its current key is removed.
         for (key, value) in map.lookup_batch(ledger.batch, MapFlags::ANY, MapFlags::ANY)? {
             each(&key, &value);
         }
@@ -42,7 +42,7 @@ fn chunk_key(mm: MmId, chunk: u64) -> u64 {
 }
 
 impl Probe {
-    /// How full the ledgers and tables are.
+    /// How full the ledgers and tables are: entries and capacity.
     pub fn tables(&self) -> Vec<MapUsage> {
         let maps = &self.skel.maps;
         let fill = |name, entries, map: &dyn MapCore| MapUsage {

@@ -1,7 +1,6 @@
-//! How many entries the probe's tables have room for: as many as this machine can need.
+//! Capacities of the probe's tables: as many entries as this machine can need.
 //!
-//! The tables take memory as they fill; ahead of that they only take 16 bytes for each entry that they
-//! have room for.
+//! The tables allocate entries as they fill; an unused entry costs only 16 bytes.
 
 use std::fs;
 
@@ -10,34 +9,34 @@ use libbpf_rs::skel::OpenSkel;
 
 use crate::wire::OpenMemprofSkel;
 
-/// Set in the environment, for tests: `procs=40,pages=1000` gives these maps so many entries.
+/// Environment variable, for tests: `procs=40,pages=1000` sets the capacities of these maps.
 const OVERRIDE: &str = "MEMPROF_TABLE_SIZES";
 
-/// Followed processes: no fewer, so that a small machine's limits do not matter, and no more, for which the
-/// empty tables would take 8 MiB.
+/// Followed processes: the minimum makes a small machine's limits irrelevant; at the maximum the empty tables
+/// take 8 MiB.
 const PROCESSES: (u64, u64) = (4096, 262_144);
-/// Address spaces whose mappings the stack walk knows, 16 KiB each: a 64th of memory.
+/// Address spaces whose mappings the stack walk knows, 16 KiB each: sized for a 64th of memory.
 const CODE_SPACES: (u64, u64) = (1024, PROCESSES.1);
 const CODE_SPACE_SHARE: u64 = 64 * 16 * 1024;
-/// Chunks of the page ledger and of the page-cache ledger, 2 KiB each: a 32nd of memory for either.
+/// Chunks of the page ledger and of the page-cache ledger, 2 KiB each: sized for a 32nd of memory each.
 const CHUNKS: (u64, u64) = (65_536, 4_194_304);
 const CHUNK_SHARE: u64 = 32 * 2048;
-/// Nodes of the page ledger's directory, of which each has a chunk at least, and most have many.
+/// Chunks per node of the page ledger's directory: a node has at least one, and most have many.
 const CHUNKS_OF_A_NODE: u32 = 2;
 
-/// What the sizes depend on.
+/// The properties of a machine that determine the sizes.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Machine {
     /// `kernel.pid_max`.
     pub(super) pid_max: u64,
     /// `kernel.threads-max`.
     pub(super) threads_max: u64,
-    /// Memory in bytes.
+    /// Physical memory in bytes.
     pub(super) memory: u64,
 }
 
 impl Machine {
-    /// This one; 0 for what cannot be read.
+    /// This machine; 0 for values that cannot be read.
     pub(super) fn this() -> Machine {
         let number = |path| read_number(path).unwrap_or_default();
         Machine {
@@ -47,7 +46,7 @@ impl Machine {
         }
     }
 
-    /// Entries by map.
+    /// Capacity of each map.
     pub(super) fn sizes(self) -> [(&'static str, u32); 6] {
         let within = |n: u64, (least, most): (u64, u64)| n.clamp(least, most) as u32;
         let processes = within(self.pid_max.min(self.threads_max), PROCESSES);
@@ -66,7 +65,7 @@ impl Machine {
     }
 }
 
-/// Sizes the maps for this machine, before they are made.
+/// Sets the maps' capacities for this machine, before the maps are created.
 pub(super) fn set(open: &mut OpenMemprofSkel<'static>) -> Result<()> {
     for (name, entries) in Machine::this().sizes() {
         set_one(open, name, entries)?;

@@ -1,9 +1,9 @@
-//! The probe's table of stacks, shared with it, and how slots that nothing refers to any more are freed.
+//! The probe's table of stacks, shared with user space, and how slots that nothing refers to are freed.
 //!
-//! In this order: a new epoch begins; every program that runs at that moment ends; whatever refers to a stack is
-//! looked at (the ledgers, and the aggregator that the ring buffer's events went to); slots that were not used since
-//! the epoch began, and that nothing refers to, are freed. A program that uses a slot meanwhile writes the
-//! epoch into it first, which user space's compare-and-swap then finds. See stacks.bpf.h for the other side.
+//! The steps: a new epoch begins; wait until every running program has ended; mark all stacks that are referred to
+//! (by the ledgers, and by the aggregator, which received the ring buffer's events); free the slots that were not
+//! used since the epoch began and are not marked. A program that uses a slot in between first writes the epoch into
+//! it, so that user space's compare-and-swap fails. See stacks.bpf.h for the other side.
 
 use std::num::NonZeroUsize;
 use std::ptr::NonNull;
@@ -18,7 +18,7 @@ use crate::event::StackId;
 use crate::source::ReadLedger;
 use crate::wire::{BUCKET_SLOTS, MemprofSkel, SLOT_LEAVING, STACK_FIRST, stack_bucket};
 
-/// A slot as both sides change it: `struct stack_slot`.
+/// A slot, modified by both sides: `struct stack_slot`.
 #[repr(C)]
 struct Slot {
     key: AtomicU64,
@@ -28,7 +28,7 @@ struct Slot {
 
 const _: () = assert!(size_of::<Slot>() * BUCKET_SLOTS as usize == size_of::<stack_bucket>());
 
-/// Stacks that something refers to, by slot.
+/// The set of stacks that are referred to, by slot.
 #[derive(Debug)]
 pub struct UsedStacks(Vec<u64>);
 
@@ -37,7 +37,7 @@ impl UsedStacks {
         UsedStacks(vec![0; slots.div_ceil(64)])
     }
 
-    /// Notes a stack that is referred to. Ids that name no stack are passed over.
+    /// Adds a stack. Ignores ids that name no stack.
     pub fn insert(&mut self, id: StackId) {
         if let Some(slot) = id.0.checked_sub(STACK_FIRST)
             && let Some(word) = self.0.get_mut(slot as usize / 64)
@@ -52,7 +52,7 @@ impl UsedStacks {
 }
 
 impl Probe {
-    /// How many stacks are known, and how many there is room for.
+    /// Number of known stacks, and the capacity.
     pub fn stacks_known(&self) -> (usize, usize) {
         (
             self.bss(|b| &raw const b.known_stacks) as usize,
@@ -60,11 +60,11 @@ impl Probe {
         )
     }
 
-    /// Begins to look for stacks that nothing refers to: programs that run from now on mark those they use.
-    /// Events sent before that are in the ring buffer by the time this returns.
+    /// Begins a search for stacks that nothing refers to: programs that start from now on mark the stacks that they
+    /// use. All earlier events are in the ring buffer when this returns.
     ///
     /// # Errors
-    /// The kernel does not say when programs have ended.
+    /// If the kernel does not report that the running programs have ended.
     pub fn begin_collection(&mut self) -> Result<UsedStacks> {
         self.set_collecting(true);
         if let Some(data) = self.skel.maps.data_data.as_deref_mut() {
@@ -74,10 +74,10 @@ impl Probe {
         Ok(self.slots.nothing_used())
     }
 
-    /// Notes the stacks that the ledgers refer to.
+    /// Marks the stacks that the ledgers refer to.
     ///
     /// # Errors
-    /// A ledger could not be read.
+    /// If a ledger cannot be read.
     pub fn mark_used(&self, used: &mut UsedStacks) -> Result<()> {
         for source in &self.sources {
             let ledger = &source.ledger;
@@ -95,8 +95,8 @@ impl Probe {
         Ok(())
     }
 
-    /// Ends what [`Probe::begin_collection`] began: frees the stacks that nothing refers to. Each is given to
-    /// `forget` before its id can name another one. With `None`, frees nothing.
+    /// Ends a search that [`Probe::begin_collection`] began: frees the stacks that nothing refers to, and calls
+    /// `forget` for each before its id can name another stack. With `None`, frees nothing.
     pub fn end_collection(&mut self, used: Option<&UsedStacks>, forget: impl FnMut(StackId)) {
         let epoch = match self.skel.maps.data_data.as_deref_mut() {
             Some(data) => shared(&mut data.stack_epoch).load(SeqCst),
@@ -121,7 +121,7 @@ pub(super) struct StackSlots {
     at: NonNull<Slot>,
     slots: usize,
     bytes: NonZeroUsize,
-    /// A map of maps, whose update takes a grace period.
+    /// A map of maps: an update waits for a grace period.
     grace: MapHandle,
     inner: MapHandle,
 }
@@ -132,7 +132,7 @@ impl StackSlots {
         let slots = map.max_entries() as usize * BUCKET_SLOTS as usize;
         let bytes = NonZeroUsize::new(slots * size_of::<Slot>()).context("an empty map")?;
         let both = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
-        // SAFETY: a new mapping, at an address that the kernel chooses, of all of the map's value.
+        // SAFETY: a new mapping of the map's whole value, at an address that the kernel chooses.
         let at = unsafe { mmap(None, bytes, both, Mapping::MAP_SHARED, &map, 0) };
         let at = at.context("cannot map the table of stacks into memory")?;
         let opts = libbpf_rs::libbpf_sys::bpf_map_create_opts {
@@ -154,7 +154,7 @@ impl StackSlots {
         self.slots
     }
 
-    /// Waits until every program that runs now has ended.
+    /// Waits until every running program has ended.
     pub(super) fn wait_for_programs(&self) -> Result<()> {
         use std::os::fd::{AsFd, AsRawFd};
         let fd = self.inner.as_fd().as_raw_fd().to_ne_bytes();
@@ -167,21 +167,21 @@ impl StackSlots {
         UsedStacks::new(self.slots)
     }
 
-    /// Frees the slots that were not used in this epoch, and that nothing refers to; `forget` is told of each
-    /// before another stack can take it. Returns how many.
+    /// Frees the slots that were not used in this epoch and that nothing refers to; calls `forget` for each before
+    /// another stack can take it. Returns their number.
     pub(super) fn free(
         &self,
         epoch: u32,
         used: &UsedStacks,
         mut forget: impl FnMut(StackId),
     ) -> u32 {
-        // SAFETY: the mapping holds so many slots and lives as long as `self`; both sides change them by atomic
-        // operations alone.
+        // SAFETY: the mapping holds `self.slots` slots and lives as long as `self`; both sides modify them only by
+        // atomic operations.
         let slots = unsafe { std::slice::from_raw_parts(self.at.as_ptr(), self.slots) };
         let mut freed = 0;
         for (index, slot) in slots.iter().enumerate() {
             let state = slot.state.load(SeqCst);
-            // 0: being taken at this moment.
+            // 0: the slot is free, or a program is claiming it.
             if state == 0 || state == SLOT_LEAVING || state >> 1 == epoch || used.contains(index) {
                 continue;
             }

@@ -15,12 +15,12 @@ use crate::wire::{
     unwind_page_key, unwind_rule, unwind_space,
 };
 
-/// Address spaces read at once, 16 KiB each.
+/// Address spaces per read, 16 KiB each.
 const SPACES: u32 = 32;
 
 const CHUNK_BYTES: usize = 4 * <TableMaps as TableStore>::CHUNK_ROWS as usize;
 
-/// Handles to the maps, and to the row chunks made so far.
+/// Handles to the maps, and to the row chunks created so far.
 pub struct TableMaps {
     spaces: MapHandle,
     files: MapHandle,
@@ -28,7 +28,7 @@ pub struct TableMaps {
     rules: MapHandle,
     outer: MapHandle,
     chunks: Vec<MapHandle>,
-    /// Entries of `pages`.
+    /// Number of entries in `pages`.
     held: Rc<Cell<u64>>,
 }
 
@@ -101,7 +101,7 @@ impl TableStore for TableMaps {
         while self.chunks.len() <= chunk as usize {
             self.make_chunk()?;
         }
-        // The whole value has to be given: other tables' rows come out as they were.
+        // An update replaces the whole value: the rows of other tables are written back unchanged.
         let (chunk, key) = (&self.chunks[chunk as usize], 0u32.to_ne_bytes());
         let value = chunk.lookup(&key, MapFlags::ANY)?;
         let mut bytes = value.unwrap_or_else(|| vec![0; CHUNK_BYTES]);
@@ -136,7 +136,7 @@ impl TableStore for TableMaps {
             table: file.0,
             page,
         };
-        // What is left for want of a working map is only room.
+        // A page that cannot be deleted only takes up room.
         if self.pages.delete(wire::record_bytes(&key)).is_ok() {
             self.held.set(self.held.get().saturating_sub(1));
         }

@@ -1,5 +1,5 @@
-//! Kernel memory that the target had allocated, page by page (`--kernel`): approximate. What counts and
-//! what does not stands in `kernel.bpf.h`.
+//! Kernel memory that the target allocated, page by page (`--kernel`): approximate. `kernel.bpf.h` describes what
+//! counts.
 
 use std::collections::HashMap;
 
@@ -34,7 +34,7 @@ pub static SOURCE: Source = Source {
 };
 
 fn collect(probe: &dyn ReadLedger, page_size: u64, totals: &mut Totals) -> Result<()> {
-    // Summed up first: many entries have the same stack.
+    // Summed up first, because many entries have the same stack.
     let mut pages: HashMap<u32, u64> = HashMap::new();
     probe.read(&SOURCE.ledger, &mut |_, value| {
         if let Ok(entry) = wire::read_record::<kernel_page>(value, size_of::<kernel_page>()) {

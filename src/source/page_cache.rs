@@ -1,4 +1,4 @@
-//! Page cache: the file pages that the target's own IO brought in and that are still cached.
+//! Page cache: file pages that the target's own I/O brought in and that are still cached.
 
 use std::collections::HashMap;
 
@@ -40,7 +40,7 @@ pub static SOURCE: Source = Source {
 /// Bits of the minor number in the kernel's own `dev_t`.
 const KERNEL_MINOR_BITS: u32 = 20;
 
-/// Pairs of file and stack that are kept apart, about 50 bytes each.
+/// Maximum number of pairs of file and stack that are kept separate, about 50 bytes each.
 const MOST_PAIRS: usize = 1 << 20;
 
 /// Cached pages by file and stack.

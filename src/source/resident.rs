@@ -1,10 +1,10 @@
-//! Resident pages: the join of the kernel's page scan with the page ledger.
+//! Resident pages: joins the kernel's page scan with the page ledger.
 //!
-//! The scan says which pages are there; the ledger says which stack brought a page in. A page takes
-//! the stack of, in this order: its own record; its parent process's record (pages shared since
-//! `fork`); the call that had its range filled without faults (`MAP_POPULATE`, `mlock`); the nearest
-//! record around it, where one fault maps many pages (huge pages, fault-around of files and shared
-//! memory); the call that mapped its range. Otherwise it is not observed, and said so.
+//! The scan says which pages are resident; the ledger says which stack brought a page in. A page gets its stack from
+//! the first of these: its own record; an ancestor process's record (pages shared since `fork`); the call that had its
+//! range filled without faults (`MAP_POPULATE`, `mlock`); the nearest record around it, where one fault maps many
+//! pages (huge pages, fault-around of files and shared memory); the call that mapped its range. Without any of these
+//! it is reported as not observed.
 
 use std::ops::Range;
 
@@ -66,53 +66,53 @@ pub static SOURCE: Source = Source {
     collect: None,
 };
 
-/// Pages that one fault on a file or on shared memory maps around itself (`fault_around_bytes`).
+/// Pages that one fault on a file or on shared memory maps around itself (the default `fault_around_bytes`, 64 KiB).
 const FAULT_AROUND_PAGES: usize = 16;
 
-/// The stacks of one chunk's pages; 0 where no record is.
+/// The stack ids of one chunk's pages; 0 where there is no record.
 pub type Chunk = [u32; CHUNK_PAGES];
 
-/// Where records of pages are kept.
+/// Reads the records of pages.
 pub trait PageLedger {
     /// The records of a chunk (page number / 512) of an address space; `None` if it has none.
     ///
     /// # Errors
-    /// The ledger could not be read.
+    /// If the ledger cannot be read.
     fn chunk(&self, mm: MmId, chunk: u64) -> Result<Option<Chunk>>;
 }
 
-/// The call that made an address range what it is.
+/// The call that mapped or filled an address range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RangeOwner {
     /// Its stack.
     pub stack: StackId,
-    /// It had the kernel fill the range, without faults.
+    /// Whether it had the kernel fill the range without faults.
     pub populated: bool,
 }
 
-/// What is known of one address space beside its ledger.
+/// What is known about an address space besides its ledger.
 #[derive(Clone, Copy, Debug)]
 pub struct SpaceView<'a> {
     /// The address space.
     pub mm: MmId,
-    /// Those it was forked from, nearest first.
+    /// The address spaces it was forked from, nearest first.
     pub ancestors: &'a [MmId],
-    /// Who mapped what since memprof attached.
+    /// Owner stack of each address range mapped since attach.
     pub ranges: &'a RangeMap<RangeOwner>,
-    /// What was resident when memprof attached.
+    /// Pages that were resident when memprof attached.
     pub before: &'a RangeSet,
     /// Size of a page in bytes.
     pub page_size: u64,
 }
 
-/// Who owns a page.
+/// The owner of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Owner {
     Stack(StackId),
     Nobody(Unobserved),
 }
 
-/// Where the bytes of one mapping are counted.
+/// Where the bytes of a mapping are counted.
 struct Sink<'a> {
     totals: &'a mut Totals,
     mapping: &'a mut MappedBytes,
@@ -122,14 +122,14 @@ struct Sink<'a> {
 pub struct Join<'a, L> {
     ledger: &'a L,
     space: SpaceView<'a>,
-    /// The chunk in hand: its number, the records that hold in it, and of how many ancestors.
+    /// The current chunk: its number, its records, and how many ancestors' records they include.
     at: Option<u64>,
     ancestors: usize,
     records: Chunk,
 }
 
 impl<'a, L: PageLedger> Join<'a, L> {
-    /// A join of one address space.
+    /// Creates a join for one address space.
     pub fn new(ledger: &'a L, space: SpaceView<'a>) -> Join<'a, L> {
         Join {
             ledger,
@@ -140,10 +140,10 @@ impl<'a, L: PageLedger> Join<'a, L> {
         }
     }
 
-    /// Adds a run of pages of a mapping: each byte under exactly one owner, and to what the mapping holds.
+    /// Adds a run of a mapping's pages: each byte to exactly one owner, and to the mapping's figures.
     ///
     /// # Errors
-    /// The ledger could not be read.
+    /// If the ledger cannot be read.
     pub fn add(
         &mut self,
         vma: &Vma,
@@ -172,7 +172,7 @@ impl<'a, L: PageLedger> Join<'a, L> {
         Ok(())
     }
 
-    /// Reads a chunk: own records, then those of the ancestors for the pages of `run` that have none.
+    /// Reads a chunk: its own records, and the ancestors' records if pages of `run` have none.
     fn load(&mut self, chunk: u64, run: (u64, u64)) -> Result<()> {
         if self.at != Some(chunk) {
             let own = self.ledger.chunk(self.space.mm, chunk)?;
@@ -218,7 +218,7 @@ impl<'a, L: PageLedger> Join<'a, L> {
         }
     }
 
-    /// Adds pages without a record, cut where what is known of their range changes.
+    /// Adds pages without a record, split where their range's owner changes.
     fn add_unrecorded(&self, vma: &Vma, run: PageRun, to: &mut Sink<'_>) {
         let mut at = run.start.0;
         while at < run.end.0 {
@@ -236,7 +236,7 @@ impl<'a, L: PageLedger> Join<'a, L> {
         }
     }
 
-    /// The call that made the range at `at`, and where, before `limit`, that changes.
+    /// The owner of the range at `at`, and the address, at most `limit`, where that changes.
     fn range_owner(&self, at: u64, limit: u64) -> (Option<RangeOwner>, u64) {
         match self.space.ranges.overlapping(at..limit).next() {
             Some((r, owner)) if r.start <= at => (Some(*owner), r.end.min(limit)),
@@ -245,7 +245,7 @@ impl<'a, L: PageLedger> Join<'a, L> {
         }
     }
 
-    /// Adds pages by the nearest record around them, by their range's owner, or as not observed.
+    /// Adds pages to the nearest record's stack, to their range's owner, or as not observed.
     fn add_by_neighbour(
         &self,
         vma: &Vma,
@@ -274,7 +274,7 @@ impl<'a, L: PageLedger> Join<'a, L> {
         }
     }
 
-    /// Whether the page at `at` was resident at attach time, and where, before `limit`, that changes.
+    /// Whether the page at `at` was resident at attach, and the address, at most `limit`, where that changes.
     fn was_before(&self, at: u64, limit: u64) -> (bool, u64) {
         match self.space.before.overlapping(at..limit).next() {
             Some(r) if r.start <= at => (true, r.end.min(limit)),
@@ -293,7 +293,7 @@ impl<'a, L: PageLedger> Join<'a, L> {
                 ..run
             };
             let near = |window| self.nearest(vma, start, window);
-            // A fault on a large folio of a file maps all of it, beyond the fault-around window.
+            // A fault on a large folio of a file maps the whole folio, even beyond the fault-around window.
             let found = near(window).or_else(|| match run.kind {
                 PageKind::File => near(CHUNK_PAGES),
                 _ => None,
@@ -303,7 +303,7 @@ impl<'a, L: PageLedger> Join<'a, L> {
         }
     }
 
-    /// The nearest record to a page within its aligned window, inside the mapping.
+    /// The record nearest to a page, within its aligned window and its mapping.
     fn nearest(&self, vma: &Vma, addr: u64, window: usize) -> Option<u32> {
         let page = self.space.page_size;
         let index = (addr / page) as usize % CHUNK_PAGES;
@@ -331,9 +331,8 @@ fn aligned(index: usize, window: usize) -> Range<usize> {
     start..start + window
 }
 
-/// How far one fault reaches: a whole huge page (also when khugepaged made it of small ones, and in
-/// hugetlbfs), the fault-around window of files and shared memory. An anonymous page has a fault of its
-/// own.
+/// How many pages one fault can map: a huge page (also if khugepaged assembled it from small ones, and in hugetlbfs),
+/// or the fault-around window of files and shared memory. Each small anonymous page has its own fault.
 fn neighbour_window(run: &PageRun) -> Option<usize> {
     match run.kind {
         _ if run.huge => Some(CHUNK_PAGES),

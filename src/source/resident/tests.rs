@@ -79,7 +79,7 @@ impl World {
         self.join_and_map(runs, vma).0
     }
 
-    /// The totals, and what the mapping holds.
+    /// Returns the totals, and the mapping's figures.
     fn join_and_map(&self, runs: &[PageRun], vma: &Vma) -> (Totals, MappedBytes) {
         let (mut totals, mut mapping) = Default::default();
         let space = SpaceView {
@@ -199,8 +199,8 @@ fn a_lost_stack_is_said_to_be_lost() {
 }
 
 proptest! {
-    /// Whatever the ledger, the ranges and the runs are: each byte is counted once, and each plain
-    /// anonymous page under the owner that the rules name for it alone.
+    /// For any ledger, ranges and runs, each byte is counted once, and each small anonymous page has the owner that
+    /// the rules determine for that page alone.
     #[test]
     fn every_byte_is_booked_once_and_rightly(
         records in proptest::collection::vec((any::<bool>(), 500u64..1600, 16u32..20), 0..200),
@@ -257,7 +257,7 @@ proptest! {
         prop_assert_eq!(sum, pages * PAGE);
     }
 
-    /// Huge pages and fault-around may choose among neighbours, but lose and invent nothing.
+    /// Huge pages and fault-around may choose among neighbours, but the sum stays the same.
     #[test]
     fn neighbours_keep_the_sum(
         records in proptest::collection::vec((500u64..1600, 16u32..20), 0..50),
