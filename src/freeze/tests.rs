@@ -89,7 +89,7 @@ fn one_that_is_gone_is_no_error() {
     let mut child = sleeper();
     let pid = Pid(child.id());
     let _ = child.kill();
-    // A zombie first.
+    // First a zombie.
     wait_for(pid, 'Z');
     assert!(hold_still(pid).is_ok());
     let _ = child.wait();

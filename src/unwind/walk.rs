@@ -86,7 +86,7 @@ struct Frame {
     sp: u64,
     /// `None` once it is lost.
     fp: Option<u64>,
-    /// Known only in an interrupted frame.
+    /// Known only in the first frame and in one that a signal interrupted.
     lr: Option<u64>,
     bx: Option<u64>,
 }
@@ -97,8 +97,8 @@ struct Frame {
 ///    an address that a signal interrupted are looked up unchanged.
 /// 2. A return address of 0 ends a stack, as a [`CfaKind::Stop`] rule does.
 /// 3. Each caller's stack pointer must be greater than its callee's, with two exceptions: after a signal
-///    frame, whose handler may have its own stack, it may have any value; after an interrupted 64-bit ARM
-///    function without a stack frame, it may be equal.
+///    frame, whose handler may have its own stack, it may have any value; if the return address is still in
+///    the link register of 64-bit ARM, it may be equal.
 pub fn walk(process: &impl Process, arch: Arch, start: Registers, limit: usize) -> Walk {
     let mut frame = Frame {
         pc: start.ip,
