@@ -6,7 +6,7 @@ use std::process::Command;
 
 use super::*;
 
-/// Runs on a thread that has this role.
+/// Runs a function on a thread with this role.
 fn as_role<T: Send + 'static>(role: Role, run: impl FnOnce() -> T + Send + 'static) -> T {
     let thread = std::thread::spawn(move || {
         reduce(role);
