@@ -86,7 +86,7 @@ impl Check {
 /// The error if memprof cannot start: the failed checks.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub struct UnfitError {
-    /// The checks with status [`Status::Missing`]; never empty.
+    /// The checks with status `Missing`; never empty.
     pub missing: Vec<Check>,
 }
 

@@ -84,7 +84,7 @@ impl Symbolizer {
 
     /// Resolves frames; blocks until done. `modules` is indexed by [`ModuleId`].
     ///
-    /// Every frame gets a [`Symbol`]; [`Symbol::Unknown`] has the reason for a failure.
+    /// Every frame gets a [`Symbol`]; `Unknown` has the reason for a failure.
     pub fn resolve(&self, frames: &[Frame], modules: &[Arc<Module>]) -> Symbols {
         self.resolve_with(frames, modules, Detail::Names)
     }

@@ -76,7 +76,7 @@ impl Error {
         }
     }
 
-    /// Whether the error is [`Error::Gone`].
+    /// Whether the error is `Gone`.
     pub fn is_gone(&self) -> bool {
         matches!(self, Error::Gone(_))
     }

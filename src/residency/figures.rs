@@ -41,7 +41,7 @@ pub fn read(pid: Pid) -> Result<KernelFigures> {
     })
 }
 
-/// Reads `status` alone, which takes no lock that the process could wait for.
+/// Reads `status` alone, which does not make the process wait.
 ///
 /// # Errors
 /// As for [`status`].
@@ -67,7 +67,7 @@ pub fn is_brief(now: &KernelFigures, vmas: &[Vma]) -> bool {
     holds_little(now) || vmas.iter().all(|vma| vma.len() <= BRIEF)
 }
 
-/// Whether a process holds so little memory that [`is_brief`] is true for any mappings.
+/// Whether a process holds so little memory that `is_brief` is true for any mappings.
 pub(super) fn holds_little(now: &KernelFigures) -> bool {
     now.rss_anon + now.rss_shmem + now.rss_file + now.swap <= BRIEF
 }

@@ -157,7 +157,7 @@ mod tests {
 
     #[test]
     fn hostile_names_are_bounded() {
-        // A quarter of what the thread that demangles has.
+        // A quarter of the symbol thread's stack.
         let small = std::thread::Builder::new().stack_size(crate::symbolize::STACK / 4);
         small.spawn(try_hostile_names).unwrap().join().unwrap();
     }

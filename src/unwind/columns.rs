@@ -82,7 +82,7 @@ pub struct Common {
 }
 
 impl Common {
-    /// The rule for these columns; [`Rule::UNSUPPORTED`] if no rule can express them.
+    /// The rule for these columns; `UNSUPPORTED` if no rule can express them.
     pub fn rule(&self, state: &State) -> Rule {
         let rule = match self.signal {
             true => self.signal_rule(state),

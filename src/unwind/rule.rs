@@ -30,14 +30,14 @@ const _: () = assert!(size_of::<Rule>() == 16);
 
 /// Bit of [`Rule::flags`]: the return address is still in the link register (64-bit ARM).
 pub const RA_IN_LINK_REGISTER: u16 = 1;
-/// Bit of [`Rule::flags`]: `rbx` is unchanged. This bit and [`BX_SAVED`] are set only in tables of files
+/// Bit of [`Rule::flags`]: `rbx` is unchanged. This bit and `BX_SAVED` are set only in tables of files
 /// that use [`CfaKind::Bx`]; if neither is set, `rbx` is lost.
 pub const BX_KEPT: u16 = 2;
 /// Bit of [`Rule::flags`]: `rbx` was saved at the CFA plus `ra_offset`, the return address is at CFA - 8.
 pub const BX_SAVED: u16 = 4;
 /// Bit of [`Rule::needs`]: the rule needs the frame pointer register.
 pub const NEEDS_FP: u16 = 0x10;
-/// Bit of [`Rule::needs`]: the rule needs `rbx`.
+/// Bit of the same: the rule needs `rbx`.
 pub const NEEDS_BX: u16 = 0x20;
 /// Position in [`Rule::flags`] of the number of bytes added to a CFA read from memory.
 pub const ADDEND_SHIFT: u32 = 8;

@@ -48,8 +48,8 @@ pub fn settle(mut spans: Vec<Span>) -> Vec<Span> {
     spans
 }
 
-/// Adds the parts of `more` that `spans` does not cover. Both must come from [`settle`]; the result has the
-/// same form.
+/// Adds the parts of `more` that `spans` does not cover. Both must be sorted and without overlaps, and so is
+/// the result.
 pub fn fill(spans: Vec<Span>, more: &[Span]) -> Vec<Span> {
     if more.is_empty() {
         return spans;
@@ -82,7 +82,7 @@ fn push_part(all: &mut Vec<Span>, span: &Span, start: u64, end: u64) {
     }
 }
 
-/// Clips spans from [`settle`] to `ranges`, which are sorted and do not overlap.
+/// Clips spans to `ranges`. Both must be sorted and without overlaps.
 pub fn clip(spans: &[Span], ranges: &[(u64, u64)]) -> Vec<Span> {
     let mut kept = Vec::with_capacity(spans.len());
     for (start, end) in ranges {
