@@ -1,4 +1,4 @@
-//! What must hold for any bytes at all: shared by the fuzz targets and by tests/fuzz_smoke.rs.
+//! Properties that must hold for arbitrary bytes, shared by the fuzz targets and tests/fuzz_smoke.rs.
 
 use std::fs::File;
 use std::io::Write;
@@ -19,7 +19,7 @@ fn file_of(bytes: &[u8]) -> File {
     file
 }
 
-/// Memory with something at every address, and one file everywhere.
+/// A process with pseudo-random memory, some of it unreadable, and one file mapped at every address.
 struct Anything<'t>(&'t Table, u64);
 
 impl Process for Anything<'_> {
@@ -42,7 +42,7 @@ impl Process for Anything<'_> {
     }
 }
 
-/// Makes a table of the bytes; whether there is one.
+/// Builds a table from the bytes and checks it; returns whether there is one.
 pub fn table(bytes: &[u8]) -> bool {
     let Ok(table) = Table::build(&file_of(bytes)) else {
         return false;
@@ -86,8 +86,8 @@ pub fn table(bytes: &[u8]) -> bool {
     true
 }
 
-/// A thread for names. blazesym's panics over made-up debug information, which are caught and take no
-/// name away, pass in silence from now on; all others are treated as before.
+/// Starts the symbolizer, and silences blazesym's panics over malformed debug information from now on: they
+/// are caught and lose no names. Other panics are handled as before.
 pub fn symbolizer() -> Symbolizer {
     let usual = panic::take_hook();
     panic::set_hook(Box::new(move |info| {
@@ -99,7 +99,7 @@ pub fn symbolizer() -> Symbolizer {
     Symbolizer::start().expect("a thread for names")
 }
 
-/// Looks names up in the bytes, at `step` positions over the file.
+/// Looks up names in the bytes, at every `step`-th file offset.
 pub fn symbols(symbolizer: &Symbolizer, bytes: &[u8], step: usize) {
     let module = Arc::new(Module {
         path: "/nowhere/fuzzed".into(),
@@ -117,7 +117,7 @@ pub fn symbols(symbolizer: &Symbolizer, bytes: &[u8], step: usize) {
         let (Some(plain), Some(detailed)) = (names.get(frame), lines.get(frame)) else {
             panic!("nothing is said of {frame:?}");
         };
-        // Debug information, good or bad, takes no name away.
+        // Debug information, valid or not, must not remove a name.
         if let Symbol::Known(function) = plain {
             let Symbol::Known(same) = detailed else {
                 panic!("{function:?} is lost: {detailed:?}");

@@ -1,8 +1,8 @@
-//! What memprof can do here: kernel facts become decisions, in words.
+//! Determines what memprof can do on this machine, and reports it.
 //!
-//! [`Facts::gather`] looks at the machine; [`checks()`] judges and touches nothing, so every decision
-//! is tested from made-up facts. [`doctor`] shows all of them, [`require`] stops the start where the
-//! main job cannot work.
+//! [`Facts::gather`] examines the machine; [`checks()`] only evaluates the facts, so every decision
+//! can be tested with made-up facts. [`doctor`] shows all checks; [`require`] refuses to start if
+//! profiling cannot work.
 
 mod access;
 mod checks;
@@ -15,17 +15,17 @@ pub use access::{Access, require_access};
 pub use checks::checks;
 pub use facts::{BtfFact, Caps, Facts, KernelVersion, Trial, Trials, VMLINUX_BTF};
 
-/// The oldest kernel on which memprof keeps all that it promises. What older ones can do is found out
-/// by trying, not by their version: vendors bring newer BPF back to older kernels.
+/// The oldest kernel that memprof fully supports. Features of older kernels are determined by trying, not by
+/// version, because vendors backport newer BPF features.
 pub const FULL_KERNEL: KernelVersion = KernelVersion(6, 1);
-/// How well something that memprof needs is there.
+/// The result of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Status {
-    /// As it should be.
+    /// The feature works.
     Ok,
-    /// memprof's main job works, with less; the check says what.
+    /// memprof can profile with the limitation that the check describes.
     Degraded,
-    /// memprof's main job does not work.
+    /// memprof cannot profile.
     Missing,
 }
 
@@ -40,12 +40,12 @@ impl Status {
     }
 }
 
-/// One decision: what was looked for, what was found, what follows and what to do about it.
+/// One check with its result, consequence and remedy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Check {
-    /// What was looked for.
+    /// The feature that was checked.
     pub name: &'static str,
-    /// The decision.
+    /// The result.
     pub status: Status,
     /// What was found.
     pub found: String,
@@ -83,10 +83,10 @@ impl Check {
     }
 }
 
-/// Why memprof cannot start: the checks that found something missing.
+/// The error if memprof cannot start: the failed checks.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub struct UnfitError {
-    /// The missing things; never empty.
+    /// The checks with status `Missing`; never empty.
     pub missing: Vec<Check>,
 }
 
@@ -105,12 +105,12 @@ impl fmt::Display for UnfitError {
     }
 }
 
-/// What stands in the way of the main job, if anything.
+/// Checks whether memprof can profile with these facts.
 ///
-/// Without `/proc` or privileges most other probes fail as well: then that is the only thing named.
+/// Without `/proc` or privileges most other checks fail as well, so only that failure is reported.
 ///
 /// # Errors
-/// [`UnfitError`], when at least one check is [`Status::Missing`].
+/// [`UnfitError`] if at least one check is [`Status::Missing`].
 pub fn decide(facts: &Facts) -> Result<(), UnfitError> {
     let mut missing = checks(facts);
     missing.retain(|check| check.status == Status::Missing);
@@ -126,7 +126,7 @@ pub fn decide(facts: &Facts) -> Result<(), UnfitError> {
     Err(UnfitError { missing })
 }
 
-/// Looks at this machine and says whether memprof's main job works here; called at the start.
+/// Examines this machine and checks whether memprof can profile here; called at the start.
 ///
 /// # Errors
 /// [`UnfitError`], with what is missing, why it matters and what to do.
@@ -134,7 +134,7 @@ pub fn require() -> Result<(), UnfitError> {
     decide(&Facts::gather())
 }
 
-/// All that `memprof doctor` looks at. The whole probe is not tried where something that it needs is missing.
+/// Gathers all facts for `memprof doctor`. Loads the whole probe only if nothing that it needs is missing.
 pub fn examine() -> Facts {
     let facts = Facts::gather();
     let fit = decide(&facts).is_ok();
@@ -144,7 +144,7 @@ pub fn examine() -> Facts {
     }
 }
 
-/// What `memprof doctor` prints, and its exit status: 0 if the main job works here, else 1.
+/// The output of `memprof doctor` and its exit status: 0 if memprof can profile here, else 1.
 pub fn doctor(facts: &Facts) -> (String, u8) {
     let checks = checks(facts);
     let width = checks.iter().map(|c| c.name.len()).max().unwrap_or(0);

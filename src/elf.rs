@@ -1,7 +1,7 @@
-//! The few parts of an ELF file that names and unwind tables need, read with `pread`.
+//! Reads, with `pread`, the parts of an ELF file that symbol names and unwind tables need.
 //!
-//! Not memory-mapped: a file that is cut short while memprof reads it (a rebuild over a library
-//! still open here) would kill memprof with SIGBUS. A failed read is just an error.
+//! The file is not memory-mapped: if it were truncated during use (a rebuild over a library that is
+//! still open here), SIGBUS would kill memprof. A failed read is just an error.
 
 mod headers;
 
@@ -17,9 +17,9 @@ pub use self::headers::{Section, Segment, u16_at, u32_at, u64_at};
 const EHDR_SIZE: usize = 64;
 const PHDR_SIZE: usize = 56;
 const SHDR_SIZE: usize = 64;
-/// No linker writes more sections into a program; more than this is a damaged header.
+/// Maximum number of sections; a header with more is damaged.
 const MAX_SECTIONS: u64 = 65_535;
-/// Notes are some ten bytes long; what is longer is not read.
+/// Maximum size of a note or debug link section, in bytes; real ones have tens of bytes.
 const MAX_NOTES: u64 = 64 << 10;
 
 const ET_EXEC: u16 = 2;
@@ -32,18 +32,18 @@ const PT_DYNAMIC: u32 = 2;
 const PT_INTERP: u32 = 3;
 const DT_FLAGS_1: u64 = 0x6fff_fffb;
 const DF_1_PIE: u64 = 0x0800_0000;
-/// A dynamic section has some 30 entries of 16 bytes.
+/// Bytes read of a dynamic section, which has about 30 entries of 16 bytes.
 const MAX_DYNAMIC: usize = 4096;
-/// Bytes of a path that are looked at: the kernel's `PATH_MAX`.
+/// Maximum length of a path, in bytes: the kernel's `PATH_MAX`.
 const MAX_PATH: usize = 4096;
 const PT_GNU_EH_FRAME: u32 = 0x6474_e550;
 const SHT_NOTE: u32 = 7;
 const SHT_NOBITS: u32 = 8;
 const NT_GNU_BUILD_ID: u32 = 3;
 
-/// `.symtab`: every function the linker knew.
+/// `.symtab`: all functions that the linker knew.
 pub const SHT_SYMTAB: u32 = 2;
-/// `.dynsym`: what other files may link against; survives `strip`.
+/// `.dynsym`: the symbols for dynamic linking; survives `strip`.
 pub const SHT_DYNSYM: u32 = 11;
 /// A string table.
 pub const SHT_STRTAB: u32 = 3;
@@ -51,10 +51,10 @@ pub const SHT_STRTAB: u32 = 3;
 /// Why a file cannot be read.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ElfError {
-    /// It does not start as an ELF file does.
+    /// The file does not start with the ELF magic number.
     #[error("not an ELF file")]
     NotElf,
-    /// It does, but this is wrong with it.
+    /// An ELF file that is damaged, of an unsupported kind, or unreadable.
     #[error("{0}")]
     Bad(String),
 }
@@ -79,7 +79,7 @@ impl<'f> Elf<'f> {
     /// Reads the headers of a little-endian 64-bit program or shared library.
     ///
     /// # Errors
-    /// When it is not one, or its headers point outside the file.
+    /// The file is not such a file, or its headers point outside it.
     pub fn read(file: &'f File) -> Result<Elf<'f>, ElfError> {
         let mut h = [0; EHDR_SIZE];
         let got = read_some(file, &mut h, 0)?;
@@ -108,8 +108,8 @@ impl<'f> Elf<'f> {
         })
     }
 
-    /// The address that a byte of code has in the file's own addresses (before relocation), for its
-    /// position in the file; `None` if no executable segment holds it.
+    /// The address of a byte of code, in the file's own addresses (before relocation), for its
+    /// position in the file; `None` if no executable segment contains it.
     pub fn address_of(&self, offset: u64) -> Option<u64> {
         self.code_segments().find_map(|s| {
             let inside = offset.checked_sub(s.offset).filter(|d| *d < s.size)?;
@@ -117,21 +117,21 @@ impl<'f> Elf<'f> {
         })
     }
 
-    /// The address that the first byte of a mapping of the file has in the file's own addresses; what
-    /// is added to those in a process is the mapping's start less this. `offset` and `size` are the
-    /// mapping's, in bytes; `None` if it holds no code.
+    /// The address of the first byte of a mapping, in the file's own addresses. The load bias in a process
+    /// is the mapping's start minus this address. `offset` and `size` are the mapping's, in bytes; `None` if
+    /// the mapping contains no code.
     ///
     /// See [`address_of_mapping`].
     pub fn address_of_mapping(&self, offset: u64, size: u64) -> Option<u64> {
         address_of_mapping(self.code_segments(), offset, size)
     }
 
-    /// The loaded, executable parts of the file, in the file's order.
+    /// The loaded, executable segments, in the file's order.
     pub fn code_segments(&self) -> impl Iterator<Item = &Segment> {
         self.segments.iter().filter(|s| s.code())
     }
 
-    /// The loaded part that holds an address, and the address's distance from its start, in bytes.
+    /// The loaded segment that contains an address, and the address's offset in it, in bytes.
     pub fn loaded_at(&self, addr: u64) -> Option<(&Segment, u64)> {
         self.segments.iter().find_map(|s| {
             let inside = addr.checked_sub(s.addr).filter(|d| *d < s.size)?;
@@ -139,7 +139,7 @@ impl<'f> Elf<'f> {
         })
     }
 
-    /// The program header that names the index of the unwind information (`.eh_frame_hdr`).
+    /// The program header of the index of the unwind information (`.eh_frame_hdr`).
     pub fn eh_frame_hdr(&self) -> Option<&Segment> {
         self.segments.iter().find(|s| s.kind == PT_GNU_EH_FRAME)
     }
@@ -149,8 +149,8 @@ impl<'f> Elf<'f> {
         self.machine
     }
 
-    /// The address of a program's first instruction; `None` for a library, whose header may have any
-    /// address in its place.
+    /// The address of a program's first instruction; `None` for a library, whose header may contain any
+    /// address there.
     pub fn entry(&self) -> Option<u64> {
         let has = |kind| self.segments.iter().find(move |s| s.kind == kind);
         let program =
@@ -158,7 +158,7 @@ impl<'f> Elf<'f> {
         (program && self.entry != 0).then_some(self.entry)
     }
 
-    /// The dynamic loader that the program asks for; `None` for a static one, and for a library.
+    /// The dynamic loader that the program requests; `None` for a static program or a library.
     pub fn interpreter(&self) -> Option<PathBuf> {
         let named = self.segments.iter().find(|s| s.kind == PT_INTERP)?;
         let mut path = [0; MAX_PATH];
@@ -181,7 +181,7 @@ impl<'f> Elf<'f> {
         entries.take_while(|(tag, _)| *tag != 0).collect()
     }
 
-    /// The text at an address up to its NUL; `None` where no loaded part has it.
+    /// The NUL-terminated text at an address; `None` if no loaded segment contains it.
     pub fn text_at(&self, addr: u64) -> Option<OsString> {
         let (segment, inside) = self.loaded_at(addr)?;
         let mut text = [0; MAX_PATH];
@@ -192,7 +192,7 @@ impl<'f> Elf<'f> {
         Some(OsString::from_vec(text[..end].to_vec()))
     }
 
-    /// What the header names as the first instruction, whatever kind of file this is.
+    /// The entry address in the header, for any kind of file.
     pub fn header_entry(&self) -> u64 {
         self.entry
     }
@@ -206,7 +206,7 @@ impl<'f> Elf<'f> {
     /// Size of the file, in bytes.
     ///
     /// # Errors
-    /// When the file cannot be examined.
+    /// The file's metadata cannot be read.
     pub fn file_size(&self) -> Result<u64, ElfError> {
         let meta = self.file.metadata();
         let meta = meta.map_err(|e| bad(format!("reading its size failed: {e}")))?;
@@ -223,17 +223,17 @@ impl<'f> Elf<'f> {
         self.sections.iter().find(|s| s.kind == kind && s.size > 0)
     }
 
-    /// Whether assembler mapping symbols (`$x`, `$d`) stand among the symbols, as on ARM and RISC-V.
+    /// Whether the symbols may include assembler mapping symbols (`$x`, `$d`), as on ARM and RISC-V.
     pub fn has_mapping_symbols(&self) -> bool {
         self.machine != EM_X86_64
     }
 
-    /// Whether it carries debug information itself.
+    /// Whether the file itself contains debug information.
     pub fn has_debug_info(&self) -> bool {
         self.section_named(".debug_info").is_some()
     }
 
-    /// The sections whose bytes are packed.
+    /// The compressed sections.
     pub fn compressed_sections(&self) -> impl Iterator<Item = &Section> {
         self.sections.iter().filter(|s| s.compressed())
     }
@@ -249,7 +249,7 @@ impl<'f> Elf<'f> {
             })
     }
 
-    /// The `.gnu_debuglink`: base name of the file with the debug information, and that file's CRC-32.
+    /// The `.gnu_debuglink`: base name and CRC-32 of the debug file.
     pub fn debug_link(&self) -> Option<(Vec<u8>, u32)> {
         let s = self
             .section_named(".gnu_debuglink")
@@ -265,15 +265,15 @@ impl<'f> Elf<'f> {
     /// Fills `buf` from a position in the file.
     ///
     /// # Errors
-    /// When the file ends before.
+    /// The file ends too early or cannot be read.
     pub fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<(), ElfError> {
         read_all(self.file, buf, offset)
     }
 
-    /// Reads at most `buf.len()` bytes; how many there were.
+    /// Reads at most `buf.len()` bytes; returns the number of bytes read.
     ///
     /// # Errors
-    /// When the file cannot be read.
+    /// The file cannot be read.
     pub fn read_some(&self, buf: &mut [u8], offset: u64) -> Result<usize, ElfError> {
         read_some(self.file, buf, offset)
     }
@@ -300,11 +300,11 @@ impl<'f> Elf<'f> {
     }
 }
 
-/// [`Elf::address_of_mapping`] for the executable segments of a file that is no longer at hand.
+/// [`Elf::address_of_mapping`] for the executable segments of a file that is no longer open.
 ///
-/// A mapping begins and ends at pages, a segment need not: the mapping may hold the end of the segment
-/// before and the beginning of the one behind. It was made for the segment whose first and last page
-/// are its own; where it was split since, for the one that most of it belongs to.
+/// A mapping is page-aligned, a segment need not be, so a mapping may also contain the end of the previous
+/// segment and the beginning of the next one. It belongs to the segment that has the same first and last
+/// page; if there is none (the mapping was split later), to the segment with the most bytes in it.
 pub fn address_of_mapping<'s>(
     segments: impl Iterator<Item = &'s Segment>,
     offset: u64,
@@ -336,7 +336,7 @@ fn read_sections(file: &File, h: &[u8]) -> Result<Vec<Section>, ElfError> {
     }
     let mut count = u64::from(u16_at(h, 60));
     if count == 0 {
-        // Too many for 16 bits: the count stands in the first section header.
+        // Too many sections for 16 bits: the count is in the first section header.
         let mut first = [0; SHDR_SIZE];
         read_all(file, &mut first, at)?;
         count = Section::parse(&first).size;
@@ -380,7 +380,7 @@ fn find_build_id(mut notes: &[u8], align: usize) -> Option<Vec<u8>> {
 }
 
 fn read_all(file: &File, buf: &mut [u8], offset: u64) -> Result<(), ElfError> {
-    // Positions beyond this are refused by the kernel with an error that says less.
+    // The kernel refuses larger positions, with a less specific error.
     if offset > i64::MAX as u64 {
         return Err(bad("a header points outside the file"));
     }
@@ -419,7 +419,7 @@ mod tests {
     #[test]
     fn a_mapping_is_that_of_the_segment_that_it_was_made_for() {
         let page = crate::residency::page_size();
-        // As some linkers write them: neighbours share a page of the file, each mapped with all of it.
+        // Some linkers write this: adjacent segments share a page of the file, and both mappings include it.
         let segments = [
             code(0, 0, page + 0x500),
             code(page + 0x540, 5 * page + 0x540, 2 * page),
@@ -429,7 +429,7 @@ mod tests {
         assert_eq!(address(0, 2 * page), Some(0));
         assert_eq!(address(page, 3 * page), Some(5 * page));
         assert_eq!(address(3 * page, page), Some(9 * page));
-        // A part of the second one, as mprotect leaves it.
+        // A part of the second segment, as left by mprotect.
         assert_eq!(address(2 * page, page), Some(6 * page));
         assert_eq!(address(9 * page, page), None);
     }

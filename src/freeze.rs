@@ -1,12 +1,12 @@
-//! Holding processes still while their pages are scanned, so that a report is exact; for a bounded time.
+//! Stops processes for a bounded time while their pages are scanned, so that a report is exact.
 //!
-//! Each thread is seized and interrupted as a debugger does it. Nobody else notices: the parent sees
-//! no stop, a stopped process stays stopped, and should memprof die the kernel lets go. Only memprof's own
-//! command has a tracer already, memprof itself; it is stopped by SIGSTOP, and asked the kernel for a
-//! SIGCONT at memprof's death when it was made (see `session::command`).
+//! Each thread is seized and interrupted, as a debugger does. No other process notices: the parent sees
+//! no stop, a stopped process stays stopped, and if memprof dies, the kernel resumes the threads. Only
+//! memprof's own command already has a tracer, memprof itself. SIGSTOP stops it; at its start it requested a
+//! SIGCONT from the kernel for memprof's death (see `session::command`).
 //!
-//! A thread of memprof's own holds them. It lets go when the time is up, whatever the rest of memprof is busy
-//! with, and the kernel lets go of what did not stop in time when that thread ends.
+//! A separate thread of memprof, the holder, stops and releases the processes. It releases them when the time
+//! is up, whatever the rest of memprof does. When it ends, the kernel releases threads that did not stop in time.
 
 mod estimate;
 mod threads;
@@ -27,84 +27,84 @@ pub use estimate::{Costs, Need};
 pub use threads::stands_still;
 use tracees::{Tracees, Trouble};
 
-/// How long processes are held still at most, where nothing else is said.
+/// Default maximum time for which processes are stopped.
 pub const MAX_FREEZE: Duration = Duration::from_millis(50);
 
-/// Letting go takes time as well, for each thread: those that run again take the CPU from who lets go. It is taken
-/// from what may be used before.
+/// Time reserved for releasing one thread: released threads compete with the holder for the CPU. The reserve
+/// shortens the time for stopping and scanning.
 const RELEASE: Duration = Duration::from_micros(8);
-/// How urgent the holder is to the scheduler: the most that there is.
+/// Nice value of the holder: the highest priority.
 const NICE: libc::c_int = -20;
-/// How often a process that SIGSTOP was sent to is looked at.
+/// Polling interval for a process that was sent SIGSTOP.
 const PAUSE: Duration = Duration::from_micros(100);
-/// How often threads that were made meanwhile are looked for.
+/// Maximum number of rounds that look for newly created threads.
 const MAX_ROUNDS: usize = 16;
 
-/// Whether a target is held still for a report.
+/// Whether a target is stopped for a report.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Freeze {
     /// It runs.
     #[default]
     No,
-    /// It is held still. Several processes are at once where that is short enough, else one after the other.
+    /// It is stopped: several processes at once if that is short enough, else one after another.
     Each,
-    /// It is held still, all processes at once or not at all.
+    /// It is stopped: all processes at once or none.
     Group,
 }
 
-/// Processes that stand still. They go on when this is dropped, or when the time is up.
+/// Stopped processes. They resume when this is dropped, or when the time is up.
 #[derive(Debug)]
 pub struct Frozen {
     orders: Option<SyncSender<Vec<Pid>>>,
     answers: Receiver<Answer>,
-    /// Set when they are let go.
+    /// Set when the processes are released.
     let_go: Arc<AtomicBool>,
     until: Instant,
     holder: Option<thread::JoinHandle<()>>,
-    /// Where the kernel shows the holder while it lives.
+    /// The `/proc` directory of the holder thread, which exists while it lives.
     shown: PathBuf,
 }
 
-/// How a hold was.
+/// Statistics of a hold.
 #[derive(Clone, Debug, Default)]
 pub struct Stood {
-    /// From the first thread that was told to stop to the last one that was let go.
+    /// Time from the first stop request to the last release.
     pub lasted: Duration,
-    /// Threads that were told to stop.
+    /// Threads that were requested to stop.
     pub threads: usize,
-    /// How long stopping and letting go took.
+    /// Time for stopping and releasing.
     pub stopping: Duration,
 }
 
-/// Processes could not be held still, and run.
+/// The error if processes could not be stopped; they run.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("{why}")]
 pub struct NotHeld {
-    /// Why.
+    /// The reason.
     pub why: String,
-    /// How it was until then.
+    /// Statistics of the attempt.
     pub stood: Stood,
-    /// Of how many threads.
+    /// The total number of threads to stop.
     pub of: usize,
-    /// The time was up, which more time might mend.
+    /// Whether the time ran out; a longer limit might help.
     pub late: bool,
 }
 
-/// What the holder says.
+/// A message from the holder.
 #[derive(Debug)]
 enum Answer {
-    /// They stand still, until then.
+    /// The processes are stopped until this time at the latest.
     Still(Instant),
     Failed(NotHeld),
     LetGo(Stood),
 }
 
 impl Frozen {
-    /// Stops every thread of these processes, for `max` at most. One that was stopped already stays so in the
-    /// end.
+    /// Stops every thread of these processes, for `max` at most. A process that was stopped before stays stopped
+    /// afterwards.
     ///
     /// # Errors
-    /// Not every thread stopped in time, or one may not be traced (another debugger has it); all run.
+    /// Not every thread stopped in time, or one may not be traced (by another debugger); all run.
     pub fn stop(pids: &[Pid], max: Duration) -> Result<Frozen, NotHeld> {
         let (orders, inbox) = sync_channel(1);
         let (answer, answers) = sync_channel(2);
@@ -158,17 +158,17 @@ impl Frozen {
         }
     }
 
-    /// When they are let go at the latest.
+    /// The latest time of the release.
     pub fn until(&self) -> Instant {
         self.until
     }
 
-    /// Whether all of them have stood still up to now.
+    /// Whether all of the processes have been stopped up to now.
     pub fn is_held(&self) -> bool {
         !self.let_go.load(Ordering::SeqCst)
     }
 
-    /// Lets them go on, if they do not yet; how it was.
+    /// Releases the processes unless that has happened; returns the statistics.
     pub fn release(mut self) -> Stood {
         self.orders = None;
         loop {
@@ -187,7 +187,7 @@ impl Drop for Frozen {
         if let Some(holder) = self.holder.take() {
             let _ = holder.join();
         }
-        // The kernel lets go of what the holder has left after its thread can be joined.
+        // The kernel releases the holder's remaining tracees only after its thread can be joined.
         while self.shown.exists() {
             thread::sleep(PAUSE);
         }
@@ -205,13 +205,13 @@ impl NotHeld {
     }
 }
 
-/// Whom it has let go does not push the holder aside before it has let go of the rest.
+/// Raises the holder's priority, so that released threads do not preempt it before it has released the rest.
 fn hurry() {
-    // SAFETY: a plain system call; of the calling thread. Where it is not permitted, holds take longer.
+    // SAFETY: a plain system call on the calling thread. If it is not permitted, holds take longer.
     unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, NICE) };
 }
 
-/// The holder's life: stops whom it is told to, and lets go when it is told to or the time is up.
+/// The holder's main loop: stops processes on request, and releases them on request or when the time is up.
 fn hold(
     mut holding: Holding,
     orders: &Receiver<Vec<Pid>>,
@@ -219,7 +219,7 @@ fn hold(
     let_go: &AtomicBool,
 ) {
     let mut failed = None;
-    // Until it is told to let go, or the time is up.
+    // Ends on a release request (the channel is closed) or when the time is up.
     while let Ok(pids) = orders.recv_timeout(holding.left()) {
         if let Err(why) = holding.stop(&pids) {
             failed = Some(why);
@@ -236,16 +236,16 @@ fn hold(
     });
 }
 
-/// What a holder holds.
+/// The processes that the holder stops.
 #[derive(Debug)]
 struct Holding {
     max: Duration,
-    /// When the first thread was told to stop.
+    /// Time of the first stop request.
     since: Option<Instant>,
     stopping: Duration,
     tracees: Tracees,
     traced: Vec<Pid>,
-    /// Those that SIGSTOP stopped.
+    /// Processes that were sent SIGSTOP.
     signalled: Vec<Pid>,
     signalled_threads: usize,
 }
@@ -267,7 +267,7 @@ impl Holding {
         self.tracees.len() + self.signalled_threads
     }
 
-    /// When so many threads must be let go.
+    /// The time at which the release of `threads` threads must begin.
     fn until_with(&self, threads: usize) -> Instant {
         let reserve = RELEASE.saturating_mul(u32::try_from(threads).unwrap_or(u32::MAX));
         self.since.unwrap_or_else(Instant::now) + self.max.saturating_sub(reserve)
@@ -285,7 +285,7 @@ impl Holding {
     }
 
     fn stop(&mut self, pids: &[Pid]) -> Result<(), NotHeld> {
-        // What can be done while they run.
+        // Work that can be done while the processes run.
         let mut signalled = Vec::new();
         for pid in pids {
             match threads::is_traced_here(*pid) {
@@ -321,7 +321,7 @@ impl Holding {
             };
             let stopped = self.tracees.stop(&late);
             stopped.map_err(|trouble| self.trouble(first, &trouble))?;
-            // Threads that were made meanwhile.
+            // Threads that were created meanwhile.
             if !self.tracees.may_be_more(&self.traced) {
                 break;
             }
@@ -354,7 +354,7 @@ impl Holding {
                     thread::sleep(PAUSE);
                 }
             }
-            // What has stopped makes no threads.
+            // Stopped threads create no threads.
             if stopped.len() == before {
                 self.signalled_threads += before;
                 return Ok(());

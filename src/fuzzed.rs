@@ -1,5 +1,5 @@
-//! The root of fuzz/'s library, which goes by memprof's name: what reads files of others, and what
-//! that needs. memprof itself has `lib.rs`.
+//! Root of fuzz/'s library, which is also named memprof: the modules that read untrusted files, and their
+//! dependencies. memprof itself uses `lib.rs`.
 
 #![allow(dead_code, reason = "the rest of memprof uses the rest")]
 
@@ -12,9 +12,9 @@ pub mod symbol;
 pub mod symbolize;
 pub mod unwind;
 
-/// Nothing is given up: the thread that a crash is found in writes down what led to it.
 #[path = "priority.rs"]
 pub mod priority;
+/// A stub that drops no privileges: the thread that crashes must write the crashing input to a file.
 pub mod privileges {
     #[derive(Clone, Copy)]
     pub enum Role {

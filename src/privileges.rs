@@ -1,11 +1,12 @@
-//! What each thread of memprof may still do once it has started: capabilities, `no_new_privs` and a
+//! Reduces the privileges of memprof's threads after the start: capabilities, `no_new_privs` and a
 //! seccomp filter.
 //!
-//! All three belong to a thread and pass to the threads and processes that it starts. The thread that starts
-//! a command therefore keeps everything until the command runs, and the command has what memprof's user has.
+//! All three belong to a thread, and the threads and processes that it starts inherit them. The thread that
+//! starts a command therefore keeps everything until the command runs, so the command has the full privileges
+//! of memprof's user.
 //!
-//! Threads share memory, so this bounds what a request or a file can make memprof's own code do. It is no
-//! wall against code that an attacker runs in memprof.
+//! Threads share memory, so this limits what a request or a file can make memprof's own code do. It does not
+//! protect against an attacker's code running in memprof.
 
 mod filter;
 
@@ -13,27 +14,27 @@ use std::cell::Cell;
 
 use caps::{CapSet, Capability, CapsHashSet};
 
-/// What a thread is for.
+/// The role of a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// Owns the probe and looks at the followed processes.
+    /// Owns the probe and reads the followed processes.
     Collector,
-    /// Waits for the command that memprof started; it has been started.
+    /// Waits for the command, which memprof has already started.
     Command,
     /// Serves HTTP, draws the screen and writes the results.
     Server {
         /// It writes `--output` files at the end, by [`writing_files`].
         writes_files: bool,
     },
-    /// Reads symbols and debug information of other people's files.
+    /// Reads symbols and debug information of untrusted files.
     Symbols,
-    /// Builds unwind tables of other people's files, which are open.
+    /// Builds unwind tables of untrusted files, which are already open.
     Tables,
-    /// Keeps the memory of a process, which is open.
+    /// Keeps the memory of a process; its `/proc/PID/mem` is already open.
     Keep,
 }
 
-/// Reading what belongs to a process of another user, its mapped files and its memory.
+/// Capabilities for reading another user's process, its mapped files and its memory.
 const LOOKING: &[Capability] = &[
     Capability::CAP_SYS_PTRACE,
     Capability::CAP_DAC_READ_SEARCH,
@@ -41,7 +42,7 @@ const LOOKING: &[Capability] = &[
     Capability::CAP_KILL,
 ];
 
-/// Writing files where and as root can.
+/// Capabilities for writing files as root can.
 const FILES: &[Capability] = &[
     Capability::CAP_DAC_OVERRIDE,
     Capability::CAP_DAC_READ_SEARCH,
@@ -49,7 +50,7 @@ const FILES: &[Capability] = &[
 ];
 
 impl Role {
-    /// Every role, for a trial.
+    /// All roles, for the trial of `memprof doctor`.
     pub const ALL: [Role; 6] = [
         Role::Collector,
         Role::Command,
@@ -59,27 +60,27 @@ impl Role {
         Role::Keep,
     ];
 
-    /// The capabilities that the rest of the run needs, where memprof has them.
+    /// The capabilities that the role needs after the start, if memprof has them.
     fn needs(self) -> Vec<Capability> {
         let more: &[Capability] = match self {
-            // Maps and iterators of BPF may be made later. CAP_SYS_ADMIN shows page frames.
+            // BPF maps and iterators may be created later. CAP_SYS_ADMIN shows page frames.
             Role::Collector => &[
                 Capability::CAP_BPF,
                 Capability::CAP_PERFMON,
                 Capability::CAP_SYS_ADMIN,
             ],
             Role::Command => &[],
-            // `/debug/memory` reads `smaps`; the command is passed SIGTERM.
+            // `/debug/memory` reads `smaps`; SIGTERM is forwarded to the command.
             Role::Server { .. } => return vec![Capability::CAP_SYS_PTRACE, Capability::CAP_KILL],
-            // Programs that only their owner may read, and debug files in his directories.
+            // For programs and debug files that only their owner may read.
             Role::Symbols => return vec![Capability::CAP_DAC_READ_SEARCH],
             Role::Tables | Role::Keep => return Vec::new(),
         };
         [LOOKING, more].concat()
     }
 
-    /// Without CAP_SYS_PTRACE the kernel shows a thread only processes that have no capability which
-    /// the thread lacks. A command started with ambient capabilities has all of memprof's.
+    /// Whether the role reads processes. Without CAP_SYS_PTRACE a thread can read only processes that have no
+    /// capability which the thread lacks. A command started with ambient capabilities has all of memprof's.
     fn looks_at_processes(self) -> bool {
         !matches!(self, Role::Symbols | Role::Tables | Role::Keep)
     }
@@ -89,18 +90,18 @@ thread_local! {
     static REDUCED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Gives up, for this thread and those it starts from now on, what its role does not need. What the
-/// kernel refuses stays as it was: `memprof doctor` says so. A second call changes nothing.
+/// Drops the privileges that the role does not need, for this thread and those it starts from now on. Errors
+/// are ignored here; `memprof doctor` reports them. A second call on the same thread changes nothing.
 pub fn reduce(role: Role) {
     if !REDUCED.replace(true) {
         let _ = try_reduce(role);
     }
 }
 
-/// As [`reduce`], once more where it was done, and with the outcome.
+/// As [`reduce`], but also on a repeated call, and with the result.
 ///
 /// # Errors
-/// What the kernel refused and why. The capabilities may be gone all the same.
+/// The step that the kernel refused, and why. The capabilities may be dropped even so.
 pub fn try_reduce(role: Role) -> Result<(), String> {
     let limited = limit_capabilities(role);
     let filtered = filter::install(role).map_err(|e| format!("seccomp filter: {e}"));
@@ -109,10 +110,10 @@ pub fn try_reduce(role: Role) -> Result<(), String> {
     limited
 }
 
-/// Gives up the capabilities of this thread that its role does not need.
+/// Drops the capabilities of this thread that its role does not need.
 ///
 /// # Errors
-/// What the kernel refused and why.
+/// The kernel's reason for refusing.
 pub fn limit_capabilities(role: Role) -> Result<(), String> {
     limit(role).map_err(|e| format!("capabilities: {e}"))
 }
@@ -129,13 +130,13 @@ fn limit(role: Role) -> Result<(), caps::errors::CapsError> {
         keep.extend(FILES);
     }
     caps::set(None, CapSet::Permitted, &(&permitted & &keep))?;
-    // Ambient capabilities go with the inheritable ones.
+    // The kernel drops ambient capabilities together with the inheritable ones.
     caps::clear(None, CapSet::Inheritable)
 }
 
-/// Runs `write` with the rights over files that memprof was started with.
+/// Runs `write` with the file capabilities that memprof was started with.
 pub fn writing_files<T>(write: impl FnOnce() -> T) -> T {
-    /// Puts the effective capabilities back, also when `write` panics.
+    /// Restores the effective capabilities, also if `write` panics.
     struct Back(Option<CapsHashSet>);
     impl Drop for Back {
         fn drop(&mut self) {
@@ -149,7 +150,7 @@ pub fn writing_files<T>(write: impl FnOnce() -> T) -> T {
     let _back = Back(before.clone());
     let files: CapsHashSet = FILES.iter().copied().collect();
     let raised = &before.unwrap_or_default() | &(&permitted & &files);
-    // What is refused here fails below with the file's name.
+    // If this is refused, `write` fails with an error that names the file.
     let _ = caps::set(None, CapSet::Effective, &raised);
     write()
 }

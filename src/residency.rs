@@ -1,14 +1,14 @@
-//! The kernel's truth about a process's memory: its mappings, which of their pages are resident, and
-//! the figures the kernel gives itself. Nothing here knows of stacks.
+//! A process's memory as the kernel reports it: its mappings, which of their pages are resident, and
+//! the kernel's own figures. This module does not know about stacks.
 //!
-//! In reading order: [`proc_maps`] lists the mappings, [`classify`] finds out what lies behind each,
-//! [`scan`] walks their pages by `PAGEMAP_SCAN` or page by page, [`figures`] are what the sums are held
-//! against, [`smaps`] are the kernel's figures for each mapping, [`threads`] says where stacks lie,
-//! [`cachestat`] counts a file's page cache, [`ranges`] remembers addresses, and [`kept`] keeps all of this
-//! readable when the process has ended.
+//! In reading order: [`proc_maps`] lists the mappings, [`classify`] determines the backing of each,
+//! [`scan`] walks their pages with `PAGEMAP_SCAN` or page by page, [`figures`] reads the kernel's totals that
+//! the sums are checked against, [`smaps`] reads the kernel's figures for each mapping, [`threads`] locates
+//! thread stacks, [`cachestat`] counts a file's page cache, [`ranges`] stores address ranges, and [`kept`]
+//! keeps the memory of an ended process readable.
 //!
 //! For a stopped process the sums are exact: `anon` equals `Anonymous` of `smaps_rollup`, and
-//! `anon + shmem` equals `RssAnon + RssShmem` of `status` where the kernel keeps these exactly.
+//! `anon + shmem` equals `RssAnon + RssShmem` of `status` if the kernel's counters are exact.
 
 pub mod cachestat;
 pub mod classify;
@@ -44,16 +44,16 @@ pub use vma::{Backing, Perms, Vma, VmaKind};
 use crate::event::Pid;
 use crate::profile::{KernelFigures, Usage};
 
-/// The memory of one process, summed.
+/// The memory totals of one process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Residency {
-    /// What the scan found, in bytes; `cache` is 0.
+    /// Totals of the scan, in bytes; `cache` is 0.
     pub total: Usage,
-    /// How many mappings there were.
+    /// The number of mappings.
     pub vmas: usize,
-    /// The kernel's figures just before.
+    /// The kernel's figures just before the scan.
     pub before: KernelFigures,
-    /// The kernel's figures just after.
+    /// The kernel's figures just after the scan.
     pub after: KernelFigures,
     /// The method used.
     pub method: Method,
@@ -79,7 +79,7 @@ pub fn read(pid: Pid) -> Result<Residency> {
     read_with(pid, Method::Auto, &mut Classifier::new())
 }
 
-/// Scans a process once, by the given method.
+/// Scans a process once with the given method.
 ///
 /// # Errors
 /// As for [`read`].

@@ -1,5 +1,4 @@
-//! What code positions are called. Failure is data: [`Symbol::Unknown`] stands beside
-//! [`Symbol::Known`] and says why there is no name.
+//! Symbols of code positions. A failure is a value: [`Symbol::Unknown`] says why there is no name.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -7,7 +6,7 @@ use std::sync::Arc;
 
 use crate::profile::Frame;
 
-/// What a code position is called.
+/// The symbol of a code position.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Symbol {
     /// The position lies in a function with a name.
@@ -17,7 +16,7 @@ pub enum Symbol {
 }
 
 impl Symbol {
-    /// The function, where it is known.
+    /// The function, if known.
     pub fn function(&self) -> Option<&Function> {
         match self {
             Symbol::Known(function) => Some(function),
@@ -26,18 +25,18 @@ impl Symbol {
     }
 }
 
-/// The function a code position lies in.
+/// The function that contains a code position.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Function {
-    /// Demangled name; a Rust name of the legacy mangling keeps its `::h<16 hex digits>` hash.
+    /// Demangled name; a Rust name in legacy mangling keeps its `::h<16 hex digits>` hash.
     pub name: String,
-    /// The language it was written in, as the symbol's mangling tells.
+    /// The source language, from debug information or the symbol's mangling.
     pub language: Language,
     /// Distance of the position from the function's start, in bytes.
     pub offset_in_function: u64,
     /// Functions inlined at the position, innermost first.
     pub inlined: Vec<InlinedFunction>,
-    /// Source position, where debug information names it.
+    /// Source position, if debug information has it.
     pub location: Option<Location>,
 }
 
@@ -46,23 +45,23 @@ pub struct Function {
 pub struct InlinedFunction {
     /// Demangled name.
     pub name: String,
-    /// Source position, where debug information names it.
+    /// Source position, if debug information has it.
     pub location: Option<Location>,
 }
 
 /// A source position.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Location {
-    /// Source file as debug information names it.
+    /// Source file as named in debug information.
     pub file: String,
     /// Line, counted from 1.
     pub line: Option<u32>,
 }
 
-/// The language of a function, as far as its symbol's mangling tells.
+/// The language of a function, as far as known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Language {
-    /// Rust, of either mangling.
+    /// Rust, with legacy or v0 mangling.
     Rust,
     /// C, C++ and everything else.
     Other,
@@ -71,13 +70,13 @@ pub enum Language {
 /// Why a code position has no name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum UnknownReason {
-    /// No file stands behind the position.
+    /// The position is not in a file.
     NoFile,
-    /// The file is not an ELF file; what was wrong with it.
+    /// The file is not an ELF file.
     NotElf,
     /// The file has no symbol that covers the position.
     NoSymbol,
-    /// The file could not be read; what failed.
+    /// The file could not be read, for this reason.
     Unreadable(String),
 }
 
@@ -92,27 +91,27 @@ impl fmt::Display for UnknownReason {
     }
 }
 
-/// Names of every code frame in a profile.
+/// The symbols of all code frames in a profile.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Symbols(HashMap<Frame, Arc<Symbol>>);
 
 impl Symbols {
-    /// What the frame is called; `None` where it was not looked up.
+    /// The frame's symbol; `None` if it was not looked up.
     pub fn get(&self, frame: Frame) -> Option<&Symbol> {
         self.0.get(&frame).map(Arc::as_ref)
     }
 
-    /// The frame's function, where it is known.
+    /// The frame's function, if known.
     pub fn function(&self, frame: Frame) -> Option<&Function> {
         self.get(frame).and_then(Symbol::function)
     }
 
-    /// Names a frame, in place of what it was called before.
+    /// Sets the symbol of a frame and replaces a previous one.
     pub fn insert(&mut self, frame: Frame, symbol: Arc<Symbol>) {
         self.0.insert(frame, symbol);
     }
 
-    /// How many frames have an entry.
+    /// The number of frames with an entry.
     pub fn len(&self) -> usize {
         self.0.len()
     }

@@ -1,8 +1,8 @@
-//! Frames → function names.
+//! Resolves frames to function names.
 //!
-//! Names come from the files' symbol tables, read afresh for each batch of unknown frames and kept
-//! only as results. Inlined functions and source lines come from debug information, which is
-//! expensive: they are looked up only when asked for.
+//! Names come from the files' symbol tables, which are read again for each batch of unknown frames; only
+//! the resulting names are cached. Inlined functions and source lines come from debug information, which
+//! is expensive, so they are looked up only on request.
 
 mod cache;
 mod debugfile;
@@ -28,25 +28,25 @@ use crate::privileges::{self, Role};
 use crate::profile::{Frame, FrameKind, JIT, Module, ModuleId};
 use crate::symbol::{Function, Language, Symbol, Symbols, UnknownReason};
 
-/// Requests that may wait; a caller beyond that waits in `resolve`.
+/// Length of the request queue; when it is full, callers block in `resolve`.
 const QUEUE: usize = 8;
-/// Names kept, and their size in bytes.
+/// Maximum number of cached names, and maximum size of the cache in bytes.
 const MAX_NAMES: usize = 200_000;
 const MAX_NAME_BYTES: usize = 24 << 20;
-/// From so many modules on, those that are gone are looked for each time that their number has doubled.
+/// From this number of modules on, dropped modules are removed each time the number has doubled.
 const MANY_MODULES: usize = 1024;
-/// After so long without a request, debug information is dropped.
+/// Debug information is dropped after this time without a request.
 const IDLE: Duration = Duration::from_secs(5);
-/// Demanglers and DWARF readers recurse, up to limits that are well inside this. Only what is used
-/// of it takes memory.
+/// Stack size, in bytes. Demanglers and DWARF readers recurse, up to limits well below this. Only the used
+/// part takes memory.
 const STACK: usize = 32 << 20;
 
-/// How much to find out about a frame.
+/// The detail to look up for a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Detail {
     /// The function's name.
     Names,
-    /// Also inlined functions and source lines, where the file has debug information.
+    /// Also inlined functions and source lines, if the file has debug information.
     Inlined,
 }
 
@@ -68,7 +68,7 @@ impl Symbolizer {
     /// Starts the thread.
     ///
     /// # Errors
-    /// When the system refuses another thread.
+    /// The thread could not be started.
     pub fn start() -> io::Result<Symbolizer> {
         let (requests, inbox) = mpsc::sync_channel(QUEUE);
         let worker = thread::Builder::new()
@@ -82,14 +82,14 @@ impl Symbolizer {
         Ok(Symbolizer { requests })
     }
 
-    /// Names of frames; blocks until they are found. `modules` is indexed by [`ModuleId`].
+    /// Resolves frames; blocks until done. `modules` is indexed by [`ModuleId`].
     ///
-    /// Every frame gets a [`Symbol`]; one that could not be found says why.
+    /// Every frame gets a [`Symbol`]; `Unknown` has the reason for a failure.
     pub fn resolve(&self, frames: &[Frame], modules: &[Arc<Module>]) -> Symbols {
         self.resolve_with(frames, modules, Detail::Names)
     }
 
-    /// Like [`resolve`](Symbolizer::resolve), in the given detail.
+    /// Like [`resolve`](Symbolizer::resolve), with the given detail.
     pub fn resolve_with(
         &self,
         frames: &[Frame],
@@ -119,8 +119,8 @@ impl Symbolizer {
     }
 }
 
-/// Which [`Module`] a cached name belongs to: its place in memory, which stays its own as long as a
-/// weak reference is held.
+/// Key of a [`Module`] in the caches: its memory address, which is not reused while a weak reference
+/// exists.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct ModuleKey(usize);
 
@@ -135,7 +135,7 @@ type NameKey = (ModuleKey, u64, Detail);
 struct Worker {
     names: Cache<NameKey>,
     modules: HashMap<ModuleKey, Weak<Module>>,
-    /// How many modules there may be before those that are gone are forgotten.
+    /// Number of modules at which dropped modules are removed.
     most_modules: usize,
     dwarf: Dwarf,
     no_file: Arc<Symbol>,
@@ -154,7 +154,7 @@ fn serve(inbox: &Receiver<Request>) {
         match request {
             Ok(request) => {
                 let symbols = worker.answer(&request);
-                // A caller that has gone away needs no answer.
+                // If the caller has gone away, the reply is not needed.
                 let _ = request.reply.send(symbols);
                 tidy = false;
             }
@@ -207,7 +207,7 @@ impl Worker {
         symbols
     }
 
-    /// The name if it needs no reading, else where to look for it.
+    /// The symbol if it is known without reading a file, else the module and offset to look up.
     fn known(&mut self, frame: Frame, request: &Request) -> Result<Arc<Symbol>, (ModuleId, u64)> {
         let FrameKind::Code(id, offset) = frame.kind() else {
             return Ok(Arc::clone(&self.no_file));
@@ -229,8 +229,8 @@ impl Worker {
         detail: Detail,
     ) -> Vec<Arc<Symbol>> {
         let dwarf = &mut self.dwarf;
-        // The files belong to whoever runs the target: a reader that panics over one of them must
-        // not take the others' names with it.
+        // The files are untrusted: a panic while reading one of them must not affect the names from
+        // other files.
         let found = catch_unwind(AssertUnwindSafe(|| {
             names::of_module(
                 module,
@@ -243,7 +243,7 @@ impl Worker {
             let why = UnknownReason::Unreadable("its symbols made the reader fail".into());
             vec![Symbol::Unknown(why); offsets.len()]
         });
-        // A target that maps ever new files may have its names asked for without a pause.
+        // `tidy` may never run: a target that keeps mapping new files may cause requests without a pause.
         if self.modules.len() >= self.most_modules {
             self.forget_gone();
         }
@@ -260,7 +260,7 @@ impl Worker {
         found.collect()
     }
 
-    /// Gives back what only an active user needs.
+    /// Frees memory that is needed only during active use.
     fn tidy(&mut self) {
         let had_dwarf = !self.dwarf.is_empty();
         self.dwarf.clear();

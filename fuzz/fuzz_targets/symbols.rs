@@ -1,4 +1,4 @@
-//! Names in any bytes.
+//! Feeds arbitrary bytes to the symbolizer.
 
 #![no_main]
 

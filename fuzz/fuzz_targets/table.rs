@@ -1,4 +1,4 @@
-//! Unwind tables of any bytes.
+//! Builds unwind tables from arbitrary bytes.
 
 #![no_main]
 

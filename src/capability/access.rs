@@ -1,4 +1,4 @@
-//! What memprof may see of a process, found out by trying.
+//! Determines, by trying, what memprof may access of a process.
 
 use std::fs::{self, File};
 use std::io::{self, ErrorKind};
@@ -9,31 +9,31 @@ use crate::event::Pid;
 use crate::modules::open_regular;
 use crate::residency::{self, Method, Scanner};
 
-/// Processes that are looked at for one of another user.
+/// Maximum number of processes searched for one of another user.
 const MOST_LOOKED_AT: usize = 10_000;
-/// Those of them that are tried.
+/// Maximum number of them that are tried.
 const MOST_TRIED: usize = 16;
 
-/// What memprof may see of one process.
+/// memprof's access to one process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Access {
     /// The process.
     pub pid: Pid,
     /// Its user id.
     pub uid: u32,
-    /// Opening and scanning its page tables: without, there is no report.
+    /// Opening its `pagemap` for a scan; required for a report.
     pub pages: Trial,
-    /// Looking at its program: without, its code has neither unwind tables nor names.
+    /// Accessing its program file; required for unwind tables and names of its code.
     pub program: Trial,
-    /// Opening a file by `/proc/PID/map_files`: without, code of files that have no path any more has neither.
+    /// Opening a file by `/proc/PID/map_files`; required for both for files that no longer have a path.
     pub mapped_files: Trial,
-    /// Opening its memory, for which the kernel asks as it does for `ptrace`: without, it cannot be held
-    /// still.
+    /// Opening its memory, which needs the same permission as `ptrace`; required for stopping the
+    /// process.
     pub memory: Trial,
 }
 
 impl Access {
-    /// Tries it; `None` if there is no such process (any more), or it has no memory of its own.
+    /// Tries the access; `None` if the process does not exist or has no memory of its own.
     pub fn to(pid: Pid) -> Option<Access> {
         let dir = format!("/proc/{pid}");
         let uid = fs::metadata(&dir).ok()?.uid();
@@ -57,12 +57,12 @@ impl Access {
                 File::open(format!("{dir}/mem")).map(drop),
             ),
         };
-        // What ended meanwhile refused nothing.
+        // Failures of a process that has ended meanwhile are not refusals.
         has_memory(pid).then_some(access)
     }
 
-    /// What memprof may see of a process of another user than its own; as root also of its own, where others
-    /// have none. Some processes are protected for themselves: the one that shows most, of a few.
+    /// Access to a process of another user; if there is none, root tries root's processes. Some processes have
+    /// additional protection, so this tries a few and returns the one with the fewest refusals.
     pub fn to_another_user() -> Option<Access> {
         let own = nix::unistd::geteuid().as_raw();
         let (mut others, mut roots) = (Vec::new(), Vec::new());
@@ -88,7 +88,7 @@ impl Access {
         best
     }
 
-    /// What was refused of what a profile with names of a process needs, in words.
+    /// The errors of those trials that a profile with function names depends on.
     pub fn refused(&self) -> Vec<&str> {
         [&self.pages, &self.program, &self.memory]
             .into_iter()
@@ -97,11 +97,11 @@ impl Access {
     }
 }
 
-/// Whether a process can be profiled, said before it is; `Some` names what will be missing. One that is gone
-/// is for others to report.
+/// Checks before profiling whether a process can be profiled; `Some` describes what will be missing. Returns
+/// `None` if the process is gone, which later code reports.
 ///
 /// # Errors
-/// Its page tables may not be read: why, and what to do.
+/// Its page tables may not be read; the error has the reason and the remedy.
 pub fn require_access(pid: Pid) -> anyhow::Result<Option<String>> {
     let Some(access) = Access::to(pid) else {
         return Ok(None);
@@ -124,7 +124,7 @@ pub fn require_access(pid: Pid) -> anyhow::Result<Option<String>> {
     }))
 }
 
-/// What to do about a process that may not be looked at.
+/// The remedy if access to a process is refused.
 pub(super) fn remedy(caps: Caps) -> String {
     let missing: Vec<_> = [
         (Caps::SYS_PTRACE, "CAP_SYS_PTRACE"),
@@ -155,13 +155,13 @@ fn pages(pid: Pid) -> Trial {
         .into()
 }
 
-/// Opens the first regular file that a process has mapped, by its mapping.
+/// Opens the first regular file that a process has mapped, through `map_files`.
 pub(super) fn mapped_file(dir: &str) -> io::Result<()> {
     for entry in fs::read_dir(format!("{dir}/map_files"))? {
         match open_regular(&entry?.path()) {
             Ok(_) => return Ok(()),
             Err(e) if e.kind() == ErrorKind::PermissionDenied => return Err(e),
-            // Unmapped meanwhile, or no regular file.
+            // Unmapped meanwhile, or not a regular file.
             Err(_) => {}
         }
     }
@@ -173,13 +173,13 @@ fn processes() -> impl Iterator<Item = Pid> {
     entries.filter_map(|e| Some(Pid(e.file_name().to_str()?.parse().ok()?)))
 }
 
-/// Kernel threads and zombies have none.
+/// Whether a process has memory; kernel threads and zombies have none.
 fn has_memory(pid: Pid) -> bool {
     let statm = fs::read_to_string(format!("/proc/{pid}/statm"));
     statm.is_ok_and(|text| !text.starts_with("0 "))
 }
 
-/// The real user id. (The directory's owner is root where the process may not be dumped.)
+/// The real user id. (The owner of `/proc/PID` is root if the process is not dumpable.)
 fn uid_of(pid: Pid) -> Option<u32> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let line = status.lines().find_map(|l| l.strip_prefix("Uid:"))?;

@@ -1,15 +1,15 @@
-//! The checks: one function for each thing that memprof needs.
+//! The checks: one function for each requirement of memprof.
 
 use super::facts::{BtfFact, Caps, Facts, KernelVersion, Trial, VMLINUX_BTF};
 use super::{Check, FULL_KERNEL, Status, trials};
 use crate::source::{self, Tracepoints};
 
-/// Below this hard limit of open files a target with many libraries may not get all its names.
+/// Below this hard limit of open files, functions of a target with many libraries may lack names.
 pub(super) const ENOUGH_OPEN_FILES: u64 = 1024;
-/// Below this one memprof itself cannot start: its BPF maps, programs and links take some 90.
+/// Below this limit memprof itself cannot start: its BPF maps, programs and links take about 90.
 const LEAST_OPEN_FILES: u64 = 128;
 
-/// All decisions, in the order in which they matter.
+/// All checks, in order of importance.
 pub fn checks(facts: &Facts) -> Vec<Check> {
     let mut checks = vec![
         process_files(facts),

@@ -1,4 +1,4 @@
-//! What this kernel, these privileges and this place allow: gathered, not judged.
+//! Gathers, without evaluating them, the facts about the kernel, memprof's privileges and its environment.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -19,7 +19,7 @@ use crate::probe::{Probe, ProbeConfig};
 use crate::residency::{self, Method, Scanner};
 use crate::source;
 
-/// The kernel's BTF, where every architecture that has it shows it.
+/// The kernel's BTF file; the path is the same on every architecture.
 pub const VMLINUX_BTF: &str = "/sys/kernel/btf/vmlinux";
 
 /// Effective capabilities of memprof itself, as the bits of `CapEff`.
@@ -71,7 +71,7 @@ impl std::fmt::Display for KernelVersion {
 pub enum Trial {
     /// It worked.
     Works,
-    /// It did not: the kernel's error, in words.
+    /// It failed with this error.
     Fails(String),
 }
 
@@ -81,7 +81,7 @@ impl Trial {
         *self == Trial::Works
     }
 
-    /// Why it did not.
+    /// The error, if it failed.
     pub fn why(&self) -> Option<&str> {
         match self {
             Trial::Works => None,
@@ -99,21 +99,21 @@ impl<T, E: std::fmt::Display> From<Result<T, E>> for Trial {
     }
 }
 
-/// What is known of the kernel's type information.
+/// The state of the kernel's type information.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BtfFact {
-    /// Readable, with these of the tracepoints that sources need in it.
+    /// Readable; contains these of the tracepoints that sources need.
     Present(BTreeSet<&'static str>),
     /// There is no such file.
     Absent,
-    /// The file is there but could not be read or parsed: why.
+    /// The file exists but could not be read or parsed, for this reason.
     Unreadable(String),
 }
 
-/// Everything that decides what memprof can do here.
+/// All facts that determine what memprof can do here.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Facts {
-    /// Reading `/proc/self/status`, which most of the rest depends on.
+    /// Reading `/proc/self/status`, on which most other facts depend.
     pub proc: Trial,
     /// Effective user id.
     pub uid: u32,
@@ -121,7 +121,7 @@ pub struct Facts {
     pub caps: Caps,
     /// `/proc/sys/kernel/osrelease`.
     pub release: String,
-    /// The release's version; `None` where it could not be read from the string.
+    /// The release's version; `None` if it could not be parsed.
     pub version: Option<KernelVersion>,
     /// Architecture, as Rust names it: `x86_64`, `aarch64`.
     pub arch: &'static str,
@@ -135,37 +135,37 @@ pub struct Facts {
     pub pagemap_scan: Trial,
     /// Page frame numbers and `/proc/kpageflags`.
     pub page_frames: Trial,
-    /// Opening a file that memprof itself has mapped by `/proc/PID/map_files`.
+    /// Opening a file that memprof itself has mapped, through `/proc/PID/map_files`.
     pub mapped_files: Trial,
     /// The `cachestat` system call (6.5) on a file of memprof's own.
     pub cachestat: Trial,
-    /// The kernel's lockdown mode: `none`, `integrity`, `confidentiality`; `None` where not shown.
+    /// The kernel's lockdown mode: `none`, `integrity`, `confidentiality`; `None` if not shown.
     pub lockdown: Option<String>,
-    /// Whether memprof runs in the initial pid namespace; `None` where not known.
+    /// Whether memprof runs in the initial pid namespace; `None` if unknown.
     pub initial_pid_namespace: Option<bool>,
-    /// Whether memprof runs in the initial user namespace; `None` where not known. Capabilities of another
-    /// one count there alone.
+    /// Whether memprof runs in the initial user namespace; `None` if unknown. Capabilities of another user
+    /// namespace are valid only in it.
     pub initial_user_namespace: Option<bool>,
-    /// Soft and hard limit of open files; `None` where not known.
+    /// Soft and hard limit of open files; `None` if unknown.
     pub open_files: Option<(u64, u64)>,
-    /// What takes its time, tried for `memprof doctor` alone.
+    /// The slow trials, made only for `memprof doctor`.
     pub trials: Option<Trials>,
 }
 
-/// What is tried for `memprof doctor` and not at each start.
+/// The trials that `memprof doctor` makes, but not the normal start.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Trials {
-    /// A process of another user; `None` where there is none.
+    /// Access to a process of another user; `None` if there is none.
     pub other: Option<Access>,
-    /// Loading and attaching the whole probe: the optional hooks that could not be attached, or why it
-    /// failed. `None` where it need not be tried.
+    /// Loading and attaching the whole probe: the optional hooks that could not be attached, or the error.
+    /// `None` if it was not tried.
     pub probe: Option<Result<Vec<&'static str>, String>>,
-    /// Giving up privileges as each thread does after the start.
+    /// Dropping privileges as each thread does after the start.
     pub reduction: Trial,
 }
 
 impl Facts {
-    /// Looks at this machine. Changes nothing that outlasts the call.
+    /// Examines this machine. No change outlasts the call.
     pub fn gather() -> Facts {
         let release = read_trimmed("/proc/sys/kernel/osrelease").unwrap_or_default();
         Facts {
@@ -193,7 +193,7 @@ impl Facts {
 }
 
 impl Trials {
-    /// Tries; the probe only where `with_probe` says so. It is loaded and attached, without a target, and
+    /// Runs the trials. With `with_probe`, the probe is loaded and attached without a target, and then
     /// dropped.
     pub fn run(with_probe: bool) -> Trials {
         Trials {
@@ -211,7 +211,7 @@ fn load_probe() -> Result<Vec<&'static str>, String> {
     }
 }
 
-/// As every thread does, each on a thread that ends with it.
+/// Drops privileges as every role does, each on its own short-lived thread.
 fn give_up_privileges() -> Result<(), String> {
     for role in Role::ALL {
         let tried = std::thread::spawn(move || privileges::try_reduce(role)).join();
@@ -232,7 +232,7 @@ fn selected(choices: &str) -> Option<String> {
     Some(word.to_owned())
 }
 
-/// Of this thread.
+/// The effective capabilities of the current thread.
 pub(super) fn effective_caps() -> Caps {
     fs::read_to_string("/proc/thread-self/status").map_or(Caps(0), |status| parse_caps(&status))
 }
@@ -258,7 +258,7 @@ fn btf(path: &Path) -> BtfFact {
     }
 }
 
-/// Creates the smallest BPF ring buffer and drops it: needs `bpf(2)`, the privilege and 5.8.
+/// Creates the smallest BPF ring buffer and drops it; needs `bpf(2)`, the privilege and Linux 5.8.
 fn create_ring_buffer() -> Result<(), libbpf_rs::Error> {
     let options = libbpf_sys::bpf_map_create_opts {
         sz: size_of::<libbpf_sys::bpf_map_create_opts>() as libbpf_sys::size_t,
@@ -279,7 +279,7 @@ fn create_ring_buffer() -> Result<(), libbpf_rs::Error> {
     .map(drop)
 }
 
-/// Loads a program of one call for each helper that the probe cannot do without.
+/// Loads a program with a single call for each helper that the probe requires.
 fn call_helpers() -> Result<(), String> {
     let helpers = [
         ("bpf_task_pt_regs", libbpf_sys::BPF_FUNC_task_pt_regs),
@@ -298,12 +298,12 @@ fn call_helpers() -> Result<(), String> {
     Ok(())
 }
 
-/// Scans nothing, in the way that the residency scan does.
+/// Opens a scanner on memprof itself, as the residency scan does, without scanning.
 fn scan_own_pagemap() -> residency::Result<()> {
     Scanner::open(Pid(std::process::id()), Method::Ioctl).map(drop)
 }
 
-/// Whether the kernel says which pages there are, in the way that needs CAP_SYS_ADMIN.
+/// Checks that the kernel shows page frames and their flags, which needs CAP_SYS_ADMIN.
 fn own_page_frames() -> Result<(), String> {
     let scanner =
         Scanner::open(Pid(std::process::id()), Method::Auto).map_err(|e| e.to_string())?;
@@ -313,7 +313,7 @@ fn own_page_frames() -> Result<(), String> {
     }
 }
 
-/// Of a file of memprof's own: the kernel tells only those who may write a file.
+/// Calls `cachestat` on a file of memprof's own, because the kernel requires write access to the file.
 fn own_cachestat() -> residency::Result<()> {
     let file = memfd_create(c"memprof-doctor", MFdFlags::MFD_CLOEXEC).map_err(|e| {
         residency::Error::Io {
@@ -384,7 +384,7 @@ mod tests {
         assert!(facts.version.is_some(), "{:?}", facts.release);
         assert!(facts.open_files.is_some_and(|(soft, hard)| soft <= hard));
         if let Some(version) = facts.version {
-            // The probes say what the kernel's version makes us expect, unless something refuses.
+            // The trials agree with the kernel version, unless something refuses the calls.
             assert_eq!(
                 facts.pagemap_scan.works(),
                 version >= KernelVersion(6, 7),

@@ -1,4 +1,4 @@
-//! Decisions from made-up facts.
+//! Tests of the checks with made-up facts.
 
 use super::checks::ENOUGH_OPEN_FILES;
 use super::*;
@@ -33,7 +33,7 @@ fn good() -> Facts {
     }
 }
 
-/// What memprof may see of another user's process.
+/// memprof's access to another user's process.
 fn access(pages: Trial, rest: Trial) -> Access {
     Access {
         pid: Pid(7),
@@ -45,12 +45,12 @@ fn access(pages: Trial, rest: Trial) -> Access {
     }
 }
 
-/// What is tried for doctor, changed.
+/// Changes the trials for `memprof doctor`.
 fn trials(f: &mut Facts, change: impl FnOnce(&mut Trials)) {
     change(f.trials.as_mut().unwrap());
 }
 
-/// What the README names.
+/// The capabilities that the README names.
 const OTHERS: &[u32] = &[
     Caps::BPF,
     Caps::PERFMON,
@@ -90,7 +90,7 @@ fn a_current_kernel_and_root_have_nothing_to_complain_about() {
     assert!(text.ends_with("memprof works here in full.\n"), "{text}");
 }
 
-/// Each row: a change to the good facts, and the checks that must notice it — and no others.
+/// Each row: a change to the good facts, and exactly the checks that must report it.
 #[test]
 fn each_fact_is_noticed_by_its_own_check() {
     use Status::{Degraded, Missing};
@@ -110,7 +110,7 @@ fn each_fact_is_noticed_by_its_own_check() {
         ),
         (|f| f.initial_user_namespace = None, &[]),
         (|f| f.caps = caps(OTHERS), &[]),
-        // What was tried counts more than the names of capabilities.
+        // The trial's result counts more than the capabilities.
         (|f| f.caps = caps(&[Caps::SYS_ADMIN]), &[]),
         (
             |f| {

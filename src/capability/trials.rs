@@ -1,9 +1,9 @@
-//! Decisions from what is tried for `memprof doctor` alone.
+//! Checks of the trials that only `memprof doctor` makes.
 
 use super::facts::{Caps, Facts, Trial, Trials};
 use super::{Check, Status, access};
 
-/// Whether processes of other users can be profiled: tried on one, or else judged by the capabilities.
+/// Whether processes of other users can be profiled: by a trial on one, or else by the capabilities.
 pub(super) fn other_processes(facts: &Facts) -> Check {
     let name = "other processes";
     let degraded = |found: String, consequence: String| {
@@ -55,7 +55,7 @@ pub(super) fn others_refused(facts: &Facts) -> bool {
     }
 }
 
-/// Loading and attaching all that memprof attaches.
+/// Whether the whole probe loads and attaches.
 pub(super) fn whole_probe(facts: &Facts) -> Option<Check> {
     let name = "probe";
     let Trials { probe, .. } = facts.trials.as_ref()?;
@@ -78,7 +78,7 @@ pub(super) fn whole_probe(facts: &Facts) -> Option<Check> {
     })
 }
 
-/// Whether memprof's threads give up what they do not need.
+/// Whether memprof's threads can drop the privileges that they do not need.
 pub(super) fn reduction(facts: &Facts) -> Option<Check> {
     let name = "own privileges";
     let Trials { reduction, .. } = facts.trials.as_ref()?;

@@ -1,4 +1,4 @@
-//! What holding a process still for a scan will take, by what it took before.
+//! Estimates how long a process must be stopped for a scan, from earlier measurements.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -6,44 +6,44 @@ use std::time::Duration;
 use super::{Stood, threads};
 use crate::event::Pid;
 
-/// Where nothing is known: stopping a thread and letting it go, anything at all, and a GiB of 4 KiB pages.
-/// Rather too little: what is tried once is known.
+/// Defaults without a measurement: stopping and releasing a thread, the fixed cost of a scan, and scanning a
+/// GiB of 4 KiB pages. They are rather low, because one attempt gives a measurement.
 const THREAD: Duration = Duration::from_micros(6);
 const BASE: Duration = Duration::from_micros(200);
 const GIB: Duration = Duration::from_millis(4);
 
-/// Fewer threads tell nothing of the cost of one.
+/// Minimum number of threads in a hold for measuring the cost per thread.
 const MANY: usize = 256;
 
-/// What scans and stops took.
+/// Measured times of scans and stops.
 #[derive(Debug, Default)]
 pub struct Costs {
-    /// For a thread.
+    /// Time per thread for stopping and releasing.
     thread: Option<Duration>,
-    /// A scan, and how many bytes were resident then.
+    /// Time of the last scan, and the bytes resident then.
     scans: HashMap<Pid, (Duration, u64)>,
 }
 
-/// What a hold will need.
+/// The estimate for a hold.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Need {
     /// Threads to stop.
     pub threads: usize,
     /// Bytes to scan.
     pub resident: u64,
-    /// For stopping them and letting them go.
+    /// Time for stopping and releasing the threads.
     pub stopping: Duration,
-    /// For the scan.
+    /// Time for the scan.
     pub scan: Duration,
 }
 
 impl Need {
-    /// For all of it.
+    /// The total time.
     pub fn whole(&self) -> Duration {
         self.stopping + self.scan
     }
 
-    /// The sum of both.
+    /// The sum of two estimates.
     pub fn and(self, other: Need) -> Need {
         Need {
             threads: self.threads + other.threads,
@@ -55,12 +55,12 @@ impl Need {
 }
 
 impl Costs {
-    /// What holding a process with so many bytes resident will need.
+    /// The estimate for a process with `resident` bytes.
     pub fn need(&self, pid: Pid, resident: u64) -> Need {
         let threads = threads::count(pid);
         let each = self.thread.unwrap_or(THREAD);
         let (took, bytes) = self.scans.get(&pid).copied().unwrap_or((GIB, 1 << 30));
-        // A small one takes what it takes whatever it holds.
+        // Below 1 MiB the scan time does not depend on the resident bytes.
         let share = (resident as f64 / bytes.max(1 << 20) as f64).max(0.0);
         Need {
             threads,
@@ -70,25 +70,25 @@ impl Costs {
         }
     }
 
-    /// A scan of a process took so long.
+    /// Records the time of a scan.
     pub fn scanned(&mut self, pid: Pid, took: Duration, resident: u64) {
         self.scans.insert(pid, (took, resident));
     }
 
-    /// A hold was so.
+    /// Records the statistics of a hold.
     pub fn stood(&mut self, stood: &Stood) {
         if stood.threads >= MANY {
             self.thread = Some(stood.stopping / u32::try_from(stood.threads).unwrap_or(u32::MAX));
         }
     }
 
-    /// A hold was not tried because of this. It is in the end: the machine may have been busy when the cost was
-    /// measured. (Scans are measured again with every report.)
+    /// Lowers the cost per thread after a hold was refused because of the estimate, so that it is tried again
+    /// eventually: the machine may have been busy during the measurement. (Every report measures scans again.)
     pub fn refused(&mut self) {
         self.thread = self.thread.map(|each| each * 9 / 10);
     }
 
-    /// Forgets processes other than these.
+    /// Forgets all processes except these.
     pub fn keep(&mut self, pids: &[Pid]) {
         self.scans.retain(|pid, _| pids.contains(pid));
     }

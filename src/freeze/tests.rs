@@ -41,7 +41,7 @@ fn a_process_stands_still_and_goes_on() {
     end(child);
 }
 
-/// Whatever the rest of memprof does, which is nothing here.
+/// The time limit works even if the rest of memprof does nothing.
 #[test]
 fn it_goes_on_when_the_time_is_up() {
     let child = sleeper();
@@ -51,7 +51,7 @@ fn it_goes_on_when_the_time_is_up() {
     wait_for(pid, 'S');
     assert!(Instant::now() >= until && !frozen.is_held());
     assert!(frozen.release().lasted >= Duration::from_millis(19));
-    // And can be held again.
+    // The process can be stopped again.
     let mut again = hold_still(pid).unwrap();
     again.stop_more(vec![pid]).unwrap();
     drop(again);
@@ -79,7 +79,7 @@ fn one_that_was_stopped_stays_so() {
     kill(nix_pid(pid), Signal::SIGSTOP).unwrap();
     wait_for(pid, 'T');
     hold_still(pid).unwrap().release();
-    // It goes back into its stop by itself, without having run.
+    // The process returns to its group-stop without having run.
     wait_for(pid, 'T');
     end(child);
 }
@@ -89,7 +89,7 @@ fn one_that_is_gone_is_no_error() {
     let mut child = sleeper();
     let pid = Pid(child.id());
     let _ = child.kill();
-    // A zombie first.
+    // First a zombie.
     wait_for(pid, 'Z');
     assert!(hold_still(pid).is_ok());
     let _ = child.wait();

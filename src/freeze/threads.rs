@@ -1,11 +1,11 @@
-//! What `/proc` says of a process's threads.
+//! The threads of a process, read from `/proc`.
 
 use std::fs;
 use std::path::Path;
 
 use crate::event::Pid;
 
-/// The threads of a process; none of one that is gone.
+/// The thread ids of a process; empty if it is gone.
 pub(super) fn threads(pid: Pid) -> Vec<i32> {
     let Ok(entries) = fs::read_dir(format!("/proc/{pid}/task")) else {
         return Vec::new();
@@ -15,16 +15,16 @@ pub(super) fn threads(pid: Pid) -> Vec<i32> {
         .collect()
 }
 
-/// How many threads the kernel counts, those that have ended and wait to be collected included; 0 for a
-/// process that is gone.
+/// The kernel's thread count, including ended threads that are not yet reaped; 0 for a process that is
+/// gone.
 pub(super) fn count(pid: Pid) -> usize {
-    // Not `stat`, for which the kernel asks every thread what it has used.
+    // Not `stat`, for which the kernel sums up the CPU time of every thread.
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let count = status.lines().find_map(|l| l.strip_prefix("Threads:"));
     count.and_then(|n| n.trim().parse().ok()).unwrap_or(0)
 }
 
-/// The state's letter of a thread.
+/// The state letter of a thread.
 pub(super) fn state(tid: i32) -> Option<char> {
     let stat = fs::read_to_string(format!("/proc/{tid}/stat")).ok()?;
     stat.rsplit_once(") ")?.1.chars().next()
@@ -47,7 +47,7 @@ pub(super) fn has_ended(tid: i32) -> bool {
 pub(super) fn is_traced_here(pid: Pid) -> bool {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let tracer = status.lines().find_map(|l| l.strip_prefix("TracerPid:"));
-    // The thread that traces, not its process; 0 for none.
+    // `TracerPid` is the tracing thread, not its process; 0 for none.
     tracer.is_some_and(|tracer| Path::new("/proc/self/task").join(tracer.trim()).exists())
 }
 

@@ -1,8 +1,8 @@
-//! Threads stopped as a debugger stops them.
+//! Stops threads by ptrace, as a debugger does.
 //!
-//! Seizing (`PTRACE_SEIZE`) stops nobody. It is done before the target stands still; only interrupting and
-//! waiting is not. What signals come meanwhile stop their thread until they are passed on. Signals are bare
-//! numbers here: a real-time one has no name.
+//! `PTRACE_SEIZE` does not stop a thread, so threads are seized before the hold begins; the hold includes only
+//! interrupting and waiting. A signal that arrives in between stops its thread until it is passed on. Signals
+//! are plain numbers here, because a real-time signal has no name.
 
 use std::collections::HashSet;
 use std::io;
@@ -11,17 +11,17 @@ use std::time::Duration;
 use super::threads::{self, has_ended, threads};
 use crate::event::Pid;
 
-/// How often a thread that has not stopped yet is looked at.
+/// Polling interval for a thread that has not stopped yet.
 const PAUSE: Duration = Duration::from_micros(50);
-/// Threads that are seized before signals are passed on.
+/// Number of threads that are seized before signals are passed on.
 const BATCH: usize = 256;
 
-/// Threads of processes, traced by the thread of memprof that made this. The kernel lets go of those that are
-/// left when that thread ends.
+/// Threads that the current thread of memprof traces. The kernel releases the remaining ones when that thread
+/// ends.
 #[derive(Debug, Default)]
 pub(super) struct Tracees {
     threads: Vec<Tracee>,
-    /// Every thread that was looked at.
+    /// All threads seen so far.
     known: HashSet<i32>,
 }
 
@@ -33,11 +33,11 @@ struct Tracee {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// Traced, and running.
+    /// Traced and running.
     Seized,
-    /// Told to stop.
+    /// Requested to stop.
     Interrupted,
-    /// Stopped; the signal that was on its way to it, or 0.
+    /// Stopped; the pending signal, or 0.
     Stopped(i32),
     Ended,
 }
@@ -45,14 +45,14 @@ enum State {
 /// Why threads were not stopped.
 #[derive(Debug)]
 pub(super) enum Trouble {
-    /// The kernel refused: why.
+    /// The kernel refused.
     Refused(&'static str, io::Error),
-    /// The time was up; the thread that was waited for.
+    /// The time ran out; the thread that did not stop, if any.
     Late(Option<i32>),
 }
 
 impl Tracees {
-    /// Traces the threads of a process that it did not know. They run on. Returns how many there were.
+    /// Seizes the new threads of a process, which continue to run. Returns their number.
     pub(super) fn seize(&mut self, pid: Pid) -> Result<usize, Trouble> {
         let mut fresh = 0;
         for tid in threads(pid) {
@@ -65,9 +65,9 @@ impl Tracees {
                     tid,
                     state: State::Seized,
                 }),
-                // Gone meanwhile.
+                // The thread has ended.
                 Err(e) if e.raw_os_error() == Some(libc::ESRCH) => {}
-                // One that has ended and waits to be collected runs no more.
+                // The thread has ended but is not yet reaped.
                 Err(_) if has_ended(tid) => {}
                 Err(e) => return Err(Trouble::Refused("its threads may not be traced", e)),
             }
@@ -79,7 +79,7 @@ impl Tracees {
         Ok(fresh)
     }
 
-    /// Stops the threads that run. `late` is asked, with how many were told to, whether the time is up.
+    /// Stops the running threads. `late` gets the number of stop requests and returns whether the time is up.
     pub(super) fn stop(&mut self, late: &impl Fn(usize) -> bool) -> Result<(), Trouble> {
         let mut interrupted = self.told();
         for thread in &mut self.threads {
@@ -122,21 +122,21 @@ impl Tracees {
         self.threads.iter().filter(stopped).count()
     }
 
-    /// Threads that were told to stop, whether they did yet or not.
+    /// The number of threads that were requested to stop, stopped or not.
     pub(super) fn told(&self) -> usize {
         let told = |t: &&Tracee| matches!(t.state, State::Interrupted | State::Stopped(_));
         self.threads.iter().filter(told).count()
     }
 
-    /// Threads that were seized.
+    /// The number of seized threads.
     pub(super) fn len(&self) -> usize {
         self.threads.len()
     }
 
-    /// Lets go of those that have stopped. The others are let go of when this thread of memprof ends.
+    /// Releases the stopped threads. The kernel releases the others when this thread of memprof ends.
     pub(super) fn release(&mut self) {
         for thread in &mut self.threads {
-            // A signal that it stopped for is lost if it is let go of without having been looked at.
+            // Wait for the thread first: otherwise a signal that stopped it would be lost.
             if matches!(thread.state, State::Seized | State::Interrupted) {
                 thread.look();
             }
@@ -149,7 +149,7 @@ impl Tracees {
 }
 
 impl Tracee {
-    /// Finds out whether it has stopped.
+    /// Updates the state: whether the thread has stopped or ended.
     fn look(&mut self) {
         match wait(self.tid) {
             Waited::Nothing => {}
@@ -160,15 +160,15 @@ impl Tracee {
     }
 }
 
-/// What a wait for a thread found.
+/// The result of waiting for a thread.
 enum Waited {
     Nothing,
-    /// It stopped because this signal is on its way to it.
+    /// The thread stopped for the delivery of this signal.
     Stopped {
         tid: i32,
         signal: i32,
     },
-    /// It was interrupted, or is in a stop of its process.
+    /// The thread was interrupted, or is in a group-stop.
     Trapped {
         tid: i32,
         in_stop: bool,
@@ -176,13 +176,13 @@ enum Waited {
     Ended,
 }
 
-/// Threads that a signal stopped since they were seized go on with it.
+/// Resumes threads that a signal stopped since they were seized, and delivers the signal.
 fn pass_signals_on() {
     loop {
         match wait(-1) {
             Waited::Nothing => return,
             Waited::Stopped { tid, signal } => drop(request(libc::PTRACE_CONT, tid, signal)),
-            // It stays in the stop, and hears of SIGCONT.
+            // The thread stays in the group-stop, and SIGCONT resumes it.
             Waited::Trapped { tid, in_stop: true } => drop(request(libc::PTRACE_LISTEN, tid, 0)),
             Waited::Trapped { tid, .. } => drop(request(libc::PTRACE_CONT, tid, 0)),
             Waited::Ended => {}
@@ -190,12 +190,12 @@ fn pass_signals_on() {
     }
 }
 
-/// News of a thread that this thread of memprof traces, -1 for any.
+/// Polls a thread that the current thread of memprof traces; -1 for any.
 fn wait(tid: i32) -> Waited {
     let mut status = 0;
     let flags = libc::__WALL | libc::__WNOTHREAD | libc::WNOHANG;
     let found = loop {
-        // SAFETY: `status` is a valid place for it.
+        // SAFETY: `status` is valid for the write.
         match unsafe { libc::waitpid(tid, &raw mut status, flags) } {
             -1 if io::Error::last_os_error().raw_os_error() == Some(libc::EINTR) => {}
             found => break found,
@@ -203,7 +203,7 @@ fn wait(tid: i32) -> Waited {
     };
     match found {
         0 => Waited::Nothing,
-        // None is left, or this one is gone.
+        // No tracee is left, or this thread is gone.
         -1 if tid == -1 => Waited::Nothing,
         -1 => Waited::Ended,
         tid if libc::WIFSTOPPED(status) => {
@@ -219,9 +219,9 @@ fn wait(tid: i32) -> Waited {
     }
 }
 
-/// A request that takes no address.
+/// Makes a ptrace request that takes no address.
 fn request(what: libc::c_uint, tid: i32, data: i32) -> io::Result<()> {
-    // SAFETY: none of the requests made here reads or writes memory of memprof's.
+    // SAFETY: none of the requests used here reads or writes memprof's memory.
     match unsafe { libc::ptrace(what, tid, 0, libc::c_long::from(data)) } {
         -1 => Err(io::Error::last_os_error()),
         _ => Ok(()),

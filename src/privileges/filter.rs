@@ -1,7 +1,7 @@
-//! The system calls that a thread never makes, refused with EPERM by a seccomp filter.
+//! Seccomp filters that refuse, with EPERM, the system calls that a thread never makes.
 //!
-//! A list of what is refused, not of what is allowed: the C library and the crates that read files may
-//! use new harmless calls with any release, and a refused one must not end memprof.
+//! This is a deny list, not an allow list: any release of the C library and of the crates that read files
+//! may use new harmless calls, and refusing one must not end memprof.
 
 use std::collections::BTreeMap;
 
@@ -13,8 +13,8 @@ use seccompiler::{
 
 use super::Role;
 
-/// No thread needs them after the start: programs, mounts, modules, identities, namespaces, the clock,
-/// keys, new sockets, and ways around a filter.
+/// Calls that no thread needs after the start: starting programs, mounts, modules, identities, namespaces, the
+/// clock, keys, new sockets, and ways around a filter.
 const NEVER: &[c_long] = &[
     libc::SYS_execve,
     libc::SYS_execveat,
@@ -85,7 +85,7 @@ const NEVER: &[c_long] = &[
     libc::SYS_ioperm,
 ];
 
-/// For the collector alone: other processes and BPF.
+/// Calls for accessing other processes and BPF, which only the collector and the command's thread may make.
 const LOOKING: &[c_long] = &[
     libc::SYS_ptrace,
     libc::SYS_process_vm_readv,
@@ -95,8 +95,8 @@ const LOOKING: &[c_long] = &[
     libc::SYS_userfaultfd,
 ];
 
-/// Never made by what reads other people's files: threads and processes, signals to others, and changes
-/// to any file system.
+/// Calls that threads reading untrusted files never make: starting threads and processes, signals to others,
+/// and changes to any file system.
 const READING: &[c_long] = &[
     libc::SYS_clone,
     libc::SYS_clone3,
@@ -105,7 +105,7 @@ const READING: &[c_long] = &[
     libc::SYS_rt_sigqueueinfo,
     libc::SYS_pidfd_send_signal,
     libc::SYS_socketpair,
-    // Its flags are in memory, where a filter does not see them.
+    // Its flags are in memory, which a filter cannot read.
     libc::SYS_openat2,
     libc::SYS_truncate,
     libc::SYS_ftruncate,
@@ -156,22 +156,22 @@ const READING: &[c_long] = &[
     libc::SYS_setrlimit,
 ];
 
-/// Calls that open files, and which of their arguments holds the flags.
+/// Calls that open files, and the index of their flags argument.
 const OPENING: &[(c_long, u8)] = &[
     (libc::SYS_openat, 2),
     #[cfg(target_arch = "x86_64")]
     (libc::SYS_open, 1),
 ];
 
-/// Marks a call of the x32 ABI, which has the same architecture number. Its own calls have the numbers
-/// from 512 to 547.
+/// Bit of a call number of the x32 ABI, which has the same architecture number. Its own calls have the
+/// numbers 512 to 547.
 #[cfg(target_arch = "x86_64")]
 const X32: c_long = 0x4000_0000;
 
 /// Sets `no_new_privs` and installs the role's filter for this thread.
 ///
 /// # Errors
-/// This kernel or processor has no such filter, or the kernel refuses it.
+/// The kernel or processor does not support such filters, or the kernel refuses it.
 pub(super) fn install(role: Role) -> Result<(), String> {
     let program = program(role).map_err(|e| e.to_string())?;
     seccompiler::apply_filter(&program).map_err(|e| e.to_string())
@@ -183,7 +183,7 @@ fn program(role: Role) -> Result<BpfProgram, seccompiler::BackendError> {
     SeccompFilter::new(rules(role)?, SeccompAction::Allow, eperm, arch)?.try_into()
 }
 
-/// An empty list of rules refuses the call whatever its arguments are.
+/// Rules per call. An empty list refuses the call with any arguments.
 type Rules = BTreeMap<i64, Vec<SeccompRule>>;
 
 fn rules(role: Role) -> Result<Rules, seccompiler::BackendError> {
@@ -210,7 +210,7 @@ fn rules(role: Role) -> Result<Rules, seccompiler::BackendError> {
     Ok(rules)
 }
 
-/// Opening to write, to make or to empty a file.
+/// Rules that match opening a file for writing, creating or truncating it.
 fn not_for_reading(flags: u8) -> Result<Vec<SeccompRule>, seccompiler::BackendError> {
     let has = |mask: i32, value: i32| {
         let masked = SeccompCmpOp::MaskedEq(mask.unsigned_abs().into());

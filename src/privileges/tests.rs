@@ -1,4 +1,4 @@
-//! Each on a thread of its own: what is given up does not come back.
+//! Each test uses its own thread, because dropped privileges cannot be regained.
 
 use std::fs::File;
 use std::io;
@@ -6,7 +6,7 @@ use std::process::Command;
 
 use super::*;
 
-/// Runs on a thread that has this role.
+/// Runs a function on a thread with this role.
 fn as_role<T: Send + 'static>(role: Role, run: impl FnOnce() -> T + Send + 'static) -> T {
     let thread = std::thread::spawn(move || {
         reduce(role);
@@ -54,9 +54,9 @@ fn nobody_starts_programs_or_makes_sockets() {
     }
 }
 
-/// A call with arguments that do nothing where the call is allowed.
+/// Makes a call with arguments that have no effect even if the call is allowed.
 fn errno_of(call: libc::c_long) -> Option<i32> {
-    // SAFETY: arguments of -1 and 0 are no valid pointers, descriptors or commands: the kernel refuses them.
+    // SAFETY: -1 and 0 are not valid pointers, descriptors or commands, so the kernel refuses them.
     let answer = unsafe { libc::syscall(call, -1, 0, 0, 0, 0) };
     (answer < 0)
         .then(|| io::Error::last_os_error().raw_os_error())

@@ -17,7 +17,7 @@ pub struct CacheStat {
     pub nr_writeback: u64,
     /// Pages that were in the cache and have been evicted.
     pub nr_evicted: u64,
-    /// Pages evicted so lately that reading them again means memory is short.
+    /// Pages evicted so recently that reading them again indicates memory pressure.
     pub nr_recently_evicted: u64,
 }
 
@@ -31,20 +31,20 @@ struct CacheStatRange {
 
 const _: () = assert!(size_of::<CacheStatRange>() == 16);
 
-/// The number is the same on every architecture but alpha.
+/// Same number on every architecture except alpha.
 const SYS_CACHESTAT: libc::c_long = 451;
 
-/// Counts the cached pages of bytes `offset..offset + len` of a file; `len` 0 means to its end.
+/// Counts the cached pages of bytes `offset..offset + len` of a file; `len` 0 means up to its end.
 ///
 /// # Errors
-/// [`Error::Unsupported`] before Linux 6.5; [`Error::Denied`] where the kernel lets only the file's owner or
-/// those who may write it ask (commit 5f537664e705, "cachestat: fix page cache statistics permission
-/// checking"); [`Error::Io`] else, for example for hugetlbfs.
+/// [`Error::Unsupported`] before Linux 6.5; [`Error::Denied`] if the kernel answers only the file's owner and
+/// users with write access (commit 5f537664e705, "cachestat: fix page cache statistics permission
+/// checking"); [`Error::Io`] otherwise, for example for hugetlbfs.
 pub fn cachestat(file: BorrowedFd<'_>, offset: u64, len: u64) -> Result<CacheStat> {
     let range = CacheStatRange { off: offset, len };
     let mut stat = CacheStat::default();
     // SAFETY: both structures have the kernel's layout and live until the call returns; the kernel
-    // reads the first, writes the second, and keeps neither.
+    // reads the first, writes the second, and retains neither.
     let status = unsafe {
         libc::syscall(
             SYS_CACHESTAT,

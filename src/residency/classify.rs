@@ -1,13 +1,13 @@
-//! What lies behind a mapping: shmem, a file, huge pages, a device.
+//! Determines the backing of a mapping: shmem, a file, huge pages, a device.
 //!
-//! `/proc/PID/maps` gives a device number, not a file system. The order of evidence:
+//! `/proc/PID/maps` gives a device number, not a file system. The sources, in order:
 //! 1. `/proc/PID/mountinfo` names the file system of every device the process has mounted. It never
-//!    blocks, while asking a dead network file system would.
+//!    blocks; a `statfs` on a dead network file system would.
 //! 2. `statfs` and `statx` of `/proc/PID/map_files/START-END` (CAP_SYS_ADMIN or, from Linux 5.9,
 //!    CAP_CHECKPOINT_RESTORE). They follow the link to the mapped inode without opening it, so no
 //!    device's `open` is called. This also reaches the kernel's own mounts of shmem and hugetlbfs.
-//! 3. Where that is refused: the device numbers of memprof's own memfds, which lie on those mounts.
-//! 4. The name: paths below `/dev` that are not shared memory are taken for devices.
+//! 3. If that is refused: the device numbers of memprof's own memfds, which lie on those mounts.
+//! 4. The name: paths below `/dev` other than `/dev/shm` count as devices.
 
 use std::collections::HashMap;
 use std::ffi::CString;
@@ -17,15 +17,15 @@ use super::inode::{Dev, fs_magic, huge_page_shifts, memfd_dev, stat_node};
 use super::vma::{Backing, Vma};
 use crate::event::Pid;
 
-/// Most (device, inode) pairs remembered; the memory starts afresh beyond.
+/// Maximum number of cached (device, inode) pairs; beyond it the cache is cleared.
 const CACHE_LIMIT: usize = 65_536;
-/// What a file system's name or magic number says about its files' pages.
+/// The kind of a file system, from its name or magic number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum FsKind {
     Shmem,
     Hugetlb,
     Stacked,
-    /// Served by another machine or process: not to be asked anything.
+    /// Served by another machine or process; no request is sent to it, because that could block.
     Remote,
     Other,
 }
@@ -44,7 +44,7 @@ impl FsKind {
         }
     }
 
-    /// By `f_type` of `statfs(2)`; values of `linux/magic.h`.
+    /// From `f_type` of `statfs(2)`; values of `linux/magic.h`.
     fn from_magic(magic: u64) -> FsKind {
         match magic {
             0x0102_1994 => FsKind::Shmem,
@@ -65,7 +65,7 @@ impl FsKind {
     }
 }
 
-/// Finds out what lies behind mappings and remembers it; keep one for all scans.
+/// Determines the backing of mappings and caches it; use one for all scans.
 #[derive(Debug)]
 pub struct Classifier {
     files: HashMap<(Dev, u64), Backing>,
@@ -80,7 +80,7 @@ impl Default for Classifier {
 }
 
 impl Classifier {
-    /// An empty memory.
+    /// A classifier with an empty cache.
     pub fn new() -> Classifier {
         Classifier {
             files: HashMap::new(),
@@ -89,7 +89,7 @@ impl Classifier {
         }
     }
 
-    /// As [`Classifier::new`], but without `/proc/PID/map_files`, as where it is not permitted.
+    /// As [`Classifier::new`], but without `/proc/PID/map_files`, as if it were not permitted.
     pub fn without_map_files() -> Classifier {
         Classifier {
             use_map_files: false,
@@ -119,7 +119,7 @@ impl Classifier {
         }
     }
 
-    /// `None` where the kernel could not be asked (the mapping is gone, or it refuses).
+    /// The backing according to the kernel; `None` if the mapping is gone or access is refused.
     fn find_out(&self, pid: Pid, vma: &Vma, mounts: &HashMap<Dev, FsKind>) -> Option<Backing> {
         if mounts.get(&vma.dev) == Some(&FsKind::Remote) {
             return Some(Backing::Stacked);
@@ -152,7 +152,7 @@ fn own_mounts() -> HashMap<Dev, FsKind> {
     plain.into_iter().chain(huge).collect()
 }
 
-/// Without map_files: by mounts and by name.
+/// Guesses the backing by device and name, without map_files.
 fn guess(vma: &Vma, mounts: &HashMap<Dev, FsKind>, own: &HashMap<Dev, FsKind>) -> Backing {
     if let Some(kind) = own.get(&vma.dev) {
         return kind.backing();
@@ -171,7 +171,7 @@ fn guess(vma: &Vma, mounts: &HashMap<Dev, FsKind>, own: &HashMap<Dev, FsKind>) -
     mounts.get(&vma.dev).map_or(Backing::File, |k| k.backing())
 }
 
-/// The file systems that `pid` has mounted, by device; once it has ended, those that memprof has.
+/// The file systems that `pid` has mounted, by device; if it has ended, those of memprof.
 fn mounted(pid: Pid) -> HashMap<Dev, FsKind> {
     let text = fs::read(format!("/proc/{pid}/mountinfo"));
     let text = text.or_else(|_| fs::read("/proc/self/mountinfo"));
@@ -184,7 +184,7 @@ fn parse_mountinfo(text: &str) -> HashMap<Dev, FsKind> {
     text.lines().filter_map(parse_mount).collect()
 }
 
-/// `None` also for an initial root: it is a tmpfs or a ramfs, and only `statfs` tells which.
+/// `None` also for `rootfs`: it is a tmpfs or a ramfs, and only `statfs` shows which.
 fn parse_mount(line: &str) -> Option<(Dev, FsKind)> {
     let (left, right) = line.split_once(" - ")?;
     let (major, minor) = left.split(' ').nth(2)?.split_once(':')?;

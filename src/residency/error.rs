@@ -4,15 +4,15 @@ use std::io;
 
 use crate::event::Pid;
 
-/// What allows looking at a process of another user.
+/// The remedy for lacking access to another user's process.
 const LOOKING: &str = "run memprof as root or with CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH (`memprof doctor` \
                        says what it lacks)";
 
 /// A failure of reading a process's memory state.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The process has ended, or has no memory of its own (a zombie, a kernel thread), or its
-    /// address space was replaced by `exec` while it was read.
+    /// The process has ended, has no memory of its own (a zombie, a kernel thread), or replaced its
+    /// address space by `exec` during the read.
     #[error("process {0} has ended or has no user memory (any more)")]
     Gone(Pid),
     /// The kernel refused; `what` names the file or call.
@@ -20,7 +20,7 @@ pub enum Error {
     Denied {
         /// The file or system call.
         what: String,
-        /// What allows it.
+        /// What would permit it.
         remedy: &'static str,
     },
     /// This kernel does not have `what`.
@@ -29,10 +29,10 @@ pub enum Error {
         /// The system call or request, with the kernel version that brought it.
         what: &'static str,
     },
-    /// The time for it was up before the process was scanned.
+    /// The time limit passed before the scan was complete.
     #[error("the time was up before process {0} was scanned")]
     TimeUp(Pid),
-    /// A file under `/proc` has a line that is not of the documented form.
+    /// A file under `/proc` has a line that does not match the documented format.
     #[error("{what} has a line of unknown form: {line:?}")]
     Malformed {
         /// The file.
@@ -54,7 +54,7 @@ pub enum Error {
 pub type Result<T> = std::result::Result<T, Error>;
 
 impl Error {
-    /// Sorts an operating system error of `what`, which belongs to process `pid`.
+    /// Converts an operating system error from accessing `what` of process `pid`.
     pub(crate) fn from_io(pid: Pid, what: impl Into<String>, source: io::Error) -> Error {
         let what = what.into();
         match source.raw_os_error() {
@@ -67,7 +67,7 @@ impl Error {
         }
     }
 
-    /// A line of `what` that could not be understood.
+    /// The error for a line of `what` that could not be parsed.
     pub(crate) fn malformed(what: impl Into<String>, line: &[u8]) -> Error {
         let line = String::from_utf8_lossy(line).chars().take(200).collect();
         Error::Malformed {
@@ -76,7 +76,7 @@ impl Error {
         }
     }
 
-    /// Whether the process had ended.
+    /// Whether the error is `Gone`.
     pub fn is_gone(&self) -> bool {
         matches!(self, Error::Gone(_))
     }

@@ -1,7 +1,7 @@
 //! The kernel's own figures: `/proc/PID/status` and `/proc/PID/smaps_rollup`, in bytes.
 //!
-//! `smaps_rollup` walks the page tables and is exact for a stopped process. `status` reads counters,
-//! which each thread or CPU batches: it was exact only from Linux 6.16 on (commit 82241a83cd15, "mm:
+//! `smaps_rollup` walks the page tables and is exact for a stopped process. `status` reads counters that
+//! threads or CPUs update in batches; it is exact only from Linux 6.16 on (commit 82241a83cd15, "mm:
 //! fix the inaccurate memory statistics issue for users", also in 6.12.39 and later of that series).
 
 use std::fs;
@@ -23,13 +23,13 @@ pub struct Status {
     pub rss_shmem: u64,
     /// `VmSwap`.
     pub swap: u64,
-    /// `HugetlbPages`; 0 where the kernel is built without hugetlb.
+    /// `HugetlbPages`; 0 if the kernel is built without hugetlb.
     pub hugetlb: u64,
-    /// `VmPTE`: page tables of every level, at once for large pieces of memory (a few pages a CPU may be late).
+    /// `VmPTE`: page tables of all levels. Large changes show at once; a few pages per CPU may show late.
     pub page_tables: u64,
 }
 
-/// Both files, as the report shows them.
+/// Reads both files.
 ///
 /// # Errors
 /// As for [`status`] and [`rollup`].
@@ -41,7 +41,7 @@ pub fn read(pid: Pid) -> Result<KernelFigures> {
     })
 }
 
-/// `status` alone, which holds nobody up.
+/// Reads `status` alone, which does not make the process wait.
 ///
 /// # Errors
 /// As for [`status`].
@@ -57,17 +57,17 @@ pub fn counters(pid: Pid) -> Result<KernelFigures> {
     })
 }
 
-/// Memory in one mapping, in bytes, up to which the kernel's sums over it are brief: some 3 ms.
+/// Largest memory in one mapping, in bytes, that the kernel sums up quickly: in about 3 ms.
 const BRIEF: u64 = 256 << 20;
 
-/// Whether `smaps_rollup` can be read of a running process without making it wait: the kernel holds the
-/// mmap lock for as long as it takes to look at one whole mapping (10 ms for each GiB of 4 KiB pages), and
-/// only between two of them lets those go first who wait for it.
+/// Whether reading `smaps_rollup` does not make a running process wait. The kernel holds the mmap lock
+/// while it walks one whole mapping (10 ms per GiB of 4 KiB pages) and yields it to waiters only between
+/// two mappings.
 pub fn is_brief(now: &KernelFigures, vmas: &[Vma]) -> bool {
     holds_little(now) || vmas.iter().all(|vma| vma.len() <= BRIEF)
 }
 
-/// Whether a process holds so little that this is so whatever its mappings are.
+/// Whether a process holds so little memory that `is_brief` is true for any mappings.
 pub(super) fn holds_little(now: &KernelFigures) -> bool {
     now.rss_anon + now.rss_shmem + now.rss_file + now.swap <= BRIEF
 }
@@ -85,7 +85,7 @@ pub fn status(pid: Pid) -> Result<Status> {
     })
 }
 
-/// Reads `/proc/PID/smaps_rollup` (Linux 4.14). The time grows with the memory the process holds.
+/// Reads `/proc/PID/smaps_rollup` (Linux 4.14). The time is proportional to the process's memory.
 ///
 /// # Errors
 /// [`Error::Gone`] for a process that has ended, a zombie or a kernel thread; [`Error::Denied`]
@@ -120,9 +120,9 @@ fn parse_rollup(text: &[u8]) -> std::result::Result<smaps::Figures, &[u8]> {
     Ok(figures)
 }
 
-/// Bytes of the line `KEY: N kB`; `Err` with the line where it is of another form.
+/// Bytes of the line `KEY: N kB`; `Err` with the line if it has another form.
 ///
-/// The second line of `status` ff. cannot be forged by a process name: the kernel escapes newlines.
+/// A process name cannot forge a line of `status`: the kernel escapes newlines.
 fn lookup(text: &str, key: &str) -> std::result::Result<Option<u64>, Option<String>> {
     for line in text.lines() {
         let Some(rest) = line.strip_prefix(key).and_then(|r| r.strip_prefix(':')) else {

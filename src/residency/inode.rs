@@ -1,4 +1,4 @@
-//! What an inode is, asked without opening it, and where the kernel's own mounts lie.
+//! Inode types, read without opening the inode, and the devices of the kernel's own mounts.
 
 use std::ffi::CStr;
 use std::fs;
@@ -14,7 +14,7 @@ pub(super) type Dev = (u32, u32);
 /// `/dev/zero`, a private mapping of which is plain anonymous memory.
 const DEV_ZERO: Dev = (1, 5);
 
-/// What an inode says about itself.
+/// The type and attributes of an inode.
 pub(super) struct Node {
     regular: bool,
     dax: bool,
@@ -23,7 +23,7 @@ pub(super) struct Node {
 }
 
 impl Node {
-    /// `None` for a regular file, which its file system decides about.
+    /// The backing; `None` for a regular file, whose backing depends on its file system.
     pub(super) fn backing(&self) -> Option<Backing> {
         if self.char_device && self.rdev == DEV_ZERO {
             return Some(Backing::Anon);
@@ -32,10 +32,10 @@ impl Node {
     }
 }
 
-/// From Linux 5.8: the inode's pages are mapped from persistent memory directly.
+/// The inode's pages are mapped directly from persistent memory (Linux 5.8).
 const STATX_ATTR_DAX: u64 = 0x0020_0000;
 
-/// Which regular file a path leads to, asked without opening it and without asking a remote server.
+/// Identity of the regular file at a path; neither opens the file nor contacts a remote server.
 pub fn file_id(path: &CStr) -> Option<FileId> {
     let st = statx(path, libc::STATX_TYPE | libc::STATX_INO)?;
     let regular = u32::from(st.stx_mode) & libc::S_IFMT == libc::S_IFREG;
@@ -57,11 +57,11 @@ fn statx(path: &CStr, fields: u32) -> Option<libc::statx> {
             buffer.as_mut_ptr(),
         )
     };
-    // SAFETY: where the call succeeded it has filled the whole structure.
+    // SAFETY: a successful call fills the whole structure.
     (status == 0).then(|| unsafe { buffer.assume_init() })
 }
 
-/// Asks the inode behind a path without opening it.
+/// Reads type and attributes of the inode at a path without opening it.
 pub(super) fn stat_node(path: &CStr) -> Option<Node> {
     let st = statx(path, libc::STATX_TYPE)?;
     let kind = u32::from(st.stx_mode) & libc::S_IFMT;
@@ -97,14 +97,14 @@ pub(super) fn huge_page_shifts() -> Vec<u32> {
     .collect()
 }
 
-/// The device on which a memfd made with `flags` lies.
+/// The device number of memfds created with `flags`.
 pub(super) fn memfd_dev(flags: u32) -> Option<Dev> {
     // SAFETY: the name is NUL-terminated; no other pointer is passed.
     let fd = unsafe { libc::memfd_create(c"memprof".as_ptr(), flags | libc::MFD_CLOEXEC) };
     if fd < 0 {
         return None;
     }
-    // SAFETY: `fd` is open, just made, and owned by nobody else.
+    // SAFETY: `fd` was just opened and has no other owner.
     let fd = unsafe { OwnedFd::from_raw_fd(fd) };
     let mut buffer = MaybeUninit::<libc::stat>::uninit();
     // SAFETY: `fd` is open and `buffer` has room for what the kernel writes.

@@ -8,9 +8,9 @@ use std::os::fd::AsRawFd;
 pub(super) const PAGE_IS_FILE: u64 = 1 << 2;
 /// The page is mapped.
 pub(super) const PAGE_IS_PRESENT: u64 = 1 << 3;
-/// There is an entry, but no page is mapped: swapped out, under migration, or a marker.
+/// There is a page table entry, but no page is mapped: swapped out, under migration, or a marker.
 pub(super) const PAGE_IS_SWAPPED: u64 = 1 << 4;
-/// The shared page of zeroes is mapped.
+/// The shared zero page is mapped.
 pub(super) const PAGE_IS_PFNZERO: u64 = 1 << 5;
 /// The page is mapped by a huge page table entry.
 pub(super) const PAGE_IS_HUGE: u64 = 1 << 6;
@@ -51,11 +51,11 @@ const _: () = assert!(size_of::<Region>() == 24);
 
 nix::ioctl_readwrite!(pagemap_scan, b'f', 16, ScanArg);
 
-/// Fills `regions` with what is mapped or swapped between `start` and `end`, up to `max_pages` pages,
-/// and returns how many regions there are. Of the categories, those of `wanted` come back.
+/// Fills `regions` with the mapped or swapped pages between `start` and `end`, at most `max_pages`,
+/// and returns the number of regions. Each region has the categories in `wanted`.
 ///
-/// The request's `walk_end` is not used: once it has filled its internal buffer of 512 regions the
-/// kernel leaves a stale value there. The end of the last region is right in every case.
+/// The request's `walk_end` is not used: the kernel leaves a stale value there once it has filled its
+/// internal buffer of 512 regions. The end of the last region is always right.
 pub(super) fn scan(
     pagemap: &File,
     (start, end): (u64, u64),
@@ -75,12 +75,12 @@ pub(super) fn scan(
         ..ScanArg::default()
     };
     // SAFETY: `arg` has the kernel's layout and states its size; `vec` and `vec_len` describe `regions`,
-    // which outlives the call and in which every bit pattern is a value.
+    // which outlives the call and accepts every bit pattern.
     let count = unsafe { pagemap_scan(pagemap.as_raw_fd(), &raw mut arg) }?;
     Ok(usize::try_from(count).unwrap_or(0).min(regions.len()))
 }
 
-/// Whether this kernel has the request.
+/// Whether this kernel supports the request.
 pub(super) fn is_supported(pagemap: &File) -> io::Result<bool> {
     match scan(
         pagemap,

@@ -1,9 +1,9 @@
-//! An address space that is kept though its process ends.
+//! Keeps an address space after its process ends.
 //!
-//! The kernel drops a process's memory when nobody uses its address space any more. Whoever reads
-//! `/proc/PID/mem` uses it for as long as the read lasts; the read here lasts until it is no longer wanted, since
-//! it goes into a page that only a `userfaultfd` could fill. Nothing stops the process for that, and nothing is
-//! changed in it. Should memprof die, the kernel ends the read, and drops the memory.
+//! The kernel frees a process's memory when its address space has no users left. A read of `/proc/PID/mem`
+//! is a user for as long as it lasts. The read here blocks until memprof ends it, because its destination is a
+//! page that only a `userfaultfd` can fill. This neither stops nor changes the process. If memprof dies, the
+//! kernel ends the read and frees the memory.
 
 use std::ffi::c_void;
 use std::fs::{self, File};
@@ -31,12 +31,12 @@ use super::vma::{Backing, Vma};
 use crate::event::Pid;
 use crate::profile::KernelFigures;
 
-/// How long the read may take to begin, in ms.
+/// Time limit for the read to block, in ms.
 const BEGIN: u16 = 1000;
-/// Entry of the auxiliary vector: where 16 random bytes are, on the stack that `exec` made.
+/// Entry of the auxiliary vector: the address of 16 random bytes on the stack that `exec` created.
 const AT_RANDOM: u64 = 25;
 
-/// The address space that a process had when this was made. Dropping it lets the kernel have the memory.
+/// The address space that a process had when this was created. Dropping it lets the kernel free the memory.
 #[derive(Debug)]
 pub struct Kept {
     pid: Pid,
@@ -47,10 +47,10 @@ pub struct Kept {
 }
 
 impl Kept {
-    /// Keeps the address space of a process that runs. The thread that does so calls `begin` first.
+    /// Keeps the address space of a running process. The reader thread calls `begin` first.
     ///
     /// # Errors
-    /// The process is gone or may not be looked at, or this kernel has no `userfaultfd` for memprof.
+    /// The process is gone or may not be traced, or the kernel refuses memprof a `userfaultfd`.
     pub fn new(pid: Pid, begin: fn()) -> Result<Kept> {
         let open = |name| open(pid, name);
         let at = mapped_address(pid)?;
@@ -64,15 +64,15 @@ impl Kept {
         })
     }
 
-    /// Its page tables.
+    /// Opens the page tables.
     ///
     /// # Errors
-    /// There are too many open files.
+    /// Too many open files.
     pub fn pages(&self) -> Result<Pages> {
         self.pages.try_clone()
     }
 
-    /// Its mappings; the process may have ended, and be a zombie.
+    /// Reads the mappings; the process may be a zombie.
     ///
     /// # Errors
     /// As for [`proc_maps::read`].
@@ -82,8 +82,8 @@ impl Kept {
         Ok(vmas)
     }
 
-    /// The kernel's sums over its mappings (`smaps`), which go by what lies behind each; an ended process has no
-    /// counters any more. They say nothing of page tables.
+    /// Sums the kernel's figures of all mappings (`smaps`) by backing: an ended process has no counters. The
+    /// result has no page tables.
     ///
     /// # Errors
     /// As for [`smaps::read`].
@@ -106,7 +106,7 @@ impl Kept {
     fn text(&self, file: &File, name: &str) -> Result<Vec<u8>> {
         let mut text = Vec::new();
         let mut part = vec![0; 64 << 10];
-        // (Not by the file's own position: it is read again for the next report.)
+        // `read_at` leaves the file position at 0, so that the next report can read the file again.
         loop {
             match file.read_at(&mut part, text.len() as u64) {
                 Ok(0) if text.is_empty() => return Err(Error::Gone(self.pid)),
@@ -141,7 +141,7 @@ fn mapped_address(pid: Pid) -> Result<u64> {
 }
 
 mod fault {
-    //! `userfaultfd`, as `linux/userfaultfd.h` has it.
+    //! `userfaultfd` definitions of `linux/userfaultfd.h`.
 
     const TYPE: u8 = 0xaa;
     pub const API: u64 = 0xaa;
@@ -168,10 +168,10 @@ mod fault {
     nix::ioctl_readwrite!(register, TYPE, 0x00, Register);
 }
 
-/// A read that ends when this is dropped.
+/// A blocked read, which drop ends.
 #[derive(Debug)]
 struct LongRead {
-    /// Closing it lets the read go on.
+    /// Closing this descriptor unblocks the read.
     faults: Option<OwnedFd>,
     reader: Option<JoinHandle<()>>,
     unwanted: Arc<AtomicBool>,
@@ -182,12 +182,12 @@ impl LongRead {
     fn begin(memory: File, at: u64, begin: fn()) -> io::Result<LongRead> {
         let page = Page::new()?;
         let flags = libc::O_CLOEXEC | libc::O_NONBLOCK;
-        // SAFETY: a plain system call, which makes a descriptor.
+        // SAFETY: a plain system call, which creates a descriptor.
         let faults = unsafe { libc::syscall(libc::SYS_userfaultfd, flags) };
         if faults < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: it was just made, and nobody else has it.
+        // SAFETY: the descriptor was just created and has no other owner.
         let faults = unsafe { OwnedFd::from_raw_fd(faults as i32) };
         let mut api = fault::Api {
             api: fault::API,
@@ -199,7 +199,7 @@ impl LongRead {
             mode: fault::MISSING,
             ..fault::Register::default()
         };
-        // SAFETY: both structures are the kernel's, and live throughout the calls.
+        // SAFETY: both structures have the kernel's layout and live throughout the calls.
         unsafe {
             fault::agree(faults.as_raw_fd(), &mut api)?;
             fault::register(faults.as_raw_fd(), &mut register)?;
@@ -222,7 +222,7 @@ impl LongRead {
         Ok(read)
     }
 
-    /// The reader has come to the page: the kernel tells of its fault.
+    /// Waits until the reader faults on the page, which makes the `userfaultfd` readable.
     fn wait_until_begun(&self) -> io::Result<()> {
         let Some(faults) = &self.faults else {
             return Ok(());
@@ -243,7 +243,7 @@ impl Drop for LongRead {
         if let Some(reader) = self.reader.take() {
             let _ = reader.join();
         }
-        // SAFETY: the mapping that `Page::new` made; the reader, the only one to use it, has ended.
+        // SAFETY: `Page::new` created the mapping, and its only user, the reader, has ended.
         let _ = unsafe { munmap(self.page.at, self.page.len.get()) };
     }
 }
@@ -252,10 +252,10 @@ fn read(memory: &File, at: u64, into: usize, unwanted: &AtomicBool) {
     // A signal would end the read.
     let _ = SigSet::all().thread_block();
     loop {
-        // SAFETY: `into` is a page of memprof's own, one byte of which the kernel writes; it stays mapped until
-        // this thread has ended, and nobody looks at it.
+        // SAFETY: `into` is memprof's own page, of which the kernel writes one byte; it stays mapped until
+        // this thread has ended, and nothing else accesses it.
         let n = unsafe { libc::pread64(memory.as_raw_fd(), into as *mut c_void, 1, at as i64) };
-        // What stops the whole of memprof for a while ends it all the same.
+        // Stopping memprof (SIGSTOP) ends the read even so.
         let again = n < 0 && matches!(Errno::last(), Errno::EFAULT | Errno::EINTR);
         if !again || unwanted.load(Ordering::SeqCst) {
             return;
@@ -263,15 +263,15 @@ fn read(memory: &File, at: u64, into: usize, unwanted: &AtomicBool) {
     }
 }
 
-/// A page of memprof's own that is never touched from here.
+/// A page of memprof's own memory that user space never accesses.
 #[derive(Debug)]
 struct Page {
     at: NonNull<c_void>,
     len: NonZeroUsize,
 }
 
-// SAFETY: an address and a length, which nothing here reads or writes through; `LongRead` unmaps the page once its
-// reader has ended.
+// SAFETY: this is an address and a length; no code here accesses memory through it. `LongRead` unmaps the page once
+// its reader has ended.
 unsafe impl Send for Page {}
 // SAFETY: as above.
 unsafe impl Sync for Page {}
@@ -297,7 +297,7 @@ mod tests {
     use crate::profile::Usage;
     use crate::residency::{Method, Scanner, add_run, figures};
 
-    /// What is in the kept address space: by its pages, and by the kernel's sums.
+    /// The memory of the kept address space: by the page scan, and by the kernel's figures.
     fn seen(kept: &Kept) -> Result<(Usage, KernelFigures)> {
         let mut classifier = Classifier::new();
         let mut scanner = Scanner::of(kept.pages()?, Method::Auto)?;
@@ -318,7 +318,7 @@ mod tests {
         while !fs::read_link(path(pid, "exe")).is_ok_and(|exe| exe.ends_with("sleep")) {
             thread::yield_now();
         }
-        // Until it sleeps its memory changes.
+        // The child's memory changes until it sleeps.
         while fs::read_to_string(path(pid, "wchan")).is_ok_and(|at| !at.contains("nanosleep")) {
             thread::yield_now();
         }
@@ -345,7 +345,7 @@ mod tests {
             assert_eq!(usage.shmem, kernel.rss_shmem);
             assert!(usage.anon > 0 && kernel.rss_file > 0, "{usage:?}");
         }
-        // Without its pid nothing leads to it.
+        // Once the child is reaped, its address space can no longer be read.
         child.wait().unwrap();
         assert!(seen(&kept).unwrap_err().is_gone());
     }

@@ -1,11 +1,11 @@
-//! What the kernel shows for memory of our own, to learn how it shows that of others.
+//! Probes how the kernel shows memory, with memory of memprof's own.
 
 use std::fs::File;
 
 use super::ioctl::{self, PAGE_IS_HUGE, PAGE_IS_PFNZERO, PAGE_IS_PRESENT, Region};
 use super::pagemap::{Entry, read_entries};
 
-/// Frame number of the zero page: that of a page of our own that was read and never written.
+/// Frame number of the zero page, found by reading a page of our own that was never written.
 pub(super) fn zero_frame(page: u64) -> Option<u64> {
     let own = OwnMemory::map(page)?;
     own.touch(0);
@@ -17,7 +17,7 @@ pub(super) fn zero_frame(page: u64) -> Option<u64> {
     }
 }
 
-/// Memory of our own to learn from how the kernel shows it.
+/// A private anonymous mapping of memprof's own.
 pub(super) struct OwnMemory {
     memory: *const u8,
     len: usize,
@@ -59,7 +59,7 @@ impl OwnMemory {
         unsafe { libc::madvise(self.memory.cast_mut().cast(), self.len, libc::MADV_HUGEPAGE) };
     }
 
-    /// Reads the byte at `offset`, which brings the zero page in.
+    /// Reads the byte at `offset`, which faults in the zero page.
     pub(super) fn touch(&self, offset: u64) {
         let offset = (offset as usize).min(self.len - 1);
         // SAFETY: `offset` lies within our own readable mapping.
@@ -74,9 +74,9 @@ impl Drop for OwnMemory {
     }
 }
 
-/// Whether the request marks the huge zero page as zero; it does from Linux 6.16 on (commit
-/// 4a5e85f4eb8f, "fs/proc/task_mmu: fix PAGE_IS_PFNZERO detection for the huge zero folio"). Found out
-/// on memory of our own, as the commit was also taken into older series; if in doubt, `false`.
+/// Whether `PAGEMAP_SCAN` marks the huge zero page as zero, as it does from Linux 6.16 on (commit
+/// 4a5e85f4eb8f, "fs/proc/task_mmu: fix PAGE_IS_PFNZERO detection for the huge zero folio"). Tested on
+/// our own memory, because older series have the commit as well; `false` if the test is inconclusive.
 pub(super) fn shows_huge_zero(page: u64) -> bool {
     const LEN: u64 = 4 << 20;
     let Some(own) = OwnMemory::map(LEN) else {

@@ -1,4 +1,4 @@
-//! What a page counts as, and runs of such pages.
+//! Kinds of pages, and runs of pages of one kind.
 
 use crate::event::Addr;
 
@@ -26,8 +26,8 @@ pub struct PageRun {
     pub end: Addr,
     /// What the pages count as.
     pub kind: PageKind,
-    /// Whether huge page table entries map them. [`Method::Pagemap`](super::Method::Pagemap) cannot see that
-    /// and says `false`.
+    /// Whether huge page table entries map them. [`Method::Pagemap`](super::Method::Pagemap) cannot see this
+    /// and always sets `false`.
     pub huge: bool,
 }
 
@@ -37,7 +37,7 @@ impl PageRun {
         self.end.0 - self.start.0
     }
 
-    /// Whether it covers nothing; no run that a scan reports does.
+    /// Whether the run covers no address. A scan never reports an empty run.
     pub fn is_empty(&self) -> bool {
         self.start == self.end
     }

@@ -1,7 +1,7 @@
 //! Entries of `/proc/PID/pagemap` and flags of `/proc/kpageflags`, one page at a time.
 //!
-//! Slower than [`ioctl`](super::ioctl), but it says what that leaves open: which "swapped" entries are
-//! swapped, and whether a page that belongs to no file is anonymous or no page at all.
+//! Slower than [`ioctl`](super::ioctl), but answers what the ioctl leaves open: which "swapped" entries are
+//! really swapped out, and whether an entry without a file is an anonymous page or no page of memory.
 
 use std::fs::File;
 use std::io;
@@ -13,7 +13,7 @@ use super::own_memory;
 const FILE: u64 = 1 << 61;
 const SWAPPED: u64 = 1 << 62;
 const PRESENT: u64 = 1 << 63;
-/// A guard page (from Linux 6.15; from 6.13 to there it shows as a marker only).
+/// A guard page (Linux 6.15; Linux 6.13 and 6.14 show it only as a marker).
 const GUARD: u64 = 1 << 58;
 /// Page frame number, or swap type (low 5 bits) and offset; zero without CAP_SYS_ADMIN.
 const FRAME: u64 = (1 << 55) - 1;
@@ -23,23 +23,23 @@ const FRAME: u64 = (1 << 55) - 1;
 /// entries, whose offset is a page frame number and never that small.
 const MARKER_TYPE: u64 = 31;
 const MARKER_BITS: u64 = 0xff;
-/// Swap types from here on are kernel-internal: pages under migration, on a device, or poisoned. The
+/// Swap types from this one on are kernel-internal: pages under migration, on a device, or poisoned. The
 /// kernel allows at least 23 swap devices.
 const FIRST_INTERNAL_TYPE: u64 = 23;
 
-/// What one entry says.
+/// The meaning of one entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Entry {
-    /// Nothing is mapped, or a marker.
+    /// Nothing is mapped, or the entry is a marker.
     Nothing,
-    /// A page of a file or of shmem with this frame number; 0 where that is unknown.
+    /// A page of a file or of shmem with this frame number; 0 if unknown.
     File(u64),
-    /// A page that is no file's: anonymous, a zero page, or no page of memory. (A huge zero page may also
-    /// show as [`Entry::File`].)
+    /// Not a file page: anonymous, a zero page, or no page of memory. (A huge zero page may also show as
+    /// [`Entry::File`].)
     NotFile(u64),
     /// Swapped out.
     Swapped,
-    /// Resident, but about to be moved; `true` if a page of a file.
+    /// Resident and under migration; `true` for a file page.
     Migrating(bool),
 }
 
@@ -69,8 +69,8 @@ impl Entry {
     }
 }
 
-/// Reads entries for the pages from number `first` on; returns how many were read, 0 if the address
-/// space is gone.
+/// Reads entries for the pages from number `first` on; returns the number of entries read, 0 if the
+/// address space is gone.
 pub(super) fn read_entries(pagemap: &File, first: u64, entries: &mut [u64]) -> io::Result<usize> {
     let bytes = as_bytes(entries);
     let read = loop {
@@ -83,8 +83,8 @@ pub(super) fn read_entries(pagemap: &File, first: u64, entries: &mut [u64]) -> i
 }
 
 fn as_bytes(words: &mut [u64]) -> &mut [u8] {
-    // SAFETY: the same memory for the same lifetime; `u8` has no alignment and both types accept every
-    // bit pattern.
+    // SAFETY: the result covers the same memory for the same lifetime; `u8` needs no alignment and both
+    // types accept every bit pattern.
     unsafe { std::slice::from_raw_parts_mut(words.as_mut_ptr().cast(), size_of_val(words)) }
 }
 
@@ -93,7 +93,7 @@ fn as_bytes(words: &mut [u64]) -> &mut [u8] {
 pub(super) struct PageFlags {
     file: File,
     huge_pages: u64,
-    /// The huge page asked about last, as (its first frame number, whether it is the huge zero page).
+    /// The huge page looked up last: (first frame number, whether it is the huge zero page).
     last_huge: Option<(u64, bool)>,
     /// Frame number of the zero page.
     zero: Option<u64>,
@@ -104,7 +104,7 @@ const KPF_SWAPBACKED: u64 = 1 << 14;
 const KPF_ZERO_PAGE: u64 = 1 << 24;
 
 impl PageFlags {
-    /// Opens it; needs CAP_SYS_ADMIN. `page` is the page size in bytes.
+    /// Opens the file; needs CAP_SYS_ADMIN. `page` is the page size in bytes.
     pub(super) fn open(page: u64) -> io::Result<PageFlags> {
         let file = File::open("/proc/kpageflags")?;
         let mut flags = PageFlags {
@@ -118,12 +118,12 @@ impl PageFlags {
         Ok(flags)
     }
 
-    /// Whether frame numbers are readable and the zero page is known, so that pages can be told apart.
+    /// Whether frame numbers are readable and the zero page is known. Page flags are useless otherwise.
     pub(super) fn is_usable(&self) -> bool {
         self.zero.is_some()
     }
 
-    /// Flags of a page frame; 0 where there is no such frame.
+    /// Flags of a page frame; 0 if there is no such frame.
     fn of(&self, frame: u64) -> u64 {
         let mut word = [0; 8];
         match self.file.read_exact_at(&mut word, frame * 8) {
@@ -132,19 +132,19 @@ impl PageFlags {
         }
     }
 
-    /// Whether it is an anonymous page.
+    /// Whether the frame is an anonymous page.
     pub(super) fn is_anon(&self, frame: u64) -> bool {
         frame != 0 && self.of(frame) & KPF_ANON != 0
     }
 
-    /// Whether it is a shmem page, given that it is not anonymous. The kernel decides by the same flag
-    /// whether a page counts as `RssShmem` or as `RssFile`.
+    /// Whether the frame, which is not anonymous, is a shmem page. The kernel uses the same flag to count
+    /// a page as `RssShmem` or as `RssFile`.
     pub(super) fn is_shmem(&self, frame: u64) -> bool {
         frame != 0 && self.of(frame) & KPF_SWAPBACKED != 0
     }
 
-    /// Whether the page, mapped as virtual page number `page`, is the zero page or of the huge zero page.
-    /// The latter has to be asked of pages that look like a file's as well: Linux 6.18 shows it so.
+    /// Whether the frame mapped at virtual page number `page` is the zero page or part of the huge zero
+    /// page. Callers must check file pages too: Linux 6.18 shows the huge zero page as a file page.
     pub(super) fn is_zero(&mut self, frame: u64, page: u64) -> bool {
         if Some(frame) == self.zero {
             return true;
@@ -165,7 +165,7 @@ impl PageFlags {
     }
 }
 
-/// Size of a transparent huge page in bytes; 0 where the kernel has none.
+/// Size of a transparent huge page in bytes; 0 if the kernel has none.
 fn huge_page_bytes() -> u64 {
     let path = "/sys/kernel/mm/transparent_hugepage/hpage_pmd_size";
     let text = std::fs::read_to_string(path).unwrap_or_default();

@@ -1,26 +1,26 @@
-//! What a mapping's pages count as.
+//! How the pages of a mapping are counted.
 
 use super::ioctl::{PAGE_IS_FILE, PAGE_IS_HUGE, PAGE_IS_PFNZERO, PAGE_IS_PRESENT, PAGE_IS_SWAPPED};
 use super::page::PageKind;
 use super::vma::{Backing, Vma};
 
-/// What a page that belongs to a file counts as.
+/// How a file page is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum FileRule {
-    /// Always this.
+    /// Always as this kind.
     Known(PageKind),
-    /// Shmem or file, as the flags of the page say.
+    /// As shmem or file, by its page flags.
     Flags,
 }
 
-/// What a page that belongs to no file counts as; zero pages are dropped before.
+/// How a page without a file is counted; zero pages are dropped before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum OtherRule {
-    /// This.
+    /// Always as this kind.
     Known(PageKind),
-    /// Anonymous if the flags of the page say so, else nothing.
+    /// As anonymous if its page flags say so; otherwise not at all.
     Prove,
-    /// Nothing: a shared mapping has no anonymous pages, so there is no page of memory behind it.
+    /// Not at all: a shared mapping has no anonymous pages, so this is no page of memory.
     Drop,
 }
 
@@ -63,8 +63,8 @@ impl Policy {
         if shared { OtherRule::Drop } else { rule }
     }
 
-    /// The categories to ask the kernel for. Whether a page is a file's costs it a look at the page itself
-    /// (a cache miss each), so that is asked only where the answer makes a difference.
+    /// The categories to request from the kernel. `PAGE_IS_FILE` makes it read each `struct page` (a cache
+    /// miss each), so it is requested only where the answer makes a difference.
     pub(super) fn categories(&self) -> u64 {
         let base = PAGE_IS_PRESENT | PAGE_IS_SWAPPED | PAGE_IS_PFNZERO | PAGE_IS_HUGE;
         match (self.file, self.other) {

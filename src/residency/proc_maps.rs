@@ -1,7 +1,7 @@
-//! The mappings of a process: `/proc/PID/maps`, parsed.
+//! The mappings of a process, parsed from `/proc/PID/maps`.
 //!
-//! Parsing is text only. What kind of file lies behind a mapping the text does not say; that is
-//! found out by [`classify`](super::classify).
+//! The text does not say what kind of file backs a mapping; [`classify`](super::classify) determines
+//! that.
 
 use std::io::Read;
 
@@ -11,16 +11,16 @@ use super::throttle::ThrottledFile;
 use super::vma::{Backing, Perms, Vma};
 use crate::event::{Addr, Pid};
 
-/// Reads the mappings of `pid`, in address order, each with its [`Backing`] found out.
+/// Reads the mappings of `pid`, in address order, each with its [`Backing`] determined.
 ///
 /// # Errors
 /// [`Error::Gone`] for a process that has ended, a zombie or a kernel thread; [`Error::Denied`]
-/// without the right to trace it; [`Error::Malformed`] for text that is not of the documented form.
+/// without the right to trace it; [`Error::Malformed`] for text that does not match the documented format.
 pub fn read(pid: Pid, classifier: &mut Classifier) -> Result<Vec<Vma>> {
     Ok(Foreseen::read(pid, classifier)?.vmas)
 }
 
-/// The mappings of a process, read before it stands still, so that little is left to do then.
+/// The mappings of a process, read before it is stopped to shorten the stop.
 #[derive(Debug)]
 pub struct Foreseen {
     pid: Pid,
@@ -29,7 +29,7 @@ pub struct Foreseen {
 }
 
 impl Foreseen {
-    /// Reads them.
+    /// Reads the mappings.
     ///
     /// # Errors
     /// As for [`read`].
@@ -40,7 +40,7 @@ impl Foreseen {
         Ok(Foreseen { pid, text, vmas })
     }
 
-    /// Reads them again, at once; what has not changed is not parsed anew.
+    /// Reads the mappings again without pauses; does not parse the text again if it is unchanged.
     ///
     /// # Errors
     /// As for [`read`].
@@ -67,10 +67,10 @@ fn text<F: Read>(pid: Pid, open: impl FnOnce(&str) -> std::io::Result<F>) -> Res
     Ok(text)
 }
 
-/// Parses the text of `/proc/PID/maps`. Mappings of files come out as [`Backing::File`].
+/// Parses the text of `/proc/PID/maps`. All mappings with a file get [`Backing::File`].
 ///
-/// A path that itself ends in ` (deleted)` or contains a backslash followed by `012` cannot be told
-/// from what the kernel writes for a deleted file or a newline; it is read as the latter.
+/// A path that itself ends in ` (deleted)` or contains a backslash followed by `012` looks like the
+/// kernel's text for a deleted file or a newline, and is parsed as such.
 ///
 /// # Errors
 /// [`Error::Malformed`] with the line.
@@ -118,7 +118,7 @@ pub(crate) struct Fields<'a> {
     pub name: &'a [u8],
 }
 
-/// Takes one line apart, without its newline.
+/// Splits one line, without its newline, into its fields.
 pub(crate) fn fields(line: &[u8]) -> Option<Fields<'_>> {
     let (range, rest) = field(line)?;
     let (perms, rest) = field(rest)?;
@@ -173,7 +173,7 @@ fn parse_perms(text: &[u8]) -> Option<Perms> {
     })
 }
 
-/// A name with its newlines: the kernel writes one as `\012`, and escapes nothing else.
+/// Decodes newlines in a name: the kernel writes them as `\012` and escapes nothing else.
 pub(crate) fn unescape(name: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(name.len());
     let mut rest = name;
@@ -192,7 +192,7 @@ pub(crate) fn unescape(name: &[u8]) -> Vec<u8> {
     out
 }
 
-/// The kernel appends ` (deleted)` to unlinked paths.
+/// Decodes a name; the kernel appends ` (deleted)` to unlinked paths.
 fn decode_name(raw: &[u8]) -> (String, bool) {
     const DELETED: &str = " (deleted)";
     let name = String::from_utf8_lossy(&unescape(raw)).into_owned();

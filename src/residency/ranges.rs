@@ -6,11 +6,11 @@ mod set;
 pub use map::RangeMap;
 pub use set::RangeSet;
 
-/// The limit on ranges was reached: what did not fit is forgotten, never kept wrongly.
+/// The limit on ranges was reached. Ranges that did not fit are dropped; the ranges kept are correct.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the table of address ranges is full, {dropped} forgotten")]
 pub struct Full {
-    /// Ranges that this call forgot.
+    /// Ranges that this call dropped.
     pub dropped: u64,
 }
 

@@ -3,7 +3,7 @@
 use super::page::{PageKind, PageRun};
 use crate::event::Addr;
 
-/// Joins what is pushed and passes it on when it ends, at [`Runs::flush`], or when dropped.
+/// Joins pushed ranges and reports a run when it ends, at [`Runs::flush`], or on drop.
 pub(super) struct Runs<F: FnMut(PageRun)> {
     found: F,
     current: Option<PageRun>,
@@ -17,7 +17,7 @@ impl<F: FnMut(PageRun)> Runs<F> {
         }
     }
 
-    /// Adds the addresses `start..end`, which must not lie before what was added last.
+    /// Adds the addresses `start..end`, which must not lie before the range added last.
     pub(super) fn push(&mut self, (start, end): (u64, u64), kind: PageKind, huge: bool) {
         if let Some(run) = &mut self.current
             && run.end.0 == start
@@ -36,7 +36,7 @@ impl<F: FnMut(PageRun)> Runs<F> {
         });
     }
 
-    /// Passes on what is pending.
+    /// Reports the pending run.
     pub(super) fn flush(&mut self) {
         if let Some(run) = self.current.take() {
             (self.found)(run);

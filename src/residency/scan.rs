@@ -1,10 +1,10 @@
 //! The page scan: which pages of a mapping are resident, and of what kind.
 //!
-//! Two ways lead there, with equal results:
-//! - [`Method::Ioctl`]: `PAGEMAP_SCAN` (Linux 6.7), whose time goes with what is resident;
-//! - [`Method::Pagemap`]: `/proc/PID/pagemap` page by page with `/proc/kpageflags`, whose time goes
-//!   with the size of the mappings: a hole costs about 2 ns a page, half a second for a tebibyte.
-//!   Large mappings that hold nothing at all are skipped.
+//! There are two methods with equal results:
+//! - [`Method::Ioctl`]: `PAGEMAP_SCAN` (Linux 6.7). Its time is proportional to resident memory.
+//! - [`Method::Pagemap`]: `/proc/PID/pagemap` page by page with `/proc/kpageflags`. Its time is
+//!   proportional to the size of the mappings: a hole takes about 2 ns per page, half a second per
+//!   tebibyte. Large empty mappings are skipped.
 //!
 //! Both hold the process's mmap lock for reading, so both work in windows.
 
@@ -31,7 +31,7 @@ use group::{Cut, together};
 /// How pages are found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Method {
-    /// [`Method::Ioctl`] where the kernel has it, else [`Method::Pagemap`].
+    /// [`Method::Ioctl`] if the kernel has it, else [`Method::Pagemap`].
     #[default]
     Auto,
     /// `PAGEMAP_SCAN`.
@@ -40,22 +40,22 @@ pub enum Method {
     Pagemap,
 }
 
-/// Most memory, in bytes, found in one hold of the mmap lock, and the first window of a mapping: 0.3 ms
-/// of 4 KiB pages, so that even a tenth of this machine's speed makes nobody wait for long.
+/// Maximum memory found per hold of the mmap lock, and first window of a mapping, in bytes. 64 MiB of
+/// 4 KiB pages take 0.3 ms, so the wait is short even on a machine ten times slower.
 const WINDOW: u64 = 64 << 20;
-/// Windows without a page double up to this size, in bytes: reservations of terabytes end soon, while
-/// page tables that are there but empty cost the kernel about 1 ns an entry.
+/// Windows without a page double up to this size, in bytes, so that terabyte reservations scan quickly;
+/// existing but empty page tables take about 1 ns per entry.
 const WIDEST: u64 = 4 << 30;
-/// Gaps between mappings, in bytes, that are passed over rather than scanned around: as long as a window,
-/// or for the page-by-page way as long as it reads in a microsecond.
+/// Largest gap between mappings, in bytes, that is scanned along with them: one window, or for the
+/// page-by-page method as much as it reads in a microsecond.
 const GAP: u64 = WINDOW;
 const GAP_BY_PAGE: u64 = 2 << 20;
-/// Regions asked for at a time: 24 KiB.
+/// Regions requested at a time: 24 KiB.
 const REGIONS: usize = 1024;
 /// Entries of `/proc/PID/pagemap` read at a time: 256 KiB, for 128 MiB of memory in 4 KiB pages.
 const ENTRIES: usize = 32_768;
 
-/// The page tables of a process, opened.
+/// The opened `/proc/PID/pagemap` of a process.
 #[derive(Debug)]
 pub struct Pages {
     pid: Pid,
@@ -64,7 +64,7 @@ pub struct Pages {
 }
 
 impl Pages {
-    /// Opens them.
+    /// Opens the file.
     ///
     /// # Errors
     /// [`Error::Gone`]; [`Error::Denied`] without the right to trace the process.
@@ -77,10 +77,10 @@ impl Pages {
         })
     }
 
-    /// The same, opened once more; also after the process has ended, if its address space has not.
+    /// Duplicates the descriptor; works after the process has ended if its address space still exists.
     ///
     /// # Errors
-    /// There are too many open files.
+    /// Too many open files.
     pub fn try_clone(&self) -> Result<Pages> {
         let pagemap = self.pagemap.try_clone();
         Ok(Pages {
@@ -91,8 +91,8 @@ impl Pages {
     }
 }
 
-/// Reads the pages of one process. It keeps to the address space the process had when it was opened:
-/// after `exec` it answers [`Error::Gone`].
+/// Reads the pages of one process. It stays with the address space that the process had at opening:
+/// after `exec` it returns [`Error::Gone`].
 #[derive(Debug)]
 pub struct Scanner {
     pid: Pid,
@@ -118,7 +118,7 @@ impl Scanner {
         Scanner::of(Pages::open(pid)?, method)
     }
 
-    /// A scanner of page tables that are open.
+    /// A scanner for an opened pagemap.
     ///
     /// # Errors
     /// As for [`Scanner::open`].
@@ -147,20 +147,19 @@ impl Scanner {
         Ok(scanner)
     }
 
-    /// Turns to another process, with the same method.
+    /// Switches to another process, with the same method.
     pub fn turn_to(&mut self, pages: Pages) {
         self.pid = pages.pid;
         self.pagemap = pages.pagemap;
         self.sparse = pages.sparse;
     }
 
-    /// From now on it pauses no more, as the process stands still, and gives up at `end` with
-    /// [`Error::TimeUp`].
+    /// Stops pausing, because the process is stopped, and fails at `end` with [`Error::TimeUp`].
     pub fn hurry(&mut self, end: Instant) {
         self.pace = Pace::Until(end);
     }
 
-    /// How long it has paused for others.
+    /// The total time of pauses that let waiters take the mmap lock.
     pub fn paused(&self) -> Duration {
         self.pace.paused()
     }
@@ -174,9 +173,9 @@ impl Scanner {
         }
     }
 
-    /// Whether page flags are readable. Without them (no CAP_SYS_ADMIN) private mappings of devices count
-    /// as nothing, shmem below overlayfs as file pages, and a huge zero page as anonymous memory on
-    /// kernels before 6.16.
+    /// Whether page flags are readable. Without them (no CAP_SYS_ADMIN) anonymous pages in private device
+    /// mappings are not counted, shmem below overlayfs counts as file pages, and on kernels before 6.16 a
+    /// huge zero page counts as anonymous memory.
     pub fn sees_page_flags(&self) -> bool {
         self.flags.is_some()
     }
@@ -186,11 +185,11 @@ impl Scanner {
         self.page
     }
 
-    /// Reports the resident and swapped pages of one mapping, in address order. Between two holds of
-    /// the mmap lock it calls `between_windows`. What changes meanwhile may be seen or not.
+    /// Reports the resident and swapped pages of one mapping, in address order. Calls `between_windows`
+    /// between two holds of the mmap lock. Concurrent changes may or may not be seen.
     ///
     /// # Errors
-    /// [`Error::Gone`] if the process ended or called `exec`; what was reported before stands.
+    /// [`Error::Gone`] if the process ended or called `exec`; pages reported before remain valid.
     pub fn scan_vma(
         &mut self,
         vma: &Vma,
@@ -201,7 +200,7 @@ impl Scanner {
         self.scan(vmas, &mut |_, run| found(run), between_windows)
     }
 
-    /// As [`Scanner::scan_vma`] for mappings in address order; `found` is told the index of each run's.
+    /// As [`Scanner::scan_vma`] for mappings in address order; `found` gets the mapping's index with each run.
     ///
     /// # Errors
     /// As for [`Scanner::scan_vma`].
@@ -223,7 +222,7 @@ impl Scanner {
         Ok(())
     }
 
-    /// How many mappings from the first one on are scanned as one range.
+    /// The number of mappings, from the first one on, that are scanned as one range.
     fn together(&self, vmas: &[Vma]) -> usize {
         let gap = if self.ioctl { GAP } else { GAP_BY_PAGE };
         together(vmas, gap, |vma| {
@@ -231,7 +230,7 @@ impl Scanner {
         })
     }
 
-    /// Scans mappings whose pages count alike.
+    /// Scans mappings that have the same policy.
     fn scan_group(
         &mut self,
         vmas: &[Vma],
@@ -256,8 +255,8 @@ impl Scanner {
         }
     }
 
-    /// Whether the address space is still there. A scan that found nothing has asked; after the last
-    /// mapping, ask once more to know that the sum is whole.
+    /// Checks that the address space still exists. A scan that found nothing has already checked; call this
+    /// after the last mapping to know that the sum is complete.
     ///
     /// # Errors
     /// [`Error::Gone`] if not.
@@ -319,8 +318,8 @@ impl Scanner {
     }
 }
 
-/// Where the next window starts: the kernel stopped early if it filled the vector or found as many
-/// pages as it was allowed, else it looked at everything up to `stop`.
+/// The start of the next window. The kernel stopped early if it filled the vector or found the maximum
+/// number of pages; otherwise it scanned everything up to `stop`.
 fn resume(regions: &[Region], capacity: usize, max_bytes: u64, stop: u64) -> u64 {
     let bytes: u64 = regions.iter().map(|r| r.end - r.start).sum();
     match regions.last() {

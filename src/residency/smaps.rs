@@ -1,8 +1,8 @@
-//! `/proc/PID/smaps`: the kernel's figures for each mapping, one mapping at a time, so that the memory
-//! this takes does not grow with their number.
+//! `/proc/PID/smaps`: the kernel's figures for each mapping, reported one mapping at a time, so that
+//! memory use does not grow with their number.
 //!
-//! Newlines in names are escaped by the kernel, so a line cannot be forged. What is not known (fields
-//! of later kernels) is passed over; a known field of another form is an error.
+//! The kernel escapes newlines in names, so a name cannot forge a line. Unknown fields (of later
+//! kernels) are skipped; a known field of unexpected form is an error.
 
 use std::io::{self, BufRead, BufReader, Read};
 use std::ops::AddAssign;
@@ -16,42 +16,41 @@ use super::throttle::ThrottledFile;
 use super::vma::Vma;
 use crate::event::Pid;
 
-/// Longest line that is looked at, in bytes; a path has at most 4 KiB, escaped at most 16. What is
-/// beyond is passed over.
+/// Longest line that is parsed, in bytes; the rest of a longer line is skipped. A path has at most 4 KiB,
+/// or 16 KiB escaped.
 const LONGEST: u64 = 64 << 10;
 /// Mappings that are classified together.
 const BATCH: usize = 512;
-/// How much is read from the kernel at a time, in bytes.
+/// Size of one read from the kernel, in bytes.
 const READ: usize = 64 << 10;
 
 /// The kernel's figures for one mapping, or in `smaps_rollup` for all of them, in bytes.
 ///
-/// `Pss` and `SwapPss` are rounded down to KiB for each mapping, so that their sum is up to 1 KiB a
-/// mapping below that of `smaps_rollup`; all others are whole pages.
+/// `Pss` and `SwapPss` are rounded down to KiB per mapping, so their sum is up to 1 KiB per mapping
+/// below that of `smaps_rollup`; all others are whole pages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Figures {
     /// `Rss`: resident pages, without hugetlb.
     pub rss: u64,
     /// `Pss`: the same, each page divided by the number of its users.
     pub pss: u64,
-    /// `Private_Clean`: mapped by this process alone, as it is in the file.
+    /// `Private_Clean`: mapped by this process alone, unmodified.
     pub private_clean: u64,
-    /// `Private_Dirty`: mapped by this process alone, and changed.
+    /// `Private_Dirty`: mapped by this process alone, modified.
     pub private_dirty: u64,
-    /// `Shared_Clean`: mapped by several, as it is in the file.
+    /// `Shared_Clean`: mapped by several processes, unmodified.
     pub shared_clean: u64,
-    /// `Shared_Dirty`: mapped by several, and changed.
+    /// `Shared_Dirty`: mapped by several processes, modified.
     pub shared_dirty: u64,
     /// `Anonymous`: the part of `Rss` that belongs to no file.
     pub anonymous: u64,
     /// `AnonHugePages`: the part of `Anonymous` that is mapped by huge page table entries.
     pub anon_huge: u64,
-    /// `Swap`: anonymous memory swapped out, and from Linux 4.9 on shmem swapped out within the
-    /// mapping.
+    /// `Swap`: swapped-out anonymous memory and, from Linux 4.9 on, swapped-out shmem of the mapping.
     pub swap: u64,
     /// `SwapPss`: the same, each page divided by the number of its users.
     pub swap_pss: u64,
-    /// `Private_Hugetlb + Shared_Hugetlb`; no part of `Rss`.
+    /// `Private_Hugetlb + Shared_Hugetlb`; not part of `Rss`.
     pub hugetlb: u64,
 }
 
@@ -73,8 +72,8 @@ impl Figures {
         })
     }
 
-    /// Adds the line `KEY: N kB` to its figure. A line of a key that is not known is passed over.
-    /// `Err` with the line where a known key's value is of another form.
+    /// Adds the line `KEY: N kB` to its figure; skips a line with an unknown key.
+    /// `Err` with the line if the value of a known key has another form.
     pub(super) fn take<'a>(&mut self, line: &'a [u8]) -> std::result::Result<(), &'a [u8]> {
         let Some((key, value)) = key_value(line) else {
             return Ok(());
@@ -111,8 +110,8 @@ pub(super) fn kib(text: &str) -> Option<u64> {
     number.parse::<u64>().ok()?.checked_mul(1024)
 }
 
-/// A field's key and the rest of its line; `None` for a mapping's first line, whose first word has no
-/// colon at its end.
+/// A field's key and the rest of its line; `None` for the first line of a mapping, whose first word does
+/// not end in a colon.
 fn key_value(line: &[u8]) -> Option<(&[u8], &[u8])> {
     let word = line.split(|b| *b == b' ').next()?;
     let key = word.strip_suffix(b":")?;
@@ -126,25 +125,25 @@ pub struct Region {
     pub vma: Vma,
     /// The kernel's figures for it.
     pub figures: Figures,
-    /// Whether it grows downwards on access (`gd` of `VmFlags`), as stacks do.
+    /// Whether the mapping grows downwards on access, like a stack (`gd` of `VmFlags`).
     pub grows_down: bool,
-    /// Whether it has guard pages within (`gu` of `VmFlags`, Linux 6.14).
+    /// Whether the mapping contains guard pages (`gu` of `VmFlags`, Linux 6.14).
     pub guarded: bool,
 }
 
-/// Calls `each` for every mapping of a process, in address order, each with its backing found out.
+/// Calls `each` for every mapping of a process, in address order, with its backing determined.
 ///
 /// # Errors
 /// [`Error::Gone`] for a process that has ended, a zombie or a kernel thread; [`Error::Denied`]
-/// without the right to trace it; [`Error::Malformed`] for text that is not of the documented form. A
-/// process that ends while it is read leaves the rest out, without an error.
+/// without the right to trace it; [`Error::Malformed`] for text that does not match the documented format.
+/// If the process ends during the read, the remaining mappings are missing, without an error.
 pub fn read(pid: Pid, classifier: &mut Classifier, each: &mut dyn FnMut(Region)) -> Result<()> {
     let path = format!("/proc/{pid}/smaps");
     let file = ThrottledFile::open(&path).map_err(|e| Error::from_io(pid, &path, e))?;
     parse_all(pid, BufReader::with_capacity(READ, file), classifier, each)
 }
 
-/// The same of the file's text.
+/// The same for the file's text.
 pub(super) fn parse_all(
     pid: Pid,
     text: impl BufRead,
@@ -230,7 +229,7 @@ fn take_flags(line: &[u8], region: &mut Region) {
     }
 }
 
-/// Reads the next line without its newline, cut to [`LONGEST`]; false at the end.
+/// Reads the next line without its newline, cut to [`LONGEST`]; false at the end of the file.
 fn next_line(from: &mut impl BufRead, line: &mut Vec<u8>) -> io::Result<bool> {
     line.clear();
     let n = from.by_ref().take(LONGEST).read_until(b'\n', line)?;

@@ -1,12 +1,12 @@
-//! Keeps the page-by-page scan out of large mappings that hold nothing.
+//! Finds large empty mappings, which the page-by-page scan then skips.
 //!
-//! Reading `/proc/PID/pagemap` costs the same for a hole as for a page, 2 ns. Where large mappings exist,
-//! `/proc/PID/smaps` is read once per scan: the kernel walks page tables for it and steps over what is
-//! not there. A large mapping with even one page is then still read whole; that costs about half a
-//! second for each tebibyte and cannot be avoided without the ioctl.
+//! Reading `/proc/PID/pagemap` takes 2 ns per page, for holes as well. If large mappings exist,
+//! `/proc/PID/smaps` is read once per scan: the kernel walks the page tables for it and skips absent
+//! ones. A large mapping with even one page is still read whole; that takes about half a
+//! second per tebibyte and cannot be avoided without the ioctl.
 //!
-//! But smaps holds the mmap lock for a whole mapping, so that a process with much in one would wait.
-//! There only mappings that would take seconds to read are worth it.
+//! However, smaps holds the mmap lock for a whole mapping, and a process with much memory in one mapping
+//! would wait. For such a process smaps is read only to skip mappings that take over 0.25 s to read.
 
 use std::collections::HashSet;
 use std::io::{BufRead, BufReader};
@@ -16,11 +16,12 @@ use super::throttle::ThrottledFile;
 use super::vma::Vma;
 use crate::event::Pid;
 
-/// Mappings from this size on, in bytes, are looked up: in a process that holds little, and in any.
+/// Minimum size, in bytes, of a mapping that is looked up in smaps if the process holds little memory.
 const LARGE: u64 = 4 << 30;
+/// The same for any other process.
 const VAST: u64 = 512 << 30;
 
-/// Which large mappings hold nothing.
+/// The large mappings without pages, read on demand.
 #[derive(Debug)]
 pub(super) struct Sparse {
     pid: Pid,
@@ -38,12 +39,13 @@ impl Sparse {
         }
     }
 
-    /// Whether it is worth asking.
+    /// Whether the mapping is large enough to be looked up in smaps.
     pub(super) fn is_large(&self, vma: &Vma) -> bool {
         vma.len() >= self.large
     }
 
-    /// Whether it is known to hold no page, swapped ones included. Asks the kernel at the first large one.
+    /// Whether the mapping is known to have no pages, resident or swapped. The first large mapping causes
+    /// smaps to be read.
     pub(super) fn is_empty(&mut self, vma: &Vma) -> bool {
         if !self.is_large(vma) {
             return false;
@@ -54,7 +56,7 @@ impl Sparse {
     }
 }
 
-/// Where smaps cannot be read nothing is known to be empty.
+/// Returns an empty set if smaps cannot be read.
 fn read_empty(pid: Pid) -> HashSet<(u64, u64)> {
     let Ok(file) = ThrottledFile::open(format!("/proc/{pid}/smaps")) else {
         return HashSet::new();
@@ -62,7 +64,7 @@ fn read_empty(pid: Pid) -> HashSet<(u64, u64)> {
     parse_empty(BufReader::new(file))
 }
 
-/// Ranges of large mappings all of whose figures that count pages are zero.
+/// Ranges of large mappings whose page counters are all zero.
 fn parse_empty(smaps: impl BufRead) -> HashSet<(u64, u64)> {
     let mut empty = HashSet::new();
     let mut range = None;
@@ -80,7 +82,7 @@ fn parse_empty(smaps: impl BufRead) -> HashSet<(u64, u64)> {
     empty
 }
 
-/// The range of a line that starts a mapping.
+/// The address range of a mapping's first line.
 fn header(line: &str) -> Option<(u64, u64)> {
     let (start, end) = line.split(' ').next()?.split_once('-')?;
     let start = u64::from_str_radix(start, 16).ok()?;
@@ -88,7 +90,7 @@ fn header(line: &str) -> Option<(u64, u64)> {
     (start < end).then_some((start, end))
 }
 
-/// Whether the line says that there are pages.
+/// Whether the line is a nonzero page counter.
 fn counts_pages(line: &str) -> bool {
     let counters = ["Rss", "Swap", "Shared_Hugetlb", "Private_Hugetlb"];
     let Some((key, value)) = line.split_once(':') else {

@@ -1,22 +1,22 @@
-//! Where the threads of a process have their stacks: the stack pointer of each, as
-//! `/proc/PID/task/TID/syscall` tells it.
+//! Locates the thread stacks of a process by each thread's stack pointer in
+//! `/proc/PID/task/TID/syscall`.
 //!
-//! It tells nothing of a thread that is running, and nothing without the right to attach to the
+//! The file shows no stack pointer for a running thread, and none without the right to attach to the
 //! process (`ptrace_scope`).
 
 use std::fs;
 
 use crate::event::Pid;
 
-/// Threads that are asked at most.
+/// Maximum number of threads that are read.
 const MOST: usize = 65_536;
 
-/// The threads of a process beside its first one, whose stack is `[stack]`.
+/// The threads of a process other than its first one, whose stack is `[stack]`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Threads {
-    /// How many there are.
+    /// The number of threads.
     pub count: usize,
-    /// The stack pointers of those that told theirs, ascending.
+    /// The known stack pointers, ascending.
     pub pointers: Vec<u64>,
 }
 
@@ -28,7 +28,7 @@ impl Threads {
     }
 }
 
-/// Asks the threads of a process. Empty where there is none.
+/// Reads the threads of a process; empty if it does not exist.
 pub fn read(pid: Pid) -> Threads {
     let Ok(tasks) = fs::read_dir(format!("/proc/{pid}/task")) else {
         return Threads::default();
@@ -99,7 +99,7 @@ mod tests {
             let _ = wait.recv();
         });
         let local = told.recv().unwrap();
-        // It is shown once it waits.
+        // The stack pointer shows once the thread waits.
         let near = |t: &Threads| t.within(local - (64 << 10), local + (64 << 10));
         let limit = Instant::now() + Duration::from_secs(60);
         while near(&read(Pid(std::process::id()))) == 0 {

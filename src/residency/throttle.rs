@@ -1,7 +1,7 @@
-//! Pauses in work that takes a running process's mmap lock again and again.
+//! Pauses in work that takes a running process's mmap lock repeatedly.
 //!
-//! Who reads under that lock, lets go of it and asks for it at once, gets it before a writer that was
-//! woken a moment ago: with holds of 0.3 ms each such a writer (any `mmap` call) waited for 16 ms.
+//! A reader that releases this lock and takes it again at once gets it before a writer that was just
+//! woken: with holds of 0.3 ms each, such a writer (any `mmap` call) waited for 16 ms.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -11,12 +11,12 @@ use std::time::{Duration, Instant};
 use super::error::{Error, Result};
 use crate::event::Pid;
 
-/// How long the lock is taken without a pause, but for the hold that is just on.
+/// Time after which the next gap between two holds of the lock gets a pause.
 const STRETCH: Duration = Duration::from_millis(1);
 /// Long enough for a thread to wake up on another CPU.
 const PAUSE: Duration = Duration::from_micros(50);
 
-/// Says when it is time for a pause.
+/// Inserts the pauses and measures them.
 #[derive(Debug)]
 pub(super) struct Throttle {
     since: Instant,
@@ -31,7 +31,7 @@ impl Throttle {
         }
     }
 
-    /// To be called between two holds of the lock.
+    /// Pauses if one is due. Call it between two holds of the lock.
     pub(super) fn pause(&mut self) {
         let begun = Instant::now();
         if begun.duration_since(self.since) >= STRETCH {
@@ -42,17 +42,17 @@ impl Throttle {
     }
 }
 
-/// How a scan goes on between two holds of the lock.
+/// What a scan does between two holds of the lock.
 #[derive(Debug)]
 pub(super) enum Pace {
-    /// With pauses.
+    /// It pauses.
     Throttled(Throttle),
-    /// Without, as the process stands still; until then.
+    /// It does not pause, because the process is stopped, and fails at this time.
     Until(Instant),
 }
 
 impl Pace {
-    /// To be called between two holds of the lock.
+    /// Call this between two holds of the lock.
     ///
     /// # Errors
     /// [`Error::TimeUp`].
@@ -65,7 +65,7 @@ impl Pace {
         Ok(())
     }
 
-    /// How long pauses were, altogether.
+    /// The total time of the pauses.
     pub(super) fn paused(&self) -> Duration {
         match self {
             Pace::Throttled(throttle) => throttle.paused,
@@ -74,7 +74,7 @@ impl Pace {
     }
 }
 
-/// A file of `/proc/PID` each read of which holds the lock, read with pauses.
+/// A file of `/proc/PID` that takes the lock on each read, read with pauses.
 #[derive(Debug)]
 pub struct ThrottledFile {
     file: File,
@@ -82,7 +82,7 @@ pub struct ThrottledFile {
 }
 
 impl ThrottledFile {
-    /// Opens it.
+    /// Opens the file.
     ///
     /// # Errors
     /// Those of [`File::open`].

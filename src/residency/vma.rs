@@ -1,8 +1,8 @@
-//! A mapping (virtual memory area) of a process: where it lies, what may be done with it, what lies behind it.
+//! A mapping (virtual memory area, VMA) of a process: its address range, permissions and backing.
 
 use crate::event::Addr;
 
-/// What a mapping may be used for: the second column of `/proc/PID/maps`.
+/// The permissions of a mapping: the second column of `/proc/PID/maps`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Perms {
     /// Readable.
@@ -32,41 +32,41 @@ impl std::fmt::Display for Perms {
     }
 }
 
-/// What lies behind a mapping.
+/// What backs a mapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Backing {
     /// Nothing: zero-filled memory (`malloc`, stacks, the heap, private `/dev/zero`).
     Anon,
     /// A file of tmpfs, which includes memfd, System V shared memory and shared anonymous memory.
     Shmem,
-    /// A file of some other file system.
+    /// A file of any other file system.
     File,
-    /// A file of a file system that passes pages of another one through (overlay, FUSE): whether its
-    /// pages are shmem shows in the page flags only.
+    /// A file of a file system that maps pages of another one (overlay, FUSE). Only the page flags show
+    /// whether its pages are shmem.
     Stacked,
     /// A file of hugetlbfs.
     Hugetlb,
-    /// A character device, a pseudo file, or a DAX file: pages may belong to no `struct page`, and the
-    /// page table alone does not tell them from anonymous ones.
+    /// A character device, a pseudo file, or a DAX file. Its pages may have no `struct page`, and the page
+    /// table alone does not distinguish them from anonymous pages.
     Device,
-    /// A mapping the kernel made: `[vdso]`, `[vvar]`, `[uprobes]`, …
+    /// A mapping that the kernel created: `[vdso]`, `[vvar]`, `[uprobes]`, …
     Special,
 }
 
 /// How a mapping's pages are accounted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum VmaKind {
-    /// Private: anonymous memory, or a private mapping of a file (of tmpfs as well).
+    /// Private: anonymous memory, or a private mapping of a file (including tmpfs).
     Private,
     /// A shared mapping of shmem.
     Shmem,
     /// A shared mapping of a file.
     File,
-    /// Huge pages of hugetlbfs, private or shared; the kernel keeps them apart from RSS.
+    /// Huge pages of hugetlbfs, private or shared; the kernel does not count them as RSS.
     Hugetlb,
     /// A device.
     Device,
-    /// A mapping the kernel made.
+    /// A mapping that the kernel created.
     Special,
 }
 
@@ -81,15 +81,15 @@ pub struct Vma {
     pub perms: Perms,
     /// Offset in the file, in bytes.
     pub file_offset: u64,
-    /// Device number (major, minor) of the file system; (0, 0) where there is no file.
+    /// Device number (major, minor) of the file system; (0, 0) without a file.
     pub dev: (u32, u32),
-    /// Inode number; 0 where there is no file.
+    /// Inode number; 0 without a file.
     pub ino: u64,
     /// The path (newlines decoded, without ` (deleted)`), `[heap]`, `[stack]`, `[anon:…]`, or empty.
     pub name: String,
-    /// Whether the kernel marked the path ` (deleted)`; always so for memfd and shared anonymous memory.
+    /// Whether the kernel marked the path ` (deleted)`; always true for memfd and shared anonymous memory.
     pub deleted: bool,
-    /// What lies behind it.
+    /// What backs the mapping.
     pub backing: Backing,
 }
 
@@ -99,12 +99,12 @@ impl Vma {
         self.end.0.saturating_sub(self.start.0)
     }
 
-    /// Whether it covers no address; the kernel lists no such mapping.
+    /// Whether the mapping covers no address. The kernel never lists such a mapping.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Whether `addr` lies in it.
+    /// Whether the mapping contains `addr`.
     pub fn contains(&self, addr: Addr) -> bool {
         self.start <= addr && addr < self.end
     }
@@ -136,13 +136,13 @@ impl Vma {
         }
     }
 
-    /// Whether it has a file, so that `/proc/PID/map_files` may have an entry for it.
+    /// Whether the mapping has a file, so that `/proc/PID/map_files` may have an entry for it.
     pub(super) fn has_file(&self) -> bool {
         self.dev != (0, 0) || self.ino != 0 || self.name.starts_with('/')
     }
 
-    /// The `[vsyscall]` page lies in the kernel's half of the address space and has no page table entry
-    /// of the process.
+    /// Whether this is the `[vsyscall]` page, which lies in the kernel's half of the address space and has
+    /// no entry in the process's page table.
     pub(super) fn is_vsyscall(&self) -> bool {
         self.name == "[vsyscall]"
     }

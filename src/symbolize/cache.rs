@@ -1,4 +1,4 @@
-//! Names already found, within bounds.
+//! A bounded cache of symbols.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use crate::symbol::{Location, Symbol};
 
-/// A cache in two generations: when the young one is full, the old one goes and the young one takes
-/// its place. What is asked for again moves back to the young one, so that names in use stay.
+/// A cache with two generations: when the young one is full, the old one is dropped and the young one
+/// replaces it. A hit in the old generation moves the entry to the young one, so entries in use stay.
 #[derive(Debug)]
 pub struct Cache<K> {
     young: HashMap<K, Arc<Symbol>>,
@@ -19,7 +19,7 @@ pub struct Cache<K> {
 }
 
 impl<K: Hash + Eq + Copy> Cache<K> {
-    /// A cache of at most so many names, in at most so many bytes (by estimate).
+    /// A cache of at most `max_entries` symbols and `max_bytes` bytes (estimated).
     pub fn new(max_entries: usize, max_bytes: usize) -> Cache<K> {
         Cache {
             young: HashMap::new(),
@@ -30,7 +30,7 @@ impl<K: Hash + Eq + Copy> Cache<K> {
         }
     }
 
-    /// The name kept for `key`.
+    /// The symbol cached for `key`.
     pub fn get(&mut self, key: K) -> Option<Arc<Symbol>> {
         if let Some(symbol) = self.young.get(&key) {
             return Some(Arc::clone(symbol));
@@ -40,7 +40,7 @@ impl<K: Hash + Eq + Copy> Cache<K> {
         Some(symbol)
     }
 
-    /// Keeps a name.
+    /// Caches a symbol.
     pub fn insert(&mut self, key: K, symbol: Arc<Symbol>) {
         let bytes = size_of::<K>() + weight(&symbol);
         let full = self.young.len() >= self.max_entries / 2
@@ -53,7 +53,7 @@ impl<K: Hash + Eq + Copy> Cache<K> {
         self.young.insert(key, symbol);
     }
 
-    /// Drops the names whose key does not pass.
+    /// Keeps only the entries for whose key `keep` returns `true`.
     pub fn retain(&mut self, keep: impl Fn(&K) -> bool) {
         self.young.retain(|k, _| keep(k));
         self.old.retain(|k, _| keep(k));
@@ -67,7 +67,7 @@ impl<K: Hash + Eq + Copy> Cache<K> {
     }
 }
 
-/// About how many bytes of heap a name takes.
+/// Estimated heap size of a symbol, in bytes.
 fn weight(symbol: &Symbol) -> usize {
     /// Reference counts, allocator overhead, the map's slack.
     const OVERHEAD: usize = 64;

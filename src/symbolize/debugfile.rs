@@ -1,4 +1,4 @@
-//! Separate debug files: where distributions put the symbols they strip from their programs.
+//! Finds separate debug files, which contain the symbols that distributions strip from programs.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -9,14 +9,14 @@ use crate::elf::Elf;
 use crate::modules::open_regular;
 
 const DEBUG_DIRS: [&str; 2] = ["/usr/lib/debug", "/usr/local/lib/debug"];
-/// Checksums are taken of files up to this size, in bytes.
+/// Maximum size of a file that is checksummed, in bytes.
 const MAX_CHECKED: u64 = 4 << 30;
 
 /// Opens the debug file that belongs to a module, if one is installed.
 ///
-/// The candidates are looked up in memprof's own mount namespace, where another file may stand at
-/// the same path: only one with the module's build id is taken, or, for a module that has none,
-/// with the checksum its debug link names.
+/// The candidates are looked up in memprof's own mount namespace, which may have a different file at
+/// the same path. So the file must have the module's build id or, for a module without a build id, the
+/// checksum in its debug link.
 pub fn find(elf: &Elf, module: &Path) -> Option<File> {
     let id = elf.build_id();
     let link = elf.debug_link();
@@ -50,7 +50,7 @@ fn by_link(name: &[u8], module: &Path) -> Vec<PathBuf> {
     let Some(dir) = module.parent().filter(|dir| dir.is_absolute()) else {
         return Vec::new();
     };
-    // A debug link is a base name; one that leads elsewhere is not followed.
+    // A debug link is a base name; a link to another directory is not followed.
     if name.file_name() != Some(name.as_os_str()) {
         return Vec::new();
     }
@@ -67,7 +67,7 @@ fn by_link(name: &[u8], module: &Path) -> Vec<PathBuf> {
     paths
 }
 
-/// The CRC-32 that debug links use, of the whole file.
+/// The CRC-32 of the whole file, as debug links use it.
 fn checksum(mut file: &File) -> Option<u32> {
     use std::io::Read;
     if file.metadata().ok()?.len() > MAX_CHECKED {

@@ -1,4 +1,4 @@
-//! Symbol names as people write them.
+//! Demangles symbol names.
 
 use std::fmt::{self, Write};
 
@@ -6,15 +6,15 @@ use cpp_demangle::{DemangleOptions, ParseOptions};
 
 use crate::symbol::Language;
 
-/// Longest name shown, in bytes; a longer one is cut and ends in `…`.
+/// Maximum length of a name, in bytes; a longer one is cut and ends in `…`.
 pub const MAX_NAME: usize = 4096;
-/// Deep enough for any real template, shallow enough for the thread's stack.
+/// Recursion limit: enough for any real template, and safe for the thread's stack.
 const RECURSION: u32 = 96;
 
-/// A readable name for a symbol, and its language as far as the mangling tells it.
+/// Returns the demangled name and the language, as far as the mangling shows it.
 ///
-/// Rust's legacy mangling keeps the hash, which tells two instances of one function apart; v0 names
-/// lose their crate hashes. A name that cannot be demangled stays as it is.
+/// Names in Rust's legacy mangling keep the hash, which distinguishes instances of one function; v0 names
+/// lose their crate hashes. A name that cannot be demangled stays unchanged.
 pub fn demangle(raw: &[u8]) -> (String, Language) {
     let name = String::from_utf8_lossy(raw);
     let name = strip_version(&name);
@@ -39,7 +39,7 @@ fn rust(name: &str) -> Option<String> {
     let result = if name.starts_with("_R") {
         write!(out, "{demangled:#}")
     } else {
-        // `_ZN3foo3barE` is C++ as well; only the hash makes it Rust.
+        // `_ZN3foo3barE` is also valid C++; only the hash shows that it is Rust.
         has_legacy_hash(name).then(|| write!(out, "{demangled}"))?
     };
     out.finish(result)
@@ -67,13 +67,13 @@ fn cpp(name: &str) -> Option<String> {
 
 fn clipped(name: &str) -> String {
     let mut out = Clip::default();
-    // An error only says that the name was cut.
+    // An error only means that the name was cut.
     let _ = out.write_str(name);
     out.text
 }
 
-/// Text up to [`MAX_NAME`] bytes. The error behind it stops the demanglers: a short mangled name
-/// can stand for gigabytes of text.
+/// Text of at most [`MAX_NAME`] bytes. Writing more is an error, which stops the demangler: a short
+/// mangled name can expand to gigabytes of text.
 #[derive(Default)]
 struct Clip {
     text: String,
@@ -97,7 +97,7 @@ impl Write for Clip {
                 self.text.push('…');
                 return Err(fmt::Error);
             }
-            // A name goes to terminals and into line-based formats.
+            // Names are written to terminals and in line-based formats.
             self.text.push(if c.is_control() { '\u{fffd}' } else { c });
         }
         Ok(())
@@ -157,7 +157,7 @@ mod tests {
 
     #[test]
     fn hostile_names_are_bounded() {
-        // A quarter of what the thread that demangles has.
+        // A quarter of the symbol thread's stack.
         let small = std::thread::Builder::new().stack_size(crate::symbolize::STACK / 4);
         small.spawn(try_hostile_names).unwrap().join().unwrap();
     }

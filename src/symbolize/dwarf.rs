@@ -1,4 +1,4 @@
-//! Inlined functions and source lines from debug information, read by blazesym.
+//! Inlined functions and source lines from debug information, read with blazesym.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -17,28 +17,28 @@ use crate::elf::Elf;
 use crate::profile::Module;
 use crate::symbol::{InlinedFunction, Language, Location};
 
-/// Compressed debug sections are unpacked into memory; files that ask for more than this, in bytes,
-/// get names only.
+/// Maximum size of decompressed debug sections, in bytes, because they are decompressed into memory; files
+/// that exceed it get names only.
 const MAX_UNPACKED: u64 = 1 << 30;
-/// Files whose debug information is kept between two requests.
+/// Maximum number of files whose debug information is kept between requests.
 const MAX_OPEN: usize = 16;
 
-/// What debug information says about one address.
+/// The debug information for one address.
 #[derive(Debug)]
 pub struct Lines {
-    /// The function around the address as the compiler names it: mangled; may be empty.
+    /// The mangled name of the function that contains the address; may be empty.
     pub name: String,
-    /// Its first address.
+    /// First address of the function.
     pub start: u64,
-    /// Whether the compiler said that it is Rust.
+    /// Whether debug information gives Rust as the language.
     pub rust: bool,
     /// Functions inlined at the address, innermost first.
     pub inlined: Vec<InlinedFunction>,
-    /// Where the function itself stands at the address.
+    /// Source position of the address in the function itself.
     pub location: Option<Location>,
 }
 
-/// Debug information of the files asked for lately.
+/// Debug information of recently requested files.
 #[derive(Debug, Default)]
 pub struct Dwarf {
     open: HashMap<ModuleKey, Entry>,
@@ -46,7 +46,7 @@ pub struct Dwarf {
 
 #[derive(Debug)]
 struct Entry {
-    /// Keeps the key from being used for another module.
+    /// Prevents reuse of the key for another module.
     _module: Weak<Module>,
     source: Option<Source>,
 }
@@ -66,8 +66,8 @@ impl Source {
             return None;
         }
         let size = file.metadata().ok()?.len();
-        // The resolver maps the file at once and keeps no path, so that the number may be used for
-        // another file afterwards.
+        // The resolver maps the file immediately and keeps no path, so the descriptor number may be
+        // reused for another file afterwards.
         let resolver = ElfResolver::open(format!("/proc/self/fd/{}", file.as_raw_fd())).ok()?;
         Some(Source {
             resolver,
@@ -76,14 +76,14 @@ impl Source {
         })
     }
 
-    /// Whether every mapped byte is still there: touching one that is not would end memprof.
+    /// Whether the file still has all mapped bytes; accessing a truncated page would kill memprof (SIGBUS).
     fn is_whole(&self) -> bool {
         self.file.metadata().is_ok_and(|m| m.len() >= self.size)
     }
 }
 
 impl Dwarf {
-    /// Drops what has been read; it is read again when it is needed.
+    /// Drops all debug information; it is read again when needed.
     pub fn clear(&mut self) {
         self.open = HashMap::new();
     }
@@ -94,10 +94,10 @@ impl Dwarf {
     }
 
     /// Source lines for addresses (in the file's own addresses) of a module, in the same order;
-    /// `None` where there is no debug information.
+    /// `None` if there is no debug information.
     pub fn lines(&mut self, module: &Arc<Module>, elf: &Elf, addrs: &[u64]) -> Vec<Option<Lines>> {
-        // Made-up debug information has blazesym panic. That takes nothing but the lines: names do
-        // not come from there, and the file is not tried again.
+        // Malformed debug information can make blazesym panic. Then only the lines are lost, because names
+        // come from the symbol table, and the file is not tried again.
         let found = catch_unwind(AssertUnwindSafe(|| self.read(module, elf, addrs)));
         found.unwrap_or_else(|_| {
             let _module = Arc::downgrade(module);

@@ -1,4 +1,4 @@
-//! The names of one module's frames.
+//! Resolves the frames of one module.
 
 use std::fs::File;
 use std::rc::Rc;
@@ -21,8 +21,8 @@ impl From<ElfError> for UnknownReason {
     }
 }
 
-/// Looks up file offsets (ascending, without duplicates) of a module; the result has one symbol for
-/// each, in the same order. With `dwarf`, inlined functions and source lines as well.
+/// Looks up file offsets (ascending, without duplicates) of a module. Returns one symbol for each, in
+/// the same order; with `dwarf`, including inlined functions and source lines.
 pub fn of_module(module: &Arc<Module>, offsets: &[u64], dwarf: Option<&mut Dwarf>) -> Vec<Symbol> {
     let fail = |why: UnknownReason| vec![Symbol::Unknown(why); offsets.len()];
     let Some(file) = &module.file else {
@@ -43,8 +43,8 @@ pub fn of_module(module: &Arc<Module>, offsets: &[u64], dwarf: Option<&mut Dwarf
     };
     let mut demangler = Demangler::default();
     let symbol = |addr: &Option<u64>| match addr.and_then(|a| addrs.binary_search(&a).ok()) {
-        // Only where a file claims that two of its parts are loaded at one address is an
-        // address asked for twice, and the second one then has no lines.
+        // An address occurs twice only if the file declares two segments at the same address; the
+        // second occurrence then has no lines.
         Some(i) => names.symbol(i, addrs[i], lines[i].take(), &mut demangler),
         None => Symbol::Unknown(UnknownReason::NoSymbol),
     };
@@ -53,13 +53,13 @@ pub fn of_module(module: &Arc<Module>, offsets: &[u64], dwarf: Option<&mut Dwarf
 
 struct Names {
     found: Vec<Option<Found>>,
-    /// What to say of addresses that were not found.
+    /// The reason for addresses without a symbol.
     otherwise: UnknownReason,
 }
 
 impl Names {
-    /// The full symbol table first, the module's own or its debug file's; what that lacks may still
-    /// be in the dynamic one.
+    /// Searches the full symbol table of the module or its debug file first, then the dynamic symbol
+    /// table for the remaining addresses.
     fn read(module: &Module, elf: &Elf, addrs: &[u64]) -> Names {
         let mut names = Names {
             found: vec![None; addrs.len()],
@@ -82,7 +82,7 @@ impl Names {
         names
     }
 
-    /// Fills gaps: `result` belongs to the addresses that have no name yet, or to all.
+    /// Adds results, which are for all addresses or for those without a name.
     fn add(&mut self, asked: &[u64], result: Result<Vec<Option<Found>>, ElfError>) {
         match result {
             Ok(found) if asked.len() == self.found.len() => self.found = found,
@@ -131,7 +131,7 @@ fn from_debug_file(debug: &File, addrs: &[u64]) -> Result<Vec<Option<Found>>, El
 
 type Named = (String, Language);
 
-/// Demangles; neighbours are often in one function.
+/// A demangler that caches the last name, because adjacent addresses are often in one function.
 #[derive(Default)]
 struct Demangler {
     last: Option<(Rc<[u8]>, Named)>,

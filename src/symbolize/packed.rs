@@ -1,4 +1,4 @@
-//! What compressed sections unpack to, found out before they are unpacked into memory.
+//! Checks the size of compressed sections before they are decompressed into memory.
 
 use std::io::{self, Read};
 
@@ -7,21 +7,21 @@ use flate2::read::ZlibDecoder;
 use crate::elf::{Elf, Section, u32_at, u64_at};
 
 const ELFCOMPRESS_ZLIB: u32 = 1;
-/// Size of the header before the packed bytes, and where in it the unpacked size stands.
+/// Size of the header before the compressed bytes, and position of the decompressed size in it.
 const HEADER: u64 = 24;
 const CLAIM: usize = 8;
 
-/// Whether the compressed sections of a file unpack to what they say, and to at most `limit` bytes.
+/// Whether the compressed sections of a file decompress to their declared sizes, and to at most `limit` bytes.
 ///
-/// Said is not enough: the reader that unpacks them takes what comes, which may be a thousand times the
-/// file. They are unpacked for that, into nothing, a few KiB at a time.
+/// The declared size alone is not enough: blazesym takes all decompressed bytes, which may be a thousand times
+/// the file's size. So zlib sections are decompressed here first and discarded, a few KiB at a time.
 pub fn unpacks_within(elf: &Elf, limit: u64) -> bool {
     let Ok(mut file) = elf.file_size() else {
         return false;
     };
     let mut left = limit;
     elf.compressed_sections().all(|section| {
-        // Real ones do not overlap: together they are no longer than the file.
+        // Real sections do not overlap, so their total size is at most the file's.
         let rest = file.checked_sub(section.size);
         let claim = claim(elf, section);
         let (Some(rest), Some((kind, size))) = (rest, claim) else {
@@ -35,7 +35,7 @@ pub fn unpacks_within(elf: &Elf, limit: u64) -> bool {
     })
 }
 
-/// How a section is packed and the size that it says it unpacks to, in bytes.
+/// The compression type of a section and its declared decompressed size, in bytes.
 fn claim(elf: &Elf, section: &Section) -> Option<(u32, u64)> {
     let mut header = [0; HEADER as usize];
     elf.read_at(&mut header, section.offset).ok()?;
@@ -52,7 +52,7 @@ fn unpacks_to(elf: &Elf, section: &Section, size: u64) -> bool {
     io::copy(&mut unpacked, &mut io::sink()).is_ok_and(|n| n == size)
 }
 
-/// Bytes of a file, one after the other.
+/// A sequential reader of a part of a file.
 struct Part<'e> {
     elf: &'e Elf<'e>,
     at: u64,
@@ -89,7 +89,7 @@ mod tests {
         packer.finish().unwrap()
     }
 
-    /// A file with compressed sections, each of which holds the bytes and says this size.
+    /// A file with compressed sections, given as (declared size, compressed bytes).
     fn file(sections: &[(u64, &[u8])], overlap: bool) -> File {
         let mut bytes = vec![0; EHDR + SHDR * sections.len()];
         bytes[..6].copy_from_slice(&[0x7f, b'E', b'L', b'F', 2, 1]);

@@ -1,7 +1,7 @@
 //! Symbol table search: one pass over the table for many addresses.
 //!
-//! No index is built: a pass over the 160,000 symbols of a 150 MB library takes milliseconds, and
-//! between two passes nothing stays in memory.
+//! There is no index: a pass over the 160,000 symbols of a 150 MB library takes milliseconds, and
+//! nothing stays in memory between two passes.
 
 use std::rc::Rc;
 
@@ -11,7 +11,7 @@ const SYM_SIZE: usize = 24;
 const SYMS_PER_READ: usize = 4096;
 /// Mangled names of C++ templates can be long, but not longer than this.
 const MAX_NAME: usize = 64 << 10;
-/// Names of one address that are weighed against each other.
+/// Maximum number of aliases at one address that are compared.
 const MAX_ALIASES: usize = 16;
 
 const STT_NOTYPE: u8 = 0;
@@ -25,7 +25,7 @@ const STB_WEAK: u8 = 2;
 pub struct Found {
     /// First address of the symbol.
     pub start: u64,
-    /// Its name as it stands in the file.
+    /// Its name as in the file.
     pub name: Rc<[u8]>,
 }
 
@@ -34,20 +34,19 @@ struct Sym {
     name: u32,
     binding: u8,
     start: u64,
-    /// First address behind it; for a symbol without a size the end of its section.
+    /// First address after it; for a symbol without a size, the end of its section.
     end: u64,
     sized: bool,
 }
 
 /// Looks up each of `addrs` (ascending, without duplicates) in the symbol table of one kind.
 ///
-/// A symbol with a size must contain the address. Assembler code often has symbols without a size:
-/// one of these counts up to the next symbol or the end of its section. In a sparse table
-/// (`.dynsym`) it counts for its very address only: what follows it there is mostly code of
-/// functions the table does not list.
+/// A symbol with a size must contain the address. A symbol without a size, common in assembler code,
+/// extends to the next symbol or the end of its section. In a sparse table (`.dynsym`) it covers only
+/// its own address, because the code after it mostly belongs to functions that the table does not list.
 ///
 /// # Errors
-/// When the table is damaged.
+/// The table is damaged.
 pub fn lookup(
     elf: &Elf,
     kind: u32,
@@ -71,10 +70,10 @@ pub fn lookup(
     .choose_all(hits)
 }
 
-/// The address of the function of this name, in the file's own addresses.
+/// The address of the function with this name, in the file's own addresses.
 ///
 /// # Errors
-/// When the table is damaged.
+/// The table is damaged.
 pub fn address_of(elf: &Elf, kind: u32, name: &[u8]) -> Result<Option<u64>, ElfError> {
     let Some(table) = elf.section_of_kind(kind) else {
         return Ok(None);
@@ -120,7 +119,7 @@ fn for_each_function(
     Ok(())
 }
 
-/// The symbol, if it names code of this file.
+/// Decodes a symbol; `None` if it does not name code of this file.
 fn function(elf: &Elf, raw: &[u8]) -> Option<Sym> {
     let (kind, binding) = (raw[4] & 0xf, raw[4] >> 4);
     let (start, size) = (u64_at(raw, 8), u64_at(raw, 16));
@@ -131,7 +130,7 @@ fn function(elf: &Elf, raw: &[u8]) -> Option<Sym> {
     if label && elf.has_mapping_symbols() {
         return None;
     }
-    // Undefined and absolute symbols have no section, data has one without code.
+    // Undefined and absolute symbols have no section; data symbols have a non-executable one.
     let index = usize::from(u16_at(raw, 6));
     let section = elf.section(index).filter(|s| index > 0 && s.executable())?;
     let end = if size > 0 {
@@ -148,14 +147,14 @@ fn function(elf: &Elf, raw: &[u8]) -> Option<Sym> {
     })
 }
 
-/// Which symbols matter to which addresses, collected during the pass.
+/// The candidate symbols for each address, collected during the pass.
 struct Hits<'a> {
     addrs: &'a [u64],
     sparse: bool,
     /// Symbols with a size that contain an address.
     sized: Vec<Sym>,
-    /// For each address the start nearest before it, among the symbols that start behind the
-    /// address before; and the symbols without a size that start there.
+    /// For each address: the nearest symbol start at or before it and after the previous address, and
+    /// the symbols without a size at that start.
     nearest: Vec<(Option<u64>, Vec<Sym>)>,
 }
 
@@ -176,7 +175,7 @@ impl<'a> Hits<'a> {
         };
         if sym.sized && *addr < sym.end {
             self.sized.push(sym);
-            // Real tables have a handful of symbols around an address; made-up ones may have millions.
+            // Real tables have a few symbols around an address; malicious ones may have millions.
             if self.sized.len() > 1024 + 64 * self.addrs.len() {
                 return Err(ElfError::Bad("too many symbols overlap".into()));
             }
@@ -192,12 +191,12 @@ impl<'a> Hits<'a> {
         Ok(())
     }
 
-    /// For each address the symbols that cover it and start nearest to it.
+    /// For each address, the symbols that cover it and have the nearest start.
     fn covering(mut self) -> Vec<Vec<Sym>> {
         self.sized.sort_by_key(|s| s.start);
         let mut coming = self.sized.iter().peekable();
-        // Symbols that started at or before the address. One that has ended never covers a later
-        // address, so that it may go as soon as it is on top.
+        // Symbols that start at or before the address. One that has ended covers no later address, so
+        // it is removed once it is on top.
         let mut open: Vec<&Sym> = Vec::new();
         let mut labels: &[Sym] = &[];
         let mut all = Vec::with_capacity(self.addrs.len());
@@ -232,8 +231,8 @@ fn label_at(labels: &[Sym], addr: u64, sparse: bool) -> Vec<Sym> {
     labels.iter().filter(covers).copied().collect()
 }
 
-/// What makes one of several names the best, the least being it: leading underscores, binding,
-/// length, and the name itself so that the choice is always the same.
+/// Rank of a name among aliases; the lowest wins: leading underscores, binding, length, and the name
+/// itself, which makes the choice deterministic.
 type Rank = (usize, u8, usize, Vec<u8>);
 
 struct Names<'e> {
@@ -250,7 +249,7 @@ impl Names<'_> {
             .collect()
     }
 
-    /// Of several names of one function the one its users write: `write`, not `__libc_write`.
+    /// Chooses the alias that users of the function write: `write`, not `__libc_write`.
     fn choose(&mut self, syms: &[Sym]) -> Result<Option<Found>, ElfError> {
         let key: Vec<u32> = syms.iter().map(|s| s.name).collect();
         if let Some((k, found)) = &self.last
@@ -303,7 +302,7 @@ impl Names<'_> {
     }
 }
 
-/// Leading underscores that say "internal"; the one of a mangled name does not.
+/// The number of leading underscores, which mark internal names; that of a mangled name does not count.
 fn underscores(name: &[u8]) -> usize {
     if name.starts_with(b"_Z") || name.starts_with(b"_R") {
         return 0;

@@ -1,4 +1,4 @@
-//! An ELF file → its unwind table.
+//! Builds the unwind table of an ELF file.
 
 use std::fs::File;
 
@@ -14,22 +14,22 @@ use super::spans::{Source, Span, clip, fill, gaps, settle};
 use super::table::Table;
 use crate::elf::{Elf, ElfError};
 
-/// The most functions (FDEs) of a section.
+/// Maximum number of functions (FDEs) in a section.
 const MAX_SPANS: usize = 8 << 20;
 
 /// Why a file has no unwind table.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TableError {
-    /// The file is not an ELF file, or a damaged one.
+    /// The file is not an ELF file, or it is damaged.
     #[error(transparent)]
     Elf(#[from] ElfError),
-    /// Tables are not made for this processor (an `EM_*` number).
+    /// Tables are not supported for this processor (an `EM_*` number).
     #[error("no unwind tables for ELF machine {0}")]
     Machine(u16),
-    /// It has code at an address beyond 48 bits.
+    /// The file has code at an address beyond 48 bits.
     #[error("code at address {0:#x}, beyond 48 bits")]
     Address(u64),
-    /// There is more of this than any real file has.
+    /// The named quantity is larger than in any real file.
     #[error("too large: {0}")]
     TooLarge(&'static str),
     /// The file has no unwind information for any of its code.
@@ -37,7 +37,7 @@ pub enum TableError {
     NoUnwindInformation,
 }
 
-/// What a table was made of.
+/// Statistics of building a table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Figures {
     /// Size of the unwind information, in bytes.
@@ -46,21 +46,21 @@ pub struct Figures {
     pub functions: usize,
     /// Bytes of code that no unwind information covers.
     pub not_covered: u64,
-    /// Bytes of code with unwind information that no rule can say.
+    /// Bytes of code with unwind information that no rule can express.
     pub unsupported: u64,
 }
 
 impl Table {
-    /// Makes the table of an ELF file: of `.eh_frame`, and of `.debug_frame` for what that does not
-    /// cover.
+    /// Builds the table of an ELF file from `.eh_frame`, and from `.debug_frame` for code that `.eh_frame`
+    /// does not cover.
     ///
     /// # Errors
-    /// When the file cannot be read, or has nothing to make a table of.
+    /// The file cannot be read or has no unwind information.
     pub fn build(file: &File) -> Result<Table, TableError> {
         Table::build_with_figures(file).map(|(table, _)| table)
     }
 
-    /// As [`Table::build`], with figures of what it was made of.
+    /// As [`Table::build`], with statistics.
     ///
     /// # Errors
     /// As [`Table::build`].
@@ -120,7 +120,7 @@ impl Table {
             rows.finish()
         };
         let (mut table, mut unsupported) = made(false)?;
-        // Few files need it (the dynamic loader does), and it makes more rules.
+        // Few files need `rbx` (the dynamic loader does), and tracking it takes more rules.
         if table.rules.iter().any(|r| r.cfa_kind() == CfaKind::Bx) {
             (table, unsupported) = made(true)?;
         }

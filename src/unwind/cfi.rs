@@ -1,4 +1,4 @@
-//! The call frame information of one section: its entries, and the rules of each.
+//! The call frame information of one section: its entries and their rules.
 
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -12,26 +12,26 @@ use super::rule::{Arch, Rule};
 use super::spans::{Source, Span};
 use crate::elf::{u32_at, u64_at};
 
-/// A section's entries, read but not run.
+/// A section's entries, parsed but not executed.
 #[derive(Debug)]
 pub struct Cfi<'d, S> {
     section: S,
     arch: Arch,
     bases: BaseAddresses,
     cies: HashMap<usize, Cie<'d>>,
-    /// Instructions that may still be run. An FDE is run once for each span of it; a file made up so
-    /// that this takes for ever runs out.
+    /// Instructions that may still be executed. An FDE is executed once per span; the budget bounds the
+    /// time for a malicious file.
     budget: Cell<usize>,
 }
 
 #[derive(Debug)]
 struct Cie<'d> {
     entry: CommonInformationEntry<Reader<'d>>,
-    /// An error where the CIE's own instructions are not understood.
+    /// An error if the CIE's own instructions are not supported.
     common: Result<Common, Unknown>,
 }
 
-/// Whether an entry is one that others refer to.
+/// The kind of an entry.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Cie,
@@ -45,8 +45,7 @@ where
 {
     /// Reads the section's CIEs, and the address range of each of its FDEs.
     ///
-    /// An entry that cannot be read is left out. At most `limit` spans are returned; `None` if there
-    /// are more.
+    /// Skips entries that cannot be parsed. Returns `None` if there are more than `limit` FDEs.
     pub fn read(
         section: S,
         data: &'d [u8],
@@ -112,7 +111,7 @@ where
         let (fde, _) = self.fde(at)?;
         let start = fde.initial_address();
         let end = start.checked_add(fde.len())?;
-        // Linkers leave the entries of functions that they dropped behind, at address 0.
+        // Linkers keep the entries of discarded functions, with address 0.
         (start != 0 && start < end).then_some(Span {
             start,
             end,
@@ -121,9 +120,9 @@ where
         })
     }
 
-    /// The rules of an FDE: `emit` gets each address at which one begins to hold, in order, until
-    /// it says `false`. The first address is the FDE's, which may be before the span's. `with_bx`: they
-    /// say where `rbx` is.
+    /// Emits the rules of an FDE: calls `emit` with the first address of each rule, in order, until it
+    /// returns `false`. The first address is the FDE's, which may be before the span's. `with_bx`: the rules
+    /// also say where `rbx` is.
     pub fn rules(&self, span: &Span, with_bx: bool, mut emit: impl FnMut(u64, Rule) -> bool) {
         let found = self.fde(span.entry);
         let Some((fde, Cie { common: Ok(c), .. })) = found else {
@@ -139,8 +138,8 @@ where
 
 /// Positions and kinds of the section's entries.
 ///
-/// An end marker is stepped over: one that stands in the middle, where a start file was linked in
-/// the wrong place, does not end the index that C++ exceptions are unwound by either.
+/// End markers are skipped: one in the middle, where a start file was linked in the wrong place, does
+/// not end the index that C++ exception unwinding uses either.
 fn entries(data: &[u8], source: Source) -> impl Iterator<Item = (usize, Kind)> {
     let mut at = 0;
     std::iter::from_fn(move || {

@@ -1,14 +1,14 @@
-//! The columns of the table that call frame instructions describe, and the rule that says the same.
+//! The columns of the table that call frame instructions describe, and their conversion to rules.
 
 use super::expression::Known;
 use super::rule::{
     ADDEND_SHIFT, Arch, BX_KEPT, BX_SAVED, CfaKind, FpKind, RA_IN_LINK_REGISTER, Rule,
 };
 
-/// Where a register's value in the caller is.
+/// Location of a register's value in the caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// Nothing was said.
+    /// No instruction has set it.
     Unsaid,
     Same,
     Undefined,
@@ -21,14 +21,14 @@ pub enum Place {
     Other,
 }
 
-/// How the CFA is found. An expression leaves register and offset as they are: assembler code that
-/// goes back from one with `DW_CFA_def_cfa_register` means the offset from before, and C++ exceptions
-/// are unwound so.
+/// How the CFA is found. An expression does not change register and offset: assembler code that ends an
+/// expression with `DW_CFA_def_cfa_register` expects the previous offset, and C++ exception unwinding does
+/// the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cfa {
     pub how: How,
     pub register: Option<u16>,
-    /// `None` where it is too large.
+    /// `None` if it is too large.
     pub offset: Option<i64>,
 }
 
@@ -43,7 +43,7 @@ pub enum How {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct State {
     pub cfa: Cfa,
-    /// Not said in general: the caller's stack pointer is the CFA.
+    /// Usually `Unsaid`: the caller's stack pointer is the CFA.
     pub sp: Place,
     pub fp: Place,
     pub ra: Place,
@@ -51,7 +51,7 @@ pub struct State {
 }
 
 impl State {
-    /// What holds before the first instruction.
+    /// The state before the first instruction.
     pub const NEW: State = State {
         cfa: Cfa {
             how: How::Sum,
@@ -65,7 +65,7 @@ impl State {
     };
 }
 
-/// What the instructions of one CIE have in common.
+/// The properties that all functions of one CIE share.
 #[derive(Clone, Copy, Debug)]
 pub struct Common {
     pub arch: Arch,
@@ -73,16 +73,16 @@ pub struct Common {
     pub ra: u16,
     pub code_factor: u64,
     pub data_factor: i64,
-    /// The frame is one that a signal handler returns to.
+    /// The frame is a signal trampoline, to which a signal handler returns.
     pub signal: bool,
-    /// Rules say where `rbx` is.
+    /// The rules include `rbx`.
     pub with_bx: bool,
-    /// What holds at the start of every function.
+    /// The state at the start of every function.
     pub initial: State,
 }
 
 impl Common {
-    /// The rule that says what the columns say, or that they have none.
+    /// The rule for these columns; `UNSUPPORTED` if no rule can express them.
     pub fn rule(&self, state: &State) -> Rule {
         let rule = match self.signal {
             true => self.signal_rule(state),
@@ -93,8 +93,8 @@ impl Common {
 
     fn signal_rule(&self, state: &State) -> Option<Rule> {
         if self.arch == Arch::Aarch64 {
-            // The kernel's trampoline describes a frame record, which has the interrupted code's
-            // link register where its program counter is needed.
+            // The unwind information of the kernel's trampoline describes a frame record, which contains
+            // the interrupted code's link register instead of its program counter.
             return Some(self.arch.signal_rule());
         }
         let How::Expression(Known::Deref {

@@ -10,26 +10,26 @@ const ENCODING: Encoding = Encoding {
     format: Format::Dwarf32,
     version: 4,
 };
-/// The longest expression that is recognised has 9 operations.
+/// Operations in the longest recognised expression.
 const MAX_OPERATIONS: usize = 9;
 
-/// An expression that is understood.
+/// A recognised expression.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Known {
     /// A register plus an offset.
     Sum { register: u16, offset: i64 },
-    /// What is in memory at a register plus an offset, plus an addend.
+    /// The memory at a register plus an offset, plus an addend.
     Deref {
         register: u16,
         offset: i64,
         addend: u64,
     },
-    /// The stack pointer plus 8, and 8 more from byte `from` of each 16 on: what linkers write for
-    /// `.plt`, whose entries push one word on the way.
+    /// The stack pointer plus 8, or plus 16 from byte `from` of each 16-byte slot on. Linkers write this
+    /// for `.plt`, whose entries push one word.
     Plt { from: u8 },
 }
 
-/// What an expression says, if it is one of the known ones.
+/// Recognises an expression; `None` if it is not one of the known forms.
 pub fn recognise(expression: Expression<Reader<'_>>) -> Option<Known> {
     let mut ops = [const { None }; MAX_OPERATIONS];
     let mut count = 0;

@@ -1,23 +1,23 @@
-//! Linkage tables (`.plt`) without unwind information: not all linkers describe those that they write.
+//! Linkage tables (`.plt`) without unwind information, which not all linkers write.
 //!
-//! They are known by their machine code, which the processors' ABIs show and linkers follow: a file
-//! need not have section headers.
+//! They are recognised by their machine code, which the processors' ABIs specify and linkers follow. Section
+//! headers are not needed.
 
 use super::rule::{Arch, CfaKind, RA_IN_LINK_REGISTER, Rule};
 use super::scan::{Blocks, MAX_SCANNED};
 use super::spans::{Source, Span};
 use crate::elf::{Elf, u32_at};
 
-/// Bytes of the longest entry that is looked at in one piece.
+/// Size of the longest entry that is matched as a whole, in bytes.
 const ENTRY: usize = 16;
 const ENDBR64: [u8; 4] = [0xf3, 0x0f, 0x1e, 0xfa];
 
-/// A part of a linkage table, by what its code has on the stack.
+/// A part of a linkage table, by what its code has pushed on the stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Linkage {
-    /// Nothing but the return address: an entry that jumps.
+    /// Only the return address: an entry that jumps.
     Jump,
-    /// One word more from this byte of the entry on: it pushes its number and jumps to the header.
+    /// One more word from this byte of the entry on: the entry pushes its index and jumps to the header.
     Push(u8),
     /// The header's first instruction.
     Header,
@@ -26,7 +26,7 @@ pub enum Linkage {
 }
 
 impl Linkage {
-    /// How the caller is found.
+    /// The unwind rule of this part.
     pub fn rule(self, arch: Arch) -> Rule {
         let (cfa, cfa_offset) = match (arch, self) {
             (Arch::X86_64, Linkage::Jump) => (CfaKind::Sp, 8),
@@ -58,7 +58,7 @@ pub fn linkage_tables(elf: &Elf, arch: Arch, gaps: &[(u64, u64)]) -> Vec<Span> {
     for &(start, end) in gaps {
         let mut at = start.next_multiple_of(step);
         while at + ENTRY as u64 <= end && reader.scanned <= MAX_SCANNED {
-            // With the instruction before it, which tells headers from entries.
+            // Includes the preceding instruction, which distinguishes headers from entries.
             let lead = (at - start).min(4);
             let from = at - lead;
             let Some(code) = reader.at(elf, from, end, ENTRY + lead as usize) else {
@@ -85,10 +85,10 @@ pub fn linkage_tables(elf: &Elf, arch: Arch, gaps: &[(u64, u64)]) -> Vec<Span> {
     found
 }
 
-/// Parts of an entry: first byte (which may lie before it), end, what it is.
+/// Parts of an entry: first byte (which may lie before the entry), end, part.
 type Parts = [Option<(i64, u64, Linkage)>; 2];
 
-/// Entries begin at multiples of 16, but those of `.plt.got`, of which two fit in.
+/// Entries begin at multiples of 16, except those of `.plt.got`, which have 8 bytes each.
 fn x86(b: &[u8]) -> Parts {
     let jump = |at: usize| {
         let code = b.get(at..).unwrap_or_default();
@@ -114,8 +114,8 @@ fn x86(b: &[u8]) -> Parts {
     }
 }
 
-/// `adrp x16, …; ldr x17, [x16, …]; add x16, x16, …; br x17`. The header saves `x16` and `x30` before,
-/// an entry may have a landing pad (`bti c`).
+/// `adrp x16, …; ldr x17, [x16, …]; add x16, x16, …; br x17`. The header first saves `x16` and `x30`;
+/// an entry may start with a landing pad (`bti c`).
 fn arm(b: &[u8], before: &[u8]) -> Parts {
     const WANTED: [(u32, u32); 4] = [
         (0x9f00_001f, 0x9000_0010),

@@ -1,6 +1,6 @@
-//! One function's call frame instructions → rules.
+//! Executes one function's call frame instructions to get its rules.
 //!
-//! Only five columns of the table that the instructions describe are followed: the CFA, the stack
+//! Only five columns of the table that the instructions describe are tracked: the CFA, the stack
 //! and frame pointer registers, the return address, and `rbx` of x86-64.
 
 use std::cell::Cell;
@@ -11,10 +11,10 @@ use super::columns::{Cfa, Common, How, Place, State};
 use super::expression::{Known, Reader, recognise};
 use super::rule::Rule;
 
-/// `DW_CFA_remember_state` nests this deep at most; compilers do not nest it at all.
+/// Maximum nesting of `DW_CFA_remember_state`; compilers do not nest it at all.
 const MAX_REMEMBERED: usize = 64;
 
-/// Instructions that this code does not understand: what they describe has no rule.
+/// The error for unsupported instructions; the code they describe has no rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unknown;
 
@@ -24,7 +24,7 @@ impl From<gimli::Error> for Unknown {
     }
 }
 
-/// A program that is being run.
+/// The execution of one program of call frame instructions.
 #[derive(Debug)]
 pub struct Run<'a, S> {
     section: &'a S,
@@ -34,7 +34,7 @@ pub struct Run<'a, S> {
     pc: u64,
 }
 
-/// One instruction's effect on the address.
+/// The effect of one instruction on the address.
 enum Step {
     Stay,
     To(u64),
@@ -52,7 +52,7 @@ impl<'a, 'd, S: UnwindSection<Reader<'d>>> Run<'a, S> {
         }
     }
 
-    /// Runs a CIE's instructions.
+    /// Executes a CIE's instructions.
     pub fn initial(
         mut self,
         mut instructions: gimli::CallFrameInstructionIter<'_, Reader<'d>>,
@@ -65,8 +65,8 @@ impl<'a, 'd, S: UnwindSection<Reader<'d>>> Run<'a, S> {
         Ok(self.state)
     }
 
-    /// Runs a function's instructions; `emit` gets each address at which a rule begins to hold, in
-    /// order, until it says `false`. What is beyond the budget of instructions is not understood.
+    /// Executes a function's instructions; calls `emit` with the first address of each rule, in order, until
+    /// it returns `false`. Instructions beyond the budget count as unsupported.
     pub fn rules(
         mut self,
         mut instructions: gimli::CallFrameInstructionIter<'_, Reader<'d>>,
@@ -161,8 +161,8 @@ impl<'a, 'd, S: UnwindSection<Reader<'d>>> Run<'a, S> {
             }
             Cfi::RememberState => return Err(Unknown),
             Cfi::RestoreState => self.state = self.remembered.pop().ok_or(Unknown)?,
-            // How many bytes of arguments are pushed matters only to exception handlers; whether
-            // the return address is signed does not matter to those who drop the signature.
+            // The size of pushed arguments matters only to exception handlers. Whether the return
+            // address is signed does not matter, because the walk removes the signature.
             Cfi::ArgsSize { .. } | Cfi::NegateRaState | Cfi::Nop => {}
             Cfi::DefCfa { register, offset } => {
                 self.define_cfa(register.0, i64::try_from(*offset).ok());

@@ -1,19 +1,18 @@
-//! Tables into the probe's maps: each file once, shared by every process that maps it.
+//! Publishes unwind tables to the probe's maps: each file once, shared by every process that maps it.
 //!
-//! A file gets its number when the probe first reports code of it; from then on the probe binds its mappings
-//! to that number by itself, in every process. Building the table is slow (a large library takes tens of
-//! milliseconds), so threads of their own do it. Until it is there the number has no pages; the walk then gets by
-//! with frame pointers. Published in the order rules, rows, pages: what the probe finds is whole. When the
-//! maps are full, tables that no followed process maps any more make room. Their numbers are not given again:
-//! a process that still names one, forked a moment ago, finds no table, and not another file's. What did not
-//! fit then is tried again now and then.
+//! A file gets its number when the probe first reports its code; from then on the probe itself binds the
+//! file's mappings to that number, in every process. Building the table is slow (tens of milliseconds for a
+//! large library), so separate threads do it. Until it is published, the number has no pages and the walk uses
+//! frame pointers. Rules are written first, then rows, then pages, so the probe never finds an incomplete
+//! table. When the maps are full, tables that no followed process maps any more are dropped. Their numbers are
+//! not reused: a process forked a moment ago that still has such a number finds no table rather than another
+//! file's. Tables that did not fit are retried periodically.
 //!
-//! Stacks of what has no table yet are not unwound in user space meanwhile: what would be copied for that
-//! (registers, and up to 32 KiB of stack for each) buys next to nothing. Measured from a program's first
-//! instruction on, with everything still to be built: of the bytes in use after a second, those under
-//! complete stacks are 100.000 % for CPython, rustc and SQLite, 99.76 % for node (0.12 % for want of a
-//! table, as much for its depth). Stacks without a table are some ten of a thousand, whose memory is soon
-//! given back.
+//! Stacks in files without a table are not unwound in user space meanwhile: copying registers and up to 32 KiB
+//! of stack for each would gain almost nothing. Measured from a program's first instruction, with all tables
+//! still to be built, the share of bytes in use after one second with complete stacks is 100.000 % for CPython,
+//! rustc and SQLite, and 99.76 % for node (0.12 % lack a table, 0.12 % exceed the depth). About 1 % of the stacks
+//! lack a table, and their memory is soon freed.
 
 mod room;
 
@@ -35,33 +34,33 @@ use crate::priority;
 use crate::privileges::{self, Role};
 use crate::profile::{Module, ModuleId};
 
-/// Files whose tables may wait to be built; further ones are asked for again later.
+/// Length of the build queue; a file that does not fit is queued when it is next mapped.
 const QUEUE: usize = 4096;
-/// Threads that build tables, at most.
+/// Maximum number of threads that build tables.
 const BUILDERS: usize = 4;
-/// How often tables that did not fit are tried again, at most.
+/// Minimum time between retries of tables that did not fit.
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
 
-/// A file as the probe has it.
+/// A file as the probe knows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CodeFile {
-    /// Its number; `None` for what is no ELF file.
+    /// Its number; `None` if it is not an ELF file.
     pub number: Option<FileNumber>,
-    /// There is nothing to be done when it is mapped again.
+    /// The probe need not report it when it is mapped again.
     pub ready: bool,
-    /// What its program headers have loaded as code.
+    /// The code segments of its program headers.
     pub segments: Vec<Segment>,
 }
 
-/// Where tables are published: the probe's maps.
+/// The maps to which tables are published.
 pub trait TableStore {
-    /// Rules that fit in all.
+    /// Total capacity in rules.
     const RULES: u32;
-    /// Rows of one chunk.
+    /// Rows per chunk.
     const CHUNK_ROWS: u32;
-    /// Chunks that fit in all.
+    /// Total capacity in chunks.
     const CHUNKS: u32;
-    /// Code segments that a file can have.
+    /// Maximum number of code segments per file.
     const SEGMENTS: usize;
 
     /// Writes rules from index `first` on.
@@ -70,54 +69,54 @@ pub trait TableStore {
     /// The map refused them.
     fn write_rules(&mut self, first: u32, rules: &[Rule]) -> Result<()>;
 
-    /// Writes rows of a chunk, each part from the row named on; makes the chunk if it is new.
+    /// Writes rows of a chunk: each part is (first row, rows). Creates the chunk if it is new.
     ///
     /// # Errors
     /// The map refused them.
     fn write_rows(&mut self, chunk: u32, parts: &[(u32, &[u32])]) -> Result<()>;
 
-    /// Writes a page: where in which chunk its rows are, and where the table's rules begin.
+    /// Writes a page: the location of its rows and the first of the table's rules.
     ///
     /// # Errors
     /// The map refused it.
     fn write_page(&mut self, file: FileNumber, page: u32, at: PageAt) -> Result<()>;
 
-    /// Drops a page.
+    /// Deletes a page.
     fn delete_page(&mut self, file: FileNumber, page: u32);
 
-    /// Writes what is known of a file.
+    /// Writes a file's record.
     ///
     /// # Errors
     /// The map refused it.
     fn write_file(&mut self, key: FileKey, file: &CodeFile) -> Result<()>;
 
-    /// The files that the followed address spaces map now.
+    /// The files that the followed address spaces currently map.
     ///
     /// # Errors
     /// The map could not be read.
     fn mapped(&self) -> Result<HashSet<FileNumber>>;
 }
 
-/// Where a page's rows are.
+/// The location of a page's rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PageAt {
     /// The chunk.
     pub chunk: u32,
-    /// Its first row there.
+    /// The page's first row in the chunk.
     pub first: u32,
-    /// How many rows.
+    /// Number of rows.
     pub count: u32,
     /// The first of the table's rules.
     pub rules: u32,
 }
 
-/// A table to be made.
+/// A request to build a table.
 struct BuildOrder {
     module: ModuleId,
     file: Arc<Module>,
 }
 
-/// A table made by a thread.
+/// A table built by a thread, or the error.
 struct Built {
     module: ModuleId,
     table: Result<(Packed, Vec<Rule>), String>,
@@ -126,25 +125,25 @@ struct Built {
 /// A file that has a number.
 struct Numbered {
     file: Arc<Module>,
-    /// What the probe knows it by: more than one where it is seen through several mounts.
+    /// The probe's keys of the file: more than one if it is seen through several mounts.
     keys: Vec<FileKey>,
     code: CodeFile,
     state: State,
 }
 
-/// A file's table.
+/// The state of a file's table.
 enum State {
-    /// To be built, or being built.
+    /// Queued or being built.
     Ordered,
     /// In the maps.
     Ready(Place),
-    /// It did not fit.
+    /// The table did not fit in the maps.
     Refused,
-    /// There is none, and will be none.
+    /// The file cannot have a table.
     None,
 }
 
-/// Where a table is in the maps.
+/// The location of a table in the maps.
 struct Place {
     first_rule: u32,
     rules: u32,
@@ -152,14 +151,14 @@ struct Place {
     pages: Vec<(u32, PageAt)>,
 }
 
-/// What came of a file that the probe reported.
+/// The result of registering a file that the probe reported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Registered {
-    /// It has a number now.
+    /// The file is registered now.
     Done,
-    /// It has one since before.
+    /// The file was registered before, or could not be queued.
     Known,
-    /// Its contents are not those that it was known by: it must be opened anew.
+    /// The file's contents have changed: it must be opened again.
     Changed,
 }
 
@@ -168,11 +167,11 @@ pub struct Publisher {
     requests: SyncSender<BuildOrder>,
     built: Receiver<Built>,
     files: HashMap<ModuleId, Numbered>,
-    /// Every key of every file.
+    /// All keys of all files.
     by_key: HashMap<FileKey, ModuleId>,
     /// Tables being built.
     building: usize,
-    /// Free rules, and free rows of all chunks.
+    /// Free rules, and free rows of all chunks; `None` until first used.
     rules: Option<Room>,
     rows: Option<Room>,
     retried: Instant,
@@ -180,7 +179,7 @@ pub struct Publisher {
 }
 
 impl Publisher {
-    /// Starts the threads; they write to `wake` when a table is there.
+    /// Starts the threads; they write to `wake` when a table is built.
     ///
     /// # Errors
     /// A thread could not be started.
@@ -220,7 +219,7 @@ impl Publisher {
         })
     }
 
-    /// Takes in a file that the probe reported, and has its table built.
+    /// Registers a file that the probe reported, and queues its table to be built.
     ///
     /// # Errors
     /// The map of files could not be written.
@@ -253,7 +252,7 @@ impl Publisher {
         let mut state = State::None;
         if number.is_some() {
             let file = Arc::clone(&file);
-            // A full queue: asked for again when it is next mapped.
+            // The queue is full: the probe reports the file again when it is next mapped.
             if self.requests.try_send(BuildOrder { module, file }).is_err() {
                 return Ok(Registered::Known);
             }
@@ -277,12 +276,12 @@ impl Publisher {
         Ok(Registered::Done)
     }
 
-    /// Whether a file that the probe reported has a number, or needs none.
+    /// Whether a file that the probe reported is registered.
     pub fn knows(&self, key: &FileKey) -> bool {
         self.by_key.contains_key(key)
     }
 
-    /// Publishes the tables that were built meanwhile; whether there were any.
+    /// Publishes the tables built since the last call; returns whether there were any.
     pub fn collect<S: TableStore>(&mut self, store: &mut S) -> bool {
         let mut fresh = false;
         while let Ok(built) = self.built.try_recv() {
@@ -293,7 +292,7 @@ impl Publisher {
         fresh
     }
 
-    /// Waits, at most so long, until every table that was asked for is published.
+    /// Waits, at most for `timeout`, until every queued table is published.
     pub fn finish<S: TableStore>(&mut self, store: &mut S, timeout: Duration) {
         let deadline = Instant::now() + timeout;
         while self.building > 0 {
@@ -305,7 +304,7 @@ impl Publisher {
         }
     }
 
-    /// Files that had no table at some time because the maps were full.
+    /// The number of files that had no table at some time because the maps were full.
     pub fn refused(&self) -> u64 {
         self.refused.len() as u64
     }
@@ -319,7 +318,7 @@ impl Publisher {
         let state = match built.table {
             Ok((packed, rules)) => match self.write(number, &packed, &rules, store) {
                 Ok(Some(place)) => State::Ready(place),
-                // A map that refuses a table is full: it goes without.
+                // If the map refuses a table, the map is full and the file stays without a table.
                 Ok(None) | Err(_) => {
                     self.refused.insert(module);
                     State::Refused
@@ -331,13 +330,13 @@ impl Publisher {
             file.state = state;
             file.code.ready = true;
             for key in &file.keys {
-                // Where that fails, the probe reports the file again: it costs time, nothing else.
+                // If this fails, the probe reports the file again, which costs only time.
                 let _ = store.write_file(*key, &file.code);
             }
         }
     }
 
-    /// Has the tables built again that did not fit, of files that are mapped now, if others are not mapped any more.
+    /// Drops unused tables and, if there were any, rebuilds the tables that did not fit, of currently mapped files.
     fn retry_refused<S: TableStore>(&mut self, store: &mut S) {
         let refused = |f: &Numbered| matches!(f.state, State::Refused);
         if self.retried.elapsed() < RETRY_PAUSE || !self.files.values().any(refused) {
@@ -414,7 +413,7 @@ impl Publisher {
         self.give_back::<S>(place);
     }
 
-    /// Takes the room for a table; `None` if there is not enough.
+    /// Allocates room for a table; `None` if there is not enough.
     fn place<S: TableStore>(&mut self, packed: &Packed, rules: u32) -> Option<Place> {
         let free = self.rules.get_or_insert_with(|| Room::new(S::RULES, 1));
         let first_rule = free.take(rules)?;
@@ -451,8 +450,8 @@ impl Publisher {
         }
     }
 
-    /// Drops the tables of files that no address space maps; whether there were any. Such a file is a new one,
-    /// with a new number, when it is mapped again.
+    /// Drops the tables of files that no address space maps; returns whether there were any. Such a file gets
+    /// a new number when it is mapped again.
     fn make_room<S: TableStore>(&mut self, mapped: &HashSet<FileNumber>, store: &mut S) -> bool {
         let unused = |(module, file): (&ModuleId, &Numbered)| {
             let gone = file.code.number.is_some_and(|n| !mapped.contains(&n));
@@ -466,7 +465,7 @@ impl Publisher {
             file.code.ready = false;
             for key in &file.keys {
                 self.by_key.remove(key);
-                // Where that fails, the file stays without a table.
+                // If this fails, the file stays without a table.
                 let _ = store.write_file(*key, &file.code);
             }
             if let (State::Ready(place), Some(number)) = (file.state, file.code.number) {
@@ -482,7 +481,7 @@ fn next(wanted: &Mutex<Receiver<BuildOrder>>) -> Option<BuildOrder> {
     wanted.recv().ok()
 }
 
-/// The parts of an ELF file that are loaded as code; `None` for what is no ELF file.
+/// The code segments of an ELF file; `None` if it is not an ELF file.
 fn segments(module: &Module) -> Option<Vec<Segment>> {
     let elf = Elf::read(module.file.as_ref()?).ok()?;
     Some(elf.code_segments().copied().collect())

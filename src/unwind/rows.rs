@@ -1,4 +1,4 @@
-//! Puts rules in the order of their addresses together to a table.
+//! Assembles rules, in address order, to a table.
 
 use std::collections::HashMap;
 
@@ -7,9 +7,9 @@ use super::rule::Rule;
 use super::spans::Span;
 use super::table::{Row, Table};
 
-/// The most rows of a table.
+/// Maximum number of rows of a table.
 const MAX_ROWS: usize = 16 << 20;
-/// The most distinct rules of a table; real files have some hundred.
+/// Maximum number of distinct rules of a table; real files have a few hundred.
 const MAX_RULES: usize = u16::MAX as usize;
 /// Slots of the small cache in front of the map of rules.
 const RECENT: usize = 256;
@@ -17,13 +17,13 @@ const RECENT: usize = 256;
 const NOT_COVERED: u16 = 0;
 const UNSUPPORTED: u16 = 1;
 
-/// A table that is being made. Spans come in the order of their addresses.
+/// Builder of a table. Spans must be added in address order.
 #[derive(Debug)]
 pub struct Rows {
     table: Table,
     numbers: HashMap<Rule, u16>,
     recent: Box<[(Rule, u16); RECENT]>,
-    /// Start of the span that rules are now pushed for, and end of what has a rule.
+    /// Start and end of the current span.
     start: u64,
     end: u64,
 }
@@ -44,7 +44,7 @@ impl Default for Rows {
 }
 
 impl Rows {
-    /// Begins a span, which has no rule in it yet.
+    /// Begins a span; its rules follow.
     pub fn begin_span(&mut self, span: &Span) {
         if span.start > self.end {
             self.row(self.end, NOT_COVERED);
@@ -53,14 +53,14 @@ impl Rows {
         self.end = span.end;
     }
 
-    /// The whole span has one rule.
+    /// Sets one rule for the whole span.
     pub fn cover(&mut self, span: &Span, rule: Rule) {
         let rule = self.number(rule);
         self.row(span.start, rule);
     }
 
-    /// From an address of the span on a rule holds; addresses before its start stand for the start.
-    /// Whether there may be more rules in the span.
+    /// Adds a rule that applies from address `pc` of the span on; a `pc` before the span's start counts as the
+    /// start. Returns whether more rules may be added to the span.
     pub fn push(&mut self, pc: u64, rule: Rule, end: u64) -> bool {
         if pc >= end {
             return false;
@@ -70,7 +70,7 @@ impl Rows {
         self.table.rows.len() <= MAX_ROWS
     }
 
-    /// Adds a row, unless it says what the row before says; what stood at the same address goes.
+    /// Adds a row unless its rule equals that of the previous row; replaces a row at the same address.
     fn row(&mut self, pc: u64, rule: u16) {
         let rows = &mut self.table.rows;
         rows.pop_if(|last| last.pc == pc);
@@ -100,7 +100,7 @@ impl Rows {
         number
     }
 
-    /// The table, and how many bytes of code have rule [`Rule::UNSUPPORTED`].
+    /// The table, and the number of code bytes with rule [`Rule::UNSUPPORTED`].
     pub fn finish(mut self) -> Result<(Table, u64), TableError> {
         self.row(self.end, NOT_COVERED);
         let rows = &self.table.rows;

@@ -1,8 +1,8 @@
-//! How the caller's registers are found from a frame's.
+//! Unwind rules: how to find the caller's registers from a frame's.
 
 use crate::elf::{EM_AARCH64, EM_X86_64};
 
-/// How to find the caller's registers from a frame's. 16 bytes, as in `memprof.h`.
+/// An unwind rule: how to find the caller's registers from a frame's. 16 bytes, as in `memprof.h`.
 ///
 /// `sp`, `fp` and `pc` are the frame's own registers; the CFA is the caller's stack pointer. The
 /// frame pointer register is `rbp` on x86-64 and `x29` on 64-bit ARM. Fields that a kind does not
@@ -14,15 +14,15 @@ pub struct Rule {
     pub cfa: u8,
     /// How the caller's frame pointer register is found: a [`FpKind`].
     pub fp: u8,
-    /// Bits 0 to 2: [`RA_IN_LINK_REGISTER`], [`BX_KEPT`], [`BX_SAVED`]; bits 8 to 15: bytes added to the CFA after it was read from
-    /// memory ([`CfaKind::DerefFp`], [`CfaKind::DerefSp`]).
+    /// Bits 0 to 2: [`RA_IN_LINK_REGISTER`], [`BX_KEPT`], [`BX_SAVED`]; bits 8 to 15: bytes added to a CFA that
+    /// was read from memory ([`CfaKind::DerefFp`], [`CfaKind::DerefSp`]).
     pub flags: u16,
-    /// Offset of the CFA or of the place it is read from, in bytes.
+    /// Offset of the CFA, or of the memory it is read from, in bytes.
     pub cfa_offset: i32,
-    /// Where the caller's frame pointer register was saved, in bytes from what `fp` says.
+    /// Offset of the saved frame pointer register of the caller, in bytes, from the base that `fp` gives.
     pub fp_offset: i32,
-    /// Where the return address was saved, in bytes from the CFA (x86-64: -8); with [`BX_SAVED`]
-    /// where `rbx` was.
+    /// Offset of the saved return address from the CFA, in bytes (x86-64: -8); with [`BX_SAVED`] that of
+    /// the saved `rbx`.
     pub ra_offset: i32,
 }
 
@@ -30,16 +30,16 @@ const _: () = assert!(size_of::<Rule>() == 16);
 
 /// Bit of [`Rule::flags`]: the return address is still in the link register (64-bit ARM).
 pub const RA_IN_LINK_REGISTER: u16 = 1;
-/// Bit of [`Rule::flags`]: `rbx` has not been changed. This bit and the next are set in tables of files
-/// with a [`CfaKind::Bx`] alone: without either, `rbx` is lost.
+/// Bit of [`Rule::flags`]: `rbx` is unchanged. This bit and `BX_SAVED` are set only in tables of files
+/// that use [`CfaKind::Bx`]; if neither is set, `rbx` is lost.
 pub const BX_KEPT: u16 = 2;
 /// Bit of [`Rule::flags`]: `rbx` was saved at the CFA plus `ra_offset`, the return address is at CFA - 8.
 pub const BX_SAVED: u16 = 4;
-/// What [`Rule::needs`] says of a rule: it needs the frame pointer register.
+/// Bit of [`Rule::needs`]: the rule needs the frame pointer register.
 pub const NEEDS_FP: u16 = 0x10;
-/// It needs `rbx`.
+/// Bit of the same: the rule needs `rbx`.
 pub const NEEDS_BX: u16 = 0x20;
-/// Where in [`Rule::flags`] the bytes stand that are added to a CFA read from memory.
+/// Position in [`Rule::flags`] of the number of bytes added to a CFA read from memory.
 pub const ADDEND_SHIFT: u32 = 8;
 
 /// How the CFA, the caller's stack pointer, is found.
@@ -54,7 +54,7 @@ pub enum CfaKind {
     Fp = 2,
     /// The outermost frame: it has no return address.
     Stop = 3,
-    /// `sp + 8`, and 8 more from byte `cfa_offset` of each 16-byte slot on: `(pc & 15) >= cfa_offset`.
+    /// `sp + 8`, or `sp + 16` from byte `cfa_offset` of each 16-byte slot on: `(pc & 15) >= cfa_offset`.
     Plt = 4,
     /// `*(fp + cfa_offset) + (flags >> 8)`.
     DerefFp = 5,
@@ -64,10 +64,10 @@ pub enum CfaKind {
     /// cfa_offset)`, `fp = *(sp + fp_offset)`, `pc = *(sp + ra_offset)`, all three with the frame's
     /// own `sp`. On 64-bit ARM the interrupted code's link register is at `sp + ra_offset - 16`.
     Signal = 7,
-    /// There is unwind information, but of a kind that has no rule here.
+    /// There is unwind information, but no rule can express it.
     Unsupported = 8,
-    /// `rbx + cfa_offset` (x86-64): what resolves functions at their first call saves all registers in
-    /// a frame of unknown size.
+    /// `rbx + cfa_offset` (x86-64): the lazy-binding resolver saves all registers in a frame of unknown
+    /// size.
     Bx = 9,
 }
 
@@ -75,13 +75,13 @@ pub enum CfaKind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum FpKind {
-    /// It has not been changed.
+    /// It is unchanged.
     Same = 0,
     /// `*(CFA + fp_offset)`.
     AtCfa = 1,
-    /// `*(fp + fp_offset)`: stacks that were realigned.
+    /// `*(fp + fp_offset)`: functions that realign the stack.
     AtFp = 2,
-    /// It cannot be known.
+    /// It is unknown.
     Lost = 3,
 }
 
@@ -104,7 +104,7 @@ impl Rule {
         }
     }
 
-    /// How the CFA is found; what no table holds counts as unsupported.
+    /// How the CFA is found; an invalid number counts as unsupported.
     pub fn cfa_kind(&self) -> CfaKind {
         match self.cfa {
             0 => CfaKind::NotCovered,
@@ -130,7 +130,7 @@ impl Rule {
         }
     }
 
-    /// The `RULE_NEEDS_*` flags of memprof.h: which registers of the frame it needs.
+    /// The `RULE_NEEDS_*` flags of memprof.h: the registers of the frame that the rule needs.
     pub fn needs(&self) -> u16 {
         let fp = matches!(self.cfa_kind(), CfaKind::Fp | CfaKind::DerefFp)
             || self.fp_kind() == FpKind::AtFp;
@@ -144,7 +144,7 @@ impl Rule {
     }
 }
 
-/// A processor that tables are made for.
+/// A processor architecture that tables support.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arch {
     /// x86-64.
@@ -197,8 +197,8 @@ impl Arch {
 
     /// The rule of the kernel's or C library's signal return trampoline.
     ///
-    /// The offsets are those of the saved registers in the kernel's `struct rt_sigframe`, which
-    /// `sp` points at on 64-bit ARM; on x86-64 it points at the `struct ucontext` inside.
+    /// The offsets are those of the saved registers in the kernel's `struct rt_sigframe`. `sp` points
+    /// to this structure on 64-bit ARM, and to the `struct ucontext` inside it on x86-64.
     pub(super) fn signal_rule(self) -> Rule {
         let (sp, fp, pc) = match self {
             Arch::X86_64 => (160, 120, 168),

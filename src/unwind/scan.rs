@@ -1,25 +1,24 @@
-//! Code without unwind information that is recognised by its bytes or its place: signal trampolines
-//! (musl has none for its own, and 64-bit ARM kernels none for theirs) and a program's first
-//! instructions.
+//! Recognises code without unwind information by its bytes or location: signal trampolines (musl and
+//! 64-bit ARM kernels provide no unwind information for theirs) and a program's first instructions.
 
 use super::rule::Arch;
 use super::spans::{Source, Span};
 use crate::elf::{Elf, SHT_DYNSYM};
 use crate::symbolize::address_of_symbol;
 
-/// At most so many bytes of uncovered code are looked through.
+/// Maximum number of bytes of uncovered code that are scanned.
 pub(super) const MAX_SCANNED: u64 = 16 << 20;
 const BLOCK: u64 = 64 << 10;
-/// The assembler code that a program begins with is no longer than this; it is followed by a function
-/// that it calls.
+/// Maximum size of a program's entry code, in bytes. The function that this assembler code calls follows
+/// it.
 const ENTRY_SIZE: u64 = 32;
-/// That of a dynamic loader, which runs the libraries' initialisers too.
+/// The same for a dynamic loader, whose entry code also runs the libraries' initialisers.
 const LOADER_ENTRY_SIZE: u64 = 96;
-/// Every loader has this function, for debuggers.
+/// A function that every loader exports for debuggers.
 const LOADER_FUNCTION: &[u8] = b"_dl_debug_state";
 
-/// The signal trampolines in uncovered code. Each span begins one byte early, so that it holds the
-/// return address less one of the handler that the trampoline is "called" by.
+/// The signal trampolines in uncovered code. Each span begins one byte early, so that it contains the
+/// signal handler's return address minus one.
 pub fn trampolines(elf: &Elf, arch: Arch, gaps: &[(u64, u64)]) -> Vec<Span> {
     let wanted = arch.signal_trampoline();
     let mut reader = Blocks::default();
@@ -40,7 +39,7 @@ pub fn trampolines(elf: &Elf, arch: Arch, gaps: &[(u64, u64)]) -> Vec<Span> {
                     entry: 0,
                 });
             }
-            // The next piece overlaps this one, so that none is cut in two.
+            // The next block overlaps this one, so that no trampoline is split.
             let read = code.len() as u64;
             if at + read >= end {
                 break;
@@ -65,7 +64,7 @@ pub(super) struct Blocks {
 }
 
 impl Blocks {
-    /// The code from an address on: up to `end` or as much as is at hand, but at least `least` bytes.
+    /// The code from an address up to `end` or the end of the buffer; `None` if it is shorter than `least` bytes.
     pub fn at(&mut self, elf: &Elf, at: u64, end: u64, least: usize) -> Option<&[u8]> {
         let wanted = (end - at).min(least as u64);
         let held = self.start + self.data.len() as u64;
@@ -91,7 +90,7 @@ fn positions<'a>(code: &'a [u8], wanted: &'a [u8]) -> impl Iterator<Item = usize
     windows.filter(move |(_, w)| *w == wanted).map(|(i, _)| i)
 }
 
-/// The program's or the loader's first instructions, if nothing describes them: they have no caller.
+/// The program's or the loader's first instructions, which have no caller, if they are in a gap.
 pub fn entry_span(elf: &Elf, gaps: &[(u64, u64)]) -> Option<Span> {
     let (entry, size) = match elf.entry() {
         Some(entry) => (entry, ENTRY_SIZE),
@@ -106,7 +105,7 @@ pub fn entry_span(elf: &Elf, gaps: &[(u64, u64)]) -> Option<Span> {
     })
 }
 
-/// The first instruction of a dynamic loader, which looks like any library.
+/// The entry address of a dynamic loader. Its exported function distinguishes it from other libraries.
 fn loader_entry(elf: &Elf) -> Option<u64> {
     let function = address_of_symbol(elf, SHT_DYNSYM, LOADER_FUNCTION);
     let entry = elf.header_entry();

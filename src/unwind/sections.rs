@@ -1,4 +1,4 @@
-//! Where a file's code and its unwind information are.
+//! Locates a file's code and its unwind information.
 
 use gimli::{BaseAddresses, LittleEndian};
 
@@ -6,12 +6,12 @@ use super::TableError;
 use super::table::MAX_ADDRESS;
 use crate::elf::{Elf, Section, u32_at};
 
-/// The largest section of unwind information that is read, in bytes.
+/// Maximum size of a section of unwind information, in bytes.
 const MAX_SECTION: u64 = 256 << 20;
-/// The most executable bytes of a file: 65,536 pages.
+/// Maximum size of a file's code, in bytes: 65,536 pages of 64 KiB.
 const MAX_CODE: u64 = 4 << 30;
 
-/// The addresses of the file's code: sorted, none twice, none that the file does not hold.
+/// The address ranges of the file's code, sorted, disjoint and limited to the file's contents.
 pub fn code_ranges(elf: &Elf) -> Result<Vec<(u64, u64)>, TableError> {
     let file_size = elf.file_size()?;
     let mut ranges = Vec::new();
@@ -36,7 +36,7 @@ pub fn code_ranges(elf: &Elf) -> Result<Vec<(u64, u64)>, TableError> {
     Ok(merged)
 }
 
-/// `.eh_frame` and the addresses that pointers in it are relative to.
+/// `.eh_frame` and the base addresses for its pointers.
 pub fn eh_frame(elf: &Elf) -> Result<Option<(Vec<u8>, BaseAddresses)>, TableError> {
     let (addr, mut data) = if let Some(s) = elf.section_named(".eh_frame") {
         (s.addr, contents(elf, s.offset, s.size)?)
@@ -58,8 +58,8 @@ pub fn eh_frame(elf: &Elf) -> Result<Option<(Vec<u8>, BaseAddresses)>, TableErro
     Ok(Some((data, bases)))
 }
 
-/// Where `.eh_frame` is by the index that points to it, for files without section headers: the
-/// address, the position in the file and the most bytes that it can have.
+/// Locates `.eh_frame` through `.eh_frame_hdr`, for files without section headers. Returns the address,
+/// the position in the file and the maximum size in bytes.
 fn eh_frame_by_index(elf: &Elf) -> Option<(u64, u64, u64)> {
     let index = elf.eh_frame_hdr()?;
     let mut head = [0; 32];
@@ -73,7 +73,7 @@ fn eh_frame_by_index(elf: &Elf) -> Option<(u64, u64, u64)> {
     Some((addr, offset, segment.size - inside))
 }
 
-/// `.debug_frame`, unless it is packed.
+/// `.debug_frame`, unless it is compressed.
 pub fn debug_frame(elf: &Elf) -> Result<Option<Vec<u8>>, TableError> {
     let section = elf.section_named(".debug_frame");
     let plain = section.filter(|s: &&Section| !s.compressed());
@@ -90,7 +90,7 @@ fn contents(elf: &Elf, offset: u64, size: u64) -> Result<Vec<u8>, TableError> {
     Ok(data)
 }
 
-/// Where the entries end in data that goes on behind them.
+/// The position of the end marker in data that continues after the entries.
 fn end_marker(data: &[u8]) -> usize {
     let mut at = 0usize;
     while let Some(head) = data.get(at..).filter(|d| d.len() >= 4) {

@@ -1,41 +1,41 @@
-//! Which entry of the unwind information holds for an address.
+//! Determines which entry of the unwind information applies to an address.
 
 use super::linkage::Linkage;
 
-/// Where a span's rules come from.
+/// The source of a span's rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
     /// An entry of `.eh_frame`.
     EhFrame,
     /// An entry of `.debug_frame`.
     DebugFrame,
-    /// A signal trampoline that was found by its machine code.
+    /// A signal trampoline, recognised by its machine code.
     Trampoline,
-    /// A linkage table that was found by its machine code.
+    /// A linkage table, recognised by its machine code.
     Linkage(Linkage),
     /// The program's first instructions.
     Entry,
 }
 
-/// A range of addresses and what describes it.
+/// A range of addresses and the source of its rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Span {
     /// First address.
     pub start: u64,
     /// End, exclusive.
     pub end: u64,
-    /// What describes it.
+    /// The source of its rules.
     pub source: Source,
     /// Position of the entry in its section, in bytes.
     pub entry: usize,
 }
 
-/// Sorts spans by address and settles which one holds where several do.
+/// Sorts spans by address and resolves overlaps.
 ///
-/// As a C++ exception's unwinder does, which looks an address up by bisection in the sorted index
-/// of function starts: the span with the greatest start at or before an address holds; if that one
-/// has ended there, none does, even if an earlier, longer one goes on. Of spans with the same start
-/// the first of the section holds.
+/// This follows the unwinder of C++ exceptions, which does a binary search in the sorted index of
+/// function starts: the span with the greatest start at or before an address applies. If that span
+/// ends before the address, none applies, even if an earlier, longer one covers it. Of spans with the
+/// same start, the first in the section applies.
 pub fn settle(mut spans: Vec<Span>) -> Vec<Span> {
     if !spans.is_sorted_by_key(|s| s.start) {
         // Stable: equal starts keep the section's order.
@@ -48,7 +48,8 @@ pub fn settle(mut spans: Vec<Span>) -> Vec<Span> {
     spans
 }
 
-/// Adds the parts of `more` that none of `spans` covers. Both are settled, and so is the result.
+/// Adds the parts of `more` that `spans` does not cover. Both must be sorted and without overlaps, and so is
+/// the result.
 pub fn fill(spans: Vec<Span>, more: &[Span]) -> Vec<Span> {
     if more.is_empty() {
         return spans;
@@ -81,7 +82,7 @@ fn push_part(all: &mut Vec<Span>, span: &Span, start: u64, end: u64) {
     }
 }
 
-/// Keeps the parts of settled spans that lie in `ranges`, which are sorted and do not overlap.
+/// Clips spans to `ranges`. Both must be sorted and without overlaps.
 pub fn clip(spans: &[Span], ranges: &[(u64, u64)]) -> Vec<Span> {
     let mut kept = Vec::with_capacity(spans.len());
     for (start, end) in ranges {

@@ -1,21 +1,21 @@
-//! A file's unwind table, and the form of it that is searched in the kernel.
+//! A file's unwind table, and the packed form that the BPF program searches.
 
 use super::rule::Rule;
 
-/// The end of the addresses a table can hold: 48 bits.
+/// End (exclusive) of the addresses in a table: 48 bits.
 pub(super) const MAX_ADDRESS: u64 = 1 << 48;
 
-/// How every code address of an ELF file is unwound.
+/// The unwind rules of all code addresses of an ELF file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Table {
     /// The distinct rules, at most 65,535; rule 0 is [`Rule::NOT_COVERED`].
     pub rules: Vec<Rule>,
-    /// Where each rule begins to hold: sorted by address, no two neighbours with the same rule. The
-    /// last row is one of rule 0. Addresses before the first row are not covered.
+    /// The first address of each rule, sorted by address; adjacent rows have different rules. The last
+    /// row has rule 0. Addresses before the first row are not covered.
     pub rows: Vec<Row>,
 }
 
-/// From this address on, up to the next row, this rule holds.
+/// A rule that applies from an address up to the next row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Row {
     /// An address in the file's own addresses (ELF virtual addresses).
@@ -24,12 +24,12 @@ pub struct Row {
     pub rule: u16,
 }
 
-/// A [`Table`] in the form that is searched in the kernel: 4 bytes a row, cut into pages of 64 KiB
-/// of addresses.
+/// A [`Table`] in the form that the BPF program searches: 4 bytes per row, divided into pages of 64 KiB of
+/// addresses.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Packed {
-    /// `rule << 16 | low 16 bits of the address`, sorted inside each page. The first row of each
-    /// page stands at the page's first address.
+    /// `rule << 16 | low 16 bits of the address`, sorted within each page. The first row of each
+    /// page is at the page's first address.
     pub rows: Vec<u32>,
     /// The pages, sorted by number. A page that is absent is not covered at all.
     pub pages: Vec<Page>,
@@ -42,12 +42,12 @@ pub struct Page {
     pub number: u32,
     /// Index in [`Packed::rows`] of its first row.
     pub first: u32,
-    /// How many rows it has; at least 1, at most 65,536.
+    /// Number of rows, 1 to 65,536.
     pub count: u32,
 }
 
 impl Table {
-    /// The rule that holds at an address.
+    /// The rule that applies to an address.
     pub fn rule_at(&self, pc: u64) -> &Rule {
         let after = self.rows.partition_point(|r| r.pc <= pc);
         let row = after.checked_sub(1).and_then(|i| self.rows.get(i));
@@ -55,7 +55,7 @@ impl Table {
             .unwrap_or(&Rule::NOT_COVERED)
     }
 
-    /// How many 64 KiB pages [`Table::pack`] makes.
+    /// The number of 64 KiB pages in the packed form.
     pub fn pages(&self) -> usize {
         let mut pages = 0;
         let mut next = 0;
@@ -68,14 +68,14 @@ impl Table {
         pages as usize
     }
 
-    /// The rows that cover something, each with the address it ends at.
+    /// The rows whose rule is not 0, each with its end address.
     fn covered(&self) -> impl Iterator<Item = (&Row, u64)> {
         let ends = self.rows.iter().skip(1).map(|r| r.pc);
         let ends = ends.chain(std::iter::once(MAX_ADDRESS));
         self.rows.iter().zip(ends).filter(|(r, _)| r.rule != 0)
     }
 
-    /// The form that is searched in the kernel.
+    /// Converts the table to the packed form.
     pub fn pack(&self) -> Packed {
         let mut packed = Packed {
             rows: Vec::with_capacity(self.rows.len() + self.rows.len() / 8 + 16),
@@ -97,7 +97,7 @@ impl Packed {
             let number = (pc >> 16) as u32;
             if self.pages.last().is_none_or(|p| p.number != number) {
                 if row.rule == 0 {
-                    // What follows up to the end is not covered either.
+                    // The rest up to `end` is not covered either.
                     return;
                 }
                 self.begin_page(number);
@@ -129,7 +129,7 @@ impl Packed {
         }
     }
 
-    /// The index of the rule that holds at an address, found as the kernel finds it.
+    /// The index of the rule that applies to an address, found as the BPF program finds it.
     pub fn rule_at(&self, pc: u64) -> u16 {
         let Ok(page) = self
             .pages

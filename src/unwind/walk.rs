@@ -1,4 +1,4 @@
-//! The walk itself, in user space: the reference for the one in the kernel.
+//! The stack walk in user space: the reference for the one in the BPF program.
 
 use super::rule::{Arch, BX_KEPT, BX_SAVED, CfaKind, FpKind, RA_IN_LINK_REGISTER, Rule};
 use super::table::Table;
@@ -18,9 +18,9 @@ pub struct Registers {
     pub bx: u64,
 }
 
-/// What a walk reads of the process it is about.
+/// Access to the process whose stack is walked.
 pub trait Process {
-    /// The eight bytes of memory at an address; `None` where they cannot be read.
+    /// The eight bytes of memory at an address; `None` if they cannot be read.
     fn read(&self, addr: u64) -> Option<u64>;
 
     /// The file mapped at an address.
@@ -34,7 +34,7 @@ pub enum Mapped<'t> {
     Nothing,
     /// A file that has no table.
     NoTable,
-    /// A file with its table, and what is added to the file's own addresses in this process.
+    /// A file with its table, and the load bias: address in the process minus address in the file.
     Table(&'t Table, u64),
 }
 
@@ -43,11 +43,11 @@ pub enum Mapped<'t> {
 pub enum Ended {
     /// It reached the outermost frame.
     Complete,
-    /// It could not go on; the frames so far are right.
+    /// It could not continue; the frames so far are right.
     Partial(Reason),
 }
 
-/// Why a walk could not go on.
+/// Why a walk could not continue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Reason {
     /// No executable file is mapped at the last frame's address (JIT code, a damaged stack).
@@ -56,13 +56,13 @@ pub enum Reason {
     NoTable,
     /// The table does not cover the last frame's address.
     NotCovered,
-    /// What the file says of the last frame's address has no rule.
+    /// No rule can express the unwind information for the last frame's address.
     Unsupported,
     /// The last frame's memory could not be read.
     UnreadableStack,
-    /// The last frame's rule needs a register that a frame before lost.
+    /// The last frame's rule needs a register that an earlier frame lost.
     LostRegister,
-    /// The caller's frame would not be further out on the stack: a damaged stack or a wrong rule.
+    /// The caller's stack pointer would not be higher: a damaged stack or a wrong rule.
     NoProgress,
     /// The stack has more frames than the walk's limit.
     DepthLimit,
@@ -71,34 +71,34 @@ pub enum Reason {
 /// The frames of a stack, innermost first, and how the walk ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Walk {
-    /// Instruction addresses: the first as it was, return addresses less one, addresses that a signal
-    /// interrupted as they were.
+    /// Instruction addresses: return addresses minus one; the first address and addresses that a signal
+    /// interrupted unchanged.
     pub frames: Vec<u64>,
     /// How it ended.
     pub ended: Ended,
 }
 
-/// A frame of a walk that is going on.
+/// The current frame of a walk.
 #[derive(Clone, Copy)]
 struct Frame {
-    /// Where the frame's code is, inside the instruction that is running or called.
+    /// An address inside the frame's current or calling instruction.
     pc: u64,
     sp: u64,
     /// `None` once it is lost.
     fp: Option<u64>,
-    /// Only a frame that was interrupted still has its own.
+    /// Known only in the first frame and in one that a signal interrupted.
     lr: Option<u64>,
     bx: Option<u64>,
 }
 
 /// Walks a stack of at most `limit` frames.
 ///
-/// 1. The first frame's address is looked up as it is; a return address less one, so that it lies in
-///    the call; an address that a signal interrupted as it is.
+/// 1. A return address is looked up minus one, so that it lies in the call. The first frame's address and
+///    an address that a signal interrupted are looked up unchanged.
 /// 2. A return address of 0 ends a stack, as a [`CfaKind::Stop`] rule does.
-/// 3. Each caller's stack pointer is greater than its callee's, but for two kinds of step: from a
-///    signal frame, whose handler may have had a stack of its own, and from a 64-bit ARM function
-///    without a stack frame, once, where it may be the same.
+/// 3. Each caller's stack pointer must be greater than its callee's, with two exceptions: after a signal
+///    frame, whose handler may have its own stack, it may have any value; if the return address is still in
+///    the link register of 64-bit ARM, it may be equal.
 pub fn walk(process: &impl Process, arch: Arch, start: Registers, limit: usize) -> Walk {
     let mut frame = Frame {
         pc: start.ip,
@@ -191,7 +191,7 @@ fn caller(
         (false, _) if rule.flags & BX_SAVED != 0 => read(process, cfa.wrapping_sub(8))?,
         (false, _) => read(process, at(cfa, rule.ra_offset))?,
         (true, Some(lr)) => lr,
-        // A function that has called another has saved its return address.
+        // A function that has called another must have saved its return address.
         (true, None) => return Err(Reason::Unsupported),
     };
     if cfa < frame.sp || (cfa == frame.sp && !in_register) {
@@ -218,7 +218,7 @@ fn caller(
     }))
 }
 
-/// A return address without the signature that 64-bit ARM keeps in its upper bits.
+/// Removes the signature that 64-bit ARM keeps in the upper bits of a return address.
 fn return_address(arch: Arch, ra: u64) -> u64 {
     match arch {
         Arch::X86_64 => ra,

@@ -5,8 +5,8 @@ use std::ops::Range;
 
 use super::Full;
 
-/// Maps addresses to values: disjoint half-open ranges, neighbours of equal value joined, with a limit
-/// on their number.
+/// Maps addresses to values, stored as a limited number of disjoint half-open ranges; adjacent ranges of
+/// equal value are joined.
 #[derive(Clone, Debug)]
 pub struct RangeMap<V> {
     /// First address → (first address after it, value).
@@ -25,11 +25,11 @@ impl<V: Clone + Eq> RangeMap<V> {
         }
     }
 
-    /// Gives all addresses of `range` a value, in place of what they had; an empty range changes nothing.
+    /// Sets the value of all addresses of `range`; an empty range changes nothing.
     ///
     /// # Errors
-    /// [`Full`]: old values are gone from `range`, but the new one found no room, or what is left of
-    /// an old range did not.
+    /// [`Full`]: the old values of `range` are removed, but there was no room for the new range or for
+    /// the rest of an old one.
     pub fn insert(&mut self, range: Range<u64>, value: V) -> Result<(), Full> {
         let before = self.dropped;
         self.take_out(&range);
@@ -40,15 +40,15 @@ impl<V: Clone + Eq> RangeMap<V> {
     /// Removes the addresses of `range`.
     ///
     /// # Errors
-    /// [`Full`]: `range` is removed, but it cut another in two, and the shorter part was forgotten.
+    /// [`Full`]: `range` is removed, but it split another range, and the shorter part was dropped.
     pub fn remove(&mut self, range: Range<u64>) -> Result<(), Full> {
         let before = self.dropped;
         self.take_out(&range);
         self.forgotten_since(before)
     }
 
-    /// Moves the addresses in `from` so that they start at `to`, as `mremap` does; what was there is
-    /// replaced, gaps included. The two may overlap. What would lie beyond `u64::MAX` is lost.
+    /// Moves the addresses in `from` to `to`, as `mremap` does. The whole target range is replaced,
+    /// gaps included. The two may overlap. Addresses that would exceed `u64::MAX` are discarded.
     ///
     /// # Errors
     /// [`Full`] as for [`RangeMap::insert`] and [`RangeMap::remove`].
@@ -69,7 +69,7 @@ impl<V: Clone + Eq> RangeMap<V> {
         self.forgotten_since(before)
     }
 
-    /// The range `addr` lies in, and its value.
+    /// The range that contains `addr`, and its value.
     pub fn get(&self, addr: u64) -> Option<(Range<u64>, &V)> {
         let (&start, (end, value)) = self.ranges.range(..=addr).next_back()?;
         (addr < *end).then_some((start..*end, value))
@@ -82,7 +82,7 @@ impl<V: Clone + Eq> RangeMap<V> {
             .map(|(&start, (end, value))| (start..*end, value))
     }
 
-    /// The ranges that have addresses in `range`, cut to it, in order.
+    /// The ranges that overlap `range`, clipped to it, in order.
     pub fn overlapping(&self, range: Range<u64>) -> impl Iterator<Item = (Range<u64>, &V)> + '_ {
         let first = self.get(range.start).map_or(range.start, |(r, _)| r.start);
         let inside = first..range.end.max(first);
@@ -104,12 +104,12 @@ impl<V: Clone + Eq> RangeMap<V> {
         self.ranges.is_empty()
     }
 
-    /// How many ranges were forgotten since it was made.
+    /// The number of ranges dropped since creation.
     pub fn dropped(&self) -> u64 {
         self.dropped
     }
 
-    /// Removes everything; the count of forgotten ranges stays.
+    /// Removes all ranges but keeps the count of dropped ones.
     pub fn clear(&mut self) {
         self.ranges.clear();
     }
@@ -121,7 +121,7 @@ impl<V: Clone + Eq> RangeMap<V> {
         }
     }
 
-    /// Removes `range`; where that leaves one range too many, the shorter part of the one that was cut.
+    /// Removes `range`. If that leaves one range too many, also drops the shorter neighbour of the hole.
     fn take_out(&mut self, range: &Range<u64>) {
         if range.is_empty() {
             return;
@@ -141,7 +141,7 @@ impl<V: Clone + Eq> RangeMap<V> {
         }
     }
 
-    /// Makes `at` a border between two ranges if it lies inside one.
+    /// Splits the range that contains `at`, if any, at that address.
     fn cut_at(&mut self, at: u64) {
         let Some((start, (end, value))) = self.ranges.range_mut(..at).next_back() else {
             return;
@@ -155,7 +155,7 @@ impl<V: Clone + Eq> RangeMap<V> {
         self.ranges.insert(at, rest);
     }
 
-    /// Of the ranges on both sides of the hole `range`, forgets the shorter one.
+    /// Drops the shorter of the two ranges beside the hole `range`.
     fn drop_shorter_side(&mut self, range: &Range<u64>) {
         let left = self.ranges.range(..range.start).next_back();
         let left = left.map(|(&start, (end, _))| (end - start, start));
@@ -167,7 +167,7 @@ impl<V: Clone + Eq> RangeMap<V> {
         }
     }
 
-    /// Adds a range no address of which has a value, and joins it with its neighbours.
+    /// Adds a range whose addresses have no value, and joins it with its neighbours.
     fn put_in(&mut self, mut range: Range<u64>, value: V) {
         if range.is_empty() {
             return;

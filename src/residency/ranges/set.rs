@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::{Full, RangeMap};
 
-/// A set of addresses as disjoint, not adjoining half-open ranges, with a limit on their number.
+/// A set of addresses, stored as a limited number of half-open ranges that neither overlap nor touch.
 #[derive(Clone, Debug)]
 pub struct RangeSet {
     map: RangeMap<()>,
@@ -29,12 +29,12 @@ impl RangeSet {
     /// Removes a range.
     ///
     /// # Errors
-    /// [`Full`]: the range is removed, but it cut another in two, and the shorter part was forgotten.
+    /// [`Full`]: the range is removed, but it split another range, and the shorter part was dropped.
     pub fn remove(&mut self, range: Range<u64>) -> Result<(), Full> {
         self.map.remove(range)
     }
 
-    /// Moves the addresses in `from` so that they start at `to`; what was there is replaced.
+    /// Moves the addresses in `from` to `to` and replaces the target range.
     ///
     /// # Errors
     /// [`Full`] as for [`RangeSet::insert`] and [`RangeSet::remove`].
@@ -42,7 +42,7 @@ impl RangeSet {
         self.map.move_range(from, to)
     }
 
-    /// Whether it has `addr`.
+    /// Whether the set contains `addr`.
     pub fn contains(&self, addr: u64) -> bool {
         self.map.get(addr).is_some()
     }
@@ -62,22 +62,22 @@ impl RangeSet {
         self.map.len()
     }
 
-    /// Whether it has no address.
+    /// Whether the set is empty.
     pub fn is_empty(&self) -> bool {
         self.map.is_empty()
     }
 
-    /// The number of addresses in it, in bytes.
+    /// The total size of the ranges, in bytes.
     pub fn bytes(&self) -> u64 {
         self.iter().map(|range| range.end - range.start).sum()
     }
 
-    /// How many ranges were forgotten since it was made.
+    /// The number of ranges dropped since creation.
     pub fn dropped(&self) -> u64 {
         self.map.dropped()
     }
 
-    /// Removes everything; the count of forgotten ranges stays.
+    /// Removes all ranges but keeps the count of dropped ones.
     pub fn clear(&mut self) {
         self.map.clear();
     }

@@ -66,7 +66,7 @@ fn apply_to_set(set: &mut RangeSet, op: &Op) -> Result<(), Full> {
     }
 }
 
-/// Runs of equal values: what the map must consist of, joined as far as possible.
+/// Maximal runs of equal values: the expected content of the map.
 fn runs(model: &Model) -> Vec<(Range<u64>, u8)> {
     let mut runs: Vec<(Range<u64>, u8)> = Vec::new();
     for (addr, value) in model.iter().enumerate() {

@@ -1,12 +1,12 @@
-//! Neighbouring mappings that are scanned as one range, and its runs cut apart again: a system call for
-//! each of ten thousand mappings would take longer than their pages do.
+//! Scans neighbouring mappings as one range and splits its runs by mapping: with ten thousand mappings,
+//! one system call each would take longer than their pages.
 
 use crate::residency::page::PageRun;
 use crate::residency::policy::Policy;
 use crate::residency::vma::Vma;
 
-/// How many mappings from the first one on can be scanned as one range: those whose pages count alike,
-/// in order, with gaps of at most `gap` bytes, and none of them `alone`.
+/// The number of mappings, from the first one on, that can be scanned as one range: they have the same
+/// policy, are in order with gaps of at most `gap` bytes, and none of them is `alone`.
 pub(super) fn together(vmas: &[Vma], gap: u64, alone: impl Fn(&Vma) -> bool) -> usize {
     let joined = |pair: &&[Vma]| {
         let [a, b] = pair else { return false };
@@ -17,8 +17,8 @@ pub(super) fn together(vmas: &[Vma], gap: u64, alone: impl Fn(&Vma) -> bool) -> 
     (rest + 1).min(vmas.len())
 }
 
-/// Cuts runs, which come in address order, where mappings end. What lies in none of them (it was mapped
-/// meanwhile) is dropped.
+/// Splits runs, which come in address order, at the ends of mappings. Pages outside all mappings (mapped
+/// after the mappings were read) are dropped.
 pub(super) struct Cut<'v, F> {
     vmas: &'v [Vma],
     at: usize,
@@ -27,7 +27,7 @@ pub(super) struct Cut<'v, F> {
 }
 
 impl<'v, F: FnMut(usize, PageRun)> Cut<'v, F> {
-    /// Passes on what lies in these mappings with their index, counted from `first` on.
+    /// Reports the runs in these mappings with the index of each mapping, counted from `first`.
     pub(super) fn new(vmas: &'v [Vma], first: usize, found: F) -> Cut<'v, F> {
         Cut {
             vmas,

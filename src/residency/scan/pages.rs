@@ -1,4 +1,4 @@
-//! What a single region or page of the scan counts as.
+//! Determines the kind of a region or page of the scan.
 
 use super::Scanner;
 use crate::residency::error::Result;
@@ -10,11 +10,11 @@ use crate::residency::pagemap::{self, Entry};
 use crate::residency::policy::{FileRule, OtherRule, Policy};
 use crate::residency::runs::Runs;
 
-/// Entries of pages that are not there, to step over many at once.
+/// Zero entries, to skip many absent pages with one comparison.
 static HOLE: [u64; 512] = [0; 512];
 
 impl Scanner {
-    /// Turns a region into runs; what its categories leave open is looked up page by page.
+    /// Turns a region into runs; scans it page by page if its categories do not determine the kind.
     pub(super) fn resolve(
         &mut self,
         region: Region,
@@ -83,7 +83,7 @@ impl Scanner {
         Ok(())
     }
 
-    /// What a page counts as; `page` is its virtual page number.
+    /// The kind of a page, `None` if not counted; `page` is its virtual page number.
     fn kind_of(&mut self, entry: u64, page: u64, policy: Policy) -> Option<PageKind> {
         let (frame, file) = match Entry::decode(entry) {
             Entry::Nothing => return None,
@@ -133,7 +133,7 @@ mod tests {
     use crate::residency::scan::Method;
     use crate::residency::vma::{Backing, Perms, Vma};
 
-    /// Kernels before 6.16 do not mark the huge zero page; the look at every huge page finds it.
+    /// Kernels before 6.16 do not mark the huge zero page; checking every huge page finds it.
     #[test]
     fn the_huge_zero_page_is_found_without_the_mark() {
         const LEN: u64 = 8 << 20;
@@ -162,7 +162,7 @@ mod tests {
                 scanner.scan_vma(&vma, &mut keep, &mut || ()).unwrap();
                 assert_eq!(found, [], "{method:?}, {verify}");
             }
-            // Without the mark and without the look it would count as resident memory.
+            // With neither the mark nor the check, it would count as resident memory.
             let region = Region {
                 start: own.start(),
                 end: own.start() + LEN,

@@ -69,7 +69,7 @@ fn nonsense_is_named() {
         let text = format!("1000-2000 r--p 00000000 00:00 0 \n{FIELDS}{line}\nRss: 1 kB\n");
         match all(text.as_bytes()) {
             Err(Failure::Line(shown)) => assert_eq!(shown, line.as_bytes()),
-            // A word with a colon is a field that is not known.
+            // A word with a colon at its end is an unknown field.
             Ok(regions) => assert!(line.contains(": ") && regions.len() == 1),
             Err(e) => panic!("{e:?}"),
         }
@@ -95,7 +95,7 @@ fn who_has_no_mappings_is_gone() {
     child.wait().unwrap();
 }
 
-/// More mappings than one batch, each with its place.
+/// More mappings than one batch, each with its index.
 #[test]
 fn ten_thousand_mappings() {
     let text: String = (1..=10_000u64)
@@ -145,7 +145,7 @@ proptest! {
         let _ = all(&text);
     }
 
-    /// Whatever fields come in whatever order, each known one is added up once.
+    /// Fields may come in any order; each known one is added once.
     #[test]
     fn sums_are_those_of_the_lines(
         values in proptest::collection::vec((0usize..4, 0u64..1 << 40), 0..40),

@@ -1,22 +1,22 @@
-//! Which parts of a map are free.
+//! Allocates the slots of a map.
 
-/// The free parts of something that is numbered from 0 on and comes in blocks of a size. What is taken
-/// lies in one block.
+/// The free slots of a map, numbered from 0 and divided into blocks of equal size. An allocation lies in
+/// one block.
 #[derive(Debug)]
 pub struct Room {
     block: u32,
-    /// First number and length, in order; neighbours in one block are one part.
+    /// Free ranges as (first slot, length), in order; adjacent ranges of one block are merged.
     free: Vec<(u32, u32)>,
 }
 
 impl Room {
-    /// All of `blocks` blocks is free.
+    /// `blocks` free blocks of `block` slots.
     pub fn new(block: u32, blocks: u32) -> Room {
         let free = (0..blocks).map(|n| (n * block, block)).collect();
         Room { block, free }
     }
 
-    /// Takes the first part of this length that is free, and returns its first number.
+    /// Allocates `length` slots in the first free range that is large enough; returns the first slot.
     pub fn take(&mut self, length: u32) -> Option<u32> {
         let at = self.free.iter().position(|(_, free)| *free >= length)?;
         let (first, free) = self.free[at];
@@ -27,7 +27,7 @@ impl Room {
         Some(first)
     }
 
-    /// Gives back what was taken.
+    /// Frees an allocation.
     pub fn give_back(&mut self, first: u32, length: u32) {
         let at = self.free.partition_point(|(start, _)| *start < first);
         self.free.insert(at, (first, length));
@@ -37,7 +37,7 @@ impl Room {
         }
     }
 
-    /// Makes a part and the next one a single one, if they can be.
+    /// Merges a free range with the next one if they are adjacent in one block.
     fn merge(&mut self, at: usize) {
         let Some(&(next, more)) = self.free.get(at + 1) else {
             return;
@@ -63,7 +63,7 @@ mod tests {
         for (first, length) in [(4, 6), (17, 3), (0, 4), (10, 7)] {
             room.give_back(first, length);
         }
-        // Blocks stay apart.
+        // Ranges of different blocks are not merged.
         assert_eq!(room.free, [(0, 10), (10, 10)]);
         assert_eq!(room.take(11), None);
     }

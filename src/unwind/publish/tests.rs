@@ -1,7 +1,7 @@
 use super::*;
 use crate::unwind::Page;
 
-/// Keeps what is written, with small limits.
+/// A store that keeps what is written, with small limits.
 #[derive(Default)]
 struct Maps {
     rules: HashMap<u32, Rule>,
@@ -58,7 +58,7 @@ impl Maps {
         held[first as usize..end].copy_from_slice(rows);
     }
 
-    /// The row that holds for an address, found as the probe finds it.
+    /// The row that applies to an address, found as the probe finds it.
     fn row(&self, file: u32, pc: u64) -> Option<u32> {
         let at = self.pages.get(&(file, (pc >> 16) as u32))?;
         let rows = &self.chunks[&at.chunk][at.first as usize..(at.first + at.count) as usize];
@@ -103,7 +103,7 @@ fn tables_share_chunks_and_pages_do_not_cross_them() {
     let rules = [Rule::NOT_COVERED, Rule::STOP];
     let one = packed(&[(0, &[0, 0x1_0005, 9]), (1, &[0x1_0000, 4])]);
     assert!(written(&mut p, 1, &one, &rules, &mut maps));
-    // Five rows are taken: the next page's four do not fit in the first chunk.
+    // Five rows are in use: the next page's four do not fit in the first chunk.
     let two = packed(&[(0, &[0x1_0000, 1, 0x1_0002, 3])]);
     assert!(written(&mut p, 2, &two, &rules, &mut maps));
     assert_eq!(maps.pages[&(2, 0)].chunk, 1);
@@ -143,7 +143,7 @@ fn key(module: u16) -> FileKey {
     }
 }
 
-/// A file with a number, whose table is on its way.
+/// A numbered file whose table is being built.
 fn wanted(p: &mut Publisher, module: u16) {
     let numbered = Numbered {
         file: module_without_file(),
@@ -213,7 +213,7 @@ fn what_was_refused_is_built_again_when_there_is_room() {
         p.retried = Instant::now() - 2 * RETRY_PAUSE;
         p.retry_refused(maps);
     };
-    // No table is without a user now: trying again would be in vain.
+    // Every table has a user now, so a retry would fail.
     retry(&mut p, &mut maps);
     assert_eq!(state(&p, 3), "refused");
     maps.mapped = [1, 3, 4].map(FileNumber).into();
@@ -224,7 +224,7 @@ fn what_was_refused_is_built_again_when_there_is_room() {
     assert_eq!(p.refused(), 1, "that it was refused is still said");
 }
 
-/// The own process: its executable gets a number, and its table is built by a thread.
+/// The test process itself: its executable gets a number, and a thread builds its table.
 #[test]
 fn a_file_has_a_number_at_once_and_its_table_soon() {
     struct Large(Maps);
