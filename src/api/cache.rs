@@ -27,7 +27,7 @@ struct Entries {
 }
 
 impl Cache {
-    /// A cache of at most `budget` bytes; the budget is enforced by [`Cache::trim`].
+    /// A cache of at most `budget` bytes, enforced by `trim`.
     pub(super) fn new(budget: usize) -> Cache {
         Cache {
             entries: Mutex::default(),
