@@ -53,7 +53,7 @@ const HELPER: Role = Role::Server {
 const QUEUE: usize = 64;
 /// Upper limit for holding a command stopped, at its start and at its end.
 const HOLD: Duration = unwinding::PREPARE.saturating_add(Duration::from_secs(10));
-/// How long memprof waits for a command to end after it has sent it a signal.
+/// How long memprof waits for a command to end after an ending signal.
 const COMMAND_GRACE: Duration = Duration::from_secs(10);
 
 /// Runs a profiling session as configured, until it ends.

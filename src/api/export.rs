@@ -48,7 +48,7 @@ pub(super) fn read(asked: &RequestContext<'_>) -> Result<Request, ApiError> {
     }))
 }
 
-/// `/debug/pprof/heap`: the path that pprof tools fetch by default.
+/// `/debug/pprof/heap`: the usual path for pprof tools.
 pub(super) fn pprof(_: &RequestContext<'_>) -> Result<Request, ApiError> {
     Ok(Arc::new(Export {
         format: by_name(PPROF).ok_or(ApiError::NotFound(None))?,

@@ -13,8 +13,8 @@ pub trait Provider: Send + Sync + 'static {
     /// The newest report. Called for every request; concurrent callers share one scan.
     fn profile(&self) -> BoxFuture<'_, Result<Arc<Report>, ProviderError>>;
 
-    /// Like [`Provider::profile`], with the target frozen for the scan. [`Profile::hold`] says if it could not
-    /// be frozen, or has ended.
+    /// Like [`Provider::profile`], with the target frozen for the scan. [`Profile::hold`] says whether
+    /// it was.
     fn frozen(&self, _how: Freeze) -> BoxFuture<'_, Result<Arc<Report>, ProviderError>> {
         self.profile()
     }

@@ -118,7 +118,7 @@ impl ReplyBuilder {
     }
 
     /// The reply shared by equal requests for the same report. The first request builds it; if its client
-    /// disconnects before it is its turn, the next waiting request does.
+    /// disconnects, the next waiting request does.
     pub(super) async fn shared(
         &self,
         shown: Shown<'_, '_>,

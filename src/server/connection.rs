@@ -84,7 +84,6 @@ impl Connections {
         loop {
             tokio::select! {
                 // How the connection ended is up to the client.
-                // The body comes before the slot: a request is complete only once its body has arrived.
                 _ = connection.as_mut() => return,
                 () = overdue.as_mut() => return,
                 () = registered.told_to_go() => return,
@@ -107,7 +106,7 @@ impl Connections {
         under_way.deadline.send_replace(deadline);
         let (head, body) = request.into_parts();
         let arrived = Instant::now();
-        // Before there is a slot: as long as it does not arrive, there is no request.
+        // Read before taking a slot: a request is complete only once its body has arrived.
         let body = self.body(&head, body).await;
         let response = match self.turn(&head, &under_way.connection).await {
             true => {

@@ -24,8 +24,8 @@ const STUCK: Duration = Duration::from_millis(100);
 /// How long the client may take to read a reply while others need its room.
 const READING: Duration = Duration::from_secs(15);
 
-/// One part in so many of all connections is reserved for health and metrics; one part in so many of the other
-/// slots cannot be taken by a single client.
+/// 1/`SHARE` of all connections is reserved for health and metrics; 1/`SHARE` of the other slots cannot be taken
+/// by a single client.
 const SHARE: usize = 8;
 
 /// All connections of a server.

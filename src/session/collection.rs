@@ -1,4 +1,4 @@
-//! Frees stacks that nothing refers to any more, so that the stack table suffices for endless recordings.
+//! Frees stacks that nothing refers to any more, so that a recording can run indefinitely.
 
 use std::time::{Duration, Instant};
 
@@ -6,7 +6,7 @@ use anyhow::Result;
 
 use super::collector::Collector;
 
-/// Collections take at most one part in `SHARE` of the time, or half of it while the table is nearly full.
+/// Collections take at most 1/`SHARE` of the time, or half of it while the table is nearly full.
 const SHARE: u32 = 10;
 
 /// Time limit for taking in all pending events.

@@ -81,7 +81,7 @@ pub fn prepare(
     let (pid_to, pid_from) = sync_channel(1);
     let (release, released) = sync_channel(1);
     let (done, ended) = oneshot::channel();
-    // One thread forks, traces and waits: the kernel ties a tracee to the thread that traces it.
+    // This thread forks the child and waits for its end; a second one traces it.
     thread::Builder::new()
         .name("memprof-command".into())
         .spawn(move || {

@@ -11,7 +11,7 @@ use crate::api::Provider;
 use crate::console;
 use crate::screen::{News, Screen, ScreenOptions};
 
-/// Making reports takes at most one part in `SHARE` of the time.
+/// Making reports takes at most 1/`SHARE` of the time.
 const SHARE: u32 = 5;
 
 /// A view that owns the terminal.

@@ -1,8 +1,8 @@
 //! The signals that end memprof: SIGINT, SIGTERM, SIGHUP and SIGQUIT, all handled the same way.
 //!
 //! The first one ends the session in order: last report, outputs, summary. A later one ends it at once. Signals
-//! within [`REPEAT`] of each other count as one: `timeout` signals both the process and its group, and when a
-//! terminal closes, both the shell and the kernel send a signal.
+//! within [`REPEAT`] after the first one count as the same: `timeout` signals both the process and its group,
+//! and when a terminal closes, both the shell and the kernel send a signal.
 
 use std::future::poll_fn;
 use std::sync::atomic::{AtomicI32, Ordering};
@@ -26,7 +26,7 @@ static ENDING: [(Signal, &AtomicI32); 4] = {
     ]
 };
 
-/// Ending signals that arrive within this time of one another count as one.
+/// How long after an ending signal further ones count as the same.
 const REPEAT: Duration = Duration::from_millis(500);
 
 /// `si_code` of a signal that the kernel sends by itself, not on behalf of a process that called `kill`.

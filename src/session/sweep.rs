@@ -5,10 +5,10 @@ use std::time::{Duration, Instant};
 
 use crate::probe::{Probe, Sweep};
 
-/// Minimum pause between two sweeps, and the limit of their share of time: one part in so many.
+/// Minimum pause between two sweeps; sweeps take at most 1/`SHARE` of the time.
 const PAUSE: Duration = Duration::from_secs(10);
 const SHARE: u32 = 100;
-/// The ledger is swept only while more than one part in so many is used: a sweep can lose a record.
+/// The ledger is swept only while more than 1/`LEFT_ALONE` of it is used: a sweep can lose a record.
 const LEFT_ALONE: u64 = 2;
 
 /// Runs sweeps in short turns.

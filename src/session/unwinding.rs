@@ -26,7 +26,7 @@ use crate::unwind::publish::{Publisher, Registered};
 /// compiler's libraries take a second; on a busy machine, or in an unoptimised build, more than ten.
 pub(super) const PREPARE: Duration = Duration::from_secs(30);
 
-/// How long following running processes waits for their tables, in total.
+/// Time limit for building the tables of running processes before they are followed, in total.
 const PREPARE_PROCESSES: Duration = Duration::from_secs(1);
 
 /// Builds unwind tables and publishes them to the probe's maps.

@@ -18,7 +18,7 @@ const SEARCH_PAUSE: Duration = Duration::from_secs(1);
 /// Time limit for taking in the events of processes that are already running.
 const FOLLOW: Duration = Duration::from_secs(10);
 
-/// How often descendants are searched for processes that are not followed yet.
+/// Maximum number of searches for descendants that are not followed yet.
 const MOST_LOOKS: usize = 5;
 /// Number of processes whose code the probe reports before the ring buffer is drained.
 const LOOKED_AT: usize = 64;
@@ -217,8 +217,7 @@ impl Collector {
             return Ok(());
         }
         self.searched = Some(Instant::now());
-        // If several match, follow the first one, as at `exec`; the list of candidates is only an error at the
-        // start.
+        // If several match, follow the first one: the list of candidates is for the start only.
         let found = match target::find(&name, self.follow_forks) {
             Ok(found) => found,
             Err(several) => several.candidates.into_iter().next(),

@@ -9,8 +9,8 @@ use crate::api::{LastScan, ProviderError, Status};
 use crate::freeze::Freeze;
 use crate::profile::Losses;
 
-/// How often, at most, the target is scanned without a request, so that a last profile exists when it ends; and
-/// the limit of the share of time: one part in so many.
+/// How often, at most, the target is scanned without a request, so that a last profile exists when it ends;
+/// these scans take at most 1/`KEEP_SHARE` of the time.
 const KEEP_PAUSE: Duration = Duration::from_secs(1);
 const KEEP_SHARE: u32 = 100;
 /// Minimum size of an event in the ring buffer, in bytes.
