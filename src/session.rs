@@ -110,7 +110,7 @@ pub fn run(config: &Config) -> Result<ExitCode> {
     };
     priority::restore();
     let code = runtime.block_on(session.live(listeners));
-    // Clients that are still reading and running lookups must not delay the exit.
+    // Neither a client that is still reading nor a running lookup may delay the exit.
     runtime.shutdown_timeout(Duration::from_secs(1));
     code
 }
