@@ -1,22 +1,22 @@
-//! What the C library's allocator keeps of memory that was freed.
+//! Limits how much freed memory the C library's allocator retains.
 //!
-//! A large reply takes tens of MiB for a moment. Left alone, glibc has an arena for each thread that
-//! ever waited for another one, and grows the size up to which it does not ask the kernel: what was freed
-//! then lies between small blocks that are in use, and stays. 1,000 large replies left 2.3 GiB like that.
+//! A large reply takes tens of MiB for a moment. By default, glibc creates an arena for each thread that ever
+//! waited for another one, and raises the size from which it uses `mmap`: freed memory then lies between small
+//! blocks in use and stays resident. 1,000 large replies left 2.3 GiB like that.
 
-/// Blocks of at least so many bytes are mapped on their own, and given back when they are freed.
+/// Size in bytes from which blocks are mapped separately, and unmapped when they are freed.
 #[cfg(target_env = "gnu")]
 const MAPPED: libc::c_int = 1 << 20;
 
-/// So many bytes at the end of an arena are kept, at most.
+/// Maximum of free bytes kept at the end of an arena.
 #[cfg(target_env = "gnu")]
 const KEPT: libc::c_int = 16 << 20;
 
-/// Arenas: one for the threads that wait for each other anyway, one more.
+/// Number of arenas: one for the threads that wait for each other anyway, and one more.
 #[cfg(target_env = "gnu")]
 const ARENAS: libc::c_int = 2;
 
-/// Has freed memory go back to the kernel. To be called before there are threads.
+/// Makes the allocator return freed memory to the kernel. Call it before any thread is started.
 pub fn keep_little() {
     #[cfg(target_env = "gnu")]
     for (parameter, value) in [
@@ -24,17 +24,17 @@ pub fn keep_little() {
         (libc::M_MMAP_THRESHOLD, MAPPED),
         (libc::M_TRIM_THRESHOLD, KEPT),
     ] {
-        // SAFETY: it takes two numbers and changes the allocator's settings under its own lock. What it
-        // refuses stays as it was.
+        // SAFETY: the call takes two numbers and changes the allocator's settings under its own lock. A refused
+        // setting stays unchanged.
         unsafe { libc::mallopt(parameter, value) };
     }
 }
 
-/// Gives free memory back to the kernel, also what lies between blocks in use. Takes milliseconds: for
-/// the end of large work.
+/// Returns free memory to the kernel, including memory between blocks in use. Takes milliseconds: call it after
+/// large work.
 pub fn give_back() {
     #[cfg(target_env = "gnu")]
-    // SAFETY: it takes a number and touches nothing but free memory of the allocator, under its locks.
+    // SAFETY: the call takes a number and only touches the allocator's free memory, under its locks.
     unsafe {
         libc::malloc_trim(0);
     }

@@ -1,8 +1,8 @@
-//! Typed request to typed reply or error; nothing here knows HTTP.
+//! Typed requests to typed replies or errors; independent of HTTP.
 //!
-//! A path is a [`Route`], its parameters are read into something that can be asked ([`Ask`]). What
-//! is made of a report is made once per (report, request) and shared by everyone who asks for it,
-//! so that many clients cost what one does.
+//! A path selects a [`Route`], which parses the parameters into a request ([`Ask`]). A reply made from a report
+//! is built once per (report, request) and shared by all clients that request it, so that many clients cost as
+//! much as one.
 
 mod cache;
 mod common;
@@ -54,22 +54,22 @@ pub const OPENAPI_V1: &str = include_str!("web/openapi-v1.json");
 /// The OpenAPI document of memprof's own routes.
 pub const OPENAPI_V2: &str = include_str!("web/openapi-v2.json");
 
-/// Bytes of replies that are kept for those who ask next.
+/// Bytes of replies kept in the cache.
 const CACHED: usize = 24 << 20;
 
-/// Bytes of all replies that are made, kept or on their way; further ones wait until those have left.
+/// Bytes of all replies being built, cached or sent; further replies wait until earlier ones are sent.
 const ROOM: usize = 80 << 20;
 
 /// A request, ready to be answered.
 pub type Request = Arc<dyn Ask>;
 
-/// Something that can be asked. Its `Debug` form shows what was read of the request.
+/// A parsed request. Its `Debug` form shows the parsed parameters.
 pub trait Ask: fmt::Debug + Send + Sync {
     /// Answers it. Needs a tokio runtime.
     fn answer<'a>(&'a self, api: &'a Api) -> BoxFuture<'a, Result<Reply, ApiError>>;
 }
 
-/// How the API behaves.
+/// Settings of the API.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ApiOptions {
     /// How many functions `/metrics` lists (`--metrics-functions`).
@@ -88,7 +88,7 @@ pub struct Api {
 }
 
 impl Api {
-    /// Answers from what the provider gives.
+    /// Creates an API that takes its reports from `provider`.
     pub fn new(provider: Arc<dyn Provider>, options: ApiOptions) -> Arc<Api> {
         Api::with(provider, options, ReplyBuilder::new(CACHED, ROOM))
     }
@@ -109,22 +109,22 @@ impl Api {
         })
     }
 
-    /// Ends what would go on by itself: the server ends.
+    /// Ends event streams and waits for room, for server shutdown.
     pub(crate) fn close(&self) {
         self.reply_builder.close();
         self.events.close();
     }
 
-    /// Whether replies wait for room that others, on their way to slow clients, have.
+    /// Whether replies wait for room that replies to slow clients occupy.
     pub(crate) fn is_short_of_room(&self) -> bool {
         self.reply_builder.is_short()
     }
 
-    /// The answer to a request. Needs a tokio runtime.
+    /// The reply to a request. Needs a tokio runtime.
     ///
     /// # Errors
-    /// [`ApiError::Unavailable`] when there is no report, [`ApiError::Internal`] when the reply
-    /// cannot be made, and what the request itself has.
+    /// [`ApiError::Unavailable`] if there is no report, [`ApiError::Internal`] if the reply cannot be built,
+    /// and the request's own errors.
     pub async fn answer(&self, request: Request) -> Result<Reply, ApiError> {
         request.answer(self).await
     }
@@ -141,7 +141,7 @@ impl Api {
         }
     }
 
-    /// Gets the report of a mark, or the newest one, again.
+    /// A function that gets the report of a mark, or the newest one, again.
     fn state_again<'a>(
         &'a self,
         mark: Option<Mark>,
@@ -152,7 +152,8 @@ impl Api {
         }
     }
 
-    /// Shows a report, newest or not; `again` gets it anew, after this request waited.
+    /// Replies with a view of a report. `again` gets the report again if it was dropped while the request
+    /// waited.
     async fn show<'a>(
         &self,
         report: Arc<Report>,
@@ -197,7 +198,7 @@ mod tests {
         }
     }
 
-    /// Numbers its reports, all of one memory that grows by 4 KiB with every report.
+    /// Numbers its reports; their memory grows by 4 KiB per report.
     #[derive(Default)]
     struct Growing(AtomicU64);
 
@@ -285,7 +286,7 @@ mod tests {
         for number in 0..1000 {
             let api = Arc::clone(&api);
             let task = asking.spawn(async move { body(&api, tree(0)).await.as_ptr() as usize });
-            // Some go away while they wait.
+            // Some clients disconnect while they wait.
             if number % 10 == 0 {
                 task.abort();
             }
@@ -299,7 +300,7 @@ mod tests {
 
     #[tokio::test]
     async fn replies_on_their_way_are_bounded() {
-        // Room for three replies of up to a KiB, none of them kept.
+        // Room for three replies of up to 1 KiB; the cache keeps none.
         let reply_builder = ReplyBuilder::new(0, 3 << 10);
         let api = Api::with(
             Arc::new(Fixed(Ok(report(1)))),

@@ -1,4 +1,4 @@
-//! The command line: flags to a checked [`Config`].
+//! The command line: parses the flags into a checked [`Config`].
 
 mod maps;
 mod top;
@@ -189,7 +189,7 @@ struct ProfileArgs {
     color: ColorChoice,
 }
 
-/// What to do.
+/// The parsed command line.
 pub enum Run {
     /// Profile.
     Profile(Box<Config>),
@@ -201,15 +201,15 @@ pub enum Run {
     Print(Vec<u8>),
 }
 
-/// Reads the command line. On a wrong one, `--help` and `--version` it prints and exits.
+/// Parses the command line. Prints and exits on an error, `--help` or `--version`.
 pub fn parse() -> Run {
     parse_from(std::env::args_os()).unwrap_or_else(|e| e.exit())
 }
 
-/// Reads a command line.
+/// Parses a command line.
 ///
 /// # Errors
-/// clap's, whose `exit()` prints it and ends with status 2 (0 for `--help` and `--version`).
+/// clap's error, whose `exit()` prints it and ends with status 2 (0 for `--help` and `--version`).
 pub fn parse_from(args: impl IntoIterator<Item = OsString>) -> Result<Run, clap::Error> {
     let args: Vec<OsString> = args.into_iter().collect();
     let command = Cli::command().color(color_of(&args));
@@ -231,7 +231,7 @@ pub fn parse_from(args: impl IntoIterator<Item = OsString>) -> Result<Run, clap:
 /// The man page of memprof or of one of its subcommands.
 fn man_page(of: Option<String>) -> io::Result<Vec<u8>> {
     let mut all = Cli::command();
-    // So that options which all subcommands have are in each.
+    // Adds the global options to each subcommand.
     all.build();
     let part = of.and_then(|name| all.find_subcommand(name).cloned());
     let mut text = Vec::new();
@@ -239,7 +239,7 @@ fn man_page(of: Option<String>) -> io::Result<Vec<u8>> {
     Ok(text)
 }
 
-/// clap colours its own errors: the choice must be known before the rest is read.
+/// clap colours its own errors, so the choice must be known before parsing.
 fn color_of(args: &[OsString]) -> ColorChoice {
     let words = args
         .iter()

@@ -1,4 +1,4 @@
-//! What memprof is told to do: checked, wherever it comes from.
+//! The validated configuration, independent of its source.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -15,47 +15,47 @@ use crate::screen::ScreenOptions;
 use crate::source::Source;
 use crate::target::Selector;
 
-/// A profile run.
+/// Configuration of a profiling session.
 pub struct Config {
-    /// Whom to follow.
+    /// Which processes to follow.
     pub target: Selector,
     /// Follow children too.
     pub follow_forks: bool,
-    /// Whether to hold the target still for each report.
+    /// Whether to freeze the target for each report.
     pub freeze: Freeze,
-    /// The longest that it is held still.
+    /// Maximum time of a freeze.
     pub max_freeze: Duration,
     /// The event sources that are loaded.
     pub sources: Vec<&'static Source>,
     /// How stacks are taken.
     pub unwind: Unwind,
-    /// Frames of a stack that are taken at most.
+    /// Maximum number of frames per stack.
     pub max_frames: u32,
-    /// Where to serve HTTP; `None` for not at all.
+    /// Where to serve HTTP; `None` to serve none.
     pub listen: Option<SocketAddr>,
-    /// Origins that may read beside loopback ones.
+    /// Origins that may read, in addition to loopback ones.
     pub cors_origins: Vec<String>,
-    /// Host names accepted beside loopback ones.
+    /// Host names accepted in addition to loopback ones.
     pub allow_hosts: Vec<String>,
-    /// Functions that `/metrics` lists.
+    /// How many functions `/metrics` lists.
     pub metrics_functions: usize,
     /// How long to profile.
     pub duration: Option<Duration>,
     /// The files to write at the end.
     pub outputs: Vec<Output>,
-    /// How it is shown live on the terminal; `None` for not at all.
+    /// Settings of the live view on the terminal; `None` for no view.
     pub screen: Option<ScreenOptions>,
-    /// How much is said of what memprof does: 0 for nothing ([`console::show_diagnostics`](crate::console)).
+    /// How many diagnostics are shown: 0 for none ([`console::show_diagnostics`](crate::console)).
     pub verbosity: u8,
 }
 
 /// A file to write a profile to.
 pub struct Output {
-    /// Where; `-` is stdout.
+    /// Its path; `-` is stdout.
     pub path: PathBuf,
-    /// In which format.
+    /// Its format.
     pub format: &'static Exporter,
-    /// What of the profile, and how.
+    /// What it contains of the profile.
     pub options: ExportOptions,
 }
 
@@ -66,7 +66,7 @@ impl Output {
     }
 }
 
-/// How `memprof maps` writes.
+/// Output format of `memprof maps`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum MapsFormat {
     /// Tables in KiB
@@ -75,22 +75,22 @@ pub enum MapsFormat {
     Json,
 }
 
-/// Which process `memprof maps` looks at.
+/// The process that `memprof maps` inspects.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MapsTarget {
-    /// The one with this id.
+    /// The process with this id.
     Pid(Pid),
-    /// The one of this name.
+    /// The process with this name.
     Comm(String),
 }
 
-/// What `memprof maps` was told.
+/// Configuration of `memprof maps`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MapsConfig {
-    /// MapsTarget memory.
+    /// The process to inspect.
     pub target: MapsTarget,
     /// Which mappings are listed.
     pub show: Show,
-    /// How it is written.
+    /// The output format.
     pub format: MapsFormat,
 }

@@ -1,5 +1,5 @@
-//! What memprof tells its user, on stderr: messages, and diagnostics where they are asked for. While the terminal
-//! belongs to the live view they go there, and to stderr when it is given back.
+//! memprof's messages to its user on stderr, and diagnostics if enabled. While the live view owns the terminal,
+//! they go to the view, and to stderr when the terminal is released.
 
 use std::io::{self, Write};
 use std::mem;
@@ -13,10 +13,10 @@ use tracing_subscriber::prelude::*;
 
 use crate::screen::News;
 
-/// Messages that are kept while the view has the terminal; further ones are counted.
+/// Maximum number of messages kept while the view owns the terminal; further ones are only counted.
 const MOST: usize = 200;
 
-/// Messages that wait for the terminal.
+/// Messages held back until the terminal is released.
 struct Held {
     to: News,
     messages: Vec<String>,
@@ -25,13 +25,14 @@ struct Held {
 
 static HELD: Mutex<Option<Held>> = Mutex::new(None);
 
-/// In the environment: which diagnostics are shown, as `debug` or `memprof::probe=trace,info`; instead of `-v`.
+/// Environment variable that selects the diagnostics instead of `-v`, such as `debug` or
+/// `memprof::probe=trace,info`.
 const FILTER: &str = "MEMPROF_LOG";
 
-/// Shows diagnostics: none unless asked for, by so many `-v` or by `MEMPROF_LOG`.
+/// Enables diagnostics: none by default, otherwise as selected by the number of `-v` or by `MEMPROF_LOG`.
 ///
 /// # Errors
-/// The variable's value is no filter.
+/// The variable's value is not a valid filter.
 pub fn show_diagnostics(verbosity: u8) -> Result<()> {
     let filter = match std::env::var(FILTER) {
         Ok(filter) if !filter.is_empty() => filter.parse().with_context(|| {
@@ -54,7 +55,7 @@ pub fn show_diagnostics(verbosity: u8) -> Result<()> {
         .context("cannot show diagnostics")
 }
 
-/// Takes the lines of diagnostics, one at a time.
+/// Prints diagnostics, one line at a time.
 struct Lines;
 
 impl Write for Lines {
@@ -68,7 +69,7 @@ impl Write for Lines {
     }
 }
 
-/// A message to the user.
+/// Prints a message to the user.
 pub(crate) fn print(message: &str) {
     print_line(&format!("memprof: {message}"));
 }
@@ -88,11 +89,11 @@ fn print_line(message: &str) {
 }
 
 fn write(message: &str) {
-    // Nobody reads it: nothing to be done.
+    // Fails only if nobody reads stderr.
     let _ = writeln!(io::stderr(), "{message}");
 }
 
-/// From now on messages go to the view.
+/// Sends messages to the view from now on.
 pub(crate) fn hold(to: News) {
     let held = Held {
         to,
@@ -102,7 +103,7 @@ pub(crate) fn hold(to: News) {
     *HELD.lock().unwrap_or_else(PoisonError::into_inner) = Some(held);
 }
 
-/// The terminal is free again: says what was held.
+/// Prints the held messages once the terminal is released.
 pub(crate) fn release() {
     let held = mem::take(&mut *HELD.lock().unwrap_or_else(PoisonError::into_inner));
     let Some(held) = held else {

@@ -1,9 +1,9 @@
 //! The HTTP server: HTTP/1 over TCP, safe to leave running beside whatever it profiles.
 //!
-//! - Loopback only unless told otherwise; the `Host` header is checked against DNS rebinding, and
-//!   other origins read only what [`ServerOptions`] allows.
-//! - Every connection is bounded in number, size and time. When there are too many, those go that send
-//!   no request (`registry.rs`); health and metrics are answered all the same.
+//! - Serves loopback only by default. Checks the `Host` header against DNS rebinding; other origins can read
+//!   only what [`ServerOptions`] allows.
+//! - Connections are limited in number, size and time. When there are too many, the server closes those that
+//!   send no request (`registry.rs`); health and metrics are always answered.
 //! - Errors are one line of plain text.
 
 mod access;
@@ -32,43 +32,44 @@ use registry::Registry;
 
 pub use listen::{BindError, DEFAULT_LISTEN, bind};
 
-/// How long accepting pauses after it failed for want of something (file descriptors, memory).
+/// How long accepting pauses after it failed for lack of file descriptors or memory.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// How often it is looked whether replies wait for room that slow clients have.
+/// How often the server checks whether replies wait for room that slow clients occupy.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// Something worth telling the user that stops nothing.
+/// Receives warnings about problems that do not stop the server.
 pub type Warn = Arc<dyn Fn(&str) + Send + Sync>;
 
-/// How the server behaves.
+/// Settings of the server.
 #[derive(Clone)]
 pub struct ServerOptions {
     /// Host names that clients may use besides loopback names and IP addresses (`--allow-host`).
     pub allow_hosts: Vec<String>,
     /// Origins that may read besides loopback ones (`--cors-origin`), as browsers spell them:
-    /// `https://example.org`. `*` lets every origin read and opens the host check too.
+    /// `https://example.org`. `*` allows every origin to read and disables the host check.
     pub cors_origins: Vec<String>,
-    /// How many connections are open at a time; an eighth of them answer health and metrics alone.
+    /// Maximum number of open connections; an eighth of them is reserved for health and metrics.
     pub max_connections: usize,
-    /// How long a client may take to send a request's header, and to stay idle before it.
+    /// How long a client may take to send a request's header, including the idle time before it.
     pub header_timeout: Duration,
     /// How long a report may take.
     pub answer_timeout: Duration,
-    /// How long a request may take from its header to its last byte, however slowly the client reads.
+    /// How long an exchange may take, from the request's header to the reply's last byte, even if the client
+    /// reads slowly.
     pub exchange_timeout: Duration,
-    /// How long a shutdown waits for requests under way.
+    /// How long a shutdown waits for requests in progress.
     pub shutdown_grace: Duration,
     /// Longest path with query, in bytes.
     pub max_target: usize,
     /// Largest request header, in bytes; at least 8192.
     pub max_header: usize,
-    /// Told about what goes wrong with accepting.
+    /// Receives warnings about failures to accept connections.
     pub warn: Option<Warn>,
 }
 
 impl Default for ServerOptions {
-    /// Half of the file descriptors the process may have, at most 512, for connections.
+    /// Allows as many connections as half of the process's file descriptor limit, 8 to 512.
     fn default() -> ServerOptions {
         let files = getrlimit(Resource::RLIMIT_NOFILE).map_or(1024, |(soft, _)| soft);
         ServerOptions {
@@ -96,11 +97,11 @@ impl fmt::Debug for ServerOptions {
     }
 }
 
-/// Serves until `shutdown` completes, then stops accepting and finishes the requests under way.
-/// Needs a tokio runtime with IO and time.
+/// Serves until `shutdown` completes, then stops accepting and finishes the requests in progress. Needs a tokio
+/// runtime with IO and time.
 ///
 /// # Errors
-/// When a listener cannot be handed to the runtime. Nothing that happens later is an error.
+/// A listener cannot be registered with the runtime. Later failures are not errors.
 pub async fn serve(
     listeners: Vec<TcpListener>,
     api: Arc<Api>,
@@ -138,7 +139,7 @@ pub async fn serve(
     Ok(())
 }
 
-/// Lets clients go that take long to read while others wait for the room of their replies.
+/// Closes the connections of slow readers while others wait for the room of their replies.
 async fn keep_room(api: Arc<Api>, registry: Arc<Registry>) {
     loop {
         sleep(LOOK).await;
@@ -148,7 +149,7 @@ async fn keep_room(api: Arc<Api>, registry: Arc<Registry>) {
     }
 }
 
-/// Accepts until stopped, then waits for its connections as long as the grace lasts.
+/// Accepts until stopped, then waits up to the grace period for its connections.
 async fn accept(
     listener: tokio::net::TcpListener,
     connections: Arc<Connections>,
@@ -193,7 +194,7 @@ async fn accept(
     let _ = timeout(connections.options.shutdown_grace, finish).await;
 }
 
-/// Whether accepting failed because of the connection, so that the next one may well succeed.
+/// Whether accepting failed because of this connection, so that the next one may succeed.
 fn only_this_connection(error: &io::Error) -> bool {
     use io::ErrorKind::{ConnectionAborted, ConnectionReset, Interrupted};
     matches!(

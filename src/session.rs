@@ -1,8 +1,8 @@
-//! Wiring: who runs on which thread, what passes between them, and how everything ends.
+//! Wiring of a session: its threads, the channels between them, and shutdown.
 //!
-//! The collector thread owns the probe and the aggregator; the symbol thread owns the names; the main
-//! thread serves HTTP, feeds the live view of `memprof top` and waits for signals. What passes between
-//! them goes through bounded channels.
+//! The collector thread owns the probe and the aggregator; the symbol thread owns the names; the main thread
+//! serves HTTP, feeds the live view of `memprof top` and waits for signals. The threads communicate over
+//! bounded channels.
 
 mod collection;
 pub mod collector;
@@ -45,21 +45,21 @@ use reports::{Collecting, Reports};
 use signals::{Ending, Signals};
 use unwinding::{MappedFiles, Unwinding};
 
-/// What threads are for that make replies.
+/// Privileges of the threads that build replies: they write no files.
 const HELPER: Role = Role::Server {
     writes_files: false,
 };
-/// Commands that may wait for the collector.
+/// Capacity of the collector's command queue.
 const QUEUE: usize = 64;
-/// How long a command is held at its start and at its end, at most.
+/// Upper limit for holding a command stopped, at its start and at its end.
 const HOLD: Duration = unwinding::PREPARE.saturating_add(Duration::from_secs(10));
-/// How long a command that was told to end is waited for.
+/// How long memprof waits for a command to end after an ending signal.
 const COMMAND_GRACE: Duration = Duration::from_secs(10);
 
-/// Profiles as the configuration says, until it is done.
+/// Runs a profiling session as configured, until it ends.
 ///
 /// # Errors
-/// What keeps it from starting, in words that say what to do; a failure of the collector.
+/// A start-up failure, with what to do about it, or a failure of the collector.
 pub fn run(config: &Config) -> Result<ExitCode> {
     console::show_diagnostics(config.verbosity)?;
     if config.screen.is_some() {
@@ -85,7 +85,7 @@ pub fn run(config: &Config) -> Result<ExitCode> {
     let (collecting, progress, missing) = start_collector(config)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
-        // Threads that make replies; they write no files.
+        // These threads build replies; they write no files.
         .on_thread_start(|| {
             priority::restore();
             drop(privileges::limit_capabilities(HELPER));
@@ -110,13 +110,13 @@ pub fn run(config: &Config) -> Result<ExitCode> {
     };
     priority::restore();
     let code = runtime.block_on(session.live(listeners));
-    // A client that still reads, or a lookup under way, must not hold up the end.
+    // Neither a client that is still reading nor a running lookup may delay the exit.
     runtime.shutdown_timeout(Duration::from_secs(1));
     code
 }
 
-/// Starts the thread that owns the probe; returns once the target is followed or waited for. (With a
-/// command, [`start_command`] follows it.)
+/// Starts the thread that owns the probe; returns once the target is followed or memprof waits for it. (A
+/// command is followed by [`start_command`].)
 ///
 /// # Errors
 /// The probe cannot be loaded, or the target cannot be followed.
@@ -172,10 +172,10 @@ pub fn start_collector(
     Ok((Collecting::new(commands, wake), progress, missing))
 }
 
-/// Starts a command, followed from its first page on. A `quiet` one has no standard streams.
+/// Starts a command and follows it from its first page on. A `quiet` command has no standard streams.
 ///
 /// # Errors
-/// No process could be made, or it cannot be followed.
+/// The process cannot be created or followed.
 pub fn start_command(collecting: &Collecting, argv: &[String], quiet: bool) -> Result<Prepared> {
     let at_stops = collecting.clone();
     let prepared = command::prepare(argv, quiet, move |pid, stop| {
@@ -195,17 +195,17 @@ pub fn start_command(collecting: &Collecting, argv: &[String], quiet: bool) -> R
     Ok(prepared)
 }
 
-/// A run under way.
+/// A running session.
 struct Session<'a> {
     config: &'a Config,
     collecting: Collecting,
     progress: watch::Receiver<Progress>,
     reports: Arc<Reports>,
-    /// The live view, while it has the terminal.
+    /// The live view, while it owns the terminal.
     live: Option<Live>,
 }
 
-/// Why a run ends.
+/// Why a session ends.
 enum End {
     Signal(Ending),
     Duration,
@@ -237,11 +237,11 @@ impl Session<'_> {
         ));
         self.announce(&addresses);
         let outcome = self.profile_until_end(&mut signals).await;
-        // What is written from here on is for the terminal as it was.
+        // Restores the terminal before anything else is printed.
         self.live = None;
-        // Whoever cannot wait for the last report and the outputs ends memprof by another signal.
+        // After a first signal, a further one now kills memprof: the last report and the outputs take time.
         signals.restore();
-        // The last report is made while the server still answers.
+        // The server keeps answering while the last report is made.
         let written = match &outcome {
             Ok(_) => self.write_results().await,
             Err(_) => Ok(()),
@@ -281,13 +281,13 @@ impl Session<'_> {
     }
 
     async fn profile_until_end(&mut self, signals: &mut Signals) -> Result<u8> {
-        // The view has the terminal for itself.
+        // The live view owns the terminal.
         let quiet = self.config.screen.is_some();
         let mut command = match &self.config.target {
             Selector::Command(argv) => Some(start_command(&self.collecting, argv, quiet)?),
             _ => None,
         };
-        // No request has been answered yet. Threads that are started from here on have no more either.
+        // No request has been answered yet. Threads started from here on inherit the reduced privileges.
         privileges::reduce(Role::Server {
             writes_files: self.config.outputs.iter().any(|o| !o.is_stdout()),
         });
@@ -301,7 +301,7 @@ impl Session<'_> {
                 self.end_command(ending, command, signals).await
             }
             (End::Quit, Some(command)) => {
-                // The user sees the terminal again while the command is given time to end.
+                // Restores the terminal while the command is given time to end.
                 self.live = None;
                 self.end_command(Ending::terminate(), command, signals)
                     .await
@@ -345,13 +345,13 @@ impl Session<'_> {
                     None => std::future::pending().await,
                 }
             };
-            // A command that has ended decides how memprof does.
+            // Once the command has ended, its exit status becomes memprof's.
             let end = |end| exited.map_or(end, End::Command);
             tokio::select! {
                 ending = signals.next() => return Ok(end(End::Signal(ending))),
                 () = time_up => return Ok(end(End::Duration)),
                 done = quit => {
-                    // A terminal that went away ends the view, not the outputs.
+                    // If the terminal is gone, only the view ends; the outputs are still written.
                     if let Err(e) = done {
                         console::print(&format!("the view ended: {e:#}"));
                     }
@@ -380,12 +380,12 @@ impl Session<'_> {
         }
     }
 
-    /// Whether the last profile is looked at after the target's end.
+    /// Whether memprof keeps showing the last profile after the target has ended.
     fn stays(&self) -> bool {
         self.config.screen.is_some() && self.config.listen.is_some()
     }
 
-    /// Tells the user of the target's life.
+    /// Prints changes in the target's life; returns why the session ends, if it does.
     fn note(
         &self,
         progress: &Progress,
@@ -396,7 +396,7 @@ impl Session<'_> {
             Progress::Following { pid, comm } => self.note_following(*pid, comm, following),
             Progress::Ended { pid, comm } => {
                 self.note_following(*pid, comm, following);
-                // The same process may come again, into a control group.
+                // The same process may enter the control group again.
                 *following = None;
                 return Ok(self.note_end(*pid));
             }
@@ -412,7 +412,7 @@ impl Session<'_> {
     ) {
         if *following != Some(pid) {
             let name = match &self.config.target {
-                // The process is still memprof's own; it becomes the command.
+                // The process has not called `exec` yet: its name is still memprof's.
                 Selector::Command(argv) => argv[0].as_str(),
                 _ => comm,
             };
@@ -448,7 +448,7 @@ impl Session<'_> {
         None
     }
 
-    /// A signal while a command runs: a profile of this moment, then the command is given time to end. A
+    /// Handles a signal while a command runs: takes a last profile, then gives the command time to end. A
     /// second signal ends the wait.
     async fn end_command(
         &self,
@@ -499,14 +499,15 @@ impl Session<'_> {
         for output in outputs {
             privileges::writing_files(|| output::write_profile(output, &report))?;
         }
-        // The command's own output is what it writes to stdout.
+        // If a command runs, stdout belongs to its output.
         let stdout_taken = matches!(self.config.target, Selector::Command(_))
             || outputs.iter().any(Output::is_stdout);
         output::write_summary(&report, stdout_taken).context("cannot write the summary")
     }
 }
 
-/// Perf events, open modules and connections are descriptors: as many as the hard limit allows.
+/// Raises the descriptor limit to the hard limit: perf events, open modules and connections all need
+/// descriptors.
 fn raise_file_limit() {
     use nix::sys::resource::{Resource, getrlimit, setrlimit};
     if let Ok((_, hard)) = getrlimit(Resource::RLIMIT_NOFILE) {

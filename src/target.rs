@@ -14,24 +14,24 @@ use crate::event::Pid;
 pub use cgroup::Cgroup;
 pub use program::Program;
 
-/// How the target is named.
+/// How the user names the target.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Selector {
-    /// The process with this name that runs already, or the next one to start.
+    /// The running process with this name, or the next one to start.
     Comm(String),
-    /// A process that runs already.
+    /// A running process.
     Pid(Pid),
     /// A command to start.
     Command(Vec<String>),
-    /// Every process in this control group and those below it, now and later.
+    /// Every process in this control group and in those below it, now and later.
     Cgroup(Cgroup),
 }
 
-/// The kernel keeps this many bytes of a process's name.
+/// Maximum length of a process's name in the kernel, in bytes.
 const COMM_MAX: usize = 15;
 
 impl Selector {
-    /// The name that the kernel's `comm` has for the wanted process: cut to 15 bytes.
+    /// The wanted process's name as the kernel's `comm` shows it: truncated to 15 bytes.
     pub fn comm(&self) -> Option<String> {
         match self {
             Selector::Comm(name) => Some(cut(name)),
@@ -66,7 +66,7 @@ pub struct Candidate {
     pub pid: Pid,
     /// Its parent's id.
     pub parent: Pid,
-    /// Its command line, arguments separated by blanks; its name where it has none.
+    /// Its command line, arguments separated by spaces; its name if it has no command line.
     pub command: String,
 }
 
@@ -94,7 +94,7 @@ impl fmt::Display for Ambiguous {
         }
         write!(f, "\nChoose one with `--pid PID`")?;
         if let Some(root) = self.family_root() {
-            // Not always the first: ids begin anew when all were given.
+            // Not always the lowest pid: pids wrap around.
             write!(
                 f,
                 ", or follow {} and its children with `--follow-forks`",
@@ -106,7 +106,7 @@ impl fmt::Display for Ambiguous {
 }
 
 impl Ambiguous {
-    /// The one process that all others descend from, if there is one.
+    /// The one process that all others descend from, if any.
     fn family_root(&self) -> Option<&Candidate> {
         let known = |pid| self.candidates.iter().any(|c| c.pid == pid);
         let mut roots = self.candidates.iter().filter(|c| !known(c.parent));
@@ -114,9 +114,9 @@ impl Ambiguous {
     }
 }
 
-/// The process with that name that runs now.
+/// The running process with that name.
 ///
-/// With `family`, of several processes that all descend from one of them, that one is it.
+/// With `family`, if several processes match and all descend from one of them, that one is returned.
 ///
 /// # Errors
 /// [`Ambiguous`] if several match.
@@ -170,8 +170,8 @@ fn processes() -> Vec<Pid> {
         .collect()
 }
 
-/// Whether a process has the name: as its `comm`, or, beyond the 15 bytes that the kernel keeps of
-/// that, as the base name of its executable or of its script.
+/// Whether a process has the name: in its `comm` or, for names of more than 15 bytes, as the base name of its
+/// executable or its script.
 pub fn is_named(pid: Pid, name: &str) -> bool {
     let comm = comm(pid).unwrap_or_default();
     if name.len() <= COMM_MAX {
@@ -180,7 +180,7 @@ pub fn is_named(pid: Pid, name: &str) -> bool {
     comm == cut(name) && (exe_name(pid).as_deref() == Some(name) || script_name(pid, name))
 }
 
-/// A process's name as the kernel has it.
+/// A process's name in the kernel.
 pub fn comm(pid: Pid) -> Option<String> {
     let bytes = fs::read(format!("/proc/{pid}/comm")).ok()?;
     Some(
@@ -196,7 +196,7 @@ fn exe_name(pid: Pid) -> Option<String> {
     Some(name.strip_suffix(" (deleted)").unwrap_or(&name).to_owned())
 }
 
-/// A script's process has the interpreter as its executable; its own name stands in the arguments.
+/// The executable of a script's process is the interpreter; the script's name is among the arguments.
 fn script_name(pid: Pid, name: &str) -> bool {
     let Ok(cmdline) = fs::read(format!("/proc/{pid}/cmdline")) else {
         return false;
@@ -207,7 +207,7 @@ fn script_name(pid: Pid, name: &str) -> bool {
     })
 }
 
-/// A process's parent; `None` for one that has ended.
+/// A process's parent; `None` if the process has ended.
 fn parent(pid: Pid) -> Option<Pid> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     // "pid (comm) state ppid …", where comm may hold anything, parentheses included.
@@ -301,7 +301,7 @@ mod tests {
             .spawn()
             .expect("sleep");
         let pid = Pid(child.id());
-        // The child has its name, and a little later its arguments, only after exec.
+        // The child gets its name, and a little later its arguments, only after `exec`.
         while candidate(pid).is_none_or(|c| c.command != "sleep 60") {
             std::thread::yield_now();
         }

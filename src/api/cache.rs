@@ -1,4 +1,4 @@
-//! Replies of the newest report, each made once.
+//! Cache of the newest report's replies, each built once.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -7,12 +7,13 @@ use tokio::sync::OnceCell;
 
 use super::reply_builder::Made;
 
-/// How many replies are kept: of a few clients, each asking its own way. The oldest goes first.
+/// Maximum number of cached replies: enough for a few clients with different requests. The oldest is evicted
+/// first.
 const KEPT: usize = 16;
 
 pub(super) type Cell = Arc<OnceCell<Made>>;
 
-/// Cells of the newest report's replies. Locked only to find a cell, never to fill it.
+/// Cells for the newest report's replies. The lock is held only to find a cell, never to fill it.
 #[derive(Debug)]
 pub(super) struct Cache {
     entries: Mutex<Entries>,
@@ -26,7 +27,7 @@ struct Entries {
 }
 
 impl Cache {
-    /// A cache that keeps so many bytes, or the one reply made last if that is larger.
+    /// A cache of at most `budget` bytes, enforced by `trim`.
     pub(super) fn new(budget: usize) -> Cache {
         Cache {
             entries: Mutex::default(),
@@ -38,18 +39,18 @@ impl Cache {
         self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Forgets the oldest replies until what is kept fits the budget.
+    /// Evicts the oldest replies until the rest fits the budget.
     pub(super) fn trim(&self) {
         self.lock().trim(self.budget);
     }
 
-    /// Forgets all replies. Those that are being made stay shared.
+    /// Evicts all finished replies. Replies being built stay shared.
     pub(super) fn clear(&self) {
         self.lock().trim(0);
     }
 
-    /// The cell that whoever asks this of that report shares. An older report than the newest
-    /// gets a cell of its own, which is not kept.
+    /// The cell shared by equal requests for the same report. A report older than the newest gets a new cell
+    /// that is not cached.
     pub(super) fn cell(&self, sequence: u64, request: &str) -> Cell {
         let mut entries = self.lock();
         if sequence < entries.sequence {

@@ -25,10 +25,10 @@ pub(super) fn millis(time: SystemTime) -> u64 {
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// Whether bytes of that kind were counted at all.
+/// Checks that bytes of that kind are counted at all.
 ///
 /// # Errors
-/// [`ApiError::BadRequest`]: they were not; what to do.
+/// [`ApiError::BadRequest`] if they are not, with what to do.
 pub(super) fn counted(kind: Kind, profile: &Profile) -> Result<(), ApiError> {
     if kind == Kind::Kernel && !profile.kernel_counted {
         let message = "kernel memory is not counted: start memprof with --kernel";
@@ -37,13 +37,13 @@ pub(super) fn counted(kind: Kind, profile: &Profile) -> Result<(), ApiError> {
     Ok(())
 }
 
-/// How long the target stood still, in microseconds.
+/// How long the target was frozen, in microseconds.
 pub(super) fn stopped_us(hold: &FreezeOutcome) -> Option<u64> {
     let micros = hold.lasted()?.as_micros();
     Some(u64::try_from(micros).unwrap_or(u64::MAX))
 }
 
-/// What was lost, and how often.
+/// A kind of loss, and how often it happened.
 #[derive(Debug, Serialize)]
 pub(super) struct Loss {
     what: &'static str,
@@ -55,7 +55,7 @@ pub(super) fn losses(losses: &Losses) -> Vec<Loss> {
     losses.counters.iter().map(loss).collect()
 }
 
-/// How many stacks ended in which way.
+/// How many stacks ended with this outcome.
 #[derive(Debug, Serialize)]
 pub(super) struct OutcomeRow {
     outcome: &'static str,
@@ -74,7 +74,7 @@ pub(super) fn outcomes(profile: &Profile) -> Vec<OutcomeRow> {
     profile.outcomes().into_iter().map(row).collect()
 }
 
-/// ReportSelector state a reply shows, and what is incomplete about it.
+/// Which state a reply shows, and what is incomplete about it.
 #[derive(Debug, Serialize)]
 pub(super) struct ReportInfo {
     number: u64,
@@ -111,7 +111,7 @@ impl From<&Report> for ReportInfo {
     }
 }
 
-/// The kernel's figures.
+/// The kernel's counters.
 #[derive(Debug, Serialize)]
 struct Kernel {
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -136,7 +136,7 @@ impl From<&KernelFigures> for Kernel {
     }
 }
 
-/// The kernel's figures before and after a scan.
+/// The kernel's counters before and after a scan.
 #[derive(Debug, Serialize)]
 pub(super) struct Bracket {
     before: Kernel,

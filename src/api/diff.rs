@@ -1,4 +1,4 @@
-//! `/v2/diff`: what changed between two states, by stack or by function.
+//! `/v2/diff`: the difference between two states, by stack or by function.
 
 use std::fmt;
 use std::sync::Arc;
@@ -37,7 +37,7 @@ pub(super) const PARAMETERS: &[&str] = &[
     "pid",
 ];
 
-/// Those that only a tree has, and those that only a table of functions has.
+/// Parameters of trees only, and of tables of functions only.
 const OF_TREES: &[&str] = &["direction", "merge", "threshold", "max_nodes"];
 const OF_TABLES: &[&str] = &["sort", "order", "offset", "limit"];
 
@@ -55,7 +55,7 @@ impl By {
         }
     }
 
-    /// Whether inlined functions are frames of their own.
+    /// Whether inlined functions are separate frames.
     fn inlined(&self) -> bool {
         match self {
             By::Stack(shape) => shape.reading.naming.inlined,
@@ -117,17 +117,17 @@ impl Ask for Diff {
     }
 }
 
-/// A difference from a mark to the report that is shown.
+/// A difference between a mark and the report that is shown.
 #[derive(Clone)]
 struct Between {
     from: Mark,
-    /// The mark that the report is of.
+    /// The mark whose report is shown; `None` for the newest report.
     to: Option<Mark>,
     by: By,
     which: ReportSelector,
 }
 
-/// Two differences of one `Debug` form are the same: marks never change.
+/// Equal `Debug` forms mean equal differences: marks never change.
 impl fmt::Debug for Between {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let to = self.to.as_ref().map(|mark| mark.id);

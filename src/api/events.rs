@@ -1,6 +1,6 @@
 //! `/v2/events`: live totals as Server-Sent Events.
 //!
-//! Every event is made once, whoever listens. Who reads too slowly misses events.
+//! Every event is built once for all clients. Clients that read too slowly miss events.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -16,21 +16,21 @@ use super::summary;
 use super::{Api, ApiError, Ask, Body, BoxFuture, Reply, Request};
 use crate::series::{FIGURES, Sample};
 
-/// Clients that may listen at a time.
+/// Maximum number of connected clients.
 pub(super) const CLIENTS: usize = 32;
 
-/// Events that wait for a slow client, and then are missed.
+/// Events buffered per client; a slower client misses the oldest ones.
 const WAITING: usize = 8;
 
-/// How often a connection with nothing else to say is kept alive.
+/// Interval of keep-alive messages on an idle stream.
 const HEARTBEAT: Duration = Duration::from_secs(15);
 
-/// Everybody who listens.
+/// The connected clients.
 pub(super) struct Events {
     send: broadcast::Sender<Bytes>,
     places: Arc<Semaphore>,
     closed: watch::Sender<bool>,
-    /// Number of the report that the newest summary is of, and the event.
+    /// The newest summary event, and the number of its report.
     newest: Mutex<Option<(u64, Bytes)>>,
 }
 
@@ -46,23 +46,23 @@ impl Default for Events {
 }
 
 impl Events {
-    /// Whether nobody listens.
+    /// Whether no client is connected.
     pub(super) fn nobody(&self) -> bool {
         self.send.receiver_count() == 0
     }
 
-    /// Clients that listen.
+    /// Number of connected clients.
     pub(super) fn clients(&self) -> usize {
         CLIENTS - self.places.available_permits()
     }
 
-    /// Whether the newest summary is of that report.
+    /// Whether the newest summary shows that report.
     pub(super) fn has(&self, report: u64) -> bool {
         let newest = self.newest.lock().unwrap_or_else(PoisonError::into_inner);
         newest.as_ref().is_some_and(|(number, _)| *number == report)
     }
 
-    /// Tells everybody of a sample.
+    /// Sends a sample to all clients.
     pub(super) fn sample(&self, sample: &Sample) {
         let values = FIGURES.iter().zip(sample.values);
         let values = values.map(|(figure, value)| (figure.name.to_owned(), value.into()));
@@ -72,17 +72,17 @@ impl Events {
     }
 
     fn tell(&self, event: Bytes) {
-        // Nobody listens any more: nothing to be done.
+        // Fails only if no client is connected.
         let _ = self.send.send(event);
     }
 
-    /// Ends every stream, now and later.
+    /// Ends all current and future streams.
     pub(super) fn close(&self) {
         self.closed.send_replace(true);
     }
 }
 
-/// An event; `data` has no line break.
+/// Formats an event; `data` contains no line break.
 fn event(name: &str, data: &[u8]) -> Bytes {
     let mut event = format!("event: {name}\ndata: ").into_bytes();
     event.extend_from_slice(data);
@@ -91,15 +91,14 @@ fn event(name: &str, data: &[u8]) -> Bytes {
 }
 
 impl Api {
-    /// Makes a report and tells everybody, if it is news.
+    /// Makes a report and sends its summary to all clients, if it is new.
     pub(super) async fn publish_summary(&self) {
         if let Some((event, true)) = self.newest_summary().await {
             self.events.tell(event);
         }
     }
 
-    /// The event of a report made now, and whether there was none of it before. `None` without a
-    /// report.
+    /// The summary event of a report made now, and whether it is new. `None` without a report.
     async fn newest_summary(&self) -> Option<(Bytes, bool)> {
         let report = self.provider().profile().await.ok()?;
         let mut newest = match self.events.newest.lock() {
@@ -150,7 +149,7 @@ impl Ask for Listen {
     }
 }
 
-/// Passes events on until the client is gone or the server ends.
+/// Forwards events until the client disconnects or the server shuts down.
 async fn pass_on(
     first: Bytes,
     mut heard: broadcast::Receiver<Bytes>,
@@ -178,7 +177,7 @@ async fn pass_on(
     }
 }
 
-/// The next event; those that were missed are skipped.
+/// The next event; skips over missed ones.
 async fn next_event(heard: &mut broadcast::Receiver<Bytes>) -> Option<Bytes> {
     loop {
         match heard.recv().await {

@@ -1,4 +1,4 @@
-//! `/v2/export/{format}` and `/v2/exports`: a report in every format there is.
+//! `/v2/export/{format}` and `/v2/exports`: a report in any export format.
 
 use std::fmt;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use crate::export::{EXPORTERS, ExportOptions, Exporter, by_name, names, write};
 /// Parameters of `/v2/export/{format}`.
 pub(super) const PARAMETERS: &[&str] = &["direction", "kind", "threshold", "from", "to", "pid"];
 
-/// The format that `/debug/pprof/heap` answers with.
+/// The format of `/debug/pprof/heap`.
 const PPROF: &str = "pprof";
 
 /// `/v2/export/{format}`.
@@ -48,7 +48,7 @@ pub(super) fn read(asked: &RequestContext<'_>) -> Result<Request, ApiError> {
     }))
 }
 
-/// `/debug/pprof/heap`: where the usual pprof commands look.
+/// `/debug/pprof/heap`: the usual path for pprof tools.
 pub(super) fn pprof(_: &RequestContext<'_>) -> Result<Request, ApiError> {
     Ok(Arc::new(Export {
         format: by_name(PPROF).ok_or(ApiError::NotFound(None))?,
@@ -68,14 +68,14 @@ pub(super) fn list(_: &RequestContext<'_>) -> Result<Request, ApiError> {
 struct Export {
     format: &'static Exporter,
     options: ExportOptions,
-    /// Id of the mark that the difference is taken from.
+    /// Id of the mark to subtract.
     from: Option<String>,
-    /// Id of the mark whose report is written, or [`NOW`].
+    /// Id of the mark whose report is exported, or [`NOW`].
     to: String,
     which: ReportSelector,
 }
 
-/// Two of one `Debug` form are the same: marks never change, and no id is given twice.
+/// Equal `Debug` forms mean equal exports: marks never change, and ids are not reused.
 impl fmt::Debug for Export {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let ExportOptions {
@@ -177,7 +177,7 @@ struct Format {
 impl From<&Exporter> for Format {
     fn from(format: &Exporter) -> Format {
         let can = &format.supports;
-        // The state of a mark is a report like any other, and so is one process of it.
+        // Every format can export a mark's report and a single process.
         let held = [
             can.direction,
             can.kind,

@@ -1,4 +1,4 @@
-//! `/v2/files`: page cache by file, and the stacks that brought a file in.
+//! `/v2/files`: page cache by file, and the stacks that read a file into it.
 
 use std::cmp::Ordering;
 use std::sync::Arc;
@@ -111,7 +111,7 @@ impl Files {
         let path = |file: &CachedFile| file.path.as_ref().map(|p| p.path.clone());
         let turned = self.sorting.turned(match self.sorting.by {
             By::Cached => a.cached().cmp(&b.cached()),
-            // Those without a path last.
+            // Files without a path come last.
             By::Path => (path(a).is_none(), path(a)).cmp(&(path(b).is_none(), path(b))),
         });
         turned.then_with(|| a.id.cmp(&b.id))

@@ -1,4 +1,4 @@
-//! Answers that never change.
+//! Replies that never change.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ struct Fixed {
     body: &'static str,
 }
 
-/// This JSON text.
+/// A reply with this JSON text.
 pub(super) fn json(body: &'static str) -> Result<Request, ApiError> {
     Ok(Arc::new(Fixed {
         content_type: JSON,

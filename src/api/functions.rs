@@ -1,4 +1,4 @@
-//! `/v2/functions`: functions with the memory they hold, page by page.
+//! `/v2/functions`: functions with the memory they hold, in pages.
 
 use std::cmp::Ordering;
 
@@ -20,11 +20,11 @@ pub(super) const PARAMETERS: &[&str] = &[
     "sort", "order", "kind", "inlined", "search", "offset", "limit", "mark", "pid",
 ];
 
-/// Rows that are given where it is not said how many, and at most.
+/// Default and maximum number of rows.
 const ROWS: u64 = 100;
 const MOST_ROWS: u64 = 10_000;
 
-/// ReportSelector rows of a list are given.
+/// The requested range of rows.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Page {
     offset: u64,
@@ -48,7 +48,7 @@ impl Page {
         &rows[..rows.len().min(self.limit as usize)]
     }
 
-    /// What the reply says of it; `count` is the number of all rows.
+    /// The page as the reply describes it; `count` is the number of all rows.
     pub(super) fn about(&self, count: usize) -> PageReply {
         PageReply {
             count: count as u64,
@@ -58,7 +58,7 @@ impl Page {
     }
 }
 
-/// ReportSelector rows a reply has.
+/// The range of rows in a reply.
 #[derive(Debug, Serialize)]
 pub(super) struct PageReply {
     count: u64,
@@ -66,7 +66,7 @@ pub(super) struct PageReply {
     limit: u64,
 }
 
-/// What a list is sorted by, and whether it ascends.
+/// Sort key and direction of a list.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sorting<K> {
     pub(super) by: K,
@@ -75,8 +75,8 @@ pub(super) struct Sorting<K> {
 }
 
 impl<K: Copy> Sorting<K> {
-    /// Reads `sort`, one of these words (the first by default), and `order`. The last of a word says
-    /// whether it ascends by default.
+    /// Reads `sort`, one of these words (by default the first), and `order`. The third item of a word says
+    /// whether it sorts in ascending order by default.
     pub(super) fn read<const W: usize>(
         query: &Query,
         words: [(&'static str, K, bool); W],
@@ -95,7 +95,7 @@ impl<K: Copy> Sorting<K> {
         if self.ascending { "asc" } else { "desc" }
     }
 
-    /// The comparison of ascending order, turned as asked.
+    /// Applies the sort direction to the result of an ascending comparison.
     pub(super) fn turned(&self, ascending: Ordering) -> Ordering {
         if self.ascending {
             ascending
@@ -105,7 +105,7 @@ impl<K: Copy> Sorting<K> {
     }
 }
 
-/// What functions are sorted by.
+/// Sort key of functions.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum By {
     Total,
@@ -113,7 +113,7 @@ pub(super) enum By {
     Name,
 }
 
-/// How a table of functions is to be.
+/// Parameters of a table of functions.
 #[derive(Clone, Debug)]
 pub(super) struct FunctionsParams {
     pub(super) kind: Kind,
@@ -139,7 +139,7 @@ impl FunctionsParams {
         })
     }
 
-    /// The rows that match, sorted; `size` says what an amount counts in the order.
+    /// The matching rows, sorted; `size` maps a row's amounts to the sort key.
     pub(super) fn rows<'t, 'a, const N: usize>(
         &self,
         table: &'t Table<'a, N>,
@@ -174,7 +174,7 @@ pub(super) fn read(asked: &RequestContext<'_>) -> Result<Request, ApiError> {
 #[derive(Debug)]
 struct Functions(FunctionsParams);
 
-/// What a function is called.
+/// Name and origin of a function.
 #[derive(Serialize)]
 pub(super) struct Name<'a> {
     function: Option<&'a str>,

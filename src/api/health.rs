@@ -1,4 +1,4 @@
-//! `/v2/health`: how memprof itself is doing.
+//! `/v2/health`: state and costs of memprof itself.
 
 use std::sync::Arc;
 use std::time::SystemTime;

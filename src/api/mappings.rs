@@ -1,5 +1,5 @@
-//! `/v2/maps`: the address space, mapping by mapping. Addresses defeat its randomisation, so only
-//! clients on this machine are answered.
+//! `/v2/maps`: the address space, mapping by mapping. Only local clients get a reply: addresses defeat address
+//! space randomisation.
 
 use std::cmp::Ordering;
 
@@ -83,7 +83,7 @@ struct Row<'a> {
     huge: u64,
 }
 
-/// Bytes of every kind that a mapping can have.
+/// Bytes of all kinds that a mapping can have.
 fn all(usage: &Usage) -> u64 {
     usage.anon + usage.shmem + usage.file + usage.swap + usage.hugetlb
 }

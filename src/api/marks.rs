@@ -1,4 +1,4 @@
-//! `/v2/marks`: states that are kept, for differences.
+//! `/v2/marks`: states kept for differences.
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -14,14 +14,14 @@ use super::{Api, ApiError, Ask, Body, BoxFuture, Reply, Report, Request};
 use crate::freeze::Freeze;
 use crate::profile::{FreezeOutcome, Profile, Sample, Stack};
 
-/// Marks that are kept, at most.
+/// Maximum number of marks.
 const MOST: usize = 16;
 
-/// Bytes of all marks together. Stacks that several marks have are counted once.
+/// Limit for the bytes of all marks together. A stack in several marks is counted once.
 const MOST_BYTES: usize = 48 << 20;
 
-/// About what a frame's name takes in a report, a mapping or another row, and the heads of a stack's two
-/// blocks of memory, in bytes.
+/// Approximate bytes of a frame's name in a report, of a mapping or other row, and of the headers of a stack's
+/// two memory blocks.
 const NAME: usize = 48;
 const ROW: usize = 128;
 const HEADS: usize = 32;
@@ -29,10 +29,10 @@ const HEADS: usize = 32;
 /// The longest name, in characters.
 const LONGEST_NAME: usize = 100;
 
-/// What stands for the newest report where the id of a mark may be given.
+/// Denotes the newest report where a mark id is expected.
 pub(super) const NOW: &str = "now";
 
-/// A state that is kept.
+/// A kept state.
 #[derive(Clone)]
 pub(super) struct Mark {
     pub(super) id: u64,
@@ -49,7 +49,7 @@ pub(super) struct Marks(Mutex<Kept>);
 struct Kept {
     marks: VecDeque<Mark>,
     last: u64,
-    /// Reports of marks that were deleted while requests still need them, and their bytes.
+    /// Reports of deleted marks that requests still use, and their bytes.
     deleted: Vec<(Weak<Profile>, usize)>,
 }
 
@@ -62,20 +62,20 @@ impl Marks {
         self.lock().marks.len()
     }
 
-    /// The mark of that id.
+    /// The mark with that id.
     ///
     /// # Errors
-    /// [`ApiError::NotFound`] when there is none.
+    /// [`ApiError::NotFound`] if there is none.
     pub(super) fn get(&self, id: &str) -> Result<Mark, ApiError> {
         let kept = self.lock();
         let found = kept.marks.iter().find(|mark| mark.id.to_string() == id);
         found.cloned().ok_or_else(|| no_mark(id))
     }
 
-    /// The mark of that id; `None` for [`NOW`].
+    /// The mark with that id; `None` for [`NOW`].
     ///
     /// # Errors
-    /// [`ApiError::NotFound`] when there is none.
+    /// [`ApiError::NotFound`] if there is none.
     pub(super) fn get_or_now(&self, id: &str) -> Result<Option<Mark>, ApiError> {
         match id {
             NOW => Ok(None),
@@ -111,7 +111,7 @@ impl Marks {
     }
 }
 
-/// Bytes that a report takes, about; of stacks only those that were not counted before.
+/// Approximate size of a report in bytes; counts only stacks that are not in `counted`.
 fn weight(report: &Report, counted: &mut FxHashSet<*const Stack>) -> usize {
     let profile = &report.profile;
     let each = profile.processes.iter().map(|share| &share.samples);
@@ -134,7 +134,7 @@ fn weight(report: &Report, counted: &mut FxHashSet<*const Stack>) -> usize {
 }
 
 impl Kept {
-    /// Whether one more mark can be kept, of this report if it is known. The first one always can.
+    /// Checks that one more mark fits, of this report if it is given. The first mark always fits.
     fn check_room(&mut self, report: Option<&Report>) -> Result<(), ApiError> {
         self.deleted.retain(|(report, _)| report.strong_count() > 0);
         if self.marks.is_empty() && self.deleted.is_empty() {
@@ -204,14 +204,14 @@ struct Keep(MarkParams);
 #[derive(Debug)]
 struct Forget(String);
 
-/// What a request to make a mark may have in its body.
+/// JSON body of a request to make a mark.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 struct MarkParams {
     name: Option<String>,
-    /// Of a target that is held still for it.
+    /// Freeze the target for the mark's report.
     freeze: bool,
-    /// Of several processes that are held still at once for it.
+    /// Freeze all processes at once for it.
     freeze_group: bool,
 }
 
@@ -276,9 +276,9 @@ impl Ask for Keep {
     }
 }
 
-/// A report of a target that stood still for it, and no other.
+/// A report with the target frozen, or an error.
 async fn still(api: &Api, how: Freeze) -> Result<Arc<Report>, ApiError> {
-    // Nobody is held still for a mark that has no room.
+    // Do not freeze the target if there is no room for the mark.
     api.marks.lock().check_room(None)?;
     let report = api.provider().frozen(how).await?;
     let profile = &report.profile;

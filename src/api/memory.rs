@@ -1,5 +1,5 @@
-//! `/debug/memory`: what the target's memory is made of, as text, for this machine alone: addresses
-//! tell an attacker where code lies.
+//! `/debug/memory`: the composition of the target's memory as text, for local clients only: addresses tell an
+//! attacker where code is mapped.
 
 use std::sync::Arc;
 
@@ -15,18 +15,18 @@ use crate::event::Pid;
 
 pub(super) const PARAMETERS: &[&str] = &["top", "pid"];
 
-/// Names and mappings that are listed, where nothing else is said and at most.
+/// Default and maximum number of listed names and mappings.
 const DEFAULT_TOP: u64 = 20;
 const MOST_TOP: u64 = 10_000;
 
 const TEXT: &str = "text/plain; charset=utf-8";
 
-/// One at a time: reading makes the kernel hold the target's address space.
+/// One request at a time: reading makes the kernel lock the target's address space.
 static TURN: Semaphore = Semaphore::const_new(1);
 
 #[derive(Clone, Copy, Debug)]
 struct Memory {
-    /// Of the followed processes; `None` for the first one.
+    /// A followed process; `None` for the first one.
     pid: Option<Pid>,
     top: usize,
 }
@@ -52,7 +52,7 @@ impl Ask for Memory {
             let pid = self.process(api).await?;
             let turn = TURN.acquire().await.map_err(internal)?;
             let show = Show::Top(self.top);
-            // The turn goes along: the thread works on even when nobody waits for it any more.
+            // The thread keeps the turn: it continues even if the client has disconnected.
             let made = tokio::task::spawn_blocking(move || (text(pid, show), turn));
             let (text, _turn) = made.await.map_err(internal)?;
             let text = text?;
@@ -63,7 +63,7 @@ impl Ask for Memory {
 }
 
 impl Memory {
-    /// A followed process, and no other.
+    /// The requested process, which must be a followed one.
     async fn process(&self, api: &Api) -> Result<Pid, ApiError> {
         let no_target = || ApiError::Unavailable(ProviderError::NoTarget.to_string());
         let first = api.provider().pid().ok_or_else(no_target)?;

@@ -1,4 +1,4 @@
-//! `/metrics`: figures for Prometheus.
+//! `/metrics`: metrics for Prometheus.
 
 use std::io::Write;
 use std::sync::Arc;
@@ -45,7 +45,7 @@ impl Ask for Metrics {
                     let view = Arc::new(OfReport { functions });
                     api.show(report, &api.state_again(None), view).await?
                 }
-                // memprof's own figures are there all the same.
+                // memprof's own metrics are available without a target.
                 Err(ProviderError::NoTarget) => Reply::new(OPEN_METRICS, ""),
                 Err(e) => return Err(e.into()),
             };
@@ -59,7 +59,7 @@ impl Ask for Metrics {
     }
 }
 
-/// The figures of a report.
+/// The metrics of a report.
 #[derive(Debug)]
 struct OfReport {
     functions: usize,
@@ -81,13 +81,13 @@ impl View for OfReport {
             .map_err(internal)
     }
 
-    /// Whoever watches memprof waits for no tree.
+    /// Monitoring must not wait for trees.
     fn is_light(&self) -> bool {
         true
     }
 }
 
-/// The registry's text, without the mark of its end.
+/// The registry's text, without the end marker.
 fn written(registry: &Registry) -> Result<String, ApiError> {
     let mut text = String::new();
     encode(&mut text, registry).map_err(internal)?;
@@ -95,7 +95,7 @@ fn written(registry: &Registry) -> Result<String, ApiError> {
     Ok(text)
 }
 
-/// memprof's own figures, by the names that every exporter uses.
+/// memprof's own metrics, under the names that all exporters use.
 fn own_figures() -> Registry {
     let mut registry = Registry::default();
     let cpu = Counter::<f64, AtomicU64>::default();
@@ -125,7 +125,7 @@ impl Figures {
     fn gauges(&mut self, name: &str, help: &str, values: impl IntoIterator<Item = (Labels, u64)>) {
         let family = Family::<Labels, Gauge>::default();
         for (labels, value) in values {
-            // What was cut off or made printable may have made two sets of labels the same.
+            // Truncated or escaped label values may coincide: add them up.
             family.get_or_create(&labels).inc_by(signed(value));
         }
         self.0.register(name, help, family);
@@ -236,8 +236,8 @@ impl Figures {
         self.0.register("memprof_losses", help, losses);
     }
 
-    /// The functions that hold most, one row each: a new label set for every function that ever
-    /// comes up, so this is asked for.
+    /// The functions that hold most, one row each. Optional, because every function that ever appears adds a
+    /// label set.
     fn functions(&mut self, report: &Report, most: usize) {
         if most == 0 {
             return;
@@ -283,7 +283,7 @@ mod tests {
         let names = [
             (at(0, 1), "evil\x1b]0;owned\x07\u{202e}", Language::Other),
             (at(0, 2), long.as_str(), Language::Other),
-            // Not told apart when they are shown.
+            // Equal after escaping.
             (at(0, 3), "same\x1b", Language::Other),
             (at(0, 4), "same\x07", Language::Other),
         ];

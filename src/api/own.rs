@@ -1,4 +1,4 @@
-//! What memprof itself costs.
+//! Resource usage of memprof itself.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use nix::sys::resource::{UsageWho, getrusage};
 use crate::event::Pid;
 use crate::residency::figures;
 
-/// memprof's own resident memory, in bytes; 0 where it could not be read.
+/// memprof's own resident memory, in bytes; 0 if it cannot be read.
 pub(super) fn rss() -> u64 {
     let status = figures::status(Pid(std::process::id()));
     status.map_or(0, |s| s.rss_anon + s.rss_file + s.rss_shmem)
@@ -17,7 +17,7 @@ pub(super) fn rss() -> u64 {
 pub(super) fn cpu() -> Duration {
     let usage = match getrusage(UsageWho::RUSAGE_SELF) {
         Ok(usage) => usage,
-        // It cannot fail for the process itself.
+        // `RUSAGE_SELF` cannot fail.
         Err(_) => return Duration::ZERO,
     };
     let duration = |time: nix::sys::time::TimeVal| {

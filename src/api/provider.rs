@@ -1,4 +1,4 @@
-//! Where the API gets what it shows.
+//! Source of the API's reports.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,33 +8,32 @@ use crate::event::Pid;
 use crate::freeze::Freeze;
 use crate::profile::{MapUsage, Profile};
 
-/// Where reports come from.
+/// Provides reports.
 pub trait Provider: Send + Sync + 'static {
-    /// The newest report. Called for every request: whoever scans shares one scan among all who
-    /// wait for it.
+    /// The newest report. Called for every request; concurrent callers share one scan.
     fn profile(&self) -> BoxFuture<'_, Result<Arc<Report>, ProviderError>>;
 
-    /// As [`Provider::profile`], of a target that is held still for it. Where it could not be, or has
-    /// ended, [`Profile::hold`] says so.
+    /// Like [`Provider::profile`], with the target frozen for the scan. [`Profile::hold`] says whether
+    /// it was.
     fn frozen(&self, _how: Freeze) -> BoxFuture<'_, Result<Arc<Report>, ProviderError>> {
         self.profile()
     }
 
-    /// The target's process id, as soon as there is a target.
+    /// The target's process id; `None` before there is a target.
     fn pid(&self) -> Option<Pid>;
 
-    /// The same report with source lines and inlined functions, where files have debug information.
-    /// That may take seconds.
+    /// The same report with source lines and inlined functions, for files with debug information. This may take
+    /// seconds.
     fn with_lines(&self, report: Arc<Report>) -> BoxFuture<'_, Result<Arc<Report>, ProviderError>> {
         Box::pin(async { Ok(report) })
     }
 
-    /// What is known without a scan; `None` where nothing is.
+    /// What is known without a scan; `None` if nothing is.
     fn glance(&self) -> BoxFuture<'_, Option<Status>> {
         Box::pin(async { None })
     }
 
-    /// How full the probe's tables are; what was counted a moment ago may do.
+    /// How full the probe's tables are; may be slightly out of date.
     fn tables(&self) -> BoxFuture<'_, Vec<MapUsage>> {
         Box::pin(async { Vec::new() })
     }
@@ -46,7 +45,7 @@ pub enum ProviderError {
     /// The target has not started yet.
     #[error("the target has not started yet")]
     NoTarget,
-    /// The report could not be made; what failed.
+    /// The report could not be made, with the reason.
     #[error("{0}")]
     Failed(String),
 }
@@ -54,7 +53,7 @@ pub enum ProviderError {
 /// What is known without a scan.
 #[derive(Clone, Debug, Default)]
 pub struct Status {
-    /// The followed processes; none when they have ended.
+    /// The followed processes; empty if they have ended.
     pub pids: Vec<Pid>,
     /// The newest scan.
     pub last: Option<LastScan>,
@@ -69,6 +68,6 @@ pub struct LastScan {
     pub profile: Arc<Profile>,
     /// How long it took.
     pub took: Duration,
-    /// Whether no hook has seen the target's memory change since.
+    /// Whether no hook has seen a change of the target's memory since.
     pub current: bool,
 }

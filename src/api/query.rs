@@ -1,15 +1,15 @@
-//! Parameters of a request: each given once, known, and of a good value.
+//! Query parameters: known ones, given at most once, with valid values.
 
 use super::ApiError;
 
-/// How much of a wrong value an error message repeats, in characters.
+/// How many characters of an invalid value an error message repeats.
 const REPEATED: usize = 64;
 
-/// The parameters of a request: what follows the first `?`, form-urlencoded.
+/// The parameters of a request: the form-urlencoded text after the first `?`.
 #[derive(Debug)]
 pub(super) struct Query(Vec<(String, String)>);
 
-/// What is done about a parameter that the route does not know.
+/// How to handle parameters that the route does not know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum UnknownParams {
     Ignored,
@@ -17,10 +17,10 @@ pub(super) enum UnknownParams {
 }
 
 impl Query {
-    /// Reads the query of a path that knows these parameters.
+    /// Parses a query for a route with these known parameters.
     ///
     /// # Errors
-    /// [`ApiError::BadRequest`] for a known parameter given twice, and for one that is not known.
+    /// [`ApiError::BadRequest`] if a known parameter is given twice, or an unknown one is refused.
     pub(super) fn read(
         path: &str,
         query: &str,
@@ -44,7 +44,7 @@ impl Query {
         Ok(Query(found))
     }
 
-    /// The value as it stands there.
+    /// The raw value.
     pub(super) fn text(&self, name: &str) -> Option<&str> {
         let found = self.0.iter().find(|(n, _)| n == name);
         found.map(|(_, value)| value.as_str())
@@ -83,7 +83,7 @@ impl Query {
         }
     }
 
-    /// One of these words; what it stands for.
+    /// Maps the value, one of these words, to its meaning.
     pub(super) fn word<T: Copy>(
         &self,
         name: &str,
@@ -106,7 +106,7 @@ impl Query {
         )))
     }
 
-    /// A text of at most so many bytes.
+    /// A text of at most `most` bytes.
     pub(super) fn short(&self, name: &str, most: usize) -> Result<Option<String>, ApiError> {
         match self.text(name) {
             Some(value) if value.len() > most => Err(bad(format!(
@@ -133,7 +133,7 @@ pub(super) fn bad(message: String) -> ApiError {
     ApiError::BadRequest(message)
 }
 
-/// A wrong value for a message: cut off, with nothing in it that could steer a terminal.
+/// An invalid value for a message: truncated, and escaped so that it cannot control a terminal.
 pub(super) fn quoted(value: &str) -> String {
     let cut: String = value.chars().take(REPEATED).collect();
     let more = if cut.len() < value.len() { "…" } else { "" };

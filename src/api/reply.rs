@@ -1,4 +1,4 @@
-//! What a request is answered with, or why it is not.
+//! Replies and errors.
 
 use std::fmt;
 
@@ -19,7 +19,7 @@ pub struct Reply {
     pub status: u16,
     /// MIME type of the body.
     pub content_type: &'static str,
-    /// Name to store it under.
+    /// File name to save the body under.
     pub file_name: Option<String>,
     /// The body.
     pub body: Body,
@@ -28,16 +28,16 @@ pub struct Reply {
 /// The body of an answer.
 #[derive(Debug)]
 pub enum Body {
-    /// Made already.
+    /// Complete.
     Whole(Bytes),
-    /// Made already, in two pieces: one that is shared, and what is this client's alone.
+    /// Complete, in two parts: a shared one and one for this client alone.
     Two(Bytes, Bytes),
-    /// Piece by piece, until whoever sends them stops.
+    /// Sent piece by piece until the sender stops.
     Live(mpsc::Receiver<Bytes>),
 }
 
 impl Reply {
-    /// A body of this type.
+    /// A reply with status 200 and a body of this type.
     pub fn new(content_type: &'static str, body: impl Into<Bytes>) -> Reply {
         Reply {
             status: 200,
@@ -47,16 +47,16 @@ impl Reply {
         }
     }
 
-    /// A value as JSON.
+    /// A reply with a value as JSON.
     ///
     /// # Errors
-    /// [`ApiError::Internal`] when it has no JSON form.
+    /// [`ApiError::Internal`] if the value has no JSON form.
     pub fn json(value: &impl Serialize) -> Result<Reply, ApiError> {
         let body = serde_json::to_vec(value).map_err(internal)?;
         Ok(Reply::new(JSON, body))
     }
 
-    /// The whole body; empty where it comes piece by piece.
+    /// The whole body; empty for a `Live` one.
     pub fn bytes(&self) -> Bytes {
         match &self.body {
             Body::Whole(bytes) => bytes.clone(),
@@ -66,28 +66,28 @@ impl Reply {
     }
 }
 
-/// Why there is no answer.
+/// Why a request failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ApiError {
-    /// No such path, or nothing of that name; what.
+    /// No such path, or nothing with that name; which.
     #[error("{}", .0.as_deref().unwrap_or("no such path"))]
     NotFound(Option<String>),
-    /// A parameter is wrong; which, and how it should be.
+    /// An invalid parameter; which, and what is expected.
     #[error("{0}")]
     BadRequest(String),
-    /// Whoever asks may not have this; why.
+    /// The client may not have this; why.
     #[error("{0}")]
     Forbidden(String),
     /// There is no room for it; what to do.
     #[error("{0}")]
     Full(String),
-    /// Too many ask at this time; what to do.
+    /// Too many requests at the moment; what to do.
     #[error("{0}")]
     Busy(String),
-    /// There is no report at this time; why.
+    /// There is no report at the moment; why.
     #[error("no report at this time: {0}")]
     Unavailable(String),
-    /// memprof failed; what.
+    /// memprof failed; how.
     #[error("internal error: {0}")]
     Internal(String),
 }

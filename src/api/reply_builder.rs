@@ -1,4 +1,4 @@
-//! Makes replies: each once, one at a time, and no more bytes of them than there is room for.
+//! Builds replies: each once, one at a time, within the room for replies.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
@@ -14,29 +14,29 @@ use super::view::View;
 use super::{ApiError, BoxFuture, Provider, Report};
 use crate::allocator;
 
-/// Replies that wait for their turn, all of different requests: so long that the last one has its turn
-/// before its client's time is up.
+/// Maximum number of replies that wait for their turn, all for different requests: few enough that the last one
+/// is built before its client times out.
 const QUEUED: usize = 64;
 
-/// What is asked so often that it waits for no tree: metrics. Bytes of such replies.
+/// Room for light replies, in bytes. Metrics are polled so often that they must not wait for trees.
 const LIGHT_ROOM: usize = 16 << 20;
 
-/// A reply took much memory when it has so many bytes, or took so long to make.
+/// A reply is large, and took much memory, if it has at least `LARGE` bytes or took at least `LONG` to build.
 const LARGE: usize = 1 << 20;
 const LONG: Duration = Duration::from_millis(20);
 
-/// How long after the last such reply the allocator is searched for freed memory to give back: once for
-/// many replies in a row.
+/// How long after the last large reply the allocator returns free memory to the kernel: once for a series of
+/// replies.
 const QUIET: Duration = Duration::from_secs(1);
 
-/// A reply, and the name to store it under.
+/// A reply, and the file name to save it under.
 pub(super) type Made = (Bytes, Option<String>);
 
-/// Gets a report anew, or a newer one.
+/// Gets a report again, or a newer one.
 pub(super) type Again<'a> =
     dyn Fn() -> BoxFuture<'a, Result<Arc<Report>, ApiError>> + Send + Sync + 'a;
 
-/// A report that is shown. Requests that wait keep no report alive: each may be of another moment.
+/// A report to be shown. Waiting requests do not keep their reports alive: each may be a different one.
 pub(super) struct Shown<'s, 'a> {
     pub(super) sequence: u64,
     pub(super) report: Weak<Report>,
@@ -47,18 +47,18 @@ pub(super) struct ReplyBuilder {
     cache: Arc<Cache>,
     heavy: Lane,
     light: Lane,
-    /// How many replies took much memory so far.
+    /// Number of large replies so far.
     large: Arc<AtomicU64>,
 }
 
-/// Where one reply is made at a time.
+/// Builds one reply at a time.
 struct Lane {
     turn: Arc<Semaphore>,
     places: Arc<Semaphore>,
     room: Arc<Room>,
 }
 
-/// The right to make a reply, and the place in the queue.
+/// The right to build a reply, and the place in the queue.
 type Turn = (OwnedSemaphorePermit, OwnedSemaphorePermit);
 
 impl Lane {
@@ -71,7 +71,7 @@ impl Lane {
     }
 
     /// # Errors
-    /// [`ApiError::Busy`]: too many wait already.
+    /// [`ApiError::Busy`]: too many replies are waiting.
     async fn turn(&self) -> Result<Turn, ApiError> {
         let place = Arc::clone(&self.places).try_acquire_owned();
         let place = place.map_err(|_| {
@@ -83,7 +83,7 @@ impl Lane {
 }
 
 impl ReplyBuilder {
-    /// Keeps `cached` bytes of replies, and has room for `room` bytes in all.
+    /// Caches up to `cached` bytes of replies, and has room for `room` bytes in total.
     pub(super) fn new(cached: usize, room: usize) -> ReplyBuilder {
         ReplyBuilder {
             cache: Arc::new(Cache::new(cached)),
@@ -93,21 +93,21 @@ impl ReplyBuilder {
         }
     }
 
-    /// Whether a reply waits for others to have been sent.
+    /// Whether a reply waits until others are sent.
     pub(super) fn is_short(&self) -> bool {
         self.heavy.room.is_short() || self.light.room.is_short()
     }
 
-    /// Lets no reply wait for room any more: the server ends.
+    /// Ends all waits for room, for server shutdown.
     pub(super) fn close(&self) {
         self.heavy.room.close();
         self.light.room.close();
     }
 
-    /// Room for a small reply of so many bytes.
+    /// Room for a small reply of `bytes` bytes.
     ///
     /// # Errors
-    /// [`ApiError::Busy`]: there is none.
+    /// [`ApiError::Busy`] if there is none.
     pub(super) fn room(&self, bytes: usize) -> Result<Reservation, ApiError> {
         let room = &self.heavy.room;
         let free = room.try_take(bytes).or_else(|| {
@@ -117,8 +117,8 @@ impl ReplyBuilder {
         free.ok_or_else(|| ApiError::Busy("other replies are on their way: try again".to_owned()))
     }
 
-    /// The reply that all who ask the same of the same report share. Whoever asks first makes it;
-    /// when he goes away, the next one who waits does.
+    /// The reply shared by equal requests for the same report. The first request builds it; if its client
+    /// disconnects, the next waiting request does.
     pub(super) async fn shared(
         &self,
         shown: Shown<'_, '_>,
@@ -132,7 +132,7 @@ impl ReplyBuilder {
         Ok(made.clone())
     }
 
-    /// Makes a reply on a thread where that may take its time, once it is its turn.
+    /// Builds a reply on a blocking thread, once it is its turn.
     async fn make(
         &self,
         shown: Shown<'_, '_>,
@@ -150,12 +150,12 @@ impl ReplyBuilder {
         };
         let (report, view) = with_lines(report, view, provider).await?;
         let mut out = Out::new(&lane.room, &self.cache);
-        // The turn goes along: the thread works on even when nobody waits for it any more.
+        // The thread keeps the turn: it continues even if no client waits any more.
         let made = tokio::task::spawn_blocking(move || {
             let start = Instant::now();
             let name = view.file_name(&report);
             let written = view.write(&report, &mut out);
-            // Of the two, the reason why there was no room says more.
+            // If both failed, the lack of room is the more informative error.
             let body = out.finish().and_then(|body| written.map(|()| body));
             drop((report, view));
             let large = body.as_ref().is_ok_and(|body| body.len() >= LARGE);
@@ -170,21 +170,21 @@ impl ReplyBuilder {
         made
     }
 
-    /// Gives freed memory back unless there is another large reply soon, which will.
+    /// Returns free memory to the kernel, unless another large reply follows soon, which then does so.
     fn give_back_later(&self) {
         let number = self.large.fetch_add(1, Ordering::Relaxed) + 1;
         let newest = Arc::clone(&self.large);
         tokio::spawn(async move {
             tokio::time::sleep(QUIET).await;
             if newest.load(Ordering::Relaxed) == number {
-                // When it ends is nobody's business.
+                // Nothing waits for it.
                 drop(tokio::task::spawn_blocking(allocator::give_back));
             }
         });
     }
 }
 
-/// The report and what it is compared with, with source lines where the view needs them.
+/// The report and its baseline, with source lines if the view needs them.
 async fn with_lines(
     report: Arc<Report>,
     view: Arc<dyn View>,

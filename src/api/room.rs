@@ -1,4 +1,4 @@
-//! How many bytes of replies there may be at a time: being made, kept for who asks next, and on their way.
+//! Limits the bytes of replies that exist at a time: being built, cached and being sent.
 
 use std::io::{self, Write};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -9,13 +9,13 @@ use bytes::Bytes;
 use super::ApiError;
 use super::cache::Cache;
 
-/// How long a reply waits, while it is made, for others to have been sent.
+/// How long a reply being built waits for others to be sent.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// The least that is taken at once, and the most, in bytes.
+/// Minimum and maximum bytes to take at once.
 const STEP: (usize, usize) = (1 << 10, 1 << 20);
 
-/// Room for replies. Whoever waits for it sits on a thread where that may take its time.
+/// Room for replies. Waiting for room blocks the thread.
 #[derive(Debug)]
 pub(super) struct Room {
     state: Mutex<State>,
@@ -30,7 +30,7 @@ struct State {
     closed: bool,
 }
 
-/// Bytes of a room; they are given back when it is dropped.
+/// Reserved bytes of a room; returned on drop.
 #[derive(Debug)]
 pub(super) struct Reservation {
     room: Arc<Room>,
@@ -45,7 +45,7 @@ impl Drop for Reservation {
 }
 
 impl Room {
-    /// A room for so many bytes.
+    /// A room of `size` bytes.
     pub(super) fn new(size: usize) -> Arc<Room> {
         let state = State {
             free: size,
@@ -68,13 +68,13 @@ impl Room {
         self.lock().waiting > 0
     }
 
-    /// Lets nobody wait any more.
+    /// Ends all waits.
     pub(super) fn close(&self) {
         self.lock().closed = true;
         self.freed.notify_all();
     }
 
-    /// So many bytes, if they are free.
+    /// Takes `bytes` if they are free.
     pub(super) fn try_take(self: &Arc<Room>, bytes: usize) -> Option<Reservation> {
         let mut state = self.lock();
         state.free = state.free.checked_sub(bytes)?;
@@ -84,7 +84,7 @@ impl Room {
         })
     }
 
-    /// So many bytes, waiting for them if need be; `None` when it took too long.
+    /// Takes `bytes`, waiting for them if necessary; `None` after a timeout.
     fn take(self: &Arc<Room>, bytes: usize) -> Option<Reservation> {
         let end = Instant::now() + PATIENCE;
         let mut state = self.lock();
@@ -103,7 +103,7 @@ impl Room {
     }
 }
 
-/// Where a reply is written to: what was written has room.
+/// Destination of a reply; reserves room for everything written.
 #[derive(Debug)]
 pub(super) struct Out {
     body: Vec<u8>,
@@ -113,7 +113,7 @@ pub(super) struct Out {
 }
 
 impl Out {
-    /// An empty reply; for room the replies in `cache` are forgotten.
+    /// An empty reply; clears `cache` if there is no room.
     pub(super) fn new(room: &Arc<Room>, cache: &Arc<Cache>) -> Out {
         let held = Reservation {
             room: Arc::clone(room),
@@ -127,7 +127,7 @@ impl Out {
         }
     }
 
-    /// Takes room for so many more bytes.
+    /// Reserves room for `more` further bytes.
     fn grow(&mut self, more: usize) -> Result<(), ApiError> {
         let room = &self.held.room;
         let step = (room.size / 64).clamp(STEP.0, STEP.1);
@@ -150,7 +150,7 @@ impl Out {
         Ok(())
     }
 
-    /// The reply; it gives its room back when the last who reads it is done.
+    /// The reply; its room is returned when the last reader has dropped it.
     ///
     /// # Errors
     /// There was no room for it.
@@ -192,14 +192,14 @@ impl Write for Out {
     }
 }
 
-/// A reply with its room.
+/// A reply with its reserved room.
 pub(super) struct Roomed {
     body: Vec<u8>,
     _held: Reservation,
 }
 
 impl Roomed {
-    /// A small reply that is made already, for which room was taken before.
+    /// A small, complete reply whose room is already reserved.
     pub(super) fn bytes(body: Vec<u8>, held: Reservation) -> Bytes {
         Bytes::from_owner(Roomed { body, _held: held })
     }

@@ -1,4 +1,4 @@
-//! ReportSelector path is answered by whom. A route is one line of [`ROUTES`].
+//! The routing table: each route is one line of [`ROUTES`].
 
 use super::query::{Query, UnknownParams};
 use super::{ApiError, OPENAPI_V1, OPENAPI_V2, Request};
@@ -7,27 +7,27 @@ use super::{
     processes, series, summary, tree, v1,
 };
 
-/// What may be done to a path. `HEAD` is a `Get` whose body is not sent.
+/// Methods of a route. `HEAD` is a `Get` whose body is not sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Method {
     /// Reads.
     Get,
-    /// Makes something.
+    /// Creates something.
     Post,
     /// Removes something.
     Delete,
 }
 
-/// A path that is answered.
+/// A route.
 #[derive(Clone, Copy)]
 pub struct Route {
-    /// How it is asked.
+    /// The method.
     pub method: Method,
-    /// The path, without a slash at its end; `{}` stands for one segment of any text.
+    /// The path, without a trailing slash; `{}` matches any one segment.
     pub path: &'static str,
-    /// The parameters it knows.
+    /// The known query parameters.
     pub parameters: &'static [&'static str],
-    /// Whether it is of the `/v1` contract: the path may end in a slash.
+    /// Whether it belongs to the `/v1` contract: the path may end in a slash.
     v1: bool,
     unknown_params: UnknownParams,
     read: fn(&RequestContext<'_>) -> Result<Request, ApiError>,
@@ -39,10 +39,10 @@ impl std::fmt::Debug for Route {
     }
 }
 
-/// What came with a request.
+/// The parts of a request besides its path.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RequestParts<'a> {
-    /// What follows the first `?` of the target.
+    /// The text after the first `?` of the target.
     pub query: &'a str,
     /// The body.
     pub body: &'a [u8],
@@ -50,10 +50,10 @@ pub struct RequestParts<'a> {
     pub local: bool,
 }
 
-/// A request as its route reads it.
+/// The parsed parts of a request, passed to its route.
 pub(super) struct RequestContext<'a> {
     pub(super) query: Query,
-    /// What stands where the path has `{}`.
+    /// The segment at `{}` in the path.
     pub(super) name: &'a str,
     pub(super) body: &'a [u8],
     pub(super) local: bool,
@@ -108,7 +108,7 @@ const fn strict(route: Route) -> Route {
     }
 }
 
-/// Every path that is answered.
+/// All routes.
 pub const ROUTES: &[Route] = &[
     v1("/v1/tree", v1::TREE, v1::tree),
     strict(v1("/v1/pid", &[], v1::pid)),
@@ -140,8 +140,8 @@ pub const ROUTES: &[Route] = &[
 ];
 
 impl Route {
-    /// The routes of a path as it stands in the request line, without its query, and what stands
-    /// for `{}`. Paths are compared as they are, with no percent-decoding.
+    /// The routes of a path as in the request line, without its query, and the segment at `{}`. Paths are
+    /// compared without percent-decoding.
     pub fn at(path: &str) -> impl Iterator<Item = (&'static Route, &str)> {
         ROUTES
             .iter()
@@ -157,17 +157,17 @@ impl Route {
         (rest.is_empty() || (self.v1 && rest == "/")).then_some("")
     }
 
-    /// Whether it is of the `/v1` contract.
+    /// Whether it belongs to the `/v1` contract.
     pub fn is_v1(&self) -> bool {
         self.v1
     }
 
-    /// Reads what came with the request.
+    /// Parses a request.
     ///
     /// # Errors
-    /// [`ApiError::BadRequest`] for a value that is bad or given twice, and, but for `/v1/tree` and
-    /// the OpenAPI documents, for a parameter that is not known; [`ApiError::Forbidden`] for what
-    /// only this machine may ask.
+    /// [`ApiError::BadRequest`] for an invalid or repeated value and, except on `/v1/tree` and the OpenAPI
+    /// documents, for an unknown parameter; [`ApiError::Forbidden`] for requests that only local clients may
+    /// make.
     pub fn request(&self, name: &str, given: RequestParts<'_>) -> Result<Request, ApiError> {
         let query = Query::read(self.path, given.query, self.parameters, self.unknown_params)?;
         (self.read)(&RequestContext {

@@ -1,5 +1,5 @@
-//! The loop behind `/v2/series` and `/v2/events`: once a second, a look at what costs next to
-//! nothing; and while somebody listens, now and then a report.
+//! The loop behind `/v2/series` and `/v2/events`: reads cheap counters once a second and, while clients are
+//! connected, makes periodic reports.
 
 use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
@@ -16,17 +16,17 @@ use crate::series::{Sample, Series};
 /// How often figures are sampled.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// How often a report is made for those who listen, at most.
+/// Minimum interval of reports for connected clients.
 const REPORT_PAUSE: Duration = Duration::from_secs(2);
 
-/// What the newest report says, by its number.
+/// Totals of the newest report, with its number.
 type Sums = (u64, [u64; 3]);
 
 impl Api {
-    /// Samples until it is dropped, at a price of a look at a few counters a second.
+    /// Samples until dropped; reads a few counters per second.
     pub(crate) async fn sample(self: Arc<Self>) {
         let mut ticks = interval(PAUSE);
-        // What was missed is a gap.
+        // Missed samples remain gaps.
         ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
         let mut sums = None;
         let mut reported: Option<Instant> = None;
@@ -48,7 +48,7 @@ impl Api {
             if !known && reported.is_none_or(|at| at.elapsed() >= REPORT_PAUSE) {
                 reported = Some(Instant::now());
                 let api = Arc::clone(&self);
-                // A slow scan must not hold up the samples; whoever asks meanwhile shares it.
+                // A slow scan must not delay the samples; concurrent requests share it.
                 tokio::spawn(async move { api.publish_summary().await });
             }
         }
@@ -62,7 +62,7 @@ impl Api {
 
 async fn take(glance: &api::Status, sums: &mut Option<Sums>) -> Sample {
     let pids = glance.pids.clone();
-    // Another process's status is read under locks that it may hold for a while.
+    // Reading another process's status takes locks that it may hold for a while.
     let status = tokio::task::spawn_blocking(move || status(&pids)).await;
     let status = status.ok().flatten();
     let holds = |last: &&LastScan| last.current || sums.is_none_or(|s| s.0 != last.sequence);
@@ -93,8 +93,7 @@ async fn take(glance: &api::Status, sums: &mut Option<Sums>) -> Sample {
     }
 }
 
-/// The counters of all processes that are still there; `None` if there is none, or one cannot be
-/// read.
+/// The summed counters of all processes that still exist; `None` if there is none, or one cannot be read.
 fn status(pids: &[Pid]) -> Option<Status> {
     let mut sum: Option<Status> = None;
     for pid in pids {

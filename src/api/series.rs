@@ -1,4 +1,4 @@
-//! `/v2/series`: figures over time, as columns.
+//! `/v2/series`: values over time, as columns.
 
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -53,7 +53,7 @@ impl Ask for Since {
     fn answer<'a>(&'a self, api: &'a Api) -> BoxFuture<'a, Result<Reply, ApiError>> {
         Box::pin(async {
             let body = self.body(api)?;
-            // Made in one go: no other reply is made meanwhile.
+            // Built without an await: no other reply is built meanwhile.
             let held = api.reply_builder.room(body.len())?;
             Ok(Reply::new(JSON, Roomed::bytes(body, held)))
         })

@@ -1,4 +1,4 @@
-//! `/v2/summary`: the target, its totals, and how they stand to the kernel's.
+//! `/v2/summary`: the target, its totals, and how they compare with the kernel's.
 
 use std::collections::BTreeMap;
 
@@ -20,7 +20,7 @@ pub(super) fn read(asked: &RequestContext<'_>) -> Result<Request, ApiError> {
     view(asked, Summary)
 }
 
-/// The view.
+/// The view of `/v2/summary`.
 #[derive(Clone, Copy, Debug)]
 struct Summary;
 
@@ -30,7 +30,7 @@ impl View for Summary {
     }
 }
 
-/// A summary, in one line of JSON.
+/// A summary as one line of JSON.
 pub(super) fn json(report: &Report) -> Option<Vec<u8>> {
     serde_json::to_vec(&SummaryReply::from(report)).ok()
 }
@@ -62,7 +62,7 @@ struct NotObserved {
     bytes: Kinds,
 }
 
-/// How a total stands to the kernel's figures.
+/// How a total compares with the kernel's figures.
 #[derive(Serialize)]
 pub(super) struct Agreement {
     verdict: &'static str,

@@ -30,14 +30,14 @@ pub(super) const PARAMETERS: &[&str] = &[
     "pid",
 ];
 
-/// Nodes that are given where it is not said how many, and at most.
+/// Default and maximum number of nodes.
 const NODES: u64 = 50_000;
 const MOST_NODES: u64 = 200_000;
 
-/// The longest text to search for, in bytes.
+/// Maximum length of a search text, in bytes.
 pub(super) const LONGEST_SEARCH: usize = 256;
 
-/// How a tree is to be.
+/// Parameters of a tree.
 #[derive(Clone, Debug)]
 pub(super) struct Shape {
     pub(super) reading: Reading,
@@ -51,12 +51,12 @@ pub(super) fn kind(query: &Query) -> Result<Kind, ApiError> {
     Ok(query.word("kind", kinds)?.unwrap_or_default())
 }
 
-/// A direction, `callers` by default.
+/// A direction, if one is given.
 pub(super) fn direction(query: &Query) -> Result<Option<Direction>, ApiError> {
     query.word("direction", Direction::ALL.map(|d| (d.name(), d)))
 }
 
-/// A search.
+/// The search, if any.
 pub(super) fn search(query: &Query) -> Result<Option<Search>, ApiError> {
     let text = query.short("search", LONGEST_SEARCH)?;
     Ok(text.filter(|t| !t.is_empty()).map(|t| Search::new(&t)))
@@ -141,7 +141,7 @@ struct Nodes {
     own: Vec<u64>,
 }
 
-/// A tree as columns; `H` and `N` are what a tree and a difference do not share.
+/// A tree as columns; `H` and `N` are the parts in which a tree and a difference differ.
 #[derive(Serialize)]
 pub(super) struct TreeReply<'a, H, N> {
     report: ReportInfo,
@@ -159,7 +159,7 @@ pub(super) struct TreeReply<'a, H, N> {
     nodes: N,
 }
 
-/// Where the nodes stand, and what they are.
+/// Parent and frame of each node.
 #[derive(Serialize)]
 pub(super) struct Places {
     parent: Vec<Option<u32>>,
@@ -190,10 +190,10 @@ struct Frames {
     r#match: Option<Vec<bool>>,
 }
 
-/// A tree laid out, with the frames that it has.
+/// A tree laid out, with its frames.
 pub(super) struct Drawn<'a, const N: usize> {
     pub(super) rows: Vec<Row<N>>,
-    /// Bytes of the stacks with a match, where there was a search.
+    /// Bytes of the matching stacks, if there was a search.
     pub(super) matched: Option<[u64; N]>,
     cut: Cut,
     legend: Legend<'a>,
@@ -257,7 +257,7 @@ impl<'a, const N: usize> Drawn<'a, N> {
     }
 }
 
-/// What the nodes' numbers stand for.
+/// Tables that the nodes' numbers refer to.
 #[derive(Default)]
 struct Legend<'a> {
     strings: Strings<'a>,
@@ -267,8 +267,7 @@ struct Legend<'a> {
 }
 
 impl<'a> Legend<'a> {
-    /// Numbers the labels that the rows have, in the order in which they come, and puts these
-    /// numbers into the rows.
+    /// Numbers the labels of the rows in order of appearance and stores the numbers in the rows.
     fn new<const N: usize>(
         rows: &mut [Row<N>],
         labels: &Labels<'a>,
@@ -280,7 +279,7 @@ impl<'a> Legend<'a> {
         for row in rows {
             let label = row.label as usize;
             row.label = *numbers[label].get_or_insert_with(|| {
-                // What sums up the rest came after the search.
+                // Labels of aggregate rows were added after the search.
                 let is_match = |m: &Vec<bool>| m.get(label).copied().unwrap_or(false);
                 marks.push(matches.as_ref().is_some_and(is_match));
                 legend.add(labels.get(row.label))
@@ -332,7 +331,7 @@ fn type_name(label: &Label<'_>) -> &'static str {
     }
 }
 
-/// Texts, each once.
+/// Strings, each stored once.
 #[derive(Default)]
 struct Strings<'a> {
     list: Vec<&'a str>,

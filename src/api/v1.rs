@@ -1,4 +1,4 @@
-//! `/v1`: the contract of the original memory profiler.
+//! `/v1`: the API of the original memory profiler.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use crate::tree::Direction;
 /// Parameters of `/v1/tree`.
 pub(super) const TREE: &[&str] = &["threshold", "reverse", "short"];
 
-/// Threshold where none is given, in KiB.
+/// Default threshold, in KiB.
 const DEFAULT_THRESHOLD: u64 = 256;
 
 /// The call tree: `threshold` in KiB.

@@ -1,4 +1,4 @@
-//! Answers made of a report: each made once and shared.
+//! Views of a report: each reply is built once and shared.
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -10,15 +10,14 @@ use super::route::RequestContext;
 use super::{Api, ApiError, Ask, BoxFuture, ProviderError, Reply, Report, Request};
 use crate::event::Pid;
 
-/// Something that a report is shown as. Its `Debug` form tells it from every other one: replies are
-/// shared by it.
+/// A view of a report. Its `Debug` form identifies it: replies are shared by that.
 pub(super) trait View: Debug + Send + Sync + 'static {
-    /// MIME type of what is written.
+    /// MIME type of the output.
     fn content_type(&self) -> &'static str {
         JSON
     }
 
-    /// Writes it. Runs on a thread where it may take its time.
+    /// Writes the view. Runs on a blocking thread.
     fn write(&self, report: &Report, out: &mut Out) -> Result<(), ApiError>;
 
     /// Whether the report needs source lines and inlined functions.
@@ -26,38 +25,38 @@ pub(super) trait View: Debug + Send + Sync + 'static {
         false
     }
 
-    /// The report that the view compares with, if it does.
+    /// The baseline of the view, if it is a difference.
     fn baseline(&self) -> Option<Arc<Report>> {
         None
     }
 
-    /// The same view, compared with this form of its baseline.
+    /// The same view, with this form of its baseline.
     fn compared_with(&self, _baseline: Arc<Report>) -> Option<Arc<dyn View>> {
         None
     }
 
-    /// Whether it is made beside trees, not after them.
+    /// Whether it is built alongside trees instead of after them.
     fn is_light(&self) -> bool {
         false
     }
 
-    /// What there is to say before a target exists; `None`: there is no report.
+    /// The reply while there is no target yet; `None`: there is no report.
     fn before_target(&self) -> Option<&'static str> {
         None
     }
 
-    /// Name to store it under.
+    /// File name to save it under.
     fn file_name(&self, _: &Report) -> Option<String> {
         None
     }
 }
 
-/// Which report is shown, and of which process: the parameters `mark` and `pid`.
+/// The requested report and process: the parameters `mark` and `pid`.
 #[derive(Clone, Debug, Default)]
 pub(super) struct ReportSelector {
     /// Id of a mark; `None` for the newest report.
     mark: Option<String>,
-    /// One of its processes; `None` for all of them together.
+    /// One process of it; `None` for all of them together.
     pub(super) pid: Option<Pid>,
 }
 
@@ -70,7 +69,7 @@ impl ReportSelector {
         })
     }
 
-    /// The report, of all its processes.
+    /// The report, with all its processes.
     pub(super) async fn report(&self, api: &Api) -> Result<Arc<Report>, Missing> {
         match &self.mark {
             Some(id) => Ok(api.marks.get(id)?.report),
@@ -78,10 +77,10 @@ impl ReportSelector {
         }
     }
 
-    /// A baseline, of the same process.
+    /// A baseline, restricted to the same process.
     ///
     /// # Errors
-    /// It has no such process.
+    /// The baseline has no such process.
     pub(super) fn baseline(&self, report: &Arc<Report>) -> Result<Arc<Report>, ApiError> {
         match self.pid {
             Some(pid) => Ok(Arc::new(of_process(report, pid)?)),
@@ -89,7 +88,7 @@ impl ReportSelector {
         }
     }
 
-    /// The view of the one process, or the view as it is.
+    /// Restricts the view to the one process, if any.
     pub(super) fn narrow(&self, view: Arc<dyn View>) -> Arc<dyn View> {
         match self.pid {
             Some(pid) => Arc::new(OfProcess { pid, view }),
@@ -98,7 +97,7 @@ impl ReportSelector {
     }
 }
 
-/// Why there is no report to be shown.
+/// Why there is no report to show.
 pub(super) enum Missing {
     NoTarget,
     Error(ApiError),
@@ -128,10 +127,10 @@ impl From<Missing> for ApiError {
     }
 }
 
-/// A report of one of the processes alone.
+/// The part of a report for one of its processes.
 ///
 /// # Errors
-/// [`ApiError::NotFound`]: it has no such process.
+/// [`ApiError::NotFound`] if it has no such process.
 fn of_process(report: &Report, pid: Pid) -> Result<Report, ApiError> {
     let profile = report.profile.of(pid).ok_or_else(|| {
         ApiError::NotFound(Some(format!(
@@ -185,7 +184,7 @@ struct Viewed<V> {
     view: Arc<V>,
 }
 
-/// Asks for a view of the report that the request names.
+/// A request for a view of the report that the parameters select.
 pub(super) fn view(asked: &RequestContext<'_>, view: impl View) -> Result<Request, ApiError> {
     Ok(Arc::new(Viewed {
         which: ReportSelector::read(&asked.query)?,

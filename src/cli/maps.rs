@@ -7,7 +7,7 @@ use crate::breakdown::Show;
 use crate::config::{MapsConfig, MapsFormat, MapsTarget};
 use crate::event::Pid;
 
-/// Mappings and names that are listed where nothing else is said.
+/// Number of mappings and names listed by default.
 const DEFAULT_TOP: usize = 20;
 
 #[derive(Debug, Args)]

@@ -36,7 +36,7 @@ impl TopArgs {
     }
 }
 
-/// `NO_COLOR` says no where nothing else is said; so does a terminal that cannot.
+/// With `auto`, `NO_COLOR` and a dumb terminal disable colour.
 fn colour(choice: ColorChoice) -> bool {
     let set = |name| std::env::var_os(name).filter(|v| !v.is_empty());
     match choice {

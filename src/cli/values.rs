@@ -1,4 +1,4 @@
-//! Reading single values of the command line.
+//! Parsers for single values of the command line.
 
 use std::time::Duration;
 
@@ -39,7 +39,7 @@ pub(super) fn parse_size(size: &str) -> Result<u64, String> {
         "GiB" => 30,
         _ => return Err("a number of bytes, or of KiB, MiB or GiB: `64KiB`".into()),
     };
-    // `parse` takes a plus sign; a size has none.
+    // `parse` accepts a plus sign, which a size must not have.
     let number = digits
         .parse::<u64>()
         .ok()
@@ -49,7 +49,7 @@ pub(super) fn parse_size(size: &str) -> Result<u64, String> {
         .ok_or_else(|| "a whole number of bytes below 16 EiB: `65536`, `64KiB`".into())
 }
 
-/// Every format, with what it is.
+/// All formats, with their descriptions.
 pub(super) fn formats() -> PossibleValuesParser {
     let value = |format: &Exporter| PossibleValue::new(format.name).help(format.about);
     PossibleValuesParser::new(EXPORTERS.iter().map(value))

@@ -1,9 +1,9 @@
-//! Who may ask, and who may read the answer.
+//! Which hosts and origins the server accepts.
 //!
-//! A page of any site can make a browser ask a server on loopback. Two checks keep it from
-//! reading: without a CORS header the browser withholds the answer, and a site that lets its own
-//! name point at loopback (DNS rebinding) gives itself away by that name in the `Host` header. An
-//! IP address there is no danger: nobody can rebind it.
+//! A page of any site can make a browser send requests to a server on loopback. Two checks keep the page from
+//! reading the replies: without a CORS header, the browser withholds the reply; and if a site points its own
+//! name at loopback (DNS rebinding), that name is in the `Host` header. An IP address there is safe: it cannot
+//! be rebound.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -44,7 +44,7 @@ impl Access {
         ip(host).is_some() || loopback_name(&name) || self.hosts.contains(&name)
     }
 
-    /// Whether a page of that origin may read.
+    /// Whether a page of that origin may read replies.
     pub(super) fn origin(&self, origin: &str) -> bool {
         self.any || self.listed(&origin.to_ascii_lowercase())
     }
@@ -53,8 +53,8 @@ impl Access {
         self.origins.iter().any(|o| o == origin) || loopback_origin(origin)
     }
 
-    /// Whether a page of that origin may change something on the server that it calls `host`: it is
-    /// loopback's, one of `--cors-origin`, or this server's own. A `*` lets nobody change anything.
+    /// Whether a page of that origin may change something on the server that it calls `host`: the origin is
+    /// loopback, one of `--cors-origin`, or this server itself. `*` does not permit changes.
     pub(super) fn may_change(&self, origin: &str, host: Option<&str>) -> bool {
         let origin = origin.to_ascii_lowercase();
         let own = |host: &str| {
@@ -65,12 +65,12 @@ impl Access {
     }
 }
 
-/// A host name without the dot that may end it.
+/// A host name without its trailing dot, if any.
 fn plain(name: &str) -> &str {
     name.strip_suffix('.').unwrap_or(name)
 }
 
-/// Takes `:port` off a host; `None` when what follows the host is no port.
+/// Removes `:port` from a host; `None` if what follows the host is not a port.
 fn without_port(value: &str) -> Option<&str> {
     let end = match value.strip_prefix('[') {
         Some(rest) => rest.find(']')? + 2,
@@ -84,7 +84,7 @@ fn without_port(value: &str) -> Option<&str> {
     (port && !host.is_empty()).then_some(host)
 }
 
-/// The address of a host that is an IP literal; IPv6 stands in brackets.
+/// The address of a host that is an IP literal; IPv6 is in brackets.
 fn ip(host: &str) -> Option<IpAddr> {
     match host.strip_prefix('[').and_then(|h| h.strip_suffix(']')) {
         Some(v6) => v6.parse::<Ipv6Addr>().ok().map(IpAddr::V6),
@@ -92,7 +92,7 @@ fn ip(host: &str) -> Option<IpAddr> {
     }
 }
 
-/// `localhost` and names below it, which stand for loopback by RFC 6761.
+/// Whether it is `localhost` or a name below it; RFC 6761 reserves these for loopback.
 fn loopback_name(name: &str) -> bool {
     name == "localhost" || name.ends_with(".localhost")
 }
@@ -155,7 +155,7 @@ mod tests {
         assert!(access.any_origin() && access.host("evil.example"));
         assert!(access.origin("http://evil.example"));
         assert!(!access.may_change("http://evil.example", Some("127.0.0.1:1")));
-        // A name that was pointed at this machine.
+        // A foreign name that resolves to this machine.
         assert!(!access.may_change("http://evil.example:1", Some("evil.example:1")));
         assert!(!access.may_change("*", Some("127.0.0.1:1")));
     }

@@ -1,4 +1,4 @@
-//! One connection from its first byte to its last.
+//! One connection, from its first to its last byte.
 
 use std::convert::Infallible;
 use std::pin::{Pin, pin};
@@ -24,24 +24,24 @@ use super::registry::{Connection, Phase};
 use super::respond::{Refusal, Rest};
 use crate::api::{Api, Body as Reply};
 
-/// How much of a body is handed out at a time, in bytes. What was handed out and is not sent yet
-/// counts as sent, so it stays small.
+/// How much of a body is passed to hyper at a time, in bytes. It counts as sent although hyper may still buffer
+/// it, so it is small.
 const PIECE: usize = 64 << 10;
 
-/// The largest body that a request may have, in bytes.
+/// Maximum size of a request body, in bytes.
 const LARGEST_REQUEST: usize = 4 << 10;
 
-/// What is answered however many clients ask for something else.
+/// Paths that are answered even if all other slots are taken.
 const VITAL: [&str; 2] = ["/v2/health", "/metrics"];
 
-/// What all connections share.
+/// State shared by all connections.
 pub(super) struct Connections {
     pub(super) api: Arc<Api>,
     pub(super) access: Access,
     pub(super) options: ServerOptions,
 }
 
-/// When the exchange under way must be over; `None` between exchanges.
+/// Deadline of the current exchange; `None` between exchanges.
 type Deadline = watch::Sender<Option<Instant>>;
 
 impl Connections {
@@ -51,14 +51,15 @@ impl Connections {
         }
     }
 
-    /// Serves until the client or a time limit ends it, or `stop` does after the exchange under way.
+    /// Serves until the client or a time limit ends the connection, or until `stop`, after the current
+    /// exchange.
     pub(super) async fn serve(
         &self,
         stream: TcpStream,
         registered: Arc<Connection>,
         mut stop: watch::Receiver<bool>,
     ) {
-        // Only a matter of speed.
+        // Only improves latency.
         let _ = stream.set_nodelay(true);
         let (deadline, watched) = watch::channel(None);
         let local = stream
@@ -82,7 +83,7 @@ impl Connections {
         let mut stopping = false;
         loop {
             tokio::select! {
-                // How it ended is the client's affair.
+                // How the connection ended is up to the client.
                 _ = connection.as_mut() => return,
                 () = overdue.as_mut() => return,
                 () = registered.told_to_go() => return,
@@ -105,7 +106,7 @@ impl Connections {
         under_way.deadline.send_replace(deadline);
         let (head, body) = request.into_parts();
         let arrived = Instant::now();
-        // Before there is a slot: as long as it does not arrive, there is no request.
+        // Read before taking a slot: a request is complete only once its body has arrived.
         let body = self.body(&head, body).await;
         let response = match self.turn(&head, &under_way.connection).await {
             true => {
@@ -128,7 +129,7 @@ impl Connections {
         }))
     }
 
-    /// Waits until a request may be answered; whether it may.
+    /// Waits until the request may be answered; returns false if it may not.
     async fn turn(&self, head: &Parts, connection: &Connection) -> bool {
         let vital = VITAL.contains(&head.uri.path());
         let limit = self.options.answer_timeout;
@@ -136,7 +137,7 @@ impl Connections {
         began.unwrap_or(false)
     }
 
-    /// The body of a request where it matters.
+    /// The body of a request, if the route uses one.
     async fn body(&self, head: &Parts, body: Incoming) -> Result<Bytes, Refusal> {
         if !self.wants_body(head) {
             return Ok(Bytes::new());
@@ -155,7 +156,7 @@ impl Connections {
     }
 }
 
-/// Completes when an exchange is not over by its deadline.
+/// Completes when an exchange misses its deadline.
 async fn overdue(mut deadline: watch::Receiver<Option<Instant>>) {
     loop {
         let until = *deadline.borrow_and_update();
@@ -174,7 +175,7 @@ async fn overdue(mut deadline: watch::Receiver<Option<Instant>>) {
     }
 }
 
-/// An exchange, from the end of the request's header to that of the reply.
+/// An exchange, from the end of the request's header to the end of the reply.
 struct UnderWay {
     deadline: Deadline,
     connection: Arc<Connection>,
@@ -187,7 +188,7 @@ impl Drop for UnderWay {
     }
 }
 
-/// The body of a response. Its end is the end of the exchange.
+/// The body of a response. Dropping it ends the exchange.
 pub(super) struct Sent {
     rest: Reply,
     limit: Duration,
@@ -217,7 +218,8 @@ impl Body for Sent {
             }
             Reply::Live(pieces) => match pieces.poll_recv(cx) {
                 Poll::Ready(piece) => {
-                    // Time to take this piece in; waiting for the next one costs the client nothing.
+                    // The time limit is for receiving this piece; waiting for the next one is not the client's
+                    // fault.
                     let until = Instant::now() + self.limit;
                     self.under_way.deadline.send_replace(Some(until));
                     Poll::Ready(piece.map(|piece| Ok(Frame::data(piece))))

@@ -1,10 +1,9 @@
-//! Requests that change something: only from whom the user let in.
+//! Protects requests that change something against cross-site request forgery.
 //!
-//! A page of any site can make a browser send a request here, without being able to read the answer.
-//! For a request that changes something that is one too many, so it must come from no page at all,
-//! from a page of this server, or from an origin that may read. Browsers say so in `Origin`, older ones in
-//! `Referer` alone. An `--cors-origin` of `*` opens
-//! reading to every page, not this.
+//! A page of any site can make a browser send a request here, though it cannot read the reply. If the request
+//! changes something, sending it is enough, so it must come from no page, from a page of this server, or from
+//! an origin that may read. Browsers send `Origin`; older ones send only `Referer`. A `--cors-origin` of `*`
+//! lets every page read, but not change anything.
 
 use hyper::StatusCode;
 use hyper::header::{self, HeaderName};
@@ -15,7 +14,7 @@ use super::respond::Refusal;
 
 const FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 
-/// Refuses what another site's page has a browser send.
+/// Refuses requests sent by pages of other sites.
 pub(super) fn check(head: &Parts, access: &Access) -> Result<(), Refusal> {
     let mut origins = head.headers.get_all(header::ORIGIN).iter();
     let text = |value: &hyper::header::HeaderValue| value.to_str().unwrap_or("?").to_owned();
@@ -32,11 +31,11 @@ pub(super) fn check(head: &Parts, access: &Access) -> Result<(), Refusal> {
     Err(Refusal(StatusCode::FORBIDDEN, message.to_owned()))
 }
 
-/// Headers by which a proxy says that it passes on what somebody else asked.
+/// Headers that show that a proxy forwarded the request.
 const PASSED_ON: [&str; 4] = ["forwarded", "x-forwarded-for", "x-real-ip", "via"];
 
-/// Whether a request that came over a loopback address was made for somebody on this machine: by no
-/// page of elsewhere, by no name that was pointed here, and not passed on by a proxy.
+/// Whether a request over a loopback address was made on this machine: not by a page of another site, not under
+/// a foreign name that resolves to this machine, and not forwarded by a proxy.
 pub(super) fn from_here(head: &Parts, access: &Access) -> bool {
     let named = head.headers.get(header::HOST).map(|h| h.to_str());
     let asked = head.uri.authority().map(|authority| authority.as_str());
@@ -49,14 +48,14 @@ pub(super) fn from_here(head: &Parts, access: &Access) -> bool {
             .any(|name| head.headers.contains_key(*name))
 }
 
-/// The host as the client names it.
+/// The host, as the client calls it.
 fn host(head: &Parts) -> Option<&str> {
     let asked = head.uri.authority().map(|authority| authority.as_str());
     let named = head.headers.get(header::HOST).and_then(|h| h.to_str().ok());
     asked.or(named)
 }
 
-/// Whether every page that a request without an `Origin` says it came from may change something.
+/// For a request without `Origin`: whether all pages in `Referer` may change something.
 fn referrers_may(head: &Parts, access: &Access) -> bool {
     let may = |value: &header::HeaderValue| {
         let origin = value.to_str().ok().and_then(origin);
@@ -65,14 +64,15 @@ fn referrers_may(head: &Parts, access: &Access) -> bool {
     head.headers.get_all(header::REFERER).iter().all(may)
 }
 
-/// The origin of a page's address.
+/// The origin of a URL.
 fn origin(address: &str) -> Option<&str> {
     let authority = address.find("://")? + 3;
     let path = address[authority..].find(['/', '?', '#']);
     Some(&address[..path.map_or(address.len(), |path| authority + path)])
 }
 
-/// Browsers say where a request comes from, even where they send no `Origin`.
+/// Whether no page of another site sent the request. Browsers send `Sec-Fetch-Site` even if they send no
+/// `Origin`.
 fn no_page(head: &Parts) -> bool {
     match head.headers.get(FETCH_SITE) {
         None => true,

@@ -1,24 +1,24 @@
-//! Where the server listens.
+//! Binds the server's listening sockets.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener};
 
 use nix::sys::socket::{Backlog, listen};
 
-/// Address and port where none is given.
+/// Default address and port.
 pub const DEFAULT_LISTEN: SocketAddr =
     SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::LOCALHOST, 17832));
 
-/// How many connections the kernel keeps waiting; `net.core.somaxconn` may lower it.
+/// Length of the kernel's accept queue; `net.core.somaxconn` may lower it.
 const BACKLOG: i32 = 4096;
 
-/// An address that cannot be listened on.
+/// A failure to listen on an address.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot listen on {address}: {source}; {}", self.advice())]
 pub struct BindError {
     /// The address and port.
     pub address: SocketAddr,
-    /// Why not.
+    /// The system's reason.
     pub source: io::Error,
 }
 
@@ -40,10 +40,10 @@ impl BindError {
     }
 }
 
-/// Listens on an address; connections wait until they are served.
+/// Listens on an address; connections queue until they are served.
 ///
 /// # Errors
-/// When the address cannot be had; the message says what to do.
+/// The address cannot be bound; the message says what to do.
 pub fn bind(address: SocketAddr) -> Result<TcpListener, BindError> {
     let failed = |source| BindError { address, source };
     let listener = TcpListener::bind(address).map_err(failed)?;

@@ -1,4 +1,4 @@
-//! The page's files over HTTP: validated by `ETag`, closed against foreign content.
+//! The web page's files over HTTP, with `ETag` validation and a policy against foreign content.
 
 use bytes::Bytes;
 use hyper::header::{self, HeaderName, HeaderValue};
@@ -10,8 +10,8 @@ use super::respond::Refusal;
 use crate::api::Body;
 use crate::web::Asset;
 
-/// Sent with every file. Function and file names come from whatever is profiled: even a name that
-/// found its way into markup could run nothing and ask nobody.
+/// Sent with every file. Function and file names come from the profiled program: even if a name got into the
+/// markup, it could neither run a script nor contact another host.
 const HEADERS: [(HeaderName, &str); 4] = [
     (
         header::CONTENT_SECURITY_POLICY,
@@ -20,7 +20,7 @@ const HEADERS: [(HeaderName, &str); 4] = [
     ),
     (header::REFERRER_POLICY, "no-referrer"),
     (header::X_FRAME_OPTIONS, "DENY"),
-    // A file may be kept, but is asked for again: another memprof may answer at this address.
+    // Browsers may cache a file, but must revalidate it: another memprof may answer at this address.
     (header::CACHE_CONTROL, "no-cache"),
 ];
 

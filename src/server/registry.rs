@@ -1,11 +1,11 @@
-//! Which connections there are, what each is doing, and which one has to go when there are too many.
+//! The open connections, what each is doing, and which one is closed when there are too many.
 //!
-//! - So many connections are open at most. When one more comes, one that sends no request goes: of the
+//! - The number of open connections is limited. When one more arrives, one without a request is closed: of the
 //!   client with the most connections, the one that has waited longest.
-//! - A request is answered when it has a slot. Some slots are for health and metrics alone, and no client
-//!   has all of the others.
-//! - A request that waits for a slot while others cannot even connect is told to come back later, and a
-//!   client that takes long to read is let go.
+//! - A request is answered once it has a slot. Some slots are reserved for health and metrics, and no client
+//!   can take all of the others.
+//! - While others cannot connect, a request that waits for a slot is told to retry later, and connections of
+//!   slow readers are closed.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap, hash_map};
@@ -15,17 +15,17 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::Notify;
 
-/// How long a connection may be without a request, or wait for a slot, while others cannot connect.
+/// How long a connection may stay without a request, or wait for a slot, while others cannot connect.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// As [`PATIENCE`], of requests that wait while no slot became free for that long.
+/// Replaces [`PATIENCE`] for waiting requests once no slot has become free for that long.
 const STUCK: Duration = Duration::from_millis(100);
 
-/// How long a reply may take to be read while others need its room.
+/// How long the client may take to read a reply while others need its room.
 const READING: Duration = Duration::from_secs(15);
 
-/// One part in so many of all connections is for health and metrics, and of the rest for other clients
-/// than the one with the most.
+/// 1/`SHARE` of all connections is reserved for health and metrics; 1/`SHARE` of the other slots cannot be taken
+/// by a single client.
 const SHARE: usize = 8;
 
 /// All connections of a server.
@@ -33,14 +33,14 @@ const SHARE: usize = 8;
 pub(super) struct Registry {
     limits: Limits,
     state: Mutex<State>,
-    /// Told whenever a connection or a slot becomes free.
+    /// Notified when a connection or a slot becomes free.
     freed: Notify,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Limits {
     open: usize,
-    /// Slots for any request, in all and of one client.
+    /// Slots for any request, in total and per client.
     slots: usize,
     of_client: usize,
     /// Slots for health and metrics.
@@ -64,10 +64,10 @@ impl Limits {
 #[derive(Debug)]
 struct State {
     next: u64,
-    /// When a slot became free last.
+    /// When a slot last became free.
     moved: Instant,
     open: BTreeMap<u64, Entry>,
-    /// What the clients of `open` have, and all of them together.
+    /// Usage of each client in `open`, and in total.
     clients: HashMap<IpAddr, Share>,
     all: Share,
 }
@@ -94,7 +94,7 @@ struct Entry {
     phase: Phase,
     since: Instant,
     slot: Option<Slot>,
-    /// It was told to go.
+    /// It was told to close.
     going: bool,
     signals: Arc<Signals>,
 }
@@ -102,15 +102,15 @@ struct Entry {
 /// What a connection is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
-    /// No request is complete.
+    /// Waits for a complete request.
     Idle,
-    /// Its request waits for a slot.
+    /// The request waits for a slot.
     Waiting,
-    /// Its request is answered.
+    /// The request is being answered.
     Answering,
-    /// Its reply is sent.
+    /// The reply is being sent.
     Sending,
-    /// Its reply is sent as it comes, without an end.
+    /// An endless reply is being sent, piece by piece.
     Live,
 }
 
@@ -126,7 +126,7 @@ struct Signals {
     refuse: Notify,
 }
 
-/// An open connection; it is taken out of the registry when it is dropped.
+/// An open connection; dropping it removes it from the registry.
 #[derive(Debug)]
 pub(super) struct Connection {
     registry: Arc<Registry>,
@@ -135,7 +135,7 @@ pub(super) struct Connection {
 }
 
 impl Registry {
-    /// A registry of so many connections at most.
+    /// A registry of at most `open` connections.
     pub(super) fn new(open: usize) -> Arc<Registry> {
         Arc::new(Registry {
             limits: Limits::new(open),
@@ -154,7 +154,7 @@ impl Registry {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes a connection in, once there is room for it.
+    /// Admits a connection as soon as there is room for it.
     pub(super) async fn admit(self: &Arc<Registry>, client: IpAddr) -> Connection {
         loop {
             let freed = self.freed.notified();
@@ -162,7 +162,7 @@ impl Registry {
                 return connection;
             }
             self.let_one_go(Instant::now());
-            // Somebody's patience may end meanwhile.
+            // Another connection may run out of patience meanwhile.
             let _ = tokio::time::timeout(PATIENCE / 30, freed).await;
         }
     }
@@ -193,7 +193,7 @@ impl Registry {
         })
     }
 
-    /// Tells the connection to go that others miss least.
+    /// Tells the least valuable connection to close.
     fn let_one_go(&self, now: Instant) {
         let mut state = self.lock();
         let stuck = now.saturating_duration_since(state.moved) >= PATIENCE;
@@ -208,7 +208,7 @@ impl Registry {
         }
     }
 
-    /// Tells all connections to go that have taken long to read.
+    /// Tells the connections of all slow readers to close.
     pub(super) fn let_slow_readers_go(&self) {
         let now = Instant::now();
         for entry in self.lock().open.values_mut() {
@@ -220,7 +220,7 @@ impl Registry {
 }
 
 impl Phase {
-    /// How much is lost when a connection goes now; `None` where it may not.
+    /// What is lost if a connection is closed now; `None` if it must stay.
     fn worth(self) -> Option<u8> {
         match self {
             Phase::Idle => Some(0),
@@ -252,7 +252,7 @@ impl Entry {
 }
 
 impl State {
-    /// Gives a connection a slot, or takes the one it has; whether that changed anything.
+    /// Sets or clears the slot of a connection; returns whether that changed anything.
     fn set_slot(&mut self, id: u64, slot: Option<Slot>) -> bool {
         let Some(entry) = self.open.get_mut(&id) else {
             return false;
@@ -280,7 +280,7 @@ impl State {
         }
     }
 
-    /// A slot for a request of that connection, if one is free.
+    /// A free slot for a request of that connection, if any.
     fn free_slot(&self, limits: &Limits, id: u64, vital: bool) -> Option<Slot> {
         let client = self.open.get(&id)?.client;
         let of_client = self.clients.get(&client).map_or(0, |share| share.slots);
@@ -292,8 +292,8 @@ impl State {
 }
 
 impl Connection {
-    /// Waits for a slot; one for health and metrics may be had if the request is `vital`. Whether there
-    /// is one: there is none when others need the connection meanwhile.
+    /// Waits for a slot, which may be a reserved one if the request is `vital`. Returns false if the connection
+    /// is needed for others meanwhile.
     pub(super) async fn begin(&self, vital: bool) -> bool {
         self.enter(Phase::Waiting);
         loop {
@@ -303,7 +303,7 @@ impl Connection {
             }
             tokio::select! {
                 () = freed => {}
-                // A word that came as the last request found its slot is no longer meant.
+                // Ignore a notification that arrived when the previous request got its slot.
                 () = self.signals.refuse.notified() => if self.is_going() {
                     return false;
                 },
@@ -329,7 +329,7 @@ impl Connection {
         state.open.get(&self.id).is_none_or(|entry| entry.going)
     }
 
-    /// What it does from now on. Its slot is free when it is idle again.
+    /// Sets the phase. `Idle` frees the slot.
     pub(super) fn enter(&self, phase: Phase) {
         let mut state = self.registry.lock();
         let Some(entry) = state.open.get_mut(&self.id) else {

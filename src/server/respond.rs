@@ -1,4 +1,4 @@
-//! From a request's head to its response.
+//! Builds the response to a request.
 
 use bytes::Bytes;
 use hyper::header::{self, HeaderName, HeaderValue};
@@ -14,22 +14,22 @@ use crate::web;
 
 const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
 
-/// What a reply that a browser shows as a document may do: nothing. An SVG flame graph has a script,
-/// and names of whatever is profiled; it is a file to keep, and only from there does it run. The page
-/// has a policy of its own.
+/// Policy for replies that a browser shows as a document: nothing is allowed. An SVG flame graph contains a
+/// script, and names from the profiled program; its script runs only in a saved file. The page has its own
+/// policy.
 const POLICY: &str =
     "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
-/// How long a browser may remember a preflight, in seconds.
+/// How long a browser may cache a preflight, in seconds.
 const PREFLIGHT_AGE: HeaderValue = HeaderValue::from_static("600");
 
-/// A request that is not answered as it wishes.
+/// An error response: status and message.
 pub(super) struct Refusal(pub(super) StatusCode, pub(super) String);
 
-/// After how many seconds a client that was told that memprof is busy may ask again.
+/// After how many seconds a client may retry if memprof is busy.
 const RETRY_AFTER: HeaderValue = HeaderValue::from_static("5");
 
-/// What came with a request beside its head.
+/// The parts of a request besides its head.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Rest<'a> {
     /// The body.
@@ -53,8 +53,7 @@ impl From<ApiError> for Refusal {
 }
 
 impl Connections {
-    /// The response to a request whose body is there; [`Connections::wants_body`] says whether one
-    /// is read.
+    /// The response to a request whose body has been read, if [`Connections::wants_body`].
     pub(super) async fn respond(
         &self,
         head: &Parts,
@@ -78,7 +77,7 @@ impl Connections {
         response
     }
 
-    /// What a request is told that found no slot.
+    /// The response to a request that got no slot.
     pub(super) fn too_many(&self, head: &Parts) -> Response<Body> {
         let busy = ApiError::Busy("too many clients ask at this time: try again".to_owned());
         let mut response = last(refuse(head, busy.into()));
@@ -86,13 +85,13 @@ impl Connections {
         response
     }
 
-    /// Whether the body of this request matters: it makes something, and may.
+    /// Whether the body of this request is used: a `POST` that is allowed.
     pub(super) fn wants_body(&self, head: &Parts) -> bool {
         !has_transfer_encoding(head)
             && matches!(self.route(head), Ok((route, _)) if route.method == Asks::Post)
     }
 
-    /// The route of a request that may be answered.
+    /// The route of a request, if it may be answered.
     fn route<'h>(&self, head: &'h Parts) -> Result<(&'static Route, &'h str), Refusal> {
         self.check_host(head)?;
         let target = head.uri.path_and_query().map_or(0, |t| t.as_str().len());
@@ -138,7 +137,7 @@ impl Connections {
         }
     }
 
-    /// Refuses hosts that do not name this server. Old clients that name none are no browsers.
+    /// Refuses hosts that do not name this server. HTTP/1.0 clients may omit the host: they are not browsers.
     pub(super) fn check_host(&self, head: &Parts) -> Result<(), Refusal> {
         let mut hosts = head.headers.get_all(header::HOST).iter();
         let (host, more) = (hosts.next(), hosts.next());
@@ -165,7 +164,7 @@ impl Connections {
         }
     }
 
-    /// Whether a browser asks if it may ask, and may.
+    /// Whether this is a CORS preflight for an allowed origin and an existing route.
     fn is_preflight(&self, head: &Parts) -> bool {
         head.method == Method::OPTIONS
             && head
@@ -176,7 +175,7 @@ impl Connections {
             && Route::at(head.uri.path()).next().is_some()
     }
 
-    /// The origin that is told it may read.
+    /// The value of `Access-Control-Allow-Origin`.
     fn allowed_origin(&self, head: &Parts) -> Option<HeaderValue> {
         let origin = head.headers.get(header::ORIGIN);
         if self.access.any_origin() {
@@ -207,11 +206,11 @@ impl Connections {
     }
 }
 
-/// Whether the end of a request's body is not told by `Content-Length` alone.
+/// Whether the end of a request's body is not determined by `Content-Length` alone.
 ///
-/// With both headers, a proxy in front may see another end of the request than we do, and send somebody's
-/// next request as the rest of this one (RFC 9112, 6.1 and 6.3). hyper drops `Content-Length` beside
-/// `Transfer-Encoding` before we see it, so either is refused: no body here is of unknown length.
+/// With both headers, a proxy in front may see a different end of the request than memprof does, and send
+/// another client's next request as the rest of this one (RFC 9112, 6.1 and 6.3). hyper drops `Content-Length`
+/// beside `Transfer-Encoding` before memprof sees it, so either is refused: no body here is of unknown length.
 fn has_transfer_encoding(head: &Parts) -> bool {
     head.headers.contains_key(header::TRANSFER_ENCODING)
 }
@@ -222,7 +221,7 @@ fn no_transfer_encoding() -> Refusal {
     Refusal(StatusCode::BAD_REQUEST, message.to_owned())
 }
 
-/// What a method asks for.
+/// Maps an HTTP method to the API's.
 fn asks(method: &Method) -> Option<Asks> {
     match *method {
         Method::GET | Method::HEAD => Some(Asks::Get),
@@ -288,7 +287,7 @@ fn refuse(head: &Parts, Refusal(status, message): Refusal) -> Response<Body> {
     response
 }
 
-/// The response, after which the connection is closed.
+/// Marks the response as the last one of its connection.
 fn last(mut response: Response<Body>) -> Response<Body> {
     let close = HeaderValue::from_static("close");
     response.headers_mut().insert(header::CONNECTION, close);
@@ -303,7 +302,7 @@ fn preflight(head: &Parts) -> Response<Body> {
         headers.insert(header::ACCESS_CONTROL_ALLOW_METHODS, methods);
     }
     headers.insert(header::ACCESS_CONTROL_MAX_AGE, PREFLIGHT_AGE);
-    // Whatever headers a page adds, they change nothing here.
+    // Request headers of a page have no effect here, so all are allowed.
     if let Some(wanted) = head.headers.get(header::ACCESS_CONTROL_REQUEST_HEADERS) {
         headers.insert(header::ACCESS_CONTROL_ALLOW_HEADERS, wanted.clone());
     }

@@ -1,4 +1,4 @@
-//! Freeing the stacks that nothing refers to any more, so that a recording never ends.
+//! Frees stacks that nothing refers to any more, so that a recording can run indefinitely.
 
 use std::time::{Duration, Instant};
 
@@ -6,24 +6,24 @@ use anyhow::Result;
 
 use super::collector::Collector;
 
-/// The share of time that collections may take, one part in so many; while the table is nearly full, more.
+/// Collections take at most 1/`SHARE` of the time, or half of it while the table is nearly full.
 const SHARE: u32 = 10;
 
-/// How long events are taken in, at most.
+/// Time limit for taking in all pending events.
 const ALL: Duration = Duration::from_secs(1);
 
-/// When stacks were last collected.
+/// The last collection of stacks.
 #[derive(Debug)]
 pub(super) struct Collected {
     at: Instant,
     took: Duration,
-    /// Stacks that were left.
+    /// Stacks left after it.
     left: usize,
 }
 
 impl Collector {
-    /// Frees stacks if the table of them is filling up: from half full on, whenever an eighth of it came since
-    /// the last time.
+    /// Frees stacks when their table fills up: from half full on, each time an eighth of its capacity was
+    /// added.
     pub(super) fn collect_stacks(&mut self) -> Result<()> {
         let (known, room) = self.probe.stacks_known();
         let due = match &self.collected {
@@ -39,7 +39,7 @@ impl Collector {
         }
         let begun = Instant::now();
         let begun_well = self.probe.begin_collection().and_then(|used| {
-            // What was sent before the epoch began is taken in before the aggregator is looked at.
+            // Take in the events from before the epoch first: the aggregator marks the stacks they refer to.
             Ok((used, self.take_events(ALL)?))
         });
         let (mut used, taken) = match begun_well {
@@ -50,7 +50,8 @@ impl Collector {
             }
         };
         self.aggregator.mark_used(&mut used);
-        // Without all events and all of the ledgers nothing can be said; it is tried again.
+        // Unless all events and all ledgers were read, any stack may be in use: nothing is freed until the next
+        // try.
         let complete = taken && self.probe.mark_used(&mut used).is_ok();
         let aggregator = &mut self.aggregator;
         self.probe

@@ -29,40 +29,41 @@ mod follow;
 mod held;
 mod report;
 
-/// How long events may wait in the ring buffer when there are too few for a wake-up.
+/// How long events may wait in the ring buffer if there are too few of them to trigger a wakeup.
 const TICK: Duration = Duration::from_millis(100);
-/// How long the collector takes events in, gives room in the ledger back or looks for some before it sees
-/// whether anybody asks for something; and how long it takes events in, at most, for a report.
+/// Time limits: `TURN` for each of taking in events, reclaiming ledger room and sweeping the ledger before the
+/// collector checks for commands again; `SETTLE` for taking in events before a report.
 const TURN: Duration = Duration::from_millis(20);
 const SETTLE: Duration = Duration::from_millis(150);
-/// A numbered profile.
+/// A profile and its sequence number.
 pub type Numbered = (u64, Arc<Profile>);
 
-/// What the collector is asked for.
+/// Requests to the collector.
 pub enum Command {
-    /// A profile of the state at this moment, or the last one.
+    /// A profile of the current state, or the last one if the target has ended.
     Report {
-        /// Whether to hold the target still for it, where that can be done.
+        /// Whether to freeze the target for the scan, where possible.
         freeze: Freeze,
-        /// Where it goes.
+        /// Receives the profile.
         reply: oneshot::Sender<Result<Numbered, ProviderError>>,
     },
     /// What is known without a scan.
     Status(oneshot::Sender<Status>),
     /// How full the probe's tables are.
     Tables(oneshot::Sender<Vec<MapUsage>>),
-    /// Make the command's last profile. Until the answer comes it is stopped on its way out, or stays a zombie.
+    /// Take the command's last profile. Until the reply, the command is stopped while exiting or remains a
+    /// zombie.
     Final(SyncSender<()>),
-    /// Build the unwind tables of these files, which a command is about to run. The answer is whether its memory
-    /// will still be there when it has ended.
+    /// Build the unwind tables of these files, which a command is about to run. The reply says whether its
+    /// memory will still be there after it has ended.
     Prepare(MappedFiles, SyncSender<bool>),
     /// Follow this process, which will become the command.
     Follow(Pid, SyncSender<Result<()>>),
-    /// End.
+    /// End the thread.
     Stop,
 }
 
-/// What the collector tells of the target's life.
+/// Progress of the target, as published by the collector.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Progress {
     /// No target yet.
@@ -74,7 +75,7 @@ pub enum Progress {
         /// Its name.
         comm: String,
     },
-    /// The target ended; its last profile stays. It may have ended before anybody saw that it was followed.
+    /// The target ended; its last profile stays. `Following` may never have been observed.
     Ended {
         /// The target.
         pid: Pid,
@@ -87,37 +88,37 @@ pub enum Progress {
 pub struct Collector {
     /// The probe.
     pub probe: Probe,
-    /// Whom to follow.
+    /// Which processes to follow.
     pub selector: Selector,
     /// Follow children too.
     pub follow_forks: bool,
     /// Where progress goes.
     pub progress: tokio::sync::watch::Sender<Progress>,
     pub(super) aggregator: Aggregator,
-    /// `None` where stacks are taken without tables.
+    /// `None` if stacks are taken without unwind tables.
     unwinding: Option<Unwinding>,
     target: Option<Pid>,
     last: Option<Last>,
     pub(super) collected: Option<Collected>,
-    /// Events taken from the ring buffer, but not in yet.
+    /// Events taken from the ring buffer, but not yet applied.
     waiting: VecDeque<Event>,
     sweeper: Sweeper,
-    /// Room in the ledger is still to be given back.
+    /// Whether the probe still has ledger room to reclaim.
     reclaiming: bool,
-    /// Processes' changes that were lost when it was last found out which.
+    /// Number of lost process events at the last reconciliation.
     reconciled: u64,
-    /// What failed without ending memprof, since it began.
+    /// Number of failures that did not end memprof.
     failures: u64,
     sequence: u64,
     /// Scans that became a profile.
     scans: u64,
     searched: Option<Instant>,
-    /// Processes of the control group without memory of their own: zombies, kernel threads, those in
-    /// another's address space.
+    /// Processes of the control group without memory of their own: zombies, kernel threads, and processes that
+    /// share another's address space.
     refused: BTreeSet<Pid>,
-    /// How targets are held still.
+    /// Settings and cost estimates for freezing targets.
     pub holding: Holding,
-    /// Who waits for a report, and whether of a target that stands still.
+    /// Pending report requests, each with its freeze mode.
     report_wanted: Vec<(Freeze, oneshot::Sender<Result<Numbered, ProviderError>>)>,
 }
 
@@ -130,7 +131,7 @@ struct Last {
 }
 
 impl Collector {
-    /// A collector that follows nobody yet.
+    /// Creates a collector that follows no process yet.
     pub fn new(
         probe: Probe,
         selector: Selector,
@@ -173,7 +174,7 @@ impl Collector {
                     Ok(Command::Report { freeze, reply }) => {
                         self.report_wanted.push((freeze, reply));
                     }
-                    // Whoever asked may be gone.
+                    // The receiver may be gone.
                     Ok(Command::Status(reply)) => drop(reply.send(self.glance())),
                     Ok(Command::Tables(reply)) => {
                         drop(reply.send(self.probe.tables()));
@@ -210,7 +211,7 @@ impl Collector {
         }
     }
 
-    /// What fails in the middle of a recording does not end it: it is counted, and said the first time.
+    /// A failure does not end a recording: it is counted, and the first one is printed.
     fn tolerate(&mut self, outcome: Result<()>) {
         if let Err(e) = outcome {
             tracing::warn!("{e:#}");
@@ -238,8 +239,8 @@ impl Collector {
         }
     }
 
-    /// Takes in what has happened up to now. Taking in takes time, in which more may happen: until nothing is
-    /// left, or for so long. Returns whether nothing is.
+    /// Takes in pending events until none is left or `limit` has passed; more may arrive meanwhile. Returns
+    /// whether none is left.
     pub(super) fn take_events(&mut self, limit: Duration) -> Result<bool> {
         let until = Instant::now() + limit;
         let mut seen = Vec::new();
@@ -263,7 +264,7 @@ impl Collector {
         Ok(in_time)
     }
 
-    /// Takes in code that the probe could not bind.
+    /// Registers and binds code that the probe could not bind.
     fn bind_seen(&mut self, seen: &mut Vec<CodeSeen>) -> Result<()> {
         match &mut self.unwinding {
             Some(unwinding) if !seen.is_empty() => {
@@ -284,7 +285,7 @@ impl Collector {
         Ok(())
     }
 
-    /// Applies an event; code that the probe could not bind is kept for [`Collector::bind_seen`].
+    /// Applies an event; collects code that the probe could not bind for [`Collector::bind_seen`].
     fn apply(&mut self, event: &Event, seen: &mut Vec<CodeSeen>) -> Result<()> {
         if let Event::Code(code) = event {
             seen.push(*code);
@@ -294,7 +295,7 @@ impl Collector {
             && e.change == ProcessChange::Matched
             && !self.is_wanted(e.pid)
         {
-            // Another program with the same first 15 bytes of name.
+            // Another program whose name has the same first 15 bytes.
             self.probe.forget(&[e.pid])?;
             self.probe.set_waiting(true);
             return Ok(());
@@ -304,7 +305,7 @@ impl Collector {
             && self.aggregator.is_kept(e.mm, e.pid)
         {
             self.aggregator.ended_with(e.mm, page_tables);
-            // Its memory is still there; what fails leaves the last profile in place.
+            // Its memory is still there. If the scan fails, the last profile stays.
             let _ = self.scan(Freeze::No);
         }
         self.aggregator.apply(event, &self.probe);

@@ -1,12 +1,12 @@
-//! Starting a command so that it is followed from its first page on, and scanned at its very end.
+//! Starts a command so that it is followed from its first page on and scanned at its very end.
 //!
 //! The child waits before `exec` until it is followed. Its first thread is traced at its start: it stops after
-//! `exec`, until the unwind tables of the program and its libraries are there. That is over soon after the last
-//! `exec`; then a debugger may have it. At its end it stays a zombie until its memory, which the
-//! collector keeps for that ([`Kept`](crate::residency::Kept)), has been scanned. (Where the kernel has no
-//! `userfaultfd` for memprof, or children are in that scan, it is traced for as long as it runs, and scanned on its
-//! way out.) Nothing is changed in the command: should memprof die, the kernel lets it go, and it runs on. Where
-//! tracing is refused the first stacks may be cut short.
+//! `exec` until the unwind tables of the program and its libraries are built. Tracing ends soon after the last
+//! `exec`; from then on a debugger can attach. At its end, the command stays a zombie until its memory has been
+//! scanned; the collector keeps the memory for that ([`Kept`](crate::residency::Kept)). (If memprof cannot use
+//! `userfaultfd`, or if the scan includes children, the command is traced for as long as it runs and scanned
+//! while it exits.) The command itself is not modified: if memprof dies, the kernel detaches it and it
+//! continues. If tracing is refused, the first stacks may be truncated.
 
 use std::ffi::CString;
 use std::io::{self, Read, Write};
@@ -25,14 +25,14 @@ use tokio::sync::oneshot;
 use crate::event::Pid;
 use crate::privileges::{self, Role};
 
-/// How a command ended, as a shell would say it: its exit status, or 128 plus the signal.
+/// How a command ended, in the shell's terms: its exit status, or 128 plus the signal number.
 pub type ExitStatus = u8;
 
-/// A command that waits to be let go.
+/// A command that waits to be released.
 pub struct Prepared {
     /// The process it will run in.
     pub pid: Pid,
-    /// Lets it go.
+    /// Releases it.
     release: SyncSender<()>,
     /// How it ended, or why it could not be started.
     pub ended: oneshot::Receiver<Result<ExitStatus>>,
@@ -41,7 +41,7 @@ pub struct Prepared {
 impl Prepared {
     /// Lets the command start.
     pub fn release(&self) {
-        // A thread that is gone has said why through `ended`.
+        // If the thread is gone, `ended` holds the reason.
         let _ = self.release.send(());
     }
 }
@@ -49,26 +49,25 @@ impl Prepared {
 /// Where the command waits for memprof.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stop {
-    /// After `exec`: its program and the dynamic loader are in place, and have not run yet.
+    /// After `exec`: the program and the dynamic loader are mapped, but have not run yet.
     Exec,
-    /// It is about to end, with its memory still in place, or it has ended and is a zombie.
+    /// The command is about to exit with its memory still in place, or it is a zombie.
     End,
 }
 
-/// How long after its last `exec` the command is no longer traced: scripts that start programs in their own
-/// place do so early.
+/// Tracing ends this long after the last `exec`: scripts that `exec` another program do so early.
 const SETTLED: Duration = Duration::from_secs(1);
-/// How often it is looked whether a traced command has stopped. (There is no way to wait for that with a limit.)
+/// Poll interval for stops of a traced command. (`waitid` has no timeout.)
 const LOOK: Duration = Duration::from_micros(500);
-/// The same for its end, while it is stopped for a report: the kernel reports that stop in place of the end.
+/// Poll interval for its end while it is frozen for a report: the kernel then reports the stop, not the end.
 const LOOK_AGAIN: Duration = Duration::from_millis(2);
 
-/// Forks a process for the command, which waits. `at_stop` is called, on another thread, while the
-/// command is stopped; it says whether the command's memory will be there when it has ended. A `quiet`
-/// command has `/dev/null` for its standard streams.
+/// Forks a process that waits to become the command. `at_stop` is called on another thread while the command is
+/// stopped; it returns whether the command's memory will still be there after it has ended. A `quiet` command
+/// has `/dev/null` for its standard streams.
 ///
 /// # Errors
-/// The command line holds a NUL byte, or no process or thread could be made.
+/// The command line contains a NUL byte, or the process or its thread cannot be created.
 pub fn prepare(
     argv: &[String],
     quiet: bool,
@@ -82,7 +81,7 @@ pub fn prepare(
     let (pid_to, pid_from) = sync_channel(1);
     let (release, released) = sync_channel(1);
     let (done, ended) = oneshot::channel();
-    // One thread forks, traces and waits: the kernel ties a tracee to the thread that traces it.
+    // This thread forks the child and waits for its end; a second one traces it.
     thread::Builder::new()
         .name("memprof-command".into())
         .spawn(move || {
@@ -128,13 +127,13 @@ fn live(
     privileges::reduce(Role::Command);
     let _ = pid_to.send(Pid(child.as_raw() as u32));
     if released.recv().is_err() {
-        // Nobody wants it any more: the closed pipe ends it.
+        // The `Prepared` was dropped: closing the pipe ends the child.
         drop(go_write);
         let _ = waitpid(child, None);
         bail!("the command was not started");
     }
     let pid = Pid(child.as_raw() as u32);
-    // By a thread of its own: when that ends, the kernel lets go of the command without stopping it.
+    // Traced by a separate thread: when the thread ends, the kernel detaches the command without stopping it.
     thread::scope(|scope| {
         let tracer = thread::Builder::new().name("memprof-tracer".into());
         let trace = || {
@@ -150,7 +149,7 @@ fn live(
     let status = wait_for_end(child)?;
     at_stop(pid, Stop::End);
     let _ = waitpid(child, None);
-    // Not read before it has ended: a signal may stop it on its way to `exec`.
+    // Read only after its end: a signal may stop the command before `exec`, and the read would block.
     let mut errno = [0; 4];
     if failed_read.read_exact(&mut errno).is_ok() {
         let e = io::Error::from_raw_os_error(i32::from_ne_bytes(errno));
@@ -159,7 +158,7 @@ fn live(
     Ok(status)
 }
 
-/// The child's part.
+/// Runs in the child: waits for the release, then calls `exec`.
 fn exec_when_told(
     argv: &[*const libc::c_char],
     quiet: bool,
@@ -170,12 +169,12 @@ fn exec_when_told(
     // SAFETY: only async-signal-safe calls, on descriptors and pointers made before the fork; `argv`
     // ends with a null pointer and its strings live in the copied memory.
     unsafe {
-        // Else the read below would never see the end of the pipe when memprof dies.
+        // Otherwise the read below would not see the end of the pipe when memprof dies.
         libc::close(go_write);
-        // Should memprof die while it holds the command still for a report, the command goes on.
+        // If memprof dies while it freezes the command for a report, SIGCONT resumes the command.
         libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGCONT);
         crate::priority::restore();
-        // Rust ignores SIGPIPE; programs expect it not to be.
+        // Rust ignores SIGPIPE; programs expect the default action.
         libc::signal(libc::SIGPIPE, libc::SIG_DFL);
         let mut byte = 0u8;
         let told = libc::read(go.as_raw_fd(), (&raw mut byte).cast(), 1);
@@ -194,16 +193,16 @@ fn exec_when_told(
     }
 }
 
-/// What a child does, as `waitid` says it.
+/// A state change of a child, as `waitid` reports it.
 struct Change {
     /// `CLD_EXITED`, `CLD_TRAPPED`, …
     code: i32,
-    /// Its exit status, or a signal; of a trap with what stopped it in the bits above.
+    /// Its exit status or a signal; for a trap, the ptrace event is in the bits above.
     status: i32,
 }
 
 impl Change {
-    /// `None` if nothing has happened to the child.
+    /// `None` if the child's state has not changed.
     fn of(child: NixPid, options: i32) -> io::Result<Option<Change>> {
         let id = child.as_raw() as libc::id_t;
         // SAFETY: all zeroes is a valid value of the structure, which the kernel fills in.
@@ -214,7 +213,7 @@ impl Change {
             0 => {}
             _ => return Err(io::Error::last_os_error()),
         }
-        // SAFETY: the kernel has filled in what belongs to a child, or left zeroes.
+        // SAFETY: the kernel has filled in the fields for a child, or left zeroes.
         let (pid, status) = unsafe { (info.si_pid(), info.si_status()) };
         let code = info.si_code;
         Ok((pid != 0).then_some(Change { code, status }))
@@ -228,13 +227,13 @@ impl Change {
     }
 }
 
-/// Holds the child, which this thread traces, each time it has called `exec`; returns when it has not done so
-/// for a while, or has ended. Where its memory will not be there after its end, it is traced until then, and held
-/// on its way out. Its signals pass through unchanged.
+/// Stops the child, which this thread traces, after each `exec`. Returns `SETTLED` after the last one, or
+/// when the child has ended. If its memory will not be kept after its end, traces it until then and stops it
+/// while it exits. Its signals pass through unchanged.
 fn hold_at_stops(child: NixPid, mut at_stop: impl FnMut(Stop) -> bool) {
     let (mut since, mut kept) = (Instant::now(), false);
     while !kept || since.elapsed() < SETTLED {
-        // Without a limit it can be waited for: each child that ends is a signal, and a stop.
+        // If the memory is not kept, there is no timeout and `waitid` may block.
         let wait = if kept { libc::WNOHANG } else { 0 };
         match Change::of(child, libc::WEXITED | libc::WSTOPPED | libc::WNOWAIT | wait) {
             Ok(None) => thread::sleep(LOOK),
@@ -259,18 +258,18 @@ fn hold_at_stops(child: NixPid, mut at_stop: impl FnMut(Stop) -> bool) {
     }
 }
 
-/// Lets a stopped child go on.
+/// Resumes a stopped child.
 fn go_on(child: NixPid, stop: &Change) {
     let (event, signal) = (stop.status >> 8, stop.status & 0xff);
     let stops = [libc::SIGSTOP, libc::SIGTSTP, libc::SIGTTIN, libc::SIGTTOU];
     let (request, signal) = match event {
-        // A stop by one of these is a stop: it stays so until SIGCONT.
+        // A group stop: the child stays stopped until SIGCONT.
         libc::PTRACE_EVENT_STOP if stops.contains(&signal) => (libc::PTRACE_LISTEN, 0),
-        // On its way to it.
+        // A signal that is about to be delivered.
         0 => (libc::PTRACE_CONT, signal),
         _ => (libc::PTRACE_CONT, 0),
     };
-    // SAFETY: neither request takes an address; the data of the second is a signal's number.
+    // SAFETY: neither request uses the address; the data of `PTRACE_CONT` is a signal number.
     unsafe { libc::ptrace(request, child.as_raw(), 0, libc::c_long::from(signal)) };
 }
 

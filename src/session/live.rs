@@ -1,4 +1,4 @@
-//! The live view beside the server: it is fed with reports, and holds messages back from the terminal.
+//! The live view beside the server: shows reports and holds messages back from the terminal.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -11,17 +11,17 @@ use crate::api::Provider;
 use crate::console;
 use crate::screen::{News, Screen, ScreenOptions};
 
-/// The share of time that making reports may take: one part in so many.
+/// Making reports takes at most 1/`SHARE` of the time.
 const SHARE: u32 = 5;
 
-/// A view that has the terminal.
+/// A view that owns the terminal.
 pub(super) struct Live {
     screen: Screen,
     feeding: JoinHandle<()>,
 }
 
 impl Live {
-    /// Takes the terminal and shows reports from then on. Needs a tokio runtime.
+    /// Takes over the terminal and starts to show reports. Needs a tokio runtime.
     ///
     /// # Errors
     /// The terminal cannot be used.

@@ -1,8 +1,8 @@
-//! What is left at the end: the profile that `--output` asks for, and the summary.
+//! Output at the end of a session: the profile for `--output`, and the summary.
 //!
-//! The file is tried at the start and written whole or not at all.
-//! A profile is written beside its place and then takes it, so that a crash leaves no half file and
-//! what stood there stays until then. What is no regular file (a pipe, a terminal) is written to.
+//! The path is checked at the start. A profile is written to a temporary file beside its destination and then
+//! renamed, so that a crash leaves no partial file and an existing file stays until then. Pipes, terminals and
+//! other special files are written to directly.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufWriter, Write};
@@ -16,16 +16,16 @@ use crate::export::{self, Report};
 
 /// How a file is written.
 enum Way {
-    /// Under another name beside it, which then becomes this one.
+    /// To a temporary file beside this path, which is then renamed.
     Beside(PathBuf),
-    /// As it is: no regular file.
+    /// Directly: not a regular file.
     Direct,
 }
 
-/// Says at the start what would fail at the end. Changes nothing that stands there.
+/// Checks at the start whether writing would fail at the end. Changes no existing file.
 ///
 /// # Errors
-/// The file could not be written: why.
+/// Why the file cannot be written.
 pub fn check(path: &Path) -> Result<()> {
     let tried = way(path).and_then(|way| match way {
         Way::Direct => Ok(()),
@@ -37,10 +37,10 @@ pub fn check(path: &Path) -> Result<()> {
     tried.with_context(|| refused(path))
 }
 
-/// Writes a profile where `--output` says.
+/// Writes a profile to the destination of `--output`.
 ///
 /// # Errors
-/// It could not be written; then nothing has changed.
+/// The profile cannot be written; an existing file is then unchanged.
 pub fn write_profile(output: &Output, report: &Report) -> Result<()> {
     let make = |out: &mut dyn Write| export::write(output.format, report, &output.options, out);
     if output.is_stdout() {
@@ -52,10 +52,10 @@ pub fn write_profile(output: &Output, report: &Report) -> Result<()> {
     Ok(())
 }
 
-/// Writes the summary to stdout, or to stderr where stdout is taken.
+/// Writes the summary to stdout, or to stderr if stdout is taken.
 ///
 /// # Errors
-/// It could not be written.
+/// The summary cannot be written.
 pub fn write_summary(report: &Report, stdout_taken: bool) -> io::Result<()> {
     let mut text = b"\n".to_vec();
     export::write_summary(report, &mut text)?;
@@ -64,13 +64,13 @@ pub fn write_summary(report: &Report, stdout_taken: bool) -> io::Result<()> {
         false => write_stdout(|out| out.write_all(&text)),
     };
     match written {
-        // The terminal has ended, and memprof with it.
+        // The terminal is gone, and memprof is ending for that reason.
         Err(e) if e.raw_os_error() == Some(libc::EIO) => Ok(()),
         other => other,
     }
 }
 
-/// A reader that went away (`| head`) is no error.
+/// Writes to stdout; a closed pipe (`| head`) is not an error.
 fn write_stdout(make: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> io::Result<()> {
     match buffered(io::stdout().lock(), make) {
         Err(e) if e.kind() == io::ErrorKind::BrokenPipe => Ok(()),
@@ -78,7 +78,7 @@ fn write_stdout(make: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> io::Resu
     }
 }
 
-/// Formats write in small pieces.
+/// Buffers the output: the formats write in small pieces.
 fn buffered(
     out: impl Write,
     make: impl FnOnce(&mut dyn Write) -> io::Result<()>,
@@ -107,7 +107,7 @@ fn refused(path: &Path) -> String {
 fn way(path: &Path) -> io::Result<Way> {
     match fs::metadata(path) {
         Ok(there) if there.is_dir() => Err(io::ErrorKind::IsADirectory.into()),
-        // A symbolic link stays one: the file it names is replaced.
+        // A symbolic link stays: the file that it points to is replaced.
         Ok(there) if there.is_file() => Ok(Way::Beside(fs::canonicalize(path)?)),
         Ok(_) => Ok(Way::Direct),
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(Way::Beside(path.to_owned())),

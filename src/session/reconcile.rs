@@ -1,4 +1,4 @@
-//! After the ring buffer was full: which processes began and ended unheard.
+//! Finds the processes whose start or end was lost because the ring buffer was full.
 
 use std::collections::HashSet;
 
@@ -8,8 +8,8 @@ use crate::aggregate::Aggregator;
 use crate::event::{Event, MmId, Pid, ProcessChange, ProcessEvent};
 use crate::probe::Probe;
 
-/// The changes that bring what is known in line with what the probe follows. No event may wait in the ring
-/// buffer but those of this moment, which then change nothing more.
+/// The changes that bring the aggregator in line with what the probe follows. All older events must have been
+/// taken from the ring buffer; events that arrive during the call then have no further effect.
 ///
 /// # Errors
 /// The probe's table of processes could not be read.
@@ -17,7 +17,7 @@ pub(super) fn unheard(probe: &Probe, known: &Aggregator) -> Result<Vec<Event>> {
     let followed = probe.processes()?;
     let live: HashSet<MmId> = followed.iter().map(|(_, mm)| *mm).collect();
     let began = followed.into_iter().filter(|(_, mm)| !known.has(*mm));
-    // Beginnings first: the target does not end where one process has become another.
+    // Starts come first: the target must not count as ended if another process has taken its place.
     let mut changes: Vec<Event> = began
         .map(|(pid, mm)| event(pid, mm, ProcessChange::Found))
         .collect();

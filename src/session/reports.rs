@@ -1,4 +1,4 @@
-//! Reports for whoever asks: a profile from the collector, with its names looked up.
+//! Makes reports: profiles from the collector with symbol names.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -16,15 +16,15 @@ use crate::profile::{Frame, FrameKind, FreezeOutcome, MapUsage, Profile};
 use crate::symbol::Symbols;
 use crate::symbolize::{Detail, Symbolizer};
 
-/// How long the target runs, at least, between two reports that it is held still for; and how much
-/// longer than it stood still.
+/// How long the target runs, at least, between two reports that freeze it: `RUN`, and `RUN_SHARE` times as
+/// long as it was frozen.
 const RUN: Duration = Duration::from_millis(100);
 const RUN_SHARE: u32 = 9;
 
-/// How long the collector may take to say what needs no scan; then what it said last has to do.
+/// How long the collector may take to answer without a scan; after that, its last answer is used.
 const GLANCE: Duration = Duration::from_millis(30);
 
-/// Asks the collector thread for things.
+/// A handle to the collector thread.
 #[derive(Clone, Debug)]
 pub struct Collecting {
     commands: SyncSender<Command>,
@@ -32,22 +32,22 @@ pub struct Collecting {
 }
 
 impl Collecting {
-    /// A handle to the thread that reads `commands` when `wake` is written to.
+    /// A handle to the thread that reads `commands` and is woken through `wake`.
     pub fn new(commands: SyncSender<Command>, wake: Arc<EventFd>) -> Collecting {
         Collecting { commands, wake }
     }
 
-    /// Passes a command on.
+    /// Sends a command.
     ///
     /// # Errors
-    /// The collector is gone, or too busy to take it.
+    /// The collector has ended, or its queue is full.
     pub fn send(&self, command: Command) -> Result<(), ProviderError> {
         let sent = self.commands.try_send(command);
         let _ = self.wake.write(1);
         sent.map_err(|e| ProviderError::Failed(format!("the collector does not answer: {e}")))
     }
 
-    /// Has the collector do something and waits, at most so long, until it did; its answer.
+    /// Sends a command and waits up to `timeout` for its answer.
     pub fn wait_for<T>(
         &self,
         timeout: Duration,
@@ -59,28 +59,28 @@ impl Collecting {
     }
 }
 
-/// Gives reports; everyone who asks while one is made shares it.
+/// Makes reports; concurrent requests share one.
 pub struct Reports {
     collecting: Collecting,
     progress: watch::Receiver<Progress>,
     symbolizer: Symbolizer,
     newest: Mutex<Option<Newest>>,
     freeze: Freeze,
-    /// Until when the target is not held still again; whoever wants it waits here.
+    /// The target is not frozen again before this time; requests that need a freeze wait on this lock.
     runs_until: Mutex<Instant>,
     glance: Mutex<Option<Status>>,
     tables: Mutex<Option<Vec<MapUsage>>>,
 }
 
-/// The newest report, and when it was asked for.
+/// The newest report, and when it was requested.
 struct Newest {
     report: Arc<Report>,
     asked: Instant,
 }
 
 impl Reports {
-    /// Reports from this collector, with names from this symbolizer, all of them of a target that is held
-    /// still as `freeze` says.
+    /// Takes profiles from the collector and names from the symbolizer; freezes the target at least as `freeze`
+    /// says.
     pub fn new(
         collecting: Collecting,
         progress: watch::Receiver<Progress>,
@@ -99,8 +99,8 @@ impl Reports {
         }
     }
 
-    /// What the collector answers to a command, and true; while it is at something else, what it answered
-    /// last, and false. `None` if it is gone.
+    /// The collector's answer to a command, and true; if it is busy, its previous answer, and false. `None` if
+    /// the collector has ended.
     async fn ask_at_once<T: Clone>(
         &self,
         last: &Mutex<Option<T>>,
@@ -108,7 +108,7 @@ impl Reports {
     ) -> Option<(T, bool)> {
         let mut last = last.lock().await;
         let (reply, answer) = oneshot::channel();
-        // Too busy to take the question: it will answer the next one.
+        // If its queue is full, the collector will answer the next request.
         let _ = self.collecting.send(command(reply));
         let fresh = match &*last {
             None => answer.await.ok(),
@@ -124,11 +124,11 @@ impl Reports {
         }
     }
 
-    /// A report, of a target that is held still for it as `freeze` says, where that can be done. However
-    /// many ask for that, the target stands still for a tenth of the time at most.
+    /// A report, with the target frozen for it as `freeze` says, where possible. However many clients request
+    /// this, the target is frozen for at most a tenth of the time.
     ///
     /// # Errors
-    /// As [`Provider::profile`].
+    /// See [`Provider::profile`].
     pub async fn report(&self, freeze: Freeze) -> Result<Arc<Report>, ProviderError> {
         let arrived = Instant::now();
         let freeze = freeze.max(self.freeze);
@@ -141,7 +141,7 @@ impl Reports {
             return Ok(report);
         }
         tokio::time::sleep_until((*runs_until).into()).await;
-        // Whoever asks may go away while the target stands still.
+        // Set before the wait: this future may be dropped while the target is frozen.
         *runs_until = Instant::now() + RUN;
         let report = self.since(arrived, freeze).await?;
         let stood = report.profile.hold.cost();
@@ -149,7 +149,7 @@ impl Reports {
         Ok(report)
     }
 
-    /// The newest report, if it shows a moment after `arrived`.
+    /// The newest report, if it shows the state at some time after `arrived`.
     fn known(
         &self,
         newest: &Option<Newest>,
@@ -168,10 +168,10 @@ impl Reports {
         newest.map(|n| Arc::clone(&n.report))
     }
 
-    /// A report of a moment after `arrived`.
+    /// A report of the state at some time after `arrived`.
     async fn since(&self, arrived: Instant, freeze: Freeze) -> Result<Arc<Report>, ProviderError> {
-        // Held while a report is made. Whoever came before that was begun takes it: it shows a
-        // moment after their request.
+        // Locked while a report is made. Requests that arrived before that report was begun share it: it shows
+        // the state at some time after they arrived.
         let mut newest = self.newest.lock().await;
         if let Some(report) = self.known(&newest, arrived, freeze) {
             return Ok(report);
@@ -198,11 +198,11 @@ impl Reports {
         Ok(report)
     }
 
-    /// The same report with source lines and inlined functions, where files have debug information.
-    /// That takes its time: seconds for a large program.
+    /// The same report with source lines and inlined functions, for files with debug information. This takes
+    /// seconds for a large program.
     ///
     /// # Errors
-    /// When names could not be looked up at all.
+    /// The names cannot be looked up at all.
     pub async fn with_lines(&self, report: &Report) -> Result<Arc<Report>, ProviderError> {
         let symbols = self.names(&report.profile, Detail::Inlined).await?;
         Ok(Arc::new(Report {

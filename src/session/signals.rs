@@ -1,8 +1,8 @@
-//! The signals that end memprof: SIGINT, SIGTERM, SIGHUP and SIGQUIT, all alike.
+//! The signals that end memprof: SIGINT, SIGTERM, SIGHUP and SIGQUIT, all handled the same way.
 //!
-//! The first one ends the run in order: last report, outputs, summary. A later one ends it at once. What
-//! comes within [`REPEAT`] is the same wish: `timeout` sends its signal to the process and to its group, and
-//! of a terminal's end both the shell and the kernel tell.
+//! The first one ends the session in order: last report, outputs, summary. A later one ends it at once. Signals
+//! within [`REPEAT`] after the first one count as the same: `timeout` signals both the process and its group,
+//! and when a terminal closes, both the shell and the kernel send a signal.
 
 use std::future::poll_fn;
 use std::sync::atomic::{AtomicI32, Ordering};
@@ -15,7 +15,7 @@ use nix::sys::signal::{SigHandler, Signal};
 use signal_hook_registry::register_sigaction;
 use tokio::signal::unix::{self, SignalKind};
 
-/// Every ending signal, with where the origin of its newest occurrence is noted.
+/// The ending signals, each with the `si_code` of its newest occurrence.
 static ENDING: [(Signal, &AtomicI32); 4] = {
     static ORIGINS: [AtomicI32; 4] = [const { AtomicI32::new(0) }; 4];
     [
@@ -29,15 +29,15 @@ static ENDING: [(Signal, &AtomicI32); 4] = {
 /// How long after an ending signal further ones count as the same.
 const REPEAT: Duration = Duration::from_millis(500);
 
-/// `si_code` of what the kernel sends by itself, not for a process that called `kill`.
+/// `si_code` of a signal that the kernel sends by itself, not on behalf of a process that called `kill`.
 const SI_KERNEL: i32 = 0x80;
 
-/// An ending signal that came.
+/// A received ending signal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ending {
     /// Which one.
     pub signal: Signal,
-    /// It came from the terminal (a key, or its end), which sends it to every process of the foreground
+    /// Whether it came from the terminal (a key, or hangup), which signals every process of the foreground
     /// group.
     pub from_terminal: bool,
 }
@@ -51,15 +51,15 @@ impl Ending {
         }
     }
 
-    /// What a command under `--` is to be sent, if anything: only what it did not get itself.
+    /// The signal to pass on to a command under `--`, if any: only one that it did not receive itself.
     ///
-    /// It is in memprof's process group. Ctrl-C, Ctrl-\ and the end of the terminal reach the whole group
-    /// from the kernel; a second SIGINT would be taken for the user's second Ctrl-C. What a process sent
-    /// (`kill -HUP` of memprof, a service manager) reached memprof alone, as far as can be told. It is passed
-    /// on as it is: memprof stands in the command's place. A shell that ends sends SIGHUP to the whole group by
-    /// `kill` as well. That cannot be told apart, and the command gets two, mostly merged into one: a
-    /// command that SIGHUP ends is ending, one that ignores it does so twice. And if memprof leads the session
-    /// (`xterm -e memprof …`), the end of the terminal reaches memprof alone.
+    /// The command is in memprof's process group. On Ctrl-C, Ctrl-\ and hangup the kernel signals the whole
+    /// group; a second SIGINT would look like a second Ctrl-C by the user. A signal from a process (`kill -HUP`
+    /// of memprof, a service manager) is assumed to have reached memprof alone and is passed on unchanged,
+    /// since memprof stands in for the command. When a shell exits, it also sends SIGHUP to the whole group by
+    /// `kill`. memprof cannot tell these cases apart, so the command gets SIGHUP twice, mostly merged into one:
+    /// harmless, whether SIGHUP ends the command or is ignored. If memprof leads the session (as under `xterm -e`),
+    /// hangup signals memprof alone.
     pub fn for_command(self) -> Option<Signal> {
         let whole_group = match self.signal {
             Signal::SIGHUP => self.from_terminal && !leads_session(),
@@ -68,7 +68,7 @@ impl Ending {
         (!whole_group).then_some(self.signal)
     }
 
-    /// The exit status of what the signal ended, as a shell would say it.
+    /// The exit status for this signal, as a shell would report it.
     pub fn status(self) -> u8 {
         128 + self.signal as i32 as u8
     }
@@ -77,15 +77,16 @@ impl Ending {
 /// Waits for ending signals.
 pub struct Signals {
     waited: Vec<(Signal, &'static AtomicI32, unix::Signal)>,
-    /// One has come.
+    /// Whether a signal was received.
     came: bool,
 }
 
 impl Signals {
-    /// Takes the ending signals over. SIGHUP stays ignored where it was (`nohup`). Needs a tokio runtime.
+    /// Takes over the ending signals. SIGHUP stays ignored if it was ignored before (`nohup`). Needs a tokio
+    /// runtime.
     ///
     /// # Errors
-    /// The system does not let it handle signals.
+    /// A signal handler cannot be installed.
     pub fn new() -> Result<Signals> {
         let mut waited = Vec::new();
         for (signal, origin) in ENDING {
@@ -93,7 +94,7 @@ impl Signals {
                 continue;
             }
             let what = || format!("cannot wait for {signal}");
-            // Before tokio's own action, so that the origin is known when the signal is seen.
+            // Registered before tokio's own action, so that the origin is stored before the signal is seen.
             // SAFETY: the action only stores to an atomic, which is async-signal-safe, and cannot panic.
             unsafe {
                 register_sigaction(signal as i32, |info| {
@@ -110,12 +111,12 @@ impl Signals {
         })
     }
 
-    /// The next one.
+    /// Waits for the next ending signal.
     pub async fn next(&mut self) -> Ending {
         poll_fn(|cx| self.poll(cx)).await
     }
 
-    /// The next one that is no repetition of one that came just now.
+    /// Waits for the next ending signal that does not repeat the last one.
     pub async fn another(&mut self) -> Ending {
         tokio::time::sleep(REPEAT).await;
         poll_fn(|cx| {
@@ -139,13 +140,14 @@ impl Signals {
         Poll::Pending
     }
 
-    /// If one has come, another one ends the process at once, from a moment on.
+    /// If a signal was received, restores the default actions after [`REPEAT`]: a further one then ends the
+    /// process.
     pub fn restore(self) {
         if !self.came {
             return;
         }
         let signals: Vec<Signal> = self.waited.iter().map(|(signal, ..)| *signal).collect();
-        // The main thread is busy with the last report. Without this thread nothing ends that sooner.
+        // A separate thread, because the main thread is busy with the last report.
         let _ = thread::Builder::new()
             .name("memprof-signals".into())
             .spawn(move || {
@@ -156,8 +158,8 @@ impl Signals {
 }
 
 fn default(signal: Signal) {
-    // SAFETY: the default action is no code of this process's; nobody waits for the handler any more. A
-    // signal that stays handled does nothing.
+    // SAFETY: the default action runs no code of this process, and nothing waits for the handler any more. If
+    // the call fails, the signal stays handled, which is harmless.
     let _ = unsafe { nix::sys::signal::signal(signal, SigHandler::SigDfl) };
 }
 
@@ -167,8 +169,8 @@ fn leads_session() -> bool {
 
 fn is_ignored(signal: Signal) -> bool {
     let mut now = std::mem::MaybeUninit::<libc::sigaction>::zeroed();
-    // SAFETY: with no new action it only fills in the one that is there; all zeroes is a valid value of
-    // the structure (the default action), should it fail.
+    // SAFETY: without a new action the call only fills in the current one; if it fails, all zeroes is a valid
+    // value of the structure (the default action).
     unsafe {
         libc::sigaction(signal as i32, std::ptr::null(), now.as_mut_ptr());
         now.assume_init().sa_sigaction == libc::SIG_IGN

@@ -1,26 +1,26 @@
-//! When the page ledger is searched for chunks that hold no record: memory that is given back piece by
-//! piece leaves them there, and they would fill it in the end.
+//! Decides when to sweep the page ledger for empty chunks: memory that is freed piece by piece leaves them
+//! behind, and they would eventually fill the ledger.
 
 use std::time::{Duration, Instant};
 
 use crate::probe::{Probe, Sweep};
 
-/// How often, at most, the ledger is searched; and the share of time.
+/// Minimum pause between two sweeps; sweeps take at most 1/`SHARE` of the time.
 const PAUSE: Duration = Duration::from_secs(10);
 const SHARE: u32 = 100;
-/// The part of the ledger up to which it is left alone: a search can cost a record.
+/// The ledger is swept only while more than 1/`LEFT_ALONE` of it is used: a sweep can lose a record.
 const LEFT_ALONE: u64 = 2;
 
-/// Searches, in turns.
+/// Runs sweeps in short turns.
 #[derive(Default)]
 pub(super) struct Sweeper {
     sweep: Sweep,
-    /// Time spent in the search under way; `None` between searches.
+    /// Time spent in the current sweep; `None` between sweeps.
     under_way: Option<Duration>,
     last: Option<Searched>,
 }
 
-/// The last search.
+/// The last sweep.
 struct Searched {
     at: Instant,
     took: Duration,
@@ -28,12 +28,12 @@ struct Searched {
 }
 
 impl Sweeper {
-    /// Whether a search is under way.
+    /// Whether a sweep is in progress.
     pub(super) fn is_busy(&self) -> bool {
         self.under_way.is_some()
     }
 
-    /// Begins a search if one is due, or goes on with it, until then.
+    /// Starts a sweep if one is due, or continues it, until `until`.
     pub(super) fn turn(&mut self, probe: &Probe, until: Instant) {
         let activity = probe.activity();
         let spent = match self.under_way {
@@ -42,7 +42,7 @@ impl Sweeper {
             None => return,
         };
         let begun = Instant::now();
-        // What cannot be read stays; the ledger says so when it is full.
+        // On a read error the empty chunks stay; when the ledger is full, it reports that itself.
         let done = probe.sweep(&mut self.sweep, until).unwrap_or(true);
         let at = Instant::now();
         let took = spent + at.duration_since(begun);

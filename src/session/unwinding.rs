@@ -1,4 +1,4 @@
-//! Keeps the probe's unwind tables in step with the code that the followed processes have mapped.
+//! Keeps the probe's unwind tables in sync with the code that the followed processes have mapped.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::c_void;
@@ -22,25 +22,24 @@ use crate::residency::page_size;
 use crate::target::Program;
 use crate::unwind::publish::{Publisher, Registered};
 
-/// How long a command waits for the tables of its code, at most: its first stacks are then complete.
-/// The libraries of a compiler take a second; on a busy machine, and in a build that is not optimised,
-/// more than ten.
+/// How long a command waits for the tables of its code, at most, so that its first stacks are complete. A
+/// compiler's libraries take a second; on a busy machine, or in an unoptimised build, more than ten.
 pub(super) const PREPARE: Duration = Duration::from_secs(30);
 
-/// How long processes that run already wait to be followed, all in all.
+/// Time limit for building the tables of running processes before they are followed, in total.
 const PREPARE_PROCESSES: Duration = Duration::from_secs(1);
 
-/// The tables and where they go.
+/// Builds unwind tables and publishes them to the probe's maps.
 pub struct Unwinding {
     publisher: Publisher,
     maps: TableMaps,
 }
 
 impl Unwinding {
-    /// Starts the threads that build tables; they write to `wake` when one is there.
+    /// Starts the threads that build tables; they write to `wake` when a table is ready.
     ///
     /// # Errors
-    /// A thread could not be started, or the maps cannot be used.
+    /// A thread cannot be started, or the maps cannot be used.
     pub fn start(probe: &Probe, wake: Arc<EventFd>) -> Result<Unwinding> {
         Ok(Unwinding {
             publisher: Publisher::start(wake)?,
@@ -48,11 +47,11 @@ impl Unwinding {
         })
     }
 
-    /// Takes in code that the probe could not bind: its files get numbers, their tables are built, and the
-    /// processes' code is bound.
+    /// Handles code that the probe could not bind: numbers its files, starts building their tables and binds
+    /// the code of the processes.
     ///
     /// # Errors
-    /// The probe's maps could not be written.
+    /// The probe's maps cannot be written.
     pub fn seen(
         &mut self,
         seen: &[CodeSeen],
@@ -61,7 +60,7 @@ impl Unwinding {
     ) -> Result<()> {
         let mut by_space: BTreeMap<MmId, Vec<&CodeSeen>> = BTreeMap::new();
         for code in seen {
-            // One that has ended: what it had mapped is reported again when somebody else maps it.
+            // The address space may be gone: its files are reported again when another process maps them.
             let mm = code.mm.filter(|mm| aggregator.has(*mm));
             if let Some(mm) = mm.filter(|_| !(code.bound && self.publisher.knows(&code.file))) {
                 by_space.entry(mm).or_default().push(code);
@@ -70,7 +69,7 @@ impl Unwinding {
         let mut bind = BTreeSet::new();
         for (mm, seen) in by_space {
             bind.extend(seen.iter().find_map(|code| code.pid));
-            // Registered for another process, perhaps, between the report and now.
+            // The file may have been registered for another process since the report.
             if !seen.iter().all(|code| self.publisher.knows(&code.file)) {
                 self.register(&seen, aggregator, |aggregator| aggregator.code_now(mm))?;
             }
@@ -79,14 +78,14 @@ impl Unwinding {
         probe.bind(&bind)
     }
 
-    /// Gives numbers to files, of the mappings that `read` reads.
+    /// Numbers the files of the mappings that `read` returns.
     fn register(
         &mut self,
         seen: &[&CodeSeen],
         aggregator: &mut Aggregator,
         read: impl Fn(&mut Aggregator) -> Option<(Arc<AddressMap>, &mut ModuleTable)>,
     ) -> Result<()> {
-        // Once more where a file has changed since it was opened.
+        // Repeated once if a file has changed since it was opened.
         for _ in 0..2 {
             let Some((code, modules)) = read(aggregator) else {
                 return Ok(());
@@ -106,10 +105,10 @@ impl Unwinding {
         Ok(())
     }
 
-    /// Builds the tables of files that memprof itself has mapped, and waits for them, at most so long.
+    /// Builds the tables of files that memprof itself has mapped; waits up to `PREPARE` for them.
     ///
     /// # Errors
-    /// The probe's maps could not be written.
+    /// The probe's maps cannot be written.
     pub fn prepare(
         &mut self,
         files: &MappedFiles,
@@ -124,10 +123,10 @@ impl Unwinding {
         Ok(())
     }
 
-    /// Builds the tables of processes that are about to be followed, and waits for them, at most so long.
+    /// Builds the tables of processes that are about to be followed; waits up to `PREPARE_PROCESSES` for them.
     ///
     /// # Errors
-    /// The probe's maps could not be written.
+    /// The probe's maps cannot be written.
     pub fn prepare_processes(
         &mut self,
         seen: &[CodeSeen],
@@ -163,14 +162,14 @@ impl Unwinding {
         })
     }
 
-    /// Publishes the tables that were built meanwhile.
+    /// Publishes the tables that are ready.
     pub fn update(&mut self, probe: &mut Probe) {
         if self.publisher.collect(&mut self.maps) {
             probe.tables_changed();
         }
     }
 
-    /// What did not fit.
+    /// Adds the number of files whose tables did not fit.
     pub fn losses(&self, losses: &mut Losses) {
         losses.add(
             "files without an unwind table: tables full",
@@ -179,15 +178,16 @@ impl Unwinding {
     }
 }
 
-/// Files that memprof has mapped as code, to learn from the probe what the kernel calls them. (What `stat`
-/// shows is another device on some file systems.)
+/// Files that memprof maps as code so that the probe reports the kernel's ids of them. (`stat` shows another
+/// device on some file systems.)
 pub struct MappedFiles {
     program: PathBuf,
     held: Vec<Mapped>,
 }
 
 impl MappedFiles {
-    /// A program and its libraries. What cannot be mapped is left out: its table comes when it runs.
+    /// Maps a program and its libraries. Files that cannot be mapped are left out: their tables are built when
+    /// they run.
     pub fn new(program: Program) -> MappedFiles {
         let files = std::iter::once(&program.path).chain(&program.libraries);
         let held = files.filter_map(|path| Mapped::new(path)).collect();
@@ -208,7 +208,7 @@ struct Mapped {
     length: NonZeroUsize,
 }
 
-// SAFETY: nothing reads or runs what is mapped; it may be unmapped by any thread.
+// SAFETY: the mapping is never read or executed; any thread may unmap it.
 unsafe impl Send for Mapped {}
 
 impl Mapped {
@@ -216,7 +216,7 @@ impl Mapped {
         let file: File = open_regular(path).ok()?;
         let length = NonZeroUsize::new(usize::try_from(page_size()).ok()?)?;
         let protection = ProtFlags::PROT_READ | ProtFlags::PROT_EXEC;
-        // SAFETY: a new mapping at an address that the kernel chooses, which is never read or run.
+        // SAFETY: a new mapping at an address that the kernel chooses, never read or executed.
         let at = unsafe { mmap(None, length, protection, MapFlags::MAP_PRIVATE, &file, 0) };
         Some(Mapped {
             at: at.ok()?,
@@ -227,7 +227,7 @@ impl Mapped {
 
 impl Drop for Mapped {
     fn drop(&mut self) {
-        // SAFETY: the mapping that `new` made, which nothing refers to.
+        // SAFETY: unmaps the mapping from `new`; nothing refers to it.
         let _ = unsafe { munmap(self.at, self.length.get()) };
     }
 }

@@ -1,4 +1,4 @@
-//! Control groups: which processes are in one.
+//! Control groups and the processes in them.
 
 use std::fmt;
 use std::fs;
@@ -10,9 +10,9 @@ use nix::sys::statfs::{CGROUP_SUPER_MAGIC, CGROUP2_SUPER_MAGIC, statfs};
 
 use crate::event::Pid;
 
-/// Where the list of processes is in a control group's directory.
+/// File with the list of processes in a control group's directory.
 const PROCS: &str = "cgroup.procs";
-/// Most groups looked into; further ones are not, as are their processes.
+/// Maximum number of groups searched; processes of further groups are missed.
 const MAX_GROUPS: usize = 4096;
 
 /// A control group, by its directory.
@@ -28,11 +28,11 @@ impl fmt::Display for Cgroup {
 }
 
 impl Cgroup {
-    /// The control group of a path: a directory in a mounted cgroup file system of version 1 or 2, or
-    /// a group's name below the mount of version 2, as `/proc/PID/cgroup` shows it.
+    /// The control group at a path: a directory in a mounted cgroup file system of version 1 or 2, or a group's
+    /// name below the mount of version 2, as in `/proc/PID/cgroup`.
     ///
     /// # Errors
-    /// There is no such directory, or it is no control group.
+    /// There is no such directory, or it is not a control group.
     pub fn find(path: &Path) -> Result<Cgroup> {
         let inside = path.strip_prefix("/").unwrap_or(path);
         let mut places = vec![path.to_owned()];
@@ -51,10 +51,10 @@ impl Cgroup {
         )
     }
 
-    /// The processes in it and in the groups below it, memprof excepted.
+    /// The processes in it and in the groups below it, except memprof.
     ///
     /// # Errors
-    /// The group is gone.
+    /// The group no longer exists.
     pub fn processes(&self) -> io::Result<Vec<Pid>> {
         let mut pids = read_procs(&self.dir)?;
         let mut groups = vec![self.dir.clone()];
@@ -62,7 +62,7 @@ impl Cgroup {
         while let Some(group) = groups.pop() {
             seen += 1;
             if seen > 1 {
-                // A group below may be gone meanwhile.
+                // A group below may have been removed meanwhile.
                 pids.extend(read_procs(&group).unwrap_or_default());
             }
             if seen + groups.len() < MAX_GROUPS {
@@ -83,7 +83,7 @@ fn is_cgroup(dir: &Path) -> bool {
     on_cgroup && dir.join(PROCS).is_file()
 }
 
-/// One id a line; 0 is a process outside memprof's pid namespace.
+/// One pid per line; 0 is a process outside memprof's pid namespace.
 fn read_procs(dir: &Path) -> io::Result<Vec<Pid>> {
     let text = fs::read_to_string(dir.join(PROCS))?;
     let pids = text.lines().filter_map(|line| line.parse().ok());

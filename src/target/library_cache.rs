@@ -1,4 +1,4 @@
-//! The dynamic loader's list of libraries, `/etc/ld.so.cache`, as glibc 2.2 and later write it.
+//! Parses the dynamic loader's list of libraries, `/etc/ld.so.cache`, in the format of glibc 2.2 and later.
 
 use std::ffi::{OsStr, OsString};
 use std::io::Read;
@@ -10,14 +10,14 @@ use crate::modules::open_regular;
 
 const PATH: &str = "/etc/ld.so.cache";
 const MAGIC: &[u8] = b"glibc-ld.so.cache1.1";
-/// Magic, numbers of libraries and of bytes of strings, and what is of no use here.
+/// Magic, number of libraries, bytes of strings, and unused fields.
 const HEADER: usize = 48;
-/// Flags, where the name is, where the path is, and what is of no use here.
+/// Flags, offset of the name, offset of the path, and unused fields.
 const ENTRY: usize = 24;
-/// Some hundred kilobytes on a large system.
+/// The file has a few hundred kilobytes on a large system.
 const MAX_BYTES: u64 = 64 << 20;
 
-/// Libraries by name, with their paths; none where there is no such file, or another format of it.
+/// Libraries by name, with their paths; empty if the file is missing or has another format.
 pub(super) fn read() -> Vec<(OsString, PathBuf)> {
     let mut bytes = Vec::new();
     let file = open_regular(Path::new(PATH));
@@ -29,7 +29,7 @@ pub(super) fn read() -> Vec<(OsString, PathBuf)> {
 }
 
 fn parse(bytes: &[u8]) -> Vec<(OsString, PathBuf)> {
-    // An older table may come before it.
+    // A table in the older format may precede it.
     let Some(start) = bytes.windows(MAGIC.len()).position(|w| w == MAGIC) else {
         return Vec::new();
     };

@@ -1,7 +1,7 @@
-//! Which files a process that has just begun will run: its program, and the libraries that the dynamic
-//! loader will map, found as the loader finds them.
+//! The files that a newly started process will run: its program, and the libraries that the dynamic loader will
+//! map, found by the loader's rules.
 //!
-//! What is missed here costs little: its unwind table comes a moment after it is first mapped.
+//! A missed library costs little: its unwind table is ready a moment after it is first mapped.
 
 use std::collections::BTreeSet;
 use std::env;
@@ -21,26 +21,27 @@ const DT_STRTAB: u64 = 5;
 const DT_RPATH: u64 = 15;
 const DT_RUNPATH: u64 = 29;
 
-/// Where loaders look after all else.
+/// Where loaders search last.
 const DIRECTORIES: [&str; 5] = ["/lib64", "/usr/lib64", "/lib", "/usr/lib", "/usr/local/lib"];
-/// Most libraries of one program; those with more know why.
+/// Maximum number of libraries per program; no usual program has more.
 const MAX_LIBRARIES: usize = 1000;
 
-/// What a process will run.
+/// The files that a process will run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Program {
-    /// The file whose code runs: of a script, its interpreter's.
+    /// The file whose code runs; for a script, its interpreter.
     pub path: PathBuf,
-    /// What the loader will map beside it, the loader included.
+    /// The libraries that the loader will map, and the loader itself.
     pub libraries: Vec<PathBuf>,
 }
 
 impl Program {
-    /// What a process that has just begun is about to run; `None` for one that is gone.
+    /// The files that a newly started process will run; `None` if it is gone.
     pub fn of(pid: Pid) -> Option<Program> {
         let exe = PathBuf::from(format!("/proc/{pid}/exe"));
         let path = fs::read_link(&exe).ok()?;
-        // Where its path leads to another file in memprof's own root, or to none, its libraries come as it runs.
+        // If its path names another file in memprof's own root, or none, its libraries are not searched in
+        // advance.
         if is_same(&exe, &path) {
             let libraries = libraries(&path);
             return Some(Program { path, libraries });
@@ -57,12 +58,12 @@ fn is_same(a: &Path, b: &Path) -> bool {
     identity(a).is_some() && identity(a) == identity(b)
 }
 
-/// What one file says of the libraries that it needs.
+/// The libraries that one file needs.
 #[derive(Default)]
 struct Needs {
     loader: Option<PathBuf>,
     names: Vec<OsString>,
-    /// Where it wants them to be looked for.
+    /// Directories where the file wants them to be searched.
     directories: Vec<PathBuf>,
 }
 
@@ -84,7 +85,7 @@ impl Needs {
     }
 }
 
-/// The directories of a list in which `$ORIGIN` is where the file lies.
+/// The directories in a list; `$ORIGIN` is the directory of the file.
 fn split(list: &OsStr, file: &Path) -> Vec<PathBuf> {
     let origin = file.parent().unwrap_or(Path::new("/"));
     let directories = list.as_bytes().split(|b| *b == b':');
@@ -101,7 +102,7 @@ fn split(list: &OsStr, file: &Path) -> Vec<PathBuf> {
     named.map(expand).collect()
 }
 
-/// The libraries of a program, each once, those that a library needs among them.
+/// The libraries of a program, each once, including those that its libraries need.
 fn libraries(program: &Path) -> Vec<PathBuf> {
     let given: Vec<PathBuf> =
         env::var_os("LD_LIBRARY_PATH").map_or_else(Vec::new, |list| split(&list, program));
@@ -128,7 +129,8 @@ fn libraries(program: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// Where a library lies: every file that the loader may choose, as it chooses by the processor, too.
+/// Paths of a library: all files that the loader may choose from, since its choice also depends on the
+/// processor.
 fn find(name: &OsStr, lists: &[&Vec<PathBuf>], cache: &[(OsString, PathBuf)]) -> Vec<PathBuf> {
     if name.as_bytes().contains(&b'/') {
         return vec![PathBuf::from(name)];

@@ -2,7 +2,7 @@ use proptest::prelude::*;
 
 use crate::api::{ApiError, RequestParts, Route};
 
-/// What was read of a request, in its `Debug` form.
+/// The parsed request, in its `Debug` form.
 fn ask(path: &str, query: &str) -> Result<String, ApiError> {
     let (route, name) = Route::at(path).next().ok_or(ApiError::NotFound(None))?;
     let given = RequestParts {

@@ -1,4 +1,4 @@
-//! Whom the collector follows: the target that runs already, those that come, and when all have ended.
+//! Which processes the collector follows: running ones, new ones, and what happens when all have ended.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -13,25 +13,25 @@ use crate::profile::Profile;
 use crate::session::reconcile;
 use crate::target::{self, Cgroup, Selector};
 
-/// How often processes are searched by name, beside the probe's own watch for `exec`.
+/// How often processes are searched by name, in addition to the probe's `exec` hook.
 const SEARCH_PAUSE: Duration = Duration::from_secs(1);
-/// How long processes that run already are taken in, at most, before anything else is done.
+/// Time limit for taking in the events of processes that are already running.
 const FOLLOW: Duration = Duration::from_secs(10);
 
-/// How often a family is looked through for processes that are not followed yet.
+/// Maximum number of searches for descendants that are not followed yet.
 const MOST_LOOKS: usize = 5;
-/// Processes whose code is looked at before the ring buffer is emptied.
+/// Number of processes whose code the probe reports before the ring buffer is drained.
 const LOOKED_AT: usize = 64;
 
 impl Collector {
-    /// Follows the target that runs already, or starts to wait for it.
+    /// Follows the target if it is already running; otherwise waits for it.
     ///
     /// # Errors
-    /// There is no such process, or several, or it cannot be followed.
+    /// There is no such process, more than one, or it cannot be followed.
     pub fn begin(&mut self) -> Result<()> {
         match self.selector.clone() {
             Selector::Pid(pid) => self.follow(pid)?,
-            // The caller names the process that will become the command.
+            // The caller passes the process that will become the command.
             Selector::Command(_) => {}
             Selector::Cgroup(group) => self.follow_group(&group)?,
             Selector::Comm(name) => {
@@ -43,12 +43,12 @@ impl Collector {
                 }
             }
         }
-        // It may end before the first tick, and then this is its last profile.
+        // The target may end before the first tick; this is then its last profile.
         self.keep_last();
         Ok(())
     }
 
-    /// Follows a process that runs already, and with `--follow-forks` its descendants.
+    /// Follows a running process and, with `--follow-forks`, its descendants.
     ///
     /// # Errors
     /// There is no such process, or it cannot be followed.
@@ -58,7 +58,7 @@ impl Collector {
             pids.extend(target::descendants(pid));
         }
         self.follow_all(&pids)?;
-        // Those that were forked before their parents were followed.
+        // Processes that were forked before their parents were followed.
         for _ in 0..MOST_LOOKS {
             let known: BTreeSet<Pid> = pids.iter().copied().collect();
             let mut fresh = match self.follow_forks {
@@ -83,24 +83,25 @@ impl Collector {
         Ok(())
     }
 
-    /// Follows processes that run already; those that are gone are passed over.
+    /// Follows running processes; skips those that are gone.
     pub(super) fn follow_all(&mut self, pids: &[Pid]) -> Result<()> {
         if pids.is_empty() {
             return Ok(());
         }
-        // Their first stacks are complete where their tables come first.
+        // Tables first, so that their first stacks are complete.
         let seen = self.look_at_code(pids)?;
         if let Some(unwinding) = &mut self.unwinding {
             unwinding.prepare_processes(&seen, &mut self.aggregator)?;
         }
         self.probe.follow(pids)?;
-        // They are taken in, then their code is bound, then the files are taken in that have no number yet.
+        // Apply the processes' events, then bind their code, then register the files that have no number yet.
         self.take_events(FOLLOW)?;
         self.probe.bind(pids)?;
         self.take_events(FOLLOW).map(drop)
     }
 
-    /// Has the probe look at the code of processes that are not followed; what of it has no table yet.
+    /// Has the probe report the code of processes that are not followed; returns the code that has no table
+    /// yet.
     pub(super) fn look_at_code(&mut self, pids: &[Pid]) -> Result<Vec<CodeSeen>> {
         let mut seen = Vec::new();
         for some in pids.chunks(LOOKED_AT) {
@@ -110,7 +111,7 @@ impl Collector {
             for event in self.probe.take_events()? {
                 match event {
                     Event::Code(code) if code.mm.is_none() => seen.push(code),
-                    // In its turn.
+                    // Applied later, in order.
                     other => self.waiting.push_back(other),
                 }
             }
@@ -118,7 +119,7 @@ impl Collector {
         Ok(seen)
     }
 
-    /// Finds out which processes began and ended while there was no room for their events.
+    /// Finds the processes whose start or end was lost because the ring buffer was full.
     pub(super) fn reconcile(&mut self) -> Result<()> {
         let lost = self.probe.process_events_lost();
         if lost != self.reconciled {
@@ -160,17 +161,18 @@ impl Collector {
         Ok(())
     }
 
-    /// Sees to it that the command's memory is still there for a last scan when it has ended. Not where its
-    /// children are in that scan: some end when it does, so it is held on its way out.
+    /// Keeps the command's memory for a last scan after it has ended. Not if children are in the scan: some of
+    /// them end with the command, so the command is stopped while it exits.
     pub(super) fn keep_command(&mut self, e: &ProcessEvent) {
         if matches!(self.selector, Selector::Command(_)) && !self.follow_forks {
-            // Where that fails, the command's thread traces it to its end and holds it there (`command.rs`).
+            // If this fails, the command's thread traces it to its end and stops it while it exits
+            // (`command.rs`).
             let begin = || privileges::reduce(Role::Keep);
             let _ = self.aggregator.keep(e.mm, begin);
         }
     }
 
-    /// Whether the command's memory will be there when it has ended.
+    /// Whether the command's memory will still be there after it has ended.
     pub(super) fn is_kept(&self) -> bool {
         let kept = |(mm, pid)| Some(pid) == self.target && self.aggregator.is_kept(mm, pid);
         self.aggregator.spaces().into_iter().any(kept)
@@ -204,7 +206,7 @@ impl Collector {
         Ok(())
     }
 
-    /// While waiting for a name: a process can take it in other ways than `exec`.
+    /// Searches for the target while waiting: a process can take the name without `exec`.
     pub(super) fn search(&mut self) -> Result<()> {
         let name = match self.selector.clone() {
             Selector::Comm(name) => name,
@@ -215,7 +217,7 @@ impl Collector {
             return Ok(());
         }
         self.searched = Some(Instant::now());
-        // Several at once: as with one, the first in order is followed; the list was for the start.
+        // If several match, follow the first one: the list of candidates is for the start only.
         let found = match target::find(&name, self.follow_forks) {
             Ok(found) => found,
             Err(several) => several.candidates.into_iter().next(),
@@ -229,14 +231,14 @@ impl Collector {
         Ok(())
     }
 
-    /// Follows the processes that came into a control group, no longer those that left it. (Those that
-    /// are forked in it are followed by the probe, at once.)
+    /// Follows processes that entered a control group and stops following those that left it. (The probe itself
+    /// follows processes forked in the group, at once.)
     pub(super) fn follow_group(&mut self, group: &Cgroup) -> Result<()> {
         if self.searched.is_some_and(|at| at.elapsed() < TICK) {
             return Ok(());
         }
         self.searched = Some(Instant::now());
-        // A group that is gone has no processes.
+        // A removed group has no processes.
         let inside = group.processes().unwrap_or_default();
         let inside: BTreeSet<Pid> = inside.into_iter().collect();
         self.refused.retain(|pid| inside.contains(pid));

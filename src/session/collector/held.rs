@@ -1,4 +1,4 @@
-//! Scans of a target that is held still: at once or process by process, never longer than `--max-freeze`.
+//! Scans of a frozen target: all processes at once or one by one, never longer than `--max-freeze`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -10,23 +10,23 @@ use crate::freeze::{Costs, Freeze, Frozen, MAX_FREEZE, Need, NotHeld, Stood};
 use crate::profile::FreezeOutcome;
 use crate::residency::{Method, Scanner, figures};
 
-/// How often what happens in processes that come to a stop is taken in, for so long each time at most.
+/// How many rounds of events from processes being frozen are taken in, and the time limit of each round.
 const MAX_ROUNDS: usize = 16;
 const TAKEN_STILL: Duration = Duration::from_millis(10);
 
-/// The kernel's walk of the page tables takes about twice as long as the scan; it is left out where the time
-/// may not suffice.
+/// The kernel's walk of the page tables takes about twice as long as the scan; it is skipped if the time may
+/// not suffice.
 const WALK: u32 = 3;
-/// And this, at least, however little there is to walk.
+/// The least time to allow for the walk, however little there is to walk.
 const WALK_LEAST: Duration = Duration::from_micros(200);
 
-/// Processes whose files are opened before they are stopped: a descriptor each.
+/// Processes whose files are opened before they are frozen: one descriptor each.
 const MOST_PREPARED: usize = 512;
 
-/// How targets are held still.
+/// Settings and cost estimates for freezing targets.
 #[derive(Debug)]
 pub struct Holding {
-    /// For how long at most.
+    /// Upper limit for one freeze.
     pub max: Duration,
     costs: Costs,
 }
@@ -40,9 +40,9 @@ impl Default for Holding {
     }
 }
 
-/// Why processes were not scanned while they stood still.
+/// Why processes were not scanned while frozen.
 enum Unheld {
-    /// They ran; why, and how long they stood still all the same.
+    /// They were running; why, and how long they were frozen nevertheless.
     Ran {
         why: String,
         stood: Duration,
@@ -54,8 +54,8 @@ enum Unheld {
 type Place = (MmId, Pid);
 
 impl Collector {
-    /// Scans the target, held still for it as `freeze` says. Where it cannot be, or not for so long, it is scanned
-    /// as it runs.
+    /// Scans the target, frozen as `freeze` says. If it cannot be frozen, or not long enough, scans it while it
+    /// runs.
     pub(super) fn snapshot(
         &mut self,
         freeze: Freeze,
@@ -88,7 +88,7 @@ impl Collector {
             .map_err(ReportError::Failed)
     }
 
-    /// Holds all of them at once; `None` where one after the other is the way.
+    /// Freezes all processes at once; `None` if they should be frozen one by one instead.
     fn hold_at_once(
         &mut self,
         places: &[Place],
@@ -106,7 +106,7 @@ impl Collector {
         }
     }
 
-    /// Holds each process for its own scan, those that are forked meanwhile too.
+    /// Freezes each process for its own scan, including those forked meanwhile.
     fn hold_in_turn(&mut self) -> Result<(Vec<Scanned>, FreezeOutcome), ReportError> {
         let (mut done, mut scanned) = (BTreeSet::new(), Vec::new());
         let (mut longest, mut sum, mut ran) = (Duration::ZERO, Duration::ZERO, Vec::new());
@@ -151,8 +151,8 @@ impl Collector {
         Ok((scanned, hold))
     }
 
-    /// Scans these processes, and where `with_new` those that they fork until they stand still, all of them held
-    /// still at once.
+    /// Scans these processes while all of them are frozen at once; with `with_new`, includes the processes that
+    /// they fork until then.
     fn held(&mut self, places: &[Place], with_new: bool) -> Result<(Vec<Scanned>, Stood), Unheld> {
         let max = self.holding.max;
         let whom = whom(places);
@@ -177,7 +177,7 @@ impl Collector {
         let pids: Vec<Pid> = places.iter().map(|(_, pid)| *pid).collect();
         let stopped = Frozen::stop(&pids, max);
         let mut frozen = stopped.map_err(|e| self.unheld(e, &whom, need))?;
-        // What happened up to the stop belongs to the state.
+        // Events up to the freeze belong to the state.
         for _ in 0..MAX_ROUNDS {
             self.take_events(TAKEN_STILL).map_err(Unheld::Failed)?;
             let new = self.fresh(&places);
@@ -189,7 +189,7 @@ impl Collector {
             places.extend(new);
         }
         let result = self.scan_still(&places, &mut prepared, &mut scanner, &frozen);
-        // Nothing that the report needs was read after that.
+        // The report needs nothing that was read after this check.
         let whole = result.is_ok() && frozen.is_held();
         let result = result.map(|mut scanned| {
             if whole {
@@ -214,10 +214,10 @@ impl Collector {
         Err(given_up(&whom, &come, need, max, stood.lasted))
     }
 
-    /// What holding these will need.
+    /// Estimated cost of freezing these processes.
     fn need(&self, places: &[Place]) -> Need {
         let need = |(_, pid): &Place| {
-            // Of one that is gone nothing.
+            // A process that is gone costs nothing.
             let figures = figures::counters(*pid).ok()?;
             Some(self.holding.costs.need(*pid, held_by(&figures)))
         };
@@ -225,7 +225,7 @@ impl Collector {
         needs.fold(Need::default(), Need::and)
     }
 
-    /// Does for each process what can be done while it runs.
+    /// Does what can be done for each process while it runs.
     fn prepare_all(&mut self, places: &[Place]) -> Result<BTreeMap<Place, Prepared>, Unheld> {
         let mut all = BTreeMap::new();
         for place in places.iter().take(MOST_PREPARED) {
@@ -238,7 +238,7 @@ impl Collector {
         Ok(all)
     }
 
-    /// The followed address spaces that are not among these.
+    /// The followed address spaces that are not in `known`.
     fn fresh(&self, known: &[Place]) -> Vec<Place> {
         let mut all = self.aggregator.spaces();
         all.retain(|place| !known.contains(place));
@@ -256,7 +256,7 @@ impl Collector {
         for place in places {
             let ready = match prepared.remove(place) {
                 Some(ready) => Ok(ready),
-                // Forked a moment ago, or too many to prepare.
+                // Forked a moment ago, or beyond `MOST_PREPARED`.
                 None => self.aggregator.prepare_scan(place.0),
             };
             let end = frozen.until();
@@ -287,14 +287,14 @@ impl Collector {
     }
 }
 
-/// The kernel's own sums, of as many processes as there is time for.
+/// Reads the kernel's own totals for as many processes as the time allows.
 fn sum_up(scanned: &mut [Scanned], frozen: &Frozen) {
     for process in scanned {
         let walk = (process.took * WALK).max(WALK_LEAST);
         if Instant::now() + walk > frozen.until() {
             continue;
         }
-        // Then there are its counters.
+        // On failure, the counters remain.
         let _ = process.sum_up(|| frozen.is_held());
     }
 }
@@ -313,7 +313,7 @@ fn amount(bytes: u64) -> String {
     }
 }
 
-/// A round number of milliseconds, somewhat more than that.
+/// A round number of milliseconds, about 1.5 times `time`.
 fn enough(time: Duration) -> u128 {
     (time.as_millis() * 3 / 2 / 10 + 1) * 10
 }

@@ -1,4 +1,4 @@
-//! Reports: scans, asked for or made now and then so that the target leaves a profile when it ends.
+//! Reports: scans on request, and periodic ones so that the target leaves a profile when it ends.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -9,11 +9,11 @@ use crate::api::{LastScan, ProviderError, Status};
 use crate::freeze::Freeze;
 use crate::profile::Losses;
 
-/// How often, at most, the target is scanned without being asked, so that a last profile is there
-/// when it ends; and the share of time that this may take.
+/// How often, at most, the target is scanned without a request, so that a last profile exists when it ends;
+/// these scans take at most 1/`KEEP_SHARE` of the time.
 const KEEP_PAUSE: Duration = Duration::from_secs(1);
 const KEEP_SHARE: u32 = 100;
-/// Bytes that an event takes in the ring buffer, at least.
+/// Minimum size of an event in the ring buffer, in bytes.
 const EVENT_BYTES: u64 = 48;
 
 impl Collector {
@@ -25,7 +25,7 @@ impl Collector {
         let freeze = freeze.unwrap_or_default();
         let answer = self.report(freeze);
         for (_, reply) in self.report_wanted.drain(..) {
-            // Whoever asked may be gone.
+            // The receiver may be gone.
             let _ = reply.send(answer.clone());
         }
     }
@@ -63,7 +63,7 @@ impl Collector {
     }
 
     fn try_scan(&mut self, freeze: Freeze) -> Result<Numbered, ReportError> {
-        // A process forked a moment ago belongs to the state that is asked for.
+        // A process forked a moment ago belongs to the requested state.
         let mut settled = self.take_events(SETTLE).map_err(ReportError::Failed)?;
         if settled {
             let reconciled = self.reconcile();
@@ -73,7 +73,7 @@ impl Collector {
         let start = Instant::now();
         let (snapshot, hold) = self.snapshot(freeze)?;
         let scans = self.scans;
-        // Stacks that the scan found and whose frames were still on their way.
+        // The scan found stacks whose frames were still in the ring buffer.
         settled &= self.take_events(SETTLE).map_err(ReportError::Failed)?;
         // Among the events was the command's end: its last state was scanned meanwhile, and is newer than this one.
         if let Some(last) = self.last.as_ref().filter(|_| self.scans != scans) {
@@ -108,7 +108,7 @@ impl Collector {
         Ok(profile)
     }
 
-    /// Scans a changing target now and then, so that it leaves a profile when it ends.
+    /// Scans a changing target periodically, so that it leaves a profile when it ends.
     pub(super) fn keep_last(&mut self) {
         if self.target.is_none() {
             return;
@@ -121,7 +121,7 @@ impl Collector {
             }
         };
         if due {
-            // What fails here fails again, with its reason, when a report is asked for.
+            // The same failure, with its reason, comes again when a report is requested.
             let _ = self.scan(Freeze::No);
         }
     }
