@@ -1,9 +1,9 @@
-//! Finding functions and files by a part of their name, or by a pattern.
+//! Finds functions and files by a substring of their name, or by a pattern.
 
 use super::label::Label;
 
-/// A text to find, regardless of case. Without `*` it is a part of a name; with `*`, which stands
-/// for any characters, a pattern for the whole name.
+/// A case-insensitive search text. Without `*` it matches any substring of a name; with `*`, which
+/// matches any characters, it is a pattern for the whole name.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Search {
     parts: Vec<String>,
