@@ -46,7 +46,7 @@ fn write(report: &Report, options: &ExportOptions, out: &mut dyn Write) -> io::R
     out.write_all(b"</g>\n</svg>\n")
 }
 
-/// The title: the kind of memory, the target and, in a diff, the baseline.
+/// The title: the target, the kind of memory, and whether it is a diff.
 fn heading(report: &Report, options: &ExportOptions) -> String {
     let target = &report.profile.target;
     let kind = match options.kind.name() {
@@ -64,13 +64,13 @@ fn heading(report: &Report, options: &ExportOptions) -> String {
     format!("{} (pid {}): {what}{kind}", target.comm, target.pid)
 }
 
-/// Facts that the image does not show: totals, and what is gone since the baseline.
+/// Facts that the image does not show: totals, bytes gone since the baseline, and losses.
 fn notes(report: &Report, tree: &NameTree) -> String {
     let [before, now] = tree.root().total;
     let mut notes = format!("{now} bytes");
     if tree.is_difference {
         let mut gone = 0;
-        // Nothing can fail here.
+        // The closure never fails.
         let _ = tree.visit(|_, row| {
             if row.total[1] == 0 {
                 gone += row.own[0];
@@ -99,7 +99,7 @@ struct Picture<'a> {
 impl<'a> Picture<'a> {
     fn new(tree: &'a NameTree, options: &ExportOptions) -> Picture<'a> {
         let (mut levels, mut largest) = (1, 0);
-        // Nothing can fail here.
+        // The closure never fails.
         let _ = tree.visit(|depth, row| {
             let [before, now] = row.total;
             if now > 0 {
