@@ -136,7 +136,7 @@ export class Table {
   }
 }
 
-/** The order after a click on a heading: first largest numbers first and names from A, then reversed. */
+/** The order after a click on a heading: numbers descending, names ascending; a second click reverses it. */
 function next(/** @type {Column<any>} */ column, /** @type {string} */ sorted) {
   const first = column.numeric ? `-${column.name}` : column.name;
   const second = column.numeric ? column.name : `-${column.name}`;
