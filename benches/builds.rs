@@ -105,7 +105,7 @@ impl Group {
         Ok(format!("/{}", self.dir.strip_prefix(&self.root)?.display()))
     }
 
-    /// The command, in this group.
+    /// A command that runs in this group.
     fn command(&self, argv: &[&str]) -> Command {
         let mut command = Command::new("sh");
         let enter = format!(
@@ -222,7 +222,7 @@ fn measure(name: &str, aim: Aim, by: By<'_>, argv: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// `spawn HOW COUNT PROGRAM ARGS…`.
+/// Measures `spawn HOW COUNT PROGRAM ARGS…`.
 fn spawn(bench: &Bench, name: &str, aim: Aim, by: By<'_>, args: &[&str]) -> Result<()> {
     let program = bench.programs.join("spawn");
     let program = program.to_str().context("the path is not UTF-8")?;
@@ -274,7 +274,7 @@ fn forked_true(bench: &Bench) -> Result<()> {
 }
 
 fn python(bench: &Bench) -> Result<()> {
-    // Not what PATH says: a wrapper script of a version manager is another program.
+    // Not from PATH, where a version manager's wrapper script may come first.
     let program = "/usr/bin/python3";
     if !Path::new(program).exists() {
         skip_named("bench builds", format_args!("there is no {program}"));

@@ -207,7 +207,7 @@ fn rustc(bench: &Bench) -> Result<()> {
 }
 
 fn python(bench: &Bench) -> Result<()> {
-    // Not what PATH says: a wrapper script of a version manager is another program.
+    // Not from PATH, where a version manager's wrapper script may come first.
     let run = |script, name| {
         let args = ["/usr/bin/python3", "-c", script];
         command(bench, &args, name, 1.12, |_| Ok(()))

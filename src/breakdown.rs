@@ -1,4 +1,4 @@
-//! Breakdown of a process's address space: its mappings by category, by name and one by one, with the
+//! Breakdown of a process's address space: its mappings by category, by name and individually, with the
 //! kernel's figures (`/proc/PID/smaps`). Works for any process, profiled or not. It needs no BPF and, for
 //! the user's own processes, no privileges.
 //!
@@ -28,12 +28,12 @@ use accounts::Accounts;
 pub use category::Category;
 pub use regions::MOST_REGIONS;
 
-/// Which mappings are shown one by one.
+/// Which mappings are shown individually.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Show {
     /// This many mappings with the most resident memory, largest first.
     Top(usize),
-    /// All of them, by address; at most [`MOST_REGIONS`].
+    /// All mappings, by address; at most [`MOST_REGIONS`].
     All,
 }
 

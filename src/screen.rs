@@ -38,7 +38,7 @@ const TICK: Duration = Duration::from_millis(50);
 /// Capacity of the queue of news.
 const QUEUE: usize = 64;
 
-/// How the view behaves.
+/// Settings of the view.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ScreenOptions {
     /// Minimum time between requests for a new report.

@@ -50,7 +50,7 @@ pub const FIGURES: [Figure; 8] = [
     },
 ];
 
-/// The figures of one moment, in bytes; `None` where one was not taken.
+/// The figures of one moment, in bytes; `None` for figures that were not sampled.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sample {
     /// Time of the sample, in milliseconds since 1970.

@@ -59,7 +59,7 @@ impl Profiler {
         self.address
     }
 
-    /// The body of a reply that must have status 200.
+    /// The body of the reply; fails unless its status is 200.
     pub fn get(&self, path: &str) -> Result<Vec<u8>> {
         let mut stream = TcpStream::connect(self.address)?;
         stream.set_read_timeout(Some(PATIENCE))?;
@@ -120,7 +120,7 @@ impl Profiler {
         value.with_context(|| format!("no {field} in smaps_rollup"))
     }
 
-    /// Ends memprof by Ctrl-C; fails unless it ends well and its summary reports no losses.
+    /// Ends memprof with SIGINT; fails unless it ends successfully and its summary reports no losses.
     pub fn end(mut self) -> Result<()> {
         kill(Pid::from_raw(self.child.id().cast_signed()), Signal::SIGINT)?;
         let start = Instant::now();

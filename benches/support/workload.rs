@@ -49,7 +49,7 @@ fn compile_with(to: &Path, flags: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// A workload that waits for [`go`](Workload::go).
+/// A workload that waits for the start of its timed part.
 pub struct Workload {
     child: Child,
     stdin: ChildStdin,
@@ -105,7 +105,7 @@ impl Workload {
         Ok(figures)
     }
 
-    /// Lets it end; fails unless its exit status is 0.
+    /// Ends it; fails unless its exit status is 0.
     pub fn end(mut self) -> Result<()> {
         drop(self.stdin);
         let status = self.child.wait()?;

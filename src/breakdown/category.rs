@@ -134,7 +134,7 @@ fn anonymous(name: &str, perms: Perms) -> Category {
     match name {
         "[heap]" => Category::Heap,
         "[stack]" => Category::MainStack,
-        // Linux 3.4 to 4.4 named them.
+        // Linux 3.4 to 4.4 named thread stacks.
         _ if name.starts_with("[stack:") => Category::ThreadStack,
         _ if name.starts_with("[anon:") => Category::NamedAnon,
         _ => Category::Anon {

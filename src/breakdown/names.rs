@@ -113,7 +113,7 @@ impl Names {
     }
 }
 
-/// A file with code in it is a library.
+/// The final category: a file with executable mappings is a library.
 pub(super) fn settled(category: Category, code: bool) -> Category {
     match category {
         Category::OtherFile if code => Category::Library,

@@ -1,4 +1,4 @@
-//! The mappings that are shown one by one.
+//! The mappings that are shown individually.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;

@@ -86,7 +86,7 @@ pub struct FileId {
 /// A file with cached pages that the target brought in.
 #[derive(Clone, Debug)]
 pub struct CachedFile {
-    /// Which file.
+    /// The file's id.
     pub id: FileId,
     /// One of its paths, if known.
     pub path: Option<KnownPath>,

@@ -15,7 +15,7 @@ pub struct Usage {
     pub swap: u64,
     /// Hugetlb memory, in bytes; the kernel does not count it in RSS.
     pub hugetlb: u64,
-    /// Page cache that the target's own IO brought in and that is still cached, in bytes.
+    /// Page cache that the target's own I/O brought in and that is still cached, in bytes.
     pub cache: u64,
     /// Kernel memory allocated on behalf of the target, in bytes. Approximate, not part of any sum, and 0
     /// unless [`Profile::kernel_counted`](super::Profile::kernel_counted).

@@ -62,7 +62,7 @@ pub(super) struct FunctionLine {
     pub(super) total: Pair,
 }
 
-/// A node of the tree. Those below it follow it, up to `end`.
+/// A node of the tree. Its descendants follow it, up to `end`.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Node {
     /// Identifies the node among all others, also in later models.

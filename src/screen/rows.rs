@@ -89,7 +89,7 @@ struct Todo {
     kept: bool,
 }
 
-/// The unfolded part of the tree, at most [`MOST_ROWS`] rows, and whether that is all of it.
+/// The unfolded part of the tree, at most `MOST_ROWS` rows, and whether that is all of it.
 pub(super) fn tree(model: &Model, unfolded: &HashSet<u64>) -> (Vec<TreeRow>, bool) {
     let mut rows = Vec::new();
     let mut todo = vec![Todo {

@@ -426,7 +426,7 @@ fn the_help_names_every_key_and_goes_away() {
     let mut state = started((80, 24));
     types(&mut state, "?");
     shows(&state, &["Keys", "q, Ctrl-C", "set a mark", "this help"]);
-    // `q` leaves the help, not the program.
+    // `q` closes the help and does not quit.
     types(&mut state, "q");
     assert!(!text(&state).iter().any(|l| l.contains("this help")));
     // On a small screen the help scrolls, but not beyond its end.

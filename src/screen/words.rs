@@ -1,4 +1,4 @@
-//! Numbers and times in words.
+//! Formats numbers and times.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 

@@ -128,7 +128,7 @@ pub struct Code<'a> {
     pub function: Option<&'a str>,
     /// Base name of the file.
     pub file: &'a str,
-    /// Path of the file as the target's mappings show it.
+    /// Path of the file as in the target's mappings.
     pub path: &'a Path,
     /// File offset of the call site in bytes; `None` for a function.
     pub offset: Option<u64>,

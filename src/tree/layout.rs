@@ -8,7 +8,7 @@ use super::label::{Label, LabelId, Labels};
 use super::paths::{Paths, add};
 use super::sweep::{Row, sweep};
 
-/// What is left out of a tree.
+/// Limits of a tree's size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Limits {
     /// A node is kept if it has at least this many bytes in any column; 0 keeps all.

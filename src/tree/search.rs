@@ -34,7 +34,7 @@ impl Search {
         rest.ends_with(last.as_str())
     }
 
-    /// Whether a label matches by its function, its file's base name or its mapping.
+    /// Whether a label's function, file base name or mapping matches.
     pub fn matches(&self, label: &Label<'_>) -> bool {
         match label {
             Label::Code(code) => {

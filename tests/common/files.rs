@@ -52,7 +52,7 @@ pub fn has_page_cache(dir: &Path) -> bool {
     ![TMPFS, RAMFS, OVERLAY].contains(&(kind as i64))
 }
 
-/// Fails the test unless [`has_page_cache`].
+/// Fails the test unless files in this directory have page cache that can be dropped.
 pub fn require_page_cache(dir: &Path) {
     assert!(
         has_page_cache(dir),
@@ -82,7 +82,7 @@ fn cached_by_mincore(file: &File, page: u64) -> u64 {
         return 0;
     };
     let mut pages = vec![0_u8; len.div_ceil(page) as usize];
-    // SAFETY: the kernel chooses a free place for the mapping, which is never read.
+    // SAFETY: the kernel chooses a free address for the mapping, which is never read.
     let start = unsafe {
         mmap(
             None,

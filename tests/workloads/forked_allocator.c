@@ -22,7 +22,7 @@
 // memory inherited from the parent (shared copy-on-write, resident in both processes).
 //
 // Why the figures are exact:
-//  - huge pages are switched off for the process (PR_SET_THP_DISABLE), so a page is a page;
+//  - huge pages are disabled for the process (PR_SET_THP_DISABLE), so all pages have the base size;
 //  - each page is first touched by the named function's own store loop, never by libc. Blocks come
 //    from mmap, except in parent_malloc_blocks: there malloc itself touches one header page per
 //    block, which is in `allocator_bytes`, not in `bytes`;

@@ -6,8 +6,8 @@
 //   cc -O1 -g -pthread -fno-omit-frame-pointer -fno-inline -fno-optimize-sibling-calls
 //      -o traced traced.c
 //
-//   traced threads N      N threads that wait
-//   traced forks N        N children that wait, each with 64 KiB
+//   traced threads N      N waiting threads
+//   traced forks N        N waiting children, each with 64 KiB
 //   traced pages N        N MiB of 4 KiB pages
 //   traced signals N      N threads that continuously send themselves real-time signals
 //   traced vfork FIFO     a thread that hangs in vfork until the FIFO is written to

@@ -64,7 +64,7 @@ function tabs() {
   at("tabs").querySelector("[aria-current]").scrollIntoView({ block: "nearest", inline: "nearest" });
 }
 
-/** Fetches and shows the data of the open view; an error is shown in its place. */
+/** Fetches and shows the data of the open view; an error is shown only if there is no earlier data. */
 async function refresh() {
   const mine = ++wanted;
   const current = view;

@@ -130,7 +130,7 @@ export class Timeline {
       this.destroy();
       this.signature = signature;
       fill(this.box);
-      // @ts-ignore: uPlot is a global of its own script
+      // @ts-ignore: uPlot is a global from a separate script
       this.plot = new uPlot(this.options(lines), data, this.box);
       this.over();
       this.range();
