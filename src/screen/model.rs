@@ -181,7 +181,7 @@ fn nodes<const N: usize>(rows: &[Row<N>], labels: &Labels<'_>, named: &[bool]) -
     nodes
 }
 
-/// Labels with ids assigned after the search are aggregates of dropped nodes, which never match.
+/// Whether the filter matches a label; labels that were added after the search never match.
 fn is_named(named: &[bool], label: LabelId) -> bool {
     named.get(label as usize).copied().unwrap_or(false)
 }
