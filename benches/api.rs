@@ -1,5 +1,5 @@
-//! How long replies of a large report take to make, beside the `/v1` tree, and how long the event
-//! loop that serves them is kept waiting.
+//! How long replies for a large report take compared with the `/v1` tree, and how long they block the
+//! server's event loop.
 //!
 //! cargo bench --bench api [-- STACKS]
 
@@ -15,14 +15,14 @@ use memprof::profile::*;
 use memprof::symbol::{Function, Language, Symbol, Symbols};
 
 const STACKS: u64 = 100_000;
-/// Frames of a stack: the outer half are shared by many.
+/// Frames per stack; many stacks share the outer half.
 const DEPTH: u64 = 32;
 const FUNCTIONS: u64 = 20_000;
 const ROUNDS: usize = 5;
 /// The aim for a tree of 100,000 stacks.
 const TREE_MS: f64 = 250.0;
 
-/// Always the same memory, always a new report: nothing comes from the cache.
+/// Provides the same memory always as a new report, so that no reply comes from the cache.
 struct Fresh {
     report: Report,
     number: AtomicU64,
@@ -43,7 +43,7 @@ impl Provider for Fresh {
     }
 }
 
-/// A generator of numbers: the same ones in every run (xorshift64*).
+/// A deterministic pseudo-random number generator (xorshift64*).
 struct Numbers(u64);
 
 impl Numbers {
@@ -55,8 +55,8 @@ impl Numbers {
     }
 }
 
-/// Each level has more functions to choose from than the one outside of it, and a function is called
-/// from three places.
+/// Each level has more functions to choose from than the next outer level. Each function has three call
+/// sites.
 fn frame(level: u64, numbers: &mut Numbers) -> Frame {
     let choices = (1 + level * level / 2).min(FUNCTIONS / DEPTH);
     let function = level * (FUNCTIONS / DEPTH) + numbers.below(choices);
@@ -148,8 +148,8 @@ fn name(frame: Frame) -> Symbol {
     })
 }
 
-/// The best time of a request, the size of its reply, and the longest time that the event loop was
-/// kept from a task that wants to run all the time.
+/// The best time of a request, the size of its reply, and the longest time that the event loop did not
+/// run a task that is always ready.
 async fn measure(api: &Api, target: &str) -> (Duration, usize, Duration) {
     let (path, query) = target.split_once('?').unwrap_or((target, ""));
     let (mut best, mut size, mut kept) = (Duration::MAX, 0, Duration::ZERO);
@@ -169,7 +169,7 @@ async fn measure(api: &Api, target: &str) -> (Duration, usize, Duration) {
                 reply = &mut answer => break reply,
                 () = tokio::time::sleep(Duration::from_millis(1)) => {}
             }
-            // The timer itself is a millisecond late at most.
+            // The timer itself is at most a millisecond late.
             kept = kept.max(last.elapsed().saturating_sub(Duration::from_millis(2)));
             last = Instant::now();
         };

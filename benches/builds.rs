@@ -1,13 +1,13 @@
-//! What builds and scripts cost: many short processes, all of them followed.
+//! memprof's overhead on builds and scripts: many short processes, all of them followed.
 //!
 //! ```text
 //! cargo bench --bench builds [-- NAME…]      (as root)
 //! MEMPROF_BENCH_FULL=1 cargo bench --bench builds      (120 gcc -c, 20,000 /bin/true, 300 CPython)
 //! ```
 //!
-//! Runs without memprof and with it take turns; the wall-clock time of the processes is compared, without
+//! Runs without and with memprof alternate. The wall-clock time of the processes is compared, without
 //! memprof's own start and end. Nothing is pinned to a CPU: memprof and the processes share the machine, as
-//! they do in use.
+//! in real use.
 
 #[path = "../tests/common/skip.rs"]
 mod skip;
@@ -27,7 +27,7 @@ use support::workload::compile;
 use support::{Bench, Cpus, Measurement};
 
 const MEMPROF: &str = env!("CARGO_BIN_EXE_memprof");
-/// A row of the summary's losses that is none: what memprof leaves out on purpose.
+/// A row among the summary's losses that is not a loss: memprof leaves these pages out on purpose.
 const NOT_A_LOSS: &str = "block-device cache pages (file-system metadata) not counted";
 const BUILD: Aim = Aim::AtMost(1.10);
 const START: Aim = Aim::AtMost(1.15);
@@ -56,7 +56,7 @@ fn full() -> bool {
     std::env::var_os("MEMPROF_BENCH_FULL").is_some()
 }
 
-/// The one number in the short form, the other in full.
+/// The count for short runs or for full runs.
 fn count(short: u32, all: u32) -> String {
     if full() { all } else { short }.to_string()
 }
@@ -70,18 +70,18 @@ fn pairs() -> usize {
 enum By<'a> {
     /// `--follow-forks -- COMMAND`.
     Forks,
-    /// `--cgroup`, and the command in that group; without memprof it is in the group as well.
+    /// `--cgroup` with the command in that group. Without memprof the command also runs in the group.
     Group(&'a Group),
 }
 
-/// A control group of version 2, removed when dropped.
+/// A cgroup v2 group, removed when dropped.
 struct Group {
     root: PathBuf,
     dir: PathBuf,
 }
 
 impl Group {
-    /// `None` where none can be made.
+    /// Creates a group; `None` if that is not possible.
     fn new() -> Result<Option<Group>> {
         let mounts = std::fs::read_to_string("/proc/self/mounts")?;
         let mut lines = mounts.lines().map(|l| l.split(' ').collect::<Vec<_>>());
@@ -105,7 +105,7 @@ impl Group {
         Ok(format!("/{}", self.dir.strip_prefix(&self.root)?.display()))
     }
 
-    /// The command, in this group.
+    /// A command that runs in this group.
     fn command(&self, argv: &[&str]) -> Command {
         let mut command = Command::new("sh");
         let enter = format!(
@@ -123,7 +123,7 @@ impl Drop for Group {
     }
 }
 
-/// Runs `spawn` to its end; the milliseconds that its processes took.
+/// Runs `spawn` to its end; returns the duration of its processes in ms.
 fn run(mut command: Command) -> Result<(f64, String)> {
     let out = command
         .stdin(Stdio::null())
@@ -149,7 +149,7 @@ fn plain(argv: &[&str]) -> Command {
     command
 }
 
-/// A memprof with a server, ended with the measurement.
+/// A memprof with a server, killed when dropped.
 struct Memprof(Child);
 
 impl Drop for Memprof {
@@ -171,7 +171,7 @@ fn followed_group(group: &Group, argv: &[&str]) -> Result<(f64, String)> {
     let mut memprof = Memprof(child);
     let stderr = memprof.0.stderr.take().context("no stderr")?;
     let mut lines = BufReader::new(stderr).lines();
-    // A process that enters the group later is followed from then on.
+    // From this message on, memprof follows processes that enter the group.
     loop {
         let line = lines.next().context("memprof ended early")??;
         if line.contains("waiting for a process in") {
@@ -198,7 +198,7 @@ fn losses(summary: &str) -> Vec<String> {
         .collect()
 }
 
-/// One row: the command without memprof and with it.
+/// One row: the command without and with memprof.
 fn measure(name: &str, aim: Aim, by: By<'_>, argv: &[&str]) -> Result<()> {
     let mut row = Pairs::new(name, "ms", aim);
     let mut lost = Vec::new();
@@ -222,7 +222,7 @@ fn measure(name: &str, aim: Aim, by: By<'_>, argv: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// `spawn HOW COUNT PROGRAM ARGS…`.
+/// Measures `spawn HOW COUNT PROGRAM ARGS…`.
 fn spawn(bench: &Bench, name: &str, aim: Aim, by: By<'_>, args: &[&str]) -> Result<()> {
     let program = bench.programs.join("spawn");
     let program = program.to_str().context("the path is not UTF-8")?;
@@ -274,7 +274,7 @@ fn forked_true(bench: &Bench) -> Result<()> {
 }
 
 fn python(bench: &Bench) -> Result<()> {
-    // Not what PATH says: a wrapper script of a version manager is another program.
+    // Not from PATH, where a version manager's wrapper script may come first.
     let program = "/usr/bin/python3";
     if !Path::new(program).exists() {
         skip_named("bench builds", format_args!("there is no {program}"));

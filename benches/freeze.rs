@@ -1,12 +1,12 @@
-//! How long targets stand still for a report: with many threads, many pages, many processes.
+//! How long targets are frozen for a report: with many threads, many pages, many processes.
 //!
 //! ```text
 //! cargo bench --bench freeze [-- NAME…]      (as root)
 //! ```
 //!
-//! `pages` takes 10 GiB, or what the machine has to spare. Each target is asked for with the bound that is the
-//! default and without any to speak of. "stood still" is what memprof says of it, "did not run" is what the target
-//! sees, which is longer: a stop is noticed when the target next gets a CPU.
+//! `pages` uses 10 GiB, or what the machine has free. Each target is measured with the default time limit and with
+//! a practically unlimited one. "stood still" is memprof's figure. "did not run" is the target's own figure, which
+//! is longer: the target notices the stop only when it next gets a CPU.
 
 mod support;
 
@@ -23,7 +23,7 @@ use support::workload::compile;
 use support::{Bench, Measurement};
 
 const ROUNDS: usize = 5;
-/// What others on the machine keep, in MiB.
+/// Memory left to other processes on the machine, in MiB.
 const RESERVE: u64 = 3 << 10;
 const MEASUREMENTS: [Measurement; 3] = [
     ("threads", |bench| measure(bench, "threads", 20_000)),
@@ -80,7 +80,7 @@ fn measure(bench: &Bench, what: &str, n: u64) -> Result<()> {
     target.end()
 }
 
-/// Asks for a mark, which is deleted again; what there is to say of it.
+/// Creates a mark and deletes it again; returns a description of how it went.
 fn mark(memprof: &Profiler, how: &str) -> Result<String> {
     let body = format!("{{\"{how}\": true}}");
     let reply = send(memprof, "POST", "/v2/marks", &body)?;
@@ -100,7 +100,7 @@ fn mark(memprof: &Profiler, how: &str) -> Result<String> {
     ))
 }
 
-/// The body of the reply.
+/// Sends a request; returns the body of the reply.
 fn send(memprof: &Profiler, method: &str, path: &str, body: &str) -> Result<String> {
     let address = memprof.address();
     let mut stream = TcpStream::connect(address)?;
@@ -115,7 +115,7 @@ fn send(memprof: &Profiler, method: &str, path: &str, body: &str) -> Result<Stri
     Ok(body.to_owned())
 }
 
-/// A program that knows how long it did not run.
+/// A program that measures how long it did not run.
 struct Target {
     child: Child,
     said: BufReader<ChildStdout>,
@@ -144,7 +144,7 @@ impl Target {
         Ok(line.trim_end().to_owned())
     }
 
-    /// The longest time that it did not run since the last call, in microseconds.
+    /// The longest time since the last call during which it did not run, in microseconds.
     fn longest(&mut self) -> Result<u64> {
         let stdin = self.child.stdin.as_mut().context("no stdin")?;
         writeln!(stdin)?;

@@ -1,14 +1,13 @@
-//! What memprof costs: its target, everybody else, and itself.
+//! memprof's cost for its target, for other processes, and its own.
 //!
 //! ```text
-//! cargo bench [-- NAME…]      (as root; every measurement whose name holds one of the NAMEs)
+//! cargo bench [-- NAME…]      (as root; every measurement whose name contains one of the NAMEs)
 //! ```
 //!
-//! Runs without memprof and with it take turns, and the figure is the median of the pairs' ratios: a
-//! shared machine's slow changes fall out. The workload has a CPU of its own where there are two.
-//! The exit status says whether everything worked: whether workloads and memprof did what they
-//! should, nothing was lost, and every page fault of the workload was counted. A missed aim is
-//! printed, and is no failure.
+//! Runs without and with memprof alternate, and the figure is the median of the pairs' ratios, which
+//! cancels a shared machine's slow changes. If there are two CPUs, the workload has its own.
+//! The exit status is 0 if workloads and memprof worked, nothing was lost, and every page fault of the
+//! workload was counted. A missed aim is printed, but is not a failure.
 
 mod support;
 
@@ -27,12 +26,12 @@ use support::profiler::Profiler;
 use support::workload::{Workload, compile, figure};
 use support::{Bench, Cpus, Measurement, milliseconds};
 
-/// Pairs of each ratio, and of those that are close to 1.
+/// Number of pairs per ratio, and per ratio that is close to 1.
 const PAIRS: usize = 7;
 const CLOSE_PAIRS: usize = 9;
 /// Faults outside the workload's timed part that memprof may count: reading a line, printing one.
 const OTHER_FAULTS: u64 = 64;
-/// How long memprof's own CPU time is taken.
+/// Durations over which memprof's own CPU time is measured.
 const IDLE: Duration = Duration::from_secs(20);
 const BUSY: Duration = Duration::from_secs(8);
 const MIB: f64 = 1024.0 * 1024.0;
@@ -74,7 +73,7 @@ fn touch_without_stacks(bench: &Bench) -> Result<()> {
     touch(bench, "off", "page touch, no stacks", 1.20)
 }
 
-/// How much the ratios of this machine differ from 1 by themselves.
+/// The noise of this machine: ratios of pairs without memprof.
 fn the_same_twice(bench: &Bench) -> Result<()> {
     let mut pairs = Pairs::new(
         "noise: page touch twice without memprof",
@@ -136,7 +135,7 @@ fn read_into_the_cache(bench: &Bench) -> Result<()> {
     let file = path.to_str().context("the target directory is not UTF-8")?;
     let mib = FILE_MIB.to_string();
     let args = [file, "--start-on-stdin", "--mib", &mib, "--passes", "3"];
-    // Makes the file, so that the first pair is like the others.
+    // Creates the file, so that the first pair is like the others.
     let mut workload = bench.start("readfile", &args)?;
     workload.go()?;
     workload.end()?;
@@ -181,7 +180,7 @@ fn file_system(path: &Path) -> Result<&'static str> {
     Ok(known.map_or("a file system of another kind", |(_, name)| name))
 }
 
-/// A process that nobody follows, beside a target that sleeps.
+/// A process that memprof does not follow, next to a sleeping target.
 fn unrelated_faults(bench: &Bench) -> Result<()> {
     let name = "unrelated process: page touch and free";
     let mut pairs = Pairs::new(name, "ns/page", Aim::AtMost(1.04));
@@ -203,10 +202,10 @@ fn unrelated_faults(bench: &Bench) -> Result<()> {
     Ok(())
 }
 
-/// What the first half of a pair measured; `None` in the first half itself.
+/// The result of the first half of a pair; `None` during the first half.
 struct Half<T>(Option<T>);
 
-/// Calls `half` in turn without memprof, and with memprof beside an idle target.
+/// Calls `half` alternately without memprof and with memprof attached to an idle target.
 fn beside_an_idle_target<T>(
     bench: &Bench,
     pairs: usize,
@@ -243,11 +242,11 @@ fn unrelated_syscalls(bench: &Bench) -> Result<()> {
     Ok(())
 }
 
-/// A target of 256 MiB under 1,024 stacks, in whose profile everything has a stack.
+/// A target with 256 MiB under 1,024 stacks; checks that all its memory has a stack.
 ///
-/// A busy one has up to `moving` KiB unmapped while it is scanned.
+/// A busy target has up to `moving` KiB unmapped during a scan.
 fn with_stacks(bench: &Bench, args: &[&str], moving: u64) -> Result<(Workload, Profiler)> {
-    // The function's own data is a page or two more.
+    // The program's own data adds one or two pages.
     const MIB: u64 = 256;
     let mut workload = bench.start("stacks", args)?;
     let memprof = Profiler::attach(workload.pid(), &[])?;
@@ -262,7 +261,7 @@ fn with_stacks(bench: &Bench, args: &[&str], moving: u64) -> Result<(Workload, P
     Ok((workload, memprof))
 }
 
-/// KiB under the function, in a tree whose first level is the innermost functions.
+/// KiB under the function, in a tree with the innermost functions at the first level.
 fn held_by(tree: &serde_json::Value, function: &str) -> u64 {
     let frames = tree["frames"].as_array();
     let named = frames
@@ -318,7 +317,7 @@ fn print_cpu(memprof: &Profiler, when: &str, span: Duration, aim: Aim) -> Result
     Ok(())
 }
 
-/// A report of a target of 1 GiB under 1,024 stacks, against the kernel's own sum.
+/// A report of a target with 1 GiB under 1,024 stacks, compared with `smaps_rollup`.
 fn time_of_a_report(bench: &Bench) -> Result<()> {
     let mut workload = bench.start("stacks", &["--mib", "1024"])?;
     let memprof = Profiler::attach(workload.pid(), &[])?;

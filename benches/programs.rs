@@ -1,11 +1,11 @@
-//! What stacks by unwind tables cost: made-up programs without frame pointers, and real ones.
+//! The cost of unwinding by unwind tables: synthetic programs without frame pointers, and real programs.
 //!
 //! ```text
 //! cargo bench --bench programs [-- NAME…]      (as root)
 //! ```
 //!
-//! As in `overhead`, runs without memprof and with it take turns. Of real programs the CPU time is
-//! compared, in user space and in the kernel. Those that are not installed are reported as skipped.
+//! As in `overhead`, runs without and with memprof alternate. For real programs the CPU time, in user
+//! space and in the kernel, is compared. Programs that are not installed are reported as skipped.
 
 #[allow(dead_code, reason = "tests ask it for more")]
 #[path = "../tests/common/postgres.rs"]
@@ -72,7 +72,7 @@ impl Bench {
     }
 }
 
-/// One loop touches all pages: the walk is remembered.
+/// One loop touches all pages, so the unwound stack is cached.
 fn touch(bench: &Bench) -> Result<()> {
     let args = ["--start-on-stdin", "--mib", "256", "--depth", "22"];
     let mut pairs = Pairs::new(
@@ -83,7 +83,7 @@ fn touch(bench: &Bench) -> Result<()> {
     bench.pairs("touch", &args, &mut pairs).map(drop)
 }
 
-/// Each page is touched below another stack than the one before.
+/// Each page is touched under a different stack than the page before.
 fn paths(bench: &Bench) -> Result<()> {
     let mut costs = Vec::new();
     for (depth, aim) in [("22", Aim::AtMost(3.5)), ("100", Aim::None)] {
@@ -100,7 +100,7 @@ fn paths(bench: &Bench) -> Result<()> {
     Ok(())
 }
 
-/// A command that waits for a line before it becomes the program.
+/// A command that waits for a line before it executes the program.
 struct Gate(Child);
 
 impl Gate {
@@ -116,16 +116,16 @@ impl Gate {
         Ok(Gate(child))
     }
 
-    /// Lets it run to its end, and returns the CPU time that it used.
+    /// Lets it run to its end, and returns its CPU time.
     fn run(mut self) -> Result<Duration> {
         let mut stdin = self.0.stdin.take().context("no stdin")?;
         stdin.write_all(b"go\n")?;
         drop(stdin);
         let mut status = 0;
-        // SAFETY: integers alone, for which zero is a value.
+        // SAFETY: rusage contains only integers, for which zero is valid.
         let mut used: libc::rusage = unsafe { std::mem::zeroed() };
         let pid = self.0.id().cast_signed();
-        // SAFETY: both outlive the call; the child is ours and not waited for elsewhere.
+        // SAFETY: both pointers outlive the call; the child is ours and not waited for elsewhere.
         let got = unsafe { libc::wait4(pid, &raw mut status, 0, &raw mut used) };
         ensure!(
             got > 0 && status == 0,
@@ -145,8 +145,8 @@ fn there(program: &str) -> bool {
     found
 }
 
-/// The CPU time of a command, without memprof and with it. `look` sees memprof when the command has
-/// ended.
+/// The CPU time of a command, without and with memprof. `look` is called with memprof after the command
+/// has ended.
 fn command(
     bench: &Bench,
     command: &[&str],
@@ -207,12 +207,12 @@ fn rustc(bench: &Bench) -> Result<()> {
 }
 
 fn python(bench: &Bench) -> Result<()> {
-    // Not what PATH says: a wrapper script of a version manager is another program.
+    // Not from PATH, where a version manager's wrapper script may come first.
     let run = |script, name| {
         let args = ["/usr/bin/python3", "-c", script];
         command(bench, &args, name, 1.12, |_| Ok(()))
     };
-    // Imports much, and parses: a new process's many page faults, most stacks for the first time.
+    // Imports and parses much: a new process with many page faults, most of them with new stacks.
     run(
         "import json, ast, inspect, decimal, argparse, xml.dom.minidom\n\
         for m in (json, inspect, argparse): ast.parse(inspect.getsource(m))",
@@ -242,7 +242,7 @@ fn sqlite(bench: &Bench) -> Result<()> {
     )
 }
 
-/// CPU time that a process has used so far.
+/// CPU time of a process so far.
 fn cpu_time(pid: u32) -> Result<f64> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/schedstat"))?;
     let ns = stat
@@ -280,7 +280,7 @@ fn redis(bench: &Bench) -> Result<()> {
         ensure!(began.elapsed() < PATIENCE, "redis-server does not answer");
         std::thread::sleep(Duration::from_millis(5));
     }
-    // Its main thread's, which does all the work. The same keys again and again.
+    // The CPU time of the main thread, which does all the work. The load uses the same keys repeatedly.
     let load = || -> Result<f64> {
         let before = cpu_time(server.0.id())?;
         let args = [
@@ -304,7 +304,7 @@ fn redis(bench: &Bench) -> Result<()> {
     steady("Redis under steady load", server.0.id(), &[], load)
 }
 
-/// CPU time in ms of one load after the other on a running server, without memprof and with it.
+/// CPU time in ms of successive loads on a running server, without and with memprof.
 fn steady(name: &str, pid: u32, args: &[&str], load: impl Fn() -> Result<f64>) -> Result<()> {
     load()?;
     let mut pairs = Pairs::new(name, "ms", Aim::AtMost(1.03));
@@ -320,7 +320,7 @@ fn steady(name: &str, pid: u32, args: &[&str], load: impl Fn() -> Result<f64>) -
     Ok(())
 }
 
-/// A server of ours.
+/// A server, killed when dropped.
 struct Killed(Child);
 
 impl Drop for Killed {
@@ -338,13 +338,14 @@ fn postgres_load(bench: &Bench) -> Result<()> {
     };
     pin(database.pid(), bench.cpus.workload)?;
     database.run("pgbench", &["-i", "-q", "-s", "2"]);
-    // One connection, so one process; its CPU time is the server's children's when that waited for it.
+    // One connection, so one process. Once the server has waited for it, its CPU time is in that of the
+    // server's children.
     let load = || -> Result<f64> {
         let before = cpu_time_of_children(database.pid())?;
         database.run("pgbench", &["-n", "-S", "-c", "1", "-t", "30000"]);
         let began = Instant::now();
         loop {
-            // Less is that of others, which come and go.
+            // A smaller value comes from other short-lived children.
             let used = cpu_time_of_children(database.pid())? - before;
             if used >= 100.0 {
                 return Ok(used);
@@ -358,7 +359,7 @@ fn postgres_load(bench: &Bench) -> Result<()> {
     steady("PostgreSQL, readers", database.pid(), &args, load)
 }
 
-/// CPU time in ms of a process's children that have ended, to 10 ms.
+/// CPU time in ms of a process's ended children, with a resolution of 10 ms.
 fn cpu_time_of_children(pid: u32) -> Result<f64> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
     let (_, rest) = stat.rsplit_once(") ").context("stat has no name")?;

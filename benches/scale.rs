@@ -1,11 +1,11 @@
-//! How memprof does with targets that hold much: time of a scan, how long the target waits, and the
-//! size of the page ledger.
+//! memprof with large targets: duration of a scan, how long the target waits, and the size of the page
+//! ledger.
 //!
 //! ```text
 //! cargo bench --bench scale [-- NAME…]      (as root)
 //! ```
 //!
-//! The aim is 16 GiB; where the machine has not that much free, less is taken, and it says so.
+//! The target has 16 GiB, or less if the machine does not have that much free; the output says so.
 
 mod support;
 
@@ -24,9 +24,9 @@ use support::{Bench, Measurement, milliseconds};
 
 const ROUNDS: usize = 7;
 const GIB: f64 = 1024.0 * 1024.0 * 1024.0;
-/// How long a target may be made to wait, in ms.
+/// Limit of the target's wait, in ms.
 const STALL: Aim = Aim::AtMost(15.0);
-/// What others on the machine keep, in MiB.
+/// Memory left to other processes on the machine, in MiB.
 const RESERVE: u64 = 3 << 10;
 
 const MEASUREMENTS: [Measurement; 2] = [("large", large), ("mappings", many_mappings)];
@@ -65,7 +65,7 @@ fn large(bench: &Bench) -> Result<()> {
     target.end()
 }
 
-/// 10,000 mappings, none of which can be joined with its neighbour.
+/// 10,000 mappings that the kernel cannot merge with their neighbours.
 fn many_mappings(bench: &Bench) -> Result<()> {
     const MAPPINGS: usize = 10_000;
     let mut target = Target::start(bench, &["--mappings", &MAPPINGS.to_string()])?;
@@ -77,7 +77,7 @@ fn many_mappings(bench: &Bench) -> Result<()> {
     target.end()
 }
 
-/// A workload that keeps asking for its mmap lock, and a memprof that saw it fill its memory.
+/// A workload that keeps taking its mmap lock, and a memprof that was attached while it filled its memory.
 struct Target {
     workload: Workload,
     memprof: Profiler,
@@ -96,7 +96,7 @@ impl Target {
         })
     }
 
-    /// A scan by either method, and a whole report, against the kernel's own sum.
+    /// Scans by both methods and a complete report, compared with `smaps_rollup`.
     fn times(&self, aim: Aim) -> Result<()> {
         let ms = |name: &str, aim| Pairs::new(format!("  {name}, smaps_rollup"), "ms", aim);
         let mut scans = ms("scan", aim);
@@ -113,7 +113,7 @@ impl Target {
         Ok(())
     }
 
-    /// How long the target waits at most for its mmap lock, or for a page.
+    /// The target's longest wait for its mmap lock or for a page.
     fn waits(&mut self) -> Result<()> {
         let pause = |_: &Target| {
             std::thread::sleep(std::time::Duration::from_millis(100));
@@ -137,7 +137,7 @@ impl Target {
         let mut longest = Vec::new();
         for _ in 0..ROUNDS {
             self.memprof.age();
-            // What was before is forgotten.
+            // Discard the maxima so far.
             self.workload.go()?;
             work(self)?;
             let waits = self.workload.go()?;
@@ -154,7 +154,7 @@ impl Target {
         Ok(())
     }
 
-    /// The ledger's size, beside what the target holds.
+    /// The ledger's size compared with the target's memory.
     fn ledger(&self, resident: u64, taken: u64) -> Result<()> {
         let percent = |bytes: u64| 100.0 * bytes as f64 / resident as f64;
         let said = map_memory(self.memprof.pid(), &["pages"])?;
@@ -192,7 +192,7 @@ impl Target {
     }
 }
 
-/// Memory that is free on this machine and in this container.
+/// Free memory of this machine and container.
 fn available_mib() -> Result<u64> {
     const LIMITS: [&str; 2] = [
         "/sys/fs/cgroup/memory.max",

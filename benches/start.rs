@@ -4,7 +4,7 @@
 //! cargo bench --bench start [-- NAME…]      (as root; MEMPROF_BENCH_RUNS=21 for more runs than 5)
 //! ```
 //!
-//! Wall-clock times: on a machine that others use too they are too long. Nothing is pinned to a CPU.
+//! Wall-clock times: on a shared machine they are too long. Nothing is pinned to a CPU.
 
 mod support;
 
@@ -44,7 +44,7 @@ fn runs() -> Result<usize> {
     }
 }
 
-/// Milliseconds of the monotonic clock.
+/// Time of the monotonic clock, in ms.
 fn now() -> Result<f64> {
     let mut time = libc::timespec {
         tv_sec: 0,
@@ -56,7 +56,7 @@ fn now() -> Result<f64> {
     Ok(time.tv_sec as f64 * 1e3 + time.tv_nsec as f64 / 1e6)
 }
 
-/// The moments that `moments` printed, in milliseconds.
+/// The times that `moments` printed, in ms.
 fn moments(line: &str) -> Result<(f64, f64)> {
     let words: Vec<&str> = line.split_whitespace().collect();
     let ["began_ns", began, "ended_ns", ended] = words[..] else {
@@ -65,8 +65,8 @@ fn moments(line: &str) -> Result<(f64, f64)> {
     Ok((began.parse::<f64>()? / 1e6, ended.parse::<f64>()? / 1e6))
 }
 
-/// A command under `--`: from memprof's exec to the command's main function, and from that one's end to
-/// memprof's.
+/// A command after `--`: from memprof's exec to the command's main function, and from the end of main to
+/// the end of memprof.
 fn command(bench: &Bench) -> Result<()> {
     let program = bench.programs.join("moments");
     let mut rows = [
@@ -101,7 +101,7 @@ fn command(bench: &Bench) -> Result<()> {
     Ok(())
 }
 
-/// The whole of it, with a command that does nothing.
+/// The total time with a command that does nothing.
 fn plain(_: &Bench) -> Result<()> {
     let mut row = Times::new("`memprof --no-server -- /bin/true`", Aim::AtMost(400.0));
     for _ in 0..runs()? {
@@ -118,7 +118,7 @@ fn plain(_: &Bench) -> Result<()> {
     Ok(())
 }
 
-/// A process of ours, ended with the measurement.
+/// A process, killed when dropped.
 struct Killed(Child);
 
 impl Drop for Killed {
@@ -128,8 +128,8 @@ impl Drop for Killed {
     }
 }
 
-/// A running process: until memprof says that it follows it, until its port gives the first summary, and from
-/// SIGINT to the end.
+/// Attaching to a running process: time until memprof says that it follows it, until the first summary over
+/// HTTP, and from SIGINT to the end.
 fn attach(bench: &Bench) -> Result<()> {
     let target = Command::new(bench.programs.join("moments"))
         .arg("--wait")
@@ -173,7 +173,7 @@ fn attach(bench: &Bench) -> Result<()> {
     Ok(())
 }
 
-/// Reads until memprof serves and follows; where it serves.
+/// Reads until memprof serves and follows; returns the server's address.
 fn following(stderr: impl BufRead + Send + 'static) -> Result<String> {
     let (mut address, mut follows, mut all) = (None, false, String::new());
     let mut lines = stderr.lines();
@@ -187,12 +187,12 @@ fn following(stderr: impl BufRead + Send + 'static) -> Result<String> {
         follows |= line.contains(" following ");
         all += &(line + "\n");
     }
-    // It must be able to write its last words.
+    // Keep reading, so that memprof can write its last messages.
     std::thread::spawn(move || lines.for_each(drop));
     address.context("memprof said no address")
 }
 
-/// Asks until there is a summary.
+/// Requests the summary until there is one.
 fn first_summary(address: &str) -> Result<()> {
     for _ in 0..10_000 {
         let mut stream = std::net::TcpStream::connect(address)?;

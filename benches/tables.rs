@@ -1,4 +1,4 @@
-//! How long unwind tables take to make, and how large they are.
+//! Build time and size of unwind tables.
 //!
 //! cargo bench --bench tables [-- FILE…]
 
@@ -12,7 +12,7 @@ use memprof::unwind::{Packed, Table};
 /// Repetitions: at least this many, and for at least this long.
 const ROUNDS: usize = 5;
 const TIME: Duration = Duration::from_millis(400);
-/// The aims that the figures are held against.
+/// Limits of the figures.
 const BYTES_A_ROW: f64 = 4.5;
 const LARGE_MS: f64 = 300.0;
 
@@ -82,7 +82,7 @@ fn report(path: &Path) -> bool {
         packed.pages.len(),
         figures.unsupported as f64 * 100.0 / covered as f64,
     );
-    // A page's own 12 bytes weigh only where a page has few rows.
+    // A page's own 12 bytes matter only if a page has few rows.
     let small = packed.rows.len() < 1000;
     let large = size as f64 / 150e6;
     (small || a_row <= BYTES_A_ROW) && build.as_secs_f64() * 1e3 <= LARGE_MS * large.max(1.0)
@@ -132,7 +132,7 @@ fn usual() -> Vec<PathBuf> {
     files
 }
 
-/// Files of a directory by name: `libc.so.6` exactly, `libLLVM*` by how it begins; none twice.
+/// Files of a directory by name, without duplicates: `libc.so.6` exactly, `libLLVM*` by prefix.
 fn matching(dir: &Path, names: &[&str]) -> BTreeSet<PathBuf> {
     let wanted = |name: &str| {
         names.iter().any(|w| match w.strip_suffix('*') {
@@ -143,7 +143,7 @@ fn matching(dir: &Path, names: &[&str]) -> BTreeSet<PathBuf> {
     let entries = fs::read_dir(dir).into_iter().flatten().flatten();
     let named = entries.filter(|e| wanted(&e.file_name().to_string_lossy()));
     let files = named.filter_map(|e| fs::canonicalize(e.path()).ok());
-    // Linker scripts stand among them, a few bytes long.
+    // Skips linker scripts, which are a few bytes long.
     let large = |p: &PathBuf| fs::metadata(p).is_ok_and(|m| m.len() > 100_000);
     files.filter(large).collect()
 }

@@ -1,9 +1,9 @@
-//! What a process's address space is made of: its mappings by category, by name and one by one, with
-//! the kernel's figures (`/proc/PID/smaps`), for any process, profiled or not. Needs no BPF, and for
-//! processes of one's own no privileges.
+//! Breakdown of a process's address space: its mappings by category, by name and individually, with the
+//! kernel's figures (`/proc/PID/smaps`). Works for any process, profiled or not. It needs no BPF and, for
+//! the user's own processes, no privileges.
 //!
-//! Mappings are taken in one at a time. What is kept of them is bounded: sums by category, sums for so
-//! many names, the mappings that are shown.
+//! Mappings are processed one at a time, with bounded memory: sums by category, sums for a limited number
+//! of names, the mappings that are shown.
 
 mod accounts;
 mod category;
@@ -28,19 +28,19 @@ use accounts::Accounts;
 pub use category::Category;
 pub use regions::MOST_REGIONS;
 
-/// Which mappings are shown one by one.
+/// Which mappings are shown individually.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Show {
-    /// So many that hold most resident memory, the largest first.
+    /// This many mappings with the most resident memory, largest first.
     Top(usize),
-    /// All of them, by address; at most [`MOST_REGIONS`].
+    /// All mappings, by address; at most [`MOST_REGIONS`].
     All,
 }
 
-/// Mappings summed up.
+/// Sums over mappings.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Sums {
-    /// How many mappings.
+    /// Number of mappings.
     pub mappings: u64,
     /// Their size, in bytes.
     #[serde(rename = "virtual")]
@@ -79,9 +79,9 @@ pub struct CategoryRow {
 /// A name (a file's path, `[anon:…]`) with its sums.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct NameRow {
-    /// The category its mappings are in.
+    /// The category of its mappings.
     pub category: Category,
-    /// The name, cut to 256 characters.
+    /// The name, truncated to 256 characters.
     pub name: String,
     /// Its sums.
     #[serde(flatten)]
@@ -94,14 +94,14 @@ pub struct RegionRow {
     /// First address.
     #[serde(serialize_with = "hex")]
     pub start: u64,
-    /// First address after it.
+    /// End address, exclusive.
     #[serde(serialize_with = "hex")]
     pub end: u64,
     /// Permissions as `/proc/PID/maps` writes them: `rw-p`.
     pub permissions: String,
     /// Its category.
     pub category: Category,
-    /// Its name, cut to 256 characters; empty where it has none.
+    /// Its name, truncated to 256 characters; empty if it has none.
     pub name: String,
     /// The kernel's figures, in bytes.
     #[serde(flatten)]
@@ -116,31 +116,31 @@ fn number<S: serde::Serializer>(pid: &Pid, s: S) -> std::result::Result<S::Ok, S
     s.serialize_u32(pid.0)
 }
 
-/// How far threads' stacks could be told from other memory.
+/// How many threads' stacks were found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct StacksTold {
-    /// Threads beside the first one.
+    /// Number of threads without the first one.
     pub threads: usize,
-    /// Of how many the stack was found.
+    /// Number of these threads whose stack was found.
     pub found: usize,
 }
 
-/// How the process's own figures (`Rss`, `Anonymous`, `AnonHugePages`, `Swap`, hugetlb) stand to
-/// `smaps_rollup`, read before and after. The others change with what further processes share.
+/// Comparison of the process's own figures (`Rss`, `Anonymous`, `AnonHugePages`, `Swap`, hugetlb) with
+/// `smaps_rollup`, read before and after. The other figures also depend on what other processes share.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase", tag = "verdict", content = "differing")]
 pub enum Verdict {
     /// Every figure equals both readings.
     Equal,
-    /// The two readings differ, as the process changes, and every sum lies between them.
+    /// The two readings differ because the process changes, and every sum is between them.
     Between,
-    /// These figures lie outside of the two readings.
+    /// These figures are outside the two readings.
     Differs(Vec<&'static str>),
-    /// There is no `smaps_rollup` (before Linux 4.14).
+    /// The kernel has no `smaps_rollup` (before Linux 4.14).
     Unknown,
 }
 
-/// What an address space is made of.
+/// The breakdown of an address space.
 #[derive(Clone, Debug, Serialize)]
 pub struct Breakdown {
     /// The process.
@@ -150,7 +150,7 @@ pub struct Breakdown {
     pub comm: String,
     /// Threads' stacks.
     pub stacks: StacksTold,
-    /// Page tables, in bytes: kernel memory, in no category and no total. `VmPTE` of `/proc/PID/status`.
+    /// Page tables, in bytes: `VmPTE` of `/proc/PID/status`. Kernel memory, not in any category or total.
     pub page_tables: u64,
     /// Every category that has a mapping.
     pub categories: Vec<CategoryRow>,
@@ -160,15 +160,15 @@ pub struct Breakdown {
     pub rollup_before: Option<Figures>,
     /// `smaps_rollup` just after.
     pub rollup_after: Option<Figures>,
-    /// How the total stands to these.
+    /// The total compared with these.
     #[serde(flatten)]
     pub verdict: Verdict,
-    /// Figures that depend on other processes too (`Pss`, `Private_…`, `Shared_…`) and lie outside of
-    /// the two readings; those that the kernel rounds for each mapping, by more than that.
+    /// Figures that also depend on other processes (`Pss`, `Private_…`, `Shared_…`) and are outside the two
+    /// readings; for figures that the kernel rounds per mapping, by more than the rounding.
     pub sharing_differs: Vec<&'static str>,
     /// Names by resident memory, largest first.
     pub names: Vec<NameRow>,
-    /// Names that are not listed.
+    /// Names that are not listed. If there are too many to keep, each mapping of a further name counts.
     pub names_left_out: u64,
     /// The mappings that are shown.
     pub regions: Vec<RegionRow>,
@@ -176,10 +176,10 @@ pub struct Breakdown {
     pub regions_left_out: u64,
 }
 
-/// Takes the address space of a process apart.
+/// Measures the address space of a process.
 ///
 /// # Errors
-/// As for [`smaps::read`]; [`Gone`](crate::residency::Error::Gone) also for a process that ended
+/// Those of [`smaps::read`]; [`Gone`](crate::residency::Error::Gone) also for a process that ended
 /// meanwhile.
 pub fn measure(pid: Pid, show: Show) -> Result<Breakdown> {
     let before = rollup(pid)?;
@@ -194,7 +194,7 @@ pub fn measure(pid: Pid, show: Show) -> Result<Breakdown> {
     Ok(breakdown)
 }
 
-/// `None` where this kernel has no such file, though the process is there.
+/// `None` if the process exists but the kernel has no `smaps_rollup`.
 fn rollup(pid: Pid) -> Result<Option<Figures>> {
     match figures::rollup(pid) {
         Ok(figures) => Ok(Some(figures)),
@@ -207,7 +207,7 @@ fn has_rollup() -> bool {
     fs::exists("/proc/self/smaps_rollup").unwrap_or(true)
 }
 
-/// The path of the program that a process runs, as `maps` writes it but for ` (deleted)`.
+/// The path of a process's executable, as in `maps` but without ` (deleted)`.
 fn executable(pid: Pid) -> Option<String> {
     let path = fs::read_link(format!("/proc/{pid}/exe")).ok()?;
     let path = path.to_string_lossy();
@@ -257,7 +257,7 @@ fn finish(
     }
 }
 
-/// The figures that nobody but the process changes, by the names the kernel has for them.
+/// The figures that only the process itself changes, with the kernel's names.
 fn own(f: &Figures) -> [(&'static str, u64); 5] {
     [
         ("Rss", f.rss),
@@ -268,7 +268,7 @@ fn own(f: &Figures) -> [(&'static str, u64); 5] {
     ]
 }
 
-/// The figures that change with what other processes share.
+/// The figures that depend on what other processes share.
 fn sharing(f: &Figures) -> [(&'static str, u64); 4] {
     [
         ("Private_Clean", f.private_clean),
@@ -278,12 +278,12 @@ fn sharing(f: &Figures) -> [(&'static str, u64); 4] {
     ]
 }
 
-/// Those of them that are rounded down to KiB for each mapping.
+/// The figures among these that the kernel rounds down to KiB for each mapping.
 fn rounded(f: &Figures) -> [(&'static str, u64); 2] {
     [("Pss", f.pss), ("SwapPss", f.swap_pss)]
 }
 
-/// What lies outside of two readings, or below them by more than `slack` bytes.
+/// The figures above both readings, or below both by more than `slack` bytes.
 fn outside<const N: usize>(
     of: fn(&Figures) -> [(&'static str, u64); N],
     ours: &Figures,
@@ -299,7 +299,7 @@ fn outside<const N: usize>(
     .collect()
 }
 
-/// How the sums stand to the kernel's; and what of that depends on other processes and differs.
+/// Compares the sums with the kernel's; also returns the differing figures that depend on other processes.
 fn compare(
     total: &Sums,
     before: Option<Figures>,

@@ -1,5 +1,5 @@
-//! Formats that a report can be written in: one file per format, with one [`Exporter`] that describes it,
-//! and one line in the registry.
+//! Export formats. Each format is one file with an [`Exporter`] that describes it, and one line in the
+//! registry.
 
 mod cells;
 mod clean;
@@ -27,48 +27,48 @@ pub use clean::printable;
 pub use options::{ExportOptions, Supports, Unsupported};
 pub use summary::write_summary;
 
-/// A profile with the names of its frames: what every view and every format is made from.
+/// A profile with its symbols: the input of every view and every format.
 #[derive(Clone, Debug)]
 pub struct Report {
-    /// The memory.
+    /// The profile.
     pub profile: Arc<Profile>,
-    /// The names.
+    /// The names of its frames.
     pub symbols: Arc<Symbols>,
-    /// Number of the report; two reports of one number are the same report.
+    /// Number of the report; two reports with the same number are the same report.
     pub sequence: u64,
 }
 
 impl Report {
-    /// What a tree or a table of functions is made from.
+    /// The input of a tree or a function table.
     pub(crate) fn side(&self) -> (&Profile, &Symbols) {
         (&self.profile, &self.symbols)
     }
 }
 
-/// A format: what it is called, what it can hold, and how it is written.
+/// A format: its name, the options that it supports, and its writer.
 #[derive(Clone, Copy, Debug)]
 pub struct Exporter {
-    /// Name on the command line and in addresses: short, lower-case.
+    /// Name on the command line and in URLs: short, lower-case.
     pub name: &'static str,
-    /// What a file of it is, or is for, in a few words.
+    /// A short description of the format or of its use.
     pub about: &'static str,
-    /// Usual ending of a file of this format, without the dot.
+    /// Usual file extension of this format, without the dot.
     pub extension: &'static str,
     /// MIME type.
     pub content_type: &'static str,
-    /// What it can hold beside the whole of one report.
+    /// The options that it supports beyond exporting one complete report.
     pub supports: Supports,
-    /// Whether it has a place for source lines and inlined functions, which take time to look up.
+    /// Whether it can represent source lines and inlined functions, which take time to look up.
     pub wants_lines: bool,
     /// Writes a report; [`write()`] checks the options first.
     write: fn(&Report, &ExportOptions, &mut dyn Write) -> io::Result<()>,
 }
 
-/// Writes the report in a format.
+/// Writes the report in this format.
 ///
 /// # Errors
-/// [`Unsupported`] inside an `io::Error` of kind `InvalidInput` for options that the format cannot
-/// hold ([`ExportOptions::check`] finds these beforehand); else those of `out`.
+/// [`Unsupported`] inside an `io::Error` of kind `InvalidInput` for options that the format does not
+/// support ([`ExportOptions::check`] finds these beforehand); otherwise those of `out`.
 pub fn write(
     format: &Exporter,
     report: &Report,
@@ -80,7 +80,7 @@ pub fn write(
     (format.write)(report, options, out)
 }
 
-/// Every format, in the order in which they are offered.
+/// Every format, in display order.
 pub static EXPORTERS: &[Exporter] = &[
     json::FORMAT,
     profile::FORMAT,
@@ -93,12 +93,12 @@ pub static EXPORTERS: &[Exporter] = &[
     text::FORMAT,
 ];
 
-/// The format of that name.
+/// Looks up a format by name.
 pub fn by_name(name: &str) -> Option<&'static Exporter> {
     EXPORTERS.iter().find(|e| e.name == name)
 }
 
-/// The format with the longest extension that the file's name ends in, else the first format.
+/// The format with the longest extension that matches the file name, else the first format.
 pub fn by_ending(path: &Path) -> &'static Exporter {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let ends = |e: &&Exporter| {
@@ -123,7 +123,7 @@ pub(crate) mod testing {
     use crate::symbol::Language;
     use crate::tree::testing::symbols;
 
-    /// A report of a profile, with functions of no known language.
+    /// A report of a profile; the functions' language is unknown.
     pub(crate) fn report(profile: Profile, names: &[(Frame, &str)]) -> Report {
         let names: Vec<_> = names
             .iter()

@@ -1,7 +1,7 @@
-//! One report's data: every resident and cached byte of the target with the stack it stands under.
+//! One report's data: every resident and cached byte of the target with the stack that brought it in.
 //!
-//! A [`Profile`] is what the aggregator hands to everyone who shows something: the join is done,
-//! addresses are turned into ([`Module`], file offset) pairs, names are not looked up yet.
+//! The aggregator hands a [`Profile`] to all views and exporters: pages are joined with stacks, addresses
+//! are converted to ([`Module`], file offset) pairs, and names are not looked up yet.
 
 mod frame;
 mod freeze_outcome;
@@ -22,7 +22,7 @@ use std::time::SystemTime;
 
 use crate::event::{Outcome, Pid};
 
-/// The bytes that stand under one stack.
+/// The bytes attributed to one stack.
 #[derive(Clone, Debug)]
 pub struct Sample {
     /// The stack.
@@ -36,7 +36,7 @@ pub struct Sample {
 pub enum Unobserved {
     /// It was resident before memprof attached.
     BeforeAttach,
-    /// It came in while attached, but by no event that memprof sees.
+    /// It became resident while memprof was attached, but without an event that memprof sees.
     NoEvent,
     /// An event was seen, but its stack did not fit a table; see [`Losses`].
     StackLost,
@@ -62,10 +62,10 @@ impl Unobserved {
     }
 }
 
-/// What stands for the mapping of memory whose stack was seen and lost.
+/// Placeholder for the mapping of memory whose stack was recorded and lost.
 pub const LOST_STACK: &str = "[stack record lost]";
 
-/// Memory of one mapping that stands under no stack.
+/// Memory of one mapping without a stack.
 #[derive(Clone, Debug)]
 pub struct NotObserved {
     /// The mapping: a path, `[heap]`, `[stack]`, `[anon]`, …
@@ -76,18 +76,18 @@ pub struct NotObserved {
     pub usage: Usage,
 }
 
-/// How full a table of the probe is.
+/// How full a BPF map of the probe is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MapUsage {
     /// Its name.
     pub name: &'static str,
     /// Entries in use.
     pub entries: u64,
-    /// Entries that it has room for.
+    /// Maximum number of entries.
     pub capacity: u64,
 }
 
-/// How many stacks (distinct), and bytes standing under them, ended in which way.
+/// An unwind outcome, the number of distinct stacks with it, and their bytes.
 pub type OutcomeRow = (Outcome, u64, u64);
 
 /// The process (or tree of processes) a profile is about.
@@ -97,9 +97,9 @@ pub struct TargetInfo {
     pub pid: Pid,
     /// Its name (`/proc/PID/comm`).
     pub comm: String,
-    /// Every followed process, the first one being `pid`.
+    /// Every followed process; the first one is `pid`.
     pub pids: Vec<Pid>,
-    /// False once the target has ended: the profile is then the last one taken.
+    /// False once the target has ended; the profile is then the last one taken.
     pub alive: bool,
 }
 
@@ -126,17 +126,17 @@ pub struct Profile {
     pub modules: Arc<[Arc<Module>]>,
     /// The same memory, by mapping and by file.
     pub places: Arc<Places>,
-    /// Each process's share, in the order of `target.pids`; empty where there is only one process. The
-    /// page cache that ended processes brought in is in nobody's.
+    /// Each process's share, in the order of `target.pids`; empty if there is only one process. Page cache
+    /// that ended processes brought in is in no share.
     pub processes: Vec<Share>,
-    /// Whether the target stood still for this report.
+    /// Whether the target was frozen for this report.
     pub hold: FreezeOutcome,
     /// Whether kernel memory was counted (`--kernel`).
     pub kernel_counted: bool,
 }
 
-/// One process's share of a [`Profile`] of several. A page that several processes map is in the share
-/// of each, under the stack that brought it in.
+/// One process's share of a [`Profile`] of several processes. A page that several processes map is in
+/// each of their shares, under the stack that brought it in.
 #[derive(Clone, Debug)]
 pub struct Share {
     /// The process.
@@ -153,12 +153,12 @@ pub struct Share {
     pub kernel_before: KernelFigures,
     /// The kernel's figures for it read just after its page scan.
     pub kernel_after: KernelFigures,
-    /// Whether it stood still.
+    /// Whether it was frozen.
     pub hold: FreezeOutcome,
 }
 
 impl Profile {
-    /// The profile of one of its processes alone; `None` if it is not one of `target.pids`.
+    /// The profile of a single process; `None` if `pid` is not in `target.pids`.
     pub fn of(&self, pid: Pid) -> Option<Profile> {
         if self.target.pids == [pid] {
             return Some(self.clone());
@@ -186,7 +186,7 @@ impl Profile {
         })
     }
 
-    /// The page cache of one file, as a profile of its own.
+    /// The page cache of one file, as a separate profile.
     pub fn of_file(&self, file: &CachedFile) -> Profile {
         let cache = |bytes| Usage {
             cache: bytes,
@@ -219,23 +219,23 @@ impl Profile {
         self.modules.get(usize::from(id.0))
     }
 
-    /// Memory that stands under stacks.
+    /// Memory with a stack.
     pub fn attributed(&self) -> Usage {
         sum(self.samples.iter().map(|s| &s.usage))
     }
 
-    /// Memory that stands under no stack.
+    /// Memory without a stack.
     pub fn unattributed(&self) -> Usage {
         sum(self.not_observed.iter().map(|n| &n.usage))
     }
 
-    /// Memory under stacks whose walk ended before the outermost frame.
+    /// Memory of stacks whose unwinding ended before the outermost frame.
     pub fn incomplete(&self) -> Usage {
         let partial = |s: &&Sample| !s.stack.outcome.is_complete();
         sum(self.samples.iter().filter(partial).map(|s| &s.usage))
     }
 
-    /// How the resident total stands to the kernel's.
+    /// Compares the resident total with the kernel's.
     pub fn agreement(&self) -> Agreement {
         let (before, after) = (self.kernel_before.resident(), self.kernel_after.resident());
         Agreement {
@@ -246,10 +246,10 @@ impl Profile {
         }
     }
 
-    /// Whether this is the exact state of one moment: the target stood still at once, the kernel's resident
-    /// figures are the same before and after, and it finds as much anonymous memory as memprof: by its walk of
-    /// the page tables (`smaps_rollup`), or where there was no time for that by its counter (`RssAnon`, exact
-    /// from Linux 6.16 on). (`RssShmem` is not asked: up to Linux 6.15 it is approximate even then.)
+    /// Whether this is the exact state of one moment: all processes were frozen at the same time, the kernel's
+    /// resident figures are the same before and after, and its anonymous memory equals memprof's. The kernel's
+    /// figure is from its page table walk (`smaps_rollup`) or, if that would take too long, its counter
+    /// (`RssAnon`, exact since Linux 6.16). `RssShmem` is not compared: up to Linux 6.15 it is approximate.
     pub fn is_exact(&self) -> bool {
         let (before, after) = (&self.kernel_before, &self.kernel_after);
         let anonymous = |k: &KernelFigures| k.anonymous.unwrap_or(k.rss_anon);
@@ -259,7 +259,7 @@ impl Profile {
             && [anonymous(before), anonymous(after)] == [self.total.anon; 2]
     }
 
-    /// Distinct stacks and bytes (`Usage::value`) per walk outcome, in outcome order.
+    /// Distinct stacks and bytes (`Usage::value`) per unwind outcome, in outcome order.
     pub fn outcomes(&self) -> Vec<OutcomeRow> {
         let mut rows = std::collections::BTreeMap::new();
         for s in &self.samples {

@@ -1,10 +1,10 @@
 //! The live view on a terminal: `memprof top`.
 //!
-//! In reading order: `model` is what a report shows under the chosen settings, `state` what the user
-//! has chosen and where he is, `keys` turns key strokes into a new state, `rows` lists what is to be
-//! seen, `render` draws a state, `terminal` is the real terminal. All but the last are pure. [`Screen`]
-//! ties them together on a thread of its own; models are made on another one, so that keys are
-//! answered while a large report is worked on.
+//! In reading order: `model` is the content of a report under the chosen settings, `state` the user's
+//! settings and cursor positions, `keys` updates the state on key presses, `rows` lists the visible rows,
+//! `render` draws a state, `terminal` is the real terminal. All but the last are pure. [`Screen`] runs
+//! them on its own thread. A second thread builds models, so that the view responds to keys while a
+//! large report is processed.
 
 mod keys;
 mod model;
@@ -33,21 +33,21 @@ use terminal::Terminal;
 
 pub use terminal::require;
 
-/// How long the screen waits for a key before it looks for news.
+/// How long the screen waits for a key before it checks for news.
 const TICK: Duration = Duration::from_millis(50);
-/// News that may wait for the screen.
+/// Capacity of the queue of news.
 const QUEUE: usize = 64;
 
-/// How the view behaves.
+/// Settings of the view.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ScreenOptions {
-    /// How often a new report is asked for, at most.
+    /// Minimum time between requests for a new report.
     pub interval: Duration,
     /// Whether colours are used.
     pub colour: bool,
 }
 
-/// A running view; the terminal is given back when it ends or is dropped.
+/// A running view. The terminal is restored when it ends or is dropped.
 pub struct Screen {
     news: News,
     thread: Option<JoinHandle<()>>,
@@ -55,7 +55,7 @@ pub struct Screen {
     pub ended: oneshot::Receiver<Result<()>>,
 }
 
-/// Where news for the view go. News that find the view busy for long are dropped: newer ones come.
+/// Sends news to the view. News are dropped if the queue is full; newer ones will follow.
 #[derive(Clone)]
 pub struct News {
     to: SyncSender<Input>,
@@ -67,24 +67,24 @@ impl News {
         let _ = self.to.try_send(input);
     }
 
-    /// A new report.
+    /// Sends a new report.
     pub fn report(&self, report: Arc<Report>) {
         self.send(Input::Report(report));
     }
 
-    /// Why there is no report.
+    /// Sends the reason why there is no report.
     pub fn no_report(&self, why: String) {
         self.send(Input::ReportError(why));
     }
 
-    /// Something to tell the user.
+    /// Sends a message to the user.
     pub fn message(&self, text: &str) {
         self.send(Input::Message(text.to_owned()));
     }
 }
 
 impl Screen {
-    /// Takes the terminal and shows what `News` it gets.
+    /// Takes over the terminal and shows the `News` that it receives.
     ///
     /// # Errors
     /// The terminal cannot be used.
@@ -102,7 +102,7 @@ impl Screen {
             .name("memprof-screen".into())
             .spawn(move || {
                 let done = show(&mut terminal, options.colour, &from, &stop, builder);
-                // Given back before anybody is told: what is printed then is seen.
+                // Restore the terminal before the end is signalled, so that later output is visible.
                 drop(terminal);
                 let _ = tell.send(done);
             })
@@ -114,16 +114,16 @@ impl Screen {
         })
     }
 
-    /// Where news go.
+    /// A sender of news for this view.
     pub fn news(&self) -> News {
         self.news.clone()
     }
 
-    /// Ends the view and gives the terminal back.
+    /// Ends the view and restores the terminal.
     pub fn end(&mut self) {
         self.news.stop.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
-            // A panic was said by its hook.
+            // The panic hook has already reported a panic.
             let _ = thread.join();
         }
     }
@@ -168,7 +168,7 @@ fn show(
     Ok(())
 }
 
-/// The thread that makes models: one at a time, of the latest job.
+/// The thread that builds models, one at a time, always for the latest job.
 struct Builder {
     jobs: SyncSender<Job>,
     next: Option<Job>,

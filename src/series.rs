@@ -1,7 +1,7 @@
-//! Figures over time, in memory: an hour by the second, a day by the minute.
+//! Time series in memory: one hour per second, one day per minute.
 //!
-//! Only what costs next to nothing is sampled: counters of `/proc/PID/status`, and what the newest
-//! report said as far as it still holds. What was not taken is a gap, never a made-up value.
+//! Only cheap figures are sampled: counters of `/proc/PID/status`, and figures of the newest report while
+//! they are still valid. A missing sample is a gap, never an interpolated value.
 
 use std::collections::VecDeque;
 
@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 pub struct Figure {
     /// Its name in the API.
     pub name: &'static str,
-    /// What it is, in words.
+    /// Its description.
     pub is: &'static str,
 }
 
@@ -50,22 +50,22 @@ pub const FIGURES: [Figure; 8] = [
     },
 ];
 
-/// The figures of one moment, in bytes; `None` where one was not taken.
+/// The figures of one moment, in bytes; `None` for figures that were not sampled.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sample {
-    /// When, in milliseconds since 1970.
+    /// Time of the sample, in milliseconds since 1970.
     pub at: u64,
-    /// In the order of [`FIGURES`].
+    /// Values in the order of [`FIGURES`].
     pub values: [Option<u64>; FIGURES.len()],
 }
 
-/// How far apart samples are.
+/// The interval between samples.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Resolution {
-    /// A second: the last hour.
+    /// One second, for the last hour.
     #[default]
     Second,
-    /// A minute: the last day.
+    /// One minute, for the last day.
     Minute,
 }
 
@@ -78,7 +78,7 @@ impl Resolution {
         }
     }
 
-    /// Samples that are kept.
+    /// Maximum number of samples.
     pub fn capacity(self) -> usize {
         match self {
             Resolution::Second => 3_600,
@@ -87,7 +87,7 @@ impl Resolution {
     }
 }
 
-/// The samples that are kept.
+/// The samples of both resolutions.
 #[derive(Clone, Debug, Default)]
 pub struct Series {
     seconds: VecDeque<Sample>,
@@ -95,11 +95,11 @@ pub struct Series {
 }
 
 impl Series {
-    /// Bytes that all samples take, at most.
+    /// Maximum size of all samples, in bytes.
     pub const BYTES: usize = (3_600 + 1_440) * size_of::<Sample>();
 
-    /// Takes a sample in. One that is not later than the last one (the clock was set back) starts
-    /// anew: times ascend.
+    /// Adds a sample. If it is not later than the last one (the clock was set back), all earlier samples are
+    /// discarded, so that times always ascend.
     pub fn push(&mut self, sample: Sample) {
         if self.seconds.back().is_some_and(|last| last.at >= sample.at) {
             *self = Series::default();
@@ -107,7 +107,7 @@ impl Series {
         add(&mut self.seconds, sample, Resolution::Second.capacity());
         let minute = |at: u64| at / Resolution::Minute.millis();
         match self.minutes.back_mut() {
-            // A minute's last sample, with the last value of what is sampled less often.
+            // Keep the last sample of each minute, and the last value of figures that are sampled less often.
             Some(last) if minute(last.at) == minute(sample.at) => {
                 last.at = sample.at;
                 for (kept, new) in last.values.iter_mut().zip(sample.values) {
@@ -127,7 +127,7 @@ impl Series {
         ring.iter().filter(move |sample| sample.at > since)
     }
 
-    /// Samples that are kept now.
+    /// Current number of samples.
     pub fn len(&self) -> usize {
         self.seconds.len() + self.minutes.len()
     }

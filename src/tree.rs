@@ -1,15 +1,15 @@
-//! The call tree: a profile's stacks, with the names of their frames, merged from the root on.
+//! The call tree: a profile's stacks with their frames' names, merged from the root.
 //!
-//! Pure, in four steps that everybody who shows stacks shares:
+//! All code here is pure. All views and exporters share these four steps:
 //!
 //! 1. Frames become [`Label`]s ([`frame_label`]). [`Naming`] says what a node is.
-//! 2. Stacks become [`Paths`] of labels with one or more columns of bytes: of one profile, of the two
-//!    sides of a difference, or several figures of one profile ([`Paths::columns`]).
+//! 2. Stacks become [`Paths`] of labels with one or more columns of bytes: one profile, the two sides of
+//!    a diff, or several figures of one profile ([`Paths::columns`]).
 //! 3. [`Layout`] merges the paths into a tree; [`Table`] counts functions instead.
-//! 4. Who shows a label takes its text from [`Label`]'s `Display`, the only vocabulary there is.
+//! 4. The text of a label always comes from [`Label`]'s `Display`.
 //!
-//! Samples that count nothing make no node. Everything that counts is somewhere in the tree: the root's
-//! bytes are the profile's.
+//! Samples of zero bytes produce no node. All other samples are in the tree: the root's bytes are the
+//! profile's total.
 
 mod label;
 mod layout;
@@ -44,10 +44,10 @@ pub enum Direction {
 }
 
 impl Direction {
-    /// Both, in the order in which they are offered.
+    /// Both, in display order.
     pub const ALL: [Direction; 2] = [Direction::InnermostFirst, Direction::OutermostFirst];
 
-    /// Its name on the command line and in addresses: what is below a function.
+    /// Its name on the command line and in URLs: what the children of a function are.
     pub fn name(self) -> &'static str {
         match self {
             Direction::InnermostFirst => "callers",
@@ -55,7 +55,7 @@ impl Direction {
         }
     }
 
-    /// The direction of that name.
+    /// Looks up a direction by name.
     pub fn by_name(name: &str) -> Option<Direction> {
         Direction::ALL.into_iter().find(|d| d.name() == name)
     }

@@ -1,4 +1,4 @@
-//! The page: files of `src/web/`, embedded in the binary. A file is one line in [`ASSETS`].
+//! The web page: files of `src/web/`, embedded in the binary. Each file is one line in [`ASSETS`].
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
@@ -74,7 +74,7 @@ pub static ASSETS: &[Asset] = assets! {
 };
 
 impl Asset {
-    /// A strong validator: it changes when the file does.
+    /// A strong validator: it changes when the file changes.
     pub fn etag(&self) -> String {
         let mut hasher = DefaultHasher::new();
         self.bytes.hash(&mut hasher);
@@ -135,7 +135,7 @@ mod tests {
         assert_eq!(served().len(), ASSETS.len());
     }
 
-    /// What a file asks for in quotes: `"./x.js"`, `"assets/x.css"`.
+    /// The quoted strings of a file; among them are references such as `"./x.js"` and `"assets/x.css"`.
     fn asked(text: &str) -> impl Iterator<Item = &str> {
         text.split(['"', '\'']).skip(1).step_by(2)
     }

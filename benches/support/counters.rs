@@ -1,4 +1,4 @@
-//! A running memprof's BPF objects, seen from outside: its counters and the memory of its maps.
+//! A running memprof's BPF objects, read from outside: its counters and the memory of its maps.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -8,14 +8,14 @@ use libbpf_rs::btf::Btf;
 use libbpf_rs::btf::types::{DataSec, Var};
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 
-/// What one descriptor of memprof is, by `/proc/PID/fdinfo`.
+/// The description of one of memprof's descriptors in `/proc/PID/fdinfo`.
 struct FdInfo(String);
 
 impl FdInfo {
     fn all(pid: u32) -> Result<Vec<FdInfo>> {
         let dir = format!("/proc/{pid}/fdinfo");
         let entries = fs::read_dir(&dir).with_context(|| format!("cannot list {dir}"))?;
-        // One that was closed meanwhile is of no interest.
+        // Ignore descriptors that were closed meanwhile.
         Ok(entries
             .filter_map(|e| fs::read_to_string(e.ok()?.path()).ok())
             .map(FdInfo)
@@ -28,7 +28,7 @@ impl FdInfo {
     }
 }
 
-/// Bytes of memory that a process holds: anonymous, of files and shared.
+/// Resident memory of a process in bytes: anonymous, file and shared.
 pub fn held(pid: u32) -> Result<u64> {
     let path = format!("/proc/{pid}/statm");
     let text = fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
@@ -42,7 +42,7 @@ pub fn held(pid: u32) -> Result<u64> {
     Ok(pages * page)
 }
 
-/// Bytes of memory that the kernel says memprof's BPF maps take, and its BPF programs.
+/// Memory of memprof's BPF maps and of its BPF programs, in bytes, as reported by the kernel.
 pub fn bpf_memory(pid: u32) -> Result<(u64, u64)> {
     let all = FdInfo::all(pid)?;
     let sum = |key: &str| {
@@ -57,8 +57,8 @@ pub fn bpf_memory(pid: u32) -> Result<(u64, u64)> {
     Ok((sum("map_id"), sum("prog_id")))
 }
 
-/// Bytes of memory that the kernel says those of memprof's BPF maps take that have one of these names.
-/// (The kernel keeps 15 bytes of a name.)
+/// Memory of memprof's BPF maps with these names, in bytes, as reported by the kernel. (The kernel keeps
+/// 15 bytes of a name.)
 pub fn map_memory(pid: u32, names: &[&str]) -> Result<u64> {
     let mut maps: Vec<(u64, u64)> = FdInfo::all(pid)?
         .iter()
@@ -73,8 +73,8 @@ pub fn map_memory(pid: u32, names: &[&str]) -> Result<u64> {
     Ok(maps.iter().map(|(_, bytes)| bytes).sum())
 }
 
-/// Bytes of kernel memory in pieces of 4 KiB, which is what a chunk of the page ledger takes: it is a little
-/// larger than 2 KiB, and `map_memory` does not count what the kernel rounds up. Everybody's on this machine.
+/// Kernel memory in slab objects of 4 KiB, in bytes, of the whole machine. A chunk of the page ledger takes one
+/// such object: it is a little larger than 2 KiB, and `map_memory` does not count the kernel's rounding.
 pub fn memory_in_pieces_of_4_kib() -> Result<u64> {
     let text = fs::read_to_string("/proc/slabinfo").context("cannot read /proc/slabinfo")?;
     let in_use = |line: &str| {

@@ -1,4 +1,4 @@
-//! What the benchmarks are made of: workloads, a running memprof, its counters, and paired figures.
+//! Shared parts of the benchmarks: workloads, a running memprof, its counters, and paired figures.
 
 #![allow(dead_code, reason = "each benchmark uses its own part")]
 
@@ -19,14 +19,14 @@ use nix::unistd::Pid;
 use pairs::HEAD;
 use workload::Workload;
 
-/// What a measurement needs.
+/// The environment of a measurement.
 pub struct Bench {
     pub cpus: Cpus,
-    /// Where the compiled workloads are.
+    /// Directory of the compiled workloads.
     pub programs: PathBuf,
 }
 
-/// Its name on the command line, and what it does and prints.
+/// The name on the command line, and the function that measures and prints.
 pub type Measurement = (&'static str, fn(&Bench) -> Result<()>);
 
 impl Bench {
@@ -39,7 +39,7 @@ impl Bench {
         let programs = Path::new(env!("CARGO_TARGET_TMPDIR")).join(dir);
         compile(&programs)?;
         let cpus = Cpus::choose()?;
-        // What is started from here on stays there, but for workloads.
+        // Processes started from here on inherit this CPU, except workloads.
         pin(0, cpus.memprof)?;
         Ok(Bench { cpus, programs })
     }
@@ -48,12 +48,12 @@ impl Bench {
         Workload::start(&self.programs.join(program), args, self.cpus)
     }
 
-    /// Takes those measurements whose name holds one of the command line's words, or all of them.
+    /// Runs the measurements whose names contain one of the command line's words; without words, all.
     pub fn main(prepared: Result<Bench>, measurements: &[Measurement]) -> ExitCode {
         Bench::main_with(HEAD, prepared, measurements)
     }
 
-    /// The same, below another head than that of pairs.
+    /// Like `main`, with another table head.
     pub fn main_with(
         head: &str,
         prepared: Result<Bench>,
@@ -90,7 +90,7 @@ impl Bench {
     }
 }
 
-/// Which CPU the workload has, and which memprof and this program: different ones where there are two.
+/// The CPUs of the workload and of memprof with this program: different ones if there are two.
 #[derive(Clone, Copy, Debug)]
 pub struct Cpus {
     pub workload: usize,
@@ -116,7 +116,7 @@ pub fn milliseconds(work: impl FnOnce() -> Result<()>) -> Result<f64> {
     Ok(start.elapsed().as_secs_f64() * 1000.0)
 }
 
-/// Pins a process (0: this one; what it starts from then on is pinned too).
+/// Pins a process (0: this one) and its later children to a CPU.
 pub fn pin(pid: u32, cpu: usize) -> Result<()> {
     let mut set = CpuSet::new();
     set.set(cpu)?;

@@ -1,16 +1,16 @@
-//! Figures that come in pairs, without memprof and with it, and their table.
+//! Pairs of figures, without and with memprof, and their table.
 
 use anyhow::Result;
 
-/// How the ratio of a pair is to be.
+/// The limit of a ratio.
 #[derive(Clone, Copy, Debug)]
 pub enum Aim {
     AtMost(f64),
-    /// Nothing is aimed at: the figure is for information.
+    /// No limit: the figure is for information.
     None,
 }
 
-/// Pairs of one figure, in the order in which they were taken.
+/// Pairs of one figure, in the order of measurement.
 pub struct Pairs {
     pub name: String,
     pub unit: &'static str,
@@ -79,7 +79,7 @@ pub fn median(mut values: Vec<f64>) -> f64 {
     }
 }
 
-/// Takes `n` pairs in turn: without, with, without, with, …
+/// Measures `n` pairs alternately: without, with, without, with, …
 pub fn interleave(n: usize, mut pair: impl FnMut() -> Result<()>) -> Result<()> {
     (0..n).try_for_each(|_| pair())
 }

@@ -1,4 +1,4 @@
-//! A memprof process: started on a target, asked over HTTP, ended, and what it cost.
+//! A memprof process: attached to a target, queried over HTTP, ended, and its own cost.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -10,9 +10,9 @@ use anyhow::{Context, Result, bail, ensure};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-/// How long it may take to attach, to answer and to end.
+/// Timeout for attaching, replying and ending.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// A row of the summary's losses that is none: what memprof leaves out on purpose.
+/// A row among the summary's losses that is not a loss: memprof leaves these pages out on purpose.
 const NOT_A_LOSS: &str = "block-device cache pages (file-system metadata) not counted";
 
 /// A memprof that follows its target.
@@ -24,7 +24,7 @@ pub struct Profiler {
 }
 
 impl Profiler {
-    /// Starts memprof on this process; returns once it is attached.
+    /// Attaches memprof to this process; returns once it is attached.
     pub fn attach(pid: u32, args: &[&str]) -> Result<Profiler> {
         let mut child = Command::new(env!("CARGO_BIN_EXE_memprof"))
             .args(["--pid", &pid.to_string(), "--listen", "127.0.0.1:0"])
@@ -59,7 +59,7 @@ impl Profiler {
         self.address
     }
 
-    /// The body of a reply that must have status 200.
+    /// The body of the reply; fails unless its status is 200.
     pub fn get(&self, path: &str) -> Result<Vec<u8>> {
         let mut stream = TcpStream::connect(self.address)?;
         stream.set_read_timeout(Some(PATIENCE))?;
@@ -80,7 +80,7 @@ impl Profiler {
         Ok(reply.split_off(end + 4))
     }
 
-    /// Waits until the newest report is too old to be given again.
+    /// Waits until the newest report is too old to be reused.
     pub fn age(&self) {
         std::thread::sleep(Duration::from_millis(60));
     }
@@ -120,7 +120,7 @@ impl Profiler {
         value.with_context(|| format!("no {field} in smaps_rollup"))
     }
 
-    /// Ends memprof by Ctrl-C; fails unless it ends well and its summary reports no losses.
+    /// Ends memprof with SIGINT; fails unless it ends successfully and its summary reports no losses.
     pub fn end(mut self) -> Result<()> {
         kill(Pid::from_raw(self.child.id().cast_signed()), Signal::SIGINT)?;
         let start = Instant::now();
@@ -150,7 +150,7 @@ impl Profiler {
 
 impl Drop for Profiler {
     fn drop(&mut self) {
-        // Ended already, or a measurement failed.
+        // memprof has already ended, or a measurement failed.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -166,7 +166,7 @@ fn lines(stderr: ChildStderr) -> Receiver<String> {
     said
 }
 
-/// Waits until memprof serves and follows; returns where it serves.
+/// Waits until memprof serves and follows; returns the server's address.
 fn attached(said: &Receiver<String>) -> Result<SocketAddr> {
     let deadline = Instant::now() + PATIENCE;
     let (mut address, mut following, mut all) = (None, false, Vec::new());

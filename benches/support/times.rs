@@ -1,4 +1,4 @@
-//! Times of one thing that was done several times, and their row.
+//! Times of a repeated measurement, and their row.
 
 use super::pairs::{Aim, median, verdict};
 

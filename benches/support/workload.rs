@@ -1,4 +1,4 @@
-//! The C programs of `benches/workloads`: compiled once, started, told to go, read, ended.
+//! The C programs of `benches/workloads`: compiles, starts, controls and ends them.
 
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Write};
@@ -26,7 +26,7 @@ pub fn compile(to: &Path) -> Result<()> {
     compile_with(to, &[])
 }
 
-/// Compiles every workload into `to`, as most programs are compiled.
+/// Compiles every workload into `to` without frame pointers, like most programs.
 pub fn compile_without_frame_pointers(to: &Path) -> Result<()> {
     compile_with(to, &["-fomit-frame-pointer"])
 }
@@ -49,7 +49,7 @@ fn compile_with(to: &Path, flags: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// A workload that waits to be told to go.
+/// A workload that waits for the start of its timed part.
 pub struct Workload {
     child: Child,
     stdin: ChildStdin,
@@ -85,7 +85,7 @@ impl Workload {
         self.child.id()
     }
 
-    /// Lets it do its timed part, and returns what it printed then.
+    /// Runs its timed part, and returns the figures that it prints.
     pub fn go(&mut self) -> Result<Figures> {
         self.stdin.write_all(b"\n")?;
         let mut line = String::new();
@@ -105,7 +105,7 @@ impl Workload {
         Ok(figures)
     }
 
-    /// Lets it end; fails unless its exit status is 0.
+    /// Ends it; fails unless its exit status is 0.
     pub fn end(mut self) -> Result<()> {
         drop(self.stdin);
         let status = self.child.wait()?;

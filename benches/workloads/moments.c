@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //
-// Says when its main function began to run, and when it ended.
+// Prints when its main function began and ended.
 //
-// `moments [--wait]` prints `began_ns N ended_ns N`, moments of CLOCK_MONOTONIC. With --wait it first waits
+// `moments [--wait]` prints `began_ns N ended_ns N`, times of CLOCK_MONOTONIC. With --wait it first waits
 // for a line of input.
 
 #include <string.h>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //
-// Benchmark workload: touches each 4 KiB page below another call chain than the page before.
+// Benchmark workload: touches each 4 KiB page under a different call chain than the page before.
 //
 // Build:
 //   cc -O2 -pthread -fomit-frame-pointer -fno-optimize-sibling-calls -o paths paths.c
@@ -9,8 +9,8 @@
 //
 // Prints one line, and flushes it:
 //   pages 65536 ns_per_page 512.3
-// CPU time, in user space and in the kernel, mmap and munmap included. There are --paths different
-// chains (a power of two), taken by turns. Huge pages are off.
+// The figure is CPU time, in user space and in the kernel, mmap and munmap included. There are --paths
+// different chains (a power of two), used in turn. Huge pages are off.
 
 #define _GNU_SOURCE
 #include <string.h>
@@ -25,7 +25,7 @@ static volatile unsigned char *page;
 static NOINLINE void left(unsigned depth, unsigned long path);
 static NOINLINE void right(unsigned depth, unsigned long path);
 
-// The bits of `path` say which function each frame is of.
+// The bits of `path` select the function of each frame.
 static inline __attribute__((always_inline)) void next(unsigned depth, unsigned long path)
 {
 	if (depth == 0)
@@ -82,7 +82,7 @@ int main(int argc, char **argv)
 		die("mmap");
 	for (unsigned long i = 0; i < pages; i++) {
 		page = start + i * page_size;
-		// main is a frame of the chain, and so is what called it.
+		// main and its callers are also frames of the chain.
 		next(depth > 3 ? (unsigned)depth - 3 : 0, i & (paths - 1));
 	}
 	if (munmap(start, pages * page_size))

@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //
-// Benchmark workload: brings a file into the page cache again and again, by read(2), having dropped
-// it from the cache before each pass.
+// Benchmark workload: repeatedly brings a file into the page cache by read(2). Before each pass it drops
+// the file from the cache.
 //
 // Build:
 //   cc -O2 -fno-omit-frame-pointer -fno-optimize-sibling-calls -o readfile readfile.c
 //
 //   readfile FILE [--mib N] [--passes N] [--repeat N] [--name NAME] [--start-on-stdin]
 //
-// FILE is made if it does not exist or has another size; it is not removed. Prints one line a
+// FILE is created if it does not exist or has another size; it is not removed. Prints one line per
 // repetition, and flushes it:
 //   pages 65536 ns_per_page 312.7
 // The figure is the CPU time in read(2) for each 4 KiB of the file; dropping the cache is not counted.
-// --start-on-stdin waits for a line on stdin first, and at the end for the end of stdin.
+// --start-on-stdin waits for a line on stdin first, and finally for the end of stdin.
 
 #define _GNU_SOURCE
 #include <fcntl.h>

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //
-// Starts programs one after the other, and says how long that took.
+// Runs a program repeatedly, and prints how long that took.
 //
-// `spawn fork|posix_spawn COUNT PROGRAM ARGS…` runs the program so many times, each to its end, and prints
-// `elapsed_ns N`, of the wall clock. It ends with status 1 when the program cannot be run or does not end
-// with status 0.
+// `spawn fork|posix_spawn COUNT PROGRAM ARGS…` runs the program COUNT times, each to its end, and prints the
+// wall-clock time, `elapsed_ns N`. It ends with status 1 if the program cannot be run or does not end with
+// status 0.
 
 #define _GNU_SOURCE
 #include <spawn.h>

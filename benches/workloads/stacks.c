@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //
-// Benchmark workload: a program of some size that holds memory under 1,024 distinct call stacks.
+// Benchmark workload: a program that holds memory under 1,024 distinct call stacks.
 //
 // Build:
 //   cc -O2 -fno-omit-frame-pointer -fno-optimize-sibling-calls -o stacks stacks.c
@@ -10,8 +10,8 @@
 // Waits for a line on stdin, then holds N MiB (default 256) in equal parts, each touched under its
 // own stack of 12 functions, and prints one line:
 //   stacks 1024 mib 256
-// Then it is idle until stdin ends; with --busy, it goes on: it unmaps one part after the other and
-// touches it anew, in rounds with a pause of 10 ms after every 16 parts.
+// Then it is idle until stdin ends. With --busy, it instead unmaps one part after the other and touches
+// it again, in rounds with a pause of 10 ms after every 16 parts.
 
 #define _GNU_SOURCE
 #include <poll.h>
@@ -44,7 +44,7 @@ static NOINLINE void hold_part(unsigned which)
 static NOINLINE void left(unsigned which, int level);
 static NOINLINE void right(unsigned which, int level);
 
-// One function of two a level, by the bits of `which`: every part has a stack of its own.
+// The bits of `which` select one of two functions per level, so every part has its own stack.
 static inline __attribute__((always_inline)) void step(unsigned which, int level)
 {
 	if (level == LEVELS)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //
-// Benchmark workload: a program with much memory that keeps asking for its mmap lock, and says how long
-// it had to wait.
+// Benchmark workload: a program with much memory that keeps taking its mmap lock, and prints how long it
+// had to wait.
 //
 // Build:
 //   cc -O2 -pthread -fno-omit-frame-pointer -fno-optimize-sibling-calls -o stall stall.c
@@ -9,10 +9,10 @@
 //   stall [--mib N] [--huge-mib N] [--mappings N]
 //
 // Waits for a line on stdin, then holds N MiB of 4 KiB pages in one mapping, N MiB of huge pages in
-// another, and N further mappings of a page each, every other one read-only, so that they stay apart. Then a
-// thread maps and unmaps a page (as a writer of the mmap lock), faults another one in, and pauses for 50 us,
-// without end. From then on every line is answered by one line: what it holds, the longest that each of the
-// two took since the last one, in ms, and how often it went round:
+// another, and N further mappings of one page each, every other one read-only, so that they are not merged.
+// Then a thread repeatedly maps and unmaps a page (as a writer of the mmap lock), faults another one in, and
+// pauses for 50 us. From then on it answers every line with one line: its memory, the longest time in ms that
+// each of the two operations took since the last line, and the number of rounds:
 //   mib 1024 mappings 0 map_ms 0.031 fault_ms 0.027 rounds 9000
 
 #define _GNU_SOURCE

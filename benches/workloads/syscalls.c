@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //
-// Benchmark workload: cheap system calls as fast as it can.
+// Benchmark workload: makes cheap system calls as fast as it can.
 //
 // Build:
 //   cc -O2 -o syscalls syscalls.c
@@ -9,8 +9,8 @@
 //
 // Prints one line:
 //   calls 2000000 getppid_ns 81.2 read_ns 95.7
-// The figures are CPU time. `read` reads 0 bytes of /dev/zero. --start-on-stdin waits for a line on stdin first, and at the
-// end for the end of stdin.
+// The figures are CPU time. `read` reads 0 bytes of /dev/zero. --start-on-stdin waits for a line on stdin
+// first, and finally for the end of stdin.
 
 #define _GNU_SOURCE
 #include <fcntl.h>

@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //
 // Benchmark workload: touches 4 KiB pages as fast as it can, in a loop of mmap, touch, munmap,
-// below a call chain of a given depth.
+// under a call chain of a given depth.
 //
 // Build:
 //   cc -O2 -pthread -fno-omit-frame-pointer -fno-optimize-sibling-calls -o touch touch.c
 //
 //   touch [--mib N] [--depth N] [--chunk-mib N] [--repeat N] [--name NAME] [--start-on-stdin]
 //
-// Prints one line a repetition, and flushes it:
+// Prints one line per repetition, and flushes it:
 //   pages 262144 ns_per_page 512.3 ns_per_page_with_munmap 701.9 faults 262144
 // The first figure is the store loop alone, the second the whole loop: mmap, stores and munmap; both
 // are CPU time, in user space and in the kernel.
 // `faults` are the page faults that the kernel counted in the whole loop. Huge pages are off.
-// --start-on-stdin waits for a line on stdin first (so that a profiler can attach), and at the end
-// for the end of stdin. --name sets the process name (to run as an unrelated process).
+// --start-on-stdin waits for a line on stdin first (so that a profiler can attach), and finally for
+// the end of stdin. --name sets the process name (to run as an unrelated process).
 
 #define _GNU_SOURCE
 #include <stdint.h>
@@ -42,7 +42,7 @@ static long faults_so_far(void)
 	return used.ru_minflt + used.ru_majflt;
 }
 
-// A call that does nothing: a function that calls nobody may be compiled without its frame.
+// Does nothing. Compilers may omit the frame of functions without calls.
 static NOINLINE void keep_frame(void)
 {
 	__asm__ volatile("" ::: "memory");

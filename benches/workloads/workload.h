@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //
-// What the benchmark workloads share: the clock, the command line, the start and the end.
+// Shared code of the benchmark workloads: the clock, the command line, the start and the end.
 
 #ifndef WORKLOAD_H
 #define WORKLOAD_H
@@ -12,7 +12,7 @@
 
 #define NOINLINE __attribute__((noinline))
 
-// CPU time of this process: what others do on a shared machine is not in it.
+// CPU time of this process. It excludes the load of other processes on a shared machine.
 static inline uint64_t now_ns(void)
 {
 	struct timespec t;
@@ -40,7 +40,7 @@ static inline unsigned long number(const char *option, const char *text)
 	return value;
 }
 
-// --start-on-stdin: whoever started this has attached a profiler.
+// --start-on-stdin: the line says that a profiler is attached.
 static inline void wait_for_line(void)
 {
 	int c;
@@ -50,7 +50,7 @@ static inline void wait_for_line(void)
 	while (c != '\n' && c != EOF);
 }
 
-// The profiler still wants to look.
+// Stays alive until the profiler has taken its reports.
 static inline void wait_for_end(void)
 {
 	while (getchar() != EOF)

@@ -1,4 +1,4 @@
-//! Takes mappings in, in address order, and keeps the sums.
+//! Sums up mappings, which arrive in address order.
 
 use std::collections::BTreeMap;
 
@@ -9,12 +9,12 @@ use super::{NameRow, RegionRow, Show, Sums};
 use crate::residency::smaps::Region;
 use crate::residency::threads::Threads;
 
-/// Sums that are still being added to.
+/// Sums while mappings are being added.
 #[derive(Debug)]
 pub(super) struct Accounts<'a> {
     threads: &'a Threads,
     executable: Option<String>,
-    /// The latest mapping and its category so far: it may turn out to be the guard of the next.
+    /// The latest mapping and its preliminary category: it may be the guard of the next mapping.
     latest: Option<(Region, Category)>,
     categories: BTreeMap<Category, Sums>,
     names: Names,
@@ -75,7 +75,7 @@ impl<'a> Accounts<'a> {
             false => None,
         };
         let place = match key {
-            // Summed up when it is known what it is.
+            // Its category is known only at the end.
             Some(key) => Place::Named(key),
             None => {
                 let code = region.vma.perms.exec || named_as_library(&region.vma.name);

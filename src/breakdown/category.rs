@@ -7,32 +7,32 @@ use serde::{Serialize, Serializer};
 use crate::residency::smaps::Region;
 use crate::residency::{Backing, Perms};
 
-/// What kind of memory a mapping is, in the order in which they are listed.
+/// What kind of memory a mapping is, in display order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Category {
     /// `[heap]`, which grows by `brk`.
     Heap,
     /// The first thread's stack.
     MainStack,
-    /// Another thread's stack: anonymous memory that holds the stack pointer of a thread and has
-    /// guard pages.
+    /// Another thread's stack: anonymous memory that contains a thread's stack pointer and has guard
+    /// pages.
     ThreadStack,
-    /// The pages without permissions just below a thread's stack.
+    /// The pages without permissions directly below a thread's stack.
     StackGuard,
     /// Anonymous memory that the program named (`PR_SET_VMA_ANON_NAME`).
     NamedAnon,
     /// Other anonymous memory, by its permissions: readable, writable, executable.
     Anon {
-        /// Executable: where not a file's, code made at run time.
+        /// Executable: code generated at run time.
         exec: bool,
         /// Writable.
         write: bool,
         /// Readable.
         read: bool,
     },
-    /// The file that the process runs.
+    /// The process's executable.
     OwnBinary,
-    /// Other files that are mapped as code, or named as shared libraries are.
+    /// Other files that are mapped as code or named like shared libraries.
     Library,
     /// All other files.
     OtherFile,
@@ -44,13 +44,13 @@ pub enum Category {
     Memfd,
     /// System V shared memory.
     SysV,
-    /// Files of tmpfs, which POSIX shared memory is.
+    /// Files on tmpfs, including POSIX shared memory.
     Tmpfs,
-    /// Huge pages of hugetlbfs; no part of RSS.
+    /// Huge pages of hugetlbfs; not part of RSS.
     Hugetlb,
     /// Devices.
     Device,
-    /// The kernel's own: `[vdso]`, `[vvar]`, `[vsyscall]`, …
+    /// The kernel's own mappings: `[vdso]`, `[vvar]`, `[vsyscall]`, …
     Kernel,
 }
 
@@ -112,8 +112,8 @@ impl Serialize for Category {
     }
 }
 
-/// The category of a mapping as far as it shows by itself: [`Category::OtherFile`] for every file but
-/// the executable, [`Category::Anon`] for threads' stacks and their guard pages.
+/// The preliminary category of a mapping: [`Category::OtherFile`] for every file but the executable,
+/// [`Category::Anon`] for threads' stacks and their guard pages.
 pub(super) fn of(region: &Region, executable: Option<&str>) -> Category {
     let vma = &region.vma;
     let name = vma.name.as_str();
@@ -134,7 +134,7 @@ fn anonymous(name: &str, perms: Perms) -> Category {
     match name {
         "[heap]" => Category::Heap,
         "[stack]" => Category::MainStack,
-        // Linux 3.4 to 4.4 named them.
+        // Linux 3.4 to 4.4 named thread stacks.
         _ if name.starts_with("[stack:") => Category::ThreadStack,
         _ if name.starts_with("[anon:") => Category::NamedAnon,
         _ => Category::Anon {
@@ -155,8 +155,8 @@ fn shared(name: &str, deleted: bool) -> Category {
     }
 }
 
-/// Whether a mapping may be a stack if a thread's stack pointer lies in it: plain memory that is not
-/// a heap, with guard pages below or within.
+/// Whether a mapping may be a stack if it contains a thread's stack pointer: plain memory that is not
+/// a heap, with guard pages below or within it.
 pub(super) fn may_be_stack(region: &Region, category: Category, guard_below: bool) -> bool {
     let plain = Category::Anon {
         read: true,
@@ -172,7 +172,7 @@ pub(super) fn may_be_stack(region: &Region, category: Category, guard_below: boo
         && (guard_below || region.guarded || region.grows_down)
 }
 
-/// Whether a mapping can be the guard of what lies above it.
+/// Whether a mapping can be the guard of the mapping above it.
 pub(super) fn may_be_guard(category: Category) -> bool {
     category
         == Category::Anon {
@@ -182,7 +182,7 @@ pub(super) fn may_be_guard(category: Category) -> bool {
         }
 }
 
-/// Whether a file is named as shared libraries are: `libc.so.6`, `x.so`.
+/// Whether a file is named like a shared library: `libc.so.6`, `x.so`.
 pub(super) fn named_as_library(name: &str) -> bool {
     let base = name.rsplit('/').next().unwrap_or(name);
     base.ends_with(".so") || base.contains(".so.")

@@ -7,10 +7,10 @@ use crate::config::{MapsConfig, MapsFormat, MapsTarget};
 use crate::event::Pid;
 use crate::target;
 
-/// What `memprof maps` prints.
+/// Returns the output of `memprof maps`.
 ///
 /// # Errors
-/// There is no such process, or several, or it may not be looked at: what to do.
+/// No process matches, several match, or permissions are missing; the message says what to do.
 pub fn run(config: &MapsConfig) -> Result<Vec<u8>> {
     let pid = process(&config.target)?;
     let breakdown = measure(pid, config.show)

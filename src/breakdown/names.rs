@@ -1,5 +1,5 @@
-//! Sums by name: files, named anonymous regions. A file is a library when any of its mappings is
-//! code, so what it is shows only at the end.
+//! Sums by name: files, named anonymous regions. A file is a library if any of its mappings is code,
+//! so its category is known only at the end.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -9,17 +9,17 @@ use super::category::{Category, named_as_library};
 use super::{NameRow, Sums};
 use crate::residency::smaps::Region;
 
-/// Names that sums are kept for; 16,384 of them at their longest take 10 MiB.
+/// Maximum number of names. With names of maximum length they take 10 MiB.
 const MOST_NAMES: usize = 16_384;
-/// Characters of a name that are kept.
+/// Names are truncated to this many characters.
 const LONGEST_NAME: usize = 256;
 
-/// Which name: the file behind it tells two files of one path apart.
+/// Identity of a name. It includes the file, to distinguish two files with the same path.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Key {
     category: Category,
     file: ((u32, u32), u64),
-    /// Empty where the file says it all.
+    /// Empty if `file` is sufficient.
     name: String,
 }
 
@@ -27,7 +27,7 @@ impl Key {
     pub(super) fn of(region: &Region, category: Category) -> Key {
         let vma = &region.vma;
         let file = match category {
-            // Each inode of these is one mapping's own; they are told apart by what they are called.
+            // Each mapping of these has its own inode, so only the name identifies them.
             Category::NamedAnon | Category::NamedShared | Category::Memfd => ((0, 0), 0),
             _ => (vma.dev, vma.ino),
         };
@@ -43,7 +43,7 @@ impl Key {
     }
 }
 
-/// The first characters of a name.
+/// Truncates a name.
 pub(super) fn cut(name: &str) -> String {
     match name.char_indices().nth(LONGEST_NAME) {
         Some((at, _)) => format!("{}…", &name[..at]),
@@ -62,12 +62,12 @@ struct Named {
 #[derive(Debug, Default)]
 pub(super) struct Names {
     all: HashMap<Key, Named>,
-    /// Mappings that there was no room for.
+    /// Mappings whose names did not fit.
     refused: u64,
 }
 
 impl Names {
-    /// Adds a mapping to its name; the key where there was room for it.
+    /// Adds a mapping to its name; returns the key, or `None` if the table is full.
     pub(super) fn add(&mut self, region: &Region, category: Category) -> Option<Key> {
         let key = Key::of(region, category);
         let full = self.all.len() >= MOST_NAMES;
@@ -88,7 +88,7 @@ impl Names {
         Some(key)
     }
 
-    /// What a name's mappings are, now that all of them are known.
+    /// The final category of a name, after all mappings were added.
     pub(super) fn category(&self, key: &Key) -> Category {
         match self.all.get(key) {
             Some(named) => settled(key.category, named.code),
@@ -96,8 +96,8 @@ impl Names {
         }
     }
 
-    /// The sums of the names that are files, by what they turned out to be; names by resident memory,
-    /// largest first; how many mappings there was no room for.
+    /// The names with their final category, by resident memory, largest first; and the number of mappings
+    /// whose names did not fit.
     pub(super) fn close(self) -> (Vec<NameRow>, u64) {
         let mut rows: Vec<NameRow> = self
             .all
@@ -113,7 +113,7 @@ impl Names {
     }
 }
 
-/// A file with code in it is a library.
+/// The final category: a file with executable mappings is a library.
 pub(super) fn settled(category: Category, code: bool) -> Category {
     match category {
         Category::OtherFile if code => Category::Library,

@@ -1,4 +1,4 @@
-//! The mappings that are shown one by one.
+//! The mappings that are shown individually.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -9,22 +9,22 @@ use super::{RegionRow, Show};
 use crate::residency::Perms;
 use crate::residency::smaps::{Figures, Region};
 
-/// Most mappings that are kept to be shown; at most 1 KiB each.
+/// Maximum number of mappings kept for display, at most 1 KiB each.
 pub const MOST_REGIONS: usize = 131_072;
 
-/// Where a mapping is accounted.
+/// Where a mapping is counted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Place {
     /// In this category.
     Known(Category),
-    /// Where the other mappings of its name are.
+    /// In the category of its name, which is known only at the end.
     Named(Key),
 }
 
 /// A mapping to be shown, ordered by its rank.
 #[derive(Debug)]
 struct Kept {
-    /// Resident bytes or, where all are shown, nothing; then size and address, the lower the better.
+    /// Resident bytes (0 if all mappings are shown), then size, then address; lower addresses rank higher.
     rank: (u64, u64, Reverse<u64>),
     end: u64,
     perms: Perms,
@@ -53,10 +53,10 @@ impl Ord for Kept {
     }
 }
 
-/// The best so many mappings.
+/// The `most` mappings of the highest rank.
 #[derive(Debug)]
 pub(super) struct Regions {
-    /// The worst of them on top.
+    /// A heap with the lowest rank on top.
     kept: BinaryHeap<Reverse<Kept>>,
     most: usize,
     all: bool,
@@ -102,7 +102,7 @@ impl Regions {
         }
     }
 
-    /// The mappings, best first.
+    /// The mappings, highest rank first.
     pub(super) fn close(self, category: impl Fn(&Key) -> Category) -> Vec<RegionRow> {
         let row = |Reverse(kept): Reverse<Kept>| RegionRow {
             start: kept.rank.2.0,

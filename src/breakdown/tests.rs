@@ -17,7 +17,7 @@ fn perms(text: &str) -> Perms {
     }
 }
 
-/// A mapping of so many pages, half of them resident.
+/// A mapping of `pages` pages, half of them resident.
 fn region(page: u64, pages: u64, bits: &str, name: &str, backing: Backing) -> Region {
     let (path, deleted) = match name.strip_suffix(" (deleted)") {
         Some(path) => (path, true),
@@ -25,7 +25,7 @@ fn region(page: u64, pages: u64, bits: &str, name: &str, backing: Backing) -> Re
     };
     let ino = match backing {
         Backing::Anon | Backing::Special => 0,
-        // A file for each name.
+        // A separate inode for each name.
         _ => path.bytes().map(u64::from).sum(),
     };
     Region {
@@ -148,12 +148,12 @@ fn threads_stacks_and_their_guards() {
     let regions = vec![
         anon(9, 1, "p"),
         anon(10, 8, "rwp"),
-        // A guard, but no thread in what it guards.
+        // A guard, but no thread in the mapping above it.
         anon(19, 1, "p"),
         anon(20, 8, "rwp"),
-        // Guards nothing: there is a hole.
+        // Not a guard: there is a hole above it.
         anon(30, 1, "p"),
-        // A thread, but no guard: a language's own stacks, or any other memory.
+        // A thread, but no guard: a language runtime's own stacks, or other memory.
         anon(40, 8, "rwp"),
         inside,
     ];
@@ -197,7 +197,7 @@ fn the_top_is_the_largest_and_the_rest_is_counted() {
         let starts: Vec<u64> = all.regions.iter().map(|r| r.start / PAGE).collect();
         (starts, all.regions_left_out)
     };
-    // Equally resident: the larger one, then the lower one first.
+    // Equal resident sizes: the larger mapping first, then the lower address.
     assert_eq!(starts(Show::Top(3)), (vec![20, 50, 40], 2));
     assert_eq!(starts(Show::Top(0)), (vec![], 5));
     assert_eq!(starts(Show::Top(usize::MAX)).0, [20, 50, 40, 10, 30]);
@@ -293,7 +293,7 @@ fn json_holds_the_same() {
 }
 
 proptest! {
-    /// However odd the mappings: every sum is the sum of all of them.
+    /// For any mappings: each total is the sum over all of them.
     #[test]
     fn nothing_is_lost_or_counted_twice(
         mappings in proptest::collection::vec(
@@ -310,7 +310,7 @@ proptest! {
         let mut wanted = Sums::default();
         for (pages, bits, name, backing) in mappings {
             let r = region(page, pages, &bits, &name, backings[backing]);
-            // Now and then with a hole.
+            // Sometimes with a hole.
             page += pages + pages % 3 / 2;
             wanted.add(r.vma.len(), r.figures);
             regions.push(r);

@@ -1,4 +1,4 @@
-//! Rows of comma-separated values, as RFC 4180 has them.
+//! Rows of comma-separated values, as in RFC 4180.
 
 use std::borrow::Cow;
 use std::io::{self, Write};
@@ -12,13 +12,13 @@ pub(super) fn writer(out: &mut dyn Write) -> Writer<&mut dyn Write> {
         .from_writer(out)
 }
 
-/// The error of `out` that a row failed with.
+/// Converts the error of a row to that of `out`.
 pub(super) fn failed(error: csv::Error) -> io::Error {
     error.into()
 }
 
-/// A text that no spreadsheet takes for a formula: names come from files that nobody vouches for.
-/// What could begin one (also behind what a program skips) gets an apostrophe in front.
+/// A text that no spreadsheet interprets as a formula, because names come from untrusted files.
+/// A cell that could start a formula (also after skipped whitespace) gets an apostrophe in front.
 pub(super) fn text(cell: &str) -> Cow<'_, str> {
     match cell.trim_start().chars().next() {
         Some(

@@ -1,15 +1,15 @@
-//! Names come from files that nobody vouches for; here they lose what could steer a terminal, and what
-//! is too long of them.
+//! Sanitizes names, which come from untrusted files: replaces characters that could control a terminal,
+//! and truncates long names.
 
 use std::borrow::Cow;
 
 use crate::tree::{Code, Label};
 
-/// The longest text that [`printable`] leaves whole, in characters: longer than nearly every name of C++.
+/// Texts longer than this are truncated by [`printable`], in characters. Nearly all C++ names are shorter.
 pub const LONGEST: usize = 1024;
 
-/// Whether a character is shown as something else than itself: control characters, line separators, and
-/// format characters (category Cf), which reorder the text around them or are not seen at all.
+/// Whether a character must be replaced or escaped: control characters, line separators, and format
+/// characters (category Cf), which reorder the text around them or are invisible.
 pub(super) fn steers(c: char) -> bool {
     c.is_control()
         || matches!(c,
@@ -19,13 +19,13 @@ pub(super) fn steers(c: char) -> bool {
             | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}'
             | '\u{fff9}'..='\u{fffb}' | '\u{110bd}' | '\u{110cd}' | '\u{13430}'..='\u{1343f}'
             | '\u{1bca0}'..='\u{1bca3}' | '\u{1d173}'..='\u{1d17a}'
-            // Tags: text that nobody sees.
+            // Tags: invisible text.
             | '\u{e0000}'..='\u{e007f}')
 }
 
-/// The beginning of a text that is shown, and how many characters follow it.
+/// The part of a text that is shown, and the number of characters after it.
 pub(super) fn cut(text: &str) -> (&str, usize) {
-    // No character is shorter than a byte.
+    // A character takes at least one byte.
     if text.len() <= LONGEST {
         return (text, 0);
     }
@@ -35,13 +35,13 @@ pub(super) fn cut(text: &str) -> (&str, usize) {
     }
 }
 
-/// What stands behind a text that was cut: how many characters are missing.
+/// The suffix of a truncated text: how many characters are missing.
 pub(super) fn missing(characters: usize) -> String {
     format!("… ({characters} more characters)")
 }
 
-/// The text with U+FFFD in place of every control or format character; of more than `LONGEST`
-/// characters the beginning, and how many more there are.
+/// The text with U+FFFD in place of every control or format character, truncated after `LONGEST`
+/// characters with the number of those missing.
 pub fn printable(text: &str) -> Cow<'_, str> {
     let (shown, more) = cut(text);
     if more == 0 && !shown.contains(steers) {
@@ -54,7 +54,7 @@ pub fn printable(text: &str) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
-/// The text of a label, its names made [`printable`] one by one: a long name leaves the file to be seen.
+/// The text of a label. Each name is made [`printable`] separately, so that a long name does not hide the file.
 pub(super) fn readable(label: &Label<'_>) -> String {
     match label {
         Label::Code(code) => {

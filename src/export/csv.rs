@@ -1,11 +1,10 @@
 //! Comma-separated values, one row per stack: bytes of each kind (a column `NAME_bytes` for each of
-//! [`Kind::SINGLE`]), how the walk ended (`outcome`), and the frames.
+//! [`Kind::SINGLE`]), how unwinding ended (`outcome`), and the frames.
 //!
-//! `frames` is one cell, outermost function first unless asked for otherwise, written as folded stacks
-//! are. Memory without a stack has `[before attach: MAPPING]` there and the reason as its outcome. A
-//! difference has the baseline's bytes in a second set of columns, `NAME_before_bytes`, and one row for
-//! each path of names and outcome. A cell that a spreadsheet could take for a formula begins with an
-//! apostrophe.
+//! `frames` is one cell in the syntax of folded stacks, by default with the outermost function first.
+//! Memory without a stack has `[before attach: MAPPING]` there and the reason as its outcome. A diff has
+//! the baseline's bytes in a second set of columns, `NAME_before_bytes`, and one row for each path of
+//! names and outcome. A cell that a spreadsheet could interpret as a formula begins with an apostrophe.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io::{self, Write};
@@ -53,11 +52,11 @@ fn write(report: &Report, options: &ExportOptions, out: &mut dyn Write) -> io::R
     rows.out.flush()
 }
 
-/// What the columns of a side end in, behind the name of a kind.
+/// Suffixes of the column names of each side, after the name of a kind.
 const NOW: &str = "_bytes";
 const BEFORE: &str = "_before_bytes";
 
-/// Calls with every row: its outcome, its frames, what it holds.
+/// Calls a function with every row: outcome, frames, usage.
 fn each(
     report: &Report,
     direction: Option<Direction>,
@@ -76,7 +75,7 @@ fn each(
     Ok(())
 }
 
-/// Writes rows of one side, or of two.
+/// Writes rows with the columns of one or two sides.
 struct Rows<'a> {
     out: csv::Writer<&'a mut dyn Write>,
 }
@@ -110,7 +109,7 @@ impl<'a> Rows<'a> {
     }
 }
 
-/// Makes the cells of stacks; each frame's name is looked up and escaped once.
+/// Formats stacks as cells; each frame's name is looked up and escaped once.
 struct Cells<'a> {
     of: (&'a Profile, &'a Symbols),
     escaped: HashMap<Frame, String>,

@@ -2,8 +2,8 @@
 //!
 //! Memory without a stack is in lines of one frame, `[before attach: MAPPING]`. In names, `;`, backslashes,
 //! control and format characters are escaped as in a string literal, so that a line has as many frames as its
-//! stack. Names of more than 1,024 characters are cut, which the name says. A difference has two numbers,
-//! `STACK BEFORE NOW`, as differential flame graph tools take them.
+//! stack. Names longer than 1,024 characters are truncated with a marker. A diff has two numbers,
+//! `STACK BEFORE NOW`, the input format of differential flame graph tools.
 
 use std::io::{self, Write};
 
@@ -24,7 +24,7 @@ pub(super) const FORMAT: Exporter = Exporter {
 fn write(report: &Report, options: &ExportOptions, out: &mut dyn Write) -> io::Result<()> {
     let tree = NameTree::new(report, options, options.threshold.unwrap_or_default());
     let mut line = String::new();
-    // Where each name of the path ends in the line.
+    // The end of each name of the path in the line.
     let mut ends = Vec::new();
     tree.visit(|depth, row| {
         ends.truncate(depth);
@@ -42,7 +42,7 @@ fn write(report: &Report, options: &ExportOptions, out: &mut dyn Write) -> io::R
     })
 }
 
-/// A name as it stands in a line.
+/// Appends the escaped name to the line.
 pub(super) fn escape(name: &str, line: &mut String) {
     let (shown, more) = cut(name);
     for c in shown.chars() {

@@ -1,10 +1,10 @@
-//! Functions as comma-separated values: what each holds itself and with all it calls.
+//! Functions as comma-separated values: self and total bytes of each.
 //!
 //! One row per function of a file, largest total first; code of a file without symbols is one row
-//! with an empty name. Memory that is in no function has rows at the end, `[before attach: MAPPING]`,
+//! with an empty name. Memory outside functions has rows at the end, `[before attach: MAPPING]`,
 //! `[no stack]` and `[unknown]` (stacks that end in code of no known file), so that `self_bytes` add up to
-//! the whole. A difference has the baseline's bytes in two more columns.
-//! A cell that a spreadsheet could take for a formula begins with an apostrophe.
+//! the total of the report. A diff has the baseline's bytes in two more columns.
+//! A cell that a spreadsheet could interpret as a formula begins with an apostrophe.
 
 use std::cmp::Reverse;
 use std::io::{self, Write};
@@ -38,13 +38,13 @@ fn write(report: &Report, options: &ExportOptions, out: &mut dyn Write) -> io::R
     }
 }
 
-/// Writes a table with the columns of the sides: now, and of a difference before.
+/// Writes a table with the columns of each side: now and, for a diff, before.
 fn write_table<const N: usize>(
     mut table: Table<'_, N>,
     threshold: u64,
     out: &mut dyn Write,
 ) -> io::Result<()> {
-    // Totals of functions hold each other's bytes: there is no sum of them.
+    // Totals of functions overlap, so their sum is meaningless.
     let (mut small, no_total) = ([0; N], [0; N]);
     table.rows.retain(|row| {
         let keep = row.total.into_iter().max() >= Some(threshold);

@@ -1,6 +1,6 @@
-//! The `/v1` shapes: the call tree and the short report, in whole KiB.
+//! The `/v1` formats: the call tree and the short report, in whole KiB.
 //!
-//! Written without recursion: depth costs no stack.
+//! The writer does not recurse, so depth is not limited by memprof's stack.
 
 use std::io::{self, Write};
 
@@ -13,7 +13,7 @@ use crate::tree::{Code, Direction, Label, Layout, Limits, Merge, Naming, Order, 
 /// Bytes in a KiB.
 const KIB: u64 = 1024;
 
-/// The `/v1` tree as the contract's defaults order it, innermost function first, threshold 0.
+/// The `/v1` tree with the contract's defaults: innermost function first, threshold 0.
 pub(super) const FORMAT: Exporter = Exporter {
     name: "json",
     about: "the call tree of /v1/tree, in KiB",
@@ -39,10 +39,10 @@ fn write(report: &Report, options: &ExportOptions, out: &mut dyn Write) -> io::R
     out.write_all(b"\n")
 }
 
-/// The tree without any memory: the reply before a target exists.
+/// An empty tree: the reply before a target exists.
 pub const EMPTY_TREE: &str = r#"{"value":0,"cacheValue":0,"frames":[]}"#;
 
-/// Totals in KiB, as `/v1/tree?short=true` answers them.
+/// Totals in KiB: the reply to `/v1/tree?short=true`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Short {
@@ -52,7 +52,7 @@ pub struct Short {
     pub cache: u64,
     /// `total - cache`, in KiB.
     pub anon: u64,
-    /// `RssAnon` of `/proc/PID/status`, in KiB; 0 where it could not be read.
+    /// `RssAnon` of `/proc/PID/status`, in KiB; 0 if it could not be read.
     pub system_report_anon: u64,
 }
 
@@ -68,7 +68,7 @@ impl From<&Profile> for Short {
     }
 }
 
-/// A real frame's name.
+/// The name of a real frame, as opposed to a pseudo-frame.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Name<'a> {
@@ -89,14 +89,14 @@ impl<'a> From<&Code<'a>> for Name<'a> {
     }
 }
 
-/// What a node counts, in bytes: resident anonymous and shared memory and page cache together, and page
+/// A node's columns, in bytes: the sum of resident anonymous memory, shared memory and page cache, and page
 /// cache alone.
 fn columns(usage: &Usage) -> [u64; 2] {
     [usage.value(), usage.cache]
 }
 
-/// A node's bytes in whole KiB. Pages are whole KiB, so nothing is lost; of anything finer, parts
-/// of a KiB end in the `unknown` of the node that has them all.
+/// A node's bytes in whole KiB. Page sizes are whole KiB, so rounding loses nothing; the fractions of
+/// finer figures are counted in the parent's `unknown`.
 #[derive(Clone, Copy, Default)]
 struct Kib {
     value: u64,
@@ -118,16 +118,16 @@ impl Kib {
     }
 }
 
-/// A node whose opening is written, its end not yet.
+/// A node whose start is written and whose end is not.
 struct Open {
     row: u32,
-    /// What its children so far leave of it.
+    /// Its bytes minus those of the children written so far.
     rest: Kib,
     below_threshold: Kib,
     first: bool,
 }
 
-/// Writes the tree as the `/v1` contract shapes it; `threshold` in bytes.
+/// Writes the tree in the format of the `/v1` contract; `threshold` is in bytes.
 ///
 /// # Errors
 /// Those of `out`.
@@ -264,7 +264,7 @@ mod tests {
         assert_eq!(found, wanted);
     }
 
-    /// What holds at every node of any tree, whatever the bytes.
+    /// Checks the invariants of every node.
     fn check(node: &Value) {
         let part = |node: &Value, key: &str| node[key].as_u64().unwrap();
         assert!(part(node, "value") >= part(node, "cacheValue"), "{node}");
@@ -276,7 +276,7 @@ mod tests {
         for key in ["value", "cacheValue"] {
             let sum: u64 = frames.iter().map(|frame| part(frame, key)).sum();
             assert!(sum <= part(node, key), "{node}");
-            // Nothing is lost of values; of cache only what is finer than a KiB.
+            // No part of `value` is lost; of `cacheValue`, only fractions of a KiB.
             assert!(key == "cacheValue" || sum == part(node, key), "{node}");
         }
         frames.iter().for_each(check);

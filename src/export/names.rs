@@ -1,11 +1,11 @@
-//! The tree that folded stacks and flame graphs are written from: a node per name, siblings by name.
+//! The tree for folded stacks and flame graphs: a node per name, siblings sorted by name.
 
 use std::io;
 
 use super::{ExportOptions, Report};
 use crate::tree::{Direction, Label, Layout, Limits, Merge, Naming, Order, Paths, Reading, Row};
 
-/// A tree of names with two columns of bytes: before, which is 0 without a baseline, and now.
+/// A tree of names with two columns of bytes: before (0 without a baseline) and now.
 #[derive(Debug)]
 pub(super) struct NameTree {
     names: Vec<String>,
@@ -16,9 +16,8 @@ pub(super) struct NameTree {
 }
 
 impl NameTree {
-    /// The tree that the options ask for. Nodes below `threshold` bytes, both now and before, are
-    /// aggregated in one child of their parent. The outermost function is first unless the options say
-    /// otherwise.
+    /// Builds the tree with these options. Nodes below `threshold` bytes, both now and before, are
+    /// aggregated in one child of their parent. The default direction is outermost function first.
     pub fn new(report: &Report, options: &ExportOptions, threshold: u64) -> NameTree {
         let (now, kind) = (report.side(), options.kind);
         let direction = options.direction.unwrap_or(Direction::OutermostFirst);
@@ -48,7 +47,7 @@ impl NameTree {
         }
     }
 
-    /// The node that everything is below.
+    /// The root node.
     pub fn root(&self) -> &Row<2> {
         &self.rows[0]
     }

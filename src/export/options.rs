@@ -1,4 +1,4 @@
-//! The options that a report is written with, and which of them a format can hold.
+//! Export options, and which of them a format supports.
 
 use std::fmt;
 use std::sync::Arc;
@@ -7,31 +7,31 @@ use super::{EXPORTERS, Exporter, Report};
 use crate::profile::Kind;
 use crate::tree::Direction;
 
-/// What to write of a report, and how. The default is the whole report as each format shows it.
+/// What to export and how. The default is the complete report with the format's own defaults.
 #[derive(Clone, Debug, Default)]
 pub struct ExportOptions {
-    /// Which end of a stack stands first; `None` for the format's own.
+    /// Which end of a stack is first; `None` for the format's default.
     pub direction: Option<Direction>,
     /// Which bytes to count.
     pub kind: Kind,
-    /// Aggregate nodes smaller than this, in bytes; `None` for the format's own threshold.
+    /// Aggregate nodes smaller than this, in bytes; `None` for the format's default threshold.
     pub threshold: Option<u64>,
-    /// The earlier report that the difference is taken from.
+    /// The earlier report to compare with.
     pub baseline: Option<Arc<Report>>,
 }
 
-/// What a format can hold beside the whole of one report.
+/// What a format supports beyond exporting one complete report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Supports {
-    /// Either end of a stack first.
+    /// A choice of which end of a stack is first.
     pub direction: bool,
-    /// A [`Kind`] alone.
+    /// A single [`Kind`].
     pub kind: bool,
     /// Aggregates of small nodes.
     pub threshold: bool,
-    /// The difference from an earlier report.
+    /// A diff against an earlier report.
     pub difference: bool,
-    /// What to do where one of these is missing; may be empty.
+    /// What to do instead if one of these is not supported; may be empty.
     pub instead: &'static str,
 }
 
@@ -53,10 +53,10 @@ impl Supports {
 }
 
 impl ExportOptions {
-    /// Checks that the format can hold what is asked for.
+    /// Checks that the format supports these options.
     ///
     /// # Errors
-    /// What it cannot hold.
+    /// The option that it does not support.
     pub fn check(&self, format: &Exporter) -> Result<(), Unsupported> {
         let asked = [
             (Wish::Direction, self.direction.is_some()),
@@ -78,7 +78,7 @@ impl ExportOptions {
     }
 }
 
-/// Something that not every format can hold.
+/// An option that not every format supports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Wish {
     Direction,
@@ -108,7 +108,7 @@ impl Wish {
     }
 }
 
-/// A format was asked for what it cannot hold.
+/// An option that the format does not support was requested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unsupported {
     format: &'static str,

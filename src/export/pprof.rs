@@ -1,13 +1,13 @@
-//! pprof's gzip'd `profile.proto`, for `go tool pprof` and everything else that reads it.
+//! pprof's gzip'd `profile.proto`, for `go tool pprof` and other tools that read it.
 //!
-//! A sample has three values, `resident_space`, `page_cache_space` and `swapped_space`, all in bytes, and
-//! where kernel memory was counted a fourth, `approximate_kernel_space`.
-//! Memory without a stack is in a function `[before attach: MAPPING]` with the reason as a
-//! label; stacks have how their walk ended as one. Comments carry the target, the kernel's figures,
-//! what was lost, and the kinds of memory that have no value of their own.
+//! A sample has three values, `resident_space`, `page_cache_space` and `swapped_space`, all in bytes. If
+//! kernel memory was counted, a fourth is `approximate_kernel_space`.
+//! Memory without a stack is in a function `[before attach: MAPPING]` with the reason as a label. Stacks
+//! have a label with their unwind outcome. Comments contain the target, the kernel's figures, losses, and
+//! the kinds of memory without a value type.
 //!
-//! Protobuf messages that are written one after the other are one message: a profile is written in
-//! small parts, and the whole of it is never in memory.
+//! Concatenated protobuf messages are merged into one message, so a profile is written in small parts and
+//! is never completely in memory.
 
 mod mappings;
 mod message;
@@ -29,8 +29,8 @@ use crate::profile::{Frame, FrameKind, KernelFigures, Kind, Profile, Usage};
 use crate::symbol::{Location, Symbols};
 use crate::tree::Label;
 
-/// The values of every sample; the first one is shown unless another is asked for. The last one is there
-/// only where kernel memory was counted.
+/// The value types of every sample; pprof shows the first one by default. The last one is present only
+/// if kernel memory was counted.
 const VALUES: [(&str, Kind); 4] = [
     ("resident_space", Kind::Resident),
     ("page_cache_space", Kind::Cache),
@@ -64,7 +64,7 @@ fn write(report: &Report, _: &ExportOptions, out: &mut dyn Write) -> io::Result<
 struct Writer<'a, W: Write> {
     out: GzEncoder<W>,
     symbols: &'a Symbols,
-    /// Those of [`VALUES`] that were counted.
+    /// The part of [`VALUES`] that was counted.
     values: &'static [(&'static str, Kind)],
     mappings: Mappings,
     strings: Strings,
@@ -92,7 +92,7 @@ impl<'a, W: Write> Writer<'a, W> {
         }
     }
 
-    /// Writes a part, after the strings that are new in it.
+    /// Writes a part together with its new strings.
     fn write(&mut self, mut part: proto::Profile) -> io::Result<()> {
         part.string_table = self.strings.take_new();
         self.out.write_all(&part.encode_to_vec())
@@ -166,7 +166,7 @@ impl<'a, W: Write> Writer<'a, W> {
         }]
     }
 
-    /// The location of a frame; a new one goes into the part.
+    /// The location id of a frame; a new location is added to the part.
     fn location(&mut self, frame: Frame, part: &mut proto::Profile) -> u64 {
         if let Some(id) = self.locations.get(&frame) {
             return *id;
@@ -186,7 +186,7 @@ impl<'a, W: Write> Writer<'a, W> {
         id
     }
 
-    /// The functions at a position, innermost first: those inlined, and the one that holds them.
+    /// The functions at a frame, innermost first: inlined ones, then the function that contains them.
     fn lines(&mut self, frame: Frame, part: &mut proto::Profile) -> Vec<proto::Line> {
         let Some(function) = self.symbols.function(frame) else {
             return Vec::new();
@@ -198,7 +198,7 @@ impl<'a, W: Write> Writer<'a, W> {
             .collect()
     }
 
-    /// The location of a label that is no code.
+    /// The location id of a label that is not code.
     fn pseudo(&mut self, label: Label<'_>, part: &mut proto::Profile) -> u64 {
         let name = label.to_string();
         if let Some(id) = self.pseudo.get(&name) {
@@ -250,7 +250,7 @@ impl<'a, W: Write> Writer<'a, W> {
     }
 }
 
-/// A sample's values; `None` when it has none.
+/// A sample's values; `None` if all are zero.
 fn values(usage: &Usage, values: &[(&str, Kind)]) -> Option<Vec<i64>> {
     let value = values.iter().map(|(_, kind)| kind.of(usage));
     let value: Vec<i64> = value

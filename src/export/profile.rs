@@ -1,8 +1,8 @@
-//! Everything a report holds, as JSON: memprof's own format.
+//! A complete report as JSON: memprof's own format.
 //!
-//! Bytes, file offsets and counts are numbers; a stack is a list of places in `frames`, innermost
-//! first. Stacks are written one by one. The shape has a number, `version`, that grows when a reader
-//! of the one before would misread it.
+//! Bytes, file offsets and counts are numbers; a stack is a list of indices into `frames`, innermost
+//! first. Stacks are written one by one. The schema has a number, `version`, that increases when readers
+//! of the previous version would misread the new one.
 
 use std::collections::HashMap;
 use std::io::{self, Write};
@@ -94,7 +94,7 @@ struct Target<'a> {
     alive: bool,
 }
 
-/// Bytes by category, under the names of [`Kind`].
+/// Bytes by category; the keys are the names of [`Kind`].
 struct Bytes<'a>(&'a Usage);
 
 impl Serialize for Bytes<'_> {
@@ -155,7 +155,7 @@ impl Serialize for Modules<'_> {
     }
 }
 
-/// Every distinct frame, numbered in the order in which it came.
+/// All distinct frames, numbered in order of first appearance.
 struct Places {
     frames: Vec<Frame>,
     numbers: HashMap<Frame, usize>,
@@ -190,7 +190,7 @@ enum Place<'a> {
     },
 }
 
-/// What it is called, or why it has no name.
+/// Its name, or why it has none.
 #[derive(Serialize)]
 #[serde(untagged)]
 enum Named<'a> {

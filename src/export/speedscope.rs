@@ -1,8 +1,8 @@
-//! speedscope's own JSON: a sampled profile for each kind of memory that there is, weights in bytes.
+//! speedscope's own JSON: a sampled profile for each kind of memory that is not zero, weights in bytes.
 //!
-//! Stacks have the outermost function first, as the format wants it. Memory without a stack is in
-//! stacks of one frame, `[before attach: MAPPING]`. The format has no place for losses: where there
-//! are any, the profile's name says so.
+//! Stacks have the outermost function first, as the format requires. Memory without a stack is in
+//! stacks of one frame, `[before attach: MAPPING]`. The format has no field for losses: if there are
+//! any, the profile's name says so.
 
 use std::collections::HashMap;
 use std::io::{self, Write};
@@ -35,7 +35,7 @@ fn write(report: &Report, options: &ExportOptions, out: &mut dyn Write) -> io::R
         Kind::All => Kind::ALL.into_iter().filter(|k| k.of(total) > 0).collect(),
         one => vec![one],
     };
-    // A file without any profile is refused by its readers.
+    // Readers reject a file without a profile.
     let kinds = if kinds.is_empty() {
         vec![Kind::All]
     } else {
@@ -85,7 +85,7 @@ struct Shared<'a> {
 #[derive(Clone, PartialEq, Eq, Hash, Serialize)]
 struct Named<'a> {
     name: String,
-    /// The file that holds the code.
+    /// The file that contains the code.
     #[serde(skip_serializing_if = "Option::is_none")]
     file: Option<&'a str>,
 }
@@ -128,7 +128,7 @@ impl<'a> Sampled<'a> {
     }
 }
 
-/// The stacks that hold something, as numbers of frames; written one by one.
+/// The stacks with bytes of this kind, as frame indices; written one by one.
 struct Samples<'a> {
     table: &'a Table<'a>,
     kind: Kind,
@@ -152,7 +152,7 @@ impl Serialize for Weights<'_> {
     }
 }
 
-/// Every distinct frame, numbered.
+/// All distinct frames, numbered.
 struct Table<'a> {
     profile: &'a Profile,
     frames: Vec<Named<'a>>,
@@ -190,7 +190,7 @@ impl<'a> Table<'a> {
         }
     }
 
-    /// The stacks that hold some of this kind, with their bytes.
+    /// The rows with bytes of this kind, and these bytes.
     fn rows(&self, kind: Kind) -> impl Iterator<Item = (Row<'_>, u64)> {
         let samples = self.profile.samples.iter();
         let stacks = samples.map(|s| (Row::Stack(self, &s.stack.frames), &s.usage));

@@ -1,5 +1,5 @@
-//! What a person wants to see at the end: totals beside the kernel's, what has no stack, how the
-//! stacks ended, the top functions, losses.
+//! The summary at the end of a run: totals next to the kernel's, memory without a stack, unwind
+//! outcomes, the top functions, losses.
 
 use std::cmp::Reverse;
 use std::io::{self, Write};
@@ -9,9 +9,9 @@ use super::{Report, printable};
 use crate::profile::{Agreement, FreezeOutcome, Kind, Profile, Verdict};
 use crate::tree::{Category, Label, Table, TableRow};
 
-/// How many functions each table lists.
+/// Functions per table.
 const TOP: usize = 15;
-/// How many mappings without a stack it lists.
+/// Mappings without a stack that are listed.
 const TOP_MAPPINGS: usize = 12;
 
 /// Writes the whole summary.
@@ -93,7 +93,7 @@ fn write_hold(profile: &Profile, out: &mut dyn Write) -> io::Result<()> {
     }
 }
 
-/// How the resident total stands to the kernel's own figures, read before and after the scan.
+/// Compares the resident total with the kernel's own figures, read before and after the scan.
 fn verdict(profile: &Profile) -> String {
     let (before, after) = (
         profile.kernel_before.resident() / 1024,
@@ -161,8 +161,8 @@ fn write_losses(profile: &Profile, out: &mut dyn Write) -> io::Result<()> {
     Ok(())
 }
 
-/// Two tables: what functions hold themselves (often the C library, on somebody's behalf), and what
-/// the program's own functions hold with everything they call.
+/// Two tables: self bytes of all functions (often the C library, on behalf of its callers), and total
+/// bytes of the program's own functions.
 fn write_functions(report: &Report, out: &mut dyn Write) -> io::Result<()> {
     let mut rows = Table::new([report.side()], Kind::All, false).rows;
     rows.sort_by_key(|row| {

@@ -1,12 +1,12 @@
-//! A flame graph: one SVG file with everything in it, to look at in a browser.
+//! A flame graph: one self-contained SVG file to view in a browser.
 //!
-//! Widths are bytes. The outermost function stands at the bottom; with the innermost one first, that
-//! one stands on top and its callers hang below. What is narrower than a tenth of a pixel is summed
-//! up unless a threshold says otherwise, so that widths add up. In a browser a click zooms and the
-//! names can be searched; without its script the picture shows the whole.
+//! Widths are bytes. The outermost function is at the bottom; with the innermost function first, that
+//! one is on top and its callers are below. By default, nodes narrower than a tenth of a pixel are
+//! aggregated, so that widths add up. In a browser a click zooms and names can be searched; without the
+//! script the image shows the complete graph.
 //!
-//! Of a difference, widths are bytes now; red grew, blue shrank. What holds nothing now has no width:
-//! its sum stands in the heading.
+//! In a diff, widths are bytes now; red grew, blue shrank. Nodes with no bytes now have no width: the
+//! heading shows their sum.
 
 mod frame;
 
@@ -20,7 +20,7 @@ use crate::tree::{Direction, Row};
 /// Height of the heading and of the line below the frames, in pixels.
 const HEAD: usize = 64;
 const FOOT: usize = 24;
-/// Nodes narrower than this many parts of the whole are summed up: a tenth of a pixel.
+/// By default, nodes smaller than 1/`NARROW` of the total (a tenth of a pixel) are aggregated.
 const NARROW: u64 = WIDTH as u64 * 10;
 
 const STYLE: &str = include_str!("svg/flame.css");
@@ -46,7 +46,7 @@ fn write(report: &Report, options: &ExportOptions, out: &mut dyn Write) -> io::R
     out.write_all(b"</g>\n</svg>\n")
 }
 
-/// What is shown.
+/// The title: the target, the kind of memory, and whether it is a diff.
 fn heading(report: &Report, options: &ExportOptions) -> String {
     let target = &report.profile.target;
     let kind = match options.kind.name() {
@@ -64,13 +64,13 @@ fn heading(report: &Report, options: &ExportOptions) -> String {
     format!("{} (pid {}): {what}{kind}", target.comm, target.pid)
 }
 
-/// What the picture does not show by itself.
+/// Facts that the image does not show: totals, bytes gone since the baseline, and losses.
 fn notes(report: &Report, tree: &NameTree) -> String {
     let [before, now] = tree.root().total;
     let mut notes = format!("{now} bytes");
     if tree.is_difference {
         let mut gone = 0;
-        // Nothing can fail here.
+        // The closure never fails.
         let _ = tree.visit(|_, row| {
             if row.total[1] == 0 {
                 gone += row.own[0];
@@ -86,20 +86,20 @@ fn notes(report: &Report, tree: &NameTree) -> String {
     notes
 }
 
-/// How the frames stand.
+/// The layout of the frames.
 struct Picture<'a> {
     tree: &'a NameTree,
     /// Whether the root is on top.
     hanging: bool,
     levels: usize,
-    /// The largest change of a node, in bytes; what colours are held against.
+    /// The largest change of a node, in bytes; colours are relative to it.
     largest: u64,
 }
 
 impl<'a> Picture<'a> {
     fn new(tree: &'a NameTree, options: &ExportOptions) -> Picture<'a> {
         let (mut levels, mut largest) = (1, 0);
-        // Nothing can fail here.
+        // The closure never fails.
         let _ = tree.visit(|depth, row| {
             let [before, now] = row.total;
             if now > 0 {
@@ -160,7 +160,7 @@ impl<'a> Picture<'a> {
             frame.write(out)
         };
         frame(0, root, 0)?;
-        // For each open level, where its next child begins, in bytes.
+        // For each open level, the left edge of its next child, in bytes.
         let mut next = vec![0];
         self.tree.visit(|depth, row| {
             next.truncate(depth + 1);
@@ -175,7 +175,7 @@ impl<'a> Picture<'a> {
     }
 }
 
-/// A text as it stands in XML, which has no place for control characters and two others.
+/// Escapes a text for XML, which allows neither control characters nor U+FFFE and U+FFFF.
 fn escaped(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in printable(text).chars() {

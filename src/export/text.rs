@@ -1,5 +1,5 @@
-//! A report to read: totals beside the kernel's, what was not observed or lost, and the call tree, or
-//! what changed in it.
+//! A report as text: totals next to the kernel's, what was not observed or lost, and the call tree or its
+//! changes.
 
 use std::io::{self, Write};
 
@@ -10,11 +10,11 @@ use crate::profile::{Kind, Profile};
 use crate::symbol::Symbols;
 use crate::tree::{Direction, Layout, Limits, Merge, Naming, Paths, Reading, SELF};
 
-/// Nodes below this part of the whole are aggregated unless asked for otherwise: one in so many.
+/// By default, nodes smaller than 1/`SMALL` of the total are aggregated.
 const SMALL: u64 = 200;
 
-/// The outermost function is first unless asked for otherwise. A tree has a node per call site, with KiB and
-/// per cent of the whole; a difference has one per function, with KiB now, before and the change.
+/// By default, the outermost function is first. A tree has a node per call site, with KiB and percent of the
+/// total; a diff has one per function, with KiB now, KiB before and the change.
 pub(super) const FORMAT: Exporter = Exporter {
     name: "text",
     about: "totals and the call tree, to read",
@@ -84,7 +84,7 @@ fn write_tree<const N: usize>(
         max_nodes: usize::MAX,
     };
     let rows = Layout::new(&mut paths, limits).rows;
-    // How many lines there are just below each row: its children, and its own bytes beside them.
+    // The number of lines directly below each row: its children and, next to children, its own bytes.
     let mut below = vec![0u32; rows.len()];
     for row in rows.iter().skip(1) {
         below[row.parent as usize] += 1;

@@ -1,4 +1,4 @@
-//! Stacks: frames, and the files that they lie in.
+//! Stacks: frames, and the files that contain their code.
 
 use std::fs::File;
 use std::path::PathBuf;
@@ -9,24 +9,24 @@ use crate::event::Outcome;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ModuleId(pub u16);
 
-/// An executable file mapped by the target, kept open so that it still has names after the process
-/// has ended or the file was deleted.
+/// An executable file mapped by the target. It is kept open so that symbols can be read after the
+/// process has ended or the file was deleted.
 #[derive(Debug)]
 pub struct Module {
     /// Path as the kernel shows it in `/proc/PID/maps`, without a ` (deleted)` suffix.
     pub path: PathBuf,
     /// Base name for display: `libc.so.6`.
     pub name: String,
-    /// Device and inode number, which tell two files of one name apart.
+    /// Device and inode number, to distinguish two files with the same name.
     pub dev_ino: (u64, u64),
-    /// The open file; `None` where it could not be opened.
+    /// The open file; `None` if it could not be opened.
     pub file: Option<File>,
     /// Whether it is the profiled program's own executable (`/proc/PID/exe`).
     pub own_executable: bool,
 }
 
 impl Module {
-    /// What all code that was made at run time stands under: no file, and for an offset its address.
+    /// The module of all code generated at run time: it has no file, and offsets in it are addresses.
     pub fn jit() -> Module {
         Module {
             path: JIT.into(),
@@ -44,23 +44,23 @@ impl Module {
     }
 }
 
-/// The name of code made at run time, as a file and as a function.
+/// The file name and the function name of code generated at run time.
 pub const JIT: &str = "[JIT]";
 
-/// One frame of a stack: a file offset in a module, or an address no executable file was mapped at.
+/// One frame of a stack: a file offset in a module, or an address outside every mapped executable file.
 ///
-/// Packed into 8 bytes: stacks are most of what memprof keeps in memory. A frame's position is that
-/// of the executing or calling instruction: return addresses are stored less one, so that the
-/// position lies inside the call.
+/// Packed into 8 bytes because most of memprof's memory is stacks. A frame's position is that of the
+/// executing or calling instruction: return addresses are stored minus one, so that the position is
+/// inside the call instruction.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Frame(u64);
 
-/// A [`Frame`] taken apart.
+/// A decoded [`Frame`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FrameKind {
     /// Code of a file: the module and the offset in the file, in bytes.
     Code(ModuleId, u64),
-    /// An address that no known executable file was mapped at (a damaged stack, a file mapped a moment ago).
+    /// An address where no known executable file was mapped (a corrupt stack, a file mapped very recently).
     Unmapped(u64),
 }
 
@@ -79,7 +79,7 @@ impl Frame {
         Frame((u64::from(Self::UNMAPPED) << Self::SHIFT) | (addr & Self::LOW))
     }
 
-    /// Takes the frame apart.
+    /// Decodes the frame.
     pub fn kind(self) -> FrameKind {
         let module = (self.0 >> Self::SHIFT) as u16;
         if module == Self::UNMAPPED {
@@ -101,6 +101,6 @@ impl std::fmt::Debug for Frame {
 pub struct Stack {
     /// Frames, innermost first; may be empty.
     pub frames: Box<[Frame]>,
-    /// How the walk that took it ended.
+    /// How unwinding ended.
     pub outcome: Outcome,
 }

@@ -1,33 +1,33 @@
-//! Whether the target stood still for a report.
+//! Whether the target was frozen for a report.
 
 use std::time::Duration;
 
-/// Whether the target of a report stood still for it.
+/// Whether the target was frozen for a report.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum FreezeOutcome {
-    /// It ran: the kernel's figures before and after are the bracket around the total.
+    /// It was running: the total is only bounded by the kernel's figures before and after.
     #[default]
     Ran,
-    /// It stood still for so long, all of it at once.
+    /// All processes were frozen at the same time, for this long.
     Still(Duration),
-    /// Each process stood still for its own scan, one after the other.
+    /// Each process was frozen during its own scan, one after the other.
     InTurn {
-        /// The longest that one of them did.
+        /// The longest time that one process was frozen.
         longest: Duration,
-        /// All of them together.
+        /// The sum over all processes.
         sum: Duration,
     },
-    /// It was to stand still, but ran.
+    /// Freezing was requested but failed; the target was running.
     Failed {
         /// Why.
         why: String,
-        /// For how long it was tried: it stood still then.
+        /// Duration of the attempt; the target was frozen during it.
         stood: Duration,
     },
 }
 
 impl FreezeOutcome {
-    /// How long the target stood still; of several processes that did in turn, the longest.
+    /// How long the target was frozen; for processes frozen in turn, the longest time.
     pub fn lasted(&self) -> Option<Duration> {
         match self {
             FreezeOutcome::Still(lasted) => Some(*lasted),
@@ -36,7 +36,7 @@ impl FreezeOutcome {
         }
     }
 
-    /// How long any of it stood still for this report, in vain included.
+    /// How long any process was frozen for this report, failed attempts included.
     pub fn cost(&self) -> Duration {
         match self {
             FreezeOutcome::Ran => Duration::ZERO,
@@ -45,12 +45,12 @@ impl FreezeOutcome {
         }
     }
 
-    /// Whether several processes stood still one after the other.
+    /// Whether several processes were frozen one after the other.
     pub fn in_turn(&self) -> bool {
         matches!(self, FreezeOutcome::InTurn { .. })
     }
 
-    /// Why the target ran, although it was to stand still.
+    /// Why freezing failed, if it did.
     pub fn failed(&self) -> Option<&str> {
         match self {
             FreezeOutcome::Failed { why, .. } => Some(why),

@@ -1,15 +1,15 @@
-//! The kernel's figures, and how memprof's total stands to them.
+//! The kernel's figures, and how memprof's total compares with them.
 
 use std::ops::AddAssign;
 
-/// The kernel's own figures for the target, in bytes; what memprof's totals are held against.
+/// The kernel's own figures for the target, in bytes; memprof's totals are checked against them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KernelFigures {
-    /// `Anonymous` of `/proc/PID/smaps_rollup`; `None` where it was not read, as that would have made
-    /// the target wait (see [`figures::is_brief`](crate::residency::figures::is_brief)).
+    /// `Anonymous` of `/proc/PID/smaps_rollup`; `None` if it was not read because that would have stalled
+    /// the target (see [`figures::is_brief`](crate::residency::figures::is_brief)).
     pub anonymous: Option<u64>,
-    /// `RssAnon` of `/proc/PID/status` (approximate up to Linux 6.15). Of a command that has ended this and the next
-    /// three are sums over `smaps`, by what lies behind each mapping ([`Kept`](crate::residency::Kept)).
+    /// `RssAnon` of `/proc/PID/status` (approximate up to Linux 6.15). For a command that has ended, this and the next
+    /// three are sums over `smaps`, by what backs each mapping ([`Kept`](crate::residency::Kept)).
     pub rss_anon: u64,
     /// `RssShmem` of `/proc/PID/status`.
     pub rss_shmem: u64,
@@ -17,12 +17,12 @@ pub struct KernelFigures {
     pub rss_file: u64,
     /// `VmSwap` of `/proc/PID/status`.
     pub swap: u64,
-    /// `VmPTE` of `/proc/PID/status`: page tables. Kernel memory, no part of RSS.
+    /// `VmPTE` of `/proc/PID/status`: page tables. They are kernel memory, not part of RSS.
     pub page_tables: u64,
 }
 
 impl Default for KernelFigures {
-    /// Nothing, as the start of a sum.
+    /// All zero: the start of a sum.
     fn default() -> KernelFigures {
         KernelFigures {
             anonymous: Some(0),
@@ -53,36 +53,36 @@ impl KernelFigures {
     }
 }
 
-/// Our resident total beside the kernel's `RssAnon + RssShmem` before and after, in bytes.
+/// memprof's resident total and the kernel's `RssAnon + RssShmem` before and after, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Agreement {
     /// [`Usage::resident`](super::Usage::resident) of the total.
     pub ours: u64,
-    /// The smaller one of the kernel's figures.
+    /// The smaller of the kernel's two figures.
     pub low: u64,
     /// The larger one.
     pub high: u64,
-    /// No process of the target is missing from all three.
+    /// True if all three include every process of the target.
     pub complete: bool,
 }
 
-/// The word for an [`Agreement`].
+/// The result of an [`Agreement`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// The kernel's figure did not change, and ours is the same.
     Equal,
-    /// The kernel's figure changed, and ours lies between.
+    /// The kernel's figure changed, and ours is between its two values.
     Between,
     /// Ours is smaller.
     Below,
     /// Ours is larger.
     Above,
-    /// Processes are missing, from our total as from the kernel's figures: see [`Losses`](super::Losses).
+    /// Processes are missing from our total and from the kernel's figures: see [`Losses`](super::Losses).
     Incomplete,
 }
 
 impl Agreement {
-    /// The word for it.
+    /// Compares the figures.
     pub fn verdict(&self) -> Verdict {
         match self.ours {
             _ if !self.complete => Verdict::Incomplete,

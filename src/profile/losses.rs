@@ -1,16 +1,16 @@
-//! What a report is without.
+//! What is missing from a report.
 
-/// What was not seen, lost or cut off, as counts since memprof attached. All zero is the normal case.
+/// Counts of what was not seen, lost or truncated since memprof attached. Normally all are zero.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Losses {
-    /// Named counters that are not zero, in a fixed order: (what, how many).
+    /// The nonzero counters in a fixed order: (name, count).
     pub counters: Vec<(&'static str, u64)>,
 }
 
 impl Losses {
-    /// Processes for which there was no room.
+    /// Processes that did not fit into the table of followed processes.
     pub const NOT_FOLLOWED: &'static str = "processes not followed: table full";
-    /// Events that a report was made without: among them may be processes' beginnings.
+    /// Events not processed before the report was made; they may include the start of processes.
     pub const BEHIND: &'static str =
         "bytes of events not taken in yet: more came than memprof could take in";
 
@@ -21,7 +21,7 @@ impl Losses {
         !self.counters.iter().any(missing)
     }
 
-    /// Those that concern processes that are in the report.
+    /// The losses that concern processes in the report.
     pub(super) fn of_processes_followed(&self) -> Losses {
         let mut losses = self.clone();
         losses

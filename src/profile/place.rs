@@ -1,4 +1,4 @@
-//! Where the memory of a report lies: mappings and cached files.
+//! Where the memory of a report is: mappings and cached files.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -7,20 +7,20 @@ use std::time::SystemTime;
 use super::{Sample, Stack, Usage};
 use crate::event::Pid;
 
-/// Where the memory of a report lies.
+/// Where the memory of a report is.
 #[derive(Clone, Debug, Default)]
 pub struct Places {
     /// The mappings of every followed process, by process, then by address.
     pub mappings: Vec<Mapping>,
     /// The files in the page cache, by device and inode.
     pub files: Vec<CachedFile>,
-    /// Page cache of files for which there was no room in `files`, in bytes.
+    /// Page cache of files that did not fit into `files`, in bytes.
     pub other_files: u64,
 }
 
 impl Places {
-    /// The mappings of one process, and what of the files its stacks (those of `samples` with page cache)
-    /// brought in. Files whose stacks are not known are in nobody's.
+    /// The mappings of one process, and the cached pages that its stacks (those of `samples` with page cache)
+    /// brought in. Cached pages without a stack belong to no process.
     pub(super) fn of(&self, pid: Pid, samples: &[Sample]) -> Places {
         let mappings = self.mappings.iter().filter(|mapping| mapping.pid == pid);
         let cached = samples.iter().filter(|sample| sample.usage.cache > 0);
@@ -53,11 +53,11 @@ pub struct Mapping {
     pub pid: Pid,
     /// First address.
     pub start: u64,
-    /// First address after it.
+    /// End address, exclusive.
     pub end: u64,
     /// `rw-p`, as `/proc/PID/maps` shows it.
     pub permissions: String,
-    /// Path, `[heap]`, `[stack]`, `[anon:NAME]`, or `[anon]` where it has none.
+    /// Path, `[heap]`, `[stack]`, `[anon:NAME]`, or `[anon]` if it has no name.
     pub name: String,
     /// Its pages.
     pub bytes: MappedBytes,
@@ -66,11 +66,11 @@ pub struct Mapping {
 /// The pages of a mapping, in bytes. None of it is page cache, which belongs to files.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MappedBytes {
-    /// With the id of a stack (whose frames may have been lost since: see [`Losses`](super::Losses)).
+    /// Pages with a stack id (the frames may have been lost since: see [`Losses`](super::Losses)).
     pub attributed: Usage,
-    /// Without.
+    /// Pages without a stack id.
     pub not_observed: Usage,
-    /// In huge pages, of either.
+    /// The part of both that is in huge pages.
     pub huge: u64,
 }
 
@@ -83,12 +83,12 @@ pub struct FileId {
     pub ino: u64,
 }
 
-/// A file of which pages are cached that the target brought in.
+/// A file with cached pages that the target brought in.
 #[derive(Clone, Debug)]
 pub struct CachedFile {
-    /// Which file.
+    /// The file's id.
     pub id: FileId,
-    /// A path of it, where one is known.
+    /// One of its paths, if known.
     pub path: Option<KnownPath>,
     /// The stacks that brought in its pages; of [`Usage`] only `cache` is set.
     pub samples: Vec<Sample>,
@@ -101,11 +101,11 @@ pub struct CachedFile {
 pub struct KnownPath {
     /// The path, without a ` (deleted)` suffix.
     pub path: String,
-    /// The path no longer named the file when it was seen.
+    /// True if the path no longer referred to the file when it was seen.
     pub deleted: bool,
     /// Where it was seen.
     pub from: PathFrom,
-    /// When it was seen there last.
+    /// When it was last seen there.
     pub seen: SystemTime,
 }
 

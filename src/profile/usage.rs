@@ -9,15 +9,15 @@ pub struct Usage {
     pub anon: u64,
     /// Resident shared memory (shmem, tmpfs, memfd) mapped by the target, in bytes.
     pub shmem: u64,
-    /// Resident file mappings, in bytes. The same physical pages may stand under `cache` too.
+    /// Resident file mappings, in bytes. `cache` may count the same physical pages.
     pub file: u64,
     /// Swapped-out memory, in bytes; not resident.
     pub swap: u64,
-    /// Hugetlb memory, in bytes; the kernel keeps it apart from RSS.
+    /// Hugetlb memory, in bytes; the kernel does not count it in RSS.
     pub hugetlb: u64,
-    /// Page cache that the target's own IO brought in and that is still cached, in bytes.
+    /// Page cache that the target's own I/O brought in and that is still cached, in bytes.
     pub cache: u64,
-    /// Kernel memory that the target had allocated, in bytes; approximate, no part of any sum, and 0
+    /// Kernel memory allocated on behalf of the target, in bytes. Approximate, not part of any sum, and 0
     /// unless [`Profile::kernel_counted`](super::Profile::kernel_counted).
     pub kernel: u64,
 }
@@ -46,8 +46,8 @@ impl AddAssign for Usage {
     }
 }
 
-/// One category of bytes, or the sum that `/v1` counts. The names are those of the HTTP API, of
-/// the command line and of the metrics' `kind` label.
+/// One category of bytes, or a sum of categories. The HTTP API, the command line and the metrics'
+/// `kind` label use the same names.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Kind {
     /// Anonymous, shared and page cache together: [`Usage::value`].
@@ -72,7 +72,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// Every kind, in the order in which they are offered.
+    /// Every kind, in display order.
     pub const ALL: [Kind; 9] = [
         Kind::All,
         Kind::Resident,
@@ -85,7 +85,7 @@ impl Kind {
         Kind::Kernel,
     ];
 
-    /// The kinds that are no sums of others.
+    /// The kinds that are not sums of others.
     pub const SINGLE: [Kind; 7] = [
         Kind::Anon,
         Kind::Shmem,
@@ -111,7 +111,7 @@ impl Kind {
         }
     }
 
-    /// Its name, for people: it says that kernel memory is approximate.
+    /// Its display name, which says that kernel memory is approximate.
     pub fn label(self) -> &'static str {
         match self {
             Kind::Kernel => "kernel (approximate)",
@@ -119,12 +119,12 @@ impl Kind {
         }
     }
 
-    /// The kind of that name.
+    /// Looks up a kind by name.
     pub fn by_name(name: &str) -> Option<Kind> {
         Kind::ALL.into_iter().find(|k| k.name() == name)
     }
 
-    /// So much of this kind, in bytes.
+    /// The bytes of this kind.
     pub fn of(self, usage: &Usage) -> u64 {
         match self {
             Kind::All => usage.value(),

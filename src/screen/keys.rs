@@ -10,10 +10,10 @@ use super::words::clock;
 use crate::profile::Kind;
 use crate::tree::{Direction, Merge};
 
-/// Characters of a filter.
+/// Maximum length of a filter, in characters.
 const LONGEST_FILTER: usize = 100;
 
-/// The keys, as the help names them.
+/// The keys as listed in the help.
 pub(super) const HELP: &[(&str, &str)] = &[
     (
         "q, Ctrl-C",
@@ -47,7 +47,7 @@ pub(super) const HELP: &[(&str, &str)] = &[
     ("?", "this help"),
 ];
 
-/// Takes in a key; true when the user quits.
+/// Handles a key; true when the user quits.
 pub(super) fn press(state: &mut State, key: KeyEvent) -> bool {
     if key.kind == KeyEventKind::Release {
         return false;
@@ -95,7 +95,7 @@ fn edit(state: &mut State, code: KeyCode) {
     state.ask();
 }
 
-/// Keys while something lies over the list.
+/// Keys while an overlay is open.
 fn over(state: &mut State, code: KeyCode) {
     let top = state.overlay_top;
     match code {
@@ -105,7 +105,7 @@ fn over(state: &mut State, code: KeyCode) {
         KeyCode::PageUp => state.overlay_top = top.saturating_sub(state.page()),
         _ => state.overlay = Overlay::None,
     }
-    // What is beyond the end is not gone to.
+    // Do not scroll beyond the end.
     let lines = super::render::overlay_lines(state).len();
     state.overlay_top = state.overlay_top.min(lines.saturating_sub(1));
 }
@@ -126,7 +126,7 @@ fn moves(state: &mut State, code: KeyCode) -> bool {
     true
 }
 
-/// Keys that change what is looked at.
+/// Keys that change the view without a new model.
 fn shows(state: &mut State, code: KeyCode) -> bool {
     match code {
         KeyCode::Char('f') => state.view = View::Functions,
@@ -159,7 +159,7 @@ fn open(state: &mut State, overlay: Overlay) {
     state.overlay_top = 0;
 }
 
-/// Keys that ask for another model.
+/// Keys that request another model.
 fn chooses(state: &mut State, code: KeyCode) -> bool {
     match code {
         KeyCode::Char('n') => state.kind = neighbour(state, true),
@@ -188,7 +188,7 @@ fn chooses(state: &mut State, code: KeyCode) -> bool {
     true
 }
 
-/// The kind of memory after the chosen one, or before it.
+/// The kind of memory after or before the chosen one.
 fn neighbour(state: &State, after: bool) -> Kind {
     let report = state.report.as_ref();
     let kernel = report.is_some_and(|report| report.profile.kernel_counted);
@@ -217,7 +217,7 @@ fn mark(state: &mut State) {
     state.marks.push(mark);
     if state.marks.len() > MOST_MARKS {
         state.marks.remove(0);
-        // What was compared with the oldest is compared with the now oldest.
+        // If the oldest mark was compared with, the next oldest replaces it.
         state.compared = state.compared.map(|at| at.saturating_sub(1));
     }
 }
@@ -241,7 +241,7 @@ fn other_mark(state: &mut State, step: impl Fn(usize) -> Option<usize>) {
     };
 }
 
-/// Keys of the tree.
+/// Keys that fold and unfold the tree.
 fn unfolds(state: &mut State, code: KeyCode) {
     let (View::Tree, Some(model), Some(row)) =
         (state.view, state.model.clone(), state.selected_node())

@@ -1,6 +1,6 @@
-//! What a report shows: functions and the call tree, of one kind of bytes, beside those of a mark.
+//! The content of a report: functions and the call tree for one kind of bytes, next to those of a mark.
 //!
-//! A model owns what it shows, so that it can be drawn while the next one is made.
+//! A model owns its data, so that it can be drawn while the next one is built.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
@@ -12,14 +12,14 @@ use crate::tree::{
     Direction, Label, LabelId, Labels, Layout, Limits, Naming, Paths, Reading, Row, Search, Table,
 };
 
-/// Nodes of a tree that are kept, the largest; the others stand in rows that sum them up.
+/// Maximum number of nodes; the largest ones are kept, and the others are aggregated.
 const MOST_NODES: usize = 200_000;
 
-/// A model to be made.
+/// A request to build a model.
 #[derive(Clone, Debug)]
 pub(super) struct Job {
     pub(super) report: Arc<Report>,
-    /// What it is compared with.
+    /// The report to compare with.
     pub(super) mark: Option<Arc<Report>>,
     pub(super) kind: Kind,
     pub(super) direction: Direction,
@@ -27,7 +27,7 @@ pub(super) struct Job {
     pub(super) filter: String,
 }
 
-/// Bytes now, and at the mark; then is 0 where nothing is compared.
+/// Bytes now and at the mark; `then` is 0 without a mark.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Pair {
     pub(super) now: u64,
@@ -43,7 +43,7 @@ impl Pair {
         }
     }
 
-    /// By how much it grew, in bytes.
+    /// The growth, in bytes.
     pub(super) fn change(self) -> i128 {
         i128::from(self.now) - i128::from(self.then)
     }
@@ -62,36 +62,36 @@ pub(super) struct FunctionLine {
     pub(super) total: Pair,
 }
 
-/// A node of the tree. Those below it follow it, up to `end`.
+/// A node of the tree. Its descendants follow it, up to `end`.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Node {
-    /// What tells it apart from all others, in later models too.
+    /// Identifies the node among all others, also in later models.
     pub(super) key: u64,
     pub(super) end: usize,
-    /// Its name's place.
+    /// Index of its name.
     name: usize,
     pub(super) total: Pair,
-    /// Of stacks that end in it.
+    /// Bytes of stacks that end in it.
     pub(super) own: Pair,
-    /// The filter names it.
+    /// The filter matches it.
     pub(super) named: bool,
-    /// The filter names something below it.
+    /// The filter matches one of its descendants.
     pub(super) on_the_way: bool,
 }
 
-/// What is shown of a report.
+/// The content of a report that is shown.
 #[derive(Debug)]
 pub(super) struct Model {
-    /// Those that the filter leaves.
+    /// The functions that match the filter.
     pub(super) functions: Vec<FunctionLine>,
-    /// Bytes that no function holds.
+    /// Bytes outside functions.
     pub(super) unknown: Pair,
     pub(super) whole: Pair,
     /// Depth first, the root at 0.
     pub(super) tree: Vec<Node>,
     names: Vec<String>,
     pub(super) filtered: bool,
-    /// Bytes now are shown beside those of a mark.
+    /// True if the report is compared with a mark.
     pub(super) is_difference: bool,
 }
 
@@ -142,12 +142,12 @@ impl Model {
         }
     }
 
-    /// What a node is called.
+    /// The name of a node.
     pub(super) fn name(&self, node: usize) -> &str {
         &self.names[self.tree[node].name]
     }
 
-    /// The nodes just below one, largest first.
+    /// The children of a node, largest first.
     pub(super) fn children(&self, node: usize) -> impl Iterator<Item = usize> {
         let end = self.tree[node].end;
         let first = Some(node + 1).filter(|at| *at < end);
@@ -171,7 +171,7 @@ fn nodes<const N: usize>(rows: &[Row<N>], labels: &Labels<'_>, named: &[bool]) -
             on_the_way: false,
         });
     }
-    // What lies below is complete when its parent is come to.
+    // In reverse order, all descendants are complete before their parent is visited.
     for at in (1..rows.len()).rev() {
         let below = nodes[at];
         let parent = &mut nodes[rows[at].parent as usize];
@@ -181,7 +181,7 @@ fn nodes<const N: usize>(rows: &[Row<N>], labels: &Labels<'_>, named: &[bool]) -
     nodes
 }
 
-/// Labels that were numbered after the search sum up what was left out.
+/// Whether the filter matches a label; labels that were added after the search never match.
 fn is_named(named: &[bool], label: LabelId) -> bool {
     named.get(label as usize).copied().unwrap_or(false)
 }

@@ -37,7 +37,7 @@ pub(super) fn render(state: &State, frame: &mut Frame<'_>) {
     overlay::render(state, frame, area);
 }
 
-/// What is typed, what there is to say, or which keys there are.
+/// The filter input, the message, or the keys.
 fn bottom_line(state: &State, area: Rect) -> Line<'static> {
     let accent = state.theme.accent();
     if state.editing {
@@ -74,7 +74,7 @@ fn bottom_line(state: &State, area: Rect) -> Line<'static> {
             "s" if state.view == View::Tree => continue,
             _ => what,
         };
-        // A key that does not fit is left out, not cut.
+        // A key that does not fit is left out, not truncated.
         let Some(rest) = left.checked_sub(key.len() + what.len() + 1) else {
             break;
         };
@@ -85,7 +85,7 @@ fn bottom_line(state: &State, area: Rect) -> Line<'static> {
     Line::from(spans)
 }
 
-/// What is chosen, in words: `functions by self, anon, change since mark 2, "malloc"`.
+/// The current settings: `functions by self, anon, change since mark 2, "malloc"`.
 fn chosen(state: &State) -> String {
     use super::state::Sort;
     let mut words = match (state.view, state.sort, state.direction) {

@@ -1,4 +1,4 @@
-//! What is to be seen of a model, line by line.
+//! The rows of a model that are listed.
 
 use std::cmp::Reverse;
 use std::collections::{HashSet, VecDeque};
@@ -7,20 +7,20 @@ use super::model::{Model, Pair};
 use super::state::Sort;
 use crate::tree::NO_FUNCTION;
 
-/// Rows that are listed at most; what is beyond is said.
+/// Maximum number of listed rows; the screen says so if there are more.
 pub(super) const MOST_ROWS: usize = 20_000;
 
-/// A row of the functions' table.
+/// A row of the function table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum FunctionRow {
-    /// A function, by its place in the model.
+    /// A function, by its index in the model.
     Function(usize),
-    /// Memory that is in no function.
+    /// Memory outside functions.
     Unknown,
 }
 
 impl FunctionRow {
-    /// What it holds itself and in all.
+    /// Its self and total bytes.
     pub(super) fn pairs(self, model: &Model) -> (Pair, Pair) {
         match self {
             FunctionRow::Function(at) => (model.functions[at].own, model.functions[at].total),
@@ -36,7 +36,7 @@ impl FunctionRow {
     }
 }
 
-/// The functions, sorted; with a mark by how much they changed.
+/// The sorted functions; with a mark, sorted by change.
 pub(super) fn functions(model: &Model, sort: Sort) -> Vec<FunctionRow> {
     let mut rows: Vec<FunctionRow> = (0..model.functions.len())
         .map(FunctionRow::Function)
@@ -52,7 +52,7 @@ pub(super) fn functions(model: &Model, sort: Sort) -> Vec<FunctionRow> {
         let (a_pairs, b_pairs) = (a.pairs(model), b.pairs(model));
         let by_own = weight(b_pairs.0).cmp(&weight(a_pairs.0));
         let by_total = weight(b_pairs.1).cmp(&weight(a_pairs.1));
-        // Of those that did not change the large ones first.
+        // Equal changes: larger functions first.
         let by_size = b_pairs.1.now.cmp(&a_pairs.1.now);
         let by_name = a.name(model).cmp(b.name(model));
         match sort {
@@ -67,16 +67,16 @@ pub(super) fn functions(model: &Model, sort: Sort) -> Vec<FunctionRow> {
 /// A row of the tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct TreeRow {
-    /// What tells the row apart from all others, in later models too.
+    /// Identifies the row among all others, also in later models.
     pub(super) key: u64,
     pub(super) depth: usize,
-    /// The row of the node above; the root's is its own.
+    /// The parent's row; the root is its own parent.
     pub(super) above: usize,
     pub(super) node: usize,
-    /// The bytes of stacks that end in the node, rather than the node.
+    /// True for the row with the bytes of stacks that end in the node, instead of the node itself.
     pub(super) ends: bool,
     pub(super) pair: Pair,
-    /// Whether it has something below it, and whether that is listed.
+    /// `None` without children, else whether they are listed.
     pub(super) open: Option<bool>,
 }
 
@@ -85,11 +85,11 @@ struct Todo {
     node: usize,
     depth: usize,
     above: usize,
-    /// Below a node that the filter names everything is kept.
+    /// Descendants of a node that the filter matches are all kept.
     kept: bool,
 }
 
-/// The tree as far as it is unfolded, and whether that is all of it.
+/// The unfolded part of the tree, at most `MOST_ROWS` rows, and whether that is all of it.
 pub(super) fn tree(model: &Model, unfolded: &HashSet<u64>) -> (Vec<TreeRow>, bool) {
     let mut rows = Vec::new();
     let mut todo = vec![Todo {
@@ -118,7 +118,7 @@ fn list(
     let kept = next.kept || node.named;
     let children = children(model, next.node, kept);
     let is_root = next.node == 0;
-    // On the way to what the filter names everything is unfolded.
+    // Ancestors of nodes that the filter matches are always unfolded.
     let open = is_root || !kept || unfolded.contains(&node.key);
     let place = rows.len();
     rows.push(TreeRow {
@@ -134,12 +134,12 @@ fn list(
         return;
     }
     let ends = kept && node.own != Pair::default();
-    // A chain that does not branch is not indented.
+    // A chain without branches is not indented.
     let branches = is_root || ends || children.len() > 1;
     let depth = next.depth + usize::from(branches);
     if ends {
         rows.push(TreeRow {
-            // No node has this key but by the rarest of chances, and then a row is selected wrongly.
+            // Another node has this key only by a hash collision; the effect is a wrong selection.
             key: !node.key,
             depth,
             above: place,
@@ -157,7 +157,7 @@ fn list(
     }));
 }
 
-/// The children that the filter leaves, largest first; with a mark by how much they changed.
+/// The children that pass the filter, largest first; with a mark, sorted by change.
 fn children(model: &Model, node: usize, all: bool) -> Vec<usize> {
     let left = |child: &usize| {
         let child = &model.tree[*child];
@@ -170,8 +170,8 @@ fn children(model: &Model, node: usize, all: bool) -> Vec<usize> {
     children
 }
 
-/// The keys to unfold so that what a row stands for is seen: its own, and those of what follows as
-/// long as it does not branch.
+/// The keys to unfold so that a row's content is visible: its own, and those of its descendants up to
+/// the first branch.
 pub(super) fn chain(model: &Model, row: &TreeRow) -> Vec<u64> {
     let mut keys = vec![model.tree[row.node].key];
     let mut node = row.node;
@@ -187,11 +187,11 @@ pub(super) fn chain(model: &Model, row: &TreeRow) -> Vec<u64> {
     }
 }
 
-/// The keys of everything below a row, at most [`MOST_ROWS`].
+/// The keys of a row and all its descendants, at most [`MOST_ROWS`].
 pub(super) fn everything(model: &Model, row: &TreeRow) -> Vec<u64> {
     let mut keys = Vec::new();
     let mut todo = VecDeque::from([row.node]);
-    // By levels, so that the limit cuts off what lies deepest.
+    // Breadth first, so that the limit cuts off the deepest nodes.
     while let Some(node) = todo.pop_front() {
         if keys.len() >= MOST_ROWS {
             break;

@@ -1,4 +1,4 @@
-//! What the user has chosen, where he is, and what there is to see. Nothing here touches a terminal.
+//! The user's settings, the cursor positions, and the data to show. Nothing here touches a terminal.
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
@@ -13,18 +13,18 @@ use crate::api::Report;
 use crate::profile::Kind;
 use crate::tree::{Direction, Naming};
 
-/// Reports whose resident memory is remembered for the curve.
+/// Reports whose resident memory is kept for the curve.
 const HISTORY: usize = 600;
-/// Reports that a message stays for.
+/// A message disappears after this many reports.
 const MESSAGE_REPORTS: u32 = 5;
 /// Marks that are kept; each holds a report.
 pub(super) const MOST_MARKS: usize = 9;
-/// Unfolded nodes that are remembered, though they are not listed.
+/// Limit of unfolded keys; beyond it, keys of unlisted nodes are forgotten.
 const MOST_UNFOLDED: usize = 4 * rows::MOST_ROWS;
-/// Lines that are no rows: the bottom two and the columns' heading.
+/// Lines that are not rows: the bottom two and the column headings.
 pub(super) const FRAME_LINES: u16 = 3;
 
-/// What happens.
+/// An event.
 #[derive(Debug)]
 pub(super) enum Input {
     /// A key.
@@ -33,11 +33,11 @@ pub(super) enum Input {
     Resize(u16, u16),
     /// A new report.
     Report(Arc<Report>),
-    /// Why there is none.
+    /// Why there is no report.
     ReportError(String),
-    /// What was asked for by a [`Job`].
+    /// The result of a [`Job`].
     Model(Arc<Model>),
-    /// Something to tell the user.
+    /// A message to the user.
     Message(String),
 }
 
@@ -48,7 +48,7 @@ pub(super) enum View {
     Tree,
 }
 
-/// What functions are sorted by.
+/// The sort key of the functions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Sort {
     Own,
@@ -56,7 +56,7 @@ pub(super) enum Sort {
     Name,
 }
 
-/// What lies over the list.
+/// The overlay on top of the list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Overlay {
     None,
@@ -64,7 +64,7 @@ pub(super) enum Overlay {
     Details,
 }
 
-/// Where the cursor is in a list, and which row is the uppermost.
+/// The cursor's row in a list, and the first visible row.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Place {
     pub(super) cursor: usize,
@@ -72,14 +72,14 @@ pub(super) struct Place {
 }
 
 impl Place {
-    /// Moves the cursor to a row and the list with it, as little as needed.
+    /// Moves the cursor to a row and scrolls as little as necessary.
     pub(super) fn go(&mut self, to: usize, rows: usize, page: usize) {
         self.cursor = to.min(rows.saturating_sub(1));
         let lowest = self.cursor.saturating_sub(page.saturating_sub(1));
         self.top = self.top.clamp(lowest, self.cursor);
     }
 
-    /// The rows are others now; the one the cursor was on stands at `to`, and stays where it is seen.
+    /// Adjusts to changed rows: the row of the cursor is now at `to` and keeps its screen line.
     fn follow(&mut self, to: Option<usize>, rows: usize, page: usize) {
         let above = self.cursor - self.top;
         let to = to.unwrap_or(self.cursor);
@@ -88,14 +88,14 @@ impl Place {
     }
 }
 
-/// A moment to compare with.
+/// An earlier report to compare with.
 #[derive(Clone, Debug)]
 pub(super) struct Mark {
     pub(super) number: usize,
     pub(super) report: Arc<Report>,
 }
 
-/// Everything that decides what is seen.
+/// Everything that determines what is drawn.
 #[derive(Debug)]
 pub(super) struct State {
     pub(super) theme: Theme,
@@ -106,34 +106,34 @@ pub(super) struct State {
     pub(super) direction: Direction,
     pub(super) naming: Naming,
     pub(super) overlay: Overlay,
-    /// The overlay's first line that is seen.
+    /// The overlay's first visible line.
     pub(super) overlay_top: usize,
     pub(super) filter: String,
-    /// Keys go to the filter.
+    /// True while keys edit the filter.
     pub(super) editing: bool,
     pub(super) paused: bool,
     pub(super) marks: Vec<Mark>,
-    /// How many were ever set.
+    /// How many marks were ever set.
     pub(super) marks_set: usize,
-    /// The one of `marks` that is compared with.
+    /// Index in `marks` of the mark to compare with.
     pub(super) compared: Option<usize>,
     /// Resident bytes of the latest reports.
     pub(super) history: VecDeque<u64>,
     /// The report that is shown.
     pub(super) report: Option<Arc<Report>>,
-    /// The model that the rows are of.
+    /// The model that the rows come from.
     pub(super) model: Option<Arc<Model>>,
     pub(super) functions: Vec<FunctionRow>,
     pub(super) tree: Vec<TreeRow>,
-    /// Not all of the tree's rows are listed.
+    /// True if not all rows of the tree are listed.
     pub(super) tree_cut: bool,
     pub(super) unfolded: HashSet<u64>,
     pub(super) in_functions: Place,
     pub(super) in_tree: Place,
     pub(super) message: Option<String>,
-    /// Reports since there was a message.
+    /// Reports since the message was set.
     pub(super) message_age: u32,
-    /// A model that is wanted.
+    /// A model to build.
     pub(super) job: Option<Job>,
 }
 
@@ -170,7 +170,7 @@ impl State {
         }
     }
 
-    /// Takes in what happened; true when the user quits.
+    /// Handles an event; true when the user quits.
     pub(super) fn update(&mut self, input: Input) -> bool {
         match input {
             Input::Key(key) => return keys::press(self, key),
@@ -187,7 +187,7 @@ impl State {
         false
     }
 
-    /// Tells the user something, for a while.
+    /// Shows a message for a while.
     pub(super) fn say(&mut self, text: String) {
         self.message = Some(text);
         self.message_age = 0;
@@ -208,7 +208,7 @@ impl State {
         }
     }
 
-    /// Asks for a model of what is chosen.
+    /// Requests a model for the current settings.
     pub(super) fn ask(&mut self) {
         let Some(report) = &self.report else {
             return;
@@ -224,8 +224,8 @@ impl State {
         });
     }
 
-    /// Lists the model's rows anew; the cursor stays on what it was on. The uppermost row is a place
-    /// of its own: who is there sees what comes to stand there.
+    /// Recomputes the model's rows; the cursor stays on its function or node. In the function list, a cursor
+    /// on the first row stays on the first row instead.
     fn list(&mut self, model: &Arc<Model>) {
         let page = self.page();
         let listed = rows::functions(model, self.sort);
@@ -245,14 +245,14 @@ impl State {
         self.model = Some(Arc::clone(model));
     }
 
-    /// Lists the rows anew, as they are sorted or unfolded now.
+    /// Recomputes the rows after sorting or unfolding changed.
     pub(super) fn relist(&mut self) {
         if let Some(model) = self.model.clone() {
             self.list(&model);
         }
     }
 
-    /// Rows that are seen at a time.
+    /// The number of visible rows.
     pub(super) fn page(&self) -> usize {
         let lines = self.size.1;
         let used = super::render::header_lines(lines) + FRAME_LINES;
@@ -266,7 +266,7 @@ impl State {
         }
     }
 
-    /// Moves the cursor of the list that is seen.
+    /// Moves the cursor of the visible list.
     pub(super) fn go(&mut self, to: usize) {
         let page = self.page();
         match self.view {
@@ -285,7 +285,7 @@ impl State {
         }
     }
 
-    /// Remembers what is unfolded; of what is not listed any more only so much.
+    /// Adds unfolded keys. Above `MOST_UNFOLDED` keys, forgets those of unlisted nodes first.
     pub(super) fn unfold(&mut self, keys: Vec<u64>) {
         if self.unfolded.len() > MOST_UNFOLDED {
             let listed: HashSet<u64> = self.tree.iter().map(|r| r.key).collect();

@@ -1,4 +1,4 @@
-//! The real terminal, given back on every way out: on quitting, on errors, on a panic of any thread.
+//! The real terminal. It is restored on every exit: on quitting, on errors, on a panic of any thread.
 
 use std::io::{self, IsTerminal, Stdout, stdout};
 use std::panic;
@@ -19,13 +19,13 @@ use ratatui::crossterm::terminal::{
 use super::render::render;
 use super::state::{Input, State};
 
-/// Whether the terminal is taken.
+/// Whether memprof has taken over the terminal.
 static TAKEN: AtomicBool = AtomicBool::new(false);
 
-/// Fails unless there is a terminal to draw on.
+/// Fails unless standard output is a terminal.
 ///
 /// # Errors
-/// Standard output is none: what to do instead.
+/// Standard output is not a terminal; the message says what to do instead.
 pub fn require() -> Result<()> {
     if !stdout().is_terminal() {
         bail!(
@@ -36,18 +36,18 @@ pub fn require() -> Result<()> {
     Ok(())
 }
 
-/// The terminal, taken.
+/// The terminal while memprof uses it.
 pub(super) struct Terminal {
     inner: ratatui::Terminal<CrosstermBackend<Stdout>>,
 }
 
 impl Terminal {
-    /// Takes it: no echo, keys one by one, on a screen of its own.
+    /// Takes over the terminal: raw mode, alternate screen.
     pub(super) fn enter() -> Result<Terminal> {
         give_back_on_panic();
         enable_raw_mode().context("cannot switch the terminal to single keys")?;
         TAKEN.store(true, Ordering::SeqCst);
-        // Not ratatui's `clear`, which asks the terminal where its cursor is: not all answer.
+        // Not ratatui's `clear`: it queries the cursor position, and not all terminals answer.
         let entered = execute!(stdout(), EnterAlternateScreen, Clear(ClearType::All))
             .and_then(|()| ratatui::Terminal::new(CrosstermBackend::new(stdout())));
         match entered {
@@ -64,7 +64,7 @@ impl Terminal {
         size().context("the terminal does not tell its size")
     }
 
-    /// Waits for what the user does, at most so long.
+    /// Waits for user input, at most `wait`.
     pub(super) fn input(&self, wait: Duration) -> Result<Option<Input>> {
         let failed = "cannot read keys from the terminal";
         if !event::poll(wait).context(failed)? {
@@ -94,7 +94,7 @@ impl Drop for Terminal {
     }
 }
 
-/// As it was. Does nothing when it is given back already; what fails cannot be helped.
+/// Restores the terminal, unless that is already done. Errors are ignored: nothing can be done about them.
 fn give_back() {
     if TAKEN.swap(false, Ordering::SeqCst) {
         let _ = execute!(stdout(), LeaveAlternateScreen, Show);
@@ -103,7 +103,7 @@ fn give_back() {
     }
 }
 
-/// A panic's message is for the user to read.
+/// Restores the terminal on a panic, so that the user can read its message.
 fn give_back_on_panic() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {

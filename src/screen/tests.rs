@@ -1,4 +1,4 @@
-//! Frames as they are seen, and what keys do.
+//! Tests of rendered frames and of keys.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ use crate::tree::testing::{at, kib, profile, symbols};
 
 const MAIN: (u16, u64) = (0, 1);
 
-/// main calls grow (through malloc) and read; grow holds so many KiB.
+/// main calls grow (through malloc) and read; grow holds `grown` KiB.
 fn report(grown: u64) -> Arc<Report> {
     let f = |(module, offset)| at(module, offset);
     let (main, grow, read, malloc) = (f(MAIN), at(0, 2), at(0, 3), at(1, 4));
@@ -46,7 +46,7 @@ fn report(grown: u64) -> Arc<Report> {
     })
 }
 
-/// Updates a state and makes the models it asks for; true when the user quits.
+/// Updates a state and builds the models it requests; true when the user quits.
 fn feed(state: &mut State, input: Input) -> bool {
     let quit = state.update(input);
     while let Some(job) = state.job.take() {
@@ -78,7 +78,7 @@ fn drawn(state: &State) -> Buffer {
     terminal.backend().buffer().clone()
 }
 
-/// The frame's lines without the blanks at their ends.
+/// The frame's lines without trailing blanks.
 fn text(state: &State) -> Vec<String> {
     let buffer = drawn(state);
     let width = usize::from(buffer.area.width);
@@ -100,7 +100,7 @@ fn shows(state: &State, wanted: &[&str]) {
     }
 }
 
-/// The rows of the list, to the end of what is written.
+/// The rows of the list, up to the last one with text.
 fn rows(state: &State) -> Vec<String> {
     let text = text(state);
     let heading = text
@@ -170,7 +170,7 @@ fn the_tree_unfolds_and_folds() {
         "      1,024  13.5      [before attach: [heap]]",
     ];
     assert_eq!(rows(&state), open);
-    // Into what is unfolded, and down the chain; then back up, node by node.
+    // Into the unfolded node and down the chain, then back up node by node.
     press(&mut state, KeyCode::Right);
     press(&mut state, KeyCode::Enter);
     assert_eq!(
@@ -191,7 +191,7 @@ fn the_tree_unfolds_and_folds() {
     assert_eq!(rows(&state), closed);
     types(&mut state, "*");
     assert_eq!(rows(&state).len(), 6);
-    // What is unfolded stays so in the next report.
+    // Unfolded nodes stay unfolded in the next report.
     feed(&mut state, Input::Report(report(40)));
     assert_eq!(rows(&state).len(), 6);
 }
@@ -264,7 +264,7 @@ fn sorting_by_self_total_and_name() {
 #[test]
 fn a_filter_leaves_names_and_the_way_to_them() {
     let mut state = started((80, 24));
-    // Keys that are typed do nothing else.
+    // While the filter is edited, keys have no other effect.
     types(&mut state, "/Qmal");
     shows(&state, &["filter: Qmal_"]);
     assert_eq!(names(&state), ["nothing"]);
@@ -301,7 +301,7 @@ fn changes_since_a_mark() {
     shows(&state, &["mark 1 set at 00:00:00 UTC"]);
     feed(&mut state, Input::Report(report(1000)));
     types(&mut state, "md");
-    // Against the newest mark, which is this report.
+    // Compares with the newest mark, which is this report.
     assert!(
         rows(&state)
             .iter()
@@ -331,7 +331,7 @@ fn changes_since_a_mark() {
     assert_eq!(rows(&state)[0], "      4,584 100.0  - all");
 }
 
-/// What was there at the mark and is gone stands with what is there now.
+/// Functions that are gone since the mark are listed next to current ones.
 #[test]
 fn what_is_gone_since_a_mark_is_shown() {
     let mut state = started((80, 24));
@@ -360,7 +360,7 @@ fn so_many_marks_are_kept() {
     types(&mut state, &"[".repeat(30));
     shows(&state, &["change since mark 22"]);
     assert_eq!(state.marks.len(), super::state::MOST_MARKS);
-    // The mark that is compared with goes: the oldest takes its place.
+    // The compared mark is removed: the oldest remaining one replaces it.
     types(&mut state, "m");
     shows(&state, &["change since mark 23"]);
 }
@@ -426,10 +426,10 @@ fn the_help_names_every_key_and_goes_away() {
     let mut state = started((80, 24));
     types(&mut state, "?");
     shows(&state, &["Keys", "q, Ctrl-C", "set a mark", "this help"]);
-    // `q` leaves the help, not the program.
+    // `q` closes the help and does not quit.
     types(&mut state, "q");
     assert!(!text(&state).iter().any(|l| l.contains("this help")));
-    // On a small screen it scrolls, and not beyond its end.
+    // On a small screen the help scrolls, but not beyond its end.
     state.update(Input::Resize(60, 9));
     types(&mut state, "?");
     for _ in 0..100 {
@@ -475,7 +475,7 @@ fn without_colours_there_are_none() {
     assert!(coloured(&state));
 }
 
-/// Very many functions: the list moves as little as it must, and the cursor stays on its function.
+/// Very many functions: the list scrolls as little as necessary, and the cursor stays on its function.
 #[test]
 fn the_cursor_stays_on_what_it_is_on() {
     let many = |first: u64| {
@@ -515,7 +515,7 @@ fn the_cursor_stays_on_what_it_is_on() {
         feed(&mut state, Input::Report(many(bytes)));
         assert_eq!(line(&state), (selected.clone(), seen), "{bytes}");
     }
-    // The uppermost: where the list has an end, there the cursor goes.
+    // The function is now the largest one: the cursor follows it to the first row.
     feed(&mut state, Input::Report(many(9000)));
     assert_eq!(line(&state), (selected.clone(), Some(8)));
     press(&mut state, KeyCode::End);
@@ -575,7 +575,7 @@ fn any_input() -> impl Strategy<Value = Input> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Whatever is pressed on a screen of whatever size: it is drawn, and the cursor is on a row.
+    /// For any input on any screen size: the screen is drawn, and the cursor is on a row.
     #[test]
     fn nothing_pressed_breaks_it(inputs in proptest::collection::vec(any_input(), 0..60)) {
         let mut state = State::new(false, (80, 24));

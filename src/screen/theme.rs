@@ -1,4 +1,4 @@
-//! How things look; without colours by weight alone.
+//! Text styles; without colours, only bold, dim and reverse are used.
 
 use ratatui::style::{Color, Modifier, Style};
 
@@ -16,22 +16,22 @@ impl Theme {
         }
     }
 
-    /// As it should be.
+    /// Good values.
     pub(super) fn good(self) -> Style {
         self.style(Color::Green, Modifier::BOLD)
     }
 
-    /// To be looked at.
+    /// Values that need attention.
     pub(super) fn bad(self) -> Style {
         self.style(Color::Red, Modifier::BOLD)
     }
 
-    /// Of less interest.
+    /// Less important text.
     pub(super) fn dim(self) -> Style {
         self.style(Color::DarkGray, Modifier::DIM)
     }
 
-    /// A curve, a key to press.
+    /// The curve, and keys to press.
     pub(super) fn accent(self) -> Style {
         self.style(Color::Cyan, Modifier::BOLD)
     }

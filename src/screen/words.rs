@@ -1,4 +1,4 @@
-//! Numbers and times in words.
+//! Formats numbers and times.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -18,7 +18,7 @@ pub(super) fn signed_kib(bytes: i128) -> String {
     format!("{sign}{}", grouped(kib))
 }
 
-/// A part of a whole in per cent: `12.3`.
+/// A share in percent: `12.3`.
 pub(super) fn percent(part: u64, whole: u64) -> String {
     format!("{:.1}", part as f64 * 100.0 / whole.max(1) as f64)
 }

@@ -1,23 +1,23 @@
-//! What the nodes of a tree are called: one vocabulary for everything that shows stacks.
+//! The labels of tree nodes, shared by all views and exporters.
 //!
 //! | label | `type` in `/v2` | text |
 //! |---|---|---|
 //! | [`Label::Root`] | `root` | `all` |
-//! | [`Label::Code`] | `function`, `inlined` | `FUNCTION (FILE)`, of a call site `FUNCTION (FILE+0xOFFSET)` |
+//! | [`Label::Code`] | `function`, `inlined` | `FUNCTION (FILE)`, for a call site `FUNCTION (FILE+0xOFFSET)` |
 //! | [`Label::Name`] | none | `FUNCTION`, or `FILE+0xOFFSET` |
-//! | [`Label::Unmapped`] | `unmapped` | `[unknown]`, as perf has it |
+//! | [`Label::Unmapped`] | `unmapped` | `[unknown]`, as in perf |
 //! | [`Label::NoStack`] | `no_stack` | `[no stack]` |
 //! | [`Label::NotObserved`] | `not_observed` | `[before attach: MAPPING]`, `[not observed: …]`, `[stack lost: …]` |
 //! | [`Label::BelowThreshold`] | `below_threshold` | `[below threshold]` |
 //! | [`Label::OverLimit`] | `over_limit` | `[over limit]` |
 //!
-//! Beside these, [`NO_SYMBOL`] is the name of a function without one, [`SELF`] a node's own bytes in a list of
-//! its children, and [`NO_FUNCTION`] the sum of what is in no function.
+//! In addition, [`NO_SYMBOL`] is the name of a function without a symbol, [`SELF`] a node's own bytes in a list
+//! of its children, and [`NO_FUNCTION`] the sum of all bytes outside functions.
 //!
-//! The one exception is `/v1`, whose contract with its clients fixes two pseudo-frames: `underThreshold`, which
-//! is [`Label::BelowThreshold`], and `unknown`, which is everything that has no node there: stacks that end in the
+//! The one exception is `/v1`. Its contract fixes two pseudo-frames: `underThreshold`, which is
+//! [`Label::BelowThreshold`], and `unknown`, which is everything without a node there: stacks that end in the
 //! parent, stacks whose next frame is [`Label::Unmapped`] and, in the root, [`Label::NotObserved`] and
-//! [`Label::NoStack`]. Paths for it are made with [`Merge::Frame`].
+//! [`Label::NoStack`]. Its paths are made with [`Merge::Frame`].
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -28,24 +28,24 @@ use rustc_hash::FxHashMap;
 use crate::profile::{Module, ModuleId, Unobserved};
 use crate::symbol::Language;
 
-/// The name of a function that its file has no symbol for.
+/// The name of a function without a symbol in its file.
 pub const NO_SYMBOL: &str = "[no symbol]";
-/// Bytes of stacks that end in a node, in a list of its children.
+/// A node's own bytes (of stacks that end in it), in a list of its children.
 pub const SELF: &str = "[self]";
-/// Bytes that are in no function, all together.
+/// The sum of all bytes outside functions.
 pub const NO_FUNCTION: &str = "[no function]";
 
-/// Which frames are one node.
+/// Which frames are merged into one node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Merge {
-    /// Those of one function of one file. Consecutive frames without known code are one.
+    /// Frames of the same function in the same file. Consecutive frames without known code are one node.
     #[default]
     Function,
-    /// Those of one call site. Consecutive frames without known code are one.
+    /// Frames of the same call site. Consecutive frames without known code are one node.
     Site,
-    /// Those of one name, in whatever file, as folded stacks have it. Every frame is a step of the path.
+    /// Frames with the same name in any file, as in folded stacks. Every frame is a step of the path.
     Name,
-    /// Call sites as `/v1` has them: two files of one path are told apart, and a path ends in front of the
+    /// Call sites as in `/v1`: two files with the same path are different nodes, and a path ends before the
     /// first frame without known code. Memory without a stack has an empty path.
     Frame,
 }
@@ -53,25 +53,25 @@ pub enum Merge {
 /// How frames become nodes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Naming {
-    /// Which frames are one node.
+    /// Which frames are merged into one node.
     pub merge: Merge,
-    /// Functions that the compiler inlined are frames of their own.
+    /// Whether inlined functions are separate frames.
     pub inlined: bool,
 }
 
-/// Whose code a frame is.
+/// Which category of code a frame belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Category {
-    /// Of the profiled program's own executable, not known to be Rust.
+    /// The profiled program's own executable, not known to be Rust.
     OwnOther,
-    /// Of the profiled program's own executable, written in Rust.
+    /// The profiled program's own executable, Rust code.
     OwnRust,
-    /// Of any other file.
+    /// Any other file.
     Library,
 }
 
 impl Category {
-    /// The category of code in that file, in that language where the function is known.
+    /// The category of code in this file; `language` is `None` if the function is not known.
     pub(super) fn of(module: &Module, language: Option<Language>) -> Category {
         match language {
             _ if !module.own_executable => Category::Library,
@@ -99,58 +99,58 @@ impl Category {
     }
 }
 
-/// What a node stands for. Two nodes of one parent never have the same label.
+/// What a node is. Two children of one node never have the same label.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Label<'a> {
-    /// Everything.
+    /// The root of the tree.
     Root,
     /// Code of a file.
     Code(Code<'a>),
-    /// A function of any file; with an offset in bytes, code without a function's name in a file of this base
-    /// name.
+    /// A function name in any file; with an offset in bytes, code without a function name in the file with
+    /// this base name.
     Name(&'a str, Option<u64>),
-    /// A frame whose code no known file was mapped at, or several in a row.
+    /// A frame at an address where no known file was mapped, or several such frames in a row.
     Unmapped,
     /// A stack without frames.
     NoStack,
     /// Memory of a mapping without a stack.
     NotObserved(&'a str, Unobserved),
-    /// Children that count less than the threshold, together.
+    /// The aggregate of children below the threshold.
     BelowThreshold,
-    /// Children beyond the largest number of nodes, together.
+    /// The aggregate of children over the maximum number of nodes.
     OverLimit,
 }
 
 /// A function, or a call site in one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Code<'a> {
-    /// Demangled name; `None` where the file has no symbol.
+    /// Demangled name; `None` if the file has no symbol.
     pub function: Option<&'a str>,
     /// Base name of the file.
     pub file: &'a str,
-    /// Path of the file as the target's mappings show it.
+    /// Path of the file as in the target's mappings.
     pub path: &'a Path,
     /// File offset of the call site in bytes; `None` for a function.
     pub offset: Option<u64>,
-    /// It was inlined into the next outer frame.
+    /// Whether it was inlined into the next outer frame.
     pub inlined: bool,
-    /// Whose code it is.
+    /// Category of the code.
     pub category: Category,
-    /// Which of several files of one path it is, with [`Merge::Frame`].
+    /// With [`Merge::Frame`]: distinguishes files with the same path.
     pub module: Option<ModuleId>,
 }
 
 impl<'a> Code<'a> {
-    /// The label where there is room for a name only.
+    /// The label for formats that only have a name.
     pub fn by_name(&self) -> Label<'a> {
-        // An empty name would be no frame to those who read lines.
+        // Readers of folded stacks would not take an empty name as a frame.
         match self.function.filter(|name| !name.is_empty()) {
             Some(function) => Label::Name(function, None),
             None => Label::Name(self.file, self.offset),
         }
     }
 
-    /// The order in which `/v1` lists children of one size.
+    /// The order in which `/v1` lists children of equal size.
     pub(super) fn by_offset(&self, other: &Code<'_>) -> Ordering {
         fn key<'a>(code: &Code<'a>) -> impl Ord + use<'a> {
             (
@@ -166,13 +166,13 @@ impl<'a> Code<'a> {
 }
 
 impl Label<'_> {
-    /// Whether it sums up what was dropped.
+    /// Whether it aggregates dropped nodes.
     pub fn is_rest(&self) -> bool {
         matches!(self, Label::BelowThreshold | Label::OverLimit)
     }
 }
 
-/// As people read it. Names are as their file has them: whoever prints them makes them
+/// The text of the label. Names are verbatim from their file: callers that print them must make them
 /// [`printable`](crate::export::printable).
 impl fmt::Display for Label<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -204,7 +204,7 @@ impl fmt::Display for Code<'_> {
 /// Index of a [`Label`] in [`Labels`].
 pub type LabelId = u32;
 
-/// Every label once, those of several profiles in one numbering.
+/// All distinct labels; several profiles share the ids.
 #[derive(Debug)]
 pub struct Labels<'a> {
     all: Vec<Label<'a>>,
@@ -224,12 +224,12 @@ impl Default for Labels<'_> {
 }
 
 impl<'a> Labels<'a> {
-    /// The root's label.
+    /// The id of the root's label.
     pub const ROOT: LabelId = 0;
-    /// The number of [`Label::Unmapped`].
+    /// The id of [`Label::Unmapped`].
     pub const UNMAPPED: LabelId = 1;
 
-    /// The label's number.
+    /// The label's id, assigned on first use.
     pub fn id(&mut self, label: Label<'a>) -> LabelId {
         let all = &mut self.all;
         *self.ids.entry(label).or_insert_with(|| {
@@ -238,12 +238,12 @@ impl<'a> Labels<'a> {
         })
     }
 
-    /// The label of that number.
+    /// The label with that id.
     pub fn get(&self, id: LabelId) -> &Label<'a> {
         &self.all[id as usize]
     }
 
-    /// Every label, in the order of their numbers.
+    /// Every label, in the order of their ids.
     pub fn all(&self) -> &[Label<'a>] {
         &self.all
     }

@@ -1,6 +1,6 @@
-//! A tree as rows, with one column of bytes or several.
+//! A tree as rows, with one or more columns of bytes.
 //!
-//! Paths are sorted, then [swept over](super::sweep::sweep) once.
+//! The paths are sorted, then [merged](super::sweep::sweep) in one pass.
 
 use std::cmp::Reverse;
 
@@ -8,32 +8,32 @@ use super::label::{Label, LabelId, Labels};
 use super::paths::{Paths, add};
 use super::sweep::{Row, sweep};
 
-/// What is left out of a tree.
+/// Limits of a tree's size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Limits {
-    /// A node is kept when it counts at least so many bytes on any side; 0 keeps all.
+    /// A node is kept if it has at least this many bytes in any column; 0 keeps all.
     pub threshold: u64,
-    /// So many nodes are kept, the root and the sums of what is left out not counted.
+    /// Maximum number of nodes, not counting the root and the rows that aggregate dropped nodes.
     pub max_nodes: usize,
 }
 
-/// The order of siblings. What sums up the rest is always last.
+/// The order of siblings. The rows that aggregate dropped nodes are always last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
     /// By bytes descending, then by label.
     Size,
-    /// As the `/v1` contract wants it: by bytes descending, then by offset, file, function and category.
+    /// The order of the `/v1` contract: by bytes descending, then by offset, file, function and category.
     Offset,
     /// By the text of the label.
     Name,
 }
 
-/// How many nodes were left out; their bytes are in rows of their own.
+/// How many nodes were dropped; separate rows hold their bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cut {
-    /// By the threshold.
+    /// Nodes below the threshold.
     pub below_threshold: u64,
-    /// Beyond the largest number of nodes.
+    /// Nodes over the maximum number of nodes.
     pub over_limit: u64,
 }
 
@@ -42,7 +42,7 @@ pub struct Cut {
 pub struct Layout<const N: usize> {
     /// The nodes.
     pub rows: Vec<Row<N>>,
-    /// What was left out.
+    /// What was dropped.
     pub cut: Cut,
 }
 
@@ -52,7 +52,7 @@ impl<const N: usize> Layout<N> {
         Layout::ordered(paths, limits, Order::Size)
     }
 
-    /// Merges the paths, siblings in this order.
+    /// Merges the paths, with siblings in this order.
     pub fn ordered(paths: &mut Paths<'_, N>, limits: Limits, order: Order) -> Layout<N> {
         paths.sort();
         let rest = paths.label(Label::BelowThreshold);
@@ -69,7 +69,7 @@ impl<const N: usize> Layout<N> {
     }
 }
 
-/// Keeps the root and the largest nodes; parents before children, as none weighs more.
+/// Keeps the root and the largest nodes. No child weighs more than its parent, so parents stay as well.
 fn keep_largest<const N: usize>(
     rows: Vec<Row<N>>,
     max_nodes: usize,
@@ -94,7 +94,7 @@ fn keep_largest<const N: usize>(
         .iter()
         .for_each(|at| keep[*at as usize] = true);
     let dropped = (order.len() - max_nodes) as u64;
-    // Where the kept rows go, and what their dropped children sum up to.
+    // The new position of each kept row, and the sum of its dropped children.
     let mut place = vec![0u32; rows.len()];
     let mut kept: Vec<Row<N>> = Vec::with_capacity(2 * max_nodes);
     let mut lost: Vec<[u64; N]> = Vec::with_capacity(max_nodes);
@@ -124,7 +124,7 @@ fn keep_largest<const N: usize>(
     (kept, dropped)
 }
 
-/// The rows depth first, siblings in that order.
+/// The rows depth first, with siblings in that order.
 fn in_order<const N: usize>(rows: &[Row<N>], labels: &Labels<'_>, order: Order) -> Vec<Row<N>> {
     let ranks = match order {
         Order::Name => ranks(labels),
@@ -160,7 +160,7 @@ fn in_order<const N: usize>(rows: &[Row<N>], labels: &Labels<'_>, order: Order) 
     out
 }
 
-/// The children of each row: where those of a row begin in the list, and the list.
+/// The children of all rows: the offset of each row's children in the list, and the list.
 fn children<const N: usize>(rows: &[Row<N>]) -> (Vec<u32>, Vec<u32>) {
     let mut first = vec![0u32; rows.len() + 1];
     for row in &rows[1..] {
@@ -178,7 +178,7 @@ fn children<const N: usize>(rows: &[Row<N>]) -> (Vec<u32>, Vec<u32>) {
     (first, children)
 }
 
-/// The place of each label among all, by text.
+/// The rank of each label in the order of their texts.
 fn ranks(labels: &Labels<'_>) -> Vec<u32> {
     let mut order: Vec<LabelId> = (0..labels.all().len() as LabelId).collect();
     order.sort_by_cached_key(|id| labels.get(*id).to_string());

@@ -1,4 +1,4 @@
-//! Frames to labels.
+//! Converts frames to labels.
 
 use rustc_hash::FxHashMap;
 
@@ -6,12 +6,12 @@ use super::label::{Category, Code, Label, LabelId, Labels, Merge, Naming};
 use crate::profile::{Frame, FrameKind, Module, Profile};
 use crate::symbol::Symbols;
 
-/// The label of a frame of this profile; inlined functions count as the function whose code holds them.
+/// The label of a frame of this profile; an inlined function counts as the function that contains its code.
 pub fn frame_label<'a>(of: (&'a Profile, &'a Symbols), frame: Frame, merge: Merge) -> Label<'a> {
     code(of, frame).map_or(Label::Unmapped, |code| merged(code, merge))
 }
 
-/// The frame's own function with all that tells it from others; `None` where no known file has it.
+/// The frame's function with every field that identifies it; `None` if the frame is in no known file.
 fn code<'a>((profile, symbols): (&'a Profile, &'a Symbols), frame: Frame) -> Option<Code<'a>> {
     let FrameKind::Code(id, offset) = frame.kind() else {
         return None;
@@ -43,12 +43,12 @@ fn merged(code: Code<'_>, merge: Merge) -> Label<'_> {
     })
 }
 
-/// Labels of one profile's frames, each looked up once.
+/// Labels of one profile's frames; each frame is looked up once.
 #[derive(Debug)]
 pub(super) struct FrameLabels<'a> {
     of: (&'a Profile, &'a Symbols),
     naming: Naming,
-    /// Where the labels of a frame lie in `found`, innermost first.
+    /// The range of a frame's labels in `found`, innermost first.
     at: FxHashMap<Frame, (u32, u32)>,
     found: Vec<LabelId>,
 }
@@ -63,7 +63,7 @@ impl<'a> FrameLabels<'a> {
         }
     }
 
-    /// The frame's labels, innermost first; more than one only where functions were inlined.
+    /// The frame's labels, innermost first; more than one only if functions were inlined.
     pub(super) fn get(&mut self, frame: Frame, labels: &mut Labels<'a>) -> &[LabelId] {
         let (start, end) = match self.at.get(&frame) {
             Some(range) => *range,

@@ -1,4 +1,4 @@
-//! Stacks as paths of labels, from the root on, with the bytes that they count.
+//! Stacks as paths of labels, starting at the root, with their bytes.
 
 use super::label::{Label, LabelId, Labels, Merge, Naming};
 use super::names::FrameLabels;
@@ -6,7 +6,7 @@ use super::{Direction, Search};
 use crate::profile::{Kind, Profile, Usage};
 use crate::symbol::Symbols;
 
-/// One path and the bytes that it counts, in each of `N` columns.
+/// One path and its bytes in each of `N` columns.
 #[derive(Clone, Copy, Debug)]
 struct Path<const N: usize> {
     start: u32,
@@ -44,8 +44,8 @@ pub struct Reading {
 }
 
 impl<'a, const N: usize> Paths<'a, N> {
-    /// The paths of these profiles, with one column for each: one for a tree, two for a difference. What
-    /// counts nothing is left out.
+    /// The paths of these profiles, with one column for each: one for a tree, two for a diff. Samples of
+    /// zero bytes are left out.
     pub fn new(sides: [(&'a Profile, &'a Symbols); N], reading: Reading) -> Paths<'a, N> {
         let mut paths = Paths::default();
         for (side, of) in sides.into_iter().enumerate() {
@@ -58,7 +58,7 @@ impl<'a, const N: usize> Paths<'a, N> {
         paths
     }
 
-    /// The paths of one profile, with several figures of each stack. What counts nothing in any column is
+    /// The paths of one profile, with several figures for each stack. Stacks with zeros in all columns are
     /// left out.
     pub fn columns(
         of: (&'a Profile, &'a Symbols),
@@ -133,17 +133,17 @@ impl<'a, const N: usize> Paths<'a, N> {
         });
     }
 
-    /// What the steps are called.
+    /// The labels of the steps.
     pub fn labels(&self) -> &Labels<'a> {
         &self.labels
     }
 
-    /// Numbers a label that is no step of any path.
+    /// Assigns an id to a label that is not a step of any path.
     pub(super) fn label(&mut self, label: Label<'a>) -> LabelId {
         self.labels.id(label)
     }
 
-    /// Every path with the bytes that it counts.
+    /// Every path with its bytes.
     pub(super) fn iter(&self) -> impl Iterator<Item = (&[LabelId], [u64; N])> {
         self.paths.iter().map(|path| (self.steps(path), path.bytes))
     }
@@ -152,14 +152,14 @@ impl<'a, const N: usize> Paths<'a, N> {
         &self.steps[path.start as usize..path.end as usize]
     }
 
-    /// Puts paths with a common beginning side by side.
+    /// Sorts the paths so that those with a common prefix are adjacent.
     pub(super) fn sort(&mut self) {
         let steps = &self.steps;
         let of = |path: &Path<N>| &steps[path.start as usize..path.end as usize];
         self.paths.sort_unstable_by(|a, b| of(a).cmp(of(b)));
     }
 
-    /// Whether each label matches, by number, and the bytes of the paths with at least one match.
+    /// Whether each label matches, indexed by id, and the bytes of the paths with at least one match.
     pub fn search(&self, search: &Search) -> (Vec<bool>, [u64; N]) {
         let matches: Vec<bool> = self
             .labels
@@ -177,7 +177,7 @@ impl<'a, const N: usize> Paths<'a, N> {
     }
 }
 
-/// Adds up, column by column.
+/// Adds `more` to `sum`, column by column.
 pub(super) fn add<const N: usize>(sum: &mut [u64; N], more: &[u64; N]) {
     sum.iter_mut()
         .zip(more)

@@ -1,4 +1,4 @@
-//! Made profiles, and what holds for every tree that `/v1` shows ([`Merge::Frame`]).
+//! Random profiles, and the invariants of every tree that `/v1` shows ([`Merge::Frame`]).
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -53,7 +53,7 @@ pub(super) fn direction() -> impl Strategy<Value = Direction> {
     ]
 }
 
-/// The same sums by a slower way: every resolved path with the bytes that pass along it.
+/// The same sums computed by a slower method: the bytes of every prefix of every resolved path.
 fn paths(profile: &Profile, direction: Direction) -> BTreeMap<Vec<Frame>, [u64; 2]> {
     let mut paths: BTreeMap<Vec<Frame>, [u64; 2]> = BTreeMap::new();
     for sample in profile.samples.iter().filter(|s| s.usage.value() > 0) {
@@ -72,7 +72,7 @@ fn paths(profile: &Profile, direction: Direction) -> BTreeMap<Vec<Frame>, [u64; 
     paths
 }
 
-/// Every node by its path of frames, and the rows that sum up the rest.
+/// Every node by its path of frames, and the rows that aggregate the rest.
 struct Nodes {
     by_path: BTreeMap<Vec<Frame>, Row<2>>,
     rests: Vec<Row<2>>,
@@ -180,7 +180,7 @@ mod cases {
         }
     }
 
-    /// Two files of one path: one file was replaced, or there are two containers.
+    /// Two files with the same path: the file was replaced, or there are two containers.
     #[test]
     fn files_of_one_path_are_told_apart_by_frame_only() {
         let stacks = [[at(0, 1)], [at(1, 1)]];

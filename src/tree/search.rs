@@ -1,9 +1,9 @@
-//! Finding functions and files by a part of their name, or by a pattern.
+//! Finds functions and files by a substring of their name, or by a pattern.
 
 use super::label::Label;
 
-/// A text to find, regardless of case. Without `*` it is a part of a name; with `*`, which stands
-/// for any characters, a pattern for the whole name.
+/// A case-insensitive search text. Without `*` it matches any substring of a name; with `*`, which
+/// matches any characters, it is a pattern for the whole name.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Search {
     parts: Vec<String>,
@@ -34,7 +34,7 @@ impl Search {
         rest.ends_with(last.as_str())
     }
 
-    /// Whether a label matches by its function, its file's base name or its mapping.
+    /// Whether a label's function, file base name or mapping matches.
     pub fn matches(&self, label: &Label<'_>) -> bool {
         match label {
             Label::Code(code) => {

@@ -1,7 +1,7 @@
-//! Paths laid over each other: sorted, then swept over once, keeping only the path the sweep is on.
+//! Merges sorted paths into rows in one pass, with only the current path as state.
 //!
-//! The rows of a subtree stand side by side behind its root, so a node that the threshold drops is cut
-//! off the end. Depth costs no stack.
+//! The rows of a subtree directly follow its root, so a node below the threshold is dropped by truncating
+//! the rows. There is no recursion, so depth is not limited by memprof's stack.
 
 use super::label::LabelId;
 use super::paths::add;
@@ -11,7 +11,7 @@ use super::paths::add;
 pub struct Row<const N: usize> {
     /// Row of the parent, always before this one; 0 at the root, which is row 0.
     pub parent: u32,
-    /// What it stands for.
+    /// The node's label.
     pub label: LabelId,
     /// Bytes of the node and everything below it, in each column.
     pub total: [u64; N],
@@ -20,15 +20,15 @@ pub struct Row<const N: usize> {
 }
 
 impl<const N: usize> Row<N> {
-    /// What decides whether it is kept: no node weighs more than its parent.
+    /// Its largest column, which decides whether it is kept. No node weighs more than its parent.
     pub(super) fn weight(&self) -> u64 {
         self.total.into_iter().max().unwrap_or(0)
     }
 }
 
-/// Lays sorted paths over each other: the rows depth first, siblings in the order of the paths, and
-/// how many the threshold dropped. What is dropped below a node is summed up in a row `rest`, its last
-/// child; the root is never dropped.
+/// Merges sorted paths. Returns the rows depth first, siblings in the order of the paths, and how many
+/// nodes the threshold dropped. The dropped children of a node are aggregated in a row `rest`, its last
+/// child. The root is never dropped.
 pub(super) fn sweep<'p, const N: usize>(
     paths: impl Iterator<Item = (&'p [LabelId], [u64; N])>,
     root: LabelId,
@@ -44,7 +44,7 @@ pub(super) fn sweep<'p, const N: usize>(
     sweep.finish()
 }
 
-/// A node that the sweep has not left yet.
+/// A node on the current path.
 struct Open<const N: usize> {
     row: u32,
     below: [u64; N],
@@ -97,7 +97,7 @@ impl<const N: usize> Sweep<N> {
         self.path.push(Open { row, below });
     }
 
-    /// Leaves every node deeper than `depth` (the root has depth 0).
+    /// Closes every node deeper than `depth` (the root has depth 0).
     fn close_to(&mut self, depth: usize) {
         while self.path.len() > depth + 1
             && let Some(open) = self.path.pop()
@@ -111,7 +111,7 @@ impl<const N: usize> Sweep<N> {
             if kept {
                 self.sum_up(&open);
             } else {
-                // Nothing below it was kept either.
+                // None of its descendants was kept either.
                 add(&mut parent.below, &total);
                 self.rows.truncate(open.row as usize);
                 self.dropped += 1;
@@ -120,14 +120,14 @@ impl<const N: usize> Sweep<N> {
         }
     }
 
-    /// Adds the row of what was dropped below a node.
+    /// Adds the row that aggregates a node's dropped children.
     fn sum_up(&mut self, open: &Open<N>) {
         if open.below.iter().any(|bytes| *bytes > 0) {
             self.push(open.row, self.rest, open.below);
         }
     }
 
-    /// Leaves the root, which no threshold drops.
+    /// Closes the root, which is never dropped.
     fn finish(mut self) -> (Vec<Row<N>>, u64) {
         self.close_to(0);
         if let Some(root) = self.path.pop() {

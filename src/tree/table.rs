@@ -1,4 +1,4 @@
-//! Functions of one or two profiles, wherever they are in a stack.
+//! Functions of one or two profiles, at any depth of a stack.
 
 use super::Direction;
 use super::label::{Code, Label, Merge, Naming};
@@ -6,32 +6,31 @@ use super::paths::{Paths, Reading, add};
 use crate::profile::{Kind, Profile};
 use crate::symbol::Symbols;
 
-/// A function with the bytes it owns, on each side.
+/// A function with its bytes on each side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TableRow<'a, const N: usize> {
     /// The function; its `offset` is `None`.
     pub code: Code<'a>,
     /// Bytes of stacks whose innermost frame is in the function.
     pub own: [u64; N],
-    /// Bytes of stacks that pass through the function; a recursive one counts each byte once.
+    /// Bytes of stacks that contain the function; a recursive function counts each byte once.
     pub total: [u64; N],
 }
 
 /// Every function. The `own` of all rows and the bytes in `others` add up to `total`.
 #[derive(Clone, Debug)]
 pub struct Table<'a, const N: usize> {
-    /// The functions, in no order.
+    /// The functions, unordered.
     pub rows: Vec<TableRow<'a, N>>,
-    /// Bytes that are in no function, by the label of what they are in: [`Label::NotObserved`],
-    /// [`Label::NoStack`] and, for stacks whose innermost frame has no known code, [`Label::Unmapped`].
+    /// Bytes outside functions, by label: [`Label::NotObserved`], [`Label::NoStack`] and, for stacks whose
+    /// innermost frame has no known code, [`Label::Unmapped`].
     pub others: Vec<(Label<'a>, [u64; N])>,
-    /// Bytes of everything.
+    /// The sum of all bytes.
     pub total: [u64; N],
 }
 
 impl<'a, const N: usize> Table<'a, N> {
-    /// Merges these profiles by (file, function); with `inlined`, inlined functions have rows of
-    /// their own.
+    /// Merges these profiles by (file, function); with `inlined`, inlined functions have separate rows.
     pub fn new(sides: [(&'a Profile, &'a Symbols); N], kind: Kind, inlined: bool) -> Table<'a, N> {
         let naming = Naming {
             merge: Merge::Function,
@@ -50,7 +49,7 @@ impl<'a, const N: usize> Table<'a, N> {
         let labels = paths.labels().all();
         let mut own = vec![[0; N]; labels.len()];
         let mut totals = vec![[0; N]; labels.len()];
-        // Per label, the last path that was counted in its total.
+        // For each label, the last path that was counted in its total.
         let mut counted = vec![usize::MAX; labels.len()];
         let mut total = [0; N];
         for (number, (steps, bytes)) in paths.iter().enumerate() {

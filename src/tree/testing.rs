@@ -23,7 +23,7 @@ pub(crate) fn kib(anon: u64, cache: u64) -> Usage {
     }
 }
 
-/// A profile of (frames, innermost first; usage), with memory that was not observed.
+/// A profile with these samples (frames, innermost first; usage) and this memory without a stack.
 pub(crate) fn profile(samples: &[(&[Frame], Usage)], not_observed: &[Usage]) -> Profile {
     let mut total = Usage::default();
     samples.iter().for_each(|(_, usage)| total += *usage);

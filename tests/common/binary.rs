@@ -1,4 +1,4 @@
-//! The memprof binary from outside: started in all sorts of places, asked over HTTP, ended.
+//! The memprof binary: started in various environments, queried over HTTP, ended.
 
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
@@ -12,12 +12,12 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-/// How long anything may take on a busy machine.
+/// Timeout of every operation; long enough for a busy machine.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
 pub const MEMPROF: &str = env!("CARGO_BIN_EXE_memprof");
 
-/// What a run that ended by itself left.
+/// The result of a run that ended by itself.
 #[derive(Debug)]
 pub struct Ended {
     pub status: ExitStatus,
@@ -26,7 +26,7 @@ pub struct Ended {
 }
 
 impl Ended {
-    /// Fails the test unless the exit status is this and stderr holds every part, and no panic.
+    /// Fails the test unless the exit status is `code` and stderr contains every part and no panic.
     pub fn must(&self, code: i32, parts: &[&str]) {
         assert_eq!(self.status.code(), Some(code), "{self:?}");
         for part in parts {
@@ -40,7 +40,7 @@ pub fn no_panic(stderr: &str) {
     assert!(!stderr.contains("panicked"), "{stderr}");
 }
 
-/// Runs a command to its end; ends it, and fails the test, if that takes too long.
+/// Runs a command to its end; if that takes too long, kills it and fails the test.
 pub fn run(command: &mut Command) -> Ended {
     let mut child = command
         .stdin(Stdio::null())
@@ -64,7 +64,7 @@ pub fn memprof(args: &[&str]) -> Ended {
     run(Command::new(MEMPROF).args(args))
 }
 
-/// Runs a shell script, in which `$MEMPROF` is the binary, in a mount namespace of its own.
+/// Runs a shell script in a new mount namespace; in it, `$MEMPROF` is the binary.
 pub fn in_own_mounts(script: &str) -> Ended {
     run(Command::new("unshare")
         .args(["--mount", "sh", "-ec", script])
@@ -94,7 +94,7 @@ pub fn wait(child: &mut Child) -> ExitStatus {
     }
 }
 
-/// A process that is ended with the test.
+/// A process that is killed at the end of the test.
 pub struct Kept(pub Child);
 
 impl Kept {
@@ -102,7 +102,7 @@ impl Kept {
         Kept(command.spawn().unwrap())
     }
 
-    /// A process that does nothing for a minute.
+    /// A process that sleeps for 10 minutes.
     pub fn idle() -> Kept {
         Kept::start(Command::new("sleep").arg("600"))
     }
@@ -119,7 +119,7 @@ impl Drop for Kept {
     }
 }
 
-/// A memprof that serves.
+/// A memprof with a server.
 pub struct Memprof {
     child: Kept,
     said: Arc<Mutex<String>>,
@@ -127,7 +127,7 @@ pub struct Memprof {
 }
 
 impl Memprof {
-    /// Starts it with these arguments, on a port of its own; returns once it serves and has said
+    /// Starts it with these arguments on a free port; returns once it serves and has printed
     /// `until`.
     pub fn start(args: &[&str], until: &str) -> Memprof {
         Memprof::start_as(Command::new(MEMPROF).args(args), until)
@@ -186,11 +186,11 @@ impl Memprof {
         std::fs::read_dir(Path::new(&dir)).unwrap().count()
     }
 
-    /// Sends bytes on a connection of their own and reads until the server closes it.
+    /// Sends bytes on a new connection and reads until the server closes it.
     pub fn raw(&self, request: &[u8]) -> Vec<u8> {
         let mut stream = TcpStream::connect(self.address).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        // The server may refuse before everything is sent.
+        // The server may close the connection before everything is sent.
         let _ = stream.write_all(request);
         let mut out = Vec::new();
         let _ = stream.read_to_end(&mut out);
@@ -214,7 +214,7 @@ impl Memprof {
         (status(head.as_bytes()), body.to_owned())
     }
 
-    /// Ends it by Ctrl-C; fails the test unless it ends well.
+    /// Ends it with SIGINT; fails the test unless it ends successfully.
     pub fn end(mut self) -> String {
         let pid = Pid::from_raw(self.child.0.id().cast_signed());
         kill(pid, Signal::SIGINT).unwrap();

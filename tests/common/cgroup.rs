@@ -1,4 +1,4 @@
-//! A control group of the test's own.
+//! A cgroup for a test.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use ::memprof::event::Pid;
 use super::process::LIMIT;
 use super::workload::unique_name;
 
-/// A control group of version 2, removed when dropped.
+/// A cgroup v2 group, removed when dropped.
 pub struct Group {
     root: PathBuf,
     pub dir: PathBuf,
@@ -41,7 +41,7 @@ impl Group {
 
 impl Drop for Group {
     fn drop(&mut self) {
-        // Its processes may be on their way out.
+        // Its processes may still be exiting.
         let end = Instant::now() + LIMIT;
         while fs::remove_dir(&self.dir).is_err() && Instant::now() < end {
             std::thread::sleep(Duration::from_millis(10));

@@ -21,7 +21,7 @@ const OVERLAY: i64 = 0x794c_7630;
 
 const MIB: u64 = 1 << 20;
 
-/// A new file of so many bytes.
+/// A new file of `len` bytes.
 pub fn written(path: &Path, len: u64) -> File {
     let file = File::options()
         .read(true)
@@ -39,20 +39,20 @@ pub fn written(path: &Path, len: u64) -> File {
     file
 }
 
-/// A new file of so many bytes, none of them cached.
+/// A new file of `len` bytes, none of them cached.
 pub fn cold(path: &Path, len: u64) -> File {
     let file = written(path, len);
     evict(&file);
     file
 }
 
-/// Whether files in this directory have a page cache of their own, from which they can be dropped.
+/// Whether files in this directory have page cache that can be dropped.
 pub fn has_page_cache(dir: &Path) -> bool {
     let kind = nix::sys::statfs::statfs(dir).unwrap().filesystem_type().0;
     ![TMPFS, RAMFS, OVERLAY].contains(&(kind as i64))
 }
 
-/// Fails the test unless they have.
+/// Fails the test unless files in this directory have page cache that can be dropped.
 pub fn require_page_cache(dir: &Path) {
     assert!(
         has_page_cache(dir),
@@ -62,7 +62,7 @@ pub fn require_page_cache(dir: &Path) {
     );
 }
 
-/// KiB of a file in the page cache, by the kernel's count: cachestat(2)'s, or mincore(2)'s before Linux 6.5.
+/// KiB of a file in the page cache, as reported by cachestat(2), or by mincore(2) before Linux 6.5.
 #[track_caller]
 pub fn cached(file: &File) -> u64 {
     // SAFETY: sysconf has no preconditions.
@@ -74,7 +74,7 @@ pub fn cached(file: &File) -> u64 {
     pages * page / 1024
 }
 
-/// Pages of a file in the page cache: mincore(2) looks there for what a mapping has not touched.
+/// Pages of a file in the page cache: for pages that a mapping has not touched, mincore(2) checks the page cache.
 #[track_caller]
 fn cached_by_mincore(file: &File, page: u64) -> u64 {
     let len = file.metadata().unwrap().len();
@@ -82,7 +82,7 @@ fn cached_by_mincore(file: &File, page: u64) -> u64 {
         return 0;
     };
     let mut pages = vec![0_u8; len.div_ceil(page) as usize];
-    // SAFETY: the kernel chooses a free place for the mapping, which is never read.
+    // SAFETY: the kernel chooses a free address for the mapping, which is never read.
     let start = unsafe {
         mmap(
             None,
@@ -97,15 +97,15 @@ fn cached_by_mincore(file: &File, page: u64) -> u64 {
     // SAFETY: the range is mapped, and the vector has a byte for each of its pages.
     let done = unsafe { libc::mincore(start.as_ptr(), size.get(), pages.as_mut_ptr()) };
     let error = std::io::Error::last_os_error();
-    // SAFETY: the mapping made above, which nothing refers to.
+    // SAFETY: this is the mapping made above; nothing refers to it.
     unsafe { munmap(start, size.get()) }.unwrap();
     assert_eq!(done, 0, "mincore: {error}");
     pages.iter().filter(|state| *state & 1 == 1).count() as u64
 }
 
-/// Drops its clean pages from the page cache.
+/// Drops the file's clean pages from the page cache.
 pub fn evict(file: &File) {
-    // Pages that a processor still has in hand are left alone at first.
+    // The kernel initially keeps pages to which a CPU still holds a reference.
     wait_until(|| {
         posix_fadvise(file, 0, 0, PosixFadviseAdvice::POSIX_FADV_DONTNEED).unwrap();
         cached(file) == 0

@@ -1,4 +1,4 @@
-//! Settings of the whole machine, put back with the end of the test.
+//! Settings of the whole machine, restored at the end of the test.
 
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
@@ -6,14 +6,14 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
 
-/// A kernel setting that gets its old value back with the end of the test.
+/// A kernel setting whose old value is restored at the end of the test.
 pub struct Setting {
     path: PathBuf,
     old: String,
 }
 
 impl Setting {
-    /// `None` if it cannot be set so.
+    /// Sets the value; `None` if that is not possible.
     pub fn set(path: &str, value: &str) -> Option<Setting> {
         let old = chosen(path)?;
         fs::write(path, value).ok()?;
@@ -25,7 +25,7 @@ impl Setting {
     }
 }
 
-/// The value of a setting; of one that lists what may be chosen, what is: `always [madvise] never`.
+/// The value of a setting; in a list of choices, the selected one: `always [madvise] never`.
 fn chosen(path: &str) -> Option<String> {
     let text = fs::read_to_string(path).ok()?;
     let marked = text
@@ -40,14 +40,14 @@ impl Drop for Setting {
     }
 }
 
-/// A compressed RAM disk to swap to.
+/// A compressed RAM disk (zram) used as swap.
 pub struct Swap {
     device: String,
     number: String,
 }
 
 impl Swap {
-    /// `None` where there is no zram.
+    /// Enables swap on a new device; `None` without zram.
     pub fn on(bytes: u64) -> Option<Swap> {
         let number = fs::read_to_string("/sys/class/zram-control/hot_add").ok()?;
         let number = number.trim().to_owned();

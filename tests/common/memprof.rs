@@ -1,4 +1,4 @@
-//! The real `memprof`, started as a user would.
+//! The real `memprof`, started as a user would start it.
 
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
@@ -15,7 +15,7 @@ use super::{Reply, exchange};
 
 pub const BINARY: &str = env!("CARGO_BIN_EXE_memprof");
 
-/// A row of the losses that is none: what memprof leaves out on purpose.
+/// A row among the losses that is not a loss: memprof leaves these pages out on purpose.
 pub const NOT_A_LOSS: &str = "block-device cache pages (file-system metadata) not counted";
 
 /// A running memprof; killed when dropped.
@@ -32,8 +32,8 @@ struct Stderr {
 }
 
 impl Stderr {
-    /// Waits until what it said is enough, it has ended, or the time is up; all it said, and whether it
-    /// has ended.
+    /// Waits until its output satisfies `enough`, it has ended, or `end` is reached. Returns its output, and
+    /// whether it has ended.
     fn news_until(&self, end: Instant, enough: impl Fn(&[String]) -> bool) -> (Vec<String>, bool) {
         let mut lines = self.lines.lock().unwrap();
         loop {
@@ -55,7 +55,7 @@ pub fn run(args: &[&str]) -> Output {
         .unwrap()
 }
 
-/// Runs it to its end, which must be exit status 1; what it said.
+/// Runs it to its end and checks for exit status 1; returns its messages.
 #[track_caller]
 pub fn run_to_error(args: &[&str]) -> String {
     let out = run(args);
@@ -74,7 +74,7 @@ impl Memprof {
         m
     }
 
-    /// Starts it with a command, and gives the two ends of the command's input and output.
+    /// Starts it with a command; also returns the command's stdin and stdout.
     pub fn start_command(args: &[&str], command: &[&str]) -> (Memprof, Lines) {
         let mut all = vec!["--listen", "127.0.0.1:0"];
         all.extend(args);
@@ -87,12 +87,12 @@ impl Memprof {
         (m, lines)
     }
 
-    /// Starts it as it is told to.
+    /// Starts it with these arguments and streams.
     pub fn spawn(args: &[&str], stdin: Stdio, stdout: Stdio) -> Memprof {
         Memprof::of(Command::new(BINARY).args(args).stdin(stdin).stdout(stdout))
     }
 
-    /// Starts it by a command that becomes a memprof with a server.
+    /// Starts it by a command that executes memprof with a server.
     pub fn spawn_as(command: &mut Command) -> Memprof {
         let mut m = Memprof::of(command);
         m.wait_served();
@@ -133,13 +133,13 @@ impl Memprof {
         Pid(self.child.id())
     }
 
-    /// Waits until it has said this to the user; that line.
+    /// Waits until it has printed this; returns the line.
     #[track_caller]
     pub fn said(&self, what: &str) -> String {
         self.said_times(what, 1)
     }
 
-    /// Waits until it has said this so many times; the latest of these lines.
+    /// Waits until it has printed this `times` times; returns the latest of these lines.
     #[track_caller]
     pub fn said_times(&self, what: &str, times: usize) -> String {
         let says = |line: &&String| line.contains(what);
@@ -153,7 +153,7 @@ impl Memprof {
         }
     }
 
-    /// Everything it said until its end.
+    /// Everything it printed until its end.
     pub fn all_said(&self) -> String {
         let end = Instant::now() + LIMIT;
         let (lines, ended) = self.stderr.news_until(end, |_| false);
@@ -168,7 +168,7 @@ impl Memprof {
         Reply::parse(&exchange(address, request.as_bytes()))
     }
 
-    /// Asks for something that changes memprof: `POST` or `DELETE`.
+    /// Sends a request that changes memprof's state: `POST` or `DELETE`.
     pub fn send(&self, method: &str, target: &str, body: &str) -> Reply {
         let (address, length) = (self.address(), body.len());
         let request = format!(
@@ -178,7 +178,7 @@ impl Memprof {
         Reply::parse(&exchange(address, request.as_bytes()))
     }
 
-    /// The tree at threshold 0, with further parameters.
+    /// The tree with threshold 0 and further parameters.
     #[track_caller]
     fn tree_with(&self, more: &str) -> Node {
         let reply = self.get(&format!("/v1/tree?threshold=0{more}"));
@@ -186,19 +186,19 @@ impl Memprof {
         Node::parse(&reply.body)
     }
 
-    /// Innermost function first.
+    /// The tree, innermost function first.
     #[track_caller]
     pub fn tree(&self) -> Node {
         self.tree_with("")
     }
 
-    /// Outermost function first.
+    /// The tree, outermost function first.
     #[track_caller]
     pub fn reversed(&self) -> Node {
         self.tree_with("&reverse=true")
     }
 
-    /// The rows of its newest report that say that something was lost.
+    /// The losses in its newest report.
     #[track_caller]
     pub fn lost(&self) -> Vec<String> {
         let summary = self.get("/v2/summary");
@@ -223,7 +223,7 @@ impl Memprof {
         super::process::signal(self.pid(), signal);
     }
 
-    /// Waits for its end, which must come.
+    /// Waits for its end; fails the test if it does not end.
     #[track_caller]
     pub fn wait(&mut self) -> ExitStatus {
         let end = Instant::now() + LIMIT;
@@ -236,7 +236,7 @@ impl Memprof {
         }
     }
 
-    /// Ends it as Ctrl-C does; everything it said.
+    /// Ends it with SIGINT; returns everything it printed.
     #[track_caller]
     pub fn interrupt(mut self) -> String {
         self.signal(libc::SIGINT);

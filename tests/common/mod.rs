@@ -1,5 +1,5 @@
-//! A server on a port of its own, and a client that sends what it is told to; the real `memprof`, the
-//! programs it profiles, and the trees it answers.
+//! A server on a free port, and a client that sends arbitrary bytes; the real `memprof`, the programs
+//! that it profiles, and the trees that it returns.
 
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
@@ -28,7 +28,7 @@ use ::memprof::server::{ServerOptions, bind, serve};
 use ::memprof::symbol::{Function, Language, Symbol, Symbols};
 use tokio::sync::oneshot;
 
-/// Always gives the same.
+/// A provider that always returns the same result.
 pub struct Fixed(pub Result<Arc<Report>, ProviderError>);
 
 impl Provider for Fixed {
@@ -47,10 +47,10 @@ pub fn connect(address: SocketAddr) -> TcpStream {
     stream
 }
 
-/// Sends bytes as they are and reads until the server closes.
+/// Sends raw bytes and reads until the server closes the connection.
 pub fn exchange(address: SocketAddr, request: &[u8]) -> Vec<u8> {
     let mut stream = connect(address);
-    // The server may refuse before everything is sent.
+    // The server may close the connection before everything is sent.
     let _ = stream.write_all(request);
     let mut out = Vec::new();
     let _ = stream.read_to_end(&mut out);
@@ -106,12 +106,12 @@ impl Server {
         connect(self.address)
     }
 
-    /// Sends bytes as they are and reads until the server closes.
+    /// Sends raw bytes and reads until the server closes the connection.
     pub fn raw(&self, request: &[u8]) -> Vec<u8> {
         exchange(self.address, request)
     }
 
-    /// A request with further header lines, on a connection of its own.
+    /// Sends a request with additional headers on a new connection.
     pub fn request(&self, method: &str, target: &str, headers: &[(&str, &str)]) -> Reply {
         let mut text = format!("{method} {target} HTTP/1.1\r\nConnection: close\r\n");
         if !headers.iter().any(|(name, _)| *name == "Host") {
@@ -134,7 +134,7 @@ impl Drop for Server {
     }
 }
 
-/// A response taken apart.
+/// A parsed response.
 #[derive(Debug)]
 pub struct Reply {
     pub status: u16,
@@ -191,7 +191,7 @@ pub fn kib(anon: u64, shmem: u64, cache: u64) -> Usage {
     }
 }
 
-/// A report of stacks (innermost first) and of memory that was not observed. Module 0 is the
+/// A report with these stacks (innermost frame first) and this memory without a stack. Module 0 is the
 /// program's own executable, module 1 a library.
 pub fn report(
     samples: &[(Vec<Frame>, Usage)],

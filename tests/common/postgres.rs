@@ -1,4 +1,4 @@
-//! A PostgreSQL server of our own. Benchmarks use it too, so it needs nothing of its neighbours.
+//! A private PostgreSQL server. Benchmarks also use this file, so it does not depend on its sibling modules.
 
 use std::os::unix::fs::chown;
 use std::os::unix::process::CommandExt;
@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::User;
 
-/// How long the server may take to answer.
+/// Timeout for the server to start.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A database cluster, run by the user that its packages made for it.
+/// A database cluster, run by the user that the PostgreSQL package created.
 pub struct Postgres {
     programs: PathBuf,
     user: User,
@@ -21,7 +21,7 @@ pub struct Postgres {
 }
 
 impl Postgres {
-    /// `None` if it is not installed.
+    /// Starts a server; `None` if PostgreSQL is not installed.
     pub fn start() -> Option<Postgres> {
         let versions = std::fs::read_dir("/usr/lib/postgresql")
             .into_iter()
@@ -41,7 +41,7 @@ impl Postgres {
             server: None,
         };
         own.run("initdb", &["-D", "data", "-A", "trust", "-N"]);
-        // (Its cleaner would come and go beside what is measured.)
+        // Autovacuum is off: its short-lived processes would disturb measurements.
         let quiet = ["listen_addresses=", "fsync=off", "autovacuum=off"];
         let quiet: Vec<&str> = quiet.iter().flat_map(|s| ["-c", s]).collect();
         let mut server = own.command("postgres", &["-D", "data", "-k", own.place()]);
@@ -54,7 +54,7 @@ impl Postgres {
         Some(own)
     }
 
-    /// The process that starts all others.
+    /// The main server process, which starts all others.
     pub fn pid(&self) -> u32 {
         self.server.as_ref().unwrap().id()
     }
@@ -63,7 +63,7 @@ impl Postgres {
         self.dir.path().to_str().unwrap()
     }
 
-    /// One of its programs, to be run as its user on its database.
+    /// A command for one of its programs, run as its user on its database.
     pub fn command(&self, program: &str, args: &[&str]) -> Command {
         let mut command = Command::new(self.programs.join(program));
         command.args(args).current_dir(self.dir.path());
@@ -81,7 +81,7 @@ impl Postgres {
         command.stdout(Stdio::piped()).output().unwrap()
     }
 
-    /// Runs one of its programs to its end; what it printed.
+    /// Runs one of its programs to its end; returns the output.
     #[track_caller]
     pub fn run(&self, program: &str, args: &[&str]) -> String {
         let out = self.output(program, args);
@@ -90,7 +90,7 @@ impl Postgres {
         String::from_utf8(out.stdout).unwrap()
     }
 
-    /// Transactions so far.
+    /// Number of committed transactions so far.
     pub fn transactions(&self) -> u64 {
         let sql = "SELECT xact_commit FROM pg_stat_database WHERE datname = 'postgres'";
         self.run("psql", &["-Atc", sql]).trim().parse().unwrap()
@@ -100,7 +100,7 @@ impl Postgres {
 impl Drop for Postgres {
     fn drop(&mut self) {
         if let Some(mut server) = self.server.take() {
-            // Fast shutdown: it takes its shared memory with it.
+            // Fast shutdown: the server removes its shared memory.
             let pid = nix::unistd::Pid::from_raw(server.id().cast_signed());
             let _ = kill(pid, Signal::SIGINT);
             let _ = server.wait();

@@ -1,4 +1,4 @@
-//! Other processes: their state, signals, and waiting for what they do.
+//! Other processes: their state, signals, and waiting for them.
 
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
@@ -6,15 +6,15 @@ use std::time::{Duration, Instant};
 
 use ::memprof::event::Pid;
 
-/// Longer than anything takes on a machine that is busy with other things.
+/// Timeout of every operation; long enough for a busy machine.
 pub const LIMIT: Duration = Duration::from_secs(60);
 
 pub fn signal(pid: Pid, signal: i32) {
-    // SAFETY: a plain system call; the process is one that this test started.
+    // SAFETY: kill has no memory-safety preconditions; this test started the process.
     unsafe { libc::kill(pid.0 as i32, signal) };
 }
 
-/// Stops every thread of a process. Under memprof as its tracer a stopped thread is in state `t`.
+/// Stops every thread of a process. If memprof traces it, a stopped thread is in state `t`.
 pub fn stop(pid: Pid) {
     signal(pid, libc::SIGSTOP);
     wait_until(|| {
@@ -24,7 +24,7 @@ pub fn stop(pid: Pid) {
     });
 }
 
-/// Lets it go on.
+/// Continues a stopped process.
 pub fn cont(pid: Pid) {
     signal(pid, libc::SIGCONT);
 }
@@ -38,7 +38,7 @@ pub fn threads(pid: Pid) -> Vec<Pid> {
         .collect()
 }
 
-/// The letter of a thread's state: `T` stopped, `Z` a zombie; `X` where there is no such thread.
+/// The letter of a thread's state: `T` stopped, `Z` zombie; `X` if there is no such thread.
 pub fn state(pid: Pid) -> char {
     let Ok(stat) = std::fs::read_to_string(format!("/proc/{pid}/stat")) else {
         return 'X';

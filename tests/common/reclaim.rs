@@ -1,16 +1,16 @@
-//! Machines whose kernel takes pages away though memory is free: DAMON's proactive reclaim.
+//! Machines whose kernel reclaims pages although memory is free: DAMON's proactive reclaim.
 //!
-//! A page of a file that a test has just written or read may then be gone at any moment, and be read again
-//! by the next process that needs it. Two readings of the page cache, one after the other, may then differ
-//! though both are right.
+//! On such machines, a file page that a test has just written or read may be reclaimed at any moment, and
+//! read again by the next process that needs it. Two successive readings of the page cache may then differ
+//! although both are correct.
 
 use std::fs;
 use std::panic::{UnwindSafe, catch_unwind, resume_unwind};
 
 const ATTEMPTS: u32 = 6;
 
-/// Runs a test that compares page cache at several moments. Where the kernel reclaims pages on its own, a
-/// failed attempt is made again: what is wrong in memprof fails each time.
+/// Runs a test that compares page cache at several moments. If DAMON reclaims pages, a failed test is
+/// retried: an error in memprof fails every time.
 pub fn undisturbed(test: impl Fn() + UnwindSafe + Copy) {
     for attempt in 1.. {
         let Err(panic) = catch_unwind(test) else {
@@ -23,7 +23,7 @@ pub fn undisturbed(test: impl Fn() + UnwindSafe + Copy) {
     }
 }
 
-/// Whether a thread of DAMON runs.
+/// Whether a DAMON thread (kdamond) is running.
 fn reclaims() -> bool {
     let threads = fs::read_dir("/sys/kernel/mm/damon/admin/kdamonds");
     let states = threads.into_iter().flatten().flatten();

@@ -1,4 +1,4 @@
-//! `memprof top` on a terminal that the test holds the other end of.
+//! `memprof top` on a pseudoterminal that the test controls.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -14,11 +14,11 @@ use nix::sys::termios::{LocalFlags, tcgetattr};
 use super::memprof::BINARY;
 use super::process::{LIMIT, wait_until};
 
-/// A memprof on a terminal that the test holds the other end of.
+/// A memprof on a pseudoterminal that the test controls.
 pub struct Top {
     pub child: Child,
     keys: File,
-    /// The terminal's own end, to ask it for its modes.
+    /// The terminal side, to query its modes.
     terminal: OwnedFd,
     screen: Arc<Mutex<vt100::Parser>>,
 }
@@ -61,14 +61,14 @@ impl Top {
         }
     }
 
-    /// What is on the screen now, and whether that is the one of its own.
+    /// The current screen content, and whether it is the alternate screen.
     pub fn seen(&self) -> (String, bool) {
         let screen = self.screen.lock().unwrap();
         let screen = screen.screen();
         (screen.contents(), screen.alternate_screen())
     }
 
-    /// Waits until this is on its screen.
+    /// Waits until the screen shows this.
     #[track_caller]
     pub fn shows(&mut self, what: &str) {
         let end = Instant::now() + LIMIT;
@@ -89,13 +89,13 @@ impl Top {
         self.keys.write_all(keys.as_bytes()).unwrap();
     }
 
-    /// Whether keys come one by one and are not echoed.
+    /// Whether the terminal is in raw mode: no line buffering, no echo.
     pub fn is_raw(&self) -> bool {
         let flags = tcgetattr(self.terminal.as_fd()).unwrap().local_flags;
         !flags.intersects(LocalFlags::ICANON | LocalFlags::ECHO)
     }
 
-    /// Waits for its end; the terminal must be as it was. What stands on it then.
+    /// Waits for its end and checks that the terminal is restored. Returns the exit status and the terminal's content.
     #[track_caller]
     pub fn ends(mut self, last: &str) -> (ExitStatus, String) {
         let mut status = None;
@@ -104,7 +104,7 @@ impl Top {
             status.is_some()
         });
         assert!(!self.is_raw(), "{:?}", self.seen());
-        // What it wrote last may still be on its way here.
+        // Its last output may not have arrived yet.
         let end = Instant::now() + LIMIT;
         while !self.everything().contains(last) || self.seen().1 {
             assert!(Instant::now() < end, "no {last:?} in {:?}", self.seen());
@@ -119,12 +119,12 @@ impl Top {
         (status.unwrap(), text)
     }
 
-    /// What stands on the terminal, with what was scrolled away.
+    /// The terminal's content including the scrollback.
     fn everything(&self) -> String {
         let mut screen = self.screen.lock().unwrap();
         let screen = screen.screen_mut();
         let mut text = String::new();
-        // From the oldest line that is kept on: by screens, which overlap.
+        // Starts at the oldest line in the scrollback and reads overlapping screens.
         screen.set_scrollback(usize::MAX);
         let mut back = screen.scrollback();
         loop {

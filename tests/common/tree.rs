@@ -1,4 +1,4 @@
-//! The answer of `/v1/tree`, and sums over it.
+//! The reply of `/v1/tree`, and sums over it.
 
 use serde::Deserialize;
 
@@ -25,7 +25,7 @@ pub enum Name {
     },
 }
 
-/// KiB of a sum of nodes, page cache included, and of page cache alone.
+/// The sum of some nodes in KiB: all memory including page cache, and page cache alone.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sum {
     pub value: u64,
@@ -46,7 +46,7 @@ impl Node {
         root
     }
 
-    /// What holds for every node of an answer at threshold 0.
+    /// Checks the invariants of every node of a reply with threshold 0.
     fn check(&self) {
         assert!(self.value >= self.cache_value, "{:?}", self.name);
         let below: u64 = self.frames.iter().map(|n| n.value).sum();
@@ -71,7 +71,7 @@ impl Node {
         }
     }
 
-    /// Of the root: what stands under no function.
+    /// For the root: memory without a function.
     pub fn unknown(&self) -> u64 {
         let is_unknown = |n: &&Node| matches!(&n.name, Some(Name::Pseudo(p)) if p == "unknown");
         self.frames
@@ -81,7 +81,7 @@ impl Node {
             .sum()
     }
 
-    /// Every stack that goes through the function, in either direction. It must not recurse.
+    /// The sum of all stacks that contain the function, in either direction. The function must not recurse.
     pub fn through(&self, function: &str) -> Sum {
         let mut sum = Sum::default();
         self.each(&mut |node| {
@@ -100,8 +100,8 @@ impl Node {
         }
     }
 
-    /// The nodes that the path of functions leads to from this node: at each step all nodes of a
-    /// function, whatever the call site.
+    /// The sum of the nodes at this path of functions below this node: each step includes all call sites of
+    /// the function.
     pub fn at(&self, path: &[&str]) -> Sum {
         let mut sum = Sum::default();
         match path {
@@ -117,8 +117,8 @@ impl Node {
         sum
     }
 
-    /// As [`Node::at`], from every node whose function is the path's first one; less what stands
-    /// further below: what the last function itself brought in.
+    /// Self memory of the path's last function. Like [`Node::at`], but starts at every node of the path's
+    /// first function, and excludes descendants.
     pub fn own_after(&self, path: &[&str]) -> u64 {
         let Some((first, rest)) = path.split_first() else {
             return self.own();
@@ -149,7 +149,7 @@ impl Node {
         self.value - real.map(|n| n.value).sum::<u64>()
     }
 
-    /// The tree as text, for a failure's message.
+    /// The tree as text, for failure messages.
     pub fn text(&self) -> String {
         let mut out = String::new();
         self.write(0, &mut out);

@@ -1,4 +1,4 @@
-//! The C programs of `tests/workloads`, compiled as their first lines say.
+//! The C programs of `tests/workloads`, compiled as described in their first lines.
 
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Write};
@@ -37,7 +37,7 @@ fn compile(name: &str) -> PathBuf {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/workloads/{name}.c"));
     let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join("workloads");
     std::fs::create_dir_all(&dir).unwrap();
-    // Another test binary may run the one that is there: replaced, not written over.
+    // Another test binary may be running the existing program, so it is replaced, not overwritten.
     let fresh = dir.join(format!("{name}.{}", std::process::id()));
     let status = Command::new("cc")
         .args(FLAGS)
@@ -50,8 +50,8 @@ fn compile(name: &str) -> PathBuf {
     binary
 }
 
-/// A copy of a program under a name that no other process on this machine has: not longer than 15
-/// bytes, or with a longer prefix the same as others' in its first 15. Removed when dropped.
+/// A hard link to a program with a name that no other process on this machine has, removed when dropped. With a
+/// longer prefix, the name exceeds 15 bytes, and its first 15 bytes are not unique.
 pub struct Named {
     pub name: String,
     pub path: PathBuf,
@@ -75,17 +75,17 @@ pub fn named(program_name: &str, name: &str) -> Named {
     }
 }
 
-/// A started program that is told what to do over stdin, one line each, and answers over stdout. It
-/// is killed when dropped.
+/// A running program that reads commands from stdin, one per line, and answers on stdout. It is killed
+/// when dropped.
 pub struct Workload {
     pub child: Running,
     pub lines: Lines,
 }
 
-/// A process of ours.
+/// A process, killed when dropped.
 pub struct Running(pub Child);
 
-/// The two ends of a conversation.
+/// A program's stdin and stdout.
 pub struct Lines {
     stdin: Option<ChildStdin>,
     stdout: BufReader<ChildStdout>,
@@ -99,14 +99,14 @@ impl Lines {
         }
     }
 
-    /// A command of `scenarios`, and its `ok`.
+    /// Sends a command and waits for `ok`.
     #[track_caller]
     pub fn tell(&mut self, command: &str) {
         self.send(command);
         assert_eq!(self.line(), "ok", "{command}");
     }
 
-    /// A command that is not answered, or not at once.
+    /// Sends a command without waiting for the answer.
     pub fn send(&mut self, command: &str) {
         let stdin = self.stdin.as_mut().unwrap();
         writeln!(stdin, "{command}").unwrap();
@@ -129,7 +129,7 @@ impl Lines {
         line.trim_end().to_owned()
     }
 
-    /// Ends the program's input, upon which it ends.
+    /// Closes the program's stdin, which ends the program.
     pub fn close(&mut self) {
         self.stdin = None;
     }
@@ -144,7 +144,7 @@ impl Workload {
         Workload::start_as(Command::new(path).args(args))
     }
 
-    /// Starts it by a command that becomes it.
+    /// Starts it by a command that executes it.
     pub fn start_as(command: &mut Command) -> Workload {
         let mut child = command
             .stdin(Stdio::piped())
@@ -160,7 +160,7 @@ impl Workload {
         self.child.pid()
     }
 
-    /// Lets it end and waits for that.
+    /// Ends it and waits for its exit.
     pub fn end(mut self) {
         self.lines.close();
         assert!(self.child.0.wait().unwrap().success());
@@ -180,7 +180,7 @@ impl Drop for Running {
     }
 }
 
-/// What `forked_allocator` says of itself.
+/// The output of `forked_allocator`.
 #[derive(Debug, Deserialize)]
 pub struct Family {
     pub processes: Vec<Member>,
@@ -193,12 +193,12 @@ pub struct Member {
     pub functions: Vec<Expected>,
 }
 
-/// A function that holds so many bytes by its own stores.
+/// A function and the bytes that its own stores brought in.
 #[derive(Debug, Deserialize)]
 pub struct Expected {
     pub name: String,
     pub bytes: u64,
-    /// Its callers, outermost first, and itself.
+    /// Its callers, outermost first, then the function itself.
     pub chain: Vec<String>,
 }
 

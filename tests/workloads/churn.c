@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //
-// A program whose memory changes as fast as it can, for tests of what must not get lost or grow.
+// A program that changes its memory as fast as it can, for tests of lost events and memory growth.
 //
 // Build:
 //   cc -O1 -g -pthread -fno-omit-frame-pointer -fno-inline -fno-optimize-sibling-calls
 //      -o churn churn.c
 //
-// `churn N` runs N threads, each of which maps 4 to 512 KiB, writes each page (churn_touch), now and
-// then drops half of it, grows or moves it, and unmaps it; one that starts and joins threads
-// without end (churn_thread), each writing 32 KiB of its stack; and one that grows and shrinks the heap by brk
-// (churn_heap). It prints `ready` and ends with status 0 when its input ends.
+// `churn N` runs N threads, each of which repeatedly maps 4 to 512 KiB, writes each page (churn_touch),
+// sometimes drops half of it, grows or moves it, and unmaps it; one thread that continuously starts and joins
+// threads (churn_thread), each writing 32 KiB of its stack; and one that grows and shrinks the heap by brk
+// (churn_heap). It prints `ready` and ends with status 0 at the end of its input.
 
 #define _GNU_SOURCE
 #include <malloc.h>
@@ -30,7 +30,7 @@ static void die(const char *what)
 	_exit(1);
 }
 
-// A call that does nothing: a function that calls nobody may be compiled without its frame.
+// Does nothing. Compilers may omit the frame of functions without calls.
 static NOINLINE void keep_frame(void)
 {
 	__asm__ volatile("" ::: "memory");
@@ -96,7 +96,7 @@ static NOINLINE void *churn_threads(void *unused)
 	return unused;
 }
 
-// malloc does without the heap meanwhile: see main.
+// malloc does not move the break meanwhile: see main.
 static NOINLINE void *churn_heap(void *unused)
 {
 	for (size_t pages = 1;; pages = pages % 64 + 1) {
@@ -118,7 +118,7 @@ int main(int argc, char **argv)
 	char byte;
 
 	page_size = (size_t)sysconf(_SC_PAGESIZE);
-	// Threads have what they need of malloc from what it takes here, and it gives nothing back.
+	// malloc grows the heap here by all that the threads will need, and never shrinks it.
 	mallopt(M_TRIM_THRESHOLD, 64 << 20);
 	mallopt(M_TOP_PAD, 16 << 20);
 	free(malloc(1));

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //
-// Many processes that live, for tests of how long it takes to find them all.
+// Many live processes, for tests of how long it takes to find them all.
 //
 // Build:
 //   cc -O1 -g -pthread -fno-omit-frame-pointer -fno-inline -fno-optimize-sibling-calls
 //      -o crowd crowd.c
 //
-// `crowd idle|busy N` starts N processes, each of which executes this program anew, and prints `ready` when
-// they all run. An idle one holds two pages and sleeps. A busy one writes 32 pages, gives them back, loads and
-// unloads a library, and sleeps for 20 ms, again and again. It ends with status 0 when its input ends; its
+// `crowd idle|busy N` starts N processes, each of which executes this program again, and prints `ready` when
+// all of them run. An idle one holds two pages and sleeps. A busy one repeatedly writes 32 pages, frees them,
+// loads and unloads a library, and sleeps for 20 ms. It ends with status 0 at the end of its input; its
 // processes end with it.
 
 #define _GNU_SOURCE

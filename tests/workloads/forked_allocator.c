@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //
-// Smoke-test workload: a parent and its forked child that hold known amounts of memory under known
+// Smoke-test workload: a parent and its forked child, with known amounts of memory under known
 // functions.
 //
 // Build:
 //   cc -O1 -g -fno-omit-frame-pointer -fno-inline -fno-optimize-sibling-calls
 //      -o forked_alloc forked_allocator.c
 //
-// Once everything is resident it prints one line of JSON to stdout and then waits until stdin
-// reaches its end; then it lets the child end, and exits with status 0.
+// Once everything is resident it prints one line of JSON to stdout and waits for the end of stdin.
+// Then it ends the child, and exits with status 0.
 //
 //   {"page_size":4096,
 //    "processes":[
@@ -18,14 +18,14 @@
 //      {"role":"child","pid":2,"functions":[…]}]}
 //
 // `bytes` is the resident anonymous memory that the function brought in with its own stores and
-// that the process still holds; `chain` is its call stack, outermost first. A child's list also has
-// what it inherited from the parent (shared copy-on-write, resident in both processes).
+// that the process still holds; `chain` is its call stack, outermost first. The child's list includes
+// memory inherited from the parent (shared copy-on-write, resident in both processes).
 //
-// How the figures become exact:
-//  - huge pages are switched off for the process (PR_SET_THP_DISABLE), so a page is a page;
+// Why the figures are exact:
+//  - huge pages are disabled for the process (PR_SET_THP_DISABLE), so all pages have the base size;
 //  - each page is first touched by the named function's own store loop, never by libc. Blocks come
-//    from mmap, but for parent_malloc_blocks: there malloc itself touches one header page per
-//    block, which `bytes` leaves out and `allocator_bytes` states;
+//    from mmap, except in parent_malloc_blocks: there malloc itself touches one header page per
+//    block, which is in `allocator_bytes`, not in `bytes`;
 //  - no figure includes stacks, the heap of libc, or the program's own data.
 
 #define _GNU_SOURCE
@@ -41,7 +41,7 @@
 #include <unistd.h>
 
 #define NOINLINE __attribute__((noinline))
-// Keeps a call from becoming a jump and a function from being seen as without effect.
+// Prevents tail calls, and the removal of functions without visible effects.
 #define BARRIER() __asm__ volatile("" ::: "memory")
 
 enum {
@@ -66,14 +66,14 @@ static void die(const char *what)
 	_exit(1);
 }
 
-// A call that does nothing. Compilers leave the frame out of functions that call nobody, even with
-// -fno-omit-frame-pointer; a function that calls this one has its frame.
+// Does nothing. Compilers omit the frame of functions without calls, even with
+// -fno-omit-frame-pointer; a function that calls this one has a frame.
 static NOINLINE void keep_frame(void)
 {
 	BARRIER();
 }
 
-// The store loop, as part of each calling function (-fno-inline does not stop always_inline).
+// The store loop, inlined into each caller (-fno-inline does not affect always_inline).
 static inline __attribute__((always_inline)) void store_each_page(unsigned char *start, size_t len)
 {
 	keep_frame();
@@ -107,8 +107,8 @@ static NOINLINE void parent_large_block(void)
 	BARRIER();
 }
 
-// The blocks are above malloc's mmap threshold: each is a mapping of its own, whose first page
-// holds malloc's header. The stores start at the next page boundary and cover MALLOC_BLOCK bytes.
+// The blocks are larger than malloc's mmap threshold: each is a separate mapping, whose first page
+// contains malloc's header. The stores start at the next page boundary and cover MALLOC_BLOCK bytes.
 static NOINLINE void parent_malloc_blocks(void)
 {
 	for (int i = 0; i < MALLOC_BLOCKS; i++) {
@@ -165,7 +165,7 @@ static NOINLINE void child_buffers(void)
 	BARRIER();
 }
 
-// Writes over memory inherited from the parent: each page becomes the child's own copy.
+// Overwrites memory inherited from the parent: each page becomes the child's own copy.
 static NOINLINE void child_rewrite(void)
 {
 	store_each_page(large_block, CHILD_REWRITE);
@@ -219,11 +219,11 @@ static void print_function(const char *before, const char *name, size_t bytes, s
 #define AFTER "\"main\",\"run_parent\",\"parent_after_fork\""
 #define CHILD "\"main\",\"run_parent\",\"run_child\",\"child_level1\",\"child_level2\""
 
-// What parent_malloc_blocks touched with its own stores, in bytes.
+// Bytes that parent_malloc_blocks touched with its own stores.
 static size_t malloc_stores(void)
 {
-	// malloc's pointer is 16 bytes into its mapping: the first page is malloc's, and the block's
-	// last 16 bytes reach into one page more.
+	// malloc's pointer is 16 bytes into its mapping: malloc touches the first page, and the block's
+	// last 16 bytes are in an additional page.
 	return (size_t)MALLOC_BLOCKS * MALLOC_BLOCK;
 }
 

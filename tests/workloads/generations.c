@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //
-// A program that starts many short processes, each with stacks that nobody else has, for tests of what a
-// profiler keeps of the dead.
+// A program that starts many short-lived processes, each with unique stacks, for tests of what a profiler
+// keeps of ended processes.
 //
 // Build:
 //   cc -O1 -g -pthread -fno-omit-frame-pointer -fno-inline -fno-optimize-sibling-calls
 //      -o generations generations.c
 //
-// It does what each line of its input says, and answers `ok`:
-//   run PROCESSES STACKS RATE   starts so many processes, one after the other; each touches a page below each
-//                               of so many call chains, gives it back, and ends. No two chains are the
-//                               same, over all processes and all lines. Together they touch RATE pages a
-//                               second at most.
-//   late MIB                    late_allocation writes so much memory, and keeps it
-// It ends with status 0 when its input ends.
+// It reads one command per line, and answers `ok`:
+//   run PROCESSES STACKS RATE   starts PROCESSES processes, one after the other; each touches a page under each
+//                               of STACKS call chains, frees it, and ends. All chains of all processes and all
+//                               commands are different. Together the processes touch at most RATE pages per
+//                               second.
+//   late MIB                    late_allocation writes MIB MiB, and keeps them
+// It ends with status 0 at the end of its input.
 
 #define _GNU_SOURCE
 #include <stdio.h>
@@ -25,7 +25,7 @@
 #include <unistd.h>
 
 #define NOINLINE __attribute__((noinline))
-// Call chains are paths of so many steps with four ways each: 4,194,304 of them.
+// Call chains have this many steps with four alternatives each: 4,194,304 chains.
 #define STEPS 11
 
 static volatile unsigned char *page;
@@ -37,7 +37,7 @@ static void die(const char *what)
 	_exit(1);
 }
 
-// A call that does nothing: a function that calls nobody may be compiled without its frame.
+// Does nothing. Compilers may omit the frame of functions without calls.
 static NOINLINE void keep_frame(void)
 {
 	__asm__ volatile("" ::: "memory");

@@ -5,8 +5,8 @@
 // Build:
 //   cc -O1 -g -o inlined inlined.c
 //
-// For each line on stdin it writes to 1 MiB of fresh memory and answers `ok`; end of input ends it.
-// The lines that tests know are marked: INNER, MIDDLE, OUTER.
+// For each line on stdin it writes to 1 MiB of new memory and answers `ok`; it ends at the end of input.
+// Markers on the lines that tests refer to: INNER, MIDDLE, OUTER.
 
 #define _GNU_SOURCE
 #include <stdio.h>

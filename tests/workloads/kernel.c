@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //
-// Has the kernel allocate memory of known size: pipes, socket buffers, page tables.
+// Makes the kernel allocate known amounts of memory: pipes, socket buffers, page tables.
 //
-// Reads commands from stdin, one a line, and answers each with `ok` or `error: …` on stdout:
+// Reads commands from stdin, one per line, and answers each with `ok` or `error: …` on stdout:
 //   pipes N       N pipes, each filled with 16 pages
 //   pipes_end     closes them
-//   sockets N     N pairs of sockets, 128 KiB on their way in each
+//   sockets N     N pairs of sockets, with 128 KiB in flight in each
 //   sockets_end   closes them
-//   sparse N      a page in each of N pieces of 2 MiB: N page tables of 4 KiB, and N pages
+//   sparse N      a page in each of N ranges of 2 MiB: N page tables of 4 KiB, and N pages
 //   sparse_end    unmaps them
-// Every command runs in a function of its own name: main → serve → cmd_NAME.
+// Every command runs in a function with its name: main → serve → cmd_NAME.
 
 #define _GNU_SOURCE
 #include <sys/mman.h>
@@ -73,7 +73,7 @@ static NOINLINE int cmd_sockets(size_t n)
 
 static NOINLINE int cmd_sparse(size_t n)
 {
-	// A piece more, so that all of them can begin where a page table does.
+	// One range more, so that the mapping covers N ranges aligned to page tables.
 	sparse_bytes = (n + 1) * PIECE;
 	sparse = mmap(NULL, sparse_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 	if (sparse == MAP_FAILED)

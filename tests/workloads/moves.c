@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //
-// A program that moves its pages in every way the kernel has, as it is told, for tests that compare a
-// profile with the kernel's own figures. `scenarios.c` is its elder: what that does is not done here.
+// A program that maps and moves pages on command in every way the kernel supports, for tests that compare a
+// profile with the kernel's own figures. Commands of `scenarios.c` are not repeated here.
 //
 // Build:
 //   cc -O1 -g -pthread -fno-omit-frame-pointer -fno-inline -fno-optimize-sibling-calls
@@ -9,37 +9,38 @@
 //
 //   moves [IN OUT]        reads commands from the fifo IN, or stdin, answers to OUT, or stdout
 //
-// One command a line, answered by `ok` or `error: …`. Every command runs in a function of its own
-// name, cmd_NAME; one that may not touch what it does answers `error: Bad address`. Memory lies in slots, numbered from 0; offsets and lengths are bytes. New
-// mappings are 2 MiB-aligned and have no huge pages unless `advise` says so.
+// One command per line, answered by `ok` or `error: …`. Every command runs in a function with its name,
+// cmd_NAME; a command that touches memory without permission answers `error: Bad address`. Memory is in
+// slots, numbered from 0; offsets and lengths are in bytes. New mappings are 2 MiB-aligned and have no huge
+// pages unless `advise` enables them.
 //
 //   anon S LEN            private anonymous mapping
-//   reserve S LEN         the same, however large it is
+//   reserve S LEN         the same with MAP_NORESERVE, for any size
 //   shared S LEN          shared anonymous mapping
 //   memfd S LEN           a memfd, mapped shared        memfd_private S LEN   mapped private
 //   hugetlb S LEN         private mapping of 2 MiB huge pages
 //   populate S LEN        private, by MAP_POPULATE
 //   mapfile S PATH        a file, shared, for reading and writing
 //   mapprivate S PATH     a file, private
-//   touch S OFF LEN       a store to each page          again S OFF LEN       the same, by another name
+//   touch S OFF LEN       a store to each page          again S OFF LEN       the same in another function
 //   look S OFF LEN        a load from each page
-//   number S OFF LEN      a store of its own number to each page
+//   number S OFF LEN      stores each page's number into the page
 //   fill S OFF LEN        read(2) from /dev/zero into it
 //   advise S OFF LEN N    madvise(2)
 //   lock S OFF LEN        mlock(2)                      unlock S OFF LEN
 //   protect S OFF LEN N   mprotect(2)
 //   unmap S OFF LEN       a part, or all of it
-//   move S                to another address            grow S LEN            by so many bytes, moving
-//   shrink S LEN          by so many bytes
+//   move S                to another address            grow S LEN            by LEN bytes, moving
+//   shrink S LEN          by LEN bytes
 //   remove_range S OFF LEN fallocate(2): a hole in the memfd
 //   memfd_write S LEN     a memfd, written by write(2) and never mapped
-//   uffd S LEN            anonymous memory whose pages come by UFFDIO_COPY, touched
-//   stack KIB             the main thread's stack grown so far
+//   uffd S LEN            anonymous memory filled by UFFDIO_COPY when touched
+//   stack KIB             grows the main thread's stack by KIB KiB
 //   heap LEN              malloc, each page written; realloc LEN: to that size; free
 //   fork S OFF LEN        a child that stores to these pages and stays   end: it ends
 //   vfork S OFF LEN       the same in a vfork child, which ends at once
 //   clone_vm S OFF LEN    the same in a CLONE_VM child, which ends at once
-//   exec                  this program anew
+//   exec                  executes this program again
 //   read PATH OFF LEN, write PATH OFF LEN, direct PATH LEN, readahead PATH LEN, splice PATH LEN,
 //   copy FROM TO LEN, truncate PATH LEN, punch PATH OFF LEN, sync PATH
 
@@ -80,7 +81,7 @@ static int child_count;
 static volatile unsigned char sink;
 static char io_block[BLOCK] __attribute__((aligned(4096)));
 
-// Where the arguments of the command in hand are; a path stands in `path` and `path2`.
+// Arguments of the current command; paths are in `path` and `path2`.
 static size_t arg[MAX_ARGS];
 static const char *path, *path2;
 
@@ -92,7 +93,7 @@ static int keep(struct slot *s, void *addr, size_t len, int fd)
 	return 0;
 }
 
-// An aligned range that is free: a larger one is mapped and given back.
+// Finds a free aligned range: maps a larger one and unmaps it again.
 static NOINLINE unsigned char *free_range(size_t len)
 {
 	unsigned char *p = mmap(NULL, len + HUGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -183,7 +184,7 @@ static NOINLINE int cmd_mapprivate(void)
 	return map_path(MAP_PRIVATE);
 }
 
-// The part of a slot that `S OFF LEN` names.
+// The part of a slot selected by `S OFF LEN`.
 static unsigned char *part(void)
 {
 	struct slot *s = &slots[arg[0]];
@@ -352,7 +353,7 @@ static NOINLINE int cmd_memfd_write(void)
 	return s->fd < 0 ? -1 : 0;
 }
 
-// Gives each page that is waited for its contents.
+// Resolves each userfaultfd fault with UFFDIO_COPY.
 static NOINLINE void *serve_uffd(void *fd)
 {
 	struct uffd_msg msg;
@@ -426,7 +427,7 @@ static NOINLINE int cmd_free(void)
 	return 0;
 }
 
-// A command may be told to touch what is not there; a child that is simply ends.
+// Target of siglongjmp when a command touches an invalid address. A child that does so simply dies.
 static sigjmp_buf before_command;
 
 static void bad_address(int signal)
@@ -506,7 +507,7 @@ static NOINLINE int cmd_vfork(void)
 		return -1;
 	pid = vfork();
 	if (pid == 0) {
-		// The child's handlers are its own.
+		// A vfork child has its own copy of the signal handlers.
 		on_bad_address(SIG_DFL);
 		child_touches(p, len);
 		_exit(0);
@@ -663,7 +664,7 @@ static NOINLINE int cmd_exit(void)
 	_exit((int)arg[0]);
 }
 
-// What a command takes: `s` a slot, `n` a number, `p` a path.
+// Parameters of a command: `s` a slot, `n` a number, `p` a path.
 struct command {
 	const char *name;
 	const char *takes;
@@ -743,7 +744,7 @@ int main(int argc, char **argv)
 	on_bad_address(bad_address);
 	if (argc > 2 && (open_as(argv[1], O_RDONLY, STDIN_FILENO) || open_as(argv[2], O_WRONLY, STDOUT_FILENO)))
 		return 1;
-	/* So that its code is mapped: where the C library lies on a tmpfs that is shared memory too. */
+	/* Faults in the function's code: if the C library is on a tmpfs, its pages count as shared memory. */
 	close(memfd_create("", 0));
 	answer(0);
 	return serve();

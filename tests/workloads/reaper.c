@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //
-// Runs a command, becomes the parent of every process that the command leaves behind, and says how each
-// one ended: a test sees the fate of a command whose memprof was killed.
+// Runs a command, becomes the parent of every process that the command leaves behind, and prints how each
+// one ended, so that a test sees what happens to a command whose memprof was killed.
 //
 // Build:
 //   cc -O1 -g -pthread -fno-omit-frame-pointer -fno-inline -fno-optimize-sibling-calls
 //      -o reaper reaper.c
 //
-// `reaper COMMAND…` prints `reaper PID started`, then for each process that ends `reaper PID exit STATUS`
-// or `reaper PID signal NUMBER`, and `reaper none left` when there is no process left. The command has the
-// same standard streams.
+// `reaper COMMAND…` prints `reaper PID started`, then `reaper PID exit STATUS` or `reaper PID signal NUMBER`
+// for each process that ends, and `reaper none left` when no process is left. The command inherits the
+// standard streams.
 
 #define _GNU_SOURCE
 #include <errno.h>
@@ -24,7 +24,7 @@ static void say(int pid, const char *what, int number)
 	char text[64];
 	int len = snprintf(text, sizeof(text), "reaper %d %s %d\n", pid, what, number);
 
-	// One write: the command writes to the same pipe.
+	// A single write, because the command writes to the same pipe.
 	if (write(STDOUT_FILENO, text, (size_t)len) != len)
 		_exit(1);
 }

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //
-// A program that does to its memory what it is told, for tests that compare a profile with the
-// kernel's own figures.
+// A program that changes its memory on command, for tests that compare a profile with the kernel's
+// own figures.
 //
 // Build:
 //   cc -O1 -g -pthread -fno-omit-frame-pointer -fno-inline -fno-optimize-sibling-calls
 //      -o scenarios scenarios.c
 //
-// It reads one command a line from stdin and answers each with one line on stdout: `ok`, or
+// It reads one command per line from stdin and answers each with one line on stdout: `ok`, or
 // `error: …`. End of input, or `exit`, ends it. Sizes are in bytes and are rounded up to pages.
-// Every command runs in a function of its own name: main → serve → run_command → cmd_NAME.
+// Every command runs in a function with its name: main → serve → run_command → cmd_NAME.
 //
 //   malloc_small N        N blocks of 16 to 1008 bytes, each written    free_small
 //   malloc_large BYTES    one malloc block, each page written           free_large
@@ -17,8 +17,8 @@
 //   mmap BYTES            private anonymous mapping, each page written  munmap
 //   dontneed              MADV_DONTNEED on the first half of the latest mapping
 //   brk_grow BYTES        sbrk and write                                brk_trim
-//   pin                   stay on the processor that it runs on
-//   threads N             N threads, each writes 64 KiB of its stack    threads_end
+//   pin                   pin the thread to its current CPU
+//   threads N             N threads that each write 64 KiB of stack     threads_end
 //   read FILE             the whole file through read(2)
 //   write FILE BYTES      create or overwrite through write(2)
 //   fsync FILE            write the file's dirty pages back
@@ -26,20 +26,20 @@
 //   fadvise_dontneed FILE write back, then POSIX_FADV_DONTNEED
 //   truncate FILE         to length 0
 //   unlink FILE
-//   fork_cow              a child that writes over half of the latest mapping and stays;
-//                         then the parent writes over its first quarter   fork_end
-//   exec                  this program anew in the same process, stdin kept
+//   fork_cow              a child that overwrites half of the latest mapping and stays;
+//                         then the parent overwrites the first quarter   fork_end
+//   exec                  execute this program again in the same process, with the same stdin
 //   shared_anon BYTES     shared anonymous mapping, each page written   munmap
 //   memfd BYTES           memfd_create, map shared, each page written   munmap
-//   mremap_move           the latest mapping moved to another address
-//   mremap_grow           the latest mapping doubled, the new half written
-//   populate BYTES        mapping made with MAP_POPULATE                munmap
+//   mremap_move           move the latest mapping to another address
+//   mremap_grow           double the latest mapping and write the new half
+//   populate BYTES        mapping with MAP_POPULATE                     munmap
 //   mlock BYTES           mapping made resident by mlock(2)             munmap
 //   thp BYTES             2 MiB-aligned mapping with MADV_HUGEPAGE, written   munmap
 //   exit N                exit with status N
 //
-// `munmap` releases the latest mapping that is still held, whichever command made it. But for
-// `thp`, mappings are made with MADV_NOHUGEPAGE, so that sizes are exact.
+// `munmap` releases the latest mapping that is still held, whichever command made it. Except for
+// `thp`, mappings have MADV_NOHUGEPAGE, so that sizes are exact.
 
 #define _GNU_SOURCE
 #include <errno.h>
@@ -103,7 +103,7 @@ static int hold(void *addr, size_t len, int fd)
 	return 0;
 }
 
-// Maps `bytes` and keeps the mapping; huge pages off.
+// Maps `bytes` without huge pages and keeps the mapping.
 static NOINLINE unsigned char *map_and_hold(size_t bytes, int flags, int fd)
 {
 	size_t len = whole_pages(bytes);
@@ -116,7 +116,7 @@ static NOINLINE unsigned char *map_and_hold(size_t bytes, int flags, int fd)
 	p = mmap(NULL, len, PROT_READ | PROT_WRITE, flags, fd, 0);
 	if (p == MAP_FAILED)
 		return NULL;
-	// Fails on kernels without transparent huge pages, where there is nothing to switch off.
+	// Fails on kernels without transparent huge pages; there is nothing to switch off then.
 	(void)madvise(p, len, MADV_NOHUGEPAGE);
 	hold(p, len, fd);
 	return p;
@@ -224,7 +224,7 @@ static NOINLINE int cmd_brk_grow(size_t bytes)
 	return 0;
 }
 
-// Only while nothing else (malloc) has moved the break since.
+// Only valid if nothing else (malloc) has moved the break since.
 static NOINLINE int cmd_brk_trim(void)
 {
 	if (!brk_end || sbrk(0) != brk_end)
@@ -235,8 +235,8 @@ static NOINLINE int cmd_brk_trim(void)
 	return 0;
 }
 
-// Each processor keeps a few pages in hand that were brought in on it, with a reference of its own. A page
-// that nobody shares any more is copied all the same when another processor has it in hand.
+// Each CPU holds references to a few pages that were recently faulted in on it. On copy-on-write, a page that
+// is no longer shared is still copied if another CPU holds such a reference.
 static NOINLINE int cmd_pin(void)
 {
 	cpu_set_t own;
@@ -269,7 +269,7 @@ static NOINLINE int cmd_threads(size_t n)
 	for (; thread_count < (int)n; thread_count++) {
 		error = pthread_create(&threads[thread_count], NULL, thread_body, NULL);
 		if (error) {
-			// Threads that wait at the barrier cannot be told: give up.
+			// Threads that wait at the barrier cannot be released: give up.
 			fprintf(stderr, "scenarios: pthread_create: %s\n", strerror(error));
 			_exit(1);
 		}
@@ -302,8 +302,8 @@ static int close_with(int fd, int result)
 	return result;
 }
 
-// A walk along frame pointers skips the direct caller of a library function that keeps none, as
-// libc's read and write do. So that the commands themselves are seen, they call it through these.
+// Unwinding by frame pointers skips the direct caller of a library function without a frame, such as
+// libc's read and write. Commands call these wrappers, so that the commands themselves are in the stack.
 static NOINLINE ssize_t read_block(int fd)
 {
 	ssize_t n = read(fd, io_block, sizeof(io_block));
@@ -476,7 +476,7 @@ static NOINLINE int cmd_fork_end(void)
 	return status ? fail(ECHILD) : 0;
 }
 
-// The new image answers for this command.
+// The new image answers this command.
 static NOINLINE int cmd_exec(void)
 {
 	char *args[] = { program_args[0], "--answer", NULL };
@@ -517,7 +517,7 @@ static NOINLINE int cmd_mremap_move(void)
 
 	if (!m)
 		return fail(ENOENT);
-	// A free range of that size, found by mapping it; mremap replaces it.
+	// Finds a free range of that size by mapping it; mremap replaces the mapping.
 	target = mmap(NULL, m->len, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	if (target == MAP_FAILED)
 		return -1;
@@ -535,7 +535,7 @@ static NOINLINE int cmd_mremap_grow(void)
 
 	if (!m)
 		return fail(ENOENT);
-	// Growing a memfd's mapping past the file's end would make the stores fail.
+	// Stores beyond the end of the memfd would fail, so it must grow as well.
 	if (m->fd >= 0 && ftruncate(m->fd, (off_t)m->len * 2))
 		return -1;
 	p = mremap(m->addr, m->len, m->len * 2, MREMAP_MAYMOVE);
@@ -579,7 +579,7 @@ static NOINLINE int cmd_thp(size_t bytes)
 
 static NOINLINE int cmd_exit(size_t status)
 {
-	// Without an answer: the exit is the answer.
+	// No answer is printed: the exit is the answer.
 	_exit((int)status);
 }
 
@@ -663,7 +663,7 @@ int main(int argc, char **argv)
 {
 	page_size = (size_t)sysconf(_SC_PAGESIZE);
 	program_args = argv;
-	// The table's page is main's, not that of the first command that maps.
+	// Touch the table here, so that its page belongs to main and not to the first command that maps.
 	mappings[0].fd = -1;
 	if (argc > 1 && !strcmp(argv[1], "--answer"))
 		answer(0);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //
-// What the workloads that are told what to do have in common: lines in, answers out, the store loop.
+// Shared code of the workloads that run commands: reading lines, answering, the store loop.
 
 #ifndef SERVE_H
 #define SERVE_H
@@ -15,13 +15,13 @@
 
 static size_t page_size;
 
-// A call that does nothing: a function that calls nobody may be compiled without its frame.
+// Does nothing. Compilers may omit the frame of functions without calls.
 static NOINLINE void keep_frame(void)
 {
 	__asm__ volatile("" ::: "memory");
 }
 
-// The store loop, as part of each calling function (-fno-inline does not stop always_inline).
+// The store loop, inlined into each caller (-fno-inline does not affect always_inline).
 static inline __attribute__((always_inline)) void store_each_page(unsigned char *start, size_t len)
 {
 	keep_frame();
@@ -52,7 +52,7 @@ static int number(const char *text, size_t *value)
 	return errno ? -1 : *rest ? fail(EINVAL) : 0;
 }
 
-// Reads a line without reading ahead: after `exec` the rest of stdin is the new image's.
+// Reads a line without reading ahead: after `exec` the new image reads the rest of stdin.
 static int read_line(char *line, size_t size)
 {
 	size_t len = 0;
@@ -72,7 +72,7 @@ static int read_line(char *line, size_t size)
 	return 0;
 }
 
-// Answers by write(2): stdio would allocate a buffer, memory that no command asked for.
+// Answers by write(2): stdio would allocate a buffer that no command requested.
 static void answer(int result)
 {
 	char text[128];

@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //
-// A program that does everything at once, for as long as it is let, for tests of what must not drift or grow.
+// A program that performs many memory operations concurrently and indefinitely, for tests of drift and growth.
 //
 // Build:
 //   cc -O1 -g -pthread -fno-omit-frame-pointer -fno-inline -fno-optimize-sibling-calls
 //      -o soak soak.c
 //
-// `soak DIRECTORY` has a thread for each of: mappings that grow, move, shrink and go (two of them); threads;
-// forks that write inherited memory; execs; libraries; files in DIRECTORY, written, read, mapped, truncated
-// and removed; shared memory; and four long-lived children, which change their memory as well and are
-// replaced in turn. It prints `ready`, and does what each line of its input says:
-//   hold      lets every thread come to the end of its round and stops the children; `held PID…`, it and
-//             they, the only processes there are then
-//   go        they go on; `ok`
-//   late MIB  late_allocation writes so much memory, and keeps it; `ok`
-// It ends with status 0 when its input ends; its children end with it.
+// `soak DIRECTORY` has a thread for each of: mappings that grow, move, shrink and are unmapped (two threads);
+// threads; forks that write inherited memory; execs; libraries; files in DIRECTORY, written, read, mapped,
+// truncated and removed; shared memory; and four long-lived children, which also change their memory and are
+// replaced at random. It prints `ready`, and runs one command per line of its input:
+//   hold      waits until every thread has finished its round and stops the children; answers `held PID…` with
+//             its own process id and the children's, which are then its only processes
+//   go        continues; answers `ok`
+//   late MIB  late_allocation writes MIB MiB, and keeps them; answers `ok`
+// It ends with status 0 at the end of its input; its children end with it.
 
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -36,9 +36,9 @@
 static size_t page_size;
 static const char *self, *directory;
 static pthread_rwlock_t gate = PTHREAD_RWLOCK_INITIALIZER;
-// Changed by their own thread within its rounds, read while the gate is shut.
+// Written by one thread during its rounds, read while the gate is closed.
 static pid_t children[CHILDREN];
-// What forked children inherit and write.
+// Memory that forked children inherit and write.
 static unsigned char *inherited;
 
 #define INHERITED (64 * page_size)
@@ -49,7 +49,7 @@ static void die(const char *what)
 	_exit(1);
 }
 
-// A call that does nothing: a function that calls nobody may be compiled without its frame.
+// Does nothing. Compilers may omit the frame of functions without calls.
 static NOINLINE void keep_frame(void)
 {
 	__asm__ volatile("" ::: "memory");
@@ -237,7 +237,7 @@ static NOINLINE void long_lived(uint32_t dice)
 	}
 }
 
-// One of them is replaced.
+// Replaces one of the children.
 static NOINLINE void soak_children(uint32_t dice)
 {
 	pid_t *child = &children[dice % CHILDREN];

@@ -1,14 +1,14 @@
 /*
  * A large parent that starts many processes.
  *   cc -O1 -g -pthread -fno-omit-frame-pointer -fno-inline -fno-optimize-sibling-calls spawner.c
- * Reads commands from stdin, one a line, and answers each with "ok" and what it has to say:
- *   sparse BYTES STEP     reserve so much and touch a page every STEP bytes
- *   scatter N             N times: map 2 MiB where nothing was before, touch, unmap; 1 GiB apart
- *   children N PAGES      fork N children that touch so many pages each and wait
+ * Reads commands from stdin, one per line, and answers each with "ok" and the result, if any:
+ *   sparse BYTES STEP     reserve BYTES bytes and touch a page every STEP bytes
+ *   scatter N             N times: map 2 MiB at an unused address, touch, unmap; 1 GiB apart
+ *   children N PAGES      fork N children that touch PAGES pages each and wait
  *   reap                  end these children
- *   spawn HOW MS RATE     for so long start /bin/true by "fork" or "vfork", RATE times a second at most;
- *                         says how many
- *   background HOW RATE   the same in a process of its own, until the end
+ *   spawn HOW MS RATE     for MS ms, start /bin/true by "fork" or "vfork", at most RATE times per second;
+ *                         answers how many
+ *   background HOW RATE   the same in a separate process, until the end
  */
 #define _GNU_SOURCE
 #include <spawn.h>
@@ -168,7 +168,7 @@ int main(void)
 		} else if (sscanf(line, "background %31s %lu", how, &a) == 2) {
 			pid_t pid = getpid();
 
-			/* What is asked for next is answered while this goes on. */
+			/* Commands are answered while this process runs. */
 			if (!fork()) {
 				prctl(PR_SET_PDEATHSIG, SIGKILL);
 				while (getppid() == pid)

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //
-// A program that touches each page below a call chain of its own, for tests of more stacks than there is
-// room for.
+// A program that touches each page under a different call chain, for tests with more stacks than the
+// tables can hold.
 //
 // Build:
 //   cc -O1 -g -pthread -fno-omit-frame-pointer -fno-inline -fno-optimize-sibling-calls
 //      -o stacks stacks.c
 //
 // `stacks DEPTH` has 2^DEPTH call chains of `left` and `right`, and a page for each. It answers each line
-// with `ok`: `touch N` touches all pages, and sleeps for 10 ms after every N of them; `drop` gives them
-// back. It ends with status 0 when its input ends.
+// with `ok`: `touch N` touches all pages, and sleeps for 10 ms after every N of them; `drop` frees them.
+// It ends with status 0 at the end of its input.
 
 #define _GNU_SOURCE
 #include <stdio.h>
@@ -29,7 +29,7 @@ static void die(const char *what)
 	_exit(1);
 }
 
-// A call that does nothing: a function that calls nobody may be compiled without its frame.
+// Does nothing. Compilers may omit the frame of functions without calls.
 static NOINLINE void keep_frame(void)
 {
 	__asm__ volatile("" ::: "memory");
@@ -95,7 +95,7 @@ int main(int argc, char **argv)
 		} else {
 			return 2;
 		}
-		// Not by way of a buffer, whose page would have a stack of its own.
+		// Unbuffered: the page of a buffer would have another stack.
 		if (write(1, "ok\n", 3) != 3)
 			die("write");
 	}

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //
-// A program that loads and unloads libraries all the time, for tests of what memprof's end does to it.
+// A program that continuously loads and unloads libraries, for tests of what memprof's end does to it.
 //
 // Build:
 //   cc -O1 -g -pthread -fno-omit-frame-pointer -fno-inline -fno-optimize-sibling-calls
 //      -o survivor survivor.c
 //
-// Its first thread and two more load and unload libm and libz without end, and write new memory. It prints
-// `survivor PID main`. Upon a line of input it goes on for 20 more rounds of each thread, loads a library in
-// a new thread, and runs itself in a child; then it prints `survivor PID done TRACER` with its tracer's process
-// id, 0 for none, and ends with status 0 at its next line or the end of its input. Signals that ask it to end are ignored.
-// A library that cannot be loaded ends it with status 1.
+// Its first thread and two more continuously load and unload libm and libz, and write new memory. It prints
+// `survivor PID main`. After a line of input it runs 20 more rounds of each thread, loads a library in a new
+// thread, and runs itself in a child. Then it prints `survivor PID done TRACER` with its tracer's process id
+// (0 for none), and ends with status 0 at the next line or the end of its input. It ignores termination
+// signals. If a library cannot be loaded, it ends with status 1.
 
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -86,7 +86,7 @@ static int lines_waiting(void)
 	return poll(&in, 1, 0) > 0;
 }
 
-// Reads a line; nothing at the end of the input.
+// Reads a line, or returns at the end of the input.
 static void read_line(void)
 {
 	char c;

@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //
-// Programs that are hard to hold still, for tests of what does that.
+// Programs that are hard to freeze, for tests of freezing.
 //
 // Build:
 //   cc -O1 -g -pthread -fno-omit-frame-pointer -fno-inline -fno-optimize-sibling-calls
 //      -o traced traced.c
 //
-//   traced threads N      N threads that wait
-//   traced forks N        N children that wait, each with 64 KiB
+//   traced threads N      N waiting threads
+//   traced forks N        N waiting children, each with 64 KiB
 //   traced pages N        N MiB of 4 KiB pages
-//   traced signals N      N threads that send themselves real-time signals without end
-//   traced vfork FIFO     one that hangs in vfork until somebody writes to the fifo
+//   traced signals N      N threads that continuously send themselves real-time signals
+//   traced vfork FIFO     a thread that hangs in vfork until the FIFO is written to
 //
-// It prints `ready` and answers each line of its input: `signals` by how many signals were sent and not handled,
-// the others by the longest time, in microseconds, that it did not run since the last line. It ends with
-// status 0 when its input ends.
+// It prints `ready` and answers each line of its input: `signals` with the number of signals that were sent but
+// not handled, the others with the longest time, in microseconds, that it did not run since the last line. It
+// ends with status 0 at the end of its input.
 
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -82,7 +82,7 @@ static void *send_signals(void *unused)
 	for (;;) {
 		handled = 0;
 		pthread_kill(pthread_self(), SIGRTMIN + 3);
-		// A thread's signal to itself is there when the call is back.
+		// A signal that a thread sends to itself is delivered before the call returns.
 		if (handled != 1)
 			lost++;
 	}

@@ -1,8 +1,8 @@
 //! Files as pprof's mappings.
 //!
-//! A profile's frames are positions in files, the same in every process. Each file is one mapping
-//! over the whole address space, which pprof takes for: addresses are those that the file's own
-//! headers give. Where the file cannot be read, addresses are file offsets.
+//! A profile's frames are file offsets, the same in every process. Each file is one mapping over the
+//! whole address space, so pprof takes an address to be the one in the file's own ELF headers. If the
+//! file cannot be read, addresses are file offsets.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -20,12 +20,12 @@ struct Mapping {
     module: Arc<Module>,
     number: u64,
     build_id: String,
-    /// File offsets and addresses of the positions in it.
+    /// Address of each used file offset.
     addresses: BTreeMap<u64, u64>,
     known: Known,
 }
 
-/// What is known of a file's functions.
+/// Which symbol information is known for a file.
 #[derive(Clone, Copy, Default)]
 struct Known {
     functions: bool,
@@ -45,7 +45,7 @@ impl Known {
 }
 
 impl Mappings {
-    /// One for each file that the stacks pass through, the program's own executable first.
+    /// One mapping for each file in the stacks, the program's own executable first.
     pub fn new(profile: &Profile, symbols: &Symbols) -> Mappings {
         let stacks = profile.samples.iter();
         let frames = stacks.flat_map(|s| s.stack.frames.iter().copied());
@@ -73,13 +73,13 @@ impl Mappings {
         Mappings(mappings)
     }
 
-    /// Number of the mapping, and the address in it, of a position in a file.
+    /// The mapping number and the address of a file offset.
     pub fn place(&self, module: ModuleId, offset: u64) -> Option<(u64, u64)> {
         let mapping = self.0.get(&module)?;
         Some((mapping.number, *mapping.addresses.get(&offset)?))
     }
 
-    /// In the order of their numbers.
+    /// The mappings as messages, in the order of their numbers.
     pub fn messages(&self, strings: &mut Strings) -> Vec<proto::Mapping> {
         let mut all: Vec<&Mapping> = self.0.values().collect();
         all.sort_by_key(|m| m.number);
@@ -98,7 +98,7 @@ impl Mapping {
         }
     }
 
-    /// Build id and addresses, as far as the file tells.
+    /// Reads the build id and the addresses, if the file has them.
     fn read_file(&mut self) {
         let Some(elf) = self.module.file.as_ref().and_then(|f| Elf::read(f).ok()) else {
             return;

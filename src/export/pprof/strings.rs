@@ -1,10 +1,10 @@
-//! The string table: each text once, the empty one first.
+//! The string table: each string once, the empty one first.
 
 use std::collections::HashMap;
 
 pub(super) struct Strings {
     numbers: HashMap<String, i64>,
-    /// Those that are not written yet.
+    /// Strings that are not written yet.
     new: Vec<String>,
 }
 
@@ -20,7 +20,7 @@ impl Default for Strings {
 }
 
 impl Strings {
-    /// The number of a text.
+    /// The index of a string.
     pub fn number(&mut self, text: &str) -> i64 {
         if let Some(number) = self.numbers.get(text) {
             return *number;
@@ -31,7 +31,7 @@ impl Strings {
         number
     }
 
-    /// The texts that came since the last call, in the order of their numbers.
+    /// The strings added since the last call, in index order.
     pub fn take_new(&mut self) -> Vec<String> {
         std::mem::take(&mut self.new)
     }

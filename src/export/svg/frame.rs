@@ -1,33 +1,33 @@
-//! One frame of the picture.
+//! One frame of the flame graph.
 
 use std::io::{self, Write};
 
 use super::escaped;
 
-/// Width of the picture in pixels; the whole of the memory is as wide.
+/// Width of the image in pixels; it represents the total.
 pub(super) const WIDTH: usize = 1200;
 /// Height of a frame with the gap above the next one, in pixels.
 pub(super) const FRAME_HEIGHT: usize = 17;
-/// Width of a character and height of the line of text in a frame, in pixels. The script has them too.
+/// Width of a character and baseline of the text in a frame, in pixels. The script has the same values.
 const CHAR_WIDTH: f64 = 7.0;
 const BASELINE: usize = 12;
 
 pub(super) struct Frame<'a> {
     pub name: &'a str,
-    /// Bytes before, which is 0 without a baseline, and now.
+    /// Bytes before (0 without a baseline) and now.
     pub total: [u64; 2],
-    /// Bytes that the whole picture stands for.
+    /// Bytes that the full width represents.
     pub whole: u64,
-    /// Where it begins, in bytes.
+    /// Left edge, in bytes.
     pub start: u64,
-    /// Where its upper edge is, in pixels.
+    /// Upper edge, in pixels.
     pub top: usize,
-    /// In a difference, the largest change in bytes.
+    /// In a diff: the largest change of any node, in bytes.
     pub change: Option<u64>,
 }
 
 impl Frame<'_> {
-    /// Writes it: place and size in bytes stand beside those in pixels, for the script.
+    /// Writes it. Position and size are in pixels and, for the script, also in bytes.
     pub fn write(&self, out: &mut dyn Write) -> io::Result<()> {
         let pixels = |bytes: u64| bytes as f64 * WIDTH as f64 / self.whole.max(1) as f64;
         let [_, bytes] = self.total;
@@ -61,14 +61,14 @@ impl Frame<'_> {
         }
     }
 
-    /// Warm by name, grey for what is no function; in a difference, by how much it changed.
+    /// A warm colour derived from the name, grey if it is not a function; in a diff, by its change.
     fn colour(&self) -> String {
         let [before, now] = self.total;
         let Some(largest) = self.change else {
             return by_name(self.name);
         };
         let share = now.abs_diff(before) as f64 / largest.max(1) as f64;
-        // No change is white, the largest has the full colour.
+        // No change is white, the largest change has the full colour.
         let rest = 230 - (share * 150.0) as u8;
         match now.cmp(&before) {
             std::cmp::Ordering::Equal => "rgb(240,240,240)".to_owned(),
@@ -78,7 +78,7 @@ impl Frame<'_> {
     }
 }
 
-/// The same name has the same colour in every picture.
+/// A name has the same colour in every image.
 fn by_name(name: &str) -> String {
     if name.starts_with('[') {
         return "rgb(200,200,200)".to_owned();
@@ -91,7 +91,7 @@ fn by_name(name: &str) -> String {
     format!("rgb({},{},{})", 205 + a % 50, 90 + b % 130, a * b % 60)
 }
 
-/// As much of the text as there is room for.
+/// The text, truncated to the width.
 fn fitting(text: &str, width: f64) -> String {
     let room = ((width - 6.0) / CHAR_WIDTH).max(0.0) as usize;
     match text.chars().count() {

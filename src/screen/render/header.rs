@@ -1,4 +1,4 @@
-//! The target, its totals beside the kernel's, how its stacks ended, what was lost, and the curve.
+//! The target, its totals next to the kernel's, unwind outcomes, losses, and the curve.
 
 use ratatui::Frame;
 use ratatui::layout::Rect;
@@ -12,13 +12,13 @@ use crate::screen::state::State;
 use crate::screen::theme::Theme;
 use crate::screen::words::{clock, kib, percent};
 
-/// Lines of words.
+/// Lines of text.
 const WORDS: u16 = 4;
 /// Lines of the curve.
 const CURVE: u16 = 2;
 
-/// How many lines the header takes of so many: on a small screen there is no curve, on a very small one
-/// the first line alone.
+/// The header's height on a screen of `of` lines. A small screen has no curve, a very small one only
+/// the first line.
 pub(in crate::screen) fn lines(of: u16) -> u16 {
     match of {
         18.. => WORDS + CURVE + 1,
@@ -118,7 +118,7 @@ fn further(profile: &Profile) -> Line<'static> {
     ))
 }
 
-/// Shares of what the tree counts: by how the stacks ended, and without one; then the losses.
+/// Shares of the total by unwind outcome and without a stack, then the losses.
 fn stacks(profile: &Profile, theme: Theme) -> Line<'static> {
     let whole = profile.total.value();
     let (mut complete, mut partial, mut untaken) = (0, 0, 0);
@@ -148,7 +148,7 @@ fn stacks(profile: &Profile, theme: Theme) -> Line<'static> {
     Line::from(vec![Span::raw(text), lost])
 }
 
-/// The newest report stands at the right; the lowest value of those seen at the bottom.
+/// Draws the curve. The newest report is at the right; the bottom is the lowest visible value.
 fn render_curve(state: &State, frame: &mut Frame<'_>, area: Rect) {
     let width = usize::from(area.width);
     let newest = state.history.iter().rev().take(width);
@@ -171,7 +171,7 @@ fn render_curve(state: &State, frame: &mut Frame<'_>, area: Rect) {
         height: area.height.saturating_sub(1),
         ..area
     };
-    // In parts of the range, the lowest one not empty.
+    // In eighths of a line over the range; the lowest value is not empty.
     let range = (high - low).max(1);
     let height = u64::from(curve.height) * 8;
     let part =

@@ -11,11 +11,11 @@ use crate::screen::state::{State, View};
 use crate::screen::words::{kib, percent, signed_kib};
 use crate::tree::SELF;
 
-/// Indentation of what is called, in columns, and the most of it.
+/// Indentation per level and its maximum, in columns.
 const STEP: usize = 2;
 const MOST_INDENT: usize = 40;
 
-/// The columns' heading with what is chosen.
+/// The column headings with the current settings.
 pub(super) fn heading(state: &State) -> String {
     let difference = state.model.as_ref().is_some_and(|m| m.is_difference);
     let columns = match (state.view, difference) {
@@ -115,7 +115,7 @@ fn node_name(model: &Model, row: &TreeRow) -> String {
     }
 }
 
-/// The whole name of what the cursor is on; its end where it does not fit.
+/// The full name of the selected row; if it does not fit, its end.
 pub(super) fn selected_name(state: &State) -> String {
     let Some(model) = &state.model else {
         return String::new();

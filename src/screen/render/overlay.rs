@@ -1,4 +1,4 @@
-//! What lies over the list: the help; how stacks ended, memory without a stack and losses.
+//! The overlays: the help; and unwind outcomes, memory without a stack and losses.
 
 use std::cmp::Reverse;
 
@@ -14,9 +14,9 @@ use crate::screen::state::{Overlay, State};
 use crate::screen::words::kib;
 use crate::tree::Label;
 
-/// Mappings that are named.
+/// Maximum number of listed mappings.
 const MOST_MAPPINGS: usize = 200;
-/// Columns of the help's keys.
+/// Width of the help's key column.
 const KEYS: usize = 27;
 
 pub(super) fn render(state: &State, frame: &mut Frame<'_>, area: Rect) {
@@ -42,7 +42,7 @@ pub(super) fn render(state: &State, frame: &mut Frame<'_>, area: Rect) {
     frame.render_widget(super::paragraph(lines).scroll((top, 0)).block(block), over);
 }
 
-/// The lines of what lies over the list.
+/// The lines of the current overlay.
 pub(in crate::screen) fn lines(state: &State) -> Vec<Line<'static>> {
     match (state.overlay, &state.report) {
         (Overlay::Help, _) => help(state),

@@ -1,4 +1,4 @@
-//! What holds for every tree of one profile and of two.
+//! Invariants of all trees, of one profile and of two.
 
 use std::collections::{BTreeMap, HashSet};
 

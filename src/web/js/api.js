@@ -1,5 +1,5 @@
-// memprof's HTTP API (openapi/…-v2.json): replies as the page uses them. Paths are relative, so that
-// a proxy may serve the page below a path of its own.
+// Client of memprof's HTTP API (openapi/…-v2.json). Paths are relative, so that a proxy can serve the page
+// below any path.
 
 import { Tree } from "./tree/model.js";
 import { state } from "./state.js";
@@ -42,12 +42,12 @@ import { noSymbol, reason } from "./words.js";
  */
 /** @typedef {{ dir: string, kind: string, merge: string, min: string, inl: string, from: string, to: string }} Choice */
 
-/** How long an answer may take, in ms. */
+/** Timeout of a request, in ms. */
 const PATIENCE = 60_000;
-/** Rows of a list that is sorted here. */
+/** Maximum number of rows of a list that is sorted in the browser. */
 const ROWS = 10_000;
 
-/** An answer that is none: its status (0: nobody answered) and the server's line of text. */
+/** A failed request: its status (0: no reply) and the server's error message. */
 export class ApiError extends Error {
   constructor(/** @type {number} */ status, /** @type {string} */ text) {
     super(text);
@@ -55,7 +55,7 @@ export class ApiError extends Error {
   }
 }
 
-/** Which report, and of which process. */
+/** The parameters that select the report and the process. */
 const which = () => ({ mark: state.mark, pid: state.pid });
 
 /** @returns {Promise<any>} */
@@ -80,10 +80,10 @@ let kernelCounted = false;
 export const countsKernel = () => kernelCounted;
 
 let newest = { number: -1, taken: 0 };
-/** The newest report that an answer was about: its number, and when it was taken. */
+/** The newest report in any reply: its number, and when it was taken. */
 export const newestReport = () => newest;
 
-/** What all trees are asked with. */
+/** The parameters of all tree requests. */
 function shape(/** @type {Choice} */ { dir, merge, min, inl }) {
   return { direction: dir, merge, threshold: min, inlined: inl === "1" };
 }
@@ -106,7 +106,7 @@ function frames(/** @type {any} */ { frames, strings, modules }) {
   });
 }
 
-/** The label of a frame, in the words of memprof's texts and exports; `name` and `module` where it has any. */
+/** The label of a frame, as in memprof's texts and exports; `name` and `module` may be undefined. */
 function labelled(/** @type {string} */ type, /** @type {string | undefined} */ name, /** @type {string | undefined} */ module, /** @type {string | null} */ why) {
   if (type === "not_observed") return `[${reason(why ?? "")}: ${name}]`;
   const names = /** @type {Record<string, string>} */ ({ root: "all", unmapped: "[unknown]", no_stack: "[no stack]", below_threshold: "[below threshold]", over_limit: "[over limit]" });
@@ -122,9 +122,9 @@ function tree(/** @type {any} */ reply) {
 }
 
 export const api = {
-  /** Of the newest report. @returns {Promise<Summary>} */
+  /** The summary of the newest report. @returns {Promise<Summary>} */
   summary: () => ask("summary"),
-  /** Of what is shown. @returns {Promise<Summary>} */
+  /** The summary of the selected report. @returns {Promise<Summary>} */
   shown: () => ask("summary", which()),
   /** @returns {Promise<Health>} */
   health: () => ask("health"),
@@ -134,7 +134,7 @@ export const api = {
   fileTree: async (/** @type {string} */ file, /** @type {Choice} */ choice) => tree(await ask("files/stacks", { file, ...shape(choice), ...which() })),
   /** @returns {Promise<Tree>} */
   diffTree: async (/** @type {Choice} */ choice) => tree(await ask("diff", { by: "stack", from: choice.from, to: choice.to, kind: choice.kind, pid: state.pid, ...shape(choice) })),
-  /** The functions that changed most by their own memory. @returns {Promise<{ rows: DiffRow[], count: number }>} */
+  /** The functions whose self bytes changed most. @returns {Promise<{ rows: DiffRow[], count: number }>} */
   diffFunctions: (/** @type {Choice} */ choice) => ask("diff", { by: "function", from: choice.from, to: choice.to, kind: choice.kind, sort: "self", limit: 1000, pid: state.pid }),
   /** @returns {Promise<Functions>} */
   functions: (/** @type {Record<string, any>} */ parameters) => ask("functions", { ...parameters, ...which() }),
@@ -151,6 +151,6 @@ export const api = {
   removeMark: (/** @type {string} */ id) => ask(`marks/${encodeURIComponent(id)}`, {}, { method: "DELETE" }),
   /** @returns {Promise<Format[]>} */
   exports: () => ask("exports"),
-  /** Totals as they come; the browser connects again by itself. */
+  /** The stream of live totals; the browser reconnects automatically. */
   events: () => new EventSource("v2/events"),
 };

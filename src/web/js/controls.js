@@ -1,4 +1,4 @@
-// The row of choices above a view. It is built once a view, so that what is typed and focused stays.
+// The row of controls above a view. It is built once per view, so that input and focus are preserved.
 
 import { countsKernel } from "./api.js";
 import { field, fill, h, later, select, set } from "./dom.js";
@@ -8,7 +8,7 @@ import { KINDS, meaning } from "./words.js";
 
 const box = () => /** @type {HTMLElement} */ (document.getElementById("controls"));
 
-/** What each view offers. */
+/** The controls of each view. */
 const OFFERS = /** @type {Record<string, string[]>} */ ({
   flame: ["shape", "dir", "kind", "merge", "inl", "min", "q"],
   treemap: ["dir", "kind", "merge", "inl", "min", "q"],
@@ -29,7 +29,7 @@ const CHOICES = /** @type {Record<string, [string, [string, string][], string]>}
   min: ["Threshold", [["0", "all"], ["65536", "≥ 64 KiB"], ["262144", "≥ 256 KiB"], ["1048576", "≥ 1 MiB"], ["16777216", "≥ 16 MiB"]], "Smaller frames are summed up as “below threshold”"],
 });
 
-/** What the open view offers; that of page cache is a list, or the stacks of one file. */
+/** The controls of the open view. The page cache view is a list, or the stacks of one file. */
 function offered() {
   return OFFERS[state.view === "files" && state.file ? "stacks" : state.view] ?? [];
 }
@@ -38,12 +38,12 @@ function offered() {
 export function showControls() {
   const offers = offered();
   const options = offers.filter((name) => name !== "q").map((name) => control(name));
-  // Folded away where there is little room.
+  // Collapsed on narrow screens.
   const fold = h("details", { class: "options", open: !matchMedia("(max-width: 700px)").matches }, h("summary", {}, "Options"), h("div", { class: "fields" }, ...options));
   fill(box(), options.length > 0 && fold, offers.includes("q") && searchBox());
 }
 
-/** Puts values into the controls that are there, after the link changed otherwise. */
+/** Updates the values of the existing controls after the link changed by other means. */
 export function updateControls() {
   for (const element of /** @type {NodeListOf<any>} */ (box().querySelectorAll("[data-name]"))) {
     const value = /** @type {any} */ (state)[element.dataset.name];

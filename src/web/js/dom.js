@@ -1,7 +1,7 @@
-// Elements out of code. Names come from whatever is profiled, so text is only ever set as text.
+// Creates elements. Names come from profiled programs, so text is only set as text, never as HTML.
 
 /**
- * An element. `on…` properties are listeners, `class`, `role`, `aria-…` and such are attributes,
+ * Creates an element. `on…` properties are listeners; `class`, `role`, `aria-…` and the like are attributes;
  * `value`, `checked`, `disabled`, `hidden` and `textContent` are properties.
  * @param {string} tag
  * @param {Record<string, any>} [properties]
@@ -28,7 +28,7 @@ export function set(/** @type {any} */ element, /** @type {Record<string, any>} 
   }
 }
 
-/** Appends what there is of the children. */
+/** Appends the children that are not null, undefined or false. */
 export function put(/** @type {Element} */ element, /** @type {any[]} */ ...children) {
   for (const child of children) {
     if (child === null || child === undefined || child === false) continue;
@@ -42,7 +42,7 @@ export function fill(/** @type {Element} */ element, /** @type {any[]} */ ...chi
   put(element, ...children);
 }
 
-/** Sets text only where it changed, so that a selection in it stays. */
+/** Sets text only if it changed, to preserve a selection in it. */
 export function say(/** @type {Element} */ element, /** @type {string} */ text) {
   if (element.textContent !== text) element.textContent = text;
 }
@@ -59,12 +59,12 @@ export function field(/** @type {string} */ label, /** @type {Element} */ contro
   return h("label", { class: "field", title }, h("span", {}, label), control);
 }
 
-/** What a view shows when it has nothing else to show. */
+/** The message that a view shows instead of data. */
 export function notice(/** @type {string} */ title, /** @type {string} */ text, /** @type {string} */ kind = "", /** @type {Node | null} */ more = null) {
   return h("div", { class: `notice ${kind}`, role: kind === "error" ? "alert" : "status" }, h("strong", {}, title), h("p", {}, text), more);
 }
 
-/** Calls a function once things have been quiet for so many milliseconds. */
+/** Debounces a function: calls it `ms` milliseconds after the last request. */
 export function later(/** @type {() => void} */ call, /** @type {number} */ ms) {
   let timer = 0;
   return () => {

@@ -1,4 +1,4 @@
-// Numbers as people read them. Bytes are powers of two, as the kernel's figures are.
+// Formats numbers. Byte units are powers of two, as in the kernel's figures.
 
 const UNITS = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
 
@@ -22,7 +22,7 @@ export function change(/** @type {number} */ count) {
   return count === 0 ? "±0" : count > 0 ? `+${bytes(count)}` : bytes(count);
 }
 
-/** Bytes to the byte, for tooltips: `12,345,678 bytes`. */
+/** An exact number of bytes, for tooltips: `12,345,678 bytes`. */
 export function exact(/** @type {number} */ count) {
   return `${number(count)} bytes`;
 }
@@ -39,12 +39,12 @@ export function percent(/** @type {number} */ part, /** @type {number} */ whole)
   return `${share !== 0 && Math.abs(share) < 0.1 ? (share < 0 ? ">−0.1" : "<0.1") : share.toFixed(1)} %`;
 }
 
-/** A time of day, of milliseconds since 1970. */
+/** The time of day of a time in milliseconds since 1970. */
 export function clock(/** @type {number} */ ms) {
   return new Date(ms).toLocaleTimeString("en-GB");
 }
 
-/** A span of time: `1 h 5 min`. */
+/** A duration: `1 h 5 min`. */
 export function span(/** @type {number} */ ms) {
   if (!Number.isFinite(ms)) return "–";
   const s = Math.max(0, ms / 1000);
@@ -54,7 +54,7 @@ export function span(/** @type {number} */ ms) {
   return `${Math.floor(s / 3600)} h ${Math.round((s % 3600) / 60)} min`;
 }
 
-/** Bytes of a threshold as typed: `256`, `256k`, `1.5 MiB`; NaN when it is none. Plain numbers are KiB. */
+/** Parses a threshold: `256`, `256k`, `1.5 MiB`; NaN if invalid. Plain numbers are KiB. Returns bytes. */
 export function parseBytes(/** @type {string} */ text) {
   const found = /^\s*(\d+(?:\.\d+)?)\s*([kmgt]?)(i?b)?\s*$/i.exec(text);
   if (!found) return NaN;

@@ -1,4 +1,4 @@
-// The top of the page: whom it is about, totals by kind, whether they add up, and what is missing.
+// The top of the page: the target, totals by kind, whether they add up, and losses.
 
 import { fill, h, say, set } from "./dom.js";
 import { bytes, clock, exact, number } from "./format.js";
@@ -24,7 +24,7 @@ export function showSummary(/** @type {Summary} */ summary) {
 
 const taken = { totals: 0, view: 0 };
 
-/** Says of when the totals are, and the view where that shows an earlier moment: it is refreshed less often. */
+/** Shows the time of the totals and, if it differs, that of the view, which is refreshed less often. */
 export function showTaken(/** @type {Partial<typeof taken>} */ news) {
   Object.assign(taken, news);
   if (taken.totals === 0) return;
@@ -32,7 +32,7 @@ export function showTaken(/** @type {Partial<typeof taken>} */ news) {
   say(at("taken"), taken.view === 0 || view === totals ? `as of ${totals}` : `as of ${totals}, the view of ${view}`);
 }
 
-/** Says whether the target stood still, and that it was to and did not. */
+/** Shows whether the target was frozen, or that freezing failed. */
 function still(/** @type {Summary["report"]} */ { stopped_us, stopped_in_turn, freeze_error, exact }) {
   if (freeze_error !== null) return chip("still", "bad", "not held still", freeze_error);
   const time = stopped_us === null ? "" : `stood still for ${(stopped_us / 1000).toFixed(1)} ms`;
@@ -41,7 +41,7 @@ function still(/** @type {Summary["report"]} */ { stopped_us, stopped_in_turn, f
   chip("still", exact ? "good" : "warn", words, "The target was held still for the page scan" + (exact ? ", so all figures are of one moment, and the kernel's own figures are the same." : "."));
 }
 
-/** Shows that what was chosen is not there (any more), and why. */
+/** Shows that the selected mark or process does not exist (any more), and why. */
 export function showGone(/** @type {string} */ why) {
   chip("alive", "warn", "not there any more", why);
 }
@@ -60,10 +60,10 @@ function chip(/** @type {string} */ id, /** @type {string} */ kind, /** @type {s
 }
 
 function totals(/** @type {Summary} */ summary) {
-  // Page tables are the kernel's figure, of no stack.
+  // Page tables are a kernel figure without stacks.
   const total = /** @type {Record<string, number>} */ ({ ...summary.total, page_tables: summary.kernel.after.page_tables });
   const box = at("totals");
-  // Kinds that hardly any program has stand there only where there is something of them.
+  // Rare kinds are shown only if they are not zero.
   const kinds = KINDS.map(([kind]) => kind).filter((kind) => ["resident", "anon", "cache"].includes(kind) || (kind !== "all" && total[kind] > 0));
   const shown = [...kinds, ...OUTSIDE.map(([name]) => name)];
   const signature = shown.join();
@@ -79,7 +79,7 @@ function totals(/** @type {Summary} */ summary) {
   }
 }
 
-/** What the verdict on the sum means. */
+/** Explanations of the verdicts on the sum. */
 const VERDICTS = /** @type {Record<string, string>} */ ({
   equal: "All rows add up to the kernel's own figure, to the byte.",
   between: "The target changed its memory during the page scan: the sum lies between the kernel's figures before and after it.",
@@ -113,7 +113,7 @@ function missing(/** @type {Summary} */ { report, outcomes, not_observed }) {
   at("unseen").hidden = unseen === 0;
 }
 
-/** Says how the connection is. */
+/** Shows the state of the connection. */
 export function showConnection(/** @type {"live" | "lost" | "paused" | "ended" | "loading" | "polling"} */ how, /** @type {string} */ why) {
   const words = { live: "live", polling: "live", lost: "connection lost", paused: "paused", ended: "target ended", loading: "connecting…" };
   const kinds = { live: "good", polling: "good", lost: "bad", paused: "warn", ended: "warn", loading: "" };

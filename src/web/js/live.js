@@ -1,14 +1,14 @@
-// What comes by itself: totals as Server-Sent Events, or asked for again and again where there are none.
+// Live updates: totals as Server-Sent Events, or by polling if events do not work.
 
 import { api, ApiError, newestReport } from "./api.js";
 import { state } from "./state.js";
 
 /** @typedef {import("./api.js").Summary} Summary */
 
-/** How often totals are asked for without events, in ms; and every how many times events are tried again. */
+/** Polling interval without events, in ms; and the number of polls after which events are tried again. */
 const POLL = 3000;
 const AGAIN = 10;
-/** The shortest time between two refreshes of a view, in ms. */
+/** Minimum time between two refreshes of a view, in ms. */
 const REFRESH = 3000;
 
 /**
@@ -25,7 +25,7 @@ export class Live {
     this.does = does;
     /** @type {EventSource | null} */
     this.events = null;
-    /** The report that is known, and the one that the view shows. */
+    /** Numbers of the newest known report and of the one that the view shows. */
     this.known = -1;
     this.shown = -2;
     this.ready = 0;
@@ -38,11 +38,11 @@ export class Live {
     this.refresh();
     this.ask().then(() => this.resume());
     document.addEventListener("visibilitychange", () => this.resume());
-    // A report that came while the view was being refreshed, or too soon after.
+    // Picks up a report that arrived during a refresh, or too soon after one.
     setInterval(() => this.perhaps(), 500);
   }
 
-  /** Listens while somebody looks. */
+  /** Listens to events while the page is visible and not paused. */
   resume() {
     clearTimeout(this.timer);
     this.events?.close();
@@ -68,7 +68,7 @@ export class Live {
     });
   }
 
-  /** Without events: asks, and tries for events again once it is answered, then now and again. */
+  /** Polls. Tries events again when the connection is back, and after every `AGAIN` polls. */
   async poll(/** @type {number} */ times) {
     const wasLost = this.isLost;
     const answered = await this.ask();
@@ -77,7 +77,7 @@ export class Live {
     this.timer = setTimeout(() => this.poll(times + 1), POLL);
   }
 
-  /** Whether there was an answer. */
+  /** Fetches the totals; true if the server answered. */
   async ask() {
     try {
       this.took(await api.summary());
@@ -110,12 +110,12 @@ export class Live {
     this.perhaps();
   }
 
-  /** Refreshes when there is something new, and it is time. */
+  /** Refreshes if there is a new report and the minimum time has passed. */
   perhaps() {
     if (!state.pause && !document.hidden && !this.isLost && this.shown !== this.known && performance.now() >= this.ready) this.refresh();
   }
 
-  /** Refreshes the view, and lets at least nine times as long pass before the next time. */
+  /** Refreshes the view. The next refresh waits at least nine times as long as this one took. */
   async refresh() {
     if (this.busy) return;
     this.busy = true;

@@ -20,12 +20,12 @@ import { Space } from "./views/space.js";
 
 const EMPTY = "No memory of this kind stands under a stack. Try another kind, or wait until the target works.";
 const tree = () => api.tree(state);
-/** What of the link needs another tree. */
+/** Settings that require another tree. */
 const SHAPE = ["dir", "kind", "merge", "inl", "min"];
 
 /** @typedef {{ element: HTMLElement, refresh: () => Promise<void>, show: () => any }} View */
 
-/** The views: [name, label, how it is made, what else of the link needs new data]. */
+/** The views: [name, label, constructor, further settings that require new data]. */
 const VIEWS = /** @type {[string, string, () => View, string[]][]} */ ([
   ["flame", "Flame graph", () => new Graph({ draw: "flame", fetch: tree, empty: EMPTY }), SHAPE],
   ["treemap", "Treemap", () => new Graph({ draw: "treemap", fetch: tree, empty: EMPTY }), SHAPE],
@@ -42,7 +42,7 @@ const content = at("content");
 
 /** @type {View | null} */
 let view = null;
-/** Counts refreshes, so that a late answer for an earlier wish is not taken for the newest. */
+/** Counts refreshes, so that a late reply to an earlier request is ignored. */
 let wanted = 0;
 
 function open() {
@@ -64,7 +64,7 @@ function tabs() {
   at("tabs").querySelector("[aria-current]").scrollIntoView({ block: "nearest", inline: "nearest" });
 }
 
-/** Fetches and shows what the open view shows; an error stands where the view would. */
+/** Fetches and shows the data of the open view; an error is shown only if there is no earlier data. */
 async function refresh() {
   const mine = ++wanted;
   const current = view;
@@ -82,7 +82,7 @@ async function refresh() {
   } catch (error) {
     if (mine !== wanted || current !== view) return;
     const why = error instanceof Error ? error.message : String(error);
-    // What was shown stays; without anything shown, the error stands in its place.
+    // Earlier data stays visible; without any, the error is shown instead.
     if (content.contains(current.element)) return;
     const waits = error instanceof ApiError && error.status === 503;
     fill(content, waits ? notice("No report yet", why) : notice("This view could not be loaded", why, "error"));
@@ -106,10 +106,10 @@ const live = new Live({
 
 let kernelOffered = false;
 
-/** Shows the totals of the newest report, or of what was chosen in its place. */
+/** Shows the totals of the selected report or, by default, of the newest one. */
 async function showChosen(/** @type {import("./api.js").Summary} */ newest) {
   offerProcesses(newest.target);
-  // Only now it is known that there is one more kind to choose.
+  // Only the first summary tells whether the kind `kernel` is available.
   if (countsKernel() && !kernelOffered) showControls();
   kernelOffered = countsKernel();
   if (!chosen()) return showSummary(newest);
@@ -122,7 +122,7 @@ async function showChosen(/** @type {import("./api.js").Summary} */ newest) {
   }
 }
 
-/** What of the link needs another report. */
+/** Settings that require another report. */
 const WHICH = ["pid", "mark"];
 
 onChange((changed) => {

@@ -1,4 +1,4 @@
-// The help panel and the export menu: native dialogs, so that focus and Escape behave.
+// The help panel and the export menu: native dialogs, for correct handling of focus and Escape.
 
 import { api } from "./api.js";
 import { fill, h } from "./dom.js";
@@ -28,20 +28,20 @@ export function toggleHelp() {
   box.showModal();
 }
 
-/** Where a format is to be had, with what is chosen here as far as it knows it. */
+/** The URL of a format, with the page's current settings that the format supports. */
 function address(/** @type {import("./api.js").Format} */ format) {
   const chosen = { direction: state.dir, kind: state.kind, ...(state.min === "0" ? {} : { threshold: state.min }), to: state.mark, pid: state.pid, ...moments() };
   const known = Object.entries(chosen).filter(([name, value]) => value && format.options.includes(name));
   return `${format.href.replace(/^\//, "")}?${new URLSearchParams(known)}`;
 }
 
-/** The two moments that the open view compares; one alone where that is all a format can hold. */
+/** The two moments that the open view compares; empty if it does not compare. */
 function moments() {
   const { view, from, to } = state;
   return view === "diff" && from ? { from, to: to || "now" } : {};
 }
 
-/** A format: a link to its file, what it is, and whether it has less than is asked for. */
+/** A format: a link to its file, its description, and a note if it cannot export the comparison. */
 function entry(/** @type {import("./api.js").Format} */ format) {
   const alone = moments().from && !format.options.includes("from");
   return h("li", {},

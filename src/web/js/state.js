@@ -1,27 +1,27 @@
-// What is shown: kept in the URL's fragment, so that a link reproduces the view.
+// The page's settings, stored in the URL's fragment, so that a link reproduces the view.
 
-/** Defaults; what equals them is left out of the link. */
+/** Defaults; settings equal to them are left out of the link. */
 const DEFAULTS = {
   view: "flame", // flame, treemap, tree, functions, files, space, diff, health
   shape: "icicle", // icicle: root on top; flame: root at the bottom
   dir: "callees", // callees: outermost function first; callers: innermost first
   kind: "all",
   merge: "function",
-  inl: "", // "1": inlined functions are frames of their own
-  min: "0", // bytes; smaller nodes are summed up
+  inl: "", // "1": inlined functions are separate frames
+  min: "0", // bytes; smaller nodes are aggregated
   q: "", // search
   zoom: "", // key of the node that fills the width
   sel: "", // key of the selected node
-  sort: "", // a table's column, "-" in front for descending
+  sort: "", // a table's column, with a leading "-" for descending
   page: "0",
   pid: "", // the process that is shown, "" for all of them
   mark: "", // the mark whose state is shown, "" for the newest report
-  file: "", // the page cache's file whose stacks are shown
-  from: "", // difference: the mark to start from
-  to: "", // difference: the mark to end at, "" for now
-  t0: "", // the time line's range, seconds since 1970
+  file: "", // the cached file whose stacks are shown
+  from: "", // diff: the earlier mark
+  to: "", // diff: the later mark, "" for now
+  t0: "", // the timeline's range, seconds since 1970
   t1: "",
-  res: "1s", // the time line's resolution
+  res: "1s", // the timeline's resolution
   pause: "",
 };
 
@@ -33,7 +33,7 @@ export const state = { ...DEFAULTS };
 /** @type {((changed: Set<string>) => void)[]} */
 const listeners = [];
 
-/** Calls with the names of what changed. */
+/** Registers a listener, which is called with the names of the changed settings. */
 export function onChange(/** @type {(changed: Set<string>) => void} */ listener) {
   listeners.push(listener);
 }
@@ -48,8 +48,8 @@ export function link(/** @type {Partial<State>} */ patch = {}) {
 }
 
 /**
- * Changes what is shown. A step (another view, another zoom) can be taken back with the browser's
- * Back; the rest replaces the link.
+ * Changes settings. A step (another view, another zoom) can be undone with the browser's Back button;
+ * other changes replace the link.
  */
 export function change(/** @type {Partial<State>} */ patch, step = false) {
   const before = location.hash || "#";
@@ -77,7 +77,7 @@ function read() {
   apply(next);
 }
 
-/** Starts to follow the link. */
+/** Starts to apply changes of the link. */
 export function follow() {
   addEventListener("hashchange", read);
   addEventListener("popstate", read);

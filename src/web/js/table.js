@@ -1,4 +1,4 @@
-// Sortable tables. Rows of any number: only those in sight are made.
+// Sortable tables with any number of rows: only visible rows have elements.
 
 import { fill, h } from "./dom.js";
 
@@ -11,10 +11,10 @@ const ROW = 26;
  * @property {string} label
  * @property {string} [title] what it counts
  * @property {boolean} [numeric]
- * @property {boolean} [wide] takes the room that is left
+ * @property {boolean} [wide] takes the remaining width
  * @property {(row: T) => any} cell text or an element
  * @property {(row: T) => string} [tip]
- * @property {(row: T) => number | string} [by] what to sort by; a column without it cannot be sorted by
+ * @property {(row: T) => number | string} [by] sort key; a column without it is not sortable
  */
 
 /**
@@ -26,7 +26,7 @@ export class Table {
    * @param {{ label: string, sort: (name: string) => void, open?: (row: T) => void, key?: (row: T) => string, keydown?: (event: KeyboardEvent, at: number) => boolean, row?: (element: HTMLElement, row: T) => void, role?: string }} does
    */
   constructor(columns, does) {
-    // Where there is little room, names come first, then numbers.
+    // On narrow screens, names come first, then numbers.
     this.narrow = matchMedia("(max-width: 700px)").matches;
     const weight = (/** @type {Column<T>} */ column) => (column.wide ? 2 : column.numeric ? 1 : 0);
     this.columns = this.narrow ? columns.slice().sort((a, b) => weight(b) - weight(a)) : columns;
@@ -35,7 +35,7 @@ export class Table {
     this.rows = [];
     this.at = -1;
     this.sorted = "";
-    /** Number of the first row that is made, and how many are. */
+    /** Index of the first row with an element, and how many have one. */
     this.first = -1;
     this.count = 0;
     this.head = h("div", { class: "row head", role: "row" });
@@ -56,7 +56,7 @@ export class Table {
     return { least: 8, most: "12rem" };
   }
 
-  /** Shows rows as they come, the heading marked by the column they are sorted by. */
+  /** Shows rows in the given order, and marks the column that they are sorted by. */
   show(/** @type {T[]} */ rows, /** @type {string} */ sorted) {
     const key = this.does.key;
     const kept = key && this.rows[this.at] !== undefined ? key(this.rows[this.at]) : null;
@@ -84,7 +84,7 @@ export class Table {
     );
   }
 
-  /** Makes the rows in sight. */
+  /** Creates the elements of the visible rows. */
   window() {
     const top = Math.max(0, Math.floor(this.grid.scrollTop / ROW) - 5);
     const count = Math.ceil((this.grid.clientHeight || 600) / ROW) + 10;
@@ -136,7 +136,7 @@ export class Table {
   }
 }
 
-/** The order that a click on a heading leads to: numbers from the largest, names from A. */
+/** The order after a click on a heading: numbers descending, names ascending; a second click reverses it. */
 function next(/** @type {Column<any>} */ column, /** @type {string} */ sorted) {
   const first = column.numeric ? `-${column.name}` : column.name;
   const second = column.numeric ? column.name : `-${column.name}`;
@@ -160,7 +160,7 @@ export function sort(rows, columns, sorted) {
   return rows.slice().sort(down ? (a, b) => compare(b, a) : compare);
 }
 
-/** A number with a bar behind it that shows its share. */
+/** A number with a bar in the background that shows its share. */
 export function bar(/** @type {string} */ text, /** @type {number} */ part, /** @type {number} */ whole, colour = "") {
   const fraction = whole > 0 ? Math.min(1, Math.abs(part) / whole) : 0;
   const mark = h("i", { class: `bar ${colour}` });

@@ -1,11 +1,11 @@
-// Dark or light: as the system says, until the button says otherwise. Colours for the canvases.
+// Dark or light: the system's setting, until the button overrides it. Colours for the canvases.
 
 const KEY = "memprof-theme";
 const probe = document.createElement("i");
 probe.hidden = true;
 document.body.append(probe);
 
-/** The colour that style.css gives a name, as a canvas takes it. */
+/** The colour of a CSS variable, in a form that a canvas accepts. */
 export function colour(/** @type {string} */ name) {
   probe.style.color = `var(--${name})`;
   return getComputedStyle(probe).color;
@@ -16,7 +16,7 @@ export function isDark() {
   return chosen ? chosen === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
 }
 
-/** What was chosen by the button; `null` for as the system says. */
+/** The theme chosen with the button; `null` for the system's setting. */
 function stored() {
   try {
     return localStorage.getItem(KEY);
@@ -34,7 +34,7 @@ export function toggleTheme() {
   try {
     localStorage.setItem(KEY, theme);
   } catch {
-    // It holds for this page only.
+    // Storage is not available: the theme applies to this page only.
   }
   useTheme(theme);
 }

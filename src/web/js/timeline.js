@@ -1,4 +1,4 @@
-// The time line: memory by kind, stacked, with marks. Drag to choose a range, double-click for all.
+// The timeline: memory by kind, stacked, with marks. Drag to select a range, double-click to select all.
 
 import { api } from "./api.js";
 import { fill, h, later, notice, select, set } from "./dom.js";
@@ -9,12 +9,12 @@ import { label } from "./words.js";
 
 /** @typedef {import("./api.js").Mark} Mark */
 
-/** Drawn from the bottom up. */
+/** The stacked series, from the bottom up. */
 const STACKED = /** @type {[string, string][]} */ ([["anon", "rss_anon"], ["shmem", "rss_shmem"], ["cache", "cache"]]);
-/** Samples that are drawn at most. */
+/** Maximum number of samples drawn. */
 const MOST = 4000;
 const HEIGHT = 110;
-/** Pixels from which on a move with the button down chooses a range. */
+/** A drag of at least this many pixels selects a range. */
 const DRAG = 4;
 
 export class Timeline {
@@ -40,7 +40,7 @@ export class Timeline {
     new ResizeObserver(later(() => this.fit(), 50)).observe(this.box);
   }
 
-  /** Fetches and draws; without an answer the figures that come live are drawn. */
+  /** Fetches and draws the series. If the request fails, only live samples are drawn. */
   async refresh() {
     try {
       await this.fetch();
@@ -61,7 +61,7 @@ export class Timeline {
     this.draw();
   }
 
-  /** A sample as it comes; once a second, so only the finer resolution takes it. */
+  /** Adds a live sample. They arrive once a second, so only the finer resolution uses them. */
   add(/** @type {Record<string, number | null>} */ sample) {
     const time = Number(sample.time);
     if (this.step > 1000 || time <= (this.time[this.time.length - 1] ?? 0)) return;
@@ -84,7 +84,7 @@ export class Timeline {
     this.plot = null;
   }
 
-  /** Points of all kinds, each on top of those below it; a gap where nothing was sampled. */
+  /** The stacked points of all kinds; a missing sample is a gap. */
   data() {
     const shown = STACKED.filter(([, name]) => this.values.get(name)?.some((value) => value));
     /** @type {number[]} */
@@ -102,13 +102,13 @@ export class Timeline {
         lines[n].push(value === null ? null : (sum += value));
       });
     });
-    // The largest sum is drawn first, the others over it.
+    // The largest sum is drawn first, the others on top of it.
     return { data: [times, ...lines.reverse()], lines: shown.map(([kind]) => kind).reverse() };
   }
 
   /**
-   * A figure at a sample, and whether it is the last known one: page cache is read with reports only,
-   * and drawn as it was until the next.
+   * A figure at a sample, and whether it is carried over from an earlier one: page cache is read only with
+   * reports, and its last value is drawn until the next one.
    * @returns {[number | null, boolean]}
    */
   at(/** @type {string} */ name, /** @type {number} */ index) {
@@ -130,7 +130,7 @@ export class Timeline {
       this.destroy();
       this.signature = signature;
       fill(this.box);
-      // @ts-ignore: uPlot is a global of its own script
+      // @ts-ignore: uPlot is a global from a separate script
       this.plot = new uPlot(this.options(lines), data, this.box);
       this.over();
       this.range();
@@ -163,8 +163,8 @@ export class Timeline {
   }
 
   /**
-   * Clicks: on a mark, its difference to now; twice anywhere, all of the time. The plot's own rule, by
-   * which a click is none after the smallest move, is off: who points at a line moves a little.
+   * Clicks: on a mark, shows its diff to now; a double click anywhere selects all of the time. uPlot's own rule,
+   * which ignores a click after the smallest move, is off: users move a little when they point at a line.
    */
   over() {
     const over = this.plot.over;
@@ -185,7 +185,7 @@ export class Timeline {
     change({ t0: String(Math.floor(from)), t1: String(Math.ceil(to)) });
   }
 
-  /** Shows the chosen range, or all there is. */
+  /** Shows the selected range, or everything. */
   range() {
     if (!this.plot) return;
     const { time } = this;
@@ -209,7 +209,7 @@ export class Timeline {
       ctx.stroke();
       const name = (mark.name ?? mark.id).slice(0, 24);
       const [left, line] = [x + 4 * devicePixelRatio, 14 * devicePixelRatio];
-      // On a ground of its own: what lies below may have any colour.
+      // Draw the name on its own background: the area below may have any colour.
       ctx.fillStyle = colour("back");
       ctx.globalAlpha = 0.8;
       ctx.fillRect(left - 2 * devicePixelRatio, bbox.top, ctx.measureText(name).width + 4 * devicePixelRatio, line);
@@ -220,7 +220,7 @@ export class Timeline {
     ctx.restore();
   }
 
-  /** The kinds with their bytes now, or where the cursor is. */
+  /** Shows the kinds with their bytes, now or at the cursor. */
   key(/** @type {string[]} */ lines, /** @type {number | null} */ index = null) {
     const when = index === null ? null : this.plot?.data[0][index];
     const i = when ? this.time.indexOf(Math.round(when * 1000)) : this.time.length - 1;

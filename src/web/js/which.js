@@ -1,4 +1,4 @@
-// Which report is shown: the newest one or a mark's, of every process or of one.
+// Which report is shown: the newest one or a mark's, of all processes or of one.
 
 import { fill, h, say, set } from "./dom.js";
 import { change, state } from "./state.js";
@@ -7,13 +7,13 @@ import { change, state } from "./state.js";
 
 const at = (/** @type {string} */ id) => /** @type {any} */ (document.getElementById(id));
 
-/** Whether it is not simply the newest one of every process. */
+/** Whether a mark or a single process is selected. */
 export const chosen = () => state.pid !== "" || state.mark !== "";
 
-/** Offers the processes of a report, where there are several. */
+/** Offers the processes of a report if there are several. */
 export function offerProcesses(/** @type {Summary["target"]} */ { pids }) {
   const box = at("process");
-  // A process that is gone stays chosen until another one is.
+  // An ended process stays selected until the user selects another one.
   const known = state.pid === "" || pids.includes(Number(state.pid)) ? pids : [...pids, Number(state.pid)];
   box.hidden = known.length < 2 && state.pid === "";
   const signature = known.join();
@@ -24,13 +24,13 @@ export function offerProcesses(/** @type {Summary["target"]} */ { pids }) {
   box.value = state.pid;
 }
 
-/** Offers the way back from a mark. */
+/** Offers the button that leads from a mark back to now. */
 export function offerNow() {
   at("now").hidden = state.mark === "";
   say(at("now"), `Mark ${state.mark}: back to now`);
 }
 
-/** Starts to listen to the choices. */
+/** Installs the event listeners. */
 export function listen() {
   at("process").addEventListener("change", () => change({ pid: at("process").value, zoom: "", sel: "", page: "0", file: "" }, true));
   at("now").addEventListener("click", () => change({ mark: "" }, true));

@@ -1,6 +1,6 @@
-// What the terms mean: shown as tooltips and in the help.
+// Explanations of terms, shown as tooltips and in the help.
 
-/** Kinds of memory: [name, label, what it counts]. */
+/** Kinds of memory: [name, label, explanation]. */
 export const KINDS = /** @type {[string, string, string][]} */ ([
   ["all", "All: resident + page cache", "Resident anonymous and shared memory, and the page cache that the target's own reads, writes and file mappings brought in."],
   ["resident", "Resident", "Anonymous and shared memory that is in RAM now: RssAnon + RssShmem of /proc/PID/status."],
@@ -13,7 +13,7 @@ export const KINDS = /** @type {[string, string, string][]} */ ([
   ["kernel", "Kernel (approximate)", "Kernel memory that the target had allocated, by page: page tables, pipes, socket buffers, slabs. Counted with --kernel only, approximate, and in no total."],
 ]);
 
-/** Figures of the kernel beside these kinds; none of them has stacks. */
+/** Kernel figures in addition to these kinds; they have no stacks. */
 export const OUTSIDE = /** @type {[string, string, string][]} */ ([
   ["page_tables", "Page tables", "Kernel memory that holds the target's page tables: the kernel's VmPTE. No part of its RSS, nor of any total here."],
 ]);
@@ -34,7 +34,7 @@ export function reason(/** @type {string} */ name) {
   return reasons[name] ?? name;
 }
 
-/** The code of a file that has no symbol for it. */
+/** The label of code without a symbol in its file. */
 export function noSymbol(/** @type {string} */ file) {
   return `[no symbol] (${file})`;
 }
@@ -53,7 +53,7 @@ export const TERMS = /** @type {[string, string][]} */ ([
   ["Callees, callers", "Callees: from main downward, what calls what. Callers: from the functions that touched the memory, upward to who called them."],
 ]);
 
-/** Keys: [key, what it does]. */
+/** Keys: [key, action]. */
 export const KEYS = /** @type {[string, string][]} */ ([
   ["/", "search"],
   ["?", "this help"],

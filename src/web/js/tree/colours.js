@@ -1,4 +1,4 @@
-// Colours of nodes, by theme: warm for the program's own code, one cool hue for each library.
+// Colours of nodes, by theme: warm for the program's own code, a cool hue per library.
 
 import { colour, isDark } from "../theme.js";
 import { hash } from "./model.js";
@@ -11,7 +11,7 @@ export function theme() {
   return { text: colour("text"), back: colour("back"), focus: colour("focus"), hit: colour("hit"), dark: isDark() };
 }
 
-/** Hues of libraries: cool ones, apart from those of the program's own code and of the search. */
+/** Hues of libraries: cool, distinct from those of the program's own code and of search hits. */
 const LIBRARIES = [200, 160, 222, 130, 250, 178, 210, 145, 236, 190];
 
 function plain(/** @type {Frame} */ frame, /** @type {boolean} */ dark) {
@@ -30,7 +30,7 @@ export function fills(/** @type {Tree} */ tree, /** @type {boolean} */ dark) {
   return tree.frames.map((frame) => plain(frame, dark));
 }
 
-/** A difference's fill: red for growth, blue for shrinking, stronger for a larger share of the node. */
+/** A node's fill in a diff: red for growth, blue for shrinking, stronger for a larger share of the node. */
 export function changeFill(/** @type {Tree} */ tree, /** @type {number} */ node, /** @type {boolean} */ dark) {
   const change = tree.change(node);
   if (change === 0) return dark ? "hsl(220 5% 30%)" : "hsl(220 8% 88%)";

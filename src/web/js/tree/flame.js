@@ -1,4 +1,4 @@
-// Flame graph and icicle on a canvas: only what is at least a pixel wide, and in sight, is drawn.
+// Flame graph and icicle on a canvas. Only visible nodes that are at least a pixel wide are drawn.
 
 import { h, fill } from "../dom.js";
 import { change as signed, bytes } from "../format.js";
@@ -16,7 +16,7 @@ const FONT = "12px system-ui, sans-serif";
  * @property {number} zoom the node that fills the width
  * @property {number} selected a node, or -1
  * @property {Uint8Array | null} hits which frames match the search
- * @property {boolean} upward the root at the bottom
+ * @property {boolean} upward whether the root is at the bottom
  */
 
 export class Flame {
@@ -89,12 +89,12 @@ export class Flame {
   top(/** @type {number} */ depth) {
     const { upward } = /** @type {Shown} */ (this.shown);
     const row = upward ? this.rows - 1 - depth : depth;
-    // A root at the bottom stays there when the graph is lower than its box.
+    // A root at the bottom stays there if the graph is less high than its box.
     const lift = upward ? Math.max(0, this.element.clientHeight - this.rows * ROW - 1) : 0;
     return row * ROW - this.element.scrollTop + lift;
   }
 
-  /** How a node lies in the zoomed width: [left, width] in pixels. */
+  /** A node's [left, width] at the current zoom, in pixels. */
   across(/** @type {number} */ node) {
     const { tree, zoom } = /** @type {Shown} */ (this.shown);
     const width = this.element.clientWidth;
@@ -124,7 +124,7 @@ export class Flame {
     for (const node of [0, ...tree.path(zoom)]) if (node !== zoom) this.box(context, node, 0.6);
     let node = zoom;
     while (node < tree.end[zoom]) {
-      // Whatever is below a node that is too narrow is too narrow itself.
+      // Descendants of a node that is too narrow are also too narrow.
       if (this.across(node)[1] < 1) {
         node = tree.end[node];
       } else {
@@ -174,7 +174,7 @@ export class Flame {
     return width;
   }
 
-  /** So much of a text as there is room for. */
+  /** Truncates a text to the available width. */
   cut(/** @type {CanvasRenderingContext2D} */ context, /** @type {string} */ text, /** @type {number} */ room) {
     const full = this.measure(context, text);
     if (full <= room) return text;
@@ -229,7 +229,7 @@ export class Flame {
     this.does.zoom(node);
   }
 
-  /** Scrolls a node's row into sight. */
+  /** Scrolls a node's row into view. */
   reveal(/** @type {number} */ node) {
     if (!this.shown || node < 0) return;
     const top = this.top(this.shown.tree.depth[node]);
@@ -239,7 +239,7 @@ export class Flame {
   }
 }
 
-/** The colours' meaning. */
+/** Shows the meaning of the colours. */
 export function legend(/** @type {Element} */ element, /** @type {Tree} */ tree, /** @type {number} */ zoom) {
   const sample = (/** @type {string} */ colour, /** @type {string} */ text) => {
     const swatch = h("i", { class: "swatch" });

@@ -1,14 +1,14 @@
-// Moving through a tree by keyboard.
+// Keyboard navigation in a tree.
 
 /** @typedef {import("./model.js").Tree} Tree */
 
 /**
- * Where a key leads from a node: [what to do, node], or null for a key that means nothing here.
+ * The effect of a key: [action, node], or null if the key has no effect.
  * @param {Tree} tree
  * @param {number} node the selected node
  * @param {number} zoom the node that fills the width
  * @param {string} key `KeyboardEvent.key`
- * @param {boolean} upward children stand above their parent
+ * @param {boolean} upward whether children are above their parent
  * @returns {["select" | "zoom", number] | null}
  */
 export function step(tree, node, zoom, key, upward) {

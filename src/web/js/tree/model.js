@@ -1,19 +1,19 @@
-// A call tree as columns: 50,000 nodes cost a few arrays, not as many objects.
+// A call tree as columns: 50,000 nodes are a few arrays instead of 50,000 objects.
 
 /**
- * What the API client makes of a reply.
+ * The rows of a tree, as parsed by the API client.
  * @typedef {object} Rows
  * @property {Frame[]} frames distinct frames
- * @property {number[]} parent index of each node's parent, which stands before it; the root's is -1
+ * @property {number[]} parent index of each node's parent, which precedes it; the root's is -1
  * @property {number[]} frame index into `frames`, per node
  * @property {number[]} value bytes of the node and everything below it
  * @property {number[]} self bytes of stacks that end at the node
- * @property {number[]} [before] `value` at the earlier moment of a difference
+ * @property {number[]} [before] `value` at the earlier moment of a diff
  * @property {number[]} [selfBefore] `self` at that moment
  *
  * @typedef {object} Frame
- * @property {string} name what to show
- * @property {string} text the name, or "" where there is none: what a search looks in
+ * @property {string} name the displayed name
+ * @property {string} text the name, or "" if there is none: the text that a search matches
  * @property {string} module base name of the file, or ""
  * @property {string} [path] the file
  * @property {string} [offset] file offset, hexadecimal
@@ -22,7 +22,7 @@
  */
 
 export class Tree {
-  /** Nodes are numbered depth first, siblings by name: they stay in place while their sizes change. */
+  /** Nodes are numbered depth first, siblings by name, so that they keep their places when sizes change. */
   constructor(/** @type {Rows} */ rows) {
     const count = rows.parent.length;
     this.frames = rows.frames;
@@ -38,18 +38,18 @@ export class Tree {
     this.self = pick(rows.self);
     this.before = rows.before ? pick(rows.before) : null;
     this.selfBefore = rows.selfBefore ? pick(rows.selfBefore) : null;
-    /** Nodes that were dropped. */
+    /** Number of dropped nodes. */
     this.cut = { below_threshold: 0, over_limit: 0 };
     this.depth = new Int32Array(count);
     for (let i = 1; i < count; i++) this.depth[i] = this.depth[this.parent[i]] + 1;
-    /** Number of the first node behind each node's subtree. */
+    /** Index of the first node after each node's subtree. */
     this.end = Int32Array.from({ length: count }, (_, i) => i + 1);
     for (let i = count - 1; i > 0; i--) {
       const parent = this.parent[i];
       if (this.end[i] > this.end[parent]) this.end[parent] = this.end[i];
     }
     this.height = this.depth.reduce((most, depth) => Math.max(most, depth), 0) + 1;
-    /** The bytes that a node is drawn with, and where, in bytes from the left. */
+    /** Width and left edge of each drawn node, in bytes. */
     this.width = this.value.slice();
     this.x = new Float64Array(count);
     this.measure();
@@ -61,7 +61,7 @@ export class Tree {
   measure() {
     const { count, parent, self, selfBefore } = this;
     if (selfBefore) {
-      // A difference is drawn wide enough for both moments: what went away is seen, too.
+      // A diff is drawn wide enough for both moments, so that freed memory is visible, too.
       for (let i = 0; i < count; i++) this.width[i] = Math.max(self[i], selfBefore[i]);
       for (let i = count - 1; i > 0; i--) this.width[parent[i]] += this.width[i];
     }
@@ -73,7 +73,7 @@ export class Tree {
     }
   }
 
-  /** A key of each node: a hash of the names from the root to it, the same in every report. */
+  /** Computes each node's key: a hash of the names from the root to it, the same in every report. */
   name() {
     const names = this.frames.map((frame) => hash(`${frame.type}\n${frame.module}\n${frame.name}\n${frame.offset ?? ""}`));
     for (let i = 1; i < this.count; i++) {
@@ -90,7 +90,7 @@ export class Tree {
     return hex(this.high[node]) + hex(this.low[node]);
   }
 
-  /** The node of a key; -1 where this tree has none. */
+  /** The node with this key; -1 if there is none. */
   find(/** @type {string} */ key) {
     if (!key) return 0;
     const high = parseInt(key.slice(0, 8), 16);
@@ -110,20 +110,20 @@ export class Tree {
     return found;
   }
 
-  /** From below the root to the node. */
+  /** The nodes from the root (exclusive) to the node. */
   path(/** @type {number} */ node) {
     const found = [];
     for (let at = node; at > 0; at = this.parent[at]) found.unshift(at);
     return found;
   }
 
-  /** Bytes that a node grew by. */
+  /** Growth of a node in bytes. */
   change(/** @type {number} */ node) {
     return this.before ? this.value[node] - this.before[node] : 0;
   }
 }
 
-/** The nodes depth first, siblings by name; rests and what has no stack last. */
+/** The nodes depth first, siblings by name; memory without a stack and aggregates are last. */
 function depthFirst(/** @type {Rows} */ rows) {
   const { parent, frame, frames } = rows;
   const last = { root: 0, function: 0, inlined: 0, unmapped: 1, no_stack: 1, not_observed: 2, below_threshold: 3, over_limit: 3 };
@@ -133,7 +133,7 @@ function depthFirst(/** @type {Rows} */ rows) {
   });
   const rank = new Int32Array(frames.length);
   sorted.forEach((id, place) => (rank[id] = place));
-  // Linked in descending rank, so that each list begins with its first.
+  // Linked in descending rank, so that each list begins with the lowest rank.
   const nodes = parent.map((_, i) => i).sort((a, b) => rank[frame[b]] - rank[frame[a]] || b - a);
   const first = new Int32Array(parent.length).fill(-1);
   const next = new Int32Array(parent.length).fill(-1);

@@ -1,11 +1,11 @@
-// Which nodes match a search, and how many bytes stand under them.
+// Which nodes match a search, and the bytes below them.
 
 /** @typedef {import("./model.js").Tree} Tree */
 
 /**
- * Whether a text matches, as memprof's own search does: without `*` a part of it, in any case; with
- * `*` a pattern for all of it, where `*` stands for any characters.
- * @returns {((text: string) => boolean) | null} null for nothing to search
+ * A case-insensitive matcher with the rules of memprof's own search: without `*` a query matches any substring;
+ * with `*`, which matches any characters, it is a pattern for the whole text.
+ * @returns {((text: string) => boolean) | null} null for an empty query
  */
 export function matcher(/** @type {string} */ query) {
   if (!query) return null;
@@ -26,8 +26,8 @@ export function matcher(/** @type {string} */ query) {
 }
 
 /**
- * @returns {{ frames: Uint8Array, nodes: number, bytes: number } | null} which frames match, how many nodes
- * they are, and the bytes of all stacks that hold a match
+ * @returns {{ frames: Uint8Array, nodes: number, bytes: number } | null} which frames match, the number of
+ * matching nodes, and the bytes of all stacks with a match
  */
 export function search(/** @type {Tree} */ tree, /** @type {string} */ query, within = 0) {
   const matches = matcher(query);
@@ -40,7 +40,7 @@ export function search(/** @type {Tree} */ tree, /** @type {string} */ query, wi
     if (!frames[tree.frame[node]]) continue;
     nodes++;
     if (node < counted) continue;
-    // What is below is in it already.
+    // Its value includes all descendants.
     bytes += tree.value[node];
     counted = tree.end[node];
   }

@@ -1,4 +1,4 @@
-// Treemap on a canvas: each node's area is its bytes; nested boxes are callees (or callers).
+// Treemap on a canvas: each node's area represents its bytes; nested boxes are callees (or callers).
 
 import { hierarchy, treemap } from "../../vendor/d3-hierarchy/d3-hierarchy.min.mjs";
 import { h } from "../dom.js";
@@ -8,7 +8,7 @@ import { changeFill, fills, theme } from "./colours.js";
 /** @typedef {import("./model.js").Tree} Tree */
 /** @typedef {import("./flame.js").Shown} Shown */
 
-/** A box of fewer square pixels is left to its parent. */
+/** Smaller boxes, in square pixels, are not drawn; their area stays with the parent. */
 const SMALLEST = 60;
 const HEAD = 16;
 
@@ -63,7 +63,7 @@ export class Treemap {
     this.canvas.style.height = `${height}px`;
     const least = (tree.width[zoom] * SMALLEST) / (width * height);
     const root = hierarchy(zoom, (/** @type {number} */ node) => tree.children(chainEnd(tree, node)).filter((child) => tree.width[child] >= least));
-    // What is left of a node beside its boxes is its own, or too small to show.
+    // A node's area outside its boxes is its own bytes, and children too small to show.
     root.eachAfter((/** @type {any} */ box) => {
       const within = (box.children ?? []).reduce((/** @type {number} */ sum, /** @type {any} */ child) => sum + child.value, 0);
       box.value = Math.max(tree.width[box.data], within);
@@ -140,11 +140,11 @@ export class Treemap {
     this.does.hover(node, event);
   }
 
-  /** Everything is in sight. */
+  /** Not needed: everything is always visible. */
   reveal() {}
 }
 
-/** The last of a chain of nodes that each have all their bytes from the next: drawn as one box. */
+/** The last node of a chain in which each node has as many bytes as its child. A chain is drawn as one box. */
 function chainEnd(/** @type {Tree} */ tree, /** @type {number} */ node) {
   for (;;) {
     const child = node + 1;

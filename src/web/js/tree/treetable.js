@@ -1,4 +1,4 @@
-// The call tree as a table whose rows open and close.
+// The call tree as a table with collapsible rows.
 
 import { h } from "../dom.js";
 import { bytes, change as signed, exact, percent } from "../format.js";
@@ -14,7 +14,7 @@ export class TreeTable {
     this.does = does;
     /** @type {Shown | null} */
     this.shown = null;
-    /** Keys of rows that were opened (true) or closed (false) by hand. */
+    /** Keys of rows that the user opened (true) or closed (false). */
     this.opened = new Map();
     const tree = () => /** @type {Shown} */ (this.shown).tree;
     const columns = [
@@ -40,7 +40,7 @@ export class TreeTable {
     this.element = this.table.element;
   }
 
-  /** The table reveals by itself. */
+  /** Not needed: the table itself scrolls to the selected row. */
   reveal() {}
 
   show(/** @type {Shown} */ shown) {
@@ -57,7 +57,7 @@ export class TreeTable {
     this.table.show(rows, "");
   }
 
-  /** Open unless closed by hand, as long as it is a large part of the whole. */
+  /** The user's choice, or else open if the node is a large part of the zoomed node. */
   isOpen(/** @type {number} */ node) {
     const { tree, zoom } = /** @type {Shown} */ (this.shown);
     return this.opened.get(tree.key(node)) ?? (this.level(node) < 40 && tree.width[node] >= tree.width[zoom] * 0.2);

@@ -1,4 +1,4 @@
-// Page cache by file, and the stacks behind a file.
+// Page cache by file, and the stacks of a file.
 
 import { api } from "../api.js";
 import { fill, h } from "../dom.js";
@@ -10,7 +10,7 @@ import { List } from "./list.js";
 
 /** @typedef {import("../api.js").FileRow} FileRow */
 
-/** A file's path, or what is known in its place. */
+/** A file's path, or its inode and device if the path is not known. */
 function path(/** @type {FileRow} */ row) {
   return row.path === null ? `[file ${row.inode} on device ${row.device}, open no more]` : row.path + (row.deleted ? " (deleted)" : "");
 }

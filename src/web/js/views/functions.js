@@ -1,4 +1,4 @@
-// Functions, wherever they stand: sorted, searched and paged by memprof.
+// Functions, at any depth of a stack. memprof sorts, searches and pages the list.
 
 import { api } from "../api.js";
 import { fill, h, notice, say, set } from "../dom.js";

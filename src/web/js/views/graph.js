@@ -1,4 +1,4 @@
-// Flame graph, icicle, treemap and tree table: one call tree, its controls, its search, its selection.
+// Flame graph, icicle, treemap and tree table: one call tree with search and selection.
 
 import { fill, h, notice, say, set } from "../dom.js";
 import { bytes, change as signed, exact, percent } from "../format.js";
@@ -14,7 +14,7 @@ import { label } from "../words.js";
 
 const DRAWS = { flame: Flame, treemap: Treemap, tree: TreeTable };
 
-/** Shows a call tree as the link says. */
+/** Shows a call tree with the settings of the link. */
 export class Graph {
   /** @param {{ draw: keyof DRAWS, fetch: () => Promise<Tree>, empty: string }} what */
   constructor(what) {
@@ -47,7 +47,7 @@ export class Graph {
     return this.what.draw === "flame" && state.shape === "flame";
   }
 
-  /** Draws the tree there is, as the link says now. */
+  /** Draws the current tree with the current settings of the link. */
   show() {
     const tree = this.tree;
     if (!tree) return;
@@ -71,7 +71,7 @@ export class Graph {
     this.describe(tree, selected >= 0 ? selected : zoom);
   }
 
-  /** The way from the root to the zoomed node; each part zooms out to itself. */
+  /** The path from the root to the zoomed node; a click on a part zooms out to it. */
   path(/** @type {Tree} */ tree, /** @type {number} */ zoom) {
     const nodes = [0, ...tree.path(zoom)];
     const shown = nodes.length > 8 ? [nodes[0], -1, ...nodes.slice(-6)] : nodes;
@@ -85,7 +85,7 @@ export class Graph {
     );
   }
 
-  /** What is said of a node: [term, text, tooltip]. */
+  /** The details of a node: [term, text, tooltip]. */
   facts(/** @type {Tree} */ tree, /** @type {number} */ node) {
     const value = tree.value[node];
     const facts = [["total", bytes(value), `${exact(value)} of ${label(state.kind)}: this frame and everything below it`]];

@@ -1,4 +1,4 @@
-// How far the figures can be trusted, and what they cost.
+// How reliable the figures are, and memprof's own cost.
 
 import { api } from "../api.js";
 import { fill, h } from "../dom.js";

@@ -1,4 +1,4 @@
-// A list that fits one reply: sorted and searched here.
+// A list that fits in one reply; it is sorted and searched in the browser.
 
 import { fill, h, notice, say, set } from "../dom.js";
 import { change, state } from "../state.js";
@@ -22,7 +22,7 @@ export class List {
     this.element = h("div", { class: "graph" }, this.note, this.stage);
   }
 
-  /** Shows the rows as the link says; `tell` makes the line above them, `size` says what a row counts. */
+  /** Shows the rows with the settings of the link; `tell` returns the line above them, `size` a row's bytes. */
   fill(/** @type {T[]} */ rows, /** @type {(shown: T[]) => string} */ tell, /** @type {(row: T) => number} */ size) {
     const matches = matcher(state.q);
     const shown = matches ? rows.filter((row) => matches(this.what.text(row))) : rows;

@@ -1,4 +1,4 @@
-// The address space: each mapping with what is resident of it, and how much of that has a stack.
+// The address space: each mapping with its resident bytes, and how many of them have a stack.
 
 import { api } from "../api.js";
 import { bytes, exact, number } from "../format.js";
