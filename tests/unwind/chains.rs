@@ -95,7 +95,7 @@ fn check_chains(program: &Path) {
     found.chain(&cut, "b_leaf", LEAF);
     assert_eq!(found.ended("partial: depth limit"), LEAF / KIB);
 
-    check_deep(program, "auto", MAIN, 200);
+    check_deep(program, "auto", &[MAIN], 200);
 
     from_main(
         "huge_frame_case huge_frame huge_frame_leaf",
@@ -144,16 +144,18 @@ fn check_chains(program: &Path) {
 /// All frames of a stack that is too deep for one record, where that is asked for: those that call
 /// `main`, the first functions of chain `b`, its leaf.
 #[track_caller]
-fn check_deep(program: &Path, unwind: &str, start: &str, seen: usize) {
-    let whole = format!("{start}deep200_case {}b_leaf", numbered('b', 0..seen));
+fn check_deep(program: &Path, unwind: &str, starts: &[&str], seen: usize) {
+    let whole = |start: &&str| format!("{start}deep200_case {}b_leaf", numbered('b', 0..seen));
+    let whole: Vec<String> = starts.iter().map(whole).collect();
     let cut = format!("{}b_leaf", numbered('b', seen - 149..seen));
-    for (frames, chain, ended) in [("1024", &whole, 0), ("150", &cut, LEAF / KIB)] {
+    for (frames, chains, ended) in [("1024", &whole[..], 0), ("150", &[cut], LEAF / KIB)] {
         let cache = tempfile::NamedTempFile::new_in(dir()).unwrap();
         let found = profile(
             &["--unwind", unwind, "--max-frames", frames],
             &[program.to_str().unwrap(), cache.path().to_str().unwrap()],
         );
-        found.chain(chain, "b_leaf", LEAF);
+        let chain = chains.iter().find(|chain| found.bytes(chain) > 0);
+        found.chain(chain.unwrap_or(&chains[0]), "b_leaf", LEAF);
         assert_eq!(found.ended("partial: depth limit"), ended);
         assert!(found.summary.contains("Losses: none"), "{}", found.summary);
     }
@@ -164,7 +166,10 @@ fn by_frame_pointers() {
     if let Some(program) = compile_chains("gcc", "chains_fp", &["-fno-omit-frame-pointer"]) {
         // The C library that calls `main` has none, and the leaf does not set up its own, so that its
         // caller is passed over.
-        check_deep(&program, "fp", "__libc_start_call_main main ", 199);
+        // On a busy machine the program has ended before memprof reads where the C library was: then its
+        // frame is an address without a file, which folded stacks leave out.
+        let starts = ["__libc_start_call_main main ", "main "];
+        check_deep(&program, "fp", &starts, 199);
     }
 }
 
