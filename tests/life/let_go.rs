@@ -20,6 +20,9 @@ fn a_debugger_can_have_a_command() {
     let program = program("scenarios");
     let (m, mut lines) = Memprof::start_command(&[], &[program.to_str().unwrap()]);
     let pid = m.followed();
+    // Before it runs it is not traced yet.
+    let comm = || std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap();
+    wait_until(|| comm().trim() == "scenarios");
     wait_until(|| tracer(pid) == "0");
     let gdb = Command::new("gdb")
         .args(["-batch", "-nx", "-p", &pid.to_string(), "-ex", "detach"])
