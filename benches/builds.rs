@@ -256,7 +256,7 @@ fn build(bench: &Bench, by: By<'_>, how: &str) -> Result<()> {
 }
 
 fn trues(bench: &Bench, how: &str, by: By<'_>, by_name: &str) -> Result<()> {
-    let many = count(2_000, 20_000);
+    let many = count(1_000, 20_000);
     let name = format!("{many} /bin/true by {how}, {by_name}");
     spawn(bench, &name, START, by, &[how, &many, "/bin/true"])
 }

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! cargo bench --bench programs [-- NAME…]      (as root)
+//! MEMPROF_BENCH_FULL=1 cargo bench --bench programs      (five pairs of each)
 //! ```
 //!
 //! As in `overhead`, runs without and with memprof alternate. For real programs the CPU time, in user
@@ -27,7 +28,6 @@ use support::profiler::Profiler;
 use support::workload::{Workload, compile_without_frame_pointers, figure};
 use support::{Bench, Measurement, pin};
 
-const PAIRS: usize = 5;
 const PATIENCE: Duration = Duration::from_secs(60);
 
 const MEASUREMENTS: [Measurement; 7] = [
@@ -39,6 +39,14 @@ const MEASUREMENTS: [Measurement; 7] = [
     ("redis", redis),
     ("postgres", postgres_load),
 ];
+
+/// The number of pairs: in the short form the middle one of three.
+fn pairs_of_each() -> usize {
+    match std::env::var_os("MEMPROF_BENCH_FULL") {
+        Some(_) => 5,
+        None => 3,
+    }
+}
 
 fn main() -> ExitCode {
     let bench = Bench::prepare("bench-without-fp", compile_without_frame_pointers);
@@ -60,7 +68,7 @@ impl Bench {
 
     fn pairs(&self, program: &str, args: &[&str], pairs: &mut Pairs) -> Result<f64> {
         let mut costs = Vec::new();
-        interleave(PAIRS, || {
+        interleave(pairs_of_each(), || {
             let without = self.run(program, args, false)?;
             let with = self.run(program, args, true)?;
             costs.push(with - without);
@@ -158,7 +166,7 @@ fn command(
         return Ok(());
     }
     let mut pairs = Pairs::new(name, "ms", Aim::AtMost(aim));
-    interleave(PAIRS, || {
+    interleave(pairs_of_each(), || {
         let without = Gate::start(bench, command)?.run()?;
         let gate = Gate::start(bench, command)?;
         let memprof = Profiler::attach(gate.0.id(), &[])?;
@@ -308,7 +316,7 @@ fn redis(bench: &Bench) -> Result<()> {
 fn steady(name: &str, pid: u32, args: &[&str], load: impl Fn() -> Result<f64>) -> Result<()> {
     load()?;
     let mut pairs = Pairs::new(name, "ms", Aim::AtMost(1.03));
-    interleave(PAIRS, || {
+    interleave(pairs_of_each(), || {
         let without = load()?;
         let memprof = Profiler::attach(pid, args)?;
         let with = load()?;
