@@ -1,7 +1,7 @@
 //! memprof's messages to its user on stderr, and diagnostics if enabled. While the live view owns the terminal,
-//! they go to the view, and to stderr when the terminal is released.
+//! messages go to the view, and to stderr when the terminal is released.
 
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, Write};
 use std::mem;
 use std::sync::{Mutex, PoisonError};
 
@@ -55,12 +55,15 @@ pub fn show_diagnostics(verbosity: u8) -> Result<()> {
         .context("cannot show diagnostics")
 }
 
-/// Prints diagnostics, one line at a time.
+/// Prints diagnostics, one line at a time. While the view owns the terminal, only what goes elsewhere is printed.
 struct Lines;
 
 impl Write for Lines {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-        print_line(String::from_utf8_lossy(line).trim_end());
+        let held = HELD.lock().unwrap_or_else(PoisonError::into_inner);
+        if held.is_none() || !io::stderr().is_terminal() {
+            io::stderr().write_all(line)?;
+        }
         Ok(line.len())
     }
 
@@ -71,10 +74,6 @@ impl Write for Lines {
 
 /// Prints a message to the user.
 pub(crate) fn print(message: &str) {
-    print_line(&format!("memprof: {message}"));
-}
-
-fn print_line(message: &str) {
     match &mut *HELD.lock().unwrap_or_else(PoisonError::into_inner) {
         None => write(message),
         Some(held) => {
@@ -90,7 +89,7 @@ fn print_line(message: &str) {
 
 fn write(message: &str) {
     // Fails only if nobody reads stderr.
-    let _ = writeln!(io::stderr(), "{message}");
+    let _ = writeln!(io::stderr(), "memprof: {message}");
 }
 
 /// Sends messages to the view from now on.

@@ -17,8 +17,6 @@ use crate::wire::Bss;
 pub struct Source {
     /// Name in messages and reports.
     pub name: &'static str,
-    /// What its figures count.
-    pub unit: &'static str,
     /// Required programs, by their name in the BPF object.
     pub programs: &'static [&'static str],
     /// Optional programs: without them figures have less detail, but stay correct.

@@ -93,8 +93,12 @@ fn a_command_that_is_started_is_kept_from_the_terminal() {
     let script = "echo out; echo err >&2; read x; test -z \"$x\" && exit 7";
     let mut top = Top::start(&["--listen", "127.0.0.1:0", "--", "sh", "-c", script]);
     top.shows("the command ended with status 7");
+    // The view says it plainly; on stderr, afterwards, it has memprof's name.
+    let (view, _) = top.seen();
+    assert!(!view.contains("memprof: the command ended"), "{view}");
     top.press("q");
     let (status, after) = top.ends("Losses:");
+    assert!(after.contains("memprof: the command ended"), "{after}");
     assert_eq!(status.code(), Some(7), "{after}");
     assert!(
         !after.contains("out\r\n") && !after.contains("err\r\n"),

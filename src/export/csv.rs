@@ -22,7 +22,7 @@ pub(super) const FORMAT: Exporter = Exporter {
     supports: Supports {
         direction: true,
         difference: true,
-        instead: "Its columns and rows can be chosen from by whoever reads it.",
+        instead: "Its reader can select columns and rows.",
         ..Supports::NOTHING
     },
     wants_lines: false,

@@ -13,7 +13,6 @@ use crate::wire::{self, kernel_page};
 /// The source of kernel memory.
 pub static SOURCE: Source = Source {
     name: "kernel memory",
-    unit: "bytes of kernel memory, approximate",
     programs: &[
         "kernel_page_allocated",
         "kernel_page_freed",

@@ -12,7 +12,6 @@ use crate::wire::{self, STACK_NONE, cache_chunk, cache_key};
 /// The page-cache source.
 pub static SOURCE: Source = Source {
     name: "page cache",
-    unit: "bytes of page cache",
     programs: &["cache_add", "cache_delete"],
     optional: &[],
     tracepoints: &[Tracepoints {

@@ -19,7 +19,6 @@ use crate::wire::{CHUNK_PAGES, STACK_LOST, STACK_NONE, page_chunk};
 /// The resident-pages source.
 pub static SOURCE: Source = Source {
     name: "resident pages",
-    unit: "bytes resident",
     programs: &[
         "fault_user",
         "fault_kernel",
