@@ -13,11 +13,7 @@ use crate::wire::{self, page_chunk};
 
 impl ReadLedger for Probe {
     fn read(&self, ledger: &Ledger, each: &mut dyn FnMut(&[u8], &[u8])) -> Result<()> {
-        let map = self
-            .skel
-            .object()
-            .maps()
-            .find(|map| map.name() == ledger.map);
+        let map = self.map_of(ledger);
         let map = map.ok_or_else(|| anyhow!("memprof has no BPF map {}", ledger.map))?;
         // In batches: a key-by-key iteration restarts if its current key is removed.
         for (key, value) in map.lookup_batch(ledger.batch, MapFlags::ANY, MapFlags::ANY)? {
@@ -42,6 +38,11 @@ fn chunk_key(mm: MmId, chunk: u64) -> u64 {
 }
 
 impl Probe {
+    fn map_of(&self, ledger: &Ledger) -> Option<impl MapCore> {
+        let mut maps = self.skel.object().maps();
+        maps.find(|map| map.name() == ledger.map)
+    }
+
     /// How full the ledgers and tables are: entries and capacity.
     pub fn tables(&self) -> Vec<MapUsage> {
         let maps = &self.skel.maps;
@@ -52,11 +53,7 @@ impl Probe {
         };
         let ledger = |source: &&Source| {
             let ledger = &source.ledger;
-            let map = self
-                .skel
-                .object()
-                .maps()
-                .find(|map| map.name() == ledger.map)?;
+            let map = self.map_of(ledger)?;
             Some(fill(ledger.map, self.bss(ledger.entries), &map))
         };
         let (always, optional): (Vec<&Source>, Vec<&Source>) = self
