@@ -11,6 +11,7 @@ use memprof::api::{
     Api, ApiOptions, BoxFuture, Provider, ProviderError, Report, RequestParts, Route,
 };
 use memprof::event::{Outcome, Pid};
+use memprof::measure::RESIDENCY;
 use memprof::profile::*;
 use memprof::symbol::{Function, Language, Symbol, Symbols};
 
@@ -86,7 +87,7 @@ fn report(stacks: u64) -> Report {
                 frames,
                 outcome: Outcome::Complete,
             }),
-            usage,
+            amounts: usage.into(),
         });
     }
     let module = |name: &str| {
@@ -114,14 +115,14 @@ fn report(stacks: u64) -> Report {
         },
         samples,
         not_observed: Vec::new(),
-        total,
+        total: total.into(),
         kernel_before: KernelFigures::default(),
         kernel_after: KernelFigures::default(),
         losses: Losses::default(),
         modules: Arc::new([module("server"), module("plugin.so")]),
         processes: Vec::new(),
         hold: FreezeOutcome::Ran,
-        kernel_counted: false,
+        measures: vec![&RESIDENCY],
         places: Arc::default(),
     };
     Report {

@@ -1,32 +1,28 @@
-//! Turns events into totals per stack, and joins them with residency into a [`Profile`].
+//! Turns events into what is known about the followed processes, and joins it with residency into a
+//! [`Profile`](crate::profile::Profile).
 //!
-//! The aggregator keeps what the ring buffer delivered: stacks, processes, address ranges. It reads the resident
-//! pages from the kernel when a report is requested.
+//! The aggregator keeps what the ring buffer delivered: stacks, processes, address ranges. When a report is requested,
+//! it reads the resident pages from the kernel (`scan.rs`) and assembles the report (`report.rs`).
 
 mod ancestry;
+mod report;
+mod scan;
 
-use std::collections::{BTreeMap, HashMap};
+pub use report::{ReportError, Snapshot};
+pub use scan::{Prepared, Scanned, StillError, held_by};
+
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::SystemTime;
 
 use self::ancestry::Ancestry;
 use crate::event::{Event, MmId, Pid, ProcessChange, ProcessEvent, RangeEvent, StackId, StackSeen};
 use crate::file_paths::FilePaths;
 use crate::modules::{AddressMap, ModuleTable};
 use crate::probe::{Probe, UsedStacks};
-use crate::profile::{
-    CachedFile, FileId, FreezeOutcome, KernelFigures, Kind, LOST_STACK, Losses, Mapping,
-    NotObserved, Places, Profile, Sample, Share, TargetInfo, Unobserved, Usage,
-};
 use crate::residency::{Classifier, Kept};
-use crate::source::Totals;
 use crate::space::Space;
 use crate::stack::StackTable;
-
-mod scan;
-
-pub use scan::{Prepared, Scanned, StillError, held_by};
 
 /// All that is known about the followed processes.
 #[derive(Default)]
@@ -43,15 +39,6 @@ pub struct Aggregator {
     reads_code_early: bool,
     /// The probe's count of lost address-space events at the last check of the range totals.
     ranges_lost: u64,
-}
-
-/// Why there is no report.
-#[derive(Debug)]
-pub enum ReportError {
-    /// No followed process is left.
-    NoTarget,
-    /// The report failed: what was attempted, and the reason.
-    Failed(anyhow::Error),
 }
 
 impl Aggregator {
@@ -232,172 +219,4 @@ impl Aggregator {
             }
         }
     }
-
-    /// Resolves stack ids to stacks. All events up to the snapshot must have been applied: a stack's record is in the
-    /// ledger at once, but its frames come through the ring buffer.
-    pub fn profile(&mut self, snapshot: Snapshot, probe: &Probe) -> Profile {
-        let first = snapshot.processes.first();
-        let target = TargetInfo {
-            pid: first.map_or(Pid(0), |p| p.pid),
-            comm: first.map(|p| p.comm.clone()).unwrap_or_default(),
-            pids: snapshot.processes.iter().map(|p| p.pid).collect(),
-            alive: !self.spaces.is_empty(),
-        };
-        let (mut before, mut after) = (KernelFigures::default(), KernelFigures::default());
-        for process in &snapshot.processes {
-            before += process.before;
-            after += process.after;
-        }
-        let processes = match snapshot.processes.len() {
-            0 | 1 => Vec::new(),
-            _ => self.shares(&snapshot),
-        };
-        let mut totals = snapshot.beside;
-        let (files, other_files) = (std::mem::take(&mut totals.files), totals.other_files);
-        let mut mappings = Vec::new();
-        for process in snapshot.processes {
-            mappings.extend(process.mappings());
-            totals.merge(process.totals);
-        }
-        let places = self.places(mappings, files, other_files);
-        let rows = self.rows(totals);
-        Profile {
-            taken: SystemTime::now(),
-            target,
-            samples: rows.samples,
-            not_observed: rows.not_observed,
-            total: rows.total,
-            kernel_before: before,
-            kernel_after: after,
-            losses: self.losses(probe),
-            modules: self.modules.modules(),
-            places: Arc::new(places),
-            processes,
-            hold: FreezeOutcome::Ran,
-            kernel_counted: probe.counts(Kind::Kernel),
-        }
-    }
-
-    /// Each process's share. Page cache and kernel memory belong to the address space in which their stack was first
-    /// seen.
-    fn shares(&self, snapshot: &Snapshot) -> Vec<Share> {
-        let mut beside: HashMap<MmId, Totals> = HashMap::new();
-        for (&id, &usage) in &snapshot.beside.stacks {
-            if let Some(mm) = self.stacks.seen_in(id) {
-                beside.entry(mm).or_default().add_stack(id, usage);
-            }
-        }
-        let share = |process: &Scanned| {
-            let mut totals = beside.remove(&process.mm).unwrap_or_default();
-            totals.merge(process.totals.clone());
-            let rows = self.rows(totals);
-            Share {
-                pid: process.pid,
-                comm: process.comm.clone(),
-                samples: rows.samples,
-                not_observed: rows.not_observed,
-                total: rows.total,
-                kernel_before: process.before,
-                kernel_after: process.after,
-                hold: process.hold.clone(),
-            }
-        };
-        snapshot.processes.iter().map(share).collect()
-    }
-
-    fn rows(&self, totals: Totals) -> Rows {
-        let mut rows = Rows::default();
-        let mut unobserved = totals.unobserved;
-        for (id, usage) in sorted(totals.stacks) {
-            let Some(stack) = self.stacks.get(id) else {
-                let key = (LOST_STACK.to_owned(), Unobserved::StackLost);
-                *unobserved.entry(key).or_default() += usage;
-                continue;
-            };
-            rows.total += usage;
-            rows.samples.push(Sample {
-                stack: Arc::clone(stack),
-                usage,
-            });
-        }
-        for ((mapping, reason), usage) in unobserved {
-            rows.total += usage;
-            rows.not_observed.push(NotObserved {
-                mapping,
-                reason,
-                usage,
-            });
-        }
-        rows
-    }
-
-    fn losses(&self, probe: &Probe) -> Losses {
-        let mut losses = probe.losses();
-        losses.add(
-            "code mappings without a place in the module table",
-            self.modules.refused(),
-        );
-        losses.add(
-            "modules whose file could not be opened",
-            self.modules.unopened(),
-        );
-        let forgotten = self.spaces.values().map(Space::forgotten).sum();
-        losses.add("address ranges forgotten: range map full", forgotten);
-        losses
-    }
-
-    fn places(
-        &self,
-        mappings: Vec<Mapping>,
-        files: BTreeMap<FileId, HashMap<StackId, u64>>,
-        other_files: u64,
-    ) -> Places {
-        let files = files.into_iter().map(|(id, stacks)| {
-            let mut file = CachedFile {
-                id,
-                path: self.paths.get(id).cloned(),
-                samples: Vec::with_capacity(stacks.len()),
-                lost: 0,
-            };
-            for (id, cache) in sorted(stacks) {
-                let usage = Usage {
-                    cache,
-                    ..Usage::default()
-                };
-                match self.stacks.get(id).map(Arc::clone) {
-                    Some(stack) => file.samples.push(Sample { stack, usage }),
-                    None => file.lost += cache,
-                }
-            }
-            file
-        });
-        Places {
-            mappings,
-            files: files.collect(),
-            other_files,
-        }
-    }
-}
-
-/// The memory of all followed processes, by stack id.
-#[derive(Default)]
-pub struct Snapshot {
-    processes: Vec<Scanned>,
-    /// Memory outside address spaces: page cache and kernel memory of all processes.
-    beside: Totals,
-}
-
-/// Bytes by resolved owner, and their sum.
-#[derive(Default)]
-struct Rows {
-    samples: Vec<Sample>,
-    not_observed: Vec<NotObserved>,
-    total: Usage,
-}
-
-/// Sorted by id, so that reports of the same state are identical.
-fn sorted<T>(stacks: HashMap<StackId, T>) -> Vec<(StackId, T)> {
-    let mut rows: Vec<_> = stacks.into_iter().collect();
-    rows.sort_unstable_by_key(|(id, _)| *id);
-    rows
 }

@@ -23,6 +23,7 @@ mod provider;
 mod query;
 mod reply;
 mod reply_builder;
+mod request;
 mod room;
 mod route;
 mod sampler;
@@ -32,7 +33,6 @@ mod tree;
 mod v1;
 mod view;
 
-use std::fmt;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
@@ -46,7 +46,8 @@ pub use crate::export::Report;
 pub use futures_util::future::BoxFuture;
 pub use provider::{LastScan, Provider, ProviderError, Status};
 pub use reply::{ApiError, Body, EVENTS, Reply};
-pub use route::{Method, ROUTES, RequestParts, Route};
+pub use request::{Ask, Request, RequestParts};
+pub use route::{Method, ROUTES, Route};
 
 /// The OpenAPI document of the `/v1` routes.
 pub const OPENAPI_V1: &str = include_str!("web/openapi-v1.json");
@@ -59,15 +60,6 @@ const CACHED: usize = 24 << 20;
 
 /// Bytes of all replies being built, cached or sent; further replies wait until earlier ones are sent.
 const ROOM: usize = 80 << 20;
-
-/// A request, ready to be answered.
-pub type Request = Arc<dyn Ask>;
-
-/// A parsed request. Its `Debug` form shows the parsed parameters.
-pub trait Ask: fmt::Debug + Send + Sync {
-    /// Answers it. Needs a tokio runtime.
-    fn answer<'a>(&'a self, api: &'a Api) -> BoxFuture<'a, Result<Reply, ApiError>>;
-}
 
 /// Settings of the API.
 #[derive(Clone, Copy, Debug, Default)]

@@ -270,10 +270,14 @@ fn config(args: ProfileArgs) -> Result<Config, clap::Error> {
         threshold: args.threshold,
         baseline: None,
     };
-    if options.kind == Kind::Kernel && !args.kernel {
+    let enabled: &[&str] = if args.kernel { &["--kernel"] } else { &[] };
+    if let Some(option) = options.kind.measure().option
+        && !enabled.contains(&option)
+    {
+        let kind = options.kind.name();
         return Err(Cli::command().error(
             clap::error::ErrorKind::MissingRequiredArgument,
-            "--kind kernel needs --kernel\n",
+            format!("--kind {kind} needs {option}\n"),
         ));
     }
     let outputs = outputs(args.output, args.format.as_deref(), &options)?;
@@ -292,7 +296,7 @@ fn config(args: ProfileArgs) -> Result<Config, clap::Error> {
             _ => Freeze::No,
         },
         max_freeze: Duration::from_millis(args.max_freeze.into()),
-        sources: source::chosen(if args.kernel { &["--kernel"] } else { &[] }),
+        sources: source::chosen(enabled),
         unwind: args.unwind.into(),
         max_frames: args.max_frames,
         listen: (!args.no_server).then_some(args.listen),

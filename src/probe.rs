@@ -26,7 +26,8 @@ use libbpf_rs::{AsRawLibbpf, Link, RingBuffer, libbpf_sys};
 
 use self::stacks::StackSlots;
 use crate::event::{Event, MmId};
-use crate::profile::{Kind, Losses};
+use crate::measure::{MEASURES, Measure};
+use crate::profile::Losses;
 use crate::source::Source;
 use crate::wire::{self, MemprofSkel};
 
@@ -83,11 +84,13 @@ impl Probe {
         &self.sources
     }
 
-    /// Whether a loaded source counts bytes of this kind.
-    pub fn counts(&self, kind: Kind) -> bool {
-        self.sources
-            .iter()
-            .any(|source| source.kinds.contains(&kind))
+    /// The measures that the loaded sources fill.
+    pub fn measures(&self) -> Vec<&'static Measure> {
+        let filled = |measure: &&Measure| {
+            let mut sources = self.sources.iter();
+            sources.any(|source| source.measure.name == measure.name)
+        };
+        MEASURES.into_iter().filter(filled).collect()
     }
 
     /// Optional hooks that could not be attached.

@@ -6,6 +6,7 @@
 mod frame;
 mod freeze_outcome;
 mod kernel_figures;
+mod kind;
 mod losses;
 mod place;
 mod usage;
@@ -13,22 +14,24 @@ mod usage;
 pub use frame::{Frame, FrameKind, JIT, Module, ModuleId, Stack};
 pub use freeze_outcome::FreezeOutcome;
 pub use kernel_figures::{Agreement, KernelFigures, Verdict};
+pub use kind::Kind;
 pub use losses::Losses;
 pub use place::{CachedFile, FileId, KnownPath, MappedBytes, Mapping, PathFrom, Places};
-pub use usage::{Kind, Usage};
+pub use usage::{Amounts, Usage};
 
 use std::sync::Arc;
 use std::time::SystemTime;
 
 use crate::event::{Outcome, Pid};
+use crate::measure::{Column, MEASURES, Measure};
 
-/// The bytes attributed to one stack.
+/// The memory attributed to one stack.
 #[derive(Clone, Debug)]
 pub struct Sample {
     /// The stack.
     pub stack: Arc<Stack>,
-    /// Bytes by category.
-    pub usage: Usage,
+    /// Its figures.
+    pub amounts: Amounts,
 }
 
 /// Why memory has no stack.
@@ -72,8 +75,8 @@ pub struct NotObserved {
     pub mapping: String,
     /// Why there is no stack.
     pub reason: Unobserved,
-    /// Bytes by category.
-    pub usage: Usage,
+    /// Its figures.
+    pub amounts: Amounts,
 }
 
 /// How full a BPF map of the probe is.
@@ -115,7 +118,7 @@ pub struct Profile {
     /// Memory without a stack, by mapping.
     pub not_observed: Vec<NotObserved>,
     /// The sum of `samples` and `not_observed`.
-    pub total: Usage,
+    pub total: Amounts,
     /// The kernel's figures read just before the page scan.
     pub kernel_before: KernelFigures,
     /// The kernel's figures read just after the page scan.
@@ -131,8 +134,8 @@ pub struct Profile {
     pub processes: Vec<Share>,
     /// Whether the target was frozen for this report.
     pub hold: FreezeOutcome,
-    /// Whether kernel memory was counted (`--kernel`).
-    pub kernel_counted: bool,
+    /// The measures that were counted; figures of others are 0.
+    pub measures: Vec<&'static Measure>,
 }
 
 /// One process's share of a [`Profile`] of several processes. A page that several processes map is in
@@ -148,7 +151,7 @@ pub struct Share {
     /// Its memory without a stack, by mapping.
     pub not_observed: Vec<NotObserved>,
     /// The sum of both.
-    pub total: Usage,
+    pub total: Amounts,
     /// The kernel's figures for it read just before its page scan.
     pub kernel_before: KernelFigures,
     /// The kernel's figures for it read just after its page scan.
@@ -182,20 +185,22 @@ impl Profile {
             places: Arc::new(self.places.of(pid, &share.samples)),
             processes: Vec::new(),
             hold: share.hold.clone(),
-            kernel_counted: self.kernel_counted,
+            measures: self.measures.clone(),
         })
     }
 
     /// The page cache of one file, as a separate profile.
     pub fn of_file(&self, file: &CachedFile) -> Profile {
-        let cache = |bytes| Usage {
-            cache: bytes,
-            ..Usage::default()
+        let cache = |bytes| {
+            Amounts::from(Usage {
+                cache: bytes,
+                ..Usage::default()
+            })
         };
         let lost = NotObserved {
             mapping: LOST_STACK.to_owned(),
             reason: Unobserved::StackLost,
-            usage: cache(file.lost),
+            amounts: cache(file.lost),
         };
         Profile {
             taken: self.taken,
@@ -210,8 +215,35 @@ impl Profile {
             places: Arc::default(),
             processes: Vec::new(),
             hold: self.hold.clone(),
-            kernel_counted: self.kernel_counted,
+            measures: self.measures.clone(),
         }
+    }
+
+    /// Whether figures of this kind were counted.
+    pub fn counts(&self, kind: Kind) -> bool {
+        self.fills(kind.measure())
+    }
+
+    fn fills(&self, wanted: &Measure) -> bool {
+        let mut counted = self.measures.iter();
+        counted.any(|measure| measure.name == wanted.name)
+    }
+
+    /// The columns that were counted beside resident bytes.
+    pub fn columns(&self) -> impl Iterator<Item = (Kind, &'static Column)> {
+        let counted = Kind::ALL.into_iter().filter(|kind| self.counts(*kind));
+        counted.filter_map(|kind| match kind {
+            Kind::Column(id) => Some((kind, id.column())),
+            _ => None,
+        })
+    }
+
+    /// Every optional measure, and whether it was counted.
+    pub fn optional_measures(&self) -> impl Iterator<Item = (&'static Measure, bool)> {
+        let optional = MEASURES
+            .into_iter()
+            .filter(|measure| measure.option.is_some());
+        optional.map(|measure| (measure, self.fills(measure)))
     }
 
     /// The module a code frame refers to.
@@ -220,26 +252,26 @@ impl Profile {
     }
 
     /// Memory with a stack.
-    pub fn attributed(&self) -> Usage {
-        sum(self.samples.iter().map(|s| &s.usage))
+    pub fn attributed(&self) -> Amounts {
+        sum(self.samples.iter().map(|s| &s.amounts))
     }
 
     /// Memory without a stack.
-    pub fn unattributed(&self) -> Usage {
-        sum(self.not_observed.iter().map(|n| &n.usage))
+    pub fn unattributed(&self) -> Amounts {
+        sum(self.not_observed.iter().map(|n| &n.amounts))
     }
 
     /// Memory of stacks whose unwinding ended before the outermost frame.
-    pub fn incomplete(&self) -> Usage {
+    pub fn incomplete(&self) -> Amounts {
         let partial = |s: &&Sample| !s.stack.outcome.is_complete();
-        sum(self.samples.iter().filter(partial).map(|s| &s.usage))
+        sum(self.samples.iter().filter(partial).map(|s| &s.amounts))
     }
 
     /// Compares the resident total with the kernel's.
     pub fn agreement(&self) -> Agreement {
         let (before, after) = (self.kernel_before.resident(), self.kernel_after.resident());
         Agreement {
-            ours: self.total.resident(),
+            ours: self.total.usage.resident(),
             low: before.min(after),
             high: before.max(after),
             complete: self.losses.have_all_processes(),
@@ -256,7 +288,7 @@ impl Profile {
         matches!(self.hold, FreezeOutcome::Still(_))
             && self.losses.have_all_processes()
             && before.resident() == after.resident()
-            && [anonymous(before), anonymous(after)] == [self.total.anon; 2]
+            && [anonymous(before), anonymous(after)] == [self.total.usage.anon; 2]
     }
 
     /// Distinct stacks and bytes (`Usage::value`) per unwind outcome, in outcome order.
@@ -265,14 +297,14 @@ impl Profile {
         for s in &self.samples {
             let row: &mut (u64, u64) = rows.entry(s.stack.outcome).or_default();
             row.0 += 1;
-            row.1 += s.usage.value();
+            row.1 += s.amounts.usage.value();
         }
         rows.into_iter().map(|(o, (n, b))| (o, n, b)).collect()
     }
 }
 
-fn sum<'a>(parts: impl Iterator<Item = &'a Usage>) -> Usage {
-    let mut sum = Usage::default();
+fn sum<'a>(parts: impl Iterator<Item = &'a Amounts>) -> Amounts {
+    let mut sum = Amounts::default();
     parts.for_each(|part| sum += *part);
     sum
 }

@@ -5,6 +5,8 @@
 
 use std::collections::VecDeque;
 
+use crate::measure::{COLUMNS, ColumnId};
+
 /// One of the sampled figures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Figure {
@@ -12,42 +14,71 @@ pub struct Figure {
     pub name: &'static str,
     /// Its description.
     pub is: &'static str,
+    /// Whether replies leave it out if none of their samples has it.
+    pub optional: bool,
 }
 
-/// Every figure, in the order of [`Sample::values`].
-pub const FIGURES: [Figure; 8] = [
-    Figure {
-        name: "rss_anon",
-        is: "RssAnon of /proc/PID/status, all followed processes",
-    },
-    Figure {
-        name: "rss_shmem",
-        is: "RssShmem of /proc/PID/status, all followed processes",
-    },
-    Figure {
-        name: "rss_file",
-        is: "RssFile of /proc/PID/status, all followed processes",
-    },
-    Figure {
-        name: "swap",
-        is: "VmSwap of /proc/PID/status, all followed processes",
-    },
-    Figure {
-        name: "cache",
-        is: "page cache of the newest report, if that was made since the last sample or nothing changed since",
-    },
-    Figure {
-        name: "attributed",
-        is: "bytes under stacks (kind all) of the newest report, if that was made since the last sample or nothing changed since",
-    },
-    Figure {
-        name: "not_observed",
-        is: "bytes without a stack (kind all) of the newest report, if that was made since the last sample or nothing changed since",
-    },
-    Figure {
-        name: "page_tables",
-        is: "VmPTE of /proc/PID/status, all followed processes: kernel memory, no part of RSS",
-    },
+impl Figure {
+    const fn always(name: &'static str, is: &'static str) -> Figure {
+        Figure {
+            name,
+            is,
+            optional: false,
+        }
+    }
+
+    const fn of(id: ColumnId) -> Figure {
+        Figure {
+            name: id.column().name,
+            is: id.column().figure,
+            optional: true,
+        }
+    }
+}
+
+/// Every figure, in the order of [`Sample::values`]: those of every run, then the columns of other measures.
+pub const FIGURES: [Figure; ALWAYS.len() + COLUMNS] = {
+    let (mut all, mut at) = ([ALWAYS[0]; ALWAYS.len() + COLUMNS], 0);
+    while at < all.len() {
+        all[at] = match at < ALWAYS.len() {
+            true => ALWAYS[at],
+            false => Figure::of(ColumnId::ALL[at - ALWAYS.len()]),
+        };
+        at += 1;
+    }
+    all
+};
+
+const ALWAYS: [Figure; 8] = [
+    Figure::always(
+        "rss_anon",
+        "RssAnon of /proc/PID/status, all followed processes",
+    ),
+    Figure::always(
+        "rss_shmem",
+        "RssShmem of /proc/PID/status, all followed processes",
+    ),
+    Figure::always(
+        "rss_file",
+        "RssFile of /proc/PID/status, all followed processes",
+    ),
+    Figure::always("swap", "VmSwap of /proc/PID/status, all followed processes"),
+    Figure::always(
+        "cache",
+        "page cache of the newest report, if that was made since the last sample or nothing changed since",
+    ),
+    Figure::always(
+        "attributed",
+        "bytes under stacks (kind all) of the newest report, if that was made since the last sample or nothing changed since",
+    ),
+    Figure::always(
+        "not_observed",
+        "bytes without a stack (kind all) of the newest report, if that was made since the last sample or nothing changed since",
+    ),
+    Figure::always(
+        "page_tables",
+        "VmPTE of /proc/PID/status, all followed processes: kernel memory, no part of RSS",
+    ),
 ];
 
 /// The figures of one moment, in bytes; `None` for figures that were not sampled.

@@ -10,7 +10,8 @@ use std::ops::Range;
 use anyhow::Result;
 
 use crate::event::StackId;
-use crate::profile::{FileId, Kind, Unobserved, Usage};
+use crate::measure::Measure;
+use crate::profile::{Amounts, FileId, Unobserved};
 use crate::wire::Bss;
 
 /// An event source: the BPF programs that fill its ledger, and how a report uses the ledger.
@@ -23,10 +24,9 @@ pub struct Source {
     pub optional: &'static [&'static str],
     /// Kernel tracepoints that its programs attach to, except those that every supported kernel has.
     pub tracepoints: &'static [Tracepoints],
-    /// The command-line option that enables it; `None` if it is always loaded.
-    pub option: Option<&'static str>,
-    /// The kinds of bytes that it provides.
-    pub kinds: &'static [Kind],
+    /// The measure that it fills. The source is loaded if no option is needed for the measure, or if that option
+    /// is given.
+    pub measure: &'static Measure,
     /// Where its programs record what they see.
     pub ledger: Ledger,
     /// Sums up memory outside address spaces; memory in an address space is joined with its scan
@@ -87,17 +87,20 @@ pub fn tracepoints() -> impl Iterator<Item = &'static str> {
 
 /// The sources to load: those that need no option, and those whose option is given.
 pub fn chosen(options: &[&str]) -> Vec<&'static Source> {
-    let wanted = |source: &&Source| source.option.is_none_or(|needed| options.contains(&needed));
+    let wanted = |source: &&Source| {
+        let option = source.measure.option;
+        option.is_none_or(|needed| options.contains(&needed))
+    };
     SOURCES.into_iter().filter(wanted).collect()
 }
 
-/// Bytes per owner, as provided by the sources.
+/// Figures per owner, as provided by the sources.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Totals {
-    /// Bytes with a stack.
-    pub stacks: HashMap<StackId, Usage>,
-    /// Bytes without a stack, by mapping and reason.
-    pub unobserved: BTreeMap<(String, Unobserved), Usage>,
+    /// Figures with a stack.
+    pub stacks: HashMap<StackId, Amounts>,
+    /// Figures without a stack, by mapping and reason.
+    pub unobserved: BTreeMap<(String, Unobserved), Amounts>,
     /// Page cache by file and stack, in bytes.
     pub files: BTreeMap<FileId, HashMap<StackId, u64>>,
     /// Page cache of files that did not fit into `files`, in bytes.
@@ -105,27 +108,32 @@ pub struct Totals {
 }
 
 impl Totals {
-    /// Adds bytes under a stack.
-    pub fn add_stack(&mut self, id: StackId, usage: Usage) {
-        *self.stacks.entry(id).or_default() += usage;
+    /// Adds figures under a stack.
+    pub fn add_stack(&mut self, id: StackId, amounts: impl Into<Amounts>) {
+        *self.stacks.entry(id).or_default() += amounts.into();
     }
 
-    /// Adds bytes that have no stack.
-    pub fn add_unobserved(&mut self, mapping: &str, reason: Unobserved, usage: Usage) {
+    /// Adds figures that have no stack.
+    pub fn add_unobserved(
+        &mut self,
+        mapping: &str,
+        reason: Unobserved,
+        amounts: impl Into<Amounts>,
+    ) {
         // A lookup by a borrowed pair is impossible; there are few such calls, one per run of pages.
         *self
             .unobserved
             .entry((mapping.to_owned(), reason))
-            .or_default() += usage;
+            .or_default() += amounts.into();
     }
 
-    /// Adds the bytes per owner of another value. Its page cache by file is not added.
+    /// Adds the figures per owner of another value. Its page cache by file is not added.
     pub fn merge(&mut self, other: Totals) {
-        for (id, usage) in other.stacks {
-            self.add_stack(id, usage);
+        for (id, amounts) in other.stacks {
+            self.add_stack(id, amounts);
         }
-        for (key, usage) in other.unobserved {
-            *self.unobserved.entry(key).or_default() += usage;
+        for (key, amounts) in other.unobserved {
+            *self.unobserved.entry(key).or_default() += amounts;
         }
     }
 }

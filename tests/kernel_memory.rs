@@ -113,6 +113,14 @@ fn it_is_in_no_total_and_said_to_be_approximate() {
     assert!(metrics.text().contains("memprof_approximate_kernel_bytes "));
     let speedscope = m.get("/v2/export/speedscope").text().to_owned();
     assert!(speedscope.contains("kernel (approximate)"));
+    let csv = m.get(&format!("/v2/export/csv?to={id}")).text().to_owned();
+    assert!(csv.lines().next().unwrap().contains(",kernel_bytes,"));
+    // The series has a figure of it as soon as a report has been sampled.
+    let sampled = || {
+        m.get("/v2/summary");
+        last_of_series(&m, "kernel").is_some_and(|bytes| bytes >= PIPES * 64 * KIB)
+    };
+    wait_until(sampled);
     // The contract of /v1 knows nothing of it.
     let short = m.get("/v1/tree?short=true").json();
     assert_eq!(short["anon"].as_u64().unwrap() * KIB, of("resident"));
@@ -120,6 +128,14 @@ fn it_is_in_no_total_and_said_to_be_approximate() {
     workload.end();
     let said = m.interrupt();
     assert!(!said.contains("panicked"), "{said}");
+}
+
+/// The newest value of a figure of the time series; `None` if the series has no such figure, or no value.
+fn last_of_series(m: &Memprof, figure: &str) -> Option<u64> {
+    let reply = m.get("/v2/series").json();
+    let figures = reply["series"].as_array().unwrap();
+    let found = figures.iter().find(|one| one["name"] == figure)?;
+    found["values"].as_array().unwrap().last()?.as_u64()
 }
 
 /// Descriptors of a kind that a process holds.
@@ -155,6 +171,9 @@ fn nothing_of_it_is_loaded_without_being_asked_for() {
         assert_eq!(reply.status, 400, "{path}");
         assert!(reply.text().contains("--kernel"), "{}", reply.text());
     }
+    let series = without.get("/v2/series").json();
+    let figures = series["series"].as_array().unwrap();
+    assert!(figures.iter().all(|figure| figure["name"] != "kernel"));
     let tables = |m: &Memprof| m.get("/v2/health").json()["maps"].clone();
     let has = |maps: Value| {
         let maps = maps.as_array().unwrap().clone();

@@ -7,11 +7,12 @@ use serde::Serialize;
 use super::query::bad;
 use super::{ApiError, Report};
 use crate::event::Outcome;
-use crate::profile::{FreezeOutcome, KernelFigures, Kind, Losses, Profile, Usage};
+use crate::measure::Measure;
+use crate::profile::{Amounts, FreezeOutcome, KernelFigures, Kind, Losses, Profile};
 
-/// Bytes by kind, in the order of [`Kind::ALL`].
+/// Figures by kind, in the order of [`Kind::ALL`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Kinds(pub(super) Usage);
+pub(super) struct Kinds(pub(super) Amounts);
 
 impl Serialize for Kinds {
     fn serialize<S: serde::Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
@@ -25,16 +26,31 @@ pub(super) fn millis(time: SystemTime) -> u64 {
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// Checks that bytes of that kind are counted at all.
+/// Which optional measures were counted, as fields `NAME_counted`.
+#[derive(Debug)]
+struct Counted(Vec<(&'static Measure, bool)>);
+
+impl Serialize for Counted {
+    fn serialize<S: serde::Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        let field =
+            |(measure, counted): &(&Measure, bool)| (format!("{}_counted", measure.name), *counted);
+        to.collect_map(self.0.iter().map(field))
+    }
+}
+
+/// Checks that figures of that kind are counted at all.
 ///
 /// # Errors
 /// [`ApiError::BadRequest`] if they are not, with what to do.
 pub(super) fn counted(kind: Kind, profile: &Profile) -> Result<(), ApiError> {
-    if kind == Kind::Kernel && !profile.kernel_counted {
-        let message = "kernel memory is not counted: start memprof with --kernel";
-        return Err(bad(message.to_owned()));
+    let measure = kind.measure();
+    match measure.option {
+        Some(option) if !profile.counts(kind) => Err(bad(format!(
+            "{} is not counted: start memprof with {option}",
+            measure.title
+        ))),
+        _ => Ok(()),
     }
-    Ok(())
 }
 
 /// How long the target was frozen, in microseconds.
@@ -85,7 +101,8 @@ pub(super) struct ReportInfo {
     stopped_in_turn: bool,
     freeze_error: Option<String>,
     exact: bool,
-    kernel_counted: bool,
+    #[serde(flatten)]
+    counted: Counted,
     not_observed: Kinds,
     incomplete: Kinds,
     losses: Vec<Loss>,
@@ -103,7 +120,7 @@ impl From<&Report> for ReportInfo {
             stopped_in_turn: profile.hold.in_turn(),
             freeze_error: profile.hold.failed().map(str::to_owned),
             exact: profile.is_exact(),
-            kernel_counted: profile.kernel_counted,
+            counted: Counted(profile.optional_measures().collect()),
             not_observed: Kinds(profile.unattributed()),
             incomplete: Kinds(profile.incomplete()),
             losses: losses(&profile.losses),

@@ -11,7 +11,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, broadcast, mpsc, watch};
 use tokio::time::sleep;
 
 use super::reply::EVENTS;
-use super::route::RequestContext;
+use super::request::RequestContext;
 use super::summary;
 use super::{Api, ApiError, Ask, Body, BoxFuture, Reply, Request};
 use crate::series::{FIGURES, Sample};
@@ -65,6 +65,7 @@ impl Events {
     /// Sends a sample to all clients.
     pub(super) fn sample(&self, sample: &Sample) {
         let values = FIGURES.iter().zip(sample.values);
+        let values = values.filter(|(figure, value)| !figure.optional || value.is_some());
         let values = values.map(|(figure, value)| (figure.name.to_owned(), value.into()));
         let mut data: Map<String, Value> = values.collect();
         data.insert("time".to_owned(), sample.at.into());

@@ -9,8 +9,8 @@ use super::common::{ReportInfo, millis};
 use super::functions::{Page, PageReply, Sorting};
 use super::query::{Query, bad, quoted};
 use super::reply::internal;
+use super::request::RequestContext;
 use super::room::Out;
-use super::route::RequestContext;
 use super::tree::{Shape, search, write_tree};
 use super::view::{View, view};
 use super::{ApiError, Report, Request};
@@ -132,7 +132,7 @@ impl View for Files {
             report: report.into(),
             sort: self.sorting.name,
             order: self.sorting.order(),
-            total: report.profile.total.cache,
+            total: report.profile.total.usage.cache,
             other: places.other_files,
             page: self.page.about(rows.len()),
             matched: rows.iter().map(|file| file.cached()).sum(),

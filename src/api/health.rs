@@ -8,7 +8,7 @@ use serde::Serialize;
 use super::common::{Loss, OutcomeRow, losses, millis, outcomes};
 use super::events::CLIENTS;
 use super::own;
-use super::route::RequestContext;
+use super::request::RequestContext;
 use super::{Api, ApiError, Ask, BoxFuture, LastScan, Reply, Request};
 use crate::profile::MapUsage;
 use crate::series::Series;

@@ -8,8 +8,8 @@ use serde::Serialize;
 use super::common::{Kinds, ReportInfo};
 use super::functions::{Page, PageReply, Sorting};
 use super::reply::internal;
+use super::request::RequestContext;
 use super::room::Out;
-use super::route::RequestContext;
 use super::tree::search;
 use super::view::{View, view};
 use super::{ApiError, Report, Request};
@@ -111,7 +111,7 @@ impl<'a> From<&'a Mapping> for Row<'a> {
             size: size(mapping),
             permissions: &mapping.permissions,
             name: &mapping.name,
-            bytes: Kinds(bytes(&mapping.bytes)),
+            bytes: Kinds(bytes(&mapping.bytes).into()),
             attributed: all(&mapping.bytes.attributed),
             not_observed: all(&mapping.bytes.not_observed),
             huge: mapping.bytes.huge,
@@ -152,7 +152,7 @@ impl View for Maps {
             sort: self.sorting.name,
             order: self.sorting.order(),
             size: rows.iter().map(|mapping| size(mapping)).sum(),
-            bytes: Kinds(sum),
+            bytes: Kinds(sum.into()),
             page: self.page.about(rows.len()),
             rows: self.page.of(&rows).iter().map(|m| Row::from(*m)).collect(),
         };

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::common::{Kinds, millis, stopped_us};
 use super::query::{bad, quoted};
-use super::route::RequestContext;
+use super::request::RequestContext;
 use super::{Api, ApiError, Ask, Body, BoxFuture, Reply, Report, Request};
 use crate::freeze::Freeze;
 use crate::profile::{FreezeOutcome, Profile, Sample, Stack};

@@ -7,8 +7,8 @@ use tokio::sync::Semaphore;
 
 use super::query::bad;
 use super::reply::internal;
+use super::request::RequestContext;
 use super::room::Roomed;
-use super::route::RequestContext;
 use super::{Api, ApiError, Ask, BoxFuture, ProviderError, Reply, Request};
 use crate::breakdown::{Breakdown, Show, measure};
 use crate::event::Pid;

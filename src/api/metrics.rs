@@ -12,12 +12,13 @@ use prometheus_client::registry::Registry;
 
 use super::common::millis;
 use super::reply::internal;
+use super::request::RequestContext;
 use super::room::Out;
-use super::route::RequestContext;
 use super::view::View;
 use super::{Api, ApiError, Ask, Body, BoxFuture, ProviderError, Reply, Report, Request, own};
 use crate::export::printable;
-use crate::profile::{Kind, Profile, Usage};
+use crate::measure::Unit;
+use crate::profile::{Amounts, Kind, Profile};
 use crate::tree::{NO_SYMBOL, Table};
 
 /// The format that the client library writes.
@@ -157,38 +158,40 @@ impl Figures {
     }
 
     fn memory(&mut self, profile: &Profile) {
-        let of = |usage: Usage, kinds: &'static [Kind]| {
-            let value = move |kind: &Kind| (vec![kind_label(*kind)], kind.of(&usage));
-            kinds.iter().map(value)
+        let of = |amounts: Amounts, kinds: &[Kind]| -> Vec<(Labels, u64)> {
+            let value = |kind: &Kind| (vec![kind_label(*kind)], kind.of(&amounts));
+            kinds.iter().map(value).collect()
         };
+        let in_bytes = Kind::single().filter(|kind| kind.unit() == Unit::Bytes);
+        let in_bytes: Vec<Kind> = in_bytes.collect();
         let total = profile.total;
         let help = "Resident memory by page scan; anon and shmem are RssAnon + RssShmem";
         self.gauges("memprof_resident_bytes", help, of(total, &RESIDENT));
         self.gauge(
             "memprof_swapped_bytes",
             "Swapped out, not resident",
-            total.swap,
+            total.usage.swap,
         );
         let help = "Page cache that the target's own IO brought in and that is still cached";
-        self.gauge("memprof_page_cache_bytes", help, total.cache);
-        if profile.kernel_counted {
-            let help = "Kernel memory that the target had allocated, approximately; not resident";
-            self.gauge("memprof_approximate_kernel_bytes", help, total.kernel);
+        self.gauge("memprof_page_cache_bytes", help, total.usage.cache);
+        for (kind, column) in profile.columns() {
+            let (name, help) = column.metric;
+            self.gauge(name, help, kind.of(&total));
         }
         let help = "Bytes that stand under a call stack";
         self.gauges(
             "memprof_attributed_bytes",
             help,
-            of(profile.attributed(), &Kind::SINGLE),
+            of(profile.attributed(), &in_bytes),
         );
         let mut reasons = std::collections::BTreeMap::new();
         for row in &profile.not_observed {
-            *reasons.entry(row.reason).or_insert_with(Usage::default) += row.usage;
+            *reasons.entry(row.reason).or_insert_with(Amounts::default) += row.amounts;
         }
-        let rows = reasons.into_iter().flat_map(|(reason, usage)| {
-            Kind::SINGLE.map(|kind| {
+        let rows = reasons.into_iter().flat_map(|(reason, amounts)| {
+            in_bytes.iter().map(move |kind| {
                 let reason = ("reason", reason.name().to_owned());
-                (vec![kind_label(kind), reason], kind.of(&usage))
+                (vec![kind_label(*kind), reason], kind.of(&amounts))
             })
         });
         let help = "Bytes without a call stack, by why there is none";

@@ -4,8 +4,8 @@ use serde::Serialize;
 
 use super::common::{Bracket, Kinds, ReportInfo};
 use super::reply::internal;
+use super::request::RequestContext;
 use super::room::Out;
-use super::route::RequestContext;
 use super::summary::Agreement;
 use super::view::{View, view};
 use super::{ApiError, Report, Request};

@@ -1,7 +1,8 @@
 //! The routing table: each route is one line of [`ROUTES`].
 
 use super::query::{Query, UnknownParams};
-use super::{ApiError, OPENAPI_V1, OPENAPI_V2, Request};
+use super::request::{Request, RequestContext, RequestParts};
+use super::{ApiError, OPENAPI_V1, OPENAPI_V2};
 use super::{
     diff, events, export, files, fixed, functions, health, mappings, marks, memory, metrics,
     processes, series, summary, tree, v1,
@@ -37,26 +38,6 @@ impl std::fmt::Debug for Route {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{:?} {}", self.method, self.path)
     }
-}
-
-/// The parts of a request besides its path.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct RequestParts<'a> {
-    /// The text after the first `?` of the target.
-    pub query: &'a str,
-    /// The body.
-    pub body: &'a [u8],
-    /// Whether it came from this machine, over a loopback address.
-    pub local: bool,
-}
-
-/// The parsed parts of a request, passed to its route.
-pub(super) struct RequestContext<'a> {
-    pub(super) query: Query,
-    /// The segment at `{}` in the path.
-    pub(super) name: &'a str,
-    pub(super) body: &'a [u8],
-    pub(super) local: bool,
 }
 
 type Read = fn(&RequestContext<'_>) -> Result<Request, ApiError>;

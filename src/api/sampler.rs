@@ -9,7 +9,8 @@ use tokio::time::{MissedTickBehavior, interval};
 use super::common::millis;
 use super::{self as api, Api, LastScan};
 use crate::event::Pid;
-use crate::profile::Usage;
+use crate::measure::{COLUMNS, ColumnId};
+use crate::profile::{Kind, Profile};
 use crate::residency::figures::{self, Status};
 use crate::series::{Sample, Series};
 
@@ -20,7 +21,34 @@ const PAUSE: Duration = Duration::from_secs(1);
 const REPORT_PAUSE: Duration = Duration::from_secs(2);
 
 /// Totals of the newest report, with its number.
-type Sums = (u64, [u64; 3]);
+type Sums = (u64, Totals);
+
+/// Totals of a report, in bytes or in the unit of their column.
+#[derive(Clone, Copy)]
+struct Totals {
+    cache: u64,
+    attributed: u64,
+    not_observed: u64,
+    /// The columns of other measures; `None` if they are not counted.
+    columns: [Option<u64>; COLUMNS],
+}
+
+impl From<&Profile> for Totals {
+    fn from(profile: &Profile) -> Totals {
+        let attributed = profile.attributed().usage.value();
+        let total = &profile.total.usage;
+        let column = |id| {
+            let kind = Kind::Column(id);
+            profile.counts(kind).then(|| kind.of(&profile.total))
+        };
+        Totals {
+            cache: total.cache,
+            attributed,
+            not_observed: total.value() - attributed,
+            columns: ColumnId::ALL.map(column),
+        }
+    }
+}
 
 impl Api {
     /// Samples until dropped; reads a few counters per second.
@@ -70,27 +98,34 @@ async fn take(glance: &api::Status, sums: &mut Option<Sums>) -> Sample {
     let sums = last.map(|last| match sums {
         Some((number, sums)) if *number == last.sequence => *sums,
         _ => {
-            let attributed = last.profile.attributed().value();
-            let total: &Usage = &last.profile.total;
-            let found = [total.cache, attributed, total.value() - attributed];
+            let found = Totals::from(&*last.profile);
             sums.insert((last.sequence, found)).1
         }
     });
     let of_status = |figure: fn(&Status) -> u64| status.as_ref().map(figure);
-    let of_report = |at: usize| sums.map(|sums| sums[at]);
-    Sample {
+    let of_report = |figure: fn(&Totals) -> u64| sums.as_ref().map(figure);
+    let always = [
+        of_status(|s| s.rss_anon),
+        of_status(|s| s.rss_shmem),
+        of_status(|s| s.rss_file),
+        of_status(|s| s.swap),
+        of_report(|t| t.cache),
+        of_report(|t| t.attributed),
+        of_report(|t| t.not_observed),
+        of_status(|s| s.page_tables),
+    ];
+    let mut sample = Sample {
         at: millis(SystemTime::now()),
-        values: [
-            of_status(|s| s.rss_anon),
-            of_status(|s| s.rss_shmem),
-            of_status(|s| s.rss_file),
-            of_status(|s| s.swap),
-            of_report(0),
-            of_report(1),
-            of_report(2),
-            of_status(|s| s.page_tables),
-        ],
-    }
+        ..Sample::default()
+    };
+    let columns = sums.into_iter().flat_map(|totals| totals.columns);
+    let values = always.into_iter().chain(columns);
+    sample
+        .values
+        .iter_mut()
+        .zip(values)
+        .for_each(|(to, value)| *to = value);
+    sample
 }
 
 /// The summed counters of all processes that still exist; `None` if there is none, or one cannot be read.

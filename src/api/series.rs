@@ -7,10 +7,10 @@ use serde::Serialize;
 
 use super::common::millis;
 use super::reply::{JSON, internal};
+use super::request::RequestContext;
 use super::room::Roomed;
-use super::route::RequestContext;
 use super::{Api, ApiError, Ask, BoxFuture, Reply, Request};
-use crate::series::{FIGURES, Resolution, Sample, Series};
+use crate::series::{FIGURES, Figure, Resolution, Sample, Series};
 
 /// Parameters of `/v2/series`.
 pub(super) const PARAMETERS: &[&str] = &["resolution", "since"];
@@ -66,10 +66,14 @@ impl Since {
             let series = api.series();
             series.after(self.resolution, self.since).copied().collect()
         };
-        let column = |at: usize| Column {
-            name: FIGURES[at].name,
-            figure: FIGURES[at].is,
-            values: samples.iter().map(|sample| sample.values[at]).collect(),
+        let column = |(at, figure): (usize, &Figure)| {
+            let values: Vec<_> = samples.iter().map(|sample| sample.values[at]).collect();
+            let shown = !figure.optional || values.iter().any(Option::is_some);
+            shown.then_some(Column {
+                name: figure.name,
+                figure: figure.is,
+                values,
+            })
         };
         let reply = SeriesReply {
             resolution: self.resolution.millis(),
@@ -77,7 +81,7 @@ impl Since {
             bytes: Series::BYTES,
             now: millis(SystemTime::now()),
             times: samples.iter().map(|sample| sample.at).collect(),
-            series: (0..FIGURES.len()).map(column).collect(),
+            series: FIGURES.iter().enumerate().filter_map(column).collect(),
         };
         serde_json::to_vec(&reply).map_err(internal)
     }

@@ -6,11 +6,11 @@ use serde::Serialize;
 
 use super::common::{Bracket, Kinds, OutcomeRow, ReportInfo, outcomes};
 use super::reply::internal;
+use super::request::RequestContext;
 use super::room::Out;
-use super::route::RequestContext;
 use super::view::{View, view};
 use super::{ApiError, Report, Request};
-use crate::profile::{Profile, TargetInfo, Unobserved, Usage, Verdict};
+use crate::profile::{Amounts, Profile, TargetInfo, Unobserved, Verdict};
 
 /// Parameters of `/v2/summary`.
 pub(super) const PARAMETERS: &[&str] = &["mark", "pid"];
@@ -118,13 +118,13 @@ impl From<crate::profile::Agreement> for Agreement {
 }
 
 fn by_reason(profile: &Profile) -> Vec<NotObserved> {
-    let mut sums: BTreeMap<Unobserved, Usage> = BTreeMap::new();
+    let mut sums: BTreeMap<Unobserved, Amounts> = BTreeMap::new();
     for row in &profile.not_observed {
-        *sums.entry(row.reason).or_default() += row.usage;
+        *sums.entry(row.reason).or_default() += row.amounts;
     }
-    let row = |(reason, usage): (Unobserved, Usage)| NotObserved {
+    let row = |(reason, amounts): (Unobserved, Amounts)| NotObserved {
         reason: reason.name(),
-        bytes: Kinds(usage),
+        bytes: Kinds(amounts),
     };
     sums.into_iter().map(row).collect()
 }

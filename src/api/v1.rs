@@ -5,8 +5,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::reply::{JSON, internal};
+use super::request::RequestContext;
 use super::room::Out;
-use super::route::RequestContext;
 use super::view::{View, view};
 use super::{Api, ApiError, Ask, BoxFuture, Reply, Report, Request};
 use crate::export::json::{EMPTY_TREE, Short, write_tree};

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use super::query::Query;
 use super::reply::JSON;
+use super::request::RequestContext;
 use super::room::Out;
-use super::route::RequestContext;
 use super::{Api, ApiError, Ask, BoxFuture, ProviderError, Reply, Report, Request};
 use crate::event::Pid;
 

@@ -1,16 +1,16 @@
-//! Comma-separated values, one row per stack: bytes of each kind (a column `NAME_bytes` for each of
-//! [`Kind::SINGLE`]), how unwinding ended (`outcome`), and the frames.
+//! Comma-separated values, one row per stack: the figure of each kind (a column `NAME_UNIT`, for example
+//! `anon_bytes`, for each of [`Kind::single`]), how unwinding ended (`outcome`), and the frames.
 //!
 //! `frames` is one cell in the syntax of folded stacks, by default with the outermost function first.
 //! Memory without a stack has `[before attach: MAPPING]` there and the reason as its outcome. A diff has
-//! the baseline's bytes in a second set of columns, `NAME_before_bytes`, and one row for each path of
+//! the baseline's figures in a second set of columns, `NAME_before_UNIT`, and one row for each path of
 //! names and outcome. A cell that a spreadsheet could interpret as a formula begins with an apostrophe.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io::{self, Write};
 
 use super::{ExportOptions, Exporter, Report, Supports, cells, folded};
-use crate::profile::{Frame, Kind, Profile, Usage};
+use crate::profile::{Amounts, Frame, Kind, Profile};
 use crate::symbol::Symbols;
 use crate::tree::{Direction, Label, Merge, frame_label};
 
@@ -33,15 +33,15 @@ fn write(report: &Report, options: &ExportOptions, out: &mut dyn Write) -> io::R
     let direction = options.direction;
     let Some(baseline) = &options.baseline else {
         let mut rows = Rows::new([NOW], out)?;
-        each(report, direction, |outcome, frames, usage| {
-            rows.write([usage], outcome, frames)
+        each(report, direction, |outcome, frames, amounts| {
+            rows.write([amounts], outcome, frames)
         })?;
         return rows.out.flush();
     };
-    let mut both: BTreeMap<(String, &str), [Usage; 2]> = BTreeMap::new();
+    let mut both: BTreeMap<(String, &str), [Amounts; 2]> = BTreeMap::new();
     for (side, report) in [report, baseline].into_iter().enumerate() {
-        each(report, direction, |outcome, frames, usage| {
-            both.entry((frames.to_owned(), outcome)).or_default()[side] += *usage;
+        each(report, direction, |outcome, frames, amounts| {
+            both.entry((frames.to_owned(), outcome)).or_default()[side] += *amounts;
             Ok(())
         })?;
     }
@@ -52,25 +52,25 @@ fn write(report: &Report, options: &ExportOptions, out: &mut dyn Write) -> io::R
     rows.out.flush()
 }
 
-/// Suffixes of the column names of each side, after the name of a kind.
-const NOW: &str = "_bytes";
-const BEFORE: &str = "_before_bytes";
+/// What the column names of each side contain after the name of a kind.
+const NOW: &str = "";
+const BEFORE: &str = "_before";
 
 /// Calls a function with every row: outcome, frames, usage.
 fn each(
     report: &Report,
     direction: Option<Direction>,
-    mut row: impl FnMut(&'static str, &str, &Usage) -> io::Result<()>,
+    mut row: impl FnMut(&'static str, &str, &Amounts) -> io::Result<()>,
 ) -> io::Result<()> {
     let profile = &report.profile;
     let mut names = Cells::new(report.side());
     for sample in &profile.samples {
         let frames = names.frames(&sample.stack.frames, direction);
-        row(sample.stack.outcome.label(), frames, &sample.usage)?;
+        row(sample.stack.outcome.label(), frames, &sample.amounts)?;
     }
     for lost in &profile.not_observed {
         let label = Label::NotObserved(&lost.mapping, lost.reason);
-        row(lost.reason.label(), names.label(label), &lost.usage)?;
+        row(lost.reason.label(), names.label(label), &lost.amounts)?;
     }
     Ok(())
 }
@@ -81,11 +81,10 @@ struct Rows<'a> {
 }
 
 impl<'a> Rows<'a> {
-    fn new<const N: usize>(endings: [&str; N], out: &'a mut dyn Write) -> io::Result<Rows<'a>> {
+    fn new<const N: usize>(sides: [&str; N], out: &'a mut dyn Write) -> io::Result<Rows<'a>> {
         let mut out = cells::writer(out);
-        let heads = endings.iter().flat_map(|ending| {
-            let kinds = Kind::SINGLE.into_iter();
-            kinds.map(move |kind| format!("{}{ending}", kind.name()))
+        let heads = sides.iter().flat_map(|side| {
+            Kind::single().map(move |kind| format!("{}{side}_{}", kind.name(), kind.unit().name()))
         });
         let last = ["outcome", "frames"].map(str::to_owned);
         out.write_record(heads.chain(last)).map_err(cells::failed)?;
@@ -94,17 +93,16 @@ impl<'a> Rows<'a> {
 
     fn write<const N: usize>(
         &mut self,
-        sides: [&Usage; N],
+        sides: [&Amounts; N],
         outcome: &str,
         frames: &str,
     ) -> io::Result<()> {
-        let bytes = sides.iter().flat_map(|usage| {
-            let kinds = Kind::SINGLE.into_iter();
-            kinds.map(|kind| kind.of(usage).to_string())
-        });
+        let figures = sides.iter();
+        let figures =
+            figures.flat_map(|amounts| Kind::single().map(|kind| kind.of(amounts).to_string()));
         let last = [outcome.to_owned(), cells::text(frames).into_owned()];
         self.out
-            .write_record(bytes.chain(last))
+            .write_record(figures.chain(last))
             .map_err(cells::failed)
     }
 }

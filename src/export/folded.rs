@@ -79,7 +79,7 @@ mod tests {
             ],
             &[kib(16, 0), kib(0, 0)],
         );
-        let total = profile.total.value();
+        let total = profile.total.usage.value();
         let report = Report {
             profile: Arc::new(profile),
             symbols: Arc::new(symbols(&[(at(0, 1), "evil;na\nme\x1b", Language::Other)])),

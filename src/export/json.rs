@@ -7,7 +7,7 @@ use std::io::{self, Write};
 use serde::Serialize;
 
 use super::{ExportOptions, Exporter, Report, Supports};
-use crate::profile::{Profile, Usage};
+use crate::profile::{Amounts, Profile};
 use crate::tree::{Code, Direction, Label, Layout, Limits, Merge, Naming, Order, Paths};
 
 /// Bytes in a KiB.
@@ -91,8 +91,8 @@ impl<'a> From<&Code<'a>> for Name<'a> {
 
 /// A node's columns, in bytes: the sum of resident anonymous memory, shared memory and page cache, and page
 /// cache alone.
-fn columns(usage: &Usage) -> [u64; 2] {
-    [usage.value(), usage.cache]
+fn columns(of: &Amounts) -> [u64; 2] {
+    [of.usage.value(), of.usage.cache]
 }
 
 /// A node's bytes in whole KiB. Page sizes are whole KiB, so rounding loses nothing; the fractions of
@@ -295,7 +295,7 @@ mod tests {
             }).collect();
             let samples: Vec<_> = samples.iter().map(|(f, u)| (f.as_slice(), *u)).collect();
             let profile = profile(&samples, &[]);
-            let total = profile.total.value();
+            let total = profile.total.usage.value();
             let text = tree(profile, Symbols::default(), threshold * KIB);
             let tree: Value = serde_json::from_str(&text).unwrap();
             check(&tree);

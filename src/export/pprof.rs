@@ -1,7 +1,7 @@
 //! pprof's gzip'd `profile.proto`, for `go tool pprof` and other tools that read it.
 //!
-//! A sample has three values, `resident_space`, `page_cache_space` and `swapped_space`, all in bytes. If
-//! kernel memory was counted, a fourth is `approximate_kernel_space`.
+//! A sample has three values, `resident_space`, `page_cache_space` and `swapped_space`, all in bytes, and
+//! one for each column of the other measures that were counted: `approximate_kernel_space` for kernel memory.
 //! Memory without a stack is in a function `[before attach: MAPPING]` with the reason as a label. Stacks
 //! have a label with their unwind outcome. Comments contain the target, the kernel's figures, losses, and
 //! the kinds of memory without a value type.
@@ -25,17 +25,16 @@ use self::mappings::Mappings;
 use self::message as proto;
 use self::strings::Strings;
 use super::{ExportOptions, Exporter, Report, Supports};
-use crate::profile::{Frame, FrameKind, KernelFigures, Kind, Profile, Usage};
+use crate::measure::Unit;
+use crate::profile::{Amounts, Frame, FrameKind, KernelFigures, Kind, Profile};
 use crate::symbol::{Location, Symbols};
 use crate::tree::Label;
 
-/// The value types of every sample; pprof shows the first one by default. The last one is present only
-/// if kernel memory was counted.
-const VALUES: [(&str, Kind); 4] = [
+/// The value types of resident bytes; pprof shows the first one by default.
+const RESIDENT: [(&str, Kind); 3] = [
     ("resident_space", Kind::Resident),
     ("page_cache_space", Kind::Cache),
     ("swapped_space", Kind::Swap),
-    ("approximate_kernel_space", Kind::Kernel),
 ];
 const NO_MAPPING: u64 = 0;
 
@@ -64,8 +63,8 @@ fn write(report: &Report, _: &ExportOptions, out: &mut dyn Write) -> io::Result<
 struct Writer<'a, W: Write> {
     out: GzEncoder<W>,
     symbols: &'a Symbols,
-    /// The part of [`VALUES`] that was counted.
-    values: &'static [(&'static str, Kind)],
+    /// The value types of every sample: [`RESIDENT`], then the columns of other measures.
+    values: Vec<(&'static str, Kind)>,
     mappings: Mappings,
     strings: Strings,
     locations: HashMap<Frame, u64>,
@@ -76,13 +75,12 @@ struct Writer<'a, W: Write> {
 
 impl<'a, W: Write> Writer<'a, W> {
     fn new(report: &'a Report, out: GzEncoder<W>) -> Writer<'a, W> {
+        let columns = report.profile.columns();
+        let columns = columns.map(|(kind, column)| (column.sample_type, kind));
         Writer {
             out,
             symbols: &report.symbols,
-            values: match report.profile.kernel_counted {
-                true => &VALUES,
-                false => &VALUES[..VALUES.len() - 1],
-            },
+            values: RESIDENT.into_iter().chain(columns).collect(),
             mappings: Mappings::new(&report.profile, &report.symbols),
             strings: Strings::default(),
             locations: HashMap::new(),
@@ -99,10 +97,10 @@ impl<'a, W: Write> Writer<'a, W> {
     }
 
     fn write_head(&mut self, profile: &Profile) -> io::Result<()> {
-        let unit = self.strings.number("bytes");
-        let sample_type = self.values.iter().map(|(name, _)| proto::ValueType {
+        let bytes = self.strings.number(Unit::Bytes.name());
+        let sample_type = self.values.iter().map(|(name, kind)| proto::ValueType {
             r#type: self.strings.number(name),
-            unit,
+            unit: self.strings.number(kind.unit().name()),
         });
         let sample_type: Vec<_> = sample_type.collect();
         let taken = profile.taken.duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -111,7 +109,7 @@ impl<'a, W: Write> Writer<'a, W> {
             default_sample_type: sample_type[0].r#type,
             period_type: Some(proto::ValueType {
                 r#type: self.strings.number("space"),
-                unit,
+                unit: bytes,
             }),
             period: 1,
             sample_type,
@@ -125,7 +123,7 @@ impl<'a, W: Write> Writer<'a, W> {
 
     fn write_samples(&mut self, profile: &Profile) -> io::Result<()> {
         for sample in &profile.samples {
-            let Some(value) = values(&sample.usage, self.values) else {
+            let Some(value) = values(&sample.amounts, &self.values) else {
                 continue;
             };
             let mut part = proto::Profile::default();
@@ -143,7 +141,7 @@ impl<'a, W: Write> Writer<'a, W> {
             self.write(part)?;
         }
         for row in &profile.not_observed {
-            let Some(value) = values(&row.usage, self.values) else {
+            let Some(value) = values(&row.amounts, &self.values) else {
                 continue;
             };
             let mut part = proto::Profile::default();
@@ -251,12 +249,12 @@ impl<'a, W: Write> Writer<'a, W> {
 }
 
 /// A sample's values; `None` if all are zero.
-fn values(usage: &Usage, values: &[(&str, Kind)]) -> Option<Vec<i64>> {
-    let value = values.iter().map(|(_, kind)| kind.of(usage));
+fn values(amounts: &Amounts, values: &[(&str, Kind)]) -> Option<Vec<i64>> {
+    let value = values.iter().map(|(_, kind)| kind.of(amounts));
     let value: Vec<i64> = value
         .map(|v| i64::try_from(v).unwrap_or(i64::MAX))
         .collect();
-    value.iter().any(|bytes| *bytes > 0).then_some(value)
+    value.iter().any(|figure| *figure > 0).then_some(value)
 }
 
 fn comments(profile: &Profile) -> Vec<String> {

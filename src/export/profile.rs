@@ -12,7 +12,8 @@ use std::time::UNIX_EPOCH;
 use serde::{Serialize, Serializer};
 
 use super::{ExportOptions, Exporter, Report, Supports};
-use crate::profile::{Frame, FrameKind, KernelFigures, Kind, Profile, Usage};
+use crate::measure::Measure;
+use crate::profile::{Amounts, Frame, FrameKind, KernelFigures, Kind, Profile};
 use crate::symbol::{Function, Language, Location, Symbol, Symbols};
 
 pub(super) const FORMAT: Exporter = Exporter {
@@ -45,7 +46,7 @@ fn write(report: &Report, _: &ExportOptions, out: &mut dyn Write) -> io::Result<
         stopped_us: profile.hold.lasted().map(|lasted| lasted.as_micros()),
         stopped_in_turn: profile.hold.in_turn(),
         freeze_error: profile.hold.failed(),
-        kernel_counted: profile.kernel_counted,
+        counted: Counted(profile),
         total: Bytes(&profile.total),
         kernel_before: Kernel(&profile.kernel_before),
         kernel_after: Kernel(&profile.kernel_after),
@@ -75,7 +76,8 @@ struct Whole<'a> {
     stopped_us: Option<u128>,
     stopped_in_turn: bool,
     freeze_error: Option<&'a str>,
-    kernel_counted: bool,
+    #[serde(flatten)]
+    counted: Counted<'a>,
     total: Bytes<'a>,
     kernel_before: Kernel<'a>,
     kernel_after: Kernel<'a>,
@@ -94,16 +96,23 @@ struct Target<'a> {
     alive: bool,
 }
 
-/// Bytes by category; the keys are the names of [`Kind`].
-struct Bytes<'a>(&'a Usage);
+/// Which optional measures were counted, as fields `NAMECounted`.
+struct Counted<'a>(&'a Profile);
+
+impl Serialize for Counted<'_> {
+    fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+        let field =
+            |(measure, counted): (&Measure, bool)| (format!("{}Counted", measure.name), counted);
+        s.collect_map(self.0.optional_measures().map(field))
+    }
+}
+
+/// Figures by kind; the keys are the names of [`Kind`].
+struct Bytes<'a>(&'a Amounts);
 
 impl Serialize for Bytes<'_> {
     fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
-        s.collect_map(
-            Kind::SINGLE
-                .iter()
-                .map(|kind| (kind.name(), kind.of(self.0))),
-        )
+        s.collect_map(Kind::single().map(|kind| (kind.name(), kind.of(self.0))))
     }
 }
 
@@ -304,7 +313,7 @@ struct Stacks<'a> {
 impl Serialize for Stacks<'_> {
     fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
         s.collect_seq(self.profile.samples.iter().map(|sample| Stack {
-            bytes: Bytes(&sample.usage),
+            bytes: Bytes(&sample.amounts),
             outcome: sample.stack.outcome.label(),
             frames: Numbers(self.places, &sample.stack.frames),
         }))
@@ -323,7 +332,7 @@ struct NotObserved<'a>(&'a Profile);
 impl Serialize for NotObserved<'_> {
     fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
         s.collect_seq(self.0.not_observed.iter().map(|row| Lost {
-            bytes: Bytes(&row.usage),
+            bytes: Bytes(&row.amounts),
             mapping: &row.mapping,
             reason: row.reason.label(),
         }))

@@ -10,7 +10,8 @@ use std::io::{self, Write};
 use serde::{Serialize, Serializer};
 
 use super::{ExportOptions, Exporter, Report, Supports, printable};
-use crate::profile::{Frame, Kind, Profile, Usage};
+use crate::measure::Unit;
+use crate::profile::{Amounts, Frame, Kind, Profile};
 use crate::tree::{Label, Merge, frame_label};
 
 pub(super) const FORMAT: Exporter = Exporter {
@@ -119,7 +120,11 @@ impl<'a> Sampled<'a> {
         Sampled {
             shape: "sampled",
             name: kind.label(),
-            unit: "bytes",
+            // The format has no unit for counts.
+            unit: match kind.unit() {
+                Unit::Bytes => "bytes",
+                Unit::Objects => "none",
+            },
             start_value: 0,
             end_value: kind.of(&table.profile.total),
             samples: Samples { table, kind },
@@ -193,11 +198,11 @@ impl<'a> Table<'a> {
     /// The rows with bytes of this kind, and these bytes.
     fn rows(&self, kind: Kind) -> impl Iterator<Item = (Row<'_>, u64)> {
         let samples = self.profile.samples.iter();
-        let stacks = samples.map(|s| (Row::Stack(self, &s.stack.frames), &s.usage));
+        let stacks = samples.map(|s| (Row::Stack(self, &s.stack.frames), &s.amounts));
         let rows = self.profile.not_observed.iter().enumerate();
-        let rest = rows.map(|(n, row)| (Row::Pseudo(self.not_observed + n), &row.usage));
-        let all: Box<dyn Iterator<Item = (Row<'_>, &Usage)>> = Box::new(stacks.chain(rest));
-        all.map(move |(row, usage)| (row, kind.of(usage)))
+        let rest = rows.map(|(n, row)| (Row::Pseudo(self.not_observed + n), &row.amounts));
+        let all: Box<dyn Iterator<Item = (Row<'_>, &Amounts)>> = Box::new(stacks.chain(rest));
+        all.map(move |(row, amounts)| (row, kind.of(amounts)))
             .filter(|(_, bytes)| *bytes > 0)
     }
 }

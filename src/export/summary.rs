@@ -36,7 +36,7 @@ pub(super) fn write_head(report: &Report, out: &mut dyn Write) -> io::Result<()>
 }
 
 fn write_totals(profile: &Profile, out: &mut dyn Write) -> io::Result<()> {
-    let (target, total) = (&profile.target, &profile.total);
+    let (target, total) = (&profile.target, &profile.total.usage);
     let ended = if target.alive { "" } else { ", ended" };
     let more = match target.pids.len() {
         0 | 1 => String::new(),
@@ -55,12 +55,10 @@ fn write_totals(profile: &Profile, out: &mut dyn Write) -> io::Result<()> {
     for (name, bytes) in further.into_iter().filter(|(_, bytes)| *bytes > 0) {
         writeln!(out, "{name:<11} {:>12} KiB", bytes / 1024)?;
     }
-    if profile.kernel_counted {
-        let kernel = total.kernel / 1024;
-        writeln!(
-            out,
-            "kernel      {kernel:>12} KiB  approximate, not resident: allocated by it"
-        )?;
+    for (kind, column) in profile.columns() {
+        let figure = column.unit.shown(kind.of(&profile.total));
+        let (name, unit, note) = (column.name, column.unit.symbol(), column.note);
+        writeln!(out, "{name:<11} {figure:>12} {unit}  {note}")?;
     }
     let tables = profile.kernel_after.page_tables / 1024;
     if tables > 0 {
@@ -118,20 +116,20 @@ fn verdict(profile: &Profile) -> String {
 
 fn write_not_observed(profile: &Profile, out: &mut dyn Write) -> io::Result<()> {
     let mut rows: Vec<_> = profile.not_observed.iter().collect();
-    rows.retain(|row| row.usage.value() > 0);
-    rows.sort_by_key(|row| Reverse(row.usage.value()));
+    rows.retain(|row| row.amounts.usage.value() > 0);
+    rows.sort_by_key(|row| Reverse(row.amounts.usage.value()));
     if rows.is_empty() {
         return Ok(());
     }
     writeln!(out, "\nMemory without a stack:")?;
     for row in rows.iter().take(TOP_MAPPINGS) {
-        let kib = row.usage.value() / 1024;
+        let kib = row.amounts.usage.value() / 1024;
         let label = readable(&Label::NotObserved(&row.mapping, row.reason));
         writeln!(out, "{kib:>12} KiB  {label}")?;
     }
     let rest = rows.get(TOP_MAPPINGS..).unwrap_or_default();
     if !rest.is_empty() {
-        let kib = rest.iter().map(|r| r.usage.value()).sum::<u64>() / 1024;
+        let kib = rest.iter().map(|r| r.amounts.usage.value()).sum::<u64>() / 1024;
         writeln!(out, "{kib:>12} KiB  {} more mappings", rest.len())?;
     }
     Ok(())

@@ -15,6 +15,7 @@ use std::io::{self, Write};
 use self::frame::{FRAME_HEIGHT, Frame, WIDTH};
 use super::names::NameTree;
 use super::{ExportOptions, Exporter, Report, Supports, printable};
+use crate::profile::Kind;
 use crate::tree::{Direction, Row};
 
 /// Height of the heading and of the line below the frames, in pixels.
@@ -41,7 +42,11 @@ fn write(report: &Report, options: &ExportOptions, out: &mut dyn Write) -> io::R
     let threshold = options.threshold.unwrap_or(whole.div_ceil(NARROW));
     let tree = NameTree::new(report, options, threshold);
     let picture = Picture::new(&tree, options);
-    picture.write_head(&heading(report, options), &notes(report, &tree), out)?;
+    picture.write_head(
+        &heading(report, options),
+        &notes(report, options.kind, &tree),
+        out,
+    )?;
     picture.write_frames(out)?;
     out.write_all(b"</g>\n</svg>\n")
 }
@@ -49,12 +54,11 @@ fn write(report: &Report, options: &ExportOptions, out: &mut dyn Write) -> io::R
 /// The title: the target, the kind of memory, and whether it is a diff.
 fn heading(report: &Report, options: &ExportOptions) -> String {
     let target = &report.profile.target;
-    let kind = match options.kind.name() {
-        "all" => "resident memory and page cache",
-        "resident" => "resident memory",
-        "cache" => "page cache",
-        "kernel" => "kernel memory (approximate)",
-        other => other,
+    let kind = match options.kind {
+        Kind::All => "resident memory and page cache",
+        Kind::Resident => "resident memory",
+        Kind::Cache => "page cache",
+        other => other.label(),
     };
     let what = if options.baseline.is_some() {
         "difference of "
@@ -65,9 +69,10 @@ fn heading(report: &Report, options: &ExportOptions) -> String {
 }
 
 /// Facts that the image does not show: totals, bytes gone since the baseline, and losses.
-fn notes(report: &Report, tree: &NameTree) -> String {
+fn notes(report: &Report, kind: Kind, tree: &NameTree) -> String {
     let [before, now] = tree.root().total;
-    let mut notes = format!("{now} bytes");
+    let unit = kind.unit().name();
+    let mut notes = format!("{now} {unit}");
     if tree.is_difference {
         let mut gone = 0;
         // The closure never fails.
@@ -78,7 +83,7 @@ fn notes(report: &Report, tree: &NameTree) -> String {
             Ok(())
         });
         notes +=
-            &format!(", before {before}; in paths that hold nothing now, not drawn: {gone} bytes");
+            &format!(", before {before}; in paths that hold nothing now, not drawn: {gone} {unit}");
     }
     for (what, count) in &report.profile.losses.counters {
         notes += &format!("; lost: {count} {what}");

@@ -28,6 +28,7 @@ pub(super) const FORMAT: Exporter = Exporter {
 fn write(report: &Report, options: &ExportOptions, out: &mut dyn Write) -> io::Result<()> {
     write_head(report, out)?;
     let kind = options.kind;
+    let (unit, symbol) = (kind.unit(), kind.unit().symbol());
     let whole = kind.of(&report.profile.total);
     let small = options.threshold.unwrap_or(whole / SMALL);
     let direction = options.direction.unwrap_or(Direction::OutermostFirst);
@@ -49,9 +50,9 @@ fn write(report: &Report, options: &ExportOptions, out: &mut dyn Write) -> io::R
     };
     let Some(baseline) = &options.baseline else {
         writeln!(out, "\nCall tree{of}, {first} function first:")?;
-        let percent = |[bytes]: [u64; 1]| {
-            let percent = bytes as f64 * 100.0 / whole.max(1) as f64;
-            format!("{:>12} KiB {percent:>5.1}%", bytes / 1024)
+        let percent = |[figure]: [u64; 1]| {
+            let percent = figure as f64 * 100.0 / whole.max(1) as f64;
+            format!("{:>12} {symbol} {percent:>5.1}%", unit.shown(figure))
         };
         return write_tree([report.side()], reading(Merge::Site), small, percent, out);
     };
@@ -60,13 +61,12 @@ fn write(report: &Report, options: &ExportOptions, out: &mut dyn Write) -> io::R
         "\nDifference{of}, {first} function first: now, before, change"
     )?;
     let sides = [baseline.side(), report.side()];
+    let change = |figures: [u64; 2]| {
+        let [before, now] = figures.map(|figure| unit.shown(figure));
+        let change = i128::from(now) - i128::from(before);
+        format!("{now:>12} {symbol} {before:>12} {symbol} {change:>+12} {symbol}")
+    };
     write_tree(sides, reading(Merge::Function), small, change, out)
-}
-
-fn change(bytes: [u64; 2]) -> String {
-    let [before, now] = bytes.map(|bytes| bytes / 1024);
-    let change = i128::from(now) - i128::from(before);
-    format!("{now:>12} KiB {before:>12} KiB {change:>+12} KiB")
 }
 
 /// Writes a tree as indented lines: columns of bytes, then the label. A call chain that does not branch is

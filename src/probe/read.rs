@@ -59,7 +59,7 @@ impl Probe {
         let (always, optional): (Vec<&Source>, Vec<&Source>) = self
             .sources
             .iter()
-            .partition(|source| source.option.is_none());
+            .partition(|source| source.measure.option.is_none());
         let mut tables: Vec<MapUsage> = always.iter().filter_map(ledger).collect();
         tables.extend([
             MapUsage {

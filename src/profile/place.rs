@@ -23,7 +23,9 @@ impl Places {
     /// brought in. Cached pages without a stack belong to no process.
     pub(super) fn of(&self, pid: Pid, samples: &[Sample]) -> Places {
         let mappings = self.mappings.iter().filter(|mapping| mapping.pid == pid);
-        let cached = samples.iter().filter(|sample| sample.usage.cache > 0);
+        let cached = samples
+            .iter()
+            .filter(|sample| sample.amounts.usage.cache > 0);
         let own: HashSet<*const Stack> = cached.map(|s| Arc::as_ptr(&s.stack)).collect();
         let files = self.files.iter().filter_map(|file| {
             let samples = file.samples.iter();
@@ -121,6 +123,11 @@ pub enum PathFrom {
 impl CachedFile {
     /// Page cache of the file, in bytes.
     pub fn cached(&self) -> u64 {
-        self.lost + self.samples.iter().map(|s| s.usage.cache).sum::<u64>()
+        self.lost
+            + self
+                .samples
+                .iter()
+                .map(|s| s.amounts.usage.cache)
+                .sum::<u64>()
     }
 }

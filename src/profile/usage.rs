@@ -1,8 +1,10 @@
-//! Bytes by category.
+//! The figures of one stack, mapping or report.
 
 use std::ops::AddAssign;
 
-/// Bytes by category. `anon + shmem` is what the kernel calls `RssAnon + RssShmem`.
+use crate::measure::{COLUMNS, ColumnId};
+
+/// Bytes of resident and cached pages. `anon + shmem` is what the kernel calls `RssAnon + RssShmem`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
     /// Resident anonymous memory, in bytes.
@@ -17,9 +19,6 @@ pub struct Usage {
     pub hugetlb: u64,
     /// Page cache that the target's own I/O brought in and that is still cached, in bytes.
     pub cache: u64,
-    /// Kernel memory allocated on behalf of the target, in bytes. Approximate, not part of any sum, and 0
-    /// unless [`Profile::kernel_counted`](super::Profile::kernel_counted).
-    pub kernel: u64,
 }
 
 impl Usage {
@@ -42,100 +41,47 @@ impl AddAssign for Usage {
         self.swap += o.swap;
         self.hugetlb += o.hugetlb;
         self.cache += o.cache;
-        self.kernel += o.kernel;
     }
 }
 
-/// One category of bytes, or a sum of categories. The HTTP API, the command line and the metrics'
-/// `kind` label use the same names.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Kind {
-    /// Anonymous, shared and page cache together: [`Usage::value`].
-    #[default]
-    All,
-    /// Anonymous and shared memory: [`Usage::resident`].
-    Resident,
-    /// [`Usage::anon`].
-    Anon,
-    /// [`Usage::shmem`].
-    Shmem,
-    /// [`Usage::cache`].
-    Cache,
-    /// [`Usage::file`].
-    File,
-    /// [`Usage::swap`].
-    Swap,
-    /// [`Usage::hugetlb`].
-    Hugetlb,
-    /// [`Usage::kernel`].
-    Kernel,
+/// Resident bytes, and the columns of all other measures: the figures of one stack, or a sum of them.
+/// [`Kind::of`](super::Kind::of) reads one of them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Amounts {
+    /// Resident and cached bytes.
+    pub usage: Usage,
+    columns: [u64; COLUMNS],
 }
 
-impl Kind {
-    /// Every kind, in display order.
-    pub const ALL: [Kind; 9] = [
-        Kind::All,
-        Kind::Resident,
-        Kind::Anon,
-        Kind::Shmem,
-        Kind::Cache,
-        Kind::File,
-        Kind::Swap,
-        Kind::Hugetlb,
-        Kind::Kernel,
-    ];
-
-    /// The kinds that are not sums of others.
-    pub const SINGLE: [Kind; 7] = [
-        Kind::Anon,
-        Kind::Shmem,
-        Kind::Cache,
-        Kind::File,
-        Kind::Swap,
-        Kind::Hugetlb,
-        Kind::Kernel,
-    ];
-
-    /// Its name: short, lower-case.
-    pub fn name(self) -> &'static str {
-        match self {
-            Kind::All => "all",
-            Kind::Resident => "resident",
-            Kind::Anon => "anon",
-            Kind::Shmem => "shmem",
-            Kind::Cache => "cache",
-            Kind::File => "file",
-            Kind::Swap => "swap",
-            Kind::Hugetlb => "hugetlb",
-            Kind::Kernel => "kernel",
-        }
+impl Amounts {
+    /// An amount in one column of a measure, in the column's unit.
+    pub fn in_column(id: ColumnId, amount: u64) -> Amounts {
+        let mut amounts = Amounts::default();
+        amounts.columns[id.index()] = amount;
+        amounts
     }
 
-    /// Its display name, which says that kernel memory is approximate.
-    pub fn label(self) -> &'static str {
-        match self {
-            Kind::Kernel => "kernel (approximate)",
-            exact => exact.name(),
+    /// The amount in a column of a measure, in the column's unit.
+    pub fn column(&self, id: ColumnId) -> u64 {
+        self.columns[id.index()]
+    }
+}
+
+impl From<Usage> for Amounts {
+    fn from(usage: Usage) -> Amounts {
+        Amounts {
+            usage,
+            ..Amounts::default()
         }
     }
+}
 
-    /// Looks up a kind by name.
-    pub fn by_name(name: &str) -> Option<Kind> {
-        Kind::ALL.into_iter().find(|k| k.name() == name)
-    }
-
-    /// The bytes of this kind.
-    pub fn of(self, usage: &Usage) -> u64 {
-        match self {
-            Kind::All => usage.value(),
-            Kind::Resident => usage.resident(),
-            Kind::Anon => usage.anon,
-            Kind::Shmem => usage.shmem,
-            Kind::Cache => usage.cache,
-            Kind::File => usage.file,
-            Kind::Swap => usage.swap,
-            Kind::Hugetlb => usage.hugetlb,
-            Kind::Kernel => usage.kernel,
-        }
+impl AddAssign for Amounts {
+    fn add_assign(&mut self, o: Amounts) {
+        self.usage += o.usage;
+        self.columns
+            .iter_mut()
+            .zip(o.columns)
+            .for_each(|(sum, more)| *sum += more);
     }
 }

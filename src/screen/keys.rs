@@ -190,10 +190,10 @@ fn chooses(state: &mut State, code: KeyCode) -> bool {
 
 /// The kind of memory after or before the chosen one.
 fn neighbour(state: &State, after: bool) -> Kind {
-    let report = state.report.as_ref();
-    let kernel = report.is_some_and(|report| report.profile.kernel_counted);
     let mut kinds = Kind::ALL.to_vec();
-    kinds.retain(|kind| *kind != Kind::Kernel || kernel);
+    if let Some(report) = &state.report {
+        kinds.retain(|kind| report.profile.counts(*kind));
+    }
     let at = kinds.iter().position(|k| *k == state.kind).unwrap_or(0);
     let step = if after { 1 } else { kinds.len() - 1 };
     kinds[(at + step) % kinds.len()]

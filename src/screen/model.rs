@@ -6,6 +6,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
 use crate::api::Report;
+use crate::measure::Unit;
 use crate::profile::{Kind, Profile};
 use crate::symbol::Symbols;
 use crate::tree::{
@@ -87,6 +88,8 @@ pub(super) struct Model {
     /// Bytes outside functions.
     pub(super) unknown: Pair,
     pub(super) whole: Pair,
+    /// What the figures count.
+    pub(super) unit: Unit,
     /// Depth first, the root at 0.
     pub(super) tree: Vec<Node>,
     names: Vec<String>,
@@ -135,6 +138,7 @@ impl Model {
                 .collect(),
             unknown,
             whole: Pair::of(table.total),
+            unit: job.kind.unit(),
             tree: nodes(&layout.rows, labels, &named),
             names: labels.all().iter().map(Label::to_string).collect(),
             filtered: !job.filter.is_empty(),

@@ -201,7 +201,8 @@ impl State {
         if self.history.len() == HISTORY {
             self.history.pop_front();
         }
-        self.history.push_back(report.profile.total.resident());
+        self.history
+            .push_back(report.profile.total.usage.resident());
         if !self.paused {
             self.report = Some(report);
             self.ask();

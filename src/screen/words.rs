@@ -1,21 +1,29 @@
 //! Formats numbers and times.
 
+use std::cmp::Ordering;
 use std::time::{SystemTime, UNIX_EPOCH};
+
+use crate::measure::Unit;
 
 /// Bytes as whole KiB, in groups of three digits: `1,234`.
 pub(super) fn kib(bytes: u64) -> String {
-    grouped(u128::from(bytes / 1024))
+    figure(Unit::Bytes, bytes)
 }
 
-/// A change in bytes as whole KiB with its sign: `+1,234`.
-pub(super) fn signed_kib(bytes: i128) -> String {
-    let kib = bytes.unsigned_abs() / 1024;
-    let sign = match bytes.signum() {
-        _ if kib == 0 => "",
-        1 => "+",
+/// A figure in the unit in which it is shown, in groups of three digits: `1,234`.
+pub(super) fn figure(unit: Unit, figure: u64) -> String {
+    grouped(unit.shown(figure))
+}
+
+/// The change from `then` to `now` with its sign: `+1,234`.
+pub(super) fn change(unit: Unit, then: u64, now: u64) -> String {
+    let shown = unit.shown(now.abs_diff(then));
+    let sign = match now.cmp(&then) {
+        _ if shown == 0 => "",
+        Ordering::Greater => "+",
         _ => "-",
     };
-    format!("{sign}{}", grouped(kib))
+    format!("{sign}{}", grouped(shown))
 }
 
 /// A share in percent: `12.3`.
@@ -30,7 +38,7 @@ pub(super) fn clock(time: SystemTime) -> String {
     format!("{h:02}:{m:02}:{s:02} UTC")
 }
 
-fn grouped(number: u128) -> String {
+fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let mut out = String::with_capacity(digits.len() * 4 / 3);
     for (at, digit) in digits.chars().enumerate() {
@@ -54,8 +62,11 @@ mod tests {
         let words = kibs.map(kib);
         let wanted = ["0", "0", "1", "999", "1,234,567", "18,014,398,509,481,983"];
         assert_eq!(words, wanted);
-        let signed = [0, 1023, -1023, 2048, -5_000_000].map(signed_kib);
-        assert_eq!(signed, ["0", "0", "0", "+2", "-4,882"]);
+        let pairs = [(5, 5), (0, 1023), (1023, 0), (1, 2049), (5_000_000, 0)];
+        let changes = pairs.map(|(then, now)| change(Unit::Bytes, then, now));
+        assert_eq!(changes, ["0", "0", "0", "+2", "-4,882"]);
+        assert_eq!(figure(Unit::Objects, 1_234), "1,234");
+        assert_eq!(change(Unit::Objects, 1_234, 0), "-1,234");
         assert_eq!(
             (percent(1, 3), percent(0, 0)),
             ("33.3".into(), "0.0".into())

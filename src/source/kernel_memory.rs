@@ -7,7 +7,8 @@ use anyhow::Result;
 
 use super::{Ledger, ReadLedger, Source, Totals};
 use crate::event::StackId;
-use crate::profile::{Kind, Usage};
+use crate::measure::{KERNEL_BYTES, KERNEL_MEMORY};
+use crate::profile::Amounts;
 use crate::wire::{self, kernel_page};
 
 /// The source of kernel memory.
@@ -20,8 +21,7 @@ pub static SOURCE: Source = Source {
     ],
     optional: &[],
     tracepoints: &[],
-    option: Some("--kernel"),
-    kinds: &[Kind::Kernel],
+    measure: &KERNEL_MEMORY,
     ledger: Ledger {
         map: "kernel_pages",
         helpers: &["kernel_filter"],
@@ -41,11 +41,7 @@ fn collect(probe: &dyn ReadLedger, page_size: u64, totals: &mut Totals) -> Resul
         }
     })?;
     for (id, n) in pages {
-        let usage = Usage {
-            kernel: n * page_size,
-            ..Usage::default()
-        };
-        totals.add_stack(StackId(id), usage);
+        totals.add_stack(StackId(id), Amounts::in_column(KERNEL_BYTES, n * page_size));
     }
     Ok(())
 }

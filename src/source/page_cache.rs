@@ -6,7 +6,8 @@ use anyhow::Result;
 
 use super::{Ledger, ReadLedger, Source, Totals, Tracepoints};
 use crate::event::StackId;
-use crate::profile::{FileId, Kind, Usage};
+use crate::measure::RESIDENCY;
+use crate::profile::{FileId, Usage};
 use crate::wire::{self, STACK_NONE, cache_chunk, cache_key};
 
 /// The page-cache source.
@@ -23,8 +24,7 @@ pub static SOURCE: Source = Source {
         consequence: "the page cache cannot be attributed, and the probe does not attach without it",
         remedy: "boot a kernel built with CONFIG_TRACEPOINTS=y",
     }],
-    option: None,
-    kinds: &[Kind::Cache],
+    measure: &RESIDENCY,
     ledger: Ledger {
         map: "cache",
         helpers: &[],
@@ -100,8 +100,8 @@ mod tests {
         let pages = HashMap::from([((file(1), 5), 2), ((file(1), 6), 1), ((file(2), 5), 4)]);
         let mut totals = Totals::default();
         add(&pages, 4096, &mut totals);
-        assert_eq!(totals.stacks[&StackId(5)].cache, 6 * 4096);
-        assert_eq!(totals.stacks[&StackId(6)].cache, 4096);
+        assert_eq!(totals.stacks[&StackId(5)].usage.cache, 6 * 4096);
+        assert_eq!(totals.stacks[&StackId(6)].usage.cache, 4096);
         assert_eq!(totals.files[&file(1)][&StackId(5)], 2 * 4096);
         assert_eq!(totals.files[&file(1)].len(), 2);
         assert_eq!(totals.files[&file(2)][&StackId(5)], 4 * 4096);

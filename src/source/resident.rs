@@ -12,7 +12,8 @@ use anyhow::Result;
 
 use super::{Ledger, Source, Totals, Tracepoints};
 use crate::event::{Addr, MmId, StackId};
-use crate::profile::{Kind, MappedBytes, Unobserved, Usage};
+use crate::measure::RESIDENCY;
+use crate::profile::{MappedBytes, Unobserved, Usage};
 use crate::residency::{PageKind, PageRun, RangeMap, RangeSet, Vma, add_run};
 use crate::wire::{CHUNK_PAGES, STACK_LOST, STACK_NONE, page_chunk};
 
@@ -46,14 +47,7 @@ pub static SOURCE: Source = Source {
             remedy: "use an x86-64 machine: other architectures do not have these tracepoints",
         },
     ],
-    option: None,
-    kinds: &[
-        Kind::Anon,
-        Kind::Shmem,
-        Kind::File,
-        Kind::Swap,
-        Kind::Hugetlb,
-    ],
+    measure: &RESIDENCY,
     ledger: Ledger {
         map: "pages",
         helpers: &[],

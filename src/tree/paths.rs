@@ -3,7 +3,7 @@
 use super::label::{Label, LabelId, Labels, Merge, Naming};
 use super::names::FrameLabels;
 use super::{Direction, Search};
-use crate::profile::{Kind, Profile, Usage};
+use crate::profile::{Amounts, Kind, Profile};
 use crate::symbol::Symbols;
 
 /// One path and its bytes in each of `N` columns.
@@ -49,9 +49,9 @@ impl<'a, const N: usize> Paths<'a, N> {
     pub fn new(sides: [(&'a Profile, &'a Symbols); N], reading: Reading) -> Paths<'a, N> {
         let mut paths = Paths::default();
         for (side, of) in sides.into_iter().enumerate() {
-            paths.add(of, reading.direction, reading.naming, |usage| {
+            paths.add(of, reading.direction, reading.naming, |amounts| {
                 let mut bytes = [0; N];
-                bytes[side] = reading.kind.of(usage);
+                bytes[side] = reading.kind.of(amounts);
                 bytes
             });
         }
@@ -64,7 +64,7 @@ impl<'a, const N: usize> Paths<'a, N> {
         of: (&'a Profile, &'a Symbols),
         direction: Direction,
         naming: Naming,
-        columns: impl Fn(&Usage) -> [u64; N],
+        columns: impl Fn(&Amounts) -> [u64; N],
     ) -> Paths<'a, N> {
         let mut paths = Paths::default();
         paths.add(of, direction, naming, columns);
@@ -76,12 +76,12 @@ impl<'a, const N: usize> Paths<'a, N> {
         of: (&'a Profile, &'a Symbols),
         direction: Direction,
         naming: Naming,
-        columns: impl Fn(&Usage) -> [u64; N],
+        columns: impl Fn(&Amounts) -> [u64; N],
     ) {
         let mut names = FrameLabels::new(of, naming);
         let every_frame = naming.merge == Merge::Name;
         for sample in &of.0.samples {
-            let bytes = columns(&sample.usage);
+            let bytes = columns(&sample.amounts);
             if bytes == [0; N] {
                 continue;
             }
@@ -105,7 +105,7 @@ impl<'a, const N: usize> Paths<'a, N> {
             self.finish(start, bytes);
         }
         for row in &of.0.not_observed {
-            let bytes = columns(&row.usage);
+            let bytes = columns(&row.amounts);
             if bytes == [0; N] {
                 continue;
             }

@@ -8,7 +8,7 @@ use proptest::prelude::*;
 
 use super::testing::{KIB, at, kib, profile, symbols};
 use super::*;
-use crate::profile::{Frame, FrameKind, Kind, Profile, Usage};
+use crate::profile::{Amounts, Frame, FrameKind, Kind, Profile, Usage};
 use crate::symbol::{Language, Symbols};
 
 fn frame() -> impl Strategy<Value = Frame> {
@@ -56,7 +56,11 @@ pub(super) fn direction() -> impl Strategy<Value = Direction> {
 /// The same sums computed by a slower method: the bytes of every prefix of every resolved path.
 fn paths(profile: &Profile, direction: Direction) -> BTreeMap<Vec<Frame>, [u64; 2]> {
     let mut paths: BTreeMap<Vec<Frame>, [u64; 2]> = BTreeMap::new();
-    for sample in profile.samples.iter().filter(|s| s.usage.value() > 0) {
+    for sample in profile
+        .samples
+        .iter()
+        .filter(|s| s.amounts.usage.value() > 0)
+    {
         let mut frames = sample.stack.frames.to_vec();
         if direction == Direction::OutermostFirst {
             frames.reverse();
@@ -65,8 +69,8 @@ fn paths(profile: &Profile, direction: Direction) -> BTreeMap<Vec<Frame>, [u64; 
         let frames: Vec<Frame> = frames.iter().take_while(known).copied().collect();
         for end in 1..=frames.len() {
             let path = paths.entry(frames[..end].to_vec()).or_default();
-            path[0] += sample.usage.value();
-            path[1] += sample.usage.cache;
+            path[0] += sample.amounts.usage.value();
+            path[1] += sample.amounts.usage.cache;
         }
     }
     paths
@@ -87,7 +91,7 @@ fn nodes(profile: &Profile, direction: Direction, threshold: u64) -> Nodes {
         merge: Merge::Frame,
         inlined: false,
     };
-    let columns = |usage: &Usage| [usage.value(), usage.cache];
+    let columns = |of: &Amounts| [of.usage.value(), of.usage.cache];
     let mut paths = Paths::columns((profile, &names), direction, naming, columns);
     let limits = Limits {
         threshold,
@@ -141,7 +145,7 @@ proptest! {
             }
         }
         let root = nodes.by_path[&Vec::new()].total;
-        prop_assert_eq!(root, [profile.total.value(), profile.total.cache]);
+        prop_assert_eq!(root, [profile.total.usage.value(), profile.total.usage.cache]);
     }
 
     #[test]

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use crate::event::{Outcome, Pid};
+use crate::measure::RESIDENCY;
 use crate::profile::*;
 use crate::symbol::{Function, Language, Symbol, Symbols};
 
@@ -58,7 +59,7 @@ pub(crate) fn profile(samples: &[(&[Frame], Usage)], not_observed: &[Usage]) -> 
                     frames: (*frames).into(),
                     outcome: Outcome::Complete,
                 }),
-                usage: *usage,
+                amounts: (*usage).into(),
             })
             .collect(),
         not_observed: not_observed
@@ -66,17 +67,17 @@ pub(crate) fn profile(samples: &[(&[Frame], Usage)], not_observed: &[Usage]) -> 
             .map(|usage| NotObserved {
                 mapping: "[heap]".into(),
                 reason: Unobserved::BeforeAttach,
-                usage: *usage,
+                amounts: (*usage).into(),
             })
             .collect(),
-        total,
+        total: total.into(),
         kernel_before: kernel,
         kernel_after: kernel,
         losses: Losses::default(),
         modules: Arc::new([module("node", true), module("libc-2.31.so", false)]),
         processes: Vec::new(),
         hold: FreezeOutcome::Ran,
-        kernel_counted: false,
+        measures: vec![&RESIDENCY],
         places: Arc::default(),
     }
 }

@@ -23,6 +23,7 @@ use std::time::SystemTime;
 
 use ::memprof::api::{Api, ApiOptions, BoxFuture, Provider, ProviderError, Report};
 use ::memprof::event::{Outcome, Pid};
+use ::memprof::measure::RESIDENCY;
 use ::memprof::profile::*;
 use ::memprof::server::{ServerOptions, bind, serve};
 use ::memprof::symbol::{Function, Language, Symbol, Symbols};
@@ -220,12 +221,12 @@ pub fn report(
             frames: frames.clone().into(),
             outcome: Outcome::Complete,
         }),
-        usage: *usage,
+        amounts: (*usage).into(),
     };
     let lost = |usage: &Usage| NotObserved {
         mapping: "[anon]".to_owned(),
         reason: Unobserved::BeforeAttach,
-        usage: *usage,
+        amounts: (*usage).into(),
     };
     let symbol = |(frame, name, language): &(Frame, &str, Language)| {
         let function = Function {
@@ -247,14 +248,14 @@ pub fn report(
         },
         samples: samples.iter().map(sample).collect(),
         not_observed: not_observed.iter().map(lost).collect(),
-        total,
+        total: total.into(),
         kernel_before: kernel,
         kernel_after: kernel,
         losses: Losses::default(),
         modules: Arc::new([module("node", true), module("libc-2.31.so", false)]),
         processes: Vec::new(),
         hold: FreezeOutcome::Ran,
-        kernel_counted: false,
+        measures: vec![&RESIDENCY],
         places: Arc::default(),
     };
     Arc::new(Report {

@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use ::memprof::api::Report;
 use ::memprof::export::{self, EXPORTERS, ExportOptions};
-use ::memprof::profile::{Frame, Kind, Usage};
+use ::memprof::measure::{ColumnId, MEASURES};
+use ::memprof::profile::{Amounts, Frame, Kind, Usage};
 use ::memprof::symbol::{Function, InlinedFunction, Language, Location, Symbol};
 use ::memprof::tree::Direction;
 
@@ -28,7 +29,6 @@ fn small() -> Arc<Report> {
         swap: 4 * 4096,
         hugetlb: 2 << 20,
         cache: 5 * 4096,
-        kernel: 6 * 4096,
     };
     let samples = [
         (vec![at(1, 0x30), at(0, 0x20), at(0, 0x10)], kib(6000, 8, 0)),
@@ -49,6 +49,14 @@ fn small() -> Arc<Report> {
     let profile = Arc::make_mut(&mut report.profile);
     profile.taken = std::time::UNIX_EPOCH + std::time::Duration::from_secs(1_700_000_000);
     profile.losses.add("events", 3);
+    // Each column, under a stack and without one.
+    for id in ColumnId::ALL {
+        let amounts = Amounts::in_column(id, 6 * 4096);
+        profile.samples[2].amounts += amounts;
+        profile.not_observed[1].amounts += amounts;
+        profile.total += amounts;
+        profile.total += amounts;
+    }
     Arc::new(report)
 }
 
@@ -62,6 +70,28 @@ fn every_format_adds_up() {
             wanted(format, |kind| kind.of(&report.profile.total)),
             "{format}"
         );
+    }
+}
+
+/// Optional measures are in the formats that hold more than one figure per stack, and in those of one kind if
+/// they are chosen.
+#[test]
+fn optional_measures_add_up() {
+    let mut report = Report::clone(&small());
+    Arc::make_mut(&mut report.profile).measures = MEASURES.to_vec();
+    let total = report.profile.total;
+    let bytes = written("pprof", &report, &ExportOptions::default());
+    let sums = readers::read("pprof", &bytes);
+    for id in ColumnId::ALL {
+        assert_eq!(sums[id.column().sample_type], total.column(id));
+        let options = ExportOptions {
+            kind: Kind::Column(id),
+            ..ExportOptions::default()
+        };
+        for format in ["folded", "svg", "functions", "text"] {
+            let sums = readers::read(format, &written(format, &report, &options));
+            assert_eq!(sums["all"], total.column(id), "{format}");
+        }
     }
 }
 
@@ -229,7 +259,10 @@ fn pprof_subtracts() {
         small(),
     );
     let mut now = Report::clone(&now);
-    Arc::make_mut(&mut now.profile).samples[0].usage.anon += 1 << 20;
+    Arc::make_mut(&mut now.profile).samples[0]
+        .amounts
+        .usage
+        .anon += 1 << 20;
     let now = written("pprof", &now, &ExportOptions::default());
     let dir = tempfile::tempdir().unwrap();
     let base = dir.path().join("base.pb.gz");
@@ -248,11 +281,11 @@ fn changed() -> (Arc<Report>, ExportOptions) {
     let mut now = Report::clone(&before);
     let profile = Arc::make_mut(&mut now.profile);
     // One stack grew, one has nothing any more.
-    profile.samples[0].usage.anon += 1 << 20;
-    profile.total.anon += 1 << 20;
-    let gone = profile.samples.remove(1).usage;
-    profile.total.anon -= gone.anon;
-    profile.total.cache -= gone.cache;
+    profile.samples[0].amounts.usage.anon += 1 << 20;
+    profile.total.usage.anon += 1 << 20;
+    let gone = profile.samples.remove(1).amounts;
+    profile.total.usage.anon -= gone.usage.anon;
+    profile.total.usage.cache -= gone.usage.cache;
     let options = ExportOptions {
         baseline: Some(before),
         ..ExportOptions::default()
@@ -266,15 +299,14 @@ fn csv_differences_have_both_numbers() {
     let (now, options) = changed();
     let before = options.baseline.clone().unwrap();
     let rows = table(&written("csv", &now, &options));
-    for kind in Kind::SINGLE {
-        let sum = |ending: &str| {
-            let cells = rows
-                .iter()
-                .map(|row| &row[&format!("{}{ending}", kind.name())]);
+    for kind in Kind::single() {
+        let sum = |side: &str| {
+            let column = format!("{}{side}_{}", kind.name(), kind.unit().name());
+            let cells = rows.iter().map(|row| &row[&column]);
             cells.map(|cell| cell.parse::<u64>().unwrap()).sum::<u64>()
         };
-        assert_eq!(sum("_bytes"), kind.of(&now.profile.total), "{kind:?}");
-        assert_eq!(sum("_before_bytes"), kind.of(&before.profile.total));
+        assert_eq!(sum(""), kind.of(&now.profile.total), "{kind:?}");
+        assert_eq!(sum("_before"), kind.of(&before.profile.total));
     }
     let gone = "main;app::run::h0123456789abcdef;node+0x40";
     let row = rows.iter().find(|row| row["frames"] == gone).unwrap();
@@ -300,7 +332,7 @@ fn text_differences_have_both_numbers() {
         let (now, before, change) = read(line);
         assert_eq!(now - before, change, "{line}");
     }
-    let kib = |report: &Report| (report.profile.total.value() >> 10).cast_signed();
+    let kib = |report: &Report| (report.profile.total.usage.value() >> 10).cast_signed();
     let (all, was, _) = read(tree.lines().next().unwrap());
     assert_eq!((all, was), (kib(&now), kib(&before)));
     let gone = tree
@@ -325,7 +357,10 @@ fn folded_differences_have_both_numbers() {
     }
     assert_eq!(
         sums,
-        (before.profile.total.value(), now.profile.total.value())
+        (
+            before.profile.total.usage.value(),
+            now.profile.total.usage.value()
+        )
     );
     assert_eq!(
         lines["main;app::run::h0123456789abcdef;malloc"],
@@ -345,7 +380,7 @@ fn folded_differences_have_both_numbers() {
 fn flame_graphs_and_tables_differ_too() {
     let (now, options) = changed();
     let svg = written("svg", &now, &options);
-    assert_eq!(readers::svg(&svg), now.profile.total.value());
+    assert_eq!(readers::svg(&svg), now.profile.total.usage.value());
     let text = String::from_utf8(svg).unwrap();
     assert!(text.contains("malloc: 7200768 bytes"), "{text}");
     assert!(text.contains("(+1048576 bytes)"), "{text}");
@@ -362,8 +397,8 @@ fn flame_graphs_and_tables_differ_too() {
             .sum::<u64>()
     };
     let before = options.baseline.unwrap();
-    assert_eq!(sum("self_before_bytes"), before.profile.total.value());
-    assert_eq!(sum("self_bytes"), now.profile.total.value());
+    assert_eq!(sum("self_before_bytes"), before.profile.total.usage.value());
+    assert_eq!(sum("self_bytes"), now.profile.total.usage.value());
 }
 
 /// The files are what they were; `MEMPROF_BLESS=1` writes them anew.

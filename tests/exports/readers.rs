@@ -25,7 +25,10 @@ pub fn wanted(format: &str, bytes: impl Fn(Kind) -> u64) -> Sums {
             ("page_cache_space", Kind::Cache),
             ("swapped_space", Kind::Swap),
         ]),
-        "profile" | "csv" => sums(&Kind::SINGLE.map(|kind| (kind.name(), kind))),
+        "profile" | "csv" => {
+            let kinds: Vec<_> = Kind::single().map(|kind| (kind.name(), kind)).collect();
+            sums(&kinds)
+        }
         "speedscope" => {
             let mut kinds = Kind::ALL.map(|kind| (kind.label(), kind)).to_vec();
             kinds.retain(|(_, kind)| bytes(*kind) > 0);

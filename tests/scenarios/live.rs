@@ -6,7 +6,7 @@ use std::sync::Arc;
 use ::memprof::cli::{self, Run};
 use ::memprof::config::Config;
 use ::memprof::freeze::Freeze;
-use ::memprof::profile::{Frame, FrameKind, Kind, Profile, Usage};
+use ::memprof::profile::{Amounts, Frame, FrameKind, Kind, Profile, Usage};
 use ::memprof::session::collector::Command;
 use ::memprof::session::command::Prepared;
 use ::memprof::session::reports::Collecting;
@@ -90,14 +90,14 @@ impl Report {
         let samples = self.profile.samples.iter();
         samples
             .filter(|s| s.stack.frames.iter().any(through))
-            .map(|s| kind.of(&s.usage))
+            .map(|s| kind.of(&s.amounts))
             .sum()
     }
 
     /// Bytes of this kind without a stack.
     pub fn unobserved(&self, kind: Kind) -> u64 {
         let rows = self.profile.not_observed.iter();
-        rows.map(|row| kind.of(&row.usage)).sum()
+        rows.map(|row| kind.of(&row.amounts)).sum()
     }
 
     /// Who owns how much, for a failure's message. Rows of file pages alone are left out.
@@ -109,28 +109,30 @@ impl Report {
                 found.map_or_else(|| "?".to_owned(), |f| f.name.clone())
             });
             let names: Vec<String> = names.take(6).collect();
-            row(&mut out, &sample.usage, &names.join(" < "));
+            row(&mut out, &sample.amounts, &names.join(" < "));
         }
         for r in &self.profile.not_observed {
             let what = format!("{} ({})", r.mapping, r.reason.label());
-            row(&mut out, &r.usage, &what);
+            row(&mut out, &r.amounts, &what);
         }
         out
     }
 }
 
-fn row(out: &mut String, usage: &Usage, what: &str) {
-    let other = Usage { file: 0, ..*usage };
+fn row(out: &mut String, amounts: &Amounts, what: &str) {
+    let other = Usage {
+        file: 0,
+        ..amounts.usage
+    };
     if other != Usage::default() {
-        *out += &format!("{}: {what}\n", short(usage));
+        *out += &format!("{}: {what}\n", short(amounts));
     }
 }
 
-fn short(usage: &Usage) -> String {
-    let kinds = Kind::ALL.into_iter().skip(2);
-    let some = kinds.filter(|k| k.of(usage) > 0);
+fn short(amounts: &Amounts) -> String {
+    let some = Kind::single().filter(|k| k.of(amounts) > 0);
     let parts: Vec<String> = some
-        .map(|k| format!("{} {} KiB", k.name(), k.of(usage) / 1024))
+        .map(|k| format!("{} {} KiB", k.name(), k.of(amounts) / 1024))
         .collect();
     parts.join(", ")
 }

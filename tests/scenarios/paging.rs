@@ -160,7 +160,10 @@ fn large_folios(run: &mut Run) -> Done {
         expected += 64 * KIB;
     }
     let report = run.check(&[]);
-    let (own, all) = (report.under("cmd_touch", Anon), report.profile.total.anon);
+    let (own, all) = (
+        report.under("cmd_touch", Anon),
+        report.profile.total.usage.anon,
+    );
     assert!(own > expected / 2 && own <= expected, "{own} of {all}");
     let rest = MIB - own;
     run.after(
@@ -223,7 +226,7 @@ fn swap_out_and_in(run: &mut Run) -> Done {
         report.under("cmd_number", Anon),
     );
     assert!(out >= 4 * MIB && out + left == 8 * MIB, "{}", report.text());
-    assert_eq!(report.profile.total.swap, out);
+    assert_eq!(report.profile.total.usage.swap, out);
     // Back by a load, and by a store: it stays whose it was.
     run.after(&["look 0 0 4194304"], &[("cmd_look", Resident, 0)]);
     let back = [

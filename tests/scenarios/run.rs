@@ -93,7 +93,7 @@ impl<'a> Run<'a> {
     pub fn begin_anew(&mut self) {
         let report = self.report();
         self.without = report.unobserved(Kind::Resident);
-        self.cache = report.profile.total.cache;
+        self.cache = report.profile.total.usage.cache;
         assert!(self.without <= 64 * KIB, "{}", report.text());
     }
 
@@ -183,9 +183,14 @@ impl<'a> Run<'a> {
         for (pid, kernel) in self.pids.iter().zip(kernel) {
             sum += kernel;
             let share = report.profile.of(*pid).expect("a followed process");
-            self.assert_equal(&share.total, &kernel, &format!("{at} of {pid}"), &report);
+            self.assert_equal(
+                &share.total.usage,
+                &kernel,
+                &format!("{at} of {pid}"),
+                &report,
+            );
         }
-        self.assert_equal(&report.profile.total, &sum, at, &report);
+        self.assert_equal(&report.profile.total.usage, &sum, at, &report);
         report
     }
 
@@ -278,7 +283,7 @@ impl<'a> Run<'a> {
             );
         }
         assert_eq!(
-            report.profile.total.cache,
+            report.profile.total.usage.cache,
             self.cache + all,
             "all cache after {:#?}\n{}",
             self.said,

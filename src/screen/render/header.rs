@@ -77,7 +77,7 @@ fn title(state: &State) -> Line<'static> {
 }
 
 fn resident(profile: &Profile, theme: Theme) -> Line<'static> {
-    let total = &profile.total;
+    let total = &profile.total.usage;
     let Agreement {
         ours, low, high, ..
     } = profile.agreement();
@@ -107,7 +107,7 @@ fn resident(profile: &Profile, theme: Theme) -> Line<'static> {
 }
 
 fn further(profile: &Profile) -> Line<'static> {
-    let t = &profile.total;
+    let t = &profile.total.usage;
     Line::raw(format!(
         "page cache {} KiB   file maps {}  swapped {}  hugetlb {}  page tables {}",
         kib(t.cache),
@@ -120,7 +120,7 @@ fn further(profile: &Profile) -> Line<'static> {
 
 /// Shares of the total by unwind outcome and without a stack, then the losses.
 fn stacks(profile: &Profile, theme: Theme) -> Line<'static> {
-    let whole = profile.total.value();
+    let whole = profile.total.usage.value();
     let (mut complete, mut partial, mut untaken) = (0, 0, 0);
     for (outcome, _, bytes) in profile.outcomes() {
         match outcome {
@@ -129,7 +129,7 @@ fn stacks(profile: &Profile, theme: Theme) -> Line<'static> {
             _ => partial += bytes,
         }
     }
-    let none = profile.unattributed().value();
+    let none = profile.unattributed().usage.value();
     let mut text = format!("stacks: complete {} %", percent(complete, whole));
     for (bytes, what) in [(partial, "partial"), (untaken, "not taken"), (none, "none")] {
         if bytes > 0 {

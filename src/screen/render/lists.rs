@@ -8,7 +8,7 @@ use crate::export::printable;
 use crate::screen::model::{Model, Pair};
 use crate::screen::rows::{FunctionRow, TreeRow};
 use crate::screen::state::{State, View};
-use crate::screen::words::{kib, percent, signed_kib};
+use crate::screen::words::{change, figure, percent};
 use crate::tree::SELF;
 
 /// Indentation per level and its maximum, in columns.
@@ -18,19 +18,15 @@ const MOST_INDENT: usize = 40;
 /// The column headings with the current settings.
 pub(super) fn heading(state: &State) -> String {
     let difference = state.model.as_ref().is_some_and(|m| m.is_difference);
+    let unit = state.kind.unit().symbol();
+    let [own, total] = ["self", "total"].map(|column| format!("{column} {unit}"));
     let columns = match (state.view, difference) {
-        (View::Functions, false) => format!(
-            "{:>11} {:>5} {:>12} {:>5}",
-            "self KiB", "%", "total KiB", "%"
-        ),
+        (View::Functions, false) => format!("{:>11} {:>5} {:>12} {:>5}", own, "%", total, "%"),
         (View::Functions, true) => {
-            format!(
-                "{:>11} {:>11} {:>11}",
-                "self change", "total chg.", "total KiB"
-            )
+            format!("{:>11} {:>11} {:>11}", "self change", "total chg.", total)
         }
-        (View::Tree, false) => format!("{:>11} {:>5}", "KiB", "%"),
-        (View::Tree, true) => format!("{:>11} {:>11}", "change", "KiB"),
+        (View::Tree, false) => format!("{:>11} {:>5}", unit, "%"),
+        (View::Tree, true) => format!("{:>11} {:>11}", "change", unit),
     };
     let width = usize::from(state.size.0);
     format!("{:<width$}", format!("{columns}  {}", super::chosen(state)))
@@ -70,21 +66,31 @@ fn function_line(model: &Model, row: FunctionRow) -> String {
     let (own, total) = row.pairs(model);
     let name = printable(row.name(model));
     let whole = model.whole.now;
+    let (shown, changed) = writers(model);
     match model.is_difference {
         false => format!(
             "{:>11} {:>5} {:>12} {:>5}  {name}",
-            kib(own.now),
+            shown(own),
             percent(own.now, whole),
-            kib(total.now),
+            shown(total),
             percent(total.now, whole)
         ),
         true => format!(
             "{:>11} {:>11} {:>11}  {name}",
-            signed_kib(own.change()),
-            signed_kib(total.change()),
-            kib(total.now)
+            changed(own),
+            changed(total),
+            shown(total)
         ),
     }
+}
+
+/// What writes a pair's figure now, and its change, in the model's unit.
+fn writers(model: &Model) -> (impl Fn(Pair) -> String, impl Fn(Pair) -> String) {
+    let unit = model.unit;
+    (
+        move |pair: Pair| figure(unit, pair.now),
+        move |pair: Pair| change(unit, pair.then, pair.now),
+    )
 }
 
 fn tree_line(model: &Model, row: &TreeRow) -> String {
@@ -99,12 +105,13 @@ fn tree_line(model: &Model, row: &TreeRow) -> String {
 }
 
 fn amounts(model: &Model, pair: Pair) -> String {
+    let (shown, changed) = writers(model);
     match model.is_difference {
         false => {
             let share = percent(pair.now, model.whole.now);
-            format!("{:>11} {share:>5}", kib(pair.now))
+            format!("{:>11} {share:>5}", shown(pair))
         }
-        true => format!("{:>11} {:>11}", signed_kib(pair.change()), kib(pair.now)),
+        true => format!("{:>11} {:>11}", changed(pair), shown(pair)),
     }
 }
 

@@ -80,18 +80,21 @@ fn details(profile: &Profile, state: &State) -> Vec<Line<'static>> {
     }
     lines.push(heading("Memory without a stack"));
     let mut mappings: Vec<_> = profile.not_observed.iter().collect();
-    mappings.retain(|m| m.usage.value() > 0);
-    mappings.sort_by_key(|m| Reverse(m.usage.value()));
+    mappings.retain(|m| m.amounts.usage.value() > 0);
+    mappings.sort_by_key(|m| Reverse(m.amounts.usage.value()));
     if mappings.is_empty() {
         lines.push(Line::raw("none"));
     }
     for mapping in mappings.iter().take(MOST_MAPPINGS) {
         let label = Label::NotObserved(&mapping.mapping, mapping.reason).to_string();
-        lines.push(row(mapping.usage.value(), printable(&label).into_owned()));
+        lines.push(row(
+            mapping.amounts.usage.value(),
+            printable(&label).into_owned(),
+        ));
     }
     let rest = mappings.get(MOST_MAPPINGS..).unwrap_or_default();
     if !rest.is_empty() {
-        let bytes = rest.iter().map(|m| m.usage.value()).sum();
+        let bytes = rest.iter().map(|m| m.amounts.usage.value()).sum();
         lines.push(row(bytes, format!("{} more mappings", rest.len())));
     }
     lines.push(heading("Losses"));

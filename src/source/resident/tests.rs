@@ -98,14 +98,17 @@ impl World {
 }
 
 fn stack_pages(totals: &Totals, id: u32) -> u64 {
-    totals.stacks.get(&StackId(id)).map_or(0, |u| u.anon / PAGE)
+    totals
+        .stacks
+        .get(&StackId(id))
+        .map_or(0, |u| u.usage.anon / PAGE)
 }
 
 fn nobody_pages(totals: &Totals, reason: Unobserved) -> u64 {
     totals
         .unobserved
         .get(&("[anon]".into(), reason))
-        .map_or(0, |u| u.anon / PAGE)
+        .map_or(0, |u| u.usage.anon / PAGE)
 }
 
 #[test]
@@ -168,7 +171,7 @@ fn fault_around_stays_in_its_window_and_mapping() {
         totals
             .stacks
             .get(&StackId(id))
-            .map_or(0, |u| u.shmem / PAGE)
+            .map_or(0, |u| u.usage.shmem / PAGE)
     };
     // The window of 1015 is 1008..1024; page 1008 lies outside the mapping.
     assert_eq!((shmem(20), shmem(21)), (15, 0));
@@ -245,15 +248,15 @@ proptest! {
             }
         }
         let mut mapped = MappedBytes::default();
-        for usage in model.stacks.values() {
-            mapped.attributed += *usage;
+        for amounts in model.stacks.values() {
+            mapped.attributed += amounts.usage;
         }
-        for usage in model.unobserved.values() {
-            mapped.not_observed += *usage;
+        for amounts in model.unobserved.values() {
+            mapped.not_observed += amounts.usage;
         }
         prop_assert_eq!(mapping, mapped);
         prop_assert_eq!(&totals, &model);
-        let sum: u64 = totals.stacks.values().chain(totals.unobserved.values()).map(|u| u.anon).sum();
+        let sum: u64 = totals.stacks.values().chain(totals.unobserved.values()).map(|u| u.usage.anon).sum();
         prop_assert_eq!(sum, pages * PAGE);
     }
 
@@ -270,7 +273,7 @@ proptest! {
         let kind = if huge { PageKind::Anon } else { PageKind::Shmem };
         let (totals, mapped) = w.join_and_map(&[run(start..start + len, kind, huge)], &vma(0..9000));
         let sum: u64 =
-            totals.stacks.values().chain(totals.unobserved.values()).map(|u| u.resident()).sum();
+            totals.stacks.values().chain(totals.unobserved.values()).map(|u| u.usage.resident()).sum();
         prop_assert_eq!(sum, len * PAGE);
         prop_assert_eq!(mapped.attributed.resident() + mapped.not_observed.resident(), sum);
         prop_assert_eq!(mapped.huge, if huge { sum } else { 0 });

@@ -1,0 +1,36 @@
+//! What a request is: the parts that come from HTTP, its parsed parameters, and its answer.
+
+use std::fmt;
+use std::sync::Arc;
+
+use super::query::Query;
+use super::{Api, ApiError, BoxFuture, Reply};
+
+/// The parts of a request besides its path.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct RequestParts<'a> {
+    /// The text after the first `?` of the target.
+    pub query: &'a str,
+    /// The body.
+    pub body: &'a [u8],
+    /// Whether it came from this machine, over a loopback address.
+    pub local: bool,
+}
+
+/// The parsed parts of a request, passed to its route.
+pub(super) struct RequestContext<'a> {
+    pub(super) query: Query,
+    /// The segment at `{}` in the path.
+    pub(super) name: &'a str,
+    pub(super) body: &'a [u8],
+    pub(super) local: bool,
+}
+
+/// A request, ready to be answered.
+pub type Request = Arc<dyn Ask>;
+
+/// A parsed request. Its `Debug` form shows the parsed parameters.
+pub trait Ask: fmt::Debug + Send + Sync {
+    /// Answers it. Needs a tokio runtime.
+    fn answer<'a>(&'a self, api: &'a Api) -> BoxFuture<'a, Result<Reply, ApiError>>;
+}

@@ -1,0 +1,25 @@
+//! Kernel memory allocated on behalf of the target (`--kernel`): approximate.
+
+use super::{Column, ColumnId, Measure, Unit};
+
+/// Kernel memory by the stack that allocated it.
+pub const KERNEL_MEMORY: Measure = Measure {
+    name: "kernel",
+    title: "kernel memory",
+    option: Some("--kernel"),
+    columns: &[Column {
+        name: "kernel",
+        label: "kernel (approximate)",
+        unit: Unit::Bytes,
+        note: "approximate, not resident: allocated by it",
+        figure: "kernel memory (approximate) of the newest report, if that was made since the last sample or nothing changed since",
+        sample_type: "approximate_kernel_space",
+        metric: (
+            "memprof_approximate_kernel_bytes",
+            "Kernel memory that the target had allocated, approximately; not resident",
+        ),
+    }],
+};
+
+/// Its column.
+pub const KERNEL_BYTES: ColumnId = ColumnId::named("kernel");
