@@ -50,7 +50,7 @@ pub use request::{Ask, Request, RequestParts};
 pub use route::{Method, ROUTES, Route};
 
 /// The OpenAPI document of the `/v1` routes.
-pub const OPENAPI_V1: &str = include_str!("web/openapi-v1.json");
+pub(crate) const OPENAPI_V1: &str = include_str!("web/openapi-v1.json");
 
 /// The OpenAPI document of memprof's own routes.
 pub const OPENAPI_V2: &str = include_str!("web/openapi-v2.json");

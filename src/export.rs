@@ -23,9 +23,9 @@ use std::sync::Arc;
 use crate::profile::Profile;
 use crate::symbol::Symbols;
 
-pub use clean::printable;
+pub(crate) use clean::printable;
 pub use options::{ExportOptions, Supports, Unsupported};
-pub use summary::write_summary;
+pub(crate) use summary::write_summary;
 
 /// A profile with its symbols: the input of every view and every format.
 #[derive(Clone, Debug)]
@@ -99,7 +99,7 @@ pub fn by_name(name: &str) -> Option<&'static Exporter> {
 }
 
 /// The format with the longest extension that matches the file name, else the first format.
-pub fn by_ending(path: &Path) -> &'static Exporter {
+pub(crate) fn by_ending(path: &Path) -> &'static Exporter {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let ends = |e: &&Exporter| {
         let rest = name.strip_suffix(e.extension);

@@ -12,7 +12,7 @@
 mod kernel_memory;
 mod residency;
 
-pub use kernel_memory::{KERNEL_BYTES, KERNEL_MEMORY};
+pub(crate) use kernel_memory::{KERNEL_BYTES, KERNEL_MEMORY};
 pub use residency::RESIDENCY;
 
 /// What a group of figures counts.
@@ -86,7 +86,7 @@ impl Unit {
 pub const MEASURES: [&Measure; 2] = [&RESIDENCY, &KERNEL_MEMORY];
 
 /// Number of columns of all measures.
-pub const COLUMNS: usize = {
+pub(crate) const COLUMNS: usize = {
     let (mut sum, mut at) = (0, 0);
     while at < MEASURES.len() {
         sum += MEASURES[at].columns.len();

@@ -66,7 +66,7 @@ impl Unobserved {
 }
 
 /// Placeholder for the mapping of memory whose stack was recorded and lost.
-pub const LOST_STACK: &str = "[stack record lost]";
+pub(crate) const LOST_STACK: &str = "[stack record lost]";
 
 /// Memory of one mapping without a stack.
 #[derive(Clone, Debug)]
@@ -91,7 +91,7 @@ pub struct MapUsage {
 }
 
 /// An unwind outcome, the number of distinct stacks with it, and their bytes.
-pub type OutcomeRow = (Outcome, u64, u64);
+pub(crate) type OutcomeRow = (Outcome, u64, u64);
 
 /// The process (or tree of processes) a profile is about.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -190,7 +190,7 @@ impl Profile {
     }
 
     /// The page cache of one file, as a separate profile.
-    pub fn of_file(&self, file: &CachedFile) -> Profile {
+    pub(crate) fn of_file(&self, file: &CachedFile) -> Profile {
         let cache = |bytes| {
             Amounts::from(Usage {
                 cache: bytes,
@@ -239,7 +239,7 @@ impl Profile {
     }
 
     /// Every optional measure, and whether it was counted.
-    pub fn optional_measures(&self) -> impl Iterator<Item = (&'static Measure, bool)> {
+    pub(crate) fn optional_measures(&self) -> impl Iterator<Item = (&'static Measure, bool)> {
         let optional = MEASURES
             .into_iter()
             .filter(|measure| measure.option.is_some());
@@ -257,7 +257,7 @@ impl Profile {
     }
 
     /// Memory without a stack.
-    pub fn unattributed(&self) -> Amounts {
+    pub(crate) fn unattributed(&self) -> Amounts {
         sum(self.not_observed.iter().map(|n| &n.amounts))
     }
 
@@ -282,7 +282,7 @@ impl Profile {
     /// resident figures are the same before and after, and its anonymous memory equals memprof's. The kernel's
     /// figure is from its page table walk (`smaps_rollup`) or, if that would take too long, its counter
     /// (`RssAnon`, exact since Linux 6.16). `RssShmem` is not compared: up to Linux 6.15 it is approximate.
-    pub fn is_exact(&self) -> bool {
+    pub(crate) fn is_exact(&self) -> bool {
         let (before, after) = (&self.kernel_before, &self.kernel_after);
         let anonymous = |k: &KernelFigures| k.anonymous.unwrap_or(k.rss_anon);
         matches!(self.hold, FreezeOutcome::Still(_))

@@ -23,15 +23,15 @@ mod table;
 #[cfg(test)]
 pub(crate) mod testing;
 
-pub use label::{
+pub(crate) use label::{
     Category, Code, Label, LabelId, Labels, Merge, NO_FUNCTION, NO_SYMBOL, Naming, SELF,
 };
-pub use layout::{Cut, Layout, Limits, Order};
-pub use names::frame_label;
-pub use paths::{Paths, Reading};
-pub use search::Search;
-pub use sweep::Row;
-pub use table::{Table, TableRow};
+pub(crate) use layout::{Cut, Layout, Limits, Order};
+pub(crate) use names::frame_label;
+pub(crate) use paths::{Paths, Reading};
+pub(crate) use search::Search;
+pub(crate) use sweep::Row;
+pub(crate) use table::{Table, TableRow};
 
 /// Which end of a stack is at the root.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]

@@ -40,12 +40,12 @@ fn write(report: &Report, options: &ExportOptions, out: &mut dyn Write) -> io::R
 }
 
 /// An empty tree: the reply before a target exists.
-pub const EMPTY_TREE: &str = r#"{"value":0,"cacheValue":0,"frames":[]}"#;
+pub(crate) const EMPTY_TREE: &str = r#"{"value":0,"cacheValue":0,"frames":[]}"#;
 
 /// Totals in KiB: the reply to `/v1/tree?short=true`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Short {
+pub(crate) struct Short {
     /// Resident anonymous and shared memory and page cache, in KiB.
     pub total: u64,
     /// Page cache, in KiB.
@@ -131,7 +131,7 @@ struct Open {
 ///
 /// # Errors
 /// Those of `out`.
-pub fn write_tree(
+pub(crate) fn write_tree(
     report: &Report,
     direction: Direction,
     threshold: u64,

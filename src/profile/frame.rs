@@ -38,7 +38,7 @@ impl Module {
     }
 
     /// Whether it is [`Module::jit`].
-    pub fn is_jit(&self) -> bool {
+    pub(crate) fn is_jit(&self) -> bool {
         // A file's path begins with a slash.
         self.path.as_os_str() == JIT
     }

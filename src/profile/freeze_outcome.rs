@@ -46,7 +46,7 @@ impl FreezeOutcome {
     }
 
     /// Whether several processes were frozen one after the other.
-    pub fn in_turn(&self) -> bool {
+    pub(crate) fn in_turn(&self) -> bool {
         matches!(self, FreezeOutcome::InTurn { .. })
     }
 

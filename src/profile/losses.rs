@@ -9,13 +9,13 @@ pub struct Losses {
 
 impl Losses {
     /// Processes that did not fit into the table of followed processes.
-    pub const NOT_FOLLOWED: &'static str = "processes not followed: table full";
+    pub(crate) const NOT_FOLLOWED: &'static str = "processes not followed: table full";
     /// Events not processed before the report was made; they may include the start of processes.
-    pub const BEHIND: &'static str =
+    pub(crate) const BEHIND: &'static str =
         "bytes of events not taken in yet: more came than memprof could take in";
 
     /// Whether no process of the target is missing.
-    pub fn have_all_processes(&self) -> bool {
+    pub(crate) fn have_all_processes(&self) -> bool {
         let missing =
             |(what, _): &(&str, u64)| [Losses::NOT_FOLLOWED, Losses::BEHIND].contains(what);
         !self.counters.iter().any(missing)

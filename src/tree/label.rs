@@ -167,7 +167,7 @@ impl<'a> Code<'a> {
 
 impl Label<'_> {
     /// Whether it aggregates dropped nodes.
-    pub fn is_rest(&self) -> bool {
+    pub(crate) fn is_rest(&self) -> bool {
         matches!(self, Label::BelowThreshold | Label::OverLimit)
     }
 }
@@ -225,9 +225,9 @@ impl Default for Labels<'_> {
 
 impl<'a> Labels<'a> {
     /// The id of the root's label.
-    pub const ROOT: LabelId = 0;
+    pub(crate) const ROOT: LabelId = 0;
     /// The id of [`Label::Unmapped`].
-    pub const UNMAPPED: LabelId = 1;
+    pub(crate) const UNMAPPED: LabelId = 1;
 
     /// The label's id, assigned on first use.
     pub fn id(&mut self, label: Label<'a>) -> LabelId {

@@ -53,7 +53,7 @@ impl<const N: usize> Layout<N> {
     }
 
     /// Merges the paths, with siblings in this order.
-    pub fn ordered(paths: &mut Paths<'_, N>, limits: Limits, order: Order) -> Layout<N> {
+    pub(crate) fn ordered(paths: &mut Paths<'_, N>, limits: Limits, order: Order) -> Layout<N> {
         paths.sort();
         let rest = paths.label(Label::BelowThreshold);
         let over = paths.label(Label::OverLimit);

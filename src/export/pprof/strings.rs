@@ -32,7 +32,7 @@ impl Strings {
     }
 
     /// The strings added since the last call, in index order.
-    pub fn take_new(&mut self) -> Vec<String> {
+    pub(crate) fn take_new(&mut self) -> Vec<String> {
         std::mem::take(&mut self.new)
     }
 }
