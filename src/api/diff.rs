@@ -289,12 +289,7 @@ impl Between {
             no_stack: (&table.no_stack()).into(),
             unmapped: (&table.unmapped()).into(),
             page: wanted.page.about(rows.len()),
-            rows: wanted
-                .page
-                .of(&rows)
-                .iter()
-                .map(|row| Row::from(*row))
-                .collect(),
+            rows: wanted.page.of(&rows),
         };
         serde_json::to_writer(out, &reply).map_err(internal)
     }

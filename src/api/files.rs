@@ -136,12 +136,7 @@ impl View for Files {
             other: places.other_files,
             page: self.page.about(rows.len()),
             matched: rows.iter().map(|file| file.cached()).sum(),
-            rows: self
-                .page
-                .of(&rows)
-                .iter()
-                .map(|file| File::from(*file))
-                .collect(),
+            rows: self.page.of(&rows),
         };
         serde_json::to_writer(out, &reply).map_err(internal)
     }

@@ -39,13 +39,11 @@ impl Page {
         })
     }
 
-    /// The rows of the page.
-    pub(super) fn of<'r, T>(&self, rows: &'r [T]) -> &'r [T] {
-        let start = usize::try_from(self.offset)
-            .unwrap_or(usize::MAX)
-            .min(rows.len());
-        let rows = &rows[start..];
-        &rows[..rows.len().min(self.limit as usize)]
+    /// The rows of the page, as the reply shows them.
+    pub(super) fn of<'r, T, R: From<&'r T>>(&self, rows: &[&'r T]) -> Vec<R> {
+        let offset = usize::try_from(self.offset).unwrap_or(usize::MAX);
+        let rows = rows.iter().skip(offset).take(self.limit as usize);
+        rows.map(|row| R::from(*row)).collect()
     }
 
     /// The page as the reply describes it; `count` is the number of all rows.
@@ -245,12 +243,7 @@ impl View for Functions {
             unmapped: table.unmapped()[0],
             page: wanted.page.about(rows.len()),
             matched: rows.iter().map(row).sum(),
-            rows: wanted
-                .page
-                .of(&rows)
-                .iter()
-                .map(|row| Row::from(*row))
-                .collect(),
+            rows: wanted.page.of(&rows),
         };
         serde_json::to_writer(out, &reply).map_err(internal)
     }

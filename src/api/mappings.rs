@@ -154,7 +154,7 @@ impl View for Maps {
             size: rows.iter().map(|mapping| size(mapping)).sum(),
             bytes: Kinds(sum.into()),
             page: self.page.about(rows.len()),
-            rows: self.page.of(&rows).iter().map(|m| Row::from(*m)).collect(),
+            rows: self.page.of(&rows),
         };
         serde_json::to_writer(out, &reply).map_err(internal)
     }

@@ -10,7 +10,8 @@ use super::request::RequestContext;
 use super::room::Out;
 use super::view::{View, view};
 use super::{ApiError, Report, Request};
-use crate::profile::{Amounts, Profile, TargetInfo, Unobserved, Verdict};
+use crate::export::Target;
+use crate::profile::{Amounts, Profile, Unobserved, Verdict};
 
 /// Parameters of `/v2/summary`.
 pub(super) const PARAMETERS: &[&str] = &["mark", "pid"];
@@ -49,14 +50,6 @@ struct SummaryReply<'a> {
 }
 
 #[derive(Serialize)]
-struct Target<'a> {
-    pid: u32,
-    comm: &'a str,
-    pids: Vec<u32>,
-    alive: bool,
-}
-
-#[derive(Serialize)]
 struct NotObserved {
     reason: &'static str,
     bytes: Kinds,
@@ -84,17 +77,6 @@ impl<'a> From<&'a Report> for SummaryReply<'a> {
             kernel: (&**profile).into(),
             agreement: profile.agreement().into(),
             outcomes: outcomes(profile),
-        }
-    }
-}
-
-impl<'a> From<&'a TargetInfo> for Target<'a> {
-    fn from(target: &'a TargetInfo) -> Target<'a> {
-        Target {
-            pid: target.pid.0,
-            comm: &target.comm,
-            pids: target.pids.iter().map(|pid| pid.0).collect(),
-            alive: target.alive,
         }
     }
 }

@@ -13,7 +13,7 @@ use serde::{Serialize, Serializer};
 
 use super::{ExportOptions, Exporter, Report, Supports};
 use crate::measure::Measure;
-use crate::profile::{Amounts, Frame, FrameKind, KernelFigures, Kind, Profile};
+use crate::profile::{Amounts, Frame, FrameKind, KernelFigures, Kind, Profile, TargetInfo};
 use crate::symbol::{Function, Language, Location, Symbol, Symbols};
 
 pub(super) const FORMAT: Exporter = Exporter {
@@ -37,12 +37,7 @@ fn write(report: &Report, _: &ExportOptions, out: &mut dyn Write) -> io::Result<
         format: "memprof profile",
         version: 1,
         taken_unix_ms: u64::try_from(taken.as_millis()).unwrap_or(u64::MAX),
-        target: Target {
-            pid: profile.target.pid.0,
-            comm: &profile.target.comm,
-            pids: profile.target.pids.iter().map(|pid| pid.0).collect(),
-            alive: profile.target.alive,
-        },
+        target: (&profile.target).into(),
         stopped_us: profile.hold.lasted().map(|lasted| lasted.as_micros()),
         stopped_in_turn: profile.hold.in_turn(),
         freeze_error: profile.hold.failed(),
@@ -88,12 +83,24 @@ struct Whole<'a> {
     not_observed: NotObserved<'a>,
 }
 
+/// The target as JSON; `/v2` has it in the same form.
 #[derive(Serialize)]
-struct Target<'a> {
+pub(crate) struct Target<'a> {
     pid: u32,
     comm: &'a str,
     pids: Vec<u32>,
     alive: bool,
+}
+
+impl<'a> From<&'a TargetInfo> for Target<'a> {
+    fn from(target: &'a TargetInfo) -> Target<'a> {
+        Target {
+            pid: target.pid.0,
+            comm: &target.comm,
+            pids: target.pids.iter().map(|pid| pid.0).collect(),
+            alive: target.alive,
+        }
+    }
 }
 
 /// Which optional measures were counted, as fields `NAMECounted`.
