@@ -89,7 +89,7 @@ fn totals() {
         "{target}"
     );
     // Of when the totals are, and the view: where it is of another moment, that stands there too.
-    browser.wait("/^as of [\\d:]{8}(, the view of [\\d:]{8})?$/.test(document.getElementById('taken').textContent)");
+    browser.wait("/^as of [\\d:]{8}(, view as of [\\d:]{8})?$/.test(document.getElementById('taken').textContent)");
     let lost = summary["report"]["losses"].as_array().unwrap().is_empty();
     assert_eq!(browser.text("#losses") == "nothing lost", lost);
     browser.must_be_quiet();

@@ -66,9 +66,7 @@ fn an_exact_state_and_the_way_back() {
     let before = browser.figure(ANON, "data-bytes");
     browser.click("#freeze");
     browser.wait("location.hash.includes('mark=1')");
-    browser.wait(
-        "/^exact: stood still for .* ms$/.test(document.getElementById('still').textContent)",
-    );
+    browser.wait("/^exact: frozen for .* ms$/.test(document.getElementById('still').textContent)");
     // It stays while the target goes on.
     run.tell(&format!("mmap {}", 16 * MIB));
     let link = browser.link();

@@ -65,9 +65,9 @@ async function ask(/** @type {string} */ path, /** @type {Record<string, any>} *
   try {
     reply = await fetch(`v2/${path}${query.size ? `?${query}` : ""}`, { signal: AbortSignal.timeout(PATIENCE), ...init });
   } catch (error) {
-    throw new ApiError(0, `No answer from memprof: ${error instanceof Error ? error.message : error}.`);
+    throw new ApiError(0, `No reply from memprof: ${error instanceof Error ? error.message : error}.`);
   }
-  if (!reply.ok) throw new ApiError(reply.status, (await reply.text()).trim() || `memprof answered ${reply.status}`);
+  if (!reply.ok) throw new ApiError(reply.status, (await reply.text()).trim() || `memprof replied with status ${reply.status}`);
   if (reply.status === 204) return null;
   const body = await reply.json();
   if (body.report?.number >= newest.number) newest = body.report;

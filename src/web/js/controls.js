@@ -22,11 +22,11 @@ const OFFERS = /** @type {Record<string, string[]>} */ ({
 });
 
 const CHOICES = /** @type {Record<string, [string, [string, string][], string]>} */ ({
-  shape: ["Shape", [["icicle", "icicle (root on top)"], ["flame", "flame (root at the bottom)"]], "Which way the graph grows"],
-  dir: ["Direction", [["callees", "callees: from main down"], ["callers", "callers: from the allocator up"]], "Callees: who calls what. Callers: who is called by whom, beginning with the functions that touched the memory."],
-  merge: ["Merge by", [["function", "function"], ["site", "call site"]], "Function: one frame a function. Call site: one frame for each place in the code that calls."],
-  inl: ["Inlined", [["", "with their caller"], ["1", "own frames"]], "Functions that the compiler built into their callers: frames of their own where debug information names them"],
-  min: ["Threshold", [["0", "all"], ["65536", "≥ 64 KiB"], ["262144", "≥ 256 KiB"], ["1048576", "≥ 1 MiB"], ["16777216", "≥ 16 MiB"]], "Smaller frames are summed up as “below threshold”"],
+  shape: ["Shape", [["icicle", "icicle (root on top)"], ["flame", "flame (root at the bottom)"]], "Direction in which the graph grows"],
+  dir: ["Direction", [["callees", "callees: from main down"], ["callers", "callers: from the allocator up"]], "Callees: functions and what they call, starting with main. Callers: the functions that touched the memory, and who called them."],
+  merge: ["Merge by", [["function", "function"], ["site", "call site"]], "Function: one frame per function. Call site: one frame for each place in the code that makes the call."],
+  inl: ["Inlined", [["", "with their caller"], ["1", "separate frames"]], "Functions that the compiler inlined into their callers are separate frames, if debug information names them"],
+  min: ["Threshold", [["0", "all"], ["65536", "≥ 64 KiB"], ["262144", "≥ 256 KiB"], ["1048576", "≥ 1 MiB"], ["16777216", "≥ 16 MiB"]], "Smaller frames are aggregated as “below threshold”"],
 });
 
 /** The controls of the open view. The page cache view is a list, or the stacks of one file. */
@@ -79,8 +79,8 @@ function searchBox() {
     type: "search",
     id: "search",
     placeholder: "search  /",
-    "aria-label": "Search names; * stands for any characters",
-    title: "Part of a function's or a file's name; with * a pattern for all of it. Key: /",
+    "aria-label": "Search names; * matches any characters",
+    title: "Part of a function or file name, or a pattern with * for the whole name. Key: /",
     autocomplete: "off",
     spellcheck: "false",
     value: state.q,

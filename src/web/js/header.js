@@ -14,7 +14,7 @@ export function showSummary(/** @type {Summary} */ summary) {
   const more = target.pids.length - 1;
   say(at("target"), `${target.comm} (pid ${target.pid})${more > 0 ? ` and ${more} more` : ""}`);
   document.title = `${target.comm} – memprof`;
-  chip("alive", target.alive ? "good" : "warn", target.alive ? "running" : "ended: its last profile", more > 0 ? `Followed processes: ${target.pids.join(", ")}` : "");
+  chip("alive", target.alive ? "good" : "warn", target.alive ? "running" : "ended, last profile", more > 0 ? `Followed processes: ${target.pids.join(", ")}` : "");
   totals(summary);
   sum(summary);
   missing(summary);
@@ -29,21 +29,21 @@ export function showTaken(/** @type {Partial<typeof taken>} */ news) {
   Object.assign(taken, news);
   if (taken.totals === 0) return;
   const [totals, view] = [clock(taken.totals), clock(taken.view)];
-  say(at("taken"), taken.view === 0 || view === totals ? `as of ${totals}` : `as of ${totals}, the view of ${view}`);
+  say(at("taken"), taken.view === 0 || view === totals ? `as of ${totals}` : `as of ${totals}, view as of ${view}`);
 }
 
 /** Shows whether the target was frozen, or that freezing failed. */
 function still(/** @type {Summary["report"]} */ { stopped_us, stopped_in_turn, freeze_error, exact }) {
-  if (freeze_error !== null) return chip("still", "bad", "not held still", freeze_error);
-  const time = stopped_us === null ? "" : `stood still for ${(stopped_us / 1000).toFixed(1)} ms`;
-  if (stopped_in_turn) return chip("still", "good", `one after the other, ${time.replace("for", "for up to")}`, "Each process was held still for its own page scan, as all at once would have taken longer than --max-freeze: the figures of each are exact, the sums are of no single moment.");
+  if (freeze_error !== null) return chip("still", "bad", "not frozen", freeze_error);
+  const time = stopped_us === null ? "" : `frozen for ${(stopped_us / 1000).toFixed(1)} ms`;
+  if (stopped_in_turn) return chip("still", "good", `one after the other, ${time.replace("for", "for up to")}`, "Each process was frozen for its own page scan, because freezing all of them together would have taken longer than --max-freeze. The figures of each process are exact, but the sums do not show a single moment.");
   const words = exact ? `exact: ${time}` : time;
-  chip("still", exact ? "good" : "warn", words, "The target was held still for the page scan" + (exact ? ", so all figures are of one moment, and the kernel's own figures are the same." : "."));
+  chip("still", exact ? "good" : "warn", words, "The target was frozen for the page scan" + (exact ? ", so all figures show one moment and equal the kernel's own figures." : "."));
 }
 
 /** Shows that the selected mark or process does not exist (any more), and why. */
 export function showGone(/** @type {string} */ why) {
-  chip("alive", "warn", "not there any more", why);
+  chip("alive", "warn", "no longer available", why);
 }
 
 /** Shows that there is no report yet, and why. */
@@ -85,7 +85,7 @@ const VERDICTS = /** @type {Record<string, string>} */ ({
   between: "The target changed its memory during the page scan: the sum lies between the kernel's figures before and after it.",
   below: "The sum lies below both of the kernel's figures. The target changes its memory, or the kernel's counters lag behind.",
   above: "The sum lies above both of the kernel's figures. The target changes its memory, or the kernel's counters lag behind.",
-  incomplete: "Processes of the target are missing, from the sum and from the kernel's figures here: see what was lost.",
+  incomplete: "Processes of the target are missing from the sum and from the kernel's figures shown here; the losses say why.",
 });
 
 function sum(/** @type {Summary} */ { agreement }) {
@@ -106,7 +106,7 @@ function missing(/** @type {Summary} */ { report, outcomes, not_observed }) {
   const partial = outcomes.filter((row) => !row.complete && row.stacks > 0);
   const stacks = partial.reduce((total, row) => total + row.stacks, 0);
   const why = partial.map((row) => `${row.outcome}: ${number(row.stacks)} stacks, ${bytes(row.bytes)}`).join("\n");
-  chip("partial", stacks ? "warn" : "good", stacks ? `${bytes(report.incomplete.all)} under incomplete stacks` : "all stacks complete", `Stacks whose walk did not reach the outermost frame.\n${why}`);
+  chip("partial", stacks ? "warn" : "good", stacks ? `${bytes(report.incomplete.all)} under incomplete stacks` : "all stacks complete", `Stacks whose unwinding did not reach the outermost frame.\n${why}`);
   const unseen = report.not_observed.all;
   const reasons = not_observed.map((row) => `${reason(row.reason)}: ${bytes(row.bytes.all)}`).join("\n");
   chip("unseen", "warn", `${bytes(unseen)} without a stack`, `Part of the totals; the graph shows it by mapping.\n${reasons}`);
@@ -120,6 +120,6 @@ export function showConnection(/** @type {"live" | "lost" | "paused" | "ended" |
   chip("connection", kinds[how], words[how], why);
   const banner = at("banner");
   banner.hidden = how !== "lost";
-  if (how === "lost") fill(banner, h("strong", {}, "memprof does not answer. "), `What you see is the last report. Trying again every few seconds. ${why}`);
+  if (how === "lost") fill(banner, h("strong", {}, "memprof does not answer. "), `This is the last report. Retrying every few seconds. ${why}`);
 }
 

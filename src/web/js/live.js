@@ -47,7 +47,7 @@ export class Live {
     clearTimeout(this.timer);
     this.events?.close();
     this.events = null;
-    if (state.pause) this.does.connection("paused", "Nothing is refreshed until you go on.");
+    if (state.pause) this.does.connection("paused", "Nothing is refreshed until you resume.");
     else if (!document.hidden) this.listen();
   }
 

@@ -18,7 +18,7 @@ import { Graph } from "./views/graph.js";
 import { HealthView } from "./views/health.js";
 import { Space } from "./views/space.js";
 
-const EMPTY = "No memory of this kind stands under a stack. Try another kind, or wait until the target works.";
+const EMPTY = "No stack has memory of this kind. Select another kind, or wait until the target uses some.";
 const tree = () => api.tree(state);
 /** Settings that require another tree. */
 const SHAPE = ["dir", "kind", "merge", "inl", "min"];
@@ -147,7 +147,7 @@ onChange((changed) => {
 
 function paused() {
   const button = at("pause");
-  button.textContent = state.pause ? "Go on" : "Pause";
+  button.textContent = state.pause ? "Resume" : "Pause";
   set(button, { "aria-pressed": state.pause ? "true" : "false" });
   live.resume();
 }
@@ -160,7 +160,7 @@ async function addMark(freeze = false) {
     if (state.view === "diff") await refresh();
   } catch (error) {
     const banner = at("banner");
-    fill(banner, h("strong", {}, freeze ? "The state could not be taken. " : "The mark could not be set. "), error instanceof Error ? error.message : "");
+    fill(banner, h("strong", {}, freeze ? "The exact state could not be taken. " : "The mark could not be set. "), error instanceof Error ? error.message : "");
     banner.hidden = false;
   }
 }

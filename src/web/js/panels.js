@@ -23,7 +23,7 @@ export function toggleHelp() {
     list(KINDS.map(([, name, text]) => [name, text])),
     h("h3", {}, "Keys"),
     h("dl", { class: "keys" }, ...KEYS.flatMap(([key, text]) => [h("dt", {}, h("kbd", {}, key)), h("dd", {}, text)])),
-    h("p", { class: "faint" }, "The address bar always holds a link to what you see. Sizes are powers of two: 1 KiB = 1,024 bytes; point at a number for the exact bytes."),
+    h("p", { class: "faint" }, "The address bar always contains a link to the current view. Units are powers of two: 1 KiB = 1,024 bytes. Hover over a number to see the exact number of bytes."),
   );
   box.showModal();
 }
@@ -47,7 +47,7 @@ function entry(/** @type {import("./api.js").Format} */ format) {
   return h("li", {},
     h("a", { href: address(format), download: `memprof.${format.extension}` }, format.name),
     h("span", { class: "faint" }, `.${format.extension}`),
-    h("span", {}, format.about, alone && h("em", { class: "faint" }, " (the later moment alone)")));
+    h("span", {}, format.about, alone && h("em", { class: "faint" }, " (only the later moment)")));
 }
 
 export async function openExports() {
@@ -59,7 +59,7 @@ export async function openExports() {
     fill(
       box,
       head("Save this profile", box),
-      h("p", { class: "faint" }, `${moments().from ? "The difference shown here" : "What is shown"}, of the kind, direction and threshold chosen here where a format can hold them.`),
+      h("p", { class: "faint" }, `${moments().from ? "Exports the difference shown here" : "Exports the current view"}, with its kind, direction and threshold if the format supports them.`),
       h("ul", { class: "formats" }, ...formats.map(entry)),
     );
   } catch (error) {

@@ -33,7 +33,7 @@ export class Timeline {
     this.signature = "";
     this.figures = h("div", { class: "legend" });
     this.reset = h("button", { class: "small", hidden: true, onclick: () => change({ t0: "", t1: "" }) }, "show all time");
-    this.resolution = select("Resolution of the time line", [["1s", "last hour, each second"], ["1m", "last day, each minute"]], state.res, (res) => change({ res, t0: "", t1: "" }));
+    this.resolution = select("Resolution of the timeline", [["1s", "last hour, by second"], ["1m", "last day, by minute"]], state.res, (res) => change({ res, t0: "", t1: "" }));
     this.legend = h("div", { class: "timeline-foot" }, this.figures, this.reset, this.resolution);
     this.box = h("div", { class: "plot" });
     fill(element, this.box, this.legend);
@@ -74,9 +74,9 @@ export class Timeline {
     if (!document.hidden) this.draw();
   }
 
-  empty(why = "Memory over time shows up here within seconds.") {
+  empty(why = "Memory over time will appear here within seconds.") {
     this.destroy();
-    fill(this.box, notice("No time line yet", why));
+    fill(this.box, notice("No timeline yet", why));
   }
 
   destroy() {

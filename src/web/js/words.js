@@ -6,16 +6,16 @@ export const KINDS = /** @type {[string, string, string][]} */ ([
   ["resident", "Resident", "Anonymous and shared memory that is in RAM now: RssAnon + RssShmem of /proc/PID/status."],
   ["anon", "Anonymous", "Resident anonymous memory: heap, stacks, private mappings. The kernel's RssAnon."],
   ["shmem", "Shared", "Resident shared memory that the target maps: shmem, tmpfs, memfd. The kernel's RssShmem."],
-  ["cache", "Page cache", "File pages that the target's own IO brought in and that are still cached. Not part of its RSS, unless mapped too."],
-  ["file", "Mapped files", "Resident pages of file mappings: code, libraries, mapped data. The same physical pages may count as page cache too."],
+  ["cache", "Page cache", "File pages that the target's own I/O brought in and that are still cached. Not part of its RSS, unless also mapped."],
+  ["file", "Mapped files", "Resident pages of file mappings: code, libraries, mapped data. The same physical pages may also count as page cache."],
   ["swap", "Swapped", "Written out to swap: not in RAM."],
-  ["hugetlb", "Huge pages", "Pages of hugetlbfs; the kernel keeps them apart from RSS."],
-  ["kernel", "Kernel (approximate)", "Kernel memory that the target had allocated, by page: page tables, pipes, socket buffers, slabs. Counted with --kernel only, approximate, and in no total."],
+  ["hugetlb", "Huge pages", "Pages of hugetlbfs, which the kernel does not count in RSS."],
+  ["kernel", "Kernel (approximate)", "Kernel memory allocated for the target, in pages: page tables, pipes, socket buffers, slabs. Counted only with --kernel; approximate, and not part of any total."],
 ]);
 
 /** Kernel figures in addition to these kinds; they have no stacks. */
 export const OUTSIDE = /** @type {[string, string, string][]} */ ([
-  ["page_tables", "Page tables", "Kernel memory that holds the target's page tables: the kernel's VmPTE. No part of its RSS, nor of any total here."],
+  ["page_tables", "Page tables", "Kernel memory for the target's page tables: the kernel's VmPTE. Not part of its RSS, nor of any total here."],
 ]);
 
 const NAMED = [...KINDS, ...OUTSIDE];
@@ -40,25 +40,25 @@ export function noSymbol(/** @type {string} */ file) {
 }
 
 export const SELF = "Bytes of stacks whose innermost frame is in this function: it touched the memory itself.";
-export const TOTAL = "Bytes of all stacks that pass through this function; a recursive one counts each byte once.";
+export const TOTAL = "Bytes of all stacks that contain this function; a recursive function counts each byte once.";
 
 /** The help panel: [term, explanation]. */
 export const TERMS = /** @type {[string, string][]} */ ([
-  ["What is shown", "Memory that is in RAM now, under the call stack that first used it: the page fault, read or write that brought the page in. Memory that was allocated and never written is not there; memory that was freed and kept by the allocator is."],
-  ["Sum equals kernel", "All rows added up give the figure that the kernel itself reports. The badge is green only when both readings of the kernel, before and after the page scan, equal the sum; while the target changes its memory, they cannot, and the badge shows the range instead."],
-  ["Before attach", "Resident already when memprof attached, so nobody saw which code brought it in. It is shown by mapping. Start the program under memprof to have a stack for everything."],
-  ["Not observed", "Came in while attached, but by no event that memprof sees."],
-  ["Partial stack", "The walk did not reach the outermost frame. Such stacks start at their last known frame."],
-  ["Self and total", "Self is what a function's own instructions touched; total adds what the functions it calls touched."],
-  ["Callees, callers", "Callees: from main downward, what calls what. Callers: from the functions that touched the memory, upward to who called them."],
+  ["What is shown", "Memory that is in RAM now, under the call stack that first used it: the page fault, read or write that brought the page in. Memory that was allocated but never touched is not shown. Memory that was freed but that the allocator keeps is shown."],
+  ["Sum equals kernel", "The sum of all rows is the figure that the kernel itself reports. The badge is green only when both readings of the kernel, before and after the page scan, equal the sum. While the target changes its memory, the two readings differ, and the badge shows the range instead."],
+  ["Before attach", "Memory that was already resident when memprof attached, so its stacks are unknown. It is shown by mapping. Start the program under memprof to get a stack for all memory."],
+  ["Not observed", "Memory that became resident after memprof attached, but without an event that memprof observes."],
+  ["Partial stack", "Unwinding did not reach the outermost frame. Such stacks start at their last known frame."],
+  ["Self and total", "Self is the memory that a function's own instructions touched; total also includes the functions that it calls."],
+  ["Callees, callers", "Callees: from main down to the functions that it calls. Callers: from the functions that touched the memory up to their callers."],
 ]);
 
 /** Keys: [key, action]. */
 export const KEYS = /** @type {[string, string][]} */ ([
   ["/", "search"],
   ["?", "this help"],
-  ["1 … 8", "the views, in their order"],
-  ["p", "pause or go on"],
+  ["1 … 8", "switch to a view, in the order of the tabs"],
+  ["p", "pause or resume"],
   ["m", "set a mark"],
   ["← ↑ ↓ →", "move in the graph, the treemap and the tables"],
   ["Enter", "zoom into the selected node"],

@@ -30,7 +30,7 @@ export class Flame {
       tabIndex: 0,
       role: "application",
       "aria-roledescription": "flame graph",
-      "aria-label": "Flame graph. Arrow keys move between frames, Enter zooms in, Escape zooms out. The tree view shows the same as a table.",
+      "aria-label": "Flame graph. Arrow keys move between frames, Enter zooms in, Escape zooms out. The tree view shows the same data as a table.",
       "aria-describedby": "selection",
     });
     this.space = h("div", { class: "flame-space" });

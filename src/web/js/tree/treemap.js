@@ -21,7 +21,7 @@ export class Treemap {
       tabIndex: 0,
       role: "application",
       "aria-roledescription": "treemap",
-      "aria-label": "Treemap. Arrow keys move between frames, Enter zooms in, Escape zooms out. The tree view shows the same as a table.",
+      "aria-label": "Treemap. Arrow keys move between frames, Enter zooms in, Escape zooms out. The tree view shows the same data as a table.",
       "aria-describedby": "selection",
     });
     this.element = h("div", { class: "flame-scroll treemap" }, this.canvas);

@@ -19,7 +19,7 @@ export class TreeTable {
     const tree = () => /** @type {Shown} */ (this.shown).tree;
     const columns = [
       { name: "value", label: "Total", title: "Bytes of the frame and everything below it", numeric: true, cell: (/** @type {number} */ n) => bar(bytes(tree().value[n]), tree().value[n], tree().value[0]), tip: (/** @type {number} */ n) => exact(tree().value[n]) },
-      { name: "share", label: "Share", title: "Share of everything, or what it grew by", numeric: true, cell: (/** @type {number} */ n) => (tree().isDiff ? signed(tree().change(n)) : percent(tree().value[n], tree().value[0])) },
+      { name: "share", label: "Share", title: "Share of the whole, or growth", numeric: true, cell: (/** @type {number} */ n) => (tree().isDiff ? signed(tree().change(n)) : percent(tree().value[n], tree().value[0])) },
       { name: "self", label: "Self", title: SELF, numeric: true, cell: (/** @type {number} */ n) => bytes(tree().self[n]), tip: (/** @type {number} */ n) => exact(tree().self[n]) },
       { name: "name", label: "Frame", wide: true, cell: (/** @type {number} */ n) => this.name(n), tip: (/** @type {number} */ n) => tree().of(n).name },
       { name: "module", label: "File", cell: (/** @type {number} */ n) => tree().of(n).module, tip: (/** @type {number} */ n) => tree().of(n).path ?? tree().of(n).module },

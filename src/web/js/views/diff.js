@@ -17,16 +17,16 @@ function named(/** @type {DiffRow} */ row) {
 export class Diff {
   constructor() {
     this.largest = 0;
-    this.graph = new Graph({ draw: "flame", fetch: () => api.diffTree(state), empty: "Neither moment holds memory of this kind." });
+    this.graph = new Graph({ draw: "flame", fetch: () => api.diffTree(state), empty: "There is no memory of this kind at either moment." });
     this.columns = [
-      { name: "change", label: "Change", title: "Self after, less self before: memory that the function itself touched", numeric: true, by: (/** @type {DiffRow} */ row) => row.self, cell: (/** @type {DiffRow} */ row) => bar(signed(row.self), row.self, this.largest, row.self < 0 ? "less" : "more"), tip: (/** @type {DiffRow} */ row) => exact(row.self) },
+      { name: "change", label: "Change", title: "Self after minus self before: memory that the function itself touched", numeric: true, by: (/** @type {DiffRow} */ row) => row.self, cell: (/** @type {DiffRow} */ row) => bar(signed(row.self), row.self, this.largest, row.self < 0 ? "less" : "more"), tip: (/** @type {DiffRow} */ row) => exact(row.self) },
       { name: "before", label: "Self before", numeric: true, by: (/** @type {DiffRow} */ row) => row.self_from, cell: (/** @type {DiffRow} */ row) => bytes(row.self_from), tip: (/** @type {DiffRow} */ row) => exact(row.self_from) },
       { name: "after", label: "Self after", numeric: true, by: (/** @type {DiffRow} */ row) => row.self_to, cell: (/** @type {DiffRow} */ row) => bytes(row.self_to), tip: (/** @type {DiffRow} */ row) => exact(row.self_to) },
       { name: "name", label: "Function", wide: true, by: named, cell: named },
       { name: "module", label: "File", by: (/** @type {DiffRow} */ row) => row.file, cell: (/** @type {DiffRow} */ row) => row.file, tip: (/** @type {DiffRow} */ row) => row.path },
     ];
     this.table = new Table(this.columns, {
-      label: "What functions grew and shrank by",
+      label: "Growth of each function",
       sort: (sort) => change({ sort }),
       key: (row) => `${row.path}\n${row.function}`,
       open: (row) => change({ q: row.function ?? row.file }),
@@ -49,10 +49,10 @@ export class Diff {
     if (!known) {
       say(this.note, "");
       const text = this.marks.length
-        ? "Choose the mark to start from."
-        : "A mark remembers the memory of a moment. Set one with the button above the time line (or the m key), let the program work, and see here what grew since.";
+        ? "Select the mark to compare with."
+        : "A mark keeps the memory state of a moment. Set one with the button above the timeline (or the m key), let the program run, and see here what has grown since.";
       const set = h("button", { onclick: () => document.getElementById("mark")?.click() }, "Set a mark now");
-      return fill(this.stage, notice(this.marks.length ? "From when?" : "No marks yet", text, "", this.marks.length ? null : set));
+      return fill(this.stage, notice(this.marks.length ? "No mark selected" : "No marks yet", text, "", this.marks.length ? null : set));
     }
     const [, { rows }] = await Promise.all([this.graph.refresh(), api.diffFunctions(state)]);
     this.rows = rows;
@@ -68,10 +68,10 @@ export class Diff {
     fill(
       this.choice,
       h("span", {}, "From "),
-      select("From mark", [["", "choose a mark"], ...options], state.from, (from) => change({ from, zoom: "", sel: "" }, true)),
+      select("From mark", [["", "select a mark"], ...options], state.from, (from) => change({ from, zoom: "", sel: "" }, true)),
       h("span", {}, " to "),
       select("To mark or now", [["", "now"], ...options], state.to, (to) => change({ to, zoom: "", sel: "" }, true)),
-      state.from && h("button", { class: "small", onclick: () => this.forget() }, "delete the mark it starts from"),
+      state.from && h("button", { class: "small", onclick: () => this.forget() }, "delete this mark"),
     );
   }
 

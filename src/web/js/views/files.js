@@ -12,7 +12,7 @@ import { List } from "./list.js";
 
 /** A file's path, or its inode and device if the path is not known. */
 function path(/** @type {FileRow} */ row) {
-  return row.path === null ? `[file ${row.inode} on device ${row.device}, open no more]` : row.path + (row.deleted ? " (deleted)" : "");
+  return row.path === null ? `[file ${row.inode} on device ${row.device}, no longer open]` : row.path + (row.deleted ? " (deleted)" : "");
 }
 
 export class Files {
@@ -21,8 +21,8 @@ export class Files {
     this.list = new List({
       label: "Page cache by file. Enter shows the stacks that brought a file in.",
       columns: [
-        { name: "cached", label: "Page cache", title: "Pages of the file that the target's own IO brought in and that are still cached", numeric: true, by: (/** @type {FileRow} */ row) => row.cached, cell: (/** @type {FileRow} */ row) => bar(bytes(row.cached), row.cached, this.largest), tip: (/** @type {FileRow} */ row) => exact(row.cached) },
-        { name: "stacks", label: "Stacks", title: "How many different call stacks brought it in", numeric: true, by: (/** @type {FileRow} */ row) => row.stacks, cell: (/** @type {FileRow} */ row) => number(row.stacks) },
+        { name: "cached", label: "Page cache", title: "Pages of the file that the target's own I/O brought in and that are still cached", numeric: true, by: (/** @type {FileRow} */ row) => row.cached, cell: (/** @type {FileRow} */ row) => bar(bytes(row.cached), row.cached, this.largest), tip: (/** @type {FileRow} */ row) => exact(row.cached) },
+        { name: "stacks", label: "Stacks", title: "Number of distinct call stacks that brought it in", numeric: true, by: (/** @type {FileRow} */ row) => row.stacks, cell: (/** @type {FileRow} */ row) => number(row.stacks) },
         { name: "path", label: "File", wide: true, by: path, cell: path },
       ],
       sort: "-cached",
@@ -31,7 +31,7 @@ export class Files {
       empty: "The target's own reads, writes and file mappings have left nothing in the page cache since memprof attached.",
       open: (row) => change({ file: row.id, zoom: "", sel: "", q: "" }, true),
     });
-    this.stacks = new Graph({ draw: "flame", fetch: () => api.fileTree(state.file, state), empty: "No stack holds page cache of this file any more." });
+    this.stacks = new Graph({ draw: "flame", fetch: () => api.fileTree(state.file, state), empty: "No stack has page cache of this file any more." });
     this.title = h("h2", { class: "sub" });
     this.back = h("button", { class: "small", onclick: () => change({ file: "" }, true) }, "← all files");
     this.element = h("div", { class: "graph" });
@@ -52,7 +52,7 @@ export class Files {
     if (!state.file) {
       fill(this.element, this.list.element);
       this.largest = Math.max(0, ...this.rows.map((row) => row.cached));
-      this.list.fill(this.rows, (shown) => `Page cache that the target's own IO brought in: ${bytes(this.whole ?? 0)} in ${number(shown.length)} ${shown.length === 1 ? "file" : "files"}. ${this.other ? `${bytes(this.other)} belong to files beyond the table's limit. ` : ""}Choose one to see the stacks behind it.`, (row) => row.cached);
+      this.list.fill(this.rows, (shown) => `Page cache that the target's own I/O brought in: ${bytes(this.whole ?? 0)} in ${number(shown.length)} ${shown.length === 1 ? "file" : "files"}. ${this.other ? `${bytes(this.other)} belong to files beyond the table's limit. ` : ""}Choose one to see the stacks behind it.`, (row) => row.cached);
       return;
     }
     const file = this.rows.find((row) => row.id === state.file);

@@ -39,10 +39,10 @@ export class Functions {
     const page = await api.functions({ sort: sort.replace("-", ""), order: sort.startsWith("-") ? "desc" : "asc", offset, limit: LIMIT, kind: state.kind, search: state.q });
     this.whole = page.total;
     const matched = state.q ? ` that match, with ${bytes(page.matched)} of their own` : "";
-    const rest = [page.not_observed && `${bytes(page.not_observed)} has no stack`, page.unmapped && `${bytes(page.unmapped)} stands in code of no file`].filter(Boolean).join(", ");
-    say(this.note, `${label(state.kind)}: ${bytes(page.total)}${rest ? ` (${rest})` : ""}. ${number(page.count)} ${page.count === 1 ? "function" : "functions"}${matched}. Choose one to see it in the flame graph.`);
+    const rest = [page.not_observed && `${bytes(page.not_observed)} has no stack`, page.unmapped && `${bytes(page.unmapped)} is in code of no file`].filter(Boolean).join(", ");
+    say(this.note, `${label(state.kind)}: ${bytes(page.total)}${rest ? ` (${rest})` : ""}. ${number(page.count)} ${page.count === 1 ? "function" : "functions"}${matched}. Click one to see it in the flame graph.`);
     set(this.note, { "data-total": page.total, "data-count": page.count });
-    if (page.rows.length === 0) fill(this.stage, notice("No functions", state.q ? "Nothing matches the search." : "No stack has been seen with memory of this kind."));
+    if (page.rows.length === 0) fill(this.stage, notice("No functions", state.q ? "Nothing matches the search." : "No stack has memory of this kind."));
     else if (!this.stage.contains(this.table.element)) fill(this.stage, this.table.element);
     this.table.show(page.rows, sort);
     this.paging(offset, page.rows.length, page.count);

@@ -93,9 +93,9 @@ export class Graph {
       facts.unshift(["change", signed(tree.change(node)), exact(tree.change(node))]);
       facts.push(["before", bytes(tree.before[node]), exact(tree.before[node])]);
     }
-    facts.push(["self", bytes(tree.self[node]), `${exact(tree.self[node])} under stacks that end in this frame`]);
+    facts.push(["self", bytes(tree.self[node]), `${exact(tree.self[node])} of stacks that end in this frame`]);
     facts.push(["of all", percent(value, tree.value[0]), "share of everything in this view"]);
-    if (this.zoomed) facts.push(["of zoomed", percent(value, tree.value[this.zoomed]), "share of the frame that fills the width"]);
+    if (this.zoomed) facts.push(["of zoomed", percent(value, tree.value[this.zoomed]), "share of the frame that is zoomed in"]);
     return facts;
   }
 
@@ -109,7 +109,7 @@ export class Graph {
       where && h("div", { class: "faint where", title: frame.path }, where),
       h("div", { class: "facts" }, ...facts),
       node > 0 && h("div", { class: "actions" },
-        h("button", { class: "small", onclick: () => change({ q: frame.name }, true), title: "Highlight this function wherever it stands" }, "find everywhere"),
+        h("button", { class: "small", onclick: () => change({ q: frame.name }, true), title: "Highlight this function everywhere" }, "find everywhere"),
         h("button", { class: "small", onclick: () => this.zoom(node) }, "zoom in"),
         this.zoomed > 0 && h("button", { class: "small", onclick: () => this.zoom(0) }, "zoom out")),
     );

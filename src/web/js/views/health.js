@@ -27,7 +27,7 @@ function against(/** @type {Summary} */ { agreement, kernel, total }) {
     ["VmSwap (status)", (k) => k.swap, total.swap],
     ["VmPTE (status): page tables, outside of RSS", (k) => k.page_tables, null],
   ]);
-  return card("Sum against the kernel", "The kernel's own figures just before and just after the page scan, and the sum of memprof's rows. While the target runs, they differ by what it does in between. smaps_rollup is not read while a large target runs: that would make it wait.",
+  return card("Sum compared with the kernel", "The kernel's own figures immediately before and after the page scan, and the sum of memprof's rows. They differ by what a running target does in between. smaps_rollup is not read while a large target is running, because that would stall it.",
     table(["figure", "before", "after", "sum of rows"], rows.map(([name, of, sum]) => [name, number(of(kernel.before) ?? NaN), number(of(kernel.after) ?? NaN), sum === null ? "–" : number(sum)]), ""));
 }
 
@@ -46,21 +46,21 @@ export class HealthView {
     const { own, scan } = health;
     const cards = [
       summary && against(summary),
-      card("How stacks ended", "Complete: the walk reached the outermost frame. The others are cut off; the outcome says why.",
+      card("Outcomes of unwinding", "Complete: unwinding reached the outermost frame. The other stacks are truncated; the outcome says why.",
         table(["outcome", "stacks", "memory", "share"], health.outcomes.map((row) => [row.outcome, number(row.stacks), bytes(row.bytes), percent(row.bytes, all)]), "No stack has been seen yet.")),
-      card("Lost", "What did not fit a table or a buffer, or could not be read, since memprof attached.",
+      card("Lost", "Events that did not fit into a table or a buffer, or could not be read, since memprof attached.",
         table(["what", "count"], health.losses.map(({ what, count }) => [what, number(count)]), "✓ Nothing was lost.")),
-      summary && card("Memory without a stack", "Part of the totals. Start the program under memprof to have a stack for everything.",
-        table(["why", "resident", "page cache", "mapped files"], summary.not_observed.map((row) => [reason(row.reason), bytes(row.bytes.resident), bytes(row.bytes.cache), bytes(row.bytes.file)]), "✓ All memory has a stack.")),
-      card("What memprof costs", "Of memprof itself, not of the target.", table(["figure", ""], [
+      summary && card("Memory without a stack", "Part of the totals. Start the program under memprof to get a stack for all memory.",
+        table(["reason", "resident", "page cache", "mapped files"], summary.not_observed.map((row) => [reason(row.reason), bytes(row.bytes.resident), bytes(row.bytes.cache), bytes(row.bytes.file)]), "✓ All memory has a stack.")),
+      card("Cost of memprof", "Resources of memprof itself, not of the target.", table(["figure", ""], [
         ["resident memory of memprof", bytes(own.rss)],
-        ["processor time since its start", `${span(own.cpu_ms)} of ${span(own.uptime_ms)} (${percent(own.cpu_ms, own.uptime_ms)} of a core)`],
-        ["newest page scan took", scan ? span(scan.duration_ms) : "none yet"],
-        ["newest page scan was", scan ? `${span(scan.age_ms)} ago` : "–"],
+        ["CPU time since start", `${span(own.cpu_ms)} of ${span(own.uptime_ms)} (${percent(own.cpu_ms, own.uptime_ms)} of a core)`],
+        ["duration of the newest page scan", scan ? span(scan.duration_ms) : "none yet"],
+        ["age of the newest page scan", scan ? span(scan.age_ms) : "–"],
         ["version", health.version],
       ], "")),
-      card("Tables in the kernel", "How full the probe's tables are; what does not fit is counted as lost.",
-        table(["table", "in use", "limit", "full"], health.maps.map((row) => [row.name, number(row.entries), number(row.capacity), percent(row.entries, row.capacity)]), "Not known.")),
+      card("Tables in the kernel", "Fill levels of the probe's tables. What does not fit is counted as lost.",
+        table(["table", "in use", "limit", "full"], health.maps.map((row) => [row.name, number(row.entries), number(row.capacity), percent(row.entries, row.capacity)]), "Unknown.")),
     ];
     fill(this.element, ...cards);
   }
