@@ -15,13 +15,13 @@ fn main() -> Result<()> {
     let arch = env::var("CARGO_CFG_TARGET_ARCH").context("CARGO_CFG_TARGET_ARCH is not set")?;
     let headers = PathBuf::from("vmlinux").join(&arch);
     if !headers.is_dir() {
-        bail!("memprof has no kernel headers for {arch}: supported are x86_64 and aarch64");
+        bail!("there are no kernel headers for {arch}: build memprof for x86_64 or aarch64");
     }
     let clang = env::var("CLANG").unwrap_or_else(|_| "clang".into());
     if Command::new(&clang).arg("--version").output().is_err() {
         bail!(
-            "`{clang}` is needed to compile {SOURCE} and could not be run.\n\
-             Install it (Debian, Ubuntu: sudo apt-get install clang) or name another in $CLANG."
+            "cannot run `{clang}`, which compiles {SOURCE}.\n\
+             Install it (Debian, Ubuntu: sudo apt-get install clang) or set CLANG to another one."
         );
     }
     let out = PathBuf::from(env::var("OUT_DIR").context("OUT_DIR is not set")?);

@@ -99,7 +99,7 @@ impl fmt::Display for UnfitError {
             write!(f, "\n    what to do: {}", check.remedy)?;
         }
         if self.missing.iter().any(|c| c.name != "privileges") {
-            write!(f, "\n`memprof doctor` shows every check")?;
+            write!(f, "\nRun `memprof doctor` to see every check.")?;
         }
         Ok(())
     }
@@ -166,9 +166,9 @@ pub fn doctor(facts: &Facts) -> (String, u8) {
     let count = |status| checks.iter().filter(|c| c.status == status).count();
     let (missing, degraded) = (count(Status::Missing), count(Status::Degraded));
     let verdict = match (missing, degraded) {
-        (0, 0) => "memprof works here in full.".to_owned(),
+        (0, 0) => "memprof works here without restrictions.".to_owned(),
         (0, n) if trials::others_refused(facts) => format!(
-            "memprof works here for processes of user id {} alone; degraded: {n}.",
+            "memprof works here only for processes of user id {}; degraded: {n}.",
             facts.uid
         ),
         (0, n) => format!("memprof works here; degraded: {n}."),

@@ -127,8 +127,8 @@ struct ProfileArgs {
     /// Like --freeze, but all processes together or not at all, so that their sum shows one moment
     #[arg(long)]
     freeze_group: bool,
-    /// Stop the target for at most so many milliseconds, by --freeze or over HTTP. If that is too short,
-    /// the target runs on, and the report says how long would be enough
+    /// Stop the target for at most this many milliseconds, by --freeze or over HTTP. If that is too short,
+    /// the target keeps running, and the report says which limit would be enough
     #[arg(long, value_name = "MS", default_value_t = MAX_FREEZE.as_millis() as u32, value_parser = clap::value_parser!(u32).range(1..=60_000))]
     max_freeze: u32,
     /// Also count kernel memory that the target allocates, by stack: page tables, pipes, socket buffers,
@@ -149,10 +149,10 @@ struct ProfileArgs {
     /// Accept this name in the Host header, in addition to loopback names and IP addresses
     #[arg(long, value_name = "NAME")]
     allow_host: Vec<String>,
-    /// List so many functions in /metrics, by self and by total memory
+    /// List this many functions in /metrics, by self and by total memory
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u16).range(0..=1000))]
     metrics_functions: u16,
-    /// Exit so many seconds after the target was found
+    /// Exit this many seconds after the target was found
     #[arg(long, value_name = "SECS", value_parser = parse_seconds)]
     duration: Option<Duration>,
     /// Write a profile to this file at the end; `-` is stdout. Repeat it to write one profile in several
@@ -176,7 +176,7 @@ struct ProfileArgs {
     /// How to unwind stacks
     #[arg(long, value_name = "HOW", default_value = "auto")]
     unwind: UnwindArg,
-    /// Keep at most so many frames of a stack, 128 to 1024. Deeper stacks than 128 are unwound on every
+    /// Keep at most this many frames of a stack, 128 to 1024. Stacks deeper than 128 are unwound on every
     /// fault, at about 60 ns a frame; their frames are not cached
     #[arg(long, value_name = "N", default_value_t = *FRAME_LIMITS.start(), value_parser = clap::value_parser!(u32).range(i64::from(*FRAME_LIMITS.start())..=i64::from(*FRAME_LIMITS.end())))]
     max_frames: u32,
@@ -277,7 +277,7 @@ fn config(args: ProfileArgs) -> Result<Config, clap::Error> {
         let kind = options.kind.name();
         return Err(Cli::command().error(
             clap::error::ErrorKind::MissingRequiredArgument,
-            format!("--kind {kind} needs {option}\n"),
+            format!("--kind {kind} requires {option}\n"),
         ));
     }
     let outputs = outputs(args.output, args.format.as_deref(), &options)?;
@@ -326,7 +326,7 @@ fn outputs(
         Cli::command().error(clap::error::ErrorKind::ArgumentConflict, message + "\n")
     };
     if paths.len() > 1 && format.is_some() {
-        let message = "--format is for one --output; several have the formats of their endings";
+        let message = "--format allows only one --output; with several, each file's extension selects its format";
         return Err(conflict(message.to_owned()));
     }
     let named = format.and_then(export::by_name);
@@ -345,7 +345,7 @@ fn outputs(
 fn words(command: Vec<OsString>) -> Result<Vec<String>, clap::Error> {
     let text = |w: OsString| {
         w.into_string().map_err(|w| {
-            let message = format!("the argument {} is not UTF-8\n", w.to_string_lossy());
+            let message = format!("the argument {} is not valid UTF-8; memprof starts commands with UTF-8 arguments only\n", w.to_string_lossy());
             Cli::command().error(clap::error::ErrorKind::InvalidUtf8, message)
         })
     };

@@ -36,7 +36,7 @@ const FILTER: &str = "MEMPROF_LOG";
 pub fn show_diagnostics(verbosity: u8) -> Result<()> {
     let filter = match std::env::var(FILTER) {
         Ok(filter) if !filter.is_empty() => filter.parse().with_context(|| {
-            format!("{FILTER}={filter:?} is no filter: use a level (`debug`), or `memprof::probe=trace,info`")
+            format!("cannot parse {FILTER}={filter:?}: use a level such as `debug`, or a list such as `memprof::probe=trace,info`")
         })?,
         _ => match verbosity {
             0 => return Ok(()),
@@ -52,7 +52,7 @@ pub fn show_diagnostics(verbosity: u8) -> Result<()> {
     tracing_subscriber::registry()
         .with(lines.with_filter(filter))
         .try_init()
-        .context("cannot show diagnostics")
+        .context("cannot set up diagnostics")
 }
 
 /// Prints diagnostics, one line at a time. While the view owns the terminal, only what goes elsewhere is printed.

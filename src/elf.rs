@@ -87,13 +87,13 @@ impl<'f> Elf<'f> {
             return Err(ElfError::NotElf);
         }
         if got < EHDR_SIZE {
-            return Err(bad("the ELF header is cut short"));
+            return Err(bad("the ELF header is truncated"));
         }
         if h[4] != 2 || h[5] != 1 {
             return Err(bad("not a little-endian 64-bit ELF file"));
         }
         if !matches!(u16_at(&h, 16), ET_EXEC | ET_DYN) {
-            return Err(bad("neither a program nor a shared library"));
+            return Err(bad("neither an executable nor a shared library"));
         }
         let sections = read_sections(file, &h)?;
         let names = sections.get(usize::from(u16_at(&h, 62))).copied();
@@ -209,7 +209,7 @@ impl<'f> Elf<'f> {
     /// The file's metadata cannot be read.
     pub fn file_size(&self) -> Result<u64, ElfError> {
         let meta = self.file.metadata();
-        let meta = meta.map_err(|e| bad(format!("reading its size failed: {e}")))?;
+        let meta = meta.map_err(|e| bad(format!("cannot read its size: {e}")))?;
         Ok(meta.len())
     }
 
@@ -332,7 +332,7 @@ fn read_sections(file: &File, h: &[u8]) -> Result<Vec<Section>, ElfError> {
         return Ok(Vec::new());
     }
     if entry != SHDR_SIZE {
-        return Err(bad("section headers of an unknown size"));
+        return Err(bad("the section headers have an unknown size"));
     }
     let mut count = u64::from(u16_at(h, 60));
     if count == 0 {
@@ -351,7 +351,7 @@ fn read_sections(file: &File, h: &[u8]) -> Result<Vec<Section>, ElfError> {
 fn read_segments(file: &File, h: &[u8]) -> Result<Vec<Segment>, ElfError> {
     let count = usize::from(u16_at(h, 56));
     if count > 0 && usize::from(u16_at(h, 54)) != PHDR_SIZE {
-        return Err(bad("program headers of an unknown size"));
+        return Err(bad("the program headers have an unknown size"));
     }
     let table = read_table(file, u64_at(h, 32), count * PHDR_SIZE)?;
     Ok(table.chunks_exact(PHDR_SIZE).map(Segment::parse).collect())

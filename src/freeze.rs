@@ -118,7 +118,11 @@ impl Frozen {
                 hurry();
                 hold(Holding::new(max), &inbox, &answer, &seen);
             })
-            .map_err(|e| NotHeld::because(format!("cannot start a thread: {e}")))?;
+            .map_err(|e| {
+                NotHeld::because(format!(
+                    "cannot start the thread that freezes processes: {e}"
+                ))
+            })?;
         let own = told.recv().unwrap_or(NixPid::from_raw(0));
         let mut frozen = Frozen {
             orders: Some(orders),
@@ -137,7 +141,7 @@ impl Frozen {
     /// # Errors
     /// As for [`Frozen::stop`].
     pub fn stop_more(&mut self, pids: Vec<Pid>) -> Result<(), NotHeld> {
-        let gone = || NotHeld::because("the thread that holds them ended".to_owned());
+        let gone = || NotHeld::because("the thread that freezes processes ended early".to_owned());
         let orders = self.orders.as_ref().ok_or_else(gone)?;
         let sent = orders.send(pids);
         match self.answers.recv() {
@@ -149,7 +153,7 @@ impl Frozen {
             Ok(Answer::LetGo(stood)) => Err(NotHeld {
                 late: true,
                 stood,
-                ..NotHeld::because("the time was up".to_owned())
+                ..NotHeld::because("the time limit was reached".to_owned())
             }),
             Err(_) => {
                 drop(sent);
@@ -365,13 +369,14 @@ impl Holding {
     fn trouble(&self, pid: Pid, trouble: &Trouble) -> NotHeld {
         let stood = self.tracees.stopped() + self.signalled_threads;
         match trouble {
-            Trouble::Refused(what, e) => {
-                NotHeld::because(format!("cannot stop process {pid}: {what}: {e}"))
-            }
+            Trouble::Refused(what, e) => NotHeld::because(format!(
+                "cannot stop process {pid}: {what}: {e}; detach other debuggers, or run memprof as root \
+                     or with CAP_SYS_PTRACE"
+            )),
             Trouble::Late(waited) => {
                 let waited = match waited {
                     Some(tid) if threads::state(*tid) == Some('D') => {
-                        format!("; thread {tid} hangs in the kernel")
+                        format!("; thread {tid} is blocked in the kernel (state D)")
                     }
                     _ => String::new(),
                 };

@@ -106,7 +106,7 @@ impl Screen {
                 drop(terminal);
                 let _ = tell.send(done);
             })
-            .context("cannot start the screen's thread")?;
+            .context("cannot start the screen thread")?;
         Ok(Screen {
             news,
             thread: Some(thread),
@@ -188,7 +188,7 @@ impl Builder {
                     }
                 }
             })
-            .context("cannot start the thread that prepares what is shown")?;
+            .context("cannot start the thread that prepares the view")?;
         Ok(Builder {
             jobs,
             next: None,
@@ -207,9 +207,7 @@ impl Builder {
             Ok(()) => self.busy = true,
             Err(TrySendError::Full(job)) => self.next = Some(job),
             Err(TrySendError::Disconnected(_)) => {
-                return Err(anyhow!(
-                    "the thread that prepares what is shown ended early"
-                ));
+                return Err(anyhow!("the thread that prepares the view ended early"));
             }
         }
         Ok(())

@@ -183,7 +183,7 @@ async fn accept(
             Err(error) if only_this_connection(&error) => {}
             Err(error) => {
                 if !std::mem::replace(&mut failing, true) {
-                    connections.warn(&format!("cannot accept connections, trying on: {error}"));
+                    connections.warn(&format!("cannot accept connections, retrying: {error}"));
                 }
                 sleep(ACCEPT_PAUSE).await;
             }

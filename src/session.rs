@@ -93,7 +93,9 @@ pub fn run(config: &Config) -> Result<ExitCode> {
         .build()
         .context("cannot start the HTTP server's runtime")?;
     for (program, why) in &missing {
-        console::print(&format!("without {program}: {why}"));
+        console::print(&format!(
+            "continuing without the BPF program {program}: {why}"
+        ));
     }
     let reports = Arc::new(Reports::new(
         collecting.clone(),
@@ -307,7 +309,9 @@ impl Session<'_> {
                     .await
             }
             (End::Duration, Some(_)) => {
-                console::print("the time is up; the command goes on without memprof");
+                console::print(
+                    "the time of --duration is over; the command continues without memprof",
+                );
                 Ok(0)
             }
             _ => Ok(0),
@@ -465,7 +469,7 @@ impl Session<'_> {
             status = &mut command.ended => status.context("the command's thread ended early")?,
             _ = signals.another() => Ok(ending.status()),
             () = tokio::time::sleep(COMMAND_GRACE) => {
-                console::print("the command goes on; memprof ends");
+                console::print("the command is still running; memprof ends");
                 Ok(ending.status())
             }
         }
@@ -483,7 +487,7 @@ impl Session<'_> {
                 };
                 console::print(&format!("no profile: {e}"));
                 return match self.config.outputs.first() {
-                    Some(output) => Err(anyhow!("{} was not written: {e}", output.path.display())),
+                    Some(output) => Err(anyhow!("cannot write {}: {e}", output.path.display())),
                     None => Ok(()),
                 };
             }

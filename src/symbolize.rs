@@ -240,7 +240,7 @@ impl Worker {
         }));
         let found = found.unwrap_or_else(|_| {
             self.dwarf = Dwarf::default();
-            let why = UnknownReason::Unreadable("its symbols made the reader fail".into());
+            let why = UnknownReason::Unreadable("the symbol reader panicked on this file".into());
             vec![Symbol::Unknown(why); offsets.len()]
         });
         // `tidy` may never run: a target that keeps mapping new files may cause requests without a pause.

@@ -446,7 +446,7 @@ impl Provider for Unstoppable {
         let mut report = (*grown(number)).clone();
         report.profile = Arc::new(Profile {
             hold: FreezeOutcome::Failed {
-                why: "a thread hangs in the kernel".to_owned(),
+                why: "a thread is blocked in the kernel".to_owned(),
                 stood: Duration::ZERO,
             },
             ..(*report.profile).clone()
@@ -485,7 +485,7 @@ fn who_may_hold_the_target_still() {
     assert_eq!(asked.load(Ordering::Relaxed), 0);
     let refused = post(&server, "/v2/marks", "", freeze);
     assert_eq!(refused.status, 503);
-    assert!(refused.text().contains("hangs in the kernel"));
+    assert!(refused.text().contains("is blocked in the kernel"));
     assert_eq!(asked.load(Ordering::Relaxed), 1);
     let marks = server.get("/v2/marks").json();
     assert_eq!(marks["marks"].as_array().unwrap().len(), 0);

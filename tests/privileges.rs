@@ -201,7 +201,7 @@ fn with_one_capability_less_doctor_names_it_and_the_run_says_what_to_do() {
                 assert_eq!(out.status.code(), Some(1), "{said}");
                 let wanted = format!("cannot profile process {pid} of user id {ANOTHER}");
                 assert!(said.contains(&wanted) && said.contains(&name), "{said}");
-                let wanted = format!("for processes of user id {NOBODY} alone");
+                let wanted = format!("only for processes of user id {NOBODY}");
                 assert!(doctor.contains(&wanted), "{doctor}");
             }
             _ => {
@@ -229,7 +229,7 @@ fn a_target_that_comes_later_and_may_not_be_read() {
     let reply = m.get("/v1/tree?short=true");
     assert_eq!(reply.status, 503, "{}", reply.text());
     for part in [
-        "pagemap was refused",
+        "pagemap: permission denied",
         "CAP_DAC_READ_SEARCH",
         "memprof doctor",
     ] {

@@ -119,7 +119,7 @@ fn quitting_ends_a_command_too() {
 fn without_a_terminal_it_says_what_to_do() {
     let said = run_to_error(&["top", "--pid", &std::process::id().to_string()]);
     assert!(
-        said.contains("stdout is none") && said.contains("--output"),
+        said.contains("stdout is not one") && said.contains("--output"),
         "{said}"
     );
 }

@@ -159,7 +159,7 @@ impl Aggregator {
             Err(StillError::Gone) => Ok(None),
             Err(StillError::Failed(e)) => Err(e),
             Err(StillError::TimeUp(_)) => {
-                Err(anyhow::anyhow!("a scan that may take any time ended"))
+                Err(anyhow::anyhow!("a scan without a time limit timed out"))
             }
         }
     }

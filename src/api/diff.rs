@@ -85,10 +85,12 @@ pub(super) fn read(asked: &RequestContext<'_>) -> Result<Request, ApiError> {
             By::Function(_) => "stack",
             By::Stack(_) => "function",
         };
-        return Err(bad(format!("parameter {name} goes with by={other} only")));
+        return Err(bad(format!(
+            "parameter {name} is valid only with by={other}"
+        )));
     }
     let from = query.text("from").ok_or_else(|| {
-        bad("parameter from is missing: the id of a mark, see /v2/marks".to_owned())
+        bad("parameter from is missing: give the id of a mark; /v2/marks lists them".to_owned())
     })?;
     Ok(Arc::new(Diff {
         from: from.to_owned(),

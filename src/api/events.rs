@@ -131,7 +131,7 @@ impl Ask for Listen {
             let place = Arc::clone(&api.events.places).try_acquire_owned();
             let place = place.map_err(|_| {
                 ApiError::Busy(format!(
-                    "{CLIENTS} clients listen already: ask /v2/summary instead"
+                    "all {CLIENTS} event streams are in use: close one, or poll /v2/summary instead"
                 ))
             })?;
             let heard = api.events.send.subscribe();

@@ -27,9 +27,7 @@ pub(super) fn read(asked: &RequestContext<'_>) -> Result<Request, ApiError> {
     let format = by_name(asked.name).ok_or_else(|| {
         let known = names().collect::<Vec<_>>().join(", ");
         let name = quoted(asked.name);
-        ApiError::NotFound(Some(format!(
-            "there is no format {name}; there are {known}"
-        )))
+        ApiError::NotFound(Some(format!("unknown format {name}: use one of {known}")))
     })?;
     let query = &asked.query;
     let options = ExportOptions {

@@ -173,7 +173,7 @@ fn file(query: &Query) -> Result<FileId, ApiError> {
             ino,
         }),
         _ => Err(bad(format!(
-            "parameter file must be the id of a file of /v2/files (MAJOR:MINOR:INODE), got {}",
+            "parameter file must be the id of a file in /v2/files (MAJOR:MINOR:INODE), got {}",
             quoted(text)
         ))),
     }
@@ -187,7 +187,7 @@ impl View for Stacks {
     fn write(&self, report: &Report, out: &mut Out) -> Result<(), ApiError> {
         let files = &report.profile.places.files;
         let Ok(at) = files.binary_search_by_key(&self.file, |file| file.id) else {
-            let message = "no page of this file is cached by the target now";
+            let message = "the target has no cached pages of this file now: /v2/files lists the files that it has";
             return Err(ApiError::NotFound(Some(message.to_owned())));
         };
         let report = Report {

@@ -39,7 +39,7 @@ struct Maps {
 /// `/v2/maps`.
 pub(super) fn read(asked: &RequestContext<'_>) -> Result<Request, ApiError> {
     if !asked.local {
-        let message = "addresses are shown to clients on loopback addresses only";
+        let message = "this reply contains addresses, so only clients on this machine may request it: use a loopback address, without a proxy";
         return Err(ApiError::Forbidden(message.to_owned()));
     }
     let words = [

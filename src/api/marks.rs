@@ -157,12 +157,15 @@ impl Kept {
 fn full() -> ApiError {
     let most = MOST_BYTES >> 20;
     ApiError::Full(format!(
-        "{MOST} marks, with {most} MiB together, are kept at most: delete one with DELETE /v2/marks/ID"
+        "memprof keeps at most {MOST} marks and {most} MiB of them: delete one with DELETE /v2/marks/ID"
     ))
 }
 
 fn no_mark(id: &str) -> ApiError {
-    ApiError::NotFound(Some(format!("there is no mark {}", quoted(id))))
+    ApiError::NotFound(Some(format!(
+        "there is no mark {}: /v2/marks lists the marks",
+        quoted(id)
+    )))
 }
 
 #[derive(Debug, Serialize)]
@@ -286,10 +289,10 @@ async fn still(api: &Api, how: Freeze) -> Result<Arc<Report>, ApiError> {
         _ if !profile.target.alive => "it has ended",
         FreezeOutcome::Still(_) | FreezeOutcome::InTurn { .. } => return Ok(report),
         FreezeOutcome::Failed { why, .. } => why,
-        FreezeOutcome::Ran => "it was not tried",
+        FreezeOutcome::Ran => "no attempt was made",
     };
     Err(ApiError::Unavailable(format!(
-        "the target could not be held still: {why}"
+        "the target could not be frozen: {why}"
     )))
 }
 

@@ -34,8 +34,8 @@ struct Memory {
 /// `/debug/memory`.
 pub(super) fn read(asked: &RequestContext<'_>) -> Result<Request, ApiError> {
     if !asked.local {
-        let message = "this shows addresses, so only programs on this machine may ask it, by a \
-                       loopback address, without a proxy: ask there, or run memprof maps";
+        let message = "this reply contains addresses, so only programs on this machine may request it: use a \
+                       loopback address, without a proxy, or run `memprof maps`";
         return Err(ApiError::Forbidden(message.to_owned()));
     }
     let top = asked.query.number("top", "", MOST_TOP)?;
@@ -75,7 +75,7 @@ impl Memory {
         match report.profile.target.pids.contains(&pid) {
             true => Ok(pid),
             false => Err(bad(format!(
-                "parameter pid must be that of a followed process; {pid} is none"
+                "parameter pid must be the id of a followed process, got {pid}: /v2/processes lists them"
             ))),
         }
     }

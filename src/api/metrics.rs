@@ -101,7 +101,7 @@ fn own_figures() -> Registry {
     let mut registry = Registry::default();
     let cpu = Counter::<f64, AtomicU64>::default();
     cpu.inc_by(own::cpu().as_secs_f64());
-    let help = "User and system time that memprof has used";
+    let help = "CPU time of memprof itself, user and system";
     registry.register("process_cpu_seconds", help, cpu);
     let rss: Gauge = Gauge::default();
     rss.set(signed(own::rss()));
@@ -146,13 +146,13 @@ impl Figures {
         ];
         self.gauges("memprof_target_info", "Always 1", [(labels, 1)]);
         let alive = u64::from(target.alive);
-        let help = "Whether the target runs; its last report stays";
+        let help = "1 if the target is running, 0 if it has ended; its last report stays";
         self.gauge("memprof_target_up", help, alive);
         let processes = target.pids.len() as u64;
         self.gauge("memprof_target_processes", "Followed processes", processes);
         let taken = Gauge::<f64, AtomicU64>::default();
         taken.set(millis(profile.taken) as f64 / 1000.0);
-        let help = "When the page scan of these figures ended";
+        let help = "End of the page scan that these figures come from";
         self.0
             .register("memprof_report_timestamp_seconds", help, taken);
     }
@@ -172,13 +172,13 @@ impl Figures {
             "Swapped out, not resident",
             total.usage.swap,
         );
-        let help = "Page cache that the target's own IO brought in and that is still cached";
+        let help = "Page cache that the target's own I/O brought in and that is still cached";
         self.gauge("memprof_page_cache_bytes", help, total.usage.cache);
         for (kind, column) in profile.columns() {
             let (name, help) = column.metric;
             self.gauge(name, help, kind.of(&total));
         }
-        let help = "Bytes that stand under a call stack";
+        let help = "Bytes with a call stack";
         self.gauges(
             "memprof_attributed_bytes",
             help,
@@ -194,7 +194,7 @@ impl Figures {
                 (vec![kind_label(*kind), reason], kind.of(&amounts))
             })
         });
-        let help = "Bytes without a call stack, by why there is none";
+        let help = "Bytes without a call stack, by reason";
         self.gauges("memprof_not_observed_bytes", help, rows);
     }
 
@@ -225,17 +225,17 @@ impl Figures {
         let outcomes = profile.outcomes();
         let label = |outcome: crate::event::Outcome| vec![("outcome", outcome.label().to_owned())];
         let stacks = outcomes.iter().map(|(o, stacks, _)| (label(*o), *stacks));
-        let help = "Distinct call stacks by how their walk ended";
+        let help = "Distinct call stacks, by outcome of unwinding";
         self.gauges("memprof_stacks", help, stacks);
         let bytes = outcomes.iter().map(|(o, _, bytes)| (label(*o), *bytes));
-        let help = "Bytes (anon, shmem, cache) under call stacks, by how their walk ended";
+        let help = "Bytes (anon, shmem, cache) with a call stack, by outcome of unwinding";
         self.gauges("memprof_stack_bytes", help, bytes);
         let losses = Family::<Labels, Counter>::default();
         for (what, count) in &profile.losses.counters {
             let labels = vec![("what", (*what).to_owned())];
             losses.get_or_create(&labels).inc_by(*count);
         }
-        let help = "What was not seen, lost or cut off; a row without losses is left out";
+        let help = "Events missed, lost or truncated, by cause; causes without losses are omitted";
         self.0.register("memprof_losses", help, losses);
     }
 
@@ -248,7 +248,7 @@ impl Figures {
         let mut rows = Table::new([report.side()], Kind::All, false).rows;
         let columns = [
             ("self", "hold themselves"),
-            ("total", "hold with all they call"),
+            ("total", "hold including their callees"),
         ];
         for (column, words) in columns {
             let of = |row: &crate::tree::TableRow<'_, 1>| match column {

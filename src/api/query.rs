@@ -123,7 +123,7 @@ fn unknown(path: &str, name: &str, known: &[&str]) -> ApiError {
     bad(match known {
         [] => format!("{path} takes no parameters, got {name}"),
         known => format!(
-            "{path} has no parameter {name}; it has {}",
+            "{path} has no parameter {name}; its parameters are {}",
             known.join(", ")
         ),
     })

@@ -75,7 +75,9 @@ impl Lane {
     async fn turn(&self) -> Result<Turn, ApiError> {
         let place = Arc::clone(&self.places).try_acquire_owned();
         let place = place.map_err(|_| {
-            ApiError::Busy(format!("{QUEUED} other replies wait to be made: try again"))
+            ApiError::Busy(format!(
+                "{QUEUED} other requests are queued: try again later"
+            ))
         })?;
         let turn = Arc::clone(&self.turn).acquire_owned().await;
         Ok((turn.map_err(internal)?, place))
@@ -114,7 +116,9 @@ impl ReplyBuilder {
             self.cache.clear();
             room.try_take(bytes)
         });
-        free.ok_or_else(|| ApiError::Busy("other replies are on their way: try again".to_owned()))
+        free.ok_or_else(|| {
+            ApiError::Busy("too many large replies are being sent: try again later".to_owned())
+        })
     }
 
     /// The reply shared by equal requests for the same report. The first request builds it; if its client

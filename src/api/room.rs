@@ -135,8 +135,8 @@ impl Out {
         if self.held.bytes + wanted > room.size {
             let most = room.size >> 20;
             return Err(ApiError::BadRequest(format!(
-                "the reply would be larger than {most} MiB: ask for less, by threshold, max_nodes, kind \
-                 or pid where the path takes them, or have memprof write it with --output"
+                "the reply would be larger than {most} MiB: reduce it with threshold, max_nodes, kind or \
+                 pid if the path has these parameters, or write a profile to a file with --output"
             )));
         }
         let free = room.try_take(wanted).or_else(|| {
@@ -144,7 +144,10 @@ impl Out {
             room.take(wanted)
         });
         let mut further = free.ok_or_else(|| {
-            ApiError::Busy("other clients are slow to read large replies: try again".to_owned())
+            ApiError::Busy(
+                "large replies to other clients take all memory for replies: try again later"
+                    .to_owned(),
+            )
         })?;
         self.held.bytes += std::mem::take(&mut further.bytes);
         Ok(())

@@ -134,7 +134,7 @@ impl From<Missing> for ApiError {
 fn of_process(report: &Report, pid: Pid) -> Result<Report, ApiError> {
     let profile = report.profile.of(pid).ok_or_else(|| {
         ApiError::NotFound(Some(format!(
-            "there is no process {pid} in this report: see /v2/processes"
+            "there is no process {pid} in this report: /v2/processes lists the processes"
         )))
     })?;
     Ok(Report {

@@ -14,7 +14,7 @@ use crate::target;
 pub fn run(config: &MapsConfig) -> Result<Vec<u8>> {
     let pid = process(&config.target)?;
     let breakdown = measure(pid, config.show)
-        .with_context(|| format!("cannot tell what the memory of process {pid} is made of"))?;
+        .with_context(|| format!("cannot break down the memory of process {pid}"))?;
     let mut out = Vec::new();
     match config.format {
         MapsFormat::Text => breakdown.write_text(&mut out)?,
@@ -31,7 +31,7 @@ fn process(target: &MapsTarget) -> Result<Pid> {
         MapsTarget::Pid(pid) => Ok(*pid),
         MapsTarget::Comm(name) => match target::find(name, false)? {
             Some(found) => Ok(found.pid),
-            None => bail!("no process is named {name}; `ps -e` lists the names of all"),
+            None => bail!("no process is named {name}; `ps -e` lists the names of all processes"),
         },
     }
 }

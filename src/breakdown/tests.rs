@@ -262,7 +262,7 @@ mappings      virtual         RSS         PSS     private      swap      huge
        1           16           8           0           0         0         0  other files
        2           40          20           0           0         8         0  total
 This kernel has no smaps_rollup to compare with.
-Page tables take 0 KiB of kernel memory besides (VmPTE); no RSS.
+Page tables: 0 KiB of kernel memory (VmPTE), not part of RSS.
 
 By name:
 mappings      virtual         RSS         PSS     private      swap      huge

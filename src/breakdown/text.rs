@@ -23,7 +23,7 @@ impl Breakdown {
         let tables = self.page_tables / 1024;
         writeln!(
             out,
-            "Page tables take {tables} KiB of kernel memory besides (VmPTE); no RSS."
+            "Page tables: {tables} KiB of kernel memory (VmPTE), not part of RSS."
         )?;
         self.write_names(out)?;
         self.write_regions(out)
@@ -38,7 +38,7 @@ impl Breakdown {
             _ if found >= threads => writeln!(out, ", {threads} threads beside the first"),
             _ => writeln!(
                 out,
-                ", {threads} threads beside the first: the stacks of {found} could be told"
+                ", {threads} threads beside the first: the stacks of {found} were identified"
             ),
         }
     }
@@ -54,11 +54,11 @@ impl Breakdown {
             Verdict::Equal => writeln!(out, "RSS, swap and huge equal smaps_rollup.")?,
             Verdict::Between => writeln!(
                 out,
-                "The process changed meanwhile; RSS, swap and huge lie between the two readings."
+                "The process changed during the reading: RSS, swap and huge lie between the two readings."
             )?,
             Verdict::Differs(names) => writeln!(
                 out,
-                "The process changed meanwhile; outside of the two readings: {}.",
+                "The process changed during the reading: {} lie outside of the two readings.",
                 names.join(", ")
             )?,
             Verdict::Unknown => {
@@ -68,11 +68,11 @@ impl Breakdown {
         match &self.sharing_differs[..] {
             [] => writeln!(
                 out,
-                "PSS and private do so too, PSS but for what the kernel rounds off in each mapping."
+                "PSS and private do so too, except for the kernel's rounding of PSS in each mapping."
             ),
             names => writeln!(
                 out,
-                "Other processes began or ended to share pages meanwhile: {} differ.",
+                "Other processes started or stopped sharing pages during the reading: {} differ.",
                 names.join(", ")
             ),
         }

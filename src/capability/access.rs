@@ -116,8 +116,8 @@ pub fn require_access(pid: Pid) -> anyhow::Result<Option<String>> {
     let less = access.refused();
     Ok((!less.is_empty()).then(|| {
         format!(
-            "process {pid} of user id {}: {}: its functions may have no names, and --freeze cannot hold it \
-             still; {remedy}",
+            "process {pid} of user id {}: {}: its functions may have no names, and --freeze cannot stop it; \
+             {remedy}",
             access.uid,
             less.join(", ")
         )
@@ -136,8 +136,8 @@ pub(super) fn remedy(caps: Caps) -> String {
     .collect();
     match missing.join(" and ") {
         names if names.is_empty() => {
-            "memprof has the capabilities: a security module or a user namespace refuses it; run memprof \
-             outside of containers"
+            "memprof has the capabilities, so a security module or a user namespace denies access; run \
+             memprof outside of containers"
                 .to_owned()
         }
         names => format!("run memprof as root, or give it {names} (README, Privileges)"),

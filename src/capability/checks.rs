@@ -45,8 +45,8 @@ fn process_files(facts: &Facts) -> Check {
         Trial::Fails(why) => Check::not_ok(
             Status::Missing,
             name,
-            format!("/proc/self/status cannot be read: {why}"),
-            "neither memprof's own privileges nor the target's memory can be looked at",
+            format!("cannot read /proc/self/status: {why}"),
+            "memprof can read neither its own privileges nor the target's memory",
             "as root: mount -t proc proc /proc",
         ),
     }
@@ -61,9 +61,9 @@ fn privileges(facts: &Facts) -> Check {
         return Check::not_ok(
             Status::Missing,
             name,
-            format!("{found}, of a user namespace"),
-            "the kernel lets no BPF program be loaded with the capabilities of a user namespace",
-            "run memprof outside of it; start a container by root, without user namespaces",
+            format!("{found}, in a user namespace"),
+            "capabilities in a user namespace do not permit loading BPF programs",
+            "run memprof in the initial user namespace; start a container as root, without user namespaces",
         );
     }
     if admin || (bpf && facts.version >= Some(KernelVersion(5, 8))) {
@@ -74,7 +74,7 @@ fn privileges(facts: &Facts) -> Check {
             Status::Missing,
             name,
             found,
-            "root without CAP_BPF and CAP_PERFMON (a container?) may not load the probe",
+            "root lacks CAP_BPF and CAP_PERFMON (in a container?), so the probe cannot be loaded",
             "run memprof outside the container, or start the container with --privileged",
         );
     }
@@ -88,7 +88,7 @@ fn privileges(facts: &Facts) -> Check {
         name,
         found,
         "memprof needs root, or CAP_BPF and CAP_PERFMON and, for processes of other users, CAP_SYS_PTRACE, \
-         CAP_DAC_READ_SEARCH and CAP_CHECKPOINT_RESTORE: without the first two the probe may not be loaded",
+         CAP_DAC_READ_SEARCH and CAP_CHECKPOINT_RESTORE: without the first two it cannot load the probe",
         format!("run `sudo memprof …`, or give it {}", missing.join(" and ")),
     )
 }
@@ -116,12 +116,12 @@ fn cap_names(caps: Caps) -> String {
 fn mapped_files(facts: &Facts) -> Check {
     let name = "mapped files";
     match &facts.mapped_files {
-        Trial::Works => Check::ok(name, "can be opened by /proc/PID/map_files"),
+        Trial::Works => Check::ok(name, "can be opened through /proc/PID/map_files"),
         Trial::Fails(why) => Check::not_ok(
             Status::Degraded,
             name,
-            format!("/proc/PID/map_files cannot be used: {why}"),
-            "code of files that were deleted or replaced since they were mapped has no names and no unwind \
+            format!("cannot open files in /proc/PID/map_files: {why}"),
+            "files that were deleted or replaced after they were mapped have no function names and no unwind \
              tables",
             "run memprof as root, or give it CAP_CHECKPOINT_RESTORE (Linux 5.9)",
         ),
@@ -131,13 +131,13 @@ fn mapped_files(facts: &Facts) -> Check {
 fn kernel(facts: &Facts) -> Check {
     let name = "kernel";
     let found = format!("Linux {} on {}", facts.release, facts.arch);
-    let newer = "boot a kernel of 6.1 or later";
+    let newer = "boot Linux 6.1 or later";
     match facts.version {
         None => Check::not_ok(
             Status::Degraded,
             name,
             found,
-            "the version cannot be read from the release string: what follows was probed only",
+            "memprof cannot parse the release string and does not know the kernel's version; it tried each feature below",
             newer,
         ),
         Some(version) if version < FULL_KERNEL => Check::not_ok(
@@ -145,8 +145,8 @@ fn kernel(facts: &Facts) -> Check {
             name,
             found,
             format!(
-                "before {FULL_KERNEL} the kernel may refuse the probe, unless its vendor has \
-                 brought newer BPF back to it"
+                "kernels before {FULL_KERNEL} may reject the probe, unless the vendor has backported \
+                 newer BPF features"
             ),
             newer,
         ),
@@ -161,7 +161,7 @@ fn lockdown(facts: &Facts) -> Check {
             Status::Missing,
             name,
             "confidentiality",
-            "the kernel refuses BPF programs that read kernel memory",
+            "the kernel rejects BPF programs that read kernel memory",
             "boot with lockdown=integrity or without lockdown",
         ),
         Some(mode) => Check::ok(name, mode),
@@ -172,7 +172,7 @@ fn lockdown(facts: &Facts) -> Check {
 fn type_information(facts: &Facts) -> Check {
     let name = "type information (BTF)";
     let remedy =
-        "boot a kernel built with CONFIG_DEBUG_INFO_BTF=y (every current distribution's is)";
+        "boot a kernel built with CONFIG_DEBUG_INFO_BTF=y (current distribution kernels are)";
     match &facts.btf {
         BtfFact::Present(_) => Check::ok(name, VMLINUX_BTF),
         BtfFact::Absent => Check::not_ok(
@@ -185,9 +185,9 @@ fn type_information(facts: &Facts) -> Check {
         BtfFact::Unreadable(why) => Check::not_ok(
             Status::Missing,
             name,
-            format!("{VMLINUX_BTF} cannot be read: {why}"),
+            format!("cannot read {VMLINUX_BTF}: {why}"),
             "the probe cannot be fitted to this kernel",
-            "check the file's permissions and that /sys is the host's",
+            "check the file's permissions, and that /sys is the host's sysfs",
         ),
     }
 }
@@ -199,9 +199,9 @@ fn bpf(facts: &Facts) -> Check {
         Trial::Fails(why) => Check::not_ok(
             Status::Missing,
             name,
-            format!("creating a ring buffer failed: {why}"),
+            format!("cannot create a ring buffer: {why}"),
             "the probe cannot be loaded",
-            "run as root; in a container start it with --privileged (a seccomp filter may refuse \
+            "run memprof as root; start a container with --privileged (its seccomp filter may block \
              bpf); the kernel needs CONFIG_BPF_SYSCALL=y",
         ),
     }
@@ -216,7 +216,7 @@ fn bpf_helpers(facts: &Facts) -> Check {
             name,
             why,
             "the probe cannot be loaded",
-            format!("run memprof as root on a kernel of {FULL_KERNEL} or later"),
+            format!("run memprof as root on Linux {FULL_KERNEL} or later"),
         ),
     }
 }
@@ -233,7 +233,7 @@ fn tracepoints(facts: &Facts, needed: &Tracepoints) -> Check {
         )
     };
     let BtfFact::Present(there) = &facts.btf else {
-        return not_ok("not known without type information".to_owned());
+        return not_ok("unknown without type information (BTF)".to_owned());
     };
     let mut missing = needed.names.to_vec();
     missing.retain(|name| !there.contains(name));
@@ -245,22 +245,22 @@ fn tracepoints(facts: &Facts, needed: &Tracepoints) -> Check {
 
 fn page_scan(facts: &Facts) -> Check {
     let name = "page scan";
-    let newer = "boot a kernel of 6.7 or later";
+    let newer = "boot Linux 6.7 or later";
     match (&facts.pagemap_scan, &facts.page_frames) {
         (Trial::Works, _) => Check::ok(name, "PAGEMAP_SCAN"),
         (Trial::Fails(why), Trial::Works) => Check::not_ok(
             Status::Degraded,
             name,
             format!("no PAGEMAP_SCAN: {why}"),
-            "resident pages are read from /proc/PID/pagemap and /proc/kpageflags: the same \
-             figures, but each report takes longer, and both files want CAP_SYS_ADMIN",
+            "resident pages are read from /proc/PID/pagemap and /proc/kpageflags: the figures are the \
+             same, but each report takes longer, and both files need CAP_SYS_ADMIN",
             newer,
         ),
         (Trial::Fails(why), Trial::Fails(frames)) => Check::not_ok(
             Status::Missing,
             name,
             format!("no PAGEMAP_SCAN: {why}; no page frames: {frames}"),
-            "resident pages cannot be told apart",
+            "memprof cannot tell the kinds of resident pages apart",
             format!("{newer}, or run memprof as root (CAP_SYS_ADMIN)"),
         ),
     }
@@ -274,9 +274,9 @@ fn page_frames(facts: &Facts) -> Check {
             Status::Degraded,
             name,
             format!("not shown: {why}"),
-            "private mappings of devices count as nothing, shared memory below overlayfs as file pages and, \
-             before Linux 6.16, the huge zero page as anonymous memory",
-            "where that matters run memprof as root, or give it CAP_SYS_ADMIN",
+            "private mappings of devices are not counted, shared memory below overlayfs counts as file pages \
+             and, before Linux 6.16, the huge zero page counts as anonymous memory",
+            "if that matters, run memprof as root, or give it CAP_SYS_ADMIN",
         ),
     }
 }
@@ -289,8 +289,8 @@ fn cache_totals(facts: &Facts) -> Check {
             Status::Degraded,
             name,
             format!("no cachestat: {why}"),
-            "page-cache figures cannot be held against the kernel's own, file by file",
-            "run memprof on a kernel of 6.5 or later",
+            "page-cache figures cannot be compared with the kernel's own for each file",
+            "boot Linux 6.5 or later",
         ),
     }
 }
@@ -302,11 +302,11 @@ fn pid_namespace(facts: &Facts) -> Check {
         Some(false) => Check::not_ok(
             Status::Degraded,
             name,
-            "a container's",
+            "not the initial one (a container's)",
             "only processes of the same container can be profiled",
             "start the container with --pid=host",
         ),
-        None => Check::ok(name, "not known"),
+        None => Check::ok(name, "unknown"),
     }
 }
 
@@ -320,8 +320,8 @@ fn open_files(facts: &Facts) -> Check {
             name,
             format!("at most {hard} (now {soft})"),
             format!(
-                "memprof itself needs {LEAST_OPEN_FILES}, and one more for each executable file that \
-                 the target maps"
+                "memprof itself needs {LEAST_OPEN_FILES} open files, and one more for each executable \
+                 file that the target maps"
             ),
             remedy,
         ),
@@ -329,11 +329,11 @@ fn open_files(facts: &Facts) -> Check {
             Status::Degraded,
             name,
             format!("at most {hard} (now {soft})"),
-            "each executable file that the target maps takes one, and so does each HTTP connection: \
-             functions may be without names and clients may have to wait",
+            "each executable file that the target maps and each HTTP connection takes one: functions may \
+             have no names, and clients may have to wait",
             remedy,
         ),
         Some((soft, hard)) => Check::ok(name, format!("at most {hard} (now {soft})")),
-        None => Check::ok(name, "limit not known"),
+        None => Check::ok(name, "limit unknown"),
     }
 }

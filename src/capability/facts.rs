@@ -215,7 +215,7 @@ fn load_probe() -> Result<Vec<&'static str>, String> {
 fn give_up_privileges() -> Result<(), String> {
     for role in Role::ALL {
         let tried = std::thread::spawn(move || privileges::try_reduce(role)).join();
-        tried.map_err(|_| "the trial's thread failed".to_owned())??;
+        tried.map_err(|_| "the thread that tried it panicked".to_owned())??;
     }
     Ok(())
 }
@@ -317,7 +317,7 @@ fn own_page_frames() -> Result<(), String> {
 fn own_cachestat() -> residency::Result<()> {
     let file = memfd_create(c"memprof-doctor", MFdFlags::MFD_CLOEXEC).map_err(|e| {
         residency::Error::Io {
-            what: "a file in memory".into(),
+            what: "memfd_create(2)".into(),
             source: e.into(),
         }
     })?;

@@ -87,7 +87,10 @@ fn a_current_kernel_and_root_have_nothing_to_complain_about() {
     assert_eq!(decide(&good()), Ok(()));
     let (text, status) = doctor(&good());
     assert_eq!(status, 0);
-    assert!(text.ends_with("memprof works here in full.\n"), "{text}");
+    assert!(
+        text.ends_with("memprof works here without restrictions.\n"),
+        "{text}"
+    );
 }
 
 /// Each row: a change to the good facts, and exactly the checks that must report it.
@@ -338,7 +341,7 @@ fn the_verdict_says_whose_processes_can_be_profiled() {
         caps: caps(&[Caps::BPF, Caps::PERFMON]),
         ..good()
     };
-    let wanted = "for processes of user id 1000 alone; degraded: 1.\n";
+    let wanted = "only for processes of user id 1000; degraded: 1.\n";
     trials(&mut facts, |t| {
         t.other = Some(access(fails("EACCES"), Trial::Works));
     });
@@ -348,7 +351,11 @@ fn the_verdict_says_whose_processes_can_be_profiled() {
     trials(&mut facts, |t| {
         t.other = Some(access(Trial::Works, Trial::Works));
     });
-    assert!(doctor(&facts).0.ends_with("works here in full.\n"));
+    assert!(
+        doctor(&facts)
+            .0
+            .ends_with("works here without restrictions.\n")
+    );
 }
 
 #[test]

@@ -12,7 +12,7 @@ pub(super) fn other_processes(facts: &Facts) -> Check {
     };
     let own_only = || {
         format!(
-            "only processes of user id {} that allow it can be profiled; every report of another one is refused",
+            "memprof can profile only processes of user id {} that are dumpable (prctl(2)); it reports an error for all others",
             facts.uid
         )
     };
@@ -32,14 +32,14 @@ pub(super) fn other_processes(facts: &Facts) -> Check {
     if refused.is_empty() {
         return Check::ok(
             name,
-            format!("{whose}: pages, program and memory are shown"),
+            format!("{whose}: pages, program and memory can be read"),
         );
     }
     let consequence = match other.pages {
         Trial::Fails(_) => own_only(),
         Trial::Works => {
-            "functions of other users' processes have no names and no complete stacks, and \
-                         --freeze cannot hold them still"
+            "functions of other users' processes have no names, their stacks are incomplete, and \
+                         --freeze cannot stop them"
                 .to_owned()
         }
     };
@@ -65,14 +65,14 @@ pub(super) fn whole_probe(facts: &Facts) -> Option<Check> {
             name,
             why,
             "nothing can be recorded",
-            "set MEMPROF_LIBBPF_LOG=1 to see what the kernel says; a security module may refuse it",
+            "set MEMPROF_LIBBPF_LOG=1 to see the kernel's messages; check whether a security module blocks BPF",
         ),
         Ok(missing) if missing.is_empty() => Check::ok(name, "loads and attaches"),
         Ok(missing) => Check::not_ok(
             Status::Degraded,
             name,
-            format!("does not attach {}", missing.join(" ")),
-            "what these hooks see is not seen: a reused address may keep the stack of what was there before",
+            format!("cannot attach {}", missing.join(" ")),
+            "memprof misses the events of these hooks: a reused address may keep the stack of its previous contents",
             "run memprof as root, or give it CAP_BPF and CAP_PERFMON",
         ),
     })
@@ -85,13 +85,13 @@ pub(super) fn reduction(facts: &Facts) -> Option<Check> {
     Some(match reduction {
         Trial::Works => Check::ok(
             name,
-            "given up after the start: capabilities, no_new_privs, seccomp filters",
+            "dropped after the start: capabilities, no_new_privs, seccomp filters",
         ),
         Trial::Fails(why) => Check::not_ok(
             Status::Degraded,
             name,
-            format!("cannot be given up after the start: {why}"),
-            "threads that serve HTTP and read other people's files keep more rights than they need",
+            format!("cannot be dropped after the start: {why}"),
+            "threads that serve HTTP or read untrusted files keep more privileges than they need",
             "boot a kernel built with CONFIG_SECCOMP_FILTER=y",
         ),
     })

@@ -19,7 +19,7 @@ pub(super) struct MapsArgs {
     /// Process name
     #[arg(long, value_name = "NAME", value_parser = parse_name)]
     comm: Option<String>,
-    /// List so many names, and so many mappings by resident memory
+    /// List this many names, and this many mappings by resident memory
     #[arg(long, value_name = "N", default_value_t = DEFAULT_TOP)]
     top: usize,
     /// List every mapping, by address

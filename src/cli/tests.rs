@@ -25,7 +25,10 @@ fn a_format_is_asked_only_for_what_it_can_hold() {
         panic!("accepted")
     };
     assert_eq!(e.exit_code(), 2);
-    assert!(e.to_string().contains("the format json cannot hold"), "{e}");
+    assert!(
+        e.to_string().contains("the format json does not support"),
+        "{e}"
+    );
 }
 
 fn config_of(line: &str) -> Result<Box<Config>, clap::Error> {

@@ -18,7 +18,7 @@ use crate::screen::ScreenOptions;
 pub(super) struct TopArgs {
     #[command(flatten)]
     profile: ProfileArgs,
-    /// Make a new report so many seconds after the last one
+    /// Make a new report this many seconds after the last one
     #[arg(long, value_name = "SECS", default_value = "1", value_parser = parse_seconds)]
     interval: Duration,
 }

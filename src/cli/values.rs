@@ -9,7 +9,7 @@ use crate::export::{EXPORTERS, Exporter};
 
 pub(super) fn parse_name(name: &str) -> Result<String, String> {
     if name.is_empty() || name.contains(['/', '\0']) {
-        return Err("a process's name, without directories: `light-node`".into());
+        return Err("expected a process name without directories, such as `light-node`".into());
     }
     Ok(name.to_owned())
 }
@@ -17,16 +17,18 @@ pub(super) fn parse_name(name: &str) -> Result<String, String> {
 pub(super) fn parse_pid(pid: &str) -> Result<Pid, String> {
     match pid.parse() {
         Ok(pid) if pid > 0 && pid <= i32::MAX as u32 => Ok(Pid(pid)),
-        _ => Err("a process id is a whole number above 0".into()),
+        _ => Err("expected a process id, a whole number above 0".into()),
     }
 }
 
 pub(super) fn parse_seconds(seconds: &str) -> Result<Duration, String> {
-    let seconds: f64 = seconds.parse().map_err(|_| "a number of seconds")?;
+    let seconds: f64 = seconds
+        .parse()
+        .map_err(|_| "expected a number of seconds")?;
     Duration::try_from_secs_f64(seconds)
         .ok()
         .filter(|d| !d.is_zero())
-        .ok_or_else(|| "a number of seconds above 0".into())
+        .ok_or_else(|| "expected a number of seconds above 0".into())
 }
 
 /// A number of bytes, with or without a binary unit.
@@ -37,7 +39,7 @@ pub(super) fn parse_size(size: &str) -> Result<u64, String> {
         "KiB" => 10,
         "MiB" => 20,
         "GiB" => 30,
-        _ => return Err("a number of bytes, or of KiB, MiB or GiB: `64KiB`".into()),
+        _ => return Err("expected a number of bytes, KiB, MiB or GiB, such as `64KiB`".into()),
     };
     // `parse` accepts a plus sign, which a size must not have.
     let number = digits
@@ -46,7 +48,9 @@ pub(super) fn parse_size(size: &str) -> Result<u64, String> {
         .filter(|_| !size.starts_with('+'));
     number
         .and_then(|n| n.checked_mul(1 << shift))
-        .ok_or_else(|| "a whole number of bytes below 16 EiB: `65536`, `64KiB`".into())
+        .ok_or_else(|| {
+            "expected a whole number of bytes below 16 EiB, such as `65536` or `64KiB`".into()
+        })
 }
 
 /// All formats, with their descriptions.

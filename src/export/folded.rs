@@ -13,7 +13,7 @@ use super::{ExportOptions, Exporter, Report, Supports};
 
 pub(super) const FORMAT: Exporter = Exporter {
     name: "folded",
-    about: "one line per path of names, for flame graph tools",
+    about: "one line per call path, for flame graph tools",
     extension: "folded",
     content_type: "text/plain; charset=utf-8",
     supports: Supports::EVERYTHING,

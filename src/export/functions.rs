@@ -14,7 +14,7 @@ use crate::tree::{Category, Label, Table};
 
 pub(super) const FORMAT: Exporter = Exporter {
     name: "functions",
-    about: "one row per function: what it holds itself, and with all it calls",
+    about: "one row per function: its self and total memory",
     extension: "functions.csv",
     content_type: "text/csv; charset=utf-8",
     supports: Supports {

@@ -91,7 +91,7 @@ impl Wish {
     fn name(self) -> &'static str {
         match self {
             Wish::Direction => "a direction",
-            Wish::Kind => "one kind of memory alone",
+            Wish::Kind => "a single kind of memory",
             Wish::Threshold => "a threshold",
             Wish::Difference => "a difference",
         }
@@ -120,13 +120,13 @@ impl fmt::Display for Unsupported {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "the format {} cannot hold {}",
+            "the format {} does not support {}",
             self.format,
             self.wish.name()
         )?;
         let others = EXPORTERS.iter().filter(|e| self.wish.held_by(e));
         for (at, other) in others.enumerate() {
-            f.write_str(if at == 0 { "; these can: " } else { ", " })?;
+            f.write_str(if at == 0 { "; these do: " } else { ", " })?;
             f.write_str(other.name)?;
         }
         if !self.instead.is_empty() {
@@ -169,7 +169,7 @@ mod tests {
         };
         let why = refused("json", &difference).unwrap();
         assert!(
-            why.starts_with("the format json cannot hold a difference"),
+            why.starts_with("the format json does not support a difference"),
             "{why}"
         );
         let swap = ExportOptions {
@@ -177,7 +177,7 @@ mod tests {
             ..ExportOptions::default()
         };
         let why = refused("json", &swap).unwrap();
-        let wanted = "the format json cannot hold one kind of memory alone; these can: folded";
+        let wanted = "the format json does not support a single kind of memory; these do: folded";
         assert!(why.starts_with(wanted), "{why}");
         assert_eq!(refused("folded", &swap), None);
         let json = by_name("json").unwrap();

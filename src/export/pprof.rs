@@ -40,12 +40,12 @@ const NO_MAPPING: u64 = 0;
 
 pub(super) const FORMAT: Exporter = Exporter {
     name: "pprof",
-    about: "for go tool pprof and what else reads its profile.proto",
+    about: "for go tool pprof and other readers of profile.proto",
     extension: "pb.gz",
     content_type: "application/octet-stream",
     supports: Supports {
-        instead: "For a difference write two files and give pprof the earlier one with -base or \
-                  -diff_base; -sample_index chooses the kind of memory.",
+        instead: "For a difference, write two files and give pprof the earlier one with -base or \
+                  -diff_base; -sample_index selects the kind of memory.",
         ..Supports::NOTHING
     },
     wants_lines: true,

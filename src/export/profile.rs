@@ -18,11 +18,11 @@ use crate::symbol::{Function, Language, Location, Symbol, Symbols};
 
 pub(super) const FORMAT: Exporter = Exporter {
     name: "profile",
-    about: "everything that the report holds, in bytes",
+    about: "the complete report, in bytes",
     extension: "memprof.json",
     content_type: "application/json",
     supports: Supports {
-        instead: "It always holds everything.",
+        instead: "It always contains the complete report.",
         ..Supports::NOTHING
     },
     wants_lines: true,

@@ -22,7 +22,7 @@ pub(super) const FORMAT: Exporter = Exporter {
     supports: Supports {
         kind: true,
         instead: "speedscope's sandwich view shows callers and callees; its weights cannot be \
-                  negative, so of a difference save both states.",
+                  negative, so export both states instead of a difference.",
         ..Supports::NOTHING
     },
     wants_lines: false,

@@ -75,18 +75,18 @@ fn write_hold(profile: &Profile, out: &mut dyn Write) -> io::Result<()> {
         FreezeOutcome::Ran => Ok(()),
         FreezeOutcome::Still(lasted) => {
             let ms = lasted.as_secs_f64() * 1e3;
-            writeln!(out, "The target stood still for {ms:.1} ms.")
+            writeln!(out, "The target was frozen for {ms:.1} ms.")
         }
         FreezeOutcome::InTurn { longest, .. } => {
             let ms = longest.as_secs_f64() * 1e3;
             writeln!(
                 out,
-                "The processes stood still one after the other, each for {ms:.1} ms at most."
+                "The processes were frozen one after the other, each for at most {ms:.1} ms."
             )
         }
         FreezeOutcome::Failed { why, .. } => {
             let why = printable(why);
-            writeln!(out, "The target could not be held still: {why}")
+            writeln!(out, "The target could not be frozen: {why}")
         }
     }
 }
@@ -168,21 +168,13 @@ fn write_functions(report: &Report, out: &mut dyn Write) -> io::Result<()> {
         (sizes, row.code.file, row.code.function)
     });
     let holders: Vec<_> = rows.iter().filter(|row| row.own > [0]).collect();
-    write_table(
-        "Top functions, by what they hold themselves:",
-        &holders,
-        out,
-    )?;
+    write_table("Top functions, by self memory:", &holders, out)?;
     rows.sort_by_key(|row| Reverse((row.total, row.own)));
     let own: Vec<_> = rows
         .iter()
         .filter(|row| row.code.category != Category::Library)
         .collect();
-    write_table(
-        "The program's own functions, with all they call:",
-        &own,
-        out,
-    )
+    write_table("The program's own functions, by total memory:", &own, out)
 }
 
 fn write_table(title: &str, rows: &[&TableRow<'_, 1>], out: &mut dyn Write) -> io::Result<()> {

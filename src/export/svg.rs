@@ -82,8 +82,9 @@ fn notes(report: &Report, kind: Kind, tree: &NameTree) -> String {
             }
             Ok(())
         });
-        notes +=
-            &format!(", before {before}; in paths that hold nothing now, not drawn: {gone} {unit}");
+        notes += &format!(
+            ", before {before}; not drawn: {gone} {unit}, in call paths that hold nothing now"
+        );
     }
     for (what, count) in &report.profile.losses.counters {
         notes += &format!("; lost: {count} {what}");

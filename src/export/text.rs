@@ -17,7 +17,7 @@ const SMALL: u64 = 200;
 /// total; a diff has one per function, with KiB now, KiB before and the change.
 pub(super) const FORMAT: Exporter = Exporter {
     name: "text",
-    about: "totals and the call tree, to read",
+    about: "totals and the call tree, as plain text",
     extension: "txt",
     content_type: "text/plain; charset=utf-8",
     supports: Supports::EVERYTHING,

@@ -11,12 +11,12 @@ pub const KERNEL_MEMORY: Measure = Measure {
         name: "kernel",
         label: "kernel (approximate)",
         unit: Unit::Bytes,
-        note: "approximate, not resident: allocated by it",
+        note: "approximate, not resident: allocated for the target",
         figure: "kernel memory (approximate) of the newest report, if that was made since the last sample or nothing changed since",
         sample_type: "approximate_kernel_space",
         metric: (
             "memprof_approximate_kernel_bytes",
-            "Kernel memory that the target had allocated, approximately; not resident",
+            "Kernel memory allocated for the target; approximate, not resident",
         ),
     }],
 };

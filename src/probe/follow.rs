@@ -51,7 +51,7 @@ impl Probe {
             for pid in some {
                 wanted.update(&pid.0.to_ne_bytes(), &[1], MapFlags::ANY)?;
             }
-            let done = run(self).context("cannot look processes up in the kernel's task list");
+            let done = run(self).context("cannot look up processes in the kernel's task list");
             for pid in some {
                 let _ = wanted.delete(&pid.0.to_ne_bytes());
             }
@@ -96,7 +96,7 @@ impl Probe {
         if let Some(bss) = self.skel.maps.bss_data.as_deref_mut() {
             shared(&mut bss.bind_pid).store(pid.0, SeqCst);
         }
-        run(self).context("cannot look through a process's mappings in the kernel")
+        run(self).context("cannot iterate over a process's mappings in the kernel")
     }
 
     /// The processes that the probe follows, each with its address space.

@@ -35,10 +35,10 @@ pub(super) fn run_for(program: BorrowedFd<'_>, pid: Pid) -> Result<()> {
             &raw mut opts,
         )
     });
-    let link = link.context("cannot attach the iterator to a process")?;
+    let link = link.context("cannot attach the BPF iterator to a process")?;
     // SAFETY: the descriptor is open.
     let iter = owned(unsafe { libbpf_sys::bpf_iter_create(link.as_raw_fd()) });
-    let mut iter = std::fs::File::from(iter.context("cannot make an iterator")?);
+    let mut iter = std::fs::File::from(iter.context("cannot create a BPF iterator")?);
     iter.read_to_end(&mut Vec::new())?;
     Ok(())
 }

@@ -70,7 +70,7 @@ impl Probe {
             }
         }
         let skel = open.load().context(
-            "the kernel refused memprof's BPF program (`memprof doctor` says what is missing)",
+            "cannot load memprof's BPF program into the kernel (run `memprof doctor` to see what is missing)",
         )?;
         let (links, missing) = attach_sources(&skel, config)?;
         let inbox = Rc::new(RefCell::new(Inbox::default()));
@@ -88,7 +88,7 @@ impl Probe {
         let bind = match config.unwind.needs_tables() {
             true => Some(skel.progs.bind_process.attach())
                 .transpose()
-                .context("cannot attach the iterator of mappings")?,
+                .context("cannot attach the mapping iterator")?,
             false => None,
         };
         let slots = StackSlots::new(&skel)?;
@@ -118,7 +118,7 @@ fn wanted_bytes(config: &ProbeConfig) -> impl Iterator<Item = u8> {
 
 fn own_pid_namespace() -> Result<u32> {
     let ns = std::fs::metadata("/proc/self/ns/pid")
-        .context("cannot read /proc/self/ns/pid: is /proc mounted?")?;
+        .context("cannot read /proc/self/ns/pid (is /proc mounted?)")?;
     Ok(ns.ino() as u32)
 }
 
@@ -168,7 +168,7 @@ fn leave_out(open: &mut OpenMemprofSkel<'static>, source: &Source) -> Result<()>
         let ledger = &source.ledger;
         if map.name() == ledger.map || ledger.helpers.iter().any(|name| map.name() == *name) {
             map.set_autocreate(false)
-                .with_context(|| format!("cannot leave {} out", source.name))?;
+                .with_context(|| format!("cannot disable the programs for {}", source.name))?;
         }
     }
     Ok(())
@@ -202,5 +202,5 @@ fn attach(skel: &MemprofSkel<'static>, name: &str) -> Result<Link> {
         .ok_or_else(|| anyhow!("memprof has no BPF program {name}"))?;
     program
         .attach()
-        .with_context(|| format!("the kernel refused to attach {name}"))
+        .with_context(|| format!("cannot attach the BPF program {name}"))
 }

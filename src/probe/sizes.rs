@@ -79,7 +79,7 @@ pub(super) fn set(open: &mut OpenMemprofSkel<'static>) -> Result<()> {
             Some((name, n))
         });
         let Some((name, entries)) = entries else {
-            bail!("{OVERRIDE}: {part:?} is not of the form MAP=ENTRIES");
+            bail!("cannot parse {OVERRIDE}: {part:?} does not have the form MAP=ENTRIES");
         };
         set_one(open, name, entries).with_context(|| OVERRIDE)?;
     }
@@ -92,7 +92,7 @@ fn set_one(open: &mut OpenMemprofSkel<'static>, name: &str, entries: u32) -> Res
         .find(|map| map.name() == name)
         .ok_or_else(|| anyhow!("memprof has no BPF map {name}"))?
         .set_max_entries(entries)
-        .with_context(|| format!("cannot give BPF map {name} room for {entries} entries"))
+        .with_context(|| format!("cannot set the size of BPF map {name} to {entries} entries"))
 }
 
 fn read_number(path: &str) -> Option<u64> {

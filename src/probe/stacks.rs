@@ -128,9 +128,11 @@ pub(super) struct StackSlots {
 
 impl StackSlots {
     pub(super) fn new(skel: &MemprofSkel<'static>) -> Result<StackSlots> {
-        let map = MapHandle::try_from(&skel.maps.stacks).context("cannot use the map of stacks")?;
+        let map = MapHandle::try_from(&skel.maps.stacks)
+            .context("cannot get a handle to the BPF map of stacks")?;
         let slots = map.max_entries() as usize * BUCKET_SLOTS as usize;
-        let bytes = NonZeroUsize::new(slots * size_of::<Slot>()).context("an empty map")?;
+        let bytes = NonZeroUsize::new(slots * size_of::<Slot>())
+            .context("the BPF map of stacks is empty")?;
         let both = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
         // SAFETY: a new mapping of the map's whole value, at an address that the kernel chooses.
         let at = unsafe { mmap(None, bytes, both, Mapping::MAP_SHARED, &map, 0) };
@@ -140,12 +142,13 @@ impl StackSlots {
             ..Default::default()
         };
         let inner = MapHandle::create(MapType::Array, Some("memprof_grace"), 4, 4, 1, &opts)
-            .context("cannot make a map to wait for the probe's programs with")?;
+            .context("cannot create the BPF map that waits for running programs")?;
         Ok(StackSlots {
             at: at.cast(),
             slots,
             bytes,
-            grace: MapHandle::try_from(&skel.maps.grace).context("cannot use a map of maps")?,
+            grace: MapHandle::try_from(&skel.maps.grace)
+                .context("cannot get a handle to the BPF map of maps")?,
             inner,
         })
     }
@@ -160,7 +163,7 @@ impl StackSlots {
         let fd = self.inner.as_fd().as_raw_fd().to_ne_bytes();
         self.grace
             .update(&0u32.to_ne_bytes(), &fd, MapFlags::ANY)
-            .context("cannot wait for the probe's programs")
+            .context("cannot wait for running BPF programs to end")
     }
 
     pub(super) fn nothing_used(&self) -> UsedStacks {

@@ -36,7 +36,7 @@ impl TableMaps {
     pub(super) fn new(skel: &MemprofSkel<'static>, held: Rc<Cell<u64>>) -> Result<TableMaps> {
         let maps = &skel.maps;
         let handle = |map: &libbpf_rs::MapMut<'_>| {
-            MapHandle::try_from(map).context("cannot use a map of unwind tables")
+            MapHandle::try_from(map).context("cannot get a handle to a BPF map of unwind tables")
         };
         Ok(TableMaps {
             spaces: handle(&maps.unwind_spaces)?,
@@ -62,7 +62,7 @@ impl TableMaps {
             1,
             &opts,
         )
-        .context("cannot make a map for unwind table rows")?;
+        .context("cannot create a BPF map for unwind table rows")?;
         let fd = std::os::fd::AsRawFd::as_raw_fd(&std::os::fd::AsFd::as_fd(&chunk));
         let index = self.chunks.len() as u32;
         self.outer

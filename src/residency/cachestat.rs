@@ -61,11 +61,11 @@ pub fn cachestat(file: BorrowedFd<'_>, offset: u64, len: u64) -> Result<CacheSta
     let what = "cachestat(2)".to_owned();
     Err(match source.raw_os_error() {
         Some(libc::ENOSYS) => Error::Unsupported {
-            what: "cachestat(2) (Linux 6.5)",
+            what: "cachestat(2), which needs Linux 6.5",
         },
         Some(libc::EPERM | libc::EACCES) => Error::Denied {
             what,
-            remedy: "only who may write the file is told",
+            remedy: "run memprof as the file's owner, or with write access to it",
         },
         _ => Error::Io { what, source },
     })

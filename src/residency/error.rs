@@ -6,17 +6,17 @@ use crate::event::Pid;
 
 /// The remedy for lacking access to another user's process.
 const LOOKING: &str = "run memprof as root or with CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH (`memprof doctor` \
-                       says what it lacks)";
+                       shows what is missing)";
 
 /// A failure of reading a process's memory state.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The process has ended, has no memory of its own (a zombie, a kernel thread), or replaced its
     /// address space by `exec` during the read.
-    #[error("process {0} has ended or has no user memory (any more)")]
+    #[error("process {0} has ended, or has no user memory")]
     Gone(Pid),
     /// The kernel refused; `what` names the file or call.
-    #[error("reading {what} was refused: {remedy}")]
+    #[error("cannot read {what}: permission denied; {remedy}")]
     Denied {
         /// The file or system call.
         what: String,
@@ -24,16 +24,16 @@ pub enum Error {
         remedy: &'static str,
     },
     /// This kernel does not have `what`.
-    #[error("this kernel does not have {what}")]
+    #[error("this kernel does not support {what}")]
     Unsupported {
         /// The system call or request, with the kernel version that brought it.
         what: &'static str,
     },
     /// The time limit passed before the scan was complete.
-    #[error("the time was up before process {0} was scanned")]
+    #[error("the time limit was reached before process {0} was scanned")]
     TimeUp(Pid),
     /// A file under `/proc` has a line that does not match the documented format.
-    #[error("{what} has a line of unknown form: {line:?}")]
+    #[error("cannot parse a line of {what}: {line:?}")]
     Malformed {
         /// The file.
         what: String,
@@ -41,7 +41,7 @@ pub enum Error {
         line: String,
     },
     /// Any other failure of a system call.
-    #[error("reading {what} failed: {source}")]
+    #[error("cannot read {what}: {source}")]
     Io {
         /// The file or system call.
         what: String,

@@ -85,7 +85,9 @@ impl Pages {
         let pagemap = self.pagemap.try_clone();
         Ok(Pages {
             pid: self.pid,
-            pagemap: pagemap.map_err(|e| Error::from_io(self.pid, "a descriptor", e))?,
+            pagemap: pagemap.map_err(|e| {
+                Error::from_io(self.pid, "a duplicate of the pagemap descriptor", e)
+            })?,
             sparse: Sparse::new(self.pid),
         })
     }
@@ -338,7 +340,7 @@ fn choose(pid: Pid, method: Method, pagemap: &File, flags: bool) -> Result<bool>
         Ok(true)
     } else if method == Method::Ioctl {
         Err(Error::Unsupported {
-            what: "the PAGEMAP_SCAN request (Linux 6.7)",
+            what: "the PAGEMAP_SCAN request, which needs Linux 6.7",
         })
     } else if flags {
         Ok(false)

@@ -17,33 +17,33 @@ const LONGEST_FILTER: usize = 100;
 pub(super) const HELP: &[(&str, &str)] = &[
     (
         "q, Ctrl-C",
-        "end; a command that memprof started is ended too",
+        "quit; also ends a command that memprof started",
     ),
     ("Tab, f, t", "functions or call tree"),
     ("Up Down PgUp PgDn Home End", "move; also k j g G"),
     (
         "Right, Enter",
-        "unfold a node of the tree, with what follows unbranched",
+        "unfold a node of the tree, down to where it branches",
     ),
-    ("Left", "fold it, or go to the node above"),
+    ("Left", "fold it, or go to its parent"),
     ("*", "unfold everything below"),
     ("c", "the tree by callees (outermost first) or by callers"),
     ("o", "the tree by functions or by call sites"),
-    ("l", "inlined functions on their own, or not"),
+    ("l", "show or hide inlined functions"),
     ("s", "sort functions by self, total or name"),
     (
         "/",
-        "only names that contain a text (* stands for any); Esc clears it",
+        "show only names that contain a text (* matches any); Esc clears it",
     ),
     (
         "n N",
         "next or previous kind: all, resident, anon, shmem, cache, …",
     ),
-    ("p, Space", "pause and go on"),
+    ("p, Space", "pause or resume"),
     ("m", "set a mark"),
-    ("d", "show the change since a mark, or not"),
-    ("[ ]", "the mark before or after"),
-    ("i", "how stacks ended, memory without a stack, losses"),
+    ("d", "show or hide the change since a mark"),
+    ("[ ]", "previous or next mark"),
+    ("i", "outcomes of unwinding, memory without a stack, losses"),
     ("?", "this help"),
 ];
 

@@ -29,8 +29,8 @@ static TAKEN: AtomicBool = AtomicBool::new(false);
 pub fn require() -> Result<()> {
     if !stdout().is_terminal() {
         bail!(
-            "`memprof top` draws on a terminal, and stdout is none: for a file or a pipe leave `top` \
-             out and use --output FILE"
+            "`memprof top` needs a terminal, but stdout is not one: to write a profile to a file or pipe, \
+             omit `top` and use --output FILE"
         );
     }
     Ok(())
@@ -45,7 +45,7 @@ impl Terminal {
     /// Takes over the terminal: raw mode, alternate screen.
     pub(super) fn enter() -> Result<Terminal> {
         give_back_on_panic();
-        enable_raw_mode().context("cannot switch the terminal to single keys")?;
+        enable_raw_mode().context("cannot switch the terminal to raw mode")?;
         TAKEN.store(true, Ordering::SeqCst);
         // Not ratatui's `clear`: it queries the cursor position, and not all terminals answer.
         let entered = execute!(stdout(), EnterAlternateScreen, Clear(ClearType::All))
@@ -61,7 +61,7 @@ impl Terminal {
 
     /// Columns and lines.
     pub(super) fn size(&self) -> Result<(u16, u16)> {
-        size().context("the terminal does not tell its size")
+        size().context("cannot get the size of the terminal")
     }
 
     /// Waits for user input, at most `wait`.

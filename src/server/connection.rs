@@ -149,7 +149,7 @@ impl Connections {
                 Err(Refusal(StatusCode::PAYLOAD_TOO_LARGE, message))
             }
             Err(e) => {
-                let message = format!("the body did not arrive: {e}");
+                let message = format!("cannot read the request body: {e}");
                 Err(Refusal(StatusCode::BAD_REQUEST, message))
             }
         }

@@ -26,7 +26,7 @@ pub(super) fn check(head: &Parts, access: &Access) -> Result<(), Refusal> {
     if allowed {
         return Ok(());
     }
-    let message = "a page of this origin may not change anything here: start memprof with \
+    let message = "pages of this origin may not change anything: start memprof with \
                    --cors-origin ORIGIN, or use the page that memprof serves";
     Err(Refusal(StatusCode::FORBIDDEN, message.to_owned()))
 }

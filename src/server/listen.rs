@@ -26,11 +26,11 @@ impl BindError {
     fn advice(&self) -> &'static str {
         match self.source.kind() {
             io::ErrorKind::AddrInUse => {
-                "another program, perhaps another memprof, has the port: \
+                "another program, perhaps another memprof, uses the port: \
                  choose another with --listen ADDR:PORT (port 0 takes any free one)"
             }
             io::ErrorKind::AddrNotAvailable => {
-                "the address is not one of this machine's: choose another with --listen ADDR:PORT"
+                "this machine does not have the address: choose another with --listen ADDR:PORT"
             }
             io::ErrorKind::PermissionDenied => {
                 "ports below 1024 need privileges: choose another with --listen ADDR:PORT"

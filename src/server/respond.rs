@@ -79,7 +79,7 @@ impl Connections {
 
     /// The response to a request that got no slot.
     pub(super) fn too_many(&self, head: &Parts) -> Response<Body> {
-        let busy = ApiError::Busy("too many clients ask at this time: try again".to_owned());
+        let busy = ApiError::Busy("too many requests at this time: try again later".to_owned());
         let mut response = last(refuse(head, busy.into()));
         self.set_headers(head, response.headers_mut());
         response
@@ -156,7 +156,7 @@ impl Connections {
             Some(host) => {
                 let host: String = host.chars().take(64).collect();
                 let message = format!(
-                    "host {host:?} is not allowed: ask by IP address or as localhost, \
+                    "host {host:?} is not allowed: use an IP address or localhost, \
                      or start memprof with --allow-host NAME"
                 );
                 Err(Refusal(StatusCode::FORBIDDEN, message))
@@ -216,8 +216,7 @@ fn has_transfer_encoding(head: &Parts) -> bool {
 }
 
 fn no_transfer_encoding() -> Refusal {
-    let message =
-        "requests with Transfer-Encoding are not read: send the body with Content-Length alone";
+    let message = "requests with Transfer-Encoding are not supported: send the body with Content-Length instead";
     Refusal(StatusCode::BAD_REQUEST, message.to_owned())
 }
 

@@ -216,7 +216,7 @@ impl Collector {
         if let Err(e) = outcome {
             tracing::warn!("{e:#}");
             if self.failures == 0 {
-                console::print(&format!("memprof goes on, though it {e:#}"));
+                console::print(&format!("memprof continues despite an error: {e:#}"));
             }
             self.failures += 1;
         }

@@ -76,7 +76,7 @@ pub fn prepare(
     let name = argv.first().context("no command was given")?.clone();
     let argv: Vec<CString> = argv
         .iter()
-        .map(|arg| CString::new(arg.as_bytes()).context("an argument holds a NUL byte"))
+        .map(|arg| CString::new(arg.as_bytes()).context("an argument contains a NUL byte"))
         .collect::<Result<_>>()?;
     let (pid_to, pid_from) = sync_channel(1);
     let (release, released) = sync_channel(1);
@@ -95,7 +95,7 @@ pub fn prepare(
         }),
         Err(_) => match ended.blocking_recv() {
             Ok(Err(e)) => Err(e),
-            _ => bail!("no process could be made for the command"),
+            _ => bail!("cannot create a process for the command"),
         },
     }
 }

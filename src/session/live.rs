@@ -38,7 +38,7 @@ impl Live {
     /// The terminal failed.
     pub(super) async fn ended(&mut self) -> Result<()> {
         let ended = (&mut self.screen.ended).await;
-        ended.context("the screen's thread ended early")?
+        ended.context("the screen thread ended early")?
     }
 }
 

@@ -224,7 +224,7 @@ impl Reports {
         symbols
             .await
             .map(Arc::new)
-            .map_err(|e| ProviderError::Failed(format!("names were not looked up: {e}")))
+            .map_err(|e| ProviderError::Failed(format!("cannot look up names: {e}")))
     }
 }
 

@@ -177,7 +177,7 @@ impl<'a> Hits<'a> {
             self.sized.push(sym);
             // Real tables have a few symbols around an address; malicious ones may have millions.
             if self.sized.len() > 1024 + 64 * self.addrs.len() {
-                return Err(ElfError::Bad("too many symbols overlap".into()));
+                return Err(ElfError::Bad("too many overlapping symbols".into()));
             }
         }
         let (start, labels) = &mut self.nearest[first];

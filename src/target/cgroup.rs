@@ -44,8 +44,8 @@ impl Cgroup {
         }
         let tried: Vec<String> = places.iter().map(|p| p.display().to_string()).collect();
         bail!(
-            "{} is no control group (looked at {}). Give its directory below /sys/fs/cgroup, or its name \
-             as in /proc/PID/cgroup.",
+            "{} is not a control group (tried {}); give its directory below /sys/fs/cgroup, or its name \
+             as in /proc/PID/cgroup",
             path.display(),
             tried.join(" and ")
         )
@@ -117,7 +117,7 @@ mod tests {
     fn what_is_no_cgroup_is_told_so() {
         for path in ["/tmp", "/no/such/group", "", "/etc/passwd"] {
             let said = Cgroup::find(Path::new(path)).map_err(|e| e.to_string());
-            assert!(said.is_err_and(|e| e.contains("no control group")) || path.is_empty());
+            assert!(said.is_err_and(|e| e.contains("not a control group")) || path.is_empty());
         }
     }
 

@@ -24,10 +24,10 @@ pub enum TableError {
     #[error(transparent)]
     Elf(#[from] ElfError),
     /// Tables are not supported for this processor (an `EM_*` number).
-    #[error("no unwind tables for ELF machine {0}")]
+    #[error("unwind tables are not supported for ELF machine {0}")]
     Machine(u16),
     /// The file has code at an address beyond 48 bits.
-    #[error("code at address {0:#x}, beyond 48 bits")]
+    #[error("code address {0:#x} exceeds 48 bits")]
     Address(u64),
     /// The named quantity is larger than in any real file.
     #[error("too large: {0}")]

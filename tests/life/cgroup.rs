@@ -77,5 +77,5 @@ fn what_is_no_control_group_is_refused() {
         .unwrap();
     let said = String::from_utf8_lossy(&out.stderr);
     assert_eq!(out.status.code(), Some(2), "{said}");
-    assert!(said.contains("is no control group"), "{said}");
+    assert!(said.contains("is not a control group"), "{said}");
 }

@@ -149,8 +149,8 @@ fn what_cannot_be_held_still_is_said() {
     let refused = m.send("POST", "/v2/marks", r#"{"freeze": true}"#);
     assert_eq!(refused.status, 503, "{}", refused.text());
     let why = refused.text().to_owned();
-    assert!(why.contains("could not be held still"), "{why}");
-    assert!(why.contains("may not be traced"), "{why}");
+    assert!(why.contains("could not be frozen"), "{why}");
+    assert!(why.contains("cannot be traced"), "{why}");
     let marks = m.get("/v2/marks").json();
     assert_eq!(marks["marks"].as_array().unwrap().len(), 0);
     m.interrupt();
@@ -163,7 +163,7 @@ fn what_cannot_be_held_still_is_said() {
     ]);
     let report = m.get("/v2/summary").json()["report"].clone();
     let error = report["freeze_error"].as_str().unwrap();
-    assert!(error.contains("may not be traced"), "{report}");
+    assert!(error.contains("cannot be traced"), "{report}");
     assert_eq!(report["stopped_us"], Value::Null);
     assert_eq!(report["exact"], false);
     m.interrupt();

@@ -74,7 +74,7 @@ fn many_threads_run_on() {
     let (status, why) = freeze(&m, r#"{"freeze": true}"#);
     assert_eq!(status, 503, "{why}");
     for part in [
-        "could not be held still",
+        "could not be frozen",
         "20002 threads",
         "--max-freeze allows 50 ms",
     ] {
@@ -159,7 +159,7 @@ fn many_processes_stand_still_one_after_the_other() {
     let m = attach(&workload, &["--follow-forks"]);
     let (status, why) = freeze(&m, r#"{"freeze_group": true}"#);
     assert_eq!(status, 503, "{why}");
-    assert!(why.contains("holding 301 processes still"), "{why}");
+    assert!(why.contains("freezing 301 processes"), "{why}");
     said(&mut workload);
     let mark = mark(&m, r#"{"freeze": true}"#);
     assert_eq!(mark["stopped_in_turn"], true, "{mark}");
@@ -207,7 +207,7 @@ fn one_that_hangs_in_the_kernel_goes_on() {
     let (status, why) = freeze(&m, r#"{"freeze": true}"#);
     assert_eq!(status, 503, "{why}");
     assert!(
-        why.contains(&format!("thread {pid} hangs in the kernel")),
+        why.contains(&format!("thread {pid} is blocked in the kernel")),
         "{why}"
     );
     let mut fifo = std::fs::OpenOptions::new().write(true).open(&fifo).unwrap();

@@ -130,7 +130,7 @@ fn a_later_one_does_not_wait_for_a_command() {
     assert_eq!(m.wait().code(), Some(128 + libc::SIGHUP));
     let said = m.all_said();
     assert!(
-        !said.contains("the command goes on"),
+        !said.contains("the command is still running"),
         "it was waited for: {said}"
     );
     assert!(said.contains("resident "), "no summary: {said}");

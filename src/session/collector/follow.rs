@@ -77,7 +77,7 @@ impl Collector {
         if !self.aggregator.pids().contains(&pid) {
             bail!(
                 "cannot follow process {pid}: there is no such process, or it has no memory of its \
-                 own (a kernel thread, a zombie). `ps -p {pid}` shows what it is."
+                 own (a kernel thread or a zombie); `ps -p {pid}` shows what it is"
             );
         }
         Ok(())

@@ -141,7 +141,7 @@ impl Collector {
             None => FreezeOutcome::InTurn { longest, sum },
             Some(first) => FreezeOutcome::Failed {
                 why: format!(
-                    "{} of {} processes ran; the first of them: {first}",
+                    "{} of {} processes were not frozen; the first of them: {first}",
                     ran.len(),
                     scanned.len()
                 ),
@@ -207,7 +207,7 @@ impl Collector {
             Err(StillError::Failed(e)) => return Err(Unheld::Failed(e)),
         };
         let come = format!(
-            "the scan had come to {} of {}",
+            "the scan had covered {} of {}",
             amount(seen),
             amount(need.resident)
         );
@@ -323,8 +323,8 @@ fn too_long(whom: &str, need: Need, max: Duration) -> String {
         threads, resident, ..
     } = need;
     format!(
-        "holding {whom} still for a scan ({threads} threads, {}) takes about {} ms, --max-freeze allows {} ms: it \
-         was not tried. Start memprof with --max-freeze {}, or take the state without freeze",
+        "freezing {whom} for a scan ({threads} threads, {}) would take about {} ms, --max-freeze allows {} ms: no \
+         attempt was made. Start memprof with --max-freeze {}, or take the state without freezing",
         amount(resident),
         need.whole().as_millis().max(1),
         max.as_millis(),
@@ -336,8 +336,8 @@ fn given_up(whom: &str, come: &str, need: Need, max: Duration, stood: Duration) 
     let more = enough(need.whole().max(max * 2));
     Unheld::Ran {
         why: format!(
-            "holding {whom} still for a scan ({} threads, {}) was given up after {:.1} ms, --max-freeze allows {} ms: \
-             {come}. Start memprof with --max-freeze {more} or more, or take the state without freeze",
+            "freezing {whom} for a scan ({} threads, {}) was stopped after {:.1} ms, --max-freeze allows {} ms: \
+             {come}. Start memprof with --max-freeze {more} or more, or take the state without freezing",
             need.threads,
             amount(need.resident),
             stood.as_secs_f64() * 1e3,
