@@ -75,7 +75,7 @@ pub enum ApiError {
     /// An invalid parameter; which, and what is expected.
     #[error("{0}")]
     BadRequest(String),
-    /// The client may not have this; why.
+    /// The client is not permitted to request this; why.
     #[error("{0}")]
     Forbidden(String),
     /// There is no room for it; what to do.

@@ -7,7 +7,7 @@
 
 #include "base.bpf.h"
 
-/* Words of user stack per read. A read costs some 150 ns, however short it is. */
+/* Words of user stack per read. A read costs about 150 ns, however short it is. */
 #define WINDOW_WORDS 256
 /* How many of them lie below the requested word: a frame's words are not read in order. */
 #define WINDOW_SLACK 8
@@ -130,7 +130,7 @@ struct task_state {
 
 /*
  * From 6.19 on (f484f4a3e058 "bpf: Replace bpf memory allocator with kmalloc_nolock() in local storage") one element
- * of task storage has at most 8 KiB, of which the kernel itself needs some 100 bytes.
+ * of task storage has at most 8 KiB, of which the kernel itself needs about 100 bytes.
  */
 _Static_assert(sizeof(struct task_state) <= 8192 - 128, "task_state");
 

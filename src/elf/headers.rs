@@ -1,4 +1,4 @@
-//! Section and program headers, and the integers in them.
+//! Section and program headers, and reading their integers.
 
 pub(super) const PT_LOAD: u32 = 1;
 const PF_X: u32 = 1;
@@ -18,7 +18,7 @@ pub struct Section {
     pub offset: u64,
     /// Size, in bytes.
     pub size: u64,
-    /// Index of the section that belongs to it (a symbol table's strings).
+    /// Index of the associated section; for a symbol table, its string table.
     pub link: u32,
     pub(super) align: u64,
 }
@@ -37,23 +37,23 @@ impl Section {
         }
     }
 
-    /// Whether its bytes are packed.
+    /// Whether its contents are compressed.
     pub fn compressed(&self) -> bool {
         self.flags & SHF_COMPRESSED != 0
     }
 
-    /// Whether it holds code.
+    /// Whether it contains code.
     pub fn executable(&self) -> bool {
         self.flags & SHF_EXECINSTR != 0
     }
 
-    /// The first address behind it.
+    /// The first address after it.
     pub fn end(&self) -> u64 {
         self.addr.saturating_add(self.size)
     }
 }
 
-/// A program header: what is loaded, or where to find something in what is loaded.
+/// A program header: describes a segment to load, or locates data inside one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Segment {
     pub(super) kind: u32,
@@ -82,21 +82,21 @@ impl Segment {
     }
 }
 
-/// The two bytes at `at`, little-endian; 0 where the slice is too short.
+/// The two bytes at `at`, little-endian; 0 if the slice is too short.
 pub fn u16_at(b: &[u8], at: usize) -> u16 {
     b.get(at..)
         .and_then(|b| b.first_chunk())
         .map_or(0, |c| u16::from_le_bytes(*c))
 }
 
-/// The four bytes at `at`, little-endian; 0 where the slice is too short.
+/// The four bytes at `at`, little-endian; 0 if the slice is too short.
 pub fn u32_at(b: &[u8], at: usize) -> u32 {
     b.get(at..)
         .and_then(|b| b.first_chunk())
         .map_or(0, |c| u32::from_le_bytes(*c))
 }
 
-/// The eight bytes at `at`, little-endian; 0 where the slice is too short.
+/// The eight bytes at `at`, little-endian; 0 if the slice is too short.
 pub fn u64_at(b: &[u8], at: usize) -> u64 {
     b.get(at..)
         .and_then(|b| b.first_chunk())

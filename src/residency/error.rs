@@ -23,10 +23,10 @@ pub enum Error {
         /// What would permit it.
         remedy: &'static str,
     },
-    /// This kernel does not have `what`.
+    /// This kernel does not support `what`.
     #[error("this kernel does not support {what}")]
     Unsupported {
-        /// The system call or request, with the kernel version that brought it.
+        /// The system call or request, with the kernel version that introduced it.
         what: &'static str,
     },
     /// The time limit passed before the scan was complete.

@@ -30,7 +30,7 @@ impl OwnMemory {
     pub(super) fn map(len: u64) -> Option<OwnMemory> {
         let pagemap = File::open("/proc/self/pagemap").ok()?;
         let len = usize::try_from(len).ok()?;
-        // SAFETY: a new mapping at an address of the kernel's choice touches nobody's memory.
+        // SAFETY: a new mapping at an address that the kernel chooses overlaps no other one.
         let memory = unsafe {
             libc::mmap(
                 std::ptr::null_mut(),
