@@ -17,6 +17,15 @@ pub use facts::{BtfFact, Caps, Facts, KernelVersion, Trial, Trials, VMLINUX_BTF}
 
 /// The oldest kernel that memprof fully supports. Features of older kernels are determined by trying, not by
 /// version, because vendors backport newer BPF features.
+///
+/// # Examples
+///
+/// ```
+/// use memprof::capability::{FULL_KERNEL, KernelVersion};
+///
+/// assert!(KernelVersion::parse("6.18.0-1-amd64") >= Some(FULL_KERNEL));
+/// assert!(KernelVersion::parse("5.10.0") < Some(FULL_KERNEL));
+/// ```
 pub const FULL_KERNEL: KernelVersion = KernelVersion(6, 1);
 /// The result of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -210,6 +210,23 @@ pub fn parse() -> Run {
 ///
 /// # Errors
 /// clap's error, whose `exit()` prints it and ends with status 2 (0 for `--help` and `--version`).
+///
+/// # Examples
+///
+/// ```
+/// use memprof::cli::{self, Run};
+/// use memprof::event::Pid;
+/// use memprof::target::Selector;
+///
+/// let line = "memprof --pid 1234 --no-server --output out.svg";
+/// let Ok(Run::Profile(config)) = cli::parse_from(line.split(' ').map(Into::into)) else {
+///     panic!("{line} starts a profile");
+/// };
+/// assert_eq!(config.target, Selector::Pid(Pid(1234)));
+/// assert_eq!(config.outputs[0].format.name, "svg");
+/// // Exactly one target is required.
+/// assert!(cli::parse_from(["memprof".into()]).is_err());
+/// ```
 pub fn parse_from(args: impl IntoIterator<Item = OsString>) -> Result<Run, clap::Error> {
     let args: Vec<OsString> = args.into_iter().collect();
     let command = Cli::command().color(color_of(&args));

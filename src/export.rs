@@ -70,6 +70,46 @@ pub struct Exporter {
 /// # Errors
 /// [`Unsupported`] inside an `io::Error` of kind `InvalidInput` for options that the format does not
 /// support ([`ExportOptions::check`] finds these beforehand); otherwise those of `out`.
+///
+/// # Examples
+///
+/// ```
+/// use std::sync::Arc;
+/// use std::time::SystemTime;
+///
+/// use memprof::event::{Outcome, Pid};
+/// use memprof::export::{self, ExportOptions, Report};
+/// use memprof::measure::RESIDENCY;
+/// use memprof::profile::{
+///     Frame, FreezeOutcome, KernelFigures, Losses, Places, Profile, Sample, Stack, TargetInfo, Usage,
+/// };
+/// use memprof::symbol::Symbols;
+///
+/// let usage = Usage { anon: 4096, ..Usage::default() };
+/// let stack = Stack { frames: [Frame::unmapped(0x7f00)].into(), outcome: Outcome::Complete };
+/// let profile = Profile {
+///     taken: SystemTime::now(),
+///     target: TargetInfo { pid: Pid(1), comm: "node".into(), pids: vec![Pid(1)], alive: true },
+///     samples: vec![Sample { stack: Arc::new(stack), amounts: usage.into() }],
+///     not_observed: Vec::new(),
+///     total: usage.into(),
+///     kernel_before: KernelFigures::default(),
+///     kernel_after: KernelFigures::default(),
+///     losses: Losses::default(),
+///     modules: Arc::new([]),
+///     places: Arc::new(Places::default()),
+///     processes: Vec::new(),
+///     hold: FreezeOutcome::Ran,
+///     measures: vec![&RESIDENCY],
+/// };
+/// let symbols = Arc::new(Symbols::default());
+/// let report = Report { profile: Arc::new(profile), symbols, sequence: 1 };
+///
+/// let mut out = Vec::new();
+/// let folded = export::by_name("folded").unwrap();
+/// export::write(folded, &report, &ExportOptions::default(), &mut out).unwrap();
+/// assert_eq!(out, b"[unknown] 4096\n");
+/// ```
 pub fn write(
     format: &Exporter,
     report: &Report,

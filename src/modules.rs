@@ -244,6 +244,22 @@ impl AddressMap {
     ///
     /// # Errors
     /// If the process does not exist (any more) or may not be inspected.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use memprof::event::Pid;
+    /// use memprof::modules::{AddressMap, ModuleTable};
+    ///
+    /// fn here() {}
+    ///
+    /// let mut table = ModuleTable::new();
+    /// let map = AddressMap::load(Pid(std::process::id()), &mut table)?;
+    /// let (module, _offset) = map.locate(here as fn() as usize as u64).unwrap();
+    /// assert!(table.modules()[usize::from(module.0)].own_executable);
+    /// assert_eq!(map.locate(0), None);
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
     pub fn load(pid: Pid, table: &mut ModuleTable) -> io::Result<AddressMap> {
         AddressMap::load_as(pid, Path::new(&format!("/proc/{pid}/exe")), table)
     }

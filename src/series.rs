@@ -77,7 +77,7 @@ const ALWAYS: [Figure; 8] = [
     ),
     Figure::always(
         "page_tables",
-        "VmPTE of /proc/PID/status, all followed processes: kernel memory, no part of RSS",
+        "VmPTE of /proc/PID/status, all followed processes: kernel memory, not part of RSS",
     ),
 ];
 

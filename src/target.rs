@@ -32,6 +32,17 @@ const COMM_MAX: usize = 15;
 
 impl Selector {
     /// The wanted process's name as the kernel's `comm` shows it: truncated to 15 bytes.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use memprof::event::Pid;
+    /// use memprof::target::Selector;
+    ///
+    /// let selector = Selector::Comm("a-very-long-process-name".into());
+    /// assert_eq!(selector.comm().as_deref(), Some("a-very-long-pro"));
+    /// assert_eq!(Selector::Pid(Pid(1234)).to_string(), "process 1234");
+    /// ```
     pub fn comm(&self) -> Option<String> {
         match self {
             Selector::Comm(name) => Some(cut(name)),

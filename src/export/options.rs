@@ -57,6 +57,18 @@ impl ExportOptions {
     ///
     /// # Errors
     /// The option that it does not support.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use memprof::export::{self, ExportOptions};
+    ///
+    /// let options = ExportOptions { threshold: Some(64 << 10), ..ExportOptions::default() };
+    /// let format = |name| export::by_name(name).unwrap();
+    /// assert_eq!(options.check(format("svg")), Ok(()));
+    /// let error = options.check(format("csv")).unwrap_err();
+    /// assert!(error.to_string().starts_with("the format csv does not support a threshold"));
+    /// ```
     pub fn check(&self, format: &Exporter) -> Result<(), Unsupported> {
         let asked = [
             (Wish::Direction, self.direction.is_some()),

@@ -52,6 +52,16 @@ pub const JIT: &str = "[JIT]";
 /// Packed into 8 bytes because most of memprof's memory is stacks. A frame's position is that of the
 /// executing or calling instruction: return addresses are stored minus one, so that the position is
 /// inside the call instruction.
+///
+/// # Examples
+///
+/// ```
+/// use memprof::profile::{Frame, FrameKind, ModuleId};
+///
+/// let frame = Frame::code(ModuleId(3), 0x1040);
+/// assert_eq!(frame.kind(), FrameKind::Code(ModuleId(3), 0x1040));
+/// assert_eq!(Frame::unmapped(0x7f00).kind(), FrameKind::Unmapped(0x7f00));
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Frame(u64);
 

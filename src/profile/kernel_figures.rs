@@ -54,6 +54,18 @@ impl KernelFigures {
 }
 
 /// memprof's resident total and the kernel's `RssAnon + RssShmem` before and after, in bytes.
+///
+/// # Examples
+///
+/// ```
+/// use memprof::profile::{Agreement, Verdict};
+///
+/// let mut agreement = Agreement { ours: 8192, low: 8192, high: 8192, complete: true };
+/// assert_eq!(agreement.verdict(), Verdict::Equal);
+/// // The target allocated memory during the scan.
+/// agreement.high = 12_288;
+/// assert_eq!(agreement.verdict(), Verdict::Between);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Agreement {
     /// [`Usage::resident`](super::Usage::resident) of the total.

@@ -5,6 +5,19 @@ use std::ops::AddAssign;
 use crate::measure::{COLUMNS, ColumnId};
 
 /// Bytes of resident and cached pages. `anon + shmem` is what the kernel calls `RssAnon + RssShmem`.
+///
+/// # Examples
+///
+/// ```
+/// use memprof::profile::{Amounts, Kind, Usage};
+///
+/// let mut usage = Usage { anon: 8192, cache: 4096, ..Usage::default() };
+/// usage += Usage { shmem: 4096, swap: 4096, ..Usage::default() };
+/// assert_eq!(usage.resident(), 12_288);
+/// // Swapped-out memory is in no sum.
+/// assert_eq!(Kind::All.of(&Amounts::from(usage)), 16_384);
+/// assert_eq!(Kind::by_name("swap"), Some(Kind::Swap));
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
     /// Resident anonymous memory, in bytes.

@@ -45,6 +45,18 @@ pub fn read(pid: Pid) -> Result<KernelFigures> {
 ///
 /// # Errors
 /// As for [`status`].
+///
+/// # Examples
+///
+/// ```
+/// use memprof::event::Pid;
+/// use memprof::residency::figures;
+///
+/// let own = figures::counters(Pid(std::process::id()))?;
+/// assert!(own.rss_anon > 0);
+/// assert_eq!(own.resident(), own.rss_anon + own.rss_shmem);
+/// # Ok::<(), memprof::residency::Error>(())
+/// ```
 pub fn counters(pid: Pid) -> Result<KernelFigures> {
     let status = status(pid)?;
     Ok(KernelFigures {

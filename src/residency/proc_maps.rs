@@ -74,6 +74,19 @@ fn text<F: Read>(pid: Pid, open: impl FnOnce(&str) -> std::io::Result<F>) -> Res
 ///
 /// # Errors
 /// [`Error::Malformed`] with the line.
+///
+/// # Examples
+///
+/// ```
+/// use memprof::residency::proc_maps;
+///
+/// let text = b"55d0c0000000-55d0c0021000 rw-p 00000000 00:00 0    [heap]\n";
+/// let heap = &proc_maps::parse(text)?[0];
+/// assert_eq!((heap.len(), heap.label()), (0x21000, "[heap]"));
+/// assert_eq!(heap.perms.to_string(), "rw-p");
+/// assert!(proc_maps::parse(b"not a mapping\n").is_err());
+/// # Ok::<(), memprof::residency::Error>(())
+/// ```
 pub fn parse(text: &[u8]) -> Result<Vec<Vma>> {
     text.split(|&b| b == b'\n')
         .filter(|line| !line.is_empty())

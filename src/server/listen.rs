@@ -44,6 +44,18 @@ impl BindError {
 ///
 /// # Errors
 /// The address cannot be bound; the message says what to do.
+///
+/// # Examples
+///
+/// ```
+/// use std::net::{Ipv4Addr, SocketAddr};
+///
+/// // Port 0 selects a free port.
+/// let listener = memprof::server::bind(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)))?;
+/// let taken = memprof::server::bind(listener.local_addr()?).unwrap_err();
+/// assert!(taken.to_string().contains("--listen"));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub fn bind(address: SocketAddr) -> Result<TcpListener, BindError> {
     let failed = |source| BindError { address, source };
     let listener = TcpListener::bind(address).map_err(failed)?;

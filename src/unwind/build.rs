@@ -56,6 +56,22 @@ impl Table {
     ///
     /// # Errors
     /// The file cannot be read or has no unwind information.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::fs::File;
+    ///
+    /// use memprof::unwind::{Rule, Table};
+    ///
+    /// let table = Table::build(&File::open("/proc/self/exe")?)?;
+    /// assert!(table.rows.is_sorted_by_key(|row| row.pc));
+    /// // The ELF header is not code.
+    /// assert_eq!(*table.rule_at(0), Rule::NOT_COVERED);
+    /// // The form that the BPF program searches.
+    /// assert_eq!(table.pack().pages.len(), table.pages());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn build(file: &File) -> Result<Table, TableError> {
         Table::build_with_figures(file).map(|(table, _)| table)
     }
