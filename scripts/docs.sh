@@ -117,4 +117,4 @@ check_readme
 check_chapters
 check_routes
 check_options
-[ "$failures" -eq 0 ] || die "$failures statements of the documents are not true"
+[ "$failures" -eq 0 ] || die "$failures errors in the documents"

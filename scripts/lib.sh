@@ -79,7 +79,7 @@ libbpf_headers() {
     local header
     cargo build -q -p libbpf-sys || return 1
     header=$(find target -path '*/build/libbpf-sys-*/out/include/bpf/bpf_helpers.h' -print -quit)
-    [ -n "$header" ] || { echo "libbpf's headers were not found below target/" >&2 && return 1; }
+    [ -n "$header" ] || { echo "cannot find libbpf's headers below target/; run cargo build first" >&2 && return 1; }
     echo "${header%/bpf/bpf_helpers.h}"
 }
 

@@ -168,7 +168,7 @@ part_sums() {
 
 [ $# -gt 0 ] || set -- binary deb notes sums
 for part; do
-    declare -F "part_$part" >/dev/null || die "there is no part $part: check, binary, deb, image, notes or sums"
+    declare -F "part_$part" >/dev/null || die "unknown part $part: use check, binary, deb, image, notes or sums"
 done
 mkdir -p "$dist"
 for part; do "part_$part"; done

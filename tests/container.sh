@@ -47,7 +47,7 @@ clean_up() {
     for name in "$container" "$other"; do
         podman container exists "$name" || continue
         if [ "$status" -ne 0 ]; then
-            say "what $name said:"
+            say "output of $name:"
             podman logs "$name" >&2 || true
         fi
         podman rm -f -t 1 "$name" >/dev/null 2>&1 || true

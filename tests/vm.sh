@@ -197,7 +197,7 @@ image_of() {
     image=$(find "$cache/images/$series" -type f ! -name '*.part' ! -name '*.modules' 2>/dev/null |
         sort -V | while read -r image; do ! is_kept "$image" || echo "$image"; done | tail -n 1)
     [ -n "$image" ] || return 1
-    say "$series: nothing newer can be had, the kept ${image##*/} is used"
+    say "$series: nothing newer is available; using the kept ${image##*/}"
     echo "$image"
 }
 
@@ -289,7 +289,7 @@ build_arm64() {
     local libraries=$cache/arm64-libraries headers sources root=$work/arm64
     local elf=$libraries/usr/include libs=$libraries/usr/lib/aarch64-linux-gnu
     [ -e "$libs/libelf.a" ] || { $apt_there && arm64_libraries "$libraries"; } ||
-        { echo "libelf for arm64 cannot be had"; return 1; }
+        { echo "libelf for arm64 is not available"; return 1; }
     mkdir -p "$root"
     build_bpf_aarch64 "$root/memprof.bpf.o" || { echo "the BPF program does not compile"; return 2; }
     headers=$(libbpf_headers) || return 2
@@ -318,7 +318,7 @@ check() {
         # The emulator ran a breakpoint that the kernel's patching of its own code had taken away again:
         # with one processor nobody runs code while it is patched.
         if grep -q 'int3: 0000' "$work/console"; then
-            say "$series: the emulated kernel fell over its own code patching; once more, with one processor"
+            say "$series: the emulated kernel crashed while patching its own code; retrying with one processor"
             : >"$out"
             boot "$image" "$nonce" "$wanted" "$out" 1
         fi
@@ -365,20 +365,20 @@ check_all() {
     esac
     missing+=$(missing_of apt-cache:apt dpkg-deb:dpkg)
     if [ -n "$missing" ]; then
-        for series; do skip "$series" "to be installed first:$missing"; done
+        for series; do skip "$series" "packages to install first:$missing"; done
         return
     fi
     apt_there=true
     prepare_apt "$arch" ||
-        { apt_there=false && say "Debian's archive cannot be reached; only what is kept is used"; }
+        { apt_there=false && say "cannot reach Debian's archive; using only the kept images"; }
     if [ "$arch" = amd64 ]; then
         cargo build -q --release || die "memprof does not build"
-        build_initrd || die "the guest's files could not be put together"
+        build_initrd || die "cannot assemble the guest's files"
     else
         why=$(build_arm64)
         status=$?
         [ "$status" -ne 1 ] || { for series; do skip "$series" "$why"; done && return; }
-        [ "$status" -eq 0 ] || die "the guest's files could not be put together: $why"
+        [ "$status" -eq 0 ] || die "cannot assemble the guest's files: $why"
     fi
     for series; do check "$series"; done
 }
