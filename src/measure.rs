@@ -6,8 +6,8 @@
 //! ([`Amounts`](crate::profile::Amounts)), and each column is a [`Kind`](crate::profile::Kind) that trees, tables,
 //! diffs, the time series, metrics and exports can show.
 //!
-//! A measure is one file here and one line in [`MEASURES`]. An event source names the measures that it fills
-//! ([`Source::measures`](crate::source::Source::measures)).
+//! A measure is one file here and one line in [`MEASURES`]. An event source names the measure that it fills
+//! (`Source::measure`).
 
 mod kernel_memory;
 mod residency;

@@ -2,11 +2,11 @@
 //!
 //! All code here is pure. All views and exporters share these four steps:
 //!
-//! 1. Frames become [`Label`]s ([`frame_label`]). [`Naming`] says what a node is.
-//! 2. Stacks become [`Paths`] of labels with one or more columns of bytes: one profile, the two sides of
-//!    a diff, or several figures of one profile ([`Paths::columns`]).
-//! 3. [`Layout`] merges the paths into a tree; [`Table`] counts functions instead.
-//! 4. The text of a label always comes from [`Label`]'s `Display`.
+//! 1. Frames become `Label`s (`frame_label`). `Naming` says what a node is.
+//! 2. Stacks become `Paths` of labels with one or more columns of bytes: one profile, the two sides of
+//!    a diff, or several figures of one profile (`Paths::columns`).
+//! 3. `Layout` merges the paths into a tree; `Table` counts functions instead.
+//! 4. The text of a label always comes from `Label`'s `Display`.
 //!
 //! Samples of zero bytes produce no node. All other samples are in the tree: the root's bytes are the
 //! profile's total.
