@@ -36,6 +36,9 @@ fn compile_with(to: &Path, flags: &[&str]) -> Result<()> {
     std::fs::create_dir_all(to)?;
     for entry in std::fs::read_dir(&from)? {
         let source = entry?.path();
+        if source.extension().is_none_or(|ending| ending != "c") {
+            continue;
+        }
         let name = source.file_stem().context("a workload without a name")?;
         let status = Command::new("cc")
             .args(FLAGS)

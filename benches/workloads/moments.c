@@ -5,24 +5,14 @@
 // `moments [--wait]` prints `began_ns N ended_ns N`, times of CLOCK_MONOTONIC. With --wait it first waits
 // for a line of input.
 
-#include <string.h>
-
 #include "workload.h"
-
-static unsigned long long monotonic_ns(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (unsigned long long)t.tv_sec * 1000000000u + (unsigned long long)t.tv_nsec;
-}
 
 int main(int argc, char **argv)
 {
-	unsigned long long began = monotonic_ns();
+	unsigned long long began = wall_ns();
 
 	if (argc > 1 && strcmp(argv[1], "--wait") == 0)
 		wait_for_line();
-	printf("began_ns %llu ended_ns %llu\n", began, monotonic_ns());
+	printf("began_ns %llu ended_ns %llu\n", began, (unsigned long long)wall_ns());
 	return 0;
 }

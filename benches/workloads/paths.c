@@ -13,7 +13,6 @@
 // different chains (a power of two), used in turn. Huge pages are off.
 
 #define _GNU_SOURCE
-#include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <unistd.h>
@@ -55,27 +54,17 @@ int main(int argc, char **argv)
 	uint64_t before;
 	int wait = 0;
 
-	for (int i = 1; i < argc; i++) {
-		const char *value = i + 1 < argc ? argv[i + 1] : NULL;
+	const struct option options[] = {
+		{ "--pages", .number = &pages }, { "--depth", .number = &depth },
+		{ "--paths", .number = &paths }, { "--start-on-stdin", .flag = &wait }, { 0 },
+	};
 
-		if (!strcmp(argv[i], "--start-on-stdin"))
-			wait = 1;
-		else if (!strcmp(argv[i], "--pages"))
-			pages = number(argv[i], value), i++;
-		else if (!strcmp(argv[i], "--depth"))
-			depth = number(argv[i], value), i++;
-		else if (!strcmp(argv[i], "--paths"))
-			paths = number(argv[i], value), i++;
-		else {
-			fprintf(stderr, "usage: paths [--pages N] [--depth N] [--paths N] [--start-on-stdin]\n");
-			return 2;
-		}
-	}
+	read_options(argc, argv, 1, options, "paths [--pages N] [--depth N] [--paths N] [--start-on-stdin]");
 	if (prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0))
 		die("prctl");
 	if (wait)
 		wait_for_line();
-	before = now_ns();
+	before = cpu_ns();
 	start = mmap(NULL, pages * page_size, PROT_READ | PROT_WRITE,
 		     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 	if (start == MAP_FAILED)
@@ -87,7 +76,7 @@ int main(int argc, char **argv)
 	}
 	if (munmap(start, pages * page_size))
 		die("munmap");
-	printf("pages %lu ns_per_page %.1f\n", pages, (double)(now_ns() - before) / (double)pages);
+	printf("pages %lu ns_per_page %.1f\n", pages, (double)(cpu_ns() - before) / (double)pages);
 	fflush(stdout);
 	if (wait)
 		wait_for_end();

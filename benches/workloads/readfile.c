@@ -16,10 +16,6 @@
 
 #define _GNU_SOURCE
 #include <fcntl.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -71,32 +67,21 @@ static NOINLINE void read_through(int fd)
 int main(int argc, char **argv)
 {
 	unsigned long mib = 64, passes = 4, repeat = 1;
-	const char *path = NULL;
+	const char *path = argv[1], *name = NULL;
 	int wait = 0, fd;
+	const struct option options[] = {
+		{ "--mib", .number = &mib }, { "--passes", .number = &passes }, { "--repeat", .number = &repeat },
+		{ "--name", .text = &name }, { "--start-on-stdin", .flag = &wait }, { 0 },
+	};
 
-	for (int i = 1; i < argc; i++) {
-		const char *value = i + 1 < argc ? argv[i + 1] : NULL;
-
-		if (!strcmp(argv[i], "--start-on-stdin"))
-			wait = 1;
-		else if (!strcmp(argv[i], "--mib"))
-			mib = number(argv[i], value), i++;
-		else if (!strcmp(argv[i], "--passes"))
-			passes = number(argv[i], value), i++;
-		else if (!strcmp(argv[i], "--repeat"))
-			repeat = number(argv[i], value), i++;
-		else if (!strcmp(argv[i], "--name") && value)
-			prctl(PR_SET_NAME, value), i++;
-		else if (argv[i][0] != '-' && !path)
-			path = argv[i];
-		else
-			path = NULL, i = argc;
-	}
-	if (!path || !mib || !passes) {
-		fprintf(stderr, "usage: readfile FILE [--mib N] [--passes N] [--repeat N] [--name NAME] "
-				"[--start-on-stdin]\n");
+	read_options(argc, argv, 2, options,
+		     "readfile FILE [--mib N] [--passes N] [--repeat N] [--name NAME] [--start-on-stdin]");
+	if (!mib || !passes) {
+		fprintf(stderr, "readfile: --mib and --passes are at least 1\n");
 		return 2;
 	}
+	if (name)
+		prctl(PR_SET_NAME, name);
 	fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
 	if (fd < 0)
 		die(path);
@@ -111,9 +96,9 @@ int main(int argc, char **argv)
 			uint64_t before;
 
 			drop_cache(fd);
-			before = now_ns();
+			before = cpu_ns();
 			read_through(fd);
-			ns += now_ns() - before;
+			ns += cpu_ns() - before;
 		}
 		printf("pages %zu ns_per_page %.1f\n", pages, (double)ns / (double)pages);
 		fflush(stdout);

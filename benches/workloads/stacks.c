@@ -15,10 +15,6 @@
 
 #define _GNU_SOURCE
 #include <poll.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <unistd.h>
@@ -79,16 +75,16 @@ int main(int argc, char **argv)
 	unsigned long mib = 256;
 	int busy = 0;
 	char byte = 0;
+	const struct option options[] = {
+		{ "--mib", .number = &mib },
+		{ "--busy", .flag = &busy },
+		{ 0 },
+	};
 
-	for (int i = 1; i < argc; i++) {
-		if (!strcmp(argv[i], "--busy"))
-			busy = 1;
-		else if (!strcmp(argv[i], "--mib") && i + 1 < argc && atol(argv[i + 1]) > 3)
-			mib = (unsigned long)atol(argv[++i]);
-		else {
-			fprintf(stderr, "usage: stacks [--mib N] [--busy]\n");
-			return 2;
-		}
+	read_options(argc, argv, 1, options, "stacks [--mib N] [--busy]");
+	if (mib < 4) {
+		fprintf(stderr, "stacks: --mib is at least 4, a page for each stack\n");
+		return 2;
 	}
 	if (prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0))
 		die("prctl");

@@ -18,26 +18,13 @@
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <stdatomic.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
-#include <sys/prctl.h>
 
 #include "workload.h"
 
 enum { PAGE = 4096 };
 
 static _Atomic uint64_t longest_map, longest_fault, rounds;
-
-static uint64_t clock_ns(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
 
 static void *map(size_t len)
 {
@@ -75,7 +62,7 @@ static NOINLINE void hold_mappings(unsigned long n)
 
 static void longer(_Atomic uint64_t *longest, uint64_t since)
 {
-	uint64_t took = clock_ns() - since;
+	uint64_t took = wall_ns() - since;
 
 	if (took > *longest)
 		*longest = took;
@@ -87,12 +74,12 @@ static void *run(void *unused)
 	void *page = map(PAGE);
 
 	for (;;) {
-		uint64_t start = clock_ns();
+		uint64_t start = wall_ns();
 
 		if (munmap(map(PAGE), PAGE))
 			die("munmap");
 		longer(&longest_map, start);
-		start = clock_ns();
+		start = wall_ns();
 		*(volatile unsigned char *)page = 1;
 		longer(&longest_fault, start);
 		if (madvise(page, PAGE, MADV_DONTNEED))
@@ -108,21 +95,14 @@ int main(int argc, char **argv)
 	unsigned long mib = 0, huge_mib = 0, mappings = 0;
 	pthread_t thread;
 	int c;
+	const struct option options[] = {
+		{ "--mib", .number = &mib },
+		{ "--huge-mib", .number = &huge_mib },
+		{ "--mappings", .number = &mappings },
+		{ 0 },
+	};
 
-	for (int i = 1; i < argc; i += 2) {
-		const char *value = i + 1 < argc ? argv[i + 1] : NULL;
-
-		if (!strcmp(argv[i], "--mib"))
-			mib = number(argv[i], value);
-		else if (!strcmp(argv[i], "--huge-mib"))
-			huge_mib = number(argv[i], value);
-		else if (!strcmp(argv[i], "--mappings"))
-			mappings = number(argv[i], value);
-		else {
-			fprintf(stderr, "usage: stall [--mib N] [--huge-mib N] [--mappings N]\n");
-			return 2;
-		}
-	}
+	read_options(argc, argv, 1, options, "stall [--mib N] [--huge-mib N] [--mappings N]");
 	wait_for_line();
 	hold(mib, MADV_NOHUGEPAGE);
 	hold(huge_mib, MADV_HUGEPAGE);

@@ -14,10 +14,6 @@
 
 #define _GNU_SOURCE
 #include <fcntl.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -29,30 +25,26 @@ int main(int argc, char **argv)
 	uint64_t start, getppid_ns, read_ns;
 	int wait = 0, fd = open("/dev/zero", O_RDONLY | O_CLOEXEC);
 	char byte;
+	const struct option options[] = {
+		{ "--calls", .number = &calls },
+		{ "--start-on-stdin", .flag = &wait },
+		{ 0 },
+	};
 
-	for (int i = 1; i < argc; i++) {
-		if (!strcmp(argv[i], "--start-on-stdin"))
-			wait = 1;
-		else if (!strcmp(argv[i], "--calls"))
-			calls = number(argv[i], argv[i + 1]), i++;
-		else {
-			fprintf(stderr, "usage: syscalls [--calls N] [--start-on-stdin]\n");
-			return 2;
-		}
-	}
+	read_options(argc, argv, 1, options, "syscalls [--calls N] [--start-on-stdin]");
 	if (fd < 0)
 		die("/dev/zero");
 	if (wait)
 		wait_for_line();
-	start = now_ns();
+	start = cpu_ns();
 	for (unsigned long i = 0; i < calls; i++)
 		syscall(SYS_getppid);
-	getppid_ns = now_ns() - start;
-	start = now_ns();
+	getppid_ns = cpu_ns() - start;
+	start = cpu_ns();
 	for (unsigned long i = 0; i < calls; i++)
 		if (read(fd, &byte, 0) != 0)
 			die("read");
-	read_ns = now_ns() - start;
+	read_ns = cpu_ns() - start;
 	printf("calls %lu getppid_ns %.1f read_ns %.1f\n", calls, (double)getppid_ns / (double)calls,
 	       (double)read_ns / (double)calls);
 	fflush(stdout);

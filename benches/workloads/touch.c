@@ -17,10 +17,6 @@
 // the end of stdin. --name sets the process name (to run as an unrelated process).
 
 #define _GNU_SOURCE
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
@@ -66,9 +62,9 @@ static NOINLINE void map_touch_unmap(void)
 
 		if (p == MAP_FAILED)
 			die("mmap");
-		before = now_ns();
+		before = cpu_ns();
 		touch_pages(p);
-		store_ns += now_ns() - before;
+		store_ns += cpu_ns() - before;
 		if (munmap(p, chunk))
 			die("munmap");
 	}
@@ -88,29 +84,18 @@ int main(int argc, char **argv)
 {
 	unsigned long mib = 1024, depth = 22, chunk_mib = 64, repeat = 1;
 	size_t pages;
+	const char *name = NULL;
 	int wait = 0;
+	const struct option options[] = {
+		{ "--mib", .number = &mib }, { "--depth", .number = &depth },
+		{ "--chunk-mib", .number = &chunk_mib }, { "--repeat", .number = &repeat },
+		{ "--name", .text = &name }, { "--start-on-stdin", .flag = &wait }, { 0 },
+	};
 
-	for (int i = 1; i < argc; i++) {
-		const char *value = i + 1 < argc ? argv[i + 1] : NULL;
-
-		if (!strcmp(argv[i], "--start-on-stdin"))
-			wait = 1;
-		else if (!strcmp(argv[i], "--mib"))
-			mib = number(argv[i], value), i++;
-		else if (!strcmp(argv[i], "--depth"))
-			depth = number(argv[i], value), i++;
-		else if (!strcmp(argv[i], "--chunk-mib"))
-			chunk_mib = number(argv[i], value), i++;
-		else if (!strcmp(argv[i], "--repeat"))
-			repeat = number(argv[i], value), i++;
-		else if (!strcmp(argv[i], "--name") && value)
-			prctl(PR_SET_NAME, value), i++;
-		else {
-			fprintf(stderr, "usage: touch [--mib N] [--depth N] [--chunk-mib N] "
-					"[--repeat N] [--name NAME] [--start-on-stdin]\n");
-			return 2;
-		}
-	}
+	read_options(argc, argv, 1, options,
+		     "touch [--mib N] [--depth N] [--chunk-mib N] [--repeat N] [--name NAME] [--start-on-stdin]");
+	if (name)
+		prctl(PR_SET_NAME, name);
 	if (mib < chunk_mib || chunk_mib == 0 || chunk_mib > 1024 || repeat == 0) {
 		fprintf(stderr, "touch: --mib is at least --chunk-mib, and that is at most 1024\n");
 		return 2;
@@ -125,12 +110,12 @@ int main(int argc, char **argv)
 		wait_for_line();
 	for (unsigned long i = 0; i < repeat; i++) {
 		long faults = faults_so_far();
-		uint64_t before = now_ns(), all;
+		uint64_t before = cpu_ns(), all;
 
 		store_ns = 0;
 		// main, map_touch_unmap and touch_pages are three frames of the chain.
 		descend(depth > 4 ? (unsigned)depth - 4 : 0);
-		all = now_ns() - before;
+		all = cpu_ns() - before;
 		faults = faults_so_far() - faults;
 		printf("pages %zu ns_per_page %.1f ns_per_page_with_munmap %.1f faults %ld\n", pages,
 		       (double)store_ns / (double)pages, (double)all / (double)pages, faults);

@@ -23,17 +23,23 @@ static void memfd(void)
 	look(p + 8 * MIB, 9 * MIB);
 }
 
+/* Writes 6 MiB and reads 10 MiB of a new file by a mapping. Returns the file. */
+static int mapped_file(const char *path, int flags)
+{
+	int fd = file(path, 24 * MIB);
+	char *p = map(24 * MIB, flags, fd);
+
+	touch(p, 6 * MIB);
+	look(p + 8 * MIB, 10 * MIB);
+	return fd;
+}
+
 static void tmpfs(const char *dir, int flags)
 {
 	char path[4200];
-	char *p;
-	int fd;
 
 	snprintf(path, sizeof(path), "%s/tmpfs file%s", dir, flags == MAP_SHARED ? " (shared)" : "");
-	fd = file(path, 24 * MIB);
-	p = map(24 * MIB, flags, fd);
-	touch(p, 6 * MIB);
-	look(p + 8 * MIB, 10 * MIB);
+	mapped_file(path, flags);
 }
 
 static void sysv(void)
@@ -55,10 +61,7 @@ static void file_cow(const char *dir)
 	int fd;
 
 	snprintf(path, sizeof(path), "%s/a file\nof\\two lines (deleted)", dir);
-	fd = file(path, 24 * MIB);
-	p = map(24 * MIB, MAP_PRIVATE, fd);
-	touch(p, 6 * MIB);
-	look(p + 8 * MIB, 10 * MIB);
+	fd = mapped_file(path, MAP_PRIVATE);
 	p = map(24 * MIB, MAP_SHARED, fd);
 	touch(p, 2 * MIB);
 	look(p + 8 * MIB, 4 * MIB);

@@ -15,51 +15,26 @@
 #include <malloc.h>
 #include <pthread.h>
 #include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
-#define NOINLINE __attribute__((noinline))
-
-static size_t page_size;
-
-static void die(const char *what)
-{
-	perror(what);
-	_exit(1);
-}
-
-// Does nothing. Compilers may omit the frame of functions without calls.
-static NOINLINE void keep_frame(void)
-{
-	__asm__ volatile("" ::: "memory");
-}
+#include "common.h"
 
 static NOINLINE void churn_touch(unsigned char *start, size_t len)
 {
-	keep_frame();
-	for (volatile unsigned char *p = start; p < start + len; p += page_size)
-		*p = 0x5a;
+	store_each_page(start, len);
 }
 
 static NOINLINE void one_round(uint32_t dice)
 {
 	size_t len = page_size << (dice % 8);
-	unsigned char *p = mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	unsigned char *p = map_memory(len);
 
-	if (p == MAP_FAILED)
-		die("mmap");
 	churn_touch(p, len);
 	if (dice & 0x100) {
-		if (madvise(p, len / 2, MADV_DONTNEED))
-			die("madvise");
+		drop_pages(p, len / 2);
 		churn_touch(p, len / 4);
 	}
 	if (dice & 0x200) {
-		p = mremap(p, len, len * 2, MREMAP_MAYMOVE);
-		if (p == MAP_FAILED)
-			die("mremap");
+		p = resize(p, len, len * 2);
 		len *= 2;
 		churn_touch(p, len);
 	}
@@ -127,8 +102,7 @@ int main(int argc, char **argv)
 			die("pthread_create");
 	if (pthread_create(&thread, NULL, churn_threads, NULL) || pthread_create(&thread, NULL, churn_heap, NULL))
 		die("pthread_create");
-	if (write(STDOUT_FILENO, "ready\n", 6) != 6)
-		die("write");
+	say("ready\n");
 	while (read(STDIN_FILENO, &byte, 1) == 1)
 		;
 	_exit(0);

@@ -14,22 +14,9 @@
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/mman.h>
 #include <sys/prctl.h>
-#include <unistd.h>
 
-#define NOINLINE __attribute__((noinline))
-
-static size_t page_size;
-
-static void die(const char *what)
-{
-	perror(what);
-	_exit(1);
-}
+#include "common.h"
 
 static NOINLINE void crowd_touch(volatile unsigned char *start, size_t pages)
 {
@@ -40,10 +27,8 @@ static NOINLINE void crowd_touch(volatile unsigned char *start, size_t pages)
 static NOINLINE void one_of_them(int busy, int ready)
 {
 	size_t len = 32 * page_size;
-	unsigned char *p = mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	unsigned char *p = map_memory(len);
 
-	if (p == MAP_FAILED)
-		die("mmap");
 	crowd_touch(p, 2);
 	if (write(ready, "r", 1) != 1)
 		_exit(1);
@@ -55,8 +40,7 @@ static NOINLINE void one_of_them(int busy, int ready)
 			continue;
 		}
 		crowd_touch(p, 32);
-		if (madvise(p, len, MADV_DONTNEED))
-			die("madvise");
+		drop_pages(p, len);
 		library = dlopen("libz.so.1", RTLD_NOW);
 		if (library)
 			dlclose(library);
@@ -92,8 +76,7 @@ int main(int argc, char **argv)
 	for (int i = 0; i < n; i++)
 		if (read(pipes[0], &byte, 1) != 1)
 			die("read");
-	if (write(STDOUT_FILENO, "ready\n", 6) != 6)
-		die("write");
+	say("ready\n");
 	while (read(STDIN_FILENO, &byte, 1) == 1)
 		;
 	return 0;

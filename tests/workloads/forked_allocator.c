@@ -30,17 +30,12 @@
 
 #define _GNU_SOURCE
 #include <errno.h>
-#include <stddef.h>
 #include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
-#define NOINLINE __attribute__((noinline))
+#include "common.h"
+
 // Prevents tail calls, and the removal of functions without visible effects.
 #define BARRIER() __asm__ volatile("" ::: "memory")
 
@@ -57,43 +52,12 @@ enum {
 	CHILD_REWRITE = 2 * 1024 * 1024,
 };
 
-static size_t page_size;
 static unsigned char *large_block;
-
-static void die(const char *what)
-{
-	fprintf(stderr, "forked_alloc: %s: %s\n", what, strerror(errno));
-	_exit(1);
-}
-
-// Does nothing. Compilers omit the frame of functions without calls, even with
-// -fno-omit-frame-pointer; a function that calls this one has a frame.
-static NOINLINE void keep_frame(void)
-{
-	BARRIER();
-}
-
-// The store loop, inlined into each caller (-fno-inline does not affect always_inline).
-static inline __attribute__((always_inline)) void store_each_page(unsigned char *start, size_t len)
-{
-	keep_frame();
-	for (volatile unsigned char *p = start; p < start + len; p += page_size)
-		*p = 0x5a;
-}
-
-static NOINLINE unsigned char *map_block(size_t len)
-{
-	void *p = mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-
-	if (p == MAP_FAILED)
-		die("mmap");
-	return p;
-}
 
 static NOINLINE void parent_small_blocks(void)
 {
 	for (int i = 0; i < SMALL_BLOCKS; i++) {
-		unsigned char *block = map_block(SMALL_BLOCK);
+		unsigned char *block = map_memory(SMALL_BLOCK);
 
 		store_each_page(block, SMALL_BLOCK);
 	}
@@ -102,7 +66,7 @@ static NOINLINE void parent_small_blocks(void)
 
 static NOINLINE void parent_large_block(void)
 {
-	large_block = map_block(LARGE_BLOCK);
+	large_block = map_memory(LARGE_BLOCK);
 	store_each_page(large_block, LARGE_BLOCK);
 	BARRIER();
 }
@@ -125,7 +89,7 @@ static NOINLINE void parent_malloc_blocks(void)
 
 static NOINLINE void parent_late_block(void)
 {
-	store_each_page(map_block(LATE_BLOCK), LATE_BLOCK);
+	store_each_page(map_memory(LATE_BLOCK), LATE_BLOCK);
 	BARRIER();
 }
 
@@ -151,14 +115,14 @@ static NOINLINE void parent_after_fork(void)
 
 static NOINLINE void child_table(void)
 {
-	store_each_page(map_block(CHILD_TABLE), CHILD_TABLE);
+	store_each_page(map_memory(CHILD_TABLE), CHILD_TABLE);
 	BARRIER();
 }
 
 static NOINLINE void child_buffers(void)
 {
 	for (int i = 0; i < CHILD_BUFFERS; i++) {
-		unsigned char *buffer = map_block(CHILD_BUFFER);
+		unsigned char *buffer = map_memory(CHILD_BUFFER);
 
 		store_each_page(buffer, CHILD_BUFFER);
 	}

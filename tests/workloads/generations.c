@@ -16,45 +16,26 @@
 // It ends with status 0 at the end of its input.
 
 #define _GNU_SOURCE
-#include <stdio.h>
-#include <stdlib.h>
-#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
-#include <time.h>
-#include <unistd.h>
 
-#define NOINLINE __attribute__((noinline))
+#include "common.h"
+
 // Call chains have this many steps with four alternatives each: 4,194,304 chains.
 #define STEPS 11
 
-static volatile unsigned char *page;
-static size_t page_size;
+static unsigned char *page;
 
-static void die(const char *what)
-{
-	perror(what);
-	_exit(1);
-}
-
-// Does nothing. Compilers may omit the frame of functions without calls.
-static NOINLINE void keep_frame(void)
-{
-	__asm__ volatile("" ::: "memory");
-}
-
-static NOINLINE void north(unsigned steps, unsigned long path);
-static NOINLINE void east(unsigned steps, unsigned long path);
-static NOINLINE void south(unsigned steps, unsigned long path);
-static NOINLINE void west(unsigned steps, unsigned long path);
+typedef void step(unsigned steps, unsigned long path);
+static step north, east, south, west;
 
 static NOINLINE void short_lived(void)
 {
-	*page = 1;
+	*(volatile unsigned char *)page = 1;
 	keep_frame();
 }
 
-static inline __attribute__((always_inline)) void next(unsigned steps, unsigned long path)
+static ALWAYS_INLINE void next(unsigned steps, unsigned long path)
 {
 	if (steps == 0)
 		short_lived();
@@ -93,17 +74,8 @@ static NOINLINE void one_process(unsigned long first, unsigned long stacks)
 {
 	for (unsigned long n = first; n < first + stacks; n++) {
 		next(STEPS, n);
-		if (madvise((void *)page, page_size, MADV_DONTNEED))
-			die("madvise");
+		drop_pages(page, page_size);
 	}
-}
-
-static double now(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
 static void run(unsigned long processes, unsigned long stacks, unsigned long rate)
@@ -132,12 +104,7 @@ static void run(unsigned long processes, unsigned long stacks, unsigned long rat
 
 static NOINLINE void late_allocation(size_t len)
 {
-	volatile unsigned char *p = mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-
-	if (p == MAP_FAILED)
-		die("mmap");
-	for (size_t at = 0; at < len; at += page_size)
-		p[at] = 1;
+	store_each_page(map_memory(len), len);
 	keep_frame();
 }
 
@@ -149,9 +116,7 @@ int main(void)
 	page_size = (size_t)sysconf(_SC_PAGESIZE);
 	if (prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0))
 		die("prctl");
-	page = mmap(NULL, page_size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	if (page == MAP_FAILED)
-		die("mmap");
+	page = map_memory(page_size);
 	while (fgets(line, sizeof(line), stdin)) {
 		if (sscanf(line, "run %lu %lu %lu", &processes, &stacks, &rate) == 3)
 			run(processes, stacks, rate);
@@ -159,8 +124,7 @@ int main(void)
 			late_allocation(mib << 20);
 		else
 			return 2;
-		if (write(STDOUT_FILENO, "ok\n", 3) != 3)
-			die("write");
+		say("ok\n");
 	}
 	return 0;
 }

@@ -12,7 +12,6 @@
 // Every command runs in a function with its name: main → serve → cmd_NAME.
 
 #define _GNU_SOURCE
-#include <sys/mman.h>
 #include <sys/socket.h>
 
 #include "serve.h"

@@ -54,7 +54,6 @@
 #include <signal.h>
 #include <stdint.h>
 #include <sys/ioctl.h>
-#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -148,18 +147,21 @@ static NOINLINE int cmd_populate(void)
 	return map(MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
 }
 
-static NOINLINE int cmd_memfd(void)
+static NOINLINE int map_memfd(int flags)
 {
 	int fd = memfd_create("moves", MFD_CLOEXEC);
 
-	return fd < 0 || ftruncate(fd, (off_t)whole_pages(arg[1])) ? -1 : map(MAP_SHARED, fd, 1);
+	return fd < 0 || ftruncate(fd, (off_t)whole_pages(arg[1])) ? -1 : map(flags, fd, 1);
+}
+
+static NOINLINE int cmd_memfd(void)
+{
+	return map_memfd(MAP_SHARED);
 }
 
 static NOINLINE int cmd_memfd_private(void)
 {
-	int fd = memfd_create("moves", MFD_CLOEXEC);
-
-	return fd < 0 || ftruncate(fd, (off_t)whole_pages(arg[1])) ? -1 : map(MAP_PRIVATE, fd, 1);
+	return map_memfd(MAP_PRIVATE);
 }
 
 static NOINLINE int map_path(int flags)
@@ -196,7 +198,8 @@ static unsigned char *part(void)
 	return s->addr + arg[1];
 }
 
-static NOINLINE int cmd_touch(void)
+// Inlined, so that the stores belong to the command.
+static ALWAYS_INLINE int store_part(void)
 {
 	unsigned char *p = part();
 
@@ -206,14 +209,14 @@ static NOINLINE int cmd_touch(void)
 	return 0;
 }
 
+static NOINLINE int cmd_touch(void)
+{
+	return store_part();
+}
+
 static NOINLINE int cmd_again(void)
 {
-	unsigned char *p = part();
-
-	if (!p)
-		return -1;
-	store_each_page(p, arg[2]);
-	return 0;
+	return store_part();
 }
 
 static NOINLINE int cmd_number(void)
@@ -744,7 +747,7 @@ int main(int argc, char **argv)
 	on_bad_address(bad_address);
 	if (argc > 2 && (open_as(argv[1], O_RDONLY, STDIN_FILENO) || open_as(argv[2], O_WRONLY, STDOUT_FILENO)))
 		return 1;
-	/* Faults in the function's code: if the C library is on a tmpfs, its pages count as shared memory. */
+	// Faults in the function's code: if the C library is on a tmpfs, its pages count as shared memory.
 	close(memfd_create("", 0));
 	answer(0);
 	return serve();

@@ -42,7 +42,6 @@
 // `thp`, mappings have MADV_NOHUGEPAGE, so that sizes are exact.
 
 #define _GNU_SOURCE
-#include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
 #include <malloc.h>
@@ -50,13 +49,8 @@
 #include <sched.h>
 #include <signal.h>
 #include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
 #include "serve.h"
 
@@ -122,6 +116,17 @@ static NOINLINE unsigned char *map_and_hold(size_t bytes, int flags, int fd)
 	return p;
 }
 
+// Inlined, so that the stores belong to the command.
+static ALWAYS_INLINE int map_and_store(size_t bytes, int flags, int fd)
+{
+	unsigned char *p = map_and_hold(bytes, flags, fd);
+
+	if (!p)
+		return -1;
+	store_each_page(p, bytes);
+	return 0;
+}
+
 static NOINLINE int cmd_malloc_small(size_t n)
 {
 	if (!small_blocks) {
@@ -179,12 +184,7 @@ static NOINLINE int cmd_malloc_trim(void)
 
 static NOINLINE int cmd_mmap(size_t bytes)
 {
-	unsigned char *p = map_and_hold(bytes, MAP_PRIVATE | MAP_ANONYMOUS, -1);
-
-	if (!p)
-		return -1;
-	store_each_page(p, bytes);
-	return 0;
+	return map_and_store(bytes, MAP_PRIVATE | MAP_ANONYMOUS, -1);
 }
 
 static NOINLINE int cmd_munmap(void)
@@ -486,28 +486,18 @@ static NOINLINE int cmd_exec(void)
 
 static NOINLINE int cmd_shared_anon(size_t bytes)
 {
-	unsigned char *p = map_and_hold(bytes, MAP_SHARED | MAP_ANONYMOUS, -1);
-
-	if (!p)
-		return -1;
-	store_each_page(p, bytes);
-	return 0;
+	return map_and_store(bytes, MAP_SHARED | MAP_ANONYMOUS, -1);
 }
 
 static NOINLINE int cmd_memfd(size_t bytes)
 {
 	int fd = memfd_create("scenarios", MFD_CLOEXEC);
-	unsigned char *p;
 
 	if (fd < 0)
 		return -1;
 	if (ftruncate(fd, (off_t)whole_pages(bytes)))
 		return close_with(fd, -1);
-	p = map_and_hold(bytes, MAP_SHARED, fd);
-	if (!p)
-		return close_with(fd, -1);
-	store_each_page(p, bytes);
-	return 0;
+	return map_and_store(bytes, MAP_SHARED, fd) ? close_with(fd, -1) : 0;
 }
 
 static NOINLINE int cmd_mremap_move(void)

@@ -1,33 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //
-// Shared code of the workloads that run commands: reading lines, answering, the store loop.
+// Shared code of the workloads that run commands: reading lines, answering.
 
 #ifndef SERVE_H
 #define SERVE_H
 
 #include <errno.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
-#define NOINLINE __attribute__((noinline))
-
-static size_t page_size;
-
-// Does nothing. Compilers may omit the frame of functions without calls.
-static NOINLINE void keep_frame(void)
-{
-	__asm__ volatile("" ::: "memory");
-}
-
-// The store loop, inlined into each caller (-fno-inline does not affect always_inline).
-static inline __attribute__((always_inline)) void store_each_page(unsigned char *start, size_t len)
-{
-	keep_frame();
-	for (volatile unsigned char *p = start; p < start + len; p += page_size)
-		*p = 0x5a;
-}
+#include "common.h"
 
 static inline size_t whole_pages(size_t bytes)
 {

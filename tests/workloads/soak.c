@@ -22,18 +22,13 @@
 #include <pthread.h>
 #include <signal.h>
 #include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
-#define NOINLINE __attribute__((noinline))
+#include "common.h"
+
 #define CHILDREN 4
 
-static size_t page_size;
 static const char *self, *directory;
 static pthread_rwlock_t gate = PTHREAD_RWLOCK_INITIALIZER;
 // Written by one thread during its rounds, read while the gate is closed.
@@ -43,23 +38,9 @@ static unsigned char *inherited;
 
 #define INHERITED (64 * page_size)
 
-static void die(const char *what)
-{
-	perror(what);
-	_exit(1);
-}
-
-// Does nothing. Compilers may omit the frame of functions without calls.
-static NOINLINE void keep_frame(void)
-{
-	__asm__ volatile("" ::: "memory");
-}
-
 static NOINLINE void soak_touch(unsigned char *start, size_t len)
 {
-	keep_frame();
-	for (volatile unsigned char *p = start; p < start + len; p += page_size)
-		*p = 0x5a;
+	store_each_page(start, len);
 }
 
 static NOINLINE unsigned char *map(size_t len, int flags, int fd)
@@ -74,26 +55,21 @@ static NOINLINE unsigned char *map(size_t len, int flags, int fd)
 static NOINLINE void soak_mappings(uint32_t dice)
 {
 	size_t len = page_size << (dice % 9);
-	unsigned char *p = map(len, MAP_PRIVATE | MAP_ANONYMOUS, -1);
+	unsigned char *p = map_memory(len);
 
 	soak_touch(p, len);
 	if (dice & 0x200) {
-		if (madvise(p, len / 2, MADV_DONTNEED))
-			die("madvise");
+		drop_pages(p, len / 2);
 		soak_touch(p, len / 4);
 	}
 	if (dice & 0x400) {
-		p = mremap(p, len, len * 2, MREMAP_MAYMOVE);
+		p = resize(p, len, len * 2);
 		len *= 2;
-		if (p == MAP_FAILED)
-			die("mremap");
 		soak_touch(p, len);
 	}
 	if (dice & 0x800) {
-		p = mremap(p, len, page_size, 0);
+		p = resize(p, len, page_size);
 		len = page_size;
-		if (p == MAP_FAILED)
-			die("mremap");
 	}
 	if (munmap(p, len))
 		die("munmap");
@@ -224,15 +200,15 @@ static NOINLINE void soak_shared(uint32_t dice)
 
 static NOINLINE void long_lived(uint32_t dice)
 {
-	unsigned char *kept = map(INHERITED, MAP_PRIVATE | MAP_ANONYMOUS, -1);
+	unsigned char *kept = map_memory(INHERITED);
 
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	for (;;) {
 		dice = dice * 1664525 + 1013904223;
 		soak_touch(kept, INHERITED / ((dice >> 16) % 8 + 1));
 		soak_mappings(dice >> 16);
-		if ((dice >> 16) % 16 == 0 && madvise(kept, INHERITED, MADV_DONTNEED))
-			die("madvise");
+		if ((dice >> 16) % 16 == 0)
+			drop_pages(kept, INHERITED);
 		usleep(5000);
 	}
 }
@@ -281,14 +257,6 @@ static NOINLINE void *rounds(void *argument)
 	return NULL;
 }
 
-static void say(const char *text)
-{
-	size_t len = strlen(text);
-
-	if (write(STDOUT_FILENO, text, len) != (ssize_t)len)
-		die("write");
-}
-
 static void hold(void)
 {
 	char text[256];
@@ -319,7 +287,7 @@ static void go(void)
 
 static NOINLINE void late_allocation(size_t len)
 {
-	soak_touch(map(len, MAP_PRIVATE | MAP_ANONYMOUS, -1), len);
+	soak_touch(map_memory(len), len);
 	keep_frame();
 }
 
@@ -345,7 +313,7 @@ int main(int argc, char **argv)
 	pthread_rwlockattr_init(&holder_first);
 	pthread_rwlockattr_setkind_np(&holder_first, PTHREAD_RWLOCK_PREFER_WRITER_NONRECURSIVE_NP);
 	pthread_rwlock_init(&gate, &holder_first);
-	inherited = map(INHERITED, MAP_PRIVATE | MAP_ANONYMOUS, -1);
+	inherited = map_memory(INHERITED);
 	soak_touch(inherited, INHERITED);
 	for (size_t i = 0; i < sizeof(works) / sizeof(works[0]); i++) {
 		pthread_t thread;

@@ -1,26 +1,27 @@
-/*
- * A large parent that starts many processes.
- *   cc -O1 -g -pthread -fno-omit-frame-pointer -fno-inline -fno-optimize-sibling-calls spawner.c
- * Reads commands from stdin, one per line, and answers each with "ok" and the result, if any:
- *   sparse BYTES STEP     reserve BYTES bytes and touch a page every STEP bytes
- *   scatter N             N times: map 2 MiB at an unused address, touch, unmap; 1 GiB apart
- *   children N PAGES      fork N children that touch PAGES pages each and wait
- *   reap                  end these children
- *   spawn HOW MS RATE     for MS ms, start /bin/true by "fork" or "vfork", at most RATE times per second;
- *                         answers how many
- *   background HOW RATE   the same in a separate process, until the end
- */
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//
+// A large parent that starts many processes.
+//
+// Build:
+//   cc -O1 -g -pthread -fno-omit-frame-pointer -fno-inline -fno-optimize-sibling-calls
+//      -o spawner spawner.c
+//
+// Reads commands from stdin, one per line, and answers each with "ok" and the result, if any:
+//   sparse BYTES STEP     reserve BYTES bytes and touch a page every STEP bytes
+//   scatter N             N times: map 2 MiB at an unused address, touch, unmap; 1 GiB apart
+//   children N PAGES      fork N children that touch PAGES pages each and wait
+//   reap                  end these children
+//   spawn HOW MS RATE     for MS ms, start /bin/true by "fork" or "vfork", at most RATE times per second;
+//                         answers how many
+//   background HOW RATE   the same in a separate process, until the end
+
 #define _GNU_SOURCE
+#include <signal.h>
 #include <spawn.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
-#include <signal.h>
-#include <time.h>
-#include <unistd.h>
+
+#include "common.h"
 
 #define PAGE 4096ul
 #define MOST 4096
@@ -30,21 +31,7 @@ extern char **environ;
 static pid_t children[MOST];
 static int nr_children;
 
-static void die(const char *what)
-{
-	perror(what);
-	exit(1);
-}
-
-static double now(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return t.tv_sec + t.tv_nsec / 1e9;
-}
-
-static void touch(char *at, unsigned long bytes, unsigned long step)
+static void touch(unsigned char *at, unsigned long bytes, unsigned long step)
 {
 	for (unsigned long i = 0; i < bytes; i += step)
 		at[i] = 1;
@@ -52,8 +39,8 @@ static void touch(char *at, unsigned long bytes, unsigned long step)
 
 static void sparse(unsigned long bytes, unsigned long step)
 {
-	char *at = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
-			MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	unsigned char *at = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
+				 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 
 	if (at == MAP_FAILED)
 		die("mmap");
@@ -66,8 +53,8 @@ static void scatter(unsigned long n)
 	static unsigned long next = 0x100000000000ul;
 
 	while (n--) {
-		char *at = mmap((void *)next, 2 << 20, PROT_READ | PROT_WRITE,
-				MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
+		unsigned char *at = mmap((void *)next, 2 << 20, PROT_READ | PROT_WRITE,
+					 MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
 
 		if (at == MAP_FAILED)
 			die("mmap");
@@ -85,12 +72,9 @@ static void start_children(int n, unsigned long pages)
 		if (pid < 0)
 			die("fork");
 		if (!pid) {
-			char *at = mmap(NULL, pages * PAGE, PROT_READ | PROT_WRITE,
-					MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+			unsigned char *at = map_memory(pages * PAGE);
 
 			prctl(PR_SET_PDEATHSIG, SIGKILL);
-			if (at == MAP_FAILED)
-				die("mmap");
 			touch(at, pages * PAGE, PAGE);
 			for (;;)
 				pause();
@@ -168,7 +152,7 @@ int main(void)
 		} else if (sscanf(line, "background %31s %lu", how, &a) == 2) {
 			pid_t pid = getpid();
 
-			/* Commands are answered while this process runs. */
+			// Commands are answered while this process runs.
 			if (!fork()) {
 				prctl(PR_SET_PDEATHSIG, SIGKILL);
 				while (getppid() == pid)

@@ -12,28 +12,11 @@
 // It ends with status 0 at the end of its input.
 
 #define _GNU_SOURCE
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/mman.h>
 #include <sys/prctl.h>
-#include <unistd.h>
 
-#define NOINLINE __attribute__((noinline))
+#include "common.h"
 
 static volatile unsigned char *page;
-
-static void die(const char *what)
-{
-	perror(what);
-	_exit(1);
-}
-
-// Does nothing. Compilers may omit the frame of functions without calls.
-static NOINLINE void keep_frame(void)
-{
-	__asm__ volatile("" ::: "memory");
-}
 
 static NOINLINE void left(unsigned depth, unsigned long path);
 static NOINLINE void right(unsigned depth, unsigned long path);
@@ -44,7 +27,7 @@ static NOINLINE void touch_page(void)
 	*page = 1;
 }
 
-static inline __attribute__((always_inline)) void next(unsigned depth, unsigned long path)
+static ALWAYS_INLINE void next(unsigned depth, unsigned long path)
 {
 	if (depth == 0)
 		touch_page();
@@ -68,7 +51,6 @@ static NOINLINE void right(unsigned depth, unsigned long path)
 int main(int argc, char **argv)
 {
 	unsigned depth = argc == 2 ? (unsigned)atoi(argv[1]) : 0;
-	size_t page_size = (size_t)sysconf(_SC_PAGESIZE);
 	unsigned long pages, pause;
 	unsigned char *start;
 	char line[64];
@@ -76,11 +58,10 @@ int main(int argc, char **argv)
 	if (depth < 1 || depth > 24)
 		return 2;
 	pages = 1ul << depth;
+	page_size = (size_t)sysconf(_SC_PAGESIZE);
 	if (prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0))
 		die("prctl");
-	start = mmap(NULL, pages * page_size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	if (start == MAP_FAILED)
-		die("mmap");
+	start = map_memory(pages * page_size);
 	while (fgets(line, sizeof(line), stdin)) {
 		if (sscanf(line, "touch %lu", &pause) == 1) {
 			for (unsigned long i = 0; i < pages; i++) {
@@ -90,14 +71,11 @@ int main(int argc, char **argv)
 					usleep(10000);
 			}
 		} else if (strcmp(line, "drop\n") == 0) {
-			if (madvise(start, pages * page_size, MADV_DONTNEED))
-				die("madvise");
+			drop_pages(start, pages * page_size);
 		} else {
 			return 2;
 		}
-		// Unbuffered: the page of a buffer would have another stack.
-		if (write(1, "ok\n", 3) != 3)
-			die("write");
+		say("ok\n");
 	}
 	return 0;
 }

@@ -22,25 +22,15 @@
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
-#include <time.h>
-#include <unistd.h>
+
+#include "common.h"
 
 enum { STACK = 64 * 1024 };
 
 static _Atomic uint64_t longest, lost;
 static __thread volatile sig_atomic_t handled;
-
-static void die(const char *what)
-{
-	perror(what);
-	_exit(1);
-}
 
 static uint64_t micros(void)
 {
@@ -117,13 +107,10 @@ static void fork_one(void)
 
 static void hold_pages(size_t len)
 {
-	unsigned char *p = mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	unsigned char *p = map_memory(len);
 
-	if (p == MAP_FAILED)
-		die("mmap");
 	madvise(p, len, MADV_NOHUGEPAGE);
-	for (size_t i = 0; i < len; i += 4096)
-		((volatile unsigned char *)p)[i] = 1;
+	store_each_page(p, len);
 }
 
 static void hang(const char *fifo)
@@ -143,6 +130,7 @@ int main(int argc, char **argv)
 	int signals = !strcmp(what, "signals");
 	char line[64];
 
+	page_size = (size_t)sysconf(_SC_PAGESIZE);
 	signal(SIGRTMIN + 3, on_signal);
 	setvbuf(stdout, NULL, _IOLBF, 0);
 	if (!strcmp(what, "pages"))
