@@ -65,7 +65,8 @@ fn category_of(r: Region) -> String {
 #[test]
 fn every_kind_of_mapping_has_its_category() {
     use Backing::*;
-    for (bits, name, backing, wanted) in [
+    #[rustfmt::skip]
+    let cases = [
         ("rwp", "[heap]", Anon, "heap"),
         ("rwp", "[stack]", Anon, "stack of the main thread"),
         ("rwp", "[stack:12]", Anon, "stacks of other threads"),
@@ -83,36 +84,17 @@ fn every_kind_of_mapping_has_its_category() {
         ("rxp", "/opt/plugin", File, "shared libraries"),
         ("rp", "/lib/x.sound", File, "other files"),
         ("rws", "/data/a\nb", File, "other files"),
-        (
-            "rws",
-            "/dev/zero (deleted)",
-            Shmem,
-            "shared anonymous (/dev/zero)",
-        ),
+        ("rws", "/dev/zero (deleted)", Shmem, "shared anonymous (/dev/zero)"),
         ("rws", "[anon_shmem:x]", Shmem, "shared anonymous, named"),
         ("rws", "/memfd:x (deleted)", Shmem, "memfd"),
-        (
-            "rws",
-            "/SYSV00000000 (deleted)",
-            Shmem,
-            "System V shared memory",
-        ),
+        ("rws", "/SYSV00000000 (deleted)", Shmem, "System V shared memory"),
         ("rws", "/dev/shm/x", Shmem, "tmpfs and POSIX shared memory"),
-        (
-            "rws",
-            "/dev/shm/memfd:x",
-            Shmem,
-            "tmpfs and POSIX shared memory",
-        ),
-        (
-            "rws",
-            "/anon_hugepage (deleted)",
-            Hugetlb,
-            "hugetlb (not in RSS)",
-        ),
+        ("rws", "/dev/shm/memfd:x", Shmem, "tmpfs and POSIX shared memory"),
+        ("rws", "/anon_hugepage (deleted)", Hugetlb, "hugetlb (not in RSS)"),
         ("rws", "/dev/dri/card0", Device, "devices"),
         ("rxp", "[vdso]", Special, "vdso, vvar, vsyscall"),
-    ] {
+    ];
+    for (bits, name, backing, wanted) in cases {
         assert_eq!(
             category_of(region(1, 2, bits, name, backing)),
             wanted,
