@@ -3,17 +3,24 @@
 //!
 //! cargo bench --bench api [-- STACKS]
 
+#[path = "../tests/common/random.rs"]
+mod random;
+#[path = "../tests/common/report.rs"]
+mod report;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use memprof::api::{
     Api, ApiOptions, BoxFuture, Provider, ProviderError, Report, RequestParts, Route,
 };
 use memprof::event::{Outcome, Pid};
-use memprof::measure::RESIDENCY;
 use memprof::profile::*;
 use memprof::symbol::{Function, Language, Symbol, Symbols};
+
+use random::Random;
+use report::{module, profile};
 
 const STACKS: u64 = 100_000;
 /// Frames per stack; many stacks share the outer half.
@@ -44,21 +51,9 @@ impl Provider for Fresh {
     }
 }
 
-/// A deterministic pseudo-random number generator (xorshift64*).
-struct Numbers(u64);
-
-impl Numbers {
-    fn below(&mut self, end: u64) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) % end
-    }
-}
-
 /// Each level has more functions to choose from than the next outer level. Each function has three call
 /// sites.
-fn frame(level: u64, numbers: &mut Numbers) -> Frame {
+fn frame(level: u64, numbers: &mut Random) -> Frame {
     let choices = (1 + level * level / 2).min(FUNCTIONS / DEPTH);
     let function = level * (FUNCTIONS / DEPTH) + numbers.below(choices);
     Frame::code(
@@ -68,9 +63,8 @@ fn frame(level: u64, numbers: &mut Numbers) -> Frame {
 }
 
 fn report(stacks: u64) -> Report {
-    let mut numbers = Numbers(0x9e37_79b9_7f4a_7c15);
+    let mut numbers = Random(0x9e37_79b9_7f4a_7c15);
     let mut samples = Vec::new();
-    let mut total = Usage::default();
     for _ in 0..stacks {
         let frames: Box<[Frame]> = (0..DEPTH)
             .rev()
@@ -81,7 +75,6 @@ fn report(stacks: u64) -> Report {
             cache: 4096 * numbers.below(4),
             ..Usage::default()
         };
-        total += usage;
         samples.push(Sample {
             stack: Arc::new(Stack {
                 frames,
@@ -90,41 +83,14 @@ fn report(stacks: u64) -> Report {
             amounts: usage.into(),
         });
     }
-    let module = |name: &str| {
-        Arc::new(Module {
-            path: format!("/opt/{name}").into(),
-            name: name.to_owned(),
-            dev_ino: (1, 1),
-            file: None,
-            own_executable: true,
-        })
-    };
     let mut symbols = Symbols::default();
     for frame in samples.iter().flat_map(|s| s.stack.frames.iter().copied()) {
         if symbols.get(frame).is_none() {
             symbols.insert(frame, Arc::new(name(frame)));
         }
     }
-    let profile = Profile {
-        taken: SystemTime::now(),
-        target: TargetInfo {
-            pid: Pid(1),
-            comm: "bench".into(),
-            pids: vec![Pid(1)],
-            alive: true,
-        },
-        samples,
-        not_observed: Vec::new(),
-        total: total.into(),
-        kernel_before: KernelFigures::default(),
-        kernel_after: KernelFigures::default(),
-        losses: Losses::default(),
-        modules: Arc::new([module("server"), module("plugin.so")]),
-        processes: Vec::new(),
-        hold: FreezeOutcome::Ran,
-        measures: vec![&RESIDENCY],
-        places: Arc::default(),
-    };
+    let modules = [module("server", true), module("plugin.so", true)];
+    let profile = profile(samples, Vec::new(), modules);
     Report {
         profile: Arc::new(profile),
         symbols: Arc::new(symbols),

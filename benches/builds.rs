@@ -23,12 +23,11 @@ use nix::unistd::Pid;
 
 use skip::skip_named;
 use support::pairs::{Aim, Pairs, interleave};
+use support::profiler::NOT_A_LOSS;
 use support::workload::compile;
-use support::{Bench, Cpus, Measurement};
+use support::{Bench, Measurement};
 
 const MEMPROF: &str = env!("CARGO_BIN_EXE_memprof");
-/// A row among the summary's losses that is not a loss: memprof leaves these pages out on purpose.
-const NOT_A_LOSS: &str = "block-device cache pages (file-system metadata) not counted";
 const BUILD: Aim = Aim::AtMost(1.10);
 const START: Aim = Aim::AtMost(1.15);
 const MEASUREMENTS: [Measurement; 6] = [
@@ -41,15 +40,7 @@ const MEASUREMENTS: [Measurement; 6] = [
 ];
 
 fn main() -> ExitCode {
-    let prepare = || -> Result<Bench> {
-        let root = nix::unistd::geteuid().is_root();
-        ensure!(root, "memprof needs root: run `sudo -E cargo bench`");
-        let programs = Path::new(env!("CARGO_TARGET_TMPDIR")).join("bench-builds");
-        compile(&programs)?;
-        let cpus = Cpus::choose()?;
-        Ok(Bench { cpus, programs })
-    };
-    Bench::main(prepare(), &MEASUREMENTS)
+    Bench::main(Bench::unpinned("bench-builds", compile), &MEASUREMENTS)
 }
 
 fn full() -> bool {

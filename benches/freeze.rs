@@ -10,8 +10,7 @@
 
 mod support;
 
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::TcpStream;
+use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Child, ChildStdout, Command, ExitCode, Stdio};
 
@@ -20,7 +19,7 @@ use serde_json::Value;
 
 use support::profiler::Profiler;
 use support::workload::compile;
-use support::{Bench, Measurement};
+use support::{Bench, Measurement, exchange};
 
 const ROUNDS: usize = 5;
 /// Memory left to other processes on the machine, in MiB.
@@ -102,17 +101,8 @@ fn mark(memprof: &Profiler, how: &str) -> Result<String> {
 
 /// Sends a request; returns the body of the reply.
 fn send(memprof: &Profiler, method: &str, path: &str, body: &str) -> Result<String> {
-    let address = memprof.address();
-    let mut stream = TcpStream::connect(address)?;
-    let length = body.len();
-    write!(
-        stream,
-        "{method} {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n{body}"
-    )?;
-    let mut reply = String::new();
-    stream.read_to_string(&mut reply)?;
-    let (_, body) = reply.split_once("\r\n\r\n").context("no reply")?;
-    Ok(body.to_owned())
+    let reply = exchange(memprof.address(), method, path, body)?;
+    Ok(String::from_utf8(reply.body)?)
 }
 
 /// A program that measures how long it did not run.

@@ -26,7 +26,7 @@ use support::counters::map_memory;
 use support::pairs::{Aim, Pairs, interleave, median, verdict};
 use support::profiler::Profiler;
 use support::workload::{Workload, compile_without_frame_pointers, figure};
-use support::{Bench, Measurement, pin};
+use support::{Bench, Killed, Measurement, pin};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -326,16 +326,6 @@ fn steady(name: &str, pid: u32, args: &[&str], load: impl Fn() -> Result<f64>) -
     })?;
     println!("{}", pairs.row());
     Ok(())
-}
-
-/// A server, killed when dropped.
-struct Killed(Child);
-
-impl Drop for Killed {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
 }
 
 /// Readers of one table; the server's processes are followed as they start.

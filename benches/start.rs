@@ -8,9 +8,9 @@
 
 mod support;
 
-use std::io::{BufRead, BufReader, Read, Write};
-use std::path::Path;
-use std::process::{Child, Command, ExitCode, Stdio};
+use std::io::{BufRead, BufReader};
+use std::net::SocketAddr;
+use std::process::{Command, ExitCode, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -20,21 +20,13 @@ use nix::unistd::Pid;
 use support::pairs::Aim;
 use support::times::{HEAD, Times};
 use support::workload::compile;
-use support::{Bench, Cpus, Measurement};
+use support::{Bench, Killed, Measurement, exchange};
 
 const MEMPROF: &str = env!("CARGO_BIN_EXE_memprof");
 const MEASUREMENTS: [Measurement; 3] = [("command", command), ("true", plain), ("attach", attach)];
 
 fn main() -> ExitCode {
-    let prepare = || -> Result<Bench> {
-        let root = nix::unistd::geteuid().is_root();
-        ensure!(root, "memprof needs root: run `sudo -E cargo bench`");
-        let programs = Path::new(env!("CARGO_TARGET_TMPDIR")).join("bench-start");
-        compile(&programs)?;
-        let cpus = Cpus::choose()?;
-        Ok(Bench { cpus, programs })
-    };
-    Bench::main_with(HEAD, prepare(), &MEASUREMENTS)
+    Bench::main_with(HEAD, Bench::unpinned("bench-start", compile), &MEASUREMENTS)
 }
 
 fn runs() -> Result<usize> {
@@ -118,16 +110,6 @@ fn plain(_: &Bench) -> Result<()> {
     Ok(())
 }
 
-/// A process, killed when dropped.
-struct Killed(Child);
-
-impl Drop for Killed {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
 /// Attaching to a running process: time until memprof says that it follows it, until the first summary over
 /// HTTP, and from SIGINT to the end.
 fn attach(bench: &Bench) -> Result<()> {
@@ -161,7 +143,7 @@ fn attach(bench: &Bench) -> Result<()> {
         let stderr = memprof.0.stderr.take().context("no stderr")?;
         let address = following(BufReader::new(stderr))?;
         rows[0].add(now()? - started);
-        first_summary(&address)?;
+        first_summary(address)?;
         rows[1].add(now()? - started);
         let interrupted = now()?;
         kill(Pid::from_raw(memprof.0.id().cast_signed()), Signal::SIGINT)?;
@@ -174,7 +156,7 @@ fn attach(bench: &Bench) -> Result<()> {
 }
 
 /// Reads until memprof serves and follows; returns the server's address.
-fn following(stderr: impl BufRead + Send + 'static) -> Result<String> {
+fn following(stderr: impl BufRead + Send + 'static) -> Result<SocketAddr> {
     let (mut address, mut follows, mut all) = (None, false, String::new());
     let mut lines = stderr.lines();
     while address.is_none() || !follows {
@@ -189,27 +171,18 @@ fn following(stderr: impl BufRead + Send + 'static) -> Result<String> {
     }
     // Keep reading, so that memprof can write its last messages.
     std::thread::spawn(move || lines.for_each(drop));
-    address.context("memprof said no address")
+    let address = address.context("memprof said no address")?;
+    Ok(address.parse()?)
 }
 
 /// Requests the summary until there is one.
-fn first_summary(address: &str) -> Result<()> {
+fn first_summary(address: SocketAddr) -> Result<()> {
     for _ in 0..10_000 {
-        let mut stream = std::net::TcpStream::connect(address)?;
-        write!(
-            stream,
-            "GET /v2/summary HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n"
-        )?;
-        let mut reply = Vec::new();
-        stream.read_to_end(&mut reply)?;
-        if reply.starts_with(b"HTTP/1.1 200 ") {
+        let reply = exchange(address, "GET", "/v2/summary", "")?;
+        if reply.has_status(200) {
             return Ok(());
         }
-        ensure!(
-            reply.starts_with(b"HTTP/1.1 503 "),
-            "GET /v2/summary: {}",
-            String::from_utf8_lossy(&reply)
-        );
+        ensure!(reply.has_status(503), "GET /v2/summary: {}", reply.head);
         std::thread::sleep(Duration::from_millis(2));
     }
     anyhow::bail!("no summary")

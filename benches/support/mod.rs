@@ -8,9 +8,11 @@ pub mod profiler;
 pub mod times;
 pub mod workload;
 
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
-use std::time::Instant;
+use std::process::{Child, ExitCode};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
@@ -18,6 +20,9 @@ use nix::unistd::Pid;
 
 use pairs::HEAD;
 use workload::Workload;
+
+/// Timeout for attaching, replying and ending.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The environment of a measurement.
 pub struct Bench {
@@ -32,6 +37,14 @@ pub type Measurement = (&'static str, fn(&Bench) -> Result<()>);
 impl Bench {
     /// Compiles the workloads into a directory of this name, and pins this process to memprof's CPU.
     pub fn prepare(dir: &str, compile: fn(&Path) -> Result<()>) -> Result<Bench> {
+        let bench = Bench::unpinned(dir, compile)?;
+        // Processes started from here on inherit this CPU, except workloads.
+        pin(0, bench.cpus.memprof)?;
+        Ok(bench)
+    }
+
+    /// Like `prepare`, but pins nothing.
+    pub fn unpinned(dir: &str, compile: fn(&Path) -> Result<()>) -> Result<Bench> {
         ensure!(
             nix::unistd::geteuid().is_root(),
             "memprof needs root, and so do its benchmarks: run `sudo -E cargo bench`"
@@ -39,8 +52,6 @@ impl Bench {
         let programs = Path::new(env!("CARGO_TARGET_TMPDIR")).join(dir);
         compile(&programs)?;
         let cpus = Cpus::choose()?;
-        // Processes started from here on inherit this CPU, except workloads.
-        pin(0, cpus.memprof)?;
         Ok(Bench { cpus, programs })
     }
 
@@ -87,6 +98,46 @@ impl Bench {
         }
         println!("failed: {}", failed.join(" "));
         ExitCode::FAILURE
+    }
+}
+
+/// A process, killed when dropped.
+pub struct Killed(pub Child);
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Sends a request to memprof's server; returns the reply.
+pub fn exchange(address: SocketAddr, method: &str, path: &str, body: &str) -> Result<Reply> {
+    let mut stream = TcpStream::connect(address)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    let length = body.len();
+    write!(
+        stream,
+        "{method} {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n{body}"
+    )?;
+    let mut bytes = Vec::new();
+    stream.read_to_end(&mut bytes)?;
+    let end = bytes.windows(4).position(|w| w == b"\r\n\r\n");
+    let end = end.with_context(|| format!("no header in the reply to {method} {path}"))?;
+    let body = bytes.split_off(end + 4);
+    let head = String::from_utf8_lossy(&bytes).into_owned();
+    Ok(Reply { head, body })
+}
+
+pub struct Reply {
+    /// The status line and the headers.
+    pub head: String,
+    pub body: Vec<u8>,
+}
+
+impl Reply {
+    pub fn has_status(&self, status: u16) -> bool {
+        self.head.starts_with(&format!("HTTP/1.1 {status} "))
     }
 }
 

@@ -1,7 +1,7 @@
 //! A memprof process: attached to a target, queried over HTTP, ended, and its own cost.
 
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::io::{BufRead, BufReader, Read};
+use std::net::SocketAddr;
 use std::process::{Child, ChildStderr, ChildStdout, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
@@ -10,10 +10,10 @@ use anyhow::{Context, Result, bail, ensure};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-/// Timeout for attaching, replying and ending.
-const PATIENCE: Duration = Duration::from_secs(30);
+use super::{PATIENCE, exchange};
+
 /// A row among the summary's losses that is not a loss: memprof leaves these pages out on purpose.
-const NOT_A_LOSS: &str = "block-device cache pages (file-system metadata) not counted";
+pub const NOT_A_LOSS: &str = "block-device cache pages (file-system metadata) not counted";
 
 /// A memprof that follows its target.
 pub struct Profiler {
@@ -61,23 +61,9 @@ impl Profiler {
 
     /// The body of the reply; fails unless its status is 200.
     pub fn get(&self, path: &str) -> Result<Vec<u8>> {
-        let mut stream = TcpStream::connect(self.address)?;
-        stream.set_read_timeout(Some(PATIENCE))?;
-        write!(
-            stream,
-            "GET {path} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n\r\n",
-            self.address
-        )?;
-        let mut reply = Vec::new();
-        stream.read_to_end(&mut reply)?;
-        let end = reply.windows(4).position(|w| w == b"\r\n\r\n");
-        let end = end.with_context(|| format!("no header in the reply to {path}"))?;
-        ensure!(
-            reply.starts_with(b"HTTP/1.1 200 "),
-            "GET {path}: {}",
-            String::from_utf8_lossy(&reply[..end])
-        );
-        Ok(reply.split_off(end + 4))
+        let reply = exchange(self.address, "GET", path, "")?;
+        ensure!(reply.has_status(200), "GET {path}: {}", reply.head);
+        Ok(reply.body)
     }
 
     /// Waits until the newest report is too old to be reused.

@@ -74,6 +74,11 @@ impl Memprof {
         m
     }
 
+    /// Starts it with a server for this process.
+    pub fn attach(pid: Pid, args: &[&str]) -> Memprof {
+        Memprof::start(&[&["--pid", &pid.to_string()], args].concat())
+    }
+
     /// Starts it with a command; also returns the command's stdin and stdout.
     pub fn start_command(args: &[&str], command: &[&str]) -> (Memprof, Lines) {
         let mut all = vec!["--listen", "127.0.0.1:0"];
@@ -210,6 +215,16 @@ impl Memprof {
         let lost = without.iter().filter(|row| row["reason"] == "stack_lost");
         rows.extend(lost.cloned());
         rows.iter().map(ToString::to_string).collect()
+    }
+
+    /// The number of entries in one of its BPF maps.
+    #[track_caller]
+    pub fn map_entries(&self, name: &str) -> u64 {
+        let health = self.get("/v2/health").json();
+        let mut maps = health["maps"].as_array().unwrap().iter();
+        let map = maps.find(|map| map["name"] == name);
+        let map = map.unwrap_or_else(|| panic!("no map {name}: {health}"));
+        map["entries"].as_u64().unwrap()
     }
 
     /// The process it follows.

@@ -9,7 +9,10 @@ pub mod machine;
 pub mod memprof;
 pub mod postgres;
 pub mod process;
+pub mod random;
 pub mod reclaim;
+pub mod report;
+pub mod rubbish;
 pub mod skip;
 pub mod terminal;
 pub mod tree;
@@ -19,15 +22,14 @@ use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::SystemTime;
 
 use ::memprof::api::{Api, ApiOptions, BoxFuture, Provider, ProviderError, Report};
-use ::memprof::event::{Outcome, Pid};
-use ::memprof::measure::RESIDENCY;
-use ::memprof::profile::*;
+use ::memprof::event::Pid;
 use ::memprof::server::{ServerOptions, bind, serve};
-use ::memprof::symbol::{Function, Language, Symbol, Symbols};
 use tokio::sync::oneshot;
+
+#[allow(unused_imports, reason = "each test binary uses its own part")]
+pub use report::{at, kib, report};
 
 /// A provider that always returns the same result.
 pub struct Fixed(pub Result<Arc<Report>, ProviderError>);
@@ -68,6 +70,13 @@ pub struct Server {
 impl Server {
     pub fn start(provider: impl Provider, options: ServerOptions) -> Server {
         Server::start_at(Ipv4Addr::LOCALHOST.into(), provider, options)
+    }
+
+    /// Starts a server whose default options `change` changes.
+    pub fn start_with(provider: impl Provider, change: impl FnOnce(&mut ServerOptions)) -> Server {
+        let mut options = ServerOptions::default();
+        change(&mut options);
+        Server::start(provider, options)
     }
 
     pub fn start_at(ip: IpAddr, provider: impl Provider, options: ServerOptions) -> Server {
@@ -176,91 +185,4 @@ impl Reply {
     pub fn text(&self) -> &str {
         std::str::from_utf8(&self.body).unwrap()
     }
-}
-
-pub fn at(module: u16, offset: u64) -> Frame {
-    Frame::code(ModuleId(module), offset)
-}
-
-/// `anon`, `shmem` and page cache in KiB.
-pub fn kib(anon: u64, shmem: u64, cache: u64) -> Usage {
-    Usage {
-        anon: anon << 10,
-        shmem: shmem << 10,
-        cache: cache << 10,
-        ..Usage::default()
-    }
-}
-
-/// A report with these stacks (innermost frame first) and this memory without a stack. Module 0 is the
-/// program's own executable, module 1 a library.
-pub fn report(
-    samples: &[(Vec<Frame>, Usage)],
-    not_observed: &[Usage],
-    names: &[(Frame, &str, Language)],
-) -> Arc<Report> {
-    let mut total = Usage::default();
-    samples.iter().for_each(|(_, usage)| total += *usage);
-    not_observed.iter().for_each(|usage| total += *usage);
-    let module = |name: &str, own_executable| {
-        Arc::new(Module {
-            path: format!("/opt/{name}").into(),
-            name: name.to_owned(),
-            dev_ino: (1, 1),
-            file: None,
-            own_executable,
-        })
-    };
-    let kernel = KernelFigures {
-        rss_anon: total.anon,
-        rss_shmem: total.shmem,
-        ..KernelFigures::default()
-    };
-    let sample = |(frames, usage): &(Vec<Frame>, Usage)| Sample {
-        stack: Arc::new(Stack {
-            frames: frames.clone().into(),
-            outcome: Outcome::Complete,
-        }),
-        amounts: (*usage).into(),
-    };
-    let lost = |usage: &Usage| NotObserved {
-        mapping: "[anon]".to_owned(),
-        reason: Unobserved::BeforeAttach,
-        amounts: (*usage).into(),
-    };
-    let symbol = |(frame, name, language): &(Frame, &str, Language)| {
-        let function = Function {
-            name: (*name).to_owned(),
-            language: *language,
-            offset_in_function: 0,
-            inlined: Vec::new(),
-            location: None,
-        };
-        (*frame, Arc::new(Symbol::Known(function)))
-    };
-    let profile = Profile {
-        taken: SystemTime::now(),
-        target: TargetInfo {
-            pid: Pid(4711),
-            comm: "node".to_owned(),
-            pids: vec![Pid(4711)],
-            alive: true,
-        },
-        samples: samples.iter().map(sample).collect(),
-        not_observed: not_observed.iter().map(lost).collect(),
-        total: total.into(),
-        kernel_before: kernel,
-        kernel_after: kernel,
-        losses: Losses::default(),
-        modules: Arc::new([module("node", true), module("libc-2.31.so", false)]),
-        processes: Vec::new(),
-        hold: FreezeOutcome::Ran,
-        measures: vec![&RESIDENCY],
-        places: Arc::default(),
-    };
-    Arc::new(Report {
-        profile: Arc::new(profile),
-        symbols: Arc::new(names.iter().map(symbol).collect::<Symbols>()),
-        sequence: 1,
-    })
 }

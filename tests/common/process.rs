@@ -24,6 +24,13 @@ pub fn stop(pid: Pid) {
     });
 }
 
+/// Whether no thread of a process is stopped.
+pub fn runs(pid: Pid) -> bool {
+    threads(pid)
+        .into_iter()
+        .all(|t| !matches!(state(t), 'T' | 't'))
+}
+
 /// Continues a stopped process.
 pub fn cont(pid: Pid) {
     signal(pid, libc::SIGCONT);
@@ -53,10 +60,16 @@ pub fn comm(pid: Pid) -> String {
 }
 
 #[track_caller]
-pub fn wait_until(mut done: impl FnMut() -> bool) {
-    let limit = Instant::now() + LIMIT;
-    while !done() {
-        assert!(Instant::now() < limit, "waited too long");
+pub fn wait_until(done: impl FnMut() -> bool) {
+    eventually(LIMIT, "waited too long", done);
+}
+
+/// Waits until something holds; fails the test with this message if it does not within the limit.
+#[track_caller]
+pub fn eventually(limit: Duration, what: &str, mut holds: impl FnMut() -> bool) {
+    let end = Instant::now() + limit;
+    while !holds() {
+        assert!(Instant::now() < end, "{what}");
         std::thread::sleep(Duration::from_millis(2));
     }
 }

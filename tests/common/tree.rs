@@ -117,6 +117,12 @@ impl Node {
         sum
     }
 
+    /// Fails the test unless the nodes at this path hold so many bytes.
+    #[track_caller]
+    pub fn must_hold(&self, path: &[&str], bytes: u64) {
+        assert_eq!(self.at(path).value * 1024, bytes, "{}", self.text());
+    }
+
     /// Self memory of the path's last function. Like [`Node::at`], but starts at every node of the path's
     /// first function, and excludes descendants.
     pub fn own_after(&self, path: &[&str]) -> u64 {
