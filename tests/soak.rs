@@ -93,7 +93,7 @@ impl Holds {
             maps_kib: counters::bpf_memory(m.pid().0).unwrap().0 / KIB,
             descriptors: entries("fd"),
             threads: entries("task"),
-            chunks: chunks(m),
+            chunks: m.map_entries("pages"),
         }
     }
 
@@ -107,15 +107,6 @@ impl Holds {
             ("chunks of the page ledger", self.chunks, CHUNKS),
         ]
     }
-}
-
-fn chunks(m: &Memprof) -> u64 {
-    let health = m.get("/v2/health").json();
-    let maps = health["maps"].as_array().unwrap();
-    let pages = maps.iter().find(|map| map["name"] == "pages");
-    pages.expect("health names the page ledger")["entries"]
-        .as_u64()
-        .unwrap()
 }
 
 /// What has grown: against the most of the first fifth, the least of the last samples.
@@ -279,7 +270,7 @@ fn nothing_drifts_nothing_grows_nothing_is_lost() {
     let mut workload = Workload::start_with(&program("soak"), &args);
     assert_eq!(workload.lines.line(), "ready");
     let pid = workload.pid();
-    let m = Memprof::start(&["--pid", &pid.to_string(), "--follow-forks"]);
+    let m = Memprof::attach(pid, &["--follow-forks"]);
     m.said("following ");
     let clients = Clients::of(&m);
     let (began, run) = (Instant::now(), Duration::from_secs(seconds()));

@@ -29,13 +29,7 @@ fn processes_enter_and_leave_a_control_group() {
     assert_eq!(m.followed(), first.pid());
     equals(&m, &[first.pid()]);
     first.lines.tell("mmap 4194304");
-    let tree = m.tree();
-    assert_eq!(
-        tree.at(&["cmd_mmap"]).value * KIB,
-        4 * MIB,
-        "{}",
-        tree.text()
-    );
+    m.tree().must_hold(&["cmd_mmap"], 4 * MIB);
 
     let mut second = Workload::start(&program("scenarios"));
     second.lines.tell("mmap 1048576");

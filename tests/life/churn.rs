@@ -96,7 +96,7 @@ fn nothing_grows_and_nothing_is_lost() {
     let mut workload = Workload::start_with(&program("churn"), &["3"]);
     assert_eq!(workload.lines.line(), "ready");
     let pid = workload.pid();
-    let m = Memprof::start(&["--pid", &pid.to_string()]);
+    let m = Memprof::attach(pid, &[]);
     m.said("following ");
     let mut faults = Faults::of(pid, &m);
     let (start, run) = (Instant::now(), Duration::from_secs(seconds()));

@@ -17,6 +17,7 @@ use ::memprof::event::Pid;
 
 use crate::common::memprof::BINARY;
 use crate::common::process::{LIMIT, signal, threads};
+use crate::common::random::Random;
 use crate::common::workload::program;
 
 /// Endings under way at the same time.
@@ -77,19 +78,6 @@ impl fmt::Display for Ending {
     }
 }
 
-/// The same numbers from the same seed.
-struct Dice(u64);
-
-impl Dice {
-    /// At least 0, less than 1.
-    fn next(&mut self) -> f64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 11) as f64 / (1u64 << 53) as f64
-    }
-}
-
 fn setting(name: &str) -> Option<u64> {
     let text = std::env::var(name).ok()?;
     Some(
@@ -108,13 +96,15 @@ fn endings(count: u64, seed: u64, start: Duration) -> Vec<Ending> {
         libc::SIGQUIT,
         libc::SIGINT,
     ];
-    let mut dice = Dice(seed | 1);
+    let mut dice = Random(seed | 1);
     let starts = count.div_ceil(3);
     let mut ending = |i: u64| {
-        let after = LATEST.mul_f64(dice.next());
+        let after = LATEST.mul_f64(dice.fraction());
         match i % 3 {
-            0 if i % 2 == 1 => Ending::Following(JUST_STARTED.mul_f64(dice.next())),
-            0 => Ending::Start(start.mul_f64(2.0 * ((i / 3) as f64 + dice.next()) / starts as f64)),
+            0 if i % 2 == 1 => Ending::Following(JUST_STARTED.mul_f64(dice.fraction())),
+            0 => Ending::Start(
+                start.mul_f64(2.0 * ((i / 3) as f64 + dice.fraction()) / starts as f64),
+            ),
             _ => match (i / 3 * 2 + i % 3 - 1) % 6 {
                 5 => Ending::Duration(after + Duration::from_millis(10)),
                 way => Ending::Signal(SIGNALS[way as usize], after),

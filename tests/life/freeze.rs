@@ -2,10 +2,8 @@
 
 use std::time::Duration;
 
-use ::memprof::event::Pid;
-
 use crate::common::memprof::Memprof;
-use crate::common::process::{cont, signal, state, stop, threads, wait_until};
+use crate::common::process::{cont, runs, signal, state, stop, wait_until};
 use crate::common::workload::{Workload, program};
 
 /// The kernel's figure after the scan, and memprof's, in KiB.
@@ -15,25 +13,13 @@ fn anon(m: &Memprof) -> (u64, u64) {
     (kib("systemReportAnon"), kib("anon"))
 }
 
-fn runs(pid: Pid) -> bool {
-    threads(pid)
-        .into_iter()
-        .all(|t| !matches!(state(t), 'T' | 't'))
-}
-
 /// A target whose memory changes as fast as it can has, held still, one figure.
 #[test]
 fn a_busy_target_has_one_figure() {
     let mut workload = Workload::start_with(&program("churn"), &["3"]);
     assert_eq!(workload.lines.line(), "ready");
     let pid = workload.pid();
-    let m = Memprof::start(&[
-        "--freeze",
-        "--max-freeze",
-        "60000",
-        "--pid",
-        &pid.to_string(),
-    ]);
+    let m = Memprof::attach(pid, &["--freeze", "--max-freeze", "60000"]);
     for _ in 0..20 {
         let (kernel, ours) = anon(&m);
         assert_eq!(ours, kernel);
@@ -48,13 +34,7 @@ fn a_busy_target_has_one_figure() {
 fn a_stopped_target_stays_stopped() {
     let workload = Workload::start(&program("scenarios"));
     let pid = workload.pid();
-    let m = Memprof::start(&[
-        "--freeze",
-        "--max-freeze",
-        "60000",
-        "--pid",
-        &pid.to_string(),
-    ]);
+    let m = Memprof::attach(pid, &["--freeze", "--max-freeze", "60000"]);
     stop(pid);
     for _ in 0..3 {
         let (kernel, ours) = anon(&m);
@@ -75,7 +55,7 @@ fn a_large_target_that_runs_is_not_summed_up_by_the_kernel() {
     let mut workload = Workload::start(&program("moves"));
     assert_eq!(workload.lines.line(), "ok");
     let pid = workload.pid();
-    let m = Memprof::start(&["--pid", &pid.to_string()]);
+    let m = Memprof::attach(pid, &[]);
     let kernel = || m.get("/v2/summary").json()["kernel"].clone();
     assert!(kernel()["after"]["anonymous"].is_u64());
     workload.lines.tell(&format!("anon 0 {LEN}"));
@@ -103,13 +83,7 @@ fn the_target_goes_on_when_memprof_is_killed() {
         let mut workload = Workload::start_with(&program("churn"), &["2"]);
         assert_eq!(workload.lines.line(), "ready");
         let pid = workload.pid();
-        let m = Memprof::start(&[
-            "--freeze",
-            "--max-freeze",
-            "60000",
-            "--pid",
-            &pid.to_string(),
-        ]);
+        let m = Memprof::attach(pid, &["--freeze", "--max-freeze", "60000"]);
         kill_while_asked(&m, round);
         wait_until(|| runs(pid));
         workload.end();

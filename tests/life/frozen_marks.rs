@@ -2,24 +2,17 @@
 
 use std::time::{Duration, Instant};
 
-use ::memprof::event::Pid;
 use ::memprof::residency::figures;
 use nix::sys::ptrace;
 use nix::unistd::Pid as NixPid;
 use serde_json::Value;
 
 use crate::common::memprof::Memprof;
-use crate::common::process::{cont, state, stop, threads, wait_until};
+use crate::common::process::{cont, runs, state, stop, wait_until};
 use crate::common::workload::{Workload, program};
 
 /// The target runs this long between two of them, at least.
 const RUN: Duration = Duration::from_millis(100);
-
-fn runs(pid: Pid) -> bool {
-    threads(pid)
-        .into_iter()
-        .all(|t| !matches!(state(t), 'T' | 't'))
-}
 
 /// Takes one; its reply.
 #[track_caller]
@@ -51,7 +44,7 @@ fn a_busy_target_has_one_figure() {
     let mut workload = Workload::start_with(&program("churn"), &["3"]);
     assert_eq!(workload.lines.line(), "ready");
     let pid = workload.pid();
-    let m = Memprof::start(&["--max-freeze", "60000", "--pid", &pid.to_string()]);
+    let m = Memprof::attach(pid, &["--max-freeze", "60000"]);
     let mut numbers = Vec::new();
     for _ in 0..8 {
         let mark = frozen(&m);
@@ -76,7 +69,7 @@ fn a_busy_target_has_one_figure() {
 fn the_kernel_says_the_same_in_the_same_stop() {
     let mut workload = Workload::start(&program("scenarios"));
     let pid = workload.pid();
-    let m = Memprof::start(&["--max-freeze", "60000", "--pid", &pid.to_string()]);
+    let m = Memprof::attach(pid, &["--max-freeze", "60000"]);
     for command in ["mmap 3145728", "malloc_small 2000", "shared_anon 1048576"] {
         workload.lines.tell(command);
         stop(pid);
@@ -114,12 +107,7 @@ fn many_who_ask_stop_it_now_and_then() {
     const ASK: usize = 12;
     let mut workload = Workload::start_with(&program("churn"), &["2"]);
     assert_eq!(workload.lines.line(), "ready");
-    let m = Memprof::start(&[
-        "--max-freeze",
-        "60000",
-        "--pid",
-        &workload.pid().to_string(),
-    ]);
+    let m = Memprof::attach(workload.pid(), &["--max-freeze", "60000"]);
     let begun = Instant::now();
     let mut numbers: Vec<u64> = std::thread::scope(|scope| {
         let asking: Vec<_> = (0..ASK).map(|_| scope.spawn(|| frozen(&m))).collect();
@@ -145,7 +133,7 @@ fn what_cannot_be_held_still_is_said() {
         ptrace::Options::empty(),
     )
     .unwrap();
-    let m = Memprof::start(&["--max-freeze", "60000", "--pid", &pid.to_string()]);
+    let m = Memprof::attach(pid, &["--max-freeze", "60000"]);
     let refused = m.send("POST", "/v2/marks", r#"{"freeze": true}"#);
     assert_eq!(refused.status, 503, "{}", refused.text());
     let why = refused.text().to_owned();
@@ -154,13 +142,7 @@ fn what_cannot_be_held_still_is_said() {
     let marks = m.get("/v2/marks").json();
     assert_eq!(marks["marks"].as_array().unwrap().len(), 0);
     m.interrupt();
-    let m = Memprof::start(&[
-        "--freeze",
-        "--max-freeze",
-        "60000",
-        "--pid",
-        &pid.to_string(),
-    ]);
+    let m = Memprof::attach(pid, &["--freeze", "--max-freeze", "60000"]);
     let report = m.get("/v2/summary").json()["report"].clone();
     let error = report["freeze_error"].as_str().unwrap();
     assert!(error.contains("cannot be traced"), "{report}");
@@ -174,12 +156,7 @@ fn what_cannot_be_held_still_is_said() {
 #[test]
 fn one_that_has_ended_is_not_held_still() {
     let mut workload = Workload::start(&program("scenarios"));
-    let m = Memprof::start(&[
-        "--max-freeze",
-        "60000",
-        "--pid",
-        &workload.pid().to_string(),
-    ]);
+    let m = Memprof::attach(workload.pid(), &["--max-freeze", "60000"]);
     assert_eq!(m.get("/v2/summary").status, 200);
     workload.lines.close();
     wait_until(|| m.get("/v2/summary").json()["report"]["alive"] == false);

@@ -56,7 +56,7 @@ fn the_dead_take_no_room() {
     let processes = processes();
     let mut workload = Workload::start(&program("generations"));
     let parent: Pid = workload.pid();
-    let m = Memprof::start(&["--pid", &parent.to_string(), "--follow-forks"]);
+    let m = Memprof::attach(parent, &["--follow-forks"]);
     m.said("following ");
     let first = SETTLED.div_ceil(STACKS).min(processes / 2);
     // In parts: each is answered in time.

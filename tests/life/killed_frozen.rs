@@ -32,7 +32,7 @@ fn its_parent_can_collect_it() {
     // So much that it is held still for a while.
     parent.lines.tell("pin");
     parent.lines.tell("mmap 268435456");
-    let m = Memprof::start(&["--pid", &pid.to_string()]);
+    let m = Memprof::attach(pid, &[]);
     let killed = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let (m, killed) = (&m, &killed);

@@ -3,12 +3,11 @@
 use std::io::Write;
 use std::time::Duration;
 
-use ::memprof::event::Pid;
 use ::memprof::freeze::{Frozen, stands_still};
 use serde_json::Value;
 
 use crate::common::memprof::Memprof;
-use crate::common::process::{state, threads, wait_until};
+use crate::common::process::{runs, state, wait_until};
 use crate::common::workload::{Workload, program};
 
 /// As in the list of defaults.
@@ -30,11 +29,6 @@ fn said(workload: &mut Workload) -> u64 {
     workload.lines.line().parse().unwrap()
 }
 
-fn attach(workload: &Workload, args: &[&str]) -> Memprof {
-    let pid = workload.pid().to_string();
-    Memprof::start(&[&["--pid", &pid], args].concat())
-}
-
 /// A mark of a target that stands still: status and text.
 fn freeze(m: &Memprof, how: &str) -> (u16, String) {
     let reply = m.send("POST", "/v2/marks", how);
@@ -45,12 +39,6 @@ fn mark(m: &Memprof, how: &str) -> Value {
     let (status, text) = freeze(m, how);
     assert_eq!(status, 201, "{text}");
     serde_json::from_str(&text).unwrap()
-}
-
-fn runs(pid: Pid) -> bool {
-    threads(pid)
-        .into_iter()
-        .all(|t| !matches!(state(t), 'T' | 't'))
 }
 
 /// Asks again and again; the shortest of the longest times that the target did not run.
@@ -68,7 +56,7 @@ fn shortest_stop(m: &Memprof, workload: &mut Workload) -> Duration {
 #[test]
 fn many_threads_run_on() {
     let mut workload = traced(&["threads", "20000"]);
-    let m = attach(&workload, &[]);
+    let m = Memprof::attach(workload.pid(), &[]);
     let stop = shortest_stop(&m, &mut workload);
     assert!(stop < BOUND * NOISE, "{stop:?}");
     let (status, why) = freeze(&m, r#"{"freeze": true}"#);
@@ -84,7 +72,7 @@ fn many_threads_run_on() {
     wait_until(|| runs(workload.pid()));
     m.interrupt();
     // Who allows more gets more.
-    let m = attach(&workload, &["--max-freeze", "60000"]);
+    let m = Memprof::attach(workload.pid(), &["--max-freeze", "60000"]);
     let mark = mark(&m, r#"{"freeze": true}"#);
     assert_eq!(mark["exact"], true, "{mark}");
     wait_until(|| runs(workload.pid()));
@@ -116,7 +104,7 @@ fn many_pages_run_on() {
     assert_eq!(workload.lines.line(), "ok");
     workload.lines.tell("anon 0 1073741824");
     workload.lines.tell("touch 0 0 1073741824");
-    let m = attach(&workload, &["--max-freeze", "1"]);
+    let m = Memprof::attach(workload.pid(), &["--max-freeze", "1"]);
     let (status, why) = freeze(&m, r#"{"freeze": true}"#);
     assert_eq!(status, 503, "{why}");
     assert!(
@@ -125,14 +113,14 @@ fn many_pages_run_on() {
     );
     m.interrupt();
     // In a report of --freeze as well, and what was asked for is there all the same.
-    let m = attach(&workload, &["--freeze", "--max-freeze", "1"]);
+    let m = Memprof::attach(workload.pid(), &["--freeze", "--max-freeze", "1"]);
     let summary = m.get("/v2/summary").json();
     let error = summary["report"]["freeze_error"].as_str().unwrap();
     assert!(error.contains("allows 1 ms"), "{summary}");
     assert!(summary["total"]["anon"].as_u64().unwrap() >= 1 << 30);
     let said = m.interrupt();
     assert!(!said.contains("panicked"), "{said}");
-    let m = attach(&workload, &["--max-freeze", "60000"]);
+    let m = Memprof::attach(workload.pid(), &["--max-freeze", "60000"]);
     let mark = mark(&m, r#"{"freeze": true}"#);
     assert_eq!(mark["exact"], true, "{mark}");
     m.interrupt();
@@ -142,7 +130,7 @@ fn many_pages_run_on() {
 #[test]
 fn few_processes_stand_still_at_once() {
     let workload = traced(&["forks", "3"]);
-    let m = attach(&workload, &["--follow-forks", "--max-freeze", "60000"]);
+    let m = Memprof::attach(workload.pid(), &["--follow-forks", "--max-freeze", "60000"]);
     for how in [r#"{"freeze": true}"#, r#"{"freeze_group": true}"#] {
         let mark = mark(&m, how);
         assert_eq!(mark["stopped_in_turn"], false, "{mark}");
@@ -156,7 +144,7 @@ fn few_processes_stand_still_at_once() {
 fn many_processes_stand_still_one_after_the_other() {
     const N: usize = 300;
     let mut workload = traced(&["forks", &N.to_string()]);
-    let m = attach(&workload, &["--follow-forks"]);
+    let m = Memprof::attach(workload.pid(), &["--follow-forks"]);
     let (status, why) = freeze(&m, r#"{"freeze_group": true}"#);
     assert_eq!(status, 503, "{why}");
     assert!(why.contains("freezing 301 processes"), "{why}");
@@ -185,7 +173,7 @@ fn many_processes_stand_still_one_after_the_other() {
 #[test]
 fn no_signal_is_lost() {
     let mut workload = traced(&["signals", "8"]);
-    let m = attach(&workload, &["--freeze", "--max-freeze", "60000"]);
+    let m = Memprof::attach(workload.pid(), &["--freeze", "--max-freeze", "60000"]);
     for _ in 0..40 {
         assert_eq!(m.get("/v2/summary").status, 200);
     }
@@ -203,7 +191,7 @@ fn one_that_hangs_in_the_kernel_goes_on() {
     let mut workload = traced(&["vfork", fifo.to_str().unwrap()]);
     let pid = workload.pid();
     wait_until(|| state(pid) == 'D');
-    let m = attach(&workload, &["--max-freeze", "2000"]);
+    let m = Memprof::attach(workload.pid(), &["--max-freeze", "2000"]);
     let (status, why) = freeze(&m, r#"{"freeze": true}"#);
     assert_eq!(status, 503, "{why}");
     assert!(

@@ -15,12 +15,7 @@ const RUNS: usize = 20;
 fn stacks(m: &Memprof) -> u64 {
     // They are counted again after a second at the earliest.
     std::thread::sleep(Duration::from_secs(3));
-    let health = m.get("/v2/health").json();
-    let maps = health["maps"].as_array().unwrap();
-    let found = maps.iter().find(|map| map["name"] == "stacks");
-    found.expect("health names the table of stacks")["entries"]
-        .as_u64()
-        .unwrap()
+    m.map_entries("stacks")
 }
 
 #[test]
@@ -30,7 +25,7 @@ fn stacks_of_the_same_program_are_known_once() {
     let survivor = program("survivor");
     let args = ["-c", script, "sh", survivor.to_str().unwrap(), "--child"];
     let mut shell = Workload::start_with(Path::new("/bin/sh"), &args);
-    let m = Memprof::start(&["--pid", &shell.pid().to_string(), "--follow-forks"]);
+    let m = Memprof::attach(shell.pid(), &["--follow-forks"]);
     m.said("following ");
     let mut runs = |count| (0..count).for_each(|_| shell.lines.tell("run"));
     runs(FIRST / 2);

@@ -30,6 +30,14 @@ fn spawner(args: &[&str], sizes: Option<&str>) -> (Memprof, Lines) {
     (m, lines)
 }
 
+/// Ends the parent's children and the parent; memprof must end with success.
+#[track_caller]
+fn end(mut m: Memprof, mut lines: Lines) {
+    lines.tell("reap");
+    lines.close();
+    assert!(m.wait().success());
+}
+
 #[track_caller]
 fn summary(m: &Memprof) -> Value {
     let reply = m.get("/v2/summary");
@@ -98,7 +106,7 @@ const CHILDREN: usize = 1101;
 
 #[test]
 fn eleven_hundred_living_children_are_counted_and_summed() {
-    let (mut m, mut lines) = spawner(&[], None);
+    let (m, mut lines) = spawner(&[], None);
     lines.tell(&format!("children {CHILDREN} 8"));
     let parent = m.followed();
     let children = ::memprof::target::descendants(parent);
@@ -117,9 +125,7 @@ fn eleven_hundred_living_children_are_counted_and_summed() {
     assert_ne!(s["agreement"]["verdict"], "incomplete");
     assert_eq!(loss(&s, "processes not followed: table full"), 0, "{s}");
     all.iter().for_each(|pid| cont(*pid));
-    lines.tell("reap");
-    lines.close();
-    assert!(m.wait().success());
+    end(m, lines);
 }
 
 /// More processes than there is room for are counted, said, and nothing is called equal.
@@ -157,7 +163,7 @@ fn a_full_table_of_processes_is_a_loss_and_ends_nothing() {
 /// Where the unwinder's tables are full, stacks are worse, and that is counted: memory is as exact as ever.
 #[test]
 fn full_tables_of_the_unwinder_end_nothing() {
-    let (mut m, mut lines) = spawner(&[], Some("unwind_spaces=5,unwind_pages=3"));
+    let (m, mut lines) = spawner(&[], Some("unwind_spaces=5,unwind_pages=3"));
     lines.tell("children 20 8");
     let s = summary(&m);
     assert_eq!(pids(&s).len(), 21);
@@ -168,9 +174,7 @@ fn full_tables_of_the_unwinder_end_nothing() {
     ] {
         assert!(loss(&s, what) > 0, "{what}: {s}");
     }
-    lines.tell("reap");
-    lines.close();
-    assert!(m.wait().success());
+    end(m, lines);
 }
 
 /// A full page ledger costs stacks, not memory.

@@ -23,24 +23,18 @@ fn the_last_profile_stays_and_the_next_target_is_followed() {
     m.said("following ");
     let pid = first.pid();
     assert_eq!(m.followed(), pid);
-    let tree = m.tree();
-    assert_eq!(
-        tree.at(&["cmd_mmap"]).value * KIB,
-        8 * MIB,
-        "{}",
-        tree.text()
-    );
+    m.tree().must_hold(&["cmd_mmap"], 8 * MIB);
     first.end();
     m.said("its last profile stays");
     assert_eq!(m.followed(), pid);
-    assert_eq!(m.tree().at(&["cmd_mmap"]).value * KIB, 8 * MIB);
+    m.tree().must_hold(&["cmd_mmap"], 8 * MIB);
 
     for round in 2..5 {
         let mut next = Workload::start(&named.path);
         m.said_times("following ", round);
         assert_eq!(m.followed(), next.pid());
         next.lines.tell("mmap 2097152");
-        assert_eq!(m.tree().at(&["cmd_mmap"]).value * KIB, 2 * MIB);
+        m.tree().must_hold(&["cmd_mmap"], 2 * MIB);
         if round == 3 {
             signal(next.pid(), libc::SIGKILL);
         } else {
@@ -48,7 +42,7 @@ fn the_last_profile_stays_and_the_next_target_is_followed() {
         }
         m.said_times("its last profile stays", round);
         assert_eq!(m.followed(), next.pid());
-        assert_eq!(m.tree().at(&["cmd_mmap"]).value * KIB, 2 * MIB);
+        m.tree().must_hold(&["cmd_mmap"], 2 * MIB);
     }
 }
 
@@ -74,7 +68,7 @@ fn a_last_profile_without_being_asked() {
     });
     workload.end();
     m.said("its last profile stays");
-    assert_eq!(m.tree().at(&["cmd_mmap"]).value * KIB, 8 * MIB);
+    m.tree().must_hold(&["cmd_mmap"], 8 * MIB);
 }
 
 #[test]
@@ -147,13 +141,7 @@ fn many_short_lives() {
     let mut last = Workload::start(&named.path);
     wait_until(|| m.followed() == last.pid());
     last.lines.tell("mmap 8388608");
-    let tree = m.tree();
-    assert_eq!(
-        tree.at(&["cmd_mmap"]).value * KIB,
-        8 * MIB,
-        "{}",
-        tree.text()
-    );
+    m.tree().must_hold(&["cmd_mmap"], 8 * MIB);
 }
 
 #[test]
@@ -189,13 +177,7 @@ fn a_target_that_is_killed_while_it_is_scanned() {
         });
         println!("{asked} trees");
         // The last one is whole: of a moment before it was killed.
-        let last = m.tree();
-        assert_eq!(
-            last.at(&["cmd_mmap"]).value * KIB,
-            32 * MIB,
-            "{}",
-            last.text()
-        );
+        m.tree().must_hold(&["cmd_mmap"], 32 * MIB);
     }
 }
 
@@ -204,11 +186,11 @@ fn threads_from_before_and_after_the_attach() {
     let mut workload = Workload::start(&program("scenarios"));
     workload.lines.tell("threads 300");
     let pid = workload.pid();
-    let m = Memprof::start(&["--pid", &pid.to_string()]);
+    let m = Memprof::attach(pid, &[]);
     let old = m.tree();
     assert_eq!(old.unknown(), old.resident());
     workload.lines.tell("mmap 4194304");
-    assert_eq!(m.tree().at(&["cmd_mmap"]).value * KIB, 4 * MIB);
+    m.tree().must_hold(&["cmd_mmap"], 4 * MIB);
     workload.lines.tell("threads_end");
     workload.lines.tell("threads 120");
     stop(pid);
@@ -226,7 +208,7 @@ fn threads_from_before_and_after_the_attach() {
 
     // Without threads before: every stack is a new one.
     let mut workload = Workload::start(&program("scenarios"));
-    let m = Memprof::start(&["--pid", &workload.pid().to_string()]);
+    let m = Memprof::attach(workload.pid(), &[]);
     workload.lines.tell("threads 120");
     assert_eq!(m.tree().at(&["thread_body"]).value, 120 * 64);
 }
@@ -247,5 +229,5 @@ fn more_threads_than_descriptors() {
             .stdout(Stdio::null()),
     );
     workload.lines.tell("mmap 4194304");
-    assert_eq!(m.tree().at(&["cmd_mmap"]).value * KIB, 4 * MIB);
+    m.tree().must_hold(&["cmd_mmap"], 4 * MIB);
 }

@@ -46,12 +46,7 @@ fn fork_parent_alone(run: &mut Run) -> Done {
     for commands in [&["again 0 0 4194304"][..], &["end"], &["again 0 0 8388608"]] {
         let report = run.after(commands, &[]);
         let copied = copies(&report, 2 * MIB);
-        assert_eq!(
-            report.under("cmd_touch", Anon),
-            8 * MIB - copied,
-            "{}",
-            report.text()
-        );
+        report.must_hold("cmd_touch", Anon, 8 * MIB - copied);
     }
     Ok(())
 }
@@ -68,12 +63,7 @@ fn fork_both(run: &mut Run) -> Done {
     run.tell(&["again 0 0 4194304"]);
     let report = run.check(&[("child_touches", Anon, 2 * MIB)]);
     let copied = copies(&report, 2 * MIB);
-    assert_eq!(
-        report.under("cmd_touch", Anon),
-        14 * MIB - copied,
-        "{}",
-        report.text()
-    );
+    report.must_hold("cmd_touch", Anon, 14 * MIB - copied);
     run.tell(&["end"]);
     follow_children(run);
     run.wait_for_processes();
@@ -134,7 +124,7 @@ fn fork_and_the_parent_drops(run: &mut Run) -> Done {
     Ok(())
 }
 
-/// More than 8 GiB at once, and of that the pages that the child shares.
+/// The parent frees more than 8 GiB at once, including the pages that the child shares.
 fn fork_and_the_parent_drops_much(run: &mut Run) -> Done {
     const LEN: u64 = 10 << 30;
     const FAR: u64 = 9 << 30;

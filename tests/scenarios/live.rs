@@ -94,6 +94,12 @@ impl Report {
             .sum()
     }
 
+    /// Fails the test unless the stacks through the function hold so many bytes of this kind.
+    #[track_caller]
+    pub fn must_hold(&self, function: &str, kind: Kind, bytes: u64) {
+        assert_eq!(self.under(function, kind), bytes, "{}", self.text());
+    }
+
     /// Bytes of this kind without a stack.
     pub fn unobserved(&self, kind: Kind) -> u64 {
         let rows = self.profile.not_observed.iter();

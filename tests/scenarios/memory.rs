@@ -175,12 +175,7 @@ fn realloc_of_large_blocks(run: &mut Run) -> Done {
     // Blocks of that size are mappings; the first page has malloc's header, which malloc writes.
     run.after(&["heap 8388608"], &[("cmd_heap", Anon, 8 * MIB + 4 * KIB)]);
     let grown = run.after(&["realloc 25165824"], &[]);
-    assert_eq!(
-        grown.under("cmd_realloc", Anon),
-        16 * MIB,
-        "{}",
-        grown.text()
-    );
+    grown.must_hold("cmd_realloc", Anon, 16 * MIB);
     run.after(&["realloc 2097152"], &[("cmd_realloc", Anon, 0)]);
     // What malloc needs for itself stays.
     let left = run.after(&["free"], &[]).under("cmd_heap", Anon);
@@ -276,12 +271,7 @@ fn shared_file_mapping(run: &mut Run) -> Done {
     let _file = files::written(&run.path("file"), 4 * MIB);
     run.with("mapfile 0", "file", "");
     let report = run.after(&["touch 0 0 4194304"], &[("cmd_touch", Resident, 0)]);
-    assert_eq!(
-        report.under("cmd_touch", File),
-        4 * MIB,
-        "{}",
-        report.text()
-    );
+    report.must_hold("cmd_touch", File, 4 * MIB);
     run.after(&["unmap 0 0 4194304"], &[("cmd_touch", File, 0)]);
     Ok(())
 }

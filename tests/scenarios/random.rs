@@ -9,6 +9,7 @@
 use std::time::{Duration, Instant, SystemTime};
 
 use crate::common::files;
+use crate::common::random::Random;
 use crate::run::{MIB, Run};
 use crate::{Scenario, Skip, scenario};
 
@@ -53,22 +54,6 @@ fn sequences(run: &mut Run, followed: bool) -> Result<(), Skip> {
     }
 }
 
-/// xorshift64*: the same numbers from the same seed, on every machine and with every compiler.
-struct Dice(u64);
-
-impl Dice {
-    fn roll(&mut self, below: u64) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) % below
-    }
-
-    fn of<T: Copy>(&mut self, list: &[T]) -> T {
-        list[self.roll(list.len() as u64) as usize]
-    }
-}
-
 const SLOTS: u64 = 8;
 const PAGE: u64 = 4096;
 /// Largest mapping: 3 MiB, so that most of them lie in more than one 2 MiB page-table page.
@@ -81,7 +66,7 @@ const ADVICE: [u64; 13] = [4, 8, 9, 12, 13, 14, 15, 20, 21, 22, 23, 24, 25];
 
 struct Sequence<'r, 'l> {
     run: &'r mut Run<'l>,
-    dice: Dice,
+    dice: Random,
     seed: u64,
     followed: bool,
     /// Bytes of each slot's mapping; what is unmapped in the middle counts as mapped.
@@ -98,7 +83,7 @@ impl<'r, 'l> Sequence<'r, 'l> {
         let _ = files::written(&path, 2 * MIB);
         Sequence {
             run,
-            dice: Dice(seed | 1),
+            dice: Random(seed | 1),
             seed,
             followed,
             slots: [0; SLOTS as usize],
@@ -123,7 +108,7 @@ impl<'r, 'l> Sequence<'r, 'l> {
             );
             self.note(&command, answer == "ok");
             self.steps += 1;
-            let due = self.dice.roll(20) == 0;
+            let due = self.dice.below(20) == 0;
             if each || due {
                 self.compare();
             }
@@ -151,13 +136,13 @@ impl<'r, 'l> Sequence<'r, 'l> {
     }
 
     fn step(&mut self) -> String {
-        let slot = self.dice.roll(SLOTS);
+        let slot = self.dice.below(SLOTS);
         let len = self.slots[slot as usize];
         if len == 0 {
             return self.new_mapping(slot);
         }
         let (off, part) = self.part(len);
-        match self.dice.roll(30) {
+        match self.dice.below(30) {
             0..=5 => format!("touch {slot} {off} {part}"),
             6 | 7 => format!("again {slot} {off} {part}"),
             8 => format!("number {slot} {off} {part}"),
@@ -166,7 +151,7 @@ impl<'r, 'l> Sequence<'r, 'l> {
             11..=16 => format!("advise {slot} {off} {part} {}", self.dice.of(&ADVICE)),
             17 => format!("lock {slot} {off} {part}"),
             18 => format!("unlock {slot} {off} {part}"),
-            19 => format!("protect {slot} {off} {part} {}", 1 + 2 * self.dice.roll(2)),
+            19 => format!("protect {slot} {off} {part} {}", 1 + 2 * self.dice.below(2)),
             20 => format!("unmap {slot} 0 {len}"),
             21 => format!("move {slot}"),
             22 if len < MAX_PAGES * PAGE => format!("grow {slot} {part}"),
@@ -177,14 +162,14 @@ impl<'r, 'l> Sequence<'r, 'l> {
             26 => format!("clone_vm {slot} {off} {part}"),
             27 => format!("remove_range {slot} {off} {part}"),
             28 => self.on_the_file(),
-            _ => format!("realloc {}", 1 + self.dice.roll(MAX_PAGES * PAGE)),
+            _ => format!("realloc {}", 1 + self.dice.below(MAX_PAGES * PAGE)),
         }
     }
 
     fn new_mapping(&mut self, slot: u64) -> String {
-        let len = (1 + self.dice.roll(MAX_PAGES)) * PAGE;
+        let len = (1 + self.dice.below(MAX_PAGES)) * PAGE;
         let path = self.run.path("data");
-        match self.dice.roll(10) {
+        match self.dice.below(10) {
             0 => format!("shared {slot} {len}"),
             1 => format!("memfd {slot} {len}"),
             2 => format!("memfd_private {slot} {len}"),
@@ -205,8 +190,8 @@ impl<'r, 'l> Sequence<'r, 'l> {
     /// Some pages of a mapping.
     fn part(&mut self, len: u64) -> (u64, u64) {
         let pages = len / PAGE;
-        let first = self.dice.roll(pages);
-        let count = 1 + self.dice.roll(pages - first);
+        let first = self.dice.below(pages);
+        let count = 1 + self.dice.below(pages - first);
         (first * PAGE, count * PAGE)
     }
 
