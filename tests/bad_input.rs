@@ -4,6 +4,8 @@
 
 #[path = "common/binary.rs"]
 mod binary;
+#[path = "common/rubbish.rs"]
+mod rubbish;
 #[path = "common/skip.rs"]
 mod skip;
 
@@ -18,6 +20,7 @@ use std::time::{Duration, Instant};
 
 use binary::{Kept, MEMPROF, Memprof, PATIENCE, in_own_mounts, memprof, no_panic, run, status};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use rubbish::RUBBISH;
 use skip::skip;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -234,15 +237,11 @@ fn malformed_requests() {
         assert_eq!(memprof.get(path).0, 200, "{path}");
     }
     assert_eq!(memprof.get("/v1/nothing").0, 404);
-    for bytes in [
-        &b"\r\n\r\n"[..],
-        b"GET\r\n\r\n",
-        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
-        b"GET /v1/tree HTTP/9.9\r\n\r\n",
-        b"GET /v1/tree HTTP/1.1\r\nHost: evil.example\r\n\r\n",
+    let refused = [
+        &b"GET /v1/tree HTTP/1.1\r\nHost: evil.example\r\n\r\n"[..],
         b"POST /v1/tree HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 99999999999\r\n\r\n",
-        b"GET /\0 HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n",
-    ] {
+    ];
+    for bytes in RUBBISH.into_iter().chain(refused) {
         let mut stream = TcpStream::connect(memprof.address).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         stream.write_all(bytes).unwrap();
@@ -403,12 +402,18 @@ fn comes_back(memprof: &Memprof, before: usize) {
     }
 }
 
-#[test]
-fn requests_leak_no_descriptors() {
+/// A target, a memprof that follows it and has answered a request, and its open descriptors.
+fn following() -> (Kept, Memprof, usize) {
     let target = Kept::idle();
     let memprof = Memprof::follow(&target.pid());
     assert_eq!(memprof.get("/v1/tree").0, 200);
-    let before = memprof.descriptors();
+    let descriptors = memprof.descriptors();
+    (target, memprof, descriptors)
+}
+
+#[test]
+fn requests_leak_no_descriptors() {
+    let (_target, memprof, before) = following();
     for n in 0..1000 {
         let path = ["/v1/tree", "/v1/pid", "/v1/tree?short=true", "/none"][n % 4];
         let wanted = if path == "/none" { 404 } else { 200 };
@@ -431,10 +436,7 @@ fn requests_leak_no_descriptors() {
 
 #[test]
 fn readers_that_do_not_read() {
-    let target = Kept::idle();
-    let memprof = Memprof::follow(&target.pid());
-    assert_eq!(memprof.get("/v1/tree").0, 200);
-    let before = memprof.descriptors();
+    let (_target, memprof, before) = following();
     let request = memprof.request("/v1/tree?threshold=0");
     let mut slow = Vec::new();
     for _ in 0..400 {
@@ -486,10 +488,7 @@ fn ten_thousand_requests_on_a_slow_link() {
     let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
     let clients = 10_000.min(hard.max(soft).saturating_sub(1_000) as usize);
     setrlimit(Resource::RLIMIT_NOFILE, hard.max(soft), hard).unwrap();
-    let target = Kept::idle();
-    let memprof = Memprof::follow(&target.pid());
-    assert_eq!(memprof.get("/v1/tree").0, 200);
-    let before = memprof.descriptors();
+    let (_target, memprof, before) = following();
     let request = memprof.request("/v1/tree?threshold=0");
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()

@@ -464,11 +464,9 @@ fn preflights() {
 
 #[test]
 fn hosts() {
-    let options = ServerOptions {
-        allow_hosts: vec!["prof.example".to_owned()],
-        ..ServerOptions::default()
-    };
-    let server = Server::start(example(), options);
+    let server = Server::start_with(example(), |o| {
+        o.allow_hosts = vec!["prof.example".to_owned()]
+    });
     let ask = |host: &str| server.request("GET", "/v1/tree", &[("Host", host)]);
     for host in [
         "localhost",
@@ -508,11 +506,7 @@ fn hosts() {
 
 #[test]
 fn a_star_behaves_like_the_old_profiler() {
-    let options = ServerOptions {
-        cors_origins: vec!["*".to_owned()],
-        ..ServerOptions::default()
-    };
-    let server = Server::start(example(), options);
+    let server = Server::start_with(example(), |o| o.cors_origins = vec!["*".to_owned()]);
     for headers in [
         &[("Host", "any.example"), ("Origin", "http://evil.example")][..],
         &[("Host", "any.example")][..],

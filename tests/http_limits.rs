@@ -20,6 +20,8 @@ use proptest::prelude::*;
 use tokio::net::TcpSocket;
 use tokio::time::{sleep, timeout};
 
+use common::process::eventually;
+use common::rubbish::RUBBISH;
 use common::{Fixed, Reply, Server, at, kib, report};
 
 fn turn() -> MutexGuard<'static, ()> {
@@ -58,15 +60,6 @@ fn resident() -> usize {
 /// Longer than anything takes on a busy machine, and shorter than what the server waits for if it is not
 /// told otherwise (a header: 30 s).
 const PATIENCE: Duration = Duration::from_secs(20);
-
-#[track_caller]
-fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
-    let start = Instant::now();
-    while !holds() {
-        assert!(start.elapsed() < PATIENCE, "{what}");
-        std::thread::sleep(Duration::from_millis(10));
-    }
-}
 
 fn milliseconds(n: u64) -> Duration {
     Duration::from_millis(n)
@@ -191,18 +184,16 @@ fn ten_thousand_requests_at_once() {
     assert_eq!(asked.load(Ordering::Relaxed), clients + 1);
     server.stop();
     setrlimit(Resource::RLIMIT_NOFILE, soft, hard).unwrap();
-    eventually("no file descriptor is left open", || open_files() <= files);
+    eventually(PATIENCE, "no file descriptor is left open", || {
+        open_files() <= files
+    });
 }
 
 #[test]
 fn a_header_that_never_ends_is_cut_off() {
     let _turn = turn();
     let files = open_files();
-    let options = ServerOptions {
-        header_timeout: milliseconds(1_000),
-        ..ServerOptions::default()
-    };
-    let server = Server::start(wide(1), options);
+    let server = Server::start_with(wide(1), |o| o.header_timeout = milliseconds(1_000));
     let mut silent: Vec<_> = (0..50).map(|_| server.connect()).collect();
     for (number, stream) in silent.iter_mut().enumerate() {
         let part = &REQUEST[..number.min(REQUEST.len() - 1)];
@@ -219,22 +210,20 @@ fn a_header_that_never_ends_is_cut_off() {
     assert!(start.elapsed() < PATIENCE);
     let mut dripping = server.connect();
     // If each byte gave it another second, there would be no end of it.
-    eventually("the dripping client is cut off", || {
+    eventually(PATIENCE, "the dripping client is cut off", || {
         dripping.write_all(b"G").is_err()
     });
     drop(dripping);
     server.stop();
-    eventually("no file descriptor is left open", || open_files() <= files);
+    eventually(PATIENCE, "no file descriptor is left open", || {
+        open_files() <= files
+    });
 }
 
 #[test]
 fn a_connection_serves_many_requests_and_does_not_idle_forever() {
     let _turn = turn();
-    let options = ServerOptions {
-        header_timeout: milliseconds(2_000),
-        ..ServerOptions::default()
-    };
-    let server = Server::start(wide(1), options);
+    let server = Server::start_with(wide(1), |o| o.header_timeout = milliseconds(2_000));
     let mut stream = server.connect();
     let ask = b"GET /v1/pid HTTP/1.1\r\nHost: localhost\r\n\r\n";
     let mut buffer = [0; 4096];
@@ -260,11 +249,9 @@ fn large() -> Arc<Report> {
 #[test]
 fn a_slow_reader_gets_everything() {
     let _turn = turn();
-    let options = ServerOptions {
-        header_timeout: milliseconds(1_000),
-        ..ServerOptions::default()
-    };
-    let server = Server::start(Fixed(Ok(large())), options);
+    let server = Server::start_with(Fixed(Ok(large())), |o| {
+        o.header_timeout = milliseconds(1_000)
+    });
     let mut slow = server.connect();
     slow.write_all(REQUEST).unwrap();
     let mut out = vec![0; 1 << 20];
@@ -284,12 +271,10 @@ fn a_slow_reader_gets_everything() {
 fn a_reader_that_does_not_read_is_let_go() {
     let _turn = turn();
     let files = open_files();
-    let options = ServerOptions {
-        exchange_timeout: milliseconds(2_000),
-        ..ServerOptions::default()
-    };
     let report = large();
-    let server = Server::start(Fixed(Ok(Arc::clone(&report))), options);
+    let server = Server::start_with(Fixed(Ok(Arc::clone(&report))), |o| {
+        o.exchange_timeout = milliseconds(2_000)
+    });
     let mut dead = server.connect();
     dead.write_all(REQUEST).unwrap();
     // Many times what it may take: the server lets go before it is read from.
@@ -301,7 +286,9 @@ fn a_reader_that_does_not_read_is_let_go() {
     whole.stop();
     drop(dead);
     server.stop();
-    eventually("no file descriptor is left open", || open_files() <= files);
+    eventually(PATIENCE, "no file descriptor is left open", || {
+        open_files() <= files
+    });
 }
 
 #[test]
@@ -321,33 +308,20 @@ fn clients_that_go_away_leave_nothing() {
     assert!(!whole_body(&mut last).is_empty());
     drop(last);
     server.stop();
-    eventually("no file descriptor is left open", || open_files() <= files);
+    eventually(PATIENCE, "no file descriptor is left open", || {
+        open_files() <= files
+    });
 }
 
 #[test]
 fn rubbish_is_refused() {
     let _turn = turn();
-    let options = ServerOptions {
-        header_timeout: milliseconds(1_000),
-        ..ServerOptions::default()
-    };
-    let server = Server::start(wide(1), options);
+    let server = Server::start_with(wide(1), |o| o.header_timeout = milliseconds(1_000));
     let status = |request: &[u8]| {
         let out = server.raw(request);
         (!out.is_empty()).then(|| Reply::parse(&out).status)
     };
-    for rubbish in [
-        &b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"[..],
-        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
-        b"GET /v1/tree\r\n\r\n",
-        b"GET  /v1/tree  HTTP/1.1\r\n\r\n",
-        b"GET /v1/tree HTTP/9.9\r\nHost: localhost\r\n\r\n",
-        b"GET /v1/tree HTTP/1.1\r\nHost localhost\r\n\r\n",
-        b"GET /v1/tree HTTP/1.1\r\nHost: localhost\r\nContent-Length: x\r\n\r\n",
-        b"GET /v1/tree\0 HTTP/1.1\r\nHost: localhost\r\n\r\n",
-        b"\r\n\r\n\r\n\r\n",
-        b"\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0",
-    ] {
+    for rubbish in RUBBISH {
         let status = status(rubbish);
         assert!(
             matches!(status, None | Some(400)),
@@ -430,13 +404,11 @@ fn no_request_hides_in_another() {
 #[test]
 fn who_holds_all_connections_shuts_nobody_out() {
     let _turn = turn();
-    let options = ServerOptions {
-        max_connections: 64,
-        header_timeout: Duration::from_secs(3600),
-        exchange_timeout: Duration::from_secs(3600),
-        ..ServerOptions::default()
-    };
-    let server = Server::start(wide(1), options);
+    let server = Server::start_with(wide(1), |o| {
+        o.max_connections = 64;
+        o.header_timeout = Duration::from_secs(3600);
+        o.exchange_timeout = Duration::from_secs(3600);
+    });
     let parts = [
         "",
         "GET /v1/tr",
@@ -531,11 +503,7 @@ fn replies_are_made_in_turns_and_the_rest_told() {
 #[test]
 fn connections_beyond_the_limit_wait() {
     let _turn = turn();
-    let options = ServerOptions {
-        max_connections: 2,
-        ..ServerOptions::default()
-    };
-    let server = Server::start(wide(1), options);
+    let server = Server::start_with(wide(1), |o| o.max_connections = 2);
     // They are accepted in the order in which they came.
     let held = [server.connect(), server.connect()];
     let mut third = server.connect();
@@ -568,12 +536,8 @@ impl Provider for Slow {
 #[test]
 fn a_report_that_never_comes_is_said() {
     let _turn = turn();
-    let options = ServerOptions {
-        answer_timeout: milliseconds(200),
-        ..ServerOptions::default()
-    };
     let never = Slow(wide(1), Duration::from_secs(3600), Arc::default());
-    let server = Server::start(never, options);
+    let server = Server::start_with(never, |o| o.answer_timeout = milliseconds(200));
     let reply = server.get("/v1/tree");
     assert_eq!(reply.status, 503);
     assert!(reply.text().contains("longer than"));
@@ -596,13 +560,13 @@ fn shutdown_finishes_what_is_under_way_and_no_more() {
     stuck.write_all(b"GET /v1/tr").unwrap();
     let mut asking = server.connect();
     asking.write_all(REQUEST).unwrap();
-    eventually("the request is under way", || {
+    eventually(PATIENCE, "the request is under way", || {
         asked.load(Ordering::Relaxed) == 1
     });
     let start = Instant::now();
     server.begin_stop();
     assert!(!whole_body(&mut asking).is_empty());
-    eventually("nothing listens any more", || {
+    eventually(PATIENCE, "nothing listens any more", || {
         TcpStream::connect(server.address).is_err()
     });
     server.stop();

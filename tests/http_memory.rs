@@ -25,7 +25,7 @@ fn status(m: &Memprof, figure: &str) -> u64 {
 
 fn target() -> (Workload, Memprof) {
     let mut workload = Workload::start_with(&program("stacks"), &["16"]);
-    let m = Memprof::start(&["--pid", &workload.pid().to_string()]);
+    let m = Memprof::attach(workload.pid(), &[]);
     m.said("following ");
     workload.lines.tell("touch 500");
     (workload, m)

@@ -275,6 +275,14 @@ fn routes_and_parameters_are_those_of_the_document() {
     assert_eq!(described, answered);
 }
 
+/// Fails the test unless the query is refused with this status and a message of one line.
+#[track_caller]
+fn must_be_refused(server: &Server, query: &str, status: u16) {
+    let reply = server.get(&format!("/v2/{query}"));
+    assert_eq!(reply.status, status, "{query}: {}", reply.text());
+    assert_eq!(reply.text().lines().count(), 1, "{query}");
+}
+
 #[test]
 fn bad_requests_are_refused() {
     let server = start(Growing::default());
@@ -305,9 +313,7 @@ fn bad_requests_are_refused() {
         "files/stacks?file=1",
         "maps?sort=name",
     ] {
-        let reply = server.get(&format!("/v2/{query}"));
-        assert_eq!(reply.status, 400, "{query}: {}", reply.text());
-        assert_eq!(reply.text().lines().count(), 1, "{query}");
+        must_be_refused(&server, query, 400);
     }
     let long = format!("/v2/tree?search={}", "x".repeat(257));
     assert_eq!(server.get(&long).status, 400);
@@ -426,8 +432,7 @@ fn a_mark_is_shown_as_it_was() {
         "export/folded?pid=1",
         "diff?from=1&pid=1",
     ] {
-        let reply = server.get(&format!("/v2/{missing}"));
-        assert_eq!(reply.status, 404, "{missing}: {}", reply.text());
+        must_be_refused(&server, missing, 404);
     }
     assert_eq!(server.get("/v2/tree?pid=x").status, 400);
     server.stop();

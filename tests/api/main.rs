@@ -39,7 +39,7 @@ const KINDS: [&str; 8] = [
 /// Kinds that a mapping has bytes of.
 const MAPPED: [&str; 5] = ["anon", "shmem", "file", "swap", "hugetlb"];
 
-/// What is asked, and the answers that several checks need.
+/// memprof, its target, and the summary, which several checks need.
 struct Walk {
     m: Memprof,
     pid: Pid,
@@ -332,7 +332,7 @@ fn walk() {
     // Memory from before the attach.
     target.lines.tell("mmap 3145728");
     let pid = target.pid();
-    let m = Memprof::start(&["--pid", &pid.to_string(), "--metrics-functions", "3"]);
+    let m = Memprof::attach(pid, &["--metrics-functions", "3"]);
     m.said("following ");
     // Another memprof, which sees the same.
     let mut top = Top::start(&["--no-server", "--pid", &pid.to_string()]);

@@ -11,8 +11,8 @@ use ::memprof::profile::Module;
 use ::memprof::symbol::Language;
 
 use crate::common::{at, kib, report};
-use crate::made::written;
-use crate::readers::{self, table, wanted};
+use crate::made::{readers_find_every_byte, written};
+use crate::readers::{self, table};
 
 const NAMES: [&str; 14] = [
     "a\"b'c`d",
@@ -63,15 +63,7 @@ fn nasty() -> Arc<Report> {
 
 #[test]
 fn every_reader_still_finds_every_byte() {
-    let report = nasty();
-    for format in EXPORTERS.iter().map(|e| e.name) {
-        let bytes = written(format, &report, &ExportOptions::default());
-        assert_eq!(
-            readers::read(format, &bytes),
-            wanted(format, |kind| kind.of(&report.profile.total)),
-            "{format}"
-        );
-    }
+    readers_find_every_byte(&nasty());
 }
 
 /// A terminal sees no control character of a name in any format that is text. JSON escapes those of

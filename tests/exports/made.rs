@@ -21,6 +21,19 @@ pub fn written(format: &str, report: &Report, options: &ExportOptions) -> Vec<u8
     out
 }
 
+/// Writes the report in every format; each reader's sums must equal the report's.
+#[track_caller]
+pub fn readers_find_every_byte(report: &Report) {
+    for format in EXPORTERS.iter().map(|e| e.name) {
+        let bytes = written(format, report, &ExportOptions::default());
+        assert_eq!(
+            readers::read(format, &bytes),
+            wanted(format, |kind| kind.of(&report.profile.total)),
+            "{format}"
+        );
+    }
+}
+
 fn small() -> Arc<Report> {
     let all = Usage {
         anon: 4096,
@@ -62,15 +75,7 @@ fn small() -> Arc<Report> {
 
 #[test]
 fn every_format_adds_up() {
-    let report = small();
-    for format in EXPORTERS.iter().map(|e| e.name) {
-        let bytes = written(format, &report, &ExportOptions::default());
-        assert_eq!(
-            readers::read(format, &bytes),
-            wanted(format, |kind| kind.of(&report.profile.total)),
-            "{format}"
-        );
-    }
+    readers_find_every_byte(&small());
 }
 
 /// Optional measures are in the formats that hold more than one figure per stack, and in those of one kind if

@@ -10,6 +10,7 @@ use ::memprof::symbol::Language;
 use serde_json::json;
 
 use super::browser::Browser;
+use super::common::random::Random;
 use super::common::{Fixed, Server, at, kib, report};
 use super::shown::*;
 
@@ -18,26 +19,22 @@ const MARKUP: &str = "<img src=x onerror=\"window.hacked=1\"><script>window.hack
 
 /// Stacks of 25 frames that part ways at different depths; every root function's name is markup.
 fn stacks() -> Arc<Report> {
-    let mut state = 1u64;
-    let mut random = |below: u64| {
-        // A linear congruential generator: the same tree in every run.
-        state = state
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695_040_888_963_407);
-        (state >> 33) % below
-    };
+    let mut random = Random(1);
     let names: Vec<String> = (0..3000)
         .map(|n| format!("module::type_{n}::function"))
         .collect();
     let mut samples = Vec::new();
     let mut path = vec![at(0, 0)];
     for _ in 0..6000 {
-        path.truncate(1 + random(16) as usize);
+        path.truncate(1 + random.below(16) as usize);
         while path.len() < 25 {
-            path.push(at(0, 1 + random(2999)));
+            path.push(at(0, 1 + random.below(2999)));
         }
         let innermost_first: Vec<Frame> = path.iter().rev().copied().collect();
-        samples.push((innermost_first, kib(4 * (1 + random(64)), 0, 4 * random(2))));
+        samples.push((
+            innermost_first,
+            kib(4 * (1 + random.below(64)), 0, 4 * random.below(2)),
+        ));
     }
     let name = |n: usize| if n == 0 { MARKUP } else { names[n].as_str() };
     let names: Vec<_> = (0..3000)
@@ -103,9 +100,7 @@ fn fifty_thousand_nodes() {
         },
         "{matched}, {wanted}"
     );
-    browser.must_be_quiet();
-    drop(browser);
-    server.stop();
+    browser.end(server);
 }
 
 #[test]
@@ -133,9 +128,7 @@ fn names_are_text() {
     ));
     assert!(browser.eval("window.hacked ?? null").is_null());
     assert_eq!(browser.figure(".note", "data-count"), 1);
-    browser.must_be_quiet();
-    drop(browser);
-    server.stop();
+    browser.end(server);
 }
 
 #[test]
@@ -197,7 +190,5 @@ fn keys_lead_everywhere() {
     browser.wait("document.querySelector('.note').dataset.count === '1'");
     browser.press(ESCAPE);
     browser.wait("document.querySelector('.note').dataset.count > 1");
-    browser.must_be_quiet();
-    drop(browser);
-    server.stop();
+    browser.end(server);
 }

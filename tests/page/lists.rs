@@ -56,11 +56,13 @@ pub fn until(mut holds: impl FnMut() -> bool) {
 
 #[test]
 fn files() {
-    let run = Run::start();
-    let browser = Browser::start(run.m.address());
-    browser.open("#view=files");
+    let (run, browser) = Run::shown("#view=files");
     let controls = "document.querySelectorAll('#controls select').length";
-    assert_eq!(browser.eval(controls), 0, "a list has no shape");
+    assert_eq!(
+        browser.eval(controls),
+        0,
+        "a list has no shape"
+    );
     // The kernel may drop page cache even of a program that stands still.
     let files = || run.api("/v2/files?limit=10000");
     must_have_rows(&browser, || files()["count"].clone());
@@ -88,9 +90,7 @@ fn files() {
 
 #[test]
 fn address_space() {
-    let run = Run::start();
-    let browser = Browser::start(run.m.address());
-    browser.open("#view=space&sort=-size");
+    let (run, browser) = Run::shown("#view=space&sort=-size");
     let maps = run.api("/v2/maps?sort=size&limit=10000");
     must_have_rows(&browser, || maps["count"].clone());
     let largest = &maps["rows"][0];
@@ -112,9 +112,7 @@ fn address_space() {
 
 #[test]
 fn difference() {
-    let mut run = Run::start();
-    let browser = Browser::start(run.m.address());
-    browser.open("#view=diff&kind=anon");
+    let (mut run, browser) = Run::shown("#view=diff&kind=anon");
     browser.click("#mark");
     // The new mark is offered; it is chosen.
     browser.wait("document.querySelector('.choice select')?.options.length === 2");
@@ -178,9 +176,7 @@ fn links(browser: &Browser) -> Vec<String> {
 
 #[test]
 fn health_and_exports() {
-    let run = Run::start();
-    let browser = Browser::start(run.m.address());
-    browser.open("#view=health");
+    let (run, browser) = Run::shown("#view=health");
     let health = run.api("/v2/health");
     let text = browser.text("#content");
     for row in health["outcomes"].as_array().unwrap() {
@@ -282,9 +278,7 @@ fn a_range_of_time_is_dragged() {
 
 #[test]
 fn a_mark_on_the_time_line_leads_to_its_difference() {
-    let run = Run::start();
-    let browser = Browser::start(run.m.address());
-    browser.open("");
+    let (run, browser) = Run::shown("");
     drawn(&browser);
     browser.press("m");
     until(|| !run.api("/v2/marks")["marks"].as_array().unwrap().is_empty());

@@ -40,6 +40,14 @@ impl Run {
         }
     }
 
+    /// A program, and a browser that shows this view of it.
+    pub fn shown(link: &str) -> (Run, Browser) {
+        let run = Run::start();
+        let browser = Browser::start(run.m.address());
+        browser.open(link);
+        (run, browser)
+    }
+
     pub fn api(&self, path: &str) -> Value {
         api(self.m.address(), path)
     }
@@ -60,9 +68,7 @@ impl Drop for Run {
 
 #[test]
 fn totals() {
-    let run = Run::start();
-    let browser = Browser::start(run.m.address());
-    browser.open("");
+    let (run, browser) = Run::shown("");
     let mut summary = run.api("/v2/summary");
     for kind in ["resident", "anon", "shmem", "cache"] {
         let amount = format!("#totals [data-kind={kind}] dd");
@@ -159,9 +165,7 @@ fn functions() {
 
 #[test]
 fn refreshing_moves_nothing() {
-    let mut run = Run::start();
-    let browser = Browser::start(run.m.address());
-    browser.open("#kind=anon");
+    let (mut run, browser) = Run::shown("#kind=anon");
     browser.eval("document.querySelector('canvas.flame').focus()");
     // To the child with the most bytes, a few times, and into it.
     browser.press(&DOWN.repeat(4));
@@ -194,9 +198,7 @@ fn refreshing_moves_nothing() {
 
 #[test]
 fn an_end_is_shown() {
-    let mut run = Run::start();
-    let browser = Browser::start(run.m.address());
-    browser.open("");
+    let (mut run, browser) = Run::shown("");
     cont(run.target);
     run.lines.send("exit 0");
     browser.wait(
@@ -210,9 +212,7 @@ fn an_end_is_shown() {
 
 #[test]
 fn a_lost_connection_is_shown() {
-    let mut run = Run::start();
-    let browser = Browser::start(run.m.address());
-    browser.open("");
+    let (mut run, browser) = Run::shown("");
     run.m.child.kill().unwrap();
     browser.wait("!document.getElementById('banner').hidden");
     assert_eq!(browser.text("#connection"), "connection lost");

@@ -70,9 +70,7 @@ fn dark_and_light() {
         );
         browser.eval("localStorage.clear()");
     }
-    browser.must_be_quiet();
-    drop(browser);
-    server.stop();
+    browser.end(server);
 }
 
 #[test]
@@ -96,9 +94,7 @@ fn narrow_screens() {
             );
         }
     }
-    browser.must_be_quiet();
-    drop(browser);
-    server.stop();
+    browser.end(server);
 }
 
 #[test]

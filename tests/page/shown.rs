@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use serde_json::{Value, json};
 
 use super::browser::Browser;
-use super::common::{Reply, exchange};
+use super::common::{Reply, Server, exchange};
 
 /// WebDriver's code points of special keys.
 pub const ENTER: &str = "\u{E007}";
@@ -72,6 +72,14 @@ impl Browser {
             let network = url.contains("://") && !url.starts_with("chrome://");
             assert!(!network || url.starts_with(&own), "{url}");
         }
+    }
+
+    /// Ends a test of a server: nothing may have been wrong, and the server must stop.
+    #[track_caller]
+    pub fn end(self, server: Server) {
+        self.must_be_quiet();
+        drop(self);
+        server.stop();
     }
 }
 

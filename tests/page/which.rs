@@ -58,9 +58,7 @@ fn one_of_several_processes() {
 
 #[test]
 fn an_exact_state_and_the_way_back() {
-    let mut run = Run::start();
-    let browser = Browser::start(run.m.address());
-    browser.open("");
+    let (mut run, browser) = Run::shown("");
     let hidden = "document.getElementById('process').hidden";
     assert_eq!(browser.eval(hidden), true);
     let before = browser.figure(ANON, "data-bytes");
