@@ -6,9 +6,13 @@
 
 #[path = "../fuzz/check.rs"]
 mod check;
+#[path = "common/random.rs"]
+mod random;
 
 use std::fs;
 use std::time::{Duration, Instant};
+
+use random::Random;
 
 /// Damaged files at least; they take some twenty seconds.
 const ROUNDS: u64 = 150_000;
@@ -16,21 +20,6 @@ const ROUNDS: u64 = 150_000;
 const LONGEST: Duration = Duration::from_secs(3);
 /// The most memory that may have been in use at once, in KiB.
 const MOST_MEMORY: u64 = 512 << 10;
-
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, n: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 >> 16) as usize % n.max(1)
-    }
-
-    fn of(&mut self, values: &[u64]) -> u64 {
-        values[self.below(values.len())]
-    }
-}
 
 fn setting(name: &str, usual: u64) -> u64 {
     let value = std::env::var(name).ok();
@@ -57,18 +46,18 @@ fn word(bytes: &[u8], at: usize, size: usize) -> usize {
 /// A place to do damage at: in one of the headers, in unwind information, or anywhere.
 fn place(r: &mut Random, bytes: &[u8]) -> usize {
     let (segments, sections) = (word(bytes, 32, 8), word(bytes, 40, 8));
-    let at = match r.below(5) {
-        0 => r.below(64),
-        1 => segments.wrapping_add(r.below(56 * 6)),
-        2 => sections.wrapping_add(r.below(64 * word(bytes, 60, 2))),
+    let at = match r.index(5) {
+        0 => r.index(64),
+        1 => segments.wrapping_add(r.index(56 * 6)),
+        2 => sections.wrapping_add(r.index(64 * word(bytes, 60, 2))),
         3 => {
             // A section's contents; many of a good file's are unwind information.
-            let section = sections.wrapping_add(64 * r.below(word(bytes, 60, 2)));
+            let section = sections.wrapping_add(64 * r.index(word(bytes, 60, 2)));
             let (from, size) = (section.wrapping_add(24), section.wrapping_add(32));
             let (from, size) = (from.min(bytes.len()), size.min(bytes.len()));
-            word(bytes, from, 8).wrapping_add(r.below(word(bytes, size, 8)))
+            word(bytes, from, 8).wrapping_add(r.index(word(bytes, size, 8)))
         }
-        _ => r.below(bytes.len()),
+        _ => r.index(bytes.len()),
     };
     at % bytes.len()
 }
@@ -89,26 +78,26 @@ fn damage(r: &mut Random, bytes: &mut Vec<u8>) {
         u64::MAX,
     ];
     let at = place(r, bytes);
-    match r.below(8) {
-        0 | 1 => bytes[at] ^= 1 << r.below(8),
-        2 => bytes[at] = r.below(256) as u8,
+    match r.index(8) {
+        0 | 1 => bytes[at] ^= 1 << r.index(8),
+        2 => bytes[at] = r.index(256) as u8,
         3 | 4 => {
             let value = r.of(&VALUES).to_le_bytes();
-            let size = r.of(&[1, 2, 4, 8]) as usize;
+            let size = r.of(&[1, 2, 4, 8]);
             let end = (at + size).min(bytes.len());
             bytes[at..end].copy_from_slice(&value[..end - at]);
         }
         5 => {
-            let from = r.below(bytes.len());
-            let size = r.below(64).min(bytes.len() - at.max(from));
+            let from = r.index(bytes.len());
+            let size = r.index(64).min(bytes.len() - at.max(from));
             bytes.copy_within(from..from + size, at);
         }
         6 => {
-            let size = r.below(256).min(bytes.len() - at);
+            let size = r.index(256).min(bytes.len() - at);
             let value = r.of(&VALUES) as u8;
             bytes[at..at + size].fill(value);
         }
-        _ if r.below(4) == 0 => bytes.truncate(at.max(1)),
+        _ if r.index(4) == 0 => bytes.truncate(at.max(1)),
         _ => bytes[at] = bytes[at].wrapping_add(1),
     }
 }
@@ -131,8 +120,8 @@ fn damaged(rounds: u64, time: Duration, mut each: impl FnMut(&[u8])) {
     let began = Instant::now();
     for round in (0..).take_while(|n| *n < rounds || began.elapsed() < time) {
         let mut r = Random(seed ^ (round + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
-        let mut bytes = files[r.below(files.len())].clone();
-        for _ in 0..=r.below(6) {
+        let mut bytes = files[r.index(files.len())].clone();
+        for _ in 0..=r.index(6) {
             damage(&mut r, &mut bytes);
         }
         timed(&bytes, &|| format!("round {round}"));

@@ -23,6 +23,15 @@ fn follow(probe: &mut Probe, workload: &Workload) -> MmId {
     events.into_iter().find_map(found).expect("it is followed")
 }
 
+/// A running program, and a probe that follows it.
+fn followed(name: &str) -> (Workload, Probe) {
+    let mut workload = Workload::start(&program(name));
+    assert_eq!(workload.lines.line(), "ok");
+    let mut probe = Probe::load(&ProbeConfig::default()).unwrap();
+    probe.follow(&[workload.pid()]).unwrap();
+    (workload, probe)
+}
+
 /// A whole search; how many chunks were found empty.
 fn sweep(probe: &Probe, sweep: &mut Sweep) -> usize {
     // In steps: the time is up at once.
@@ -36,10 +45,7 @@ fn reclaim(probe: &Probe) {
 
 #[test]
 fn memory_given_back_piece_by_piece_leaves_the_ledger() {
-    let mut workload = Workload::start(&program("moves"));
-    assert_eq!(workload.lines.line(), "ok");
-    let mut probe = Probe::load(&ProbeConfig::default()).unwrap();
-    probe.follow(&[workload.pid()]).unwrap();
+    let (mut workload, probe) = followed("moves");
     workload.lines.tell(&format!("anon 0 {}", CHUNKS * CHUNK));
     let mut each = |command: &str, rest: &str| {
         for n in 0..CHUNKS {
@@ -105,10 +111,7 @@ fn an_ended_address_space_leaves_nothing_behind() {
 /// Memory at ever new addresses leaves nothing in the ledger, nor in its directory, when it is unmapped.
 #[test]
 fn the_directory_does_not_grow_with_what_is_gone() {
-    let mut workload = Workload::start(&program("spawner"));
-    assert_eq!(workload.lines.line(), "ok");
-    let mut probe = Probe::load(&ProbeConfig::default()).unwrap();
-    probe.follow(&[workload.pid()]).unwrap();
+    let (mut workload, probe) = followed("spawner");
     let mut held = |n: u32| {
         workload.lines.tell(&format!("scatter {n}"));
         (probe.page_chunks().0, probe.directory_nodes())
@@ -127,10 +130,7 @@ fn the_directory_does_not_grow_with_what_is_gone() {
 fn a_large_reservation_is_gone_through_by_what_it_holds() {
     const RESERVED: u64 = 1 << 43;
     const TOUCHED: u64 = 64;
-    let mut workload = Workload::start(&program("moves"));
-    assert_eq!(workload.lines.line(), "ok");
-    let mut probe = Probe::load(&ProbeConfig::default()).unwrap();
-    probe.follow(&[workload.pid()]).unwrap();
+    let (mut workload, probe) = followed("moves");
     let mut chunks = |commands: &[String]| {
         commands.iter().for_each(|c| workload.lines.tell(c));
         (probe.page_chunks().0, probe.directory_nodes())

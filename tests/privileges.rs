@@ -298,7 +298,7 @@ fn a_running_memprofs_threads_have_given_up_what_they_do_not_need() {
     let args = ["--output", file.to_str().unwrap()];
     let (m, mut lines) = Memprof::start_command(&args, &[program.to_str().unwrap()]);
     lines.tell("mmap 8388608");
-    assert_eq!(m.tree().at(&["cmd_mmap"]).value * 1024, 8 * MIB);
+    m.tree().must_hold(&["cmd_mmap"], 8 * MIB);
     let threads = rights_of_threads(&m);
     for (name, rights) in &threads {
         let (effective, permitted) = match name.as_str() {

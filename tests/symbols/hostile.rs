@@ -11,6 +11,7 @@ use memprof::symbolize::{Detail, Symbolizer};
 use tempfile::tempdir;
 
 use crate::fixture::{build, module, place, run};
+use crate::random::Random;
 
 const SOURCE: &str = "#include <stdlib.h>
 static inline void *in(int n) { return malloc(n); }
@@ -127,27 +128,21 @@ fn other_kinds_of_files() {
 #[test]
 fn flipped_bytes() {
     let (f, s) = (fixture(), Symbolizer::start().unwrap());
-    let mut seed = 0x2545_f491_4f6c_dd1du64;
-    let mut random = move |below: usize| {
-        seed ^= seed << 13;
-        seed ^= seed >> 7;
-        seed ^= seed << 17;
-        (seed >> 16) as usize % below
-    };
+    let mut random = Random(0x2545_f491_4f6c_dd1d);
     // The headers decide over everything else, so that half of the damage is done there.
     let shdrs = f.good.len() - 64 * usize::from(f.good[60]);
     for round in 0..600 {
         let mut bad = f.good.clone();
-        for _ in 0..1 + random(8) {
+        for _ in 0..1 + random.index(8) {
             let at = match round % 4 {
-                0 => random(64 + 56 * 13),
-                1 => shdrs + random(bad.len() - shdrs),
-                _ => random(bad.len()),
+                0 => random.index(64 + 56 * 13),
+                1 => shdrs + random.index(bad.len() - shdrs),
+                _ => random.index(bad.len()),
             };
-            bad[at] = match random(3) {
+            bad[at] = match random.index(3) {
                 0 => 0xff,
-                1 => bad[at] ^ (1 << random(8)),
-                _ => random(256) as u8,
+                1 => bad[at] ^ (1 << random.index(8)),
+                _ => random.index(256) as u8,
             };
         }
         for name in known(&f.try_bytes(&s, &bad)) {

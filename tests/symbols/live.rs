@@ -6,7 +6,7 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use memprof::event::Pid;
 use memprof::modules::{AddressMap, ModuleTable, open_regular};
@@ -16,6 +16,7 @@ use memprof::symbolize::Symbolizer;
 use tempfile::tempdir;
 
 use crate::fixture::{build, offset_of_addr, place, run, segments};
+use crate::process::eventually;
 
 /// A program that says where its `main` and `leaf` are and then waits.
 const WAITS: &str = r#"
@@ -52,7 +53,7 @@ impl Running {
         let child = Running(child.unwrap_or_else(|e| panic!("{program} is needed: {e}")));
         let call = libc::SYS_clock_nanosleep.to_string();
         let path = format!("/proc/{}/syscall", child.pid());
-        eventually("it sleeps", || {
+        eventually(PATIENCE, "it sleeps", || {
             let text = fs::read_to_string(&path).unwrap();
             text.split(' ').next() == Some(call.as_str())
         });
@@ -61,15 +62,6 @@ impl Running {
 
     fn pid(&self) -> Pid {
         Pid(self.0.id())
-    }
-}
-
-#[track_caller]
-fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
-    let start = Instant::now();
-    while !holds() {
-        assert!(start.elapsed() < PATIENCE, "{what}: not so");
-        std::thread::sleep(Duration::from_millis(10));
     }
 }
 
@@ -313,9 +305,9 @@ fn the_thread_ends_with_its_last_handle() {
     let copies = handles.clone();
     drop(handles);
     // A thread has its name once it runs.
-    eventually("fifty threads run", || threads() >= 50);
+    eventually(PATIENCE, "fifty threads run", || threads() >= 50);
     std::thread::sleep(Duration::from_millis(200));
     assert!(threads() >= 50, "a thread ended although a handle is left");
     drop(copies);
-    eventually("the threads end", || threads() < 50);
+    eventually(PATIENCE, "the threads end", || threads() < 50);
 }

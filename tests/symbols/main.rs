@@ -4,4 +4,8 @@ mod fixture;
 mod hostile;
 mod live;
 mod names;
+#[path = "../common/process.rs"]
+mod process;
+#[path = "../common/random.rs"]
+mod random;
 mod system;

@@ -29,8 +29,8 @@ pub fn source(name: &str) -> String {
     )
 }
 
-/// The chains `a0 … a99` and `b0 … b199`, each of which ends in a leaf. Written once: another test's
-/// compiler may read them.
+/// Writes the chains `a0 … a99` and `b0 … b199`, each of which ends in a leaf. The file is written only once,
+/// because another test's compiler may be reading it.
 fn deep_chains() {
     static WRITTEN: Once = Once::new();
     WRITTEN.call_once(write_deep_chains);

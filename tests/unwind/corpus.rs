@@ -1,6 +1,6 @@
 //! The made files of tests/corpus, which tests/fuzz_smoke.rs damages.
 
-use crate::made::{AARCH64, ARM_START, CODE, Frames, Made, PCREL, X86_64, X86_START};
+use crate::made::{AARCH64, ARM_START, CODE, Frames, Made, PCREL, X86_64, X86_START, debug_frame};
 
 fn x86_64() -> Made {
     let mut frames = Frames::default();
@@ -34,13 +34,7 @@ fn x86_64() -> Made {
     made.code.truncate(0x400);
     let trampoline = [0x48, 0xc7, 0xc0, 15, 0, 0, 0, 0x0f, 0x05];
     made.code[0x100..0x109].copy_from_slice(&trampoline);
-    let mut debug = vec![16, 0, 0, 0, 0xff, 0xff, 0xff, 0xff, 1, 0, 1, 0x78, 16];
-    debug.extend([0x0c, 7, 8, 0x90, 1, 0, 0]);
-    debug.extend([24, 0, 0, 0, 0, 0, 0, 0]);
-    debug.extend((CODE + 0x80).to_le_bytes());
-    debug.extend(0x100u64.to_le_bytes());
-    debug.extend([0x0e, 16, 0, 0]);
-    made.debug_frame = debug;
+    made.debug_frame = debug_frame();
     made.entry = CODE + 0x200;
     made
 }

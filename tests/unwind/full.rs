@@ -23,7 +23,7 @@ struct Target {
 impl Target {
     fn start(depth: u32) -> Target {
         let workload = Workload::start_with(&program("stacks"), &[&depth.to_string()]);
-        let m = Memprof::start(&["--pid", &workload.pid().to_string()]);
+        let m = Memprof::attach(workload.pid(), &[]);
         m.said("following ");
         Target {
             workload,

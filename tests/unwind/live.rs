@@ -23,12 +23,8 @@ use crate::made::file_of;
 const SAMPLES: usize = 1000;
 const STACK: usize = 24 << 10;
 const DEPTH: usize = 96;
-/// The registers in `struct ucontext`, as 8-byte words.
+/// Where the registers are in `struct ucontext`, in 8-byte words.
 const GREGS: usize = 5;
-const RBP: usize = 10;
-const RBX: usize = 11;
-const RSP: usize = 15;
-const RIP: usize = 16;
 
 unsafe extern "C" {
     fn _Unwind_Backtrace(
@@ -92,14 +88,14 @@ extern "C" fn handler(_: c_int, _: *mut libc::siginfo_t, context: *mut c_void) {
     sample.handler = Registers { ip, sp, fp, lr, bx };
     let register = |n| {
         // SAFETY: the kernel passes a `struct ucontext`.
-        unsafe { *context.cast::<u64>().add(GREGS + n) }
+        unsafe { *context.cast::<u64>().add(GREGS + n as usize) }
     };
     sample.interrupted = Registers {
-        ip: register(RIP),
-        sp: register(RSP),
-        fp: register(RBP),
+        ip: register(libc::REG_RIP),
+        sp: register(libc::REG_RSP),
+        fp: register(libc::REG_RBP),
         lr: 0,
-        bx: register(RBX),
+        bx: register(libc::REG_RBX),
     };
     let end = STACK_END.load(Ordering::Relaxed) as u64;
     sample.copied = STACK.min((end - sp) as usize);

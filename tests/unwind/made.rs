@@ -192,3 +192,14 @@ pub fn x86(program: &[u8]) -> Made {
     frames.fde(cie, CODE, 0x100, PCREL, program);
     Made::new(X86_64, frames.0)
 }
+
+/// A `.debug_frame` for x86-64 with one function, 0x100 bytes from `CODE + 0x80` on: CFA = rsp + 16.
+pub fn debug_frame() -> Vec<u8> {
+    let mut debug = vec![16, 0, 0, 0, 0xff, 0xff, 0xff, 0xff, 1, 0, 1, 0x78, 16];
+    debug.extend([0x0c, 7, 8, 0x90, 1, 0, 0]);
+    debug.extend([24, 0, 0, 0, 0, 0, 0, 0]);
+    debug.extend((CODE + 0x80).to_le_bytes());
+    debug.extend(0x100u64.to_le_bytes());
+    debug.extend([0x0e, 16, 0, 0]);
+    debug
+}

@@ -16,8 +16,9 @@ use crate::readelf::{self, Cfa, Column, Expressions, Fde, Place, Row};
 /// with compilers and graphical libraries take a minute of two processors.
 const TIME: Duration = Duration::from_secs(220);
 
+/// The comparison of one file: numbers, and the rows that differ.
 #[derive(Default)]
-struct Total {
+struct Compared {
     files: usize,
     no_table: usize,
     rows: usize,
@@ -32,11 +33,7 @@ struct Total {
 fn every_row_is_what_readelf_says() {
     let files = system_files();
     let all = std::env::var_os("MEMPROF_ALL_FILES").is_some();
-    let (next, total, began) = (
-        AtomicUsize::new(0),
-        Mutex::new(Total::default()),
-        Instant::now(),
-    );
+    let (next, compared, began) = (AtomicUsize::new(0), Mutex::new(Vec::new()), Instant::now());
     std::thread::scope(|scope| {
         for _ in 0..2 {
             scope.spawn(|| {
@@ -45,50 +42,35 @@ fn every_row_is_what_readelf_says() {
                         return;
                     }
                     let one = compare(path);
-                    total.lock().unwrap().add(one);
+                    compared.lock().unwrap().push(one);
                 }
             });
         }
     });
-    let total = total.into_inner().unwrap();
-    let seen = total.files + total.no_table;
+    let compared = compared.into_inner().unwrap();
+    let sum = |of: fn(&Compared) -> usize| compared.iter().map(of).sum::<usize>();
+    let wrong: Vec<&String> = compared.iter().flat_map(|c| &c.wrong).collect();
+    let rows = sum(|c| c.rows);
     println!(
         "{} of {} files ({} % by number) in {:?}: {} rows, {} differ; {} rows without a rule, {} \
          with the frame pointer lost, {} overlapping functions, {} rows found by their code; {} files have no table",
-        seen,
+        compared.len(),
         files.len(),
-        seen * 100 / files.len(),
+        compared.len() * 100 / files.len(),
         began.elapsed(),
-        total.rows,
-        total.wrong.len(),
-        total.unsupported,
-        total.lost_fp,
-        total.overlapping,
-        total.found_by_code,
-        total.no_table,
+        rows,
+        wrong.len(),
+        sum(|c| c.unsupported),
+        sum(|c| c.lost_fp),
+        sum(|c| c.overlapping),
+        sum(|c| c.found_by_code),
+        sum(|c| c.no_table),
     );
+    assert!(wrong.is_empty(), "{:#?}", &wrong[..wrong.len().min(40)]);
     assert!(
-        total.wrong.is_empty(),
-        "{:#?}",
-        &total.wrong[..total.wrong.len().min(40)]
-    );
-    assert!(
-        total.files > 10 && total.rows > 10_000,
+        sum(|c| c.files) > 10 && rows > 10_000,
         "too little was compared"
     );
-}
-
-impl Total {
-    fn add(&mut self, one: Total) {
-        self.files += one.files;
-        self.no_table += one.no_table;
-        self.rows += one.rows;
-        self.unsupported += one.unsupported;
-        self.lost_fp += one.lost_fp;
-        self.found_by_code += one.found_by_code;
-        self.overlapping += one.overlapping;
-        self.wrong.extend(one.wrong);
-    }
 }
 
 /// ELF files of the system, each once, in an order that mixes large and small.
@@ -128,25 +110,25 @@ enum Expected<'a> {
     Row(&'a Fde, &'a Row),
 }
 
-fn compare(path: &Path) -> Total {
-    let mut total = Total::default();
+fn compare(path: &Path) -> Compared {
+    let mut this = Compared::default();
     let file = File::open(path).unwrap();
     let (Some(code), Some(fdes)) = (readelf::code(path), readelf::frames(path)) else {
-        total.no_table = 1;
-        return total;
+        this.no_table = 1;
+        return this;
     };
     let table = match Table::build(&file) {
         Ok(table) => table,
         Err(TableError::NoUnwindInformation) if fdes.is_empty() => {
-            total.no_table = 1;
-            return total;
+            this.no_table = 1;
+            return this;
         }
         Err(e) => {
-            total.wrong.push(format!("{}: {e}", path.display()));
-            return total;
+            this.wrong.push(format!("{}: {e}", path.display()));
+            return this;
         }
     };
-    total.files = 1;
+    this.files = 1;
     let has_expressions = fdes.iter().flat_map(|f| &f.rows).any(|r| {
         r.cfa == Cfa::Expression || r.rbp == Place::Expression || r.ra == Place::Expression
     });
@@ -154,15 +136,14 @@ fn compare(path: &Path) -> Total {
         true => readelf::expressions(path).unwrap(),
         false => Expressions::new(),
     };
-    let expected = expected(&fdes, &mut total.overlapping);
+    let expected = expected(&fdes, &mut this.overlapping);
     let mut points: BTreeSet<u64> = expected.iter().map(|(pc, _)| *pc).collect();
     points.extend(table.rows.iter().map(|r| r.pc));
     points.extend(code.iter().map(|c| c.0));
     for pc in points {
         if !code.iter().any(|(start, end)| (*start..*end).contains(&pc)) {
             if *table.rule_at(pc) != Rule::NOT_COVERED {
-                total
-                    .wrong
+                this.wrong
                     .push(format!("{}: {pc:x} is no code", path.display()));
             }
             continue;
@@ -172,29 +153,29 @@ fn compare(path: &Path) -> Total {
             .checked_sub(1)
             .map_or(&Expected::NotCovered, |i| &expected[i].1);
         let rule = table.rule_at(pc);
-        total.rows += 1;
+        this.rows += 1;
         if matches!(want, Expected::NotCovered) && *rule != Rule::NOT_COVERED {
-            total.found_by_code += 1;
+            this.found_by_code += 1;
             if !recognised(path, &file, pc, rule) {
                 let what = format!("{}: {pc:x}: {rule:?} is not covered", path.display());
-                total.wrong.push(what);
+                this.wrong.push(what);
             }
             continue;
         }
-        total.unsupported += usize::from(*rule == Rule::UNSUPPORTED);
-        total.lost_fp += usize::from(rule.fp_kind() == FpKind::Lost);
+        this.unsupported += usize::from(*rule == Rule::UNSUPPORTED);
+        this.lost_fp += usize::from(rule.fp_kind() == FpKind::Lost);
         if !agrees(want, rule, &expressions) {
             let want = match want {
                 Expected::NotCovered => "not covered".into(),
                 Expected::Row(fde, row) => format!("{row:?} of {:x?}", fde.id),
             };
-            total.wrong.push(format!(
+            this.wrong.push(format!(
                 "{}: {pc:x}: {rule:?} is not {want}",
                 path.display()
             ));
         }
     }
-    total
+    this
 }
 
 /// Whether a rule of uncovered code is a program's first instruction, a signal trampoline's or that of a

@@ -84,18 +84,24 @@ pub fn start(command: &mut Command) -> Running {
     )
 }
 
+/// Attaches to a program that prints `ready`, and upon a line works and prints `done`.
+#[track_caller]
+pub fn attached_while_it_works(command: &[&str]) -> Found {
+    let mut child = start(Command::new(command[0]).args(&command[1..]));
+    let mut lines = Lines::of(&mut child.0);
+    assert_eq!(lines.line(), "ready");
+    attached(child.pid(), || {
+        lines.send("");
+        assert_eq!(lines.line(), "done");
+    })
+}
+
 #[test]
 fn python() {
     if !installed(PYTHON) {
         return;
     }
-    let mut child = start(Command::new(PYTHON).args(["-c", BUILD]));
-    let mut lines = Lines::of(&mut child.0);
-    assert_eq!(lines.line(), "ready");
-    let found = attached(child.pid(), || {
-        lines.send("");
-        assert_eq!(lines.line(), "done");
-    });
+    let found = attached_while_it_works(&[PYTHON, "-c", BUILD]);
     check("python3, running", &found, RUNNING);
     assert!(found.names("_PyEval_EvalFrameDefault"), "{}", found.text());
 

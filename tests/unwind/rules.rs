@@ -3,7 +3,8 @@
 use memprof::unwind::{BX_KEPT, BX_SAVED, CfaKind, FpKind, RA_IN_LINK_REGISTER, Rule, TableError};
 
 use crate::made::{
-    AARCH64, ARM_START, CODE, CODE_SIZE, Encoding, Frames, Made, PCREL, X86_64, X86_START, x86,
+    AARCH64, ARM_START, CODE, CODE_SIZE, Encoding, Frames, Made, PCREL, X86_64, X86_START,
+    debug_frame, x86,
 };
 
 fn sp(offset: i32) -> Rule {
@@ -176,6 +177,16 @@ fn what_is_not_understood_has_no_rule() {
     );
 }
 
+fn signal_frame(cfa_offset: i32, fp_offset: i32, ra_offset: i32) -> Rule {
+    Rule {
+        cfa: CfaKind::Signal as u8,
+        cfa_offset,
+        fp_offset,
+        ra_offset,
+        ..Rule::default()
+    }
+}
+
 #[test]
 fn signal_frames_of_both_kinds() {
     let mut frames = Frames::default();
@@ -184,13 +195,7 @@ fn signal_frames_of_both_kinds() {
         0x0f, 4, 0x77, 0xa0, 1, 0x06, 0x10, 6, 3, 0x77, 0xf8, 0, 0x10, 16, 3, 0x77, 0xa8, 1,
     ];
     frames.fde(cie, CODE, 10, PCREL, &sigreturn);
-    let want = Rule {
-        cfa: CfaKind::Signal as u8,
-        cfa_offset: 160,
-        fp_offset: 120,
-        ra_offset: 168,
-        ..Rule::default()
-    };
+    let want = signal_frame(160, 120, 168);
     let mut made = Made::new(X86_64, frames.0);
     // The same without unwind information, at 0x2000: one byte early.
     let trampoline = [0x48, 0xc7, 0xc0, 15, 0, 0, 0, 0x0f, 0x05];
@@ -226,13 +231,7 @@ fn arm_functions_keep_the_return_address_in_a_register() {
     let mut made = Made::new(AARCH64, frames.0);
     let trampoline = [0x68, 0x11, 0x80, 0xd2, 0x01, 0, 0, 0xd4];
     made.code[0x1000..0x1008].copy_from_slice(&trampoline);
-    let signal = Rule {
-        cfa: CfaKind::Signal as u8,
-        cfa_offset: 560,
-        fp_offset: 544,
-        ra_offset: 568,
-        ..Rule::default()
-    };
+    let signal = signal_frame(560, 544, 568);
     let none = Rule::NOT_COVERED;
     let want = [
         (0, leaf),
@@ -296,13 +295,7 @@ fn without_section_headers_the_index_leads_to_the_entries() {
 #[test]
 fn debug_frame_fills_what_eh_frame_leaves() {
     let mut made = x86(&[]);
-    let mut debug = vec![16, 0, 0, 0, 0xff, 0xff, 0xff, 0xff, 1, 0, 1, 0x78, 16];
-    debug.extend([0x0c, 7, 8, 0x90, 1, 0, 0]);
-    debug.extend([24, 0, 0, 0, 0, 0, 0, 0]);
-    debug.extend((CODE + 0x80).to_le_bytes());
-    debug.extend(0x100u64.to_le_bytes());
-    debug.extend([0x0e, 16, 0, 0]);
-    made.debug_frame = debug;
+    made.debug_frame = debug_frame();
     let want = [(0, sp(8)), (0x100, sp(16)), (0x180, Rule::NOT_COVERED)];
     assert_eq!(rows(&made), want);
 }

@@ -13,6 +13,8 @@ use memprof::elf::Elf;
 use memprof::unwind::walk::{Ended, Mapped, Process, Reason, Registers, walk};
 use memprof::unwind::{Arch, RA_IN_LINK_REGISTER, Table};
 
+use crate::common::random::Random;
+
 const PROGRAMS: [(&str, Arch); 3] = [
     ("x86_64", Arch::X86_64),
     ("aarch64", Arch::Aarch64),
@@ -384,23 +386,8 @@ fn check_saved(name: &str, program: &Program, walker: &mut Walker, saved: &Saved
     }
 }
 
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, n: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 >> 16) as usize % n
-    }
-
-    fn of<T: Copy>(&mut self, values: &[T]) -> T {
-        values[self.below(values.len())]
-    }
-}
-
-/// Stacks and registers that are changed at random: a thread that remembers its walks finds what one
-/// finds that does not, and that is what the reference finds.
+/// Randomly changed stacks and registers: walks with and without the unwind cache give the same frames as the
+/// reference.
 #[test]
 fn remembered_walks_of_changed_stacks() {
     for (name, arch) in PROGRAMS {
@@ -409,7 +396,7 @@ fn remembered_walks_of_changed_stacks() {
         let mut r = Random(0x2545_f491_4f6c_dd1d);
         let mut ended = HashMap::new();
         for _ in 0..400 {
-            let saved = &program.stacks[r.below(CASES)];
+            let saved = &program.stacks[r.index(CASES)];
             changed(&program, &mut walker, &mut r, saved, &mut ended);
         }
         walker.end();
@@ -445,23 +432,23 @@ fn changed(
     for _ in 0..25 {
         let mut start = saved.start;
         // A table goes now and then, and comes again.
-        if r.below(if table { 60 } else { 2 }) == 0 {
+        if r.index(if table { 60 } else { 2 }) == 0 {
             table = !table;
             walker.map(program, table);
         }
-        match r.below(8) {
-            0 => start.sp = start.sp.wrapping_add(8 * r.below(40) as u64),
-            1 => start.fp = start.sp.wrapping_add(8 * r.below(40) as u64),
-            2 => start.ip = whole.0[r.below(whole.0.len())] + r.below(2) as u64,
-            3 => start.lr = whole.0[r.below(whole.0.len())] + 1,
+        match r.index(8) {
+            0 => start.sp = start.sp.wrapping_add(8 * r.index(40) as u64),
+            1 => start.fp = start.sp.wrapping_add(8 * r.index(40) as u64),
+            2 => start.ip = whole.0[r.index(whole.0.len())] + r.index(2) as u64,
+            3 => start.lr = whole.0[r.index(whole.0.len())] + 1,
             4 | 5 => {
                 let (region, at) = some_word(r, saved.start.sp, &memory);
                 let old = memory[region].1[at];
                 let (other, from) = some_word(r, saved.start.sp, &memory);
-                let new = match r.below(4) {
+                let new = match r.index(4) {
                     0 => 0,
                     1 => old.wrapping_add(r.of(&[4, 8, 16, u64::MAX])),
-                    2 => whole.0[r.below(whole.0.len())] + 1,
+                    2 => whole.0[r.index(whole.0.len())] + 1,
                     _ => memory[other].1[from],
                 };
                 memory[region].1[at] = new;
@@ -499,10 +486,10 @@ fn changed(
 
 /// A word of memory, mostly one near the stack's inner end.
 fn some_word(r: &mut Random, sp: u64, memory: &[(u64, Vec<u64>)]) -> (usize, usize) {
-    let region = r.below(memory.len());
+    let region = r.index(memory.len());
     let (start, words) = &memory[region];
     let inner = sp.checked_sub(*start).map_or(0, |at| at as usize / 8);
     let from = if inner < words.len() { inner } else { 0 };
     let most = r.of(&[40, words.len()]);
-    (region, from + r.below((words.len() - from).min(most)))
+    (region, from + r.index((words.len() - from).min(most)))
 }

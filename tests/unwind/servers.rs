@@ -8,9 +8,9 @@ use memprof::event::Pid;
 use super::common::postgres::Postgres;
 use super::common::process::wait_until;
 use super::common::skip::skip;
-use super::common::workload::{Lines, Running};
+use super::common::workload::Running;
 use super::found::{Found, attached, attached_with, first_second};
-use super::real::{RUNNING, STARTED, check, installed, start};
+use super::real::{RUNNING, STARTED, attached_while_it_works, check, installed, start};
 
 #[test]
 fn redis() {
@@ -107,16 +107,9 @@ fn node() {
     if !installed("node") {
         return;
     }
-    let mut child = start(Command::new("node").args(["-e", SCRIPT]));
-    let mut lines = Lines::of(&mut child.0);
-    assert_eq!(lines.line(), "ready");
-    let found = attached(child.pid(), || {
-        lines.send("");
-        assert_eq!(lines.line(), "done");
-    });
+    let found = attached_while_it_works(&["node", "-e", SCRIPT]);
     check("node, running", &found, RUNNING);
     names_jit(&found);
-    lines.close();
 
     let found = first_second(&["node", "-e", SCRIPT, "now"]);
     check("node, its first second", &found, STARTED);
