@@ -1,5 +1,5 @@
-//! What is wrong outside memprof: privileges, kernels, files, targets, requests. Each gives an error
-//! that says what was tried, why it failed and what to do, the right exit status, and no panic;
+//! Errors outside memprof: privileges, kernels, files, targets, requests. Each results in a message
+//! that says what was attempted, why it failed and what to do, in the right exit status, and in no panic;
 //! nothing leaks. Runs as root.
 
 #[path = "common/binary.rs"]
@@ -24,7 +24,7 @@ use rubbish::RUBBISH;
 use skip::skip;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-/// A directory that everybody can reach, on a real file system.
+/// A directory that every user can access, on a disk file system.
 fn directory() -> tempfile::TempDir {
     let dir = tempfile::tempdir_in("/var/tmp").unwrap();
     fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
@@ -52,8 +52,8 @@ fn compile(dir: &Path, name: &str, source: &str) -> PathBuf {
 fn not_root() {
     let dir = directory();
     let copy = dir.path().join("memprof");
-    // Not by this process: a child that another test forks just then has the copy open for writing as
-    // well, until its exec, and what is open for writing cannot be run.
+    // A separate process makes the copy. If this process did, a child forked by another test would also have
+    // the copy open for writing until its exec, and a file that is open for writing cannot be executed.
     run(Command::new("cp").arg(MEMPROF).arg(&copy)).must(0, &[]);
     let ended = run(Command::new(&copy)
         .args(["--comm", "nobody-has-this-name"])
@@ -121,7 +121,7 @@ fn a_kernel_thread() {
 
 #[test]
 fn a_zombie() {
-    // A child of this process, which waits for it only after the test.
+    // A child of this process, which is reaped only after the test.
     let child = Kept::start(&mut Command::new("true"));
     let pid = child.pid();
     let state = || fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
@@ -138,7 +138,7 @@ fn a_target_that_dies_while_it_is_attached_to() {
     for n in 0..12 {
         let target = Kept::start(Command::new("sleep").arg(format!("{}", f64::from(n) * 0.06)));
         let pid = target.pid();
-        // Reaped at once, as a shell would.
+        // Reaped at once, as a shell does.
         let reaper = std::thread::spawn(move || {
             let mut target = target;
             target.0.wait().unwrap();
@@ -193,7 +193,7 @@ fn an_output_that_cannot_be_written() {
     let missing = text(&dir.path().join("missing/profile.json"));
     let whole = text(dir.path());
     for path in [&missing, &whole] {
-        // At the start: a target that runs for ten minutes is not waited for.
+        // memprof must fail at the start: the target runs for ten minutes.
         let ended = memprof(&["--pid", &target.pid(), "--no-server", "-o", path]);
         ended.must(1, &[path, "--output"]);
         assert!(!ended.stderr.contains("following"), "{ended:?}");
@@ -232,7 +232,7 @@ fn malformed_requests() {
         assert!((400..500).contains(&status), "{path}: {status} {body}");
         assert!(!body.is_empty(), "{path}");
     }
-    // As the profiler before it did.
+    // For compatibility with the previous profiler.
     for path in ["/v1/tree?unknown=1", "/v1/tree?%zz=1"] {
         assert_eq!(memprof.get(path).0, 200, "{path}");
     }
@@ -259,7 +259,7 @@ fn malformed_requests() {
     memprof.end();
 }
 
-/// A program that maps files as code that are no sound ELF files, and calls into none of them.
+/// A program that maps invalid ELF files as code, and calls none of them.
 const MAPS_RUBBISH: &str = r#"
 #include <fcntl.h>
 #include <stdio.h>
@@ -305,7 +305,7 @@ fn a_target_with_corrupt_modules() {
     }
     add("noise", &[0xa5; 70_000]);
     let mut header = whole[..70_000].to_vec();
-    // Offsets of the program and section headers, and their counts, far outside.
+    // Offsets and counts of the program and section headers that are far out of range.
     header[32..48].fill(0xff);
     header[54..64].fill(0xff);
     add("lying-header", &header);
@@ -332,7 +332,7 @@ fn a_target_with_corrupt_modules() {
     assert_eq!(status, 200, "{tree}");
     let tree: serde_json::Value = serde_json::from_str(&tree).unwrap();
     assert!(tree["value"].as_u64().unwrap() >= 64 * 1024, "{tree}");
-    // Again, with what is cached; and as a command whose every page is seen.
+    // Again, with a warm cache; and as a command, of which memprof sees every page.
     assert_eq!(memprof.get("/v1/tree?threshold=0").0, 200);
     memprof.end();
     let ended = run(Command::new(MEMPROF)
@@ -386,7 +386,7 @@ fn a_reader_that_went_away() {
     }
 }
 
-/// Waits until no more descriptors are open than before.
+/// Waits until the number of open descriptors is back to what it was.
 fn comes_back(memprof: &Memprof, before: usize) {
     let start = Instant::now();
     loop {
@@ -424,7 +424,7 @@ fn requests_leak_no_descriptors() {
             scope.spawn(|| {
                 for _ in 0..50 {
                     let (status, body) = memprof.get("/v1/tree?threshold=0");
-                    // Too many at once are told so.
+                    // 503: too many requests at once.
                     assert!(status == 200 || status == 503, "{status} {body}");
                 }
             });
@@ -444,10 +444,10 @@ fn readers_that_do_not_read() {
         stream.write_all(request.as_bytes()).unwrap();
         slow.push(stream);
     }
-    // Somebody who does read is answered meanwhile, if told to come again.
+    // A client that reads gets an answer meanwhile, possibly after retries.
     let start = Instant::now();
     while memprof.get("/v1/pid").0 != 200 {
-        assert!(start.elapsed() < PATIENCE, "nobody else is answered");
+        assert!(start.elapsed() < PATIENCE, "other clients get no reply");
         std::thread::sleep(Duration::from_millis(100));
     }
     drop(slow);
@@ -455,8 +455,8 @@ fn readers_that_do_not_read() {
     memprof.end();
 }
 
-/// One of many clients on a slow link: 2 KiB at a time, with a pause after each. Whether it was
-/// answered in full, or told to come again.
+/// One of many clients on a slow link: it reads 2 KiB at a time, with a pause after each. Returns true for a
+/// complete reply, false if the server asked it to retry later.
 async fn slow_client(number: usize, address: std::net::SocketAddr, request: String) -> bool {
     let socket = tokio::net::TcpSocket::new_v4().unwrap();
     socket.set_recv_buffer_size(4096).unwrap();
@@ -538,7 +538,7 @@ fn targets_that_come_and_go_leak_no_descriptors() {
     for _ in 0..100 {
         one();
     }
-    // Modules of the last profile may be open where the first had none: a handful, not a hundred.
+    // The last profile may keep a few modules open, which the first did not have.
     comes_back(&memprof, before + 4);
     assert_eq!(memprof.get("/v1/pid").0, 200);
     let followed = memprof.said().matches("following").count();

@@ -4,11 +4,11 @@
 #
 #   tests/container.sh [--build-only]
 #
-# Base images are made here with debootstrap, because a test must not depend on an image registry. Every
-# step of the Dockerfile is run. To save minutes, `cargo` in its build stage hands over the binary that this
-# machine built, and `apt-get` there only simulates an installation. With MEMPROF_CONTAINER_FULL=1, and where
-# this machine is not of the image's Debian release, the build stage gets this machine's Rust toolchain and
-# compiles. Exit status 77: skipped, the reason printed.
+# Base images are made with debootstrap, because a test must not depend on an image registry. Every step of the
+# Dockerfile is run. To save minutes, `cargo` in the build stage copies the binary that was built on this
+# machine, and `apt-get` there only simulates an installation. With MEMPROF_CONTAINER_FULL=1, or if this machine
+# has another Debian release than the image, the build stage gets this machine's Rust toolchain and compiles.
+# Exit status 77: skipped, with the reason printed.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 # shellcheck source=scripts/lib.sh
@@ -72,13 +72,13 @@ make_base() {
     rm -rf "$work/base"
 }
 
-# Some sandboxes permit no containers: that says nothing of memprof.
+# Some sandboxes do not permit containers, which is no error of memprof.
 check_runtime() {
     run_podman run --rm --privileged --network=host --pid=host "${limits[@]}" "$base" true 2>"$work/log" ||
         skip "podman cannot run a container here: $(tail -n 1 "$work/log")"
 }
 
-# Copies directories into the base, and names the image that results: NAME FROM TO [FROM TO]…
+# Copies directories into the base, and names the resulting image: NAME FROM TO [FROM TO]…
 derive_base() {
     local name=$1 from
     shift
@@ -101,14 +101,14 @@ make_rust_base() {
     derive_base "$build_base" "$sysroot/bin" /usr/local/bin "$sysroot/lib" /usr/local/lib
 }
 
-# The base with this machine's memprof, and what hands it over.
+# The base with this machine's memprof, and stubs of cargo and apt-get.
 make_prebuilt_base() {
     build_base=localhost/memprof-test-prebuilt
-    # Nothing here is worth keeping for the next build.
+    # Without a cache, which the next build would not use.
     compiles=false
     ! podman image exists "$build_base" || podman image rm -f "$build_base" >/dev/null
     mkdir -p "$work/bin" "$work/share"
-    # Together, so that both are made of one build of the library, which the benchmarks have made before.
+    # Together, so that both use the same build of the library, which the benchmarks have already made.
     cargo build -q --release --bin memprof --example light-node
     cp target/release/memprof "$work/share/memprof"
     cat >"$work/bin/cargo" <<-'END'
@@ -137,12 +137,12 @@ make_build_base() {
     fi
 }
 
-# Crates come from this machine's cache, fetched before: the build itself is offline.
+# Crates come from this machine's cache, which is filled before: the build itself is offline.
 build_image() {
     local cargo_home=${CARGO_HOME:-$HOME/.cargo}
     cargo fetch --locked -q
     say "building the image"
-    # The image of the last run would be left without a name.
+    # The previous image would lose its name and stay.
     ! podman image exists "$image" || podman image rm -f "$image" >/dev/null
     buildah bud --isolation chroot --layers="$compiles" -q -t "$image" \
         --build-arg "BUILD_BASE=$build_base" --build-arg "BASE=$base" \
@@ -159,11 +159,11 @@ check_version() {
     [ "$version" = "memprof $wanted" ] || die "expected: memprof $wanted"
 }
 
-# ---- memprof in a container, and what it says of a target. ----
+# ---- memprof in a container, and its reports. ----
 
 options=(--privileged --network=host --pid=host "${limits[@]}" -v /sys/kernel/debug:/sys/kernel/debug)
 
-# Starts memprof, which waits for a light-node to start: its first pages are checked too.
+# Starts memprof, which waits for a light-node to start, so that its first pages are also checked.
 start_memprof() {
     local tries
     ! curl -s -o /dev/null "$url" || die "something listens on port 17832 already: stop it first"
@@ -183,7 +183,7 @@ stop_memprof() {
     podman rm "$container" >/dev/null
 }
 
-# Asks until the answer is there: 30 s at most.
+# Requests until there is a reply, for at most 30 s.
 ask() {
     local tries
     for ((tries = 0; tries < 60; tries++)); do
@@ -196,7 +196,7 @@ ask() {
 
 expect_target() {
     local tries pid
-    # Before the target is followed the answer is 0.
+    # The reply is 0 until memprof follows the target.
     for ((tries = 0; tries < 60; tries++)); do
         pid=$(ask /v1/pid)
         [ "$pid" = 0 ] || break
@@ -225,7 +225,7 @@ expect_functions() {
     die "the call tree does not name $unnamed"
 }
 
-# Stopped, the process has one true figure; a report that is taken then must equal it.
+# The figure of a stopped process does not change; a report of it must equal that figure.
 expect_kernel_figure() {
     local tries kernel ours short
     kill -STOP "$target"
@@ -263,7 +263,7 @@ profile_host() {
     target=''
 }
 
-# An ordinary container: namespaces of its own, no privileges, a file that has no name in memprof's container.
+# An ordinary container: its own namespaces, no privileges, an executable without a path in memprof's container.
 profile_other_container() {
     say "profiling light-node in another container"
     start_memprof

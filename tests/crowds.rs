@@ -1,8 +1,8 @@
-//! Many processes at the attach: how soon the port answers, and how soon there is a report of all of them.
+//! Attaching to many processes: the time until the port answers, and until a report contains all of them.
 //!
-//! The aim is 3 s until the first report; the port is opened when it can answer. Tests share their machine, two
-//! hundred processes share it with memprof, and that is not optimised here: fifteen times as long is let pass, three
-//! times if it is optimised; the figures are printed.
+//! The aim is 3 s until the first report; the port is opened when it can answer. The test allows fifteen times the
+//! aim, three times in an optimised build: other tests and two hundred processes run at the same time. It prints the
+//! measured times.
 
 mod common;
 
@@ -19,18 +19,18 @@ use common::workload::{Workload, program};
 const REPORT: Duration = Duration::from_secs(3);
 const SHARED: u32 = if cfg!(debug_assertions) { 15 } else { 3 };
 
-/// When memprof answered, since its start.
+/// Times from memprof's start until its replies.
 #[derive(Debug)]
 struct Answers {
-    /// Anything: a health reply, or that it is starting.
+    /// The first reply of any kind: health, or "starting".
     first: Duration,
-    /// A report.
+    /// The first report.
     report: Duration,
     /// The processes that the report counts.
     processes: usize,
 }
 
-/// A reply that says that there is nothing to report yet, and when to ask again.
+/// A reply that says that there is no report yet, and when to retry.
 #[track_caller]
 fn starting(reply: &Reply) {
     assert_eq!(reply.status, 503, "{}", reply.text());
@@ -38,7 +38,7 @@ fn starting(reply: &Reply) {
 }
 
 impl Answers {
-    /// Of a memprof with these arguments, until its first report.
+    /// Runs memprof with these arguments until its first report.
     fn of(args: &[&str]) -> Answers {
         let started = Instant::now();
         let mut command = Command::new(BINARY);
@@ -115,8 +115,8 @@ fn answers_in_time(kind: &str, count: usize) {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// One after the other: the busy ones leave nothing to others. (For the same reason they have a test binary of
-/// their own.)
+/// One after the other, because the busy processes use every CPU. (For the same reason this is a separate test
+/// binary.)
 #[test]
 fn answers_come_in_time() {
     answers_in_time("idle", 1100);

@@ -1,6 +1,6 @@
-//! `/debug/memory`: the target's memory by category, for this machine alone.
+//! `/debug/memory`: the target's memory by category, only for clients on this machine.
 //!
-//! Needs `cc`. Without an address beside loopback, that part is reported as skipped.
+//! Needs `cc`. Without a non-loopback address, the part that needs one is reported as skipped.
 
 mod common;
 
@@ -17,7 +17,7 @@ use memprof::residency::figures;
 use memprof::server::ServerOptions;
 use nix::ifaddrs::getifaddrs;
 
-/// A report that says it is of these processes.
+/// A report whose target is these processes.
 fn of(pids: &[Pid]) -> Fixed {
     let report = common::report(&[], &[common::kib(4, 0, 0)], &[]);
     let mut profile = report.profile.as_ref().clone();
@@ -54,7 +54,7 @@ fn the_sums_are_the_kernels() {
     );
     assert!(text.contains("equal smaps_rollup."), "{text}");
     let mappings = text.split("Mappings:").nth(1).unwrap();
-    // A heading, three mappings, and how many there are beside.
+    // A heading, three mappings, and the number of the others.
     assert_eq!(mappings.trim().lines().count(), 5, "{text}");
     server.stop();
 }
@@ -95,7 +95,7 @@ fn parameters() {
     server.stop();
 }
 
-/// Whatever the options let others read, addresses are for this machine.
+/// Addresses are only for clients on this machine, whatever the options allow to others.
 #[test]
 fn pages_of_elsewhere_and_proxies_are_refused() {
     let workload = stopped();
@@ -140,7 +140,7 @@ fn another_machine_is_refused() {
         return;
     };
     let workload = stopped();
-    // To this address the kernel connects from the same one.
+    // The kernel uses this address as the source address, too.
     let server = Server::start_at(address, of(&[workload.pid()]), ServerOptions::default());
     assert_eq!(server.get("/v1/pid").status, 200);
     let reply = server.get("/debug/memory");

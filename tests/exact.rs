@@ -1,5 +1,5 @@
-//! memprof's totals against the kernel's own figures, for stopped programs, and its owners against
-//! what the program's functions touched: the difference is 0 KiB.
+//! For stopped programs: memprof's totals equal the kernel's figures, and each function has exactly the memory that it
+//! touched.
 //!
 //! Needs root and `cc`.
 
@@ -16,8 +16,8 @@ use common::workload::{Lines, Workload, program};
 
 const KIB: u64 = 1024;
 const MIB: u64 = 1024 * KIB;
-/// What a program started by memprof may hold without a stack: the pages that exec itself fills,
-/// without a fault (arguments and environment on the stack, the ends of the program's data).
+/// Limit for memory without a stack, in a program started by memprof: exec fills a few pages without a fault
+/// (arguments and environment on the stack, the ends of the program's data).
 const EXEC_KIB: u64 = 64;
 
 /// `scenarios` under memprof.
@@ -28,7 +28,7 @@ struct Run {
     log: String,
 }
 
-/// Both trees of one moment, the program being stopped.
+/// Both trees of the stopped program.
 struct Moment {
     direct: Node,
     reversed: Node,
@@ -38,7 +38,7 @@ impl Run {
     fn command(args: &[&str]) -> Run {
         let program = program("scenarios");
         let (m, mut lines) = Memprof::start_command(args, &[program.to_str().unwrap()]);
-        // An answer to anything: it has started.
+        // Any answer shows that it has started.
         lines.send("");
         assert!(lines.line().starts_with("error"));
         Run::of(m, lines)
@@ -54,7 +54,7 @@ impl Run {
         }
     }
 
-    /// Does these, one after the other, and compares.
+    /// Runs these commands and compares.
     #[track_caller]
     fn after(&mut self, commands: &[&str]) -> Moment {
         commands.iter().for_each(|c| self.lines.tell(c));
@@ -88,7 +88,7 @@ impl Run {
         Moment { direct, reversed }
     }
 
-    /// Compares as `after` does; besides, next to nothing may be without a stack.
+    /// Like `after`; in addition, almost all memory must have a stack.
     #[track_caller]
     fn seen(&mut self, commands: &[&str]) -> Moment {
         let moment = self.after(commands);
@@ -109,7 +109,7 @@ impl Run {
 }
 
 impl Moment {
-    /// Bytes that the function itself brought in, as its own stores did.
+    /// Checks the bytes that the function's own stores brought in.
     #[track_caller]
     fn own(&self, function: &str, bytes: u64) -> &Moment {
         assert_eq!(
@@ -121,7 +121,7 @@ impl Moment {
         self
     }
 
-    /// Bytes that it and everything it calls brought in.
+    /// Checks the bytes that the function and its callees brought in.
     #[track_caller]
     fn all(&self, function: &str, bytes: u64) -> &Moment {
         let found = self.reversed.through(function).value;
@@ -134,17 +134,17 @@ impl Moment {
 #[test]
 fn malloc_and_free() {
     let mut run = Run::command(&[]);
-    // A mapping of its own, whose first page holds malloc's header, which malloc writes.
+    // A separate mapping. malloc writes its header to the first page.
     run.seen(&["malloc_large 41943040"])
         .own("cmd_malloc_large", 40 * MIB - 4096);
-    // What malloc keeps for itself, from its first call on, is no longer the block.
+    // malloc's own memory, which it allocated on its first call, remains.
     run.seen(&["free_large"]).own("cmd_malloc_large", 0);
-    // The first block brings in what malloc itself needs, once.
+    // The first block also brings in malloc's own memory, once.
     let before = run.seen(&["malloc_small 10"]);
     let after = run.seen(&["malloc_small 200000"]);
     let grown = after.direct.resident() - before.direct.resident();
     assert!(grown > 90 * 1024, "{grown}");
-    // Most pages are touched first where malloc writes the header of what is left of the heap.
+    // malloc touches most pages first: it writes the header of the remaining heap.
     let allocating = ["cmd_malloc_small", "malloc", "_int_malloc", "sysmalloc"];
     let by = |m: &Moment| allocating.map(|f| m.direct.at(&[f]).value);
     println!("{allocating:?}: {:?} KiB", by(&after));
@@ -157,7 +157,7 @@ fn malloc_and_free() {
     );
     run.seen(&["free_small"]);
     run.seen(&["malloc_trim"]);
-    // From the heap, or a mapping again: as malloc likes.
+    // malloc chooses between the heap and a mapping.
     run.seen(&["malloc_small 50000", "malloc_large 3145728"]);
     run.seen(&["free_small", "free_large", "malloc_trim"]);
     run.end();
@@ -173,7 +173,7 @@ fn mappings() {
     run.seen(&["mmap 4096", "mmap 12288"])
         .own("cmd_mmap", 4 * MIB + 16 * KIB);
     run.seen(&["munmap", "munmap", "munmap"]).all("cmd_mmap", 0);
-    // The address is used again, by another function.
+    // Another function uses the same address.
     run.seen(&["mmap 2097152", "munmap", "populate 2097152"])
         .all("cmd_populate", 2 * MIB)
         .all("cmd_mmap", 0);
@@ -349,7 +349,7 @@ fn attached_to_what_has_run_for_a_while() {
     let moment = run.after(&["mmap 4194304"]);
     moment.own("cmd_mmap", 4 * MIB);
     assert_eq!(moment.direct.unknown() * KIB, old);
-    // The latest of the old ones, the huge pages, then the memfd, then the one by mmap.
+    // The latest mappings from before the attach: first the huge pages, then the memfd, then the one by mmap.
     let moment = run.after(&["munmap", "munmap"]);
     moment.all("cmd_mmap", 0);
     assert_eq!(moment.direct.unknown() * KIB, old - 4 * MIB);

@@ -1,8 +1,8 @@
-//! Damaged files, made from the good ones in tests/corpus: no panic, no hang, no heap of memory.
+//! Damaged files, made from the valid ones in tests/corpus, cause no panic, no hang and no excessive memory use.
 //!
-//! Each is made of its number, and the same in every run: it knows where headers and unwind information
-//! stand, and has nothing to build. `scripts/fuzz.sh` looks for what this does not reach, led by coverage.
-//! `MEMPROF_FUZZ_SECS` and `MEMPROF_FUZZ_ROUNDS` ask for more, `MEMPROF_FUZZ_SEED` for other damage.
+//! The damage is pseudo-random, the same in every run, and aims at headers and unwind information.
+//! `scripts/fuzz.sh` fuzzes the same code, guided by coverage. `MEMPROF_FUZZ_SECS` and `MEMPROF_FUZZ_ROUNDS` ask for
+//! more files, `MEMPROF_FUZZ_SEED` for other damage.
 
 #[path = "../fuzz/check.rs"]
 mod check;
@@ -14,11 +14,11 @@ use std::time::{Duration, Instant};
 
 use random::Random;
 
-/// Damaged files at least; they take some twenty seconds.
+/// The minimum number of damaged files. They take about twenty seconds.
 const ROUNDS: u64 = 150_000;
-/// A table is made in under a millisecond of a good file of this size.
+/// Time limit for one file. A valid file of this size takes less than a millisecond.
 const LONGEST: Duration = Duration::from_secs(3);
-/// The most memory that may have been in use at once, in KiB.
+/// Limit of the peak memory use, in KiB.
 const MOST_MEMORY: u64 = 512 << 10;
 
 fn setting(name: &str, usual: u64) -> u64 {
@@ -43,7 +43,7 @@ fn word(bytes: &[u8], at: usize, size: usize) -> usize {
     word.iter().rev().fold(0, |n, b| n << 8 | usize::from(*b))
 }
 
-/// A place to do damage at: in one of the headers, in unwind information, or anywhere.
+/// Where to damage the file: in one of the headers, in unwind information, or anywhere.
 fn place(r: &mut Random, bytes: &[u8]) -> usize {
     let (segments, sections) = (word(bytes, 32, 8), word(bytes, 40, 8));
     let at = match r.index(5) {
@@ -51,7 +51,7 @@ fn place(r: &mut Random, bytes: &[u8]) -> usize {
         1 => segments.wrapping_add(r.index(56 * 6)),
         2 => sections.wrapping_add(r.index(64 * word(bytes, 60, 2))),
         3 => {
-            // A section's contents; many of a good file's are unwind information.
+            // The contents of a section; many sections of these files are unwind information.
             let section = sections.wrapping_add(64 * r.index(word(bytes, 60, 2)));
             let (from, size) = (section.wrapping_add(24), section.wrapping_add(32));
             let (from, size) = (from.min(bytes.len()), size.min(bytes.len()));
@@ -102,8 +102,8 @@ fn damage(r: &mut Random, bytes: &mut Vec<u8>) {
     }
 }
 
-/// Calls `each` with so many damaged files, and with more until the time has passed, and with every file
-/// cut short at many places.
+/// Calls `each` with at least `rounds` damaged files, with more until `time` has passed, and with every file
+/// truncated at many places.
 fn damaged(rounds: u64, time: Duration, mut each: impl FnMut(&[u8])) {
     let files = corpus();
     let mut timed = |bytes: &[u8], what: &dyn Fn() -> String| {
@@ -169,7 +169,7 @@ fn tables_of_damaged_files() {
 #[test]
 fn names_in_damaged_files() {
     let symbolizer = check::symbolizer();
-    // Debug information is read as well, which takes longer.
+    // Debug information is also read, which takes longer.
     let rounds = setting("MEMPROF_FUZZ_ROUNDS", ROUNDS) / 8;
     for good in corpus() {
         check::symbols(&symbolizer, &good, 61);

@@ -213,7 +213,7 @@ fn reverse_is_outermost_first() {
     server.stop();
 }
 
-/// Walks a tree of small depth and checks what holds at every node.
+/// Walks a shallow tree and checks the invariants of every node.
 fn check(node: &Value, threshold: u64) {
     let value = node["value"].as_u64().expect("an integer");
     let cache = node["cacheValue"].as_u64().expect("an integer");

@@ -1,4 +1,4 @@
-//! What clients can do to the server: come in thousands, read slowly, never finish, send rubbish.
+//! Clients that strain the server: thousands of connections, slow readers, endless requests, invalid requests.
 //!
 //! File descriptors and their limit belong to the whole process, so these tests take turns.
 
@@ -33,7 +33,7 @@ fn turn() -> MutexGuard<'static, ()> {
     turn
 }
 
-/// A tree of so many nodes, of more than a hundred bytes of JSON each.
+/// A tree with this many nodes; each takes more than a hundred bytes of JSON.
 fn wide(nodes: u64) -> Fixed {
     let samples: Vec<_> = (0..nodes).map(|n| (vec![at(0, n)], kib(4, 0, 0))).collect();
     Fixed(Ok(report(&samples, &[], &[])))
@@ -57,15 +57,15 @@ fn resident() -> usize {
         << 10
 }
 
-/// Longer than anything takes on a busy machine, and shorter than what the server waits for if it is not
-/// told otherwise (a header: 30 s).
+/// Longer than anything takes on a busy machine, and shorter than the server's default timeouts (for a header:
+/// 30 s).
 const PATIENCE: Duration = Duration::from_secs(20);
 
 fn milliseconds(n: u64) -> Duration {
     Duration::from_millis(n)
 }
 
-/// Whether the server closes the connection without a further byte within the client's patience.
+/// Whether the server closes the connection within the timeout without sending another byte.
 fn closes(stream: &mut TcpStream) -> bool {
     matches!(stream.read(&mut [0; 1]), Ok(0))
         || stream
@@ -82,7 +82,7 @@ fn whole_body(stream: &mut TcpStream) -> Vec<u8> {
 const REQUEST: &[u8] =
     b"GET /v1/tree?threshold=0 HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
 
-/// One of many clients: asks, reads at its own pace, compares every byte.
+/// One of many clients: sends a request, reads at its own pace, compares every byte.
 async fn client(number: usize, address: std::net::SocketAddr, wanted: Arc<Vec<u8>>) {
     let slow = number.is_multiple_of(40);
     let socket = TcpSocket::new_v4().unwrap();
@@ -121,7 +121,7 @@ async fn client(number: usize, address: std::net::SocketAddr, wanted: Arc<Vec<u8
         let from = matched.unwrap_or(0);
         assert!(
             body == &wanted[from..from + body.len()],
-            "client {number} got something else"
+            "client {number} got another reply"
         );
         matched = Some(from + body.len());
         if slow {
@@ -131,7 +131,7 @@ async fn client(number: usize, address: std::net::SocketAddr, wanted: Arc<Vec<u8
     assert_eq!(matched, Some(wanted.len()), "client {number}");
 }
 
-/// Counts how often it is asked.
+/// Counts the requests.
 struct Counting(Fixed, Arc<AtomicUsize>);
 
 impl Provider for Counting {
@@ -209,7 +209,7 @@ fn a_header_that_never_ends_is_cut_off() {
     }
     assert!(start.elapsed() < PATIENCE);
     let mut dripping = server.connect();
-    // If each byte gave it another second, there would be no end of it.
+    // A byte must not extend the timeout.
     eventually(PATIENCE, "the dripping client is cut off", || {
         dripping.write_all(b"G").is_err()
     });
@@ -227,7 +227,7 @@ fn a_connection_serves_many_requests_and_does_not_idle_forever() {
     let mut stream = server.connect();
     let ask = b"GET /v1/pid HTTP/1.1\r\nHost: localhost\r\n\r\n";
     let mut buffer = [0; 4096];
-    // Longer than a header may take altogether, and far from it each time.
+    // In total longer than the timeout of a header, each header far below it.
     for _ in 0..3 {
         std::thread::sleep(milliseconds(800));
         stream.write_all(ask).unwrap();
@@ -241,7 +241,7 @@ fn a_connection_serves_many_requests_and_does_not_idle_forever() {
     server.stop();
 }
 
-/// A reply that is larger than the buffers of both ends.
+/// A reply that is larger than the socket buffers of both ends.
 fn large() -> Arc<Report> {
     wide(200_000).0.unwrap()
 }
@@ -256,7 +256,7 @@ fn a_slow_reader_gets_everything() {
     slow.write_all(REQUEST).unwrap();
     let mut out = vec![0; 1 << 20];
     slow.read_exact(&mut out).unwrap();
-    // Longer than a header may take.
+    // Longer than the timeout of a header.
     std::thread::sleep(milliseconds(1_500));
     slow.read_to_end(&mut out).unwrap();
     let body = Reply::parse(&out).body;
@@ -277,7 +277,7 @@ fn a_reader_that_does_not_read_is_let_go() {
     });
     let mut dead = server.connect();
     dead.write_all(REQUEST).unwrap();
-    // Many times what it may take: the server lets go before it is read from.
+    // Many times the timeout: the server closes the connection before the client reads.
     std::thread::sleep(milliseconds(7_000));
     let mut out = Vec::new();
     let _ = dead.read_to_end(&mut out);
@@ -372,7 +372,7 @@ proptest! {
     }
 }
 
-/// Two ways to say where a body ends are how a request is hidden from a proxy in front.
+/// Two different body lengths allow request smuggling past a proxy.
 #[test]
 fn no_request_hides_in_another() {
     let _turn = turn();
@@ -400,7 +400,7 @@ fn no_request_hides_in_another() {
     server.stop();
 }
 
-/// Clients that send nothing, or a header that never ends, or a body that never comes.
+/// Clients that send nothing, an endless header, or no body.
 #[test]
 fn who_holds_all_connections_shuts_nobody_out() {
     let _turn = turn();
@@ -416,7 +416,7 @@ fn who_holds_all_connections_shuts_nobody_out() {
     ];
     let mut held: Vec<_> = (0..200).map(|_| server.connect()).collect();
     for (number, stream) in held.iter_mut().enumerate() {
-        // The server may have let go of it already.
+        // The server may have closed it already.
         let _ = stream.write_all(parts[number % parts.len()].as_bytes());
     }
     let start = Instant::now();
@@ -462,12 +462,12 @@ fn health_is_answered_while_requests_hang() {
             told += 1;
         }
     }
-    // As many connections as the limit stay; one of them asked for health.
+    // The number of remaining connections is the limit; one of them asked for health.
     assert!(told >= 40 - 16, "{told}");
     server.stop();
 }
 
-/// The work for different replies is queued, and the queue has an end.
+/// The work for different replies is queued, and the queue is bounded.
 #[test]
 fn replies_are_made_in_turns_and_the_rest_told() {
     let _turn = turn();
@@ -504,7 +504,7 @@ fn replies_are_made_in_turns_and_the_rest_told() {
 fn connections_beyond_the_limit_wait() {
     let _turn = turn();
     let server = Server::start_with(wide(1), |o| o.max_connections = 2);
-    // They are accepted in the order in which they came.
+    // Connections are accepted in the order of their arrival.
     let held = [server.connect(), server.connect()];
     let mut third = server.connect();
     third.write_all(REQUEST).unwrap();
@@ -516,7 +516,7 @@ fn connections_beyond_the_limit_wait() {
     server.stop();
 }
 
-/// Answers after a while; counts how often it is asked.
+/// Answers after a delay; counts the requests.
 struct Slow(Fixed, Duration, Arc<AtomicUsize>);
 
 impl Provider for Slow {
@@ -570,7 +570,7 @@ fn shutdown_finishes_what_is_under_way_and_no_more() {
         TcpStream::connect(server.address).is_err()
     });
     server.stop();
-    // Not as long as a header may take.
+    // Less than the timeout of a header.
     assert!(start.elapsed() < PATIENCE);
     drop((idle, stuck));
 }
@@ -597,7 +597,7 @@ fn running_out_of_files_is_not_the_end() {
     )
     .unwrap();
     let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
-    // The lowest free descriptor becomes the limit: not one more can be opened.
+    // The lowest free descriptor becomes the limit: no further one can be opened.
     let lowest = std::fs::File::open("/dev/null").unwrap().as_raw_fd() as u64;
     setrlimit(Resource::RLIMIT_NOFILE, lowest, hard).unwrap();
     let connected = connect(client.as_raw_fd(), &SockaddrStorage::from(server.address));
@@ -605,7 +605,7 @@ fn running_out_of_files_is_not_the_end() {
     while warned.load(Ordering::Relaxed) == 0 && start.elapsed() < PATIENCE {
         std::thread::sleep(milliseconds(10));
     }
-    // It tries again, and says so once.
+    // It retries, and warns once.
     std::thread::sleep(milliseconds(400));
     setrlimit(Resource::RLIMIT_NOFILE, soft, hard).unwrap();
     connected.unwrap();

@@ -1,4 +1,4 @@
-//! What memprof itself takes, whatever clients ask: the real program, beside one with 65,536 stacks.
+//! memprof's own memory, with a target that has 65,536 stacks and clients that request as much as they can.
 //!
 //! Needs root and `cc`.
 
@@ -12,7 +12,7 @@ use common::memprof::Memprof;
 use common::workload::{Workload, program};
 use common::{Reply, connect};
 
-/// The bound that the documentation names, in bytes.
+/// The documented limit, in bytes.
 const BOUND: u64 = 256 << 20;
 
 /// A figure of a process's status, in bytes.
@@ -76,7 +76,7 @@ fn a_thousand_different_trees() {
     is_bounded(&m);
 }
 
-/// Clients that ask for the largest replies there are and do not read them, while others ask.
+/// Clients that request the largest replies and do not read them, while others send requests.
 #[test]
 fn replies_that_nobody_reads() {
     let (mut workload, m) = target();
@@ -90,7 +90,7 @@ fn replies_that_nobody_reads() {
     let mut unread = Vec::new();
     for path in paths {
         unread.push(ask(&m, path));
-        // What was sent so far is of another report than what comes next.
+        // Each reply belongs to another report.
         workload.lines.tell("drop");
         workload.lines.tell("touch 5000");
     }
@@ -106,7 +106,7 @@ fn replies_that_nobody_reads() {
     drop(unread);
 }
 
-/// Marks of reports that share no stack cannot be told from a growing target: they are bounded in bytes.
+/// Marks of reports without common stacks look like a growing target: their total size is limited.
 #[test]
 fn marks_and_what_compares_with_them() {
     let (mut workload, m) = target();

@@ -23,7 +23,7 @@ use common::{Fixed, Reply, Server, at, kib, report};
 
 const DOCUMENT: &str = "/openapi/memprof-v2.json";
 
-/// Grows by 4 KiB of one stack with every report.
+/// One of its stacks grows by 4 KiB with every report.
 #[derive(Default)]
 struct Growing {
     reports: AtomicU64,
@@ -119,7 +119,7 @@ impl Provider for Growing {
             took: std::time::Duration::from_millis(3),
             current: true,
         });
-        // Its own status is one that can be read.
+        // This process's own status is readable.
         let pids = vec![Pid(std::process::id())];
         Box::pin(async { Some(Status { pids, last }) })
     }
@@ -138,7 +138,7 @@ fn post(server: &Server, path: &str, headers: &str, body: &str) -> Reply {
     Reply::parse(&server.raw(text.as_bytes()))
 }
 
-/// A part of the document as a JSON schema: OpenAPI 3.0 has `nullable` where that has a type.
+/// A part of the document as a JSON schema: OpenAPI 3.0 has `nullable` where JSON Schema has a type.
 fn schema(document: &Value, part: &Value) -> jsonschema::Validator {
     fn adapt(value: &mut Value) {
         match value {
@@ -161,7 +161,7 @@ fn schema(document: &Value, part: &Value) -> jsonschema::Validator {
         .unwrap()
 }
 
-/// Holds a reply against what the document says of its route.
+/// Compares a reply with the document's description of its route.
 fn check(document: &Value, path: &str, method: &str, status: u16, body: &Value) {
     let at = &document["paths"][path][method]["responses"][status.to_string()];
     let part = &at["content"]["application/json"]["schema"];
@@ -401,7 +401,7 @@ fn marks_are_made_counted_and_removed() {
     let id = post(&server, "/v2/marks", "", "").json()["id"].clone();
     assert!(
         !ids.contains(&id.as_str().unwrap().to_owned()),
-        "an id is given twice"
+        "an id was reused"
     );
     server.stop();
 }
@@ -438,7 +438,7 @@ fn a_mark_is_shown_as_it_was() {
     server.stop();
 }
 
-/// Whose target cannot be held still.
+/// Its target cannot be frozen.
 struct Unstoppable(Arc<AtomicU64>);
 
 impl Provider for Unstoppable {
@@ -479,7 +479,7 @@ fn who_may_hold_the_target_still() {
     ] {
         assert_eq!(post(&server, "/v2/marks", headers, freeze).status, 403);
     }
-    // No way but this one: a page of any site can have a browser send a GET.
+    // Only POST may do this: any web page can make a browser send a GET.
     for path in [
         "/v2/summary?freeze=true",
         "/v2/tree?freeze=true",
@@ -494,7 +494,7 @@ fn who_may_hold_the_target_still() {
     assert_eq!(asked.load(Ordering::Relaxed), 1);
     let marks = server.get("/v2/marks").json();
     assert_eq!(marks["marks"].as_array().unwrap().len(), 0);
-    // With no room for it the target is let alone.
+    // Without room for a mark, the target is not frozen.
     for _ in 0..marks["limit"].as_u64().unwrap() {
         assert_eq!(post(&server, "/v2/marks", "", "").status, 201);
     }
@@ -536,7 +536,7 @@ fn other_sites_change_nothing() {
                 status,
                 "{headers}"
             );
-            // Refused before anything is looked up.
+            // Refused before any lookup.
             let evil = [("Origin", "https://evil.example")];
             let removed = server.request("DELETE", "/v2/marks/1", &evil);
             assert_eq!(removed.status, 403);
@@ -616,7 +616,7 @@ fn exports_are_files_with_names() {
     server.stop();
 }
 
-/// No browser takes it for something else than it is, and nothing in it runs.
+/// No browser interprets a reply as another type, or runs anything in it.
 fn must_be_inert(reply: &Reply) {
     assert_eq!(reply.header("x-content-type-options"), Some("nosniff"));
     let policy = reply.header("content-security-policy").unwrap();
@@ -633,7 +633,7 @@ fn nothing_runs_in_any_answer() {
             "/v2/export/{}" => "/v2/export/svg",
             "/v2/diff" => "/v2/diff?from=1",
             "/v2/files/stacks" => "/v2/files/stacks?file=8:1:77",
-            // It has no end; and the process of these reports is none.
+            // The event stream never ends; the process of these reports does not exist.
             "/v2/events" | "/debug/memory" => continue,
             path => path,
         };
@@ -641,7 +641,7 @@ fn nothing_runs_in_any_answer() {
         assert_eq!((path, reply.status), (path, 200), "{}", reply.text());
         must_be_inert(&reply);
     }
-    // What is refused repeats a part of the request.
+    // Refusals repeat a part of the request.
     must_be_inert(&server.get("/v2/export/%3Cscript%3E"));
     must_be_inert(&server.get("/v2/tree?kind=%3Cscript%3E"));
     server.stop();
@@ -662,7 +662,7 @@ fn a_difference_is_exported_where_the_format_holds_one() {
                 .unwrap()
                 .contains(&json!(option))
         };
-        // The state of a mark is a report like any other, and stays what it was.
+        // The report of a mark is like any other, and does not change.
         assert!(holds("to"), "{name}");
         let then = || server.get(&format!("{href}?to=1"));
         assert_eq!(then().status, 200, "{name}");
@@ -676,7 +676,7 @@ fn a_difference_is_exported_where_the_format_holds_one() {
             assert!(refused, "{name} {gone}: {status}");
         }
     }
-    // Between two marks of this memory one stack has grown by 4 KiB.
+    // Between two marks, one stack has grown by 4 KiB.
     let folded = server.get("/v2/export/folded?from=1&to=2&kind=anon");
     let text = folded.text();
     let changes: Vec<i64> = text

@@ -1,4 +1,4 @@
-//! Kernel memory by stack (`--kernel`), against programs that say how much of it they have.
+//! Kernel memory by stack (`--kernel`), for programs with known amounts of it.
 //!
 //! Needs root and `cc`.
 
@@ -18,7 +18,7 @@ const PIPES: u64 = 32;
 const SOCKETS: u64 = 16;
 const TABLES: u64 = 1000;
 
-/// What is beside the pages themselves: slabs of inodes, files and mappings that were full just then.
+/// Memory in addition to the pages: new slabs for inodes, files and mappings.
 const SLABS: u64 = 256 * KIB;
 
 fn start(args: &[&str]) -> (Memprof, Workload) {
@@ -29,7 +29,7 @@ fn start(args: &[&str]) -> (Memprof, Workload) {
     (Memprof::start(&all), workload)
 }
 
-/// Kernel memory that the function and what it calls had allocated.
+/// Kernel memory that was allocated for the function and its callees.
 #[track_caller]
 fn held(m: &Memprof, function: &str) -> u64 {
     let reply = m.get("/v2/functions?kind=kernel&limit=10000");
@@ -62,7 +62,7 @@ fn each_function_holds_what_it_had_allocated() {
     let bytes = PIPES * 64 * KIB;
     must_hold(&m, "cmd_pipes", bytes, bytes + SLABS);
     lines.tell(&format!("sockets {SOCKETS}"));
-    // The head of a message can lie in a slab that was there already.
+    // The header of a message can be in an existing slab.
     let bytes = SOCKETS * 128 * KIB;
     must_hold(&m, "cmd_sockets", bytes * 9 / 10, bytes * 3 / 2 + SLABS);
     let before = page_tables(pid);
@@ -77,7 +77,7 @@ fn each_function_holds_what_it_had_allocated() {
     ] {
         assert!(held(&m, function) > SLABS, "{function}");
         lines.tell(command);
-        // Some of it is given back a moment later (RCU).
+        // Some of it is freed a moment later (RCU).
         wait_until(|| held(&m, function) <= SLABS);
     }
     workload.end();
@@ -121,7 +121,7 @@ fn it_is_in_no_total_and_said_to_be_approximate() {
         last_of_series(&m, "kernel").is_some_and(|bytes| bytes >= PIPES * 64 * KIB)
     };
     wait_until(sampled);
-    // The contract of /v1 knows nothing of it.
+    // /v1 does not contain kernel memory.
     let short = m.get("/v1/tree?short=true").json();
     assert_eq!(short["anon"].as_u64().unwrap() * KIB, of("resident"));
     assert_eq!(m.tree().through("cmd_pipes").value, 0);

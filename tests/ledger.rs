@@ -1,4 +1,4 @@
-//! The page ledger's size: what is empty leaves it, and what was an ended process's.
+//! The page ledger's size: empty chunks and those of ended processes are freed.
 //!
 //! Needs root and `cc`.
 
@@ -32,9 +32,9 @@ fn followed(name: &str) -> (Workload, Probe) {
     (workload, probe)
 }
 
-/// A whole search; how many chunks were found empty.
+/// A complete sweep; returns the number of empty chunks.
 fn sweep(probe: &Probe, sweep: &mut Sweep) -> usize {
-    // In steps: the time is up at once.
+    // The deadline has passed, so each call is one step.
     while !probe.sweep(sweep, Instant::now()).unwrap() {}
     sweep.empty()
 }
@@ -66,7 +66,7 @@ fn memory_given_back_piece_by_piece_leaves_the_ledger() {
         "{empty} chunks are empty, {full} were"
     );
     assert_eq!(probe.page_chunks().0, chunks);
-    // In use again: it stays, the others go.
+    // One chunk is in use again and stays; the others are freed.
     workload.lines.tell("touch 0 4096 4096");
     assert_eq!(sweep(&probe, &mut search), 0);
     assert_eq!(probe.page_chunks().0, chunks - (empty as u64 - 1));
@@ -76,7 +76,7 @@ fn memory_given_back_piece_by_piece_leaves_the_ledger() {
     workload.end();
 }
 
-/// Clearing takes what the ended one had, and leaves what another has.
+/// Only the ended address space's entries are removed.
 #[test]
 fn an_ended_address_space_leaves_nothing_behind() {
     let mut probe = Probe::load(&ProbeConfig::default()).unwrap();
@@ -108,7 +108,7 @@ fn an_ended_address_space_leaves_nothing_behind() {
     assert_eq!(probe.directory_nodes(), 0);
 }
 
-/// Memory at ever new addresses leaves nothing in the ledger, nor in its directory, when it is unmapped.
+/// Memory that is mapped at new addresses and unmapped leaves nothing in the ledger or its directory.
 #[test]
 fn the_directory_does_not_grow_with_what_is_gone() {
     let (mut workload, probe) = followed("spawner");
@@ -125,7 +125,8 @@ fn the_directory_does_not_grow_with_what_is_gone() {
     workload.end();
 }
 
-/// A reservation as large as may be costs what is in it: moved, its records move along; unmapped, they go.
+/// The cost of a huge reservation depends on its resident pages. Its records move with it, and are removed when it is
+/// unmapped.
 #[test]
 fn a_large_reservation_is_gone_through_by_what_it_holds() {
     const RESERVED: u64 = 1 << 43;
@@ -141,7 +142,7 @@ fn a_large_reservation_is_gone_through_by_what_it_holds() {
     let full = chunks(&touches);
     assert!(full.0 >= before.0 + TOUCHED, "{before:?}, {full:?}");
     let moved = chunks(&["move 0".into()]);
-    // The stack may have come to another chunk.
+    // The stack may have grown into another chunk.
     assert!(moved.0 - full.0 <= 2, "{full:?}, {moved:?}");
     assert!(moved.1 <= full.1 + 4, "{full:?}, {moved:?}");
     let gone = chunks(&[format!("unmap 0 0 {RESERVED}")]);

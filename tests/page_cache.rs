@@ -1,4 +1,4 @@
-//! What memprof counts as page cache against cachestat(2), file by file.
+//! memprof's page cache figures equal those of cachestat(2), for each file.
 //!
 //! Needs root, `cc`, Linux 6.5, and cargo's target directory on a file system with a page cache of its
 //! own (not tmpfs, not an overlay).
@@ -23,7 +23,7 @@ struct Run {
     m: Memprof,
     lines: Lines,
     dir: tempfile::TempDir,
-    /// Page cache that the program's start brought in.
+    /// Page cache brought in by the program's start.
     base: u64,
 }
 
@@ -61,7 +61,7 @@ impl Run {
         self.lines.tell(line.trim_end());
     }
 
-    /// What the function owns is what these files have in the cache, and nothing else came or went.
+    /// Checks that each function owns the cached pages of its files, and that nothing else has changed.
     #[track_caller]
     fn check(&self, what: &str, owned: &[(&str, &[&File])]) {
         let (direct, reversed) = (self.m.tree(), self.m.reversed());
@@ -105,7 +105,7 @@ fn read() {
     run.check("read a", &[("cmd_read", &[&a])]);
     run.tell("read", "b");
     run.check("read b", &[("cmd_read", &[&a, &b])]);
-    // It is there already: nobody's again.
+    // The pages are already cached, so they have no owner.
     run.tell("read", "a");
     run.check("read a again", &[("cmd_read", &[&a, &b])]);
 
@@ -114,7 +114,7 @@ fn read() {
     evict(&a);
     run.check("a evicted", &[("cmd_read", &[&b])]);
 
-    // By somebody else, in part.
+    // Another process reads a part of it.
     b.set_len(MIB + 5000).unwrap();
     assert_eq!(cached(&b), 1024 + 8);
     run.check("b cut", &[("cmd_read", &[&b])]);
@@ -145,13 +145,13 @@ fn written() {
     run.tell("fadvise_dontneed", "a");
     evict(&a);
     run.check("fadvise", &[("cmd_write", &[])]);
-    // Now it is the reader's.
+    // Now the reader owns the pages.
     run.tell("read", "a");
     run.check("read anew", &[("cmd_write", &[]), ("cmd_read", &[&a])]);
     drop(a);
     run.tell("unlink", "a");
     run.check("unlink", &[("cmd_write", &[]), ("cmd_read", &[])]);
-    // Perhaps the same inode number again.
+    // The new file may have the same inode number.
     run.tell("write 1048576", "a");
     let a = File::open(run.path("a")).unwrap();
     run.check("a new file", &[("cmd_write", &[&a]), ("cmd_read", &[])]);
@@ -206,7 +206,7 @@ fn punched() {
     let mut run = Run::start();
     let a = run.cold_file("a", 4 * MIB);
     run.tell("read", "a");
-    // SAFETY: a plain system call on a descriptor of ours.
+    // SAFETY: fallocate takes no pointers; the descriptor is open.
     let done = unsafe {
         libc::fallocate(
             a.as_raw_fd(),

@@ -1,4 +1,4 @@
-//! What memprof needs, and what it gives up: real runs without root, with exactly the capabilities that
+//! The privileges that memprof needs and drops: runs without root, with exactly the capabilities that
 //! docs/privileges.md names, and with one less.
 //!
 //! Needs root, `cc`, `setpriv` and `unshare`.
@@ -19,11 +19,11 @@ use common::memprof::{BINARY, Memprof};
 use common::process::{signal, stop, threads, wait_until};
 use common::workload::{Workload, program, unique_name};
 
-/// Who runs memprof, and another user.
+/// The user that runs memprof, and another user.
 const NOBODY: u32 = 65534;
 const ANOTHER: u32 = 65533;
 
-/// What docs/privileges.md names for processes of one's own, and of others.
+/// The capabilities that docs/privileges.md names for one's own processes, and for those of others.
 const OWN: &[&str] = &["bpf", "perfmon"];
 const OTHERS: &[&str] = &[
     "bpf",
@@ -35,7 +35,7 @@ const OTHERS: &[&str] = &[
 
 const MIB: u64 = 1 << 20;
 
-/// memprof and a workload where every user can run them.
+/// Copies of memprof and of a workload that every user can run.
 struct Place {
     dir: PathBuf,
     memprof: PathBuf,
@@ -50,7 +50,7 @@ fn make_place() -> Place {
     fs::set_permissions(&dir, fs::Permissions::from_mode(0o755)).unwrap();
     let copy = |from: &Path, name: &str| {
         let to = dir.join(name);
-        // Not by this process: a child that another test forks just then would have it open for writing.
+        // A separate process makes the copy: a child forked by another test would have it open for writing.
         let done = Command::new("cp").args([from, &to]).status();
         assert!(done.unwrap().success());
         fs::set_permissions(&to, fs::Permissions::from_mode(0o755)).unwrap();
@@ -69,16 +69,16 @@ extern "C" fn remove_place() {
     }
 }
 
-/// The place, gone with the last test.
+/// The directory, removed after the last test.
 fn place() -> &'static Place {
     PLACE.get_or_init(|| {
-        // SAFETY: the function lives as long as the program and touches nothing that ends before it.
+        // SAFETY: the function lives as long as the program, and uses nothing that is freed before.
         unsafe { libc::atexit(remove_place) };
         make_place()
     })
 }
 
-/// A command of `user` that has these capabilities and can get no others; more arguments follow.
+/// A command that runs as `user` with these capabilities and cannot gain others; the caller adds arguments.
 fn with(caps: &[&str], user: u32, program: &Path) -> Command {
     let set = caps
         .iter()
@@ -90,7 +90,7 @@ fn with(caps: &[&str], user: u32, program: &Path) -> Command {
     command
 }
 
-/// memprof of `user`, serving, with these arguments.
+/// Starts memprof as `user` with a server and these arguments.
 fn serving(caps: &[&str], user: u32, args: &[&str]) -> Memprof {
     let mut command = with(caps, user, &place().memprof);
     command.args(["--listen", "127.0.0.1:0"]).args(args);
@@ -103,7 +103,7 @@ fn output(command: &mut Command) -> (Output, String) {
     (out, String::from_utf8_lossy(&text).into_owned())
 }
 
-/// `scenarios`, run by this user.
+/// Starts `scenarios` as this user.
 fn workload_of(user: u32) -> Workload {
     let mut command = Command::new(&place().workload);
     Workload::start_as(command.uid(user).gid(user))
@@ -117,7 +117,7 @@ fn cap_name(cap: &str) -> String {
     format!("CAP_{}", cap.to_uppercase())
 }
 
-/// The target stands still: memprof's figure must be the kernel's, and the stack must be there.
+/// Stops the target: memprof's figure must equal the kernel's, and the stack must be present.
 #[track_caller]
 fn assert_exact(m: &Memprof, pid: Pid) {
     stop(pid);
@@ -131,7 +131,7 @@ fn assert_exact(m: &Memprof, pid: Pid) {
 
 #[test]
 fn the_sets_of_the_readme_suffice() {
-    // The last: root as in a container that was given these alone.
+    // The last one: root, as in a container with only these capabilities.
     for (caps, user, own) in [
         (OWN, NOBODY, NOBODY),
         (OTHERS, ANOTHER, NOBODY),
@@ -143,7 +143,7 @@ fn the_sets_of_the_readme_suffice() {
         let m = serving(caps, own, &["--pid", &pid.to_string()]);
         m.said("following ");
         workload.lines.tell("mmap 8388608");
-        // Held still by ptrace.
+        // Frozen by ptrace.
         let mark = m.send("POST", "/v2/marks", "{\"freeze\": true}");
         assert_eq!(mark.status, 201, "{}", mark.text());
         assert_eq!(mark.json()["exact"], true, "{}", mark.text());
@@ -193,7 +193,7 @@ fn with_one_capability_less_doctor_names_it_and_the_run_says_what_to_do() {
         let args = ["--pid", &pid, "--no-server", "--duration", "0.2"];
         let (out, said) = output(with(&caps, NOBODY, &place().memprof).args(args));
         match *less {
-            // Names of deleted files alone.
+            // Only the names of deleted files.
             "checkpoint_restore" => assert!(out.status.success(), "{said}"),
             // From Linux 6.14 on CAP_PERFMON shows page tables as well.
             "sys_ptrace" => assert!(said.contains(&name), "{said}"),
@@ -215,7 +215,7 @@ fn with_one_capability_less_doctor_names_it_and_the_run_says_what_to_do() {
     }
 }
 
-/// A process that another user starts later can only be refused when it is there.
+/// memprof can refuse another user's process only once it exists.
 #[test]
 fn a_target_that_comes_later_and_may_not_be_read() {
     let name = unique_name("later");
@@ -330,14 +330,14 @@ fn a_running_memprofs_threads_have_given_up_what_they_do_not_need() {
     assert!(file.exists());
 }
 
-/// Prints what it has.
+/// Prints its own privileges.
 const TELL: &str = "grep -E '^(Cap|NoNewPrivs|Seccomp:)' /proc/self/status";
 
 #[test]
 fn a_command_has_all_that_memprofs_user_has() {
     let (plain, wanted) = output(Command::new("sh").args(["-c", TELL]));
     assert!(plain.status.success() && wanted.contains("NoNewPrivs:\t0"));
-    // Also what it starts later, when memprof has long given up its own.
+    // Also the processes that it starts later, after memprof has dropped its privileges.
     let script = format!("{TELL}; sleep 0.3; {TELL}");
     let args = ["--no-server", "--", "sh", "-c", &script];
     let out = Command::new(BINARY).args(args).output().unwrap();
@@ -351,7 +351,7 @@ fn a_command_has_all_that_memprofs_user_has() {
     assert_eq!(String::from_utf8_lossy(&out.stdout), wanted.repeat(2));
 }
 
-/// The set-user-id bit works for a command, which a traced or a restricted one would lose.
+/// The set-user-ID bit works for a command; it would not if the command were traced or restricted.
 #[test]
 fn a_command_can_become_another_user() {
     let source = place().dir.join("whoami.c");
@@ -380,7 +380,7 @@ fn a_command_can_become_another_user() {
     }
 }
 
-/// Without CAP_SYS_PTRACE the kernel shows a process only to those who have all of its capabilities.
+/// Without CAP_SYS_PTRACE, the kernel shows a process only to processes that have all of its capabilities.
 #[test]
 fn a_command_with_more_capabilities_than_memprof_needs_is_still_seen() {
     let workload = place().workload.to_str().unwrap();
@@ -399,7 +399,7 @@ fn a_command_with_more_capabilities_than_memprof_needs_is_still_seen() {
     lines.close();
 }
 
-/// Root writes where the owner alone may, as it did before memprof gave anything up.
+/// Root can write files that only the owner may write, as before memprof dropped privileges.
 #[test]
 fn files_of_other_users_are_written_at_the_end() {
     let dir = place().dir.join("owned");
@@ -422,8 +422,8 @@ fn files_of_other_users_are_written_at_the_end() {
     assert_eq!(fs::metadata(&old).unwrap().mode() & 0o777, 0o600);
 }
 
-/// A process in mount and pid namespaces of its own, whose program has no path on the host, and none
-/// inside any more.
+/// A process in its own mount and pid namespaces, whose program no longer has a path on the host or in the
+/// namespace.
 #[test]
 fn a_process_in_a_container_with_a_deleted_program() {
     let name = unique_name("contained");
@@ -464,7 +464,7 @@ fn a_process_in_a_container_with_a_deleted_program() {
     signal(pid, libc::SIGCONT);
     drop(m);
     workload.lines.tell("munmap");
-    // That is what CAP_CHECKPOINT_RESTORE is for.
+    // This requires CAP_CHECKPOINT_RESTORE.
     let m = run(&without(OTHERS, "checkpoint_restore"));
     workload.lines.tell("mmap 8388608");
     let tree = m.tree();

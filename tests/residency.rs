@@ -1,6 +1,6 @@
-//! Sums of the page scan against the kernel's own figures, for stopped programs: the difference is 0.
+//! For stopped programs, the sums of the page scan equal the kernel's figures.
 //!
-//! Needs root and `cc`. What this kernel cannot set up is reported as skipped.
+//! Needs root and `cc`. Scenarios that this kernel does not support are reported as skipped.
 
 #[path = "residency/breakdown.rs"]
 mod breakdown;
@@ -31,13 +31,13 @@ use target::Target;
 const MIB: u64 = 1 << 20;
 const METHODS: [Method; 2] = [Method::Ioctl, Method::Pagemap];
 
-/// Prints past the test harness.
+/// Prints directly to stderr: the test harness captures the usual output.
 macro_rules! say {
     ($($arg:tt)*) => { $crate::target::say(format_args!($($arg)*)) };
 }
 use say;
 
-/// All pages of a process, neighbours joined across windows and whether huge or not.
+/// All pages of a process; adjacent ranges are merged across windows and page sizes.
 fn pages(pid: Pid, method: Method) -> Vec<(u64, u64, PageKind)> {
     let mut scanner = Scanner::open(pid, method).unwrap();
     assert_eq!(scanner.method(), method);
@@ -58,14 +58,17 @@ fn pages(pid: Pid, method: Method) -> Vec<(u64, u64, PageKind)> {
     runs
 }
 
-/// Both methods against the kernel's figures and each other; the process must be stopped.
+/// Compares both methods with the kernel's figures and with each other; the process must be stopped.
 fn measure(pid: Pid) -> Usage {
     let status = figures::status(pid).unwrap();
     let rollup = figures::rollup(pid).unwrap();
     let mut totals = Vec::new();
     for method in METHODS {
         let r = read_with(pid, method, &mut Classifier::new()).unwrap();
-        assert_eq!(r.before, r.after, "it was stopped");
+        assert_eq!(
+            r.before, r.after,
+            "the kernel's figures changed although it was stopped"
+        );
         let (kernel, ours) = (r.before, r.total);
         assert_eq!(Some(ours.anon), kernel.anonymous, "{method:?}: Anonymous");
         assert_eq!(ours.anon, kernel.rss_anon, "{method:?}: RssAnon");
@@ -84,7 +87,7 @@ fn measure(pid: Pid) -> Usage {
     totals[0]
 }
 
-/// Where `/proc/PID/map_files` is not permitted the sums are the same.
+/// Without access to `/proc/PID/map_files` the sums are the same.
 fn measure_by_names(pid: Pid, total: Usage) {
     let mut classifier = Classifier::without_map_files();
     let r = read_with(pid, Method::Auto, &mut classifier).unwrap();
@@ -110,7 +113,7 @@ fn run(scenario: &str, dir: &Path) -> (Target, Usage) {
     (target, total)
 }
 
-/// A scenario and what must at least be found in it, so that nothing can pass by finding nothing.
+/// A scenario and the minimum amounts in it, so that no test passes on empty sums.
 macro_rules! scenario {
     ($name:ident, $check:expr) => {
         #[test]

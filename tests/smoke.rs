@@ -1,4 +1,4 @@
-//! The whole of memprof against a program that says how many bytes each of its functions holds.
+//! All of memprof, with a program that prints how many bytes each of its functions holds.
 //!
 //! Needs root and `cc`.
 
@@ -11,7 +11,7 @@ use common::workload::{Expected, Family, Member, Workload, named, program, uniqu
 
 const KIB: u64 = 1024;
 
-/// One function's bytes over some processes.
+/// The bytes of one function in several processes.
 struct Row<'a> {
     function: &'a Expected,
     bytes: u64,
@@ -31,7 +31,8 @@ fn rows<'a>(members: &[&'a Member]) -> Vec<Row<'a>> {
     rows
 }
 
-/// Every function has what it says it has, in both directions; nothing else is of the workload.
+/// Every function has the bytes that the workload printed, in both directions; no other function of the workload has
+/// any.
 #[track_caller]
 fn check(m: &Memprof, members: &[&Member]) {
     let (direct, reversed) = (m.tree(), m.reversed());
@@ -114,7 +115,7 @@ fn a_family_that_runs_already() {
 
     let m = Memprof::start(&["--comm", &named.name, "--follow-forks"]);
     assert_eq!(m.followed(), workload.pid());
-    // All of it is from before the attach.
+    // All of it was allocated before the attach.
     let tree = m.tree();
     let held: u64 = family
         .processes
@@ -142,7 +143,7 @@ fn a_command() {
     }
 }
 
-/// The kernel keeps 15 bytes of a name; others that share them are not taken for it.
+/// The kernel keeps 15 bytes of a name. A program with the same 15 bytes must not be mistaken for the target.
 #[test]
 fn a_long_name() {
     let wanted = named("forked_allocator", &unique_name("forked_allocator_long_"));
@@ -150,7 +151,7 @@ fn a_long_name() {
     let (before, _) = start(&other);
     wait_until(|| comm(before.pid()) == "forked_allocato");
 
-    // Waiting: another program starts first.
+    // While memprof waits, another program starts first.
     let m = Memprof::start(&["--comm", &wanted.name, "--follow-forks"]);
     let (after, _) = start(&other);
     let (workload, family) = start(&wanted);
@@ -159,7 +160,7 @@ fn a_long_name() {
     check(&m, &[family.parent(), family.child()]);
     drop(m);
 
-    // Running already.
+    // The target runs already.
     let m = Memprof::start(&["--comm", &wanted.name, "--follow-forks"]);
     assert_eq!(m.followed(), workload.pid());
     for workload in [before, after, workload] {

@@ -1,4 +1,4 @@
-//! Everything at once for a long time: nothing drifts, nothing grows, nothing is lost.
+//! All operations at once for a long time: totals do not drift, memprof does not grow, and nothing is lost.
 //!
 //! `MEMPROF_SOAK_SECS` seconds (default 20): two minutes in `./run-tests soak`, half an hour with
 //! `MEMPROF_SOAK_SECS=1800 ./run-tests soak`.
@@ -26,16 +26,16 @@ use common::workload::{Workload, program};
 use common::{Reply, connect, exchange};
 
 const KIB: u64 = 1024;
-/// How much memprof may hold more at the end than in the first fifth.
+/// Allowed growth of memprof from the first fifth to the end.
 const RSS_KIB: u64 = 24 * 1024;
 const MAPS_KIB: u64 = 8 * 1024;
 const DESCRIPTORS: u64 = 16;
 const THREADS: u64 = 4;
 const CHUNKS: u64 = 1000;
 const LATE_MIB: u64 = 16;
-/// Requests under way at the same time.
+/// Concurrent requests.
 const CLIENTS: usize = 3;
-/// What they ask for.
+/// The paths of the requests.
 const ASKED: [&str; 27] = [
     "/v1/pid",
     "/v1/tree",
@@ -71,14 +71,14 @@ fn seconds() -> u64 {
     text.map_or(20, |t| t.parse().expect("MEMPROF_SOAK_SECS is a number"))
 }
 
-/// What memprof holds.
+/// memprof's use of resources.
 #[derive(Clone, Copy, Debug)]
 struct Holds {
     rss_kib: u64,
     maps_kib: u64,
     descriptors: u64,
     threads: u64,
-    /// Entries of the page ledger, 2 MiB of addresses each. (Counted again after a while only.)
+    /// Entries of the page ledger, 2 MiB of addresses each. memprof counts them only from time to time.
     chunks: u64,
 }
 
@@ -97,7 +97,7 @@ impl Holds {
         }
     }
 
-    /// Each figure, by its name, and how much more of it there may be later.
+    /// Each figure with its name and its allowed growth.
     fn figures(self) -> [(&'static str, u64, u64); 5] {
         [
             ("KiB of resident memory", self.rss_kib, RSS_KIB),
@@ -109,7 +109,7 @@ impl Holds {
     }
 }
 
-/// What has grown: against the most of the first fifth, the least of the last samples.
+/// The figures that have grown: the minimum of the last samples compared with the maximum of the first fifth.
 fn grown(samples: &[(Duration, Holds)], run: Duration) -> Vec<String> {
     let early = samples.iter().filter(|(at, _)| *at <= run / 5);
     let early: Vec<Holds> = early.map(|(_, holds)| *holds).collect();
@@ -126,7 +126,7 @@ fn grown(samples: &[(Duration, Holds)], run: Duration) -> Vec<String> {
         .collect()
 }
 
-/// Requests of all kinds, until it is told to stop; none of them while the gate is shut.
+/// Sends requests of all kinds until told to stop, and none while the gate is closed.
 struct Clients {
     address: SocketAddr,
     gate: RwLock<()>,
@@ -149,7 +149,7 @@ impl Clients {
     fn ask(&self, first: usize) {
         let mut round = first;
         while !self.stop.load(Ordering::Relaxed) {
-            // Shut for good where the look at the target has failed.
+            // The gate stays closed if the comparison with the kernel has failed.
             let Ok(open) = self.gate.read() else { return };
             match round % 10 {
                 3 => self.mark(round % 20 == 3),
@@ -165,8 +165,8 @@ impl Clients {
         }
     }
 
-    /// A reply of that status; `None` where memprof says that it is too busy, or that the target cannot be
-    /// held still now.
+    /// A reply with this status; `None` if memprof says that it is too busy, or that the target cannot be
+    /// frozen now.
     fn request(&self, method: &str, target: &str, body: &str, status: u16) -> Option<Reply> {
         let length = body.len();
         let request = format!(
@@ -184,7 +184,7 @@ impl Clients {
         Some(reply)
     }
 
-    /// Keeps a state, compares with it, and forgets it.
+    /// Creates a mark, compares with it, and deletes it.
     fn mark(&self, freeze: bool) {
         let body = format!(r#"{{"name": "soak", "freeze": {freeze}}}"#);
         let Some(reply) = self.request("POST", "/v2/marks", &body, 201) else {
@@ -197,7 +197,7 @@ impl Clients {
         self.request("DELETE", &format!("/v2/marks/{id}"), "", 204);
     }
 
-    /// Listens to the stream of events for a moment.
+    /// Reads the event stream for a moment.
     fn events(&self) {
         let mut stream = connect(self.address);
         let address = self.address;
@@ -213,12 +213,12 @@ impl Clients {
     }
 }
 
-/// With the target held: memprof's sum over its processes is the kernel's.
+/// With the target stopped, memprof's sum over its processes equals the kernel's.
 #[track_caller]
 fn compare(m: &Memprof, pids: &[Pid]) -> u64 {
     let mut expected: Vec<u64> = pids.iter().map(|pid| u64::from(pid.0)).collect();
     expected.sort_unstable();
-    // A process that has ended a moment ago may still be in the last report.
+    // A process that has just ended may still be in the last report.
     let mut summary = Value::Null;
     wait_until(|| {
         summary = m.get("/v2/summary").json();
@@ -244,7 +244,7 @@ fn compare(m: &Memprof, pids: &[Pid]) -> u64 {
     ours / KIB
 }
 
-/// Lets the target come to rest, looks, and lets it go on.
+/// Stops the target, compares, and lets it continue.
 fn checkpoint(workload: &mut Workload, m: &Memprof, clients: &Clients) -> (Holds, u64) {
     let shut = clients.gate.write().unwrap();
     workload.lines.send("hold");
@@ -285,7 +285,7 @@ fn nothing_drifts_nothing_grows_nothing_is_lost() {
                 })
             })
             .collect();
-        // Whatever fails here: the clients must end for the scope to end.
+        // The clients must end even if something fails here: the scope waits for them.
         let stop = StopAtDrop(&clients.stop);
         let mut noted_loss = false;
         while began.elapsed() < run {
@@ -307,12 +307,12 @@ fn nothing_drifts_nothing_grows_nothing_is_lost() {
         drop(stop);
     });
     wrong.extend(grown(&samples, run));
-    // And it still records.
+    // memprof still records.
     workload.lines.tell(&format!("late {LATE_MIB}"));
     workload.lines.send("hold");
     assert!(workload.lines.line().starts_with("held "));
     let found = m.tree().through("late_allocation").value;
-    // (With a page of its caller's stack, which a fork has made common to two processes.)
+    // This may include a page of the caller's stack, which a fork has shared between two processes.
     if !(LATE_MIB * 1024..LATE_MIB * 1024 + 64).contains(&found) {
         wrong.push(format!(
             "{found} KiB of {} stand below late_allocation",
@@ -342,7 +342,7 @@ fn nothing_drifts_nothing_grows_nothing_is_lost() {
     workload.end();
 }
 
-/// Says to stop when it is dropped.
+/// Tells the clients to stop when dropped.
 struct StopAtDrop<'a>(&'a AtomicBool);
 
 impl Drop for StopAtDrop<'_> {

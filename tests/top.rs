@@ -1,4 +1,4 @@
-//! `memprof top` on a terminal of its own: what it shows, and that the terminal is given back.
+//! `memprof top` on a pseudoterminal: it shows the right contents, and restores the terminal.
 //!
 //! Needs root and `cc`.
 
@@ -25,7 +25,7 @@ fn functions_are_seen_and_q_gives_the_terminal_back() {
     assert!(top.is_raw());
     workload.lines.tell("mmap 8388608");
     top.shows("cmd_mmap (scenarios)");
-    // The tree, all of it, and back.
+    // The tree, fully unfolded, and back.
     top.press("t");
     top.shows("tree of callees");
     top.press("*");
@@ -37,7 +37,7 @@ fn functions_are_seen_and_q_gives_the_terminal_back() {
     top.press("xq");
     let (status, after) = top.ends("Losses:");
     assert!(status.success(), "{status}");
-    // What is said at the end, and the summary, stand on the terminal as it was.
+    // The last messages and the summary are on the restored terminal.
     assert!(
         after.contains(&format!("following scenarios (pid {pid})")),
         "{after}"
@@ -51,7 +51,7 @@ fn a_signal_and_ctrl_c_give_it_back() {
     for by_signal in [true, false] {
         let mut top = Top::start(&["--no-server", "--pid", &pid]);
         top.shows("functions by self");
-        // The command's own keys come from its terminal.
+        // The command reads its keys from its own terminal.
         match by_signal {
             true => signal(memprof::event::Pid(top.child.id()), libc::SIGTERM),
             false => top.press("\x03"),
@@ -87,13 +87,13 @@ fn with_a_server_the_last_report_stays() {
     );
 }
 
-/// Its output would run over the screen, and its input would take the keys.
+/// Its output would overwrite the screen, and its input would take the keys.
 #[test]
 fn a_command_that_is_started_is_kept_from_the_terminal() {
     let script = "echo out; echo err >&2; read x; test -z \"$x\" && exit 7";
     let mut top = Top::start(&["--listen", "127.0.0.1:0", "--", "sh", "-c", script]);
     top.shows("the command ended with status 7");
-    // The view says it plainly; on stderr, afterwards, it has memprof's name.
+    // The view shows the message alone; on stderr, afterwards, memprof's name precedes it.
     let (view, _) = top.seen();
     assert!(!view.contains("memprof: the command ended"), "{view}");
     top.press("q");

@@ -1,19 +1,18 @@
 #!/usr/bin/env bash
-# Boots other kernels in QEMU, and checks there that memprof works from end to end, or says what it
-# misses.
+# Boots other kernels in QEMU, and checks in each that memprof works end to end, or reports what is
+# missing.
 #
 #   tests/vm.sh [SERIES…]      (default: 5.10 6.1 6.12 newest arm64-6.1 arm64-6.12)
 #
-# Kernels for 64-bit ARM check the BPF program alone (tests/vm/arm64.c): all of it is loaded, what has a
-# hook there is attached, and a stack is walked.
+# On 64-bit ARM only the BPF program is checked (tests/vm/arm64.c): all of it is loaded, programs whose
+# hooks exist there are attached, and a stack is walked.
 #
-# Kernel images are Debian's cloud kernels, from the Debian source that this machine's apt has; they
-# are kept in MEMPROF_VM_CACHE (default ~/.cache/memprof-vm), with their modules for a disk and for zram.
-# A guest has an ext4 disk. Prints one line a kernel, and at the end
-# what became of each scenario of tests/scenarios on each kernel, and on this machine's own when
-# `cargo test --test scenarios` was run before. Exit status:
-# 0 if every kernel passed, 1 if one failed, 77 if one was skipped (REQUIRE_VM=1 makes that a
-# failure). Installs nothing: it needs qemu-system-x86, busybox-static, e2fsprogs, apt and dpkg; for
+# The kernels are Debian's cloud kernels, from the Debian mirror that this machine's apt uses. They are
+# cached in MEMPROF_VM_CACHE (default ~/.cache/memprof-vm), with their modules for a disk and for zram.
+# A guest has an ext4 disk. Prints one line per kernel, and at the end the result of each scenario of
+# tests/scenarios on each kernel, and on this machine's kernel if `cargo test --test scenarios` was run
+# before. Exit status: 0 if every kernel passed, 1 if one failed, 77 if one was skipped (REQUIRE_VM=1 makes
+# that a failure). Installs nothing: it needs qemu-system-x86, busybox-static, e2fsprogs, apt and dpkg; for
 # 64-bit ARM qemu-system-arm, gcc-aarch64-linux-gnu and libc6-dev-arm64-cross.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 1
@@ -22,8 +21,8 @@ source scripts/lib.sh
 
 cache=${MEMPROF_VM_CACHE:-$HOME/.cache/memprof-vm}
 boot_limit=900 # seconds, under emulation on a busy machine
-# What the scenarios need where a kernel does not have it built in; crc32c_generic and lzo-rle are what ext4
-# and zram ask for by name.
+# Modules that the scenarios need if the kernel does not have them built in. ext4 and zram request
+# crc32c_generic and lzo-rle by name.
 modules=(virtio_pci virtio_blk crc32c_generic ext4 lzo-rle zram)
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -35,7 +34,7 @@ skip() {
     skipped=$((skipped + 1))
 }
 
-# Scenario by kernel: passed, skipped (the reasons follow), FAILED, or - where there is nothing to run.
+# A table of scenario by kernel: passed, skipped (the reasons follow), FAILED, or - if not run.
 print_table() {
     local own=target/tmp/scenarios.results
     [ ! -s "$own" ] || cp "$own" "$work/table.own"
@@ -75,7 +74,7 @@ finish() {
     exit 77
 }
 
-# The processor of a series' kernels, as Debian calls it.
+# Debian's name of the architecture of a series.
 arch_of() {
     case $1 in
     arm64-*) echo arm64 ;;
@@ -83,8 +82,8 @@ arch_of() {
     esac
 }
 
-# A private apt for a processor, which knows more suites than this machine's and changes nothing of it.
-# Once it is there, it is used for the rest.
+# Sets up a private apt configuration for an architecture. It has more suites than this machine's, which it
+# does not change. All later apt commands use it.
 prepare_apt() {
     local main security keyring=/usr/share/keyrings/debian-archive-keyring.gpg apt=$cache/apt suite
     [ "$1" = amd64 ] || apt=$cache/apt-$1
@@ -116,7 +115,7 @@ prepare_apt() {
 	APT::Sandbox::User "root";
 	END
     export APT_CONFIG=$apt/apt.conf
-    # The lists of a few hours ago are as good.
+    # Lists that are a few hours old are recent enough.
     if [ -z "$(find "$apt/updated" -mmin -360 2>/dev/null)" ]; then
         apt-get update -qq >"$work/apt.log" 2>&1 || return 1
         touch "$apt/updated"
@@ -134,8 +133,8 @@ candidates() {
         sort -u -k 1,1Vr -k 2,2 | awk '{ print $2, $1 }'
 }
 
-# The files of a module below a directory and of those it needs, which come first; of one that is built in,
-# none.
+# The files of a module below a directory, after those of its dependencies; none if it is built
+# in.
 module_files() {
     local file need
     file=$(find "$1" -name "${2//[-_]/[-_]}.ko" -o -name "${2//[-_]/[-_]}.ko.xz" | head -n 1)
@@ -149,7 +148,7 @@ module_files() {
     echo "$file"
 }
 
-# Packs the modules that are below a directory, numbered in the order in which they are to be loaded.
+# Packs the modules below a directory, numbered in load order.
 pack_modules() {
     local root=$work/modules name file number=10
     rm -rf "$root" && mkdir -p "$root/modules"
@@ -162,10 +161,10 @@ pack_modules() {
     archive "$root" "$2"
 }
 
-# Downloads a kernel: its image to a path, and the modules for an amd64 guest beside it, as PATH.modules.
+# Downloads a kernel: its image to PATH, and the modules for an amd64 guest to PATH.modules.
 download() {
     local package=$1 version=$2 image=$3 from tree=$work/tree packages=("$1=$2")
-    # From 6.16 on the modules are in a package of their own.
+    # From 6.16 on, the modules are in a separate package.
     case $package in linux-binary-*-amd64) packages+=("${package/binary/modules}=$version") ;; esac
     rm -rf "$work"/*.deb "$tree" && mkdir -p "$tree" "${image%/*}"
     (cd "$work" && apt-get download -qq "${packages[@]}") >>"$work/apt.log" 2>&1 || return 1
@@ -179,12 +178,12 @@ download() {
     [ ! -e "$image.modules.part" ] || mv "$image.modules.part" "$image.modules"
 }
 
-# Whether all of an image is kept.
+# Whether an image is completely cached.
 is_kept() {
     [ -s "$1" ] && { [ -s "$1.modules" ] || [[ $1 == *-arm64=* ]]; }
 }
 
-# Prints the path of an image of a series: the newest that can be downloaded, else the newest kept.
+# Prints the path of an image of a series: the newest that can be downloaded, otherwise the newest cached one.
 image_of() {
     local series=$1 package version image tries=0
     while read -r package version; do
@@ -201,7 +200,7 @@ image_of() {
     echo "$image"
 }
 
-# An archive of everything below a directory, padded: an unpadded one hides the archive after it.
+# An archive of everything below a directory, padded: without padding, the next archive would be ignored.
 archive() {
     (cd "$1" && find . | busybox cpio -o -H newc 2>/dev/null) >"$2" && truncate -s %512 "$2"
 }
@@ -236,7 +235,7 @@ build_initrd() {
     archive "$more" "$work/more.cpio"
 }
 
-# /dev/kvm alone says nothing: nested without hardware support it hangs.
+# /dev/kvm may exist and not work: nested virtualisation without hardware support hangs.
 accelerator() {
     if [ -w /dev/kvm ] && grep -qE '^flags.* (vmx|svm)( |$)' /proc/cpuinfo; then
         echo kvm:tcg
@@ -259,7 +258,7 @@ boot() {
         -append 'console=ttyS0 quiet panic=-1 oops=panic' </dev/null >"$work/qemu" 2>&1
 }
 
-# As `boot`, of a kernel that is always to do all of it; there is one serial port, for the kernel's messages as well.
+# Like `boot`, for kernels that must always pass. There is only one serial port, which also has the kernel's messages.
 boot_arm64() {
     local image=$1 nonce=$2 out=$3
     timeout --kill-after=5 "$boot_limit" qemu-system-aarch64 -machine virt,accel=tcg \
@@ -274,7 +273,7 @@ arm64_libraries() {
     # shellcheck source=/dev/null
     release=$(. /etc/os-release && echo "${VERSION_CODENAME-}")
     mkdir -p "$part/debs"
-    # libzstd is a part of libelf from Debian 13 on.
+    # From Debian 13 on, libelf needs libzstd.
     for package in libelf-dev zlib1g-dev libzstd-dev; do
         (cd "$part/debs" && apt-get download -qq "$package/$release") >>"$work/apt.log" 2>&1 || return 1
     done
@@ -284,7 +283,7 @@ arm64_libraries() {
     rm -rf "$1" && cp -r "$part" "$1.part" && mv "$1.part" "$1"
 }
 
-# The guest's only files: tests/vm/arm64.c as its first process, and the program that it loads.
+# The guest's only files: tests/vm/arm64.c as its first process, and the BPF program that it loads.
 build_arm64() {
     local libraries=$cache/arm64-libraries headers sources root=$work/arm64
     local elf=$libraries/usr/include libs=$libraries/usr/lib/aarch64-linux-gnu
@@ -296,7 +295,7 @@ build_arm64() {
     sources=$(cargo metadata -q --format-version 1 --locked |
         grep -o '"manifest_path":"[^"]*/libbpf-sys-[^"]*"' | head -n 1 | cut -d '"' -f 4)
     sources=${sources%/*}/libbpf
-    # (libbpf's own warnings are not ours.)
+    # Without the warnings of libbpf.
     aarch64-linux-gnu-gcc -std=gnu11 -O1 -w -static -fno-omit-frame-pointer -D_LARGEFILE64_SOURCE \
         -D_FILE_OFFSET_BITS=64 -I "$headers" -I "$sources/include" -I "$sources/include/uapi" \
         -I src/bpf -I "$elf" -o "$root/init" tests/vm/arm64.c "$sources"/src/*.c \
@@ -304,7 +303,7 @@ build_arm64() {
     archive "$root" "$work/arm64.cpio"
 }
 
-# One kernel: its line, and on a failure what the guest said.
+# Tests one kernel: prints its line, and after a failure the guest's output.
 check() {
     local series=$1 image nonce out=$work/out began=$SECONDS wanted=full status result
     image=$(image_of "$series") ||
@@ -315,8 +314,8 @@ check() {
     case $(arch_of "$series") in
     amd64)
         boot "$image" "$nonce" "$wanted" "$out"
-        # The emulator ran a breakpoint that the kernel's patching of its own code had taken away again:
-        # with one processor nobody runs code while it is patched.
+        # The emulator executed a breakpoint that the kernel had already removed while patching its code. With one
+        # processor, no code runs while it is patched.
         if grep -q 'int3: 0000' "$work/console"; then
             say "$series: the emulated kernel crashed while patching its own code; retrying with one processor"
             : >"$out"
@@ -326,7 +325,7 @@ check() {
     arm64) boot_arm64 "$image" "$nonce" "$out" ;;
     esac
     tr -d '\r' <"$out" >"$out.text"
-    # The table is what comes after the scenarios' blank line.
+    # The table follows the blank line after the scenarios.
     sed -n 's/^table: //p' "$out.text" >"$work/table.$series"
     [ -s "$work/table.$series" ] || rm "$work/table.$series"
     status=$(sed -n "s/^VM-EXIT:$nonce:\([0-9]*\)\$/\1/p" "$out.text")
@@ -343,7 +342,7 @@ check() {
     [ -n "$status" ] || tail -n 30 "$work/console" "$work/qemu" | sed 's/^/    /'
 }
 
-# What is missing of "command:package", as the packages' names.
+# The packages of missing commands; the arguments are "command:package".
 missing_of() {
     local need
     for need; do
@@ -351,7 +350,7 @@ missing_of() {
     done
 }
 
-# The kernels of one processor: is everything there that they need, and then one by one.
+# Tests the kernels of one architecture, one by one, if everything that they need is installed.
 check_all() {
     local arch=$1 missing series status why
     shift

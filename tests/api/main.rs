@@ -1,4 +1,4 @@
-//! Every view of one stopped program, against each other, `/v1` and the kernel.
+//! All views of one stopped program agree with each other, with `/v1` and with the kernel.
 //!
 //! Needs root, `cc`, Linux 6.5, cargo's target directory on a file system with a page cache of its own,
 //! and what the tests of the exports (`go`, `python3`) and of the page (`chromium`) need.
@@ -36,7 +36,7 @@ const MIB: u64 = 1 << 20;
 const KINDS: [&str; 8] = [
     "all", "resident", "anon", "shmem", "cache", "file", "swap", "hugetlb",
 ];
-/// Kinds that a mapping has bytes of.
+/// The kinds of memory that mappings have.
 const MAPPED: [&str; 5] = ["anon", "shmem", "file", "swap", "hugetlb"];
 
 /// memprof, its target, and the summary, which several checks need.
@@ -46,12 +46,12 @@ struct Walk {
     summary: Value,
 }
 
-/// A number of an answer.
+/// A number in a reply.
 #[track_caller]
 fn number(value: &Value) -> u64 {
     value
         .as_u64()
-        .unwrap_or_else(|| panic!("{value} is no number"))
+        .unwrap_or_else(|| panic!("{value} is not a number"))
 }
 
 fn column(value: &Value) -> Vec<u64> {
@@ -157,7 +157,7 @@ impl Walk {
             assert_eq!(total, self.total(kind), "{kind}");
             assert_eq!(sum(rows(&table), "self"), number(&table["matched"]));
             assert_eq!(rows(&table).len() as u64, number(&table["count"]));
-            // What a function holds itself is what stands first, callers below.
+            // In the tree of callers, a function's self memory is at the first level.
             let tree = self.get(&format!("/v2/tree?kind={kind}"));
             let first = tops(&tree);
             for row in rows(&table).iter().filter(|row| number(&row["self"]) > 0) {
@@ -252,7 +252,7 @@ impl Walk {
         assert!(entries("pages") > 0 && entries("stacks") > 0 && entries("cache") > 0);
     }
 
-    /// Samples of the stopped program say what its status says.
+    /// Samples of the stopped program equal its status.
     fn series(&self, stopped: u64) {
         let status = figures::status(self.pid).unwrap();
         let attributed = number(&self.summary["attributed"]["all"]);
@@ -329,12 +329,12 @@ fn walk() {
     let dir_path = dir.path().canonicalize().unwrap();
     let file = dir_path.join("walked.dat");
     let mut target = Workload::start(&program("scenarios"));
-    // Memory from before the attach.
+    // Memory that was allocated before the attach.
     target.lines.tell("mmap 3145728");
     let pid = target.pid();
     let m = Memprof::attach(pid, &["--metrics-functions", "3"]);
     m.said("following ");
-    // Another memprof, which sees the same.
+    // Another memprof, which must see the same.
     let mut top = Top::start(&["--no-server", "--pid", &pid.to_string()]);
     top.shows("= kernel");
     for command in [
@@ -375,7 +375,7 @@ fn walk() {
     target.end();
 }
 
-/// What came between the mark and now is what the program says it touched.
+/// The difference since the mark equals what the program touched.
 fn difference(walk: &Walk, from: &str) {
     let to = mark(&walk.m, "after");
     for to in ["now", &to] {

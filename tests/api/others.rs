@@ -1,5 +1,5 @@
-//! What else shows the same memory: `/v1`, the exports by readers that are not memprof's, live events,
-//! the breakdown, the terminal and the page.
+//! Other views of the same memory: `/v1`, the exports with independent readers, live events, the breakdown,
+//! the terminal and the page.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
@@ -73,7 +73,7 @@ impl Walk {
         assert_eq!(readers::read(format, &reply.body), wanted, "{path}");
     }
 
-    /// Whoever listens is told the totals at once.
+    /// A new client of the event stream receives the totals at once.
     pub fn events(&self) {
         let address = self.m.address();
         let mut stream = TcpStream::connect(address).unwrap();
@@ -88,7 +88,7 @@ impl Walk {
         assert_eq!(told["agreement"], self.summary["agreement"]);
     }
 
-    /// What `memprof maps` and `/debug/memory` add up from `smaps`.
+    /// The sums of `memprof maps` and `/debug/memory`, which come from `smaps`.
     pub fn breakdown(&self) {
         let resident = self.total("resident") + self.total("file");
         assert_eq!(figures::rollup(self.pid).unwrap().rss, resident);
@@ -108,7 +108,7 @@ impl Walk {
         assert_eq!(rss.parse::<u64>().unwrap() << 10, resident, "{text}");
     }
 
-    /// Both lines of totals that `memprof top` shows, by another memprof than the one that was asked.
+    /// Both lines of totals in `memprof top`, which is another memprof.
     pub fn terminal(&self, top: &mut Top) {
         let kib = |kind| grouped(self.total(kind) >> 10);
         top.shows(&format!(
@@ -163,7 +163,7 @@ impl Walk {
         browser.must_be_quiet();
     }
 
-    /// The newest point of the time line.
+    /// The newest point of the timeline.
     fn time_line(&self, browser: &Browser) {
         browser.wait("document.querySelector('.plot canvas')");
         for (kind, name) in [("anon", "Anonymous "), ("shmem", "Shared ")] {

@@ -174,7 +174,7 @@ impl Reply {
     pub fn header(&self, name: &str) -> Option<&str> {
         let mut values = self.headers.iter().filter(|(n, _)| n == name);
         let value = values.next().map(|(_, v)| v.as_str());
-        assert!(values.next().is_none(), "{name} stands there twice");
+        assert!(values.next().is_none(), "the header {name} is repeated");
         value
     }
 

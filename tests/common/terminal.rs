@@ -82,7 +82,7 @@ impl Top {
             );
             std::thread::sleep(Duration::from_millis(10));
         }
-        assert!(self.seen().1, "not on a screen of its own");
+        assert!(self.seen().1, "not on the alternate screen");
     }
 
     pub fn press(&mut self, keys: &str) {

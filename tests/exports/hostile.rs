@@ -1,5 +1,5 @@
-//! Names that want to be something else: every format's reader finds them as names, and no more
-//! frames, rows or elements than there are.
+//! Names with special characters: every format's reader must find them as names, and no additional frames, rows or
+//! elements.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -39,7 +39,7 @@ fn nasty() -> Arc<Report> {
         .collect();
     let one = |n: usize| (vec![at(0, n as u64)], kib(4, 0, 0));
     let mut samples: Vec<_> = (0..NAMES.len()).map(one).collect();
-    // All in one stack, and each as somebody's caller.
+    // All names in one stack, so that each is also a caller.
     samples.push((
         (0..NAMES.len()).map(|n| at(0, n as u64)).collect(),
         kib(8, 4, 0),
@@ -66,8 +66,7 @@ fn every_reader_still_finds_every_byte() {
     readers_find_every_byte(&nasty());
 }
 
-/// A terminal sees no control character of a name in any format that is text. JSON escapes those of
-/// ASCII.
+/// No text format passes a control character of a name on to a terminal. JSON escapes those of ASCII.
 #[test]
 fn no_control_characters() {
     let report = nasty();
@@ -82,7 +81,7 @@ fn no_control_characters() {
     }
 }
 
-/// Characters that reorder a line, or are not seen, and names of any length.
+/// Characters that reorder a line or are invisible, and names of any length.
 #[test]
 fn lines_of_text_are_in_order_and_bounded() {
     let name = |n: usize| format!("{n} \u{202e}gnp\u{2066}\u{200b}\u{feff}") + &"x".repeat(100_000);
@@ -107,7 +106,7 @@ fn lines_of_text_are_in_order_and_bounded() {
             "{format}: says that names were cut"
         );
         let longest = text.lines().map(|line| line.chars().count()).max();
-        // So many names of at most 1,024 characters, with what was escaped.
+        // This many names of at most 1,024 characters, with their escapes.
         assert!(longest < Some(22 * 1_200), "{format}: {longest:?}");
     }
 }

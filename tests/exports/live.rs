@@ -1,5 +1,5 @@
-//! A real program, stopped: every format that memprof writes of one profile, read by its reader,
-//! against the others and against the kernel.
+//! A real, stopped program: all formats of one profile, read by their readers, agree with each other and with the
+//! kernel.
 
 use std::process::Stdio;
 
@@ -69,7 +69,7 @@ fn all_formats_of_a_stopped_program_agree_with_the_kernel() {
         assert_eq!(found, readers::wanted(format, of), "{format}");
     }
 
-    // What the program's own functions brought in stands under them, whoever reads it.
+    // Every reader finds the program's own memory under its functions.
     let raw = readers::pprof(&bytes("pprof")).raw;
     assert!(raw.contains("cmd_mmap"), "{raw}");
     let flat = |file: &[u8], index: &str, function: &str| {
@@ -94,7 +94,7 @@ fn all_formats_of_a_stopped_program_agree_with_the_kernel() {
         .unwrap();
     assert_eq!(row["total_bytes"], (8 * MIB).to_string());
     assert_eq!(row["category"], "own");
-    // `-g` tells where; the line is that of the store or of the call.
+    // With `-g` there are lines: that of the store or of the call.
     let located = |line: &&str| line.contains(" cmd_mmap ") && line.contains("scenarios.c:");
     assert!(raw.lines().any(|line| located(&line)), "{raw}");
     let build_id = readelf_build_id();
@@ -136,7 +136,7 @@ fn pprof_shows_inlined_functions() {
             .all(|(below, (function, number))| {
                 let line = lines.get(at + below).copied().unwrap_or_default();
                 let place = format!("/inlined.c:{number}");
-                // Newer ones go on with a column.
+                // Newer versions append a column.
                 let ends = |rest: &str| rest.starts_with([' ', ':']);
                 line.contains(&format!("{function} "))
                     && line.split_once(&place).is_some_and(|(_, rest)| ends(rest))
@@ -146,7 +146,7 @@ fn pprof_shows_inlined_functions() {
     assert!((0..lines.len()).any(stands), "{wanted:?}:\n{raw}");
 }
 
-/// The build id of the profiled program, as binutils read it.
+/// The build id of the profiled program, as read by binutils.
 fn readelf_build_id() -> String {
     let out = std::process::Command::new("readelf")
         .arg("-n")

@@ -1,4 +1,4 @@
-//! Made profiles: every format's sums, options and differences, and files kept for comparison.
+//! Synthetic profiles: every format's sums, options and differences, and reference files.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -108,11 +108,11 @@ fn nothing_is_written_as_nothing() {
         let sums = readers::read(format, &bytes);
         assert!(sums.values().all(|bytes| *bytes == 0), "{format}: {sums:?}");
     }
-    // inferno takes no empty input.
+    // inferno rejects empty input.
     assert!(written("folded", &report, &ExportOptions::default()).is_empty());
 }
 
-/// A kind alone is that kind's sum, in every format that can hold one.
+/// A report of one kind has that kind's sum, in every format that supports a kind.
 #[test]
 fn every_kind_adds_up() {
     let report = small();
@@ -135,7 +135,7 @@ fn every_kind_adds_up() {
     }
 }
 
-/// Neither a threshold nor a direction changes a sum.
+/// Neither the threshold nor the direction changes a sum.
 #[test]
 fn thresholds_and_directions_keep_the_sum() {
     let report = small();
@@ -171,7 +171,7 @@ fn memory_without_a_stack_is_in_every_format() {
             _ => String::from_utf8(bytes).unwrap(),
         };
         let row = match format {
-            // The contract's name for it.
+            // The name in the `/v1` contract.
             "json" => "\"unknown\"",
 
             "profile" => "\"reason\":\"before attach\"",
@@ -221,7 +221,7 @@ fn pprof_knows_functions_files_and_comments() {
     }
 }
 
-/// Inlined functions and source lines, where they are known.
+/// Inlined functions and source lines, if known.
 #[test]
 fn pprof_knows_lines() {
     let mut report = Report::clone(&small());
@@ -256,7 +256,7 @@ fn pprof_knows_lines() {
     assert!(raw.contains("[FN][FL][LN][IN]"), "{raw}");
 }
 
-/// A difference with the earlier file, as pprof's users take it.
+/// A difference with an earlier file, computed by pprof.
 #[test]
 fn pprof_subtracts() {
     let (before, now) = (
@@ -285,7 +285,7 @@ fn changed() -> (Arc<Report>, ExportOptions) {
     let before = small();
     let mut now = Report::clone(&before);
     let profile = Arc::make_mut(&mut now.profile);
-    // One stack grew, one has nothing any more.
+    // One stack grew, one is gone.
     profile.samples[0].amounts.usage.anon += 1 << 20;
     profile.total.usage.anon += 1 << 20;
     let gone = profile.samples.remove(1).amounts;
@@ -298,7 +298,7 @@ fn changed() -> (Arc<Report>, ExportOptions) {
     (Arc::new(now), options)
 }
 
-/// Rows of both sides, whoever holds nothing on one of them too.
+/// Rows of both sides, including those that are empty on one side.
 #[test]
 fn csv_differences_have_both_numbers() {
     let (now, options) = changed();
@@ -321,7 +321,7 @@ fn csv_differences_have_both_numbers() {
     );
 }
 
-/// Every line of the tree says what it was, what it is, and how these differ.
+/// Every line of the tree has the old value, the new value and the difference.
 #[test]
 fn text_differences_have_both_numbers() {
     let (now, options) = changed();
@@ -406,14 +406,14 @@ fn flame_graphs_and_tables_differ_too() {
     assert_eq!(sum("self_bytes"), now.profile.total.usage.value());
 }
 
-/// The files are what they were; `MEMPROF_BLESS=1` writes them anew.
+/// The outputs equal the reference files; `MEMPROF_BLESS=1` rewrites these.
 #[test]
 fn kept_files() {
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/exports/kept");
     let report = small();
     for format in EXPORTERS {
         let bytes = written(format.name, &report, &ExportOptions::default());
-        // Compressed bytes are the compressor's; what they hold is memprof's.
+        // The compressed bytes depend on the compressor, so the contents are compared.
         let (bytes, ending) = match format.name {
             "pprof" => (unpacked(&bytes), "pb"),
             _ => (bytes, format.extension),
@@ -440,7 +440,7 @@ fn unpacked(bytes: &[u8]) -> Vec<u8> {
     out
 }
 
-/// Counts bytes and keeps none.
+/// Counts bytes and discards them.
 #[derive(Default)]
 struct Counted {
     bytes: usize,
@@ -459,7 +459,7 @@ impl std::io::Write for Counted {
     }
 }
 
-/// Formats write as they go.
+/// Exporters write incrementally.
 #[test]
 fn nothing_is_written_in_one_piece() {
     let stack = |n: u64| (0..30).map(|d| at(0, n % (d + 2) * 100 + d)).collect();

@@ -1,8 +1,8 @@
-//! Every export format, read by a reader that is not memprof's own.
+//! Every export format, read by an independent reader.
 //!
-//! `speedscope-schema.json` is the schema that speedscope 1.25.0 carries (MIT, Jamie Wong).
+//! `speedscope-schema.json` is the schema of speedscope 1.25.0 (MIT, Jamie Wong).
 //!
-//! Needs `go` (its `go tool pprof`) and `python3`; `live` needs root and `cc` besides.
+//! Needs `go` (for `go tool pprof`) and `python3`; `live` also needs root and `cc`.
 
 #[path = "../common/mod.rs"]
 mod common;

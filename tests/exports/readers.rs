@@ -1,4 +1,4 @@
-//! Readers of the formats: what each file says the memory is.
+//! Readers of the formats: the sums of memory in each file.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -9,10 +9,10 @@ use serde_json::Value;
 
 use crate::common::tree::Node;
 
-/// Bytes by what a format calls them.
+/// Bytes by the format's name for the kind.
 pub type Sums = BTreeMap<String, u64>;
 
-/// What a file of this format must say of memory with so many bytes of each kind.
+/// The expected sums of a file in this format, for the given bytes of each kind.
 pub fn wanted(format: &str, bytes: impl Fn(Kind) -> u64) -> Sums {
     let sums = |kinds: &[(&str, Kind)]| {
         let sum = |(name, kind): &(&str, Kind)| (name.to_string(), bytes(*kind));
@@ -39,7 +39,7 @@ pub fn wanted(format: &str, bytes: impl Fn(Kind) -> u64) -> Sums {
     }
 }
 
-/// What the file says.
+/// The sums of the file.
 pub fn read(format: &str, bytes: &[u8]) -> Sums {
     match format {
         "json" => json(bytes),
@@ -67,7 +67,7 @@ fn json(bytes: &[u8]) -> Sums {
     ])
 }
 
-/// The sum of all rows, which must be the total that the file itself names.
+/// The sum of all rows, which must equal the total in the file.
 fn profile(bytes: &[u8]) -> Sums {
     let whole: Value = serde_json::from_slice(bytes).unwrap();
     let mut sums = Sums::new();
@@ -97,7 +97,7 @@ fn profile(bytes: &[u8]) -> Sums {
     sums
 }
 
-/// What inferno makes of the lines: the width of its flame graph.
+/// The width of the flame graph that inferno makes of the lines.
 fn folded(bytes: &[u8]) -> u64 {
     let mut options = inferno::flamegraph::Options::default();
     options.count_name = "bytes".to_owned();
@@ -111,8 +111,8 @@ fn folded(bytes: &[u8]) -> u64 {
     count.replace(',', "").parse().unwrap()
 }
 
-/// Parsed by an XML parser. Every frame must stand inside one that is nearer to the root, and what
-/// stands on a frame is never wider than it.
+/// Read by an XML parser. Every frame must lie within its parent, and the children of a frame must not be wider than
+/// the frame.
 pub fn svg(bytes: &[u8]) -> u64 {
     let text = std::str::from_utf8(bytes).unwrap();
     let document = roxmltree::Document::parse(text).unwrap_or_else(|e| panic!("{e}\n{text}"));
@@ -152,14 +152,14 @@ pub fn svg(bytes: &[u8]) -> u64 {
         if let Some(below) = below {
             let inside =
                 |(start, end): &(u64, u64)| below.iter().any(|(s, e)| s <= start && end <= e);
-            assert!(row.iter().all(inside), "a frame stands on none");
+            assert!(row.iter().all(inside), "a frame is outside its parent");
         }
         below = Some(row);
     }
     root.unwrap().1
 }
 
-/// What pprof says of a file.
+/// pprof's view of a file.
 pub struct Pprof {
     pub sums: Sums,
     /// Its `-raw` form.
@@ -178,7 +178,7 @@ pub fn pprof(bytes: &[u8]) -> Pprof {
         .collect();
     let mut sums: Sums = names.iter().map(|name| ((*name).to_owned(), 0)).collect();
     for line in lines.take_while(|line| *line != "Locations") {
-        // A sample is `VALUES: LOCATIONS`, its labels stand in lines of their own.
+        // A sample is `VALUES: LOCATIONS`; its labels are in separate lines.
         let Some((values, places)) = line.split_once(':') else {
             continue;
         };
@@ -194,7 +194,7 @@ pub fn pprof(bytes: &[u8]) -> Pprof {
     Pprof { sums, raw }
 }
 
-/// What `go tool pprof` prints.
+/// The output of `go tool pprof`.
 pub fn pprof_says(args: &[&str], file: &[u8]) -> String {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("profile.pb.gz");
@@ -212,7 +212,7 @@ pub fn pprof_says(args: &[&str], file: &[u8]) -> String {
     String::from_utf8(out.stdout).unwrap()
 }
 
-/// Checked against speedscope's own schema, then summed up.
+/// Validated with speedscope's schema, then summed.
 pub fn speedscope(bytes: &[u8]) -> Sums {
     let schema: Value = serde_json::from_str(include_str!("speedscope-schema.json")).unwrap();
     let file: Value = serde_json::from_slice(bytes).unwrap();
@@ -242,7 +242,7 @@ pub fn speedscope(bytes: &[u8]) -> Sums {
         .collect()
 }
 
-/// The rows of a table, read by Python's csv module in its strict way.
+/// The rows of a table, read by Python's csv module in strict mode.
 pub fn table(bytes: &[u8]) -> Vec<BTreeMap<String, String>> {
     const SCRIPT: &str = "import csv, io, json, sys
 text = io.TextIOWrapper(sys.stdin.buffer, encoding='utf-8', newline='')

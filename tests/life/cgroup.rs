@@ -1,4 +1,4 @@
-//! Every process of a control group: those in it, those that enter, are forked in it, and leave.
+//! All processes of a control group: those already in it, and those that enter it, are forked in it, or leave it.
 
 use ::memprof::event::Pid;
 use ::memprof::residency::figures;
@@ -9,7 +9,7 @@ use crate::common::process::{cont, stop, wait_until};
 use crate::common::workload::{Workload, program};
 use crate::{KIB, MIB};
 
-/// Waits until memprof's figure is that of these processes, which are stopped.
+/// Stops these processes and waits until memprof's figure equals the kernel's.
 #[track_caller]
 fn equals(m: &Memprof, pids: &[Pid]) {
     pids.iter().for_each(|pid| stop(*pid));

@@ -1,4 +1,4 @@
-//! A target whose memory changes as fast as it can: nothing drifts, nothing grows, and nothing is lost.
+//! A target that changes its memory at full rate: totals do not drift, memprof does not grow, and nothing is lost.
 //!
 //! `MEMPROF_CHURN_SECS` seconds (default 20); for a minute:
 //! `MEMPROF_CHURN_SECS=60 cargo test --test life -- churn --nocapture`.
@@ -15,17 +15,17 @@ use crate::common::tree::Node;
 use crate::common::workload::{Workload, program};
 use crate::counters::FaultCounter;
 
-/// How much memprof may grow once it has seen all the target does, in KiB.
+/// Allowed growth of memprof after it has seen everything that the target does, in KiB.
 const GROWTH: u64 = 16 * 1024;
-/// What the C library, the loader and exec bring in before and beside the program's own functions.
+/// Limit for memory brought in by the C library, the loader and exec instead of the program's own functions.
 const START_KIB: u64 = 512;
-/// What the C library touches of threads' stacks, before churn_touch and after.
+/// Limit for the pages of thread stacks that the C library touches, before churn_touch and after.
 const OTHERS_KIB: u64 = 64;
-/// The target's threads: the first one, three that map, one that starts threads and the one it starts, and
-/// the heap's.
+/// The target's threads: the main thread, three that map, one that starts threads, the one that it starts, and
+/// the one that uses the heap.
 const THREADS: u64 = 7;
-/// Chunks of the page ledger, of 2 MiB of addresses each, that the target's mappings may spread over:
-/// itself some 20, of which the kernel may put each somewhere else after a while.
+/// Limit for the chunks of the page ledger, of 2 MiB of addresses each. The target has about 20 mappings, each of
+/// which the kernel may place elsewhere after a while.
 const CHUNKS: u64 = 400;
 
 fn seconds() -> u64 {
@@ -38,19 +38,19 @@ fn rss(pid: Pid) -> u64 {
     (figures.rss_anon + figures.rss_file + figures.rss_shmem) / KIB
 }
 
-/// Page faults of all its threads, those that have ended as well, by the kernel's count.
+/// The kernel's count of page faults of all threads, including those that have ended.
 fn faults(pid: Pid) -> u64 {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
     let (_, rest) = stat.rsplit_once(") ").unwrap();
     let fields: Vec<&str> = rest.split(' ').collect();
-    // The tenth and the twelfth of the line: minor and major ones.
+    // The tenth and the twelfth field of the line: minor and major faults.
     [7, 9]
         .map(|i| fields[i].parse::<u64>().unwrap())
         .iter()
         .sum()
 }
 
-/// How many entries a table has.
+/// The number of entries of a table.
 fn entries(m: &Memprof, table: &str) -> u64 {
     let health = m.get("/v2/health").json();
     let maps = health["maps"].as_array().unwrap();
@@ -58,7 +58,7 @@ fn entries(m: &Memprof, table: &str) -> u64 {
     found["entries"].as_u64().unwrap()
 }
 
-/// The stopped target's sum is the kernel's.
+/// The stopped target's sum equals the kernel's.
 #[track_caller]
 fn compare(tree: &Node, pid: Pid) {
     let kernel = figures::read(pid).unwrap();
@@ -67,7 +67,7 @@ fn compare(tree: &Node, pid: Pid) {
     assert_eq!(ours, kernel.anonymous.unwrap() + kernel.rss_shmem);
 }
 
-/// Page faults since the first look, by memprof's count and the kernel's.
+/// Page faults since the start of the count, by memprof and by the kernel.
 struct Faults {
     pid: Pid,
     counter: FaultCounter,
@@ -102,7 +102,7 @@ fn nothing_grows_and_nothing_is_lost() {
     let (start, run) = (Instant::now(), Duration::from_secs(seconds()));
     let (mut early, mut most_chunks, mut checks) = (None, 0, 0);
     while start.elapsed() < run {
-        // A while undisturbed, then a moment stopped.
+        // The target runs for a while, then it is stopped for a moment.
         std::thread::sleep(Duration::from_millis(400));
         stop(pid);
         let tree = m.tree();
@@ -118,13 +118,13 @@ fn nothing_grows_and_nothing_is_lost() {
             tree.unknown(),
             rss(m.pid())
         );
-        // A stop that comes in the middle of a fault has the instruction, and so the fault, repeated.
+        // A stop in the middle of a fault makes the instruction, and thus the fault, repeat.
         assert!(
             (happened..=happened + checks * THREADS).contains(&seen),
             "{seen} faults counted, {happened} happened"
         );
         most_chunks = most_chunks.max(chunks);
-        // What was there at the attach is soon gone, but for what the program's start left.
+        // The memory from before the attach is soon freed, except for that from the program's start.
         if start.elapsed() > run / 4 {
             early.get_or_insert_with(|| rss(m.pid()));
             assert!(tree.unknown() <= START_KIB, "{}", tree.text());

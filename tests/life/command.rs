@@ -51,7 +51,8 @@ fn one_that_cannot_be_run() {
     }
 }
 
-/// Runs `scenarios` with this input, and memprof writing its profile to a file; that and how it ended.
+/// Runs `scenarios` with this input under memprof. Returns the profile that memprof wrote to a file, and its exit
+/// status and output.
 fn final_profile(input: &str, args: &[&str]) -> (Node, Output) {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("out.json");
@@ -89,7 +90,7 @@ fn the_final_profile_is_of_its_end() {
             tree.text()
         );
     }
-    // With threads, after exec, by the end of main, and with children.
+    // With threads, after exec, at the end of main, and with children.
     let (tree, _) = final_profile("threads 30\nmmap 4194304\nexit 0\n", &[]);
     tree.must_hold(&["cmd_mmap"], 4 * MIB);
     assert_eq!(tree.at(&["thread_body"]).value, 30 * 64, "{}", tree.text());
@@ -136,7 +137,7 @@ fn it_stops_and_goes_on() {
 
 #[test]
 fn it_is_stopped_before_it_runs() {
-    // It is looked for in so many places that it takes a while to become the command.
+    // The search through this long PATH delays exec.
     let program = program("scenarios");
     let path = "/nonexistent:".repeat(9000) + program.parent().unwrap().to_str().unwrap();
     let mut m = Memprof::spawn_as(

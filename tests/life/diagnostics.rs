@@ -1,4 +1,4 @@
-//! Diagnostics: nothing unless asked for, by `-v` or by `MEMPROF_LOG`.
+//! Diagnostics: printed only with `-v` or `MEMPROF_LOG`.
 
 use std::process::{Command, Output};
 
@@ -35,7 +35,7 @@ fn quiet_unless_asked() {
 
 #[test]
 fn a_filter_chooses_modules() {
-    // Instead of what -v says.
+    // MEMPROF_LOG overrides -v.
     let chosen = said(&profile_true(Some("-vv"), Some("memprof::session=debug")));
     assert!(chosen.contains("DEBUG memprof::session"), "{chosen}");
     assert!(!chosen.contains("memprof::unwind"), "{chosen}");

@@ -1,4 +1,4 @@
-//! memprof's own end.
+//! How memprof itself ends.
 
 use std::collections::BTreeSet;
 use std::io::Read;
@@ -13,7 +13,7 @@ use crate::common::memprof::Memprof;
 use crate::common::process::wait_until;
 use crate::common::workload::{Workload, program};
 
-/// The ids of the BPF programs that a process holds by descriptors of its own.
+/// The ids of the BPF programs to which a process has descriptors.
 fn programs_of(pid: Pid) -> BTreeSet<u32> {
     let mut ids = BTreeSet::new();
     for entry in std::fs::read_dir(format!("/proc/{pid}/fdinfo")).unwrap() {
@@ -26,7 +26,7 @@ fn programs_of(pid: Pid) -> BTreeSet<u32> {
     ids
 }
 
-/// Those of them that the kernel has.
+/// Those of these programs that are loaded.
 fn loaded(ids: &BTreeSet<u32>) -> BTreeSet<u32> {
     let all = libbpf_rs::query::ProgInfoIter::default().map(|p| p.id);
     all.filter(|id| ids.contains(id)).collect()
@@ -41,7 +41,7 @@ fn by_a_signal() {
         let programs = programs_of(m.pid());
         assert_eq!(loaded(&programs), programs);
         assert!(programs.len() > 10, "{programs:?}");
-        // A client that keeps its connection open must not hold up the end.
+        // A client that keeps its connection open must not delay the end.
         let address = m.address();
         let idle = connect(address);
         let mut out = m.child.stdout.take().unwrap();
@@ -73,14 +73,14 @@ fn by_kill_9() {
     wait_until(|| loaded(&programs).is_empty());
     workload.lines.tell("mmap 8388608");
     workload.lines.tell("threads_end");
-    // And memprof can be started again.
+    // memprof can be started again.
     let m = Memprof::start(&["--pid", &pid]);
     workload.lines.tell("mmap 4194304");
     m.tree().must_hold(&["cmd_mmap"], 4 * MIB);
     workload.end();
 }
 
-/// The command that memprof started, and traces, goes on.
+/// The command that memprof started and traces continues.
 #[test]
 fn by_kill_9_with_a_command() {
     let program = program("scenarios");
@@ -116,7 +116,7 @@ fn with_its_target_where_there_is_no_server() {
     assert!(summary.contains(", ended)"), "{summary}");
 }
 
-/// How many TCP sockets a process listens on.
+/// The number of TCP sockets that a process listens on.
 fn listening(pid: Pid) -> usize {
     let inodes: Vec<String> = std::fs::read_dir(format!("/proc/{pid}/fd"))
         .unwrap()

@@ -1,7 +1,7 @@
 //! A command outlives the memprof that started it, however and whenever memprof ends.
 //!
-//! `MEMPROF_ENDINGS` endings (default 24), at moments made from `MEMPROF_ENDINGS_SEED` (default: the time);
-//! a hundred: `MEMPROF_ENDINGS=100 cargo test --test life -- endings --nocapture`.
+//! `MEMPROF_ENDINGS` endings (default 24), at moments derived from `MEMPROF_ENDINGS_SEED` (default: the time). For a
+//! hundred: `MEMPROF_ENDINGS=100 cargo test --test life -- endings --nocapture`.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -20,11 +20,11 @@ use crate::common::process::{LIMIT, signal, threads};
 use crate::common::random::Random;
 use crate::common::workload::program;
 
-/// Endings under way at the same time.
+/// Concurrent endings.
 const AT_ONCE: usize = 3;
-/// A memprof that waits for its command is told a second time after this long.
+/// If memprof waits for its command, it gets a second signal after this time.
 const AGAIN: Duration = Duration::from_millis(300);
-/// A kill during the command's own start comes so long after memprof follows it, at most.
+/// The latest kill during the command's start, after memprof follows it.
 const JUST_STARTED: Duration = Duration::from_millis(20);
 /// The latest moment of an ending, after the command's start.
 const LATEST: Duration = Duration::from_millis(700);
@@ -48,13 +48,13 @@ line()
 /// How memprof is ended, and when after the command's main function began to run.
 #[derive(Clone, Copy, Debug)]
 enum Ending {
-    /// `--duration`, of so long.
+    /// By `--duration` with this time.
     Duration(Duration),
-    /// By a signal; a second one where it waits for its command.
+    /// By a signal, and a second one if it waits for its command.
     Signal(i32, Duration),
-    /// By SIGKILL, so long after memprof itself was started.
+    /// By SIGKILL, this long after memprof was started.
     Start(Duration),
-    /// By SIGKILL, so long after memprof said that it follows the command, which is about to run.
+    /// By SIGKILL, this long after memprof said that it follows the command, which is about to run.
     Following(Duration),
 }
 
@@ -86,8 +86,8 @@ fn setting(name: &str) -> Option<u64> {
     )
 }
 
-/// Every way in turn. A start takes `start` from memprof's first instruction to the command's main function,
-/// and longer when there are several at once: the kills during it are spread over that and more.
+/// Every way in turn. A start takes `start` from memprof's first instruction to the command's main function, and
+/// longer if there are several at once: the kills are spread over twice that time.
 fn endings(count: u64, seed: u64, start: Duration) -> Vec<Ending> {
     const SIGNALS: [i32; 5] = [
         libc::SIGKILL,
@@ -114,7 +114,7 @@ fn endings(count: u64, seed: u64, start: Duration) -> Vec<Ending> {
     (0..count).map(&mut ending).collect()
 }
 
-/// A memprof and its command, and what becomes of them.
+/// A memprof and its command, and their ends.
 struct Pair {
     reaper: Child,
     stdin: ChildStdin,
@@ -130,7 +130,7 @@ impl Pair {
         }
         args.push("--".into());
         match python {
-            // Not what PATH says: a wrapper script of a version manager is another program.
+            // Not from PATH, where it may be the wrapper script of a version manager.
             true => args.extend(["/usr/bin/python3", "-c", PYTHON].map(OsString::from)),
             false => args.push(program("survivor").into()),
         }
@@ -170,7 +170,7 @@ impl Pair {
         }
     }
 
-    /// Lets the command go on; it may have ended.
+    /// Lets the command continue; it may have ended.
     fn tell(&mut self) {
         let _ = self.stdin.write_all(b"\n");
         let _ = self.stdin.flush();
@@ -179,7 +179,7 @@ impl Pair {
 
 impl Drop for Pair {
     fn drop(&mut self) {
-        // What is left of a pair that went wrong: its own children, whatever they became.
+        // Kills the remaining children of a failed pair.
         let children = format!("/proc/{0}/task/{0}/children", self.reaper.id());
         for pid in std::fs::read_to_string(children)
             .unwrap_or_default()
@@ -192,11 +192,11 @@ impl Drop for Pair {
     }
 }
 
-/// What became of a command: how far it came, and how its processes ended.
+/// How far a command got, and how its processes ended.
 #[derive(Debug, Default)]
 struct Fate {
     memprof: Option<Pid>,
-    /// Since memprof was started.
+    /// Time since memprof was started.
     main_after: Option<Duration>,
     command: Option<Pid>,
     memprof_ended: bool,
@@ -205,7 +205,7 @@ struct Fate {
 }
 
 impl Fate {
-    /// Sees a pair to its end.
+    /// Waits for the end of a pair.
     fn of(ending: Option<Ending>, python: bool) -> Fate {
         let mut pair = Pair::start(ending, python);
         let (begun, mut fate) = (Instant::now(), Fate::default());
@@ -273,7 +273,7 @@ impl Fate {
                         let at = Instant::now() + after;
                         due.extend([(at, number), (at + AGAIN, number)]);
                     }
-                    // A run to the end of both.
+                    // Both must end.
                     None => pair.tell(),
                     _ => {}
                 }
@@ -292,7 +292,7 @@ impl Fate {
                 }
                 pair.tell();
             }
-            // Before it became the command it is memprof's own, and ends when memprof does.
+            // Before exec, the process is still memprof's, and ends with memprof.
             ("reaper", "exit") if self.command.is_none() || words[3] == "0" => {}
             _ => self
                 .wrong
@@ -300,7 +300,7 @@ impl Fate {
         }
     }
 
-    /// No tracer, and no breakpoint in any thread.
+    /// Checks that no thread has a tracer or a breakpoint.
     fn untouched(&mut self, pid: Pid, tracer: &str) {
         if tracer != "0" {
             self.wrong.push(format!("traced by {tracer}"));
@@ -319,7 +319,7 @@ impl Fate {
     }
 }
 
-/// The addresses of a thread's breakpoints, and which are on.
+/// The addresses of a thread's breakpoints, and which ones are enabled.
 #[cfg(target_arch = "x86_64")]
 fn debug_registers(thread: Pid) -> nix::Result<Vec<i64>> {
     use nix::sys::ptrace;
@@ -337,7 +337,7 @@ fn debug_registers(thread: Pid) -> nix::Result<Vec<i64>> {
     registers
 }
 
-/// Of other processors only what a breakpoint does is seen: the command dies of it.
+/// On other processors, only the effect of a breakpoint is checked: it would kill the command.
 #[cfg(not(target_arch = "x86_64"))]
 fn debug_registers(_: Pid) -> nix::Result<Vec<i64>> {
     Ok(Vec::new())
@@ -348,7 +348,7 @@ fn the_command_outlives_memprof() {
     let count = setting("MEMPROF_ENDINGS").unwrap_or(24);
     let now = SystemTime::UNIX_EPOCH.elapsed().unwrap().as_nanos() as u64;
     let seed = setting("MEMPROF_ENDINGS_SEED").unwrap_or(now);
-    // How long a start takes here and now.
+    // The duration of a start on this machine.
     let undisturbed = Fate::of(None, false);
     assert!(undisturbed.wrong.is_empty(), "{:?}", undisturbed.wrong);
     let start = undisturbed.main_after.expect("the command did not start");

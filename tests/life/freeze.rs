@@ -1,4 +1,4 @@
-//! Reports of a target that is held still for them.
+//! Reports of a frozen target (`--freeze`).
 
 use std::time::Duration;
 
@@ -6,14 +6,14 @@ use crate::common::memprof::Memprof;
 use crate::common::process::{cont, runs, signal, state, stop, wait_until};
 use crate::common::workload::{Workload, program};
 
-/// The kernel's figure after the scan, and memprof's, in KiB.
+/// The kernel's figure after the scan and memprof's figure, in KiB.
 fn anon(m: &Memprof) -> (u64, u64) {
     let short = m.get("/v1/tree?short=true").json();
     let kib = |key: &str| short[key].as_u64().unwrap();
     (kib("systemReportAnon"), kib("anon"))
 }
 
-/// A target whose memory changes as fast as it can has, held still, one figure.
+/// The figures of a frozen target agree, although it changes its memory at full rate.
 #[test]
 fn a_busy_target_has_one_figure() {
     let mut workload = Workload::start_with(&program("churn"), &["3"]);
@@ -39,7 +39,7 @@ fn a_stopped_target_stays_stopped() {
     for _ in 0..3 {
         let (kernel, ours) = anon(&m);
         assert_eq!(ours, kernel);
-        // It goes back into its stop by itself, without having run.
+        // It returns to its stop by itself, without having run.
         wait_until(|| state(pid) == 'T');
     }
     cont(pid);
@@ -47,8 +47,8 @@ fn a_stopped_target_stays_stopped() {
     workload.end();
 }
 
-/// Reading smaps_rollup makes a process wait that has much in one mapping: it is left to a moment when
-/// the process stands still.
+/// Reading smaps_rollup makes a process with a large mapping wait, so memprof reads it only while the process is
+/// stopped.
 #[test]
 fn a_large_target_that_runs_is_not_summed_up_by_the_kernel() {
     const LEN: u64 = 320 << 20;
@@ -61,7 +61,7 @@ fn a_large_target_that_runs_is_not_summed_up_by_the_kernel() {
     workload.lines.tell(&format!("anon 0 {LEN}"));
     workload.lines.tell(&format!("advise 0 0 {LEN} 14"));
     workload.lines.tell(&format!("touch 0 0 {LEN}"));
-    // A report that is a moment old may be given again.
+    // memprof may return a recent report again.
     wait_until(|| kernel()["after"]["rss_anon"].as_u64() > Some(LEN));
     let running = kernel();
     stop(pid);
@@ -76,7 +76,7 @@ fn a_large_target_that_runs_is_not_summed_up_by_the_kernel() {
     workload.end();
 }
 
-/// Killed at any moment, memprof leaves nobody stopped.
+/// memprof leaves no process stopped, whenever it is killed.
 #[test]
 fn the_target_goes_on_when_memprof_is_killed() {
     for round in 0..6 {
@@ -90,7 +90,7 @@ fn the_target_goes_on_when_memprof_is_killed() {
     }
 }
 
-/// The same for a command of its own, whose first thread memprof traces anyway.
+/// The same for a command, whose main thread memprof traces already.
 #[test]
 fn the_command_goes_on_when_memprof_is_killed() {
     for round in 0..4 {
@@ -108,7 +108,7 @@ fn the_command_goes_on_when_memprof_is_killed() {
     }
 }
 
-/// Asks for reports without end and kills memprof meanwhile.
+/// Requests reports in a loop, and kills memprof meanwhile.
 fn kill_while_asked(m: &Memprof, round: u64) {
     std::thread::scope(|scope| {
         scope.spawn(|| {

@@ -1,4 +1,4 @@
-//! States of a target that is held still for them alone: `POST /v2/marks` with `freeze`.
+//! Marks for which the target is frozen: `POST /v2/marks` with `freeze`.
 
 use std::time::{Duration, Instant};
 
@@ -11,10 +11,10 @@ use crate::common::memprof::Memprof;
 use crate::common::process::{cont, runs, state, stop, wait_until};
 use crate::common::workload::{Workload, program};
 
-/// The target runs this long between two of them, at least.
+/// The target runs at least this long between two freezes.
 const RUN: Duration = Duration::from_millis(100);
 
-/// Takes one; its reply.
+/// Creates a mark; returns the reply.
 #[track_caller]
 fn frozen(m: &Memprof) -> Value {
     let reply = m.send("POST", "/v2/marks", r#"{"freeze": true}"#);
@@ -25,7 +25,7 @@ fn frozen(m: &Memprof) -> Value {
     mark
 }
 
-/// Its summary, which must be that of one moment.
+/// The summary of a mark. It must be a snapshot.
 #[track_caller]
 fn summary(m: &Memprof, mark: &Value) -> Value {
     let id = mark["id"].as_str().unwrap();
@@ -50,7 +50,7 @@ fn a_busy_target_has_one_figure() {
         let mark = frozen(&m);
         summary(&m, &mark);
         numbers.push(mark["report"].as_u64().unwrap());
-        // The others run.
+        // The other threads run.
         let running = m.get("/v2/summary").json();
         assert_eq!(running["report"]["stopped_us"], Value::Null);
         assert_eq!(running["report"]["exact"], false);
@@ -64,7 +64,7 @@ fn a_busy_target_has_one_figure() {
     workload.end();
 }
 
-/// What it says of a process that another reader sees in the same stop.
+/// The mark's figures equal those that another reader sees during the same stop.
 #[test]
 fn the_kernel_says_the_same_in_the_same_stop() {
     let mut workload = Workload::start(&program("scenarios"));
@@ -84,7 +84,7 @@ fn the_kernel_says_the_same_in_the_same_stop() {
     workload.end();
 }
 
-/// A command of its own has a thread of memprof for a tracer already.
+/// A thread of memprof is already the tracer of its command.
 #[test]
 fn a_command_is_held_still_as_well() {
     let churn = program("churn");
@@ -101,7 +101,7 @@ fn a_command_is_held_still_as_well() {
     assert!(m.wait().success());
 }
 
-/// However many ask at a time, the target runs between two stops.
+/// The target runs between two stops, however many clients ask at once.
 #[test]
 fn many_who_ask_stop_it_now_and_then() {
     const ASK: usize = 12;
@@ -123,7 +123,7 @@ fn many_who_ask_stop_it_now_and_then() {
     workload.end();
 }
 
-/// Another tracer is in the way: it is said, by the request and in each report of `--freeze`.
+/// With another tracer, freezing fails: the reply says so, and so does each report with `--freeze`.
 #[test]
 fn what_cannot_be_held_still_is_said() {
     let workload = Workload::start(&program("scenarios"));

@@ -1,5 +1,5 @@
-//! Many short processes: memprof keeps nothing of those that have ended but their totals, and goes on
-//! recording.
+//! Many short-lived processes: of those that have ended, memprof keeps only the totals, and it continues to
+//! record.
 //!
 //! 4,000 processes with 280,000 stacks by default, more than the table of stacks has slots; in full, 30,000
 //! processes with 2,100,000: `MEMPROF_GENERATIONS=30000 cargo test --test life -- generations --nocapture`.
@@ -12,13 +12,13 @@ use crate::common::process::wait_until;
 use crate::common::workload::{Workload, program};
 use crate::counters::{bpf_memory, held};
 
-/// Different stacks of each process.
+/// Number of unique stacks of each process.
 const STACKS: u64 = 70;
-/// Pages that the processes touch each second at most, so that the ring buffer can be read in time.
+/// Maximum page faults per second, so that memprof can drain the ring buffer in time.
 const RATE: u64 = 12_000;
-/// Stacks after which memprof has taken what it needs: a tenth of the full form, half of the short one.
+/// Stacks after which memprof has reached its steady state: a tenth of the long form, half of the short form.
 const SETTLED: u64 = 140_000;
-/// How much memprof may hold more at the end.
+/// Allowed growth of memprof at the end.
 const RSS_KIB: u64 = 16 * 1024;
 const MAPS_KIB: u64 = 4 * 1024;
 const LATE_MIB: u64 = 64;
@@ -30,7 +30,7 @@ fn processes() -> u64 {
     })
 }
 
-/// What memprof holds, in KiB: resident memory and BPF maps.
+/// memprof's own memory, in KiB: resident memory and BPF maps.
 #[derive(Debug)]
 struct Holds {
     rss: u64,
@@ -46,7 +46,7 @@ impl Holds {
     }
 }
 
-/// All of it, with a page of its caller's stack, which a fork may have made common to two processes.
+/// All of it; this may include pages of the caller's stack, which a fork has shared between two processes.
 fn late_found(kib: u64) -> bool {
     (LATE_MIB * 1024..LATE_MIB * 1024 + 64).contains(&kib)
 }
@@ -59,7 +59,7 @@ fn the_dead_take_no_room() {
     let m = Memprof::attach(parent, &["--follow-forks"]);
     m.said("following ");
     let first = SETTLED.div_ceil(STACKS).min(processes / 2);
-    // In parts: each is answered in time.
+    // In parts, so that each is answered within the timeout.
     let mut run = |processes: u64| {
         let mut left = processes;
         while left > 0 {
@@ -81,7 +81,7 @@ fn the_dead_take_no_room() {
     );
     workload.lines.tell(&format!("late {LATE_MIB}"));
     let mut wrong = Vec::new();
-    // Its stack may still be on its way.
+    // Its stack may not have arrived yet.
     let mut found = 0;
     wait_until(|| {
         let tree = m.tree();
@@ -90,7 +90,7 @@ fn the_dead_take_no_room() {
     });
     if !late_found(found) {
         wrong.push(format!(
-            "{found} KiB of {} stand below late_allocation",
+            "{found} KiB of {} are under late_allocation",
             LATE_MIB * 1024
         ));
     }

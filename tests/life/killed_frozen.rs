@@ -1,4 +1,4 @@
-//! A process that is killed while memprof holds it still.
+//! A process that is killed while memprof freezes it.
 
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,7 +10,7 @@ use crate::common::memprof::Memprof;
 use crate::common::process::{LIMIT, signal, state};
 use crate::common::workload::{Lines, Running, Workload, program};
 
-/// Its parent learns of its end at once, not when memprof ends.
+/// Its parent learns of its end at once, not only when memprof ends.
 #[test]
 fn its_parent_can_collect_it() {
     let mut child = Command::new(program("reaper"))
@@ -29,7 +29,7 @@ fn its_parent_can_collect_it() {
         .strip_prefix("reaper ")
         .and_then(|l| l.split(' ').next());
     let pid = Pid(pid.unwrap().parse().unwrap());
-    // So much that it is held still for a while.
+    // Enough memory for a long freeze.
     parent.lines.tell("pin");
     parent.lines.tell("mmap 268435456");
     let m = Memprof::attach(pid, &[]);
@@ -38,7 +38,7 @@ fn its_parent_can_collect_it() {
         let (m, killed) = (&m, &killed);
         scope.spawn(move || {
             while !killed.load(Ordering::Relaxed) {
-                // The last one fails.
+                // The last request fails.
                 m.send("POST", "/v2/marks", r#"{"freeze": true}"#);
                 std::thread::sleep(Duration::from_millis(20));
             }
@@ -48,9 +48,9 @@ fn its_parent_can_collect_it() {
         let held = state(pid) == 't';
         signal(pid, libc::SIGKILL);
         killed.store(true, Ordering::Relaxed);
-        assert!(held, "it was never held still");
+        assert!(held, "it was never frozen");
     });
-    // Fails where there is no line within a minute: the parent waits for a child that memprof still traces.
+    // Fails if there is no line within a minute: then the parent waits for a child that memprof still traces.
     assert_eq!(parent.lines.line(), format!("reaper {pid} signal 9"));
     m.interrupt();
 }

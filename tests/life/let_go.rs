@@ -1,4 +1,4 @@
-//! A command is its own: it is traced no longer than its start takes, and its last state is known all the same.
+//! memprof traces a command only during its start, and still knows its last state.
 
 use std::process::Command;
 use std::time::Duration;
@@ -20,7 +20,7 @@ fn a_debugger_can_have_a_command() {
     let program = program("scenarios");
     let (m, mut lines) = Memprof::start_command(&[], &[program.to_str().unwrap()]);
     let pid = m.followed();
-    // Before it runs it is not traced yet.
+    // It is not traced before it runs.
     let comm = || std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap();
     wait_until(|| comm().trim() == "scenarios");
     wait_until(|| tracer(pid) == "0");
@@ -30,14 +30,14 @@ fn a_debugger_can_have_a_command() {
         .unwrap();
     let said = String::from_utf8_lossy(&gdb.stderr) + String::from_utf8_lossy(&gdb.stdout);
     assert!(gdb.status.success() && said.contains("detached"), "{said}");
-    // It is followed as before.
+    // memprof still follows it.
     lines.tell("mmap 8388608");
     assert_eq!(m.tree().at(&["cmd_mmap"]).value, 8192);
     lines.close();
     m.all_said();
 }
 
-/// What the summary says of a command's last state.
+/// The summary of a command's last state.
 fn last_state(command: &[&str]) -> String {
     let mut args = vec!["--no-server", "--"];
     args.extend(command);
@@ -58,7 +58,7 @@ fn the_last_state_is_exact_however_a_command_ends() {
         "os.kill(os.getpid(), signal.SIGRTMIN + 3)",
         "time.sleep(1.5); os.abort()",
         "import threading; threading.Thread(target=lambda: (time.sleep(0.1), os._exit(0))).start()",
-        // Long after it was let go.
+        // Long after memprof stopped tracing it.
         "time.sleep(1.5); os.execv('/bin/sh', ['sh', '-c', 'sleep 0.3'])",
     ] {
         let said = last_state(&["/usr/bin/python3", "-S", "-c", &format!("{fill}{end}")]);
@@ -75,7 +75,7 @@ fn the_last_state_is_exact_however_a_command_ends() {
 
 #[test]
 fn signals_do_not_disturb_a_command() {
-    // A child's end interrupts a wait only of those that asked for it, or that are traced.
+    // SIGCHLD interrupts a system call only in a process that handles it or is traced.
     let program = "
 import os, select, subprocess, sys, time
 subprocess.Popen(['sleep', '1.6'])

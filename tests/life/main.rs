@@ -1,4 +1,4 @@
-//! How memprof starts, follows, and ends: with targets that live, die and run wild.
+//! How memprof starts, follows its targets, and ends.
 //!
 //! Needs root and `cc`.
 

@@ -1,4 +1,4 @@
-//! The bound on how long a target is held still.
+//! The limit for the duration of a freeze (`--max-freeze`).
 
 use std::io::Write;
 use std::time::Duration;
@@ -10,11 +10,11 @@ use crate::common::memprof::Memprof;
 use crate::common::process::{runs, state, wait_until};
 use crate::common::workload::{Workload, program};
 
-/// As in the list of defaults.
+/// The default.
 const BOUND: Duration = Duration::from_millis(50);
-/// The machine may be busy.
+/// Factor for a busy machine.
 const NOISE: u32 = 3;
-/// The best of so many is what memprof does, the others are what the machine does.
+/// The shortest of this many measurements counts; longer ones are noise of the machine.
 const TRIES: usize = 5;
 
 fn traced(args: &[&str]) -> Workload {
@@ -23,13 +23,13 @@ fn traced(args: &[&str]) -> Workload {
     workload
 }
 
-/// A number that the target says.
+/// The number with which the target answers.
 fn said(workload: &mut Workload) -> u64 {
     workload.lines.send("");
     workload.lines.line().parse().unwrap()
 }
 
-/// A mark of a target that stands still: status and text.
+/// Requests a mark of the frozen target; returns status and body.
 fn freeze(m: &Memprof, how: &str) -> (u16, String) {
     let reply = m.send("POST", "/v2/marks", how);
     (reply.status, reply.text().to_owned())
@@ -41,7 +41,7 @@ fn mark(m: &Memprof, how: &str) -> Value {
     serde_json::from_str(&text).unwrap()
 }
 
-/// Asks again and again; the shortest of the longest times that the target did not run.
+/// Freezes repeatedly; returns the shortest of the times that the target did not run.
 fn shortest_stop(m: &Memprof, workload: &mut Workload) -> Duration {
     let mut stops = Vec::new();
     for _ in 0..TRIES {
@@ -71,7 +71,7 @@ fn many_threads_run_on() {
     assert!(why.contains("Start memprof with --max-freeze "), "{why}");
     wait_until(|| runs(workload.pid()));
     m.interrupt();
-    // Who allows more gets more.
+    // A higher limit allows a longer freeze.
     let m = Memprof::attach(workload.pid(), &["--max-freeze", "60000"]);
     let mark = mark(&m, r#"{"freeze": true}"#);
     assert_eq!(mark["exact"], true, "{mark}");
@@ -80,7 +80,7 @@ fn many_threads_run_on() {
     workload.end();
 }
 
-/// It is given up in time, and all of it runs.
+/// memprof gives up in time, and all threads run.
 #[test]
 fn threads_that_take_too_long_to_stop_are_let_go() {
     const N: usize = 5000;
@@ -112,7 +112,7 @@ fn many_pages_run_on() {
         "{why}"
     );
     m.interrupt();
-    // In a report of --freeze as well, and what was asked for is there all the same.
+    // Likewise in a report with --freeze, which contains the requested figures.
     let m = Memprof::attach(workload.pid(), &["--freeze", "--max-freeze", "1"]);
     let summary = m.get("/v2/summary").json();
     let error = summary["report"]["freeze_error"].as_str().unwrap();
@@ -151,7 +151,7 @@ fn many_processes_stand_still_one_after_the_other() {
     said(&mut workload);
     let mark = mark(&m, r#"{"freeze": true}"#);
     assert_eq!(mark["stopped_in_turn"], true, "{mark}");
-    // No moment at which all was so.
+    // It is not a snapshot of one moment.
     assert_eq!(mark["exact"], false, "{mark}");
     let longest = mark["stopped_us"].as_u64().unwrap();
     assert!(u128::from(longest) < (BOUND * NOISE).as_micros(), "{mark}");

@@ -19,7 +19,7 @@ fn a_port_that_is_taken() {
         "{said}"
     );
     assert!(said.contains("another program"), "{said}");
-    // By another memprof.
+    // The port is used by another memprof.
     let workload = Workload::start(&program("scenarios"));
     let pid = workload.pid().to_string();
     let first = Memprof::start(&["--pid", &pid]);
@@ -29,7 +29,7 @@ fn a_port_that_is_taken() {
     assert!(first.tree().value > 0);
 }
 
-/// Two at once, on one target.
+/// Two memprofs on one target.
 #[test]
 fn two_memprofs() {
     let mut workload = Workload::start(&program("scenarios"));
@@ -89,7 +89,7 @@ fn a_duration_and_a_file() {
         assert!(sum >= MIB && text.contains("[before attach: "), "{text}");
     }
 
-    // To standard output; the summary goes to the other one.
+    // The profile goes to stdout, and the summary to stderr.
     let (bytes, _, said) = profile_to(Path::new("-"), &["--format", "json"]);
     Node::parse(&bytes);
     assert!(said.contains("; equal"), "{said}");

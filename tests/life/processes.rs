@@ -11,7 +11,7 @@ use crate::common::memprof::Memprof;
 use crate::common::process::{cont, stop};
 use crate::common::workload::{Family, Lines, Member, program};
 
-/// `forked_allocator` under memprof, its processes standing still.
+/// `forked_allocator` under memprof, its processes stopped.
 struct Run {
     m: Memprof,
     lines: Lines,
@@ -42,7 +42,7 @@ impl Run {
     }
 }
 
-/// What a function holds by its own stores.
+/// A function's self memory.
 fn own(functions: &Value, name: &str) -> u64 {
     let rows = functions["rows"].as_array().unwrap().iter();
     let named = rows.filter(|row| row["function"] == name);
@@ -99,7 +99,7 @@ fn each_has_its_own_tree_functions_and_mappings() {
         let foreign = |row: &&Value| row["pid"] != pid;
         assert_eq!(maps["rows"].as_array().unwrap().iter().find(foreign), None);
     }
-    // All of them together, as without the parameter before.
+    // All processes together, without the parameter.
     let all = run.get("/v2/functions?kind=anon&limit=10000");
     for name in ["parent_large_block", "child_table"] {
         let members = run.family.processes.iter();
@@ -128,7 +128,7 @@ fn functions_hold_what_they_say(run: &Run, member: &Member) {
     }
 }
 
-/// Page cache is his whose own IO brought it in.
+/// Page cache belongs to the process whose IO brought it in.
 #[test]
 fn files_are_of_the_process_that_wrote_them() {
     let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
@@ -169,7 +169,7 @@ fn files_are_of_the_process_that_wrote_them() {
     m.wait();
 }
 
-/// A state that was kept, of one process, in a format of other tools.
+/// A mark of one process, in an export format.
 #[test]
 fn exports_of_one_process() {
     let run = Run::start();

@@ -1,4 +1,4 @@
-//! Processes that run the same code share what is known of it.
+//! Processes that run the same code share its stacks.
 
 use std::path::Path;
 use std::time::Duration;
@@ -6,21 +6,21 @@ use std::time::Duration;
 use crate::common::memprof::Memprof;
 use crate::common::workload::{Workload, program};
 
-/// Runs before the first count: what the first ones do while tables are made, and pages are read from disk,
-/// has stacks that no later one has.
+/// Runs before the first count. The first runs have stacks that no later one has: tables are built, and pages are read
+/// from disk.
 const FIRST: usize = 4;
 const RUNS: usize = 20;
 
-/// How many stacks are known.
+/// The number of known stacks.
 fn stacks(m: &Memprof) -> u64 {
-    // They are counted again after a second at the earliest.
+    // memprof counts them at most once per second.
     std::thread::sleep(Duration::from_secs(3));
     m.map_entries("stacks")
 }
 
 #[test]
 fn stacks_of_the_same_program_are_known_once() {
-    // One run after the other, each upon a line.
+    // One run for each line of input.
     let script = "while read -r line; do \"$@\" && echo ok || exit 1; done";
     let survivor = program("survivor");
     let args = ["-c", script, "sh", survivor.to_str().unwrap(), "--child"];
@@ -35,8 +35,8 @@ fn stacks_of_the_same_program_are_known_once() {
     runs(RUNS);
     let all = stacks(&m);
     println!("{first} stacks known after {FIRST} runs, {all} after {RUNS} more");
-    // A few come with each run: who of parent and child is first to write to a page they share, say. If each
-    // run had stacks of its own, there were six times as many.
+    // Each run adds a few, for example depending on whether parent or child first writes to a shared page. If each
+    // run had its own stacks, there would be six times as many.
     assert!(
         all <= 2 * first,
         "{first} stacks were known after {FIRST} runs of the same program, {all} after {RUNS} more"

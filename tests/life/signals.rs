@@ -1,4 +1,4 @@
-//! The signals that end memprof, and what a command of its own gets of them.
+//! The signals that end memprof, and which of them its command receives.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -18,7 +18,7 @@ use crate::common::workload::{Lines, Workload, program};
 use crate::{KIB, MIB};
 
 const ENDING: [i32; 4] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT];
-/// Signals that come within half a second count as one.
+/// Signals within half a second count as one.
 const APART: Duration = Duration::from_millis(700);
 
 #[track_caller]
@@ -71,7 +71,7 @@ fn two_at_a_time_are_one() {
     workload.end();
 }
 
-/// Nobody reads the output, so memprof waits: only another signal ends it.
+/// memprof blocks on the output, which nobody reads: only a second signal ends it.
 #[test]
 fn a_later_one_ends_it_at_once() {
     for ending in ENDING {
@@ -91,7 +91,7 @@ fn a_later_one_ends_it_at_once() {
     }
 }
 
-/// A signal that a process sends to memprof alone reaches the command.
+/// memprof passes a signal that was sent only to it on to the command.
 #[test]
 fn each_is_passed_on_to_a_command() {
     for ending in ENDING {
@@ -111,7 +111,7 @@ fn each_is_passed_on_to_a_command() {
     }
 }
 
-/// A command that goes on is waited for until another signal comes.
+/// memprof waits for a command that continues, until a second signal.
 #[test]
 fn a_later_one_does_not_wait_for_a_command() {
     let (mut m, mut lines) = Memprof::start_command(
@@ -166,7 +166,7 @@ fn under_nohup_a_hangup_is_ignored() {
     workload.end();
 }
 
-/// memprof by a shell without core files, as SIGQUIT makes them.
+/// Starts memprof by a shell that disables core files, which SIGQUIT would write.
 fn start_without_cores(target: &[&str], args: &[&str], command: &[&str]) -> Memprof {
     Memprof::spawn_as(
         Command::new("sh")
@@ -186,7 +186,7 @@ fn start_without_cores(target: &[&str], args: &[&str], command: &[&str]) -> Memp
     )
 }
 
-/// A command on a terminal, which writes a line to a file for each signal that it gets.
+/// A command on a terminal. It writes a line to a file for each signal that it receives.
 struct OnTerminal {
     child: Child,
     terminal: Option<File>,
@@ -196,7 +196,7 @@ struct OnTerminal {
 }
 
 impl OnTerminal {
-    /// memprof in a session of its own, or below a shell that leads it.
+    /// memprof is the leader of a new session, or the child of a shell that is.
     fn start(leads: bool) -> OnTerminal {
         let dir = tempfile::tempdir().unwrap();
         let (got, output) = (dir.path().join("got"), dir.path().join("out.json"));
@@ -206,13 +206,13 @@ impl OnTerminal {
             got.display()
         );
         let pty = openpty(None, None).unwrap();
-        // Its end comes when nobody has this side any more.
+        // The terminal hangs up when this side is closed.
         fcntl(&pty.master, FcntlArg::F_SETFD(FdFlag::FD_CLOEXEC)).unwrap();
         let end = || Stdio::from(pty.slave.try_clone().unwrap());
         let mut command = Command::new("setsid");
         command.arg("--ctty");
         if !leads {
-            // A shell that does not become memprof; SIGHUP ends it.
+            // The shell does not exec memprof; SIGHUP ends it.
             command.args(["sh", "-c", "\"$@\"; true", "sh"]);
         }
         let child = command
@@ -263,7 +263,7 @@ impl Drop for OnTerminal {
     }
 }
 
-/// The terminal sends it to both: the command gets it once.
+/// The terminal sends the signal to both: the command receives it once.
 #[test]
 fn a_key_is_not_passed_on() {
     for (key, name, number) in [(3, "INT", libc::SIGINT), (28, "QUIT", libc::SIGQUIT)] {
@@ -272,10 +272,10 @@ fn a_key_is_not_passed_on() {
         wait_until(|| on.got().contains(name));
         std::thread::sleep(APART);
         assert_eq!(on.got(), format!("r {name} "));
-        // It goes on; another one ends memprof, without the command.
+        // The command continues; a second signal ends only memprof.
         on.press(key);
         assert_eq!(on.wait().code(), Some(128 + number));
-        // Its terminal ends with the leader of the session.
+        // The terminal hangs up when the session leader ends.
         wait_until(|| on.got() == format!("r {name} {name} HUP "));
         assert!(on.output.exists());
     }

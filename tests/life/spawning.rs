@@ -1,5 +1,5 @@
-//! Many processes: a large parent that starts them fast, more of them alive than tables once held, and
-//! more than a table holds.
+//! Many processes: a large parent that starts them at a high rate, many live ones, and more than a table
+//! holds.
 
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -56,7 +56,7 @@ fn loss(summary: &Value, what: &str) -> u64 {
     row.map_or(0, |row| row["count"].as_u64().unwrap())
 }
 
-/// The longest that `/v2/health` takes to answer while this goes on, in so many tries.
+/// The slowest of this many replies to `/v2/health`.
 fn slowest_health(m: &Memprof, tries: u32) -> Duration {
     let ask = |_| {
         std::thread::sleep(Duration::from_millis(20));
@@ -68,9 +68,9 @@ fn slowest_health(m: &Memprof, tries: u32) -> Duration {
     (0..tries).map(ask).max().unwrap()
 }
 
-/// A parent with 48 GiB of address space, of which a page in 2 MiB is used, starts processes as fast as it
-/// can, 1,000 a second at most. What a release build keeps to on an idle machine (health in 100 ms, its end in
-/// a second) is given a busy one and a debug build three and fifteen times over.
+/// A parent with 48 GiB of address space, of which one page in 2 MiB is used, starts up to 1,000 processes per second.
+/// A release build on an idle machine answers health requests in 100 ms and ends in a second. The test allows three
+/// and fifteen times as long, for busy machines and debug builds.
 fn flood(how: &str) {
     let mut parent = Workload::start(&program("spawner"));
     assert_eq!(parent.lines.line(), "ok");
@@ -128,7 +128,7 @@ fn eleven_hundred_living_children_are_counted_and_summed() {
     end(m, lines);
 }
 
-/// More processes than there is room for are counted, said, and nothing is called equal.
+/// Processes that do not fit are counted and reported, and the figures are called incomplete.
 #[test]
 fn a_full_table_of_processes_is_a_loss_and_ends_nothing() {
     for full in ["procs=20", "mms=20"] {
@@ -139,7 +139,7 @@ fn a_full_table_of_processes_is_a_loss_and_ends_nothing() {
         let not_followed = loss(&s, "processes not followed: table full");
         assert_eq!(not_followed, 51 - 20, "{full}");
         assert_eq!(s["agreement"]["verdict"], "incomplete", "{full}");
-        // Each of those that are there is as exact as ever.
+        // The figures of each followed process are exact.
         let processes = m.get("/v2/processes").json();
         let rows = processes["rows"].as_array().unwrap();
         assert!(
@@ -147,7 +147,7 @@ fn a_full_table_of_processes_is_a_loss_and_ends_nothing() {
                 .all(|r| r["agreement"]["verdict"] != "incomplete")
         );
         lines.tell("reap");
-        // There is room again.
+        // The table has room again.
         lines.tell("children 10 8");
         assert_eq!(pids(&summary(&m)).len(), 11, "{full}");
         lines.tell("reap");
@@ -160,7 +160,7 @@ fn a_full_table_of_processes_is_a_loss_and_ends_nothing() {
     }
 }
 
-/// Where the unwinder's tables are full, stacks are worse, and that is counted: memory is as exact as ever.
+/// If the unwinder's tables are full, stacks may be incomplete, and this is counted; totals stay exact.
 #[test]
 fn full_tables_of_the_unwinder_end_nothing() {
     let (m, mut lines) = spawner(&[], Some("unwind_spaces=5,unwind_pages=3"));

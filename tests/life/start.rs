@@ -1,8 +1,8 @@
 //! How long memprof takes to start and to end around a command. `benches/start.rs` measures it.
 //!
-//! The aims are 250 ms until the command runs and 150 ms from its end to memprof's. Tests share their machine,
-//! and memprof, which makes the tables of the command first, is not optimised here: six times as long is let pass,
-//! by the median, and as much more as other programs slow this one down just then. The figures are printed.
+//! The aims are 250 ms until the command runs and 150 ms from its end to memprof's. The test allows six times as long
+//! for the median, because memprof is a debug build and first builds the command's unwind tables; and more if other
+//! programs use the CPUs at the same time. It prints the measured times.
 
 use std::time::{Duration, Instant, SystemTime};
 
@@ -21,7 +21,7 @@ fn median(mut times: Vec<Duration>) -> Duration {
     times[times.len() / 2]
 }
 
-/// How long it takes this thread to get 30 ms of a processor.
+/// The time that this thread needs to get 30 ms of CPU time.
 fn thirty_ms() -> Duration {
     let cpu_time = || {
         let used = getrusage(UsageWho::RUSAGE_THREAD).unwrap();

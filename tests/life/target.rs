@@ -1,4 +1,4 @@
-//! Targets that come, go, and come again.
+//! Targets that start, end, and start again.
 
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -50,15 +50,15 @@ fn millis(time: SystemTime) -> u64 {
     time.duration_since(UNIX_EPOCH).unwrap().as_millis() as u64
 }
 
-/// Nobody asked for a profile while it ran: there is one all the same.
+/// There is a last profile even if no client requested one while the target ran.
 #[test]
 fn a_last_profile_without_being_asked() {
     let mut workload = Workload::start(&program("scenarios"));
     let pid = workload.pid().to_string();
     let m = Memprof::start(&["--pid", &pid]);
     workload.lines.tell("mmap 8388608");
-    // memprof scans by itself, about once a second, less often where a scan takes long. (What is asked
-    // for here is answered without one.)
+    // memprof scans by itself about once a second, less often if a scan takes long. Health requests do not cause
+    // a scan.
     let told = millis(SystemTime::now());
     wait_until(|| {
         let scan = m.get("/v2/health").json()["scan"].clone();
@@ -73,7 +73,7 @@ fn a_last_profile_without_being_asked() {
 
 #[test]
 fn no_such_process() {
-    // Ended and waited for; ended and not waited for; a kernel thread.
+    // A reaped process, a zombie, and a kernel thread.
     let mut gone = Command::new("true").spawn().unwrap();
     gone.wait().unwrap();
     let zombie = Running(Command::new("true").spawn().unwrap());
@@ -82,7 +82,7 @@ fn no_such_process() {
     assert_eq!(
         comm(kernel_thread),
         "kthreadd",
-        "run this outside a container"
+        "run this test outside a container"
     );
     for pid in [gone.id(), zombie.0.id(), kernel_thread.0, i32::MAX as u32] {
         let said = run_to_error(&["--pid", &pid.to_string(), "--listen", "127.0.0.1:0"]);
@@ -95,7 +95,7 @@ fn no_such_process() {
     }
 }
 
-/// Ends at some moment of the start: memprof says so, or gives what it has, and ends.
+/// The target ends during memprof's start: memprof reports an error or what it has, and ends.
 #[test]
 fn a_target_that_ends_while_it_is_attached_to() {
     let mut ends = Vec::new();
@@ -124,13 +124,13 @@ fn a_target_that_ends_while_it_is_attached_to() {
     println!("{ends:?}");
 }
 
-/// Each ends about when it is found: none is a reason to stop waiting for the next.
+/// Each target ends about when memprof finds it. memprof must keep waiting for the next.
 #[test]
 fn many_short_lives() {
     let named = named("scenarios", &unique_name("s"));
     let m = Memprof::start(&["--comm", &named.name]);
     for _ in 0..60 {
-        // Without input it ends at once.
+        // It ends at once, because it has no input.
         let mut target = Command::new(&named.path)
             .stdin(Stdio::null())
             .spawn()
@@ -176,7 +176,7 @@ fn a_target_that_is_killed_while_it_is_scanned() {
             (asking.join().unwrap(), killing.join().unwrap())
         });
         println!("{asked} trees");
-        // The last one is whole: of a moment before it was killed.
+        // The last profile is complete: from before the target was killed.
         m.tree().must_hold(&["cmd_mmap"], 32 * MIB);
     }
 }
@@ -195,7 +195,7 @@ fn threads_from_before_and_after_the_attach() {
     workload.lines.tell("threads 120");
     stop(pid);
     let tree = m.tree();
-    // glibc reuses stacks: what is left of the old ones in them was there before.
+    // glibc reuses stacks, which still contain pages from before the attach.
     let kernel = ::memprof::residency::figures::read(pid).unwrap();
     assert_eq!(tree.resident() * KIB, kernel.resident());
     println!("{:?} KiB of {}", tree.at(&["thread_body"]), 120 * 64);
@@ -206,14 +206,14 @@ fn threads_from_before_and_after_the_attach() {
     );
     drop(m);
 
-    // Without threads before: every stack is a new one.
+    // Without earlier threads, every stack is new.
     let mut workload = Workload::start(&program("scenarios"));
     let m = Memprof::attach(workload.pid(), &[]);
     workload.lines.tell("threads 120");
     assert_eq!(m.tree().at(&["thread_body"]).value, 120 * 64);
 }
 
-/// 300 threads, 200 descriptors: a thread costs memprof none.
+/// 300 threads with a limit of 200 descriptors: memprof needs none per thread.
 #[test]
 fn more_threads_than_descriptors() {
     let mut workload = Workload::start(&program("scenarios"));

@@ -1,4 +1,4 @@
-//! A real Chromium without a window, told what to do over the W3C WebDriver protocol.
+//! A real, headless Chromium, controlled over the W3C WebDriver protocol.
 
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-/// How long anything may take on a busy machine.
+/// Timeout of every operation; long enough for a busy machine.
 pub const PATIENCE: Duration = Duration::from_secs(120);
 
 const FLAGS: [&str; 10] = [
@@ -26,14 +26,14 @@ const FLAGS: [&str; 10] = [
     "--window-size=1280,900",
 ];
 
-/// One browser at a time: several at once leave none of them enough of the machine.
+/// One browser at a time: several at once would be too slow.
 static TURN: Mutex<()> = Mutex::new(());
 
 pub struct Browser {
     driver: Child,
     address: SocketAddr,
     session: String,
-    /// Where the pages under test come from.
+    /// The address of the pages under test.
     pub base: String,
     _profile: TempDir,
     _turn: MutexGuard<'static, ()>,
@@ -72,7 +72,7 @@ impl Browser {
         browser
     }
 
-    /// One command; fails the test when the driver says that it failed.
+    /// Sends one command; fails the test if the driver reports an error.
     #[track_caller]
     fn command(&self, method: &str, path: &str, body: Option<&Value>) -> Value {
         let body = body.map(Value::to_string).unwrap_or_default();
@@ -93,7 +93,7 @@ impl Browser {
         value
     }
 
-    /// What a function's body returns in the page.
+    /// Runs a function body in the page; returns its result.
     #[track_caller]
     pub fn run(&self, script: &str, args: Value) -> Value {
         self.command(
@@ -103,13 +103,13 @@ impl Browser {
         )
     }
 
-    /// An expression's value in the page.
+    /// The value of an expression in the page.
     #[track_caller]
     pub fn eval(&self, expression: &str) -> Value {
         self.run(&format!("return ({expression});"), json!([]))
     }
 
-    /// Waits until an expression is true in the page; its value.
+    /// Waits until an expression is true in the page; returns its value.
     #[track_caller]
     pub fn wait(&self, expression: &str) -> Value {
         let start = Instant::now();
@@ -128,7 +128,7 @@ impl Browser {
         }
     }
 
-    /// Opens the page anew with a link's fragment, and waits until its view is there.
+    /// Loads the page with this fragment, and waits until its view is shown.
     #[track_caller]
     pub fn open(&self, fragment: &str) {
         self.command("POST", "/url", Some(&json!({"url": "about:blank"})));
@@ -143,7 +143,7 @@ impl Browser {
         self.wait("!!document.querySelector('#totals .total')");
     }
 
-    /// Presses keys, one after the other; special ones by their WebDriver code points.
+    /// Presses keys, one after the other; special keys are given by their WebDriver code points.
     #[track_caller]
     pub fn press(&self, keys: &str) {
         let one = |key: char| {
@@ -157,26 +157,26 @@ impl Browser {
         self.command("POST", "/actions", Some(&input));
     }
 
-    /// Presses the mouse on an element and lets it go again, on it at these parts of its width.
+    /// Presses the mouse button on an element and releases it, at these fractions of its width.
     #[track_caller]
     pub fn drag(&self, selector: &str, from: f64, to: f64) {
         self.mouse(selector, &[(from, "pointerDown"), (to, "pointerUp")]);
     }
 
-    /// Moves the mouse to this part of an element's width.
+    /// Moves the mouse to this fraction of an element's width.
     #[track_caller]
     pub fn point(&self, selector: &str, at: f64) {
         self.mouse(selector, &[(at, "")]);
     }
 
-    /// What the mouse does at parts of an element's width, in the middle of its height.
+    /// Performs mouse actions at fractions of an element's width, in the middle of its height.
     #[track_caller]
     fn mouse(&self, selector: &str, steps: &[(f64, &str)]) {
         let script = "const e = document.querySelector(arguments[0]);
             e.scrollIntoView({ block: 'center' });
             const r = e.getBoundingClientRect();
             return [r.left, r.width, r.top + r.height / 2]";
-        // Where it stays: what is drawn late, like a scroll bar, moves what is beside it.
+        // Waits for the final position: elements that are drawn late, such as a scroll bar, move others.
         let mut place = self.run(script, json!([selector]));
         let start = Instant::now();
         loop {
@@ -203,7 +203,7 @@ impl Browser {
         self.command("POST", "/actions", Some(&input));
     }
 
-    /// A command of the browser's own protocol.
+    /// Sends a command of the Chrome DevTools protocol.
     #[track_caller]
     pub fn native(&self, command: &str, parameters: Value) {
         let body = json!({"cmd": command, "params": parameters});
@@ -226,7 +226,7 @@ impl Browser {
         log.as_array().unwrap().clone()
     }
 
-    /// Warnings and errors of the console since the last time.
+    /// Warnings and errors on the console since the last call.
     pub fn errors(&self) -> Vec<String> {
         let bad = |entry: &&Value| matches!(entry["level"].as_str(), Some("SEVERE" | "WARNING"));
         let log = self.log("browser");
@@ -234,7 +234,7 @@ impl Browser {
         log.iter().filter(bad).map(text).collect()
     }
 
-    /// Every address that was asked for over the network since the last time.
+    /// Every URL that was requested over the network since the last call.
     pub fn asked(&self) -> BTreeSet<String> {
         let url = |entry: &Value| {
             let message: Value = serde_json::from_str(entry["message"].as_str()?).ok()?;
@@ -248,7 +248,7 @@ impl Browser {
 
 impl Drop for Browser {
     fn drop(&mut self) {
-        // Ends Chromium, too. A panic here would hide the one that is under way.
+        // This also ends Chromium. A panic here would hide the current one.
         if let Ok(mut stream) = TcpStream::connect(self.address) {
             let _ = stream.set_read_timeout(Some(Duration::from_secs(20)));
             let request = format!(
@@ -263,14 +263,14 @@ impl Drop for Browser {
     }
 }
 
-/// The port that a driver says it listens on; what it says further is thrown away.
+/// The port that a driver prints; its further output is discarded.
 fn port(driver: &mut Child) -> u16 {
     let mut said = BufReader::new(driver.stdout.take().unwrap());
     let mut line = String::new();
     loop {
         line.clear();
         let count = said.read_line(&mut line).unwrap();
-        assert!(count > 0, "chromedriver ended without a word");
+        assert!(count > 0, "chromedriver ended without output");
         if let Some((_, port)) = line
             .trim_end()
             .trim_end_matches('.')
@@ -283,7 +283,7 @@ fn port(driver: &mut Child) -> u16 {
     }
 }
 
-/// The body of a reply, by its Content-Length.
+/// The body of a reply, according to its Content-Length.
 fn reply(stream: TcpStream) -> Vec<u8> {
     let mut stream = BufReader::new(stream);
     let mut length = 0;

@@ -1,4 +1,4 @@
-//! A tree of 50,000 nodes, with names that try to be markup.
+//! A tree of 50,000 nodes, with names that contain markup.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -17,7 +17,7 @@ use super::shown::*;
 const NODES: usize = 50_000;
 const MARKUP: &str = "<img src=x onerror=\"window.hacked=1\"><script>window.hacked=2</script>";
 
-/// Stacks of 25 frames that part ways at different depths; every root function's name is markup.
+/// Stacks of 25 frames that diverge at different depths; the root function's name is markup.
 fn stacks() -> Arc<Report> {
     let mut random = Random(1);
     let names: Vec<String> = (0..3000)
@@ -70,12 +70,12 @@ fn fifty_thousand_nodes() {
             tree["total"].as_u64().unwrap()
         );
     }
-    // They have the same nodes to draw: one that takes many times as long does more than draw them.
+    // All views draw the same nodes: one that takes many times as long does more than draw.
     let quickest = drawn.iter().copied().fold(f64::INFINITY, f64::min);
     let slowest = drawn.iter().copied().fold(0.0, f64::max);
     assert!(slowest < quickest * 8.0, "{drawn:?} ms");
-    // A search redraws a page that is there: measured from the change to the drawn frame, it takes less than
-    // a load, with room for a busy machine.
+    // A search redraws a loaded page: from the change to the drawn frame, it takes less than a load, with a margin
+    // for busy machines.
     browser.open("");
     let script = "const start = performance.now(); \
         const input = document.getElementById('search'); \
@@ -91,7 +91,7 @@ fn fifty_thousand_nodes() {
     let matched = browser.figure("#matched", "data-bytes");
     let cut = found["cut"]["over_limit"].as_u64().unwrap();
     let wanted = found["matched"].as_u64().unwrap();
-    // What the reply leaves out cannot be found in it.
+    // The search does not find nodes that the reply omits.
     assert!(
         if cut == 0 {
             matched == wanted
@@ -121,7 +121,7 @@ fn names_are_text() {
         assert_eq!(made, 0, "{view}");
         assert!(browser.eval("window.hacked ?? null").is_null(), "{view}");
     }
-    // The same through the search, which comes from the link.
+    // The same with the search text from the link.
     browser.open(&format!(
         "#view=functions&q={}",
         MARKUP.replace('"', "%22").replace('<', "%3C")
@@ -138,7 +138,7 @@ fn keys_lead_everywhere() {
     browser.open("");
     browser.press(TAB);
     assert_eq!(browser.eval("document.activeElement.id"), "skip");
-    // Every control is reached by Tab alone, and the graph is.
+    // Tab reaches every control and the graph.
     let mut reached = Vec::new();
     for _ in 0..60 {
         browser.press(TAB);

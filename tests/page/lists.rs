@@ -9,13 +9,13 @@ use super::browser::{Browser, PATIENCE};
 use super::live::{MIB, Run};
 use super::shown::*;
 
-/// Waits until a table has as many rows as the API says.
+/// Waits until a table has the number of rows that the API returns.
 #[track_caller]
 fn must_have_rows(browser: &Browser, count: impl Fn() -> Value) {
     until(|| browser.figure(".table", "aria-rowcount") == count().as_u64().unwrap() + 1);
 }
 
-/// The title of the cell in a row that names something; there the bytes stand in full.
+/// The title of a cell in the row that contains this text. It has the exact number of bytes.
 #[track_caller]
 fn title(browser: &Browser, text: &str, cell: usize) -> String {
     let script = "const row = [...document.querySelectorAll('.rows .row')]
@@ -49,7 +49,7 @@ fn file(files: &Value, inode: u64) -> &Value {
 pub fn until(mut holds: impl FnMut() -> bool) {
     let start = Instant::now();
     while !holds() {
-        assert!(start.elapsed() < PATIENCE, "it never held");
+        assert!(start.elapsed() < PATIENCE, "waited too long");
         std::thread::sleep(Duration::from_millis(50));
     }
 }
@@ -61,21 +61,21 @@ fn files() {
     assert_eq!(
         browser.eval(controls),
         0,
-        "a list has no shape"
+        "a list has no selection of shapes"
     );
-    // The kernel may drop page cache even of a program that stands still.
+    // The kernel may drop page cache even of a stopped program.
     let files = || run.api("/v2/files?limit=10000");
     must_have_rows(&browser, || files()["count"].clone());
     let path = run.dir.path().join("data");
     let inode = std::fs::metadata(&path).unwrap().ino();
-    // A file that is open no more has no path, but its inode.
+    // A file that is no longer open has an inode, but no path.
     let shown = match file(&files(), inode)["path"].as_str() {
         Some(_) => path.display().to_string(),
         None => format!("[file {inode} on device"),
     };
     let cached = || file(&files(), inode)["cached"].clone();
     until(|| title(&browser, &shown, 0) == in_full(&cached()));
-    // The stacks behind a file hold as much as the file.
+    // The stacks of a file hold as much as the file.
     let click = "[...document.querySelectorAll('.rows .row')]
         .find((row) => row.textContent.includes(arguments[0])).click()";
     browser.run(click, json!([shown]));
@@ -114,7 +114,7 @@ fn address_space() {
 fn difference() {
     let (mut run, browser) = Run::shown("#view=diff&kind=anon");
     browser.click("#mark");
-    // The new mark is offered; it is chosen.
+    // The new mark is in the list, and selected.
     browser.wait("document.querySelector('.choice select')?.options.length === 2");
     let id = run.api("/v2/marks")["marks"][0]["id"]
         .as_str()
@@ -149,7 +149,7 @@ fn difference() {
         "{most}"
     );
     assert_eq!(title(&browser, name, 2), in_full(&most["self_to"]));
-    // What is shown is what is saved, where a format can hold a difference.
+    // The exported file contains the difference, if the format can hold one.
     browser.click("#export");
     let held = "[...document.querySelectorAll('#exports a')]
         .filter((a) => a.search.includes('from=')).map((a) => a.textContent)";
@@ -167,7 +167,7 @@ fn difference() {
     browser.must_be_quiet();
 }
 
-/// Where the export menu leads.
+/// The targets of the export menu.
 fn links(browser: &Browser) -> Vec<String> {
     let links = browser
         .eval("[...document.querySelectorAll('#exports a')].map((a) => a.getAttribute('href'))");
@@ -213,14 +213,14 @@ fn health_and_exports() {
 
 const PLOT: &str = "#timeline .u-over";
 
-/// Waits until the time line is drawn, of samples that come by themselves.
+/// Waits until the timeline is drawn. memprof takes its samples by itself.
 fn drawn(browser: &Browser) {
     browser.wait("document.querySelector('#timeline .u-over')");
     browser
         .wait("document.querySelector('.plot').getAttribute('aria-label').includes('Anonymous')");
 }
 
-/// A range of the time line, in seconds, as the link has it.
+/// A range of the timeline in seconds, as in the link.
 fn range(browser: &Browser) -> Option<(i64, i64)> {
     let script = "const link = new URLSearchParams(location.hash.slice(1));
         return [Number(link.get('t0')), Number(link.get('t1'))]";
@@ -252,7 +252,7 @@ fn a_range_of_time_is_dragged() {
     );
     let whole = times.last().unwrap() - times[0];
     assert!((to - from - 2) * 1000 < whole, "{from} {to} {times:?}");
-    // What is pointed at lies in the range; where nothing was sampled there is nothing to say.
+    // The point under the mouse is in the range; between samples there is no text.
     let said = "document.querySelector('.timeline-foot .faint').textContent";
     let clock = "return new Date(arguments[0] * 1000).toTimeString().slice(0, 8)";
     let within: Vec<_> = (from..=to)
@@ -263,7 +263,7 @@ fn a_range_of_time_is_dragged() {
         browser.point(PLOT, f64::from(places.next().unwrap()) / 10.0);
         within.iter().any(|time| browser.eval(said) == **time)
     });
-    // The link alone brings the range back; a button shows all of the time again.
+    // The link restores the range; a button shows the whole time again.
     let link = browser.link();
     browser.open(&link);
     drawn(&browser);
@@ -285,19 +285,19 @@ fn a_mark_on_the_time_line_leads_to_its_difference() {
     let mark = run.api("/v2/marks")["marks"][0].clone();
     let taken = mark["taken"].as_f64().unwrap() / 1000.0;
     let (from, to) = (taken.floor() - 5.0, taken.floor() + 5.0);
-    // A mark is drawn only where there are samples around it.
+    // A mark is drawn only between samples.
     until(|| run.api("/v2/series")["times"].as_array().unwrap().len() > 2);
     browser.open(&format!("#pause=1&t0={from}&t1={to}"));
     drawn(&browser);
     let place = (taken - from) / (to - from);
-    // Beside it nothing happens, and a range that ends on it is a range.
+    // A click beside the mark does nothing, and a drag that ends on it selects a range.
     browser.drag(PLOT, place - 0.2, place - 0.2);
     browser.drag(PLOT, place - 0.3, place);
     browser.wait(&format!("!location.hash.includes('t0={from}&')"));
     assert!(!browser.link().contains("view="), "{}", browser.link());
     browser.open(&format!("#pause=1&t0={from}&t1={to}"));
     drawn(&browser);
-    // A hand that clicks moves a pixel or two.
+    // A click may move the mouse by a pixel or two.
     browser.drag(PLOT, place - 0.001, place);
     browser.wait("location.hash.includes('view=diff')");
     let id = mark["id"].as_str().unwrap();

@@ -13,7 +13,7 @@ use super::shown::*;
 
 pub const MIB: u64 = 1 << 20;
 
-/// A program with memory of every kind, standing still.
+/// A stopped program with memory of every kind.
 pub struct Run {
     pub m: Memprof,
     lines: Lines,
@@ -52,7 +52,7 @@ impl Run {
         api(self.m.address(), path)
     }
 
-    /// Lets the program do something, and stops it again.
+    /// Runs a command in the program, and stops it again.
     pub fn tell(&mut self, command: &str) {
         cont(self.target);
         self.lines.tell(command);
@@ -72,7 +72,7 @@ fn totals() {
     let mut summary = run.api("/v2/summary");
     for kind in ["resident", "anon", "shmem", "cache"] {
         let amount = format!("#totals [data-kind={kind}] dd");
-        // The kernel may drop page cache even of a program that stands still.
+        // The kernel may drop page cache even of a stopped program.
         let start = Instant::now();
         while Some(browser.figure(&amount, "data-bytes")) != summary["total"][kind].as_u64() {
             assert!(start.elapsed() < PATIENCE, "{kind}: {summary}");
@@ -94,7 +94,7 @@ fn totals() {
         target.contains(&format!("(pid {})", run.target.0)),
         "{target}"
     );
-    // Of when the totals are, and the view: where it is of another moment, that stands there too.
+    // The time of the totals, and that of the view if it differs.
     browser.wait("/^as of [\\d:]{8}(, view as of [\\d:]{8})?$/.test(document.getElementById('taken').textContent)");
     let lost = summary["report"]["losses"].as_array().unwrap().is_empty();
     assert_eq!(browser.text("#losses") == "nothing lost", lost);
@@ -114,7 +114,7 @@ fn graphs() {
         assert_eq!(browser.figure("#selection", "data-bytes"), total, "{graph}");
         must_mean(&browser.text("#selection .fact b"), total);
     }
-    // What is searched for is found with the bytes that the API finds.
+    // The search finds as many bytes as the API.
     browser.open("#q=cmd_malloc_large&kind=anon");
     let found = run.api("/v2/tree?kind=anon&search=cmd_malloc_large")["matched"].clone();
     let matched = browser.figure("#matched", "data-bytes");
@@ -156,7 +156,7 @@ fn functions() {
         .as_u64()
         .unwrap();
     assert_eq!(browser.figure(".note", "data-count"), count);
-    // A function leads to its place in the graph.
+    // A click on a function shows it in the graph.
     browser.click(".rows .row:first-child");
     browser.wait("location.hash.includes('q=cmd_') && document.querySelector('canvas.flame')");
     browser.wait("document.getElementById('matched').dataset.bytes > 0");
@@ -167,7 +167,7 @@ fn functions() {
 fn refreshing_moves_nothing() {
     let (mut run, browser) = Run::shown("#kind=anon");
     browser.eval("document.querySelector('canvas.flame').focus()");
-    // To the child with the most bytes, a few times, and into it.
+    // Moves down to the largest child a few times, and zooms in.
     browser.press(&DOWN.repeat(4));
     browser.press(ENTER);
     browser.wait("location.hash.includes('zoom=')");
@@ -178,19 +178,19 @@ fn refreshing_moves_nothing() {
         "document.querySelector('#totals [data-kind=anon] dd').dataset.bytes >= {}",
         before + 16 * MIB
     ));
-    // The graph follows the totals.
+    // The graph is updated with the totals.
     browser.wait("Number(document.querySelector('#selection').dataset.bytes) > 0");
     assert_eq!(
         (browser.link(), browser.text("#selection .name")),
         (link.clone(), name.clone())
     );
-    // The link alone brings back the same view.
+    // The link restores the view.
     browser.open(&link);
     assert_eq!(
         (browser.link(), browser.text("#selection .name")),
         (link, name)
     );
-    // Paused, nothing changes any more.
+    // While paused, nothing changes.
     browser.press("p");
     browser.wait("document.getElementById('pause').getAttribute('aria-pressed') === 'true'");
     browser.must_be_quiet();
@@ -205,7 +205,7 @@ fn an_end_is_shown() {
         "/ended/.test(document.getElementById('alive').textContent) \
          || !document.getElementById('banner').hidden",
     );
-    // What was shown stays.
+    // The last view stays.
     assert!(browser.figure("#selection", "data-bytes") >= 8 * MIB);
     assert!(run.dir.path().is_dir());
 }

@@ -1,4 +1,4 @@
-//! Dark and light, wide and narrow; how the files are served.
+//! Dark and light schemes, wide and narrow screens, and how the files are served.
 
 use ::memprof::profile::Frame;
 use ::memprof::server::ServerOptions;
@@ -8,7 +8,7 @@ use serde_json::json;
 use super::browser::Browser;
 use super::common::{Fixed, Server, at, kib, report};
 
-/// The views that a server without a live process has.
+/// The views of a server without a live process.
 const VIEWS: [&str; 4] = ["flame", "treemap", "tree", "functions"];
 
 fn server() -> Server {
@@ -27,7 +27,7 @@ fn server() -> Server {
     Server::start(Fixed(Ok(report)), ServerOptions::default())
 }
 
-/// Luminance contrast of an element's text to what is behind it, as WCAG 2 defines it.
+/// The lowest contrast ratio of text to its background, as WCAG 2 defines it.
 const CONTRAST: &str = "
     const rgb = (text) => text.match(/[\\d.]+/g).map(Number);
     const light = (colour) => rgb(colour).slice(0, 3).map((v) => v / 255)
@@ -60,7 +60,7 @@ fn dark_and_light() {
                 "{scheme}, {view}: {worst}"
             );
         }
-        // The button chooses the other one, and that stays chosen.
+        // The button selects the other scheme, and a reload keeps it.
         browser.eval("document.getElementById('theme').click()");
         browser.open("");
         assert_eq!(

@@ -1,4 +1,4 @@
-//! The page in a real browser: what it shows against what the API answers.
+//! The page in a real browser shows what the API returns.
 //!
 //! Needs root, `cc`, and Debian's `chromium` and `chromium-driver`.
 

@@ -1,4 +1,4 @@
-//! Reading the page.
+//! Reads the contents of the page.
 
 use std::net::SocketAddr;
 
@@ -16,7 +16,7 @@ pub const RIGHT: &str = "\u{E014}";
 pub const DOWN: &str = "\u{E015}";
 pub const TAB: &str = "\u{E004}";
 
-/// What the API answers.
+/// The API's reply.
 #[track_caller]
 pub fn api(server: SocketAddr, path: &str) -> Value {
     let request = format!("GET {path} HTTP/1.1\r\nHost: {server}\r\nConnection: close\r\n\r\n");
@@ -26,7 +26,7 @@ pub fn api(server: SocketAddr, path: &str) -> Value {
 }
 
 impl Browser {
-    /// An attribute of the first element that a selector finds, as a whole number.
+    /// An attribute of the first element that matches a selector, as an integer.
     #[track_caller]
     pub fn figure(&self, selector: &str, attribute: &str) -> u64 {
         let script = "return document.querySelector(arguments[0])?.getAttribute(arguments[1])";
@@ -38,7 +38,7 @@ impl Browser {
             .unwrap_or_else(|e| panic!("{selector}: {text:?}: {e}"))
     }
 
-    /// The text of the first element that a selector finds.
+    /// The text of the first element that matches a selector.
     #[track_caller]
     pub fn text(&self, selector: &str) -> String {
         let script = "return document.querySelector(arguments[0])?.textContent";
@@ -56,25 +56,25 @@ impl Browser {
         assert_eq!(self.run(script, json!([selector])), true, "{selector}");
     }
 
-    /// The link to what is shown.
+    /// The link to the current view.
     pub fn link(&self) -> String {
         self.eval("location.hash").as_str().unwrap().to_owned()
     }
 
-    /// Nothing was wrong, and nobody else was asked for anything.
+    /// Fails the test if there were errors, or requests to other servers.
     #[track_caller]
     pub fn must_be_quiet(&self) {
         let errors = self.errors();
         assert!(errors.is_empty(), "{errors:#?}");
         let own = format!("{}/", self.base);
         for url in self.asked() {
-            // The browser takes parts of its own surface from itself.
+            // The browser loads parts of its own user interface from chrome:// URLs.
             let network = url.contains("://") && !url.starts_with("chrome://");
             assert!(!network || url.starts_with(&own), "{url}");
         }
     }
 
-    /// Ends a test of a server: nothing may have been wrong, and the server must stop.
+    /// Ends a test of a server: there must have been no errors, and the server must stop.
     #[track_caller]
     pub fn end(self, server: Server) {
         self.must_be_quiet();
@@ -83,19 +83,19 @@ impl Browser {
     }
 }
 
-/// Whether a shown size like `12.3 MiB` stands for so many bytes.
+/// Fails the test unless a displayed size like `12.3 MiB` means this number of bytes.
 #[track_caller]
 pub fn must_mean(text: &str, bytes: u64) {
     let (number, unit) = text
         .split_once(' ')
-        .unwrap_or_else(|| panic!("{text:?} is no size"));
+        .unwrap_or_else(|| panic!("{text:?} is not a size"));
     let units = ["B", "KiB", "MiB", "GiB"];
     let power = units
         .iter()
         .position(|u| *u == unit)
         .unwrap_or_else(|| panic!("{text:?}"));
     let shown = number.parse::<f64>().unwrap() * 1024f64.powi(power.try_into().unwrap());
-    // Shown with three digits.
+    // Sizes have three digits.
     assert!(
         (shown - bytes as f64).abs() <= bytes as f64 * 0.006,
         "{text} is not {bytes}"

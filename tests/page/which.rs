@@ -1,4 +1,4 @@
-//! What is shown: of every process or of one, now or as it was.
+//! The choice of process and time: all processes or one, the current report or a mark.
 
 use ::memprof::event::Pid;
 
@@ -38,13 +38,13 @@ fn one_of_several_processes() {
             "document.querySelector('{ANON}').dataset.bytes === '{anon}'"
         ));
         assert!(browser.link().contains(&format!("pid={pid}")));
-        // Page cache is in it, which the kernel may drop even of a program that stands still.
+        // This includes page cache, which the kernel may drop even of a stopped program.
         until(|| {
             let shown = browser.eval("document.getElementById('selection')?.dataset.bytes");
             let all = total()["all"].to_string();
             shown == all
         });
-        // The link alone does the same.
+        // The link restores the choice.
         browser.open(&format!("#view=functions&kind=anon&pid={pid}"));
         assert_eq!(browser.figure(".note", "data-total"), anon);
         browser.wait(&format!(
@@ -65,7 +65,7 @@ fn an_exact_state_and_the_way_back() {
     browser.click("#freeze");
     browser.wait("location.hash.includes('mark=1')");
     browser.wait("/^exact: frozen for .* ms$/.test(document.getElementById('still').textContent)");
-    // It stays while the target goes on.
+    // The view stays while the target continues.
     run.tell(&format!("mmap {}", 16 * MIB));
     let link = browser.link();
     browser.open(&link);
@@ -81,7 +81,7 @@ fn an_exact_state_and_the_way_back() {
     browser.must_be_quiet();
 }
 
-/// Kernel memory can be chosen where it is counted, and there alone.
+/// Kernel memory can be selected only if it is counted.
 #[test]
 fn kernel_memory_where_it_is_counted() {
     let workload = program("kernel");

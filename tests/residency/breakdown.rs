@@ -1,4 +1,4 @@
-//! The breakdown by category against `smaps_rollup`, and each category found where it is.
+//! The breakdown by category equals `smaps_rollup`, and each category contains the right mappings.
 
 use std::process::{Command, Stdio};
 
@@ -9,7 +9,7 @@ use memprof::residency::figures;
 use crate::MIB;
 use crate::target::{Target, wait_until};
 
-/// The sums of a stopped process are the kernel's, to the KiB.
+/// The sums of a stopped process equal the kernel's, to the KiB.
 pub fn equals(pid: Pid) -> Breakdown {
     let all = measure(pid, Show::All).unwrap();
     let kernel = figures::rollup(pid).unwrap();
@@ -18,7 +18,7 @@ pub fn equals(pid: Pid) -> Breakdown {
     assert_eq!((ours.rss, ours.swap), (kernel.rss, kernel.swap));
     assert_eq!(ours.anonymous, kernel.anonymous);
     assert_eq!(ours.hugetlb, kernel.hugetlb);
-    // How much of it is shared changes with other processes.
+    // The shared part depends on other processes.
     let shared = ours.shared_clean + ours.shared_dirty;
     assert_eq!(ours.private_clean + ours.private_dirty + shared, ours.rss);
     assert_eq!(all.regions.len() as u64, all.total.mappings);
@@ -26,16 +26,16 @@ pub fn equals(pid: Pid) -> Breakdown {
     all
 }
 
-/// As soon as no other process begins or ends to share pages with it, all figures are equal.
+/// All figures are equal while no other process starts or stops sharing pages with it.
 #[test]
 fn shared_and_private_are_the_kernels_too() {
     let (target, mut all) = stopped("file_cow");
     wait_until(|| {
         all = equals(target.pid());
-        // One that began and ended between the two readings of the kernel's sum is seen by the shares
-        // alone.
+        // A process that started and ended between the two readings of the kernel's sum is visible only in the
+        // shares.
         let (ours, kernel) = (all.total.figures, all.rollup_after.unwrap());
-        // These the kernel rounds down for each mapping.
+        // The kernel rounds these figures down for each mapping.
         let rounding = all.total.mappings << 10;
         let near = |ours: u64, kernel: u64| ours <= kernel && kernel < ours + rounding;
         all.sharing_differs.is_empty()
@@ -139,7 +139,7 @@ fn the_command_prints_it() {
     assert_eq!(json["verdict"], "equal");
 }
 
-/// A running process: itself, while it reads. Whatever it finds, every mapping stands somewhere.
+/// A running process: this test itself. Every mapping must be in a category.
 #[test]
 fn a_process_that_changes_meanwhile() {
     let own = Pid(std::process::id());

@@ -1,4 +1,4 @@
-//! Times, printed with ratios, and `cachestat`.
+//! Durations, printed with their ratios, and `cachestat`.
 
 use std::fs;
 use std::os::fd::AsFd;
@@ -31,7 +31,7 @@ fn a_reservation_of_a_tebibyte_is_quick() {
         times[0],
         times[1]
     );
-    // The call passes over page tables that are not there, and page by page they cost 2 GiB of entries.
+    // The call skips missing page tables; reading page by page would take 2 GiB of entries.
     assert!(times[0] * 5 < times[1], "{times:?}");
 }
 
@@ -68,8 +68,8 @@ fn cachestat_counts_the_page_cache() {
     );
 }
 
-/// Held against the kernel's own walk of the same page tables, with room for a busy machine: 0.14 and 1.5
-/// times as long were measured.
+/// Compared with the kernel's own walk of the same page tables, with a margin for busy machines. Measured ratios: 0.14
+/// and 1.5.
 #[test]
 fn a_scan_takes_as_long_as_smaps_rollup() {
     let target = Target::start("touched", Path::new("/"));

@@ -1,4 +1,4 @@
-//! What needs a setting of the machine or a mount: huge pages, KSM, swap, compaction, overlayfs.
+//! Scenarios that need a machine setting or a mount: huge pages, KSM, swap, compaction, overlayfs.
 
 use std::fs;
 use std::path::Path;
@@ -13,7 +13,7 @@ use crate::skip::skip;
 use crate::target::{Target, wait_until};
 use crate::{MIB, between, measure, measure_by_names, run, say};
 
-/// Settings of the whole machine are changed by one test at a time.
+/// Only one test at a time changes settings of the machine.
 static MACHINE: Mutex<()> = Mutex::new(());
 
 #[test]
@@ -116,7 +116,7 @@ fn swapped_pages() {
     assert!(between(total.swap, 8, 25), "{total:?}");
 }
 
-/// While pages are moved their entries read as swapped; they are resident all the same.
+/// During migration, page table entries look swapped, but the pages are resident.
 #[test]
 fn pages_under_compaction_stay_resident() {
     let _one = MACHINE.lock().unwrap_or_else(|e| e.into_inner());

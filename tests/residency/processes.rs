@@ -1,4 +1,4 @@
-//! Processes of all sorts, and such as end while they are looked at.
+//! Processes of all kinds, including some that end during a scan.
 
 use std::fs;
 use std::os::unix::process::CommandExt;
@@ -30,11 +30,11 @@ fn python_and_a_fork_of_this_test() {
     python.kill().unwrap();
     python.wait().unwrap();
     assert!(between(total.anon, 20, 200), "{total:?}");
-    // SAFETY: the child calls nothing but pause(2).
+    // SAFETY: the child calls only pause(2).
     let fork = unsafe { libc::fork() };
     if fork == 0 {
         loop {
-            // SAFETY: a plain system call.
+            // SAFETY: pause has no preconditions.
             unsafe { libc::pause() };
         }
     }
@@ -42,13 +42,13 @@ fn python_and_a_fork_of_this_test() {
     stop(pid);
     let forked = std::panic::catch_unwind(|| measure(pid));
     signal(pid, libc::SIGKILL);
-    // SAFETY: waits for the child made above.
+    // SAFETY: waits for the child forked above.
     unsafe { libc::waitpid(fork, std::ptr::null_mut(), 0) };
     assert!(forked.unwrap().anon > 0);
 }
 
-/// Nobody stops these, so they count only where the kernel's figures held still. A process is wrong if
-/// that was so and the sum differed, again and again.
+/// These processes run, so a comparison counts only if the kernel's figures did not change. The test fails for a
+/// process whose sum differed repeatedly in such comparisons.
 #[test]
 fn every_quiet_process_of_this_machine() {
     let (mut equal, mut restless) = (0, 0);
@@ -103,7 +103,7 @@ fn a_process_that_ends_is_gone() {
             "{result:?}"
         );
         assert!(killed, "there was more than one window");
-        // A zombie is gone, whatever is asked.
+        // Every query treats a zombie as ended.
         let pid = target.pid();
         assert!(figures::status(pid).unwrap_err().is_gone());
         assert!(figures::rollup(pid).unwrap_err().is_gone());
@@ -141,7 +141,7 @@ fn kernel_threads_have_no_memory() {
     assert!(read(Pid(2)).unwrap_err().is_gone());
 }
 
-/// Without privileges: what is refused says so, and the rest is exact.
+/// Without privileges, refused figures are errors, and the others are exact.
 #[test]
 fn as_an_ordinary_user() {
     const NOBODY: u32 = 65534;

@@ -1,4 +1,4 @@
-//! Processes to measure: started, brought to a state, stopped, and ended with the test.
+//! Processes to measure: started, set up, stopped, and ended with the test.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use memprof::event::Pid;
 use crate::process::state;
 pub use crate::process::{signal, stop, wait_until};
 
-/// One workload program, waiting.
+/// A running workload that waits.
 pub struct Target {
     child: Child,
     stdin: ChildStdin,
@@ -18,7 +18,7 @@ pub struct Target {
     pub children: Vec<Pid>,
 }
 
-/// The compiled workload; compiled once per test run, and removed with its end.
+/// The compiled workload; compiled once per test run, and removed at its end.
 fn workload() -> &'static Path {
     BINARY.get_or_init(|| {
         let dir = tempfile::tempdir().unwrap().keep();
@@ -36,7 +36,7 @@ fn workload() -> &'static Path {
             .status()
             .expect("cc is needed for these tests");
         assert!(status.success());
-        // SAFETY: the function is `extern "C"`, takes nothing, and may run at any exit.
+        // SAFETY: the function is `extern "C"`, takes no arguments, and may run at any exit.
         unsafe { libc::atexit(remove_workload) };
         binary
     })
@@ -87,14 +87,14 @@ impl Target {
         stop(self.pid());
     }
 
-    /// Lets it call exec.
+    /// Makes it call exec.
     pub fn exec(&mut self) {
         self.stdin.write_all(b"x\n").unwrap();
         let path = format!("/proc/{}/comm", self.pid());
         wait_until(|| std::fs::read_to_string(&path).unwrap().trim() == "sleep");
     }
 
-    /// Kills it; until it is dropped it stays a zombie.
+    /// Kills it; it stays a zombie until it is dropped.
     pub fn kill(&self) {
         signal(self.pid(), libc::SIGKILL);
         wait_until(|| state(self.pid()) == 'Z');
@@ -109,7 +109,7 @@ impl Drop for Target {
     }
 }
 
-/// Says so past the test harness, which keeps what a passing test prints.
+/// Reports directly to stderr: the test harness captures the output of passing tests.
 pub fn say(text: std::fmt::Arguments<'_>) {
     let _ = writeln!(std::io::stderr(), "{text}");
 }

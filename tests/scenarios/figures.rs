@@ -27,14 +27,14 @@ pub fn read(pid: Pid) -> Usage {
             continue;
         };
         match first {
-            // The part of it that is anonymous comes later and is taken off again.
+            // The anonymous part comes in a later line and is subtracted there.
             "Rss:" if shmem => sum.shmem += bytes,
             "Rss:" => sum.file += bytes,
             "Anonymous:" => {
                 sum.anon += bytes;
                 *(if shmem { &mut sum.shmem } else { &mut sum.file }) -= bytes;
             }
-            // Of shmem, what is swapped out is no process's (VmSwap does not have it either).
+            // Swapped shmem pages belong to no process; VmSwap does not contain them either.
             "Swap:" if !shmem => sum.swap += bytes,
             "Private_Hugetlb:" | "Shared_Hugetlb:" => sum.hugetlb += bytes,
             _ => {}
@@ -43,7 +43,7 @@ pub fn read(pid: Pid) -> Usage {
     sum
 }
 
-/// Whether what is behind a mapping lies on a tmpfs: asked of the mapped inode itself.
+/// Whether a mapping's file is on a tmpfs, according to the mapped inode itself.
 fn is_shmem(pid: Pid, range: &str, line: &str) -> bool {
     let inode = line.split_whitespace().nth(4);
     if inode.is_none_or(|inode| inode == "0") {

@@ -1,4 +1,4 @@
-//! Page cache: what the workload's own IO brought in and is still there, against the kernel's count.
+//! Page cache that the workload's own IO brought in and that is still cached equals the kernel's count.
 
 use std::fs::File;
 
@@ -20,7 +20,7 @@ pub const SCENARIOS: &[Scenario] = &[
 
 type Done = Result<(), Skip>;
 
-/// A file of so many bytes, none of them cached.
+/// A file of `len` bytes, none of them cached.
 fn cold(run: &Run, name: &str, len: u64) -> Result<File, Skip> {
     let file = files::written(&run.path(name), len);
     if !files::has_page_cache(run.dir.path()) {
@@ -108,7 +108,7 @@ fn drop_caches(run: &mut Run) -> Done {
     std::fs::write(path, "1").map_err(|e| format!("{path}: {e}"))?;
     assert!(cached(&file) < 4096);
     run.tell(&[]);
-    // The program's own code may have been dropped too.
+    // The program's own code may also have been dropped.
     let report = run.sums();
     let ours = report.under("cmd_read", ::memprof::profile::Kind::Cache);
     assert_eq!(ours, cached(&file) * 1024, "{}", report.text());

@@ -1,4 +1,4 @@
-//! Processes that share pages: fork with copy on write, parents and children apart and together.
+//! Processes that share pages: copy-on-write after fork, with parents and children separately and together.
 
 use ::memprof::profile::Kind::{Anon, Shmem};
 
@@ -16,16 +16,16 @@ pub const SCENARIOS: &[Scenario] = &[
 
 type Done = Result<(), Skip>;
 
-/// The workload's children, which are followed from now on.
+/// The workload's children, after memprof follows them.
 fn follow_children(run: &mut Run) {
     run.pids = run.family();
 }
 
-/// Whether a page that nobody shares any more is copied all the same is for the kernel to say: a
-/// batch of its own may still hold a reference.
+/// The kernel may copy a page that is no longer shared: one of its per-CPU batches may still hold a
+/// reference.
 const COPIED: u64 = 256 * 1024;
 
-/// What the parent's second store owns beside the copies that it made for sure, `least`.
+/// The bytes that the parent's second store owns in addition to `least`, the copies that it certainly made.
 #[track_caller]
 fn copies(report: &Report, least: u64) -> u64 {
     let copied = report.under("cmd_again", Anon);
@@ -41,8 +41,8 @@ fn fork_parent_alone(run: &mut Run) -> Done {
     run.tell(&["anon 0 8388608", "touch 0 0 8388608", "fork 0 0 2097152"]);
     let all = [("cmd_touch", Anon, 8 * MIB), ("child_touches", Anon, 0)];
     run.check(&all);
-    // The child has the first quarter for itself, so that the parent's store copies nothing there;
-    // of the second it makes copies.
+    // The child has its own copy of the first quarter, so the parent's store copies nothing there; it copies the
+    // second quarter.
     for commands in [&["again 0 0 4194304"][..], &["end"], &["again 0 0 8388608"]] {
         let report = run.after(commands, &[]);
         let copied = copies(&report, 2 * MIB);
@@ -74,7 +74,7 @@ fn fork_both(run: &mut Run) -> Done {
     Ok(())
 }
 
-/// What the child still has stays whose it was, though the parent has something else there.
+/// The child's pages keep their owner after the parent replaces its own at the same addresses.
 fn fork_and_the_parent_drops(run: &mut Run) -> Done {
     run.tell(&["anon 0 8388608", "touch 0 0 8388608", "fork 0 0 4096"]);
     follow_children(run);
@@ -86,8 +86,8 @@ fn fork_and_the_parent_drops(run: &mut Run) -> Done {
     ]);
     follow_children(run);
     run.begin_anew_for_children();
-    // The first child has all but its own page from the start, the second from the parent's second
-    // round.
+    // The first child has all pages but one from the parent's first store, the second child from the parent's
+    // second store.
     let page = 4096;
     let owners = [
         ("child_touches", Anon, 3 * page),
@@ -97,7 +97,7 @@ fn fork_and_the_parent_drops(run: &mut Run) -> Done {
     let report = run.sums();
     for (function, kind, bytes) in owners {
         let found = report.under(function, kind);
-        // (The parent's first page is its own again: no copy was made of it, it stays cmd_touch's.)
+        // The parent's first page is no longer shared: it was not copied and stays cmd_touch's.
         let slack = 2 * page;
         assert!(
             found.abs_diff(bytes) <= slack,

@@ -1,4 +1,4 @@
-//! memprof itself, in this process: its collector, and names for what it found.
+//! memprof's collector and symbolizer, run in this process.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -36,7 +36,7 @@ impl Live {
         start_command(&self.collecting, argv, false).unwrap()
     }
 
-    /// A report of this moment.
+    /// A current report.
     pub fn report(&self) -> Report {
         let (reply, answer) = oneshot::channel();
         let freeze = Freeze::No;
@@ -74,7 +74,7 @@ fn config(follow_forks: bool) -> Config {
     }
 }
 
-/// A profile and its names.
+/// A profile and its symbols.
 pub struct Report {
     pub profile: Arc<Profile>,
     symbols: Symbols,
@@ -106,7 +106,7 @@ impl Report {
         rows.map(|row| kind.of(&row.amounts)).sum()
     }
 
-    /// Who owns how much, for a failure's message. Rows of file pages alone are left out.
+    /// All owners with their bytes, for failure messages. Rows that contain only file pages are omitted.
     pub fn text(&self) -> String {
         let mut out = format!("total: {}\n", short(&self.profile.total));
         for sample in &self.profile.samples {

@@ -1,11 +1,11 @@
-//! Every way in which a page can move, each compared with the kernel's own figures for the stopped
-//! program: the difference is 0 KiB, and the bytes stand under the function that brought them in.
+//! Every way in which a page can move. For the stopped program, each total must equal the kernel's figure, and the
+//! bytes must belong to the function that brought them in.
 //!
 //!   scenarios [--list] [NAME…]     (all of them without a name; a name is part of a scenario's)
 //!
-//! Prints a line a scenario: passed, SKIPPED with the reason, or FAILED; these lines alone go to the
-//! file that `MEMPROF_TEST_RESULTS` names too (default: scenarios.results in cargo's). Needs root, and `cc` unless
-//! `MEMPROF_TEST_MOVES` names the workload; files are made in `MEMPROF_TEST_DIR`, or cargo's own.
+//! Prints one line for each scenario: passed, SKIPPED with the reason, or FAILED. It also writes these lines to the
+//! file `MEMPROF_TEST_RESULTS` (default: scenarios.results in cargo's directory). Needs root, and `cc` unless
+//! `MEMPROF_TEST_MOVES` names the workload. Creates files in `MEMPROF_TEST_DIR`, by default cargo's directory.
 //!
 //! `random` is a scenario of its own: random steps for `MEMPROF_RANDOM_SECS` seconds; see random.rs.
 
@@ -29,16 +29,16 @@ use common::skip::skip_named;
 use live::Live;
 use run::Run;
 
-/// Why a scenario cannot be had on this machine.
+/// Why a scenario cannot run on this machine.
 pub type Skip = String;
 
 /// One way in which pages move.
 pub struct Scenario {
-    /// As on the command line and in the table.
+    /// The name on the command line and in the table.
     pub name: &'static str,
     /// Whether children are followed.
     pub forks: bool,
-    /// What it does and asserts.
+    /// Runs it and checks the results.
     pub run: fn(&mut Run) -> Result<(), Skip>,
 }
 

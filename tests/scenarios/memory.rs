@@ -36,7 +36,7 @@ type Done = Result<(), Skip>;
 fn private_memory(run: &mut Run) -> Done {
     let all = [("cmd_touch", Anon, 8 * MIB)];
     run.after(&["anon 0 8388608", "touch 0 0 8388608"], &all);
-    // Its owner stays: nothing is brought in.
+    // The owner stays: no page is brought in.
     run.after(&["again 0 0 8388608"], &all);
     run.after(&["unmap 0 0 8388608"], &[("cmd_touch", Anon, 0)]);
     let other = [("cmd_again", Anon, 2 * MIB), ("cmd_touch", Anon, 0)];
@@ -56,7 +56,7 @@ fn zero_page(run: &mut Run) -> Done {
 
 fn madv_dontneed(run: &mut Run) -> Done {
     run.tell(&["anon 0 6291456", "touch 0 0 6291456"]);
-    // Neither end is one of a 2 MiB page-table page.
+    // Neither end is aligned to 2 MiB.
     run.after(
         &["advise 0 1052672 3149824 4"],
         &[("cmd_touch", Anon, 6 * MIB - 3_149_824)],
@@ -71,11 +71,11 @@ fn madv_dontneed(run: &mut Run) -> Done {
 
 fn madv_free(run: &mut Run) -> Done {
     run.tell(&["anon 0 4194304", "touch 0 0 4194304"]);
-    // Still resident, until the kernel wants the pages.
+    // The pages stay resident until the kernel reclaims them.
     run.after(&["advise 0 0 4194304 8"], &[("cmd_touch", Anon, 4 * MIB)]);
-    // A store takes a page back.
+    // A store cancels MADV_FREE for the page.
     run.after(&["again 0 0 1048576"], &[("cmd_touch", Anon, 4 * MIB)]);
-    // MADV_PAGEOUT reclaims what is free, without swap.
+    // MADV_PAGEOUT reclaims MADV_FREE pages even without swap.
     run.can("advise 0 1048576 3145728 21")?;
     let left = run.check(&[]).under("cmd_touch", Anon);
     assert!(left < 4 * MIB, "nothing was reclaimed: {left}");
@@ -101,7 +101,7 @@ fn map_populate(run: &mut Run) -> Done {
 fn madv_populate(run: &mut Run) -> Done {
     run.tell(&["anon 0 4194304", "touch 0 0 1048576"]);
     run.can("advise 0 0 4194304 23")?;
-    // Whoever mapped it, but for the pages that had an owner.
+    // The mapping function owns all pages that had no owner.
     let owners = [("cmd_touch", Anon, MIB), ("cmd_anon", Anon, 3 * MIB)];
     run.after(&[], &owners);
     Ok(())
@@ -147,7 +147,7 @@ fn partial_unmap(run: &mut Run) -> Done {
     Ok(())
 }
 
-/// More than 8 GiB, in which few pages are: moved, emptied, unmapped, and used anew at once.
+/// More than 8 GiB with few resident pages: moved, emptied, unmapped, and reused at once.
 fn large_reservation(run: &mut Run) -> Done {
     const LEN: u64 = 10 << 30;
     let some = |command: &str, at: u64| format!("{command} 0 {at} 3149824");
@@ -172,12 +172,12 @@ fn large_reservation(run: &mut Run) -> Done {
 }
 
 fn realloc_of_large_blocks(run: &mut Run) -> Done {
-    // Blocks of that size are mappings; the first page has malloc's header, which malloc writes.
+    // Blocks of this size are mappings. malloc writes its header to the first page.
     run.after(&["heap 8388608"], &[("cmd_heap", Anon, 8 * MIB + 4 * KIB)]);
     let grown = run.after(&["realloc 25165824"], &[]);
     grown.must_hold("cmd_realloc", Anon, 16 * MIB);
     run.after(&["realloc 2097152"], &[("cmd_realloc", Anon, 0)]);
-    // What malloc needs for itself stays.
+    // malloc's own memory stays.
     let left = run.after(&["free"], &[]).under("cmd_heap", Anon);
     assert!(left < 64 * KIB, "{left}");
     Ok(())
@@ -186,7 +186,7 @@ fn realloc_of_large_blocks(run: &mut Run) -> Done {
 fn stack_growth(run: &mut Run) -> Done {
     let report = run.after(&["stack 4096"], &[]);
     let bytes = report.under("cmd_stack", Anon);
-    // The first of these pages were there already.
+    // The first of these pages were already resident.
     assert!(
         bytes > 4 * MIB - 256 * KIB && bytes <= 4 * MIB + 4 * KIB,
         "{bytes}"
@@ -260,7 +260,7 @@ fn copy_on_write_of_file_pages(run: &mut Run) -> Done {
         .after(&["look 0 0 2097152"], &[])
         .under("cmd_look", File);
     assert!(seen >= 2 * MIB, "{seen}");
-    // Pages that are mapped, and pages that are not yet.
+    // Pages that are already mapped, and others.
     let owners = [("cmd_touch", Anon, 2 * MIB), ("cmd_look", Anon, 0)];
     run.after(&["touch 0 1048576 2097152"], &owners);
     run.after(&["advise 0 0 4194304 4"], &[("cmd_touch", Resident, 0)]);

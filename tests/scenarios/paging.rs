@@ -1,5 +1,5 @@
-//! What the kernel does with pages by itself: huge pages, KSM, swap, compaction; and who else fills
-//! memory: userfaultfd, hugetlb.
+//! What the kernel does with pages by itself: huge pages, KSM, swap, compaction. Other ways to fill memory:
+//! userfaultfd, hugetlb.
 
 use std::fs;
 
@@ -44,7 +44,7 @@ fn set(path: &str, value: &str) -> Result<Setting, Skip> {
     Setting::set(path, value).ok_or_else(|| format!("{path} cannot be set"))
 }
 
-/// Bytes that huge page table entries map.
+/// Bytes that are mapped as huge pages.
 fn anon_huge(pid: Pid) -> u64 {
     ::memprof::residency::figures::rollup(pid)
         .unwrap()
@@ -54,11 +54,11 @@ fn anon_huge(pid: Pid) -> u64 {
 fn huge_pages_by_fault(run: &mut Run) -> Done {
     needs_huge_pages()?;
     run.tell(&["anon 0 8388608", "advise 0 0 8388608 14"]);
-    // One store each brings in 2 MiB.
+    // Each store brings in 2 MiB.
     run.tell(&["touch 0 0 4096", "again 0 3149824 4096"]);
     let report = run.check(&[]);
     let owned = report.under("cmd_touch", Anon) + report.under("cmd_again", Anon);
-    // Where memory is short, the kernel gives small pages.
+    // If memory is short, the kernel allocates small pages.
     let huge = anon_huge(run.pid());
     let small = (2 - huge / HUGE) * 4 * KIB;
     assert_eq!(owned, huge + small, "{}", report.text());
@@ -74,7 +74,7 @@ fn huge_page_split(run: &mut Run) -> Done {
         "touch 0 0 8388608",
     ]);
     run.check(&[("cmd_touch", Anon, 8 * MIB)]);
-    // khugepaged is not to mend it.
+    // Keeps khugepaged from merging the pages again.
     run.tell(&["advise 0 0 8388608 15"]);
     run.after(
         &["advise 0 4096 4096 4"],
@@ -117,14 +117,14 @@ fn madv_collapse(run: &mut Run) -> Done {
     Ok(())
 }
 
-/// Small pages became huge ones: each keeps its owner, and what came with them is somebody's.
+/// Small pages become huge ones: each keeps its owner, and the added bytes get one.
 fn collapsed(run: &mut Run) {
     assert_eq!(anon_huge(run.pid()), 4 * MIB);
     let report = run.check(&[("cmd_touch", Anon, 2 * MIB)]);
     let rest = report.under("cmd_again", Anon) + report.under("cmd_anon", Anon);
     assert_eq!(rest, 2 * MIB, "{}", report.text());
     assert!(report.under("cmd_again", Anon) >= MIB, "{}", report.text());
-    // Apart again, and khugepaged is not to mend it: what was made of nothing still is somebody's.
+    // Split again, and not merged by khugepaged: the added bytes still have an owner.
     run.tell(&["advise 0 0 4194304 15"]);
     run.after(
         &["advise 0 0 4096 4", "unmap 0 3145728 1048576"],
@@ -152,7 +152,7 @@ fn khugepaged(run: &mut Run) -> Done {
 fn large_folios(run: &mut Run) -> Done {
     let _on = set(&format!("{THP}/hugepages-64kB/enabled"), "madvise")?;
     let _no_huge = set(&format!("{THP}/hugepages-2048kB/enabled"), "never")?;
-    // Not a huge page, which would need all of 2 MiB in one mapping.
+    // Too small for a huge page, which needs 2 MiB in one mapping.
     run.tell(&["anon 0 1048576", "advise 0 0 1048576 14"]);
     let mut expected = 0;
     for at in (0..1024u64).step_by(64) {
@@ -198,16 +198,16 @@ fn ksm(run: &mut Run) -> Done {
     drop(on);
     let apart = 1024_u64.saturating_sub(merged(pid));
     run.check(&[("cmd_touch", Anon, 2 * MIB), ("cmd_again", Anon, 2 * MIB)]);
-    // A store makes a copy, which is the writer's.
+    // A store makes a copy, which belongs to the writer.
     let report = run.after(&["number 0 0 1048576"], &[("cmd_again", Anon, 2 * MIB)]);
     let (old, new) = (
         report.under("cmd_touch", Anon),
         report.under("cmd_number", Anon),
     );
     assert_eq!(old + new, 2 * MIB, "{}", report.text());
-    // What was not merged by then stays whose it was.
+    // Pages that were not merged keep their owner.
     assert!(new >= MIB - apart * 4 * KIB, "{}", report.text());
-    // Apart again by the kernel: they are whose they were.
+    // The kernel unmerges them: they have their owners again.
     run.after(&["advise 1 0 2097152 13"], &[("cmd_again", Anon, 2 * MIB)]);
     Ok(())
 }
@@ -227,7 +227,7 @@ fn swap_out_and_in(run: &mut Run) -> Done {
     );
     assert!(out >= 4 * MIB && out + left == 8 * MIB, "{}", report.text());
     assert_eq!(report.profile.total.usage.swap, out);
-    // Back by a load, and by a store: it stays whose it was.
+    // Swapped in by a load and by a store: the owner stays.
     run.after(&["look 0 0 4194304"], &[("cmd_look", Resident, 0)]);
     let back = [
         ("cmd_number", Anon, 8 * MIB),
@@ -235,7 +235,7 @@ fn swap_out_and_in(run: &mut Run) -> Done {
         ("cmd_again", Anon, 0),
     ];
     run.after(&["again 0 0 8388608"], &back);
-    // Swapped out and given back: whoever comes then owns it.
+    // Swapped out and freed: the next function that touches it owns it.
     run.can("advise 0 0 4194304 21")?;
     run.tell(&["advise 0 0 4194304 4"]);
     run.after(
@@ -261,7 +261,7 @@ fn compaction(run: &mut Run) -> Done {
         "shared 1 4194304",
         "again 1 0 4194304",
     ]);
-    // Holes, for there to be something to move.
+    // Holes, so that compaction has pages to move.
     for at in (0..16 * MIB).step_by(16 * 4096) {
         run.tell(&[&format!("advise 0 {at} 4096 4")]);
     }
@@ -276,7 +276,7 @@ fn userfaultfd(run: &mut Run) -> Done {
     let report = run.check(&[]);
     let thread = report.under("pthread_create", Anon);
     let bytes = report.under("cmd_uffd", Anon) - thread;
-    // Besides, little of what the thread needed that gave the pages their contents.
+    // The rest is the small amount of memory that the userfaultfd thread itself needed.
     assert!(
         (2 * MIB..2 * MIB + 64 * KIB).contains(&bytes),
         "{}",

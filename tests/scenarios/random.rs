@@ -1,10 +1,10 @@
-//! Random sequences of steps, compared with the kernel at checkpoints: the difference is 0 KiB, always.
+//! Random sequences of steps, compared with the kernel at checkpoints: the difference is always 0 KiB.
 //!
 //! - `MEMPROF_RANDOM_SECS` seconds altogether (default 30);
 //! - `MEMPROF_RANDOM_SEED` is the first sequence's seed (default: the time); each has a seed of its
 //!   own, which is printed when it fails;
-//! - `MEMPROF_RANDOM_STEPS` steps at most in a sequence (default 400): replay a failing seed with fewer
-//!   steps, or with `MEMPROF_RANDOM_CHECK=1`, which compares after each step, to find the one to blame.
+//! - `MEMPROF_RANDOM_STEPS` is the maximum length of a sequence (default 400). To find the step that fails, replay the
+//!   seed with fewer steps, or with `MEMPROF_RANDOM_CHECK=1`, which compares after each step.
 
 use std::time::{Duration, Instant, SystemTime};
 
@@ -31,7 +31,7 @@ fn setting(name: &str) -> Option<u64> {
     )
 }
 
-/// Half of the time each, with children followed and not.
+/// Half of the time with children followed, and half without.
 fn sequences(run: &mut Run, followed: bool) -> Result<(), Skip> {
     let secs = setting("MEMPROF_RANDOM_SECS").unwrap_or(30);
     let end = Instant::now() + Duration::from_secs(secs) / 2;
@@ -47,7 +47,7 @@ fn sequences(run: &mut Run, followed: bool) -> Result<(), Skip> {
             println!("random: {steps} steps, {checks} comparisons, difference 0 KiB");
             return Ok(());
         }
-        // The next one in a program that is fresh.
+        // The next sequence runs in a fresh program.
         run.forget_said();
         run.tell(&["exec"]);
         seed = seed.wrapping_add(1);
@@ -56,11 +56,11 @@ fn sequences(run: &mut Run, followed: bool) -> Result<(), Skip> {
 
 const SLOTS: u64 = 8;
 const PAGE: u64 = 4096;
-/// Largest mapping: 3 MiB, so that most of them lie in more than one 2 MiB page-table page.
+/// Largest mapping: 3 MiB, so that most mappings span several 2 MiB ranges.
 const MAX_PAGES: u64 = 768;
 const MAX_CHILDREN: u64 = 3;
 
-/// Advice that changes which pages are there: DONTNEED, FREE, REMOVE, MERGEABLE, UNMERGEABLE, HUGEPAGE,
+/// Advice that changes which pages are resident: DONTNEED, FREE, REMOVE, MERGEABLE, UNMERGEABLE, HUGEPAGE,
 /// NOHUGEPAGE, COLD, PAGEOUT, POPULATE_READ, POPULATE_WRITE, DONTNEED_LOCKED, COLLAPSE.
 const ADVICE: [u64; 13] = [4, 8, 9, 12, 13, 14, 15, 20, 21, 22, 23, 24, 25];
 
@@ -69,7 +69,7 @@ struct Sequence<'r, 'l> {
     dice: Random,
     seed: u64,
     followed: bool,
-    /// Bytes of each slot's mapping; what is unmapped in the middle counts as mapped.
+    /// Bytes of each slot's mapping, including holes.
     slots: [u64; SLOTS as usize],
     children: u64,
     steps: u64,
@@ -98,7 +98,7 @@ impl<'r, 'l> Sequence<'r, 'l> {
         let each = setting("MEMPROF_RANDOM_CHECK").is_some();
         while self.steps < most && Instant::now() < end {
             let command = self.step();
-            // Many a step is refused: a hole in the mapping, a kernel without that advice.
+            // Steps may fail, for example because of a hole in the mapping or a kernel without that advice.
             let answer = self.run.ask(&command);
             assert!(
                 answer == "ok" || answer.starts_with("error"),

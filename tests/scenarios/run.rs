@@ -19,7 +19,7 @@ use crate::live::{Live, Report};
 pub const KIB: u64 = 1024;
 pub const MIB: u64 = 1024 * KIB;
 
-/// Bytes that a function is to own: in its stacks, of this kind.
+/// Expected bytes of a kind under a function.
 pub type Own<'a> = (&'a str, Kind, u64);
 
 /// `moves` under memprof.
@@ -32,9 +32,9 @@ pub struct Run<'a> {
     /// The processes to compare with: the workload, and its children if they are followed.
     pub pids: Vec<Pid>,
     said: Vec<String>,
-    /// What had no stack at first: pages that exec fills, without a fault.
+    /// Initial memory without a stack: pages that exec fills without a fault.
     without: u64,
-    /// Page cache at first, which other runs may have left.
+    /// Initial page cache, which earlier runs may have left.
     cache: u64,
 }
 
@@ -53,7 +53,7 @@ fn scratch() -> PathBuf {
 
 fn fifo(path: &Path) -> File {
     nix::unistd::mkfifo(path, nix::sys::stat::Mode::S_IRWXU).unwrap();
-    // For both, so that opening waits for nobody.
+    // Opened for reading and writing, so that opening does not block.
     File::options().read(true).write(true).open(path).unwrap()
 }
 
@@ -89,7 +89,7 @@ impl<'a> Run<'a> {
         self.dir.path().join(name)
     }
 
-    /// What has no stack now is what a fresh program has.
+    /// Takes the current memory without a stack as that of a fresh program.
     pub fn begin_anew(&mut self) {
         let report = self.report();
         self.without = report.unobserved(Kind::Resident);
@@ -97,7 +97,7 @@ impl<'a> Run<'a> {
         assert!(self.without <= 64 * KIB, "{}", report.text());
     }
 
-    /// The workload and its children, in the order in which they were made.
+    /// The workload and its children, in the order of their creation.
     pub fn family(&self) -> Vec<Pid> {
         let pid = self.pid();
         let text = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap();
@@ -105,17 +105,17 @@ impl<'a> Run<'a> {
         [pid].into_iter().chain(children).collect()
     }
 
-    /// Forgets what was said so far, which a failure would show.
+    /// Clears the log of commands and answers, which failure messages contain.
     pub fn forget_said(&mut self) {
         self.said.clear();
     }
 
-    /// Children have what exec filled as well, in pages shared with their parents.
+    /// Children also have the pages that exec filled, shared with their parents.
     pub fn begin_anew_for_children(&mut self) {
         self.without *= self.pids.len() as u64;
     }
 
-    /// Waits until memprof follows these processes and no other.
+    /// Waits until memprof follows exactly these processes.
     pub fn wait_for_processes(&self) {
         wait_until(|| self.report().profile.target.pids == self.pids);
     }
@@ -136,14 +136,14 @@ impl<'a> Run<'a> {
         line.trim_end().to_owned()
     }
 
-    /// Has the workload do something; its answer.
+    /// Sends a command to the workload; returns the answer.
     pub fn ask(&mut self, command: &str) -> String {
         self.said.push(command.to_owned());
         writeln!(self.to, "{command}").unwrap();
         self.answered()
     }
 
-    /// Has the workload do things, which must succeed.
+    /// Sends commands to the workload, which must succeed.
     #[track_caller]
     pub fn tell(&mut self, commands: &[&str]) {
         for command in commands {
@@ -152,10 +152,10 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Has the workload do something that this kernel may not know.
+    /// Sends a command that this kernel may not support.
     ///
     /// # Errors
-    /// What the kernel said.
+    /// The kernel's error.
     pub fn can(&mut self, command: &str) -> Result<(), String> {
         match self.ask(command).as_str() {
             "ok" => Ok(()),
@@ -167,13 +167,13 @@ impl<'a> Run<'a> {
         self.live.report()
     }
 
-    /// The report of the stopped processes, whose sums must be the kernel's.
+    /// A report of the stopped processes, whose sums must equal the kernel's.
     #[track_caller]
     pub fn sums(&self) -> Report {
         self.sums_at("")
     }
 
-    /// As [`Run::sums`]; `at` is for a failure's message.
+    /// Like [`Run::sums`]; `at` is for failure messages.
     #[track_caller]
     pub fn sums_at(&self, at: &str) -> Report {
         self.pids.iter().for_each(|pid| stop(*pid));
@@ -194,8 +194,8 @@ impl<'a> Run<'a> {
         report
     }
 
-    /// A report, and the kernel's figures, which were the same before and after it: khugepaged, KSM and
-    /// reclaim change a stopped process too.
+    /// A report and the kernel's figures, which were the same before and after it: khugepaged, KSM and reclaim
+    /// also change stopped processes.
     fn at_rest(&self) -> (Report, Vec<Usage>) {
         let kernel = || -> Vec<Usage> { self.pids.iter().map(|p| figures::read(*p)).collect() };
         let begun = Instant::now();
@@ -205,7 +205,10 @@ impl<'a> Run<'a> {
             if kernel() == before {
                 return (report, before);
             }
-            assert!(begun.elapsed() < LIMIT, "the kernel's figures never rest");
+            assert!(
+                begun.elapsed() < LIMIT,
+                "the kernel's figures keep changing"
+            );
         }
     }
 
@@ -221,7 +224,7 @@ impl<'a> Run<'a> {
         );
     }
 
-    /// Compares the sums, and who owns how much; no page may be without a stack.
+    /// Compares the sums and the owners; every page must have a stack.
     #[track_caller]
     pub fn check(&self, owners: &[Own]) -> Report {
         let report = self.sums();
@@ -246,14 +249,14 @@ impl<'a> Run<'a> {
         report
     }
 
-    /// As [`Run::check`] after these commands.
+    /// Like [`Run::check`], after these commands.
     #[track_caller]
     pub fn after(&mut self, commands: &[&str], owners: &[Own]) -> Report {
         self.tell(commands);
         self.check(owners)
     }
 
-    /// Has the workload do something with a file of this run.
+    /// Sends a command for a file of this run.
     #[track_caller]
     pub fn with(&mut self, command: &str, file: &str, rest: &str) {
         let line = self.with_file(command, file, rest);
@@ -266,7 +269,7 @@ impl<'a> Run<'a> {
         line.trim_end().to_owned()
     }
 
-    /// Compares the sums, and page cache by function with the files' own.
+    /// Compares the sums, and each function's page cache with the cached pages of its files.
     #[track_caller]
     pub fn cached(&self, owners: &[(&str, &[&File])]) {
         let report = self.sums();
@@ -291,7 +294,7 @@ impl<'a> Run<'a> {
         );
     }
 
-    /// Ends the workload, and waits until memprof knows.
+    /// Ends the workload, and waits until memprof notices.
     pub fn end(mut self) {
         writeln!(self.to, "exit 0").unwrap();
         let prepared =
@@ -303,7 +306,7 @@ impl<'a> Run<'a> {
 }
 
 impl Drop for Run<'_> {
-    /// A scenario that failed leaves no process behind.
+    /// A failed scenario must leave no process behind.
     fn drop(&mut self) {
         if std::thread::panicking() {
             self.pids.iter().for_each(|pid| {

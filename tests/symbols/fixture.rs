@@ -1,4 +1,4 @@
-//! Programs with known symbols, and what binutils says of them.
+//! Programs with known symbols, and the symbols that binutils finds in them.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -10,7 +10,7 @@ use memprof::profile::{Frame, Module, ModuleId};
 use memprof::symbol::{Function, Symbol};
 use memprof::symbolize::{Detail, Symbolizer};
 
-/// Runs a tool that must be there; its output.
+/// Runs a tool that must be installed; returns its output.
 pub fn run(tool: &str, args: &[&str]) -> String {
     let out = Command::new(tool).args(args).output();
     let out = out.unwrap_or_else(|e| panic!("{tool} is needed for this test: {e}"));
@@ -98,7 +98,7 @@ pub fn nm(path: &Path, flags: &[&str]) -> Vec<Listed> {
     listed.lines().filter_map(parse).collect()
 }
 
-/// The loaded parts of a file: (position in the file, address, size in the file).
+/// The loaded segments of a file: (file offset, address, size in the file).
 pub fn segments(path: &Path) -> Vec<(u64, u64, u64)> {
     let listed = run("readelf", &["-lW", path.to_str().unwrap()]);
     let hex = |s: &str| u64::from_str_radix(s.trim_start_matches("0x"), 16).unwrap();
@@ -112,7 +112,7 @@ pub fn segments(path: &Path) -> Vec<(u64, u64, u64)> {
     loads.map(parse).collect()
 }
 
-/// Where an address stands in the file.
+/// The file offset of an address.
 pub fn offset_of_addr(segments: &[(u64, u64, u64)], addr: u64) -> Option<u64> {
     let part = segments
         .iter()

@@ -1,4 +1,4 @@
-//! Damaged and made-up files: no panic, no hang, no error text as a name.
+//! Damaged and invalid files cause no panic, no hang, and no error text in place of a name.
 
 use std::fs;
 use std::path::Path;
@@ -44,7 +44,7 @@ fn fixture() -> Fixture {
 }
 
 impl Fixture {
-    /// Looks every frame up in a file with these contents, in both details.
+    /// Looks every frame up in a file with these contents, at both levels of detail.
     fn try_bytes(&self, s: &Symbolizer, bytes: &[u8]) -> Vec<Symbol> {
         fs::write(&self.scratch, bytes).unwrap();
         self.try_file(s, &self.scratch)
@@ -87,7 +87,7 @@ fn truncated_at_many_lengths() {
     let steps = (0..200).chain((200..f.good.len()).step_by(97));
     for len in steps {
         let symbols = f.try_bytes(&s, &f.good[..len]);
-        // The section headers stand last: without them there are no names.
+        // The section headers are at the end: without them there are no names.
         assert!(known(&symbols).is_empty(), "{len} bytes: {symbols:?}");
         let first = match len {
             0..4 => UnknownReason::NotElf,
@@ -129,7 +129,7 @@ fn other_kinds_of_files() {
 fn flipped_bytes() {
     let (f, s) = (fixture(), Symbolizer::start().unwrap());
     let mut random = Random(0x2545_f491_4f6c_dd1d);
-    // The headers decide over everything else, so that half of the damage is done there.
+    // Everything depends on the headers, so half of the damage is there.
     let shdrs = f.good.len() - 64 * usize::from(f.good[60]);
     for round in 0..600 {
         let mut bad = f.good.clone();
@@ -152,7 +152,7 @@ fn flipped_bytes() {
             );
         }
     }
-    // The thread has survived all of it.
+    // The symbolizer thread still works.
     assert!(known(&f.try_bytes(&s, &f.good)).contains(&"out"));
 }
 

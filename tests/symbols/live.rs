@@ -18,7 +18,7 @@ use tempfile::tempdir;
 use crate::fixture::{build, offset_of_addr, place, run, segments};
 use crate::process::eventually;
 
-/// A program that says where its `main` and `leaf` are and then waits.
+/// A program that prints the address of `leaf`, and then waits.
 const WAITS: &str = r#"
 #include <stdio.h>
 #include <unistd.h>
@@ -26,7 +26,7 @@ __attribute__((noinline)) int leaf(int n) { return n + 1; }
 int main(int c, char **v) { printf("%p\n", (void *)leaf); fflush(stdout); pause(); return leaf(c); }
 "#;
 
-/// Longer than anything takes on a machine that is busy with other things.
+/// Longer than anything takes on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 struct Running(Child);
@@ -47,7 +47,7 @@ impl Running {
         )
     }
 
-    /// A program that sleeps, once it does: its loader has mapped everything by then.
+    /// Starts the program and waits until it sleeps: then its loader has mapped everything.
     fn asleep(program: &str, arg: &str) -> Running {
         let child = Command::new(program).arg(arg).spawn();
         let child = Running(child.unwrap_or_else(|e| panic!("{program} is needed: {e}")));
@@ -152,10 +152,10 @@ fn modules_are_shared_and_the_list_is_cheap() {
     AddressMap::load(b.pid(), &mut table).unwrap();
     assert!(
         Arc::ptr_eq(&first, &table.modules()),
-        "the same files, but a new list"
+        "the same files in a new list"
     );
     assert_eq!((table.refused(), table.unopened()), (0, 0));
-    // No file descriptor left: modules without files, counted.
+    // Without free file descriptors, modules have no files, and are counted.
     let mut poor = ModuleTable::with_limit(1);
     let map = AddressMap::load(a.pid(), &mut poor).unwrap();
     assert!(!map.is_empty() && map.len() >= 3);
@@ -246,8 +246,8 @@ fn odd_paths() {
     ] {
         for remove in [false, true] {
             let path = dir.path().join(name);
-            // By another process: a child that another test forks meanwhile would have it open for
-            // writing, and it could not be run.
+            // A separate process makes the copy: a child forked by another test would have it open for writing,
+            // and it could not be executed.
             run("cp", &[built.to_str().unwrap(), path.to_str().unwrap()]);
             let (child, leaf) = Running::start(&path);
             if remove {
@@ -282,7 +282,7 @@ fn only_regular_files_are_opened() {
     let dir = tempdir().unwrap();
     let fifo = dir.path().join("fifo");
     crate::fixture::run("mkfifo", &[fifo.to_str().unwrap()]);
-    // Whoever opened the first of them would wait for ever.
+    // Opening the first of them would block forever.
     for path in [
         fifo.as_path(),
         Path::new("/dev/zero"),
@@ -300,14 +300,14 @@ fn the_thread_ends_with_its_last_handle() {
         let names = names.filter_map(|t| fs::read_to_string(t.path().join("comm")).ok());
         names.filter(|n| n.trim() == "memprof-symbols").count()
     };
-    // Other tests have such threads too: start many, and see them all go.
+    // Other tests also have such threads, so many are started, and all must end.
     let handles: Vec<Symbolizer> = (0..50).map(|_| Symbolizer::start().unwrap()).collect();
     let copies = handles.clone();
     drop(handles);
-    // A thread has its name once it runs.
+    // A thread gets its name when it runs.
     eventually(PATIENCE, "fifty threads run", || threads() >= 50);
     std::thread::sleep(Duration::from_millis(200));
-    assert!(threads() >= 50, "a thread ended although a handle is left");
+    assert!(threads() >= 50, "a thread ended while a handle exists");
     drop(copies);
     eventually(PATIENCE, "the threads end", || threads() < 50);
 }

@@ -1,4 +1,4 @@
-//! Names of frames, held against programs built here and against binutils.
+//! Names of frames, compared with the sources of programs built here and with binutils.
 
 mod fixture;
 mod hostile;

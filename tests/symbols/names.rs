@@ -115,7 +115,7 @@ fn cpp_names_in_a_shared_library() {
         "{name}"
     );
     assert_eq!(named(&path, "plain_c").0, "plain_c");
-    // A library's dynamic symbols survive strip, and cover no more than their own code.
+    // A library's dynamic symbols survive strip, and cover only their own code.
     let (offset, size) = place(&path, "plain_c");
     run("strip", &[path.to_str().unwrap()]);
     let s = Symbolizer::start().unwrap();
@@ -159,7 +159,7 @@ fn every_kind_of_program() {
 #[test]
 fn a_stripped_program_has_no_names() {
     let dir = tempdir().unwrap();
-    // One function is exported: it must not name the code behind it.
+    // One function is exported: the code after it must not get its name.
     let flags = ["-O1", "-rdynamic", "-fvisibility=hidden"];
     let source = C.replace(
         "NEVER void *leaf",
@@ -228,14 +228,14 @@ int main(void) { return 0; }
     assert_eq!(name(bare + 31), Some(("bare".into(), 31)));
     assert_eq!(name(bare + 32), Some(("sized".into(), 0)));
     assert_eq!(name(bare + 47), Some(("sized".into(), 15)));
-    // Behind the sized symbol's end, before the next one: neither of the two before it.
+    // After the end of the sized symbol, before the next one: neither of the two preceding symbols.
     assert_eq!(name(bare + 48), None);
     assert_eq!(name(bare + 64), Some(("end_of_sized".into(), 0)));
-    // A section's end is an end, whatever follows it in memory.
+    // A symbol without a size ends with its section.
     let last = at("last");
     assert_eq!(name(last + 23), Some(("last".into(), 23)));
     assert_eq!(name(last + 24), None);
-    // The same answers when all are asked for at once.
+    // A batch lookup returns the same names.
     let frames: Vec<Frame> = (0..66)
         .map(|i| Frame::code(ModuleId(0), bare + i))
         .collect();
@@ -337,7 +337,7 @@ fn check_inlined(path: &Path, offset: u64, compressed: bool) {
     );
     let file = &f.location.unwrap().file;
     assert!(file.ends_with("_src.c"), "{file}");
-    // Names alone stay names alone.
+    // Without details there are only names.
     let f = function(&s, &m, offset, Detail::Names);
     assert!(f.name == "outermost" && f.inlined.is_empty() && f.location.is_none());
 }
@@ -353,7 +353,7 @@ fn inlined_functions_innermost_first() {
         let path = build(dir.path(), name, "cc", INLINED, flags);
         let offset = call_in_outermost(&path);
         check_inlined(&path, offset, compressed);
-        // An independent reader says the same.
+        // An independent reader agrees.
         let listed = crate::fixture::nm(&path, &[]);
         let addr = listed.iter().find(|s| s.name == "outermost").unwrap().addr;
         let addr = addr + offset - place(&path, "outermost").0;
@@ -386,7 +386,7 @@ fn separate_debug_files() {
         run("strip", &[p]);
         run("objcopy", &[&format!("--add-gnu-debuglink={debug}"), p]);
         check_inlined(&path, offset, false);
-        // A debug file of another build is not believed.
+        // A debug file of another build is not used.
         let other = INLINED.replace("outermost", "stranger");
         let other = build(
             dir.path(),

@@ -1,4 +1,4 @@
-//! The system's own libraries, held against `nm` and `c++filt`.
+//! The system's own libraries, compared with `nm` and `c++filt`.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -24,8 +24,8 @@ fn debug_file(path: &Path) -> Option<PathBuf> {
     Path::new(&file).exists().then(|| file.into())
 }
 
-/// Functions by address; of symbols that overlap only the exact same ranges are kept, so that it is
-/// plain which names an address may have.
+/// Functions by address. Of overlapping symbols, only those with identical ranges are kept, so that the possible names
+/// of an address are known.
 fn functions(path: &Path) -> BTreeMap<u64, Vec<Listed>> {
     let mut all = nm(path, &["-D"]);
     if let Some(debug) = debug_file(path) {
@@ -64,8 +64,8 @@ fn agree(path: &Path) -> (usize, usize) {
     let symbols = s.resolve(&frames, &[m]);
     let raw: Vec<String> = by_addr.values().flatten().map(|s| s.name.clone()).collect();
     let shown: BTreeMap<String, String> = raw.iter().cloned().zip(cxxfilt(&raw)).collect();
-    // Two demanglers: what one spells out is `std::string` to the other, and `&` may stand before
-    // or behind a nested name. The letters must be the same.
+    // Demanglers differ: one prints the full type for the other's `std::string`, and `&` may be before or after a
+    // nested name. The letters must be the same.
     let string = "std::basic_string<char,std::char_traits<char>,std::allocator<char>>";
     let letters = |s: &str| {
         let s = s.replace(' ', "").replace(string, "std::string");
@@ -83,7 +83,7 @@ fn agree(path: &Path) -> (usize, usize) {
         let listed = by_addr
             .get(&start)
             .unwrap_or_else(|| panic!("{addr:#x}: {f:?}"));
-        // The table says which function it is, to the letter; binutils says how it is written.
+        // The mangled name must match exactly; binutils gives the demangled form.
         let own = |l: &Listed| match cpp_demangle::Symbol::new(&l.name) {
             Ok(symbol) => symbol.demangle().unwrap(),
             Err(_) => l.name.clone(),
@@ -114,7 +114,7 @@ fn libc_agrees_with_nm() {
 fn libstdcxx_agrees_with_nm() {
     let (same, odd) = agree(&library("libstdc++.so.6"));
     println!("libstdc++: {same} addresses agree, {odd} do not");
-    // The two write thunks and the constructors of `std::string` differently.
+    // The two demanglers print thunks and the constructors of `std::string` differently.
     assert!(same > 1000 && odd * 20 < same, "{same} agree, {odd} do not");
 }
 

@@ -1,4 +1,4 @@
-//! Every frame of stacks whose call chains are known, in programs without frame pointers.
+//! Every frame of stacks with known call chains, in programs without frame pointers.
 //!
 //! Needs root and `cc`.
 
@@ -12,7 +12,7 @@ use super::found::{Found, attached, profile};
 use super::real::installed;
 
 const KIB: u64 = 1024;
-/// What a leaf function touches.
+/// Bytes that a leaf function touches.
 const LEAF: u64 = 64 * KIB;
 pub const DEPTH_LIMIT: usize = 128;
 
@@ -51,8 +51,7 @@ fn write_deep_chains() {
     std::fs::write(dir().join("deep.inc"), text).unwrap();
 }
 
-/// Compiles without frame pointers; `None`, and what the test would do with it is skipped, if the compiler
-/// is not installed.
+/// Compiles without frame pointers. Without the compiler, reports the test as skipped and returns `None`.
 #[track_caller]
 pub fn compile(compiler: &str, name: &str, source: &str, flags: &[&str]) -> Option<PathBuf> {
     let out = dir().join(name);
@@ -108,7 +107,7 @@ fn check_chains(program: &Path) {
         "bsearch_case bsearch bsearch_callback bsearch_leaf",
         "bsearch_leaf",
     );
-    // The first of the frames between is `raise` or one of its callees, the last the trampoline.
+    // The first of the frames in between is `raise` or one of its callees, the last is the trampoline.
     from_main("raised_case * raised_handler raised_leaf", "raised_leaf");
     from_main(
         "fault_case faulting * fault_handler fault_leaf",
@@ -141,8 +140,8 @@ fn check_chains(program: &Path) {
     }
 }
 
-/// All frames of a stack that is too deep for one record, where that is asked for: those that call
-/// `main`, the first functions of chain `b`, its leaf.
+/// On request, all frames of a stack that is too deep for one record: the callers of `main`, the first functions of
+/// chain `b`, and its leaf.
 #[track_caller]
 fn check_deep(program: &Path, unwind: &str, starts: &[&str], seen: usize) {
     let whole = |start: &&str| format!("{start}deep200_case {}b_leaf", numbered('b', 0..seen));
@@ -164,10 +163,10 @@ fn check_deep(program: &Path, unwind: &str, starts: &[&str], seen: usize) {
 #[test]
 fn by_frame_pointers() {
     if let Some(program) = compile_chains("gcc", "chains_fp", &["-fno-omit-frame-pointer"]) {
-        // The C library that calls `main` has none, and the leaf does not set up its own, so that its
-        // caller is passed over.
-        // On a busy machine the program has ended before memprof reads where the C library was: then its
-        // frame is an address without a file, which folded stacks leave out.
+        // The C library that calls `main` has no frame pointers. The leaf does not set up its own frame, so the walk
+        // skips its caller.
+        // On a busy machine, the program may end before memprof reads where the C library was mapped. Then its frame
+        // is an address without a file, which folded stacks omit.
         let starts = ["__libc_start_call_main main ", "main "];
         check_deep(&program, "fp", &starts, 199);
     }
@@ -209,7 +208,7 @@ fn c_by_clang() {
     check_compiled("clang", "chains_clang", &["-Wl,-z,now"]);
 }
 
-/// Its linkage tables are not described, and neighbouring segments share a page of the file.
+/// Its PLT has no unwind information, and adjacent segments share a page of the file.
 #[test]
 fn c_by_clang_and_lld() {
     if installed("ld.lld") {
@@ -224,8 +223,8 @@ fn c_with_segments_in_one_page_of_the_file() {
     check_compiled("gcc", "chains_one_page", &flags);
 }
 
-/// This C library comes without unwind information: a stack ends in its first frame, which is that of
-/// what called `main`, and says so. Its signal trampoline is recognised.
+/// This C library has no unwind information: a stack ends in its first frame, the caller of `main`, and is marked as
+/// incomplete. Its signal trampoline is recognised.
 #[test]
 fn c_with_musl() {
     deep_chains();
@@ -292,7 +291,7 @@ fn rust() {
         return;
     };
     let found = profile(&[], &[program.to_str().unwrap()]);
-    // The loop's first round is a call site of its own.
+    // The first iteration of the loop is a separate call site.
     for start in [
         "_start * main *",
         "* <std::sys::thread::unix::Thread>::new::thread_start *",
@@ -302,10 +301,10 @@ fn rust() {
     }
 }
 
-/// Has the program of [`compile_plugins`] wait a little for each library.
+/// Makes the program of [`compile_plugins`] wait briefly after it loads each library.
 pub const PATIENT: &str = "patient";
 
-/// Two libraries by turns at one address: no stack is walked by the other one's table.
+/// Two libraries alternate at one address: no stack is walked with the table of the other one.
 #[test]
 fn libraries_that_come_and_go() {
     let [program, first, second] = compile_plugins();
@@ -316,7 +315,7 @@ fn libraries_that_come_and_go() {
             found.bytes(&chain)
         })
     };
-    // Nothing holds a program while it loads a library: its first stacks may be cut, none may be wrong.
+    // A program is not stopped while it loads a library: its first stacks may be truncated, but none may be wrong.
     let found = profile(&[], &[command[0], command[1], command[2], PATIENT]);
     let [by_first, by_second] = chains(&found);
     assert!(by_first.min(by_second) >= LEAF / 2, "{}", found.text());
@@ -341,7 +340,8 @@ fn libraries_that_come_and_go() {
     }
 }
 
-/// The program that loads two libraries by turns, and these; compiled once, as another test may run it.
+/// A program that loads two libraries alternately, and these libraries. Compiled only once, because another test may be
+/// running it.
 pub fn compile_plugins() -> &'static [PathBuf; 3] {
     static COMPILED: OnceLock<[PathBuf; 3]> = OnceLock::new();
     COMPILED.get_or_init(plugins)

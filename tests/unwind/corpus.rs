@@ -1,4 +1,4 @@
-//! The made files of tests/corpus, which tests/fuzz_smoke.rs damages.
+//! The generated files of tests/corpus, which tests/fuzz_smoke.rs damages.
 
 use crate::made::{AARCH64, ARM_START, CODE, Frames, Made, PCREL, X86_64, X86_START, debug_frame};
 
@@ -6,7 +6,7 @@ fn x86_64() -> Made {
     let mut frames = Frames::default();
     let cie = frames.cie("zR", 16, PCREL, X86_START);
     let programs: [&[u8]; 5] = [
-        // A frame pointer; a PLT; a realigned stack; an outermost frame; advances of every size.
+        // A frame pointer; a PLT; a realigned stack; an outermost frame; location advances of every size.
         &[
             0x41, 0x0e, 16, 0x86, 2, 0x43, 0x0d, 6, 0x0a, 0x58, 0x0c, 7, 8, 0x0b,
         ],
@@ -56,7 +56,7 @@ fn aarch64() -> Made {
     made
 }
 
-/// With WRITE_CORPUS in the environment the files are written anew.
+/// With WRITE_CORPUS in the environment, the files are rewritten.
 #[test]
 fn the_corpus_is_what_these_programs_make() {
     let check = |name: &str, made: &Made| {

@@ -1,7 +1,7 @@
-//! Every frame of known programs against another unwinder: gdb's, at the same place of the same run.
+//! Every frame of known programs, compared with gdb's unwinder at the same place in the same run.
 //!
-//! Needs root, `cc` and gdb. Compared are the files and positions of all calls, from a leaf function's
-//! caller to the outermost frame; that those are the right functions is for `chains`.
+//! Needs root, `cc` and gdb. The test compares the files and offsets of all calls, from a leaf function's caller to the
+//! outermost frame. `chains` checks that they are the right functions.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::{Command, Stdio};
@@ -14,10 +14,10 @@ use super::real::installed;
 
 /// The callers of a leaf function, innermost first: file and offset.
 type Callers = Vec<(String, u64)>;
-/// By leaf function: the different callers that were seen.
+/// The distinct caller chains of each leaf function.
 type Leaves = BTreeMap<String, BTreeSet<Callers>>;
 
-/// The function's own name, without where it is declared, its parameters or its hash.
+/// The function's name, without its scope, parameters and hash.
 fn short(function: &str) -> String {
     let name = function.split('(').next().unwrap_or_default();
     let mut parts = name
@@ -26,7 +26,7 @@ fn short(function: &str) -> String {
     parts.next().unwrap_or_default().to_owned()
 }
 
-/// What gdb says.
+/// gdb's stacks.
 fn by_gdb(command: &[&str], follow: Option<&str>) -> Leaves {
     let mut gdb = Command::new("gdb");
     gdb.args(["-nx", "-q", "-batch", "-x"]);
@@ -57,7 +57,7 @@ fn by_gdb(command: &[&str], follow: Option<&str>) -> Leaves {
     leaves
 }
 
-/// What memprof says.
+/// memprof's stacks.
 fn by_memprof(command: &[&str]) -> Leaves {
     let out = tempfile::NamedTempFile::with_suffix(".json").unwrap();
     let ended = Command::new(BINARY)
@@ -99,8 +99,8 @@ fn function(name: &Value) -> String {
     short(name["functionName"].as_str().unwrap_or_default())
 }
 
-/// The tree's nodes with their depth, each before those below it. (The usual parser refuses trees that
-/// are as deep as these.)
+/// The tree's nodes with their depth, parents first. (The usual JSON parser refuses trees as deep as
+/// these.)
 fn nodes(mut tree: &str) -> Vec<(usize, Value)> {
     const MARKS: [&str; 3] = ["\"name\":", "\"frames\":[", "]"];
     let (mut nodes, mut depth) = (Vec::new(), 0);
@@ -117,19 +117,19 @@ fn nodes(mut tree: &str) -> Vec<(usize, Value)> {
                 let mut values = serde_json::Deserializer::from_str(tree).into_iter::<Value>();
                 let name = values.next().unwrap().unwrap();
                 tree = &tree[values.byte_offset()..];
-                // The root's depth would be 0; it has no name.
+                // The root, at depth 0, has no name.
                 nodes.extend(name.is_object().then_some((depth - 1, name)));
             }
         }
     }
 }
 
-/// What memprof keeps of a stack: the innermost frames.
+/// The part of a stack that memprof keeps: the innermost frames.
 fn cut(callers: &Callers) -> Callers {
     callers.iter().take(DEPTH_LIMIT - 1).cloned().collect()
 }
 
-/// Holds what both say of a program against each other. `least`: how many leaves gdb must see.
+/// Compares both views of a program. gdb must see at least `least` leaves.
 #[track_caller]
 fn agree(command: &[&str], follow: Option<&str>, least: usize) {
     if !installed("gdb") {
@@ -141,7 +141,7 @@ fn agree(command: &[&str], follow: Option<&str>, least: usize) {
         let callers: BTreeSet<Callers> = callers.iter().map(cut).collect();
         frames += callers.iter().map(Vec::len).sum::<usize>();
         if command.contains(&chains::PATIENT) {
-            // A library's first stacks, before its table is there, are cut short.
+            // A library's first stacks are truncated until its table is published.
             let ours = ours.get(leaf).cloned().unwrap_or_default();
             assert!(ours.is_superset(&callers), "{command:?}: {leaf}: {ours:?}");
         } else {
@@ -155,7 +155,7 @@ fn agree(command: &[&str], follow: Option<&str>, least: usize) {
     assert!(theirs.len() >= least, "{:?}", theirs.keys());
 }
 
-/// Loaded and unloaded by turns, two libraries lie at one address.
+/// Two libraries that are loaded and unloaded alternately at one address.
 #[test]
 fn libraries_that_come_and_go() {
     let files = chains::compile_plugins();
@@ -163,8 +163,8 @@ fn libraries_that_come_and_go() {
     agree(&[program, first, second, chains::PATIENT], None, 1);
 }
 
-/// This C library has no unwind information: there our stacks end, and gdb goes on by what it reads in
-/// the machine code. As far as they go they must be the same.
+/// This C library has no unwind information: memprof's stacks end there, and gdb continues by analysing the machine
+/// code. The common part must be the same.
 #[test]
 fn c_with_musl() {
     let Some(program) = chains::compile_chains("musl-gcc", "agree_musl", &["-static"]) else {
@@ -208,7 +208,7 @@ fn chains_agree(compiler: &str, name: &str, flags: &[&str]) {
     let cache = tempfile::NamedTempFile::new().unwrap();
     let (program, cache) = (program.to_str().unwrap(), cache.path().to_str().unwrap());
     agree(&[program, cache], None, 14);
-    // gdb looks at one process at a time.
+    // gdb traces one process at a time.
     agree(&[program, cache], Some("vfork_case"), 1);
     agree(&[program, cache], Some("clone_case"), 1);
     agree(&[program, "fork"], Some("fork_case"), 1);

@@ -1,4 +1,4 @@
-//! What a run of memprof found: stacks by name, and how their walks ended.
+//! The results of a run of memprof: stacks by name, and how their walks ended.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -9,11 +9,11 @@ use memprof::event::Pid;
 use super::common::memprof::{BINARY, Memprof};
 use super::common::process::wait_until;
 
-/// What a run of memprof found.
+/// The results of a run of memprof.
 pub struct Found {
-    /// Outermost function first, and bytes.
+    /// Stacks, outermost function first, with their bytes.
     pub stacks: Vec<(Vec<String>, u64)>,
-    /// What it printed at its end.
+    /// The summary that it printed at its end.
     pub summary: String,
 }
 
@@ -33,13 +33,13 @@ pub fn profile(options: &[&str], command: &[&str]) -> Found {
     Found::read(out.path(), summary)
 }
 
-/// Follows a running process, waits a second, has it do something; what memprof found then.
+/// Follows a running process, waits a second, and runs `work`; returns what memprof found.
 #[track_caller]
 pub fn attached(pid: Pid, work: impl FnOnce()) -> Found {
     attached_with(&[], pid, work)
 }
 
-/// As [`attached`], with further options.
+/// Like [`attached`], with further options.
 #[track_caller]
 pub fn attached_with(options: &[&str], pid: Pid, work: impl FnOnce()) -> Found {
     let out = tempfile::NamedTempFile::with_suffix(".folded").unwrap();
@@ -57,14 +57,14 @@ pub fn attached_with(options: &[&str], pid: Pid, work: impl FnOnce()) -> Found {
     Found::read(out.path(), summary)
 }
 
-/// Runs a command until it has used a second of CPU time, and ends it; what memprof found then.
+/// Runs a command until it has used a second of CPU time, and ends it; returns what memprof found.
 #[track_caller]
 pub fn first_second(command: &[&str]) -> Found {
     let out = tempfile::NamedTempFile::with_suffix(".folded").unwrap();
     let said = tempfile::NamedTempFile::new().unwrap();
     let mut args = vec!["--no-server", "-o", out.path().to_str().unwrap(), "--"];
     args.extend(command);
-    // Some programs are quiet until their input ends, others end then.
+    // Some programs do nothing until the end of their input, others end then.
     let mut m = Memprof::spawn(&args, Stdio::null(), said.reopen().unwrap().into());
     let following = m.said("following ");
     let pid = following.rsplit_once("(pid ").unwrap().1;
@@ -78,12 +78,12 @@ pub fn first_second(command: &[&str]) -> Found {
         m.signal(libc::SIGTERM);
         m.wait();
     }
-    // What the command printed stands before the summary.
+    // The output of the command precedes the summary.
     let summary = std::fs::read_to_string(said.path()).unwrap() + &m.all_said();
     Found::read(out.path(), summary)
 }
 
-/// CPU time that a process's threads have used; none if there is no such process.
+/// CPU time used by all threads of a process; zero if there is no such process.
 fn cpu_time(pid: Pid) -> Duration {
     let Ok(stat) = std::fs::read_to_string(format!("/proc/{pid}/stat")) else {
         return Duration::ZERO;
@@ -95,8 +95,8 @@ fn cpu_time(pid: Pid) -> Duration {
     Duration::from_millis(ticks * 10)
 }
 
-/// Whether frames are as a pattern says: `*` stands for one to five frames of a library, `main` for
-/// all that leads there from the first instruction on.
+/// Whether frames match a pattern: `*` matches one to five frames of a library, `main` matches all frames from the
+/// first instruction to `main`.
 fn matches(frames: &[String], pattern: &[&str]) -> bool {
     match (frames, pattern) {
         ([], []) => true,
@@ -110,7 +110,7 @@ fn matches(frames: &[String], pattern: &[&str]) -> bool {
     }
 }
 
-/// GCC gives the parts of a function that are seldom run a name of their own.
+/// GCC gives rarely executed parts of a function a separate name.
 fn part_of(frame: &str, function: &str) -> bool {
     frame.strip_suffix(".cold").unwrap_or(frame) == function
 }
@@ -129,7 +129,7 @@ impl Found {
         }
     }
 
-    /// Per cent of stacks, and of their bytes, whose walk reached the outermost frame.
+    /// Percentage of stacks, and of their bytes, whose walk reached the outermost frame.
     pub fn complete(&self) -> (f64, f64) {
         let (mut all, mut complete) = ((0, 0), (0, 0));
         for line in self.summary.lines() {
@@ -146,13 +146,13 @@ impl Found {
         (share(complete.0, all.0), share(complete.1, all.1))
     }
 
-    /// Whether a function of such a name is in any stack.
+    /// Whether any stack contains a function with this name.
     pub fn names(&self, part: &str) -> bool {
         let mut frames = self.stacks.iter().flat_map(|(frames, _)| frames);
         frames.any(|f| f.contains(part))
     }
 
-    /// The bytes of stacks with this function, all of which must be of this pattern.
+    /// The bytes of stacks with this function, all of which must match this pattern.
     #[track_caller]
     pub fn chain(&self, pattern: &str, function: &str, bytes: u64) {
         let pattern: Vec<&str> = pattern.split_whitespace().collect();
@@ -169,7 +169,7 @@ impl Found {
         assert_eq!(sum, bytes, "{function}\n{}", self.text());
     }
 
-    /// The bytes of stacks of a pattern.
+    /// The bytes of stacks that match a pattern.
     pub fn bytes(&self, pattern: &str) -> u64 {
         let pattern: Vec<&str> = pattern.split_whitespace().collect();
         let stacks = self.stacks.iter();
@@ -187,7 +187,7 @@ impl Found {
         lines.collect::<String>() + &self.summary
     }
 
-    /// KiB of stacks whose walk ended so.
+    /// KiB of stacks whose walk ended in this way.
     pub fn ended(&self, label: &str) -> u64 {
         let lines = self.summary.lines().filter(|l| l.ends_with(label));
         lines

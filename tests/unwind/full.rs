@@ -1,4 +1,4 @@
-//! More stacks than there is room for: each event has its stack, or is counted as lost; none is neither.
+//! More stacks than the tables hold: each event either has its stack or is counted as lost.
 //!
 //! Needs root and `cc`.
 
@@ -13,7 +13,7 @@ const RING_FULL: &str = "stack records not sent: ring buffer full (retried at th
 const TABLE_FULL: &str = "events whose stack was not kept: stack table full";
 const NO_PAUSE: u64 = 1 << 30;
 
-/// What memprof says of a program that touches each page below a stack of its own.
+/// memprof's view of a program that touches each page under a different stack.
 struct Target {
     workload: Workload,
     m: Memprof,
@@ -45,8 +45,8 @@ impl Target {
         found.map_or(0, |loss| loss["count"].as_u64().unwrap())
     }
 
-    /// Waits until every page of the stopped program stands under its stack, or is one of the events
-    /// that were lost since `before` were. How many are.
+    /// Waits until every page of the stopped program is under its stack or was lost since `before`. Returns the number
+    /// of lost events.
     fn settle(&self, before: u64) -> u64 {
         let pid = self.workload.pid();
         stop(pid);
@@ -69,7 +69,7 @@ impl Target {
     }
 }
 
-/// The bytes of the row that is called so.
+/// The bytes of the row with this name.
 fn bytes(rows: &Value, name: &str) -> u64 {
     let rows = rows.as_array().unwrap();
     let called = |row: &&Value| row["reason"] == name || row["outcome"] == name;
@@ -79,7 +79,7 @@ fn bytes(rows: &Value, name: &str) -> u64 {
     })
 }
 
-/// Nobody reads the ring buffer while 32,768 stacks come, of which it holds some 20,000.
+/// Nobody reads the ring buffer during 32,768 stacks. It holds about 20,000.
 #[test]
 fn a_full_ring_buffer() {
     let mut target = Target::start(15);
@@ -90,7 +90,7 @@ fn a_full_ring_buffer() {
     println!("{lost} of {} stacks lost", target.pages);
     assert!(lost > 1000 && lost < target.pages - 1000);
 
-    // What was not sent is sent the next time.
+    // Stacks that were not sent are sent the next time.
     target.workload.lines.tell("drop");
     target.touch(256);
     let again = target.settle(lost);
@@ -99,16 +99,16 @@ fn a_full_ring_buffer() {
     target.workload.end();
 }
 
-/// As many stacks as the table holds, beside those of the program's start.
+/// As many stacks as the table holds, in addition to those of the program's start.
 #[test]
 fn a_full_table_of_stacks() {
     let mut target = Target::start(18);
-    // Not faster than they are read.
+    // Not faster than memprof reads them.
     target.touch(256);
     let lost = target.settle(0);
     println!("{lost} of {} stacks lost", target.pages);
     assert!(target.lost(TABLE_FULL) > 0);
-    // A stack has 64 slots to look at; with the table full, few find none that is free.
+    // A stack may use one of 64 slots; even in a full table, few stacks find none.
     assert!(lost < target.pages / 10);
     target.workload.end();
 }

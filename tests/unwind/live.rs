@@ -1,7 +1,7 @@
-//! Walks of this process's own stacks against the C++ exception unwinder's.
+//! Walks of this process's own stacks, compared with those of the C++ exception unwinder.
 //!
-//! A thread is interrupted again and again, wherever it may be; the signal handler keeps the
-//! registers, a copy of the stack, and what the other unwinder says. Walked is later, from the copy.
+//! A thread is interrupted repeatedly at arbitrary places. The signal handler saves the registers, a copy of the
+//! stack, and the frames of the other unwinder. The copy is walked later.
 
 use std::arch::asm;
 use std::cell::UnsafeCell;
@@ -37,18 +37,18 @@ unsafe extern "C" {
 /// One interruption.
 #[derive(Clone)]
 struct Sample {
-    /// In the handler, and where it interrupted.
+    /// The registers in the handler, and those of the interrupted code.
     handler: Registers,
     interrupted: Registers,
     /// The stack from the handler's stack pointer on.
     stack: [u8; STACK],
     copied: usize,
-    /// What the other unwinder says: instruction addresses as `walk` has them.
+    /// The frames of the other unwinder: instruction addresses as in `walk`.
     frames: [u64; DEPTH],
     count: usize,
 }
 
-/// Where the handler, of one thread alone, writes.
+/// The output of the handler, which runs on only one thread.
 struct Store(UnsafeCell<Vec<Sample>>);
 // SAFETY: only the handler writes, on one thread, and it is read after that thread has ended.
 unsafe impl Sync for Store {}
@@ -64,7 +64,7 @@ extern "C-unwind" fn each(context: *mut c_void, sample: *mut c_void) -> c_int {
         let ip = _Unwind_GetIPInfo(context, &mut before);
         (ip as u64, &mut *sample.cast::<Sample>())
     };
-    // Behind the outermost frame there is one more, at no address.
+    // After the outermost frame there is another one without an address.
     if let Some(frame) = sample.frames.get_mut(sample.count).filter(|_| ip != 0) {
         *frame = if before == 0 { ip.wrapping_sub(1) } else { ip };
         sample.count += 1;
@@ -74,7 +74,7 @@ extern "C-unwind" fn each(context: *mut c_void, sample: *mut c_void) -> c_int {
 
 extern "C" fn handler(_: c_int, _: *mut libc::siginfo_t, context: *mut c_void) {
     let taken = TAKEN.load(Ordering::Relaxed);
-    // SAFETY: `Store`; the vector was filled before, so that nothing is allocated here.
+    // SAFETY: see `Store`; the vector was filled before, so nothing is allocated here.
     let Some(sample) = (unsafe { (&mut *STORE.0.get()).get_mut(taken) }) else {
         return;
     };
@@ -114,7 +114,7 @@ struct Saved<'a> {
     modules: &'a [Code],
 }
 
-/// A mapping of code: its start, its end, its file's table and what is added to the addresses in it.
+/// A mapping of code: its start, its end, the table of its file, and the offset added to the table's addresses.
 type Code = (u64, u64, Option<(Table, u64)>);
 
 impl Process for Saved<'_> {
@@ -178,8 +178,8 @@ fn modules() -> Vec<Code> {
     code.map(|m| (m.start, m.end, module(&m))).collect()
 }
 
-/// Stubs that call other files' functions: some linkers describe them nowhere, so the exception unwinder
-/// ends in them.
+/// PLT stubs: some linkers generate no unwind information for them, so the exception unwinder stops
+/// there.
 fn stubs() -> Vec<std::ops::Range<u64>> {
     let range = |m: &Mapping| {
         let file = image(m)?;
@@ -231,8 +231,8 @@ fn work(depth: u32, stop: &AtomicBool) -> usize {
     sum
 }
 
-/// Where this thread's stack ends. (Not where its mapping does: the kernel may have put it together with the next
-/// one, which may go.)
+/// The end of this thread's stack. (The end of its mapping may differ: the kernel may have merged it with the next one,
+/// which may be unmapped.)
 fn own_stack_end() -> usize {
     let (mut at, mut size) = (std::ptr::null_mut(), 0);
     // SAFETY: the attributes are filled in before they are read, and destroyed after.
@@ -264,7 +264,7 @@ fn saved_stacks_are_walked_as_the_exception_unwinder_walks_them() {
         frames: [0; DEPTH],
         count: 0,
     };
-    // SAFETY: the handler is not yet set.
+    // SAFETY: the handler is not installed yet.
     unsafe { *STORE.0.get() = vec![blank; SAMPLES] };
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -272,7 +272,7 @@ fn saved_stacks_are_walked_as_the_exception_unwinder_walks_them() {
         let stop = &stop;
         let worker = scope.spawn(move || {
             STACK_END.store(own_stack_end(), Ordering::Relaxed);
-            // SAFETY: the handler does what handlers may, on a thread that expects it.
+            // SAFETY: the handler is async-signal-safe, and runs on a thread that expects it.
             unsafe {
                 let mut action: libc::sigaction = std::mem::zeroed();
                 action.sa_sigaction = handler as *const () as usize;
@@ -286,7 +286,7 @@ fn saved_stacks_are_walked_as_the_exception_unwinder_walks_them() {
             work(6, stop)
         });
         let thread = receive.recv().unwrap();
-        // Those that come while the thread has no processor are one.
+        // Signals that arrive while the thread does not run are merged.
         let limit = Instant::now() + LIMIT;
         while TAKEN.load(Ordering::Relaxed) < SAMPLES && Instant::now() < limit {
             // SAFETY: the thread runs until `stop` is set.
@@ -308,7 +308,7 @@ fn check(modules: &[Code]) {
         let saved = Saved { sample, modules };
         let theirs = &sample.frames[..sample.count];
         let whole = walk(&saved, Arch::X86_64, sample.handler, DEPTH);
-        // The handler's own address is taken at another of its instructions.
+        // The handler's own address was read at another of its instructions.
         if theirs
             .last()
             .is_some_and(|f| stubs.iter().any(|s| s.contains(f)))

@@ -1,4 +1,4 @@
-//! ELF files with call frame information made by hand.
+//! ELF files with hand-written call frame information.
 
 use std::fs::File;
 use std::io::Write;
@@ -13,7 +13,7 @@ pub const AARCH64: u16 = 183;
 
 const EH_FRAME: u64 = 0x20000;
 
-/// What an ELF file is made of.
+/// The parts of an ELF file.
 pub struct Made {
     pub machine: u16,
     /// First byte of the code and its address.
@@ -25,7 +25,7 @@ pub struct Made {
     pub debug_frame: Vec<u8>,
     /// Address of the first instruction; the file is a program if it is not 0.
     pub entry: u64,
-    /// Leave the section headers out, and have `.eh_frame_hdr` instead.
+    /// Omits the section headers, and adds `.eh_frame_hdr` instead.
     pub stripped: bool,
 }
 
@@ -121,7 +121,7 @@ fn put64(out: &mut Vec<u8>, values: &[u64]) {
 #[derive(Default)]
 pub struct Frames(pub Vec<u8>);
 
-/// How the addresses of FDEs are written.
+/// The encoding of addresses in FDEs.
 #[derive(Clone, Copy)]
 pub struct Encoding(pub u8);
 
@@ -129,7 +129,7 @@ pub struct Encoding(pub u8);
 pub const PCREL: Encoding = Encoding(0x1b);
 
 impl Frames {
-    /// A CIE: code factor 1, data factor -8; what it returns is its place, for its FDEs.
+    /// Adds a CIE: code factor 1, data factor -8. Returns its offset, for its FDEs.
     pub fn cie(&mut self, augmentation: &str, ra: u8, encoding: Encoding, program: &[u8]) -> usize {
         let mut body = vec![0, 0, 0, 0, 1];
         body.extend(augmentation.as_bytes());

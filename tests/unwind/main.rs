@@ -1,4 +1,4 @@
-//! Unwind tables and the walk by them, held against binutils and against stacks that are known.
+//! Unwind tables and walks with them, compared with binutils and with known stacks.
 
 mod chains;
 #[path = "../common/mod.rs"]

@@ -1,4 +1,4 @@
-//! Every row of every file, against `readelf`.
+//! Every table row of every file, compared with `readelf`.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -12,8 +12,8 @@ use memprof::unwind::{BX_KEPT, BX_SAVED, CfaKind, FpKind, Rule, Table, TableErro
 
 use crate::readelf::{self, Cfa, Column, Expressions, Fde, Place, Row};
 
-/// After so long no new file is begun, unless `MEMPROF_ALL_FILES` is set. The 1,240 files of a machine
-/// with compilers and graphical libraries take a minute of two processors.
+/// After this time no further file is compared, unless `MEMPROF_ALL_FILES` is set. The 1,240 files of a machine with
+/// compilers and graphical libraries take a minute on two CPUs.
 const TIME: Duration = Duration::from_secs(220);
 
 /// The comparison of one file: numbers, and the rows that differ.
@@ -104,7 +104,7 @@ fn system_files() -> Vec<PathBuf> {
     files
 }
 
-/// What `readelf` says must hold from an address on.
+/// The expected rule from an address on, according to `readelf`.
 enum Expected<'a> {
     NotCovered,
     Row(&'a Fde, &'a Row),
@@ -178,8 +178,8 @@ fn compare(path: &Path) -> Compared {
     this
 }
 
-/// Whether a rule of uncovered code is a program's first instruction, a signal trampoline's or that of a
-/// linkage table.
+/// Whether a rule of uncovered code belongs to a program's first instruction, a signal trampoline or a
+/// PLT.
 fn recognised(path: &Path, file: &File, pc: u64, rule: &Rule) -> bool {
     let elf = Elf::read(file).unwrap();
     if *rule == Rule::STOP {
@@ -189,9 +189,9 @@ fn recognised(path: &Path, file: &File, pc: u64, rule: &Rule) -> bool {
     let mut code = [0; 10];
     elf.read_at(&mut code, segment.offset + inside).unwrap();
     if matches!(rule.cfa_kind(), CfaKind::Plt | CfaKind::Sp) {
-        // Compilers write functions too that are nothing but such a jump.
+        // Compilers also generate functions that consist only of such a jump.
         let jump = code.starts_with(b"\xff\x25") && (rule.cfa_offset, rule.ra_offset) == (8, -8);
-        // Linkers bring these instructions with them as data, which may lie beside the code.
+        // Linkers contain these instructions as data, which may be next to their code.
         let sections = readelf::sections(path);
         let here = sections.iter().find(|s| (s.start..s.end).contains(&pc));
         return jump || here.is_some_and(|s| s.name.starts_with(".plt") || !s.code);
@@ -202,7 +202,7 @@ fn recognised(path: &Path, file: &File, pc: u64, rule: &Rule) -> bool {
         && (code[1..] == trampoline[..] || code[..9] == trampoline[..])
 }
 
-/// The rows in order, settled where functions overlap: the greatest start holds, up to its end.
+/// The rows in order. Where functions overlap, the one with the greatest start wins, up to its end.
 fn expected<'a>(fdes: &'a [Fde], overlapping: &mut usize) -> Vec<(u64, Expected<'a>)> {
     let mut all: Vec<&Fde> = Vec::new();
     for section in [0, 1] {
@@ -214,7 +214,7 @@ fn expected<'a>(fdes: &'a [Fde], overlapping: &mut usize) -> Vec<(u64, Expected<
         let before = own.len();
         own.dedup_by_key(|f| f.start);
         *overlapping += before - own.len();
-        // No file here has both sections for one address.
+        // No file has both sections for the same address.
         own.retain(|f| section == 0 || !all.iter().any(|a| a.start < f.end && f.start < a.end));
         all.extend(own);
     }
@@ -226,7 +226,7 @@ fn expected<'a>(fdes: &'a [Fde], overlapping: &mut usize) -> Vec<(u64, Expected<
         let end = fde.end.min(next);
         let rows = fde.rows.iter().filter(|r| r.pc < end);
         for row in rows {
-            // The last row of an address is the one that holds.
+            // The last row of an address applies.
             if expected
                 .last()
                 .is_some_and(|(pc, _): &(u64, _)| *pc == row.pc)
@@ -321,7 +321,7 @@ fn cfa_agrees(
                 a => holds(Column::Cfa, &format!("{plain}; DW_OP_plus_uconst: {a}")),
             }
         }
-        // What is left out must be of a kind that is not known.
+        // Only rows of an unsupported kind may be missing.
         (Cfa::Expression, CfaKind::Unsupported) => all
             .iter()
             .any(|(_, c, t)| *c == Column::Cfa && t.matches(';').count() > 2),
@@ -332,7 +332,7 @@ fn cfa_agrees(
 fn fp_agrees(row: &Row, rule: &Rule, holds: impl Fn(Column, &str) -> bool) -> bool {
     let n = i64::from(rule.fp_offset);
     match (&row.rbp, rule.fp_kind()) {
-        // `u` stands for "nothing was said" and for "undefined".
+        // `u` means either "unspecified" or "undefined".
         (Place::Unsaid, FpKind::Same | FpKind::Lost) => true,
         (Place::Same, FpKind::Same) => true,
         (Place::AtCfa(offset), FpKind::AtCfa) => *offset == n,

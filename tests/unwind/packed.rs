@@ -1,11 +1,11 @@
-//! The packed form says what the table says.
+//! The packed form contains the same rules as the table.
 
 use std::collections::BTreeMap;
 
 use memprof::unwind::{Row, Rule, Table};
 use proptest::prelude::*;
 
-/// A table whose rules are told apart by their offset, rule 0 being "not covered".
+/// A table whose rules differ in their offset; rule 0 is "not covered".
 fn table(starts: BTreeMap<u64, u16>) -> Table {
     let mut rows: Vec<Row> = Vec::new();
     for (pc, rule) in starts {
@@ -29,7 +29,7 @@ fn table(starts: BTreeMap<u64, u16>) -> Table {
 }
 
 fn tables() -> impl Strategy<Value = Table> {
-    // Gaps from a byte to some pages, so that pages are full, sparse, of one rule, and absent.
+    // Gaps from one byte to several pages, so that there are full, sparse, single-rule and absent pages.
     let gap = prop_oneof![1u64..64, 60_000u64..70_000, Just(0x10000), 1u64..1_000_000];
     let steps = prop::collection::vec((gap, 0u16..6), 0..60);
     (0u64..0x30000, steps).prop_map(|(first, steps)| {

@@ -1,13 +1,13 @@
-//! What `readelf` says of a file's call frame information.
+//! Call frame information of a file, as printed by `readelf`.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// A column: where a register's value in the caller is.
+/// A column: where the caller's value of a register is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// Printed as `u`: undefined, or nothing was said.
+    /// Printed as `u`: undefined or unspecified.
     Unsaid,
     /// `s`
     Same,
@@ -25,7 +25,7 @@ pub enum Cfa {
     Expression,
 }
 
-/// One row: from this address on.
+/// One row, which applies from this address on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Row {
     pub pc: u64,
@@ -46,8 +46,8 @@ pub struct Fde {
     pub id: (u8, u64),
 }
 
-/// The expressions of an FDE in order: the address from which each holds, whether it is the CFA's (or
-/// `rbp`'s or the return address's), and its text.
+/// The expressions of an FDE in order: the address from which each applies, whether it is for the CFA (or for `rbp` or
+/// the return address), and its text.
 pub type Expressions = HashMap<(u8, u64), Vec<(u64, Column, String)>>;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -113,13 +113,13 @@ pub fn code(path: &Path) -> Option<Vec<(u64, u64)>> {
 
 /// The FDEs of `.eh_frame` and `.debug_frame` (number 0 and 1), in the order of the file.
 ///
-/// Files have millions of rows, few of which differ in more than their address: each is parsed once.
+/// Files have millions of rows, most of which differ only in their address: each distinct row is parsed once.
 pub fn frames(path: &Path) -> Option<Vec<Fde>> {
     let text = run(path, &["--debug-dump=frames-interp", "-W"])?;
     let mut section = 0;
     let mut cies: BTreeMap<u64, (bool, Option<Row>)> = BTreeMap::new();
     let mut fdes: Vec<Fde> = Vec::new();
-    // The rows known, by their text; for each header of columns.
+    // The known rows by text, for each column header.
     let mut tables: HashMap<&str, HashMap<&str, Row>> = HashMap::new();
     let mut columns = "";
     let mut cie = None;
@@ -176,7 +176,7 @@ pub fn frames(path: &Path) -> Option<Vec<Fde>> {
     Some(fdes)
 }
 
-/// A row at address 0, by its columns' header and what stands behind its address.
+/// A row at address 0, from its column header and the text after its address.
 fn row(columns: &str, rest: &str) -> Row {
     // A register is printed twice: `r8 (r8)`.
     let words_of = |text| str::split_whitespace(text).filter(|w| !w.starts_with('('));
@@ -217,7 +217,7 @@ fn place(word: &str) -> Place {
 pub fn expressions(path: &Path) -> Option<Expressions> {
     let text = run(path, &["--debug-dump=frames", "-W"])?;
     let mut section = 0;
-    // The lines that say of which function, and from which address on, the next expression is.
+    // Lines that give the function and the start address of the next expression.
     let (mut function, mut from) = ("", None);
     let mut all = Expressions::new();
     for line in text.lines() {

@@ -1,4 +1,4 @@
-//! How many stacks of programs as they are packaged are walked to their outermost frame.
+//! The share of stacks of packaged programs that are walked to their outermost frame.
 //!
 //! Needs root. Programs that are not installed are reported as skipped. Figures: `--nocapture`.
 
@@ -10,11 +10,11 @@ use super::common::skip::skip;
 use super::common::workload::{Lines, Running};
 use super::found::{Found, attached, first_second, profile};
 
-/// Per cent of bytes, in a program that runs already, memprof having been there for a second.
+/// Percentage of bytes, in a running program one second after the attach.
 pub const RUNNING: f64 = 99.5;
-/// Per cent of bytes in a program's first second, and from its first instruction to its end.
+/// Percentage of bytes in a program's first second, and from its first instruction to its end.
 pub const STARTED: f64 = 95.0;
-/// Less than so many bytes under stacks would be no proof of anything.
+/// Minimum bytes under stacks, so that the percentages are meaningful.
 const LEAST: u64 = 1 << 20;
 
 const PYTHON: &str = "/usr/bin/python3";
@@ -51,7 +51,7 @@ pub fn check(what: &str, found: &Found, least: f64) {
     assert!(sum >= LEAST, "{what}: {sum} bytes\n{}", found.text());
 }
 
-/// A program's first second, and its whole run; what memprof found in the latter.
+/// Checks a program's first second and its whole run; returns what memprof found in the latter.
 #[track_caller]
 pub fn check_started(command: &[&str]) -> Found {
     let name = command[0];
@@ -62,7 +62,7 @@ pub fn check_started(command: &[&str]) -> Found {
     found
 }
 
-/// Whether a program is there; if it is not, what the test would do with it is skipped.
+/// Whether a program is installed; if not, reports the test as skipped.
 #[track_caller]
 pub fn installed(program: &str) -> bool {
     let there = program.starts_with('/') && Path::new(program).exists()
@@ -84,7 +84,7 @@ pub fn start(command: &mut Command) -> Running {
     )
 }
 
-/// Attaches to a program that prints `ready`, and upon a line works and prints `done`.
+/// Attaches to a program that prints `ready`. For each line of input it works and prints `done`.
 #[track_caller]
 pub fn attached_while_it_works(command: &[&str]) -> Found {
     let mut child = start(Command::new(command[0]).args(&command[1..]));
@@ -150,7 +150,7 @@ fn rustc() {
         dir.path().to_str().unwrap(),
         path.to_str().unwrap(),
     ]);
-    // The passes that every crate goes through.
+    // The compiler passes of every crate.
     for pass in ["rustc_parse::", "rustc_expand::", "rustc_metadata::"] {
         assert!(found.names(pass), "{pass}\n{}", found.text());
     }

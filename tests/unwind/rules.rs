@@ -45,14 +45,14 @@ fn advances_of_every_size() {
 
 #[test]
 fn neighbours_with_one_rule_are_one_row() {
-    // rbx is saved, which no rule holds; then the CFA is defined as it was.
+    // rbx is saved, which rules do not contain; then the same CFA is defined again.
     let program = [0x44, 0x83, 2, 0x44, 0x0e, 8];
     assert_eq!(rows(&x86(&program)).len(), 2);
 }
 
 #[test]
 fn a_frame_pointer_is_saved_and_restored() {
-    // rbp at CFA - 16, CFA = rbp + 16; then remembered, restored, and back.
+    // rbp at CFA - 16, CFA = rbp + 16; then remember_state and restore_state.
     let program = [
         0x41, 0x86, 2, 0x0d, 6, 0x0e, 16, 0x44, 0x0a, 0xc6, 0x0c, 7, 8, 0x44, 0x0b,
     ];
@@ -141,7 +141,7 @@ fn procedure_linkage_tables() {
             ..sp(i32::from(from))
         };
         assert_eq!(first(&program), want);
-        // Another shift: not that expression.
+        // Another shift: a different expression.
         let mut other = program;
         other[10] = 0x34;
         assert_eq!(first(&other), Rule::UNSUPPORTED);
@@ -162,7 +162,7 @@ fn what_is_not_understood_has_no_rule() {
     for program in other {
         assert_eq!(first(program), Rule::UNSUPPORTED, "{program:x?}");
     }
-    // From where it stands on, not before.
+    // It applies only from its address on.
     let want = [
         (0, sp(8)),
         (4, Rule::UNSUPPORTED),
@@ -312,7 +312,7 @@ fn a_program_begins_where_no_one_calls_it() {
         (0x220, none),
     ];
     assert_eq!(rows(&made), want);
-    // What the file says of it comes first.
+    // The file's own information takes precedence.
     made.entry = CODE + 0x10;
     assert_eq!(rows(&made).len(), 2);
 }
@@ -339,7 +339,7 @@ fn files_without_a_table_say_why() {
 
 #[test]
 fn a_function_cut_into_many_parts_does_not_take_for_ever() {
-    // 30,000 functions of one byte, and between them one that takes a million instructions.
+    // 30,000 functions of one byte, and among them one with a million instructions.
     let mut frames = Frames::default();
     let cie = frames.cie("zR", 16, PCREL, X86_START);
     for n in 0..30_000 {
@@ -352,16 +352,16 @@ fn a_function_cut_into_many_parts_does_not_take_for_ever() {
     debug.extend(0u32.to_le_bytes());
     debug.extend(CODE.to_le_bytes());
     debug.extend(CODE_SIZE.to_le_bytes());
-    // DW_CFA_same_value of rbx, again and again.
+    // DW_CFA_same_value of rbx, repeated.
     debug.extend([8, 3].repeat(500_000));
     made.debug_frame = debug;
     let began = std::time::Instant::now();
-    // What was not reached has no rule.
+    // Code that was not reached has no rule.
     assert!(rows(&made).iter().any(|(_, r)| *r == Rule::UNSUPPORTED));
     assert!(began.elapsed().as_secs() < 10, "{:?}", began.elapsed());
 }
 
-/// Linkage tables that nothing describes, at 0x8000 in a file whose one function is elsewhere.
+/// PLTs without unwind information, at 0x8000 in a file whose only function is elsewhere.
 fn linked(machine: u16, start: &[u8], ra: u8, code: &[u8]) -> Vec<(u64, Rule)> {
     let mut frames = Frames::default();
     let cie = frames.cie("zR", ra, PCREL, start);
@@ -449,6 +449,6 @@ fn a_frame_that_rbx_leads_to() {
     };
     let want = [(0, kept), (1, saved), (4, by_bx)];
     assert_eq!(rows(&x86(&program))[..3], want);
-    // Only where it is needed.
+    // Only if it is needed.
     assert_eq!(rows(&x86(&program[..5]))[..2], [(0, sp(8)), (1, sp(16))]);
 }

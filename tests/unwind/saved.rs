@@ -1,7 +1,7 @@
-//! The probe's own walk, compiled for user space, of stacks that were saved: also those of 64-bit ARM.
+//! The probe's walk, compiled for user space, of saved stacks, including those of 64-bit ARM.
 //!
-//! `walk/walk.c` is the walk with its stand-ins for the kernel, `saved/` has the stacks, the programs
-//! that they are of, and how to make both anew. Needs `gcc` and `readelf`.
+//! `walk/walk.c` is the walk with its stand-ins for the kernel. `saved/` contains the stacks, their programs, and the
+//! script that regenerates both. Needs `gcc` and `readelf`.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -21,8 +21,8 @@ const PROGRAMS: [(&str, Arch); 3] = [
     ("aarch64-signed", Arch::Aarch64),
 ];
 const CASES: usize = 15;
-/// `MAX_FRAMES` of memprof.h: deeper stacks are not remembered, and sent in parts. The deepest saved one has
-/// 154 frames.
+/// `MAX_FRAMES` of memprof.h: deeper stacks are not cached, and are sent in parts. The deepest saved stack has 154
+/// frames.
 const DEPTH: usize = 128;
 const DEPTHS: [usize; 3] = [DEPTH, 140, 1024];
 /// `enum outcome` and `enum unwind_mode` of memprof.h.
@@ -46,7 +46,7 @@ struct Saved {
     base: u64,
     start: Registers,
     in_syscall: bool,
-    /// First address and the words from there on.
+    /// Regions: the first address and the words from there on.
     memory: Vec<(u64, Vec<u64>)>,
 }
 
@@ -72,7 +72,7 @@ impl Saved {
                 "bx" => one.start.bx = number(1),
                 "in_syscall" => one.in_syscall = number(1) == 1,
                 "stack" => {
-                    // Memory comes in whole pages.
+                    // Memory consists of whole pages.
                     let (start, end) = (number(1) & !0xfff, number(2).next_multiple_of(0x1000));
                     one.memory
                         .push((start, vec![0; (end - start) as usize / 8]));
@@ -157,7 +157,7 @@ fn functions(program: &str) -> Vec<(u64, u64, String)> {
     text.lines().filter_map(function).collect()
 }
 
-/// A saved stack's memory, and the program at its place.
+/// A saved stack's memory, and the mapped program.
 struct Image<'a> {
     program: &'a Program,
     base: u64,
@@ -194,7 +194,7 @@ struct Walker {
     output: BufReader<ChildStdout>,
 }
 
-/// What it found.
+/// The result of a walk.
 #[derive(Debug, PartialEq, Eq)]
 struct Stack {
     id: u64,
@@ -209,7 +209,7 @@ impl Walker {
             Arch::Aarch64 => ("arm64", "aarch64"),
         };
         let out = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);
-        // Whatever else the probe has is left out: its functions are not called.
+        // The linker drops the rest of the probe, whose functions are not called.
         let flags = "-std=gnu11 -O1 -g -w -Wno-error=implicit-function-declaration \
              -fsanitize=undefined -fsanitize-undefined-trap-on-error \
              -ffunction-sections -Wl,--gc-sections -Itests/unwind/walk -Isrc/bpf";
@@ -246,7 +246,7 @@ impl Walker {
         walker
     }
 
-    /// The program's mapping has a table, or has none.
+    /// Maps the program with or without a table.
     fn map(&mut self, program: &Program, table: bool) {
         let base = program.stacks[0].base;
         let (start, end) = program.code;
@@ -288,7 +288,7 @@ impl Walker {
         }
     }
 
-    /// How: the mode, and the most frames.
+    /// `how`: the mode, and the maximum number of frames.
     fn walk(
         &mut self,
         fresh: bool,
@@ -314,14 +314,14 @@ impl Walker {
         }
     }
 
-    /// Ends it: it looks whether it has lost anything.
+    /// Ends it; it checks that nothing was lost.
     fn end(mut self) {
         drop(self.input);
         assert!(self.child.wait().unwrap().success());
     }
 }
 
-/// What the reference says of the same stack.
+/// The reference's walk of the same stack.
 fn reference(image: &Image, depth: usize, start: Registers, in_syscall: bool) -> (Vec<u64>, Ended) {
     let start = Registers {
         ip: start.ip - u64::from(in_syscall),
@@ -378,7 +378,7 @@ fn check_saved(name: &str, program: &Program, walker: &mut Walker, saved: &Saved
             let (theirs, _) = reference(&image, depth, saved.start, saved.in_syscall);
             assert_eq!(first.frames, theirs, "{what}");
         }
-        // Whatever the thread remembers of the stacks before, and then of this one.
+        // With the cached walks of the previous stacks, and then with that of this one.
         for _ in 0..2 {
             let again = walker.walk(false, how, saved.start, saved.in_syscall);
             assert_eq!(again, first, "{what}");
@@ -431,7 +431,7 @@ fn changed(
     let depth = r.of(&DEPTHS);
     for _ in 0..25 {
         let mut start = saved.start;
-        // A table goes now and then, and comes again.
+        // The table is sometimes removed, and added again.
         if r.index(if table { 60 } else { 2 }) == 0 {
             table = !table;
             walker.map(program, table);
@@ -468,7 +468,7 @@ fn changed(
             table,
         };
         let (theirs, how) = reference(&image, depth, start, saved.in_syscall);
-        // What cannot be read ends the reference's walk even if nothing depends on it.
+        // An unreadable word ends the reference's walk even if nothing depends on it.
         if mode == TABLES && how != Ended::Partial(Reason::UnreadableStack) {
             assert_eq!(
                 fresh.frames, theirs,
@@ -484,7 +484,7 @@ fn changed(
     }
 }
 
-/// A word of memory, mostly one near the stack's inner end.
+/// A word of memory, usually near the inner end of the stack.
 fn some_word(r: &mut Random, sp: u64, memory: &[(u64, Vec<u64>)]) -> (usize, usize) {
     let region = r.index(memory.len());
     let (start, words) = &memory[region];

@@ -1,4 +1,4 @@
-//! As `real`, for programs that wait for requests: databases, and a JavaScript engine.
+//! Like `real`, for programs that wait for requests: databases, and a JavaScript engine.
 
 use std::path::Path;
 use std::process::Command;
@@ -45,7 +45,7 @@ fn redis() {
         assert!(ended.status.success());
     });
     check("redis-server, running", &found, RUNNING);
-    // Some commands end in a jump to a function that several have in common.
+    // Some commands end in a tail call of a common function.
     for command in ["set", "push", "hset", "sadd", "zadd"] {
         let functions = [
             format!("{command}Command"),
@@ -66,7 +66,7 @@ fn postgres() {
     let mut load = None;
     let found = attached_with(&["--follow-forks"], server, || {
         database.run("pgbench", &["-i", "-q", "-s", "3"]);
-        // The clients' processes are to be there when the profile is taken.
+        // The clients' processes must exist when the profile is taken.
         let mut clients = database.command("pgbench", &["-c", "3", "-T", "600"]);
         load = Some(Running(clients.spawn().unwrap()));
         let before = database.transactions();
@@ -79,8 +79,8 @@ fn postgres() {
     assert!(found.names("PostgresMain"), "{}", found.text());
 }
 
-/// Its own functions are made at run time, and keep frame pointers; so do those that it brought with
-/// it, which no unwind information describes.
+/// Its JIT code keeps frame pointers. So do its built-in functions, which have no unwind
+/// information.
 const SCRIPT: &str = "
 function build(depth) {
   if (depth) return [build(depth - 1), build(depth - 1), build(depth - 1), build(depth - 1)];
@@ -94,7 +94,7 @@ function run() {
 }
 if (process.argv[1] === 'now') {
   run();
-  // At its end it would give everything back; whoever looks on ends it before.
+  // Waits, because its memory is freed at its end; the test ends it before.
   while (process.uptime() < 60);
 } else {
   console.log('ready');
@@ -116,7 +116,7 @@ fn node() {
     names_jit(&found);
 }
 
-/// Code made at run time is named so, and called by what the engine brought with it.
+/// JIT code is named `[JIT]`, and its callers are built-in functions of the engine.
 #[track_caller]
 fn names_jit(found: &Found) {
     let leads = |frames: &[String]| {

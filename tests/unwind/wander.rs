@@ -1,4 +1,4 @@
-//! Walks that go on from remembered ones, against a program that knows its own stacks.
+//! Walks that continue from cached ones, compared with a program that knows its own stacks.
 //!
 //! Needs root and `cc`.
 
@@ -13,7 +13,7 @@ const THREADS: u64 = 2;
 /// Bytes by path of the program's own functions.
 type Paths = BTreeMap<String, u64>;
 
-/// What the program wrote: a line for each page.
+/// Reads the program's output: a line for each page.
 fn truth(lines: &str) -> Paths {
     let mut paths = Paths::new();
     for path in lines.lines() {
@@ -24,10 +24,11 @@ fn truth(lines: &str) -> Paths {
 
 #[test]
 fn every_page_stands_under_its_own_path() {
-    // No lazy binding: the dynamic loader touches pages of its own, wherever it is called first.
+    // No lazy binding: the dynamic loader would touch its own pages at the first call of each function.
     let flags = ["-Wall", "-Wextra", "-Wl,-z,now"];
-    let program = compile("cc", "wander", &source("wander.c"), &flags).expect("there is no cc");
-    // Other ways in every run; what is printed repeats one.
+    let program =
+        compile("cc", "wander", &source("wander.c"), &flags).expect("cc is needed for this test");
+    // Different paths in every run; the printed seed repeats one.
     let seed = std::process::id().to_string();
     println!("seed {seed}");
     let written = tempfile::NamedTempFile::new().unwrap();

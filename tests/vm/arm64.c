@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /*
- * The first process of a 64-bit ARM guest, and all that is in it: loads memprof's BPF program for that
- * processor, so that its verifier has seen every part, attaches it, and has it walk one stack.
+ * The first and only process of a 64-bit ARM guest. It loads memprof's BPF program, so that this kernel's
+ * verifier checks every part of it, attaches it, and makes it walk one stack.
  *
- * On the command line is NONCE; on the console it prints what it found, a line `result: …`, and
+ * The argument is NONCE. It prints its findings to the console, a line `result: …`, and
  * `VM-EXIT:NONCE:STATUS`. Linked statically with libbpf; see tests/vm.sh.
  */
 #define _GNU_SOURCE
@@ -56,7 +56,7 @@ static int say(enum libbpf_print_level level, const char *format, va_list args)
 	return level == LIBBPF_WARN ? vprintf(format, args) : 0;
 }
 
-/* Where a variable of the program is: a setting before it is loaded, the variable itself after. */
+/* The address of a variable of the program: of its initial value before loading, of the variable itself after. */
 static void *variable(struct bpf_object *object, const char *section, const char *name)
 {
 	struct btf *btf = bpf_object__btf(object);
@@ -82,7 +82,7 @@ static void *variable(struct bpf_object *object, const char *section, const char
 	fail("the program has no variable %s in %s", name, section);
 }
 
-/* Up to now Linux has these tracepoints on x86 and RISC-V alone. */
+/* So far, Linux has these tracepoints only on x86 and RISC-V. */
 static int is_page_fault(struct bpf_program *program)
 {
 	return strstr(bpf_program__section_name(program), "page_fault_") != NULL;
@@ -102,14 +102,14 @@ static int kernel_has(const char *tracepoint)
 	return id > 0;
 }
 
-/* ---- What is walked: system calls without the C library, so that the innermost function is known. ---- */
+/* ---- The stack to walk: system calls without the C library, so that the innermost function is known. ---- */
 
 NOINLINE long inner(int fd, const char *bytes, long size)
 {
 	register long x8 __asm__("x8") = SYS_write, x0 __asm__("x0") = fd,
 		      x1 __asm__("x1") = (long)bytes, x2 __asm__("x2") = size;
 
-	/* A call, so that it has a frame. */
+	/* A call, so that this function has a frame. */
 	sched_yield();
 	x8 = SYS_write, x0 = fd, x1 = (long)bytes, x2 = size;
 	__asm__ volatile("svc #0" : "+r"(x0) : "r"(x8), "r"(x1), "r"(x2) : "memory");
@@ -118,7 +118,7 @@ NOINLINE long inner(int fd, const char *bytes, long size)
 NOINLINE long middle(int fd, const char *bytes, long size) { return inner(fd, bytes, size) + 1; }
 NOINLINE long outer(int fd, const char *bytes, long size) { return middle(fd, bytes, size) + 1; }
 
-/* ---- What is found. ---- */
+/* ---- Results. ---- */
 
 static struct stack_event found;
 static int stacks;
@@ -136,7 +136,7 @@ static int each(void *context, void *data, size_t size)
 	return 0;
 }
 
-/* An address is in this function: none here is longer. */
+/* Whether an address is in this function; no function here is longer. */
 static int is_in(__u64 address, void *function)
 {
 	return address >= (__u64)function && address < (__u64)function + 256;
@@ -206,7 +206,7 @@ static struct bpf_object *open_object(int *elsewhere)
 		if (!is_page_fault(program) || kernel_has("page_fault_user") ||
 		    strncmp(bpf_program__section_name(program), "tp_btf/", 7))
 			continue;
-		/* The verifier is to see them all the same: a hook with three numbers as well. */
+		/* The verifier must check them anyway, on another hook with three numbers. */
 		if (bpf_program__set_attach_target(program, 0, "mm_vmscan_kswapd_wake"))
 			fail("no other hook for the page fault's program");
 		++*elsewhere;
@@ -247,7 +247,7 @@ int main(int argc, char **argv)
 		programs++;
 		if (!strncmp(section, "iter/", 5) || (elsewhere && is_page_fault(program)))
 			continue;
-		/* memprof runs these itself, or another program goes over to them. */
+		/* memprof runs these itself, or another program tail-calls them. */
 		if (!strcmp(section, "raw_tp"))
 			continue;
 		if (!bpf_program__attach(program))

@@ -4,8 +4,8 @@
 #
 #   check.sh full|told
 #
-# `full`: memprof must do its main job here. `told`: it must do it, or `memprof doctor` and memprof's
-# start must say what is missing. Ends with status 0, and a line `result: …`, when that holds.
+# `full`: memprof must work. `told`: it must work, or `memprof doctor` and memprof's start must report what
+# is missing. On success, the exit status is 0, and there is a line `result: …`.
 wanted=$1
 url=http://127.0.0.1:17832
 
@@ -38,7 +38,7 @@ if [ "$fit" -ne 0 ]; then
     exit 0
 fi
 
-# A command, from its first page to its end: its exit status, its output file.
+# A command under memprof, from its first page to its end: checks the exit status and the output file.
 printf 'mmap 4194304\nexit 7\n' |
     MEMPROF_LIBBPF_LOG=1 memprof --no-server -o /tmp/out.json -- scenarios >/tmp/answers 2>/tmp/log
 status=$?
@@ -50,8 +50,8 @@ under() {
     grep -o "\"functionName\":\"$1\"[^}]*},\"value\":[0-9]*" "$2" | sed 's/.*://' | sort -n | tail -n 1
 }
 
-# Whether a tree has a function with so many KiB. It may be the first to run a piece of the C library, whose
-# pages are shared memory here, as the guest's files are on tmpfs; the kernel maps 64 KiB of them at once.
+# Whether a tree has a function with this many KiB. It may have more if it is the first to run a part of the C
+# library: the guest's files are on tmpfs, so their pages are shared memory, of which the kernel maps 64 KiB at once.
 holds() {
     local kib
     kib=$(under "$1" "$3")
@@ -62,7 +62,7 @@ holds() {
 
 holds cmd_mmap 4096 /tmp/out.json
 
-# A process that runs already, over HTTP.
+# A process that already runs, over HTTP.
 [ "$(stat -f -c %T /bin/scenarios)" = tmpfs ] || fail "the guest's root is not a tmpfs"
 mkfifo /tmp/in /tmp/out
 scenarios </tmp/in >/tmp/out &
@@ -76,8 +76,8 @@ do_command() {
 }
 
 do_command malloc_large 3145728
-# The guest's root is a tmpfs: a page of code counts as shared memory, under the function that runs it
-# first. So each function runs once before memprof looks.
+# The guest's root is a tmpfs: code pages count as shared memory, under the function that runs them first.
+# Therefore each function runs once before memprof attaches.
 for warm in 'mmap 4096' mremap_grow munmap 'populate 4096' munmap 'brk_grow 4096' brk_trim; do
     do_command "$warm"
 done
@@ -108,10 +108,10 @@ while cat /proc/"$pid"/task/*/stat | grep -qv ') T '; do
     sleep 0.1
 done
 sleep 0.3
-# (Debian's static busybox crashes on wget -T.)
+# Debian's static busybox crashes on wget -T.
 timeout 120 wget -q -O /tmp/tree "$url/v1/tree?threshold=0" || fail "no answer to /v1/tree"
-# RssAnon + RssShmem of status lag behind on some kernels. The guest's files are all on tmpfs, so what
-# is resident is one or the other, but for the kernel's own pages ([vdso], inode 0).
+# On some kernels, RssAnon and RssShmem in status lag behind. All files of the guest are on tmpfs, so all
+# resident pages are one or the other, except for the kernel's own ([vdso], inode 0).
 kernel=$(awk '/^[0-9a-f]+-/ { file = $5 != 0 }
     $1 == "Rss:" { rss = $2 }
     $1 == "Anonymous:" { sum += file ? rss : $2 }
@@ -136,7 +136,7 @@ done
 ! grep -qi 'panicked' /tmp/log || fail "memprof panicked"
 grep -q '^Losses: none' /tmp/summary || fail "memprof reports losses"
 
-# Every way a page can move. Files on a tmpfs would be shared memory.
+# Every way a page can move, on a disk: files on a tmpfs would be shared memory.
 [ "$(stat -f -c %T /disk)" = ext2/ext3 ] || fail "the guest has no disk with ext4"
 [ -e /sys/class/zram-control ] || fail "the guest has no zram"
 MEMPROF_TEST_MOVES=/bin/moves MEMPROF_TEST_DIR=/disk MEMPROF_RANDOM_SECS=10 \

@@ -1,7 +1,7 @@
 #!/bin/busybox sh
 # shellcheck shell=dash
-# The first process of a guest: mounts what memprof and its scenarios need, runs the check, says how it
-# ended, and switches the guest off. The second serial port is for the results.
+# The first process of a guest: mounts what memprof and its scenarios need, runs the check, prints its exit
+# status, and powers the guest off. The second serial port is for the results.
 /bin/busybox mkdir -p /proc /sys /dev /tmp /ramfs /disk
 /bin/busybox --install -s /bin
 export PATH=/bin

@@ -27,9 +27,9 @@ fn rust_case(bytes: &mut [u8]) -> u64 {
 }
 
 fn main() {
-    // Fresh pages of the kernel's: too large for the heap.
+    // Fresh pages from the kernel: too large for the heap.
     let mut bytes = vec![0u8; 1 << 20];
-    // On a page boundary, 64 KiB of it.
+    // 64 KiB of it, at a page boundary.
     let ahead = bytes.as_ptr().align_offset(4096);
     black_box(rust_case(&mut bytes[ahead..ahead + 65536]));
     let thread = std::thread::spawn(|| {

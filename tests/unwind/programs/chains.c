@@ -1,7 +1,7 @@
 /*
- * Call chains of every kind that is hard to walk without frame pointers; at the end of each, a
- * function of its own touches 64 KiB. Compiled by tests/unwind with -O2 -fomit-frame-pointer; the deep
- * chains are in deep.inc, which the test writes.
+ * Call chains of every kind that is hard to walk without frame pointers. At the end of each, a separate
+ * function touches 64 KiB. Compiled by tests/unwind with -O2 -fomit-frame-pointer; the deep chains are in
+ * deep.inc, which the test writes.
  */
 #define _GNU_SOURCE
 #include <alloca.h>
@@ -22,7 +22,7 @@
 #define SIZE 65536
 #define PAGE 4096
 #define NOINLINE __attribute__((noinline, noclone))
-/* After a call: it is not the last thing the function does, so no tail call. */
+/* After a call: prevents a tail call. */
 #define STAY() __asm__ volatile("" ::: "memory")
 
 static char *fresh(void)
@@ -34,7 +34,7 @@ static char *fresh(void)
 	return p;
 }
 
-/* Volatile: signal handlers read it, of which the compiler knows nothing. */
+/* Volatile, because signal handlers read it. */
 static char *volatile buffer;
 
 static inline __attribute__((always_inline)) void touch(void)
@@ -126,7 +126,7 @@ NOINLINE void bsearch_case(int key)
 {
 	static int values[100];
 
-	/* Through a pointer: the header inlines it. */
+	/* By a pointer, because the header would inline it. */
 	void *(*volatile search)(const void *, const void *, size_t, size_t,
 				 int (*)(const void *, const void *)) = bsearch;
 	search(&key, values, 100, sizeof(int), bsearch_callback);
@@ -142,7 +142,7 @@ NOINLINE void raised_case(void)
 	STAY();
 }
 
-/* Signals in the midst of a function whose frame is found by the frame pointer register. */
+/* A signal in the middle of a function whose CFA depends on the frame pointer register. */
 static sigjmp_buf out;
 LEAF(fault_leaf)
 NOINLINE void fault_handler(int sig, siginfo_t *info, void *context)
@@ -177,7 +177,7 @@ NOINLINE void altstack_handler(int sig, siginfo_t *info, void *context)
 	altstack_leaf();
 	siglongjmp(out, 1);
 }
-/* A leaf without a frame: the interrupted instruction is the function's first or so. */
+/* A leaf without a frame: the interrupted instruction is one of its first. */
 NOINLINE void bare_fault(volatile int *at) { *at = 1; }
 NOINLINE void altstack_case(void)
 {
@@ -221,7 +221,7 @@ NOINLINE void clone_case(void)
 	waitpid(pid, NULL, 0);
 }
 
-/* The child keeps its pages until the parent is gone. */
+/* The child keeps its pages until the parent has ended. */
 LEAF(fork_leaf)
 NOINLINE void fork_child(int ready, int wait_for)
 {
@@ -312,7 +312,7 @@ NOINLINE void write_case(const char *path) { write_leaf(path); STAY(); }
 		call; \
 	} while (0)
 
-/* `chains CACHE_FILE`: all but the fork; `chains fork`: the fork. */
+/* `chains CACHE_FILE`: all cases but the fork; `chains fork`: the fork. */
 int main(int argc, char **argv)
 {
 	if (argc != 2)

@@ -1,4 +1,4 @@
-// Memory touched while an exception is on its way, and by a std::thread. Compiled by tests/unwind.
+// Touches memory during exception handling, and in a std::thread. Compiled by tests/unwind.
 #include <stdexcept>
 #include <sys/mman.h>
 #include <thread>

@@ -1,6 +1,6 @@
 /*
- * Loads two libraries by turns, which come to lie at the same address; their functions have frames
- * of different sizes. Compiled by tests/unwind.
+ * Loads two libraries alternately at the same address; their functions have frames of different
+ * sizes. Compiled by tests/unwind.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -61,12 +61,12 @@ int main(int argc, char **argv)
 
 	if (argc < 3)
 		return 4;
-	/* Wait after each library is loaded; and to be told, and at the end. */
+	/* Waits after each library is loaded, before the start, and at the end. */
 	waits = argc > 3 && argv[3][0] == 'w';
 	if (waits && getchar() < 0)
 		return 6;
 	buffer = mmap(NULL, 1 << 20, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	/* One call for both: but for the file, their stacks are the same. */
+	/* One call for both: their stacks differ only in the file. */
 	for (int i = 0; i < 32; i++) {
 		if (use(argv[1 + i % 2], names[i % 2], &at[i % 2], argc > 3))
 			return 1;

@@ -1,8 +1,7 @@
 /*
- * Wanders up and down its own functions at random and touches a page now and then, below always other
- * stacks that share their outer frames with the last one. It knows which functions called each other
- * then, and writes it down: a line for each page, outermost function first. Compiled by tests/unwind
- * with -O2 -fomit-frame-pointer.
+ * Calls its own functions at random, and touches pages under ever new stacks that share their outer
+ * frames with the previous one. It writes the call chain of each page to a file, one line per page, outermost
+ * function first. Compiled by tests/unwind with -O2 -fomit-frame-pointer.
  *
  *   wander FILE SEED PAGES
  */
@@ -24,7 +23,7 @@
 #define NOINLINE __attribute__((noinline, noclone))
 #define KEEP(x) __asm__ volatile("" : "+r"(x) : : "memory")
 
-/* One thread's way; all of it touched before it sets out. */
+/* The path of one thread; all of it is touched before the start. */
 struct way {
 	uint64_t random;
 	volatile char *buffer;
@@ -56,7 +55,7 @@ static inline __attribute__((always_inline)) void touch(void)
 
 static void call(void);
 
-/* What happens in a function: some pages, some calls, then back. */
+/* The body of each function: touches some pages, makes some calls, and returns. */
 static inline __attribute__((always_inline)) void stay(unsigned index)
 {
 	if (way->depth == DEEPEST)
@@ -71,7 +70,7 @@ static inline __attribute__((always_inline)) void stay(unsigned index)
 	way->depth--;
 }
 
-/* Two of one shape: only the return address tells them apart. */
+/* Two identical functions: only the return address differs. */
 static NOINLINE void wander_0(void) { stay(0); }
 static NOINLINE void wander_1(void) { stay(1); }
 
@@ -96,7 +95,7 @@ static NOINLINE void wander_3(void)
 	KEEP(p);
 }
 
-/* Registers that the callee saves, with other values at every call. */
+/* Callee-saved registers, with other values at every call. */
 static NOINLINE void wander_4(void)
 {
 	uint64_t a = dice(100), b = dice(100), c = dice(100), d = dice(100);
@@ -115,7 +114,7 @@ static NOINLINE void wander_4(void)
 	KEEP(d);
 }
 
-/* Two calls of one function: one path, two return addresses. */
+/* Two calls of one function: the same path, two return addresses. */
 static NOINLINE void wander_5(void)
 {
 	if (dice(2))
@@ -124,7 +123,7 @@ static NOINLINE void wander_5(void)
 		stay(5);
 }
 
-/* By way of libc. */
+/* A callback from libc. */
 static int wander_compare(const void *a, const void *b)
 {
 	stay(7);
@@ -143,7 +142,7 @@ static NOINLINE void wander_6(void)
 	way->depth--;
 }
 
-/* By way of a signal, on another stack. */
+/* A signal handler on another stack. */
 static void wander_handler(int signal)
 {
 	(void)signal;
@@ -164,7 +163,7 @@ static NOINLINE void call(void)
 	static void (*const all[])(void) = { wander_0, wander_1, wander_2, wander_3, wander_4,
 					     wander_5, wander_0, wander_1, wander_6 };
 
-	/* Signals seldom: they nest. */
+	/* Signals are rare, because they nest. */
 	if (dice(40))
 		all[dice(sizeof(all) / sizeof(*all))]();
 	else
@@ -192,7 +191,7 @@ static NOINLINE void touch_stack(void)
 	KEEP(p);
 }
 
-/* The whole way once before: what else it touches has been touched then. */
+/* The whole path once in advance, so that all other pages have been touched. */
 static NOINLINE void rehearse(void)
 {
 	while (way->pages < way->wanted)

@@ -1,17 +1,16 @@
 /*
- * Call chains whose innermost function stops at an instruction that the processor refuses; what its
- * registers and its stack are then is printed: `cases CASE`. See regenerate.sh for how this is
- * compiled, and ../saved.rs for what reads it.
+ * Call chains whose innermost function stops at an illegal instruction. `cases CASE` then prints the registers and the
+ * stack. regenerate.sh compiles it, and ../saved.rs reads its output.
  *
- * Without a C library: the program's file is small, and all of its code is here.
+ * Without a C library, so that the program is small and all of its code is here.
  */
 #define NOINLINE __attribute__((noipa))
-/* After a call: it is not the last thing the function does, so no tail call. */
+/* After a call: prevents a tail call. */
 #define STAY() __asm__ volatile("" ::: "memory")
 
 typedef unsigned long word;
 
-/* Nothing here is relocated: there is no loader. */
+/* No relocations: there is no loader. */
 #pragma GCC visibility push(hidden)
 
 #if defined(__aarch64__)
@@ -33,7 +32,7 @@ static inline __attribute__((always_inline)) long call(long number, long a, long
 __asm__(".globl _start\n.type _start, %function\n_start:\n"
 	".cfi_startproc\n.cfi_undefined x30\n"
 	"mov x0, sp\nbl run\nudf #0\n.cfi_endproc\n.size _start, .-_start\n"
-	/* The return address less one is that of the instruction before. */
+	/* The return address minus one belongs to the preceding instruction. */
 	".type trampoline, %function\ntrampoline:\nnop\nrestore:\nmov x8, #139\nsvc #0\n"
 	".size trampoline, .-trampoline\n"
 	/* No unwind information, but a frame pointer. */
@@ -80,11 +79,11 @@ extern const char __ehdr_start[];
 void bare(void);
 void middle(void);
 
-/* ---- What is printed. ---- */
+/* ---- Output. ---- */
 
 #define ALTERNATE 65536
 static char alternate[ALTERNATE] __attribute__((aligned(16)));
-/* Where the stack begins, and what of it is below a signal handler that has another one. */
+/* The end of the stack, and the start of the part to print if the signal handler uses another stack. */
 static word stack_end, stack_low;
 static const char *name, *truth;
 
@@ -169,7 +168,7 @@ static void in_syscall(int signal, void *info, word *context)
 NOINLINE void leaf(void) { STOP(); }
 NOINLINE void leaf_case(void) { leaf(); STAY(); }
 
-/* The return address is saved after the place that it stops at. */
+/* The return address is saved only after the instruction that stops. */
 NOINLINE int late(int n)
 {
 	if (__builtin_expect(n, 1)) {
@@ -214,7 +213,7 @@ NOINLINE void realigned(int n)
 }
 NOINLINE void realigned_case(int n) { realigned(n); STAY(); }
 
-/* It needs the frame pointer register, which its callee has saved. */
+/* Its CFA depends on the frame pointer register, which its callee has saved. */
 NOINLINE void saved_fp(int n)
 {
 	volatile char *more = __builtin_alloca(n);
@@ -268,7 +267,7 @@ NOINLINE void trapped(void) { TRAP(); STAY(); }
 NOINLINE void trapped_case(void) { trapped(); STAY(); }
 NOINLINE void altstack_case(void) { trapped(); STAY(); }
 
-/* The interrupted function's frame is found by the frame pointer register. */
+/* The interrupted function's CFA depends on the frame pointer register. */
 NOINLINE void trapped_alloca(int n)
 {
 	volatile char *more = __builtin_alloca(n);
@@ -279,7 +278,7 @@ NOINLINE void trapped_alloca(int n)
 }
 NOINLINE void trapped_alloca_case(int n) { trapped_alloca(n); STAY(); }
 
-/* The system call is its last instruction: the next one is another function's. */
+/* The system call is its last instruction: the next instruction belongs to another function. */
 __attribute__((noreturn)) NOINLINE void last(int pid)
 {
 	call(KILL, pid, USR2, 0, 0);

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Makes the programs and the saved stacks of this directory anew, from cases.c.
+# Regenerates the programs and the saved stacks in this directory from cases.c.
 #
 #   tests/unwind/saved/regenerate.sh
 #
-# The tests need what is here, not this script. On x86-64 it needs gcc, aarch64-linux-gnu-gcc and
+# The tests need only the generated files. On x86-64 the script needs gcc, aarch64-linux-gnu-gcc and
 # qemu-aarch64 (Debian: gcc-aarch64-linux-gnu, qemu-user).
 set -euo pipefail
 cd "$(dirname "$0")"
@@ -27,7 +27,7 @@ make() {
     "${compiler%gcc}strip" -g -R .comment "$name"
     : >"$name.stacks"
     for case in "${cases[@]}"; do
-        # Addresses without chance; nothing of this machine on the stack.
+        # Fixed addresses, and no environment of this machine on the stack.
         env -i setarch -R "$@" "./$name" "$case" >>"$name.stacks"
     done
     printf '%s: %s bytes, %s stacks\n' "$name" "$(stat -c %s "$name")" "$(grep -c ^case "$name.stacks")"
@@ -35,6 +35,6 @@ make() {
 
 make x86_64 gcc -fcf-protection=none --
 make aarch64 aarch64-linux-gnu-gcc -- "$(command -v qemu-aarch64)"
-# Return addresses are signed, in the register as well as on the stack.
+# Return addresses are signed, both in the register and on the stack.
 make aarch64-signed aarch64-linux-gnu-gcc -march=armv8.3-a -mbranch-protection=pac-ret+leaf -- \
     "$(command -v qemu-aarch64)" -cpu max

@@ -1,24 +1,24 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /*
- * The probe's stack walk, compiled for user space: src/bpf as it is, with stand-ins for the kernel. It
- * walks stacks that were saved on another machine, of another processor even (-D__TARGET_ARCH_arm64
- * with -I vmlinux/aarch64, or -D__TARGET_ARCH_x86 with -I vmlinux/x86_64).
+ * The probe's stack walk, compiled for user space: the unchanged src/bpf with stand-ins for the kernel. It walks
+ * stacks that were saved on another machine, possibly with another processor (-D__TARGET_ARCH_arm64 with
+ * -I vmlinux/aarch64, or -D__TARGET_ARCH_x86 with -I vmlinux/x86_64).
  *
- * Words of 8 bytes come in; a line is printed for each walk. tests/unwind/saved.rs is the other end.
+ * It reads 8-byte words, and prints a line for each walk. tests/unwind/saved.rs controls it.
  *
  *   1 rules (2 words each)… | rows… | pages (5 words each)…   each after its number: the tables
  *   2 mm_id number (start end bias table)…                    the mappings of an address space
- *   3 number (start number words…)…                           all memory that there is
- *   4 address word                                            one word of it is another one
- *   5 fresh mm_id mode depth ip sp fp bx lr in_syscall        a walk; fresh: by a thread of its own,
- *                                                             which remembers nothing
+ *   3 number (start number words…)…                           all of the memory
+ *   4 address word                                            replaces one word of it
+ *   5 fresh mm_id mode depth ip sp fp bx lr in_syscall        a walk; fresh: by a new thread with an
+ *                                                             empty unwind cache
  *
- * Printed is "id outcome frame frame…". No C library headers: the kernel's types have the same names.
+ * A line is "id outcome frame frame…". No C library headers: the kernel's types have the same names.
  */
 #include "vmlinux.h"
 #include <bpf/bpf_helpers.h>
 
-/* What is constant to the probe is set by its loader. */
+/* Constants of the probe, which its loader sets. */
 #define const
 #include "memprof.bpf.c"
 #undef const
@@ -49,7 +49,7 @@ static void *allocate(unsigned long number, unsigned long size)
 
 /* ---- Maps. ---- */
 
-/* A map with keys: entries are looked for one by one. */
+/* A map with keys: a linear search. */
 struct table {
 	void *map;
 	__u32 key_size, value_size, nr, max;
@@ -109,7 +109,7 @@ void *bpf_map_lookup_elem(void *map, const void *key)
 		return index < STACK_BUCKETS ? &buckets[index] : NULL;
 	if (map == &unwind_rules)
 		return index < nr_rules ? &rules[index] : NULL;
-	/* One array of rows is enough here; its only value is all of it. */
+	/* One array of rows is enough here; it is the only value. */
 	if (map == &unwind_chunks)
 		return index == 0 && rows ? rows : NULL;
 	if (map == rows)
@@ -175,7 +175,7 @@ void *bpf_task_storage_get(void *map, struct task_struct *task, void *value, __u
 	fail("a thread's state is asked for");
 }
 
-/* What is at an address, if all of `size` bytes is there. */
+/* The memory at an address, if all `size` bytes exist. */
 static void *memory_at(__u64 start, __u64 size)
 {
 	for (__u64 i = 0; i < nr_regions; i++) {
@@ -187,7 +187,7 @@ static void *memory_at(__u64 start, __u64 size)
 	return NULL;
 }
 
-/* All of it or nothing, as in the kernel, which then clears what was to be written. */
+/* All or nothing, as in the kernel, which clears the destination on failure. */
 long bpf_probe_read_user(void *to, __u32 size, const void *from)
 {
 	void *at = memory_at((__u64)from, size);
@@ -230,7 +230,7 @@ long bpf_loop(__u32 count, void *step, void *context, __u64 flags)
 	return count;
 }
 
-/* ---- What it found. ---- */
+/* ---- Results. ---- */
 
 #define MAX_STACKS (STACK_FIRST + STACK_BUCKETS * BUCKET_SLOTS)
 #define MOST_FRAMES 1024
@@ -276,7 +276,7 @@ long bpf_ringbuf_output(void *ring, void *record, __u64 size, __u64 flags)
 	return 0;
 }
 
-/* ---- What is to be walked. ---- */
+/* ---- Input. ---- */
 
 static __u64 word(void)
 {
@@ -385,7 +385,7 @@ static __u64 frame_address(__u32 mm_id, __u64 frame)
 	struct unwind_space *space = bpf_map_lookup_elem(&unwind_spaces, &mm_id);
 	__u32 table = (frame & ~FRAME_IN_FILE) >> FRAME_FILE_SHIFT;
 
-	/* Junk is sent without its highest bit. */
+	/* Invalid addresses are sent without their highest bit. */
 	if (!(frame & FRAME_IN_FILE))
 		return frame >> 62 ? frame | FRAME_IN_FILE : frame;
 	for (__u32 i = 0; space && i < space->nr; i++) {
@@ -410,7 +410,7 @@ static void walk_once(void)
 	st->mm_id = word();
 	mode = word();
 	depth = number(MOST_FRAMES);
-	/* The probe has one mode and depth as long as it lives. */
+	/* The probe's mode and depth never change. */
 	unwind_generation += mode != unwind_mode || depth != max_frames;
 	unwind_mode = mode;
 	max_frames = depth;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /*
- * Stand-ins for what a BPF program has of libbpf and the kernel, for user space: see ../walk.c, where
- * the functions are.
+ * Stand-ins for libbpf and the BPF helpers, for user space. The functions are in
+ * ../walk.c.
  */
 #ifndef STAND_IN_HELPERS_H
 #define STAND_IN_HELPERS_H
@@ -10,7 +10,7 @@
 #define __always_inline inline __attribute__((always_inline))
 #define __noinline __attribute__((noinline))
 
-/* A map's description, which tells the stand-ins what sizes its keys and values have. */
+/* The definition of a map, with the sizes of its keys and values. */
 #define __uint(name, value) int(*name)[value]
 #define __type(name, value) __typeof__(value) *name
 #define __array(name, value) __typeof__(value) *name[]
