@@ -1,4 +1,6 @@
+use super::holder::nix_pid;
 use super::*;
+use nix::sys::signal::{Signal, kill};
 use std::process::{Child, Command};
 
 fn sleeper() -> Child {
