@@ -17,7 +17,7 @@ struct {
 	__type(value, struct unwind_space);
 } unwind_spaces SEC(".maps");
 
-/* The initial value of new address spaces: too large for the BPF stack. */
+/* The initial value of new address spaces. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
@@ -212,15 +212,10 @@ __noinline int insert_mapping(struct unwind_space *space, struct unwind_mapping 
 static __noinline struct unwind_space *space_get(__u32 mm_id)
 {
 	struct unwind_space *space = bpf_map_lookup_elem(&unwind_spaces, &mm_id);
-	__u32 zero = 0;
-	void *empty;
 
 	if (space)
 		return space;
-	empty = bpf_map_lookup_elem(&empty_space, &zero);
-	if (!empty)
-		return NULL;
-	bpf_map_update_elem(&unwind_spaces, &mm_id, empty, BPF_NOEXIST);
+	insert_initial(&unwind_spaces, &mm_id, &empty_space);
 	return bpf_map_lookup_elem(&unwind_spaces, &mm_id);
 }
 
