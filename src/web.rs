@@ -51,6 +51,7 @@ pub static ASSETS: &[Asset] = assets! {
     JS, "js/table.js";
     JS, "js/theme.js";
     JS, "js/timeline.js";
+    JS, "js/tree/canvas.js";
     JS, "js/tree/colours.js";
     JS, "js/tree/flame.js";
     JS, "js/tree/keys.js";
