@@ -12,43 +12,28 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 
-use self::headers::PT_LOAD;
+use object::LittleEndian;
+use object::elf::{
+    DF_1_PIE, DT_FLAGS_1, DT_NULL, DataEncoding, DynamicFlags1, DynamicTag, ELFCLASS64,
+    ELFDATA2LSB, ELFMAG, EM_X86_64, ET_DYN, ET_EXEC, FileClass, FileHeader64, FileType, Machine,
+    NT_GNU_BUILD_ID, NoteType, PT_DYNAMIC, PT_GNU_EH_FRAME, PT_INTERP, PT_LOAD, ProgramHeader64,
+    SHT_NOBITS, SHT_NOTE, SectionHeader64, SectionType,
+};
+
 pub use self::headers::{Section, Segment, u16_at, u32_at, u64_at};
 pub use self::mapping::address_of_mapping;
 
-const EHDR_SIZE: usize = 64;
-const PHDR_SIZE: usize = 56;
-const SHDR_SIZE: usize = 64;
+const EHDR_SIZE: usize = size_of::<FileHeader64<LittleEndian>>();
+const PHDR_SIZE: usize = size_of::<ProgramHeader64<LittleEndian>>();
+const SHDR_SIZE: usize = size_of::<SectionHeader64<LittleEndian>>();
 /// Maximum number of sections; a header with more is damaged.
 const MAX_SECTIONS: u64 = 65_535;
 /// Maximum size of a note or debug link section, in bytes; real ones have tens of bytes.
 const MAX_NOTES: u64 = 64 << 10;
-
-const ET_EXEC: u16 = 2;
-const ET_DYN: u16 = 3;
-/// An x86-64 file.
-pub const EM_X86_64: u16 = 62;
-/// A 64-bit ARM file.
-pub const EM_AARCH64: u16 = 183;
-const PT_DYNAMIC: u32 = 2;
-const PT_INTERP: u32 = 3;
-const DT_FLAGS_1: u64 = 0x6fff_fffb;
-const DF_1_PIE: u64 = 0x0800_0000;
 /// Bytes read of a dynamic section, which has about 30 entries of 16 bytes.
 const MAX_DYNAMIC: usize = 4096;
 /// Maximum length of a path, in bytes: the kernel's `PATH_MAX`.
 const MAX_PATH: usize = 4096;
-const PT_GNU_EH_FRAME: u32 = 0x6474_e550;
-const SHT_NOTE: u32 = 7;
-const SHT_NOBITS: u32 = 8;
-const NT_GNU_BUILD_ID: u32 = 3;
-
-/// `.symtab`: all functions that the linker knew.
-pub const SHT_SYMTAB: u32 = 2;
-/// `.dynsym`: the symbols for dynamic linking; survives `strip`.
-pub const SHT_DYNSYM: u32 = 11;
-/// A string table.
-pub const SHT_STRTAB: u32 = 3;
 
 /// Why a file cannot be read.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -69,8 +54,8 @@ fn bad(what: impl Into<String>) -> ElfError {
 #[derive(Debug)]
 pub struct Elf<'f> {
     file: &'f File,
-    kind: u16,
-    machine: u16,
+    kind: FileType,
+    machine: Machine,
     entry: u64,
     sections: Vec<Section>,
     names: Option<Section>,
@@ -85,24 +70,25 @@ impl<'f> Elf<'f> {
     pub fn read(file: &'f File) -> Result<Elf<'f>, ElfError> {
         let mut h = [0; EHDR_SIZE];
         let got = read_some(file, &mut h, 0)?;
-        if got < 4 || h[..4] != *b"\x7fELF" {
+        if got < 4 || h[..4] != ELFMAG {
             return Err(ElfError::NotElf);
         }
         if got < EHDR_SIZE {
             return Err(bad("the ELF header is cut short"));
         }
-        if h[4] != 2 || h[5] != 1 {
+        if FileClass(h[4]) != ELFCLASS64 || DataEncoding(h[5]) != ELFDATA2LSB {
             return Err(bad("not a little-endian 64-bit ELF file"));
         }
-        if !matches!(u16_at(&h, 16), ET_EXEC | ET_DYN) {
+        let kind = FileType(u16_at(&h, 16));
+        if !matches!(kind, ET_EXEC | ET_DYN) {
             return Err(bad("neither a program nor a shared library"));
         }
         let sections = read_sections(file, &h)?;
         let names = sections.get(usize::from(u16_at(&h, 62))).copied();
         Ok(Elf {
             file,
-            kind: u16_at(&h, 16),
-            machine: u16_at(&h, 18),
+            kind,
+            machine: Machine(u16_at(&h, 18)),
             entry: u64_at(&h, 24),
             segments: read_segments(file, &h)?,
             sections,
@@ -146,8 +132,8 @@ impl<'f> Elf<'f> {
         self.segments.iter().find(|s| s.kind == PT_GNU_EH_FRAME)
     }
 
-    /// The `EM_*` number of the processor.
-    pub fn machine(&self) -> u16 {
+    /// The processor: an `EM_*` constant.
+    pub fn machine(&self) -> Machine {
         self.machine
     }
 
@@ -171,7 +157,7 @@ impl<'f> Elf<'f> {
     }
 
     /// The entries of the dynamic section: `DT_*` and value; none in a static program.
-    pub fn dynamic(&self) -> Vec<(u64, u64)> {
+    pub fn dynamic(&self) -> Vec<(DynamicTag, u64)> {
         let mut table = [0; MAX_DYNAMIC];
         let Some(section) = self.segments.iter().find(|s| s.kind == PT_DYNAMIC) else {
             return Vec::new();
@@ -179,8 +165,8 @@ impl<'f> Elf<'f> {
         let got = self.read_some(&mut table, section.offset).unwrap_or(0);
         let size = usize::try_from(section.size).unwrap_or(usize::MAX);
         let entries = table[..got.min(size)].chunks_exact(16);
-        let entries = entries.map(|e| (u64_at(e, 0), u64_at(e, 8)));
-        entries.take_while(|(tag, _)| *tag != 0).collect()
+        let entries = entries.map(|e| (DynamicTag(u64_at(e, 0).cast_signed()), u64_at(e, 8)));
+        entries.take_while(|(tag, _)| *tag != DT_NULL).collect()
     }
 
     /// The NUL-terminated text at an address; `None` if no loaded segment contains it.
@@ -202,7 +188,7 @@ impl<'f> Elf<'f> {
     fn says_it_is_a_program(&self) -> bool {
         let dynamic = self.dynamic();
         let flags = dynamic.iter().find(|(tag, _)| *tag == DT_FLAGS_1);
-        flags.is_some_and(|(_, flags)| flags & DF_1_PIE != 0)
+        flags.is_some_and(|(_, flags)| DynamicFlags1(*flags).contains(DF_1_PIE))
     }
 
     /// Size of the file, in bytes.
@@ -221,7 +207,7 @@ impl<'f> Elf<'f> {
     }
 
     /// The first section of this kind that has bytes in the file.
-    pub fn section_of_kind(&self, kind: u32) -> Option<&Section> {
+    pub fn section_of_kind(&self, kind: SectionType) -> Option<&Section> {
         self.sections.iter().find(|s| s.kind == kind && s.size > 0)
     }
 
@@ -347,7 +333,7 @@ fn find_build_id(mut notes: &[u8], align: usize) -> Option<Vec<u8>> {
             .checked_next_multiple_of(align)?;
         let end = at.checked_add(size)?;
         let id = notes.get(at..end)?;
-        if u32_at(notes, 8) == NT_GNU_BUILD_ID && notes.get(12..16) == Some(b"GNU\0") {
+        if NoteType(u32_at(notes, 8)) == NT_GNU_BUILD_ID && notes.get(12..16) == Some(b"GNU\0") {
             return (!id.is_empty()).then(|| id.to_vec());
         }
         notes = notes.get(end.checked_next_multiple_of(align)?..)?;
