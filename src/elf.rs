@@ -20,8 +20,9 @@ use object::elf::{
     SHT_NOBITS, SHT_NOTE, SectionHeader64, SectionType,
 };
 
-pub use self::headers::{Section, Segment, u16_at, u32_at, u64_at};
-pub use self::mapping::address_of_mapping;
+pub use self::headers::{Section, Segment};
+pub(crate) use self::headers::{u16_at, u32_at, u64_at};
+pub(crate) use self::mapping::address_of_mapping;
 
 const EHDR_SIZE: usize = size_of::<FileHeader64<LittleEndian>>();
 const PHDR_SIZE: usize = size_of::<ProgramHeader64<LittleEndian>>();
@@ -98,7 +99,7 @@ impl<'f> Elf<'f> {
 
     /// The address of a byte of code, in the file's own addresses (before relocation), for its
     /// position in the file; `None` if no executable segment contains it.
-    pub fn address_of(&self, offset: u64) -> Option<u64> {
+    pub(crate) fn address_of(&self, offset: u64) -> Option<u64> {
         self.code_segments().find_map(|s| {
             let inside = offset.checked_sub(s.offset).filter(|d| *d < s.size)?;
             s.addr.checked_add(inside)
@@ -109,7 +110,7 @@ impl<'f> Elf<'f> {
     /// is the mapping's start minus this address. `offset` and `size` are the mapping's, in bytes; `None` if
     /// the mapping contains no code.
     ///
-    /// See [`address_of_mapping`].
+    /// See `mapping::address_of_mapping`.
     pub fn address_of_mapping(&self, offset: u64, size: u64) -> Option<u64> {
         address_of_mapping(self.code_segments(), offset, size)
     }
@@ -147,7 +148,7 @@ impl<'f> Elf<'f> {
     }
 
     /// The dynamic loader that the program requests; `None` for a static program or a library.
-    pub fn interpreter(&self) -> Option<PathBuf> {
+    pub(crate) fn interpreter(&self) -> Option<PathBuf> {
         let named = self.segments.iter().find(|s| s.kind == PT_INTERP)?;
         let mut path = [0; MAX_PATH];
         let got = self.read_some(&mut path, named.offset).ok()?;
@@ -170,7 +171,7 @@ impl<'f> Elf<'f> {
     }
 
     /// The NUL-terminated text at an address; `None` if no loaded segment contains it.
-    pub fn text_at(&self, addr: u64) -> Option<OsString> {
+    pub(crate) fn text_at(&self, addr: u64) -> Option<OsString> {
         let (segment, inside) = self.loaded_at(addr)?;
         let mut text = [0; MAX_PATH];
         let got = self
@@ -181,7 +182,7 @@ impl<'f> Elf<'f> {
     }
 
     /// The entry address in the header, for any kind of file.
-    pub fn header_entry(&self) -> u64 {
+    pub(crate) fn header_entry(&self) -> u64 {
         self.entry
     }
 
@@ -195,7 +196,7 @@ impl<'f> Elf<'f> {
     ///
     /// # Errors
     /// The file's metadata cannot be read.
-    pub fn file_size(&self) -> Result<u64, ElfError> {
+    pub(crate) fn file_size(&self) -> Result<u64, ElfError> {
         let meta = self.file.metadata();
         let meta = meta.map_err(|e| bad(format!("reading its size failed: {e}")))?;
         Ok(meta.len())
@@ -207,22 +208,22 @@ impl<'f> Elf<'f> {
     }
 
     /// The first section of this kind that has bytes in the file.
-    pub fn section_of_kind(&self, kind: SectionType) -> Option<&Section> {
+    pub(crate) fn section_of_kind(&self, kind: SectionType) -> Option<&Section> {
         self.sections.iter().find(|s| s.kind == kind && s.size > 0)
     }
 
     /// Whether the symbols may include assembler mapping symbols (`$x`, `$d`), as on ARM and RISC-V.
-    pub fn has_mapping_symbols(&self) -> bool {
+    pub(crate) fn has_mapping_symbols(&self) -> bool {
         self.machine != EM_X86_64
     }
 
     /// Whether the file itself contains debug information.
-    pub fn has_debug_info(&self) -> bool {
+    pub(crate) fn has_debug_info(&self) -> bool {
         self.section_named(".debug_info").is_some()
     }
 
     /// The compressed sections.
-    pub fn compressed_sections(&self) -> impl Iterator<Item = &Section> {
+    pub(crate) fn compressed_sections(&self) -> impl Iterator<Item = &Section> {
         self.sections.iter().filter(|s| s.compressed())
     }
 
@@ -238,7 +239,7 @@ impl<'f> Elf<'f> {
     }
 
     /// The `.gnu_debuglink`: base name and CRC-32 of the debug file.
-    pub fn debug_link(&self) -> Option<(Vec<u8>, u32)> {
+    pub(crate) fn debug_link(&self) -> Option<(Vec<u8>, u32)> {
         let s = self
             .section_named(".gnu_debuglink")
             .filter(|s| s.size <= MAX_NOTES)?;
@@ -262,7 +263,7 @@ impl<'f> Elf<'f> {
     ///
     /// # Errors
     /// The file cannot be read.
-    pub fn read_some(&self, buf: &mut [u8], offset: u64) -> Result<usize, ElfError> {
+    pub(crate) fn read_some(&self, buf: &mut [u8], offset: u64) -> Result<usize, ElfError> {
         read_some(self.file, buf, offset)
     }
 

@@ -84,7 +84,7 @@ impl Asset {
 }
 
 /// The file served at this path.
-pub fn find(path: &str) -> Option<&'static Asset> {
+pub(crate) fn find(path: &str) -> Option<&'static Asset> {
     ASSETS.iter().find(|asset| asset.path == path)
 }
 

@@ -38,7 +38,7 @@ impl Tried {
 }
 
 /// All checks, in order of importance.
-pub fn checks(facts: &Facts) -> Vec<Check> {
+pub(crate) fn checks(facts: &Facts) -> Vec<Check> {
     let mut checks = vec![
         process_files(facts),
         privileges(facts),

@@ -8,7 +8,7 @@ use super::Full;
 /// Maps addresses to values, stored as a limited number of disjoint half-open ranges; adjacent ranges of
 /// equal value are joined.
 #[derive(Clone, Debug)]
-pub struct RangeMap<V> {
+pub(crate) struct RangeMap<V> {
     /// First address → (first address after it, value).
     ranges: BTreeMap<u64, (u64, V)>,
     max: usize,
@@ -52,7 +52,7 @@ impl<V: Clone + Eq> RangeMap<V> {
     ///
     /// # Errors
     /// [`Full`] as for [`RangeMap::insert`] and [`RangeMap::remove`].
-    pub fn move_range(&mut self, from: Range<u64>, to: u64) -> Result<(), Full> {
+    pub(crate) fn move_range(&mut self, from: Range<u64>, to: u64) -> Result<(), Full> {
         let before = self.dropped;
         let moved: Vec<_> = self
             .overlapping(from.clone())
@@ -92,16 +92,6 @@ impl<V: Clone + Eq> RangeMap<V> {
                 (start.max(range.start)..(*end).min(range.end), value)
             })
             .filter(|(r, _)| !r.is_empty())
-    }
-
-    /// The number of ranges.
-    pub fn len(&self) -> usize {
-        self.ranges.len()
-    }
-
-    /// Whether no address has a value.
-    pub fn is_empty(&self) -> bool {
-        self.ranges.is_empty()
     }
 
     /// The number of ranges dropped since creation.
