@@ -5,11 +5,11 @@
 //! memprof's own command already has a tracer, memprof itself. SIGSTOP stops it; at its start it requested a
 //! SIGCONT from the kernel for memprof's death (see `session::command`).
 //!
-//! A separate thread of memprof, the holder, stops and releases the processes. It releases them when the time
+//! A separate thread of memprof, the freezer, stops and releases the processes. It releases them when the time
 //! is up, whatever the rest of memprof does. When it ends, the kernel releases threads that did not stop in time.
 
 mod estimate;
-mod holder;
+mod freezer;
 mod threads;
 mod tracees;
 
@@ -23,13 +23,13 @@ use std::time::{Duration, Instant};
 use nix::unistd::Pid as NixPid;
 
 use crate::event::Pid;
-pub use estimate::{Costs, Need};
+pub use estimate::{Costs, Estimate};
 pub use threads::stands_still;
 
 /// Default maximum time for which processes are stopped.
 pub const MAX_FREEZE: Duration = Duration::from_millis(50);
 
-/// Polling interval for the end of the holder's thread.
+/// Polling interval for the end of the freezer's thread.
 const PAUSE: Duration = Duration::from_micros(100);
 
 /// Whether a target is stopped for a report.
@@ -47,48 +47,48 @@ pub enum Freeze {
 /// Stopped processes. They resume when this is dropped, or when the time is up.
 #[derive(Debug)]
 pub struct Frozen {
-    orders: Option<SyncSender<Vec<Pid>>>,
+    requests: Option<SyncSender<Vec<Pid>>>,
     answers: Receiver<Answer>,
     /// Set when the processes are released.
-    let_go: Arc<AtomicBool>,
-    until: Instant,
-    holder: Option<thread::JoinHandle<()>>,
-    /// The `/proc` directory of the holder thread, which exists while it lives.
-    shown: PathBuf,
+    released: Arc<AtomicBool>,
+    deadline: Instant,
+    freezer: Option<thread::JoinHandle<()>>,
+    /// The `/proc` directory of the freezer's thread, which exists while it lives.
+    proc_dir: PathBuf,
 }
 
-/// Statistics of a hold.
+/// Statistics of a freeze.
 #[derive(Clone, Debug, Default)]
-pub struct Stood {
+pub struct FreezeStats {
     /// Time from the first stop request to the last release.
-    pub lasted: Duration,
+    pub duration: Duration,
     /// Threads that were requested to stop.
     pub threads: usize,
     /// Time for stopping and releasing.
-    pub stopping: Duration,
+    pub overhead: Duration,
 }
 
 /// The error if processes could not be stopped; they run.
 #[derive(Clone, Debug, thiserror::Error)]
-#[error("{why}")]
-pub struct NotHeld {
+#[error("{reason}")]
+pub struct FreezeError {
     /// The reason.
-    pub why: String,
+    pub reason: String,
     /// Statistics of the attempt.
-    pub stood: Stood,
+    pub stats: FreezeStats,
     /// The total number of threads to stop.
-    pub of: usize,
+    pub threads: usize,
     /// Whether the time ran out; a longer limit might help.
-    pub late: bool,
+    pub timed_out: bool,
 }
 
-/// A message from the holder.
+/// A message from the freezer.
 #[derive(Debug)]
 enum Answer {
     /// The processes are stopped until this time at the latest.
-    Still(Instant),
-    Failed(NotHeld),
-    LetGo(Stood),
+    Frozen(Instant),
+    Failed(FreezeError),
+    Released(FreezeStats),
 }
 
 impl Frozen {
@@ -97,27 +97,27 @@ impl Frozen {
     ///
     /// # Errors
     /// Not every thread stopped in time, or one may not be traced (by another debugger); all run.
-    pub fn stop(pids: &[Pid], max: Duration) -> Result<Frozen, NotHeld> {
-        let (orders, inbox) = sync_channel(1);
+    pub fn stop(pids: &[Pid], max: Duration) -> Result<Frozen, FreezeError> {
+        let (requests, inbox) = sync_channel(1);
         let (answer, answers) = sync_channel(2);
-        let let_go = Arc::new(AtomicBool::new(false));
-        let seen = Arc::clone(&let_go);
+        let released = Arc::new(AtomicBool::new(false));
+        let flag = Arc::clone(&released);
         let (tell, told) = sync_channel(1);
-        let holder = thread::Builder::new()
+        let freezer = thread::Builder::new()
             .name("memprof-freeze".into())
             .spawn(move || {
                 let _ = tell.send(nix::unistd::gettid());
-                holder::run(max, &inbox, &answer, &seen);
+                freezer::run(max, &inbox, &answer, &flag);
             })
-            .map_err(|e| NotHeld::because(format!("cannot start a thread: {e}")))?;
+            .map_err(|e| FreezeError::new(format!("cannot start a thread: {e}")))?;
         let own = told.recv().unwrap_or(NixPid::from_raw(0));
         let mut frozen = Frozen {
-            orders: Some(orders),
+            requests: Some(requests),
             answers,
-            let_go,
-            until: Instant::now(),
-            holder: Some(holder),
-            shown: PathBuf::from(format!("/proc/self/task/{own}")),
+            released,
+            deadline: Instant::now(),
+            freezer: Some(freezer),
+            proc_dir: PathBuf::from(format!("/proc/self/task/{own}")),
         };
         frozen.stop_more(pids.to_vec())?;
         Ok(frozen)
@@ -127,20 +127,20 @@ impl Frozen {
     ///
     /// # Errors
     /// As for [`Frozen::stop`].
-    pub fn stop_more(&mut self, pids: Vec<Pid>) -> Result<(), NotHeld> {
-        let gone = || NotHeld::because("the thread that holds them ended".to_owned());
-        let orders = self.orders.as_ref().ok_or_else(gone)?;
-        let sent = orders.send(pids);
+    pub fn stop_more(&mut self, pids: Vec<Pid>) -> Result<(), FreezeError> {
+        let gone = || FreezeError::new("the thread that holds them ended".to_owned());
+        let requests = self.requests.as_ref().ok_or_else(gone)?;
+        let sent = requests.send(pids);
         match self.answers.recv() {
-            Ok(Answer::Still(until)) => {
-                self.until = until;
+            Ok(Answer::Frozen(deadline)) => {
+                self.deadline = deadline;
                 Ok(())
             }
-            Ok(Answer::Failed(why)) => Err(why),
-            Ok(Answer::LetGo(stood)) => Err(NotHeld {
-                late: true,
-                stood,
-                ..NotHeld::because("the time was up".to_owned())
+            Ok(Answer::Failed(error)) => Err(error),
+            Ok(Answer::Released(stats)) => Err(FreezeError {
+                timed_out: true,
+                stats,
+                ..FreezeError::new("the time was up".to_owned())
             }),
             Err(_) => {
                 drop(sent);
@@ -150,23 +150,23 @@ impl Frozen {
     }
 
     /// The latest time of the release.
-    pub fn until(&self) -> Instant {
-        self.until
+    pub fn deadline(&self) -> Instant {
+        self.deadline
     }
 
     /// Whether all of the processes have been stopped up to now.
-    pub fn is_held(&self) -> bool {
-        !self.let_go.load(Ordering::SeqCst)
+    pub fn is_frozen(&self) -> bool {
+        !self.released.load(Ordering::SeqCst)
     }
 
     /// Releases the processes unless that has happened; returns the statistics.
-    pub fn release(mut self) -> Stood {
-        self.orders = None;
+    pub fn release(mut self) -> FreezeStats {
+        self.requests = None;
         loop {
             match self.answers.recv() {
-                Ok(Answer::LetGo(stood)) => return stood,
+                Ok(Answer::Released(stats)) => return stats,
                 Ok(_) => {}
-                Err(_) => return Stood::default(),
+                Err(_) => return FreezeStats::default(),
             }
         }
     }
@@ -174,24 +174,24 @@ impl Frozen {
 
 impl Drop for Frozen {
     fn drop(&mut self) {
-        self.orders = None;
-        if let Some(holder) = self.holder.take() {
-            let _ = holder.join();
+        self.requests = None;
+        if let Some(freezer) = self.freezer.take() {
+            let _ = freezer.join();
         }
-        // The kernel releases the holder's remaining tracees only after its thread can be joined.
-        while self.shown.exists() {
+        // The kernel releases the freezer's remaining tracees only after its thread can be joined.
+        while self.proc_dir.exists() {
             thread::sleep(PAUSE);
         }
     }
 }
 
-impl NotHeld {
-    fn because(why: String) -> NotHeld {
-        NotHeld {
-            why,
-            stood: Stood::default(),
-            of: 0,
-            late: false,
+impl FreezeError {
+    fn new(reason: String) -> FreezeError {
+        FreezeError {
+            reason,
+            stats: FreezeStats::default(),
+            threads: 0,
+            timed_out: false,
         }
     }
 }

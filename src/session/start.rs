@@ -59,7 +59,7 @@ pub fn start_collector(
                 };
                 let mut collector =
                     Collector::new(probe, selector, follow_forks, tell.clone(), unwinding);
-                collector.holding.max = max_freeze;
+                collector.freezing.max = max_freeze;
                 collector.begin()?;
                 Ok(collector)
             };
