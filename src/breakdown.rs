@@ -179,7 +179,7 @@ pub struct Breakdown {
 /// Measures the address space of a process.
 ///
 /// # Errors
-/// Those of [`smaps::read`]; [`Gone`](crate::residency::Error::Gone) also for a process that ended
+/// Those of `smaps::read`; [`Gone`](crate::residency::Error::Gone) also for a process that ended
 /// meanwhile.
 pub fn measure(pid: Pid, show: Show) -> Result<Breakdown> {
     let before = rollup(pid)?;

@@ -1,7 +1,7 @@
 //! Determines what memprof can do on this machine, and reports it.
 //!
-//! [`Facts::gather`] examines the machine; [`checks()`] only evaluates the facts, so every decision
-//! can be tested with made-up facts. [`doctor`] shows all checks; [`require`] refuses to start if
+//! [`Facts::gather`] examines the machine; `checks` only evaluates the facts, so every decision
+//! can be tested with made-up facts. [`doctor`] shows all checks; `require` refuses to start if
 //! profiling cannot work.
 
 mod access;
@@ -11,25 +11,17 @@ mod trials;
 
 use std::fmt::{self, Write};
 
-pub use access::{Access, require_access};
-pub use checks::checks;
+pub use access::Access;
+pub(crate) use access::require_access;
+pub(crate) use checks::checks;
 pub use facts::{BtfFact, Caps, Facts, KernelVersion, Trial, Trials, VMLINUX_BTF};
 
 /// The oldest kernel that memprof fully supports. Features of older kernels are determined by trying, not by
 /// version, because vendors backport newer BPF features.
-///
-/// # Examples
-///
-/// ```
-/// use memprof::capability::{FULL_KERNEL, KernelVersion};
-///
-/// assert!(KernelVersion::parse("6.18.0-1-amd64") >= Some(FULL_KERNEL));
-/// assert!(KernelVersion::parse("5.10.0") < Some(FULL_KERNEL));
-/// ```
-pub const FULL_KERNEL: KernelVersion = KernelVersion(6, 1);
+pub(crate) const FULL_KERNEL: KernelVersion = KernelVersion(6, 1);
 /// The result of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Status {
+pub(crate) enum Status {
     /// The feature works.
     Ok,
     /// memprof can profile with the limitation that the check describes.
@@ -51,7 +43,7 @@ impl Status {
 
 /// One check with its result, consequence and remedy.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Check {
+pub(crate) struct Check {
     /// The feature that was checked.
     pub name: &'static str,
     /// The result.
@@ -94,7 +86,7 @@ impl Check {
 
 /// The error if memprof cannot start: the failed checks.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub struct UnfitError {
+pub(crate) struct UnfitError {
     /// The checks with status `Missing`; never empty.
     pub missing: Vec<Check>,
 }
@@ -120,7 +112,7 @@ impl fmt::Display for UnfitError {
 ///
 /// # Errors
 /// [`UnfitError`] if at least one check is [`Status::Missing`].
-pub fn decide(facts: &Facts) -> Result<(), UnfitError> {
+pub(crate) fn decide(facts: &Facts) -> Result<(), UnfitError> {
     let mut missing = checks(facts);
     missing.retain(|check| check.status == Status::Missing);
     if missing
@@ -139,7 +131,7 @@ pub fn decide(facts: &Facts) -> Result<(), UnfitError> {
 ///
 /// # Errors
 /// [`UnfitError`], with what is missing, why it matters and what to do.
-pub fn require() -> Result<(), UnfitError> {
+pub(crate) fn require() -> Result<(), UnfitError> {
     decide(&Facts::gather())
 }
 

@@ -4,6 +4,7 @@
 //! still open here), SIGBUS would kill memprof. A failed read is just an error.
 
 mod headers;
+mod mapping;
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -11,42 +12,29 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 
-use self::headers::PT_LOAD;
-pub use self::headers::{Section, Segment, u16_at, u32_at, u64_at};
+use object::LittleEndian;
+use object::elf::{
+    DF_1_PIE, DT_FLAGS_1, DT_NULL, DataEncoding, DynamicFlags1, DynamicTag, ELFCLASS64,
+    ELFDATA2LSB, ELFMAG, EM_X86_64, ET_DYN, ET_EXEC, FileClass, FileHeader64, FileType, Machine,
+    NT_GNU_BUILD_ID, NoteType, PT_DYNAMIC, PT_GNU_EH_FRAME, PT_INTERP, PT_LOAD, ProgramHeader64,
+    SHT_NOBITS, SHT_NOTE, SectionHeader64, SectionType,
+};
 
-const EHDR_SIZE: usize = 64;
-const PHDR_SIZE: usize = 56;
-const SHDR_SIZE: usize = 64;
+pub use self::headers::{Section, Segment};
+pub(crate) use self::headers::{u16_at, u32_at, u64_at};
+pub(crate) use self::mapping::address_of_mapping;
+
+const EHDR_SIZE: usize = size_of::<FileHeader64<LittleEndian>>();
+const PHDR_SIZE: usize = size_of::<ProgramHeader64<LittleEndian>>();
+const SHDR_SIZE: usize = size_of::<SectionHeader64<LittleEndian>>();
 /// Maximum number of sections; a header with more is damaged.
 const MAX_SECTIONS: u64 = 65_535;
 /// Maximum size of a note or debug link section, in bytes; real ones have tens of bytes.
 const MAX_NOTES: u64 = 64 << 10;
-
-const ET_EXEC: u16 = 2;
-const ET_DYN: u16 = 3;
-/// An x86-64 file.
-pub const EM_X86_64: u16 = 62;
-/// A 64-bit ARM file.
-pub const EM_AARCH64: u16 = 183;
-const PT_DYNAMIC: u32 = 2;
-const PT_INTERP: u32 = 3;
-const DT_FLAGS_1: u64 = 0x6fff_fffb;
-const DF_1_PIE: u64 = 0x0800_0000;
 /// Bytes read of a dynamic section, which has about 30 entries of 16 bytes.
 const MAX_DYNAMIC: usize = 4096;
 /// Maximum length of a path, in bytes: the kernel's `PATH_MAX`.
 const MAX_PATH: usize = 4096;
-const PT_GNU_EH_FRAME: u32 = 0x6474_e550;
-const SHT_NOTE: u32 = 7;
-const SHT_NOBITS: u32 = 8;
-const NT_GNU_BUILD_ID: u32 = 3;
-
-/// `.symtab`: all functions that the linker knew.
-pub const SHT_SYMTAB: u32 = 2;
-/// `.dynsym`: the symbols for dynamic linking; survives `strip`.
-pub const SHT_DYNSYM: u32 = 11;
-/// A string table.
-pub const SHT_STRTAB: u32 = 3;
 
 /// Why a file cannot be read.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -67,8 +55,8 @@ fn bad(what: impl Into<String>) -> ElfError {
 #[derive(Debug)]
 pub struct Elf<'f> {
     file: &'f File,
-    kind: u16,
-    machine: u16,
+    kind: FileType,
+    machine: Machine,
     entry: u64,
     sections: Vec<Section>,
     names: Option<Section>,
@@ -83,24 +71,25 @@ impl<'f> Elf<'f> {
     pub fn read(file: &'f File) -> Result<Elf<'f>, ElfError> {
         let mut h = [0; EHDR_SIZE];
         let got = read_some(file, &mut h, 0)?;
-        if got < 4 || h[..4] != *b"\x7fELF" {
+        if got < 4 || h[..4] != ELFMAG {
             return Err(ElfError::NotElf);
         }
         if got < EHDR_SIZE {
             return Err(bad("the ELF header is truncated"));
         }
-        if h[4] != 2 || h[5] != 1 {
+        if FileClass(h[4]) != ELFCLASS64 || DataEncoding(h[5]) != ELFDATA2LSB {
             return Err(bad("not a little-endian 64-bit ELF file"));
         }
-        if !matches!(u16_at(&h, 16), ET_EXEC | ET_DYN) {
-            return Err(bad("neither an executable nor a shared library"));
+        let kind = FileType(u16_at(&h, 16));
+        if !matches!(kind, ET_EXEC | ET_DYN) {
+            return Err(bad("neither a program nor a shared library"));
         }
         let sections = read_sections(file, &h)?;
         let names = sections.get(usize::from(u16_at(&h, 62))).copied();
         Ok(Elf {
             file,
-            kind: u16_at(&h, 16),
-            machine: u16_at(&h, 18),
+            kind,
+            machine: Machine(u16_at(&h, 18)),
             entry: u64_at(&h, 24),
             segments: read_segments(file, &h)?,
             sections,
@@ -110,7 +99,7 @@ impl<'f> Elf<'f> {
 
     /// The address of a byte of code, in the file's own addresses (before relocation), for its
     /// position in the file; `None` if no executable segment contains it.
-    pub fn address_of(&self, offset: u64) -> Option<u64> {
+    pub(crate) fn address_of(&self, offset: u64) -> Option<u64> {
         self.code_segments().find_map(|s| {
             let inside = offset.checked_sub(s.offset).filter(|d| *d < s.size)?;
             s.addr.checked_add(inside)
@@ -121,7 +110,7 @@ impl<'f> Elf<'f> {
     /// is the mapping's start minus this address. `offset` and `size` are the mapping's, in bytes; `None` if
     /// the mapping contains no code.
     ///
-    /// See [`address_of_mapping`].
+    /// See `mapping::address_of_mapping`.
     pub fn address_of_mapping(&self, offset: u64, size: u64) -> Option<u64> {
         address_of_mapping(self.code_segments(), offset, size)
     }
@@ -144,8 +133,8 @@ impl<'f> Elf<'f> {
         self.segments.iter().find(|s| s.kind == PT_GNU_EH_FRAME)
     }
 
-    /// The `EM_*` number of the processor.
-    pub fn machine(&self) -> u16 {
+    /// The processor: an `EM_*` constant.
+    pub fn machine(&self) -> Machine {
         self.machine
     }
 
@@ -159,7 +148,7 @@ impl<'f> Elf<'f> {
     }
 
     /// The dynamic loader that the program requests; `None` for a static program or a library.
-    pub fn interpreter(&self) -> Option<PathBuf> {
+    pub(crate) fn interpreter(&self) -> Option<PathBuf> {
         let named = self.segments.iter().find(|s| s.kind == PT_INTERP)?;
         let mut path = [0; MAX_PATH];
         let got = self.read_some(&mut path, named.offset).ok()?;
@@ -169,7 +158,7 @@ impl<'f> Elf<'f> {
     }
 
     /// The entries of the dynamic section: `DT_*` and value; none in a static program.
-    pub fn dynamic(&self) -> Vec<(u64, u64)> {
+    pub fn dynamic(&self) -> Vec<(DynamicTag, u64)> {
         let mut table = [0; MAX_DYNAMIC];
         let Some(section) = self.segments.iter().find(|s| s.kind == PT_DYNAMIC) else {
             return Vec::new();
@@ -177,12 +166,12 @@ impl<'f> Elf<'f> {
         let got = self.read_some(&mut table, section.offset).unwrap_or(0);
         let size = usize::try_from(section.size).unwrap_or(usize::MAX);
         let entries = table[..got.min(size)].chunks_exact(16);
-        let entries = entries.map(|e| (u64_at(e, 0), u64_at(e, 8)));
-        entries.take_while(|(tag, _)| *tag != 0).collect()
+        let entries = entries.map(|e| (DynamicTag(u64_at(e, 0).cast_signed()), u64_at(e, 8)));
+        entries.take_while(|(tag, _)| *tag != DT_NULL).collect()
     }
 
     /// The NUL-terminated text at an address; `None` if no loaded segment contains it.
-    pub fn text_at(&self, addr: u64) -> Option<OsString> {
+    pub(crate) fn text_at(&self, addr: u64) -> Option<OsString> {
         let (segment, inside) = self.loaded_at(addr)?;
         let mut text = [0; MAX_PATH];
         let got = self
@@ -193,21 +182,21 @@ impl<'f> Elf<'f> {
     }
 
     /// The entry address in the header, for any kind of file.
-    pub fn header_entry(&self) -> u64 {
+    pub(crate) fn header_entry(&self) -> u64 {
         self.entry
     }
 
     fn says_it_is_a_program(&self) -> bool {
         let dynamic = self.dynamic();
         let flags = dynamic.iter().find(|(tag, _)| *tag == DT_FLAGS_1);
-        flags.is_some_and(|(_, flags)| flags & DF_1_PIE != 0)
+        flags.is_some_and(|(_, flags)| DynamicFlags1(*flags).contains(DF_1_PIE))
     }
 
     /// Size of the file, in bytes.
     ///
     /// # Errors
     /// The file's metadata cannot be read.
-    pub fn file_size(&self) -> Result<u64, ElfError> {
+    pub(crate) fn file_size(&self) -> Result<u64, ElfError> {
         let meta = self.file.metadata();
         let meta = meta.map_err(|e| bad(format!("cannot read its size: {e}")))?;
         Ok(meta.len())
@@ -219,22 +208,22 @@ impl<'f> Elf<'f> {
     }
 
     /// The first section of this kind that has bytes in the file.
-    pub fn section_of_kind(&self, kind: u32) -> Option<&Section> {
+    pub(crate) fn section_of_kind(&self, kind: SectionType) -> Option<&Section> {
         self.sections.iter().find(|s| s.kind == kind && s.size > 0)
     }
 
     /// Whether the symbols may include assembler mapping symbols (`$x`, `$d`), as on ARM and RISC-V.
-    pub fn has_mapping_symbols(&self) -> bool {
+    pub(crate) fn has_mapping_symbols(&self) -> bool {
         self.machine != EM_X86_64
     }
 
     /// Whether the file itself contains debug information.
-    pub fn has_debug_info(&self) -> bool {
+    pub(crate) fn has_debug_info(&self) -> bool {
         self.section_named(".debug_info").is_some()
     }
 
     /// The compressed sections.
-    pub fn compressed_sections(&self) -> impl Iterator<Item = &Section> {
+    pub(crate) fn compressed_sections(&self) -> impl Iterator<Item = &Section> {
         self.sections.iter().filter(|s| s.compressed())
     }
 
@@ -250,7 +239,7 @@ impl<'f> Elf<'f> {
     }
 
     /// The `.gnu_debuglink`: base name and CRC-32 of the debug file.
-    pub fn debug_link(&self) -> Option<(Vec<u8>, u32)> {
+    pub(crate) fn debug_link(&self) -> Option<(Vec<u8>, u32)> {
         let s = self
             .section_named(".gnu_debuglink")
             .filter(|s| s.size <= MAX_NOTES)?;
@@ -274,7 +263,7 @@ impl<'f> Elf<'f> {
     ///
     /// # Errors
     /// The file cannot be read.
-    pub fn read_some(&self, buf: &mut [u8], offset: u64) -> Result<usize, ElfError> {
+    pub(crate) fn read_some(&self, buf: &mut [u8], offset: u64) -> Result<usize, ElfError> {
         read_some(self.file, buf, offset)
     }
 
@@ -298,32 +287,6 @@ impl<'f> Elf<'f> {
         self.read_at(&mut data, s.offset)?;
         Ok(data)
     }
-}
-
-/// [`Elf::address_of_mapping`] for the executable segments of a file that is no longer open.
-///
-/// A mapping is page-aligned, a segment need not be, so a mapping may also contain the end of the previous
-/// segment and the beginning of the next one. It belongs to the segment that has the same first and last
-/// page; if there is none (the mapping was split later), to the segment with the most bytes in it.
-pub fn address_of_mapping<'s>(
-    segments: impl Iterator<Item = &'s Segment>,
-    offset: u64,
-    size: u64,
-) -> Option<u64> {
-    let page = crate::residency::page_size();
-    let end = offset.saturating_add(size);
-    let shared = |s: &Segment| {
-        let first = s.offset.max(offset);
-        let last = s.offset.saturating_add(s.size).min(end);
-        last.saturating_sub(first)
-    };
-    let whole = |s: &Segment| {
-        let last = s.offset.saturating_add(s.size);
-        s.offset / page * page == offset && last.checked_next_multiple_of(page) == Some(end)
-    };
-    let segment = segments.max_by_key(|s| (shared(s) > 0, whole(s), shared(s)))?;
-    let address = segment.addr.wrapping_add(offset);
-    (shared(segment) > 0).then_some(address.wrapping_sub(segment.offset))
 }
 
 fn read_sections(file: &File, h: &[u8]) -> Result<Vec<Section>, ElfError> {
@@ -371,7 +334,7 @@ fn find_build_id(mut notes: &[u8], align: usize) -> Option<Vec<u8>> {
             .checked_next_multiple_of(align)?;
         let end = at.checked_add(size)?;
         let id = notes.get(at..end)?;
-        if u32_at(notes, 8) == NT_GNU_BUILD_ID && notes.get(12..16) == Some(b"GNU\0") {
+        if NoteType(u32_at(notes, 8)) == NT_GNU_BUILD_ID && notes.get(12..16) == Some(b"GNU\0") {
             return (!id.is_empty()).then(|| id.to_vec());
         }
         notes = notes.get(end.checked_next_multiple_of(align)?..)?;
@@ -402,35 +365,4 @@ fn read_some(file: &File, buf: &mut [u8], offset: u64) -> Result<usize, ElfError
         }
     }
     Ok(got)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn code(offset: u64, addr: u64, size: u64) -> Segment {
-        let mut header = [0; PHDR_SIZE];
-        for (at, value) in [(0, 1 | 5 << 32), (8, offset), (16, addr), (32, size)] {
-            header[at..at + 8].copy_from_slice(&u64::to_le_bytes(value));
-        }
-        Segment::parse(&header)
-    }
-
-    #[test]
-    fn a_mapping_is_that_of_the_segment_that_it_was_made_for() {
-        let page = crate::residency::page_size();
-        // Some linkers write this: adjacent segments share a page of the file, and both mappings include it.
-        let segments = [
-            code(0, 0, page + 0x500),
-            code(page + 0x540, 5 * page + 0x540, 2 * page),
-            code(3 * page + 0x540, 9 * page + 0x540, 0x80),
-        ];
-        let address = |offset, size| address_of_mapping(segments.iter(), offset, size);
-        assert_eq!(address(0, 2 * page), Some(0));
-        assert_eq!(address(page, 3 * page), Some(5 * page));
-        assert_eq!(address(3 * page, page), Some(9 * page));
-        // A part of the second segment, as left by mprotect.
-        assert_eq!(address(2 * page, page), Some(6 * page));
-        assert_eq!(address(9 * page, page), None);
-    }
 }

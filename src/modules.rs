@@ -26,7 +26,7 @@ use crate::residency::ThrottledFile;
 pub use self::open::open_regular;
 
 /// A [`ModuleId`] has 16 bits; its last value marks frames without a module.
-pub const MAX_MODULES: usize = 65_534;
+pub(crate) const MAX_MODULES: usize = 65_534;
 /// One kernel has one vDSO image for each kind of process (64-bit, 32-bit, x32).
 const MAX_VDSO_IMAGES: usize = 4;
 
@@ -94,7 +94,7 @@ impl ModuleTable {
 
     /// Converts an address in the file's own numbering to a position in the file; `None` if there is no such file or
     /// segment.
-    pub fn in_file(&self, file: FileNumber, address: u64) -> Option<Frame> {
+    pub(crate) fn in_file(&self, file: FileNumber, address: u64) -> Option<Frame> {
         let (module, segments) = self.numbered.get(file.0.checked_sub(1)? as usize)?;
         // A mapping consists of whole pages, so it may start before its segment and end after it: the nearest
         // segment counts.
@@ -111,12 +111,12 @@ impl ModuleTable {
     }
 
     /// Forgets the module of a file whose contents have changed: the file becomes a new module.
-    pub fn renew(&mut self, module: ModuleId) {
+    pub(crate) fn renew(&mut self, module: ModuleId) {
         self.by_file.retain(|_, id| *id != module);
     }
 
     /// Whether a frame is code generated at run time.
-    pub fn is_jit(&self, frame: Frame) -> bool {
+    pub(crate) fn is_jit(&self, frame: Frame) -> bool {
         matches!(frame.kind(), FrameKind::Code(module, _) if Some(module) == self.jit)
     }
 
@@ -268,7 +268,7 @@ impl AddressMap {
     ///
     /// # Errors
     /// Like [`AddressMap::load`].
-    pub fn load_as(pid: Pid, exe: &Path, table: &mut ModuleTable) -> io::Result<AddressMap> {
+    pub(crate) fn load_as(pid: Pid, exe: &Path, table: &mut ModuleTable) -> io::Result<AddressMap> {
         let maps = BufReader::new(ThrottledFile::open(format!("/proc/{pid}/maps"))?);
         let exe = fs::metadata(exe).ok().map(|m| (m.dev(), m.ino()));
         AddressMap::parse(maps, pid, exe, table)

@@ -1,42 +1,42 @@
 //! A process's memory as the kernel reports it: its mappings, which of their pages are resident, and
 //! the kernel's own figures. This module does not know about stacks.
 //!
-//! In reading order: [`proc_maps`] lists the mappings, [`classify`] determines the backing of each,
-//! [`scan`] walks their pages with `PAGEMAP_SCAN` or page by page, [`figures`] reads the kernel's totals that
-//! the sums are checked against, [`smaps`] reads the kernel's figures for each mapping, [`threads`] locates
-//! thread stacks, [`cachestat`] counts a file's page cache, [`ranges`] stores address ranges, and [`kept`]
+//! In reading order: [`proc_maps`] lists the mappings, `classify` determines the backing of each,
+//! `scan` walks their pages with `PAGEMAP_SCAN` or page by page, [`figures`] reads the kernel's totals that
+//! the sums are checked against, `smaps` reads the kernel's figures for each mapping, `threads` locates
+//! thread stacks, [`cachestat`] counts a file's page cache, `ranges` stores address ranges, and `kept`
 //! keeps the memory of an ended process readable.
 //!
 //! For a stopped process the sums are exact: `anon` equals `Anonymous` of `smaps_rollup`, and
 //! `anon + shmem` equals `RssAnon + RssShmem` of `status` if the kernel's counters are exact.
 
 pub mod cachestat;
-pub mod classify;
-pub mod error;
+pub(crate) mod classify;
+pub(crate) mod error;
 pub mod figures;
 mod inode;
 mod ioctl;
-pub mod kept;
+pub(crate) mod kept;
 mod own_memory;
-pub mod page;
+pub(crate) mod page;
 mod pagemap;
 mod policy;
 pub mod proc_maps;
-pub mod ranges;
+pub(crate) mod ranges;
 mod runs;
-pub mod scan;
-pub mod smaps;
+pub(crate) mod scan;
+pub(crate) mod smaps;
 mod sparse;
-pub mod threads;
+pub(crate) mod threads;
 mod throttle;
-pub mod vma;
+pub(crate) mod vma;
 
 pub use classify::Classifier;
 pub use error::{Error, Result};
 pub use inode::file_id;
 pub use kept::Kept;
 pub use page::{PageKind, PageRun, page_size};
-pub use ranges::{Full, RangeMap, RangeSet};
+pub(crate) use ranges::{RangeMap, RangeSet};
 pub use scan::{Method, Pages, Scanner};
 pub use throttle::ThrottledFile;
 pub use vma::{Backing, Perms, Vma, VmaKind};

@@ -30,7 +30,8 @@ use access::Access;
 use connection::Connections;
 use registry::Registry;
 
-pub use listen::{BindError, DEFAULT_LISTEN, bind};
+pub(crate) use listen::DEFAULT_LISTEN;
+pub use listen::{BindError, bind};
 
 /// How long accepting pauses after it failed for lack of file descriptors or memory.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -39,7 +40,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 const LOOK: Duration = Duration::from_secs(1);
 
 /// Receives warnings about problems that do not stop the server.
-pub type Warn = Arc<dyn Fn(&str) + Send + Sync>;
+pub(crate) type Warn = Arc<dyn Fn(&str) + Send + Sync>;
 
 /// Settings of the server.
 #[derive(Clone)]

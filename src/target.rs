@@ -72,7 +72,7 @@ fn cut(name: &str) -> String {
 
 /// A process found by name.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Candidate {
+pub(crate) struct Candidate {
     /// Its id.
     pub pid: Pid,
     /// Its parent's id.
@@ -83,7 +83,7 @@ pub struct Candidate {
 
 /// Several processes have the wanted name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub struct Ambiguous {
+pub(crate) struct Ambiguous {
     /// The name.
     pub name: String,
     /// The processes, by id.
@@ -131,7 +131,7 @@ impl Ambiguous {
 ///
 /// # Errors
 /// [`Ambiguous`] if several match.
-pub fn find(name: &str, family: bool) -> Result<Option<Candidate>, Ambiguous> {
+pub(crate) fn find(name: &str, family: bool) -> Result<Option<Candidate>, Ambiguous> {
     let mut candidates: Vec<Candidate> = processes()
         .into_iter()
         .filter(|pid| is_named(*pid, name))
@@ -183,7 +183,7 @@ fn processes() -> Vec<Pid> {
 
 /// Whether a process has the name: in its `comm` or, for names of more than 15 bytes, as the base name of its
 /// executable or its script.
-pub fn is_named(pid: Pid, name: &str) -> bool {
+pub(crate) fn is_named(pid: Pid, name: &str) -> bool {
     let comm = comm(pid).unwrap_or_default();
     if name.len() <= COMM_MAX {
         return comm == name;

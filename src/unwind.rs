@@ -10,7 +10,7 @@ mod columns;
 mod expression;
 mod linkage;
 mod program;
-pub mod publish;
+pub(crate) mod publish;
 mod rows;
 pub(crate) mod rule;
 mod scan;

@@ -51,6 +51,7 @@ pub static ASSETS: &[Asset] = assets! {
     JS, "js/table.js";
     JS, "js/theme.js";
     JS, "js/timeline.js";
+    JS, "js/tree/canvas.js";
     JS, "js/tree/colours.js";
     JS, "js/tree/flame.js";
     JS, "js/tree/keys.js";
@@ -83,7 +84,7 @@ impl Asset {
 }
 
 /// The file served at this path.
-pub fn find(path: &str) -> Option<&'static Asset> {
+pub(crate) fn find(path: &str) -> Option<&'static Asset> {
     ASSETS.iter().find(|asset| asset.path == path)
 }
 

@@ -33,4 +33,16 @@
 #define INDEX(i, n) ((__u64)(i) & ((n) - 1))
 #endif
 
+/*
+ * Adds an entry to a map: a copy of the only value of the array `initial`, which is too large for the BPF stack.
+ * Returns 0 if the entry is new.
+ */
+static __always_inline long insert_initial(void *map, const void *key, void *initial)
+{
+	__u32 zero = 0;
+	void *value = bpf_map_lookup_elem(initial, &zero);
+
+	return value ? bpf_map_update_elem(map, key, value, BPF_NOEXIST) : -1;
+}
+
 #endif

@@ -56,15 +56,10 @@ static __always_inline __u64 cache_key_of(struct folio *folio, struct inode *ino
 static __noinline struct cache_chunk *cache_chunk_get(struct cache_key *key)
 {
 	struct cache_chunk *chunk = bpf_map_lookup_elem(&cache, key);
-	__u32 zero = 0;
-	void *empty;
 
 	if (chunk)
 		return chunk;
-	empty = bpf_map_lookup_elem(&zero_chunk, &zero);
-	if (!empty)
-		return NULL;
-	if (bpf_map_update_elem(&cache, key, empty, BPF_NOEXIST) == 0) {
+	if (insert_initial(&cache, key, &zero_chunk) == 0) {
 		__sync_fetch_and_add(&file_filter[file_slot(key)], 1);
 		__sync_fetch_and_add(&cache_chunks, 1);
 	}
@@ -74,13 +69,7 @@ static __noinline struct cache_chunk *cache_chunk_get(struct cache_key *key)
 /* Sets `n` entries from `first` on. Returns how many changed between empty and not empty. (Global: verified once.) */
 __noinline __u32 cache_chunk_fill(struct cache_chunk *chunk, __u32 first, __u32 n, __u32 stack)
 {
-	struct entries e = { .to = first, .n = n, .stack = stack };
-
-	if (!chunk)
-		return 0;
-	e.dst = chunk->stack;
-	bpf_loop(ENTRY_LOOPS(n), set_some, &e, 0);
-	return e.changed;
+	return chunk ? set_entries(chunk->stack, first, n, stack, 0) : 0;
 }
 
 /* Adds entries to a chunk. Returns 0 if the chunk is about to be removed. */

@@ -24,7 +24,7 @@ struct {
 
 __u64 page_chunks; /* in `pages` */
 
-/* The all-zero chunk that new entries are copied from: it is too large for the BPF stack. */
+/* The initial value of new chunks, of this ledger and the page cache's. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
@@ -54,15 +54,10 @@ __noinline int chunk_drop(__u64 key)
 static __noinline struct page_chunk *chunk_get(__u64 key)
 {
 	struct page_chunk *chunk = chunk_find(key);
-	__u32 zero = 0;
-	void *empty;
 
 	if (chunk)
 		return chunk;
-	empty = bpf_map_lookup_elem(&zero_chunk, &zero);
-	if (!empty)
-		return NULL;
-	if (bpf_map_update_elem(&pages, &key, empty, BPF_NOEXIST) == 0) {
+	if (insert_initial(&pages, &key, &zero_chunk) == 0) {
 		__sync_fetch_and_add(&page_chunks, 1);
 		/* A chunk that is missing from the directory would never be found again. */
 		if (directory_add(key) && bpf_map_delete_elem(&pages, &key) == 0)
@@ -107,7 +102,7 @@ static __always_inline void set_entry(struct entries *e, __u32 k, __u32 stack)
 	e->changed += is_empty(was) ^ is_empty(now);
 }
 
-static long set_some(__u64 i, struct entries *e)
+static __always_inline long change_some(__u64 i, struct entries *e, int copies)
 {
 #pragma unroll
 	for (__u32 j = 0; j < ENTRY_STEPS; j++) {
@@ -115,73 +110,71 @@ static long set_some(__u64 i, struct entries *e)
 
 		if (k >= e->n)
 			return 1;
-		set_entry(e, k, e->stack);
+		set_entry(e, k, copies ? e->src[INDEX(e->from + k, CHUNK_PAGES)] : e->stack);
 	}
 	return 0;
+}
+
+static long set_some(__u64 i, struct entries *e)
+{
+	return change_some(i, e, 0);
 }
 
 static long copy_some(__u64 i, struct entries *e)
 {
-#pragma unroll
-	for (__u32 j = 0; j < ENTRY_STEPS; j++) {
-		__u32 k = i * ENTRY_STEPS + j;
-
-		if (k >= e->n)
-			return 1;
-		set_entry(e, k, e->src[INDEX(e->from + k, CHUNK_PAGES)]);
-	}
-	return 0;
+	return change_some(i, e, 1);
 }
 
 #define ENTRY_LOOPS(n) (((n) + ENTRY_STEPS - 1) / ENTRY_STEPS)
 
+/* Sets `n` entries from `first` on. Returns how many changed between empty and not empty. */
+static __always_inline __u32 set_entries(__u32 *dst, __u32 first, __u32 n, __u32 stack, __u32 keep)
+{
+	struct entries e = { .dst = dst, .to = first, .n = n, .stack = stack, .keep = keep };
+
+	bpf_loop(ENTRY_LOOPS(n), set_some, &e, 0);
+	return e.changed;
+}
+
 /* Sets `n` entries from `first` on. (Global, like the next ones: verified once.) */
 __noinline int chunk_fill(struct page_chunk *chunk, __u32 first, __u32 n, __u32 stack)
 {
-	struct entries e = { .to = first, .n = n, .stack = stack };
-
-	if (!chunk)
-		return 0;
-	e.dst = chunk->stack;
-	bpf_loop(ENTRY_LOOPS(n), set_some, &e, 0);
+	if (chunk)
+		set_entries(chunk->stack, first, n, stack, 0);
 	return 0;
 }
 
 /* Sets the empty ones among `n` entries from `first` on. */
 __noinline int chunk_fill_empty(struct page_chunk *chunk, __u32 first, __u32 n, __u32 stack)
 {
-	struct entries e = { .to = first, .n = n, .stack = stack, .keep = ~0u };
-
-	if (!chunk)
-		return 0;
-	e.dst = chunk->stack;
-	bpf_loop(ENTRY_LOOPS(n), set_some, &e, 0);
+	if (chunk)
+		set_entries(chunk->stack, first, n, stack, ~0u);
 	return 0;
+}
+
+static __always_inline void copy_entries(struct page_chunk *dst, __u32 to, struct page_chunk *src, __u32 from, __u32 n,
+					 __u32 keep)
+{
+	struct entries e = { .to = to, .from = from, .n = n, .keep = keep };
+
+	if (!dst || !src)
+		return;
+	e.dst = dst->stack;
+	e.src = src->stack;
+	bpf_loop(ENTRY_LOOPS(n), copy_some, &e, 0);
 }
 
 /* Copies `n` entries from `first` on, except where `dst` is not empty. */
 __noinline int chunk_inherit(struct page_chunk *dst, struct page_chunk *src, __u32 first, __u32 n)
 {
-	struct entries e = { .to = first, .from = first, .n = n, .keep = ~0u };
-
-	if (!dst || !src)
-		return 0;
-	e.dst = dst->stack;
-	e.src = src->stack;
-	bpf_loop(ENTRY_LOOPS(n), copy_some, &e, 0);
+	copy_entries(dst, first, src, first, n, ~0u);
 	return 0;
 }
 
 /* Copies `n` entries of `src`, from `from` on, to `dst`, from `to` on. */
 __noinline int chunk_copy(struct page_chunk *dst, __u32 to, struct page_chunk *src, __u32 from, __u32 n)
 {
-	struct entries e = { .to = to, .from = from, .n = n };
-
-	if (!dst || !src)
-		return 0;
-	e.dst = dst->stack;
-	e.src = src->stack;
-	bpf_loop(ENTRY_LOOPS(n), copy_some, &e, 0);
+	copy_entries(dst, to, src, from, n, 0);
 	return 0;
 }
 

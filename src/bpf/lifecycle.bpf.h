@@ -7,6 +7,7 @@
 #define MEMPROF_LIFECYCLE_H
 
 #include "base.bpf.h"
+#include "bind.bpf.h"
 #include "cow_children.bpf.h"
 #include "events.bpf.h"
 #include "follow.bpf.h"

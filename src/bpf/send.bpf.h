@@ -7,8 +7,8 @@
 
 #include "base.bpf.h"
 #include "events.bpf.h"
+#include "rules.bpf.h"
 #include "settings.bpf.h"
-#include "tables.bpf.h"
 #include "thread.bpf.h"
 
 /* Whether a part of a stack ends before frame `n`. */

@@ -12,6 +12,7 @@
 #define MEMPROF_SPACE_H
 
 #include "base.bpf.h"
+#include "bind.bpf.h"
 #include "compat.bpf.h"
 #include "cow_children.bpf.h"
 #include "events.bpf.h"

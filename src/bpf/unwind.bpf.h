@@ -7,6 +7,7 @@
 
 #include "base.bpf.h"
 #include "counters.bpf.h"
+#include "follow.bpf.h"
 #include "registers.bpf.h"
 #include "send.bpf.h"
 #include "stacks.bpf.h"

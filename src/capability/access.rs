@@ -63,7 +63,7 @@ impl Access {
 
     /// Access to a process of another user; if there is none, root tries root's processes. Some processes have
     /// additional protection, so this tries a few and returns the one with the fewest refusals.
-    pub fn to_another_user() -> Option<Access> {
+    pub(crate) fn to_another_user() -> Option<Access> {
         let own = nix::unistd::geteuid().as_raw();
         let (mut others, mut roots) = (Vec::new(), Vec::new());
         for pid in processes().take(MOST_LOOKED_AT) {
@@ -102,7 +102,7 @@ impl Access {
 ///
 /// # Errors
 /// Its page tables may not be read; the error has the reason and the remedy.
-pub fn require_access(pid: Pid) -> anyhow::Result<Option<String>> {
+pub(crate) fn require_access(pid: Pid) -> anyhow::Result<Option<String>> {
     let Some(access) = Access::to(pid) else {
         return Ok(None);
     };

@@ -9,8 +9,36 @@ pub(super) const ENOUGH_OPEN_FILES: u64 = 1024;
 /// Below this limit memprof itself cannot start: its BPF maps, programs and links take about 90.
 const LEAST_OPEN_FILES: u64 = 128;
 
+/// The check of a kernel feature that memprof tries.
+pub(super) struct Tried {
+    pub(super) name: &'static str,
+    /// What is found if it works.
+    pub(super) works: &'static str,
+    /// The status if it fails.
+    pub(super) status: Status,
+    /// What is found then, before the error.
+    pub(super) fails: &'static str,
+    pub(super) consequence: &'static str,
+    pub(super) remedy: &'static str,
+}
+
+impl Tried {
+    pub(super) fn check(self, trial: &Trial) -> Check {
+        match trial {
+            Trial::Works => Check::ok(self.name, self.works),
+            Trial::Fails(why) => Check::not_ok(
+                self.status,
+                self.name,
+                format!("{}: {why}", self.fails),
+                self.consequence,
+                self.remedy,
+            ),
+        }
+    }
+}
+
 /// All checks, in order of importance.
-pub fn checks(facts: &Facts) -> Vec<Check> {
+pub(crate) fn checks(facts: &Facts) -> Vec<Check> {
     let mut checks = vec![
         process_files(facts),
         privileges(facts),
@@ -39,17 +67,15 @@ pub fn checks(facts: &Facts) -> Vec<Check> {
 }
 
 fn process_files(facts: &Facts) -> Check {
-    let name = "/proc";
-    match &facts.proc {
-        Trial::Works => Check::ok(name, "can be read"),
-        Trial::Fails(why) => Check::not_ok(
-            Status::Missing,
-            name,
-            format!("cannot read /proc/self/status: {why}"),
-            "memprof can read neither its own privileges nor the target's memory",
-            "as root: mount -t proc proc /proc",
-        ),
+    Tried {
+        name: "/proc",
+        works: "can be read",
+        status: Status::Missing,
+        fails: "/proc/self/status cannot be read",
+        consequence: "neither memprof's own privileges nor the target's memory can be looked at",
+        remedy: "as root: mount -t proc proc /proc",
     }
+    .check(&facts.proc)
 }
 
 fn privileges(facts: &Facts) -> Check {
@@ -114,18 +140,16 @@ fn cap_names(caps: Caps) -> String {
 }
 
 fn mapped_files(facts: &Facts) -> Check {
-    let name = "mapped files";
-    match &facts.mapped_files {
-        Trial::Works => Check::ok(name, "can be opened through /proc/PID/map_files"),
-        Trial::Fails(why) => Check::not_ok(
-            Status::Degraded,
-            name,
-            format!("cannot open files in /proc/PID/map_files: {why}"),
-            "files that were deleted or replaced after they were mapped have no function names and no unwind \
+    Tried {
+        name: "mapped files",
+        works: "can be opened by /proc/PID/map_files",
+        status: Status::Degraded,
+        fails: "/proc/PID/map_files cannot be used",
+        consequence: "code of files that were deleted or replaced since they were mapped has no names and no unwind \
              tables",
-            "run memprof as root, or give it CAP_CHECKPOINT_RESTORE (Linux 5.9)",
-        ),
+        remedy: "run memprof as root, or give it CAP_CHECKPOINT_RESTORE (Linux 5.9)",
     }
+    .check(&facts.mapped_files)
 }
 
 fn kernel(facts: &Facts) -> Check {
@@ -193,18 +217,16 @@ fn type_information(facts: &Facts) -> Check {
 }
 
 fn bpf(facts: &Facts) -> Check {
-    let name = "bpf(2)";
-    match &facts.bpf {
-        Trial::Works => Check::ok(name, "a ring buffer can be created"),
-        Trial::Fails(why) => Check::not_ok(
-            Status::Missing,
-            name,
-            format!("cannot create a ring buffer: {why}"),
-            "the probe cannot be loaded",
-            "run memprof as root; start a container with --privileged (its seccomp filter may block \
+    Tried {
+        name: "bpf(2)",
+        works: "a ring buffer can be created",
+        status: Status::Missing,
+        fails: "creating a ring buffer failed",
+        consequence: "the probe cannot be loaded",
+        remedy: "run as root; in a container start it with --privileged (a seccomp filter may refuse \
              bpf); the kernel needs CONFIG_BPF_SYSCALL=y",
-        ),
     }
+    .check(&facts.bpf)
 }
 
 fn bpf_helpers(facts: &Facts) -> Check {
@@ -267,32 +289,28 @@ fn page_scan(facts: &Facts) -> Check {
 }
 
 fn page_frames(facts: &Facts) -> Check {
-    let name = "page frames";
-    match &facts.page_frames {
-        Trial::Works => Check::ok(name, "shown, with their flags"),
-        Trial::Fails(why) => Check::not_ok(
-            Status::Degraded,
-            name,
-            format!("not shown: {why}"),
-            "private mappings of devices are not counted, shared memory below overlayfs counts as file pages \
-             and, before Linux 6.16, the huge zero page counts as anonymous memory",
-            "if that matters, run memprof as root, or give it CAP_SYS_ADMIN",
-        ),
+    Tried {
+        name: "page frames",
+        works: "shown, with their flags",
+        status: Status::Degraded,
+        fails: "not shown",
+        consequence: "private mappings of devices count as nothing, shared memory below overlayfs as file pages and, \
+             before Linux 6.16, the huge zero page as anonymous memory",
+        remedy: "where that matters run memprof as root, or give it CAP_SYS_ADMIN",
     }
+    .check(&facts.page_frames)
 }
 
 fn cache_totals(facts: &Facts) -> Check {
-    let name = "cache totals";
-    match &facts.cachestat {
-        Trial::Works => Check::ok(name, "cachestat"),
-        Trial::Fails(why) => Check::not_ok(
-            Status::Degraded,
-            name,
-            format!("no cachestat: {why}"),
-            "page-cache figures cannot be compared with the kernel's own for each file",
-            "boot Linux 6.5 or later",
-        ),
+    Tried {
+        name: "cache totals",
+        works: "cachestat",
+        status: Status::Degraded,
+        fails: "no cachestat",
+        consequence: "page-cache figures cannot be held against the kernel's own, file by file",
+        remedy: "run memprof on a kernel of 6.5 or later",
     }
+    .check(&facts.cachestat)
 }
 
 fn pid_namespace(facts: &Facts) -> Check {

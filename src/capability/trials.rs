@@ -1,5 +1,6 @@
 //! Checks of the trials that only `memprof doctor` makes.
 
+use super::checks::Tried;
 use super::facts::{Caps, Facts, Trial, Trials};
 use super::{Check, Status, access};
 
@@ -80,19 +81,14 @@ pub(super) fn whole_probe(facts: &Facts) -> Option<Check> {
 
 /// Whether memprof's threads can drop the privileges that they do not need.
 pub(super) fn reduction(facts: &Facts) -> Option<Check> {
-    let name = "own privileges";
     let Trials { reduction, .. } = facts.trials.as_ref()?;
-    Some(match reduction {
-        Trial::Works => Check::ok(
-            name,
-            "dropped after the start: capabilities, no_new_privs, seccomp filters",
-        ),
-        Trial::Fails(why) => Check::not_ok(
-            Status::Degraded,
-            name,
-            format!("cannot be dropped after the start: {why}"),
-            "threads that serve HTTP or read untrusted files keep more privileges than they need",
-            "boot a kernel built with CONFIG_SECCOMP_FILTER=y",
-        ),
-    })
+    let check = Tried {
+        name: "own privileges",
+        works: "given up after the start: capabilities, no_new_privs, seccomp filters",
+        status: Status::Degraded,
+        fails: "cannot be given up after the start",
+        consequence: "threads that serve HTTP and read other people's files keep more rights than they need",
+        remedy: "boot a kernel built with CONFIG_SECCOMP_FILTER=y",
+    };
+    Some(check.check(reduction))
 }

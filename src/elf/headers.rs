@@ -1,17 +1,17 @@
 //! Section and program headers, and reading their integers.
 
-pub(super) const PT_LOAD: u32 = 1;
-const PF_X: u32 = 1;
-const SHF_EXECINSTR: u64 = 4;
-const SHF_COMPRESSED: u64 = 0x800;
+use object::elf::{
+    PF_X, PT_LOAD, ProgramFlags, ProgramType, SHF_COMPRESSED, SHF_EXECINSTR, SectionFlags,
+    SectionType,
+};
 
 /// A section header.
 #[derive(Debug, Clone, Copy)]
 pub struct Section {
     pub(super) name: u32,
     /// `SHT_*`.
-    pub kind: u32,
-    pub(super) flags: u64,
+    pub kind: SectionType,
+    pub(super) flags: SectionFlags,
     /// First address, in the file's own addresses.
     pub addr: u64,
     /// Position in the file, in bytes.
@@ -27,8 +27,8 @@ impl Section {
     pub(super) fn parse(b: &[u8]) -> Section {
         Section {
             name: u32_at(b, 0),
-            kind: u32_at(b, 4),
-            flags: u64_at(b, 8),
+            kind: SectionType(u32_at(b, 4)),
+            flags: SectionFlags(u64_at(b, 8)),
             addr: u64_at(b, 16),
             offset: u64_at(b, 24),
             size: u64_at(b, 32),
@@ -39,12 +39,12 @@ impl Section {
 
     /// Whether its contents are compressed.
     pub fn compressed(&self) -> bool {
-        self.flags & SHF_COMPRESSED != 0
+        self.flags.contains(SHF_COMPRESSED)
     }
 
     /// Whether it contains code.
     pub fn executable(&self) -> bool {
-        self.flags & SHF_EXECINSTR != 0
+        self.flags.contains(SHF_EXECINSTR)
     }
 
     /// The first address after it.
@@ -56,8 +56,8 @@ impl Section {
 /// A program header: describes a segment to load, or locates data inside one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Segment {
-    pub(super) kind: u32,
-    flags: u32,
+    pub(super) kind: ProgramType,
+    flags: ProgramFlags,
     /// Position in the file, in bytes.
     pub offset: u64,
     /// First address, in the file's own addresses.
@@ -69,8 +69,8 @@ pub struct Segment {
 impl Segment {
     pub(super) fn parse(b: &[u8]) -> Segment {
         Segment {
-            kind: u32_at(b, 0),
-            flags: u32_at(b, 4),
+            kind: ProgramType(u32_at(b, 0)),
+            flags: ProgramFlags(u32_at(b, 4)),
             offset: u64_at(b, 8),
             addr: u64_at(b, 16),
             size: u64_at(b, 32),
@@ -78,26 +78,26 @@ impl Segment {
     }
 
     pub(super) fn code(&self) -> bool {
-        self.kind == PT_LOAD && self.flags & PF_X != 0
+        self.kind == PT_LOAD && self.flags.contains(PF_X)
     }
 }
 
-/// The two bytes at `at`, little-endian; 0 if the slice is too short.
-pub fn u16_at(b: &[u8], at: usize) -> u16 {
+/// The two bytes at `at`, little-endian; 0 where the slice is too short.
+pub(crate) fn u16_at(b: &[u8], at: usize) -> u16 {
     b.get(at..)
         .and_then(|b| b.first_chunk())
         .map_or(0, |c| u16::from_le_bytes(*c))
 }
 
-/// The four bytes at `at`, little-endian; 0 if the slice is too short.
-pub fn u32_at(b: &[u8], at: usize) -> u32 {
+/// The four bytes at `at`, little-endian; 0 where the slice is too short.
+pub(crate) fn u32_at(b: &[u8], at: usize) -> u32 {
     b.get(at..)
         .and_then(|b| b.first_chunk())
         .map_or(0, |c| u32::from_le_bytes(*c))
 }
 
-/// The eight bytes at `at`, little-endian; 0 if the slice is too short.
-pub fn u64_at(b: &[u8], at: usize) -> u64 {
+/// The eight bytes at `at`, little-endian; 0 where the slice is too short.
+pub(crate) fn u64_at(b: &[u8], at: usize) -> u64 {
     b.get(at..)
         .and_then(|b| b.first_chunk())
         .map_or(0, |c| u64::from_le_bytes(*c))

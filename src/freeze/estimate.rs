@@ -3,17 +3,17 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use super::{Stood, threads};
+use super::{FreezeStats, threads};
 use crate::event::Pid;
 
 /// Defaults without a measurement: stopping and releasing a thread, the fixed cost of a scan, and scanning a
 /// GiB of 4 KiB pages. They are rather low, because one attempt gives a measurement.
-const THREAD: Duration = Duration::from_micros(6);
-const BASE: Duration = Duration::from_micros(200);
-const GIB: Duration = Duration::from_millis(4);
+const THREAD_TIME: Duration = Duration::from_micros(6);
+const SCAN_BASE: Duration = Duration::from_micros(200);
+const SCAN_GIB: Duration = Duration::from_millis(4);
 
-/// Minimum number of threads in a hold for measuring the cost per thread.
-const MANY: usize = 256;
+/// Minimum number of threads in a freeze for measuring the cost per thread.
+const MIN_MEASURED: usize = 256;
 
 /// Measured times of scans and stops.
 #[derive(Debug, Default)]
@@ -24,31 +24,31 @@ pub struct Costs {
     scans: HashMap<Pid, (Duration, u64)>,
 }
 
-/// The estimate for a hold.
+/// The estimated cost of a freeze.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Need {
+pub struct Estimate {
     /// Threads to stop.
     pub threads: usize,
     /// Bytes to scan.
     pub resident: u64,
     /// Time for stopping and releasing the threads.
-    pub stopping: Duration,
+    pub overhead: Duration,
     /// Time for the scan.
     pub scan: Duration,
 }
 
-impl Need {
+impl Estimate {
     /// The total time.
-    pub fn whole(&self) -> Duration {
-        self.stopping + self.scan
+    pub fn total(&self) -> Duration {
+        self.overhead + self.scan
     }
 
     /// The sum of two estimates.
-    pub fn and(self, other: Need) -> Need {
-        Need {
+    pub fn plus(self, other: Estimate) -> Estimate {
+        Estimate {
             threads: self.threads + other.threads,
             resident: self.resident + other.resident,
-            stopping: self.stopping + other.stopping,
+            overhead: self.overhead + other.overhead,
             scan: self.scan + other.scan,
         }
     }
@@ -56,40 +56,40 @@ impl Need {
 
 impl Costs {
     /// The estimate for a process with `resident` bytes.
-    pub fn need(&self, pid: Pid, resident: u64) -> Need {
+    pub fn estimate(&self, pid: Pid, resident: u64) -> Estimate {
         let threads = threads::count(pid);
-        let each = self.thread.unwrap_or(THREAD);
-        let (took, bytes) = self.scans.get(&pid).copied().unwrap_or((GIB, 1 << 30));
+        let each = self.thread.unwrap_or(THREAD_TIME);
+        let (took, bytes) = self.scans.get(&pid).copied().unwrap_or((SCAN_GIB, 1 << 30));
         // Below 1 MiB the scan time does not depend on the resident bytes.
         let share = (resident as f64 / bytes.max(1 << 20) as f64).max(0.0);
-        Need {
+        Estimate {
             threads,
             resident,
-            stopping: each.saturating_mul(u32::try_from(threads).unwrap_or(u32::MAX)),
-            scan: BASE + took.mul_f64(share.min(1e6)),
+            overhead: each.saturating_mul(u32::try_from(threads).unwrap_or(u32::MAX)),
+            scan: SCAN_BASE + took.mul_f64(share.min(1e6)),
         }
     }
 
     /// Records the time of a scan.
-    pub fn scanned(&mut self, pid: Pid, took: Duration, resident: u64) {
+    pub fn record_scan(&mut self, pid: Pid, took: Duration, resident: u64) {
         self.scans.insert(pid, (took, resident));
     }
 
-    /// Records the statistics of a hold.
-    pub fn stood(&mut self, stood: &Stood) {
-        if stood.threads >= MANY {
-            self.thread = Some(stood.stopping / u32::try_from(stood.threads).unwrap_or(u32::MAX));
+    /// Records the statistics of a freeze.
+    pub fn record_freeze(&mut self, stats: &FreezeStats) {
+        if stats.threads >= MIN_MEASURED {
+            self.thread = Some(stats.overhead / u32::try_from(stats.threads).unwrap_or(u32::MAX));
         }
     }
 
-    /// Lowers the cost per thread after a hold was refused because of the estimate, so that it is tried again
+    /// Lowers the cost per thread after a freeze was not tried because of the estimate, so that it is tried again
     /// eventually: the machine may have been busy during the measurement. (Every report measures scans again.)
-    pub fn refused(&mut self) {
+    pub fn lower_estimate(&mut self) {
         self.thread = self.thread.map(|each| each * 9 / 10);
     }
 
     /// Forgets all processes except these.
-    pub fn keep(&mut self, pids: &[Pid]) {
+    pub fn retain(&mut self, pids: &[Pid]) {
         self.scans.retain(|pid, _| pids.contains(pid));
     }
 }
@@ -103,30 +103,30 @@ mod tests {
     #[test]
     fn a_scan_takes_what_the_last_one_took() {
         let mut costs = Costs::default();
-        let unknown = costs.need(OWN(), 10 << 30);
+        let unknown = costs.estimate(OWN(), 10 << 30);
         assert!(unknown.threads > 0);
-        assert_eq!(unknown.scan, BASE + GIB * 10);
-        costs.scanned(OWN(), Duration::from_millis(100), 10 << 30);
-        let need = costs.need(OWN(), 20 << 30);
-        assert_eq!(need.scan, BASE + Duration::from_millis(200));
-        costs.keep(&[]);
-        assert_eq!(costs.need(OWN(), 10 << 30).scan, unknown.scan);
+        assert_eq!(unknown.scan, SCAN_BASE + SCAN_GIB * 10);
+        costs.record_scan(OWN(), Duration::from_millis(100), 10 << 30);
+        let estimate = costs.estimate(OWN(), 20 << 30);
+        assert_eq!(estimate.scan, SCAN_BASE + Duration::from_millis(200));
+        costs.retain(&[]);
+        assert_eq!(costs.estimate(OWN(), 10 << 30).scan, unknown.scan);
     }
 
     #[test]
     fn what_was_too_much_is_tried_again_in_the_end() {
         let mut costs = Costs::default();
-        let stood = |threads| Stood {
+        let stats = |threads| FreezeStats {
             threads,
-            stopping: Duration::from_secs(1),
-            lasted: Duration::from_secs(1),
+            overhead: Duration::from_secs(1),
+            duration: Duration::from_secs(1),
         };
-        costs.stood(&stood(MANY - 1));
+        costs.record_freeze(&stats(MIN_MEASURED - 1));
         assert_eq!(costs.thread, None);
-        costs.stood(&stood(1000));
+        costs.record_freeze(&stats(1000));
         assert_eq!(costs.thread, Some(Duration::from_millis(1)));
         for _ in 0..50 {
-            costs.refused();
+            costs.lower_estimate();
         }
         assert!(costs.thread < Some(Duration::from_micros(10)));
     }

@@ -1,4 +1,6 @@
+use super::freezer::nix_pid;
 use super::*;
+use nix::sys::signal::{Signal, kill};
 use std::process::{Child, Command};
 
 fn sleeper() -> Child {
@@ -14,7 +16,7 @@ fn state(pid: Pid) -> Option<char> {
     threads::state(pid.0.cast_signed())
 }
 
-fn hold_still(pid: Pid) -> Result<Frozen, NotHeld> {
+fn freeze(pid: Pid) -> Result<Frozen, FreezeError> {
     Frozen::stop(&[pid], Duration::from_secs(30))
 }
 
@@ -31,12 +33,12 @@ fn wait_for(pid: Pid, wanted: char) {
 fn a_process_stands_still_and_goes_on() {
     let child = sleeper();
     let pid = Pid(child.id());
-    let frozen = hold_still(pid).unwrap();
-    assert!(frozen.is_held() && frozen.until() > Instant::now());
+    let frozen = freeze(pid).unwrap();
+    assert!(frozen.is_frozen() && frozen.deadline() > Instant::now());
     assert_eq!(state(pid), Some('t'));
-    let stood = frozen.release();
-    assert_eq!(stood.threads, 1);
-    assert!(stood.lasted > Duration::ZERO);
+    let stats = frozen.release();
+    assert_eq!(stats.threads, 1);
+    assert!(stats.duration > Duration::ZERO);
     assert!(!matches!(state(pid), Some('t' | 'T')));
     end(child);
 }
@@ -47,12 +49,12 @@ fn it_goes_on_when_the_time_is_up() {
     let child = sleeper();
     let pid = Pid(child.id());
     let frozen = Frozen::stop(&[pid], Duration::from_millis(20)).unwrap();
-    let until = frozen.until();
+    let deadline = frozen.deadline();
     wait_for(pid, 'S');
-    assert!(Instant::now() >= until && !frozen.is_held());
-    assert!(frozen.release().lasted >= Duration::from_millis(19));
+    assert!(Instant::now() >= deadline && !frozen.is_frozen());
+    assert!(frozen.release().duration >= Duration::from_millis(19));
     // The process can be stopped again.
-    let mut again = hold_still(pid).unwrap();
+    let mut again = freeze(pid).unwrap();
     again.stop_more(vec![pid]).unwrap();
     drop(again);
     end(child);
@@ -62,13 +64,13 @@ fn it_goes_on_when_the_time_is_up() {
 fn there_is_no_time_for_it() {
     let child = sleeper();
     let pid = Pid(child.id());
-    let why = Frozen::stop(&[pid], Duration::ZERO).unwrap_err();
+    let error = Frozen::stop(&[pid], Duration::ZERO).unwrap_err();
     assert!(
-        why.late && why.to_string().contains("of 1 threads had stopped"),
-        "{why}"
+        error.timed_out && error.to_string().contains("of 1 threads had stopped"),
+        "{error}"
     );
     assert!(!matches!(state(pid), Some('t' | 'T')));
-    drop(hold_still(pid).unwrap());
+    drop(freeze(pid).unwrap());
     end(child);
 }
 
@@ -78,7 +80,7 @@ fn one_that_was_stopped_stays_so() {
     let pid = Pid(child.id());
     kill(nix_pid(pid), Signal::SIGSTOP).unwrap();
     wait_for(pid, 'T');
-    hold_still(pid).unwrap().release();
+    freeze(pid).unwrap().release();
     // The process returns to its group-stop without having run.
     wait_for(pid, 'T');
     end(child);
@@ -91,7 +93,7 @@ fn one_that_is_gone_is_no_error() {
     let _ = child.kill();
     // First a zombie.
     wait_for(pid, 'Z');
-    assert!(hold_still(pid).is_ok());
+    assert!(freeze(pid).is_ok());
     let _ = child.wait();
-    assert!(hold_still(pid).is_ok());
+    assert!(freeze(pid).is_ok());
 }

@@ -1,6 +1,6 @@
 //! Stops threads by ptrace, as a debugger does.
 //!
-//! `PTRACE_SEIZE` does not stop a thread, so threads are seized before the hold begins; the hold includes only
+//! `PTRACE_SEIZE` does not stop a thread, so threads are seized before the freeze begins; the freeze includes only
 //! interrupting and waiting. A signal that arrives in between stops its thread until it is passed on. Signals
 //! are plain numbers here, because a real-time signal has no name.
 
@@ -44,16 +44,16 @@ enum State {
 
 /// Why threads were not stopped.
 #[derive(Debug)]
-pub(super) enum Trouble {
+pub(super) enum StopError {
     /// The kernel refused.
     Refused(&'static str, io::Error),
     /// The time ran out; the thread that did not stop, if any.
-    Late(Option<i32>),
+    TimedOut(Option<i32>),
 }
 
 impl Tracees {
     /// Seizes the new threads of a process, which continue to run. Returns their number.
-    pub(super) fn seize(&mut self, pid: Pid) -> Result<usize, Trouble> {
+    pub(super) fn seize(&mut self, pid: Pid) -> Result<usize, StopError> {
         let mut fresh = 0;
         for tid in threads(pid) {
             if !self.known.insert(tid) {
@@ -69,19 +69,19 @@ impl Tracees {
                 Err(e) if e.raw_os_error() == Some(libc::ESRCH) => {}
                 // The thread has ended but is not yet reaped.
                 Err(_) if has_ended(tid) => {}
-                Err(e) => return Err(Trouble::Refused("its threads cannot be traced", e)),
+                Err(e) => return Err(StopError::Refused("its threads may not be traced", e)),
             }
             if self.threads.len().is_multiple_of(BATCH) {
-                pass_signals_on();
+                forward_signals();
             }
         }
-        pass_signals_on();
+        forward_signals();
         Ok(fresh)
     }
 
     /// Stops the running threads. `late` gets the number of stop requests and returns whether the time is up.
-    pub(super) fn stop(&mut self, late: &impl Fn(usize) -> bool) -> Result<(), Trouble> {
-        let mut interrupted = self.told();
+    pub(super) fn stop(&mut self, late: &impl Fn(usize) -> bool) -> Result<(), StopError> {
+        let mut interrupted = self.requested();
         for thread in &mut self.threads {
             if thread.state != State::Seized {
                 continue;
@@ -92,21 +92,21 @@ impl Tracees {
             };
             interrupted += 1;
             if late(interrupted) {
-                return Err(Trouble::Late(None));
+                return Err(StopError::TimedOut(None));
             }
         }
         for thread in &mut self.threads {
             while thread.state == State::Interrupted {
-                thread.look();
+                thread.poll();
                 if thread.state == State::Interrupted {
                     if late(interrupted) {
-                        return Err(Trouble::Late(Some(thread.tid)));
+                        return Err(StopError::TimedOut(Some(thread.tid)));
                     }
                     std::thread::sleep(PAUSE);
                 }
             }
             if late(interrupted) {
-                return Err(Trouble::Late(None));
+                return Err(StopError::TimedOut(None));
             }
         }
         Ok(())
@@ -123,9 +123,9 @@ impl Tracees {
     }
 
     /// The number of threads that were requested to stop, stopped or not.
-    pub(super) fn told(&self) -> usize {
-        let told = |t: &&Tracee| matches!(t.state, State::Interrupted | State::Stopped(_));
-        self.threads.iter().filter(told).count()
+    pub(super) fn requested(&self) -> usize {
+        let requested = |t: &&Tracee| matches!(t.state, State::Interrupted | State::Stopped(_));
+        self.threads.iter().filter(requested).count()
     }
 
     /// The number of seized threads.
@@ -138,7 +138,7 @@ impl Tracees {
         for thread in &mut self.threads {
             // Wait for the thread first: otherwise a signal that stopped it would be lost.
             if matches!(thread.state, State::Seized | State::Interrupted) {
-                thread.look();
+                thread.poll();
             }
             if let State::Stopped(signal) = thread.state {
                 let _ = request(libc::PTRACE_DETACH, thread.tid, signal);
@@ -150,7 +150,7 @@ impl Tracees {
 
 impl Tracee {
     /// Updates the state: whether the thread has stopped or ended.
-    fn look(&mut self) {
+    fn poll(&mut self) {
         match wait(self.tid) {
             Waited::Nothing => {}
             Waited::Stopped { signal, .. } => self.state = State::Stopped(signal),
@@ -177,7 +177,7 @@ enum Waited {
 }
 
 /// Resumes threads that a signal stopped since they were seized, and delivers the signal.
-fn pass_signals_on() {
+fn forward_signals() {
     loop {
         match wait(-1) {
             Waited::Nothing => return,

@@ -98,7 +98,7 @@ impl Classifier {
     }
 
     /// Sets [`Vma::backing`] of every mapping that has a file.
-    pub fn classify<'a>(&mut self, pid: Pid, vmas: impl IntoIterator<Item = &'a mut Vma>) {
+    pub(crate) fn classify<'a>(&mut self, pid: Pid, vmas: impl IntoIterator<Item = &'a mut Vma>) {
         if self.files.len() > CACHE_LIMIT {
             self.files.clear();
         }

@@ -86,7 +86,7 @@ impl Kept {
     /// result has no page tables.
     ///
     /// # Errors
-    /// As for [`smaps::read`].
+    /// As for `smaps::read`.
     pub fn figures(&self, classifier: &mut Classifier) -> Result<KernelFigures> {
         let text = self.text(&self.smaps, "smaps")?;
         let mut sum = KernelFigures::default();

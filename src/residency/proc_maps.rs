@@ -1,6 +1,6 @@
 //! The mappings of a process, parsed from `/proc/PID/maps`.
 //!
-//! The text does not say what kind of file backs a mapping; [`classify`](super::classify) determines
+//! The text does not say what kind of file backs a mapping; `classify` determines
 //! that.
 
 use std::io::Read;
@@ -22,7 +22,7 @@ pub fn read(pid: Pid, classifier: &mut Classifier) -> Result<Vec<Vma>> {
 
 /// The mappings of a process, read before it is stopped to shorten the stop.
 #[derive(Debug)]
-pub struct Foreseen {
+pub(crate) struct Foreseen {
     pid: Pid,
     text: Vec<u8>,
     vmas: Vec<Vma>,
@@ -44,7 +44,7 @@ impl Foreseen {
     ///
     /// # Errors
     /// As for [`read`].
-    pub fn read_again(self, classifier: &mut Classifier) -> Result<Vec<Vma>> {
+    pub(crate) fn read_again(self, classifier: &mut Classifier) -> Result<Vec<Vma>> {
         let now = text(self.pid, |path| std::fs::File::open(path))?;
         if now == self.text {
             return Ok(self.vmas);

@@ -3,13 +3,13 @@
 mod map;
 mod set;
 
-pub use map::RangeMap;
-pub use set::RangeSet;
+pub(crate) use map::RangeMap;
+pub(crate) use set::RangeSet;
 
 /// The limit on ranges was reached. Ranges that did not fit are dropped; the ranges kept are correct.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the table of address ranges is full; {dropped} ranges were dropped")]
-pub struct Full {
+#[error("the table of address ranges is full, {dropped} forgotten")]
+pub(crate) struct Full {
     /// Ranges that this call dropped.
     pub dropped: u64,
 }

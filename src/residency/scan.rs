@@ -150,19 +150,19 @@ impl Scanner {
     }
 
     /// Switches to another process, with the same method.
-    pub fn turn_to(&mut self, pages: Pages) {
+    pub(crate) fn turn_to(&mut self, pages: Pages) {
         self.pid = pages.pid;
         self.pagemap = pages.pagemap;
         self.sparse = pages.sparse;
     }
 
     /// Stops pausing, because the process is stopped, and fails at `end` with [`Error::TimeUp`].
-    pub fn hurry(&mut self, end: Instant) {
+    pub(crate) fn hurry(&mut self, end: Instant) {
         self.pace = Pace::Until(end);
     }
 
     /// The total time of pauses that let waiters take the mmap lock.
-    pub fn paused(&self) -> Duration {
+    pub(crate) fn paused(&self) -> Duration {
         self.pace.paused()
     }
 
@@ -178,7 +178,7 @@ impl Scanner {
     /// Whether page flags are readable. Without them (no CAP_SYS_ADMIN) anonymous pages in private device
     /// mappings are not counted, shmem below overlayfs counts as file pages, and on kernels before 6.16 a
     /// huge zero page counts as anonymous memory.
-    pub fn sees_page_flags(&self) -> bool {
+    pub(crate) fn sees_page_flags(&self) -> bool {
         self.flags.is_some()
     }
 

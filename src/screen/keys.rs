@@ -92,7 +92,7 @@ fn edit(state: &mut State, code: KeyCode) {
         }
         _ => return,
     }
-    state.ask();
+    state.request_model();
 }
 
 /// Keys while an overlay is open.
@@ -184,7 +184,7 @@ fn chooses(state: &mut State, code: KeyCode) -> bool {
         KeyCode::Esc if !state.filter.is_empty() => state.filter.clear(),
         _ => return false,
     }
-    state.ask();
+    state.request_model();
     true
 }
 
@@ -201,7 +201,7 @@ fn neighbour(state: &State, after: bool) -> Kind {
 
 fn mark(state: &mut State) {
     let Some(report) = &state.report else {
-        state.say("there is nothing to mark yet".into());
+        state.show_message("there is nothing to mark yet".into());
         return;
     };
     state.marks_set += 1;
@@ -226,7 +226,7 @@ fn compare(state: &mut State) {
     state.compared = match (state.compared, state.marks.len()) {
         (Some(_), _) => None,
         (None, 0) => {
-            state.say("there is no mark yet; m sets one".into());
+            state.show_message("there is no mark yet; m sets one".into());
             None
         }
         (None, marks) => Some(marks - 1),

@@ -179,16 +179,16 @@ impl State {
                 self.stay_in_sight();
             }
             Input::Report(report) => self.take_report(report),
-            Input::ReportError(why) if self.report.is_none() => self.say(why),
-            Input::ReportError(why) => self.say(format!("no new report: {why}")),
-            Input::Model(model) => self.list(&model),
-            Input::Message(text) => self.say(text),
+            Input::ReportError(why) if self.report.is_none() => self.show_message(why),
+            Input::ReportError(why) => self.show_message(format!("no new report: {why}")),
+            Input::Model(model) => self.show_model(&model),
+            Input::Message(text) => self.show_message(text),
         }
         false
     }
 
     /// Shows a message for a while.
-    pub(super) fn say(&mut self, text: String) {
+    pub(super) fn show_message(&mut self, text: String) {
         self.message = Some(text);
         self.message_age = 0;
     }
@@ -205,12 +205,12 @@ impl State {
             .push_back(report.profile.total.usage.resident());
         if !self.paused {
             self.report = Some(report);
-            self.ask();
+            self.request_model();
         }
     }
 
     /// Requests a model for the current settings.
-    pub(super) fn ask(&mut self) {
+    pub(super) fn request_model(&mut self) {
         let Some(report) = &self.report else {
             return;
         };
@@ -227,7 +227,7 @@ impl State {
 
     /// Recomputes the model's rows; the cursor stays on its function or node. In the function list, a cursor
     /// on the first row stays on the first row instead.
-    fn list(&mut self, model: &Arc<Model>) {
+    fn show_model(&mut self, model: &Arc<Model>) {
         let page = self.page();
         let listed = rows::functions(model, self.sort);
         let at = self.in_functions.cursor;
@@ -249,7 +249,7 @@ impl State {
     /// Recomputes the rows after sorting or unfolding changed.
     pub(super) fn relist(&mut self) {
         if let Some(model) = self.model.clone() {
-            self.list(&model);
+            self.show_model(&model);
         }
     }
 

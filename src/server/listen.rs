@@ -6,7 +6,7 @@ use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener};
 use nix::sys::socket::{Backlog, listen};
 
 /// Default address and port.
-pub const DEFAULT_LISTEN: SocketAddr =
+pub(crate) const DEFAULT_LISTEN: SocketAddr =
     SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::LOCALHOST, 17832));
 
 /// Length of the kernel's accept queue; `net.core.somaxconn` may lower it.

@@ -11,7 +11,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::eventfd::EventFd;
 use tokio::sync::oneshot;
 
-use held::Holding;
+use freezing::Freezing;
 
 use super::collection::Collected;
 use super::sweep::Sweeper;
@@ -26,7 +26,7 @@ use crate::profile::{MapUsage, Profile};
 use crate::target::Selector;
 
 mod follow;
-mod held;
+mod freezing;
 mod report;
 
 /// How long events may wait in the ring buffer if there are too few of them to trigger a wakeup.
@@ -117,7 +117,7 @@ pub struct Collector {
     /// share another's address space.
     refused: BTreeSet<Pid>,
     /// Settings and cost estimates for freezing targets.
-    pub holding: Holding,
+    pub freezing: Freezing,
     /// Pending report requests, each with its freeze mode.
     report_wanted: Vec<(Freeze, oneshot::Sender<Result<Numbered, ProviderError>>)>,
 }
@@ -158,7 +158,7 @@ impl Collector {
             scans: 0,
             searched: None,
             refused: BTreeSet::new(),
-            holding: Holding::default(),
+            freezing: Freezing::default(),
             report_wanted: Vec::new(),
         }
     }
@@ -175,7 +175,7 @@ impl Collector {
                         self.report_wanted.push((freeze, reply));
                     }
                     // The receiver may be gone.
-                    Ok(Command::Status(reply)) => drop(reply.send(self.glance())),
+                    Ok(Command::Status(reply)) => drop(reply.send(self.status())),
                     Ok(Command::Tables(reply)) => {
                         drop(reply.send(self.probe.tables()));
                     }

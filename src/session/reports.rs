@@ -22,7 +22,7 @@ const RUN: Duration = Duration::from_millis(100);
 const RUN_SHARE: u32 = 9;
 
 /// How long the collector may take to answer without a scan; after that, its last answer is used.
-const GLANCE: Duration = Duration::from_millis(30);
+const STATUS_WAIT: Duration = Duration::from_millis(30);
 
 /// A handle to the collector thread.
 #[derive(Clone, Debug)]
@@ -68,7 +68,7 @@ pub struct Reports {
     freeze: Freeze,
     /// The target is not frozen again before this time; requests that need a freeze wait on this lock.
     runs_until: Mutex<Instant>,
-    glance: Mutex<Option<Status>>,
+    status: Mutex<Option<Status>>,
     tables: Mutex<Option<Vec<MapUsage>>>,
 }
 
@@ -94,7 +94,7 @@ impl Reports {
             newest: Mutex::new(None),
             freeze,
             runs_until: Mutex::new(Instant::now()),
-            glance: Mutex::default(),
+            status: Mutex::default(),
             tables: Mutex::default(),
         }
     }
@@ -113,7 +113,7 @@ impl Reports {
         let fresh = match &*last {
             None => answer.await.ok(),
             Some(_) => {
-                let answer = tokio::time::timeout(GLANCE, answer).await;
+                let answer = tokio::time::timeout(STATUS_WAIT, answer).await;
                 answer.ok().and_then(Result::ok)
             }
         };
@@ -144,8 +144,8 @@ impl Reports {
         // Set before the wait: this future may be dropped while the target is frozen.
         *runs_until = Instant::now() + RUN;
         let report = self.since(arrived, freeze).await?;
-        let stood = report.profile.hold.cost();
-        *runs_until = Instant::now() + RUN.max(stood * RUN_SHARE);
+        let frozen = report.profile.hold.cost();
+        *runs_until = Instant::now() + RUN.max(frozen * RUN_SHARE);
         Ok(report)
     }
 
@@ -156,7 +156,7 @@ impl Reports {
         arrived: Instant,
         freeze: Freeze,
     ) -> Option<Arc<Report>> {
-        let held = |n: &&Newest| match freeze {
+        let as_asked = |n: &&Newest| match freeze {
             Freeze::No => true,
             Freeze::Each => n.report.profile.hold != FreezeOutcome::Ran,
             Freeze::Group => !matches!(
@@ -164,7 +164,10 @@ impl Reports {
                 FreezeOutcome::Ran | FreezeOutcome::InTurn { .. }
             ),
         };
-        let newest = newest.as_ref().filter(|n| n.asked >= arrived).filter(held);
+        let newest = newest
+            .as_ref()
+            .filter(|n| n.asked >= arrived)
+            .filter(as_asked);
         newest.map(|n| Arc::clone(&n.report))
     }
 
@@ -243,11 +246,11 @@ impl Provider for Reports {
 
     fn glance(&self) -> BoxFuture<'_, Option<Status>> {
         Box::pin(async {
-            let (mut glance, fresh) = self.ask_at_once(&self.glance, Command::Status).await?;
-            if let Some(last) = &mut glance.last {
+            let (mut status, fresh) = self.ask_at_once(&self.status, Command::Status).await?;
+            if let Some(last) = &mut status.last {
                 last.current &= fresh;
             }
-            Some(glance)
+            Some(status)
         })
     }
 

@@ -115,8 +115,8 @@ impl Unwinding {
         seen: &[CodeSeen],
         aggregator: &mut Aggregator,
     ) -> Result<()> {
-        let held = |code: &&CodeSeen| files.begins_at(code.start);
-        let seen: Vec<&CodeSeen> = seen.iter().filter(held).collect();
+        let mapped = |code: &&CodeSeen| files.begins_at(code.start);
+        let seen: Vec<&CodeSeen> = seen.iter().filter(mapped).collect();
         let own = Pid(std::process::id());
         self.register_unfollowed(own, &files.program, &seen, aggregator)?;
         self.publisher.finish(&mut self.maps, PREPARE);
@@ -182,7 +182,7 @@ impl Unwinding {
 /// device on some file systems.)
 pub struct MappedFiles {
     program: PathBuf,
-    held: Vec<Mapped>,
+    mapped: Vec<Mapped>,
 }
 
 impl MappedFiles {
@@ -190,15 +190,15 @@ impl MappedFiles {
     /// they run.
     pub fn new(program: Program) -> MappedFiles {
         let files = std::iter::once(&program.path).chain(&program.libraries);
-        let held = files.filter_map(|path| Mapped::new(path)).collect();
+        let mapped = files.filter_map(|path| Mapped::new(path)).collect();
         MappedFiles {
             program: program.path,
-            held,
+            mapped,
         }
     }
 
     fn begins_at(&self, start: Addr) -> bool {
-        self.held.iter().any(|m| m.at.as_ptr() as u64 == start.0)
+        self.mapped.iter().any(|m| m.at.as_ptr() as u64 == start.0)
     }
 }
 

@@ -4,11 +4,13 @@ use std::fs::File;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use object::elf::{SHT_DYNSYM, SHT_SYMTAB};
+
 use super::debugfile;
 use super::demangle::demangle;
 use super::dwarf::{Dwarf, Lines};
 use super::symtab::{self, Found};
-use crate::elf::{Elf, ElfError, SHT_DYNSYM, SHT_SYMTAB};
+use crate::elf::{Elf, ElfError};
 use crate::profile::Module;
 use crate::symbol::{Function, Language, Symbol, UnknownReason};
 

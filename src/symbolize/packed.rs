@@ -3,12 +3,13 @@
 use std::io::{self, Read};
 
 use flate2::read::ZlibDecoder;
+use object::LittleEndian;
+use object::elf::{CompressionHeader64, CompressionType, ELFCOMPRESS_ZLIB};
 
 use crate::elf::{Elf, Section, u32_at, u64_at};
 
-const ELFCOMPRESS_ZLIB: u32 = 1;
 /// Size of the header before the compressed bytes, and position of the decompressed size in it.
-const HEADER: u64 = 24;
+const HEADER: u64 = size_of::<CompressionHeader64<LittleEndian>>() as u64;
 const CLAIM: usize = 8;
 
 /// Whether the compressed sections of a file decompress to their declared sizes, and to at most `limit` bytes.
@@ -36,10 +37,10 @@ pub fn unpacks_within(elf: &Elf, limit: u64) -> bool {
 }
 
 /// The compression type of a section and its declared decompressed size, in bytes.
-fn claim(elf: &Elf, section: &Section) -> Option<(u32, u64)> {
+fn claim(elf: &Elf, section: &Section) -> Option<(CompressionType, u64)> {
     let mut header = [0; HEADER as usize];
     elf.read_at(&mut header, section.offset).ok()?;
-    Some((u32_at(&header, 0), u64_at(&header, CLAIM)))
+    Some((CompressionType(u32_at(&header, 0)), u64_at(&header, CLAIM)))
 }
 
 fn unpacks_to(elf: &Elf, section: &Section, size: u64) -> bool {
@@ -78,10 +79,12 @@ mod tests {
     use flate2::Compression;
     use flate2::write::ZlibEncoder;
 
+    use object::elf::{FileHeader64, SHF_COMPRESSED, SectionHeader64};
+
     use super::*;
 
-    const EHDR: usize = 64;
-    const SHDR: usize = 64;
+    const EHDR: usize = size_of::<FileHeader64<LittleEndian>>();
+    const SHDR: usize = size_of::<SectionHeader64<LittleEndian>>();
 
     fn zlib(size: usize) -> Vec<u8> {
         let mut packer = ZlibEncoder::new(Vec::new(), Compression::best());
@@ -101,12 +104,12 @@ mod tests {
         for (i, (claim, packed)) in sections.iter().enumerate() {
             let at = if overlap { begin } else { bytes.len() };
             let header = &mut bytes[EHDR + i * SHDR..][..SHDR];
-            header[8..16].copy_from_slice(&0x800u64.to_le_bytes());
+            header[8..16].copy_from_slice(&SHF_COMPRESSED.0.to_le_bytes());
             header[24..32].copy_from_slice(&(at as u64).to_le_bytes());
             let size = HEADER + packed.len() as u64;
             header[32..40].copy_from_slice(&size.to_le_bytes());
             if !overlap || i == 0 {
-                bytes.extend(u64::from(ELFCOMPRESS_ZLIB).to_le_bytes());
+                bytes.extend(u64::from(ELFCOMPRESS_ZLIB.0).to_le_bytes());
                 bytes.extend(claim.to_le_bytes());
                 bytes.extend(1u64.to_le_bytes());
                 bytes.extend(*packed);

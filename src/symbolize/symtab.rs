@@ -5,20 +5,20 @@
 
 use std::rc::Rc;
 
-use crate::elf::{Elf, ElfError, SHT_STRTAB, Section, u16_at, u32_at, u64_at};
+use object::LittleEndian;
+use object::elf::{
+    SHT_STRTAB, STB_LOCAL, STB_WEAK, STT_FUNC, STT_GNU_IFUNC, STT_NOTYPE, SectionType, Sym64,
+    SymbolBind, SymbolInfo,
+};
 
-const SYM_SIZE: usize = 24;
+use crate::elf::{Elf, ElfError, Section, u16_at, u32_at, u64_at};
+
+const SYM_SIZE: usize = size_of::<Sym64<LittleEndian>>();
 const SYMS_PER_READ: usize = 4096;
 /// Mangled names of C++ templates can be long, but not longer than this.
 const MAX_NAME: usize = 64 << 10;
 /// Maximum number of aliases at one address that are compared.
 const MAX_ALIASES: usize = 16;
-
-const STT_NOTYPE: u8 = 0;
-const STT_FUNC: u8 = 2;
-const STT_GNU_IFUNC: u8 = 10;
-const STB_LOCAL: u8 = 0;
-const STB_WEAK: u8 = 2;
 
 /// The symbol that covers an address.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -32,7 +32,7 @@ pub struct Found {
 #[derive(Debug, Clone, Copy)]
 struct Sym {
     name: u32,
-    binding: u8,
+    binding: SymbolBind,
     start: u64,
     /// First address after it; for a symbol without a size, the end of its section.
     end: u64,
@@ -49,7 +49,7 @@ struct Sym {
 /// The table is damaged.
 pub fn lookup(
     elf: &Elf,
-    kind: u32,
+    kind: SectionType,
     sparse: bool,
     addrs: &[u64],
 ) -> Result<Vec<Option<Found>>, ElfError> {
@@ -74,7 +74,7 @@ pub fn lookup(
 ///
 /// # Errors
 /// The table is damaged.
-pub fn address_of(elf: &Elf, kind: u32, name: &[u8]) -> Result<Option<u64>, ElfError> {
+pub fn address_of(elf: &Elf, kind: SectionType, name: &[u8]) -> Result<Option<u64>, ElfError> {
     let Some(table) = elf.section_of_kind(kind) else {
         return Ok(None);
     };
@@ -121,7 +121,8 @@ fn for_each_function(
 
 /// Decodes a symbol; `None` if it does not name code of this file.
 fn function(elf: &Elf, raw: &[u8]) -> Option<Sym> {
-    let (kind, binding) = (raw[4] & 0xf, raw[4] >> 4);
+    let info = SymbolInfo(raw[4]);
+    let (kind, binding) = (info.st_type(), info.st_bind());
     let (start, size) = (u64_at(raw, 8), u64_at(raw, 16));
     if !matches!(kind, STT_NOTYPE | STT_FUNC | STT_GNU_IFUNC) {
         return None;
@@ -310,7 +311,7 @@ fn underscores(name: &[u8]) -> usize {
     name.iter().take_while(|b| **b == b'_').count()
 }
 
-fn binding_rank(binding: u8) -> u8 {
+fn binding_rank(binding: SymbolBind) -> u8 {
     match binding {
         STB_LOCAL => 2,
         STB_WEAK => 1,

@@ -11,15 +11,12 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use object::elf::{DT_NEEDED, DT_RPATH, DT_RUNPATH, DT_STRTAB};
+
 use super::library_cache;
 use crate::elf::Elf;
 use crate::event::Pid;
 use crate::modules::open_regular;
-
-const DT_NEEDED: u64 = 1;
-const DT_STRTAB: u64 = 5;
-const DT_RPATH: u64 = 15;
-const DT_RUNPATH: u64 = 29;
 
 /// Where loaders search last.
 const DIRECTORIES: [&str; 5] = ["/lib64", "/usr/lib64", "/lib", "/usr/lib", "/usr/local/lib"];

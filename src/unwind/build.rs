@@ -82,7 +82,7 @@ impl Table {
     /// As [`Table::build`].
     pub fn build_with_figures(file: &File) -> Result<(Table, Figures), TableError> {
         let elf = Elf::read(file)?;
-        let arch = Arch::of_machine(elf.machine()).ok_or(TableError::Machine(elf.machine()))?;
+        let arch = Arch::of_machine(elf.machine()).ok_or(TableError::Machine(elf.machine().0))?;
         let code = code_ranges(&elf)?;
 
         let eh_data = eh_frame(&elf)?;

@@ -14,113 +14,29 @@
 //! rustc and SQLite, and 99.76 % for node (0.12 % lack a table, 0.12 % exceed the depth). About 1 % of the stacks
 //! lack a table, and their memory is soon freed.
 
+mod builders;
 mod room;
+mod store;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::sync::mpsc::{Receiver, SyncSender, channel, sync_channel};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::thread;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, SyncSender};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use nix::sys::eventfd::EventFd;
 
+use self::builders::{BuildOrder, Built};
 use self::room::Room;
-use super::{Packed, Rule, Table};
+pub use self::store::{CodeFile, PageAt, TableStore};
+use super::{Packed, Rule};
 use crate::elf::{Elf, Segment};
 use crate::event::{FileKey, FileNumber};
 use crate::modules::ModuleTable;
-use crate::priority;
-use crate::privileges::{self, Role};
 use crate::profile::{Module, ModuleId};
 
-/// Length of the build queue; a file that does not fit is queued when it is next mapped.
-const QUEUE: usize = 4096;
-/// Maximum number of threads that build tables.
-const BUILDERS: usize = 4;
 /// Minimum time between retries of tables that did not fit.
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
-
-/// A file as the probe knows it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct CodeFile {
-    /// Its number; `None` if it is not an ELF file.
-    pub number: Option<FileNumber>,
-    /// The probe need not report it when it is mapped again.
-    pub ready: bool,
-    /// The code segments of its program headers.
-    pub segments: Vec<Segment>,
-}
-
-/// The maps to which tables are published.
-pub trait TableStore {
-    /// Total capacity in rules.
-    const RULES: u32;
-    /// Rows per chunk.
-    const CHUNK_ROWS: u32;
-    /// Total capacity in chunks.
-    const CHUNKS: u32;
-    /// Maximum number of code segments per file.
-    const SEGMENTS: usize;
-
-    /// Writes rules from index `first` on.
-    ///
-    /// # Errors
-    /// The map refused them.
-    fn write_rules(&mut self, first: u32, rules: &[Rule]) -> Result<()>;
-
-    /// Writes rows of a chunk: each part is (first row, rows). Creates the chunk if it is new.
-    ///
-    /// # Errors
-    /// The map refused them.
-    fn write_rows(&mut self, chunk: u32, parts: &[(u32, &[u32])]) -> Result<()>;
-
-    /// Writes a page: the location of its rows and the first of the table's rules.
-    ///
-    /// # Errors
-    /// The map refused it.
-    fn write_page(&mut self, file: FileNumber, page: u32, at: PageAt) -> Result<()>;
-
-    /// Deletes a page.
-    fn delete_page(&mut self, file: FileNumber, page: u32);
-
-    /// Writes a file's record.
-    ///
-    /// # Errors
-    /// The map refused it.
-    fn write_file(&mut self, key: FileKey, file: &CodeFile) -> Result<()>;
-
-    /// The files that the followed address spaces currently map.
-    ///
-    /// # Errors
-    /// The map could not be read.
-    fn mapped(&self) -> Result<HashSet<FileNumber>>;
-}
-
-/// The location of a page's rows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PageAt {
-    /// The chunk.
-    pub chunk: u32,
-    /// The page's first row in the chunk.
-    pub first: u32,
-    /// Number of rows.
-    pub count: u32,
-    /// The first of the table's rules.
-    pub rules: u32,
-}
-
-/// A request to build a table.
-struct BuildOrder {
-    module: ModuleId,
-    file: Arc<Module>,
-}
-
-/// A table built by a thread, or the error.
-struct Built {
-    module: ModuleId,
-    table: Result<(Packed, Vec<Rule>), String>,
-}
 
 /// A file that has a number.
 struct Numbered {
@@ -184,28 +100,7 @@ impl Publisher {
     /// # Errors
     /// A thread could not be started.
     pub fn start(wake: Arc<EventFd>) -> Result<Publisher> {
-        let (requests, wanted) = sync_channel::<BuildOrder>(QUEUE);
-        let (done, built) = channel();
-        let wanted = Arc::new(Mutex::new(wanted));
-        let threads = thread::available_parallelism().map_or(1, |n| n.get().min(BUILDERS));
-        for _ in 0..threads {
-            let (wanted, done, wake) = (Arc::clone(&wanted), done.clone(), Arc::clone(&wake));
-            let work = move || {
-                priority::restore();
-                privileges::reduce(Role::Tables);
-                while let Some(BuildOrder { module, file }) = next(&wanted) {
-                    let table = build(&file);
-                    if done.send(Built { module, table }).is_err() {
-                        return;
-                    }
-                    let _ = wake.write(1);
-                }
-            };
-            thread::Builder::new()
-                .name("memprof-tables".into())
-                .spawn(work)
-                .context("cannot start a thread that builds unwind tables")?;
-        }
+        let (requests, built) = builders::start(&wake)?;
         Ok(Publisher {
             requests,
             built,
@@ -476,33 +371,10 @@ impl Publisher {
     }
 }
 
-fn next(wanted: &Mutex<Receiver<BuildOrder>>) -> Option<BuildOrder> {
-    let wanted = wanted.lock().unwrap_or_else(PoisonError::into_inner);
-    wanted.recv().ok()
-}
-
 /// The code segments of an ELF file; `None` if it is not an ELF file.
 fn segments(module: &Module) -> Option<Vec<Segment>> {
     let elf = Elf::read(module.file.as_ref()?).ok()?;
     Some(elf.code_segments().copied().collect())
-}
-
-fn build(module: &Module) -> Result<(Packed, Vec<Rule>), String> {
-    let began = Instant::now();
-    let file = module.file.as_ref().ok_or("the file is not open")?;
-    let table = Table::build(file).map_err(|e| e.to_string());
-    let (file, took) = (&module.path, began.elapsed());
-    match table {
-        Ok(table) => {
-            let (rows, rules) = (table.rows.len(), table.rules.len());
-            tracing::debug!(?file, rows, rules, ?took, "an unwind table was built");
-            Ok((table.pack(), table.rules))
-        }
-        Err(e) => {
-            tracing::debug!(?file, error = e, "there is no unwind table");
-            Err(e)
-        }
-    }
 }
 
 #[cfg(test)]

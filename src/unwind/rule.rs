@@ -1,6 +1,6 @@
 //! Unwind rules: how to find the caller's registers from a frame's.
 
-use crate::elf::{EM_AARCH64, EM_X86_64};
+use object::elf::{EM_AARCH64, EM_X86_64, Machine};
 
 /// An unwind rule: how to find the caller's registers from a frame's. 16 bytes, as in `memprof.h`.
 ///
@@ -154,8 +154,8 @@ pub enum Arch {
 }
 
 impl Arch {
-    /// The processor of an ELF file, by its `EM_*` number.
-    pub fn of_machine(machine: u16) -> Option<Arch> {
+    /// The processor of an ELF file, by its `EM_*` constant.
+    pub fn of_machine(machine: Machine) -> Option<Arch> {
         match machine {
             EM_X86_64 => Some(Arch::X86_64),
             EM_AARCH64 => Some(Arch::Aarch64),

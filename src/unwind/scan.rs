@@ -1,9 +1,11 @@
 //! Recognises code without unwind information by its bytes or location: signal trampolines (musl and
 //! 64-bit ARM kernels provide no unwind information for theirs) and a program's first instructions.
 
+use object::elf::SHT_DYNSYM;
+
 use super::rule::Arch;
 use super::spans::{Source, Span};
-use crate::elf::{Elf, SHT_DYNSYM};
+use crate::elf::Elf;
 use crate::symbolize::address_of_symbol;
 
 /// Maximum number of bytes of uncovered code that are scanned.

@@ -87,9 +87,9 @@ fn threads_that_take_too_long_to_stop_are_let_go() {
     let workload = traced(&["threads", &N.to_string()]);
     let pid = workload.pid();
     let why = Frozen::stop(&[pid], Duration::from_millis(2)).unwrap_err();
-    assert!(why.late && why.of == N + 2, "{why:?}");
-    assert!(why.stood.threads < N, "{why:?}");
-    assert!(why.stood.lasted < BOUND * NOISE, "{why:?}");
+    assert!(why.timed_out && why.threads == N + 2, "{why:?}");
+    assert!(why.stats.threads < N, "{why:?}");
+    assert!(why.stats.duration < BOUND * NOISE, "{why:?}");
     wait_until(|| runs(pid));
     let frozen = Frozen::stop(&[pid], Duration::from_secs(60)).unwrap();
     assert!(stands_still(pid));

@@ -22,7 +22,7 @@ use super::Full;
 /// # Ok::<(), memprof::residency::Full>(())
 /// ```
 #[derive(Clone, Debug)]
-pub struct RangeMap<V> {
+pub(crate) struct RangeMap<V> {
     /// First address → (first address after it, value).
     ranges: BTreeMap<u64, (u64, V)>,
     max: usize,
@@ -66,7 +66,7 @@ impl<V: Clone + Eq> RangeMap<V> {
     ///
     /// # Errors
     /// [`Full`] as for [`RangeMap::insert`] and [`RangeMap::remove`].
-    pub fn move_range(&mut self, from: Range<u64>, to: u64) -> Result<(), Full> {
+    pub(crate) fn move_range(&mut self, from: Range<u64>, to: u64) -> Result<(), Full> {
         let before = self.dropped;
         let moved: Vec<_> = self
             .overlapping(from.clone())
@@ -106,16 +106,6 @@ impl<V: Clone + Eq> RangeMap<V> {
                 (start.max(range.start)..(*end).min(range.end), value)
             })
             .filter(|(r, _)| !r.is_empty())
-    }
-
-    /// The number of ranges.
-    pub fn len(&self) -> usize {
-        self.ranges.len()
-    }
-
-    /// Whether no address has a value.
-    pub fn is_empty(&self) -> bool {
-        self.ranges.is_empty()
     }
 
     /// The number of ranges dropped since creation.

@@ -30,7 +30,7 @@ impl Collector {
         }
     }
 
-    pub(super) fn glance(&self) -> Status {
+    pub(super) fn status(&self) -> Status {
         let last = self.last.as_ref().map(|last| LastScan {
             sequence: last.profile.0,
             profile: Arc::clone(&last.profile.1),
@@ -71,7 +71,7 @@ impl Collector {
         }
         let activity = self.probe.activity();
         let start = Instant::now();
-        let (snapshot, hold) = self.snapshot(freeze)?;
+        let (snapshot, outcome) = self.snapshot(freeze)?;
         let scans = self.scans;
         // The scan found stacks whose frames were still in the ring buffer.
         settled &= self.take_events(SETTLE).map_err(ReportError::Failed)?;
@@ -80,7 +80,7 @@ impl Collector {
             return Ok(last.profile.clone());
         }
         let mut profile = self.aggregator.profile(snapshot, &self.probe);
-        profile.hold = hold;
+        profile.hold = outcome;
         if !settled {
             let taken = self.waiting.len() as u64 * EVENT_BYTES;
             let behind = taken + self.probe.waiting_bytes();

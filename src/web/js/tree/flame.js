@@ -3,55 +3,27 @@
 import { h, fill } from "../dom.js";
 import { change as signed, bytes } from "../format.js";
 import { isDark } from "../theme.js";
+import { TreeCanvas } from "./canvas.js";
 import { changeFill, fills, theme } from "./colours.js";
 
 /** @typedef {import("./model.js").Tree} Tree */
+/** @typedef {import("./canvas.js").Shown} Shown */
 
 const ROW = 20;
 const FONT = "12px system-ui, sans-serif";
 
-/**
- * @typedef {object} Shown
- * @property {Tree} tree
- * @property {number} zoom the node that fills the width
- * @property {number} selected a node, or -1
- * @property {Uint8Array | null} hits which frames match the search
- * @property {boolean} upward whether the root is at the bottom
- */
-
-export class Flame {
-  /**
-   * @param {{ select: (node: number) => void, zoom: (node: number) => void, hover: (node: number, event: MouseEvent | null) => void }} does
-   */
+export class Flame extends TreeCanvas {
+  /** @param {import("./canvas.js").Does} does */
   constructor(does) {
-    this.does = does;
-    this.canvas = h("canvas", {
-      class: "flame",
-      tabIndex: 0,
-      role: "application",
-      "aria-roledescription": "flame graph",
-      "aria-label": "Flame graph. Arrow keys move between frames, Enter zooms in, Escape zooms out. The tree view shows the same data as a table.",
-      "aria-describedby": "selection",
-    });
-    this.space = h("div", { class: "flame-space" });
-    this.element = h("div", { class: "flame-scroll" }, this.space, this.canvas);
-    this.space.append(this.canvas);
-    /** @type {Shown | null} */
-    this.shown = null;
-    this.hovered = -1;
-    this.theme = theme();
-    /** @type {string[]} */
-    this.fills = [];
+    super(does, "flame graph");
+    this.space = h("div", { class: "flame-space" }, this.canvas);
+    this.element.append(this.space);
     this.rows = 0;
     this.toRoot = true;
     this.queued = false;
     /** @type {Map<string, number>} */
     this.widths = new Map();
     this.element.addEventListener("scroll", () => this.draw());
-    this.canvas.addEventListener("mousemove", (/** @type {MouseEvent} */ event) => this.hover(event));
-    this.canvas.addEventListener("mouseleave", () => this.hover(null));
-    this.canvas.addEventListener("click", (/** @type {MouseEvent} */ event) => this.click(event));
-    new ResizeObserver(() => this.fit()).observe(this.element);
   }
 
   show(/** @type {Shown} */ shown) {
@@ -75,13 +47,7 @@ export class Flame {
     if (!height) return;
     if (this.toRoot) this.element.scrollTop = this.shown?.upward ? this.element.scrollHeight : 0;
     this.toRoot = false;
-    const ratio = devicePixelRatio || 1;
-    if (this.canvas.width !== Math.round(width * ratio) || this.canvas.height !== Math.round(height * ratio)) {
-      this.canvas.width = Math.round(width * ratio);
-      this.canvas.height = Math.round(height * ratio);
-      this.canvas.style.width = `${width}px`;
-      this.canvas.style.height = `${height}px`;
-    }
+    this.resize(width, height);
     this.draw();
   }
 
@@ -115,12 +81,7 @@ export class Flame {
   paint() {
     if (!this.shown) return;
     const { tree, zoom } = this.shown;
-    const context = this.canvas.getContext("2d");
-    const ratio = devicePixelRatio || 1;
-    context.setTransform(ratio, 0, 0, ratio, 0, 0);
-    context.clearRect(0, 0, this.element.clientWidth, this.element.clientHeight);
-    context.font = FONT;
-    context.textBaseline = "middle";
+    const context = this.cleared(FONT);
     for (const node of [0, ...tree.path(zoom)]) if (node !== zoom) this.box(context, node, 0.6);
     let node = zoom;
     while (node < tree.end[zoom]) {
@@ -193,7 +154,6 @@ export class Flame {
     context.strokeRect(left + line / 2, this.top(tree.depth[node]) + line / 2, Math.max(2, width - 1 - line), ROW - 1 - line);
   }
 
-  /** The node at a point of the canvas, or -1. */
   at(/** @type {number} */ x, /** @type {number} */ y) {
     const { tree, zoom, upward } = /** @type {Shown} */ (this.shown);
     const row = Math.floor((y - this.top(upward ? this.rows - 1 : 0)) / ROW);
@@ -213,20 +173,8 @@ export class Flame {
   }
 
   hover(/** @type {MouseEvent | null} */ event) {
-    if (!this.shown) return;
-    const node = event ? this.at(event.offsetX, event.offsetY) : -1;
-    if (node !== this.hovered) this.draw();
-    this.hovered = node;
-    this.canvas.style.cursor = node >= 0 ? "pointer" : "";
-    this.does.hover(node, event);
-  }
-
-  click(/** @type {MouseEvent} */ event) {
-    if (!this.shown) return;
-    const node = this.at(event.offsetX, event.offsetY);
-    if (node < 0) return;
-    this.does.select(node);
-    this.does.zoom(node);
+    super.hover(event);
+    this.canvas.style.cursor = this.hovered >= 0 ? "pointer" : "";
   }
 
   /** Scrolls a node's row into view. */

@@ -1,66 +1,40 @@
 // Treemap on a canvas: each node's area represents its bytes; nested boxes are callees (or callers).
 
 import { hierarchy, treemap } from "../../vendor/d3-hierarchy/d3-hierarchy.min.mjs";
-import { h } from "../dom.js";
 import { bytes } from "../format.js";
+import { TreeCanvas } from "./canvas.js";
 import { changeFill, fills, theme } from "./colours.js";
 
 /** @typedef {import("./model.js").Tree} Tree */
-/** @typedef {import("./flame.js").Shown} Shown */
+/** @typedef {import("./canvas.js").Shown} Shown */
 
 /** Smaller boxes, in square pixels, are not drawn; their area stays with the parent. */
 const SMALLEST = 60;
 const HEAD = 16;
+const FONT = "11px system-ui, sans-serif";
 
-export class Treemap {
-  /** @param {{ select: (node: number) => void, zoom: (node: number) => void, hover: (node: number, event: MouseEvent | null) => void }} does */
+export class Treemap extends TreeCanvas {
+  /** @param {import("./canvas.js").Does} does */
   constructor(does) {
-    this.does = does;
-    this.canvas = h("canvas", {
-      class: "flame",
-      tabIndex: 0,
-      role: "application",
-      "aria-roledescription": "treemap",
-      "aria-label": "Treemap. Arrow keys move between frames, Enter zooms in, Escape zooms out. The tree view shows the same data as a table.",
-      "aria-describedby": "selection",
-    });
-    this.element = h("div", { class: "flame-scroll treemap" }, this.canvas);
-    /** @type {Shown | null} */
-    this.shown = null;
+    super(does, "treemap");
+    this.element.classList.add("treemap");
     /** @type {any[]} */
     this.boxes = [];
-    this.hovered = -1;
-    this.theme = theme();
-    /** @type {string[]} */
-    this.fills = [];
-    this.canvas.addEventListener("mousemove", (/** @type {MouseEvent} */ event) => this.hover(event));
-    this.canvas.addEventListener("mouseleave", () => this.hover(null));
-    this.canvas.addEventListener("click", (/** @type {MouseEvent} */ event) => {
-      const node = this.at(event);
-      if (node < 0) return;
-      this.does.select(node);
-      this.does.zoom(node);
-    });
-    new ResizeObserver(() => this.layout()).observe(this.element);
   }
 
   show(/** @type {Shown} */ shown) {
     this.shown = shown;
     this.theme = theme();
     this.fills = fills(shown.tree, this.theme.dark);
-    this.layout();
+    this.fit();
   }
 
-  layout() {
+  fit() {
     if (!this.shown) return;
     const { tree, zoom } = this.shown;
     const [width, height] = [this.element.clientWidth, this.element.clientHeight];
     if (!width || !height) return;
-    const ratio = devicePixelRatio || 1;
-    this.canvas.width = Math.round(width * ratio);
-    this.canvas.height = Math.round(height * ratio);
-    this.canvas.style.width = `${width}px`;
-    this.canvas.style.height = `${height}px`;
+    this.resize(width, height);
     const least = (tree.width[zoom] * SMALLEST) / (width * height);
     const root = hierarchy(zoom, (/** @type {number} */ node) => tree.children(chainEnd(tree, node)).filter((child) => tree.width[child] >= least));
     // A node's area outside its boxes is its own bytes, and children too small to show.
@@ -72,18 +46,13 @@ export class Treemap {
     // @ts-ignore: the package has no types
     treemap().size([width, height]).paddingOuter(2).paddingTop(HEAD).paddingInner(1).round(true)(root);
     this.boxes = root.descendants();
-    this.paint();
+    this.draw();
   }
 
-  paint() {
+  draw() {
     if (!this.shown) return;
     const { tree, hits, selected } = this.shown;
-    const context = this.canvas.getContext("2d");
-    const ratio = devicePixelRatio || 1;
-    context.setTransform(ratio, 0, 0, ratio, 0, 0);
-    context.clearRect(0, 0, this.canvas.width, this.canvas.height);
-    context.font = "11px system-ui, sans-serif";
-    context.textBaseline = "middle";
+    const context = this.cleared(FONT);
     for (const { data: node, x0, y0, x1, y1 } of this.boxes) {
       const [width, height] = [x1 - x0, y1 - y0];
       if (width < 1 || height < 1) continue;
@@ -124,20 +93,9 @@ export class Treemap {
     context.strokeRect(box.x0 + line / 2, box.y0 + line / 2, box.x1 - box.x0 - line, box.y1 - box.y0 - line);
   }
 
-  at(/** @type {MouseEvent} */ event) {
-    const { offsetX: x, offsetY: y } = event;
+  at(/** @type {number} */ x, /** @type {number} */ y) {
     const inside = this.boxes.filter((b) => x >= b.x0 && x < b.x1 && y >= b.y0 && y < b.y1);
     return inside.length ? inside[inside.length - 1].data : -1;
-  }
-
-  hover(/** @type {MouseEvent | null} */ event) {
-    if (!this.shown) return;
-    const node = event ? this.at(event) : -1;
-    if (node !== this.hovered) {
-      this.hovered = node;
-      this.paint();
-    }
-    this.does.hover(node, event);
   }
 
   /** Not needed: everything is always visible. */

@@ -6,7 +6,7 @@ import { bar, Table } from "../table.js";
 import { SELF } from "../words.js";
 
 /** @typedef {import("./model.js").Tree} Tree */
-/** @typedef {import("./flame.js").Shown} Shown */
+/** @typedef {import("./canvas.js").Shown} Shown */
 
 export class TreeTable {
   /** @param {{ select: (node: number) => void, zoom: (node: number) => void }} does */

@@ -6,13 +6,13 @@ use std::time::{Duration, Instant};
 use super::Collector;
 use crate::aggregate::{Prepared, ReportError, Scanned, Snapshot, StillError, held_by};
 use crate::event::{MmId, Pid};
-use crate::freeze::{Costs, Freeze, Frozen, MAX_FREEZE, Need, NotHeld, Stood};
+use crate::freeze::{Costs, Estimate, Freeze, FreezeError, FreezeStats, Frozen, MAX_FREEZE};
 use crate::profile::FreezeOutcome;
 use crate::residency::{Method, Scanner, figures};
 
 /// How many rounds of events from processes being frozen are taken in, and the time limit of each round.
 const MAX_ROUNDS: usize = 16;
-const TAKEN_STILL: Duration = Duration::from_millis(10);
+const ROUND_TIME: Duration = Duration::from_millis(10);
 
 /// The kernel's walk of the page tables takes about twice as long as the scan; it is skipped if the time may
 /// not suffice.
@@ -25,15 +25,15 @@ const MOST_PREPARED: usize = 512;
 
 /// Settings and cost estimates for freezing targets.
 #[derive(Debug)]
-pub struct Holding {
+pub struct Freezing {
     /// Upper limit for one freeze.
     pub max: Duration,
     costs: Costs,
 }
 
-impl Default for Holding {
-    fn default() -> Holding {
-        Holding {
+impl Default for Freezing {
+    fn default() -> Freezing {
+        Freezing {
             max: MAX_FREEZE,
             costs: Costs::default(),
         }
@@ -41,11 +41,11 @@ impl Default for Holding {
 }
 
 /// Why processes were not scanned while frozen.
-enum Unheld {
+enum NotFrozen {
     /// They were running; why, and how long they were frozen nevertheless.
     Ran {
         why: String,
-        stood: Duration,
+        frozen: Duration,
     },
     Failed(anyhow::Error),
 }
@@ -61,25 +61,26 @@ impl Collector {
         freeze: Freeze,
     ) -> Result<(Snapshot, FreezeOutcome), ReportError> {
         let places = self.aggregator.spaces();
-        let (scanned, hold) = match freeze {
+        let (scanned, outcome) = match freeze {
             Freeze::No => (self.running()?, FreezeOutcome::Ran),
-            _ => match self.hold_at_once(&places, freeze) {
-                Ok(Some((scanned, hold))) => (scanned, hold),
-                Ok(None) => self.hold_in_turn()?,
-                Err(Unheld::Ran { why, stood }) => {
-                    (self.running()?, FreezeOutcome::Failed { why, stood })
+            _ => match self.freeze_at_once(&places, freeze) {
+                Ok(Some((scanned, outcome))) => (scanned, outcome),
+                Ok(None) => self.freeze_in_turn()?,
+                Err(NotFrozen::Ran { why, frozen }) => {
+                    let outcome = FreezeOutcome::Failed { why, stood: frozen };
+                    (self.running()?, outcome)
                 }
-                Err(Unheld::Failed(e)) => return Err(ReportError::Failed(e)),
+                Err(NotFrozen::Failed(e)) => return Err(ReportError::Failed(e)),
             },
         };
         let pids: Vec<Pid> = scanned.iter().map(|s| s.pid).collect();
-        self.holding.costs.keep(&pids);
+        self.freezing.costs.retain(&pids);
         for process in &scanned {
             let (took, resident) = (process.took, process.resident());
-            self.holding.costs.scanned(process.pid, took, resident);
+            self.freezing.costs.record_scan(process.pid, took, resident);
         }
         let snapshot = self.aggregator.snapshot(scanned, &self.probe)?;
-        Ok((snapshot, hold))
+        Ok((snapshot, outcome))
     }
 
     fn running(&mut self) -> Result<Vec<Scanned>, ReportError> {
@@ -89,25 +90,25 @@ impl Collector {
     }
 
     /// Freezes all processes at once; `None` if they should be frozen one by one instead.
-    fn hold_at_once(
+    fn freeze_at_once(
         &mut self,
         places: &[Place],
         freeze: Freeze,
-    ) -> Result<Option<(Vec<Scanned>, FreezeOutcome)>, Unheld> {
+    ) -> Result<Option<(Vec<Scanned>, FreezeOutcome)>, NotFrozen> {
         let or_in_turn = places.len() > 1 && freeze != Freeze::Group;
-        match self.held(places, true) {
-            Ok((scanned, stood)) => {
-                let hold = FreezeOutcome::Still(stood.lasted);
-                let scanned = scanned.into_iter().map(|p| p.with(hold.clone()));
-                Ok(Some((scanned.collect(), hold)))
+        match self.scan_frozen(places, true) {
+            Ok((scanned, stats)) => {
+                let outcome = FreezeOutcome::Still(stats.duration);
+                let scanned = scanned.into_iter().map(|p| p.with(outcome.clone()));
+                Ok(Some((scanned.collect(), outcome)))
             }
-            Err(Unheld::Ran { .. }) if or_in_turn => Ok(None),
+            Err(NotFrozen::Ran { .. }) if or_in_turn => Ok(None),
             Err(e) => Err(e),
         }
     }
 
     /// Freezes each process for its own scan, including those forked meanwhile.
-    fn hold_in_turn(&mut self) -> Result<(Vec<Scanned>, FreezeOutcome), ReportError> {
+    fn freeze_in_turn(&mut self) -> Result<(Vec<Scanned>, FreezeOutcome), ReportError> {
         let (mut done, mut scanned) = (BTreeSet::new(), Vec::new());
         let (mut longest, mut sum, mut ran) = (Duration::ZERO, Duration::ZERO, Vec::new());
         for _ in 0..MAX_ROUNDS {
@@ -118,26 +119,27 @@ impl Collector {
             }
             for place in left {
                 done.insert(place.0);
-                match self.held(&[place], false) {
-                    Ok((processes, stood)) => {
-                        longest = longest.max(stood.lasted);
-                        sum += stood.lasted;
-                        let hold = FreezeOutcome::Still(stood.lasted);
-                        scanned.extend(processes.into_iter().map(|p| p.with(hold.clone())));
+                match self.scan_frozen(&[place], false) {
+                    Ok((processes, stats)) => {
+                        longest = longest.max(stats.duration);
+                        sum += stats.duration;
+                        let outcome = FreezeOutcome::Still(stats.duration);
+                        scanned.extend(processes.into_iter().map(|p| p.with(outcome.clone())));
                     }
-                    Err(Unheld::Failed(e)) => return Err(ReportError::Failed(e)),
-                    Err(Unheld::Ran { why, stood }) => {
-                        sum += stood;
+                    Err(NotFrozen::Failed(e)) => return Err(ReportError::Failed(e)),
+                    Err(NotFrozen::Ran { why, frozen }) => {
+                        sum += frozen;
                         let process = self.aggregator.scan(place.0, &self.probe);
                         if let Some(process) = process.map_err(ReportError::Failed)? {
                             ran.push(why.clone());
-                            scanned.push(process.with(FreezeOutcome::Failed { why, stood }));
+                            scanned
+                                .push(process.with(FreezeOutcome::Failed { why, stood: frozen }));
                         }
                     }
                 }
             }
         }
-        let hold = match ran.first() {
+        let outcome = match ran.first() {
             None => FreezeOutcome::InTurn { longest, sum },
             Some(first) => FreezeOutcome::Failed {
                 why: format!(
@@ -148,91 +150,95 @@ impl Collector {
                 stood: sum,
             },
         };
-        Ok((scanned, hold))
+        Ok((scanned, outcome))
     }
 
     /// Scans these processes while all of them are frozen at once; with `with_new`, includes the processes that
     /// they fork until then.
-    fn held(&mut self, places: &[Place], with_new: bool) -> Result<(Vec<Scanned>, Stood), Unheld> {
-        let max = self.holding.max;
+    fn scan_frozen(
+        &mut self,
+        places: &[Place],
+        with_new: bool,
+    ) -> Result<(Vec<Scanned>, FreezeStats), NotFrozen> {
+        let max = self.freezing.max;
         let whom = whom(places);
-        let need = self.need(places);
-        if need.whole() > max {
-            self.holding.costs.refused();
-            return Err(Unheld::Ran {
-                why: too_long(&whom, need, max),
-                stood: Duration::ZERO,
+        let estimate = self.estimate(places);
+        if estimate.total() > max {
+            self.freezing.costs.lower_estimate();
+            return Err(NotFrozen::Ran {
+                why: too_long(&whom, estimate, max),
+                frozen: Duration::ZERO,
             });
         }
         let mut prepared = self.prepare_all(places)?;
         let Some(&(_, first)) = prepared.keys().next() else {
-            return Ok((Vec::new(), Stood::default()));
+            return Ok((Vec::new(), FreezeStats::default()));
         };
         let mut scanner = match Scanner::open(first, Method::Auto) {
             Ok(scanner) => scanner,
-            Err(e) if e.is_gone() => return Ok((Vec::new(), Stood::default())),
-            Err(e) => return Err(Unheld::Failed(e.into())),
+            Err(e) if e.is_gone() => return Ok((Vec::new(), FreezeStats::default())),
+            Err(e) => return Err(NotFrozen::Failed(e.into())),
         };
         let mut places = places.to_vec();
         let pids: Vec<Pid> = places.iter().map(|(_, pid)| *pid).collect();
         let stopped = Frozen::stop(&pids, max);
-        let mut frozen = stopped.map_err(|e| self.unheld(e, &whom, need))?;
+        let mut frozen = stopped.map_err(|e| self.freeze_failed(e, &whom, estimate))?;
         // Events up to the freeze belong to the state.
         for _ in 0..MAX_ROUNDS {
-            self.take_events(TAKEN_STILL).map_err(Unheld::Failed)?;
+            self.take_events(ROUND_TIME).map_err(NotFrozen::Failed)?;
             let new = self.fresh(&places);
             if !with_new || new.is_empty() {
                 break;
             }
             let more = frozen.stop_more(new.iter().map(|(_, pid)| *pid).collect());
-            more.map_err(|e| self.unheld(e, &whom, need))?;
+            more.map_err(|e| self.freeze_failed(e, &whom, estimate))?;
             places.extend(new);
         }
-        let result = self.scan_still(&places, &mut prepared, &mut scanner, &frozen);
+        let result = self.scan_all(&places, &mut prepared, &mut scanner, &frozen);
         // The report needs nothing that was read after this check.
-        let whole = result.is_ok() && frozen.is_held();
+        let whole = result.is_ok() && frozen.is_frozen();
         let result = result.map(|mut scanned| {
             if whole {
                 sum_up(&mut scanned, &frozen);
             }
             scanned
         });
-        let stood = frozen.release();
-        self.holding.costs.stood(&stood);
+        let stats = frozen.release();
+        self.freezing.costs.record_freeze(&stats);
         let seen = match result {
-            Ok(scanned) if whole => return Ok((scanned, stood)),
+            Ok(scanned) if whole => return Ok((scanned, stats)),
             Ok(scanned) => scanned.iter().map(Scanned::resident).sum(),
             Err(StillError::TimeUp(seen)) => seen,
             Err(StillError::Gone) => 0,
-            Err(StillError::Failed(e)) => return Err(Unheld::Failed(e)),
+            Err(StillError::Failed(e)) => return Err(NotFrozen::Failed(e)),
         };
         let come = format!(
             "the scan had covered {} of {}",
             amount(seen),
-            amount(need.resident)
+            amount(estimate.resident)
         );
-        Err(given_up(&whom, &come, need, max, stood.lasted))
+        Err(given_up(&whom, &come, estimate, max, stats.duration))
     }
 
     /// Estimated cost of freezing these processes.
-    fn need(&self, places: &[Place]) -> Need {
-        let need = |(_, pid): &Place| {
+    fn estimate(&self, places: &[Place]) -> Estimate {
+        let estimate = |(_, pid): &Place| {
             // A process that is gone costs nothing.
             let figures = figures::counters(*pid).ok()?;
-            Some(self.holding.costs.need(*pid, held_by(&figures)))
+            Some(self.freezing.costs.estimate(*pid, held_by(&figures)))
         };
-        let needs = places.iter().filter_map(need);
-        needs.fold(Need::default(), Need::and)
+        let estimates = places.iter().filter_map(estimate);
+        estimates.fold(Estimate::default(), Estimate::plus)
     }
 
     /// Does what can be done for each process while it runs.
-    fn prepare_all(&mut self, places: &[Place]) -> Result<BTreeMap<Place, Prepared>, Unheld> {
+    fn prepare_all(&mut self, places: &[Place]) -> Result<BTreeMap<Place, Prepared>, NotFrozen> {
         let mut all = BTreeMap::new();
         for place in places.iter().take(MOST_PREPARED) {
             match self.aggregator.prepare_scan(place.0) {
                 Ok(prepared) => drop(all.insert(*place, prepared)),
                 Err(StillError::Gone | StillError::TimeUp(_)) => {}
-                Err(StillError::Failed(e)) => return Err(Unheld::Failed(e)),
+                Err(StillError::Failed(e)) => return Err(NotFrozen::Failed(e)),
             }
         }
         Ok(all)
@@ -245,7 +251,7 @@ impl Collector {
         all
     }
 
-    fn scan_still(
+    fn scan_all(
         &mut self,
         places: &[Place],
         prepared: &mut BTreeMap<Place, Prepared>,
@@ -259,7 +265,7 @@ impl Collector {
                 // Forked a moment ago, or beyond `MOST_PREPARED`.
                 None => self.aggregator.prepare_scan(place.0),
             };
-            let end = frozen.until();
+            let end = frozen.deadline();
             let scan = |ready| {
                 let (totals, probe) = (&mut self.aggregator, &self.probe);
                 totals.scan_still(ready, scanner, probe, end)
@@ -277,12 +283,12 @@ impl Collector {
         Ok(all)
     }
 
-    fn unheld(&mut self, e: NotHeld, whom: &str, need: Need) -> Unheld {
-        self.holding.costs.stood(&e.stood);
-        let (why, stood) = (e.why, e.stood.lasted);
-        match e.late {
-            true => given_up(whom, &why, need, self.holding.max, stood),
-            false => Unheld::Ran { why, stood },
+    fn freeze_failed(&mut self, e: FreezeError, whom: &str, estimate: Estimate) -> NotFrozen {
+        self.freezing.costs.record_freeze(&e.stats);
+        let (why, frozen) = (e.reason, e.stats.duration);
+        match e.timed_out {
+            true => given_up(whom, &why, estimate, self.freezing.max, frozen),
+            false => NotFrozen::Ran { why, frozen },
         }
     }
 }
@@ -291,11 +297,11 @@ impl Collector {
 fn sum_up(scanned: &mut [Scanned], frozen: &Frozen) {
     for process in scanned {
         let walk = (process.took * WALK).max(WALK_LEAST);
-        if Instant::now() + walk > frozen.until() {
+        if Instant::now() + walk > frozen.deadline() {
             continue;
         }
         // On failure, the counters remain.
-        let _ = process.sum_up(|| frozen.is_held());
+        let _ = process.sum_up(|| frozen.is_frozen());
     }
 }
 
@@ -318,31 +324,37 @@ fn enough(time: Duration) -> u128 {
     (time.as_millis() * 3 / 2 / 10 + 1) * 10
 }
 
-fn too_long(whom: &str, need: Need, max: Duration) -> String {
-    let Need {
+fn too_long(whom: &str, estimate: Estimate, max: Duration) -> String {
+    let Estimate {
         threads, resident, ..
-    } = need;
+    } = estimate;
     format!(
         "freezing {whom} for a scan ({threads} threads, {}) would take about {} ms, --max-freeze allows {} ms: no \
          attempt was made. Start memprof with --max-freeze {}, or take the state without freezing",
         amount(resident),
-        need.whole().as_millis().max(1),
+        estimate.total().as_millis().max(1),
         max.as_millis(),
-        enough(need.whole())
+        enough(estimate.total())
     )
 }
 
-fn given_up(whom: &str, come: &str, need: Need, max: Duration, stood: Duration) -> Unheld {
-    let more = enough(need.whole().max(max * 2));
-    Unheld::Ran {
+fn given_up(
+    whom: &str,
+    come: &str,
+    estimate: Estimate,
+    max: Duration,
+    frozen: Duration,
+) -> NotFrozen {
+    let more = enough(estimate.total().max(max * 2));
+    NotFrozen::Ran {
         why: format!(
-            "freezing {whom} for a scan ({} threads, {}) was stopped after {:.1} ms, --max-freeze allows {} ms: \
-             {come}. Start memprof with --max-freeze {more} or more, or take the state without freezing",
-            need.threads,
-            amount(need.resident),
-            stood.as_secs_f64() * 1e3,
+            "holding {whom} still for a scan ({} threads, {}) was given up after {:.1} ms, --max-freeze allows {} ms: \
+             {come}. Start memprof with --max-freeze {more} or more, or take the state without freeze",
+            estimate.threads,
+            amount(estimate.resident),
+            frozen.as_secs_f64() * 1e3,
             max.as_millis(),
         ),
-        stood,
+        frozen,
     }
 }

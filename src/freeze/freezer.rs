@@ -1,0 +1,235 @@
+//! The freezer: the thread that stops and releases the processes.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid as NixPid;
+
+use super::threads;
+use super::tracees::{StopError, Tracees};
+use super::{Answer, FreezeError, FreezeStats};
+use crate::event::Pid;
+
+/// Time reserved for releasing one thread: released threads compete with the freezer for the CPU. The reserve
+/// shortens the time for stopping and scanning.
+const RELEASE_TIME: Duration = Duration::from_micros(8);
+/// Nice value of the freezer: the highest priority.
+const NICE: libc::c_int = -20;
+/// Polling interval for a process that was sent SIGSTOP.
+const PAUSE: Duration = Duration::from_micros(100);
+/// Maximum number of rounds that look for newly created threads.
+const MAX_ROUNDS: usize = 16;
+
+/// The freezer's main loop: stops processes on request, and releases them on request or when the time is up.
+pub(super) fn run(
+    max: Duration,
+    requests: &Receiver<Vec<Pid>>,
+    answers: &SyncSender<Answer>,
+    released: &AtomicBool,
+) {
+    raise_priority();
+    let mut freezer = Freezer::new(max);
+    let mut failed = None;
+    // Ends on a release request (the channel is closed) or when the time is up.
+    while let Ok(pids) = requests.recv_timeout(freezer.time_left()) {
+        if let Err(error) = freezer.stop(&pids) {
+            failed = Some(error);
+            break;
+        }
+        let _ = answers.send(Answer::Frozen(freezer.deadline()));
+    }
+    released.store(true, Ordering::SeqCst);
+    let threads = freezer.threads();
+    let stats = freezer.release();
+    let _ = answers.send(match failed {
+        None => Answer::Released(stats),
+        Some(error) => Answer::Failed(FreezeError {
+            stats,
+            threads,
+            ..error
+        }),
+    });
+}
+
+/// Raises the freezer's priority, so that released threads do not preempt it before it has released the rest.
+fn raise_priority() {
+    // SAFETY: a plain system call on the calling thread. If it is not permitted, freezes take longer.
+    unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, NICE) };
+}
+
+/// The processes that the freezer stops.
+#[derive(Debug)]
+struct Freezer {
+    max: Duration,
+    /// Time of the first stop request.
+    begun_at: Option<Instant>,
+    /// Time for stopping so far.
+    overhead: Duration,
+    tracees: Tracees,
+    traced: Vec<Pid>,
+    /// Processes that were sent SIGSTOP.
+    signalled: Vec<Pid>,
+    signalled_threads: usize,
+}
+
+impl Freezer {
+    fn new(max: Duration) -> Freezer {
+        Freezer {
+            max,
+            begun_at: None,
+            overhead: Duration::ZERO,
+            tracees: Tracees::default(),
+            traced: Vec::new(),
+            signalled: Vec::new(),
+            signalled_threads: 0,
+        }
+    }
+
+    fn threads(&self) -> usize {
+        self.tracees.len() + self.signalled_threads
+    }
+
+    /// The time at which the release of `threads` threads must begin.
+    fn deadline_with(&self, threads: usize) -> Instant {
+        let reserve = RELEASE_TIME.saturating_mul(u32::try_from(threads).unwrap_or(u32::MAX));
+        self.begun_at.unwrap_or_else(Instant::now) + self.max.saturating_sub(reserve)
+    }
+
+    fn deadline(&self) -> Instant {
+        self.deadline_with(self.tracees.stopped())
+    }
+
+    fn time_left(&self) -> Duration {
+        match self.begun_at {
+            Some(_) => self.deadline().saturating_duration_since(Instant::now()),
+            None => Duration::MAX,
+        }
+    }
+
+    fn stop(&mut self, pids: &[Pid]) -> Result<(), FreezeError> {
+        // Work that can be done while the processes run.
+        let mut signalled = Vec::new();
+        for pid in pids {
+            match threads::is_traced_here(*pid) {
+                true if threads::stands_still(*pid) => {}
+                true => signalled.push(*pid),
+                false => {
+                    let seized = self.tracees.seize(*pid);
+                    seized.map_err(|error| self.error(*pid, &error))?;
+                    self.traced.push(*pid);
+                }
+            }
+        }
+        let begun = Instant::now();
+        self.begun_at.get_or_insert(begun);
+        let stopped = self.stop_all(&signalled);
+        self.overhead += begun.elapsed();
+        stopped
+    }
+
+    fn stop_all(&mut self, signalled: &[Pid]) -> Result<(), FreezeError> {
+        let first = self.traced.first().copied().unwrap_or(Pid(0));
+        for pid in signalled {
+            kill(nix_pid(*pid), Signal::SIGSTOP).map_err(|e| {
+                FreezeError::new(format!("cannot send SIGSTOP to process {pid}: {e}"))
+            })?;
+            self.signalled.push(*pid);
+        }
+        for _ in 0..MAX_ROUNDS {
+            let (begun_at, max) = (self.begun_at, self.max);
+            let late = |requested: usize| {
+                let reserve =
+                    RELEASE_TIME.saturating_mul(u32::try_from(requested).unwrap_or(u32::MAX));
+                begun_at.is_some_and(|begun_at| begun_at.elapsed() + reserve >= max)
+            };
+            let stopped = self.tracees.stop(&late);
+            stopped.map_err(|error| self.error(first, &error))?;
+            // Threads that were created meanwhile.
+            if !self.tracees.may_be_more(&self.traced) {
+                break;
+            }
+            let mut fresh = 0;
+            for pid in self.traced.clone() {
+                let seized = self.tracees.seize(pid);
+                fresh += seized.map_err(|error| self.error(pid, &error))?;
+            }
+            if fresh == 0 {
+                break;
+            }
+        }
+        for pid in signalled {
+            self.await_signalled(*pid)?;
+        }
+        Ok(())
+    }
+
+    /// Waits until SIGSTOP has stopped every thread of a process.
+    fn await_signalled(&mut self, pid: Pid) -> Result<(), FreezeError> {
+        let mut stopped = std::collections::HashSet::new();
+        loop {
+            let before = stopped.len();
+            for tid in threads::threads(pid) {
+                while stopped.insert(tid) && !threads::is_stopped(tid) {
+                    stopped.remove(&tid);
+                    if Instant::now() >= self.deadline_with(stopped.len()) {
+                        return Err(self.error(pid, &StopError::TimedOut(Some(tid))));
+                    }
+                    thread::sleep(PAUSE);
+                }
+            }
+            // Stopped threads create no threads.
+            if stopped.len() == before {
+                self.signalled_threads += before;
+                return Ok(());
+            }
+        }
+    }
+
+    fn error(&self, pid: Pid, error: &StopError) -> FreezeError {
+        let stopped = self.tracees.stopped() + self.signalled_threads;
+        match error {
+            StopError::Refused(what, e) => {
+                FreezeError::new(format!("cannot stop process {pid}: {what}: {e}"))
+            }
+            StopError::TimedOut(waited) => {
+                let waited = match waited {
+                    Some(tid) if threads::state(*tid) == Some('D') => {
+                        format!("; thread {tid} hangs in the kernel")
+                    }
+                    _ => String::new(),
+                };
+                let ms = self
+                    .begun_at
+                    .map_or(0.0, |s| s.elapsed().as_secs_f64() * 1e3);
+                FreezeError {
+                    timed_out: true,
+                    ..FreezeError::new(format!(
+                        "{stopped} of {} threads had stopped after {ms:.1} ms{waited}",
+                        self.threads().max(stopped)
+                    ))
+                }
+            }
+        }
+    }
+
+    fn release(mut self) -> FreezeStats {
+        let begun = Instant::now();
+        let threads = self.tracees.requested() + self.signalled_threads;
+        self.tracees.release();
+        for pid in &self.signalled {
+            let _ = kill(nix_pid(*pid), Signal::SIGCONT);
+        }
+        FreezeStats {
+            duration: self.begun_at.map(|s| s.elapsed()).unwrap_or_default(),
+            threads,
+            overhead: self.overhead + begun.elapsed(),
+        }
+    }
+}
+
+pub(super) fn nix_pid(pid: Pid) -> NixPid {
+    NixPid::from_raw(pid.0.cast_signed())
+}

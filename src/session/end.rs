@@ -1,0 +1,215 @@
+//! The main loop of a session: runs until something ends it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+
+use super::collector::Progress;
+use super::command::{ExitStatus, Prepared};
+use super::live::Live;
+use super::signals::{Ending, Signals};
+use super::{Session, start_command};
+use crate::api::Provider;
+use crate::console;
+use crate::event::Pid;
+use crate::export::printable;
+use crate::privileges::{self, Role};
+use crate::target::Selector;
+
+/// How long memprof waits for a command to end after an ending signal.
+const COMMAND_GRACE: Duration = Duration::from_secs(10);
+
+/// Why a session ends.
+enum End {
+    Signal(Ending),
+    Duration,
+    TargetEnded,
+    Quit,
+    Command(ExitStatus),
+}
+
+impl Session<'_> {
+    /// Starts the command, if there is one, and profiles until the session ends; returns the exit status.
+    pub(super) async fn profile_until_end(&mut self, signals: &mut Signals) -> Result<u8> {
+        // The live view owns the terminal.
+        let quiet = self.config.screen.is_some();
+        let mut command = match &self.config.target {
+            Selector::Command(argv) => Some(start_command(&self.collecting, argv, quiet)?),
+            _ => None,
+        };
+        // No request has been answered yet. Threads started from here on inherit the reduced privileges.
+        privileges::reduce(Role::Server {
+            writes_files: self.config.outputs.iter().any(|o| !o.is_stdout()),
+        });
+        if let Some(options) = self.config.screen {
+            self.live = Some(Live::start(options, Arc::clone(&self.reports))?);
+        }
+        let end = self.wait_for_end(signals, command.as_mut()).await?;
+        match (end, command) {
+            (End::Command(status), _) => Ok(status),
+            (End::Signal(ending), Some(command)) => {
+                self.end_command(ending, command, signals).await
+            }
+            (End::Quit, Some(command)) => {
+                // Restores the terminal while the command is given time to end.
+                self.live = None;
+                self.end_command(Ending::terminate(), command, signals)
+                    .await
+            }
+            (End::Duration, Some(_)) => {
+                console::print("the time is up; the command goes on without memprof");
+                Ok(0)
+            }
+            _ => Ok(0),
+        }
+    }
+
+    async fn wait_for_end(
+        &mut self,
+        signals: &mut Signals,
+        command: Option<&mut Prepared>,
+    ) -> Result<End> {
+        let mut ended = command.map(|c| &mut c.ended);
+        let mut following = None;
+        let mut deadline = None;
+        let mut exited = None;
+        let stays = self.stays();
+        self.progress.mark_changed();
+        loop {
+            let time_up = async {
+                match deadline {
+                    Some(at) => tokio::time::sleep_until(at).await,
+                    None => std::future::pending().await,
+                }
+            };
+            let command_ended = async {
+                match ended.as_mut() {
+                    Some(ended) => (&mut **ended).await,
+                    None => std::future::pending().await,
+                }
+            };
+            let live = &mut self.live;
+            let quit = async {
+                match live {
+                    Some(live) => live.ended().await,
+                    None => std::future::pending().await,
+                }
+            };
+            // Once the command has ended, its exit status becomes memprof's.
+            let end = |end| exited.map_or(end, End::Command);
+            tokio::select! {
+                ending = signals.next() => return Ok(end(End::Signal(ending))),
+                () = time_up => return Ok(end(End::Duration)),
+                done = quit => {
+                    // If the terminal is gone, only the view ends; the outputs are still written.
+                    if let Err(e) = done {
+                        console::print(&format!("the view ended: {e:#}"));
+                    }
+                    return Ok(end(End::Quit));
+                }
+                status = command_ended => {
+                    let status = status.context("the command's thread ended early")??;
+                    if !stays {
+                        return Ok(End::Command(status));
+                    }
+                    exited = Some(status);
+                    ended = None;
+                    console::print(&format!("the command ended with status {status}; q ends memprof"));
+                }
+                changed = self.progress.changed() => {
+                    changed.context("the collector has ended")?;
+                    let progress = self.progress.borrow_and_update().clone();
+                    if let Some(end) = self.note(&progress, &mut following)? {
+                        return Ok(end);
+                    }
+                    if deadline.is_none() && following.is_some() {
+                        deadline = self.config.duration.map(|d| tokio::time::Instant::now() + d);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Whether memprof keeps showing the last profile after the target has ended.
+    fn stays(&self) -> bool {
+        self.config.screen.is_some() && self.config.listen.is_some()
+    }
+
+    /// Prints changes in the target's life; returns why the session ends, if it does.
+    fn note(&self, progress: &Progress, following: &mut Option<Pid>) -> Result<Option<End>> {
+        match progress {
+            Progress::Waiting => {}
+            Progress::Following { pid, comm } => self.note_following(*pid, comm, following),
+            Progress::Ended { pid, comm } => {
+                self.note_following(*pid, comm, following);
+                // The same process may enter the control group again.
+                *following = None;
+                return Ok(self.note_end(*pid));
+            }
+        }
+        Ok(None)
+    }
+
+    fn note_following(&self, pid: Pid, comm: &str, following: &mut Option<Pid>) {
+        if *following != Some(pid) {
+            let name = match &self.config.target {
+                // The process has not called `exec` yet: its name is still memprof's.
+                Selector::Command(argv) => argv[0].as_str(),
+                _ => comm,
+            };
+            console::print(&format!("following {} (pid {pid})", printable(name)));
+        }
+        *following = Some(pid);
+    }
+
+    fn note_end(&self, pid: Pid) -> Option<End> {
+        match &self.config.target {
+            Selector::Command(_) => {}
+            _ if self.config.listen.is_none() => return Some(End::TargetEnded),
+            Selector::Comm(name) => {
+                console::print(&format!(
+                    "pid {pid} ended; its last profile stays; waiting for the next {name}"
+                ));
+            }
+            Selector::Cgroup(group) => {
+                console::print(&format!(
+                    "{group} is empty; its last profile stays; waiting for the next process in it"
+                ));
+            }
+            Selector::Pid(_) => {
+                let key = match self.config.screen {
+                    Some(_) => "q",
+                    None => "Ctrl-C",
+                };
+                console::print(&format!(
+                    "pid {pid} ended; its last profile stays; {key} ends memprof"
+                ));
+            }
+        }
+        None
+    }
+
+    /// Handles a signal while a command runs: takes a last profile, then gives the command time to end. A
+    /// second signal ends the wait.
+    async fn end_command(
+        &self,
+        ending: Ending,
+        mut command: Prepared,
+        signals: &mut Signals,
+    ) -> Result<u8> {
+        let _ = self.reports.profile().await;
+        if let Some(signal) = ending.for_command() {
+            let pid = nix::unistd::Pid::from_raw(command.pid.0 as i32);
+            let _ = nix::sys::signal::kill(pid, signal);
+        }
+        tokio::select! {
+            status = &mut command.ended => status.context("the command's thread ended early")?,
+            _ = signals.another() => Ok(ending.status()),
+            () = tokio::time::sleep(COMMAND_GRACE) => {
+                console::print("the command goes on; memprof ends");
+                Ok(ending.status())
+            }
+        }
+    }
+}

@@ -1,0 +1,104 @@
+//! Starts the collector thread, and a command.
+
+use std::sync::Arc;
+use std::sync::mpsc::sync_channel;
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow};
+use nix::sys::eventfd::{EfdFlags, EventFd};
+use tokio::sync::watch;
+
+use super::collector::{Collector, Command, Progress};
+use super::command::{self, Prepared, Stop};
+use super::reports::Collecting;
+use super::unwinding::{self, MappedFiles, Unwinding};
+use crate::config::Config;
+use crate::privileges::{self, Role};
+use crate::probe::{Missing, Probe, ProbeConfig};
+use crate::target::{Program, Selector};
+
+/// Capacity of the collector's command queue.
+const QUEUE: usize = 64;
+/// Upper limit for holding a command stopped, at its start and at its end.
+const HOLD: Duration = unwinding::PREPARE.saturating_add(Duration::from_secs(10));
+
+/// Starts the thread that owns the probe; returns once the target is followed or memprof waits for it. (A
+/// command is followed by [`start_command`].)
+///
+/// # Errors
+/// The probe cannot be loaded, or the target cannot be followed.
+pub fn start_collector(
+    config: &Config,
+) -> Result<(Collecting, watch::Receiver<Progress>, Vec<Missing>)> {
+    let wake = Arc::new(EventFd::from_flags(
+        EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK,
+    )?);
+    let (commands, inbox) = sync_channel(QUEUE);
+    let (tell, progress) = watch::channel(Progress::Waiting);
+    let (started, ready) = sync_channel(1);
+    let probe_config = ProbeConfig {
+        follow_forks: config.follow_forks || matches!(config.target, Selector::Cgroup(_)),
+        unwind: config.unwind,
+        max_frames: config.max_frames,
+        sources: config.sources.clone(),
+        wanted_comm: config.target.comm(),
+    };
+    let (selector, follow_forks) = (config.target.clone(), config.follow_forks);
+    let max_freeze = config.max_freeze;
+    let woken = Arc::clone(&wake);
+    thread::Builder::new()
+        .name("memprof-collect".into())
+        .spawn(move || {
+            let begin = || -> Result<Collector> {
+                let probe = Probe::load(&probe_config)?;
+                privileges::reduce(Role::Collector);
+                let unwinding = match probe_config.unwind.needs_tables() {
+                    true => Some(Unwinding::start(&probe, Arc::clone(&woken))?),
+                    false => None,
+                };
+                let mut collector =
+                    Collector::new(probe, selector, follow_forks, tell.clone(), unwinding);
+                collector.freezing.max = max_freeze;
+                collector.begin()?;
+                Ok(collector)
+            };
+            let mut collector = match begin() {
+                Ok(collector) => collector,
+                Err(e) => {
+                    let _ = started.send(Err(e));
+                    return;
+                }
+            };
+            let _ = started.send(Ok(collector.probe.missing().to_vec()));
+            collector.run(&inbox, &woken);
+        })
+        .context("cannot start the collector thread")?;
+    let missing = ready
+        .recv()
+        .map_err(|_| anyhow!("the collector thread ended early"))??;
+    Ok((Collecting::new(commands, wake), progress, missing))
+}
+
+/// Starts a command and follows it from its first page on. A `quiet` command has no standard streams.
+///
+/// # Errors
+/// The process cannot be created or followed.
+pub fn start_command(collecting: &Collecting, argv: &[String], quiet: bool) -> Result<Prepared> {
+    let at_stops = collecting.clone();
+    let prepared = command::prepare(argv, quiet, move |pid, stop| {
+        let kept = match stop {
+            Stop::Exec => Program::of(pid).and_then(|program| {
+                let files = MappedFiles::new(program);
+                at_stops.wait_for(HOLD, |done| Command::Prepare(files, done))
+            }),
+            Stop::End => at_stops.wait_for(HOLD, Command::Final).map(|()| true),
+        };
+        kept.unwrap_or(false)
+    })?;
+    let (reply, answer) = sync_channel(1);
+    collecting.send(Command::Follow(prepared.pid, reply))?;
+    answer.recv().context("the collector has ended")??;
+    prepared.release();
+    Ok(prepared)
+}

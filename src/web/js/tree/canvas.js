@@ -1,0 +1,102 @@
+// What the flame graph and the treemap share: a canvas whose nodes can be pointed at, selected and zoomed into.
+
+import { h } from "../dom.js";
+import { theme } from "./colours.js";
+
+/** @typedef {import("./model.js").Tree} Tree */
+
+/**
+ * @typedef {object} Shown
+ * @property {Tree} tree
+ * @property {number} zoom the node that fills the width
+ * @property {number} selected a node, or -1
+ * @property {Uint8Array | null} hits which frames match the search
+ * @property {boolean} upward whether the root is at the bottom
+ */
+
+/** @typedef {{ select: (node: number) => void, zoom: (node: number) => void, hover: (node: number, event: MouseEvent | null) => void }} Does */
+
+export class TreeCanvas {
+  /**
+   * @param {Does} does
+   * @param {string} kind what assistive technology calls it
+   */
+  constructor(does, kind) {
+    this.does = does;
+    const name = kind[0].toUpperCase() + kind.slice(1);
+    this.canvas = h("canvas", {
+      class: "flame",
+      tabIndex: 0,
+      role: "application",
+      "aria-roledescription": kind,
+      "aria-label": `${name}. Arrow keys move between frames, Enter zooms in, Escape zooms out. The tree view shows the same as a table.`,
+      "aria-describedby": "selection",
+    });
+    this.element = h("div", { class: "flame-scroll" }, this.canvas);
+    /** @type {Shown | null} */
+    this.shown = null;
+    this.hovered = -1;
+    this.theme = theme();
+    /** @type {string[]} */
+    this.fills = [];
+    this.canvas.addEventListener("mousemove", (/** @type {MouseEvent} */ event) => this.hover(event));
+    this.canvas.addEventListener("mouseleave", () => this.hover(null));
+    this.canvas.addEventListener("click", (/** @type {MouseEvent} */ event) => this.click(event));
+    new ResizeObserver(() => this.fit()).observe(this.element);
+  }
+
+  /** Adapts to a new size of the element, and draws. */
+  fit() {}
+
+  draw() {}
+
+  /**
+   * The node at a point of the canvas, or -1.
+   * @returns {number}
+   */
+  at(/** @type {number} */ _x, /** @type {number} */ _y) {
+    return -1;
+  }
+
+  /** Gives the canvas a size in CSS pixels. */
+  resize(/** @type {number} */ width, /** @type {number} */ height) {
+    const ratio = devicePixelRatio || 1;
+    if (this.canvas.width === Math.round(width * ratio) && this.canvas.height === Math.round(height * ratio)) return;
+    this.canvas.width = Math.round(width * ratio);
+    this.canvas.height = Math.round(height * ratio);
+    this.canvas.style.width = `${width}px`;
+    this.canvas.style.height = `${height}px`;
+  }
+
+  /**
+   * Clears the canvas; returns its context, which draws in CSS pixels.
+   * @returns {CanvasRenderingContext2D}
+   */
+  cleared(/** @type {string} */ font) {
+    const context = this.canvas.getContext("2d");
+    const ratio = devicePixelRatio || 1;
+    context.setTransform(ratio, 0, 0, ratio, 0, 0);
+    context.clearRect(0, 0, this.canvas.width, this.canvas.height);
+    context.font = font;
+    context.textBaseline = "middle";
+    return context;
+  }
+
+  hover(/** @type {MouseEvent | null} */ event) {
+    if (!this.shown) return;
+    const node = event ? this.at(event.offsetX, event.offsetY) : -1;
+    if (node !== this.hovered) {
+      this.hovered = node;
+      this.draw();
+    }
+    this.does.hover(node, event);
+  }
+
+  click(/** @type {MouseEvent} */ event) {
+    if (!this.shown) return;
+    const node = this.at(event.offsetX, event.offsetY);
+    if (node < 0) return;
+    this.does.select(node);
+    this.does.zoom(node);
+  }
+}

@@ -1,0 +1,72 @@
+//! The probe's loss counters.
+
+use super::loss;
+use crate::profile::Losses;
+
+/// The probe's loss counters, each with the name it has in reports.
+pub(crate) const LOSSES: [(loss, &str); LOSS_COUNTERS] = [
+    (
+        loss::LOSS_RING_STACK,
+        "stack records not sent: ring buffer full (retried at the next event)",
+    ),
+    (
+        loss::LOSS_RING_PROCESS,
+        "process events not sent: ring buffer full",
+    ),
+    (
+        loss::LOSS_RING_RANGE,
+        "address-space events not sent: ring buffer full",
+    ),
+    (
+        loss::LOSS_STACK_TABLE,
+        "events whose stack was not kept: stack table full",
+    ),
+    (
+        loss::LOSS_STACK_COLLISION,
+        "events whose stack was not kept: hash collision",
+    ),
+    (
+        loss::LOSS_PAGE_LEDGER,
+        "page faults not recorded: page ledger full",
+    ),
+    (
+        loss::LOSS_CACHE_LEDGER,
+        "cached pages not recorded: cache ledger full",
+    ),
+    (
+        loss::LOSS_CACHE_RACE,
+        "cached pages not recorded: chunk removed meanwhile",
+    ),
+    (
+        loss::LOSS_TASK_STATE,
+        "events not recorded: no memory for thread state",
+    ),
+    (loss::LOSS_PROCESS_TABLE, Losses::NOT_FOLLOWED),
+    (
+        loss::LOSS_COW_CHILDREN,
+        "children too many for one parent: pages shared with it may show its later stacks",
+    ),
+    (
+        loss::LOSS_BLOCK_DEVICE,
+        "block-device cache pages (file-system metadata) not counted",
+    ),
+    (
+        loss::LOSS_KERNEL_PAGES,
+        "kernel pages not recorded: table full",
+    ),
+    (
+        loss::LOSS_MAPPINGS,
+        "code mappings unknown to the unwinder: too many in one process, or mapped at the same moment",
+    ),
+    (
+        loss::LOSS_RING_CODE,
+        "code mappings unknown to the unwinder: ring buffer full",
+    ),
+    (
+        loss::LOSS_SPACES,
+        "processes whose code is unknown to the unwinder: table full (counted at each try)",
+    ),
+];
+
+/// Number of loss counters.
+pub(crate) const LOSS_COUNTERS: usize = loss::LOSS_NR.0 as usize;
