@@ -19,6 +19,7 @@ pub use facts::{BtfFact, Caps, Facts, KernelVersion, Trial, Trials, VMLINUX_BTF}
 /// The oldest kernel that memprof fully supports. Features of older kernels are determined by trying, not by
 /// version, because vendors backport newer BPF features.
 pub(crate) const FULL_KERNEL: KernelVersion = KernelVersion(6, 1);
+
 /// The result of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Status {

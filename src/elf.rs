@@ -82,7 +82,7 @@ impl<'f> Elf<'f> {
         }
         let kind = FileType(u16_at(&h, 16));
         if !matches!(kind, ET_EXEC | ET_DYN) {
-            return Err(bad("neither a program nor a shared library"));
+            return Err(bad("neither an executable nor a shared library"));
         }
         let sections = read_sections(file, &h)?;
         let names = sections.get(usize::from(u16_at(&h, 62))).copied();

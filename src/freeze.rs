@@ -109,7 +109,11 @@ impl Frozen {
                 let _ = tell.send(nix::unistd::gettid());
                 freezer::run(max, &inbox, &answer, &flag);
             })
-            .map_err(|e| FreezeError::new(format!("cannot start a thread: {e}")))?;
+            .map_err(|e| {
+                FreezeError::new(format!(
+                    "cannot start the thread that freezes processes: {e}"
+                ))
+            })?;
         let own = told.recv().unwrap_or(NixPid::from_raw(0));
         let mut frozen = Frozen {
             requests: Some(requests),
@@ -128,7 +132,7 @@ impl Frozen {
     /// # Errors
     /// As for [`Frozen::stop`].
     pub fn stop_more(&mut self, pids: Vec<Pid>) -> Result<(), FreezeError> {
-        let gone = || FreezeError::new("the thread that holds them ended".to_owned());
+        let gone = || FreezeError::new("the thread that freezes processes ended early".to_owned());
         let requests = self.requests.as_ref().ok_or_else(gone)?;
         let sent = requests.send(pids);
         match self.answers.recv() {
@@ -140,7 +144,7 @@ impl Frozen {
             Ok(Answer::Released(stats)) => Err(FreezeError {
                 timed_out: true,
                 stats,
-                ..FreezeError::new("the time was up".to_owned())
+                ..FreezeError::new("the time limit was reached".to_owned())
             }),
             Err(_) => {
                 drop(sent);

@@ -71,8 +71,8 @@ fn process_files(facts: &Facts) -> Check {
         name: "/proc",
         works: "can be read",
         status: Status::Missing,
-        fails: "/proc/self/status cannot be read",
-        consequence: "neither memprof's own privileges nor the target's memory can be looked at",
+        fails: "cannot read /proc/self/status",
+        consequence: "memprof can read neither its own privileges nor the target's memory",
         remedy: "as root: mount -t proc proc /proc",
     }
     .check(&facts.proc)
@@ -142,10 +142,10 @@ fn cap_names(caps: Caps) -> String {
 fn mapped_files(facts: &Facts) -> Check {
     Tried {
         name: "mapped files",
-        works: "can be opened by /proc/PID/map_files",
+        works: "can be opened through /proc/PID/map_files",
         status: Status::Degraded,
-        fails: "/proc/PID/map_files cannot be used",
-        consequence: "code of files that were deleted or replaced since they were mapped has no names and no unwind \
+        fails: "cannot open files in /proc/PID/map_files",
+        consequence: "files that were deleted or replaced after they were mapped have no function names and no unwind \
              tables",
         remedy: "run memprof as root, or give it CAP_CHECKPOINT_RESTORE (Linux 5.9)",
     }
@@ -221,9 +221,9 @@ fn bpf(facts: &Facts) -> Check {
         name: "bpf(2)",
         works: "a ring buffer can be created",
         status: Status::Missing,
-        fails: "creating a ring buffer failed",
+        fails: "cannot create a ring buffer",
         consequence: "the probe cannot be loaded",
-        remedy: "run as root; in a container start it with --privileged (a seccomp filter may refuse \
+        remedy: "run memprof as root; start a container with --privileged (its seccomp filter may block \
              bpf); the kernel needs CONFIG_BPF_SYSCALL=y",
     }
     .check(&facts.bpf)
@@ -294,9 +294,9 @@ fn page_frames(facts: &Facts) -> Check {
         works: "shown, with their flags",
         status: Status::Degraded,
         fails: "not shown",
-        consequence: "private mappings of devices count as nothing, shared memory below overlayfs as file pages and, \
-             before Linux 6.16, the huge zero page as anonymous memory",
-        remedy: "where that matters run memprof as root, or give it CAP_SYS_ADMIN",
+        consequence: "private mappings of devices are not counted, shared memory below overlayfs counts as file pages \
+             and, before Linux 6.16, the huge zero page counts as anonymous memory",
+        remedy: "if that matters, run memprof as root, or give it CAP_SYS_ADMIN",
     }
     .check(&facts.page_frames)
 }
@@ -307,8 +307,8 @@ fn cache_totals(facts: &Facts) -> Check {
         works: "cachestat",
         status: Status::Degraded,
         fails: "no cachestat",
-        consequence: "page-cache figures cannot be held against the kernel's own, file by file",
-        remedy: "run memprof on a kernel of 6.5 or later",
+        consequence: "page-cache figures cannot be compared with the kernel's own for each file",
+        remedy: "boot Linux 6.5 or later",
     }
     .check(&facts.cachestat)
 }

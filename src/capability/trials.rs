@@ -84,10 +84,10 @@ pub(super) fn reduction(facts: &Facts) -> Option<Check> {
     let Trials { reduction, .. } = facts.trials.as_ref()?;
     let check = Tried {
         name: "own privileges",
-        works: "given up after the start: capabilities, no_new_privs, seccomp filters",
+        works: "dropped after the start: capabilities, no_new_privs, seccomp filters",
         status: Status::Degraded,
-        fails: "cannot be given up after the start",
-        consequence: "threads that serve HTTP and read other people's files keep more rights than they need",
+        fails: "cannot be dropped after the start",
+        consequence: "threads that serve HTTP or read untrusted files keep more privileges than they need",
         remedy: "boot a kernel built with CONFIG_SECCOMP_FILTER=y",
     };
     Some(check.check(reduction))

@@ -82,21 +82,21 @@ impl Segment {
     }
 }
 
-/// The two bytes at `at`, little-endian; 0 where the slice is too short.
+/// The two bytes at `at`, little-endian; 0 if the slice is too short.
 pub(crate) fn u16_at(b: &[u8], at: usize) -> u16 {
     b.get(at..)
         .and_then(|b| b.first_chunk())
         .map_or(0, |c| u16::from_le_bytes(*c))
 }
 
-/// The four bytes at `at`, little-endian; 0 where the slice is too short.
+/// The four bytes at `at`, little-endian; 0 if the slice is too short.
 pub(crate) fn u32_at(b: &[u8], at: usize) -> u32 {
     b.get(at..)
         .and_then(|b| b.first_chunk())
         .map_or(0, |c| u32::from_le_bytes(*c))
 }
 
-/// The eight bytes at `at`, little-endian; 0 where the slice is too short.
+/// The eight bytes at `at`, little-endian; 0 if the slice is too short.
 pub(crate) fn u64_at(b: &[u8], at: usize) -> u64 {
     b.get(at..)
         .and_then(|b| b.first_chunk())

@@ -191,13 +191,13 @@ impl Freezer {
     fn error(&self, pid: Pid, error: &StopError) -> FreezeError {
         let stopped = self.tracees.stopped() + self.signalled_threads;
         match error {
-            StopError::Refused(what, e) => {
-                FreezeError::new(format!("cannot stop process {pid}: {what}: {e}"))
-            }
+            StopError::Refused(what, e) => FreezeError::new(format!(
+                "cannot stop process {pid}: {what}: {e}; detach other debuggers, or run memprof as root or with CAP_SYS_PTRACE"
+            )),
             StopError::TimedOut(waited) => {
                 let waited = match waited {
                     Some(tid) if threads::state(*tid) == Some('D') => {
-                        format!("; thread {tid} hangs in the kernel")
+                        format!("; thread {tid} is blocked in the kernel (state D)")
                     }
                     _ => String::new(),
                 };

@@ -69,7 +69,7 @@ impl Tracees {
                 Err(e) if e.raw_os_error() == Some(libc::ESRCH) => {}
                 // The thread has ended but is not yet reaped.
                 Err(_) if has_ended(tid) => {}
-                Err(e) => return Err(StopError::Refused("its threads may not be traced", e)),
+                Err(e) => return Err(StopError::Refused("its threads cannot be traced", e)),
             }
             if self.threads.len().is_multiple_of(BATCH) {
                 forward_signals();

@@ -8,7 +8,7 @@ pub(crate) use set::RangeSet;
 
 /// The limit on ranges was reached. Ranges that did not fit are dropped; the ranges kept are correct.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the table of address ranges is full, {dropped} forgotten")]
+#[error("the table of address ranges is full; {dropped} ranges were dropped")]
 pub(crate) struct Full {
     /// Ranges that this call dropped.
     pub dropped: u64,

@@ -58,7 +58,9 @@ impl Session<'_> {
                     .await
             }
             (End::Duration, Some(_)) => {
-                console::print("the time is up; the command goes on without memprof");
+                console::print(
+                    "the time of --duration is over; the command continues without memprof",
+                );
                 Ok(0)
             }
             _ => Ok(0),
@@ -207,7 +209,7 @@ impl Session<'_> {
             status = &mut command.ended => status.context("the command's thread ended early")?,
             _ = signals.another() => Ok(ending.status()),
             () = tokio::time::sleep(COMMAND_GRACE) => {
-                console::print("the command goes on; memprof ends");
+                console::print("the command is still running; memprof ends");
                 Ok(ending.status())
             }
         }

@@ -29,7 +29,7 @@ export class TreeCanvas {
       tabIndex: 0,
       role: "application",
       "aria-roledescription": kind,
-      "aria-label": `${name}. Arrow keys move between frames, Enter zooms in, Escape zooms out. The tree view shows the same as a table.`,
+      "aria-label": `${name}. Arrow keys move between frames, Enter zooms in, Escape zooms out. The tree view shows the same data as a table.`,
       "aria-describedby": "selection",
     });
     this.element = h("div", { class: "flame-scroll" }, this.canvas);
