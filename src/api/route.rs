@@ -43,15 +43,9 @@ impl std::fmt::Debug for Route {
 type Read = fn(&RequestContext<'_>) -> Result<Request, ApiError>;
 
 const fn v1(path: &'static str, parameters: &'static [&'static str], read: Read) -> Route {
-    let unknown_params = UnknownParams::Ignored;
-    let method = Method::Get;
     Route {
-        method,
-        path,
-        parameters,
         v1: true,
-        unknown_params,
-        read,
+        ..lenient(get(path, parameters, read))
     }
 }
 

@@ -42,7 +42,7 @@ fn write(report: &Report, options: &ExportOptions, out: &mut dyn Write) -> io::R
     } else {
         kinds
     };
-    let profiles = kinds.into_iter().map(|kind| Sampled::new(&table, kind));
+    let profiles = kinds.into_iter().map(|kind| Sampled::of(&table, kind));
     let file = File {
         schema: "https://www.speedscope.app/file-format-schema.json",
         exporter: concat!("memprof@", env!("CARGO_PKG_VERSION")),
@@ -68,14 +68,14 @@ fn name(profile: &Profile) -> String {
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-struct File<'a> {
+struct File<'a, P> {
     #[serde(rename = "$schema")]
     schema: &'a str,
     exporter: &'a str,
     name: String,
     active_profile_index: usize,
     shared: Shared<'a>,
-    profiles: Vec<Sampled<'a>>,
+    profiles: Vec<P>,
 }
 
 #[derive(Serialize)]
@@ -104,19 +104,24 @@ impl<'a> From<Label<'a>> for Named<'a> {
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Sampled<'a> {
+struct Sampled<'a, S, W> {
     #[serde(rename = "type")]
     shape: &'a str,
     name: &'a str,
     unit: &'a str,
     start_value: u64,
     end_value: u64,
-    samples: Samples<'a>,
-    weights: Weights<'a>,
+    /// The stacks with bytes of this kind, as frame indices.
+    samples: S,
+    /// The bytes of the same stacks.
+    weights: W,
 }
 
-impl<'a> Sampled<'a> {
-    fn new(table: &'a Table<'a>, kind: Kind) -> Sampled<'a> {
+impl<'a> Sampled<'a, (), ()> {
+    fn of(
+        table: &'a Table<'a>,
+        kind: Kind,
+    ) -> Sampled<'a, impl Serialize + 'a, impl Serialize + 'a> {
         Sampled {
             shape: "sampled",
             name: kind.label(),
@@ -127,33 +132,22 @@ impl<'a> Sampled<'a> {
             },
             start_value: 0,
             end_value: kind.of(&table.profile.total),
-            samples: Samples { table, kind },
-            weights: Weights { table, kind },
+            samples: Seq(move || table.rows(kind).map(|(stack, _)| stack)),
+            weights: Seq(move || table.rows(kind).map(|(_, bytes)| bytes)),
         }
     }
 }
 
-/// The stacks with bytes of this kind, as frame indices; written one by one.
-struct Samples<'a> {
-    table: &'a Table<'a>,
-    kind: Kind,
-}
+/// A list that is made, and written one by one, when it is serialized.
+struct Seq<F>(F);
 
-impl Serialize for Samples<'_> {
+impl<F, I> Serialize for Seq<F>
+where
+    F: Fn() -> I,
+    I: Iterator<Item: Serialize>,
+{
     fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
-        s.collect_seq(self.table.rows(self.kind).map(|(stack, _)| stack))
-    }
-}
-
-/// The bytes of the same stacks.
-struct Weights<'a> {
-    table: &'a Table<'a>,
-    kind: Kind,
-}
-
-impl Serialize for Weights<'_> {
-    fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
-        s.collect_seq(self.table.rows(self.kind).map(|(_, bytes)| bytes))
+        s.collect_seq((self.0)())
     }
 }
 

@@ -197,25 +197,24 @@ mod cases {
             (Merge::Name, 2),
             (Merge::Frame, 3),
         ] {
-            let names = Symbols::default();
-            let reading = Reading {
-                naming: Naming {
-                    merge,
-                    inlined: false,
-                },
-                ..Reading::default()
-            };
-            let mut paths = Paths::new([(&profile, &names)], reading);
-            let limits = Limits {
-                threshold: 0,
-                max_nodes: usize::MAX,
-            };
-            assert_eq!(
-                Layout::new(&mut paths, limits).rows.len(),
-                nodes,
-                "{merge:?}"
-            );
+            let found = rows(&profile, &Symbols::default(), merge);
+            assert_eq!(found, nodes, "{merge:?}");
         }
+    }
+
+    /// The number of nodes of the whole tree.
+    fn rows(profile: &Profile, names: &Symbols, merge: Merge) -> usize {
+        let inlined = false;
+        let reading = Reading {
+            naming: Naming { merge, inlined },
+            ..Reading::default()
+        };
+        let limits = Limits {
+            threshold: 0,
+            max_nodes: usize::MAX,
+        };
+        let mut paths = Paths::new([(profile, names)], reading);
+        Layout::new(&mut paths, limits).rows.len()
     }
 
     #[test]
@@ -245,20 +244,7 @@ mod cases {
         let mut samples: Vec<(&[Frame], Usage)> = vec![(&deep, kib(4, 0))];
         samples.extend(wide.iter().map(|s| (s.as_slice(), kib(4, 0))));
         let profile = profile(&samples, &[]);
-        let names = names();
-        let reading = Reading {
-            naming: Naming {
-                merge: Merge::Site,
-                inlined: false,
-            },
-            ..Reading::default()
-        };
-        let mut paths = Paths::new([(&profile, &names)], reading);
-        let limits = Limits {
-            threshold: 0,
-            max_nodes: usize::MAX,
-        };
-        let layout = Layout::new(&mut paths, limits);
-        assert_eq!(layout.rows.len(), 1 + 200_000 + 100_000);
+        let found = rows(&profile, &names(), Merge::Site);
+        assert_eq!(found, 1 + 200_000 + 100_000);
     }
 }
