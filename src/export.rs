@@ -99,7 +99,7 @@ pub struct Exporter {
 ///     modules: Arc::new([]),
 ///     places: Arc::new(Places::default()),
 ///     processes: Vec::new(),
-///     hold: FreezeOutcome::Ran,
+///     freeze: FreezeOutcome::Ran,
 ///     measures: vec![&RESIDENCY],
 /// };
 /// let symbols = Arc::new(Symbols::default());

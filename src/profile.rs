@@ -133,7 +133,7 @@ pub struct Profile {
     /// that ended processes brought in is in no share.
     pub processes: Vec<Share>,
     /// Whether the target was frozen for this report.
-    pub hold: FreezeOutcome,
+    pub freeze: FreezeOutcome,
     /// The measures that were counted; figures of others are 0.
     pub measures: Vec<&'static Measure>,
 }
@@ -157,7 +157,7 @@ pub struct Share {
     /// The kernel's figures for it read just after its page scan.
     pub kernel_after: KernelFigures,
     /// Whether it was frozen.
-    pub hold: FreezeOutcome,
+    pub freeze: FreezeOutcome,
 }
 
 impl Profile {
@@ -184,7 +184,7 @@ impl Profile {
             modules: Arc::clone(&self.modules),
             places: Arc::new(self.places.of(pid, &share.samples)),
             processes: Vec::new(),
-            hold: share.hold.clone(),
+            freeze: share.freeze.clone(),
             measures: self.measures.clone(),
         })
     }
@@ -214,7 +214,7 @@ impl Profile {
             modules: Arc::clone(&self.modules),
             places: Arc::default(),
             processes: Vec::new(),
-            hold: self.hold.clone(),
+            freeze: self.freeze.clone(),
             measures: self.measures.clone(),
         }
     }
@@ -285,7 +285,7 @@ impl Profile {
     pub(crate) fn is_exact(&self) -> bool {
         let (before, after) = (&self.kernel_before, &self.kernel_after);
         let anonymous = |k: &KernelFigures| k.anonymous.unwrap_or(k.rss_anon);
-        matches!(self.hold, FreezeOutcome::Still(_))
+        matches!(self.freeze, FreezeOutcome::Still(_))
             && self.losses.have_all_processes()
             && before.resident() == after.resident()
             && [anonymous(before), anonymous(after)] == [self.total.usage.anon; 2]

@@ -112,7 +112,7 @@ impl Provider for Growing {
         Box::pin(async { Ok(Arc::new(with_lines)) })
     }
 
-    fn glance(&self) -> BoxFuture<'_, Option<Status>> {
+    fn status(&self) -> BoxFuture<'_, Option<Status>> {
         let last = self.newest.lock().unwrap().clone().map(|report| LastScan {
             sequence: report.sequence,
             profile: Arc::clone(&report.profile),
@@ -450,7 +450,7 @@ impl Provider for Unstoppable {
         let number = 2 + self.0.fetch_add(1, Ordering::Relaxed);
         let mut report = (*grown(number)).clone();
         report.profile = Arc::new(Profile {
-            hold: FreezeOutcome::Failed {
+            freeze: FreezeOutcome::Failed {
                 why: "a thread is blocked in the kernel".to_owned(),
                 stood: Duration::ZERO,
             },

@@ -73,7 +73,7 @@ impl Aggregator {
             modules: self.modules.modules(),
             places: Arc::new(places),
             processes,
-            hold: FreezeOutcome::Ran,
+            freeze: FreezeOutcome::Ran,
             measures: probe.measures(),
         }
     }
@@ -99,7 +99,7 @@ impl Aggregator {
                 total: rows.total,
                 kernel_before: process.before,
                 kernel_after: process.after,
-                hold: process.hold.clone(),
+                freeze: process.freeze.clone(),
             }
         };
         snapshot.processes.iter().map(share).collect()

@@ -29,7 +29,7 @@ pub struct Scanned {
     pub(super) before: KernelFigures,
     pub(super) after: KernelFigures,
     /// Whether the process was frozen during the scan.
-    pub(super) hold: FreezeOutcome,
+    pub(super) freeze: FreezeOutcome,
     /// How long reading its mappings and pages took, pauses excluded.
     pub took: Duration,
 }
@@ -76,8 +76,8 @@ impl Scanned {
     }
 
     /// Sets how the process was held during the scan.
-    pub fn with(self, hold: FreezeOutcome) -> Scanned {
-        Scanned { hold, ..self }
+    pub fn with(self, freeze: FreezeOutcome) -> Scanned {
+        Scanned { freeze, ..self }
     }
 
     /// The bytes that it holds according to the kernel's counters.
@@ -298,7 +298,7 @@ impl Aggregator {
             bytes,
             before,
             after: before,
-            hold: FreezeOutcome::Ran,
+            freeze: FreezeOutcome::Ran,
             took,
         })
     }

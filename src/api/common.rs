@@ -54,8 +54,8 @@ pub(super) fn counted(kind: Kind, profile: &Profile) -> Result<(), ApiError> {
 }
 
 /// How long the target was frozen, in microseconds.
-pub(super) fn stopped_us(hold: &FreezeOutcome) -> Option<u64> {
-    let micros = hold.lasted()?.as_micros();
+pub(super) fn stopped_us(freeze: &FreezeOutcome) -> Option<u64> {
+    let micros = freeze.lasted()?.as_micros();
     Some(u64::try_from(micros).unwrap_or(u64::MAX))
 }
 
@@ -116,9 +116,9 @@ impl From<&Report> for ReportInfo {
             taken: millis(profile.taken),
             pid: profile.target.pid.0,
             alive: profile.target.alive,
-            stopped_us: stopped_us(&profile.hold),
-            stopped_in_turn: profile.hold.in_turn(),
-            freeze_error: profile.hold.failed().map(str::to_owned),
+            stopped_us: stopped_us(&profile.freeze),
+            stopped_in_turn: profile.freeze.in_turn(),
+            freeze_error: profile.freeze.failed().map(str::to_owned),
             exact: profile.is_exact(),
             counted: Counted(profile.optional_measures().collect()),
             not_observed: Kinds(profile.unattributed()),

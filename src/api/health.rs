@@ -83,8 +83,8 @@ fn scan(last: &LastScan) -> Scan {
 impl Ask for Health {
     fn answer<'a>(&'a self, api: &'a Api) -> BoxFuture<'a, Result<Reply, ApiError>> {
         Box::pin(async {
-            let glance = api.provider().glance().await;
-            let last = glance.and_then(|glance| glance.last);
+            let status = api.provider().status().await;
+            let last = status.and_then(|status| status.last);
             let tables = api.provider().tables().await;
             let profile = last.as_ref().map(|last| &last.profile);
             let fill = |table: MapUsage| Fill {

@@ -190,8 +190,8 @@ impl From<&Mark> for MarkReply {
             created: millis(mark.created),
             report: mark.report.sequence,
             taken: millis(profile.taken),
-            stopped_us: stopped_us(&profile.hold),
-            stopped_in_turn: profile.hold.in_turn(),
+            stopped_us: stopped_us(&profile.freeze),
+            stopped_in_turn: profile.freeze.in_turn(),
             exact: profile.is_exact(),
             total: Kinds(profile.total),
         }
@@ -285,7 +285,7 @@ async fn still(api: &Api, how: Freeze) -> Result<Arc<Report>, ApiError> {
     api.marks.lock().check_room(None)?;
     let report = api.provider().frozen(how).await?;
     let profile = &report.profile;
-    let why = match &profile.hold {
+    let why = match &profile.freeze {
         _ if !profile.target.alive => "it has ended",
         FreezeOutcome::Still(_) | FreezeOutcome::InTurn { .. } => return Ok(report),
         FreezeOutcome::Failed { why, .. } => why,

@@ -13,7 +13,7 @@ pub trait Provider: Send + Sync + 'static {
     /// The newest report. Called for every request; concurrent callers share one scan.
     fn profile(&self) -> BoxFuture<'_, Result<Arc<Report>, ProviderError>>;
 
-    /// Like [`Provider::profile`], with the target frozen for the scan. [`Profile::hold`] says whether
+    /// Like [`Provider::profile`], with the target frozen for the scan. [`Profile::freeze`] says whether
     /// it was.
     fn frozen(&self, _how: Freeze) -> BoxFuture<'_, Result<Arc<Report>, ProviderError>> {
         self.profile()
@@ -29,7 +29,7 @@ pub trait Provider: Send + Sync + 'static {
     }
 
     /// What is known without a scan; `None` if nothing is.
-    fn glance(&self) -> BoxFuture<'_, Option<Status>> {
+    fn status(&self) -> BoxFuture<'_, Option<Status>> {
         Box::pin(async { None })
     }
 

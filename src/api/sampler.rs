@@ -60,18 +60,18 @@ impl Api {
         let mut reported: Option<Instant> = None;
         loop {
             ticks.tick().await;
-            let Some(glance) = self.provider().glance().await else {
+            let Some(status) = self.provider().status().await else {
                 continue;
             };
-            let sample = take(&glance, &mut sums).await;
-            if !glance.pids.is_empty() {
+            let sample = take(&status, &mut sums).await;
+            if !status.pids.is_empty() {
                 self.series().push(sample);
             }
             if self.events.nobody() {
                 continue;
             }
             self.events.sample(&sample);
-            let current = glance.last.as_ref().filter(|last| last.current);
+            let current = status.last.as_ref().filter(|last| last.current);
             let known = current.is_some_and(|last| self.events.has(last.sequence));
             if !known && reported.is_none_or(|at| at.elapsed() >= REPORT_PAUSE) {
                 reported = Some(Instant::now());
@@ -88,13 +88,13 @@ impl Api {
     }
 }
 
-async fn take(glance: &api::Status, sums: &mut Option<Sums>) -> Sample {
-    let pids = glance.pids.clone();
+async fn take(status: &api::Status, sums: &mut Option<Sums>) -> Sample {
+    let pids = status.pids.clone();
     // Reading another process's status takes locks that it may hold for a while.
-    let status = tokio::task::spawn_blocking(move || status(&pids)).await;
-    let status = status.ok().flatten();
+    let counters = tokio::task::spawn_blocking(move || counters(&pids)).await;
+    let counters = counters.ok().flatten();
     let holds = |last: &&LastScan| last.current || sums.is_none_or(|s| s.0 != last.sequence);
-    let last = glance.last.as_ref().filter(holds);
+    let last = status.last.as_ref().filter(holds);
     let sums = last.map(|last| match sums {
         Some((number, sums)) if *number == last.sequence => *sums,
         _ => {
@@ -102,7 +102,7 @@ async fn take(glance: &api::Status, sums: &mut Option<Sums>) -> Sample {
             sums.insert((last.sequence, found)).1
         }
     });
-    let of_status = |figure: fn(&Status) -> u64| status.as_ref().map(figure);
+    let of_status = |figure: fn(&Status) -> u64| counters.as_ref().map(figure);
     let of_report = |figure: fn(&Totals) -> u64| sums.as_ref().map(figure);
     let always = [
         of_status(|s| s.rss_anon),
@@ -129,7 +129,7 @@ async fn take(glance: &api::Status, sums: &mut Option<Sums>) -> Sample {
 }
 
 /// The summed counters of all processes that still exist; `None` if there is none, or one cannot be read.
-fn status(pids: &[Pid]) -> Option<Status> {
+fn counters(pids: &[Pid]) -> Option<Status> {
     let mut sum: Option<Status> = None;
     for pid in pids {
         let status = match figures::status(*pid) {

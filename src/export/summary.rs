@@ -67,11 +67,11 @@ fn write_totals(profile: &Profile, out: &mut dyn Write) -> io::Result<()> {
             "page tables {tables:>12} KiB  kernel memory, not resident: VmPTE"
         )?;
     }
-    write_hold(profile, out)
+    write_freeze(profile, out)
 }
 
-fn write_hold(profile: &Profile, out: &mut dyn Write) -> io::Result<()> {
-    match &profile.hold {
+fn write_freeze(profile: &Profile, out: &mut dyn Write) -> io::Result<()> {
+    match &profile.freeze {
         FreezeOutcome::Ran => Ok(()),
         FreezeOutcome::Still(lasted) => {
             let ms = lasted.as_secs_f64() * 1e3;

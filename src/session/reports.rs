@@ -144,7 +144,7 @@ impl Reports {
         // Set before the wait: this future may be dropped while the target is frozen.
         *runs_until = Instant::now() + RUN;
         let report = self.since(arrived, freeze).await?;
-        let frozen = report.profile.hold.cost();
+        let frozen = report.profile.freeze.cost();
         *runs_until = Instant::now() + RUN.max(frozen * RUN_SHARE);
         Ok(report)
     }
@@ -158,9 +158,9 @@ impl Reports {
     ) -> Option<Arc<Report>> {
         let as_asked = |n: &&Newest| match freeze {
             Freeze::No => true,
-            Freeze::Each => n.report.profile.hold != FreezeOutcome::Ran,
+            Freeze::Each => n.report.profile.freeze != FreezeOutcome::Ran,
             Freeze::Group => !matches!(
-                n.report.profile.hold,
+                n.report.profile.freeze,
                 FreezeOutcome::Ran | FreezeOutcome::InTurn { .. }
             ),
         };
@@ -244,7 +244,7 @@ impl Provider for Reports {
         Box::pin(async move { Reports::with_lines(self, &report).await })
     }
 
-    fn glance(&self) -> BoxFuture<'_, Option<Status>> {
+    fn status(&self) -> BoxFuture<'_, Option<Status>> {
         Box::pin(async {
             let (mut status, fresh) = self.ask_at_once(&self.status, Command::Status).await?;
             if let Some(last) = &mut status.last {

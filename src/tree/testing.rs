@@ -76,7 +76,7 @@ pub(crate) fn profile(samples: &[(&[Frame], Usage)], not_observed: &[Usage]) -> 
         losses: Losses::default(),
         modules: Arc::new([module("node", true), module("libc-2.31.so", false)]),
         processes: Vec::new(),
-        hold: FreezeOutcome::Ran,
+        freeze: FreezeOutcome::Ran,
         measures: vec![&RESIDENCY],
         places: Arc::default(),
     }

@@ -97,7 +97,7 @@ pub fn profile(
         losses: Losses::default(),
         modules: Arc::new(modules),
         processes: Vec::new(),
-        hold: FreezeOutcome::Ran,
+        freeze: FreezeOutcome::Ran,
         measures: vec![&RESIDENCY],
         places: Arc::default(),
     }

@@ -80,7 +80,7 @@ impl Collector {
             return Ok(last.profile.clone());
         }
         let mut profile = self.aggregator.profile(snapshot, &self.probe);
-        profile.hold = outcome;
+        profile.freeze = outcome;
         if !settled {
             let taken = self.waiting.len() as u64 * EVENT_BYTES;
             let behind = taken + self.probe.waiting_bytes();
