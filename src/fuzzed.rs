@@ -1,10 +1,15 @@
 //! Root of fuzz/'s library, which is also named memprof: the modules that read untrusted files, and their
 //! dependencies. memprof itself uses `lib.rs`.
 
-#![allow(dead_code, reason = "the rest of memprof uses the rest")]
+#![allow(
+    dead_code,
+    unused_imports,
+    reason = "the rest of memprof uses the rest"
+)]
 
 pub mod elf;
 pub mod event;
+pub mod measure;
 pub mod modules;
 pub mod profile;
 pub mod residency;
