@@ -10,7 +10,7 @@ use crate::breakdown::Show;
 use crate::event::Pid;
 use crate::export::{ExportOptions, Exporter};
 use crate::freeze::Freeze;
-use crate::probe::Unwind;
+use crate::probe::{Stacks, Unwind};
 use crate::screen::ScreenOptions;
 use crate::source::Source;
 use crate::target::Selector;
@@ -29,6 +29,8 @@ pub struct Config {
     pub sources: Vec<&'static Source>,
     /// How stacks are taken.
     pub unwind: Unwind,
+    /// Which page faults have their stack walked.
+    pub stacks: Stacks,
     /// Maximum number of frames per stack.
     pub max_frames: u32,
     /// Where to serve HTTP; `None` to serve none.

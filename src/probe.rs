@@ -10,7 +10,7 @@ mod sizes;
 mod stacks;
 mod tables;
 
-pub use config::{FRAME_LIMITS, ProbeConfig, Unwind};
+pub use config::{FRAME_LIMITS, ProbeConfig, Stacks, Unwind};
 pub use ledger::Sweep;
 pub use stacks::UsedStacks;
 pub use tables::TableMaps;
@@ -27,7 +27,7 @@ use libbpf_rs::{AsRawLibbpf, Link, RingBuffer, libbpf_sys};
 use self::stacks::StackSlots;
 use crate::event::{Event, MmId};
 use crate::measure::{MEASURES, Measure};
-use crate::profile::Losses;
+use crate::profile::{Faults, Losses};
 use crate::source::Source;
 use crate::wire::{self, MemprofSkel};
 
@@ -48,6 +48,8 @@ pub struct Probe {
     bind: Option<Link>,
     slots: StackSlots,
     missing: Vec<Missing>,
+    /// Number of processors that count events.
+    cpus: usize,
     sources: Vec<&'static Source>,
     /// Ended address spaces whose part of the page ledger is not released yet.
     ended: RefCell<VecDeque<MmId>>,
@@ -131,7 +133,29 @@ impl Probe {
 
     /// A counter that changes whenever a hook sees a change of a followed process's memory.
     pub fn activity(&self) -> u64 {
-        self.bss(|b| &raw const b.activity)
+        let sum = self.counters();
+        sum.faults + sum.changes
+    }
+
+    /// Page faults of followed processes, and those of them whose stack was not walked.
+    pub fn faults(&self) -> Faults {
+        let sum = self.counters();
+        Faults {
+            all: sum.faults,
+            unwalked: sum.unwalked,
+        }
+    }
+
+    /// What all processors have counted.
+    fn counters(&self) -> wire::cpu_counters {
+        let mut sum = wire::cpu_counters::default();
+        for cpu in 0..self.cpus {
+            let one: wire::cpu_counters = self.bss(|b| &raw const b.cpu_counters[cpu]);
+            sum.faults += one.faults;
+            sum.unwalked += one.unwalked;
+            sum.changes += one.changes;
+        }
+        sum
     }
 
     fn lost(&self, what: wire::loss) -> u64 {

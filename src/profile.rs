@@ -43,6 +43,8 @@ pub enum Unobserved {
     NoEvent,
     /// An event was seen, but its stack did not fit a table; see [`Losses`].
     StackLost,
+    /// No fault of its mapping had its stack walked (`--stacks 1/N`).
+    NotWalked,
 }
 
 impl Unobserved {
@@ -52,6 +54,7 @@ impl Unobserved {
             Unobserved::BeforeAttach => "before_attach",
             Unobserved::NoEvent => "no_event",
             Unobserved::StackLost => "stack_lost",
+            Unobserved::NotWalked => "not_walked",
         }
     }
 
@@ -61,6 +64,7 @@ impl Unobserved {
             Unobserved::BeforeAttach => "before attach",
             Unobserved::NoEvent => "not observed",
             Unobserved::StackLost => "stack lost",
+            Unobserved::NotWalked => "not walked",
         }
     }
 }
@@ -88,6 +92,16 @@ pub struct MapUsage {
     pub entries: u64,
     /// Maximum number of entries.
     pub capacity: u64,
+}
+
+/// Page faults of the followed processes since attach.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Faults {
+    /// All of them.
+    pub all: u64,
+    /// Those whose stack was not walked (`--stacks 1/N`): their pages have the stack of the nearest page of the
+    /// mapping, so bytes by stack are estimates.
+    pub unwalked: u64,
 }
 
 /// An unwind outcome, the number of distinct stacks with it, and their bytes.
@@ -125,6 +139,8 @@ pub struct Profile {
     pub kernel_after: KernelFigures,
     /// What was lost.
     pub losses: Losses,
+    /// How many page faults there were, and how many of their stacks were not walked.
+    pub faults: Faults,
     /// The files that frames refer to.
     pub modules: Arc<[Arc<Module>]>,
     /// The same memory, by mapping and by file.
@@ -181,6 +197,7 @@ impl Profile {
             kernel_before: share.kernel_before,
             kernel_after: share.kernel_after,
             losses: self.losses.of_processes_followed(),
+            faults: self.faults,
             modules: Arc::clone(&self.modules),
             places: Arc::new(self.places.of(pid, &share.samples)),
             processes: Vec::new(),
@@ -211,6 +228,7 @@ impl Profile {
             kernel_before: self.kernel_before,
             kernel_after: self.kernel_after,
             losses: self.losses.clone(),
+            faults: self.faults,
             modules: Arc::clone(&self.modules),
             places: Arc::default(),
             processes: Vec::new(),

@@ -15,9 +15,9 @@ mod skel {
 }
 
 pub(crate) use skel::types::{
-    bss as Bss, cache_chunk, cache_key, code_file, code_segment, file_key, kernel_page, page_chunk,
-    proc_info, stack_bucket, unwind_mapping, unwind_page, unwind_page_key, unwind_rule,
-    unwind_space,
+    bss as Bss, cache_chunk, cache_key, code_file, code_segment, cpu_counters, file_key,
+    kernel_page, page_chunk, proc_info, stack_bucket, unwind_mapping, unwind_page, unwind_page_key,
+    unwind_rule, unwind_space,
 };
 pub(crate) use skel::{MemprofSkel, MemprofSkelBuilder, OpenMemprofSkel};
 
@@ -47,6 +47,11 @@ pub(crate) const SLOT_LEAVING: u32 = abi::slot_state::SLOT_LEAVING.0;
 pub(crate) const STACK_NONE: u32 = abi::stack_ids::STACK_NONE.0;
 /// A ledger entry whose stack was lost.
 pub(crate) const STACK_LOST: u32 = abi::stack_ids::STACK_LOST.0;
+
+/// A ledger entry of a page that was copied by a fault whose stack was not walked.
+pub(crate) const STACK_UNWALKED: u32 = abi::stack_ids::STACK_UNWALKED.0;
+/// Maximum number of processors whose events are counted apart.
+pub(crate) const MAX_CPUS: usize = abi::limits::MAX_CPUS.0 as usize;
 
 const _: () = {
     assert!(size_of::<stack_event>() == 32 + 8 * abi::limits::MAX_FRAMES.0 as usize);

@@ -365,3 +365,30 @@ fn attached_to_what_has_run_for_a_while() {
     let text = std::fs::read_to_string(report).unwrap();
     assert!(text.contains("[before attach: "), "{text}");
 }
+
+/// The sums do not depend on how many stacks are walked; every view says that bytes by stack are estimates.
+#[test]
+fn a_share_of_the_stacks() {
+    let mut run = Run::command(&["--stacks", "1/8"]);
+    let first = 20_000 * 4 * KIB;
+    run.seen(&[&format!("mmap {first}")]);
+    let begun = faults(&run.m);
+    let bytes = 64 * MIB;
+    let moment = run.seen(&[&format!("mmap {bytes}")]);
+    let held = moment.reversed.through("cmd_mmap").value * KIB;
+    assert!(held.abs_diff(first + bytes) <= 256 * KIB, "{held}");
+    let now = faults(&run.m);
+    let [all, unwalked] = [0, 1].map(|at| now[at] - begun[at]);
+    let share = unwalked as f64 / all as f64;
+    assert!(all >= bytes / (4 * KIB), "{all}");
+    assert!((0.85..0.90).contains(&share), "{unwalked} of {all}");
+    let text = run.m.get("/v2/export/text").text().to_owned();
+    assert!(text.contains("estimates by stack: the stacks of"), "{text}");
+    run.end();
+}
+
+/// All page faults, and those whose stack was not walked.
+fn faults(m: &Memprof) -> [u64; 2] {
+    let faults = m.get("/v2/summary").json()["report"]["faults"].clone();
+    ["all", "unwalked"].map(|which| faults[which].as_u64().unwrap())
+}

@@ -6,7 +6,10 @@ use std::fs;
 use anyhow::{Context, Result};
 use libbpf_rs::btf::Btf;
 use libbpf_rs::btf::types::{DataSec, Var};
-use libbpf_rs::{MapCore, MapFlags, MapHandle};
+use libbpf_rs::{MapCore, MapFlags, MapHandle, num_possible_cpus};
+
+/// Processors that the probe counts apart (`MAX_CPUS` in `memprof.h`).
+const MAX_CPUS: usize = 1024;
 
 /// The description of one of memprof's descriptors in `/proc/PID/fdinfo`.
 struct FdInfo(String);
@@ -89,7 +92,10 @@ pub fn memory_in_pieces_of_4_kib() -> Result<u64> {
 /// Page faults that a running memprof has counted.
 pub struct FaultCounter {
     bss: MapHandle,
+    /// Where the counters of each processor begin, and bytes of one processor's: its faults come first.
     offset: usize,
+    size: usize,
+    cpus: usize,
 }
 
 impl FaultCounter {
@@ -98,31 +104,40 @@ impl FaultCounter {
         let all = FdInfo::all(pid)?;
         let program = all.iter().find_map(|fd| fd.number("prog_id"));
         let btf = Btf::from_prog_id(program.context("memprof holds no BPF program")? as u32)?;
-        let offset = offset_of(&btf, "faults").context("the probe has no counter of faults")?;
+        let (offset, all_bytes) =
+            place_of(&btf, "cpu_counters").context("the probe has no counters")?;
         let bss = all
             .iter()
             .filter_map(|fd| MapHandle::from_map_id(fd.number("map_id")? as u32).ok())
             .find(|map| map.name().to_string_lossy().ends_with(".bss"));
         let bss = bss.context("memprof holds no .bss map")?;
-        Ok(FaultCounter { bss, offset })
+        Ok(FaultCounter {
+            bss,
+            offset,
+            size: all_bytes / MAX_CPUS,
+            cpus: num_possible_cpus()?.min(MAX_CPUS),
+        })
     }
 
     pub fn read(&self) -> Result<u64> {
         let value = self.bss.lookup(&0u32.to_ne_bytes(), MapFlags::ANY)?;
-        let bytes = value
-            .as_deref()
-            .and_then(|v| v.get(self.offset..self.offset + 8))
-            .and_then(|b| b.try_into().ok());
-        Ok(u64::from_ne_bytes(bytes.context("the .bss map is short")?))
+        let value = value.as_deref().unwrap_or_default();
+        let of_cpu = |cpu: usize| {
+            let bytes = value.get(self.offset + cpu * self.size..)?.first_chunk()?;
+            Some(u64::from_ne_bytes(*bytes))
+        };
+        let sum: Option<u64> = (0..self.cpus).map(of_cpu).sum();
+        sum.context("the .bss map is short")
     }
 }
 
-fn offset_of(btf: &Btf<'_>, name: &str) -> Option<usize> {
+/// The offset and the size of a variable in `.bss`, in bytes.
+fn place_of(btf: &Btf<'_>, name: &str) -> Option<(usize, usize)> {
     let section: DataSec<'_> = btf.type_by_name(".bss")?;
     let mut vars = section.iter();
     let var = vars.find(|var| {
         let known: Option<Var<'_>> = btf.type_by_id(var.ty);
         known.is_some_and(|v| v.name() == Some(OsStr::new(name)))
     })?;
-    Some(var.offset as usize)
+    Some((var.offset as usize, var.size))
 }

@@ -70,6 +70,7 @@ impl Aggregator {
             kernel_before: before,
             kernel_after: after,
             losses: self.losses(probe),
+            faults: probe.faults(),
             modules: self.modules.modules(),
             places: Arc::new(places),
             processes,

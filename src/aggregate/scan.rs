@@ -266,13 +266,17 @@ impl Aggregator {
             ranges: &space.ranges,
             before: &space.before,
             page_size: scanner.page_size(),
+            sampled: probe.faults().unwalked > 0,
         };
         let (begun, paused) = (Instant::now(), scanner.paused());
         let mut join = Join::new(probe, view);
         let mut totals = Totals::default();
         let mut bytes = vec![MappedBytes::default(); vmas.len()];
-        let (mut failed, mut seen) = (None, 0);
+        let (mut failed, mut seen, mut last) = (None, 0, None);
         let mut found = |index: usize, run: crate::residency::PageRun| {
+            if let Some(ended) = last.replace(index).filter(|last| *last != index) {
+                join.end_mapping(&vmas[ended], &mut totals, &mut bytes[ended]);
+            }
             if failed.is_none() {
                 seen += run.len();
                 failed = join
@@ -286,6 +290,9 @@ impl Aggregator {
         }
         if let Some(e) = failed {
             return Err(e.context("cannot read the page ledger").into());
+        }
+        if let Some(ended) = last {
+            join.end_mapping(&vmas[ended], &mut totals, &mut bytes[ended]);
         }
         scanner.check_alive()?;
         let took = begun.elapsed().saturating_sub(scanner.paused() - paused);

@@ -90,6 +90,13 @@ pub(super) fn outcomes(profile: &Profile) -> Vec<OutcomeRow> {
     profile.outcomes().into_iter().map(row).collect()
 }
 
+/// Page faults, and those whose stack was not walked.
+#[derive(Debug, Serialize)]
+struct FaultsReply {
+    all: u64,
+    unwalked: u64,
+}
+
 /// Which state a reply shows, and what is incomplete about it.
 #[derive(Debug, Serialize)]
 pub(super) struct ReportInfo {
@@ -103,6 +110,7 @@ pub(super) struct ReportInfo {
     exact: bool,
     #[serde(flatten)]
     counted: Counted,
+    faults: FaultsReply,
     not_observed: Kinds,
     incomplete: Kinds,
     losses: Vec<Loss>,
@@ -121,6 +129,10 @@ impl From<&Report> for ReportInfo {
             freeze_error: profile.freeze.failed().map(str::to_owned),
             exact: profile.is_exact(),
             counted: Counted(profile.optional_measures().collect()),
+            faults: FaultsReply {
+                all: profile.faults.all,
+                unwalked: profile.faults.unwalked,
+            },
             not_observed: Kinds(profile.unattributed()),
             incomplete: Kinds(profile.incomplete()),
             losses: losses(&profile.losses),

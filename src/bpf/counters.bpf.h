@@ -8,9 +8,34 @@
 #include "base.bpf.h"
 
 __u64 losses[LOSS_NR];
-/* Changes whenever memory of a followed process changes; while it stays the same, no new scan is needed. */
-__u64 activity = 0;
-__u64 faults = 0; /* page faults of followed processes; exact */
+
+/*
+ * What is counted on every event, on each processor by itself: words that all processors wrote would travel between
+ * their caches, together with whatever lies beside them. User space adds them up. (With more than MAX_CPUS processors
+ * some share a line.)
+ */
+struct cpu_counters {
+	__u64 faults; /* page faults of followed processes; exact */
+	__u64 unwalked; /* those of them whose stack was not walked (walk_interval) */
+	__u64 changes; /* other changes of their memory: while nothing changes, no new scan is needed */
+	__u64 pad[5];
+} __attribute__((aligned(64)));
+
+struct cpu_counters cpu_counters[MAX_CPUS];
+
+static __always_inline struct cpu_counters *own_counters(void)
+{
+	return &cpu_counters[INDEX(bpf_get_smp_processor_id(), MAX_CPUS)];
+}
+
+/* Returns the counters, for counting more about the fault. (A program may be interrupted by another one.) */
+static __always_inline struct cpu_counters *count_fault(void)
+{
+	struct cpu_counters *c = own_counters();
+
+	__sync_fetch_and_add(&c->faults, 1);
+	return c;
+}
 
 static __always_inline void count_loss(__u32 which)
 {
@@ -19,7 +44,7 @@ static __always_inline void count_loss(__u32 which)
 
 static __always_inline void count_activity(void)
 {
-	activity++; /* a lost increment is harmless: user space only compares it with the last value */
+	own_counters()->changes++; /* a lost increment is harmless: user space only compares it with the last value */
 }
 
 #endif

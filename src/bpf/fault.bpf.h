@@ -11,6 +11,7 @@
 #include "follow.bpf.h"
 #include "gfp.bpf.h"
 #include "ledger.bpf.h"
+#include "sampling.bpf.h"
 #include "take.bpf.h"
 #include "thread.bpf.h"
 #include "unwind.bpf.h"
@@ -25,11 +26,12 @@
  * (The end of a fault has a hook too, the perf event of a successful fault. It would double the overhead for the
  * target, and cost every process a part of that.)
  *
- * Returns the page's entry in the ledger if it has no owner, else NULL.
+ * Returns the page's entry in the ledger if it has no owner and the stack is to be walked, else NULL.
  */
 static __always_inline __u32 *fault_begins(struct task_state *st, __u64 addr, __u64 error_code)
 {
 	__u64 vpage = addr >> page_shift;
+	struct cpu_counters *counters;
 	struct page_chunk *chunk;
 	struct user_regs regs;
 	__u32 *owner;
@@ -37,17 +39,28 @@ static __always_inline __u32 *fault_begins(struct task_state *st, __u64 addr, __
 	/* The stack walk reads user memory, and a read of a bad address raises a fault of its own. */
 	if (!st || st->walking || addr < 65536 || addr >> 57)
 		return NULL;
-	__sync_fetch_and_add(&faults, 1);
-	count_activity();
-	chunk = chunk_get(chunk_key(st->mm_id, vpage));
-	if (!chunk)
-		return NULL;
+	counters = count_fault();
+	if (is_walked(st)) {
+		chunk = chunk_get(chunk_key(st->mm_id, vpage));
+		if (!chunk)
+			return NULL;
+		st->fault_stack = STACK_NONE;
+	} else {
+		__sync_fetch_and_add(&counters->unwalked, 1);
+		st->fault = 0;
+		if (!(error_code & FAULT_PRESENT))
+			return NULL;
+		/* If the page is copied, that has to be recorded. */
+		chunk = NULL;
+		st->fault_stack = STACK_UNWALKED;
+	}
 	user_regs_of(bpf_get_current_task_btf(), &regs);
 	st->fault = addr;
 	st->fault_ip = regs.ip;
 	st->fault_sp = regs.sp;
 	st->fault_present = error_code & FAULT_PRESENT;
-	st->fault_stack = STACK_NONE;
+	if (!chunk)
+		return NULL;
 	owner = &chunk->stack[vpage & (CHUNK_PAGES - 1)];
 	return *owner == STACK_NONE ? owner : NULL;
 }
@@ -102,7 +115,7 @@ static __always_inline int large(unsigned int order, gfp_t gfp)
 static __always_inline int allocated_in_fault(struct task_state *st, unsigned int order, gfp_t gfp)
 {
 	__u64 addr = st->fault, vpage = addr >> page_shift;
-	__u32 stack = st->fault_stack;
+	__u32 stack = st->fault_stack, known = stack != STACK_NONE && stack != STACK_UNWALKED;
 	struct page_chunk *chunk;
 	struct user_regs regs;
 
@@ -114,9 +127,9 @@ static __always_inline int allocated_in_fault(struct task_state *st, unsigned in
 	if (!chunk)
 		return 0;
 	if (st->fault_present && !order)
-		page_to_cow_children(vpage, stack ? STACK_NONE : chunk->stack[vpage & (CHUNK_PAGES - 1)]);
+		page_to_cow_children(vpage, known ? STACK_NONE : chunk->stack[vpage & (CHUNK_PAGES - 1)]);
 	/* An id from an ended epoch may already name another stack. */
-	if (stack == STACK_NONE || st->epoch != stack_epoch)
+	if (stack == STACK_NONE || (known && st->epoch != stack_epoch))
 		stack = stack_id(st, 0);
 	if (large(order, gfp)) {
 		__u32 first = vpage & (CHUNK_PAGES - 1) & ~((1u << order) - 1);

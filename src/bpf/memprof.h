@@ -26,6 +26,10 @@ enum limits {
 	UNWIND_ROWS = 1 << 18,
 	/* At most this many children copy records before the parent changes shared pages; see cow_children.bpf.h. */
 	MAX_COW_CHILDREN = 16,
+	/* Processors whose events are counted apart. */
+	MAX_CPUS = 1024,
+	/* Faults whose stack is walked in any case. */
+	WALK_FIRST = 16384,
 	/* Maximum number of generations of fork through which a record is looked up. */
 	MAX_ANCESTORS = 8,
 };
@@ -34,6 +38,7 @@ enum limits {
 enum stack_ids {
 	STACK_NONE = 0,
 	STACK_LOST = 1, /* the stack of an event could not be kept; see enum loss */
+	STACK_UNWALKED = 2, /* the page was copied by a fault whose stack was not walked: its former owner is not the copy's */
 	STACK_FIRST = 16, /* ids below it are reserved */
 };
 

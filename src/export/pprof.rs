@@ -275,6 +275,14 @@ fn comments(profile: &Profile) -> Vec<String> {
             ));
         }
     }
+    let faults = profile.faults;
+    if faults.unwalked > 0 {
+        lines.push(format!(
+            "estimates: the stacks of {} of {} page faults were walked",
+            faults.all - faults.unwalked,
+            faults.all
+        ));
+    }
     let losses = profile.losses.counters.iter();
     lines.extend(losses.map(|(what, count)| format!("lost: {count} {what}")));
     lines

@@ -42,6 +42,7 @@ fn write(report: &Report, _: &ExportOptions, out: &mut dyn Write) -> io::Result<
         stopped_in_turn: profile.freeze.in_turn(),
         freeze_error: profile.freeze.failed(),
         counted: Counted(profile),
+        faults: Faults::of(profile),
         total: Bytes(&profile.total),
         kernel_before: Kernel(&profile.kernel_before),
         kernel_after: Kernel(&profile.kernel_after),
@@ -73,6 +74,9 @@ struct Whole<'a> {
     freeze_error: Option<&'a str>,
     #[serde(flatten)]
     counted: Counted<'a>,
+    /// If some had no stack walked: bytes by stack are then estimates.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    faults: Option<Faults>,
     total: Bytes<'a>,
     kernel_before: Kernel<'a>,
     kernel_after: Kernel<'a>,
@@ -81,6 +85,20 @@ struct Whole<'a> {
     frames: Frames<'a>,
     stacks: Stacks<'a>,
     not_observed: NotObserved<'a>,
+}
+
+/// Page faults, and those whose stack was not walked.
+#[derive(Serialize)]
+struct Faults {
+    all: u64,
+    unwalked: u64,
+}
+
+impl Faults {
+    fn of(profile: &Profile) -> Option<Faults> {
+        let crate::profile::Faults { all, unwalked } = profile.faults;
+        (unwalked > 0).then_some(Faults { all, unwalked })
+    }
 }
 
 /// The target as JSON; `/v2` has it in the same form.

@@ -145,6 +145,16 @@ fn write_outcomes(profile: &Profile, out: &mut dyn Write) -> io::Result<()> {
         let (kib, label) = (bytes / 1024, outcome.label());
         writeln!(out, "{kib:>12} KiB  {stacks} stacks {label}")?;
     }
+    let faults = profile.faults;
+    if faults.unwalked > 0 {
+        let walked = faults.all - faults.unwalked;
+        let percent = walked as f64 * 100.0 / faults.all as f64;
+        writeln!(
+            out,
+            "{:12}      estimates by stack: the stacks of {walked} of {} page faults were walked ({percent:.1} %)",
+            "", faults.all
+        )?;
+    }
     Ok(())
 }
 

@@ -53,6 +53,7 @@ impl Probe {
         let data = data.ok_or_else(|| anyhow!("the BPF object has no data section"))?;
         data.unwind_mode = config.unwind as u8;
         data.max_frames = config.max_frames;
+        data.walk_interval = config.stacks.interval().get();
         if std::env::var_os(LOG).is_some() {
             // 4: statistics only.
             open.open_object_mut()
@@ -103,6 +104,9 @@ impl Probe {
             bind,
             slots,
             missing,
+            cpus: libbpf_rs::num_possible_cpus()
+                .unwrap_or(wire::MAX_CPUS)
+                .min(wire::MAX_CPUS),
             sources: config.sources.clone(),
             ended: RefCell::default(),
             refused: Cell::default(),

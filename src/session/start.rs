@@ -41,6 +41,7 @@ pub fn start_collector(
         follow_forks: config.follow_forks || matches!(config.target, Selector::Cgroup(_)),
         unwind: config.unwind,
         max_frames: config.max_frames,
+        stacks: config.stacks,
         sources: config.sources.clone(),
         wanted_comm: config.target.comm(),
     };

@@ -5,6 +5,9 @@
 //! range filled without faults (`MAP_POPULATE`, `mlock`); the nearest record around it, where one fault maps many
 //! pages (huge pages, fault-around of files and shared memory); the call that mapped its range. Without any of these
 //! it is reported as not observed.
+//!
+//! If not every fault's stack was walked (`--stacks 1/N`), a page that has neither a record nor a call that filled its
+//! range gets the stack of the nearest recorded page of its mapping: an estimate.
 
 use std::ops::Range;
 
@@ -15,7 +18,7 @@ use crate::event::{Addr, MmId, StackId};
 use crate::measure::RESIDENCY;
 use crate::profile::{MappedBytes, Unobserved, Usage};
 use crate::residency::{PageKind, PageRun, RangeMap, RangeSet, Vma, add_run};
-use crate::wire::{CHUNK_PAGES, STACK_LOST, STACK_NONE, page_chunk};
+use crate::wire::{CHUNK_PAGES, STACK_LOST, STACK_NONE, STACK_UNWALKED, page_chunk};
 
 /// The resident-pages source.
 pub static SOURCE: Source = Source {
@@ -96,6 +99,8 @@ pub struct SpaceView<'a> {
     pub before: &'a RangeSet,
     /// Size of a page in bytes.
     pub page_size: u64,
+    /// Whether there were faults whose stack was not walked.
+    pub sampled: bool,
 }
 
 /// The owner of a page.
@@ -119,6 +124,17 @@ pub struct Join<'a, L> {
     at: Option<u64>,
     ancestors: usize,
     records: Chunk,
+    /// Of the current mapping: its last recorded page, and the pages since then that take the nearest record's stack,
+    /// with their owner if the mapping has no record.
+    last: Option<Record>,
+    waiting: Vec<(PageRun, Owner)>,
+}
+
+/// A page with a record.
+#[derive(Clone, Copy, Debug)]
+struct Record {
+    page: u64,
+    stack: u32,
 }
 
 impl<'a, L: PageLedger> Join<'a, L> {
@@ -130,10 +146,13 @@ impl<'a, L: PageLedger> Join<'a, L> {
             at: None,
             ancestors: 0,
             records: [STACK_NONE; CHUNK_PAGES],
+            last: None,
+            waiting: Vec::new(),
         }
     }
 
-    /// Adds a run of a mapping's pages: each byte to exactly one owner, and to the mapping's figures.
+    /// Adds a run of a mapping's pages: each byte to exactly one owner, and to the mapping's figures. The runs of a
+    /// mapping come in the order of their addresses, and [`Join::end_mapping`] after the last one.
     ///
     /// # Errors
     /// If the ledger cannot be read.
@@ -165,6 +184,12 @@ impl<'a, L: PageLedger> Join<'a, L> {
         Ok(())
     }
 
+    /// Adds the pages of a mapping that waited for a record after them.
+    pub fn end_mapping(&mut self, vma: &Vma, totals: &mut Totals, mapping: &mut MappedBytes) {
+        self.add_waiting(vma, None, &mut Sink { totals, mapping });
+        self.last = None;
+    }
+
     /// Reads a chunk: its own records, and the ancestors' records if pages of `run` have none.
     fn load(&mut self, chunk: u64, run: (u64, u64)) -> Result<()> {
         if self.at != Some(chunk) {
@@ -191,12 +216,13 @@ impl<'a, L: PageLedger> Join<'a, L> {
         Ok(())
     }
 
-    fn add_in_chunk(&self, vma: &Vma, run: PageRun, to: &mut Sink<'_>) {
+    fn add_in_chunk(&mut self, vma: &Vma, run: PageRun, to: &mut Sink<'_>) {
         let page = self.space.page_size;
         let first = (run.start.0 / page) as usize % CHUNK_PAGES;
         let pages = (run.len() / page) as usize;
         let mut start = run.start.0;
-        for same in self.records[first..first + pages].chunk_by(|a, b| a == b) {
+        let records = self.records;
+        for same in records[first..first + pages].chunk_by(|a, b| a == b) {
             let end = start + same.len() as u64 * page;
             let part = PageRun {
                 start: Addr(start),
@@ -205,14 +231,21 @@ impl<'a, L: PageLedger> Join<'a, L> {
             };
             match same[0] {
                 STACK_NONE => self.add_unrecorded(vma, part, to),
-                id => add(to, vma, recorded(id), part),
+                STACK_UNWALKED => self.wait(part, Owner::Nobody(Unobserved::NotWalked)),
+                stack => {
+                    let page = start;
+                    self.add_waiting(vma, Some(Record { page, stack }), to);
+                    add(to, vma, recorded(stack), part);
+                    let page = end - self.space.page_size;
+                    self.last = Some(Record { page, stack });
+                }
             }
             start = end;
         }
     }
 
     /// Adds pages without a record, split where their range's owner changes.
-    fn add_unrecorded(&self, vma: &Vma, run: PageRun, to: &mut Sink<'_>) {
+    fn add_unrecorded(&mut self, vma: &Vma, run: PageRun, to: &mut Sink<'_>) {
         let mut at = run.start.0;
         while at < run.end.0 {
             let (owner, end) = self.range_owner(at, run.end.0);
@@ -240,7 +273,7 @@ impl<'a, L: PageLedger> Join<'a, L> {
 
     /// Adds pages to the nearest record's stack, to their range's owner, or as not observed.
     fn add_by_neighbour(
-        &self,
+        &mut self,
         vma: &Vma,
         run: PageRun,
         range: Option<RangeOwner>,
@@ -257,10 +290,12 @@ impl<'a, L: PageLedger> Join<'a, L> {
             let fallback = match range {
                 Some(o) => Owner::Stack(o.stack),
                 None if before => Owner::Nobody(Unobserved::BeforeAttach),
+                None if self.space.sampled => Owner::Nobody(Unobserved::NotWalked),
                 None => Owner::Nobody(Unobserved::NoEvent),
             };
             match neighbour_window(&part) {
                 Some(window) if !before => self.add_each(vma, part, window, fallback, to),
+                None if !before && self.space.sampled => self.wait(part, fallback),
                 _ => add(to, vma, fallback, part),
             }
             at = end;
@@ -276,7 +311,14 @@ impl<'a, L: PageLedger> Join<'a, L> {
         }
     }
 
-    fn add_each(&self, vma: &Vma, run: PageRun, window: usize, fallback: Owner, to: &mut Sink<'_>) {
+    fn add_each(
+        &mut self,
+        vma: &Vma,
+        run: PageRun,
+        window: usize,
+        fallback: Owner,
+        to: &mut Sink<'_>,
+    ) {
         let page = self.space.page_size;
         for n in 0..run.len() / page {
             let start = run.start.0 + n * page;
@@ -291,8 +333,11 @@ impl<'a, L: PageLedger> Join<'a, L> {
                 PageKind::File => near(CHUNK_PAGES),
                 _ => None,
             });
-            let owner = found.map_or(fallback, recorded);
-            add(to, vma, owner, part);
+            match found {
+                Some(stack) => add(to, vma, recorded(stack), part),
+                None if self.space.sampled => self.wait(part, fallback),
+                None => add(to, vma, fallback, part),
+            }
         }
     }
 
@@ -314,8 +359,49 @@ impl<'a, L: PageLedger> Join<'a, L> {
                 .flatten()
                 .filter(|i| inside(*i))
                 .map(|i| self.records[i])
-                .find(|id| *id != STACK_NONE)
+                .find(|id| *id != STACK_NONE && *id != STACK_UNWALKED)
         })
+    }
+
+    /// Has a run wait for the next record of its mapping.
+    fn wait(&mut self, run: PageRun, fallback: Owner) {
+        match self.waiting.last_mut() {
+            Some((last, owner))
+                if *owner == fallback
+                    && last.end == run.start
+                    && (last.kind, last.huge) == (run.kind, run.huge) =>
+            {
+                last.end = run.end;
+            }
+            _ => self.waiting.push((run, fallback)),
+        }
+    }
+
+    /// Adds the runs that wait: each page to the nearer of the records before and after it.
+    fn add_waiting(&mut self, vma: &Vma, next: Option<Record>, to: &mut Sink<'_>) {
+        let page = self.space.page_size;
+        // The first address that is nearer to the next record.
+        let border = match (self.last, next) {
+            (Some(last), Some(next)) => {
+                last.page + (next.page.saturating_sub(last.page) / page / 2 + 1) * page
+            }
+            (Some(_), None) => u64::MAX,
+            (None, _) => 0,
+        };
+        for (run, fallback) in self.waiting.drain(..) {
+            let border = Addr(border.clamp(run.start.0, run.end.0));
+            let before = PageRun { end: border, ..run };
+            let after = PageRun {
+                start: border,
+                ..run
+            };
+            for (part, record) in [(before, self.last), (after, next)] {
+                if !part.is_empty() {
+                    let owner = record.map_or(fallback, |record| recorded(record.stack));
+                    add(to, vma, owner, part);
+                }
+            }
+        }
     }
 }
 

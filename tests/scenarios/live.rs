@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use ::memprof::cli::{self, Run};
 use ::memprof::config::Config;
+use ::memprof::event::Pid;
 use ::memprof::freeze::Freeze;
 use ::memprof::profile::{Amounts, Frame, FrameKind, Kind, Profile, Usage};
 use ::memprof::session::collector::Command;
@@ -22,8 +23,9 @@ pub struct Live {
 }
 
 impl Live {
-    pub fn start(follow_forks: bool) -> Live {
-        let (collecting, _progress, missing) = start_collector(&config(follow_forks)).unwrap();
+    pub fn start(follow_forks: bool, stacks: &str) -> Live {
+        let (collecting, _progress, missing) =
+            start_collector(&config(follow_forks, stacks)).unwrap();
         assert!(missing.is_empty(), "{missing:?}");
         Live {
             collecting,
@@ -62,8 +64,8 @@ impl Drop for Live {
     }
 }
 
-fn config(follow_forks: bool) -> Config {
-    let mut line = vec!["memprof"];
+fn config(follow_forks: bool, stacks: &str) -> Config {
+    let mut line = vec!["memprof", "--stacks", stacks];
     if follow_forks {
         line.push("--follow-forks");
     }
@@ -81,6 +83,14 @@ pub struct Report {
 }
 
 impl Report {
+    /// The part of one process.
+    pub fn of(&self, pid: Pid) -> Report {
+        Report {
+            profile: Arc::new(self.profile.of(pid).expect("a followed process")),
+            symbols: self.symbols.clone(),
+        }
+    }
+
     /// Bytes of this kind under every stack that goes through the function.
     pub fn under(&self, function: &str, kind: Kind) -> u64 {
         let through = |frame: &Frame| {

@@ -20,6 +20,7 @@ mod memory;
 mod paging;
 mod random;
 mod run;
+mod sampled;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
@@ -38,9 +39,14 @@ pub struct Scenario {
     pub name: &'static str,
     /// Whether children are followed.
     pub forks: bool,
+    /// The share of faults whose stack is walked (`--stacks`).
+    pub stacks: &'static str,
     /// Runs it and checks the results.
     pub run: fn(&mut Run) -> Result<(), Skip>,
 }
+
+/// `--stacks` of the scenarios in which not every fault's stack is walked.
+const SAMPLED: &str = "1/8";
 
 /// A row of the table of scenarios.
 macro_rules! scenario {
@@ -48,9 +54,13 @@ macro_rules! scenario {
         scenario!($run, forks: false)
     };
     ($run:path, forks: $forks:expr) => {
+        scenario!($run, forks: $forks, stacks: "all")
+    };
+    ($run:path, forks: $forks:expr, stacks: $stacks:expr) => {
         $crate::Scenario {
             name: stringify!($run),
             forks: $forks,
+            stacks: $stacks,
             run: $run,
         }
     };
@@ -72,6 +82,7 @@ fn main() -> ExitCode {
         file::SCENARIOS,
         forks::SCENARIOS,
         random::SCENARIOS,
+        sampled::SCENARIOS,
     ];
     let wanted: Vec<&Scenario> = tables
         .into_iter()
@@ -83,12 +94,18 @@ fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     }
     let mut rows = Vec::new();
-    for forks in [false, true] {
-        let some: Vec<_> = wanted.iter().filter(|s| s.forks == forks).collect();
+    for (forks, stacks) in [
+        (false, "all"),
+        (true, "all"),
+        (false, SAMPLED),
+        (true, SAMPLED),
+    ] {
+        let fits = |s: &&&Scenario| s.forks == forks && s.stacks == stacks;
+        let some: Vec<_> = wanted.iter().filter(fits).collect();
         if some.is_empty() {
             continue;
         }
-        let live = Live::start(forks);
+        let live = Live::start(forks, stacks);
         for scenario in some {
             rows.push((scenario.name, perform(scenario, &live)));
         }

@@ -32,7 +32,7 @@ fn setting(name: &str) -> Option<u64> {
 }
 
 /// Half of the time with children followed, and half without.
-fn sequences(run: &mut Run, followed: bool) -> Result<(), Skip> {
+pub fn sequences(run: &mut Run, followed: bool) -> Result<(), Skip> {
     let secs = setting("MEMPROF_RANDOM_SECS").unwrap_or(30);
     let end = Instant::now() + Duration::from_secs(secs) / 2;
     let now = SystemTime::UNIX_EPOCH.elapsed().unwrap().as_nanos() as u64;

@@ -136,6 +136,11 @@ fn stacks(profile: &Profile, theme: Theme) -> Line<'static> {
             text += &format!("  {what} {} %", percent(bytes, whole));
         }
     }
+    let faults = profile.faults;
+    if faults.unwalked > 0 {
+        let walked = percent(faults.all - faults.unwalked, faults.all);
+        text += &format!("  estimates: {walked} % of faults walked");
+    }
     let losses = &profile.losses.counters;
     let lost = match &losses[..] {
         [] => Span::styled("   losses: none", theme.good()),

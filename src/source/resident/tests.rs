@@ -64,6 +64,7 @@ struct World {
     ledger: FakeLedger,
     ranges: RangeMap<RangeOwner>,
     before: RangeSet,
+    sampled: bool,
 }
 
 impl World {
@@ -72,6 +73,7 @@ impl World {
             ledger: FakeLedger::default(),
             ranges: RangeMap::new(1000),
             before: RangeSet::new(1000),
+            sampled: false,
         }
     }
 
@@ -88,11 +90,13 @@ impl World {
             ranges: &self.ranges,
             before: &self.before,
             page_size: PAGE,
+            sampled: self.sampled,
         };
         let mut join = Join::new(&self.ledger, space);
         for r in runs {
             join.add(vma, *r, &mut totals, &mut mapping).unwrap();
         }
+        join.end_mapping(vma, &mut totals, &mut mapping);
         (totals, mapping)
     }
 }
@@ -194,6 +198,39 @@ fn populated_ranges_come_before_neighbours() {
 }
 
 #[test]
+fn unwalked_pages_go_to_the_nearest_walked_one() {
+    let mut w = World::new();
+    w.sampled = true;
+    let pages = run(1000..2010, PageKind::Anon, false);
+    let totals = w.join(&[pages], &vma(0..9000));
+    assert_eq!(nobody_pages(&totals, Unobserved::NotWalked), 1010);
+    // Across chunks; the page in the middle goes to the one before it.
+    w.ledger.set(MM, 1000, 20);
+    w.ledger.set(MM, 2000, 21);
+    // A copy of the parent's page.
+    w.ledger.set(MM, 1999, STACK_UNWALKED);
+    w.ledger.set(PARENT, 1999, 30);
+    let totals = w.join(&[pages], &vma(0..9000));
+    assert_eq!(
+        [20, 21, 30].map(|id| stack_pages(&totals, id)),
+        [501, 509, 0]
+    );
+    // What was there before, and what a call filled, is known.
+    w.before.insert(1600 * PAGE..1700 * PAGE).unwrap();
+    let owner = RangeOwner {
+        stack: StackId(40),
+        populated: true,
+    };
+    w.ranges.insert(1200 * PAGE..1210 * PAGE, owner).unwrap();
+    let totals = w.join(&[pages], &vma(0..9000));
+    assert_eq!(
+        [20, 21, 40].map(|id| stack_pages(&totals, id)),
+        [491, 409, 10]
+    );
+    assert_eq!(nobody_pages(&totals, Unobserved::BeforeAttach), 100);
+}
+
+#[test]
 fn a_lost_stack_is_said_to_be_lost() {
     let mut w = World::new();
     w.ledger.set(MM, 1000, STACK_LOST);
@@ -210,8 +247,10 @@ proptest! {
         ranges in proptest::collection::vec((500u64..1600, 1u64..300, 30u32..33, any::<bool>()), 0..6),
         before in proptest::collection::vec((500u64..1600, 1u64..300), 0..4),
         gaps in proptest::collection::vec((0u64..40, 1u64..200), 1..20),
+        sampled in any::<bool>(),
     ) {
         let mut w = World::new();
+        w.sampled = sampled;
         for (own, page, id) in records {
             w.ledger.set(if own { MM } else { PARENT }, page, id);
         }
@@ -230,19 +269,31 @@ proptest! {
         }
         let (totals, mapping) = w.join_and_map(&runs, &vma(0..9000));
 
+        let resident = || runs.iter().flat_map(|r| r.start.0 / PAGE..r.end.0 / PAGE);
+        let record = |page| match w.ledger.get(MM, page) {
+            0 => w.ledger.get(PARENT, page),
+            own => own,
+        };
+        let recorded: Vec<u64> = resident().filter(|page| record(*page) != 0).collect();
+        let nearest = |page: u64| recorded.iter().min_by_key(|other| (other.abs_diff(page), **other));
         let mut model = Totals::default();
         for page in runs.iter().flat_map(|r| r.start.0 / PAGE..r.end.0 / PAGE) {
-            let own = w.ledger.get(MM, page);
-            let parent = w.ledger.get(PARENT, page);
             let one = Usage { anon: PAGE, ..Usage::default() };
-            if own != 0 {
-                model.add_stack(StackId(own), one);
-            } else if parent != 0 {
-                model.add_stack(StackId(parent), one);
-            } else if let Some((_, owner)) = w.ranges.get(page * PAGE) {
+            let range = w.ranges.get(page * PAGE).map(|(_, owner)| owner);
+            let before = w.before.contains(page * PAGE);
+            let near = nearest(page).filter(|_| {
+                sampled && !before && range.is_none_or(|owner| !owner.populated)
+            });
+            if record(page) != 0 {
+                model.add_stack(StackId(record(page)), one);
+            } else if let Some(near) = near {
+                model.add_stack(StackId(record(*near)), one);
+            } else if let Some(owner) = range {
                 model.add_stack(owner.stack, one);
-            } else if w.before.contains(page * PAGE) {
+            } else if before {
                 model.add_unobserved("[anon]", Unobserved::BeforeAttach, one);
+            } else if sampled {
+                model.add_unobserved("[anon]", Unobserved::NotWalked, one);
             } else {
                 model.add_unobserved("[anon]", Unobserved::NoEvent, one);
             }

@@ -30,7 +30,7 @@ export function meaning(/** @type {string} */ kind) {
 
 /** Why memory has no stack. */
 export function reason(/** @type {string} */ name) {
-  const reasons = /** @type {Record<string, string>} */ ({ before_attach: "before attach", no_event: "not observed", stack_lost: "stack lost" });
+  const reasons = /** @type {Record<string, string>} */ ({ before_attach: "before attach", no_event: "not observed", stack_lost: "stack lost", not_walked: "not walked" });
   return reasons[name] ?? name;
 }
 

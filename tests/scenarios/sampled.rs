@@ -1,0 +1,88 @@
+//! Scenarios in which only a share of the faults has its stack walked: the sums stay those of the kernel, and a
+//! function has about the bytes that it touched.
+
+use ::memprof::profile::Kind::Anon;
+
+use crate::random::sequences;
+use crate::run::{KIB, MIB, Run};
+use crate::{SAMPLED, Scenario, Skip, scenario};
+
+pub const SCENARIOS: &[Scenario] = &[
+    scenario!(shares, forks: false, stacks: SAMPLED),
+    scenario!(copies_after_fork, forks: true, stacks: SAMPLED),
+    scenario!(random_sampled, forks: false, stacks: SAMPLED),
+    scenario!(random_forks_sampled, forks: true, stacks: SAMPLED),
+];
+
+/// Faults that are walked in any case, with a reserve.
+const FIRST: u64 = 20_000 * 4 * KIB;
+
+/// Touches so many small pages that from now on a share of the faults is walked.
+fn use_up_the_first_walks(run: &mut Run) {
+    run.tell(&[
+        &format!("anon 7 {FIRST}"),
+        &format!("advise 7 0 {FIRST} 15"),
+        &format!("touch 7 0 {FIRST}"),
+        &format!("unmap 7 0 {FIRST}"),
+    ]);
+    run.forget_said();
+}
+
+/// Two functions touch a part each.
+fn shares(run: &mut Run) -> Result<(), Skip> {
+    use_up_the_first_walks(run);
+    let unwalked = run.sums().profile.faults.unwalked;
+    let (whole, part) = (32 * MIB, 12 * MIB);
+    run.tell(&[
+        &format!("anon 0 {whole}"),
+        &format!("advise 0 0 {whole} 15"),
+        &format!("touch 0 0 {part}"),
+        &format!("number 0 {part} {}", whole - part),
+    ]);
+    let report = run.sums();
+    let faults = report.profile.faults;
+    let pages = whole / (4 * KIB);
+    let share = (faults.unwalked - unwalked) as f64 / pages as f64;
+    assert!((0.85..0.90).contains(&share), "{share} went unwalked");
+    // The border between the two is known to half the distance of two walked faults.
+    for (function, bytes) in [("cmd_touch", part), ("cmd_number", whole - part)] {
+        let found = report.under(function, Anon);
+        let off = found.abs_diff(bytes);
+        assert!(
+            off <= 64 * 4 * KIB,
+            "{function}: {found}\n{}",
+            report.text()
+        );
+    }
+    Ok(())
+}
+
+/// A page that a child copies in an unwalked fault is not its parent's.
+fn copies_after_fork(run: &mut Run) -> Result<(), Skip> {
+    use_up_the_first_walks(run);
+    let bytes = 16 * MIB;
+    run.tell(&[
+        &format!("anon 0 {bytes}"),
+        &format!("advise 0 0 {bytes} 15"),
+        &format!("touch 0 0 {bytes}"),
+        &format!("fork 0 0 {bytes}"),
+    ]);
+    run.pids = run.family();
+    run.wait_for_processes();
+    let report = run.sums();
+    let child = report.of(run.pids[1]);
+    let copied = child.under("child_touches", Anon);
+    assert!(copied >= bytes - 64 * 4 * KIB, "{copied}\n{}", child.text());
+    run.tell(&["end"]);
+    Ok(())
+}
+
+fn random_sampled(run: &mut Run) -> Result<(), Skip> {
+    use_up_the_first_walks(run);
+    sequences(run, false)
+}
+
+fn random_forks_sampled(run: &mut Run) -> Result<(), Skip> {
+    use_up_the_first_walks(run);
+    sequences(run, true)
+}
