@@ -22,7 +22,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use skip::skip_named;
-use support::pairs::{Aim, Pairs, interleave};
+use support::pairs::{Aim, Pairs, is_full};
 use support::profiler::NOT_A_LOSS;
 use support::workload::compile;
 use support::{Bench, Measurement};
@@ -43,17 +43,13 @@ fn main() -> ExitCode {
     Bench::main(Bench::unpinned("bench-builds", compile), &MEASUREMENTS)
 }
 
-fn full() -> bool {
-    std::env::var_os("MEMPROF_BENCH_FULL").is_some()
-}
-
 /// The count for short runs or for full runs.
 fn count(short: u32, all: u32) -> String {
-    if full() { all } else { short }.to_string()
+    if is_full() { all } else { short }.to_string()
 }
 
 fn pairs() -> usize {
-    if full() { 7 } else { 3 }
+    if is_full() { 7 } else { 3 }
 }
 
 /// Which processes memprof follows.
@@ -191,9 +187,9 @@ fn losses(summary: &str) -> Vec<String> {
 
 /// One row: the command without and with memprof.
 fn measure(name: &str, aim: Aim, by: By<'_>, argv: &[&str]) -> Result<()> {
-    let mut row = Pairs::new(name, "ms", aim);
+    let mut figures = [Pairs::new(name, "ms", aim)];
     let mut lost = Vec::new();
-    interleave(pairs(), || {
+    Pairs::settle(&mut figures, pairs(), |[row]| {
         let (without, with) = match by {
             By::Forks => {
                 let mut memprof = Command::new(MEMPROF);
@@ -208,7 +204,7 @@ fn measure(name: &str, aim: Aim, by: By<'_>, argv: &[&str]) -> Result<()> {
         lost.extend(losses(&with.1));
         Ok(())
     })?;
-    println!("{}", row.row());
+    println!("{}", figures[0].row());
     lost.iter().for_each(|row| println!("  lost: {row}"));
     Ok(())
 }

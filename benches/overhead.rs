@@ -36,10 +36,11 @@ const IDLE: Duration = Duration::from_secs(20);
 const BUSY: Duration = Duration::from_secs(8);
 const MIB: f64 = 1024.0 * 1024.0;
 
-const MEASUREMENTS: [Measurement; 9] = [
+const MEASUREMENTS: [Measurement; 10] = [
     ("noise", the_same_twice),
     ("touch-fp", touch_with_stacks),
     ("touch-off", touch_without_stacks),
+    ("touch-share", touch_with_a_share_of_the_stacks),
     ("read", read_into_the_cache),
     ("unrelated-faults", unrelated_faults),
     ("unrelated-syscalls", unrelated_syscalls),
@@ -66,45 +67,53 @@ fn main() -> ExitCode {
 const TOUCH: [&str; 5] = ["--start-on-stdin", "--mib", "256", "--depth", "22"];
 
 fn touch_with_stacks(bench: &Bench) -> Result<()> {
-    touch(bench, "fp", "page touch, stacks of 22 frames", 1.65)
+    let name = "page touch, stacks of 22 frames";
+    touch(bench, &TOUCH, &["--unwind", "fp"], name, 1.65)
 }
 
 fn touch_without_stacks(bench: &Bench) -> Result<()> {
-    touch(bench, "off", "page touch, no stacks", 1.20)
+    let name = "page touch, no stacks";
+    touch(bench, &TOUCH, &["--unwind", "off"], name, 1.20)
+}
+
+/// So many pages that few of them are among the first faults, which are always walked.
+fn touch_with_a_share_of_the_stacks(bench: &Bench) -> Result<()> {
+    let args = ["--start-on-stdin", "--mib", "1024", "--depth", "22"];
+    let name = "page touch, one stack of 32 by tables";
+    touch(bench, &args, &["--stacks", "1/32"], name, 1.15)
 }
 
 /// The noise of this machine: ratios of pairs without memprof.
 fn the_same_twice(bench: &Bench) -> Result<()> {
-    let mut pairs = Pairs::new(
-        "noise: page touch twice without memprof",
-        "ns/page",
-        Aim::None,
-    );
+    let name = "noise: page touch twice without memprof";
+    let mut figures = [Pairs::new(name, "ns/page", Aim::None)];
     let run = || -> Result<f64> {
         let mut workload = bench.start("touch", &TOUCH)?;
         let figures = workload.go()?;
         workload.end()?;
         figure(&figures, "ns_per_page")
     };
-    interleave(PAIRS, || {
+    Pairs::settle(&mut figures, PAIRS, |[pairs]| {
         pairs.add(run()?, run()?);
         Ok(())
     })?;
-    println!("{}", pairs.row());
+    println!("{}", figures[0].row());
     Ok(())
 }
 
 /// A target that touches pages as fast as it can.
-fn touch(bench: &Bench, unwind: &str, name: &str, aim: f64) -> Result<()> {
-    let mut stores = Pairs::new(name, "ns/page", Aim::AtMost(aim));
-    let mut whole = Pairs::new("  the same with mmap and munmap", "ns/page", Aim::None);
-    interleave(PAIRS, || {
-        let mut workload = bench.start("touch", &TOUCH)?;
+fn touch(bench: &Bench, args: &[&str], options: &[&str], name: &str, aim: f64) -> Result<()> {
+    let mut figures = [
+        Pairs::new(name, "ns/page", Aim::AtMost(aim)),
+        Pairs::new("  the same with mmap and munmap", "ns/page", Aim::None),
+    ];
+    Pairs::settle(&mut figures, PAIRS, |[stores, whole]| {
+        let mut workload = bench.start("touch", args)?;
         let without = workload.go()?;
         workload.end()?;
 
-        let mut workload = bench.start("touch", &TOUCH)?;
-        let memprof = Profiler::attach(workload.pid(), &["--unwind", unwind])?;
+        let mut workload = bench.start("touch", args)?;
+        let memprof = Profiler::attach(workload.pid(), options)?;
         let counter = FaultCounter::open(memprof.pid())?;
         let before = counter.read()?;
         let with = workload.go()?;
@@ -115,16 +124,14 @@ fn touch(bench: &Bench, unwind: &str, name: &str, aim: f64) -> Result<()> {
             "the workload made {made} page faults, memprof counted {counted}"
         );
         workload.end()?;
+        stores.add_own(memprof.cpu_time()?);
         memprof.end()?;
-        for (pairs, figure_name) in [
-            (&mut stores, "ns_per_page"),
-            (&mut whole, "ns_per_page_with_munmap"),
-        ] {
+        for (pairs, figure_name) in [(stores, "ns_per_page"), (whole, "ns_per_page_with_munmap")] {
             pairs.add(figure(&without, figure_name)?, figure(&with, figure_name)?);
         }
         Ok(())
     })?;
-    println!("{}\n{}", stores.row(), whole.row());
+    figures.iter().for_each(|pairs| println!("{}", pairs.row()));
     Ok(())
 }
 
@@ -142,8 +149,8 @@ fn read_into_the_cache(bench: &Bench) -> Result<()> {
     let kind = file_system(&path)?;
     ensure!(kind != "tmpfs", "{file} is on a tmpfs: no page cache");
     let name = format!("page-cache reads ({kind})");
-    let mut pairs = Pairs::new(name, "ns/page", Aim::AtMost(1.65));
-    interleave(PAIRS, || {
+    let mut figures = [Pairs::new(name, "ns/page", Aim::AtMost(1.65))];
+    Pairs::settle(&mut figures, PAIRS, |[pairs]| {
         let mut workload = bench.start("readfile", &args)?;
         let without = workload.go()?;
         workload.end()?;
@@ -157,13 +164,14 @@ fn read_into_the_cache(bench: &Bench) -> Result<()> {
             "{whole} KiB were read into the page cache, memprof reports {cached} KiB"
         );
         workload.end()?;
+        pairs.add_own(memprof.cpu_time()?);
         memprof.end()?;
         let ns = "ns_per_page";
         pairs.add(figure(&without, ns)?, figure(&with, ns)?);
         Ok(())
     })?;
     std::fs::remove_file(&path)?;
-    println!("{}", pairs.row());
+    println!("{}", figures[0].row());
     Ok(())
 }
 

@@ -23,7 +23,7 @@ use anyhow::{Context, Result, ensure};
 
 use skip::skip_named;
 use support::counters::map_memory;
-use support::pairs::{Aim, Pairs, interleave, median, verdict};
+use support::pairs::{Aim, Pairs, is_full, verdict};
 use support::profiler::Profiler;
 use support::workload::{Workload, compile_without_frame_pointers, figure};
 use support::{Bench, Killed, Measurement, pin};
@@ -42,10 +42,7 @@ const MEASUREMENTS: [Measurement; 7] = [
 
 /// The number of pairs: in the short form the middle one of three.
 fn pairs_of_each() -> usize {
-    match std::env::var_os("MEMPROF_BENCH_FULL") {
-        Some(_) => 5,
-        None => 3,
-    }
+    if is_full() { 5 } else { 3 }
 }
 
 fn main() -> ExitCode {
@@ -66,29 +63,26 @@ impl Bench {
         figure(&figures, "ns_per_page")
     }
 
-    fn pairs(&self, program: &str, args: &[&str], pairs: &mut Pairs) -> Result<f64> {
-        let mut costs = Vec::new();
-        interleave(pairs_of_each(), || {
+    /// Prints a row, and returns the median of what memprof adds.
+    fn pairs(&self, program: &str, args: &[&str], pairs: Pairs) -> Result<f64> {
+        let mut figures = [pairs];
+        Pairs::settle(&mut figures, pairs_of_each(), |[pairs]| {
             let without = self.run(program, args, false)?;
             let with = self.run(program, args, true)?;
-            costs.push(with - without);
             pairs.add(without, with);
             Ok(())
         })?;
-        println!("{}", pairs.row());
-        Ok(median(costs))
+        println!("{}", figures[0].row());
+        Ok(figures[0].added())
     }
 }
 
 /// One loop touches all pages, so the unwound stack is cached.
 fn touch(bench: &Bench) -> Result<()> {
     let args = ["--start-on-stdin", "--mib", "256", "--depth", "22"];
-    let mut pairs = Pairs::new(
-        "page touch, 22 frames by tables",
-        "ns/page",
-        Aim::AtMost(1.65),
-    );
-    bench.pairs("touch", &args, &mut pairs).map(drop)
+    let name = "page touch, 22 frames by tables";
+    let pairs = Pairs::new(name, "ns/page", Aim::AtMost(1.65));
+    bench.pairs("touch", &args, pairs).map(drop)
 }
 
 /// Each page is touched under a different stack than the page before.
@@ -96,9 +90,9 @@ fn paths(bench: &Bench) -> Result<()> {
     let mut costs = Vec::new();
     for (depth, aim) in [("22", Aim::AtMost(3.5)), ("100", Aim::None)] {
         let name = format!("every stack different, {depth} frames");
-        let mut pairs = Pairs::new(name, "ns/page", aim);
+        let pairs = Pairs::new(name, "ns/page", aim);
         let args = ["--start-on-stdin", "--depth", depth];
-        costs.push(bench.pairs("paths", &args, &mut pairs)?);
+        costs.push(bench.pairs("paths", &args, pairs)?);
     }
     let a_frame = (costs[1] - costs[0]) / 78.0;
     println!(
@@ -165,18 +159,19 @@ fn command(
     if !there(command[0]) {
         return Ok(());
     }
-    let mut pairs = Pairs::new(name, "ms", Aim::AtMost(aim));
-    interleave(pairs_of_each(), || {
+    let mut figures = [Pairs::new(name, "ms", Aim::AtMost(aim))];
+    Pairs::settle(&mut figures, pairs_of_each(), |[pairs]| {
         let without = Gate::start(bench, command)?.run()?;
         let gate = Gate::start(bench, command)?;
         let memprof = Profiler::attach(gate.0.id(), &[])?;
         let with = gate.run()?;
         look(&memprof)?;
+        pairs.add_own(memprof.cpu_time()?);
         memprof.end()?;
         pairs.add(without.as_secs_f64() * 1e3, with.as_secs_f64() * 1e3);
         Ok(())
     })?;
-    println!("{}", pairs.row());
+    println!("{}", figures[0].row());
     Ok(())
 }
 
@@ -315,16 +310,17 @@ fn redis(bench: &Bench) -> Result<()> {
 /// CPU time in ms of successive loads on a running server, without and with memprof.
 fn steady(name: &str, pid: u32, args: &[&str], load: impl Fn() -> Result<f64>) -> Result<()> {
     load()?;
-    let mut pairs = Pairs::new(name, "ms", Aim::AtMost(1.03));
-    interleave(pairs_of_each(), || {
+    let mut figures = [Pairs::new(name, "ms", Aim::AtMost(1.03))];
+    Pairs::settle(&mut figures, pairs_of_each(), |[pairs]| {
         let without = load()?;
         let memprof = Profiler::attach(pid, args)?;
         let with = load()?;
+        pairs.add_own(memprof.cpu_time()?);
         memprof.end()?;
         pairs.add(without, with);
         Ok(())
     })?;
-    println!("{}", pairs.row());
+    println!("{}", figures[0].row());
     Ok(())
 }
 
