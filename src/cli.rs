@@ -176,8 +176,9 @@ struct ProfileArgs {
     /// How to unwind stacks
     #[arg(long, value_name = "HOW", default_value = "auto")]
     unwind: UnwindArg,
-    /// Page faults whose stack is walked: `all`, or `1/N` for one of N chosen at random after the first 16,384. The sums
-    /// stay exact, bytes by stack are then estimates, and the target runs faster
+    /// Page faults whose stack is walked: `all`; `1/N` for one of N chosen at random after the first 16,384; `off` for
+    /// none. The target then runs faster, and the sums stay exact, but bytes by stack are estimates. With `off`, memory
+    /// has the stack of the call that mapped its range
     #[arg(long, value_name = "WHICH", default_value = "all", value_parser = |text: &str| text.parse::<Stacks>())]
     stacks: Stacks,
     /// Keep at most this many frames of a stack, 128 to 1024. Stacks deeper than 128 are unwound on every

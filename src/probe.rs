@@ -48,6 +48,10 @@ pub struct Probe {
     bind: Option<Link>,
     slots: StackSlots,
     missing: Vec<Missing>,
+    /// Whether page faults have a hook.
+    sees_faults: bool,
+    /// How often it was asked for changes that it may not have seen.
+    unseen: Cell<u64>,
     /// Number of processors that count events.
     cpus: usize,
     sources: Vec<&'static Source>,
@@ -134,16 +138,25 @@ impl Probe {
     /// A counter that changes whenever a hook sees a change of a followed process's memory.
     pub fn activity(&self) -> u64 {
         let sum = self.counters();
-        sum.faults + sum.changes
+        // Without a hook on faults, memory may have changed since the last call.
+        if !self.sees_faults {
+            self.unseen.set(self.unseen.get() + 1);
+        }
+        sum.faults + sum.changes + self.unseen.get()
     }
 
-    /// Page faults of followed processes, and those of them whose stack was not walked.
-    pub fn faults(&self) -> Faults {
+    /// Whether all faults had their stack walked.
+    pub fn walks_all(&self) -> bool {
+        self.faults().is_some_and(|faults| faults.unwalked == 0)
+    }
+
+    /// Page faults of followed processes, and those of them whose stack was not walked; `None` if faults have no hook.
+    pub fn faults(&self) -> Option<Faults> {
         let sum = self.counters();
-        Faults {
+        self.sees_faults.then_some(Faults {
             all: sum.faults,
             unwalked: sum.unwalked,
-        }
+        })
     }
 
     /// What all processors have counted.

@@ -139,8 +139,9 @@ pub struct Profile {
     pub kernel_after: KernelFigures,
     /// What was lost.
     pub losses: Losses,
-    /// How many page faults there were, and how many of their stacks were not walked.
-    pub faults: Faults,
+    /// How many page faults there were, and how many of their stacks were not walked; `None` if faults have no hook
+    /// (`--stacks off`).
+    pub faults: Option<Faults>,
     /// The files that frames refer to.
     pub modules: Arc<[Arc<Module>]>,
     /// The same memory, by mapping and by file.
@@ -174,6 +175,13 @@ pub struct Share {
     pub kernel_after: KernelFigures,
     /// Whether it was frozen.
     pub freeze: FreezeOutcome,
+}
+
+impl Faults {
+    /// Those whose stack was walked.
+    pub fn walked(&self) -> u64 {
+        self.all.saturating_sub(self.unwalked)
+    }
 }
 
 impl Profile {

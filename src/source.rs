@@ -20,6 +20,8 @@ pub struct Source {
     pub name: &'static str,
     /// Required programs, by their name in the BPF object.
     pub programs: &'static [&'static str],
+    /// Required programs that run at every page fault; not loaded if no fault's stack is walked (`--stacks off`).
+    pub at_faults: &'static [&'static str],
     /// Optional programs: without them figures have less detail, but stay correct.
     pub optional: &'static [&'static str],
     /// Kernel tracepoints that its programs attach to, except those that every supported kernel has.

@@ -392,3 +392,23 @@ fn faults(m: &Memprof) -> [u64; 2] {
     let faults = m.get("/v2/summary").json()["report"]["faults"].clone();
     ["all", "unwalked"].map(|which| faults[which].as_u64().unwrap())
 }
+
+/// Without a hook on page faults, the sums are the kernel's all the same.
+#[test]
+fn no_stacks_of_faults() {
+    let mut run = Run::command(&["--stacks", "off"]);
+    let bytes = 16 * MIB;
+    for commands in [&[format!("mmap {bytes}")][..], &["munmap".to_owned()]] {
+        let commands: Vec<&str> = commands.iter().map(String::as_str).collect();
+        let moment = run.after(&commands);
+        let held = moment.reversed.through("cmd_mmap").value * KIB;
+        assert_eq!(held, if commands[0] == "munmap" { 0 } else { bytes });
+    }
+    let summary = run.m.get("/v2/summary").json();
+    assert!(summary["report"]["faults"].is_null(), "{summary}");
+    // A change that no hook has seen.
+    run.lines.tell("mmap 4096");
+    let now = run.m.get("/v2/summary").json();
+    assert_ne!(summary["report"]["number"], now["report"]["number"]);
+    run.end();
+}

@@ -266,7 +266,7 @@ impl Aggregator {
             ranges: &space.ranges,
             before: &space.before,
             page_size: scanner.page_size(),
-            sampled: probe.faults().unwalked > 0,
+            sampled: !probe.walks_all(),
         };
         let (begun, paused) = (Instant::now(), scanner.paused());
         let mut join = Join::new(probe, view);

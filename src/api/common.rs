@@ -8,7 +8,7 @@ use super::query::bad;
 use super::{ApiError, Report};
 use crate::event::Outcome;
 use crate::measure::Measure;
-use crate::profile::{Amounts, FreezeOutcome, KernelFigures, Kind, Losses, Profile};
+use crate::profile::{Amounts, Faults, FreezeOutcome, KernelFigures, Kind, Losses, Profile};
 
 /// Figures by kind, in the order of [`Kind::ALL`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -110,7 +110,7 @@ pub(super) struct ReportInfo {
     exact: bool,
     #[serde(flatten)]
     counted: Counted,
-    faults: FaultsReply,
+    faults: Option<FaultsReply>,
     not_observed: Kinds,
     incomplete: Kinds,
     losses: Vec<Loss>,
@@ -129,10 +129,9 @@ impl From<&Report> for ReportInfo {
             freeze_error: profile.freeze.failed().map(str::to_owned),
             exact: profile.is_exact(),
             counted: Counted(profile.optional_measures().collect()),
-            faults: FaultsReply {
-                all: profile.faults.all,
-                unwalked: profile.faults.unwalked,
-            },
+            faults: profile
+                .faults
+                .map(|Faults { all, unwalked }| FaultsReply { all, unwalked }),
             not_observed: Kinds(profile.unattributed()),
             incomplete: Kinds(profile.incomplete()),
             losses: losses(&profile.losses),

@@ -275,13 +275,14 @@ fn comments(profile: &Profile) -> Vec<String> {
             ));
         }
     }
-    let faults = profile.faults;
-    if faults.unwalked > 0 {
-        lines.push(format!(
+    match profile.faults {
+        None => lines.push("estimates: page faults were not hooked".to_owned()),
+        Some(faults) if faults.unwalked > 0 => lines.push(format!(
             "estimates: the stacks of {} of {} page faults were walked",
-            faults.all - faults.unwalked,
+            faults.walked(),
             faults.all
-        ));
+        )),
+        Some(_) => {}
     }
     let losses = profile.losses.counters.iter();
     lines.extend(losses.map(|(what, count)| format!("lost: {count} {what}")));

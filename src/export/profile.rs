@@ -74,9 +74,9 @@ struct Whole<'a> {
     freeze_error: Option<&'a str>,
     #[serde(flatten)]
     counted: Counted<'a>,
-    /// If some had no stack walked: bytes by stack are then estimates.
+    /// Present if some had no stack walked: bytes by stack are then estimates. `null`: faults had no hook.
     #[serde(skip_serializing_if = "Option::is_none")]
-    faults: Option<Faults>,
+    faults: Option<Option<Faults>>,
     total: Bytes<'a>,
     kernel_before: Kernel<'a>,
     kernel_after: Kernel<'a>,
@@ -95,9 +95,13 @@ struct Faults {
 }
 
 impl Faults {
-    fn of(profile: &Profile) -> Option<Faults> {
-        let crate::profile::Faults { all, unwalked } = profile.faults;
-        (unwalked > 0).then_some(Faults { all, unwalked })
+    fn of(profile: &Profile) -> Option<Option<Faults>> {
+        match profile.faults {
+            None => Some(None),
+            Some(crate::profile::Faults { all, unwalked }) => {
+                (unwalked > 0).then_some(Some(Faults { all, unwalked }))
+            }
+        }
     }
 }
 

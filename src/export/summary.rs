@@ -145,17 +145,23 @@ fn write_outcomes(profile: &Profile, out: &mut dyn Write) -> io::Result<()> {
         let (kib, label) = (bytes / 1024, outcome.label());
         writeln!(out, "{kib:>12} KiB  {stacks} stacks {label}")?;
     }
-    let faults = profile.faults;
-    if faults.unwalked > 0 {
-        let walked = faults.all - faults.unwalked;
-        let percent = walked as f64 * 100.0 / faults.all as f64;
-        writeln!(
+    match profile.faults {
+        None => writeln!(
             out,
-            "{:12}      estimates by stack: the stacks of {walked} of {} page faults were walked ({percent:.1} %)",
-            "", faults.all
-        )?;
+            "{:18}by the call that mapped the memory: page faults were not hooked",
+            ""
+        ),
+        Some(faults) if faults.unwalked > 0 => {
+            let (walked, all) = (faults.walked(), faults.all);
+            let percent = walked as f64 * 100.0 / all as f64;
+            writeln!(
+                out,
+                "{:18}estimates by stack: the stacks of {walked} of {all} page faults were walked ({percent:.1} %)",
+                ""
+            )
+        }
+        Some(_) => Ok(()),
     }
-    Ok(())
 }
 
 fn write_losses(profile: &Profile, out: &mut dyn Write) -> io::Result<()> {

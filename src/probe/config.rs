@@ -45,6 +45,8 @@ pub enum Stacks {
     All,
     /// After the first 16,384 faults, one of so many of each thread, chosen at random.
     OneIn(NonZeroU32),
+    /// None: faults have no hook. Memory has the stack of the call that mapped its range.
+    Off,
 }
 
 impl Stacks {
@@ -54,7 +56,7 @@ impl Stacks {
     /// Of so many faults, one is walked.
     pub(crate) fn interval(self) -> NonZeroU32 {
         match self {
-            Stacks::All => NonZeroU32::MIN,
+            Stacks::All | Stacks::Off => NonZeroU32::MIN,
             Stacks::OneIn(interval) => interval,
         }
     }
@@ -63,16 +65,18 @@ impl Stacks {
 impl FromStr for Stacks {
     type Err = &'static str;
 
-    /// Parses `all` or `1/N`.
+    /// Parses `all`, `1/N` or `off`.
     fn from_str(text: &str) -> Result<Stacks, &'static str> {
-        if text == "all" {
-            return Ok(Stacks::All);
+        match text {
+            "all" => return Ok(Stacks::All),
+            "off" => return Ok(Stacks::Off),
+            _ => {}
         }
         let interval = text.strip_prefix("1/").and_then(|n| n.parse().ok());
         match interval {
             Some(NonZeroU32::MIN) => Ok(Stacks::All),
             Some(n) if n.get() <= Stacks::MAX_INTERVAL => Ok(Stacks::OneIn(n)),
-            _ => Err("expected `all`, or `1/N` with N from 1 to 65536"),
+            _ => Err("expected `all`, `off`, or `1/N` with N from 1 to 65536"),
         }
     }
 }
@@ -112,6 +116,7 @@ mod tests {
         for (text, stacks) in [
             ("all", Ok(Stacks::All)),
             ("1/1", Ok(Stacks::All)),
+            ("off", Ok(Stacks::Off)),
             ("1/8", one_in(8)),
             ("1/65536", one_in(65_536)),
         ] {

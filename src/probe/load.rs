@@ -10,7 +10,7 @@ use anyhow::{Context, Result, anyhow};
 use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
 use libbpf_rs::{Link, OpenObject, PrintLevel, RingBuffer, RingBufferBuilder};
 
-use super::config::ProbeConfig;
+use super::config::{ProbeConfig, Stacks};
 use super::stacks::StackSlots;
 use super::{Inbox, Missing, Probe, sizes};
 use crate::residency::page_size;
@@ -62,12 +62,11 @@ impl Probe {
         }
         sizes::set(&mut open)?;
         for source in SOURCES {
-            if !config
-                .sources
-                .iter()
-                .any(|chosen| std::ptr::eq(*chosen, source))
-            {
+            let mut sources = config.sources.iter();
+            if !sources.any(|chosen| std::ptr::eq(*chosen, source)) {
                 leave_out(&mut open, source)?;
+            } else if config.stacks == Stacks::Off {
+                leave_out_programs(&mut open, source.at_faults);
             }
         }
         let skel = open.load().context(
@@ -104,6 +103,8 @@ impl Probe {
             bind,
             slots,
             missing,
+            sees_faults: config.stacks != Stacks::Off,
+            unseen: Cell::default(),
             cpus: libbpf_rs::num_possible_cpus()
                 .unwrap_or(wire::MAX_CPUS)
                 .min(wire::MAX_CPUS),
@@ -161,14 +162,10 @@ fn open_ring(
 
 /// Keeps a source's programs and maps out of the kernel.
 fn leave_out(open: &mut OpenMemprofSkel<'static>, source: &Source) -> Result<()> {
-    let object = open.open_object_mut();
-    let programs = || source.programs.iter().chain(source.optional);
-    for mut program in object.progs_mut() {
-        if programs().any(|name| program.name() == *name) {
-            program.set_autoload(false);
-        }
+    for programs in [source.programs, source.at_faults, source.optional] {
+        leave_out_programs(open, programs);
     }
-    for mut map in object.maps_mut() {
+    for mut map in open.open_object_mut().maps_mut() {
         let ledger = &source.ledger;
         if map.name() == ledger.map || ledger.helpers.iter().any(|name| map.name() == *name) {
             map.set_autocreate(false)
@@ -178,6 +175,14 @@ fn leave_out(open: &mut OpenMemprofSkel<'static>, source: &Source) -> Result<()>
     Ok(())
 }
 
+fn leave_out_programs(open: &mut OpenMemprofSkel<'static>, names: &[&str]) {
+    for mut program in open.open_object_mut().progs_mut() {
+        if names.iter().any(|name| program.name() == *name) {
+            program.set_autoload(false);
+        }
+    }
+}
+
 fn attach_sources(
     skel: &MemprofSkel<'static>,
     config: &ProbeConfig,
@@ -185,8 +190,9 @@ fn attach_sources(
     let mut links = Vec::new();
     let mut missing = Vec::new();
     let sources = || config.sources.iter();
+    let at_faults = sources().filter(|_| config.stacks != Stacks::Off);
     let needed = LIFECYCLE.iter().chain(sources().flat_map(|s| s.programs));
-    for name in needed {
+    for name in needed.chain(at_faults.flat_map(|s| s.at_faults)) {
         links.push(attach(skel, name)?);
     }
     for name in sources().flat_map(|s| s.optional) {

@@ -19,6 +19,7 @@ pub static SOURCE: Source = Source {
         "kernel_page_freed",
         "kernel_page_cached",
     ],
+    at_faults: &[],
     optional: &[],
     tracepoints: &[],
     measure: &KERNEL_MEMORY,

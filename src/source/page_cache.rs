@@ -14,6 +14,7 @@ use crate::wire::{self, STACK_NONE, cache_chunk, cache_key};
 pub static SOURCE: Source = Source {
     name: "page cache",
     programs: &["cache_add", "cache_delete"],
+    at_faults: &[],
     optional: &[],
     tracepoints: &[Tracepoints {
         check: "page-cache tracepoints",

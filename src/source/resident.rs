@@ -23,13 +23,8 @@ use crate::wire::{CHUNK_PAGES, STACK_LOST, STACK_NONE, STACK_UNWALKED, page_chun
 /// The resident-pages source.
 pub static SOURCE: Source = Source {
     name: "resident pages",
-    programs: &[
-        "fault_user",
-        "fault_kernel",
-        "page_allocated",
-        "syscall_enter",
-        "syscall_exit",
-    ],
+    programs: &["syscall_enter", "syscall_exit"],
+    at_faults: &["fault_user", "fault_kernel", "page_allocated"],
     optional: &[],
     tracepoints: &[
         Tracepoints {

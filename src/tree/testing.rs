@@ -74,7 +74,7 @@ pub(crate) fn profile(samples: &[(&[Frame], Usage)], not_observed: &[Usage]) -> 
         kernel_before: kernel,
         kernel_after: kernel,
         losses: Losses::default(),
-        faults: Faults::default(),
+        faults: Some(Faults::default()),
         modules: Arc::new([module("node", true), module("libc-2.31.so", false)]),
         processes: Vec::new(),
         freeze: FreezeOutcome::Ran,

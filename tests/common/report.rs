@@ -95,7 +95,7 @@ pub fn profile(
         kernel_before: kernel,
         kernel_after: kernel,
         losses: Losses::default(),
-        faults: Faults::default(),
+        faults: Some(Faults::default()),
         modules: Arc::new(modules),
         processes: Vec::new(),
         freeze: FreezeOutcome::Ran,

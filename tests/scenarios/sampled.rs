@@ -31,7 +31,7 @@ fn use_up_the_first_walks(run: &mut Run) {
 /// Two functions touch a part each.
 fn shares(run: &mut Run) -> Result<(), Skip> {
     use_up_the_first_walks(run);
-    let unwalked = run.sums().profile.faults.unwalked;
+    let unwalked = run.sums().profile.faults.unwrap().unwalked;
     let (whole, part) = (32 * MIB, 12 * MIB);
     run.tell(&[
         &format!("anon 0 {whole}"),
@@ -40,7 +40,7 @@ fn shares(run: &mut Run) -> Result<(), Skip> {
         &format!("number 0 {part} {}", whole - part),
     ]);
     let report = run.sums();
-    let faults = report.profile.faults;
+    let faults = report.profile.faults.unwrap();
     let pages = whole / (4 * KIB);
     let share = (faults.unwalked - unwalked) as f64 / pages as f64;
     assert!((0.85..0.90).contains(&share), "{share} went unwalked");

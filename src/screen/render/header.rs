@@ -136,10 +136,13 @@ fn stacks(profile: &Profile, theme: Theme) -> Line<'static> {
             text += &format!("  {what} {} %", percent(bytes, whole));
         }
     }
-    let faults = profile.faults;
-    if faults.unwalked > 0 {
-        let walked = percent(faults.all - faults.unwalked, faults.all);
-        text += &format!("  estimates: {walked} % of faults walked");
+    match profile.faults {
+        None => text += "  page faults not hooked",
+        Some(faults) if faults.unwalked > 0 => {
+            let walked = percent(faults.walked(), faults.all);
+            text += &format!("  estimates: {walked} % of faults walked");
+        }
+        Some(_) => {}
     }
     let losses = &profile.losses.counters;
     let lost = match &losses[..] {

@@ -102,9 +102,10 @@ function sum(/** @type {Summary} */ { agreement }) {
 function missing(/** @type {Summary} */ { report, outcomes, not_observed }) {
   const lost = report.losses.reduce((total, loss) => total + loss.count, 0);
   const list = report.losses.map(({ what, count }) => `${number(count)} × ${what}`).join("\n");
-  const { all, unwalked } = report.faults;
-  chip("sampled", "warn", `estimates: ${(100 * (all - unwalked) / all).toFixed(1)} % of faults walked`, `The stacks of ${number(all - unwalked)} of ${number(all)} page faults were walked (--stacks). The sums are exact; bytes by stack are estimates.`);
-  at("sampled").hidden = unwalked === 0;
+  const { all, unwalked } = report.faults ?? { all: 0, unwalked: 0 };
+  if (report.faults === null) chip("sampled", "warn", "page faults not hooked", "memprof runs with --stacks off: memory has the stack of the call that mapped it. The sums are exact.");
+  else chip("sampled", "warn", `estimates: ${(100 * (all - unwalked) / all).toFixed(1)} % of faults walked`, `The stacks of ${number(all - unwalked)} of ${number(all)} page faults were walked (--stacks). The sums are exact; bytes by stack are estimates.`);
+  at("sampled").hidden = report.faults !== null && unwalked === 0;
   chip("losses", lost ? "bad" : "good", lost ? `${number(lost)} lost` : "nothing lost", list || "No event, stack or page record was lost since memprof attached.");
   const partial = outcomes.filter((row) => !row.complete && row.stacks > 0);
   const stacks = partial.reduce((total, row) => total + row.stacks, 0);
