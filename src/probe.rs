@@ -160,10 +160,10 @@ impl Probe {
     }
 
     /// What all processors have counted.
-    fn counters(&self) -> wire::cpu_counters {
-        let mut sum = wire::cpu_counters::default();
+    fn counters(&self) -> wire::cpu_state {
+        let mut sum = wire::cpu_state::default();
         for cpu in 0..self.cpus {
-            let one: wire::cpu_counters = self.bss(|b| &raw const b.cpu_counters[cpu]);
+            let one: wire::cpu_state = self.bss(|b| &raw const b.cpus[cpu]);
             sum.faults += one.faults;
             sum.unwalked += one.unwalked;
             sum.changes += one.changes;

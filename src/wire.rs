@@ -15,9 +15,9 @@ mod skel {
 }
 
 pub(crate) use skel::types::{
-    bss as Bss, cache_chunk, cache_key, code_file, code_segment, cpu_counters, file_key,
-    kernel_page, page_chunk, proc_info, stack_bucket, unwind_mapping, unwind_page, unwind_page_key,
-    unwind_rule, unwind_space,
+    bss as Bss, cache_chunk, cache_key, code_file, code_segment, cpu_state, file_key, kernel_page,
+    page_chunk, proc_info, stack_bucket, unwind_mapping, unwind_page, unwind_page_key, unwind_rule,
+    unwind_space,
 };
 pub(crate) use skel::{MemprofSkel, MemprofSkelBuilder, OpenMemprofSkel};
 

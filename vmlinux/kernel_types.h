@@ -133,9 +133,14 @@ struct mm_struct {
 	mm_context_t context;
 };
 
+struct sched_entity {
+	__u64 nr_migrations;
+};
+
 struct task_struct {
 	struct thread_info thread_info;
 	unsigned int flags;
+	struct sched_entity se;
 	struct mm_struct *mm;
 	pid_t pid;
 	pid_t tgid;

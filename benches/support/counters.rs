@@ -104,8 +104,7 @@ impl FaultCounter {
         let all = FdInfo::all(pid)?;
         let program = all.iter().find_map(|fd| fd.number("prog_id"));
         let btf = Btf::from_prog_id(program.context("memprof holds no BPF program")? as u32)?;
-        let (offset, all_bytes) =
-            place_of(&btf, "cpu_counters").context("the probe has no counters")?;
+        let (offset, all_bytes) = place_of(&btf, "cpus").context("the probe has no counters")?;
         let bss = all
             .iter()
             .filter_map(|fd| MapHandle::from_map_id(fd.number("map_id")? as u32).ok())

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /*
- * Counters that user space reads.
+ * Counters that user space reads, and what each processor keeps by itself.
  */
 #ifndef MEMPROF_COUNTERS_H
 #define MEMPROF_COUNTERS_H
@@ -10,31 +10,32 @@
 __u64 losses[LOSS_NR];
 
 /*
- * What is counted on every event, on each processor by itself: words that all processors wrote would travel between
- * their caches, together with whatever lies beside them. User space adds them up. (With more than MAX_CPUS processors
- * some share a line.)
+ * What each processor counts and notes by itself, in a cache line of its own: words that all processors wrote would
+ * travel between their caches, together with whatever lies beside them. User space adds the counters up. (With more
+ * than MAX_CPUS processors some share a line. A program may be interrupted by another one: a note may be overwritten.)
  */
-struct cpu_counters {
+struct cpu_state {
 	__u64 faults; /* page faults of followed processes; exact */
 	__u64 unwalked; /* those of them whose stack was not walked (walk_interval) */
 	__u64 changes; /* other changes of their memory: while nothing changes, no new scan is needed */
-	__u64 pad[5];
+	__u64 mm; /* the address space of the last fault of a followed process */
+	__u64 plain; /* the thread whose fault under way needs no look at its page's allocation, see plain_fault() */
+	__u32 plain_migrations; /* of that thread, at the fault */
+	__u32 generation; /* follow_generation at that last fault */
+	__u32 walk_in; /* faults before the next walk; see is_walked() */
+	__u32 run_left; /* faults left of the run after that walk */
+	__u8 in_runs; /* a fault could go unwalked */
+	__u8 plain_any_order; /* that thread's fault was not walked */
+	__u8 pad[6];
 } __attribute__((aligned(64)));
 
-struct cpu_counters cpu_counters[MAX_CPUS];
+_Static_assert(sizeof(struct cpu_state) == 64, "cpu_state");
 
-static __always_inline struct cpu_counters *own_counters(void)
+struct cpu_state cpus[MAX_CPUS];
+
+static __always_inline struct cpu_state *own_cpu(void)
 {
-	return &cpu_counters[INDEX(bpf_get_smp_processor_id(), MAX_CPUS)];
-}
-
-/* Returns the counters, for counting more about the fault. (A program may be interrupted by another one.) */
-static __always_inline struct cpu_counters *count_fault(void)
-{
-	struct cpu_counters *c = own_counters();
-
-	__sync_fetch_and_add(&c->faults, 1);
-	return c;
+	return &cpus[INDEX(bpf_get_smp_processor_id(), MAX_CPUS)];
 }
 
 static __always_inline void count_loss(__u32 which)
@@ -44,7 +45,7 @@ static __always_inline void count_loss(__u32 which)
 
 static __always_inline void count_activity(void)
 {
-	own_counters()->changes++; /* a lost increment is harmless: user space only compares it with the last value */
+	own_cpu()->changes++; /* a lost increment is harmless: user space only compares it with the last value */
 }
 
 #endif

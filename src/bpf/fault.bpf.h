@@ -19,6 +19,14 @@
 /* Bit of a page fault's error code: the page was present, but the access was not allowed. */
 #define FAULT_PRESENT 1ul
 
+/* Whether to walk is decided by the callee. */
+#define UNDECIDED (-1)
+
+static __always_inline int can_be_user(__u64 addr)
+{
+	return addr >= 65536 && !(addr >> 57);
+}
+
 /*
  * Notes the start of a fault. The callers record the current stack for the page, unless it has an owner. A record of
  * a fault that then fails is harmless: reports count only pages that the kernel says are resident.
@@ -28,25 +36,28 @@
  *
  * Returns the page's entry in the ledger if it has no owner and the stack is to be walked, else NULL.
  */
-static __always_inline __u32 *fault_begins(struct task_state *st, __u64 addr, __u64 error_code)
+static __always_inline __u32 *fault_begins(struct task_state *st, struct cpu_state *cpu, int walked, __u64 addr,
+					   __u64 error_code)
 {
 	__u64 vpage = addr >> page_shift;
-	struct cpu_counters *counters;
 	struct page_chunk *chunk;
 	struct user_regs regs;
 	__u32 *owner;
 
 	/* The stack walk reads user memory, and a read of a bad address raises a fault of its own. */
-	if (!st || st->walking || addr < 65536 || addr >> 57)
+	if (!st || st->walking || !can_be_user(addr))
 		return NULL;
-	counters = count_fault();
-	if (is_walked(st)) {
+	__sync_fetch_and_add(&cpu->faults, 1);
+	cpu->plain = 0;
+	cpu->mm = st->mm;
+	cpu->generation = st->generation;
+	if (walked == UNDECIDED ? is_walked(cpu) : walked) {
 		chunk = chunk_get(chunk_key(st->mm_id, vpage));
 		if (!chunk)
 			return NULL;
 		st->fault_stack = STACK_NONE;
 	} else {
-		__sync_fetch_and_add(&counters->unwalked, 1);
+		__sync_fetch_and_add(&cpu->unwalked, 1);
 		st->fault = 0;
 		if (!(error_code & FAULT_PRESENT))
 			return NULL;
@@ -65,14 +76,39 @@ static __always_inline __u32 *fault_begins(struct task_state *st, __u64 addr, __
 	return *owner == STACK_NONE ? owner : NULL;
 }
 
+/* Whether the address space is that of the last fault on this processor: then it is followed. */
+static __always_inline int is_last_mm(struct cpu_state *cpu, struct mm_struct *mm)
+{
+	return mm && cpu->mm == (__u64)mm && cpu->generation == follow_generation;
+}
+
 SEC("tp_btf/page_fault_user")
 int BPF_PROG(fault_user, unsigned long address, struct pt_regs *regs, unsigned long error_code)
 {
-	struct task_state *st = followed(bpf_get_current_task_btf());
-	__u32 *owner = fault_begins(st, address, error_code);
+	struct task_struct *task = bpf_get_current_task_btf();
+	struct mm_struct *mm = task->mm;
+	struct cpu_state *cpu = own_cpu();
+	int walked = UNDECIDED;
+	struct task_state *st;
+	__u32 *owner;
 
-	if (st && owner)
-		*owner = st->fault_stack = stack_id(st, 0);
+	/* A fault that is not walked ends here, if possible: finding the thread's state would double its cost. */
+	if (walk_interval > 1 && is_last_mm(cpu, mm) && can_be_user(address)) {
+		walked = is_walked(cpu);
+		if (!walked && !(error_code & FAULT_PRESENT)) {
+			__sync_fetch_and_add(&cpu->faults, 1);
+			__sync_fetch_and_add(&cpu->unwalked, 1);
+			plain_fault(cpu, task, 1);
+			return 0;
+		}
+	}
+	st = followed_mm(task, mm);
+	owner = fault_begins(st, cpu, walked, address, error_code);
+	if (!st || !owner)
+		return 0;
+	*owner = st->fault_stack = stack_id(st, 0);
+	if (!(error_code & FAULT_PRESENT))
+		plain_fault(cpu, task, 0);
 	return 0;
 }
 
@@ -82,7 +118,7 @@ int fault_kernel(struct bpf_raw_tracepoint_args *ctx)
 {
 	struct task_state *st = followed(bpf_get_current_task_btf());
 
-	if (!fault_begins(st, ctx->args[0], ctx->args[2]) || !st)
+	if (!fault_begins(st, own_cpu(), UNDECIDED, ctx->args[0], ctx->args[2]) || !st)
 		return 0;
 	st->taking.what = TAKE_FAULT;
 	tail_take_stack(ctx);
@@ -158,7 +194,7 @@ int page_allocated(struct bpf_raw_tracepoint_args *ctx)
 	if (!(gfp & GFP_MOVABLE) || !page)
 		return 0;
 	task = bpf_get_current_task_btf();
-	if (!maybe_followed(task))
+	if (!maybe_followed(task) || is_plain_allocation(task, order))
 		return 0;
 	/* Only fault_begins() sets `fault`, and only in a followed address space. */
 	st = bpf_task_storage_get(&tasks, task, NULL, 0);

@@ -98,10 +98,7 @@ struct task_state {
 	__u32 fault_stack; /* recorded at its start; STACK_NONE if the page already had an owner */
 	__u8 fault_present; /* a write to a read-only page: copy-on-write */
 	__u8 walking; /* its stack is being read */
-	__u8 in_runs; /* it has had a fault that could go unwalked; see is_walked() */
-	__u8 pad;
-	__u32 walk_in; /* faults before the next walk */
-	__u32 run_left; /* faults left of the run after that walk */
+	__u16 pad;
 	__u32 pid; /* its process's pid, see view_pid(); 0 until a stack is sent */
 	__u32 epoch; /* of last_id and cached_id */
 	/* The last stack: its hash and id. */

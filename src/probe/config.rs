@@ -43,7 +43,7 @@ pub enum Stacks {
     /// All of them.
     #[default]
     All,
-    /// After the first 16,384 faults, one of so many of each thread, chosen at random.
+    /// After the first 16,384 faults, one of so many, chosen at random.
     OneIn(NonZeroU32),
     /// None: faults have no hook. Memory has the stack of the call that mapped its range.
     Off,

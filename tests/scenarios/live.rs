@@ -7,7 +7,7 @@ use ::memprof::cli::{self, Run};
 use ::memprof::config::Config;
 use ::memprof::event::Pid;
 use ::memprof::freeze::Freeze;
-use ::memprof::profile::{Amounts, Frame, FrameKind, Kind, Profile, Usage};
+use ::memprof::profile::{Amounts, Frame, FrameKind, Kind, Profile, Unobserved, Usage};
 use ::memprof::session::collector::Command;
 use ::memprof::session::command::Prepared;
 use ::memprof::session::reports::Collecting;
@@ -110,9 +110,10 @@ impl Report {
         assert_eq!(self.under(function, kind), bytes, "{}", self.text());
     }
 
-    /// Bytes of this kind without a stack.
+    /// Bytes of this kind without a stack, except those whose faults were not walked on purpose.
     pub fn unobserved(&self, kind: Kind) -> u64 {
         let rows = self.profile.not_observed.iter();
+        let rows = rows.filter(|row| row.reason != Unobserved::NotWalked);
         rows.map(|row| kind.of(&row.amounts)).sum()
     }
 
