@@ -348,7 +348,7 @@ fn given_up(
     let more = enough(estimate.total().max(max * 2));
     NotFrozen::Ran {
         why: format!(
-            "holding {whom} still for a scan ({} threads, {}) was given up after {:.1} ms, --max-freeze allows {} ms: \
+            "freezing {whom} for a scan ({} threads, {}) was given up after {:.1} ms, --max-freeze allows {} ms: \
              {come}. Start memprof with --max-freeze {more} or more, or take the state without freeze",
             estimate.threads,
             amount(estimate.resident),
