@@ -1,11 +1,12 @@
 //! The join against a model that decides page by page.
 
 use std::collections::HashMap;
+use std::ops::Range;
 
 use proptest::prelude::*;
 
 use super::*;
-use crate::residency::{Backing, Perms};
+use crate::residency::{Backing, PageKind, Perms};
 
 const PAGE: u64 = 4096;
 const MM: MmId = MmId(2);
