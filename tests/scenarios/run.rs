@@ -272,10 +272,23 @@ impl<'a> Run<'a> {
     /// Compares the sums, and each function's page cache with the cached pages of its files.
     #[track_caller]
     pub fn cached(&self, owners: &[(&str, &[&File])]) {
-        let report = self.sums();
-        let mut all = 0;
-        for (function, held) in owners {
-            let kernel: u64 = held.iter().map(|f| files::cached(f) * KIB).sum();
+        let kernel = || -> Vec<u64> {
+            let of = |held: &[&File]| held.iter().map(|f| files::cached(f) * KIB).sum();
+            owners.iter().map(|(_, held)| of(held)).collect()
+        };
+        // The kernel reclaims pages on its own: compared are figures that are the same before and after.
+        let begun = Instant::now();
+        let (report, held) = loop {
+            let before = kernel();
+            let report = self.sums();
+            if kernel() == before {
+                break (report, before);
+            }
+            assert!(begun.elapsed() < LIMIT, "the page cache never rests");
+        };
+        // fsync may read metadata of the file system.
+        let mut all = report.under("cmd_sync", Kind::Cache);
+        for ((function, _), kernel) in owners.iter().zip(held) {
             all += kernel;
             assert_eq!(
                 report.under(function, Kind::Cache),
