@@ -81,7 +81,7 @@ pub struct Exporter {
 /// use memprof::export::{self, ExportOptions, Report};
 /// use memprof::measure::RESIDENCY;
 /// use memprof::profile::{
-///     Frame, FreezeOutcome, KernelFigures, Losses, Places, Profile, Sample, Stack, TargetInfo, Usage,
+///     Faults, Frame, FreezeOutcome, KernelFigures, Losses, Places, Profile, Sample, Stack, TargetInfo, Usage,
 /// };
 /// use memprof::symbol::Symbols;
 ///
@@ -96,6 +96,7 @@ pub struct Exporter {
 ///     kernel_before: KernelFigures::default(),
 ///     kernel_after: KernelFigures::default(),
 ///     losses: Losses::default(),
+///     faults: Some(Faults::default()),
 ///     modules: Arc::new([]),
 ///     places: Arc::new(Places::default()),
 ///     processes: Vec::new(),

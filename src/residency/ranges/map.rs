@@ -7,20 +7,6 @@ use super::Full;
 
 /// Maps addresses to values, stored as a limited number of disjoint half-open ranges; adjacent ranges of
 /// equal value are joined.
-///
-/// # Examples
-///
-/// ```
-/// use memprof::residency::RangeMap;
-///
-/// let mut map = RangeMap::new(100);
-/// map.insert(0x1000..0x4000, "heap")?;
-/// map.remove(0x2000..0x3000)?;
-/// assert_eq!(map.get(0x1fff), Some((0x1000..0x2000, &"heap")));
-/// assert_eq!(map.get(0x2000), None);
-/// assert_eq!(map.len(), 2);
-/// # Ok::<(), memprof::residency::Full>(())
-/// ```
 #[derive(Clone, Debug)]
 pub(crate) struct RangeMap<V> {
     /// First address → (first address after it, value).
