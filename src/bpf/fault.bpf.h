@@ -22,6 +22,12 @@
 /* Whether to walk is decided by the callee. */
 #define UNDECIDED (-1)
 
+/* (Not inline, like end_unwalked().) */
+static __noinline int decide_walk(void)
+{
+	return is_walked(own_cpu());
+}
+
 static __always_inline int can_be_user(__u64 addr)
 {
 	return addr >= 65536 && !(addr >> 57);
@@ -36,22 +42,25 @@ static __always_inline int can_be_user(__u64 addr)
  *
  * Returns the page's entry in the ledger if it has no owner and the stack is to be walked, else NULL.
  */
-static __always_inline __u32 *fault_begins(struct task_state *st, struct cpu_state *cpu, int walked, __u64 addr,
-					   __u64 error_code)
+static __always_inline __u32 *fault_begins(struct task_state *st, int walked, __u64 addr, __u64 error_code)
 {
 	__u64 vpage = addr >> page_shift;
 	struct page_chunk *chunk;
+	struct cpu_state *cpu;
 	struct user_regs regs;
 	__u32 *owner;
 
 	/* The stack walk reads user memory, and a read of a bad address raises a fault of its own. */
 	if (!st || st->walking || !can_be_user(addr))
 		return NULL;
+	cpu = own_cpu();
 	__sync_fetch_and_add(&cpu->faults, 1);
 	cpu->plain = 0;
 	cpu->mm = st->mm;
 	cpu->generation = st->generation;
-	if (walked == UNDECIDED ? is_walked(cpu) : walked) {
+	if (walked == UNDECIDED)
+		walked = decide_walk();
+	if (walked) {
 		chunk = chunk_get(chunk_key(st->mm_id, vpage));
 		if (!chunk)
 			return NULL;
@@ -82,33 +91,48 @@ static __always_inline int is_last_mm(struct cpu_state *cpu, struct mm_struct *m
 	return mm && cpu->mm == (__u64)mm && cpu->generation == follow_generation;
 }
 
+/* The fault is not walked, and over for memprof. */
+#define ENDED 2
+
+/*
+ * Ends a fault that is not walked, if possible: finding the thread's state would double its cost. Returns ENDED, whether
+ * the fault is walked, or UNDECIDED. (Not inline: fault_user() has 32 bytes of stack left, see ARCHITECTURE.md.)
+ */
+static __noinline int end_unwalked(struct mm_struct *mm, __u64 addr, __u64 error_code)
+{
+	struct cpu_state *cpu = own_cpu();
+
+	if (walk_interval <= 1 || !is_last_mm(cpu, mm) || !can_be_user(addr))
+		return UNDECIDED;
+	if (is_walked(cpu))
+		return 1;
+	if (error_code & FAULT_PRESENT)
+		return 0;
+	__sync_fetch_and_add(&cpu->faults, 1);
+	__sync_fetch_and_add(&cpu->unwalked, 1);
+	plain_fault(cpu, bpf_get_current_task_btf(), 1);
+	return ENDED;
+}
+
 SEC("tp_btf/page_fault_user")
 int BPF_PROG(fault_user, unsigned long address, struct pt_regs *regs, unsigned long error_code)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
 	struct mm_struct *mm = task->mm;
-	struct cpu_state *cpu = own_cpu();
-	int walked = UNDECIDED;
 	struct task_state *st;
 	__u32 *owner;
+	int walked;
 
-	/* A fault that is not walked ends here, if possible: finding the thread's state would double its cost. */
-	if (walk_interval > 1 && is_last_mm(cpu, mm) && can_be_user(address)) {
-		walked = is_walked(cpu);
-		if (!walked && !(error_code & FAULT_PRESENT)) {
-			__sync_fetch_and_add(&cpu->faults, 1);
-			__sync_fetch_and_add(&cpu->unwalked, 1);
-			plain_fault(cpu, task, 1);
-			return 0;
-		}
-	}
+	walked = end_unwalked(mm, address, error_code);
+	if (walked == ENDED)
+		return 0;
 	st = followed_mm(task, mm);
-	owner = fault_begins(st, cpu, walked, address, error_code);
+	owner = fault_begins(st, walked, address, error_code);
 	if (!st || !owner)
 		return 0;
 	*owner = st->fault_stack = stack_id(st, 0);
-	if (!(error_code & FAULT_PRESENT))
-		plain_fault(cpu, task, 0);
+	if (!st->fault_present)
+		plain_fault(own_cpu(), bpf_get_current_task_btf(), 0);
 	return 0;
 }
 
@@ -118,7 +142,7 @@ int fault_kernel(struct bpf_raw_tracepoint_args *ctx)
 {
 	struct task_state *st = followed(bpf_get_current_task_btf());
 
-	if (!fault_begins(st, own_cpu(), UNDECIDED, ctx->args[0], ctx->args[2]) || !st)
+	if (!fault_begins(st, UNDECIDED, ctx->args[0], ctx->args[2]) || !st)
 		return 0;
 	st->taking.what = TAKE_FAULT;
 	tail_take_stack(ctx);
