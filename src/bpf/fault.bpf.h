@@ -59,7 +59,7 @@ static __always_inline __u32 *fault_begins(struct task_state *st, int walked, __
 	cpu->mm = st->mm;
 	cpu->generation = st->generation;
 	if (walked == UNDECIDED)
-		walked = decide_walk();
+		walked = walk_interval <= 1 || decide_walk();
 	if (walked) {
 		chunk = chunk_get(chunk_key(st->mm_id, vpage));
 		if (!chunk)
@@ -102,7 +102,7 @@ static __noinline int end_unwalked(struct mm_struct *mm, __u64 addr, __u64 error
 {
 	struct cpu_state *cpu = own_cpu();
 
-	if (walk_interval <= 1 || !is_last_mm(cpu, mm) || !can_be_user(addr))
+	if (!is_last_mm(cpu, mm) || !can_be_user(addr))
 		return UNDECIDED;
 	if (is_walked(cpu))
 		return 1;
@@ -119,11 +119,12 @@ int BPF_PROG(fault_user, unsigned long address, struct pt_regs *regs, unsigned l
 {
 	struct task_struct *task = bpf_get_current_task_btf();
 	struct mm_struct *mm = task->mm;
+	int walked = UNDECIDED;
 	struct task_state *st;
 	__u32 *owner;
-	int walked;
 
-	walked = end_unwalked(mm, address, error_code);
+	if (walk_interval > 1)
+		walked = end_unwalked(mm, address, error_code);
 	if (walked == ENDED)
 		return 0;
 	st = followed_mm(task, mm);

@@ -1,0 +1,138 @@
+//! Pages without a record of their own that take a neighbour's: what one fault maps around itself and, if not every
+//! fault's stack was walked, the nearest recorded page of the mapping.
+
+use std::ops::Range;
+
+use super::{Join, Owner, PageLedger, Sink, add, recorded};
+use crate::event::Addr;
+use crate::profile::MappedBytes;
+use crate::residency::{PageKind, PageRun, Vma};
+use crate::source::Totals;
+use crate::wire::{CHUNK_PAGES, STACK_NONE, STACK_UNWALKED};
+
+/// Pages that one fault on a file or on shared memory maps around itself (the default `fault_around_bytes`, 64 KiB).
+const FAULT_AROUND_PAGES: usize = 16;
+
+/// A page with a record.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Record {
+    pub(super) page: u64,
+    pub(super) stack: u32,
+}
+
+impl<L: PageLedger> Join<'_, L> {
+    /// Adds the pages of a mapping that waited for a record after them.
+    pub fn end_mapping(&mut self, vma: &Vma, totals: &mut Totals, mapping: &mut MappedBytes) {
+        self.add_waiting(vma, None, &mut Sink { totals, mapping });
+        self.last = None;
+    }
+
+    pub(super) fn add_each(
+        &mut self,
+        vma: &Vma,
+        run: PageRun,
+        window: usize,
+        fallback: Owner,
+        to: &mut Sink<'_>,
+    ) {
+        let page = self.space.page_size;
+        for n in 0..run.len() / page {
+            let start = run.start.0 + n * page;
+            let part = PageRun {
+                start: Addr(start),
+                end: Addr(start + page),
+                ..run
+            };
+            let near = |window| self.nearest(vma, start, window);
+            // A fault on a large folio of a file maps the whole folio, even beyond the fault-around window.
+            let found = near(window).or_else(|| match run.kind {
+                PageKind::File => near(CHUNK_PAGES),
+                _ => None,
+            });
+            match found {
+                Some(stack) => add(to, vma, recorded(stack), part),
+                None if self.space.sampled => self.wait(part, fallback),
+                None => add(to, vma, fallback, part),
+            }
+        }
+    }
+
+    /// The record nearest to a page, within its aligned window and its mapping.
+    fn nearest(&self, vma: &Vma, addr: u64, window: usize) -> Option<u32> {
+        let page = self.space.page_size;
+        let index = (addr / page) as usize % CHUNK_PAGES;
+        let chunk_start = addr - index as u64 * page;
+        let inside = |i: usize| {
+            let a = chunk_start + i as u64 * page;
+            a >= vma.start.0 && a < vma.end.0
+        };
+        let Range { start, end } = aligned(index, window);
+        (1..window).find_map(|distance| {
+            let below = index.checked_sub(distance).filter(|i| *i >= start);
+            let above = Some(index + distance).filter(|i| *i < end);
+            [below, above]
+                .into_iter()
+                .flatten()
+                .filter(|i| inside(*i))
+                .map(|i| self.records[i])
+                .find(|id| *id != STACK_NONE && *id != STACK_UNWALKED)
+        })
+    }
+
+    /// Has a run wait for the next record of its mapping.
+    pub(super) fn wait(&mut self, run: PageRun, fallback: Owner) {
+        match self.waiting.last_mut() {
+            Some((last, owner))
+                if *owner == fallback
+                    && last.end == run.start
+                    && (last.kind, last.huge) == (run.kind, run.huge) =>
+            {
+                last.end = run.end;
+            }
+            _ => self.waiting.push((run, fallback)),
+        }
+    }
+
+    /// Adds the runs that wait: each page to the nearer of the records before and after it.
+    pub(super) fn add_waiting(&mut self, vma: &Vma, next: Option<Record>, to: &mut Sink<'_>) {
+        let page = self.space.page_size;
+        // The first address that is nearer to the next record.
+        let border = match (self.last, next) {
+            (Some(last), Some(next)) => {
+                last.page + (next.page.saturating_sub(last.page) / page / 2 + 1) * page
+            }
+            (Some(_), None) => u64::MAX,
+            (None, _) => 0,
+        };
+        for (run, fallback) in self.waiting.drain(..) {
+            let border = Addr(border.clamp(run.start.0, run.end.0));
+            let before = PageRun { end: border, ..run };
+            let after = PageRun {
+                start: border,
+                ..run
+            };
+            for (part, record) in [(before, self.last), (after, next)] {
+                if !part.is_empty() {
+                    let owner = record.map_or(fallback, |record| recorded(record.stack));
+                    add(to, vma, owner, part);
+                }
+            }
+        }
+    }
+}
+
+fn aligned(index: usize, window: usize) -> Range<usize> {
+    let start = index - index % window;
+    start..start + window
+}
+
+/// How many pages one fault can map: a huge page (also if khugepaged assembled it from small ones, and in hugetlbfs),
+/// or the fault-around window of files and shared memory. Each small anonymous page has its own fault.
+pub(super) fn neighbour_window(run: &PageRun) -> Option<usize> {
+    match run.kind {
+        _ if run.huge => Some(CHUNK_PAGES),
+        PageKind::File | PageKind::Shmem => Some(FAULT_AROUND_PAGES),
+        PageKind::Hugetlb => Some(CHUNK_PAGES),
+        PageKind::Anon | PageKind::Swap => None,
+    }
+}
