@@ -25,7 +25,7 @@ use crate::symbol::Symbols;
 
 pub(crate) use clean::printable;
 pub use options::{ExportOptions, Supports, Unsupported};
-pub(crate) use profile::Target;
+pub(crate) use profile::{Faults, Target};
 pub(crate) use summary::write_summary;
 
 /// A profile with its symbols: the input of every view and every format.

@@ -272,6 +272,19 @@ impl Profile {
         optional.map(|measure| (measure, self.fills(measure)))
     }
 
+    /// If bytes by stack are estimates: what share of the page faults had its stack walked.
+    pub(crate) fn estimates(&self) -> Option<String> {
+        match self.faults {
+            None => Some("estimates by stack: page faults were not hooked".to_owned()),
+            Some(Faults { unwalked: 0, .. }) => None,
+            Some(faults) => Some(format!(
+                "estimates by stack: the stacks of {} of {} page faults were walked",
+                faults.walked(),
+                faults.all
+            )),
+        }
+    }
+
     /// The module a code frame refers to.
     pub fn module(&self, id: ModuleId) -> Option<&Arc<Module>> {
         self.modules.get(usize::from(id.0))

@@ -7,8 +7,9 @@ use serde::Serialize;
 use super::query::bad;
 use super::{ApiError, Report};
 use crate::event::Outcome;
+use crate::export::Faults;
 use crate::measure::Measure;
-use crate::profile::{Amounts, Faults, FreezeOutcome, KernelFigures, Kind, Losses, Profile};
+use crate::profile::{Amounts, FreezeOutcome, KernelFigures, Kind, Losses, Profile};
 
 /// Figures by kind, in the order of [`Kind::ALL`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,13 +91,6 @@ pub(super) fn outcomes(profile: &Profile) -> Vec<OutcomeRow> {
     profile.outcomes().into_iter().map(row).collect()
 }
 
-/// Page faults, and those whose stack was not walked.
-#[derive(Debug, Serialize)]
-struct FaultsReply {
-    all: u64,
-    unwalked: u64,
-}
-
 /// Which state a reply shows, and what is incomplete about it.
 #[derive(Debug, Serialize)]
 pub(super) struct ReportInfo {
@@ -110,7 +104,7 @@ pub(super) struct ReportInfo {
     exact: bool,
     #[serde(flatten)]
     counted: Counted,
-    faults: Option<FaultsReply>,
+    faults: Option<Faults>,
     not_observed: Kinds,
     incomplete: Kinds,
     losses: Vec<Loss>,
@@ -129,9 +123,7 @@ impl From<&Report> for ReportInfo {
             freeze_error: profile.freeze.failed().map(str::to_owned),
             exact: profile.is_exact(),
             counted: Counted(profile.optional_measures().collect()),
-            faults: profile
-                .faults
-                .map(|Faults { all, unwalked }| FaultsReply { all, unwalked }),
+            faults: profile.faults.map(Faults::from),
             not_observed: Kinds(profile.unattributed()),
             incomplete: Kinds(profile.incomplete()),
             losses: losses(&profile.losses),

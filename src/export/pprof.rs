@@ -275,15 +275,7 @@ fn comments(profile: &Profile) -> Vec<String> {
             ));
         }
     }
-    match profile.faults {
-        None => lines.push("estimates: page faults were not hooked".to_owned()),
-        Some(faults) if faults.unwalked > 0 => lines.push(format!(
-            "estimates: the stacks of {} of {} page faults were walked",
-            faults.walked(),
-            faults.all
-        )),
-        Some(_) => {}
-    }
+    lines.extend(profile.estimates());
     let losses = profile.losses.counters.iter();
     lines.extend(losses.map(|(what, count)| format!("lost: {count} {what}")));
     lines

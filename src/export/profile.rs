@@ -13,7 +13,7 @@ use serde::{Serialize, Serializer};
 
 use super::{ExportOptions, Exporter, Report, Supports};
 use crate::measure::Measure;
-use crate::profile::{Amounts, Frame, FrameKind, KernelFigures, Kind, Profile, TargetInfo};
+use crate::profile::{self, Amounts, Frame, FrameKind, KernelFigures, Kind, Profile, TargetInfo};
 use crate::symbol::{Function, Language, Location, Symbol, Symbols};
 
 pub(super) const FORMAT: Exporter = Exporter {
@@ -42,7 +42,9 @@ fn write(report: &Report, _: &ExportOptions, out: &mut dyn Write) -> io::Result<
         stopped_in_turn: profile.freeze.in_turn(),
         freeze_error: profile.freeze.failed(),
         counted: Counted(profile),
-        faults: Faults::of(profile),
+        faults: profile
+            .estimates()
+            .map(|_| profile.faults.map(Faults::from)),
         total: Bytes(&profile.total),
         kernel_before: Kernel(&profile.kernel_before),
         kernel_after: Kernel(&profile.kernel_after),
@@ -87,21 +89,17 @@ struct Whole<'a> {
     not_observed: NotObserved<'a>,
 }
 
-/// Page faults, and those whose stack was not walked.
-#[derive(Serialize)]
-struct Faults {
+/// Page faults, and those whose stack was not walked; `/v2` has them in the same form.
+#[derive(Debug, Serialize)]
+pub(crate) struct Faults {
     all: u64,
     unwalked: u64,
 }
 
-impl Faults {
-    fn of(profile: &Profile) -> Option<Option<Faults>> {
-        match profile.faults {
-            None => Some(None),
-            Some(crate::profile::Faults { all, unwalked }) => {
-                (unwalked > 0).then_some(Some(Faults { all, unwalked }))
-            }
-        }
+impl From<profile::Faults> for Faults {
+    fn from(faults: profile::Faults) -> Faults {
+        let profile::Faults { all, unwalked } = faults;
+        Faults { all, unwalked }
     }
 }
 

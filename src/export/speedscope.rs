@@ -1,8 +1,8 @@
 //! speedscope's own JSON: a sampled profile for each kind of memory that is not zero, weights in bytes.
 //!
 //! Stacks have the outermost function first, as the format requires. Memory without a stack is in
-//! stacks of one frame, `[before attach: MAPPING]`. The format has no field for losses: if there are
-//! any, the profile's name says so.
+//! stacks of one frame, `[before attach: MAPPING]`. The format has no field for losses and estimates: if there
+//! are any, the profile's name says so.
 
 use std::collections::HashMap;
 use std::io::{self, Write};
@@ -60,6 +60,9 @@ fn write(report: &Report, options: &ExportOptions, out: &mut dyn Write) -> io::R
 fn name(profile: &Profile) -> String {
     let target = &profile.target;
     let mut name = format!("{} (pid {})", printable(&target.comm), target.pid);
+    if let Some(estimates) = profile.estimates() {
+        name += &format!(", {estimates}");
+    }
     for (what, count) in &profile.losses.counters {
         name += &format!(", lost: {count} {what}");
     }

@@ -145,22 +145,9 @@ fn write_outcomes(profile: &Profile, out: &mut dyn Write) -> io::Result<()> {
         let (kib, label) = (bytes / 1024, outcome.label());
         writeln!(out, "{kib:>12} KiB  {stacks} stacks {label}")?;
     }
-    match profile.faults {
-        None => writeln!(
-            out,
-            "{:18}by the call that mapped the memory: page faults were not hooked",
-            ""
-        ),
-        Some(faults) if faults.unwalked > 0 => {
-            let (walked, all) = (faults.walked(), faults.all);
-            let percent = walked as f64 * 100.0 / all as f64;
-            writeln!(
-                out,
-                "{:18}estimates by stack: the stacks of {walked} of {all} page faults were walked ({percent:.1} %)",
-                ""
-            )
-        }
-        Some(_) => Ok(()),
+    match profile.estimates() {
+        Some(estimates) => writeln!(out, "{:18}{estimates}", ""),
+        None => Ok(()),
     }
 }
 

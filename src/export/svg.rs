@@ -86,6 +86,9 @@ fn notes(report: &Report, kind: Kind, tree: &NameTree) -> String {
             ", before {before}; not drawn: {gone} {unit}, in call paths that hold nothing now"
         );
     }
+    if let Some(estimates) = report.profile.estimates() {
+        notes += &format!("; {estimates}");
+    }
     for (what, count) in &report.profile.losses.counters {
         notes += &format!("; lost: {count} {what}");
     }
