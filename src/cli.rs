@@ -20,7 +20,7 @@ use crate::config::{Config, MapsConfig, Output};
 use crate::event::Pid;
 use crate::export::{self, ExportOptions};
 use crate::freeze::{Freeze, MAX_FREEZE};
-use crate::probe::{FRAME_LIMITS, Stacks, Unwind};
+use crate::probe::{FRAME_LIMITS, Overhead, Stacks, Unwind};
 use crate::profile::Kind;
 use crate::server::DEFAULT_LISTEN;
 use crate::source;
@@ -176,11 +176,15 @@ struct ProfileArgs {
     /// How to unwind stacks
     #[arg(long, value_name = "HOW", default_value = "auto")]
     unwind: UnwindArg,
-    /// Page faults whose stack is walked: `all`; `1/N` for one of N chosen at random after the first 16,384; `off` for
-    /// none. The target then runs faster, and the sums stay exact, but bytes by stack are estimates. With `off`, memory
-    /// has the stack of the call that mapped its range
-    #[arg(long, value_name = "WHICH", default_value = "all", value_parser = |text: &str| text.parse::<Stacks>())]
+    /// Page faults whose stack is walked. `auto`: the first 16,384, and then as many as fit into --max-overhead, chosen at
+    /// random. `all`. `1/N`: after the first 16,384 one of N, chosen at random. `off`: none, so that memory has the stack
+    /// of the call that mapped its range. The sums are exact in any case; bytes by stack are estimates where not all
+    /// stacks were walked
+    #[arg(long, value_name = "WHICH", default_value = "auto", value_parser = |text: &str| text.parse::<Stacks>())]
     stacks: Stacks,
+    /// Share of the CPU time of all followed processes that stack walks may take, with --stacks auto [default: 2]
+    #[arg(long, value_name = "PERCENT", value_parser = |text: &str| text.parse::<Overhead>())]
+    max_overhead: Option<Overhead>,
     /// Keep at most this many frames of a stack, 128 to 1024. Stacks deeper than 128 are unwound on every
     /// fault, at about 60 ns a frame; their frames are not cached
     #[arg(long, value_name = "N", default_value_t = *FRAME_LIMITS.start(), value_parser = clap::value_parser!(u32).range(i64::from(*FRAME_LIMITS.start())..=i64::from(*FRAME_LIMITS.end())))]
@@ -320,7 +324,7 @@ fn config(args: ProfileArgs) -> Result<Config, clap::Error> {
         max_freeze: Duration::from_millis(args.max_freeze.into()),
         sources: source::chosen(enabled),
         unwind: args.unwind.into(),
-        stacks: args.stacks,
+        stacks: stacks(args.stacks, args.max_overhead)?,
         max_frames: args.max_frames,
         listen: (!args.no_server).then_some(args.listen),
         cors_origins: args.cors_origin,
@@ -331,6 +335,17 @@ fn config(args: ProfileArgs) -> Result<Config, clap::Error> {
         screen: None,
         verbosity: args.verbose,
     })
+}
+
+fn stacks(stacks: Stacks, overhead: Option<Overhead>) -> Result<Stacks, clap::Error> {
+    match (stacks, overhead) {
+        (Stacks::Auto(_), Some(overhead)) => Ok(Stacks::Auto(overhead)),
+        (_, Some(_)) => Err(Cli::command().error(
+            clap::error::ErrorKind::ArgumentConflict,
+            "--max-overhead requires --stacks auto: the other values say themselves how many stacks are walked\n",
+        )),
+        (stacks, None) => Ok(stacks),
+    }
 }
 
 fn cgroup(path: &Path) -> Result<Cgroup, clap::Error> {

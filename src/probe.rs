@@ -10,7 +10,7 @@ mod sizes;
 mod stacks;
 mod tables;
 
-pub use config::{FRAME_LIMITS, ProbeConfig, Stacks, Unwind};
+pub use config::{FRAME_LIMITS, Overhead, ProbeConfig, Stacks, Unwind};
 pub use ledger::Sweep;
 pub use stacks::UsedStacks;
 pub use tables::TableMaps;

@@ -3,6 +3,7 @@
 //! The aggregator hands a [`Profile`] to all views and exporters: pages are joined with stacks, addresses
 //! are converted to ([`Module`], file offset) pairs, and names are not looked up yet.
 
+mod border;
 mod frame;
 mod freeze_outcome;
 mod kernel_figures;
@@ -11,6 +12,8 @@ mod losses;
 mod place;
 mod usage;
 
+pub use border::Border;
+pub(crate) use border::Margin;
 pub use frame::{Frame, FrameKind, JIT, Module, ModuleId, Stack};
 pub use freeze_outcome::FreezeOutcome;
 pub use kernel_figures::{Agreement, KernelFigures, Verdict};
@@ -133,6 +136,8 @@ pub struct Profile {
     pub not_observed: Vec<NotObserved>,
     /// The sum of `samples` and `not_observed`.
     pub total: Amounts,
+    /// The errors of `samples`: empty if every stack was walked.
+    pub borders: Vec<Border>,
     /// The kernel's figures read just before the page scan.
     pub kernel_before: KernelFigures,
     /// The kernel's figures read just after the page scan.
@@ -169,6 +174,8 @@ pub struct Share {
     pub not_observed: Vec<NotObserved>,
     /// The sum of both.
     pub total: Amounts,
+    /// The errors of `samples`.
+    pub borders: Vec<Border>,
     /// The kernel's figures for it read just before its page scan.
     pub kernel_before: KernelFigures,
     /// The kernel's figures for it read just after its page scan.
@@ -202,6 +209,7 @@ impl Profile {
             samples: share.samples.clone(),
             not_observed: share.not_observed.clone(),
             total: share.total,
+            borders: share.borders.clone(),
             kernel_before: share.kernel_before,
             kernel_after: share.kernel_after,
             losses: self.losses.of_processes_followed(),
@@ -233,6 +241,7 @@ impl Profile {
             samples: file.samples.clone(),
             not_observed: (file.lost > 0).then_some(lost).into_iter().collect(),
             total: cache(file.cached()),
+            borders: Vec::new(),
             kernel_before: self.kernel_before,
             kernel_after: self.kernel_after,
             losses: self.losses.clone(),

@@ -12,6 +12,7 @@ use anyhow::Result;
 use crate::event::StackId;
 use crate::measure::Measure;
 use crate::profile::{Amounts, FileId, Unobserved};
+use crate::residency::PageKind;
 use crate::wire::Bss;
 
 /// An event source: the BPF programs that fill its ledger, and how a report uses the ledger.
@@ -97,7 +98,7 @@ pub fn chosen(options: &[&str]) -> Vec<&'static Source> {
 }
 
 /// Figures per owner, as provided by the sources.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Totals {
     /// Figures with a stack.
     pub stacks: HashMap<StackId, Amounts>,
@@ -107,6 +108,41 @@ pub struct Totals {
     pub files: BTreeMap<FileId, HashMap<StackId, u64>>,
     /// Page cache of files that did not fit into `files`, in bytes.
     pub other_files: u64,
+    /// The errors of figures with a stack.
+    pub borders: Borders,
+}
+
+/// By how much the pages of two stacks may have been confused: the variance of the bytes of both, with opposite signs.
+/// With one stack, of its bytes alone.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Borders(HashMap<([Option<StackId>; 2], PageKind), f64>);
+
+impl Borders {
+    /// Maximum number of pairs of stacks that are kept, about 60 bytes each.
+    const MOST: usize = 1 << 18;
+
+    /// Adds a variance, in pages².
+    pub fn add(&mut self, [a, b]: [Option<StackId>; 2], kind: PageKind, variance: f64) {
+        if variance <= 0.0 || a == b {
+            return;
+        }
+        let key = ([a.min(b), a.max(b)], kind);
+        if let Some(sum) = self.0.get_mut(&key) {
+            *sum += variance;
+        } else if self.0.len() < Borders::MOST || a.is_none() || b.is_none() {
+            self.0.insert(key, variance);
+        } else {
+            // Apart, their sum has a larger error than it should.
+            self.add([None, a], kind, variance);
+            self.add([None, b], kind, variance);
+        }
+    }
+
+    /// The pairs of stacks with their variance, in pages².
+    pub fn iter(&self) -> impl Iterator<Item = ([Option<StackId>; 2], PageKind, f64)> {
+        let pairs = self.0.iter();
+        pairs.map(|(&(stacks, kind), &variance)| (stacks, kind, variance))
+    }
 }
 
 impl Totals {
@@ -136,6 +172,9 @@ impl Totals {
         }
         for (key, amounts) in other.unobserved {
             *self.unobserved.entry(key).or_default() += amounts;
+        }
+        for (stacks, kind, variance) in other.borders.iter() {
+            self.borders.add(stacks, kind, variance);
         }
     }
 }

@@ -11,6 +11,7 @@
 //! Samples of zero bytes produce no node. All other samples are in the tree: the root's bytes are the
 //! profile's total.
 
+pub(crate) mod errors;
 mod label;
 mod layout;
 mod names;

@@ -21,8 +21,8 @@ pub(crate) use skel::types::{
 };
 pub(crate) use skel::{MemprofSkel, MemprofSkelBuilder, OpenMemprofSkel};
 
-pub(crate) use skel::types::loss;
 use skel::types::{self as abi, code_event, process_event, range_event, stack_event};
+pub(crate) use skel::types::{loss, walk_mode as WalkMode};
 
 pub use self::decode::decode;
 pub(crate) use self::losses::{LOSS_COUNTERS, LOSSES};

@@ -134,6 +134,7 @@ struct mm_struct {
 };
 
 struct sched_entity {
+	__u64 sum_exec_runtime;
 	__u64 nr_migrations;
 };
 

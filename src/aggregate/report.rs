@@ -9,10 +9,11 @@ use super::scan::Scanned;
 use crate::event::{MmId, Pid, StackId};
 use crate::probe::Probe;
 use crate::profile::{
-    Amounts, CachedFile, FileId, FreezeOutcome, KernelFigures, LOST_STACK, Losses, Mapping,
+    Amounts, Border, CachedFile, FileId, FreezeOutcome, KernelFigures, LOST_STACK, Losses, Mapping,
     NotObserved, Places, Profile, Sample, Share, TargetInfo, Unobserved, Usage,
 };
-use crate::source::Totals;
+use crate::residency::page_size;
+use crate::source::{Borders, Totals};
 use crate::space::Space;
 
 /// Why there is no report.
@@ -67,6 +68,7 @@ impl Aggregator {
             samples: rows.samples,
             not_observed: rows.not_observed,
             total: rows.total,
+            borders: rows.borders,
             kernel_before: before,
             kernel_after: after,
             losses: self.losses(probe),
@@ -98,6 +100,7 @@ impl Aggregator {
                 samples: rows.samples,
                 not_observed: rows.not_observed,
                 total: rows.total,
+                borders: rows.borders,
                 kernel_before: process.before,
                 kernel_after: process.after,
                 freeze: process.freeze.clone(),
@@ -109,6 +112,7 @@ impl Aggregator {
     fn rows(&self, totals: Totals) -> Rows {
         let mut rows = Rows::default();
         let mut unobserved = totals.unobserved;
+        let mut indices = HashMap::new();
         for (id, amounts) in sorted(totals.stacks) {
             let Some(stack) = self.stacks.get(id) else {
                 let key = (LOST_STACK.to_owned(), Unobserved::StackLost);
@@ -116,6 +120,7 @@ impl Aggregator {
                 continue;
             };
             rows.total += amounts;
+            indices.insert(id, rows.samples.len() as u32);
             rows.samples.push(Sample {
                 stack: Arc::clone(stack),
                 amounts,
@@ -129,6 +134,7 @@ impl Aggregator {
                 amounts,
             });
         }
+        rows.borders = borders(&totals.borders, &indices);
         rows
     }
 
@@ -186,6 +192,24 @@ struct Rows {
     samples: Vec<Sample>,
     not_observed: Vec<NotObserved>,
     total: Amounts,
+    borders: Vec<Border>,
+}
+
+/// Errors by stack id as errors of samples.
+fn borders(borders: &Borders, indices: &HashMap<StackId, u32>) -> Vec<Border> {
+    let page = page_size() as f64;
+    let sample = |id: Option<StackId>| id.and_then(|id| indices.get(&id)).copied();
+    let mut borders: Vec<_> = borders
+        .iter()
+        .map(|(stacks, pages, variance)| Border {
+            samples: stacks.map(sample),
+            pages,
+            variance: variance * page * page,
+        })
+        .filter(|border| border.samples[0] != border.samples[1])
+        .collect();
+    borders.sort_unstable_by_key(|border| (border.samples, border.pages));
+    borders
 }
 
 /// Sorted by id, so that reports of the same state are identical.

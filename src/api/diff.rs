@@ -251,7 +251,7 @@ impl Between {
     fn write_tree(&self, shape: &Shape, report: &Report, out: &mut Out) -> Result<(), ApiError> {
         let from = &*self.which.baseline(&self.from.report)?;
         let mut paths = Paths::new([from.side(), report.side()], shape.reading);
-        let drawn = Drawn::new(&mut paths, shape);
+        let drawn = Drawn::new(&mut paths, shape, &[]);
         let head = TreeHead {
             by: "stack",
             sides: self.sides(report, drawn.rows[0].total),

@@ -201,6 +201,8 @@ struct Row<'a> {
     #[serde(rename = "self")]
     own: u64,
     total: u64,
+    self_error: u64,
+    total_error: u64,
 }
 
 #[derive(Serialize)]
@@ -255,6 +257,8 @@ impl<'a> From<&TableRow<'a, 1>> for Row<'a> {
             name: (&row.code).into(),
             own: row.own[0],
             total: row.total[0],
+            self_error: row.errors[0],
+            total_error: row.errors[1],
         }
     }
 }

@@ -12,9 +12,10 @@ use super::request::RequestContext;
 use super::room::Out;
 use super::view::{View, view};
 use super::{ApiError, Report, Request};
-use crate::profile::Kind;
+use crate::profile::{Border, Kind};
 use crate::tree::{
     Cut, Direction, Label, Labels, Layout, Limits, Merge, Naming, Paths, Reading, Row, Search,
+    errors,
 };
 
 /// Parameters of `/v2/tree`.
@@ -112,7 +113,7 @@ impl View for Tree {
 pub(super) fn write_tree(report: &Report, shape: &Shape, out: &mut Out) -> Result<(), ApiError> {
     counted(shape.reading.kind, &report.profile)?;
     let mut paths = Paths::new([report.side()], shape.reading);
-    let drawn = Drawn::new(&mut paths, shape);
+    let mut drawn = Drawn::new(&mut paths, shape, &report.profile.borders);
     let head = Head {
         total: drawn.rows[0].total[0],
         matched: drawn.matched.map(|[bytes]| bytes),
@@ -121,6 +122,7 @@ pub(super) fn write_tree(report: &Report, shape: &Shape, out: &mut Out) -> Resul
         at: drawn.places(),
         total: drawn.rows.iter().map(|row| row.total[0]).collect(),
         own: drawn.rows.iter().map(|row| row.own[0]).collect(),
+        error: std::mem::take(&mut drawn.errors),
     };
     let reply = drawn.reply(report.into(), shape, head, nodes);
     serde_json::to_writer(out, &reply).map_err(internal)
@@ -139,6 +141,8 @@ struct Nodes {
     total: Vec<u64>,
     #[serde(rename = "self")]
     own: Vec<u64>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    error: Vec<u64>,
 }
 
 /// A tree as columns; `H` and `N` are the parts in which a tree and a difference differ.
@@ -193,6 +197,7 @@ struct Frames {
 /// A tree laid out, with its frames.
 pub(super) struct Drawn<'a, const N: usize> {
     pub(super) rows: Vec<Row<N>>,
+    errors: Vec<u64>,
     /// Bytes of the matching stacks, if there was a search.
     pub(super) matched: Option<[u64; N]>,
     cut: Cut,
@@ -200,13 +205,16 @@ pub(super) struct Drawn<'a, const N: usize> {
 }
 
 impl<'a, const N: usize> Drawn<'a, N> {
-    pub(super) fn new(paths: &mut Paths<'a, N>, shape: &Shape) -> Drawn<'a, N> {
+    /// Lays out a tree; with the standard errors of its nodes, where `borders` are those of its only profile.
+    pub(super) fn new(paths: &mut Paths<'a, N>, shape: &Shape, borders: &[Border]) -> Drawn<'a, N> {
         let found = shape.search.as_ref().map(|search| paths.search(search));
         let (matches, matched) = found.unzip();
         let mut layout = Layout::new(paths, shape.limits);
+        let errors = errors::of_rows(paths, &layout.rows, borders, shape.reading.kind);
         let legend = Legend::new(&mut layout.rows, paths.labels(), matches);
         Drawn {
             rows: layout.rows,
+            errors,
             matched,
             cut: layout.cut,
             legend,

@@ -10,7 +10,7 @@
 __u64 losses[LOSS_NR];
 
 /*
- * What each processor counts and notes by itself, in a cache line of its own: words that all processors wrote would
+ * What each processor counts and notes by itself, in cache lines of its own: words that all processors wrote would
  * travel between their caches, together with whatever lies beside them. User space adds the counters up. (With more
  * than MAX_CPUS processors some share a line. A program may be interrupted by another one: a note may be overwritten.)
  */
@@ -24,12 +24,21 @@ struct cpu_state {
 	__u32 generation; /* follow_generation at that last fault */
 	__u32 walk_in; /* faults before the next walk; see is_walked() */
 	__u32 run_left; /* faults left of the run after that walk */
+	__u32 walked_at; /* when the last walk ended, in ticks */
 	__u8 in_runs; /* a fault could go unwalked */
 	__u8 plain_any_order; /* that thread's fault was not walked */
-	__u8 pad[6];
+	__u8 pad[2];
+	/* Since the figures were last added to those of all processors; see budget.bpf.h. */
+	__u64 settled_faults; /* `faults` then */
+	__u64 ran; /* CPU time of the threads that faulted, ns */
+	__u64 spent; /* on walks, ns */
+	__u64 timer; /* when the walk that is timed began, or 0 */
+	__u32 timer_weight; /* for how many walks it stands */
+	__u32 walks;
+	__u64 unused[3];
 } __attribute__((aligned(64)));
 
-_Static_assert(sizeof(struct cpu_state) == 64, "cpu_state");
+_Static_assert(sizeof(struct cpu_state) == 128, "cpu_state");
 
 struct cpu_state cpus[MAX_CPUS];
 

@@ -59,7 +59,7 @@ static __always_inline __u32 *fault_begins(struct task_state *st, int walked, __
 	cpu->mm = st->mm;
 	cpu->generation = st->generation;
 	if (walked == UNDECIDED)
-		walked = walk_interval <= 1 || decide_walk();
+		walked = walks_all() || decide_walk();
 	if (walked) {
 		chunk = chunk_get(chunk_key(st->mm_id, vpage));
 		if (!chunk)
@@ -123,7 +123,7 @@ int BPF_PROG(fault_user, unsigned long address, struct pt_regs *regs, unsigned l
 	struct task_state *st;
 	__u32 *owner;
 
-	if (walk_interval > 1)
+	if (!walks_all())
 		walked = end_unwalked(mm, address, error_code);
 	if (walked == ENDED)
 		return 0;
@@ -134,6 +134,8 @@ int BPF_PROG(fault_user, unsigned long address, struct pt_regs *regs, unsigned l
 	*owner = st->fault_stack = stack_id(st, 0);
 	if (!st->fault_present)
 		plain_fault(own_cpu(), bpf_get_current_task_btf(), 0);
+	if (!walks_all())
+		note_walk(st);
 	return 0;
 }
 
@@ -155,8 +157,11 @@ static __always_inline void take_fault(struct task_state *st)
 	__u64 vpage = st->fault >> page_shift;
 	struct page_chunk *chunk = chunk_find(chunk_key(st->mm_id, vpage));
 
-	if (chunk)
-		chunk->stack[vpage & (CHUNK_PAGES - 1)] = st->fault_stack = stack_id(st, 0);
+	if (!chunk)
+		return;
+	chunk->stack[vpage & (CHUNK_PAGES - 1)] = st->fault_stack = stack_id(st, 0);
+	if (!walks_all())
+		note_walk(st);
 }
 
 /*
@@ -190,8 +195,11 @@ static __always_inline int allocated_in_fault(struct task_state *st, unsigned in
 	if (st->fault_present && !order)
 		page_to_cow_children(vpage, known ? STACK_NONE : chunk->stack[vpage & (CHUNK_PAGES - 1)]);
 	/* An id from an ended epoch may already name another stack. */
-	if (stack == STACK_NONE || (known && st->epoch != stack_epoch))
+	if (stack == STACK_NONE || (known && st->epoch != stack_epoch)) {
 		stack = stack_id(st, 0);
+		if (!walks_all())
+			note_walk(st);
+	}
 	if (large(order, gfp)) {
 		__u32 first = vpage & (CHUNK_PAGES - 1) & ~((1u << order) - 1);
 

@@ -51,6 +51,7 @@ enum EXPORT(stack_ids) = 0;
 enum EXPORT(event_kind) = 0;
 enum EXPORT(outcome) = 0;
 enum EXPORT(unwind_mode) = 0;
+enum EXPORT(walk_mode) = 0;
 enum EXPORT(process_change) = 0;
 enum EXPORT(range_change) = 0;
 enum EXPORT(range_flag) = 0;

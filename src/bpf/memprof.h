@@ -69,6 +69,13 @@ enum unwind_mode {
 	UNWIND_AUTO = 3, /* tables; frame pointers where there is none */
 };
 
+/* Which page faults have their stack walked. */
+enum walk_mode {
+	WALK_ALL = 0,
+	WALK_SHARE = 1, /* one of so many */
+	WALK_BUDGET = 2, /* as many as fit into a share of the CPU time */
+};
+
 enum process_change {
 	PROCESS_FOUND = 1, /* by the task iterator: ran before memprof attached */
 	PROCESS_MATCHED = 2, /* an exec gave a process the wanted name */

@@ -7,13 +7,38 @@
 #define MEMPROF_SAMPLING_H
 
 #include "base.bpf.h"
+#include "budget.bpf.h"
 #include "counters.bpf.h"
 
-/* Of so many faults, one is walked; 1: every fault. Written by user space. */
+/*
+ * Which faults are walked: enum walk_mode. Not a constant: the verifier would then remove calls, and 6.18 refuses to
+ * compile the functions that nobody calls any more ("verifier bug: No program to jit").
+ */
+volatile __u8 walk_mode = WALK_BUDGET;
+
+/* Of so many faults, one is walked, with WALK_SHARE after the first ones. */
+volatile __u32 walk_share = 1;
+
+/* The same for the next faults; 1: every fault is walked. */
 volatile __u32 walk_interval = 1;
 
 /* How many more faults are walked in any case, so that the stacks of a small program are complete. */
 __s32 walk_first = WALK_FIRST;
+
+/*
+ * With WALK_BUDGET, a processor on which no walk has ended for so many ticks (25 to 250 ms) walks the next fault: faults
+ * may have become rare, and the interval too long.
+ */
+#define PAUSE_TICKS 25
+
+/* With WALK_BUDGET, the share of the walks that are timed as long as all faults are walked: one of so many. A prime, so
+ * that few loops fall into step with it. */
+#define TIMED_ONE_IN 17
+
+static __always_inline int walks_all(void)
+{
+	return walk_mode == WALK_ALL;
+}
 
 /*
  * Whether to walk the stack of this fault: the one at a random place in each run of `walk_interval` faults on this
@@ -23,27 +48,73 @@ static __always_inline int is_walked(struct cpu_state *c)
 {
 	__u32 interval = walk_interval, before = c->walk_in, place;
 
-	if (interval <= 1)
-		return 1;
-	if (walk_first > 0) {
-		__sync_fetch_and_sub(&walk_first, 1);
+	if (interval <= 1) {
+		/* (A fault that then needs no stack leaves its timer to the next one.) */
+		c->timer = 0;
+		if (walk_mode == WALK_BUDGET && !(c->faults % TIMED_ONE_IN))
+			start_timer(c, TIMED_ONE_IN);
 		return 1;
 	}
 	if (before) {
 		c->walk_in = before - 1;
-		return 0;
+		if (walk_mode != WALK_BUDGET || (__u32)bpf_jiffies64() - c->walked_at < PAUSE_TICKS)
+			return 0;
+		c->walk_in = c->run_left = 0;
+	} else {
+		place = bpf_get_prandom_u32() % interval;
+		/* The rest of this run, then the faults before that place in the next one. */
+		c->walk_in = c->run_left + place;
+		c->run_left = interval - 1 - place;
+		if (!c->in_runs) {
+			/* The first run begins with this fault. */
+			c->in_runs = 1;
+			if (place) {
+				c->walk_in = place - 1;
+				return 0;
+			}
+		}
 	}
-	place = bpf_get_prandom_u32() % interval;
-	/* The rest of this run, then the faults before that place in the next one. */
-	c->walk_in = c->run_left + place;
-	c->run_left = interval - 1 - place;
-	if (c->in_runs)
-		return 1;
-	/* The first run begins with this fault. */
-	c->in_runs = 1;
-	if (!place)
-		return 1;
-	c->walk_in = place - 1;
+	if (walk_mode == WALK_BUDGET)
+		start_timer(c, 1);
+	return 1;
+}
+
+/* Ends the phase in which the stacks of the first faults are walked, once there were enough of them. */
+static __always_inline int is_first(struct cpu_state *c)
+{
+	if (walk_first <= 0)
+		return 0;
+	if (__sync_fetch_and_sub(&walk_first, c->walks) <= (__s32)c->walks && walk_mode == WALK_SHARE)
+		walk_interval = walk_share;
+	return 1;
+}
+
+/*
+ * Notes that a stack was walked for a fault of the current thread. (Not inline: its callers are short of stack, see
+ * ARCHITECTURE.md.)
+ */
+static __noinline int note_walk(struct task_state *st)
+{
+	struct cpu_state *c = own_cpu();
+	__u32 interval = walk_interval;
+
+	if (walk_mode == WALK_SHARE && interval > 1)
+		return 0;
+	c->walks++;
+	if (walk_mode == WALK_BUDGET)
+		charge_walk(c, st);
+	/* The words that all processors write are written rarely. */
+	if (interval <= 1 && c->walks < WALKS_AT_ONCE)
+		return 0;
+	if (!is_first(c) && walk_mode == WALK_BUDGET) {
+		interval = settle(c);
+		if (interval)
+			walk_interval = interval;
+	}
+	c->walks = 0;
+	c->spent = 0;
+	c->ran = 0;
+	c->settled_faults = c->faults;
 	return 0;
 }
 

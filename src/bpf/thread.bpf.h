@@ -92,6 +92,7 @@ struct task_state {
 	__u64 fault_ip; /* user registers at its start */
 	__u64 fault_sp;
 	__u64 brk; /* the end of the heap at the entry of brk */
+	__u64 ran; /* its CPU time at its last walk, ns; see charge_walk() */
 	__u64 mm; /* the address space that mm_id names */
 	__u32 mm_id; /* 0: not followed */
 	__u32 generation; /* of mm_id */

@@ -6,14 +6,14 @@ use std::io::{self, Write};
 use super::clean::readable;
 use super::summary::write_head;
 use super::{ExportOptions, Exporter, Report, Supports};
-use crate::profile::{Kind, Profile};
+use crate::profile::{Border, Kind, Margin, Profile};
 use crate::symbol::Symbols;
-use crate::tree::{Direction, Layout, Limits, Merge, Naming, Paths, Reading, SELF};
+use crate::tree::{Direction, Layout, Limits, Merge, Naming, Paths, Reading, SELF, errors};
 
 /// By default, nodes smaller than 1/`SMALL` of the total are aggregated.
 const SMALL: u64 = 200;
 
-/// By default, the outermost function is first. A tree has a node per call site, with KiB and percent of the
+/// By default, the outermost function is first. Where not all stacks were walked, each figure has its error. A tree has a node per call site, with KiB and percent of the
 /// total; a diff has one per function, with KiB now, KiB before and the change.
 pub(super) const FORMAT: Exporter = Exporter {
     name: "text",
@@ -50,23 +50,36 @@ fn write(report: &Report, options: &ExportOptions, out: &mut dyn Write) -> io::R
     };
     let Some(baseline) = &options.baseline else {
         writeln!(out, "\nCall tree{of}, {first} function first:")?;
-        let percent = |[figure]: [u64; 1]| {
+        let borders = &report.profile.borders;
+        let percent = |[figure]: [u64; 1], error: Option<u64>| {
             let percent = figure as f64 * 100.0 / whole.max(1) as f64;
-            format!("{:>12} {symbol} {percent:>5.1}%", unit.shown(figure))
+            let row = format!("{:>12} {symbol} {percent:>5.1}%", unit.shown(figure));
+            match error {
+                _ if borders.is_empty() => row,
+                Some(error) => format!("{row} {:>12}", Margin::of(figure, error).to_string()),
+                None => format!("{row} {:>12}", ""),
+            }
         };
-        return write_tree([report.side()], reading(Merge::Site), small, percent, out);
+        return write_tree(
+            [report.side()],
+            reading(Merge::Site),
+            small,
+            borders,
+            percent,
+            out,
+        );
     };
     writeln!(
         out,
         "\nDifference{of}, {first} function first: now, before, change"
     )?;
     let sides = [baseline.side(), report.side()];
-    let change = |figures: [u64; 2]| {
+    let change = |figures: [u64; 2], _| {
         let [before, now] = figures.map(|figure| unit.shown(figure));
         let change = i128::from(now) - i128::from(before);
         format!("{now:>12} {symbol} {before:>12} {symbol} {change:>+12} {symbol}")
     };
-    write_tree(sides, reading(Merge::Function), small, change, out)
+    write_tree(sides, reading(Merge::Function), small, &[], change, out)
 }
 
 /// Writes a tree as indented lines: columns of bytes, then the label. A call chain that does not branch is
@@ -75,7 +88,8 @@ fn write_tree<const N: usize>(
     sides: [(&Profile, &Symbols); N],
     reading: Reading,
     threshold: u64,
-    columns: impl Fn([u64; N]) -> String,
+    borders: &[Border],
+    columns: impl Fn([u64; N], Option<u64>) -> String,
     out: &mut dyn Write,
 ) -> io::Result<()> {
     let mut paths = Paths::new(sides, reading);
@@ -84,6 +98,7 @@ fn write_tree<const N: usize>(
         max_nodes: usize::MAX,
     };
     let rows = Layout::new(&mut paths, limits).rows;
+    let errors = errors::of_rows(&paths, &rows, borders, reading.kind);
     // The number of lines directly below each row: its children and, next to children, its own bytes.
     let mut below = vec![0u32; rows.len()];
     for row in rows.iter().skip(1) {
@@ -101,12 +116,18 @@ fn write_tree<const N: usize>(
             _ => depths[parent] + usize::from(branches),
         };
         depths.push(depth);
-        let mut line = |depth: usize, bytes, what: &str| {
-            writeln!(out, "{}  {:2$}{what}", columns(bytes), "", depth * 2)
+        let mut line = |depth: usize, bytes, error, what: &str| {
+            writeln!(out, "{}  {:2$}{what}", columns(bytes, error), "", depth * 2)
         };
-        line(depth, row.total, &readable(paths.labels().get(row.label)))?;
+        let error = errors.get(at).copied();
+        line(
+            depth,
+            row.total,
+            error,
+            &readable(paths.labels().get(row.label)),
+        )?;
         if below[at] > 0 && row.own != [0; N] {
-            line(depth + 1, row.own, SELF)?;
+            line(depth + 1, row.own, None, SELF)?;
         }
     }
     Ok(())

@@ -5,6 +5,7 @@ use std::ops::RangeInclusive;
 use std::str::FromStr;
 
 use crate::source::{self, Source};
+use crate::wire;
 
 /// Settings of the probe, fixed when it is loaded.
 #[derive(Clone)]
@@ -38,10 +39,12 @@ impl Default for ProbeConfig {
 }
 
 /// Which page faults have their stack walked. The sums do not depend on it: they come from the kernel's page tables.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stacks {
+    /// The first 16,384, then all of them as long as that takes less than a share of the CPU time, else as many as fit
+    /// into it, chosen at random.
+    Auto(Overhead),
     /// All of them.
-    #[default]
     All,
     /// After the first 16,384 faults, one of so many, chosen at random.
     OneIn(NonZeroU32),
@@ -49,15 +52,21 @@ pub enum Stacks {
     Off,
 }
 
+impl Default for Stacks {
+    fn default() -> Stacks {
+        Stacks::Auto(Overhead::default())
+    }
+}
+
 impl Stacks {
     /// Maximum number of faults of which one is walked.
     pub const MAX_INTERVAL: u32 = 65_536;
 
-    /// Of so many faults, one is walked.
-    pub(crate) fn interval(self) -> NonZeroU32 {
+    pub(crate) fn mode(self) -> wire::WalkMode {
         match self {
-            Stacks::All | Stacks::Off => NonZeroU32::MIN,
-            Stacks::OneIn(interval) => interval,
+            Stacks::Auto(_) => wire::WalkMode::WALK_BUDGET,
+            Stacks::All | Stacks::Off => wire::WalkMode::WALK_ALL,
+            Stacks::OneIn(_) => wire::WalkMode::WALK_SHARE,
         }
     }
 }
@@ -65,9 +74,10 @@ impl Stacks {
 impl FromStr for Stacks {
     type Err = &'static str;
 
-    /// Parses `all`, `1/N` or `off`.
+    /// Parses `auto`, `all`, `1/N` or `off`.
     fn from_str(text: &str) -> Result<Stacks, &'static str> {
         match text {
+            "auto" => return Ok(Stacks::default()),
             "all" => return Ok(Stacks::All),
             "off" => return Ok(Stacks::Off),
             _ => {}
@@ -76,7 +86,42 @@ impl FromStr for Stacks {
         match interval {
             Some(NonZeroU32::MIN) => Ok(Stacks::All),
             Some(n) if n.get() <= Stacks::MAX_INTERVAL => Ok(Stacks::OneIn(n)),
-            _ => Err("expected `all`, `off`, or `1/N` with N from 1 to 65536"),
+            _ => Err("expected `auto`, `all`, `off`, or `1/N` with N from 1 to 65536"),
+        }
+    }
+}
+
+/// The share of the target's CPU time that stack walks may take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Overhead {
+    millionths: u32,
+}
+
+impl Default for Overhead {
+    /// 2 %.
+    fn default() -> Overhead {
+        Overhead { millionths: 20_000 }
+    }
+}
+
+impl Overhead {
+    /// In millionths.
+    pub fn millionths(self) -> u32 {
+        self.millionths
+    }
+}
+
+impl FromStr for Overhead {
+    type Err = &'static str;
+
+    /// Parses a percentage, with or without its sign.
+    fn from_str(text: &str) -> Result<Overhead, &'static str> {
+        let number = text.strip_suffix('%').unwrap_or(text).parse().ok();
+        match number.filter(|percent: &f64| (0.01..=100.0).contains(percent)) {
+            Some(percent) => Ok(Overhead {
+                millionths: (percent * 10_000.0).round() as u32,
+            }),
+            None => Err("expected a percentage from 0.01 to 100, such as `2` or `0.5%`"),
         }
     }
 }
@@ -114,6 +159,7 @@ mod tests {
     fn stacks_are_all_or_a_share() {
         let one_in = |n| Ok(Stacks::OneIn(NonZeroU32::new(n).unwrap()));
         for (text, stacks) in [
+            ("auto", Ok(Stacks::Auto("2".parse().unwrap()))),
             ("all", Ok(Stacks::All)),
             ("1/1", Ok(Stacks::All)),
             ("off", Ok(Stacks::Off)),
@@ -124,6 +170,24 @@ mod tests {
         }
         for text in ["", "1", "1/0", "1/65537", "2/3", "1/-1", "1/x", "ALL"] {
             assert!(text.parse::<Stacks>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn the_overhead_is_a_percentage() {
+        for (text, millionths) in [
+            ("2", 20_000),
+            ("0.5%", 5_000),
+            ("0.01", 100),
+            ("100%", 1_000_000),
+        ] {
+            let overhead: Overhead = text.parse().unwrap();
+            assert_eq!(overhead.millionths(), millionths, "{text}");
+        }
+        for text in [
+            "", "%", "0", "0.001", "101", "-1", "inf", "NaN", "2 %", "two",
+        ] {
+            assert!(text.parse::<Overhead>().is_err(), "{text}");
         }
     }
 }

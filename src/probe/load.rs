@@ -53,7 +53,12 @@ impl Probe {
         let data = data.ok_or_else(|| anyhow!("the BPF object has no data section"))?;
         data.unwind_mode = config.unwind as u8;
         data.max_frames = config.max_frames;
-        data.walk_interval = config.stacks.interval().get();
+        data.walk_mode = config.stacks.mode().0 as u8;
+        match config.stacks {
+            Stacks::OneIn(interval) => data.walk_share = interval.get(),
+            Stacks::Auto(overhead) => data.walk_budget = overhead.millionths(),
+            Stacks::All | Stacks::Off => {}
+        }
         if std::env::var_os(LOG).is_some() {
             // 4: statistics only.
             open.open_object_mut()

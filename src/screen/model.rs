@@ -61,6 +61,8 @@ pub(super) struct FunctionLine {
     pub(super) name: String,
     pub(super) own: Pair,
     pub(super) total: Pair,
+    /// The standard errors of both, in bytes.
+    pub(super) errors: [u64; 2],
 }
 
 /// A node of the tree. Its descendants follow it, up to `end`.
@@ -134,6 +136,7 @@ impl Model {
                     name: row.code.to_string(),
                     own: Pair::of(row.own),
                     total: Pair::of(row.total),
+                    errors: row.errors,
                 })
                 .collect(),
             unknown,

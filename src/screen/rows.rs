@@ -28,6 +28,14 @@ impl FunctionRow {
         }
     }
 
+    /// The standard errors of both, in bytes.
+    pub(super) fn errors(self, model: &Model) -> [u64; 2] {
+        match self {
+            FunctionRow::Function(at) => model.functions[at].errors,
+            FunctionRow::Unknown => [0; 2],
+        }
+    }
+
     pub(super) fn name(self, model: &Model) -> &str {
         match self {
             FunctionRow::Function(at) => &model.functions[at].name,

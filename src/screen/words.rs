@@ -4,6 +4,7 @@ use std::cmp::Ordering;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::measure::Unit;
+use crate::profile::Margin;
 
 /// Bytes as whole KiB, in groups of three digits: `1,234`.
 pub(super) fn kib(bytes: u64) -> String {
@@ -13,6 +14,14 @@ pub(super) fn kib(bytes: u64) -> String {
 /// A figure in the unit in which it is shown, in groups of three digits: `1,234`.
 pub(super) fn figure(unit: Unit, figure: u64) -> String {
     grouped(unit.shown(figure))
+}
+
+/// A figure that may be an estimate: `<1,234` if its error is as large as itself.
+pub(super) fn estimate(unit: Unit, figure: u64, standard_error: u64) -> String {
+    match Margin::of(figure, standard_error) {
+        Margin::Below(most) => format!("<{}", self::figure(unit, most)),
+        _ => self::figure(unit, figure),
+    }
 }
 
 /// The change from `then` to `now` with its sign: `+1,234`.

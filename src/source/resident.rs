@@ -9,10 +9,12 @@
 //! If not every fault's stack was walked (`--stacks 1/N`), a page that has neither a record nor a call that filled its
 //! range gets the stack of the nearest recorded page of its mapping: an estimate.
 
+mod borders;
 mod nearest;
 
 use anyhow::Result;
 
+use self::borders::{Gap, Gaps};
 use self::nearest::{Record, neighbour_window};
 
 use super::{Ledger, Source, Totals, Tracepoints};
@@ -122,6 +124,7 @@ pub struct Join<'a, L> {
     /// with their owner if the mapping has no record.
     last: Option<Record>,
     waiting: Vec<(PageRun, Owner)>,
+    gaps: Gaps,
 }
 
 impl<'a, L: PageLedger> Join<'a, L> {
@@ -135,6 +138,7 @@ impl<'a, L: PageLedger> Join<'a, L> {
             records: [STACK_NONE; CHUNK_PAGES],
             last: None,
             waiting: Vec::new(),
+            gaps: Gaps::default(),
         }
     }
 
@@ -215,8 +219,10 @@ impl<'a, L: PageLedger> Join<'a, L> {
                 STACK_UNWALKED => self.wait(part, Owner::Nobody(Unobserved::NotWalked)),
                 stack => {
                     let page = start;
+                    self.add_gap(Some(stack), run.kind, to);
                     self.add_waiting(vma, Some(Record { page, stack }), to);
                     add(to, vma, recorded(stack), part);
+                    self.add_same(stack, part, to);
                     let page = end - self.space.page_size;
                     self.last = Some(Record { page, stack });
                 }

@@ -9,6 +9,8 @@ use crate::symbol::Symbols;
 /// One path and its bytes in each of `N` columns.
 #[derive(Clone, Copy, Debug)]
 struct Path<const N: usize> {
+    /// Index of its sample in its profile; `None` for memory without a stack.
+    sample: Option<u32>,
     start: u32,
     end: u32,
     bytes: [u64; N],
@@ -80,7 +82,7 @@ impl<'a, const N: usize> Paths<'a, N> {
     ) {
         let mut names = FrameLabels::new(of, naming);
         let every_frame = naming.merge == Merge::Name;
-        for sample in &of.0.samples {
+        for (index, sample) in (0..).zip(&of.0.samples) {
             let bytes = columns(&sample.amounts);
             if bytes == [0; N] {
                 continue;
@@ -102,7 +104,7 @@ impl<'a, const N: usize> Paths<'a, N> {
             } else if self.steps.len() == start {
                 self.steps.push(self.labels.id(Label::NoStack));
             }
-            self.finish(start, bytes);
+            self.finish(Some(index), start, bytes);
         }
         for row in &of.0.not_observed {
             let bytes = columns(&row.amounts);
@@ -114,7 +116,7 @@ impl<'a, const N: usize> Paths<'a, N> {
                 let label = Label::NotObserved(&row.mapping, row.reason);
                 self.steps.push(self.labels.id(label));
             }
-            self.finish(start, bytes);
+            self.finish(None, start, bytes);
         }
     }
 
@@ -125,8 +127,9 @@ impl<'a, const N: usize> Paths<'a, N> {
         }
     }
 
-    fn finish(&mut self, start: usize, bytes: [u64; N]) {
+    fn finish(&mut self, sample: Option<u32>, start: usize, bytes: [u64; N]) {
         self.paths.push(Path {
+            sample,
             start: start as u32,
             end: self.steps.len() as u32,
             bytes,
@@ -146,6 +149,12 @@ impl<'a, const N: usize> Paths<'a, N> {
     /// Every path with its bytes.
     pub(super) fn iter(&self) -> impl Iterator<Item = (&[LabelId], [u64; N])> {
         self.paths.iter().map(|path| (self.steps(path), path.bytes))
+    }
+
+    /// The paths of samples, each with the sample's index in its profile.
+    pub(super) fn of_samples(&self) -> impl Iterator<Item = (u32, &[LabelId])> {
+        let paths = self.paths.iter();
+        paths.filter_map(|path| Some((path.sample?, self.steps(path))))
     }
 
     fn steps(&self, path: &Path<N>) -> &[LabelId] {

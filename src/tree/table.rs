@@ -1,6 +1,7 @@
 //! Functions of one or two profiles, at any depth of a stack.
 
 use super::Direction;
+use super::errors;
 use super::label::{Code, Label, Merge, Naming};
 use super::paths::{Paths, Reading, add};
 use crate::profile::{Kind, Profile};
@@ -15,6 +16,8 @@ pub struct TableRow<'a, const N: usize> {
     pub own: [u64; N],
     /// Bytes of stacks that contain the function; a recursive function counts each byte once.
     pub total: [u64; N],
+    /// The standard errors of `own` and `total` of a single profile, in bytes; 0 if every stack was walked.
+    pub errors: [u64; 2],
 }
 
 /// Every function. The `own` of all rows and the bytes in `others` add up to `total`.
@@ -42,10 +45,15 @@ impl<'a, const N: usize> Table<'a, N> {
             naming,
             kind,
         };
-        Table::merge(&Paths::new(sides, reading))
+        let paths = Paths::new(sides, reading);
+        let errors = match &sides[..] {
+            [(profile, _)] => errors::of_labels(&paths, &profile.borders, kind),
+            _ => Vec::new(),
+        };
+        Table::merge(&paths, &errors)
     }
 
-    fn merge(paths: &Paths<'a, N>) -> Table<'a, N> {
+    fn merge(paths: &Paths<'a, N>, errors: &[[u64; 2]]) -> Table<'a, N> {
         let labels = paths.labels().all();
         let mut own = vec![[0; N]; labels.len()];
         let mut totals = vec![[0; N]; labels.len()];
@@ -68,10 +76,16 @@ impl<'a, const N: usize> Table<'a, N> {
             others: Vec::new(),
             total,
         };
-        for ((label, own), total) in labels.iter().zip(own).zip(totals) {
+        let errors = |id: usize| errors.get(id).copied().unwrap_or_default();
+        for (id, ((label, own), total)) in labels.iter().zip(own).zip(totals).enumerate() {
             match *label {
                 _ if total == [0; N] => {}
-                Label::Code(code) => table.rows.push(TableRow { code, own, total }),
+                Label::Code(code) => table.rows.push(TableRow {
+                    code,
+                    own,
+                    total,
+                    errors: errors(id),
+                }),
                 other if own != [0; N] => table.others.push((other, own)),
                 _ => {}
             }

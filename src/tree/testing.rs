@@ -71,6 +71,7 @@ pub(crate) fn profile(samples: &[(&[Frame], Usage)], not_observed: &[Usage]) -> 
             })
             .collect(),
         total: total.into(),
+        borders: Vec::new(),
         kernel_before: kernel,
         kernel_after: kernel,
         losses: Losses::default(),

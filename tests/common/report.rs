@@ -92,6 +92,7 @@ pub fn profile(
         samples,
         not_observed,
         total,
+        borders: Vec::new(),
         kernel_before: kernel,
         kernel_after: kernel,
         losses: Losses::default(),

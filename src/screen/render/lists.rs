@@ -8,7 +8,7 @@ use crate::export::printable;
 use crate::screen::model::{Model, Pair};
 use crate::screen::rows::{FunctionRow, TreeRow};
 use crate::screen::state::{State, View};
-use crate::screen::words::{change, figure, percent};
+use crate::screen::words::{change, estimate, figure, percent};
 use crate::tree::SELF;
 
 /// Indentation per level and its maximum, in columns.
@@ -67,12 +67,13 @@ fn function_line(model: &Model, row: FunctionRow) -> String {
     let name = printable(row.name(model));
     let whole = model.whole.now;
     let (shown, changed) = writers(model);
+    let [own_error, total_error] = row.errors(model);
     match model.is_difference {
         false => format!(
             "{:>11} {:>5} {:>12} {:>5}  {name}",
-            shown(own),
+            estimate(model.unit, own.now, own_error),
             percent(own.now, whole),
-            shown(total),
+            estimate(model.unit, total.now, total_error),
             percent(total.now, whole)
         ),
         true => format!(

@@ -3,8 +3,8 @@
 
 use std::ops::Range;
 
-use super::{Join, Owner, PageLedger, Sink, add, recorded};
-use crate::event::Addr;
+use super::{Gap, Join, Owner, PageLedger, Sink, add, recorded};
+use crate::event::{Addr, StackId};
 use crate::profile::MappedBytes;
 use crate::residency::{PageKind, PageRun, Vma};
 use crate::source::Totals;
@@ -23,8 +23,40 @@ pub(super) struct Record {
 impl<L: PageLedger> Join<'_, L> {
     /// Adds the pages of a mapping that waited for a record after them.
     pub fn end_mapping(&mut self, vma: &Vma, totals: &mut Totals, mapping: &mut MappedBytes) {
-        self.add_waiting(vma, None, &mut Sink { totals, mapping });
+        let to = &mut Sink { totals, mapping };
+        self.add_gap(None, PageKind::Anon, to);
+        self.add_waiting(vma, None, to);
         self.last = None;
+    }
+
+    /// Notes the pages that wait between the last record and the next one, for the error of their owners.
+    pub(super) fn add_gap(&mut self, next: Option<u32>, kind: PageKind, to: &mut Sink<'_>) {
+        if !self.space.sampled || (self.last.is_none() && next.is_none()) {
+            return;
+        }
+        let known = |stack: u32| Some(StackId(stack));
+        let waiting: u64 = self.waiting.iter().map(|(run, _)| run.len()).sum();
+        let gap = Gap {
+            stacks: [
+                self.last.and_then(|last| known(last.stack)),
+                next.and_then(known),
+            ],
+            kind: self.waiting.first().map_or(kind, |(run, _)| run.kind),
+            pages: waiting / self.space.page_size,
+        };
+        match next {
+            Some(_) => self.gaps.add(gap, &mut to.totals.borders),
+            None => self.gaps.end(gap, &mut to.totals.borders),
+        }
+    }
+
+    /// Notes recorded pages of one stack. (One fault brought in a whole huge page.)
+    pub(super) fn add_same(&mut self, stack: u32, run: PageRun, to: &mut Sink<'_>) {
+        if self.space.sampled && !run.huge {
+            let more = run.len() / self.space.page_size - 1;
+            let borders = &mut to.totals.borders;
+            self.gaps.add_same(StackId(stack), run.kind, more, borders);
+        }
     }
 
     pub(super) fn add_each(

@@ -23,7 +23,7 @@ import { noSymbol, reason } from "./words.js";
  * @property {{ verdict: string, resident: number, low: number, high: number }} agreement
  * @property {Outcome[]} outcomes
  */
-/** @typedef {{ function: string | null, file: string, path: string, category: string, self: number, total: number }} FunctionRow */
+/** @typedef {{ function: string | null, file: string, path: string, category: string, self: number, total: number, self_error: number, total_error: number }} FunctionRow */
 /** @typedef {{ count: number, offset: number, total: number, not_observed: number, unmapped: number, matched: number, rows: FunctionRow[] }} Functions */
 /** @typedef {{ function: string | null, file: string, path: string, self_from: number, self_to: number, self: number, total_from: number, total_to: number, total: number }} DiffRow */
 /** @typedef {{ id: string, path: string | null, deleted: boolean, cached: number, stacks: number, inode: number, device: string }} FileRow */
@@ -114,8 +114,8 @@ function labelled(/** @type {string} */ type, /** @type {string | undefined} */ 
 }
 
 function tree(/** @type {any} */ reply) {
-  const { parent, frame, total, self, from, to, self_from, self_to } = reply.nodes;
-  const amounts = from ? { value: to, self: self_to, before: from, selfBefore: self_from } : { value: total, self };
+  const { parent, frame, total, self, error, from, to, self_from, self_to } = reply.nodes;
+  const amounts = from ? { value: to, self: self_to, before: from, selfBefore: self_from } : { value: total, self, error };
   const made = new Tree({ frames: frames(reply), parent: parent.map((/** @type {number | null} */ p) => p ?? -1), frame, ...amounts });
   made.cut = reply.cut;
   return made;

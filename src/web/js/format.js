@@ -27,6 +27,20 @@ export function exact(/** @type {number} */ count) {
   return `${number(count)} bytes`;
 }
 
+/** In 95 % of all cases an estimate is off by at most so many standard errors. */
+const IN_95_PERCENT = 1.96;
+
+/** Bytes that may be an estimate: `12.3 MiB`; `< 40 KiB` if its error is as large as itself. */
+export function estimate(/** @type {number} */ count, /** @type {number} */ error) {
+  const most = IN_95_PERCENT * (error || 0);
+  return count > 0 && count <= most ? `< ${bytes(Math.ceil(count + most))}` : bytes(count);
+}
+
+/** Exact bytes, and their error if they are an estimate, for tooltips. */
+export function exactly(/** @type {number} */ count, /** @type {number} */ error) {
+  return error > 0 ? `${exact(count)} ± ${bytes(Math.ceil(IN_95_PERCENT * error))} (with 95 % confidence; standard error ${bytes(error)})` : exact(count);
+}
+
 /** A whole number with separators. */
 export function number(/** @type {number} */ count) {
   return Number.isFinite(count) ? count.toLocaleString("en-US") : "–";

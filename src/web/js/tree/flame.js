@@ -1,7 +1,7 @@
 // Flame graph and icicle on a canvas. Only visible nodes that are at least a pixel wide are drawn.
 
 import { h, fill } from "../dom.js";
-import { change as signed, bytes } from "../format.js";
+import { change as signed, bytes, estimate } from "../format.js";
 import { isDark } from "../theme.js";
 import { TreeCanvas } from "./canvas.js";
 import { changeFill, fills, theme } from "./colours.js";
@@ -118,7 +118,7 @@ export class Flame extends TreeCanvas {
     let text = this.cut(context, name, width - 8);
     const room = width - 8 - this.measure(context, text);
     if (text === name && room > 70) {
-      const amount = tree.isDiff ? signed(tree.change(node)) : bytes(tree.value[node]);
+      const amount = tree.isDiff ? signed(tree.change(node)) : estimate(tree.value[node], tree.error[node]);
       text += `  ${amount}`;
     }
     context.fillStyle = hits?.[tree.frame[node]] ? "#1b1b1b" : this.theme.text;

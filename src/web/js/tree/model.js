@@ -8,6 +8,7 @@
  * @property {number[]} frame index into `frames`, per node
  * @property {number[]} value bytes of the node and everything below it
  * @property {number[]} self bytes of stacks that end at the node
+ * @property {number[]} [error] standard error of `value`, where not all stacks were walked
  * @property {number[]} [before] `value` at the earlier moment of a diff
  * @property {number[]} [selfBefore] `self` at that moment
  *
@@ -36,6 +37,7 @@ export class Tree {
     this.parent = Int32Array.from(order, (old) => (rows.parent[old] < 0 ? -1 : at[rows.parent[old]]));
     this.value = pick(rows.value);
     this.self = pick(rows.self);
+    this.error = rows.error ? pick(rows.error) : new Float64Array(count);
     this.before = rows.before ? pick(rows.before) : null;
     this.selfBefore = rows.selfBefore ? pick(rows.selfBefore) : null;
     /** Number of dropped nodes. */

@@ -1,7 +1,7 @@
 // Treemap on a canvas: each node's area represents its bytes; nested boxes are callees (or callers).
 
 import { hierarchy, treemap } from "../../vendor/d3-hierarchy/d3-hierarchy.min.mjs";
-import { bytes } from "../format.js";
+import { estimate } from "../format.js";
 import { TreeCanvas } from "./canvas.js";
 import { changeFill, fills, theme } from "./colours.js";
 
@@ -81,7 +81,7 @@ export class Treemap extends TreeCanvas {
     context.fillStyle = hit ? "#1b1b1b" : this.theme.text;
     const last = chainEnd(tree, node);
     const names = last === node ? tree.of(node).name : `${tree.of(node).name} › ${tree.of(last).name}`;
-    context.fillText(`${names}  ${bytes(tree.value[node])}`.slice(0, 200), x0 + 4, y0 + HEAD / 2);
+    context.fillText(`${names}  ${estimate(tree.value[node], tree.error[node])}`.slice(0, 200), x0 + 4, y0 + HEAD / 2);
     context.restore();
   }
 

@@ -1,7 +1,7 @@
 // The call tree as a table with collapsible rows.
 
 import { h } from "../dom.js";
-import { bytes, change as signed, exact, percent } from "../format.js";
+import { bytes, change as signed, estimate, exact, exactly, percent } from "../format.js";
 import { bar, Table } from "../table.js";
 import { SELF } from "../words.js";
 
@@ -18,7 +18,7 @@ export class TreeTable {
     this.opened = new Map();
     const tree = () => /** @type {Shown} */ (this.shown).tree;
     const columns = [
-      { name: "value", label: "Total", title: "Bytes of the frame and everything below it", numeric: true, cell: (/** @type {number} */ n) => bar(bytes(tree().value[n]), tree().value[n], tree().value[0]), tip: (/** @type {number} */ n) => exact(tree().value[n]) },
+      { name: "value", label: "Total", title: "Bytes of the frame and everything below it", numeric: true, cell: (/** @type {number} */ n) => bar(estimate(tree().value[n], tree().error[n]), tree().value[n], tree().value[0]), tip: (/** @type {number} */ n) => exactly(tree().value[n], tree().error[n]) },
       { name: "share", label: "Share", title: "Share of the whole, or growth", numeric: true, cell: (/** @type {number} */ n) => (tree().isDiff ? signed(tree().change(n)) : percent(tree().value[n], tree().value[0])) },
       { name: "self", label: "Self", title: SELF, numeric: true, cell: (/** @type {number} */ n) => bytes(tree().self[n]), tip: (/** @type {number} */ n) => exact(tree().self[n]) },
       { name: "name", label: "Frame", wide: true, cell: (/** @type {number} */ n) => this.name(n), tip: (/** @type {number} */ n) => tree().of(n).name },

@@ -2,7 +2,7 @@
 
 import { api } from "../api.js";
 import { fill, h, notice, say, set } from "../dom.js";
-import { bytes, exact, number, percent } from "../format.js";
+import { bytes, estimate, exactly, number, percent } from "../format.js";
 import { change, state } from "../state.js";
 import { bar, Table } from "../table.js";
 import { label, noSymbol, SELF, TOTAL } from "../words.js";
@@ -15,8 +15,8 @@ export class Functions {
   constructor() {
     this.whole = 0;
     const columns = [
-      { name: "self", label: "Self", title: SELF, numeric: true, by: () => 0, cell: (/** @type {FunctionRow} */ row) => bar(bytes(row.self), row.self, this.whole), tip: (/** @type {FunctionRow} */ row) => exact(row.self) },
-      { name: "total", label: "Total", title: TOTAL, numeric: true, by: () => 0, cell: (/** @type {FunctionRow} */ row) => bar(bytes(row.total), row.total, this.whole, "second"), tip: (/** @type {FunctionRow} */ row) => exact(row.total) },
+      { name: "self", label: "Self", title: SELF, numeric: true, by: () => 0, cell: (/** @type {FunctionRow} */ row) => bar(estimate(row.self, row.self_error), row.self, this.whole), tip: (/** @type {FunctionRow} */ row) => exactly(row.self, row.self_error) },
+      { name: "total", label: "Total", title: TOTAL, numeric: true, by: () => 0, cell: (/** @type {FunctionRow} */ row) => bar(estimate(row.total, row.total_error), row.total, this.whole, "second"), tip: (/** @type {FunctionRow} */ row) => exactly(row.total, row.total_error) },
       { name: "share", label: "Total %", title: "Share of everything in this view", numeric: true, cell: (/** @type {FunctionRow} */ row) => percent(row.total, this.whole) },
       { name: "name", label: "Function", wide: true, by: () => "", cell: (/** @type {FunctionRow} */ row) => row.function ?? noSymbol(row.file) },
       { name: "module", label: "File", cell: (/** @type {FunctionRow} */ row) => row.file, tip: (/** @type {FunctionRow} */ row) => row.path },

@@ -1,7 +1,7 @@
 // Flame graph, icicle, treemap and tree table: one call tree with search and selection.
 
 import { fill, h, notice, say, set } from "../dom.js";
-import { bytes, change as signed, exact, percent } from "../format.js";
+import { bytes, change as signed, estimate, exact, exactly, percent } from "../format.js";
 import { change, state } from "../state.js";
 import { Flame, legend } from "../tree/flame.js";
 import { step } from "../tree/keys.js";
@@ -88,7 +88,7 @@ export class Graph {
   /** The details of a node: [term, text, tooltip]. */
   facts(/** @type {Tree} */ tree, /** @type {number} */ node) {
     const value = tree.value[node];
-    const facts = [["total", bytes(value), `${exact(value)} of ${label(state.kind)}: this frame and everything below it`]];
+    const facts = [["total", estimate(value, tree.error[node]), `${exactly(value, tree.error[node])} of ${label(state.kind)}: this frame and everything below it`]];
     if (tree.before) {
       facts.unshift(["change", signed(tree.change(node)), exact(tree.change(node))]);
       facts.push(["before", bytes(tree.before[node]), exact(tree.before[node])]);

@@ -1,0 +1,72 @@
+//! How far figures by stack may be off, where not every stack was walked.
+
+use std::fmt;
+
+use super::{Amounts, Kind, Usage};
+#[cfg(doc)]
+use super::{Profile, Sample};
+use crate::event::Addr;
+use crate::residency::{PageKind, PageRun, add_run};
+
+/// Pages of two stacks that may have been confused, because the fault of neither was walked: what one of them has too
+/// much, the other one has too little. So in a sum of stacks counts only a border with exactly one side in it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Border {
+    /// Their indices in [`Profile::samples`]; `None` for memory outside of it.
+    pub samples: [Option<u32>; 2],
+    /// What the pages count as.
+    pub pages: PageKind,
+    /// The variance of the bytes of both samples, in bytes².
+    pub variance: f64,
+}
+
+impl Border {
+    /// Whether its pages are in the figures of this kind.
+    pub(crate) fn is_in(&self, kind: Kind) -> bool {
+        let mut usage = Usage::default();
+        let page = PageRun {
+            start: Addr(0),
+            end: Addr(1),
+            kind: self.pages,
+            huge: false,
+        };
+        add_run(&mut usage, page);
+        kind.of(&Amounts::from(usage)) > 0
+    }
+}
+
+/// In 95 % of all cases, an estimate is off by at most so many standard errors.
+const IN_95_PERCENT: f64 = 1.96;
+
+/// How an estimate's error is shown to people, in KiB.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Margin {
+    /// It has none: every stack was walked.
+    Exact,
+    /// The true figure is this far away at most, with 95 % confidence.
+    PlusMinus(u64),
+    /// The figure is not larger than that; the true figure is below this one.
+    Below(u64),
+}
+
+impl Margin {
+    /// The margin of a figure, in bytes, that has this standard error.
+    pub(crate) fn of(figure: u64, standard_error: u64) -> Margin {
+        let most = (IN_95_PERCENT * standard_error as f64).ceil() as u64;
+        match most {
+            0 => Margin::Exact,
+            _ if figure > most => Margin::PlusMinus(most),
+            _ => Margin::Below(figure + most),
+        }
+    }
+}
+
+impl fmt::Display for Margin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Margin::Exact => Ok(()),
+            Margin::PlusMinus(bytes) => write!(f, "±{}", bytes.div_ceil(1024)),
+            Margin::Below(bytes) => write!(f, "<{}", bytes.div_ceil(1024)),
+        }
+    }
+}

@@ -1,0 +1,196 @@
+//! Standard errors of nodes and functions, in bytes, where not every stack was walked.
+//!
+//! A [`Border`] is in the error of a node if exactly one of its two stacks passes through the node: the pages that two
+//! stacks below the node confuse with each other are in the node's bytes in any case.
+
+use rustc_hash::FxHashMap;
+
+use super::label::LabelId;
+use super::paths::Paths;
+use super::sweep::Row;
+use crate::profile::{Border, Kind};
+
+/// The standard error of each row of a tree of these paths, in bytes; empty if all stacks were walked.
+pub fn of_rows<const N: usize>(
+    paths: &Paths<'_, N>,
+    rows: &[Row<N>],
+    borders: &[Border],
+    kind: Kind,
+) -> Vec<u64> {
+    if borders.is_empty() {
+        return Vec::new();
+    }
+    let children = rows.iter().enumerate().skip(1);
+    let children: FxHashMap<_, _> = children
+        .map(|(at, row)| ((row.parent, row.label), at as u32))
+        .collect();
+    let labels = paths.labels();
+    let rests: Vec<LabelId> = (0..labels.all().len() as LabelId)
+        .filter(|id| labels.get(*id).is_rest())
+        .collect();
+    // The last row of a path: its own, or the row that aggregates it.
+    let last = |steps: &[LabelId]| {
+        let mut at = 0;
+        for step in steps {
+            let child = |label: &LabelId| children.get(&(at, *label)).copied();
+            match child(step).or_else(|| rests.iter().find_map(child)) {
+                Some(next) if labels.get(rows[next as usize].label).is_rest() => return next,
+                Some(next) => at = next,
+                None => return at,
+            }
+        }
+        at
+    };
+    let ends: FxHashMap<u32, u32> = paths
+        .of_samples()
+        .map(|(sample, steps)| (sample, last(steps)))
+        .collect();
+    let mut variances = vec![0.0; rows.len()];
+    for border in borders.iter().filter(|border| border.is_in(kind)) {
+        // Outside of all samples is only the root's.
+        let end = |sample: Option<u32>| sample.and_then(|s| ends.get(&s)).copied().unwrap_or(0);
+        let [mut a, mut b] = border.samples.map(end);
+        // Up to where the two meet; a parent comes before its children.
+        while a != b {
+            let lower = if a > b { &mut a } else { &mut b };
+            variances[*lower as usize] += border.variance;
+            *lower = rows[*lower as usize].parent;
+        }
+    }
+    variances.into_iter().map(standard_error).collect()
+}
+
+/// The standard errors of each label, in bytes, indexed by its id: of the stacks whose innermost frame it is, and of
+/// those that contain it. The paths begin with the innermost frame. Empty if all stacks were walked.
+pub fn of_labels<const N: usize>(
+    paths: &Paths<'_, N>,
+    borders: &[Border],
+    kind: Kind,
+) -> Vec<[u64; 2]> {
+    if borders.is_empty() {
+        return Vec::new();
+    }
+    let steps: FxHashMap<u32, &[LabelId]> = paths.of_samples().collect();
+    let number = paths.labels().all().len();
+    let mut variances = vec![[0.0; 2]; number];
+    // For each label and side, the last border in which it was seen.
+    let mut seen = vec![[usize::MAX; 2]; number];
+    for (at, border) in borders.iter().enumerate().filter(|(_, b)| b.is_in(kind)) {
+        let sides = border.samples.map(|sample| -> &[LabelId] {
+            let steps = sample.and_then(|sample| steps.get(&sample).copied());
+            steps.unwrap_or_default()
+        });
+        for (side, steps) in sides.into_iter().enumerate() {
+            steps.iter().for_each(|id| seen[*id as usize][side] = at);
+        }
+        let [a, b] = sides.map(|steps| steps.first());
+        for (steps, own) in sides.into_iter().zip([a, b]) {
+            if let Some(own) = own.filter(|_| a != b) {
+                variances[*own as usize][0] += border.variance;
+            }
+            for id in steps {
+                let sides = &mut seen[*id as usize];
+                if (sides[0] == at) != (sides[1] == at) {
+                    variances[*id as usize][1] += border.variance;
+                }
+                // A recursive function counts once.
+                *sides = [usize::MAX; 2];
+            }
+        }
+    }
+    let rows = variances.into_iter();
+    rows.map(|both| both.map(standard_error)).collect()
+}
+
+fn standard_error(variance: f64) -> u64 {
+    variance.sqrt().round() as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::residency::PageKind;
+    use crate::symbol::Language;
+    use crate::tree::testing::{at, kib, profile, symbols};
+    use crate::tree::{Direction, Layout, Limits, Naming, Reading, Table};
+
+    fn border(a: Option<u32>, b: Option<u32>, pages: PageKind, error: f64) -> Border {
+        Border {
+            samples: [a, b],
+            pages,
+            variance: error * error,
+        }
+    }
+
+    #[test]
+    fn a_border_inside_a_sum_does_not_count() {
+        // main calls read, which calls malloc, and parse, which calls malloc twice, one time through itself.
+        let mut profile = profile(
+            &[
+                (&[at(1, 9), at(0, 2), at(0, 1)], kib(400, 0)),
+                (&[at(1, 9), at(0, 3), at(0, 1)], kib(300, 0)),
+                (&[at(1, 9), at(0, 3), at(0, 3), at(0, 1)], kib(200, 0)),
+                (&[at(0, 4)], kib(0, 100)),
+            ],
+            &[],
+        );
+        let anon = PageKind::Anon;
+        profile.borders = vec![
+            border(Some(0), Some(1), anon, 3000.0),
+            border(Some(1), Some(2), anon, 4000.0),
+            border(Some(2), None, anon, 12_000.0),
+            border(Some(0), Some(3), PageKind::File, 50_000.0),
+        ];
+        let names = [
+            (at(0, 1), "main", Language::Other),
+            (at(0, 2), "read", Language::Other),
+            (at(0, 3), "parse", Language::Other),
+            (at(1, 9), "malloc", Language::Other),
+        ];
+        let names = symbols(&names);
+        let sum = |errors: &[f64]| errors.iter().map(|e| e * e).sum::<f64>().sqrt().round() as u64;
+
+        let reading = Reading {
+            direction: Direction::OutermostFirst,
+            naming: Naming::default(),
+            kind: Kind::All,
+        };
+        let mut paths = Paths::new([(&profile, &names)], reading);
+        let limits = |threshold| Limits {
+            threshold,
+            max_nodes: usize::MAX,
+        };
+        let errors = |paths: &mut Paths<'_, 1>, threshold| {
+            let rows = Layout::new(paths, limits(threshold)).rows;
+            let errors = of_rows(paths, &rows, &profile.borders, Kind::All);
+            let labels = rows
+                .iter()
+                .map(|row| paths.labels().get(row.label).to_string());
+            labels.zip(errors).collect::<Vec<_>>()
+        };
+        let row = |label: &str, error| (label.to_owned(), error);
+        let read = [row("read (node)", 3000), row("malloc (libc-2.31.so)", 3000)];
+        let parse = sum(&[3000.0, 12_000.0]);
+        let all = errors(&mut paths, 0);
+        assert_eq!(all[..2], [row("all", 0), row("main (node)", 12_000)]);
+        assert_eq!(all[2], row("parse (node)", parse));
+        assert!(all.windows(2).any(|two| two == read), "{all:?}");
+        // The row that aggregates what is too small has the error of its stacks.
+        let cut = errors(&mut paths, 350 * 1024);
+        let rest = row("[below threshold]", parse);
+        assert!(cut.contains(&rest), "{cut:?}");
+
+        let table = Table::new([(&profile, &names)], Kind::All, false);
+        let of = |name| {
+            let mut rows = table.rows.iter();
+            rows.find(|row| row.code.function == Some(name))
+                .map(|row| row.errors)
+        };
+        assert_eq!(of("main"), Some([0, 12_000]));
+        assert_eq!(of("malloc"), Some([12_000, 12_000]));
+        assert_eq!(of("read"), Some([0, 3000]));
+        assert_eq!(of("parse"), Some([0, parse]));
+        let files = Table::new([(&profile, &names)], Kind::File, false);
+        assert!(files.rows.is_empty());
+    }
+}
