@@ -112,36 +112,49 @@ pub struct Totals {
     pub borders: Borders,
 }
 
-/// By how much the pages of two stacks may have been confused: the variance of the bytes of both, with opposite signs.
-/// With one stack, of its bytes alone.
+/// How far figures with a stack may be off; see [`Border`](crate::profile::Border).
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Borders(HashMap<([Option<StackId>; 2], PageKind), f64>);
+pub struct Borders(HashMap<Between, f64>);
+
+/// One stack, the two beside it, and what the pages count as.
+type Between = (Option<StackId>, [Option<StackId>; 2], PageKind);
 
 impl Borders {
-    /// Maximum number of pairs of stacks that are kept, about 60 bytes each.
+    /// Maximum number of entries, about 80 bytes each.
     const MOST: usize = 1 << 18;
 
-    /// Adds a variance, in pages².
-    pub fn add(&mut self, [a, b]: [Option<StackId>; 2], kind: PageKind, variance: f64) {
-        if variance <= 0.0 || a == b {
+    /// Adds a variance, in pages², to the sums that contain `one` and none of the stacks beside it, or the reverse.
+    pub fn add(
+        &mut self,
+        one: Option<StackId>,
+        [a, b]: [Option<StackId>; 2],
+        kind: PageKind,
+        variance: f64,
+    ) {
+        if variance <= 0.0 || one == a || one == b {
             return;
         }
-        let key = ([a.min(b), a.max(b)], kind);
+        // Between two stacks only, it does not matter which of them is the one.
+        let key = match a == b {
+            true => (one.max(a), [one.min(a); 2], kind),
+            false => (one, [a.min(b), a.max(b)], kind),
+        };
         if let Some(sum) = self.0.get_mut(&key) {
             *sum += variance;
-        } else if self.0.len() < Borders::MOST || a.is_none() || b.is_none() {
+        } else if self.0.len() < Borders::MOST || key.1 == [None; 2] {
             self.0.insert(key, variance);
         } else {
-            // Apart, their sum has a larger error than it should.
-            self.add([None, a], kind, variance);
-            self.add([None, b], kind, variance);
+            // In every sum that contains one of them: more than is due.
+            self.add(one, [None; 2], kind, variance);
+            self.add(a, [None; 2], kind, variance);
         }
     }
 
-    /// The pairs of stacks with their variance, in pages².
-    pub fn iter(&self) -> impl Iterator<Item = ([Option<StackId>; 2], PageKind, f64)> {
-        let pairs = self.0.iter();
-        pairs.map(|(&(stacks, kind), &variance)| (stacks, kind, variance))
+    /// One stack, the two beside it, what the pages count as, and the variance in pages².
+    pub fn iter(&self) -> impl Iterator<Item = (Between, f64)> {
+        self.0
+            .iter()
+            .map(|(between, variance)| (*between, *variance))
     }
 }
 
@@ -173,8 +186,8 @@ impl Totals {
         for (key, amounts) in other.unobserved {
             *self.unobserved.entry(key).or_default() += amounts;
         }
-        for (stacks, kind, variance) in other.borders.iter() {
-            self.borders.add(stacks, kind, variance);
+        for ((one, beside, kind), variance) in other.borders.iter() {
+            self.borders.add(one, beside, kind, variance);
         }
     }
 }

@@ -201,14 +201,14 @@ fn borders(borders: &Borders, indices: &HashMap<StackId, u32>) -> Vec<Border> {
     let sample = |id: Option<StackId>| id.and_then(|id| indices.get(&id)).copied();
     let mut borders: Vec<_> = borders
         .iter()
-        .map(|(stacks, pages, variance)| Border {
-            samples: stacks.map(sample),
+        .map(|((one, beside, pages), variance)| Border {
+            sample: sample(one),
+            beside: beside.map(sample),
             pages,
             variance: variance * page * page,
         })
-        .filter(|border| border.samples[0] != border.samples[1])
         .collect();
-    borders.sort_unstable_by_key(|border| (border.samples, border.pages));
+    borders.sort_unstable_by_key(|border| (border.sample, border.beside, border.pages));
     borders
 }
 

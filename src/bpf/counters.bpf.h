@@ -23,11 +23,9 @@ struct cpu_state {
 	__u32 plain_migrations; /* of that thread, at the fault */
 	__u32 generation; /* follow_generation at that last fault */
 	__u32 walk_in; /* faults before the next walk; see is_walked() */
-	__u32 run_left; /* faults left of the run after that walk */
 	__u32 walked_at; /* when the last walk ended, in ticks */
-	__u8 in_runs; /* a fault could go unwalked */
 	__u8 plain_any_order; /* that thread's fault was not walked */
-	__u8 pad[2];
+	__u8 pad[7];
 	/* Since the figures were last added to those of all processors; see budget.bpf.h. */
 	__u64 settled_faults; /* `faults` then */
 	__u64 ran; /* CPU time of the threads that faulted, ns */

@@ -41,12 +41,32 @@ static __always_inline int walks_all(void)
 }
 
 /*
- * Whether to walk the stack of this fault: the one at a random place in each run of `walk_interval` faults on this
- * processor. So each fault has the same chance, and no loop falls into step with the interval.
+ * How many faults go unwalked before the next walk: random, as if each fault had the same chance of 1/interval, whatever
+ * the others have. So no loop falls into step with the interval, and the errors of estimates follow
+ * (src/source/resident/borders.rs). It is -ln(u) * (interval - 1/2) for a random u in (0, 1], rounded down.
  */
+static __always_inline __u32 random_gap(__u32 interval)
+{
+	__u32 u = bpf_get_prandom_u32() | 1, rest = u, bits = 0;
+	__u64 f, log2;
+
+	/* The position of the highest bit, and then log2(1 + f) by a parabola: off by 0.01 at most. In units of 2^-16. */
+#pragma unroll
+	for (__u32 step = 16; step; step >>= 1) {
+		if (rest >> step) {
+			rest >>= step;
+			bits += step;
+		}
+	}
+	f = ((__u64)u << (32 - bits) & 0xffffffff) >> 16;
+	log2 = (32 - bits) * 65536 - (f + (f * (65536 - f) >> 16) * 22713 / 65536);
+	return (log2 * 45426 >> 16) * (2 * (__u64)interval - 1) >> 17;
+}
+
+/* Whether to walk the stack of this fault. */
 static __always_inline int is_walked(struct cpu_state *c)
 {
-	__u32 interval = walk_interval, before = c->walk_in, place;
+	__u32 interval = walk_interval, before = c->walk_in;
 
 	if (interval <= 1) {
 		/* (A fault that then needs no stack leaves its timer to the next one.) */
@@ -59,21 +79,8 @@ static __always_inline int is_walked(struct cpu_state *c)
 		c->walk_in = before - 1;
 		if (walk_mode != WALK_BUDGET || (__u32)bpf_jiffies64() - c->walked_at < PAUSE_TICKS)
 			return 0;
-		c->walk_in = c->run_left = 0;
-	} else {
-		place = bpf_get_prandom_u32() % interval;
-		/* The rest of this run, then the faults before that place in the next one. */
-		c->walk_in = c->run_left + place;
-		c->run_left = interval - 1 - place;
-		if (!c->in_runs) {
-			/* The first run begins with this fault. */
-			c->in_runs = 1;
-			if (place) {
-				c->walk_in = place - 1;
-				return 0;
-			}
-		}
 	}
+	c->walk_in = random_gap(interval);
 	if (walk_mode == WALK_BUDGET)
 		start_timer(c, 1);
 	return 1;

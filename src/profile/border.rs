@@ -8,15 +8,18 @@ use super::{Profile, Sample};
 use crate::event::Addr;
 use crate::residency::{PageKind, PageRun, add_run};
 
-/// Pages of two stacks that may have been confused, because the fault of neither was walked: what one of them has too
-/// much, the other one has too little. So in a sum of stacks counts only a border with exactly one side in it.
+/// Pages that may belong to one stack or to those beside it in memory, because no fault of them was walked. What one of
+/// them has too much, the others have too little: the variance counts in each sum of stacks (a function, a node of a
+/// tree) that contains the one and none of the others, or both others and not the one.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Border {
-    /// Their indices in [`Profile::samples`]; `None` for memory outside of it.
-    pub samples: [Option<u32>; 2],
+    /// The index of the one in [`Profile::samples`]; `None` for memory outside of it.
+    pub sample: Option<u32>,
+    /// The two beside it; twice the same if only two stacks are involved.
+    pub beside: [Option<u32>; 2],
     /// What the pages count as.
     pub pages: PageKind,
-    /// The variance of the bytes of both samples, in bytes².
+    /// The variance, in bytes².
     pub variance: f64,
 }
 

@@ -1,7 +1,7 @@
 //! Standard errors of nodes and functions, in bytes, where not every stack was walked.
 //!
-//! A [`Border`] is in the error of a node if exactly one of its two stacks passes through the node: the pages that two
-//! stacks below the node confuse with each other are in the node's bytes in any case.
+//! Pages that two stacks below a node may have confused are in the node's bytes in any case, so a [`Border`] between
+//! them is not in the node's error.
 
 use rustc_hash::FxHashMap;
 
@@ -49,15 +49,28 @@ pub fn of_rows<const N: usize>(
     for border in borders.iter().filter(|border| border.is_in(kind)) {
         // Outside of all samples is only the root's.
         let end = |sample: Option<u32>| sample.and_then(|s| ends.get(&s)).copied().unwrap_or(0);
-        let [mut a, mut b] = border.samples.map(end);
-        // Up to where the two meet; a parent comes before its children.
-        while a != b {
-            let lower = if a > b { &mut a } else { &mut b };
-            variances[*lower as usize] += border.variance;
-            *lower = rows[*lower as usize].parent;
+        let (one, [a, b]) = (end(border.sample), border.beside.map(end));
+        let with_one = meet(rows, one, a).max(meet(rows, one, b));
+        let both = meet(rows, a, b);
+        let with_both = meet(rows, one, both);
+        for (from, to) in [(one, with_one), (both, with_both)] {
+            let mut at = from;
+            while at != to {
+                variances[at as usize] += border.variance;
+                at = rows[at as usize].parent;
+            }
         }
     }
     variances.into_iter().map(standard_error).collect()
+}
+
+/// The innermost row that contains both. (A parent comes before its children.)
+fn meet<const N: usize>(rows: &[Row<N>], mut a: u32, mut b: u32) -> u32 {
+    while a != b {
+        let lower = if a > b { &mut a } else { &mut b };
+        *lower = rows[*lower as usize].parent;
+    }
+    a
 }
 
 /// The standard errors of each label, in bytes, indexed by its id: of the stacks whose innermost frame it is, and of
@@ -73,28 +86,28 @@ pub fn of_labels<const N: usize>(
     let steps: FxHashMap<u32, &[LabelId]> = paths.of_samples().collect();
     let number = paths.labels().all().len();
     let mut variances = vec![[0.0; 2]; number];
-    // For each label and side, the last border in which it was seen.
-    let mut seen = vec![[usize::MAX; 2]; number];
-    for (at, border) in borders.iter().enumerate().filter(|(_, b)| b.is_in(kind)) {
-        let sides = border.samples.map(|sample| -> &[LabelId] {
+    // For each label, which stacks of the border contain it and have it as their innermost frame.
+    let mut seen = vec![[0u8; 2]; number];
+    for border in borders.iter().filter(|border| border.is_in(kind)) {
+        let [a, b] = border.beside;
+        let sides = [(border.sample, 1), (a, 2), (b, 4)].map(|(sample, bit)| {
             let steps = sample.and_then(|sample| steps.get(&sample).copied());
-            steps.unwrap_or_default()
+            (steps.unwrap_or_default(), bit)
         });
-        for (side, steps) in sides.into_iter().enumerate() {
-            steps.iter().for_each(|id| seen[*id as usize][side] = at);
+        for (steps, bit) in sides {
+            steps.iter().for_each(|id| seen[*id as usize][1] |= bit);
+            steps
+                .iter()
+                .take(1)
+                .for_each(|id| seen[*id as usize][0] |= bit);
         }
-        let [a, b] = sides.map(|steps| steps.first());
-        for (steps, own) in sides.into_iter().zip([a, b]) {
-            if let Some(own) = own.filter(|_| a != b) {
-                variances[*own as usize][0] += border.variance;
-            }
-            for id in steps {
-                let sides = &mut seen[*id as usize];
-                if (sides[0] == at) != (sides[1] == at) {
-                    variances[*id as usize][1] += border.variance;
+        for id in sides.iter().flat_map(|(steps, _)| *steps) {
+            // Cleared, so that each label counts once.
+            let seen = std::mem::take(&mut seen[*id as usize]);
+            for (seen, sum) in seen.into_iter().zip(&mut variances[*id as usize]) {
+                if seen == 1 || seen == 6 {
+                    *sum += border.variance;
                 }
-                // A recursive function counts once.
-                *sides = [usize::MAX; 2];
             }
         }
     }
@@ -114,9 +127,10 @@ mod tests {
     use crate::tree::testing::{at, kib, profile, symbols};
     use crate::tree::{Direction, Layout, Limits, Naming, Reading, Table};
 
-    fn border(a: Option<u32>, b: Option<u32>, pages: PageKind, error: f64) -> Border {
+    fn border(one: u32, beside: [Option<u32>; 2], pages: PageKind, error: f64) -> Border {
         Border {
-            samples: [a, b],
+            sample: Some(one),
+            beside,
             pages,
             variance: error * error,
         }
@@ -136,10 +150,12 @@ mod tests {
         );
         let anon = PageKind::Anon;
         profile.borders = vec![
-            border(Some(0), Some(1), anon, 3000.0),
-            border(Some(1), Some(2), anon, 4000.0),
-            border(Some(2), None, anon, 12_000.0),
-            border(Some(0), Some(3), PageKind::File, 50_000.0),
+            border(0, [Some(1); 2], anon, 3000.0),
+            border(1, [Some(2); 2], anon, 4000.0),
+            border(2, [None; 2], anon, 12_000.0),
+            border(0, [Some(3); 2], PageKind::File, 50_000.0),
+            // Only in what parse calls directly: read is beside it, and so is what the inner parse calls.
+            border(1, [Some(0), Some(2)], anon, 5000.0),
         ];
         let names = [
             (at(0, 1), "main", Language::Other),

@@ -386,9 +386,11 @@ fn share_within_error(stacks: u64, length: u64, interval: u64) -> f64 {
                 if truth < PAGES as f64 / 100.0 {
                     continue;
                 }
-                let is_side = |stacks: [Option<StackId>; 2]| stacks.contains(&Some(StackId(stack)));
-                let borders = totals.borders.iter().filter(|border| is_side(border.0));
-                let variance: f64 = borders.map(|border| border.2).sum();
+                let is_it = |other: Option<StackId>| other == Some(StackId(stack));
+                let borders = totals.borders.iter().filter(|((one, [a, b], _), _)| {
+                    is_it(*one) != is_it(*a) && is_it(*a) == is_it(*b)
+                });
+                let variance: f64 = borders.map(|(_, variance)| variance).sum();
                 let error = (stack_pages(&totals, stack) as f64 - truth).abs();
                 within += u32::from(error <= 1.96 * variance.sqrt());
                 all += 1;
@@ -413,7 +415,7 @@ fn estimates_are_within_their_errors() {
         let share = share_within_error(stacks, length, interval);
         let what = format!("{stacks} stacks, {length} pages, 1/{interval}: {share:.3}");
         println!("{what}");
-        assert!((0.92..=0.985).contains(&share), "{what}");
+        assert!((0.91..=0.985).contains(&share), "{what}");
     }
 }
 
@@ -444,6 +446,6 @@ fn the_only_record_of_a_mapping_says_little_of_its_other_pages() {
     let totals = world.join(&[run(1000..1100, PageKind::Anon, false)], &vma(900..1200));
     assert_eq!(stack_pages(&totals, 16), 100);
     let borders: Vec<_> = totals.borders.iter().collect();
-    let sides = [None, Some(StackId(16))];
-    assert_eq!(borders, [(sides, PageKind::Anon, 100.0 + 89.0 * 89.0)]);
+    let between = (Some(StackId(16)), [None; 2], PageKind::Anon);
+    assert_eq!(borders, [(between, 100.0 + 89.0 * 89.0)]);
 }
