@@ -17,8 +17,12 @@ volatile __u32 walk_budget = 20000;
 #define MILLION 1000000ull
 #define SECOND 1000000000ull
 
-/* CPU time after which the interval is computed anew: a few ticks, by which the kernel counts it. */
+/*
+ * The interval is computed anew after so much CPU time, a few ticks, by which the kernel counts it; or after so many ticks
+ * (25 to 250 ms), because faults may have become rare.
+ */
 #define WINDOW_NS 10000000ull
+#define PAUSE_TICKS 25
 
 /* The budget of at most so much CPU time is saved for later, or owed. */
 #define SAVED_NS SECOND
@@ -40,6 +44,7 @@ struct {
 	__u64 faults;
 	__u64 walks;
 	__u64 spent; /* ns of walks */
+	__u32 begun; /* in ticks */
 } window_sum;
 
 /* Unspent budget: ns of walks; negative if too much was spent. */
@@ -103,8 +108,10 @@ static __always_inline __u32 settle(struct cpu_state *c)
 	__sync_fetch_and_add(&window_sum.faults, c->faults - c->settled_faults);
 	__sync_fetch_and_add(&window_sum.walks, c->walks);
 	__sync_fetch_and_add(&window_sum.spent, c->spent);
-	if (__sync_fetch_and_add(&window_sum.ran, c->ran) + c->ran < WINDOW_NS)
+	if (__sync_fetch_and_add(&window_sum.ran, c->ran) + c->ran < WINDOW_NS &&
+	    c->walked_at - window_sum.begun < PAUSE_TICKS)
 		return 0;
+	window_sum.begun = c->walked_at;
 	/* (If two processors are here at once, the second one finds little, and the next window makes up for it.) */
 	ran = take_sum(&window_sum.ran);
 	faults = take_sum(&window_sum.faults);

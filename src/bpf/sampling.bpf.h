@@ -25,12 +25,6 @@ volatile __u32 walk_interval = 1;
 /* How many more faults are walked in any case, so that the stacks of a small program are complete. */
 __s32 walk_first = WALK_FIRST;
 
-/*
- * With WALK_BUDGET, a processor on which no walk has ended for so many ticks (25 to 250 ms) walks the next fault: faults
- * may have become rare, and the interval too long.
- */
-#define PAUSE_TICKS 25
-
 /* With WALK_BUDGET, the share of the walks that are timed as long as all faults are walked: one of so many. A prime, so
  * that few loops fall into step with it. */
 #define TIMED_ONE_IN 17
@@ -77,6 +71,7 @@ static __always_inline int is_walked(struct cpu_state *c)
 	}
 	if (before) {
 		c->walk_in = before - 1;
+		/* After a pause, the interval may be too long. */
 		if (walk_mode != WALK_BUDGET || (__u32)bpf_jiffies64() - c->walked_at < PAUSE_TICKS)
 			return 0;
 	}

@@ -101,13 +101,13 @@ struct task_state {
 	__u8 walking; /* its stack is being read */
 	__u16 pad;
 	__u32 pid; /* its process's pid, see view_pid(); 0 until a stack is sent */
-	__u32 epoch; /* of last_id and cached_id */
+	__u32 epoch; /* of last_id and cached_ids */
 	/* The last stack: its hash and id. */
 	__u64 last_key;
 	__u32 last_id;
 	__u32 last_check;
 	/* The cached walk: its stack, and how much of `frames` and `words` belongs to it. */
-	__u32 cached_id; /* 0: not known */
+	__u32 cached_ids[2]; /* of all address spaces, and of its own; see stack_id(). 0: not known */
 	__u32 cached_mm_id;
 	__u32 cached_generation;
 	__u32 cached_nr;

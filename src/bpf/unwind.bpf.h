@@ -223,7 +223,7 @@ __noinline __u32 stack_id(struct task_state *st, __u32 own)
 	/* The cached ids may have been freed and given to other stacks. */
 	if (st->epoch != stack_epoch) {
 		st->epoch = stack_epoch;
-		st->cached_id = 0;
+		st->cached_ids[0] = st->cached_ids[1] = 0;
 		st->last_key = 0;
 	}
 	user_regs_of(bpf_get_current_task_btf(), &regs);
@@ -245,8 +245,7 @@ __noinline __u32 stack_id(struct task_state *st, __u32 own)
 		return STACK_LOST;
 	}
 	/* For the next walk, if it finds the same stack. */
-	if (!own)
-		st->cached_id = id == STACK_LOST ? 0 : id;
+	st->cached_ids[own & 1] = id == STACK_LOST ? 0 : id;
 	return id;
 }
 

@@ -343,17 +343,17 @@ static __always_inline void follow_tables(struct task_state *st)
 }
 
 /*
- * Ends a walk by tables: computes its hash. Returns the id if the stack is the cached one and its id is wanted, else
+ * Ends a walk by tables: computes its hash. Returns the id if the stack is the cached one and its id is known, else
  * 0.
  */
 static __always_inline __u32 end_tables(struct task_state *st, __u64 fp, __u32 own)
 {
 	int same = !st->t.nr && st->t.met == st->cached_nr;
 
-	if (same && st->cached_id && !own)
-		return st->cached_id;
+	if (same && st->cached_ids[own & 1])
+		return st->cached_ids[own & 1];
 	if (!same)
-		st->cached_id = 0;
+		st->cached_ids[0] = st->cached_ids[1] = 0;
 	st->cached_fp = fp;
 	if (st->t.nr > MAX_FRAMES)
 		end_deep(st);

@@ -65,7 +65,8 @@ impl Drop for Live {
 }
 
 fn config(follow_forks: bool, stacks: &str) -> Config {
-    let mut line = vec!["memprof", "--stacks", stacks];
+    let mut line = vec!["memprof", "--stacks"];
+    line.extend(stacks.split(' '));
     if follow_forks {
         line.push("--follow-forks");
     }

@@ -45,8 +45,10 @@ pub struct Scenario {
     pub run: fn(&mut Run) -> Result<(), Skip>,
 }
 
-/// `--stacks` of the scenarios in which not every fault's stack is walked.
+/// `--stacks` of the scenarios in which not every fault's stack is walked: a share, and as many as fit into a budget so
+/// small that most are not.
 const SAMPLED: &str = "1/8";
+const BUDGET: &str = "auto --max-overhead 0.05";
 
 /// A row of the table of scenarios.
 macro_rules! scenario {
@@ -99,6 +101,7 @@ fn main() -> ExitCode {
         (true, "all"),
         (false, SAMPLED),
         (true, SAMPLED),
+        (true, BUDGET),
     ] {
         let fits = |s: &&&Scenario| s.forks == forks && s.stacks == stacks;
         let some: Vec<_> = wanted.iter().filter(fits).collect();

@@ -5,13 +5,15 @@ use ::memprof::profile::Kind::Anon;
 
 use crate::random::sequences;
 use crate::run::{KIB, MIB, Run};
-use crate::{SAMPLED, Scenario, Skip, scenario};
+use crate::{BUDGET, SAMPLED, Scenario, Skip, scenario};
 
 pub const SCENARIOS: &[Scenario] = &[
     scenario!(shares, forks: false, stacks: SAMPLED),
     scenario!(copies_after_fork, forks: true, stacks: SAMPLED),
     scenario!(random_sampled, forks: false, stacks: SAMPLED),
     scenario!(random_forks_sampled, forks: true, stacks: SAMPLED),
+    scenario!(budget, forks: true, stacks: BUDGET),
+    scenario!(random_forks_budget, forks: true, stacks: BUDGET),
 ];
 
 /// Faults that are walked in any case, with a reserve.
@@ -83,6 +85,38 @@ fn random_sampled(run: &mut Run) -> Result<(), Skip> {
 }
 
 fn random_forks_sampled(run: &mut Run) -> Result<(), Skip> {
+    use_up_the_first_walks(run);
+    sequences(run, true)
+}
+
+/// A program that does nothing but fault exceeds the budget; one that seldom faults has all its stacks.
+fn budget(run: &mut Run) -> Result<(), Skip> {
+    use_up_the_first_walks(run);
+    let bytes = 256 * MIB;
+    run.tell(&[
+        &format!("anon 0 {bytes}"),
+        &format!("advise 0 0 {bytes} 15"),
+        &format!("touch 0 0 {bytes}"),
+    ]);
+    let busy = run.sums().profile.faults.unwrap();
+    let walked = busy.walked() as f64 / busy.all as f64;
+    assert!((0.05..0.6).contains(&walked), "{busy:?}");
+    for _ in 0..20 {
+        std::thread::sleep(std::time::Duration::from_millis(300));
+        run.tell(&[
+            &format!("anon 1 {}", 8 * KIB),
+            &format!("touch 1 0 {}", 8 * KIB),
+        ]);
+        run.tell(&["unmap 1 0 8192"]);
+        run.forget_said();
+    }
+    let rare = run.sums().profile.faults.unwrap();
+    let (all, unwalked) = (rare.all - busy.all, rare.unwalked - busy.unwalked);
+    assert!(all >= 40 && unwalked < all / 2, "{unwalked} of {all}");
+    Ok(())
+}
+
+fn random_forks_budget(run: &mut Run) -> Result<(), Skip> {
     use_up_the_first_walks(run);
     sequences(run, true)
 }
