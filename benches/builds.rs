@@ -28,7 +28,7 @@ use support::workload::compile;
 use support::{Bench, Measurement};
 
 const MEMPROF: &str = env!("CARGO_BIN_EXE_memprof");
-const BUILD: Aim = Aim::AtMost(1.10);
+const BUILD: Aim = Aim::AtMost(1.08);
 const START: Aim = Aim::AtMost(1.15);
 const MEASUREMENTS: [Measurement; 6] = [
     ("gcc", gcc),

@@ -36,11 +36,12 @@ const IDLE: Duration = Duration::from_secs(20);
 const BUSY: Duration = Duration::from_secs(8);
 const MIB: f64 = 1024.0 * 1024.0;
 
-const MEASUREMENTS: [Measurement; 10] = [
+const MEASUREMENTS: [Measurement; 11] = [
     ("noise", the_same_twice),
     ("touch-fp", touch_with_stacks),
     ("touch-off", touch_without_stacks),
-    ("touch-share", touch_with_a_share_of_the_stacks),
+    ("touch-auto", touch_within_the_budget),
+    ("touch-threads", touch_by_threads),
     ("read", read_into_the_cache),
     ("unrelated-faults", unrelated_faults),
     ("unrelated-syscalls", unrelated_syscalls),
@@ -67,20 +68,61 @@ fn main() -> ExitCode {
 const TOUCH: [&str; 5] = ["--start-on-stdin", "--mib", "256", "--depth", "22"];
 
 fn touch_with_stacks(bench: &Bench) -> Result<()> {
-    let name = "page touch, stacks of 22 frames";
-    touch(bench, &TOUCH, &["--unwind", "fp"], name, 1.65)
+    let name = "page touch, all stacks, by frame pointers";
+    let options = ["--stacks", "all", "--unwind", "fp"];
+    touch(bench, &TOUCH, &options, name, 1.35).map(drop)
 }
 
 fn touch_without_stacks(bench: &Bench) -> Result<()> {
-    let name = "page touch, no stacks";
-    touch(bench, &TOUCH, &["--unwind", "off"], name, 1.20)
+    let name = "page touch, --unwind off";
+    let options = ["--stacks", "all", "--unwind", "off"];
+    touch(bench, &TOUCH, &options, name, 1.20).map(drop)?;
+    let name = "page touch, --stacks off";
+    let mut figures = [Pairs::new(name, "ns/page", Aim::AtMost(1.12))];
+    Pairs::settle(&mut figures, PAIRS, |[pairs]| {
+        let run = |with: bool| -> Result<f64> {
+            let mut workload = bench.start("touch", &TOUCH)?;
+            let options = ["--stacks", "off"];
+            let memprof = with
+                .then(|| Profiler::attach(workload.pid(), &options))
+                .transpose()?;
+            let figures = workload.go()?;
+            workload.end()?;
+            memprof.map_or(Ok(()), Profiler::end)?;
+            figure(&figures, "ns_per_page")
+        };
+        pairs.add(run(false)?, run(true)?);
+        Ok(())
+    })?;
+    println!("{}", figures[0].row());
+    Ok(())
 }
 
 /// So many pages that few of them are among the first faults, which are always walked.
-fn touch_with_a_share_of_the_stacks(bench: &Bench) -> Result<()> {
+fn touch_within_the_budget(bench: &Bench) -> Result<()> {
     let args = ["--start-on-stdin", "--mib", "1024", "--depth", "22"];
-    let name = "page touch, one stack of 32 by tables";
-    touch(bench, &args, &["--stacks", "1/32"], name, 1.15)
+    let name = "page touch, --stacks auto";
+    touch(bench, &args, &[], name, 1.15).map(drop)
+}
+
+/// Two threads fault at once: memprof may cost each of them as much as one thread alone.
+fn touch_by_threads(bench: &Bench) -> Result<()> {
+    if bench.cpus.workload == bench.cpus.memprof {
+        println!("page touch by two threads: needs two CPUs");
+        return Ok(());
+    }
+    let mut ratios = [0.0; 2];
+    for (threads, ratio) in ["1", "2"].into_iter().zip(&mut ratios) {
+        let args = ["--start-on-stdin", "--mib", "256", "--threads", threads];
+        let name = format!("page touch, all stacks, {threads} threads");
+        *ratio = touch(bench, &args, &["--stacks", "all"], &name, f64::INFINITY)?;
+    }
+    let scaling = ratios[1] / ratios[0];
+    println!(
+        "  two threads against one: {scaling:.2}  {}",
+        verdict(scaling, Aim::AtMost(1.05))
+    );
+    Ok(())
 }
 
 /// The noise of this machine: ratios of pairs without memprof.
@@ -101,10 +143,18 @@ fn the_same_twice(bench: &Bench) -> Result<()> {
     Ok(())
 }
 
-/// A target that touches pages as fast as it can.
-fn touch(bench: &Bench, args: &[&str], options: &[&str], name: &str, aim: f64) -> Result<()> {
+/// A target that touches pages as fast as it can. Returns the ratio.
+fn touch(bench: &Bench, args: &[&str], options: &[&str], name: &str, aim: f64) -> Result<f64> {
     let mut figures = [
-        Pairs::new(name, "ns/page", Aim::AtMost(aim)),
+        Pairs::new(
+            name,
+            "ns/page",
+            if aim.is_finite() {
+                Aim::AtMost(aim)
+            } else {
+                Aim::None
+            },
+        ),
         Pairs::new("  the same with mmap and munmap", "ns/page", Aim::None),
     ];
     Pairs::settle(&mut figures, PAIRS, |[stores, whole]| {
@@ -132,7 +182,7 @@ fn touch(bench: &Bench, args: &[&str], options: &[&str], name: &str, aim: f64) -
         Ok(())
     })?;
     figures.iter().for_each(|pairs| println!("{}", pairs.row()));
-    Ok(())
+    Ok(figures[0].ratio())
 }
 
 /// A target that reads a file that is not cached.
@@ -149,7 +199,7 @@ fn read_into_the_cache(bench: &Bench) -> Result<()> {
     let kind = file_system(&path)?;
     ensure!(kind != "tmpfs", "{file} is on a tmpfs: no page cache");
     let name = format!("page-cache reads ({kind})");
-    let mut figures = [Pairs::new(name, "ns/page", Aim::AtMost(1.65))];
+    let mut figures = [Pairs::new(name, "ns/page", Aim::AtMost(1.08))];
     Pairs::settle(&mut figures, PAIRS, |[pairs]| {
         let mut workload = bench.start("readfile", &args)?;
         let without = workload.go()?;

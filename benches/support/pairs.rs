@@ -58,6 +58,11 @@ impl Pairs {
         ratios
     }
 
+    /// The median of the pairs' ratios.
+    pub fn ratio(&self) -> f64 {
+        median(self.ratios())
+    }
+
     /// By which share of their median the figures without memprof differ: the noise of this machine.
     fn noise(&self) -> f64 {
         let base = || self.taken.iter().map(|(without, _)| *without);

@@ -6,17 +6,20 @@
 // Build:
 //   cc -O2 -pthread -fno-omit-frame-pointer -fno-optimize-sibling-calls -o touch touch.c
 //
-//   touch [--mib N] [--depth N] [--chunk-mib N] [--repeat N] [--name NAME] [--start-on-stdin]
+//   touch [--mib N] [--threads N] [--depth N] [--chunk-mib N] [--repeat N] [--name NAME] [--start-on-stdin]
 //
 // Prints one line per repetition, and flushes it:
 //   pages 262144 ns_per_page 512.3 ns_per_page_with_munmap 701.9 faults 262144
 // The first figure is the store loop alone, the second the whole loop: mmap, stores and munmap; both
-// are CPU time, in user space and in the kernel.
+// are CPU time, in user space and in the kernel. With --threads N, so many threads do this at once, each on a CPU of
+// its own, whichever CPU the program was given.
 // `faults` are the page faults that the kernel counted in the whole loop. Huge pages are off.
 // --start-on-stdin waits for a line on stdin first (so that a profiler can attach), and finally for
 // the end of stdin. --name sets the process name (to run as an unrelated process).
 
 #define _GNU_SOURCE
+#include <pthread.h>
+#include <sched.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
@@ -27,6 +30,7 @@
 static size_t page_size;
 static size_t chunk;
 static size_t rounds;
+static unsigned long depth = 22;
 static uint64_t store_ns;
 
 static long faults_so_far(void)
@@ -62,48 +66,75 @@ static NOINLINE void map_touch_unmap(void)
 
 		if (p == MAP_FAILED)
 			die("mmap");
-		before = cpu_ns();
+		before = clock_ns(CLOCK_THREAD_CPUTIME_ID);
 		touch_pages(p);
-		store_ns += cpu_ns() - before;
+		__atomic_fetch_add(&store_ns, clock_ns(CLOCK_THREAD_CPUTIME_ID) - before, __ATOMIC_RELAXED);
 		if (munmap(p, chunk))
 			die("munmap");
 	}
 }
 
 // `depth` frames of this function, then the loop.
-static NOINLINE void descend(unsigned depth)
+static NOINLINE void descend(unsigned frames)
 {
-	if (depth == 0)
+	if (frames == 0)
 		map_touch_unmap();
 	else
-		descend(depth - 1);
+		descend(frames - 1);
 	__asm__ volatile("" ::: "memory");
+}
+
+static void *on_cpu(void *number)
+{
+	cpu_set_t cpus;
+
+	CPU_ZERO(&cpus);
+	CPU_SET((size_t)number, &cpus);
+	if (sched_setaffinity(0, sizeof(cpus), &cpus))
+		die("sched_setaffinity");
+	descend((unsigned)depth);
+	return NULL;
+}
+
+static void run_threads(size_t threads)
+{
+	pthread_t ids[64];
+
+	for (size_t i = 0; i < threads; i++)
+		if (pthread_create(&ids[i], NULL, on_cpu, (void *)i))
+			die("pthread_create");
+	for (size_t i = 0; i < threads; i++)
+		pthread_join(ids[i], NULL);
 }
 
 int main(int argc, char **argv)
 {
-	unsigned long mib = 1024, depth = 22, chunk_mib = 64, repeat = 1;
+	unsigned long mib = 1024, threads = 0, chunk_mib = 64, repeat = 1;
 	size_t pages;
 	const char *name = NULL;
 	int wait = 0;
 	const struct option options[] = {
-		{ "--mib", .number = &mib }, { "--depth", .number = &depth },
+		{ "--mib", .number = &mib }, { "--threads", .number = &threads }, { "--depth", .number = &depth },
 		{ "--chunk-mib", .number = &chunk_mib }, { "--repeat", .number = &repeat },
 		{ "--name", .text = &name }, { "--start-on-stdin", .flag = &wait }, { 0 },
 	};
 
 	read_options(argc, argv, 1, options,
-		     "touch [--mib N] [--depth N] [--chunk-mib N] [--repeat N] [--name NAME] [--start-on-stdin]");
+		     "touch [--mib N] [--threads N] [--depth N] [--chunk-mib N] [--repeat N] [--name NAME] [--start-on-stdin]");
 	if (name)
 		prctl(PR_SET_NAME, name);
 	if (mib < chunk_mib || chunk_mib == 0 || chunk_mib > 1024 || repeat == 0) {
 		fprintf(stderr, "touch: --mib is at least --chunk-mib, and that is at most 1024\n");
 		return 2;
 	}
+	if (threads > 64) {
+		fprintf(stderr, "touch: at most 64 threads\n");
+		return 2;
+	}
 	page_size = (size_t)sysconf(_SC_PAGESIZE);
 	chunk = chunk_mib << 20;
 	rounds = mib / chunk_mib;
-	pages = rounds * (chunk / page_size);
+	pages = rounds * (chunk / page_size) * (threads ? threads : 1);
 	if (prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0))
 		die("prctl");
 	if (wait)
@@ -114,7 +145,10 @@ int main(int argc, char **argv)
 
 		store_ns = 0;
 		// main, map_touch_unmap and touch_pages are three frames of the chain.
-		descend(depth > 4 ? (unsigned)depth - 4 : 0);
+		if (threads)
+			run_threads(threads);
+		else
+			descend(depth > 4 ? (unsigned)depth - 4 : 0);
 		all = cpu_ns() - before;
 		faults = faults_so_far() - faults;
 		printf("pages %zu ns_per_page %.1f ns_per_page_with_munmap %.1f faults %ld\n", pages,

@@ -73,3 +73,40 @@ impl fmt::Display for Margin {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_figure_not_larger_than_its_margin_has_only_a_limit() {
+        assert_eq!(Margin::of(4096, 0), Margin::Exact);
+        assert_eq!(Margin::of(1 << 20, 1000), Margin::PlusMinus(1960));
+        assert_eq!(Margin::of(1960, 1000), Margin::Below(3920));
+        assert_eq!(Margin::of(0, 1000), Margin::Below(1960));
+        let shown = [Margin::Exact, Margin::PlusMinus(1960), Margin::Below(3920)];
+        assert_eq!(shown.map(|margin| margin.to_string()), ["", "±2", "<4"]);
+    }
+
+    #[test]
+    fn a_border_counts_in_the_kinds_that_contain_its_pages() {
+        let border = |pages| Border {
+            sample: None,
+            beside: [Some(0); 2],
+            pages,
+            variance: 1.0,
+        };
+        let kinds = |pages| -> Vec<Kind> {
+            let border = border(pages);
+            Kind::ALL
+                .into_iter()
+                .filter(|kind| border.is_in(*kind))
+                .collect()
+        };
+        assert_eq!(
+            kinds(PageKind::Anon),
+            [Kind::All, Kind::Resident, Kind::Anon]
+        );
+        assert_eq!(kinds(PageKind::Swap), [Kind::Swap]);
+    }
+}

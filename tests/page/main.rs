@@ -6,6 +6,7 @@
 mod common;
 
 mod browser;
+mod estimates;
 mod large;
 mod lists;
 mod live;

@@ -1,0 +1,87 @@
+//! Estimates have their margin, and small ones only a limit.
+
+use std::sync::Arc;
+
+use ::memprof::api::Report;
+use ::memprof::profile::{Border, Faults};
+use ::memprof::residency::PageKind;
+use ::memprof::server::ServerOptions;
+use ::memprof::symbol::Language;
+
+use super::browser::Browser;
+use super::common::{Fixed, Server, at, kib, report};
+use super::shown::*;
+
+/// `large` holds 4,000 KiB and `small` 40, of which neither is known better than by some 50 KiB.
+fn estimates() -> Arc<Report> {
+    let names = [
+        (at(0, 0), "main", Language::Other),
+        (at(0, 1), "large", Language::Other),
+        (at(0, 2), "small", Language::Other),
+    ];
+    let samples = [
+        (vec![at(0, 1), at(0, 0)], kib(4000, 0, 0)),
+        (vec![at(0, 2), at(0, 0)], kib(40, 0, 0)),
+    ];
+    let exact = report(&samples, &[], &names);
+    let mut profile = (*exact.profile).clone();
+    profile.faults = Some(Faults {
+        all: 1010,
+        unwalked: 900,
+    });
+    profile.borders = vec![Border {
+        sample: Some(0),
+        beside: [Some(1); 2],
+        pages: PageKind::Anon,
+        variance: (25.0 * 1024.0_f64).powi(2),
+    }];
+    Arc::new(Report {
+        profile: Arc::new(profile),
+        symbols: Arc::clone(&exact.symbols),
+        sequence: exact.sequence,
+    })
+}
+
+#[test]
+fn a_small_estimate_has_only_a_limit() {
+    let server = Server::start(Fixed(Ok(estimates())), ServerOptions::default());
+    let tree = api(server.address, "/v2/tree?direction=callees");
+    let error = 25 * 1024;
+    assert_eq!(
+        tree["nodes"]["error"],
+        serde_json::json!([0, 0, error, error])
+    );
+    let browser = Browser::start(server.address);
+    let cell = |row: &str, cell: usize, what: &str| {
+        let script = format!(
+            "const row = [...document.querySelectorAll('.rows .row')].find((row) => row.textContent.includes('{row}'));
+            return row?.children[{cell}].{what} ?? 'no such row'"
+        );
+        let text = browser.run(&script, serde_json::json!([]));
+        text.as_str().unwrap().to_owned()
+    };
+    for view in ["tree", "functions"] {
+        browser.open(&format!("#view={view}"));
+        browser.wait("document.querySelectorAll('.rows .row').length >= 2 || null");
+        if view == "tree" {
+            browser.wait("[...document.querySelectorAll('.rows .row')].some((row) => row.textContent.includes('main')) || null");
+        }
+        let total = usize::from(view == "functions");
+        if view == "functions" {
+            assert_eq!(cell("small", total, "textContent"), "< 89 KiB");
+            assert_eq!(cell("main", total, "textContent"), "3.95 MiB");
+            assert_eq!(cell("main", total, "title"), "4,136,960 bytes");
+        }
+        assert_eq!(cell("large", total, "textContent"), "3.91 MiB");
+        let title = cell("large", total, "title");
+        let wanted = "4,096,000 bytes ± 49 KiB (with 95 % confidence; standard error 25 KiB)";
+        assert_eq!(title, wanted);
+    }
+    assert!(
+        browser.text("#sampled").contains("110"),
+        "{}",
+        browser.text("#sampled")
+    );
+    browser.must_be_quiet();
+    browser.end(server);
+}
