@@ -78,7 +78,7 @@ fn a_small_estimate_has_only_a_limit() {
         assert_eq!(title, wanted);
     }
     assert!(
-        browser.text("#sampled").contains("110"),
+        browser.text("#sampled").contains("10.9 %"),
         "{}",
         browser.text("#sampled")
     );
