@@ -64,11 +64,21 @@ pub fn run_to_error(args: &[&str]) -> String {
     said
 }
 
+/// The arguments of a memprof with a server on a free port. Tests look at owners, so all stacks are walked unless a test
+/// says otherwise.
+fn served<'a>(args: &[&'a str]) -> Vec<&'a str> {
+    let mut all = vec!["--listen", "127.0.0.1:0"];
+    if !args.contains(&"--stacks") {
+        all.extend(["--stacks", "all"]);
+    }
+    all.extend(args);
+    all
+}
+
 impl Memprof {
     /// Starts it with a server on a free port and waits until it serves.
     pub fn start(args: &[&str]) -> Memprof {
-        let mut all = vec!["--listen", "127.0.0.1:0"];
-        all.extend(args);
+        let all = served(args);
         let mut m = Memprof::spawn(&all, Stdio::null(), Stdio::piped());
         m.wait_served();
         m
@@ -81,8 +91,7 @@ impl Memprof {
 
     /// Starts it with a command; also returns the command's stdin and stdout.
     pub fn start_command(args: &[&str], command: &[&str]) -> (Memprof, Lines) {
-        let mut all = vec!["--listen", "127.0.0.1:0"];
-        all.extend(args);
+        let mut all = served(args);
         all.push("--");
         all.extend(command);
         let mut m = Memprof::spawn(&all, Stdio::piped(), Stdio::piped());
