@@ -134,11 +134,11 @@ impl Gaps {
         let around = at.saturating_sub(AROUND)..self.recent.len().min(at + AROUND + 1);
         let around = self.recent.range(around);
         let number = around.len() as f64 - 1.0;
-        // The mean distance of records around this gap; its own is larger because a border is in it.
-        let pages: u64 = around.clone().map(|gap| gap.pages + 1).sum();
-        let distance = (pages - gap.pages - 1) as f64 / number.max(1.0);
-        // The square of a mean of so many is larger than the squared mean of all by about its variance.
-        let squared = distance * (distance - 1.0).max(0.0) * number / (number + 1.0);
+        // N² by the gaps around this one, which is longer because a border is in it. Their squares, which are 2 N² on
+        // average, also serve where records are dense in one place and rare in another.
+        let square = |gap: &Gap| (gap.pages * (gap.pages + 1)) as f64 / 2.0;
+        let squares: f64 = around.clone().map(square).sum();
+        let squared = (squares - square(&gap)) / number.max(1.0);
         let variance = match around.filter(|gap| gap.is_border()).count() {
             1 => uniform(gap.pages),
             _ => squared * HALF,
