@@ -22,7 +22,7 @@ pub fn profile(options: &[&str], command: &[&str]) -> Found {
     let out = tempfile::NamedTempFile::with_suffix(".folded").unwrap();
     let path = out.path().to_str().unwrap();
     let ended = Command::new(BINARY)
-        .args(["--no-server", "-o", path])
+        .args(["--no-server", "--stacks", "all", "-o", path])
         .args(options)
         .arg("--")
         .args(command)
@@ -45,7 +45,8 @@ pub fn attached_with(options: &[&str], pid: Pid, work: impl FnOnce()) -> Found {
     let out = tempfile::NamedTempFile::with_suffix(".folded").unwrap();
     let said = tempfile::NamedTempFile::new().unwrap();
     let pid = pid.to_string();
-    let mut args = vec!["--no-server", "-o", out.path().to_str().unwrap()];
+    let mut args = vec!["--no-server", "--stacks", "all", "-o"];
+    args.push(out.path().to_str().unwrap());
     args.extend(["--pid", &pid]);
     args.extend(options);
     let m = Memprof::spawn(&args, Stdio::null(), said.reopen().unwrap().into());
@@ -62,7 +63,8 @@ pub fn attached_with(options: &[&str], pid: Pid, work: impl FnOnce()) -> Found {
 pub fn first_second(command: &[&str]) -> Found {
     let out = tempfile::NamedTempFile::with_suffix(".folded").unwrap();
     let said = tempfile::NamedTempFile::new().unwrap();
-    let mut args = vec!["--no-server", "-o", out.path().to_str().unwrap(), "--"];
+    let mut args = vec!["--no-server", "--stacks", "all", "-o"];
+    args.extend([out.path().to_str().unwrap(), "--"]);
     args.extend(command);
     // Some programs do nothing until the end of their input, others end then.
     let mut m = Memprof::spawn(&args, Stdio::null(), said.reopen().unwrap().into());
