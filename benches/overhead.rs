@@ -9,6 +9,8 @@
 //! The exit status is 0 if workloads and memprof worked, nothing was lost, and every page fault of the
 //! workload was counted. A missed aim is printed, but is not a failure.
 
+#[path = "../tests/common/skip.rs"]
+mod skip;
 mod support;
 
 use std::path::Path;
@@ -20,6 +22,7 @@ use memprof::event::Pid;
 use memprof::residency::figures;
 use nix::sys::statfs::{FsType, statfs};
 
+use skip::skip_named;
 use support::counters::{FaultCounter, bpf_memory};
 use support::pairs::{Aim, Pairs, interleave, median, verdict};
 use support::profiler::Profiler;
@@ -70,52 +73,38 @@ const TOUCH: [&str; 5] = ["--start-on-stdin", "--mib", "256", "--depth", "22"];
 fn touch_with_stacks(bench: &Bench) -> Result<()> {
     let name = "page touch, all stacks, by frame pointers";
     let options = ["--stacks", "all", "--unwind", "fp"];
-    touch(bench, &TOUCH, &options, name, 1.35).map(drop)
+    touch(bench, &TOUCH, &options, name, Aim::AtMost(1.35)).map(drop)
 }
 
 fn touch_without_stacks(bench: &Bench) -> Result<()> {
     let name = "page touch, --unwind off";
     let options = ["--stacks", "all", "--unwind", "off"];
-    touch(bench, &TOUCH, &options, name, 1.20).map(drop)?;
-    let name = "page touch, --stacks off";
-    let mut figures = [Pairs::new(name, "ns/page", Aim::AtMost(1.12))];
-    Pairs::settle(&mut figures, PAIRS, |[pairs]| {
-        let run = |with: bool| -> Result<f64> {
-            let mut workload = bench.start("touch", &TOUCH)?;
-            let options = ["--stacks", "off"];
-            let memprof = with
-                .then(|| Profiler::attach(workload.pid(), &options))
-                .transpose()?;
-            let figures = workload.go()?;
-            workload.end()?;
-            memprof.map_or(Ok(()), Profiler::end)?;
-            figure(&figures, "ns_per_page")
-        };
-        pairs.add(run(false)?, run(true)?);
-        Ok(())
-    })?;
-    println!("{}", figures[0].row());
-    Ok(())
+    touch(bench, &TOUCH, &options, name, Aim::AtMost(1.20))?;
+    let pairs = Pairs::new("page touch, --stacks off", "ns/page", Aim::AtMost(1.12));
+    let options = ["--stacks", "off"];
+    bench
+        .pairs("touch", &TOUCH, &options, PAIRS, pairs)
+        .map(drop)
 }
 
 /// So many pages that few of them are among the first faults, which are always walked.
 fn touch_within_the_budget(bench: &Bench) -> Result<()> {
     let args = ["--start-on-stdin", "--mib", "1024", "--depth", "22"];
     let name = "page touch, --stacks auto";
-    touch(bench, &args, &[], name, 1.15).map(drop)
+    touch(bench, &args, &[], name, Aim::AtMost(1.15)).map(drop)
 }
 
 /// Two threads fault at once: memprof may cost each of them as much as one thread alone.
 fn touch_by_threads(bench: &Bench) -> Result<()> {
     if bench.cpus.workload == bench.cpus.memprof {
-        println!("page touch by two threads: needs two CPUs");
+        skip_named("bench overhead: two threads", "there is one CPU only");
         return Ok(());
     }
     let mut ratios = [0.0; 2];
     for (threads, ratio) in ["1", "2"].into_iter().zip(&mut ratios) {
         let args = ["--start-on-stdin", "--mib", "256", "--threads", threads];
         let name = format!("page touch, all stacks, {threads} threads");
-        *ratio = touch(bench, &args, &["--stacks", "all"], &name, f64::INFINITY)?;
+        *ratio = touch(bench, &args, &["--stacks", "all"], &name, Aim::None)?;
     }
     let scaling = ratios[1] / ratios[0];
     println!(
@@ -144,17 +133,9 @@ fn the_same_twice(bench: &Bench) -> Result<()> {
 }
 
 /// A target that touches pages as fast as it can. Returns the ratio.
-fn touch(bench: &Bench, args: &[&str], options: &[&str], name: &str, aim: f64) -> Result<f64> {
+fn touch(bench: &Bench, args: &[&str], options: &[&str], name: &str, aim: Aim) -> Result<f64> {
     let mut figures = [
-        Pairs::new(
-            name,
-            "ns/page",
-            if aim.is_finite() {
-                Aim::AtMost(aim)
-            } else {
-                Aim::None
-            },
-        ),
+        Pairs::new(name, "ns/page", aim),
         Pairs::new("  the same with mmap and munmap", "ns/page", Aim::None),
     ];
     Pairs::settle(&mut figures, PAIRS, |[stores, whole]| {

@@ -25,7 +25,7 @@ use skip::skip_named;
 use support::counters::map_memory;
 use support::pairs::{Aim, Pairs, is_full, verdict};
 use support::profiler::Profiler;
-use support::workload::{Workload, compile_without_frame_pointers, figure};
+use support::workload::compile_without_frame_pointers;
 use support::{Bench, Killed, Measurement, pin};
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -50,31 +50,9 @@ fn main() -> ExitCode {
     Bench::main(bench, &MEASUREMENTS)
 }
 
-impl Bench {
-    /// One run of a workload, under memprof or not.
-    fn run(&self, program: &str, args: &[&str], stacks: Option<&str>) -> Result<f64> {
-        let mut workload = Workload::start(&self.programs.join(program), args, self.cpus)?;
-        let memprof = stacks
-            .map(|stacks| Profiler::attach(workload.pid(), &["--stacks", stacks]))
-            .transpose()?;
-        let figures = workload.go()?;
-        workload.end()?;
-        memprof.map_or(Ok(()), Profiler::end)?;
-        figure(&figures, "ns_per_page")
-    }
-
-    /// Prints a row, and returns the median of what memprof adds.
-    fn pairs(&self, program: &str, args: &[&str], stacks: &str, pairs: Pairs) -> Result<f64> {
-        let mut figures = [pairs];
-        Pairs::settle(&mut figures, pairs_of_each(), |[pairs]| {
-            let without = self.run(program, args, None)?;
-            let with = self.run(program, args, Some(stacks))?;
-            pairs.add(without, with);
-            Ok(())
-        })?;
-        println!("{}", figures[0].row());
-        Ok(figures[0].added())
-    }
+/// The row of a workload with all stacks walked; returns the median of what memprof adds.
+fn all_stacks(bench: &Bench, program: &str, args: &[&str], pairs: Pairs) -> Result<f64> {
+    bench.pairs(program, args, &["--stacks", "all"], pairs_of_each(), pairs)
 }
 
 /// One loop touches all pages, so the unwound stack is cached.
@@ -82,7 +60,7 @@ fn touch(bench: &Bench) -> Result<()> {
     let args = ["--start-on-stdin", "--mib", "256", "--depth", "22"];
     let name = "page touch, all stacks, 22 frames by tables";
     let pairs = Pairs::new(name, "ns/page", Aim::AtMost(1.35));
-    bench.pairs("touch", &args, "all", pairs).map(drop)
+    all_stacks(bench, "touch", &args, pairs).map(drop)
 }
 
 /// Each page is touched under a different stack than the page before.
@@ -92,7 +70,7 @@ fn paths(bench: &Bench) -> Result<()> {
         let name = format!("every stack different, all walked, {depth} frames");
         let pairs = Pairs::new(name, "ns/page", aim);
         let args = ["--start-on-stdin", "--depth", depth];
-        costs.push(bench.pairs("paths", &args, "all", pairs)?);
+        costs.push(all_stacks(bench, "paths", &args, pairs)?);
     }
     let a_frame = (costs[1] - costs[0]) / 78.0;
     println!(

@@ -182,7 +182,8 @@ struct ProfileArgs {
     /// stacks were walked
     #[arg(long, value_name = "WHICH", default_value = "auto", value_parser = |text: &str| text.parse::<Stacks>())]
     stacks: Stacks,
-    /// Share of the CPU time of all followed processes that stack walks may take, with --stacks auto [default: 2]
+    /// With --stacks auto: how much of the CPU time of the threads that fault, in all followed processes together, stack
+    /// walks may take [default: 2]
     #[arg(long, value_name = "PERCENT", value_parser = |text: &str| text.parse::<Overhead>())]
     max_overhead: Option<Overhead>,
     /// Keep at most this many frames of a stack, 128 to 1024. Stacks deeper than 128 are unwound on every

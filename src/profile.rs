@@ -46,7 +46,7 @@ pub enum Unobserved {
     NoEvent,
     /// An event was seen, but its stack did not fit a table; see [`Losses`].
     StackLost,
-    /// No fault of its mapping had its stack walked (`--stacks 1/N`).
+    /// No fault of its mapping had its stack walked (`--stacks`).
     NotWalked,
 }
 
@@ -102,7 +102,7 @@ pub struct MapUsage {
 pub struct Faults {
     /// All of them.
     pub all: u64,
-    /// Those whose stack was not walked (`--stacks 1/N`): their pages have the stack of the nearest page of the
+    /// Those whose stack was not walked (`--stacks`): their pages have the stack of the nearest page of the
     /// mapping, so bytes by stack are estimates.
     pub unwalked: u64,
 }

@@ -61,14 +61,18 @@ pub struct Residency {
 
 /// Adds the bytes of a run to the category it counts under.
 pub fn add_run(usage: &mut Usage, run: PageRun) {
-    let slot = match run.kind {
+    *figure_of(usage, run.kind) += run.len();
+}
+
+/// The figure in which pages of this kind count, in bytes.
+pub(crate) fn figure_of(usage: &mut Usage, kind: PageKind) -> &mut u64 {
+    match kind {
         PageKind::Anon => &mut usage.anon,
         PageKind::Shmem => &mut usage.shmem,
         PageKind::File => &mut usage.file,
         PageKind::Swap => &mut usage.swap,
         PageKind::Hugetlb => &mut usage.hugetlb,
-    };
-    *slot += run.len();
+    }
 }
 
 /// Scans a process once.

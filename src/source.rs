@@ -1,8 +1,11 @@
 //! Event sources: the kinds of memory that memprof attributes. One file per source, one registry line.
 
+mod borders;
 pub mod kernel_memory;
 pub mod page_cache;
 pub mod resident;
+
+pub use borders::Borders;
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
@@ -12,7 +15,6 @@ use anyhow::Result;
 use crate::event::StackId;
 use crate::measure::Measure;
 use crate::profile::{Amounts, FileId, Unobserved};
-use crate::residency::PageKind;
 use crate::wire::Bss;
 
 /// An event source: the BPF programs that fill its ledger, and how a report uses the ledger.
@@ -110,52 +112,6 @@ pub struct Totals {
     pub other_files: u64,
     /// The errors of figures with a stack.
     pub borders: Borders,
-}
-
-/// How far figures with a stack may be off; see [`Border`](crate::profile::Border).
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Borders(HashMap<Between, f64>);
-
-/// One stack, the two beside it, and what the pages count as.
-type Between = (Option<StackId>, [Option<StackId>; 2], PageKind);
-
-impl Borders {
-    /// Maximum number of entries, about 80 bytes each.
-    const MOST: usize = 1 << 18;
-
-    /// Adds a variance, in pages², to the sums that contain `one` and none of the stacks beside it, or the reverse.
-    pub fn add(
-        &mut self,
-        one: Option<StackId>,
-        [a, b]: [Option<StackId>; 2],
-        kind: PageKind,
-        variance: f64,
-    ) {
-        if variance <= 0.0 || one == a || one == b {
-            return;
-        }
-        // Between two stacks only, it does not matter which of them is the one.
-        let key = match a == b {
-            true => (one.max(a), [one.min(a); 2], kind),
-            false => (one, [a.min(b), a.max(b)], kind),
-        };
-        if let Some(sum) = self.0.get_mut(&key) {
-            *sum += variance;
-        } else if self.0.len() < Borders::MOST || key.1 == [None; 2] {
-            self.0.insert(key, variance);
-        } else {
-            // In every sum that contains one of them: more than is due.
-            self.add(one, [None; 2], kind, variance);
-            self.add(a, [None; 2], kind, variance);
-        }
-    }
-
-    /// One stack, the two beside it, what the pages count as, and the variance in pages².
-    pub fn iter(&self) -> impl Iterator<Item = (Between, f64)> {
-        self.0
-            .iter()
-            .map(|(between, variance)| (*between, *variance))
-    }
 }
 
 impl Totals {

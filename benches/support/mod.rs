@@ -18,8 +18,9 @@ use anyhow::{Context, Result, ensure};
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::unistd::Pid;
 
-use pairs::HEAD;
-use workload::Workload;
+use pairs::{HEAD, Pairs};
+use profiler::Profiler;
+use workload::{Workload, figure};
 
 /// Timeout for attaching, replying and ending.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -57,6 +58,34 @@ impl Bench {
 
     pub fn start(&self, program: &str, args: &[&str]) -> Result<Workload> {
         Workload::start(&self.programs.join(program), args, self.cpus)
+    }
+
+    /// Prints the row of a workload without and with memprof, and returns the median of what memprof adds.
+    pub fn pairs(
+        &self,
+        program: &str,
+        args: &[&str],
+        options: &[&str],
+        n: usize,
+        pairs: Pairs,
+    ) -> Result<f64> {
+        let run = |with: bool| -> Result<f64> {
+            let mut workload = self.start(program, args)?;
+            let memprof = with
+                .then(|| Profiler::attach(workload.pid(), options))
+                .transpose()?;
+            let figures = workload.go()?;
+            workload.end()?;
+            memprof.map_or(Ok(()), Profiler::end)?;
+            figure(&figures, "ns_per_page")
+        };
+        let mut figures = [pairs];
+        Pairs::settle(&mut figures, n, |[pairs]| {
+            pairs.add(run(false)?, run(true)?);
+            Ok(())
+        })?;
+        println!("{}", figures[0].row());
+        Ok(figures[0].added())
     }
 
     /// Runs the measurements whose names contain one of the command line's words; without words, all.

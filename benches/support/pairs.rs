@@ -108,7 +108,7 @@ impl Pairs {
         let (Some(low), Some(high)) = (ratios.first(), ratios.last()) else {
             return format!("{}: no figures", self.name);
         };
-        let middle = median(ratios.clone());
+        let middle = self.ratio();
         let without = median(self.taken.iter().map(|(a, _)| *a).collect());
         let added = self.added();
         let noise = self.noise();

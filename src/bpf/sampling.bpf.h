@@ -37,7 +37,7 @@ static __always_inline int walks_all(void)
 /*
  * How many faults go unwalked before the next walk: random, as if each fault had the same chance of 1/interval, whatever
  * the others have. So no loop falls into step with the interval, and the errors of estimates follow
- * (src/source/resident/borders.rs). It is -ln(u) * (interval - 1/2) for a random u in (0, 1], rounded down.
+ * (src/source/resident/gaps.rs). It is -ln(u) * (interval - 1/2) for a random u in (0, 1], rounded down.
  */
 static __always_inline __u32 random_gap(__u32 interval)
 {
@@ -81,8 +81,11 @@ static __always_inline int is_walked(struct cpu_state *c)
 	return 1;
 }
 
-/* Ends the phase in which the stacks of the first faults are walked, once there were enough of them. */
-static __always_inline int is_first(struct cpu_state *c)
+/*
+ * Takes the processor's walks from the first faults, all of which are walked. Returns 0 if these are over; with
+ * WALK_SHARE, the interval begins then.
+ */
+static __always_inline int take_first(struct cpu_state *c)
 {
 	if (walk_first <= 0)
 		return 0;
@@ -108,7 +111,7 @@ static __noinline int note_walk(struct task_state *st)
 	/* The words that all processors write are written rarely. */
 	if (interval <= 1 && c->walks < WALKS_AT_ONCE)
 		return 0;
-	if (!is_first(c) && walk_mode == WALK_BUDGET) {
+	if (!take_first(c) && walk_mode == WALK_BUDGET) {
 		interval = settle(c);
 		if (interval)
 			walk_interval = interval;

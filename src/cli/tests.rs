@@ -8,11 +8,28 @@ use crate::config::Config;
 use crate::event::Pid;
 use crate::export::EXPORTERS;
 use crate::freeze::Freeze;
-use crate::probe::Unwind;
+use crate::probe::{Stacks, Unwind};
 use crate::profile::Kind;
 use crate::screen::ScreenOptions;
 use crate::target::Selector;
 use crate::tree::Direction;
+
+#[test]
+fn an_overhead_is_for_stacks_by_a_budget() {
+    let stacks = |line: &str| config_of(line).map(|config| config.stacks);
+    let budget = |text: &str| Stacks::Auto(text.parse().unwrap());
+    assert_eq!(stacks("memprof --pid 1").ok(), Some(budget("2")));
+    let half = stacks("memprof --pid 1 --max-overhead 0.5%");
+    assert_eq!(half.ok(), Some(budget("0.5")));
+    for other in ["all", "off", "1/8"] {
+        let line = format!("memprof --pid 1 --stacks {other} --max-overhead 1");
+        let Err(e) = stacks(&line) else {
+            panic!("{line}: accepted")
+        };
+        assert_eq!(e.exit_code(), 2);
+        assert!(e.to_string().contains("requires --stacks auto"), "{e}");
+    }
+}
 
 #[test]
 fn a_format_is_asked_only_for_what_it_can_hold() {

@@ -13,8 +13,8 @@ use crate::tree::{Direction, Layout, Limits, Merge, Naming, Paths, Reading, SELF
 /// By default, nodes smaller than 1/`SMALL` of the total are aggregated.
 const SMALL: u64 = 200;
 
-/// By default, the outermost function is first. Where not all stacks were walked, each figure has its error. A tree has a node per call site, with KiB and percent of the
-/// total; a diff has one per function, with KiB now, KiB before and the change.
+/// By default, the outermost function is first. A tree has a node per call site, with KiB and percent of the total and,
+/// where not all stacks were walked, the margin of the estimate in KiB; a diff has one per function, with KiB now, KiB before and the change.
 pub(super) const FORMAT: Exporter = Exporter {
     name: "text",
     about: "totals and the call tree, as plain text",
@@ -139,6 +139,7 @@ mod tests {
 
     use super::*;
     use crate::export::testing::written;
+    use crate::residency::PageKind;
     use crate::symbol::Language;
     use crate::tree::testing::{at, kib, profile, symbols};
 
@@ -188,5 +189,37 @@ Call tree, outermost function first:
          996 KiB  10.0%    [before attach: [heap]]
 ";
         assert_eq!(written("text", &report), wanted);
+    }
+
+    #[test]
+    fn estimates_have_a_margin() {
+        let mut profile = profile(
+            &[
+                (&[at(0, 4), at(0, 1)], kib(8000, 0)),
+                (&[at(0, 5), at(0, 1)], kib(100, 0)),
+                (&[at(0, 1)], kib(900, 0)),
+            ],
+            &[],
+        );
+        profile.borders = vec![Border {
+            sample: Some(0),
+            beside: [Some(1); 2],
+            pages: PageKind::Anon,
+            variance: (100.0 * 1024.0_f64).powi(2),
+        }];
+        let report = Report {
+            profile: Arc::new(profile),
+            symbols: Arc::new(symbols(&[(at(0, 1), "main", Language::Other)])),
+            sequence: 1,
+        };
+        let text = written("text", &report);
+        let wanted = "
+        9000 KiB 100.0%               all
+        9000 KiB 100.0%                 main (node+0x1)
+         900 KiB  10.0%                   [self]
+        8000 KiB  88.9%         ±196      [no symbol] (node+0x4)
+         100 KiB   1.1%         <296      [no symbol] (node+0x5)
+";
+        assert!(text.contains(wanted), "{text}");
     }
 }

@@ -25,7 +25,7 @@ pub struct ProbeConfig {
 }
 
 impl Default for ProbeConfig {
-    /// The sources that need no option, and stacks of the usual depth.
+    /// The sources that need no option, and all stacks, in the usual depth.
     fn default() -> ProbeConfig {
         ProbeConfig {
             follow_forks: false,
@@ -62,6 +62,7 @@ impl Stacks {
     /// Maximum number of faults of which one is walked.
     pub const MAX_INTERVAL: u32 = 65_536;
 
+    /// How the probe is told.
     pub(crate) fn mode(self) -> wire::WalkMode {
         match self {
             Stacks::Auto(_) => wire::WalkMode::WALK_BUDGET,

@@ -5,8 +5,7 @@ use std::fmt;
 use super::{Amounts, Kind, Usage};
 #[cfg(doc)]
 use super::{Profile, Sample};
-use crate::event::Addr;
-use crate::residency::{PageKind, PageRun, add_run};
+use crate::residency::{PageKind, figure_of};
 
 /// Pages that may belong to one stack or to those beside it in memory, because no fault of them was walked. What one of
 /// them has too much, the others have too little: the variance counts in each sum of stacks (a function, a node of a
@@ -27,13 +26,7 @@ impl Border {
     /// Whether its pages are in the figures of this kind.
     pub(crate) fn is_in(&self, kind: Kind) -> bool {
         let mut usage = Usage::default();
-        let page = PageRun {
-            start: Addr(0),
-            end: Addr(1),
-            kind: self.pages,
-            huge: false,
-        };
-        add_run(&mut usage, page);
+        *figure_of(&mut usage, self.pages) = 1;
         kind.of(&Amounts::from(usage)) > 0
     }
 }

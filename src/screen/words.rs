@@ -66,6 +66,14 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_small_estimate_is_a_limit() {
+        let estimate = |figure: u64, error: u64| estimate(Unit::Bytes, figure * 1024, error * 1024);
+        assert_eq!(estimate(5000, 0), "5,000");
+        assert_eq!(estimate(5000, 1000), "5,000");
+        assert_eq!(estimate(1000, 1000), "<2,960");
+    }
+
+    #[test]
     fn figures_are_easy_to_read() {
         let kibs = [0, 1023, 1024, 999 << 10, 1_234_567 << 10, u64::MAX];
         let words = kibs.map(kib);

@@ -6,15 +6,15 @@
 //! pages (huge pages, fault-around of files and shared memory); the call that mapped its range. Without any of these
 //! it is reported as not observed.
 //!
-//! If not every fault's stack was walked (`--stacks 1/N`), a page that has neither a record nor a call that filled its
-//! range gets the stack of the nearest recorded page of its mapping: an estimate.
+//! If not every fault's stack was walked (`--stacks`), a page that has neither a record nor a call that filled its
+//! range gets the stack of the nearest recorded page of its mapping: an estimate, with its error (`gaps.rs`).
 
-mod borders;
+mod gaps;
 mod nearest;
 
 use anyhow::Result;
 
-use self::borders::{Gap, Gaps};
+use self::gaps::{Gap, Gaps};
 use self::nearest::{Record, neighbour_window};
 
 use super::{Ledger, Source, Totals, Tracepoints};

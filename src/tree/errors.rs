@@ -28,7 +28,8 @@ pub fn of_rows<const N: usize>(
     let rests: Vec<LabelId> = (0..labels.all().len() as LabelId)
         .filter(|id| labels.get(*id).is_rest())
         .collect();
-    // The last row of a path: its own, or the row that aggregates it.
+    // The last row of a path: its own, or the row that aggregates it. (If its parent has two such rows, for the threshold
+    // and for the number of nodes, the first of them has the error of both.)
     let last = |steps: &[LabelId]| {
         let mut at = 0;
         for step in steps {

@@ -89,7 +89,7 @@ fn random_forks_sampled(run: &mut Run) -> Result<(), Skip> {
     sequences(run, true)
 }
 
-/// A program that does nothing but fault exceeds the budget; one that seldom faults has all its stacks.
+/// A program that does nothing but fault exceeds the budget; of one that seldom faults, most stacks are walked.
 fn budget(run: &mut Run) -> Result<(), Skip> {
     use_up_the_first_walks(run);
     let bytes = 256 * MIB;

@@ -34,13 +34,9 @@ impl<L: PageLedger> Join<'_, L> {
         if !self.space.sampled || (self.last.is_none() && next.is_none()) {
             return;
         }
-        let known = |stack: u32| Some(StackId(stack));
         let waiting: u64 = self.waiting.iter().map(|(run, _)| run.len()).sum();
         let gap = Gap {
-            stacks: [
-                self.last.and_then(|last| known(last.stack)),
-                next.and_then(known),
-            ],
+            stacks: [self.last.map(|last| last.stack), next].map(|id| id.map(StackId)),
             kind: self.waiting.first().map_or(kind, |(run, _)| run.kind),
             pages: waiting / self.space.page_size,
         };

@@ -2,29 +2,15 @@
 
 use super::*;
 
-/// Numbers that look random, the same in every run.
-struct Numbers(u64);
-
-impl Numbers {
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 >> 11
-    }
-
-    /// A number below `end`.
-    fn below(&mut self, end: u64) -> u64 {
-        self.next() % end
-    }
-}
+#[path = "../../../../tests/common/random.rs"]
+mod random;
 
 /// How often a stack's pages are within 1.96 standard errors of its estimate: runs of pages of random stacks, of
 /// `length` pages on average, of which one page in `interval` is recorded.
 fn share_within_error(stacks: u64, length: u64, interval: u64) -> f64 {
     const PAGES: u64 = 12_000;
     const FIRST: u64 = 1024;
-    let mut numbers = Numbers(0x2545_f491_4f6c_dd1d);
+    let mut numbers = random::Random(11);
     let (mut within, mut all) = (0, 0);
     for _ in 0..8 {
         let mut owners = Vec::new();
