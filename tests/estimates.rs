@@ -1,15 +1,20 @@
 //! Where not every stack is walked, the sums stay the same and bytes by function are within their stated errors: one and
-//! the same run of CPython, with all stacks and with a share of them.
+//! the same run of CPython, with all stacks and with a share of them. And the walks cost what the budget allows.
 //!
 //! Needs root and /usr/bin/python3. `MEMPROF_ESTIMATES_RUNS=100` compares so many runs instead of 6.
 
 mod common;
 
 use std::collections::HashMap;
+use std::fs;
+use std::os::fd::{FromRawFd, OwnedFd};
 use std::process::Command;
 
 use common::memprof::Memprof;
 use common::skip;
+use common::workload::{Workload, program};
+use libbpf_rs::libbpf_sys;
+use libbpf_rs::query::ProgInfoIter;
 
 /// Parses some of Python's library and keeps it: several hundred functions hold some 150 MiB, the same in each run
 /// (without address randomization and with a fixed seed of its hashes).
@@ -100,4 +105,77 @@ fn functions_are_within_their_errors() {
     // The errors of one run's functions depend on each other.
     assert!(within > 0.85, "{within}");
     assert!(near < 0.75, "{near}: the errors are too large");
+}
+
+/// What the kernel counts for memprof's hook of page faults (`bpf_stats_enabled`): runs, and ns in them.
+fn hook(m: &Memprof) -> (u64, u64) {
+    let named = |id: u32| ProgInfoIter::default().any(|p| p.id == id && p.name == "fault_user");
+    let fds = fs::read_dir(format!("/proc/{}/fdinfo", m.pid())).unwrap();
+    let texts = fds.filter_map(|fd| fs::read_to_string(fd.ok()?.path()).ok());
+    let found = texts.filter_map(|text| {
+        let number = |key: &str| -> Option<u64> {
+            let line = text.lines().find_map(|line| line.strip_prefix(key));
+            line?.trim().parse().ok()
+        };
+        // (Links name a program, too, but count nothing.)
+        let counted = (number("run_cnt:")?, number("run_time_ns:")?);
+        named(u32::try_from(number("prog_id:")?).unwrap()).then_some(counted)
+    });
+    found.max().expect("no program fault_user")
+}
+
+/// What touching pages costs: faults, ns in memprof's hook, and ns of CPU time of the program.
+fn cost(options: &[&str]) -> (u64, u64, u64) {
+    const MIB: u64 = 64;
+    const TIMES: u64 = 12;
+    let mut workload = Workload::start(&program("moves"));
+    let pid = workload.pid();
+    let m = Memprof::attach(pid, options);
+    let mut touch = |times: u64| {
+        for _ in 0..times {
+            workload.lines.tell(&format!("anon 0 {}", MIB << 20));
+            workload.lines.tell(&format!("advise 0 0 {} 15", MIB << 20));
+            workload.lines.tell(&format!("touch 0 0 {}", MIB << 20));
+            workload.lines.tell(&format!("unmap 0 0 {}", MIB << 20));
+        }
+    };
+    let ran = || -> u64 {
+        let text = fs::read_to_string(format!("/proc/{pid}/schedstat")).unwrap();
+        text.split(' ').next().unwrap().parse().unwrap()
+    };
+    // The first faults are free.
+    touch(3);
+    let (before, cpu) = (hook(&m), ran());
+    touch(TIMES);
+    let (after, cpu) = (hook(&m), ran() - cpu);
+    let runs = after.0 - before.0;
+    assert!(runs >= TIMES * MIB * 256, "{runs} runs");
+    (runs, after.1 - before.1, cpu)
+}
+
+/// The budget is kept by the probe's own clock and the scheduler's CPU time; here it is checked by the kernel's count of
+/// the time in BPF programs, less what a fault costs that is not walked.
+#[test]
+fn walks_cost_what_the_budget_allows() {
+    // SAFETY: no pointers; the descriptor that it returns is this test's.
+    let stats = unsafe { libbpf_sys::bpf_enable_stats(libbpf_sys::BPF_STATS_RUN_TIME) };
+    assert!(stats >= 0, "bpf_enable_stats: {stats}");
+    // SAFETY: as above.
+    let _stats = unsafe { OwnedFd::from_raw_fd(stats) };
+    let (runs, unwalked, _) = cost(&["--stacks", "1/65536"]);
+    let each = unwalked as f64 / runs as f64;
+    for percent in [4.0, 8.0] {
+        let text = percent.to_string();
+        let (runs, spent, cpu) = cost(&["--stacks", "auto", "--max-overhead", &text]);
+        let walks = spent as f64 - each * runs as f64;
+        let share = 100.0 * walks / cpu as f64;
+        println!(
+            "{percent} % allowed, {share:.2} % spent: {:.1} ms, {runs} faults of {each:.0} ns",
+            walks / 1e6
+        );
+        assert!(
+            (percent / 2.0..percent * 1.5).contains(&share),
+            "{share} of {percent} %"
+        );
+    }
 }
