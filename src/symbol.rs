@@ -11,18 +11,38 @@ use crate::profile::Frame;
 pub enum Symbol {
     /// The position lies in a function with a name.
     Known(Function),
+    /// The position lies in a function that has no symbol, but whose bounds are known.
+    Unnamed(UnnamedFunction),
     /// The position has no name.
     Unknown(UnknownReason),
 }
 
 impl Symbol {
-    /// The function, if known.
+    /// The function, if it has a symbol.
     pub fn function(&self) -> Option<&Function> {
         match self {
             Symbol::Known(function) => Some(function),
+            Symbol::Unnamed(_) | Symbol::Unknown(_) => None,
+        }
+    }
+
+    /// The function's name, or what stands for it.
+    pub fn name(&self) -> Option<&str> {
+        match self {
+            Symbol::Known(function) => Some(&function.name),
+            Symbol::Unnamed(function) => Some(&function.name),
             Symbol::Unknown(_) => None,
         }
     }
+}
+
+/// A function without a symbol. Its bounds come from the file's unwind information.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UnnamedFunction {
+    /// What stands for a name: the file's base name and the function's address in it, `python3.11+0xfb640`.
+    pub name: String,
+    /// Distance of the position from the function's start, in bytes.
+    pub offset_in_function: u64,
 }
 
 /// The function that contains a code position.
@@ -101,9 +121,14 @@ impl Symbols {
         self.0.get(&frame).map(Arc::as_ref)
     }
 
-    /// The frame's function, if known.
+    /// The frame's function, if it has a symbol.
     pub fn function(&self, frame: Frame) -> Option<&Function> {
         self.get(frame).and_then(Symbol::function)
+    }
+
+    /// The name of the frame's function, or what stands for it.
+    pub fn name(&self, frame: Frame) -> Option<&str> {
+        self.get(frame).and_then(Symbol::name)
     }
 
     /// Sets the symbol of a frame and replaces a previous one.

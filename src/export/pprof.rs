@@ -187,7 +187,11 @@ impl<'a, W: Write> Writer<'a, W> {
     /// The functions at a frame, innermost first: inlined ones, then the function that contains them.
     fn lines(&mut self, frame: Frame, part: &mut proto::Profile) -> Vec<proto::Line> {
         let Some(function) = self.symbols.function(frame) else {
-            return Vec::new();
+            let unnamed = self.symbols.name(frame);
+            return unnamed
+                .iter()
+                .map(|name| self.line(name, None, part))
+                .collect();
         };
         let inlined = function.inlined.iter().map(|f| (&f.name, &f.location));
         inlined

@@ -241,6 +241,11 @@ enum Named<'a> {
         inlined: Vec<Inlined<'a>>,
     },
     #[serde(rename_all = "camelCase")]
+    Unnamed {
+        unnamed: &'a str,
+        offset_in_function: u64,
+    },
+    #[serde(rename_all = "camelCase")]
     Unknown { no_name: String },
 }
 
@@ -272,6 +277,10 @@ impl<'a> Named<'a> {
     fn of(symbol: Option<&'a Symbol>) -> Named<'a> {
         match symbol {
             Some(Symbol::Known(function)) => Named::known(function),
+            Some(Symbol::Unnamed(function)) => Named::Unnamed {
+                unnamed: &function.name,
+                offset_in_function: function.offset_in_function,
+            },
             Some(Symbol::Unknown(why)) => Named::Unknown {
                 no_name: why.to_string(),
             },

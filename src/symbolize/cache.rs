@@ -80,6 +80,7 @@ fn weight(symbol: &Symbol) -> usize {
                 .map(|i| i.name.len() + place(&i.location) + 88);
             f.name.len() + place(&f.location) + inlined.sum::<usize>()
         }
+        Symbol::Unnamed(f) => f.name.len(),
         Symbol::Unknown(_) => 0,
     };
     size_of::<Symbol>() + OVERHEAD + text

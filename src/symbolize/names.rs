@@ -12,7 +12,8 @@ use super::dwarf::{Dwarf, Lines};
 use super::symtab::{self, Found};
 use crate::elf::{Elf, ElfError};
 use crate::profile::Module;
-use crate::symbol::{Function, Language, Symbol, UnknownReason};
+use crate::symbol::{Function, Language, Symbol, UnknownReason, UnnamedFunction};
+use crate::unwind::function_starts;
 
 impl From<ElfError> for UnknownReason {
     fn from(e: ElfError) -> Self {
@@ -53,17 +54,22 @@ pub fn of_module(module: &Arc<Module>, offsets: &[u64], dwarf: Option<&mut Dwarf
     at.iter().map(symbol).collect()
 }
 
-struct Names {
+struct Names<'m> {
+    module: &'m Module,
     found: Vec<Option<Found>>,
+    /// Where the functions without a symbol begin.
+    starts: Vec<Option<u64>>,
     /// The reason for addresses without a symbol.
     otherwise: UnknownReason,
 }
 
-impl Names {
+impl<'m> Names<'m> {
     /// Searches the full symbol table of the module or its debug file first, then the dynamic symbol
-    /// table for the remaining addresses.
-    fn read(module: &Module, elf: &Elf, addrs: &[u64]) -> Names {
+    /// table for the remaining addresses, then the unwind information for functions without a symbol.
+    fn read(module: &'m Module, elf: &Elf, addrs: &[u64]) -> Names<'m> {
         let mut names = Names {
+            module,
+            starts: Vec::new(),
             found: vec![None; addrs.len()],
             otherwise: UnknownReason::NoSymbol,
         };
@@ -80,6 +86,10 @@ impl Names {
             .collect();
         if !left.is_empty() {
             names.add(&left, symtab::lookup(elf, SHT_DYNSYM, true, &left));
+        }
+        if names.found.iter().any(Option::is_none) {
+            // (The reason for addresses without a symbol stays that of the symbol tables.)
+            names.starts = function_starts(elf, addrs).unwrap_or_default();
         }
         names
     }
@@ -105,7 +115,7 @@ impl Names {
             lines.function().map(|f| (lines.start, f))
         };
         let Some((start, (name, mut language))) = by_table.or_else(by_lines) else {
-            return Symbol::Unknown(self.otherwise.clone());
+            return self.unnamed(i, addr);
         };
         let (inlined, location) = match lines {
             Some(lines) => {
@@ -124,6 +134,16 @@ impl Names {
             inlined,
             location,
         })
+    }
+
+    fn unnamed(&self, i: usize, addr: u64) -> Symbol {
+        match self.starts.get(i) {
+            Some(Some(start)) => Symbol::Unnamed(UnnamedFunction {
+                name: format!("{}+{start:#x}", self.module.name),
+                offset_in_function: addr - start,
+            }),
+            _ => Symbol::Unknown(self.otherwise.clone()),
+        }
     }
 }
 

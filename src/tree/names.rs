@@ -8,18 +8,26 @@ use crate::symbol::Symbols;
 
 /// The label of a frame of this profile; an inlined function counts as the function that contains its code.
 pub fn frame_label<'a>(of: (&'a Profile, &'a Symbols), frame: Frame, merge: Merge) -> Label<'a> {
-    code(of, frame).map_or(Label::Unmapped, |code| merged(code, merge))
+    code(of, frame, merge).map_or(Label::Unmapped, |code| merged(code, merge))
 }
 
 /// The frame's function with every field that identifies it; `None` if the frame is in no known file.
-fn code<'a>((profile, symbols): (&'a Profile, &'a Symbols), frame: Frame) -> Option<Code<'a>> {
+fn code<'a>(
+    (profile, symbols): (&'a Profile, &'a Symbols),
+    frame: Frame,
+    merge: Merge,
+) -> Option<Code<'a>> {
     let FrameKind::Code(id, offset) = frame.kind() else {
         return None;
     };
     let module: &'a Module = profile.module(id)?;
     let function = symbols.function(frame);
     Some(Code {
-        function: function.map(|f| f.name.as_str()),
+        // `/v1` has no name for a function without a symbol.
+        function: match merge {
+            Merge::Frame => function.map(|f| f.name.as_str()),
+            _ => symbols.name(frame),
+        },
         file: &module.name,
         path: &module.path,
         offset: Some(offset),
@@ -79,11 +87,11 @@ impl<'a> FrameLabels<'a> {
     }
 
     fn look_up(&mut self, frame: Frame, labels: &mut Labels<'a>) {
-        let Some(code) = code(self.of, frame) else {
+        let Naming { merge, inlined } = self.naming;
+        let Some(code) = code(self.of, frame, merge) else {
             self.found.push(Labels::UNMAPPED);
             return;
         };
-        let Naming { merge, inlined } = self.naming;
         let function = self.of.1.function(frame).filter(|_| inlined);
         for inner in function.iter().flat_map(|f| &f.inlined) {
             let inner = Code {

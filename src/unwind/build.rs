@@ -5,6 +5,7 @@ use std::fs::File;
 use gimli::{BaseAddresses, DebugFrame, EhFrame, LittleEndian, Vendor};
 
 use super::cfi::Cfi;
+use super::expression::Reader;
 use super::linkage::linkage_tables;
 use super::rows::Rows;
 use super::rule::{Arch, CfaKind, Rule};
@@ -87,20 +88,8 @@ impl Table {
 
         let eh_data = eh_frame(&elf)?;
         let debug_data = debug_frame(&elf)?;
-        let eh = eh_data.as_ref().map(|(data, bases)| {
-            let mut section = EhFrame::new(data, LittleEndian);
-            section.set_vendor(vendor(arch));
-            let source = Source::EhFrame;
-            Cfi::read(section, data, arch, bases.clone(), source, MAX_SPANS)
-        });
-        let debug = debug_data.as_ref().map(|data| {
-            let mut section = DebugFrame::new(data, LittleEndian);
-            section.set_address_size(8);
-            section.set_vendor(vendor(arch));
-            let bases = BaseAddresses::default();
-            let source = Source::DebugFrame;
-            Cfi::read(section, data, arch, bases, source, MAX_SPANS)
-        });
+        let eh = eh_data.as_ref().map(|found| read_eh_frame(found, arch));
+        let debug = debug_data.as_ref().map(|data| read_debug_frame(data, arch));
         let (eh, spans) = unzip(eh)?;
         let (debug, more) = unzip(debug)?;
         let mut figures = Figures {
@@ -146,9 +135,56 @@ impl Table {
     }
 }
 
-type Entries<'d, S> = Option<Option<(Cfi<'d, S>, Vec<Span>)>>;
+/// The addresses at which the functions that contain these addresses begin, as far as the unwind information says: each
+/// of its entries covers one function, or one part of a function that the compiler moved elsewhere.
+///
+/// `addrs` are in the file's own addresses.
+///
+/// # Errors
+/// The file cannot be read.
+pub(crate) fn function_starts(elf: &Elf, addrs: &[u64]) -> Result<Vec<Option<u64>>, TableError> {
+    let arch = Arch::of_machine(elf.machine()).ok_or(TableError::Machine(elf.machine().0))?;
+    let eh_data = eh_frame(elf)?;
+    let debug_data = debug_frame(elf)?;
+    let eh = eh_data.as_ref().map(|found| read_eh_frame(found, arch));
+    let debug = debug_data.as_ref().map(|data| read_debug_frame(data, arch));
+    let spans = fill(settle(unzip(eh)?.1), &settle(unzip(debug)?.1));
+    let start = |addr: &u64| {
+        let after = spans.partition_point(|span| span.start <= *addr);
+        let span = spans[..after].last().filter(|span| *addr < span.end)?;
+        Some(span.start)
+    };
+    Ok(addrs.iter().map(start).collect())
+}
 
-fn unzip<S>(read: Entries<'_, S>) -> Result<(Option<Cfi<'_, S>>, Vec<Span>), TableError> {
+/// A section's entries; `None` if there are too many.
+type Entries<'d, S> = Option<(Cfi<'d, S>, Vec<Span>)>;
+
+fn read_eh_frame(
+    (data, bases): &(Vec<u8>, BaseAddresses),
+    arch: Arch,
+) -> Entries<'_, EhFrame<Reader<'_>>> {
+    let mut section = EhFrame::new(data, LittleEndian);
+    section.set_vendor(vendor(arch));
+    Cfi::read(
+        section,
+        data,
+        arch,
+        bases.clone(),
+        Source::EhFrame,
+        MAX_SPANS,
+    )
+}
+
+fn read_debug_frame(data: &[u8], arch: Arch) -> Entries<'_, DebugFrame<Reader<'_>>> {
+    let mut section = DebugFrame::new(data, LittleEndian);
+    section.set_address_size(8);
+    section.set_vendor(vendor(arch));
+    let bases = BaseAddresses::default();
+    Cfi::read(section, data, arch, bases, Source::DebugFrame, MAX_SPANS)
+}
+
+fn unzip<S>(read: Option<Entries<'_, S>>) -> Result<(Option<Cfi<'_, S>>, Vec<Span>), TableError> {
     match read {
         None => Ok((None, Vec::new())),
         Some(Some((cfi, spans))) => Ok((Some(cfi), spans)),

@@ -63,7 +63,7 @@ pub fn symbol(s: &Symbolizer, module: &Arc<Module>, offset: u64, detail: Detail)
 pub fn function(s: &Symbolizer, module: &Arc<Module>, offset: u64, detail: Detail) -> Function {
     match symbol(s, module, offset, detail) {
         Symbol::Known(f) => f,
-        Symbol::Unknown(why) => panic!("{offset:#x} of {}: {why:?}", module.name),
+        other => panic!("{offset:#x} of {}: {other:?}", module.name),
     }
 }
 

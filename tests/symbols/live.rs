@@ -80,7 +80,7 @@ fn name_at(map: &AddressMap, table: &mut ModuleTable, addr: u64) -> Option<(Arc<
     let module = Arc::clone(&modules[usize::from(id.0)]);
     match symbols.get(frame).unwrap() {
         Symbol::Known(f) => Some((module, f.name.clone())),
-        Symbol::Unknown(why) => panic!("{addr:#x} in {}: {why:?}", module.name),
+        other => panic!("{addr:#x} in {}: {other:?}", module.name),
     }
 }
 
