@@ -16,6 +16,9 @@ import { theme } from "./colours.js";
 
 /** @typedef {{ select: (node: number) => void, zoom: (node: number) => void, hover: (node: number, event: MouseEvent | null) => void }} Does */
 
+/** A pointer that moves less, in pixels, stands still. */
+const MOVED = 4;
+
 export class TreeCanvas {
   /**
    * @param {Does} does
@@ -32,16 +35,19 @@ export class TreeCanvas {
       "aria-label": `${name}. Arrow keys move between frames, Enter zooms in, Escape zooms out. The tree view shows the same data as a table.`,
       "aria-describedby": "selection",
     });
-    this.element = h("div", { class: "flame-scroll" }, this.canvas);
+    this.element = h("div", { class: "drawing" }, this.canvas);
     /** @type {Shown | null} */
     this.shown = null;
     this.hovered = -1;
+    /** Where the pointer is, and where it was left to rest. @type {number[] | null} */
+    this.pointer = this.rest = null;
     this.theme = theme();
     /** @type {string[]} */
     this.fills = [];
     this.canvas.addEventListener("mousemove", (/** @type {MouseEvent} */ event) => this.hover(event));
     this.canvas.addEventListener("mouseleave", () => this.hover(null));
     this.canvas.addEventListener("click", (/** @type {MouseEvent} */ event) => this.click(event));
+    this.canvas.addEventListener("keydown", () => this.leave());
     new ResizeObserver(() => this.fit()).observe(this.element);
   }
 
@@ -84,6 +90,11 @@ export class TreeCanvas {
 
   hover(/** @type {MouseEvent | null} */ event) {
     if (!this.shown) return;
+    if (event) {
+      if (this.rest && Math.hypot(event.clientX - this.rest[0], event.clientY - this.rest[1]) < MOVED) return;
+      this.rest = null;
+      this.pointer = [event.clientX, event.clientY];
+    }
     const node = event ? this.at(event.offsetX, event.offsetY) : -1;
     if (node !== this.hovered) {
       this.hovered = node;
@@ -92,11 +103,21 @@ export class TreeCanvas {
     this.does.hover(node, event);
   }
 
+  /**
+   * Forgets the pointer until it moves: after a click, a key or a scroll, other nodes move below a pointer that
+   * stands still, and what is shown beside it would cover them.
+   */
+  leave() {
+    this.rest = this.pointer;
+    this.hover(null);
+  }
+
   click(/** @type {MouseEvent} */ event) {
     if (!this.shown) return;
     const node = this.at(event.offsetX, event.offsetY);
     if (node < 0) return;
     this.does.select(node);
     this.does.zoom(node);
+    this.leave();
   }
 }

@@ -1,6 +1,7 @@
-// Flame graph and icicle on a canvas. Only visible nodes that are at least a pixel wide are drawn.
+// Flame graph and icicle on a canvas, as high as the graph: the window scrolls. The canvas contains what
+// the window shows, and some more; only nodes there that are at least a pixel wide are drawn.
 
-import { h, fill } from "../dom.js";
+import { fill, h } from "../dom.js";
 import { change as signed, bytes, estimate } from "../format.js";
 import { isDark } from "../theme.js";
 import { TreeCanvas } from "./canvas.js";
@@ -10,43 +11,58 @@ import { changeFill, fills, theme } from "./colours.js";
 /** @typedef {import("./canvas.js").Shown} Shown */
 
 const ROW = 20;
+/** The canvas ends this many pixels above and below the window, so that scrolling seldom draws. */
+const BEYOND = 400;
 const FONT = "12px system-ui, sans-serif";
 
 export class Flame extends TreeCanvas {
   /** @param {import("./canvas.js").Does} does */
   constructor(does) {
     super(does, "flame graph");
-    this.space = h("div", { class: "flame-space" }, this.canvas);
-    this.element.append(this.space);
+    this.element.classList.add("whole");
     this.rows = 0;
-    this.toRoot = true;
     this.queued = false;
     /** @type {Map<string, number>} */
     this.widths = new Map();
-    this.element.addEventListener("scroll", () => this.draw());
+    /** The graph's pixel at which the canvas begins. */
+    this.above = 0;
+    this.scrolled = () => {
+      this.leave();
+      if (!this.covers()) this.fit();
+    };
   }
 
   show(/** @type {Shown} */ shown) {
-    const turned = this.shown?.upward !== shown.upward;
-    const fresh = this.shown?.tree !== shown.tree;
-    const fromEnd = this.element.scrollHeight - this.element.scrollTop;
+    const before = this.shown;
     const turnedDark = this.theme.dark !== isDark();
     this.shown = shown;
     this.theme = theme();
-    if (fresh || turnedDark) this.fills = fills(shown.tree, this.theme.dark);
+    if (before?.tree !== shown.tree || turnedDark) this.fills = fills(shown.tree, this.theme.dark);
+    const grown = shown.tree.height - this.rows;
     this.rows = shown.tree.height;
-    this.space.style.height = `${this.rows * ROW + 1}px`;
-    if (turned) this.toRoot = true;
-    else if (shown.upward) this.element.scrollTop = this.element.scrollHeight - fromEnd;
+    this.element.style.height = `${this.rows * ROW + 2}px`;
     this.fit();
+    if (before && before.upward !== shown.upward) this.reveal(0);
+    // Frames that are looked at stay where they are when a higher tower grows above them.
+    else if (before && shown.upward && this.element.getBoundingClientRect().top < 0) scrollBy(0, grown * ROW);
+  }
+
+  /** Whether the canvas contains what the window shows of the graph. */
+  covers() {
+    const { top } = this.element.getBoundingClientRect();
+    return Math.max(0, -top) >= this.above && Math.min(this.rows * ROW, innerHeight - top) <= this.above + this.canvas.clientHeight;
   }
 
   fit() {
+    const whole = this.rows * ROW;
     const width = this.element.clientWidth;
-    const height = this.element.clientHeight;
-    if (!height) return;
-    if (this.toRoot) this.element.scrollTop = this.shown?.upward ? this.element.scrollHeight : 0;
-    this.toRoot = false;
+    // An element that was removed has no width.
+    if (!width || !whole) return removeEventListener("scroll", this.scrolled);
+    addEventListener("scroll", this.scrolled, { passive: true });
+    const height = Math.min(whole, innerHeight + 2 * BEYOND);
+    const { top } = this.element.getBoundingClientRect();
+    this.above = Math.max(0, Math.min(whole - height, -top - BEYOND));
+    this.canvas.style.top = `${this.above}px`;
     this.resize(width, height);
     this.draw();
   }
@@ -54,10 +70,7 @@ export class Flame extends TreeCanvas {
   /** The top of a node's row, in pixels of the canvas. */
   top(/** @type {number} */ depth) {
     const { upward } = /** @type {Shown} */ (this.shown);
-    const row = upward ? this.rows - 1 - depth : depth;
-    // A root at the bottom stays there if the graph is less high than its box.
-    const lift = upward ? Math.max(0, this.element.clientHeight - this.rows * ROW - 1) : 0;
-    return row * ROW - this.element.scrollTop + lift;
+    return (upward ? this.rows - 1 - depth : depth) * ROW - this.above;
   }
 
   /** A node's [left, width] at the current zoom, in pixels. */
@@ -100,7 +113,7 @@ export class Flame extends TreeCanvas {
   box(/** @type {CanvasRenderingContext2D} */ context, /** @type {number} */ node, /** @type {number} */ alpha) {
     const { tree, hits } = /** @type {Shown} */ (this.shown);
     const top = this.top(tree.depth[node]);
-    if (top < -ROW || top > this.element.clientHeight) return;
+    if (top < -ROW || top > this.canvas.clientHeight) return;
     const [left, width] = this.across(node);
     const frame = tree.frame[node];
     const hit = hits?.[frame];
@@ -177,13 +190,14 @@ export class Flame extends TreeCanvas {
     this.canvas.style.cursor = this.hovered >= 0 ? "pointer" : "";
   }
 
-  /** Scrolls a node's row into view. */
+  /** Scrolls a node's row into view, above what covers the lower edge of the window. */
   reveal(/** @type {number} */ node) {
     if (!this.shown || node < 0) return;
-    const top = this.top(this.shown.tree.depth[node]);
-    const below = top + ROW - this.element.clientHeight;
-    if (top < 0) this.element.scrollTop += top;
-    else if (below > 0) this.element.scrollTop += below;
+    const top = this.top(this.shown.tree.depth[node]) + this.canvas.getBoundingClientRect().top;
+    const covered = document.getElementById("selection")?.offsetHeight ?? 0;
+    const below = top + 2 * ROW - (innerHeight - covered);
+    if (top < ROW) scrollBy(0, top - ROW);
+    else if (below > 0) scrollBy(0, below);
   }
 }
 

@@ -34,7 +34,7 @@ export class Graph {
       hover: (node, event) => this.hover(node, event),
     });
     this.stage = h("div", { class: "stage" }, this.drawing.element);
-    this.element = h("div", { class: "graph" }, h("div", { class: "graph-head" }, this.crumbs, this.matched), this.stage, this.legend, this.selection, this.tip);
+    this.element = h("div", { class: "graph" }, h("div", { class: "graph-head" }, this.crumbs, this.matched), this.legend, this.stage, this.selection, this.tip);
     if (!(this.drawing instanceof TreeTable)) this.drawing.canvas.addEventListener("keydown", (/** @type {KeyboardEvent} */ event) => this.key(event));
   }
 
@@ -152,7 +152,9 @@ export class Graph {
     fill(this.tip, h("b", {}, frame.name), h("div", { class: "faint" }, frame.module), h("div", {}, facts.join(" · ")));
     const { width, height } = this.tip.getBoundingClientRect();
     const left = Math.min(event.clientX + 14, innerWidth - width - 8);
-    const top = event.clientY + 18 + height > innerHeight ? event.clientY - height - 10 : event.clientY + 18;
+    // On the side of the frame's parents: its children are what is read next.
+    const [above, below] = [event.clientY - height - 24, event.clientY + 24];
+    const top = this.upward ? (below + height > innerHeight ? above : below) : above < 0 ? below : above;
     this.tip.style.left = `${Math.max(4, left)}px`;
     this.tip.style.top = `${Math.max(4, top)}px`;
   }
