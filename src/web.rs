@@ -49,6 +49,7 @@ pub static ASSETS: &[Asset] = assets! {
     JS, "js/panels.js";
     JS, "js/state.js";
     JS, "js/table.js";
+    JS, "js/tabs.js";
     JS, "js/theme.js";
     JS, "js/timeline.js";
     JS, "js/tree/canvas.js";

@@ -8,6 +8,7 @@ import { showConnection, showGone, showSummary, showTaken, showWaiting } from ".
 import { Live } from "./live.js";
 import { openExports, toggleHelp } from "./panels.js";
 import { change, follow, link, onChange, state } from "./state.js";
+import { showEnds } from "./tabs.js";
 import { chosen, listen, offerNow, offerProcesses } from "./which.js";
 import { toggleTheme, useTheme } from "./theme.js";
 import { Timeline } from "./timeline.js";
@@ -199,6 +200,7 @@ matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
 });
 
 useTheme();
+showEnds(at("tabs"));
 listen();
 follow();
 if (!view) open();

@@ -2,7 +2,10 @@
 
 import { fill, h } from "./dom.js";
 
-const ROW = 26;
+/** Heights of a row in pixels: on narrow screens, a finger has to hit one. */
+const [ROW, NARROW_ROW] = [26, 40];
+/** Number of the longest names whose width is measured. */
+const MEASURED = 24;
 
 /**
  * @template T
@@ -11,7 +14,8 @@ const ROW = 26;
  * @property {string} label
  * @property {string} [title] what it counts
  * @property {boolean} [numeric]
- * @property {boolean} [wide] takes the remaining width
+ * @property {boolean} [wide] as wide as its longest text; the last column takes the remaining width
+ * @property {(row: T) => number} [indent] pixels before a text of a wide column
  * @property {(row: T) => any} cell text or an element
  * @property {(row: T) => string} [tip]
  * @property {(row: T) => number | string} [by] sort key; a column without it is not sortable
@@ -30,7 +34,10 @@ export class Table {
     this.narrow = matchMedia("(max-width: 700px)").matches;
     const weight = (/** @type {Column<T>} */ column) => (column.wide ? 2 : column.numeric ? 1 : 0);
     this.columns = this.narrow ? columns.slice().sort((a, b) => weight(b) - weight(a)) : columns;
+    this.row = this.narrow ? NARROW_ROW : ROW;
     this.does = does;
+    /** Width of the wide column's longest text so far, in pixels: a refresh moves no columns back and forth. */
+    this.longest = 0;
     /** @type {T[]} */
     this.rows = [];
     this.at = -1;
@@ -42,7 +49,8 @@ export class Table {
     this.body = h("div", { class: "rows", role: "rowgroup" });
     this.grid = h("div", { class: "table", role: does.role ?? "grid", "aria-label": does.label, tabIndex: 0 }, h("div", { role: "rowgroup", class: "head-group" }, this.head), this.body);
     this.element = this.grid;
-    const widths = this.columns.map((column) => this.width(column));
+    this.grid.style.setProperty("--row", `${this.row}px`);
+    const widths = this.columns.map((column, i) => this.width(column, i === this.columns.length - 1));
     this.grid.style.setProperty("--columns", widths.map(({ least, most }) => `minmax(${least}rem, ${most})`).join(" "));
     this.grid.style.setProperty("--least", `${widths.reduce((sum, { least }) => sum + least, 0)}rem`);
     this.grid.addEventListener("scroll", () => this.window());
@@ -50,10 +58,26 @@ export class Table {
     new ResizeObserver(() => this.window()).observe(this.grid);
   }
 
-  width(/** @type {Column<T>} */ column) {
-    if (column.wide) return { least: this.narrow ? 10 : 12, most: "1fr" };
+  width(/** @type {Column<T>} */ column, /** @type {boolean} */ last) {
+    if (column.wide) return { least: this.narrow ? 14 : 12, most: last || this.narrow ? "1fr" : "var(--wide, 12rem)" };
     if (column.numeric) return this.narrow ? { least: 6, most: "6rem" } : { least: 7.5, most: "7.5rem" };
-    return { least: 8, most: "12rem" };
+    return { least: 8, most: last && !this.narrow ? "1fr" : "12rem" };
+  }
+
+  /** Fits the wide column to its texts, so that the next column is beside them. */
+  measure() {
+    const column = this.columns.find((column) => column.wide);
+    if (!column || this.narrow) return;
+    const text = (/** @type {T} */ row) => column.tip?.(row) ?? String(column.cell(row));
+    const indent = (/** @type {T} */ row) => column.indent?.(row) ?? 0;
+    const size = (/** @type {T} */ row) => 8 * text(row).length + indent(row);
+    const pen = /** @type {CanvasRenderingContext2D} */ (document.createElement("canvas").getContext("2d"));
+    pen.font = getComputedStyle(this.grid).font;
+    const longest = this.rows.map((row) => /** @type {[T, number]} */ ([row, size(row)])).sort((a, b) => b[1] - a[1]).slice(0, MEASURED);
+    const widths = longest.map(([row]) => pen.measureText(text(row)).width + indent(row));
+    this.longest = Math.max(this.longest, ...widths);
+    const most = this.grid.clientWidth * 0.6 || Infinity;
+    this.grid.style.setProperty("--wide", `${Math.min(most, Math.ceil(this.longest) + 28)}px`);
   }
 
   /** Shows rows in the given order, and marks the column that they are sorted by. */
@@ -66,6 +90,7 @@ export class Table {
     this.grid.setAttribute("aria-rowcount", String(rows.length + 1));
     if (sorted !== this.sorted || !this.head.firstChild) this.heading(sorted);
     this.first = -1;
+    this.measure();
     this.window();
   }
 
@@ -86,18 +111,18 @@ export class Table {
 
   /** Creates the elements of the visible rows. */
   window() {
-    const top = Math.max(0, Math.floor(this.grid.scrollTop / ROW) - 5);
-    const count = Math.ceil((this.grid.clientHeight || 600) / ROW) + 10;
+    const top = Math.max(0, Math.floor(this.grid.scrollTop / this.row) - 5);
+    const count = Math.ceil((this.grid.clientHeight || 600) / this.row) + 10;
     if (top === this.first && count === this.count) return;
     this.first = top;
     this.count = count;
-    this.body.style.height = `${this.rows.length * ROW}px`;
+    this.body.style.height = `${this.rows.length * this.row}px`;
     fill(this.body, ...this.rows.slice(top, top + count).map((row, i) => this.line(row, top + i)));
   }
 
   line(/** @type {T} */ row, /** @type {number} */ index) {
     const element = h("div", { class: "row", role: "row", "aria-rowindex": index + 2, "aria-selected": index === this.at ? "true" : "false" });
-    element.style.top = `${index * ROW}px`;
+    element.style.top = `${index * this.row}px`;
     for (const column of this.columns) {
       const cell = column.cell(row);
       const tip = column.tip?.(row) ?? (typeof cell === "string" ? cell : undefined);
@@ -113,8 +138,8 @@ export class Table {
 
   select(/** @type {number} */ index) {
     this.at = Math.max(0, Math.min(this.rows.length - 1, index));
-    const top = this.at * ROW;
-    const room = this.grid.clientHeight - this.head.offsetHeight - ROW;
+    const top = this.at * this.row;
+    const room = this.grid.clientHeight - this.head.offsetHeight - this.row;
     if (top < this.grid.scrollTop) this.grid.scrollTop = top;
     else if (top > this.grid.scrollTop + room) this.grid.scrollTop = top - room;
     this.first = -1;
@@ -124,7 +149,7 @@ export class Table {
   key(/** @type {KeyboardEvent} */ event) {
     if (event.target !== this.grid) return;
     if (this.does.keydown?.(event, this.at)) return event.preventDefault();
-    const page = Math.max(1, Math.floor(this.grid.clientHeight / ROW) - 2);
+    const page = Math.max(1, Math.floor(this.grid.clientHeight / this.row) - 2);
     const by = { ArrowDown: 1, ArrowUp: -1, PageDown: page, PageUp: -page, Home: -Infinity, End: Infinity }[event.key];
     if (by !== undefined && this.rows.length) {
       this.select(by === -Infinity ? 0 : by === Infinity ? this.rows.length - 1 : this.at + by);

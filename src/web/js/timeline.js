@@ -13,7 +13,8 @@ import { label } from "./words.js";
 const STACKED = /** @type {[string, string][]} */ ([["anon", "rss_anon"], ["shmem", "rss_shmem"], ["cache", "cache"]]);
 /** Maximum number of samples drawn. */
 const MOST = 4000;
-const HEIGHT = 110;
+/** Heights of the plot in pixels: on wide and on narrow screens. */
+const [HEIGHT, LOW] = [110, 88];
 /** A drag of at least this many pixels selects a range. */
 const DRAG = 4;
 
@@ -31,9 +32,10 @@ export class Timeline {
     this.values = new Map();
     this.step = 1000;
     this.signature = "";
+    this.height = matchMedia("(max-width: 700px)").matches ? LOW : HEIGHT;
     this.figures = h("div", { class: "legend" });
     this.reset = h("button", { class: "small", hidden: true, onclick: () => change({ t0: "", t1: "" }) }, "show all time");
-    this.resolution = select("Resolution of the timeline", [["1s", "last hour, by second"], ["1m", "last day, by minute"]], state.res, (res) => change({ res, t0: "", t1: "" }));
+    this.resolution = select("Range of the timeline", [["1s", "last hour"], ["1m", "last day"]], state.res, (res) => change({ res, t0: "", t1: "" }), "The last hour by second, or the last day by minute");
     this.legend = h("div", { class: "timeline-foot" }, this.figures, this.reset, this.resolution);
     this.box = h("div", { class: "plot" });
     fill(element, this.box, this.legend);
@@ -141,14 +143,15 @@ export class Timeline {
   options(/** @type {string[]} */ lines) {
     const text = colour("text");
     const grid = { stroke: colour("line"), width: 1 };
-    const axis = { stroke: text, grid, ticks: grid, font: "11px system-ui" };
+    const axis = { stroke: text, grid, ticks: grid, font: "12px system-ui" };
     const times = (/** @type {any} */ _, /** @type {number[]} */ ticks) => {
       const short = ticks.length < 2 || ticks[1] - ticks[0] >= 60;
       return ticks.map((s) => clock(s * 1000).slice(0, short ? 5 : 8));
     };
     return {
       width: Math.max(200, this.box.clientWidth),
-      height: HEIGHT,
+      height: this.height,
+      padding: [8, null, null, null],
       legend: { show: false },
       cursor: { drag: { x: true, y: false, setScale: false, click: () => {} }, y: false, points: { show: false } },
       scales: { x: { time: true }, y: { range: (/** @type {any} */ _, /** @type {number} */ __, /** @type {number} */ most) => [0, (most || 1) * 1.08] } },
@@ -197,7 +200,7 @@ export class Timeline {
     const { ctx, bbox } = plot;
     ctx.save();
     ctx.strokeStyle = ctx.fillStyle = colour("text");
-    ctx.font = `${11 * devicePixelRatio}px system-ui`;
+    ctx.font = `${12 * devicePixelRatio}px system-ui`;
     ctx.textAlign = "left";
     ctx.setLineDash([4, 3]);
     for (const mark of this.marks) {
@@ -237,6 +240,6 @@ export class Timeline {
   }
 
   fit() {
-    if (this.plot && this.box.clientWidth > 100) this.plot.setSize({ width: this.box.clientWidth, height: HEIGHT });
+    if (this.plot && this.box.clientWidth > 100) this.plot.setSize({ width: this.box.clientWidth, height: this.height });
   }
 }

@@ -11,7 +11,7 @@ import { changeFill, fills, theme } from "./colours.js";
 /** Smaller boxes, in square pixels, are not drawn; their area stays with the parent. */
 const SMALLEST = 60;
 const HEAD = 16;
-const FONT = "11px system-ui, sans-serif";
+const FONT = "12px system-ui, sans-serif";
 
 export class Treemap extends TreeCanvas {
   /** @param {import("./canvas.js").Does} does */

@@ -8,6 +8,9 @@ import { SELF } from "../words.js";
 /** @typedef {import("./model.js").Tree} Tree */
 /** @typedef {import("./canvas.js").Shown} Shown */
 
+/** Width of the button that opens a row, in pixels. */
+const TOGGLE = 17;
+
 export class TreeTable {
   /** @param {{ select: (node: number) => void, zoom: (node: number) => void }} does */
   constructor(does) {
@@ -21,7 +24,7 @@ export class TreeTable {
       { name: "value", label: "Total", title: "Bytes of the frame and everything below it", numeric: true, cell: (/** @type {number} */ n) => bar(estimate(tree().value[n], tree().error[n]), tree().value[n], tree().value[0]), tip: (/** @type {number} */ n) => exactly(tree().value[n], tree().error[n]) },
       { name: "share", label: "Share", title: "Share of the whole, or growth", numeric: true, cell: (/** @type {number} */ n) => (tree().isDiff ? signed(tree().change(n)) : percent(tree().value[n], tree().value[0])) },
       { name: "self", label: "Self", title: SELF, numeric: true, cell: (/** @type {number} */ n) => bytes(tree().self[n]), tip: (/** @type {number} */ n) => exact(tree().self[n]) },
-      { name: "name", label: "Frame", wide: true, cell: (/** @type {number} */ n) => this.name(n), tip: (/** @type {number} */ n) => tree().of(n).name },
+      { name: "name", label: "Frame", wide: true, indent: (/** @type {number} */ n) => this.indent(n) + TOGGLE, cell: (/** @type {number} */ n) => this.name(n), tip: (/** @type {number} */ n) => tree().of(n).name },
       { name: "module", label: "File", cell: (/** @type {number} */ n) => tree().of(n).module, tip: (/** @type {number} */ n) => tree().of(n).path ?? tree().of(n).module },
     ];
     this.table = new Table(columns, {
@@ -68,6 +71,11 @@ export class TreeTable {
     return tree.depth[node] - tree.depth[zoom];
   }
 
+  /** Pixels before a row's name. On a narrow screen they end where the name would have no room. */
+  indent(/** @type {number} */ node) {
+    return this.table.narrow ? Math.min(this.level(node), 12) * 4 : Math.min(this.level(node), 60) * 12;
+  }
+
   hasChildren(/** @type {number} */ node) {
     return /** @type {Shown} */ (this.shown).tree.end[node] > node + 1;
   }
@@ -81,7 +89,7 @@ export class TreeTable {
         } }, this.isOpen(node) ? "▾" : "▸")
       : h("span", { class: "toggle" });
     const box = h("span", { class: `tree-name ${frame.type.startsWith("f") || frame.type === "root" || frame.type === "inlined" ? "" : "rest"}` }, toggle, frame.name);
-    box.style.paddingInlineStart = `${Math.min(this.level(node), 60) * 12}px`;
+    box.style.paddingInlineStart = `${this.indent(node)}px`;
     return box;
   }
 
