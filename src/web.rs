@@ -40,12 +40,14 @@ pub static ASSETS: &[Asset] = assets! {
     CSS, "base.css";
     SVG, "icon.svg";
     JS, "js/api.js";
+    JS, "js/axis.js";
     JS, "js/controls.js";
     JS, "js/dom.js";
     JS, "js/format.js";
     JS, "js/header.js";
     JS, "js/live.js";
     JS, "js/main.js";
+    JS, "js/marks.js";
     JS, "js/panels.js";
     JS, "js/state.js";
     JS, "js/table.js";

@@ -1,8 +1,10 @@
 // The timeline: memory by kind, stacked, with marks. Drag to select a range, double-click to select all.
 
 import { api } from "./api.js";
+import { byteTicks } from "./axis.js";
 import { fill, h, later, notice, select, set } from "./dom.js";
 import { bytes, clock } from "./format.js";
+import { MarkNames } from "./marks.js";
 import { change, state } from "./state.js";
 import { colour, isDark } from "./theme.js";
 import { label } from "./words.js";
@@ -33,6 +35,7 @@ export class Timeline {
     this.step = 1000;
     this.signature = "";
     this.height = matchMedia("(max-width: 700px)").matches ? LOW : HEIGHT;
+    this.names = new MarkNames();
     this.figures = h("div", { class: "legend" });
     this.reset = h("button", { class: "small", hidden: true, onclick: () => change({ t0: "", t1: "" }) }, "show all time");
     this.resolution = select("Range of the timeline", [["1s", "last hour"], ["1m", "last day"]], state.res, (res) => change({ res, t0: "", t1: "" }), "The last hour by second, or the last day by minute");
@@ -154,9 +157,9 @@ export class Timeline {
       padding: [8, null, null, null],
       legend: { show: false },
       cursor: { drag: { x: true, y: false, setScale: false, click: () => {} }, y: false, points: { show: false } },
-      scales: { x: { time: true }, y: { range: (/** @type {any} */ _, /** @type {number} */ __, /** @type {number} */ most) => [0, (most || 1) * 1.08] } },
+      scales: { x: { time: true }, y: { range: (/** @type {any} */ _, /** @type {number} */ __, /** @type {number} */ most) => [0, byteTicks(most).end] } },
       series: [{}, ...lines.map((kind) => ({ label: label(kind), stroke: colour(kind), fill: colour(kind), width: 1, points: { show: false } }))],
-      axes: [{ ...axis, values: times, space: 90, size: 26 }, { ...axis, size: 74, space: 22, values: (/** @type {any} */ _, /** @type {number[]} */ ticks) => ticks.map((v) => bytes(v)), incrs: Array.from({ length: 42 }, (_, i) => 2 ** i).filter((v) => v >= 1024) }],
+      axes: [{ ...axis, values: times, space: 90, size: 26 }, { ...axis, size: 74, values: (/** @type {any} */ _, /** @type {number[]} */ ticks) => ticks.map((v) => bytes(v)), splits: (/** @type {any} */ plot) => byteTicks(plot.data.slice(1).flat().reduce((/** @type {number} */ a, /** @type {number} */ b) => Math.max(a, b ?? 0), 0)).ticks }],
       hooks: {
         setSelect: [(/** @type {any} */ plot) => this.chosen(plot)],
         setCursor: [(/** @type {any} */ plot) => this.key(lines, plot.cursor.idx)],
@@ -199,10 +202,9 @@ export class Timeline {
   drawMarks(/** @type {any} */ plot) {
     const { ctx, bbox } = plot;
     ctx.save();
-    ctx.strokeStyle = ctx.fillStyle = colour("text");
-    ctx.font = `${12 * devicePixelRatio}px system-ui`;
-    ctx.textAlign = "left";
+    ctx.strokeStyle = colour("text");
     ctx.setLineDash([4, 3]);
+    const shown = [];
     for (const mark of this.marks) {
       const x = plot.valToPos(mark.taken / 1000, "x", true);
       if (x < bbox.left || x > bbox.left + bbox.width) continue;
@@ -210,17 +212,11 @@ export class Timeline {
       ctx.moveTo(x, bbox.top);
       ctx.lineTo(x, bbox.top + bbox.height);
       ctx.stroke();
-      const name = (mark.name ?? mark.id).slice(0, 24);
-      const [left, line] = [x + 4 * devicePixelRatio, 14 * devicePixelRatio];
-      // Draw the name on its own background: the area below may have any colour.
-      ctx.fillStyle = colour("back");
-      ctx.globalAlpha = 0.8;
-      ctx.fillRect(left - 2 * devicePixelRatio, bbox.top, ctx.measureText(name).width + 4 * devicePixelRatio, line);
-      ctx.globalAlpha = 1;
-      ctx.fillStyle = colour("text");
-      ctx.fillText(name, left, bbox.top + 10 * devicePixelRatio);
+      shown.push({ mark, x: plot.valToPos(mark.taken / 1000, "x") });
     }
     ctx.restore();
+    plot.over.append(this.names.element);
+    this.names.show(shown, plot.over.clientWidth, plot.over.clientHeight);
   }
 
   /** Shows the kinds with their bytes, now or at the cursor. */
