@@ -58,6 +58,7 @@ pub static ASSETS: &[Asset] = assets! {
     JS, "js/tree/colours.js";
     JS, "js/tree/flame.js";
     JS, "js/tree/keys.js";
+    JS, "js/tree/legend.js";
     JS, "js/tree/model.js";
     JS, "js/tree/search.js";
     JS, "js/tree/treemap.js";

@@ -62,7 +62,6 @@ function tabs() {
       h("a", { href: link({ view: name, zoom: "", sel: "", sort: "", page: "0", file: "" }), "aria-current": name === state.view ? "page" : undefined, "data-name": text, title: `Key: ${i + 1}` }, text),
     ),
   );
-  at("tabs").querySelector("[aria-current]").scrollIntoView({ block: "nearest", inline: "nearest" });
 }
 
 /** Fetches and shows the data of the open view; an error is shown only if there is no earlier data. */

@@ -14,8 +14,16 @@ export function showEnds(/** @type {HTMLElement} */ row) {
     back.hidden = row.scrollLeft < 2;
     on.hidden = row.scrollLeft + row.clientWidth > row.scrollWidth - 2;
   };
+  const reveal = () => {
+    update();
+    const open = row.querySelector("[aria-current]")?.getBoundingClientRect();
+    const { left, right } = row.getBoundingClientRect();
+    // Only sideways: `scrollIntoView` would also scroll a page whose tabs are above the window.
+    if (open && open.left < left) row.scrollLeft -= left - open.left;
+    else if (open && open.right > right) row.scrollLeft += open.right - right;
+  };
   row.addEventListener("scroll", update);
-  new ResizeObserver(update).observe(row);
-  new MutationObserver(update).observe(row, { childList: true });
-  update();
+  new ResizeObserver(reveal).observe(row);
+  new MutationObserver(reveal).observe(row, { childList: true });
+  reveal();
 }

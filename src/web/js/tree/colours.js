@@ -1,4 +1,5 @@
-// Colours of nodes, by theme: warm for the program's own code, a cool hue per library.
+// Colours of nodes, by theme: one colour per file, warm for the program's own, cool for libraries. The SVG export
+// (src/export/svg/colour.rs) has the same ones.
 
 import { colour, isDark } from "../theme.js";
 import { hash } from "./model.js";
@@ -11,18 +12,20 @@ export function theme() {
   return { text: colour("text"), back: colour("back"), focus: colour("focus"), hit: colour("hit"), dark: isDark() };
 }
 
-/** Hues of libraries: cool, distinct from those of the program's own code and of search hits. */
-const LIBRARIES = [200, 160, 222, 130, 250, 178, 210, 145, 236, 190];
+/** The colour of a file, on a light and on a dark page. The name alone decides, so that it is the same everywhere. */
+export function fileColours(/** @type {string} */ module, /** @type {boolean} */ own) {
+  const [h1, h2] = hash(module);
+  if (own) return [`hsl(${22 + (h1 % 20)} 88% 71%)`, `hsl(${20 + (h1 % 20)} 50% 31%)`];
+  // Cool hues, without those of search hits.
+  const hue = 95 + (h1 % 170);
+  return h2 % 2 ? [`hsl(${hue} 45% 74%)`, `hsl(${hue} 30% 28%)`] : [`hsl(${hue} 38% 84%)`, `hsl(${hue} 16% 36%)`];
+}
 
 function plain(/** @type {Frame} */ frame, /** @type {boolean} */ dark) {
   if (frame.type === "below_threshold" || frame.type === "over_limit") return dark ? "hsl(220 5% 27%)" : "hsl(220 8% 86%)";
   if (frame.type === "not_observed" || frame.type === "no_stack" || frame.type === "unmapped") return dark ? "hsl(220 6% 34%)" : "hsl(220 10% 79%)";
   if (frame.type === "root") return dark ? "hsl(215 12% 32%)" : "hsl(215 20% 84%)";
-  const [h1, h2] = hash(frame.module + (frame.own ? frame.name : ""));
-  const shade = hash(frame.name)[1] % 8;
-  if (frame.own) return dark ? `hsl(${20 + (h1 % 20)} 48% ${30 + shade}%)` : `hsl(${24 + (h1 % 22)} 88% ${67 + shade}%)`;
-  const hue = LIBRARIES[h2 % LIBRARIES.length];
-  return dark ? `hsl(${hue} 26% ${28 + shade}%)` : `hsl(${hue} 48% ${74 + shade}%)`;
+  return fileColours(frame.module, Boolean(frame.own))[dark ? 1 : 0];
 }
 
 /** A fill per frame of a tree. */

@@ -1,8 +1,7 @@
 // Flame graph and icicle on a canvas, as high as the graph: the window scrolls. The canvas contains what
 // the window shows, and some more; only nodes there that are at least a pixel wide are drawn.
 
-import { fill, h } from "../dom.js";
-import { change as signed, bytes, estimate } from "../format.js";
+import { change as signed, estimate } from "../format.js";
 import { isDark } from "../theme.js";
 import { TreeCanvas } from "./canvas.js";
 import { changeFill, fills, theme } from "./colours.js";
@@ -199,29 +198,4 @@ export class Flame extends TreeCanvas {
     if (top < ROW) scrollBy(0, top - ROW);
     else if (below > 0) scrollBy(0, below);
   }
-}
-
-/** Shows the meaning of the colours. */
-export function legend(/** @type {Element} */ element, /** @type {Tree} */ tree, /** @type {number} */ zoom) {
-  const sample = (/** @type {string} */ colour, /** @type {string} */ text) => {
-    const swatch = h("i", { class: "swatch" });
-    swatch.style.background = colour;
-    return h("span", {}, swatch, text);
-  };
-  const dark = theme().dark;
-  if (tree.isDiff) {
-    return fill(element, sample(dark ? "hsl(6 65% 38%)" : "hsl(6 85% 66%)", "grew"), sample(dark ? "hsl(214 65% 38%)" : "hsl(214 85% 66%)", "shrank"), sample(dark ? "hsl(220 5% 30%)" : "hsl(220 8% 88%)", "unchanged"));
-  }
-  const colours = fills(tree, dark);
-  const bytesOf = new Map();
-  for (let node = Math.max(1, zoom); node < tree.end[zoom]; node++) {
-    const { type, module } = tree.of(node);
-    if (type !== "function" && type !== "inlined") continue;
-    const entry = bytesOf.get(module) ?? [0, colours[tree.frame[node]]];
-    entry[0] += tree.self[node];
-    bytesOf.set(module, entry);
-  }
-  const largest = [...bytesOf].sort((a, b) => b[1][0] - a[1][0]).slice(0, 6);
-  const more = bytesOf.size - largest.length;
-  fill(element, ...largest.map(([module, [self, colour]]) => sample(colour, `${module || "no file"} ${bytes(self)}`)), more > 0 && h("span", {}, `and ${more} more files`));
 }

@@ -4,6 +4,7 @@ import { h } from "../dom.js";
 import { bytes, change as signed, estimate, exact, exactly, percent } from "../format.js";
 import { bar, Table } from "../table.js";
 import { SELF } from "../words.js";
+import { fileName } from "./legend.js";
 
 /** @typedef {import("./model.js").Tree} Tree */
 /** @typedef {import("./canvas.js").Shown} Shown */
@@ -25,7 +26,7 @@ export class TreeTable {
       { name: "share", label: "Share", title: "Share of the whole, or growth", numeric: true, cell: (/** @type {number} */ n) => (tree().isDiff ? signed(tree().change(n)) : percent(tree().value[n], tree().value[0])) },
       { name: "self", label: "Self", title: SELF, numeric: true, cell: (/** @type {number} */ n) => bytes(tree().self[n]), tip: (/** @type {number} */ n) => exact(tree().self[n]) },
       { name: "name", label: "Frame", wide: true, indent: (/** @type {number} */ n) => this.indent(n) + TOGGLE, cell: (/** @type {number} */ n) => this.name(n), tip: (/** @type {number} */ n) => tree().of(n).name },
-      { name: "module", label: "File", cell: (/** @type {number} */ n) => tree().of(n).module, tip: (/** @type {number} */ n) => tree().of(n).path ?? tree().of(n).module },
+      { name: "module", label: "File", cell: (/** @type {number} */ n) => fileName(tree().of(n).module, Boolean(tree().of(n).own)), tip: (/** @type {number} */ n) => tree().of(n).path ?? tree().of(n).module },
     ];
     this.table = new Table(columns, {
       label: "Call tree. Right arrow opens a row, left arrow closes it.",

@@ -5,6 +5,7 @@ import { fill, h, notice, say, set } from "../dom.js";
 import { bytes, estimate, exactly, number, percent } from "../format.js";
 import { change, state } from "../state.js";
 import { bar, Table } from "../table.js";
+import { fileName } from "../tree/legend.js";
 import { label, noSymbol, SELF, TOTAL } from "../words.js";
 
 const LIMIT = 100;
@@ -19,7 +20,7 @@ export class Functions {
       { name: "total", label: "Total", title: TOTAL, numeric: true, by: () => 0, cell: (/** @type {FunctionRow} */ row) => bar(estimate(row.total, row.total_error), row.total, this.whole, "second"), tip: (/** @type {FunctionRow} */ row) => exactly(row.total, row.total_error) },
       { name: "share", label: "Total %", title: "Share of everything in this view", numeric: true, cell: (/** @type {FunctionRow} */ row) => percent(row.total, this.whole) },
       { name: "name", label: "Function", wide: true, by: () => "", cell: (/** @type {FunctionRow} */ row) => row.function ?? noSymbol(row.file) },
-      { name: "module", label: "File", cell: (/** @type {FunctionRow} */ row) => row.file, tip: (/** @type {FunctionRow} */ row) => row.path },
+      { name: "module", label: "File", cell: (/** @type {FunctionRow} */ row) => fileName(row.file, row.category.startsWith("own")), tip: (/** @type {FunctionRow} */ row) => row.path },
     ];
     this.table = new Table(columns, {
       label: "Functions. Enter shows a function in the flame graph.",

@@ -3,8 +3,9 @@
 import { fill, h, notice, say, set } from "../dom.js";
 import { bytes, change as signed, estimate, exact, exactly, percent } from "../format.js";
 import { change, state } from "../state.js";
-import { Flame, legend } from "../tree/flame.js";
+import { Flame } from "../tree/flame.js";
 import { step } from "../tree/keys.js";
+import { legend } from "../tree/legend.js";
 import { search } from "../tree/search.js";
 import { Treemap } from "../tree/treemap.js";
 import { TreeTable } from "../tree/treetable.js";
