@@ -9,7 +9,7 @@ use super::{ApiError, Report};
 use crate::event::Outcome;
 use crate::export::Faults;
 use crate::measure::Measure;
-use crate::profile::{Amounts, FreezeOutcome, KernelFigures, Kind, Losses, Profile};
+use crate::profile::{Amounts, FreezeOutcome, KernelFigures, Kind, Profile};
 
 /// Figures by kind, in the order of [`Kind::ALL`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,9 +67,13 @@ pub(super) struct Loss {
     count: u64,
 }
 
-pub(super) fn losses(losses: &Losses) -> Vec<Loss> {
-    let loss = |&(what, count): &(&'static str, u64)| Loss { what, count };
-    losses.counters.iter().map(loss).collect()
+/// Counters as rows: those of what was lost, or of what is not counted.
+pub(super) fn losses<'a>(
+    counters: impl Iterator<Item = &'a (&'static str, u64)>,
+) -> Vec<Loss> {
+    counters
+        .map(|&(what, count)| Loss { what, count })
+        .collect()
 }
 
 /// How many stacks ended with this outcome.
@@ -108,6 +112,7 @@ pub(super) struct ReportInfo {
     not_observed: Kinds,
     incomplete: Kinds,
     losses: Vec<Loss>,
+    not_counted: Vec<Loss>,
 }
 
 impl From<&Report> for ReportInfo {
@@ -126,7 +131,8 @@ impl From<&Report> for ReportInfo {
             faults: profile.faults.map(Faults::from),
             not_observed: Kinds(profile.unattributed()),
             incomplete: Kinds(profile.incomplete()),
-            losses: losses(&profile.losses),
+            losses: losses(profile.losses.lost()),
+            not_counted: losses(profile.losses.not_counted()),
         }
     }
 }

@@ -29,6 +29,7 @@ struct HealthReply {
     report: Option<u64>,
     scan: Option<Scan>,
     losses: Vec<Loss>,
+    not_counted: Vec<Loss>,
     outcomes: Vec<OutcomeRow>,
     maps: Vec<Fill>,
     own: Own,
@@ -98,7 +99,10 @@ impl Ask for Health {
                 target: api.provider().pid().map(|pid| pid.0),
                 report: last.as_ref().map(|last| last.sequence),
                 scan: last.as_ref().map(scan),
-                losses: profile.map(|p| losses(&p.losses)).unwrap_or_default(),
+                losses: profile.map(|p| losses(p.losses.lost())).unwrap_or_default(),
+                not_counted: profile
+                    .map(|p| losses(p.losses.not_counted()))
+                    .unwrap_or_default(),
                 outcomes: profile.map(|p| outcomes(p)).unwrap_or_default(),
                 maps: tables.into_iter().map(fill).collect(),
                 own: Own {

@@ -230,13 +230,20 @@ impl Figures {
         let bytes = outcomes.iter().map(|(o, _, bytes)| (label(*o), *bytes));
         let help = "Bytes (anon, shmem, cache) with a call stack, by outcome of unwinding";
         self.gauges("memprof_stack_bytes", help, bytes);
-        let losses = Family::<Labels, Counter>::default();
-        for (what, count) in &profile.losses.counters {
-            let labels = vec![("what", (*what).to_owned())];
-            losses.get_or_create(&labels).inc_by(*count);
-        }
+        let family = |counters: &mut dyn Iterator<Item = &(&'static str, u64)>| {
+            let family = Family::<Labels, Counter>::default();
+            for (what, count) in counters {
+                let labels = vec![("what", (*what).to_owned())];
+                family.get_or_create(&labels).inc_by(*count);
+            }
+            family
+        };
+        let losses = family(&mut profile.losses.lost());
         let help = "Events missed, lost or truncated, by cause; causes without losses are omitted";
         self.0.register("memprof_losses", help, losses);
+        let not_counted = family(&mut profile.losses.not_counted());
+        let help = "What memprof saw and leaves out of all figures on purpose; nothing is missing";
+        self.0.register("memprof_not_counted", help, not_counted);
     }
 
     /// The functions that hold most, one row each. Optional, because every function that ever appears adds a

@@ -280,8 +280,10 @@ fn comments(profile: &Profile) -> Vec<String> {
         }
     }
     lines.extend(profile.estimates());
-    let losses = profile.losses.counters.iter();
-    lines.extend(losses.map(|(what, count)| format!("lost: {count} {what}")));
+    let lost = profile.losses.lost();
+    lines.extend(lost.map(|(what, count)| format!("lost: {count} {what}")));
+    let not_counted = profile.losses.not_counted();
+    lines.extend(not_counted.map(|(what, count)| format!("not counted: {count} {what}")));
     lines
 }
 

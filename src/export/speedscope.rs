@@ -63,7 +63,7 @@ fn name(profile: &Profile) -> String {
     if let Some(estimates) = profile.estimates() {
         name += &format!(", {estimates}");
     }
-    for (what, count) in &profile.losses.counters {
+    for (what, count) in profile.losses.lost() {
         name += &format!(", lost: {count} {what}");
     }
     name

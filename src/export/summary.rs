@@ -152,11 +152,18 @@ fn write_outcomes(profile: &Profile, out: &mut dyn Write) -> io::Result<()> {
 }
 
 fn write_losses(profile: &Profile, out: &mut dyn Write) -> io::Result<()> {
-    if profile.losses.counters.is_empty() {
-        return writeln!(out, "\nLosses: none");
+    let losses = &profile.losses;
+    match losses.lost().next() {
+        None => writeln!(out, "\nLosses: none")?,
+        Some(_) => writeln!(out, "\nLosses:")?,
     }
-    writeln!(out, "\nLosses:")?;
-    for (what, count) in &profile.losses.counters {
+    for (what, count) in losses.lost() {
+        writeln!(out, "{count:>12}      {what}")?;
+    }
+    if losses.not_counted().next().is_some() {
+        writeln!(out, "Not counted, in no figure above:")?;
+    }
+    for (what, count) in losses.not_counted() {
         writeln!(out, "{count:>12}      {what}")?;
     }
     Ok(())

@@ -89,7 +89,7 @@ fn notes(report: &Report, kind: Kind, tree: &NameTree) -> String {
     if let Some(estimates) = report.profile.estimates() {
         notes += &format!("; {estimates}");
     }
-    for (what, count) in &report.profile.losses.counters {
+    for (what, count) in report.profile.losses.lost() {
         notes += &format!("; lost: {count} {what}");
     }
     notes

@@ -1,9 +1,11 @@
 //! What is missing from a report.
 
-/// Counts of what was not seen, lost or truncated since memprof attached. Normally all are zero.
+/// Counts of what was not seen, lost or truncated since memprof attached, and of what is left out on purpose.
+/// Normally nothing is lost.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Losses {
-    /// The nonzero counters in a fixed order: (name, count).
+    /// The nonzero counters in a fixed order: (name, count). [`Losses::lost`] and [`Losses::not_counted`] tell
+    /// them apart.
     pub counters: Vec<(&'static str, u64)>,
 }
 
@@ -13,6 +15,24 @@ impl Losses {
     /// Events not processed before the report was made; they may include the start of processes.
     pub(crate) const BEHIND: &'static str =
         "bytes of events not taken in yet: more came than memprof could take in";
+
+    /// Pages that no total includes, by design: nothing is missing from any figure.
+    pub(crate) const BLOCK_DEVICE: &'static str =
+        "block-device cache pages (file-system metadata)";
+
+    /// What makes figures or stacks incomplete: (name, count).
+    pub fn lost(&self) -> impl Iterator<Item = &(&'static str, u64)> {
+        self.counters
+            .iter()
+            .filter(|(what, _)| *what != Losses::BLOCK_DEVICE)
+    }
+
+    /// What was seen and is left out of all figures on purpose: (name, count).
+    pub fn not_counted(&self) -> impl Iterator<Item = &(&'static str, u64)> {
+        self.counters
+            .iter()
+            .filter(|(what, _)| *what == Losses::BLOCK_DEVICE)
+    }
 
     /// Whether no process of the target is missing.
     pub(crate) fn have_all_processes(&self) -> bool {

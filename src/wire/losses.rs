@@ -46,10 +46,7 @@ pub(crate) const LOSSES: [(loss, &str); LOSS_COUNTERS] = [
         loss::LOSS_COW_CHILDREN,
         "children too many for one parent: pages shared with it may show its later stacks",
     ),
-    (
-        loss::LOSS_BLOCK_DEVICE,
-        "block-device cache pages (file-system metadata) not counted",
-    ),
+    (loss::LOSS_BLOCK_DEVICE, Losses::BLOCK_DEVICE),
     (
         loss::LOSS_KERNEL_PAGES,
         "kernel pages not recorded: table full",

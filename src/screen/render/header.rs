@@ -144,7 +144,7 @@ fn stacks(profile: &Profile, theme: Theme) -> Line<'static> {
         }
         Some(_) => {}
     }
-    let losses = &profile.losses.counters;
+    let losses: Vec<_> = profile.losses.lost().collect();
     let lost = match &losses[..] {
         [] => Span::styled("   losses: none", theme.good()),
         [(what, count)] => Span::styled(format!("   LOST: {count} {what}"), theme.bad()),

@@ -98,14 +98,20 @@ fn details(profile: &Profile, state: &State) -> Vec<Line<'static>> {
         lines.push(row(bytes, format!("{} more mappings", rest.len())));
     }
     lines.push(heading("Losses"));
-    if profile.losses.counters.is_empty() {
+    if profile.losses.lost().next().is_none() {
         lines.push(Line::raw("none"));
     }
-    for (what, count) in &profile.losses.counters {
+    for (what, count) in profile.losses.lost() {
         lines.push(Line::styled(
             format!("{count:>12}      {what}"),
             state.theme.bad(),
         ));
+    }
+    if profile.losses.not_counted().next().is_some() {
+        lines.push(heading("Not counted, in no figure here"));
+    }
+    for (what, count) in profile.losses.not_counted() {
+        lines.push(Line::raw(format!("{count:>12}      {what}")));
     }
     lines
 }

@@ -10,7 +10,7 @@ import { noSymbol, reason } from "./words.js";
 /** @typedef {{ what: string, count: number }} Loss */
 /** @typedef {{ outcome: string, complete: boolean, stacks: number, bytes: number }} Outcome */
 /** @typedef {{ anonymous?: number, rss_anon: number, rss_shmem: number, rss_file: number, swap: number, page_tables: number }} Kernel */
-/** @typedef {{ number: number, taken: number, pid: number, alive: boolean, stopped_us: number | null, stopped_in_turn: boolean, freeze_error: string | null, exact: boolean, kernel_counted: boolean, faults: { all: number, unwalked: number } | null, not_observed: Usage, incomplete: Usage, losses: Loss[] }} Report */
+/** @typedef {{ number: number, taken: number, pid: number, alive: boolean, stopped_us: number | null, stopped_in_turn: boolean, freeze_error: string | null, exact: boolean, kernel_counted: boolean, faults: { all: number, unwalked: number } | null, not_observed: Usage, incomplete: Usage, losses: Loss[], not_counted: Loss[] }} Report */
 /**
  * @typedef {object} Summary
  * @property {string} version
@@ -36,6 +36,7 @@ import { noSymbol, reason } from "./words.js";
  * @property {string} version
  * @property {{ taken: number, age_ms: number, duration_ms: number } | null} scan
  * @property {Loss[]} losses
+ * @property {Loss[]} not_counted left out of all figures on purpose
  * @property {Outcome[]} outcomes
  * @property {{ name: string, entries: number, capacity: number }[]} maps
  * @property {{ rss: number, cpu_ms: number, uptime_ms: number }} own

@@ -34,7 +34,7 @@ export function showTaken(/** @type {Partial<typeof taken>} */ news) {
 
 /** Shows whether the target was frozen, or that freezing failed. */
 function still(/** @type {Summary["report"]} */ { stopped_us, stopped_in_turn, freeze_error, exact }) {
-  if (freeze_error !== null) return chip("still", "bad", "not frozen", freeze_error);
+  if (freeze_error !== null) return chip("still", "warn", "not frozen", freeze_error);
   const time = stopped_us === null ? "" : `frozen for ${(stopped_us / 1000).toFixed(1)} ms`;
   if (stopped_in_turn) return chip("still", "good", `one after the other, ${time.replace("for", "for up to")}`, "Each process was frozen for its own page scan, because freezing all of them together would have taken longer than --max-freeze. The figures of each process are exact, but the sums do not show a single moment.");
   const words = exact ? `exact: ${time}` : time;
@@ -101,12 +101,15 @@ function sum(/** @type {Summary} */ { agreement }) {
 
 function missing(/** @type {Summary} */ { report, outcomes, not_observed }) {
   const lost = report.losses.reduce((total, loss) => total + loss.count, 0);
-  const list = report.losses.map(({ what, count }) => `${number(count)} × ${what}`).join("\n");
+  const rows = (/** @type {import("./api.js").Loss[]} */ losses) => losses.map(({ what, count }) => `${number(count)} × ${what}`).join("\n");
+  const list = rows(report.losses) || "No event, stack or page record was lost since memprof attached.";
+  // Left out on purpose: no figure is wrong for it.
+  const without = report.not_counted.length ? `\nNot counted, in no figure here:\n${rows(report.not_counted)}` : "";
   const { all, unwalked } = report.faults ?? { all: 0, unwalked: 0 };
   if (report.faults === null) chip("sampled", "warn", "page faults not hooked", "memprof runs with --stacks off: memory has the stack of the call that mapped it. The sums are exact.");
   else chip("sampled", "warn", `estimates: ${(100 * (all - unwalked) / all).toFixed(1)} % of faults walked`, `The stacks of ${number(all - unwalked)} of ${number(all)} page faults were walked (--stacks). The sums are exact; bytes by stack are estimates.`);
   at("sampled").hidden = report.faults !== null && unwalked === 0;
-  chip("losses", lost ? "bad" : "good", lost ? `${number(lost)} lost` : "nothing lost", list || "No event, stack or page record was lost since memprof attached.");
+  chip("losses", lost ? "bad" : "good", lost ? `${number(lost)} lost` : "nothing lost", list + without);
   const partial = outcomes.filter((row) => !row.complete && row.stacks > 0);
   const stacks = partial.reduce((total, row) => total + row.stacks, 0);
   const why = partial.map((row) => `${row.outcome}: ${number(row.stacks)} stacks, ${bytes(row.bytes)}`).join("\n");

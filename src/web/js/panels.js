@@ -17,12 +17,13 @@ export function toggleHelp() {
   const list = (/** @type {[string, string][]} */ rows) => h("dl", {}, ...rows.flatMap(([term, text]) => [h("dt", {}, term), h("dd", {}, text)]));
   fill(
     box,
-    head("What this page shows", box),
+    head("Help", box),
+    h("h3", {}, "Keys"),
+    h("dl", { class: "keys" }, ...KEYS.map(([key, text]) => h("div", {}, h("dt", {}, h("kbd", {}, key)), h("dd", {}, text)))),
+    h("h3", {}, "What this page shows"),
     list(TERMS),
     h("h3", {}, "Kinds of memory"),
     list(KINDS.map(([, name, text]) => [name, text])),
-    h("h3", {}, "Keys"),
-    h("dl", { class: "keys" }, ...KEYS.flatMap(([key, text]) => [h("dt", {}, h("kbd", {}, key)), h("dd", {}, text)])),
     h("p", { class: "faint" }, "The address bar always contains a link to the current view. Units are powers of two: 1 KiB = 1,024 bytes. Hover over a number to see the exact number of bytes."),
   );
   box.showModal();

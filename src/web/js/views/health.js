@@ -2,7 +2,7 @@
 
 import { api } from "../api.js";
 import { fill, h } from "../dom.js";
-import { bytes, number, percent, span } from "../format.js";
+import { bytes, exact, number, percent, span } from "../format.js";
 import { reason } from "../words.js";
 
 /** @typedef {import("../api.js").Health} Health */
@@ -15,20 +15,44 @@ function table(/** @type {string[]} */ head, /** @type {any[][]} */ rows, /** @t
     h("tbody", {}, ...rows.map((row) => h("tr", {}, ...row.map((cell, i) => h("td", { class: i ? "num" : "" }, cell))))));
 }
 
+function counts(/** @type {import("../api.js").Loss[]} */ losses) {
+  return losses.map(({ what, count }) => [what, number(count)]);
+}
+
 function card(/** @type {string} */ title, /** @type {string} */ text, /** @type {Element} */ content) {
   return h("section", { class: "card" }, h("h2", {}, title), h("p", { class: "faint" }, text), content);
 }
 
 function against(/** @type {Summary} */ { agreement, kernel, total }) {
-  const rows = /** @type {[string, (k: import("../api.js").Kernel) => number | undefined, number | null][]} */ ([
-    ["RssAnon + RssShmem (status)", (k) => k.rss_anon + k.rss_shmem, agreement.resident],
-    ["Anonymous (smaps_rollup)", (k) => k.anonymous, total.anon],
-    ["RssFile (status)", (k) => k.rss_file, total.file],
-    ["VmSwap (status)", (k) => k.swap, total.swap],
-    ["VmPTE (status): page tables, outside of RSS", (k) => k.page_tables, null],
+  const rows = /** @type {[string, string, (k: import("../api.js").Kernel) => number | undefined, number | null][]} */ ([
+    ["Resident, anonymous and shared", "RssAnon + RssShmem in /proc/PID/status", (k) => k.rss_anon + k.rss_shmem, agreement.resident],
+    ["Anonymous, by page-table walk", "Anonymous in /proc/PID/smaps_rollup", (k) => k.anonymous, total.anon],
+    ["Mapped files", "RssFile in /proc/PID/status", (k) => k.rss_file, total.file],
+    ["Swapped", "VmSwap in /proc/PID/status", (k) => k.swap, total.swap],
+    ["Page tables, not resident memory", "VmPTE in /proc/PID/status", (k) => k.page_tables, null],
   ]);
-  return card("Sum compared with the kernel", "The kernel's own figures immediately before and after the page scan, and the sum of memprof's rows. They differ by what a running target does in between. smaps_rollup is not read while a large target is running, because that would stall it.",
-    table(["figure", "before", "after", "sum of rows"], rows.map(([name, of, sum]) => [name, number(of(kernel.before) ?? NaN), number(of(kernel.after) ?? NaN), sum === null ? "–" : number(sum)]), ""));
+  return card("Sum compared with the kernel", "The kernel's own figures immediately before and after the page scan, and the sum of memprof's rows. They differ by what a running target does in between. The page-table walk is left out while a large target is running, because it would stall it.",
+    table(["figure", "before", "after", "sum of rows"], rows.map(([name, source, of, sum]) => [h("span", { title: source }, name), size(of(kernel.before)), size(of(kernel.after)), size(sum)]), ""));
+}
+
+/** Bytes with their exact number as a tooltip; a dash if there are none. */
+function size(/** @type {number | null | undefined} */ count) {
+  return count === null || count === undefined ? "–" : h("span", { title: exact(count) }, bytes(count));
+}
+
+/** What the probe's tables hold, by their names in the API. */
+const TABLES = /** @type {Record<string, [string, string]>} */ ({
+  pages: ["Pages with a stack", "Chunks of neighbouring pages whose stacks are recorded"],
+  cache: ["Cached file pages with a stack", "Chunks of neighbouring pages of files whose stacks are recorded"],
+  stacks: ["Stacks", "Distinct call stacks"],
+  unwind_pages: ["Unwind rules", "Pages of rules that tell how to get from a frame to its caller"],
+  procs: ["Processes", "Followed processes"],
+  kernel: ["Kernel pages with a stack", "Kernel memory allocated for the target"],
+});
+
+function tableName(/** @type {string} */ name) {
+  const [words, title] = TABLES[name] ?? [name.replaceAll("_", " "), ""];
+  return h("span", { title: title || null }, words);
 }
 
 export class HealthView {
@@ -49,7 +73,10 @@ export class HealthView {
       card("Outcomes of unwinding", "Complete: unwinding reached the outermost frame. The other stacks are truncated; the outcome says why.",
         table(["outcome", "stacks", "memory", "share"], health.outcomes.map((row) => [row.outcome, number(row.stacks), bytes(row.bytes), percent(row.bytes, all)]), "No stack has been seen yet.")),
       card("Lost", "Events that did not fit into a table or a buffer, or could not be read, since memprof attached.",
-        table(["what", "count"], health.losses.map(({ what, count }) => [what, number(count)]), "✓ Nothing was lost.")),
+        h("div", {},
+          table(["what", "count"], counts(health.losses), "✓ Nothing was lost."),
+          health.not_counted.length > 0 && h("p", { class: "faint apart" }, "Not counted on purpose; no figure is wrong for it:"),
+          health.not_counted.length > 0 && table(["what", "count"], counts(health.not_counted), ""))),
       summary && card("Memory without a stack", "Part of the totals. Start the program under memprof to get a stack for all memory.",
         table(["reason", "resident", "page cache", "mapped files"], summary.not_observed.map((row) => [reason(row.reason), bytes(row.bytes.resident), bytes(row.bytes.cache), bytes(row.bytes.file)]), "✓ All memory has a stack.")),
       card("Cost of memprof", "Resources of memprof itself, not of the target.", table(["figure", ""], [
@@ -59,8 +86,8 @@ export class HealthView {
         ["age of the newest page scan", scan ? span(scan.age_ms) : "–"],
         ["version", health.version],
       ], "")),
-      card("Tables in the kernel", "Fill levels of the probe's tables. What does not fit is counted as lost.",
-        table(["table", "in use", "limit", "full"], health.maps.map((row) => [row.name, number(row.entries), number(row.capacity), percent(row.entries, row.capacity)]), "Unknown.")),
+      card("Room in the kernel", "How full the tables of the probe are. What does not fit is counted as lost.",
+        table(["entries", "in use", "limit", "full"], health.maps.map((row) => [tableName(row.name), number(row.entries), number(row.capacity), percent(row.entries, row.capacity)]), "Unknown.")),
     ];
     fill(this.element, ...cards);
   }
