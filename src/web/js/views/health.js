@@ -47,7 +47,7 @@ const TABLES = /** @type {Record<string, [string, string]>} */ ({
   stacks: ["Stacks", "Distinct call stacks"],
   unwind_pages: ["Unwind rules", "Pages of rules that tell how to get from a frame to its caller"],
   procs: ["Processes", "Followed processes"],
-  kernel: ["Kernel pages with a stack", "Kernel memory allocated for the target"],
+  kernel_pages: ["Kernel pages with a stack", "Kernel memory allocated for the target"],
 });
 
 function tableName(/** @type {string} */ name) {
