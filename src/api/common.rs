@@ -68,9 +68,7 @@ pub(super) struct Loss {
 }
 
 /// Counters as rows: those of what was lost, or of what is not counted.
-pub(super) fn losses<'a>(
-    counters: impl Iterator<Item = &'a (&'static str, u64)>,
-) -> Vec<Loss> {
+pub(super) fn losses<'a>(counters: impl Iterator<Item = &'a (&'static str, u64)>) -> Vec<Loss> {
     counters
         .map(|&(what, count)| Loss { what, count })
         .collect()

@@ -139,6 +139,7 @@ mod tests {
 
     use super::*;
     use crate::export::testing::written;
+    use crate::profile::Losses;
     use crate::residency::PageKind;
     use crate::symbol::Language;
     use crate::tree::testing::{at, kib, profile, symbols};
@@ -153,7 +154,8 @@ mod tests {
             ],
             &[kib(996, 0)],
         );
-        profile.losses.counters.push(("events", 3));
+        profile.losses.add("events", 3);
+        profile.losses.add(Losses::BLOCK_DEVICE, 478);
         profile.kernel_after.rss_anon -= 4096;
         let names = [
             (at(0, 1), "main", Language::Other),
@@ -178,6 +180,8 @@ Stacks:
 
 Losses:
            3      events
+Not counted, in no figure above:
+         478      block-device cache pages (file-system metadata)
 
 Call tree, outermost function first:
        10000 KiB 100.0%  all

@@ -17,8 +17,7 @@ impl Losses {
         "bytes of events not taken in yet: more came than memprof could take in";
 
     /// Pages that no total includes, by design: nothing is missing from any figure.
-    pub(crate) const BLOCK_DEVICE: &'static str =
-        "block-device cache pages (file-system metadata)";
+    pub(crate) const BLOCK_DEVICE: &'static str = "block-device cache pages (file-system metadata)";
 
     /// What makes figures or stacks incomplete: (name, count).
     pub fn lost(&self) -> impl Iterator<Item = &(&'static str, u64)> {

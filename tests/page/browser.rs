@@ -216,6 +216,12 @@ impl Browser {
         self.native("Emulation.setDeviceMetricsOverride", size);
     }
 
+    /// Runs this script in every page that is opened from now on, before the page's own scripts.
+    pub fn before_each_page(&self, script: &str) {
+        let source = json!({"source": script});
+        self.native("Page.addScriptToEvaluateOnNewDocument", source);
+    }
+
     pub fn prefer(&self, scheme: &str) {
         let features = json!({"features": [{"name": "prefers-color-scheme", "value": scheme}]});
         self.native("Emulation.setEmulatedMedia", features);

@@ -19,13 +19,17 @@ const MARKUP: &str = "<img src=x onerror=\"window.hacked=1\"><script>window.hack
 
 /// Stacks of 25 frames that diverge at different depths; the root function's name is markup.
 fn stacks() -> Arc<Report> {
+    many(6000)
+}
+
+fn many(stacks: usize) -> Arc<Report> {
     let mut random = Random(1);
     let names: Vec<String> = (0..3000)
         .map(|n| format!("module::type_{n}::function"))
         .collect();
     let mut samples = Vec::new();
     let mut path = vec![at(0, 0)];
-    for _ in 0..6000 {
+    for _ in 0..stacks {
         path.truncate(1 + random.below(16) as usize);
         while path.len() < 25 {
             path.push(at(0, 1 + random.below(2999)));
@@ -100,6 +104,61 @@ fn fifty_thousand_nodes() {
         },
         "{matched}, {wanted}"
     );
+    browser.end(server);
+}
+
+/// Runs a click in the page until its effect is drawn, and a fixed piece of work, several times in turn; returns the
+/// shortest times of both in milliseconds.
+const CLICK: &str = "
+    const work = () => {
+        const start = performance.now();
+        let seed = 1;
+        const numbers = Float64Array.from({ length: 250000 }, () => (seed = (seed * 48271) % 2147483647));
+        numbers.sort((a, b) => a - b);
+        return performance.now() - start;
+    };
+    const frame = () => new Promise((drawn) => requestAnimationFrame(drawn));
+    const click = async (n) => {
+        const [target, x, y] = place(n);
+        const before = location.hash;
+        const start = performance.now();
+        target.dispatchEvent(new MouseEvent('click', { clientX: x, clientY: y, bubbles: true }));
+        // The first frame draws; the second one begins when it is done.
+        await frame();
+        await frame();
+        const time = performance.now() - start;
+        if (location.hash === before) throw new Error(`click ${n} has no effect`);
+        return time;
+    };
+    return (async () => {
+        const least = [Infinity, Infinity];
+        for (let n = 0; n < 4; n++) {
+            least[0] = Math.min(least[0], work());
+            least[1] = Math.min(least[1], await click(n));
+        }
+        return least;
+    })();";
+
+/// A hundred thousand stacks: a click is answered within the time of sorting 250,000 numbers, which takes a browser on a
+/// usual machine a tenth of a second.
+#[test]
+fn a_click_is_answered_at_once() {
+    let server = Server::start(Fixed(Ok(many(100_000))), ServerOptions::default());
+    let browser = Browser::start(server.address);
+    // Zooms in and out again, or selects one row and another.
+    let zoom = "const c = document.querySelector('canvas.flame'); const { left, top, width } = c.getBoundingClientRect();
+        return n % 2 ? [document.querySelector('.crumb'), 0, 0] : [c, left + width * 0.3, top + 50]";
+    let row = "return [document.querySelectorAll('.rows .row')[n % 2 + 1].children[3], 0, 0]";
+    for (view, place) in [("flame", zoom), ("treemap", zoom), ("tree", row)] {
+        browser.open(&format!("#pause=1&view={view}"));
+        let times = browser.run(
+            &format!("const place = (n) => {{ {place} }}; {CLICK}"),
+            json!([]),
+        );
+        let [work, click] = [0, 1].map(|n| times[n].as_f64().unwrap());
+        println!("{view}: {click:.0} ms, {work:.0} ms of work");
+        assert!(click < work * 1.5, "{view}: {click} ms, {work} ms of work");
+    }
     browser.end(server);
 }
 

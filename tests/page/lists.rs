@@ -183,12 +183,26 @@ fn health_and_exports() {
         let outcome = row["outcome"].as_str().unwrap();
         assert!(text.contains(outcome), "{outcome}: {text}");
     }
-    for row in health["maps"].as_array().unwrap() {
-        assert!(
-            text.contains(row["name"].as_str().unwrap()),
-            "{row}: {text}"
-        );
+    // Tables are named in words, and the kernel's figures have units.
+    for name in ["Pages with a stack", "Stacks", "Unwind rules", "Processes"] {
+        assert!(text.contains(name), "{name}: {text}");
     }
+    assert!(!text.contains("unwind_pages"), "{text}");
+    let first = "document.querySelector('.card td:nth-child(2) [title]')";
+    let resident = run.api("/v2/summary")["kernel"]["before"].clone();
+    let resident = ["rss_anon", "rss_shmem"].map(|name| resident[name].as_u64().unwrap());
+    let resident = resident[0] + resident[1];
+    must_mean(
+        browser
+            .eval(&format!("{first}.textContent"))
+            .as_str()
+            .unwrap(),
+        resident,
+    );
+    assert_eq!(
+        browser.eval(&format!("{first}.title")),
+        in_full(&json!(resident))
+    );
     assert!(text.contains(health["version"].as_str().unwrap()));
     browser.click("#export");
     let formats = run.api("/v2/exports");
@@ -211,10 +225,10 @@ fn health_and_exports() {
     browser.must_be_quiet();
 }
 
-const PLOT: &str = "#timeline .u-over";
+pub const PLOT: &str = "#timeline .u-over";
 
 /// Waits until the timeline is drawn. memprof takes its samples by itself.
-fn drawn(browser: &Browser) {
+pub fn drawn(browser: &Browser) {
     browser.wait("document.querySelector('#timeline .u-over')");
     browser
         .wait("document.querySelector('.plot').getAttribute('aria-label').includes('Anonymous')");

@@ -5,9 +5,11 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod accessible;
 mod browser;
 mod estimates;
 mod large;
+mod layout;
 mod lists;
 mod live;
 mod looks;

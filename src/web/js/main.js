@@ -59,7 +59,8 @@ function tabs() {
   fill(
     at("tabs"),
     ...VIEWS.map(([name, text], i) =>
-      h("a", { href: link({ view: name, zoom: "", sel: "", sort: "", page: "0", file: "" }), "aria-current": name === state.view ? "page" : undefined, "data-name": text, title: `Key: ${i + 1}` }, text),
+      // With a path: what begins with "#" passes for a skip link.
+      h("a", { href: `./${link({ view: name, zoom: "", sel: "", sort: "", page: "0", file: "" })}`, "aria-current": name === state.view ? "page" : undefined, "data-name": text, title: `Key: ${i + 1}` }, text),
     ),
   );
 }

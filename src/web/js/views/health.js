@@ -79,7 +79,7 @@ export class HealthView {
           health.not_counted.length > 0 && table(["what", "count"], counts(health.not_counted), ""))),
       summary && card("Memory without a stack", "Part of the totals. Start the program under memprof to get a stack for all memory.",
         table(["reason", "resident", "page cache", "mapped files"], summary.not_observed.map((row) => [reason(row.reason), bytes(row.bytes.resident), bytes(row.bytes.cache), bytes(row.bytes.file)]), "✓ All memory has a stack.")),
-      card("Cost of memprof", "Resources of memprof itself, not of the target.", table(["figure", ""], [
+      card("Cost of memprof", "Resources of memprof itself, not of the target.", table(["figure", "value"], [
         ["resident memory of memprof", bytes(own.rss)],
         ["CPU time since start", `${span(own.cpu_ms)} of ${span(own.uptime_ms)} (${percent(own.cpu_ms, own.uptime_ms)} of a core)`],
         ["duration of the newest page scan", scan ? span(scan.duration_ms) : "none yet"],
