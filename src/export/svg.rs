@@ -8,21 +8,30 @@
 //! In a diff, widths are bytes now; red grew, blue shrank. Nodes with no bytes now have no width: the
 //! heading shows their sum.
 
+mod colour;
 mod frame;
 
 use std::io::{self, Write};
 
-use self::frame::{FRAME_HEIGHT, Frame, WIDTH};
+use self::colour::Colours;
+use self::frame::{CHAR_WIDTH, FRAME_HEIGHT, Frame, size};
 use super::names::NameTree;
 use super::{ExportOptions, Exporter, Report, Supports, printable};
+use crate::measure::Unit;
 use crate::profile::Kind;
 use crate::tree::{Direction, Row};
 
+/// Room on either side of the heading for buttons, in pixels.
+const SIDE: f64 = 100.0;
 /// Height of the heading and of the line below the frames, in pixels.
 const HEAD: usize = 64;
 const FOOT: usize = 24;
-/// By default, nodes smaller than 1/`NARROW` of the total (a tenth of a pixel) are aggregated.
-const NARROW: u64 = WIDTH as u64 * 10;
+/// The image is at least and at most so many pixels wide.
+const WIDTHS: [f64; 2] = [800.0, 2400.0];
+/// Frames of at least 1/`NAMED` of the total determine the width.
+const NAMED: u64 = 50;
+/// By default, nodes smaller than 1/`NARROW` of the total (a fifth of a pixel at most) are aggregated.
+const NARROW: u64 = 12_000;
 
 const STYLE: &str = include_str!("svg/flame.css");
 const SCRIPT: &str = include_str!("svg/flame.js");
@@ -41,13 +50,10 @@ fn write(report: &Report, options: &ExportOptions, out: &mut dyn Write) -> io::R
     let whole = options.kind.of(&report.profile.total);
     let threshold = options.threshold.unwrap_or(whole.div_ceil(NARROW));
     let tree = NameTree::new(report, options, threshold);
-    let picture = Picture::new(&tree, options);
-    picture.write_head(
-        &heading(report, options),
-        &notes(report, options.kind, &tree),
-        out,
-    )?;
-    picture.write_frames(out)?;
+    let (title, notes) = (heading(report, options), notes(report, options.kind, &tree));
+    let picture = Picture::new(&tree, options, [&title, &notes]);
+    picture.write_head(&title, &notes, out)?;
+    picture.write_frames(&Colours::new(report), out)?;
     out.write_all(b"</g>\n</svg>\n")
 }
 
@@ -71,8 +77,11 @@ fn heading(report: &Report, options: &ExportOptions) -> String {
 /// Facts that the image does not show: totals, bytes gone since the baseline, and losses.
 fn notes(report: &Report, kind: Kind, tree: &NameTree) -> String {
     let [before, now] = tree.root().total;
-    let unit = kind.unit().name();
-    let mut notes = format!("{now} {unit}");
+    let amount = |count: u64| match kind.unit() {
+        Unit::Bytes => format!("{} ({count} bytes)", size(count)),
+        other => format!("{count} {}", other.name()),
+    };
+    let mut notes = amount(now);
     if tree.is_difference {
         let mut gone = 0;
         // The closure never fails.
@@ -83,7 +92,9 @@ fn notes(report: &Report, kind: Kind, tree: &NameTree) -> String {
             Ok(())
         });
         notes += &format!(
-            ", before {before}; not drawn: {gone} {unit}, in call paths that hold nothing now"
+            ", before {}; not drawn: {}, in call paths that hold nothing now",
+            amount(before),
+            amount(gone)
         );
     }
     if let Some(estimates) = report.profile.estimates() {
@@ -101,24 +112,40 @@ struct Picture<'a> {
     /// Whether the root is on top.
     hanging: bool,
     levels: usize,
+    /// Width in pixels; it represents the total.
+    width: usize,
     /// The largest change of a node, in bytes; colours are relative to it.
     largest: u64,
 }
 
 impl<'a> Picture<'a> {
-    fn new(tree: &'a NameTree, options: &ExportOptions) -> Picture<'a> {
+    fn new(tree: &'a NameTree, options: &ExportOptions, lines: [&str; 2]) -> Picture<'a> {
         let (mut levels, mut largest) = (1, 0);
+        let text = |text: &str| text.chars().count() as f64 * CHAR_WIDTH;
+        let whole = tree.root().total[1];
+        // For each larger frame, the width of an image that shows its whole name.
+        let mut named = Vec::new();
         // The closure never fails.
         let _ = tree.visit(|depth, row| {
             let [before, now] = row.total;
             if now > 0 {
                 levels = levels.max(depth + 2);
             }
+            if now > whole / NAMED {
+                named.push((text(tree.name(row)) + 6.0) * whole as f64 / now as f64);
+            }
             largest = largest.max(now.abs_diff(before));
             Ok(())
         });
+        // Wide enough for half of the names, and for the lines above; letters of the title are larger.
+        named.sort_by(f64::total_cmp);
+        let names = named.get(named.len() / 2).copied().unwrap_or_default();
+        let [title, notes] = lines;
+        let heading = f64::max(text(title) * 1.4, text(notes)) + 2.0 * SIDE;
+        let [least, most] = WIDTHS;
         Picture {
             tree,
+            width: f64::max(names, heading).clamp(least, most) as usize,
             hanging: options.direction == Some(Direction::InnermostFirst),
             levels,
             largest,
@@ -126,12 +153,13 @@ impl<'a> Picture<'a> {
     }
 
     fn write_head(&self, title: &str, notes: &str, out: &mut dyn Write) -> io::Result<()> {
-        let (middle, height) = (WIDTH / 2, HEAD + self.levels * FRAME_HEIGHT + FOOT);
+        let (width, middle) = (self.width, self.width / 2);
+        let height = HEAD + self.levels * FRAME_HEIGHT + FOOT;
         let (title, notes) = (escaped(title), escaped(notes));
         write!(
             out,
             r#"<?xml version="1.0" encoding="UTF-8"?>
-<svg xmlns="http://www.w3.org/2000/svg" version="1.1" width="{WIDTH}" height="{height}" viewBox="0 0 {WIDTH} {height}">
+<svg xmlns="http://www.w3.org/2000/svg" version="1.1" width="{width}" height="{height}" viewBox="0 0 {width} {height}">
 <title>{title}</title>
 <style>{STYLE}</style>
 <rect class="paper" width="100%" height="100%"/>
@@ -145,12 +173,12 @@ impl<'a> Picture<'a> {
 {SCRIPT}]]></script>
 <g id="frames">
 "#,
-            right = WIDTH - 10,
+            right = width - 10,
             details = height - 8,
         )
     }
 
-    fn write_frames(&self, out: &mut dyn Write) -> io::Result<()> {
+    fn write_frames(&self, colours: &Colours<'_>, out: &mut dyn Write) -> io::Result<()> {
         let root = self.tree.root();
         let whole = root.total[1];
         let mut frame = |depth: usize, row: &Row<2>, start| {
@@ -162,6 +190,8 @@ impl<'a> Picture<'a> {
                 name: self.tree.name(row),
                 total: row.total,
                 whole,
+                width: self.width,
+                colour: colours.of(self.tree.name(row)),
                 start,
                 top: HEAD + level * FRAME_HEIGHT,
                 change: self.tree.is_difference.then_some(self.largest),

@@ -387,9 +387,12 @@ fn flame_graphs_and_tables_differ_too() {
     let svg = written("svg", &now, &options);
     assert_eq!(readers::svg(&svg), now.profile.total.usage.value());
     let text = String::from_utf8(svg).unwrap();
-    assert!(text.contains("malloc: 7200768 bytes"), "{text}");
-    assert!(text.contains("(+1048576 bytes)"), "{text}");
-    assert!(text.contains("not drawn: 3072000 bytes"), "{text}");
+    assert!(text.contains("malloc: 6.87 MiB (7200768 bytes)"), "{text}");
+    assert!(text.contains(", change +1 MiB"), "{text}");
+    assert!(
+        text.contains("not drawn: 2.93 MiB (3072000 bytes)"),
+        "{text}"
+    );
     let rows = table(&written("functions", &now, &options));
     let malloc = rows.iter().find(|row| row["function"] == "malloc").unwrap();
     assert_eq!(

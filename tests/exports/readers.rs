@@ -136,7 +136,7 @@ pub fn svg(bytes: &[u8]) -> u64 {
                 .unwrap()
         };
         let title = child("title").text().unwrap();
-        assert!(title.contains(&format!(": {size} bytes")), "{title}");
+        assert!(title.contains(&format!(" ({size} bytes), ")), "{title}");
         let top = number(child("rect"), "y");
         let (root_top, _) = *root.get_or_insert((top, size));
         rows.entry(root_top.abs_diff(top))

@@ -1,7 +1,7 @@
 // Zoom and search. Every frame has its place and size in bytes; pixels follow from what is in view.
 "use strict";
 (function () {
-  const WIDTH = 1200, CHAR = 7;
+  const WIDTH = document.documentElement.viewBox.baseVal.width, CHAR = 7;
   const find = (id) => document.getElementById(id);
   let frames;
 
@@ -64,6 +64,13 @@
       : room < 3 ? "" : letters.slice(0, room - 2).join("") + "..";
   }
 
+  function size(bytes) {
+    const units = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
+    let unit = 0;
+    for (; bytes >= 1024 && unit < units.length - 1; unit++) bytes /= 1024;
+    return bytes.toFixed(Number.isInteger(bytes) || bytes >= 1000 ? 0 : bytes < 10 ? 2 : 1) + " " + units[unit];
+  }
+
   function ask() {
     const what = window.prompt("Search in names (a part of the name; empty to end)", "");
     if (what !== null) search(what);
@@ -84,7 +91,7 @@
       if (f.start >= end) { sum += f.bytes; end = f.start + f.bytes; }
     }
     const percent = (100 * sum / Math.max(1, frames[0].bytes)).toFixed(2);
-    find("found").textContent = part === "" ? " " : "Found: " + sum + " bytes, " + percent + "%";
+    find("found").textContent = part === "" ? " " : "Found: " + size(sum) + ", " + percent + " %";
   }
 
   // The script stands before the frames.

@@ -4,12 +4,10 @@ use std::io::{self, Write};
 
 use super::escaped;
 
-/// Width of the image in pixels; it represents the total.
-pub(super) const WIDTH: usize = 1200;
 /// Height of a frame with the gap above the next one, in pixels.
 pub(super) const FRAME_HEIGHT: usize = 17;
 /// Width of a character and baseline of the text in a frame, in pixels. The script has the same values.
-const CHAR_WIDTH: f64 = 7.0;
+pub(super) const CHAR_WIDTH: f64 = 7.0;
 const BASELINE: usize = 12;
 
 pub(super) struct Frame<'a> {
@@ -18,6 +16,10 @@ pub(super) struct Frame<'a> {
     pub total: [u64; 2],
     /// Bytes that the full width represents.
     pub whole: u64,
+    /// Width of the image in pixels.
+    pub width: usize,
+    /// Its colour, unless it is in a diff.
+    pub colour: String,
     /// Left edge, in bytes.
     pub start: u64,
     /// Upper edge, in pixels.
@@ -29,7 +31,7 @@ pub(super) struct Frame<'a> {
 impl Frame<'_> {
     /// Writes it. Position and size are in pixels and, for the script, also in bytes.
     pub fn write(&self, out: &mut dyn Write) -> io::Result<()> {
-        let pixels = |bytes: u64| bytes as f64 * WIDTH as f64 / self.whole.max(1) as f64;
+        let pixels = |bytes: u64| bytes as f64 * self.width as f64 / self.whole.max(1) as f64;
         let [_, bytes] = self.total;
         let (start, top) = (self.start, self.top);
         let (x, width) = (pixels(start), pixels(bytes));
@@ -37,8 +39,9 @@ impl Frame<'_> {
         let percent = bytes as f64 * 100.0 / self.whole.max(1) as f64;
         write!(
             out,
-            "<g class=\"f\" data-s=\"{start}\" data-b=\"{bytes}\"><title>{name}: {bytes} bytes, {percent:.2}%{}</title>\
+            "<g class=\"f\" data-s=\"{start}\" data-b=\"{bytes}\"><title>{name}: {} ({bytes} bytes), {percent:.2} %{}</title>\
              <rect x=\"{x:.3}\" y=\"{top}\" width=\"{width:.3}\" height=\"{}\" fill=\"{}\"/>",
+            size(bytes),
             self.change_in_words(),
             FRAME_HEIGHT - 1,
             self.colour(),
@@ -56,16 +59,16 @@ impl Frame<'_> {
         let [before, now] = self.total;
         match self.change {
             None => String::new(),
-            Some(_) if now >= before => format!(" (+{} bytes)", now - before),
-            Some(_) => format!(" (-{} bytes)", before - now),
+            Some(_) if now >= before => format!(", change +{}", size(now - before)),
+            Some(_) => format!(", change -{}", size(before - now)),
         }
     }
 
-    /// A warm colour derived from the name, grey if it is not a function; in a diff, by its change.
+    /// The colour of its file; in a diff, by its change.
     fn colour(&self) -> String {
         let [before, now] = self.total;
         let Some(largest) = self.change else {
-            return by_name(self.name);
+            return self.colour.clone();
         };
         let share = now.abs_diff(before) as f64 / largest.max(1) as f64;
         // No change is white, the largest change has the full colour.
@@ -78,19 +81,6 @@ impl Frame<'_> {
     }
 }
 
-/// A name has the same colour in every image.
-fn by_name(name: &str) -> String {
-    if name.starts_with('[') {
-        return "rgb(200,200,200)".to_owned();
-    }
-    let mut hash = 0x811c_9dc5_u32;
-    for byte in name.bytes() {
-        hash = (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193);
-    }
-    let (a, b) = (hash >> 8 & 0xff, hash >> 16 & 0xff);
-    format!("rgb({},{},{})", 205 + a % 50, 90 + b % 130, a * b % 60)
-}
-
 /// The text, truncated to the width.
 fn fitting(text: &str, width: f64) -> String {
     let room = ((width - 6.0) / CHAR_WIDTH).max(0.0) as usize;
@@ -98,5 +88,23 @@ fn fitting(text: &str, width: f64) -> String {
         count if count <= room => text.to_owned(),
         _ if room < 3 => String::new(),
         _ => text.chars().take(room - 2).chain("..".chars()).collect(),
+    }
+}
+
+/// Bytes with a unit, of three digits: `12.3 MiB`.
+pub(super) fn size(bytes: u64) -> String {
+    let mut value = bytes as f64;
+    let mut units = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"].into_iter();
+    let mut unit = units.next().unwrap_or_default();
+    while value >= 1024.0
+        && let Some(larger) = units.next()
+    {
+        (value, unit) = (value / 1024.0, larger);
+    }
+    match value {
+        _ if value.fract() == 0.0 => format!("{value:.0} {unit}"),
+        _ if value < 10.0 => format!("{value:.2} {unit}"),
+        _ if value < 1000.0 => format!("{value:.1} {unit}"),
+        _ => format!("{value:.0} {unit}"),
     }
 }

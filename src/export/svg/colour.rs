@@ -1,0 +1,83 @@
+//! One colour per file: those of the page on a light background (`src/web/js/tree/colours.js`).
+
+use std::collections::HashMap;
+
+use crate::export::Report;
+use crate::profile::Kind;
+use crate::tree::{Category, Table};
+
+/// Frames that are not code, such as memory without a stack.
+const NO_CODE: &str = "rgb(196,200,207)";
+
+/// The colours of a report's frames by their names.
+pub(super) struct Colours<'a> {
+    /// The file of each function; of several, the first.
+    functions: HashMap<&'a str, &'a str>,
+    /// Each file, and whether it is the program's own.
+    files: HashMap<&'a str, bool>,
+}
+
+impl<'a> Colours<'a> {
+    pub fn new(report: &'a Report) -> Colours<'a> {
+        let (mut functions, mut files) = (HashMap::new(), HashMap::new());
+        for row in Table::new([report.side()], Kind::All, false).rows {
+            files.insert(row.code.file, row.code.category != Category::Library);
+            if let Some(function) = row.code.function {
+                functions.entry(function).or_insert(row.code.file);
+            }
+        }
+        Colours { functions, files }
+    }
+
+    /// The colour of the frame with this name.
+    pub fn of(&self, name: &str) -> String {
+        // Code without a symbol is named by its file and offset.
+        let file = match self.functions.get(name) {
+            Some(file) => file,
+            None => name.rsplit_once("+0x").map_or(name, |(file, _)| file),
+        };
+        match self.files.get(file) {
+            Some(own) => of_file(file, *own),
+            None => NO_CODE.to_owned(),
+        }
+    }
+}
+
+fn of_file(file: &str, own: bool) -> String {
+    let hash = |start: u32, prime: u32| {
+        let add = |hash: u32, unit: u16| (hash ^ u32::from(unit)).wrapping_mul(prime);
+        file.encode_utf16().fold(start, add)
+    };
+    let [first, second] = [
+        hash(0x811c_9dc5, 0x0100_0193),
+        hash(0x9dc5_811c, 0x0100_018d),
+    ];
+    match own {
+        true => rgb(22 + first % 20, 0.88, 0.71),
+        false if second % 2 == 1 => rgb(95 + first % 170, 0.45, 0.74),
+        false => rgb(95 + first % 170, 0.38, 0.84),
+    }
+}
+
+/// A colour of a hue in degrees, a saturation and a lightness.
+fn rgb(hue: u32, saturation: f64, lightness: f64) -> String {
+    let reach = saturation * lightness.min(1.0 - lightness);
+    let part = |n: f64| {
+        let k = (n + f64::from(hue) / 30.0) % 12.0;
+        let value = lightness - reach * (k - 3.0).min(9.0 - k).clamp(-1.0, 1.0);
+        (value * 255.0).round() as u8
+    };
+    format!("rgb({},{},{})", part(0.0), part(8.0), part(4.0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn colours_are_those_of_css() {
+        // As a browser computes hsl(30 88% 71%) and hsl(200 45% 74%).
+        assert_eq!(rgb(30, 0.88, 0.71), "rgb(246,181,116)");
+        assert_eq!(rgb(200, 0.45, 0.74), "rgb(159,199,219)");
+    }
+}
