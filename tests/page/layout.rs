@@ -47,7 +47,7 @@ fn stacks() -> Arc<Report> {
     let names: Vec<String> = (0..DEEP)
         .map(|n| format!("level_{n}_of_the_stack"))
         .collect();
-    let file = |n: u64| u16::from(n % 3 == 0);
+    let file = |n: u64| u16::from(n.is_multiple_of(3));
     let frame = |n: u64| at(file(n), n + 1);
     let deep: Vec<Frame> = (0..DEEP).rev().map(frame).collect();
     let shallow = vec![at(0, 500), frame(1), frame(0)];
