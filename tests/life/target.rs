@@ -13,8 +13,8 @@ use crate::{KIB, MIB};
 #[test]
 fn the_last_profile_stays_and_the_next_target_is_followed() {
     let named = named("scenarios", &unique_name("s"));
-    let m = Memprof::start(&["--comm", &named.name]);
-    m.said("waiting for a process named");
+    let m = Memprof::start(&["--comm", &named.name, "--wait", "600"]);
+    m.said("for at most 600 s (--wait)");
     let nothing = m.tree();
     assert_eq!((nothing.value, nothing.frames.len()), (0, 0));
 
