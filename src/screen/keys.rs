@@ -208,10 +208,7 @@ fn mark(state: &mut State) {
     state.show_message(format!(
         "mark {number} set at {at}; d shows the change since"
     ));
-    let mark = Mark {
-        number,
-        report,
-    };
+    let mark = Mark { number, report };
     state.marks.push(mark);
     if state.marks.len() > MOST_MARKS {
         state.marks.remove(0);
