@@ -110,11 +110,11 @@ impl Breakdown {
         if self.regions.is_empty() {
             return Ok(());
         }
-        writeln!(out, "\nMappings:")?;
+        writeln!(out, "\nMappings, in KiB:")?;
         let [virt, rss, pss, dirty, swap] = ["virtual", "RSS", "PSS", "priv. dirty", "swap"];
         writeln!(
             out,
-            "{virt:>12} {rss:>11} {pss:>11} {dirty:>11} {swap:>9}  addresses, permissions, category, name (KiB)"
+            "{virt:>12} {rss:>11} {pss:>11} {dirty:>11} {swap:>9}  addresses, permissions, category, name"
         )?;
         for row in &self.regions {
             write_region(out, row)?;
@@ -185,7 +185,7 @@ fn write_region(out: &mut dyn Write, row: &RegionRow) -> io::Result<()> {
 fn write_left_out(out: &mut dyn Write, count: u64, what: &str) -> io::Result<()> {
     match count {
         0 => Ok(()),
-        1 => writeln!(out, "{count:>12} more {what}; --all lists every mapping"),
-        _ => writeln!(out, "{count:>12} more {what}s; --all lists every mapping"),
+        1 => writeln!(out, "{count:>12} more {what}"),
+        _ => writeln!(out, "{count:>12} more {what}s"),
     }
 }

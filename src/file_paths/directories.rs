@@ -205,7 +205,7 @@ mod tests {
         let mut missing = vec![sought, other];
         let mut found = Vec::new();
         for _ in 0..1000 {
-            found.extend(directories.look(&missing, &[near.clone()], &pids));
+            found.extend(directories.look(&missing, std::slice::from_ref(&near), &pids));
             missing.retain(|id| !found.iter().any(|(file, _)| file == id));
             if directories.given_up.contains(&other) {
                 break;
