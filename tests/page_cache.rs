@@ -50,7 +50,7 @@ impl Run {
     /// The path of a file's row, by its inode.
     fn known_path(&self, inode: u64) -> Option<String> {
         let files = self.m.get("/v2/files").json();
-        let row = files["files"]
+        let row = files["rows"]
             .as_array()
             .unwrap()
             .iter()
