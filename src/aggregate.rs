@@ -33,6 +33,8 @@ pub struct Aggregator {
     /// By address space; ended ones are removed.
     spaces: BTreeMap<MmId, Space>,
     ancestry: Ancestry,
+    /// The address space in which memprof starts its command, before `exec`.
+    starting: Option<MmId>,
     paths: FilePaths,
     /// Whether to read a process's mappings when it starts: needed if frames arrive as addresses, not as places in
     /// files.
@@ -64,6 +66,18 @@ impl Aggregator {
     /// The followed processes, in the order in which they were followed.
     pub fn pids(&self) -> Vec<Pid> {
         self.spaces.values().map(|s| s.pid).collect()
+    }
+
+    /// This followed process will become memprof's command. What it does before `exec` is memprof's: the page cache and
+    /// the kernel memory of that time are not counted.
+    pub fn starts_as(&mut self, pid: Pid) {
+        let mut spaces = self.spaces.iter();
+        self.starting = spaces.find(|(_, s)| s.pid == pid).map(|(mm, _)| *mm);
+    }
+
+    /// Whether memprof starts its command in this address space.
+    pub fn is_starting(&self, mm: MmId) -> bool {
+        self.starting == Some(mm)
     }
 
     /// Whether any process is followed.

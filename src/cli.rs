@@ -1,6 +1,7 @@
 //! The command line: parses the flags into a checked [`Config`].
 
 mod maps;
+mod outputs;
 mod top;
 mod values;
 
@@ -15,10 +16,11 @@ use clap::{
     ArgGroup, Args, ColorChoice, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum,
 };
 
-use self::values::{formats, parse_name, parse_pid, parse_seconds, parse_size};
-use crate::config::{Config, MapsConfig, Output};
+use self::outputs::outputs;
+use self::values::{formats, parse_name, parse_pid, parse_seconds, parse_size, parse_wait};
+use crate::config::{Config, MapsConfig};
 use crate::event::Pid;
-use crate::export::{self, ExportOptions};
+use crate::export::ExportOptions;
 use crate::freeze::{Freeze, MAX_FREEZE};
 use crate::probe::{FRAME_LIMITS, Overhead, Stacks, Unwind};
 use crate::profile::Kind;
@@ -37,7 +39,8 @@ Examples:
   memprof maps --pid 1234                 break down the memory of a process by mapping
   memprof doctor                          check what this machine allows, and what is missing
 
-Exit status: 0, or that of the command after `--`; 1 for an error; 2 for a wrong command line.";
+Exit status: 0, or that of the command after `--` (127 if it is not found, 126 if it cannot be executed); 1 for an
+error; 2 for a wrong command line; 124 if no process came within --wait.";
 
 /// Shows which code owns the physical memory that a running Linux process holds.
 #[derive(Debug, Parser)]
@@ -152,6 +155,10 @@ struct ProfileArgs {
     /// List this many functions in /metrics, by self and by total memory
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u16).range(0..=1000))]
     metrics_functions: u16,
+    /// Wait for at most this many seconds for the process of --comm or --cgroup; if none comes, exit with status 124. 0 does
+    /// not wait [default: no limit]
+    #[arg(long, value_name = "SECS", conflicts_with_all = ["pid", "command"], value_parser = parse_wait)]
+    wait: Option<Duration>,
     /// Exit this many seconds after the target was found
     #[arg(long, value_name = "SECS", value_parser = parse_seconds)]
     duration: Option<Duration>,
@@ -159,7 +166,7 @@ struct ProfileArgs {
     /// formats
     #[arg(long, short, value_name = "FILE")]
     output: Vec<PathBuf>,
-    /// Format of --output [default: by the file's extension, otherwise json]
+    /// Format of --output [default: by the file's extension; json for stdout and for a file without one]
     #[arg(long, value_name = "FORMAT", requires = "output", value_parser = formats())]
     format: Option<String>,
     /// What the children of a function are in --output: its callers, or its callees [default: depends on
@@ -331,6 +338,7 @@ fn config(args: ProfileArgs) -> Result<Config, clap::Error> {
         cors_origins: args.cors_origin,
         allow_hosts: args.allow_host,
         metrics_functions: args.metrics_functions.into(),
+        wait: args.wait,
         duration: args.duration,
         outputs,
         screen: None,
@@ -354,31 +362,6 @@ fn cgroup(path: &Path) -> Result<Cgroup, clap::Error> {
         let message = format!("{e:#}\n");
         Cli::command().error(clap::error::ErrorKind::ValueValidation, message)
     })
-}
-
-fn outputs(
-    paths: Vec<PathBuf>,
-    format: Option<&str>,
-    options: &ExportOptions,
-) -> Result<Vec<Output>, clap::Error> {
-    let conflict = |message: String| {
-        Cli::command().error(clap::error::ErrorKind::ArgumentConflict, message + "\n")
-    };
-    if paths.len() > 1 && format.is_some() {
-        let message = "--format allows only one --output; with several, each file's extension selects its format";
-        return Err(conflict(message.to_owned()));
-    }
-    let named = format.and_then(export::by_name);
-    let output = |path: PathBuf| {
-        let format = named.unwrap_or_else(|| export::by_ending(&path));
-        options.check(format).map_err(|e| conflict(e.to_string()))?;
-        Ok(Output {
-            path,
-            format,
-            options: options.clone(),
-        })
-    };
-    paths.into_iter().map(output).collect()
 }
 
 fn words(command: Vec<OsString>) -> Result<Vec<String>, clap::Error> {

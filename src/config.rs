@@ -41,6 +41,8 @@ pub struct Config {
     pub allow_hosts: Vec<String>,
     /// How many functions `/metrics` lists.
     pub metrics_functions: usize,
+    /// How long to wait for a target that is not there yet; `None` for no limit.
+    pub wait: Option<Duration>,
     /// How long to profile.
     pub duration: Option<Duration>,
     /// The files to write at the end.

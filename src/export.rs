@@ -141,8 +141,9 @@ pub fn by_name(name: &str) -> Option<&'static Exporter> {
     EXPORTERS.iter().find(|e| e.name == name)
 }
 
-/// The format with the longest extension that matches the file name, else the first format.
-pub(crate) fn by_ending(path: &Path) -> &'static Exporter {
+/// The format with the longest extension that matches the file name; the first format for a name without an extension,
+/// and `None` for one that no format has.
+pub(crate) fn by_ending(path: &Path) -> Option<&'static Exporter> {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let ends = |e: &&Exporter| {
         let rest = name.strip_suffix(e.extension);
@@ -151,7 +152,7 @@ pub(crate) fn by_ending(path: &Path) -> &'static Exporter {
     let fitting = EXPORTERS.iter().filter(ends);
     fitting
         .max_by_key(|e| e.extension.len())
-        .unwrap_or(&EXPORTERS[0])
+        .or_else(|| path.extension().is_none().then_some(&EXPORTERS[0]))
 }
 
 /// The names of all formats.

@@ -1,14 +1,20 @@
-//! Paths of cached files, found through the target's mappings and open files.
+//! Paths of cached files, found through the target's mappings and open files, and in directories near those.
 //!
 //! The page-cache ledger identifies a file by device and inode. Its path is found among the target's mappings, which
-//! every scan reads, or among its open files, which are searched only when a file has no path. A path is kept as long
+//! every scan reads, or among its open files, which are searched only when a file has no path, or else in directories
+//! (`directories.rs`). A path is kept as long
 //! as pages of the file are cached: the kernel drops those before it gives the inode number to another file.
+
+mod directories;
 
 use std::collections::HashMap;
 use std::ffi::CString;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
 use std::time::{Duration, Instant, SystemTime};
+
+use directories::Directories;
 
 use crate::event::Pid;
 use crate::profile::{FileId, KnownPath, PathFrom};
@@ -26,6 +32,7 @@ const DELETED: &str = " (deleted)";
 pub struct FilePaths {
     known: HashMap<FileId, KnownPath>,
     looked: Option<Instant>,
+    directories: Directories,
 }
 
 impl FilePaths {
@@ -54,13 +61,35 @@ impl FilePaths {
     /// Removes all files but these, and searches the processes' open files for those without a path. `files` must be
     /// sorted.
     pub fn keep(&mut self, files: &[FileId], pids: &[Pid]) {
-        self.known.retain(|id, _| files.binary_search(id).is_ok());
+        let is_missing = files.iter().any(|id| !self.known.contains_key(id));
         let due = self.looked.is_none_or(|at| at.elapsed() >= LOOK_PAUSE);
-        if due && self.known.len() < files.len() {
-            self.looked = Some(Instant::now());
-            let mut left = MOST_OPEN;
-            pids.iter()
-                .for_each(|pid| self.look(*pid, files, &mut left));
+        if !(is_missing && due) {
+            self.known.retain(|id, _| files.binary_search(id).is_ok());
+            return;
+        }
+        // Also the mapped files whose pages are not cached for the target.
+        let near: Vec<PathBuf> = self
+            .known
+            .values()
+            .map(|k| PathBuf::from(&k.path))
+            .collect();
+        self.known.retain(|id, _| files.binary_search(id).is_ok());
+        self.looked = Some(Instant::now());
+        let mut left = MOST_OPEN;
+        pids.iter()
+            .for_each(|pid| self.look(*pid, files, &mut left));
+        let missing = files.iter().filter(|id| !self.known.contains_key(id));
+        let missing: Vec<FileId> = missing.copied().collect();
+        for (id, path) in self.directories.look(&missing, &near, pids) {
+            self.known.insert(
+                id,
+                KnownPath {
+                    path: path.to_string_lossy().into_owned(),
+                    deleted: false,
+                    from: PathFrom::Directory,
+                    seen: SystemTime::now(),
+                },
+            );
         }
     }
 

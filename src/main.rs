@@ -22,7 +22,7 @@ fn main() -> ExitCode {
     };
     done.unwrap_or_else(|e| {
         let _ = writeln!(io::stderr(), "memprof: error: {e:#}");
-        ExitCode::FAILURE
+        ExitCode::from(session::failure::exit_status(&e))
     })
 }
 

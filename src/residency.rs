@@ -33,6 +33,8 @@ pub(crate) mod vma;
 
 pub use classify::Classifier;
 pub use error::{Error, Result};
+pub(crate) use error::{PROTECTED, denial};
+pub(crate) use inode::directory_id;
 pub use inode::file_id;
 pub use kept::Kept;
 pub use page::{PageKind, PageRun, page_size};

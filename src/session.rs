@@ -8,6 +8,7 @@ mod collection;
 pub mod collector;
 pub mod command;
 mod end;
+pub mod failure;
 mod live;
 mod output;
 mod reconcile;
@@ -22,7 +23,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result, anyhow, bail};
 use tokio::sync::watch;
 
 use crate::api::{Api, ApiOptions, Provider, ProviderError};
@@ -34,12 +35,12 @@ use crate::privileges::{self, Role};
 use crate::screen;
 use crate::server::{self, ServerOptions};
 use crate::symbolize::Symbolizer;
-use crate::target::Selector;
+use crate::target::{Presence, Selector};
 use collector::{Command, Progress};
 use live::Live;
 use reports::{Collecting, Reports};
 use signals::Signals;
-pub use start::{start_collector, start_command};
+pub use start::{follow_command, start_collector, start_command};
 
 /// Privileges of the threads that build replies: they write no files.
 const HELPER: Role = Role::Server {
@@ -67,6 +68,9 @@ pub fn run(config: &Config) -> Result<ExitCode> {
         .map(|a| server::bind(*a))
         .collect::<Result<Vec<_>, _>>()?;
     if let Selector::Pid(pid) = config.target {
+        if let Some(why) = Presence::of(pid).refusal(pid) {
+            bail!("cannot profile process {pid}: {why}");
+        }
         capability::require_access(pid)?
             .iter()
             .for_each(|less| console::print(less));
@@ -138,8 +142,7 @@ impl Session<'_> {
                 let _ = stopped.wait_for(|stop| *stop).await;
             },
         ));
-        self.announce(&addresses);
-        let outcome = self.profile_until_end(&mut signals).await;
+        let outcome = self.profile_until_end(&mut signals, &addresses).await;
         // Restores the terminal before anything else is printed.
         self.live = None;
         // After a first signal, a further one now kills memprof: the last report and the outputs take time.
@@ -167,19 +170,29 @@ impl Session<'_> {
     }
 
     fn announce(&self, addresses: &[std::net::SocketAddr]) {
-        if let Progress::Waiting = *self.progress.borrow() {
-            match &self.config.target {
-                Selector::Comm(name) => {
-                    console::print(&format!("waiting for a process named {name}"))
-                }
-                Selector::Cgroup(group) => {
-                    console::print(&format!("waiting for a process in {group}"))
-                }
-                Selector::Pid(_) | Selector::Command(_) => {}
-            }
+        if let Progress::Waiting = *self.progress.borrow()
+            && let Some(what) = self.config.target.awaited()
+        {
+            let limit = match self.config.wait {
+                Some(wait) => format!(" for at most {} s (--wait)", wait.as_secs_f64()),
+                None => "; Ctrl-C ends memprof, --wait SECS limits the wait".to_owned(),
+            };
+            let then = match self.config.duration {
+                Some(_) => "; --duration begins when it is there",
+                None => "",
+            };
+            console::print(&format!("waiting for {what}{limit}{then}"));
         }
         for address in addresses {
             console::print(&format!("serving http://{address}/"));
+            if !address.ip().is_loopback() {
+                console::print(&format!(
+                    "warning: {} is not a loopback address: whoever can reach it can read the target's function names, \
+                     file paths and figures, without a password; `--listen 127.0.0.1:{}` serves this machine alone",
+                    address.ip(),
+                    address.port()
+                ));
+            }
         }
     }
 

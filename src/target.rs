@@ -2,6 +2,7 @@
 
 mod cgroup;
 mod library_cache;
+mod presence;
 mod program;
 
 use std::collections::HashMap;
@@ -12,6 +13,7 @@ use std::path::Path;
 use crate::event::Pid;
 
 pub use cgroup::Cgroup;
+pub(crate) use presence::Presence;
 pub use program::Program;
 
 /// How the user names the target.
@@ -47,6 +49,17 @@ impl Selector {
         match self {
             Selector::Comm(name) => Some(cut(name)),
             Selector::Pid(_) | Selector::Command(_) | Selector::Cgroup(_) => None,
+        }
+    }
+}
+
+impl Selector {
+    /// What memprof waits for if it is not there yet; `None` if memprof does not wait for such a target.
+    pub fn awaited(&self) -> Option<String> {
+        match self {
+            Selector::Comm(name) => Some(format!("a process named {name}")),
+            Selector::Cgroup(group) => Some(format!("a process in {group}")),
+            Selector::Pid(_) | Selector::Command(_) => None,
         }
     }
 }

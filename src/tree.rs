@@ -25,7 +25,7 @@ mod table;
 pub(crate) mod testing;
 
 pub(crate) use label::{
-    Category, Code, Label, LabelId, Labels, Merge, NO_FUNCTION, NO_SYMBOL, Naming, SELF,
+    CHAIN, Category, Code, Label, LabelId, Labels, Merge, NO_FUNCTION, NO_SYMBOL, Naming, SELF,
 };
 pub(crate) use layout::{Cut, Layout, Limits, Order};
 pub(crate) use names::frame_label;

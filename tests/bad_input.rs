@@ -48,17 +48,19 @@ fn compile(dir: &Path, name: &str, source: &str) -> PathBuf {
     to
 }
 
-#[test]
-fn not_root() {
+/// Runs memprof as a user without privileges.
+fn as_nobody(args: &[&str]) -> binary::Ended {
     let dir = directory();
     let copy = dir.path().join("memprof");
     // A separate process makes the copy. If this process did, a child forked by another test would also have
     // the copy open for writing until its exec, and a file that is open for writing cannot be executed.
     run(Command::new("cp").arg(MEMPROF).arg(&copy)).must(0, &[]);
-    let ended = run(Command::new(&copy)
-        .args(["--comm", "nobody-has-this-name"])
-        .uid(65534)
-        .gid(65534));
+    run(Command::new(&copy).args(args).uid(65534).gid(65534))
+}
+
+#[test]
+fn not_root() {
+    let ended = as_nobody(&["--comm", "nobody-has-this-name"]);
     ended.must(1, &["privileges", "user id 65534", "sudo memprof"]);
 }
 
@@ -107,6 +109,7 @@ fn no_proc() {
 fn no_such_process() {
     memprof(&["--pid", "2147483647", "--no-server"])
         .must(1, &["process 2147483647", "no such process"]);
+    memprof(&["maps", "--pid", "2147483647"]).must(1, &["no such process: 2147483647"]);
 }
 
 #[test]
@@ -116,7 +119,39 @@ fn a_kernel_thread() {
         skip("process 2 is no kernel thread (a pid namespace?)");
         return;
     }
-    memprof(&["--pid", "2", "--no-server"]).must(1, &["process 2", "kernel thread"]);
+    for args in [&["--pid", "2", "--no-server"][..], &["maps", "--pid", "2"]] {
+        memprof(args).must(1, &["process 2 (kthreadd)", "is a kernel thread"]);
+    }
+}
+
+/// Root in a user namespace has all capabilities, but only there: it must not be told to become root.
+#[test]
+fn a_process_that_is_protected_from_root() {
+    let target = Kept::idle();
+    let (pid, file) = (target.pid(), format!("/proc/{}/smaps_rollup", target.pid()));
+    let args = ["--user", "--map-root-user", MEMPROF, "maps", "--pid", &pid];
+    let ended = run(Command::new("unshare").args(args));
+    let denied = format!("cannot read {file}: permission denied (EACCES)");
+    ended.must(1, &[&denied, "user namespace", "outside of containers"]);
+    assert!(!ended.stderr.contains("as root"), "{ended:?}");
+    // As an ordinary user: that is what helps.
+    let ended = as_nobody(&["maps", "--pid", &pid]);
+    ended.must(1, &[&denied, "run memprof as root"]);
+}
+
+/// memprof needs no tracefs: whether it is mounted, and who may read it, is no finding.
+#[test]
+fn doctor_as_an_ordinary_user() {
+    let ended = as_nobody(&["doctor"]);
+    ended.must(1, &[]);
+    let out = &ended.stdout;
+    assert!(
+        !out.contains("tracefs") && !out.contains("mounted"),
+        "{out}"
+    );
+    for part in ["missing   privileges", "ok        page-cache tracepoints"] {
+        assert!(out.contains(part), "{out}");
+    }
 }
 
 #[test]
@@ -158,7 +193,9 @@ fn a_target_that_dies_while_it_is_attached_to() {
 fn a_port_in_use() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
-    memprof(&["--pid", "1", "--listen", &address]).must(1, &[&address, "in use", "--listen"]);
+    let ended = memprof(&["--pid", "1", "--listen", &address]);
+    ended.must(1, &[&address, "--listen"]);
+    assert_eq!(ended.stderr.matches("in use").count(), 1, "{ended:?}");
 }
 
 #[test]
@@ -170,6 +207,12 @@ fn wrong_command_lines() {
         (&["--pid", "0"], "above 0"),
         (&["--pid", "one"], "process id"),
         (&["--comm", "a/b"], "without directories"),
+        (
+            &["--pid", "1", "-o", "x.bin"],
+            ".pb.gz            --format pprof",
+        ),
+        (&["--pid", "1", "--wait", "1"], "--wait"),
+        (&["--wait", "1", "--", "true"], "--wait"),
         (&[], "--comm"),
         (&["--pid", "1", "--unknown"], "--unknown"),
     ] {
@@ -183,8 +226,46 @@ fn an_address_that_is_not_ours() {
 }
 
 #[test]
-fn a_command_that_does_not_exist() {
-    memprof(&["--no-server", "--", "/does/not/exist"]).must(1, &["/does/not/exist"]);
+fn who_can_reach_another_address_is_said() {
+    let target = Kept::idle();
+    for (address, warned) in [
+        ("0.0.0.0:0", true),
+        ("[::1]:0", false),
+        ("127.0.0.2:0", false),
+    ] {
+        let args = [
+            "--pid",
+            &target.pid(),
+            "--duration",
+            "0.1",
+            "--listen",
+            address,
+        ];
+        let ended = memprof(&args);
+        ended.must(0, &["serving http://"]);
+        let warning = "warning: 0.0.0.0 is not a loopback address";
+        assert_eq!(ended.stderr.contains(warning), warned, "{ended:?}");
+    }
+}
+
+#[test]
+fn a_process_that_does_not_come() {
+    for (wait, said) in [("0", "0 s"), ("0.3", "0.3 s")] {
+        let args = [
+            "--comm",
+            "nobody-has-it",
+            "--wait",
+            wait,
+            "--listen",
+            "127.0.0.1:0",
+        ];
+        let waiting = format!("waiting for a process named nobody-has-it for at most {said}");
+        let ended = memprof(&args);
+        ended.must(
+            124,
+            &[&waiting, &format!("waited {said} for a process"), "none"],
+        );
+    }
 }
 
 #[test]

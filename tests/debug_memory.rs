@@ -52,7 +52,7 @@ fn the_sums_are_the_kernels() {
         total.split_whitespace().any(|w| w == rss.to_string()),
         "{rss}: {text}"
     );
-    assert!(text.contains("equal smaps_rollup."), "{text}");
+    assert!(text.contains("equal the kernel's total."), "{text}");
     let mappings = text.split("Mappings:").nth(1).unwrap();
     // A heading, three mappings, and the number of the others.
     assert_eq!(mappings.trim().lines().count(), 5, "{text}");

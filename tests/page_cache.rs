@@ -8,10 +8,12 @@ mod common;
 use std::fs::File;
 use std::io::Read;
 use std::os::fd::AsRawFd;
+use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
 use common::files::{self, cached, evict};
 use common::memprof::Memprof;
+use common::process::wait_until;
 use common::reclaim::undisturbed;
 use common::tree::Sum;
 use common::workload::{Lines, program};
@@ -43,6 +45,18 @@ impl Run {
             dir,
             base,
         }
+    }
+
+    /// The path of a file's row, by its inode.
+    fn known_path(&self, inode: u64) -> Option<String> {
+        let files = self.m.get("/v2/files").json();
+        let row = files["rows"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .find(|row| row["inode"] == inode)
+            .cloned();
+        row.and_then(|row| row["path"].as_str().map(str::to_owned))
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -88,6 +102,21 @@ impl Run {
         let short = self.m.get("/v1/tree?short=true").json();
         assert_eq!(short["cache"].as_u64(), Some(self.base + all), "{what}");
     }
+}
+
+/// memprof sees it neither open nor mapped: its path is found by device and inode.
+#[test]
+fn a_file_that_is_closed_again_has_a_path() {
+    let mut run = Run::start();
+    let file = run.cold_file("closed", MIB);
+    let inode = file.metadata().unwrap().ino();
+    run.tell("read", "closed");
+    let path = run.path("closed").to_str().unwrap().to_owned();
+    wait_until(|| run.known_path(inode).is_some());
+    assert_eq!(run.known_path(inode), Some(path));
+    let reply = run.m.get("/v2/files");
+    let files = reply.text();
+    assert!(files.contains("\"path_from\":\"directory\""), "{files}");
 }
 
 #[test]

@@ -29,7 +29,7 @@ fn functions_are_seen_and_q_gives_the_terminal_back() {
     top.press("t");
     top.shows("tree of callees");
     top.press("*");
-    top.shows("- run_command (scenarios)");
+    top.shows("↳ run_command (scenarios)");
     top.press("/cmd_mm\r");
     top.shows("\"cmd_mm\"");
     top.press("?");

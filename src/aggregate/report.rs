@@ -54,6 +54,14 @@ impl Aggregator {
             _ => self.shares(&snapshot),
         };
         let mut totals = snapshot.beside;
+        if let Some(starting) = self.starting {
+            let counts = |id: &StackId| self.stacks.seen_in(*id) != Some(starting);
+            totals.stacks.retain(|id, _| counts(id));
+            for stacks in totals.files.values_mut() {
+                stacks.retain(|id, _| counts(id));
+            }
+            totals.files.retain(|_, stacks| !stacks.is_empty());
+        }
         let (files, other_files) = (std::mem::take(&mut totals.files), totals.other_files);
         let mut mappings = Vec::new();
         for process in snapshot.processes {

@@ -91,6 +91,7 @@ impl<'a> From<&'a CachedFile> for File<'a> {
         let from = |from| match from {
             PathFrom::OpenFile => "fd",
             PathFrom::Mapping => "maps",
+            PathFrom::Directory => "directory",
         };
         File {
             id: format!("{}:{}:{ino}", dev.0, dev.1),

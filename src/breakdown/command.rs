@@ -1,11 +1,11 @@
 //! `memprof maps`.
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 
 use super::measure;
 use crate::config::{MapsConfig, MapsFormat, MapsTarget};
 use crate::event::Pid;
-use crate::target;
+use crate::target::{self, Presence};
 
 /// Returns the output of `memprof maps`.
 ///
@@ -13,8 +13,11 @@ use crate::target;
 /// No process matches, several match, or permissions are missing; the message says what to do.
 pub fn run(config: &MapsConfig) -> Result<Vec<u8>> {
     let pid = process(&config.target)?;
-    let breakdown = measure(pid, config.show)
-        .with_context(|| format!("cannot break down the memory of process {pid}"))?;
+    let failed = || format!("cannot break down the memory of process {pid}");
+    if let Some(why) = Presence::of(pid).refusal(pid) {
+        return Err(anyhow!(why)).with_context(failed);
+    }
+    let breakdown = measure(pid, config.show).with_context(failed)?;
     let mut out = Vec::new();
     match config.format {
         MapsFormat::Text => breakdown.write_text(&mut out)?,

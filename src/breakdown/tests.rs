@@ -238,23 +238,24 @@ fn the_text_has_every_part_and_steers_no_terminal() {
     let wanted = "\
 x\u{fffd}]0;y (pid 2147483647), 2 mappings
 
-mappings      virtual         RSS         PSS     private      swap      huge
-                  KiB         KiB         KiB       dirty       KiB       KiB
+mappings      virtual         RSS         PSS priv. dirty      swap      huge
+                  KiB         KiB         KiB         KiB       KiB       KiB
        1           24          12           0           0         8         0  heap
        1           16           8           0           0         0         0  other files
        2           40          20           0           0         8         0  total
-This kernel has no smaps_rollup to compare with.
+
+This kernel has no total (smaps_rollup) to compare with.
 Page tables: 0 KiB of kernel memory (VmPTE), not part of RSS.
 
-By name:
-mappings      virtual         RSS         PSS     private      swap      huge
-                  KiB         KiB         KiB       dirty       KiB       KiB
+By file or name:
+mappings      virtual         RSS         PSS priv. dirty      swap      huge
+                  KiB         KiB         KiB         KiB       KiB       KiB
        1           16           8           0           0         0         0  /tmp/a\u{fffd}b\u{fffd}[2J  [other files]
 
-Mappings:
-     virtual         RSS         PSS     private      swap  addresses, permissions, category, name
+Mappings, in KiB:
+     virtual         RSS         PSS priv. dirty      swap  addresses, permissions, category, name
           24          12           0           0         8  000000008000-00000000e000 rw-p heap  [heap]
-           1 more mappings
+           1 more mapping
 ";
     assert_eq!(text, wanted);
 }

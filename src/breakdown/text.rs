@@ -35,44 +35,59 @@ impl Breakdown {
         let (threads, found) = (self.stacks.threads, self.stacks.found);
         match threads {
             0 => writeln!(out),
-            _ if found >= threads => writeln!(out, ", {threads} threads beside the first"),
+            _ if found >= threads => writeln!(out, ", {} threads", threads + 1),
             _ => writeln!(
                 out,
-                ", {threads} threads beside the first: the stacks of {found} were identified"
+                ", {} threads; the stacks of {} of them were not found, and count as anonymous",
+                threads + 1,
+                threads - found
             ),
         }
     }
 
     fn write_rollup(&self, out: &mut dyn Write) -> io::Result<()> {
         if self.rollup_before == self.rollup_after {
-            write_kernel(out, self.rollup_after, "smaps_rollup")?;
+            write_kernel(out, self.rollup_after, "kernel's total (smaps_rollup)")?;
         } else {
-            write_kernel(out, self.rollup_before, "smaps_rollup before")?;
-            write_kernel(out, self.rollup_after, "smaps_rollup after")?;
+            write_kernel(
+                out,
+                self.rollup_before,
+                "kernel's total (smaps_rollup) before",
+            )?;
+            write_kernel(
+                out,
+                self.rollup_after,
+                "kernel's total (smaps_rollup) after",
+            )?;
         }
         match &self.verdict {
-            Verdict::Equal => writeln!(out, "RSS, swap and huge equal smaps_rollup.")?,
+            Verdict::Equal => {
+                writeln!(out, "\nRSS, swap and huge pages equal the kernel's total.")?
+            }
             Verdict::Between => writeln!(
                 out,
-                "The process changed during the reading: RSS, swap and huge lie between the two readings."
+                "\nThe process changed while memprof read it: RSS, swap and huge pages lie between the kernel's totals."
             )?,
             Verdict::Differs(names) => writeln!(
                 out,
-                "The process changed during the reading: {} lie outside of the two readings.",
+                "\nThe process changed while memprof read it: {} do not lie between the kernel's totals.",
                 names.join(", ")
             )?,
             Verdict::Unknown => {
-                return writeln!(out, "This kernel has no smaps_rollup to compare with.");
+                return writeln!(
+                    out,
+                    "\nThis kernel has no total (smaps_rollup) to compare with."
+                );
             }
         }
         match &self.sharing_differs[..] {
             [] => writeln!(
                 out,
-                "PSS and private do so too, except for the kernel's rounding of PSS in each mapping."
+                "PSS and private dirty memory, too; the kernel rounds the PSS of each mapping down to KiB."
             ),
             names => writeln!(
                 out,
-                "Other processes started or stopped sharing pages during the reading: {} differ.",
+                "Other processes began or ceased to share pages meanwhile: {} differ from it.",
                 names.join(", ")
             ),
         }
@@ -82,21 +97,21 @@ impl Breakdown {
         if self.names.is_empty() {
             return Ok(());
         }
-        writeln!(out, "\nBy name:")?;
+        writeln!(out, "\nBy file or name:")?;
         write_columns(out, "KiB")?;
         for row in &self.names {
             let label = format!("{}  [{}]", printable(&row.name), row.category);
             write_sums(out, &row.sums, &label)?;
         }
-        write_left_out(out, self.names_left_out, "names")
+        write_left_out(out, self.names_left_out, "name")
     }
 
     fn write_regions(&self, out: &mut dyn Write) -> io::Result<()> {
         if self.regions.is_empty() {
             return Ok(());
         }
-        writeln!(out, "\nMappings:")?;
-        let [virt, rss, pss, dirty, swap] = ["virtual", "RSS", "PSS", "private", "swap"];
+        writeln!(out, "\nMappings, in KiB:")?;
+        let [virt, rss, pss, dirty, swap] = ["virtual", "RSS", "PSS", "priv. dirty", "swap"];
         writeln!(
             out,
             "{virt:>12} {rss:>11} {pss:>11} {dirty:>11} {swap:>9}  addresses, permissions, category, name"
@@ -104,21 +119,21 @@ impl Breakdown {
         for row in &self.regions {
             write_region(out, row)?;
         }
-        write_left_out(out, self.regions_left_out, "mappings")
+        write_left_out(out, self.regions_left_out, "mapping")
     }
 }
 
 fn write_columns(out: &mut dyn Write, unit: &str) -> io::Result<()> {
     let [count, virt, rss, pss] = ["mappings", "virtual", "RSS", "PSS"];
-    let [dirty, swap, huge] = ["private", "swap", "huge"];
+    let [dirty, swap, huge] = ["priv. dirty", "swap", "huge"];
     writeln!(
         out,
         "{count:>8} {virt:>12} {rss:>11} {pss:>11} {dirty:>11} {swap:>9} {huge:>9}"
     )?;
-    let [nothing, written] = ["", "dirty"];
     writeln!(
         out,
-        "{nothing:>8} {unit:>12} {unit:>11} {unit:>11} {written:>11} {unit:>9} {unit:>9}"
+        "{:>8} {unit:>12} {unit:>11} {unit:>11} {unit:>11} {unit:>9} {unit:>9}",
+        ""
     )
 }
 
@@ -170,6 +185,7 @@ fn write_region(out: &mut dyn Write, row: &RegionRow) -> io::Result<()> {
 fn write_left_out(out: &mut dyn Write, count: u64, what: &str) -> io::Result<()> {
     match count {
         0 => Ok(()),
-        _ => writeln!(out, "{count:>12} more {what}"),
+        1 => writeln!(out, "{count:>12} more {what}"),
+        _ => writeln!(out, "{count:>12} more {what}s"),
     }
 }

@@ -41,7 +41,7 @@ impl Access {
             return None;
         }
         let tried = |path: String, outcome: io::Result<()>| -> Trial {
-            outcome.map_err(|e| format!("{path}: {e}")).into()
+            outcome.map_err(|e| refused(&path, &e)).into()
         };
         let access = Access {
             pid,
@@ -109,7 +109,7 @@ pub(crate) fn require_access(pid: Pid) -> anyhow::Result<Option<String>> {
     let remedy = remedy(effective_caps());
     if let Some(why) = access.pages.why() {
         anyhow::bail!(
-            "cannot profile process {pid} of user id {}: {why}; {remedy}",
+            "cannot profile process {pid} of user id {}: cannot read {why}; {remedy}",
             access.uid
         );
     }
@@ -135,24 +135,33 @@ pub(super) fn remedy(caps: Caps) -> String {
     .map(|(_, name)| name)
     .collect();
     match missing.join(" and ") {
-        names if names.is_empty() => {
-            "memprof has the capabilities, so a security module or a user namespace denies access; run \
-             memprof outside of containers"
-                .to_owned()
-        }
+        names if names.is_empty() => residency::PROTECTED.to_owned(),
         names => format!("run memprof as root, or give it {names} (README, Privileges)"),
+    }
+}
+
+fn refused(path: &str, e: &io::Error) -> String {
+    match e.raw_os_error() {
+        Some(errno @ (libc::EACCES | libc::EPERM)) => {
+            format!("{path}: {}", residency::denial(errno))
+        }
+        _ => format!("{path}: {e}"),
     }
 }
 
 fn pages(pid: Pid) -> Trial {
     let path = format!("/proc/{pid}/pagemap");
     if let Err(e) = File::open(&path) {
-        return Trial::Fails(format!("{path}: {e}"));
+        return Trial::Fails(refused(&path, &e));
     }
-    Scanner::open(pid, Method::Auto)
-        .map(drop)
-        .map_err(|e: residency::Error| e.to_string())
-        .into()
+    match Scanner::open(pid, Method::Auto) {
+        Ok(_) => Trial::Works,
+        // Its remedy is added by the caller.
+        Err(residency::Error::Denied { what, reason, .. }) => {
+            Trial::Fails(format!("{what}: {reason}"))
+        }
+        Err(e) => Trial::Fails(e.to_string()),
+    }
 }
 
 /// Opens the first regular file that a process has mapped, through `map_files`.

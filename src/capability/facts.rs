@@ -182,8 +182,7 @@ impl Facts {
             page_frames: own_page_frames().into(),
             mapped_files: access::mapped_file("/proc/self").into(),
             cachestat: own_cachestat().into(),
-            lockdown: read_trimmed("/sys/kernel/security/lockdown")
-                .and_then(|text| selected(&text)),
+            lockdown: lockdown(Path::new("/sys/kernel/security/lockdown")),
             initial_pid_namespace: in_initial_namespace("pid", 0xEFFF_FFFC),
             initial_user_namespace: in_initial_namespace("user", 0xEFFF_FFFD),
             open_files: getrlimit(Resource::RLIMIT_NOFILE).ok(),
@@ -225,6 +224,15 @@ fn read_trimmed(path: &str) -> Option<String> {
     Some(text.trim().to_owned())
 }
 
+/// The mode; if the file is there but may not be read, that.
+fn lockdown(path: &Path) -> Option<String> {
+    match fs::read_to_string(path) {
+        Ok(text) => selected(&text),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => None,
+        Err(e) => Some(format!("unknown: cannot read {}: {e}", path.display())),
+    }
+}
+
 /// `integrity` from `none [integrity] confidentiality`.
 fn selected(choices: &str) -> Option<String> {
     let (_, rest) = choices.split_once('[')?;
@@ -243,8 +251,12 @@ fn parse_caps(status: &str) -> Caps {
 }
 
 fn btf(path: &Path) -> BtfFact {
-    if !path.exists() {
-        return BtfFact::Absent;
+    // Not `exists`, which is false as well for what may not be looked at.
+    if let Err(e) = path.metadata() {
+        return match e.kind() {
+            io::ErrorKind::NotFound => BtfFact::Absent,
+            _ => BtfFact::Unreadable(e.to_string()),
+        };
     }
     match Btf::from_path(path) {
         Ok(btf) => {

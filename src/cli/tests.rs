@@ -137,7 +137,27 @@ fn the_format_follows_the_name() {
     assert_eq!(format("memprof --pid 1 -o x.txt"), Some("text"));
     assert_eq!(format("memprof --pid 1 -o x"), Some("json"));
     assert_eq!(format("memprof --pid 1 -o a.b.pb.gz"), Some("pprof"));
-    assert_eq!(format("memprof --pid 1 -o pb.gz"), Some("json"));
+    assert_eq!(format("memprof --pid 1 -o -"), Some("json"));
+    // An extension that no format has is a mistake; the formats are listed.
+    for name in ["x.bin", "pb.gz", "x.json.old", "dir/.txt.bak"] {
+        let Err(e) = config_of(&format!("memprof --pid 1 -o {name}")) else {
+            panic!("{name}: accepted")
+        };
+        assert_eq!(e.exit_code(), 2, "{name}");
+        for exporter in EXPORTERS {
+            let text = e.to_string();
+            assert!(
+                text.contains(&format!(".{} ", exporter.extension)),
+                "{text}"
+            );
+            assert!(
+                text.contains(&format!("--format {}", exporter.name)),
+                "{text}"
+            );
+        }
+        let named = format!("memprof --pid 1 -o {name} --format svg");
+        assert_eq!(format(&named), Some("svg"));
+    }
     for e in EXPORTERS {
         let line = format!("memprof --pid 1 -o dir/x.{}", e.extension);
         assert_eq!(format(&line), Some(e.name), "{line}");

@@ -31,6 +31,14 @@ pub(super) fn parse_seconds(seconds: &str) -> Result<Duration, String> {
         .ok_or_else(|| "expected a number of seconds above 0".into())
 }
 
+/// As [`parse_seconds`], but 0 is allowed.
+pub(super) fn parse_wait(seconds: &str) -> Result<Duration, String> {
+    let seconds: Option<f64> = seconds.parse().ok();
+    seconds
+        .and_then(|s| Duration::try_from_secs_f64(s).ok())
+        .ok_or_else(|| "expected a number of seconds, 0 or more".into())
+}
+
 /// A number of bytes, with or without a binary unit.
 pub(super) fn parse_size(size: &str) -> Result<u64, String> {
     let digits = size.trim_end_matches(|c: char| !c.is_ascii_digit());

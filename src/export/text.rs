@@ -8,7 +8,7 @@ use super::summary::write_head;
 use super::{ExportOptions, Exporter, Report, Supports};
 use crate::profile::{Border, Kind, Margin, Profile};
 use crate::symbol::Symbols;
-use crate::tree::{Direction, Layout, Limits, Merge, Naming, Paths, Reading, SELF, errors};
+use crate::tree::{CHAIN, Direction, Layout, Limits, Merge, Naming, Paths, Reading, SELF, errors};
 
 /// By default, nodes smaller than 1/`SMALL` of the total are aggregated.
 const SMALL: u64 = 200;
@@ -36,9 +36,9 @@ fn write(report: &Report, options: &ExportOptions, out: &mut dyn Write) -> io::R
         Kind::All => String::new(),
         kind => format!(" of {}", kind.label()),
     };
-    let first = match direction {
-        Direction::InnermostFirst => "innermost",
-        Direction::OutermostFirst => "outermost",
+    let (first, chain) = match direction {
+        Direction::InnermostFirst => ("innermost", "calls the line above"),
+        Direction::OutermostFirst => ("outermost", "called by the line above"),
     };
     let reading = |merge| Reading {
         direction,
@@ -49,7 +49,10 @@ fn write(report: &Report, options: &ExportOptions, out: &mut dyn Write) -> io::R
         kind,
     };
     let Some(baseline) = &options.baseline else {
-        writeln!(out, "\nCall tree{of}, {first} function first:")?;
+        writeln!(
+            out,
+            "\nCall tree{of}, {first} function first; {CHAIN}is {chain}:"
+        )?;
         let borders = &report.profile.borders;
         let percent = |[figure]: [u64; 1], error: Option<u64>| {
             let percent = figure as f64 * 100.0 / whole.max(1) as f64;
@@ -71,7 +74,7 @@ fn write(report: &Report, options: &ExportOptions, out: &mut dyn Write) -> io::R
     };
     writeln!(
         out,
-        "\nDifference{of}, {first} function first: now, before, change"
+        "\nDifference{of}, {first} function first; {CHAIN}is {chain}: now, before, change"
     )?;
     let sides = [baseline.side(), report.side()];
     let change = |figures: [u64; 2], _| {
@@ -83,7 +86,7 @@ fn write(report: &Report, options: &ExportOptions, out: &mut dyn Write) -> io::R
 }
 
 /// Writes a tree as indented lines: columns of bytes, then the label. A call chain that does not branch is
-/// not indented.
+/// not indented, but marked: deep stacks would leave the screen.
 fn write_tree<const N: usize>(
     sides: [(&Profile, &Symbols); N],
     reading: Reading,
@@ -120,12 +123,9 @@ fn write_tree<const N: usize>(
             writeln!(out, "{}  {:2$}{what}", columns(bytes, error), "", depth * 2)
         };
         let error = errors.get(at).copied();
-        line(
-            depth,
-            row.total,
-            error,
-            &readable(paths.labels().get(row.label)),
-        )?;
+        let chain = if branches || at == 0 { "" } else { CHAIN };
+        let label = readable(paths.labels().get(row.label));
+        line(depth, row.total, error, &format!("{chain}{label}"))?;
         if below[at] > 0 && row.own != [0; N] {
             line(depth + 1, row.own, None, SELF)?;
         }
@@ -183,10 +183,10 @@ Losses:
 Not counted, in no figure above:
          478      block-device cache pages (file-system metadata)
 
-Call tree, outermost function first:
+Call tree, outermost function first; ↳ is called by the line above:
        10000 KiB 100.0%  all
         9004 KiB  90.0%    main (node+0x1)
-        9004 KiB  90.0%    [no symbol] (node+0x2)
+        9004 KiB  90.0%    ↳ [no symbol] (node+0x2)
         6000 KiB  60.0%      mal\u{fffd}]0;loc (libc-2.31.so+0x3)
         3000 KiB  30.0%      [no symbol] (node+0x4)
            4 KiB   0.0%      [below threshold]

@@ -118,6 +118,8 @@ pub enum PathFrom {
     OpenFile,
     /// Among its mappings, `/proc/PID/maps`.
     Mapping,
+    /// In a directory near files that the target uses, by device and inode.
+    Directory,
 }
 
 impl CachedFile {

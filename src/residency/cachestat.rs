@@ -3,7 +3,7 @@
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-use super::error::{Error, Result};
+use super::error::{Error, Result, denial};
 
 /// Counts of pages of one range of a file, as `struct cachestat` of `linux/mman.h`.
 #[repr(C)]
@@ -63,8 +63,9 @@ pub fn cachestat(file: BorrowedFd<'_>, offset: u64, len: u64) -> Result<CacheSta
         Some(libc::ENOSYS) => Error::Unsupported {
             what: "cachestat(2), which needs Linux 6.5",
         },
-        Some(libc::EPERM | libc::EACCES) => Error::Denied {
+        Some(errno @ (libc::EPERM | libc::EACCES)) => Error::Denied {
             what,
+            reason: denial(errno),
             remedy: "run memprof as the file's owner, or with write access to it",
         },
         _ => Error::Io { what, source },

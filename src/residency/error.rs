@@ -7,6 +7,12 @@ use crate::event::Pid;
 /// The remedy for lacking access to another user's process.
 const LOOKING: &str = "run memprof as root or with CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH (`memprof doctor` \
                        shows what is missing)";
+/// The remedy if the capabilities are there.
+pub(crate) const PROTECTED: &str = "memprof has the capabilities for that, so a security module, a user namespace or a \
+                                    sandbox protects the process: run memprof on the host, outside of containers and \
+                                    sandboxes, or choose another process";
+/// `CAP_SYS_PTRACE` and `CAP_DAC_READ_SEARCH`.
+const SUFFICIENT: u64 = 1 << 19 | 1 << 2;
 
 /// A failure of reading a process's memory state.
 #[derive(Debug, thiserror::Error)]
@@ -16,10 +22,12 @@ pub enum Error {
     #[error("process {0} has ended, or has no user memory")]
     Gone(Pid),
     /// The kernel refused; `what` names the file or call.
-    #[error("cannot read {what}: permission denied; {remedy}")]
+    #[error("cannot read {what}: {reason}; {remedy}")]
     Denied {
         /// The file or system call.
         what: String,
+        /// The kernel's error.
+        reason: &'static str,
         /// What would permit it.
         remedy: &'static str,
     },
@@ -59,9 +67,13 @@ impl Error {
         let what = what.into();
         match source.raw_os_error() {
             Some(libc::ENOENT | libc::ESRCH) => Error::Gone(pid),
-            Some(libc::EACCES | libc::EPERM) => Error::Denied {
+            Some(errno @ (libc::EACCES | libc::EPERM)) => Error::Denied {
                 what,
-                remedy: LOOKING,
+                reason: denial(errno),
+                remedy: match may_look() {
+                    true => PROTECTED,
+                    false => LOOKING,
+                },
             },
             _ => Error::Io { what, source },
         }
@@ -80,4 +92,20 @@ impl Error {
     pub fn is_gone(&self) -> bool {
         matches!(self, Error::Gone(_))
     }
+}
+
+/// The text of `EACCES` or `EPERM`.
+pub(crate) fn denial(errno: i32) -> &'static str {
+    match errno {
+        libc::EPERM => "operation not permitted (EPERM)",
+        _ => "permission denied (EACCES)",
+    }
+}
+
+/// Whether this thread has the capabilities that [`LOOKING`] names.
+fn may_look() -> bool {
+    let status = std::fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
+    let line = status.lines().find_map(|l| l.strip_prefix("CapEff:"));
+    let bits = line.and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok());
+    bits.is_some_and(|bits| bits & SUFFICIENT == SUFFICIENT)
 }

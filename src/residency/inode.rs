@@ -37,9 +37,18 @@ const STATX_ATTR_DAX: u64 = 0x0020_0000;
 
 /// Identity of the regular file at a path; neither opens the file nor contacts a remote server.
 pub fn file_id(path: &CStr) -> Option<FileId> {
+    identity(path, libc::S_IFREG)
+}
+
+/// As [`file_id`], of a directory.
+pub(crate) fn directory_id(path: &CStr) -> Option<FileId> {
+    identity(path, libc::S_IFDIR)
+}
+
+fn identity(path: &CStr, kind: libc::mode_t) -> Option<FileId> {
     let st = statx(path, libc::STATX_TYPE | libc::STATX_INO)?;
-    let regular = u32::from(st.stx_mode) & libc::S_IFMT == libc::S_IFREG;
-    regular.then_some(FileId {
+    let wanted = u32::from(st.stx_mode) & libc::S_IFMT == kind;
+    wanted.then_some(FileId {
         dev: (st.stx_dev_major, st.stx_dev_minor),
         ino: st.stx_ino,
     })

@@ -11,7 +11,7 @@
 use std::fs::File;
 use std::time::{Duration, Instant};
 
-use super::error::{Error, Result};
+use super::error::{Error, Result, denial};
 use super::ioctl::{self, Region};
 use super::own_memory::shows_huge_zero;
 use super::page::{PageRun, page_size};
@@ -347,6 +347,7 @@ fn choose(pid: Pid, method: Method, pagemap: &File, flags: bool) -> Result<bool>
     } else {
         Err(Error::Denied {
             what: "page frame numbers and /proc/kpageflags".to_owned(),
+            reason: denial(libc::EPERM),
             remedy: "run memprof as root or with CAP_SYS_ADMIN",
         })
     }

@@ -1,7 +1,5 @@
 //! What each key does.
 
-use std::sync::Arc;
-
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 
 use super::rows;
@@ -200,20 +198,17 @@ fn neighbour(state: &State, after: bool) -> Kind {
 }
 
 fn mark(state: &mut State) {
-    let Some(report) = &state.report else {
+    let Some(report) = state.report.clone() else {
         state.show_message("there is nothing to mark yet".into());
         return;
     };
     state.marks_set += 1;
     let number = state.marks_set;
     let at = clock(report.profile.taken);
-    state.message = Some(format!(
+    state.show_message(format!(
         "mark {number} set at {at}; d shows the change since"
     ));
-    let mark = Mark {
-        number,
-        report: Arc::clone(report),
-    };
+    let mark = Mark { number, report };
     state.marks.push(mark);
     if state.marks.len() > MOST_MARKS {
         state.marks.remove(0);

@@ -1,5 +1,6 @@
 //! Draws a state. Pure: the same state gives the same frame.
 
+mod advice;
 mod header;
 mod lists;
 mod overlay;
@@ -13,21 +14,25 @@ use super::state::{State, View};
 use crate::profile::Kind;
 use crate::tree::{Direction, Merge};
 
+pub(super) use advice::lines as advice_lines;
 pub(super) use header::lines as header_lines;
 pub(super) use overlay::lines as overlay_lines;
 
 /// Draws the whole screen.
 pub(super) fn render(state: &State, frame: &mut Frame<'_>) {
     let area = frame.area();
+    let advice = advice::lines(state);
     let parts = [
         Constraint::Length(header::lines(area.height)),
+        Constraint::Length(advice.len() as u16),
         Constraint::Length(1),
         Constraint::Min(1),
         Constraint::Length(1),
         Constraint::Length(1),
     ];
-    let [head, columns, list, detail, bottom] = Layout::vertical(parts).areas(area);
+    let [head, what_to_do, columns, list, detail, bottom] = Layout::vertical(parts).areas(area);
     header::render(state, frame, head);
+    frame.render_widget(paragraph(advice), what_to_do);
     let tops = lists::heading(state);
     frame.render_widget(Line::styled(tops, state.theme.selected()), columns);
     lists::render(state, frame, list);
@@ -67,7 +72,8 @@ fn bottom_line(state: &State, area: Rect) -> Line<'static> {
         View::Tree => "functions",
     };
     let mut spans = Vec::new();
-    let mut left = usize::from(area.width);
+    // The help names all keys, so it has its place.
+    let mut left = usize::from(area.width).saturating_sub("? help".len() + 2);
     for (key, what) in keys {
         let what = match *key {
             "Tab" => other,
@@ -75,10 +81,15 @@ fn bottom_line(state: &State, area: Rect) -> Line<'static> {
             _ => what,
         };
         // A key that does not fit is left out, not truncated.
-        let Some(rest) = left.checked_sub(key.len() + what.len() + 1) else {
-            break;
+        let needed = if *key == "?" {
+            0
+        } else {
+            key.len() + what.len() + 3
         };
-        left = rest.saturating_sub(2);
+        let Some(rest) = left.checked_sub(needed) else {
+            continue;
+        };
+        left = rest;
         spans.push(Span::styled(*key, accent));
         spans.push(Span::raw(format!(" {what}  ")));
     }

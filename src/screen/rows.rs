@@ -63,9 +63,11 @@ pub(super) fn functions(model: &Model, sort: Sort) -> Vec<FunctionRow> {
         // Equal changes: larger functions first.
         let by_size = b_pairs.1.now.cmp(&a_pairs.1.now);
         let by_name = a.name(model).cmp(b.name(model));
+        // What has no function is no function: it does not lead the list.
+        let last = (*a == FunctionRow::Unknown).cmp(&(*b == FunctionRow::Unknown));
         match sort {
-            Sort::Own => by_own.then(by_total).then(by_size).then(by_name),
-            Sort::Total => by_total.then(by_own).then(by_size).then(by_name),
+            Sort::Own => last.then(by_own).then(by_total).then(by_size).then(by_name),
+            Sort::Total => last.then(by_total).then(by_own).then(by_size).then(by_name),
             Sort::Name => by_name.then(by_own),
         }
     });
@@ -142,7 +144,7 @@ fn list(
         return;
     }
     let ends = kept && node.own != Pair::default();
-    // A chain without branches is not indented.
+    // A chain without branches is not indented, but marked.
     let branches = is_root || ends || children.len() > 1;
     let depth = next.depth + usize::from(branches);
     if ends {

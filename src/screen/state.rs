@@ -256,7 +256,8 @@ impl State {
     /// The number of visible rows.
     pub(super) fn page(&self) -> usize {
         let lines = self.size.1;
-        let used = super::render::header_lines(lines) + FRAME_LINES;
+        let advice = super::render::advice_lines(self).len() as u16;
+        let used = super::render::header_lines(lines) + advice + FRAME_LINES;
         usize::from(lines.saturating_sub(used)).max(1)
     }
 

@@ -14,17 +14,17 @@ const BACKLOG: i32 = 4096;
 
 /// A failure to listen on an address.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot listen on {address}: {source}; {}", self.advice())]
+#[error("cannot listen on {address}: {reason}; {}", self.advice())]
 pub struct BindError {
     /// The address and port.
     pub address: SocketAddr,
     /// The system's reason.
-    pub source: io::Error,
+    pub reason: io::Error,
 }
 
 impl BindError {
     fn advice(&self) -> &'static str {
-        match self.source.kind() {
+        match self.reason.kind() {
             io::ErrorKind::AddrInUse => {
                 "another program, perhaps another memprof, uses the port: \
                  choose another with --listen ADDR:PORT (port 0 takes any free one)"
@@ -57,7 +57,7 @@ impl BindError {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub fn bind(address: SocketAddr) -> Result<TcpListener, BindError> {
-    let failed = |source| BindError { address, source };
+    let failed = |reason| BindError { address, reason };
     let listener = TcpListener::bind(address).map_err(failed)?;
     let backlog = Backlog::new(BACKLOG).map_err(|e| failed(e.into()))?;
     listen(&listener, backlog).map_err(|e| failed(e.into()))?;

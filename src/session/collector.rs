@@ -194,7 +194,9 @@ impl Collector {
                         let _ = done.send(self.is_kept());
                     }
                     Ok(Command::Follow(pid, done)) => {
-                        let _ = done.send(self.follow(pid));
+                        let followed = self.follow(pid);
+                        self.aggregator.starts_as(pid);
+                        let _ = done.send(followed);
                     }
                     Ok(Command::Stop) | Err(TryRecvError::Disconnected) => return,
                     Err(TryRecvError::Empty) => break,

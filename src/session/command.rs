@@ -24,6 +24,8 @@ use tokio::sync::oneshot;
 
 use crate::event::Pid;
 use crate::privileges::{self, Role};
+use crate::session::failure::Failure;
+use crate::session::signals;
 
 /// How a command ended, in the shell's terms: its exit status, or 128 plus the signal number.
 pub type ExitStatus = u8;
@@ -34,6 +36,8 @@ pub struct Prepared {
     pub pid: Pid,
     /// Releases it.
     release: SyncSender<()>,
+    /// Resolves when the command has executed its program, or with an error if it ended before.
+    pub executed: oneshot::Receiver<()>,
     /// How it ended, or why it could not be started.
     pub ended: oneshot::Receiver<Result<ExitStatus>>,
 }
@@ -81,16 +85,19 @@ pub fn prepare(
     let (pid_to, pid_from) = sync_channel(1);
     let (release, released) = sync_channel(1);
     let (done, ended) = oneshot::channel();
+    let (running, executed) = oneshot::channel();
     // This thread forks the child and waits for its end; a second one traces it.
     thread::Builder::new()
         .name("memprof-command".into())
         .spawn(move || {
-            let _ = done.send(live(&name, &argv, quiet, &pid_to, &released, at_stop));
+            let told = (&pid_to, &released, running);
+            let _ = done.send(live(&name, &argv, quiet, told, at_stop));
         })?;
     match pid_from.recv() {
         Ok(pid) => Ok(Prepared {
             pid,
             release,
+            executed,
             ended,
         }),
         Err(_) => match ended.blocking_recv() {
@@ -104,25 +111,24 @@ fn live(
     name: &str,
     argv: &[CString],
     quiet: bool,
-    pid_to: &SyncSender<Pid>,
-    released: &Receiver<()>,
+    (pid_to, released, running): (&SyncSender<Pid>, &Receiver<()>, oneshot::Sender<()>),
     mut at_stop: impl FnMut(Pid, Stop) -> bool + Send,
 ) -> Result<ExitStatus> {
     let (go_read, mut go_write) = io::pipe()?;
     let (mut failed_read, failed_write) = io::pipe()?;
     let mut pointers: Vec<*const libc::c_char> = argv.iter().map(|a| a.as_ptr()).collect();
     pointers.push(std::ptr::null());
+    let mask = signals::hold()?;
     // SAFETY: the child calls nothing but async-signal-safe functions until it execs or exits.
     let child = match unsafe { fork() }.context("cannot fork")? {
-        ForkResult::Child => exec_when_told(
-            &pointers,
-            quiet,
-            &go_read,
-            &failed_write,
-            go_write.as_raw_fd(),
-        ),
+        ForkResult::Child => {
+            signals::release_in_child(&mask);
+            let to_close = go_write.as_raw_fd();
+            exec_when_told(&pointers, quiet, &go_read, &failed_write, to_close)
+        }
         ForkResult::Parent { child } => child,
     };
+    mask.thread_set_mask()?;
     drop((go_read, failed_write));
     privileges::reduce(Role::Command);
     let _ = pid_to.send(Pid(child.as_raw() as u32));
@@ -133,6 +139,7 @@ fn live(
         bail!("the command was not started");
     }
     let pid = Pid(child.as_raw() as u32);
+    let mut running = Some(running);
     // Traced by a separate thread: when the thread ends, the kernel detaches the command without stopping it.
     thread::scope(|scope| {
         let tracer = thread::Builder::new().name("memprof-tracer".into());
@@ -140,20 +147,31 @@ fn live(
             let stops = ptrace::Options::PTRACE_O_TRACEEXEC | ptrace::Options::PTRACE_O_TRACEEXIT;
             let traced = ptrace::seize(child, stops).is_ok();
             let _ = go_write.write_all(&[1]);
-            if traced {
-                hold_at_stops(child, |stop| at_stop(pid, stop));
+            if !traced {
+                // Nothing will tell when it executes its program.
+                running.take().map(|to| to.send(()));
+                return;
             }
+            hold_at_stops(child, |stop| {
+                if stop == Stop::Exec {
+                    running.take().map(|to| to.send(()));
+                }
+                // What ends before `exec` is memprof's, not the command's.
+                running.is_none() && at_stop(pid, stop)
+            });
         };
         tracer.spawn_scoped(scope, trace).map(drop)
     })?;
     let status = wait_for_end(child)?;
-    at_stop(pid, Stop::End);
+    if running.is_none() {
+        at_stop(pid, Stop::End);
+    }
     let _ = waitpid(child, None);
     // Read only after its end: a signal may stop the command before `exec`, and the read would block.
     let mut errno = [0; 4];
     if failed_read.read_exact(&mut errno).is_ok() {
         let e = io::Error::from_raw_os_error(i32::from_ne_bytes(errno));
-        return Err(e).with_context(|| format!("cannot run `{name}`"));
+        return Err(Failure::NotRun(name.to_owned(), e).into());
     }
     Ok(status)
 }

@@ -1,15 +1,20 @@
 //! The main loop of a session: runs until something ends it.
 
+use std::net::SocketAddr;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use nix::sys::signal::Signal;
+use tokio::time::Instant;
 
 use super::collector::Progress;
 use super::command::{ExitStatus, Prepared};
+use super::failure::Failure;
 use super::live::Live;
 use super::signals::{Ending, Signals};
-use super::{Session, start_command};
+use super::{Session, follow_command};
 use crate::api::Provider;
 use crate::console;
 use crate::event::Pid;
@@ -19,6 +24,10 @@ use crate::target::Selector;
 
 /// How long memprof waits for a command to end after an ending signal.
 const COMMAND_GRACE: Duration = Duration::from_secs(10);
+/// It says so only if the command takes longer than this.
+const SILENT: Duration = Duration::from_millis(300);
+/// How long memprof waits for a command to execute its program before it says that it serves.
+const EXEC: Duration = Duration::from_secs(1);
 
 /// Why a session ends.
 enum End {
@@ -31,17 +40,23 @@ enum End {
 
 impl Session<'_> {
     /// Starts the command, if there is one, and profiles until the session ends; returns the exit status.
-    pub(super) async fn profile_until_end(&mut self, signals: &mut Signals) -> Result<u8> {
-        // The live view owns the terminal.
-        let quiet = self.config.screen.is_some();
+    pub(super) async fn profile_until_end(
+        &mut self,
+        signals: &mut Signals,
+        addresses: &[SocketAddr],
+    ) -> Result<u8> {
         let mut command = match &self.config.target {
-            Selector::Command(argv) => Some(start_command(&self.collecting, argv, quiet)?),
+            Selector::Command(argv) => Some(self.start_command(argv, signals)?),
             _ => None,
         };
         // No request has been answered yet. Threads started from here on inherit the reduced privileges.
         privileges::reduce(Role::Server {
             writes_files: self.config.outputs.iter().any(|o| !o.is_stdout()),
         });
+        if let Some(command) = &mut command {
+            wait_until_executed(command).await?;
+        }
+        self.announce(addresses);
         if let Some(options) = self.config.screen {
             self.live = Some(Live::start(options, Arc::clone(&self.reports))?);
         }
@@ -67,6 +82,19 @@ impl Session<'_> {
         }
     }
 
+    /// Starts the command, unless a signal has come: the command was not there to receive a Ctrl-C.
+    fn start_command(&self, argv: &[String], signals: &Signals) -> Result<Prepared> {
+        // The live view owns the terminal.
+        let quiet = self.config.screen.is_some();
+        let prepared = follow_command(&self.collecting, argv, quiet);
+        if let Some(signal) = signals.arrived() {
+            return Err(Failure::NotStarted(signal).into());
+        }
+        let prepared = prepared?;
+        prepared.release();
+        Ok(prepared)
+    }
+
     async fn wait_for_end(
         &mut self,
         signals: &mut Signals,
@@ -76,15 +104,11 @@ impl Session<'_> {
         let mut following = None;
         let mut deadline = None;
         let mut exited = None;
+        let mut patience = self.config.wait.map(|wait| Instant::now() + wait);
         let stays = self.stays();
         self.progress.mark_changed();
         loop {
-            let time_up = async {
-                match deadline {
-                    Some(at) => tokio::time::sleep_until(at).await,
-                    None => std::future::pending().await,
-                }
-            };
+            let (time_up, waited) = (sleep_until(deadline), sleep_until(patience));
             let command_ended = async {
                 match ended.as_mut() {
                     Some(ended) => (&mut **ended).await,
@@ -102,6 +126,12 @@ impl Session<'_> {
             let end = |end| exited.map_or(end, End::Command);
             tokio::select! {
                 ending = signals.next() => return Ok(end(End::Signal(ending))),
+                () = waited => {
+                    if let Some(failure) = self.not_found() {
+                        return Err(failure.into());
+                    }
+                    patience = None;
+                }
                 () = time_up => return Ok(end(End::Duration)),
                 done = quit => {
                     // If the terminal is gone, only the view ends; the outputs are still written.
@@ -126,11 +156,18 @@ impl Session<'_> {
                         return Ok(end);
                     }
                     if deadline.is_none() && following.is_some() {
-                        deadline = self.config.duration.map(|d| tokio::time::Instant::now() + d);
+                        deadline = self.config.duration.map(|d| Instant::now() + d);
                     }
                 }
             }
         }
+    }
+
+    /// The failure if the target has never been there.
+    fn not_found(&self) -> Option<Failure> {
+        let waits = matches!(*self.progress.borrow(), Progress::Waiting);
+        let (what, wait) = (self.config.target.awaited()?, self.config.wait?);
+        waits.then_some(Failure::NotFound { what, wait })
     }
 
     /// Whether memprof keeps showing the last profile after the target has ended.
@@ -205,13 +242,57 @@ impl Session<'_> {
             let pid = nix::unistd::Pid::from_raw(command.pid.0 as i32);
             let _ = nix::sys::signal::kill(pid, signal);
         }
-        tokio::select! {
-            status = &mut command.ended => status.context("the command's thread ended early")?,
-            _ = signals.another() => Ok(ending.status()),
-            () = tokio::time::sleep(COMMAND_GRACE) => {
-                console::print("the command is still running; memprof ends");
+        let pid = command.pid;
+        let mut wait = pin!(async {
+            tokio::select! {
+                status = &mut command.ended => Some(status),
+                _ = signals.another() => None,
+                () = tokio::time::sleep(COMMAND_GRACE) => {
+                    console::print(&format!("the command (pid {pid}) has not ended"));
+                    None
+                }
+            }
+        });
+        let ended = match tokio::time::timeout(SILENT, &mut wait).await {
+            Ok(ended) => ended,
+            Err(_) => {
+                console::print(&format!(
+                    "waiting for the command (pid {pid}) to end, at most {} s; another Ctrl-C or signal ends memprof \
+                     at once and lets the command run on",
+                    COMMAND_GRACE.as_secs()
+                ));
+                wait.await
+            }
+        };
+        match ended {
+            Some(status) => status.context("the command's thread ended early")?,
+            None => {
+                console::print(&format!("memprof ends; the command (pid {pid}) runs on"));
                 Ok(ending.status())
             }
         }
     }
+}
+
+/// Completes at this time, or never.
+async fn sleep_until(at: Option<Instant>) {
+    match at {
+        Some(at) => tokio::time::sleep_until(at).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Waits until the command has executed its program, or for [`EXEC`]: a stopped one may take for ever.
+///
+/// # Errors
+/// Why it did not execute it.
+async fn wait_until_executed(command: &mut Prepared) -> Result<()> {
+    match tokio::time::timeout(EXEC, &mut command.executed).await {
+        Ok(Ok(())) | Err(_) => return Ok(()),
+        Ok(Err(_)) => {}
+    }
+    let status = (&mut command.ended).await;
+    let status = status.context("the command's thread ended early")??;
+    let signal = Signal::try_from(i32::from(status) - 128).unwrap_or(Signal::SIGKILL);
+    Err(Failure::NotStarted(signal).into())
 }

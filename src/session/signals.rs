@@ -11,13 +11,13 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use nix::sys::signal::{SigHandler, Signal};
+use nix::sys::signal::{SigHandler, SigSet, SigmaskHow, Signal};
 use signal_hook_registry::register_sigaction;
 use tokio::signal::unix::{self, SignalKind};
 
-/// The ending signals, each with the `si_code` of its newest occurrence.
+/// The ending signals, each with the `si_code` of its newest occurrence, or [`NEVER`].
 static ENDING: [(Signal, &AtomicI32); 4] = {
-    static ORIGINS: [AtomicI32; 4] = [const { AtomicI32::new(0) }; 4];
+    static ORIGINS: [AtomicI32; 4] = [const { AtomicI32::new(NEVER) }; 4];
     [
         (Signal::SIGINT, &ORIGINS[0]),
         (Signal::SIGTERM, &ORIGINS[1]),
@@ -25,6 +25,9 @@ static ENDING: [(Signal, &AtomicI32); 4] = {
         (Signal::SIGQUIT, &ORIGINS[3]),
     ]
 };
+
+/// No `si_code`: the signal did not come.
+const NEVER: i32 = i32::MIN;
 
 /// How long after an ending signal further ones count as the same.
 const REPEAT: Duration = Duration::from_millis(500);
@@ -116,6 +119,13 @@ impl Signals {
         poll_fn(|cx| self.poll(cx)).await
     }
 
+    /// The ending signal that has come, if any. Unlike [`Signals::next`], it needs no turn of the runtime.
+    pub fn arrived(&self) -> Option<Signal> {
+        let mut all = self.waited.iter();
+        let came = all.find(|(_, origin, _)| origin.load(Ordering::Relaxed) != NEVER);
+        came.map(|(signal, ..)| *signal)
+    }
+
     /// Waits for the next ending signal that does not repeat the last one.
     pub async fn another(&mut self) -> Ending {
         tokio::time::sleep(REPEAT).await;
@@ -157,9 +167,27 @@ impl Signals {
     }
 }
 
+/// Keeps the ending signals away from this thread, so that a child that it forks has none handled by memprof's own
+/// handlers. Returns the mask to restore.
+pub(super) fn hold() -> nix::Result<SigSet> {
+    let ending: SigSet = ENDING.iter().map(|(signal, _)| *signal).collect();
+    ending.thread_swap_mask(SigmaskHow::SIG_BLOCK)
+}
+
+/// In the child of a fork: restores the default actions, as `exec` will, and then the mask. Until then memprof's
+/// handlers would swallow a Ctrl-C that is meant for the command, too. Calls only async-signal-safe functions.
+pub(super) fn release_in_child(mask: &SigSet) {
+    for (signal, _) in ENDING {
+        if !is_ignored(signal) {
+            default(signal);
+        }
+    }
+    let _ = mask.thread_set_mask();
+}
+
 fn default(signal: Signal) {
-    // SAFETY: the default action runs no code of this process, and nothing waits for the handler any more. If
-    // the call fails, the signal stays handled, which is harmless.
+    // SAFETY: the default action runs no code of this process, and nothing waits for the handler any more, or this
+    // is a child in which nothing does. If the call fails, the signal stays handled, which is harmless.
     let _ = unsafe { nix::sys::signal::signal(signal, SigHandler::SigDfl) };
 }
 

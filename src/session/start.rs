@@ -86,6 +86,16 @@ pub fn start_collector(
 /// # Errors
 /// The process cannot be created or followed.
 pub fn start_command(collecting: &Collecting, argv: &[String], quiet: bool) -> Result<Prepared> {
+    let prepared = follow_command(collecting, argv, quiet)?;
+    prepared.release();
+    Ok(prepared)
+}
+
+/// Follows the process that becomes the command once it is released.
+///
+/// # Errors
+/// The process cannot be created or followed.
+pub fn follow_command(collecting: &Collecting, argv: &[String], quiet: bool) -> Result<Prepared> {
     let at_stops = collecting.clone();
     let prepared = command::prepare(argv, quiet, move |pid, stop| {
         let kept = match stop {
@@ -100,6 +110,5 @@ pub fn start_command(collecting: &Collecting, argv: &[String], quiet: bool) -> R
     let (reply, answer) = sync_channel(1);
     collecting.send(Command::Follow(prepared.pid, reply))?;
     answer.recv().context("the collector has ended")??;
-    prepared.release();
     Ok(prepared)
 }

@@ -30,6 +30,9 @@ use crate::symbol::Language;
 
 /// The name of a function without a symbol in its file.
 pub const NO_SYMBOL: &str = "[no symbol]";
+/// Before a node that is alone below the line above, where such a chain is not indented: only a mark tells it from a
+/// sibling.
+pub const CHAIN: &str = "↳ ";
 /// A node's own bytes (of stacks that end in it), in a list of its children.
 pub const SELF: &str = "[self]";
 /// The sum of all bytes outside functions.

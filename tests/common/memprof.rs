@@ -132,7 +132,7 @@ impl Memprof {
         }
     }
 
-    fn wait_served(&mut self) {
+    pub fn wait_served(&mut self) {
         let line = self.said("serving http://");
         let address = line.split("http://").nth(1).unwrap();
         let address = address.strip_suffix('/').unwrap();

@@ -1,10 +1,14 @@
 //! `memprof -- COMMAND`.
 
 use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Output, Stdio};
 
-use crate::common::memprof::{BINARY, Memprof, run, run_to_error};
-use crate::common::process::{comm, cont, signal, stop};
+use ::memprof::event::Pid;
+
+use crate::common::files::{evict, require_page_cache};
+use crate::common::memprof::{BINARY, Memprof, run};
+use crate::common::process::{comm, cont, signal, stop, wait_until};
 use crate::common::tree::Node;
 use crate::common::workload::{Lines, program};
 use crate::{KIB, MIB};
@@ -38,17 +42,54 @@ fn one_that_cannot_be_run() {
     let dir = tempfile::tempdir().unwrap();
     let not_executable = dir.path().join("text");
     std::fs::write(&not_executable, "hello").unwrap();
-    for (path, why) in [
-        ("/nonexistent/command", "No such file"),
-        (not_executable.to_str().unwrap(), "Permission denied"),
-        (dir.path().to_str().unwrap(), "Permission denied"),
+    let no_interpreter = dir.path().join("script");
+    std::fs::write(&no_interpreter, "#!/nonexistent/interpreter\n").unwrap();
+    std::fs::set_permissions(&no_interpreter, std::fs::Permissions::from_mode(0o755)).unwrap();
+    for (path, why, status) in [
+        ("/nonexistent/command", "No such file", 127),
+        ("not-in-any-directory-of-path", "No such file", 127),
+        (no_interpreter.to_str().unwrap(), "No such file", 127),
+        (not_executable.to_str().unwrap(), "Permission denied", 126),
+        (dir.path().to_str().unwrap(), "Permission denied", 126),
     ] {
-        let said = run_to_error(&["--listen", "127.0.0.1:0", "--", path]);
+        let out = run(&["--listen", "127.0.0.1:0", "--", path]);
+        let said = String::from_utf8_lossy(&out.stderr);
+        assert_eq!(out.status.code(), Some(status), "{said}");
+        assert!(
+            !said.contains("serving") && !said.contains("following"),
+            "{said}"
+        );
         assert!(
             said.contains(&format!("cannot run `{path}`: {why}")),
             "{said}"
         );
     }
+}
+
+/// memprof's own process becomes the command: the page cache that `exec` itself reads is not the command's.
+#[test]
+fn nothing_of_memprof_is_in_its_profile() {
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    require_page_cache(dir.path());
+    let cold = dir.path().join("false");
+    std::fs::copy("/bin/false", &cold).unwrap();
+    let file = std::fs::File::open(&cold).unwrap();
+    file.sync_all().unwrap();
+    evict(&file);
+    let out = run(&[
+        "--no-server",
+        "--stacks",
+        "all",
+        "--",
+        cold.to_str().unwrap(),
+    ]);
+    let said = String::from_utf8_lossy(&out.stderr);
+    assert_eq!(out.status.code(), Some(1), "{said}");
+    assert!(
+        said.contains("; equal") && said.contains("Top functions"),
+        "{said}"
+    );
+    assert!(!said.contains("(memprof)"), "{said}");
 }
 
 /// Runs `scenarios` with this input under memprof. Returns the profile that memprof wrote to a file, and its exit
@@ -137,22 +178,36 @@ fn it_stops_and_goes_on() {
 
 #[test]
 fn it_is_stopped_before_it_runs() {
-    // The search through this long PATH delays exec.
     let program = program("scenarios");
-    let path = "/nonexistent:".repeat(9000) + program.parent().unwrap().to_str().unwrap();
-    let mut m = Memprof::spawn_as(
-        Command::new(BINARY)
-            .args(["--listen", "127.0.0.1:0", "--", "scenarios"])
-            .env("PATH", path)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped()),
-    );
+    let args = ["--listen", "127.0.0.1:0", "--", program.to_str().unwrap()];
+    let mut m = Memprof::spawn(&args, Stdio::piped(), Stdio::piped());
     let mut lines = Lines::of(&mut m.child);
-    m.said("following ");
-    let pid = m.followed();
-    stop(pid);
-    println!("stopped as {}", comm(pid));
-    cont(pid);
+    let mut child = None;
+    wait_until(|| {
+        child = children(m.pid()).first().copied();
+        child.is_some()
+    });
+    let child = child.unwrap();
+    stop(child);
+    assert_eq!(comm(child), "memprof-command");
+    // memprof does not wait for it for ever.
+    m.wait_served();
+    assert_eq!(m.followed(), child);
+    cont(child);
     lines.tell("mmap 1048576");
     assert_eq!(m.tree().at(&["cmd_mmap"]).value, 1024);
+}
+
+/// The children of all threads of a process.
+fn children(of: Pid) -> Vec<Pid> {
+    let threads = std::fs::read_dir(format!("/proc/{of}/task")).unwrap();
+    let lists =
+        threads.filter_map(|t| std::fs::read_to_string(t.ok()?.path().join("children")).ok());
+    lists
+        .flat_map(|list| {
+            list.split_whitespace()
+                .map(|pid| Pid(pid.parse().unwrap()))
+                .collect::<Vec<_>>()
+        })
+        .collect()
 }

@@ -128,13 +128,13 @@ fn a_later_one_does_not_wait_for_a_command() {
         assert_eq!(m.child.try_wait().unwrap(), None);
         m.signal(libc::SIGHUP);
         std::thread::sleep(APART);
+        m.said(&format!("waiting for the command (pid {target}) to end"));
     }
     assert_eq!(m.wait().code(), Some(128 + libc::SIGHUP));
     let said = m.all_said();
-    assert!(
-        !said.contains("the command is still running"),
-        "it was waited for: {said}"
-    );
+    assert!(!said.contains("has not ended"), "waited for: {said}");
+    let end = format!("memprof ends; the command (pid {target}) runs on");
+    assert!(said.contains(&end), "{said}");
     assert!(said.contains("resident "), "no summary: {said}");
     assert_eq!(state(target), 'S');
     lines.close();
@@ -278,6 +278,45 @@ fn a_key_is_not_passed_on() {
         // The terminal hangs up when the session leader ends.
         wait_until(|| on.got() == format!("r {name} {name} HUP "));
         assert!(on.output.exists());
+    }
+}
+
+/// A key that comes while memprof starts: the command does not run, or ends by it. A command that missed it would end
+/// with its own status.
+#[test]
+fn a_key_before_the_command_runs() {
+    let start = |keys_after: Option<Duration>| {
+        let pty = openpty(None, None).unwrap();
+        fcntl(&pty.master, FcntlArg::F_SETFD(FdFlag::FD_CLOEXEC)).unwrap();
+        let end = || Stdio::from(pty.slave.try_clone().unwrap());
+        let started = Instant::now();
+        let mut child = Command::new("setsid")
+            .args(["--ctty", BINARY, "--no-server", "--", "sh", "-c"])
+            .arg(if keys_after.is_some() {
+                "sleep 3; exit 3"
+            } else {
+                "exit 3"
+            })
+            .stdin(end())
+            .stdout(end())
+            .stderr(end())
+            .spawn()
+            .unwrap();
+        if let Some(after) = keys_after {
+            std::thread::sleep(after);
+            File::from(pty.master.try_clone().unwrap())
+                .write_all(&[3])
+                .unwrap();
+        }
+        (child.wait().unwrap(), started.elapsed())
+    };
+    let (status, whole) = start(None);
+    assert_eq!(status.code(), Some(3));
+    for eighth in 1..8 {
+        let (status, _) = start(Some(whole * eighth / 8));
+        let interrupted =
+            status.code() == Some(128 + libc::SIGINT) || status.signal() == Some(libc::SIGINT);
+        assert!(interrupted, "{eighth}/8 of the start: {status}");
     }
 }
 

@@ -13,8 +13,8 @@ use crate::{KIB, MIB};
 #[test]
 fn the_last_profile_stays_and_the_next_target_is_followed() {
     let named = named("scenarios", &unique_name("s"));
-    let m = Memprof::start(&["--comm", &named.name]);
-    m.said("waiting for a process named");
+    let m = Memprof::start(&["--comm", &named.name, "--wait", "600"]);
+    m.said("for at most 600 s (--wait)");
     let nothing = m.tree();
     assert_eq!((nothing.value, nothing.frames.len()), (0, 0));
 
@@ -84,13 +84,15 @@ fn no_such_process() {
         "kthreadd",
         "run this test outside a container"
     );
-    for pid in [gone.id(), zombie.0.id(), kernel_thread.0, i32::MAX as u32] {
+    for (pid, what) in [
+        (gone.id(), "no such process"),
+        (zombie.0.id(), "a zombie"),
+        (kernel_thread.0, "is a kernel thread"),
+        (i32::MAX as u32, "no such process"),
+    ] {
         let said = run_to_error(&["--pid", &pid.to_string(), "--listen", "127.0.0.1:0"]);
-        assert!(
-            said.contains(&format!("cannot follow process {pid}")),
-            "{said}"
-        );
-        assert!(said.contains("kernel thread"), "{said}");
+        let failed = format!("cannot profile process {pid}: ");
+        assert!(said.contains(&failed) && said.contains(what), "{said}");
         assert!(!said.contains("panicked"), "{said}");
     }
 }

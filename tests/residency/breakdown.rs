@@ -127,7 +127,7 @@ fn the_command_prints_it() {
     };
     let total = line("  total");
     assert!(total.split_whitespace().any(|w| w == kib), "{text}");
-    assert!(text.contains("equal smaps_rollup."), "{text}");
+    assert!(text.contains("equal the kernel's total."), "{text}");
     let left_out = all.total.mappings - 3;
     line(&format!(" {left_out} more mappings"));
     let every = printed(&["--pid", &pid, "--all"]);

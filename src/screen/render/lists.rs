@@ -9,7 +9,7 @@ use crate::screen::model::{Model, Pair};
 use crate::screen::rows::{FunctionRow, TreeRow};
 use crate::screen::state::{State, View};
 use crate::screen::words::{change, estimate, figure, percent};
-use crate::tree::SELF;
+use crate::tree::{CHAIN, SELF};
 
 /// Indentation per level and its maximum, in columns.
 const STEP: usize = 2;
@@ -42,7 +42,7 @@ pub(super) fn render(state: &State, frame: &mut Frame<'_>, area: Rect) {
         .map(|at| {
             let text = match state.view {
                 View::Functions => function_line(model, state.functions[at]),
-                View::Tree => tree_line(model, &state.tree[at]),
+                View::Tree => tree_line(model, &state.tree, at),
             };
             match at == place.cursor {
                 true => {
@@ -94,7 +94,10 @@ fn writers(model: &Model) -> (impl Fn(Pair) -> String, impl Fn(Pair) -> String) 
     )
 }
 
-fn tree_line(model: &Model, row: &TreeRow) -> String {
+fn tree_line(model: &Model, rows: &[TreeRow], at: usize) -> String {
+    let row = &rows[at];
+    let is_chain = at > 0 && rows[row.above].depth == row.depth;
+    let chain = if is_chain { CHAIN } else { "" };
     let indent = (row.depth * STEP).min(MOST_INDENT);
     let sign = match row.open {
         Some(true) => '-',
@@ -102,7 +105,8 @@ fn tree_line(model: &Model, row: &TreeRow) -> String {
         None => ' ',
     };
     let name = node_name(model, row);
-    format!("{}  {:indent$}{sign} {name}", amounts(model, row.pair), "")
+    let amounts = amounts(model, row.pair);
+    format!("{amounts}  {:indent$}{sign} {chain}{name}", "")
 }
 
 fn amounts(model: &Model, pair: Pair) -> String {

@@ -18,9 +18,9 @@ fn functions_on_a_usual_terminal() {
         "   self KiB     %    total KiB     %  functions by self",
         "      6,000  62.6        6,000  62.6  malloc (libc-2.31.so)",
         "      2,560  26.7        2,560  26.7  app::read (node)",
-        "      1,024  10.7        1,024  10.7  [no function]",
         "          0   0.0        8,560  89.3  main (node)",
         "          0   0.0        6,000  62.6  grow\u{fffd}[31m (node)",
+        "      1,024  10.7        1,024  10.7  [no function]",
         "",
         "",
         "",
@@ -31,9 +31,56 @@ fn functions_on_a_usual_terminal() {
         "",
         "",
         "malloc (libc-2.31.so)",
-        "q end  Tab tree  / filter  n kind  s sort  p pause  m mark  d change  i details",
+        "q end  Tab tree  / filter  n kind  s sort  p pause  m mark  d change  ? help",
     ];
     assert_eq!(text(&state), wanted);
+}
+
+/// On a narrow screen, keys that do not fit are left out, but not the help.
+#[test]
+fn the_help_is_in_the_line_of_keys() {
+    for (width, wanted) in [
+        (30, "q end  Tab tree  ? help"),
+        (48, "q end  Tab tree  / filter  n kind  ? help"),
+        (8, "? help"),
+    ] {
+        let state = started((width, 24));
+        assert_eq!(text(&state)[23], wanted, "{width} columns");
+    }
+}
+
+/// Most memory is older than memprof: the screen says what to do.
+#[test]
+fn a_target_from_before() {
+    let old = |grown| {
+        let stacks: [(&[Frame], Usage); 1] = [(&[at(0, 2)], kib(grown, 0))];
+        Arc::new(Report {
+            profile: Arc::new(profile(&stacks, &[kib(100_000, 0)])),
+            symbols: Arc::new(symbols(&[(at(0, 2), "grow", Language::Other)])),
+            sequence: grown,
+        })
+    };
+    let mut state = State::new(false, (80, 24));
+    feed(&mut state, Input::Report(old(4)));
+    shows(
+        &state,
+        &[
+            "100.0 % was there before memprof attached",
+            "m now, d later",
+        ],
+    );
+    assert_eq!(names(&state), ["grow (node)", "[no function]"]);
+    types(&mut state, "m");
+    shows(&state, &["d: what has changed since mark 1"]);
+    types(&mut state, "d");
+    feed(&mut state, Input::Report(old(40)));
+    let advised = |state: &State| text(state).iter().any(|l| l.contains("before memprof"));
+    assert!(!advised(&state) && names(&state)[0] == "grow (node)");
+    let mut narrow = State::new(false, (30, 24));
+    feed(&mut narrow, Input::Report(old(4)));
+    shows(&narrow, &["100.0 % is old: m, then d"]);
+    // With stacks for most of it, there is nothing to say.
+    assert!(!advised(&started((80, 24))));
 }
 
 #[test]
@@ -61,7 +108,7 @@ fn the_tree_unfolds_and_folds() {
     press(&mut state, KeyCode::Enter);
     assert_eq!(
         rows(&state)[3],
-        "      4,000  52.7        malloc (libc-2.31.so)"
+        "      4,000  52.7        ↳ malloc (libc-2.31.so)"
     );
     press(&mut state, KeyCode::Down);
     assert_eq!(text(&state)[22], "malloc (libc-2.31.so)");
@@ -97,7 +144,7 @@ fn callers_stand_below_what_they_call() {
     ];
     let names: Vec<String> = names(&state)
         .iter()
-        .map(|n| n.trim_start_matches(['+', '-', ' ']).to_owned())
+        .map(|n| n.trim_start_matches(['+', '-', '↳', ' ']).to_owned())
         .collect();
     assert_eq!(names, nodes);
     shows(&state, &["tree of callers"]);
@@ -165,12 +212,12 @@ fn a_filter_leaves_names_and_the_way_to_them() {
     let way = [
         "- all",
         "- main (node)",
-        "- grow\u{fffd}[31m (node)",
-        "malloc (libc-2.31.so)",
+        "- ↳ grow\u{fffd}[31m (node)",
+        "↳ malloc (libc-2.31.so)",
     ];
     assert_eq!(names(&state), way);
     types(&mut state, "o");
-    assert_eq!(names(&state)[3], "malloc (libc-2.31.so+0x4)");
+    assert_eq!(names(&state)[3], "↳ malloc (libc-2.31.so+0x4)");
     shows(&state, &["tree of callees, by call site, \"MALL\""]);
     types(&mut state, "ol");
     shows(&state, &["tree of callees, with inlined, \"MALL\""]);

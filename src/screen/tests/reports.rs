@@ -10,6 +10,15 @@ fn changes_since_a_mark() {
     shows(&state, &["there is no mark yet; m sets one"]);
     types(&mut state, "m");
     shows(&state, &["mark 1 set at 00:00:00 UTC"]);
+    // The confirmation outlasts some reports, whenever the mark was set.
+    for _ in 0..9 {
+        feed(&mut state, Input::Report(report(1000)));
+    }
+    types(&mut state, "[m");
+    feed(&mut state, Input::Report(report(1000)));
+    shows(&state, &["mark 2 set at 00:00:00 UTC"]);
+    let mut state = started((80, 24));
+    types(&mut state, "m");
     feed(&mut state, Input::Report(report(1000)));
     types(&mut state, "md");
     // Compares with the newest mark, which is this report.
@@ -33,7 +42,7 @@ fn changes_since_a_mark() {
         "     -3,000       4,584  - all",
         "     -3,000       3,560    - main (node)",
         "     -3,000       1,000      - grow\u{fffd}[31m (node)",
-        "     -3,000       1,000        malloc (libc-2.31.so)",
+        "     -3,000       1,000        ↳ malloc (libc-2.31.so)",
         "          0       2,560        app::read (node)",
         "          0       1,024      [before attach: [heap]]",
     ];
@@ -54,7 +63,7 @@ fn what_is_gone_since_a_mark_is_shown() {
     };
     feed(&mut state, Input::Report(Arc::new(empty)));
     types(&mut state, "dt*");
-    let gone = "     -4,000           0        malloc (libc-2.31.so)";
+    let gone = "     -4,000           0        ↳ malloc (libc-2.31.so)";
     assert!(rows(&state).iter().any(|r| r == gone), "{:?}", rows(&state));
     shows(
         &state,

@@ -11,7 +11,7 @@ use crate::event::{CodeSeen, Event, Pid, ProcessChange, ProcessEvent};
 use crate::privileges::{self, Role};
 use crate::profile::Profile;
 use crate::session::reconcile;
-use crate::target::{self, Cgroup, Selector};
+use crate::target::{self, Cgroup, Presence, Selector};
 
 /// How often processes are searched by name, in addition to the probe's `exec` hook.
 const SEARCH_PAUSE: Duration = Duration::from_secs(1);
@@ -75,9 +75,12 @@ impl Collector {
             pids.extend(fresh);
         }
         if !self.aggregator.pids().contains(&pid) {
+            let why = Presence::of(pid).refusal(pid);
             bail!(
-                "cannot follow process {pid}: there is no such process, or it has no memory of its \
-                 own (a kernel thread or a zombie); `ps -p {pid}` shows what it is"
+                "cannot follow process {pid}: {}",
+                why.as_deref().unwrap_or(
+                    "it shares another process's memory (vfork), or it has just executed a program"
+                )
             );
         }
         Ok(())
@@ -146,7 +149,11 @@ impl Collector {
                     self.tell_following(e);
                 }
             }
-            ProcessChange::Execed { .. } => {
+            ProcessChange::Execed { left } => {
+                if self.aggregator.is_starting(left) {
+                    // A profile of memprof's own process, not of the command.
+                    self.last = None;
+                }
                 if self.target == Some(e.pid) {
                     self.tell_following(e);
                     self.keep_command(e);
