@@ -234,8 +234,13 @@ impl Browser {
         log.iter().filter(bad).map(text).collect()
     }
 
-    /// Every URL that was requested over the network since the last call.
+    /// Every URL that was requested over the network since the last call, once.
     pub fn asked(&self) -> BTreeSet<String> {
+        self.requests().into_iter().collect()
+    }
+
+    /// The URL of every request over the network since the last call.
+    pub fn requests(&self) -> Vec<String> {
         let url = |entry: &Value| {
             let message: Value = serde_json::from_str(entry["message"].as_str()?).ok()?;
             let message = &message["message"];

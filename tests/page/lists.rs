@@ -211,10 +211,10 @@ fn health_and_exports() {
     browser.must_be_quiet();
 }
 
-const PLOT: &str = "#timeline .u-over";
+pub const PLOT: &str = "#timeline .u-over";
 
 /// Waits until the timeline is drawn. memprof takes its samples by itself.
-fn drawn(browser: &Browser) {
+pub fn drawn(browser: &Browser) {
     browser.wait("document.querySelector('#timeline .u-over')");
     browser
         .wait("document.querySelector('.plot').getAttribute('aria-label').includes('Anonymous')");

@@ -12,4 +12,5 @@ mod lists;
 mod live;
 mod looks;
 mod shown;
+mod timeline;
 mod which;

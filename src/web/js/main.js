@@ -130,7 +130,10 @@ onChange((changed) => {
   if (WHICH.some((name) => changed.has(name))) live.ask();
   if (changed.has("t0") || changed.has("t1")) timeline.range();
   if (changed.has("res")) timeline.refresh();
-  if (changed.has("pause")) paused();
+  if (changed.has("pause")) {
+    paused();
+    live.resume();
+  }
   if (changed.has("view")) {
     open();
     refresh();
@@ -149,7 +152,6 @@ function paused() {
   const button = at("pause");
   button.textContent = state.pause ? "Resume" : "Pause";
   set(button, { "aria-pressed": state.pause ? "true" : "false" });
-  live.resume();
 }
 
 async function addMark(freeze = false) {
@@ -202,5 +204,5 @@ useTheme();
 listen();
 follow();
 if (!view) open();
-live.start();
 paused();
+live.start();
