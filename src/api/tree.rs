@@ -6,7 +6,7 @@ use rustc_hash::FxHashMap;
 use serde::Serialize;
 
 use super::common::{ReportInfo, counted};
-use super::query::Query;
+use super::query::{Query, bad};
 use super::reply::internal;
 use super::request::RequestContext;
 use super::room::Out;
@@ -14,8 +14,8 @@ use super::view::{View, view};
 use super::{ApiError, Report, Request};
 use crate::profile::{Border, Kind};
 use crate::tree::{
-    Cut, Direction, Label, Labels, Layout, Limits, Merge, Naming, Paths, Reading, Row, Search,
-    errors,
+    Cut, Direction, Find, FunctionId, Label, Labels, Layout, Limits, Merge, Naming, Paths, Reading,
+    Row, Search, errors,
 };
 
 /// Parameters of `/v2/tree`.
@@ -27,6 +27,9 @@ pub(super) const PARAMETERS: &[&str] = &[
     "threshold",
     "max_nodes",
     "search",
+    "function",
+    "path",
+    "focus",
     "mark",
     "pid",
 ];
@@ -38,12 +41,17 @@ const MOST_NODES: u64 = 200_000;
 /// Maximum length of a search text, in bytes.
 pub(super) const LONGEST_SEARCH: usize = 256;
 
+/// Maximum length of the name and the path of one function, in bytes.
+const LONGEST_NAME: usize = 4096;
+
 /// Parameters of a tree.
 #[derive(Clone, Debug)]
 pub(super) struct Shape {
     pub(super) reading: Reading,
     limits: Limits,
-    search: Option<Search>,
+    find: Option<Find>,
+    /// Whether the tree shows only what is below the found function.
+    focus: bool,
 }
 
 /// A kind of bytes, `all` by default.
@@ -61,6 +69,26 @@ pub(super) fn direction(query: &Query) -> Result<Option<Direction>, ApiError> {
 pub(super) fn search(query: &Query) -> Result<Option<Search>, ApiError> {
     let text = query.short("search", LONGEST_SEARCH)?;
     Ok(text.filter(|t| !t.is_empty()).map(|t| Search::new(&t)))
+}
+
+/// What to find, if anything: the names that match `search`, or the function that `function` and `path` name.
+fn find(query: &Query) -> Result<Option<Find>, ApiError> {
+    let found = search(query)?.map(Find::Search);
+    let name = query.short("function", LONGEST_NAME)?;
+    match (query.short("path", LONGEST_NAME)?, found) {
+        (Some(_), Some(_)) => Err(bad(
+            "parameters search and path exclude each other: give one of them".to_owned(),
+        )),
+        (Some(path), None) => Ok(Some(Find::Function(FunctionId {
+            name,
+            path: path.into(),
+        }))),
+        (None, _) if name.is_some() => Err(bad(
+            "parameter function needs path, the path of its file: /v2/functions lists both"
+                .to_owned(),
+        )),
+        (None, found) => Ok(found),
+    }
 }
 
 impl Shape {
@@ -83,10 +111,18 @@ impl Shape {
                 .unwrap_or(0),
             max_nodes: max_nodes.max(1) as usize,
         };
+        let find = find(query)?;
+        let focus = query.boolean("focus")?.unwrap_or(false);
+        if focus && !matches!(find, Some(Find::Function(_))) {
+            return Err(bad(
+                "parameter focus needs a function: give path and function".to_owned(),
+            ));
+        }
         Ok(Shape {
             reading,
             limits,
-            search: search(query)?,
+            find,
+            focus,
         })
     }
 }
@@ -113,9 +149,10 @@ impl View for Tree {
 pub(super) fn write_tree(report: &Report, shape: &Shape, out: &mut Out) -> Result<(), ApiError> {
     counted(shape.reading.kind, &report.profile)?;
     let mut paths = Paths::new([report.side()], shape.reading);
+    let [total] = paths.total();
     let mut drawn = Drawn::new(&mut paths, shape, &report.profile.borders);
     let head = Head {
-        total: drawn.rows[0].total[0],
+        total,
         matched: drawn.matched.map(|[bytes]| bytes),
     };
     let nodes = Nodes {
@@ -207,8 +244,14 @@ pub(super) struct Drawn<'a, const N: usize> {
 impl<'a, const N: usize> Drawn<'a, N> {
     /// Lays out a tree; with the standard errors of its nodes, where `borders` are those of its only profile.
     pub(super) fn new(paths: &mut Paths<'a, N>, shape: &Shape, borders: &[Border]) -> Drawn<'a, N> {
-        let found = shape.search.as_ref().map(|search| paths.search(search));
+        let found = shape.find.as_ref().map(|find| paths.find(find));
         let (matches, matched) = found.unzip();
+        if shape.focus {
+            paths.focus(
+                matches.as_deref().unwrap_or_default(),
+                shape.reading.direction,
+            );
+        }
         let mut layout = Layout::new(paths, shape.limits);
         let errors = errors::of_rows(paths, &layout.rows, borders, shape.reading.kind);
         let legend = Legend::new(&mut layout.rows, paths.labels(), matches);

@@ -2,8 +2,8 @@
 
 use serde_json::json;
 
-use super::live::Run;
 use super::lists::{PLOT, drawn, until};
+use super::live::Run;
 
 /// The number of marks that are drawn: columns of the plot in which most pixels have the colour of the text.
 const MARKS: &str = "
@@ -31,7 +31,8 @@ fn the_timeline_moves_on_and_shows_new_marks() {
         // The right end of the plot is a sample that was taken since.
         until(|| {
             browser.point(PLOT, 0.999);
-            let clock = "return arguments[0].map((ms) => `at ${new Date(ms).toTimeString().slice(0, 8)}`)
+            let clock =
+                "return arguments[0].map((ms) => `at ${new Date(ms).toTimeString().slice(0, 8)}`)
                 .includes(document.querySelector('.timeline-foot .faint').textContent)";
             let later: Vec<u64> = times().into_iter().filter(|t| *t > before + 1000).collect();
             browser.run(clock, json!([later])) == true
