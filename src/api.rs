@@ -125,6 +125,14 @@ impl Api {
         self.provider.as_ref()
     }
 
+    /// Why there is no report before there is a target.
+    fn no_target(&self) -> ApiError {
+        match self.provider().awaited() {
+            Some(awaited) => ApiError::Unavailable(format!("waiting for {awaited}")),
+            None => ProviderError::NoTarget.into(),
+        }
+    }
+
     /// The report of a mark, or the newest one.
     async fn state(&self, mark: Option<&Mark>) -> Result<Arc<Report>, ApiError> {
         match mark {

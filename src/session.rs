@@ -88,6 +88,7 @@ pub fn run(config: &Config) -> Result<ExitCode> {
         ));
     }
     let reports = Arc::new(Reports::new(
+        &config.target,
         collecting.clone(),
         progress.clone(),
         symbolizer,
@@ -168,14 +169,8 @@ impl Session<'_> {
 
     fn announce(&self, addresses: &[std::net::SocketAddr]) {
         if let Progress::Waiting = *self.progress.borrow() {
-            match &self.config.target {
-                Selector::Comm(name) => {
-                    console::print(&format!("waiting for a process named {name}"))
-                }
-                Selector::Cgroup(group) => {
-                    console::print(&format!("waiting for a process in {group}"))
-                }
-                Selector::Pid(_) | Selector::Command(_) => {}
+            if let Some(awaited) = self.config.target.awaited() {
+                console::print(&format!("waiting for {awaited}"));
             }
         }
         for address in addresses {

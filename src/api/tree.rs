@@ -31,6 +31,7 @@ pub(super) const PARAMETERS: &[&str] = &[
     "path",
     "focus",
     "mark",
+    "report",
     "pid",
 ];
 

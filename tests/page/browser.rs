@@ -128,12 +128,18 @@ impl Browser {
         }
     }
 
-    /// Loads the page with this fragment, and waits until its view is shown.
+    /// Loads the page with this fragment.
     #[track_caller]
-    pub fn open(&self, fragment: &str) {
+    pub fn load(&self, fragment: &str) {
         self.command("POST", "/url", Some(&json!({"url": "about:blank"})));
         let url = format!("{}/{fragment}", self.base);
         self.command("POST", "/url", Some(&json!({"url": url})));
+    }
+
+    /// Loads the page with this fragment, and waits until its view is shown.
+    #[track_caller]
+    pub fn open(&self, fragment: &str) {
+        self.load(fragment);
         let failed = "document.querySelector('#content .notice.error')";
         self.wait(&format!(
             "performance.getEntriesByName('memprof-painted').length > 0 || {failed}"

@@ -115,7 +115,9 @@ fn difference() {
     let (mut run, browser) = Run::shown("#view=diff&kind=anon");
     browser.click("#mark");
     // The new mark is in the list, and selected.
-    browser.wait("document.querySelector('.choice select')?.options.length === 2");
+    browser.wait(
+        "document.querySelector('.choice select')?.selectedOptions[0].text.startsWith('mark at')",
+    );
     let id = run.api("/v2/marks")["marks"][0]["id"]
         .as_str()
         .unwrap()

@@ -6,6 +6,7 @@
 mod common;
 
 mod browser;
+mod choice;
 mod estimates;
 mod large;
 mod lists;
@@ -13,4 +14,5 @@ mod live;
 mod looks;
 mod shown;
 mod timeline;
+mod waiting;
 mod which;

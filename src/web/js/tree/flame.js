@@ -177,6 +177,11 @@ export class Flame extends TreeCanvas {
     this.canvas.style.cursor = this.hovered >= 0 ? "pointer" : "";
   }
 
+  /** @override */
+  listed(/** @type {number[]} */ nodes) {
+    return nodes.filter((node) => this.across(node)[1] >= 1);
+  }
+
   /** Scrolls a node's row into view. */
   reveal(/** @type {number} */ node) {
     if (!this.shown || node < 0) return;
@@ -185,6 +190,26 @@ export class Flame extends TreeCanvas {
     if (top < 0) this.element.scrollTop += top;
     else if (below > 0) this.element.scrollTop += below;
   }
+}
+
+/**
+ * The bytes of the stacks with a frame of each file, and a colour of that file. Each byte counts once for a file, as in the
+ * totals of functions, so the sums are the same in both directions.
+ * @returns {Map<string, [number, string]>}
+ */
+function totals(/** @type {Tree} */ tree, /** @type {number} */ zoom, /** @type {string[]} */ colours) {
+  const sums = new Map();
+  /** The end of the subtree that was counted last for each file. */
+  const counted = new Map();
+  for (let node = Math.max(tree.of(0).type === "root" ? 1 : 0, zoom); node < tree.end[zoom]; node++) {
+    const { type, module } = tree.of(node);
+    if ((type !== "function" && type !== "inlined") || node < (counted.get(module) ?? 0)) continue;
+    counted.set(module, tree.end[node]);
+    const entry = sums.get(module) ?? [0, colours[tree.frame[node]]];
+    entry[0] += tree.value[node];
+    sums.set(module, entry);
+  }
+  return sums;
 }
 
 /** Shows the meaning of the colours. */
@@ -199,15 +224,9 @@ export function legend(/** @type {Element} */ element, /** @type {Tree} */ tree,
     return fill(element, sample(dark ? "hsl(6 65% 38%)" : "hsl(6 85% 66%)", "grew"), sample(dark ? "hsl(214 65% 38%)" : "hsl(214 85% 66%)", "shrank"), sample(dark ? "hsl(220 5% 30%)" : "hsl(220 8% 88%)", "unchanged"));
   }
   const colours = fills(tree, dark);
-  const bytesOf = new Map();
-  for (let node = Math.max(1, zoom); node < tree.end[zoom]; node++) {
-    const { type, module } = tree.of(node);
-    if (type !== "function" && type !== "inlined") continue;
-    const entry = bytesOf.get(module) ?? [0, colours[tree.frame[node]]];
-    entry[0] += tree.self[node];
-    bytesOf.set(module, entry);
-  }
+  const bytesOf = totals(tree, zoom, colours);
   const largest = [...bytesOf].sort((a, b) => b[1][0] - a[1][0]).slice(0, 6);
   const more = bytesOf.size - largest.length;
-  fill(element, ...largest.map(([module, [self, colour]]) => sample(colour, `${module || "no file"} ${bytes(self)}`)), more > 0 && h("span", {}, `and ${more} more files`));
+  const title = "Bytes of the stacks with at least one frame of the file. Most stacks have frames of several files, so these sums overlap.";
+  fill(element, largest.length > 0 && h("span", { class: "faint", title }, "total of each file:"), ...largest.map(([module, [total, colour]]) => sample(colour, `${module || "no file"} ${bytes(total)}`)), more > 0 && h("span", {}, `and ${more} more files`));
 }

@@ -48,8 +48,10 @@ export class Space {
   }
 
   async refresh() {
-    this.rows = (await api.maps()).rows;
+    const { report, rows } = await api.maps();
+    this.rows = rows;
     this.show();
+    return report;
   }
 
   show() {
