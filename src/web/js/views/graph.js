@@ -120,7 +120,8 @@ export class Graph {
     set(this.matched, { "data-bytes": sum });
     const nodes = this.drawing.listed(this.found);
     const at = nodes.indexOf(this.selected);
-    say(this.place, `${at < 0 ? "–" : number(at + 1)} of ${number(nodes.length)}`);
+    const none = count ? "too narrow to see" : "";
+    say(this.place, nodes.length ? `${at < 0 ? "–" : number(at + 1)} of ${number(nodes.length)}` : none);
   }
 
   /** Selects the next match, or the previous one. */
