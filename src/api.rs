@@ -28,6 +28,7 @@ mod room;
 mod route;
 mod sampler;
 mod series;
+mod shape;
 mod summary;
 mod tree;
 mod v1;

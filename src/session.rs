@@ -168,10 +168,10 @@ impl Session<'_> {
     }
 
     fn announce(&self, addresses: &[std::net::SocketAddr]) {
-        if let Progress::Waiting = *self.progress.borrow() {
-            if let Some(awaited) = self.config.target.awaited() {
-                console::print(&format!("waiting for {awaited}"));
-            }
+        if let Progress::Waiting = *self.progress.borrow()
+            && let Some(awaited) = self.config.target.awaited()
+        {
+            console::print(&format!("waiting for {awaited}"));
         }
         for address in addresses {
             console::print(&format!("serving http://{address}/"));

@@ -10,7 +10,7 @@ use super::functions::{Page, PageReply, Sorting};
 use super::reply::internal;
 use super::request::RequestContext;
 use super::room::Out;
-use super::tree::search;
+use super::shape::search;
 use super::view::{View, view};
 use super::{ApiError, Report, Request};
 use crate::profile::{MappedBytes, Mapping, Usage};
