@@ -204,6 +204,10 @@ fn a_search_opens_the_way_to_its_matches() {
             <= document.querySelector('.table').getBoundingClientRect().bottom)"
         );
         assert_eq!(browser.eval(&seen), true);
+        let link = browser.link();
+        browser.open(&link);
+        browser.wait(&format!("{rows}.length === 2 && {seen}"));
+        browser.press("/");
         let place = |text: &str| {
             browser.wait(&format!(
                 "document.querySelector('.place').textContent === '{text}'"

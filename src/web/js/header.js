@@ -46,7 +46,7 @@ export function showGone(/** @type {string} */ why) {
 export function showWaiting(/** @type {string} */ why) {
   document.body.dataset.waiting = "";
   const text = awaited(why);
-  say(at("target"), text[0].toUpperCase() + text.slice(1));
+  say(at("target"), text);
   document.title = `${text} – memprof`;
   chip("alive", "warn", "no report yet", "");
 }

@@ -111,7 +111,7 @@ async function refresh() {
     if (content.contains(current.element)) return;
     showReport(null);
     const waits = error instanceof ApiError && error.status === 503;
-    fill(content, waits ? notice("No report yet", `${awaited(why)}: this page shows its memory as soon as it runs.`) : notice("This view could not be loaded", why, "error"));
+    fill(content, waits ? notice(awaited(why), "This page shows its memory as soon as it runs.") : notice("This view could not be loaded", why, "error"));
   } finally {
     if (mine === wanted) content.removeAttribute("aria-busy");
   }
@@ -131,6 +131,7 @@ const live = new Live({
 });
 
 let kernelOffered = false;
+let started = false;
 
 /** Shows the totals of the selected report or, by default, of the newest one. */
 async function showChosen(/** @type {import("./api.js").Summary} */ newest) {
@@ -164,7 +165,8 @@ onChange((changed) => {
   }
   if (changed.has("view")) {
     open();
-    refresh();
+    // `live` makes the first request.
+    if (started) refresh();
     return;
   }
   if (!view) return;
@@ -241,4 +243,5 @@ listen();
 follow();
 if (!view) open();
 paused();
+started = true;
 live.start();

@@ -34,9 +34,10 @@ export function reason(/** @type {string} */ name) {
   return reasons[name] ?? name;
 }
 
-/** What memprof waits for, from the text of a reply without a report: `waiting for a process named NAME`. */
+/** What memprof waits for, from the text of a reply without a report: `Waiting for a process named NAME`. */
 export function awaited(/** @type {string} */ why) {
-  return why.replace(/^no report at this time: /, "");
+  const text = why.replace(/^no report at this time: /, "");
+  return text.charAt(0).toUpperCase() + text.slice(1);
 }
 
 /** The label of code without a symbol in its file. */

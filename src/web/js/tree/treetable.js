@@ -84,8 +84,10 @@ export class TreeTable {
       stack.push(...children);
     }
     this.table.show(rows, "");
-    if (this.toFirst) this.reveal(this.listed(shown.found)[0]);
-    this.toFirst = false;
+    if (this.toFirst && this.element.isConnected) {
+      this.reveal(this.listed(shown.found)[0]);
+      this.toFirst = false;
+    }
     const selected = shown.selected < 0 ? "" : shown.tree.key(shown.selected);
     if (selected === this.selected) return;
     this.selected = selected;

@@ -50,8 +50,12 @@ export class Sandwich {
       this.show();
       return report;
     }
-    const report = await this.callees.refresh();
-    await this.callers.refresh();
+    // Both halves of one report: another client may have had a newer one made in between.
+    let report, above;
+    for (let tries = 0; tries < 3 && (!report || above?.number !== report.number); tries++) {
+      report = await this.callees.refresh();
+      above = await this.callers.refresh();
+    }
     this.show();
     return report;
   }
