@@ -28,6 +28,7 @@ mod room;
 mod route;
 mod sampler;
 mod series;
+mod shape;
 mod summary;
 mod tree;
 mod v1;
@@ -123,6 +124,14 @@ impl Api {
 
     fn provider(&self) -> &dyn Provider {
         self.provider.as_ref()
+    }
+
+    /// Why there is no report before there is a target.
+    fn no_target(&self) -> ApiError {
+        match self.provider().awaited() {
+            Some(awaited) => ApiError::Unavailable(format!("waiting for {awaited}")),
+            None => ProviderError::NoTarget.into(),
+        }
     }
 
     /// The report of a mark, or the newest one.

@@ -92,6 +92,7 @@ pub fn run(config: &Config) -> Result<ExitCode> {
         ));
     }
     let reports = Arc::new(Reports::new(
+        &config.target,
         collecting.clone(),
         progress.clone(),
         symbolizer,

@@ -33,6 +33,15 @@ pub enum Selector {
 const COMM_MAX: usize = 15;
 
 impl Selector {
+    /// The process that memprof waits for, if it does not exist yet; `None` if memprof does not wait.
+    pub fn awaited(&self) -> Option<String> {
+        match self {
+            Selector::Comm(name) => Some(format!("a process named {name}")),
+            Selector::Cgroup(group) => Some(format!("a process in {group}")),
+            Selector::Pid(_) | Selector::Command(_) => None,
+        }
+    }
+
     /// The wanted process's name as the kernel's `comm` shows it: truncated to 15 bytes.
     ///
     /// # Examples

@@ -30,7 +30,7 @@ pub(crate) use label::{
 pub(crate) use layout::{Cut, Layout, Limits, Order};
 pub(crate) use names::frame_label;
 pub(crate) use paths::{Paths, Reading};
-pub(crate) use search::Search;
+pub(crate) use search::{Find, FunctionId, Search};
 pub(crate) use sweep::Row;
 pub(crate) use table::{Table, TableRow};
 

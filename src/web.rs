@@ -69,6 +69,7 @@ pub static ASSETS: &[Asset] = assets! {
     JS, "js/views/graph.js";
     JS, "js/views/health.js";
     JS, "js/views/list.js";
+    JS, "js/views/sandwich.js";
     JS, "js/views/space.js";
     JS, "js/which.js";
     JS, "js/words.js";

@@ -191,6 +191,11 @@ fn replies_are_as_the_document_says() {
             "direction=callees&merge=site&inlined=true&kind=anon&search=alloc",
         ),
         ("/v2/tree", "threshold=50000&max_nodes=1"),
+        ("/v2/tree", "function=node::alloc&path=/opt/node"),
+        (
+            "/v2/tree",
+            "function=node::alloc&path=/opt/node&focus=true&direction=callees",
+        ),
         (
             "/v2/functions",
             "sort=self&order=asc&search=*a*&limit=1&offset=1",
@@ -295,6 +300,10 @@ fn bad_requests_are_refused() {
         "tree?inlined=1",
         "tree?threshold=-1",
         "tree?max_nodes=200001",
+        "tree?function=main",
+        "tree?focus=true&search=main",
+        "tree?path=/opt/node&search=main",
+        "diff?path=/opt/node",
         "tree?kind=anon&kind=anon",
         "functions?sort=size",
         "functions?limit=10001",

@@ -9,7 +9,7 @@ use super::{ApiError, Report};
 use crate::event::Outcome;
 use crate::export::Faults;
 use crate::measure::Measure;
-use crate::profile::{Amounts, FreezeOutcome, KernelFigures, Kind, Profile};
+use crate::profile::{self, Amounts, FreezeOutcome, KernelFigures, Kind, Profile, Verdict};
 
 /// Figures by kind, in the order of [`Kind::ALL`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -93,7 +93,34 @@ pub(super) fn outcomes(profile: &Profile) -> Vec<OutcomeRow> {
     profile.outcomes().into_iter().map(row).collect()
 }
 
-/// Which state a reply shows, and what is incomplete about it.
+/// How a total compares with the kernel's figures.
+#[derive(Debug, Serialize)]
+pub(super) struct Agreement {
+    verdict: &'static str,
+    resident: u64,
+    low: u64,
+    high: u64,
+}
+
+impl From<profile::Agreement> for Agreement {
+    fn from(a: profile::Agreement) -> Agreement {
+        let verdict = match a.verdict() {
+            Verdict::Equal => "equal",
+            Verdict::Between => "between",
+            Verdict::Below => "below",
+            Verdict::Above => "above",
+            Verdict::Incomplete => "incomplete",
+        };
+        Agreement {
+            verdict,
+            resident: a.ours,
+            low: a.low,
+            high: a.high,
+        }
+    }
+}
+
+/// Which state a reply shows, its totals, and what is incomplete about it.
 #[derive(Debug, Serialize)]
 pub(super) struct ReportInfo {
     number: u64,
@@ -107,6 +134,9 @@ pub(super) struct ReportInfo {
     #[serde(flatten)]
     counted: Counted,
     faults: Option<Faults>,
+    total: Kinds,
+    page_tables: u64,
+    agreement: Agreement,
     not_observed: Kinds,
     incomplete: Kinds,
     losses: Vec<Loss>,
@@ -127,6 +157,9 @@ impl From<&Report> for ReportInfo {
             exact: profile.is_exact(),
             counted: Counted(profile.optional_measures().collect()),
             faults: profile.faults.map(Faults::from),
+            total: Kinds(profile.total),
+            page_tables: profile.kernel_after.page_tables,
+            agreement: profile.agreement().into(),
             not_observed: Kinds(profile.unattributed()),
             incomplete: Kinds(profile.incomplete()),
             losses: losses(profile.losses.lost()),

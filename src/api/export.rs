@@ -11,7 +11,7 @@ use super::query::{bad, quoted};
 use super::reply::internal;
 use super::request::RequestContext;
 use super::room::Out;
-use super::tree::{direction, kind};
+use super::shape::{direction, kind};
 use super::view::{ReportSelector, View};
 use super::{Api, ApiError, Ask, BoxFuture, Reply, Report, Request};
 use crate::export::{EXPORTERS, ExportOptions, Exporter, by_name, names, write};

@@ -9,7 +9,7 @@ use super::query::Query;
 use super::reply::internal;
 use super::request::RequestContext;
 use super::room::Out;
-use super::tree::{kind, search};
+use super::shape::{kind, search};
 use super::view::{View, view};
 use super::{ApiError, Report, Request};
 use crate::profile::Kind;

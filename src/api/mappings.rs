@@ -10,7 +10,7 @@ use super::functions::{Page, PageReply, Sorting};
 use super::reply::internal;
 use super::request::RequestContext;
 use super::room::Out;
-use super::tree::search;
+use super::shape::search;
 use super::view::{View, view};
 use super::{ApiError, Report, Request};
 use crate::profile::{MappedBytes, Mapping, Usage};
@@ -83,11 +83,6 @@ struct Row<'a> {
     huge: u64,
 }
 
-/// Bytes of all kinds that a mapping can have.
-fn all(usage: &Usage) -> u64 {
-    usage.anon + usage.shmem + usage.file + usage.swap + usage.hugetlb
-}
-
 fn bytes(mapped: &MappedBytes) -> Usage {
     let mut usage = mapped.attributed;
     usage += mapped.not_observed;
@@ -112,8 +107,9 @@ impl<'a> From<&'a Mapping> for Row<'a> {
             permissions: &mapping.permissions,
             name: &mapping.name,
             bytes: Kinds(bytes(&mapping.bytes).into()),
-            attributed: all(&mapping.bytes.attributed),
-            not_observed: all(&mapping.bytes.not_observed),
+            // Of the kinds that are in the totals, so that their sums are those of the report.
+            attributed: mapping.bytes.attributed.resident(),
+            not_observed: mapping.bytes.not_observed.resident(),
             huge: mapping.bytes.huge,
         }
     }
@@ -127,7 +123,7 @@ impl Maps {
             By::Size => size(m),
             By::Resident => resident(&bytes(&m.bytes)),
             By::Swap => bytes(&m.bytes).swap,
-            By::NotObserved => all(&m.bytes.not_observed),
+            By::NotObserved => m.bytes.not_observed.resident(),
         };
         let ascending = match self.sorting.by {
             By::Address => place(a).cmp(&place(b)),

@@ -2,11 +2,11 @@
 
 use serde::Serialize;
 
-use super::common::{Bracket, Kinds, ReportInfo};
+use super::common::{Agreement, Bracket, Kinds, ReportInfo};
 use super::reply::internal;
 use super::request::RequestContext;
 use super::room::Out;
-use super::summary::Agreement;
+
 use super::view::{View, view};
 use super::{ApiError, Report, Request};
 use crate::profile::Profile;

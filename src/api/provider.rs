@@ -13,6 +13,11 @@ pub trait Provider: Send + Sync + 'static {
     /// The newest report. Called for every request; concurrent callers share one scan.
     fn profile(&self) -> BoxFuture<'_, Result<Arc<Report>, ProviderError>>;
 
+    /// The newest report, if it has this number.
+    fn known(&self, _number: u64) -> BoxFuture<'_, Option<Arc<Report>>> {
+        Box::pin(async { None })
+    }
+
     /// Like [`Provider::profile`], with the target frozen for the scan. [`Profile::freeze`] says whether
     /// it was.
     fn frozen(&self, _how: Freeze) -> BoxFuture<'_, Result<Arc<Report>, ProviderError>> {
@@ -21,6 +26,11 @@ pub trait Provider: Send + Sync + 'static {
 
     /// The target's process id; `None` before there is a target.
     fn pid(&self) -> Option<Pid>;
+
+    /// What is awaited before there is a target, such as `a process named NAME`; `None` if that is not known.
+    fn awaited(&self) -> Option<String> {
+        None
+    }
 
     /// The same report with source lines and inlined functions, for files with debug information. This may take
     /// seconds.

@@ -4,14 +4,14 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use super::common::{Bracket, Kinds, OutcomeRow, ReportInfo, outcomes};
+use super::common::{Agreement, Bracket, Kinds, OutcomeRow, ReportInfo, outcomes};
 use super::reply::internal;
 use super::request::RequestContext;
 use super::room::Out;
 use super::view::{View, view};
 use super::{ApiError, Report, Request};
 use crate::export::Target;
-use crate::profile::{Amounts, Profile, Unobserved, Verdict};
+use crate::profile::{Amounts, Profile, Unobserved};
 
 /// Parameters of `/v2/summary`.
 pub(super) const PARAMETERS: &[&str] = &["mark", "pid"];
@@ -55,15 +55,6 @@ struct NotObserved {
     bytes: Kinds,
 }
 
-/// How a total compares with the kernel's figures.
-#[derive(Serialize)]
-pub(super) struct Agreement {
-    verdict: &'static str,
-    resident: u64,
-    low: u64,
-    high: u64,
-}
-
 impl<'a> From<&'a Report> for SummaryReply<'a> {
     fn from(report: &'a Report) -> SummaryReply<'a> {
         let profile = &report.profile;
@@ -77,24 +68,6 @@ impl<'a> From<&'a Report> for SummaryReply<'a> {
             kernel: (&**profile).into(),
             agreement: profile.agreement().into(),
             outcomes: outcomes(profile),
-        }
-    }
-}
-
-impl From<crate::profile::Agreement> for Agreement {
-    fn from(a: crate::profile::Agreement) -> Agreement {
-        let verdict = match a.verdict() {
-            Verdict::Equal => "equal",
-            Verdict::Between => "between",
-            Verdict::Below => "below",
-            Verdict::Above => "above",
-            Verdict::Incomplete => "incomplete",
-        };
-        Agreement {
-            verdict,
-            resident: a.ours,
-            low: a.low,
-            high: a.high,
         }
     }
 }

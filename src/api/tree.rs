@@ -6,17 +6,14 @@ use rustc_hash::FxHashMap;
 use serde::Serialize;
 
 use super::common::{ReportInfo, counted};
-use super::query::Query;
 use super::reply::internal;
 use super::request::RequestContext;
 use super::room::Out;
+use super::shape::Shape;
 use super::view::{View, view};
 use super::{ApiError, Report, Request};
-use crate::profile::{Border, Kind};
-use crate::tree::{
-    Cut, Direction, Label, Labels, Layout, Limits, Merge, Naming, Paths, Reading, Row, Search,
-    errors,
-};
+use crate::profile::Border;
+use crate::tree::{Cut, Label, Labels, Layout, Merge, Paths, Reading, Row, errors};
 
 /// Parameters of `/v2/tree`.
 pub(super) const PARAMETERS: &[&str] = &[
@@ -27,69 +24,13 @@ pub(super) const PARAMETERS: &[&str] = &[
     "threshold",
     "max_nodes",
     "search",
+    "function",
+    "path",
+    "focus",
     "mark",
+    "report",
     "pid",
 ];
-
-/// Default and maximum number of nodes.
-const NODES: u64 = 50_000;
-const MOST_NODES: u64 = 200_000;
-
-/// Maximum length of a search text, in bytes.
-pub(super) const LONGEST_SEARCH: usize = 256;
-
-/// Parameters of a tree.
-#[derive(Clone, Debug)]
-pub(super) struct Shape {
-    pub(super) reading: Reading,
-    limits: Limits,
-    search: Option<Search>,
-}
-
-/// A kind of bytes, `all` by default.
-pub(super) fn kind(query: &Query) -> Result<Kind, ApiError> {
-    let kinds = Kind::ALL.map(|kind| (kind.name(), kind));
-    Ok(query.word("kind", kinds)?.unwrap_or_default())
-}
-
-/// A direction, if one is given.
-pub(super) fn direction(query: &Query) -> Result<Option<Direction>, ApiError> {
-    query.word("direction", Direction::ALL.map(|d| (d.name(), d)))
-}
-
-/// The search, if any.
-pub(super) fn search(query: &Query) -> Result<Option<Search>, ApiError> {
-    let text = query.short("search", LONGEST_SEARCH)?;
-    Ok(text.filter(|t| !t.is_empty()).map(|t| Search::new(&t)))
-}
-
-impl Shape {
-    pub(super) fn read(query: &Query) -> Result<Shape, ApiError> {
-        let merges = [("function", Merge::Function), ("site", Merge::Site)];
-        let merge = query.word("merge", merges)?;
-        let naming = Naming {
-            merge: merge.unwrap_or_default(),
-            inlined: query.boolean("inlined")?.unwrap_or(false),
-        };
-        let reading = Reading {
-            direction: direction(query)?.unwrap_or_default(),
-            naming,
-            kind: kind(query)?,
-        };
-        let max_nodes = query.number("max_nodes", "", MOST_NODES)?.unwrap_or(NODES);
-        let limits = Limits {
-            threshold: query
-                .number("threshold", " of bytes", u64::MAX)?
-                .unwrap_or(0),
-            max_nodes: max_nodes.max(1) as usize,
-        };
-        Ok(Shape {
-            reading,
-            limits,
-            search: search(query)?,
-        })
-    }
-}
 
 /// `/v2/tree`.
 pub(super) fn read(asked: &RequestContext<'_>) -> Result<Request, ApiError> {
@@ -113,9 +54,10 @@ impl View for Tree {
 pub(super) fn write_tree(report: &Report, shape: &Shape, out: &mut Out) -> Result<(), ApiError> {
     counted(shape.reading.kind, &report.profile)?;
     let mut paths = Paths::new([report.side()], shape.reading);
+    let [total] = paths.total();
     let mut drawn = Drawn::new(&mut paths, shape, &report.profile.borders);
     let head = Head {
-        total: drawn.rows[0].total[0],
+        total,
         matched: drawn.matched.map(|[bytes]| bytes),
     };
     let nodes = Nodes {
@@ -207,8 +149,14 @@ pub(super) struct Drawn<'a, const N: usize> {
 impl<'a, const N: usize> Drawn<'a, N> {
     /// Lays out a tree; with the standard errors of its nodes, where `borders` are those of its only profile.
     pub(super) fn new(paths: &mut Paths<'a, N>, shape: &Shape, borders: &[Border]) -> Drawn<'a, N> {
-        let found = shape.search.as_ref().map(|search| paths.search(search));
+        let found = shape.find.as_ref().map(|find| paths.find(find));
         let (matches, matched) = found.unzip();
+        if shape.focus {
+            paths.focus(
+                matches.as_deref().unwrap_or_default(),
+                shape.reading.direction,
+            );
+        }
         let mut layout = Layout::new(paths, shape.limits);
         let errors = errors::of_rows(paths, &layout.rows, borders, shape.reading.kind);
         let legend = Legend::new(&mut layout.rows, paths.labels(), matches);

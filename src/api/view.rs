@@ -51,11 +51,13 @@ pub(super) trait View: Debug + Send + Sync + 'static {
     }
 }
 
-/// The requested report and process: the parameters `mark` and `pid`.
+/// The requested report and process: the parameters `mark`, `report` and `pid`.
 #[derive(Clone, Debug, Default)]
 pub(super) struct ReportSelector {
     /// Id of a mark; `None` for the newest report.
     mark: Option<String>,
+    /// Number of a report that need not be made again if it is the newest one.
+    known: Option<u64>,
     /// One process of it; `None` for all of them together.
     pub(super) pid: Option<Pid>,
 }
@@ -65,16 +67,22 @@ impl ReportSelector {
         let pid = query.number("pid", "", i32::MAX as u64)?;
         Ok(ReportSelector {
             mark: query.text("mark").map(str::to_owned),
+            known: query.number("report", "", u64::MAX)?,
             pid: pid.map(|pid| Pid(pid as u32)),
         })
     }
 
     /// The report, with all its processes.
     pub(super) async fn report(&self, api: &Api) -> Result<Arc<Report>, Missing> {
-        match &self.mark {
-            Some(id) => Ok(api.marks.get(id)?.report),
-            None => Ok(api.provider().profile().await?),
+        if let Some(id) = &self.mark {
+            return Ok(api.marks.get(id)?.report);
         }
+        if let Some(number) = self.known
+            && let Some(report) = api.provider().known(number).await
+        {
+            return Ok(report);
+        }
+        Ok(api.provider().profile().await?)
     }
 
     /// A baseline, restricted to the same process.
@@ -204,6 +212,7 @@ impl<V: View> Ask for Viewed<V> {
                     let text = view.before_target().unwrap_or_default();
                     Ok(Reply::new(view.content_type(), text))
                 }
+                Err(Missing::NoTarget) => Err(api.no_target()),
                 Err(e) => Err(e.into()),
             }
         })

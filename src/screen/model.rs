@@ -10,7 +10,8 @@ use crate::measure::Unit;
 use crate::profile::{Kind, Profile};
 use crate::symbol::Symbols;
 use crate::tree::{
-    Direction, Label, LabelId, Labels, Layout, Limits, Naming, Paths, Reading, Row, Search, Table,
+    Direction, Find, Label, LabelId, Labels, Layout, Limits, Naming, Paths, Reading, Row, Search,
+    Table,
 };
 
 /// Maximum number of nodes; the largest ones are kept, and the others are aggregated.
@@ -121,7 +122,7 @@ impl Model {
         };
         let mut paths = Paths::new(sides, reading);
         let layout = Layout::new(&mut paths, limits);
-        let (named, _) = paths.search(&search);
+        let (named, _) = paths.find(&Find::Search(search.clone()));
         let labels = paths.labels();
         let table = Table::new(sides, job.kind, job.naming.inlined);
         let mut unknown = Pair::default();

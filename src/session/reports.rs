@@ -15,6 +15,7 @@ use crate::freeze::Freeze;
 use crate::profile::{Frame, FrameKind, FreezeOutcome, MapUsage, Profile};
 use crate::symbol::Symbols;
 use crate::symbolize::{Detail, Symbolizer};
+use crate::target::Selector;
 
 /// How long the target runs, at least, between two reports that freeze it: `RUN`, and `RUN_SHARE` times as
 /// long as it was frozen.
@@ -61,6 +62,7 @@ impl Collecting {
 
 /// Makes reports; concurrent requests share one.
 pub struct Reports {
+    awaited: Option<String>,
     collecting: Collecting,
     progress: watch::Receiver<Progress>,
     symbolizer: Symbolizer,
@@ -82,12 +84,14 @@ impl Reports {
     /// Takes profiles from the collector and names from the symbolizer; freezes the target at least as `freeze`
     /// says.
     pub fn new(
+        target: &Selector,
         collecting: Collecting,
         progress: watch::Receiver<Progress>,
         symbolizer: Symbolizer,
         freeze: Freeze,
     ) -> Reports {
         Reports {
+            awaited: target.awaited(),
             collecting,
             progress,
             symbolizer,
@@ -236,6 +240,14 @@ impl Provider for Reports {
         Box::pin(self.report(Freeze::No))
     }
 
+    fn known(&self, number: u64) -> BoxFuture<'_, Option<Arc<Report>>> {
+        Box::pin(async move {
+            let newest = self.newest.lock().await;
+            let known = newest.as_ref().filter(|n| n.report.sequence == number);
+            known.map(|n| Arc::clone(&n.report))
+        })
+    }
+
     fn frozen(&self, how: Freeze) -> BoxFuture<'_, Result<Arc<Report>, ProviderError>> {
         Box::pin(self.report(how))
     }
@@ -259,6 +271,10 @@ impl Provider for Reports {
             let tables = self.ask_at_once(&self.tables, Command::Tables);
             tables.await.map(|(tables, _)| tables).unwrap_or_default()
         })
+    }
+
+    fn awaited(&self) -> Option<String> {
+        self.awaited.clone()
     }
 
     fn pid(&self) -> Option<Pid> {

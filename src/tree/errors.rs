@@ -46,32 +46,39 @@ pub fn of_rows<const N: usize>(
         .of_samples()
         .map(|(sample, steps)| (sample, last(steps)))
         .collect();
+    // Outside of all samples is only the root's, or nothing's where the root is not all memory.
+    let outside = (!paths.is_focused()).then_some(0);
     let mut variances = vec![0.0; rows.len()];
     for border in borders.iter().filter(|border| border.is_in(kind)) {
-        // Outside of all samples is only the root's.
-        let end = |sample: Option<u32>| sample.and_then(|s| ends.get(&s)).copied().unwrap_or(0);
+        let end = |sample: Option<u32>| sample.and_then(|s| ends.get(&s)).copied().or(outside);
         let (one, [a, b]) = (end(border.sample), border.beside.map(end));
         let with_one = meet(rows, one, a).max(meet(rows, one, b));
         let both = meet(rows, a, b);
         let with_both = meet(rows, one, both);
         for (from, to) in [(one, with_one), (both, with_both)] {
             let mut at = from;
-            while at != to {
-                variances[at as usize] += border.variance;
-                at = rows[at as usize].parent;
+            while at != to
+                && let Some(row) = at
+            {
+                variances[row as usize] += border.variance;
+                at = parent(rows, row);
             }
         }
     }
     variances.into_iter().map(standard_error).collect()
 }
 
-/// The innermost row that contains both. (A parent comes before its children.)
-fn meet<const N: usize>(rows: &[Row<N>], mut a: u32, mut b: u32) -> u32 {
+/// The innermost row that contains both; `None` is outside of the tree. (A parent comes before its children.)
+fn meet<const N: usize>(rows: &[Row<N>], mut a: Option<u32>, mut b: Option<u32>) -> Option<u32> {
     while a != b {
         let lower = if a > b { &mut a } else { &mut b };
-        *lower = rows[*lower as usize].parent;
+        *lower = lower.and_then(|row| parent(rows, row));
     }
     a
+}
+
+fn parent<const N: usize>(rows: &[Row<N>], row: u32) -> Option<u32> {
+    (row > 0).then(|| rows[row as usize].parent)
 }
 
 /// The standard errors of each label, in bytes, indexed by its id: of the stacks whose innermost frame it is, and of

@@ -2,7 +2,7 @@
 
 use super::label::{Label, LabelId, Labels, Merge, Naming};
 use super::names::FrameLabels;
-use super::{Direction, Search};
+use super::{Direction, Find};
 use crate::profile::{Amounts, Kind, Profile};
 use crate::symbol::Symbols;
 
@@ -22,6 +22,7 @@ pub struct Paths<'a, const N: usize> {
     labels: Labels<'a>,
     steps: Vec<LabelId>,
     paths: Vec<Path<N>>,
+    focused: bool,
 }
 
 impl<const N: usize> Default for Paths<'_, N> {
@@ -30,6 +31,7 @@ impl<const N: usize> Default for Paths<'_, N> {
             labels: Labels::default(),
             steps: Vec::new(),
             paths: Vec::new(),
+            focused: false,
         }
     }
 }
@@ -169,13 +171,9 @@ impl<'a, const N: usize> Paths<'a, N> {
     }
 
     /// Whether each label matches, indexed by id, and the bytes of the paths with at least one match.
-    pub fn search(&self, search: &Search) -> (Vec<bool>, [u64; N]) {
-        let matches: Vec<bool> = self
-            .labels
-            .all()
-            .iter()
-            .map(|l| search.matches(l))
-            .collect();
+    pub fn find(&self, find: &Find) -> (Vec<bool>, [u64; N]) {
+        let labels = self.labels.all().iter();
+        let matches: Vec<bool> = labels.map(|label| find.matches(label)).collect();
         let mut bytes = [0; N];
         for (steps, amount) in self.iter() {
             if steps.iter().any(|id| matches[*id as usize]) {
@@ -183,6 +181,39 @@ impl<'a, const N: usize> Paths<'a, N> {
             }
         }
         (matches, bytes)
+    }
+
+    /// Keeps only the paths with a label that matches, from behind the outermost of their matching frames: its callees or,
+    /// where the innermost frame comes first, its callers. The root stands for that frame. A recursive function is cut
+    /// once, so each byte stays in one path.
+    pub fn focus(&mut self, matches: &[bool], direction: Direction) {
+        let Paths { steps, paths, .. } = self;
+        paths.retain_mut(|path| {
+            let range = path.start as usize..path.end as usize;
+            let mut frames = steps[range].iter();
+            let is_match = |id: &LabelId| matches[*id as usize];
+            let outermost = match direction {
+                Direction::OutermostFirst => frames.position(is_match),
+                Direction::InnermostFirst => frames.rposition(is_match),
+            };
+            if let Some(at) = outermost {
+                path.start += at as u32 + 1;
+            }
+            outermost.is_some()
+        });
+        self.focused = true;
+    }
+
+    /// Whether the paths are only a part of their profiles' memory.
+    pub(super) fn is_focused(&self) -> bool {
+        self.focused
+    }
+
+    /// The sum of all paths.
+    pub fn total(&self) -> [u64; N] {
+        let mut total = [0; N];
+        self.iter().for_each(|(_, bytes)| add(&mut total, &bytes));
+        total
     }
 }
 

@@ -1,6 +1,44 @@
-//! Finds functions and files by a substring of their name, or by a pattern.
+//! Finds functions and files by a substring of their name or by a pattern, or one function by its identity.
 
-use super::label::Label;
+use std::path::PathBuf;
+
+use super::label::{Code, Label};
+
+/// What to find.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Find {
+    /// Names that match.
+    Search(Search),
+    /// One function.
+    Function(FunctionId),
+}
+
+impl Find {
+    /// Whether a label is found.
+    pub fn matches(&self, label: &Label<'_>) -> bool {
+        match (self, label) {
+            (Find::Search(search), label) => search.matches(label),
+            (Find::Function(id), Label::Code(code)) => id.is(code),
+            (Find::Function(_), _) => false,
+        }
+    }
+}
+
+/// The identity of a function: its whole name and its file.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct FunctionId {
+    /// The name; `None` for code without a symbol in the file.
+    pub name: Option<String>,
+    /// Path of the file as in the target's mappings.
+    pub path: PathBuf,
+}
+
+impl FunctionId {
+    /// Whether this code is in the function, inlined or not.
+    pub fn is(&self, code: &Code<'_>) -> bool {
+        code.function == self.name.as_deref() && code.path == self.path
+    }
+}
 
 /// A case-insensitive search text. Without `*` it matches any substring of a name; with `*`, which
 /// matches any characters, it is a pattern for the whole name.

@@ -128,12 +128,18 @@ impl Browser {
         }
     }
 
-    /// Loads the page with this fragment, and waits until its view is shown.
+    /// Loads the page with this fragment.
     #[track_caller]
-    pub fn open(&self, fragment: &str) {
+    pub fn load(&self, fragment: &str) {
         self.command("POST", "/url", Some(&json!({"url": "about:blank"})));
         let url = format!("{}/{fragment}", self.base);
         self.command("POST", "/url", Some(&json!({"url": url})));
+    }
+
+    /// Loads the page with this fragment, and waits until its view is shown.
+    #[track_caller]
+    pub fn open(&self, fragment: &str) {
+        self.load(fragment);
         let failed = "document.querySelector('#content .notice.error')";
         self.wait(&format!(
             "performance.getEntriesByName('memprof-painted').length > 0 || {failed}"
@@ -240,8 +246,13 @@ impl Browser {
         log.iter().filter(bad).map(text).collect()
     }
 
-    /// Every URL that was requested over the network since the last call.
+    /// Every URL that was requested over the network since the last call, once.
     pub fn asked(&self) -> BTreeSet<String> {
+        self.requests().into_iter().collect()
+    }
+
+    /// The URL of every request over the network since the last call.
+    pub fn requests(&self) -> Vec<String> {
         let url = |entry: &Value| {
             let message: Value = serde_json::from_str(entry["message"].as_str()?).ok()?;
             let message = &message["message"];

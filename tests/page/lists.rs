@@ -6,6 +6,9 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use super::browser::{Browser, PATIENCE};
+use super::common::memprof::Memprof;
+use super::common::process::{cont, stop};
+use super::common::workload::{Workload, program};
 use super::live::{MIB, Run};
 use super::shown::*;
 
@@ -110,12 +113,36 @@ fn address_space() {
     browser.must_be_quiet();
 }
 
+/// The header and the address space count the same memory without a stack.
+#[test]
+fn memory_without_a_stack() {
+    let mut workload = Workload::start(&program("scenarios"));
+    workload.lines.tell(&format!("malloc_large {}", 8 * MIB));
+    stop(workload.pid());
+    let m = Memprof::attach(workload.pid(), &[]);
+    let browser = Browser::start(m.address());
+    browser.open("#view=space");
+    let header = browser.text("#unseen");
+    let without = header.strip_suffix(" without a stack").unwrap();
+    assert!(without.ends_with("MiB"), "{header}");
+    let note = browser.text(".note");
+    assert!(
+        note.ends_with(&format!(" {without} without a stack.")),
+        "{header}: {note}"
+    );
+    browser.must_be_quiet();
+    cont(workload.pid());
+    workload.end();
+}
+
 #[test]
 fn difference() {
     let (mut run, browser) = Run::shown("#view=diff&kind=anon");
     browser.click("#mark");
     // The new mark is in the list, and selected.
-    browser.wait("document.querySelector('.choice select')?.options.length === 2");
+    browser.wait(
+        "document.querySelector('.choice select')?.selectedOptions[0].text.startsWith('mark at')",
+    );
     let id = run.api("/v2/marks")["marks"][0]["id"]
         .as_str()
         .unwrap()

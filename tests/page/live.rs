@@ -94,8 +94,7 @@ fn totals() {
         target.contains(&format!("(pid {})", run.target.0)),
         "{target}"
     );
-    // The time of the totals, and that of the view if it differs.
-    browser.wait("/^as of [\\d:]{8}(, view as of [\\d:]{8})?$/.test(document.getElementById('taken').textContent)");
+    browser.wait("/^as of [\\d:]{8}$/.test(document.getElementById('taken').textContent)");
     let lost = summary["report"]["losses"].as_array().unwrap().is_empty();
     assert_eq!(browser.text("#losses") == "nothing lost", lost);
     browser.must_be_quiet();
@@ -158,7 +157,7 @@ fn functions() {
     assert_eq!(browser.figure(".note", "data-count"), count);
     // A click on a function shows it in the graph.
     browser.click(".rows .row:first-child");
-    browser.wait("location.hash.includes('q=cmd_') && document.querySelector('canvas.flame')");
+    browser.wait("location.hash.includes('fn=cmd_') && document.querySelector('canvas.flame')");
     browser.wait("document.getElementById('matched').dataset.bytes > 0");
     browser.must_be_quiet();
 }
@@ -193,6 +192,49 @@ fn refreshing_moves_nothing() {
     // While paused, nothing changes.
     browser.press("p");
     browser.wait("document.getElementById('pause').getAttribute('aria-pressed') === 'true'");
+    browser.must_be_quiet();
+}
+
+/// The totals and the view change together, so that they never show two moments.
+#[test]
+fn the_totals_are_those_of_the_view() {
+    let (mut run, browser) = Run::shown("");
+    let script = "window.changes = new Set(); window.different = [];
+        const bytes = (selector) => Number(document.querySelector(selector).dataset.bytes);
+        setInterval(() => {
+            const header = bytes('#totals [data-kind=resident] dd') + bytes('#totals [data-kind=cache] dd');
+            const view = bytes('#selection');
+            changes.add(view);
+            if (header !== view) different.push([header, view]);
+        }, 10);";
+    browser.run(script, serde_json::json!([]));
+    for changes in 2..4 {
+        run.tell(&format!("mmap {}", 3 * MIB));
+        browser.wait(&format!("changes.size >= {changes}"));
+    }
+    assert_eq!(browser.eval("different"), serde_json::json!([]));
+    browser.must_be_quiet();
+}
+
+#[test]
+fn a_new_mark_is_what_the_difference_begins_with() {
+    let (run, browser) = Run::shown("");
+    browser.press("m");
+    browser.wait("location.hash.includes('from=')");
+    let id = run.api("/v2/marks")["marks"][0]["id"].clone();
+    browser.run("[...document.querySelectorAll('.tabs a')].find((a) => a.textContent === 'Difference').click()", serde_json::json!([]));
+    browser.wait("document.querySelector('.diff-stage #selection')?.dataset.bytes");
+    assert_eq!(
+        browser.eval("document.querySelector('.choice select').value"),
+        id
+    );
+    // A link without a mark begins with the newest one, too.
+    browser.open("#view=diff");
+    browser.wait("document.querySelector('.diff-stage #selection')?.dataset.bytes");
+    assert_eq!(
+        browser.eval("document.querySelector('.choice select').value"),
+        id
+    );
     browser.must_be_quiet();
 }
 

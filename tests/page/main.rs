@@ -7,6 +7,7 @@ mod common;
 
 mod accessible;
 mod browser;
+mod choice;
 mod estimates;
 mod large;
 mod layout;
@@ -14,4 +15,6 @@ mod lists;
 mod live;
 mod looks;
 mod shown;
+mod timeline;
+mod waiting;
 mod which;

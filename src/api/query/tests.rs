@@ -23,7 +23,7 @@ fn tree(threshold: u64, reverse: bool) -> Result<String, ApiError> {
 /// A view of the newest report of all processes.
 fn viewed(view: &str) -> Result<String, ApiError> {
     Ok(format!(
-        "Viewed {{ which: ReportSelector {{ mark: None, pid: None }}, view: {view} }}"
+        "Viewed {{ which: ReportSelector {{ mark: None, known: None, pid: None }}, view: {view} }}"
     ))
 }
 

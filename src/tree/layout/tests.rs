@@ -9,7 +9,7 @@ use crate::profile::{Frame, Kind, Profile, Usage};
 use crate::symbol::{InlinedFunction, Language, Symbol, Symbols};
 use crate::tree::properties::{any_profile, direction};
 use crate::tree::testing::{at, kib, profile, symbols};
-use crate::tree::{Direction, Merge, Naming, Reading, Search, Table};
+use crate::tree::{Direction, Find, FunctionId, Merge, Naming, Reading, Search, Table};
 
 /// Names, one of them with functions inlined into it.
 fn names() -> Symbols {
@@ -31,14 +31,17 @@ fn names() -> Symbols {
 }
 
 fn reading() -> impl Strategy<Value = Reading> {
-    let kind = proptest::sample::select(&Kind::ALL[..]);
-    (direction(), merge(), any::<bool>(), kind).prop_map(|(direction, merge, inlined, kind)| {
+    (direction(), merge(), any::<bool>(), kind()).prop_map(|(direction, merge, inlined, kind)| {
         Reading {
             direction,
             naming: Naming { merge, inlined },
             kind,
         }
     })
+}
+
+fn kind() -> impl Strategy<Value = Kind> {
+    proptest::sample::select(&Kind::ALL[..])
 }
 
 fn merge() -> impl Strategy<Value = Merge> {
@@ -192,15 +195,37 @@ proptest! {
     fn a_search_counts_each_byte_once(profile in any_profile(), reading in reading()) {
         let names = names();
         let paths = Paths::new([(&profile, &names)], reading);
-        let (matches, bytes) = paths.search(&Search::new("MAIN"));
+        let (matches, bytes) = paths.find(&Find::Search(Search::new("MAIN")));
         let slow: u64 = paths
             .iter()
             .filter(|(steps, _)| steps.iter().any(|id| matches[*id as usize]))
             .map(|(_, bytes)| bytes[0])
             .sum();
         prop_assert_eq!(bytes[0], slow);
-        let (_, all) = paths.search(&Search::new(""));
+        let (_, all) = paths.find(&Find::Search(Search::new("")));
         prop_assert!(bytes[0] <= all[0] && all[0] <= reading.kind.of(&profile.total));
+    }
+
+    /// Callers and callees of each function, recursive or not, are its total; its self is where nothing was called.
+    #[test]
+    fn a_focus_counts_each_byte_once(profile in any_profile(), kind in kind(), direction in direction()) {
+        let names = names();
+        let table = Table::new([(&profile, &names)], kind, false);
+        for row in &table.rows {
+            let id = FunctionId {
+                name: row.code.function.map(str::to_owned),
+                path: row.code.path.to_owned(),
+            };
+            let reading = Reading { direction, naming: Naming::default(), kind };
+            let mut paths = Paths::new([(&profile, &names)], reading);
+            let (matches, found) = paths.find(&Find::Function(id));
+            prop_assert_eq!(found, row.total);
+            paths.focus(&matches, direction);
+            let rows = Layout::new(&mut paths, ALL).rows;
+            prop_assert_eq!(rows[0].total, row.total);
+            let own: u64 = rows.iter().map(|row| row.own[0]).sum();
+            prop_assert_eq!(own, row.total[0]);
+        }
     }
 }
 

@@ -10,7 +10,8 @@ import { noSymbol, reason } from "./words.js";
 /** @typedef {{ what: string, count: number }} Loss */
 /** @typedef {{ outcome: string, complete: boolean, stacks: number, bytes: number }} Outcome */
 /** @typedef {{ anonymous?: number, rss_anon: number, rss_shmem: number, rss_file: number, swap: number, page_tables: number }} Kernel */
-/** @typedef {{ number: number, taken: number, pid: number, alive: boolean, stopped_us: number | null, stopped_in_turn: boolean, freeze_error: string | null, exact: boolean, kernel_counted: boolean, faults: { all: number, unwalked: number } | null, not_observed: Usage, incomplete: Usage, losses: Loss[], not_counted: Loss[] }} Report */
+/** @typedef {{ number: number, taken: number, pid: number, alive: boolean, stopped_us: number | null, stopped_in_turn: boolean, freeze_error: string | null, exact: boolean, kernel_counted: boolean, faults: { all: number, unwalked: number } | null, total: Usage, page_tables: number, agreement: Agreement, not_observed: Usage, incomplete: Usage, losses: Loss[], not_counted: Loss[] }} Report */
+/** @typedef {{ verdict: string, resident: number, low: number, high: number }} Agreement */
 /**
  * @typedef {object} Summary
  * @property {string} version
@@ -20,11 +21,11 @@ import { noSymbol, reason } from "./words.js";
  * @property {Usage} attributed
  * @property {{ reason: string, bytes: Usage }[]} not_observed
  * @property {{ before: Kernel, after: Kernel }} kernel
- * @property {{ verdict: string, resident: number, low: number, high: number }} agreement
+ * @property {Agreement} agreement
  * @property {Outcome[]} outcomes
  */
 /** @typedef {{ function: string | null, file: string, path: string, category: string, self: number, total: number, self_error: number, total_error: number }} FunctionRow */
-/** @typedef {{ count: number, offset: number, total: number, not_observed: number, unmapped: number, matched: number, rows: FunctionRow[] }} Functions */
+/** @typedef {{ report: Report, count: number, offset: number, total: number, not_observed: number, unmapped: number, matched: number, rows: FunctionRow[] }} Functions */
 /** @typedef {{ function: string | null, file: string, path: string, self_from: number, self_to: number, self: number, total_from: number, total_to: number, total: number }} DiffRow */
 /** @typedef {{ id: string, path: string | null, deleted: boolean, cached: number, stacks: number, inode: number, device: string }} FileRow */
 /** @typedef {{ pid: number, start: string, end: string, size: number, permissions: string, name: string, bytes: Usage, attributed: number, not_observed: number, huge: number }} Mapping */
@@ -41,7 +42,7 @@ import { noSymbol, reason } from "./words.js";
  * @property {{ name: string, entries: number, capacity: number }[]} maps
  * @property {{ rss: number, cpu_ms: number, uptime_ms: number }} own
  */
-/** @typedef {{ dir: string, kind: string, merge: string, min: string, inl: string, from: string, to: string }} Choice */
+/** @typedef {{ dir: string, kind: string, merge: string, min: string, inl: string, from: string, to: string, fn: string, path: string }} Choice */
 
 /** Timeout of a request, in ms. */
 const PATIENCE = 60_000;
@@ -89,6 +90,14 @@ function shape(/** @type {Choice} */ { dir, merge, min, inl }) {
   return { direction: dir, merge, threshold: min, inlined: inl === "1" };
 }
 
+/** The longest name of a function that a URL can hold, in bytes; longer ones are found only in the tree that is shown. */
+const LONGEST = 2000;
+
+/** The parameters that select the chosen function, if there is one. */
+function chosenFunction(/** @type {Choice} */ { fn, path }) {
+  return path && encodeURIComponent(fn + path).length <= LONGEST ? { function: fn, path } : {};
+}
+
 /** @returns {Frame[]} */
 function frames(/** @type {any} */ { frames, strings, modules }) {
   return frames.type.map((/** @type {string} */ type, /** @type {number} */ i) => {
@@ -119,6 +128,8 @@ function tree(/** @type {any} */ reply) {
   const amounts = from ? { value: to, self: self_to, before: from, selfBefore: self_from } : { value: total, self, error };
   const made = new Tree({ frames: frames(reply), parent: parent.map((/** @type {number | null} */ p) => p ?? -1), frame, ...amounts });
   made.cut = reply.cut;
+  made.report = reply.report;
+  made.whole = reply.total ?? made.value[0];
   return made;
 }
 
@@ -130,18 +141,26 @@ export const api = {
   /** @returns {Promise<Health>} */
   health: () => ask("health"),
   /** @returns {Promise<Tree>} */
-  tree: async (/** @type {Choice} */ choice) => tree(await ask("tree", { kind: choice.kind, ...shape(choice), ...which() })),
+  tree: async (/** @type {Choice} */ choice) => {
+    const { fn, path } = choice;
+    const reply = await ask("tree", { kind: choice.kind, ...shape(choice), ...chosenFunction(choice), ...which() });
+    const made = tree(reply);
+    if (reply.matched !== null) made.found = { fn, path, bytes: reply.matched };
+    return made;
+  },
+  /** What the chosen function calls, or its callers; of this report, if it is still the newest. @returns {Promise<Tree>} */
+  focus: async (/** @type {Choice} */ choice, /** @type {number | undefined} */ report) => tree(await ask("tree", { kind: choice.kind, ...shape(choice), function: choice.fn, path: choice.path, focus: true, report, ...which() })),
   /** @returns {Promise<Tree>} */
   fileTree: async (/** @type {string} */ file, /** @type {Choice} */ choice) => tree(await ask("files/stacks", { file, ...shape(choice), ...which() })),
   /** @returns {Promise<Tree>} */
   diffTree: async (/** @type {Choice} */ choice) => tree(await ask("diff", { by: "stack", from: choice.from, to: choice.to, kind: choice.kind, pid: state.pid, ...shape(choice) })),
-  /** The functions whose self bytes changed most. @returns {Promise<{ rows: DiffRow[], count: number }>} */
+  /** The functions whose self bytes changed most. @returns {Promise<{ report: Report, rows: DiffRow[], count: number }>} */
   diffFunctions: (/** @type {Choice} */ choice) => ask("diff", { by: "function", from: choice.from, to: choice.to, kind: choice.kind, sort: "self", limit: 1000, pid: state.pid }),
   /** @returns {Promise<Functions>} */
   functions: (/** @type {Record<string, any>} */ parameters) => ask("functions", { ...parameters, ...which() }),
-  /** @returns {Promise<{ total: number, other: number, count: number, rows: FileRow[] }>} */
+  /** @returns {Promise<{ report: Report, total: number, other: number, count: number, rows: FileRow[] }>} */
   files: () => ask("files", { limit: ROWS, ...which() }),
-  /** @returns {Promise<{ size: number, bytes: Usage, count: number, rows: Mapping[] }>} */
+  /** @returns {Promise<{ report: Report, size: number, bytes: Usage, count: number, rows: Mapping[] }>} */
   maps: () => ask("maps", { limit: ROWS, ...which() }),
   /** @returns {Promise<Series>} */
   series: (/** @type {string} */ resolution) => ask("series", { resolution }),

@@ -14,6 +14,8 @@ const OFFERS = /** @type {Record<string, string[]>} */ ({
   treemap: ["dir", "kind", "merge", "inl", "min", "q"],
   tree: ["dir", "kind", "merge", "inl", "min", "q"],
   functions: ["kind", "q"],
+  sandwich: ["kind", "q"],
+  focus: ["kind", "merge", "inl", "min", "q"],
   files: ["q"],
   stacks: ["shape", "dir", "merge", "inl", "q"],
   space: ["q"],
@@ -29,13 +31,18 @@ const CHOICES = /** @type {Record<string, [string, [string, string][], string]>}
   min: ["Threshold", [["0", "all"], ["65536", "≥ 64 KiB"], ["262144", "≥ 256 KiB"], ["1048576", "≥ 1 MiB"], ["16777216", "≥ 16 MiB"]], "Smaller frames are aggregated as “below threshold”"],
 });
 
-/** The controls of the open view. The page cache view is a list, or the stacks of one file. */
+/** The controls of the open view. The page cache view is a list, or the stacks of one file; the sandwich a list, or a function. */
 function offered() {
+  if (state.view === "sandwich" && state.path) return OFFERS.focus;
   return OFFERS[state.view === "files" && state.file ? "stacks" : state.view] ?? [];
 }
 
+/** Selects the next match of the search (1) or the previous one (-1). */
+let stepTo = (/** @type {number} */ _by) => {};
+
 /** Shows the view's controls with the values of the link. */
-export function showControls() {
+export function showControls(step = stepTo) {
+  stepTo = step;
   const offers = offered();
   const options = offers.filter((name) => name !== "q").map((name) => control(name));
   // Collapsed on narrow screens.
@@ -74,6 +81,11 @@ function control(/** @type {string} */ name) {
   return field(label, box, title);
 }
 
+/** A search for a text ends the choice of a function, except where that function's own stacks are searched. */
+function seek(/** @type {string} */ q) {
+  change({ q, page: "0", ...(state.view === "sandwich" ? {} : { fn: "", path: "" }) });
+}
+
 function searchBox() {
   const input = h("input", {
     type: "search",
@@ -84,11 +96,15 @@ function searchBox() {
     autocomplete: "off",
     spellcheck: "false",
     value: state.q,
-    oninput: later(() => change({ q: input.value, page: "0" }), 150),
+    oninput: later(() => seek(input.value), 150),
     onkeydown: (/** @type {KeyboardEvent} */ event) => {
+      if (event.key === "Enter") {
+        if (input.value !== state.q) seek(input.value);
+        stepTo(event.shiftKey ? -1 : 1);
+      }
       if (event.key !== "Escape") return;
       input.value = "";
-      change({ q: "", page: "0" });
+      seek("");
       event.stopPropagation();
     },
   });

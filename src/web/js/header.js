@@ -1,35 +1,31 @@
-// The top of the page: the target, totals by kind, whether they add up, and losses.
+// The top of the page: the target, and figures of the report that the view shows: totals by kind, whether they add up, and
+// losses.
 
 import { fill, h, say, set } from "./dom.js";
 import { bytes, clock, exact, number } from "./format.js";
-import { KINDS, label, meaning, OUTSIDE, reason } from "./words.js";
+import { awaited, KINDS, label, meaning, OUTSIDE, reason } from "./words.js";
 
 /** @typedef {import("./api.js").Summary} Summary */
+/** @typedef {import("./api.js").Report} Report */
 
 const at = (/** @type {string} */ id) => /** @type {HTMLElement} */ (document.getElementById(id));
 
-/** Shows the target and its totals. */
-export function showSummary(/** @type {Summary} */ summary) {
-  const { target, report } = summary;
+/** Shows the target. */
+export function showTarget(/** @type {Summary} */ { target }) {
+  delete document.body.dataset.waiting;
   const more = target.pids.length - 1;
   say(at("target"), `${target.comm} (pid ${target.pid})${more > 0 ? ` and ${more} more` : ""}`);
   document.title = `${target.comm} – memprof`;
   chip("alive", target.alive ? "good" : "warn", target.alive ? "running" : "ended, last profile", more > 0 ? `Followed processes: ${target.pids.join(", ")}` : "");
-  totals(summary);
-  sum(summary);
-  missing(summary);
-  showTaken({ totals: report.taken });
-  still(report);
 }
 
-const taken = { totals: 0, view: 0 };
-
-/** Shows the time of the totals and, if it differs, that of the view, which is refreshed less often. */
-export function showTaken(/** @type {Partial<typeof taken>} */ news) {
-  Object.assign(taken, news);
-  if (taken.totals === 0) return;
-  const [totals, view] = [clock(taken.totals), clock(taken.view)];
-  say(at("taken"), taken.view === 0 || view === totals ? `as of ${totals}` : `as of ${totals}, view as of ${view}`);
+/** Shows the figures of the report that the view shows; `summary`, perhaps of another report, explains them. */
+export function showFigures(/** @type {Report} */ report, /** @type {Summary} */ summary) {
+  totals(report);
+  sum(report);
+  missing(report, summary);
+  still(report);
+  say(at("taken"), `as of ${clock(report.taken)}`);
 }
 
 /** Shows whether the target was frozen, or that freezing failed. */
@@ -46,10 +42,13 @@ export function showGone(/** @type {string} */ why) {
   chip("alive", "warn", "no longer available", why);
 }
 
-/** Shows that there is no report yet, and why. */
+/** Shows that there is no report yet, and what is awaited. What needs a report is not offered (base.css). */
 export function showWaiting(/** @type {string} */ why) {
-  say(at("target"), "waiting for the target");
-  chip("alive", "warn", "no report yet", why);
+  document.body.dataset.waiting = "";
+  const text = awaited(why);
+  say(at("target"), text);
+  document.title = `${text} – memprof`;
+  chip("alive", "warn", "no report yet", "");
 }
 
 function chip(/** @type {string} */ id, /** @type {string} */ kind, /** @type {string} */ text, /** @type {string} */ title) {
@@ -59,9 +58,9 @@ function chip(/** @type {string} */ id, /** @type {string} */ kind, /** @type {s
   set(element, { title: title || null });
 }
 
-function totals(/** @type {Summary} */ summary) {
+function totals(/** @type {Report} */ report) {
   // Page tables are a kernel figure without stacks.
-  const total = /** @type {Record<string, number>} */ ({ ...summary.total, page_tables: summary.kernel.after.page_tables });
+  const total = /** @type {Record<string, number>} */ ({ ...report.total, page_tables: report.page_tables });
   const box = at("totals");
   // Rare kinds are shown only if they are not zero.
   const kinds = KINDS.map(([kind]) => kind).filter((kind) => ["resident", "anon", "cache"].includes(kind) || (kind !== "all" && total[kind] > 0));
@@ -88,7 +87,7 @@ const VERDICTS = /** @type {Record<string, string>} */ ({
   incomplete: "Processes of the target are missing from the sum and from the kernel's figures shown here; the losses say why.",
 });
 
-function sum(/** @type {Summary} */ { agreement }) {
+function sum(/** @type {Report} */ { agreement }) {
   const { verdict, resident, low, high } = agreement;
   const equal = verdict === "equal";
   const badge = at("sum");
@@ -99,7 +98,7 @@ function sum(/** @type {Summary} */ { agreement }) {
   set(badge, { title: lines.join("\n"), "data-verdict": verdict });
 }
 
-function missing(/** @type {Summary} */ { report, outcomes, not_observed }) {
+function missing(/** @type {Report} */ report, /** @type {Summary} */ { outcomes, not_observed }) {
   const lost = report.losses.reduce((total, loss) => total + loss.count, 0);
   const rows = (/** @type {import("./api.js").Loss[]} */ losses) => losses.map(({ what, count }) => `${number(count)} × ${what}`).join("\n");
   const list = rows(report.losses) || "No event, stack or page record was lost since memprof attached.";
@@ -111,9 +110,9 @@ function missing(/** @type {Summary} */ { report, outcomes, not_observed }) {
   at("sampled").hidden = report.faults !== null && unwalked === 0;
   chip("losses", lost ? "bad" : "good", lost ? `${number(lost)} lost` : "nothing lost", list + without);
   const partial = outcomes.filter((row) => !row.complete && row.stacks > 0);
-  const stacks = partial.reduce((total, row) => total + row.stacks, 0);
   const why = partial.map((row) => `${row.outcome}: ${number(row.stacks)} stacks, ${bytes(row.bytes)}`).join("\n");
-  chip("partial", stacks ? "warn" : "good", stacks ? `${bytes(report.incomplete.all)} under incomplete stacks` : "all stacks complete", `Stacks whose unwinding did not reach the outermost frame.\n${why}`);
+  const cut = report.incomplete.all;
+  chip("partial", cut ? "warn" : "good", cut ? `${bytes(cut)} under incomplete stacks` : "all stacks complete", `Stacks whose unwinding did not reach the outermost frame.\n${why}`);
   const unseen = report.not_observed.all;
   const reasons = not_observed.map((row) => `${reason(row.reason)}: ${bytes(row.bytes.all)}`).join("\n");
   chip("unseen", "warn", `${bytes(unseen)} without a stack`, `Part of the totals; the graph shows it by mapping.\n${reasons}`);

@@ -1,10 +1,10 @@
 // Wires the page together: views, keys, live refresh.
 
-import { api, ApiError, countsKernel, newestReport } from "./api.js";
+import { api, ApiError, countsKernel } from "./api.js";
 import { showControls, updateControls } from "./controls.js";
 import { fill, h, notice, set } from "./dom.js";
 import { clock } from "./format.js";
-import { showConnection, showGone, showSummary, showTaken, showWaiting } from "./header.js";
+import { showConnection, showFigures, showGone, showTarget, showWaiting } from "./header.js";
 import { Live } from "./live.js";
 import { openExports, toggleHelp } from "./panels.js";
 import { change, follow, link, onChange, state } from "./state.js";
@@ -12,11 +12,13 @@ import { showEnds } from "./tabs.js";
 import { chosen, listen, offerNow, offerProcesses } from "./which.js";
 import { toggleTheme, useTheme } from "./theme.js";
 import { Timeline } from "./timeline.js";
+import { awaited } from "./words.js";
 import { Diff } from "./views/diff.js";
 import { Files } from "./views/files.js";
 import { Functions } from "./views/functions.js";
 import { Graph } from "./views/graph.js";
 import { HealthView } from "./views/health.js";
+import { Sandwich } from "./views/sandwich.js";
 import { Space } from "./views/space.js";
 
 const EMPTY = "No stack has memory of this kind. Select another kind, or wait until the target uses some.";
@@ -24,14 +26,22 @@ const tree = () => api.tree(state);
 /** Settings that require another tree. */
 const SHAPE = ["dir", "kind", "merge", "inl", "min"];
 
-/** @typedef {{ element: HTMLElement, refresh: () => Promise<void>, show: () => any }} View */
+/** @typedef {import("./api.js").Report} Report */
+/**
+ * A view: `refresh` returns the report that it shows, if it shows one, and so does `show` if it asks for one.
+ * @typedef {{ element: HTMLElement, refresh: () => Promise<Report | null | undefined | void>, show: () => any, graph?: Graph | null }} View
+ */
+
+/** Highlights a function, by its identity, in the flame graph. */
+const showInFlame = (/** @type {import("./api.js").FunctionRow} */ row) => change({ view: "flame", q: "", fn: row.function ?? "", path: row.path, zoom: "", sel: "" }, true);
 
 /** The views: [name, label, constructor, further settings that require new data]. */
 const VIEWS = /** @type {[string, string, () => View, string[]][]} */ ([
-  ["flame", "Flame graph", () => new Graph({ draw: "flame", fetch: tree, empty: EMPTY }), SHAPE],
-  ["treemap", "Treemap", () => new Graph({ draw: "treemap", fetch: tree, empty: EMPTY }), SHAPE],
-  ["tree", "Call tree", () => new Graph({ draw: "tree", fetch: tree, empty: EMPTY }), SHAPE],
-  ["functions", "Functions", () => new Functions(), []],
+  ["flame", "Flame graph", () => new Graph({ draw: "flame", fetch: tree, empty: EMPTY }), [...SHAPE, "fn", "path"]],
+  ["treemap", "Treemap", () => new Graph({ draw: "treemap", fetch: tree, empty: EMPTY }), [...SHAPE, "fn", "path"]],
+  ["tree", "Call tree", () => new Graph({ draw: "tree", fetch: tree, empty: EMPTY }), [...SHAPE, "fn", "path"]],
+  ["functions", "Functions", () => new Functions({ open: showInFlame, about: "Click one to see it in the flame graph." }), []],
+  ["sandwich", "Sandwich", () => new Sandwich(), ["fn", "path", ...SHAPE]],
   ["files", "Page cache", () => new Files(), ["file", ...SHAPE]],
   ["space", "Address space", () => new Space(), []],
   ["diff", "Difference", () => new Diff(), [...SHAPE, "from", "to"]],
@@ -41,8 +51,13 @@ const VIEWS = /** @type {[string, string, () => View, string[]][]} */ ([
 const at = (/** @type {string} */ id) => /** @type {any} */ (document.getElementById(id));
 const content = at("content");
 
+/** The settings that end with a view. */
+const FRESH = { zoom: "", sel: "", zoomUp: "", selUp: "", sort: "", page: "0", file: "" };
+
 /** @type {View | null} */
 let view = null;
+/** The call tree that keys act on. */
+const graph = () => (view instanceof Graph ? view : view?.graph);
 /** Counts refreshes, so that a late reply to an earlier request is ignored. */
 let wanted = 0;
 
@@ -50,7 +65,7 @@ function open() {
   const [name, , make] = VIEWS.find(([name]) => name === state.view) ?? VIEWS[0];
   state.view = name;
   view = make();
-  showControls();
+  showControls((by) => graph()?.step(by));
   tabs();
   fill(content, notice("Loading…", ""));
 }
@@ -60,9 +75,19 @@ function tabs() {
     at("tabs"),
     ...VIEWS.map(([name, text], i) =>
       // With a path: what begins with "#" passes for a skip link.
-      h("a", { href: `./${link({ view: name, zoom: "", sel: "", sort: "", page: "0", file: "" })}`, "aria-current": name === state.view ? "page" : undefined, "data-name": text, title: `Key: ${i + 1}` }, text),
+      h("a", { href: `./${link({ view: name, ...FRESH })}`, "aria-current": name === state.view ? "page" : undefined, "data-name": text, title: `Key: ${i + 1}` }, text),
     ),
   );
+}
+
+/** The report that the view shows, and the newest summary of the selected state. */
+const shown = { report: /** @type {Report | null} */ (null), summary: /** @type {import("./api.js").Summary | null} */ (null) };
+
+/** Shows the figures of the view's report, so that both are of one moment; of the newest one if the view has none. */
+function showReport(/** @type {Report | null | undefined | void} */ report) {
+  shown.report = report || null;
+  const { summary } = shown;
+  if (summary) showFigures(shown.report ?? summary.report, summary);
 }
 
 /** Fetches and shows the data of the open view; an error is shown only if there is no earlier data. */
@@ -72,21 +97,22 @@ async function refresh() {
   if (!current) return;
   content.setAttribute("aria-busy", "true");
   try {
-    await current.refresh();
+    const report = await current.refresh();
     if (mine !== wanted || current !== view) return;
+    showReport(report);
     if (!content.contains(current.element)) {
       fill(content, current.element);
       current.show();
     }
-    showTaken({ view: newestReport().taken });
     performance.mark("memprof-painted");
   } catch (error) {
     if (mine !== wanted || current !== view) return;
     const why = error instanceof Error ? error.message : String(error);
     // Earlier data stays visible; without any, the error is shown instead.
     if (content.contains(current.element)) return;
+    showReport(null);
     const waits = error instanceof ApiError && error.status === 503;
-    fill(content, waits ? notice("No report yet", why) : notice("This view could not be loaded", why, "error"));
+    fill(content, waits ? notice(awaited(why), "This page shows its memory as soon as it runs.") : notice("This view could not be loaded", why, "error"));
   } finally {
     if (mine === wanted) content.removeAttribute("aria-busy");
   }
@@ -106,6 +132,7 @@ const live = new Live({
 });
 
 let kernelOffered = false;
+let started = false;
 
 /** Shows the totals of the selected report or, by default, of the newest one. */
 async function showChosen(/** @type {import("./api.js").Summary} */ newest) {
@@ -113,11 +140,13 @@ async function showChosen(/** @type {import("./api.js").Summary} */ newest) {
   // Only the first summary tells whether the kind `kernel` is available.
   if (countsKernel() && !kernelOffered) showControls();
   kernelOffered = countsKernel();
-  if (!chosen()) return showSummary(newest);
   const asked = link();
   try {
-    const summary = await api.shown();
-    if (asked === link()) showSummary(summary);
+    const summary = chosen() ? await api.shown() : newest;
+    if (asked !== link()) return;
+    shown.summary = summary;
+    showTarget(summary);
+    showReport(shown.report);
   } catch (error) {
     if (asked === link()) showGone(error instanceof Error ? error.message : String(error));
   }
@@ -131,34 +160,41 @@ onChange((changed) => {
   if (WHICH.some((name) => changed.has(name))) live.ask();
   if (changed.has("t0") || changed.has("t1")) timeline.range();
   if (changed.has("res")) timeline.refresh();
-  if (changed.has("pause")) paused();
+  if (changed.has("pause")) {
+    paused();
+    live.resume();
+  }
   if (changed.has("view")) {
     open();
-    refresh();
+    // `live` makes the first request.
+    if (started) refresh();
     return;
   }
   if (!view) return;
   tabs();
-  if (changed.has("file")) showControls();
+  if (changed.has("file") || (state.view === "sandwich" && changed.has("path"))) showControls();
   else updateControls();
+  // A chosen function is shown at once in the tree that is there; the new one also counts what that tree leaves out.
+  if (changed.has("fn") || changed.has("path")) view.show();
   const [, , , fetched] = VIEWS.find(([name]) => name === state.view) ?? VIEWS[0];
   if ([...fetched, ...WHICH].some((name) => changed.has(name))) refresh();
-  else if (["zoom", "sel", "q", "sort", "shape", "page", "kind"].some((name) => changed.has(name))) Promise.resolve(view.show()).catch(() => refresh());
+  else if (["zoom", "sel", "zoomUp", "selUp", "q", "sort", "shape", "page", "kind"].some((name) => changed.has(name))) Promise.resolve(view.show()).then((report) => report && showReport(report), () => refresh());
 });
 
 function paused() {
   const button = at("pause");
   button.textContent = state.pause ? "Resume" : "Pause";
   set(button, { "aria-pressed": state.pause ? "true" : "false" });
-  live.resume();
 }
 
 async function addMark(freeze = false) {
   try {
     const mark = await api.addMark(`${freeze ? "exact state" : "mark"} at ${clock(Date.now())}`, freeze);
     await timeline.refresh();
-    if (freeze) change({ mark: mark.id }, true);
-    if (state.view === "diff") await refresh();
+    // The difference will be from this mark, unless another comparison is open.
+    const compares = state.view === "diff" && state.from;
+    change({ ...(compares ? {} : { from: mark.id, to: "" }), ...(freeze ? { mark: mark.id } : {}) }, freeze);
+    if (compares) await refresh();
   } catch (error) {
     const banner = at("banner");
     fill(banner, h("strong", {}, freeze ? "The exact state could not be taken. " : "The mark could not be set. "), error instanceof Error ? error.message : "");
@@ -167,14 +203,18 @@ async function addMark(freeze = false) {
 }
 
 function key(/** @type {KeyboardEvent} */ event) {
+  const waits = document.body.dataset.waiting !== undefined;
   const target = /** @type {HTMLElement} */ (event.target);
   if (event.ctrlKey || event.altKey || event.metaKey || /^(INPUT|SELECT|TEXTAREA)$/.test(target.tagName)) return;
   const number = Number(event.key);
-  if (event.key === "/") at("search")?.focus();
-  else if (event.key === "?") toggleHelp();
+  if (event.key === "?") toggleHelp();
+  else if (waits) return;
+  else if (event.key === "/") at("search")?.focus();
   else if (event.key === "p") change({ pause: state.pause ? "" : "1" });
   else if (event.key === "m") addMark();
-  else if (number >= 1 && number <= VIEWS.length) change({ view: VIEWS[number - 1][0], zoom: "", sel: "", sort: "", page: "0", file: "" }, true);
+  else if (event.key === "n" || event.key === "N") graph()?.step(event.key === "n" ? 1 : -1);
+  else if (event.key === "Escape" && !document.querySelector("dialog[open]")) graph()?.leave();
+  else if (number >= 1 && number <= VIEWS.length) change({ view: VIEWS[number - 1][0], ...FRESH }, true);
   else return;
   event.preventDefault();
 }
@@ -204,5 +244,6 @@ showEnds(at("tabs"));
 listen();
 follow();
 if (!view) open();
-live.start();
 paused();
+started = true;
+live.start();

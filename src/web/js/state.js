@@ -2,7 +2,7 @@
 
 /** Defaults; settings equal to them are left out of the link. */
 const DEFAULTS = {
-  view: "flame", // flame, treemap, tree, functions, files, space, diff, health
+  view: "flame", // flame, treemap, tree, functions, sandwich, files, space, diff, health
   shape: "icicle", // icicle: root on top; flame: root at the bottom
   dir: "callees", // callees: outermost function first; callers: innermost first
   kind: "all",
@@ -10,8 +10,12 @@ const DEFAULTS = {
   inl: "", // "1": inlined functions are separate frames
   min: "0", // bytes; smaller nodes are aggregated
   q: "", // search
+  fn: "", // with `path`: the name of the chosen function, "" for code without a symbol
+  path: "", // the file of the chosen function
   zoom: "", // key of the node that fills the width
   sel: "", // key of the selected node
+  zoomUp: "", // the same of the callers in the sandwich
+  selUp: "",
   sort: "", // a table's column, with a leading "-" for descending
   page: "0",
   pid: "", // the process that is shown, "" for all of them
@@ -56,6 +60,11 @@ export function change(/** @type {Partial<State>} */ patch, step = false) {
   const next = link(patch);
   if (next !== before) history[step ? "pushState" : "replaceState"](null, "", next === "#" ? location.pathname : next);
   apply({ ...state, ...patch });
+}
+
+/** Shows the callers and callees of a function. */
+export function openSandwich(/** @type {string} */ fn, /** @type {string} */ path) {
+  change({ view: "sandwich", fn, path, q: "", zoom: "", sel: "", zoomUp: "", selUp: "" }, true);
 }
 
 function apply(/** @type {State} */ next) {

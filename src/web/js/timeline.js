@@ -128,9 +128,9 @@ export class Timeline {
     const { data, lines } = this.data();
     const signature = `${lines.join()} ${isDark()}`;
     if (this.plot && this.signature === signature) {
+      // (`redraw` would queue the old range again.)
       this.plot.setData(data, false);
       this.range();
-      this.plot.redraw();
     } else {
       this.destroy();
       this.signature = signature;
@@ -191,11 +191,12 @@ export class Timeline {
     change({ t0: String(Math.floor(from)), t1: String(Math.ceil(to)) });
   }
 
-  /** Shows the selected range, or everything. */
+  /** Shows the selected range, or everything up to the newest sample or mark. */
   range() {
     if (!this.plot) return;
     const { time } = this;
-    const [from, to] = [Number(state.t0) || time[0] / 1000, Number(state.t1) || time[time.length - 1] / 1000];
+    const newest = Math.max(time[time.length - 1], ...this.marks.map((mark) => mark.taken));
+    const [from, to] = [Number(state.t0) || time[0] / 1000, Number(state.t1) || newest / 1000];
     this.plot.setScale("x", { min: from, max: Math.max(to, from + 1) });
   }
 
@@ -203,10 +204,12 @@ export class Timeline {
     const { ctx, bbox } = plot;
     ctx.save();
     ctx.strokeStyle = colour("text");
+    ctx.lineWidth = 1;
     ctx.setLineDash([4, 3]);
     const shown = [];
     for (const mark of this.marks) {
-      const x = plot.valToPos(mark.taken / 1000, "x", true);
+      // In the middle of a pixel, so that the line is sharp.
+      const x = Math.floor(plot.valToPos(mark.taken / 1000, "x", true)) + 0.5;
       if (x < bbox.left || x > bbox.left + bbox.width) continue;
       ctx.beginPath();
       ctx.moveTo(x, bbox.top);

@@ -34,6 +34,12 @@ export function reason(/** @type {string} */ name) {
   return reasons[name] ?? name;
 }
 
+/** What memprof waits for, from the text of a reply without a report: `Waiting for a process named NAME`. */
+export function awaited(/** @type {string} */ why) {
+  const text = why.replace(/^no report at this time: /, "");
+  return text.charAt(0).toUpperCase() + text.slice(1);
+}
+
 /** The label of code without a symbol in its file. */
 export function noSymbol(/** @type {string} */ file) {
   return `[no symbol] (${file})`;
@@ -57,11 +63,12 @@ export const TERMS = /** @type {[string, string][]} */ ([
 export const KEYS = /** @type {[string, string][]} */ ([
   ["/", "search"],
   ["?", "this help"],
-  ["1 … 8", "switch to a view, in the order of the tabs"],
+  ["n N", "select the next match of the search, or the previous one; in the search box, Enter and Shift+Enter"],
+  ["1 … 9", "switch to a view, in the order of the tabs"],
   ["p", "pause or resume"],
   ["m", "set a mark"],
   ["← ↑ ↓ →", "move in the graph, the treemap and the tables"],
   ["Enter", "zoom into the selected node"],
-  ["Backspace", "zoom out one level"],
-  ["Escape", "zoom out; close the help"],
+  ["Backspace", "zoom out to the parent"],
+  ["Escape", "leave one zoom level, back to what was shown before; close the help"],
 ]);

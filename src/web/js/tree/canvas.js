@@ -11,6 +11,8 @@ import { theme } from "./colours.js";
  * @property {number} zoom the node that fills the width
  * @property {number} selected a node, or -1
  * @property {Uint8Array | null} hits which frames match the search
+ * @property {number[]} found the nodes that match it
+ * @property {string} sought what was searched for
  * @property {boolean} upward whether the root is at the bottom
  */
 
@@ -62,6 +64,11 @@ export class TreeCanvas {
    */
   at(/** @type {number} */ _x, /** @type {number} */ _y) {
     return -1;
+  }
+
+  /** Of these nodes, those that can be seen, in the order in which they are shown. */
+  listed(/** @type {number[]} */ nodes) {
+    return nodes;
   }
 
   /** Gives the canvas a size in CSS pixels. */

@@ -189,6 +189,11 @@ export class Flame extends TreeCanvas {
     this.canvas.style.cursor = this.hovered >= 0 ? "pointer" : "";
   }
 
+  /** @override */
+  listed(/** @type {number[]} */ nodes) {
+    return nodes.filter((node) => this.across(node)[1] >= 1);
+  }
+
   /** Scrolls a node's row into view, above what covers the lower edge of the window. */
   reveal(/** @type {number} */ node) {
     if (!this.shown || node < 0) return;

@@ -30,8 +30,6 @@ export function step(tree, node, zoom, key, upward) {
       return ["zoom", at];
     case "Backspace":
       return ["zoom", Math.max(0, tree.parent[zoom])];
-    case "Escape":
-      return ["zoom", 0];
     default:
       return null;
   }

@@ -40,6 +40,12 @@ export class Tree {
     this.error = rows.error ? pick(rows.error) : new Float64Array(count);
     this.before = rows.before ? pick(rows.before) : null;
     this.selfBefore = rows.selfBefore ? pick(rows.selfBefore) : null;
+    /** The report that the tree shows. @type {import("../api.js").Report | undefined} */
+    this.report = undefined;
+    /** A function, and the bytes of all stacks with it, dropped nodes included. @type {{ fn: string, path: string, bytes: number } | null} */
+    this.found = null;
+    /** Bytes of all stacks, also of those that the tree leaves out. */
+    this.whole = this.value[0];
     /** Number of dropped nodes. */
     this.cut = { below_threshold: 0, over_limit: 0 };
     this.depth = new Int32Array(count);

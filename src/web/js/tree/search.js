@@ -1,6 +1,7 @@
 // Which nodes match a search, and the bytes below them.
 
 /** @typedef {import("./model.js").Tree} Tree */
+/** @typedef {import("./model.js").Frame} Frame */
 
 /**
  * A case-insensitive matcher with the rules of memprof's own search: without `*` a query matches any substring;
@@ -25,20 +26,29 @@ export function matcher(/** @type {string} */ query) {
   };
 }
 
+/** @typedef {{ q: string, fn: string, path: string }} What a text, or the name and the file of one function */
+
+/** Whether a frame matches; null if nothing is searched for. @returns {((frame: Frame) => boolean) | null} */
+function finder(/** @type {What} */ { q, fn, path }) {
+  if (path) return (f) => f.text === fn && f.path === path;
+  const matches = matcher(q);
+  return matches && ((f) => Boolean((f.text && matches(f.text)) || (f.module && matches(f.module))));
+}
+
 /**
- * @returns {{ frames: Uint8Array, nodes: number, bytes: number } | null} which frames match, the number of
- * matching nodes, and the bytes of all stacks with a match
+ * @returns {{ frames: Uint8Array, nodes: number[], bytes: number } | null} which frames match, the matching nodes,
+ * and the bytes of all stacks with a match
  */
-export function search(/** @type {Tree} */ tree, /** @type {string} */ query, within = 0) {
-  const matches = matcher(query);
+export function search(/** @type {Tree} */ tree, /** @type {What} */ what, within = 0) {
+  const matches = finder(what);
   if (!matches) return null;
-  const frames = Uint8Array.from(tree.frames, (f) => ((f.text && matches(f.text)) || (f.module && matches(f.module)) ? 1 : 0));
-  let nodes = 0;
+  const frames = Uint8Array.from(tree.frames, (f) => (matches(f) ? 1 : 0));
+  const nodes = [];
   let bytes = 0;
   let counted = within;
   for (let node = within; node < tree.end[within]; node++) {
     if (!frames[tree.frame[node]]) continue;
-    nodes++;
+    nodes.push(node);
     if (node < counted) continue;
     // Its value includes all descendants.
     bytes += tree.value[node];

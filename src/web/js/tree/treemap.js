@@ -98,6 +98,12 @@ export class Treemap extends TreeCanvas {
     return inside.length ? inside[inside.length - 1].data : -1;
   }
 
+  /** @override */
+  listed(/** @type {number[]} */ nodes) {
+    const drawn = new Set(this.boxes.map((box) => box.data));
+    return nodes.filter((node) => drawn.has(node));
+  }
+
   /** Not needed: everything is always visible. */
   reveal() {}
 }

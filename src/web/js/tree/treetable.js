@@ -20,6 +20,13 @@ export class TreeTable {
     this.shown = null;
     /** Keys of rows that the user opened (true) or closed (false). */
     this.opened = new Map();
+    /** The nodes with a match below them, which are open: only they have an entry. */
+    this.toHits = new Uint8Array();
+    /** The last search, and the key of the node that is selected in the link. */
+    this.sought = "";
+    this.selected = "";
+    /** Whether the first match is yet to be scrolled to. */
+    this.toFirst = false;
     const tree = () => /** @type {Shown} */ (this.shown).tree;
     const columns = [
       { name: "value", label: "Total", title: "Bytes of the frame and everything below it", numeric: true, cell: (/** @type {number} */ n) => bar(estimate(tree().value[n], tree().error[n]), tree().value[n], tree().value[0]), tip: (/** @type {number} */ n) => exactly(tree().value[n], tree().error[n]) },
@@ -44,10 +51,32 @@ export class TreeTable {
     this.element = this.table.element;
   }
 
-  /** Not needed: the table itself scrolls to the selected row. */
-  reveal() {}
+  /** Selects a node's row, and scrolls it into view. */
+  reveal(/** @type {number} */ node) {
+    const row = this.table.rows.indexOf(node);
+    if (row >= 0) this.table.select(row);
+  }
+
+  /** Of these nodes, those that have a row, in the order of the rows. */
+  listed(/** @type {number[]} */ nodes) {
+    const wanted = new Set(nodes);
+    return this.table.rows.filter((node) => wanted.has(node));
+  }
+
+  /** Opens the way to each match. A row that the user closes later stays closed until another search. */
+  openHits(/** @type {Shown} */ { tree, found, sought }) {
+    this.toHits = new Uint8Array(tree.count);
+    for (const node of found) {
+      for (let above = tree.parent[node]; above >= 0 && !this.toHits[above]; above = tree.parent[above]) this.toHits[above] = 1;
+    }
+    if (sought === this.sought) return;
+    this.sought = sought;
+    this.toHits.forEach((open, node) => open && this.opened.delete(tree.key(node)));
+    this.toFirst = found.length > 0;
+  }
 
   show(/** @type {Shown} */ shown) {
+    if (shown !== this.shown) this.openHits(shown);
     this.shown = shown;
     const rows = [];
     const stack = [shown.zoom];
@@ -59,12 +88,20 @@ export class TreeTable {
       stack.push(...children);
     }
     this.table.show(rows, "");
+    if (this.toFirst && this.element.isConnected) {
+      this.reveal(this.listed(shown.found)[0]);
+      this.toFirst = false;
+    }
+    const selected = shown.selected < 0 ? "" : shown.tree.key(shown.selected);
+    if (selected === this.selected) return;
+    this.selected = selected;
+    this.reveal(shown.selected);
   }
 
-  /** The user's choice, or else open if the node is a large part of the zoomed node. */
+  /** The user's choice, or else open if it leads to a match or is a large part of the zoomed node. */
   isOpen(/** @type {number} */ node) {
     const { tree, zoom } = /** @type {Shown} */ (this.shown);
-    return this.opened.get(tree.key(node)) ?? (this.level(node) < 40 && tree.width[node] >= tree.width[zoom] * 0.2);
+    return this.opened.get(tree.key(node)) ?? (this.toHits[node] === 1 || this.level(node) < 40 && tree.width[node] >= tree.width[zoom] * 0.2);
   }
 
   level(/** @type {number} */ node) {

@@ -29,7 +29,7 @@ export class Diff {
       label: "Growth of each function",
       sort: (sort) => change({ sort }),
       key: (row) => `${row.path}\n${row.function}`,
-      open: (row) => change({ q: row.function ?? row.file }),
+      open: (row) => change({ q: "", fn: row.function ?? "", path: row.path }),
     });
     this.choice = h("div", { class: "choice" });
     this.note = h("p", { class: "note" });
@@ -44,20 +44,22 @@ export class Diff {
 
   async refresh() {
     this.marks = await api.marks();
-    this.choose();
+    const newest = this.marks.reduce((/** @type {import("../api.js").Mark | null} */ last, mark) => (last && last.created > mark.created ? last : mark), null);
     const known = this.marks.some((mark) => mark.id === state.from);
+    // Without a choice, the newest mark: it was probably set for this comparison. (This change fetches the difference.)
+    if (!known && newest) return change({ from: newest.id });
+    this.choose();
     if (!known) {
       say(this.note, "");
-      const text = this.marks.length
-        ? "Select the mark to compare with."
-        : "A mark keeps the memory state of a moment. Set one with the button above the timeline (or the m key), let the program run, and see here what has grown since.";
+      const text = "A mark keeps the memory state of a moment. Set one with the button above the timeline (or the m key), let the program run, and see here what has grown since.";
       const set = h("button", { onclick: () => document.getElementById("mark")?.click() }, "Set a mark now");
-      return fill(this.stage, notice(this.marks.length ? "No mark selected" : "No marks yet", text, "", this.marks.length ? null : set));
+      return fill(this.stage, notice("No marks yet", text, "", set));
     }
-    const [, { rows }] = await Promise.all([this.graph.refresh(), api.diffFunctions(state)]);
+    const [, { report, rows }] = await Promise.all([this.graph.refresh(), api.diffFunctions(state)]);
     this.rows = rows;
     if (!this.stage.contains(this.graph.element)) fill(this.stage, this.graph.element, h("div", { class: "diff-table" }, this.table.element));
     this.show();
+    return report;
   }
 
   choose() {
@@ -68,7 +70,7 @@ export class Diff {
     fill(
       this.choice,
       h("span", {}, "From "),
-      select("From mark", [["", "select a mark"], ...options], state.from, (from) => change({ from, zoom: "", sel: "" }, true)),
+      options.length > 0 && select("From mark", options, state.from, (from) => change({ from, zoom: "", sel: "" }, true)),
       h("span", {}, " to "),
       select("To mark or now", [["", "now"], ...options], state.to, (to) => change({ to, zoom: "", sel: "" }, true)),
       state.from && h("button", { class: "small", onclick: () => this.forget() }, "delete this mark"),

@@ -40,12 +40,17 @@ export class Files {
   }
 
   async refresh() {
-    const { rows, total, other } = await api.files();
+    const { report, rows, total, other } = await api.files();
     this.rows = rows;
     this.other = other;
     this.whole = total;
-    if (state.file) await this.stacks.refresh();
+    const ofStacks = state.file ? await this.stacks.refresh() : null;
     this.show();
+    return ofStacks ?? report;
+  }
+
+  get graph() {
+    return state.file ? this.stacks : null;
   }
 
   show() {

@@ -13,7 +13,9 @@ const LIMIT = 100;
 /** @typedef {import("../api.js").FunctionRow} FunctionRow */
 
 export class Functions {
-  constructor() {
+  /** @param {{ open: (row: FunctionRow) => void, about: string }} what what a click does */
+  constructor({ open, about }) {
+    this.about = about;
     this.whole = 0;
     const columns = [
       { name: "self", label: "Self", title: SELF, numeric: true, by: () => 0, cell: (/** @type {FunctionRow} */ row) => bar(estimate(row.self, row.self_error), row.self, this.whole), tip: (/** @type {FunctionRow} */ row) => exactly(row.self, row.self_error) },
@@ -23,10 +25,10 @@ export class Functions {
       { name: "module", label: "File", cell: (/** @type {FunctionRow} */ row) => fileName(row.file, row.category.startsWith("own")), tip: (/** @type {FunctionRow} */ row) => row.path },
     ];
     this.table = new Table(columns, {
-      label: "Functions. Enter shows a function in the flame graph.",
+      label: `Functions. ${about}`,
       sort: (sort) => change({ sort, page: "0" }),
       key: (row) => `${row.path}\n${row.function}`,
-      open: (row) => change({ view: "flame", q: row.function ?? row.file, zoom: "", sel: "" }, true),
+      open,
     });
     this.note = h("p", { class: "note" });
     this.pages = h("div", { class: "pages" });
@@ -41,12 +43,13 @@ export class Functions {
     this.whole = page.total;
     const matched = state.q ? ` that match, with ${bytes(page.matched)} of their own` : "";
     const rest = [page.not_observed && `${bytes(page.not_observed)} has no stack`, page.unmapped && `${bytes(page.unmapped)} is in code of no file`].filter(Boolean).join(", ");
-    say(this.note, `${label(state.kind)}: ${bytes(page.total)}${rest ? ` (${rest})` : ""}. ${number(page.count)} ${page.count === 1 ? "function" : "functions"}${matched}. Click one to see it in the flame graph.`);
+    say(this.note, `${label(state.kind)}: ${bytes(page.total)}${rest ? ` (${rest})` : ""}. ${number(page.count)} ${page.count === 1 ? "function" : "functions"}${matched}. ${this.about}`);
     set(this.note, { "data-total": page.total, "data-count": page.count });
     if (page.rows.length === 0) fill(this.stage, notice("No functions", state.q ? "Nothing matches the search." : "No stack has memory of this kind."));
     else if (!this.stage.contains(this.table.element)) fill(this.stage, this.table.element);
     this.table.show(page.rows, sort);
     this.paging(offset, page.rows.length, page.count);
+    return page.report;
   }
 
   paging(/** @type {number} */ offset, /** @type {number} */ shown, /** @type {number} */ count) {

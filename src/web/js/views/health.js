@@ -61,8 +61,9 @@ export class HealthView {
   }
 
   async refresh() {
-    const [health, summary] = await Promise.all([api.health(), api.summary().catch(() => null)]);
+    const [health, summary] = await Promise.all([api.health(), api.shown().catch(() => null)]);
     this.draw(health, summary);
+    return summary?.report;
   }
 
   draw(/** @type {Health} */ health, /** @type {Summary | null} */ summary) {

@@ -31,8 +31,8 @@ export class Space {
         { name: "permissions", label: "Permissions", by: (/** @type {Mapping} */ row) => row.permissions, cell: (/** @type {Mapping} */ row) => row.permissions, tip: () => "r read, w write, x execute, s shared, p private" },
         amount("resident", "Resident", "Bytes in RAM: anonymous, shared and file pages", resident),
         amount("size", "Size", "Bytes of the mapping, resident or not", (row) => row.size),
-        amount("attributed", "With stack", "Bytes, in RAM or swapped out, that have a call stack", (row) => row.attributed),
-        amount("not_observed", "No stack", "Bytes without a call stack: resident before memprof attached, or brought in without an event that memprof observes", (row) => row.not_observed),
+        amount("attributed", "With stack", "Anonymous and shared bytes in RAM that have a call stack. Mapped files and swap are in no total, and not counted here", (row) => row.attributed),
+        amount("not_observed", "No stack", "Anonymous and shared bytes in RAM without a call stack, as at the top of the page: resident before memprof attached, or brought in without an event that memprof observes", (row) => row.not_observed),
         amount("swap", "Swapped", "Bytes written out to swap", (row) => row.bytes.swap),
         amount("huge", "Huge", "Bytes in huge pages", (row) => row.huge),
         { name: "name", label: "Name", wide: true, by: (/** @type {Mapping} */ row) => row.name, cell: (/** @type {Mapping} */ row) => row.name || "[anon]" },
@@ -48,15 +48,17 @@ export class Space {
   }
 
   async refresh() {
-    this.rows = (await api.maps()).rows;
+    const { report, rows } = await api.maps();
+    this.rows = rows;
     this.show();
+    return report;
   }
 
   show() {
     this.largest = Math.max(0, ...this.rows.map(resident));
     this.list.fill(this.rows, (shown) => {
       const sum = (/** @type {(row: Mapping) => number} */ of) => shown.reduce((total, row) => total + of(row), 0);
-      return `${number(shown.length)} mappings: ${bytes(sum((row) => row.size))} of addresses, ${bytes(sum(resident))} in RAM; ${bytes(sum((row) => row.attributed))} with a call stack, ${bytes(sum((row) => row.not_observed))} without.`;
+      return `${number(shown.length)} mappings: ${bytes(sum((row) => row.size))} of addresses, ${bytes(sum(resident))} in RAM; of anonymous and shared memory ${bytes(sum((row) => row.attributed))} with a call stack, ${bytes(sum((row) => row.not_observed))} without a stack.`;
     }, resident);
   }
 }
