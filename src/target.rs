@@ -62,17 +62,6 @@ impl Selector {
     }
 }
 
-impl Selector {
-    /// What memprof waits for if it is not there yet; `None` if memprof does not wait for such a target.
-    pub fn awaited(&self) -> Option<String> {
-        match self {
-            Selector::Comm(name) => Some(format!("a process named {name}")),
-            Selector::Cgroup(group) => Some(format!("a process in {group}")),
-            Selector::Pid(_) | Selector::Command(_) => None,
-        }
-    }
-}
-
 impl fmt::Display for Selector {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

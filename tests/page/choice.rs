@@ -273,7 +273,7 @@ fn the_legend_says_what_it_counts() {
         let legend = browser.text(".graph .legend");
         // All stacks contain a function of the program; `read_file` calls another function of it.
         assert_eq!(
-            legend, "total of each file:node 1.53 MiBlibc-2.31.so 1.49 MiB",
+            legend, "Stacks throughnode 1.53 MiBlibc-2.31.so 1.49 MiB",
             "{direction}"
         );
     }

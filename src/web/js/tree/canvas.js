@@ -35,7 +35,6 @@ export class TreeCanvas {
       role: "application",
       "aria-roledescription": kind,
       "aria-label": `${name}. Arrow keys move between frames, Enter zooms in, Escape zooms out. The tree view shows the same data as a table.`,
-      "aria-describedby": "selection",
     });
     this.element = h("div", { class: "drawing" }, this.canvas);
     /** @type {Shown | null} */

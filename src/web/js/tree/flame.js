@@ -198,7 +198,7 @@ export class Flame extends TreeCanvas {
   reveal(/** @type {number} */ node) {
     if (!this.shown || node < 0) return;
     const top = this.top(this.shown.tree.depth[node]) + this.canvas.getBoundingClientRect().top;
-    const covered = document.getElementById("selection")?.offsetHeight ?? 0;
+    const covered = document.getElementById(this.canvas.getAttribute("aria-describedby") ?? "")?.offsetHeight ?? 0;
     const below = top + 2 * ROW - (innerHeight - covered);
     if (top < ROW) scrollBy(0, top - ROW);
     else if (below > 0) scrollBy(0, below);
