@@ -106,6 +106,7 @@ pub fn symbols(symbolizer: &Symbolizer, bytes: &[u8], step: usize) {
         name: "fuzzed".into(),
         dev_ino: (0, 0),
         file: Some(file_of(bytes)),
+        layout: None,
         own_executable: true,
     });
     let positions = (0..bytes.len() as u64).step_by(step.max(1));

@@ -17,6 +17,7 @@ mod mappings;
 mod marks;
 mod memory;
 mod metrics;
+mod opened;
 mod own;
 mod processes;
 mod provider;
@@ -44,6 +45,7 @@ use view::View;
 
 pub use crate::export::Report;
 pub use futures_util::future::BoxFuture;
+pub use opened::Opened;
 pub use provider::{LastScan, Provider, ProviderError, Status};
 pub use reply::{ApiError, Body, EVENTS, Reply};
 pub use request::{Ask, Request, RequestParts};

@@ -28,6 +28,9 @@ pub use options::{ExportOptions, Supports, Unsupported};
 pub(crate) use profile::{Faults, Target};
 pub(crate) use summary::write_summary;
 
+/// Bytes as lower-case hexadecimal digits.
+pub(crate) use crate::saved::hex;
+
 /// A profile with its symbols: the input of every view and every format.
 #[derive(Clone, Debug)]
 pub struct Report {

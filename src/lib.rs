@@ -20,6 +20,7 @@ pub(crate) mod privileges;
 pub mod probe;
 pub mod profile;
 pub mod residency;
+pub mod saved;
 pub(crate) mod screen;
 pub(crate) mod series;
 pub mod server;

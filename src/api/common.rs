@@ -1,5 +1,6 @@
 //! Pieces of `/v2` replies.
 
+use std::borrow::Cow;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::Serialize;
@@ -63,12 +64,15 @@ pub(super) fn stopped_us(freeze: &FreezeOutcome) -> Option<u64> {
 /// A kind of loss, and how often it happened.
 #[derive(Debug, Serialize)]
 pub(super) struct Loss {
-    what: &'static str,
+    what: String,
     count: u64,
 }
 
 pub(super) fn losses(losses: &Losses) -> Vec<Loss> {
-    let loss = |&(what, count): &(&'static str, u64)| Loss { what, count };
+    let loss = |(what, count): &(Cow<'_, str>, u64)| Loss {
+        what: what.to_string(),
+        count: *count,
+    };
     losses.counters.iter().map(loss).collect()
 }
 

@@ -232,7 +232,7 @@ impl Figures {
         self.gauges("memprof_stack_bytes", help, bytes);
         let losses = Family::<Labels, Counter>::default();
         for (what, count) in &profile.losses.counters {
-            let labels = vec![("what", (*what).to_owned())];
+            let labels = vec![("what", what.to_string())];
             losses.get_or_create(&labels).inc_by(*count);
         }
         let help = "Events missed, lost or truncated, by cause; causes without losses are omitted";

@@ -153,7 +153,7 @@ mod tests {
             ],
             &[kib(996, 0)],
         );
-        profile.losses.counters.push(("events", 3));
+        profile.losses.counters.push(("events".into(), 3));
         profile.kernel_after.rss_anon -= 4096;
         let names = [
             (at(0, 1), "main", Language::Other),

@@ -1,10 +1,12 @@
 //! What is missing from a report.
 
+use std::borrow::Cow;
+
 /// Counts of what was not seen, lost or truncated since memprof attached. Normally all are zero.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Losses {
     /// The nonzero counters in a fixed order: (name, count).
-    pub counters: Vec<(&'static str, u64)>,
+    pub counters: Vec<(Cow<'static, str>, u64)>,
 }
 
 impl Losses {
@@ -17,7 +19,7 @@ impl Losses {
     /// Whether no process of the target is missing.
     pub(crate) fn have_all_processes(&self) -> bool {
         let missing =
-            |(what, _): &(&str, u64)| [Losses::NOT_FOLLOWED, Losses::BEHIND].contains(what);
+            |(what, _): &(Cow<'_, str>, u64)| [Losses::NOT_FOLLOWED, Losses::BEHIND].contains(&&**what);
         !self.counters.iter().any(missing)
     }
 
@@ -31,9 +33,9 @@ impl Losses {
     }
 
     /// Adds a counter unless it is zero.
-    pub fn add(&mut self, what: &'static str, count: u64) {
+    pub fn add(&mut self, what: impl Into<Cow<'static, str>>, count: u64) {
         if count > 0 {
-            self.counters.push((what, count));
+            self.counters.push((what.into(), count));
         }
     }
 }
