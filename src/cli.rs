@@ -1,6 +1,8 @@
 //! The command line: parses the flags into a checked [`Config`].
 
+mod gate;
 mod maps;
+mod saved;
 mod top;
 mod values;
 
@@ -16,7 +18,7 @@ use clap::{
 };
 
 use self::values::{formats, parse_name, parse_pid, parse_seconds, parse_size};
-use crate::config::{Config, MapsConfig, Output};
+use crate::config::{Config, DiffConfig, MapsConfig, OpenConfig, Output};
 use crate::event::Pid;
 use crate::export::{self, ExportOptions};
 use crate::freeze::{Freeze, MAX_FREEZE};
@@ -34,10 +36,12 @@ Examples:
   sudo memprof -- ./server --flag         a command, from its first page to its end
   sudo memprof --cgroup /my.service       every process of a control group, present and future
   sudo memprof top --pid 1234             the same, live on the terminal
+  memprof open p.memprof.json             a saved profile: the page, the API, `--top`, other formats
+  memprof diff a.memprof.json b.memprof.json --fail-if 'growth > 5%'   compare two, and fail on growth
   memprof maps --pid 1234                 break down the memory of a process by mapping
   memprof doctor                          check what this machine allows, and what is missing
 
-Exit status: 0, or that of the command after `--`; 1 for an error; 2 for a wrong command line.";
+Exit status: 0, or that of the command after `--`; 1 for an error; 2 for a wrong command line; 3 if a limit of\n`memprof diff --fail-if` is exceeded.";
 
 /// Shows which code owns the physical memory that a running Linux process holds.
 #[derive(Debug, Parser)]
@@ -62,6 +66,10 @@ enum Action {
     Top(Box<top::TopArgs>),
     /// Break down the memory of a process by mapping: heap, stacks, libraries, …, in the kernel's figures
     Maps(maps::MapsArgs),
+    /// Open a saved profile: serve the page and the API from it, show it on the terminal, or convert it
+    Open(saved::OpenArgs),
+    /// Compare two saved profiles, and check limits on the change
+    Diff(saved::DiffArgs),
     /// Check what this kernel and these privileges allow, what is missing, and how to get it
     Doctor,
     /// Print completions for a shell
@@ -72,7 +80,7 @@ enum Action {
     /// Print the man page
     Man {
         /// The page of `memprof COMMAND`
-        #[arg(value_name = "COMMAND", value_parser = ["top", "maps"])]
+        #[arg(value_name = "COMMAND", value_parser = ["top", "maps", "open", "diff"])]
         of: Option<String>,
     },
 }
@@ -205,6 +213,10 @@ pub enum Run {
     Profile(Box<Config>),
     /// `memprof maps`.
     Maps(MapsConfig),
+    /// `memprof open`.
+    Open(OpenConfig),
+    /// `memprof diff`.
+    Diff(Box<DiffConfig>),
     /// `memprof doctor`.
     Doctor,
     /// Print this text.
@@ -244,6 +256,8 @@ pub fn parse_from(args: impl IntoIterator<Item = OsString>) -> Result<Run, clap:
     match cli.action {
         Some(Action::Top(args)) => args.config().map(|c| Run::Profile(Box::new(c))),
         Some(Action::Maps(args)) => Ok(Run::Maps(args.config())),
+        Some(Action::Open(args)) => args.config(cli.profile.color).map(Run::Open),
+        Some(Action::Diff(args)) => args.config().map(|c| Run::Diff(Box::new(c))),
         Some(Action::Doctor) => Ok(Run::Doctor),
         Some(Action::Completions { shell }) => {
             let mut text = Vec::new();

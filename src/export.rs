@@ -146,15 +146,22 @@ pub fn by_name(name: &str) -> Option<&'static Exporter> {
 
 /// The format with the longest extension that matches the file name, else the first format.
 pub(crate) fn by_ending(path: &Path) -> &'static Exporter {
+    fitting(path).unwrap_or(&EXPORTERS[0])
+}
+
+/// Whether the file name has the extension of a format.
+pub(crate) fn has_known_ending(path: &Path) -> bool {
+    fitting(path).is_some()
+}
+
+fn fitting(path: &Path) -> Option<&'static Exporter> {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let ends = |e: &&Exporter| {
         let rest = name.strip_suffix(e.extension);
         rest.is_some_and(|rest| rest.ends_with('.'))
     };
     let fitting = EXPORTERS.iter().filter(ends);
-    fitting
-        .max_by_key(|e| e.extension.len())
-        .unwrap_or(&EXPORTERS[0])
+    fitting.max_by_key(|e| e.extension.len())
 }
 
 /// The names of all formats.

@@ -13,6 +13,7 @@ pub mod event;
 pub mod export;
 pub(crate) mod file_paths;
 pub mod freeze;
+pub mod gate;
 pub mod measure;
 pub mod modules;
 pub(crate) mod priority;

@@ -51,7 +51,9 @@ pub enum SavedError {
     #[error("it is larger than {} MiB, the limit of a saved profile", .0 >> 20)]
     TooLarge(u64),
     /// It ends early.
-    #[error("it is incomplete ({0}): it was truncated while it was written or copied; save the profile again")]
+    #[error(
+        "it is incomplete ({0}): it was truncated while it was written or copied; save the profile again"
+    )]
     Truncated(serde_json::Error),
     /// It is not JSON.
     #[error(

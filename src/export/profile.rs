@@ -13,8 +13,8 @@ use std::time::UNIX_EPOCH;
 
 use serde::{Serialize, Serializer};
 
-use super::{ExportOptions, Exporter, Report, Supports};
 use self::parts::{Each, Files, OtherStacks, Processes, StackNumbers};
+use super::{ExportOptions, Exporter, Report, Supports};
 use crate::measure::Measure;
 use crate::profile::{self, Amounts, Frame, FrameKind, KernelFigures, Kind, Profile, TargetInfo};
 use crate::saved;

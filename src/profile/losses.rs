@@ -18,8 +18,9 @@ impl Losses {
 
     /// Whether no process of the target is missing.
     pub(crate) fn have_all_processes(&self) -> bool {
-        let missing =
-            |(what, _): &(Cow<'_, str>, u64)| [Losses::NOT_FOLLOWED, Losses::BEHIND].contains(&&**what);
+        let missing = |(what, _): &(Cow<'_, str>, u64)| {
+            [Losses::NOT_FOLLOWED, Losses::BEHIND].contains(&&**what)
+        };
         !self.counters.iter().any(missing)
     }
 

@@ -6,13 +6,13 @@ use std::sync::Arc;
 use super::parts::{self, Border};
 use super::schema::{self, Figures, Kernel, NamedFrame, Whole};
 use super::{Saved, Symbols};
-use crate::symbol::Symbol;
 use crate::event::{Outcome, Pid};
 use crate::measure::{MEASURES, Measure, RESIDENCY};
 use crate::profile::{
     self, Amounts, CachedFile, Faults, FileId, Frame, FrameKind, KernelFigures, Kind, Losses,
     Mapping, Module, NotObserved, Places, Profile, Sample, Share, Stack, TargetInfo,
 };
+use crate::symbol::Symbol;
 
 /// The most frames of a stack that memprof takes (`--max-frames`).
 const MOST_FRAMES: usize = 1024;
@@ -35,7 +35,9 @@ pub(super) fn build(whole: Whole) -> Checked<Saved> {
     let modules = modules(whole.modules.0)?;
     let frames = whole.frames.0;
     check_frames(&frames, modules.len())?;
-    let names = frames.iter().filter_map(|f| Some((f.frame, Arc::clone(f.symbol.as_ref()?))));
+    let names = frames
+        .iter()
+        .filter_map(|f| Some((f.frame, Arc::clone(f.symbol.as_ref()?))));
     let symbols: Symbols = names.collect();
 
     let mut samples = Vec::with_capacity(whole.stacks.len());
@@ -140,7 +142,10 @@ impl Sums {
 
     fn steps(&mut self, frames: &[NamedFrame], numbers: &[u32]) -> Checked<()> {
         let named = |number: &u32| frames.get(*number as usize)?.symbol.as_deref();
-        let functions = numbers.iter().filter_map(named).filter_map(Symbol::function);
+        let functions = numbers
+            .iter()
+            .filter_map(named)
+            .filter_map(Symbol::function);
         self.steps += numbers.len() + functions.map(|f| f.inlined.len()).sum::<usize>();
         match self.steps <= MOST_STEPS {
             true => Ok(()),
@@ -160,8 +165,13 @@ impl Sums {
 fn modules(modules: Vec<schema::Module>) -> Checked<Vec<Arc<Module>>> {
     let module = |module: schema::Module| {
         let layout = module.layout.map(profile::CodeLayout::from);
-        if layout.as_ref().is_some_and(|l| l.segments.len() > MOST_SEGMENTS) {
-            return Err(format!("a file has more than {MOST_SEGMENTS} code segments"));
+        if layout
+            .as_ref()
+            .is_some_and(|l| l.segments.len() > MOST_SEGMENTS)
+        {
+            return Err(format!(
+                "a file has more than {MOST_SEGMENTS} code segments"
+            ));
         }
         Ok(Arc::new(Module {
             path: module.path.into(),
@@ -195,7 +205,9 @@ fn stack(
     sums.steps(frames, numbers)?;
     if numbers.len() > MOST_FRAMES {
         let found = numbers.len();
-        return Err(format!("a stack has {found} frames, more than {MOST_FRAMES}"));
+        return Err(format!(
+            "a stack has {found} frames, more than {MOST_FRAMES}"
+        ));
     }
     let frame = |number: &u32| {
         let named = frames.get(*number as usize);
@@ -265,11 +277,7 @@ fn adds_up(
     }
 }
 
-fn borders(
-    rows: Vec<Border>,
-    samples: usize,
-    sums: &mut Sums,
-) -> Checked<Vec<profile::Border>> {
+fn borders(rows: Vec<Border>, samples: usize, sums: &mut Sums) -> Checked<Vec<profile::Border>> {
     let border = |border: Border| {
         let border = profile::Border::from(border);
         let [a, b] = border.beside;
@@ -300,11 +308,7 @@ fn kernel(figures: &Kernel, sums: &mut Sums) -> Checked<KernelFigures> {
     Ok(kernel)
 }
 
-fn share(
-    process: schema::Process,
-    stacks: &[Arc<Stack>],
-    sums: &mut Sums,
-) -> Checked<Share> {
+fn share(process: schema::Process, stacks: &[Arc<Stack>], sums: &mut Sums) -> Checked<Share> {
     let samples = samples(process.stacks, stacks, sums)?;
     let not_observed = not_observed(process.not_observed, sums)?;
     let total = sums.amounts(&process.total)?;

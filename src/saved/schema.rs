@@ -444,4 +444,3 @@ pub(super) struct CachedFile {
     pub stacks: Vec<(u32, Figures)>,
     pub lost: u64,
 }
-

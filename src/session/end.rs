@@ -43,7 +43,10 @@ impl Session<'_> {
             writes_files: self.config.outputs.iter().any(|o| !o.is_stdout()),
         });
         if let Some(options) = self.config.screen {
-            self.live = Some(Live::start(options, Arc::clone(&self.reports))?);
+            self.live = Some(Live::start(
+                options,
+                Arc::clone(&self.reports) as Arc<dyn Provider>,
+            )?);
         }
         let end = self.wait_for_end(signals, command.as_mut()).await?;
         match (end, command) {
