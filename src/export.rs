@@ -6,6 +6,7 @@ mod clean;
 mod csv;
 mod folded;
 mod functions;
+mod html;
 pub mod json;
 mod names;
 mod options;
@@ -132,6 +133,7 @@ pub static EXPORTERS: &[Exporter] = &[
     profile::FORMAT,
     folded::FORMAT,
     svg::FORMAT,
+    html::FORMAT,
     pprof::FORMAT,
     speedscope::FORMAT,
     csv::FORMAT,

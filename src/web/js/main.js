@@ -6,7 +6,9 @@ import { fill, h, notice, set } from "./dom.js";
 import { clock } from "./format.js";
 import { showConnection, showGone, showSummary, showTaken, showWaiting } from "./header.js";
 import { Live } from "./live.js";
+import { acceptFiles } from "./open.js";
 import { openExports, toggleHelp } from "./panels.js";
+import { isSaved } from "./saved.js";
 import { change, follow, link, onChange, state } from "./state.js";
 import { chosen, listen, offerNow, offerProcesses } from "./which.js";
 import { toggleTheme, useTheme } from "./theme.js";
@@ -35,7 +37,7 @@ const VIEWS = /** @type {[string, string, () => View, string[]][]} */ ([
   ["space", "Address space", () => new Space(), []],
   ["diff", "Difference", () => new Diff(), [...SHAPE, "from", "to"]],
   ["health", "Health", () => new HealthView(), []],
-]);
+]).filter(([name]) => !isSaved || !["diff", "health"].includes(name));
 
 const at = (/** @type {string} */ id) => /** @type {any} */ (document.getElementById(id));
 const content = at("content");
@@ -199,6 +201,8 @@ matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
 });
 
 useTheme();
+document.body.classList.toggle("report", isSaved);
+if (!isSaved) acceptFiles(() => refreshAll());
 listen();
 follow();
 if (!view) open();
