@@ -268,6 +268,18 @@ impl Profile {
         }
     }
 
+    /// The same profile without its mappings, whose addresses tell an attacker where code is.
+    pub(crate) fn without_mappings(&self) -> Profile {
+        let places = Places {
+            mappings: Vec::new(),
+            ..Places::clone(&self.places)
+        };
+        Profile {
+            places: Arc::new(places),
+            ..self.clone()
+        }
+    }
+
     /// Whether figures of this kind were counted.
     pub fn counts(&self, kind: Kind) -> bool {
         self.fills(kind.measure())

@@ -20,6 +20,9 @@ use super::{ExportOptions, Exporter, Report, Supports};
 use crate::api::{self, Snapshot};
 use crate::profile::Kind;
 
+/// How much of the document is written at a time, in bytes.
+const PIECE: usize = 64 << 10;
+
 /// The page shows the stacks of at most this many files, those with most page cache.
 const MOST_FILES: usize = 20;
 
@@ -39,10 +42,13 @@ pub(super) const FORMAT: Exporter = Exporter {
 fn write(report: &Report, _: &ExportOptions, out: &mut dyn Write) -> io::Result<()> {
     let kinds = kinds(report);
     let (head, tail) = page::around_data();
+    head.as_bytes()
+        .chunks(PIECE)
+        .try_for_each(|piece| out.write_all(piece))?;
     let names: Vec<&str> = kinds.iter().map(|kind| kind.name()).collect();
     write!(
         out,
-        "{head}<script type=\"text/plain\" id=\"saved\" data-kinds=\"{}\">",
+        "<script type=\"text/plain\" id=\"saved\" data-kinds=\"{}\">",
         names.join(" ")
     )?;
     let mut data = GzEncoder::new(Base64::new(&mut *out), Compression::default());
@@ -53,7 +59,9 @@ fn write(report: &Report, _: &ExportOptions, out: &mut dyn Write) -> io::Result<
 
 /// The kinds with memory; `all` in any case.
 fn kinds(report: &Report) -> Vec<Kind> {
-    let holds = |kind: &Kind| *kind == Kind::All || kind.of(&report.profile.total) > 0;
+    let profile = &report.profile;
+    let holds = |kind: &Kind| *kind == Kind::All || kind.of(&profile.total) > 0;
+    let holds = |kind: &Kind| profile.counts(*kind) && holds(kind);
     Kind::ALL.into_iter().filter(holds).collect()
 }
 

@@ -221,6 +221,22 @@ fn everything_is_read_back() {
     }
 }
 
+/// The format does not change without notice. `MEMPROF_BLESS=1` rewrites the file, which is also a seed of the fuzzer.
+#[test]
+fn the_format_is_that_of_the_kept_file() {
+    let path = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/tests/corpus-saved/full.memprof.json"
+    );
+    let written = written(&full());
+    if std::env::var_os("MEMPROF_BLESS").is_some() {
+        std::fs::write(path, &written).unwrap();
+    }
+    let kept = std::fs::read(path).unwrap();
+    assert!(kept == written, "{}", String::from_utf8_lossy(&written));
+    read_all(&kept).unwrap();
+}
+
 /// The text of the error for a file that differs from a valid one.
 #[track_caller]
 fn refused(change: impl FnOnce(&mut Value)) -> String {

@@ -132,8 +132,14 @@ impl Browser {
     #[track_caller]
     pub fn open(&self, fragment: &str) {
         self.command("POST", "/url", Some(&json!({"url": "about:blank"})));
-        let url = format!("{}/{fragment}", self.base);
+        self.go(&format!("{}/{fragment}", self.base));
+    }
+
+    /// Loads a page of memprof, served or saved, and waits until its view is shown.
+    #[track_caller]
+    pub fn go(&self, url: &str) {
         self.command("POST", "/url", Some(&json!({"url": url})));
+        let fragment = url;
         let failed = "document.querySelector('#content .notice.error')";
         self.wait(&format!(
             "performance.getEntriesByName('memprof-painted').length > 0 || {failed}"

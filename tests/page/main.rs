@@ -11,5 +11,6 @@ mod large;
 mod lists;
 mod live;
 mod looks;
+mod saved;
 mod shown;
 mod which;

@@ -119,7 +119,7 @@ function missing(/** @type {Summary} */ { report, outcomes, not_observed }) {
 
 /** Shows the state of the connection. */
 export function showConnection(/** @type {"live" | "lost" | "paused" | "ended" | "loading" | "polling" | "saved"} */ how, /** @type {string} */ why) {
-  const words = { live: "live", polling: "live", lost: "connection lost", paused: "paused", ended: "target ended", loading: "connecting…", saved: "saved profile" };
+  const words = { live: "live", polling: "live", lost: "connection lost", paused: "paused", ended: "target ended", loading: "connecting…", saved: `saved on ${new Date(taken.totals).toLocaleDateString()}` };
   const kinds = { live: "good", polling: "good", lost: "bad", paused: "warn", ended: "warn", loading: "", saved: "" };
   chip("connection", kinds[how], words[how], why);
   const banner = at("banner");

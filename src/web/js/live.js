@@ -56,7 +56,7 @@ export class Live {
     clearTimeout(this.timer);
     this.events?.close();
     this.events = null;
-    if (this.saved) this.does.connection("saved", `Opened from ${this.saved}. Nothing of it changes.`);
+    if (this.saved) this.does.connection("saved", `Opened from ${this.saved}; it does not change.`);
     else if (state.pause) this.does.connection("paused", "Nothing is refreshed until you resume.");
     else if (!document.hidden) this.listen();
   }
