@@ -17,7 +17,7 @@ use clap::{
     ArgGroup, Args, ColorChoice, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum,
 };
 
-use self::values::{formats, parse_name, parse_pid, parse_seconds, parse_size};
+use self::values::{formats, parse_name, parse_pid, parse_seconds, parse_size, stacks};
 use crate::config::{Config, DiffConfig, MapsConfig, OpenConfig, Output};
 use crate::event::Pid;
 use crate::export::{self, ExportOptions};
@@ -41,7 +41,8 @@ Examples:
   memprof maps --pid 1234                 break down the memory of a process by mapping
   memprof doctor                          check what this machine allows, and what is missing
 
-Exit status: 0, or that of the command after `--`; 1 for an error; 2 for a wrong command line; 3 if a limit of\n`memprof diff --fail-if` is exceeded.";
+Exit status: 0, or that of the command after `--`; 1 for an error; 2 for a wrong command line; 3 if a gate of
+`memprof diff --fail-if` fires.";
 
 /// Shows which code owns the physical memory that a running Linux process holds.
 #[derive(Debug, Parser)]
@@ -350,17 +351,6 @@ fn config(args: ProfileArgs) -> Result<Config, clap::Error> {
         screen: None,
         verbosity: args.verbose,
     })
-}
-
-fn stacks(stacks: Stacks, overhead: Option<Overhead>) -> Result<Stacks, clap::Error> {
-    match (stacks, overhead) {
-        (Stacks::Auto(_), Some(overhead)) => Ok(Stacks::Auto(overhead)),
-        (_, Some(_)) => Err(Cli::command().error(
-            clap::error::ErrorKind::ArgumentConflict,
-            "--max-overhead requires --stacks auto: the other values say themselves how many stacks are walked\n",
-        )),
-        (stacks, None) => Ok(stacks),
-    }
 }
 
 fn cgroup(path: &Path) -> Result<Cgroup, clap::Error> {

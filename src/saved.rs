@@ -6,6 +6,7 @@
 //! Unknown fields are ignored, so a later memprof may add some without a new version.
 
 mod check;
+mod figures;
 mod parts;
 mod schema;
 

@@ -110,13 +110,11 @@ fn write_replies(report: &Report, kinds: &[Kind], out: &mut dyn Write) -> io::Re
         }
     })?;
     out.write_all(b"{")?;
-    let mut number = 0;
-    for reply in replies {
+    for (number, (reply, key)) in replies.into_iter().zip(&keys).enumerate() {
         let reply = reply.map_err(|e| io::Error::other(e.to_string()))?;
         let separator = if number > 0 { "," } else { "" };
-        write!(out, "{separator}{}:", serde_json::to_string(&keys[number])?)?;
+        write!(out, "{separator}{}:", serde_json::to_string(key)?)?;
         out.write_all(&reply)?;
-        number += 1;
     }
     let panicked = |_| io::Error::other("the thread that makes the report's views ended early");
     maker.join().map_err(panicked)?;

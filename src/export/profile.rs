@@ -13,7 +13,7 @@ use std::time::UNIX_EPOCH;
 
 use serde::{Serialize, Serializer};
 
-use self::parts::{Each, Files, OtherStacks, Processes, StackNumbers};
+use self::parts::{Each, Files, NotObserved, OtherStacks, Processes, StackNumbers};
 use super::{ExportOptions, Exporter, Report, Supports};
 use crate::measure::Measure;
 use crate::profile::{self, Amounts, Frame, FrameKind, KernelFigures, Kind, Profile, TargetInfo};
@@ -390,25 +390,6 @@ impl Serialize for Stacks<'_> {
             bytes: Bytes(&sample.amounts),
             outcome: sample.stack.outcome.label(),
             frames: Numbers(self.places, &sample.stack.frames),
-        }))
-    }
-}
-
-#[derive(Serialize)]
-struct Lost<'a> {
-    bytes: Bytes<'a>,
-    mapping: &'a str,
-    reason: &'a str,
-}
-
-struct NotObserved<'a>(&'a [profile::NotObserved]);
-
-impl Serialize for NotObserved<'_> {
-    fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
-        s.collect_seq(self.0.iter().map(|row| Lost {
-            bytes: Bytes(&row.amounts),
-            mapping: &row.mapping,
-            reason: row.reason.label(),
         }))
     }
 }

@@ -3,8 +3,9 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
+use super::figures::Figures;
 use super::parts::{self, Border};
-use super::schema::{self, Figures, Kernel, NamedFrame, Whole};
+use super::schema::{self, Kernel, NamedFrame, Whole};
 use super::{Saved, Symbols};
 use crate::event::{Outcome, Pid};
 use crate::measure::{MEASURES, Measure, RESIDENCY};

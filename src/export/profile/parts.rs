@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde::ser::SerializeSeq;
 use serde::{Serialize, Serializer};
 
-use super::{Bytes, Kernel, NotObserved, Numbers, Places};
+use super::{Bytes, Kernel, Numbers, Places};
 use crate::profile::{self, CachedFile, Profile, Sample, Share};
 use crate::saved;
 
@@ -150,5 +150,25 @@ impl Serialize for Files<'_> {
             })?;
         }
         rows.end()
+    }
+}
+
+#[derive(Serialize)]
+struct Lost<'a> {
+    bytes: Bytes<'a>,
+    mapping: &'a str,
+    reason: &'a str,
+}
+
+/// Memory without a stack.
+pub(super) struct NotObserved<'a>(pub &'a [profile::NotObserved]);
+
+impl Serialize for NotObserved<'_> {
+    fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+        s.collect_seq(self.0.iter().map(|row| Lost {
+            bytes: Bytes(&row.amounts),
+            mapping: &row.mapping,
+            reason: row.reason.label(),
+        }))
     }
 }
