@@ -184,7 +184,7 @@ pub fn saved(bytes: &[u8]) -> Option<Saved> {
         .mappings
         .iter()
         .map(|mapping| mapping.end - mapping.start);
-    let _ = sizes.fold(0, |sum, size| sum + size);
+    let _ = sizes.sum::<u64>();
     for pid in profile.target.pids.iter().take(20) {
         if let Some(one) = profile.of(*pid) {
             assert_eq!(

@@ -202,7 +202,7 @@ fn damage_text(r: &mut Random, bytes: &mut Vec<u8>) {
         // The next number becomes another one.
         0..3 => {
             let digit = |b: &u8| b.is_ascii_digit();
-            let Some(start) = bytes[at..].iter().position(|b| digit(b)) else {
+            let Some(start) = bytes[at..].iter().position(digit) else {
                 return;
             };
             let start = at + start;

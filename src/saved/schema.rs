@@ -13,7 +13,9 @@ use super::parts::{Border, Freeze, Layout, Mapping, Path};
 use super::{FORMAT, VERSION};
 use crate::event::Outcome;
 use crate::profile::{self, Frame, KernelFigures, ModuleId, Unobserved};
-use crate::symbol::{Function, InlinedFunction, Language, Location, Symbol, UnknownReason};
+use crate::symbol::{
+    Function, InlinedFunction, Language, Location, Symbol, UnknownReason, UnnamedFunction,
+};
 
 /// Ends the message about a version inside a JSON error.
 pub(super) const VERSION_MARK: char = '\u{1}';
@@ -215,6 +217,8 @@ struct FrameFields {
     line: Option<u32>,
     #[serde(default)]
     inlined: Vec<Inlined>,
+    /// What stands for the name of a function without a symbol.
+    unnamed: Option<String>,
     no_name: Option<String>,
 }
 
@@ -250,14 +254,15 @@ impl TryFrom<FrameFields> for NamedFrame {
         };
         let frame =
             frame.ok_or("a frame's module, offset or address is larger than any that exists")?;
-        let symbol = match (fields.function, fields.no_name) {
-            (Some(name), None) => Some(Symbol::Known(Function {
+        let offset_in_function = fields.offset_in_function.unwrap_or_default();
+        let symbol = match (fields.function, fields.unnamed, fields.no_name) {
+            (Some(name), None, None) => Some(Symbol::Known(Function {
                 name,
                 language: match fields.language.as_deref() {
                     Some("rust") => Language::Rust,
                     _ => Language::Other,
                 },
-                offset_in_function: fields.offset_in_function.unwrap_or_default(),
+                offset_in_function,
                 inlined: fields
                     .inlined
                     .into_iter()
@@ -268,10 +273,14 @@ impl TryFrom<FrameFields> for NamedFrame {
                     .collect(),
                 location: location(fields.file, fields.line),
             })),
-            (None, Some(why)) if why != NOT_LOOKED_UP => {
+            (None, Some(name), None) => Some(Symbol::Unnamed(UnnamedFunction {
+                name,
+                offset_in_function,
+            })),
+            (None, None, Some(why)) if why != NOT_LOOKED_UP => {
                 Some(Symbol::Unknown(UnknownReason::from_text(&why)))
             }
-            (None, _) => None,
+            (None, None, _) => None,
             _ => return Err("a frame has either a function or a reason for having none".to_owned()),
         };
         Ok(NamedFrame {

@@ -15,7 +15,7 @@ use crate::profile::{
 };
 use crate::residency::PageKind;
 use crate::symbol::{
-    Function, InlinedFunction, Language, Location, Symbol, Symbols, UnknownReason,
+    Function, InlinedFunction, Language, Location, Symbol, Symbols, UnknownReason, UnnamedFunction,
 };
 use crate::tree::testing::{at, kib, profile};
 
@@ -179,6 +179,13 @@ fn full() -> Report {
             Symbol::Unknown(UnknownReason::Unreadable("no: such".to_owned())),
         ),
         (at(1, 0x31), Symbol::Unknown(UnknownReason::NoSymbol)),
+        (
+            at(0, 0x40),
+            Symbol::Unnamed(UnnamedFunction {
+                name: "node+0x40".to_owned(),
+                offset_in_function: 3,
+            }),
+        ),
     ]
     .into_iter()
     .map(|(frame, symbol)| (frame, Arc::new(symbol)))
