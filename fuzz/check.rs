@@ -5,7 +5,8 @@ use std::io::Write;
 use std::panic;
 use std::sync::Arc;
 
-use memprof::profile::{Frame, Module, ModuleId};
+use memprof::profile::{Amounts, Frame, FrameKind, Kind, Module, ModuleId, NotObserved, Sample};
+use memprof::saved::{self, Saved};
 use memprof::symbol::Symbol;
 use memprof::symbolize::{Detail, Symbolizer};
 use memprof::unwind::walk::{Mapped, Process, Registers, walk};
@@ -106,6 +107,7 @@ pub fn symbols(symbolizer: &Symbolizer, bytes: &[u8], step: usize) {
         name: "fuzzed".into(),
         dev_ino: (0, 0),
         file: Some(file_of(bytes)),
+        layout: None,
         own_executable: true,
     });
     let positions = (0..bytes.len() as u64).step_by(step.max(1));
@@ -125,4 +127,71 @@ pub fn symbols(symbolizer: &Symbolizer, bytes: &[u8], step: usize) {
             assert_eq!(same.name, function.name);
         }
     }
+}
+
+/// The sum of all rows, kind by kind; overflow panics.
+fn sum(samples: &[Sample], not_observed: &[NotObserved]) -> Vec<u64> {
+    let rows = samples.iter().map(|row| &row.amounts);
+    let rows: Vec<&Amounts> = rows
+        .chain(not_observed.iter().map(|row| &row.amounts))
+        .collect();
+    let of = |kind: Kind| {
+        rows.iter()
+            .try_fold(0u64, |sum, row| sum.checked_add(kind.of(row)))
+    };
+    Kind::ALL
+        .map(|kind| of(kind).expect("no overflow"))
+        .to_vec()
+}
+
+/// Reads the bytes as a saved profile, and checks what its users rely on.
+pub fn saved(bytes: &[u8]) -> Option<Saved> {
+    let saved = saved::read(bytes, 16 << 20).ok()?;
+    let profile = &saved.profile;
+    let total = Kind::ALL.map(|kind| kind.of(&profile.total));
+    assert_eq!(sum(&profile.samples, &profile.not_observed), total);
+    let places = &profile.places;
+    let shares = profile.processes.iter().map(|share| &share.samples);
+    let files = places.files.iter().map(|file| &file.samples);
+    for sample in [&profile.samples]
+        .into_iter()
+        .chain(shares)
+        .chain(files)
+        .flatten()
+    {
+        assert!(sample.stack.frames.len() <= 1024);
+        for frame in &sample.stack.frames {
+            if let FrameKind::Code(module, _) = frame.kind() {
+                assert!(profile.module(module).is_some());
+            }
+        }
+    }
+    for border in &profile.borders {
+        let mut named = [border.sample, border.beside[0], border.beside[1]].into_iter();
+        assert!(named.all(|number| number.is_none_or(|n| (n as usize) < profile.samples.len())));
+        assert!(border.variance.is_finite() && border.variance >= 0.0);
+    }
+    // Sums that may not overflow.
+    let _ = (
+        profile.agreement(),
+        profile.attributed(),
+        profile.incomplete(),
+        profile.outcomes(),
+    );
+    let cached = places.files.iter().map(|file| file.cached());
+    let _ = cached.fold(places.other_files, |sum, bytes| sum + bytes);
+    let sizes = places
+        .mappings
+        .iter()
+        .map(|mapping| mapping.end - mapping.start);
+    let _ = sizes.sum::<u64>();
+    for pid in profile.target.pids.iter().take(20) {
+        if let Some(one) = profile.of(*pid) {
+            assert_eq!(
+                sum(&one.samples, &one.not_observed),
+                Kind::ALL.map(|kind| kind.of(&one.total))
+            );
+        }
+    }
+    Some(saved)
 }

@@ -2,7 +2,7 @@
 # Fuzzes the readers of other people's files, guided by coverage (cargo-fuzz). An input must cause no panic, no
 # invalid memory access, no excessive memory use and no hang.
 #
-#   scripts/fuzz.sh [TARGET…]      (table and symbols without an argument)
+#   scripts/fuzz.sh [TARGET…]      (table, symbols and saved without an argument)
 #
 # MEMPROF_FUZZ_SECS: seconds for each target, default 30. MEMPROF_FUZZ_SEED: seed, default 1. Runs with the same
 # seed try the same inputs, except that each run continues from target/fuzz/corpus/, which keeps inputs that
@@ -38,10 +38,11 @@ figure() { grep -o "$1:* *[0-9]*" "$2" | tail -1 | grep -o '[0-9]*$'; }
 
 fuzz() {
     local target=$1 binary=$out/$host/release/$1 log=$out/$1.log input
-    local corpus=$out/corpus/$1
+    local corpus=$out/corpus/$1 seeds=tests/corpus
+    [ "$target" != saved ] || seeds=tests/corpus-saved
     mkdir -p "$corpus" "$out/found"
     if ASAN_OPTIONS=detect_odr_violation=0:detect_stack_use_after_return=0:quarantine_size_mb=16 \
-        "$binary" "$corpus" tests/corpus -seed="$seed" -max_total_time="$seconds" -timeout="$LONGEST" \
+        "$binary" "$corpus" "$seeds" -seed="$seed" -max_total_time="$seconds" -timeout="$LONGEST" \
         -rss_limit_mb="$MOST_MEMORY" -detect_leaks=0 -print_final_stats=1 \
         -artifact_prefix="$out/found/$target-" 2>"$log"; then
         printf '%s: %s inputs, %s a second, %s branches reached, corpus of %s, peak of %s MiB\n' "$target" \
@@ -56,7 +57,7 @@ fuzz() {
     return 1
 }
 
-[ $# -gt 0 ] || set -- table symbols
+[ $# -gt 0 ] || set -- table symbols saved
 command -v cargo-fuzz >/dev/null || [ -x "$tools/bin/cargo-fuzz" ] ||
     cargo install -q --debug --locked --root "$tools" --target-dir "$tools/build" cargo-fuzz
 began=$SECONDS

@@ -17,6 +17,8 @@ mod mappings;
 mod marks;
 mod memory;
 mod metrics;
+mod open;
+mod opened;
 mod own;
 mod processes;
 mod provider;
@@ -29,6 +31,7 @@ mod route;
 mod sampler;
 mod series;
 mod shape;
+mod snapshot;
 mod summary;
 mod tree;
 mod v1;
@@ -45,10 +48,12 @@ use view::View;
 
 pub use crate::export::Report;
 pub use futures_util::future::BoxFuture;
+pub use opened::Opened;
 pub use provider::{LastScan, Provider, ProviderError, Status};
 pub use reply::{ApiError, Body, EVENTS, Reply};
 pub use request::{Ask, Request, RequestParts};
-pub use route::{Method, ROUTES, Route};
+pub use route::{Method, ROUTES, Route, SMALL_BODY};
+pub(crate) use snapshot::{Snapshot, file_id};
 
 /// The OpenAPI document of the `/v1` routes.
 pub(crate) const OPENAPI_V1: &str = include_str!("web/openapi-v1.json");

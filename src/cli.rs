@@ -1,7 +1,9 @@
 //! The command line: parses the flags into a checked [`Config`].
 
+mod gate;
 mod maps;
 mod outputs;
+mod saved;
 mod top;
 mod values;
 
@@ -17,8 +19,8 @@ use clap::{
 };
 
 use self::outputs::outputs;
-use self::values::{formats, parse_name, parse_pid, parse_seconds, parse_size, parse_wait};
-use crate::config::{Config, MapsConfig};
+use self::values::{formats, parse_name, parse_pid, parse_seconds, parse_size, parse_wait, stacks};
+use crate::config::{Config, DiffConfig, MapsConfig, OpenConfig};
 use crate::event::Pid;
 use crate::export::ExportOptions;
 use crate::freeze::{Freeze, MAX_FREEZE};
@@ -36,11 +38,13 @@ Examples:
   sudo memprof -- ./server --flag         a command, from its first page to its end
   sudo memprof --cgroup /my.service       every process of a control group, present and future
   sudo memprof top --pid 1234             the same, live on the terminal
+  memprof open p.memprof.json             a saved profile: the page, the API, `--top`, other formats
+  memprof diff a.memprof.json b.memprof.json --fail-if 'growth > 5%'   compare two, and fail on growth
   memprof maps --pid 1234                 break down the memory of a process by mapping
   memprof doctor                          check what this machine allows, and what is missing
 
 Exit status: 0, or that of the command after `--` (127 if it is not found, 126 if it cannot be executed); 1 for an
-error; 2 for a wrong command line; 124 if no process came within --wait.";
+error; 2 for a wrong command line; 3 if a gate of `memprof diff --fail-if` fires; 124 if no process came within --wait.";
 
 /// Shows which code owns the physical memory that a running Linux process holds.
 #[derive(Debug, Parser)]
@@ -65,6 +69,10 @@ enum Action {
     Top(Box<top::TopArgs>),
     /// Break down the memory of a process by mapping: heap, stacks, libraries, …, in the kernel's figures
     Maps(maps::MapsArgs),
+    /// Open a saved profile: serve the page and the API from it, show it on the terminal, or convert it
+    Open(saved::OpenArgs),
+    /// Compare two saved profiles, and check limits on the change
+    Diff(saved::DiffArgs),
     /// Check what this kernel and these privileges allow, what is missing, and how to get it
     Doctor,
     /// Print completions for a shell
@@ -75,7 +83,7 @@ enum Action {
     /// Print the man page
     Man {
         /// The page of `memprof COMMAND`
-        #[arg(value_name = "COMMAND", value_parser = ["top", "maps"])]
+        #[arg(value_name = "COMMAND", value_parser = ["top", "maps", "open", "diff"])]
         of: Option<String>,
     },
 }
@@ -212,6 +220,10 @@ pub enum Run {
     Profile(Box<Config>),
     /// `memprof maps`.
     Maps(MapsConfig),
+    /// `memprof open`.
+    Open(OpenConfig),
+    /// `memprof diff`.
+    Diff(Box<DiffConfig>),
     /// `memprof doctor`.
     Doctor,
     /// Print this text.
@@ -251,6 +263,8 @@ pub fn parse_from(args: impl IntoIterator<Item = OsString>) -> Result<Run, clap:
     match cli.action {
         Some(Action::Top(args)) => args.config().map(|c| Run::Profile(Box::new(c))),
         Some(Action::Maps(args)) => Ok(Run::Maps(args.config())),
+        Some(Action::Open(args)) => args.config(cli.profile.color).map(Run::Open),
+        Some(Action::Diff(args)) => args.config().map(|c| Run::Diff(Box::new(c))),
         Some(Action::Doctor) => Ok(Run::Doctor),
         Some(Action::Completions { shell }) => {
             let mut text = Vec::new();
@@ -344,17 +358,6 @@ fn config(args: ProfileArgs) -> Result<Config, clap::Error> {
         screen: None,
         verbosity: args.verbose,
     })
-}
-
-fn stacks(stacks: Stacks, overhead: Option<Overhead>) -> Result<Stacks, clap::Error> {
-    match (stacks, overhead) {
-        (Stacks::Auto(_), Some(overhead)) => Ok(Stacks::Auto(overhead)),
-        (_, Some(_)) => Err(Cli::command().error(
-            clap::error::ErrorKind::ArgumentConflict,
-            "--max-overhead requires --stacks auto: the other values say themselves how many stacks are walked\n",
-        )),
-        (stacks, None) => Ok(stacks),
-    }
 }
 
 fn cgroup(path: &Path) -> Result<Cgroup, clap::Error> {

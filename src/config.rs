@@ -10,6 +10,7 @@ use crate::breakdown::Show;
 use crate::event::Pid;
 use crate::export::{ExportOptions, Exporter};
 use crate::freeze::Freeze;
+use crate::gate::Gate;
 use crate::probe::{Stacks, Unwind};
 use crate::screen::ScreenOptions;
 use crate::source::Source;
@@ -68,6 +69,34 @@ impl Output {
     pub fn is_stdout(&self) -> bool {
         self.path.as_os_str() == "-"
     }
+}
+
+/// Configuration of `memprof open`.
+pub struct OpenConfig {
+    /// The saved profile.
+    pub file: PathBuf,
+    /// Where to serve HTTP; `None` to serve none.
+    pub listen: Option<SocketAddr>,
+    /// Origins that may read, in addition to loopback ones.
+    pub cors_origins: Vec<String>,
+    /// Host names accepted in addition to loopback ones.
+    pub allow_hosts: Vec<String>,
+    /// The files to write; memprof then serves nothing.
+    pub outputs: Vec<Output>,
+    /// Settings of the view on the terminal; `None` for no view.
+    pub screen: Option<ScreenOptions>,
+}
+
+/// Configuration of `memprof diff`.
+pub struct DiffConfig {
+    /// The earlier saved profile.
+    pub before: PathBuf,
+    /// The later one.
+    pub after: PathBuf,
+    /// Where the difference goes. Its options have no baseline yet.
+    pub output: Output,
+    /// The limits that are checked.
+    pub gates: Vec<Gate>,
 }
 
 /// Output format of `memprof maps`.

@@ -98,6 +98,25 @@ impl Outcome {
         matches!(self, Outcome::Complete | Outcome::Assisted)
     }
 
+    /// Every outcome.
+    const ALL: [Outcome; 10] = [
+        Outcome::Complete,
+        Outcome::Assisted,
+        Outcome::Partial(PartialReason::UnreadableStack),
+        Outcome::Partial(PartialReason::NoFramePointer),
+        Outcome::Partial(PartialReason::DepthLimit),
+        Outcome::Partial(PartialReason::NoMapping),
+        Outcome::Partial(PartialReason::Jit),
+        Outcome::Partial(PartialReason::NoTable),
+        Outcome::Partial(PartialReason::UnsupportedRule),
+        Outcome::NotTaken,
+    ];
+
+    /// Looks up an outcome by its label.
+    pub(crate) fn by_label(label: &str) -> Option<Outcome> {
+        Outcome::ALL.into_iter().find(|o| o.label() == label)
+    }
+
     /// Short lower-case label for reports.
     pub fn label(self) -> &'static str {
         match self {

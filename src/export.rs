@@ -6,6 +6,7 @@ mod clean;
 mod csv;
 mod folded;
 mod functions;
+mod html;
 pub mod json;
 mod names;
 mod options;
@@ -27,6 +28,9 @@ pub(crate) use clean::printable;
 pub use options::{ExportOptions, Supports, Unsupported};
 pub(crate) use profile::{Faults, Target};
 pub(crate) use summary::write_summary;
+
+/// Bytes as lower-case hexadecimal digits.
+pub(crate) use crate::saved::hex;
 
 /// A profile with its symbols: the input of every view and every format.
 #[derive(Clone, Debug)]
@@ -129,6 +133,7 @@ pub static EXPORTERS: &[Exporter] = &[
     profile::FORMAT,
     folded::FORMAT,
     svg::FORMAT,
+    html::FORMAT,
     pprof::FORMAT,
     speedscope::FORMAT,
     csv::FORMAT,
@@ -141,8 +146,7 @@ pub fn by_name(name: &str) -> Option<&'static Exporter> {
     EXPORTERS.iter().find(|e| e.name == name)
 }
 
-/// The format with the longest extension that matches the file name; the first format for a name without an extension,
-/// and `None` for one that no format has.
+/// The format with the longest extension that matches the file name.
 pub(crate) fn by_ending(path: &Path) -> Option<&'static Exporter> {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let ends = |e: &&Exporter| {
@@ -150,9 +154,7 @@ pub(crate) fn by_ending(path: &Path) -> Option<&'static Exporter> {
         rest.is_some_and(|rest| rest.ends_with('.'))
     };
     let fitting = EXPORTERS.iter().filter(ends);
-    fitting
-        .max_by_key(|e| e.extension.len())
-        .or_else(|| path.extension().is_none().then_some(&EXPORTERS[0]))
+    fitting.max_by_key(|e| e.extension.len())
 }
 
 /// The names of all formats.

@@ -13,6 +13,7 @@ pub mod measure;
 pub mod modules;
 pub mod profile;
 pub mod residency;
+pub mod saved;
 pub mod symbol;
 pub mod symbolize;
 pub mod unwind;

@@ -14,6 +14,8 @@ fn main() -> ExitCode {
     let done = match cli::parse() {
         Run::Profile(config) => session::run(&config),
         Run::Maps(config) => breakdown::command::run(&config).and_then(|text| print(&text, 0)),
+        Run::Open(config) => session::open(config),
+        Run::Diff(config) => session::diff(&config),
         Run::Doctor => {
             let (text, status) = capability::doctor(&capability::examine());
             print(text.as_bytes(), status)

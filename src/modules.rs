@@ -207,6 +207,7 @@ impl ModuleTable {
             name,
             dev_ino,
             file,
+            layout: None,
             own_executable,
         }));
         self.shared = None;

@@ -4,6 +4,7 @@
 //! are converted to ([`Module`], file offset) pairs, and names are not looked up yet.
 
 mod border;
+mod code_layout;
 mod frame;
 mod freeze_outcome;
 mod kernel_figures;
@@ -14,6 +15,7 @@ mod usage;
 
 pub use border::Border;
 pub(crate) use border::Margin;
+pub use code_layout::{CodeLayout, CodeSegment};
 pub use frame::{Frame, FrameKind, JIT, Module, ModuleId, Stack};
 pub use freeze_outcome::FreezeOutcome;
 pub use kernel_figures::{Agreement, KernelFigures, Verdict};
@@ -51,6 +53,18 @@ pub enum Unobserved {
 }
 
 impl Unobserved {
+    /// Looks up a reason by its label.
+    pub(crate) fn by_label(label: &str) -> Option<Unobserved> {
+        let mut all = [
+            Unobserved::BeforeAttach,
+            Unobserved::NoEvent,
+            Unobserved::StackLost,
+            Unobserved::NotWalked,
+        ]
+        .into_iter();
+        all.find(|reason| reason.label() == label)
+    }
+
     /// Its name in the HTTP API and in metrics.
     pub fn name(self) -> &'static str {
         match self {
@@ -254,6 +268,18 @@ impl Profile {
         }
     }
 
+    /// The same profile without its mappings, whose addresses tell an attacker where code is.
+    pub(crate) fn without_mappings(&self) -> Profile {
+        let places = Places {
+            mappings: Vec::new(),
+            ..Places::clone(&self.places)
+        };
+        Profile {
+            places: Arc::new(places),
+            ..self.clone()
+        }
+    }
+
     /// Whether figures of this kind were counted.
     pub fn counts(&self, kind: Kind) -> bool {
         self.fills(kind.measure())
@@ -297,6 +323,14 @@ impl Profile {
     /// The module a code frame refers to.
     pub fn module(&self, id: ModuleId) -> Option<&Arc<Module>> {
         self.modules.get(usize::from(id.0))
+    }
+
+    /// Every row with a stack: of all processes together, of each one, and of each cached file.
+    pub(crate) fn all_samples(&self) -> impl Iterator<Item = &Sample> {
+        let shares = self.processes.iter().map(|share| &share.samples);
+        let files = self.places.files.iter().map(|file| &file.samples);
+        let all = [&self.samples].into_iter().chain(shares).chain(files);
+        all.flatten()
     }
 
     /// Memory with a stack.

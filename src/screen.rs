@@ -38,6 +38,9 @@ const TICK: Duration = Duration::from_millis(50);
 /// Capacity of the queue of news.
 const QUEUE: usize = 64;
 
+/// Usual time between two requests for a report.
+pub(crate) const INTERVAL: Duration = Duration::from_secs(1);
+
 /// Settings of the view.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ScreenOptions {

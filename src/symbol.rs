@@ -100,6 +100,22 @@ pub enum UnknownReason {
     Unreadable(String),
 }
 
+impl UnknownReason {
+    /// The reason with that text, as it is displayed.
+    pub(crate) fn from_text(text: &str) -> UnknownReason {
+        let fixed = [
+            UnknownReason::NoFile,
+            UnknownReason::NotElf,
+            UnknownReason::NoSymbol,
+        ];
+        let known = fixed.into_iter().find(|reason| reason.to_string() == text);
+        known.unwrap_or_else(|| {
+            let what = text.strip_prefix("unreadable: ").unwrap_or(text);
+            UnknownReason::Unreadable(what.to_owned())
+        })
+    }
+}
+
 impl fmt::Display for UnknownReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -113,12 +129,29 @@ impl fmt::Display for UnknownReason {
 
 /// The symbols of all code frames in a profile.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Symbols(HashMap<Frame, Arc<Symbol>>);
+pub struct Symbols {
+    names: HashMap<Frame, Arc<Symbol>>,
+    /// Whether nothing more can be looked up.
+    is_final: bool,
+}
 
 impl Symbols {
+    /// These symbols, with the note that nothing more can be looked up: they come from a saved profile.
+    pub(crate) fn finally(self) -> Symbols {
+        Symbols {
+            is_final: true,
+            ..self
+        }
+    }
+
+    /// Whether nothing more can be looked up, such as source lines.
+    pub(crate) fn is_final(&self) -> bool {
+        self.is_final
+    }
+
     /// The frame's symbol; `None` if it was not looked up.
     pub fn get(&self, frame: Frame) -> Option<&Symbol> {
-        self.0.get(&frame).map(Arc::as_ref)
+        self.names.get(&frame).map(Arc::as_ref)
     }
 
     /// The frame's function, if it has a symbol.
@@ -133,22 +166,25 @@ impl Symbols {
 
     /// Sets the symbol of a frame and replaces a previous one.
     pub fn insert(&mut self, frame: Frame, symbol: Arc<Symbol>) {
-        self.0.insert(frame, symbol);
+        self.names.insert(frame, symbol);
     }
 
     /// The number of frames with an entry.
     pub fn len(&self) -> usize {
-        self.0.len()
+        self.names.len()
     }
 
     /// Whether no frame has an entry.
     pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.names.is_empty()
     }
 }
 
 impl FromIterator<(Frame, Arc<Symbol>)> for Symbols {
     fn from_iter<I: IntoIterator<Item = (Frame, Arc<Symbol>)>>(names: I) -> Symbols {
-        Symbols(names.into_iter().collect())
+        Symbols {
+            names: names.into_iter().collect(),
+            is_final: false,
+        }
     }
 }

@@ -301,6 +301,7 @@ mod tests {
                 name: "short-lived".into(),
                 dev_ino: (0, 0),
                 file: Some(tempfile::tempfile().unwrap()),
+                layout: None,
                 own_executable: false,
             });
             let request = Request {

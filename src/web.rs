@@ -48,7 +48,9 @@ pub static ASSETS: &[Asset] = assets! {
     JS, "js/live.js";
     JS, "js/main.js";
     JS, "js/marks.js";
+    JS, "js/open.js";
     JS, "js/panels.js";
+    JS, "js/saved.js";
     JS, "js/state.js";
     JS, "js/table.js";
     JS, "js/tabs.js";

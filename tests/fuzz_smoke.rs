@@ -10,8 +10,11 @@ mod check;
 mod random;
 
 use std::fs;
+use std::io;
 use std::time::{Duration, Instant};
 
+use memprof::api::Report;
+use memprof::export::{self, EXPORTERS, ExportOptions};
 use random::Random;
 
 /// The minimum number of damaged files. They take about twenty seconds.
@@ -178,5 +181,85 @@ fn names_in_damaged_files() {
         check::symbols(&symbolizer, bytes, 61)
     });
     println!("{rounds} files; peak {} KiB", peak_memory());
+    assert!(peak_memory() < MOST_MEMORY);
+}
+
+/// Damages the text of a saved profile: numbers, names, brackets and pieces of it.
+fn damage_text(r: &mut Random, bytes: &mut Vec<u8>) {
+    const NUMBERS: [&str; 9] = [
+        "0",
+        "1",
+        "-1",
+        "4096",
+        "65536",
+        "4294967296",
+        "9223372036854775808",
+        "18446744073709551615",
+        "1e308",
+    ];
+    let at = r.index(bytes.len());
+    match r.index(6) {
+        // The next number becomes another one.
+        0..3 => {
+            let digit = |b: &u8| b.is_ascii_digit();
+            let Some(start) = bytes[at..].iter().position(digit) else {
+                return;
+            };
+            let start = at + start;
+            let end = bytes[start..].iter().position(|b| !digit(b)).unwrap_or(1);
+            let number = r.of(&NUMBERS).bytes();
+            bytes.splice(start..start + end, number);
+        }
+        3 => bytes[at] = r.of(b"[]{},:\"n\\\xff"),
+        4 => {
+            // A piece occurs twice.
+            let size = r.index(200).min(bytes.len() - at);
+            let piece = bytes[at..at + size].to_vec();
+            bytes.splice(at..at, piece);
+        }
+        _ => {
+            let size = r.index(60).min(bytes.len() - at);
+            bytes.drain(at..at + size);
+        }
+    }
+}
+
+/// Damaged saved profiles are refused, or can be shown in every format.
+#[test]
+fn damaged_saved_profiles() {
+    let dir = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/corpus-saved");
+    let seeds: Vec<Vec<u8>> = fs::read_dir(dir)
+        .unwrap()
+        .map(|e| fs::read(e.unwrap().path()).unwrap())
+        .collect();
+    let (mut opened, rounds) = (0, setting("MEMPROF_FUZZ_ROUNDS", ROUNDS) / 20);
+    for round in 0..rounds {
+        let mut r = Random(round.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+        let mut bytes = seeds[r.index(seeds.len())].clone();
+        for _ in 0..=r.index(2) {
+            damage_text(&mut r, &mut bytes);
+        }
+        let began = Instant::now();
+        if let Some(saved) = check::saved(&bytes) {
+            opened += 1;
+            let report = Report::from(saved);
+            // The page in a file takes as long as all others together.
+            let others = EXPORTERS
+                .iter()
+                .filter(|e| e.name != "html" || round % 50 == 0);
+            for format in others {
+                let written =
+                    export::write(format, &report, &ExportOptions::default(), &mut io::sink());
+                written.unwrap_or_else(|e| panic!("round {round}, {}: {e}", format.name));
+            }
+        }
+        assert!(
+            began.elapsed() < LONGEST,
+            "round {round}: {:?}",
+            began.elapsed()
+        );
+    }
+    println!("{rounds} files, {opened} of them could be opened");
+    assert!(opened > rounds / 20, "{opened}: the damage is too heavy");
     assert!(peak_memory() < MOST_MEMORY);
 }

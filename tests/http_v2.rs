@@ -415,6 +415,54 @@ fn marks_are_made_counted_and_removed() {
     server.stop();
 }
 
+/// A saved profile becomes a mark, from this machine only; others get no addresses in theirs.
+#[test]
+fn a_saved_profile_is_kept_as_a_mark() {
+    let server = start(Growing::default());
+    let document: Value = serde_json::from_str(memprof::api::OPENAPI_V2).unwrap();
+    let saved = server.get("/v2/export/profile");
+    let open = |headers: &str, body: &str| post(&server, "/v2/marks/open?name=a", headers, body);
+    let reply = open("", saved.text());
+    assert_eq!(reply.status, 201, "{}", reply.text());
+    check(&document, "/v2/marks/open", "post", 201, &reply.json());
+    // It is shown as it was saved, whatever the server's own report of that number is.
+    let number = saved.json()["report"].as_u64().unwrap();
+    for kind in ["anon", "cache"] {
+        let shown = server.get("/v2/summary?mark=1").json();
+        assert_eq!(shown["total"][kind], saved.json()["total"][kind]);
+        assert!(shown["report"]["number"].as_u64().unwrap() > number);
+    }
+    let change = server.get("/v2/diff?from=1&kind=anon").json();
+    assert!(change["to"]["total"].as_u64() > change["from"]["total"].as_u64());
+    assert_eq!(open("", saved.text()).status, 201);
+
+    let refused = open("", &saved.text()[..100]);
+    assert_eq!(refused.status, 400);
+    assert!(refused.text().contains("incomplete"), "{}", refused.text());
+    let huge = "Content-Length: 33554433\r\n\r\n";
+    let head = format!(
+        "POST /v2/marks/open HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n{huge}",
+        server.address
+    );
+    let mut request = head.into_bytes();
+    request.resize(request.len() + (32 << 20) + 1, b' ');
+    assert_eq!(Reply::parse(&server.raw(&request)).status, 413);
+    let name = format!("/v2/marks/open?name={}", "x".repeat(101));
+    assert_eq!(post(&server, &name, "", saved.text()).status, 400);
+
+    let proxy = ("X-Forwarded-For", "10.0.0.1");
+    let elsewhere = open("X-Forwarded-For: 10.0.0.1\r\n", saved.text());
+    assert_eq!(elsewhere.status, 403, "{}", elsewhere.text());
+    assert!(!saved.json()["mappings"].as_array().unwrap().is_empty());
+    let theirs = server.request("GET", "/v2/export/profile", &[proxy]).json();
+    assert_eq!(theirs["mappings"], json!([]));
+    assert_eq!(
+        theirs["stacks"].as_array().unwrap().len(),
+        saved.json()["stacks"].as_array().unwrap().len()
+    );
+    server.stop();
+}
+
 #[test]
 fn a_mark_is_shown_as_it_was() {
     let server = start(Growing::default());

@@ -1,5 +1,6 @@
 //! Pieces of `/v2` replies.
 
+use std::borrow::Cow;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::Serialize;
@@ -63,15 +64,19 @@ pub(super) fn stopped_us(freeze: &FreezeOutcome) -> Option<u64> {
 /// A kind of loss, and how often it happened.
 #[derive(Debug, Serialize)]
 pub(super) struct Loss {
-    what: &'static str,
+    what: String,
     count: u64,
 }
 
 /// Counters as rows: those of what was lost, or of what is not counted.
-pub(super) fn losses<'a>(counters: impl Iterator<Item = &'a (&'static str, u64)>) -> Vec<Loss> {
-    counters
-        .map(|&(what, count)| Loss { what, count })
-        .collect()
+pub(super) fn losses<'a>(
+    counters: impl Iterator<Item = &'a (Cow<'static, str>, u64)>,
+) -> Vec<Loss> {
+    let loss = |(what, count): &(Cow<'_, str>, u64)| Loss {
+        what: what.to_string(),
+        count: *count,
+    };
+    counters.map(loss).collect()
 }
 
 /// How many stacks ended with this outcome.

@@ -43,17 +43,19 @@ pub(super) fn read(asked: &RequestContext<'_>) -> Result<Request, ApiError> {
         from: query.text("from").map(str::to_owned),
         to: query.text("to").unwrap_or(NOW).to_owned(),
         which: ReportSelector::read(query)?,
+        local: asked.local,
     }))
 }
 
 /// `/debug/pprof/heap`: the usual path for pprof tools.
-pub(super) fn pprof(_: &RequestContext<'_>) -> Result<Request, ApiError> {
+pub(super) fn pprof(asked: &RequestContext<'_>) -> Result<Request, ApiError> {
     Ok(Arc::new(Export {
         format: by_name(PPROF).ok_or(ApiError::NotFound(None))?,
         options: ExportOptions::default(),
         from: None,
         to: NOW.to_owned(),
         which: ReportSelector::default(),
+        local: asked.local,
     }))
 }
 
@@ -71,6 +73,8 @@ struct Export {
     /// Id of the mark whose report is exported, or [`NOW`].
     to: String,
     which: ReportSelector,
+    /// Whether the client is on this machine; others get no addresses, as from `/v2/maps`.
+    local: bool,
 }
 
 /// Equal `Debug` forms mean equal exports: marks never change, and ids are not reused.
@@ -83,10 +87,10 @@ impl fmt::Debug for Export {
             baseline: _,
         } = &self.options;
         let (name, from, to) = (self.format.name, &self.from, &self.to);
-        let which = &self.which;
+        let (which, local) = (&self.which, self.local);
         write!(
             f,
-            "Export {name} {direction:?} {kind:?} {threshold:?} {from:?} {to:?} {which:?}"
+            "Export {name} {direction:?} {kind:?} {threshold:?} {from:?} {to:?} {which:?} {local}"
         )
     }
 }
@@ -107,6 +111,7 @@ impl Ask for Export {
                 from: self.from.clone(),
                 to: self.to.clone(),
                 which: self.which.clone(),
+                local: self.local,
             };
             let again = api.state_again(to);
             let view = self.which.narrow(Arc::new(view));
@@ -136,6 +141,11 @@ impl View for Export {
         if let Some(baseline) = &mut options.baseline {
             *baseline = self.which.baseline(baseline)?;
         }
+        let hidden = (!self.local).then(|| Report {
+            profile: Arc::new(report.profile.without_mappings()),
+            ..report.clone()
+        });
+        let report = hidden.as_ref().unwrap_or(report);
         write(self.format, report, &options, out).map_err(internal)
     }
 

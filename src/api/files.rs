@@ -85,6 +85,11 @@ struct File<'a> {
     stacks: usize,
 }
 
+/// The id of a file in replies and requests.
+pub(super) fn id(FileId { dev, ino }: &FileId) -> String {
+    format!("{}:{}:{ino}", dev.0, dev.1)
+}
+
 impl<'a> From<&'a CachedFile> for File<'a> {
     fn from(file: &'a CachedFile) -> File<'a> {
         let FileId { dev, ino } = file.id;
@@ -95,7 +100,7 @@ impl<'a> From<&'a CachedFile> for File<'a> {
             PathFrom::Directory => "directory",
         };
         File {
-            id: format!("{}:{}:{ino}", dev.0, dev.1),
+            id: id(&file.id),
             device: format!("{}:{}", dev.0, dev.1),
             inode: ino,
             path: path.map(|p| p.path.as_str()),

@@ -25,6 +25,8 @@ struct Health;
 struct HealthReply {
     version: &'static str,
     now: u64,
+    /// The file of a saved profile.
+    opened: Option<String>,
     target: Option<u32>,
     report: Option<u64>,
     scan: Option<Scan>,
@@ -96,9 +98,13 @@ impl Ask for Health {
             Reply::json(&HealthReply {
                 version: env!("CARGO_PKG_VERSION"),
                 now: millis(SystemTime::now()),
+                opened: api.provider().opened().map(str::to_owned),
                 target: api.provider().pid().map(|pid| pid.0),
                 report: last.as_ref().map(|last| last.sequence),
-                scan: last.as_ref().map(scan),
+                scan: last
+                    .as_ref()
+                    .filter(|_| api.provider().opened().is_none())
+                    .map(scan),
                 losses: profile.map(|p| losses(p.losses.lost())).unwrap_or_default(),
                 not_counted: profile
                     .map(|p| losses(p.losses.not_counted()))

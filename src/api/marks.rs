@@ -83,7 +83,15 @@ impl Marks {
         }
     }
 
-    fn add(&self, name: Option<String>, report: Arc<Report>) -> Result<MarkReply, ApiError> {
+    /// Keeps a report.
+    ///
+    /// # Errors
+    /// [`ApiError::Full`] if there is no room.
+    pub(super) fn add(
+        &self,
+        name: Option<String>,
+        report: Arc<Report>,
+    ) -> Result<MarkReply, ApiError> {
         let mut kept = self.lock();
         kept.check_room(Some(&report))?;
         kept.last += 1;
@@ -96,6 +104,14 @@ impl Marks {
         let reply = MarkReply::from(&mark);
         kept.marks.push_back(mark);
         Ok(reply)
+    }
+
+    /// Checks that there is room for one more mark, whatever its report.
+    ///
+    /// # Errors
+    /// [`ApiError::Full`] if there is none.
+    pub(super) fn check_room(&self) -> Result<(), ApiError> {
+        self.lock().check_room(None)
     }
 
     fn remove(&self, id: &str) -> Result<(), ApiError> {
@@ -168,8 +184,9 @@ fn no_mark(id: &str) -> ApiError {
     )))
 }
 
+/// A mark as `/v2/marks` shows it.
 #[derive(Debug, Serialize)]
-struct MarkReply {
+pub(super) struct MarkReply {
     id: String,
     name: Option<String>,
     created: u64,
@@ -225,7 +242,7 @@ pub(super) fn list(_: &RequestContext<'_>) -> Result<Request, ApiError> {
 
 /// `POST /v2/marks`.
 pub(super) fn keep(asked: &RequestContext<'_>) -> Result<Request, ApiError> {
-    let mut wanted: MarkParams = match asked.body {
+    let mut wanted: MarkParams = match &*asked.body {
         [] => MarkParams::default(),
         body => serde_json::from_slice(body).map_err(|e| {
             bad(format!(
@@ -233,13 +250,21 @@ pub(super) fn keep(asked: &RequestContext<'_>) -> Result<Request, ApiError> {
             ))
         })?,
     };
-    let length = wanted.name.as_ref().map_or(0, |name| name.chars().count());
+    wanted.name = checked_name(wanted.name)?;
+    Ok(Arc::new(Keep(wanted)))
+}
+
+/// A name that is not too long; `None` if it is empty.
+///
+/// # Errors
+/// [`ApiError::BadRequest`] if it is too long.
+pub(super) fn checked_name(name: Option<String>) -> Result<Option<String>, ApiError> {
+    let length = name.as_ref().map_or(0, |name| name.chars().count());
     if length > LONGEST_NAME {
         let message = format!("name must be at most {LONGEST_NAME} characters long, got {length}");
         return Err(bad(message));
     }
-    wanted.name.take_if(|name| name.is_empty());
-    Ok(Arc::new(Keep(wanted)))
+    Ok(name.filter(|name| !name.is_empty()))
 }
 
 /// `DELETE /v2/marks/{id}`.
@@ -282,7 +307,7 @@ impl Ask for Keep {
 /// A report with the target frozen, or an error.
 async fn still(api: &Api, how: Freeze) -> Result<Arc<Report>, ApiError> {
     // Do not freeze the target if there is no room for the mark.
-    api.marks.lock().check_room(None)?;
+    api.marks.check_room()?;
     let report = api.provider().frozen(how).await?;
     let profile = &report.profile;
     let why = match &profile.freeze {

@@ -65,6 +65,11 @@ impl Ask for Memory {
 impl Memory {
     /// The requested process, which must be a followed one.
     async fn process(&self, api: &Api) -> Result<Pid, ApiError> {
+        if let Some(file) = api.provider().opened() {
+            return Err(bad(format!(
+                "this is the saved profile {file}, not a process: /v2/maps has the mappings that were saved"
+            )));
+        }
         let no_target = || ApiError::Unavailable(ProviderError::NoTarget.to_string());
         let first = api.provider().pid().ok_or_else(no_target)?;
         let Some(pid) = self.pid.filter(|pid| *pid != first) else {

@@ -1,5 +1,6 @@
 //! `/metrics`: metrics for Prometheus.
 
+use std::borrow::Cow;
 use std::io::Write;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -230,10 +231,10 @@ impl Figures {
         let bytes = outcomes.iter().map(|(o, _, bytes)| (label(*o), *bytes));
         let help = "Bytes (anon, shmem, cache) with a call stack, by outcome of unwinding";
         self.gauges("memprof_stack_bytes", help, bytes);
-        let family = |counters: &mut dyn Iterator<Item = &(&'static str, u64)>| {
+        let family = |counters: &mut dyn Iterator<Item = &(Cow<'static, str>, u64)>| {
             let family = Family::<Labels, Counter>::default();
             for (what, count) in counters {
-                let labels = vec![("what", (*what).to_owned())];
+                let labels = vec![("what", what.to_string())];
                 family.get_or_create(&labels).inc_by(*count);
             }
             family

@@ -43,6 +43,11 @@ pub trait Provider: Send + Sync + 'static {
         Box::pin(async { None })
     }
 
+    /// The file whose saved profile this is; `None` for a live target.
+    fn opened(&self) -> Option<&str> {
+        None
+    }
+
     /// How full the probe's tables are; may be slightly out of date.
     fn tables(&self) -> BoxFuture<'_, Vec<MapUsage>> {
         Box::pin(async { Vec::new() })

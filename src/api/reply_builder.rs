@@ -197,11 +197,17 @@ async fn with_lines(
     if !view.needs_lines() {
         return Ok((report, view));
     }
-    let report = provider.with_lines(report).await?;
+    let lines = |report: Arc<Report>| async {
+        match report.symbols.is_final() {
+            true => Ok(report),
+            false => provider.with_lines(report).await,
+        }
+    };
+    let report = lines(report).await?;
     let Some(baseline) = view.baseline() else {
         return Ok((report, view));
     };
-    let baseline = provider.with_lines(baseline).await?;
+    let baseline = lines(baseline).await?;
     let compared = view.compared_with(baseline);
     Ok((report, compared.unwrap_or(view)))
 }

@@ -3,16 +3,18 @@
 use std::fmt;
 use std::sync::Arc;
 
+use bytes::Bytes;
+
 use super::query::Query;
 use super::{Api, ApiError, BoxFuture, Reply};
 
 /// The parts of a request besides its path.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct RequestParts<'a> {
     /// The text after the first `?` of the target.
     pub query: &'a str,
     /// The body.
-    pub body: &'a [u8],
+    pub body: Bytes,
     /// Whether it came from this machine, over a loopback address.
     pub local: bool,
 }
@@ -22,7 +24,7 @@ pub(super) struct RequestContext<'a> {
     pub(super) query: Query,
     /// The segment at `{}` in the path.
     pub(super) name: &'a str,
-    pub(super) body: &'a [u8],
+    pub(super) body: Bytes,
     pub(super) local: bool,
 }
 

@@ -4,7 +4,7 @@ use super::query::{Query, UnknownParams};
 use super::request::{Request, RequestContext, RequestParts};
 use super::{ApiError, OPENAPI_V1, OPENAPI_V2};
 use super::{
-    diff, events, export, files, fixed, functions, health, mappings, marks, memory, metrics,
+    diff, events, export, files, fixed, functions, health, mappings, marks, memory, metrics, open,
     processes, series, summary, tree, v1,
 };
 
@@ -28,6 +28,8 @@ pub struct Route {
     pub path: &'static str,
     /// The known query parameters.
     pub parameters: &'static [&'static str],
+    /// The largest body, in bytes. One larger than [`SMALL_BODY`] is taken from this machine only, one at a time.
+    pub largest_body: usize,
     /// Whether it belongs to the `/v1` contract: the path may end in a slash.
     v1: bool,
     unknown_params: UnknownParams,
@@ -56,6 +58,7 @@ const fn get(path: &'static str, parameters: &'static [&'static str], read: Read
         method,
         path,
         parameters,
+        largest_body: SMALL_BODY,
         v1: false,
         unknown_params,
         read,
@@ -83,6 +86,9 @@ const fn strict(route: Route) -> Route {
     }
 }
 
+/// The largest body of most routes, in bytes.
+pub const SMALL_BODY: usize = 4 << 10;
+
 /// All routes.
 pub const ROUTES: &[Route] = &[
     v1("/v1/tree", v1::TREE, v1::tree),
@@ -103,6 +109,11 @@ pub const ROUTES: &[Route] = &[
     get("/v2/series", series::PARAMETERS, series::read),
     get("/v2/marks", &[], marks::list),
     other(Method::Post, "/v2/marks", marks::keep),
+    Route {
+        parameters: open::PARAMETERS,
+        largest_body: open::LARGEST,
+        ..other(Method::Post, "/v2/marks/open", open::read)
+    },
     other(Method::Delete, "/v2/marks/{}", marks::forget),
     get("/v2/diff", diff::PARAMETERS, diff::read),
     get("/v2/events", &[], events::read),

@@ -7,7 +7,7 @@ use clap::error::ErrorKind;
 
 use super::Cli;
 use crate::config::Output;
-use crate::export::{self, EXPORTERS, ExportOptions};
+use crate::export::{self, EXPORTERS, ExportOptions, Exporter};
 
 /// The files, each with its format: the one of `--format`, or that of its extension.
 pub(super) fn outputs(
@@ -15,18 +15,14 @@ pub(super) fn outputs(
     format: Option<&str>,
     options: &ExportOptions,
 ) -> Result<Vec<Output>, clap::Error> {
-    let error = |kind, message: String| Cli::command().error(kind, message + "\n");
-    let conflict = |message| error(ErrorKind::ArgumentConflict, message);
+    let conflict =
+        |message: String| Cli::command().error(ErrorKind::ArgumentConflict, message + "\n");
     if paths.len() > 1 && format.is_some() {
         let message = "--format allows only one --output; with several, each file's extension selects its format";
         return Err(conflict(message.to_owned()));
     }
-    let named = format.and_then(export::by_name);
     let output = |path: PathBuf| {
-        let format = match named.or_else(|| export::by_ending(&path)) {
-            Some(format) => format,
-            None => return Err(error(ErrorKind::ValueValidation, unknown(&path))),
-        };
+        let format = format_of(&path, format, EXPORTERS[0].name)?;
         options.check(format).map_err(|e| conflict(e.to_string()))?;
         Ok(Output {
             path,
@@ -35,6 +31,20 @@ pub(super) fn outputs(
         })
     };
     paths.into_iter().map(output).collect()
+}
+
+/// The format of a file: the one of `--format`, else that of its extension, else `default` if it has none.
+pub(super) fn format_of(
+    path: &Path,
+    format: Option<&str>,
+    default: &str,
+) -> Result<&'static Exporter, clap::Error> {
+    let default = path.extension().is_none().then_some(default);
+    let named = || format.or(default).and_then(export::by_name);
+    let by_ending = || export::by_ending(path).filter(|_| format.is_none());
+    by_ending()
+        .or_else(named)
+        .ok_or_else(|| Cli::command().error(ErrorKind::ValueValidation, unknown(path) + "\n"))
 }
 
 /// The message for an extension that no format has.

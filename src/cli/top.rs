@@ -37,7 +37,7 @@ impl TopArgs {
 }
 
 /// With `auto`, `NO_COLOR` and a dumb terminal disable colour.
-fn colour(choice: ColorChoice) -> bool {
+pub(super) fn colour(choice: ColorChoice) -> bool {
     let set = |name| std::env::var_os(name).filter(|v| !v.is_empty());
     match choice {
         ColorChoice::Always => true,

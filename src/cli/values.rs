@@ -2,10 +2,13 @@
 
 use std::time::Duration;
 
+use clap::CommandFactory;
 use clap::builder::{PossibleValue, PossibleValuesParser};
 
+use super::Cli;
 use crate::event::Pid;
 use crate::export::{EXPORTERS, Exporter};
+use crate::probe::{Overhead, Stacks};
 
 pub(super) fn parse_name(name: &str) -> Result<String, String> {
     if name.is_empty() || name.contains(['/', '\0']) {
@@ -65,6 +68,18 @@ pub(super) fn parse_size(size: &str) -> Result<u64, String> {
 pub(super) fn formats() -> PossibleValuesParser {
     let value = |format: &Exporter| PossibleValue::new(format.name).help(format.about);
     PossibleValuesParser::new(EXPORTERS.iter().map(value))
+}
+
+/// Which stacks are walked, within this overhead if one is given.
+pub(super) fn stacks(stacks: Stacks, overhead: Option<Overhead>) -> Result<Stacks, clap::Error> {
+    match (stacks, overhead) {
+        (Stacks::Auto(_), Some(overhead)) => Ok(Stacks::Auto(overhead)),
+        (_, Some(_)) => Err(Cli::command().error(
+            clap::error::ErrorKind::ArgumentConflict,
+            "--max-overhead requires --stacks auto: the other values say themselves how many stacks are walked\n",
+        )),
+        (stacks, None) => Ok(stacks),
+    }
 }
 
 #[cfg(test)]

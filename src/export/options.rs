@@ -70,11 +70,23 @@ impl ExportOptions {
     /// assert!(error.to_string().starts_with("the format csv does not support a threshold"));
     /// ```
     pub fn check(&self, format: &Exporter) -> Result<(), Unsupported> {
+        self.check_with(format, self.baseline.is_some())
+    }
+
+    /// Checks that the format supports a difference with these options, before there is a baseline.
+    ///
+    /// # Errors
+    /// As of [`check`](ExportOptions::check).
+    pub fn check_difference(&self, format: &Exporter) -> Result<(), Unsupported> {
+        self.check_with(format, true)
+    }
+
+    fn check_with(&self, format: &Exporter, difference: bool) -> Result<(), Unsupported> {
         let asked = [
             (Wish::Direction, self.direction.is_some()),
             (Wish::Kind, self.kind != Kind::All),
             (Wish::Threshold, self.threshold.is_some()),
-            (Wish::Difference, self.baseline.is_some()),
+            (Wish::Difference, difference),
         ];
         let mut refused = asked
             .into_iter()

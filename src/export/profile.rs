@@ -2,7 +2,9 @@
 //!
 //! Bytes, file offsets and counts are numbers; a stack is a list of indices into `frames`, innermost
 //! first. Stacks are written one by one. The schema has a number, `version`, that increases when readers
-//! of the previous version would misread the new one.
+//! of the previous version would misread the new one. [`saved`] reads it back whole.
+
+mod parts;
 
 use std::collections::HashMap;
 use std::io::{self, Write};
@@ -11,9 +13,11 @@ use std::time::UNIX_EPOCH;
 
 use serde::{Serialize, Serializer};
 
+use self::parts::{Each, Files, NotObserved, OtherStacks, Processes, StackNumbers};
 use super::{ExportOptions, Exporter, Report, Supports};
 use crate::measure::Measure;
 use crate::profile::{self, Amounts, Frame, FrameKind, KernelFigures, Kind, Profile, TargetInfo};
+use crate::saved;
 use crate::symbol::{Function, Language, Location, Symbol, Symbols};
 
 pub(super) const FORMAT: Exporter = Exporter {
@@ -32,19 +36,22 @@ pub(super) const FORMAT: Exporter = Exporter {
 fn write(report: &Report, _: &ExportOptions, out: &mut dyn Write) -> io::Result<()> {
     let profile = &*report.profile;
     let places = Places::new(profile);
+    let stacks = StackNumbers::new(profile);
     let taken = profile.taken.duration_since(UNIX_EPOCH).unwrap_or_default();
     let whole = Whole {
         format: "memprof profile",
-        version: 1,
+        version: saved::VERSION,
+        report: report.sequence,
         taken_unix_ms: u64::try_from(taken.as_millis()).unwrap_or(u64::MAX),
+        taken_ns: taken.subsec_nanos() % 1_000_000,
         target: (&profile.target).into(),
         stopped_us: profile.freeze.lasted().map(|lasted| lasted.as_micros()),
         stopped_in_turn: profile.freeze.in_turn(),
         freeze_error: profile.freeze.failed(),
+        freeze: (&profile.freeze).into(),
+        measures: profile.measures.iter().map(|m| m.name).collect(),
         counted: Counted(profile),
-        faults: profile
-            .estimates()
-            .map(|_| profile.faults.map(Faults::from)),
+        faults: profile.faults.map(Faults::from),
         total: Bytes(&profile.total),
         kernel_before: Kernel(&profile.kernel_before),
         kernel_after: Kernel(&profile.kernel_after),
@@ -58,7 +65,22 @@ fn write(report: &Report, _: &ExportOptions, out: &mut dyn Write) -> io::Result<
             places: &places,
             profile,
         },
-        not_observed: NotObserved(profile),
+        not_observed: NotObserved(&profile.not_observed),
+        borders: Each(&profile.borders),
+        other_stacks: OtherStacks {
+            places: &places,
+            stacks: &stacks,
+        },
+        processes: Processes {
+            stacks: &stacks,
+            profile,
+        },
+        mappings: Each(&profile.places.mappings),
+        files: Files {
+            stacks: &stacks,
+            profile,
+        },
+        other_files: profile.places.other_files,
     };
     serde_json::to_writer(&mut *out, &whole)?;
     out.write_all(b"\n")
@@ -69,16 +91,20 @@ fn write(report: &Report, _: &ExportOptions, out: &mut dyn Write) -> io::Result<
 struct Whole<'a> {
     format: &'a str,
     version: u32,
+    report: u64,
     taken_unix_ms: u64,
+    /// Nanoseconds after the millisecond.
+    taken_ns: u32,
     target: Target<'a>,
     stopped_us: Option<u128>,
     stopped_in_turn: bool,
     freeze_error: Option<&'a str>,
+    freeze: saved::Freeze,
+    measures: Vec<&'a str>,
     #[serde(flatten)]
     counted: Counted<'a>,
-    /// Present if some had no stack walked: bytes by stack are then estimates. `null`: faults had no hook.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    faults: Option<Option<Faults>>,
+    /// If some had no stack walked, bytes by stack are estimates. `null`: faults had no hook.
+    faults: Option<Faults>,
     total: Bytes<'a>,
     kernel_before: Kernel<'a>,
     kernel_after: Kernel<'a>,
@@ -87,6 +113,14 @@ struct Whole<'a> {
     frames: Frames<'a>,
     stacks: Stacks<'a>,
     not_observed: NotObserved<'a>,
+    /// The errors of `stacks`.
+    borders: Each<'a, profile::Border>,
+    /// Stacks that are only in `processes` or `files`; they are numbered after those in `stacks`.
+    other_stacks: OtherStacks<'a>,
+    processes: Processes<'a>,
+    mappings: Each<'a, profile::Mapping>,
+    files: Files<'a>,
+    other_files: u64,
 }
 
 /// Page faults, and those whose stack was not walked; `/v2` has them in the same form.
@@ -167,7 +201,8 @@ struct Losses<'a>(&'a Profile);
 
 impl Serialize for Losses<'_> {
     fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
-        s.collect_map(self.0.losses.counters.iter().copied())
+        let counters = self.0.losses.counters.iter();
+        s.collect_map(counters.map(|(what, count)| (&**what, count)))
     }
 }
 
@@ -177,6 +212,8 @@ struct Module<'a> {
     name: &'a str,
     path: std::borrow::Cow<'a, str>,
     own_executable: bool,
+    /// `null` if the file could not be read.
+    layout: Option<saved::Layout>,
 }
 
 struct Modules<'a>(&'a Profile);
@@ -187,6 +224,7 @@ impl Serialize for Modules<'_> {
             name: &m.name,
             path: Path::to_string_lossy(&m.path),
             own_executable: m.own_executable,
+            layout: m.code_layout().map(|layout| (&*layout).into()),
         }))
     }
 }
@@ -200,7 +238,7 @@ struct Places {
 impl Places {
     fn new(profile: &Profile) -> Places {
         let (mut frames, mut numbers) = (Vec::new(), HashMap::new());
-        let stacks = profile.samples.iter();
+        let stacks = profile.all_samples();
         for frame in stacks.flat_map(|s| s.stack.frames.iter().copied()) {
             numbers.entry(frame).or_insert_with(|| {
                 frames.push(frame);
@@ -285,7 +323,7 @@ impl<'a> Named<'a> {
                 no_name: why.to_string(),
             },
             None => Named::Unknown {
-                no_name: "not looked up".to_owned(),
+                no_name: saved::NOT_LOOKED_UP.to_owned(),
             },
         }
     }
@@ -352,25 +390,6 @@ impl Serialize for Stacks<'_> {
             bytes: Bytes(&sample.amounts),
             outcome: sample.stack.outcome.label(),
             frames: Numbers(self.places, &sample.stack.frames),
-        }))
-    }
-}
-
-#[derive(Serialize)]
-struct Lost<'a> {
-    bytes: Bytes<'a>,
-    mapping: &'a str,
-    reason: &'a str,
-}
-
-struct NotObserved<'a>(&'a Profile);
-
-impl Serialize for NotObserved<'_> {
-    fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
-        s.collect_seq(self.0.not_observed.iter().map(|row| Lost {
-            bytes: Bytes(&row.amounts),
-            mapping: &row.mapping,
-            reason: row.reason.label(),
         }))
     }
 }

@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::path::PathBuf;
 
+use super::CodeLayout;
 use crate::event::Outcome;
 
 /// Index of a [`Module`] in [`Profile::modules`](super::Profile::modules).
@@ -21,6 +22,8 @@ pub struct Module {
     pub dev_ino: (u64, u64),
     /// The open file; `None` if it could not be opened.
     pub file: Option<File>,
+    /// What is known of the file of a saved profile, which is not open.
+    pub layout: Option<CodeLayout>,
     /// Whether it is the profiled program's own executable (`/proc/PID/exe`).
     pub own_executable: bool,
 }
@@ -33,6 +36,7 @@ impl Module {
             name: JIT.to_owned(),
             dev_ino: (0, 0),
             file: None,
+            layout: None,
             own_executable: false,
         }
     }

@@ -1,12 +1,14 @@
 //! What is missing from a report.
 
+use std::borrow::Cow;
+
 /// Counts of what was not seen, lost or truncated since memprof attached, and of what is left out on purpose.
 /// Normally nothing is lost.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Losses {
     /// The nonzero counters in a fixed order: (name, count). [`Losses::lost`] and [`Losses::not_counted`] tell
     /// them apart.
-    pub counters: Vec<(&'static str, u64)>,
+    pub counters: Vec<(Cow<'static, str>, u64)>,
 }
 
 impl Losses {
@@ -20,14 +22,14 @@ impl Losses {
     pub(crate) const BLOCK_DEVICE: &'static str = "block-device cache pages (file-system metadata)";
 
     /// What makes figures or stacks incomplete: (name, count).
-    pub fn lost(&self) -> impl Iterator<Item = &(&'static str, u64)> {
+    pub fn lost(&self) -> impl Iterator<Item = &(Cow<'static, str>, u64)> {
         self.counters
             .iter()
             .filter(|(what, _)| *what != Losses::BLOCK_DEVICE)
     }
 
     /// What was seen and is left out of all figures on purpose: (name, count).
-    pub fn not_counted(&self) -> impl Iterator<Item = &(&'static str, u64)> {
+    pub fn not_counted(&self) -> impl Iterator<Item = &(Cow<'static, str>, u64)> {
         self.counters
             .iter()
             .filter(|(what, _)| *what == Losses::BLOCK_DEVICE)
@@ -35,8 +37,9 @@ impl Losses {
 
     /// Whether no process of the target is missing.
     pub(crate) fn have_all_processes(&self) -> bool {
-        let missing =
-            |(what, _): &(&str, u64)| [Losses::NOT_FOLLOWED, Losses::BEHIND].contains(what);
+        let missing = |(what, _): &(Cow<'_, str>, u64)| {
+            [Losses::NOT_FOLLOWED, Losses::BEHIND].contains(&&**what)
+        };
         !self.counters.iter().any(missing)
     }
 
@@ -50,9 +53,9 @@ impl Losses {
     }
 
     /// Adds a counter unless it is zero.
-    pub fn add(&mut self, what: &'static str, count: u64) {
+    pub fn add(&mut self, what: impl Into<Cow<'static, str>>, count: u64) {
         if count > 0 {
-            self.counters.push((what, count));
+            self.counters.push((what.into(), count));
         }
     }
 }

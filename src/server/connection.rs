@@ -15,21 +15,21 @@ use hyper::service::service_fn;
 use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::TcpStream;
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, SemaphorePermit, watch};
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::ServerOptions;
 use super::access::Access;
 use super::registry::{Connection, Phase};
 use super::respond::{Refusal, Rest};
-use crate::api::{Api, Body as Reply};
+use crate::api::{Api, ApiError, Body as Reply, SMALL_BODY};
 
 /// How much of a body is passed to hyper at a time, in bytes. It counts as sent although hyper may still buffer
 /// it, so it is small.
 const PIECE: usize = 64 << 10;
 
-/// Maximum size of a request body, in bytes.
-const LARGEST_REQUEST: usize = 4 << 10;
+/// One large request body at a time: they take memory until they are parsed.
+static LARGE_BODY: Semaphore = Semaphore::const_new(1);
 
 /// Paths that are answered even if all other slots are taken.
 const VITAL: [&str; 2] = ["/v2/health", "/metrics"];
@@ -107,11 +107,14 @@ impl Connections {
         let (head, body) = request.into_parts();
         let arrived = Instant::now();
         // Read before taking a slot: a request is complete only once its body has arrived.
-        let body = self.body(&head, body).await;
+        let body = self.body(&head, body, local).await;
         let response = match self.turn(&head, &under_way.connection).await {
             true => {
-                let rest = body.as_ref().map(|body| Rest { body, local });
-                let rest = rest.map_err(|refusal| Refusal(refusal.0, refusal.1.clone()));
+                let (body, _large) = match body {
+                    Ok((body, large)) => (Ok(body), large),
+                    Err(refusal) => (Err(refusal), None),
+                };
+                let rest = body.map(|body| Rest { body, local });
                 self.respond(&head, rest).await
             }
             false => self.too_many(&head),
@@ -137,15 +140,29 @@ impl Connections {
         began.unwrap_or(false)
     }
 
-    /// The body of a request, if the route uses one.
-    async fn body(&self, head: &Parts, body: Incoming) -> Result<Bytes, Refusal> {
-        if !self.wants_body(head) {
-            return Ok(Bytes::new());
-        }
-        match Limited::new(body, LARGEST_REQUEST).collect().await {
-            Ok(body) => Ok(body.to_bytes()),
+    /// The body of a request, if the route uses one, and the right to have a large one.
+    async fn body(
+        &self,
+        head: &Parts,
+        body: Incoming,
+        local: bool,
+    ) -> Result<(Bytes, Option<SemaphorePermit<'static>>), Refusal> {
+        let Some(limit) = self.largest_body(head) else {
+            return Ok((Bytes::new(), None));
+        };
+        let large = match limit > SMALL_BODY {
+            // The route refuses the request for want of locality, without its body.
+            true if !(local && self.is_from_here(head)) => return Ok((Bytes::new(), None)),
+            true => Some(LARGE_BODY.try_acquire().map_err(|_| {
+                let message = "another large request is being read: try again later";
+                Refusal::from(ApiError::Busy(message.to_owned()))
+            })?),
+            false => None,
+        };
+        match Limited::new(body, limit).collect().await {
+            Ok(body) => Ok((body.to_bytes(), large)),
             Err(e) if e.is::<LengthLimitError>() => {
-                let message = format!("the body is larger than {LARGEST_REQUEST} bytes");
+                let message = format!("the body is larger than {limit} bytes");
                 Err(Refusal(StatusCode::PAYLOAD_TOO_LARGE, message))
             }
             Err(e) => {

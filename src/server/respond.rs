@@ -30,10 +30,10 @@ pub(super) struct Refusal(pub(super) StatusCode, pub(super) String);
 const RETRY_AFTER: HeaderValue = HeaderValue::from_static("5");
 
 /// The parts of a request besides its head.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Rest<'a> {
+#[derive(Debug)]
+pub(super) struct Rest {
     /// The body.
-    pub(super) body: &'a [u8],
+    pub(super) body: Bytes,
     /// Whether the client is on this machine.
     pub(super) local: bool,
 }
@@ -53,11 +53,11 @@ impl From<ApiError> for Refusal {
 }
 
 impl Connections {
-    /// The response to a request whose body has been read, if [`Connections::wants_body`].
+    /// The response to a request whose body has been read, if there is a [`Connections::largest_body`].
     pub(super) async fn respond(
         &self,
         head: &Parts,
-        rest: Result<Rest<'_>, Refusal>,
+        rest: Result<Rest, Refusal>,
     ) -> Response<Body> {
         let mut response = if has_transfer_encoding(head) {
             last(refuse(head, no_transfer_encoding()))
@@ -85,10 +85,16 @@ impl Connections {
         response
     }
 
-    /// Whether the body of this request is used: a `POST` that is allowed.
-    pub(super) fn wants_body(&self, head: &Parts) -> bool {
-        !has_transfer_encoding(head)
-            && matches!(self.route(head), Ok((route, _)) if route.method == Asks::Post)
+    /// The largest body that this request may have, in bytes; `None` if none is used, as it is not an allowed `POST`.
+    pub(super) fn largest_body(&self, head: &Parts) -> Option<usize> {
+        let (route, _) = self.route(head).ok()?;
+        let takes = route.method == Asks::Post && !has_transfer_encoding(head);
+        takes.then_some(route.largest_body)
+    }
+
+    /// Whether a request whose client has a loopback address was made on this machine.
+    pub(super) fn is_from_here(&self, head: &Parts) -> bool {
+        forgery::from_here(head, &self.access)
     }
 
     /// The route of a request, if it may be answered.
@@ -119,12 +125,12 @@ impl Connections {
         Ok(found)
     }
 
-    async fn answer(&self, head: &Parts, rest: Rest<'_>) -> Result<Reply, Refusal> {
+    async fn answer(&self, head: &Parts, rest: Rest) -> Result<Reply, Refusal> {
         let (route, name) = self.route(head)?;
         let given = RequestParts {
             query: head.uri.query().unwrap_or_default(),
             body: rest.body,
-            local: rest.local && forgery::from_here(head, &self.access),
+            local: rest.local && self.is_from_here(head),
         };
         let request = route.request(name, given)?;
         let limit = self.options.answer_timeout;

@@ -58,7 +58,10 @@ impl Session<'_> {
         }
         self.announce(addresses);
         if let Some(options) = self.config.screen {
-            self.live = Some(Live::start(options, Arc::clone(&self.reports))?);
+            self.live = Some(Live::start(
+                options,
+                Arc::clone(&self.reports) as Arc<dyn Provider>,
+            )?);
         }
         let end = self.wait_for_end(signals, command.as_mut()).await?;
         match (end, command) {

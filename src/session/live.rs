@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use tokio::task::JoinHandle;
 
-use super::reports::Reports;
 use crate::api::Provider;
 use crate::console;
 use crate::screen::{News, Screen, ScreenOptions};
@@ -25,7 +24,7 @@ impl Live {
     ///
     /// # Errors
     /// The terminal cannot be used.
-    pub(super) fn start(options: ScreenOptions, reports: Arc<Reports>) -> Result<Live> {
+    pub(super) fn start(options: ScreenOptions, reports: Arc<dyn Provider>) -> Result<Live> {
         let screen = Screen::start(options)?;
         console::hold(screen.news());
         let feeding = tokio::spawn(feed(reports, screen.news(), options.interval));
@@ -50,7 +49,7 @@ impl Drop for Live {
     }
 }
 
-async fn feed(reports: Arc<Reports>, news: News, interval: Duration) {
+async fn feed(reports: Arc<dyn Provider>, news: News, interval: Duration) {
     loop {
         let begun = Instant::now();
         match reports.profile().await {

@@ -111,6 +111,7 @@ pub fn module(name: &str, own_executable: bool) -> Arc<Module> {
         name: name.to_owned(),
         dev_ino: (1, 1),
         file: None,
+        layout: None,
         own_executable,
     })
 }

@@ -24,7 +24,13 @@ pub struct Top {
 }
 
 impl Top {
+    /// Starts `memprof top`.
     pub fn start(args: &[&str]) -> Top {
+        Top::run(&[&["top"], args].concat())
+    }
+
+    /// Starts memprof with these arguments.
+    pub fn run(args: &[&str]) -> Top {
         let size = Winsize {
             ws_row: 24,
             ws_col: 80,
@@ -34,7 +40,7 @@ impl Top {
         let pty = openpty(Some(&size), None).unwrap();
         let end = || Stdio::from(pty.slave.try_clone().unwrap());
         let child = Command::new("setsid")
-            .args(["--ctty", BINARY, "top"])
+            .args(["--ctty", BINARY])
             .args(args)
             .env("TERM", "xterm-256color")
             .env("NO_COLOR", "1")

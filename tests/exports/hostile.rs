@@ -55,6 +55,7 @@ fn nasty() -> Arc<Report> {
         name: "-\"<;\n".to_owned(),
         dev_ino: module.dev_ino,
         file: None,
+        layout: None,
         own_executable: true,
     });
     profile.modules = modules.into();

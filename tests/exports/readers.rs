@@ -34,6 +34,13 @@ pub fn wanted(format: &str, bytes: impl Fn(Kind) -> u64) -> Sums {
             kinds.retain(|(_, kind)| bytes(*kind) > 0);
             sums(&kinds)
         }
+        "html" => {
+            let mut kinds = Kind::ALL.map(|kind| (kind.name(), kind)).to_vec();
+            // Those of other measures are there if they were counted.
+            kinds.retain(|(_, kind)| !matches!(kind, Kind::Column(_)));
+            kinds.retain(|(_, kind)| *kind == Kind::All || bytes(*kind) > 0);
+            sums(&kinds)
+        }
         "folded" | "svg" | "functions" | "text" => sums(&[("all", Kind::All)]),
         other => panic!("no reader for the format {other}"),
     }
@@ -46,6 +53,7 @@ pub fn read(format: &str, bytes: &[u8]) -> Sums {
         "profile" => profile(bytes),
         "folded" => one(folded(bytes)),
         "svg" => one(svg(bytes)),
+        "html" => html(bytes),
         "pprof" => pprof(bytes).sums,
         "speedscope" => speedscope(bytes),
         "csv" => csv(bytes),
@@ -95,6 +103,48 @@ fn profile(bytes: &[u8]) -> Sums {
         sums.entry(kind.clone()).or_default();
     }
     sums
+}
+
+/// The sums of the trees of each kind of resident memory, in both directions.
+fn html(bytes: &[u8]) -> Sums {
+    let data: Value = serde_json::from_slice(&html_data(bytes)).unwrap();
+    let mut sums = Sums::new();
+    for (key, tree) in data.as_object().unwrap() {
+        let words: Vec<&str> = key.split(' ').collect();
+        let ["tree", kind, _] = words[..] else {
+            continue;
+        };
+        let column = |name: &str| tree["nodes"][name].as_array().unwrap().iter();
+        let own: u64 = column("self").map(|bytes| bytes.as_u64().unwrap()).sum();
+        assert_eq!(column("total").next().unwrap(), own, "{key}");
+        if kind != "kernel" {
+            assert_eq!(*sums.entry(kind.to_owned()).or_insert(own), own, "{key}");
+        }
+    }
+    sums
+}
+
+/// The data in the document, as JSON; Python decodes it.
+pub fn html_data(bytes: &[u8]) -> Vec<u8> {
+    const DECODE: &str = "import sys, base64, gzip
+text = sys.stdin.buffer.read().split(b'id=\"saved\"', 1)[1].split(b'>', 1)[1].split(b'<', 1)[0]
+sys.stdout.buffer.write(gzip.decompress(base64.b64decode(text, validate=True)))";
+    piped(Command::new("python3").args(["-c", DECODE]), bytes)
+}
+
+/// What a command prints when it is given this.
+fn piped(command: &mut Command, input: &[u8]) -> Vec<u8> {
+    let mut child = command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let (mut stdin, input) = (child.stdin.take().unwrap(), input.to_vec());
+    let feeding = std::thread::spawn(move || stdin.write_all(&input));
+    let out = child.wait_with_output().unwrap();
+    feeding.join().unwrap().unwrap();
+    assert!(out.status.success());
+    out.stdout
 }
 
 /// The width of the flame graph that inferno makes of the lines.

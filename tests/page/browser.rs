@@ -132,7 +132,12 @@ impl Browser {
     #[track_caller]
     pub fn load(&self, fragment: &str) {
         self.command("POST", "/url", Some(&json!({"url": "about:blank"})));
-        let url = format!("{}/{fragment}", self.base);
+        self.go(&format!("{}/{fragment}", self.base));
+    }
+
+    /// Loads a page of memprof, served or saved.
+    #[track_caller]
+    fn go(&self, url: &str) {
         self.command("POST", "/url", Some(&json!({"url": url})));
     }
 
@@ -140,6 +145,19 @@ impl Browser {
     #[track_caller]
     pub fn open(&self, fragment: &str) {
         self.load(fragment);
+        self.shown(fragment);
+    }
+
+    /// Loads a page of memprof from a URL, and waits until its view is shown.
+    #[track_caller]
+    pub fn open_url(&self, url: &str) {
+        self.go(url);
+        self.shown(url);
+    }
+
+    /// Waits until the view is shown.
+    #[track_caller]
+    fn shown(&self, fragment: &str) {
         let failed = "document.querySelector('#content .notice.error')";
         self.wait(&format!(
             "performance.getEntriesByName('memprof-painted').length > 0 || {failed}"

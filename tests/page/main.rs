@@ -14,6 +14,7 @@ mod layout;
 mod lists;
 mod live;
 mod looks;
+mod saved;
 mod shown;
 mod timeline;
 mod waiting;

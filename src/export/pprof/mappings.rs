@@ -5,12 +5,11 @@
 //! file cannot be read, addresses are file offsets.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt::Write;
 use std::sync::Arc;
 
 use super::message as proto;
 use super::strings::Strings;
-use crate::elf::Elf;
+use crate::export::hex;
 use crate::profile::{Frame, FrameKind, Module, ModuleId, Profile};
 use crate::symbol::{Function, Symbols};
 
@@ -100,14 +99,12 @@ impl Mapping {
 
     /// Reads the build id and the addresses, if the file has them.
     fn read_file(&mut self) {
-        let Some(elf) = self.module.file.as_ref().and_then(|f| Elf::read(f).ok()) else {
+        let Some(layout) = self.module.code_layout() else {
             return;
         };
-        for byte in elf.build_id().unwrap_or_default() {
-            let _ = write!(self.build_id, "{byte:02x}");
-        }
+        self.build_id = hex(&layout.build_id);
         for (offset, address) in &mut self.addresses {
-            *address = elf.address_of(*offset).unwrap_or(*offset);
+            *address = layout.address_of(*offset).unwrap_or(*offset);
         }
     }
 

@@ -75,6 +75,7 @@ fn module_without_file() -> Arc<Module> {
         name: "nowhere".into(),
         dev_ino: (0, 0),
         file: None,
+        layout: None,
         own_executable: false,
     })
 }

@@ -2,6 +2,7 @@
 // below any path.
 
 import { Tree } from "./tree/model.js";
+import { isSaved, saved } from "./saved.js";
 import { state } from "./state.js";
 import { noSymbol, reason } from "./words.js";
 
@@ -35,6 +36,7 @@ import { noSymbol, reason } from "./words.js";
 /**
  * @typedef {object} Health
  * @property {string} version
+ * @property {string | null} opened the file of a saved profile
  * @property {{ taken: number, age_ms: number, duration_ms: number } | null} scan
  * @property {Loss[]} losses
  * @property {Loss[]} not_counted left out of all figures on purpose
@@ -62,6 +64,17 @@ const which = () => ({ mark: state.mark, pid: state.pid });
 
 /** @returns {Promise<any>} */
 async function ask(/** @type {string} */ path, /** @type {Record<string, any>} */ parameters = {}, /** @type {RequestInit} */ init = {}) {
+  const body = isSaved ? await saved(path, parameters) : await request(path, parameters, init);
+  const number = body?.report?.number;
+  if (number >= newest.number && number < OPENED) newest = body.report;
+  kernelCounted ||= body?.report?.kernel_counted ?? false;
+  return body;
+}
+
+/** Reports of opened files are numbered from here, apart from the target's. */
+const OPENED = 2 ** 52;
+
+async function request(/** @type {string} */ path, /** @type {Record<string, any>} */ parameters, /** @type {RequestInit} */ init) {
   const query = new URLSearchParams(Object.entries(parameters).filter(([, value]) => value !== "" && value !== undefined));
   let reply;
   try {
@@ -71,10 +84,7 @@ async function ask(/** @type {string} */ path, /** @type {Record<string, any>} *
   }
   if (!reply.ok) throw new ApiError(reply.status, (await reply.text()).trim() || `memprof replied with status ${reply.status}`);
   if (reply.status === 204) return null;
-  const body = await reply.json();
-  if (body.report?.number >= newest.number) newest = body.report;
-  kernelCounted ||= body.report?.kernel_counted ?? false;
-  return body;
+  return reply.json();
 }
 
 let kernelCounted = false;
@@ -168,6 +178,8 @@ export const api = {
   marks: async () => (await ask("marks")).marks,
   /** @returns {Promise<Mark>} */
   addMark: (/** @type {string} */ name, freeze = false) => ask("marks", {}, { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify({ name, freeze }) }),
+  /** Keeps a saved profile as a mark. @returns {Promise<Mark>} */
+  openFile: (/** @type {File} */ file) => ask("marks/open", { name: file.name.slice(0, 100) }, { method: "POST", body: file }),
   removeMark: (/** @type {string} */ id) => ask(`marks/${encodeURIComponent(id)}`, {}, { method: "DELETE" }),
   /** @returns {Promise<Format[]>} */
   exports: () => ask("exports"),

@@ -3,6 +3,7 @@
 import { countsKernel } from "./api.js";
 import { field, fill, h, later, select, set } from "./dom.js";
 import { bytes, parseBytes } from "./format.js";
+import { isSaved, savedKinds } from "./saved.js";
 import { change, state } from "./state.js";
 import { KINDS, meaning } from "./words.js";
 
@@ -33,8 +34,10 @@ const CHOICES = /** @type {Record<string, [string, [string, string][], string]>}
 
 /** The controls of the open view. The page cache view is a list, or the stacks of one file; the sandwich a list, or a function. */
 function offered() {
-  if (state.view === "sandwich" && state.path) return OFFERS.focus;
-  return OFFERS[state.view === "files" && state.file ? "stacks" : state.view] ?? [];
+  const focus = state.view === "sandwich" && state.path;
+  const offers = focus ? OFFERS.focus : (OFFERS[state.view === "files" && state.file ? "stacks" : state.view] ?? []);
+  // A report in a file has trees of one form only.
+  return offers.filter((name) => !isSaved || !["merge", "inl", "min"].includes(name));
 }
 
 /** Selects the next match of the search (1) or the previous one (-1). */
@@ -61,7 +64,7 @@ export function updateControls() {
 /** @returns {Element} */
 function control(/** @type {string} */ name) {
   if (name === "kind") {
-    const offered = KINDS.filter(([kind]) => kind !== "kernel" || kind === state.kind || countsKernel());
+    const offered = KINDS.filter(([kind]) => isSaved ? savedKinds.includes(kind) : kind !== "kernel" || kind === state.kind || countsKernel());
     const options = /** @type {[string, string][]} */ (offered.map(([kind, label]) => [kind, label]));
     const box = select("Kind of memory", options, state.kind, (kind) => {
       set(box, { title: meaning(kind) });

@@ -120,9 +120,9 @@ function missing(/** @type {Report} */ report, /** @type {Summary} */ { outcomes
 }
 
 /** Shows the state of the connection. */
-export function showConnection(/** @type {"live" | "lost" | "paused" | "ended" | "loading" | "polling"} */ how, /** @type {string} */ why) {
-  const words = { live: "live", polling: "live", lost: "connection lost", paused: "paused", ended: "target ended", loading: "connecting…" };
-  const kinds = { live: "good", polling: "good", lost: "bad", paused: "warn", ended: "warn", loading: "" };
+export function showConnection(/** @type {"live" | "lost" | "paused" | "ended" | "loading" | "polling" | "saved"} */ how, /** @type {string} */ why) {
+  const words = { live: "live", polling: "live", lost: "connection lost", paused: "paused", ended: "target ended", loading: "connecting…", saved: `saved on ${new Date(taken.totals).toLocaleDateString()}` };
+  const kinds = { live: "good", polling: "good", lost: "bad", paused: "warn", ended: "warn", loading: "", saved: "" };
   chip("connection", kinds[how], words[how], why);
   const banner = at("banner");
   banner.hidden = how !== "lost";

@@ -1,6 +1,7 @@
 // Live updates: totals as Server-Sent Events, or by polling if events do not work.
 
 import { api, ApiError, newestReport } from "./api.js";
+import { isSaved } from "./saved.js";
 import { state } from "./state.js";
 
 /** @typedef {import("./api.js").Summary} Summary */
@@ -31,15 +32,23 @@ export class Live {
     this.ready = 0;
     this.busy = this.isLost = this.ended = false;
     this.timer = 0;
+    /** What a saved profile is called, which never changes; empty for a live target. */
+    this.saved = isSaved ? "this report" : "";
   }
 
   start() {
     this.does.connection("loading", "");
     this.refresh();
-    this.ask().then(() => this.resume());
+    Promise.all([this.ask(), this.source()]).then(() => this.resume());
     document.addEventListener("visibilitychange", () => this.resume());
     // Picks up a report that arrived during a refresh, or too soon after one.
     setInterval(() => this.perhaps(), 500);
+  }
+
+  /** Finds out whether memprof shows a saved profile. */
+  async source() {
+    if (!isSaved) this.saved = await api.health().then(({ opened }) => opened ?? "", () => "");
+    document.body.classList.toggle("saved", this.saved !== "");
   }
 
   /** Listens to events while the page is visible and not paused. */
@@ -47,7 +56,8 @@ export class Live {
     clearTimeout(this.timer);
     this.events?.close();
     this.events = null;
-    if (state.pause) this.does.connection("paused", "Nothing is refreshed until you resume.");
+    if (this.saved) this.does.connection("saved", `Opened from ${this.saved}; it does not change.`);
+    else if (state.pause) this.does.connection("paused", "Nothing is refreshed until you resume.");
     else if (!document.hidden) this.listen();
   }
 
@@ -99,7 +109,7 @@ export class Live {
   connected() {
     if (this.isLost) this.shown = -2;
     this.isLost = false;
-    if (!state.pause) this.does.connection(this.ended ? "ended" : "live", this.ended ? "This is its last profile." : "");
+    if (!state.pause && !this.saved) this.does.connection(this.ended ? "ended" : "live", this.ended ? "This is its last profile." : "");
   }
 
   took(/** @type {Summary} */ summary) {

@@ -6,7 +6,9 @@ import { fill, h, notice, set } from "./dom.js";
 import { clock } from "./format.js";
 import { showConnection, showFigures, showGone, showTarget, showWaiting } from "./header.js";
 import { Live } from "./live.js";
+import { acceptFiles } from "./open.js";
 import { openExports, toggleHelp } from "./panels.js";
+import { isSaved } from "./saved.js";
 import { change, follow, link, onChange, state } from "./state.js";
 import { showEnds } from "./tabs.js";
 import { chosen, listen, offerNow, offerProcesses } from "./which.js";
@@ -46,7 +48,7 @@ const VIEWS = /** @type {[string, string, () => View, string[]][]} */ ([
   ["space", "Address space", () => new Space(), []],
   ["diff", "Difference", () => new Diff(), [...SHAPE, "from", "to"]],
   ["health", "Health", () => new HealthView(), []],
-]);
+]).filter(([name]) => !isSaved || !["diff", "health", "sandwich"].includes(name));
 
 const at = (/** @type {string} */ id) => /** @type {any} */ (document.getElementById(id));
 const content = at("content");
@@ -240,6 +242,8 @@ matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
 });
 
 useTheme();
+document.body.classList.toggle("report", isSaved);
+if (!isSaved) acceptFiles(() => refreshAll());
 showEnds(at("tabs"));
 listen();
 follow();

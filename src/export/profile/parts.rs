@@ -1,0 +1,174 @@
+//! The parts of a complete report that refer to its stacks by number: processes, files, errors.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use serde::ser::SerializeSeq;
+use serde::{Serialize, Serializer};
+
+use super::{Bytes, Kernel, Numbers, Places};
+use crate::profile::{self, CachedFile, Profile, Sample, Share};
+use crate::saved;
+
+/// Items that are each written in the form that they are read in.
+pub(super) struct Each<'a, T>(pub &'a [T]);
+
+impl Serialize for Each<'_, profile::Border> {
+    fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+        s.collect_seq(self.0.iter().map(saved::Border::from))
+    }
+}
+
+impl Serialize for Each<'_, profile::Mapping> {
+    fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+        s.collect_seq(self.0.iter().map(saved::Mapping::from))
+    }
+}
+
+/// Numbers of stacks: those of the samples by position, then all others.
+pub(super) struct StackNumbers<'a> {
+    numbers: HashMap<*const profile::Stack, usize>,
+    others: Vec<&'a profile::Stack>,
+}
+
+impl<'a> StackNumbers<'a> {
+    pub(super) fn new(profile: &'a Profile) -> StackNumbers<'a> {
+        let samples = profile.samples.iter().enumerate();
+        let mut numbers: HashMap<_, _> = samples
+            .map(|(at, sample)| (Arc::as_ptr(&sample.stack), at))
+            .collect();
+        let (mut others, first) = (Vec::new(), profile.samples.len());
+        for sample in profile.all_samples() {
+            numbers
+                .entry(Arc::as_ptr(&sample.stack))
+                .or_insert_with(|| {
+                    others.push(&*sample.stack);
+                    first + others.len() - 1
+                });
+        }
+        StackNumbers { numbers, others }
+    }
+}
+
+/// Bytes by stack number, as pairs.
+struct ByNumber<'a>(&'a StackNumbers<'a>, &'a [Sample]);
+
+impl Serialize for ByNumber<'_> {
+    fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+        let number = |sample: &Sample| self.0.numbers[&Arc::as_ptr(&sample.stack)];
+        s.collect_seq(self.1.iter().map(|x| (number(x), Bytes(&x.amounts))))
+    }
+}
+
+/// Stacks that no sample has.
+pub(super) struct OtherStacks<'a> {
+    pub(super) places: &'a Places,
+    pub(super) stacks: &'a StackNumbers<'a>,
+}
+
+impl Serialize for OtherStacks<'_> {
+    fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+        #[derive(Serialize)]
+        struct Other<'a> {
+            outcome: &'a str,
+            frames: Numbers<'a>,
+        }
+        s.collect_seq(self.stacks.others.iter().map(|stack| Other {
+            outcome: stack.outcome.label(),
+            frames: Numbers(self.places, &stack.frames),
+        }))
+    }
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Process<'a> {
+    pid: u32,
+    comm: &'a str,
+    stacks: ByNumber<'a>,
+    not_observed: NotObserved<'a>,
+    total: Bytes<'a>,
+    borders: Each<'a, profile::Border>,
+    kernel_before: Kernel<'a>,
+    kernel_after: Kernel<'a>,
+    freeze: saved::Freeze,
+}
+
+/// Each process's share.
+pub(super) struct Processes<'a> {
+    pub(super) stacks: &'a StackNumbers<'a>,
+    pub(super) profile: &'a Profile,
+}
+
+impl Serialize for Processes<'_> {
+    fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+        s.collect_seq(self.profile.processes.iter().map(|share: &Share| Process {
+            pid: share.pid.0,
+            comm: &share.comm,
+            stacks: ByNumber(self.stacks, &share.samples),
+            not_observed: NotObserved(&share.not_observed),
+            total: Bytes(&share.total),
+            borders: Each(&share.borders),
+            kernel_before: Kernel(&share.kernel_before),
+            kernel_after: Kernel(&share.kernel_after),
+            freeze: (&share.freeze).into(),
+        }))
+    }
+}
+
+/// Files in the page cache, with the stacks that brought in their pages.
+pub(super) struct Files<'a> {
+    pub(super) stacks: &'a StackNumbers<'a>,
+    pub(super) profile: &'a Profile,
+}
+
+impl Serialize for Files<'_> {
+    fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+        #[derive(Serialize)]
+        struct File<'a> {
+            device: (u32, u32),
+            inode: u64,
+            path: Option<saved::Path>,
+            stacks: ByNumber<'a>,
+            lost: u64,
+        }
+        let files = &self.profile.places.files;
+        let mut rows = s.serialize_seq(Some(files.len()))?;
+        for file in files {
+            let CachedFile {
+                id,
+                path,
+                samples,
+                lost,
+            } = file;
+            rows.serialize_element(&File {
+                device: id.dev,
+                inode: id.ino,
+                path: path.as_ref().map(saved::Path::from),
+                stacks: ByNumber(self.stacks, samples),
+                lost: *lost,
+            })?;
+        }
+        rows.end()
+    }
+}
+
+#[derive(Serialize)]
+struct Lost<'a> {
+    bytes: Bytes<'a>,
+    mapping: &'a str,
+    reason: &'a str,
+}
+
+/// Memory without a stack.
+pub(super) struct NotObserved<'a>(pub &'a [profile::NotObserved]);
+
+impl Serialize for NotObserved<'_> {
+    fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+        s.collect_seq(self.0.iter().map(|row| Lost {
+            bytes: Bytes(&row.amounts),
+            mapping: &row.mapping,
+            reason: row.reason.label(),
+        }))
+    }
+}
