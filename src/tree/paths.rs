@@ -120,6 +120,14 @@ impl<'a, const N: usize> Paths<'a, N> {
         }
     }
 
+    /// Shortens every path to this number of steps; its bytes stay.
+    pub(crate) fn cut_below(&mut self, depth: usize) {
+        let depth = u32::try_from(depth).unwrap_or(u32::MAX);
+        for path in &mut self.paths {
+            path.end = path.end.min(path.start.saturating_add(depth));
+        }
+    }
+
     fn cut_at_unknown(&mut self, start: usize) {
         let steps = self.steps[start..].iter();
         if let Some(known) = steps.copied().position(|id| id == Labels::UNMAPPED) {
