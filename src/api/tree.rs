@@ -302,6 +302,7 @@ impl<'a> Legend<'a> {
         let (name, reason, code) = match *label {
             Label::Code(code) => (code.function, None, Some(code)),
             Label::NotObserved(mapping, reason) => (Some(mapping), Some(reason.name()), None),
+            Label::CutOff(reason) => (Some(reason.label()), None, None),
             _ => (None, None, None),
         };
         let name = name.map(|name| self.strings.number(name));
@@ -332,6 +333,7 @@ fn type_name(label: &Label<'_>) -> &'static str {
         Label::Code(code) if code.inlined => "inlined",
         Label::Code(_) | Label::Name(..) => "function",
         Label::Unmapped => "unmapped",
+        Label::CutOff(_) => "cut_off",
         Label::NoStack => "no_stack",
         Label::NotObserved(..) => "not_observed",
         Label::BelowThreshold => "below_threshold",

@@ -274,9 +274,9 @@ impl<'a> Source<'a> {
 }
 
 impl<'a> Named<'a> {
-    fn of(symbol: Option<&'a Symbol>) -> Named<'a> {
-        match symbol {
-            Some(Symbol::Known(function)) => Named::known(function),
+    fn of(symbols: &'a Symbols, frame: Frame) -> Named<'a> {
+        match symbols.get(frame) {
+            Some(Symbol::Known(function)) => Named::known(symbols, function),
             Some(Symbol::Unnamed(function)) => Named::Unnamed {
                 unnamed: &function.name,
                 offset_in_function: function.offset_in_function,
@@ -290,13 +290,13 @@ impl<'a> Named<'a> {
         }
     }
 
-    fn known(function: &'a Function) -> Named<'a> {
+    fn known(symbols: &'a Symbols, function: &'a Function) -> Named<'a> {
         let inlined = function.inlined.iter().map(|f| Inlined {
-            function: &f.name,
+            function: symbols.shown(&f.name),
             source: Source::of(f.location.as_ref()),
         });
         Named::Known {
-            function: &function.name,
+            function: symbols.shown(&function.name),
             language: match function.language {
                 Language::Rust => "rust",
                 Language::Other => "other",
@@ -319,7 +319,7 @@ impl Serialize for Frames<'_> {
             FrameKind::Code(module, offset) => Place::Code {
                 module: module.0,
                 offset,
-                symbol: Named::of(self.symbols.get(*frame)),
+                symbol: Named::of(self.symbols, *frame),
             },
             FrameKind::Unmapped(address) => Place::Unmapped { address },
         }))

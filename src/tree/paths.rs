@@ -96,6 +96,14 @@ impl<'a, const N: usize> Paths<'a, N> {
                     }
                 }
             }
+            // The callers that are missing are the stack's outermost step, so stacks that were cut off for the same reason
+            // have one node instead of one for each function that happens to be outermost.
+            if let Some(reason) = sample.stack.outcome.cut_off()
+                && self.steps.len() > start
+                && naming.merge != Merge::Frame
+            {
+                self.steps.push(self.labels.id(Label::CutOff(reason)));
+            }
             if direction == Direction::OutermostFirst {
                 self.steps[start..].reverse();
             }
