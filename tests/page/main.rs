@@ -6,6 +6,7 @@
 mod common;
 
 mod browser;
+mod cut_off;
 mod estimates;
 mod large;
 mod lists;
