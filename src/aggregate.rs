@@ -2,14 +2,16 @@
 //! [`Profile`](crate::profile::Profile).
 //!
 //! The aggregator keeps what the ring buffer delivered: stacks, processes, address ranges. When a report is requested,
-//! it reads the resident pages from the kernel (`scan.rs`) and assembles the report (`report.rs`).
+//! it reads the resident pages from the kernel (`scan.rs`, of frozen processes `still.rs`) and assembles the report (`report.rs`).
 
 mod ancestry;
 mod report;
 mod scan;
+mod still;
 
 pub use report::{ReportError, Snapshot};
-pub use scan::{Prepared, Scanned, StillError, held_by};
+pub use scan::{Scanned, StillError, held_by};
+pub use still::{Prepared, Still};
 
 use std::collections::BTreeMap;
 use std::path::Path;

@@ -205,6 +205,9 @@ struct ProfileArgs {
     /// fault, at about 60 ns a frame; their frames are not cached
     #[arg(long, value_name = "N", default_value_t = *FRAME_LIMITS.start(), value_parser = clap::value_parser!(u32).range(i64::from(*FRAME_LIMITS.start())..=i64::from(*FRAME_LIMITS.end())))]
     max_frames: u32,
+    /// Show the hash at the end of Rust names (`::h0123456789abcdef`), which tells instances of one function apart
+    #[arg(long)]
+    rust_hashes: bool,
     /// Print diagnostics to stderr: -v steps, -vv also each scan, unwind table and request, -vvv everything.
     /// MEMPROF_LOG=memprof::probe=trace,info selects by module
     #[arg(long, short, action = clap::ArgAction::Count)]
@@ -348,6 +351,7 @@ fn config(args: ProfileArgs) -> Result<Config, clap::Error> {
         unwind: args.unwind.into(),
         stacks: stacks(args.stacks, args.max_overhead)?,
         max_frames: args.max_frames,
+        rust_hashes: args.rust_hashes,
         listen: (!args.no_server).then_some(args.listen),
         cors_origins: args.cors_origin,
         allow_hosts: args.allow_host,

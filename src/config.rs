@@ -34,6 +34,8 @@ pub struct Config {
     pub stacks: Stacks,
     /// Maximum number of frames per stack.
     pub max_frames: u32,
+    /// Whether views and exports show the hashes of Rust names.
+    pub rust_hashes: bool,
     /// Where to serve HTTP; `None` to serve none.
     pub listen: Option<SocketAddr>,
     /// Origins that may read, in addition to loopback ones.

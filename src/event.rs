@@ -92,7 +92,30 @@ pub enum PartialReason {
     UnsupportedRule,
 }
 
+impl PartialReason {
+    /// Short label for the node that groups the stacks that were cut off for this reason.
+    pub fn label(self) -> &'static str {
+        match self {
+            PartialReason::UnreadableStack => "unreadable stack",
+            PartialReason::NoFramePointer => "no frame pointer",
+            PartialReason::DepthLimit => "depth limit, see --max-frames",
+            PartialReason::NoMapping => "code in no known file",
+            PartialReason::Jit => "code made at run time (JIT)",
+            PartialReason::NoTable => "no unwind table",
+            PartialReason::UnsupportedRule => "unsupported unwind rule",
+        }
+    }
+}
+
 impl Outcome {
+    /// Why the walk stopped before the outermost frame, if it did.
+    pub fn cut_off(self) -> Option<PartialReason> {
+        match self {
+            Outcome::Partial(reason) => Some(reason),
+            Outcome::Complete | Outcome::Assisted | Outcome::NotTaken => None,
+        }
+    }
+
     /// Whether the walk reached the outermost frame.
     pub fn is_complete(self) -> bool {
         matches!(self, Outcome::Complete | Outcome::Assisted)

@@ -362,8 +362,8 @@ impl Profile {
 
     /// Whether this is the exact state of one moment: all processes were frozen at the same time, the kernel's
     /// resident figures are the same before and after, and its anonymous memory equals memprof's. The kernel's
-    /// figure is from its page table walk (`smaps_rollup`) or, if that would take too long, its counter
-    /// (`RssAnon`, exact since Linux 6.16). `RssShmem` is not compared: up to Linux 6.15 it is approximate.
+    /// figure is its counter (`RssAnon`, exact since Linux 6.16) or, if that differs and there is time, from its page table
+    /// walk (`smaps_rollup`). `RssShmem` is not compared: up to Linux 6.15 it is approximate.
     pub(crate) fn is_exact(&self) -> bool {
         let (before, after) = (&self.kernel_before, &self.kernel_after);
         let anonymous = |k: &KernelFigures| k.anonymous.unwrap_or(k.rss_anon);

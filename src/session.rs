@@ -77,7 +77,9 @@ pub fn run(config: &Config) -> Result<ExitCode> {
             .iter()
             .for_each(|less| console::print(less));
     }
-    let symbolizer = Symbolizer::start().context("cannot start the symbol thread")?;
+    let symbolizer = Symbolizer::start()
+        .context("cannot start the symbol thread")?
+        .with_rust_hashes(config.rust_hashes);
     let (collecting, progress, missing) = start_collector(config)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()

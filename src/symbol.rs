@@ -48,7 +48,7 @@ pub struct UnnamedFunction {
 /// The function that contains a code position.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Function {
-    /// Demangled name; a Rust name in legacy mangling keeps its `::h<16 hex digits>` hash.
+    /// Demangled name; a Rust name in legacy mangling keeps its `::h<16 hex digits>` hash, which [`Symbols::shown`] cuts.
     pub name: String,
     /// The source language, from debug information or the symbol's mangling.
     pub language: Language,
@@ -133,6 +133,8 @@ pub struct Symbols {
     names: HashMap<Frame, Arc<Symbol>>,
     /// Whether nothing more can be looked up.
     is_final: bool,
+    /// Whether [`Symbols::shown`] keeps the hashes of Rust names.
+    rust_hashes: bool,
 }
 
 impl Symbols {
@@ -169,6 +171,20 @@ impl Symbols {
         self.names.insert(frame, symbol);
     }
 
+    /// Sets whether names are shown with Rust's hashes.
+    pub fn show_rust_hashes(&mut self, yes: bool) {
+        self.rust_hashes = yes;
+    }
+
+    /// The name of a function, also of an inlined one, as views and exports show it: without the hash of Rust's legacy
+    /// mangling, so that instances of one function have one name. (The contract of `/v1` has it.)
+    pub fn shown<'a>(&self, name: &'a str) -> &'a str {
+        match self.rust_hashes {
+            true => name,
+            false => without_hash(name),
+        }
+    }
+
     /// The number of frames with an entry.
     pub fn len(&self) -> usize {
         self.names.len()
@@ -185,6 +201,54 @@ impl FromIterator<(Frame, Arc<Symbol>)> for Symbols {
         Symbols {
             names: names.into_iter().collect(),
             is_final: false,
+            rust_hashes: false,
+        }
+    }
+}
+
+/// The name without `::h` and the 16 hexadecimal digits with which Rust's legacy mangling ends it. (Names in v0 mangling
+/// are demangled without hashes.)
+fn without_hash(name: &str) -> &str {
+    let hash = |digits: &str| {
+        let lower_hex = |b: u8| matches!(b, b'0'..=b'9' | b'a'..=b'f');
+        digits.len() == 16 && digits.bytes().all(lower_hex)
+    };
+    match name.rsplit_once("::h") {
+        Some((rest, digits)) if !rest.is_empty() && hash(digits) => rest,
+        _ => name,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_rust_hash_is_cut_and_only_unless_it_is_wanted() {
+        let mut symbols = Symbols::default();
+        for (name, shown) in [
+            ("node::run::h0123456789abcdef", "node::run"),
+            (
+                "<a::B as c::D>::e::{{closure}}::h1366bc9ff3ad4c9b",
+                "<a::B as c::D>::e::{{closure}}",
+            ),
+            ("node::run", "node::run"),
+            ("node::run::h0123456789abcde", "node::run::h0123456789abcde"),
+            (
+                "node::run::h0123456789ABCDEF",
+                "node::run::h0123456789ABCDEF",
+            ),
+            (
+                "node::run::h0123456789abcdef::x",
+                "node::run::h0123456789abcdef::x",
+            ),
+            ("::h0123456789abcdef", "::h0123456789abcdef"),
+            ("", ""),
+        ] {
+            symbols.show_rust_hashes(false);
+            assert_eq!(symbols.shown(name), shown);
+            symbols.show_rust_hashes(true);
+            assert_eq!(symbols.shown(name), name);
         }
     }
 }

@@ -54,6 +54,7 @@ pub enum Detail {
 #[derive(Debug, Clone)]
 pub struct Symbolizer {
     requests: SyncSender<Request>,
+    rust_hashes: bool,
 }
 
 #[derive(Debug)]
@@ -79,7 +80,18 @@ impl Symbolizer {
             privileges::reduce(Role::Symbols);
             serve(&inbox);
         })?;
-        Ok(Symbolizer { requests })
+        Ok(Symbolizer {
+            requests,
+            rust_hashes: false,
+        })
+    }
+
+    /// The same, whose symbols [show](Symbols::shown) Rust's hashes if `yes`.
+    pub fn with_rust_hashes(self, yes: bool) -> Symbolizer {
+        Symbolizer {
+            rust_hashes: yes,
+            ..self
+        }
     }
 
     /// Resolves frames; blocks until done. `modules` is indexed by [`ModuleId`].
@@ -106,7 +118,10 @@ impl Symbolizer {
         };
         let sent = self.requests.send(request).is_ok();
         match answer.recv() {
-            Ok(symbols) if sent => symbols,
+            Ok(mut symbols) if sent => {
+                symbols.show_rust_hashes(self.rust_hashes);
+                symbols
+            }
             _ => {
                 let why = UnknownReason::Unreadable("the symbol thread has ended".into());
                 let symbol = Arc::new(Symbol::Unknown(why));

@@ -122,6 +122,7 @@ fn parameters() {
         threshold=99999999999999999999 threshold=1&threshold=1 threshold=1&threshold=2 \
         reverse= reverse=1 reverse=True reverse=TRUE reverse=yes reverse=true&reverse=true \
         short= short=0 short=False short=true&short=true short=true&threshold=x \
+        depth= depth=-1 depth=all depth=1&depth=1 short=true&depth=x \
         threshold=%00 reverse=true%20";
     for query in bad.split_whitespace() {
         for path in ["/v1/tree", "/v1/tree/"] {
@@ -129,7 +130,7 @@ fn parameters() {
             assert_eq!((reply.status, query), (400, query));
             let parameter = query.split(['=', '&']).next().unwrap();
             let message = reply.text();
-            let known = ["threshold", "reverse", "short"];
+            let known = ["threshold", "reverse", "short", "depth"];
             assert!(
                 known.iter().any(|n| message.contains(n)),
                 "{parameter}: {message}"
@@ -150,6 +151,7 @@ fn parameters() {
         "x=1&x=2&y",
         "threshold=256",
         "reverse=false&short=false",
+        "depth=59",
         "%74hreshold=%3256",
         "&&",
     ] {
@@ -166,9 +168,8 @@ fn innermost_first_is_the_default() {
     let main = || name("00000010", "node", Some("main"), "nodeCpp");
     let rust = Some("node::alloc::h0123456789abcdef");
     let alloc = |offset| name(offset, "node", rust, "nodeRust");
-    let end = |value, cache| vec![pseudo("unknown", value, cache)];
     let below = |offset| {
-        let callers = vec![node(main(), 1024, 0, end(1024, 0))];
+        let callers = vec![node(main(), 1024, 0, vec![])];
         node(alloc(offset), 1024, 0, callers)
     };
     let libc = name("123456789", "libc-2.31.so", None, "systemLib");
@@ -180,9 +181,9 @@ fn innermost_first_is_the_default() {
     );
     let wanted = json!({"value": 5244, "cacheValue": 532, "frames": [
         node(libc, 2048, 0, vec![below("00000020"), below("00000030")]),
-        node(alloc("00000030"), 512, 512, vec![node(main(), 512, 512, end(512, 512))]),
+        node(alloc("00000030"), 512, 512, vec![node(main(), 512, 512, vec![])]),
         node(deep, 420, 20, vec![pseudo("underThreshold", 120, 20), pseudo("unknown", 300, 0)]),
-        node(main(), 256, 0, end(256, 0)),
+        node(main(), 256, 0, vec![]),
         pseudo("unknown", 2008, 0),
     ]});
     assert_eq!(server.get("/v1/tree").json(), wanted);
@@ -196,7 +197,7 @@ fn reverse_is_outermost_first() {
     let rust = Some("node::alloc::h0123456789abcdef");
     let libc = || {
         let libc = name("123456789", "libc-2.31.so", None, "systemLib");
-        node(libc, 1024, 0, vec![pseudo("unknown", 1024, 0)])
+        node(libc, 1024, 0, vec![])
     };
     let wanted = json!({"value": 5244, "cacheValue": 532, "frames": [
         node(name("00000010", "node", Some("main"), "nodeCpp"), 3236, 532, vec![
@@ -224,6 +225,9 @@ fn check(node: &Value, threshold: u64) {
         return;
     };
     let frames = frames.as_array().unwrap();
+    if frames.is_empty() {
+        return; // a leaf
+    }
     let sum: u64 = frames.iter().map(|f| f["value"].as_u64().unwrap()).sum();
     let caches: u64 = frames
         .iter()
@@ -238,6 +242,8 @@ fn check(node: &Value, threshold: u64) {
             .all(|f| f["name"].is_object())
     );
     assert!(ends.len() <= 2);
+    let repeats = real.is_empty() && frames[0]["name"] == "unknown";
+    assert!(!repeats || node.get("name").is_none(), "{node}");
     if let [first, second] = ends.as_slice() {
         assert!(first["name"] == "underThreshold" && second["name"] == "unknown");
     }
@@ -314,13 +320,20 @@ fn before_a_target_and_in_trouble() {
 }
 
 #[test]
-fn deep_trees_arrive_whole() {
+fn deep_trees_are_cut_where_parsers_stop_unless_asked_for() {
     let deep: Vec<Frame> = (0..512).map(|offset| at(0, offset)).collect();
     let server = start(Fixed(Ok(report(&[(deep, kib(4, 0, 0))], &[], &[]))));
     for reverse in [false, true] {
-        let reply = server.get(&format!("/v1/tree?threshold=0&reverse={reverse}"));
-        assert_eq!(reply.text().matches("functionName").count(), 512);
-        assert!(reply.text().ends_with(&"]}".repeat(513)));
+        let target = format!("/v1/tree?threshold=0&reverse={reverse}");
+        let mut node = &server.get(&target).json();
+        for _ in 0..59 {
+            node = &node["frames"][0];
+            assert_eq!(node["value"], 4);
+        }
+        assert_eq!(node["frames"], json!([]));
+        let whole = server.get(&format!("{target}&depth=1000"));
+        assert_eq!(whole.text().matches("functionName").count(), 512);
+        assert!(whole.text().ends_with(&"]}".repeat(513)));
     }
     server.stop();
 }

@@ -1,4 +1,4 @@
-//! The page scan of the followed processes, joined with the ledger: of running processes, and of frozen ones.
+//! The page scan of the followed processes, joined with the ledger.
 
 use std::time::{Duration, Instant};
 
@@ -9,12 +9,12 @@ use crate::event::{MmId, Pid};
 use crate::freeze::stands_still;
 use crate::probe::Probe;
 use crate::profile::{FileId, FreezeOutcome, KernelFigures, MappedBytes, Mapping};
-use crate::residency::proc_maps::{self, Foreseen};
+use crate::residency::proc_maps;
 use crate::residency::{
-    Classifier, Error as ScanError, Method, Pages, Scanner, Vma, figures, page_size,
+    Classifier, Error as ScanError, Method, PageRun, Scanner, Vma, figures, page_size,
 };
 use crate::source::Totals;
-use crate::source::resident::{Join, SpaceView};
+use crate::source::resident::{Join, PageLedger, SpaceView};
 
 /// One process, scanned.
 pub struct Scanned {
@@ -23,23 +23,15 @@ pub struct Scanned {
     pub pid: Pid,
     pub(super) comm: String,
     pub(super) totals: Totals,
-    vmas: Vec<Vma>,
+    pub(super) vmas: Vec<Vma>,
     /// The bytes in each of `vmas`.
-    bytes: Vec<MappedBytes>,
+    pub(super) bytes: Vec<MappedBytes>,
     pub(super) before: KernelFigures,
     pub(super) after: KernelFigures,
     /// Whether the process was frozen during the scan.
     pub(super) freeze: FreezeOutcome,
     /// How long reading its mappings and pages took, pauses excluded.
     pub took: Duration,
-}
-
-/// A process about to be frozen for a scan, with all that could be prepared in advance.
-pub struct Prepared {
-    mm: MmId,
-    pid: Pid,
-    pages: Pages,
-    mappings: Foreseen,
 }
 
 /// Why a frozen process was not scanned.
@@ -83,19 +75,6 @@ impl Scanned {
     /// The bytes that it holds according to the kernel's counters.
     pub fn resident(&self) -> u64 {
         held_by(&self.after)
-    }
-
-    /// Reads the kernel's own page-table walk (`smaps_rollup`) while the process is frozen: one read serves as before
-    /// and after. `still` is called afterwards, and tells whether the process was frozen throughout.
-    ///
-    /// # Errors
-    /// If the process has ended, or may not be inspected.
-    pub fn sum_up(&mut self, still: impl FnOnce() -> bool) -> Result<()> {
-        let anonymous = Some(figures::rollup(self.pid)?.anonymous);
-        if still() {
-            (self.before.anonymous, self.after.anonymous) = (anonymous, anonymous);
-        }
-        Ok(())
     }
 }
 
@@ -205,51 +184,13 @@ impl Aggregator {
         Ok(scanned)
     }
 
-    /// Prepares all that can be done before a process is frozen for a scan.
-    ///
-    /// # Errors
-    /// If the process has ended, or may not be inspected.
-    pub fn prepare_scan(&mut self, mm: MmId) -> Result<Prepared, StillError> {
-        let pid = self.pid_in(mm)?;
-        Ok(Prepared {
-            mm,
-            pid,
-            pages: Pages::open(pid)?,
-            mappings: Foreseen::read(pid, &mut self.classifier)?,
-        })
-    }
-
-    /// Scans a frozen process, at most until `end`.
-    ///
-    /// # Errors
-    /// If the time limit is reached, the process has ended, or the scan fails.
-    pub fn scan_still(
-        &mut self,
-        prepared: Prepared,
-        scanner: &mut Scanner,
-        probe: &Probe,
-        end: Instant,
-    ) -> Result<Scanned, StillError> {
-        self.distrust_ranges(probe);
-        scanner.turn_to(prepared.pages);
-        scanner.hurry(end);
-        let before = figures::counters(prepared.pid)?;
-        let begun = Instant::now();
-        let vmas = prepared.mappings.read_again(&mut self.classifier)?;
-        let read = begun.elapsed();
-        let mut scanned = self.join(prepared.mm, probe, scanner, vmas, before)?;
-        scanned.took += read;
-        scanned.after = figures::counters(prepared.pid)?;
-        Ok(scanned)
-    }
-
-    fn pid_in(&self, mm: MmId) -> Result<Pid> {
+    pub(super) fn pid_in(&self, mm: MmId) -> Result<Pid> {
         let space = self.spaces.get(&mm);
         Ok(space.context("the process is no longer followed")?.pid)
     }
 
     /// Scans the pages and totals them by owner. The caller reads the kernel's figures afterwards.
-    fn join(
+    pub(super) fn join(
         &mut self,
         mm: MmId,
         probe: &Probe,
@@ -257,48 +198,46 @@ impl Aggregator {
         vmas: Vec<Vma>,
         before: KernelFigures,
     ) -> Result<Scanned, StillError> {
+        let (begun, paused) = (Instant::now(), scanner.paused());
+        let view = self.view(mm, probe)?;
+        let mut tally = Tally::new(Join::new(probe, view), &vmas);
+        match scanner.scan(&vmas, &mut |index, run| tally.add(index, run), &mut || ()) {
+            Err(ScanError::TimeUp(_)) => return Err(StillError::TimeUp(tally.seen)),
+            done => done?,
+        }
+        let (totals, bytes) = tally.finish()?;
+        scanner.check_alive()?;
+        let took = begun.elapsed().saturating_sub(scanner.paused() - paused);
+        self.scanned(mm, vmas, (totals, bytes), (before, took))
+    }
+
+    /// What is known of an address space besides its ledger.
+    pub(super) fn view(&self, mm: MmId, probe: &Probe) -> Result<SpaceView<'_>> {
         let space = self.spaces.get(&mm);
         let space = space.context("the process is no longer followed")?;
-        let pid = space.pid;
-        let view = SpaceView {
+        Ok(SpaceView {
             mm,
             ancestors: &space.ancestors,
             ranges: &space.ranges,
             before: &space.before,
-            page_size: scanner.page_size(),
+            page_size: page_size(),
             sampled: !probe.walks_all(),
-        };
-        let (begun, paused) = (Instant::now(), scanner.paused());
-        let mut join = Join::new(probe, view);
-        let mut totals = Totals::default();
-        let mut bytes = vec![MappedBytes::default(); vmas.len()];
-        let (mut failed, mut seen, mut last) = (None, 0, None);
-        let mut found = |index: usize, run: crate::residency::PageRun| {
-            if let Some(ended) = last.replace(index).filter(|last| *last != index) {
-                join.end_mapping(&vmas[ended], &mut totals, &mut bytes[ended]);
-            }
-            if failed.is_none() {
-                seen += run.len();
-                failed = join
-                    .add(&vmas[index], run, &mut totals, &mut bytes[index])
-                    .err();
-            }
-        };
-        match scanner.scan(&vmas, &mut found, &mut || ()) {
-            Err(ScanError::TimeUp(_)) => return Err(StillError::TimeUp(seen)),
-            done => done?,
-        }
-        if let Some(e) = failed {
-            return Err(e.context("cannot read the page ledger").into());
-        }
-        if let Some(ended) = last {
-            join.end_mapping(&vmas[ended], &mut totals, &mut bytes[ended]);
-        }
-        scanner.check_alive()?;
-        let took = begun.elapsed().saturating_sub(scanner.paused() - paused);
+        })
+    }
+
+    /// The result of a scan, with the kernel's counters before it and how long it took.
+    pub(super) fn scanned(
+        &self,
+        mm: MmId,
+        vmas: Vec<Vma>,
+        (totals, bytes): (Totals, Vec<MappedBytes>),
+        (before, took): (KernelFigures, Duration),
+    ) -> Result<Scanned, StillError> {
+        let space = self.spaces.get(&mm);
+        let space = space.context("the process is no longer followed")?;
         Ok(Scanned {
             mm,
-            pid,
+            pid: space.pid,
             comm: space.comm.clone(),
             totals,
             vmas,
@@ -308,6 +247,65 @@ impl Aggregator {
             freeze: FreezeOutcome::Ran,
             took,
         })
+    }
+}
+
+/// Totals the pages of a process by owner and by mapping.
+pub(super) struct Tally<'a, L> {
+    join: Join<'a, L>,
+    vmas: &'a [Vma],
+    totals: Totals,
+    bytes: Vec<MappedBytes>,
+    failed: Option<anyhow::Error>,
+    /// The bytes so far.
+    seen: u64,
+    /// The current mapping.
+    last: Option<usize>,
+}
+
+impl<'a, L: PageLedger> Tally<'a, L> {
+    pub(super) fn new(join: Join<'a, L>, vmas: &'a [Vma]) -> Self {
+        Tally {
+            join,
+            vmas,
+            totals: Totals::default(),
+            bytes: vec![MappedBytes::default(); vmas.len()],
+            failed: None,
+            seen: 0,
+            last: None,
+        }
+    }
+
+    /// Adds a run of pages of the mapping with this index.
+    pub(super) fn add(&mut self, index: usize, run: PageRun) {
+        if let Some(ended) = self.last.replace(index).filter(|last| *last != index) {
+            self.end_mapping(ended);
+        }
+        if self.failed.is_none() {
+            self.seen += run.len();
+            let (totals, bytes) = (&mut self.totals, &mut self.bytes[index]);
+            let added = self.join.add(&self.vmas[index], run, totals, bytes);
+            self.failed = added.err();
+        }
+    }
+
+    fn end_mapping(&mut self, index: usize) {
+        let (totals, bytes) = (&mut self.totals, &mut self.bytes[index]);
+        self.join.end_mapping(&self.vmas[index], totals, bytes);
+    }
+
+    /// The totals by owner, and the bytes of each mapping.
+    ///
+    /// # Errors
+    /// If the ledger could not be read.
+    pub(super) fn finish(mut self) -> Result<(Totals, Vec<MappedBytes>)> {
+        if let Some(e) = self.failed {
+            return Err(e.context("cannot read the page ledger"));
+        }
+        if let Some(ended) = self.last {
+            self.end_mapping(ended);
+        }
+        Ok((self.totals, self.bytes))
     }
 }
 

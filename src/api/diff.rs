@@ -13,7 +13,7 @@ use super::reply::internal;
 use super::request::RequestContext;
 use super::room::Out;
 use super::shape::Shape;
-use super::tree::{Drawn, Places};
+use super::tree::{Drawn, Errors, Places};
 use super::view::{ReportSelector, View};
 use super::{Api, ApiError, Ask, BoxFuture, Reply, Report, Request};
 use crate::profile::Kind;
@@ -177,6 +177,8 @@ struct Nodes {
     to: Vec<u64>,
     self_from: Vec<u64>,
     self_to: Vec<u64>,
+    #[serde(flatten)]
+    errors: Errors,
 }
 
 #[derive(Serialize)]
@@ -190,6 +192,8 @@ struct Row<'a> {
     total_from: u64,
     total_to: u64,
     total: i128,
+    self_error: u64,
+    total_error: u64,
 }
 
 #[derive(Serialize)]
@@ -252,7 +256,8 @@ impl Between {
     fn write_tree(&self, shape: &Shape, report: &Report, out: &mut Out) -> Result<(), ApiError> {
         let from = &*self.which.baseline(&self.from.report)?;
         let mut paths = Paths::new([from.side(), report.side()], shape.reading);
-        let drawn = Drawn::new(&mut paths, shape, &[]);
+        let borders = [&*from.profile.borders, &*report.profile.borders];
+        let mut drawn = Drawn::new(&mut paths, shape, &borders);
         let head = TreeHead {
             by: "stack",
             sides: self.sides(report, drawn.rows[0].total),
@@ -265,6 +270,7 @@ impl Between {
             to: column(|row| row.total[1]),
             self_from: column(|row| row.own[0]),
             self_to: column(|row| row.own[1]),
+            errors: drawn.errors(),
         };
         let reply = drawn.reply(report.into(), shape, head, nodes);
         serde_json::to_writer(out, &reply).map_err(internal)
@@ -309,6 +315,8 @@ impl<'a> From<&TableRow<'a, 2>> for Row<'a> {
             total_from: row.total[0],
             total_to: row.total[1],
             total: difference(row.total),
+            self_error: row.errors[0],
+            total_error: row.errors[1],
         }
     }
 }

@@ -55,7 +55,7 @@ pub(super) fn write_tree(report: &Report, shape: &Shape, out: &mut Out) -> Resul
     counted(shape.reading.kind, &report.profile)?;
     let mut paths = Paths::new([report.side()], shape.reading);
     let [total] = paths.total();
-    let mut drawn = Drawn::new(&mut paths, shape, &report.profile.borders);
+    let mut drawn = Drawn::new(&mut paths, shape, &[&report.profile.borders]);
     let head = Head {
         total,
         matched: drawn.matched.map(|[bytes]| bytes),
@@ -64,7 +64,7 @@ pub(super) fn write_tree(report: &Report, shape: &Shape, out: &mut Out) -> Resul
         at: drawn.places(),
         total: drawn.rows.iter().map(|row| row.total[0]).collect(),
         own: drawn.rows.iter().map(|row| row.own[0]).collect(),
-        error: std::mem::take(&mut drawn.errors),
+        errors: drawn.errors(),
     };
     let reply = drawn.reply(report.into(), shape, head, nodes);
     serde_json::to_writer(out, &reply).map_err(internal)
@@ -83,8 +83,17 @@ struct Nodes {
     total: Vec<u64>,
     #[serde(rename = "self")]
     own: Vec<u64>,
+    #[serde(flatten)]
+    errors: Errors,
+}
+
+/// The standard errors of nodes, or of their differences.
+#[derive(Serialize)]
+pub(super) struct Errors {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     error: Vec<u64>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    self_error: Vec<u64>,
 }
 
 /// A tree as columns; `H` and `N` are the parts in which a tree and a difference differ.
@@ -139,7 +148,7 @@ struct Frames {
 /// A tree laid out, with its frames.
 pub(super) struct Drawn<'a, const N: usize> {
     pub(super) rows: Vec<Row<N>>,
-    errors: Vec<u64>,
+    errors: Vec<[u64; 2]>,
     /// Bytes of the matching stacks, if there was a search.
     pub(super) matched: Option<[u64; N]>,
     cut: Cut,
@@ -147,8 +156,12 @@ pub(super) struct Drawn<'a, const N: usize> {
 }
 
 impl<'a, const N: usize> Drawn<'a, N> {
-    /// Lays out a tree; with the standard errors of its nodes, where `borders` are those of its only profile.
-    pub(super) fn new(paths: &mut Paths<'a, N>, shape: &Shape, borders: &[Border]) -> Drawn<'a, N> {
+    /// Lays out a tree, with the standard errors of its nodes; `borders` are those of each profile.
+    pub(super) fn new(
+        paths: &mut Paths<'a, N>,
+        shape: &Shape,
+        borders: &[&[Border]],
+    ) -> Drawn<'a, N> {
         let found = shape.find.as_ref().map(|find| paths.find(find));
         let (matches, matched) = found.unzip();
         if shape.focus {
@@ -167,6 +180,11 @@ impl<'a, const N: usize> Drawn<'a, N> {
             cut: layout.cut,
             legend,
         }
+    }
+
+    pub(super) fn errors(&mut self) -> Errors {
+        let (self_error, error) = self.errors.drain(..).map(|[own, all]| (own, all)).unzip();
+        Errors { error, self_error }
     }
 
     pub(super) fn places(&self) -> Places {
@@ -250,6 +268,7 @@ impl<'a> Legend<'a> {
         let (name, reason, code) = match *label {
             Label::Code(code) => (code.function, None, Some(code)),
             Label::NotObserved(mapping, reason) => (Some(mapping), Some(reason.name()), None),
+            Label::CutOff(reason) => (Some(reason.label()), None, None),
             _ => (None, None, None),
         };
         let name = name.map(|name| self.strings.number(name));
@@ -280,6 +299,7 @@ fn type_name(label: &Label<'_>) -> &'static str {
         Label::Code(code) if code.inlined => "inlined",
         Label::Code(_) | Label::Name(..) => "function",
         Label::Unmapped => "unmapped",
+        Label::CutOff(_) => "cut_off",
         Label::NoStack => "no_stack",
         Label::NotObserved(..) => "not_observed",
         Label::BelowThreshold => "below_threshold",

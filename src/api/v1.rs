@@ -9,20 +9,21 @@ use super::request::RequestContext;
 use super::room::Out;
 use super::view::{View, view};
 use super::{Api, ApiError, Ask, BoxFuture, Reply, Report, Request};
-use crate::export::json::{EMPTY_TREE, Short, write_tree};
+use crate::export::json::{DEPTH, EMPTY_TREE, Short, TreeShape, write_tree};
 use crate::tree::Direction;
 
 /// Parameters of `/v1/tree`.
-pub(super) const TREE: &[&str] = &["threshold", "reverse", "short"];
+pub(super) const TREE: &[&str] = &["threshold", "reverse", "short", "depth"];
 
 /// Default threshold, in KiB.
 const DEFAULT_THRESHOLD: u64 = 256;
 
-/// The call tree: `threshold` in KiB.
+/// The call tree: `threshold` in KiB, `depth` in levels of frames.
 #[derive(Clone, Copy, Debug)]
 struct Tree {
     threshold: u64,
     reverse: bool,
+    depth: u64,
 }
 
 /// Totals only.
@@ -38,9 +39,11 @@ pub(super) fn tree(asked: &RequestContext<'_>) -> Result<Request, ApiError> {
     let query = &asked.query;
     let threshold = query.number("threshold", " of KiB", u64::MAX)?;
     let reverse = query.boolean("reverse")?.unwrap_or(false);
+    let depth = query.number("depth", " of frames", u64::MAX)?;
     let tree = Tree {
         threshold: threshold.unwrap_or(DEFAULT_THRESHOLD),
         reverse,
+        depth: depth.unwrap_or(DEPTH as u64),
     };
     match query.boolean("short")? {
         Some(true) => view(asked, Totals),
@@ -59,8 +62,12 @@ impl View for Tree {
             false => Direction::InnermostFirst,
             true => Direction::OutermostFirst,
         };
-        let threshold = self.threshold.saturating_mul(1024);
-        write_tree(report, direction, threshold, out).map_err(internal)
+        let shape = TreeShape {
+            direction,
+            threshold: self.threshold.saturating_mul(1024),
+            depth: usize::try_from(self.depth).unwrap_or(usize::MAX),
+        };
+        write_tree(report, shape, out).map_err(internal)
     }
 
     fn before_target(&self) -> Option<&'static str> {

@@ -4,7 +4,8 @@
 //! `frames` is one cell in the syntax of folded stacks, by default with the outermost function first.
 //! Memory without a stack has `[before attach: MAPPING]` there and the reason as its outcome. A diff has
 //! the baseline's figures in a second set of columns, `NAME_before_UNIT`, and one row for each path of
-//! names and outcome. A cell that a spreadsheet could interpret as a formula begins with an apostrophe.
+//! names and outcome. Where bytes by stack are estimates, further columns, `NAME_error_UNIT`, have the standard error of
+//! each row's figure of the kinds that have errors; a diff, whose rows may be several stacks, has none. A cell that a spreadsheet could interpret as a formula begins with an apostrophe.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io::{self, Write};
@@ -12,7 +13,7 @@ use std::io::{self, Write};
 use super::{ExportOptions, Exporter, Report, Supports, cells, folded};
 use crate::profile::{Amounts, Frame, Kind, Profile};
 use crate::symbol::Symbols;
-use crate::tree::{Direction, Label, Merge, frame_label};
+use crate::tree::{Direction, Label, Merge, errors, frame_label};
 
 pub(super) const FORMAT: Exporter = Exporter {
     name: "csv",
@@ -32,9 +33,13 @@ pub(super) const FORMAT: Exporter = Exporter {
 fn write(report: &Report, options: &ExportOptions, out: &mut dyn Write) -> io::Result<()> {
     let direction = options.direction;
     let Some(baseline) = &options.baseline else {
-        let mut rows = Rows::new([NOW], out)?;
+        let errors = Errors::new(&report.profile);
+        let mut rows = Rows::new([NOW], &errors.kinds, out)?;
+        let mut number = 0;
         each(report, direction, |outcome, frames, amounts| {
-            rows.write([amounts], outcome, frames)
+            let errors = errors.of(number);
+            number += 1;
+            rows.write([amounts], errors, outcome, frames)
         })?;
         return rows.out.flush();
     };
@@ -45,9 +50,9 @@ fn write(report: &Report, options: &ExportOptions, out: &mut dyn Write) -> io::R
             Ok(())
         })?;
     }
-    let mut rows = Rows::new([NOW, BEFORE], out)?;
+    let mut rows = Rows::new([NOW, BEFORE], &[], out)?;
     for ((frames, outcome), [now, before]) in &both {
-        rows.write([now, before], outcome, frames)?;
+        rows.write([now, before], std::iter::empty(), outcome, frames)?;
     }
     rows.out.flush()
 }
@@ -55,8 +60,35 @@ fn write(report: &Report, options: &ExportOptions, out: &mut dyn Write) -> io::R
 /// What the column names of each side contain after the name of a kind.
 const NOW: &str = "";
 const BEFORE: &str = "_before";
+const ERROR: &str = "_error";
 
-/// Calls a function with every row: outcome, frames, usage.
+/// The standard errors of samples, by kind.
+struct Errors {
+    /// The kinds that have errors.
+    kinds: Vec<Kind>,
+    /// Of each of these kinds, the errors of all samples, in bytes.
+    of_samples: Vec<Vec<u64>>,
+}
+
+impl Errors {
+    fn new(profile: &Profile) -> Errors {
+        let has = |kind: &Kind| profile.borders.iter().any(|border| border.is_in(*kind));
+        let kinds: Vec<Kind> = Kind::single().filter(has).collect();
+        let errors = kinds.iter().map(|kind| errors::of_samples(profile, *kind));
+        Errors {
+            of_samples: errors.collect(),
+            kinds,
+        }
+    }
+
+    /// Those of a row; memory without a stack, whose rows come after the samples', has none.
+    fn of(&self, row: usize) -> impl Iterator<Item = u64> {
+        let columns = self.of_samples.iter();
+        columns.map(move |errors| errors.get(row).copied().unwrap_or(0))
+    }
+}
+
+/// Calls a function with every row, the samples first: outcome, frames, usage.
 fn each(
     report: &Report,
     direction: Option<Direction>,
@@ -81,11 +113,17 @@ struct Rows<'a> {
 }
 
 impl<'a> Rows<'a> {
-    fn new<const N: usize>(sides: [&str; N], out: &'a mut dyn Write) -> io::Result<Rows<'a>> {
+    fn new<const N: usize>(
+        sides: [&str; N],
+        errors: &[Kind],
+        out: &'a mut dyn Write,
+    ) -> io::Result<Rows<'a>> {
         let mut out = cells::writer(out);
-        let heads = sides.iter().flat_map(|side| {
-            Kind::single().map(move |kind| format!("{}{side}_{}", kind.name(), kind.unit().name()))
-        });
+        let head = |kind: Kind, what: &str| format!("{}{what}_{}", kind.name(), kind.unit().name());
+        let figures = sides
+            .iter()
+            .flat_map(|side| Kind::single().map(move |kind| head(kind, side)));
+        let heads = figures.chain(errors.iter().map(|kind| head(*kind, ERROR)));
         let last = ["outcome", "frames"].map(str::to_owned);
         out.write_record(heads.chain(last)).map_err(cells::failed)?;
         Ok(Rows { out })
@@ -94,6 +132,7 @@ impl<'a> Rows<'a> {
     fn write<const N: usize>(
         &mut self,
         sides: [&Amounts; N],
+        errors: impl Iterator<Item = u64>,
         outcome: &str,
         frames: &str,
     ) -> io::Result<()> {
@@ -102,7 +141,11 @@ impl<'a> Rows<'a> {
             figures.flat_map(|amounts| Kind::single().map(|kind| kind.of(amounts).to_string()));
         let last = [outcome.to_owned(), cells::text(frames).into_owned()];
         self.out
-            .write_record(figures.chain(last))
+            .write_record(
+                figures
+                    .chain(errors.map(|error| error.to_string()))
+                    .chain(last),
+            )
             .map_err(cells::failed)
     }
 }

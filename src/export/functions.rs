@@ -3,13 +3,16 @@
 //! One row per function of a file, largest total first; code of a file without symbols is one row
 //! with an empty name. Memory outside functions has rows at the end, `[before attach: MAPPING]`,
 //! `[no stack]` and `[unknown]` (stacks that end in code of no known file), so that `self_bytes` add up to
-//! the total of the report. A diff has the baseline's bytes in two more columns.
+//! the total of the report. A diff has the baseline's bytes in two more columns. Where bytes by stack are estimates, two
+//! more columns have the standard errors, in bytes: of both figures, or in a diff of their differences.
 //! A cell that a spreadsheet could interpret as a formula begins with an apostrophe.
 
 use std::cmp::Reverse;
 use std::io::{self, Write};
 
 use super::{ExportOptions, Exporter, Report, Supports, cells, printable};
+use crate::profile::Profile;
+use crate::symbol::Symbols;
 use crate::tree::{Category, Label, Table};
 
 pub(super) const FORMAT: Exporter = Exporter {
@@ -28,22 +31,21 @@ pub(super) const FORMAT: Exporter = Exporter {
 };
 
 fn write(report: &Report, options: &ExportOptions, out: &mut dyn Write) -> io::Result<()> {
-    let (kind, threshold) = (options.kind, options.threshold.unwrap_or_default());
     match &options.baseline {
-        None => write_table(Table::new([report.side()], kind, false), threshold, out),
-        Some(baseline) => {
-            let sides = [report.side(), baseline.side()];
-            write_table(Table::new(sides, kind, false), threshold, out)
-        }
+        None => write_table([report.side()], options, out),
+        Some(baseline) => write_table([report.side(), baseline.side()], options, out),
     }
 }
 
 /// Writes a table with the columns of each side: now and, for a diff, before.
 fn write_table<const N: usize>(
-    mut table: Table<'_, N>,
-    threshold: u64,
+    sides: [(&Profile, &Symbols); N],
+    options: &ExportOptions,
     out: &mut dyn Write,
 ) -> io::Result<()> {
+    let threshold = options.threshold.unwrap_or_default();
+    let estimated = sides.iter().any(|(profile, _)| !profile.borders.is_empty());
+    let mut table = Table::new(sides, options.kind, false);
     // Totals of functions overlap, so their sum is meaningless.
     let (mut small, no_total) = ([0; N], [0; N]);
     table.rows.retain(|row| {
@@ -61,45 +63,60 @@ fn write_table<const N: usize>(
         .others
         .sort_by_key(|(label, bytes)| (Reverse(bytes[0]), *label));
 
-    let mut rows = Rows::<N>::new(out)?;
+    let mut rows = Rows::<N>::new(estimated, out)?;
     for row in &table.rows {
         let function = printable(row.code.function.unwrap_or_default());
         let path = row.code.path.to_string_lossy();
         let file = printable(&path);
         let words = [&function, &file, category(row.code.category)];
-        rows.write(row.own, row.total, words)?;
+        rows.write(row.own, row.total, row.errors, words)?;
     }
     for (label, bytes) in &table.others {
         let label = label.to_string();
-        rows.write(*bytes, *bytes, [&printable(&label), "", ""])?;
+        rows.write(*bytes, *bytes, [0; 2], [&printable(&label), "", ""])?;
     }
     if small != [0; N] {
         let label = Label::BelowThreshold.to_string();
-        rows.write(small, no_total, [&label, "", ""])?;
+        rows.write(small, no_total, [0; 2], [&label, "", ""])?;
     }
-    rows.0.flush()
+    rows.out.flush()
 }
 
-struct Rows<'o, const N: usize>(csv::Writer<&'o mut dyn Write>);
+struct Rows<'o, const N: usize> {
+    out: csv::Writer<&'o mut dyn Write>,
+    /// Whether there are columns of standard errors.
+    estimated: bool,
+}
 
 impl<'o, const N: usize> Rows<'o, N> {
-    fn new(out: &'o mut dyn Write) -> io::Result<Self> {
+    fn new(estimated: bool, out: &'o mut dyn Write) -> io::Result<Self> {
         let mut out = cells::writer(out);
         let sides = ["", "_before"].into_iter().take(N);
         let heads =
             sides.flat_map(|side| [format!("self{side}_bytes"), format!("total{side}_bytes")]);
-        let words = ["function", "file", "category"].map(str::to_owned);
-        out.write_record(heads.chain(words))
+        let errors = ["self_error_bytes", "total_error_bytes"].into_iter();
+        let errors = errors.filter(|_| estimated);
+        let words = ["function", "file", "category"];
+        let others = errors.chain(words).map(str::to_owned);
+        out.write_record(heads.chain(others))
             .map_err(cells::failed)?;
-        Ok(Rows(out))
+        Ok(Rows { out, estimated })
     }
 
-    fn write(&mut self, own: [u64; N], total: [u64; N], words: [&str; 3]) -> io::Result<()> {
+    fn write(
+        &mut self,
+        own: [u64; N],
+        total: [u64; N],
+        errors: [u64; 2],
+        words: [&str; 3],
+    ) -> io::Result<()> {
         let bytes = own.into_iter().zip(total);
         let bytes = bytes.flat_map(|(own, total)| [own.to_string(), total.to_string()]);
+        let errors = errors.into_iter().filter(|_| self.estimated);
+        let errors = errors.map(|error| error.to_string());
         let words = words.map(|word| cells::text(word).into_owned());
-        self.0
-            .write_record(bytes.chain(words))
+        self.out
+            .write_record(bytes.chain(errors).chain(words))
             .map_err(cells::failed)
     }
 }

@@ -13,7 +13,11 @@ use crate::tree::{Code, Direction, Label, Layout, Limits, Merge, Naming, Order, 
 /// Bytes in a KiB.
 const KIB: u64 = 1024;
 
-/// The `/v1` tree with the contract's defaults: innermost function first, threshold 0.
+/// The levels of frames below the root that a tree has by default: its JSON then nests no deeper than 120 (an object and
+/// an array for each level). Common JSON parsers, serde_json among them, refuse more than 127.
+pub(crate) const DEPTH: usize = 59;
+
+/// The `/v1` tree with the contract's defaults, but threshold 0.
 pub(super) const FORMAT: Exporter = Exporter {
     name: "json",
     about: "the call tree of /v1/tree, in KiB",
@@ -29,13 +33,12 @@ pub(super) const FORMAT: Exporter = Exporter {
 };
 
 fn write(report: &Report, options: &ExportOptions, out: &mut dyn Write) -> io::Result<()> {
-    let direction = options.direction.unwrap_or_default();
-    write_tree(
-        report,
-        direction,
-        options.threshold.unwrap_or_default(),
-        out,
-    )?;
+    let shape = TreeShape {
+        direction: options.direction.unwrap_or_default(),
+        threshold: options.threshold.unwrap_or_default(),
+        depth: DEPTH,
+    };
+    write_tree(report, shape, out)?;
     out.write_all(b"\n")
 }
 
@@ -127,23 +130,30 @@ struct Open {
     first: bool,
 }
 
-/// Writes the tree in the format of the `/v1` contract; `threshold` is in bytes.
+/// Which tree to write.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct TreeShape {
+    /// Which end of a stack is at the root.
+    pub direction: Direction,
+    /// Nodes smaller than this, in bytes, are aggregated.
+    pub threshold: u64,
+    /// Maximum number of levels of frames below the root. What is deeper counts as memory of the last frame shown.
+    pub depth: usize,
+}
+
+/// Writes the tree in the format of the `/v1` contract.
 ///
 /// # Errors
 /// Those of `out`.
-pub(crate) fn write_tree(
-    report: &Report,
-    direction: Direction,
-    threshold: u64,
-    out: &mut dyn Write,
-) -> io::Result<()> {
+pub(crate) fn write_tree(report: &Report, shape: TreeShape, out: &mut dyn Write) -> io::Result<()> {
     let naming = Naming {
         merge: Merge::Frame,
         inlined: false,
     };
-    let mut paths = Paths::columns(report.side(), direction, naming, columns);
+    let mut paths = Paths::columns(report.side(), shape.direction, naming, columns);
+    paths.cut_below(shape.depth);
     let limits = Limits {
-        threshold,
+        threshold: shape.threshold,
         max_nodes: usize::MAX,
     };
     let rows = Layout::ordered(&mut paths, limits, Order::Offset).rows;
@@ -188,7 +198,11 @@ fn open(label: &Label<'_>, amount: Kib, out: &mut dyn Write) -> io::Result<()> {
 
 fn close(mut done: Open, out: &mut dyn Write) -> io::Result<()> {
     let below = done.below_threshold;
-    let unknown = done.rest.less(below);
+    let mut unknown = done.rest.less(below);
+    if done.row != 0 && done.first && below.value == 0 {
+        // A leaf: `unknown` would only repeat its value.
+        unknown = Kib::default();
+    }
     for (name, amount) in [("underThreshold", below), ("unknown", unknown)] {
         if amount.value > 0 {
             separate(&mut done.first, out)?;
@@ -224,14 +238,19 @@ mod tests {
     use crate::symbol::{Language, Symbols};
     use crate::tree::testing::{at, kib, profile, symbols};
 
-    fn tree(profile: Profile, symbols: Symbols, threshold: u64) -> String {
+    fn tree(profile: Profile, symbols: Symbols, threshold: u64, depth: usize) -> String {
         let report = Report {
             profile: Arc::new(profile),
             symbols: Arc::new(symbols),
             sequence: 1,
         };
+        let shape = TreeShape {
+            direction: Direction::InnermostFirst,
+            threshold,
+            depth,
+        };
         let mut out = Vec::new();
-        write_tree(&report, Direction::InnermostFirst, threshold, &mut out).unwrap();
+        write_tree(&report, shape, &mut out).unwrap();
         String::from_utf8(out).unwrap()
     }
 
@@ -246,22 +265,68 @@ mod tests {
             &[kib(40, 0)],
         );
         let names = symbols(&[(at(0, 0x1a), "a::b::h0011223344556677", Language::Rust)]);
-        let found: Value = serde_json::from_str(&tree(profile, names, 256 * KIB)).unwrap();
+        let found: Value = serde_json::from_str(&tree(profile, names, 256 * KIB, DEPTH)).unwrap();
         let wanted = json!({"value": 852, "cacheValue": 104, "frames": [
             {"name": {"offset": "987654321", "executable": "libc-2.31.so",
                       "functionName": null, "functionCategory": "systemLib"},
              "value": 512, "cacheValue": 104, "frames": [
                 {"name": {"offset": "0000001a", "executable": "node",
                           "functionName": "a::b::h0011223344556677", "functionCategory": "nodeRust"},
-                 "value": 500, "cacheValue": 100, "frames": [
-                    {"name": "unknown", "value": 500, "cacheValue": 100}]},
+                 "value": 500, "cacheValue": 100, "frames": []},
                 {"name": "underThreshold", "value": 12, "cacheValue": 4}]},
             {"name": {"offset": "0000003c", "executable": "node",
                       "functionName": null, "functionCategory": "nodeCpp"},
-             "value": 300, "cacheValue": 0, "frames": [
-                {"name": "unknown", "value": 300, "cacheValue": 0}]},
+             "value": 300, "cacheValue": 0, "frames": []},
             {"name": "unknown", "value": 40, "cacheValue": 0}]});
         assert_eq!(found, wanted);
+    }
+
+    /// How deep the JSON nests: arrays and objects, as parsers count them.
+    fn nesting(text: &str) -> usize {
+        let mut open = 0usize;
+        let depths = text.bytes().map(|byte| {
+            match byte {
+                b'{' | b'[' => open += 1,
+                b'}' | b']' => open -= 1,
+                _ => {}
+            }
+            open
+        });
+        depths.max().unwrap_or(0)
+    }
+
+    #[test]
+    fn frames_below_the_depth_count_in_the_last_one_shown() {
+        let deep: Vec<Frame> = (0..500).map(|n| at(0, n)).collect();
+        let stacks: [(&[Frame], Usage); 3] = [
+            (&deep, kib(400, 100)),
+            (&deep[..DEPTH - 1], kib(8, 0)),
+            (&deep[..DEPTH + 1], kib(4, 0)),
+        ];
+        let written = |depth| tree(profile(&stacks, &[]), Symbols::default(), 6 * KIB, depth);
+        let text = written(DEPTH);
+        assert_eq!(nesting(&text), 120);
+        assert_eq!(nesting(&written(DEPTH + 1)), 122);
+        let found: Value = serde_json::from_str(&text).unwrap();
+        let at_level = |level| (0..level).fold(&found, |node, _| &node["frames"][0]);
+        let last = at_level(DEPTH);
+        assert_eq!(last["value"], 504);
+        assert_eq!(
+            (&last["cacheValue"], &last["frames"]),
+            (&json!(100), &json!([]))
+        );
+        let before = json!({"name": "unknown", "value": 8, "cacheValue": 0});
+        assert_eq!(at_level(DEPTH - 1)["frames"][1], before);
+        let whole = written(usize::MAX);
+        assert_eq!(whole.matches("\"offset\"").count(), deep.len());
+        assert!(
+            serde_json::from_str::<Value>(&whole).is_err(),
+            "beyond the parser's limit"
+        );
+        assert_eq!(
+            written(0),
+            r#"{"value":512,"cacheValue":100,"frames":[{"name":"unknown","value":512,"cacheValue":100}]}"#
+        );
     }
 
     /// Checks the invariants of every node.
@@ -273,6 +338,9 @@ mod tests {
             return;
         };
         let frames = frames.as_array().unwrap();
+        if frames.is_empty() {
+            return; // a leaf
+        }
         for key in ["value", "cacheValue"] {
             let sum: u64 = frames.iter().map(|frame| part(frame, key)).sum();
             assert!(sum <= part(node, key), "{node}");
@@ -288,6 +356,7 @@ mod tests {
             samples in proptest::collection::vec(
                 (proptest::collection::vec(0u64..5, 0..5), 0u64..5000, 0u64..5000), 0..30),
             threshold in 0u64..8,
+            depth in 0usize..6,
         ) {
             let samples: Vec<_> = samples.into_iter().map(|(frames, anon, cache)| {
                 let frames: Vec<_> = frames.into_iter().map(|offset| at(0, offset)).collect();
@@ -296,7 +365,7 @@ mod tests {
             let samples: Vec<_> = samples.iter().map(|(f, u)| (f.as_slice(), *u)).collect();
             let profile = profile(&samples, &[]);
             let total = profile.total.usage.value();
-            let text = tree(profile, Symbols::default(), threshold * KIB);
+            let text = tree(profile, Symbols::default(), threshold * KIB, depth);
             let tree: Value = serde_json::from_str(&text).unwrap();
             check(&tree);
             prop_assert_eq!(tree["value"].as_u64(), Some(total / KIB));
@@ -305,7 +374,7 @@ mod tests {
 
     #[test]
     fn no_memory_is_the_empty_tree() {
-        let text = tree(profile(&[], &[]), Symbols::default(), 0);
+        let text = tree(profile(&[], &[]), Symbols::default(), 0, DEPTH);
         assert_eq!(text, EMPTY_TREE);
     }
 
@@ -313,7 +382,7 @@ mod tests {
     fn depth_costs_no_stack() {
         let deep: Vec<Frame> = (0..100_000).map(|n| at(0, n)).collect();
         let profile = profile(&[(&deep, kib(4, 0))], &[]);
-        let text = tree(profile, Symbols::default(), 0);
+        let text = tree(profile, Symbols::default(), 0, usize::MAX);
         assert_eq!(text.matches("\"offset\"").count(), deep.len());
         assert!(text.ends_with(&"]}".repeat(deep.len() + 1)));
     }

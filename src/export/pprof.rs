@@ -129,8 +129,12 @@ impl<'a, W: Write> Writer<'a, W> {
             let mut part = proto::Profile::default();
             let frames = sample.stack.frames.iter();
             let mut location_id: Vec<u64> = frames.map(|f| self.location(*f, &mut part)).collect();
-            if location_id.is_empty() {
-                location_id.push(self.pseudo(Label::NoStack, &mut part));
+            match sample.stack.outcome.cut_off() {
+                _ if location_id.is_empty() => {
+                    location_id.push(self.pseudo(Label::NoStack, &mut part));
+                }
+                Some(reason) => location_id.push(self.pseudo(Label::CutOff(reason), &mut part)),
+                None => {}
             }
             let label = self.label("outcome", sample.stack.outcome.label());
             part.sample.push(proto::Sample {
@@ -196,7 +200,7 @@ impl<'a, W: Write> Writer<'a, W> {
         let inlined = function.inlined.iter().map(|f| (&f.name, &f.location));
         inlined
             .chain([(&function.name, &function.location)])
-            .map(|(name, location)| self.line(name, location.as_ref(), part))
+            .map(|(name, location)| self.line(self.symbols.shown(name), location.as_ref(), part))
             .collect()
     }
 

@@ -328,6 +328,7 @@ impl<'a> Named<'a> {
         }
     }
 
+    /// (Names are whole: a saved profile is read back.)
     fn known(function: &'a Function) -> Named<'a> {
         let inlined = function.inlined.iter().map(|f| Inlined {
             function: &f.name,

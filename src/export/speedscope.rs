@@ -10,8 +10,9 @@ use std::io::{self, Write};
 use serde::{Serialize, Serializer};
 
 use super::{ExportOptions, Exporter, Report, Supports, printable};
+use crate::event::PartialReason;
 use crate::measure::Unit;
-use crate::profile::{Amounts, Frame, Kind, Profile};
+use crate::profile::{Amounts, Frame, Kind, Profile, Stack};
 use crate::tree::{Label, Merge, frame_label};
 
 pub(super) const FORMAT: Exporter = Exporter {
@@ -160,6 +161,8 @@ struct Table<'a> {
     frames: Vec<Named<'a>>,
     by_frame: HashMap<Frame, usize>,
     no_stack: usize,
+    /// The frames that stand for the missing callers of cut-off stacks.
+    cut_off: HashMap<PartialReason, usize>,
     /// Number of the first row without a stack; the others follow.
     not_observed: usize,
 }
@@ -180,6 +183,14 @@ impl<'a> Table<'a> {
         }
         let no_stack = frames.len();
         frames.push(Label::NoStack.into());
+        let mut cut_off = HashMap::new();
+        let reasons = profile.samples.iter();
+        for reason in reasons.filter_map(|s| s.stack.outcome.cut_off()) {
+            cut_off.entry(reason).or_insert_with(|| {
+                frames.push(Label::CutOff(reason).into());
+                frames.len() - 1
+            });
+        }
         let not_observed = frames.len();
         let rows = profile.not_observed.iter();
         frames.extend(rows.map(|row| Label::NotObserved(&row.mapping, row.reason).into()));
@@ -188,6 +199,7 @@ impl<'a> Table<'a> {
             frames,
             by_frame,
             no_stack,
+            cut_off,
             not_observed,
         }
     }
@@ -195,7 +207,7 @@ impl<'a> Table<'a> {
     /// The rows with bytes of this kind, and these bytes.
     fn rows(&self, kind: Kind) -> impl Iterator<Item = (Row<'_>, u64)> {
         let samples = self.profile.samples.iter();
-        let stacks = samples.map(|s| (Row::Stack(self, &s.stack.frames), &s.amounts));
+        let stacks = samples.map(|s| (Row::Stack(self, &s.stack), &s.amounts));
         let rows = self.profile.not_observed.iter().enumerate();
         let rest = rows.map(|(n, row)| (Row::Pseudo(self.not_observed + n), &row.amounts));
         let all: Box<dyn Iterator<Item = (Row<'_>, &Amounts)>> = Box::new(stacks.chain(rest));
@@ -205,16 +217,18 @@ impl<'a> Table<'a> {
 }
 
 enum Row<'a> {
-    Stack(&'a Table<'a>, &'a [Frame]),
+    Stack(&'a Table<'a>, &'a Stack),
     Pseudo(usize),
 }
 
 impl Serialize for Row<'_> {
     fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
         match self {
-            Row::Stack(table, []) => s.collect_seq([table.no_stack]),
-            Row::Stack(table, frames) => {
-                s.collect_seq(frames.iter().rev().map(|frame| table.by_frame[frame]))
+            Row::Stack(table, stack) if stack.frames.is_empty() => s.collect_seq([table.no_stack]),
+            Row::Stack(table, stack) => {
+                let cut_off = stack.outcome.cut_off().map(|reason| table.cut_off[&reason]);
+                let frames = stack.frames.iter().rev();
+                s.collect_seq(cut_off.into_iter().chain(frames.map(|f| table.by_frame[f])))
             }
             Row::Pseudo(number) => s.collect_seq([number]),
         }

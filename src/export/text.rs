@@ -101,7 +101,7 @@ fn write_tree<const N: usize>(
         max_nodes: usize::MAX,
     };
     let rows = Layout::new(&mut paths, limits).rows;
-    let errors = errors::of_rows(&paths, &rows, borders, reading.kind);
+    let errors = errors::of_rows(&paths, &rows, &[borders], reading.kind);
     // The number of lines directly below each row: its children and, next to children, its own bytes.
     let mut below = vec![0u32; rows.len()];
     for row in rows.iter().skip(1) {
@@ -122,12 +122,15 @@ fn write_tree<const N: usize>(
         let mut line = |depth: usize, bytes, error, what: &str| {
             writeln!(out, "{}  {:2$}{what}", columns(bytes, error), "", depth * 2)
         };
-        let error = errors.get(at).copied();
+        let [own_error, error] = match errors.get(at) {
+            Some(errors) => errors.map(Some),
+            None => [None; 2],
+        };
         let chain = if branches || at == 0 { "" } else { CHAIN };
         let label = readable(paths.labels().get(row.label));
         line(depth, row.total, error, &format!("{chain}{label}"))?;
         if below[at] > 0 && row.own != [0; N] {
-            line(depth + 1, row.own, None, SELF)?;
+            line(depth + 1, row.own, own_error, SELF)?;
         }
     }
     Ok(())

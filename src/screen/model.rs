@@ -137,7 +137,8 @@ impl Model {
                     name: row.code.to_string(),
                     own: Pair::of(row.own),
                     total: Pair::of(row.total),
-                    errors: row.errors,
+                    // Those of a difference are not those of what is shown.
+                    errors: if N == 1 { row.errors } else { [0; 2] },
                 })
                 .collect(),
             unknown,

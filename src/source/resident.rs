@@ -9,11 +9,13 @@
 //! If not every fault's stack was walked (`--stacks`), a page that has neither a record nor a call that filled its
 //! range gets the stack of the nearest recorded page of its mapping: an estimate, with its error (`gaps.rs`).
 
+mod copies;
 mod gaps;
 mod nearest;
 
 use anyhow::Result;
 
+pub use self::copies::{Copier, Copies};
 use self::gaps::{Gap, Gaps};
 use self::nearest::{Record, neighbour_window};
 
@@ -112,14 +114,75 @@ struct Sink<'a> {
     mapping: &'a mut MappedBytes,
 }
 
+/// The current chunk: its number, its records, and how many ancestors' records they include.
+struct Loaded {
+    at: Option<u64>,
+    ancestors: usize,
+    records: Chunk,
+}
+
+impl Default for Loaded {
+    fn default() -> Loaded {
+        Loaded {
+            at: None,
+            ancestors: 0,
+            records: [STACK_NONE; CHUNK_PAGES],
+        }
+    }
+}
+
+impl Loaded {
+    /// Reads a chunk: its own records, and the ancestors' records if pages of `run` have none.
+    fn load(
+        &mut self,
+        ledger: &impl PageLedger,
+        space: &SpaceView<'_>,
+        chunk: u64,
+        run: PageRun,
+    ) -> Result<()> {
+        if self.at != Some(chunk) {
+            let own = ledger.chunk(space.mm, chunk)?;
+            self.records = own.unwrap_or([STACK_NONE; CHUNK_PAGES]);
+            self.ancestors = 0;
+            self.at = Some(chunk);
+        }
+        let first = (run.start.0 / space.page_size) as usize % CHUNK_PAGES;
+        let pages = first..first + (run.len() / space.page_size) as usize;
+        while let Some(&ancestor) = space.ancestors.get(self.ancestors)
+            && self.records[pages.clone()].contains(&STACK_NONE)
+        {
+            self.ancestors += 1;
+            if let Some(theirs) = ledger.chunk(ancestor, chunk)? {
+                for (own, their) in self.records.iter_mut().zip(theirs) {
+                    if *own == STACK_NONE {
+                        *own = their;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The parts of a run in each chunk, with the chunk's number.
+fn in_chunks(run: PageRun, page_size: u64) -> impl Iterator<Item = (u64, PageRun)> {
+    let chunk_bytes = page_size * CHUNK_PAGES as u64;
+    let chunks = run.start.0 / chunk_bytes..run.end.0.div_ceil(chunk_bytes);
+    chunks.map(move |chunk| {
+        let part = PageRun {
+            start: Addr(run.start.0.max(chunk * chunk_bytes)),
+            end: Addr(run.end.0.min((chunk + 1) * chunk_bytes)),
+            ..run
+        };
+        (chunk, part)
+    })
+}
+
 /// Joins the page runs of one address space with its ledger.
 pub struct Join<'a, L> {
     ledger: &'a L,
     space: SpaceView<'a>,
-    /// The current chunk: its number, its records, and how many ancestors' records they include.
-    at: Option<u64>,
-    ancestors: usize,
-    records: Chunk,
+    loaded: Loaded,
     /// Of the current mapping: its last recorded page, and the pages since then that take the nearest record's stack,
     /// with their owner if the mapping has no record.
     last: Option<Record>,
@@ -133,9 +196,7 @@ impl<'a, L: PageLedger> Join<'a, L> {
         Join {
             ledger,
             space,
-            at: None,
-            ancestors: 0,
-            records: [STACK_NONE; CHUNK_PAGES],
+            loaded: Loaded::default(),
             last: None,
             waiting: Vec::new(),
             gaps: Gaps::default(),
@@ -155,48 +216,9 @@ impl<'a, L: PageLedger> Join<'a, L> {
         mapping: &mut MappedBytes,
     ) -> Result<()> {
         let to = &mut Sink { totals, mapping };
-        let chunk_bytes = self.space.page_size * CHUNK_PAGES as u64;
-        let mut start = run.start.0;
-        while start < run.end.0 {
-            let chunk = start / chunk_bytes;
-            let end = run.end.0.min((chunk + 1) * chunk_bytes);
-            self.load(chunk, (start, end))?;
-            self.add_in_chunk(
-                vma,
-                PageRun {
-                    start: Addr(start),
-                    end: Addr(end),
-                    ..run
-                },
-                to,
-            );
-            start = end;
-        }
-        Ok(())
-    }
-
-    /// Reads a chunk: its own records, and the ancestors' records if pages of `run` have none.
-    fn load(&mut self, chunk: u64, run: (u64, u64)) -> Result<()> {
-        if self.at != Some(chunk) {
-            let own = self.ledger.chunk(self.space.mm, chunk)?;
-            self.records = own.unwrap_or([STACK_NONE; CHUNK_PAGES]);
-            self.ancestors = 0;
-            self.at = Some(chunk);
-        }
-        let page = self.space.page_size;
-        let first = (run.0 / page) as usize % CHUNK_PAGES;
-        let pages = first..first + ((run.1 - run.0) / page) as usize;
-        while let Some(&ancestor) = self.space.ancestors.get(self.ancestors)
-            && self.records[pages.clone()].contains(&STACK_NONE)
-        {
-            self.ancestors += 1;
-            if let Some(theirs) = self.ledger.chunk(ancestor, chunk)? {
-                for (own, their) in self.records.iter_mut().zip(theirs) {
-                    if *own == STACK_NONE {
-                        *own = their;
-                    }
-                }
-            }
+        for (chunk, part) in in_chunks(run, self.space.page_size) {
+            self.loaded.load(self.ledger, &self.space, chunk, part)?;
+            self.add_in_chunk(vma, part, to);
         }
         Ok(())
     }
@@ -206,7 +228,7 @@ impl<'a, L: PageLedger> Join<'a, L> {
         let first = (run.start.0 / page) as usize % CHUNK_PAGES;
         let pages = (run.len() / page) as usize;
         let mut start = run.start.0;
-        let records = self.records;
+        let records = self.loaded.records;
         for same in records[first..first + pages].chunk_by(|a, b| a == b) {
             let end = start + same.len() as u64 * page;
             let part = PageRun {

@@ -13,8 +13,8 @@ const RECURSION: u32 = 96;
 
 /// Returns the demangled name and the language, as far as the mangling shows it.
 ///
-/// Names in Rust's legacy mangling keep the hash, which distinguishes instances of one function; v0 names
-/// lose their crate hashes. A name that cannot be demangled stays unchanged.
+/// Names in Rust's legacy mangling keep the hash, which distinguishes instances of one function, because the contract of
+/// `/v1` has it ([`Symbols::shown`](crate::symbol::Symbols::shown) cuts it); v0 names lose their crate hashes. A name that cannot be demangled stays unchanged.
 pub fn demangle(raw: &[u8]) -> (String, Language) {
     let name = String::from_utf8_lossy(raw);
     let name = strip_version(&name);

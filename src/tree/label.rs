@@ -6,6 +6,7 @@
 //! | [`Label::Code`] | `function`, `inlined` | `FUNCTION (FILE)`, for a call site `FUNCTION (FILE+0xOFFSET)` |
 //! | [`Label::Name`] | none | `FUNCTION`, or `FILE+0xOFFSET` |
 //! | [`Label::Unmapped`] | `unmapped` | `[unknown]`, as in perf |
+//! | [`Label::CutOff`] | `cut_off` | `[cut off: REASON]` |
 //! | [`Label::NoStack`] | `no_stack` | `[no stack]` |
 //! | [`Label::NotObserved`] | `not_observed` | `[before attach: MAPPING]`, `[not observed: …]`, `[stack lost: …]` |
 //! | [`Label::BelowThreshold`] | `below_threshold` | `[below threshold]` |
@@ -16,7 +17,7 @@
 //!
 //! The one exception is `/v1`. Its contract fixes two pseudo-frames: `underThreshold`, which is
 //! [`Label::BelowThreshold`], and `unknown`, which is everything without a node there: stacks that end in the
-//! parent, stacks whose next frame is [`Label::Unmapped`] and, in the root, [`Label::NotObserved`] and
+//! parent (cut off or not), stacks whose next frame is [`Label::Unmapped`] and, in the root, [`Label::NotObserved`] and
 //! [`Label::NoStack`]. Its paths are made with [`Merge::Frame`].
 
 use std::cmp::Ordering;
@@ -25,6 +26,7 @@ use std::path::Path;
 
 use rustc_hash::FxHashMap;
 
+use crate::event::PartialReason;
 use crate::profile::{Module, ModuleId, Unobserved};
 use crate::symbol::Language;
 
@@ -114,6 +116,8 @@ pub enum Label<'a> {
     Name(&'a str, Option<u64>),
     /// A frame at an address where no known file was mapped, or several such frames in a row.
     Unmapped,
+    /// The callers of a stack's outermost frame, which the walk did not reach.
+    CutOff(PartialReason),
     /// A stack without frames.
     NoStack,
     /// Memory of a mapping without a stack.
@@ -185,6 +189,7 @@ impl fmt::Display for Label<'_> {
             Label::Name(name, None) => f.write_str(name),
             Label::Name(file, Some(offset)) => write!(f, "{file}+{offset:#x}"),
             Label::Unmapped => f.write_str("[unknown]"),
+            Label::CutOff(reason) => write!(f, "[cut off: {}]", reason.label()),
             Label::NoStack => f.write_str("[no stack]"),
             Label::NotObserved(mapping, reason) => write!(f, "[{}: {mapping}]", reason.label()),
             Label::BelowThreshold => f.write_str("[below threshold]"),

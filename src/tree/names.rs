@@ -23,10 +23,10 @@ fn code<'a>(
     let module: &'a Module = profile.module(id)?;
     let function = symbols.function(frame);
     Some(Code {
-        // `/v1` has no name for a function without a symbol.
+        // `/v1` has no name for a function without a symbol, and whole names.
         function: match merge {
             Merge::Frame => function.map(|f| f.name.as_str()),
-            _ => symbols.name(frame),
+            _ => symbols.name(frame).map(|name| symbols.shown(name)),
         },
         file: &module.name,
         path: &module.path,
@@ -95,7 +95,7 @@ impl<'a> FrameLabels<'a> {
         let function = self.of.1.function(frame).filter(|_| inlined);
         for inner in function.iter().flat_map(|f| &f.inlined) {
             let inner = Code {
-                function: Some(&inner.name),
+                function: Some(self.of.1.shown(&inner.name)),
                 inlined: true,
                 ..code
             };

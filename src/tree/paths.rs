@@ -9,6 +9,8 @@ use crate::symbol::Symbols;
 /// One path and its bytes in each of `N` columns.
 #[derive(Clone, Copy, Debug)]
 struct Path<const N: usize> {
+    /// Number of its profile.
+    side: u8,
     /// Index of its sample in its profile; `None` for memory without a stack.
     sample: Option<u32>,
     start: u32,
@@ -53,7 +55,7 @@ impl<'a, const N: usize> Paths<'a, N> {
     pub fn new(sides: [(&'a Profile, &'a Symbols); N], reading: Reading) -> Paths<'a, N> {
         let mut paths = Paths::default();
         for (side, of) in sides.into_iter().enumerate() {
-            paths.add(of, reading.direction, reading.naming, |amounts| {
+            paths.add((side, of), reading.direction, reading.naming, |amounts| {
                 let mut bytes = [0; N];
                 bytes[side] = reading.kind.of(amounts);
                 bytes
@@ -71,17 +73,18 @@ impl<'a, const N: usize> Paths<'a, N> {
         columns: impl Fn(&Amounts) -> [u64; N],
     ) -> Paths<'a, N> {
         let mut paths = Paths::default();
-        paths.add(of, direction, naming, columns);
+        paths.add((0, of), direction, naming, columns);
         paths
     }
 
     fn add(
         &mut self,
-        of: (&'a Profile, &'a Symbols),
+        (side, of): (usize, (&'a Profile, &'a Symbols)),
         direction: Direction,
         naming: Naming,
         columns: impl Fn(&Amounts) -> [u64; N],
     ) {
+        let side = side as u8;
         let mut names = FrameLabels::new(of, naming);
         let every_frame = naming.merge == Merge::Name;
         for (index, sample) in (0..).zip(&of.0.samples) {
@@ -98,6 +101,14 @@ impl<'a, const N: usize> Paths<'a, N> {
                     }
                 }
             }
+            // The callers that are missing are the stack's outermost step, so stacks that were cut off for the same reason
+            // have one node instead of one for each function that happens to be outermost.
+            if let Some(reason) = sample.stack.outcome.cut_off()
+                && self.steps.len() > start
+                && naming.merge != Merge::Frame
+            {
+                self.steps.push(self.labels.id(Label::CutOff(reason)));
+            }
             if direction == Direction::OutermostFirst {
                 self.steps[start..].reverse();
             }
@@ -106,7 +117,7 @@ impl<'a, const N: usize> Paths<'a, N> {
             } else if self.steps.len() == start {
                 self.steps.push(self.labels.id(Label::NoStack));
             }
-            self.finish(Some(index), start, bytes);
+            self.finish((side, Some(index)), start, bytes);
         }
         for row in &of.0.not_observed {
             let bytes = columns(&row.amounts);
@@ -118,7 +129,15 @@ impl<'a, const N: usize> Paths<'a, N> {
                 let label = Label::NotObserved(&row.mapping, row.reason);
                 self.steps.push(self.labels.id(label));
             }
-            self.finish(None, start, bytes);
+            self.finish((side, None), start, bytes);
+        }
+    }
+
+    /// Shortens every path to this number of steps; its bytes stay.
+    pub(crate) fn cut_below(&mut self, depth: usize) {
+        let depth = u32::try_from(depth).unwrap_or(u32::MAX);
+        for path in &mut self.paths {
+            path.end = path.end.min(path.start.saturating_add(depth));
         }
     }
 
@@ -129,8 +148,9 @@ impl<'a, const N: usize> Paths<'a, N> {
         }
     }
 
-    fn finish(&mut self, sample: Option<u32>, start: usize, bytes: [u64; N]) {
+    fn finish(&mut self, (side, sample): (u8, Option<u32>), start: usize, bytes: [u64; N]) {
         self.paths.push(Path {
+            side,
             sample,
             start: start as u32,
             end: self.steps.len() as u32,
@@ -153,9 +173,10 @@ impl<'a, const N: usize> Paths<'a, N> {
         self.paths.iter().map(|path| (self.steps(path), path.bytes))
     }
 
-    /// The paths of samples, each with the sample's index in its profile.
-    pub(super) fn of_samples(&self) -> impl Iterator<Item = (u32, &[LabelId])> {
+    /// The paths of one profile's samples, each with the sample's index in its profile.
+    pub(super) fn of_samples(&self, side: usize) -> impl Iterator<Item = (u32, &[LabelId])> {
         let paths = self.paths.iter();
+        let paths = paths.filter(move |path| usize::from(path.side) == side);
         paths.filter_map(|path| Some((path.sample?, self.steps(path))))
     }
 

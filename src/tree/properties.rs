@@ -6,8 +6,9 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 
-use super::testing::{KIB, at, kib, profile, symbols};
+use super::testing::{KIB, at, ended, kib, profile, symbols};
 use super::*;
+use crate::event::{Outcome, PartialReason};
 use crate::profile::{Amounts, Frame, FrameKind, Kind, Profile, Usage};
 use crate::symbol::{Language, Symbols};
 
@@ -17,6 +18,17 @@ fn frame() -> impl Strategy<Value = Frame> {
         1 => (0u64..3).prop_map(Frame::unmapped),
         // A module the profile does not have.
         1 => Just(at(7, 1)),
+    ]
+}
+
+fn outcome() -> impl Strategy<Value = Outcome> {
+    const CUT_OFF: &[Outcome] = &[
+        Outcome::Partial(PartialReason::DepthLimit),
+        Outcome::Partial(PartialReason::NoTable),
+    ];
+    prop_oneof![
+        4 => Just(Outcome::Complete),
+        1 => proptest::sample::select(CUT_OFF),
     ]
 }
 
@@ -30,10 +42,14 @@ fn pages() -> impl Strategy<Value = Usage> {
 
 pub(crate) fn any_profile() -> impl Strategy<Value = Profile> {
     let stack = proptest::collection::vec(frame(), 0..8);
-    let samples = proptest::collection::vec((stack, pages()), 0..40);
+    let samples = proptest::collection::vec((stack, pages(), outcome()), 0..40);
     (samples, proptest::collection::vec(pages(), 0..3)).prop_map(|(samples, rest)| {
-        let samples: Vec<_> = samples.iter().map(|(f, u)| (f.as_slice(), *u)).collect();
-        profile(&samples, &rest)
+        let stacks: Vec<_> = samples.iter().map(|(f, u, _)| (f.as_slice(), *u)).collect();
+        let mut profile = profile(&stacks, &rest);
+        for (at, (_, _, outcome)) in samples.iter().enumerate() {
+            ended(&mut profile, at, *outcome);
+        }
+        profile
     })
 }
 
@@ -41,7 +57,7 @@ fn names() -> Symbols {
     symbols(&[
         (at(0, 0), "main", Language::Other),
         (at(0, 1), "node::run::h0123456789abcdef", Language::Rust),
-        (at(0, 2), "node::run::h0123456789abcdef", Language::Rust),
+        (at(0, 2), "node::run::hfedcba9876543210", Language::Rust),
         (at(1, 3), "malloc", Language::Other),
     ])
 }
@@ -224,7 +240,7 @@ mod cases {
         let names = names();
         let table = Table::new([(&profile, &names)], Kind::All, false);
         assert_eq!(table.rows.len(), 2);
-        let run = Some("node::run::h0123456789abcdef");
+        let run = Some("node::run");
         let run = table.rows.iter().find(|row| row.code.function == run);
         let run = run.unwrap();
         assert_eq!((run.own, run.total), ([8 * KIB], [8 * KIB]));

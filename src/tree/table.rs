@@ -16,7 +16,8 @@ pub struct TableRow<'a, const N: usize> {
     pub own: [u64; N],
     /// Bytes of stacks that contain the function; a recursive function counts each byte once.
     pub total: [u64; N],
-    /// The standard errors of `own` and `total` of a single profile, in bytes; 0 if every stack was walked.
+    /// The standard errors of `own` and `total`, in bytes: of a single profile, or of the difference of two; 0 if every
+    /// stack was walked.
     pub errors: [u64; 2],
 }
 
@@ -46,10 +47,8 @@ impl<'a, const N: usize> Table<'a, N> {
             kind,
         };
         let paths = Paths::new(sides, reading);
-        let errors = match &sides[..] {
-            [(profile, _)] => errors::of_labels(&paths, &profile.borders, kind),
-            _ => Vec::new(),
-        };
+        let borders = sides.map(|(profile, _)| &*profile.borders);
+        let errors = errors::of_labels(&paths, &borders, kind);
         Table::merge(&paths, &errors)
     }
 

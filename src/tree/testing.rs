@@ -85,6 +85,12 @@ pub(crate) fn profile(samples: &[(&[Frame], Usage)], not_observed: &[Usage]) -> 
     }
 }
 
+/// Sets how the walk of a sample's stack ended.
+pub(crate) fn ended(profile: &mut Profile, sample: usize, outcome: Outcome) {
+    let frames = profile.samples[sample].stack.frames.clone();
+    profile.samples[sample].stack = Arc::new(Stack { frames, outcome });
+}
+
 /// Names for frames.
 pub(crate) fn symbols(names: &[(Frame, &str, Language)]) -> Symbols {
     names

@@ -5,9 +5,10 @@ use std::path::Path;
 use std::sync::Arc;
 
 use ::memprof::api::Report;
+use ::memprof::event::{Outcome, PartialReason};
 use ::memprof::export::{self, EXPORTERS, ExportOptions};
 use ::memprof::measure::{ColumnId, MEASURES};
-use ::memprof::profile::{Amounts, Frame, Kind, Usage};
+use ::memprof::profile::{Amounts, Frame, Kind, Stack, Usage};
 use ::memprof::symbol::{Function, InlinedFunction, Language, Location, Symbol};
 use ::memprof::tree::Direction;
 
@@ -62,6 +63,9 @@ fn small() -> Arc<Report> {
     let profile = Arc::make_mut(&mut report.profile);
     profile.taken = std::time::UNIX_EPOCH + std::time::Duration::from_secs(1_700_000_000);
     profile.losses.add("events", 3);
+    let frames = profile.samples[2].stack.frames.clone();
+    let outcome = Outcome::Partial(PartialReason::DepthLimit);
+    profile.samples[2].stack = Arc::new(Stack { frames, outcome });
     // Each column, under a stack and without one.
     for id in ColumnId::ALL {
         let amounts = Amounts::in_column(id, 6 * 4096);
@@ -179,6 +183,52 @@ fn memory_without_a_stack_is_in_every_format() {
             _ => "[before attach: [anon]]",
         };
         assert!(text.contains(row), "{format}:\n{text}");
+    }
+}
+
+/// The node of stacks that were cut off, except where each stack has its outcome.
+#[test]
+fn cut_off_stacks_say_so_in_every_format_that_has_stacks() {
+    let report = small();
+    for format in EXPORTERS.iter().map(|e| e.name) {
+        let bytes = written(format, &report, &ExportOptions::default());
+        let text = match format {
+            "pprof" => readers::pprof(&bytes).raw,
+            _ => String::from_utf8(bytes).unwrap(),
+        };
+        let wanted = match format {
+            // The text's node is below its threshold; it lists the outcomes, too.
+            "profile" | "csv" | "text" => "partial: depth limit",
+            // The contract of `/v1`, and functions.
+            "json" | "functions" => continue,
+            _ => "[cut off: depth limit, see --max-frames]",
+        };
+        assert!(text.contains(wanted), "{format}:\n{text}");
+    }
+}
+
+/// `/v1` keeps the hashes of Rust names; the others have them if asked.
+#[test]
+fn rust_hashes_are_in_v1_and_on_request() {
+    let report = small();
+    let hash = "app::run::h0123456789abcdef";
+    let mut with = Report::clone(&report);
+    Arc::make_mut(&mut with.symbols).show_rust_hashes(true);
+    for format in EXPORTERS.iter().map(|e| e.name) {
+        let has = |report: &Report| {
+            let bytes = written(format, report, &ExportOptions::default());
+            let text = match format {
+                "pprof" => readers::pprof(&bytes).raw,
+                _ => String::from_utf8(bytes).unwrap(),
+            };
+            assert!(text.contains("app::run"), "{format}:\n{text}");
+            text.contains(hash)
+        };
+        assert_eq!(
+            (has(&report), has(&with)),
+            (format == "json", true),
+            "{format}"
+        );
     }
 }
 
@@ -314,7 +364,7 @@ fn csv_differences_have_both_numbers() {
         assert_eq!(sum(""), kind.of(&now.profile.total), "{kind:?}");
         assert_eq!(sum("_before"), kind.of(&before.profile.total));
     }
-    let gone = "main;app::run::h0123456789abcdef;node+0x40";
+    let gone = "main;app::run;node+0x40";
     let row = rows.iter().find(|row| row["frames"] == gone).unwrap();
     assert_eq!(
         (&*row["anon_bytes"], &*row["anon_before_bytes"]),
@@ -368,14 +418,8 @@ fn folded_differences_have_both_numbers() {
             now.profile.total.usage.value()
         )
     );
-    assert_eq!(
-        lines["main;app::run::h0123456789abcdef;malloc"],
-        (6008 << 10, 7032 << 10)
-    );
-    assert_eq!(
-        lines["main;app::run::h0123456789abcdef;node+0x40"],
-        (3000 << 10, 0)
-    );
+    assert_eq!(lines["main;app::run;malloc"], (6008 << 10, 7032 << 10));
+    assert_eq!(lines["main;app::run;node+0x40"], (3000 << 10, 0));
     // As a differential flame graph.
     let mut out = Vec::new();
     let mut inferno = inferno::flamegraph::Options::default();

@@ -51,6 +51,10 @@ fn a_small_estimate_has_only_a_limit() {
         tree["nodes"]["error"],
         serde_json::json!([0, 0, error, error])
     );
+    assert_eq!(
+        tree["nodes"]["self_error"],
+        serde_json::json!([0, 0, error, error])
+    );
     let browser = Browser::start(server.address);
     let cell = |row: &str, cell: usize, what: &str| {
         let script = format!(

@@ -8,6 +8,7 @@ mod common;
 mod accessible;
 mod browser;
 mod choice;
+mod cut_off;
 mod estimates;
 mod large;
 mod layout;

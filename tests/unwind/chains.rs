@@ -75,6 +75,8 @@ fn numbered(letter: char, range: std::ops::Range<usize>) -> String {
     range.map(|n| format!("{letter}{n} ")).collect()
 }
 
+/// The node that the stacks deeper than the limit have in common.
+const CUT_OFF: &str = "[cut_off:_depth_limit,_see_--max-frames] ";
 const MAIN: &str = "_start * main ";
 
 /// All cases of `chains.c`.
@@ -90,7 +92,7 @@ fn check_chains(program: &Path) {
     let deep = format!("deep100_case {}a_leaf", numbered('a', 0..100));
     from_main(&deep, "a_leaf");
     // The innermost frames are kept.
-    let cut = format!("{}b_leaf", numbered('b', 201 - DEPTH_LIMIT..200));
+    let cut = format!("{CUT_OFF}{}b_leaf", numbered('b', 201 - DEPTH_LIMIT..200));
     found.chain(&cut, "b_leaf", LEAF);
     assert_eq!(found.ended("partial: depth limit"), LEAF / KIB);
 
@@ -146,7 +148,7 @@ fn check_chains(program: &Path) {
 fn check_deep(program: &Path, unwind: &str, starts: &[&str], seen: usize) {
     let whole = |start: &&str| format!("{start}deep200_case {}b_leaf", numbered('b', 0..seen));
     let whole: Vec<String> = starts.iter().map(whole).collect();
-    let cut = format!("{}b_leaf", numbered('b', seen - 149..seen));
+    let cut = format!("{CUT_OFF}{}b_leaf", numbered('b', seen - 149..seen));
     for (frames, chains, ended) in [("1024", &whole[..], 0), ("150", &[cut], LEAF / KIB)] {
         let cache = tempfile::NamedTempFile::new_in(dir()).unwrap();
         let found = profile(

@@ -97,6 +97,17 @@ fn cpu_time(pid: Pid) -> Duration {
     Duration::from_millis(ticks * 10)
 }
 
+/// Whether a stack matches a pattern. The node of cut-off stacks has to be there only if the pattern begins with it.
+fn fits(frames: &[String], pattern: &[&str]) -> bool {
+    let is_cut = |frame: &str| frame.starts_with("[cut_off");
+    match (frames, pattern) {
+        ([first, rest @ ..], [wanted, ..]) if is_cut(first) && !is_cut(wanted) => {
+            matches(rest, pattern)
+        }
+        _ => matches(frames, pattern),
+    }
+}
+
 /// Whether frames match a pattern: `*` matches one to five frames of a library, `main` matches all frames from the
 /// first instruction to `main`.
 fn matches(frames: &[String], pattern: &[&str]) -> bool {
@@ -112,6 +123,14 @@ fn matches(frames: &[String], pattern: &[&str]) -> bool {
     }
 }
 
+/// The label of cut-off stacks as one word, because patterns are split at spaces.
+fn one_word(frame: &str) -> String {
+    match frame.starts_with("[cut off: ") {
+        true => frame.replace(' ', "_"),
+        false => frame.to_owned(),
+    }
+}
+
 /// GCC gives rarely executed parts of a function a separate name.
 fn part_of(frame: &str, function: &str) -> bool {
     frame.strip_suffix(".cold").unwrap_or(frame) == function
@@ -122,7 +141,7 @@ impl Found {
         let text = std::fs::read_to_string(folded).unwrap();
         let stacks = text.lines().map(|line| {
             let (frames, bytes) = line.rsplit_once(' ').unwrap();
-            let frames = frames.split(';').map(str::to_owned).collect();
+            let frames = frames.split(';').map(one_word).collect();
             (frames, bytes.parse().unwrap())
         });
         Found {
@@ -162,7 +181,7 @@ impl Found {
         let mut sum = 0;
         for (frames, bytes) in self.stacks.iter().filter(|(frames, _)| has(frames)) {
             assert!(
-                matches(frames, &pattern),
+                fits(frames, &pattern),
                 "of {function} wanted {pattern:?}, found {frames:?}\n{}",
                 self.summary
             );
@@ -176,7 +195,7 @@ impl Found {
         let pattern: Vec<&str> = pattern.split_whitespace().collect();
         let stacks = self.stacks.iter();
         stacks
-            .filter(|(f, _)| matches(f, &pattern))
+            .filter(|(f, _)| fits(f, &pattern))
             .map(|(_, bytes)| bytes)
             .sum()
     }

@@ -15,8 +15,12 @@ fn ask(path: &str, query: &str) -> Result<String, ApiError> {
 }
 
 fn tree(threshold: u64, reverse: bool) -> Result<String, ApiError> {
+    tree_to(threshold, reverse, 59)
+}
+
+fn tree_to(threshold: u64, reverse: bool, depth: u64) -> Result<String, ApiError> {
     viewed(&format!(
-        "Tree {{ threshold: {threshold}, reverse: {reverse} }}"
+        "Tree {{ threshold: {threshold}, reverse: {reverse}, depth: {depth} }}"
     ))
 }
 
@@ -59,6 +63,8 @@ fn good_values() {
         ("a=1&a=2&b&=&&Threshold=x&THRESHOLD=-1", tree(256, false)),
         ("short=true&threshold=5", viewed("Totals")),
         ("short=false", tree(256, false)),
+        ("depth=500&threshold=1", tree_to(1, false, 500)),
+        ("depth=0", tree_to(256, false, 0)),
     ] {
         assert_eq!(ask("/v1/tree", query), wanted, "{query}");
     }
@@ -89,11 +95,15 @@ fn bad_values() {
         "short=yes",
         "short=true&threshold=x",
         "short=true&short=false",
+        "depth=",
+        "depth=all",
+        "depth=1&depth=2",
+        "short=true&depth=-1",
     ] {
         let Err(ApiError::BadRequest(message)) = ask("/v1/tree", query) else {
             panic!("{query} is taken");
         };
-        let name = ["threshold", "reverse", "short"];
+        let name = ["threshold", "reverse", "short", "depth"];
         assert!(name.iter().any(|n| message.contains(n)), "{message}");
     }
     for query in ["x", "x=1", "=", "threshold=1"] {

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use super::Collector;
-use crate::aggregate::{Prepared, ReportError, Scanned, Snapshot, StillError, held_by};
+use crate::aggregate::{Prepared, ReportError, Scanned, Snapshot, Still, StillError, held_by};
 use crate::event::{MmId, Pid};
 use crate::freeze::{Costs, Estimate, Freeze, FreezeError, FreezeStats, Frozen, MAX_FREEZE};
 use crate::profile::FreezeOutcome;
@@ -181,8 +181,11 @@ impl Collector {
         };
         let mut places = places.to_vec();
         let pids: Vec<Pid> = places.iter().map(|(_, pid)| *pid).collect();
+        // Fewer are left to take in while the processes stand still.
+        self.take_events(ROUND_TIME).map_err(NotFrozen::Failed)?;
         let stopped = Frozen::stop(&pids, max);
         let mut frozen = stopped.map_err(|e| self.freeze_failed(e, &whom, estimate))?;
+        let begun = Instant::now();
         // Events up to the freeze belong to the state.
         for _ in 0..MAX_ROUNDS {
             self.take_events(ROUND_TIME).map_err(NotFrozen::Failed)?;
@@ -194,20 +197,24 @@ impl Collector {
             more.map_err(|e| self.freeze_failed(e, &whom, estimate))?;
             places.extend(new);
         }
+        let events = begun.elapsed();
         let result = self.scan_all(&places, &mut prepared, &mut scanner, &frozen);
+        let read = begun.elapsed() - events;
         // The report needs nothing that was read after this check.
         let whole = result.is_ok() && frozen.is_frozen();
-        let result = result.map(|mut scanned| {
+        let result = result.map(|mut read| {
             if whole {
-                sum_up(&mut scanned, &frozen);
+                sum_up(&mut read, &frozen);
             }
-            scanned
+            read
         });
+        let walk = begun.elapsed() - events - read;
         let stats = frozen.release();
+        tracing::debug!(?events, ?read, ?walk, ?stats, "frozen");
         self.freezing.costs.record_freeze(&stats);
         let seen = match result {
-            Ok(scanned) if whole => return Ok((scanned, stats)),
-            Ok(scanned) => scanned.iter().map(Scanned::resident).sum(),
+            Ok(read) if whole => return Ok((self.join_all(read)?, stats)),
+            Ok(read) => read.iter().map(Still::resident).sum(),
             Err(StillError::TimeUp(seen)) => seen,
             Err(StillError::Gone) => 0,
             Err(StillError::Failed(e)) => return Err(NotFrozen::Failed(e)),
@@ -257,7 +264,7 @@ impl Collector {
         prepared: &mut BTreeMap<Place, Prepared>,
         scanner: &mut Scanner,
         frozen: &Frozen,
-    ) -> Result<Vec<Scanned>, StillError> {
+    ) -> Result<Vec<Still>, StillError> {
         let (mut all, mut seen) = (Vec::new(), 0);
         for place in places {
             let ready = match prepared.remove(place) {
@@ -271,13 +278,26 @@ impl Collector {
                 totals.scan_still(ready, scanner, probe, end)
             };
             match ready.and_then(scan) {
-                Ok(scanned) => {
-                    seen += scanned.resident();
-                    all.push(scanned);
+                Ok(read) => {
+                    seen += read.resident();
+                    all.push(read);
                 }
                 Err(StillError::Gone) => {}
                 Err(StillError::TimeUp(more)) => return Err(StillError::TimeUp(seen + more)),
                 Err(StillError::Failed(e)) => return Err(StillError::Failed(e)),
+            }
+        }
+        Ok(all)
+    }
+
+    /// Joins what was read of frozen processes, which run again.
+    fn join_all(&mut self, read: Vec<Still>) -> Result<Vec<Scanned>, NotFrozen> {
+        let mut all = Vec::with_capacity(read.len());
+        for still in read {
+            match self.aggregator.join_still(still, &self.probe) {
+                Ok(scanned) => all.push(scanned),
+                Err(StillError::Gone | StillError::TimeUp(_)) => {}
+                Err(StillError::Failed(e)) => return Err(NotFrozen::Failed(e)),
             }
         }
         Ok(all)
@@ -293,9 +313,9 @@ impl Collector {
     }
 }
 
-/// Reads the kernel's own totals for as many processes as the time allows.
-fn sum_up(scanned: &mut [Scanned], frozen: &Frozen) {
-    for process in scanned {
+/// Reads the kernel's own totals of the processes whose counters are not what the scan found, as far as the time allows.
+fn sum_up(read: &mut [Still], frozen: &Frozen) {
+    for process in read.iter_mut().filter(|process| !process.agrees()) {
         let walk = (process.took * WALK).max(WALK_LEAST);
         if Instant::now() + walk > frozen.deadline() {
             continue;

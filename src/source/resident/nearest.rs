@@ -102,7 +102,7 @@ impl<L: PageLedger> Join<'_, L> {
                 .into_iter()
                 .flatten()
                 .filter(|i| inside(*i))
-                .map(|i| self.records[i])
+                .map(|i| self.loaded.records[i])
                 .find(|id| *id != STACK_NONE && *id != STACK_UNWALKED)
         })
     }

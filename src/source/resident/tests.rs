@@ -85,9 +85,8 @@ impl World {
         self.join_and_map(runs, vma).0
     }
 
-    /// Returns the totals, and the mapping's figures.
+    /// Returns the totals, and the mapping's figures. Copies of the records give the same as the ledger itself.
     fn join_and_map(&self, runs: &[PageRun], vma: &Vma) -> (Totals, MappedBytes) {
-        let (mut totals, mut mapping) = Default::default();
         let space = SpaceView {
             mm: MM,
             ancestors: &[PARENT],
@@ -96,13 +95,30 @@ impl World {
             page_size: PAGE,
             sampled: self.sampled,
         };
-        let mut join = Join::new(&self.ledger, space);
-        for r in runs {
-            join.add(vma, *r, &mut totals, &mut mapping).unwrap();
-        }
-        join.end_mapping(vma, &mut totals, &mut mapping);
-        (totals, mapping)
+        let mut copier = Copier::new(&self.ledger, space);
+        runs.iter().for_each(|run| copier.add(*run).unwrap());
+        let (direct, copied) = (
+            joined(&self.ledger, space, runs, vma),
+            joined(&copier.finish(), space, runs, vma),
+        );
+        assert_eq!(direct, copied);
+        direct
     }
+}
+
+fn joined(
+    ledger: &impl PageLedger,
+    space: SpaceView<'_>,
+    runs: &[PageRun],
+    vma: &Vma,
+) -> (Totals, MappedBytes) {
+    let (mut totals, mut mapping) = Default::default();
+    let mut join = Join::new(ledger, space);
+    for r in runs {
+        join.add(vma, *r, &mut totals, &mut mapping).unwrap();
+    }
+    join.end_mapping(vma, &mut totals, &mut mapping);
+    (totals, mapping)
 }
 
 fn stack_pages(totals: &Totals, id: u32) -> u64 {

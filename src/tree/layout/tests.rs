@@ -5,18 +5,19 @@ use std::collections::{BTreeMap, HashSet};
 use proptest::prelude::*;
 
 use super::*;
+use crate::event::{Outcome, PartialReason};
 use crate::profile::{Frame, Kind, Profile, Usage};
 use crate::symbol::{InlinedFunction, Language, Symbol, Symbols};
 use crate::tree::properties::{any_profile, direction};
-use crate::tree::testing::{at, kib, profile, symbols};
+use crate::tree::testing::{at, ended, kib, profile, symbols};
 use crate::tree::{Direction, Find, FunctionId, Merge, Naming, Reading, Search, Table};
 
 /// Names, one of them with functions inlined into it.
 fn names() -> Symbols {
     let mut names = symbols(&[
         (at(0, 0), "main", Language::Other),
-        (at(0, 1), "run", Language::Rust),
-        (at(0, 2), "run", Language::Rust),
+        (at(0, 1), "run::h0123456789abcdef", Language::Rust),
+        (at(0, 2), "run::hfedcba9876543210", Language::Rust),
         (at(1, 3), "malloc", Language::Other),
     ]);
     if let Some(Symbol::Known(mut function)) = names.get(at(0, 2)).cloned() {
@@ -24,7 +25,7 @@ fn names() -> Symbols {
             name: name.to_owned(),
             location: None,
         };
-        function.inlined = vec![inlined("push"), inlined("run")];
+        function.inlined = vec![inlined("push::h0011223344556677"), inlined("run")];
         names.insert(at(0, 2), std::sync::Arc::new(Symbol::Known(function)));
     }
     names
@@ -280,6 +281,60 @@ fn both_directions_of_one_profile() {
         lost,
     ];
     assert_eq!(lay(&profile, reading), callees);
+}
+
+/// Stacks that were cut off begin in any function; they have one node for each reason.
+#[test]
+fn cut_off_stacks_are_together() {
+    let stacks: [(&[Frame], Usage); 5] = [
+        (&[at(1, 3), at(0, 0)], kib(100, 0)),
+        (&[at(1, 3), at(0, 1)], kib(8, 0)),
+        (&[at(1, 3), at(0, 2)], kib(4, 4)),
+        (&[at(1, 3)], kib(4, 0)),
+        (&[], kib(1, 0)),
+    ];
+    let mut profile = profile(&stacks, &[]);
+    let deep = Outcome::Partial(PartialReason::DepthLimit);
+    for (at, outcome) in [
+        (1, deep),
+        (2, deep),
+        (3, Outcome::Partial(PartialReason::NoTable)),
+        (4, Outcome::NotTaken),
+    ] {
+        ended(&mut profile, at, outcome);
+    }
+    let row = |name: &str, total, own| (name.to_owned(), total, own);
+    let mut reading = Reading::default();
+    let callers = [
+        row("Root", 121, 0),
+        row("malloc", 120, 0),
+        row("main", 100, 100),
+        row("run", 16, 0),
+        row("CutOff(DepthLimit)", 16, 16),
+        row("CutOff(NoTable)", 4, 4),
+        row("NoStack", 1, 1),
+    ];
+    reading.direction = Direction::OutermostFirst;
+    let callees = [
+        row("Root", 121, 0),
+        row("main", 100, 0),
+        row("malloc", 100, 100),
+        row("CutOff(DepthLimit)", 16, 0),
+        row("run", 16, 0),
+        row("malloc", 16, 16),
+        row("CutOff(NoTable)", 4, 0),
+        row("malloc", 4, 4),
+        row("NoStack", 1, 1),
+    ];
+    assert_eq!(lay(&profile, Reading::default()), callers);
+    assert_eq!(lay(&profile, reading), callees);
+    // The contract of `/v1` has no such node.
+    reading.naming.merge = Merge::Frame;
+    let v1 = lay(&profile, reading);
+    assert!(
+        v1.iter().all(|(name, ..)| !name.starts_with("CutOff")),
+        "{v1:?}"
+    );
 }
 
 #[test]

@@ -129,6 +129,7 @@ function frames(/** @type {any} */ { frames, strings, modules }) {
 /** The label of a frame, as in memprof's texts and exports; `name` and `module` may be undefined. */
 function labelled(/** @type {string} */ type, /** @type {string | undefined} */ name, /** @type {string | undefined} */ module, /** @type {string | null} */ why) {
   if (type === "not_observed") return `[${reason(why ?? "")}: ${name}]`;
+  if (type === "cut_off") return `[cut off: ${name}]`;
   const names = /** @type {Record<string, string>} */ ({ root: "all", unmapped: "[unknown]", no_stack: "[no stack]", below_threshold: "[below threshold]", over_limit: "[over limit]" });
   return name ?? names[type] ?? noSymbol(module ?? "?");
 }

@@ -23,7 +23,7 @@ export function fileColours(/** @type {string} */ module, /** @type {boolean} */
 
 function plain(/** @type {Frame} */ frame, /** @type {boolean} */ dark) {
   if (frame.type === "below_threshold" || frame.type === "over_limit") return dark ? "hsl(220 5% 27%)" : "hsl(220 8% 86%)";
-  if (frame.type === "not_observed" || frame.type === "no_stack" || frame.type === "unmapped") return dark ? "hsl(220 6% 34%)" : "hsl(220 10% 79%)";
+  if (frame.type === "not_observed" || frame.type === "cut_off" || frame.type === "no_stack" || frame.type === "unmapped") return dark ? "hsl(220 6% 34%)" : "hsl(220 10% 79%)";
   if (frame.type === "root") return dark ? "hsl(215 12% 32%)" : "hsl(215 20% 84%)";
   return fileColours(frame.module, Boolean(frame.own))[dark ? 1 : 0];
 }

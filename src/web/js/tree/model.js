@@ -18,7 +18,7 @@
  * @property {string} module base name of the file, or ""
  * @property {string} [path] the file
  * @property {string} [offset] file offset, hexadecimal
- * @property {"root" | "function" | "inlined" | "unmapped" | "no_stack" | "not_observed" | "below_threshold" | "over_limit"} type as in the API
+ * @property {"root" | "function" | "inlined" | "unmapped" | "cut_off" | "no_stack" | "not_observed" | "below_threshold" | "over_limit"} type as in the API
  * @property {boolean} [own] code of the target's own executable
  */
 
@@ -134,7 +134,7 @@ export class Tree {
 /** The nodes depth first, siblings by name; memory without a stack and aggregates are last. */
 function depthFirst(/** @type {Rows} */ rows) {
   const { parent, frame, frames } = rows;
-  const last = { root: 0, function: 0, inlined: 0, unmapped: 1, no_stack: 1, not_observed: 2, below_threshold: 3, over_limit: 3 };
+  const last = { root: 0, function: 0, inlined: 0, unmapped: 1, cut_off: 1, no_stack: 1, not_observed: 2, below_threshold: 3, over_limit: 3 };
   const sorted = frames.map((_, i) => i).sort((a, b) => {
     const [x, y] = [frames[a], frames[b]];
     return last[x.type] - last[y.type] || compare(x.name, y.name) || compare(x.module, y.module) || compare(x.offset ?? "", y.offset ?? "");
