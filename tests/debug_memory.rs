@@ -53,7 +53,7 @@ fn the_sums_are_the_kernels() {
         "{rss}: {text}"
     );
     assert!(text.contains("equal the kernel's total."), "{text}");
-    let mappings = text.split("Mappings:").nth(1).unwrap();
+    let mappings = text.split("Mappings, in KiB:").nth(1).unwrap();
     // A heading, three mappings, and the number of the others.
     assert_eq!(mappings.trim().lines().count(), 5, "{text}");
     server.stop();

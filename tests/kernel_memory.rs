@@ -99,7 +99,7 @@ fn it_is_in_no_total_and_said_to_be_approximate() {
     assert!(of("kernel") >= bytes, "{total}");
     assert_eq!(of("resident"), of("anon") + of("shmem"));
     assert_eq!(of("all"), of("resident") + of("cache"));
-    assert_eq!(total["anon"], summary["kernel"]["after"]["anonymous"]);
+    assert_eq!(total["anon"], summary["kernel"]["after"]["rss_anon"]);
     let tree = m.get(&format!("/v2/tree?mark={id}&kind=kernel")).json();
     assert_eq!(tree["total"], total["kernel"]);
     let functions = m.get(&format!("/v2/functions?mark={id}&limit=10000"));

@@ -2,7 +2,8 @@
 # Boots other kernels in QEMU, and checks in each that memprof works end to end, or reports what is
 # missing.
 #
-#   tests/vm.sh [SERIES…]      (default: 5.10 6.1 6.12 newest arm64-6.1 arm64-6.12)
+#   tests/vm.sh [SERIES…]      (default: 5.10 6.1 newest arm64-6.1)
+#   tests/vm.sh all            (6.12 and arm64-6.12 besides)
 #
 # On 64-bit ARM only the BPF program is checked (tests/vm/arm64.c): all of it is loaded, programs whose
 # hooks exist there are attached, and a stack is walked.
@@ -382,7 +383,8 @@ check_all() {
     for series; do check "$series"; done
 }
 
-[ $# -gt 0 ] || set -- 5.10 6.1 6.12 newest arm64-6.1 arm64-6.12
+[ $# -gt 0 ] || set -- 5.10 6.1 newest arm64-6.1
+[ "$*" != all ] || set -- 5.10 6.1 6.12 newest arm64-6.1 arm64-6.12
 amd64=() arm64=()
 for series; do
     case $(arch_of "$series") in

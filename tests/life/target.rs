@@ -118,7 +118,11 @@ fn a_target_that_ends_while_it_is_attached_to() {
         assert!(!said.contains("panicked"), "{said}");
         match status.code() {
             Some(0) => assert!(said.contains("following "), "{said}"),
-            Some(1) => assert!(said.contains("cannot follow process"), "{said}"),
+            Some(1) => {
+                // It was there when memprof looked, or it was not.
+                let refused = ["cannot follow process", "there is no such process"];
+                assert!(refused.iter().any(|why| said.contains(why)), "{said}");
+            }
             _ => panic!("{status}: {said}"),
         }
         ends.push(status.code());
