@@ -59,7 +59,7 @@ fn by_gdb(command: &[&str], follow: Option<&str>) -> Leaves {
 
 /// memprof's stacks.
 fn by_memprof(command: &[&str]) -> Leaves {
-    let out = tempfile::NamedTempFile::with_suffix(".json").unwrap();
+    let out = tempfile::NamedTempFile::with_suffix(".memprof.json").unwrap();
     let ended = Command::new(BINARY)
         .args(["--no-server", "--follow-forks", "-o"])
         .arg(out.path())
@@ -72,22 +72,23 @@ fn by_memprof(command: &[&str]) -> Leaves {
     leaves_of(&std::fs::read_to_string(out.path()).unwrap())
 }
 
-fn leaves_of(tree: &str) -> Leaves {
-    let nodes = nodes(tree);
+fn leaves_of(profile: &str) -> Leaves {
+    let profile: Value = serde_json::from_str(profile).unwrap();
+    let modules = &profile["modules"];
     let mut leaves = Leaves::new();
-    let mut path: Vec<&Value> = Vec::new();
-    for (n, (depth, name)) in nodes.iter().enumerate() {
-        path.truncate(*depth);
-        path.push(name);
-        let goes_on = nodes.get(n + 1).is_some_and(|(next, _)| next > depth);
-        let is_leaf = |name: &&Value| function(name).ends_with("_leaf");
-        let Some(leaf) = path.iter().position(is_leaf).filter(|_| !goes_on) else {
+    for stack in profile["stacks"].as_array().unwrap() {
+        let frames = stack["frames"].as_array().unwrap().iter();
+        let path = frames.map(|at| &profile["frames"][at.as_u64().unwrap() as usize]);
+        // Up to the first frame whose file is not known.
+        let path: Vec<&Value> = path.take_while(|frame| frame["module"].is_u64()).collect();
+        let is_leaf = |frame: &&Value| function(frame).ends_with("_leaf");
+        let Some(leaf) = path.iter().position(is_leaf) else {
             continue;
         };
-        let callers = path[leaf + 1..].iter().map(|name| {
-            let offset = name["offset"].as_str().unwrap();
-            let offset = u64::from_str_radix(offset, 16).unwrap();
-            (name["executable"].as_str().unwrap().to_owned(), offset)
+        let callers = path[leaf + 1..].iter().map(|frame| {
+            let module = &modules[frame["module"].as_u64().unwrap() as usize];
+            let offset = frame["offset"].as_u64().unwrap();
+            (module["name"].as_str().unwrap().to_owned(), offset)
         });
         let seen = leaves.entry(function(path[leaf])).or_default();
         seen.insert(callers.collect());
@@ -96,32 +97,7 @@ fn leaves_of(tree: &str) -> Leaves {
 }
 
 fn function(name: &Value) -> String {
-    short(name["functionName"].as_str().unwrap_or_default())
-}
-
-/// The tree's nodes with their depth, parents first. (The usual JSON parser refuses trees as deep as
-/// these.)
-fn nodes(mut tree: &str) -> Vec<(usize, Value)> {
-    const MARKS: [&str; 3] = ["\"name\":", "\"frames\":[", "]"];
-    let (mut nodes, mut depth) = (Vec::new(), 0);
-    loop {
-        let next = MARKS.iter().filter_map(|m| Some((tree.find(m)?, m)));
-        let Some((at, mark)) = next.min() else {
-            return nodes;
-        };
-        tree = &tree[at + mark.len()..];
-        match *mark {
-            "]" => depth -= 1,
-            "\"frames\":[" => depth += 1,
-            _ => {
-                let mut values = serde_json::Deserializer::from_str(tree).into_iter::<Value>();
-                let name = values.next().unwrap().unwrap();
-                tree = &tree[values.byte_offset()..];
-                // The root, at depth 0, has no name.
-                nodes.extend(name.is_object().then_some((depth - 1, name)));
-            }
-        }
-    }
+    short(name["function"].as_str().unwrap_or_default())
 }
 
 /// The part of a stack that memprof keeps: the innermost frames.
