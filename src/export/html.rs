@@ -4,7 +4,6 @@
 //! program is only in the data, compressed and in base64, so no name can end or add an element of the document; the
 //! page shows names as text, as it does when memprof serves it.
 
-mod base64;
 mod page;
 
 use std::io::{self, Write};
@@ -12,10 +11,11 @@ use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
 use std::thread;
 
+use base64::engine::general_purpose::STANDARD;
+use base64::write::EncoderWriter;
 use flate2::Compression;
 use flate2::write::GzEncoder;
 
-use self::base64::Base64;
 use super::{ExportOptions, Exporter, Report, Supports};
 use crate::api::{self, Snapshot};
 use crate::profile::Kind;
@@ -51,7 +51,10 @@ fn write(report: &Report, _: &ExportOptions, out: &mut dyn Write) -> io::Result<
         "<script type=\"text/plain\" id=\"saved\" data-kinds=\"{}\">",
         names.join(" ")
     )?;
-    let mut data = GzEncoder::new(Base64::new(&mut *out), Compression::default());
+    let mut data = GzEncoder::new(
+        EncoderWriter::new(&mut *out, &STANDARD),
+        Compression::default(),
+    );
     write_replies(report, &kinds, &mut data)?;
     data.finish()?.finish()?;
     write!(out, "</script>\n{tail}")
@@ -125,6 +128,7 @@ fn write_replies(report: &Report, kinds: &[Kind], out: &mut dyn Write) -> io::Re
 mod tests {
     use std::io::Read;
 
+    use base64::Engine;
     use flate2::read::GzDecoder;
     use serde_json::Value;
 
@@ -141,22 +145,12 @@ mod tests {
         report(profile, &[(at(0, 1), NASTY)])
     }
 
-    /// The data of the page, decoded with a decoder that is not memprof's.
+    /// The data of the page.
     fn data(html: &str) -> Value {
         let (_, rest) = html.split_once("id=\"saved\"").unwrap();
         let (_, rest) = rest.split_once('>').unwrap();
         let (text, _) = rest.split_once('<').unwrap();
-        let mut decoded = std::process::Command::new("base64")
-            .arg("-d")
-            .stdin(std::process::Stdio::piped())
-            .stdout(std::process::Stdio::piped())
-            .spawn()
-            .unwrap();
-        let mut stdin = decoded.stdin.take().unwrap();
-        let text = text.to_owned();
-        let feeding = thread::spawn(move || stdin.write_all(text.as_bytes()));
-        let packed = decoded.wait_with_output().unwrap().stdout;
-        feeding.join().unwrap().unwrap();
+        let packed = STANDARD.decode(text).unwrap();
         let mut json = String::new();
         GzDecoder::new(&packed[..])
             .read_to_string(&mut json)

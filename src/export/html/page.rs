@@ -7,7 +7,9 @@ use std::fmt::Write;
 use std::path::{Component, Path, PathBuf};
 use std::sync::LazyLock;
 
-use super::base64;
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+
 use crate::web::{ASSETS, Asset, find};
 
 /// What the document may load: what is in it. It cannot connect to anything.
@@ -60,7 +62,7 @@ fn modules(main: &Asset) -> String {
     let mut map = String::new();
     for asset in ASSETS.iter().filter(|asset| is_module(asset)) {
         let separator = if map.is_empty() { "" } else { "," };
-        let source = base64::of(&renamed(asset));
+        let source = STANDARD.encode(renamed(asset));
         let url = format!("data:text/javascript;base64,{source}");
         // Writing to a string cannot fail.
         let _ = write!(map, "{separator}\n\"{}\": \"{url}\"", asset.path);
