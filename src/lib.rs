@@ -1,6 +1,10 @@
 //! memprof shows which code owns the physical memory that a running Linux process holds.
 
 pub(crate) mod aggregate;
+#[cfg(test)]
+#[path = "../tests/common/skip.rs"]
+mod skip;
+
 pub mod allocator;
 pub mod api;
 pub mod breakdown;

@@ -192,7 +192,7 @@ impl Session<'_> {
             console::print(&format!("serving http://{address}/"));
             if !address.ip().is_loopback() {
                 console::print(&format!(
-                    "warning: {} is not a loopback address: whoever can reach it can read the target's function names, \
+                    "warning: {} is not a loopback address: anyone who can reach it can read the target's function names, \
                      file paths and figures, without a password; `--listen 127.0.0.1:{}` serves this machine alone",
                     address.ip(),
                     address.port()

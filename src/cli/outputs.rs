@@ -39,12 +39,12 @@ pub(super) fn format_of(
     format: Option<&str>,
     default: &str,
 ) -> Result<&'static Exporter, clap::Error> {
-    let default = path.extension().is_none().then_some(default);
-    let named = || format.or(default).and_then(export::by_name);
-    let by_ending = || export::by_ending(path).filter(|_| format.is_none());
-    by_ending()
-        .or_else(named)
-        .ok_or_else(|| Cli::command().error(ErrorKind::ValueValidation, unknown(path) + "\n"))
+    let found = match format {
+        Some(name) => export::by_name(name),
+        None if path.extension().is_none() => export::by_name(default),
+        None => export::by_ending(path),
+    };
+    found.ok_or_else(|| Cli::command().error(ErrorKind::ValueValidation, unknown(path) + "\n"))
 }
 
 /// The message for an extension that no format has.

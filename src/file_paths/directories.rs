@@ -192,8 +192,7 @@ mod tests {
         fs::write(&closed, "x").unwrap();
         let sought = id(&closed);
         if sought.dev.0 == 0 {
-            println!("SKIPPED: {} is on no block device", below.display());
-            return;
+            return crate::skip::skip(format!("{} is on no block device", below.display()));
         }
         let pids = [Pid(std::process::id())];
         // The same number on another device is another file, which is given up.

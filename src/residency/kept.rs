@@ -324,7 +324,7 @@ mod tests {
         }
         let kept = match Kept::new(pid, || ()) {
             Err(Error::Denied { .. }) => {
-                println!("SKIPPED: without CAP_SYS_PTRACE the kernel gives no such userfaultfd");
+                crate::skip::skip("without CAP_SYS_PTRACE the kernel gives no such userfaultfd");
                 let _ = child.kill();
                 return drop(child.wait());
             }

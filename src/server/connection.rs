@@ -151,7 +151,7 @@ impl Connections {
             return Ok((Bytes::new(), None));
         };
         let large = match limit > SMALL_BODY {
-            // The route refuses the request for want of locality, without its body.
+            // The route refuses a request from another machine; its body is not read.
             true if !(local && self.is_from_here(head)) => return Ok((Bytes::new(), None)),
             true => Some(LARGE_BODY.try_acquire().map_err(|_| {
                 let message = "another large request is being read: try again later";

@@ -12,10 +12,11 @@ use nix::pty::openpty;
 use nix::sys::stat::Mode;
 
 use crate::common::memprof::{BINARY, Memprof};
-use crate::common::process::{LIMIT, state, wait_until};
+use crate::common::process::{LIMIT, state, threads, wait_until};
 use crate::common::tree::Node;
 use crate::common::workload::{Lines, Workload, program};
 use crate::{KIB, MIB};
+use memprof::event::Pid;
 
 const ENDING: [i32; 4] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT];
 /// Signals within half a second count as one.
@@ -71,6 +72,15 @@ fn two_at_a_time_are_one() {
     workload.end();
 }
 
+/// Whether a thread of a process opens a pipe that nobody reads.
+fn waits_for_a_reader(pid: Pid) -> bool {
+    let place = |thread: &Pid| std::fs::read_to_string(format!("/proc/{pid}/task/{thread}/wchan"));
+    let mut places = threads(pid)
+        .into_iter()
+        .filter_map(|thread| place(&thread).ok());
+    places.any(|place| place.contains("wait_for_partner"))
+}
+
 /// memprof blocks on the output, which nobody reads: only a second signal ends it.
 #[test]
 fn a_later_one_ends_it_at_once() {
@@ -83,16 +93,11 @@ fn a_later_one_ends_it_at_once() {
         let output = ["--format", "json", "--output", fifo.to_str().unwrap()];
         let mut m = start_without_cores(&["--pid", &pid], &output, &[]);
         m.signal(ending);
+        // On a busy machine it takes a while until memprof has taken in the first one.
+        wait_until(|| waits_for_a_reader(m.pid()));
         std::thread::sleep(APART);
         assert_eq!(m.child.try_wait().unwrap(), None);
-        // On a busy machine memprof may take in the first one only now: what comes soon after it counts as one with it.
-        for _ in 0..10 {
-            m.signal(ending);
-            std::thread::sleep(APART);
-            if m.child.try_wait().unwrap().is_some() {
-                break;
-            }
-        }
+        m.signal(ending);
         assert_eq!(m.wait().signal(), Some(ending));
         workload.end();
     }
