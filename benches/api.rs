@@ -110,6 +110,7 @@ fn name(frame: Frame) -> Symbol {
         ),
         language: Language::Rust,
         offset_in_function: offset % 256,
+        first_line: None,
         inlined: Vec::new(),
         location: None,
     })

@@ -5,6 +5,8 @@ use std::io::Write;
 use std::panic;
 use std::sync::Arc;
 
+use memprof::elf::Elf;
+use memprof::interpreter;
 use memprof::profile::{Amounts, Frame, FrameKind, Kind, Module, ModuleId, NotObserved, Sample};
 use memprof::saved::{self, Saved};
 use memprof::symbol::Symbol;
@@ -43,8 +45,11 @@ impl Process for Anything<'_> {
     }
 }
 
-/// Builds a table from the bytes and checks it; returns whether there is one.
+/// Builds a table from the bytes and checks it; returns whether there is one. Also looks for an interpreter.
 pub fn table(bytes: &[u8]) -> bool {
+    if let Ok(elf) = Elf::read(&file_of(bytes)) {
+        let _ = interpreter::find(&elf);
+    }
     let Ok(table) = Table::build(&file_of(bytes)) else {
         return false;
     };
@@ -108,6 +113,7 @@ pub fn symbols(symbolizer: &Symbolizer, bytes: &[u8], step: usize) {
         dev_ino: (0, 0),
         file: Some(file_of(bytes)),
         layout: None,
+        functions: None,
         own_executable: true,
     });
     let positions = (0..bytes.len() as u64).step_by(step.max(1));
@@ -194,4 +200,36 @@ pub fn saved(bytes: &[u8]) -> Option<Saved> {
         }
     }
     Some(saved)
+}
+
+/// Reads the bytes as a perf map, in pieces, and as a jitdump file that grows; looks code up in what they name.
+pub fn names(bytes: &[u8]) {
+    use memprof::jit::{Budget, Jitdump, PerfMap, Ranges, Record, RuntimeName};
+
+    let mut ranges = Ranges::new(Budget::new(1 << 20));
+    let mut map = PerfMap::default();
+    for piece in bytes.chunks(1 + bytes.len() / 7) {
+        map.read(piece, |start, size, code| {
+            assert!(!RuntimeName::parse(&code.name).name.is_empty());
+            ranges.add(start, size, code);
+        });
+    }
+    let mut dump = Jitdump::default();
+    for size in [bytes.len() / 2, bytes.len()] {
+        let read_at = |to: &mut [u8], at: u64| {
+            let from = usize::try_from(at)
+                .ok()
+                .and_then(|at| bytes.get(at..)?.get(..to.len()));
+            from.map(|from| to.copy_from_slice(from)).is_some()
+        };
+        dump.read(size as u64, read_at, |record, _| match record {
+            Record::Load(start, size, code) => drop(ranges.add(start, size, code)),
+            Record::Move(from, to) => drop(ranges.moved(from, to)),
+        });
+    }
+    for addr in (0..64).map(|i| 1u64 << i) {
+        let _ = ranges
+            .get(addr)
+            .map(|(code, at)| code.lines.as_ref().map(|l| l.at(at)));
+    }
 }

@@ -2,7 +2,7 @@
 # Fuzzes the readers of other people's files, guided by coverage (cargo-fuzz). An input must cause no panic, no
 # invalid memory access, no excessive memory use and no hang.
 #
-#   scripts/fuzz.sh [TARGET…]      (table, symbols and saved without an argument)
+#   scripts/fuzz.sh [TARGET…]      (table, symbols, saved and names without an argument)
 #
 # MEMPROF_FUZZ_SECS: seconds for each target, default 30. MEMPROF_FUZZ_SEED: seed, default 1. Runs with the same
 # seed try the same inputs, except that each run continues from target/fuzz/corpus/, which keeps inputs that
@@ -57,7 +57,7 @@ fuzz() {
     return 1
 }
 
-[ $# -gt 0 ] || set -- table symbols saved
+[ $# -gt 0 ] || set -- table symbols saved names
 command -v cargo-fuzz >/dev/null || [ -x "$tools/bin/cargo-fuzz" ] ||
     cargo install -q --debug --locked --root "$tools" --target-dir "$tools/build" cargo-fuzz
 began=$SECONDS

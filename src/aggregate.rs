@@ -2,12 +2,15 @@
 //! [`Profile`](crate::profile::Profile).
 //!
 //! The aggregator keeps what the ring buffer delivered: stacks, processes, address ranges. When a report is requested,
-//! it reads the resident pages from the kernel (`scan.rs`, of frozen processes `still.rs`) and assembles the report (`report.rs`).
+//! it reads the resident pages from the kernel (`scan.rs`, of frozen processes `still.rs`; added up in `tally.rs`) and assembles the report (`report.rs`).
 
 mod ancestry;
+mod code_names;
+mod gather;
 mod report;
 mod scan;
 mod still;
+mod tally;
 
 pub use report::{ReportError, Snapshot};
 pub use scan::{Scanned, StillError, held_by};
@@ -20,9 +23,11 @@ use std::sync::Arc;
 use self::ancestry::Ancestry;
 use crate::event::{Event, MmId, Pid, ProcessChange, ProcessEvent, RangeEvent, StackId, StackSeen};
 use crate::file_paths::FilePaths;
+use crate::interpreter::FunctionTable;
+use crate::jit::Problems;
 use crate::modules::{AddressMap, ModuleTable};
 use crate::probe::{Probe, UsedStacks};
-use crate::residency::{Classifier, Kept};
+use crate::residency::{Classifier, Kept, category};
 use crate::space::Space;
 use crate::stack::StackTable;
 
@@ -41,8 +46,12 @@ pub struct Aggregator {
     /// Whether to read a process's mappings when it starts: needed if frames arrive as addresses, not as places in
     /// files.
     reads_code_early: bool,
+    /// Frames of interpreters that have no place among the native ones.
+    unmerged: u64,
     /// The probe's count of lost address-space events at the last check of the range totals.
     ranges_lost: u64,
+    /// What could not be read of the names of code made at run time, by processes that have ended.
+    name_problems: Problems,
 }
 
 impl Aggregator {
@@ -60,8 +69,14 @@ impl Aggregator {
             Event::Stack(seen) => self.stack(seen),
             Event::Process(e) => self.process(e, probe),
             Event::Range(e) => self.range(e),
+            Event::Function(seen) => {
+                if let Some(space) = self.spaces.get_mut(&seen.mm) {
+                    space.functions.insert(seen);
+                }
+            }
             // Only the unwind tables need it.
             Event::Code(_) => {}
+            Event::Names(written) => self.names_written(written),
         }
     }
 
@@ -122,6 +137,7 @@ impl Aggregator {
     /// If the process has ended, or the kernel refuses.
     pub fn keep(&mut self, mm: MmId, begin: fn()) -> Result<(), crate::residency::Error> {
         if let Some(space) = self.spaces.get_mut(&mm) {
+            space.executable = category::executable(space.pid);
             space.kept = Some(Arc::new(Kept::new(space.pid, begin)?));
         }
         Ok(())
@@ -165,8 +181,14 @@ impl Aggregator {
 
     fn stack(&mut self, seen: &StackSeen) {
         // Also if the address space has ended: another process may have the same stack.
-        let code = self.spaces.get_mut(&seen.mm).map(|space| &mut space.code);
-        self.stacks.insert(seen.clone(), code, &mut self.modules);
+        let none = FunctionTable::default();
+        let (code, functions) = match self.spaces.get_mut(&seen.mm) {
+            Some(space) => (Some(&mut space.code), &space.functions),
+            None => (None, &none),
+        };
+        self.unmerged += u64::from(seen.unmerged);
+        self.stacks
+            .insert(seen.clone(), code, functions, &mut self.modules);
     }
 
     fn process(&mut self, e: &ProcessEvent, probe: &Probe) {
@@ -200,6 +222,7 @@ impl Aggregator {
         if self.has(mm) {
             return;
         }
+        self.modules.runs(space.pid);
         if self.reads_code_early {
             space.code.reload(&mut self.modules);
         }
@@ -212,7 +235,11 @@ impl Aggregator {
         if !self.spaces.get(&mm).is_some_and(own) {
             return;
         }
+        // What it wrote at its end.
+        self.read_names_of(mm);
         if let Some(space) = self.spaces.remove(&mm) {
+            probe.forget_functions(space.functions.all());
+            self.keep_name_problems(space.code.name_problems());
             for unneeded in self.ancestry.ends(mm, &space.ancestors) {
                 probe.forget_space(unneeded);
             }

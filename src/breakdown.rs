@@ -6,7 +6,6 @@
 //! of names, the mappings that are shown.
 
 mod accounts;
-mod category;
 pub mod command;
 mod names;
 mod regions;
@@ -19,13 +18,14 @@ use std::fs;
 use serde::Serialize;
 
 use crate::event::Pid;
+use crate::residency::category::{Categories, executable};
 use crate::residency::smaps::{self, Figures};
 use crate::residency::threads::{self, Threads};
 use crate::residency::{Classifier, Result, figures};
 use crate::target;
 use accounts::Accounts;
 
-pub use category::Category;
+pub use crate::residency::Category;
 pub use regions::MOST_REGIONS;
 
 /// Which mappings are shown individually.
@@ -148,6 +148,8 @@ pub struct Breakdown {
     pub pid: Pid,
     /// Its name.
     pub comm: String,
+    /// The name under which it runs its executable, if the kernel reports another name of the same file.
+    pub runs_as: Option<String>,
     /// Threads' stacks.
     pub stacks: StacksTold,
     /// Page tables, in bytes: `VmPTE` of `/proc/PID/status`. Kernel memory, not in any category or total.
@@ -184,12 +186,14 @@ pub struct Breakdown {
 pub fn measure(pid: Pid, show: Show) -> Result<Breakdown> {
     let before = rollup(pid)?;
     let threads = threads::read(pid);
-    let mut accounts = Accounts::new(&threads, executable(pid), show);
+    let categories = Categories::new(pid, &threads, executable(pid));
+    let mut accounts = Accounts::new(categories, show);
     smaps::read(pid, &mut Classifier::new(), &mut |region| {
         accounts.add(region);
     })?;
     let after = rollup(pid)?;
     let mut breakdown = finish(pid, accounts, &threads, (before, after), show);
+    breakdown.runs_as = crate::modules::runs_as(pid);
     breakdown.page_tables = figures::status(pid)?.page_tables;
     Ok(breakdown)
 }
@@ -205,13 +209,6 @@ fn rollup(pid: Pid) -> Result<Option<Figures>> {
 
 fn has_rollup() -> bool {
     fs::exists("/proc/self/smaps_rollup").unwrap_or(true)
-}
-
-/// The path of a process's executable, as in `maps` but without ` (deleted)`.
-fn executable(pid: Pid) -> Option<String> {
-    let path = fs::read_link(format!("/proc/{pid}/exe")).ok()?;
-    let path = path.to_string_lossy();
-    Some(path.strip_suffix(" (deleted)").unwrap_or(&path).to_owned())
 }
 
 fn finish(
@@ -235,6 +232,7 @@ fn finish(
     Breakdown {
         pid,
         comm: target::comm(pid).unwrap_or_default(),
+        runs_as: None,
         stacks: StacksTold {
             threads: threads.count,
             found: totals.stacks_found,

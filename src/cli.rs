@@ -14,18 +14,20 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::builder::PossibleValuesParser;
-use clap::{
-    ArgGroup, Args, ColorChoice, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum,
-};
+use clap::{ArgGroup, Args, ColorChoice, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use self::outputs::outputs;
-use self::values::{formats, parse_name, parse_pid, parse_seconds, parse_size, parse_wait, stacks};
+use self::values::{
+    Python, UnwindArg, formats, frames_of, parse_name, parse_pid, parse_seconds, parse_size,
+    parse_wait, stacks,
+};
 use crate::config::{Config, DiffConfig, MapsConfig, OpenConfig};
+use crate::debuginfod::Wish;
 use crate::event::Pid;
 use crate::export::ExportOptions;
 use crate::freeze::{Freeze, MAX_FREEZE};
-use crate::probe::{FRAME_LIMITS, Overhead, Stacks, Unwind};
-use crate::profile::Kind;
+use crate::probe::{FRAME_LIMITS, Overhead, Stacks};
+use crate::profile::{Frames, Kind};
 use crate::server::DEFAULT_LISTEN;
 use crate::source;
 use crate::target::{Cgroup, Selector};
@@ -86,29 +88,6 @@ enum Action {
         #[arg(value_name = "COMMAND", value_parser = ["top", "maps", "open", "diff"])]
         of: Option<String>,
     },
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum UnwindArg {
-    /// Unwind tables, and frame pointers where code has none
-    Auto,
-    /// Unwind tables built from each file's .eh_frame
-    Tables,
-    /// Frame pointers
-    Fp,
-    /// Take no stacks
-    Off,
-}
-
-impl From<UnwindArg> for Unwind {
-    fn from(arg: UnwindArg) -> Unwind {
-        match arg {
-            UnwindArg::Auto => Unwind::Auto,
-            UnwindArg::Tables => Unwind::Tables,
-            UnwindArg::Fp => Unwind::FramePointers,
-            UnwindArg::Off => Unwind::Off,
-        }
-    }
 }
 
 #[derive(Debug, Args)]
@@ -188,6 +167,10 @@ struct ProfileArgs {
     /// the format]
     #[arg(long, value_name = "SIZE", requires = "output", value_parser = parse_size)]
     threshold: Option<u64>,
+    /// Which frames of interpreted programs (Python) are in --output: `all`, functions of the program and native ones;
+    /// `source`, those of the program alone; `native`, native ones alone [default: all]
+    #[arg(long, value_name = "FRAMES", requires = "output", value_parser = PossibleValuesParser::new(Frames::ALL.map(Frames::name)))]
+    frames: Option<String>,
     /// How to unwind stacks
     #[arg(long, value_name = "HOW", default_value = "auto")]
     unwind: UnwindArg,
@@ -208,6 +191,14 @@ struct ProfileArgs {
     /// Show the hash at the end of Rust names (`::h0123456789abcdef`), which tells instances of one function apart
     #[arg(long)]
     rust_hashes: bool,
+    /// Ask debuginfod servers for the debug files of programs without symbols, in the background: those of URLS, or of
+    /// DEBUGINFOD_URLS, or of /etc/debuginfod, or debuginfod.elfutils.org. They learn the build ids of these files.
+    /// DEBUGINFOD_URLS alone has the same effect; `off` asks nobody
+    #[arg(long, value_name = "URLS", num_args = 0..=1, require_equals = true, value_parser = Wish::parse)]
+    debuginfod: Option<Option<Wish>>,
+    /// Whether to read the frames of Python: `auto` reads them where a CPython that memprof knows runs
+    #[arg(long, value_name = "MODE", value_enum, default_value_t)]
+    python: Python,
     /// Print diagnostics to stderr: -v steps, -vv also each scan, unwind table and request, -vvv everything.
     /// MEMPROF_LOG=memprof::probe=trace,info selects by module
     #[arg(long, short, action = clap::ArgAction::Count)]
@@ -319,6 +310,7 @@ fn config(args: ProfileArgs) -> Result<Config, clap::Error> {
             .and_then(Kind::by_name)
             .unwrap_or_default(),
         threshold: args.threshold,
+        frames: frames_of(args.frames.as_deref()),
         baseline: None,
     };
     let enabled: &[&str] = if args.kernel { &["--kernel"] } else { &[] };
@@ -352,6 +344,11 @@ fn config(args: ProfileArgs) -> Result<Config, clap::Error> {
         stacks: stacks(args.stacks, args.max_overhead)?,
         max_frames: args.max_frames,
         rust_hashes: args.rust_hashes,
+        debuginfod: match args.debuginfod {
+            None => Wish::Environment,
+            Some(wish) => wish.unwrap_or(Wish::Usual),
+        },
+        python: args.python == Python::Auto,
         listen: (!args.no_server).then_some(args.listen),
         cors_origins: args.cors_origin,
         allow_hosts: args.allow_host,

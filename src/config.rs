@@ -7,6 +7,7 @@ use std::time::Duration;
 use clap::ValueEnum;
 
 use crate::breakdown::Show;
+use crate::debuginfod::Wish;
 use crate::event::Pid;
 use crate::export::{ExportOptions, Exporter};
 use crate::freeze::Freeze;
@@ -36,6 +37,10 @@ pub struct Config {
     pub max_frames: u32,
     /// Whether views and exports show the hashes of Rust names.
     pub rust_hashes: bool,
+    /// Which servers are asked for debug files.
+    pub debuginfod: Wish,
+    /// Whether Python's frames are read.
+    pub python: bool,
     /// Where to serve HTTP; `None` to serve none.
     pub listen: Option<SocketAddr>,
     /// Origins that may read, in addition to loopback ones.

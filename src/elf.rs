@@ -5,6 +5,7 @@
 
 mod headers;
 mod mapping;
+mod symbols;
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -23,6 +24,7 @@ use object::elf::{
 pub use self::headers::{Section, Segment};
 pub(crate) use self::headers::{u16_at, u32_at, u64_at};
 pub(crate) use self::mapping::address_of_mapping;
+pub(crate) use self::symbols::Extent;
 
 const EHDR_SIZE: usize = size_of::<FileHeader64<LittleEndian>>();
 const PHDR_SIZE: usize = size_of::<ProgramHeader64<LittleEndian>>();
@@ -282,7 +284,7 @@ impl<'f> Elf<'f> {
             })
     }
 
-    fn contents(&self, s: &Section) -> Result<Vec<u8>, ElfError> {
+    pub(crate) fn contents(&self, s: &Section) -> Result<Vec<u8>, ElfError> {
         let mut data = vec![0; usize::try_from(s.size).map_err(|_| bad("a section is too large"))?];
         self.read_at(&mut data, s.offset)?;
         Ok(data)

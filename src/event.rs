@@ -58,6 +58,58 @@ pub enum Place {
     Address(Addr),
     /// An address in a file, the same in every process.
     InFile(FileNumber, u64),
+    /// An instruction of an interpreted function: its distance from the function's first one, in bytes, if it is known.
+    Interpreted(FunctionNumber, Option<u32>),
+}
+
+/// A function of an interpreted program, by the number that the probe gave it in its address space. 0 stands for frames that
+/// were left out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct FunctionNumber(pub u32);
+
+/// The probe's name of a function of an interpreted program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct FunctionKey {
+    /// The address space.
+    pub mm: MmId,
+    /// Address of its code object.
+    pub code: Addr,
+    /// Distinguishes code objects that have the same address one after the other.
+    pub check: u32,
+}
+
+/// A function's table of lines, in the interpreter's form.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LineTable {
+    /// The table.
+    Sent(Box<[u8]>),
+    /// The address of the object that contains it: it was too long.
+    At(Addr),
+}
+
+/// A function of an interpreted program, seen for the first time in an address space.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FunctionSeen {
+    /// Its number.
+    pub number: FunctionNumber,
+    /// The address space.
+    pub mm: MmId,
+    /// The process; `None` if it is not visible in memprof's pid namespace.
+    pub pid: Option<Pid>,
+    /// Address of its code object.
+    pub code: Addr,
+    /// Distinguishes code objects that have the same address one after the other.
+    pub check: u32,
+    /// Minor version of the interpreter.
+    pub version: u16,
+    /// Its table of lines.
+    pub lines: LineTable,
+    /// Its first line, counted from 1.
+    pub first_line: u32,
+    /// Its name, qualified if the interpreter has qualified names; cut at the end with `…` if it is long.
+    pub name: String,
+    /// The file of its source; cut at the beginning with `…` if it is long.
+    pub file: String,
 }
 
 /// How a stack walk ended; kept with every stack and shown next to every total.
@@ -168,6 +220,21 @@ pub enum Event {
     Range(RangeEvent),
     /// Code was mapped from a file that has no number or no table yet.
     Code(CodeSeen),
+    /// A function of an interpreted program was seen for the first time.
+    Function(FunctionSeen),
+    /// A runtime has written names of code that it has made.
+    Names(NamesWritten),
+}
+
+/// A write to a file that is named like a perf map.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NamesWritten {
+    /// The address space of the process that has written.
+    pub mm: MmId,
+    /// The file's inode number.
+    pub inode: u64,
+    /// Where in the file the write ended, in bytes.
+    pub end: u64,
 }
 
 /// Code that the probe cannot bind to a file's table by itself.
@@ -200,6 +267,11 @@ pub struct StackSeen {
     pub before: usize,
     /// Whether this part contains the outermost frame.
     pub last: bool,
+    /// Frames of an interpreter that were left out because no evaluator of theirs is on the stack, and evaluators without
+    /// frames where their order counts; valid in the last part.
+    pub unmerged: u32,
+    /// Whether an interpreter's frames have their place by order: if some were left out, no place is certain.
+    pub by_order: bool,
     /// Instruction addresses, innermost first; for callers, the last byte of the call instruction.
     pub frames: Vec<Place>,
 }

@@ -17,11 +17,12 @@ mod summary;
 mod svg;
 mod text;
 
+use std::borrow::Cow;
 use std::io::{self, Write};
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::profile::Profile;
+use crate::profile::{Frames, Profile};
 use crate::symbol::Symbols;
 
 pub(crate) use clean::printable;
@@ -44,6 +45,18 @@ pub struct Report {
 }
 
 impl Report {
+    /// The same report with these frames of an interpreted program; as recorded, it has all of them.
+    pub(crate) fn showing(&self, frames: Frames) -> Cow<'_, Report> {
+        if !self.profile.has_source() {
+            return Cow::Borrowed(self);
+        }
+        Cow::Owned(Report {
+            profile: Arc::new(self.profile.showing(frames)),
+            symbols: Arc::clone(&self.symbols),
+            sequence: self.sequence,
+        })
+    }
+
     /// The input of a tree or a function table.
     pub(crate) fn side(&self) -> (&Profile, &Symbols) {
         (&self.profile, &self.symbols)
@@ -65,6 +78,8 @@ pub struct Exporter {
     pub supports: Supports,
     /// Whether it can represent source lines and inlined functions, which take time to look up.
     pub wants_lines: bool,
+    /// Whether it has all frames as recorded, so that readers can choose.
+    pub keeps_all_frames: bool,
     /// Writes a report; [`write()`] checks the options first.
     write: fn(&Report, &ExportOptions, &mut dyn Write) -> io::Result<()>,
 }
@@ -124,7 +139,16 @@ pub fn write(
 ) -> io::Result<()> {
     let checked = options.check(format);
     checked.map_err(|e| io::Error::new(io::ErrorKind::InvalidInput, e))?;
-    (format.write)(report, options, out)
+    if format.keeps_all_frames {
+        return (format.write)(report, options, out);
+    }
+    let baseline = options.baseline.as_ref();
+    let baseline = baseline.map(|b| Arc::new(b.showing(options.frames).into_owned()));
+    let options = ExportOptions {
+        baseline,
+        ..options.clone()
+    };
+    (format.write)(&report.showing(options.frames), &options, out)
 }
 
 /// Every format, in display order.

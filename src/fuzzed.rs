@@ -9,6 +9,8 @@
 
 pub mod elf;
 pub mod event;
+pub mod interpreter;
+pub mod jit;
 pub mod measure;
 pub mod modules;
 pub mod profile;

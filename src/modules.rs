@@ -5,6 +5,8 @@
 
 mod code_mappings;
 mod open;
+mod run_name;
+mod runtime;
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
@@ -18,17 +20,23 @@ use std::sync::Arc;
 use nix::sys::resource::{Resource, getrlimit};
 
 use self::code_mappings::Mapping;
+use self::run_name::Executable;
 use crate::elf::Segment;
 use crate::event::{FileNumber, Pid};
-use crate::profile::{Frame, FrameKind, Module, ModuleId};
+use crate::profile::{Frame, FunctionName, FunctionRoom, Functions, Module, ModuleId, Origin};
 use crate::residency::ThrottledFile;
+use crate::symbol::Language;
 
+pub(crate) use self::open::look_in_root;
 pub use self::open::open_regular;
+pub(crate) use self::run_name::runs_as;
 
 /// A [`ModuleId`] has 16 bits; its last value marks frames without a module.
 pub(crate) const MAX_MODULES: usize = 65_534;
 /// One kernel has one vDSO image for each kind of process (64-bit, 32-bit, x32).
 const MAX_VDSO_IMAGES: usize = 4;
+/// Memory that the names of functions without machine code of their own may take, in bytes.
+const MAX_FUNCTION_BYTES: usize = 64 << 20;
 
 /// All executable files seen, each once.
 #[derive(Debug)]
@@ -39,6 +47,11 @@ pub struct ModuleTable {
     jit: Option<ModuleId>,
     /// The files with a probe number; numbers start at 1.
     numbered: Vec<(ModuleId, Vec<Segment>)>,
+    /// The executables whose name may still change.
+    unnamed: Vec<Executable>,
+    /// Source files of interpreted programs.
+    sources: HashMap<(Origin, Language, String), ModuleId>,
+    function_room: FunctionRoom,
     /// The last result of `modules()`, while it is current.
     shared: Option<Arc<[Arc<Module>]>>,
     open_files: usize,
@@ -70,6 +83,9 @@ impl ModuleTable {
             vdso: Vec::new(),
             jit: None,
             numbered: Vec::new(),
+            unnamed: Vec::new(),
+            sources: HashMap::new(),
+            function_room: FunctionRoom::new(MAX_FUNCTION_BYTES),
             shared: None,
             open_files: 0,
             max_open,
@@ -115,11 +131,6 @@ impl ModuleTable {
         self.by_file.retain(|_, id| *id != module);
     }
 
-    /// Whether a frame is code generated at run time.
-    pub(crate) fn is_jit(&self, frame: Frame) -> bool {
-        matches!(frame.kind(), FrameKind::Code(module, _) if Some(module) == self.jit)
-    }
-
     /// Number of mappings without a module because the table was full, counted at each load.
     pub fn refused(&self) -> u64 {
         self.refused
@@ -150,20 +161,65 @@ impl ModuleTable {
             None => (m.dev, m.inode),
         };
         let path = open::undeleted_path(pid, m, file.as_ref());
-        let id = self.push(path, (m.dev, m.inode), file, exe == Some(identity))?;
+        let own = exe == Some(identity);
+        let id = self.push(path, (m.dev, m.inode), file, own)?;
+        if own {
+            self.unnamed.push(Executable {
+                module: id,
+                identity,
+                runs_as: None,
+            });
+        }
         self.by_file.insert((m.dev, m.inode), id);
         Some(id)
     }
 
-    /// All code generated at run time is one module, without a file.
-    fn intern_jit(&mut self) -> Option<ModuleId> {
-        if self.jit.is_none() && !self.is_full() {
-            let id = ModuleId(u16::try_from(self.modules.len()).ok()?);
-            self.modules.push(Arc::new(Module::jit()));
-            self.shared = None;
-            self.jit = Some(id);
+    /// The position of a line of a function in a source file, in which the function need not be known yet; `None` if there
+    /// is no room for it. `own` says whether the file is the program's own.
+    pub(crate) fn in_source(
+        &mut self,
+        (origin, language): (Origin, Language),
+        path: &str,
+        own: bool,
+        function: FunctionName,
+        line: u32,
+    ) -> Option<Frame> {
+        let module = match self.sources.get(&(origin, language, path.to_owned())) {
+            Some(module) => *module,
+            None => self.add_source((origin, language), path, own)?,
+        };
+        let functions = self.modules[usize::from(module.0)].functions.as_ref()?;
+        let number = functions.number(function, &mut self.function_room)?;
+        Some(Frame::code(module, Functions::offset(number, line)))
+    }
+
+    fn add_source(
+        &mut self,
+        (origin, language): (Origin, Language),
+        path: &str,
+        own: bool,
+    ) -> Option<ModuleId> {
+        if self.is_full() {
+            return None;
         }
-        self.jit
+        let id = ModuleId(u16::try_from(self.modules.len()).ok()?);
+        self.modules.push(Arc::new(Module {
+            path: path.into(),
+            name: base_name(Path::new(path)),
+            dev_ino: (0, 0),
+            file: None,
+            layout: None,
+            functions: Some(Functions::new(language, origin)),
+            own_executable: own,
+        }));
+        self.shared = None;
+        self.sources.insert((origin, language, path.to_owned()), id);
+        Some(id)
+    }
+
+    /// Number of times that a function had no room.
+    pub(crate) fn functions_refused(&self) -> u64 {
+        self.function_room.refused()
     }
 
     fn intern_vdso(&mut self, pid: Pid, m: &Mapping) -> Option<ModuleId> {
@@ -197,17 +253,13 @@ impl ModuleTable {
             Some(_) => self.open_files += 1,
             None => self.unopened += 1,
         }
-        let name = path
-            .file_name()
-            .unwrap_or(path.as_os_str())
-            .to_string_lossy()
-            .into_owned();
         self.modules.push(Arc::new(Module {
+            name: base_name(&path),
             path,
-            name,
             dev_ino,
             file,
             layout: None,
+            functions: None,
             own_executable,
         }));
         self.shared = None;
@@ -339,6 +391,11 @@ impl AddressMap {
     pub fn is_empty(&self) -> bool {
         self.ranges.is_empty()
     }
+}
+
+fn base_name(path: &Path) -> String {
+    let name = path.file_name().unwrap_or(path.as_os_str());
+    name.to_string_lossy().into_owned()
 }
 
 fn path_of(bytes: &[u8]) -> &Path {

@@ -28,6 +28,8 @@ pub enum Role {
     },
     /// Reads symbols and debug information of untrusted files.
     Symbols,
+    /// Fetches debug files from servers, and writes them into the cache directory of memprof's user.
+    Fetch,
     /// Builds unwind tables of untrusted files, which are already open.
     Tables,
     /// Keeps the memory of a process; its `/proc/PID/mem` is already open.
@@ -51,11 +53,12 @@ const FILES: &[Capability] = &[
 
 impl Role {
     /// All roles, for the trial of `memprof doctor`.
-    pub const ALL: [Role; 6] = [
+    pub const ALL: [Role; 7] = [
         Role::Collector,
         Role::Command,
         Role::Server { writes_files: true },
         Role::Symbols,
+        Role::Fetch,
         Role::Tables,
         Role::Keep,
     ];
@@ -74,7 +77,7 @@ impl Role {
             Role::Server { .. } => return vec![Capability::CAP_SYS_PTRACE, Capability::CAP_KILL],
             // For programs and debug files that only their owner may read.
             Role::Symbols => return vec![Capability::CAP_DAC_READ_SEARCH],
-            Role::Tables | Role::Keep => return Vec::new(),
+            Role::Fetch | Role::Tables | Role::Keep => return Vec::new(),
         };
         [LOOKING, more].concat()
     }
@@ -82,7 +85,10 @@ impl Role {
     /// Whether the role reads processes. Without CAP_SYS_PTRACE a thread can read only processes that have no
     /// capability which the thread lacks. A command started with ambient capabilities has all of memprof's.
     fn looks_at_processes(self) -> bool {
-        !matches!(self, Role::Symbols | Role::Tables | Role::Keep)
+        !matches!(
+            self,
+            Role::Symbols | Role::Fetch | Role::Tables | Role::Keep
+        )
     }
 }
 

@@ -1,5 +1,6 @@
 //! The BPF programs in the kernel, their ring buffer and their ledgers.
 
+mod code;
 mod config;
 mod follow;
 mod iterate;
@@ -22,10 +23,10 @@ use std::rc::Rc;
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 
 use anyhow::{Context, Result};
-use libbpf_rs::{AsRawLibbpf, Link, RingBuffer, libbpf_sys};
+use libbpf_rs::{AsRawLibbpf, Link, MapCore, RingBuffer, libbpf_sys};
 
 use self::stacks::StackSlots;
-use crate::event::{Event, MmId};
+use crate::event::{Event, FunctionKey, MmId};
 use crate::measure::{MEASURES, Measure};
 use crate::profile::{Faults, Losses};
 use crate::source::Source;
@@ -46,6 +47,8 @@ pub struct Probe {
     find: Link,
     forget: Link,
     bind: Option<Link>,
+    /// The program that sees names written, once it was attached; without a link if that failed.
+    names: Option<Option<Link>>,
     slots: StackSlots,
     missing: Vec<Missing>,
     /// Whether page faults have a hook.
@@ -82,6 +85,26 @@ impl Probe {
     pub fn tables_changed(&mut self) {
         if let Some(data) = self.skel.maps.data_data.as_deref_mut() {
             shared(&mut data.unwind_generation).fetch_add(1, SeqCst);
+        }
+    }
+
+    /// Says how many files with an interpreter the probe's maps have.
+    pub fn interpreters_known(&mut self, files: u32) {
+        if let Some(bss) = self.skel.maps.bss_data.as_deref_mut() {
+            shared(&mut bss.interpreters).store(files, SeqCst);
+        }
+    }
+
+    /// Forgets the functions of an interpreter that has ended.
+    pub fn forget_functions(&self, functions: impl Iterator<Item = FunctionKey>) {
+        for f in functions {
+            let key = wire::function_key {
+                code: f.code.0,
+                mm_id: f.mm.0,
+                check: f.check,
+            };
+            // A function that did not fit has no entry.
+            let _ = self.skel.maps.functions.delete(wire::record_bytes(&key));
         }
     }
 

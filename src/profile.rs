@@ -7,10 +7,12 @@ mod border;
 mod code_layout;
 mod frame;
 mod freeze_outcome;
+mod functions;
 mod kernel_figures;
 mod kind;
 mod losses;
 mod place;
+mod shown;
 mod usage;
 
 pub use border::Border;
@@ -18,10 +20,13 @@ pub(crate) use border::Margin;
 pub use code_layout::{CodeLayout, CodeSegment};
 pub use frame::{Frame, FrameKind, JIT, Module, ModuleId, Stack};
 pub use freeze_outcome::FreezeOutcome;
+pub(crate) use functions::Room as FunctionRoom;
+pub use functions::{FunctionName, Functions, Origin, Position};
 pub use kernel_figures::{Agreement, KernelFigures, Verdict};
 pub use kind::Kind;
 pub use losses::Losses;
 pub use place::{CachedFile, FileId, KnownPath, MappedBytes, Mapping, PathFrom, Places};
+pub use shown::Frames;
 pub use usage::{Amounts, Usage};
 
 use std::sync::Arc;

@@ -4,13 +4,14 @@
 //! In reading order: [`proc_maps`] lists the mappings, `classify` determines the backing of each,
 //! `scan` walks their pages with `PAGEMAP_SCAN` or page by page, [`figures`] reads the kernel's totals that
 //! the sums are checked against, `smaps` reads the kernel's figures for each mapping, `threads` locates
-//! thread stacks, [`cachestat`] counts a file's page cache, `ranges` stores address ranges, and `kept`
+//! thread stacks, `category` tells what kind of memory a mapping is, [`cachestat`] counts a file's page cache, `ranges` stores address ranges, and `kept`
 //! keeps the memory of an ended process readable.
 //!
 //! For a stopped process the sums are exact: `anon` equals `Anonymous` of `smaps_rollup`, and
 //! `anon + shmem` equals `RssAnon + RssShmem` of `status` if the kernel's counters are exact.
 
 pub mod cachestat;
+pub(crate) mod category;
 pub(crate) mod classify;
 pub(crate) mod error;
 pub mod figures;
@@ -31,6 +32,7 @@ pub(crate) mod threads;
 mod throttle;
 pub(crate) mod vma;
 
+pub use category::Category;
 pub use classify::Classifier;
 pub use error::{Error, Result};
 pub(crate) use error::{PROTECTED, denial};

@@ -10,6 +10,7 @@ pub mod command;
 mod end;
 pub mod failure;
 mod live;
+mod naming;
 mod opened;
 mod output;
 mod reconcile;
@@ -35,7 +36,6 @@ use crate::priority;
 use crate::privileges::{self, Role};
 use crate::screen;
 use crate::server::{self, ServerOptions};
-use crate::symbolize::Symbolizer;
 use crate::target::{Presence, Selector};
 use collector::{Command, Progress};
 use live::Live;
@@ -77,9 +77,7 @@ pub fn run(config: &Config) -> Result<ExitCode> {
             .iter()
             .for_each(|less| console::print(less));
     }
-    let symbolizer = Symbolizer::start()
-        .context("cannot start the symbol thread")?
-        .with_rust_hashes(config.rust_hashes);
+    let (symbolizer, fetching) = naming::start(config)?;
     let (collecting, progress, missing) = start_collector(config)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -95,13 +93,14 @@ pub fn run(config: &Config) -> Result<ExitCode> {
             "continuing without the BPF program {program}: {why}"
         ));
     }
-    let reports = Arc::new(Reports::new(
+    let reports = Reports::new(
         &config.target,
         collecting.clone(),
         progress.clone(),
         symbolizer,
         config.freeze,
-    ));
+    );
+    let reports = Arc::new(reports.with_fetching(fetching));
     let session = Session {
         config,
         collecting,
@@ -160,6 +159,9 @@ impl Session<'_> {
         stop.send_replace(true);
         let _ = server.await;
         let _ = self.collecting.send(Command::Stop);
+        if let Some(line) = self.reports.debuginfod().and_then(|status| status.line()) {
+            console::print(&line);
+        }
         let code = outcome?;
         written?;
         Ok(ExitCode::from(code))

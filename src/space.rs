@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use crate::event::{MmId, Pid, RangeChange, RangeEvent};
+use crate::interpreter::FunctionTable;
 use crate::residency::{
     Classifier, Kept, Method, PageKind, RangeMap, RangeSet, Result, Scanner, proc_maps,
 };
@@ -29,6 +30,8 @@ pub struct Space {
     pub ancestors: Vec<MmId>,
     /// Its executable mappings.
     pub code: CodeMap,
+    /// The functions of its interpreter.
+    pub functions: FunctionTable,
     /// The call that mapped each range since the attach. Shared with the parent until one of the two changes.
     pub ranges: Arc<RangeMap<RangeOwner>>,
     /// Pages that were resident at the attach and have not been dropped since; shared in the same way.
@@ -37,6 +40,8 @@ pub struct Space {
     pub kept: Option<Arc<Kept>>,
     /// Bytes of page tables at the end of the process; 0 until then.
     pub page_tables: u64,
+    /// The path of its executable at the last report.
+    pub executable: Option<String>,
 }
 
 impl Space {
@@ -47,10 +52,12 @@ impl Space {
             comm: comm.to_owned(),
             ancestors: Vec::new(),
             code: CodeMap::new(pid),
+            functions: FunctionTable::default(),
             ranges: Arc::new(RangeMap::new(MAX_RANGES)),
             before: Arc::new(RangeSet::new(MAX_BEFORE)),
             kept: None,
             page_tables: 0,
+            executable: None,
         }
     }
 
@@ -63,10 +70,12 @@ impl Space {
             comm: comm.to_owned(),
             ancestors,
             code: self.code.forked(pid),
+            functions: FunctionTable::default(),
             ranges: Arc::clone(&self.ranges),
             before: Arc::clone(&self.before),
             kept: None,
             page_tables: 0,
+            executable: None,
         }
     }
 

@@ -1,15 +1,16 @@
 //! Stacks by id. Addresses are converted to positions in files while the process's mappings are still valid.
 
+mod code_map;
+
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
-use crate::event::{Addr, MmId, Outcome, PartialReason, Pid, Place, StackId, StackSeen};
-use crate::modules::{AddressMap, ModuleTable};
+pub use self::code_map::CodeMap;
+use crate::event::{MmId, Outcome, PartialReason, Place, StackId, StackSeen};
+use crate::interpreter::FunctionTable;
+use crate::jit::Renamed;
+use crate::modules::ModuleTable;
 use crate::profile::{Frame, FrameKind, Stack};
-
-/// Minimum time between two reads of a process's mappings that unknown addresses cause.
-const RELOAD_PAUSE: Duration = Duration::from_millis(100);
 
 /// Maximum number of stacks of which only some parts have arrived. The probe sends the parts of a stack without a
 /// pause, so if there are more such stacks than CPUs, the rest are stacks whose other parts it could not send.
@@ -35,6 +36,25 @@ impl StackTable {
         self.unfinished.remove(&id);
     }
 
+    /// Replaces frames of a stack of this address space that had no name.
+    pub fn rename(&mut self, mm: MmId, renamed: &[Renamed], modules: &ModuleTable) {
+        for one in renamed {
+            // The id may have been given to another stack meanwhile.
+            let Some((_, stack)) = self.stacks.get_mut(&one.stack).filter(|(of, _)| *of == mm)
+            else {
+                continue;
+            };
+            let rename = |frame: &Frame| match frame.kind() {
+                FrameKind::Code(_, addr) if modules.is_jit(*frame) && addr == one.addr => one.frame,
+                _ => *frame,
+            };
+            *stack = Arc::new(Stack {
+                frames: stack.frames.iter().map(rename).collect(),
+                outcome: stack.outcome,
+            });
+        }
+    }
+
     /// The address space in which the stack was first seen.
     pub fn seen_in(&self, id: StackId) -> Option<MmId> {
         self.stacks.get(&id).map(|(mm, _)| *mm)
@@ -46,6 +66,7 @@ impl StackTable {
         &mut self,
         seen: StackSeen,
         mut code: Option<&mut CodeMap>,
+        functions: &FunctionTable,
         modules: &mut ModuleTable,
     ) {
         let mut frames = self.unfinished.remove(&seen.id).unwrap_or_default();
@@ -60,6 +81,9 @@ impl StackTable {
                 (Place::InFile(file, address), _) => modules
                     .in_file(file, address)
                     .unwrap_or(Frame::unmapped(address)),
+                (Place::Interpreted(function, at), _) => functions
+                    .frame(function, at, modules)
+                    .unwrap_or(Frame::unmapped(0)),
                 (Place::Address(addr), Some(code)) => code.frame(addr, modules),
                 (Place::Address(addr), None) => Frame::unmapped(addr.0),
             }
@@ -71,8 +95,14 @@ impl StackTable {
             self.unfinished.insert(seen.id, frames);
             return;
         }
+        if seen.by_order && seen.unmerged > 0 {
+            frames.retain(|frame| !modules.is_interpreted(*frame));
+        }
         if seen.outcome != Outcome::Complete {
             trim_junk(&mut frames);
+        }
+        if let Some(code) = code {
+            code.wait_for_names(seen.id, &frames, modules);
         }
         let stack = Stack {
             outcome: ended(seen.outcome, &frames, modules),
@@ -101,84 +131,17 @@ fn ended(outcome: Outcome, frames: &[Frame], modules: &ModuleTable) -> Outcome {
         outcome,
         Outcome::Partial(PartialReason::NoTable | PartialReason::NoMapping)
     );
-    let jit = |frame: &Frame| modules.is_jit(*frame);
+    let jit = |frame: &Frame| modules.is_made_at_run_time(*frame);
     match frames.last() {
         Some(last) if no_table && jit(last) => Outcome::Partial(PartialReason::Jit),
         _ => outcome,
     }
 }
 
-/// The executable mappings of an address space; read again when stale.
-#[derive(Debug)]
-pub struct CodeMap {
-    pid: Pid,
-    map: Arc<AddressMap>,
-    stale: bool,
-    read: Option<Instant>,
-}
-
-impl CodeMap {
-    /// The mappings of a process; read on first use.
-    pub fn new(pid: Pid) -> CodeMap {
-        CodeMap {
-            pid,
-            map: Arc::default(),
-            stale: true,
-            read: None,
-        }
-    }
-
-    /// A copy for a forked child, whose mappings start as its parent's.
-    pub fn forked(&self, child: Pid) -> CodeMap {
-        CodeMap {
-            pid: child,
-            map: Arc::clone(&self.map),
-            stale: self.stale,
-            read: self.read,
-        }
-    }
-
-    /// Executable memory was mapped or unmapped: the mappings are read again before the next lookup.
-    pub fn mark_stale(&mut self) {
-        self.stale = true;
-    }
-
-    /// Reads the mappings now. If the process has ended, keeps the known ones.
-    pub fn reload(&mut self, modules: &mut ModuleTable) {
-        self.stale = false;
-        self.read = Some(Instant::now());
-        if let Ok(map) = AddressMap::load(self.pid, modules)
-            && !map.is_empty()
-        {
-            self.map = Arc::new(map);
-        }
-    }
-
-    /// The mappings as they were last read.
-    pub fn map(&self) -> Arc<AddressMap> {
-        Arc::clone(&self.map)
-    }
-
-    fn frame(&mut self, addr: Addr, modules: &mut ModuleTable) -> Frame {
-        if self.stale {
-            self.reload(modules);
-        }
-        let mut found = self.map.locate(addr.0);
-        if found.is_none() && self.read.is_none_or(|at| at.elapsed() >= RELOAD_PAUSE) {
-            self.reload(modules);
-            found = self.map.locate(addr.0);
-        }
-        match found {
-            Some((module, offset)) => Frame::code(module, offset),
-            None => Frame::unmapped(addr.0),
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::event::{MmId, PartialReason};
+    use crate::event::{Addr, FunctionNumber, PartialReason, Pid};
 
     fn own_code() -> u64 {
         own_code as fn() -> u64 as usize as u64
@@ -194,9 +157,16 @@ mod tests {
             outcome,
             before: 0,
             last: true,
+            unmerged: 0,
+            by_order: false,
             frames: frames.into_iter().map(Addr).map(Place::Address).collect(),
         };
-        table.insert(seen, Some(&mut code), &mut ModuleTable::new());
+        table.insert(
+            seen,
+            Some(&mut code),
+            &FunctionTable::default(),
+            &mut ModuleTable::new(),
+        );
         let stack = table.get(StackId(16)).expect("kept");
         Stack {
             frames: stack.frames.clone(),
@@ -223,9 +193,16 @@ mod tests {
                 outcome: Outcome::Complete,
                 before,
                 last,
+                unmerged: 0,
+                by_order: false,
                 frames: vec![Place::Address(Addr(own_code())); 2],
             };
-            table.insert(seen, Some(&mut code), &mut ModuleTable::new());
+            table.insert(
+                seen,
+                Some(&mut code),
+                &FunctionTable::default(),
+                &mut ModuleTable::new(),
+            );
             table.get(StackId(id)).map(|stack| stack.frames.len())
         };
         assert_eq!(part(16, 0, false), None);
@@ -246,6 +223,32 @@ mod tests {
         assert_eq!(part(4999, 2, true), Some(4));
         assert_eq!(part(100, 2, true), None);
         assert!(table.unfinished.len() <= UNFINISHED);
+    }
+
+    /// Where only the order says which evaluator runs which function, one that is missing makes all places uncertain.
+    #[test]
+    fn places_by_order_are_kept_only_if_all_are_there() {
+        for (by_order, unmerged, kept) in [(true, 0, 2), (true, 1, 1), (false, 1, 2)] {
+            let mut table = StackTable::default();
+            let mut code = CodeMap::new(Pid(std::process::id()));
+            let seen = StackSeen {
+                id: StackId(16),
+                mm: MmId(1),
+                pid: None,
+                outcome: Outcome::Complete,
+                before: 0,
+                last: true,
+                unmerged,
+                by_order,
+                frames: vec![
+                    Place::Interpreted(FunctionNumber(7), None),
+                    Place::Address(Addr(own_code())),
+                ],
+            };
+            let functions = FunctionTable::default();
+            table.insert(seen, Some(&mut code), &functions, &mut ModuleTable::new());
+            assert_eq!(table.get(StackId(16)).unwrap().frames.len(), kept);
+        }
     }
 
     #[test]

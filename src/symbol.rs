@@ -52,8 +52,11 @@ pub struct Function {
     pub name: String,
     /// The source language, from debug information or the symbol's mangling.
     pub language: Language,
-    /// Distance of the position from the function's start, in bytes.
+    /// Distance of the position from the function's start, in bytes; 0 if it has no machine code of its own.
     pub offset_in_function: u64,
+    /// The first line of a function that has no machine code of its own in a file: one of an interpreted program, or made
+    /// at run time. 0 if it has no lines.
+    pub first_line: Option<u32>,
     /// Functions inlined at the position, innermost first.
     pub inlined: Vec<InlinedFunction>,
     /// Source position, if debug information has it.
@@ -83,8 +86,37 @@ pub struct Location {
 pub enum Language {
     /// Rust, with legacy or v0 mangling.
     Rust,
+    /// Python.
+    Python,
+    /// JavaScript, and what is compiled to it.
+    JavaScript,
     /// C, C++ and everything else.
     Other,
+}
+
+impl Language {
+    /// Every language.
+    const ALL: [Language; 4] = [
+        Language::Rust,
+        Language::Python,
+        Language::JavaScript,
+        Language::Other,
+    ];
+
+    /// Its name in saved profiles.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Language::Rust => "rust",
+            Language::Python => "python",
+            Language::JavaScript => "javascript",
+            Language::Other => "other",
+        }
+    }
+
+    /// The language with that name.
+    pub(crate) fn by_name(name: &str) -> Option<Language> {
+        Language::ALL.into_iter().find(|l| l.name() == name)
+    }
 }
 
 /// Why a code position has no name.
@@ -127,6 +159,9 @@ impl fmt::Display for UnknownReason {
     }
 }
 
+/// Maximum length of [`Symbols::advice`], in characters.
+const MAX_ADVICE: usize = 1000;
+
 /// The symbols of all code frames in a profile.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Symbols {
@@ -135,6 +170,8 @@ pub struct Symbols {
     is_final: bool,
     /// Whether [`Symbols::shown`] keeps the hashes of Rust names.
     rust_hashes: bool,
+    /// Which files have no symbols, and what would bring names.
+    advice: Option<String>,
 }
 
 impl Symbols {
@@ -166,6 +203,11 @@ impl Symbols {
         self.get(frame).and_then(Symbol::name)
     }
 
+    /// All frames with their symbols, in no order.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (Frame, &Symbol)> {
+        self.names.iter().map(|(frame, symbol)| (*frame, &**symbol))
+    }
+
     /// Sets the symbol of a frame and replaces a previous one.
     pub fn insert(&mut self, frame: Frame, symbol: Arc<Symbol>) {
         self.names.insert(frame, symbol);
@@ -185,6 +227,18 @@ impl Symbols {
         }
     }
 
+    /// One line: which files of the profile have no symbols, and what would bring their names. `None` if no file that
+    /// matters is without symbols, or if nothing is known to help. A saved profile has that of the machine it comes from.
+    pub fn advice(&self) -> Option<&str> {
+        self.advice.as_deref()
+    }
+
+    /// Sets the line of [`Symbols::advice`]. It may come from a saved profile, so it is shortened and made printable.
+    pub fn set_advice(&mut self, advice: Option<String>) {
+        let printable = |c: char| if c.is_control() { '\u{fffd}' } else { c };
+        self.advice = advice.map(|line| line.chars().take(MAX_ADVICE).map(printable).collect());
+    }
+
     /// The number of frames with an entry.
     pub fn len(&self) -> usize {
         self.names.len()
@@ -200,8 +254,7 @@ impl FromIterator<(Frame, Arc<Symbol>)> for Symbols {
     fn from_iter<I: IntoIterator<Item = (Frame, Arc<Symbol>)>>(names: I) -> Symbols {
         Symbols {
             names: names.into_iter().collect(),
-            is_final: false,
-            rust_hashes: false,
+            ..Symbols::default()
         }
     }
 }

@@ -4,12 +4,19 @@
 //! the resulting names are cached. Inlined functions and source lines come from debug information, which
 //! is expensive, so they are looked up only on request.
 
+mod advice;
 mod cache;
 mod debugfile;
+pub mod debuginfod_cache;
 mod demangle;
 mod dwarf;
+pub mod fetch;
+mod gopclntab;
+mod minidebug;
 mod names;
+mod packages;
 mod packed;
+mod sources;
 mod symtab;
 
 use std::collections::{BTreeSet, HashMap};
@@ -20,9 +27,12 @@ use std::sync::{Arc, Weak};
 use std::thread;
 use std::time::Duration;
 
+use self::advice::{Remedies, Remedy};
 use self::cache::Cache;
+use self::debuginfod_cache::CacheDirs;
 use self::dwarf::Dwarf;
-pub use self::symtab::address_of as address_of_symbol;
+use self::fetch::{Fetch, Requests};
+use self::sources::Sources;
 use crate::priority;
 use crate::privileges::{self, Role};
 use crate::profile::{Frame, FrameKind, JIT, Module, ModuleId};
@@ -53,8 +63,17 @@ pub enum Detail {
 /// A handle to the thread that looks names up. The thread ends when the last handle is dropped.
 #[derive(Debug, Clone)]
 pub struct Symbolizer {
-    requests: SyncSender<Request>,
+    requests: SyncSender<Job>,
     rust_hashes: bool,
+    /// Whether missing debug files are asked for.
+    asking: bool,
+}
+
+#[derive(Debug)]
+enum Job {
+    Names(Request),
+    /// What would bring the names of these files?
+    Remedies(Vec<Arc<Module>>, SyncSender<Vec<Option<Remedy>>>),
 }
 
 #[derive(Debug)]
@@ -71,18 +90,28 @@ impl Symbolizer {
     /// # Errors
     /// The thread could not be started.
     pub fn start() -> io::Result<Symbolizer> {
+        Symbolizer::start_with(CacheDirs::of_environment(), None)
+    }
+
+    /// Starts the thread, which searches these cache directories for debug files, and asks for missing ones by `fetch`.
+    ///
+    /// # Errors
+    /// The thread could not be started.
+    pub fn start_with(cache: CacheDirs, fetch: Option<Fetch>) -> io::Result<Symbolizer> {
         let (requests, inbox) = mpsc::sync_channel(QUEUE);
+        let asking = fetch.is_some();
         let worker = thread::Builder::new()
             .name("memprof-symbols".into())
             .stack_size(STACK);
         worker.spawn(move || {
             priority::restore();
             privileges::reduce(Role::Symbols);
-            serve(&inbox);
+            serve(&inbox, Worker::new(cache, fetch));
         })?;
         Ok(Symbolizer {
             requests,
             rust_hashes: false,
+            asking,
         })
     }
 
@@ -116,7 +145,7 @@ impl Symbolizer {
             detail,
             reply,
         };
-        let sent = self.requests.send(request).is_ok();
+        let sent = self.requests.send(Job::Names(request)).is_ok();
         match answer.recv() {
             Ok(mut symbols) if sent => {
                 symbols.show_rust_hashes(self.rust_hashes);
@@ -152,13 +181,14 @@ struct Worker {
     modules: HashMap<ModuleKey, Weak<Module>>,
     /// Number of modules at which dropped modules are removed.
     most_modules: usize,
+    sources: Sources,
+    remedies: Remedies,
     dwarf: Dwarf,
     no_file: Arc<Symbol>,
     jit: Arc<Symbol>,
 }
 
-fn serve(inbox: &Receiver<Request>) {
-    let mut worker = Worker::new();
+fn serve(inbox: &Receiver<Job>, mut worker: Worker) {
     let mut tidy = true;
     loop {
         let request = if tidy {
@@ -167,7 +197,11 @@ fn serve(inbox: &Receiver<Request>) {
             inbox.recv_timeout(IDLE)
         };
         match request {
-            Ok(request) => {
+            Ok(Job::Remedies(modules, reply)) => {
+                let cache = &worker.sources.cache;
+                let _ = reply.send(worker.remedies.of_all(&modules, cache));
+            }
+            Ok(Job::Names(request)) => {
                 let symbols = worker.answer(&request);
                 // If the caller has gone away, the reply is not needed.
                 let _ = request.reply.send(symbols);
@@ -183,17 +217,24 @@ fn serve(inbox: &Receiver<Request>) {
 }
 
 impl Worker {
-    fn new() -> Worker {
+    fn new(cache: CacheDirs, fetch: Option<Fetch>) -> Worker {
         Worker {
             names: Cache::new(MAX_NAMES, MAX_NAME_BYTES),
             modules: HashMap::new(),
             most_modules: MANY_MODULES,
+            sources: Sources {
+                cache,
+                requests: Requests::new(fetch),
+                ..Sources::default()
+            },
+            remedies: Remedies::default(),
             dwarf: Dwarf::default(),
             no_file: Arc::new(Symbol::Unknown(UnknownReason::NoFile)),
             jit: Arc::new(Symbol::Known(Function {
                 name: JIT.to_owned(),
                 language: Language::Other,
                 offset_in_function: 0,
+                first_line: None,
                 inlined: Vec::new(),
                 location: None,
             })),
@@ -201,6 +242,7 @@ impl Worker {
     }
 
     fn answer(&mut self, request: &Request) -> Symbols {
+        self.forget_arrived();
         let mut symbols = Symbols::default();
         let mut missing: HashMap<ModuleId, Vec<u64>> = HashMap::new();
         for frame in &request.frames {
@@ -228,7 +270,7 @@ impl Worker {
             return Ok(Arc::clone(&self.no_file));
         };
         match request.modules.get(usize::from(id.0)) {
-            Some(module) if module.file.is_some() => {
+            Some(module) if module.file.is_some() || module.functions.is_some() => {
                 let key = (ModuleKey::of(module), offset, request.detail);
                 self.names.get(key).ok_or((id, offset))
             }
@@ -243,11 +285,12 @@ impl Worker {
         offsets: &[u64],
         detail: Detail,
     ) -> Vec<Arc<Symbol>> {
-        let dwarf = &mut self.dwarf;
+        let (sources, dwarf) = (&mut self.sources, &mut self.dwarf);
         // The files are untrusted: a panic while reading one of them must not affect the names from
         // other files.
         let found = catch_unwind(AssertUnwindSafe(|| {
             names::of_module(
+                sources,
                 module,
                 offsets,
                 (detail == Detail::Inlined).then_some(dwarf),
@@ -255,6 +298,7 @@ impl Worker {
         }));
         let found = found.unwrap_or_else(|_| {
             self.dwarf = Dwarf::default();
+            self.sources.mini.clear();
             let why = UnknownReason::Unreadable("the symbol reader panicked on this file".into());
             vec![Symbol::Unknown(why); offsets.len()]
         });
@@ -279,6 +323,7 @@ impl Worker {
     fn tidy(&mut self) {
         let had_dwarf = !self.dwarf.is_empty();
         self.dwarf.clear();
+        self.sources.mini.clear();
         self.forget_gone();
         if had_dwarf {
             trim_heap();
@@ -291,6 +336,20 @@ impl Worker {
         let modules = &self.modules;
         self.names
             .retain(|(module, _, _)| modules.contains_key(module));
+        self.sources
+            .requests
+            .retain(|module| modules.contains_key(module));
+    }
+
+    /// Forgets the names of files whose debug files have arrived, so that they are looked up again.
+    fn forget_arrived(&mut self) {
+        let arrived = self.sources.requests.arrived();
+        if arrived.is_empty() {
+            return;
+        }
+        self.names
+            .retain(|(module, _, _)| !arrived.contains(module));
+        arrived.into_iter().for_each(|key| self.dwarf.forget(key));
     }
 }
 
@@ -309,15 +368,13 @@ mod tests {
 
     #[test]
     fn modules_that_are_gone_are_forgotten_without_a_pause() {
-        let mut worker = Worker::new();
+        let mut worker = Worker::new(CacheDirs::default(), None);
         let ask = |worker: &mut Worker| {
             let module = Arc::new(Module {
                 path: "/nowhere/short-lived".into(),
                 name: "short-lived".into(),
-                dev_ino: (0, 0),
                 file: Some(tempfile::tempfile().unwrap()),
-                layout: None,
-                own_executable: false,
+                ..Module::jit()
             });
             let request = Request {
                 frames: [Frame::code(ModuleId(0), 0)].into(),

@@ -15,13 +15,15 @@ mod skel {
 }
 
 pub(crate) use skel::types::{
-    bss as Bss, cache_chunk, cache_key, code_file, code_segment, cpu_state, file_key, kernel_page,
-    page_chunk, proc_info, stack_bucket, unwind_mapping, unwind_page, unwind_page_key, unwind_rule,
-    unwind_space,
+    bss as Bss, cache_chunk, cache_key, code_file, code_segment, cpu_state, file_key, function_key,
+    interpreter_file, kernel_page, page_chunk, proc_info, python_layout, stack_bucket,
+    unwind_mapping, unwind_page, unwind_page_key, unwind_rule, unwind_space,
 };
 pub(crate) use skel::{MemprofSkel, MemprofSkelBuilder, OpenMemprofSkel};
 
-use skel::types::{self as abi, code_event, process_event, range_event, stack_event};
+use skel::types::{
+    self as abi, code_event, function_event, names_event, process_event, range_event, stack_event,
+};
 pub(crate) use skel::types::{loss, walk_mode as WalkMode};
 
 pub use self::decode::decode;
@@ -50,11 +52,17 @@ pub(crate) const STACK_LOST: u32 = abi::stack_ids::STACK_LOST.0;
 
 /// A ledger entry of a page that was copied by a fault whose stack was not walked.
 pub(crate) const STACK_UNWALKED: u32 = abi::stack_ids::STACK_UNWALKED.0;
+/// Bits of an address within a granule of code made at run time, whose generation the probe counts.
+pub(crate) const CODE_GRANULE_BITS: u32 = abi::limits::CODE_GRANULE_BITS.0;
+/// Bits of the number of such counters.
+pub(crate) const CODE_GENERATION_BITS: u32 = abi::limits::CODE_GENERATION_BITS.0;
 /// Maximum number of processors whose events are counted apart.
 pub(crate) const MAX_CPUS: usize = abi::limits::MAX_CPUS.0 as usize;
 
 const _: () = {
-    assert!(size_of::<stack_event>() == 32 + 8 * abi::limits::MAX_FRAMES.0 as usize);
+    assert!(size_of::<stack_event>() == 40 + 8 * abi::limits::MAX_SENT_FRAMES.0 as usize);
+    assert!(size_of::<function_event>() == 80 + 128 + 256 + 1024);
+    assert!(size_of::<interpreter_file>() == 80);
     assert!(size_of::<process_event>() == 48);
     assert!(size_of::<range_event>() == 48);
     assert!(size_of::<page_chunk>() == 4 * CHUNK_PAGES);
@@ -68,6 +76,7 @@ const _: () = {
     assert!(size_of::<unwind_mapping>() == 32);
     assert!(size_of::<file_key>() == 32);
     assert!(size_of::<code_event>() == 56);
+    assert!(size_of::<names_event>() == 24);
     assert!(size_of::<code_file>() == 8 + size_of::<code_segment>() * MAX_SEGMENTS);
     assert!(size_of::<stack_bucket>() == 16 * BUCKET_SLOTS as usize);
 };
@@ -142,9 +151,17 @@ unsafe impl Record for unwind_space {}
 // SAFETY: as above.
 unsafe impl Record for code_event {}
 // SAFETY: as above.
+unsafe impl Record for names_event {}
+// SAFETY: as above.
 unsafe impl Record for code_file {}
 // SAFETY: as above.
 unsafe impl Record for file_key {}
+// SAFETY: as above.
+unsafe impl Record for function_event {}
+// SAFETY: as above.
+unsafe impl Record for interpreter_file {}
+// SAFETY: as above.
+unsafe impl Record for function_key {}
 
 /// Copies bytes into a record; fields that the bytes do not reach stay zero. `at_least` is the minimum length.
 pub(crate) fn read_record<T: Record>(bytes: &[u8], at_least: usize) -> Result<T, Malformed> {

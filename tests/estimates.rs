@@ -15,6 +15,7 @@ use common::skip;
 use common::workload::{Workload, program};
 use libbpf_rs::libbpf_sys;
 use libbpf_rs::query::ProgInfoIter;
+use serde_json::Value;
 
 /// Parses some of Python's library and keeps it: several hundred functions hold some 150 MiB, the same in each run
 /// (without address randomization and with a fixed seed of its hashes).
@@ -178,4 +179,139 @@ fn walks_cost_what_the_budget_allows() {
             "{share} of {percent} %"
         );
     }
+}
+
+/// The same errors in trees and tables, in differences and in the formats that have them.
+#[test]
+fn errors_are_in_differences_and_exports() {
+    let there = Command::new("/usr/bin/python3").arg("-V").output();
+    if there.is_err() {
+        return skip::skip("/usr/bin/python3 is not installed");
+    }
+    let command = ["/usr/bin/python3", "-c", PROGRAM];
+    let (m, mut lines) = Memprof::start_command(&["--stacks", "1/8"], &command);
+    assert_eq!(lines.line(), "ready");
+    // Marks never change: everything below shows the same two states.
+    let mark = || {
+        let made = m.send("POST", "/v2/marks", "{}").json();
+        made["id"].as_str().unwrap().to_owned()
+    };
+    let (from, to) = (mark(), mark());
+    fn number(row: &Value, at: impl serde_json::value::Index) -> u64 {
+        row[at].as_u64().unwrap()
+    }
+    // Names are not unique: two files of one name, or inlined functions.
+    let table = |path: &str, key: &str| -> HashMap<String, Vec<[u64; 2]>> {
+        let mut found: HashMap<String, Vec<[u64; 2]>> = HashMap::new();
+        for row in m.get(path).json()["rows"].as_array().unwrap() {
+            let name = format!("{} {}", row["function"].as_str().unwrap_or(""), row["path"]);
+            let errors = [number(row, "self_error"), number(row, key)];
+            found.entry(name).or_default().push(errors);
+        }
+        found
+    };
+    let functions = "/v2/functions?kind=anon&limit=10000&mark=";
+    let [before, now] = [&from, &to].map(|id| table(&format!("{functions}{id}"), "total_error"));
+    let path = format!("/v2/diff?by=function&kind=anon&limit=10000&from={from}&to={to}");
+    let both = table(&path, "total_error");
+    let mut compared = 0;
+    for (name, errors) in both.iter().filter(|(_, errors)| errors.len() == 1) {
+        let [Some([one]), Some([other])] = [&before, &now].map(|t| t.get(name).map(|e| &e[..]))
+        else {
+            continue;
+        };
+        for at in 0..2 {
+            let sum = (one[at] as f64).hypot(other[at] as f64);
+            assert!(
+                (errors[0][at] as f64 - sum).abs() <= 2.0,
+                "{name}: {errors:?}"
+            );
+            compared += u32::from(sum > 0.0);
+        }
+    }
+    assert!(compared > 100, "{compared}");
+
+    // By stack: the nodes below the root are the innermost functions.
+    let top = |path: &str| -> HashMap<String, u64> {
+        let tree = m.get(path).json();
+        let (nodes, frames) = (&tree["nodes"], &tree["frames"]);
+        let errors = nodes["error"].as_array().expect("it is an estimate");
+        assert_eq!(errors[0], 0, "the root is exact");
+        let found = (0..errors.len()).filter(|at| nodes["parent"][at] == 0);
+        let found = found.map(|at| {
+            let frame = number(&nodes["frame"], at) as usize;
+            let part = |list: &str, key: &str| match frames[key][frame].as_u64() {
+                Some(index) => tree[list][index as usize].to_string(),
+                None => String::new(),
+            };
+            let name = [part("strings", "name"), part("modules", "module")].concat();
+            (
+                format!("{} {name}", frames["type"][frame]),
+                errors[at].as_u64().unwrap(),
+            )
+        });
+        found.collect()
+    };
+    let parameters = "kind=anon&direction=callers&threshold=0";
+    let trees = [&from, &to].map(|id| top(&format!("/v2/tree?{parameters}&mark={id}")));
+    let both = top(&format!(
+        "/v2/diff?by=stack&{parameters}&from={from}&to={to}"
+    ));
+    let mut compared = 0;
+    for (name, error) in &both {
+        let [Some(one), Some(other)] = [&trees[0], &trees[1]].map(|tree| tree.get(name)) else {
+            continue;
+        };
+        let sum = (*one as f64).hypot(*other as f64);
+        assert!((*error as f64 - sum).abs() <= 2.0, "{name}: {error}, {sum}");
+        compared += u32::from(sum > 0.0);
+    }
+    assert!(compared > 50, "{compared}");
+
+    // The tables as CSV have the same errors as over HTTP.
+    let rows = |format: &str| -> Vec<HashMap<String, String>> {
+        let reply = m.get(&format!("/v2/export/{format}&to={to}"));
+        assert_eq!(reply.status, 200, "{}", reply.text());
+        let text = reply.text().to_owned();
+        let mut reader = csv::Reader::from_reader(text.as_bytes());
+        reader.deserialize().map(|row| row.unwrap()).collect()
+    };
+    let cell = |row: &HashMap<String, String>, key: &str| -> u64 { row[key].parse().unwrap() };
+    let exported = rows("functions?kind=anon");
+    let mut errors: Vec<[u64; 2]> = exported
+        .iter()
+        .map(|row| ["self_error_bytes", "total_error_bytes"].map(|key| cell(row, key)))
+        .filter(|errors| *errors != [0; 2])
+        .collect();
+    let mut wanted: Vec<[u64; 2]> = now
+        .values()
+        .flatten()
+        .copied()
+        .filter(|e| *e != [0; 2])
+        .collect();
+    errors.sort_unstable();
+    wanted.sort_unstable();
+    assert!(wanted.len() > 100);
+    assert_eq!(errors, wanted);
+
+    // One row per stack: mostly that of a node, if call sites are told apart. (Some stacks end in a node of another one.)
+    let exported = rows("csv?");
+    let path = format!("/v2/tree?kind=anon&merge=site&max_nodes=50000&threshold=0&mark={to}");
+    let tree = m.get(&path).json();
+    let own = tree["nodes"]["self_error"].as_array().unwrap().iter();
+    let mut left: HashMap<u64, u32> = HashMap::new();
+    for error in own.map(|error| error.as_u64().unwrap()) {
+        *left.entry(error).or_default() += 1;
+    }
+    let errors = exported.iter().map(|row| cell(row, "anon_error_bytes"));
+    let errors: Vec<u64> = errors.filter(|error| *error > 0).collect();
+    let found = errors.iter().filter(|error| {
+        let left = left.get_mut(error).filter(|left| **left > 0);
+        left.map(|left| *left -= 1).is_some()
+    });
+    let found = found.count();
+    assert!(errors.len() > 100);
+    assert!(found * 10 > errors.len() * 9, "{found} of {}", errors.len());
+    let bytes = exported.iter().map(|row| cell(row, "anon_bytes"));
+    assert_eq!(Value::from(bytes.sum::<u64>()), tree["total"]);
 }

@@ -185,6 +185,57 @@ fn names_in_damaged_files() {
 }
 
 /// Damages the text of a saved profile: numbers, names, brackets and pieces of it.
+/// A perf map and a jitdump file, damaged.
+#[test]
+fn names_of_code_made_at_run_time() {
+    let mut dump: Vec<u8> = [0x4a69_5444u32, 1, 40, 62, 0, 7, 1, 0, 0, 0]
+        .iter()
+        .flat_map(|word| word.to_ne_bytes())
+        .collect();
+    for (kind, addr) in [
+        (2u32, 0x1000u64),
+        (0, 0x1000),
+        (0, 0x2000),
+        (1, 0x2000),
+        (3, 0),
+    ] {
+        let words = [
+            addr,
+            if kind == 2 { 1 } else { addr },
+            addr,
+            64,
+            1,
+            0x6600_6666,
+        ];
+        dump.extend(
+            [kind, 16 + 8 * words.len() as u32]
+                .iter()
+                .flat_map(|w| w.to_ne_bytes()),
+        );
+        dump.extend(7u64.to_ne_bytes());
+        dump.extend(words.iter().flat_map(|word| word.to_ne_bytes()));
+    }
+    let map = b"1000 40 JS:~f /a b.js:1:2\n1020 10 py::g:/c.py\n0x2000 0x8 L;::h\n".to_vec();
+    let mut r = Random(setting("MEMPROF_FUZZ_SEED", 1));
+    for round in 0..setting("MEMPROF_FUZZ_ROUNDS", 30_000) {
+        let mut bytes = if round % 2 == 0 {
+            dump.clone()
+        } else {
+            map.clone()
+        };
+        for _ in 0..=r.index(6) {
+            let at = r.index(bytes.len());
+            match r.index(4) {
+                0 => bytes[at] ^= 1 << r.index(8),
+                1 => bytes[at] = r.of(&[0, b' ', b'\n', 0x7f, 0xff]),
+                2 => bytes.insert(at, r.index(256) as u8),
+                _ => bytes.truncate(at.max(1)),
+            }
+        }
+        check::names(&bytes);
+    }
+}
+
 fn damage_text(r: &mut Random, bytes: &mut Vec<u8>) {
     const NUMBERS: [&str; 9] = [
         "0",

@@ -15,6 +15,7 @@ use memprof::profile::{
     CachedFile, FileId, Frame, FreezeOutcome, KnownPath, MappedBytes, Mapping, PathFrom, Places,
     Profile, Sample,
 };
+use memprof::residency::Category;
 use memprof::server::ServerOptions;
 use memprof::symbol::{InlinedFunction, Language, Symbol};
 use serde_json::{Value, json};
@@ -75,6 +76,7 @@ fn places(sample: &Sample) -> Arc<Places> {
         end: 0x7f00_0010_0000,
         permissions: "rw-p".to_owned(),
         name: "[anon]".to_owned(),
+        category: Category::ThreadStack,
         bytes: MappedBytes::default(),
     };
     Arc::new(Places {

@@ -138,8 +138,15 @@ struct sched_entity {
 	__u64 nr_migrations;
 };
 
+struct thread_struct {
+#if defined(__TARGET_ARCH_x86)
+	unsigned long fsbase;
+#endif
+};
+
 struct task_struct {
 	struct thread_info thread_info;
+	struct thread_struct thread;
 	unsigned int flags;
 	struct sched_entity se;
 	struct mm_struct *mm;
@@ -148,6 +155,7 @@ struct task_struct {
 	struct task_struct *group_leader;
 	struct pid *thread_pid;
 	struct signal_struct *signal;
+	struct files_struct *files;
 	char comm[16];
 };
 
@@ -165,8 +173,31 @@ struct inode {
 	__u32 i_mtime_nsec;
 };
 
+struct qstr {
+	const unsigned char *name;
+};
+
+struct dentry {
+	struct qstr d_name;
+};
+
+struct path {
+	struct dentry *dentry;
+};
+
 struct file {
 	struct inode *f_inode;
+	struct path f_path;
+	loff_t f_pos;
+};
+
+struct fdtable {
+	unsigned int max_fds;
+	struct file **fd;
+};
+
+struct files_struct {
+	struct fdtable *fdt;
 };
 
 struct vm_area_struct {

@@ -65,7 +65,7 @@ impl Aggregator {
         let (files, other_files) = (std::mem::take(&mut totals.files), totals.other_files);
         let mut mappings = Vec::new();
         for process in snapshot.processes {
-            mappings.extend(process.mappings());
+            mappings.extend(process.mappings(&self.stacks));
             totals.merge(process.totals);
         }
         let places = self.places(mappings, files, other_files);
@@ -156,8 +156,18 @@ impl Aggregator {
             "modules whose file could not be opened",
             self.modules.unopened(),
         );
+        let refused = self.spaces.values().map(|s| s.functions.refused());
+        losses.add(
+            "interpreted functions without a name: no room for more",
+            self.modules.functions_refused() + refused.sum::<u64>(),
+        );
+        losses.add(
+            "Python frames not merged: their evaluator is not on the stack (counted at each new stack)",
+            self.unmerged,
+        );
         let forgotten = self.spaces.values().map(Space::forgotten).sum();
         losses.add("address ranges forgotten: range map full", forgotten);
+        self.name_losses(&mut losses);
         losses
     }
 

@@ -4,17 +4,19 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
+use super::tally::{Tallied, Tally, Unknown};
 use super::{Aggregator, ReportError, Snapshot};
 use crate::event::{MmId, Pid};
 use crate::freeze::stands_still;
 use crate::probe::Probe;
 use crate::profile::{FileId, FreezeOutcome, KernelFigures, MappedBytes, Mapping};
-use crate::residency::proc_maps;
 use crate::residency::{
-    Classifier, Error as ScanError, Method, PageRun, Scanner, Vma, figures, page_size,
+    Category, Classifier, Error as ScanError, Method, Scanner, Vma, figures, page_size,
 };
+use crate::residency::{category, proc_maps};
 use crate::source::Totals;
-use crate::source::resident::{Join, PageLedger, SpaceView};
+use crate::source::resident::{Join, SpaceView};
+use crate::stack::StackTable;
 
 /// One process, scanned.
 pub struct Scanned {
@@ -26,6 +28,10 @@ pub struct Scanned {
     pub(super) vmas: Vec<Vma>,
     /// The bytes in each of `vmas`.
     pub(super) bytes: Vec<MappedBytes>,
+    /// The part of `bytes` whose stack was not known at the scan.
+    pub(super) unknown: Vec<Unknown>,
+    /// The category of each of `vmas`.
+    pub(super) categories: Vec<Category>,
     pub(super) before: KernelFigures,
     pub(super) after: KernelFigures,
     /// Whether the process was frozen during the scan.
@@ -62,9 +68,18 @@ impl From<ScanError> for StillError {
 }
 
 impl Scanned {
-    pub(super) fn mappings(&self) -> impl Iterator<Item = Mapping> {
-        let mappings = self.vmas.iter().zip(&self.bytes);
-        mappings.map(|(vma, bytes)| mapping(self.pid, vma, *bytes))
+    /// The mappings. Bytes of stacks that are not among these have lost their frames.
+    pub(super) fn mappings(&self, stacks: &StackTable) -> impl Iterator<Item = Mapping> {
+        let mut bytes = self.bytes.clone();
+        for lost in self
+            .unknown
+            .iter()
+            .filter(|u| stacks.get(u.stack).is_none())
+        {
+            bytes[lost.mapping as usize].lose(lost.usage);
+        }
+        let mappings = self.vmas.iter().zip(&self.categories).zip(bytes);
+        mappings.map(|((vma, category), bytes)| mapping(self.pid, vma, *category, bytes))
     }
 
     /// Sets how the process was held during the scan.
@@ -100,8 +115,12 @@ impl Aggregator {
             processes,
             ..Snapshot::default()
         };
-        for process in &snapshot.processes {
+        for process in &mut snapshot.processes {
+            // Their executables may have been registered since they started.
+            self.modules.runs(process.pid);
             self.paths.mapped(&process.vmas);
+            let executable = self.executable(process.mm);
+            process.categories = category::of_all(process.pid, &process.vmas, executable);
         }
         for collect in probe.sources().iter().filter_map(|source| source.collect) {
             collect(probe, page_size(), &mut snapshot.beside).map_err(ReportError::Failed)?;
@@ -200,15 +219,24 @@ impl Aggregator {
     ) -> Result<Scanned, StillError> {
         let (begun, paused) = (Instant::now(), scanner.paused());
         let view = self.view(mm, probe)?;
-        let mut tally = Tally::new(Join::new(probe, view), &vmas);
+        let mut tally = Tally::new(Join::new(probe, view), &vmas, &self.stacks);
         match scanner.scan(&vmas, &mut |index, run| tally.add(index, run), &mut || ()) {
             Err(ScanError::TimeUp(_)) => return Err(StillError::TimeUp(tally.seen)),
             done => done?,
         }
-        let (totals, bytes) = tally.finish()?;
+        let tallied = tally.finish()?;
         scanner.check_alive()?;
         let took = begun.elapsed().saturating_sub(scanner.paused() - paused);
-        self.scanned(mm, vmas, (totals, bytes), (before, took))
+        self.scanned(mm, vmas, tallied, (before, took))
+    }
+
+    /// The path of the executable of an address space's process, also when the process has ended.
+    fn executable(&mut self, mm: MmId) -> Option<String> {
+        let space = self.spaces.get_mut(&mm)?;
+        if let Some(path) = category::executable(space.pid) {
+            space.executable = Some(path);
+        }
+        space.executable.clone()
     }
 
     /// What is known of an address space besides its ledger.
@@ -230,7 +258,7 @@ impl Aggregator {
         &self,
         mm: MmId,
         vmas: Vec<Vma>,
-        (totals, bytes): (Totals, Vec<MappedBytes>),
+        tallied: Tallied,
         (before, took): (KernelFigures, Duration),
     ) -> Result<Scanned, StillError> {
         let space = self.spaces.get(&mm);
@@ -239,9 +267,11 @@ impl Aggregator {
             mm,
             pid: space.pid,
             comm: space.comm.clone(),
-            totals,
+            totals: tallied.totals,
+            categories: Vec::new(),
             vmas,
-            bytes,
+            bytes: tallied.bytes,
+            unknown: tallied.unknown,
             before,
             after: before,
             freeze: FreezeOutcome::Ran,
@@ -250,66 +280,7 @@ impl Aggregator {
     }
 }
 
-/// Totals the pages of a process by owner and by mapping.
-pub(super) struct Tally<'a, L> {
-    join: Join<'a, L>,
-    vmas: &'a [Vma],
-    totals: Totals,
-    bytes: Vec<MappedBytes>,
-    failed: Option<anyhow::Error>,
-    /// The bytes so far.
-    seen: u64,
-    /// The current mapping.
-    last: Option<usize>,
-}
-
-impl<'a, L: PageLedger> Tally<'a, L> {
-    pub(super) fn new(join: Join<'a, L>, vmas: &'a [Vma]) -> Self {
-        Tally {
-            join,
-            vmas,
-            totals: Totals::default(),
-            bytes: vec![MappedBytes::default(); vmas.len()],
-            failed: None,
-            seen: 0,
-            last: None,
-        }
-    }
-
-    /// Adds a run of pages of the mapping with this index.
-    pub(super) fn add(&mut self, index: usize, run: PageRun) {
-        if let Some(ended) = self.last.replace(index).filter(|last| *last != index) {
-            self.end_mapping(ended);
-        }
-        if self.failed.is_none() {
-            self.seen += run.len();
-            let (totals, bytes) = (&mut self.totals, &mut self.bytes[index]);
-            let added = self.join.add(&self.vmas[index], run, totals, bytes);
-            self.failed = added.err();
-        }
-    }
-
-    fn end_mapping(&mut self, index: usize) {
-        let (totals, bytes) = (&mut self.totals, &mut self.bytes[index]);
-        self.join.end_mapping(&self.vmas[index], totals, bytes);
-    }
-
-    /// The totals by owner, and the bytes of each mapping.
-    ///
-    /// # Errors
-    /// If the ledger could not be read.
-    pub(super) fn finish(mut self) -> Result<(Totals, Vec<MappedBytes>)> {
-        if let Some(e) = self.failed {
-            return Err(e.context("cannot read the page ledger"));
-        }
-        if let Some(ended) = self.last {
-            self.end_mapping(ended);
-        }
-        Ok((self.totals, self.bytes))
-    }
-}
-
-fn mapping(pid: Pid, vma: &Vma, bytes: MappedBytes) -> Mapping {
+fn mapping(pid: Pid, vma: &Vma, category: Category, bytes: MappedBytes) -> Mapping {
     Mapping {
         pid,
         start: vma.start.0,
@@ -319,6 +290,7 @@ fn mapping(pid: Pid, vma: &Vma, bytes: MappedBytes) -> Mapping {
             "" => vma.label().to_owned(),
             name => name.to_owned(),
         },
+        category,
         bytes,
     }
 }

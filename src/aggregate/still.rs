@@ -1,23 +1,21 @@
 //! The scan of a frozen process. While it stands still, only what would change with it is read: its mappings, its pages,
-//! their records and the kernel's counters. They are joined after its release.
+//! their records and the kernel's counters. They are joined after its release (`gather.rs`).
 
+use std::cell::RefCell;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
 
 use super::Aggregator;
-use super::scan::{Scanned, StillError, Tally, held_by};
+use super::gather::{Gather, Gathered};
+use super::scan::{Scanned, StillError, held_by};
+use super::tally::Tally;
 use crate::event::{MmId, Pid};
 use crate::probe::Probe;
 use crate::profile::KernelFigures;
 use crate::residency::proc_maps::Foreseen;
 use crate::residency::{Error as ScanError, PageKind, PageRun, Pages, Scanner, Vma, figures};
-use crate::source::resident::{Copier, Copies, Join};
-
-/// Most runs of pages (40 bytes each) and chunks of records (2 KiB each) that are kept until the release. A process with
-/// more is joined while it is frozen.
-const MOST_RUNS: usize = 1 << 18;
-const MOST_CHUNKS: usize = 1 << 12;
+use crate::source::resident::{Copies, Join};
 
 /// A process about to be frozen for a scan, with all that could be prepared in advance.
 pub struct Prepared {
@@ -46,9 +44,9 @@ enum StillPages {
         mm: MmId,
         vmas: Vec<Vma>,
         runs: Vec<(u32, PageRun)>,
-        copies: Copies,
+        copies: RefCell<Copies>,
     },
-    /// Joined already.
+    /// Joined already, because there are too many to keep.
     Joined(Box<Scanned>),
 }
 
@@ -116,38 +114,32 @@ impl Aggregator {
         let before = figures::counters(pid)?;
         let begun = Instant::now();
         let vmas = mappings.read_again(&mut self.classifier)?;
-        let (mut runs, mut anon, mut seen) = (Vec::new(), 0, 0);
-        let mut copier = Copier::new(probe, self.view(mm, probe)?);
-        let mut copied = Ok(());
+        let (mut anon, mut seen) = (0, 0);
+        let copies = RefCell::default();
+        let mut gather = Gather::new(probe, self.view(mm, probe)?, &copies, &vmas, &self.stacks);
         let mut found = |index: usize, run: PageRun| {
             seen += run.len();
             if run.kind == PageKind::Anon {
                 anon += run.len();
             }
-            if copied.is_ok() && runs.len() < MOST_RUNS && copier.chunks() < MOST_CHUNKS {
-                copied = copier.add(run);
-                runs.push((index as u32, run));
-            }
+            gather.add(index, run);
         };
         match scanner.scan(&vmas, &mut found, &mut || ()) {
             Err(ScanError::TimeUp(_)) => return Err(StillError::TimeUp(seen)),
             done => done?,
         }
-        copied.map_err(|e| e.context("cannot read the page ledger"))?;
-        let whole = runs.len() < MOST_RUNS && copier.chunks() < MOST_CHUNKS;
-        let copies = copier.finish();
-        let pages = match whole {
-            true => {
-                scanner.check_alive()?;
-                StillPages::Copied {
-                    mm,
-                    vmas,
-                    runs,
-                    copies,
-                }
-            }
-            false => {
-                let scanned = self.join(mm, probe, scanner, vmas, before)?;
+        let gathered = gather.finish();
+        let gathered = gathered.map_err(|e| e.context("cannot read the page ledger"))?;
+        scanner.check_alive()?;
+        let pages = match gathered {
+            Gathered::Runs(runs) => StillPages::Copied {
+                mm,
+                vmas,
+                runs,
+                copies,
+            },
+            Gathered::Joined(tallied) => {
+                let scanned = self.scanned(mm, vmas, tallied, (before, begun.elapsed()))?;
                 StillPages::Joined(Box::new(scanned))
             }
         };
@@ -174,7 +166,11 @@ impl Aggregator {
                 runs,
                 copies,
             } => {
-                let mut tally = Tally::new(Join::new(&copies, self.view(mm, probe)?), &vmas);
+                let mut tally = Tally::new(
+                    Join::new(&copies, self.view(mm, probe)?),
+                    &vmas,
+                    &self.stacks,
+                );
                 for (index, run) in runs {
                     tally.add(index as usize, run);
                 }

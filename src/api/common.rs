@@ -138,6 +138,8 @@ pub(super) struct ReportInfo {
     exact: bool,
     #[serde(flatten)]
     counted: Counted,
+    /// Whether there are functions of an interpreted program.
+    has_source: bool,
     faults: Option<Faults>,
     total: Kinds,
     page_tables: u64,
@@ -161,6 +163,7 @@ impl From<&Report> for ReportInfo {
             freeze_error: profile.freeze.failed().map(str::to_owned),
             exact: profile.is_exact(),
             counted: Counted(profile.optional_measures().collect()),
+            has_source: profile.has_source(),
             faults: profile.faults.map(Faults::from),
             total: Kinds(profile.total),
             page_tables: profile.kernel_after.page_tables,

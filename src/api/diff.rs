@@ -26,6 +26,7 @@ pub(super) const PARAMETERS: &[&str] = &[
     "by",
     "kind",
     "inlined",
+    "frames",
     "search",
     "direction",
     "merge",
@@ -114,7 +115,7 @@ impl Ask for Diff {
                 which: self.which.clone(),
             };
             let again = api.state_again(to);
-            let view = self.which.narrow(Arc::new(view));
+            let view = self.which.shown().in_view(Arc::new(view));
             api.show(report, &again, view).await
         })
     }
@@ -254,7 +255,7 @@ impl Between {
     }
 
     fn write_tree(&self, shape: &Shape, report: &Report, out: &mut Out) -> Result<(), ApiError> {
-        let from = &*self.which.baseline(&self.from.report)?;
+        let from = &*self.which.shown().of(&self.from.report)?;
         let mut paths = Paths::new([from.side(), report.side()], shape.reading);
         let borders = [&*from.profile.borders, &*report.profile.borders];
         let mut drawn = Drawn::new(&mut paths, shape, &borders);
@@ -282,7 +283,7 @@ impl Between {
         report: &Report,
         out: &mut Out,
     ) -> Result<(), ApiError> {
-        let from = &*self.which.baseline(&self.from.report)?;
+        let from = &*self.which.shown().of(&self.from.report)?;
         let sides = [from.side(), report.side()];
         let table = Table::new(sides, wanted.kind, wanted.inlined);
         let rows = wanted.rows(&table, |[from, to]| from.abs_diff(*to));

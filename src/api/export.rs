@@ -12,12 +12,20 @@ use super::reply::internal;
 use super::request::RequestContext;
 use super::room::Out;
 use super::shape::{direction, kind};
-use super::view::{ReportSelector, View};
+use super::view::{ReportSelector, View, frames};
 use super::{Api, ApiError, Ask, BoxFuture, Reply, Report, Request};
 use crate::export::{EXPORTERS, ExportOptions, Exporter, by_name, names, write};
 
 /// Parameters of `/v2/export/{format}`.
-pub(super) const PARAMETERS: &[&str] = &["direction", "kind", "threshold", "from", "to", "pid"];
+pub(super) const PARAMETERS: &[&str] = &[
+    "direction",
+    "kind",
+    "threshold",
+    "from",
+    "to",
+    "pid",
+    "frames",
+];
 
 /// The format of `/debug/pprof/heap`.
 const PPROF: &str = "pprof";
@@ -34,6 +42,7 @@ pub(super) fn read(asked: &RequestContext<'_>) -> Result<Request, ApiError> {
         direction: direction(query)?,
         kind: kind(query)?,
         threshold: query.number("threshold", " of bytes", u64::MAX)?,
+        frames: frames(query)?,
         baseline: None,
     };
     options.check(format).map_err(|e| bad(e.to_string()))?;
@@ -84,6 +93,7 @@ impl fmt::Debug for Export {
             direction,
             kind,
             threshold,
+            frames: _,
             baseline: _,
         } = &self.options;
         let (name, from, to) = (self.format.name, &self.from, &self.to);
@@ -114,7 +124,7 @@ impl Ask for Export {
                 local: self.local,
             };
             let again = api.state_again(to);
-            let view = self.which.narrow(Arc::new(view));
+            let view = self.which.recorded().in_view(Arc::new(view));
             api.show(report, &again, view).await
         })
     }
@@ -139,7 +149,7 @@ impl View for Export {
         counted(self.options.kind, &report.profile)?;
         let mut options = self.options.clone();
         if let Some(baseline) = &mut options.baseline {
-            *baseline = self.which.baseline(baseline)?;
+            *baseline = Arc::new(self.which.recorded().of(baseline)?.into_owned());
         }
         let hidden = (!self.local).then(|| Report {
             profile: Arc::new(report.profile.without_mappings()),

@@ -31,6 +31,7 @@ pub(super) const OF_STACKS: &[&str] = &[
     "threshold",
     "max_nodes",
     "search",
+    "frames",
     "mark",
     "pid",
 ];
@@ -197,11 +198,12 @@ impl View for Stacks {
             let message = "the target has no cached pages of this file now: /v2/files lists the files that it has";
             return Err(ApiError::NotFound(Some(message.to_owned())));
         };
-        let report = Report {
+        let part = Report {
             profile: Arc::new(report.profile.of_file(&files[at])),
             symbols: Arc::clone(&report.symbols),
             sequence: report.sequence,
         };
-        write_tree(&report, &self.shape, out)
+        // The totals and the comparison with the kernel are the target's, not the file's.
+        write_tree(&part, report.into(), &self.shape, out)
     }
 }

@@ -17,7 +17,7 @@ use crate::tree::{Code, Search, Table, TableRow};
 
 /// Parameters of `/v2/functions`.
 pub(super) const PARAMETERS: &[&str] = &[
-    "sort", "order", "kind", "inlined", "search", "offset", "limit", "mark", "pid",
+    "sort", "order", "kind", "inlined", "search", "offset", "limit", "mark", "pid", "frames",
 ];
 
 /// Default and maximum number of rows.
@@ -178,6 +178,8 @@ pub(super) struct Name<'a> {
     function: Option<&'a str>,
     file: &'a str,
     path: String,
+    /// The first line of a function without machine code of its own in a file.
+    line: Option<u64>,
     category: &'static str,
     inlined: bool,
 }
@@ -188,6 +190,7 @@ impl<'a> From<&Code<'a>> for Name<'a> {
             function: code.function,
             file: code.file,
             path: code.path.to_string_lossy().into_owned(),
+            line: code.line(),
             category: code.category.name(),
             inlined: code.inlined,
         }

@@ -10,6 +10,7 @@ use super::events::CLIENTS;
 use super::own;
 use super::request::RequestContext;
 use super::{Api, ApiError, Ask, BoxFuture, LastScan, Reply, Request};
+use crate::debuginfod;
 use crate::profile::MapUsage;
 use crate::series::Series;
 
@@ -38,6 +39,8 @@ struct HealthReply {
     series: Samples,
     marks: usize,
     event_clients: Clients,
+    /// `null` unless servers are asked.
+    debuginfod: Option<debuginfod::Status>,
 }
 
 #[derive(Serialize)]
@@ -125,6 +128,7 @@ impl Ask for Health {
                     now: api.events.clients(),
                     limit: CLIENTS,
                 },
+                debuginfod: api.provider().debuginfod(),
             })
         })
     }

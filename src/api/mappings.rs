@@ -2,6 +2,7 @@
 //! space randomisation.
 
 use std::cmp::Ordering;
+use std::collections::BTreeMap;
 
 use serde::Serialize;
 
@@ -13,7 +14,8 @@ use super::room::Out;
 use super::shape::search;
 use super::view::{View, view};
 use super::{ApiError, Report, Request};
-use crate::profile::{MappedBytes, Mapping, Usage};
+use crate::profile::{MappedBytes, Mapping, Profile, Usage};
+use crate::residency::Category;
 use crate::tree::Search;
 
 /// Parameters of `/v2/maps`.
@@ -62,11 +64,61 @@ struct MapsReply<'a> {
     report: ReportInfo,
     sort: &'static str,
     order: &'static str,
-    size: u64,
-    bytes: Kinds,
+    #[serde(flatten)]
+    sums: Sums,
+    categories: Vec<CategoryRow>,
     #[serde(flatten)]
     page: PageReply,
     rows: Vec<Row<'a>>,
+}
+
+/// Sums over mappings.
+#[derive(Serialize)]
+struct Sums {
+    size: u64,
+    bytes: Kinds,
+    attributed: u64,
+    not_observed: u64,
+    huge: u64,
+}
+
+#[derive(Serialize)]
+struct CategoryRow {
+    category: &'static str,
+    mappings: u64,
+    #[serde(flatten)]
+    sums: Sums,
+}
+
+/// Mappings that are being added up.
+#[derive(Default)]
+struct Sum {
+    mappings: u64,
+    size: u64,
+    bytes: MappedBytes,
+}
+
+impl Sum {
+    fn add(&mut self, mapping: &Mapping) {
+        self.mappings += 1;
+        self.size += size(mapping);
+        self.bytes.attributed += mapping.bytes.attributed;
+        self.bytes.not_observed += mapping.bytes.not_observed;
+        self.bytes.huge += mapping.bytes.huge;
+    }
+}
+
+impl From<&Sum> for Sums {
+    fn from(sum: &Sum) -> Sums {
+        Sums {
+            size: sum.size,
+            bytes: Kinds(bytes(&sum.bytes).into()),
+            // Of the kinds that are in the totals, so that their sums are those of the report.
+            attributed: sum.bytes.attributed.resident(),
+            not_observed: sum.bytes.not_observed.resident(),
+            huge: sum.bytes.huge,
+        }
+    }
 }
 
 #[derive(Serialize)]
@@ -74,13 +126,12 @@ struct Row<'a> {
     pid: u32,
     start: String,
     end: String,
-    size: u64,
     permissions: &'a str,
     name: &'a str,
-    bytes: Kinds,
-    attributed: u64,
-    not_observed: u64,
-    huge: u64,
+    runs_as: Option<&'a str>,
+    category: &'static str,
+    #[serde(flatten)]
+    sums: Sums,
 }
 
 fn bytes(mapped: &MappedBytes) -> Usage {
@@ -99,18 +150,17 @@ fn size(mapping: &Mapping) -> u64 {
 
 impl<'a> From<&'a Mapping> for Row<'a> {
     fn from(mapping: &'a Mapping) -> Row<'a> {
+        let mut sum = Sum::default();
+        sum.add(mapping);
         Row {
             pid: mapping.pid.0,
             start: format!("{:x}", mapping.start),
             end: format!("{:x}", mapping.end),
-            size: size(mapping),
             permissions: &mapping.permissions,
             name: &mapping.name,
-            bytes: Kinds(bytes(&mapping.bytes).into()),
-            // Of the kinds that are in the totals, so that their sums are those of the report.
-            attributed: mapping.bytes.attributed.resident(),
-            not_observed: mapping.bytes.not_observed.resident(),
-            huge: mapping.bytes.huge,
+            runs_as: None,
+            category: mapping.category.name(),
+            sums: (&sum).into(),
         }
     }
 }
@@ -134,6 +184,32 @@ impl Maps {
     }
 }
 
+/// The name under which the executable of this path runs, if it is not that of the path.
+fn runs_as<'a>(profile: &'a Profile, path: &str) -> Option<&'a str> {
+    let mut modules = profile.modules.iter();
+    let own = modules.find(|m| m.own_executable && m.path.as_os_str() == path)?;
+    let other = own.path.file_name().is_none_or(|name| *name != *own.name);
+    other.then_some(&own.name)
+}
+
+/// The sums of each category, in the order in which they are shown.
+fn categories(mappings: &[&Mapping]) -> Vec<CategoryRow> {
+    // By category and not by name, because that has the order.
+    let mut sums = BTreeMap::<(Category, &'static str), Sum>::new();
+    for mapping in mappings {
+        let name = mapping.category.name();
+        let first = sums.keys().find(|(_, known)| *known == name);
+        let key = first.copied().unwrap_or((mapping.category, name));
+        sums.entry(key).or_default().add(mapping);
+    }
+    let row = |((_, category), sum): (&(Category, &'static str), &Sum)| CategoryRow {
+        category,
+        mappings: sum.mappings,
+        sums: sum.into(),
+    };
+    sums.iter().map(row).collect()
+}
+
 impl View for Maps {
     fn write(&self, report: &Report, out: &mut Out) -> Result<(), ApiError> {
         let search = self.search.as_ref();
@@ -141,17 +217,25 @@ impl View for Maps {
         let mappings = &report.profile.places.mappings;
         let mut rows: Vec<&Mapping> = mappings.iter().filter(matches).collect();
         rows.sort_by(|a, b| self.order(a, b));
-        let mut sum = Usage::default();
-        rows.iter().for_each(|mapping| sum += bytes(&mapping.bytes));
-        let reply = MapsReply {
+        let mut sum = Sum::default();
+        rows.iter().for_each(|mapping| sum.add(mapping));
+        let executable = Category::OwnBinary.name();
+        let mut reply = MapsReply {
             report: report.into(),
             sort: self.sorting.name,
             order: self.sorting.order(),
-            size: rows.iter().map(|mapping| size(mapping)).sum(),
-            bytes: Kinds(sum.into()),
+            sums: (&sum).into(),
+            categories: categories(&rows),
             page: self.page.about(rows.len()),
             rows: self.page.of(&rows),
         };
+        for row in reply
+            .rows
+            .iter_mut()
+            .filter(|row| row.category == executable)
+        {
+            row.runs_as = runs_as(&report.profile, row.name);
+        }
         serde_json::to_writer(out, &reply).map_err(internal)
     }
 }

@@ -19,7 +19,7 @@ use super::view::View;
 use super::{Api, ApiError, Ask, Body, BoxFuture, ProviderError, Reply, Report, Request, own};
 use crate::export::printable;
 use crate::measure::Unit;
-use crate::profile::{Amounts, Kind, Profile};
+use crate::profile::{Amounts, Frames, Kind, Profile};
 use crate::tree::{NO_SYMBOL, Table};
 
 /// The format that the client library writes.
@@ -73,6 +73,7 @@ impl View for OfReport {
     }
 
     fn write(&self, report: &Report, out: &mut Out) -> Result<(), ApiError> {
+        let report = &*report.showing(Frames::All);
         let mut figures = Figures::default();
         figures.target(&report.profile);
         figures.memory(&report.profile);

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{BoxFuture, Report};
+use crate::debuginfod;
 use crate::event::Pid;
 use crate::freeze::Freeze;
 use crate::profile::{MapUsage, Profile};
@@ -45,6 +46,11 @@ pub trait Provider: Send + Sync + 'static {
 
     /// The file whose saved profile this is; `None` for a live target.
     fn opened(&self) -> Option<&str> {
+        None
+    }
+
+    /// What debuginfod servers were asked for; `None` if none is asked.
+    fn debuginfod(&self) -> Option<debuginfod::Status> {
         None
     }
 

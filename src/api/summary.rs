@@ -47,6 +47,8 @@ struct SummaryReply<'a> {
     kernel: Bracket,
     agreement: Agreement,
     outcomes: Vec<OutcomeRow>,
+    /// Which files have no symbols, and what would bring names.
+    names_advice: Option<&'a str>,
 }
 
 #[derive(Serialize)]
@@ -68,6 +70,7 @@ impl<'a> From<&'a Report> for SummaryReply<'a> {
             kernel: (&**profile).into(),
             agreement: profile.agreement().into(),
             outcomes: outcomes(profile),
+            names_advice: report.symbols.advice(),
         }
     }
 }

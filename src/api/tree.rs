@@ -27,6 +27,7 @@ pub(super) const PARAMETERS: &[&str] = &[
     "function",
     "path",
     "focus",
+    "frames",
     "mark",
     "report",
     "pid",
@@ -46,12 +47,17 @@ impl View for Tree {
     }
 
     fn write(&self, report: &Report, out: &mut Out) -> Result<(), ApiError> {
-        write_tree(report, &self.0, out)
+        write_tree(report, report.into(), &self.0, out)
     }
 }
 
-/// Writes the tree of a report.
-pub(super) fn write_tree(report: &Report, shape: &Shape, out: &mut Out) -> Result<(), ApiError> {
+/// Writes the tree of a report, or of a part of the report that `info` describes.
+pub(super) fn write_tree(
+    report: &Report,
+    info: ReportInfo,
+    shape: &Shape,
+    out: &mut Out,
+) -> Result<(), ApiError> {
     counted(shape.reading.kind, &report.profile)?;
     let mut paths = Paths::new([report.side()], shape.reading);
     let [total] = paths.total();
@@ -66,7 +72,7 @@ pub(super) fn write_tree(report: &Report, shape: &Shape, out: &mut Out) -> Resul
         own: drawn.rows.iter().map(|row| row.own[0]).collect(),
         errors: drawn.errors(),
     };
-    let reply = drawn.reply(report.into(), shape, head, nodes);
+    let reply = drawn.reply(info, shape, head, nodes);
     serde_json::to_writer(out, &reply).map_err(internal)
 }
 
@@ -139,6 +145,8 @@ struct Frames {
     name: Vec<Option<u32>>,
     module: Vec<Option<u32>>,
     offset: Vec<Option<u64>>,
+    /// Lines of source code, of functions without machine code of their own in a file.
+    line: Vec<Option<u64>>,
     reason: Vec<Option<&'static str>>,
     category: Vec<Option<&'static str>>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -277,7 +285,8 @@ impl<'a> Legend<'a> {
         frames.r#type.push(type_name(label));
         frames.name.push(name);
         frames.module.push(module);
-        frames.offset.push(code.and_then(|code| code.offset));
+        frames.offset.push(code.and_then(|code| code.file_offset()));
+        frames.line.push(code.and_then(|code| code.line()));
         frames.reason.push(reason);
         frames.category.push(code.map(|code| code.category.name()));
         number

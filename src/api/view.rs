@@ -1,5 +1,6 @@
 //! Views of a report: each reply is built once and shared.
 
+use std::borrow::Cow;
 use std::fmt::Debug;
 use std::sync::Arc;
 
@@ -9,6 +10,7 @@ use super::request::RequestContext;
 use super::room::Out;
 use super::{Api, ApiError, Ask, BoxFuture, ProviderError, Reply, Report, Request};
 use crate::event::Pid;
+use crate::profile::Frames;
 
 /// A view of a report. Its `Debug` form identifies it: replies are shared by that.
 pub(super) trait View: Debug + Send + Sync + 'static {
@@ -60,6 +62,8 @@ pub(super) struct ReportSelector {
     known: Option<u64>,
     /// One process of it; `None` for all of them together.
     pub(super) pid: Option<Pid>,
+    /// Which frames of an interpreted program.
+    pub(super) frames: Frames,
 }
 
 impl ReportSelector {
@@ -69,6 +73,7 @@ impl ReportSelector {
             mark: query.text("mark").map(str::to_owned),
             known: query.number("report", "", u64::MAX)?,
             pid: pid.map(|pid| Pid(pid as u32)),
+            frames: frames(query)?,
         })
     }
 
@@ -85,24 +90,70 @@ impl ReportSelector {
         Ok(api.provider().profile().await?)
     }
 
-    /// A baseline, restricted to the same process.
-    ///
-    /// # Errors
-    /// The baseline has no such process.
-    pub(super) fn baseline(&self, report: &Arc<Report>) -> Result<Arc<Report>, ApiError> {
-        match self.pid {
-            Some(pid) => Ok(Arc::new(of_process(report, pid)?)),
-            None => Ok(Arc::clone(report)),
+    /// The part that views show: the one process, if any, with the chosen frames.
+    pub(super) fn shown(&self) -> Part {
+        Part {
+            pid: self.pid,
+            frames: Some(self.frames),
         }
     }
 
-    /// Restricts the view to the one process, if any.
-    pub(super) fn narrow(&self, view: Arc<dyn View>) -> Arc<dyn View> {
-        match self.pid {
-            Some(pid) => Arc::new(OfProcess { pid, view }),
-            None => view,
+    /// The same part with all frames, as recorded.
+    pub(super) fn recorded(&self) -> Part {
+        Part {
+            frames: None,
+            ..self.shown()
         }
     }
+}
+
+/// A part of a report.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Part {
+    /// One process; `None` for all of them together.
+    pid: Option<Pid>,
+    /// Which frames of an interpreted program; `None` for all, as recorded.
+    frames: Option<Frames>,
+}
+
+impl Part {
+    /// That part of a report.
+    ///
+    /// # Errors
+    /// [`ApiError::NotFound`] if the report has no such process.
+    pub(super) fn of(self, report: &Report) -> Result<Cow<'_, Report>, ApiError> {
+        let Some(pid) = self.pid else {
+            return Ok(self.showing(report));
+        };
+        let profile = report.profile.of(pid).ok_or_else(|| {
+            ApiError::NotFound(Some(format!(
+                "there is no process {pid} in this report: /v2/processes lists the processes"
+            )))
+        })?;
+        let report = Report {
+            profile: Arc::new(profile),
+            ..report.clone()
+        };
+        Ok(Cow::Owned(self.showing(&report).into_owned()))
+    }
+
+    fn showing(self, report: &Report) -> Cow<'_, Report> {
+        match self.frames {
+            Some(frames) => report.showing(frames),
+            None => Cow::Borrowed(report),
+        }
+    }
+
+    /// A view of that part.
+    pub(super) fn in_view(self, view: Arc<dyn View>) -> Arc<dyn View> {
+        Arc::new(OfPart { part: self, view })
+    }
+}
+
+/// The parameter `frames`.
+pub(super) fn frames(query: &Query) -> Result<Frames, ApiError> {
+    let choices = Frames::ALL.map(|frames| (frames.name(), frames));
+    Ok(query.word("frames", choices)?.unwrap_or_default())
 }
 
 /// Why there is no report to show.
@@ -135,37 +186,20 @@ impl From<Missing> for ApiError {
     }
 }
 
-/// The part of a report for one of its processes.
-///
-/// # Errors
-/// [`ApiError::NotFound`] if it has no such process.
-fn of_process(report: &Report, pid: Pid) -> Result<Report, ApiError> {
-    let profile = report.profile.of(pid).ok_or_else(|| {
-        ApiError::NotFound(Some(format!(
-            "there is no process {pid} in this report: /v2/processes lists the processes"
-        )))
-    })?;
-    Ok(Report {
-        profile: Arc::new(profile),
-        symbols: Arc::clone(&report.symbols),
-        sequence: report.sequence,
-    })
-}
-
-/// A view of one process of a report.
+/// A view of a part of a report.
 #[derive(Debug)]
-struct OfProcess {
-    pid: Pid,
+struct OfPart {
+    part: Part,
     view: Arc<dyn View>,
 }
 
-impl View for OfProcess {
+impl View for OfPart {
     fn content_type(&self) -> &'static str {
         self.view.content_type()
     }
 
     fn write(&self, report: &Report, out: &mut Out) -> Result<(), ApiError> {
-        self.view.write(&of_process(report, self.pid)?, out)
+        self.view.write(&*self.part.of(report)?, out)
     }
 
     fn needs_lines(&self) -> bool {
@@ -177,12 +211,19 @@ impl View for OfProcess {
     }
 
     fn compared_with(&self, baseline: Arc<Report>) -> Option<Arc<dyn View>> {
-        let (pid, view) = (self.pid, self.view.compared_with(baseline)?);
-        Some(Arc::new(OfProcess { pid, view }))
+        Some(self.part.in_view(self.view.compared_with(baseline)?))
+    }
+
+    fn is_light(&self) -> bool {
+        self.view.is_light()
+    }
+
+    fn before_target(&self) -> Option<&'static str> {
+        self.view.before_target()
     }
 
     fn file_name(&self, report: &Report) -> Option<String> {
-        self.view.file_name(&of_process(report, self.pid).ok()?)
+        self.view.file_name(&*self.part.of(report).ok()?)
     }
 }
 
@@ -207,7 +248,10 @@ impl<V: View> Ask for Viewed<V> {
             let again =
                 || -> BoxFuture<'a, _> { Box::pin(async { Ok(self.which.report(api).await?) }) };
             match self.which.report(api).await {
-                Ok(report) => api.show(report, &again, self.which.narrow(view)).await,
+                Ok(report) => {
+                    api.show(report, &again, self.which.shown().in_view(view))
+                        .await
+                }
                 Err(Missing::NoTarget) if view.before_target().is_some() => {
                     let text = view.before_target().unwrap_or_default();
                     Ok(Reply::new(view.content_type(), text))

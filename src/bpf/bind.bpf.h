@@ -8,6 +8,7 @@
 #define MEMPROF_BIND_H
 
 #include "base.bpf.h"
+#include "code.bpf.h"
 #include "compat.bpf.h"
 #include "counters.bpf.h"
 #include "events.bpf.h"
@@ -145,6 +146,8 @@ __noinline int bind_found(struct bind_ctx *c, __u32 pid)
 	}
 	if (!c->mm_id)
 		return known;
+	if (c->m.anonymous)
+		code_made_at_run_time = 1;
 	space = space_get(c->mm_id);
 	if (!space) {
 		count_loss(LOSS_SPACES);

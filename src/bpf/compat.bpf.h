@@ -61,6 +61,7 @@ static __always_inline __u64 modified_ns(struct inode *inode)
 
 /* The system calls that change address spaces, their arguments, and the number of the call that returns. */
 #if defined(bpf_target_x86)
+#define SYSCALL_WRITE 1
 #define SYSCALL_MMAP 9
 #define SYSCALL_MPROTECT 10
 #define SYSCALL_MUNMAP 11
@@ -79,6 +80,7 @@ static __always_inline __u64 modified_ns(struct inode *inode)
 #define SYSCALL_ARG5(r) ((r)->r8)
 #define TS_COMPAT 2
 #elif defined(bpf_target_arm64)
+#define SYSCALL_WRITE 64
 #define SYSCALL_BRK 214
 #define SYSCALL_MUNMAP 215
 #define SYSCALL_MREMAP 216

@@ -11,6 +11,7 @@
 #include "cow_children.bpf.h"
 #include "events.bpf.h"
 #include "follow.bpf.h"
+#include "interpreter.bpf.h"
 #include "ledger.bpf.h"
 #include "mappings.bpf.h"
 #include "registers.bpf.h"
@@ -69,6 +70,7 @@ static __noinline int leave_mm(__u64 mm)
 			remove_cow_child(known->parent, known->mm_id);
 		bpf_map_delete_elem(&mms, &mm);
 		bpf_map_delete_elem(&unwind_spaces, &mm_id);
+		bpf_map_delete_elem(&interpreter_spaces, &mm_id);
 		__sync_fetch_and_sub(&mm_filter[slot], 1);
 		__sync_fetch_and_add(&follow_generation, 1);
 	}

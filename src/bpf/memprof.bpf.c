@@ -7,12 +7,14 @@
  *  lifecycle.bpf.h  processes: fork, exec, exit
  *  cache.bpf.h      page cache
  *  kernel.bpf.h     kernel memory (--kernel)
+ *  names.bpf.h      what runtimes write about code that they make
  */
 #include "base.bpf.h"
 #include "cache.bpf.h"
 #include "fault.bpf.h"
 #include "kernel.bpf.h"
 #include "lifecycle.bpf.h"
+#include "names.bpf.h"
 #include "space.bpf.h"
 
 char LICENSE[] SEC("license") = "Dual MIT/GPL";
@@ -46,6 +48,11 @@ struct EXPORT(stack_event) = {};
 struct EXPORT(process_event) = {};
 struct EXPORT(range_event) = {};
 struct EXPORT(code_event) = {};
+struct EXPORT(function_event) = {};
+struct EXPORT(interpreter_file) = {};
+struct EXPORT(function_key) = {};
+enum EXPORT(python_frames) = 0;
+struct EXPORT(names_event) = {};
 enum EXPORT(limits) = 0;
 enum EXPORT(stack_ids) = 0;
 enum EXPORT(event_kind) = 0;

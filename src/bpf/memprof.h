@@ -30,6 +30,16 @@ enum limits {
 	MAX_CPUS = 1024,
 	/* Faults whose stack is walked in any case. */
 	WALK_FIRST = 16384,
+	/* Maximum number of frames in one record, with those of an interpreter. */
+	MAX_SENT_FRAMES = 248,
+	/* Bytes of a function's name and of its file's name that are sent. */
+	MAX_NAME = 128,
+	MAX_FILE_NAME = 256,
+	/* Bytes of a function's table of lines that are sent. */
+	MAX_LINES = 1024,
+	/* Code made at run time has a generation for each so many bytes, in so many counters; see code.bpf.h. */
+	CODE_GRANULE_BITS = 7,
+	CODE_GENERATION_BITS = 12,
 	/* Maximum number of generations of fork through which a record is looked up. */
 	MAX_ANCESTORS = 8,
 };
@@ -47,6 +57,8 @@ enum event_kind {
 	EVENT_PROCESS = 2,
 	EVENT_RANGE = 3,
 	EVENT_CODE = 4,
+	EVENT_FUNCTION = 5,
+	EVENT_NAMES = 8,
 };
 
 enum outcome {
@@ -111,19 +123,29 @@ struct stack_event {
 	__u32 outcome; /* valid in the last part */
 	__u32 before; /* how many of the stack's frames the earlier parts hold */
 	__u32 last;
-	__u64 frames[MAX_FRAMES]; /* innermost first; return addresses minus one; see FRAME_IN_FILE */
+	__u32 unmerged; /* interpreters' frames and evaluators that no place on the stack was found for; of all parts */
+	__u32 by_order; /* the others have their place by order, so none of them is certain if `unmerged` is not 0 */
+	__u64 frames[MAX_SENT_FRAMES]; /* innermost first; return addresses minus one; see FRAME_IN_FILE */
 };
 
 /*
  * A frame in a numbered file is a place in that file, the same in every process:
- * `FRAME_IN_FILE | number << FRAME_FILE_SHIFT | address in the file`. Any other frame is an address.
+ * `FRAME_IN_FILE | number << FRAME_FILE_SHIFT | address in the file`. A frame of an interpreter is
+ * `FRAME_INTERPRETED | function << FRAME_FUNCTION_SHIFT | instruction`, where the function has come in a function_event
+ * of the same address space (0: frames that were left out), and the instruction is its distance from the code's start
+ * in bytes (FRAME_NO_INSTRUCTION: not known). The frame of the interpreter's own code that runs such frames follows them.
+ * Any other frame is an address.
  */
 enum frame_bits {
 	FRAME_FILE_SHIFT = 40,
 	FRAME_FILE_BITS = 23,
 	FRAME_IN_FILE_BIT = FRAME_FILE_SHIFT + FRAME_FILE_BITS,
+	FRAME_INTERPRETED_BIT = 62,
+	FRAME_FUNCTION_SHIFT = 24,
+	FRAME_NO_INSTRUCTION = (1 << FRAME_FUNCTION_SHIFT) - 1,
 };
 #define FRAME_IN_FILE (1ull << FRAME_IN_FILE_BIT)
+#define FRAME_INTERPRETED (1ull << FRAME_INTERPRETED_BIT)
 
 struct process_event {
 	__u32 kind;
@@ -167,9 +189,18 @@ struct code_event {
 	struct file_key file;
 };
 
+/* A process has written to a file of the name of a perf map: names of code made at run time. */
+struct names_event {
+	__u32 kind;
+	__u32 mm_id;
+	__u64 ino;
+	__u64 end; /* of what was written, in the file, bytes */
+};
+
+_Static_assert(sizeof(struct names_event) == 24, "names_event");
 _Static_assert(sizeof(struct file_key) == 32, "file_key");
 _Static_assert(sizeof(struct code_event) == 56, "code_event");
-_Static_assert(sizeof(struct stack_event) == 32 + 8 * MAX_FRAMES, "stack_event");
+_Static_assert(sizeof(struct stack_event) == 40 + 8 * MAX_SENT_FRAMES, "stack_event");
 _Static_assert(sizeof(struct process_event) == 48, "process_event");
 _Static_assert(sizeof(struct range_event) == 48, "range_event");
 
@@ -298,6 +329,8 @@ _Static_assert(sizeof(struct unwind_rule) == 16, "unwind_rule");
 _Static_assert(sizeof(struct unwind_page) == 16, "unwind_page");
 _Static_assert(sizeof(struct unwind_mapping) == 32, "unwind_mapping");
 _Static_assert(sizeof(struct code_file) == 8 + 24 * MAX_SEGMENTS, "code_file");
+
+#include "interpreter.h"
 
 /* A followed address space. */
 struct mm_info {

@@ -11,8 +11,11 @@ struct user_regs {
 	__u64 ip;
 	__u64 sp;
 	__u64 bp;
-	__u64 bx; /* x86-64 only */
-	__u64 lr; /* arm64 only */
+	/* (One place: the BPF stack is short. The walk takes both from it, and needs one.) */
+	union {
+		__u64 bx; /* x86-64 only */
+		__u64 lr; /* arm64 only */
+	};
 	__u64 in_syscall; /* ip is the address after a system call instruction */
 };
 
@@ -26,13 +29,11 @@ static __always_inline void user_regs_of(struct task_struct *task, struct user_r
 	out->sp = regs->sp;
 	out->bp = regs->bp;
 	out->bx = regs->bx;
-	out->lr = 0;
 	out->in_syscall = (long)regs->orig_ax >= 0;
 #elif defined(bpf_target_arm64)
 	out->ip = regs->pc;
 	out->sp = regs->sp;
 	out->bp = regs->regs[29];
-	out->bx = 0;
 	out->lr = regs->regs[30];
 	out->in_syscall = regs->syscallno >= 0;
 #endif

@@ -7,21 +7,19 @@
 
 #include "base.bpf.h"
 #include "events.bpf.h"
+#include "interpreter.bpf.h"
 #include "rules.bpf.h"
 #include "settings.bpf.h"
 #include "thread.bpf.h"
+
+/* Maximum number of records for MAX_FRAMES native frames and MAX_INTERPRETED others. */
+#define MAX_RECORDS 3
 
 /* Whether a part of a stack ends before frame `n`. */
 static __always_inline int is_part(__u64 n)
 {
 	return (n & (MAX_FRAMES - 1)) == 0;
 }
-
-struct fill_ctx {
-	struct task_state *st;
-	__u32 from;
-	__u32 nr;
-};
 
 /* (More steps need more BPF stack, of which eight nested calls leave none: 512 bytes on 6.1.) */
 #define FILL_STEPS 2
@@ -32,15 +30,59 @@ static long fill_steps(__u64 i, struct fill_ctx *c)
 
 #pragma unroll
 	for (__u32 k = 0; k < FILL_STEPS; k++) {
-		__u64 to = i * FILL_STEPS + k, ip = st->frames[INDEX(c->from - to, MAX_FRAMES)].ip;
+		__u64 to = i * FILL_STEPS + k, ip = st->frames[INDEX(st->t.innermost - to, MAX_FRAMES)].ip;
 
-		if (to >= c->nr)
+		if (to >= st->t.to_send)
 			return 1;
 		if (unwind_mode >= UNWIND_TABLES)
 			find_code(st, ip);
-		st->event.frames[INDEX(to, MAX_FRAMES)] = place_in_file(st, ip);
+		c->places[INDEX(to, MAX_FRAMES)] = place_in_file(st, ip);
 	}
 	return 0;
+}
+
+/*
+ * Like send_frames(), with the interpreter's frames among the native ones: in several records, if they are many.
+ * (Inlined: calls nest at most eight deep.)
+ */
+static __always_inline int send_merged(struct fill_ctx *c, __u32 last)
+{
+	struct task_state *st = c->st;
+	struct interpreter_stack *is = c->is;
+	struct stack_event *s;
+	__u64 size;
+
+	st->t.window_words = 0;
+	is->native = 0;
+	is->above = last ? ~0ull : st->t.sp;
+	s = &st->event;
+	/* (Not unrolled: that would need more BPF stack.) */
+#pragma clang loop unroll(disable)
+	for (int i = 0; i < MAX_RECORDS; i++) {
+		is->out = 0;
+		bpf_loop(MAX_SENT_FRAMES + 1 + MAX_EVALUATORS, merge_step, c, 0);
+		s->kind = EVENT_STACK;
+		s->mm_id = st->mm_id;
+		s->stack_id = st->t.sending;
+		s->pid = st->pid;
+		s->nr = is->out;
+		s->outcome = st->t.outcome;
+		s->before = is->sent;
+		s->last = last && is->native >= st->t.to_send;
+		s->unmerged = s->by_order = 0;
+		if (s->last)
+			end_merged(is, s);
+		is->sent += is->out;
+		/* (The mask tells 6.1's verifier the bound.) */
+		size = INDEX(offsetof(struct stack_event, frames) + is->out * 8, 2048);
+		if (emit(s, size)) {
+			st->t.sending = 0;
+			return -1;
+		}
+		if (is->native >= st->t.to_send)
+			return 0;
+	}
+	return -1;
 }
 
 /*
@@ -49,15 +91,23 @@ static long fill_steps(__u64 i, struct fill_ctx *c)
  */
 __noinline int send_frames(struct task_state *st, __u32 before, __u32 nr, __u32 last)
 {
-	struct fill_ctx c = { .st = st, .nr = nr };
+	struct interpreter_stack *is = NULL;
+	struct fill_ctx c = { .st = st };
 	struct stack_event *s;
 	__u32 size;
 	int failed;
 
 	if (!st || nr > MAX_FRAMES)
 		return -1;
-	c.from = st->t.innermost;
+	st->t.to_send = nr;
+	if (st->interpreted)
+		is = bpf_task_storage_get(&interpreter_stacks, bpf_get_current_task_btf(), NULL, 0);
+	c.places = is ? is->places : st->event.frames;
 	bpf_loop((nr + FILL_STEPS - 1) / FILL_STEPS, fill_steps, &c, 0);
+	if (is) {
+		c.is = is;
+		return send_merged(&c, last);
+	}
 	/* The record overwrites the window. */
 	st->t.window_words = 0;
 	s = &st->event;
@@ -69,7 +119,9 @@ __noinline int send_frames(struct task_state *st, __u32 before, __u32 nr, __u32 
 	s->outcome = st->t.outcome;
 	s->before = before;
 	s->last = last;
-	size = offsetof(struct stack_event, frames) + nr * 8;
+	s->unmerged = s->by_order = 0;
+	/* (The mask tells 6.1's verifier the bound.) */
+	size = INDEX(offsetof(struct stack_event, frames) + nr * 8, 2048);
 	/* Code that user space does not know yet: it has to look at once. */
 	failed = last && s->outcome == OUTCOME_NO_MAPPING ? emit_now(s, size) : emit(s, size);
 	if (failed)

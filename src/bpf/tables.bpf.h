@@ -7,6 +7,7 @@
 #define MEMPROF_TABLES_H
 
 #include "base.bpf.h"
+#include "code.bpf.h"
 #include "mappings.bpf.h"
 #include "rules.bpf.h"
 #include "settings.bpf.h"
@@ -160,6 +161,43 @@ static __always_inline int assisted_step(struct task_state *st, __u64 *ret)
 	return 0;
 }
 
+/* "add $8, %rsp; ret" */
+#define EPILOGUE 0xc308c48348ull
+#define EPILOGUE_MASK 0xffffffffffull
+
+/*
+ * The step from code made at run time whose call returns to an epilogue: the trampolines of `python -X perf`, which
+ * have neither a table nor a frame pointer. What the code does next says where its return address is.
+ */
+static __always_inline int epilogue_step(struct task_state *st, __u64 *ret)
+{
+#if defined(bpf_target_x86)
+	__u64 code = 0;
+
+	if (!(st->t.flags & FRAME_CALL) || st->t.table)
+		return -1;
+	if (bpf_probe_read_user(&code, sizeof(code), (void *)st->t.ip) || (code & EPILOGUE_MASK) != EPILOGUE)
+		return -1;
+	if (stack_word(st, st->t.sp + 8, ret) || !is_code(st, *ret - 1))
+		return -1;
+	code_has_epilogues = 1;
+	st->t.sp += 16;
+	return 0;
+#else
+	return -1;
+#endif
+}
+
+/* The step from a frame without a rule. */
+static __always_inline int ruleless_step(struct task_state *st, __u64 *ret)
+{
+	if (code_has_epilogues && !epilogue_step(st, ret))
+		return 0;
+	if (!assisted_step(st, ret))
+		return 0;
+	return code_has_epilogues ? -1 : epilogue_step(st, ret);
+}
+
 /* The step from a signal frame to the interrupted frame, whose registers are saved where the rule says. */
 static __always_inline int signal_step(struct task_state *st, struct unwind_rule *rule, __u64 *ret)
 {
@@ -256,7 +294,7 @@ static __always_inline long table_step(struct task_state *st)
 
 	call = FRAME_CALL;
 	if (!rule || rule->cfa == CFA_NOT_COVERED) {
-		if (assisted_step(st, &ret))
+		if (ruleless_step(st, &ret))
 			return 1; /* find_rule() has set the outcome */
 	} else if (rule->cfa == CFA_STOP) {
 		return table_ends(st, OUTCOME_COMPLETE);

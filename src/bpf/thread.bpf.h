@@ -62,7 +62,7 @@ struct walk {
 	__u32 met; /* how many frames it shares with the cached walk */
 	__u32 outcome;
 	__u32 sending; /* id of the stack that is being sent, else 0 */
-	__u32 pad;
+	__u32 to_send; /* how many frames of it, from `innermost` on */
 };
 
 /* What take_stack() has to do. */
@@ -100,6 +100,8 @@ struct task_state {
 	__u8 fault_present; /* a write to a read-only page: copy-on-write */
 	__u8 walking; /* its stack is being read */
 	__u16 pad;
+	__u8 interpreted; /* the stack that is being sent has frames of an interpreter */
+	__u8 pad1[3];
 	__u32 pid; /* its process's pid, see view_pid(); 0 until a stack is sent */
 	__u32 epoch; /* of last_id and cached_ids */
 	/* The last stack: its hash and id. */
@@ -113,6 +115,7 @@ struct task_state {
 	__u32 cached_nr;
 	__u32 cached_words;
 	__u32 cached_outcome;
+	__u64 cached_interpreted; /* hash of its interpreter's frames */
 	__u64 cached_fp; /* the frame pointer register at its start */
 	__u64 base; /* stack address from which places are counted */
 	struct walk t;
@@ -126,6 +129,7 @@ struct task_state {
 	union {
 		__u64 window[WINDOW_WORDS];
 		struct stack_event event;
+		struct function_event function;
 	};
 };
 

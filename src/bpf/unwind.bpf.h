@@ -8,6 +8,9 @@
 #include "base.bpf.h"
 #include "counters.bpf.h"
 #include "follow.bpf.h"
+#include "functions.bpf.h"
+#include "interpreter.bpf.h"
+#include "python.bpf.h"
 #include "registers.bpf.h"
 #include "send.bpf.h"
 #include "stacks.bpf.h"
@@ -43,7 +46,7 @@ static __always_inline int note_frame(struct task_state *st, __u32 n, __u64 ip)
 		return -1;
 	st->frames[INDEX(MAX_FRAMES - 1 - n, MAX_FRAMES)].ip = ip;
 	st->t.nr = n + 1;
-	hash_word(&st->t.hash, ip);
+	hash_word(&st->t.hash, ip ^ code_generation(st->mm_id, ip));
 	return 0;
 }
 
@@ -148,6 +151,21 @@ static __always_inline int send_stack(struct task_state *st, struct user_regs *r
 	if (!st->pid)
 		st->pid = view_pid(bpf_get_current_task_btf());
 	st->t.sending = id;
+	if (st->interpreted) {
+		struct interpreter_stack *is =
+			bpf_task_storage_get(&interpreter_stacks, bpf_get_current_task_btf(), NULL, 0);
+
+		int failed;
+
+		if (!is)
+			return -1;
+		/* (Its reads can fault, too.) */
+		st->walking = 1;
+		failed = number_functions(st, is);
+		st->walking = 0;
+		if (failed)
+			return -1;
+	}
 	if (st->t.nr > MAX_FRAMES) {
 		walk(st, regs, id);
 		st->cached_nr = 0;
@@ -216,6 +234,7 @@ __noinline __u32 known_stack(struct task_state *st, struct user_regs *regs)
 __noinline __u32 stack_id(struct task_state *st, __u32 own)
 {
 	struct user_regs regs;
+	__u64 interpreted = 0;
 	__u32 id;
 
 	if (!st)
@@ -229,9 +248,18 @@ __noinline __u32 stack_id(struct task_state *st, __u32 own)
 	user_regs_of(bpf_get_current_task_btf(), &regs);
 	walk(st, &regs, 0);
 	if (unwind_mode >= UNWIND_TABLES) {
-		id = end_tables(st, regs.bp, own);
+		/* Also where the walk is the cached one: calls between interpreted functions may leave the C stack as it is. */
+		if (interpreters) {
+			st->walking = 1;
+			interpreted = walk_interpreter(st);
+			st->walking = 0;
+		}
+		st->interpreted = interpreted != 0;
+		id = end_tables(st, regs.bp, own, interpreted);
 		if (id)
 			return id;
+		if (interpreted)
+			hash_word(&st->t.hash, interpreted);
 	} else {
 		hash_word(&st->t.hash, st->t.outcome);
 	}

@@ -8,6 +8,7 @@
 #define MEMPROF_UNWIND_CACHE_H
 
 #include "base.bpf.h"
+#include "code.bpf.h"
 #include "send.bpf.h"
 #include "settings.bpf.h"
 #include "tables.bpf.h"
@@ -144,11 +145,13 @@ static __always_inline int meets(struct task_state *st, __u64 i)
 
 /*
  * Adds a frame to a hash of the stack. A place in a file is the same in all processes; an address belongs to one
- * address space.
+ * address space, and to the code that is there now.
  */
 static __always_inline void hash_frame(struct task_state *st, struct stack_hash *h, __u64 place)
 {
-	hash_word(h, place & FRAME_IN_FILE ? place : place ^ st->mm_id * 0x9e3779b97f4a7c15ull);
+	if (!(place & FRAME_IN_FILE))
+		place ^= st->mm_id * 0x9e3779b97f4a7c15ull + code_generation(st->mm_id, place);
+	hash_word(h, place);
 }
 
 struct walk_ctx {
@@ -343,13 +346,14 @@ static __always_inline void follow_tables(struct task_state *st)
 }
 
 /*
- * Ends a walk by tables: computes its hash. Returns the id if the stack is the cached one and its id is known, else
- * 0.
+ * Ends a walk by tables: computes its hash. `interpreted` is that of its interpreter's frames. Returns the id if the
+ * stack is the cached one and its id is known, else 0.
  */
-static __always_inline __u32 end_tables(struct task_state *st, __u64 fp, __u32 own)
+static __always_inline __u32 end_tables(struct task_state *st, __u64 fp, __u32 own, __u64 interpreted)
 {
-	int same = !st->t.nr && st->t.met == st->cached_nr;
+	int same = !st->t.nr && st->t.met == st->cached_nr && st->cached_interpreted == interpreted;
 
+	st->cached_interpreted = interpreted;
 	if (same && st->cached_ids[own & 1])
 		return st->cached_ids[own & 1];
 	if (!same)

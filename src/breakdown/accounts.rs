@@ -2,18 +2,17 @@
 
 use std::collections::BTreeMap;
 
-use super::category::{self, Category, may_be_guard, may_be_stack, named_as_library};
-use super::names::{Names, settled};
+use super::names::Names;
 use super::regions::{Place, Regions};
 use super::{NameRow, RegionRow, Show, Sums};
+use crate::residency::Category;
+use crate::residency::category::{Categories, named_as_library, settled};
 use crate::residency::smaps::Region;
-use crate::residency::threads::Threads;
 
 /// Sums while mappings are being added.
 #[derive(Debug)]
 pub(super) struct Accounts<'a> {
-    threads: &'a Threads,
-    executable: Option<String>,
+    from: Categories<'a>,
     /// The latest mapping and its preliminary category: it may be the guard of the next mapping.
     latest: Option<(Region, Category)>,
     categories: BTreeMap<Category, Sums>,
@@ -33,10 +32,9 @@ pub(super) struct Totals {
 }
 
 impl<'a> Accounts<'a> {
-    pub(super) fn new(threads: &'a Threads, executable: Option<String>, show: Show) -> Self {
+    pub(super) fn new(from: Categories<'a>, show: Show) -> Self {
         Accounts {
-            threads,
-            executable,
+            from,
             latest: None,
             categories: BTreeMap::new(),
             names: Names::default(),
@@ -46,22 +44,14 @@ impl<'a> Accounts<'a> {
     }
 
     pub(super) fn add(&mut self, region: Region) {
-        let mut category = category::of(&region, self.executable.as_deref());
-        let (start, end) = (region.vma.start.0, region.vma.end.0);
-        let guard = self
-            .latest
-            .as_mut()
-            .filter(|(below, c)| below.vma.end.0 == start && may_be_guard(*c));
-        if may_be_stack(&region, category, guard.is_some()) {
-            let pointers = self.threads.within(start, end);
-            if pointers > 0 {
-                self.stacks_found += pointers;
-                category = Category::ThreadStack;
-                if let Some((_, below)) = guard {
-                    *below = Category::StackGuard;
-                }
-            }
+        let below = self.latest.as_ref().map(|(below, c)| (&below.vma, *c));
+        let guarded = region.guarded || region.grows_down;
+        let found = self.from.of(below, &region.vma, || guarded);
+        if let Some((_, below)) = self.latest.as_mut().filter(|_| found.guard_below) {
+            *below = Category::StackGuard;
         }
+        self.stacks_found += found.threads;
+        let category = found.category;
         let before = self.latest.replace((region, category));
         self.enter(before);
     }

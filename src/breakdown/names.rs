@@ -5,8 +5,9 @@ use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
-use super::category::{Category, named_as_library};
 use super::{NameRow, Sums};
+use crate::residency::Category;
+use crate::residency::category::{named_as_library, settled};
 use crate::residency::smaps::Region;
 
 /// Maximum number of names. With names of maximum length they take 10 MiB.
@@ -110,14 +111,6 @@ impl Names {
             .collect();
         rows.sort_by(|a, b| order(a).cmp(&order(b)));
         (rows, self.refused)
-    }
-}
-
-/// The final category: a file with executable mappings is a library.
-pub(super) fn settled(category: Category, code: bool) -> Category {
-    match category {
-        Category::OtherFile if code => Category::Library,
-        _ => category,
     }
 }
 

@@ -3,11 +3,10 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use super::category::Category;
 use super::names::{Key, cut};
 use super::{RegionRow, Show};
-use crate::residency::Perms;
 use crate::residency::smaps::{Figures, Region};
+use crate::residency::{Category, Perms};
 
 /// Maximum number of mappings kept for display, at most 1 KiB each.
 pub const MOST_REGIONS: usize = 131_072;

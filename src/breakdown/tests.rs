@@ -1,4 +1,3 @@
-use super::category::*;
 use super::*;
 use crate::event::Addr;
 use crate::residency::smaps::Region;
@@ -50,7 +49,9 @@ fn region(page: u64, pages: u64, bits: &str, name: &str, backing: Backing) -> Re
 }
 
 fn breakdown(regions: Vec<Region>, threads: &Threads, show: Show) -> Breakdown {
-    let mut accounts = Accounts::new(threads, Some("/bin/own".into()), show);
+    let nobody = Pid(u32::MAX >> 1);
+    let from = Categories::new(nobody, threads, Some("/bin/own".into()));
+    let mut accounts = Accounts::new(from, show);
     regions.into_iter().for_each(|r| accounts.add(r));
     finish(Pid(u32::MAX >> 1), accounts, threads, (None, None), show)
 }

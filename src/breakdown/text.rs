@@ -4,6 +4,7 @@ use std::io::{self, Write};
 
 use super::{Breakdown, RegionRow, Sums, Verdict};
 use crate::export::printable;
+use crate::residency::Category;
 use crate::residency::smaps::Figures;
 
 impl Breakdown {
@@ -100,7 +101,11 @@ impl Breakdown {
         writeln!(out, "\nBy file or name:")?;
         write_columns(out, "KiB")?;
         for row in &self.names {
-            let label = format!("{}  [{}]", printable(&row.name), row.category);
+            let runs_as = self.runs_as.as_deref();
+            let runs_as = runs_as.filter(|_| row.category == Category::OwnBinary);
+            let runs_as =
+                runs_as.map_or_else(String::new, |name| format!(", runs as {}", printable(name)));
+            let label = format!("{}  [{}{runs_as}]", printable(&row.name), row.category);
             write_sums(out, &row.sums, &label)?;
         }
         write_left_out(out, self.names_left_out, "name")

@@ -10,11 +10,11 @@ use super::Cli;
 use super::gate::parse_gate;
 use super::outputs::{format_of, outputs};
 use super::top::colour;
-use super::values::{formats, parse_size};
+use super::values::{formats, frames_of, parse_size};
 use crate::config::{DiffConfig, OpenConfig, Output};
 use crate::export::ExportOptions;
 use crate::gate::Gate;
-use crate::profile::Kind;
+use crate::profile::{Frames, Kind};
 use crate::screen::{INTERVAL, ScreenOptions};
 use crate::server::DEFAULT_LISTEN;
 use crate::tree::Direction;
@@ -31,6 +31,10 @@ struct WhatArgs {
     /// Aggregate nodes smaller than SIZE: `65536`, `64KiB`, `1MiB`, `2GiB` [default: depends on the format]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     threshold: Option<u64>,
+    /// Which frames of interpreted programs (Python): `all`, functions of the program and native ones; `source`, those of
+    /// the program alone; `native`, native ones alone
+    #[arg(long, value_name = "FRAMES", value_parser = PossibleValuesParser::new(Frames::ALL.map(Frames::name)))]
+    frames: Option<String>,
 }
 
 impl WhatArgs {
@@ -43,6 +47,7 @@ impl WhatArgs {
                 .and_then(Kind::by_name)
                 .unwrap_or_default(),
             threshold: self.threshold,
+            frames: frames_of(self.frames.as_deref()),
             baseline: None,
         }
     }

@@ -228,3 +228,30 @@ fn defaults_are_the_documented_ones() {
             && c.duration.is_none()
     );
 }
+
+#[test]
+fn debuginfod_servers_are_asked_on_request() {
+    use crate::debuginfod::Wish;
+    for (option, wish) in [
+        ("", Wish::Environment),
+        (" --debuginfod", Wish::Usual),
+        (" --debuginfod=off", Wish::Off),
+        (
+            " --debuginfod=http://a.example/",
+            Wish::These(vec!["http://a.example".into()]),
+        ),
+    ] {
+        let config = config_of(&format!("memprof{option} --pid 1"));
+        assert_eq!(config.map(|config| config.debuginfod).ok(), Some(wish));
+    }
+    for line in [
+        "memprof --pid 1 --debuginfod=yes",
+        "memprof --pid 1 --debuginfod=",
+    ] {
+        assert_eq!(
+            config_of(line).err().map(|e| e.exit_code()),
+            Some(2),
+            "{line}"
+        );
+    }
+}

@@ -2,13 +2,14 @@
 
 use std::time::Duration;
 
-use clap::CommandFactory;
 use clap::builder::{PossibleValue, PossibleValuesParser};
+use clap::{CommandFactory, ValueEnum};
 
 use super::Cli;
 use crate::event::Pid;
 use crate::export::{EXPORTERS, Exporter};
-use crate::probe::{Overhead, Stacks};
+use crate::probe::{Overhead, Stacks, Unwind};
+use crate::profile::Frames;
 
 pub(super) fn parse_name(name: &str) -> Result<String, String> {
     if name.is_empty() || name.contains(['/', '\0']) {
@@ -112,4 +113,44 @@ mod tests {
             assert!(parse_size(text).is_err(), "{text}");
         }
     }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(super) enum UnwindArg {
+    /// Unwind tables, and frame pointers where code has none
+    Auto,
+    /// Unwind tables built from each file's .eh_frame
+    Tables,
+    /// Frame pointers
+    Fp,
+    /// Take no stacks
+    Off,
+}
+
+impl From<UnwindArg> for Unwind {
+    fn from(arg: UnwindArg) -> Unwind {
+        match arg {
+            UnwindArg::Auto => Unwind::Auto,
+            UnwindArg::Tables => Unwind::Tables,
+            UnwindArg::Fp => Unwind::FramePointers,
+            UnwindArg::Off => Unwind::Off,
+        }
+    }
+}
+
+/// Whether Python's frames are read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(super) enum Python {
+    /// Where a CPython that memprof knows runs
+    #[default]
+    Auto,
+    /// Never: its functions are those of its interpreter
+    Off,
+}
+
+/// The frames that are shown, by name.
+pub(super) fn frames_of(name: Option<&str>) -> Frames {
+    let mut all = Frames::ALL.into_iter();
+    all.find(|frames| Some(frames.name()) == name)
+        .unwrap_or_default()
 }

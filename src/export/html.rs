@@ -18,7 +18,7 @@ use flate2::write::GzEncoder;
 
 use super::{ExportOptions, Exporter, Report, Supports};
 use crate::api::{self, Snapshot};
-use crate::profile::Kind;
+use crate::profile::{Frames, Kind};
 
 /// How much of the document is written at a time, in bytes.
 const PIECE: usize = 64 << 10;
@@ -36,10 +36,11 @@ pub(super) const FORMAT: Exporter = Exporter {
         ..Supports::NOTHING
     },
     wants_lines: false,
+    keeps_all_frames: true,
     write,
 };
 
-fn write(report: &Report, _: &ExportOptions, out: &mut dyn Write) -> io::Result<()> {
+fn write(report: &Report, options: &ExportOptions, out: &mut dyn Write) -> io::Result<()> {
     let kinds = kinds(report);
     let (head, tail) = page::around_data();
     head.as_bytes()
@@ -55,7 +56,7 @@ fn write(report: &Report, _: &ExportOptions, out: &mut dyn Write) -> io::Result<
         EncoderWriter::new(&mut *out, &STANDARD),
         Compression::default(),
     );
-    write_replies(report, &kinds, &mut data)?;
+    write_replies(report, &kinds, options.frames, &mut data)?;
     data.finish()?.finish()?;
     write!(out, "</script>\n{tail}")
 }
@@ -69,18 +70,19 @@ fn kinds(report: &Report) -> Vec<Kind> {
 }
 
 /// What the page requests: under which key it looks for the reply (`js/saved.js`), and the request.
-fn requests(report: &Report, kinds: &[Kind]) -> Vec<(String, String)> {
+fn requests(report: &Report, kinds: &[Kind], frames: Frames) -> Vec<(String, String)> {
     let key = |name: &str, query: &str| (name.to_owned(), format!("/v2/{name}{query}"));
     let mut all = vec![
         key("summary", ""),
         key("files", "?limit=10000"),
         key("maps", "?limit=10000"),
     ];
+    let frames = frames.name();
     for kind in kinds.iter().map(|kind| kind.name()) {
-        let path = format!("/v2/functions?limit=10000&sort=self&kind={kind}");
+        let path = format!("/v2/functions?limit=10000&sort=self&kind={kind}&frames={frames}");
         all.push((format!("functions {kind}"), path));
         for direction in ["callees", "callers"] {
-            let path = format!("/v2/tree?kind={kind}&direction={direction}");
+            let path = format!("/v2/tree?kind={kind}&direction={direction}&frames={frames}");
             all.push((format!("tree {kind} {direction}"), path));
         }
     }
@@ -88,7 +90,7 @@ fn requests(report: &Report, kinds: &[Kind]) -> Vec<(String, String)> {
     files.sort_by_key(|file| std::cmp::Reverse(file.cached()));
     for id in files.iter().take(MOST_FILES).map(|file| api::file_id(file)) {
         for direction in ["callees", "callers"] {
-            let path = format!("/v2/files/stacks?file={id}&direction={direction}");
+            let path = format!("/v2/files/stacks?file={id}&direction={direction}&frames={frames}");
             all.push((format!("files/stacks {id} {direction}"), path));
         }
     }
@@ -97,8 +99,13 @@ fn requests(report: &Report, kinds: &[Kind]) -> Vec<(String, String)> {
 
 /// Writes the replies as one JSON object. They are made by a thread of their own, one at a time: the caller may
 /// itself be the API, in which nothing may wait for a reply.
-fn write_replies(report: &Report, kinds: &[Kind], out: &mut dyn Write) -> io::Result<()> {
-    let requests = requests(report, kinds);
+fn write_replies(
+    report: &Report,
+    kinds: &[Kind],
+    frames: Frames,
+    out: &mut dyn Write,
+) -> io::Result<()> {
+    let requests = requests(report, kinds, frames);
     let (paths, keys): (Vec<_>, Vec<_>) =
         requests.into_iter().map(|(key, path)| (path, key)).unzip();
     let snapshot = Snapshot::new(Arc::new(report.clone()))?;

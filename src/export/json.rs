@@ -29,6 +29,7 @@ pub(super) const FORMAT: Exporter = Exporter {
         ..Supports::NOTHING
     },
     wants_lines: false,
+    keeps_all_frames: false,
     write,
 };
 

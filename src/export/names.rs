@@ -80,7 +80,7 @@ mod tests {
 
     use super::*;
     use crate::export::testing::report;
-    use crate::profile::Kind;
+    use crate::profile::{Frames, Kind};
     use crate::tree::properties::any_profile;
 
     fn any_report() -> impl Strategy<Value = Report> {
@@ -96,6 +96,7 @@ mod tests {
             direction: Some(direction),
             baseline: baseline.map(Arc::new),
             threshold: None,
+            frames: Frames::All,
         })
     }
 

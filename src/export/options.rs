@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::{EXPORTERS, Exporter, Report};
-use crate::profile::Kind;
+use crate::profile::{Frames, Kind};
 use crate::tree::Direction;
 
 /// What to export and how. The default is the complete report with the format's own defaults.
@@ -16,6 +16,8 @@ pub struct ExportOptions {
     pub kind: Kind,
     /// Aggregate nodes smaller than this, in bytes; `None` for the format's default threshold.
     pub threshold: Option<u64>,
+    /// Which frames of an interpreted program.
+    pub frames: Frames,
     /// The earlier report to compare with.
     pub baseline: Option<Arc<Report>>,
 }

@@ -49,6 +49,7 @@ pub(super) const FORMAT: Exporter = Exporter {
         ..Supports::NOTHING
     },
     wants_lines: true,
+    keeps_all_frames: false,
     write,
 };
 

@@ -18,7 +18,7 @@ use super::{ExportOptions, Exporter, Report, Supports};
 use crate::measure::Measure;
 use crate::profile::{self, Amounts, Frame, FrameKind, KernelFigures, Kind, Profile, TargetInfo};
 use crate::saved;
-use crate::symbol::{Function, Language, Location, Symbol, Symbols};
+use crate::symbol::{Function, Location, Symbol, Symbols};
 
 pub(super) const FORMAT: Exporter = Exporter {
     name: "profile",
@@ -30,6 +30,7 @@ pub(super) const FORMAT: Exporter = Exporter {
         ..Supports::NOTHING
     },
     wants_lines: true,
+    keeps_all_frames: true,
     write,
 };
 
@@ -56,6 +57,7 @@ fn write(report: &Report, _: &ExportOptions, out: &mut dyn Write) -> io::Result<
         kernel_before: Kernel(&profile.kernel_before),
         kernel_after: Kernel(&profile.kernel_after),
         losses: Losses(profile),
+        names_advice: report.symbols.advice(),
         modules: Modules(profile),
         frames: Frames {
             places: &places,
@@ -109,6 +111,8 @@ struct Whole<'a> {
     kernel_before: Kernel<'a>,
     kernel_after: Kernel<'a>,
     losses: Losses<'a>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    names_advice: Option<&'a str>,
     modules: Modules<'a>,
     frames: Frames<'a>,
     stacks: Stacks<'a>,
@@ -212,6 +216,9 @@ struct Module<'a> {
     name: &'a str,
     path: std::borrow::Cow<'a, str>,
     own_executable: bool,
+    /// The language of a source file.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    source: Option<&'static str>,
     /// `null` if the file could not be read.
     layout: Option<saved::Layout>,
 }
@@ -224,6 +231,7 @@ impl Serialize for Modules<'_> {
             name: &m.name,
             path: Path::to_string_lossy(&m.path),
             own_executable: m.own_executable,
+            source: m.source_language(),
             layout: m.code_layout().map(|layout| (&*layout).into()),
         }))
     }
@@ -273,6 +281,8 @@ enum Named<'a> {
         function: &'a str,
         language: &'a str,
         offset_in_function: u64,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        first_line: Option<u32>,
         #[serde(flatten)]
         source: Source<'a>,
         #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -336,11 +346,9 @@ impl<'a> Named<'a> {
         });
         Named::Known {
             function: &function.name,
-            language: match function.language {
-                Language::Rust => "rust",
-                Language::Other => "other",
-            },
+            language: function.language.name(),
             offset_in_function: function.offset_in_function,
+            first_line: function.first_line,
             source: Source::of(function.location.as_ref()),
             inlined: inlined.collect(),
         }

@@ -32,7 +32,11 @@ pub(super) fn write_head(report: &Report, out: &mut dyn Write) -> io::Result<()>
     write_totals(profile, out)?;
     write_not_observed(profile, out)?;
     write_outcomes(profile, out)?;
-    write_losses(profile, out)
+    write_losses(profile, out)?;
+    match report.symbols.advice() {
+        Some(advice) => writeln!(out, "\n{advice}"),
+        None => Ok(()),
+    }
 }
 
 fn write_totals(profile: &Profile, out: &mut dyn Write) -> io::Result<()> {

@@ -43,6 +43,7 @@ pub(super) const FORMAT: Exporter = Exporter {
     content_type: "image/svg+xml",
     supports: Supports::EVERYTHING,
     wants_lines: false,
+    keeps_all_frames: false,
     write,
 };
 

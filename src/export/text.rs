@@ -22,6 +22,7 @@ pub(super) const FORMAT: Exporter = Exporter {
     content_type: "text/plain; charset=utf-8",
     supports: Supports::EVERYTHING,
     wants_lines: false,
+    keeps_all_frames: false,
     write,
 };
 

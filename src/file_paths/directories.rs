@@ -2,13 +2,15 @@
 //!
 //! Programs read files near others that they use, so the search begins in the directories of the files that the target
 //! has mapped or open, in its working directory and in those that its arguments name, and goes [`DEPTH`] levels down.
-//! A directory lists inode numbers; a file is found if its device and inode are those that are sought. The search is
+//! If that finds not all of them, it continues in the places where programs keep data: mount points of the files' devices, and
+//! [`PLACES`] of the root. A directory lists inode numbers; a file is found if its device and inode are those that are sought. The search is
 //! bounded in time and in entries, and looks only at file systems on block devices: others may be remote.
 
 use std::collections::{BTreeSet, HashSet, VecDeque};
 use std::env;
-use std::ffi::CString;
-use std::fs;
+use std::ffi::{CString, OsStr};
+use std::fs::{self, File};
+use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::DirEntryExt;
 use std::path::{Path, PathBuf};
@@ -22,8 +24,23 @@ use crate::residency::{directory_id, file_id};
 const DEPTH: u32 = 3;
 /// Time of one look; the next one continues.
 const TURN: Duration = Duration::from_millis(20);
-/// Maximum number of entries of a search.
+/// Maximum number of entries of a search near other files, and of one in common places.
 const MOST_ENTRIES: usize = 100_000;
+/// Where programs keep data on the device of the root.
+const PLACES: [&str; 10] = [
+    "/etc",
+    "/usr/share",
+    "/usr/lib",
+    "/usr/local",
+    "/var",
+    "/opt",
+    "/srv",
+    "/home",
+    "/root",
+    "/tmp",
+];
+/// Most of a mount table that is read, in bytes.
+const MOST_MOUNTS: u64 = 1 << 20;
 /// Maximum number of processes whose directories are searched.
 const MOST_PROCESSES: usize = 16;
 /// Maximum number of directories where a search begins.
@@ -39,6 +56,8 @@ pub(super) struct Directories {
     /// The directories that were searched.
     seen: HashSet<FileId>,
     entries: usize,
+    /// Whether the search has reached the common places.
+    common: bool,
 }
 
 /// A directory to search.
@@ -66,20 +85,27 @@ impl Directories {
             self.sought = fresh.copied().collect();
             self.seen.clear();
             self.entries = 0;
+            self.common = false;
             if !self.sought.is_empty() {
                 self.queue = beginnings(near, pids);
             }
         }
         let end = Instant::now() + TURN;
         let mut found = Vec::new();
-        while !self.sought.is_empty() && self.entries < MOST_ENTRIES {
+        while !self.sought.is_empty() {
             if Instant::now() >= end {
                 return found;
             }
-            let Some(directory) = self.queue.pop_front() else {
-                break;
-            };
-            self.search(&directory, &mut found);
+            let next = self.queue.pop_front();
+            match next.filter(|_| self.entries < MOST_ENTRIES) {
+                Some(directory) => self.search(&directory, &mut found),
+                None if self.common => break,
+                None => {
+                    self.common = true;
+                    self.entries = 0;
+                    self.queue = common(&self.sought, pids);
+                }
+            }
         }
         self.queue.clear();
         self.given_up.extend(std::mem::take(&mut self.sought));
@@ -147,7 +173,7 @@ fn beginnings(near: &[PathBuf], pids: &[Pid]) -> VecDeque<Directory> {
         };
         let words = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
         let words = words.split(|b| *b == 0);
-        let named = words.map(|word| Path::new(std::ffi::OsStr::from_bytes(word)));
+        let named = words.map(|word| Path::new(OsStr::from_bytes(word)));
         if let Some(cwd) = &cwd {
             add(root, cwd);
             for parent in named.filter_map(Path::parent) {
@@ -161,6 +187,67 @@ fn beginnings(near: &[PathBuf], pids: &[Pid]) -> VecDeque<Directory> {
         }
     }
     queue
+}
+
+/// The directories of [`PLACES`] and the mount points of these files' devices, as the first process sees them.
+fn common(files: &BTreeSet<FileId>, pids: &[Pid]) -> VecDeque<Directory> {
+    let mounts = pids.iter().find_map(|pid| {
+        let file = File::open(format!("/proc/{pid}/mountinfo")).ok()?;
+        Some((format!("/proc/{pid}/root"), file))
+    });
+    // A command that has ended has no root any more; it had memprof's.
+    let own = || Some((String::from("/"), File::open("/proc/self/mountinfo").ok()?));
+    let Some((root, file)) = mounts.or_else(own) else {
+        return VecDeque::new();
+    };
+    let mut text = Vec::new();
+    // What was read counts, even if the rest could not be.
+    let _ = file.take(MOST_MOUNTS).read_to_end(&mut text);
+    let points = text.split(|byte| *byte == b'\n').filter_map(mount_point);
+    let sought = points.filter(|(dev, _)| files.iter().any(|file| file.dev == *dev));
+    let places = sought.flat_map(|(_, point)| match point.parent() {
+        Some(_) => vec![point],
+        None => PLACES.map(PathBuf::from).to_vec(),
+    });
+    let mut known = HashSet::new();
+    let places = places.filter(|path| known.insert(path.clone()));
+    let directory = |path: PathBuf| Directory {
+        reached: Path::new(&root).join(path.strip_prefix("/").unwrap_or(&path)),
+        path,
+        depth: 0,
+    };
+    places.take(MOST_BEGINNINGS).map(directory).collect()
+}
+
+/// The device and the mount point of a line of `mountinfo`: `ID PARENT MAJOR:MINOR ROOT POINT …`.
+fn mount_point(line: &[u8]) -> Option<((u32, u32), PathBuf)> {
+    let mut fields = line.split(|byte| *byte == b' ').skip(2);
+    let (major, minor) = std::str::from_utf8(fields.next()?).ok()?.split_once(':')?;
+    let point = unescaped(fields.nth(1)?);
+    let point = PathBuf::from(OsStr::from_bytes(&point));
+    let device = (major.parse().ok()?, minor.parse().ok()?);
+    point.is_absolute().then_some((device, point))
+}
+
+/// The kernel writes spaces, tabs, newlines and backslashes as octal numbers: `\040`.
+fn unescaped(text: &[u8]) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text;
+    while let Some((first, after)) = rest.split_first() {
+        let digits = after.get(..3).filter(|_| *first == b'\\');
+        let digits = digits.and_then(|digits| std::str::from_utf8(digits).ok());
+        match digits.and_then(|digits| u8::from_str_radix(digits, 8).ok()) {
+            Some(byte) => {
+                bytes.push(byte);
+                rest = &after[3..];
+            }
+            None => {
+                bytes.push(*first);
+                rest = after;
+            }
+        }
+    }
+    bytes
 }
 
 fn c_path(path: &Path) -> Option<CString> {
@@ -179,6 +266,43 @@ mod tests {
             dev: (libc::major(meta.dev()), libc::minor(meta.dev())),
             ino: meta.ino(),
         }
+    }
+
+    #[test]
+    fn mount_points_are_read_with_their_escapes() {
+        let line = b"36 35 254:0 /root\\040x /a\\040b\\134c rw,noatime master:1 - ext4 /dev/vda rw";
+        let found = mount_point(line);
+        assert_eq!(found, Some(((254, 0), PathBuf::from("/a b\\c"))));
+        for bad in [
+            &b""[..],
+            b"36 35 254:0 /",
+            b"36 35 x:0 / / rw",
+            b"36 35 1:2 / b rw",
+        ] {
+            assert_eq!(mount_point(bad), None);
+        }
+        assert_eq!(unescaped(b"\\9 \\04"), b"\\9 \\04");
+    }
+
+    #[test]
+    fn a_file_far_from_others_is_found_in_common_places() {
+        let dir = tempfile::tempdir_in("/var/tmp").unwrap();
+        let far = dir.path().join("far");
+        fs::write(&far, "x").unwrap();
+        let sought = id(&far);
+        if sought.dev.0 == 0 {
+            return crate::skip::skip(format!("{} is on no block device", far.display()));
+        }
+        let mut directories = Directories::default();
+        let mut found = Vec::new();
+        for _ in 0..1000 {
+            found.extend(directories.look(&[sought], &[], &[Pid(std::process::id())]));
+            if !found.is_empty() || directories.given_up.contains(&sought) {
+                break;
+            }
+        }
+        assert_eq!(found, [(sought, far)]);
+        assert!(directories.common);
     }
 
     #[test]

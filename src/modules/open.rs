@@ -3,10 +3,12 @@
 use std::ffi::CString;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
+use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
+use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat2};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 
 use super::code_mappings::Mapping;
@@ -16,6 +18,18 @@ use crate::event::Pid;
 const DELETED: &[u8] = b" (deleted)";
 /// Real images have two or three pages.
 const MAX_VDSO: u64 = 1 << 20;
+
+/// A handle to what a path names in a file tree, which can only be looked at (`O_PATH`). Links lead neither out of the tree
+/// nor through `/proc/PID/fd`. (openat2: 5.6)
+///
+/// # Errors
+/// There is no such path.
+pub(crate) fn look_in_root(root: impl AsFd, path: &Path, more: OFlag) -> nix::Result<File> {
+    let how = OpenHow::new()
+        .flags(OFlag::O_PATH | OFlag::O_CLOEXEC | more)
+        .resolve(ResolveFlag::RESOLVE_IN_ROOT | ResolveFlag::RESOLVE_NO_MAGICLINKS);
+    openat2(root, path, how).map(File::from)
+}
 
 /// Opens a regular file for reading. Rejects anything else before opening it, because opening a device can have
 /// effects and opening a FIFO can block.

@@ -14,7 +14,7 @@ use seccompiler::{
 use super::Role;
 
 /// Calls that no thread needs after the start: starting programs, mounts, modules, identities, namespaces, the
-/// clock, keys, new sockets, and ways around a filter.
+/// clock, keys, listening sockets, and ways around a filter.
 const NEVER: &[c_long] = &[
     libc::SYS_execve,
     libc::SYS_execveat,
@@ -64,8 +64,6 @@ const NEVER: &[c_long] = &[
     libc::SYS_request_key,
     libc::SYS_keyctl,
     libc::SYS_personality,
-    libc::SYS_socket,
-    libc::SYS_connect,
     libc::SYS_bind,
     libc::SYS_listen,
     libc::SYS_open_by_handle_at,
@@ -85,6 +83,17 @@ const NEVER: &[c_long] = &[
     libc::SYS_ioperm,
 ];
 
+/// New connections, which only the thread that fetches from servers makes.
+const CONNECTING: &[c_long] = &[libc::SYS_socket, libc::SYS_connect];
+
+/// Signals to others. The threads of the server send them for the command.
+const SIGNALS: &[c_long] = &[
+    libc::SYS_kill,
+    libc::SYS_tkill,
+    libc::SYS_rt_sigqueueinfo,
+    libc::SYS_pidfd_send_signal,
+];
+
 /// Calls for accessing other processes and BPF, which only the collector and the command's thread may make.
 const LOOKING: &[c_long] = &[
     libc::SYS_ptrace,
@@ -95,15 +104,10 @@ const LOOKING: &[c_long] = &[
     libc::SYS_userfaultfd,
 ];
 
-/// Calls that threads reading untrusted files never make: starting threads and processes, signals to others,
-/// and changes to any file system.
+/// Further calls that threads reading untrusted files never make: starting threads and processes, and changes to any file system.
 const READING: &[c_long] = &[
     libc::SYS_clone,
     libc::SYS_clone3,
-    libc::SYS_kill,
-    libc::SYS_tkill,
-    libc::SYS_rt_sigqueueinfo,
-    libc::SYS_pidfd_send_signal,
     libc::SYS_socketpair,
     // Its flags are in memory, which a filter cannot read.
     libc::SYS_openat2,
@@ -188,11 +192,15 @@ type Rules = BTreeMap<i64, Vec<SeccompRule>>;
 
 fn rules(role: Role) -> Result<Rules, seccompiler::BackendError> {
     let mut calls = NEVER.to_vec();
+    if role != Role::Fetch {
+        calls.extend(CONNECTING);
+    }
     match role {
         Role::Collector | Role::Command => {}
         Role::Server { .. } => calls.extend(LOOKING),
+        Role::Fetch => calls.extend(LOOKING.iter().chain(SIGNALS)),
         Role::Symbols | Role::Tables | Role::Keep => {
-            calls.extend(LOOKING.iter().chain(READING));
+            calls.extend(LOOKING.iter().chain(SIGNALS).chain(READING));
         }
     }
     let mut rules: Rules = calls.into_iter().map(|call| (call, Vec::new())).collect();

@@ -71,7 +71,7 @@ fn only_the_collector_uses_bpf_and_looks_into_processes() {
         let server = Role::Server {
             writes_files: false,
         };
-        for role in [server, Role::Symbols, Role::Tables] {
+        for role in [server, Role::Symbols, Role::Fetch, Role::Tables] {
             let refused = as_role(role, move || errno_of(call));
             assert_eq!(refused, Some(libc::EPERM), "{call} by {role:?}");
         }
@@ -103,6 +103,28 @@ fn readers_of_files_change_none() {
     }
     assert_eq!(std::fs::read_to_string(&old).unwrap(), "text");
     assert!(!new.exists());
+}
+
+#[test]
+fn only_the_fetcher_connects() {
+    for role in Role::ALL {
+        let (made, connected, signal) = as_role(role, || {
+            let connect = std::net::TcpStream::connect("127.0.0.1:1");
+            (
+                errno_of(libc::SYS_socket),
+                connect.map(drop).map_err(|e| e.kind()),
+                errno_of(libc::SYS_tkill),
+            )
+        });
+        let refused = Err(io::ErrorKind::PermissionDenied);
+        if role == Role::Fetch {
+            assert_ne!(made, Some(libc::EPERM));
+            assert_ne!(connected, refused);
+            assert_eq!(signal, Some(libc::EPERM));
+        } else {
+            assert_eq!((made, connected), (Some(libc::EPERM), refused), "{role:?}");
+        }
+    }
 }
 
 #[test]

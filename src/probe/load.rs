@@ -106,6 +106,7 @@ impl Probe {
             find,
             forget,
             bind,
+            names: None,
             slots,
             missing,
             sees_faults: config.stacks != Stacks::Off,

@@ -47,7 +47,7 @@ impl Machine {
     }
 
     /// Capacity of each map.
-    pub(super) fn sizes(self) -> [(&'static str, u32); 6] {
+    pub(super) fn sizes(self) -> [(&'static str, u32); 7] {
         let within = |n: u64, (least, most): (u64, u64)| n.clamp(least, most) as u32;
         let processes = within(self.pid_max.min(self.threads_max), PROCESSES);
         let chunks = within(self.memory / CHUNK_SHARE, CHUNKS);
@@ -58,6 +58,7 @@ impl Machine {
                 "unwind_spaces",
                 within(self.memory / CODE_SPACE_SHARE, CODE_SPACES).min(processes),
             ),
+            ("interpreter_spaces", processes),
             ("pages", chunks),
             ("directory", chunks / CHUNKS_OF_A_NODE),
             ("cache", chunks),
@@ -122,13 +123,18 @@ mod tests {
     #[test]
     fn sizes_follow_the_machine_within_bounds() {
         let unknown = sizes(0, 0, 0);
-        assert_eq!(unknown, [4096, 4096, 1024, 65_536, 32_768, 65_536]);
+        assert_eq!(unknown, [4096, 4096, 1024, 4096, 65_536, 32_768, 65_536]);
         let small = sizes(32_768, 7_000, 1 << 30);
-        assert_eq!(small, [7_000, 7_000, 1024, 65_536, 32_768, 65_536]);
+        assert_eq!(small, [7_000, 7_000, 1024, 7_000, 65_536, 32_768, 65_536]);
         let usual = sizes(32_768, 250_000, 32 << 30);
-        assert_eq!(usual, [32_768, 32_768, 32_768, 524_288, 262_144, 524_288]);
+        assert_eq!(
+            usual,
+            [32_768, 32_768, 32_768, 32_768, 524_288, 262_144, 524_288]
+        );
         let huge = sizes(4_194_304, 32_000_000, 4 << 40);
-        let most = [262_144, 262_144, 262_144, 4_194_304, 2_097_152, 4_194_304];
+        let most = [
+            262_144, 262_144, 262_144, 262_144, 4_194_304, 2_097_152, 4_194_304,
+        ];
         assert_eq!(huge, most);
     }
 

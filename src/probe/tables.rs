@@ -8,11 +8,12 @@ use anyhow::{Context, Result};
 use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType};
 
 use crate::event::{FileKey, FileNumber};
+use crate::interpreter::Python;
 use crate::unwind::Rule;
 use crate::unwind::publish::{CodeFile, PageAt, TableStore};
 use crate::wire::{
-    self, MAX_SEGMENTS, MemprofSkel, code_file, code_segment, file_key, unwind_page,
-    unwind_page_key, unwind_rule, unwind_space,
+    self, MAX_SEGMENTS, MemprofSkel, code_file, code_segment, file_key, interpreter_file,
+    python_layout, unwind_page, unwind_page_key, unwind_rule, unwind_space,
 };
 
 /// Address spaces per read, 16 KiB each.
@@ -27,6 +28,9 @@ pub struct TableMaps {
     pages: MapHandle,
     rules: MapHandle,
     outer: MapHandle,
+    interpreter_files: MapHandle,
+    /// Number of entries in `interpreter_files`.
+    interpreters: u32,
     chunks: Vec<MapHandle>,
     /// Number of entries in `pages`.
     held: Rc<Cell<u64>>,
@@ -44,9 +48,16 @@ impl TableMaps {
             pages: handle(&maps.unwind_pages)?,
             rules: handle(&maps.unwind_rules)?,
             outer: handle(&maps.unwind_chunks)?,
+            interpreter_files: handle(&maps.interpreter_files)?,
+            interpreters: 0,
             chunks: Vec::new(),
             held,
         })
+    }
+
+    /// Number of files with an interpreter.
+    pub fn interpreters(&self) -> u32 {
+        self.interpreters
     }
 
     fn make_chunk(&mut self) -> Result<()> {
@@ -165,6 +176,47 @@ impl TableStore for TableMaps {
         }
         let (key, value) = (wire::record_bytes(&key), wire::record_bytes(&value));
         Ok(self.files.update(key, value, MapFlags::ANY)?)
+    }
+
+    fn write_interpreter(&mut self, file: FileNumber, interpreter: &Python) -> Result<()> {
+        let l = interpreter.layout;
+        let value = interpreter_file {
+            python: python_layout {
+                version: l.version,
+                frames: l.frames as u16,
+                key: l.key,
+                thread_id: l.thread_id,
+                thread_frame: l.thread_frame,
+                cframe_frame: l.cframe_frame,
+                cframe_previous: l.cframe_previous,
+                frame_code: l.frame_code,
+                frame_previous: l.frame_previous,
+                frame_instruction: l.frame_instruction,
+                frame_entry: l.frame_entry,
+                code_flags: l.code_flags,
+                code_first_line: l.code_first_line,
+                code_file: l.code_file,
+                code_name: l.code_name,
+                code_lines: l.code_lines,
+                code_start: l.code_start,
+                instruction_size: l.instruction_size,
+                text_ascii: l.text_ascii,
+                text_compact: l.text_compact,
+                text_kind: l.text_kind,
+                pad: [0; 3],
+            },
+            runtime: interpreter.runtime,
+            code_type: interpreter.code_type,
+            evaluator: interpreter.evaluator.start,
+            evaluator_end: interpreter.evaluator.end,
+        };
+        self.interpreter_files.update(
+            &file.0.to_ne_bytes(),
+            wire::record_bytes(&value),
+            MapFlags::ANY,
+        )?;
+        self.interpreters += 1;
+        Ok(())
     }
 
     fn mapped(&self) -> Result<HashSet<FileNumber>> {

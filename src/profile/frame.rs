@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::path::PathBuf;
 
-use super::CodeLayout;
+use super::{CodeLayout, Functions, Origin};
 use crate::event::Outcome;
 
 /// Index of a [`Module`] in [`Profile::modules`](super::Profile::modules).
@@ -16,7 +16,7 @@ pub struct ModuleId(pub u16);
 pub struct Module {
     /// Path as the kernel shows it in `/proc/PID/maps`, without a ` (deleted)` suffix.
     pub path: PathBuf,
-    /// Base name for display: `libc.so.6`.
+    /// Base name for display: `libc.so.6`; of an executable with several names, the one that it runs under.
     pub name: String,
     /// Device and inode number, to distinguish two files with the same name.
     pub dev_ino: (u64, u64),
@@ -24,6 +24,8 @@ pub struct Module {
     pub file: Option<File>,
     /// What is known of the file of a saved profile, which is not open.
     pub layout: Option<CodeLayout>,
+    /// The functions of a module without an ELF file: frames in it name a function and a line instead of an offset.
+    pub functions: Option<Functions>,
     /// Whether it is the profiled program's own executable (`/proc/PID/exe`).
     pub own_executable: bool,
 }
@@ -37,8 +39,21 @@ impl Module {
             dev_ino: (0, 0),
             file: None,
             layout: None,
+            functions: None,
             own_executable: false,
         }
+    }
+
+    /// Whether an interpreter runs its functions.
+    pub fn is_interpreted(&self) -> bool {
+        let functions = self.functions.as_ref();
+        functions.is_some_and(|f| f.origin == Origin::Interpreter)
+    }
+
+    /// The language of the functions that an interpreter runs, as saved profiles name it.
+    pub(crate) fn source_language(&self) -> Option<&'static str> {
+        let functions = self.functions.as_ref().filter(|_| self.is_interpreted());
+        functions.map(|f| f.language.name())
     }
 
     /// Whether it is [`Module::jit`].

@@ -6,6 +6,7 @@ use std::time::SystemTime;
 
 use super::{Sample, Stack, Usage};
 use crate::event::Pid;
+use crate::residency::Category;
 
 /// Where the memory of a report is.
 #[derive(Clone, Debug, Default)]
@@ -61,6 +62,8 @@ pub struct Mapping {
     pub permissions: String,
     /// Path, `[heap]`, `[stack]`, `[anon:NAME]`, or `[anon]` if it has no name.
     pub name: String,
+    /// What kind of memory it is.
+    pub category: Category,
     /// Its pages.
     pub bytes: MappedBytes,
 }
@@ -68,12 +71,20 @@ pub struct Mapping {
 /// The pages of a mapping, in bytes. None of it is page cache, which belongs to files.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MappedBytes {
-    /// Pages with a stack id (the frames may have been lost since: see [`Losses`](super::Losses)).
+    /// Pages with a stack.
     pub attributed: Usage,
-    /// Pages without a stack id.
+    /// Pages without a stack, or whose stack's frames were lost.
     pub not_observed: Usage,
     /// The part of both that is in huge pages.
     pub huge: u64,
+}
+
+impl MappedBytes {
+    /// The frames of a stack were lost: its pages count as without a stack.
+    pub(crate) fn lose(&mut self, usage: Usage) {
+        self.attributed -= usage;
+        self.not_observed += usage;
+    }
 }
 
 /// A file on a file system.

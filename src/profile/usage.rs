@@ -1,6 +1,6 @@
 //! The figures of one stack, mapping or report.
 
-use std::ops::AddAssign;
+use std::ops::{AddAssign, SubAssign};
 
 use crate::measure::{COLUMNS, ColumnId};
 
@@ -54,6 +54,19 @@ impl AddAssign for Usage {
         self.swap += o.swap;
         self.hugetlb += o.hugetlb;
         self.cache += o.cache;
+    }
+}
+
+/// Of a part of the same pages: no figure goes below 0.
+impl SubAssign for Usage {
+    fn sub_assign(&mut self, o: Usage) {
+        let take = |all: &mut u64, part: u64| *all = all.saturating_sub(part);
+        take(&mut self.anon, o.anon);
+        take(&mut self.shmem, o.shmem);
+        take(&mut self.file, o.file);
+        take(&mut self.swap, o.swap);
+        take(&mut self.hugetlb, o.hugetlb);
+        take(&mut self.cache, o.cache);
     }
 }
 

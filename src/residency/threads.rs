@@ -5,6 +5,7 @@
 //! process (`ptrace_scope`).
 
 use std::fs;
+use std::time::{Duration, Instant};
 
 use crate::event::Pid;
 
@@ -30,6 +31,12 @@ impl Threads {
 
 /// Reads the threads of a process; empty if it does not exist.
 pub fn read(pid: Pid) -> Threads {
+    read_within(pid, Duration::MAX)
+}
+
+/// Reads the threads of a process for this long; those that are left have no stack pointer.
+pub fn read_within(pid: Pid, limit: Duration) -> Threads {
+    let begun = Instant::now();
     let Ok(tasks) = fs::read_dir(format!("/proc/{pid}/task")) else {
         return Threads::default();
     };
@@ -42,7 +49,7 @@ pub fn read(pid: Pid) -> Threads {
             continue;
         }
         threads.count += 1;
-        if threads.count <= MOST {
+        if threads.count <= MOST && begun.elapsed() < limit {
             let text = fs::read_to_string(format!("/proc/{pid}/task/{tid}/syscall"));
             threads
                 .pointers
@@ -62,7 +69,6 @@ fn parse(text: &str) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use std::sync::mpsc;
-    use std::time::{Duration, Instant};
 
     use super::*;
 
@@ -106,6 +112,9 @@ mod tests {
             assert!(Instant::now() < limit, "it was never shown");
             std::thread::yield_now();
         }
+        let own = Pid(std::process::id());
+        let none = read_within(own, Duration::ZERO);
+        assert!(none.count > 0 && none.pointers.is_empty());
         drop(end);
         thread.join().unwrap();
         assert_eq!(read(Pid(u32::MAX >> 1)), Threads::default());

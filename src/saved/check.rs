@@ -10,10 +10,11 @@ use super::{Saved, Symbols};
 use crate::event::{Outcome, Pid};
 use crate::measure::{MEASURES, Measure, RESIDENCY};
 use crate::profile::{
-    self, Amounts, CachedFile, Faults, FileId, Frame, FrameKind, KernelFigures, Kind, Losses,
-    Mapping, Module, NotObserved, Places, Profile, Sample, Share, Stack, TargetInfo,
+    self, Amounts, CachedFile, Faults, FileId, Frame, FrameKind, Functions, KernelFigures, Kind,
+    Losses, Mapping, Module, NotObserved, Origin, Places, Profile, Sample, Share, Stack,
+    TargetInfo,
 };
-use crate::symbol::Symbol;
+use crate::symbol::{Language, Symbol};
 
 /// The most frames of a stack that memprof takes (`--max-frames`).
 const MOST_FRAMES: usize = 1024;
@@ -39,7 +40,7 @@ pub(super) fn build(whole: Whole) -> Checked<Saved> {
     let names = frames
         .iter()
         .filter_map(|f| Some((f.frame, Arc::clone(f.symbol.as_ref()?))));
-    let symbols: Symbols = names.collect();
+    let mut symbols: Symbols = names.collect();
 
     let mut samples = Vec::with_capacity(whole.stacks.len());
     for row in whole.stacks {
@@ -102,6 +103,7 @@ pub(super) fn build(whole: Whole) -> Checked<Saved> {
         freeze: whole.freeze.into(),
         measures: measures(&whole.measures.0),
     };
+    symbols.set_advice(whole.names_advice);
     Ok(Saved {
         profile,
         symbols: symbols.finally(),
@@ -180,6 +182,13 @@ fn modules(modules: Vec<schema::Module>) -> Checked<Vec<Arc<Module>>> {
             dev_ino: (0, 0),
             file: None,
             layout,
+            // The names are those of the frames.
+            functions: module.source.map(|language| {
+                Functions::new(
+                    Language::by_name(&language).unwrap_or(Language::Other),
+                    Origin::Interpreter,
+                )
+            }),
             own_executable: module.own_executable,
         }))
     };

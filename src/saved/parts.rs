@@ -9,7 +9,7 @@ use crate::event::Pid;
 use crate::profile::{
     self, Amounts, CodeLayout, CodeSegment, FreezeOutcome, KnownPath, MappedBytes, PathFrom, Usage,
 };
-use crate::residency::PageKind;
+use crate::residency::{Category, PageKind};
 
 /// The kinds of resident bytes; `anon` and so on.
 #[derive(Serialize, Deserialize)]
@@ -178,6 +178,9 @@ pub(crate) struct Mapping {
     end: u64,
     permissions: String,
     name: String,
+    /// Profiles that were saved before memprof had categories lack it.
+    #[serde(default)]
+    category: Option<MappingCategory>,
     attributed: Bytes,
     not_observed: Bytes,
     huge: u64,
@@ -191,6 +194,7 @@ impl From<&profile::Mapping> for Mapping {
             end: mapping.end,
             permissions: mapping.permissions.clone(),
             name: mapping.name.clone(),
+            category: Some(MappingCategory(mapping.category.name().to_owned())),
             attributed: mapping.bytes.attributed.into(),
             not_observed: mapping.bytes.not_observed.into(),
             huge: mapping.bytes.huge,
@@ -198,9 +202,27 @@ impl From<&profile::Mapping> for Mapping {
     }
 }
 
+/// The name of a category.
+#[derive(Serialize)]
+struct MappingCategory(String);
+
+impl<'de> Deserialize<'de> for MappingCategory {
+    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<MappingCategory, D::Error> {
+        let name = String::deserialize(d)?;
+        match Category::by_name(&name, "") {
+            Some(_) => Ok(MappingCategory(name)),
+            None => Err(D::Error::custom("a mapping has an unknown category")),
+        }
+    }
+}
+
 impl From<Mapping> for profile::Mapping {
     fn from(mapping: Mapping) -> profile::Mapping {
+        let (name, permissions) = (&mapping.name, &mapping.permissions);
+        let named = mapping.category.as_ref();
+        let category = named.and_then(|category| Category::by_name(&category.0, permissions));
         profile::Mapping {
+            category: category.unwrap_or_else(|| Category::guess(name, permissions)),
             pid: Pid(mapping.pid),
             start: mapping.start,
             end: mapping.end,

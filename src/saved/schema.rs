@@ -44,6 +44,7 @@ pub(super) struct Whole {
     pub kernel_before: Kernel,
     pub kernel_after: Kernel,
     pub losses: Losses,
+    pub names_advice: Option<String>,
     pub modules: Bounded<Module, MOST_MODULES>,
     pub frames: Bounded<NamedFrame, MOST_FRAMES>,
     pub stacks: Vec<Stack>,
@@ -193,6 +194,8 @@ pub(super) struct Module {
     pub name: String,
     pub path: String,
     pub own_executable: bool,
+    /// The language of a source file.
+    pub source: Option<String>,
     pub layout: Option<Layout>,
 }
 
@@ -213,6 +216,7 @@ struct FrameFields {
     function: Option<String>,
     language: Option<String>,
     offset_in_function: Option<u64>,
+    first_line: Option<u32>,
     file: Option<String>,
     line: Option<u32>,
     #[serde(default)]
@@ -258,11 +262,12 @@ impl TryFrom<FrameFields> for NamedFrame {
         let symbol = match (fields.function, fields.unnamed, fields.no_name) {
             (Some(name), None, None) => Some(Symbol::Known(Function {
                 name,
-                language: match fields.language.as_deref() {
-                    Some("rust") => Language::Rust,
-                    _ => Language::Other,
-                },
+                language: fields
+                    .language
+                    .and_then(|name| Language::by_name(&name))
+                    .unwrap_or(Language::Other),
                 offset_in_function,
+                first_line: fields.first_line,
                 inlined: fields
                     .inlined
                     .into_iter()

@@ -13,7 +13,7 @@ use crate::profile::{
     KernelFigures, KnownPath, Losses, MappedBytes, Mapping, Module, PathFrom, Places, Sample,
     Share, Stack, Unobserved, Usage,
 };
-use crate::residency::PageKind;
+use crate::residency::{Category, PageKind};
 use crate::symbol::{
     Function, InlinedFunction, Language, Location, Symbol, Symbols, UnknownReason, UnnamedFunction,
 };
@@ -83,6 +83,7 @@ fn full() -> Report {
         dev_ino: (0, 0),
         file: None,
         layout: Some(layout),
+        functions: None,
         own_executable: true,
     });
     p.modules = modules.into();
@@ -146,6 +147,7 @@ fn full() -> Report {
             end: 0x7f00_0010_0000,
             permissions: "rw-p".to_owned(),
             name: "[heap]".to_owned(),
+            category: Category::Arena,
             bytes: MappedBytes {
                 attributed: kib(600, 0),
                 not_observed: kib(12, 0),
@@ -166,6 +168,7 @@ fn full() -> Report {
         name: "main<T>".to_owned(),
         language: Language::Rust,
         offset_in_function: 5,
+        first_line: None,
         inlined: vec![InlinedFunction {
             name: "inner".to_owned(),
             location: Some(place(None)),
@@ -333,6 +336,10 @@ fn what_does_not_fit_together_is_refused() {
         (
             |v| v["modules"][0]["layout"]["buildId"] = json!("xy"),
             "hexadecimal",
+        ),
+        (
+            |v| v["mappings"][0]["category"] = json!("zebras"),
+            "a mapping has an unknown category",
         ),
         (
             |v| drop(v.as_object_mut().unwrap().remove("mappings")),

@@ -5,7 +5,7 @@ use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 use super::rows;
 use super::state::{MOST_MARKS, Mark, Overlay, Sort, State, View};
 use super::words::clock;
-use crate::profile::Kind;
+use crate::profile::{Frames, Kind};
 use crate::tree::{Direction, Merge};
 
 /// Maximum length of a filter, in characters.
@@ -28,6 +28,10 @@ pub(super) const HELP: &[(&str, &str)] = &[
     ("c", "the tree by callees (outermost first) or by callers"),
     ("o", "the tree by functions or by call sites"),
     ("l", "show or hide inlined functions"),
+    (
+        "y",
+        "Python: with native functions, alone, native ones alone",
+    ),
     ("s", "sort functions by self, total or name"),
     (
         "/",
@@ -173,6 +177,10 @@ fn chooses(state: &mut State, code: KeyCode) -> bool {
                 Merge::Site => Merge::Function,
                 _ => Merge::Site,
             }
+        }
+        KeyCode::Char('y') => {
+            let at = Frames::ALL.iter().position(|f| *f == state.frames);
+            state.frames = Frames::ALL[(at.unwrap_or(0) + 1) % Frames::ALL.len()];
         }
         KeyCode::Char('l') => state.naming.inlined = !state.naming.inlined,
         KeyCode::Char('m') => mark(state),

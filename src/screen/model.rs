@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use crate::api::Report;
 use crate::measure::Unit;
-use crate::profile::{Kind, Profile};
+use crate::profile::{Frames, Kind, Profile};
 use crate::symbol::Symbols;
 use crate::tree::{
     Direction, Find, Label, LabelId, Labels, Layout, Limits, Naming, Paths, Reading, Row, Search,
@@ -26,6 +26,7 @@ pub(super) struct Job {
     pub(super) kind: Kind,
     pub(super) direction: Direction,
     pub(super) naming: Naming,
+    pub(super) frames: Frames,
     pub(super) filter: String,
 }
 
@@ -103,9 +104,13 @@ pub(super) struct Model {
 
 impl Model {
     pub(super) fn new(job: Job) -> Model {
+        let report = job.report.showing(job.frames);
         match &job.mark {
-            None => Model::of([job.report.side()], &job),
-            Some(mark) => Model::of([job.report.side(), mark.side()], &job),
+            None => Model::of([report.side()], &job),
+            Some(mark) => {
+                let mark = mark.showing(job.frames);
+                Model::of([report.side(), mark.side()], &job)
+            }
         }
     }
 

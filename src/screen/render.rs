@@ -11,7 +11,7 @@ use ratatui::text::{Line, Span};
 use ratatui::widgets::Paragraph;
 
 use super::state::{State, View};
-use crate::profile::Kind;
+use crate::profile::{Frames, Kind};
 use crate::tree::{Direction, Merge};
 
 pub(super) use advice::lines as advice_lines;
@@ -108,6 +108,11 @@ fn chosen(state: &State) -> String {
     };
     if state.view == View::Tree && state.naming.merge == Merge::Site {
         words += ", by call site";
+    }
+    match state.frames {
+        Frames::All => {}
+        Frames::Source => words += ", Python alone",
+        Frames::Native => words += ", native",
     }
     if state.naming.inlined {
         words += ", with inlined";

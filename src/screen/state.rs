@@ -10,7 +10,7 @@ use super::model::{Job, Model};
 use super::rows::{self, FunctionRow, TreeRow};
 use super::theme::Theme;
 use crate::api::Report;
-use crate::profile::Kind;
+use crate::profile::{Frames, Kind};
 use crate::tree::{Direction, Naming};
 
 /// Reports whose resident memory is kept for the curve.
@@ -105,6 +105,7 @@ pub(super) struct State {
     pub(super) kind: Kind,
     pub(super) direction: Direction,
     pub(super) naming: Naming,
+    pub(super) frames: Frames,
     pub(super) overlay: Overlay,
     /// The overlay's first visible line.
     pub(super) overlay_top: usize,
@@ -147,6 +148,7 @@ impl State {
             kind: Kind::All,
             direction: Direction::OutermostFirst,
             naming: Naming::default(),
+            frames: Frames::default(),
             overlay: Overlay::None,
             overlay_top: 0,
             filter: String::new(),
@@ -221,6 +223,7 @@ impl State {
             kind: self.kind,
             direction: self.direction,
             naming: self.naming,
+            frames: self.frames,
             filter: self.filter.clone(),
         });
     }

@@ -31,6 +31,8 @@ mod report;
 
 /// How long events may wait in the ring buffer if there are too few of them to trigger a wakeup.
 const TICK: Duration = Duration::from_millis(100);
+/// The same while a followed process makes code at run time.
+const NAMES_TICK: Duration = Duration::from_millis(10);
 /// Time limits: `TURN` for each of taking in events, reclaiming ledger room and sweeping the ledger before the
 /// collector checks for commands again; `SETTLE` for taking in events before a report.
 const TURN: Duration = Duration::from_millis(20);
@@ -233,7 +235,12 @@ impl Collector {
             PollFd::new(wake.as_fd(), PollFlags::POLLIN),
         ];
         let busy = self.reclaiming || self.sweeper.is_busy() || !self.waiting.is_empty();
-        let timeout = if busy { Duration::ZERO } else { TICK };
+        let timeout = match busy {
+            true => Duration::ZERO,
+            // Names of code made at run time are read as they are written.
+            false if self.aggregator.has_runtime_code() => NAMES_TICK,
+            false => TICK,
+        };
         let timeout = PollTimeout::try_from(timeout).unwrap_or(PollTimeout::MAX);
         let _ = poll(&mut fds, timeout);
         if fds[1].any().unwrap_or(false) {
@@ -260,6 +267,7 @@ impl Collector {
             in_time = Instant::now() < until;
         }
         self.bind_seen(&mut seen)?;
+        self.aggregator.read_code_names(&mut self.probe);
         if let Some(unwinding) = &mut self.unwinding {
             unwinding.update(&mut self.probe);
         }
@@ -283,6 +291,7 @@ impl Collector {
         let seen = self.look_at_code(&[Pid(std::process::id())])?;
         if let Some(unwinding) = &mut self.unwinding {
             unwinding.prepare(files, &seen, &mut self.aggregator)?;
+            unwinding.published(&mut self.probe);
         }
         Ok(())
     }

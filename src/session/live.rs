@@ -50,10 +50,18 @@ impl Drop for Live {
 }
 
 async fn feed(reports: Arc<dyn Provider>, news: News, interval: Duration) {
+    let mut advised = false;
     loop {
         let begun = Instant::now();
         match reports.profile().await {
-            Ok(report) => news.report(report),
+            Ok(report) => {
+                // Once: it is in the summary at the end, too.
+                if let Some(advice) = report.symbols.advice().filter(|_| !advised) {
+                    console::print(advice);
+                    advised = true;
+                }
+                news.report(report);
+            }
             Err(e) => news.no_report(e.to_string()),
         }
         let took = begun.elapsed();

@@ -13,6 +13,7 @@ use anyhow::{Context, Result};
 use crate::config::Output;
 use crate::console;
 use crate::export::{self, Report};
+use crate::profile::Frames;
 
 /// How a file is written.
 enum Way {
@@ -58,7 +59,7 @@ pub fn write_profile(output: &Output, report: &Report) -> Result<()> {
 /// The summary cannot be written.
 pub fn write_summary(report: &Report, stdout_taken: bool) -> io::Result<()> {
     let mut text = b"\n".to_vec();
-    export::write_summary(report, &mut text)?;
+    export::write_summary(&report.showing(Frames::All), &mut text)?;
     let written = match stdout_taken {
         true => io::stderr().write_all(&text),
         false => write_stdout(|out| out.write_all(&text)),

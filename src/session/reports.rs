@@ -10,6 +10,7 @@ use tokio::sync::{Mutex, oneshot, watch};
 
 use super::collector::{Command, Progress};
 use crate::api::{BoxFuture, Provider, ProviderError, Report, Status};
+use crate::debuginfod::{self, Fetching};
 use crate::event::Pid;
 use crate::freeze::Freeze;
 use crate::profile::{Frame, FrameKind, FreezeOutcome, MapUsage, Profile};
@@ -70,6 +71,8 @@ pub struct Reports {
     freeze: Freeze,
     /// The target is not frozen again before this time; requests that need a freeze wait on this lock.
     runs_until: Mutex<Instant>,
+    /// What debuginfod servers are asked for, if they are.
+    fetching: Option<Fetching>,
     status: Mutex<Option<Status>>,
     tables: Mutex<Option<Vec<MapUsage>>>,
 }
@@ -78,6 +81,8 @@ pub struct Reports {
 struct Newest {
     report: Arc<Report>,
     asked: Instant,
+    /// Number of debug files that had been fetched before.
+    fetched: u64,
 }
 
 impl Reports {
@@ -98,9 +103,15 @@ impl Reports {
             newest: Mutex::new(None),
             freeze,
             runs_until: Mutex::new(Instant::now()),
+            fetching: None,
             status: Mutex::default(),
             tables: Mutex::default(),
         }
+    }
+
+    /// The same, which say what `fetching` does.
+    pub fn with_fetching(self, fetching: Option<Fetching>) -> Reports {
+        Reports { fetching, ..self }
     }
 
     /// The collector's answer to a command, and true; if it is busy, its previous answer, and false. `None` if
@@ -188,7 +199,10 @@ impl Reports {
         self.collecting.send(Command::Report { freeze, reply })?;
         let gone = |_| ProviderError::Failed("the collector has ended".into());
         let (sequence, profile) = answer.await.map_err(gone)??;
-        if let Some(n) = newest.as_mut().filter(|n| n.report.sequence == sequence) {
+        // The last report of a target that has ended gets the names that arrive later.
+        let fetched = self.fetching.as_ref().map_or(0, |f| f.status().fetched);
+        let same = |n: &&mut Newest| n.report.sequence == sequence && n.fetched == fetched;
+        if let Some(n) = newest.as_mut().filter(same) {
             n.asked = asked;
             return Ok(Arc::clone(&n.report));
         }
@@ -201,6 +215,7 @@ impl Reports {
         *newest = Some(Newest {
             report: Arc::clone(&report),
             asked,
+            fetched,
         });
         Ok(report)
     }
@@ -226,7 +241,9 @@ impl Reports {
     ) -> Result<Arc<Symbols>, ProviderError> {
         let (symbolizer, profile) = (self.symbolizer.clone(), Arc::clone(profile));
         let symbols = tokio::task::spawn_blocking(move || {
-            symbolizer.resolve_with(&frames(&profile), &profile.modules, detail)
+            let mut symbols = symbolizer.resolve_with(&frames(&profile), &profile.modules, detail);
+            symbols.set_advice(symbolizer.advice(&profile, &symbols));
+            symbols
         });
         symbols
             .await
@@ -275,6 +292,10 @@ impl Provider for Reports {
 
     fn awaited(&self) -> Option<String> {
         self.awaited.clone()
+    }
+
+    fn debuginfod(&self) -> Option<debuginfod::Status> {
+        self.fetching.as_ref().map(Fetching::status)
     }
 
     fn pid(&self) -> Option<Pid> {

@@ -14,7 +14,9 @@ use nix::sys::eventfd::EventFd;
 use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
 
 use crate::aggregate::Aggregator;
+use crate::console;
 use crate::event::{Addr, CodeSeen, MmId, Pid};
+use crate::export::printable;
 use crate::modules::{AddressMap, ModuleTable, open_regular};
 use crate::probe::{Probe, TableMaps};
 use crate::profile::Losses;
@@ -40,9 +42,9 @@ impl Unwinding {
     ///
     /// # Errors
     /// A thread cannot be started, or the maps cannot be used.
-    pub fn start(probe: &Probe, wake: Arc<EventFd>) -> Result<Unwinding> {
+    pub fn start(probe: &Probe, wake: Arc<EventFd>, interpreters: bool) -> Result<Unwinding> {
         Ok(Unwinding {
-            publisher: Publisher::start(wake)?,
+            publisher: Publisher::start(wake, interpreters)?,
             maps: probe.table_maps()?,
         })
     }
@@ -162,10 +164,20 @@ impl Unwinding {
         })
     }
 
+    /// Tells the probe that its maps have changed.
+    pub fn published(&mut self, probe: &mut Probe) {
+        for file in self.publisher.take_unread() {
+            let file = printable(&file).into_owned();
+            console::print(&format!("Python's functions are not shown: {file}"));
+        }
+        probe.interpreters_known(self.maps.interpreters());
+        probe.tables_changed();
+    }
+
     /// Publishes the tables that are ready.
     pub fn update(&mut self, probe: &mut Probe) {
         if self.publisher.collect(&mut self.maps) {
-            probe.tables_changed();
+            self.published(probe);
         }
     }
 

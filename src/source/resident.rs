@@ -178,6 +178,17 @@ fn in_chunks(run: PageRun, page_size: u64) -> impl Iterator<Item = (u64, PageRun
     })
 }
 
+/// The parts of a run of at most 1 GiB. To join them is to join the run.
+pub fn parts(run: PageRun) -> impl Iterator<Item = PageRun> {
+    const PART: u64 = 1 << 30;
+    let parts = run.start.0 / PART..run.end.0.div_ceil(PART);
+    parts.map(move |part| PageRun {
+        start: Addr(run.start.0.max(part * PART)),
+        end: Addr(run.end.0.min((part + 1) * PART)),
+        ..run
+    })
+}
+
 /// Joins the page runs of one address space with its ledger.
 pub struct Join<'a, L> {
     ledger: &'a L,

@@ -5,6 +5,8 @@ use std::fs::File;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
+use super::debuginfod_cache::CacheDirs;
+use super::fetch::BuildId;
 use crate::elf::Elf;
 use crate::modules::open_regular;
 
@@ -12,17 +14,17 @@ const DEBUG_DIRS: [&str; 2] = ["/usr/lib/debug", "/usr/local/lib/debug"];
 /// Maximum size of a file that is checksummed, in bytes.
 const MAX_CHECKED: u64 = 4 << 30;
 
-/// Opens the debug file that belongs to a module, if one is installed.
+/// Opens the debug file that belongs to a module, if one is installed or in the cache of debuginfod clients.
 ///
 /// The candidates are looked up in memprof's own mount namespace, which may have a different file at
 /// the same path. So the file must have the module's build id or, for a module without a build id, the
 /// checksum in its debug link.
-pub fn find(elf: &Elf, module: &Path) -> Option<File> {
+pub(super) fn find(elf: &Elf, module: &Path, cache: &CacheDirs) -> Option<File> {
     let id = elf.build_id();
     let link = elf.debug_link();
     let by_id = id.iter().flat_map(|id| by_build_id(id));
     let by_link = link.iter().flat_map(|(name, _)| by_link(name, module));
-    by_id.chain(by_link).find_map(|path| {
+    let installed = by_id.chain(by_link).find_map(|path| {
         let file = open_regular(&path).ok()?;
         let same = match (&id, &link) {
             (Some(id), _) => Elf::read(&file).ok()?.build_id().as_ref() == Some(id),
@@ -30,7 +32,8 @@ pub fn find(elf: &Elf, module: &Path) -> Option<File> {
             (None, None) => false,
         };
         same.then_some(file)
-    })
+    });
+    installed.or_else(|| cache.find(&BuildId::of(elf)?))
 }
 
 fn by_build_id(id: &[u8]) -> Vec<PathBuf> {

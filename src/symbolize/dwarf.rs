@@ -10,6 +10,7 @@ use std::sync::{Arc, Weak};
 use blazesym::helper::ElfResolver;
 use blazesym::symbolize::{CodeInfo, FindSymOpts, InlinedFn, SrcLang, Symbolize};
 
+use super::debuginfod_cache::CacheDirs;
 use super::demangle::demangle;
 use super::packed::unpacks_within;
 use super::{ModuleKey, debugfile};
@@ -88,6 +89,11 @@ impl Dwarf {
         self.open = HashMap::new();
     }
 
+    /// Drops the debug information of one module.
+    pub(super) fn forget(&mut self, key: ModuleKey) {
+        self.open.remove(&key);
+    }
+
     /// Whether anything is held in memory.
     pub fn is_empty(&self) -> bool {
         self.open.is_empty()
@@ -95,10 +101,16 @@ impl Dwarf {
 
     /// Source lines for addresses (in the file's own addresses) of a module, in the same order;
     /// `None` if there is no debug information.
-    pub fn lines(&mut self, module: &Arc<Module>, elf: &Elf, addrs: &[u64]) -> Vec<Option<Lines>> {
+    pub(super) fn lines(
+        &mut self,
+        module: &Arc<Module>,
+        elf: &Elf,
+        cache: &CacheDirs,
+        addrs: &[u64],
+    ) -> Vec<Option<Lines>> {
         // Malformed debug information can make blazesym panic. Then only the lines are lost, because names
         // come from the symbol table, and the file is not tried again.
-        let found = catch_unwind(AssertUnwindSafe(|| self.read(module, elf, addrs)));
+        let found = catch_unwind(AssertUnwindSafe(|| self.read(module, elf, cache, addrs)));
         found.unwrap_or_else(|_| {
             let _module = Arc::downgrade(module);
             let source = None;
@@ -108,7 +120,13 @@ impl Dwarf {
         })
     }
 
-    fn read(&mut self, module: &Arc<Module>, elf: &Elf, addrs: &[u64]) -> Vec<Option<Lines>> {
+    fn read(
+        &mut self,
+        module: &Arc<Module>,
+        elf: &Elf,
+        cache: &CacheDirs,
+        addrs: &[u64],
+    ) -> Vec<Option<Lines>> {
         let key = ModuleKey::of(module);
         if self.open.len() >= MAX_OPEN && !self.open.contains_key(&key) {
             self.clear();
@@ -117,7 +135,7 @@ impl Dwarf {
             let _module = Arc::downgrade(module);
             Entry {
                 _module,
-                source: open(module, elf),
+                source: open(module, elf, cache),
             }
         });
         match entry.source.as_ref().filter(|s| s.is_whole()) {
@@ -130,11 +148,11 @@ impl Dwarf {
     }
 }
 
-fn open(module: &Module, elf: &Elf) -> Option<Source> {
+fn open(module: &Module, elf: &Elf, cache: &CacheDirs) -> Option<Source> {
     if elf.has_debug_info() {
         return Source::map(module.file.as_ref()?.try_clone().ok()?, elf);
     }
-    let debug = debugfile::find(elf, &module.path)?;
+    let debug = debugfile::find(elf, &module.path, cache)?;
     let copy = debug.try_clone().ok()?;
     let elf = Elf::read(&debug).ok().filter(Elf::has_debug_info)?;
     Source::map(copy, &elf)

@@ -1,19 +1,14 @@
 //! Resolves the frames of one module.
 
-use std::fs::File;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use object::elf::{SHT_DYNSYM, SHT_SYMTAB};
-
-use super::debugfile;
 use super::demangle::demangle;
 use super::dwarf::{Dwarf, Lines};
-use super::symtab::{self, Found};
+use super::sources::{Names, Sources};
 use crate::elf::{Elf, ElfError};
-use crate::profile::Module;
-use crate::symbol::{Function, Language, Symbol, UnknownReason, UnnamedFunction};
-use crate::unwind::function_starts;
+use crate::profile::{Functions, Module, Position};
+use crate::symbol::{Function, Language, Location, Symbol, UnknownReason, UnnamedFunction};
 
 impl From<ElfError> for UnknownReason {
     fn from(e: ElfError) -> Self {
@@ -26,7 +21,16 @@ impl From<ElfError> for UnknownReason {
 
 /// Looks up file offsets (ascending, without duplicates) of a module. Returns one symbol for each, in
 /// the same order; with `dwarf`, including inlined functions and source lines.
-pub fn of_module(module: &Arc<Module>, offsets: &[u64], dwarf: Option<&mut Dwarf>) -> Vec<Symbol> {
+pub fn of_module(
+    sources: &mut Sources,
+    module: &Arc<Module>,
+    offsets: &[u64],
+    dwarf: Option<&mut Dwarf>,
+) -> Vec<Symbol> {
+    if let Some(functions) = &module.functions {
+        let symbol = |at: &u64| of_source(module, functions, *at);
+        return offsets.iter().map(symbol).collect();
+    }
     let fail = |why: UnknownReason| vec![Symbol::Unknown(why); offsets.len()];
     let Some(file) = &module.file else {
         return fail(UnknownReason::NoFile);
@@ -39,77 +43,57 @@ pub fn of_module(module: &Arc<Module>, offsets: &[u64], dwarf: Option<&mut Dwarf
     let mut addrs: Vec<u64> = at.iter().flatten().copied().collect();
     addrs.sort_unstable();
     addrs.dedup();
-    let names = Names::read(module, &elf, &addrs);
+    let names = sources.look_up(module, &elf, &addrs);
+    let frames = Frames { module, names };
     let mut lines = match dwarf {
-        Some(dwarf) => dwarf.lines(module, &elf, &addrs),
+        Some(dwarf) => dwarf.lines(module, &elf, &sources.cache, &addrs),
         None => addrs.iter().map(|_| None).collect(),
     };
     let mut demangler = Demangler::default();
     let symbol = |addr: &Option<u64>| match addr.and_then(|a| addrs.binary_search(&a).ok()) {
         // An address occurs twice only if the file declares two segments at the same address; the
         // second occurrence then has no lines.
-        Some(i) => names.symbol(i, addrs[i], lines[i].take(), &mut demangler),
+        Some(i) => frames.symbol(i, addrs[i], lines[i].take(), &mut demangler),
         None => Symbol::Unknown(UnknownReason::NoSymbol),
     };
     at.iter().map(symbol).collect()
 }
 
-struct Names<'m> {
-    module: &'m Module,
-    found: Vec<Option<Found>>,
-    /// Where the functions without a symbol begin.
-    starts: Vec<Option<u64>>,
-    /// The reason for addresses without a symbol.
-    otherwise: UnknownReason,
+/// The symbol of a position in source code, which is known without a file of machine code.
+fn of_source(module: &Module, functions: &Functions, offset: u64) -> Symbol {
+    let Some(Position { function, line }) = functions.at(offset) else {
+        return Symbol::Unknown(UnknownReason::NoSymbol);
+    };
+    let location = (function.first_line > 0).then(|| Location {
+        file: module.path.to_string_lossy().into_owned(),
+        line: (line > 0).then_some(line),
+    });
+    Symbol::Known(Function {
+        name: function.name.to_string(),
+        language: functions.language,
+        offset_in_function: 0,
+        first_line: Some(function.first_line),
+        inlined: Vec::new(),
+        location,
+    })
 }
 
-impl<'m> Names<'m> {
-    /// Searches the full symbol table of the module or its debug file first, then the dynamic symbol
-    /// table for the remaining addresses, then the unwind information for functions without a symbol.
-    fn read(module: &'m Module, elf: &Elf, addrs: &[u64]) -> Names<'m> {
-        let mut names = Names {
-            module,
-            starts: Vec::new(),
-            found: vec![None; addrs.len()],
-            otherwise: UnknownReason::NoSymbol,
-        };
-        if elf.section_of_kind(SHT_SYMTAB).is_some() {
-            names.add(addrs, symtab::lookup(elf, SHT_SYMTAB, false, addrs));
-        } else if let Some(debug) = debugfile::find(elf, &module.path) {
-            names.add(addrs, from_debug_file(&debug, addrs));
-        }
-        let left: Vec<u64> = addrs
-            .iter()
-            .zip(&names.found)
-            .filter(|(_, f)| f.is_none())
-            .map(|(a, _)| *a)
-            .collect();
-        if !left.is_empty() {
-            names.add(&left, symtab::lookup(elf, SHT_DYNSYM, true, &left));
-        }
-        if names.found.iter().any(Option::is_none) {
-            // (The reason for addresses without a symbol stays that of the symbol tables.)
-            names.starts = function_starts(elf, addrs).unwrap_or_default();
-        }
-        names
-    }
+struct Frames<'m> {
+    module: &'m Module,
+    names: Names,
+}
 
-    /// Adds results, which are for all addresses or for those without a name.
-    fn add(&mut self, asked: &[u64], result: Result<Vec<Option<Found>>, ElfError>) {
-        match result {
-            Ok(found) if asked.len() == self.found.len() => self.found = found,
-            Ok(found) => {
-                let gaps = self.found.iter_mut().filter(|f| f.is_none());
-                gaps.zip(found).for_each(|(gap, found)| *gap = found);
-            }
-            Err(e) => self.otherwise = e.into(),
-        }
-    }
-
-    fn symbol(&self, i: usize, addr: u64, lines: Option<Lines>, names: &mut Demangler) -> Symbol {
-        let by_table = self.found[i]
+impl Frames<'_> {
+    fn symbol(
+        &self,
+        i: usize,
+        addr: u64,
+        lines: Option<Lines>,
+        demangler: &mut Demangler,
+    ) -> Symbol {
+        let by_table = self.names.found[i]
             .as_ref()
-            .map(|f| (f.start, names.demangle(&f.name)));
+            .map(|f| (f.start, demangler.demangle(&f.name)));
         let by_lines = || {
             let lines = lines.as_ref()?;
             lines.function().map(|f| (lines.start, f))
@@ -131,24 +115,21 @@ impl<'m> Names<'m> {
             name,
             language,
             offset_in_function,
+            first_line: None,
             inlined,
             location,
         })
     }
 
     fn unnamed(&self, i: usize, addr: u64) -> Symbol {
-        match self.starts.get(i) {
+        match self.names.starts.get(i) {
             Some(Some(start)) => Symbol::Unnamed(UnnamedFunction {
                 name: format!("{}+{start:#x}", self.module.name),
                 offset_in_function: addr - start,
             }),
-            _ => Symbol::Unknown(self.otherwise.clone()),
+            _ => Symbol::Unknown(self.names.otherwise.clone()),
         }
     }
-}
-
-fn from_debug_file(debug: &File, addrs: &[u64]) -> Result<Vec<Option<Found>>, ElfError> {
-    symtab::lookup(&Elf::read(debug)?, SHT_SYMTAB, false, addrs)
 }
 
 type Named = (String, Language);

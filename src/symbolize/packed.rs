@@ -44,20 +44,25 @@ fn claim(elf: &Elf, section: &Section) -> Option<(CompressionType, u64)> {
 }
 
 fn unpacks_to(elf: &Elf, section: &Section, size: u64) -> bool {
-    let packed = Part {
-        elf,
-        at: section.offset.saturating_add(HEADER),
-        left: section.size.saturating_sub(HEADER),
-    };
+    let begin = section.offset.saturating_add(HEADER);
+    let packed = Part::new(elf, begin, section.size.saturating_sub(HEADER));
     let mut unpacked = ZlibDecoder::new(packed).take(size.saturating_add(1));
     io::copy(&mut unpacked, &mut io::sink()).is_ok_and(|n| n == size)
 }
 
 /// A sequential reader of a part of a file.
-struct Part<'e> {
+pub(super) struct Part<'e> {
     elf: &'e Elf<'e>,
     at: u64,
     left: u64,
+}
+
+impl<'e> Part<'e> {
+    /// `size` bytes from a position in the file.
+    pub fn new(elf: &'e Elf<'e>, at: u64, size: u64) -> Part<'e> {
+        let left = size;
+        Part { elf, at, left }
+    }
 }
 
 impl Read for Part<'_> {

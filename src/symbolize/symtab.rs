@@ -5,16 +5,13 @@
 
 use std::rc::Rc;
 
-use object::LittleEndian;
 use object::elf::{
-    SHT_STRTAB, STB_LOCAL, STB_WEAK, STT_FUNC, STT_GNU_IFUNC, STT_NOTYPE, SectionType, Sym64,
-    SymbolBind, SymbolInfo,
+    SHT_STRTAB, STB_LOCAL, STB_WEAK, STT_FUNC, STT_GNU_IFUNC, STT_NOTYPE, SectionType, SymbolBind,
+    SymbolInfo,
 };
 
 use crate::elf::{Elf, ElfError, Section, u16_at, u32_at, u64_at};
 
-const SYM_SIZE: usize = size_of::<Sym64<LittleEndian>>();
-const SYMS_PER_READ: usize = 4096;
 /// Mangled names of C++ templates can be long, but not longer than this.
 const MAX_NAME: usize = 64 << 10;
 /// Maximum number of aliases at one address that are compared.
@@ -70,53 +67,12 @@ pub fn lookup(
     .choose_all(hits)
 }
 
-/// The address of the function with this name, in the file's own addresses.
-///
-/// # Errors
-/// The table is damaged.
-pub fn address_of(elf: &Elf, kind: SectionType, name: &[u8]) -> Result<Option<u64>, ElfError> {
-    let Some(table) = elf.section_of_kind(kind) else {
-        return Ok(None);
-    };
-    let Some(strings) = elf.section(table.link as usize) else {
-        return Ok(None);
-    };
-    let mut wanted = name.to_vec();
-    wanted.push(0);
-    let mut found = None;
-    let mut buf = vec![0; wanted.len()];
-    for_each_function(elf, table, |sym| {
-        let at = strings.offset.saturating_add(u64::from(sym.name));
-        if found.is_none() && elf.read_at(&mut buf, at).is_ok() && buf == wanted {
-            found = Some(sym.start);
-        }
-        Ok(())
-    })?;
-    Ok(found)
-}
-
 fn for_each_function(
     elf: &Elf,
     table: &Section,
     mut f: impl FnMut(Sym) -> Result<(), ElfError>,
 ) -> Result<(), ElfError> {
-    let mut buf = vec![0; SYM_SIZE * SYMS_PER_READ];
-    let mut left = usize::try_from(table.size).unwrap_or(usize::MAX) / SYM_SIZE;
-    let mut at = table.offset;
-    while left > 0 {
-        let count = left.min(SYMS_PER_READ);
-        let part = &mut buf[..count * SYM_SIZE];
-        elf.read_at(part, at)?;
-        for sym in part
-            .chunks_exact(SYM_SIZE)
-            .filter_map(|raw| function(elf, raw))
-        {
-            f(sym)?;
-        }
-        left -= count;
-        at += (count * SYM_SIZE) as u64;
-    }
-    Ok(())
+    elf.for_each_symbol(table, |raw| function(elf, raw).map_or(Ok(()), &mut f))
 }
 
 /// Decodes a symbol; `None` if it does not name code of this file.

@@ -3,7 +3,7 @@
 //! | label | `type` in `/v2` | text |
 //! |---|---|---|
 //! | [`Label::Root`] | `root` | `all` |
-//! | [`Label::Code`] | `function`, `inlined` | `FUNCTION (FILE)`, for a call site `FUNCTION (FILE+0xOFFSET)` |
+//! | [`Label::Code`] | `function`, `inlined` | `FUNCTION (FILE)`, for a call site `FUNCTION (FILE+0xOFFSET)`; `FUNCTION (FILE:LINE)` |
 //! | [`Label::Name`] | none | `FUNCTION`, or `FILE+0xOFFSET` |
 //! | [`Label::Unmapped`] | `unmapped` | `[unknown]`, as in perf |
 //! | [`Label::CutOff`] | `cut_off` | `[cut off: REASON]` |
@@ -81,7 +81,9 @@ impl Category {
         match language {
             _ if !module.own_executable => Category::Library,
             Some(Language::Rust) => Category::OwnRust,
-            Some(Language::Other) | None => Category::OwnOther,
+            Some(Language::Python | Language::JavaScript | Language::Other) | None => {
+                Category::OwnOther
+            }
         }
     }
 
@@ -137,8 +139,10 @@ pub struct Code<'a> {
     pub file: &'a str,
     /// Path of the file as in the target's mappings.
     pub path: &'a Path,
-    /// File offset of the call site in bytes; `None` for a function.
+    /// File offset of the call site in bytes, or its line if there is a [`Code::first_line`]; `None` for a function.
     pub offset: Option<u64>,
+    /// First line of a function without machine code of its own in a file; 0 if it has no lines.
+    pub first_line: Option<u32>,
     /// Whether it was inlined into the next outer frame.
     pub inlined: bool,
     /// Category of the code.
@@ -153,8 +157,20 @@ impl<'a> Code<'a> {
         // Readers of folded stacks would not take an empty name as a frame.
         match self.function.filter(|name| !name.is_empty()) {
             Some(function) => Label::Name(function, None),
-            None => Label::Name(self.file, self.offset),
+            None => Label::Name(self.file, self.file_offset()),
         }
+    }
+
+    /// The line of the call site, else the function's first line; `None` if its code is in a file of machine code, or
+    /// has no lines.
+    pub fn line(&self) -> Option<u64> {
+        let first = self.first_line?;
+        Some(self.offset.unwrap_or(first.into())).filter(|line| *line > 0)
+    }
+
+    /// The file offset of the call site, in bytes; `None` for a function, and if its code is in no file of machine code.
+    pub fn file_offset(&self) -> Option<u64> {
+        self.offset.filter(|_| self.first_line.is_none())
     }
 
     /// The order in which `/v1` lists children of equal size.
@@ -165,6 +181,7 @@ impl<'a> Code<'a> {
                 code.file,
                 code.function,
                 code.category,
+                code.first_line,
                 code.module,
             )
         }
@@ -202,7 +219,10 @@ impl fmt::Display for Code<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let function = self.function.unwrap_or(NO_SYMBOL);
         let inlined = if self.inlined { ", inlined" } else { "" };
-        match self.offset {
+        if let Some(line) = self.line() {
+            return write!(f, "{function} ({}:{line}{inlined})", self.file);
+        }
+        match self.file_offset() {
             None => write!(f, "{function} ({}{inlined})", self.file),
             Some(offset) => write!(f, "{function} ({}+{offset:#x}{inlined})", self.file),
         }

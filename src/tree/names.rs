@@ -4,7 +4,7 @@ use rustc_hash::FxHashMap;
 
 use super::label::{Category, Code, Label, LabelId, Labels, Merge, Naming};
 use crate::profile::{Frame, FrameKind, Module, Profile};
-use crate::symbol::Symbols;
+use crate::symbol::{Function, Symbols};
 
 /// The label of a frame of this profile; an inlined function counts as the function that contains its code.
 pub fn frame_label<'a>(of: (&'a Profile, &'a Symbols), frame: Frame, merge: Merge) -> Label<'a> {
@@ -22,6 +22,7 @@ fn code<'a>(
     };
     let module: &'a Module = profile.module(id)?;
     let function = symbols.function(frame);
+    let first_line = function.and_then(|f| f.first_line);
     Some(Code {
         // `/v1` has no name for a function without a symbol, and whole names.
         function: match merge {
@@ -30,11 +31,20 @@ fn code<'a>(
         },
         file: &module.name,
         path: &module.path,
-        offset: Some(offset),
+        // (An unknown line counts as the function's first one.)
+        offset: Some(match (function, first_line) {
+            (Some(f), Some(first)) => line_of(f).unwrap_or(first).into(),
+            _ => offset,
+        }),
+        first_line,
         inlined: false,
         category: Category::of(module, function.map(|f| f.language)),
         module: Some(id),
     })
+}
+
+fn line_of(function: &Function) -> Option<u32> {
+    function.location.as_ref().and_then(|at| at.line)
 }
 
 fn merged(code: Code<'_>, merge: Merge) -> Label<'_> {

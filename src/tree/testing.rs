@@ -36,6 +36,7 @@ pub(crate) fn profile(samples: &[(&[Frame], Usage)], not_observed: &[Usage]) -> 
             dev_ino: (1, 1),
             file: None,
             layout: None,
+            functions: None,
             own_executable: own,
         })
     };
@@ -100,6 +101,7 @@ pub(crate) fn symbols(names: &[(Frame, &str, Language)]) -> Symbols {
                 name: (*name).to_owned(),
                 language: *language,
                 offset_in_function: 0,
+                first_line: None,
                 inlined: Vec::new(),
                 location: None,
             };

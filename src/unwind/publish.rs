@@ -92,15 +92,18 @@ pub struct Publisher {
     rows: Option<Room>,
     retried: Instant,
     refused: HashSet<ModuleId>,
+    /// Files with an interpreter whose frames are not read, each with the reason, since they were last taken.
+    unread: Vec<String>,
 }
 
 impl Publisher {
-    /// Starts the threads; they write to `wake` when a table is built.
+    /// Starts the threads; they write to `wake` when a table is built. `interpreters` says whether they also look for
+    /// interpreters in the files.
     ///
     /// # Errors
     /// A thread could not be started.
-    pub fn start(wake: Arc<EventFd>) -> Result<Publisher> {
-        let (requests, built) = builders::start(&wake)?;
+    pub fn start(wake: Arc<EventFd>, interpreters: bool) -> Result<Publisher> {
+        let (requests, built) = builders::start(&wake, interpreters)?;
         Ok(Publisher {
             requests,
             built,
@@ -111,6 +114,7 @@ impl Publisher {
             rows: None,
             retried: Instant::now(),
             refused: HashSet::new(),
+            unread: Vec::new(),
         })
     }
 
@@ -199,6 +203,11 @@ impl Publisher {
         }
     }
 
+    /// The files with an interpreter whose frames are not read, found since the last call, each with the reason.
+    pub fn take_unread(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.unread)
+    }
+
     /// The number of files that had no table at some time because the maps were full.
     pub fn refused(&self) -> u64 {
         self.refused.len() as u64
@@ -210,6 +219,16 @@ impl Publisher {
         let Some(number) = self.files.get(&module).and_then(|f| f.code.number) else {
             return;
         };
+        let read = built.interpreter.map(|found| {
+            let interpreter = found?;
+            store
+                .write_interpreter(number, &interpreter)
+                .map_err(|e| e.to_string())
+        });
+        if let (Some(Err(why)), Some(file)) = (read, self.files.get(&module)) {
+            self.unread
+                .push(format!("{}: {why}", file.file.path.display()));
+        }
         let state = match built.table {
             Ok((packed, rules)) => match self.write(number, &packed, &rules, store) {
                 Ok(Some(place)) => State::Ready(place),

@@ -6,7 +6,6 @@ use object::elf::SHT_DYNSYM;
 use super::rule::Arch;
 use super::spans::{Source, Span};
 use crate::elf::Elf;
-use crate::symbolize::address_of_symbol;
 
 /// Maximum number of bytes of uncovered code that are scanned.
 pub(super) const MAX_SCANNED: u64 = 16 << 20;
@@ -17,7 +16,7 @@ const ENTRY_SIZE: u64 = 32;
 /// The same for a dynamic loader, whose entry code also runs the libraries' initialisers.
 const LOADER_ENTRY_SIZE: u64 = 96;
 /// A function that every loader exports for debuggers.
-const LOADER_FUNCTION: &[u8] = b"_dl_debug_state";
+const LOADER_FUNCTION: &str = "_dl_debug_state";
 
 /// The signal trampolines in uncovered code. Each span begins one byte early, so that it contains the
 /// signal handler's return address minus one.
@@ -109,7 +108,7 @@ pub fn entry_span(elf: &Elf, gaps: &[(u64, u64)]) -> Option<Span> {
 
 /// The entry address of a dynamic loader. Its exported function distinguishes it from other libraries.
 fn loader_entry(elf: &Elf) -> Option<u64> {
-    let function = address_of_symbol(elf, SHT_DYNSYM, LOADER_FUNCTION);
+    let function = elf.extents(SHT_DYNSYM, [LOADER_FUNCTION]);
     let entry = elf.header_entry();
-    (entry != 0 && matches!(function, Ok(Some(_)))).then_some(entry)
+    (entry != 0 && matches!(function, Ok([Some(_)]))).then_some(entry)
 }

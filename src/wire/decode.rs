@@ -1,10 +1,14 @@
 //! Decodes records of the ring buffer into [`Event`]s.
 
-use super::skel::types::{self as abi, code_event, process_event, range_event, stack_event};
+use super::skel::types::{
+    self as abi, code_event, function_event, names_event, process_event, range_event, sent_text,
+    stack_event,
+};
 use super::{Malformed, read_record};
 use crate::event::{
-    Addr, CodeSeen, Event, FileKey, FileNumber, MmId, Outcome, PartialReason, Pid, Place,
-    ProcessChange, ProcessEvent, RangeChange, RangeEvent, StackId, StackSeen,
+    Addr, CodeSeen, Event, FileKey, FileNumber, FunctionNumber, FunctionSeen, LineTable, MmId,
+    NamesWritten, Outcome, PartialReason, Pid, Place, ProcessChange, ProcessEvent, RangeChange,
+    RangeEvent, StackId, StackSeen,
 };
 
 /// Decodes one ring-buffer record.
@@ -18,6 +22,8 @@ pub fn decode(bytes: &[u8]) -> Result<Event, Malformed> {
         abi::event_kind::EVENT_PROCESS => decode_process(bytes).map(Event::Process),
         abi::event_kind::EVENT_RANGE => decode_range(bytes).map(Event::Range),
         abi::event_kind::EVENT_CODE => decode_code(bytes).map(Event::Code),
+        abi::event_kind::EVENT_FUNCTION => decode_function(bytes).map(Event::Function),
+        abi::event_kind::EVENT_NAMES => decode_names(bytes).map(Event::Names),
         _ => Err(Malformed::Unknown),
     }
 }
@@ -36,14 +42,25 @@ fn decode_stack(bytes: &[u8]) -> Result<StackSeen, Malformed> {
         outcome: decode_outcome(e.outcome)?,
         before: e.before as usize,
         last: e.last != 0,
+        unmerged: e.unmerged,
+        by_order: e.by_order != 0,
         frames: e.frames[..nr].iter().map(|&f| decode_place(f)).collect(),
     })
 }
 
 const FRAME_IN_FILE: u64 = 1 << abi::frame_bits::FRAME_IN_FILE_BIT.0;
+const FRAME_INTERPRETED: u64 = 1 << abi::frame_bits::FRAME_INTERPRETED_BIT.0;
+const FRAME_FUNCTION_SHIFT: u32 = abi::frame_bits::FRAME_FUNCTION_SHIFT.0;
+const FRAME_NO_INSTRUCTION: u32 = abi::frame_bits::FRAME_NO_INSTRUCTION.0;
 const FRAME_FILE_SHIFT: u32 = abi::frame_bits::FRAME_FILE_SHIFT.0;
 
 fn decode_place(frame: u64) -> Place {
+    if frame & FRAME_IN_FILE == 0 && frame & FRAME_INTERPRETED != 0 {
+        let at = (frame & u64::from(FRAME_NO_INSTRUCTION)) as u32;
+        let function = (frame & !FRAME_INTERPRETED) >> FRAME_FUNCTION_SHIFT;
+        let at = (at != FRAME_NO_INSTRUCTION).then_some(at);
+        return Place::Interpreted(FunctionNumber(function as u32), at);
+    }
     if frame & FRAME_IN_FILE == 0 {
         return Place::Address(Addr(frame));
     }
@@ -65,6 +82,66 @@ fn decode_code(bytes: &[u8]) -> Result<CodeSeen, Malformed> {
             modified: e.file.modified,
             size: e.file.size,
         },
+    })
+}
+
+fn decode_function(bytes: &[u8]) -> Result<FunctionSeen, Malformed> {
+    const FIXED: usize = std::mem::offset_of!(function_event, lines_table);
+    let e: function_event = read_record(bytes, FIXED)?;
+    let lines = bytes[FIXED..].get(..e.lines_size as usize);
+    Ok(FunctionSeen {
+        number: FunctionNumber(e.function),
+        mm: MmId(e.mm_id),
+        pid: (e.pid != 0).then_some(Pid(e.pid)),
+        code: Addr(e.code),
+        check: e.check,
+        version: e.version as u16,
+        lines: match lines {
+            Some(lines) => LineTable::Sent(lines.into()),
+            None => LineTable::At(Addr(e.lines)),
+        },
+        first_line: e.first_line,
+        name: decode_text(&e.name, &e.name_text, Cut::End),
+        file: decode_text(&e.file, &e.file_text, Cut::Start),
+    })
+}
+
+/// Which end of a text is missing if it is too long.
+enum Cut {
+    Start,
+    End,
+}
+
+/// The text in `bytes`; `?` if it could not be read. Characters that are none are replaced.
+fn decode_text(text: &sent_text, bytes: &[u8], cut: Cut) -> String {
+    let sent = bytes.get(..text.sent as usize).unwrap_or_default();
+    let wide = |width: usize| {
+        let units = sent.chunks_exact(width).map(move |unit| {
+            let byte = |(at, b): (usize, &u8)| u32::from(*b) << (8 * at);
+            unit.iter().enumerate().map(byte).sum::<u32>()
+        });
+        let character = |code| char::from_u32(code).unwrap_or(char::REPLACEMENT_CHARACTER);
+        units.map(character).collect::<String>()
+    };
+    let width = text.width as usize;
+    let known = match width {
+        1 | 2 | 4 if !sent.is_empty() => wide(width),
+        _ => return "?".to_owned(),
+    };
+    let is_cut = (sent.len() / width) < text.length as usize;
+    match cut {
+        Cut::Start if is_cut => format!("…{known}"),
+        Cut::End if is_cut => format!("{known}…"),
+        _ => known,
+    }
+}
+
+fn decode_names(bytes: &[u8]) -> Result<NamesWritten, Malformed> {
+    let e: names_event = read_record(bytes, size_of::<names_event>())?;
+    Ok(NamesWritten {
+        mm: MmId(e.mm_id),
+        inode: e.ino,
+        end: e.end,
     })
 }
 
@@ -161,7 +238,7 @@ mod tests {
     #[test]
     fn a_stack_carries_only_its_frames() {
         let e = stack_record(2, 0);
-        let bytes = &record_bytes(&e)[..32 + 16];
+        let bytes = &record_bytes(&e)[..40 + 16];
         let Ok(Event::Stack(s)) = decode(bytes) else {
             panic!("not a stack");
         };
@@ -175,9 +252,9 @@ mod tests {
     #[test]
     fn a_cut_stack_is_refused() {
         let e = stack_record(3, 0);
-        assert_eq!(decode(&record_bytes(&e)[..32 + 16]), Err(Malformed::Short));
+        assert_eq!(decode(&record_bytes(&e)[..40 + 16]), Err(Malformed::Short));
         assert_eq!(
-            decode(record_bytes(&stack_record(129, 0))),
+            decode(record_bytes(&stack_record(249, 0))),
             Err(Malformed::Short)
         );
         assert_eq!(
@@ -212,11 +289,89 @@ mod tests {
 
         #[test]
         fn known_kinds_with_any_rest_do_not_panic(
-            kind in 0u32..6, rest in proptest::collection::vec(any::<u8>(), 0..1200),
+            kind in 0u32..10, rest in proptest::collection::vec(any::<u8>(), 0..1200),
         ) {
             let mut bytes = kind.to_ne_bytes().to_vec();
             bytes.extend(rest);
             let _ = decode(&bytes);
         }
+    }
+
+    /// A function's record, and how many of its bytes are sent.
+    fn function_record(lines_size: u32) -> (function_event, usize) {
+        let mut e = function_event {
+            kind: abi::event_kind::EVENT_FUNCTION.0,
+            mm_id: 3,
+            pid: 42,
+            function: 9,
+            code: 0x7f00,
+            lines: 0x8f00,
+            check: 5,
+            version: 11,
+            first_line: 30,
+            lines_size,
+            ..Default::default()
+        };
+        e.name = sent_text {
+            length: 2,
+            sent: 4,
+            width: 2,
+            ascii: 0,
+        };
+        e.name_text[..4].copy_from_slice(&[0xe9, 0, 0xac, 0x20]);
+        e.file = sent_text {
+            length: 300,
+            sent: 4,
+            width: 1,
+            ascii: 1,
+        };
+        e.file_text[..4].copy_from_slice(b"a.py");
+        e.lines_table[..2].copy_from_slice(&[7, 8]);
+        let sent = lines_size as usize;
+        let lines = if sent <= e.lines_table.len() { sent } else { 0 };
+        (e, std::mem::offset_of!(function_event, lines_table) + lines)
+    }
+
+    #[test]
+    fn a_function_has_its_names_and_its_lines() {
+        let (e, sent) = function_record(2);
+        let Ok(Event::Function(f)) = decode(&record_bytes(&e)[..sent]) else {
+            panic!("not a function");
+        };
+        assert_eq!(
+            (f.number, f.mm, f.pid),
+            (FunctionNumber(9), MmId(3), Some(Pid(42)))
+        );
+        assert_eq!((f.name.as_str(), f.file.as_str()), ("é€", "…a.py"));
+        assert_eq!((f.version, f.first_line), (11, 30));
+        assert_eq!(f.lines, LineTable::Sent([7, 8].into()));
+        assert_eq!(decode(&record_bytes(&e)[..sent - 3]), Err(Malformed::Short));
+    }
+
+    #[test]
+    fn a_long_table_of_lines_is_only_named() {
+        for size in [1025, u32::MAX] {
+            let (e, sent) = function_record(size);
+            let Ok(Event::Function(f)) = decode(&record_bytes(&e)[..sent]) else {
+                panic!("not a function");
+            };
+            assert_eq!(f.lines, LineTable::At(Addr(0x8f00)));
+        }
+    }
+
+    #[test]
+    fn an_interpreted_frame_has_its_function_and_its_instruction() {
+        let frame =
+            |function: u64, at: u64| FRAME_INTERPRETED | function << FRAME_FUNCTION_SHIFT | at;
+        let place = |function, at| Place::Interpreted(FunctionNumber(function), at);
+        assert_eq!(decode_place(frame(7, 12)), place(7, Some(12)));
+        assert_eq!(
+            decode_place(frame(7, FRAME_NO_INSTRUCTION.into())),
+            place(7, None)
+        );
+        assert_eq!(
+            decode_place(frame(u32::MAX.into(), 0)),
+            place(u32::MAX, Some(0))
+        );
     }
 }

@@ -205,6 +205,16 @@ impl Walk {
         assert_eq!(sum(rows(&maps), "attributed"), attributed);
         let without = number(&self.summary["report"]["not_observed"]["resident"]);
         assert_eq!(sum(rows(&maps), "not_observed"), without);
+        let groups = maps["categories"].as_array().unwrap();
+        for key in ["size", "attributed", "not_observed", "huge"] {
+            let sums = [sum(groups, key), sum(rows(&maps), key)];
+            assert_eq!(sums, [number(&maps[key]); 2], "{key}");
+        }
+        for kind in MAPPED {
+            let of = |row: &Value| number(&row["bytes"][kind]);
+            assert_eq!(groups.iter().map(of).sum::<u64>(), self.total(kind));
+        }
+        assert_eq!(sum(groups, "mappings"), number(&maps["count"]));
         let kernel = smaps(self.pid);
         assert_eq!(rows(&maps).len(), kernel.len());
         for row in rows(&maps) {

@@ -1,5 +1,6 @@
 //! The real `memprof`, started as a user would start it.
 
+use std::ffi::OsStr;
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
@@ -44,11 +45,19 @@ impl Stderr {
 
 /// Runs it to its end.
 pub fn run(args: &[&str]) -> Output {
-    Command::new(BINARY)
-        .args(args)
-        .stdin(Stdio::null())
+    let mut command = Command::new(BINARY);
+    isolated(command.args(args).stdin(Stdio::null()))
         .output()
         .unwrap()
+}
+
+/// Takes away what this machine's user has configured, unless a test sets it.
+fn isolated(command: &mut Command) -> &mut Command {
+    let servers = OsStr::new("DEBUGINFOD_URLS");
+    if !command.get_envs().any(|(name, _)| name == servers) {
+        command.env_remove(servers);
+    }
+    command
 }
 
 /// Runs it to its end and checks for exit status 1; returns its messages.
@@ -110,7 +119,7 @@ impl Memprof {
     }
 
     fn of(command: &mut Command) -> Memprof {
-        let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
+        let mut child = isolated(command).stderr(Stdio::piped()).spawn().unwrap();
         let stderr = Arc::new(Stderr::default());
         let (to, from) = (Arc::clone(&stderr), child.stderr.take().unwrap());
         std::thread::spawn(move || {

@@ -4,11 +4,13 @@
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
 pub mod cgroup;
+pub mod debuginfod_server;
 pub mod files;
 pub mod machine;
 pub mod memprof;
 pub mod postgres;
 pub mod process;
+pub mod pythons;
 pub mod random;
 pub mod reclaim;
 pub mod report;

@@ -49,6 +49,7 @@ pub fn report(
             name: (*name).to_owned(),
             language: *language,
             offset_in_function: 0,
+            first_line: None,
             inlined: Vec::new(),
             location: None,
         };
@@ -112,6 +113,7 @@ pub fn module(name: &str, own_executable: bool) -> Arc<Module> {
         dev_ino: (1, 1),
         file: None,
         layout: None,
+        functions: None,
         own_executable,
     })
 }

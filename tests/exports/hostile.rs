@@ -56,6 +56,7 @@ fn nasty() -> Arc<Report> {
         dev_ino: module.dev_ino,
         file: None,
         layout: None,
+        functions: None,
         own_executable: true,
     });
     profile.modules = modules.into();

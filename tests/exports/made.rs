@@ -288,6 +288,7 @@ fn pprof_knows_lines() {
         name: "outer".to_owned(),
         language: Language::Other,
         offset_in_function: 4,
+        first_line: None,
         inlined: vec![InlinedFunction {
             name: "inner".to_owned(),
             location: Some(place("inner.h", 7)),

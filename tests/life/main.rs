@@ -21,6 +21,7 @@ mod let_go;
 mod max_freeze;
 mod options;
 mod processes;
+mod run_name;
 mod same_code;
 mod signals;
 mod spawning;

@@ -148,6 +148,14 @@ impl Browser {
         self.shown(fragment);
     }
 
+    /// Shows another view of the loaded page, and waits until it is shown.
+    #[track_caller]
+    pub fn turn(&self, fragment: &str) {
+        let script = "performance.clearMarks(); location.hash = arguments[0]";
+        self.run(script, json!([fragment]));
+        self.shown(fragment);
+    }
+
     /// Loads a page of memprof from a URL, and waits until its view is shown.
     #[track_caller]
     pub fn open_url(&self, url: &str) {

@@ -204,6 +204,15 @@ fn a_search_opens_the_way_to_its_matches() {
             <= document.querySelector('.table').getBoundingClientRect().bottom)"
         );
         assert_eq!(browser.eval(&seen), true);
+        // Nothing covers it, and it stays in view when the table gets lower.
+        let clear = format!(
+            "(({rows})[0].getBoundingClientRect().bottom
+            <= document.querySelector('#selection').getBoundingClientRect().top)"
+        );
+        assert_eq!(browser.eval(&clear), true, "{width}");
+        browser.size(width, height - 150);
+        browser.wait(&seen);
+        browser.size(width, height);
         let link = browser.link();
         browser.open(&link);
         browser.wait(&format!("{rows}.length === 2 && {seen}"));

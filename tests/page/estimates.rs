@@ -84,3 +84,29 @@ fn a_small_estimate_has_only_a_limit() {
     browser.must_be_quiet();
     browser.end(server);
 }
+
+#[test]
+fn a_change_within_its_error_has_only_a_limit() {
+    let server = Server::start(Fixed(Ok(estimates())), ServerOptions::default());
+    let browser = Browser::start(server.address);
+    browser.open("#view=diff");
+    browser.click("#mark");
+    browser.wait("document.querySelectorAll('.diff-table .rows .row').length >= 3 || null");
+    // Nothing has changed, but neither side is known better than by 1.96 times 25 KiB.
+    let cell = |row: &str, what: &str| {
+        let script = format!(
+            "const row = [...document.querySelectorAll('.diff-table .rows .row')].find((row) => row.textContent.includes('{row}'));
+            return row?.children[0].{what} ?? 'no such row'"
+        );
+        let text = browser.run(&script, serde_json::json!([]));
+        text.as_str().unwrap().to_owned()
+    };
+    assert_eq!(cell("large", "textContent"), "< ±69.3 KiB");
+    let exact = "0 bytes ± 69.3 KiB (with 95 % confidence; standard error 35.4 KiB)";
+    assert_eq!(cell("small", "title"), exact);
+    // What contains both is exact.
+    assert_eq!(cell("main", "textContent"), "±0");
+    assert_eq!(cell("main", "title"), "0 bytes");
+    browser.must_be_quiet();
+    browser.end(server);
+}

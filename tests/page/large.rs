@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use ::memprof::api::Report;
-use ::memprof::profile::Frame;
+use ::memprof::profile::{CachedFile, FileId, Frame, KnownPath, MappedBytes, Mapping, PathFrom};
+use ::memprof::residency::Category;
 use ::memprof::server::ServerOptions;
 use ::memprof::symbol::Language;
 use serde_json::json;
@@ -120,14 +121,16 @@ const CLICK: &str = "
     const frame = () => new Promise((drawn) => requestAnimationFrame(drawn));
     const click = async (n) => {
         const [target, x, y] = place(n);
-        const before = location.hash;
+        const before = document.getElementById('content').innerHTML + location.hash;
         const start = performance.now();
         target.dispatchEvent(new MouseEvent('click', { clientX: x, clientY: y, bubbles: true }));
         // The first frame draws; the second one begins when it is done.
-        await frame();
-        await frame();
+        do {
+            await frame();
+            await frame();
+        } while (!done(n) && performance.now() - start < 20000);
         const time = performance.now() - start;
-        if (location.hash === before) throw new Error(`click ${n} has no effect`);
+        if (document.getElementById('content').innerHTML + location.hash === before) throw new Error(`click ${n} has no effect`);
         return time;
     };
     return (async () => {
@@ -139,20 +142,85 @@ const CLICK: &str = "
         return least;
     })();";
 
+/// Mappings and cached files of the process with many stacks.
+const PLACES: u64 = 5000;
+
+fn with_places(report: Arc<Report>) -> Arc<Report> {
+    let mut report = Report::clone(&report);
+    let profile = Arc::make_mut(&mut report.profile);
+    let places = Arc::make_mut(&mut profile.places);
+    let sample = profile.samples[0].clone();
+    places.files = (0..PLACES)
+        .map(|n| CachedFile {
+            id: FileId {
+                dev: (8, 1),
+                ino: n,
+            },
+            path: Some(KnownPath {
+                path: format!("/srv/data/{:x}/table-{n}.bin", n * 7919 % 997),
+                deleted: false,
+                from: PathFrom::OpenFile,
+                seen: std::time::SystemTime::UNIX_EPOCH,
+            }),
+            samples: vec![sample.clone()],
+            lost: 4096 * (n % 13),
+        })
+        .collect();
+    places.mappings = (0..PLACES)
+        .map(|n| Mapping {
+            pid: profile.target.pid,
+            start: n << 20,
+            end: (n + 1) << 20,
+            permissions: "rw-p".to_owned(),
+            name: format!("[anon:arena {n}]"),
+            category: Category::NamedAnon,
+            bytes: MappedBytes {
+                attributed: kib(4 * (n * 7919 % 250), 0, 0),
+                ..MappedBytes::default()
+            },
+        })
+        .collect();
+    Arc::new(report)
+}
+
 /// A hundred thousand stacks: a click is answered within the time of sorting 250,000 numbers, which takes a browser on a
 /// usual machine a tenth of a second.
 #[test]
 fn a_click_is_answered_at_once() {
-    let server = Server::start(Fixed(Ok(many(100_000))), ServerOptions::default());
+    let report = with_places(many(100_000));
+    let server = Server::start(Fixed(Ok(report)), ServerOptions::default());
     let browser = Browser::start(server.address);
-    // Zooms in and out again, or selects one row and another.
+    browser.open("");
+    browser.press("m");
+    browser.wait("location.hash.includes('from=')");
+    let mark = browser.link().split("from=").nth(1).unwrap().to_owned();
+    // Zooms in and out again, or selects one row and another, or sorts by one column and another.
     let zoom = "const c = document.querySelector('canvas.flame'); const { left, top, width } = c.getBoundingClientRect();
         return n % 2 ? [document.querySelector('.crumb'), 0, 0] : [c, left + width * 0.3, top + 50]";
+    let below = "const c = document.querySelectorAll('canvas.flame')[1]; const { left, top, width } = c.getBoundingClientRect();
+        return n % 2 ? [document.querySelectorAll('.crumbs')[1].firstChild, 0, 0] : [c, left + width * 0.3, top + 30]";
     let row = "return [document.querySelectorAll('.rows .row')[n % 2 + 1].children[3], 0, 0]";
-    for (view, place) in [("flame", zoom), ("treemap", zoom), ("tree", row)] {
+    let sort = "return [document.querySelectorAll('.sort')[1 - n % 2], 0, 0]";
+    let sorted = "return place(n)[0].parentElement.ariaSort !== 'none'";
+    let tab = "return [[...document.querySelectorAll('.tabs a')][n % 2 ? 0 : 8], 0, 0]";
+    let opened = "return document.querySelector(n % 2 ? '#content canvas.flame' : '#content .cards') !== null";
+    let function = "fn=module::type_7::function&path=/opt/node";
+    for (view, place, done) in [
+        ("flame".to_owned(), zoom, "return true"),
+        ("treemap".to_owned(), zoom, "return true"),
+        ("tree".to_owned(), row, "return true"),
+        ("functions".to_owned(), sort, sorted),
+        (format!("sandwich&{function}"), below, "return true"),
+        ("files".to_owned(), sort, sorted),
+        ("space".to_owned(), sort, sorted),
+        (format!("diff&from={mark}"), zoom, "return true"),
+        ("flame".to_owned(), tab, opened),
+    ] {
         browser.open(&format!("#pause=1&view={view}"));
         let times = browser.run(
-            &format!("const place = (n) => {{ {place} }}; {CLICK}"),
+            &format!(
+                "const place = (n) => {{ {place} }}; const done = (n) => {{ {done} }}; {CLICK}"
+            ),
             json!([]),
         );
         let [work, click] = [0, 1].map(|n| times[n].as_f64().unwrap());

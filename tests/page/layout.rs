@@ -1,15 +1,17 @@
 //! Where things are, how large, and in which colour: on a wide screen and on a phone.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use ::memprof::api::Report;
-use ::memprof::profile::Frame;
+use ::memprof::export;
+use ::memprof::profile::{Frame, Profile};
 use ::memprof::server::ServerOptions;
 use ::memprof::symbol::Language;
 use serde_json::json;
 
 use super::browser::Browser;
+use super::common::report::module;
 use super::common::{Fixed, Server, at, kib, report};
 use super::lists::{drawn, until};
 use super::live::Run;
@@ -38,7 +40,9 @@ const KEEP_TEXTS: &str = "
     };
     pen.fillText = function (text, x, y, ...more) {
         const below = boxes.get(this)?.findLast((b) => x >= b[0] && x <= b[0] + b[2] && y >= b[1] && y <= b[1] + b[3]);
-        window.texts.push({ canvas: this.canvas, text, x, y, font: this.font, back: below?.[4] });
+        const room = below ? below[0] + below[2] - x : undefined;
+        const width = this.measureText(text).width;
+        window.texts.push({ canvas: this.canvas, text, x, y, font: this.font, back: below?.[4], room, width });
         return fillText.call(this, text, x, y, ...more);
     };";
 
@@ -134,6 +138,98 @@ fn a_flame_graph_is_as_high_as_it_is() {
         });
     }
     browser.end(server);
+}
+
+/// Frames that are too narrow to be seen take no rows: there would be nothing in them.
+#[test]
+fn a_flame_graph_has_no_empty_rows() {
+    let deep: Vec<Frame> = (0..100).rev().map(|n| at(0, n + 1)).collect();
+    let samples = [(deep, kib(4, 0, 0)), (vec![at(1, 1)], kib(90_000, 0, 0))];
+    let (server, browser) = shown(report(&samples, &[], &[]));
+    let height = "document.querySelector('.whole').offsetHeight";
+    for (width, height_of_window) in SIZES {
+        browser.size(width, height_of_window);
+        for shape in ["icicle", "flame"] {
+            browser.open(&format!("#shape={shape}"));
+            browser.wait(&format!("{height} < 100"));
+            // Zoomed in, they are seen.
+            browser.eval("document.querySelector('canvas.flame').focus()");
+            let along = if shape == "icicle" { DOWN } else { UP };
+            browser.press(&format!("{along}{RIGHT}"));
+            let name = browser.text("#selection .name");
+            assert!(name.contains("(node)"), "{name}");
+            browser.press(ENTER);
+            browser.wait(&format!("{height} > 1900"));
+        }
+    }
+    browser.end(server);
+}
+
+/// Names and sizes on frames and boxes are whole, or end with an ellipsis; no size is cut.
+#[test]
+fn no_text_is_cut_inside_a_letter() {
+    let (server, browser) = shown(stacks());
+    for (width, height) in SIZES {
+        browser.size(width, height);
+        for view in ["flame", "treemap"] {
+            browser.open(&format!("#view={view}"));
+            browser.wait("window.texts.length > 3");
+            let cut = "window.texts.filter(({ canvas, room, width }) => canvas.matches('.flame') && width > room)
+                .map(({ text, room, width }) => [text, room, width])";
+            assert_eq!(browser.eval(cut), json!([]), "{view} at {width}");
+        }
+    }
+    browser.end(server);
+}
+
+/// Of a high tower of callers, the nearest ones and the function itself are in view.
+#[test]
+fn a_sandwich_begins_at_its_function() {
+    let (server, browser) = shown(stacks());
+    for (width, height) in SIZES {
+        browser.size(width, height);
+        browser.open("#view=sandwich&sort=-self");
+        browser.eval("[...document.querySelectorAll('.rows .row')].find((row) => row.textContent.includes('level_69_')).click()");
+        browser.wait("document.querySelectorAll('canvas.flame').length === 2");
+        until(|| sees(&browser, "level_69_") && sees(&browser, "level_60_"));
+        // What the heading says is not repeated below each half.
+        let repeated = "[...document.querySelectorAll('.half .selection, .half .crumbs')].filter((e) => e.getClientRects().length).length";
+        assert_eq!(browser.eval(repeated), 0, "{width}");
+    }
+    browser.end(server);
+}
+
+/// The kernel's figure and the sum can look the same: the page says by how much they differ.
+#[test]
+fn the_sum_says_how_far_off_it_is() {
+    const MIB: u64 = 1 << 20;
+    const KIB: u64 = 1 << 10;
+    let ours = Profile::clone(&stacks().profile).total.usage.resident();
+    for (before, after, text) in [
+        (ours, ours, "✓ sum equals kernel"),
+        (
+            ours - 4 * KIB,
+            ours + 8 * KIB,
+            "sum within 12 KiB of kernel",
+        ),
+        (ours + 8 * KIB, ours + MIB, "sum 8 KiB below kernel"),
+        (ours - MIB, ours - 12 * KIB, "sum 12 KiB above kernel"),
+    ] {
+        let mut report = stacks();
+        let profile = Arc::make_mut(&mut Arc::get_mut(&mut report).unwrap().profile);
+        (
+            profile.kernel_before.rss_anon,
+            profile.kernel_before.rss_shmem,
+        ) = (before, 0);
+        (
+            profile.kernel_after.rss_anon,
+            profile.kernel_after.rss_shmem,
+        ) = (after, 0);
+        let (server, browser) = shown(report);
+        browser.open("");
+        assert_eq!(browser.text("#sum"), text);
+        browser.end(server);
+    }
 }
 
 #[test]
@@ -243,6 +339,10 @@ fn tables_waste_no_room() {
             return document.querySelector('.rows .row').children[4].getBoundingClientRect().left - Math.max(...ends)";
         let gap = browser.run(gap, json!([])).as_f64().unwrap();
         assert!((0.0..250.0).contains(&gap), "{view}: {gap}");
+        // There is room for each name.
+        let cut = "[...document.querySelectorAll('.rows .row')].map((row) => row.children[3])
+            .filter((cell) => cell.scrollWidth > cell.clientWidth).map((cell) => cell.textContent)";
+        assert_eq!(browser.eval(cut), json!([]), "{view}");
         // Bars are beside the digits, not behind them.
         let cut = "return [...document.querySelectorAll('.barred')].filter((cell) => {
                 const range = document.createRange();
@@ -255,9 +355,20 @@ fn tables_waste_no_room() {
         assert!(cut.as_str().unwrap().starts_with("0 of "), "{view}: {cut}");
         assert_ne!(cut, "0 of 0");
     }
-    // On a phone a deep row still has room for its name.
+    browser.asked();
+    browser.open("#view=functions");
+    let requests = browser.requests();
+    let requests = requests.iter().filter(|url| url.contains("/v2/functions"));
+    assert_eq!(requests.count(), 1, "one load");
+    // On a phone the first two figures are seen without scrolling.
     browser.size(390, 844);
-    browser.open("#view=tree");
+    for view in ["functions", "tree"] {
+        browser.open(&format!("#view={view}"));
+        let seen = "[...document.querySelector('.rows .row').children].slice(0, 3).every((cell) =>
+            cell.getBoundingClientRect().right <= document.querySelector('.table').getBoundingClientRect().right)";
+        assert_eq!(browser.eval(seen), true, "{view}");
+    }
+    // A deep row still has room for its name.
     let room = "return [...document.querySelectorAll('.rows .row')].map((row) => {
             const name = row.querySelector('.tree-name').lastChild;
             const range = document.createRange();
@@ -322,6 +433,58 @@ fn a_file_has_one_colour_everywhere() {
     let callees = legend("callees");
     assert_eq!(callees, legend("callers"));
     assert!(callees.contains("node 10.5 MiB"), "{callees}");
+    browser.end(server);
+}
+
+/// The SVG export computes the colours of files itself.
+#[test]
+fn the_svg_export_has_the_colours_of_the_page() {
+    let names: Vec<String> = (0..24u16)
+        .map(|n| format!("lib{}é.so.{n}", n * 37))
+        .collect();
+    let functions: Vec<String> = (0..24).map(|n| format!("function_{n}")).collect();
+    let frames: Vec<Frame> = (0..24).map(|n| at(n, 1)).collect();
+    let samples: Vec<_> = frames.iter().map(|f| (vec![*f], kib(100, 0, 0))).collect();
+    let named = frames.iter().zip(&functions);
+    let symbols: Vec<_> = named
+        .map(|(f, name)| (*f, name.as_str(), Language::Other))
+        .collect();
+    let own = |n: usize| n.is_multiple_of(3);
+    let mut report = report(&samples, &[], &symbols);
+    let modules: Vec<_> = names
+        .iter()
+        .enumerate()
+        .map(|(n, name)| module(name, own(n)))
+        .collect();
+    Arc::make_mut(&mut Arc::get_mut(&mut report).unwrap().profile).modules = modules.into();
+    let mut svg = Vec::new();
+    let options = export::ExportOptions::default();
+    export::write(export::by_name("svg").unwrap(), &report, &options, &mut svg).unwrap();
+    let svg = String::from_utf8(svg).unwrap();
+    let (server, browser) = shown(report);
+    browser.open("");
+    let asked: Vec<_> = names
+        .iter()
+        .enumerate()
+        .map(|(n, name)| json!([name, own(n)]))
+        .collect();
+    let script = "return import(new URL('assets/js/tree/colours.js', location.href)).then(({ fileColours }) => {
+        const pen = document.createElement('canvas').getContext('2d');
+        return arguments[0].map(([name, own]) => { pen.fillStyle = fileColours(name, own)[0]; return pen.fillStyle; });
+    })";
+    let colours: Vec<String> = serde_json::from_value(browser.run(script, json!([asked]))).unwrap();
+    let mut seen = BTreeSet::new();
+    for (function, colour) in functions.iter().zip(&colours) {
+        let part = |from: usize| u8::from_str_radix(&colour[from..from + 2], 16).unwrap();
+        let wanted = format!("fill=\"rgb({},{},{})\"", part(1), part(3), part(5));
+        let group = svg
+            .split("<g ")
+            .find(|group| group.contains(&format!("<title>{function}:")));
+        let group = group.unwrap_or_else(|| panic!("{function} is missing"));
+        assert!(group.contains(&wanted), "{function}: {wanted}: {group}");
+        seen.insert(wanted);
+    }
+    assert!(seen.len() > 10, "{seen:?}");
     browser.end(server);
 }
 
@@ -410,6 +573,11 @@ fn the_timeline_can_be_read() {
         drawn(&browser);
         let labels = "[...new Set(window.texts.filter(({ canvas }) => canvas.closest('#timeline')).map(({ text }) => text))]";
         let labels: Vec<String> = serde_json::from_value(browser.eval(labels)).unwrap();
+        // Each tick of the time has another text.
+        let times = "window.texts.filter(({ canvas, text }) => canvas.closest('#timeline') && text.includes(':')).map(({ text }) => text)";
+        let times: Vec<String> = serde_json::from_value(browser.eval(times)).unwrap();
+        let unique: BTreeSet<&String> = times.iter().collect();
+        assert_eq!(unique.len(), times.len(), "{times:?}");
         let ticks: Vec<f64> = labels
             .iter()
             .filter(|l| l.ends_with('B'))
@@ -447,4 +615,22 @@ fn the_timeline_can_be_read() {
         }
     }
     browser.must_be_quiet();
+}
+
+#[test]
+fn missing_names_are_said_with_what_would_bring_them() {
+    for advice in [None, Some("No symbols in snake (99.9 % of bytes)")] {
+        let mut report = stacks();
+        let symbols = &mut Arc::get_mut(&mut report).unwrap().symbols;
+        Arc::make_mut(symbols).set_advice(advice.map(str::to_owned));
+        let (server, browser) = shown(report);
+        browser.open("");
+        let chip = "document.getElementById('names')";
+        assert_eq!(browser.eval(&format!("{chip}.hidden")), advice.is_none());
+        if let Some(advice) = advice {
+            assert_eq!(browser.text("#names"), "names missing");
+            assert_eq!(browser.eval(&format!("{chip}.title")), advice);
+        }
+        browser.end(server);
+    }
 }

@@ -88,28 +88,144 @@ fn files() {
     until(|| Some(browser.figure("#selection", "data-bytes")) == cached().as_u64());
     assert!(browser.eval(controls).as_u64().unwrap() > 2);
     assert!(browser.text(".sub").contains(&shown));
+    // The header shows the target, not the file.
+    for kind in ["resident", "anon"] {
+        let amount = format!("#totals [data-kind={kind}] dd");
+        let wanted = run.api("/v2/summary")["total"][kind].as_u64();
+        until(|| Some(browser.figure(&amount, "data-bytes")) == wanted);
+    }
+    // On a phone, too, the last part of a path can be read.
+    browser.size(390, 844);
+    browser.open("#view=files");
+    let cut = "[...document.querySelectorAll('.rows .path > :last-child')].filter((e) => !e.textContent.startsWith('[') && e.scrollWidth > e.clientWidth).map((e) => e.textContent)";
+    assert_eq!(browser.eval(cut), json!([]));
+    assert_ne!(
+        browser.eval("document.querySelectorAll('.rows .path').length"),
+        0
+    );
     browser.must_be_quiet();
 }
 
 #[test]
 fn address_space() {
-    let (run, browser) = Run::shown("#view=space&sort=-size");
+    let (run, browser) = Run::shown("#view=space&sort=-size&group=none");
     let maps = run.api("/v2/maps?sort=size&limit=10000");
     must_have_rows(&browser, || maps["count"].clone());
     let largest = &maps["rows"][0];
-    let start = largest["start"].as_str().unwrap();
+    let text = |key: &str| largest[key].as_str().unwrap();
+    // First address and end.
+    let addresses = format!("{}–{}", text("start"), text("end"));
     for (cell, bytes) in [
-        (3, "size"),
-        (4, "attributed"),
-        (5, "not_observed"),
-        (7, "huge"),
+        (2, "size"),
+        (3, "attributed"),
+        (4, "not_observed"),
+        (6, "huge"),
     ] {
         assert_eq!(
-            title(&browser, start, cell),
+            title(&browser, &addresses, cell),
             in_full(&largest[bytes]),
             "{bytes}"
         );
     }
+    browser.must_be_quiet();
+}
+
+/// The rows of the open table: level, first cell, and the titles of all others but the last two.
+fn groups(browser: &Browser) -> Vec<(u64, String, Vec<String>)> {
+    let script = "return [...document.querySelectorAll('.rows .row')].map((row) =>
+        [Number(row.getAttribute('aria-level')), row.children[0].innerText.replace(/\\s+/g, ' ').trim(),
+         [...row.children].slice(1, 7).map((cell) => cell.title)])";
+    serde_json::from_value(browser.run(script, json!([]))).unwrap()
+}
+
+#[test]
+fn the_address_space_in_groups() {
+    let (run, browser) = Run::shown("#view=space");
+    let maps = run.api("/v2/maps?limit=10000");
+    let categories = maps["categories"].as_array().unwrap();
+    until(|| groups(&browser).len() == categories.len());
+    let mut shown: Vec<Vec<String>> = groups(&browser)
+        .into_iter()
+        .map(|(_, _, cells)| cells)
+        .collect();
+    let figures = |row: &Value| {
+        let resident =
+            ["anon", "shmem", "file", "hugetlb"].map(|kind| row["bytes"][kind].as_u64().unwrap());
+        let swap = &row["bytes"]["swap"];
+        let resident = json!(resident.iter().sum::<u64>());
+        let all = [
+            &resident,
+            &row["size"],
+            &row["attributed"],
+            &row["not_observed"],
+            swap,
+            &row["huge"],
+        ];
+        all.map(in_full).to_vec()
+    };
+    let mut wanted: Vec<_> = categories.iter().map(figures).collect();
+    shown.sort();
+    wanted.sort();
+    assert_eq!(shown, wanted);
+    let names: Vec<String> = groups(&browser)
+        .into_iter()
+        .map(|(_, name, _)| name)
+        .collect();
+    let has = |name: &str| names.iter().any(|shown| shown.contains(name));
+    for name in [
+        "heap",
+        "stack of the main thread",
+        "shared libraries",
+        "the program's own file",
+    ] {
+        assert!(has(name), "{name}: {names:?}");
+    }
+    assert!(!has("[anon]"), "{names:?}");
+
+    // A group opens and closes, by a click and by the keyboard.
+    let libraries = |row: &&Value| row["category"] == "library";
+    let inside = maps["rows"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter(libraries)
+        .count();
+    let row = "[...document.querySelectorAll('.rows .row')].find((row) => row.textContent.includes('shared libraries'))";
+    browser.eval(&format!("{row}.click()"));
+    until(|| {
+        groups(&browser)
+            .iter()
+            .filter(|(level, ..)| *level == 2)
+            .count()
+            == inside
+    });
+    assert_eq!(
+        browser.eval(&format!("{row}.getAttribute('aria-expanded')")),
+        "true"
+    );
+    browser.eval("document.querySelector('.table').focus()");
+    browser.press("\u{e012}");
+    until(|| groups(&browser).len() == categories.len());
+
+    // By file, each file is one row, with the same sums.
+    browser.open("#view=space&group=file");
+    let is_file = |row: &&Value| row["name"].as_str().unwrap().contains("libc.so");
+    let rows: Vec<&Value> = maps["rows"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter(is_file)
+        .collect();
+    let sum: u64 = rows.iter().map(|row| row["size"].as_u64().unwrap()).sum();
+    let libc = || {
+        groups(&browser)
+            .into_iter()
+            .find(|(_, name, _)| name.contains("libc.so"))
+    };
+    until(|| libc().is_some());
+    let (_, name, cells) = libc().unwrap();
+    assert!(name.ends_with(&format!(" {}", rows.len())), "{name}");
+    assert_eq!(cells[1], in_full(&json!(sum)));
     browser.must_be_quiet();
 }
 

@@ -46,6 +46,7 @@ pub fn module(path: &Path) -> Arc<Module> {
         dev_ino: (0, 0),
         file: Some(File::open(path).unwrap()),
         layout: None,
+        functions: None,
         own_executable: true,
     })
 }

@@ -1,5 +1,8 @@
 //! Names of frames, compared with the sources of programs built here and with binutils.
 
+mod debuginfod;
+#[path = "../common/debuginfod_server.rs"]
+mod debuginfod_server;
 mod fixture;
 mod hostile;
 mod live;
@@ -8,4 +11,8 @@ mod names;
 mod process;
 #[path = "../common/random.rs"]
 mod random;
+#[path = "../common/skip.rs"]
+mod skip;
+mod sources;
+mod starts;
 mod system;

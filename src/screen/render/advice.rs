@@ -29,7 +29,8 @@ pub(in crate::screen) fn lines(state: &State) -> Vec<Line<'static>> {
             format!(
                 "{share} % was there before memprof attached, so its stacks are unknown. What to do:"
             ),
-            "m now, d later: the change has stacks; `memprof top -- COMMAND`: all has".to_owned(),
+            "m now, d later for the change by stack; all of it: `memprof top -- COMMAND`"
+                .to_owned(),
         ],
         (true, Some(mark)) => vec![
             format!("{share} % was there before memprof attached, so its stacks are unknown."),

@@ -7,13 +7,20 @@ use ratatui::text::Line;
 use crate::export::printable;
 use crate::screen::model::{Model, Pair};
 use crate::screen::rows::{FunctionRow, TreeRow};
-use crate::screen::state::{State, View};
+use crate::screen::state::{Sort, State, View};
 use crate::screen::words::{change, estimate, figure, percent};
 use crate::tree::{CHAIN, SELF};
 
 /// Indentation per level and its maximum, in columns.
 const STEP: usize = 2;
 const MOST_INDENT: usize = 40;
+/// Narrower screens show one figure of each row, so that there is room for names.
+const WIDE: u16 = 50;
+
+/// Whether there is room for one figure only.
+fn is_narrow(state: &State) -> bool {
+    state.size.0 < WIDE
+}
 
 /// The column headings with the current settings.
 pub(super) fn heading(state: &State) -> String {
@@ -21,6 +28,17 @@ pub(super) fn heading(state: &State) -> String {
     let unit = state.kind.unit().symbol();
     let [own, total] = ["self", "total"].map(|column| format!("{column} {unit}"));
     let columns = match (state.view, difference) {
+        _ if is_narrow(state) => {
+            let figure = match (state.view, difference, state.sort) {
+                (View::Functions, true, Sort::Total) => "total chg.",
+                (View::Functions, true, _) => "self change",
+                (View::Functions, false, Sort::Total) => &total,
+                (View::Functions, false, _) => &own,
+                (View::Tree, true, _) => "change",
+                (View::Tree, false, _) => unit,
+            };
+            format!("{figure:>11}")
+        }
         (View::Functions, false) => format!("{:>11} {:>5} {:>12} {:>5}", own, "%", total, "%"),
         (View::Functions, true) => {
             format!("{:>11} {:>11} {:>11}", "self change", "total chg.", total)
@@ -41,8 +59,8 @@ pub(super) fn render(state: &State, frame: &mut Frame<'_>, area: Rect) {
     let mut lines: Vec<Line<'_>> = seen
         .map(|at| {
             let text = match state.view {
-                View::Functions => function_line(model, state.functions[at]),
-                View::Tree => tree_line(model, &state.tree, at),
+                View::Functions => function_line(state, model, state.functions[at]),
+                View::Tree => tree_line(state, model, at),
             };
             match at == place.cursor {
                 true => {
@@ -62,13 +80,24 @@ pub(super) fn render(state: &State, frame: &mut Frame<'_>, area: Rect) {
     frame.render_widget(super::paragraph(lines), area);
 }
 
-fn function_line(model: &Model, row: FunctionRow) -> String {
+fn function_line(state: &State, model: &Model, row: FunctionRow) -> String {
     let (own, total) = row.pairs(model);
     let name = printable(row.name(model));
     let whole = model.whole.now;
     let (shown, changed) = writers(model);
     let [own_error, total_error] = row.errors(model);
     match model.is_difference {
+        _ if is_narrow(state) => {
+            let (pair, error) = match state.sort {
+                Sort::Total => (total, total_error),
+                Sort::Own | Sort::Name => (own, own_error),
+            };
+            let figure = match model.is_difference {
+                true => changed(pair),
+                false => estimate(model.unit, pair.now, error),
+            };
+            format!("{figure:>11}  {name}")
+        }
         false => format!(
             "{:>11} {:>5} {:>12} {:>5}  {name}",
             estimate(model.unit, own.now, own_error),
@@ -94,7 +123,8 @@ fn writers(model: &Model) -> (impl Fn(Pair) -> String, impl Fn(Pair) -> String) 
     )
 }
 
-fn tree_line(model: &Model, rows: &[TreeRow], at: usize) -> String {
+fn tree_line(state: &State, model: &Model, at: usize) -> String {
+    let rows = &state.tree;
     let row = &rows[at];
     let is_chain = at > 0 && rows[row.above].depth == row.depth;
     let chain = if is_chain { CHAIN } else { "" };
@@ -105,13 +135,15 @@ fn tree_line(model: &Model, rows: &[TreeRow], at: usize) -> String {
         None => ' ',
     };
     let name = node_name(model, row);
-    let amounts = amounts(model, row.pair);
+    let amounts = amounts(state, model, row.pair);
     format!("{amounts}  {:indent$}{sign} {chain}{name}", "")
 }
 
-fn amounts(model: &Model, pair: Pair) -> String {
+fn amounts(state: &State, model: &Model, pair: Pair) -> String {
     let (shown, changed) = writers(model);
     match model.is_difference {
+        true if is_narrow(state) => format!("{:>11}", changed(pair)),
+        false if is_narrow(state) => format!("{:>11}", shown(pair)),
         false => {
             let share = percent(pair.now, model.whole.now);
             format!("{:>11} {share:>5}", shown(pair))

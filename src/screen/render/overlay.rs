@@ -16,8 +16,10 @@ use crate::tree::Label;
 
 /// Maximum number of listed mappings.
 const MOST_MAPPINGS: usize = 200;
-/// Width of the help's key column.
-const KEYS: usize = 27;
+/// Width of the help's key column; what a longer key does begins after the key.
+const KEYS: usize = 13;
+/// Narrower helps have what a key does below it.
+const WIDE: usize = 50;
 
 pub(super) fn render(state: &State, frame: &mut Frame<'_>, area: Rect) {
     let title = match state.overlay {
@@ -53,22 +55,57 @@ pub(in crate::screen) fn lines(state: &State) -> Vec<Line<'static>> {
 }
 
 fn help(state: &State) -> Vec<Line<'static>> {
-    let key = |(key, what): &(&'static str, &'static str)| {
-        Line::from(vec![
-            Span::styled(format!("{key:<KEYS$} "), state.theme.accent()),
-            Span::raw(*what),
-        ])
-    };
-    let mut lines: Vec<Line<'_>> = HELP.iter().map(key).collect();
-    lines.extend(
-        [
-            "",
-            "self: stacks whose innermost function it is; total: all that pass through it.",
-            "Memory stands under the call that used it first; 1 KiB is 1,024 bytes.",
-        ]
-        .map(Line::raw),
-    );
+    // Without the border.
+    let width = usize::from(state.size.0.clamp(12, 100)) - 2;
+    let narrow = width < WIDE;
+    let mut lines = Vec::new();
+    for (key, what) in HELP {
+        let styled = |width: usize| Span::styled(format!("{key:<width$} "), state.theme.accent());
+        if narrow {
+            lines.push(Line::from(styled(0)));
+            let what = wrapped(what, width - 2);
+            lines.extend(what.map(|part| Line::raw(format!("  {part}"))));
+        } else {
+            // What does not fit goes on below itself, not below the keys.
+            let left = key.chars().count().max(KEYS) + 1;
+            for (at, part) in wrapped(what, width - left).enumerate() {
+                let first = if at == 0 {
+                    styled(KEYS)
+                } else {
+                    Span::raw(" ".repeat(left))
+                };
+                lines.push(Line::from(vec![first, Span::raw(part)]));
+            }
+        }
+    }
+    lines.push(Line::raw(""));
+    for text in [
+        "self: stacks whose innermost function it is; total: all that pass through it.",
+        "Memory stands under the call that used it first; 1 KiB is 1,024 bytes.",
+    ] {
+        lines.extend(wrapped(text, width).map(Line::raw));
+    }
     lines
+}
+
+/// The lines of a text that breaks between words.
+fn wrapped(text: &str, width: usize) -> impl Iterator<Item = String> {
+    let mut lines = vec![String::new()];
+    for word in text.split(' ') {
+        let last = lines.last_mut().filter(|line| {
+            line.is_empty() || line.chars().count() + 1 + word.chars().count() <= width
+        });
+        match last {
+            Some(line) => {
+                if !line.is_empty() {
+                    line.push(' ');
+                }
+                line.push_str(word);
+            }
+            None => lines.push(word.to_owned()),
+        }
+    }
+    lines.into_iter()
 }
 
 fn details(profile: &Profile, state: &State) -> Vec<Line<'static>> {

@@ -16,7 +16,7 @@ fn the_help_names_every_key_and_goes_away() {
     for _ in 0..100 {
         press(&mut state, KeyCode::Down);
     }
-    shows(&state, &["used it first"]);
+    shows(&state, &["1,024 bytes."]);
     press(&mut state, KeyCode::F(5));
     assert!(press(&mut state, KeyCode::Char('q')));
 }

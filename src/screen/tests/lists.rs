@@ -49,6 +49,56 @@ fn the_help_is_in_the_line_of_keys() {
     }
 }
 
+/// On a narrow screen each row has one figure, that by which it is sorted, and its name.
+#[test]
+fn narrow_screens_show_names() {
+    let mut state = started((30, 24));
+    assert_eq!(text(&state)[7], "   self KiB  functions by self");
+    shows(
+        &state,
+        &["      4,000  malloc (libc-2.31", "          0  main (node)"],
+    );
+    types(&mut state, "s");
+    shows(
+        &state,
+        &["  total KiB  functions by to", "      6,560  main (node)"],
+    );
+    types(&mut state, "m");
+    feed(&mut state, Input::Report(report(5000)));
+    types(&mut state, "d");
+    shows(
+        &state,
+        &[" total chg.  functions by to", "     +1,000  main (node)"],
+    );
+    types(&mut state, "t");
+    shows(
+        &state,
+        &[
+            "     change  tree of callees",
+            "     +1,000    + main (node)",
+        ],
+    );
+}
+
+/// The help can be read to its end, whatever the width.
+#[test]
+fn the_help_fits() {
+    for width in [30, 60, 80, 120] {
+        let mut state = started((width, 70));
+        types(&mut state, "?");
+        let shown = text(&state).join(" ").replace('│', " ");
+        let words: Vec<&str> = shown.split_whitespace().collect();
+        let shown = words.join(" ");
+        for (key, what) in super::super::keys::HELP {
+            assert!(shown.contains(key), "{width}: {key}: {shown}");
+            let what: Vec<&str> = what.split_whitespace().collect();
+            let found = shown.contains(&what.join(" "));
+            assert!(found, "{width}: {what:?}: {shown}");
+        }
+        assert!(shown.contains("1 KiB is 1,024 bytes."), "{width}: {shown}");
+    }
+}
+
 /// Most memory is older than memprof: the screen says what to do.
 #[test]
 fn a_target_from_before() {
@@ -66,7 +116,7 @@ fn a_target_from_before() {
         &state,
         &[
             "100.0 % was there before memprof attached",
-            "m now, d later",
+            "m now, d later for the change by stack; all of it: `memprof top -- COMMAND`",
         ],
     );
     assert_eq!(names(&state), ["grow (node)", "[no function]"]);

@@ -95,6 +95,7 @@ impl Collector {
         let seen = self.look_at_code(pids)?;
         if let Some(unwinding) = &mut self.unwinding {
             unwinding.prepare_processes(&seen, &mut self.aggregator)?;
+            unwinding.published(&mut self.probe);
         }
         self.probe.follow(pids)?;
         // Apply the processes' events, then bind their code, then register the files that have no number yet.

@@ -2,6 +2,7 @@
 
 mod estimates;
 
+use std::cell::RefCell;
 use std::collections::HashMap;
 use std::ops::Range;
 
@@ -95,11 +96,12 @@ impl World {
             page_size: PAGE,
             sampled: self.sampled,
         };
-        let mut copier = Copier::new(&self.ledger, space);
+        let copies = RefCell::default();
+        let mut copier = Copier::new(&self.ledger, space, &copies);
         runs.iter().for_each(|run| copier.add(*run).unwrap());
         let (direct, copied) = (
             joined(&self.ledger, space, runs, vma),
-            joined(&copier.finish(), space, runs, vma),
+            joined(&copies, space, runs, vma),
         );
         assert_eq!(direct, copied);
         direct

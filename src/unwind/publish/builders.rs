@@ -8,6 +8,8 @@ use std::time::Instant;
 use anyhow::{Context, Result};
 use nix::sys::eventfd::EventFd;
 
+use crate::elf::Elf;
+use crate::interpreter::{self, Python};
 use crate::priority;
 use crate::privileges::{self, Role};
 use crate::profile::{Module, ModuleId};
@@ -28,13 +30,19 @@ pub(super) struct BuildOrder {
 pub(super) struct Built {
     pub(super) module: ModuleId,
     pub(super) table: Result<(Packed, Vec<Rule>), String>,
+    /// The interpreter in the file, if there is one; or why its frames are not read.
+    pub(super) interpreter: Option<Result<Python, String>>,
 }
 
-/// Starts the threads; they write to `wake` when a table is built.
+/// Starts the threads; they write to `wake` when a table is built. `interpreters` says whether they also look for
+/// interpreters.
 ///
 /// # Errors
 /// A thread could not be started.
-pub(super) fn start(wake: &Arc<EventFd>) -> Result<(SyncSender<BuildOrder>, Receiver<Built>)> {
+pub(super) fn start(
+    wake: &Arc<EventFd>,
+    interpreters: bool,
+) -> Result<(SyncSender<BuildOrder>, Receiver<Built>)> {
     let (requests, wanted) = sync_channel(QUEUE);
     let (done, built) = channel();
     let wanted = Arc::new(Mutex::new(wanted));
@@ -43,18 +51,27 @@ pub(super) fn start(wake: &Arc<EventFd>) -> Result<(SyncSender<BuildOrder>, Rece
         let (wanted, done, wake) = (Arc::clone(&wanted), done.clone(), Arc::clone(wake));
         thread::Builder::new()
             .name("memprof-tables".into())
-            .spawn(move || build_tables(&wanted, &done, &wake))
+            .spawn(move || build_tables(&wanted, &done, &wake, interpreters))
             .context("cannot start a thread that builds unwind tables")?;
     }
     Ok((requests, built))
 }
 
-fn build_tables(wanted: &Mutex<Receiver<BuildOrder>>, done: &Sender<Built>, wake: &EventFd) {
+fn build_tables(
+    wanted: &Mutex<Receiver<BuildOrder>>,
+    done: &Sender<Built>,
+    wake: &EventFd,
+    interpreters: bool,
+) {
     priority::restore();
     privileges::reduce(Role::Tables);
     while let Some(BuildOrder { module, file }) = next(wanted) {
-        let table = build(&file);
-        if done.send(Built { module, table }).is_err() {
+        let built = Built {
+            module,
+            table: build(&file),
+            interpreter: interpreters.then(|| find_interpreter(&file)).flatten(),
+        };
+        if done.send(built).is_err() {
             return;
         }
         let _ = wake.write(1);
@@ -64,6 +81,10 @@ fn build_tables(wanted: &Mutex<Receiver<BuildOrder>>, done: &Sender<Built>, wake
 fn next(wanted: &Mutex<Receiver<BuildOrder>>) -> Option<BuildOrder> {
     let wanted = wanted.lock().unwrap_or_else(PoisonError::into_inner);
     wanted.recv().ok()
+}
+
+fn find_interpreter(module: &Module) -> Option<Result<Python, String>> {
+    interpreter::find(&Elf::read(module.file.as_ref()?).ok()?)
 }
 
 fn build(module: &Module) -> Result<(Packed, Vec<Rule>), String> {

@@ -6,6 +6,7 @@ use anyhow::Result;
 
 use crate::elf::Segment;
 use crate::event::{FileKey, FileNumber};
+use crate::interpreter::Python;
 use crate::unwind::Rule;
 
 /// A file as the probe knows it.
@@ -56,6 +57,12 @@ pub trait TableStore {
     /// # Errors
     /// The map refused it.
     fn write_file(&mut self, key: FileKey, file: &CodeFile) -> Result<()>;
+
+    /// Writes that a file contains an interpreter.
+    ///
+    /// # Errors
+    /// The map refused it.
+    fn write_interpreter(&mut self, file: FileNumber, interpreter: &Python) -> Result<()>;
 
     /// The files that the followed address spaces currently map.
     ///

@@ -1,4 +1,5 @@
 use super::*;
+use crate::interpreter::Python;
 use crate::unwind::Page;
 
 /// A store that keeps what is written, with small limits.
@@ -45,6 +46,10 @@ impl TableStore for Maps {
         Ok(())
     }
 
+    fn write_interpreter(&mut self, _: FileNumber, _: &Python) -> Result<()> {
+        Ok(())
+    }
+
     fn mapped(&self) -> Result<HashSet<FileNumber>> {
         Ok(self.mapped.clone())
     }
@@ -76,12 +81,13 @@ fn module_without_file() -> Arc<Module> {
         dev_ino: (0, 0),
         file: None,
         layout: None,
+        functions: None,
         own_executable: false,
     })
 }
 
 fn publisher() -> Publisher {
-    Publisher::start(Arc::new(EventFd::new().unwrap())).unwrap()
+    Publisher::start(Arc::new(EventFd::new().unwrap()), true).unwrap()
 }
 
 fn packed(pages: &[(u32, &[u32])]) -> Packed {
@@ -165,7 +171,14 @@ fn publish(p: &mut Publisher, module: u16, rows: u32, maps: &mut Maps) {
     let rows: Vec<u32> = (0..rows).map(|n| u32::from(module) << 16 | n).collect();
     let table = Ok((packed(&[(0, &rows)]), vec![Rule::STOP]));
     let module = ModuleId(module);
-    p.publish(Built { module, table }, maps);
+    p.publish(
+        Built {
+            module,
+            table,
+            interpreter: None,
+        },
+        maps,
+    );
 }
 
 fn state(p: &Publisher, module: u16) -> &'static str {
@@ -252,6 +265,10 @@ fn a_file_has_a_number_at_once_and_its_table_soon() {
         fn write_file(&mut self, key: FileKey, file: &CodeFile) -> Result<()> {
             self.0.write_file(key, file)
         }
+        fn write_interpreter(&mut self, _: FileNumber, _: &Python) -> Result<()> {
+            Ok(())
+        }
+
         fn mapped(&self) -> Result<HashSet<FileNumber>> {
             self.0.mapped()
         }

@@ -24,12 +24,15 @@ import { noSymbol, reason } from "./words.js";
  * @property {{ before: Kernel, after: Kernel }} kernel
  * @property {Agreement} agreement
  * @property {Outcome[]} outcomes
+ * @property {string | null} names_advice which files have no symbols, and what would bring names
  */
-/** @typedef {{ function: string | null, file: string, path: string, category: string, self: number, total: number, self_error: number, total_error: number }} FunctionRow */
+/** @typedef {{ function: string | null, file: string, path: string, line: number | null, category: string, self: number, total: number, self_error: number, total_error: number }} FunctionRow */
 /** @typedef {{ report: Report, count: number, offset: number, total: number, not_observed: number, unmapped: number, matched: number, rows: FunctionRow[] }} Functions */
-/** @typedef {{ function: string | null, file: string, path: string, self_from: number, self_to: number, self: number, total_from: number, total_to: number, total: number }} DiffRow */
+/** @typedef {{ function: string | null, file: string, path: string, self_from: number, self_to: number, self: number, total_from: number, total_to: number, total: number, self_error: number, total_error: number }} DiffRow */
 /** @typedef {{ id: string, path: string | null, deleted: boolean, cached: number, stacks: number, inode: number, device: string }} FileRow */
-/** @typedef {{ pid: number, start: string, end: string, size: number, permissions: string, name: string, bytes: Usage, attributed: number, not_observed: number, huge: number }} Mapping */
+/** @typedef {{ size: number, bytes: Usage, attributed: number, not_observed: number, huge: number }} MappingSums */
+/** @typedef {MappingSums & { pid: number, start: string, end: string, permissions: string, name: string, runs_as: string | null, category: string }} Mapping */
+/** @typedef {MappingSums & { report: Report, count: number, categories: (MappingSums & { category: string, mappings: number })[], rows: Mapping[] }} Maps */
 /** @typedef {{ resolution: number, times: number[], series: { name: string, values: (number | null)[] }[] }} Series */
 /** @typedef {{ id: string, name: string | null, created: number, taken: number, stopped_us: number | null, stopped_in_turn: boolean, exact: boolean, total: Usage }} Mark */
 /** @typedef {{ name: string, about: string, extension: string, content_type: string, href: string, options: string[] }} Format */
@@ -44,7 +47,7 @@ import { noSymbol, reason } from "./words.js";
  * @property {{ name: string, entries: number, capacity: number }[]} maps
  * @property {{ rss: number, cpu_ms: number, uptime_ms: number }} own
  */
-/** @typedef {{ dir: string, kind: string, merge: string, min: string, inl: string, from: string, to: string, fn: string, path: string }} Choice */
+/** @typedef {{ dir: string, kind: string, merge: string, min: string, inl: string, py: string, from: string, to: string, fn: string, path: string }} Choice */
 
 /** Timeout of a request, in ms. */
 const PATIENCE = 60_000;
@@ -67,6 +70,7 @@ async function ask(/** @type {string} */ path, /** @type {Record<string, any>} *
   const body = isSaved ? await saved(path, parameters) : await request(path, parameters, init);
   const number = body?.report?.number;
   if (number >= newest.number && number < OPENED) newest = body.report;
+  sourceSeen ||= body?.report?.has_source ?? false;
   kernelCounted ||= body?.report?.kernel_counted ?? false;
   return body;
 }
@@ -91,13 +95,17 @@ let kernelCounted = false;
 /** Whether memprof counts kernel memory. */
 export const countsKernel = () => kernelCounted;
 
+let sourceSeen = false;
+/** Whether there are functions of an interpreted program. */
+export const hasSource = () => sourceSeen;
+
 let newest = { number: -1, taken: 0 };
 /** The newest report in any reply: its number, and when it was taken. */
 export const newestReport = () => newest;
 
 /** The parameters of all tree requests. */
-function shape(/** @type {Choice} */ { dir, merge, min, inl }) {
-  return { direction: dir, merge, threshold: min, inlined: inl === "1" };
+function shape(/** @type {Choice} */ { dir, merge, min, inl, py }) {
+  return { direction: dir, merge, threshold: min, inlined: inl === "1", frames: py };
 }
 
 /** The longest name of a function that a URL can hold, in bytes; longer ones are found only in the tree that is shown. */
@@ -121,6 +129,7 @@ function frames(/** @type {any} */ { frames, strings, modules }) {
       module: module?.name ?? "",
       path: module?.path,
       offset: offset === null ? undefined : offset.toString(16),
+      line: frames.line[i] ?? undefined,
       own: frames.category[i] === "own" || frames.category[i] === "own_rust",
     };
   });
@@ -136,7 +145,7 @@ function labelled(/** @type {string} */ type, /** @type {string | undefined} */ 
 
 function tree(/** @type {any} */ reply) {
   const { parent, frame, total, self, error, from, to, self_from, self_to } = reply.nodes;
-  const amounts = from ? { value: to, self: self_to, before: from, selfBefore: self_from } : { value: total, self, error };
+  const amounts = from ? { value: to, self: self_to, before: from, selfBefore: self_from, error } : { value: total, self, error };
   const made = new Tree({ frames: frames(reply), parent: parent.map((/** @type {number | null} */ p) => p ?? -1), frame, ...amounts });
   made.cut = reply.cut;
   made.report = reply.report;
@@ -166,12 +175,12 @@ export const api = {
   /** @returns {Promise<Tree>} */
   diffTree: async (/** @type {Choice} */ choice) => tree(await ask("diff", { by: "stack", from: choice.from, to: choice.to, kind: choice.kind, pid: state.pid, ...shape(choice) })),
   /** The functions whose self bytes changed most. @returns {Promise<{ report: Report, rows: DiffRow[], count: number }>} */
-  diffFunctions: (/** @type {Choice} */ choice) => ask("diff", { by: "function", from: choice.from, to: choice.to, kind: choice.kind, sort: "self", limit: 1000, pid: state.pid }),
+  diffFunctions: (/** @type {Choice} */ choice) => ask("diff", { by: "function", from: choice.from, to: choice.to, kind: choice.kind, sort: "self", limit: 1000, pid: state.pid, frames: choice.py }),
   /** @returns {Promise<Functions>} */
-  functions: (/** @type {Record<string, any>} */ parameters) => ask("functions", { ...parameters, ...which() }),
+  functions: (/** @type {Record<string, any>} */ parameters) => ask("functions", { ...parameters, frames: state.py, ...which() }),
   /** @returns {Promise<{ report: Report, total: number, other: number, count: number, rows: FileRow[] }>} */
   files: () => ask("files", { limit: ROWS, ...which() }),
-  /** @returns {Promise<{ report: Report, size: number, bytes: Usage, count: number, rows: Mapping[] }>} */
+  /** @returns {Promise<Maps>} */
   maps: () => ask("maps", { limit: ROWS, ...which() }),
   /** @returns {Promise<Series>} */
   series: (/** @type {string} */ resolution) => ask("series", { resolution }),

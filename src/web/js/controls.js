@@ -1,6 +1,6 @@
 // The row of controls above a view. It is built once per view, so that input and focus are preserved.
 
-import { countsKernel } from "./api.js";
+import { countsKernel, hasSource } from "./api.js";
 import { field, fill, h, later, select, set } from "./dom.js";
 import { bytes, parseBytes } from "./format.js";
 import { isSaved, savedKinds } from "./saved.js";
@@ -11,16 +11,16 @@ const box = () => /** @type {HTMLElement} */ (document.getElementById("controls"
 
 /** The controls of each view. */
 const OFFERS = /** @type {Record<string, string[]>} */ ({
-  flame: ["shape", "dir", "kind", "merge", "inl", "min", "q"],
-  treemap: ["dir", "kind", "merge", "inl", "min", "q"],
-  tree: ["dir", "kind", "merge", "inl", "min", "q"],
-  functions: ["kind", "q"],
-  sandwich: ["kind", "q"],
-  focus: ["kind", "merge", "inl", "min", "q"],
+  flame: ["shape", "dir", "kind", "merge", "inl", "py", "min", "q"],
+  treemap: ["dir", "kind", "merge", "inl", "py", "min", "q"],
+  tree: ["dir", "kind", "merge", "inl", "py", "min", "q"],
+  functions: ["kind", "py", "q"],
+  sandwich: ["kind", "py", "q"],
+  focus: ["kind", "merge", "inl", "py", "min", "q"],
   files: ["q"],
-  stacks: ["shape", "dir", "merge", "inl", "q"],
+  stacks: ["shape", "dir", "merge", "inl", "py", "q"],
   space: ["q"],
-  diff: ["shape", "dir", "kind", "merge", "inl", "min", "q"],
+  diff: ["shape", "dir", "kind", "merge", "inl", "py", "min", "q"],
   health: [],
 });
 
@@ -29,6 +29,7 @@ const CHOICES = /** @type {Record<string, [string, [string, string][], string]>}
   dir: ["Direction", [["callees", "callees: from main down"], ["callers", "callers: from the allocator up"]], "Callees: functions and what they call, starting with main. Callers: the functions that touched the memory, and who called them."],
   merge: ["Merge by", [["function", "function"], ["site", "call site"]], "Function: one frame per function. Call site: one frame for each place in the code that makes the call."],
   inl: ["Inlined", [["", "with their caller"], ["1", "separate frames"]], "Functions that the compiler inlined into their callers are separate frames, if debug information names them"],
+  py: ["Python", [["", "with native functions"], ["source", "its functions alone"], ["native", "native functions alone"]], "Functions of the Python program among the native ones (without the interpreter’s evaluators), those of the program alone, or native ones alone"],
   min: ["Threshold", [["0", "all"], ["65536", "≥ 64 KiB"], ["262144", "≥ 256 KiB"], ["1048576", "≥ 1 MiB"], ["16777216", "≥ 16 MiB"]], "Smaller frames are aggregated as “below threshold”"],
 });
 
@@ -37,7 +38,7 @@ function offered() {
   const focus = state.view === "sandwich" && state.path;
   const offers = focus ? OFFERS.focus : (OFFERS[state.view === "files" && state.file ? "stacks" : state.view] ?? []);
   // A report in a file has trees of one form only.
-  return offers.filter((name) => !isSaved || !["merge", "inl", "min"].includes(name));
+  return offers.filter((name) => (name !== "py" || hasSource() || state.py) && (!isSaved || !["merge", "inl", "py", "min"].includes(name)));
 }
 
 /** Selects the next match of the search (1) or the previous one (-1). */
@@ -78,7 +79,7 @@ function control(/** @type {string} */ name) {
   const known = choices.some(([option]) => option === value);
   const custom = name === "min" && !known && Number.isFinite(parseBytes(`${value}B`));
   const options = custom ? [...choices, /** @type {[string, string]} */ ([value, `≥ ${bytes(Number(value))}`])] : choices;
-  const reset = name === "dir" || name === "merge" || name === "inl" ? { zoom: "", sel: "" } : {};
+  const reset = name === "dir" || name === "merge" || name === "inl" || name === "py" ? { zoom: "", sel: "" } : {};
   const box = select(label, options, value, (chosen) => change({ [name]: chosen, ...reset }, true), title);
   box.dataset.name = name;
   return field(label, box, title);

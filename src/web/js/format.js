@@ -1,5 +1,8 @@
 // Formats numbers. Byte units are powers of two, as in the kernel's figures.
 
+/** In 95 % of all cases an estimate is off by at most so many standard errors. */
+const IN_95_PERCENT = 1.96;
+
 const UNITS = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
 
 /** Bytes with a unit: `12.3 MiB`. */
@@ -17,8 +20,10 @@ export function bytes(/** @type {number} */ count) {
   return `${sign}${text} ${UNITS[unit]}`;
 }
 
-/** Bytes with their sign: `+12.3 MiB`, `±0`. */
-export function change(/** @type {number} */ count) {
+/** Bytes with their sign: `+12.3 MiB`, `±0`; `< ±40 KiB` if the change is an estimate and its error is as large as itself. */
+export function change(/** @type {number} */ count, error = 0) {
+  const most = IN_95_PERCENT * (error || 0);
+  if (most > 0 && Math.abs(count) <= most) return `< ±${bytes(Math.ceil(Math.abs(count) + most))}`;
   return count === 0 ? "±0" : count > 0 ? `+${bytes(count)}` : bytes(count);
 }
 
@@ -26,9 +31,6 @@ export function change(/** @type {number} */ count) {
 export function exact(/** @type {number} */ count) {
   return `${number(count)} bytes`;
 }
-
-/** In 95 % of all cases an estimate is off by at most so many standard errors. */
-const IN_95_PERCENT = 1.96;
 
 /** Bytes that may be an estimate: `12.3 MiB`; `< 40 KiB` if its error is as large as itself. */
 export function estimate(/** @type {number} */ count, /** @type {number} */ error) {

@@ -92,13 +92,20 @@ function sum(/** @type {Report} */ { agreement }) {
   const equal = verdict === "equal";
   const badge = at("sum");
   badge.className = `badge ${equal ? "good" : "warn"}`;
-  const range = low === high ? bytes(low) : `${bytes(low)} … ${bytes(high)}`;
-  say(badge, equal ? "✓ sum equals kernel" : verdict === "incomplete" ? "processes missing" : verdict === "between" ? `sum between kernel's ${range}` : `sum ${verdict} kernel's ${range}`);
+  // By how much the sum can be off: two figures that differ by a few pages would look the same.
+  const texts = /** @type {Record<string, string>} */ ({
+    equal: "✓ sum equals kernel",
+    between: `sum within ${bytes(high - low)} of kernel`,
+    below: `sum ${bytes(low - resident)} below kernel`,
+    above: `sum ${bytes(resident - high)} above kernel`,
+    incomplete: "processes missing",
+  });
+  say(badge, texts[verdict]);
   const lines = [VERDICTS[verdict], `Sum of all rows: ${exact(resident)}`, `Kernel, RssAnon + RssShmem: ${exact(low)}${low === high ? "" : ` to ${exact(high)}`}`];
   set(badge, { title: lines.join("\n"), "data-verdict": verdict });
 }
 
-function missing(/** @type {Report} */ report, /** @type {Summary} */ { outcomes, not_observed }) {
+function missing(/** @type {Report} */ report, /** @type {Summary} */ { outcomes, not_observed, names_advice }) {
   const lost = report.losses.reduce((total, loss) => total + loss.count, 0);
   const rows = (/** @type {import("./api.js").Loss[]} */ losses) => losses.map(({ what, count }) => `${number(count)} × ${what}`).join("\n");
   const list = rows(report.losses) || "No event, stack or page record was lost since memprof attached.";
@@ -117,6 +124,8 @@ function missing(/** @type {Report} */ report, /** @type {Summary} */ { outcomes
   const reasons = not_observed.map((row) => `${reason(row.reason)}: ${bytes(row.bytes.all)}`).join("\n");
   chip("unseen", "warn", `${bytes(unseen)} without a stack`, `Part of the totals; the graph shows it by mapping.\n${reasons}`);
   at("unseen").hidden = unseen === 0;
+  chip("names", "warn", "names missing", names_advice ?? "");
+  at("names").hidden = names_advice === null;
 }
 
 /** Shows the state of the connection. */

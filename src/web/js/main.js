@@ -1,6 +1,6 @@
 // Wires the page together: views, keys, live refresh.
 
-import { api, ApiError, countsKernel } from "./api.js";
+import { api, ApiError, countsKernel, hasSource } from "./api.js";
 import { showControls, updateControls } from "./controls.js";
 import { fill, h, notice, set } from "./dom.js";
 import { clock } from "./format.js";
@@ -26,7 +26,7 @@ import { Space } from "./views/space.js";
 const EMPTY = "No stack has memory of this kind. Select another kind, or wait until the target uses some.";
 const tree = () => api.tree(state);
 /** Settings that require another tree. */
-const SHAPE = ["dir", "kind", "merge", "inl", "min"];
+const SHAPE = ["dir", "kind", "merge", "inl", "py", "min"];
 
 /** @typedef {import("./api.js").Report} Report */
 /**
@@ -42,7 +42,7 @@ const VIEWS = /** @type {[string, string, () => View, string[]][]} */ ([
   ["flame", "Flame graph", () => new Graph({ draw: "flame", fetch: tree, empty: EMPTY }), [...SHAPE, "fn", "path"]],
   ["treemap", "Treemap", () => new Graph({ draw: "treemap", fetch: tree, empty: EMPTY }), [...SHAPE, "fn", "path"]],
   ["tree", "Call tree", () => new Graph({ draw: "tree", fetch: tree, empty: EMPTY }), [...SHAPE, "fn", "path"]],
-  ["functions", "Functions", () => new Functions({ open: showInFlame, about: "Click one to see it in the flame graph." }), []],
+  ["functions", "Functions", () => new Functions({ open: showInFlame, about: "Click one to see it in the flame graph." }), ["py"]],
   ["sandwich", "Sandwich", () => new Sandwich(), ["fn", "path", ...SHAPE]],
   ["files", "Page cache", () => new Files(), ["file", ...SHAPE]],
   ["space", "Address space", () => new Space(), []],
@@ -133,15 +133,16 @@ const live = new Live({
   connection: showConnection,
 });
 
-let kernelOffered = false;
+let offered = 0;
 let started = false;
 
 /** Shows the totals of the selected report or, by default, of the newest one. */
 async function showChosen(/** @type {import("./api.js").Summary} */ newest) {
   offerProcesses(newest.target);
   // Only the first summary tells whether the kind `kernel` is available.
-  if (countsKernel() && !kernelOffered) showControls();
-  kernelOffered = countsKernel();
+  const offers = Number(countsKernel()) + Number(hasSource());
+  if (offers > offered) showControls();
+  offered = offers;
   const asked = link();
   try {
     const summary = chosen() ? await api.shown() : newest;
@@ -180,7 +181,7 @@ onChange((changed) => {
   if (changed.has("fn") || changed.has("path")) view.show();
   const [, , , fetched] = VIEWS.find(([name]) => name === state.view) ?? VIEWS[0];
   if ([...fetched, ...WHICH].some((name) => changed.has(name))) refresh();
-  else if (["zoom", "sel", "zoomUp", "selUp", "q", "sort", "shape", "page", "kind"].some((name) => changed.has(name))) Promise.resolve(view.show()).then((report) => report && showReport(report), () => refresh());
+  else if (["zoom", "sel", "zoomUp", "selUp", "q", "group", "sort", "shape", "page", "kind"].some((name) => changed.has(name))) Promise.resolve(view.show()).then((report) => report && showReport(report), () => refresh());
 });
 
 function paused() {

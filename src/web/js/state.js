@@ -8,6 +8,7 @@ const DEFAULTS = {
   kind: "all",
   merge: "function",
   inl: "", // "1": inlined functions are separate frames
+  py: "", // of interpreted programs: "" all frames, "source" their functions alone, "native" native ones alone
   min: "0", // bytes; smaller nodes are aggregated
   q: "", // search
   fn: "", // with `path`: the name of the chosen function, "" for code without a symbol
@@ -16,6 +17,7 @@ const DEFAULTS = {
   sel: "", // key of the selected node
   zoomUp: "", // the same of the callers in the sandwich
   selUp: "",
+  group: "purpose", // the address space's rows: purpose, file, none
   sort: "", // a table's column, with a leading "-" for descending
   page: "0",
   pid: "", // the process that is shown, "" for all of them

@@ -15,6 +15,7 @@ const MEASURED = 24;
  * @property {string} [title] what it counts
  * @property {boolean} [numeric]
  * @property {boolean} [wide] as wide as its longest text; the last column takes the remaining width
+ * @property {number} [rem] the width of a text of known length, in rem
  * @property {(row: T) => number} [indent] pixels before a text of a wide column
  * @property {(row: T) => any} cell text or an element
  * @property {(row: T) => string} [tip]
@@ -41,6 +42,8 @@ export class Table {
     /** @type {T[]} */
     this.rows = [];
     this.at = -1;
+    /** The height in pixels that the scroll position is made for. */
+    this.height = 0;
     this.sorted = "";
     /** Index of the first row with an element, and how many have one. */
     this.first = -1;
@@ -55,13 +58,22 @@ export class Table {
     this.grid.style.setProperty("--least", `${widths.reduce((sum, { least }) => sum + least, 0)}rem`);
     this.grid.addEventListener("scroll", () => this.window());
     this.grid.addEventListener("keydown", (/** @type {KeyboardEvent} */ event) => this.key(event));
-    new ResizeObserver(() => this.window()).observe(this.grid);
+    new ResizeObserver(() => this.resized()).observe(this.grid);
+  }
+
+  /** Shows the rows that fit; a selected row that was in view stays in view. */
+  resized() {
+    const height = this.grid.clientHeight;
+    const bottom = (this.at + 1) * this.row + this.head.offsetHeight - this.grid.scrollTop;
+    if (this.at >= 0 && bottom <= this.height && bottom > height) this.grid.scrollTop += bottom - height;
+    this.height = height;
+    this.window();
   }
 
   width(/** @type {Column<T>} */ column, /** @type {boolean} */ last) {
-    if (column.wide) return { least: this.narrow ? 14 : 12, most: last || this.narrow ? "1fr" : "var(--wide, 12rem)" };
+    if (column.wide) return { least: this.narrow ? 13 : 12, most: last || this.narrow ? "1fr" : "var(--wide, 12rem)" };
     if (column.numeric) return this.narrow ? { least: 6, most: "6rem" } : { least: 7.5, most: "7.5rem" };
-    return { least: 8, most: last && !this.narrow ? "1fr" : "12rem" };
+    return { least: column.rem ?? 8, most: last && !this.narrow ? "1fr" : `${column.rem ?? 12}rem` };
   }
 
   /** Fits the wide column to its texts, so that the next column is beside them. */
@@ -72,7 +84,9 @@ export class Table {
     const indent = (/** @type {T} */ row) => column.indent?.(row) ?? 0;
     const size = (/** @type {T} */ row) => 8 * text(row).length + indent(row);
     const pen = /** @type {CanvasRenderingContext2D} */ (document.createElement("canvas").getContext("2d"));
-    pen.font = getComputedStyle(this.grid).font;
+    // Not the property `font`: with digits of one width, browsers leave it empty.
+    const { fontSize, fontFamily } = getComputedStyle(this.grid);
+    pen.font = `${fontSize} ${fontFamily}`;
     const longest = this.rows.map((row) => /** @type {[T, number]} */ ([row, size(row)])).sort((a, b) => b[1] - a[1]).slice(0, MEASURED);
     const widths = longest.map(([row]) => pen.measureText(text(row)).width + indent(row));
     this.longest = Math.max(this.longest, ...widths);
@@ -142,6 +156,11 @@ export class Table {
     const room = this.grid.clientHeight - this.head.offsetHeight - this.row;
     if (top < this.grid.scrollTop) this.grid.scrollTop = top;
     else if (top > this.grid.scrollTop + room) this.grid.scrollTop = top - room;
+    this.height = this.grid.clientHeight;
+    // On narrow screens the table ends below the window, and details cover the window's lower edge.
+    const covered = this.grid.closest(".graph")?.querySelector(".selection");
+    const bottom = Math.ceil(this.grid.getBoundingClientRect().top) + 2 * this.grid.clientTop + this.head.offsetHeight + top + this.row - this.grid.scrollTop;
+    scrollBy(0, Math.max(0, bottom + (covered instanceof HTMLElement ? covered.offsetHeight : 0) - innerHeight));
     this.first = -1;
     this.window();
   }
@@ -183,6 +202,12 @@ export function sort(rows, columns, sorted) {
     return x < y ? -1 : x > y ? 1 : 0;
   };
   return rows.slice().sort(down ? (a, b) => compare(b, a) : compare);
+}
+
+/** A path, of which the last part stays readable when there is no room for all of it. */
+export function pathCell(/** @type {string} */ path) {
+  const name = path.lastIndexOf("/") + 1;
+  return h("span", { class: "path" }, h("span", { class: "directory" }, path.slice(0, name)), h("span", {}, path.slice(name)));
 }
 
 /** A number with a bar in the background that shows its share. */

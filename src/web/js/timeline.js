@@ -20,6 +20,9 @@ const [HEIGHT, LOW] = [110, 88];
 /** A drag of at least this many pixels selects a range. */
 const DRAG = 4;
 
+/** Steps between ticks, in seconds: within a second, the texts of ticks would be the same. */
+const SECONDS = [1, 2, 5, 10, 15, 20, 30, 60, 120, 300, 600, 900, 1200, 1800, 3600, 7200, 10800, 21600, 43200, 86400, 172800, 345600, 604800, 2592000];
+
 export class Timeline {
   constructor(/** @type {HTMLElement} */ element, /** @type {(mark: Mark) => void} */ open) {
     this.element = element;
@@ -159,7 +162,7 @@ export class Timeline {
       cursor: { drag: { x: true, y: false, setScale: false, click: () => {} }, y: false, points: { show: false } },
       scales: { x: { time: true }, y: { range: (/** @type {any} */ _, /** @type {number} */ __, /** @type {number} */ most) => [0, byteTicks(most).end] } },
       series: [{}, ...lines.map((kind) => ({ label: label(kind), stroke: colour(kind), fill: colour(kind), width: 1, points: { show: false } }))],
-      axes: [{ ...axis, values: times, space: 90, size: 26 }, { ...axis, size: 74, values: (/** @type {any} */ _, /** @type {number[]} */ ticks) => ticks.map((v) => bytes(v)), splits: (/** @type {any} */ plot) => byteTicks(plot.data.slice(1).flat().reduce((/** @type {number} */ a, /** @type {number} */ b) => Math.max(a, b ?? 0), 0)).ticks }],
+      axes: [{ ...axis, values: times, incrs: SECONDS, space: 90, size: 26 }, { ...axis, size: 74, values: (/** @type {any} */ _, /** @type {number[]} */ ticks) => ticks.map((v) => bytes(v)), splits: (/** @type {any} */ plot) => byteTicks(plot.data.slice(1).flat().reduce((/** @type {number} */ a, /** @type {number} */ b) => Math.max(a, b ?? 0), 0)).ticks }],
       hooks: {
         setSelect: [(/** @type {any} */ plot) => this.chosen(plot)],
         setCursor: [(/** @type {any} */ plot) => this.key(lines, plot.cursor.idx)],

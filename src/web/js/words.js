@@ -1,5 +1,10 @@
 // Explanations of terms, shown as tooltips and in the help.
 
+/** A file, and a line in it where there is one. */
+export function atLine(/** @type {string} */ file, /** @type {number | null | undefined} */ line) {
+  return line ? `${file}:${line}` : file;
+}
+
 /** Kinds of memory: [name, label, explanation]. */
 export const KINDS = /** @type {[string, string, string][]} */ ([
   ["all", "All: resident + page cache", "Resident anonymous and shared memory, and the page cache that the target's own reads, writes and file mappings brought in."],
@@ -28,6 +33,35 @@ export function meaning(/** @type {string} */ kind) {
   return NAMED.find(([name]) => name === kind)?.[2] ?? "";
 }
 
+/** Kinds of mappings: [label, explanation] by the API's category. */
+const PURPOSES = /** @type {Record<string, [string, string]>} */ ({
+  heap: ["heap", "The heap that grows by brk: malloc of the first thread."],
+  arena: ["heaps of threads (glibc arenas)", "glibc's malloc gives threads arenas, whose heaps are mapped separately: 64 MiB of addresses each."],
+  main_stack: ["stack of the main thread", "[stack]"],
+  thread_stack: ["stacks of other threads", "Memory that contains a thread's stack pointer and has guard pages. A thread that runs does not show where its stack is: it counts as other anonymous memory."],
+  stack_guard: ["guard pages of stacks", "Pages below a thread's stack that may not be accessed."],
+  named_anon: ["anonymous, named by the program", "[anon:NAME], set with prctl(PR_SET_VMA)."],
+  reserved: ["reserved addresses", "Anonymous memory that may not be accessed: it only reserves addresses."],
+  anon: ["other anonymous memory", "mmap: large blocks of malloc, heaps of other allocators and of language runtimes."],
+  code: ["code made at run time", "Executable anonymous memory, as just-in-time compilers make it."],
+  executable: ["the program's own file", "Code and data of the executable."],
+  library: ["shared libraries", "Files that are mapped as code, or named like libraries."],
+  file: ["other files", "Files that are mapped as data."],
+  shared_anon: ["shared anonymous memory", "mmap with MAP_SHARED | MAP_ANONYMOUS."],
+  named_shared: ["shared anonymous, named by the program", "[anon_shmem:NAME], set with prctl(PR_SET_VMA)."],
+  memfd: ["memfd", "Memory of memfd_create."],
+  sysv: ["System V shared memory", "shmget, shmat."],
+  tmpfs: ["tmpfs and POSIX shared memory", "Files on tmpfs, and shm_open."],
+  hugetlb: ["hugetlb", "Huge pages of hugetlbfs, which the kernel does not count in RSS."],
+  device: ["devices", "Memory of devices."],
+  kernel: ["vdso, vvar, vsyscall", "Mappings that the kernel created."],
+});
+
+/** The label of a category of mappings, and what it is. @returns {[string, string]} */
+export function purpose(/** @type {string} */ category) {
+  return PURPOSES[category] ?? [category, ""];
+}
+
 /** Why memory has no stack. */
 export function reason(/** @type {string} */ name) {
   const reasons = /** @type {Record<string, string>} */ ({ before_attach: "before attach", no_event: "not observed", stack_lost: "stack lost", not_walked: "not walked" });
@@ -51,7 +85,7 @@ export const TOTAL = "Bytes of all stacks that contain this function; a recursiv
 /** The help panel: [term, explanation]. */
 export const TERMS = /** @type {[string, string][]} */ ([
   ["What is shown", "Memory that is in RAM now, under the call stack that first used it: the page fault, read or write that brought the page in. Memory that was allocated but never touched is not shown. Memory that was freed but that the allocator keeps is shown."],
-  ["Sum equals kernel", "The sum of all rows is the figure that the kernel itself reports. The badge is green only when both readings of the kernel, before and after the page scan, equal the sum. While the target changes its memory, the two readings differ, and the badge shows the range instead."],
+  ["Sum equals kernel", "The sum of all rows is the figure that the kernel itself reports. The badge is green only when both readings of the kernel, before and after the page scan, equal the sum. While the target changes its memory, the two readings differ, and the badge shows by how much the sum can be off."],
   ["Before attach", "Memory that was already resident when memprof attached, so its stacks are unknown. It is shown by mapping. Start the program under memprof to get a stack for all memory."],
   ["Not observed", "Memory that became resident after memprof attached, but without an event that memprof observes."],
   ["Partial stack", "Unwinding did not reach the outermost frame. Such stacks start at their last known frame."],

@@ -1,6 +1,7 @@
 // What the flame graph and the treemap share: a canvas whose nodes can be pointed at, selected and zoomed into.
 
 import { h } from "../dom.js";
+import { change as signed, estimate } from "../format.js";
 import { theme } from "./colours.js";
 
 /** @typedef {import("./model.js").Tree} Tree */
@@ -20,6 +21,8 @@ import { theme } from "./colours.js";
 
 /** A pointer that moves less, in pixels, stands still. */
 const MOVED = 4;
+/** Room beside a name that a size needs, in pixels. */
+const ROOM_FOR_SIZE = 70;
 
 export class TreeCanvas {
   /**
@@ -45,6 +48,8 @@ export class TreeCanvas {
     this.theme = theme();
     /** @type {string[]} */
     this.fills = [];
+    /** Widths of texts that were measured, in pixels. @type {Map<string, number>} */
+    this.widths = new Map();
     this.canvas.addEventListener("mousemove", (/** @type {MouseEvent} */ event) => this.hover(event));
     this.canvas.addEventListener("mouseleave", () => this.hover(null));
     this.canvas.addEventListener("click", (/** @type {MouseEvent} */ event) => this.click(event));
@@ -92,6 +97,35 @@ export class TreeCanvas {
     context.font = font;
     context.textBaseline = "middle";
     return context;
+  }
+
+  measure(/** @type {CanvasRenderingContext2D} */ context, /** @type {string} */ text) {
+    let width = this.widths.get(text);
+    if (width === undefined) {
+      if (this.widths.size > 20000) this.widths.clear();
+      width = context.measureText(text).width;
+      this.widths.set(text, width);
+    }
+    return width;
+  }
+
+  /** Truncates a text to the available width. */
+  cut(/** @type {CanvasRenderingContext2D} */ context, /** @type {string} */ text, /** @type {number} */ room) {
+    const full = this.measure(context, text);
+    if (full <= room) return text;
+    // Letters differ in width: an estimate, and as much less as is needed.
+    let fits = Math.floor((text.length * (room - 12)) / full);
+    const part = () => `${text.slice(0, fits)}…`;
+    while (fits >= 2 && this.measure(context, part()) > room) fits--;
+    return fits < 2 ? "" : part();
+  }
+
+  /** A node's name, with its size if there is room for both: half a figure would be another one. */
+  text(/** @type {CanvasRenderingContext2D} */ context, /** @type {string} */ name, /** @type {number} */ node, /** @type {number} */ room) {
+    const { tree } = /** @type {Shown} */ (this.shown);
+    const text = this.cut(context, name, room);
+    if (text !== name || room - this.measure(context, text) <= ROOM_FOR_SIZE) return text;
+    return `${text}  ${tree.isDiff ? signed(tree.change(node), tree.changeError[node]) : estimate(tree.value[node], tree.error[node])}`;
   }
 
   hover(/** @type {MouseEvent | null} */ event) {

@@ -1,7 +1,6 @@
 // Flame graph and icicle on a canvas, as high as the graph: the window scrolls. The canvas contains what
 // the window shows, and some more; only nodes there that are at least a pixel wide are drawn.
 
-import { change as signed, estimate } from "../format.js";
 import { isDark } from "../theme.js";
 import { TreeCanvas } from "./canvas.js";
 import { changeFill, fills, theme } from "./colours.js";
@@ -21,8 +20,6 @@ export class Flame extends TreeCanvas {
     this.element.classList.add("whole");
     this.rows = 0;
     this.queued = false;
-    /** @type {Map<string, number>} */
-    this.widths = new Map();
     /** The graph's pixel at which the canvas begins. */
     this.above = 0;
     this.scrolled = () => {
@@ -37,13 +34,31 @@ export class Flame extends TreeCanvas {
     this.shown = shown;
     this.theme = theme();
     if (before?.tree !== shown.tree || turnedDark) this.fills = fills(shown.tree, this.theme.dark);
-    const grown = shown.tree.height - this.rows;
-    this.rows = shown.tree.height;
-    this.element.style.height = `${this.rows * ROW + 2}px`;
+    const rows = this.rows;
     this.fit();
     if (before && before.upward !== shown.upward) this.reveal(0);
     // Frames that are looked at stay where they are when a higher tower grows above them.
-    else if (before && shown.upward && this.element.getBoundingClientRect().top < 0) scrollBy(0, grown * ROW);
+    else if (before && shown.upward && (before.zoom !== shown.zoom || this.element.getBoundingClientRect().top < 0)) scrollBy(0, (this.rows - rows) * ROW);
+  }
+
+  /** The nodes that are drawn: those at least a pixel wide, and the parents of the zoomed one. */
+  *drawn() {
+    const { tree, zoom } = /** @type {Shown} */ (this.shown);
+    for (const node of [0, ...tree.path(zoom)]) if (node !== zoom) yield node;
+    for (let node = zoom; node < tree.end[zoom]; ) {
+      // Descendants of a node that is too narrow are also too narrow.
+      const wide = this.across(node)[1] >= 1;
+      if (wide) yield node;
+      node = wide ? node + 1 : tree.end[node];
+    }
+  }
+
+  /** The number of rows with a frame. */
+  height() {
+    const { tree, selected } = /** @type {Shown} */ (this.shown);
+    let deepest = selected < 0 ? 0 : tree.depth[selected];
+    for (const node of this.drawn()) deepest = Math.max(deepest, tree.depth[node]);
+    return deepest + 1;
   }
 
   /** Whether the canvas contains what the window shows of the graph. */
@@ -53,10 +68,12 @@ export class Flame extends TreeCanvas {
   }
 
   fit() {
-    const whole = this.rows * ROW;
     const width = this.element.clientWidth;
     // An element that was removed has no width.
-    if (!width || !whole) return removeEventListener("scroll", this.scrolled);
+    if (!width || !this.shown) return removeEventListener("scroll", this.scrolled);
+    this.rows = this.height();
+    this.element.style.height = `${this.rows * ROW + 2}px`;
+    const whole = this.rows * ROW;
     addEventListener("scroll", this.scrolled, { passive: true });
     const height = Math.min(whole, innerHeight + 2 * BEYOND);
     const { top } = this.element.getBoundingClientRect();
@@ -92,19 +109,9 @@ export class Flame extends TreeCanvas {
 
   paint() {
     if (!this.shown) return;
-    const { tree, zoom } = this.shown;
+    const { zoom } = this.shown;
     const context = this.cleared(FONT);
-    for (const node of [0, ...tree.path(zoom)]) if (node !== zoom) this.box(context, node, 0.6);
-    let node = zoom;
-    while (node < tree.end[zoom]) {
-      // Descendants of a node that is too narrow are also too narrow.
-      if (this.across(node)[1] < 1) {
-        node = tree.end[node];
-      } else {
-        this.box(context, node, 1);
-        node++;
-      }
-    }
+    for (const node of this.drawn()) this.box(context, node, node < zoom ? 0.6 : 1);
     this.outline(context, this.hovered, this.theme.text, 1);
     this.outline(context, this.shown.selected, this.theme.focus, 2);
   }
@@ -126,33 +133,8 @@ export class Flame extends TreeCanvas {
 
   label(/** @type {CanvasRenderingContext2D} */ context, /** @type {number} */ node, /** @type {number} */ left, /** @type {number} */ top, /** @type {number} */ width) {
     const { tree, hits } = /** @type {Shown} */ (this.shown);
-    const name = tree.of(node).name;
-    let text = this.cut(context, name, width - 8);
-    const room = width - 8 - this.measure(context, text);
-    if (text === name && room > 70) {
-      const amount = tree.isDiff ? signed(tree.change(node)) : estimate(tree.value[node], tree.error[node]);
-      text += `  ${amount}`;
-    }
     context.fillStyle = hits?.[tree.frame[node]] ? "#1b1b1b" : this.theme.text;
-    context.fillText(text, left + 4, top + ROW / 2);
-  }
-
-  measure(/** @type {CanvasRenderingContext2D} */ context, /** @type {string} */ text) {
-    let width = this.widths.get(text);
-    if (width === undefined) {
-      if (this.widths.size > 20000) this.widths.clear();
-      width = context.measureText(text).width;
-      this.widths.set(text, width);
-    }
-    return width;
-  }
-
-  /** Truncates a text to the available width. */
-  cut(/** @type {CanvasRenderingContext2D} */ context, /** @type {string} */ text, /** @type {number} */ room) {
-    const full = this.measure(context, text);
-    if (full <= room) return text;
-    const fits = Math.floor((text.length * (room - 12)) / full);
-    return fits < 2 ? "" : `${text.slice(0, fits)}…`;
+    context.fillText(this.text(context, tree.of(node).name, node, width - 8), left + 4, top + ROW / 2);
   }
 
   outline(/** @type {CanvasRenderingContext2D} */ context, /** @type {number} */ node, /** @type {string} */ colour, /** @type {number} */ line) {

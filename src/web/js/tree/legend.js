@@ -2,6 +2,7 @@
 
 import { fill, h } from "../dom.js";
 import { bytes } from "../format.js";
+import { atLine } from "../words.js";
 import { fileColours } from "./colours.js";
 
 /** @typedef {import("./model.js").Tree} Tree */
@@ -23,10 +24,10 @@ function swatch(/** @type {string} */ light, /** @type {string} */ dark) {
 }
 
 /** A file's name with its colour. */
-export function fileName(/** @type {string} */ module, /** @type {boolean} */ own) {
+export function fileName(/** @type {string} */ module, /** @type {boolean} */ own, /** @type {number | null | undefined} */ line = null) {
   if (!module) return "";
   const [light, dark] = fileColours(module, own);
-  return h("span", {}, swatch(light, dark), module);
+  return h("span", {}, swatch(light, dark), atLine(module, line));
 }
 
 /** Shows the meaning of the colours below a node. */

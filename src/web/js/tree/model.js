@@ -8,7 +8,7 @@
  * @property {number[]} frame index into `frames`, per node
  * @property {number[]} value bytes of the node and everything below it
  * @property {number[]} self bytes of stacks that end at the node
- * @property {number[]} [error] standard error of `value`, where not all stacks were walked
+ * @property {number[]} [error] standard error of `value`, in a diff of its change, where not all stacks were walked
  * @property {number[]} [before] `value` at the earlier moment of a diff
  * @property {number[]} [selfBefore] `self` at that moment
  *
@@ -18,6 +18,7 @@
  * @property {string} module base name of the file, or ""
  * @property {string} [path] the file
  * @property {string} [offset] file offset, hexadecimal
+ * @property {number} [line] line of source code
  * @property {"root" | "function" | "inlined" | "unmapped" | "cut_off" | "no_stack" | "not_observed" | "below_threshold" | "over_limit"} type as in the API
  * @property {boolean} [own] code of the target's own executable
  */
@@ -37,7 +38,10 @@ export class Tree {
     this.parent = Int32Array.from(order, (old) => (rows.parent[old] < 0 ? -1 : at[rows.parent[old]]));
     this.value = pick(rows.value);
     this.self = pick(rows.self);
-    this.error = rows.error ? pick(rows.error) : new Float64Array(count);
+    const errors = rows.error ? pick(rows.error) : new Float64Array(count);
+    /** Standard errors of `value`, and in a diff of the change. */
+    this.error = this.isDiff ? new Float64Array(count) : errors;
+    this.changeError = this.isDiff ? errors : new Float64Array(count);
     this.before = rows.before ? pick(rows.before) : null;
     this.selfBefore = rows.selfBefore ? pick(rows.selfBefore) : null;
     /** The report that the tree shows. @type {import("../api.js").Report | undefined} */
@@ -56,7 +60,6 @@ export class Tree {
       const parent = this.parent[i];
       if (this.end[i] > this.end[parent]) this.end[parent] = this.end[i];
     }
-    this.height = this.depth.reduce((most, depth) => Math.max(most, depth), 0) + 1;
     /** Width and left edge of each drawn node, in bytes. */
     this.width = this.value.slice();
     this.x = new Float64Array(count);
@@ -83,7 +86,7 @@ export class Tree {
 
   /** Computes each node's key: a hash of the names from the root to it, the same in every report. */
   name() {
-    const names = this.frames.map((frame) => hash(`${frame.type}\n${frame.module}\n${frame.name}\n${frame.offset ?? ""}`));
+    const names = this.frames.map((frame) => hash(`${frame.type}\n${frame.module}\n${frame.name}\n${frame.offset ?? ""}\n${frame.line ?? ""}`));
     for (let i = 1; i < this.count; i++) {
       const [a, b] = names[this.frame[i]];
       const above = this.parent[i];
@@ -137,7 +140,7 @@ function depthFirst(/** @type {Rows} */ rows) {
   const last = { root: 0, function: 0, inlined: 0, unmapped: 1, cut_off: 1, no_stack: 1, not_observed: 2, below_threshold: 3, over_limit: 3 };
   const sorted = frames.map((_, i) => i).sort((a, b) => {
     const [x, y] = [frames[a], frames[b]];
-    return last[x.type] - last[y.type] || compare(x.name, y.name) || compare(x.module, y.module) || compare(x.offset ?? "", y.offset ?? "");
+    return last[x.type] - last[y.type] || compare(x.name, y.name) || compare(x.module, y.module) || compare(x.offset ?? "", y.offset ?? "") || (x.line ?? 0) - (y.line ?? 0);
   });
   const rank = new Int32Array(frames.length);
   sorted.forEach((id, place) => (rank[id] = place));

@@ -1,7 +1,6 @@
 // Treemap on a canvas: each node's area represents its bytes; nested boxes are callees (or callers).
 
 import { hierarchy, treemap } from "../../vendor/d3-hierarchy/d3-hierarchy.min.mjs";
-import { estimate } from "../format.js";
 import { TreeCanvas } from "./canvas.js";
 import { changeFill, fills, theme } from "./colours.js";
 
@@ -81,7 +80,10 @@ export class Treemap extends TreeCanvas {
     context.fillStyle = hit ? "#1b1b1b" : this.theme.text;
     const last = chainEnd(tree, node);
     const names = last === node ? tree.of(node).name : `${tree.of(node).name} › ${tree.of(last).name}`;
-    context.fillText(`${names}  ${estimate(tree.value[node], tree.error[node])}`.slice(0, 200), x0 + 4, y0 + HEAD / 2);
+    const room = x1 - x0 - 8;
+    // Of a chain, its first function rather than parts of both names.
+    const whole = this.measure(context, names) <= room ? names : tree.of(node).name;
+    context.fillText(this.text(context, whole, node, room), x0 + 4, y0 + HEAD / 2 + 1);
     context.restore();
   }
 

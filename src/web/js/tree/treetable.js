@@ -30,10 +30,10 @@ export class TreeTable {
     const tree = () => /** @type {Shown} */ (this.shown).tree;
     const columns = [
       { name: "value", label: "Total", title: "Bytes of the frame and everything below it", numeric: true, cell: (/** @type {number} */ n) => bar(estimate(tree().value[n], tree().error[n]), tree().value[n], tree().value[0]), tip: (/** @type {number} */ n) => exactly(tree().value[n], tree().error[n]) },
-      { name: "share", label: "Share", title: "Share of the whole, or growth", numeric: true, cell: (/** @type {number} */ n) => (tree().isDiff ? signed(tree().change(n)) : percent(tree().value[n], tree().value[0])) },
+      { name: "share", label: "Share", title: "Share of the whole, or growth", numeric: true, cell: (/** @type {number} */ n) => (tree().isDiff ? signed(tree().change(n), tree().changeError[n]) : percent(tree().value[n], tree().value[0])) },
       { name: "self", label: "Self", title: SELF, numeric: true, cell: (/** @type {number} */ n) => bytes(tree().self[n]), tip: (/** @type {number} */ n) => exact(tree().self[n]) },
       { name: "name", label: "Frame", wide: true, indent: (/** @type {number} */ n) => this.indent(n) + TOGGLE, cell: (/** @type {number} */ n) => this.name(n), tip: (/** @type {number} */ n) => tree().of(n).name },
-      { name: "module", label: "File", cell: (/** @type {number} */ n) => fileName(tree().of(n).module, Boolean(tree().of(n).own)), tip: (/** @type {number} */ n) => tree().of(n).path ?? tree().of(n).module },
+      { name: "module", label: "File", cell: (/** @type {number} */ n) => fileName(tree().of(n).module, Boolean(tree().of(n).own), tree().of(n).line), tip: (/** @type {number} */ n) => tree().of(n).path ?? tree().of(n).module },
     ];
     this.table = new Table(columns, {
       label: "Call tree. Right arrow opens a row, left arrow closes it.",

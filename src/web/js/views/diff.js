@@ -2,7 +2,7 @@
 
 import { api } from "../api.js";
 import { fill, h, notice, say, select } from "../dom.js";
-import { bytes, change as signed, clock, exact } from "../format.js";
+import { bytes, change as signed, clock, exact, exactly } from "../format.js";
 import { change, state } from "../state.js";
 import { bar, sort, Table } from "../table.js";
 import { noSymbol } from "../words.js";
@@ -19,7 +19,7 @@ export class Diff {
     this.largest = 0;
     this.graph = new Graph({ draw: "flame", fetch: () => api.diffTree(state), empty: "There is no memory of this kind at either moment." });
     this.columns = [
-      { name: "change", label: "Change", title: "Self after minus self before: memory that the function itself touched", numeric: true, by: (/** @type {DiffRow} */ row) => row.self, cell: (/** @type {DiffRow} */ row) => bar(signed(row.self), row.self, this.largest, row.self < 0 ? "less" : "more"), tip: (/** @type {DiffRow} */ row) => exact(row.self) },
+      { name: "change", label: "Change", title: "Self after minus self before: memory that the function itself touched", numeric: true, by: (/** @type {DiffRow} */ row) => row.self, cell: (/** @type {DiffRow} */ row) => bar(signed(row.self, row.self_error), row.self, this.largest, row.self < 0 ? "less" : "more"), tip: (/** @type {DiffRow} */ row) => exactly(row.self, row.self_error) },
       { name: "before", label: "Self before", numeric: true, by: (/** @type {DiffRow} */ row) => row.self_from, cell: (/** @type {DiffRow} */ row) => bytes(row.self_from), tip: (/** @type {DiffRow} */ row) => exact(row.self_from) },
       { name: "after", label: "Self after", numeric: true, by: (/** @type {DiffRow} */ row) => row.self_to, cell: (/** @type {DiffRow} */ row) => bytes(row.self_to), tip: (/** @type {DiffRow} */ row) => exact(row.self_to) },
       { name: "name", label: "Function", wide: true, by: named, cell: named },

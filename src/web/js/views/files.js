@@ -4,7 +4,7 @@ import { api } from "../api.js";
 import { fill, h } from "../dom.js";
 import { bytes, exact, number } from "../format.js";
 import { change, state } from "../state.js";
-import { bar } from "../table.js";
+import { bar, pathCell } from "../table.js";
 import { Graph } from "./graph.js";
 import { List } from "./list.js";
 
@@ -23,7 +23,7 @@ export class Files {
       columns: [
         { name: "cached", label: "Page cache", title: "Pages of the file that the target's own I/O brought in and that are still cached", numeric: true, by: (/** @type {FileRow} */ row) => row.cached, cell: (/** @type {FileRow} */ row) => bar(bytes(row.cached), row.cached, this.largest), tip: (/** @type {FileRow} */ row) => exact(row.cached) },
         { name: "stacks", label: "Stacks", title: "Number of distinct call stacks that brought it in", numeric: true, by: (/** @type {FileRow} */ row) => row.stacks, cell: (/** @type {FileRow} */ row) => number(row.stacks) },
-        { name: "path", label: "File", wide: true, by: path, cell: path },
+        { name: "path", label: "File", wide: true, by: path, cell: (/** @type {FileRow} */ row) => pathCell(path(row)), tip: path },
       ],
       sort: "-cached",
       key: (row) => row.id,
@@ -57,7 +57,7 @@ export class Files {
     if (!state.file) {
       fill(this.element, this.list.element);
       this.largest = Math.max(0, ...this.rows.map((row) => row.cached));
-      this.list.fill(this.rows, (shown) => `Page cache that the target's own I/O brought in: ${bytes(this.whole ?? 0)} in ${number(shown.length)} ${shown.length === 1 ? "file" : "files"}. ${this.other ? `${bytes(this.other)} belong to files beyond the table's limit. ` : ""}Choose one to see the stacks behind it.`, (row) => row.cached);
+      this.list.fill(this.rows, (shown) => `Page cache that the target's own I/O brought in: ${bytes(this.whole ?? 0)} in ${number(shown.length)} ${shown.length === 1 ? "file" : "files"}. ${this.other ? `${bytes(this.other)} belong to files beyond the table's limit. ` : ""}${shown.length ? "Choose one to see the stacks behind it." : ""}`, (row) => row.cached);
       return;
     }
     const file = this.rows.find((row) => row.id === state.file);

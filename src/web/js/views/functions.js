@@ -17,12 +17,14 @@ export class Functions {
   constructor({ open, about }) {
     this.about = about;
     this.whole = 0;
+    /** The settings of the rows that are shown or asked for. */
+    this.asked = "";
     const columns = [
       { name: "self", label: "Self", title: SELF, numeric: true, by: () => 0, cell: (/** @type {FunctionRow} */ row) => bar(estimate(row.self, row.self_error), row.self, this.whole), tip: (/** @type {FunctionRow} */ row) => exactly(row.self, row.self_error) },
       { name: "total", label: "Total", title: TOTAL, numeric: true, by: () => 0, cell: (/** @type {FunctionRow} */ row) => bar(estimate(row.total, row.total_error), row.total, this.whole, "second"), tip: (/** @type {FunctionRow} */ row) => exactly(row.total, row.total_error) },
       { name: "share", label: "Total %", title: "Share of everything in this view", numeric: true, cell: (/** @type {FunctionRow} */ row) => percent(row.total, this.whole) },
       { name: "name", label: "Function", wide: true, by: () => "", cell: (/** @type {FunctionRow} */ row) => row.function ?? noSymbol(row.file) },
-      { name: "module", label: "File", cell: (/** @type {FunctionRow} */ row) => fileName(row.file, row.category.startsWith("own")), tip: (/** @type {FunctionRow} */ row) => row.path },
+      { name: "module", label: "File", cell: (/** @type {FunctionRow} */ row) => fileName(row.file, row.category.startsWith("own"), row.line), tip: (/** @type {FunctionRow} */ row) => row.path },
     ];
     this.table = new Table(columns, {
       label: `Functions. ${about}`,
@@ -36,7 +38,12 @@ export class Functions {
     this.element = h("div", { class: "graph" }, this.note, this.stage, this.pages);
   }
 
+  get settings() {
+    return JSON.stringify([state.sort, state.page, state.kind, state.q]);
+  }
+
   async refresh() {
+    this.asked = this.settings;
     const sort = /^-?(self|total|name)$/.test(state.sort) ? state.sort : "-self";
     const offset = Math.max(0, Number(state.page) || 0) * LIMIT;
     const page = await api.functions({ sort: sort.replace("-", ""), order: sort.startsWith("-") ? "desc" : "asc", offset, limit: LIMIT, kind: state.kind, search: state.q });
@@ -60,7 +67,8 @@ export class Functions {
     this.pages.hidden = count <= LIMIT;
   }
 
-  show() {
-    return this.refresh();
+  /** Only other settings need another request. */
+  async show() {
+    return this.asked === this.settings ? null : this.refresh();
   }
 }

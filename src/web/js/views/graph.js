@@ -9,7 +9,7 @@ import { legend } from "../tree/legend.js";
 import { search } from "../tree/search.js";
 import { Treemap } from "../tree/treemap.js";
 import { TreeTable } from "../tree/treetable.js";
-import { label, noSymbol } from "../words.js";
+import { atLine, label, noSymbol } from "../words.js";
 
 /** @typedef {import("../tree/model.js").Tree} Tree */
 
@@ -97,14 +97,16 @@ export class Graph {
     this.zoomed = zoom;
     this.selected = selected;
     this.found = found?.nodes ?? [];
-    this.drawing.show({ tree, zoom, selected, hits: found?.frames ?? null, found: this.found, sought: `${wanted.q}\n${wanted.fn}\n${wanted.path}`, upward: this.upward });
+    // First what is above and below: a match is scrolled to where nothing moves it any more.
     this.tell(tree, wanted, found);
     this.path(tree, zoom);
     legend(this.legend, tree, zoom);
     this.describe(tree, selected >= 0 ? selected : zoom);
+    this.drawing.show({ tree, zoom, selected, hits: found?.frames ?? null, found: this.found, sought: `${wanted.q}\n${wanted.fn}\n${wanted.path}`, upward: this.upward });
+    if (found) this.count();
   }
 
-  /** Says how much was found, and which match is selected. */
+  /** Says how much was found. */
   tell(/** @type {Tree} */ tree, /** @type {import("../tree/search.js").What} */ { fn, path }, /** @type {ReturnType<search>} */ found) {
     this.steps.hidden = !found;
     if (!found) say(this.matched, "");
@@ -119,9 +121,13 @@ export class Graph {
     const name = path ? `${fn ? `${fn} (${file})` : noSymbol(file)}: ` : "";
     say(this.matched, `${name}${bytes(sum)} matched (${percent(sum, whole)}) in ${number(count)} ${count === 1 ? "frame" : "frames"}`);
     set(this.matched, { "data-bytes": sum });
+  }
+
+  /** Says which match is selected, of those that are shown. */
+  count() {
     const nodes = this.drawing.listed(this.found);
     const at = nodes.indexOf(this.selected);
-    const none = count ? "too narrow to see" : "";
+    const none = this.found.length ? "too narrow to see" : "";
     say(this.place, nodes.length ? `${at < 0 ? "–" : number(at + 1)} of ${number(nodes.length)}` : none);
   }
 
@@ -154,7 +160,7 @@ export class Graph {
     const value = tree.value[node];
     const facts = [["total", estimate(value, tree.error[node]), `${exactly(value, tree.error[node])} of ${label(state.kind)}: this frame and everything below it`]];
     if (tree.before) {
-      facts.unshift(["change", signed(tree.change(node)), exact(tree.change(node))]);
+      facts.unshift(["change", signed(tree.change(node), tree.changeError[node]), exactly(tree.change(node), tree.changeError[node])]);
       facts.push(["before", bytes(tree.before[node]), exact(tree.before[node])]);
     }
     const [end, what] = this.what.callers ?? state.dir === "callers" ? ["no caller", "whose outermost frame this is"] : ["self", "that end in this frame"];
@@ -167,7 +173,7 @@ export class Graph {
   describe(/** @type {Tree} */ tree, /** @type {number} */ node) {
     const frame = tree.of(node);
     const facts = this.facts(tree, node).map(([term, text, title]) => h("span", { class: "fact", title }, h("span", { class: "faint" }, `${term} `), h("b", {}, text)));
-    const where = [frame.module, frame.offset && `+0x${frame.offset}`, frame.type === "inlined" && "inlined"].filter(Boolean).join(" ");
+    const where = [atLine(frame.module, frame.line), frame.offset && `+0x${frame.offset}`, frame.type === "inlined" && "inlined"].filter(Boolean).join(" ");
     fill(
       this.selection,
       h("div", { class: "name", title: frame.name }, frame.name),
@@ -179,6 +185,7 @@ export class Graph {
         h("button", { class: "small", onclick: () => this.zoom(node) }, "zoom in"),
         this.zoomed > 0 && h("button", { class: "small", onclick: () => this.zoom(0) }, "zoom out")),
     );
+    this.selection.classList.toggle("whole", node === 0);
     set(this.selection, { "data-key": tree.key(node), "data-bytes": tree.value[node] });
   }
 
@@ -229,7 +236,7 @@ export class Graph {
     if (this.tip.hidden || !tree || !event) return;
     const frame = tree.of(node);
     const facts = this.facts(tree, node).map(([term, text]) => `${term} ${text}`);
-    fill(this.tip, h("b", {}, frame.name), h("div", { class: "faint" }, frame.module), h("div", {}, facts.join(" · ")));
+    fill(this.tip, h("b", {}, frame.name), h("div", { class: "faint" }, atLine(frame.module, frame.line)), h("div", {}, facts.join(" · ")));
     const { width, height } = this.tip.getBoundingClientRect();
     const left = Math.min(event.clientX + 14, innerWidth - width - 8);
     // On the side of the frame's parents: its children are what is read next.

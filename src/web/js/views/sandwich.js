@@ -5,6 +5,7 @@ import { api } from "../api.js";
 import { fill, h, say, set } from "../dom.js";
 import { bytes, percent } from "../format.js";
 import { change, openSandwich, state } from "../state.js";
+import { isDark } from "../theme.js";
 import { label, noSymbol } from "../words.js";
 import { Functions } from "./functions.js";
 import { Graph } from "./graph.js";
@@ -34,6 +35,10 @@ export class Sandwich {
     const half = (/** @type {string} */ title, /** @type {Graph} */ graph) => h("section", { class: "half", "aria-label": title }, h("h3", {}, title), graph.element);
     this.halves = h("div", { class: "sandwich" }, h("div", { class: "focus-head" }, back, this.name), this.figures, half("Callers: the stacks that lead to it", this.callers), half("Callees: what it calls", this.callees));
     this.element = h("div", { class: "graph" });
+    /** What each half shows. @type {Map<Graph, { tree: import("../tree/model.js").Tree | null, settings: string }>} */
+    this.drawn = new Map();
+    /** The function that was scrolled to. */
+    this.chosen = "";
   }
 
   /** The half that keys act on. */
@@ -60,14 +65,32 @@ export class Sandwich {
     return report;
   }
 
+  /** Draws a half if something of it has changed: its zoom does not redraw the other one. */
+  draw(/** @type {Graph} */ half, /** @type {string[]} */ at) {
+    const settings = JSON.stringify([at, state.q, state.kind, isDark(), half.element.isConnected]);
+    const last = this.drawn.get(half);
+    if (last?.tree === half.tree && last.settings === settings) return;
+    this.drawn.set(half, { tree: half.tree, settings });
+    half.show();
+  }
+
   show() {
     const shown = state.path ? this.halves : this.list.element;
     if (!this.element.contains(shown)) fill(this.element, shown);
-    if (!state.path) return;
-    this.callers.show();
-    this.callees.show();
+    if (!state.path) {
+      this.chosen = "";
+      return;
+    }
+    this.draw(this.callers, [state.zoomUp, state.selUp]);
+    this.draw(this.callees, [state.zoom, state.sel]);
     const tree = this.callees.tree;
     if (!tree) return;
+    // Of a high tower of callers, the nearest ones are at its lower end.
+    const chosen = `${state.fn}\n${state.path}`;
+    if (this.chosen !== chosen && this.halves.isConnected) {
+      this.chosen = chosen;
+      this.callers.drawing.reveal(0);
+    }
     const { name, path } = tree.of(0);
     say(this.name, name);
     const [total, self] = [tree.value[0], tree.self[0]];

@@ -1,64 +1,189 @@
-// The address space: each mapping with its resident bytes, and how many of them have a stack.
+// The address space: its mappings by purpose or by file, each with its resident bytes, and how many of them have a stack.
 
 import { api } from "../api.js";
+import { fill, h, notice, say, select, set } from "../dom.js";
 import { bytes, exact, number } from "../format.js";
-import { bar } from "../table.js";
-import { List } from "./list.js";
+import { change, state } from "../state.js";
+import { bar, sort, Table } from "../table.js";
+import { matcher } from "../tree/search.js";
+import { purpose } from "../words.js";
 
 /** @typedef {import("../api.js").Mapping} Mapping */
+/** @typedef {import("../api.js").MappingSums} MappingSums */
+/** @typedef {import("../api.js").Maps} Maps */
+/** @typedef {{ size: number, resident: number, attributed: number, not_observed: number, swap: number, huge: number }} Sums */
+/**
+ * A row: a group of mappings, or one mapping.
+ * @typedef {object} Line
+ * @property {string} key
+ * @property {string} name
+ * @property {string} tip
+ * @property {Sums} sums
+ * @property {Mapping | null} mapping `null`: a group
+ * @property {number} count number of mappings
+ * @property {Mapping[]} inside the group's mappings that are known
+ * @property {boolean} below whether it is shown below its group
+ */
 
-/** Bytes of a mapping in RAM. */
-function resident(/** @type {Mapping} */ row) {
-  return row.bytes.anon + row.bytes.shmem + row.bytes.file + row.bytes.hugetlb;
+const GROUPS = /** @type {[string, string][]} */ ([["purpose", "purpose"], ["file", "file or name"], ["none", "nothing: each mapping"]]);
+
+/** Indent of a mapping in a group, in pixels. */
+const INDENT = 18;
+
+/** @returns {Sums} */
+function sums(/** @type {MappingSums} */ { size, bytes, attributed, not_observed, huge }) {
+  return { size, resident: bytes.anon + bytes.shmem + bytes.file + bytes.hugetlb, attributed, not_observed, swap: bytes.swap, huge };
+}
+
+/** @returns {Sums} */
+function add(/** @type {Sums[]} */ parts) {
+  const total = { size: 0, resident: 0, attributed: 0, not_observed: 0, swap: 0, huge: 0 };
+  const names = /** @type {(keyof Sums)[]} */ (Object.keys(total));
+  for (const part of parts) for (const name of names) total[name] += part[name];
+  return total;
+}
+
+/** What is left of a sum. @returns {Sums} */
+function rest(/** @type {Sums} */ whole, /** @type {Sums} */ part) {
+  return /** @type {Sums} */ (Object.fromEntries(Object.entries(whole).map(([name, all]) => [name, all - part[/** @type {keyof Sums} */ (name)]])));
+}
+
+/** The name of a mapping: memory without a name is named after its purpose. */
+function named(/** @type {Mapping} */ row) {
+  if (row.runs_as) return `${row.runs_as} (${row.name})`;
+  return row.name && row.name !== "[anon]" ? row.name : `[${purpose(row.category)[0]}]`;
+}
+
+/** @returns {Line} */
+function line(/** @type {Mapping} */ row, below = false) {
+  return { key: `${row.pid} ${row.start}`, name: named(row), tip: `${row.name || "[anon]"}: ${purpose(row.category)[0]}`, sums: sums(row), mapping: row, count: 1, inside: [], below };
 }
 
 export class Space {
   constructor() {
     this.largest = 0;
-    const amount = (/** @type {string} */ name, /** @type {string} */ label, /** @type {string} */ title, /** @type {(row: Mapping) => number} */ of) => ({
+    /** Keys of the open groups. @type {Set<string>} */
+    this.opened = new Set();
+    /** @type {Maps | null} */
+    this.reply = null;
+    const amount = (/** @type {keyof Sums} */ name, /** @type {string} */ label, /** @type {string} */ title) => ({
       name,
       label,
       title,
       numeric: true,
-      by: of,
-      cell: (/** @type {Mapping} */ row) => (name === "resident" ? bar(bytes(of(row)), of(row), this.largest) : of(row) ? bytes(of(row)) : "–"),
-      tip: (/** @type {Mapping} */ row) => exact(of(row)),
+      by: (/** @type {Line} */ row) => row.sums[name],
+      cell: (/** @type {Line} */ row) => (name === "resident" ? bar(bytes(row.sums[name]), row.sums[name], this.largest) : row.sums[name] ? bytes(row.sums[name]) : "–"),
+      tip: (/** @type {Line} */ row) => exact(row.sums[name]),
     });
-    this.list = new List({
-      label: "Mappings of the address space",
-      columns: [
-        { name: "address", label: "Address", title: "First and last address, hexadecimal", by: (/** @type {Mapping} */ row) => row.start.padStart(16, "0"), cell: (/** @type {Mapping} */ row) => row.start, tip: (/** @type {Mapping} */ row) => `${row.start}-${row.end}` },
-        { name: "permissions", label: "Permissions", by: (/** @type {Mapping} */ row) => row.permissions, cell: (/** @type {Mapping} */ row) => row.permissions, tip: () => "r read, w write, x execute, s shared, p private" },
-        amount("resident", "Resident", "Bytes in RAM: anonymous, shared and file pages", resident),
-        amount("size", "Size", "Bytes of the mapping, resident or not", (row) => row.size),
-        amount("attributed", "With stack", "Anonymous and shared bytes in RAM that have a call stack. Mapped files and swap are in no total, and not counted here", (row) => row.attributed),
-        amount("not_observed", "No stack", "Anonymous and shared bytes in RAM without a call stack, as at the top of the page: resident before memprof attached, or brought in without an event that memprof observes", (row) => row.not_observed),
-        amount("swap", "Swapped", "Bytes written out to swap", (row) => row.bytes.swap),
-        amount("huge", "Huge", "Bytes in huge pages", (row) => row.huge),
-        { name: "name", label: "Name", wide: true, by: (/** @type {Mapping} */ row) => row.name, cell: (/** @type {Mapping} */ row) => row.name || "[anon]" },
-      ],
-      sort: "-resident",
-      key: (row) => `${row.pid} ${row.start}`,
-      text: (row) => `${row.name} ${row.permissions} ${row.start}`,
-      empty: "The target has no address space any more.",
+    const start = (/** @type {Line} */ row) => row.mapping?.start ?? row.inside[0]?.start ?? "";
+    /** @type {import("../table.js").Column<Line>[]} */
+    this.columns = [
+      { name: "name", label: "Name", wide: true, indent: (row) => INDENT * (1 + Number(row.below)), by: (row) => row.name, cell: (row) => this.name(row), tip: (row) => row.tip },
+      amount("resident", "Resident", "Bytes in RAM: anonymous, shared and file pages"),
+      amount("size", "Size", "Bytes of the mappings, resident or not"),
+      amount("attributed", "With stack", "Anonymous and shared bytes in RAM that have a call stack. Mapped files and swap are in no total, and not counted here"),
+      amount("not_observed", "No stack", "Anonymous and shared bytes in RAM without a call stack, as at the top of the page: resident before memprof attached, brought in without an event that memprof observes, or their stack was lost"),
+      amount("swap", "Swapped", "Bytes written out to swap"),
+      amount("huge", "Huge", "Bytes in huge pages"),
+      { name: "permissions", label: "Permissions", rem: 8, by: (row) => row.mapping?.permissions ?? "", cell: (row) => row.mapping?.permissions ?? "", tip: (row) => (row.mapping ? "r read, w write, x execute, s shared, p private" : "") },
+      { name: "address", label: "Addresses", title: "First address, and the first one after the mapping, hexadecimal", rem: 19, by: (row) => start(row).padStart(16, "0"), cell: (row) => (row.mapping ? `${row.mapping.start}–${row.mapping.end}` : "") },
+    ];
+    this.table = new Table(this.columns, {
+      label: "Mappings of the address space. Right arrow opens a group, left arrow closes it.",
+      role: "treegrid",
+      sort: (sort) => change({ sort }),
+      key: (row) => row.key,
+      open: (row) => this.set(row, !this.opened.has(row.key)),
+      keydown: (event, at) => this.press(event, at),
+      row: (element, row) => {
+        element.setAttribute("aria-level", row.below ? "2" : "1");
+        if (!row.mapping) element.setAttribute("aria-expanded", String(this.opened.has(row.key)));
+      },
     });
-    this.element = this.list.element;
-    /** @type {Mapping[]} */
-    this.rows = [];
+    this.choice = h("div", { class: "choice" });
+    this.note = h("p", { class: "note" });
+    this.stage = h("div", { class: "stage" }, this.table.element);
+    this.element = h("div", { class: "graph" }, this.choice, this.note, this.stage);
+    this.grouped = "";
   }
 
   async refresh() {
-    const { report, rows } = await api.maps();
-    this.rows = rows;
+    this.reply = await api.maps();
     this.show();
-    return report;
+    return this.reply.report;
+  }
+
+  name(/** @type {Line} */ row) {
+    const open = this.opened.has(row.key);
+    const toggle = row.mapping ? "" : h("button", { class: "toggle", tabIndex: -1, "aria-label": open ? "close" : "open" }, open ? "▾" : "▸");
+    const count = row.mapping ? "" : h("span", { class: "faint" }, ` ${number(row.count)}`);
+    const box = h("span", { class: "tree-name" }, toggle, row.name, count);
+    if (row.below) box.style.paddingInlineStart = `${2 * INDENT}px`;
+    return box;
+  }
+
+  /** Opens or closes a group. */
+  set(/** @type {Line} */ row, /** @type {boolean} */ open) {
+    if (row.mapping || row.inside.length === 0) return;
+    if (open) this.opened.add(row.key);
+    else this.opened.delete(row.key);
+    this.show();
+  }
+
+  press(/** @type {KeyboardEvent} */ event, /** @type {number} */ at) {
+    const row = this.table.rows[at];
+    if (!row || !["ArrowLeft", "ArrowRight"].includes(event.key)) return false;
+    if (event.key === "ArrowRight") this.set(row, true);
+    else if (row.below) this.table.select(this.table.rows.findLastIndex((above, i) => i < at && !above.mapping));
+    else this.set(row, false);
+    return true;
+  }
+
+  /** The groups of these mappings; without a search, also of those that the reply leaves out. @returns {Line[]} */
+  groups(/** @type {Mapping[]} */ shown, /** @type {boolean} */ all) {
+    const { categories, count } = /** @type {Maps} */ (this.reply);
+    const byPurpose = state.group === "purpose";
+    /** @type {Map<string, Mapping[]>} */
+    const found = new Map();
+    for (const row of shown) {
+      const key = byPurpose ? row.category : named(row);
+      const rows = found.get(key);
+      if (rows) rows.push(row);
+      else found.set(key, [row]);
+    }
+    const group = (/** @type {string} */ key, /** @type {Mapping[]} */ inside, count = inside.length, sum = add(inside.map(sums))) => {
+      const [name, about] = byPurpose ? purpose(key) : [key, key];
+      return { key: `${state.group} ${key}`, name, tip: about, sums: sum, mapping: null, count, inside, below: false };
+    };
+    if (all && byPurpose) return categories.map((row) => group(row.category, found.get(row.category) ?? [], row.mappings, sums(row)));
+    const groups = [...found].map(([key, inside]) => group(key, inside));
+    if (!all || count === shown.length) return groups;
+    const left = rest(sums(/** @type {Maps} */ (this.reply)), add(groups.map((row) => row.sums)));
+    return [...groups, group("[mappings that are not listed]", [], count - shown.length, left)];
   }
 
   show() {
-    this.largest = Math.max(0, ...this.rows.map(resident));
-    this.list.fill(this.rows, (shown) => {
-      const sum = (/** @type {(row: Mapping) => number} */ of) => shown.reduce((total, row) => total + of(row), 0);
-      return `${number(shown.length)} mappings: ${bytes(sum((row) => row.size))} of addresses, ${bytes(sum(resident))} in RAM; of anonymous and shared memory ${bytes(sum((row) => row.attributed))} with a call stack, ${bytes(sum((row) => row.not_observed))} without a stack.`;
-    }, resident);
+    if (!this.reply) return;
+    if (this.grouped !== state.group) {
+      this.grouped = state.group;
+      fill(this.choice, h("span", {}, "Group by "), select("Group by", GROUPS, state.group, (group) => change({ group })));
+    }
+    const { rows, count, report } = this.reply;
+    const matches = matcher(state.q);
+    const shown = matches ? rows.filter((row) => matches(`${named(row)} ${row.permissions} ${row.start} ${purpose(row.category)[0]}`)) : rows;
+    const sorted = this.columns.some((column) => column.name === state.sort.replace(/^-/, "")) ? state.sort : "-resident";
+    const order = (/** @type {Line[]} */ lines) => sort(lines, this.columns, sorted);
+    const top = state.group === "none" ? shown.map((row) => line(row)) : this.groups(shown, !matches);
+    const below = (/** @type {Line} */ row) => (this.opened.has(row.key) ? order(row.inside.map((inside) => line(inside, true))) : []);
+    const lines = order(top).flatMap((row) => [row, ...below(row)]);
+    const total = matches ? add(shown.map(sums)) : sums(this.reply);
+    const mappings = matches ? shown.length : count;
+    const cache = report.not_observed.cache ? ` ${bytes(report.not_observed.cache)} of page cache without a stack is in no mapping.` : "";
+    say(this.note, `${number(mappings)} mappings: ${bytes(total.size)} of addresses, ${bytes(total.resident)} in RAM; of anonymous and shared memory ${bytes(total.attributed)} with a call stack, ${bytes(total.not_observed)} without a stack.${cache}`);
+    set(this.note, { "data-total": total.resident, "data-count": mappings });
+    this.largest = Math.max(0, ...top.map((row) => row.sums.resident));
+    if (lines.length === 0) fill(this.stage, notice("Nothing here", state.q ? "Nothing matches the search." : "The target has no address space any more."));
+    else if (!this.stage.contains(this.table.element)) fill(this.stage, this.table.element);
+    this.table.show(lines, sorted);
   }
 }

@@ -1,0 +1,43 @@
+/* SPDX-License-Identifier: MIT OR GPL-2.0-only */
+/*
+ * Code made at run time: its addresses are reused for other code, and then a stack with them is another stack.
+ */
+#ifndef MEMPROF_CODE_H
+#define MEMPROF_CODE_H
+
+#include "base.bpf.h"
+
+/*
+ * How often the code in a granule of addresses was replaced. Granules share counters, which is harmless: a stack then
+ * has one more id. User space increments them when it reads that a runtime has written other code (probe/code.rs).
+ */
+__u32 code_generations[1 << CODE_GENERATION_BITS];
+
+/* The same for all code: how often a jitdump file was written. */
+__u32 code_generation_of_all;
+
+/* Whether a followed process has mapped memory for code made at run time. */
+__u32 code_made_at_run_time;
+
+/*
+ * Whether the walk looks at the code behind a call before it uses the frame pointer: set once a process has code that
+ * needs it (epilogue_step()).
+ */
+__u32 code_has_epilogues;
+
+static __always_inline __u64 code_slot(__u32 mm_id, __u64 addr)
+{
+	return (addr >> CODE_GRANULE_BITS) + (__u64)mm_id * 0x9e3779b1;
+}
+
+/* The generation of the code at an address, mixed, to be hashed with it. */
+static __always_inline __u64 code_generation(__u32 mm_id, __u64 addr)
+{
+	__u64 slot = code_slot(mm_id, addr);
+	__u64 generation = (__u64)code_generation_of_all << 32;
+
+	generation += code_generations[INDEX(slot, 1 << CODE_GENERATION_BITS)];
+	return generation * 0xbf58476d1ce4e5b9ull;
+}
+
+#endif

@@ -1,0 +1,104 @@
+/* SPDX-License-Identifier: MIT OR GPL-2.0-only */
+/*
+ * What the BPF program and user space share of interpreters: a part of memprof.h.
+ */
+#ifndef MEMPROF_INTERPRETER_TYPES_H
+#define MEMPROF_INTERPRETER_TYPES_H
+
+/* A text in a target's memory. */
+struct sent_text {
+	__u32 length; /* of the whole text, in characters */
+	__u32 sent; /* bytes that were copied: the first of a name, the last of a file's name */
+	__u32 width; /* bytes of a character */
+	__u32 ascii;
+};
+
+/* A function of an interpreted program. */
+struct function_event {
+	__u32 kind;
+	__u32 mm_id;
+	__u32 pid; /* in memprof's pid namespace */
+	__u32 function;
+	__u64 code; /* address of its code object */
+	__u64 lines; /* address of its table of lines */
+	__u32 check; /* distinguishes code objects that have the same address one after the other */
+	__u32 version; /* of the interpreter: minor version */
+	__u32 first_line;
+	__u32 lines_size; /* bytes */
+	struct sent_text name;
+	struct sent_text file;
+	__u8 name_text[MAX_NAME];
+	__u8 file_text[MAX_FILE_NAME];
+	__u8 lines_table[MAX_LINES]; /* if it is not larger; only `lines_size` bytes are sent */
+};
+
+_Static_assert(sizeof(struct function_event) == 80 + MAX_NAME + MAX_FILE_NAME + MAX_LINES, "function_event");
+
+/* How an interpreter links its frames, and where on the C stack its evaluator runs them. */
+enum python_frames {
+	PYTHON_OBJECTS = 1, /* 3.8, 3.9: a frame for each evaluator; nothing says which */
+	PYTHON_OBJECTS_CFRAMES = 2, /* 3.10: a frame and a CFrame for each evaluator, in whose stack frame the CFrame is */
+	PYTHON_CFRAMES = 3, /* 3.11: several frames, up to one that has is_entry, and a CFrame for each evaluator */
+	PYTHON_SHIMS_CFRAME = 4, /* 3.12: several frames, then a shim in the evaluator's stack frame */
+	PYTHON_SHIMS = 5, /* from 3.13 on: the same, and the thread's state points to the innermost frame */
+};
+
+/* Offsets in a CPython version's structures, in bytes. */
+struct python_layout {
+	__u16 version; /* minor version */
+	__u16 frames; /* enum python_frames */
+	__u16 key; /* of autoTSSkey in _PyRuntime */
+	__u16 thread_id; /* in PyThreadState */
+	__u16 thread_frame; /* the innermost frame, or cframe */
+	__u16 cframe_frame; /* in _PyCFrame: the innermost frame; 3.10: in PyThreadState: cframe */
+	__u16 cframe_previous;
+	__u16 frame_code; /* in a frame */
+	__u16 frame_previous;
+	__u16 frame_instruction;
+	__u16 frame_entry; /* a byte: is_entry, or owner */
+	__u16 code_flags; /* in PyCodeObject */
+	__u16 code_first_line;
+	__u16 code_file;
+	__u16 code_name;
+	__u16 code_lines;
+	__u16 code_start; /* of the instructions; 0: frames have an index of instructions */
+	__u16 instruction_size; /* of an index of instructions, bytes */
+	__u16 text_ascii; /* in PyUnicodeObject: the characters */
+	__u16 text_compact;
+	__u16 text_kind; /* bit of a text's state where its kind begins */
+	__u16 pad[3];
+};
+
+/* A function of an interpreted program. */
+struct function_key {
+	__u64 code; /* address of its code object */
+	__u32 mm_id;
+	__u32 check;
+};
+
+/* A file that contains an interpreter. Addresses are the file's own. */
+struct interpreter_file {
+	struct python_layout python;
+	__u64 runtime; /* _PyRuntime */
+	__u64 code_type; /* PyCode_Type */
+	__u64 evaluator; /* _PyEval_EvalFrameDefault */
+	__u64 evaluator_end;
+};
+
+/* An address space's interpreter. */
+struct interpreter_space {
+	struct python_layout python;
+	__u64 runtime; /* its address; 0: there is none */
+	__u64 code_type;
+	__u64 evaluator;
+	__u64 evaluator_end;
+	__u32 checked; /* what was known when it was looked for */
+	__u32 tries; /* to find a thread's state */
+	__u32 slot; /* of the thread's state in the thread's memory; 0: not known */
+	__u32 pad;
+};
+
+_Static_assert(sizeof(struct python_layout) == 48, "python_layout");
+_Static_assert(sizeof(struct interpreter_file) == 80, "interpreter_file");
+
+#endif

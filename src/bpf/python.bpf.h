@@ -1,0 +1,179 @@
+/* SPDX-License-Identifier: MIT OR GPL-2.0-only */
+/*
+ * CPython's frames. The thread's state is where the interpreter keeps it for its own use when it has released the
+ * GIL: in the thread's specific data of the C library, under a key that _PyRuntime has. It says which thread it is of,
+ * and every code object which type it has, so wild pointers are noticed.
+ */
+#ifndef MEMPROF_PYTHON_H
+#define MEMPROF_PYTHON_H
+
+#include "base.bpf.h"
+#include "interpreter.bpf.h"
+#include "thread.bpf.h"
+
+/* Bytes read of a thread's state, and of a frame: an object until 3.10. */
+#define THREAD_BYTES 192
+#define FRAME_OBJECT_BYTES 112
+#define FRAME_BYTES 72
+#define FRAME_BYTES_3_14 80
+/* Maximum number of frames that are looked at, with those that are left out. */
+#define MAX_LOOKED_AT 1024
+/* Attempts to find a thread's state before it is tried only now and then: threads that the interpreter does not know have
+ * none. */
+#define TRIES 64
+/* From 3.12 on: a frame that lies on the C stack, in the evaluator's stack frame. */
+#define OWNED_BY_C_STACK 3
+
+static __always_inline __u64 thread_pointer(void)
+{
+#if defined(bpf_target_x86)
+	return bpf_get_current_task_btf()->thread.fsbase;
+#else
+	return 0; /* not supported: user space does not look for interpreters either */
+#endif
+}
+
+/* What a key stands for in this thread, if its entry is `at` bytes behind a pointer at `pointer`. */
+static __always_inline __u64 specific(__u64 thread, __u32 pointer, __u32 at)
+{
+	__u64 block = read_word(thread + pointer);
+
+	return block ? read_word(block + at) : 0;
+}
+
+#define SLOT_POINTER_SHIFT 16
+
+static __always_inline int is_thread(struct interpreter_space *space, __u64 state, __u64 thread)
+{
+	return state && read_word(state + space->python.thread_id) == thread;
+}
+
+/*
+ * Finds out where this process's C library has the thread's state. glibc (2.36 and 2.43 were tried): pointers to
+ * blocks of 32 entries of 16 bytes at 0x510 in struct pthread. musl (not tried): a pointer to an array, at 0x80 or 0x78
+ * in struct pthread. Only a state that names this thread is taken.
+ */
+static __noinline int find_slot_of_thread(struct interpreter_space *space, __u64 thread)
+{
+	__u64 key = read_word(space->runtime + space->python.key);
+	__u32 tries, at, pointer;
+
+	/* { int _is_initialized; pthread_key_t _key; } */
+	if ((__u32)key != 1 || key >> 32 >= 1024)
+		return 0;
+	tries = ++space->tries;
+	if (tries > TRIES && tries % TRIES)
+		return 0;
+	key >>= 32;
+	pointer = 0x510 + 8 * (key / 32);
+	at = 16 * (key % 32) + 8;
+	if (!is_thread(space, specific(thread, pointer, at), thread)) {
+		pointer = 0x80;
+		at = 8 * key;
+		if (!is_thread(space, specific(thread, pointer, at), thread)) {
+			pointer = 0x78;
+			if (!is_thread(space, specific(thread, pointer, at), thread))
+				return 0;
+		}
+	}
+	space->slot = pointer << SLOT_POINTER_SHIFT | at;
+	return 1;
+}
+
+/* Finds the thread's state in the interpreter and its innermost frame. Returns whether there is one. */
+static __always_inline int find_thread(struct interpreter_stack *is, struct interpreter_space *space)
+{
+	struct python_layout *l = &space->python;
+	__u64 thread = thread_pointer(), state;
+
+	if (!thread || (!space->slot && !find_slot_of_thread(space, thread)))
+		return 0;
+	state = specific(thread, space->slot >> SLOT_POINTER_SHIFT, space->slot & 0xffff);
+	if (!state || bpf_probe_read_user(is->buffer, THREAD_BYTES, (void *)state))
+		return 0;
+	if (word_at(is, l->thread_id) != thread)
+		return 0;
+	is->frame = word_at(is, l->thread_frame);
+	is->cframe = 0;
+	if (l->frames == PYTHON_OBJECTS_CFRAMES)
+		is->cframe = word_at(is, l->cframe_frame);
+	if (l->frames == PYTHON_CFRAMES || l->frames == PYTHON_SHIMS_CFRAME) {
+		is->cframe = is->frame;
+		is->frame = is->cframe ? read_word(is->cframe + l->cframe_frame) : 0;
+	}
+	return is->frame != 0;
+}
+
+struct python_ctx {
+	struct interpreter_stack *is;
+	struct interpreter_space *space;
+	__u32 mm_id;
+	__u32 pad;
+};
+
+/* Takes one frame and goes on to its caller. */
+static long python_step(__u64 i, struct python_ctx *c)
+{
+	struct python_layout *l = &c->space->python;
+	struct interpreter_stack *is = c->is;
+	struct interpreted_frame f = {};
+	__u64 frame = is->frame, instruction;
+	__u32 objects = l->frames <= PYTHON_OBJECTS_CFRAMES, first_line, bytes;
+	__u8 entry;
+
+	if (!frame)
+		return 1;
+	bytes = objects ? FRAME_OBJECT_BYTES : l->version < 14 ? FRAME_BYTES : FRAME_BYTES_3_14;
+	if (bpf_probe_read_user(is->buffer, bytes, (void *)frame))
+		return 1;
+	is->frame = word_at(is, l->frame_previous);
+	entry = byte_at(is, l->frame_entry);
+	if (l->frames >= PYTHON_SHIMS_CFRAME && entry == OWNED_BY_C_STACK) {
+		end_evaluator(is, frame);
+		return 0;
+	}
+	f.code = word_at(is, l->frame_code) & ~3ull; /* (3.14: the lowest bits are a tag) */
+	instruction = objects ? half_at(is, l->frame_instruction) : word_at(is, l->frame_instruction);
+	if (bpf_probe_read_user(is->buffer, CODE_BYTES, (void *)f.code) || is->buffer[1] != c->space->code_type)
+		return 1;
+	first_line = half_at(is, l->code_first_line);
+	f.check = first_line ^ half_at(is, l->code_flags) << 20 ^ (__u32)(word_at(is, l->code_name) * 0x9e3779b1u >> 4) ^
+		  (__u32)(word_at(is, l->code_file) * 0x85ebca6bu >> 4);
+	instruction = objects ? instruction * l->instruction_size : instruction - f.code - l->code_start;
+	f.instruction = instruction < FRAME_NO_INSTRUCTION ? instruction : FRAME_NO_INSTRUCTION;
+	add_interpreted(is, c->mm_id, &f);
+	if (objects || (l->frames == PYTHON_CFRAMES && entry)) {
+		end_evaluator(is, is->cframe);
+		if (is->cframe)
+			is->cframe = read_word(is->cframe + l->cframe_previous);
+	}
+	return 0;
+}
+
+/*
+ * Reads the interpreter's frames of the current thread. Returns a hash of them, or 0 if there are none. (Global:
+ * verified once.)
+ */
+__noinline __u64 walk_interpreter(struct task_state *st)
+{
+	struct python_ctx c = {};
+
+	if (!st)
+		return 0;
+	c.mm_id = st->mm_id;
+	c.space = interpreter_of(c.mm_id);
+	if (!c.space)
+		return 0;
+	c.is = bpf_task_storage_get(&interpreter_stacks, bpf_get_current_task_btf(), NULL,
+				    BPF_LOCAL_STORAGE_GET_F_CREATE);
+	if (!c.is)
+		return 0;
+	c.is->nr = c.is->evaluators = c.is->flags = 0;
+	c.is->hash.key = c.is->hash.check = 0;
+	if (!find_thread(c.is, c.space))
+		return 0;
+	bpf_loop(MAX_LOOKED_AT, python_step, &c, 0);
+	return c.is->nr ? (c.is->hash.key ^ c.is->flags) | 1 : 0;
+}
+
+#endif

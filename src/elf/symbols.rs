@@ -1,0 +1,87 @@
+//! Symbol tables: their entries, and symbols by their names.
+
+use object::LittleEndian;
+use object::elf::{SectionType, Sym64};
+
+use super::{Elf, ElfError, Section, u16_at, u32_at, u64_at};
+
+const SYM_SIZE: usize = size_of::<Sym64<LittleEndian>>();
+const SYMS_PER_READ: usize = 4096;
+/// Maximum size of a table of names that is searched, in bytes.
+const MAX_STRINGS: u64 = 256 << 20;
+
+/// Where a symbol's code or data is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Extent {
+    /// Address in the file's own addresses.
+    pub address: u64,
+    /// Size in bytes.
+    pub size: u64,
+}
+
+impl Elf<'_> {
+    /// Calls `f` with each entry of a symbol table, as it is in the file.
+    ///
+    /// # Errors
+    /// The table is damaged, or that of `f`.
+    pub(crate) fn for_each_symbol(
+        &self,
+        table: &Section,
+        mut f: impl FnMut(&[u8]) -> Result<(), ElfError>,
+    ) -> Result<(), ElfError> {
+        let mut buf = vec![0; SYM_SIZE * SYMS_PER_READ];
+        let mut left = usize::try_from(table.size).unwrap_or(usize::MAX) / SYM_SIZE;
+        let mut at = table.offset;
+        while left > 0 {
+            let part = &mut buf[..left.min(SYMS_PER_READ) * SYM_SIZE];
+            self.read_at(part, at)?;
+            part.chunks_exact(SYM_SIZE).try_for_each(&mut f)?;
+            left -= part.len() / SYM_SIZE;
+            at += part.len() as u64;
+        }
+        Ok(())
+    }
+
+    /// What the symbols with these names stand for; `None` for those that the file does not define. Cheap if it has none
+    /// of the names.
+    ///
+    /// # Errors
+    /// The symbol table is damaged.
+    pub(crate) fn extents<const N: usize>(
+        &self,
+        kind: SectionType,
+        names: [&str; N],
+    ) -> Result<[Option<Extent>; N], ElfError> {
+        let mut found = [None; N];
+        let Some(table) = self.section_of_kind(kind) else {
+            return Ok(found);
+        };
+        let strings = self.section(table.link as usize);
+        let Some(strings) = strings.filter(|s| s.size <= MAX_STRINGS) else {
+            return Ok(found);
+        };
+        let strings = self.contents(strings)?;
+        let wanted = |name: &str| {
+            let name = format!("\0{name}\0");
+            memchr::memmem::find(&strings, name.as_bytes()).map(|at| at + 1)
+        };
+        let wanted = names.map(wanted);
+        if wanted.iter().all(Option::is_none) {
+            return Ok(found);
+        }
+        self.for_each_symbol(table, |symbol| {
+            let name = Some(u32_at(symbol, 0) as usize);
+            // (An undefined symbol has no section.)
+            if let Some(i) = wanted.iter().position(|w| *w == name)
+                && u16_at(symbol, 6) != 0
+            {
+                found[i] = Some(Extent {
+                    address: u64_at(symbol, 8),
+                    size: u64_at(symbol, 16),
+                });
+            }
+            Ok(())
+        })?;
+        Ok(found)
+    }
+}

@@ -1,0 +1,157 @@
+//! Opens a process's perf map. The target controls the directory and the file, so neither is trusted.
+
+use std::fs::{self, File, OpenOptions};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::PathBuf;
+use std::time::{Duration, SystemTime};
+
+use nix::fcntl::OFlag;
+use nix::time::{ClockId, clock_gettime};
+
+use crate::event::Pid;
+use crate::modules::look_in_root;
+
+/// Clocks and file systems do not agree better than this.
+const SLACK: Duration = Duration::from_secs(1);
+
+/// Why there is no perf map.
+#[derive(Debug)]
+pub enum NoMap {
+    /// The process has written none (yet).
+    Missing,
+    /// There is a file, which is not read: it is no regular file, belongs to another user, or is older than the process.
+    Refused,
+}
+
+/// Where a process writes its perf map: `/tmp/perf-PID.map` in its own mount and pid namespace. It is found out while the
+/// process lives, and the map can be opened after its end.
+#[derive(Debug)]
+pub struct Place {
+    root: OwnedFd,
+    path: PathBuf,
+    user: u32,
+    started: Option<SystemTime>,
+}
+
+impl Place {
+    /// The place of a process's map; `None` if the process has ended, or may not be inspected.
+    pub fn of(pid: Pid) -> Option<Place> {
+        let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+        let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name));
+        // The last id is that in the process's own namespace; the second user id is the effective one.
+        let inside: u32 = field("NSpid:")?
+            .split_whitespace()
+            .next_back()?
+            .parse()
+            .ok()?;
+        let root = OpenOptions::new()
+            .read(true)
+            .custom_flags(libc::O_PATH | libc::O_DIRECTORY)
+            .open(format!("/proc/{pid}/root"))
+            .ok()?;
+        Some(Place {
+            root: root.into(),
+            path: format!("tmp/perf-{inside}.map").into(),
+            user: field("Uid:")?.split_whitespace().nth(1)?.parse().ok()?,
+            started: started(pid),
+        })
+    }
+
+    /// Opens the map.
+    ///
+    /// # Errors
+    /// [`NoMap`].
+    pub fn open(&self) -> Result<File, NoMap> {
+        // (The file itself is no link.)
+        let path = look_in_root(&self.root, &self.path, OFlag::O_NOFOLLOW);
+        let path = path.map_err(|_| NoMap::Missing)?;
+        let meta = path.metadata().map_err(|_| NoMap::Missing)?;
+        let owned = meta.uid() == self.user || meta.uid() == 0;
+        if !meta.is_file() || !owned {
+            return Err(NoMap::Refused);
+        }
+        // A process before this one may have had the same id.
+        let written = meta.modified().map_err(|_| NoMap::Missing)?;
+        if self
+            .started
+            .is_some_and(|started| written + SLACK < started)
+        {
+            return Err(NoMap::Refused);
+        }
+        // Only now is it opened for reading: opening a device can have effects, and opening a FIFO can block.
+        let again = format!("/proc/self/fd/{}", path.as_raw_fd());
+        let flags = libc::O_NONBLOCK | libc::O_NOCTTY;
+        let file = OpenOptions::new()
+            .read(true)
+            .custom_flags(flags)
+            .open(again);
+        file.map_err(|_| NoMap::Refused)
+    }
+}
+
+/// When a process started; `None` if that cannot be read.
+fn started(pid: Pid) -> Option<SystemTime> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // Behind the name, which may contain anything, the start is the twentieth field, in ticks of 10 ms since boot.
+    let ticks: u64 = stat
+        .rsplit_once(')')?
+        .1
+        .split_whitespace()
+        .nth(19)?
+        .parse()
+        .ok()?;
+    let since_boot = Duration::from(clock_gettime(ClockId::CLOCK_BOOTTIME).ok()?);
+    let age = since_boot.checked_sub(Duration::from_millis(ticks.checked_mul(10)?))?;
+    SystemTime::now().checked_sub(age)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::symlink;
+
+    fn perf_map(pid: Pid) -> Result<File, NoMap> {
+        Place::of(pid).unwrap().open()
+    }
+
+    /// The perf map of this process. Only one test may use it.
+    fn own() -> (Pid, PathBuf) {
+        let pid = std::process::id();
+        (Pid(pid), PathBuf::from(format!("/tmp/perf-{pid}.map")))
+    }
+
+    #[test]
+    fn only_a_new_regular_file_of_the_process_is_opened() {
+        let (pid, path) = own();
+        let _ = fs::remove_file(&path);
+        assert!(matches!(perf_map(pid), Err(NoMap::Missing)));
+        fs::write(&path, "10 10 f\n").unwrap();
+        assert_eq!(perf_map(pid).unwrap().metadata().unwrap().len(), 8);
+        let old = SystemTime::now() - Duration::from_secs(1 << 24);
+        File::options()
+            .write(true)
+            .open(&path)
+            .unwrap()
+            .set_modified(old)
+            .unwrap();
+        assert!(matches!(perf_map(pid), Err(NoMap::Refused)));
+
+        fs::remove_file(&path).unwrap();
+        symlink("/etc/shadow", &path).unwrap();
+        assert!(matches!(perf_map(pid), Err(NoMap::Refused)));
+        fs::remove_file(&path).unwrap();
+        nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        assert!(matches!(perf_map(pid), Err(NoMap::Refused)));
+        fs::remove_file(&path).unwrap();
+        fs::create_dir(&path).unwrap();
+        assert!(matches!(perf_map(pid), Err(NoMap::Refused)));
+        fs::remove_dir(&path).unwrap();
+        if nix::unistd::geteuid().is_root() {
+            fs::write(&path, "10 10 f\n").unwrap();
+            std::os::unix::fs::chown(&path, Some(65_534), None).unwrap();
+            assert!(matches!(perf_map(pid), Err(NoMap::Refused)));
+            fs::remove_file(&path).unwrap();
+        }
+    }
+}

@@ -1,0 +1,87 @@
+//! Stacks whose code has no name yet.
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use nix::time::{ClockId, clock_gettime};
+
+use super::{MOST_WAITING, RuntimeCode};
+use crate::event::StackId;
+use crate::modules::ModuleTable;
+use crate::profile::Frame;
+
+/// A name without a time that comes later than this after the stack may be that of other code.
+const LATE: Duration = Duration::from_millis(250);
+/// What is added to such a name.
+const LATE_MARK: &str = " [named later]";
+
+/// A function whose frame was found after its stack was taken in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Renamed {
+    /// The stack.
+    pub stack: StackId,
+    /// The address that had no name.
+    pub addr: u64,
+    /// Its frame.
+    pub frame: Frame,
+}
+
+/// A stack with code that has no name yet.
+#[derive(Debug)]
+pub(super) struct Waiting {
+    stack: StackId,
+    addrs: Vec<u64>,
+    since: Instant,
+    /// In ns of `CLOCK_MONOTONIC`.
+    at: u64,
+}
+
+impl RuntimeCode {
+    /// The stack has code at these addresses that has no name; its frames are renamed once it has one.
+    pub fn wait_for(&mut self, stack: StackId, addrs: Vec<u64>) {
+        if self.waiting.len() >= MOST_WAITING {
+            self.waiting.pop_front();
+        }
+        self.waiting.push_back(Waiting {
+            stack,
+            addrs,
+            since: Instant::now(),
+            at: clock_gettime(ClockId::CLOCK_MONOTONIC)
+                .map_or(0, |t| Duration::from(t).as_nanos() as u64),
+        });
+    }
+
+    /// Renames the frames of waiting stacks by the code that is known now; `timed` says that this is the code of their
+    /// time. With a time, only of those that are older, which then do not wait any more.
+    pub(super) fn rename(
+        &mut self,
+        renamed: &mut Vec<Renamed>,
+        before: Option<u64>,
+        timed: bool,
+        modules: &mut ModuleTable,
+    ) {
+        let mut waiting = std::mem::take(&mut self.waiting);
+        let older = |w: &Waiting| before.is_none_or(|time| w.at < time);
+        let count = waiting.iter().take_while(|w| older(w)).count();
+        let mut left = VecDeque::new();
+        for mut one in waiting.drain(..count) {
+            let late = !timed && one.since.elapsed() > LATE;
+            let mark = if late { LATE_MARK } else { "" };
+            let stack = one.stack;
+            one.addrs.retain(|addr| {
+                let frame = self.named(*addr, mark, modules);
+                renamed.extend(frame.map(|frame| Renamed {
+                    stack,
+                    addr: *addr,
+                    frame,
+                }));
+                frame.is_none()
+            });
+            if before.is_none() && !one.addrs.is_empty() {
+                left.push_back(one);
+            }
+        }
+        left.append(&mut waiting);
+        self.waiting = left;
+    }
+}

@@ -1,0 +1,313 @@
+//! The name under which a process runs its executable. The kernel knows one path of a file: the one that a symbolic link
+//! leads to, or whichever hard link was used first. A program with several names (`redis-server` is a link to
+//! `redis-check-rdb`) is therefore looked up under the path that started it.
+//!
+//! That path lies in the process's own memory, so it is only a claim: it counts if it leads to the same file, by device and
+//! inode, in the process's own file tree. Reads are bounded, and the file is not opened for reading.
+
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::io::Read;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use nix::fcntl::{OFlag, open};
+use nix::sys::stat::Mode;
+
+use super::{ModuleTable, base_name, look_in_root};
+use crate::event::Pid;
+use crate::profile::{Module, ModuleId};
+
+/// Longest path, and most of each file that is read, in bytes.
+const MOST: usize = 4096;
+/// Longest name of a file on Linux, in bytes.
+const LONGEST_NAME: usize = 255;
+/// `AT_NULL` and `AT_EXECFN` of `linux/auxvec.h`.
+const END: u64 = 0;
+const EXECFN: u64 = 31;
+
+/// A target's executable, under the kernel's name or under the one that processes run it under.
+#[derive(Debug)]
+pub(super) struct Executable {
+    pub(super) module: ModuleId,
+    /// Device and inode, as `stat` shows them.
+    pub(super) identity: (u64, u64),
+    /// The name under which the first process ran it.
+    pub(super) runs_as: Option<String>,
+}
+
+impl ModuleTable {
+    /// Names the executable of a process after the name under which it runs: one file may have many names, of which the
+    /// kernel reports one. If another process runs the same file under another name, the kernel's remains.
+    pub(crate) fn runs(&mut self, pid: Pid) {
+        if self.unnamed.is_empty() {
+            return;
+        }
+        let Some(identity) = executable(pid) else {
+            return;
+        };
+        let found = self.unnamed.iter().position(|e| e.identity == identity);
+        let Some((
+            at,
+            Executable {
+                module, runs_as, ..
+            },
+        )) = found.map(|at| (at, &self.unnamed[at]))
+        else {
+            return;
+        };
+        let path = self.modules[usize::from(module.0)].path.clone();
+        let Some(name) = of(pid, identity, &path) else {
+            return;
+        };
+        let kernels = base_name(&path);
+        let first = runs_as.as_ref().is_none_or(|first| *first == name);
+        let keeps = first && says_more(&name, &kernels);
+        self.rename(*module, if keeps { &name } else { &kernels }.clone());
+        match keeps {
+            true => self.unnamed[at].runs_as = Some(name),
+            false => drop(self.unnamed.swap_remove(at)),
+        }
+    }
+
+    /// Reports that were made before keep the name that they have.
+    fn rename(&mut self, id: ModuleId, name: String) {
+        let module = &mut self.modules[usize::from(id.0)];
+        if module.name == name {
+            return;
+        }
+        // Without a free descriptor, the name stays.
+        if let Ok(file) = module.file.as_ref().map(File::try_clone).transpose() {
+            *module = Arc::new(Module {
+                path: module.path.clone(),
+                name,
+                dev_ino: module.dev_ino,
+                file,
+                layout: None,
+                functions: None,
+                own_executable: module.own_executable,
+            });
+            self.shared = None;
+        }
+    }
+}
+
+/// The name under which a process runs its executable, if the kernel reports another name of the same file; else `None`.
+pub(crate) fn runs_as(pid: Pid) -> Option<String> {
+    let known = fs::read_link(format!("/proc/{pid}/exe")).ok()?;
+    let name = of(pid, executable(pid)?, &known)?;
+    says_more(&name, &base_name(&known)).then_some(name)
+}
+
+/// Device and inode number of a process's executable, as `stat` shows them; `None` if the process has ended.
+fn executable(pid: Pid) -> Option<(u64, u64)> {
+    let exe = fs::metadata(format!("/proc/{pid}/exe")).ok()?;
+    Some((exe.dev(), exe.ino()))
+}
+
+/// The base name under which a process runs its executable, the file with this device and inode; `known` is the path of
+/// that file according to the kernel. `None` if the process has ended, or if no name is verified.
+fn of(pid: Pid, executable: (u64, u64), known: &Path) -> Option<String> {
+    let named = [started_as(pid), first_word(pid)].into_iter().flatten();
+    let paths = named.flat_map(|path| {
+        // A name without a directory was found in some directory of PATH: mostly in that of the file.
+        let beside = known
+            .parent()
+            .filter(|_| !path.as_os_str().as_bytes().contains(&b'/'));
+        let beside = beside.map(|directory| directory.join(&path));
+        [Some(path), beside].into_iter().flatten()
+    });
+    let mut names = paths.filter_map(|path| {
+        let name = printable_name(&path)?;
+        (identity(pid, &path)? == executable).then_some(name)
+    });
+    names.next()
+}
+
+/// Whether a name says more than the kernel's: `python3` says less than `python3.13`.
+fn says_more(name: &str, kernels: &str) -> bool {
+    !kernels.starts_with(name)
+}
+
+/// The path that was given to `execve`: it lies on the process's stack.
+fn started_as(pid: Pid) -> Option<PathBuf> {
+    let auxv = start_of(&format!("/proc/{pid}/auxv"))?;
+    let mut words = auxv
+        .as_chunks::<8>()
+        .0
+        .iter()
+        .map(|word| u64::from_ne_bytes(*word));
+    let address = loop {
+        match (words.next()?, words.next()?) {
+            (END, _) => return None,
+            (EXECFN, address) => break address,
+            _ => {}
+        }
+    };
+    let mut text = [0; MOST];
+    let memory = File::open(format!("/proc/{pid}/mem")).ok()?;
+    let read = memory.read_at(&mut text, address).ok()?;
+    first(&text[..read])
+}
+
+/// The first argument, which is mostly the program's name.
+fn first_word(pid: Pid) -> Option<PathBuf> {
+    first(&start_of(&format!("/proc/{pid}/cmdline"))?)
+}
+
+fn start_of(path: &str) -> Option<Vec<u8>> {
+    let mut text = Vec::new();
+    let file = File::open(path).ok()?;
+    file.take(MOST as u64).read_to_end(&mut text).ok()?;
+    Some(text)
+}
+
+/// The text before the first NUL; `None` without one, or if it is empty.
+fn first(text: &[u8]) -> Option<PathBuf> {
+    let end = text.iter().position(|byte| *byte == 0)?;
+    (end > 0).then(|| PathBuf::from(OsStr::from_bytes(&text[..end])))
+}
+
+fn printable_name(path: &Path) -> Option<String> {
+    let name = path.file_name()?.to_str()?;
+    let printable = name.len() <= LONGEST_NAME && !name.chars().any(char::is_control);
+    printable.then(|| name.to_owned())
+}
+
+/// Device and inode number of the file at a path in a process's file tree. A relative path begins in its working directory.
+/// The file is not opened (`O_PATH`), and links lead neither out of the tree nor through `/proc/PID/fd`.
+fn identity(pid: Pid, path: &Path) -> Option<(u64, u64)> {
+    let directory = OFlag::O_PATH | OFlag::O_CLOEXEC | OFlag::O_DIRECTORY;
+    let root = format!("/proc/{pid}/root");
+    let root = open(root.as_str(), directory, Mode::empty()).ok()?;
+    let path = match path.is_absolute() {
+        true => path.to_owned(),
+        false => fs::read_link(format!("/proc/{pid}/cwd")).ok()?.join(path),
+    };
+    let file = look_in_root(&root, &path, OFlag::empty()).ok()?;
+    let found = file.metadata().ok()?;
+    Some((found.dev(), found.ino()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+    use std::os::unix::process::CommandExt;
+    use std::process::{Child, Command, Stdio};
+    use std::time::{Duration, Instant};
+
+    use super::*;
+    use crate::modules::AddressMap;
+
+    /// A program that sleeps, and what it was started as.
+    struct Sleeper(Child);
+
+    impl Drop for Sleeper {
+        fn drop(&mut self) {
+            let _ = self.0.kill();
+            let _ = self.0.wait();
+        }
+    }
+
+    impl Sleeper {
+        fn start(program: &Path, word: &str, directory: &Path) -> Sleeper {
+            let mut command = Command::new(program);
+            command.arg0(word).arg("60").current_dir(directory);
+            let sleeper = Sleeper(command.stdin(Stdio::null()).spawn().unwrap());
+            // `spawn` may return before the kernel has filled the new address space.
+            let limit = Instant::now() + Duration::from_secs(60);
+            let stat = format!("/proc/{}/stat", sleeper.0.id());
+            while !fs::read_to_string(&stat).unwrap().contains(") S ") {
+                assert!(Instant::now() < limit, "it does not sleep");
+                std::thread::yield_now();
+            }
+            sleeper
+        }
+
+        fn name(&self) -> Option<String> {
+            let pid = Pid(self.0.id());
+            let known = fs::read_link(format!("/proc/{pid}/exe")).unwrap();
+            of(pid, executable(pid).unwrap(), &known)
+        }
+    }
+
+    #[test]
+    fn links_are_names_and_claims_are_not() {
+        let dir = tempfile::tempdir().unwrap();
+        let dir = dir.path();
+        let file = dir.join("check-rdb");
+        fs::copy("/bin/sleep", &file).unwrap();
+        fs::hard_link(&file, dir.join("hard")).unwrap();
+        symlink("check-rdb", dir.join("server")).unwrap();
+        symlink(&file, dir.join("absolute")).unwrap();
+        fs::copy("/bin/sleep", dir.join("another")).unwrap();
+        let name = |program: &Path, word: &str| Sleeper::start(program, word, dir).name();
+        for link in ["check-rdb", "hard", "server", "absolute"] {
+            assert_eq!(name(&dir.join(link), "x").as_deref(), Some(link));
+        }
+        assert_eq!(name(Path::new("./server"), "x").as_deref(), Some("server"));
+        // A path that the kernel followed through another process's descriptor leads nowhere; then the first argument.
+        let through = |word: &str| {
+            let held = File::open(&file).unwrap();
+            use std::os::fd::AsRawFd;
+            let link = format!("/proc/{}/fd/{}", std::process::id(), held.as_raw_fd());
+            name(Path::new(&link), word)
+        };
+        let path = |name: &str| dir.join(name).to_string_lossy().into_owned();
+        assert_eq!(through(&path("server")).as_deref(), Some("server"));
+        assert_eq!(through("hard").as_deref(), Some("hard"));
+        for claim in [&*path("another"), "another", "/bin/sleep", "", "..", "/"] {
+            assert_eq!(through(claim), None, "{claim:?}");
+        }
+        fs::hard_link(&file, dir.join("two\nlines")).unwrap();
+        assert_eq!(through(&path("two\nlines")), None);
+        assert_eq!(of(Pid(u32::MAX >> 1), (0, 0), &file), None);
+    }
+
+    #[test]
+    fn a_file_that_runs_under_two_names_keeps_the_kernels() {
+        let dir = tempfile::tempdir().unwrap();
+        let dir = dir.path();
+        fs::copy("/bin/sleep", dir.join("box")).unwrap();
+        for link in ["one", "two"] {
+            symlink("box", dir.join(link)).unwrap();
+        }
+        let [one, again, two] =
+            ["one", "one", "two"].map(|link| Sleeper::start(&dir.join(link), link, dir));
+        let pid = |sleeper: &Sleeper| Pid(sleeper.0.id());
+        let mut table = ModuleTable::new();
+        AddressMap::load(pid(&one), &mut table).unwrap();
+        let name = |table: &mut ModuleTable| {
+            let all = table.modules();
+            let own = all.iter().find(|module| module.own_executable).unwrap();
+            assert!(own.path.ends_with("box") && own.file.is_some());
+            own.name.clone()
+        };
+        assert_eq!(name(&mut table), "box");
+        for sleeper in [&one, &again] {
+            table.runs(pid(sleeper));
+            assert_eq!(name(&mut table), "one");
+        }
+        for sleeper in [&two, &one] {
+            table.runs(pid(sleeper));
+            assert_eq!(name(&mut table), "box");
+        }
+    }
+
+    #[test]
+    fn a_version_says_more_than_none() {
+        assert!(says_more("redis-server", "redis-check-rdb"));
+        assert!(!says_more("python3", "python3.13") && !says_more("sleep", "sleep"));
+    }
+
+    #[test]
+    fn texts_end_at_the_first_nul() {
+        assert_eq!(first(b"/bin/x\0y\0"), Some(PathBuf::from("/bin/x")));
+        assert_eq!(
+            (first(b"/bin/x"), first(b"\0x"), first(b"")),
+            (None, None, None)
+        );
+    }
+}

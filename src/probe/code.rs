@@ -1,0 +1,53 @@
+//! Code made at run time, as the probe knows it: when other code is at an address, stacks with it are other stacks.
+
+use std::ops::Range;
+use std::sync::atomic::Ordering::SeqCst;
+
+use super::{Probe, shared};
+use crate::event::MmId;
+use crate::wire::{CODE_GENERATION_BITS, CODE_GRANULE_BITS};
+
+impl Probe {
+    /// Whether a followed process has mapped memory for code made at run time.
+    pub fn sees_runtime_code(&self) -> bool {
+        self.bss(|b| &raw const b.code_made_at_run_time) != 0
+    }
+
+    /// Has the probe see what runtimes write about code that they make, once a process has such code: it costs each system
+    /// call of all processes something. Without it the files are read a little later than they are written.
+    pub fn watch_names(&mut self) {
+        if self.names.is_none() && self.sees_runtime_code() {
+            let attached = self.skel.progs.names_written.attach();
+            if let Err(e) = &attached {
+                tracing::warn!("cannot attach the BPF program names_written: {e}");
+            }
+            self.names = Some(attached.ok());
+        }
+    }
+
+    /// Has the probe look at the code behind a call before it uses the frame pointer, in code made at run time.
+    pub fn expect_epilogues(&mut self) {
+        if let Some(bss) = self.skel.maps.bss_data.as_deref_mut() {
+            shared(&mut bss.code_has_epilogues).store(1, SeqCst);
+        }
+    }
+
+    /// Tells the probe that the code at these addresses was replaced.
+    pub fn code_replaced(&mut self, mm: MmId, addresses: Range<u64>) {
+        if let Some(bss) = self.skel.maps.bss_data.as_deref_mut() {
+            let granules = addresses.start >> CODE_GRANULE_BITS
+                ..=addresses.end.saturating_sub(1) >> CODE_GRANULE_BITS;
+            // From this number on, the granules take all places.
+            for granule in granules.take(1 << CODE_GENERATION_BITS) {
+                shared(&mut bss.code_generations[code_slot(mm, granule)]).fetch_add(1, SeqCst);
+            }
+        }
+        self.tables_changed();
+    }
+}
+
+/// As in `code_slot()` of code.bpf.h. Adjacent granules have adjacent slots.
+fn code_slot(mm: MmId, granule: u64) -> usize {
+    let slots = 1 << CODE_GENERATION_BITS;
+    (granule.wrapping_add(u64::from(mm.0).wrapping_mul(0x9e37_79b1)) & (slots - 1)) as usize
+}

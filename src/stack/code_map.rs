@@ -1,0 +1,180 @@
+//! The code that a process has mapped: addresses to frames.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::event::{Addr, NamesWritten, Pid, StackId};
+use crate::jit::{Problems, Renamed, RuntimeCode};
+use crate::modules::{AddressMap, ModuleTable};
+use crate::profile::{Frame, FrameKind};
+
+/// Minimum time between two reads of a process's mappings that unknown addresses cause.
+const RELOAD_PAUSE: Duration = Duration::from_millis(100);
+
+/// The executable mappings of an address space; read again when stale.
+#[derive(Debug)]
+pub struct CodeMap {
+    pid: Pid,
+    map: Arc<AddressMap>,
+    stale: bool,
+    read: Option<Instant>,
+    /// Names of code made at run time; `None` until there is such code.
+    jit: Option<Box<RuntimeCode>>,
+}
+
+impl CodeMap {
+    /// The mappings of a process; read on first use.
+    pub fn new(pid: Pid) -> CodeMap {
+        CodeMap {
+            pid,
+            map: Arc::default(),
+            stale: true,
+            read: None,
+            jit: None,
+        }
+    }
+
+    /// A copy for a forked child, whose mappings start as its parent's.
+    pub fn forked(&self, child: Pid) -> CodeMap {
+        CodeMap {
+            pid: child,
+            map: Arc::clone(&self.map),
+            stale: self.stale,
+            read: self.read,
+            jit: self.jit.as_ref().map(|jit| Box::new(jit.forked(child))),
+        }
+    }
+
+    /// Executable memory was mapped or unmapped: the mappings are read again before the next lookup.
+    pub fn mark_stale(&mut self) {
+        self.stale = true;
+    }
+
+    /// Reads the mappings now. If the process has ended, keeps the known ones.
+    pub fn reload(&mut self, modules: &mut ModuleTable) {
+        self.stale = false;
+        self.read = Some(Instant::now());
+        if let Ok(map) = AddressMap::load(self.pid, modules)
+            && !map.is_empty()
+        {
+            self.map = Arc::new(map);
+        }
+    }
+
+    /// The mappings as they were last read.
+    pub fn map(&self) -> Arc<AddressMap> {
+        Arc::clone(&self.map)
+    }
+
+    pub(super) fn frame(&mut self, addr: Addr, modules: &mut ModuleTable) -> Frame {
+        if self.stale {
+            self.reload(modules);
+        }
+        let mut found = self.map.locate(addr.0);
+        if found.is_none() && self.read.is_none_or(|at| at.elapsed() >= RELOAD_PAUSE) {
+            self.reload(modules);
+            found = self.map.locate(addr.0);
+        }
+        match found {
+            Some((module, offset)) => {
+                let frame = Frame::code(module, offset);
+                self.name(frame, modules)
+            }
+            // The mappings of a process that has ended cannot be read.
+            None => {
+                let jit = self.jit.as_ref();
+                let named = jit.and_then(|jit| jit.frame(addr.0, modules));
+                named.unwrap_or(Frame::unmapped(addr.0))
+            }
+        }
+    }
+
+    /// Looks whether the process has memory for code made at run time, before a frame is there: the process may end soon.
+    pub fn look_for_runtime_code(&mut self, modules: &mut ModuleTable) {
+        let recent = |at: Instant| at.elapsed() < RELOAD_PAUSE;
+        if self.jit.is_some() || !self.stale || self.read.is_some_and(recent) {
+            return;
+        }
+        self.reload(modules);
+        let map = self.map();
+        if map
+            .ranges()
+            .any(|(start, _, _, id)| modules.is_jit(Frame::code(id, start)))
+        {
+            self.runtime_code();
+        }
+    }
+
+    /// The frame with the name that the runtime gave its code, if it is code made at run time and has a name.
+    fn name(&mut self, frame: Frame, modules: &mut ModuleTable) -> Frame {
+        let FrameKind::Code(_, addr) = frame.kind() else {
+            return frame;
+        };
+        if !modules.is_jit(frame) {
+            return frame;
+        }
+        self.runtime_code().frame(addr, modules).unwrap_or(frame)
+    }
+
+    fn runtime_code(&mut self) -> &mut RuntimeCode {
+        let new = || Box::new(RuntimeCode::new(self.pid));
+        self.jit.get_or_insert_with(new)
+    }
+
+    pub(super) fn wait_for_names(
+        &mut self,
+        stack: StackId,
+        frames: &[Frame],
+        modules: &ModuleTable,
+    ) {
+        let nameless = |frame: &Frame| match frame.kind() {
+            FrameKind::Code(_, addr) if modules.is_jit(*frame) => Some(addr),
+            _ => None,
+        };
+        let addrs: Vec<u64> = frames.iter().filter_map(nameless).collect();
+        if let Some(jit) = self.jit.as_mut().filter(|_| !addrs.is_empty()) {
+            jit.wait_for(stack, addrs);
+        }
+    }
+
+    /// Whether the process has made code at run time, in which a frame was seen.
+    pub fn has_jit(&self) -> bool {
+        self.jit.is_some()
+    }
+
+    /// Reads the names that the process has written; see [`RuntimeCode::written`].
+    pub fn names_written(
+        &mut self,
+        written: &NamesWritten,
+        modules: &mut ModuleTable,
+    ) -> Vec<Renamed> {
+        if self.jit.is_none() {
+            self.reload(modules); // for the mappings of code
+        }
+        let map = self.map();
+        self.runtime_code().written(written, &map, modules)
+    }
+
+    /// Reads the names that the process has written since the last call. Returns the frames that have a name now, and the
+    /// addresses whose code was replaced.
+    pub fn update_names(&mut self, modules: &mut ModuleTable) -> (Vec<Renamed>, Vec<Range<u64>>) {
+        match &mut self.jit {
+            Some(jit) => (jit.update(&self.map, modules), jit.take_replaced()),
+            None => Default::default(),
+        }
+    }
+
+    /// Whether the process has trampolines of `python -X perf`.
+    pub fn has_trampolines(&self) -> bool {
+        self.jit.as_ref().is_some_and(|jit| jit.has_trampolines)
+    }
+
+    /// What could not be read of the names.
+    pub fn name_problems(&self) -> Problems {
+        self.jit
+            .as_ref()
+            .map(|jit| jit.problems)
+            .unwrap_or_default()
+    }
+}

@@ -1,0 +1,119 @@
+//! A debuginfod server on this machine, which answers as a test tells it.
+
+#![allow(dead_code, reason = "each test binary uses its own part")]
+
+use std::collections::HashMap;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::Duration;
+
+/// How a server answers.
+#[derive(Clone)]
+pub enum Answer {
+    /// With this body.
+    File(Vec<u8>),
+    /// With this status.
+    Status(u16),
+    /// With this claim of a length, and then this many bytes of zeros.
+    Zeros { claim: Option<u64>, sent: u64 },
+    /// Never, or not to the end: after these bytes it sends nothing more.
+    Silent(&'static str),
+    /// With a redirect.
+    Moved(String),
+}
+
+/// A server on this machine, which answers each path in its way, others with 404.
+pub struct Server {
+    pub url: String,
+    answers: Arc<Mutex<HashMap<String, Answer>>>,
+    pub asked: Arc<Mutex<Vec<String>>>,
+}
+
+impl Server {
+    pub fn start() -> Server {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let server = Server {
+            url: format!("http://{}", listener.local_addr().unwrap()),
+            answers: Arc::default(),
+            asked: Arc::default(),
+        };
+        let (answers, asked) = (Arc::clone(&server.answers), Arc::clone(&server.asked));
+        thread::spawn(move || {
+            for stream in listener.incoming() {
+                let (answers, asked) = (Arc::clone(&answers), Arc::clone(&asked));
+                thread::spawn(move || {
+                    // The client may hang up.
+                    let _ = serve(stream.unwrap(), &answers, &asked);
+                });
+            }
+        });
+        server
+    }
+
+    pub fn answers(&self, id: &str, answer: Answer) {
+        let path = format!("/buildid/{id}/debuginfo");
+        self.answers.lock().unwrap().insert(path, answer);
+    }
+}
+
+fn serve(
+    mut stream: TcpStream,
+    answers: &Mutex<HashMap<String, Answer>>,
+    asked: &Mutex<Vec<String>>,
+) -> std::io::Result<()> {
+    let mut head = Vec::new();
+    let mut buf = [0; 1024];
+    while !head.ends_with(b"\r\n\r\n") {
+        match stream.read(&mut buf)? {
+            0 => return Ok(()),
+            n => head.extend(&buf[..n]),
+        }
+    }
+    let head = String::from_utf8(head).unwrap();
+    let path = head.split(' ').nth(1).unwrap().to_owned();
+    asked.lock().unwrap().push(path.clone());
+    let answer = answers.lock().unwrap().get(&path).cloned();
+    let close = "Connection: close\r\n\r\n";
+    match answer.unwrap_or(Answer::Status(404)) {
+        Answer::File(body) => {
+            write!(
+                stream,
+                "HTTP/1.1 200 OK\r\nContent-Length: {}\r\n{close}",
+                body.len()
+            )?;
+            stream.write_all(&body)
+        }
+        Answer::Status(status) => {
+            write!(
+                stream,
+                "HTTP/1.1 {status} No\r\nContent-Length: 0\r\n{close}"
+            )
+        }
+        Answer::Zeros { claim, sent } => {
+            let length = claim.map(|n| format!("Content-Length: {n}\r\n"));
+            write!(
+                stream,
+                "HTTP/1.1 200 OK\r\n{}{close}",
+                length.unwrap_or_default()
+            )?;
+            let zeros = [0; 64 << 10];
+            for _ in 0..sent / zeros.len() as u64 {
+                stream.write_all(&zeros)?;
+            }
+            Ok(())
+        }
+        Answer::Silent(text) => {
+            stream.write_all(text.as_bytes())?;
+            thread::sleep(Duration::from_secs(60));
+            Ok(())
+        }
+        Answer::Moved(to) => {
+            write!(
+                stream,
+                "HTTP/1.1 302 Found\r\nLocation: {to}\r\nContent-Length: 0\r\n{close}"
+            )
+        }
+    }
+}

@@ -1,0 +1,96 @@
+//! Names of code made at run time: perf maps and jitdump files, of a test program that reuses one address, and of real
+//! runtimes.
+//!
+//! Needs root and `cc`; for parts of it `node`, or a `python3.12` or later.
+
+#[path = "../common/mod.rs"]
+mod common;
+mod hostile;
+mod made;
+mod runtimes;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+use common::memprof::BINARY;
+use tempfile::TempDir;
+
+const PAGE: u64 = 4096;
+
+/// A command under memprof, and the bytes of each of its stacks, outermost frame first.
+struct Recorded {
+    output: Output,
+    dir: TempDir,
+    stacks: Vec<(Vec<String>, u64)>,
+}
+
+/// Runs a command under memprof with these options, in a directory of its own; it kills itself at its end.
+fn record(options: &[&str], command: &[&str]) -> Recorded {
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let output = Command::new(BINARY)
+        .args([
+            "--no-server",
+            "--stacks",
+            "all",
+            "--output",
+            "out.folded",
+            "--output",
+            "out.memprof.json",
+        ])
+        .args(options)
+        .arg("--")
+        .args(command)
+        .current_dir(dir.path())
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    let stacks = folded(&dir.path().join("out.folded"), &output);
+    Recorded {
+        output,
+        dir,
+        stacks,
+    }
+}
+
+fn folded(path: &Path, of: &Output) -> Vec<(Vec<String>, u64)> {
+    let said = String::from_utf8_lossy(&of.stderr);
+    let text =
+        std::fs::read_to_string(path).unwrap_or_else(|e| panic!("{}: {e}: {said}", path.display()));
+    parse(&text)
+}
+
+fn parse(folded: &str) -> Vec<(Vec<String>, u64)> {
+    let stack = |line: &str| {
+        let (stack, bytes) = line.rsplit_once(' ').unwrap();
+        let frames = stack.split(';').map(str::to_owned).collect();
+        (frames, bytes.parse().unwrap())
+    };
+    folded.lines().map(stack).collect()
+}
+
+impl Recorded {
+    /// The bytes of each function `fN`, by N, and those of code without a name.
+    fn by_function(&self) -> (BTreeMap<u64, u64>, u64) {
+        by_function(&self.stacks)
+    }
+
+    /// What memprof says at its end.
+    fn said(&self) -> String {
+        String::from_utf8_lossy(&self.output.stderr).into_owned()
+            + &String::from_utf8_lossy(&self.output.stdout)
+    }
+}
+
+fn by_function(stacks: &[(Vec<String>, u64)]) -> (BTreeMap<u64, u64>, u64) {
+    let (mut named, mut nameless) = (BTreeMap::new(), 0);
+    for (frames, bytes) in stacks {
+        let number = |f: &String| f.strip_prefix('f').and_then(|n| n.parse().ok());
+        match frames.iter().find_map(number) {
+            Some(n) => *named.entry(n).or_default() += bytes,
+            None if frames.iter().any(|f| f == "[JIT]") => nameless += bytes,
+            None => {}
+        }
+    }
+    (named, nameless)
+}
