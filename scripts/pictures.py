@@ -99,7 +99,7 @@ def demo(browser):
     """The output of ./run-demo as a terminal shows it."""
     # Without cargo's output, and with both streams in one, as on a terminal.
     subprocess.run(["cargo", "build", "--release", "--bin", "memprof", "--example", "light-node"], cwd=ROOT, check=True)
-    command = f"{ROOT}/run-demo 2>&1 | grep -vE '^ +(Finished|Compiling)|^==> building'"
+    command = f"set -o pipefail; {ROOT}/run-demo 2>&1 | grep -vE '^ +(Finished|Compiling)|^==> building'"
     text = subprocess.run(["bash", "-c", command], capture_output=True, check=True, text=True).stdout
     # Paths as they are from the checkout.
     text = text.replace(f"{ROOT}/", "")
