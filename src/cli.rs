@@ -1,6 +1,7 @@
 //! The command line: parses the flags into a checked [`Config`].
 
 mod gate;
+mod heap;
 mod maps;
 mod outputs;
 mod saved;
@@ -21,7 +22,7 @@ use self::values::{
     Python, UnwindArg, formats, frames_of, parse_name, parse_pid, parse_seconds, parse_size,
     parse_wait, stacks,
 };
-use crate::config::{Config, DiffConfig, MapsConfig, OpenConfig};
+use crate::config::{Config, DiffConfig, HeapConfig, MapsConfig, OpenConfig};
 use crate::debuginfod::Wish;
 use crate::event::Pid;
 use crate::export::ExportOptions;
@@ -71,6 +72,9 @@ enum Action {
     Top(Box<top::TopArgs>),
     /// Break down the memory of a process by mapping: heap, stacks, libraries, …, in the kernel's figures
     Maps(maps::MapsArgs),
+    /// Show what lives in the heap of a running process, what of it is free, and which pages that takes. The process
+    /// is stopped for milliseconds
+    Heap(heap::HeapArgs),
     /// Open a saved profile: serve the page and the API from it, show it on the terminal, or convert it
     Open(saved::OpenArgs),
     /// Compare two saved profiles, and check limits on the change
@@ -85,7 +89,7 @@ enum Action {
     /// Print the man page
     Man {
         /// The page of `memprof COMMAND`
-        #[arg(value_name = "COMMAND", value_parser = ["top", "maps", "open", "diff"])]
+        #[arg(value_name = "COMMAND", value_parser = ["top", "maps", "heap", "open", "diff"])]
         of: Option<String>,
     },
 }
@@ -214,6 +218,8 @@ pub enum Run {
     Profile(Box<Config>),
     /// `memprof maps`.
     Maps(MapsConfig),
+    /// `memprof heap`.
+    Heap(HeapConfig),
     /// `memprof open`.
     Open(OpenConfig),
     /// `memprof diff`.
@@ -257,6 +263,7 @@ pub fn parse_from(args: impl IntoIterator<Item = OsString>) -> Result<Run, clap:
     match cli.action {
         Some(Action::Top(args)) => args.config().map(|c| Run::Profile(Box::new(c))),
         Some(Action::Maps(args)) => Ok(Run::Maps(args.config())),
+        Some(Action::Heap(args)) => Ok(Run::Heap(args.config())),
         Some(Action::Open(args)) => args.config(cli.profile.color).map(Run::Open),
         Some(Action::Diff(args)) => args.config().map(|c| Run::Diff(Box::new(c))),
         Some(Action::Doctor) => Ok(Run::Doctor),

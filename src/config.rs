@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use anyhow::{Result, bail};
 use clap::ValueEnum;
 
 use crate::breakdown::Show;
@@ -15,7 +16,7 @@ use crate::gate::Gate;
 use crate::probe::{Stacks, Unwind};
 use crate::screen::ScreenOptions;
 use crate::source::Source;
-use crate::target::Selector;
+use crate::target::{self, Selector};
 
 /// Configuration of a profiling session.
 pub struct Config {
@@ -106,18 +107,18 @@ pub struct DiffConfig {
     pub gates: Vec<Gate>,
 }
 
-/// Output format of `memprof maps`.
+/// Output format of `memprof maps` and `memprof heap`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum MapsFormat {
+pub enum TableFormat {
     /// Tables in KiB
     Text,
     /// JSON, in bytes
     Json,
 }
 
-/// The process that `memprof maps` inspects.
+/// The process that `memprof maps` or `memprof heap` inspects.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum MapsTarget {
+pub enum ProcessTarget {
     /// The process with this id.
     Pid(Pid),
     /// The process with this name.
@@ -128,9 +129,40 @@ pub enum MapsTarget {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MapsConfig {
     /// The process to inspect.
-    pub target: MapsTarget,
+    pub target: ProcessTarget,
     /// Which mappings are listed.
     pub show: Show,
     /// The output format.
-    pub format: MapsFormat,
+    pub format: TableFormat,
+}
+
+impl ProcessTarget {
+    /// Finds the process.
+    ///
+    /// # Errors
+    /// No process has the name, or several have.
+    pub fn process(&self) -> Result<Pid> {
+        match self {
+            ProcessTarget::Pid(pid) => Ok(*pid),
+            ProcessTarget::Comm(name) => match target::find(name, false)? {
+                Some(found) => Ok(found.pid),
+                None => {
+                    bail!("no process is named {name}; `ps -e` lists the names of all processes")
+                }
+            },
+        }
+    }
+}
+
+/// Configuration of `memprof heap`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HeapConfig {
+    /// The process to inspect.
+    pub target: ProcessTarget,
+    /// How many size classes and chunks are listed.
+    pub top: usize,
+    /// Maximum time for which the process is stopped.
+    pub max_stop: Duration,
+    /// The output format.
+    pub format: TableFormat,
 }

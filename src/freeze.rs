@@ -10,6 +10,7 @@
 
 mod estimate;
 mod freezer;
+mod registers;
 mod threads;
 mod tracees;
 
@@ -24,6 +25,7 @@ use nix::unistd::Pid as NixPid;
 
 use crate::event::Pid;
 pub use estimate::{Costs, Estimate};
+pub use registers::Registers;
 pub use threads::stands_still;
 
 /// Default maximum time for which processes are stopped.
@@ -47,7 +49,7 @@ pub enum Freeze {
 /// Stopped processes. They resume when this is dropped, or when the time is up.
 #[derive(Debug)]
 pub struct Frozen {
-    requests: Option<SyncSender<Vec<Pid>>>,
+    requests: Option<SyncSender<Request>>,
     answers: Receiver<Answer>,
     /// Set when the processes are released.
     released: Arc<AtomicBool>,
@@ -82,11 +84,21 @@ pub struct FreezeError {
     pub timed_out: bool,
 }
 
+/// A message to the freezer.
+#[derive(Debug)]
+enum Request {
+    /// Stop these processes, too.
+    Stop(Vec<Pid>),
+    /// Read the stopped threads' registers.
+    Registers,
+}
+
 /// A message from the freezer.
 #[derive(Debug)]
 enum Answer {
     /// The processes are stopped until this time at the latest.
     Frozen(Instant),
+    Registers(Vec<Registers>),
     Failed(FreezeError),
     Released(FreezeStats),
 }
@@ -132,20 +144,35 @@ impl Frozen {
     /// # Errors
     /// As for [`Frozen::stop`].
     pub fn stop_more(&mut self, pids: Vec<Pid>) -> Result<(), FreezeError> {
+        if let Answer::Frozen(deadline) = self.ask(Request::Stop(pids))? {
+            self.deadline = deadline;
+        }
+        Ok(())
+    }
+
+    /// The registers of the stopped threads; not of those that SIGSTOP stopped (memprof's own command).
+    ///
+    /// # Errors
+    /// The time is up; the processes run.
+    pub fn registers(&mut self) -> Result<Vec<Registers>, FreezeError> {
+        match self.ask(Request::Registers)? {
+            Answer::Registers(registers) => Ok(registers),
+            _ => Ok(Vec::new()),
+        }
+    }
+
+    fn ask(&mut self, request: Request) -> Result<Answer, FreezeError> {
         let gone = || FreezeError::new("the thread that freezes processes ended early".to_owned());
         let requests = self.requests.as_ref().ok_or_else(gone)?;
-        let sent = requests.send(pids);
+        let sent = requests.send(request);
         match self.answers.recv() {
-            Ok(Answer::Frozen(deadline)) => {
-                self.deadline = deadline;
-                Ok(())
-            }
             Ok(Answer::Failed(error)) => Err(error),
             Ok(Answer::Released(stats)) => Err(FreezeError {
                 timed_out: true,
                 stats,
                 ..FreezeError::new("the time limit was reached".to_owned())
             }),
+            Ok(answer) => Ok(answer),
             Err(_) => {
                 drop(sent);
                 Err(gone())

@@ -19,6 +19,7 @@ pub mod export;
 pub(crate) mod file_paths;
 pub mod freeze;
 pub mod gate;
+pub mod heap;
 pub mod interpreter;
 pub mod jit;
 pub mod measure;

@@ -7,6 +7,7 @@ use memprof::allocator;
 use memprof::breakdown;
 use memprof::capability;
 use memprof::cli::{self, Run};
+use memprof::heap;
 use memprof::session;
 
 fn main() -> ExitCode {
@@ -14,6 +15,7 @@ fn main() -> ExitCode {
     let done = match cli::parse() {
         Run::Profile(config) => session::run(&config),
         Run::Maps(config) => breakdown::command::run(&config).and_then(|text| print(&text, 0)),
+        Run::Heap(config) => heap::command::run(&config).and_then(|text| print(&text, 0)),
         Run::Open(config) => session::open(config),
         Run::Diff(config) => session::diff(&config),
         Run::Doctor => {

@@ -4,21 +4,37 @@ use clap::{ArgGroup, Args};
 
 use super::values::{parse_name, parse_pid};
 use crate::breakdown::Show;
-use crate::config::{MapsConfig, MapsFormat, MapsTarget};
+use crate::config::{MapsConfig, ProcessTarget, TableFormat};
 use crate::event::Pid;
 
 /// Number of mappings and names listed by default.
 const DEFAULT_TOP: usize = 20;
 
+/// The process that a command inspects.
 #[derive(Debug, Args)]
 #[command(group = ArgGroup::new("process").args(["pid", "comm"]).required(true))]
-pub(super) struct MapsArgs {
+pub(super) struct ProcessArgs {
     /// Process id
     #[arg(long, value_name = "PID", value_parser = parse_pid)]
     pid: Option<Pid>,
     /// Process name
     #[arg(long, value_name = "NAME", value_parser = parse_name)]
     comm: Option<String>,
+}
+
+impl ProcessArgs {
+    pub(super) fn target(self) -> ProcessTarget {
+        match (self.pid, self.comm) {
+            (Some(pid), _) => ProcessTarget::Pid(pid),
+            (None, name) => ProcessTarget::Comm(name.unwrap_or_default()),
+        }
+    }
+}
+
+#[derive(Debug, Args)]
+pub(super) struct MapsArgs {
+    #[command(flatten)]
+    process: ProcessArgs,
     /// List this many names, and this many mappings by resident memory
     #[arg(long, value_name = "N", default_value_t = DEFAULT_TOP)]
     top: usize,
@@ -27,16 +43,13 @@ pub(super) struct MapsArgs {
     all: bool,
     /// Output format
     #[arg(long, value_name = "FORMAT", default_value = "text")]
-    format: MapsFormat,
+    format: TableFormat,
 }
 
 impl MapsArgs {
     pub(super) fn config(self) -> MapsConfig {
         MapsConfig {
-            target: match (self.pid, self.comm) {
-                (Some(pid), _) => MapsTarget::Pid(pid),
-                (None, name) => MapsTarget::Comm(name.unwrap_or_default()),
-            },
+            target: self.process.target(),
             show: match self.all {
                 true => Show::All,
                 false => Show::Top(self.top),

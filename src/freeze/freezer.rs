@@ -10,7 +10,7 @@ use nix::unistd::Pid as NixPid;
 
 use super::threads;
 use super::tracees::{StopError, Tracees};
-use super::{Answer, FreezeError, FreezeStats};
+use super::{Answer, FreezeError, FreezeStats, Request};
 use crate::event::Pid;
 
 /// Time reserved for releasing one thread: released threads compete with the freezer for the CPU. The reserve
@@ -26,7 +26,7 @@ const MAX_ROUNDS: usize = 16;
 /// The freezer's main loop: stops processes on request, and releases them on request or when the time is up.
 pub(super) fn run(
     max: Duration,
-    requests: &Receiver<Vec<Pid>>,
+    requests: &Receiver<Request>,
     answers: &SyncSender<Answer>,
     released: &AtomicBool,
 ) {
@@ -34,12 +34,18 @@ pub(super) fn run(
     let mut freezer = Freezer::new(max);
     let mut failed = None;
     // Ends on a release request (the channel is closed) or when the time is up.
-    while let Ok(pids) = requests.recv_timeout(freezer.time_left()) {
-        if let Err(error) = freezer.stop(&pids) {
-            failed = Some(error);
-            break;
-        }
-        let _ = answers.send(Answer::Frozen(freezer.deadline()));
+    while let Ok(request) = requests.recv_timeout(freezer.time_left()) {
+        let answer = match request {
+            Request::Stop(pids) => match freezer.stop(&pids) {
+                Ok(()) => Answer::Frozen(freezer.deadline()),
+                Err(error) => {
+                    failed = Some(error);
+                    break;
+                }
+            },
+            Request::Registers => Answer::Registers(freezer.tracees.registers()),
+        };
+        let _ = answers.send(answer);
     }
     released.store(true, Ordering::SeqCst);
     let threads = freezer.threads();

@@ -8,6 +8,7 @@ use std::collections::HashSet;
 use std::io;
 use std::time::Duration;
 
+use super::registers::{self, Registers};
 use super::threads::{self, has_ended, threads};
 use crate::event::Pid;
 
@@ -120,6 +121,13 @@ impl Tracees {
     pub(super) fn stopped(&self) -> usize {
         let stopped = |t: &&Tracee| matches!(t.state, State::Stopped(_));
         self.threads.iter().filter(stopped).count()
+    }
+
+    /// The registers of the stopped threads; of those that were killed meanwhile, none.
+    pub(super) fn registers(&self) -> Vec<Registers> {
+        let stopped = |t: &&Tracee| matches!(t.state, State::Stopped(_));
+        let threads = self.threads.iter().filter(stopped);
+        threads.filter_map(|t| registers::read(t.tid)).collect()
     }
 
     /// The number of threads that were requested to stop, stopped or not.

@@ -40,6 +40,11 @@ impl Foreseen {
         Ok(Foreseen { pid, text, vmas })
     }
 
+    /// The mappings as they were.
+    pub(crate) fn vmas(&self) -> &[Vma] {
+        &self.vmas
+    }
+
     /// Reads the mappings again without pauses; does not parse the text again if it is unchanged.
     ///
     /// # Errors

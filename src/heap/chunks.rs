@@ -1,0 +1,287 @@
+//! The chunks of one contiguous part of a heap: where each begins, and what it is. Half a byte for each 16 bytes of the
+//! heap, in blocks that exist where chunks begin.
+
+/// Distance of addresses at which chunks can begin, in bytes.
+pub(crate) const GRANULE: u64 = 16;
+/// Bytes of the heap that a block describes.
+const BLOCK: u64 = 256 << 10;
+/// Largest size of a contiguous part, in bytes.
+pub(crate) const LARGEST: u64 = 1 << 40;
+
+/// What a chunk is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[repr(u8)]
+pub(crate) enum Kind {
+    /// In use by the program.
+    Live = 1,
+    /// In a thread's cache.
+    Tcache,
+    /// In a fast bin.
+    Fast,
+    /// Freed recently, not yet sorted into a bin.
+    Unsorted,
+    /// In a small bin.
+    Small,
+    /// In a large bin.
+    Large,
+    /// The last chunk, which new ones are cut from.
+    Top,
+    /// The allocator's own.
+    Own,
+    /// In use by the program, and found from its roots.
+    Reached,
+}
+
+impl Kind {
+    const ALL: [Kind; 9] = [
+        Kind::Live,
+        Kind::Tcache,
+        Kind::Fast,
+        Kind::Unsorted,
+        Kind::Small,
+        Kind::Large,
+        Kind::Top,
+        Kind::Own,
+        Kind::Reached,
+    ];
+
+    fn from_nibble(nibble: u8) -> Option<Kind> {
+        Kind::ALL.get(usize::from(nibble).checked_sub(1)?).copied()
+    }
+
+    /// Whether the program uses it.
+    pub(crate) fn is_live(self) -> bool {
+        matches!(self, Kind::Live | Kind::Reached)
+    }
+}
+
+/// A chunk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Chunk {
+    /// Its address: that of its header's first word, which belongs to the chunk before it while that is in use.
+    pub at: u64,
+    /// Its size in bytes, with the header.
+    pub size: u64,
+    /// What it is.
+    pub kind: Kind,
+}
+
+#[derive(Debug, Default)]
+struct Block {
+    /// Two granules a byte, the lower one first; empty if no chunk begins in the block.
+    nibbles: Box<[u8]>,
+    /// The last chunk that begins before the block; 0 if there is none.
+    before: u64,
+}
+
+/// The chunks of a part of a heap.
+#[derive(Debug)]
+pub(crate) struct Chunks {
+    start: u64,
+    end: u64,
+    blocks: Vec<Block>,
+    /// Address of the last chunk that was added.
+    last: u64,
+}
+
+impl Chunks {
+    /// No chunks yet, of the part from `start` to `end`. `None` if it is not aligned or too large.
+    pub(crate) fn new(start: u64, end: u64) -> Option<Chunks> {
+        let size = end.checked_sub(start)?;
+        if !start.is_multiple_of(GRANULE) || !size.is_multiple_of(GRANULE) || size > LARGEST {
+            return None;
+        }
+        let mut blocks = Vec::new();
+        let count = size.div_ceil(BLOCK) as usize;
+        blocks.try_reserve_exact(count).ok()?;
+        blocks.resize_with(count, Block::default);
+        Some(Chunks {
+            start,
+            end,
+            blocks,
+            last: 0,
+        })
+    }
+
+    /// First address.
+    pub(crate) fn start(&self) -> u64 {
+        self.start
+    }
+
+    /// First address behind it.
+    pub(crate) fn end(&self) -> u64 {
+        self.end
+    }
+
+    /// Adds the chunk behind those that were added before.
+    pub(crate) fn add(&mut self, at: u64, kind: Kind) {
+        let index = ((at - self.start) / BLOCK) as usize;
+        let first = match self.last {
+            0 => 0,
+            last => ((last - self.start) / BLOCK) as usize + 1,
+        };
+        for block in &mut self.blocks[first..index + 1] {
+            block.before = self.last;
+        }
+        if self.blocks[index].nibbles.is_empty() {
+            self.blocks[index].nibbles = vec![0; (BLOCK / GRANULE / 2) as usize].into_boxed_slice();
+        }
+        self.set(at, kind);
+        self.last = at;
+    }
+
+    /// Notes that all chunks were added.
+    pub(crate) fn close(&mut self) {
+        if self.last != 0 {
+            let first = ((self.last - self.start) / BLOCK) as usize + 1;
+            for block in &mut self.blocks[first..] {
+                block.before = self.last;
+            }
+        }
+    }
+
+    /// Block, byte and shift of a granule.
+    fn place(&self, at: u64) -> Option<(usize, usize, u32)> {
+        if at < self.start || at >= self.end {
+            return None;
+        }
+        let granule = (at - self.start) / GRANULE;
+        let per_block = BLOCK / GRANULE;
+        let within = granule % per_block;
+        Some((
+            (granule / per_block) as usize,
+            (within / 2) as usize,
+            (within % 2) as u32 * 4,
+        ))
+    }
+
+    /// What begins at this address, if a chunk does.
+    pub(crate) fn kind_at(&self, at: u64) -> Option<Kind> {
+        if !(at.wrapping_sub(self.start)).is_multiple_of(GRANULE) {
+            return None;
+        }
+        let (block, byte, shift) = self.place(at)?;
+        let nibbles = self.blocks[block].nibbles.get(byte)?;
+        Kind::from_nibble(nibbles >> shift & 15)
+    }
+
+    /// Changes what the chunk at this address is.
+    pub(crate) fn set(&mut self, at: u64, kind: Kind) {
+        if let Some((block, byte, shift)) = self.place(at)
+            && let Some(nibbles) = self.blocks[block].nibbles.get_mut(byte)
+        {
+            *nibbles = *nibbles & !(15 << shift) | (kind as u8) << shift;
+        }
+    }
+
+    /// The chunk that contains an address.
+    pub(crate) fn containing(&self, addr: u64) -> Option<Chunk> {
+        let (index, byte, shift) = self.place(addr)?;
+        let block = &self.blocks[index];
+        let granule_of = |byte: usize, high: bool| {
+            let granule = index as u64 * (BLOCK / GRANULE) + byte as u64 * 2 + u64::from(high);
+            self.start + granule * GRANULE
+        };
+        let mut at = block.before;
+        if !block.nibbles.is_empty() {
+            let own = block.nibbles[byte];
+            let own = if shift == 0 { own & 15 } else { own };
+            let bytes = block.nibbles[..byte].iter().rev();
+            let behind = bytes.zip(1..).find(|(nibbles, _)| **nibbles != 0);
+            if own != 0 {
+                at = granule_of(byte, own > 15);
+            } else if let Some((nibbles, back)) = behind {
+                at = granule_of(byte - back, *nibbles > 15);
+            }
+        }
+        let kind = self.kind_at(at)?;
+        Some(Chunk {
+            at,
+            size: self.next(at).unwrap_or(self.end) - at,
+            kind,
+        })
+    }
+
+    /// The first chunk that begins behind this address.
+    fn next(&self, at: u64) -> Option<u64> {
+        let (mut index, byte, shift) = self.place(at)?;
+        let nibbles = &self.blocks[index].nibbles;
+        if shift == 0 && nibbles.get(byte)? >> 4 != 0 {
+            return Some(at + GRANULE);
+        }
+        let mut from = byte + 1;
+        loop {
+            let block = self.blocks.get(index)?;
+            if let Some(rest) = block.nibbles.get(from..)
+                && let Some(found) = rest.iter().position(|nibbles| *nibbles != 0)
+            {
+                let byte = from + found;
+                let high = u64::from(block.nibbles[byte] & 15 == 0);
+                let granule = index as u64 * (BLOCK / GRANULE) + byte as u64 * 2 + high;
+                return Some(self.start + granule * GRANULE);
+            }
+            index += 1;
+            from = 0;
+        }
+    }
+
+    /// All chunks, by address.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = Chunk> {
+        let kind = self.kind_at(self.start);
+        let mut at = kind.map(|_| self.start);
+        std::iter::from_fn(move || {
+            let here = at?;
+            at = self.next(here);
+            Some(Chunk {
+                at: here,
+                size: at.unwrap_or(self.end) - here,
+                kind: self.kind_at(here)?,
+            })
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn chunks_are_found_by_any_address_in_them() {
+        let start = 0x10000;
+        let sizes = [32, 16, 48, 5 * BLOCK, 64, BLOCK - 16, 16];
+        let end = start + sizes.iter().sum::<u64>();
+        let mut chunks = Chunks::new(start, end).unwrap();
+        let mut at = start;
+        let mut expected = Vec::new();
+        for (i, size) in sizes.into_iter().enumerate() {
+            let kind = Kind::ALL[i];
+            chunks.add(at, kind);
+            expected.push(Chunk { at, size, kind });
+            at += size;
+        }
+        chunks.close();
+        assert_eq!(chunks.iter().collect::<Vec<_>>(), expected);
+        for chunk in &expected {
+            let last = chunk.at + chunk.size - 1;
+            for addr in [chunk.at, chunk.at + 9, chunk.at + chunk.size / 2, last] {
+                assert_eq!(chunks.containing(addr).as_ref(), Some(chunk), "{addr:#x}");
+            }
+            assert_eq!(chunks.kind_at(chunk.at), Some(chunk.kind));
+            assert_eq!(chunks.kind_at(chunk.at + 8), None);
+        }
+        assert_eq!(chunks.containing(end), None);
+        assert_eq!(chunks.containing(start - 1), None);
+        chunks.set(start, Kind::Reached);
+        assert_eq!(chunks.kind_at(start), Some(Kind::Reached));
+        assert_eq!(chunks.kind_at(start + 32), Some(expected[1].kind));
+    }
+
+    #[test]
+    fn what_is_too_large_or_not_aligned_has_no_chunks() {
+        assert!(Chunks::new(0, LARGEST + 16).is_none());
+        assert!(Chunks::new(8, 24).is_none());
+        assert!(Chunks::new(16, 8).is_none());
+        let none = Chunks::new(16, 1 << 20).unwrap();
+        assert_eq!((none.iter().next(), none.containing(100)), (None, None));
+    }
+}

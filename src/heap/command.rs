@@ -1,0 +1,30 @@
+//! `memprof heap`.
+
+use anyhow::{Context, Result, anyhow};
+
+use super::measure;
+use crate::config::{HeapConfig, TableFormat};
+use crate::target::Presence;
+
+/// Returns the output of `memprof heap`.
+///
+/// # Errors
+/// No process matches, several match, permissions are missing, or the process could not be stopped; the message says
+/// what to do.
+pub fn run(config: &HeapConfig) -> Result<Vec<u8>> {
+    let pid = config.target.process()?;
+    let failed = || format!("cannot take a heap snapshot of process {pid}");
+    if let Some(why) = Presence::of(pid).refusal(pid) {
+        return Err(anyhow!(why)).with_context(failed);
+    }
+    let heap = measure(pid, config.max_stop, config.top).with_context(failed)?;
+    let mut out = Vec::new();
+    match config.format {
+        TableFormat::Text => heap.write_text(&mut out, config.top)?,
+        TableFormat::Json => {
+            serde_json::to_writer_pretty(&mut out, &heap)?;
+            out.push(b'\n');
+        }
+    }
+    Ok(out)
+}

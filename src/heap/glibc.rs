@@ -1,0 +1,129 @@
+//! glibc's heap (ptmalloc), read from a copy of a process's memory without symbols.
+//!
+//! Nothing is taken on trust: the free lists of an arena must be rings, a walk over its chunks must end where its newest
+//! chunk ends and add up to the size that glibc counts, every free chunk must be one that the walk found, and the chunks
+//! with mappings of their own must be as many and as large as glibc counts. Otherwise the heap is refused, with the reason.
+//!
+//! Layouts: glibc 2.31 to 2.42 (`malloc/malloc.c`, `malloc/arena.c`), 64-bit. Which one applies follows from the heap
+//! itself, as these checks hold for one only.
+
+mod free;
+mod mmapped;
+mod state;
+mod walk;
+
+use super::memory::Memory;
+use super::snapshot::Snapshot;
+use free::Lists;
+pub(crate) use mmapped::Mmapped;
+pub(crate) use walk::Part;
+
+/// The figures of `mallinfo2`, with its names.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct Mallinfo {
+    /// Bytes of the arenas.
+    pub arena: u64,
+    /// Number of free chunks: those in bins, and each arena's newest.
+    pub ordblks: u64,
+    /// Number of chunks in fast bins.
+    pub smblks: u64,
+    /// Number of chunks with mappings of their own.
+    pub hblks: u64,
+    /// Bytes of these.
+    pub hblkhd: u64,
+    /// Bytes in fast bins.
+    pub fsmblks: u64,
+    /// Bytes of the arenas in use, with chunks in threads' caches.
+    pub uordblks: u64,
+    /// Free bytes of the arenas.
+    pub fordblks: u64,
+    /// Bytes of the main arena's newest chunk.
+    pub keepcost: u64,
+}
+
+/// Why a heap was not read.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// There are several sets of arenas, as with `dlmopen`.
+    #[error("the process has {0} glibc heaps; memprof reads one")]
+    SeveralHeaps(usize),
+    /// The list of arenas is not one.
+    #[error("the list of arenas does not end where it begins")]
+    Arenas,
+    /// malloc's parameters were not found.
+    #[error("malloc's parameters were not found: {0}")]
+    Parameters(&'static str),
+    /// A chunk's size is impossible, or its header is not in memory.
+    #[error("the header of the chunk at {0:#x} cannot be right")]
+    Chunk(u64),
+    /// A free list contains something else.
+    #[error("a list of free chunks is broken at {0:#x}")]
+    FreeLists(u64),
+    /// The walk and glibc disagree about an arena's size.
+    #[error("the chunks of the arena at {arena:#x} have {walked} bytes; glibc counts {counted}")]
+    Size {
+        /// Its address.
+        arena: u64,
+        /// Bytes that were walked over.
+        walked: u64,
+        /// Bytes that glibc counts.
+        counted: u64,
+    },
+    /// The search and glibc disagree about chunks with mappings of their own.
+    #[error(
+        "{found} chunks with mappings of their own have {bytes} bytes; glibc counts {counted} with {counted_bytes}"
+    )]
+    Mmapped {
+        /// Number that was found.
+        found: u64,
+        /// Their bytes.
+        bytes: u64,
+        /// Number that glibc counts.
+        counted: u64,
+        /// Bytes that glibc counts.
+        counted_bytes: u64,
+    },
+}
+
+/// glibc's heap.
+#[derive(Debug)]
+pub(crate) struct Heap {
+    /// Number of arenas.
+    pub arenas: usize,
+    /// The arenas' parts, by address.
+    pub parts: Vec<Part>,
+    /// Chunks with mappings of their own, by address.
+    pub mmapped: Vec<Mmapped>,
+    /// Number of threads' caches that have chunks.
+    pub tcaches: usize,
+    /// What `mallinfo2` would return.
+    pub mallinfo: Mallinfo,
+}
+
+/// Reads the heap. `None` if there is none.
+///
+/// # Errors
+/// Something does not fit together: the process was stopped while it changed its lists, or its heap is damaged.
+pub(crate) fn read(snapshot: &Snapshot) -> Result<Option<Heap>, Refusal> {
+    let memory: &Memory = &snapshot.memory;
+    let Some(state) = state::find(memory, &snapshot.vmas)? else {
+        return Ok(None);
+    };
+    let mut parts = walk::walk(memory, &state)?;
+    let mmapped = mmapped::find(snapshot, &parts, state.parameters.as_ref())?;
+    let mut lists = Lists::new(memory, &mut parts);
+    let mut mallinfo = lists.arenas(&state)?;
+    mallinfo.hblks = mmapped.len() as u64;
+    mallinfo.hblkhd = mmapped.iter().map(|chunk| chunk.len).sum();
+    let tcaches = match &state.parameters {
+        Some(parameters) => lists.tcaches(parameters)?,
+        None => 0,
+    };
+    Ok(Some(Heap {
+        arenas: state.arenas.len(),
+        parts,
+        mmapped,
+        tcaches,
+        mallinfo,
+    }))
+}

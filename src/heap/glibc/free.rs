@@ -1,0 +1,228 @@
+//! The free chunks among all: those in the arenas' lists, in fast bins and in threads' caches.
+
+use super::super::chunks::Kind;
+use super::super::memory::Memory;
+use super::state::{Arena, BINS, FAST_BINS, Parameters, State};
+use super::walk::{HEADER, Part};
+use super::{Mallinfo, Refusal};
+
+/// Threads' caches, by their size as chunks: until glibc 2.41, and since.
+const TCACHES: [(u64, TcacheLayout); 2] = [
+    (
+        0x290,
+        TcacheLayout {
+            lists: 64,
+            entries: 128,
+            counts_room: false,
+        },
+    ),
+    (
+        0x300,
+        TcacheLayout {
+            lists: 76,
+            entries: 152,
+            counts_room: true,
+        },
+    ),
+];
+/// Number of a cache's lists whose chunks have one size.
+const SMALL_LISTS: u64 = 64;
+
+#[derive(Clone, Copy, Debug)]
+struct TcacheLayout {
+    /// Number of lists.
+    lists: u64,
+    /// Offset of their first chunks.
+    entries: u64,
+    /// Whether the numbers at the beginning are how many chunks fit, rather than how many there are.
+    counts_room: bool,
+}
+
+/// The parts of a heap while its lists are read.
+pub(super) struct Lists<'a> {
+    memory: &'a Memory,
+    parts: &'a mut [Part],
+    /// Whether links are mangled: since glibc 2.32. `None` until that is known.
+    mangled: Option<bool>,
+}
+
+impl<'a> Lists<'a> {
+    pub(super) fn new(memory: &'a Memory, parts: &'a mut [Part]) -> Lists<'a> {
+        Lists {
+            memory,
+            parts,
+            mangled: None,
+        }
+    }
+
+    /// Reads the lists of all arenas, and adds up what `mallinfo2` does.
+    pub(super) fn arenas(&mut self, state: &State) -> Result<Mallinfo, Refusal> {
+        let mut info = Mallinfo::default();
+        for arena in &state.arenas {
+            let free = info.fordblks;
+            self.fast(arena, &mut info)?;
+            self.bins(arena, &mut info)?;
+            let top = self.size(arena.top).unwrap_or(0);
+            info.ordblks += 1;
+            info.fordblks += top;
+            info.arena += arena.system_mem;
+            let free = info.fordblks - free;
+            let used = arena.system_mem.checked_sub(free);
+            info.uordblks += used.ok_or(Refusal::FreeLists(arena.at))?;
+            if arena.at == state.arenas[0].at {
+                info.keepcost = top;
+            }
+        }
+        Ok(info)
+    }
+
+    fn fast(&mut self, arena: &Arena, info: &mut Mallinfo) -> Result<(), Refusal> {
+        let Some(bins) = arena.fast_bins() else {
+            return Ok(());
+        };
+        for bin in 0..FAST_BINS {
+            let mut at = self.word(bins + 8 * bin)?;
+            while at != 0 {
+                let size = self.take(at, Kind::Fast)?;
+                info.smblks += 1;
+                info.fsmblks += size;
+                info.fordblks += size;
+                // (In fast bins, links are to chunks rather than to their contents.)
+                at = self.follow_fast(at + HEADER)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn bins(&mut self, arena: &Arena, info: &mut Mallinfo) -> Result<(), Refusal> {
+        for bin in 0..BINS {
+            let kind = match bin {
+                0 => Kind::Unsorted,
+                1..63 => Kind::Small,
+                _ => Kind::Large,
+            };
+            let head = arena.bins + 16 * bin - 16;
+            let mut at = self.word(head + 16)?;
+            while at != head {
+                let size = self.take(at, kind)?;
+                info.ordblks += 1;
+                info.fordblks += size;
+                at = self.word(at + 16)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads the threads' caches, which are chunks in use with their shape. Returns their number.
+    pub(super) fn tcaches(&mut self, parameters: &Parameters) -> Result<usize, Refusal> {
+        let mut caches = Vec::new();
+        for part in &*self.parts {
+            let live = part.chunks.iter().filter(|chunk| chunk.kind == Kind::Live);
+            caches.extend(live.filter_map(|chunk| {
+                let (_, layout) = TCACHES.into_iter().find(|(size, _)| *size == chunk.size)?;
+                let links = [true, false].into_iter();
+                let mut links = links.filter(|m| self.mangled.is_none_or(|known| known == *m));
+                let at = chunk.at + HEADER;
+                let mangled = links.find(|m| self.is_tcache(at, layout, parameters, *m))?;
+                Some((at, layout, mangled))
+            }));
+        }
+        for (at, layout, mangled) in &caches {
+            for list in 0..layout.lists {
+                let mut entry = self.word(at + layout.entries + 8 * list)?;
+                while entry != 0 {
+                    self.take(entry - HEADER, Kind::Tcache)?;
+                    entry = self.follow(entry, *mangled)?;
+                }
+            }
+        }
+        Ok(caches.len())
+    }
+
+    /// Whether a thread's cache is at this address: each list has as many chunks, of its size, as the cache says. (An
+    /// empty one cannot be told from a chunk of zeroes, and does not matter.)
+    fn is_tcache(
+        &self,
+        at: u64,
+        layout: TcacheLayout,
+        parameters: &Parameters,
+        mangled: bool,
+    ) -> bool {
+        let most = parameters.tcache_count;
+        let check = |list: u64| {
+            let number = self.memory.half(at + 2 * (list & !1))? >> (16 * (list & 1)) & 0xffff;
+            let number = u64::from(number);
+            let mut entry = self.memory.word(at + layout.entries + 8 * list)?;
+            let mut seen = 0;
+            while entry != 0 {
+                let chunk = entry.checked_sub(HEADER)?;
+                let size = self.size(chunk)?;
+                let fits = list >= SMALL_LISTS || size == SMALLEST_OF_LIST + 16 * list;
+                seen += 1;
+                if !fits || seen > most || self.kind(chunk) != Some(Kind::Live) {
+                    return None;
+                }
+                entry = self.follow(entry, mangled).ok()?;
+            }
+            let expected = match layout.counts_room {
+                // A list that was never used, or is turned off, has no room.
+                true if number == 0 && seen == 0 => 0,
+                true => most.checked_sub(number)?,
+                false => number,
+            };
+            (seen == expected).then_some(seen)
+        };
+        let seen: Option<u64> = (0..layout.lists).map(check).sum();
+        seen.is_some_and(|seen| seen > 0)
+    }
+
+    fn word(&self, at: u64) -> Result<u64, Refusal> {
+        self.memory.word(at).ok_or(Refusal::Chunk(at))
+    }
+
+    fn part(&self, at: u64) -> Option<usize> {
+        let index = self.parts.partition_point(|part| part.end <= at);
+        self.parts.get(index).filter(|part| part.start <= at)?;
+        Some(index)
+    }
+
+    fn kind(&self, at: u64) -> Option<Kind> {
+        self.parts[self.part(at)?].chunks.kind_at(at)
+    }
+
+    /// Size of the chunk at this address, as the walk found it.
+    fn size(&self, at: u64) -> Option<u64> {
+        self.kind(at)?;
+        Some(self.memory.word(at + 8)? & !7)
+    }
+
+    /// Marks a chunk of a list, which must not be in another one. Returns its size.
+    fn take(&mut self, at: u64, kind: Kind) -> Result<u64, Refusal> {
+        let part = self.part(at).ok_or(Refusal::FreeLists(at))?;
+        let chunks = &mut self.parts[part].chunks;
+        if chunks.kind_at(at) != Some(Kind::Live) {
+            return Err(Refusal::FreeLists(at));
+        }
+        chunks.set(at, kind);
+        self.size(at).ok_or(Refusal::FreeLists(at))
+    }
+
+    /// The link at an address, of a list that is certain.
+    fn follow_fast(&mut self, at: u64) -> Result<u64, Refusal> {
+        let link = self.word(at)?;
+        // The last link of a list is to 0.
+        let mangled = self
+            .mangled
+            .unwrap_or(link != 0 && self.kind(link).is_none());
+        self.mangled = Some(mangled);
+        self.follow(at, mangled)
+    }
+
+    fn follow(&self, at: u64, mangled: bool) -> Result<u64, Refusal> {
+        let link = self.word(at)?;
+        Ok(if mangled { link ^ at >> 12 } else { link })
+    }
+}
+
+/// Size of the chunks of a cache's first list, in bytes.
+const SMALLEST_OF_LIST: u64 = 32;

@@ -1,0 +1,149 @@
+//! All chunks of glibc's arenas, by address; each part must end where glibc says that it ends.
+
+use super::super::chunks::{Chunks, Kind};
+use super::super::memory::Memory;
+use super::Refusal;
+use super::state::{Arena, State};
+
+/// Flags in the lowest bits of a chunk's size.
+const FLAGS: u64 = 7;
+/// Size and alignment of the parts of all arenas but the main one (`HEAP_MAX_SIZE`).
+const HEAP: u64 = 64 << 20;
+/// Size of the structure at the beginning of each part: since glibc 2.35, and before.
+const HEAP_INFO: [u64; 2] = [48, 32];
+/// Smallest size of a chunk that is not a mark of glibc's own, in bytes.
+const SMALLEST: u64 = 32;
+/// Maximum number of parts of an arena.
+const MAX_PARTS: usize = 65_536;
+/// Bytes of a chunk's header.
+pub(super) const HEADER: u64 = 16;
+
+/// A contiguous part of an arena.
+#[derive(Debug)]
+pub(crate) struct Part {
+    /// Index of its arena; the main one is 0.
+    pub arena: usize,
+    /// First address: before the first chunk, glibc has its own structures.
+    pub start: u64,
+    /// First address behind it.
+    pub end: u64,
+    /// Its chunks.
+    pub chunks: Chunks,
+}
+
+/// Walks all arenas.
+pub(super) fn walk(memory: &Memory, state: &State) -> Result<Vec<Part>, Refusal> {
+    let mut parts = Vec::new();
+    let mut walk = Walk {
+        memory,
+        left: memory.len() / HEADER,
+    };
+    for (index, arena) in state.arenas.iter().enumerate() {
+        let first = parts.len();
+        match (index, state.parameters) {
+            (0, Some(parameters)) => parts.push(walk.main(arena, parameters.sbrk_base)?),
+            (0, None) => {}
+            _ => walk.other(arena, index, &mut parts)?,
+        }
+        let walked: u64 = parts[first..]
+            .iter()
+            .map(|part| part.end - part.start)
+            .sum();
+        if walked != arena.system_mem {
+            return Err(Refusal::Size {
+                arena: arena.at,
+                walked,
+                counted: arena.system_mem,
+            });
+        }
+    }
+    parts.sort_by_key(|part| part.start);
+    if parts.windows(2).any(|pair| pair[0].end > pair[1].start) {
+        return Err(Refusal::Arenas);
+    }
+    Ok(parts)
+}
+
+/// A walk over all arenas.
+struct Walk<'a> {
+    memory: &'a Memory,
+    /// Number of chunks that there can still be: each has a header of its own.
+    left: u64,
+}
+
+impl Walk<'_> {
+    /// The main arena, which grows by `brk`.
+    fn main(&mut self, arena: &Arena, start: u64) -> Result<Part, Refusal> {
+        let top = self
+            .memory
+            .word(arena.top.wrapping_add(8))
+            .ok_or(Refusal::Chunk(arena.top))?;
+        let end = arena
+            .top
+            .checked_add(top & !FLAGS)
+            .ok_or(Refusal::Chunk(arena.top))?;
+        self.part(arena, 0, (start, start.next_multiple_of(16), end))
+    }
+
+    /// Another arena, whose parts are mappings of their own: the newest holds its top, each knows the one before.
+    fn other(&mut self, arena: &Arena, index: usize, parts: &mut Vec<Part>) -> Result<(), Refusal> {
+        let mut start = arena.top & !(HEAP - 1);
+        for _ in 0..MAX_PARTS {
+            let field = |at| self.memory.word(start + at).ok_or(Refusal::Chunk(start));
+            let (owner, previous, size) = (field(0)?, field(8)?, field(16)?);
+            if owner != arena.at || size > HEAP {
+                return Err(Refusal::Chunk(start));
+            }
+            let end = start + size;
+            // The first part has the arena behind its own structure.
+            let is_first = arena.at & !(HEAP - 1) == start;
+            let walked = match is_first {
+                true => self.part(arena, index, (start, arena.end().next_multiple_of(16), end)),
+                false => {
+                    let mut walk = |info| self.part(arena, index, (start, start + info, end));
+                    walk(HEAP_INFO[0]).or_else(|_| walk(HEAP_INFO[1]))
+                }
+            };
+            parts.push(walked?);
+            if previous == 0 {
+                return Ok(());
+            }
+            start = previous;
+        }
+        Err(Refusal::Arenas)
+    }
+
+    /// Walks from the first chunk to the end.
+    fn part(
+        &mut self,
+        arena: &Arena,
+        index: usize,
+        (start, first, end): (u64, u64, u64),
+    ) -> Result<Part, Refusal> {
+        let mut chunks = Chunks::new(first, end).ok_or(Refusal::Chunk(first))?;
+        let mut at = first;
+        while at < end {
+            self.left = self.left.checked_sub(1).ok_or(Refusal::Arenas)?;
+            let head = self.memory.word(at + 8).ok_or(Refusal::Chunk(at))?;
+            let (size, kind) = match head & !FLAGS {
+                // Marks at the end of a part that is full.
+                0 | HEADER => (HEADER, Kind::Own),
+                size if at == arena.top => (size, Kind::Top),
+                size => (size, Kind::Live),
+            };
+            let fits = size.is_multiple_of(16) && size <= end - at;
+            if !fits || (kind != Kind::Own && size < SMALLEST) {
+                return Err(Refusal::Chunk(at));
+            }
+            chunks.add(at, kind);
+            at += size;
+        }
+        chunks.close();
+        Ok(Part {
+            arena: index,
+            start,
+            end,
+            chunks,
+        })
+    }
+}

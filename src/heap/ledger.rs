@@ -1,0 +1,426 @@
+//! Whose each resident byte is: what of the heap is live, free or the allocator's own, and what is no heap.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap};
+use std::time::Duration;
+
+use anyhow::Result;
+use serde::Serialize;
+
+use super::chunks::Kind;
+use super::glibc::{self, Mallinfo, Refusal};
+use super::memory::{Run, overlapping};
+use super::pages::Occupancy;
+use super::sizes::Sizes;
+use super::snapshot::{self, Snapshot};
+use crate::event::Pid;
+use crate::residency::category::{executable, of_all};
+use crate::residency::{Category, figures, page_size};
+use crate::target;
+
+/// Bytes between the beginning of a chunk and what its header describes.
+const SIZE_FIELD: u64 = 8;
+/// Offset of a chunk's contents.
+const CONTENTS: u64 = 16;
+/// The part of a large free chunk that `malloc_trim` leaves alone, in bytes.
+const LINKS: u64 = 48;
+
+/// What the bytes of a heap are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum What {
+    /// Contents of chunks in use.
+    Live,
+    /// Contents of chunks in use that have mappings of their own.
+    LiveMapped,
+    /// Freed, in a thread's cache.
+    ThreadCache,
+    /// Freed, in a fast bin.
+    Fast,
+    /// Freed, not sorted yet.
+    Unsorted,
+    /// Freed, in a small bin.
+    Small,
+    /// Freed, in a large bin.
+    Large,
+    /// The end of an arena, which new chunks are cut from.
+    Top,
+    /// The allocator's own: headers, arenas, marks, alignment.
+    Overhead,
+}
+
+impl What {
+    /// All of them, in display order.
+    pub const ALL: [What; 9] = [
+        What::Live,
+        What::LiveMapped,
+        What::ThreadCache,
+        What::Fast,
+        What::Unsorted,
+        What::Small,
+        What::Large,
+        What::Top,
+        What::Overhead,
+    ];
+
+    fn of(kind: Kind) -> What {
+        match kind {
+            Kind::Live | Kind::Reached => What::Live,
+            Kind::Tcache => What::ThreadCache,
+            Kind::Fast => What::Fast,
+            Kind::Unsorted => What::Unsorted,
+            Kind::Small => What::Small,
+            Kind::Large => What::Large,
+            Kind::Top => What::Top,
+            Kind::Own => What::Overhead,
+        }
+    }
+
+    /// Whether the program uses these bytes.
+    pub fn is_live(self) -> bool {
+        matches!(self, What::Live | What::LiveMapped)
+    }
+}
+
+/// Bytes of a heap.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Row {
+    /// What they are.
+    pub what: What,
+    /// Number of chunks.
+    pub chunks: u64,
+    /// Bytes, resident or not.
+    pub bytes: u64,
+    /// Those in memory.
+    pub resident: u64,
+}
+
+/// Anonymous memory outside the heap.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct OtherRow {
+    /// What kind of memory it is.
+    pub category: Category,
+    /// Bytes in memory.
+    pub resident: u64,
+}
+
+/// The chunks of similar size.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct SizeClass {
+    /// Smallest size of such a chunk with its header, in bytes.
+    pub from: u64,
+    /// Largest size, in bytes.
+    pub to: u64,
+    /// Number of chunks in use.
+    pub live: u64,
+    /// Their bytes, with headers.
+    pub live_bytes: u64,
+    /// Number of free chunks, without the arenas' ends.
+    pub free: u64,
+    /// Their bytes.
+    pub free_bytes: u64,
+    /// Free bytes on the pages that chunks of this class keep in memory. A page's free bytes are divided among the
+    /// chunks in use on it, by their bytes there.
+    pub pinned: u64,
+}
+
+/// A chunk in use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Object {
+    /// Address of its contents.
+    pub address: u64,
+    /// Size of its contents, in bytes.
+    pub bytes: u64,
+    /// Bytes in memory.
+    pub resident: u64,
+}
+
+/// The allocator.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case", tag = "name")]
+pub enum Allocator {
+    /// glibc's.
+    Glibc {
+        /// Number of arenas.
+        arenas: usize,
+        /// Number of threads' caches that hold chunks.
+        thread_caches: usize,
+        /// What `mallinfo2` would have returned.
+        mallinfo2: Mallinfo,
+    },
+    /// glibc's, which was not read.
+    Refused {
+        /// The reason.
+        reason: String,
+    },
+    /// None that memprof reads.
+    Unknown,
+}
+
+/// A heap snapshot, added up. Sizes are in bytes.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Heap {
+    /// The process.
+    pub pid: u32,
+    /// Its name.
+    pub comm: String,
+    /// The time for which it was stopped, in milliseconds.
+    pub stop_ms: f64,
+    /// Bytes that were copied meanwhile.
+    pub copied: u64,
+    /// The allocator.
+    pub allocator: Allocator,
+    /// The heap by what its bytes are.
+    pub rows: Vec<Row>,
+    /// Anonymous memory outside the heap.
+    pub others: Vec<OtherRow>,
+    /// All resident anonymous memory: the sum of both.
+    pub anonymous: u64,
+    /// The kernel's figure for it (`Anonymous` of `smaps_rollup`) before and after the stop.
+    pub kernel: [u64; 2],
+    /// Anonymous memory that is swapped out.
+    pub swapped: u64,
+    /// Number of the heap's resident pages by how much of them is live: none, then up to 10 %, up to 20 %, and so on.
+    pub occupancy: [u64; 11],
+    /// Bytes that `malloc_trim(0)` would return to the system now.
+    pub trimmable: u64,
+    /// Chunks by size.
+    pub sizes: Vec<SizeClass>,
+    /// The largest chunks in use.
+    pub largest: Vec<Object>,
+}
+
+/// Takes a snapshot of a process, which is stopped for `max` at most, and adds it up. Lists the `top` largest chunks.
+///
+/// # Errors
+/// The process has ended, may not be read, or could not be stopped and copied in time. A heap that does not fit together
+/// is no error, but [`Allocator::Refused`].
+pub fn measure(pid: Pid, max: Duration, top: usize) -> Result<Heap> {
+    let before = figures::rollup(pid)?.anonymous;
+    let snapshot = snapshot::take(pid, max)?;
+    let after = figures::rollup(pid)?.anonymous;
+    let read = glibc::read(&snapshot);
+    let mut ledger = Ledger::new(&snapshot, top);
+    if let Ok(Some(heap)) = &read {
+        ledger.add_heap(heap);
+    }
+    let categories = of_all(pid, &snapshot.vmas, executable(pid));
+    let sum = |resident: bool| {
+        let runs = snapshot.pages.readable.iter().chain(&snapshot.pages.hidden);
+        runs.filter(|run| run.resident == resident)
+            .map(Run::len)
+            .sum()
+    };
+    Ok(Heap {
+        pid: pid.0,
+        comm: target::comm(pid).unwrap_or_default(),
+        stop_ms: snapshot.stop.as_secs_f64() * 1e3,
+        copied: snapshot.memory.len(),
+        allocator: allocator(&read),
+        others: ledger.others(&categories),
+        rows: ledger.rows(),
+        anonymous: sum(true),
+        kernel: [before, after],
+        swapped: sum(false),
+        trimmable: ledger.trimmable,
+        largest: ledger.largest(),
+        occupancy: ledger.occupancy.pages(),
+        sizes: ledger.sizes.classes(),
+    })
+}
+
+fn allocator(read: &Result<Option<glibc::Heap>, Refusal>) -> Allocator {
+    match read {
+        Ok(Some(heap)) => Allocator::Glibc {
+            arenas: heap.arenas,
+            thread_caches: heap.tcaches,
+            mallinfo2: heap.mallinfo,
+        },
+        Ok(None) => Allocator::Unknown,
+        Err(refusal) => Allocator::Refused {
+            reason: refusal.to_string(),
+        },
+    }
+}
+
+/// Sums while the heap is added.
+#[derive(Debug)]
+struct Ledger<'a> {
+    snapshot: &'a Snapshot,
+    /// The resident runs.
+    pages: Vec<Run>,
+    /// The first run that does not end before what is added next.
+    next: usize,
+    rows: [(u64, u64, u64); What::ALL.len()],
+    /// The parts of the heap.
+    ranges: Vec<(u64, u64)>,
+    occupancy: Occupancy,
+    sizes: Sizes,
+    largest: BinaryHeap<Reverse<(u64, u64, u64)>>,
+    top: usize,
+    trimmable: u64,
+}
+
+impl<'a> Ledger<'a> {
+    fn new(snapshot: &'a Snapshot, top: usize) -> Ledger<'a> {
+        let pages = snapshot.pages.readable.iter();
+        Ledger {
+            snapshot,
+            pages: pages.filter(|run| run.resident).copied().collect(),
+            next: 0,
+            rows: Default::default(),
+            ranges: Vec::new(),
+            occupancy: Occupancy::new(page_size()),
+            sizes: Sizes::default(),
+            largest: BinaryHeap::new(),
+            top,
+            trimmable: 0,
+        }
+    }
+
+    /// Adds the heap's parts and the chunks with mappings of their own, in address order.
+    fn add_heap(&mut self, heap: &glibc::Heap) {
+        let mut mapped = heap.mmapped.iter().peekable();
+        for part in &heap.parts {
+            while let Some(chunk) = mapped.next_if(|chunk| chunk.start < part.start) {
+                self.add_mapped(chunk);
+            }
+            self.add_part(part);
+        }
+        mapped.for_each(|chunk| self.add_mapped(chunk));
+        self.occupancy.finish(&mut self.sizes);
+    }
+
+    fn add_part(&mut self, part: &glibc::Part) {
+        self.ranges.push((part.start, part.end));
+        let first = part.chunks.start() + SIZE_FIELD;
+        self.add((part.start, first.min(part.end)), What::Overhead, None);
+        for chunk in part.chunks.iter() {
+            let what = What::of(chunk.kind);
+            let contents = chunk.at + CONTENTS;
+            self.add((chunk.at + SIZE_FIELD, contents), What::Overhead, None);
+            self.rows[what as usize].0 += u64::from(what != What::Overhead);
+            // The first word of the next chunk's header belongs to this one.
+            let end = (chunk.at + chunk.size + SIZE_FIELD).min(part.end);
+            let class = (what != What::Top && what != What::Overhead)
+                .then(|| self.sizes.add(chunk.size, what.is_live()));
+            let resident = self.add((contents, end), what, class);
+            match what {
+                What::Live => self.rank(contents, end, resident),
+                What::Unsorted | What::Small | What::Large => {
+                    self.trim(chunk.at + LINKS, chunk.at + chunk.size);
+                }
+                // malloc_trim shortens the main arena, and leaves a smallest chunk.
+                What::Top if part.arena == 0 => self.trim(chunk.at + 33, chunk.at + chunk.size),
+                _ => {}
+            }
+        }
+    }
+
+    fn add_mapped(&mut self, chunk: &glibc::Mmapped) {
+        let (contents, end) = (chunk.at + CONTENTS, chunk.start + chunk.len);
+        self.ranges.push((chunk.start, end));
+        self.add((chunk.start, contents), What::Overhead, None);
+        let class = self.sizes.add(end - chunk.at, true);
+        self.rows[What::LiveMapped as usize].0 += 1;
+        let resident = self.add((contents, end), What::LiveMapped, Some(class));
+        self.rank(contents, end, resident);
+    }
+
+    /// Adds bytes behind those that were added before. Returns how many of them are resident.
+    fn add(&mut self, (start, end): (u64, u64), what: What, class: Option<usize>) -> u64 {
+        while self
+            .pages
+            .get(self.next)
+            .is_some_and(|run| run.end <= start)
+        {
+            self.next += 1;
+        }
+        let mut resident = 0;
+        for run in overlapping(&self.pages[self.next..], start, end) {
+            resident += run.len();
+            let live = class.filter(|_| what.is_live());
+            let free = what != What::Overhead && !what.is_live();
+            self.occupancy
+                .add(run.start, run.end, live, free, &mut self.sizes);
+        }
+        let row = &mut self.rows[what as usize];
+        row.1 += end.saturating_sub(start);
+        row.2 += resident;
+        resident
+    }
+
+    /// Counts the whole pages of a free range as those that can be returned.
+    fn trim(&mut self, start: u64, end: u64) {
+        let page = page_size();
+        let (start, end) = (start.next_multiple_of(page), end / page * page);
+        if start < end {
+            let runs = overlapping(&self.pages[self.next..], start, end);
+            self.trimmable += runs.map(|run| run.len()).sum::<u64>();
+        }
+    }
+
+    fn rank(&mut self, address: u64, end: u64, resident: u64) {
+        let object = Reverse((end - address, address, resident));
+        if self.largest.len() < self.top {
+            self.largest.push(object);
+        } else if self.largest.peek().is_some_and(|least| object < *least) {
+            self.largest.pop();
+            self.largest.push(object);
+        }
+    }
+
+    fn rows(&self) -> Vec<Row> {
+        let rows = What::ALL.into_iter().zip(self.rows);
+        rows.map(|(what, (chunks, bytes, resident))| Row {
+            what,
+            chunks,
+            bytes,
+            resident,
+        })
+        .collect()
+    }
+
+    fn largest(&mut self) -> Vec<Object> {
+        let sorted = std::mem::take(&mut self.largest).into_sorted_vec();
+        let objects = sorted.into_iter().map(|Reverse(object)| object);
+        objects
+            .map(|(bytes, address, resident)| Object {
+                address,
+                bytes,
+                resident,
+            })
+            .collect()
+    }
+
+    /// The resident anonymous memory outside the heap, by category.
+    fn others(&self, categories: &[Category]) -> Vec<OtherRow> {
+        let mut rows: BTreeMap<Category, u64> = BTreeMap::new();
+        let hidden: Vec<Run> = self
+            .snapshot
+            .pages
+            .hidden
+            .iter()
+            .filter(|r| r.resident)
+            .copied()
+            .collect();
+        let within = |runs: &[Run], start, end| -> u64 {
+            overlapping(runs, start, end).map(|run| run.len()).sum()
+        };
+        for (vma, category) in self.snapshot.vmas.iter().zip(categories) {
+            let (start, end) = (vma.start.0, vma.end.0);
+            let first = self.ranges.partition_point(|range| range.1 <= start);
+            let ranges = self.ranges[first..]
+                .iter()
+                .take_while(|range| range.0 < end);
+            let heap: u64 = ranges
+                .map(|range| within(&self.pages, range.0.max(start), range.1.min(end)))
+                .sum();
+            let all = within(&self.pages, start, end) + within(&hidden, start, end);
+            *rows.entry(*category).or_default() += all - heap;
+        }
+        let rows = rows.into_iter().filter(|(_, resident)| *resident > 0);
+        rows.map(|(category, resident)| OtherRow { category, resident })
+            .collect()
+    }
+}

@@ -1,0 +1,293 @@
+//! A copy of a process's private memory, as it was at one moment.
+
+use std::cell::Cell;
+use std::io::{self, IoSliceMut};
+
+use nix::errno::Errno;
+use nix::sys::uio::{RemoteIoVec, process_vm_readv};
+use nix::unistd::Pid as NixPid;
+
+use crate::event::Pid;
+use crate::residency::page_size;
+
+/// Maximum number of ranges that the kernel reads in one call (`IOV_MAX`).
+pub(super) const RANGES: usize = 1024;
+/// Maximum number of bytes that one call reads.
+const BYTES: u64 = 64 << 20;
+
+/// Consecutive pages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Run {
+    /// First address.
+    pub start: u64,
+    /// First address after it.
+    pub end: u64,
+    /// Whether the pages were in memory, rather than swapped out.
+    pub resident: bool,
+}
+
+impl Run {
+    /// Size in bytes.
+    pub(crate) fn len(&self) -> u64 {
+        self.end - self.start
+    }
+}
+
+/// The copy.
+#[derive(Debug, Default)]
+pub(crate) struct Memory {
+    /// In address order.
+    runs: Vec<Run>,
+    /// The position of each run's bytes.
+    at: Vec<usize>,
+    /// Their bytes, and the room behind them.
+    bytes: Vec<u8>,
+    /// Number of bytes that were copied.
+    used: usize,
+    /// Index of the run that was read last.
+    last: Cell<usize>,
+    /// Bytes that could not be copied.
+    unread: u64,
+}
+
+impl Memory {
+    /// An empty copy with room for `bytes` bytes. The room is in memory already, so that copying takes no page faults.
+    ///
+    /// # Errors
+    /// Out of memory.
+    pub(crate) fn with_room(bytes: u64) -> io::Result<Memory> {
+        let mut memory = Memory::default();
+        memory.grow(as_len(bytes)?)?;
+        Ok(memory)
+    }
+
+    /// Copies these pages, which are in address order and behind those that were copied before. Pages that are gone
+    /// are left out.
+    ///
+    /// # Errors
+    /// The process may not be read, or there is no memory for the copy.
+    pub(crate) fn copy(&mut self, pid: Pid, pages: &[Run]) -> io::Result<()> {
+        let mut pieces: Vec<Run> = pages.iter().flat_map(pieces).collect();
+        let mut next = 0;
+        while next < pieces.len() {
+            let mut wanted = 0;
+            let fits = |piece: &&Run| {
+                wanted += piece.len();
+                wanted <= BYTES
+            };
+            let batch: Vec<RemoteIoVec> = pieces[next..]
+                .iter()
+                .take(RANGES)
+                .take_while(fits)
+                .map(remote)
+                .collect::<io::Result<_>>()?;
+            let mut left = self.read(pid, &batch)?;
+            for piece in &mut pieces[next..next + batch.len()] {
+                let done = piece.len().min(left as u64);
+                self.append(Run {
+                    end: piece.start + done,
+                    ..*piece
+                });
+                left -= done as usize;
+                if done < piece.len() {
+                    // Its next page cannot be read.
+                    piece.start += done;
+                    let gone = piece.len().min(page_size());
+                    self.unread += gone;
+                    piece.start += gone;
+                    break;
+                }
+                next += 1;
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes room for `len` bytes, and writes to it.
+    fn grow(&mut self, len: usize) -> io::Result<()> {
+        const SOME: [u8; 1 << 16] = [1; 1 << 16];
+        let more = len.saturating_sub(self.bytes.len());
+        self.bytes.try_reserve_exact(more)?;
+        while self.bytes.len() < len {
+            let more = (len - self.bytes.len()).min(SOME.len());
+            self.bytes.extend_from_slice(&SOME[..more]);
+        }
+        Ok(())
+    }
+
+    /// Copies ranges behind the bytes that are there. Returns the number of bytes.
+    fn read(&mut self, pid: Pid, ranges: &[RemoteIoVec]) -> io::Result<usize> {
+        let wanted: usize = ranges.iter().map(|range| range.len).sum();
+        let (at, end) = (self.used, self.used + wanted);
+        self.grow(end)?;
+        let mut local = [IoSliceMut::new(&mut self.bytes[at..end])];
+        let pid = NixPid::from_raw(pid.0.cast_signed());
+        let read = match process_vm_readv(pid, &mut local, ranges) {
+            Err(Errno::EFAULT) => 0,
+            read => read?,
+        };
+        self.used += read;
+        Ok(read)
+    }
+
+    /// Notes a run whose bytes follow those of the run before.
+    fn append(&mut self, run: Run) {
+        match self.runs.last_mut() {
+            _ if run.len() == 0 => {}
+            Some(last) if last.end == run.start && last.resident == run.resident => {
+                last.end = run.end;
+            }
+            last => {
+                let before = last.map_or(0, |run| run.len() as usize);
+                let at = self.at.last().map_or(0, |at| at + before);
+                self.runs.push(run);
+                self.at.push(at);
+            }
+        }
+    }
+
+    /// A copy that consists of these bytes, for tests: each with its first address.
+    #[cfg(test)]
+    pub(crate) fn of(parts: &[(u64, &[u8])]) -> Memory {
+        let mut memory = Memory::default();
+        for (start, bytes) in parts {
+            let run = Run {
+                start: *start,
+                end: start + bytes.len() as u64,
+                resident: true,
+            };
+            memory.bytes.extend_from_slice(bytes);
+            memory.used += bytes.len();
+            memory.append(run);
+        }
+        memory
+    }
+
+    /// The runs that overlap the range, cut to it.
+    pub(crate) fn runs_in(&self, start: u64, end: u64) -> impl Iterator<Item = Run> {
+        overlapping(&self.runs, start, end)
+    }
+
+    /// Size of the copy, in bytes.
+    pub(crate) fn len(&self) -> u64 {
+        self.used as u64
+    }
+
+    /// Bytes that could not be copied.
+    pub(crate) fn unread(&self) -> u64 {
+        self.unread
+    }
+
+    /// The copied bytes of the run that contains the address, from there on.
+    pub(crate) fn from(&self, addr: u64) -> Option<&[u8]> {
+        let contains = |run: &&Run| run.start <= addr && addr < run.end;
+        let mut index = self.last.get();
+        if self.runs.get(index).filter(contains).is_none() {
+            index = self.runs.partition_point(|run| run.end <= addr);
+            self.runs.get(index).filter(contains)?;
+            self.last.set(index);
+        }
+        let run = self.runs[index];
+        let (skip, at) = ((addr - run.start) as usize, self.at[index]);
+        self.bytes.get(at + skip..at + run.len() as usize)
+    }
+
+    /// The word at an address; `None` if it was not copied.
+    pub(crate) fn word(&self, addr: u64) -> Option<u64> {
+        let bytes = self.from(addr)?.first_chunk::<8>()?;
+        Some(u64::from_le_bytes(*bytes))
+    }
+
+    /// The 32-bit number at an address.
+    pub(crate) fn half(&self, addr: u64) -> Option<u32> {
+        let bytes = self.from(addr)?.first_chunk::<4>()?;
+        Some(u32::from_le_bytes(*bytes))
+    }
+}
+
+/// Those of the runs, which are in address order, that overlap the range, cut to it.
+pub(crate) fn overlapping(runs: &[Run], start: u64, end: u64) -> impl Iterator<Item = Run> {
+    let first = runs.partition_point(|run| run.end <= start);
+    let from = runs[first..].iter().copied();
+    from.take_while(move |run| run.start < end)
+        .map(move |run| Run {
+            start: run.start.max(start),
+            end: run.end.min(end),
+            ..run
+        })
+}
+
+fn as_len(bytes: u64) -> io::Result<usize> {
+    usize::try_from(bytes).map_err(|_| io::ErrorKind::OutOfMemory.into())
+}
+
+fn remote(piece: &Run) -> io::Result<RemoteIoVec> {
+    Ok(RemoteIoVec {
+        base: as_len(piece.start)?,
+        len: as_len(piece.len())?,
+    })
+}
+
+/// The run, in pieces that one call can read.
+fn pieces(run: &Run) -> impl Iterator<Item = Run> {
+    let run = *run;
+    let starts = (run.start..run.end).step_by(BYTES as usize);
+    starts.map(move |start| Run {
+        start,
+        end: run.end.min(start + BYTES),
+        ..run
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_are_read_within_runs() {
+        let first: Vec<u8> = (0..16).collect();
+        let memory = Memory::of(&[(0x1000, &first), (0x1010, &[9; 8]), (0x3000, &[7; 8])]);
+        assert_eq!(memory.runs.len(), 2);
+        assert_eq!(memory.word(0x1008), Some(0x0f0e_0d0c_0b0a_0908));
+        assert_eq!(memory.word(0x1010), Some(0x0909_0909_0909_0909));
+        assert_eq!(memory.word(0x1012), None);
+        assert_eq!(memory.word(0x2000), None);
+        assert_eq!(memory.half(0x3004), Some(0x0707_0707));
+        let cut: Vec<_> = memory
+            .runs_in(0x1004, 0x3004)
+            .map(|r| (r.start, r.end))
+            .collect();
+        assert_eq!(cut, [(0x1004, 0x1018), (0x3000, 0x3004)]);
+    }
+
+    /// Reads this process's own memory, with a page in the middle that cannot be read.
+    #[test]
+    fn pages_that_are_gone_are_left_out() {
+        let page = page_size();
+        let memory =
+            nix::sys::mman::MmapFlags::MAP_PRIVATE | nix::sys::mman::MmapFlags::MAP_ANONYMOUS;
+        let protection =
+            nix::sys::mman::ProtFlags::PROT_READ | nix::sys::mman::ProtFlags::PROT_WRITE;
+        let len = std::num::NonZeroUsize::new(3 * page as usize).unwrap();
+        // SAFETY: a new mapping at an address that the kernel chooses overlaps no other one.
+        let at = unsafe { nix::sys::mman::mmap_anonymous(None, len, protection, memory) }.unwrap();
+        // SAFETY: the mapping is three pages long and nobody else's.
+        unsafe {
+            at.cast::<u8>().as_ptr().write_bytes(5, len.get());
+            nix::sys::mman::munmap(at.cast::<u8>().add(page as usize).cast(), page as usize)
+                .unwrap();
+        }
+        let start = at.as_ptr() as u64;
+        let run = Run {
+            start,
+            end: start + 3 * page,
+            resident: true,
+        };
+        let mut copy = Memory::with_room(1).unwrap();
+        copy.copy(Pid(std::process::id()), &[run]).unwrap();
+        assert_eq!((copy.len(), copy.unread()), (2 * page, page));
+        assert_eq!(copy.from(start).unwrap().len() as u64, page);
+        assert_eq!(copy.word(start + 2 * page), Some(0x0505_0505_0505_0505));
+        assert_eq!(copy.word(start + page), None);
+    }
+}

@@ -1,0 +1,227 @@
+//! A heap snapshot as text: tables in KiB.
+
+use std::io::{self, Write};
+
+use super::ledger::{Allocator, Heap, SizeClass, What};
+use crate::export::printable;
+
+impl Heap {
+    /// Writes it as text, with at most `top` rows in lists.
+    ///
+    /// # Errors
+    /// Those of `out`.
+    pub fn write_text(&self, out: &mut dyn Write, top: usize) -> io::Result<()> {
+        writeln!(
+            out,
+            "{} (pid {}): stopped for {:.1} ms, {} KiB copied",
+            printable(&self.comm),
+            self.pid,
+            self.stop_ms,
+            self.copied / 1024
+        )?;
+        self.write_allocator(out)?;
+        self.write_rows(out)?;
+        if matches!(self.allocator, Allocator::Glibc { .. }) {
+            self.write_pages(out)?;
+            self.write_sizes(out, top)?;
+            self.write_largest(out)?;
+        }
+        Ok(())
+    }
+
+    fn write_allocator(&self, out: &mut dyn Write) -> io::Result<()> {
+        match &self.allocator {
+            Allocator::Glibc {
+                arenas,
+                thread_caches,
+                ..
+            } => writeln!(
+                out,
+                "Allocator: glibc; arenas: {arenas}, threads' caches with chunks: {thread_caches}"
+            ),
+            Allocator::Refused { reason } => writeln!(
+                out,
+                "Allocator: glibc, which was not read: {reason}. A process that is stopped while it changes its lists has \
+                 such a heap: try again."
+            ),
+            Allocator::Unknown => writeln!(
+                out,
+                "Allocator: not known. The process has no glibc heap, or another allocator, which memprof does not read."
+            ),
+        }
+    }
+
+    fn write_rows(&self, out: &mut dyn Write) -> io::Result<()> {
+        writeln!(
+            out,
+            "\n{:>14}{:>14}{:>12}  KiB",
+            "resident", "not resident", "chunks"
+        )?;
+        let mut total = (0, 0, 0);
+        for row in self.rows.iter().filter(|row| row.bytes > 0) {
+            write_row(
+                out,
+                row.resident,
+                row.bytes - row.resident,
+                row.chunks,
+                name(row.what),
+            )?;
+            total = (
+                total.0 + row.resident,
+                total.1 + row.bytes - row.resident,
+                total.2 + row.chunks,
+            );
+        }
+        if total.2 > 0 {
+            write_row(out, total.0, total.1, total.2, "heap")?;
+        }
+        for row in &self.others {
+            writeln!(
+                out,
+                "{:>14.1}{:>26}  {}",
+                kib(row.resident),
+                "",
+                row.category
+            )?;
+        }
+        writeln!(
+            out,
+            "{:>14.1}{:>26}  anonymous memory",
+            kib(self.anonymous),
+            ""
+        )?;
+        let [before, after] = self.kernel;
+        let verdict = match (before == after, before == self.anonymous) {
+            (true, true) => "equal",
+            (true, false) => "differs: the process changed meanwhile",
+            _ if self.anonymous >= before.min(after) && self.anonymous <= before.max(after) => {
+                "between"
+            }
+            _ => "the process changed meanwhile",
+        };
+        let kernel = match before == after {
+            true => format!("{:.1}", kib(before)),
+            false => format!("{:.1} before, {:.1} after", kib(before), kib(after)),
+        };
+        writeln!(
+            out,
+            "{:>40}  kernel (smaps_rollup): {kernel}; {verdict}",
+            ""
+        )?;
+        if self.swapped > 0 {
+            writeln!(
+                out,
+                "{:>40}  swapped out, in no figure above: {:.1}",
+                "",
+                kib(self.swapped)
+            )?;
+        }
+        Ok(())
+    }
+
+    fn write_pages(&self, out: &mut dyn Write) -> io::Result<()> {
+        writeln!(
+            out,
+            "\nResident pages of the heap, by how much of them is live:"
+        )?;
+        let all: u64 = self.occupancy.iter().sum();
+        for (tenth, pages) in self.occupancy.into_iter().enumerate() {
+            let what = match tenth {
+                0 => "nothing".to_owned(),
+                _ => format!("up to {} %", tenth * 10),
+            };
+            let share = 100.0 * pages as f64 / all.max(1) as f64;
+            writeln!(out, "{what:>14}{pages:>14} pages {share:>5.1} %")?;
+        }
+        writeln!(
+            out,
+            "malloc_trim(0) would return {:.1} KiB to the system now.",
+            kib(self.trimmable)
+        )
+    }
+
+    fn write_sizes(&self, out: &mut dyn Write, top: usize) -> io::Result<()> {
+        writeln!(
+            out,
+            "\nChunks by size with header, largest sums first; pinned: free bytes on the pages that they keep in memory"
+        )?;
+        writeln!(
+            out,
+            "{:>22}{:>11}{:>12}{:>11}{:>12}{:>12}",
+            "bytes", "live", "KiB", "free", "KiB", "pinned KiB"
+        )?;
+        let mut classes: Vec<&SizeClass> = self.sizes.iter().collect();
+        classes.sort_by_key(|class| {
+            std::cmp::Reverse((class.live_bytes + class.free_bytes, class.to))
+        });
+        for class in classes.iter().take(top) {
+            let range = match class.to - class.from < 16 {
+                true => class.to.to_string(),
+                false => format!("{} to {}", class.from, class.to),
+            };
+            writeln!(
+                out,
+                "{range:>22}{:>11}{:>12.1}{:>11}{:>12.1}{:>12.1}",
+                class.live,
+                kib(class.live_bytes),
+                class.free,
+                kib(class.free_bytes),
+                kib(class.pinned)
+            )?;
+        }
+        write_left(out, classes.len().saturating_sub(top))
+    }
+
+    fn write_largest(&self, out: &mut dyn Write) -> io::Result<()> {
+        if self.largest.is_empty() {
+            return Ok(());
+        }
+        writeln!(out, "\nLargest chunks in use:")?;
+        writeln!(out, "{:>14}{:>14}  address", "KiB", "resident")?;
+        for object in &self.largest {
+            let (bytes, resident) = (kib(object.bytes), kib(object.resident));
+            writeln!(out, "{bytes:>14.1}{resident:>14.1}  {:#x}", object.address)?;
+        }
+        Ok(())
+    }
+}
+
+fn write_row(
+    out: &mut dyn Write,
+    resident: u64,
+    not: u64,
+    chunks: u64,
+    name: &str,
+) -> io::Result<()> {
+    writeln!(
+        out,
+        "{:>14.1}{:>14.1}{chunks:>12}  {name}",
+        kib(resident),
+        kib(not)
+    )
+}
+
+fn write_left(out: &mut dyn Write, left: usize) -> io::Result<()> {
+    match left {
+        0 => Ok(()),
+        _ => writeln!(out, "{:>22}  {left} more", ""),
+    }
+}
+
+fn kib(bytes: u64) -> f64 {
+    bytes as f64 / 1024.0
+}
+
+fn name(what: What) -> &'static str {
+    match what {
+        What::Live => "live",
+        What::LiveMapped => "live, with mappings of their own",
+        What::ThreadCache => "free, in threads' caches",
+        What::Fast => "free, in fast bins",
+        What::Unsorted => "free, not sorted yet",
+        What::Small => "free, in small bins",
+        What::Large => "free, in large bins",
+        What::Top => "free, at the ends of arenas",
+        What::Overhead => "the allocator's own",
+    }
+}

@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//
+// A heap that changes on command, and says what glibc counts in it.
+//
+// Build:
+//   cc -O1 -g -pthread -fno-omit-frame-pointer -fno-inline -fno-optimize-sibling-calls -o heap heap.c
+//
+//   heap THREADS SEED
+//
+// Waits for lines on stdin; each character of a line is something that all threads do:
+//   m   allocate and free at random, also aligned and large blocks
+//   f   free every other block
+//   a   free all blocks
+//   x   end; new threads begin
+//   t   malloc_trim (the main thread alone)
+//   p   fork; the child waits until its parent ends (the main thread alone)
+// and answers each line with the process id and the figures of mallinfo2, as JSON; after `p` with those of the child.
+// Between lines nothing is allocated or freed. `r` instead allocates and frees until it is killed.
+
+#define _GNU_SOURCE
+#include <malloc.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <sys/prctl.h>
+
+#include "common.h"
+
+enum { SLOTS = 2000, STEPS = 20000 };
+
+struct worker {
+	unsigned seed;
+	void *slots[SLOTS];
+	pthread_t thread;
+};
+
+static struct worker *workers;
+static long nr_workers;
+static char command;
+static pthread_barrier_t begin, end;
+
+static NOINLINE void *take(unsigned *seed)
+{
+	unsigned kind = rand_r(seed) % 200;
+	size_t size = rand_r(seed);
+	void *block;
+
+	if (kind < 170)
+		size %= 600;
+	else if (kind < 196)
+		size %= 20000;
+	else
+		size %= 600000;
+	if (kind % 50 == 7)
+		block = aligned_alloc(64, size / 64 * 64 + 64);
+	else if (kind == 199)
+		block = aligned_alloc(4096, size / 4096 * 4096 + 4096);
+	else if (kind == 198)
+		block = aligned_alloc(1 << 16, (size >> 16 << 16) + (1 << 16));
+	else
+		block = malloc(size);
+	if (!block)
+		die("malloc");
+	if (kind % 2)
+		memset(block, 0xa5, size / 2);
+	return block;
+}
+
+static NOINLINE void mix(struct worker *w, long steps)
+{
+	for (long i = 0; i != steps; i++) {
+		void **slot = &w->slots[rand_r(&w->seed) % SLOTS];
+
+		free(*slot);
+		*slot = rand_r(&w->seed) % 4 ? take(&w->seed) : NULL;
+	}
+}
+
+static NOINLINE void drop(struct worker *w, int step)
+{
+	for (int i = 0; i < SLOTS; i += step) {
+		free(w->slots[i]);
+		w->slots[i] = NULL;
+	}
+}
+
+static void *work(void *arg)
+{
+	struct worker *w = arg;
+
+	for (;;) {
+		char what;
+
+		pthread_barrier_wait(&begin);
+		what = command;
+		if (what == 'm')
+			mix(w, STEPS);
+		else if (what == 'f')
+			drop(w, 2);
+		else if (what == 'a')
+			drop(w, 1);
+		else if (what == 'r')
+			mix(w, -1);
+		if (what == 'x')
+			return NULL;
+		pthread_barrier_wait(&end);
+	}
+}
+
+static void start(void)
+{
+	for (long i = 0; i < nr_workers; i++)
+		if (pthread_create(&workers[i].thread, NULL, work, &workers[i]))
+			die("pthread_create");
+}
+
+static void run(char what)
+{
+	command = what;
+	pthread_barrier_wait(&begin);
+	if (what == 'x') {
+		for (long i = 0; i < nr_workers; i++)
+			if (pthread_join(workers[i].thread, NULL))
+				die("pthread_join");
+		start();
+		return;
+	}
+	pthread_barrier_wait(&end);
+}
+
+static void tell(void)
+{
+	struct mallinfo2 m = mallinfo2();
+
+	printf("{\"pid\":%d,\"mallinfo2\":{\"arena\":%zu,\"ordblks\":%zu,\"smblks\":%zu,\"hblks\":%zu,\"hblkhd\":%zu,"
+	       "\"fsmblks\":%zu,\"uordblks\":%zu,\"fordblks\":%zu,\"keepcost\":%zu}}\n",
+	       getpid(), m.arena, m.ordblks, m.smblks, m.hblks, m.hblkhd, m.fsmblks, m.uordblks, m.fordblks, m.keepcost);
+}
+
+// Waits without changing anything, and ends with its parent.
+static void wait_in_child(void)
+{
+	if (prctl(PR_SET_PDEATHSIG, SIGKILL))
+		die("prctl");
+	tell();
+	for (;;)
+		pause();
+}
+
+int main(int argc, char **argv)
+{
+	static char in[4096], out[4096];
+	char line[256];
+
+	if (argc != 3)
+		return 2;
+	// stdio allocates nothing then.
+	setvbuf(stdin, in, _IOFBF, sizeof(in));
+	setvbuf(stdout, out, _IOLBF, sizeof(out));
+	nr_workers = atol(argv[1]);
+	workers = calloc(nr_workers, sizeof(*workers));
+	pthread_barrier_init(&begin, NULL, nr_workers + 1);
+	pthread_barrier_init(&end, NULL, nr_workers + 1);
+	for (long i = 0; i < nr_workers; i++)
+		workers[i].seed = atoi(argv[2]) * 1000 + i;
+	start();
+	while (fgets(line, sizeof(line), stdin)) {
+		bool forked = false;
+
+		for (char *c = line; *c && *c != '\n'; c++) {
+			if (*c == 't') {
+				malloc_trim(0);
+			} else if (*c == 'p') {
+				forked = true;
+				if (!fork())
+					wait_in_child();
+			} else {
+				run(*c);
+			}
+		}
+		if (!forked)
+			tell();
+	}
+	return 0;
+}
