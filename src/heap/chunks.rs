@@ -28,12 +28,16 @@ pub(crate) enum Kind {
     Top,
     /// The allocator's own.
     Own,
-    /// In use by the program, and found from its roots.
+    /// In use, and found from the program's roots.
     Reached,
+    /// In use, not found from the roots, and referred to by another such chunk.
+    Referred,
+    /// In use, not found from the roots, and counted under the chunk that leads to it.
+    Counted,
 }
 
 impl Kind {
-    const ALL: [Kind; 9] = [
+    const ALL: [Kind; 11] = [
         Kind::Live,
         Kind::Tcache,
         Kind::Fast,
@@ -43,15 +47,12 @@ impl Kind {
         Kind::Top,
         Kind::Own,
         Kind::Reached,
+        Kind::Referred,
+        Kind::Counted,
     ];
 
     fn from_nibble(nibble: u8) -> Option<Kind> {
         Kind::ALL.get(usize::from(nibble).checked_sub(1)?).copied()
-    }
-
-    /// Whether the program uses it.
-    pub(crate) fn is_live(self) -> bool {
-        matches!(self, Kind::Live | Kind::Reached)
     }
 }
 
@@ -106,11 +107,6 @@ impl Chunks {
     /// First address.
     pub(crate) fn start(&self) -> u64 {
         self.start
-    }
-
-    /// First address behind it.
-    pub(crate) fn end(&self) -> u64 {
-        self.end
     }
 
     /// Adds the chunk behind those that were added before.
@@ -174,8 +170,8 @@ impl Chunks {
         }
     }
 
-    /// The chunk that contains an address.
-    pub(crate) fn containing(&self, addr: u64) -> Option<Chunk> {
+    /// The beginning of the chunk that contains an address, and what it is.
+    pub(crate) fn containing(&self, addr: u64) -> Option<(u64, Kind)> {
         let (index, byte, shift) = self.place(addr)?;
         let block = &self.blocks[index];
         let granule_of = |byte: usize, high: bool| {
@@ -194,12 +190,12 @@ impl Chunks {
                 at = granule_of(byte - back, *nibbles > 15);
             }
         }
-        let kind = self.kind_at(at)?;
-        Some(Chunk {
-            at,
-            size: self.next(at).unwrap_or(self.end) - at,
-            kind,
-        })
+        Some((at, self.kind_at(at)?))
+    }
+
+    /// Size of the chunk that begins at this address, in bytes.
+    pub(crate) fn size(&self, at: u64) -> u64 {
+        self.next(at).unwrap_or(self.end) - at
     }
 
     /// The first chunk that begins behind this address.
@@ -264,10 +260,15 @@ mod tests {
         for chunk in &expected {
             let last = chunk.at + chunk.size - 1;
             for addr in [chunk.at, chunk.at + 9, chunk.at + chunk.size / 2, last] {
-                assert_eq!(chunks.containing(addr).as_ref(), Some(chunk), "{addr:#x}");
+                assert_eq!(
+                    chunks.containing(addr),
+                    Some((chunk.at, chunk.kind)),
+                    "{addr:#x}"
+                );
             }
             assert_eq!(chunks.kind_at(chunk.at), Some(chunk.kind));
             assert_eq!(chunks.kind_at(chunk.at + 8), None);
+            assert_eq!(chunks.size(chunk.at), chunk.size);
         }
         assert_eq!(chunks.containing(end), None);
         assert_eq!(chunks.containing(start - 1), None);

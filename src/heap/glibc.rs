@@ -12,7 +12,7 @@ mod mmapped;
 mod state;
 mod walk;
 
-use super::memory::Memory;
+use super::memory::{Memory, Run};
 use super::snapshot::Snapshot;
 use free::Lists;
 pub(crate) use mmapped::Mmapped;
@@ -90,6 +90,8 @@ pub enum Refusal {
 pub(crate) struct Heap {
     /// Number of arenas.
     pub arenas: usize,
+    /// The main arena's own structure, which lies among the program's data: from here to there.
+    pub main_arena: (u64, u64),
     /// The arenas' parts, by address.
     pub parts: Vec<Part>,
     /// Chunks with mappings of their own, by address.
@@ -98,6 +100,27 @@ pub(crate) struct Heap {
     pub tcaches: usize,
     /// What `mallinfo2` would return.
     pub mallinfo: Mallinfo,
+}
+
+impl Heap {
+    /// The ranges of the heap, in address order.
+    pub(crate) fn ranges(&self) -> Vec<Run> {
+        let parts = self.parts.iter().map(|part| (part.start, part.end));
+        let mapped = self
+            .mmapped
+            .iter()
+            .map(|chunk| (chunk.start, chunk.start + chunk.len));
+        let mut ranges: Vec<Run> = parts
+            .chain(mapped)
+            .map(|(start, end)| Run {
+                start,
+                end,
+                resident: true,
+            })
+            .collect();
+        ranges.sort_by_key(|range| range.start);
+        ranges
+    }
 }
 
 /// Reads the heap. `None` if there is none.
@@ -121,6 +144,7 @@ pub(crate) fn read(snapshot: &Snapshot) -> Result<Option<Heap>, Refusal> {
     };
     Ok(Some(Heap {
         arenas: state.arenas.len(),
+        main_arena: (state.arenas[0].at, state.arenas[0].end()),
         parts,
         mmapped,
         tcaches,

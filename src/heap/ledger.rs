@@ -11,6 +11,7 @@ use super::chunks::Kind;
 use super::glibc::{self, Mallinfo, Refusal};
 use super::memory::{Run, overlapping};
 use super::pages::Occupancy;
+use super::reach::{self, Unreachable};
 use super::sizes::Sizes;
 use super::snapshot::{self, Snapshot};
 use crate::event::Pid;
@@ -65,7 +66,7 @@ impl What {
 
     fn of(kind: Kind) -> What {
         match kind {
-            Kind::Live | Kind::Reached => What::Live,
+            Kind::Live | Kind::Reached | Kind::Referred | Kind::Counted => What::Live,
             Kind::Tcache => What::ThreadCache,
             Kind::Fast => What::Fast,
             Kind::Unsorted => What::Unsorted,
@@ -188,6 +189,8 @@ pub struct Heap {
     pub sizes: Vec<SizeClass>,
     /// The largest chunks in use.
     pub largest: Vec<Object>,
+    /// The chunks that nothing refers to, if the heap was read.
+    pub unreachable: Option<Unreachable>,
 }
 
 /// Takes a snapshot of a process, which is stopped for `max` at most, and adds it up. Lists the `top` largest chunks.
@@ -199,7 +202,11 @@ pub fn measure(pid: Pid, max: Duration, top: usize) -> Result<Heap> {
     let before = figures::rollup(pid)?.anonymous;
     let snapshot = snapshot::take(pid, max)?;
     let after = figures::rollup(pid)?.anonymous;
-    let read = glibc::read(&snapshot);
+    let mut read = glibc::read(&snapshot);
+    let unreachable = match &mut read {
+        Ok(Some(heap)) => Some(reach::search(&snapshot, heap, top)),
+        _ => None,
+    };
     let mut ledger = Ledger::new(&snapshot, top);
     if let Ok(Some(heap)) = &read {
         ledger.add_heap(heap);
@@ -226,6 +233,7 @@ pub fn measure(pid: Pid, max: Duration, top: usize) -> Result<Heap> {
         largest: ledger.largest(),
         occupancy: ledger.occupancy.pages(),
         sizes: ledger.sizes.classes(),
+        unreachable,
     })
 }
 
@@ -252,8 +260,8 @@ struct Ledger<'a> {
     /// The first run that does not end before what is added next.
     next: usize,
     rows: [(u64, u64, u64); What::ALL.len()],
-    /// The parts of the heap.
-    ranges: Vec<(u64, u64)>,
+    /// The ranges of the heap.
+    ranges: Vec<Run>,
     occupancy: Occupancy,
     sizes: Sizes,
     largest: BinaryHeap<Reverse<(u64, u64, u64)>>,
@@ -280,6 +288,7 @@ impl<'a> Ledger<'a> {
 
     /// Adds the heap's parts and the chunks with mappings of their own, in address order.
     fn add_heap(&mut self, heap: &glibc::Heap) {
+        self.ranges = heap.ranges();
         let mut mapped = heap.mmapped.iter().peekable();
         for part in &heap.parts {
             while let Some(chunk) = mapped.next_if(|chunk| chunk.start < part.start) {
@@ -292,7 +301,6 @@ impl<'a> Ledger<'a> {
     }
 
     fn add_part(&mut self, part: &glibc::Part) {
-        self.ranges.push((part.start, part.end));
         let first = part.chunks.start() + SIZE_FIELD;
         self.add((part.start, first.min(part.end)), What::Overhead, None);
         for chunk in part.chunks.iter() {
@@ -319,7 +327,6 @@ impl<'a> Ledger<'a> {
 
     fn add_mapped(&mut self, chunk: &glibc::Mmapped) {
         let (contents, end) = (chunk.at + CONTENTS, chunk.start + chunk.len);
-        self.ranges.push((chunk.start, end));
         self.add((chunk.start, contents), What::Overhead, None);
         let class = self.sizes.add(end - chunk.at, true);
         self.rows[What::LiveMapped as usize].0 += 1;
@@ -409,12 +416,8 @@ impl<'a> Ledger<'a> {
         };
         for (vma, category) in self.snapshot.vmas.iter().zip(categories) {
             let (start, end) = (vma.start.0, vma.end.0);
-            let first = self.ranges.partition_point(|range| range.1 <= start);
-            let ranges = self.ranges[first..]
-                .iter()
-                .take_while(|range| range.0 < end);
-            let heap: u64 = ranges
-                .map(|range| within(&self.pages, range.0.max(start), range.1.min(end)))
+            let heap: u64 = overlapping(&self.ranges, start, end)
+                .map(|range| within(&self.pages, range.start, range.end))
                 .sum();
             let all = within(&self.pages, start, end) + within(&hidden, start, end);
             *rows.entry(*category).or_default() += all - heap;

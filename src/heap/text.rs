@@ -3,6 +3,7 @@
 use std::io::{self, Write};
 
 use super::ledger::{Allocator, Heap, SizeClass, What};
+use super::reach::Unreachable;
 use crate::export::printable;
 
 impl Heap {
@@ -25,6 +26,9 @@ impl Heap {
             self.write_pages(out)?;
             self.write_sizes(out, top)?;
             self.write_largest(out)?;
+        }
+        if let Some(lost) = &self.unreachable {
+            write_unreachable(lost, out)?;
         }
         Ok(())
     }
@@ -223,5 +227,35 @@ fn name(what: What) -> &'static str {
         What::Large => "free, in large bins",
         What::Top => "free, at the ends of arenas",
         What::Overhead => "the allocator's own",
+    }
+}
+
+fn write_unreachable(lost: &Unreachable, out: &mut dyn Write) -> io::Result<()> {
+    writeln!(
+        out,
+        "\nUnreachable: {} chunks, {:.1} KiB. No register, stack, variable or other private memory has an address in \
+         them\n(conservative: any word counts as an address; pointers in shared memory or in disguise are not seen).",
+        lost.chunks,
+        kib(lost.bytes)
+    )?;
+    if lost.heads.is_empty() {
+        return Ok(());
+    }
+    writeln!(
+        out,
+        "{:>14}{:>12}{:>14}  address of the first",
+        "KiB", "chunks", "its bytes"
+    )?;
+    for head in &lost.heads {
+        let (bytes, chunks, own) = (kib(head.bytes), head.chunks, head.own);
+        writeln!(
+            out,
+            "{bytes:>14.1}{chunks:>12}{own:>14}  {:#x}",
+            head.address
+        )?;
+    }
+    match lost.heads_left_out {
+        0 => Ok(()),
+        more => writeln!(out, "{:>40}  {more} more", ""),
     }
 }

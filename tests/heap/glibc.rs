@@ -88,19 +88,19 @@ fn figures_equal_those_of_mallinfo2() {
 #[test]
 fn those_of_a_static_program_too() {
     run(
-        &compiled(&["-static"], "heap-static"),
+        &compiled("heap", &["-static"]),
         3,
         5,
         &["m", "f", "x", "mt"],
     );
 }
 
-/// The workload, compiled with further flags.
-fn compiled(flags: &[&str], name: &str) -> PathBuf {
-    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/workloads/heap.c");
-    let binary = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+/// A workload, compiled with further flags.
+pub fn compiled(name: &str, flags: &[&str]) -> PathBuf {
+    let source = format!("{}/tests/workloads/{name}.c", env!("CARGO_MANIFEST_DIR"));
+    let binary = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}{}", flags.concat()));
     let mut cc = Command::new("cc");
-    cc.args(["-O1", "-pthread", source, "-o"])
+    cc.args(["-O1", "-pthread", &source, "-o"])
         .arg(&binary)
         .args(flags);
     assert!(cc.status().unwrap().success());

@@ -7,3 +7,4 @@ mod common;
 
 mod glibc;
 mod harm;
+mod unreachable;

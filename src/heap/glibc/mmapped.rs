@@ -1,6 +1,7 @@
 //! Chunks with mappings of their own. The kernel may have joined such mappings with each other and with others, so that
 //! they are found by their headers at the beginning of pages.
 
+use super::super::chunks::Kind;
 use super::super::memory::Memory;
 use super::super::snapshot::Snapshot;
 use super::Refusal;
@@ -21,8 +22,8 @@ pub(crate) struct Mmapped {
     pub len: u64,
     /// Address of the chunk's header. Before that of an aligned block, part of the mapping is unused.
     pub at: u64,
-    /// Whether it was found from the program's roots.
-    pub reached: bool,
+    /// What is known of it: in use, and how it is reached.
+    pub kind: Kind,
 }
 
 /// Finds them all, as many as glibc counts.
@@ -80,7 +81,7 @@ fn at_page(memory: &Memory, page: u64) -> Option<Mmapped> {
             start: at.checked_sub(unused)?,
             len,
             at,
-            reached: false,
+            kind: Kind::Live,
         })
     })
 }

@@ -1,0 +1,66 @@
+//! Unreachable chunks: those that a program forgot, and no others.
+
+use std::path::Path;
+
+use ::memprof::heap::Unreachable;
+use serde::Deserialize;
+
+use crate::common::skip::skip;
+use crate::common::workload::{Workload, program};
+use crate::glibc::{compiled, snapshot};
+
+/// What the workload forgot.
+#[derive(Debug, Deserialize)]
+struct Forgotten {
+    blocks: u64,
+    bytes: u64,
+    heads: u64,
+}
+
+fn unreachable(workload: &Workload) -> Unreachable {
+    snapshot(workload.pid())
+        .unreachable
+        .expect("the heap is read")
+}
+
+fn compare(program: &Path) {
+    let mut workload = Workload::start(program);
+    let forgotten: Forgotten = serde_json::from_str(&workload.lines.line()).unwrap();
+    let found = unreachable(&workload);
+    assert_eq!(found.chunks, forgotten.blocks, "{forgotten:?} {found:#?}");
+    let heads = found.heads.len() as u64 + found.heads_left_out;
+    assert_eq!(heads, forgotten.heads, "{forgotten:?} {found:#?}");
+    // Contents are rounded up: to 16 bytes, those with mappings of their own to pages.
+    let most = forgotten.bytes + forgotten.blocks * 24 + 10 * 4096;
+    assert!(
+        found.bytes >= forgotten.bytes && found.bytes <= most,
+        "{forgotten:?} {found:#?}"
+    );
+    workload.end();
+}
+
+#[test]
+fn all_forgotten_blocks_are_found_and_no_others() {
+    compare(&program("leaks"));
+}
+
+#[test]
+fn those_of_a_static_program_too() {
+    compare(&compiled("leaks", &["-static"]));
+}
+
+/// A program of Debian's at rest.
+#[test]
+fn sqlite_forgets_nothing() {
+    const SQLITE: &str = "/usr/bin/sqlite3";
+    if !Path::new(SQLITE).exists() {
+        return skip("there is no sqlite3");
+    }
+    let mut workload = Workload::start(Path::new(SQLITE));
+    workload
+        .lines
+        .tell("create table t(a); insert into t values (zeroblob(100000)); select 'ok';");
+    let found = unreachable(&workload);
+    assert_eq!(found, Unreachable::default());
+    workload.end();
+}
