@@ -167,8 +167,12 @@ pub struct Heap {
     pub comm: String,
     /// The time for which it was stopped, in milliseconds.
     pub stop_ms: f64,
+    /// Number of snapshots that were taken: further ones if the heap did not fit together.
+    pub attempts: u32,
     /// Bytes that were copied meanwhile.
     pub copied: u64,
+    /// Bytes that could not be copied, and are in no row of the heap.
+    pub unread: u64,
     /// The allocator.
     pub allocator: Allocator,
     /// The heap by what its bytes are.
@@ -193,12 +197,30 @@ pub struct Heap {
     pub unreachable: Option<Unreachable>,
 }
 
-/// Takes a snapshot of a process, which is stopped for `max` at most, and adds it up. Lists the `top` largest chunks.
+/// Maximum number of snapshots: a process is rarely stopped in the middle of `malloc`.
+const ATTEMPTS: u32 = 3;
+
+/// Takes a snapshot of a process, which is stopped for `max` at most, and adds it up. Lists the `top` largest chunks. If
+/// the heap does not fit together, it tries again.
 ///
 /// # Errors
-/// The process has ended, may not be read, or could not be stopped and copied in time. A heap that does not fit together
+/// The process has ended, may not be read, or could not be stopped and copied in time. A heap that never fits together
 /// is no error, but [`Allocator::Refused`].
 pub fn measure(pid: Pid, max: Duration, top: usize) -> Result<Heap> {
+    let mut attempts = 1;
+    loop {
+        let heap = Heap {
+            attempts,
+            ..measure_once(pid, max, top)?
+        };
+        if attempts == ATTEMPTS || !matches!(heap.allocator, Allocator::Refused { .. }) {
+            return Ok(heap);
+        }
+        attempts += 1;
+    }
+}
+
+fn measure_once(pid: Pid, max: Duration, top: usize) -> Result<Heap> {
     let before = figures::rollup(pid)?.anonymous;
     let snapshot = snapshot::take(pid, max)?;
     let after = figures::rollup(pid)?.anonymous;
@@ -222,7 +244,9 @@ pub fn measure(pid: Pid, max: Duration, top: usize) -> Result<Heap> {
         pid: pid.0,
         comm: target::comm(pid).unwrap_or_default(),
         stop_ms: snapshot.stop.as_secs_f64() * 1e3,
+        attempts: 1,
         copied: snapshot.memory.len(),
+        unread: snapshot.memory.unread(),
         allocator: allocator(&read),
         others: ledger.others(&categories),
         rows: ledger.rows(),

@@ -45,8 +45,9 @@ impl Heap {
             ),
             Allocator::Refused { reason } => writeln!(
                 out,
-                "Allocator: glibc, which was not read: {reason}. A process that is stopped while it changes its lists has \
-                 such a heap: try again."
+                "Allocator: glibc, which was not read, in {} attempts: {reason}. A process that is stopped in the middle of \
+                 malloc has such a heap, or one that is damaged.",
+                self.attempts
             ),
             Allocator::Unknown => writeln!(
                 out,
@@ -112,6 +113,14 @@ impl Heap {
             "{:>40}  kernel (smaps_rollup): {kernel}; {verdict}",
             ""
         )?;
+        if self.unread > 0 {
+            let unread = kib(self.unread);
+            writeln!(
+                out,
+                "{:>40}  not copied, as the kernel did not let them be read: {unread:.1}",
+                ""
+            )?;
+        }
         if self.swapped > 0 {
             writeln!(
                 out,

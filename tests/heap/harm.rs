@@ -1,19 +1,20 @@
 //! Snapshots of a target that allocates all the time: each is right or refused, and the target does not notice.
 
 use std::fs;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ::memprof::event::Pid;
 use ::memprof::heap::{Allocator, measure};
 
-use crate::common::process::eventually;
+use crate::common::process::{eventually, signal};
 use crate::common::workload::{Workload, program};
-use crate::glibc::MAX_STOP;
+use crate::glibc::{MAX_STOP, snapshot};
+use serde::Deserialize;
 
 /// Number of snapshots; MEMPROF_SNAPSHOTS=200 for more.
 fn snapshots() -> u32 {
     let set = std::env::var("MEMPROF_SNAPSHOTS").ok();
-    set.and_then(|n| n.parse().ok()).unwrap_or(40)
+    set.and_then(|n| n.parse().ok()).unwrap_or(20)
 }
 
 #[test]
@@ -68,5 +69,36 @@ fn a_stop_that_would_be_too_long_ends() {
     assert!(said.contains("ms"), "{said}");
     workload.lines.send("m");
     assert!(workload.lines.line().contains("mallinfo2"));
+    workload.end();
+}
+
+/// Heaps with damage in any place: read or refused, in bounded time, and the sum of all rows stays the kernel's.
+#[test]
+fn damaged_heaps_are_read_or_refused() {
+    #[derive(Deserialize)]
+    struct Said {
+        pid: u32,
+    }
+    let mut workload = Workload::start_with(&program("heap"), &["3", "11"]);
+    workload.lines.send("m");
+    workload.lines.line();
+    let (mut read, mut refused) = (0, Vec::new());
+    for _ in 0..2 * snapshots() {
+        workload.lines.send("d");
+        let said = workload.lines.line();
+        let pid = Pid(serde_json::from_str::<Said>(&said).expect(&said).pid);
+        let begun = Instant::now();
+        let heap = snapshot(pid);
+        assert!(begun.elapsed() < Duration::from_secs(60));
+        match heap.allocator {
+            Allocator::Glibc { .. } => read += 1,
+            Allocator::Refused { reason } => refused.push(reason),
+            Allocator::Unknown => panic!("the heap was not found"),
+        }
+        signal(pid, libc::SIGKILL);
+    }
+    refused.sort();
+    println!("{read} read, {} refused: {refused:#?}", refused.len());
+    assert!(!refused.is_empty());
     workload.end();
 }

@@ -14,7 +14,9 @@
 //   x   end; new threads begin
 //   t   malloc_trim (the main thread alone)
 //   p   fork; the child waits until its parent ends (the main thread alone)
-// and answers each line with the process id and the figures of mallinfo2, as JSON; after `p` with those of the child.
+//   d   the same, but the child damages its heap first (the main thread alone)
+// and answers each line with the process id and the figures of mallinfo2, as JSON; after `p` with those of the child, after
+// `d` without figures.
 // Between lines nothing is allocated or freed. `r` instead allocates and frees until it is killed.
 
 #define _GNU_SOURCE
@@ -137,12 +139,69 @@ static void tell(void)
 	       getpid(), m.arena, m.ordblks, m.smblks, m.hblks, m.hblkhd, m.fsmblks, m.uordblks, m.fordblks, m.keepcost);
 }
 
-// Waits without changing anything, and ends with its parent.
-static void wait_in_child(void)
+// A word that a heap might contain, or not.
+static NOINLINE size_t any_word(unsigned *seed, size_t near)
 {
+	switch (rand_r(seed) % 6) {
+	case 0:
+		return rand_r(seed) % 4096;
+	case 1:
+		return near + rand_r(seed) % 65536 * 8 - (1 << 18);
+	case 2:
+		return near;
+	case 3:
+		return (size_t)rand_r(seed) << 33 | rand_r(seed);
+	case 4:
+		return -(size_t)(rand_r(seed) % 256);
+	default:
+		return 0;
+	}
+}
+
+// Overwrites headers of chunks, links of free ones, the beginning of the heap (a thread's cache) and an arena's own.
+static NOINLINE void damage(unsigned *seed)
+{
+	size_t *first = (size_t *)workers - 2 - 0x290 / 8;
+	int nr = 1 + rand_r(seed) % 20;
+
+	for (int i = 0; i < nr; i++) {
+		size_t *block = workers[rand_r(seed) % nr_workers].slots[rand_r(seed) % SLOTS];
+		size_t *arena = (size_t *)((size_t)block & ~((64ul << 20) - 1));
+		size_t word = any_word(seed, (size_t)block);
+
+		if (!block)
+			continue;
+		switch (rand_r(seed) % 4) {
+		case 0:
+			block[-1] = word;
+			break;
+		case 1:
+			block[malloc_usable_size(block) / 8 + rand_r(seed) % 3 - 1] = word;
+			break;
+		case 2:
+			first[rand_r(seed) % 100] = word;
+			break;
+		default:
+			// (Blocks with mappings of their own have no arena there.)
+			if (block[-1] & 4)
+				arena[rand_r(seed) % 290] = word;
+		}
+	}
+}
+
+// Waits without changing anything, and ends with its parent.
+static void wait_in_child(bool damaged)
+{
+	unsigned seed = getpid();
+
 	if (prctl(PR_SET_PDEATHSIG, SIGKILL))
 		die("prctl");
-	tell();
+	if (damaged) {
+		damage(&seed);
+		printf("{\"pid\":%d}\n", getpid());
+	} else {
+		tell();
+	}
 	for (;;)
 		pause();
 }
@@ -170,10 +229,10 @@ int main(int argc, char **argv)
 		for (char *c = line; *c && *c != '\n'; c++) {
 			if (*c == 't') {
 				malloc_trim(0);
-			} else if (*c == 'p') {
+			} else if (*c == 'p' || *c == 'd') {
 				forked = true;
 				if (!fork())
-					wait_in_child();
+					wait_in_child(*c == 'd');
 			} else {
 				run(*c);
 			}
