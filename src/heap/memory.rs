@@ -105,7 +105,7 @@ impl Memory {
 
     /// Makes room for `len` bytes, and writes to it.
     fn grow(&mut self, len: usize) -> io::Result<()> {
-        const SOME: [u8; 1 << 16] = [1; 1 << 16];
+        static SOME: [u8; 1 << 16] = [1; 1 << 16];
         let more = len.saturating_sub(self.bytes.len());
         self.bytes.try_reserve_exact(more)?;
         while self.bytes.len() < len {
@@ -265,7 +265,7 @@ mod tests {
     fn pages_that_are_gone_are_left_out() {
         let page = page_size();
         let memory =
-            nix::sys::mman::MmapFlags::MAP_PRIVATE | nix::sys::mman::MmapFlags::MAP_ANONYMOUS;
+            nix::sys::mman::MapFlags::MAP_PRIVATE | nix::sys::mman::MapFlags::MAP_ANONYMOUS;
         let protection =
             nix::sys::mman::ProtFlags::PROT_READ | nix::sys::mman::ProtFlags::PROT_WRITE;
         let len = std::num::NonZeroUsize::new(3 * page as usize).unwrap();
