@@ -1,6 +1,7 @@
 //! Names of code that the followed processes make at run time.
 
 use std::ops::Range;
+use std::time::Instant;
 
 use super::Aggregator;
 use crate::event::{MmId, NamesWritten};
@@ -53,6 +54,11 @@ impl Aggregator {
         };
         let (renamed, replaced) = space.code.update_names(&mut self.modules);
         self.stacks.rename(mm, &renamed, &self.modules);
+        if space.code.has_forgotten() {
+            let begun = Instant::now();
+            self.stacks.rename_all(mm, &space.code, &mut self.modules);
+            space.code.named_all(begun.elapsed());
+        }
         replaced
     }
 

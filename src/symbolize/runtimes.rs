@@ -20,7 +20,7 @@ pub(super) struct Runtime {
     remedy: &'static str,
 }
 
-/// Each was tried: its remedy brought the names. (.NET 3.1, whose variable is `COMPlus_PerfMapEnabled`.)
+/// Each was tried: its remedy brought the names. (Of .NET version 3.1 only.)
 const RUNTIMES: &[Runtime] = &[
     Runtime {
         name: "node",
@@ -44,7 +44,7 @@ const RUNTIMES: &[Runtime] = &[
         name: ".NET",
         files: &["libcoreclr.so"],
         interpreter: None,
-        remedy: "start it with DOTNET_PerfMapEnabled=1",
+        remedy: "start it with DOTNET_PerfMapEnabled=1 (before .NET 6 COMPlus_PerfMapEnabled=1)",
     },
     Runtime {
         name: "Mono",

@@ -36,6 +36,21 @@ fn functions_at_one_address_each_have_their_own_bytes() {
 }
 
 #[test]
+fn code_in_shared_memory_is_named() {
+    let r = record(&[], &[&jit(), "memfd", "100"]);
+    let mut expected = touched(100);
+    // The first one brings in the page that contains the code.
+    *expected.get_mut(&0).unwrap() += PAGE;
+    assert_eq!(r.by_function(), (expected, 0), "{}", r.said());
+    let cut = r
+        .stacks
+        .iter()
+        .filter(|(frames, _)| frames.iter().any(|f| f == "touch"))
+        .find(|(frames, _)| frames[0].starts_with("[cut off"));
+    assert_eq!(cut, None);
+}
+
+#[test]
 fn a_jitdump_file_names_functions_and_lines() {
     let r = record(&[], &[&jit(), "dump", "10"]);
     assert_eq!(r.by_function(), (touched(10), 0), "{}", r.said());
