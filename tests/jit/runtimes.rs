@@ -189,6 +189,29 @@ os.kill(os.getpid(), 9)
         .sum();
     assert!(right > 20 << 20, "{}", r.said());
     assert!(cut * 20 <= all, "{cut} of {all} bytes: {}", r.said());
+
+    // With Python's own frames each function is there once: its own frame, or its trampoline among native frames.
+    for shown in ["all", "source", "native"] {
+        let r = record(&["--frames", shown], &command);
+        let count = |frames: &[String], name: &str| frames.iter().filter(|f| *f == name).count();
+        let below = r
+            .stacks
+            .iter()
+            .filter(|(f, _)| f.iter().any(|f| f == "leaf"));
+        let (mut all, mut right) = (0, 0);
+        for (frames, bytes) in below {
+            all += bytes;
+            if count(frames, "leaf") == 1 && count(frames, "build") == 1 {
+                right += bytes;
+            }
+        }
+        println!("{shown}: {right} of {all} bytes below functions that are there once");
+        assert!(
+            all > 20 << 20 && right * 100 >= all * 99,
+            "{shown}: {}",
+            r.said()
+        );
+    }
 }
 
 const JAVA: &str = "
