@@ -191,8 +191,9 @@ os.kill(os.getpid(), 9)
     assert!(cut * 20 <= all, "{cut} of {all} bytes: {}", r.said());
 
     // With Python's own frames each function is there once: its own frame, or its trampoline among native frames.
+    let r = record(&[], &command);
     for shown in ["all", "source", "native"] {
-        let r = record(&["--frames", shown], &command);
+        let r = r.opened(&["--frames", shown]);
         let count = |frames: &[String], name: &str| frames.iter().filter(|f| *f == name).count();
         let below = r
             .stacks
