@@ -32,7 +32,6 @@ impl Aggregator {
         }
         let spaces = self.spaces.iter().filter(|(_, space)| space.code.has_jit());
         let spaces: Vec<MmId> = spaces.map(|(mm, _)| *mm).collect();
-        probe.watch_names();
         if self
             .spaces
             .values()
