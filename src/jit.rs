@@ -28,7 +28,7 @@ use self::open::{NoMap, Place};
 pub use self::perf_map::PerfMap;
 pub use self::ranges::{Added, Budget, Code, Ranges};
 pub use self::waiting::Renamed;
-use self::waiting::Waiting;
+use self::waiting::{Forgotten, Waiting};
 use crate::event::{NamesWritten, Pid};
 use crate::modules::{AddressMap, ModuleTable};
 use crate::profile::{Frame, FunctionName, Origin};
@@ -78,6 +78,7 @@ pub struct RuntimeCode {
     ignored: Option<u64>,
     ranges: Ranges,
     waiting: VecDeque<Waiting>,
+    forgotten: Forgotten,
     replaced: Vec<Range<u64>>,
     /// Whether it has trampolines without a frame pointer: those of `python -X perf`.
     pub has_trampolines: bool,
@@ -125,6 +126,7 @@ impl RuntimeCode {
             ignored: None,
             ranges: Ranges::new(SHARED.clone()),
             waiting: VecDeque::new(),
+            forgotten: Forgotten::default(),
             replaced: Vec::new(),
             has_trampolines: false,
             problems: Problems::default(),
@@ -345,6 +347,7 @@ impl RuntimeCode {
     }
 
     fn load(&mut self, start: u64, size: u64, code: Code) {
+        self.forgotten.named = true;
         self.has_trampolines |= code.name.starts_with(PYTHON);
         let added = self.ranges.add(start, size, code);
         self.note(added, start..start.saturating_add(size));

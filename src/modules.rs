@@ -155,6 +155,9 @@ impl ModuleTable {
             return None;
         }
         let file = self.may_open().then(|| open::mapped_file(pid, m)).flatten();
+        if m.shared_memory() && !runtime::is_program(file.as_ref()) {
+            return self.intern_jit();
+        }
         // On overlayfs and btrfs `stat` shows another device than maps: compare only values from `stat`.
         let identity = match file.as_ref().and_then(|f| f.metadata().ok()) {
             Some(meta) => (meta.dev(), meta.ino()),
@@ -338,11 +341,12 @@ impl AddressMap {
         let mut ranges = Vec::new();
         code_mappings::for_each_code(maps, |m| {
             if let Some(module) = table.intern(pid, &m, exe) {
+                // Code generated at run time has no file: its offset is the address.
+                let jit = table.jit == Some(module);
                 ranges.push(Range {
                     start: m.start,
                     end: m.end,
-                    // Anonymous memory has no file: its offset is the address.
-                    offset: if m.anonymous() { m.start } else { m.offset },
+                    offset: if jit { m.start } else { m.offset },
                     module,
                 });
             }

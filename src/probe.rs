@@ -47,8 +47,6 @@ pub struct Probe {
     find: Link,
     forget: Link,
     bind: Option<Link>,
-    /// The program that sees names written, once it was attached; without a link if that failed.
-    names: Option<Option<Link>>,
     slots: StackSlots,
     missing: Vec<Missing>,
     /// Whether page faults have a hook.

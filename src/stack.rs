@@ -55,6 +55,19 @@ impl StackTable {
         }
     }
 
+    /// Names all frames of this address space that have no name yet, by the code that is known now.
+    pub fn rename_all(&mut self, mm: MmId, code: &CodeMap, modules: &mut ModuleTable) {
+        for (_, stack) in self.stacks.values_mut().filter(|(of, _)| *of == mm) {
+            if stack.frames.iter().any(|frame| modules.is_jit(*frame)) {
+                let rename = |frame: &Frame| code.late_name(*frame, modules);
+                *stack = Arc::new(Stack {
+                    frames: stack.frames.iter().map(rename).collect(),
+                    outcome: stack.outcome,
+                });
+            }
+        }
+    }
+
     /// The address space in which the stack was first seen.
     pub fn seen_in(&self, id: StackId) -> Option<MmId> {
         self.stacks.get(&id).map(|(mm, _)| *mm)

@@ -16,6 +16,7 @@ mod minidebug;
 mod names;
 mod packages;
 mod packed;
+mod runtimes;
 mod sources;
 mod symtab;
 

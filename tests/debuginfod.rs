@@ -11,6 +11,7 @@ use std::process::{Command, Stdio};
 use common::debuginfod_server::{Answer, Server};
 use common::memprof::{BINARY, Memprof};
 use common::process::{LIMIT, eventually};
+use common::skip::skip;
 use serde_json::Value;
 
 const PROGRAM: &str = r#"
@@ -67,8 +68,41 @@ fn program(dir: &Path) -> (PathBuf, Vec<u8>, String) {
     (prog, fs::read(debug).unwrap(), id.unwrap().to_owned())
 }
 
+/// Makes a certificate authority, and a certificate of it for 127.0.0.1. Returns the authority's certificate, the other
+/// one and its key.
+fn certificates(dir: &Path) -> [PathBuf; 3] {
+    let paths = ["ca.pem", "ca.key", "cert.pem", "cert.key"].map(|name| dir.join(name));
+    let [ca, ca_key, cert, key] = paths.each_ref().map(|path| path.to_str().unwrap());
+    let new = [
+        "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2",
+    ];
+    let authority = ["-subj", "/CN=authority", "-keyout", ca_key, "-out", ca];
+    run("openssl", &[&new[..], &authority].concat());
+    let of_server = ["-subj", "/CN=server", "-keyout", key, "-out", cert];
+    let name = ["-addext", "subjectAltName=IP:127.0.0.1"];
+    let end = ["-addext", "basicConstraints=critical,CA:FALSE"];
+    let signed = ["-CA", ca, "-CAkey", ca_key];
+    run(
+        "openssl",
+        &[&new[..], &of_server, &name, &end, &signed].concat(),
+    );
+    let [ca, _, cert, key] = paths;
+    [ca, cert, key]
+}
+
 /// Starts it with the program, which waits, and this environment.
 fn start(args: &[&str], prog: &Path, cache: &Path, servers: Option<&str>) -> Memprof {
+    start_trusting(None, args, prog, cache, servers)
+}
+
+/// The same, with these certificates instead of the system's.
+fn start_trusting(
+    certificates: Option<&Path>,
+    args: &[&str],
+    prog: &Path,
+    cache: &Path,
+    servers: Option<&str>,
+) -> Memprof {
     let mut command = Command::new(BINARY);
     command.args(["--listen", "127.0.0.1:0", "--stacks", "all"]);
     command.args(args).arg("--").arg(prog);
@@ -76,6 +110,9 @@ fn start(args: &[&str], prog: &Path, cache: &Path, servers: Option<&str>) -> Mem
     command.env("DEBUGINFOD_CACHE_PATH", cache);
     if let Some(servers) = servers {
         command.env("DEBUGINFOD_URLS", servers);
+    }
+    if let Some(certificates) = certificates {
+        command.env("SSL_CERT_FILE", certificates);
     }
     let m = Memprof::spawn_as(&mut command);
     m.said("following ");
@@ -159,4 +196,33 @@ fn missing_names_are_explained_asked_for_and_cached() {
     assert!(has_name(&m));
     assert!(!end(m).contains("debuginfod:"));
     assert_eq!(server.asked.lock().unwrap().len(), asked);
+}
+
+#[test]
+fn a_server_over_tls_needs_a_certificate_that_is_trusted() {
+    if Command::new("openssl").arg("version").output().is_err() {
+        return skip("openssl is not installed");
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let (prog, debug, id) = program(dir.path());
+    let [authority, certificate, key] = certificates(dir.path());
+    let server = Server::start_tls(&certificate, &key);
+    server.answers(&id, Answer::File(debug));
+
+    let cache = dir.path().join("strangers");
+    let m = start(&[], &prog, &cache, Some(&server.url));
+    eventually(LIMIT, "the server is refused", || {
+        let status = m.get("/v2/health").json()["debuginfod"].clone();
+        let why = status["failures"][0]["why"].as_str().unwrap_or_default();
+        why.contains(&server.url) && why.contains("certificate")
+    });
+    assert!(!has_name(&m));
+    end(m);
+    assert!(server.asked.lock().unwrap().is_empty());
+
+    let cache = dir.path().join("cache");
+    let m = start_trusting(Some(&authority), &[], &prog, &cache, Some(&server.url));
+    eventually(LIMIT, "the name appears", || has_name(&m));
+    end(m);
+    assert!(cache.join(&id).join("debuginfo").exists());
 }

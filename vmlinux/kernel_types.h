@@ -168,6 +168,7 @@ struct inode {
 	umode_t i_mode;
 	struct super_block *i_sb;
 	unsigned long i_ino;
+	unsigned int i_nlink;
 	loff_t i_size;
 	__s64 i_mtime_sec;
 	__u32 i_mtime_nsec;

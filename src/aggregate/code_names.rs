@@ -1,6 +1,7 @@
 //! Names of code that the followed processes make at run time.
 
 use std::ops::Range;
+use std::time::Instant;
 
 use super::Aggregator;
 use crate::event::{MmId, NamesWritten};
@@ -31,7 +32,6 @@ impl Aggregator {
         }
         let spaces = self.spaces.iter().filter(|(_, space)| space.code.has_jit());
         let spaces: Vec<MmId> = spaces.map(|(mm, _)| *mm).collect();
-        probe.watch_names();
         if self
             .spaces
             .values()
@@ -53,6 +53,11 @@ impl Aggregator {
         };
         let (renamed, replaced) = space.code.update_names(&mut self.modules);
         self.stacks.rename(mm, &renamed, &self.modules);
+        if space.code.has_forgotten() {
+            let begun = Instant::now();
+            self.stacks.rename_all(mm, &space.code, &mut self.modules);
+            space.code.named_all(begun.elapsed());
+        }
         replaced
     }
 

@@ -18,6 +18,8 @@
 
 #define VM_EXEC 0x4
 
+#define TMPFS_MAGIC 0x01021994
+
 /* Files that code is mapped from, by device, inode, size and modification time. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -104,6 +106,9 @@ static long look_at_vma(struct task_struct *task, struct vm_area_struct *vma, st
 		return 0;
 	}
 	inode = file->f_inode;
+	/* Memory that several mappings share (memfd, shared anonymous memory): Erlang, .NET and PHP put their code there. */
+	if (inode->i_sb->s_magic == TMPFS_MAGIC && !inode->i_nlink)
+		code_made_at_run_time = 1;
 	c->offset = vma->vm_pgoff << page_shift;
 	c->file.ino = inode->i_ino;
 	c->file.dev = inode->i_sb->s_dev;

@@ -2,8 +2,8 @@
 /*
  * Perf maps (and jitdump files, whose records are not looked at here): a runtime writes a line "START SIZE NAME" before
  * it runs code that it has made. From this write on, stacks with these addresses are other stacks; and user space reads
- * the file up to here before it names later ones. This program is attached once a followed process has made code at run
- * time.
+ * the file up to here before it names later ones. Only once a followed process has made code at run time are its writes
+ * looked at, by the program that sees system calls return anyway (space.bpf.h): other processes pay nothing for this.
  */
 #ifndef MEMPROF_NAMES_H
 #define MEMPROF_NAMES_H
@@ -125,29 +125,23 @@ __noinline int note_names(struct task_state *st, __u64 of, __u64 text, __u64 byt
 	return 0;
 }
 
-SEC("raw_tp/sys_exit")
-int names_written(struct bpf_raw_tracepoint_args *ctx)
+/* The current task has written `bytes` to a file. (Global: verified once.) */
+__noinline int names_written(__u64 bytes)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
-	struct mm_struct *mm = task->mm;
+	struct pt_regs *regs = (void *)bpf_task_pt_regs(task);
 	const unsigned char *name;
 	struct task_state *st;
-	struct pt_regs *regs;
 	struct file *file;
 	__u32 start = 0;
 
-	if (!maybe_followed_mm(mm))
-		return 0;
-	regs = (void *)bpf_task_pt_regs(task);
-	if (SYSCALL_NR(regs) != SYSCALL_WRITE || (long)ctx->args[1] <= 0)
-		return 0;
 	file = file_of(task, SYSCALL_ARG1(regs));
 	name = BPF_CORE_READ(file, f_path.dentry, d_name.name);
 	if (bpf_probe_read_kernel(&start, sizeof(start), name) || (start != PERF_NAME && start != JIT_NAME))
 		return 0;
-	st = followed_mm(task, mm);
+	st = followed_mm(task, task->mm);
 	if (st && !is_compat(task))
-		note_names(st, (__u64)file, SYSCALL_ARG2(regs), ctx->args[1], start == PERF_NAME);
+		note_names(st, (__u64)file, SYSCALL_ARG2(regs), bytes, start == PERF_NAME);
 	return 0;
 }
 

@@ -19,6 +19,7 @@
 #include "follow.bpf.h"
 #include "ledger.bpf.h"
 #include "mappings.bpf.h"
+#include "names.bpf.h"
 #include "take.bpf.h"
 #include "unwind.bpf.h"
 
@@ -321,6 +322,8 @@ int syscall_exit(struct bpf_raw_tracepoint_args *ctx)
 		return 0;
 	c.regs = (void *)bpf_task_pt_regs(c.task);
 	nr = SYSCALL_NR(c.regs);
+	if (nr == SYSCALL_WRITE && code_made_at_run_time && (long)ctx->args[1] > 0)
+		return names_written(ctx->args[1]);
 	if (!is_wanted(nr, RETURNS))
 		return 0;
 	c.st = followed_mm(c.task, c.mm);

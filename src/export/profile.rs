@@ -16,7 +16,9 @@ use serde::{Serialize, Serializer};
 use self::parts::{Each, Files, NotObserved, OtherStacks, Processes, StackNumbers};
 use super::{ExportOptions, Exporter, Report, Supports};
 use crate::measure::Measure;
-use crate::profile::{self, Amounts, Frame, FrameKind, KernelFigures, Kind, Profile, TargetInfo};
+use crate::profile::{
+    self, Amounts, Frame, FrameKind, KernelFigures, Kind, Origin, Profile, TargetInfo,
+};
 use crate::saved;
 use crate::symbol::{Function, Location, Symbol, Symbols};
 
@@ -219,6 +221,9 @@ struct Module<'a> {
     /// The language of a source file.
     #[serde(skip_serializing_if = "Option::is_none")]
     source: Option<&'static str>,
+    /// The language of a source file whose functions are code made at run time.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    made_at_run_time: Option<&'static str>,
     /// `null` if the file could not be read.
     layout: Option<saved::Layout>,
 }
@@ -231,7 +236,8 @@ impl Serialize for Modules<'_> {
             name: &m.name,
             path: Path::to_string_lossy(&m.path),
             own_executable: m.own_executable,
-            source: m.source_language(),
+            source: m.language_from(Origin::Interpreter),
+            made_at_run_time: m.language_from(Origin::Runtime),
             layout: m.code_layout().map(|layout| (&*layout).into()),
         }))
     }

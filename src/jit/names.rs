@@ -57,12 +57,16 @@ fn python(text: &str) -> Option<RuntimeName<'_>> {
 }
 
 /// `JS:*NAME FILE:LINE:COLUMN` and its older forms, of V8. The sign before the name is the compiler's; it is left out,
-/// because a function is the same one however it was compiled.
+/// because a function is the same one however it was compiled. Newer V8s put an `o` before it.
 fn javascript(text: &str) -> Option<RuntimeName<'_>> {
     const KINDS: [&str; 5] = ["JS:", "LazyCompile:", "Function:", "Eval:", "Script:"];
     let rest = KINDS.iter().find_map(|kind| text.strip_prefix(kind))?;
-    let rest = rest
-        .strip_prefix(['~', '*', '^', '+', '\''])
+    // (No name has one of these signs behind its first letter.)
+    let replaced = rest
+        .strip_prefix('o')
+        .and_then(|r| r.strip_prefix(['*', '+', '^']));
+    let rest = replaced
+        .or_else(|| rest.strip_prefix(['~', '*', '^', '+', '\'']))
         .unwrap_or(rest);
     let (before, column) = rest.rsplit_once(':')?;
     let (before, line) = before.rsplit_once(':')?;
@@ -119,6 +123,8 @@ mod tests {
                 "f",
                 2,
             ),
+            ("JS:o*run /a.js:7:3", "/a.js", true, "run", 7),
+            ("JS:over /a.js:7:3", "/a.js", true, "over", 7),
             ("LazyCompile:^f node:fs:7:3", "node:fs", false, "f", 7),
             ("JS:~ /a.js:1:1", "/a.js", true, "(module)", 1),
             ("JS:~ /a.js:9:4", "/a.js", true, "(anonymous 9:4)", 9),

@@ -12,6 +12,9 @@ use crate::profile::Frame;
 
 /// A name without a time that comes later than this after the stack may be that of other code.
 const LATE: Duration = Duration::from_millis(250);
+/// Minimum time between two looks at all stacks, which take at most 1/`SHARE` of the time.
+const PAUSE: Duration = Duration::from_secs(1);
+const SHARE: u32 = 50;
 /// What is added to such a name.
 const LATE_MARK: &str = " [named later]";
 
@@ -36,11 +39,42 @@ pub(super) struct Waiting {
     at: u64,
 }
 
+/// Whether stacks no longer wait because there were too many, and names have come since all of them were looked at.
+#[derive(Debug, Default)]
+pub(super) struct Forgotten {
+    waiting: bool,
+    pub(super) named: bool,
+    next_look: Option<Instant>,
+}
+
 impl RuntimeCode {
+    /// Whether all stacks with code without a name should be looked at, because some of them no longer wait. Java, for one,
+    /// names all of its code at once, long after it ran.
+    pub fn has_forgotten(&self) -> bool {
+        let Forgotten {
+            waiting,
+            named,
+            next_look,
+        } = self.forgotten;
+        waiting && named && next_look.is_none_or(|at| Instant::now() >= at)
+    }
+
+    /// All stacks were looked at, which took this long.
+    pub fn looked_at_all(&mut self, took: Duration) {
+        self.forgotten.named = false;
+        self.forgotten.next_look = Some(Instant::now() + PAUSE.max(took * SHARE));
+    }
+
+    /// The frame of the code at an address of an old stack; see [`RuntimeCode::frame`].
+    pub fn late_frame(&self, addr: u64, modules: &mut ModuleTable) -> Option<Frame> {
+        self.named(addr, LATE_MARK, modules)
+    }
+
     /// The stack has code at these addresses that has no name; its frames are renamed once it has one.
     pub fn wait_for(&mut self, stack: StackId, addrs: Vec<u64>) {
         if self.waiting.len() >= MOST_WAITING {
             self.waiting.pop_front();
+            self.forgotten.waiting = true;
         }
         self.waiting.push_back(Waiting {
             stack,

@@ -30,6 +30,14 @@ impl Mapping {
     pub fn anonymous(&self) -> bool {
         self.inode == 0 && (self.path.is_empty() || self.path.starts_with(b"[anon"))
     }
+
+    /// Whether it is memory that several mappings share without a file: `memfd_create`, `MAP_SHARED | MAP_ANONYMOUS`, or
+    /// System V's. It can contain code generated at run time, or a program.
+    pub fn shared_memory(&self) -> bool {
+        let starts: [&[u8]; 4] = [b"/memfd:", b"/dev/zero (deleted)", b"/SYSV", b"/dev/shm/"];
+        self.path.ends_with(b" (deleted)")
+            && starts.iter().any(|start| self.path.starts_with(start))
+    }
 }
 
 /// Calls `f` for each executable mapping of a file, of the vDSO and of anonymous memory. Skips lines that it cannot
@@ -106,6 +114,27 @@ mod tests {
             (0x700000, true),
         ];
         assert_eq!(got, want);
+    }
+
+    #[test]
+    fn memory_without_a_file_may_have_a_path() {
+        for (path, shared) in [
+            ("/memfd:doublemapper (deleted)", true),
+            ("/dev/zero (deleted)", true),
+            ("/SYSV00000000 (deleted)", true),
+            ("/dev/shm/x (deleted)", true),
+            ("/dev/shm/x", false),
+            ("/memfd", false),
+            ("/usr/lib/libx.so (deleted)", false),
+        ] {
+            let line = format!("7f0000000000-7f0000001000 r-xp 00002000 00:01 7 {path}");
+            let m = parse(line.as_bytes()).unwrap();
+            assert_eq!(
+                (m.shared_memory(), m.anonymous()),
+                (shared, false),
+                "{path}"
+            );
+        }
     }
 
     #[test]

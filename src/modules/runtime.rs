@@ -1,5 +1,7 @@
 //! Modules of code generated at run time, and which frames are of such code or of an interpreter.
 
+use std::fs::File;
+use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
 use super::ModuleTable;
@@ -34,6 +36,11 @@ impl ModuleTable {
         }
     }
 
+    /// Whether it is the module of all code generated at run time.
+    pub(crate) fn is_jit_module(&self, module: ModuleId) -> bool {
+        self.jit == Some(module)
+    }
+
     /// All code generated at run time is one module, without a file.
     pub(super) fn intern_jit(&mut self) -> Option<ModuleId> {
         if self.jit.is_none() && !self.is_full() {
@@ -44,4 +51,11 @@ impl ModuleTable {
         }
         self.jit
     }
+}
+
+/// Whether a file without a path is a program or a library: it starts as ELF files do.
+pub(super) fn is_program(file: Option<&File>) -> bool {
+    let mut start = [0; 4];
+    let read = file.is_some_and(|file| file.read_exact_at(&mut start, 0).is_ok());
+    read && start == *b"\x7fELF"
 }

@@ -13,18 +13,6 @@ impl Probe {
         self.bss(|b| &raw const b.code_made_at_run_time) != 0
     }
 
-    /// Has the probe see what runtimes write about code that they make, once a process has such code: it costs each system
-    /// call of all processes something. Without it the files are read a little later than they are written.
-    pub fn watch_names(&mut self) {
-        if self.names.is_none() && self.sees_runtime_code() {
-            let attached = self.skel.progs.names_written.attach();
-            if let Err(e) = &attached {
-                tracing::warn!("cannot attach the BPF program names_written: {e}");
-            }
-            self.names = Some(attached.ok());
-        }
-    }
-
     /// Has the probe look at the code behind a call before it uses the frame pointer, in code made at run time.
     pub fn expect_epilogues(&mut self) {
         if let Some(bss) = self.skel.maps.bss_data.as_deref_mut() {

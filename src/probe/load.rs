@@ -106,7 +106,6 @@ impl Probe {
             find,
             forget,
             bind,
-            names: None,
             slots,
             missing,
             sees_faults: config.stacks != Stacks::Off,

@@ -50,9 +50,10 @@ impl Module {
         functions.is_some_and(|f| f.origin == Origin::Interpreter)
     }
 
-    /// The language of the functions that an interpreter runs, as saved profiles name it.
-    pub(crate) fn source_language(&self) -> Option<&'static str> {
-        let functions = self.functions.as_ref().filter(|_| self.is_interpreted());
+    /// The language of its functions, if it has some without an ELF file and they have this origin, as saved profiles name
+    /// it.
+    pub(crate) fn language_from(&self, origin: Origin) -> Option<&'static str> {
+        let functions = self.functions.as_ref().filter(|f| f.origin == origin);
         functions.map(|f| f.language.name())
     }
 

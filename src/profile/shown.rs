@@ -3,7 +3,8 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::{CachedFile, Frame, FrameKind, Places, Profile, Sample, Share, Stack};
+use super::{CachedFile, Frame, FrameKind, Module, Origin, Places, Profile, Sample, Share, Stack};
+use crate::symbol::Language;
 
 /// Which frames a profile shows of stacks with functions of an interpreted program. Other stacks are always shown as they
 /// are.
@@ -31,24 +32,45 @@ impl Frames {
         }
     }
 
-    /// The frames to show; `None` if that is all of them. `is_source` says which are functions of the interpreted program:
-    /// behind each group of them is the frame of the evaluator that runs them.
-    fn of(self, frames: &[Frame], is_source: impl Fn(Frame) -> bool) -> Option<Box<[Frame]>> {
-        if !frames.iter().any(|f| is_source(*f)) {
+    /// The frames to show; `None` if that is all of them. Behind each group of functions of the interpreted program is the
+    /// frame of the evaluator that runs them, and behind that one may be a trampoline that stands for the same function.
+    fn of(self, frames: &[Frame], role: impl Fn(Frame) -> Role) -> Option<Box<[Frame]>> {
+        if !frames.iter().any(|f| role(*f) == Role::Source) {
             return None;
         }
-        let mut inner = false;
+        let (mut behind_source, mut behind_evaluator) = (false, false);
         let shown = frames.iter().copied().filter(|frame| {
-            let source = is_source(*frame);
-            let evaluator = inner && !source;
-            inner = source;
+            let role = role(*frame);
+            let evaluator = behind_source && role != Role::Source;
+            let again = behind_evaluator && role == Role::Trampoline;
+            (behind_source, behind_evaluator) = (role == Role::Source, evaluator);
             match self {
-                Frames::All => !evaluator,
-                Frames::Source => source,
-                Frames::Native => !source,
+                Frames::All => !evaluator && !again,
+                Frames::Source => role == Role::Source,
+                Frames::Native => role != Role::Source,
             }
         });
         Some(shown.collect())
+    }
+}
+
+/// What a frame is in a stack with functions of an interpreted program.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Role {
+    /// A function of the program.
+    Source,
+    /// Machine code that was made to call the evaluator for one function (`python -X perf`).
+    Trampoline,
+    Native,
+}
+
+impl Role {
+    fn of(module: &Module) -> Role {
+        match &module.functions {
+            Some(functions) if functions.origin == Origin::Interpreter => Role::Source,
+            Some(functions) if functions.language == Language::Python => Role::Trampoline,
+            _ => Role::Native,
+        }
     }
 }
 
@@ -60,9 +82,9 @@ impl Profile {
 
     /// The same profile with these frames. As recorded, a profile has all of them, the evaluators too.
     pub(crate) fn showing(&self, frames: Frames) -> Profile {
-        let is_source = |frame: Frame| match frame.kind() {
-            FrameKind::Code(id, _) => self.module(id).is_some_and(|m| m.is_interpreted()),
-            FrameKind::Unmapped(_) => false,
+        let role = |frame: Frame| match frame.kind() {
+            FrameKind::Code(id, _) => self.module(id).map_or(Role::Native, |m| Role::of(m)),
+            FrameKind::Unmapped(_) => Role::Native,
         };
         // Samples of several processes and files share stacks.
         let mut known: HashMap<*const Stack, Arc<Stack>> = HashMap::new();
@@ -70,7 +92,7 @@ impl Profile {
             let sample = |sample: &Sample| {
                 let stack = known
                     .entry(Arc::as_ptr(&sample.stack))
-                    .or_insert_with(|| match frames.of(&sample.stack.frames, is_source) {
+                    .or_insert_with(|| match frames.of(&sample.stack.frames, role) {
                         Some(frames) => Arc::new(Stack {
                             frames,
                             outcome: sample.stack.outcome,
@@ -116,7 +138,11 @@ mod tests {
     fn an_evaluator_stands_behind_the_functions_that_it_runs() {
         let native = |offset| Frame::code(ModuleId(0), offset);
         let source = |offset| Frame::code(ModuleId(1), offset);
-        let is_source = |f: Frame| matches!(f.kind(), FrameKind::Code(ModuleId(1), _));
+        let role = |f: Frame| match f.kind() {
+            FrameKind::Code(ModuleId(1), _) => Role::Source,
+            FrameKind::Code(ModuleId(2), _) => Role::Trampoline,
+            _ => Role::Native,
+        };
         let stack = [
             native(1), // malloc
             source(1),
@@ -127,7 +153,7 @@ mod tests {
             native(2),
             native(4), // main
         ];
-        let shown = |frames: Frames| frames.of(&stack, is_source).unwrap().into_vec();
+        let shown = |frames: Frames| frames.of(&stack, role).unwrap().into_vec();
         assert_eq!(
             shown(Frames::All),
             [
@@ -143,7 +169,32 @@ mod tests {
         let all_native = [1, 2, 3, 2, 4].map(native);
         assert_eq!(shown(Frames::Native), all_native);
         for frames in Frames::ALL {
-            assert_eq!(frames.of(&all_native, is_source), None);
+            assert_eq!(frames.of(&all_native, role), None);
         }
+    }
+    #[test]
+    fn a_trampoline_of_a_function_that_is_shown_is_left_out() {
+        let at = |module, offset| Frame::code(ModuleId(module), offset);
+        let role = |f: Frame| match f.kind() {
+            FrameKind::Code(ModuleId(1), _) => Role::Source,
+            FrameKind::Code(ModuleId(2), _) => Role::Trampoline,
+            _ => Role::Native,
+        };
+        let evaluator = at(0, 2);
+        let stack = [
+            at(1, 1),
+            evaluator,
+            at(2, 1),
+            at(0, 3), // a call from C
+            at(2, 4), // a function that was not merged
+            evaluator,
+            at(1, 3),
+            evaluator,
+            at(0, 4), // main
+        ];
+        let all = [at(1, 1), at(0, 3), at(2, 4), evaluator, at(1, 3), at(0, 4)];
+        assert_eq!(Frames::All.of(&stack, role).unwrap().into_vec(), all);
+        let native = Frames::Native.of(&stack, role).unwrap();
+        assert!(native.contains(&at(2, 1)) && native.len() == 7);
     }
 }

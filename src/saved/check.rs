@@ -183,16 +183,17 @@ fn modules(modules: Vec<schema::Module>) -> Checked<Vec<Arc<Module>>> {
             file: None,
             layout,
             // The names are those of the frames.
-            functions: module.source.map(|language| {
-                Functions::new(
-                    Language::by_name(&language).unwrap_or(Language::Other),
-                    Origin::Interpreter,
-                )
-            }),
+            functions: functions(module.source, Origin::Interpreter)
+                .or_else(|| functions(module.made_at_run_time, Origin::Runtime)),
             own_executable: module.own_executable,
         }))
     };
     modules.into_iter().map(module).collect()
+}
+
+fn functions(language: Option<String>, origin: Origin) -> Option<Functions> {
+    let language = Language::by_name(&language?).unwrap_or(Language::Other);
+    Some(Functions::new(language, origin))
 }
 
 fn check_frames(frames: &[NamedFrame], modules: usize) -> Checked<()> {

@@ -196,6 +196,8 @@ pub(super) struct Module {
     pub own_executable: bool,
     /// The language of a source file.
     pub source: Option<String>,
+    /// The language of a source file whose functions are code made at run time.
+    pub made_at_run_time: Option<String>,
     pub layout: Option<Layout>,
 }
 

@@ -165,6 +165,29 @@ impl CodeMap {
         }
     }
 
+    /// Whether all of the process's stacks should be named again; see [`RuntimeCode::has_forgotten`].
+    pub fn has_forgotten(&self) -> bool {
+        self.jit.as_ref().is_some_and(|jit| jit.has_forgotten())
+    }
+
+    /// All of the process's stacks were named again, which took this long.
+    pub fn named_all(&mut self, took: Duration) {
+        if let Some(jit) = &mut self.jit {
+            jit.looked_at_all(took);
+        }
+    }
+
+    /// A frame of an old stack, with the name that its code has now if it had none.
+    pub(super) fn late_name(&self, frame: Frame, modules: &mut ModuleTable) -> Frame {
+        let named = match (frame.kind(), &self.jit) {
+            (FrameKind::Code(_, addr), Some(jit)) if modules.is_jit(frame) => {
+                jit.late_frame(addr, modules)
+            }
+            _ => None,
+        };
+        named.unwrap_or(frame)
+    }
+
     /// Whether the process has trampolines of `python -X perf`.
     pub fn has_trampolines(&self) -> bool {
         self.jit.as_ref().is_some_and(|jit| jit.has_trampolines)

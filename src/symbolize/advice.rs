@@ -1,4 +1,4 @@
-//! Which files of a profile have no symbols, and what would bring names.
+//! Which files of a profile have no symbols, which runtimes write no names, and what would bring names.
 
 use std::collections::{BTreeSet, HashMap};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -11,6 +11,7 @@ use super::debugfile;
 use super::debuginfod_cache::CacheDirs;
 use super::fetch::BuildId;
 use super::packages;
+use super::runtimes;
 use super::{Job, Symbolizer};
 use crate::elf::Elf;
 use crate::profile::{Frame, FrameKind, Kind, Module, ModuleId, Profile};
@@ -37,9 +38,21 @@ const C_LIBRARY: [&str; 6] = [
 const WORTH_SAYING: u64 = 1 << 20;
 
 impl Symbolizer {
-    /// One line for a profile with these symbols: which files have no symbols, and what would bring their names
-    /// ([`Symbols::advice`]).
+    /// One line for a profile with these symbols: which files have no symbols, which runtimes write no names of the code
+    /// that they make, and what would bring these names ([`Symbols::advice`]).
     pub fn advice(&self, profile: &Profile, symbols: &Symbols) -> Option<String> {
+        let whole = Kind::All.of(&profile.total);
+        let mut runtimes = runtimes::silent(profile, symbols);
+        runtimes.retain(|one| one.bytes >= WORTH_SAYING.max(whole / SHARE));
+        let parts = [
+            self.advice_on_files(profile, symbols),
+            runtimes::line(&runtimes, whole),
+        ];
+        let parts: Vec<String> = parts.into_iter().flatten().collect();
+        (!parts.is_empty()).then(|| parts.join(". "))
+    }
+
+    fn advice_on_files(&self, profile: &Profile, symbols: &Symbols) -> Option<String> {
         let mut files = nameless(profile, symbols);
         files.retain(|file| file.bytes >= WORTH_SAYING);
         if files.is_empty() {

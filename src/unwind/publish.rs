@@ -32,7 +32,7 @@ pub use self::store::{CodeFile, PageAt, TableStore};
 use super::{Packed, Rule};
 use crate::elf::{Elf, Segment};
 use crate::event::{FileKey, FileNumber};
-use crate::modules::ModuleTable;
+use crate::modules::{MAX_MODULES, ModuleTable};
 use crate::profile::{Module, ModuleId};
 
 /// Minimum time between retries of tables that did not fit.
@@ -129,6 +129,14 @@ impl Publisher {
         modules: &mut ModuleTable,
         store: &mut S,
     ) -> Result<Registered> {
+        if modules.is_jit_module(module) {
+            // Shared memory, which has no table. A process may make and make executable as much of it as it wants.
+            if self.by_key.len() < MAX_MODULES {
+                self.by_key.insert(key, module);
+            }
+            store.write_file(key, &CodeFile::WITHOUT_TABLE)?;
+            return Ok(Registered::Known);
+        }
         if let Some(known) = self.files.get_mut(&module) {
             let same_place = |k: &FileKey| (k.dev, k.ino) == (key.dev, key.ino);
             if !known.keys.contains(&key) {

@@ -5,9 +5,15 @@
 use std::collections::HashMap;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
+
+use rustls::crypto::ring;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::{ServerConfig, ServerConnection, StreamOwned};
 
 /// How a server answers.
 #[derive(Clone)]
@@ -22,6 +28,8 @@ pub enum Answer {
     Silent(&'static str),
     /// With a redirect.
     Moved(String),
+    /// With one byte of an endless body ten times a second.
+    Dripping,
 }
 
 /// A server on this machine, which answers each path in its way, others with 404.
@@ -33,9 +41,34 @@ pub struct Server {
 
 impl Server {
     pub fn start() -> Server {
+        Server::start_as("http", |stream| stream)
+    }
+
+    /// A server over TLS, with the certificate and the key of these PEM files.
+    pub fn start_tls(certificate: &Path, key: &Path) -> Server {
+        let certificates = CertificateDer::pem_file_iter(certificate).unwrap();
+        let certificates = certificates.map(Result::unwrap).collect();
+        let key = PrivateKeyDer::from_pem_file(key).unwrap();
+        let config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_no_client_auth()
+            .with_single_cert(certificates, key)
+            .unwrap();
+        let config = Arc::new(config);
+        Server::start_as("https", move |stream| {
+            let connection = ServerConnection::new(Arc::clone(&config)).unwrap();
+            StreamOwned::new(connection, stream)
+        })
+    }
+
+    fn start_as<S: Read + Write>(
+        scheme: &str,
+        over: impl Fn(TcpStream) -> S + Clone + Send + 'static,
+    ) -> Server {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let server = Server {
-            url: format!("http://{}", listener.local_addr().unwrap()),
+            url: format!("{scheme}://{}", listener.local_addr().unwrap()),
             answers: Arc::default(),
             asked: Arc::default(),
         };
@@ -43,9 +76,10 @@ impl Server {
         thread::spawn(move || {
             for stream in listener.incoming() {
                 let (answers, asked) = (Arc::clone(&answers), Arc::clone(&asked));
+                let over = over.clone();
                 thread::spawn(move || {
                     // The client may hang up.
-                    let _ = serve(stream.unwrap(), &answers, &asked);
+                    let _ = serve(over(stream.unwrap()), &answers, &asked);
                 });
             }
         });
@@ -59,7 +93,7 @@ impl Server {
 }
 
 fn serve(
-    mut stream: TcpStream,
+    mut stream: impl Read + Write,
     answers: &Mutex<HashMap<String, Answer>>,
     asked: &Mutex<Vec<String>>,
 ) -> std::io::Result<()> {
@@ -83,7 +117,8 @@ fn serve(
                 "HTTP/1.1 200 OK\r\nContent-Length: {}\r\n{close}",
                 body.len()
             )?;
-            stream.write_all(&body)
+            stream.write_all(&body)?;
+            stream.flush()
         }
         Answer::Status(status) => {
             write!(
@@ -107,6 +142,14 @@ fn serve(
         Answer::Silent(text) => {
             stream.write_all(text.as_bytes())?;
             thread::sleep(Duration::from_secs(60));
+            Ok(())
+        }
+        Answer::Dripping => {
+            write!(stream, "HTTP/1.1 200 OK\r\n{close}")?;
+            for _ in 0..600 {
+                stream.write_all(b"x")?;
+                thread::sleep(Duration::from_millis(100));
+            }
             Ok(())
         }
         Answer::Moved(to) => {

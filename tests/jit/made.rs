@@ -2,11 +2,10 @@
 //! the time.
 
 use std::collections::BTreeMap;
-use std::process::Command;
 
-use crate::common::memprof::{BINARY, Memprof};
+use crate::common::memprof::Memprof;
 use crate::common::workload::program;
-use crate::{PAGE, by_function, folded, parse, record};
+use crate::{PAGE, by_function, parse, record};
 
 fn jit() -> String {
     program("jit").to_str().unwrap().to_owned()
@@ -23,16 +22,22 @@ fn functions_at_one_address_each_have_their_own_bytes() {
     assert_eq!(r.by_function(), (touched(400), 0), "{}", r.said());
 
     // The saved profile has the names.
-    let saved = r.dir.path().join("out.memprof.json");
-    let out = Command::new(BINARY)
-        .arg("open")
-        .arg(&saved)
-        .args(["--output", "again.folded"])
-        .current_dir(r.dir.path())
-        .output()
-        .unwrap();
-    let again = folded(&r.dir.path().join("again.folded"), &out);
-    assert_eq!(by_function(&again), (touched(400), 0));
+    assert_eq!(r.opened(&[]).by_function(), (touched(400), 0));
+}
+
+#[test]
+fn code_in_shared_memory_is_named() {
+    let r = record(&[], &[&jit(), "memfd", "100"]);
+    let mut expected = touched(100);
+    // The first one brings in the page that contains the code.
+    *expected.get_mut(&0).unwrap() += PAGE;
+    assert_eq!(r.by_function(), (expected, 0), "{}", r.said());
+    let cut = r
+        .stacks
+        .iter()
+        .filter(|(frames, _)| frames.iter().any(|f| f == "touch"))
+        .find(|(frames, _)| frames[0].starts_with("[cut off"));
+    assert_eq!(cut, None);
 }
 
 #[test]

@@ -75,6 +75,25 @@ impl Recorded {
         by_function(&self.stacks)
     }
 
+    /// The same, opened again with these options.
+    fn opened(&self, options: &[&str]) -> Recorded {
+        let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+        let output = Command::new(BINARY)
+            .arg("open")
+            .arg(self.dir.path().join("out.memprof.json"))
+            .args(["--output", "again.folded"])
+            .args(options)
+            .current_dir(dir.path())
+            .output()
+            .unwrap();
+        let stacks = folded(&dir.path().join("again.folded"), &output);
+        Recorded {
+            output,
+            dir,
+            stacks,
+        }
+    }
+
     /// What memprof says at its end.
     fn said(&self) -> String {
         String::from_utf8_lossy(&self.output.stderr).into_owned()

@@ -3,16 +3,17 @@
 use std::path::PathBuf;
 use std::process::Command;
 
+use crate::common::memprof::Memprof;
+use crate::common::process::{LIMIT, eventually};
 use crate::common::pythons::pythons;
 use crate::common::skip::skip;
 use crate::{Recorded, record};
 
-/// A program of which `--version` works.
+const NO_NAMES: &str = " writes no names of its code (";
+
+/// Whether there is a program with this name.
 fn installed(name: &str) -> bool {
-    Command::new(name)
-        .arg("--version")
-        .output()
-        .is_ok_and(|out| out.status.success())
+    Command::new(name).arg("-h").output().is_ok()
 }
 
 fn script(name: &str, text: &str) -> (tempfile::TempDir, PathBuf) {
@@ -114,6 +115,16 @@ process.kill(process.pid, 'SIGKILL');
 ";
     let (_dir, path) = script("objects.js", text);
     let path = path.to_str().unwrap();
+    let r = record(&[], &["node", path]);
+    let said = r.said();
+    let advice = said.lines().find(|line| line.contains(NO_NAMES));
+    let advice = advice.unwrap_or_else(|| panic!("no advice: {said}"));
+    assert!(advice.contains("node"), "{advice}");
+    assert!(
+        advice.ends_with("NODE_OPTIONS='--perf-basic-prof --interpreted-frames-native-stack'"),
+        "{advice}"
+    );
+
     for option in ["--perf-basic-prof", "--perf-prof"] {
         let r = record(
             &[],
@@ -126,6 +137,7 @@ process.kill(process.pid, 'SIGKILL');
         let (below, (all, nameless, _)) = (below.map(|(_, b)| b).sum::<u64>(), shares(&r));
         println!("{option}: {all} bytes, {below} below build(), {nameless} without a name");
         assert!(below > 8 << 20, "{option}: {}", r.said());
+        assert!(!r.said().contains(NO_NAMES), "{option}: {}", r.said());
         if option == "--perf-basic-prof" {
             assert!(
                 nameless * 100 <= all,
@@ -177,4 +189,88 @@ os.kill(os.getpid(), 9)
         .sum();
     assert!(right > 20 << 20, "{}", r.said());
     assert!(cut * 20 <= all, "{cut} of {all} bytes: {}", r.said());
+
+    // With Python's own frames each function is there once: its own frame, or its trampoline among native frames.
+    let r = record(&[], &command);
+    for shown in ["all", "source", "native"] {
+        let r = r.opened(&["--frames", shown]);
+        let count = |frames: &[String], name: &str| frames.iter().filter(|f| *f == name).count();
+        let below = r
+            .stacks
+            .iter()
+            .filter(|(f, _)| f.iter().any(|f| f == "leaf"));
+        let (mut all, mut right) = (0, 0);
+        for (frames, bytes) in below {
+            all += bytes;
+            if count(frames, "leaf") == 1 && count(frames, "build") == 1 {
+                right += bytes;
+            }
+        }
+        println!("{shown}: {right} of {all} bytes below functions that are there once");
+        assert!(
+            all > 20 << 20 && right * 100 >= all * 99,
+            "{shown}: {}",
+            r.said()
+        );
+    }
+}
+
+const JAVA: &str = "
+import java.nio.ByteBuffer;
+import java.util.*;
+public class Kept {
+    static List<Object> kept = new ArrayList<>();
+    static void direct() {
+        ByteBuffer b = ByteBuffer.allocateDirect(1 << 20);
+        for (int i = 0; i < b.capacity(); i += 4096) b.put(i, (byte) 1);
+        kept.add(b);
+    }
+    public static void main(String[] args) throws Exception {
+        // Until it is compiled.
+        for (int i = 0; i < 64; i++) direct();
+        System.out.println(\"ready\");
+        System.in.read();
+    }
+}
+";
+
+#[test]
+fn java_names_its_code_on_request() {
+    if !installed("java") || !installed("jcmd") {
+        return skip("java or jcmd is not installed");
+    }
+    let (_dir, path) = script("Kept.java", JAVA);
+    // A short program is mostly interpreted, and its functions are not in the map then.
+    let only = "-XX:CompileCommand=compileonly,Kept.direct";
+    let quiet = "-XX:CompileCommand=quiet";
+    let options = ["-XX:+PreserveFramePointer", "-Xcomp", quiet, only];
+    let command = [&["java"], &options[..], &[path.to_str().unwrap()]].concat();
+    let (m, mut lines) = Memprof::start_command(&["--stacks", "all"], &command);
+    assert_eq!(lines.line(), "ready");
+    let advice = |m: &Memprof| m.get("/v2/summary").json()["names_advice"].to_string();
+    let before = advice(&m);
+    assert!(before.contains(NO_NAMES), "{before}");
+    assert!(before.contains("Compiler.perfmap"), "{before}");
+
+    let pid = m.get("/v2/summary").json()["target"]["pid"].to_string();
+    let out = Command::new("jcmd")
+        .args([&pid, "Compiler.perfmap"])
+        .output()
+        .unwrap();
+    assert!(out.status.success(), "{out:?}");
+    eventually(LIMIT, "the names appear", || {
+        let reply = m.get("/v2/export/folded");
+        let stacks = crate::parse(reply.text());
+        let named = |f: &String| f.contains("Kept.direct()");
+        let of = |wanted: &dyn Fn(&Vec<String>) -> bool| -> u64 {
+            stacks
+                .iter()
+                .filter(|(f, _)| wanted(f))
+                .map(|(_, b)| b)
+                .sum()
+        };
+        let nameless = of(&|frames| frames.iter().any(|f| f == "[JIT]"));
+        of(&|frames| frames.iter().any(named)) > 0 && nameless < 1 << 20
+    });
+    assert!(!advice(&m).contains(NO_NAMES), "{}", advice(&m));
 }

@@ -203,6 +203,11 @@ fn bad_answers_bring_nothing_and_leave_nothing() {
             "timeout",
         ),
         (Answer::Silent("garbage\r\n\r\n"), "127.0.0.1"),
+        (Answer::Dripping, "timeout"),
+        (
+            Answer::Moved(format!("/buildid/{}/debuginfo", program.id)),
+            "redirect",
+        ),
     ] {
         let server = Server::start();
         server.answers(&program.id, answer);

@@ -3,6 +3,7 @@
  * Function fN of round N touches 1 + N % 7 pages, which stay. At the end it kills itself, so that nothing is freed.
  *
  *   jit map ROUNDS            a perf map
+ *   jit memfd ROUNDS          the same, of code in shared memory that is mapped twice: once to write, once to run
  *   jit trampoline ROUNDS     a perf map of functions like those of `python -X perf`
  *   jit dump ROUNDS           a jitdump file in the current directory; a pause between rounds
  *   jit hostile WHAT          a perf map that is not one, or is damaged; then as with `map 8`
@@ -202,6 +203,16 @@ static void hostile(const char *what)
 	}
 }
 
+static void move_to_memfd(void)
+{
+	int fd = memfd_create("code", MFD_CLOEXEC);
+
+	must(fd >= 0 && !ftruncate(fd, PAGE) && write(fd, code, PAGE) == PAGE, "memfd");
+	must(!munmap(code, PAGE), "munmap");
+	code = mmap(NULL, PAGE, PROT_READ | PROT_EXEC, MAP_SHARED, fd, 0);
+	must(code != MAP_FAILED, "mmap");
+}
+
 int main(int argc, char **argv)
 {
 	const char *mode = argc > 2 ? argv[1] : "";
@@ -212,6 +223,8 @@ int main(int argc, char **argv)
 	code = mmap(NULL, PAGE, PROT_READ | PROT_WRITE | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	must(code != MAP_FAILED, "mmap");
 	make(!strcmp(mode, "trampoline"));
+	if (!strcmp(mode, "memfd"))
+		move_to_memfd();
 	/* A runtime starts, too. */
 	usleep(500000);
 	if (!strcmp(mode, "hostile")) {

@@ -20,6 +20,15 @@ pub struct CodeFile {
     pub segments: Vec<Segment>,
 }
 
+impl CodeFile {
+    /// A file that never gets a table.
+    pub const WITHOUT_TABLE: CodeFile = CodeFile {
+        number: None,
+        ready: true,
+        segments: Vec::new(),
+    };
+}
+
 /// The maps to which tables are published.
 pub trait TableStore {
     /// Total capacity in rules.

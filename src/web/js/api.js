@@ -24,7 +24,7 @@ import { noSymbol, reason } from "./words.js";
  * @property {{ before: Kernel, after: Kernel }} kernel
  * @property {Agreement} agreement
  * @property {Outcome[]} outcomes
- * @property {string | null} names_advice which files have no symbols, and what would bring names
+ * @property {string | null} names_advice which files and which code made at run time have no names, and what would bring them
  */
 /** @typedef {{ function: string | null, file: string, path: string, line: number | null, category: string, self: number, total: number, self_error: number, total_error: number }} FunctionRow */
 /** @typedef {{ report: Report, count: number, offset: number, total: number, not_observed: number, unmapped: number, matched: number, rows: FunctionRow[] }} Functions */
