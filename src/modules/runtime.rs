@@ -1,5 +1,6 @@
 //! Modules of code generated at run time, and which frames are of such code or of an interpreter.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use super::ModuleTable;
@@ -31,6 +32,14 @@ impl ModuleTable {
                 module.is_some_and(|m| m.is_interpreted())
             }
             FrameKind::Unmapped(_) => false,
+        }
+    }
+
+    /// The path of the file that a frame is in; `None` if it is in none.
+    pub(crate) fn path(&self, frame: Frame) -> Option<&Path> {
+        match frame.kind() {
+            FrameKind::Code(id, _) => Some(&self.modules.get(usize::from(id.0))?.path),
+            FrameKind::Unmapped(_) => None,
         }
     }
 
