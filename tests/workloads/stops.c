@@ -1,7 +1,8 @@
 /*
  * A library to preload into a program: interrupts its threads at random moments, STOPS times, wherever they are. The
  * signal's handler writes to a fresh page in stopped(), so that each interruption is a page fault with the interrupted
- * stack. Prints "stopped N" when all are done.
+ * stack. Prints "stopped N" when all are done. With HOLD, each interruption prints "held THREAD" and stops the process, until
+ * it is continued.
  */
 #define _GNU_SOURCE
 #include <dirent.h>
@@ -20,6 +21,7 @@ enum { PAGE = 4096, MAX_THREADS = 64, LOOK_EVERY = 16, SHORTEST_NS = 100000, SPR
 
 static char *pages;
 static long wanted, next_page;
+static int hold;
 
 /* On the interrupted thread's own stack. */
 __attribute__((noinline)) void stopped(int number)
@@ -27,8 +29,16 @@ __attribute__((noinline)) void stopped(int number)
 	long page = __atomic_fetch_add(&next_page, 1, __ATOMIC_RELAXED);
 
 	(void)number;
-	if (page < wanted)
-		*(volatile char *)(pages + page * PAGE) = 1;
+	if (page >= wanted)
+		return;
+	*(volatile char *)(pages + page * PAGE) = 1;
+	if (hold) {
+		char text[32];
+		int n = snprintf(text, sizeof(text), "held %ld\n", (long)syscall(SYS_gettid));
+
+		if (write(1, text, n) == n)
+			kill(getpid(), SIGSTOP);
+	}
 }
 
 static uint64_t random_number(void)
@@ -85,6 +95,7 @@ __attribute__((constructor)) static void start(void)
 	sigset_t all, old;
 
 	wanted = text ? atol(text) : 0;
+	hold = getenv("HOLD") != NULL;
 	if (wanted <= 0)
 		return;
 	/* Only this process. */
