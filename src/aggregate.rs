@@ -186,9 +186,10 @@ impl Aggregator {
             Some(space) => (Some(&mut space.code), &space.functions),
             None => (None, &none),
         };
-        self.unmerged += u64::from(seen.unmerged);
-        self.stacks
+        let unmerged = self
+            .stacks
             .insert(seen.clone(), code, functions, &mut self.modules);
+        self.unmerged += u64::from(unmerged);
     }
 
     fn process(&mut self, e: &ProcessEvent, probe: &Probe) {

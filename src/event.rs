@@ -60,6 +60,8 @@ pub enum Place {
     InFile(FileNumber, u64),
     /// An instruction of an interpreted function: its distance from the function's first one, in bytes, if it is known.
     Interpreted(FunctionNumber, Option<u32>),
+    /// No frame: the next one is that of an interpreter's evaluator, which runs one function.
+    Evaluator,
 }
 
 /// A function of an interpreted program, by the number that the probe gave it in its address space. 0 stands for frames that
@@ -267,10 +269,10 @@ pub struct StackSeen {
     pub before: usize,
     /// Whether this part contains the outermost frame.
     pub last: bool,
-    /// Frames of an interpreter that were left out because no evaluator of theirs is on the stack, and evaluators without
-    /// frames where their order counts; valid in the last part.
+    /// Frames of an interpreter that were left out because no evaluator of theirs is on the stack; valid in the last part.
     pub unmerged: u32,
-    /// Whether an interpreter's frames have their place by order: if some were left out, no place is certain.
+    /// Whether an interpreter's frames have their place by order: they are the last ones, and their evaluators are marked
+    /// ([`Place::Evaluator`]).
     pub by_order: bool,
     /// Instruction addresses, innermost first; for callers, the last byte of the call instruction.
     pub frames: Vec<Place>,

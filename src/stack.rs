@@ -1,12 +1,14 @@
 //! Stacks by id. Addresses are converted to positions in files while the process's mappings are still valid.
 
+mod by_order;
 mod code_map;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
+use self::by_order::Part;
 pub use self::code_map::CodeMap;
-use crate::event::{MmId, Outcome, PartialReason, Place, StackId, StackSeen};
+use crate::event::{FunctionNumber, MmId, Outcome, PartialReason, Place, StackId, StackSeen};
 use crate::interpreter::FunctionTable;
 use crate::jit::Renamed;
 use crate::modules::ModuleTable;
@@ -21,7 +23,7 @@ const UNFINISHED: usize = 1024;
 pub struct StackTable {
     stacks: HashMap<StackId, (MmId, Arc<Stack>)>,
     /// Frames of stacks too deep for one record, until the last part arrives.
-    unfinished: BTreeMap<StackId, Vec<Frame>>,
+    unfinished: BTreeMap<StackId, Vec<Part>>,
 }
 
 impl StackTable {
@@ -74,23 +76,24 @@ impl StackTable {
     }
 
     /// Adds a new stack, or one part of it. `code` is the code map of its process; `None` if the process has ended:
-    /// then addresses are not converted.
+    /// then addresses are not converted. Returns how many frames of an interpreter have no place on it.
     pub fn insert(
         &mut self,
         seen: StackSeen,
         mut code: Option<&mut CodeMap>,
         functions: &FunctionTable,
         modules: &mut ModuleTable,
-    ) {
+    ) -> u32 {
         let mut frames = self.unfinished.remove(&seen.id).unwrap_or_default();
         if seen.before == 0 {
             frames.clear(); // sent again under the same id, because a later part did not fit
         }
         if frames.len() != seen.before {
-            return; // a part is missing: the probe counts such a stack as lost
+            return 0; // a part is missing: the probe counts such a stack as lost
         }
         frames.extend(seen.frames.iter().map(|place| {
-            match (*place, &mut code) {
+            Part::Frame(match (*place, &mut code) {
+                (Place::Evaluator, _) => return Part::Evaluator,
                 (Place::InFile(file, address), _) => modules
                     .in_file(file, address)
                     .unwrap_or(Frame::unmapped(address)),
@@ -99,20 +102,21 @@ impl StackTable {
                     .unwrap_or(Frame::unmapped(0)),
                 (Place::Address(addr), Some(code)) => code.frame(addr, modules),
                 (Place::Address(addr), None) => Frame::unmapped(addr.0),
-            }
+            })
         }));
         if !seen.last {
             if self.unfinished.len() >= UNFINISHED {
                 self.unfinished.pop_first();
             }
             self.unfinished.insert(seen.id, frames);
-            return;
+            return 0;
         }
-        if seen.by_order && seen.unmerged > 0 {
-            frames.retain(|frame| !modules.is_interpreted(*frame));
-        }
+        let none = FunctionNumber(0);
+        let last = seen.frames.last();
+        let left_out = matches!(last, Some(Place::Interpreted(n, _)) if *n == none);
+        let (mut frames, unmerged) = by_order::merge(&frames, seen.outcome, left_out, modules);
         if seen.outcome != Outcome::Complete {
-            trim_junk(&mut frames);
+            trim_junk(&mut frames, modules);
         }
         if let Some(code) = code {
             code.wait_for_names(seen.id, &frames, modules);
@@ -122,30 +126,43 @@ impl StackTable {
             frames: frames.into(),
         };
         self.stacks.insert(seen.id, (seen.mm, Arc::new(stack)));
+        seen.unmerged + unmerged
     }
 }
 
-/// Removes outermost frames that lie in no file: before a failing walk notices its error, it may take a few words for
+/// Number of frames up to the outermost native one. Behind it are functions of an interpreter, if the native walk was cut off.
+fn native_end(frames: &[Frame], modules: &ModuleTable) -> usize {
+    let native = frames.iter().rposition(|f| !modules.is_interpreted(*f));
+    native.map_or(0, |at| at + 1)
+}
+
+/// Removes outermost native frames that lie in no file: before a failing walk notices its error, it may take a few words for
 /// return addresses. The outcome says that the stack is cut.
-fn trim_junk(frames: &mut Vec<Frame>) {
-    while frames.len() > 1
-        && frames
-            .last()
-            .is_some_and(|f| matches!(f.kind(), FrameKind::Unmapped(_)))
-    {
-        frames.pop();
-    }
+fn trim_junk(frames: &mut Vec<Frame>, modules: &ModuleTable) {
+    let end = native_end(frames, modules);
+    let junk = |f: &&Frame| matches!(f.kind(), FrameKind::Unmapped(_));
+    let junk = frames[..end].iter().rev().take_while(junk).count();
+    frames.drain(end - junk.min(end.saturating_sub(1))..end);
 }
 
 /// How the walk ended, more precisely than the probe knows: the probe sees code without a table, but not whether a
 /// file is behind it.
 fn ended(outcome: Outcome, frames: &[Frame], modules: &ModuleTable) -> Outcome {
+    let end = native_end(frames, modules);
+    // A walk that frame pointers helped seems complete where it is not if it was misled. If the interpreter knows of more
+    // functions, it was.
+    let misled = outcome == Outcome::Assisted && end < frames.len();
+    let outcome = if misled {
+        Outcome::Partial(PartialReason::NoTable)
+    } else {
+        outcome
+    };
     let no_table = matches!(
         outcome,
         Outcome::Partial(PartialReason::NoTable | PartialReason::NoMapping)
     );
     let jit = |frame: &Frame| modules.is_made_at_run_time(*frame);
-    match frames.last() {
+    match frames[..end].last() {
         Some(last) if no_table && jit(last) => Outcome::Partial(PartialReason::Jit),
         _ => outcome,
     }
@@ -154,7 +171,7 @@ fn ended(outcome: Outcome, frames: &[Frame], modules: &ModuleTable) -> Outcome {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::event::{Addr, FunctionNumber, PartialReason, Pid};
+    use crate::event::{Addr, PartialReason, Pid};
 
     fn own_code() -> u64 {
         own_code as fn() -> u64 as usize as u64
@@ -238,29 +255,39 @@ mod tests {
         assert!(table.unfinished.len() <= UNFINISHED);
     }
 
-    /// Where only the order says which evaluator runs which function, one that is missing makes all places uncertain.
+    /// Behind the end of a native walk that was cut off are the interpreter's functions that it did not reach.
     #[test]
-    fn places_by_order_are_kept_only_if_all_are_there() {
-        for (by_order, unmerged, kept) in [(true, 0, 2), (true, 1, 1), (false, 1, 2)] {
-            let mut table = StackTable::default();
-            let mut code = CodeMap::new(Pid(std::process::id()));
+    fn functions_behind_a_cut_walk_are_kept() {
+        let mut table = StackTable::default();
+        let mut code = CodeMap::new(Pid(std::process::id()));
+        let mut modules = ModuleTable::new();
+        let native = |addr| Place::Address(Addr(addr));
+        let function = Place::Interpreted(FunctionNumber(7), None);
+        for (outcome, kept, ended) in [
+            (
+                Outcome::Partial(PartialReason::NoTable),
+                2,
+                PartialReason::NoTable,
+            ),
+            (Outcome::Assisted, 2, PartialReason::NoTable),
+        ] {
             let seen = StackSeen {
                 id: StackId(16),
                 mm: MmId(1),
                 pid: None,
-                outcome: Outcome::Complete,
+                outcome,
                 before: 0,
                 last: true,
-                unmerged,
-                by_order,
-                frames: vec![
-                    Place::Interpreted(FunctionNumber(7), None),
-                    Place::Address(Addr(own_code())),
-                ],
+                unmerged: 0,
+                by_order: false,
+                frames: vec![native(own_code()), native(0x10), function],
             };
             let functions = FunctionTable::default();
-            table.insert(seen, Some(&mut code), &functions, &mut ModuleTable::new());
-            assert_eq!(table.get(StackId(16)).unwrap().frames.len(), kept);
+            table.insert(seen, Some(&mut code), &functions, &mut modules);
+            let stack = table.get(StackId(16)).unwrap();
+            assert_eq!(stack.frames.len(), kept, "{outcome:?}");
+            assert!(modules.is_interpreted(stack.frames[1]), "{outcome:?}");
+            assert_eq!(stack.outcome, Outcome::Partial(ended));
         }
     }
 

@@ -159,7 +159,7 @@ __noinline int number_functions(struct task_state *st, struct interpreter_stack 
 	if (bpf_loop(nr < MAX_INTERPRETED ? nr : MAX_INTERPRETED, number_function, &c, 0) < nr ||
 	    (nr && !is->frames[INDEX(nr - 1, MAX_INTERPRETED)].check))
 		return -1;
-	is->at = is->evaluator = is->sent = is->unmerged = 0;
+	is->at = is->evaluator = is->sent = is->unmerged = is->rest = 0;
 	is->by_order = c.space->python.frames == PYTHON_OBJECTS;
 	is->evaluator_start = c.space->evaluator;
 	is->evaluator_end = c.space->evaluator_end;

@@ -3,7 +3,8 @@
  * Frames of interpreted programs. Their evaluators run in C: a native stack says that there are such frames, but not
  * whose. The interpreter's own list of frames is read beside the native stack (python.bpf.h), as part of the stack's
  * identity. When a new stack is sent, each group of frames is put before the frame of the evaluator that runs it, which
- * is found by address: some structure of the interpreter lies in the evaluator's frame on the C stack.
+ * is found by address: some structure of the interpreter lies in the evaluator's frame on the C stack. If the native walk
+ * was cut off, the groups whose evaluators it did not reach are put behind its end: they are callers of what it found.
  */
 #ifndef MEMPROF_INTERPRETER_H
 #define MEMPROF_INTERPRETER_H
@@ -45,6 +46,7 @@ enum interpreter_flag {
 struct interpreter_stack {
 	__u64 frame; /* the next frame */
 	__u64 cframe; /* the evaluator's structure that belongs to it */
+	__u64 thread; /* the thread's state in the interpreter */
 	struct stack_hash hash;
 	__u32 nr;
 	__u32 evaluators;
@@ -56,8 +58,10 @@ struct interpreter_stack {
 	__u32 out; /* frames in the record */
 	__u32 sent; /* frames in earlier records */
 	__u32 unmerged;
-	__u32 by_order; /* evaluators have no addresses: each runs the next frame */
-	__u32 pad;
+	__u8 by_order; /* evaluators have no addresses: each runs one frame; user space puts them together */
+	__u8 rest; /* the frames that are left when all native ones are sent are put behind them */
+	__u16 pad;
+	__u32 marked; /* native frames of this part up to the last one that was marked as an evaluator's */
 	__u64 above; /* stack pointer behind the native frames that are sent */
 	__u64 evaluator_start; /* the evaluator's code */
 	__u64 evaluator_end;
@@ -221,20 +225,17 @@ struct fill_ctx {
 	};
 };
 
-/*
- * Whether the native frame at `ip`, whose part of the stack is [low, high), is that of the next evaluator.
- */
-static __always_inline int runs_next(struct interpreter_stack *is, __u64 ip, __u64 low, __u64 high)
+static __always_inline int is_evaluator(struct interpreter_stack *is, __u64 ip)
+{
+	return ip >= is->evaluator_start && ip < is->evaluator_end;
+}
+
+/* Whether the native frame whose part of the stack is [low, high) is that of the next evaluator. */
+static __always_inline int runs_next(struct interpreter_stack *is, __u64 low, __u64 high)
 {
 	__u32 next = is->evaluator;
 	struct evaluator *e;
 
-	if (is->by_order) {
-		if (ip < is->evaluator_start || ip >= is->evaluator_end)
-			return 0;
-		is->unmerged += next >= is->evaluators;
-		return next < is->evaluators;
-	}
 	if (next >= is->evaluators)
 		return 0;
 	e = &is->all[INDEX(next, MAX_EVALUATORS)];
@@ -257,6 +258,28 @@ static __always_inline void skip_evaluator(struct interpreter_stack *is)
 	is->evaluator = next + 1;
 }
 
+/* Puts one of the interpreter's frames into the record, or the mark for those that were left out. */
+static __always_inline void put_interpreted(struct task_state *st, struct interpreter_stack *is)
+{
+	struct interpreted_frame *in = &is->frames[INDEX(is->at, MAX_INTERPRETED)];
+	__u64 frame = FRAME_INTERPRETED;
+
+	if (is->at < is->nr) {
+		frame |= (__u64)in->check << FRAME_FUNCTION_SHIFT | in->instruction;
+		is->at++;
+	} else {
+		is->flags = 0;
+	}
+	put_frame(st, is->out, frame);
+	is->out++;
+}
+
+/* Whether frames are left to be put behind the native ones. */
+static __always_inline int has_rest(struct interpreter_stack *is)
+{
+	return is->rest && (is->at < is->nr || is->flags & INTERPRETER_LEFT_OUT);
+}
+
 /* Puts one frame into the record: an interpreter's, or a native one. */
 static long merge_step(__u64 i, struct fill_ctx *c)
 {
@@ -267,54 +290,52 @@ static long merge_step(__u64 i, struct fill_ctx *c)
 	struct frame *caller = &st->frames[INDEX(st->t.innermost - is->native - 1, MAX_FRAMES)];
 	__u64 low = address_of(st, f->sp), high = is->above;
 
-	if (out >= MAX_SENT_FRAMES || is->native >= st->t.to_send)
+	if (out >= MAX_SENT_FRAMES)
 		return 1;
-	if (is->native + 1 < st->t.to_send)
-		high = address_of(st, caller->sp);
-	/* An evaluator that is nowhere on this stack: another greenlet's, for example. */
-	if (!is->by_order && next < is->evaluators && is->all[INDEX(next, MAX_EVALUATORS)].address < low) {
-		skip_evaluator(is);
+	if (is->native >= st->t.to_send) {
+		if (!has_rest(is))
+			return 1;
+		put_interpreted(st, is);
 		return 0;
 	}
-	if (runs_next(is, f->ip, low, high)) {
-		__u32 end = is->all[INDEX(next, MAX_EVALUATORS)].end;
-
-		if (is->at >= end && end == MAX_INTERPRETED && is->flags & INTERPRETER_LEFT_OUT) {
-			is->flags = 0;
-			put_frame(st, out, FRAME_INTERPRETED);
+	if (is->by_order) {
+		if (is_evaluator(is, f->ip) && is->marked <= is->native) {
+			is->marked = is->native + 1;
+			put_frame(st, out, FRAME_EVALUATOR);
 			is->out = out + 1;
 			return 0;
 		}
-		if (is->at < end) {
-			struct interpreted_frame *in = &is->frames[INDEX(is->at, MAX_INTERPRETED)];
+		goto native;
+	}
+	if (is->native + 1 < st->t.to_send)
+		high = address_of(st, caller->sp);
+	else if (is->rest && !is_evaluator(is, f->ip))
+		high = low; /* its part of the stack ends nobody knows where */
+	/* An evaluator that is nowhere on this stack: another greenlet's, for example. */
+	if (next < is->evaluators && is->all[INDEX(next, MAX_EVALUATORS)].address < low) {
+		skip_evaluator(is);
+		return 0;
+	}
+	if (runs_next(is, low, high)) {
+		__u32 end = is->all[INDEX(next, MAX_EVALUATORS)].end;
 
-			put_frame(st, out, FRAME_INTERPRETED | (__u64)in->check << FRAME_FUNCTION_SHIFT | in->instruction);
-			is->at++;
-			is->out = out + 1;
+		if (is->at < end || (end == MAX_INTERPRETED && is->flags & INTERPRETER_LEFT_OUT)) {
+			put_interpreted(st, is);
 			return 0;
 		}
 		is->evaluator = next + 1;
 	}
+native:
 	put_frame(st, out, is->places[INDEX(is->native, MAX_FRAMES)]);
 	is->native++;
 	is->out = out + 1;
 	return 0;
 }
 
-/*
- * Ends a stack whose frames were all sent: notes how many frames of the interpreter have no place on it. Those behind the
- * end of a walk that was cut off are not meant. A walk that frame pointers helped seems complete where it is not if it was
- * misled; if the interpreter knows of more, it was.
- */
+/* Ends a stack whose frames were all sent: notes how many frames of the interpreter have no place on it. */
 static __always_inline void end_merged(struct interpreter_stack *is, struct stack_event *s)
 {
-	__u32 left = is->nr - is->at;
-
-	if (left && s->outcome == OUTCOME_ASSISTED)
-		s->outcome = OUTCOME_NO_TABLE;
-	if (s->outcome == OUTCOME_COMPLETE)
-		is->unmerged += left;
-	s->unmerged = is->unmerged;
+	s->unmerged = is->unmerged + is->nr - is->at;
 	s->by_order = is->by_order;
 }
 

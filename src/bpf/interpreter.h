@@ -66,7 +66,8 @@ struct python_layout {
 	__u16 text_ascii; /* in PyUnicodeObject: the characters */
 	__u16 text_compact;
 	__u16 text_kind; /* bit of a text's state where its kind begins */
-	__u16 pad[3];
+	__u16 current; /* in _PyRuntime: the state of the thread that has the GIL; 0: not there */
+	__u16 pad[2];
 };
 
 /* A function of an interpreted program. */

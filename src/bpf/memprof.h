@@ -123,8 +123,8 @@ struct stack_event {
 	__u32 outcome; /* valid in the last part */
 	__u32 before; /* how many of the stack's frames the earlier parts hold */
 	__u32 last;
-	__u32 unmerged; /* interpreters' frames and evaluators that no place on the stack was found for; of all parts */
-	__u32 by_order; /* the others have their place by order, so none of them is certain if `unmerged` is not 0 */
+	__u32 unmerged; /* interpreters' frames that no place on the stack was found for; of all parts */
+	__u32 by_order; /* evaluators are marked (FRAME_EVALUATOR), and the frames that they run are the last ones */
 	__u64 frames[MAX_SENT_FRAMES]; /* innermost first; return addresses minus one; see FRAME_IN_FILE */
 };
 
@@ -133,19 +133,22 @@ struct stack_event {
  * `FRAME_IN_FILE | number << FRAME_FILE_SHIFT | address in the file`. A frame of an interpreter is
  * `FRAME_INTERPRETED | function << FRAME_FUNCTION_SHIFT | instruction`, where the function has come in a function_event
  * of the same address space (0: frames that were left out), and the instruction is its distance from the code's start
- * in bytes (FRAME_NO_INSTRUCTION: not known). The frame of the interpreter's own code that runs such frames follows them.
- * Any other frame is an address.
+ * in bytes (FRAME_NO_INSTRUCTION: not known). The frame of the interpreter's own code that runs such frames follows them;
+ * behind the end of a native walk that was cut off they are without it. Any other frame is an address.
  */
 enum frame_bits {
 	FRAME_FILE_SHIFT = 40,
 	FRAME_FILE_BITS = 23,
 	FRAME_IN_FILE_BIT = FRAME_FILE_SHIFT + FRAME_FILE_BITS,
 	FRAME_INTERPRETED_BIT = 62,
+	FRAME_EVALUATOR_BIT = 61,
 	FRAME_FUNCTION_SHIFT = 24,
 	FRAME_NO_INSTRUCTION = (1 << FRAME_FUNCTION_SHIFT) - 1,
 };
 #define FRAME_IN_FILE (1ull << FRAME_IN_FILE_BIT)
 #define FRAME_INTERPRETED (1ull << FRAME_INTERPRETED_BIT)
+/* No frame: the next one is that of an evaluator, and which frames it runs is only known by its order. */
+#define FRAME_EVALUATOR (FRAME_INTERPRETED | 1ull << FRAME_EVALUATOR_BIT)
 
 struct process_event {
 	__u32 kind;

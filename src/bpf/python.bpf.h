@@ -14,6 +14,8 @@
 /* Bytes read of a thread's state, and of a frame: an object until 3.10. */
 #define THREAD_BYTES 192
 #define FRAME_OBJECT_BYTES 112
+/* Bytes of a whole thread's state in 3.10: the first CFrame is at its end. */
+#define THREAD_STATE_BYTES 280
 #define FRAME_BYTES 72
 #define FRAME_BYTES_3_14 80
 /* Maximum number of frames that are looked at, with those that are left out. */
@@ -84,11 +86,19 @@ static __noinline int find_slot_of_thread(struct interpreter_space *space, __u64
 static __always_inline int find_thread(struct interpreter_stack *is, struct interpreter_space *space)
 {
 	struct python_layout *l = &space->python;
-	__u64 thread = thread_pointer(), state;
+	__u64 thread = thread_pointer(), state, current;
 
 	if (!thread || (!space->slot && !find_slot_of_thread(space, thread)))
 		return 0;
 	state = specific(thread, space->slot >> SLOT_POINTER_SHIFT, space->slot & 0xffff);
+	if (l->current) {
+		/* That of a subinterpreter, if it runs; 3.12 has no such word, and 3.13 changes the
+		 * key's value. */
+		current = read_word(space->runtime + l->current);
+		if (current != state && is_thread(space, current, thread))
+			state = current;
+	}
+	is->thread = state;
 	if (!state || bpf_probe_read_user(is->buffer, THREAD_BYTES, (void *)state))
 		return 0;
 	if (word_at(is, l->thread_id) != thread)
@@ -101,7 +111,7 @@ static __always_inline int find_thread(struct interpreter_stack *is, struct inte
 		is->cframe = is->frame;
 		is->frame = is->cframe ? read_word(is->cframe + l->cframe_frame) : 0;
 	}
-	return is->frame != 0;
+	return is->frame || is->cframe;
 }
 
 struct python_ctx {
@@ -110,6 +120,19 @@ struct python_ctx {
 	__u32 mm_id;
 	__u32 pad;
 };
+
+/*
+ * 3.11 and 3.12: an evaluator that is starting has its _PyCFrame in the thread's state before the frame in it is set. Goes
+ * on to its caller's. Returns whether there is none.
+ */
+static __always_inline long leave_starting(struct interpreter_stack *is, struct python_layout *l)
+{
+	if (l->frames == PYTHON_OBJECTS_CFRAMES || !is->cframe)
+		return 1;
+	is->cframe = read_word(is->cframe + l->cframe_previous);
+	is->frame = is->cframe ? read_word(is->cframe + l->cframe_frame) : 0;
+	return !is->frame;
+}
 
 /* Takes one frame and goes on to its caller. */
 static long python_step(__u64 i, struct python_ctx *c)
@@ -122,10 +145,10 @@ static long python_step(__u64 i, struct python_ctx *c)
 	__u8 entry;
 
 	if (!frame)
-		return 1;
+		return is->nr || leave_starting(is, l);
 	bytes = objects ? FRAME_OBJECT_BYTES : l->version < 14 ? FRAME_BYTES : FRAME_BYTES_3_14;
 	if (bpf_probe_read_user(is->buffer, bytes, (void *)frame))
-		return 1;
+		return is->nr || leave_starting(is, l);
 	is->frame = word_at(is, l->frame_previous);
 	entry = byte_at(is, l->frame_entry);
 	if (l->frames >= PYTHON_SHIMS_CFRAME && entry == OWNED_BY_C_STACK) {
@@ -135,14 +158,20 @@ static long python_step(__u64 i, struct python_ctx *c)
 	f.code = word_at(is, l->frame_code) & ~3ull; /* (3.14: the lowest bits are a tag) */
 	instruction = objects ? half_at(is, l->frame_instruction) : word_at(is, l->frame_instruction);
 	if (bpf_probe_read_user(is->buffer, CODE_BYTES, (void *)f.code) || is->buffer[1] != c->space->code_type)
-		return 1;
+		return is->nr || leave_starting(is, l);
 	first_line = half_at(is, l->code_first_line);
 	f.check = first_line ^ half_at(is, l->code_flags) << 20 ^ (__u32)(word_at(is, l->code_name) * 0x9e3779b1u >> 4) ^
 		  (__u32)(word_at(is, l->code_file) * 0x85ebca6bu >> 4);
 	instruction = objects ? instruction * l->instruction_size : instruction - f.code - l->code_start;
 	f.instruction = instruction < FRAME_NO_INSTRUCTION ? instruction : FRAME_NO_INSTRUCTION;
 	add_interpreted(is, c->mm_id, &f);
-	if (objects || (l->frames == PYTHON_CFRAMES && entry)) {
+	if (l->frames == PYTHON_OBJECTS_CFRAMES && is->cframe - is->thread < THREAD_STATE_BYTES) {
+		/* The first CFrame is no evaluator's. An evaluator that is ending took its CFrame out of the list a few
+		 * instructions before its frame: so each frame has got the evaluator of the next one. */
+		is->evaluators = 0;
+		return 1;
+	}
+	if (l->frames == PYTHON_OBJECTS_CFRAMES || (l->frames == PYTHON_CFRAMES && entry)) {
 		end_evaluator(is, is->cframe);
 		if (is->cframe)
 			is->cframe = read_word(is->cframe + l->cframe_previous);

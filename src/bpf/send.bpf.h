@@ -53,8 +53,9 @@ static __always_inline int send_merged(struct fill_ctx *c, __u32 last)
 	__u64 size;
 
 	st->t.window_words = 0;
-	is->native = 0;
+	is->native = is->marked = 0;
 	is->above = last ? ~0ull : st->t.sp;
+	is->rest = last && (is->by_order || st->t.outcome != OUTCOME_COMPLETE);
 	s = &st->event;
 	/* (Not unrolled: that would need more BPF stack.) */
 #pragma clang loop unroll(disable)
@@ -68,7 +69,7 @@ static __always_inline int send_merged(struct fill_ctx *c, __u32 last)
 		s->nr = is->out;
 		s->outcome = st->t.outcome;
 		s->before = is->sent;
-		s->last = last && is->native >= st->t.to_send;
+		s->last = last && is->native >= st->t.to_send && !has_rest(is);
 		s->unmerged = s->by_order = 0;
 		if (s->last)
 			end_merged(is, s);
@@ -79,7 +80,7 @@ static __always_inline int send_merged(struct fill_ctx *c, __u32 last)
 			st->t.sending = 0;
 			return -1;
 		}
-		if (is->native >= st->t.to_send)
+		if (is->native >= st->t.to_send && !has_rest(is))
 			return 0;
 	}
 	return -1;

@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
+use std::path::Path;
 use std::sync::Arc;
 
 use super::ModuleTable;
@@ -39,6 +40,14 @@ impl ModuleTable {
     /// Whether it is the module of all code generated at run time.
     pub(crate) fn is_jit_module(&self, module: ModuleId) -> bool {
         self.jit == Some(module)
+    }
+
+    /// The path of the file that a frame is in; `None` if it is in none.
+    pub(crate) fn path(&self, frame: Frame) -> Option<&Path> {
+        match frame.kind() {
+            FrameKind::Code(id, _) => Some(&self.modules.get(usize::from(id.0))?.path),
+            FrameKind::Unmapped(_) => None,
+        }
     }
 
     /// All code generated at run time is one module, without a file.

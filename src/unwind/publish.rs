@@ -20,23 +20,26 @@ mod store;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, SyncSender};
+use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use nix::sys::eventfd::EventFd;
 
-use self::builders::{BuildOrder, Built};
+use self::builders::{BuildOrder, Done, Queues};
 use self::room::Room;
 pub use self::store::{CodeFile, PageAt, TableStore};
 use super::{Packed, Rule};
 use crate::elf::{Elf, Segment};
 use crate::event::{FileKey, FileNumber};
+use crate::interpreter::Python;
 use crate::modules::{MAX_MODULES, ModuleTable};
 use crate::profile::{Module, ModuleId};
 
 /// Minimum time between retries of tables that did not fit.
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
+/// Time limit for looking for the interpreters of files that are about to be followed: milliseconds, except on a busy machine.
+const SEARCHES: Duration = Duration::from_secs(10);
 
 /// A file that has a number.
 struct Numbered {
@@ -80,13 +83,17 @@ pub enum Registered {
 
 /// Keeps the probe's tables up to date.
 pub struct Publisher {
-    requests: SyncSender<BuildOrder>,
-    built: Receiver<Built>,
+    queues: Queues,
+    done: Receiver<(ModuleId, Done)>,
+    /// Whether the threads also look for interpreters in the files.
+    interpreters: bool,
     files: HashMap<ModuleId, Numbered>,
     /// All keys of all files.
     by_key: HashMap<FileKey, ModuleId>,
     /// Tables being built.
     building: usize,
+    /// Files in which an interpreter is looked for.
+    searching: usize,
     /// Free rules, and free rows of all chunks; `None` until first used.
     rules: Option<Room>,
     rows: Option<Room>,
@@ -103,13 +110,15 @@ impl Publisher {
     /// # Errors
     /// A thread could not be started.
     pub fn start(wake: Arc<EventFd>, interpreters: bool) -> Result<Publisher> {
-        let (requests, built) = builders::start(&wake, interpreters)?;
+        let (queues, done) = builders::start(&wake)?;
         Ok(Publisher {
-            requests,
-            built,
+            queues,
+            done,
+            interpreters,
             files: HashMap::new(),
             by_key: HashMap::new(),
             building: 0,
+            searching: 0,
             rules: None,
             rows: None,
             retried: Instant::now(),
@@ -158,9 +167,16 @@ impl Publisher {
         let number = (!segments.is_empty()).then(|| modules.number(module, segments.clone()));
         let mut state = State::None;
         if number.is_some() {
-            let file = Arc::clone(&file);
+            let order = || BuildOrder {
+                module,
+                file: Arc::clone(&file),
+            };
+            // (First: a thread looks for interpreters when it takes a table's order.)
+            if self.interpreters && self.queues.searches.try_send(order()).is_ok() {
+                self.searching += 1;
+            }
             // The queue is full: the probe reports the file again when it is next mapped.
-            if self.requests.try_send(BuildOrder { module, file }).is_err() {
+            if self.queues.tables.try_send(order()).is_err() {
                 return Ok(Registered::Known);
             }
             self.building += 1;
@@ -191,21 +207,28 @@ impl Publisher {
     /// Publishes the tables built since the last call; returns whether there were any.
     pub fn collect<S: TableStore>(&mut self, store: &mut S) -> bool {
         let mut fresh = false;
-        while let Ok(built) = self.built.try_recv() {
-            self.publish(built, store);
+        while let Ok((module, done)) = self.done.try_recv() {
+            self.publish(module, done, store);
             fresh = true;
         }
         self.retry_refused(store);
         fresh
     }
 
-    /// Waits, at most for `timeout`, until every queued table is published.
+    /// Waits, at most for `timeout`, until every queued table is published; and at most for [`SEARCHES`] until the
+    /// interpreters of all files are.
     pub fn finish<S: TableStore>(&mut self, store: &mut S, timeout: Duration) {
-        let deadline = Instant::now() + timeout;
-        while self.building > 0 {
-            let left = deadline.saturating_duration_since(Instant::now());
-            match self.built.recv_timeout(left) {
-                Ok(built) => self.publish(built, store),
+        let began = Instant::now();
+        while self.building > 0 || self.searching > 0 {
+            let limit = match self.searching {
+                0 => timeout,
+                _ => timeout.max(SEARCHES),
+            };
+            match self
+                .done
+                .recv_timeout(limit.saturating_sub(began.elapsed()))
+            {
+                Ok((module, done)) => self.publish(module, done, store),
                 Err(_) => return,
             }
         }
@@ -221,13 +244,24 @@ impl Publisher {
         self.refused.len() as u64
     }
 
-    fn publish<S: TableStore>(&mut self, built: Built, store: &mut S) {
-        self.building -= 1;
-        let module = built.module;
+    fn publish<S: TableStore>(&mut self, module: ModuleId, done: Done, store: &mut S) {
+        match done {
+            Done::Searched(found) => self.publish_interpreter(module, found, store),
+            Done::Built(table) => self.publish_table(module, table, store),
+        }
+    }
+
+    fn publish_interpreter<S: TableStore>(
+        &mut self,
+        module: ModuleId,
+        found: Option<Result<Python, String>>,
+        store: &mut S,
+    ) {
+        self.searching -= 1;
         let Some(number) = self.files.get(&module).and_then(|f| f.code.number) else {
             return;
         };
-        let read = built.interpreter.map(|found| {
+        let read = found.map(|found| {
             let interpreter = found?;
             store
                 .write_interpreter(number, &interpreter)
@@ -237,7 +271,19 @@ impl Publisher {
             self.unread
                 .push(format!("{}: {why}", file.file.path.display()));
         }
-        let state = match built.table {
+    }
+
+    fn publish_table<S: TableStore>(
+        &mut self,
+        module: ModuleId,
+        table: Result<(Packed, Vec<Rule>), String>,
+        store: &mut S,
+    ) {
+        self.building -= 1;
+        let Some(number) = self.files.get(&module).and_then(|f| f.code.number) else {
+            return;
+        };
+        let state = match table {
             Ok((packed, rules)) => match self.write(number, &packed, &rules, store) {
                 Ok(Some(place)) => State::Ready(place),
                 // If the map refuses a table, the map is full and the file stays without a table.
@@ -275,7 +321,7 @@ impl Publisher {
                 file: Arc::clone(&file.file),
             };
             let is_mapped = file.code.number.is_some_and(|n| mapped.contains(&n));
-            if is_mapped && self.requests.try_send(wanted).is_ok() {
+            if is_mapped && self.queues.tables.try_send(wanted).is_ok() {
                 self.building += 1;
                 file.state = State::Ordered;
             }

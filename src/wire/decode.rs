@@ -50,11 +50,15 @@ fn decode_stack(bytes: &[u8]) -> Result<StackSeen, Malformed> {
 
 const FRAME_IN_FILE: u64 = 1 << abi::frame_bits::FRAME_IN_FILE_BIT.0;
 const FRAME_INTERPRETED: u64 = 1 << abi::frame_bits::FRAME_INTERPRETED_BIT.0;
+const FRAME_EVALUATOR: u64 = FRAME_INTERPRETED | 1 << abi::frame_bits::FRAME_EVALUATOR_BIT.0;
 const FRAME_FUNCTION_SHIFT: u32 = abi::frame_bits::FRAME_FUNCTION_SHIFT.0;
 const FRAME_NO_INSTRUCTION: u32 = abi::frame_bits::FRAME_NO_INSTRUCTION.0;
 const FRAME_FILE_SHIFT: u32 = abi::frame_bits::FRAME_FILE_SHIFT.0;
 
 fn decode_place(frame: u64) -> Place {
+    if frame == FRAME_EVALUATOR {
+        return Place::Evaluator;
+    }
     if frame & FRAME_IN_FILE == 0 && frame & FRAME_INTERPRETED != 0 {
         let at = (frame & u64::from(FRAME_NO_INSTRUCTION)) as u32;
         let function = (frame & !FRAME_INTERPRETED) >> FRAME_FUNCTION_SHIFT;
@@ -373,5 +377,6 @@ mod tests {
             decode_place(frame(u32::MAX.into(), 0)),
             place(u32::MAX, Some(0))
         );
+        assert_eq!(decode_place(FRAME_EVALUATOR), Place::Evaluator);
     }
 }

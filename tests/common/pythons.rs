@@ -7,10 +7,14 @@ use std::process::Command;
 /// The minor versions whose frames are read.
 const READ: std::ops::RangeInclusive<u32> = 8..=14;
 
-/// The CPythons of this machine that memprof reads, by their versions.
+/// The CPythons of this machine that memprof reads, by their versions. Those in `MEMPROF_PYTHONS` (paths, with `:` between
+/// them) come first: for example of a virtual environment that has packages.
 pub fn pythons() -> BTreeMap<String, PathBuf> {
     let home = PathBuf::from(std::env::var_os("HOME").unwrap_or_default());
-    let mut places = vec![PathBuf::from("/usr/bin/python3")];
+    let chosen = std::env::var_os("MEMPROF_PYTHONS").unwrap_or_default();
+    let mut places: Vec<PathBuf> = std::env::split_paths(&chosen).collect();
+    places.retain(|path| !path.as_os_str().is_empty());
+    places.push(PathBuf::from("/usr/bin/python3"));
     for versions in [".pyenv/versions", ".local/share/uv/python"] {
         let versions = std::fs::read_dir(home.join(versions)).into_iter().flatten();
         places.extend(versions.flatten().map(|v| v.path().join("bin/python3")));

@@ -1,10 +1,12 @@
 //! Python: the frames that memprof shows against those that the interpreter itself prints, for each CPython that is
 //! installed.
 //!
-//! Needs root and a CPython that memprof knows: /usr/bin/python3, others of pyenv and uv besides.
+//! Needs root and a CPython that memprof knows: /usr/bin/python3, others of pyenv, uv and `MEMPROF_PYTHONS` besides.
 
 #[path = "../common/mod.rs"]
 mod common;
+mod stops;
+mod switching;
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
@@ -19,6 +21,8 @@ use common::skip::skip;
 use serde::Deserialize;
 
 const WORKLOAD: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/workloads/frames.py");
+/// The file of the function that the workloads call at each place.
+const MARKS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/workloads/marks.py");
 /// (Some places are deeper than 128 frames, before Python 3.11.)
 const OPTIONS: &[&str] = &["--stacks", "all", "--max-frames", "1024"];
 /// A function of Python, as both sides name it: name, file, line.
@@ -57,6 +61,7 @@ struct SavedFrame {
 #[derive(Deserialize)]
 struct SavedStack {
     bytes: SavedBytes,
+    outcome: String,
     frames: Vec<usize>,
 }
 
@@ -107,9 +112,15 @@ fn saved_as_the_kernel_says(what: &str, m: &Memprof) -> Saved {
     saved
 }
 
+/// Every function has its place among the native frames.
+fn all_merged(version: &str, m: &Memprof) {
+    let losses = m.lost();
+    let unmerged = losses.iter().find(|row| row.contains("not merged"));
+    assert_eq!(unmerged, None, "{version}");
+}
+
 /// Each place's frames are those of one stack, which has the place's memory.
 fn compare(version: &str, m: &Memprof, marks: &[Mark]) {
-    assert!(marks.len() >= 40, "{version}: {}", marks.len());
     let saved = saved_as_the_kernel_says(version, m);
     let by_python = saved.by_python();
     let (mut wrong, mut missing) = (Vec::new(), 0);
@@ -118,7 +129,7 @@ fn compare(version: &str, m: &Memprof, marks: &[Mark]) {
             frames
                 .split_first()
                 .is_some_and(|((name, file, _), callers)| {
-                    name == "mark" && file == WORKLOAD && callers == mark.frames
+                    name == "mark" && file == MARKS && callers == mark.frames
                 })
         };
         let bytes = by_python
@@ -150,8 +161,6 @@ fn compare(version: &str, m: &Memprof, marks: &[Mark]) {
         marks.len(),
         wrong.join("\n"),
     );
-    let unmerged = losses.iter().find(|row| row.contains("not merged"));
-    assert_eq!(unmerged, None, "{version}");
     println!(
         "Python {version}: the frames of {} places are equal",
         marks.len()
@@ -175,7 +184,9 @@ fn frames_of_a_started_program_are_the_interpreters_own() {
             }
             marks.push(serde_json::from_str(&line).unwrap());
         }
+        assert!(marks.len() >= 40, "{version}: {}", marks.len());
         compare(&version, &m, &marks);
+        all_merged(&version, &m);
     }
 }
 
@@ -202,7 +213,9 @@ fn frames_of_a_running_program_are_the_interpreters_own() {
         let marks: Vec<Mark> = lines
             .map(|line| serde_json::from_str(&line).unwrap())
             .collect();
+        assert!(marks.len() >= 40, "{version}: {}", marks.len());
         compare(&version, &m, &marks);
+        all_merged(&version, &m);
         drop(stdin);
         program.wait().unwrap();
     }

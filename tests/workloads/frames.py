@@ -1,32 +1,16 @@
 """Allocates memory at places of every kind, and prints the interpreter's own frames there.
 
-Each place calls mark(), which prints one line of JSON: the frames of its callers, innermost first, each with its name
-(qualified from Python 3.11 on), file and line; and which size of memory it then allocates, and keeps. The last line is
-"ready". With the argument "wait" it waits for a line on stdin first. It ends when stdin does.
+Each place calls mark(). The last line is "ready". With the argument "wait" it waits for a line on stdin first. It ends when
+stdin does.
 """
 
 import functools
-import json
 import re
 import sys
 import threading
 
-kept = []
-lock = threading.Lock()
-
-
-def mark():
-    frames = []
-    frame = sys._getframe(1)
-    while frame:
-        code = frame.f_code
-        name = getattr(code, "co_qualname", code.co_name)
-        frames.append([name, code.co_filename, frame.f_lineno])
-        frame = frame.f_back
-    with lock:
-        size = (len(kept) + 40) << 16
-        kept.append(bytearray(size))
-        print(json.dumps({"frames": frames, "size": size}), flush=True)
+sys.dont_write_bytecode = True
+from marks import mark  # noqa: E402
 
 
 def plain():

@@ -24,6 +24,9 @@ pub struct Layout {
     pub frames: Frames,
     /// `_PyRuntimeState`: `autoTSSkey`.
     pub key: u16,
+    /// `_PyRuntimeState`: `gilstate.tstate_current`; 0: not used. (3.12 has none. In 3.8 and 3.9
+    /// nothing says which of a thread's evaluators are the subinterpreter's.)
+    pub current: u16,
     /// `PyThreadState`: `thread_id`.
     pub thread_id: u16,
     /// `PyThreadState`: `frame`, `cframe` or `current_frame`.
@@ -66,6 +69,7 @@ const PYTHON_3_8: Layout = Layout {
     version: 8,
     frames: Frames::Objects,
     key: 0x570,
+    current: 0,
     thread_id: 0xb0,
     thread_frame: 0x18,
     cframe_frame: 0,
@@ -95,6 +99,7 @@ const PYTHON_3_9: Layout = Layout {
 const PYTHON_3_10: Layout = Layout {
     version: 10,
     frames: Frames::ObjectsCframes,
+    current: 0x238,
     cframe_frame: 0x30,
     cframe_previous: 8,
     frame_instruction: 0x60,
@@ -106,6 +111,7 @@ const PYTHON_3_11: Layout = Layout {
     version: 11,
     frames: Frames::Cframes,
     key: 0x250,
+    current: 0x240,
     thread_id: 0x98,
     thread_frame: 0x38,
     cframe_frame: 8,
@@ -127,6 +133,7 @@ const PYTHON_3_12: Layout = Layout {
     version: 12,
     frames: Frames::ShimsCframe,
     key: 0x608,
+    current: 0,
     thread_id: 0x88,
     cframe_frame: 0,
     cframe_previous: 8,

@@ -26,61 +26,80 @@ pub(super) struct BuildOrder {
     pub(super) file: Arc<Module>,
 }
 
-/// A table built by a thread, or the error.
-pub(super) struct Built {
-    pub(super) module: ModuleId,
-    pub(super) table: Result<(Packed, Vec<Rule>), String>,
-    /// The interpreter in the file, if there is one; or why its frames are not read.
-    pub(super) interpreter: Option<Result<Python, String>>,
+/// What a thread has done with a file.
+pub(super) enum Done {
+    /// Looked for an interpreter: there is one, or the reason why its frames are not read.
+    Searched(Option<Result<Python, String>>),
+    /// Built a table, or the error.
+    Built(Result<(Packed, Vec<Rule>), String>),
 }
 
-/// Starts the threads; they write to `wake` when a table is built. `interpreters` says whether they also look for
-/// interpreters.
+/// The queues of the threads.
+pub(super) struct Queues {
+    pub(super) tables: SyncSender<BuildOrder>,
+    /// Files in which they look for an interpreter: before they build the next table, because that takes a thousandth of the
+    /// time, and functions of an interpreter are known without tables.
+    pub(super) searches: SyncSender<BuildOrder>,
+}
+
+/// Starts the threads; they write to `wake` when something is done.
 ///
 /// # Errors
 /// A thread could not be started.
-pub(super) fn start(
-    wake: &Arc<EventFd>,
-    interpreters: bool,
-) -> Result<(SyncSender<BuildOrder>, Receiver<Built>)> {
-    let (requests, wanted) = sync_channel(QUEUE);
+pub(super) fn start(wake: &Arc<EventFd>) -> Result<(Queues, Receiver<(ModuleId, Done)>)> {
+    let (tables, wanted_tables) = sync_channel(QUEUE);
+    let (searches, wanted_searches) = sync_channel(QUEUE);
     let (done, built) = channel();
-    let wanted = Arc::new(Mutex::new(wanted));
+    let wanted = Arc::new(Wanted {
+        tables: Mutex::new(wanted_tables),
+        searches: Mutex::new(wanted_searches),
+    });
     let threads = thread::available_parallelism().map_or(1, |n| n.get().min(BUILDERS));
     for _ in 0..threads {
         let (wanted, done, wake) = (Arc::clone(&wanted), done.clone(), Arc::clone(wake));
         thread::Builder::new()
             .name("memprof-tables".into())
-            .spawn(move || build_tables(&wanted, &done, &wake, interpreters))
+            .spawn(move || build_tables(&wanted, &done, &wake))
             .context("cannot start a thread that builds unwind tables")?;
     }
-    Ok((requests, built))
+    Ok((Queues { tables, searches }, built))
 }
 
-fn build_tables(
-    wanted: &Mutex<Receiver<BuildOrder>>,
-    done: &Sender<Built>,
-    wake: &EventFd,
-    interpreters: bool,
-) {
-    priority::restore();
-    privileges::reduce(Role::Tables);
-    while let Some(BuildOrder { module, file }) = next(wanted) {
-        let built = Built {
-            module,
-            table: build(&file),
-            interpreter: interpreters.then(|| find_interpreter(&file)).flatten(),
-        };
-        if done.send(built).is_err() {
-            return;
-        }
-        let _ = wake.write(1);
+struct Wanted {
+    tables: Mutex<Receiver<BuildOrder>>,
+    searches: Mutex<Receiver<BuildOrder>>,
+}
+
+impl Wanted {
+    fn next_table(&self) -> Option<BuildOrder> {
+        let tables = self.tables.lock().unwrap_or_else(PoisonError::into_inner);
+        tables.recv().ok()
+    }
+
+    fn next_search(&self) -> Option<BuildOrder> {
+        let searches = self.searches.lock().unwrap_or_else(PoisonError::into_inner);
+        searches.try_recv().ok()
     }
 }
 
-fn next(wanted: &Mutex<Receiver<BuildOrder>>) -> Option<BuildOrder> {
-    let wanted = wanted.lock().unwrap_or_else(PoisonError::into_inner);
-    wanted.recv().ok()
+fn build_tables(wanted: &Wanted, done: &Sender<(ModuleId, Done)>, wake: &EventFd) {
+    priority::restore();
+    privileges::reduce(Role::Tables);
+    let tell = |module, what| {
+        let told = done.send((module, what)).is_ok();
+        let _ = wake.write(1);
+        told
+    };
+    while let Some(order) = wanted.next_table() {
+        while let Some(BuildOrder { module, file }) = wanted.next_search() {
+            if !tell(module, Done::Searched(find_interpreter(&file))) {
+                return;
+            }
+        }
+        if !tell(order.module, Done::Built(build(&order.file))) {
+            return;
+        }
+    }
 }
 
 fn find_interpreter(module: &Module) -> Option<Result<Python, String>> {

@@ -1,5 +1,4 @@
 use super::*;
-use crate::interpreter::Python;
 use crate::unwind::Page;
 
 /// A store that keeps what is written, with small limits.
@@ -171,14 +170,7 @@ fn publish(p: &mut Publisher, module: u16, rows: u32, maps: &mut Maps) {
     let rows: Vec<u32> = (0..rows).map(|n| u32::from(module) << 16 | n).collect();
     let table = Ok((packed(&[(0, &rows)]), vec![Rule::STOP]));
     let module = ModuleId(module);
-    p.publish(
-        Built {
-            module,
-            table,
-            interpreter: None,
-        },
-        maps,
-    );
+    p.publish(module, Done::Built(table), maps);
 }
 
 fn state(p: &Publisher, module: u16) -> &'static str {
