@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 use nix::sys::eventfd::EventFd;
 
 use crate::elf::Elf;
-use crate::interpreter::{self, Python};
+use crate::interpreter::{self, Interpreter, Unread, Wanted};
 use crate::priority;
 use crate::privileges::{self, Role};
 use crate::profile::{Module, ModuleId};
@@ -31,17 +31,17 @@ pub(super) struct Built {
     pub(super) module: ModuleId,
     pub(super) table: Result<(Packed, Vec<Rule>), String>,
     /// The interpreter in the file, if there is one; or why its frames are not read.
-    pub(super) interpreter: Option<Result<Python, String>>,
+    pub(super) interpreter: Option<Result<Interpreter, Unread>>,
 }
 
-/// Starts the threads; they write to `wake` when a table is built. `interpreters` says whether they also look for
-/// interpreters.
+/// Starts the threads; they write to `wake` when a table is built. `interpreters` says which interpreters they
+/// also look for.
 ///
 /// # Errors
 /// A thread could not be started.
 pub(super) fn start(
     wake: &Arc<EventFd>,
-    interpreters: bool,
+    interpreters: Wanted,
 ) -> Result<(SyncSender<BuildOrder>, Receiver<Built>)> {
     let (requests, wanted) = sync_channel(QUEUE);
     let (done, built) = channel();
@@ -61,7 +61,7 @@ fn build_tables(
     wanted: &Mutex<Receiver<BuildOrder>>,
     done: &Sender<Built>,
     wake: &EventFd,
-    interpreters: bool,
+    interpreters: Wanted,
 ) {
     priority::restore();
     privileges::reduce(Role::Tables);
@@ -69,7 +69,7 @@ fn build_tables(
         let built = Built {
             module,
             table: build(&file),
-            interpreter: interpreters.then(|| find_interpreter(&file)).flatten(),
+            interpreter: find_interpreter(&file, interpreters),
         };
         if done.send(built).is_err() {
             return;
@@ -83,8 +83,8 @@ fn next(wanted: &Mutex<Receiver<BuildOrder>>) -> Option<BuildOrder> {
     wanted.recv().ok()
 }
 
-fn find_interpreter(module: &Module) -> Option<Result<Python, String>> {
-    interpreter::find(&Elf::read(module.file.as_ref()?).ok()?)
+fn find_interpreter(module: &Module, wanted: Wanted) -> Option<Result<Interpreter, Unread>> {
+    interpreter::find(&Elf::read(module.file.as_ref()?).ok()?, wanted)
 }
 
 fn build(module: &Module) -> Result<(Packed, Vec<Rule>), String> {

@@ -1,5 +1,5 @@
 use super::*;
-use crate::interpreter::Python;
+use crate::interpreter::Interpreter;
 use crate::unwind::Page;
 
 /// A store that keeps what is written, with small limits.
@@ -46,7 +46,7 @@ impl TableStore for Maps {
         Ok(())
     }
 
-    fn write_interpreter(&mut self, _: FileNumber, _: &Python) -> Result<()> {
+    fn write_interpreter(&mut self, _: FileNumber, _: &Interpreter) -> Result<()> {
         Ok(())
     }
 
@@ -265,7 +265,7 @@ fn a_file_has_a_number_at_once_and_its_table_soon() {
         fn write_file(&mut self, key: FileKey, file: &CodeFile) -> Result<()> {
             self.0.write_file(key, file)
         }
-        fn write_interpreter(&mut self, _: FileNumber, _: &Python) -> Result<()> {
+        fn write_interpreter(&mut self, _: FileNumber, _: &Interpreter) -> Result<()> {
             Ok(())
         }
 
