@@ -20,6 +20,12 @@ IN_C = %w[
   each_slice synchronize require_relative parse []=
 ].freeze
 
+if ARGV == ["wait"]
+  $stdout.puts "waits"
+  $stdout.flush
+  $stdin.gets
+end
+
 $kept = []
 $lock = Mutex.new
 
@@ -36,7 +42,7 @@ def mark
   frames = all.zip(all.drop(1)).reject { |l, caller| in_c?(l, caller) }
   frames = frames.map { |l, _| [l.label, l.path, l.lineno] }
   $lock.lock
-  size = ($kept.size + 40) << 16
+  size = ($kept.size + 20) << 15
   $kept << "x" * size
   $stdout.puts JSON.generate("frames" => frames, "size" => size)
   $stdout.flush
@@ -274,11 +280,6 @@ class Kept < Hash
   end
 end
 
-if ARGV == ["wait"]
-  $stdout.puts "waits"
-  $stdout.flush
-  $stdin.gets
-end
 main
 $stdout.puts "ready"
 $stdout.flush

@@ -1,5 +1,5 @@
 use super::*;
-use crate::interpreter::Interpreter;
+use crate::interpreter::{Interpreter, Wanted};
 use crate::unwind::Page;
 
 /// A store that keeps what is written, with small limits.
@@ -87,7 +87,7 @@ fn module_without_file() -> Arc<Module> {
 }
 
 fn publisher() -> Publisher {
-    Publisher::start(Arc::new(EventFd::new().unwrap()), true).unwrap()
+    Publisher::start(Arc::new(EventFd::new().unwrap()), Wanted::ALL).unwrap()
 }
 
 fn packed(pages: &[(u32, &[u32])]) -> Packed {
