@@ -210,7 +210,7 @@ static __always_inline long describe_python(struct interpreter_stack *is, struct
 	copy_python_text(l, word_at(is, l->code_name), &e->name, e->name_text, MAX_NAME, 0, (__u64 *)e->lines_table);
 	copy_python_text(l, word_at(is, l->code_file), &e->file, e->file_text, MAX_FILE_NAME, 1,
 			 (__u64 *)e->lines_table);
-	e->owner.width = 0;
+	e->owner.width = e->owner.sent = e->singleton = 0;
 	/* A bytes object: reference count, type, size, hash, bytes. */
 	size = read_word(e->lines + 16);
 	e->lines_size = size < MAX_LINES_SIZE ? size : MAX_LINES_SIZE;

@@ -48,11 +48,13 @@ const MAX_TLS_WORDS: u64 = 8;
 pub(super) fn find(elf: &Elf) -> Option<Result<Ruby, String>> {
     let names = [VERSION, EVAL, EVAL_MAIN, EXPORTED_EVALUATOR];
     let mut found = elf.extents(SHT_DYNSYM, names).ok()?;
+    // (Extensions refer to the interpreter's symbols, so any has dynamic ones.)
+    found[0]?;
     if found[..3].contains(&None) {
         found = elf.extents(SHT_SYMTAB, names).ok()?;
     }
     let [Some(version), Some(eval), Some(eval_main), evaluator] = found else {
-        return None;
+        return Some(Err("this Ruby has no symbol rb_iseq_eval".into()));
     };
     Some(check(elf, version, [eval, eval_main], evaluator))
 }

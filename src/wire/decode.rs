@@ -96,7 +96,7 @@ fn decode_function(bytes: &[u8]) -> Result<FunctionSeen, Malformed> {
         _ => return Err(Malformed::Unknown),
     };
     let mut name = decode_text(&e.name, &e.name_text, Cut::End);
-    if e.owner.sent > 0 {
+    if interpreter == Kind::Ruby && e.owner.sent > 0 {
         let class = decode_text(&e.owner, &e.lines_table, Cut::End);
         name = qualified(&name, &class, e.singleton != 0);
     }
