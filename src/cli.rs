@@ -19,7 +19,7 @@ use clap::{ArgGroup, Args, ColorChoice, CommandFactory, FromArgMatches, Parser, 
 
 use self::outputs::outputs;
 use self::values::{
-    Python, UnwindArg, formats, frames_of, parse_name, parse_pid, parse_seconds, parse_size,
+    ReadFrames, UnwindArg, formats, frames_of, parse_name, parse_pid, parse_seconds, parse_size,
     parse_wait, stacks,
 };
 use crate::config::{Config, DiffConfig, HeapConfig, MapsConfig, OpenConfig};
@@ -27,6 +27,7 @@ use crate::debuginfod::Wish;
 use crate::event::Pid;
 use crate::export::ExportOptions;
 use crate::freeze::{Freeze, MAX_FREEZE};
+use crate::interpreter::Wanted;
 use crate::probe::{FRAME_LIMITS, Overhead, Stacks};
 use crate::profile::{Frames, Kind};
 use crate::server::DEFAULT_LISTEN;
@@ -171,7 +172,7 @@ struct ProfileArgs {
     /// the format]
     #[arg(long, value_name = "SIZE", requires = "output", value_parser = parse_size)]
     threshold: Option<u64>,
-    /// Which frames of interpreted programs (Python) are in --output: `all`, functions of the program and native ones;
+    /// Which frames of interpreted programs (Python, Ruby) are in --output: `all`, functions of the program and native ones;
     /// `source`, those of the program alone; `native`, native ones alone [default: all]
     #[arg(long, value_name = "FRAMES", requires = "output", value_parser = PossibleValuesParser::new(Frames::ALL.map(Frames::name)))]
     frames: Option<String>,
@@ -202,7 +203,10 @@ struct ProfileArgs {
     debuginfod: Option<Option<Wish>>,
     /// Whether to read the frames of Python: `auto` reads them where a CPython that memprof knows runs
     #[arg(long, value_name = "MODE", value_enum, default_value_t)]
-    python: Python,
+    python: ReadFrames,
+    /// Whether to read the frames of Ruby: `auto` reads them where a CRuby that memprof knows runs
+    #[arg(long, value_name = "MODE", value_enum, default_value_t)]
+    ruby: ReadFrames,
     /// Print diagnostics to stderr: -v steps, -vv also each scan, unwind table and request, -vvv everything.
     /// MEMPROF_LOG=memprof::probe=trace,info selects by module
     #[arg(long, short, action = clap::ArgAction::Count)]
@@ -355,7 +359,10 @@ fn config(args: ProfileArgs) -> Result<Config, clap::Error> {
             None => Wish::Environment,
             Some(wish) => wish.unwrap_or(Wish::Usual),
         },
-        python: args.python == Python::Auto,
+        interpreters: Wanted {
+            python: args.python == ReadFrames::Auto,
+            ruby: args.ruby == ReadFrames::Auto,
+        },
         listen: (!args.no_server).then_some(args.listen),
         cors_origins: args.cors_origin,
         allow_hosts: args.allow_host,

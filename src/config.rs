@@ -13,6 +13,7 @@ use crate::event::Pid;
 use crate::export::{ExportOptions, Exporter};
 use crate::freeze::Freeze;
 use crate::gate::Gate;
+use crate::interpreter::Wanted;
 use crate::probe::{Stacks, Unwind};
 use crate::screen::ScreenOptions;
 use crate::source::Source;
@@ -40,8 +41,8 @@ pub struct Config {
     pub rust_hashes: bool,
     /// Which servers are asked for debug files.
     pub debuginfod: Wish,
-    /// Whether Python's frames are read.
-    pub python: bool,
+    /// Which interpreters' frames are read.
+    pub interpreters: Wanted,
     /// Where to serve HTTP; `None` to serve none.
     pub listen: Option<SocketAddr>,
     /// Origins that may read, in addition to loopback ones.

@@ -18,7 +18,7 @@ use object::elf::{
     DF_1_PIE, DT_FLAGS_1, DT_NULL, DataEncoding, DynamicFlags1, DynamicTag, ELFCLASS64,
     ELFDATA2LSB, ELFMAG, EM_X86_64, ET_DYN, ET_EXEC, FileClass, FileHeader64, FileType, Machine,
     NT_GNU_BUILD_ID, NoteType, PT_DYNAMIC, PT_GNU_EH_FRAME, PT_INTERP, PT_LOAD, ProgramHeader64,
-    SHT_NOBITS, SHT_NOTE, SectionHeader64, SectionType,
+    ProgramType, SHT_NOBITS, SHT_NOTE, SectionHeader64, SectionType,
 };
 
 pub use self::headers::{Section, Segment};
@@ -133,6 +133,11 @@ impl<'f> Elf<'f> {
     /// The program header of the index of the unwind information (`.eh_frame_hdr`).
     pub fn eh_frame_hdr(&self) -> Option<&Segment> {
         self.segments.iter().find(|s| s.kind == PT_GNU_EH_FRAME)
+    }
+
+    /// The first segment of this kind.
+    pub(crate) fn segment_of_kind(&self, kind: ProgramType) -> Option<&Segment> {
+        self.segments.iter().find(|s| s.kind == kind)
     }
 
     /// The processor: an `EM_*` constant.

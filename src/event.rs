@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use crate::interpreter::Kind;
+
 /// A process id (thread group id) as seen from memprof's own pid namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Pid(pub u32);
@@ -102,6 +104,8 @@ pub struct FunctionSeen {
     pub code: Addr,
     /// Distinguishes code objects that have the same address one after the other.
     pub check: u32,
+    /// The interpreter that runs it.
+    pub interpreter: Kind,
     /// Minor version of the interpreter.
     pub version: u16,
     /// Its table of lines.

@@ -88,6 +88,8 @@ pub enum Language {
     Rust,
     /// Python.
     Python,
+    /// Ruby.
+    Ruby,
     /// JavaScript, and what is compiled to it.
     JavaScript,
     /// C, C++ and everything else.
@@ -96,9 +98,10 @@ pub enum Language {
 
 impl Language {
     /// Every language.
-    const ALL: [Language; 4] = [
+    const ALL: [Language; 5] = [
         Language::Rust,
         Language::Python,
+        Language::Ruby,
         Language::JavaScript,
         Language::Other,
     ];
@@ -108,6 +111,7 @@ impl Language {
         match self {
             Language::Rust => "rust",
             Language::Python => "python",
+            Language::Ruby => "ruby",
             Language::JavaScript => "javascript",
             Language::Other => "other",
         }

@@ -16,8 +16,9 @@ mod skel {
 
 pub(crate) use skel::types::{
     bss as Bss, cache_chunk, cache_key, code_file, code_segment, cpu_state, file_key, function_key,
-    interpreter_file, kernel_page, page_chunk, proc_info, python_layout, stack_bucket,
-    unwind_mapping, unwind_page, unwind_page_key, unwind_rule, unwind_space,
+    interpreter_file, interpreter_kind, kernel_page, page_chunk, proc_info, python_layout,
+    ruby_layout, stack_bucket, unwind_mapping, unwind_page, unwind_page_key, unwind_rule,
+    unwind_space,
 };
 pub(crate) use skel::{MemprofSkel, MemprofSkelBuilder, OpenMemprofSkel};
 
@@ -61,8 +62,8 @@ pub(crate) const MAX_CPUS: usize = abi::limits::MAX_CPUS.0 as usize;
 
 const _: () = {
     assert!(size_of::<stack_event>() == 40 + 8 * abi::limits::MAX_SENT_FRAMES.0 as usize);
-    assert!(size_of::<function_event>() == 80 + 128 + 256 + 1024);
-    assert!(size_of::<interpreter_file>() == 80);
+    assert!(size_of::<function_event>() == 104 + 128 + 256 + 1024);
+    assert!(size_of::<interpreter_file>() == 112);
     assert!(size_of::<process_event>() == 48);
     assert!(size_of::<range_event>() == 48);
     assert!(size_of::<page_chunk>() == 4 * CHUNK_PAGES);

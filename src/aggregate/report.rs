@@ -162,7 +162,7 @@ impl Aggregator {
             self.modules.functions_refused() + refused.sum::<u64>(),
         );
         losses.add(
-            "Python frames not merged: their evaluator is not on the stack (counted at each new stack)",
+            "Python or Ruby frames not merged: their evaluator is not on the stack (counted at each new stack)",
             self.unmerged,
         );
         let forgotten = self.spaces.values().map(Space::forgotten).sum();

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /*
- * The functions of interpreted programs: each gets a number and is described to user space when a stack first has it,
+ * The interpreters, each with a file of its own: which of them walks and describes what. And
+ * the functions of interpreted programs: each gets a number and is described to user space when a stack first has it,
  * while its frame keeps it alive.
  */
 #ifndef MEMPROF_FUNCTIONS_H
@@ -10,6 +11,8 @@
 #include "counters.bpf.h"
 #include "events.bpf.h"
 #include "interpreter.bpf.h"
+#include "python.bpf.h"
+#include "ruby.bpf.h"
 #include "thread.bpf.h"
 
 /* The numbers of functions that user space knows. User space deletes those of address spaces that are gone. */
@@ -23,43 +26,8 @@ struct {
 
 __u32 last_function = 0;
 
-/*
- * Copies at most `most` bytes of a text object: its first ones, or its last ones. Returns the number of bytes. `header` is
- * scratch space for five words: the BPF stack is short.
- */
-static __always_inline __u32 copy_text(struct python_layout *layout, __u64 object, struct sent_text *text, void *to,
-				       __u32 most, int last, __u64 *header)
-{
-	__u32 state, width, size;
-	__u64 at;
-
-	text->length = text->sent = text->width = text->ascii = 0;
-	/* Reference count, type, length, hash, state. */
-	if (bpf_probe_read_user(header, 5 * 8, (void *)object))
-		return 0;
-	state = header[4];
-	/* Its bits from text_kind on: the width of a character (3), compact, ASCII. */
-	width = state >> layout->text_kind & 7;
-	text->ascii = state >> (layout->text_kind + 4) & 1;
-	if (width != 1 && width != 2 && width != 4)
-		return 0;
-	text->width = width;
-	text->length = header[2] < 0xffffff ? header[2] : 0xffffff;
-	size = text->length * width;
-	at = object + (text->ascii ? layout->text_ascii : layout->text_compact);
-	if (size > most) {
-		if (last)
-			at += size - most;
-		size = most;
-	}
-	if (size > most || bpf_probe_read_user(to, size, (void *)at))
-		return 0;
-	text->sent = size;
-	return size;
-}
-
-/* What stands for the size of a table of lines that is larger. */
-#define MAX_LINES_SIZE 0xffffffff
+/* A function's address: Ruby has other bits above. */
+#define FUNCTION_ADDRESS ((1ull << RUBY_CODE_BITS) - 1)
 
 /* The number of a function that cannot be read: none has it. */
 #define FUNCTION_UNREADABLE 0xffffffff
@@ -69,40 +37,32 @@ static __always_inline __u32 copy_text(struct python_layout *layout, __u64 objec
  * ring buffer. (Global: verified once.)
  */
 __noinline __u32 send_function(struct task_state *st, struct interpreter_stack *is, struct interpreter_space *space,
-			       __u64 code, __u32 check)
+			       struct interpreted_frame *f)
 {
 	struct function_event *e;
 	__u32 function;
 	__u64 size;
+	long sent;
 
-	if (!st || !is || !space)
+	if (!st || !is || !space || !f)
 		return 0;
 	e = &st->function;
-	if (bpf_probe_read_user(is->buffer, CODE_BYTES, (void *)code))
+	sent = space->kind == INTERPRETER_RUBY ? describe_ruby(is, space, f->code, e) :
+						 describe_python(is, space, f->code, e);
+	if (sent < 0)
 		return FUNCTION_UNREADABLE;
 	function = __sync_fetch_and_add(&last_function, 1) + 1;
 	e->kind = EVENT_FUNCTION;
 	e->mm_id = st->mm_id;
 	e->pid = st->pid;
 	e->function = function;
-	e->code = code;
-	e->check = check;
-	e->version = space->python.version;
-	e->first_line = half_at(is, space->python.code_first_line);
-	e->lines = word_at(is, space->python.code_lines);
-	copy_text(&space->python, word_at(is, space->python.code_name), &e->name, e->name_text, MAX_NAME, 0,
-		  (__u64 *)e->lines_table);
-	copy_text(&space->python, word_at(is, space->python.code_file), &e->file, e->file_text, MAX_FILE_NAME, 1,
-		  (__u64 *)e->lines_table);
-	/* A bytes object: reference count, type, size, hash, bytes. */
-	size = read_word(e->lines + 16);
-	e->lines_size = size < MAX_LINES_SIZE ? size : MAX_LINES_SIZE;
-	if (size > MAX_LINES || bpf_probe_read_user(e->lines_table, size, (void *)(e->lines + 32)))
-		size = 0;
+	e->code = f->code & FUNCTION_ADDRESS;
+	e->check = f->check;
+	e->interpreter = space->kind;
 	/* (The mask tells 6.1's verifier the bound.) */
-	size = INDEX(size + offsetof(struct function_event, lines_table), 2048);
+	size = INDEX(sent + offsetof(struct function_event, lines_table), 2048);
 	/* What was not sent has to be read at once: the function may soon be gone. */
-	if (size > offsetof(struct function_event, lines_table) ? emit(e, size) : emit_now(e, size))
+	if (e->lines_size && !sent ? emit_now(e, size) : emit(e, size))
 		return 0;
 	return function;
 }
@@ -117,14 +77,16 @@ struct functions_ctx {
 static long number_function(__u64 i, struct functions_ctx *c)
 {
 	struct interpreted_frame *f = &c->is->frames[INDEX(i, MAX_INTERPRETED)];
-	struct function_key key = { .code = f->code, .mm_id = c->st->mm_id, .check = f->check };
+	struct function_key key = { .code = f->code & FUNCTION_ADDRESS, .mm_id = c->st->mm_id, .check = f->check };
 	__u32 *known = bpf_map_lookup_elem(&functions, &key), function;
 
+	if (c->space->kind == INTERPRETER_RUBY)
+		f->instruction = ruby_line(c->is, c->space, f);
 	if (known) {
 		f->check = *known;
 		return 0;
 	}
-	function = send_function(c->st, c->is, c->space, f->code, f->check);
+	function = send_function(c->st, c->is, c->space, f);
 	f->check = function;
 	if (!function)
 		return 1;
@@ -159,11 +121,40 @@ __noinline int number_functions(struct task_state *st, struct interpreter_stack 
 	if (bpf_loop(nr < MAX_INTERPRETED ? nr : MAX_INTERPRETED, number_function, &c, 0) < nr ||
 	    (nr && !is->frames[INDEX(nr - 1, MAX_INTERPRETED)].check))
 		return -1;
-	is->at = is->evaluator = is->sent = is->unmerged = is->rest = 0;
+	is->at = is->sent = is->unmerged = is->rest = 0;
+	is->evaluator = is->unstarted;
+	if (is->unstarted)
+		is->at = is->all[0].end;
 	is->by_order = c.space->python.frames == PYTHON_OBJECTS;
 	is->evaluator_start = c.space->evaluator;
 	is->evaluator_end = c.space->evaluator_end;
 	return 0;
+}
+
+/*
+ * Reads the interpreter's frames of the current thread. Returns a hash of them, or 0 if there are none. (Global:
+ * verified once.)
+ */
+__noinline __u64 walk_interpreter(struct task_state *st)
+{
+	struct interpreter_space *space;
+	struct interpreter_stack *is;
+	__u32 mm_id, found;
+
+	if (!st)
+		return 0;
+	mm_id = st->mm_id;
+	space = interpreter_of(mm_id);
+	if (!space)
+		return 0;
+	is = bpf_task_storage_get(&interpreter_stacks, bpf_get_current_task_btf(), NULL,
+				  BPF_LOCAL_STORAGE_GET_F_CREATE);
+	if (!is)
+		return 0;
+	is->nr = is->evaluators = is->flags = is->unstarted = 0;
+	is->hash.key = is->hash.check = 0;
+	found = space->kind == INTERPRETER_RUBY ? walk_ruby(is, space, mm_id) : walk_python(is, space, mm_id);
+	return found ? (is->hash.key ^ is->flags) | 1 : 0;
 }
 
 #endif

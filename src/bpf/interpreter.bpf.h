@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /*
  * Frames of interpreted programs. Their evaluators run in C: a native stack says that there are such frames, but not
- * whose. The interpreter's own list of frames is read beside the native stack (python.bpf.h), as part of the stack's
+ * whose. The interpreter's own list of frames is read beside the native stack (python.bpf.h,
+ * ruby.bpf.h), as part of the stack's
  * identity. When a new stack is sent, each group of frames is put before the frame of the evaluator that runs it, which
  * is found by address: some structure of the interpreter lies in the evaluator's frame on the C stack. If the native walk
  * was cut off, the groups whose evaluators it did not reach are put behind its end: they are callers of what it found.
@@ -62,6 +63,8 @@ struct interpreter_stack {
 	__u8 rest; /* the frames that are left when all native ones are sent are put behind them */
 	__u16 pad;
 	__u32 marked; /* native frames of this part up to the last one that was marked as an evaluator's */
+	__u32 unstarted; /* evaluators that are not on the stack yet: of a call that is being set up */
+	__u32 tags; /* Ruby: those that were found */
 	__u64 above; /* stack pointer behind the native frames that are sent */
 	__u64 evaluator_start; /* the evaluator's code */
 	__u64 evaluator_end;
@@ -125,8 +128,15 @@ static __always_inline __u64 read_word(__u64 addr)
 	return word;
 }
 
-/* Bytes read of a code object: all that is used of it. */
-#define CODE_BYTES 144
+/* The address of the current thread's own memory: struct pthread. */
+static __always_inline __u64 thread_pointer(void)
+{
+#if defined(bpf_target_x86)
+	return bpf_get_current_task_btf()->thread.fsbase;
+#else
+	return 0; /* not supported: user space does not look for interpreters either */
+#endif
+}
 
 /* Adds a frame; one beyond the maximum is left out. */
 static __always_inline void add_interpreted(struct interpreter_stack *is, __u32 mm_id, struct interpreted_frame *f)
@@ -181,6 +191,8 @@ static long attach_step(__u64 i, struct attach_ctx *c)
 	if (!file)
 		return 0;
 	c->found->python = file->python;
+	c->found->ruby = file->ruby;
+	c->found->kind = file->kind;
 	c->found->code_type = file->code_type + m->bias;
 	c->found->evaluator = file->evaluator + m->bias;
 	c->found->evaluator_end = file->evaluator_end + m->bias;

@@ -5,13 +5,20 @@
 #ifndef MEMPROF_INTERPRETER_TYPES_H
 #define MEMPROF_INTERPRETER_TYPES_H
 
+enum interpreter_kind {
+	INTERPRETER_PYTHON = 1,
+	INTERPRETER_RUBY = 2,
+};
+
 /* A text in a target's memory. */
 struct sent_text {
-	__u32 length; /* of the whole text, in characters */
+	__u32 length; /* of the whole text, in characters; of UTF-8 in bytes */
 	__u32 sent; /* bytes that were copied: the first of a name, the last of a file's name */
-	__u32 width; /* bytes of a character */
+	__u32 width; /* bytes of a character; TEXT_UTF8 */
 	__u32 ascii;
 };
+
+#define TEXT_UTF8 8
 
 /* A function of an interpreted program. */
 struct function_event {
@@ -22,17 +29,20 @@ struct function_event {
 	__u64 code; /* address of its code object */
 	__u64 lines; /* address of its table of lines */
 	__u32 check; /* distinguishes code objects that have the same address one after the other */
-	__u32 version; /* of the interpreter: minor version */
+	__u32 interpreter; /* enum interpreter_kind */
+	__u32 version; /* of the interpreter: Python's minor version, Ruby's as in struct ruby_layout */
 	__u32 first_line;
-	__u32 lines_size; /* bytes */
+	__u32 lines_size; /* bytes; 0 if the probe itself finds the lines */
+	__u32 singleton; /* whether `owner` has it as a method of the class itself */
 	struct sent_text name;
 	struct sent_text file;
+	struct sent_text owner; /* the name of its class, which begins at the start of lines_table; none: width 0 */
 	__u8 name_text[MAX_NAME];
 	__u8 file_text[MAX_FILE_NAME];
 	__u8 lines_table[MAX_LINES]; /* if it is not larger; only `lines_size` bytes are sent */
 };
 
-_Static_assert(sizeof(struct function_event) == 80 + MAX_NAME + MAX_FILE_NAME + MAX_LINES, "function_event");
+_Static_assert(sizeof(struct function_event) == 104 + MAX_NAME + MAX_FILE_NAME + MAX_LINES, "function_event");
 
 /* How an interpreter links its frames, and where on the C stack its evaluator runs them. */
 enum python_frames {
@@ -70,6 +80,22 @@ struct python_layout {
 	__u16 pad[2];
 };
 
+/* Offsets in a Ruby version's structures, in bytes. */
+struct ruby_layout {
+	__u16 version; /* major version × 256 + minor version */
+	__u16 frame_size; /* of rb_control_frame_t */
+	__u16 first_line_shift; /* 1: first_lineno is an Integer object, 0: a C int */
+	__u16 insns_info; /* in rb_iseq_constant_body */
+	__u16 parent; /* the same: parent_iseq */
+	__u16 text_embedded; /* in RString: the characters, if they are in the object */
+	__u16 text_length; /* the length of such a text; 0: it is in the flags */
+	__u16 class_path; /* in RClass, with its rb_classext_t: classpath; 0: names have no class */
+	__u16 class_attached; /* the same: the object of a singleton class */
+	__u16 joins_rescue; /* a rescue clause and the function that it belongs to are one frame */
+	__u16 is_program; /* the interpreter is the program itself, whose thread-local storage is module 1's */
+	__u16 tls_words; /* words of thread-local storage, one of which is ruby_current_ec */
+};
+
 /* A function of an interpreted program. */
 struct function_key {
 	__u64 code; /* address of its code object */
@@ -80,15 +106,21 @@ struct function_key {
 /* A file that contains an interpreter. Addresses are the file's own. */
 struct interpreter_file {
 	struct python_layout python;
-	__u64 runtime; /* _PyRuntime */
-	__u64 code_type; /* PyCode_Type */
-	__u64 evaluator; /* _PyEval_EvalFrameDefault */
+	struct ruby_layout ruby;
+	__u32 kind; /* enum interpreter_kind */
+	__u32 pad;
+	__u64 runtime; /* _PyRuntime; Ruby: where the dynamic loader writes the module's number for thread-local storage */
+	__u64 code_type; /* PyCode_Type; Ruby: 0 */
+	__u64 evaluator; /* _PyEval_EvalFrameDefault; vm_exec */
 	__u64 evaluator_end;
 };
 
 /* An address space's interpreter. */
 struct interpreter_space {
 	struct python_layout python;
+	struct ruby_layout ruby;
+	__u32 kind;
+	__u32 module; /* Ruby: its number for thread-local storage; 0: not known */
 	__u64 runtime; /* its address; 0: there is none */
 	__u64 code_type;
 	__u64 evaluator;
@@ -96,10 +128,18 @@ struct interpreter_space {
 	__u32 checked; /* what was known when it was looked for */
 	__u32 tries; /* to find a thread's state */
 	__u32 slot; /* of the thread's state in the thread's memory; 0: not known */
-	__u32 pad;
+	__u32 jump_buffer; /* Ruby: enum jump_buffer */
+};
+
+/* How the places that exceptions go to are noted. */
+enum jump_buffer {
+	JUMP_BUFFER_UNKNOWN = 0,
+	JUMP_BUFFER_BUILTIN = 1, /* the compiler's __builtin_setjmp */
+	JUMP_BUFFER_LIBC = 2, /* the C library's setjmp */
 };
 
 _Static_assert(sizeof(struct python_layout) == 48, "python_layout");
-_Static_assert(sizeof(struct interpreter_file) == 80, "interpreter_file");
+_Static_assert(sizeof(struct ruby_layout) == 24, "ruby_layout");
+_Static_assert(sizeof(struct interpreter_file) == 112, "interpreter_file");
 
 #endif

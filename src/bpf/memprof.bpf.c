@@ -52,6 +52,7 @@ struct EXPORT(function_event) = {};
 struct EXPORT(interpreter_file) = {};
 struct EXPORT(function_key) = {};
 enum EXPORT(python_frames) = 0;
+enum EXPORT(interpreter_kind) = 0;
 struct EXPORT(names_event) = {};
 enum EXPORT(limits) = 0;
 enum EXPORT(stack_ids) = 0;

@@ -133,8 +133,9 @@ struct stack_event {
  * `FRAME_IN_FILE | number << FRAME_FILE_SHIFT | address in the file`. A frame of an interpreter is
  * `FRAME_INTERPRETED | function << FRAME_FUNCTION_SHIFT | instruction`, where the function has come in a function_event
  * of the same address space (0: frames that were left out), and the instruction is its distance from the code's start
- * in bytes (FRAME_NO_INSTRUCTION: not known). The frame of the interpreter's own code that runs such frames follows them;
- * behind the end of a native walk that was cut off they are without it. Any other frame is an address.
+ * in bytes (FRAME_NO_INSTRUCTION: not known); of Ruby it is the line. The frame of the interpreter's own code that runs
+ * such frames follows them; behind the end of a native walk that was cut off they are without it. Any other frame is an
+ * address.
  */
 enum frame_bits {
 	FRAME_FILE_SHIFT = 40,

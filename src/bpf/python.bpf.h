@@ -18,6 +18,8 @@
 #define THREAD_STATE_BYTES 280
 #define FRAME_BYTES 72
 #define FRAME_BYTES_3_14 80
+/* Bytes read of a code object: all that is used of it. */
+#define CODE_BYTES 144
 /* Maximum number of frames that are looked at, with those that are left out. */
 #define MAX_LOOKED_AT 1024
 /* Attempts to find a thread's state before it is tried only now and then: threads that the interpreter does not know have
@@ -25,15 +27,6 @@
 #define TRIES 64
 /* From 3.12 on: a frame that lies on the C stack, in the evaluator's stack frame. */
 #define OWNED_BY_C_STACK 3
-
-static __always_inline __u64 thread_pointer(void)
-{
-#if defined(bpf_target_x86)
-	return bpf_get_current_task_btf()->thread.fsbase;
-#else
-	return 0; /* not supported: user space does not look for interpreters either */
-#endif
-}
 
 /* What a key stands for in this thread, if its entry is `at` bytes behind a pointer at `pointer`. */
 static __always_inline __u64 specific(__u64 thread, __u32 pointer, __u32 at)
@@ -179,30 +172,80 @@ static long python_step(__u64 i, struct python_ctx *c)
 	return 0;
 }
 
-/*
- * Reads the interpreter's frames of the current thread. Returns a hash of them, or 0 if there are none. (Global:
- * verified once.)
- */
-__noinline __u64 walk_interpreter(struct task_state *st)
+/* Reads the interpreter's frames of the current thread. Returns their number. */
+static __noinline __u32 walk_python(struct interpreter_stack *is, struct interpreter_space *space, __u32 mm_id)
 {
-	struct python_ctx c = {};
+	struct python_ctx c = { .is = is, .space = space, .mm_id = mm_id };
 
-	if (!st)
-		return 0;
-	c.mm_id = st->mm_id;
-	c.space = interpreter_of(c.mm_id);
-	if (!c.space)
-		return 0;
-	c.is = bpf_task_storage_get(&interpreter_stacks, bpf_get_current_task_btf(), NULL,
-				    BPF_LOCAL_STORAGE_GET_F_CREATE);
-	if (!c.is)
-		return 0;
-	c.is->nr = c.is->evaluators = c.is->flags = 0;
-	c.is->hash.key = c.is->hash.check = 0;
-	if (!find_thread(c.is, c.space))
+	if (!find_thread(is, space))
 		return 0;
 	bpf_loop(MAX_LOOKED_AT, python_step, &c, 0);
-	return c.is->nr ? (c.is->hash.key ^ c.is->flags) | 1 : 0;
+	return is->nr;
+}
+
+/*
+ * Copies at most `most` bytes of a text object: its first ones, or its last ones. Returns the number of bytes. `header` is
+ * scratch space for five words: the BPF stack is short.
+ */
+static __always_inline __u32 copy_python_text(struct python_layout *layout, __u64 object, struct sent_text *text,
+					      void *to, __u32 most, int last, __u64 *header)
+{
+	__u32 state, width, size;
+	__u64 at;
+
+	text->length = text->sent = text->width = text->ascii = 0;
+	/* Reference count, type, length, hash, state. */
+	if (bpf_probe_read_user(header, 5 * 8, (void *)object))
+		return 0;
+	state = header[4];
+	/* Its bits from text_kind on: the width of a character (3), compact, ASCII. */
+	width = state >> layout->text_kind & 7;
+	text->ascii = state >> (layout->text_kind + 4) & 1;
+	if (width != 1 && width != 2 && width != 4)
+		return 0;
+	text->width = width;
+	text->length = header[2] < 0xffffff ? header[2] : 0xffffff;
+	size = text->length * width;
+	at = object + (text->ascii ? layout->text_ascii : layout->text_compact);
+	if (size > most) {
+		if (last)
+			at += size - most;
+		size = most;
+	}
+	if (size > most || bpf_probe_read_user(to, size, (void *)at))
+		return 0;
+	text->sent = size;
+	return size;
+}
+
+/* What stands for the size of a table of lines that is larger. */
+#define MAX_LINES_SIZE 0xffffffff
+
+/*
+ * Describes a function: its names and its table of lines. Returns the number of bytes of the table that are sent, or -1 if
+ * the code object cannot be read.
+ */
+static __always_inline long describe_python(struct interpreter_stack *is, struct interpreter_space *space, __u64 code,
+					    struct function_event *e)
+{
+	struct python_layout *l = &space->python;
+	__u64 size;
+
+	if (bpf_probe_read_user(is->buffer, CODE_BYTES, (void *)code))
+		return -1;
+	e->version = l->version;
+	e->first_line = half_at(is, l->code_first_line);
+	e->lines = word_at(is, l->code_lines);
+	copy_python_text(l, word_at(is, l->code_name), &e->name, e->name_text, MAX_NAME, 0, (__u64 *)e->lines_table);
+	copy_python_text(l, word_at(is, l->code_file), &e->file, e->file_text, MAX_FILE_NAME, 1,
+			 (__u64 *)e->lines_table);
+	e->owner.width = e->owner.sent = e->singleton = 0;
+	/* A bytes object: reference count, type, size, hash, bytes. */
+	size = read_word(e->lines + 16);
+	e->lines_size = size < MAX_LINES_SIZE ? size : MAX_LINES_SIZE;
+	if (size > MAX_LINES || bpf_probe_read_user(e->lines_table, size, (void *)(e->lines + 32)))
+		size = 0;
+	return size;
 }
 
 #endif

@@ -10,7 +10,6 @@
 #include "follow.bpf.h"
 #include "functions.bpf.h"
 #include "interpreter.bpf.h"
-#include "python.bpf.h"
 #include "registers.bpf.h"
 #include "send.bpf.h"
 #include "stacks.bpf.h"

@@ -330,6 +330,9 @@ static __always_inline void follow_tables(struct task_state *st)
 
 	if (st->cached_generation != unwind_generation || st->cached_mm_id != st->mm_id || !is_sound(st))
 		st->cached_nr = 0;
+	/* Another stack, a fiber's for example: its places would be those of other addresses. */
+	if (!is_place(st, st->t.sp & ~7ull))
+		st->cached_nr = 0;
 	if (!st->cached_nr)
 		st->base = st->t.sp & ~7ull;
 	st->cached_mm_id = st->mm_id;

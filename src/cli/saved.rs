@@ -31,7 +31,7 @@ struct WhatArgs {
     /// Aggregate nodes smaller than SIZE: `65536`, `64KiB`, `1MiB`, `2GiB` [default: depends on the format]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     threshold: Option<u64>,
-    /// Which frames of interpreted programs (Python): `all`, functions of the program and native ones; `source`, those of
+    /// Which frames of interpreted programs (Python, Ruby): `all`, functions of the program and native ones; `source`, those of
     /// the program alone; `native`, native ones alone
     #[arg(long, value_name = "FRAMES", value_parser = PossibleValuesParser::new(Frames::ALL.map(Frames::name)))]
     frames: Option<String>,

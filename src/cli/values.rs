@@ -138,10 +138,10 @@ impl From<UnwindArg> for Unwind {
     }
 }
 
-/// Whether Python's frames are read.
+/// Whether the frames of an interpreter are read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub(super) enum Python {
-    /// Where a CPython that memprof knows runs
+pub(super) enum ReadFrames {
+    /// Where an interpreter that memprof knows runs
     #[default]
     Auto,
     /// Never: its functions are those of its interpreter

@@ -64,6 +64,8 @@ pub struct Segment {
     pub addr: u64,
     /// Size in the file, in bytes.
     pub size: u64,
+    /// Size in memory, in bytes.
+    pub size_in_memory: u64,
 }
 
 impl Segment {
@@ -74,6 +76,7 @@ impl Segment {
             offset: u64_at(b, 8),
             addr: u64_at(b, 16),
             size: u64_at(b, 32),
+            size_in_memory: u64_at(b, 40),
         }
     }
 

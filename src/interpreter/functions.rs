@@ -4,11 +4,10 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
-use super::python;
+use super::{Kind, python};
 use crate::event::{Addr, FunctionKey, FunctionNumber, FunctionSeen, LineTable, Pid};
 use crate::modules::ModuleTable;
 use crate::profile::{Frame, FunctionName, Origin};
-use crate::symbol::Language;
 
 /// Maximum size of a function's table of lines, in bytes. Those of large modules have tens of thousands.
 const MAX_LINES: u64 = 1 << 20;
@@ -16,15 +15,13 @@ const MAX_LINES: u64 = 1 << 20;
 const MAX_FUNCTIONS: usize = 262_144;
 /// Memory for the tables of lines of one process, in bytes.
 const MAX_ALL_LINES: usize = 32 << 20;
-const PYTHON: (Origin, Language) = (Origin::Interpreter, Language::Python);
-/// What stands for frames that were left out of a stack, and for functions whose description was lost.
-const LEFT_OUT: &str = "[more Python frames]";
-const LOST: &str = "[unknown Python function]";
 
 /// The functions of one address space.
 #[derive(Debug, Default)]
 pub struct FunctionTable {
     functions: HashMap<FunctionNumber, Function>,
+    /// The interpreter; `None` before the first function.
+    kind: Option<Kind>,
     /// Bytes of all tables of lines.
     lines: usize,
     /// Functions that did not fit.
@@ -34,6 +31,7 @@ pub struct FunctionTable {
 #[derive(Debug)]
 struct Function {
     key: FunctionKey,
+    kind: Kind,
     /// Minor version of its interpreter.
     version: u16,
     name: FunctionName,
@@ -60,12 +58,14 @@ impl FunctionTable {
             lines = Box::default();
         }
         self.lines += lines.len();
+        self.kind = Some(seen.interpreter);
         let function = Function {
             key: FunctionKey {
                 mm: seen.mm,
                 code: seen.code,
                 check: seen.check,
             },
+            kind: seen.interpreter,
             version: seen.version,
             name: FunctionName {
                 name: seen.name.as_str().into(),
@@ -87,8 +87,8 @@ impl FunctionTable {
         self.functions.values().map(|f| f.key)
     }
 
-    /// The frame of an instruction; `at` is its distance from the function's first one, in bytes. `None` if there is no room
-    /// for its name.
+    /// The frame of an instruction; `at` is what the probe knows of it: in Python its distance from the function's first one,
+    /// in bytes; in Ruby its line. `None` if there is no room for its name.
     pub fn frame(
         &self,
         number: FunctionNumber,
@@ -96,23 +96,37 @@ impl FunctionTable {
         modules: &mut ModuleTable,
     ) -> Option<Frame> {
         let Some(function) = self.functions.get(&number) else {
-            let what = if number.0 == 0 { LEFT_OUT } else { LOST };
+            // Frames that were left out of the stack, or a function whose description was lost.
+            let kind = self.kind.unwrap_or(Kind::Python);
+            let language = kind.name();
+            let what = match number.0 {
+                0 => format!("[more {language} frames]"),
+                _ => format!("[unknown {language} function]"),
+            };
             let name = FunctionName {
                 name: what.into(),
                 first_line: 0,
             };
-            return modules.in_source(PYTHON, "[Python]", false, name, 0);
+            let (of, file) = (
+                (Origin::Interpreter, kind.language()),
+                format!("[{language}]"),
+            );
+            return modules.in_source(of, &file, false, name, 0);
         };
         let Function {
+            kind,
             version,
             name,
             file,
             lines,
             ..
         } = function;
-        let line = at.and_then(|at| python::line_of(*version, lines, name.first_line, at));
-        let own = python::is_own(file);
-        modules.in_source(PYTHON, file, own, name.clone(), line.unwrap_or(0))
+        let line = at.and_then(|at| match kind {
+            Kind::Python => python::line_of(*version, lines, name.first_line, at),
+            Kind::Ruby => Some(at),
+        });
+        let (of, own) = ((Origin::Interpreter, kind.language()), kind.is_own(file));
+        modules.in_source(of, file, own, name.clone(), line.unwrap_or(0))
     }
 }
 

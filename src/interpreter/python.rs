@@ -7,6 +7,7 @@ use object::elf::{EM_X86_64, SHT_DYNSYM, SHT_SYMTAB};
 
 pub(crate) use self::layout::Layout;
 pub(super) use self::lines::line_of;
+use super::word_at;
 use crate::elf::{Elf, Extent};
 
 /// A file with a CPython interpreter. Addresses are the file's own (before relocation).
@@ -74,15 +75,6 @@ fn check(elf: &Elf, runtime: Extent, version: Option<Extent>) -> Result<&'static
     }
     let layout = Layout::of(minor);
     layout.ok_or_else(|| format!("Python 3.{minor}: its frames are not read; 3.8 to 3.14 are"))
-}
-
-/// A word of initialised data.
-fn word_at(elf: &Elf, address: u64) -> Option<u64> {
-    let (segment, inside) = elf.loaded_at(address)?;
-    let mut word = [0; 8];
-    elf.read_at(&mut word, segment.offset.checked_add(inside)?)
-        .ok()?;
-    Some(u64::from_le_bytes(word))
 }
 
 /// The minor version in `PY_VERSION_HEX`: 0x030b07f0 is 3.11.7.

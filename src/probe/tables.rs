@@ -8,12 +8,13 @@ use anyhow::{Context, Result};
 use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType};
 
 use crate::event::{FileKey, FileNumber};
-use crate::interpreter::Python;
+use crate::interpreter::{Interpreter, PythonLayout, Ruby};
 use crate::unwind::Rule;
 use crate::unwind::publish::{CodeFile, PageAt, TableStore};
 use crate::wire::{
     self, MAX_SEGMENTS, MemprofSkel, code_file, code_segment, file_key, interpreter_file,
-    python_layout, unwind_page, unwind_page_key, unwind_rule, unwind_space,
+    interpreter_kind, python_layout, ruby_layout, unwind_page, unwind_page_key, unwind_rule,
+    unwind_space,
 };
 
 /// Address spaces per read, 16 KiB each.
@@ -178,39 +179,8 @@ impl TableStore for TableMaps {
         Ok(self.files.update(key, value, MapFlags::ANY)?)
     }
 
-    fn write_interpreter(&mut self, file: FileNumber, interpreter: &Python) -> Result<()> {
-        let l = interpreter.layout;
-        let value = interpreter_file {
-            python: python_layout {
-                version: l.version,
-                frames: l.frames as u16,
-                key: l.key,
-                current: l.current,
-                thread_id: l.thread_id,
-                thread_frame: l.thread_frame,
-                cframe_frame: l.cframe_frame,
-                cframe_previous: l.cframe_previous,
-                frame_code: l.frame_code,
-                frame_previous: l.frame_previous,
-                frame_instruction: l.frame_instruction,
-                frame_entry: l.frame_entry,
-                code_flags: l.code_flags,
-                code_first_line: l.code_first_line,
-                code_file: l.code_file,
-                code_name: l.code_name,
-                code_lines: l.code_lines,
-                code_start: l.code_start,
-                instruction_size: l.instruction_size,
-                text_ascii: l.text_ascii,
-                text_compact: l.text_compact,
-                text_kind: l.text_kind,
-                pad: [0; 2],
-            },
-            runtime: interpreter.runtime,
-            code_type: interpreter.code_type,
-            evaluator: interpreter.evaluator.start,
-            evaluator_end: interpreter.evaluator.end,
-        };
+    fn write_interpreter(&mut self, file: FileNumber, interpreter: &Interpreter) -> Result<()> {
+        let value = file_with(interpreter);
         self.interpreter_files.update(
             &file.0.to_ne_bytes(),
             wire::record_bytes(&value),
@@ -233,5 +203,74 @@ impl TableStore for TableMaps {
             }
         }
         Ok(mapped)
+    }
+}
+
+fn file_with(interpreter: &Interpreter) -> interpreter_file {
+    match interpreter {
+        Interpreter::Python(python) => interpreter_file {
+            kind: interpreter_kind::INTERPRETER_PYTHON.0,
+            python: python_layout_of(python.layout),
+            runtime: python.runtime,
+            code_type: python.code_type,
+            evaluator: python.evaluator.start,
+            evaluator_end: python.evaluator.end,
+            ..interpreter_file::default()
+        },
+        Interpreter::Ruby(ruby) => interpreter_file {
+            kind: interpreter_kind::INTERPRETER_RUBY.0,
+            ruby: ruby_layout_of(ruby),
+            runtime: ruby.runtime,
+            evaluator: ruby.evaluator.start,
+            evaluator_end: ruby.evaluator.end,
+            ..interpreter_file::default()
+        },
+    }
+}
+
+fn python_layout_of(l: &PythonLayout) -> python_layout {
+    python_layout {
+        version: l.version,
+        frames: l.frames as u16,
+        key: l.key,
+        current: l.current,
+        thread_id: l.thread_id,
+        thread_frame: l.thread_frame,
+        cframe_frame: l.cframe_frame,
+        cframe_previous: l.cframe_previous,
+        frame_code: l.frame_code,
+        frame_previous: l.frame_previous,
+        frame_instruction: l.frame_instruction,
+        frame_entry: l.frame_entry,
+        code_flags: l.code_flags,
+        code_first_line: l.code_first_line,
+        code_file: l.code_file,
+        code_name: l.code_name,
+        code_lines: l.code_lines,
+        code_start: l.code_start,
+        instruction_size: l.instruction_size,
+        text_ascii: l.text_ascii,
+        text_compact: l.text_compact,
+        text_kind: l.text_kind,
+        pad: [0; 2],
+    }
+}
+
+fn ruby_layout_of(ruby: &Ruby) -> ruby_layout {
+    let l = ruby.layout;
+    let (major, minor) = l.version;
+    ruby_layout {
+        version: u16::from(major) << 8 | u16::from(minor),
+        frame_size: l.frame_size,
+        first_line_shift: l.first_line_is_object.into(),
+        insns_info: l.insns_info,
+        parent: l.parent,
+        text_embedded: l.text_embedded,
+        text_length: l.text_length,
+        class_path: l.class_path,
+        class_attached: l.class_attached,
+        joins_rescue: l.joins_rescue.into(),
+        is_program: ruby.is_program.into(),
+        tls_words: ruby.tls_words,
     }
 }

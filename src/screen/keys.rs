@@ -30,7 +30,7 @@ pub(super) const HELP: &[(&str, &str)] = &[
     ("l", "show or hide inlined functions"),
     (
         "y",
-        "Python: with native functions, alone, native ones alone",
+        "Python, Ruby: with native functions, alone, native alone",
     ),
     ("s", "sort functions by self, total or name"),
     (

@@ -111,7 +111,7 @@ fn chosen(state: &State) -> String {
     }
     match state.frames {
         Frames::All => {}
-        Frames::Source => words += ", Python alone",
+        Frames::Source => words += ", interpreted alone",
         Frames::Native => words += ", native",
     }
     if state.naming.inlined {

@@ -46,7 +46,7 @@ pub fn start_collector(
         wanted_comm: config.target.comm(),
     };
     let (selector, follow_forks) = (config.target.clone(), config.follow_forks);
-    let (max_freeze, python) = (config.max_freeze, config.python);
+    let (max_freeze, interpreters) = (config.max_freeze, config.interpreters);
     let woken = Arc::clone(&wake);
     thread::Builder::new()
         .name("memprof-collect".into())
@@ -55,7 +55,7 @@ pub fn start_collector(
                 let probe = Probe::load(&probe_config)?;
                 privileges::reduce(Role::Collector);
                 let unwinding = match probe_config.unwind.needs_tables() {
-                    true => Some(Unwinding::start(&probe, Arc::clone(&woken), python)?),
+                    true => Some(Unwinding::start(&probe, Arc::clone(&woken), interpreters)?),
                     false => None,
                 };
                 let mut collector =

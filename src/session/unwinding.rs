@@ -17,6 +17,7 @@ use crate::aggregate::Aggregator;
 use crate::console;
 use crate::event::{Addr, CodeSeen, MmId, Pid};
 use crate::export::printable;
+use crate::interpreter::Wanted;
 use crate::modules::{AddressMap, ModuleTable, open_regular};
 use crate::probe::{Probe, TableMaps};
 use crate::profile::Losses;
@@ -42,7 +43,7 @@ impl Unwinding {
     ///
     /// # Errors
     /// A thread cannot be started, or the maps cannot be used.
-    pub fn start(probe: &Probe, wake: Arc<EventFd>, interpreters: bool) -> Result<Unwinding> {
+    pub fn start(probe: &Probe, wake: Arc<EventFd>, interpreters: Wanted) -> Result<Unwinding> {
         Ok(Unwinding {
             publisher: Publisher::start(wake, interpreters)?,
             maps: probe.table_maps()?,
@@ -166,9 +167,8 @@ impl Unwinding {
 
     /// Tells the probe that its maps have changed.
     pub fn published(&mut self, probe: &mut Probe) {
-        for file in self.publisher.take_unread() {
-            let file = printable(&file).into_owned();
-            console::print(&format!("Python's functions are not shown: {file}"));
+        for text in self.publisher.take_unread() {
+            console::print(&printable(&text));
         }
         probe.interpreters_known(self.maps.interpreters());
         probe.tables_changed();

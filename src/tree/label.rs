@@ -81,9 +81,8 @@ impl Category {
         match language {
             _ if !module.own_executable => Category::Library,
             Some(Language::Rust) => Category::OwnRust,
-            Some(Language::Python | Language::JavaScript | Language::Other) | None => {
-                Category::OwnOther
-            }
+            Some(Language::Python | Language::Ruby | Language::JavaScript | Language::Other)
+            | None => Category::OwnOther,
         }
     }
 

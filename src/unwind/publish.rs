@@ -32,7 +32,7 @@ pub use self::store::{CodeFile, PageAt, TableStore};
 use super::{Packed, Rule};
 use crate::elf::{Elf, Segment};
 use crate::event::{FileKey, FileNumber};
-use crate::interpreter::Python;
+use crate::interpreter::{Interpreter, Unread, Wanted};
 use crate::modules::{MAX_MODULES, ModuleTable};
 use crate::profile::{Module, ModuleId};
 
@@ -104,17 +104,17 @@ pub struct Publisher {
 }
 
 impl Publisher {
-    /// Starts the threads; they write to `wake` when a table is built. `interpreters` says whether they also look for
-    /// interpreters in the files.
+    /// Starts the threads; they write to `wake` when a table is built. `interpreters` says which interpreters
+    /// they also look for in the files.
     ///
     /// # Errors
     /// A thread could not be started.
-    pub fn start(wake: Arc<EventFd>, interpreters: bool) -> Result<Publisher> {
-        let (queues, done) = builders::start(&wake)?;
+    pub fn start(wake: Arc<EventFd>, interpreters: Wanted) -> Result<Publisher> {
+        let (queues, done) = builders::start(&wake, interpreters)?;
         Ok(Publisher {
             queues,
             done,
-            interpreters,
+            interpreters: interpreters.any(),
             files: HashMap::new(),
             by_key: HashMap::new(),
             building: 0,
@@ -254,7 +254,7 @@ impl Publisher {
     fn publish_interpreter<S: TableStore>(
         &mut self,
         module: ModuleId,
-        found: Option<Result<Python, String>>,
+        found: Option<Result<Interpreter, Unread>>,
         store: &mut S,
     ) {
         self.searching -= 1;
@@ -263,13 +263,19 @@ impl Publisher {
         };
         let read = found.map(|found| {
             let interpreter = found?;
+            let kind = interpreter.kind();
             store
                 .write_interpreter(number, &interpreter)
-                .map_err(|e| e.to_string())
+                .map_err(|e| Unread {
+                    kind,
+                    why: e.to_string(),
+                })
         });
-        if let (Some(Err(why)), Some(file)) = (read, self.files.get(&module)) {
-            self.unread
-                .push(format!("{}: {why}", file.file.path.display()));
+        if let (Some(Err(Unread { kind, why })), Some(file)) = (read, self.files.get(&module)) {
+            let (language, path) = (kind.name(), file.file.path.display());
+            self.unread.push(format!(
+                "{language}'s functions are not shown: {path}: {why}"
+            ));
         }
     }
 

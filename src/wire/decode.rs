@@ -10,6 +10,7 @@ use crate::event::{
     NamesWritten, Outcome, PartialReason, Pid, Place, ProcessChange, ProcessEvent, RangeChange,
     RangeEvent, StackId, StackSeen,
 };
+use crate::interpreter::{Kind, qualified};
 
 /// Decodes one ring-buffer record.
 ///
@@ -93,22 +94,40 @@ fn decode_function(bytes: &[u8]) -> Result<FunctionSeen, Malformed> {
     const FIXED: usize = std::mem::offset_of!(function_event, lines_table);
     let e: function_event = read_record(bytes, FIXED)?;
     let lines = bytes[FIXED..].get(..e.lines_size as usize);
+    let interpreter = match abi::interpreter_kind(e.interpreter) {
+        abi::interpreter_kind::INTERPRETER_PYTHON => Kind::Python,
+        abi::interpreter_kind::INTERPRETER_RUBY => Kind::Ruby,
+        _ => return Err(Malformed::Unknown),
+    };
+    let mut name = decode_text(&e.name, &e.name_text, Cut::End);
+    if interpreter == Kind::Ruby && e.owner.sent > 0 {
+        let class = decode_text(&e.owner, &e.lines_table, Cut::End);
+        name = qualified(&name, &class, e.singleton != 0);
+    }
     Ok(FunctionSeen {
         number: FunctionNumber(e.function),
         mm: MmId(e.mm_id),
         pid: (e.pid != 0).then_some(Pid(e.pid)),
         code: Addr(e.code),
         check: e.check,
+        interpreter,
         version: e.version as u16,
         lines: match lines {
             Some(lines) => LineTable::Sent(lines.into()),
             None => LineTable::At(Addr(e.lines)),
         },
-        first_line: e.first_line,
-        name: decode_text(&e.name, &e.name_text, Cut::End),
+        first_line: match interpreter {
+            Kind::Python => e.first_line,
+            // A whole file begins at 0.
+            Kind::Ruby => e.first_line.max(1),
+        },
+        name,
         file: decode_text(&e.file, &e.file_text, Cut::Start),
     })
 }
+
+/// What stands for the width of a character of UTF-8.
+const UTF8: usize = 8;
 
 /// Which end of a text is missing if it is too long.
 enum Cut {
@@ -129,10 +148,12 @@ fn decode_text(text: &sent_text, bytes: &[u8], cut: Cut) -> String {
     };
     let width = text.width as usize;
     let known = match width {
+        UTF8 if !sent.is_empty() => String::from_utf8_lossy(sent).into_owned(),
         1 | 2 | 4 if !sent.is_empty() => wide(width),
         _ => return "?".to_owned(),
     };
-    let is_cut = (sent.len() / width) < text.length as usize;
+    let unit = if width == UTF8 { 1 } else { width };
+    let is_cut = (sent.len() / unit) < text.length as usize;
     match cut {
         Cut::Start if is_cut => format!("…{known}"),
         Cut::End if is_cut => format!("{known}…"),
@@ -311,6 +332,7 @@ mod tests {
             code: 0x7f00,
             lines: 0x8f00,
             check: 5,
+            interpreter: abi::interpreter_kind::INTERPRETER_PYTHON.0,
             version: 11,
             first_line: 30,
             lines_size,

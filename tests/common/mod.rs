@@ -6,6 +6,7 @@
 pub mod cgroup;
 pub mod debuginfod_server;
 pub mod files;
+pub mod interpreted;
 pub mod machine;
 pub mod memprof;
 pub mod postgres;
@@ -15,6 +16,7 @@ pub mod random;
 pub mod reclaim;
 pub mod report;
 pub mod rubbish;
+pub mod rubies;
 pub mod skip;
 pub mod terminal;
 pub mod tree;

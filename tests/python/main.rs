@@ -8,163 +8,27 @@ mod common;
 mod stops;
 mod switching;
 
-use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, Stdio};
 
 use ::memprof::event::Pid;
-use ::memprof::residency::figures;
+use common::interpreted::{self, Mark, Saved, SourceFrame, all_merged, saved_as_the_kernel_says};
 use common::memprof::Memprof;
-use common::process::{cont, stop};
 use common::pythons::pythons;
 use common::skip::skip;
-use serde::Deserialize;
 
 const WORKLOAD: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/workloads/frames.py");
 /// The file of the function that the workloads call at each place.
 const MARKS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/workloads/marks.py");
 /// (Some places are deeper than 128 frames, before Python 3.11.)
 const OPTIONS: &[&str] = &["--stacks", "all", "--max-frames", "1024"];
-/// A function of Python, as both sides name it: name, file, line.
-type PythonFrame = (String, String, u32);
-
-/// What the workload prints of one place.
-#[derive(Deserialize)]
-struct Mark {
-    frames: Vec<PythonFrame>,
-    size: u64,
-}
-
-/// A saved profile, as far as it is read here.
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Saved {
-    frames: Vec<SavedFrame>,
-    stacks: Vec<SavedStack>,
-    not_observed: Vec<SavedRow>,
-}
-
-#[derive(Deserialize)]
-struct SavedRow {
-    bytes: SavedBytes,
-    reason: String,
-}
-
-#[derive(Deserialize)]
-struct SavedFrame {
-    function: Option<String>,
-    language: Option<String>,
-    file: Option<String>,
-    line: Option<u32>,
-}
-
-#[derive(Deserialize)]
-struct SavedStack {
-    bytes: SavedBytes,
-    outcome: String,
-    frames: Vec<usize>,
-}
-
-#[derive(Deserialize)]
-struct SavedBytes {
-    anon: u64,
-}
-
-impl Saved {
-    /// Anonymous bytes whose stack was lost.
-    fn lost(&self) -> u64 {
-        let lost = self
-            .not_observed
-            .iter()
-            .filter(|row| row.reason == "stack lost");
-        lost.map(|row| row.bytes.anon).sum()
-    }
-
-    /// Anonymous bytes by the Python functions of their stack, innermost first.
-    fn by_python(&self) -> BTreeMap<Vec<PythonFrame>, u64> {
-        let mut bytes = BTreeMap::new();
-        for stack in &self.stacks {
-            let python = stack.frames.iter().filter_map(|at| {
-                let frame = &self.frames[*at];
-                let is_python = frame.language.as_deref() == Some("python");
-                is_python.then(|| {
-                    let name = frame.function.clone().unwrap_or_default();
-                    let file = frame.file.clone().unwrap_or_default();
-                    (name, file, frame.line.unwrap_or(0))
-                })
-            });
-            *bytes.entry(python.collect()).or_default() += stack.bytes.anon;
-        }
-        bytes
-    }
-}
-
-/// The profile of a program that waits; its sum is the kernel's.
-fn saved_as_the_kernel_says(what: &str, m: &Memprof) -> Saved {
-    let pid = m.followed();
-    stop(pid);
-    let kernel = figures::status(pid).unwrap();
-    let saved = serde_json::from_slice(&m.get("/v2/export/profile").body).unwrap();
-    let shown = m.get("/v1/tree?short=true").json();
-    cont(pid);
-    let total = (shown["total"].as_u64().unwrap() - shown["cache"].as_u64().unwrap()) << 10;
-    assert_eq!(total, kernel.rss_anon + kernel.rss_shmem, "{what}");
-    saved
-}
-
-/// Every function has its place among the native frames.
-fn all_merged(version: &str, m: &Memprof) {
-    let losses = m.lost();
-    let unmerged = losses.iter().find(|row| row.contains("not merged"));
-    assert_eq!(unmerged, None, "{version}");
-}
 
 /// Each place's frames are those of one stack, which has the place's memory.
 fn compare(version: &str, m: &Memprof, marks: &[Mark]) {
-    let saved = saved_as_the_kernel_says(version, m);
-    let by_python = saved.by_python();
-    let (mut wrong, mut missing) = (Vec::new(), 0);
-    for mark in marks {
-        let wanted = |frames: &[PythonFrame]| {
-            frames
-                .split_first()
-                .is_some_and(|((name, file, _), callers)| {
-                    name == "mark" && file == MARKS && callers == mark.frames
-                })
-        };
-        let bytes = by_python
-            .iter()
-            .filter(|(frames, _)| wanted(frames))
-            .map(|(_, bytes)| *bytes);
-        // The whole pages of the memory that was allocated there. (malloc's first and last page may be another's.)
-        let bytes: u64 = bytes.sum();
-        let rest = mark.size.saturating_sub(bytes + 8192);
-        if rest > 0 {
-            missing += rest;
-            // What has the rest, perhaps: stacks with as many bytes.
-            let others = by_python
-                .iter()
-                .filter(|(_, other)| other.abs_diff(rest) <= 65536);
-            let others: Vec<_> = others.map(|(frames, _)| frames).collect();
-            wrong.push(format!(
-                "{bytes} of {}: {:?}; the rest may be of {others:?}",
-                mark.size, mark.frames
-            ));
-        }
-    }
-    // Stacks that did not fit the ring buffer, on a busy machine, are said to be lost. Nothing else may be missing.
-    let (said, losses) = (saved.lost(), m.lost());
-    assert!(
-        missing <= said,
-        "{version}: {} of {} places differ, by {missing} bytes, of which {said} are said to be lost ({losses:?}):\n{}",
-        wrong.len(),
-        marks.len(),
-        wrong.join("\n"),
-    );
-    println!(
-        "Python {version}: the frames of {} places are equal",
-        marks.len()
-    );
+    let is_mark = |(name, file, _): &SourceFrame| name == "mark" && file == MARKS;
+    let version = format!("Python {version}");
+    let by_python = |saved: &Saved| saved.by_source("python");
+    interpreted::compare(&version, m, marks, by_python, is_mark);
 }
 
 #[test]
@@ -242,7 +106,7 @@ fn a_lying_target_is_bounded() {
         assert_eq!(lines.line(), "ready", "{mode}");
         let saved = saved_as_the_kernel_says(mode, &m);
         let most = saved
-            .by_python()
+            .by_source("python")
             .into_iter()
             .max_by_key(|(_, bytes)| *bytes);
         let (python, bytes) = most.unwrap();
@@ -268,7 +132,7 @@ fn a_lying_target_is_bounded() {
             _ => {
                 assert_eq!(names[..256], ["name"; 256]);
                 assert_eq!(names[256..], ["[more Python frames]"]);
-                let is_seen = |(name, file, line): &PythonFrame| {
+                let is_seen = |(name, file, line): &SourceFrame| {
                     (name.as_str(), file.as_str(), *line) == ("name", "name", 0)
                 };
                 assert!(is_seen(&python[0]), "{:?}", python[0]);

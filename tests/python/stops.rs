@@ -7,10 +7,11 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use crate::OPTIONS;
+use crate::common::interpreted::{Saved, SavedFrame, saved_as_the_kernel_says};
 use crate::common::memprof::Memprof;
 use crate::common::pythons::pythons;
 use crate::common::skip::skip;
-use crate::{OPTIONS, Saved, SavedFrame, saved_as_the_kernel_says};
 
 const WORKLOAD: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/workloads/busy.py");
 /// The function in which the signal's handler writes to a fresh page, and the evaluator.

@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 use nix::sys::eventfd::EventFd;
 
 use crate::elf::Elf;
-use crate::interpreter::{self, Python};
+use crate::interpreter::{self, Interpreter, Unread, Wanted};
 use crate::priority;
 use crate::privileges::{self, Role};
 use crate::profile::{Module, ModuleId};
@@ -29,7 +29,7 @@ pub(super) struct BuildOrder {
 /// What a thread has done with a file.
 pub(super) enum Done {
     /// Looked for an interpreter: there is one, or the reason why its frames are not read.
-    Searched(Option<Result<Python, String>>),
+    Searched(Option<Result<Interpreter, Unread>>),
     /// Built a table, or the error.
     Built(Result<(Packed, Vec<Rule>), String>),
 }
@@ -42,15 +42,18 @@ pub(super) struct Queues {
     pub(super) searches: SyncSender<BuildOrder>,
 }
 
-/// Starts the threads; they write to `wake` when something is done.
+/// Starts the threads; they write to `wake` when something is done. `interpreters` says which interpreters they look for.
 ///
 /// # Errors
 /// A thread could not be started.
-pub(super) fn start(wake: &Arc<EventFd>) -> Result<(Queues, Receiver<(ModuleId, Done)>)> {
+pub(super) fn start(
+    wake: &Arc<EventFd>,
+    interpreters: Wanted,
+) -> Result<(Queues, Receiver<(ModuleId, Done)>)> {
     let (tables, wanted_tables) = sync_channel(QUEUE);
     let (searches, wanted_searches) = sync_channel(QUEUE);
     let (done, built) = channel();
-    let wanted = Arc::new(Wanted {
+    let wanted = Arc::new(Orders {
         tables: Mutex::new(wanted_tables),
         searches: Mutex::new(wanted_searches),
     });
@@ -59,18 +62,18 @@ pub(super) fn start(wake: &Arc<EventFd>) -> Result<(Queues, Receiver<(ModuleId, 
         let (wanted, done, wake) = (Arc::clone(&wanted), done.clone(), Arc::clone(wake));
         thread::Builder::new()
             .name("memprof-tables".into())
-            .spawn(move || build_tables(&wanted, &done, &wake))
+            .spawn(move || build_tables(&wanted, &done, &wake, interpreters))
             .context("cannot start a thread that builds unwind tables")?;
     }
     Ok((Queues { tables, searches }, built))
 }
 
-struct Wanted {
+struct Orders {
     tables: Mutex<Receiver<BuildOrder>>,
     searches: Mutex<Receiver<BuildOrder>>,
 }
 
-impl Wanted {
+impl Orders {
     fn next_table(&self) -> Option<BuildOrder> {
         let tables = self.tables.lock().unwrap_or_else(PoisonError::into_inner);
         tables.recv().ok()
@@ -82,7 +85,12 @@ impl Wanted {
     }
 }
 
-fn build_tables(wanted: &Wanted, done: &Sender<(ModuleId, Done)>, wake: &EventFd) {
+fn build_tables(
+    wanted: &Orders,
+    done: &Sender<(ModuleId, Done)>,
+    wake: &EventFd,
+    interpreters: Wanted,
+) {
     priority::restore();
     privileges::reduce(Role::Tables);
     let tell = |module, what| {
@@ -92,7 +100,10 @@ fn build_tables(wanted: &Wanted, done: &Sender<(ModuleId, Done)>, wake: &EventFd
     };
     while let Some(order) = wanted.next_table() {
         while let Some(BuildOrder { module, file }) = wanted.next_search() {
-            if !tell(module, Done::Searched(find_interpreter(&file))) {
+            if !tell(
+                module,
+                Done::Searched(find_interpreter(&file, interpreters)),
+            ) {
                 return;
             }
         }
@@ -102,8 +113,8 @@ fn build_tables(wanted: &Wanted, done: &Sender<(ModuleId, Done)>, wake: &EventFd
     }
 }
 
-fn find_interpreter(module: &Module) -> Option<Result<Python, String>> {
-    interpreter::find(&Elf::read(module.file.as_ref()?).ok()?)
+fn find_interpreter(module: &Module, wanted: Wanted) -> Option<Result<Interpreter, Unread>> {
+    interpreter::find(&Elf::read(module.file.as_ref()?).ok()?, wanted)
 }
 
 fn build(module: &Module) -> Result<(Packed, Vec<Rule>), String> {

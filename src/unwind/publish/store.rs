@@ -6,7 +6,7 @@ use anyhow::Result;
 
 use crate::elf::Segment;
 use crate::event::{FileKey, FileNumber};
-use crate::interpreter::Python;
+use crate::interpreter::Interpreter;
 use crate::unwind::Rule;
 
 /// A file as the probe knows it.
@@ -71,7 +71,7 @@ pub trait TableStore {
     ///
     /// # Errors
     /// The map refused it.
-    fn write_interpreter(&mut self, file: FileNumber, interpreter: &Python) -> Result<()>;
+    fn write_interpreter(&mut self, file: FileNumber, interpreter: &Interpreter) -> Result<()>;
 
     /// The files that the followed address spaces currently map.
     ///

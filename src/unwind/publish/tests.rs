@@ -1,4 +1,5 @@
 use super::*;
+use crate::interpreter::{Interpreter, Wanted};
 use crate::unwind::Page;
 
 /// A store that keeps what is written, with small limits.
@@ -45,7 +46,7 @@ impl TableStore for Maps {
         Ok(())
     }
 
-    fn write_interpreter(&mut self, _: FileNumber, _: &Python) -> Result<()> {
+    fn write_interpreter(&mut self, _: FileNumber, _: &Interpreter) -> Result<()> {
         Ok(())
     }
 
@@ -86,7 +87,7 @@ fn module_without_file() -> Arc<Module> {
 }
 
 fn publisher() -> Publisher {
-    Publisher::start(Arc::new(EventFd::new().unwrap()), true).unwrap()
+    Publisher::start(Arc::new(EventFd::new().unwrap()), Wanted::ALL).unwrap()
 }
 
 fn packed(pages: &[(u32, &[u32])]) -> Packed {
@@ -257,7 +258,7 @@ fn a_file_has_a_number_at_once_and_its_table_soon() {
         fn write_file(&mut self, key: FileKey, file: &CodeFile) -> Result<()> {
             self.0.write_file(key, file)
         }
-        fn write_interpreter(&mut self, _: FileNumber, _: &Python) -> Result<()> {
+        fn write_interpreter(&mut self, _: FileNumber, _: &Interpreter) -> Result<()> {
             Ok(())
         }
 

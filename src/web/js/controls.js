@@ -29,7 +29,7 @@ const CHOICES = /** @type {Record<string, [string, [string, string][], string]>}
   dir: ["Direction", [["callees", "callees: from main down"], ["callers", "callers: from the allocator up"]], "Callees: functions and what they call, starting with main. Callers: the functions that touched the memory, and who called them."],
   merge: ["Merge by", [["function", "function"], ["site", "call site"]], "Function: one frame per function. Call site: one frame for each place in the code that makes the call."],
   inl: ["Inlined", [["", "with their caller"], ["1", "separate frames"]], "Functions that the compiler inlined into their callers are separate frames, if debug information names them"],
-  py: ["Python", [["", "with native functions"], ["source", "its functions alone"], ["native", "native functions alone"]], "Functions of the Python program among the native ones (without the interpreter’s evaluators), those of the program alone, or native ones alone"],
+  py: ["Interpreted", [["", "with native functions"], ["source", "its functions alone"], ["native", "native functions alone"]], "Functions of the Python or Ruby program among the native ones (without the interpreter’s evaluators), those of the program alone, or native ones alone"],
   min: ["Threshold", [["0", "all"], ["65536", "≥ 64 KiB"], ["262144", "≥ 256 KiB"], ["1048576", "≥ 1 MiB"], ["16777216", "≥ 16 MiB"]], "Smaller frames are aggregated as “below threshold”"],
 });
 

@@ -1,0 +1,460 @@
+/* SPDX-License-Identifier: MIT OR GPL-2.0-only */
+/*
+ * Ruby's frames (CRuby). Each native thread has a pointer to its execution context, that of the fiber it runs, in
+ * thread-local storage (ruby_current_ec): it stays when the thread releases the VM's lock, and fibers and ractors change
+ * it. From 3.3 on it has no symbol in a stripped library, so it is found by what it points to: an execution context whose
+ * innermost frame lies on its own VM stack.
+ *
+ * A frame says whether vm_exec() returns behind it (FINISH), and each vm_exec() has on the C stack a tag to which
+ * exceptions jump, in a list that the execution context keeps. Tags of other functions jump to other code. So the tags
+ * that jump into vm_exec() and the frames with FINISH are the same calls, and the tags give them their addresses.
+ */
+#ifndef MEMPROF_RUBY_H
+#define MEMPROF_RUBY_H
+
+#include "base.bpf.h"
+#include "interpreter.bpf.h"
+#include "thread.bpf.h"
+
+/* Maximum number of frames that are looked at: more than a VM stack of 1 MiB has. */
+#define RUBY_LOOKED_AT 16384
+#define RUBY_MAX_TAGS 1024
+/* Maximum number of words of thread-local storage that are looked at; user space knows how many there are. */
+#define RUBY_TLS_WORDS 8
+/* Maximum size of a VM stack, in words. */
+#define RUBY_MAX_STACK (1 << 27)
+/* Attempts to find the execution context before it is tried only now and then. */
+#define RUBY_TRIES 64
+
+/* Flags of an object: its type, whether a text is elsewhere, which kind of internal object. */
+#define RUBY_TYPE(flags) ((flags) & 0x1f)
+#define RUBY_CLASS 2
+#define RUBY_MODULE 3
+#define RUBY_STRING 5
+#define RUBY_ARRAY 7
+#define RUBY_IMEMO 0x1a
+#define RUBY_USER1 (1 << 13) /* text: not embedded; array: embedded; class: singleton class */
+#define RUBY_EMBEDDED_LENGTH(flags) ((flags) >> 14 & 0x1f)
+#define RUBY_KIND(flags) ((flags) >> 12 & 0xf)
+#define RUBY_SVAR 2
+#define RUBY_METHOD_ENTRY 6
+#define RUBY_ISEQ 7
+
+/* Flags of a frame's environment. */
+#define RUBY_FINISH 0x20
+#define RUBY_LOCAL 2
+
+/* rb_iseq_constant_body: the same in all versions, up to the label. */
+#define RUBY_BODY_BYTES 184
+#define RUBY_BODY_SIZE 4
+#define RUBY_BODY_CODE 8
+#define RUBY_BODY_PATH 64
+#define RUBY_BODY_LABEL 80
+#define RUBY_BODY_FIRST_LINE 88
+/* Types of an instruction sequence. */
+#define RUBY_RESCUE 4
+#define RUBY_EVAL 6
+/* How many instruction sequences a rescue clause or an eval may be nested in. */
+#define RUBY_MAX_NESTED 4
+/* How many environments a block may be nested in before its method is not looked for. */
+#define RUBY_MAX_ENVIRONMENTS 8
+
+/* struct succ_index_table: ranks of the first positions, nine in a word, then blocks. */
+#define RUBY_FIRST_RANKS 54
+#define RUBY_FIRST_RANKS_BYTES 48
+#define RUBY_BLOCK_BYTES 80
+#define RUBY_ENTRY_BYTES 12
+
+/* A function's address, and the distance of a frame from the innermost one, in frames. */
+#define RUBY_CODE_BITS 48
+
+static __always_inline int is_context(struct interpreter_stack *is, __u64 ec)
+{
+	__u64 stack, size, frame;
+
+	if (!ec || ec & 7 || bpf_probe_read_user(is->buffer, 4 * 8, (void *)ec))
+		return 0;
+	/* { vm_stack, vm_stack_size, cfp, tag } */
+	stack = is->buffer[0];
+	size = is->buffer[1];
+	frame = is->buffer[2];
+	return size && size <= RUBY_MAX_STACK && !(frame & 7) && frame > stack && frame < stack + size * 8;
+}
+
+/* This thread's storage for the interpreter's module. (glibc: pairs of a pointer and what to free.) */
+static __always_inline __u64 thread_storage(struct interpreter_space *space)
+{
+	__u64 thread = thread_pointer(), storage;
+
+	if (!thread)
+		return 0;
+	if (!space->module)
+		space->module = space->ruby.is_program ? 1 : (__u32)read_word(space->runtime);
+	if (!space->module || space->module > 0xffff)
+		return 0;
+	storage = read_word(read_word(thread + 8) + 16 * (__u64)space->module);
+	/* (-1: not allocated in this thread.) */
+	return storage & 7 ? 0 : storage;
+}
+
+struct slot_ctx {
+	struct interpreter_stack *is;
+	struct interpreter_space *space;
+	__u64 storage;
+};
+
+static long slot_step(__u64 i, struct slot_ctx *c)
+{
+	if (!is_context(c->is, read_word(c->storage + 8 * i)))
+		return 0;
+	c->space->slot = i + 1;
+	return 1;
+}
+
+/* Finds out which word of the storage is ruby_current_ec. */
+static __noinline int find_context_slot(struct interpreter_stack *is, struct interpreter_space *space, __u64 storage)
+{
+	struct slot_ctx c = { .is = is, .space = space, .storage = storage };
+	__u32 tries = ++space->tries, words = space->ruby.tls_words;
+
+	if (tries > RUBY_TRIES && tries % RUBY_TRIES)
+		return 0;
+	bpf_loop(words < RUBY_TLS_WORDS ? words : RUBY_TLS_WORDS, slot_step, &c, 0);
+	return space->slot != 0;
+}
+
+struct ruby_ctx {
+	struct interpreter_stack *is;
+	struct interpreter_space *space;
+	__u64 end; /* of the VM stack */
+	__u64 guard; /* what the C library mixes into addresses in jump buffers */
+	__u32 mm_id;
+	__u32 left_out; /* the next frame: its rescue clause stands for it */
+};
+
+/* Takes one frame and goes on to its caller. */
+static long ruby_step(__u64 i, struct ruby_ctx *c)
+{
+	struct ruby_layout *l = &c->space->ruby;
+	struct interpreter_stack *is = c->is;
+	struct interpreted_frame f = {};
+	__u64 frame = is->frame, pc, iseq, environment, position;
+	__u32 nr = is->nr, type;
+
+	/* { pc, sp, iseq, self, ep } */
+	if (frame + l->frame_size > c->end || bpf_probe_read_user(is->buffer, 5 * 8, (void *)frame))
+		return 1;
+	is->frame = frame + l->frame_size;
+	pc = is->buffer[0];
+	iseq = is->buffer[2];
+	environment = is->buffer[4];
+	/* A method written in C; or nothing that vm_exec() runs: a library in C that is being loaded. */
+	if (!iseq || !pc)
+		return 0;
+	if (nr < MAX_INTERPRETED && !c->left_out) {
+		/* { flags, wrapper, body } */
+		if (bpf_probe_read_user(is->buffer, 3 * 8, (void *)iseq) || RUBY_TYPE(is->buffer[0]) != RUBY_IMEMO ||
+		    RUBY_KIND(is->buffer[0]) != RUBY_ISEQ || iseq >> RUBY_CODE_BITS)
+			return 1;
+		if (bpf_probe_read_user(is->buffer, RUBY_BODY_BYTES, (void *)is->buffer[2]))
+			return 1;
+		/* The saved position is behind the instruction. */
+		position = (pc - word_at(is, RUBY_BODY_CODE)) >> 3;
+		position -= position != 0;
+		f.instruction = position < half_at(is, RUBY_BODY_SIZE) ? position : FRAME_NO_INSTRUCTION;
+		f.check = (__u32)word_at(is, RUBY_BODY_FIRST_LINE) ^
+			  (__u32)(word_at(is, RUBY_BODY_LABEL) * 0x9e3779b1u >> 4) ^
+			  (__u32)(word_at(is, RUBY_BODY_PATH) * 0x85ebca6bu >> 4) ^
+			  (__u32)(word_at(is, l->insns_info) * 0xc2b2ae35u >> 4);
+		f.code = iseq;
+		type = half_at(is, 0);
+		c->left_out = l->joins_rescue && (type == RUBY_RESCUE || type == RUBY_RESCUE + 1);
+		add_interpreted(is, c->mm_id, &f);
+		is->frames[INDEX(nr, MAX_INTERPRETED)].code = iseq | i << RUBY_CODE_BITS;
+	} else if (c->left_out) {
+		c->left_out = 0;
+	} else {
+		is->flags |= INTERPRETER_LEFT_OUT;
+	}
+	if (read_word(environment) & RUBY_FINISH)
+		end_evaluator(is, 0);
+	return 0;
+}
+
+/* Takes one tag: notes its address if it jumps into vm_exec(). */
+static long ruby_tag_step(__u64 i, struct ruby_ctx *c)
+{
+	struct interpreter_stack *is = c->is;
+	__u64 tag = is->frame, target;
+	__u32 libc = c->space->jump_buffer == JUMP_BUFFER_LIBC, nr = is->tags;
+
+	/* { tag, retval, jump buffer of 5 or 25 words, prev } */
+	if (!tag || bpf_probe_read_user(is->buffer, libc ? 28 * 8 : 8 * 8, (void *)tag))
+		return 1;
+	target = is->buffer[3];
+	is->frame = is->buffer[7];
+	if (libc) {
+		target = is->buffer[9];
+		target = (target >> 17 | target << 47) ^ c->guard;
+		is->frame = is->buffer[27];
+	}
+	if (target - c->space->evaluator >= c->space->evaluator_end - c->space->evaluator)
+		return 0;
+	is->places[INDEX(nr, MAX_FRAMES)] = tag;
+	is->tags = nr + 1;
+	return nr + 1 >= MAX_FRAMES;
+}
+
+static __always_inline void find_tags(struct ruby_ctx *c, __u64 first, __u32 jump_buffer)
+{
+	c->space->jump_buffer = jump_buffer;
+	c->is->tags = 0;
+	c->is->frame = first;
+	bpf_loop(RUBY_MAX_TAGS, ruby_tag_step, c, 0);
+}
+
+/* The places on the C stack of the calls of vm_exec(). */
+struct place_ctx {
+	struct interpreter_stack *is;
+	__u32 skipped; /* tags */
+	__u32 pad;
+};
+
+static long place_evaluator(__u64 i, struct place_ctx *c)
+{
+	c->is->all[INDEX(i + c->is->unstarted, MAX_EVALUATORS)].address =
+		c->is->places[INDEX(i + c->skipped, MAX_FRAMES)];
+	return 0;
+}
+
+static __always_inline void place_evaluators(struct interpreter_stack *is, __u32 tags)
+{
+	struct place_ctx c = { .is = is };
+	__u32 calls = is->evaluators, nr;
+
+	if (is->flags & INTERPRETER_LEFT_OUT || tags >= MAX_FRAMES) {
+		/* Not all are known: they are the same from the innermost on. */
+	} else if (calls == tags + 1) {
+		/* A frame was pushed, and vm_exec() is about to be called. */
+		is->unstarted = 1;
+	} else if (tags == calls + 1) {
+		/* A frame was popped, and vm_exec() is about to return. */
+		c.skipped = 1;
+	} else if (tags != calls) {
+		return;
+	}
+	nr = tags - c.skipped;
+	if (nr > calls - is->unstarted)
+		nr = calls - is->unstarted;
+	bpf_loop(nr < MAX_EVALUATORS ? nr : 0, place_evaluator, &c, 0);
+}
+
+/* Reads the interpreter's frames of the current thread. Returns their number. */
+static __noinline __u32 walk_ruby(struct interpreter_stack *is, struct interpreter_space *space, __u32 mm_id)
+{
+	struct ruby_ctx c = { .is = is, .space = space, .mm_id = mm_id };
+	__u64 storage = thread_storage(space), first;
+
+	if (!storage || (!space->slot && !find_context_slot(is, space, storage)))
+		return 0;
+	if (!is_context(is, read_word(storage + 8 * (space->slot - 1))))
+		return 0;
+	/* (The outermost frame is there from the start. It runs nothing.) */
+	c.end = is->buffer[0] + is->buffer[1] * 8 - space->ruby.frame_size;
+	is->frame = is->cframe = is->buffer[2];
+	first = is->buffer[3];
+	bpf_loop(RUBY_LOOKED_AT, ruby_step, &c, 0);
+	if (!is->nr)
+		return 0;
+	c.guard = read_word(thread_pointer() + 0x30);
+	if (space->jump_buffer) {
+		find_tags(&c, first, space->jump_buffer);
+	} else {
+		find_tags(&c, first, JUMP_BUFFER_BUILTIN);
+		if (!is->tags)
+			find_tags(&c, first, JUMP_BUFFER_LIBC);
+		if (!is->tags)
+			space->jump_buffer = JUMP_BUFFER_UNKNOWN;
+	}
+	place_evaluators(is, is->tags);
+	return is->nr;
+}
+
+static __always_inline __u32 bits_set(__u64 word)
+{
+	word -= word >> 1 & 0x5555555555555555ull;
+	word = (word & 0x3333333333333333ull) + (word >> 2 & 0x3333333333333333ull);
+	word = (word + (word >> 4)) & 0x0f0f0f0f0f0f0f0full;
+	return word * 0x0101010101010101ull >> 56;
+}
+
+/* The number of entries up to a position. */
+static __always_inline __u32 ruby_rank(__u64 table, __u32 position)
+{
+	__u64 block, small;
+	__u32 bit, part, rank;
+
+	if (position < RUBY_FIRST_RANKS)
+		return read_word(table + 8 * (position / 9)) >> 7 * (position % 9) & 0x7f;
+	position -= RUBY_FIRST_RANKS;
+	block = table + RUBY_FIRST_RANKS_BYTES + RUBY_BLOCK_BYTES * (__u64)(position / 512);
+	bit = position % 512;
+	part = bit / 64;
+	rank = read_word(block);
+	small = part ? read_word(block + 8) >> 9 * (part - 1) & 0x1ff : 0;
+	return rank + small + bits_set(read_word(block + 16 + 8 * part) << (63 - bit % 64));
+}
+
+/*
+ * The line of a frame's instruction, or FRAME_NO_INSTRUCTION. (User space would need two tables of each function for it,
+ * which may soon be gone. Global: verified once.)
+ */
+__noinline __u32 ruby_line(struct interpreter_stack *is, struct interpreter_space *space, struct interpreted_frame *f)
+{
+	__u32 size, rank = 1, line = 0;
+	__u64 body;
+
+	if (!is || !space || !f || f->instruction == FRAME_NO_INSTRUCTION)
+		return FRAME_NO_INSTRUCTION;
+	body = read_word((f->code & ((1ull << RUBY_CODE_BITS) - 1)) + 16);
+	/* { entries, positions, size, ranks } */
+	if (!body || bpf_probe_read_user(is->buffer, 4 * 8, (void *)(body + space->ruby.insns_info)))
+		return FRAME_NO_INSTRUCTION;
+	size = is->buffer[2];
+	if (size > 1)
+		rank = ruby_rank(is->buffer[3], f->instruction);
+	if (!rank || rank > size)
+		return FRAME_NO_INSTRUCTION;
+	bpf_probe_read_user(&line, sizeof(line), (void *)(is->buffer[0] + RUBY_ENTRY_BYTES * (__u64)(rank - 1)));
+	return line && line < FRAME_NO_INSTRUCTION ? line : FRAME_NO_INSTRUCTION;
+}
+
+/* Copies at most `most` bytes of a text object: its first ones, or its last ones. */
+static __always_inline void copy_ruby_text(struct interpreter_stack *is, struct ruby_layout *l, __u64 object,
+					   struct sent_text *text, void *to, __u32 most, int last)
+{
+	__u64 at, length;
+	__u32 size;
+
+	text->length = text->sent = text->width = text->ascii = 0;
+	/* { flags, class, length, pointer } */
+	if (!object || bpf_probe_read_user(is->buffer, 4 * 8, (void *)object) ||
+	    RUBY_TYPE(is->buffer[0]) != RUBY_STRING)
+		return;
+	length = is->buffer[2];
+	at = is->buffer[3];
+	if (!(is->buffer[0] & RUBY_USER1)) {
+		at = object + l->text_embedded;
+		if (!l->text_length)
+			length = RUBY_EMBEDDED_LENGTH(is->buffer[0]);
+	}
+	text->width = TEXT_UTF8;
+	text->length = length < 0xffffff ? length : 0xffffff;
+	size = text->length;
+	if (size > most) {
+		if (last)
+			at += size - most;
+		size = most;
+	}
+	if (size > most || bpf_probe_read_user(to, size, (void *)at))
+		return;
+	text->sent = size;
+}
+
+/* The class that has the method to which a frame belongs; 0: there is none. */
+static __always_inline __u64 ruby_owner(struct interpreter_stack *is, __u64 frame)
+{
+	__u64 environment = read_word(frame + 4 * 8), entry, outer;
+	__u32 local;
+
+#pragma clang loop unroll(disable)
+	for (int i = 0; i < RUBY_MAX_ENVIRONMENTS; i++) {
+		/* { method entry or class reference, the outer environment, flags } */
+		if (bpf_probe_read_user(is->buffer, 3 * 8, (void *)(environment - 2 * 8)))
+			return 0;
+		entry = is->buffer[0];
+		outer = is->buffer[1];
+		local = is->buffer[2] & RUBY_LOCAL;
+		if (entry && !(entry & 7) && !bpf_probe_read_user(is->buffer, 5 * 8, (void *)entry)) {
+			/* Of a method that uses $~: the method entry is inside. */
+			if (RUBY_KIND(is->buffer[0]) == RUBY_SVAR &&
+			    bpf_probe_read_user(is->buffer, 5 * 8, (void *)is->buffer[1]))
+				return 0;
+			if (RUBY_TYPE(is->buffer[0]) == RUBY_IMEMO && RUBY_KIND(is->buffer[0]) == RUBY_METHOD_ENTRY)
+				return is->buffer[4];
+		}
+		if (local)
+			return 0;
+		environment = outer & ~3ull;
+	}
+	return 0;
+}
+
+/* Finds the name of a method's class. Returns the text object, or 0 if the class has no name of its own. */
+static __always_inline __u64 ruby_class_name(struct interpreter_stack *is, struct ruby_layout *l, __u64 owner,
+					     struct function_event *e)
+{
+	__u64 flags = read_word(owner), permanent;
+
+	e->singleton = RUBY_TYPE(flags) == RUBY_CLASS && flags & RUBY_USER1;
+	if (e->singleton) {
+		owner = read_word(owner + l->class_attached);
+		flags = read_word(owner);
+	}
+	if (RUBY_TYPE(flags) != RUBY_CLASS && RUBY_TYPE(flags) != RUBY_MODULE)
+		return 0;
+	/* (permanent_classpath is the lowest bit of the third byte from the end of the word before.) */
+	permanent = read_word(owner + l->class_path - 8) >> 40 & 1;
+	return permanent ? read_word(owner + l->class_path) : 0;
+}
+
+static __always_inline __u32 ruby_first_line(struct interpreter_stack *is, struct ruby_layout *l)
+{
+	return l->first_line_shift ? word_at(is, RUBY_BODY_FIRST_LINE) >> 1 : half_at(is, RUBY_BODY_FIRST_LINE);
+}
+
+/*
+ * Describes a function: its names. Returns the number of bytes that are sent beside the fixed ones, or -1 if it cannot be
+ * read.
+ */
+static __always_inline long describe_ruby(struct interpreter_stack *is, struct interpreter_space *space, __u64 code,
+					  struct function_event *e)
+{
+	struct ruby_layout *l = &space->ruby;
+	__u64 label, path, frame = is->cframe + (code >> RUBY_CODE_BITS) * l->frame_size;
+	__u32 type, in_eval = 0;
+
+	code &= (1ull << RUBY_CODE_BITS) - 1;
+	if (bpf_probe_read_user(is->buffer, RUBY_BODY_BYTES, (void *)read_word(code + 16)))
+		return -1;
+	e->version = l->version;
+	e->first_line = ruby_first_line(is, l);
+	path = word_at(is, RUBY_BODY_PATH);
+	/* A rescue clause and an eval have the name of the function around them. */
+#pragma clang loop unroll(disable)
+	for (int i = 0; i < RUBY_MAX_NESTED; i++) {
+		type = half_at(is, 0);
+		if (!l->joins_rescue || type < RUBY_RESCUE || type > RUBY_EVAL)
+			break;
+		in_eval |= type == RUBY_EVAL;
+		if (bpf_probe_read_user(is->buffer, RUBY_BODY_BYTES,
+					(void *)read_word(word_at(is, l->parent) + 16)))
+			return -1;
+		if (!in_eval)
+			e->first_line = ruby_first_line(is, l);
+	}
+	e->lines = e->lines_size = e->singleton = 0;
+	e->owner.width = e->owner.sent = 0;
+	label = word_at(is, RUBY_BODY_LABEL);
+	copy_ruby_text(is, l, label, &e->name, e->name_text, MAX_NAME, 0);
+	/* A text, or an array of the path and the real path. */
+	if (!bpf_probe_read_user(is->buffer, 5 * 8, (void *)path) && RUBY_TYPE(is->buffer[0]) == RUBY_ARRAY)
+		path = is->buffer[0] & RUBY_USER1 ? is->buffer[2] : read_word(is->buffer[4]);
+	copy_ruby_text(is, l, path, &e->file, e->file_text, MAX_FILE_NAME, 1);
+	if (!l->class_path)
+		return 0;
+	copy_ruby_text(is, l, ruby_class_name(is, l, ruby_owner(is, frame), e), &e->owner, e->lines_table, MAX_NAME, 0);
+	return e->owner.sent;
+}
+
+#endif
