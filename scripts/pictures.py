@@ -2,9 +2,11 @@
 """Takes the pictures of the guide: of the real page, with a Redis server under load, and of ./run-demo.
 
     sudo scripts/pictures.py [--no-demo] [MEMPROF]       (default target/release/memprof)
+    sudo scripts/pictures.py --python [MEMPROF]          (only those of a Python program)
 
 Writes docs/page.png and docs/sandwich.png (1440 by 900 pixels, light), docs/phone.png (390 by 844) and
-docs/demo.png, for which it builds a release; --no-demo leaves that one out.
+docs/demo.png, for which it builds a release; --no-demo leaves that one out. --python writes docs/python.png and
+docs/python-top.png, for which it needs tmux.
 Needs root, redis-server with redis-benchmark, and Debian's chromium and chromium-driver. With pngquant
 installed, the files are about a third as large.
 """
@@ -18,6 +20,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.request
 
@@ -91,6 +94,37 @@ class Browser:
         self.driver.wait()
 
 
+# What the Python program of the pictures does.
+PROGRAM = '''
+import csv, io, json, sys
+
+
+class Table:
+    def __init__(self, text):
+        self.rows = [self.parse(row) for row in csv.DictReader(io.StringIO(text))]
+
+    def parse(self, row):
+        return {key: float(value) for key, value in row.items()}
+
+    def by(self, key):
+        return {n: sorted(self.rows, key=lambda row: row[key])[n::10] for n in range(10)}
+
+
+def generate(count):
+    return "a,b,c\\n" + "".join("%d,%d,%d\\n" % (n, n * 7 % 13, n * n) for n in range(count))
+
+
+def main():
+    table = Table(generate(60000))
+    groups = table.by("b")
+    kept = [json.loads(json.dumps(rows)) for rows in groups.values()]
+    print(len(kept), flush=True)
+    sys.stdin.read()
+
+
+main()
+'''
+
 # Colours of the lines of ./run-demo: [what a line begins with, colour].
 COLOURS = [("$ ", "#8ddb8c"), ("==> ", "#6cb6ff"), ("memprof: ", "#909dab")]
 
@@ -109,13 +143,18 @@ def demo(browser):
         line = re.sub(r"\x1b\[[0-9;]*m", "", line)[:118]
         colour = next((colour for start, colour in COLOURS if line.startswith(start)), "inherit")
         lines.append(f'<span style="color:{colour}">{html.escape(line)}</span>')
+    text_picture(browser, lines, "demo.png")
+
+
+def text_picture(browser, lines, name):
+    """Lines of HTML as a terminal shows them."""
     style = "margin:0;padding:16px;background:#151a21;color:#d5dbe2;font:13px/17px monospace;width:max-content"
     page = f'<body style="margin:0;background:#151a21"><pre style="{style}">' + "\n".join(lines)
     browser.send("POST", "/url", {"url": "data:text/html;charset=utf-8;base64," + base64.b64encode(page.encode()).decode()})
     width, height = browser.run("const r = document.querySelector('pre').getBoundingClientRect(); return [r.width, r.height]")
     metrics = {"width": round(width), "height": round(height), "deviceScaleFactor": 1, "mobile": False}
     browser.native("Emulation.setDeviceMetricsOverride", metrics)
-    browser.take("demo.png")
+    browser.take(name)
 
 
 def load(test, requests, size):
@@ -163,8 +202,49 @@ def pictures(with_demo):
         browser.end()
 
 
+def top(file, memprof):
+    """The lines that `memprof top` would show, of a saved profile."""
+    tmux = ["tmux", "-L", "memprof-pictures"]
+    command = [memprof, "open", "--top", file]
+    subprocess.run([*tmux, "new-session", "-d", "-x", "110", "-y", "26", *map(str, command)], check=True)
+    try:
+        time.sleep(8)
+        # Python's functions alone.
+        subprocess.run([*tmux, "send-keys", "y"], check=True)
+        time.sleep(2)
+        text = subprocess.run([*tmux, "capture-pane", "-p"], capture_output=True, check=True, text=True).stdout
+    finally:
+        subprocess.run([*tmux, "kill-server"], check=False)
+    return [html.escape(line) for line in text.rstrip().splitlines()]
+
+
+def python_pictures(memprof):
+    with tempfile.TemporaryDirectory() as directory:
+        program = pathlib.Path(directory) / "app.py"
+        program.write_text(PROGRAM)
+        command = [memprof, "--listen", f"127.0.0.1:{MEMPROF}", "--stacks", "all", "--", "/usr/bin/python3", program]
+        profiler = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        browser = Browser()
+        try:
+            profiler.stdout.readline()
+            browser.open("#view=flame", WIDE)
+            browser.take("python.png")
+            saved = urllib.request.urlopen(PAGE + "v2/export/profile").read()
+            file = pathlib.Path(directory) / "app.memprof.json"
+            file.write_bytes(saved)
+            text_picture(browser, top(file, memprof), "python-top.png")
+        finally:
+            browser.end()
+            profiler.stdin.close()
+            profiler.send_signal(signal.SIGINT)
+            profiler.wait()
+
+
 def main():
     arguments = sys.argv[1:]
+    if "--python" in arguments:
+        arguments.remove("--python")
+        return python_pictures(arguments[0] if arguments else ROOT / "target/release/memprof")
     with_demo = "--no-demo" not in arguments
     memprof = next((argument for argument in arguments if argument != "--no-demo"), ROOT / "target/release/memprof")
     command = [memprof, "--listen", f"127.0.0.1:{MEMPROF}", "--", "redis-server", "--port", str(REDIS), "--save", ""]
