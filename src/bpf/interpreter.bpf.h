@@ -70,6 +70,7 @@ struct interpreter_stack {
 	__u64 evaluator_end;
 	__u64 places[MAX_FRAMES]; /* the native frames that are sent, as place_in_file() has them */
 	__u64 buffer[BUFFER_WORDS]; /* a structure of the interpreter */
+	__u64 batch[BUFFER_WORDS]; /* Ruby: frames that were read together */
 	struct interpreted_frame frames[MAX_INTERPRETED];
 	struct evaluator all[MAX_EVALUATORS];
 };

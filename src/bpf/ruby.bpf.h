@@ -46,6 +46,7 @@
 
 /* rb_iseq_constant_body: the same in all versions, up to the label. */
 #define RUBY_BODY_BYTES 184
+#define RUBY_BODY_USED 128 /* by a walk */
 #define RUBY_BODY_SIZE 4
 #define RUBY_BODY_CODE 8
 #define RUBY_BODY_PATH 64
@@ -129,8 +130,12 @@ struct ruby_ctx {
 	__u64 end; /* of the VM stack */
 	__u64 guard; /* what the C library mixes into addresses in jump buffers */
 	__u32 mm_id;
-	__u32 left_out; /* the next frame: its rescue clause stands for it */
+	__u16 left_out; /* the next frame: its rescue clause stands for it */
+	__u16 single; /* frames are read one by one: memory behind them cannot be read */
 };
+
+/* Frames that are read together: a read costs about as much as the rest of the work on a frame. */
+#define RUBY_BATCH 4
 
 /* Takes one frame and goes on to its caller. */
 static long ruby_step(__u64 i, struct ruby_ctx *c)
@@ -139,15 +144,22 @@ static long ruby_step(__u64 i, struct ruby_ctx *c)
 	struct interpreter_stack *is = c->is;
 	struct interpreted_frame f = {};
 	__u64 frame = is->frame, pc, iseq, environment, position;
-	__u32 nr = is->nr, type;
+	__u32 nr = is->nr, type, at = i % RUBY_BATCH * (l->frame_size >> 3);
 
-	/* { pc, sp, iseq, self, ep } */
-	if (frame + l->frame_size > c->end || bpf_probe_read_user(is->buffer, 5 * 8, (void *)frame))
+	if (frame + l->frame_size > c->end)
 		return 1;
 	is->frame = frame + l->frame_size;
-	pc = is->buffer[0];
-	iseq = is->buffer[2];
-	environment = is->buffer[4];
+	if (!at && bpf_probe_read_user(is->batch, sizeof(is->batch), (void *)frame))
+		c->single = 1;
+	if (c->single) {
+		at = 0;
+		if (bpf_probe_read_user(is->batch, 5 * 8, (void *)frame))
+			return 1;
+	}
+	/* { pc, sp, iseq, self, ep } */
+	pc = is->batch[INDEX(at, BUFFER_WORDS)];
+	iseq = is->batch[INDEX(at + 2, BUFFER_WORDS)];
+	environment = is->batch[INDEX(at + 4, BUFFER_WORDS)];
 	/* A method written in C; or nothing that vm_exec() runs: a library in C that is being loaded. */
 	if (!iseq || !pc)
 		return 0;
@@ -156,7 +168,7 @@ static long ruby_step(__u64 i, struct ruby_ctx *c)
 		if (bpf_probe_read_user(is->buffer, 3 * 8, (void *)iseq) || RUBY_TYPE(is->buffer[0]) != RUBY_IMEMO ||
 		    RUBY_KIND(is->buffer[0]) != RUBY_ISEQ || iseq >> RUBY_CODE_BITS)
 			return 1;
-		if (bpf_probe_read_user(is->buffer, RUBY_BODY_BYTES, (void *)is->buffer[2]))
+		if (bpf_probe_read_user(is->buffer, RUBY_BODY_USED, (void *)is->buffer[2]))
 			return 1;
 		/* The saved position is behind the instruction. */
 		position = (pc - word_at(is, RUBY_BODY_CODE)) >> 3;
