@@ -13,6 +13,7 @@
 #include "interpreter.bpf.h"
 #include "python.bpf.h"
 #include "ruby.bpf.h"
+#include "ruby_functions.bpf.h"
 #include "thread.bpf.h"
 
 /* The numbers of functions that user space knows. User space deletes those of address spaces that are gone. */

@@ -1,7 +1,6 @@
 //! Builds the unwind table of an ELF file.
 
 use std::fs::File;
-use std::ops::Range;
 
 use gimli::{BaseAddresses, DebugFrame, EhFrame, LittleEndian, Vendor};
 
@@ -144,32 +143,18 @@ impl Table {
 /// # Errors
 /// The file cannot be read.
 pub(crate) fn function_starts(elf: &Elf, addrs: &[u64]) -> Result<Vec<Option<u64>>, TableError> {
-    let functions = functions_at(elf, addrs)?.into_iter();
-    Ok(functions.map(|found| found.map(|f| f.start)).collect())
-}
-
-/// The addresses of the functions that contain `addrs`, by the unwind information's entries.
-///
-/// `addrs` are in the file's own addresses.
-///
-/// # Errors
-/// The file cannot be read.
-pub(crate) fn functions_at(
-    elf: &Elf,
-    addrs: &[u64],
-) -> Result<Vec<Option<Range<u64>>>, TableError> {
     let arch = Arch::of_machine(elf.machine()).ok_or(TableError::Machine(elf.machine().0))?;
     let eh_data = eh_frame(elf)?;
     let debug_data = debug_frame(elf)?;
     let eh = eh_data.as_ref().map(|found| read_eh_frame(found, arch));
     let debug = debug_data.as_ref().map(|data| read_debug_frame(data, arch));
     let spans = fill(settle(unzip(eh)?.1), &settle(unzip(debug)?.1));
-    let function = |addr: &u64| {
+    let start = |addr: &u64| {
         let after = spans.partition_point(|span| span.start <= *addr);
         let span = spans[..after].last().filter(|span| *addr < span.end)?;
-        Some(span.start..span.end)
+        Some(span.start)
     };
-    Ok(addrs.iter().map(function).collect())
+    Ok(addrs.iter().map(start).collect())
 }
 
 /// A section's entries; `None` if there are too many.

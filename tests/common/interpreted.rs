@@ -89,7 +89,11 @@ pub fn saved_as_the_kernel_says(what: &str, m: &Memprof) -> Saved {
     let pid = m.followed();
     stop(pid);
     let kernel = figures::status(pid).unwrap();
-    let saved = serde_json::from_slice(&m.get("/v2/export/profile").body).unwrap();
+    let reply = m.get("/v2/export/profile");
+    let saved = serde_json::from_slice(&reply.body).unwrap_or_else(|e| {
+        let start = reply.body.get(..200).unwrap_or(&reply.body);
+        panic!("{what}: {e}: {}", String::from_utf8_lossy(start))
+    });
     let shown = m.get("/v1/tree?short=true").json();
     cont(pid);
     let total = (shown["total"].as_u64().unwrap() - shown["cache"].as_u64().unwrap()) << 10;

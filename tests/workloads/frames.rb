@@ -2,7 +2,8 @@
 #
 # Each place calls mark(), which prints one line of JSON: the frames of its callers, innermost first, each with its name as
 # the interpreter prints it, file and line; and which size of memory it then allocates, and keeps. The last line is
-# "ready". With the argument "wait" it waits for a line on stdin first. It ends when stdin does.
+# "ready". (The sizes are larger than what the interpreter has freed by then.) With the argument "wait" it waits for a
+# line on stdin first. It ends when stdin does.
 #
 # Methods that are written in C are left out: the interpreter shows them under the line of their caller.
 
@@ -42,7 +43,7 @@ def mark
   frames = all.zip(all.drop(1)).reject { |l, caller| in_c?(l, caller) }
   frames = frames.map { |l, _| [l.label, l.path, l.lineno] }
   $lock.lock
-  size = ($kept.size + 20) << 15
+  size = ($kept.size + 40) << 16
   $kept << "x" * size
   $stdout.puts JSON.generate("frames" => frames, "size" => size)
   $stdout.flush
