@@ -102,7 +102,7 @@ fn frames_at_random_stops_are_merged() {
     if pythons.is_empty() {
         return skip("no CPython that memprof knows is installed");
     }
-    let wanted = std::env::var("MEMPROF_STOPS").unwrap_or_else(|_| "1000".into());
+    let wanted = std::env::var("MEMPROF_STOPS").unwrap_or_else(|_| "500".into());
     let number: u64 = wanted.parse().expect("MEMPROF_STOPS is a number");
     let preload = format!("LD_PRELOAD={}", library().display());
     let stops = format!("STOPS={number}");
