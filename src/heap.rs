@@ -1,6 +1,6 @@
 //! Heap snapshot: what lives in the heap of a running process, what of it is free, and which pages that takes.
 //!
-//! In reading order: `snapshot` stops the process and copies its private memory ([`memory`]); `glibc` reads the
+//! In reading order: `snapshot` stops the process and copies its private memory (`memory`); `glibc` reads the
 //! allocator's own structures in the copy; `reach` finds the chunks that nothing refers to; `ledger` adds up whose each resident byte is; `text` and `command` show it.
 
 mod chunks;
