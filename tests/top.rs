@@ -5,10 +5,15 @@
 #[path = "common/mod.rs"]
 mod common;
 
-use common::memprof::run_to_error;
-use common::process::signal;
+use std::fs::File;
+use std::io::Read;
+use std::process::{Command, Stdio};
+
+use common::memprof::{BINARY, run_to_error};
+use common::process::{signal, wait_until};
 use common::terminal::Top;
 use common::workload::{Workload, program};
+use nix::pty::openpty;
 
 fn scenarios() -> (Workload, String) {
     let workload = Workload::start(&program("scenarios"));
@@ -59,6 +64,38 @@ fn a_signal_and_ctrl_c_give_it_back() {
         let (status, _) = top.ends("Losses:");
         assert!(status.success(), "{status}");
     }
+}
+
+/// A terminal that goes away without a signal: memprof's is not the one of its session.
+#[test]
+fn it_ends_when_the_terminal_is_gone() {
+    let (_workload, pid) = scenarios();
+    let pty = openpty(None, None).unwrap();
+    let end = || Stdio::from(pty.slave.try_clone().unwrap());
+    let mut top = Command::new(BINARY)
+        .args(["top", "--no-server", "--pid", &pid])
+        .env("TERM", "xterm-256color")
+        .stdin(end())
+        .stdout(end())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    drop(pty.slave);
+    let mut screen = File::from(pty.master);
+    let mut seen = Vec::new();
+    let mut piece = [0; 4096];
+    while !String::from_utf8_lossy(&seen).contains("functions") {
+        let n = screen.read(&mut piece).unwrap();
+        seen.extend_from_slice(&piece[..n]);
+    }
+    drop(screen);
+    wait_until(|| top.try_wait().unwrap().is_some());
+    let said = top.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&said.stderr).into_owned();
+    assert!(
+        said.contains("terminal is gone") || said.contains("cannot draw"),
+        "{said}"
+    );
 }
 
 #[test]

@@ -4,20 +4,18 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 use std::time::Duration;
 
-use anyhow::Result;
-use serde::Serialize;
-
-use super::chunks::Kind;
-use super::glibc::{self, Mallinfo, Refusal};
+use super::glibc::{self, Refusal};
 use super::memory::{Run, overlapping};
 use super::pages::Occupancy;
-use super::reach::{self, Unreachable};
+use super::reach;
+use super::report::{Allocator, Heap, Object, OtherRow, Row, What};
 use super::sizes::Sizes;
 use super::snapshot::{self, Snapshot};
 use crate::event::Pid;
 use crate::residency::category::{executable, of_all};
 use crate::residency::{Category, figures, page_size};
 use crate::target;
+use anyhow::Result;
 
 /// Bytes between the beginning of a chunk and what its header describes.
 const SIZE_FIELD: u64 = 8;
@@ -25,177 +23,6 @@ const SIZE_FIELD: u64 = 8;
 const CONTENTS: u64 = 16;
 /// The part of a large free chunk that `malloc_trim` leaves alone, in bytes.
 const LINKS: u64 = 48;
-
-/// What the bytes of a heap are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum What {
-    /// Contents of chunks in use.
-    Live,
-    /// Contents of chunks in use that have mappings of their own.
-    LiveMapped,
-    /// Freed, in a thread's cache.
-    ThreadCache,
-    /// Freed, in a fast bin.
-    Fast,
-    /// Freed, not sorted yet.
-    Unsorted,
-    /// Freed, in a small bin.
-    Small,
-    /// Freed, in a large bin.
-    Large,
-    /// The end of an arena, which new chunks are cut from.
-    Top,
-    /// The allocator's own: headers, arenas, marks, alignment.
-    Overhead,
-}
-
-impl What {
-    /// All of them, in display order.
-    pub const ALL: [What; 9] = [
-        What::Live,
-        What::LiveMapped,
-        What::ThreadCache,
-        What::Fast,
-        What::Unsorted,
-        What::Small,
-        What::Large,
-        What::Top,
-        What::Overhead,
-    ];
-
-    fn of(kind: Kind) -> What {
-        match kind {
-            Kind::Live | Kind::Reached | Kind::Referred | Kind::Counted => What::Live,
-            Kind::Tcache => What::ThreadCache,
-            Kind::Fast => What::Fast,
-            Kind::Unsorted => What::Unsorted,
-            Kind::Small => What::Small,
-            Kind::Large => What::Large,
-            Kind::Top => What::Top,
-            Kind::Own => What::Overhead,
-        }
-    }
-
-    /// Whether the program uses these bytes.
-    pub fn is_live(self) -> bool {
-        matches!(self, What::Live | What::LiveMapped)
-    }
-}
-
-/// Bytes of a heap.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct Row {
-    /// What they are.
-    pub what: What,
-    /// Number of chunks.
-    pub chunks: u64,
-    /// Bytes, resident or not.
-    pub bytes: u64,
-    /// Those in memory.
-    pub resident: u64,
-}
-
-/// Anonymous memory outside the heap.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct OtherRow {
-    /// What kind of memory it is.
-    pub category: Category,
-    /// Bytes in memory.
-    pub resident: u64,
-}
-
-/// The chunks of similar size.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct SizeClass {
-    /// Smallest size of such a chunk with its header, in bytes.
-    pub from: u64,
-    /// Largest size, in bytes.
-    pub to: u64,
-    /// Number of chunks in use.
-    pub live: u64,
-    /// Their bytes, with headers.
-    pub live_bytes: u64,
-    /// Number of free chunks, without the arenas' ends.
-    pub free: u64,
-    /// Their bytes.
-    pub free_bytes: u64,
-    /// Free bytes on the pages that chunks of this class keep in memory. A page's free bytes are divided among the
-    /// chunks in use on it, by their bytes there.
-    pub pinned: u64,
-}
-
-/// A chunk in use.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct Object {
-    /// Address of its contents.
-    pub address: u64,
-    /// Size of its contents, in bytes.
-    pub bytes: u64,
-    /// Bytes in memory.
-    pub resident: u64,
-}
-
-/// The allocator.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case", tag = "name")]
-pub enum Allocator {
-    /// glibc's.
-    Glibc {
-        /// Number of arenas.
-        arenas: usize,
-        /// Number of threads' caches that hold chunks.
-        thread_caches: usize,
-        /// What `mallinfo2` would have returned.
-        mallinfo2: Mallinfo,
-    },
-    /// glibc's, which was not read.
-    Refused {
-        /// The reason.
-        reason: String,
-    },
-    /// None that memprof reads.
-    Unknown,
-}
-
-/// A heap snapshot, added up. Sizes are in bytes.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Heap {
-    /// The process.
-    pub pid: u32,
-    /// Its name.
-    pub comm: String,
-    /// The time for which it was stopped, in milliseconds.
-    pub stop_ms: f64,
-    /// Number of snapshots that were taken: further ones if the heap did not fit together.
-    pub attempts: u32,
-    /// Bytes that were copied meanwhile.
-    pub copied: u64,
-    /// Bytes that could not be copied, and are in no row of the heap.
-    pub unread: u64,
-    /// The allocator.
-    pub allocator: Allocator,
-    /// The heap by what its bytes are.
-    pub rows: Vec<Row>,
-    /// Anonymous memory outside the heap.
-    pub others: Vec<OtherRow>,
-    /// All resident anonymous memory: the sum of both.
-    pub anonymous: u64,
-    /// The kernel's figure for it (`Anonymous` of `smaps_rollup`) before and after the stop.
-    pub kernel: [u64; 2],
-    /// Anonymous memory that is swapped out.
-    pub swapped: u64,
-    /// Number of the heap's resident pages by how much of them is live: none, then up to 10 %, up to 20 %, and so on.
-    pub occupancy: [u64; 11],
-    /// Bytes that `malloc_trim(0)` would return to the system now.
-    pub trimmable: u64,
-    /// Chunks by size.
-    pub sizes: Vec<SizeClass>,
-    /// The largest chunks in use.
-    pub largest: Vec<Object>,
-    /// The chunks that nothing refers to, if the heap was read.
-    pub unreachable: Option<Unreachable>,
-}
 
 /// Maximum number of snapshots: a process is rarely stopped in the middle of `malloc`.
 const ATTEMPTS: u32 = 3;

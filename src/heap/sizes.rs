@@ -1,6 +1,6 @@
 //! Chunks by size.
 
-use super::ledger::SizeClass;
+use super::report::SizeClass;
 
 /// Chunks up to this size, in bytes, have a class for each size.
 const EXACT: u64 = 1024;

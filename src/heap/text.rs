@@ -2,8 +2,8 @@
 
 use std::io::{self, Write};
 
-use super::ledger::{Allocator, Heap, SizeClass, What};
 use super::reach::Unreachable;
+use super::report::{Allocator, Heap, SizeClass, What};
 use crate::export::printable;
 
 impl Heap {

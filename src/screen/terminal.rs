@@ -1,12 +1,15 @@
 //! The real terminal. It is restored on every exit: on quitting, on errors, on a panic of any thread.
 
 use std::io::{self, IsTerminal, Stdout, stdout};
+use std::os::fd::AsFd;
 use std::panic;
 use std::sync::Once;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use ratatui::backend::CrosstermBackend;
 use ratatui::crossterm::cursor::Show;
 use ratatui::crossterm::event::{self, Event};
@@ -21,6 +24,9 @@ use super::state::{Input, State};
 
 /// Whether memprof has taken over the terminal.
 static TAKEN: AtomicBool = AtomicBool::new(false);
+
+/// Changes of the window's size are noticed after this time at the latest.
+const SLICE: Duration = Duration::from_millis(50);
 
 /// Fails unless standard output is a terminal.
 ///
@@ -65,10 +71,21 @@ impl Terminal {
     }
 
     /// Waits for user input, at most `wait`.
+    ///
+    /// # Errors
+    /// The terminal cannot be read, or is gone.
     pub(super) fn input(&self, wait: Duration) -> Result<Option<Input>> {
         let failed = "cannot read keys from the terminal";
-        if !event::poll(wait).context(failed)? {
-            return Ok(None);
+        let end = Instant::now() + wait;
+        loop {
+            let left = end.saturating_duration_since(Instant::now());
+            wait_for_keys(left.min(SLICE)).context(failed)?;
+            if event::poll(Duration::ZERO).context(failed)? {
+                break;
+            }
+            if left.is_zero() {
+                return Ok(None);
+            }
         }
         Ok(match event::read().context(failed)? {
             Event::Key(key) => Some(Input::Key(key)),
@@ -92,6 +109,22 @@ impl Drop for Terminal {
     fn drop(&mut self) {
         give_back();
     }
+}
+
+/// Waits until keys can be read, at most `wait`. (crossterm's own wait never ends if the terminal goes away meanwhile.)
+fn wait_for_keys(wait: Duration) -> Result<()> {
+    let terminal = stdout();
+    let mut fds = [PollFd::new(terminal.as_fd(), PollFlags::POLLIN)];
+    let timeout = PollTimeout::try_from(wait).unwrap_or(PollTimeout::ZERO);
+    match poll(&mut fds, timeout) {
+        // A signal: the window has another size, perhaps.
+        Ok(_) | Err(Errno::EINTR) => {}
+        Err(e) => return Err(e.into()),
+    }
+    let gone = PollFlags::POLLHUP | PollFlags::POLLERR | PollFlags::POLLNVAL;
+    let seen = fds[0].revents().unwrap_or(PollFlags::empty());
+    ensure!(!seen.intersects(gone), "the terminal is gone");
+    Ok(())
 }
 
 /// Restores the terminal, unless that is already done. Errors are ignored: nothing can be done about them.

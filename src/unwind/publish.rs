@@ -15,6 +15,7 @@
 //! lack a table, and their memory is soon freed.
 
 mod builders;
+mod interpreters;
 mod room;
 mod store;
 
@@ -32,7 +33,7 @@ pub use self::store::{CodeFile, PageAt, TableStore};
 use super::{Packed, Rule};
 use crate::elf::{Elf, Segment};
 use crate::event::{FileKey, FileNumber};
-use crate::interpreter::{Interpreter, Unread, Wanted};
+use crate::interpreter::Wanted;
 use crate::modules::{MAX_MODULES, ModuleTable};
 use crate::profile::{Module, ModuleId};
 
@@ -234,11 +235,6 @@ impl Publisher {
         }
     }
 
-    /// The files with an interpreter whose frames are not read, found since the last call, each with the reason.
-    pub fn take_unread(&mut self) -> Vec<String> {
-        std::mem::take(&mut self.unread)
-    }
-
     /// The number of files that had no table at some time because the maps were full.
     pub fn refused(&self) -> u64 {
         self.refused.len() as u64
@@ -248,34 +244,6 @@ impl Publisher {
         match done {
             Done::Searched(found) => self.publish_interpreter(module, found, store),
             Done::Built(table) => self.publish_table(module, table, store),
-        }
-    }
-
-    fn publish_interpreter<S: TableStore>(
-        &mut self,
-        module: ModuleId,
-        found: Option<Result<Interpreter, Unread>>,
-        store: &mut S,
-    ) {
-        self.searching -= 1;
-        let Some(number) = self.files.get(&module).and_then(|f| f.code.number) else {
-            return;
-        };
-        let read = found.map(|found| {
-            let interpreter = found?;
-            let kind = interpreter.kind();
-            store
-                .write_interpreter(number, &interpreter)
-                .map_err(|e| Unread {
-                    kind,
-                    why: e.to_string(),
-                })
-        });
-        if let (Some(Err(Unread { kind, why })), Some(file)) = (read, self.files.get(&module)) {
-            let (language, path) = (kind.name(), file.file.path.display());
-            self.unread.push(format!(
-                "{language}'s functions are not shown: {path}: {why}"
-            ));
         }
     }
 
