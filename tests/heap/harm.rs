@@ -83,7 +83,7 @@ fn damaged_heaps_are_read_or_refused() {
     workload.lines.send("m");
     workload.lines.line();
     let (mut read, mut refused) = (0, Vec::new());
-    for _ in 0..2 * snapshots() {
+    for _ in 0..snapshots() {
         workload.lines.send("d");
         let said = workload.lines.line();
         let pid = Pid(serde_json::from_str::<Said>(&said).expect(&said).pid);
