@@ -30,11 +30,12 @@ use support::{Bench, Killed, Measurement, pin};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-const MEASUREMENTS: [Measurement; 7] = [
+const MEASUREMENTS: [Measurement; 8] = [
     ("touch", touch),
     ("paths", paths),
     ("rustc", rustc),
     ("python", python),
+    ("ruby", ruby),
     ("sqlite", sqlite),
     ("redis", redis),
     ("postgres", postgres_load),
@@ -117,6 +118,7 @@ impl Gate {
 }
 
 fn there(program: &str) -> bool {
+    // An absolute path stands for itself.
     let found = std::env::var_os("PATH")
         .is_some_and(|p| std::env::split_paths(&p).any(|d| d.join(program).exists()));
     if !found {
@@ -125,12 +127,12 @@ fn there(program: &str) -> bool {
     found
 }
 
-/// The CPU time of a command, without and with memprof. `look` is called with memprof after the command
-/// has ended.
+/// The CPU time of a command, without and with memprof with these options. `look` is called with memprof after the
+/// command has ended.
 fn command(
     bench: &Bench,
     command: &[&str],
-    stacks: &str,
+    options: &str,
     name: &str,
     aim: f64,
     mut look: impl FnMut(&Profiler) -> Result<()>,
@@ -138,12 +140,13 @@ fn command(
     if !there(command[0]) {
         return Ok(());
     }
-    let name = format!("{name}, --stacks {stacks}");
+    let name = format!("{name}, {options}");
+    let options: Vec<&str> = options.split(' ').collect();
     let mut figures = [Pairs::new(name, "ms", Aim::AtMost(aim))];
     Pairs::settle(&mut figures, pairs_of_each(), |[pairs]| {
         let without = Gate::start(bench, command)?.run()?;
         let gate = Gate::start(bench, command)?;
-        let memprof = Profiler::attach(gate.0.id(), &["--stacks", stacks])?;
+        let memprof = Profiler::attach(gate.0.id(), &options)?;
         let with = gate.run()?;
         look(&memprof)?;
         pairs.add_own(memprof.cpu_time()?);
@@ -177,7 +180,7 @@ fn rustc(bench: &Bench) -> Result<()> {
     command(
         bench,
         &args,
-        "auto",
+        "--stacks auto",
         "rustc on a small crate",
         1.06,
         |memprof| {
@@ -196,26 +199,60 @@ fn rustc(bench: &Bench) -> Result<()> {
     Ok(())
 }
 
+/// An interpreter's program, with each of the options.
+fn interpreted(
+    bench: &Bench,
+    command_line: &[&str],
+    name: &str,
+    aims: &[(&str, f64)],
+) -> Result<()> {
+    let mut aims = aims.iter();
+    aims.try_for_each(|(options, aim)| {
+        command(bench, command_line, options, name, *aim, |_| Ok(()))
+    })
+}
+
+/// With and without its own functions: the difference is what they cost.
 fn python(bench: &Bench) -> Result<()> {
     // Not from PATH, where a version manager's wrapper script may come first.
-    let run = |script, name, aims: &[(&str, f64)]| -> Result<()> {
-        let args = ["/usr/bin/python3", "-c", script];
-        let mut aims = aims.iter();
-        aims.try_for_each(|(stacks, aim)| command(bench, &args, stacks, name, *aim, |_| Ok(())))
+    let run = |script, name, aims: &[(&str, f64)]| {
+        interpreted(bench, &["/usr/bin/python3", "-c", script], name, aims)
     };
     // Imports and parses much: a new process with many page faults, most of them with new stacks.
     run(
         "import json, ast, inspect, decimal, argparse, xml.dom.minidom\n\
         for m in (json, inspect, argparse): ast.parse(inspect.getsource(m))",
         "CPython, start and parsing",
-        &[("all", 1.15)],
+        &[("--stacks all", 1.15), ("--stacks all --python off", 1.15)],
     )?;
     run(
         "import ast, glob\n\
         for f in sorted(glob.glob('/usr/lib/python3*/*.py'))[:120]:\n\
         \x20   ast.parse(open(f, encoding='utf8').read())",
         "CPython, parsing its library",
-        &[("auto", 1.05), ("all", 1.08)],
+        &[
+            ("--stacks auto", 1.10),
+            ("--stacks auto --python off", 1.05),
+            ("--stacks all", 1.10),
+            ("--stacks all --python off", 1.08),
+        ],
+    )
+}
+
+fn ruby(bench: &Bench) -> Result<()> {
+    let script = "require 'ripper'\n\
+        $LOAD_PATH.flat_map { |d| Dir[\"#{d}/**/*.rb\"] }.sort.first(200)\n\
+        \x20   .each { |f| Ripper.sexp(File.read(f)) }";
+    interpreted(
+        bench,
+        &["/usr/bin/ruby", "-e", script],
+        "Ruby, parsing its library",
+        &[
+            ("--stacks auto", 1.10),
+            ("--stacks auto --ruby off", 1.05),
+            ("--stacks all", 1.10),
+            ("--stacks all --ruby off", 1.08),
+        ],
     )
 }
 
@@ -229,7 +266,7 @@ fn sqlite(bench: &Bench) -> Result<()> {
     command(
         bench,
         &args,
-        "auto",
+        "--stacks auto",
         "SQLite, one table again and again",
         1.02,
         |_| Ok(()),

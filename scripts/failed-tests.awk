@@ -30,7 +30,10 @@ function end_block() {
     block = ""
 }
 
-/^ +Running / { target = $2 == "unittests" ? $3 : $2 }
+/^ +Running / {
+    target = $2 == "unittests" ? $3 : $2
+    delete running
+}
 /^ +Doc-tests / { target = "doc-tests" }
 
 # The test harness shows each failed test's output in a block of its own.
@@ -60,12 +63,17 @@ panicked && lines < 15 { text[++lines] = $0 }
     print_failure(name)
     panicked = 0
 }
+/^test .* has been running for over / { running[$2] }
+/^test .* \.\.\. / { delete running[$2] }
 /^test .* ok$/ || /^passed +scenario:/ {
     lines = 0
     panicked = 0
 }
-/process didn't exit successfully: .*\(signal: / {
+# `timeout` ended it (124, or 137 if it had to be killed).
+/process didn't exit successfully: .*\((signal: |exit status: (124|137)\))/ {
     text[++lines] = $0
+    for (name in running)
+        text[++lines] = "it was running " name
     print_failure("the process of the tests")
 }
 /^error(\[E[0-9]+\])?: / && !/^error: (test failed|doctest failed|[0-9]+ targets? failed)/ {
