@@ -13,6 +13,8 @@ mod files;
 mod fixed;
 mod functions;
 mod health;
+mod heap;
+mod heap_diff;
 mod mappings;
 mod marks;
 mod memory;
@@ -42,6 +44,7 @@ use std::time::Instant;
 
 use crate::series::Series;
 use events::Events;
+use heap::Heaps;
 use marks::{Mark, Marks};
 use reply_builder::{Again, ReplyBuilder, Shown};
 use view::View;
@@ -49,7 +52,7 @@ use view::View;
 pub use crate::export::Report;
 pub use futures_util::future::BoxFuture;
 pub use opened::Opened;
-pub use provider::{LastScan, Provider, ProviderError, Status};
+pub use provider::{HeapOptions, HeapSnapshot, LastScan, Provider, ProviderError, Status};
 pub use reply::{ApiError, Body, EVENTS, Reply};
 pub use request::{Ask, Request, RequestParts};
 pub use route::{Method, ROUTES, Route, SMALL_BODY};
@@ -80,6 +83,7 @@ pub struct Api {
     provider: Arc<dyn Provider>,
     reply_builder: ReplyBuilder,
     marks: Marks,
+    heaps: Heaps,
     series: Mutex<Series>,
     events: Events,
     started: Instant,
@@ -101,6 +105,7 @@ impl Api {
             provider,
             reply_builder,
             marks: Marks::default(),
+            heaps: Heaps::default(),
             series: Mutex::default(),
             events: Events::default(),
             started: Instant::now(),

@@ -8,6 +8,7 @@
 //! A separate thread of memprof, the freezer, stops and releases the processes. It releases them when the time
 //! is up, whatever the rest of memprof does. When it ends, the kernel releases threads that did not stop in time.
 
+mod claims;
 mod estimate;
 mod freezer;
 mod registers;
@@ -24,6 +25,7 @@ use std::time::{Duration, Instant};
 use nix::unistd::Pid as NixPid;
 
 use crate::event::Pid;
+use claims::Claims;
 pub use estimate::{Costs, Estimate};
 pub use registers::Registers;
 pub use threads::stands_still;
@@ -57,6 +59,8 @@ pub struct Frozen {
     freezer: Option<thread::JoinHandle<()>>,
     /// The `/proc` directory of the freezer's thread, which exists while it lives.
     proc_dir: PathBuf,
+    /// Dropped last: the processes run by then.
+    claims: Claims,
 }
 
 /// Statistics of a freeze.
@@ -110,6 +114,8 @@ impl Frozen {
     /// # Errors
     /// Not every thread stopped in time, or one may not be traced (by another debugger); all run.
     pub fn stop(pids: &[Pid], max: Duration) -> Result<Frozen, FreezeError> {
+        let mut claims = Claims::default();
+        claims.add(pids, max)?;
         let (requests, inbox) = sync_channel(1);
         let (answer, answers) = sync_channel(2);
         let released = Arc::new(AtomicBool::new(false));
@@ -134,6 +140,7 @@ impl Frozen {
             deadline: Instant::now(),
             freezer: Some(freezer),
             proc_dir: PathBuf::from(format!("/proc/self/task/{own}")),
+            claims,
         };
         frozen.stop_more(pids.to_vec())?;
         Ok(frozen)
@@ -144,6 +151,9 @@ impl Frozen {
     /// # Errors
     /// As for [`Frozen::stop`].
     pub fn stop_more(&mut self, pids: Vec<Pid>) -> Result<(), FreezeError> {
+        // At the first call, these are claimed already.
+        let left = self.deadline.saturating_duration_since(Instant::now());
+        self.claims.add(&pids, left)?;
         if let Answer::Frozen(deadline) = self.ask(Request::Stop(pids))? {
             self.deadline = deadline;
         }

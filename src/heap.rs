@@ -6,6 +6,7 @@
 
 mod chunks;
 pub mod command;
+mod figures;
 mod glibc;
 mod ledger;
 mod memory;
@@ -16,6 +17,7 @@ mod sizes;
 mod snapshot;
 mod text;
 
+pub use figures::Figures;
 pub use glibc::{Mallinfo, Refusal};
 pub use ledger::measure;
 pub use reach::{Head, Unreachable};

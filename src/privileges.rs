@@ -19,6 +19,8 @@ use caps::{CapSet, Capability, CapsHashSet};
 pub enum Role {
     /// Owns the probe and reads the followed processes.
     Collector,
+    /// Takes a heap snapshot of a followed process.
+    Heap,
     /// Waits for the command, which memprof has already started.
     Command,
     /// Serves HTTP, draws the screen and writes the results.
@@ -53,8 +55,9 @@ const FILES: &[Capability] = &[
 
 impl Role {
     /// All roles, for the trial of `memprof doctor`.
-    pub const ALL: [Role; 7] = [
+    pub const ALL: [Role; 8] = [
         Role::Collector,
+        Role::Heap,
         Role::Command,
         Role::Server { writes_files: true },
         Role::Symbols,
@@ -72,7 +75,7 @@ impl Role {
                 Capability::CAP_PERFMON,
                 Capability::CAP_SYS_ADMIN,
             ],
-            Role::Command => &[],
+            Role::Command | Role::Heap => &[],
             // `/debug/memory` reads `smaps`; SIGTERM is forwarded to the command.
             Role::Server { .. } => return vec![Capability::CAP_SYS_PTRACE, Capability::CAP_KILL],
             // For programs and debug files that only their owner may read.

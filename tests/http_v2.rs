@@ -8,9 +8,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
-use memprof::api::{BoxFuture, LastScan, Method, Provider, ProviderError, ROUTES, Report, Status};
+use memprof::api::{
+    ApiError, BoxFuture, HeapOptions, HeapSnapshot, LastScan, Method, Provider, ProviderError,
+    ROUTES, Report, Status,
+};
 use memprof::event::Pid;
 use memprof::freeze::Freeze;
+use memprof::heap::{Heap, OtherRow, Row, SizeClass, What};
 use memprof::profile::{
     CachedFile, FileId, Frame, FreezeOutcome, KnownPath, MappedBytes, Mapping, PathFrom, Places,
     Profile, Sample,
@@ -20,6 +24,7 @@ use memprof::server::ServerOptions;
 use memprof::symbol::{InlinedFunction, Language, Symbol};
 use serde_json::{Value, json};
 
+use common::document::{check, schema};
 use common::{Fixed, Reply, Server, at, kib, report};
 
 const DOCUMENT: &str = "/openapi/memprof-v2.json";
@@ -98,6 +103,29 @@ impl Provider for Growing {
         Some(Pid(4711))
     }
 
+    fn heap(&self, pid: Pid, _: HeapOptions) -> BoxFuture<'_, Result<Arc<HeapSnapshot>, ApiError>> {
+        let number = 1 + self.reports.fetch_add(1, Ordering::Relaxed);
+        let row = Row {
+            what: What::Live,
+            chunks: number,
+            bytes: 4096 * number,
+            resident: 4096 * number,
+        };
+        let heap = Heap {
+            pid: pid.0,
+            comm: "<script>".to_owned(),
+            rows: vec![row],
+            others: vec![OtherRow {
+                category: Category::ThreadStack,
+                resident: 4096,
+            }],
+            sizes: vec![SizeClass::default()],
+            ..Heap::default()
+        };
+        let taken = SystemTime::now();
+        Box::pin(async move { Ok(Arc::new(HeapSnapshot { heap, taken })) })
+    }
+
     fn with_lines(&self, report: Arc<Report>) -> BoxFuture<'_, Result<Arc<Report>, ProviderError>> {
         let mut symbols = (*report.symbols).clone();
         if let Some(Symbol::Known(mut function)) = symbols.get(at(0, 0x20)).cloned() {
@@ -140,44 +168,6 @@ fn post(server: &Server, path: &str, headers: &str, body: &str) -> Reply {
     Reply::parse(&server.raw(text.as_bytes()))
 }
 
-/// A part of the document as a JSON schema: OpenAPI 3.0 has `nullable` where JSON Schema has a type.
-fn schema(document: &Value, part: &Value) -> jsonschema::Validator {
-    fn adapt(value: &mut Value) {
-        match value {
-            Value::Object(map) => {
-                map.values_mut().for_each(adapt);
-                if map.remove("nullable") == Some(json!(true)) {
-                    let inner = Value::Object(map.clone());
-                    *value = json!({"anyOf": [{"type": "null"}, inner]});
-                }
-            }
-            Value::Array(list) => list.iter_mut().for_each(adapt),
-            _ => {}
-        }
-    }
-    let mut root = json!({"allOf": [part], "components": document["components"]});
-    adapt(&mut root);
-    jsonschema::options()
-        .with_draft(jsonschema::Draft::Draft7)
-        .build(&root)
-        .unwrap()
-}
-
-/// Compares a reply with the document's description of its route.
-fn check(document: &Value, path: &str, method: &str, status: u16, body: &Value) {
-    let at = &document["paths"][path][method]["responses"][status.to_string()];
-    let part = &at["content"]["application/json"]["schema"];
-    assert!(
-        part.is_object(),
-        "{method} {path} {status} is not described"
-    );
-    let errors: Vec<String> = schema(document, part)
-        .iter_errors(body)
-        .map(|e| format!("{} at {}", e, e.instance_path()))
-        .collect();
-    assert!(errors.is_empty(), "{method} {path}: {errors:?}\n{body}");
-}
-
 #[test]
 fn replies_are_as_the_document_says() {
     let server = start(Growing::default());
@@ -185,6 +175,13 @@ fn replies_are_as_the_document_says() {
     let made = post(&server, "/v2/marks", "", r#"{"name": "start"}"#);
     assert_eq!(made.status, 201);
     check(&document, "/v2/marks", "post", 201, &made.json());
+    for _ in 0..2 {
+        let made = post(&server, "/v2/heap", "", r#"{"name": "start"}"#);
+        assert_eq!(made.status, 201);
+        check(&document, "/v2/heap", "post", 201, &made.json());
+    }
+    let whole = server.get("/v2/heap/1").json();
+    check(&document, "/v2/heap/{id}", "get", 200, &whole);
     for (path, query) in [
         ("/v2/summary", ""),
         ("/v2/tree", ""),
@@ -211,6 +208,8 @@ fn replies_are_as_the_document_says() {
         ("/v2/series", ""),
         ("/v2/series", "resolution=1m&since=5"),
         ("/v2/marks", ""),
+        ("/v2/heap", ""),
+        ("/v2/heap/diff", "from=1&to=2"),
         ("/v2/diff", "from=1"),
         ("/v2/diff", "from=1&to=now&search=alloc&merge=site"),
         ("/v2/diff", "from=1&to=1&by=function&sort=name"),
@@ -319,6 +318,9 @@ fn bad_requests_are_refused() {
         "export/folded?kind=x",
         "export/json?unknown=1",
         "marks?x=1",
+        "heap?x=1",
+        "heap/diff",
+        "heap/diff?from=1",
         "files?sort=size",
         "files/stacks",
         "files/stacks?file=1",
@@ -330,6 +332,8 @@ fn bad_requests_are_refused() {
     assert_eq!(server.get(&long).status, 400);
     for path in [
         "diff?from=7",
+        "heap/7",
+        "heap/diff?from=7&to=8",
         "export/none",
         "export/",
         "export/json/x",
@@ -590,15 +594,21 @@ fn other_sites_change_nothing() {
             ("Referer: http://localhost:4200/page?x\r\n", 201),
             ("", 201),
         ] {
-            assert_eq!(
-                post(&server, "/v2/marks", headers, "").status,
-                status,
-                "{headers}"
-            );
-            // Refused before any lookup.
-            let evil = [("Origin", "https://evil.example")];
-            let removed = server.request("DELETE", "/v2/marks/1", &evil);
-            assert_eq!(removed.status, 403);
+            for path in ["/v2/marks", "/v2/heap"] {
+                let reply = post(&server, path, headers, "");
+                assert_eq!(reply.status, status, "{path} {headers}");
+                // Refused before any lookup.
+                let evil = [("Origin", "https://evil.example")];
+                let removed = server.request("DELETE", &format!("{path}/1"), &evil);
+                assert_eq!(removed.status, 403);
+            }
+        }
+        // Only this machine may stop the target for a heap snapshot, and read addresses; not what a proxy passes on.
+        let proxy = "X-Forwarded-For: 192.0.2.1\r\n";
+        assert_eq!(post(&server, "/v2/heap", proxy, "").status, 403);
+        let proxy = [("X-Forwarded-For", "192.0.2.1")];
+        for (path, status) in [("/v2/heap", 200), ("/v2/heap/1", 403)] {
+            assert_eq!(server.request("GET", path, &proxy).status, status, "{path}");
         }
         server.stop();
     }
@@ -686,11 +696,15 @@ fn must_be_inert(reply: &Reply) {
 #[test]
 fn nothing_runs_in_any_answer() {
     let server = start(Growing::default());
-    assert_eq!(post(&server, "/v2/marks", "", "").status, 201);
+    for path in ["/v2/marks", "/v2/heap"] {
+        assert_eq!(post(&server, path, "", "").status, 201);
+    }
     for route in ROUTES.iter().filter(|route| route.method == Method::Get) {
         let path = match route.path {
             "/v2/export/{}" => "/v2/export/svg",
             "/v2/diff" => "/v2/diff?from=1",
+            "/v2/heap/{}" => "/v2/heap/1",
+            "/v2/heap/diff" => "/v2/heap/diff?from=1&to=1",
             "/v2/files/stacks" => "/v2/files/stacks?file=8:1:77",
             // The event stream never ends; the process of these reports does not exist.
             "/v2/events" | "/debug/memory" => continue,

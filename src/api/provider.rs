@@ -1,12 +1,13 @@
 //! Source of the API's reports.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
-use super::{BoxFuture, Report};
+use super::{ApiError, BoxFuture, Report};
 use crate::debuginfod;
 use crate::event::Pid;
 use crate::freeze::Freeze;
+use crate::heap::Heap;
 use crate::profile::{MapUsage, Profile};
 
 /// Provides reports.
@@ -23,6 +24,21 @@ pub trait Provider: Send + Sync + 'static {
     /// it was.
     fn frozen(&self, _how: Freeze) -> BoxFuture<'_, Result<Arc<Report>, ProviderError>> {
         self.profile()
+    }
+
+    /// Takes a heap snapshot of a followed process, one at a time.
+    fn heap(
+        &self,
+        _pid: Pid,
+        _how: HeapOptions,
+    ) -> BoxFuture<'_, Result<Arc<HeapSnapshot>, ApiError>> {
+        let why = "a heap snapshot needs a running process, and memprof follows none here";
+        Box::pin(async move { Err(ApiError::Failed(why.to_owned())) })
+    }
+
+    /// The newest heap snapshot, whoever asked for it.
+    fn newest_heap(&self) -> Option<Arc<HeapSnapshot>> {
+        None
     }
 
     /// The target's process id; `None` before there is a target.
@@ -58,6 +74,24 @@ pub trait Provider: Send + Sync + 'static {
     fn tables(&self) -> BoxFuture<'_, Vec<MapUsage>> {
         Box::pin(async { Vec::new() })
     }
+}
+
+/// How a heap snapshot is taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HeapOptions {
+    /// Maximum time for which the process is stopped; `None` for that of `--max-freeze`.
+    pub max_stop: Option<Duration>,
+    /// Number of chunks and of other single things that are listed.
+    pub top: usize,
+}
+
+/// A heap snapshot, and when it was taken.
+#[derive(Clone, Debug)]
+pub struct HeapSnapshot {
+    /// What it found.
+    pub heap: Heap,
+    /// When the process was stopped for it, or shortly after.
+    pub taken: SystemTime,
 }
 
 /// Why there is no report.

@@ -87,6 +87,9 @@ pub enum ApiError {
     /// There is no report at the moment; why.
     #[error("no report at this time: {0}")]
     Unavailable(String),
+    /// What was asked for could not be done at the moment; what, why and what to do.
+    #[error("{0}")]
+    Failed(String),
     /// memprof failed; how.
     #[error("internal error: {0}")]
     Internal(String),

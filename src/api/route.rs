@@ -4,8 +4,8 @@ use super::query::{Query, UnknownParams};
 use super::request::{Request, RequestContext, RequestParts};
 use super::{ApiError, OPENAPI_V1, OPENAPI_V2};
 use super::{
-    diff, events, export, files, fixed, functions, health, mappings, marks, memory, metrics, open,
-    processes, series, summary, tree, v1,
+    diff, events, export, files, fixed, functions, health, heap, heap_diff, mappings, marks,
+    memory, metrics, open, processes, series, summary, tree, v1,
 };
 
 /// Methods of a route. `HEAD` is a `Get` whose body is not sent.
@@ -116,6 +116,11 @@ pub const ROUTES: &[Route] = &[
     },
     other(Method::Delete, "/v2/marks/{}", marks::forget),
     get("/v2/diff", diff::PARAMETERS, diff::read),
+    get("/v2/heap", &[], heap::list),
+    other(Method::Post, "/v2/heap", heap::take),
+    get("/v2/heap/diff", heap_diff::PARAMETERS, heap_diff::read),
+    get("/v2/heap/{}", &[], heap::show),
+    other(Method::Delete, "/v2/heap/{}", heap::forget),
     get("/v2/events", &[], events::read),
     get("/v2/health", &[], health::read),
     get("/v2/exports", &[], export::list),

@@ -118,7 +118,7 @@ pub struct Object {
 }
 
 /// The allocator.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case", tag = "name")]
 pub enum Allocator {
     /// glibc's.
@@ -136,11 +136,12 @@ pub enum Allocator {
         reason: String,
     },
     /// None that memprof reads.
+    #[default]
     Unknown,
 }
 
 /// A heap snapshot, added up. Sizes are in bytes.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Heap {
     /// The process.
     pub pid: u32,

@@ -94,10 +94,12 @@ const SIGNALS: &[c_long] = &[
     libc::SYS_pidfd_send_signal,
 ];
 
-/// Calls for accessing other processes and BPF, which only the collector and the command's thread may make.
-const LOOKING: &[c_long] = &[
-    libc::SYS_ptrace,
-    libc::SYS_process_vm_readv,
+/// Calls for accessing other processes, which only the collector, the command's thread and those that take a heap
+/// snapshot may make.
+const LOOKING: &[c_long] = &[libc::SYS_ptrace, libc::SYS_process_vm_readv];
+
+/// Calls for BPF and for keeping memory, which only the collector and the command's thread may make.
+const PROBING: &[c_long] = &[
     libc::SYS_process_madvise,
     libc::SYS_bpf,
     libc::SYS_perf_event_open,
@@ -197,10 +199,12 @@ fn rules(role: Role) -> Result<Rules, seccompiler::BackendError> {
     }
     match role {
         Role::Collector | Role::Command => {}
-        Role::Server { .. } => calls.extend(LOOKING),
-        Role::Fetch => calls.extend(LOOKING.iter().chain(SIGNALS)),
+        Role::Heap => calls.extend(PROBING),
+        Role::Server { .. } => calls.extend(LOOKING.iter().chain(PROBING)),
+        Role::Fetch => calls.extend(LOOKING.iter().chain(PROBING).chain(SIGNALS)),
         Role::Symbols | Role::Tables | Role::Keep => {
-            calls.extend(LOOKING.iter().chain(SIGNALS).chain(READING));
+            let looking = LOOKING.iter().chain(PROBING);
+            calls.extend(looking.chain(SIGNALS).chain(READING));
         }
     }
     let mut rules: Rules = calls.into_iter().map(|call| (call, Vec::new())).collect();

@@ -12,6 +12,7 @@ use nix::sys::eventfd::EventFd;
 use tokio::sync::oneshot;
 
 use freezing::Freezing;
+pub use heap::HeapRequest;
 
 use super::collection::Collected;
 use super::sweep::Sweeper;
@@ -27,6 +28,7 @@ use crate::target::Selector;
 
 mod follow;
 mod freezing;
+mod heap;
 mod report;
 
 /// How long events may wait in the ring buffer if there are too few of them to trigger a wakeup.
@@ -61,6 +63,8 @@ pub enum Command {
     Prepare(MappedFiles, SyncSender<bool>),
     /// Follow this process, which will become the command.
     Follow(Pid, SyncSender<Result<()>>),
+    /// Take a heap snapshot, on another thread.
+    Heap(HeapRequest),
     /// End the thread.
     Stop,
 }
@@ -200,6 +204,7 @@ impl Collector {
                         self.aggregator.starts_as(pid);
                         let _ = done.send(followed);
                     }
+                    Ok(Command::Heap(request)) => self.take_heap(request),
                     Ok(Command::Stop) | Err(TryRecvError::Disconnected) => return,
                     Err(TryRecvError::Empty) => break,
                 }

@@ -1,5 +1,7 @@
 //! Makes reports: profiles from the collector with symbol names.
 
+mod heap;
+
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::mpsc::{SyncSender, sync_channel};
@@ -9,7 +11,9 @@ use nix::sys::eventfd::EventFd;
 use tokio::sync::{Mutex, oneshot, watch};
 
 use super::collector::{Command, Progress};
-use crate::api::{BoxFuture, Provider, ProviderError, Report, Status};
+use crate::api::{
+    ApiError, BoxFuture, HeapOptions, HeapSnapshot, Provider, ProviderError, Report, Status,
+};
 use crate::debuginfod::{self, Fetching};
 use crate::event::Pid;
 use crate::freeze::Freeze;
@@ -75,6 +79,7 @@ pub struct Reports {
     fetching: Option<Fetching>,
     status: Mutex<Option<Status>>,
     tables: Mutex<Option<Vec<MapUsage>>>,
+    heaps: heap::Heaps,
 }
 
 /// The newest report, and when it was requested.
@@ -106,6 +111,7 @@ impl Reports {
             fetching: None,
             status: Mutex::default(),
             tables: Mutex::default(),
+            heaps: heap::Heaps::default(),
         }
     }
 
@@ -267,6 +273,18 @@ impl Provider for Reports {
 
     fn frozen(&self, how: Freeze) -> BoxFuture<'_, Result<Arc<Report>, ProviderError>> {
         Box::pin(self.report(how))
+    }
+
+    fn heap(
+        &self,
+        pid: Pid,
+        how: HeapOptions,
+    ) -> BoxFuture<'_, Result<Arc<HeapSnapshot>, ApiError>> {
+        Box::pin(self.take_heap(pid, how))
+    }
+
+    fn newest_heap(&self) -> Option<Arc<HeapSnapshot>> {
+        self.heaps.newest()
     }
 
     fn with_lines(&self, report: Arc<Report>) -> BoxFuture<'_, Result<Arc<Report>, ProviderError>> {

@@ -5,6 +5,7 @@
 
 pub mod cgroup;
 pub mod debuginfod_server;
+pub mod document;
 pub mod files;
 pub mod interpreted;
 pub mod machine;

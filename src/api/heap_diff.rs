@@ -1,0 +1,204 @@
+//! `/v2/heap/diff`: what changed between two heap snapshots, table by table.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use serde::Serialize;
+use serde_json::{Map, Value};
+
+use super::heap::Info;
+use super::query::bad;
+use super::reply::internal;
+use super::request::RequestContext;
+use super::{Api, ApiError, Ask, BoxFuture, Reply, Request};
+
+/// Parameters of `/v2/heap/diff`.
+pub(super) const PARAMETERS: &[&str] = &["from", "to"];
+
+/// Columns of figures that are examples, and not to be compared.
+const NOT_COMPARED: &[&str] = &["address", "example"];
+
+/// The columns that tell rows apart in a table where these are numbers; elsewhere they are the columns of text.
+const NUMBERED: &[(&str, &[&str])] = &[("sizes", &["from", "to"])];
+
+/// The tables that list everything: what is in one of two snapshots alone was 0 in the other. Others list the largest,
+/// and do not tell.
+const COMPLETE: &[&str] = &["rows", "others", "sizes"];
+
+#[derive(Debug)]
+struct Diff {
+    from: String,
+    to: String,
+}
+
+/// `GET /v2/heap/diff`.
+pub(super) fn read(asked: &RequestContext<'_>) -> Result<Request, ApiError> {
+    let id = |name: &str| {
+        let id = asked.query.text(name).map(str::to_owned);
+        let missing =
+            || format!("parameter {name} is missing: the id of a heap snapshot in /v2/heap");
+        id.ok_or_else(|| bad(missing()))
+    };
+    Ok(Arc::new(Diff {
+        from: id("from")?,
+        to: id("to")?,
+    }))
+}
+
+#[derive(Debug, Serialize)]
+struct DiffReply {
+    from: Info,
+    to: Info,
+    /// Pages by how much of them is live, before and after.
+    occupancy: [Value; 2],
+    tables: Vec<Table>,
+}
+
+/// A table of both snapshots.
+#[derive(Debug, PartialEq, Serialize)]
+struct Table {
+    name: String,
+    /// Names of the columns that tell rows apart.
+    keys: Vec<String>,
+    /// Names of the compared columns.
+    columns: Vec<String>,
+    rows: Vec<Row>,
+}
+
+#[derive(Debug, PartialEq, Serialize)]
+struct Row {
+    key: Vec<Value>,
+    /// The figures before and after; `None` where the row is not listed, and may have had any.
+    from: Option<Vec<i64>>,
+    to: Option<Vec<i64>>,
+}
+
+impl Ask for Diff {
+    fn answer<'a>(&'a self, api: &'a Api) -> BoxFuture<'a, Result<Reply, ApiError>> {
+        Box::pin(async {
+            let (from, to) = (api.heaps.get(&self.from)?, api.heaps.get(&self.to)?);
+            let [before, after] = [&from, &to].map(|kept| serde_json::from_slice(&kept.json));
+            let sides: [Map<String, Value>; 2] =
+                [before.map_err(internal)?, after.map_err(internal)?];
+            let occupancy = [&sides[0], &sides[1]].map(|side| side["occupancy"].clone());
+            Reply::json(&DiffReply {
+                from: from.info,
+                to: to.info,
+                occupancy,
+                tables: tables(&sides),
+            })
+        })
+    }
+}
+
+/// The tables of two snapshots: the lists of objects that have a column of text, and those of [`NUMBERED`]. So a table
+/// that the report gets later is compared, too.
+fn tables(sides: &[Map<String, Value>; 2]) -> Vec<Table> {
+    let mut names: Vec<&String> = sides[1].keys().collect();
+    names.extend(sides[0].keys().filter(|name| !sides[1].contains_key(*name)));
+    let tables = names.into_iter().filter_map(|name| table(name, sides));
+    tables.collect()
+}
+
+fn table(name: &str, sides: &[Map<String, Value>; 2]) -> Option<Table> {
+    let lists = sides.each_ref().map(|side| match side.get(name) {
+        Some(Value::Array(rows)) => &rows[..],
+        _ => &[],
+    });
+    let first = lists[1].first().or(lists[0].first())?.as_object()?;
+    let numbered = NUMBERED.iter().find(|(table, _)| *table == name);
+    let keys: Vec<String> = match numbered {
+        Some((_, keys)) => keys.iter().map(|key| (*key).to_owned()).collect(),
+        None => {
+            let texts = first.iter().filter(|(_, value)| value.is_string());
+            texts.map(|(key, _)| key.clone()).collect()
+        }
+    };
+    if keys.is_empty() {
+        return None;
+    }
+    let is_compared =
+        |name: &String| !keys.contains(name) && !NOT_COMPARED.contains(&name.as_str());
+    let numbers = first.iter().filter(|(_, value)| value.is_u64());
+    let columns: Vec<String> = numbers
+        .map(|(name, _)| name.clone())
+        .filter(is_compared)
+        .collect();
+    let mut rows: Vec<Row> = Vec::new();
+    let mut places: HashMap<String, usize> = HashMap::new();
+    for (side, list) in lists.iter().enumerate() {
+        for row in list.iter().filter_map(Value::as_object) {
+            let of = |name: &String| row.get(name).cloned().unwrap_or_default();
+            let key: Vec<Value> = keys.iter().map(of).collect();
+            let figures = columns.iter().map(|name| of(name).as_i64().unwrap_or(0));
+            let at = *places
+                .entry(Value::from(key.clone()).to_string())
+                .or_insert_with(|| {
+                    let absent = COMPLETE.contains(&name).then(|| vec![0; columns.len()]);
+                    let (from, to) = (absent.clone(), absent);
+                    rows.push(Row { key, from, to });
+                    rows.len() - 1
+                });
+            let sums = match side {
+                0 => &mut rows[at].from,
+                _ => &mut rows[at].to,
+            };
+            sums.get_or_insert_with(|| vec![0; columns.len()])
+                .iter_mut()
+                .zip(figures)
+                .for_each(|(sum, figure)| *sum += figure);
+        }
+    }
+    Some(Table {
+        name: name.to_owned(),
+        keys,
+        columns,
+        rows,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use serde_json::json;
+
+    use super::*;
+
+    fn object(value: Value) -> Map<String, Value> {
+        value.as_object().unwrap().clone()
+    }
+
+    #[test]
+    fn rows_are_found_by_their_keys() {
+        let before = object(json!({
+            "rows": [{"what": "live", "bytes": 10}, {"what": "fast", "bytes": 3}],
+            "sizes": [{"from": 17, "to": 32, "live": 5}],
+            "largest": [{"address": 4096, "bytes": 10}],
+            "occupancy": [1, 2],
+        }));
+        let after = object(json!({
+            "rows": [{"what": "live", "bytes": 12}],
+            "sizes": [{"from": 17, "to": 32, "live": 4}, {"from": 33, "to": 48, "live": 1}],
+            "types": [{"name": "A", "count": 2, "example": 4096}],
+            "comm": "x",
+        }));
+        let tables = tables(&[before, after]);
+        let table = |name: &str| tables.iter().find(|table| table.name == name);
+        let rows = |name: &str| -> BTreeMap<String, [Option<Vec<i64>>; 2]> {
+            let rows = &table(name).unwrap().rows;
+            let row = |row: &Row| {
+                let key = Value::from(row.key.clone()).to_string();
+                (key, [row.from.clone(), row.to.clone()])
+            };
+            rows.iter().map(row).collect()
+        };
+        assert_eq!(rows("rows")["[\"live\"]"], [Some(vec![10]), Some(vec![12])]);
+        assert_eq!(rows("rows")["[\"fast\"]"], [Some(vec![3]), Some(vec![0])]);
+        assert_eq!(rows("sizes")["[17,32]"], [Some(vec![5]), Some(vec![4])]);
+        assert_eq!(rows("sizes")["[33,48]"], [Some(vec![0]), Some(vec![1])]);
+        assert_eq!(rows("types")["[\"A\"]"], [None, Some(vec![2])]);
+        assert_eq!(table("types").unwrap().columns, ["count"]);
+        assert!(table("largest").is_none() && table("occupancy").is_none());
+    }
+}

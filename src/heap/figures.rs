@@ -1,0 +1,53 @@
+//! The few figures of a snapshot that fit into one line.
+
+use serde::Serialize;
+
+use super::report::{Allocator, Heap, What};
+
+/// The sums of a snapshot. Those of the heap are resident bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Figures {
+    /// Contents of chunks in use.
+    pub live: u64,
+    /// Free bytes.
+    pub free: u64,
+    /// The allocator's own.
+    pub overhead: u64,
+    /// Free bytes that trimming would return to the system now.
+    pub trimmable: u64,
+    /// Contents of unreachable chunks, resident or not; `None` if they were not looked for.
+    pub unreachable: Option<u64>,
+    /// All resident anonymous memory of the process.
+    pub anonymous: u64,
+    /// Anonymous memory that is swapped out.
+    pub swapped: u64,
+}
+
+impl From<&Heap> for Figures {
+    fn from(heap: &Heap) -> Figures {
+        let sum = |wanted: fn(What) -> bool| {
+            let rows = heap.rows.iter().filter(|row| wanted(row.what));
+            rows.map(|row| row.resident).sum()
+        };
+        Figures {
+            live: sum(What::is_live),
+            free: sum(|what| !what.is_live() && what != What::Overhead),
+            overhead: sum(|what| what == What::Overhead),
+            trimmable: heap.trimmable,
+            unreachable: heap.unreachable.as_ref().map(|lost| lost.bytes),
+            anonymous: heap.anonymous,
+            swapped: heap.swapped,
+        }
+    }
+}
+
+impl Allocator {
+    /// Its name in the HTTP API.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Allocator::Glibc { .. } => "glibc",
+            Allocator::Refused { .. } => "refused",
+            Allocator::Unknown => "unknown",
+        }
+    }
+}

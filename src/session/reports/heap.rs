@@ -1,0 +1,81 @@
+//! Heap snapshots on request: one at a time, and as rarely as reports that stop the target.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use tokio::sync::{Mutex as AsyncMutex, oneshot};
+
+use super::{RUN, RUN_SHARE, Reports};
+use crate::api::{ApiError, HeapOptions, HeapSnapshot};
+use crate::event::Pid;
+use crate::session::collector::{Command, HeapRequest};
+
+/// The newest snapshot, and whose turn it is.
+#[derive(Default)]
+pub(super) struct Heaps {
+    turn: Arc<AsyncMutex<()>>,
+    newest: Mutex<Option<Arc<HeapSnapshot>>>,
+}
+
+impl Heaps {
+    pub(super) fn newest(&self) -> Option<Arc<HeapSnapshot>> {
+        let newest = self.newest.lock().unwrap_or_else(PoisonError::into_inner);
+        newest.clone()
+    }
+
+    fn keep(&self, taken: &Arc<HeapSnapshot>) {
+        let mut newest = self.newest.lock().unwrap_or_else(PoisonError::into_inner);
+        *newest = Some(Arc::clone(taken));
+    }
+}
+
+impl Reports {
+    /// Takes a heap snapshot of a followed process.
+    ///
+    /// # Errors
+    /// Another one is being taken, the process has ended, or it could not be stopped and copied in time.
+    pub(super) async fn take_heap(
+        &self,
+        pid: Pid,
+        how: HeapOptions,
+    ) -> Result<Arc<HeapSnapshot>, ApiError> {
+        let turn = Arc::clone(&self.heaps.turn).try_lock_owned();
+        let turn = turn.map_err(|_| {
+            ApiError::Busy("another heap snapshot is being taken: try again later".to_owned())
+        })?;
+        {
+            // The target runs for a share of the time, however often it is stopped.
+            let mut runs_until = self.runs_until.lock().await;
+            tokio::time::sleep_until((*runs_until).into()).await;
+            *runs_until = Instant::now() + RUN;
+        }
+        let failed = |why: String| {
+            ApiError::Failed(format!(
+                "cannot take a heap snapshot of process {pid}: {why}"
+            ))
+        };
+        let (reply, answer) = oneshot::channel();
+        let request = HeapRequest {
+            pid,
+            max_stop: how.max_stop,
+            top: how.top,
+            reply,
+            turn,
+        };
+        let begun = Instant::now();
+        let sent = self.collecting.send(Command::Heap(request));
+        sent.map_err(|e| failed(e.to_string()))?;
+        let taken = answer.await.map_err(|_| {
+            failed("the thread that takes it could not be started, or ended early".to_owned())
+        })?;
+        // The command line's name of this limit is not the request's.
+        let taken =
+            taken.map_err(|why| failed(why.replace("--max-stop", "max_stop in the request")))?;
+        let stop = Duration::from_secs_f64(taken.heap.stop_ms / 1e3);
+        let mut runs_until = self.runs_until.lock().await;
+        *runs_until = (*runs_until).max(begun + stop * (RUN_SHARE + 1));
+        drop(runs_until);
+        self.heaps.keep(&taken);
+        Ok(taken)
+    }
+}

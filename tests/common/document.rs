@@ -1,0 +1,42 @@
+//! Replies against the OpenAPI document.
+
+use serde_json::{Value, json};
+
+/// A part of the document as a JSON schema: OpenAPI 3.0 has `nullable` where JSON Schema has a type.
+pub fn schema(document: &Value, part: &Value) -> jsonschema::Validator {
+    fn adapt(value: &mut Value) {
+        match value {
+            Value::Object(map) => {
+                map.values_mut().for_each(adapt);
+                if map.remove("nullable") == Some(json!(true)) {
+                    let inner = Value::Object(map.clone());
+                    *value = json!({"anyOf": [{"type": "null"}, inner]});
+                }
+            }
+            Value::Array(list) => list.iter_mut().for_each(adapt),
+            _ => {}
+        }
+    }
+    let mut root = json!({"allOf": [part], "components": document["components"]});
+    adapt(&mut root);
+    jsonschema::options()
+        .with_draft(jsonschema::Draft::Draft7)
+        .build(&root)
+        .unwrap()
+}
+
+/// Compares a reply with the document's description of its route.
+#[track_caller]
+pub fn check(document: &Value, path: &str, method: &str, status: u16, body: &Value) {
+    let at = &document["paths"][path][method]["responses"][status.to_string()];
+    let part = &at["content"]["application/json"]["schema"];
+    assert!(
+        part.is_object(),
+        "{method} {path} {status} is not described"
+    );
+    let errors: Vec<String> = schema(document, part)
+        .iter_errors(body)
+        .map(|e| format!("{} at {}", e, e.instance_path()))
+        .collect();
+    assert!(errors.is_empty(), "{method} {path}: {errors:?}\n{body}");
+}
