@@ -45,6 +45,8 @@ pub static ASSETS: &[Asset] = assets! {
     JS, "js/dom.js";
     JS, "js/format.js";
     JS, "js/header.js";
+    JS, "js/heap/map.js";
+    JS, "js/heap/tables.js";
     JS, "js/live.js";
     JS, "js/main.js";
     JS, "js/marks.js";
@@ -70,6 +72,7 @@ pub static ASSETS: &[Asset] = assets! {
     JS, "js/views/functions.js";
     JS, "js/views/graph.js";
     JS, "js/views/health.js";
+    JS, "js/views/heap.js";
     JS, "js/views/list.js";
     JS, "js/views/sandwich.js";
     JS, "js/views/space.js";

@@ -35,6 +35,8 @@ fn no_view_violates_a_rule() {
         .as_str()
         .unwrap()
         .to_owned();
+    let taken = run.m.send("POST", "/v2/heap", r#"{"max_stop": 10000}"#);
+    assert_eq!(taken.status, 201, "{}", taken.text());
     let mut found = Vec::new();
     browser.open(&format!("#pause=1&view=diff&from={mark}"));
     // In the dark only colours differ. The page is loaded once: axe-core is half a megabyte.

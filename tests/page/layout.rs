@@ -266,7 +266,7 @@ fn a_tooltip_covers_neither_its_frame_nor_what_follows() {
 }
 
 /// Every view, of a real program.
-pub const VIEWS: [&str; 8] = [
+pub const VIEWS: [&str; 9] = [
     "flame",
     "treemap",
     "tree",
@@ -275,6 +275,7 @@ pub const VIEWS: [&str; 8] = [
     "space",
     "diff",
     "health",
+    "heap",
 ];
 
 #[test]

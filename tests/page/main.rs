@@ -10,6 +10,7 @@ mod browser;
 mod choice;
 mod cut_off;
 mod estimates;
+mod heap;
 mod large;
 mod layout;
 mod lists;

@@ -1,6 +1,7 @@
 // Client of memprof's HTTP API (openapi/…-v2.json). Paths are relative, so that a proxy can serve the page
 // below any path.
 
+import { clock } from "./format.js";
 import { Tree } from "./tree/model.js";
 import { isSaved, saved } from "./saved.js";
 import { state } from "./state.js";
@@ -35,6 +36,7 @@ import { noSymbol, reason } from "./words.js";
 /** @typedef {MappingSums & { report: Report, count: number, categories: (MappingSums & { category: string, mappings: number })[], rows: Mapping[] }} Maps */
 /** @typedef {{ resolution: number, times: number[], series: { name: string, values: (number | null)[] }[] }} Series */
 /** @typedef {{ id: string, name: string | null, created: number, taken: number, stopped_us: number | null, stopped_in_turn: boolean, exact: boolean, total: Usage }} Mark */
+/** @typedef {{ id: string, name: string | null, taken: number, pid: number, comm: string, stopped_us: number, copied: number, allocator: string, refused: string | null, live: number, free: number, overhead: number, trimmable: number, unreachable: number | null, anonymous: number, swapped: number }} HeapInfo */
 /** @typedef {{ name: string, about: string, extension: string, content_type: string, href: string, options: string[] }} Format */
 /**
  * @typedef {object} Health
@@ -195,4 +197,13 @@ export const api = {
   exports: () => ask("exports"),
   /** The stream of live totals; the browser reconnects automatically. */
   events: () => new EventSource("v2/events"),
+};
+
+/** The heap snapshots that memprof keeps. @type {import("./views/heap.js").Source} */
+export const heaps = {
+  list: async () => (await ask("heap")).snapshots,
+  get: (id) => ask(`heap/${encodeURIComponent(id)}`),
+  diff: (from, to) => ask("heap/diff", { from, to }),
+  take: (limit) => ask("heap", {}, { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify({ name: `heap at ${clock(Date.now())}`, ...(state.pid ? { pid: Number(state.pid) } : {}), ...(limit ? { max_stop: Number(limit) } : {}) }) }),
+  remove: (id) => ask(`heap/${encodeURIComponent(id)}`, {}, { method: "DELETE" }),
 };

@@ -22,6 +22,7 @@ const OFFERS = /** @type {Record<string, string[]>} */ ({
   space: ["q"],
   diff: ["shape", "dir", "kind", "merge", "inl", "py", "min", "q"],
   health: [],
+  heap: [],
 });
 
 const CHOICES = /** @type {Record<string, [string, [string, string][], string]>} */ ({

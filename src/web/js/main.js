@@ -1,6 +1,6 @@
 // Wires the page together: views, keys, live refresh.
 
-import { api, ApiError, countsKernel, hasSource } from "./api.js";
+import { api, ApiError, countsKernel, hasSource, heaps } from "./api.js";
 import { showControls, updateControls } from "./controls.js";
 import { fill, h, notice, set } from "./dom.js";
 import { clock } from "./format.js";
@@ -20,6 +20,7 @@ import { Files } from "./views/files.js";
 import { Functions } from "./views/functions.js";
 import { Graph } from "./views/graph.js";
 import { HealthView } from "./views/health.js";
+import { HeapView } from "./views/heap.js";
 import { Sandwich } from "./views/sandwich.js";
 import { Space } from "./views/space.js";
 
@@ -48,7 +49,8 @@ const VIEWS = /** @type {[string, string, () => View, string[]][]} */ ([
   ["space", "Address space", () => new Space(), []],
   ["diff", "Difference", () => new Diff(), [...SHAPE, "from", "to"]],
   ["health", "Health", () => new HealthView(), []],
-]).filter(([name]) => !isSaved || !["diff", "health", "sandwich"].includes(name));
+  ["heap", "Heap", () => new HeapView(heaps), ["heap", "hfrom"]],
+]).filter(([name]) => !isSaved || !["diff", "health", "heap", "sandwich"].includes(name));
 
 const at = (/** @type {string} */ id) => /** @type {any} */ (document.getElementById(id));
 const content = at("content");
@@ -77,7 +79,7 @@ function tabs() {
     at("tabs"),
     ...VIEWS.map(([name, text], i) =>
       // With a path: what begins with "#" passes for a skip link.
-      h("a", { href: `./${link({ view: name, ...FRESH })}`, "aria-current": name === state.view ? "page" : undefined, "data-name": text, title: `Key: ${i + 1}` }, text),
+      h("a", { href: `./${link({ view: name, ...FRESH })}`, "aria-current": name === state.view ? "page" : undefined, "data-name": text, title: `Key: ${(i + 1) % 10}` }, text),
     ),
   );
 }
@@ -217,7 +219,7 @@ function key(/** @type {KeyboardEvent} */ event) {
   else if (event.key === "m") addMark();
   else if (event.key === "n" || event.key === "N") graph()?.step(event.key === "n" ? 1 : -1);
   else if (event.key === "Escape" && !document.querySelector("dialog[open]")) graph()?.leave();
-  else if (number >= 1 && number <= VIEWS.length) change({ view: VIEWS[number - 1][0], ...FRESH }, true);
+  else if (/^[0-9]$/.test(event.key) && VIEWS[(number + 9) % 10]) change({ view: VIEWS[(number + 9) % 10][0], ...FRESH }, true);
   else return;
   event.preventDefault();
 }

@@ -2,7 +2,7 @@
 
 /** Defaults; settings equal to them are left out of the link. */
 const DEFAULTS = {
-  view: "flame", // flame, treemap, tree, functions, sandwich, files, space, diff, health
+  view: "flame", // flame, treemap, tree, functions, sandwich, files, space, diff, health, heap
   shape: "icicle", // icicle: root on top; flame: root at the bottom
   dir: "callees", // callees: outermost function first; callers: innermost first
   kind: "all",
@@ -25,6 +25,8 @@ const DEFAULTS = {
   file: "", // the cached file whose stacks are shown
   from: "", // diff: the earlier mark
   to: "", // diff: the later mark, "" for now
+  heap: "", // the heap snapshot that is shown, "" for the newest one
+  hfrom: "", // the heap snapshot that it is compared with
   t0: "", // the timeline's range, seconds since 1970
   t1: "",
   res: "1s", // the timeline's resolution

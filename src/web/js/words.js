@@ -98,7 +98,7 @@ export const KEYS = /** @type {[string, string][]} */ ([
   ["/", "search"],
   ["?", "this help"],
   ["n N", "select the next match of the search, or the previous one; in the search box, Enter and Shift+Enter"],
-  ["1 … 9", "switch to a view, in the order of the tabs"],
+  ["1 … 9, 0", "switch to a view, in the order of the tabs"],
   ["p", "pause or resume"],
   ["m", "set a mark"],
   ["← ↑ ↓ →", "move in the graph, the treemap and the tables"],

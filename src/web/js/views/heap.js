@@ -1,0 +1,178 @@
+// Heap snapshots: what lives in the heap of the process, what is free, and what two snapshots differ in.
+
+import { fill, h, notice, say, select, set } from "../dom.js";
+import { bytes, clock, exact } from "../format.js";
+import { heapTree } from "../heap/map.js";
+import { diffCards, occupancyCard, tableCards } from "../heap/tables.js";
+import { change, state } from "../state.js";
+import { Graph } from "./graph.js";
+
+/** @typedef {import("../api.js").HeapInfo} HeapInfo */
+/** @typedef {Record<string, any>} Heap */
+/**
+ * Where snapshots come from: memprof's API, or one snapshot in the document.
+ * @typedef {object} Source
+ * @property {() => Promise<HeapInfo[]>} list
+ * @property {(id: string) => Promise<{ snapshot: HeapInfo, heap: Heap }>} get
+ * @property {(from: string, to: string) => Promise<any>} [diff]
+ * @property {(limit: string) => Promise<HeapInfo>} [take] with at most this many milliseconds of stop, if given
+ * @property {(id: string) => Promise<void>} [remove]
+ */
+
+const ABOUT = "A heap snapshot says what lives in the heap of the process now: also what was allocated before memprof attached. The process is stopped for the milliseconds in which its memory is copied.";
+const LIMITS = /** @type {[string, string][]} */ ([["", "as --max-freeze says"], ["200", "200 ms"], ["1000", "1 s"], ["10000", "10 s"]]);
+
+/** The treemap of a snapshot: its nodes are sizes and not functions. */
+class HeapMap extends Graph {
+  /** @override */
+  facts(/** @type {import("../tree/model.js").Tree} */ tree, /** @type {number} */ node) {
+    const facts = super.facts(tree, node).filter(([term]) => ["change", "before", "of all", "of zoomed"].includes(term));
+    return [["size", bytes(tree.value[node]), exact(tree.value[node])], ...facts];
+  }
+
+  /** @override */
+  describe(/** @type {import("../tree/model.js").Tree} */ tree, /** @type {number} */ node) {
+    const facts = this.facts(tree, node).map(([term, text, title]) => h("span", { class: "fact", title }, h("span", { class: "faint" }, `${term} `), h("b", {}, text)));
+    const path = tree.path(node).map((at) => tree.of(at).name).join(" › ");
+    fill(
+      this.selection,
+      h("div", { class: "name", title: path }, path || tree.of(0).name),
+      h("div", { class: "facts" }, ...facts),
+      this.zoomed > 0 && h("div", { class: "actions" }, h("button", { class: "small", onclick: () => this.zoom(0) }, "zoom out")),
+    );
+    this.selection.classList.toggle("whole", node === 0);
+    set(this.selection, { "data-key": tree.key(node), "data-bytes": tree.value[node] });
+  }
+}
+
+/** The limit of a stop that was last chosen, also for the next view. */
+let limit = "";
+
+export class HeapView {
+  constructor(/** @type {Source} */ source) {
+    this.source = source;
+    /** @type {HeapInfo[]} */
+    this.infos = [];
+    /** The snapshots that were read, by their ids; they do not change. @type {Map<string, { snapshot: HeapInfo, heap: Heap }>} */
+    this.known = new Map();
+    /** @type {Heap | null} */
+    this.heap = this.before = null;
+    this.map = new HeapMap({ draw: "treemap", fetch: async () => heapTree(/** @type {Heap} */ (this.heap), this.before), empty: "The process has no anonymous memory." });
+    this.map.stage.style.flexBasis = "20rem";
+    this.choice = h("div", { class: "choice heap-choice" });
+    this.trouble = h("p", { class: "trouble", role: "alert", hidden: true });
+    this.note = h("p", { class: "note", role: "status" });
+    this.cards = h("div", { class: "cards" });
+    this.stage = h("div", { class: "diff-stage" });
+    this.element = h("div", { class: "graph heap" }, this.choice, this.trouble, this.note, this.stage);
+    this.taking = false;
+    this.signature = "";
+    this.shown = "";
+  }
+
+  get graph() {
+    return this.heap ? this.map : null;
+  }
+
+  async refresh() {
+    this.infos = await this.source.list();
+    const has = (/** @type {string} */ id) => this.infos.some((info) => info.id === id);
+    // Without a choice, the newest one.
+    const id = has(state.heap) ? state.heap : (this.infos.at(-1)?.id ?? "");
+    const from = has(state.hfrom) && state.hfrom !== id ? state.hfrom : "";
+    for (const known of this.known.keys()) if (!has(known)) this.known.delete(known);
+    this.id = id;
+    this.choose(id, from);
+    if (!id) {
+      this.heap = this.before = null;
+      this.shown = "";
+      say(this.note, "");
+      const button = this.source.take ? h("button", { onclick: () => this.take() }, "Take a heap snapshot") : null;
+      return fill(this.stage, notice("No heap snapshot yet", ABOUT, "", button));
+    }
+    const shown = `${from} ${id}`;
+    if (shown === this.shown) return;
+    const [whole, before, diff] = await Promise.all([this.get(id), from ? this.get(from) : null, from && this.source.diff ? this.source.diff(from, id) : null]);
+    this.shown = shown;
+    this.heap = whole.heap;
+    this.before = before?.heap ?? null;
+    this.tell(whole, before);
+    const heap = whole.heap;
+    if (diff) fill(this.cards, occupancyCard(diff.occupancy), ...diffCards(diff.tables));
+    else fill(this.cards, heap.rows.some((/** @type {any} */ row) => row.bytes > 0) && occupancyCard([heap.occupancy]), ...tableCards(heap));
+    if (!this.stage.contains(this.map.element)) fill(this.stage, this.map.element, this.cards);
+    await this.map.refresh();
+  }
+
+  async get(/** @type {string} */ id) {
+    const known = this.known.get(id) ?? (await this.source.get(id));
+    this.known.set(id, known);
+    return known;
+  }
+
+  /** Says what the snapshot is, and how it was taken. */
+  tell(/** @type {{ snapshot: HeapInfo, heap: Heap }} */ { snapshot, heap }, /** @type {{ heap: Heap } | null} */ before) {
+    const { allocator } = heap;
+    const read = allocator.name === "refused"
+      ? `glibc’s heap was not read: ${allocator.reason}. A process that is stopped in the middle of malloc has such a heap, or one that is damaged.`
+      : allocator.name === "unknown"
+        ? "The allocator is not known: the process has no heap that memprof reads. Its anonymous memory is shown by kind."
+        : `${allocator.name}: ${bytes(snapshot.live)} in use, ${bytes(snapshot.free)} free, of which malloc_trim(0) would return ${bytes(snapshot.trimmable)} now; ${snapshot.unreachable === null ? "" : `${bytes(snapshot.unreachable)} unreachable; `}${bytes(snapshot.overhead)} of the allocator’s own.`;
+    const [low, high] = [Math.min(...heap.kernel), Math.max(...heap.kernel)];
+    const agrees = heap.anonymous >= low && heap.anonymous <= high;
+    const kernel = agrees ? (low === high ? "as the kernel says" : "between the kernel’s figures before and after") : `the kernel says ${bytes(heap.kernel[0])} before and ${bytes(heap.kernel[1])} after: the process changed meanwhile`;
+    const swapped = heap.swapped ? ` ${bytes(heap.swapped)} are swapped out, in no figure here.` : "";
+    const unread = heap.unread ? ` ${bytes(heap.unread)} could not be copied.` : "";
+    const compared = before ? ` Red areas grew since the earlier snapshot, blue ones shrank; the cards show changes.` : "";
+    say(this.note, `${read} Anonymous memory: ${bytes(heap.anonymous)}, ${kernel}.${swapped}${unread} Areas are chunks with their headers, resident or not; other memory is resident. Stopped for ${heap.stop_ms.toFixed(1)} ms, ${bytes(heap.copied)} copied.${compared}`);
+    set(this.note, { "data-total": heap.anonymous, "data-id": snapshot.id });
+  }
+
+  /** The controls: which snapshot, what it is compared with, and a new one. */
+  choose(/** @type {string} */ id, /** @type {string} */ from) {
+    const { take, diff, remove } = this.source;
+    const several = new Set(this.infos.map((info) => info.pid)).size > 1;
+    const name = (/** @type {HeapInfo} */ info) => `${info.name ?? `snapshot ${info.id}`} (${clock(info.taken)}${several ? `, ${info.comm} ${info.pid}` : ""})`;
+    const options = /** @type {[string, string][]} */ (this.infos.map((info) => [info.id, name(info)]));
+    const signature = JSON.stringify([options, id, from, this.taking]);
+    if (signature === this.signature || !take) return;
+    this.signature = signature;
+    fill(
+      this.choice,
+      h("button", { id: "take-heap", disabled: this.taking, onclick: () => this.take(), title: ABOUT }, this.taking ? "Taking a snapshot…" : "Take a heap snapshot"),
+      h("label", { class: "faint" }, "stop at most ", select("Longest stop", LIMITS, limit, (ms) => (limit = ms), "How long the process may be stopped while its memory is copied")),
+      options.length > 0 && h("label", { class: "faint" }, "snapshot ", select("Snapshot", options, id, (heap) => change({ heap, zoom: "", sel: "" }, true))),
+      options.length > 1 && diff && h("label", { class: "faint" }, "compared with ", select("Compared with", [["", "nothing"], ...options.filter(([other]) => other !== id)], from, (hfrom) => change({ hfrom, zoom: "", sel: "" }, true))),
+      id && remove && h("button", { class: "small", onclick: () => this.act(() => remove(id)) }, "delete this snapshot"),
+    );
+  }
+
+  async take() {
+    if (this.taking || !this.source.take) return;
+    this.taking = true;
+    this.choose(this.id ?? "", state.hfrom);
+    const take = this.source.take;
+    await this.act(async () => {
+      const { id } = await take(limit);
+      change({ heap: id, zoom: "", sel: "" });
+    });
+    this.taking = false;
+    await this.refresh();
+  }
+
+  /** Does what the user asked for, and shows why it failed. */
+  async act(/** @type {() => Promise<void>} */ does) {
+    this.trouble.hidden = true;
+    try {
+      await does();
+      await this.refresh();
+    } catch (error) {
+      this.trouble.textContent = error instanceof Error ? error.message : String(error);
+      this.trouble.hidden = false;
+    }
+  }
+
+  show() {
+    if (this.heap) this.map.show();
+  }
+}

@@ -1,0 +1,148 @@
+//! The view of heap snapshots: one, the difference of two, and what is said when none can be taken.
+
+use serde_json::{Value, json};
+
+use super::browser::Browser;
+use super::common::memprof::Memprof;
+use super::common::process::stop;
+use super::common::workload::{Workload, program};
+use super::layout::SIZES;
+use super::lists::until;
+use super::shown::*;
+
+/// Chooses an option of the select with this label.
+fn choose(browser: &Browser, label: &str, value: &str) {
+    let script =
+        "const box = document.querySelector(`.heap-choice select[aria-label='${arguments[0]}']`);
+        box.value = arguments[1];
+        box.dispatchEvent(new Event('change'));";
+    browser.run(script, json!([label, value]));
+}
+
+/// The exact bytes in a row of a card, by the first cell of the row.
+fn cell(browser: &Browser, card: &str, row: &str, column: usize) -> String {
+    let script =
+        "const rows = document.querySelectorAll(`.card[data-table='${arguments[0]}'] tbody tr`);
+        const row = [...rows].find((row) => row.children[0].textContent === arguments[1]);
+        return row?.children[arguments[2]].title ?? 'no such row'";
+    let found = browser.run(script, json!([card, row, column]));
+    found.as_str().unwrap().to_owned()
+}
+
+/// The number in a text such as `1,234 bytes`.
+fn exact(text: &str) -> u64 {
+    let digits = text.strip_suffix(" bytes").expect(text).replace(',', "");
+    digits.parse().unwrap()
+}
+
+fn row<'a>(heap: &'a Value, what: &str) -> &'a Value {
+    let rows = heap["rows"].as_array().unwrap();
+    rows.iter().find(|row| row["what"] == what).unwrap()
+}
+
+const TAKEN: &str =
+    "document.querySelectorAll('.heap-choice select[aria-label=Snapshot] option').length";
+
+#[test]
+fn snapshots_and_their_difference() {
+    let mut workload = Workload::start_with(&program("heap"), &["2", "31"]);
+    workload.lines.send("m");
+    workload.lines.line();
+    let pid = workload.pid();
+    let m = Memprof::attach(pid, &[]);
+    m.said("following ");
+    let browser = Browser::start(m.address());
+    browser.open("#view=heap");
+    browser.wait("document.querySelector('.notice button')");
+    choose(&browser, "Longest stop", "10000");
+    browser.click(".notice button");
+    browser.wait(&format!("{TAKEN} === 1"));
+    browser.wait("document.querySelector(\".card[data-table='rows']\")");
+    let heap = api(m.address(), "/v2/heap/1")["heap"].clone();
+    let live = row(&heap, "live");
+    for (column, name) in [(2, "bytes"), (3, "resident")] {
+        let shown = exact(&cell(&browser, "rows", "in use", column));
+        assert_eq!(Some(shown), live[name].as_u64(), "{heap}");
+    }
+    let whole = browser.figure(".heap .note", "data-total");
+    assert_eq!(Some(whole), heap["anonymous"].as_u64());
+    // The treemap has all chunks with their headers, and the rest.
+    let sum = |rows: &str, column: &str| -> u64 {
+        let rows = heap[rows].as_array().unwrap().iter();
+        rows.map(|row| row[column].as_u64().unwrap()).sum()
+    };
+    let drawn = browser.figure(".heap .selection", "data-bytes");
+    assert_eq!(drawn, sum("rows", "bytes") + sum("others", "resident"));
+    let pages = "[...document.querySelectorAll(\".card[data-table=occupancy] td\")].map((td) => Number(td.textContent.replaceAll(',', '')))";
+    assert_eq!(browser.eval(pages), heap["occupancy"]);
+    // A list shows its first rows, and all on request; a heading sorts it.
+    let rows = "document.querySelectorAll(\".card[data-table='sizes'] tbody tr\").length";
+    let all = heap["sizes"].as_array().unwrap().len();
+    assert!(browser.eval(rows).as_u64().unwrap() < all as u64);
+    browser.click(".card[data-table='sizes'] .more");
+    assert_eq!(browser.eval(rows), all);
+    browser.click(".card[data-table='sizes'] th .sort");
+    let first = "document.querySelector(\".card[data-table='sizes'] tbody td\").textContent";
+    let smallest = heap["sizes"][0]["to"].as_u64().unwrap();
+    assert_eq!(browser.eval(first), smallest.to_string());
+
+    // Half of the blocks are freed. The link selects both snapshots.
+    workload.lines.send("f");
+    workload.lines.line();
+    browser.click("#take-heap");
+    browser.wait(&format!("{TAKEN} === 2"));
+    choose(&browser, "Compared with", "1");
+    let live = "[...document.querySelectorAll(\".card[data-table='rows'] tbody tr\")].find((row) => row.children[0].textContent === 'in use')";
+    browser.wait(&format!("{live}?.querySelector('.less')"));
+    assert!(browser.link().contains("hfrom=1"), "{}", browser.link());
+    let before = row(&heap, "live")["resident"].as_u64().unwrap();
+    let after = &api(m.address(), "/v2/heap/2")["heap"];
+    let after = row(after, "live")["resident"].as_u64().unwrap();
+    let change = format!("{live}.children[3].textContent");
+    must_mean(
+        browser
+            .eval(&change)
+            .as_str()
+            .unwrap()
+            .trim_start_matches('−'),
+        before - after,
+    );
+    for (width, height) in SIZES {
+        browser.size(width, height);
+        let used = browser.eval("document.documentElement.scrollWidth");
+        assert!(used.as_u64().unwrap() <= width.into(), "{width}: {used}");
+    }
+    let delete = "[...document.querySelectorAll('.heap-choice button')].at(-1).click()";
+    browser.eval(delete);
+    until(|| {
+        api(m.address(), "/v2/heap")["snapshots"]
+            .as_array()
+            .unwrap()
+            .len()
+            == 1
+    });
+    browser.wait(&format!("{TAKEN} === 1"));
+    browser.must_be_quiet();
+    workload.end();
+}
+
+#[test]
+fn why_there_is_no_snapshot_is_shown() {
+    let workload = Workload::start_with(&program("heap"), &["1", "32"]);
+    let m = Memprof::attach(workload.pid(), &[]);
+    m.said("following ");
+    let browser = Browser::start(m.address());
+    browser.open("#view=heap");
+    browser.wait("document.querySelector('.notice button')");
+    stop(workload.pid());
+    drop(workload);
+    browser.wait("document.getElementById('alive').textContent.includes('ended')");
+    browser.click("#take-heap");
+    browser.wait("!document.querySelector('.trouble').hidden");
+    let said = browser.text(".trouble");
+    assert!(said.contains("has ended"), "{said}");
+    assert_eq!(
+        browser.eval("document.getElementById('take-heap').disabled"),
+        false
+    );
+}
