@@ -13,6 +13,7 @@ use crate::event::Pid;
 use crate::export::{ExportOptions, Exporter};
 use crate::freeze::Freeze;
 use crate::gate::Gate;
+use crate::heap::SnapshotOptions;
 use crate::interpreter::Wanted;
 use crate::probe::{Stacks, Unwind};
 use crate::screen::ScreenOptions;
@@ -162,8 +163,8 @@ pub struct HeapConfig {
     pub target: ProcessTarget,
     /// How many size classes and chunks are listed.
     pub top: usize,
-    /// Maximum time for which the process is stopped.
-    pub max_stop: Duration,
+    /// How the snapshot is taken.
+    pub snapshot: SnapshotOptions,
     /// The output format.
     pub format: TableFormat,
 }

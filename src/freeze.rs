@@ -7,10 +7,17 @@
 //!
 //! A separate thread of memprof, the freezer, stops and releases the processes. It releases them when the time
 //! is up, whatever the rest of memprof does. When it ends, the kernel releases threads that did not stop in time.
+//!
+//! `fork` has a stopped process make a copy-on-write child, so that its memory can be read while it runs on. `guard`
+//! does this in a process of its own, by a system call that `inject` makes in one of the stopped threads.
 
 mod claims;
 mod estimate;
+mod fork;
 mod freezer;
+pub mod guard;
+#[cfg_attr(not(target_arch = "x86_64"), path = "freeze/inject_other.rs")]
+mod inject;
 mod registers;
 mod threads;
 mod tracees;
@@ -27,6 +34,7 @@ use nix::unistd::Pid as NixPid;
 use crate::event::Pid;
 use claims::Claims;
 pub use estimate::{Costs, Estimate};
+pub use fork::Fork;
 pub use registers::Registers;
 pub use threads::stands_still;
 

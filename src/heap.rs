@@ -22,3 +22,4 @@ pub use glibc::{Mallinfo, Refusal};
 pub use ledger::measure;
 pub use reach::{Head, Unreachable};
 pub use report::{Allocator, Heap, Object, OtherRow, Row, SizeClass, What};
+pub use snapshot::{Approach, SnapshotOptions, Taken};

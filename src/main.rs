@@ -7,6 +7,7 @@ use memprof::allocator;
 use memprof::breakdown;
 use memprof::capability;
 use memprof::cli::{self, Run};
+use memprof::freeze::guard;
 use memprof::heap;
 use memprof::session;
 
@@ -16,6 +17,9 @@ fn main() -> ExitCode {
         Run::Profile(config) => session::run(&config),
         Run::Maps(config) => breakdown::command::run(&config).and_then(|text| print(&text, 0)),
         Run::Heap(config) => heap::command::run(&config).and_then(|text| print(&text, 0)),
+        Run::ForkGuard(pid, max) => guard::run(pid, max)
+            .map(|()| ExitCode::SUCCESS)
+            .map_err(Into::into),
         Run::Open(config) => session::open(config),
         Run::Diff(config) => session::diff(&config),
         Run::Doctor => {

@@ -146,7 +146,7 @@ fn show(
     stop: &AtomicBool,
     mut builder: Builder,
 ) -> Result<()> {
-    let mut state = State::new(colour, terminal.size()?);
+    let mut state = State::new(colour, terminal.size());
     terminal.draw(&state)?;
     while !stop.load(Ordering::Relaxed) {
         let mut changed = false;

@@ -7,13 +7,15 @@ mod common;
 
 use std::fs::File;
 use std::io::Read;
+use std::os::fd::AsFd;
 use std::process::{Command, Stdio};
+use std::time::Instant;
 
 use common::memprof::{BINARY, run_to_error};
-use common::process::{signal, wait_until};
-use common::terminal::Top;
+use common::process::{LIMIT, signal, wait_until};
+use common::terminal::{Top, open};
 use common::workload::{Workload, program};
-use nix::pty::openpty;
+use nix::poll::{PollFd, PollFlags, poll};
 
 fn scenarios() -> (Workload, String) {
     let workload = Workload::start(&program("scenarios"));
@@ -70,7 +72,7 @@ fn a_signal_and_ctrl_c_give_it_back() {
 #[test]
 fn it_ends_when_the_terminal_is_gone() {
     let (_workload, pid) = scenarios();
-    let pty = openpty(None, None).unwrap();
+    let pty = open(80, 24);
     let end = || Stdio::from(pty.slave.try_clone().unwrap());
     let mut top = Command::new(BINARY)
         .args(["top", "--no-server", "--pid", &pid])
@@ -82,11 +84,19 @@ fn it_ends_when_the_terminal_is_gone() {
         .unwrap();
     drop(pty.slave);
     let mut screen = File::from(pty.master);
-    let mut seen = Vec::new();
-    let mut piece = [0; 4096];
+    let (mut seen, begun) = (Vec::new(), Instant::now());
     while !String::from_utf8_lossy(&seen).contains("functions") {
-        let n = screen.read(&mut piece).unwrap();
-        seen.extend_from_slice(&piece[..n]);
+        assert!(
+            begun.elapsed() < LIMIT,
+            "{}",
+            String::from_utf8_lossy(&seen)
+        );
+        let mut ready = [PollFd::new(screen.as_fd(), PollFlags::POLLIN)];
+        if poll(&mut ready, 100_u8).unwrap() > 0 {
+            let mut piece = [0; 4096];
+            let n = screen.read(&mut piece).unwrap();
+            seen.extend_from_slice(&piece[..n]);
+        }
     }
     drop(screen);
     wait_until(|| top.try_wait().unwrap().is_some());
@@ -96,6 +106,16 @@ fn it_ends_when_the_terminal_is_gone() {
         said.contains("terminal is gone") || said.contains("cannot draw"),
         "{said}"
     );
+}
+
+/// As on a serial line: the usual size.
+#[test]
+fn a_terminal_without_a_size_is_used() {
+    let (_workload, pid) = scenarios();
+    let mut top = Top::run_on(open(0, 0), &["top", "--no-server", "--pid", &pid]);
+    top.shows("functions by self");
+    top.press("q");
+    top.ends("");
 }
 
 #[test]

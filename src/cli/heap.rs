@@ -6,6 +6,7 @@ use clap::Args;
 
 use super::maps::ProcessArgs;
 use crate::config::{HeapConfig, TableFormat};
+use crate::heap::{Approach, SnapshotOptions};
 
 /// Number of size classes and chunks listed by default.
 const DEFAULT_TOP: usize = 20;
@@ -19,8 +20,16 @@ pub(super) struct HeapArgs {
     /// List this many size classes and this many of the largest chunks
     #[arg(long, value_name = "N", default_value_t = DEFAULT_TOP)]
     top: usize,
-    /// Stop the process for at most this many milliseconds while its memory is copied; if that is too short, no
-    /// snapshot is taken
+    /// How the snapshot is taken [default: auto]
+    #[arg(
+        long,
+        value_name = "HOW",
+        default_value = "auto",
+        hide_default_value = true
+    )]
+    snapshot: Approach,
+    /// Stop the process for at most this many milliseconds; if that is too short, no snapshot is taken. Forking goes
+    /// on to its end once it has begun
     #[arg(long, value_name = "MS", default_value_t = MAX_STOP, value_parser = clap::value_parser!(u32).range(1..=60_000))]
     max_stop: u32,
     /// Output format
@@ -33,7 +42,10 @@ impl HeapArgs {
         HeapConfig {
             target: self.process.target(),
             top: self.top,
-            max_stop: Duration::from_millis(self.max_stop.into()),
+            snapshot: SnapshotOptions {
+                approach: self.snapshot,
+                max_stop: Duration::from_millis(self.max_stop.into()),
+            },
             format: self.format,
         }
     }

@@ -68,7 +68,7 @@ fn raise_priority() {
 
 /// The processes that the freezer stops.
 #[derive(Debug)]
-struct Freezer {
+pub(super) struct Freezer {
     max: Duration,
     /// Time of the first stop request.
     begun_at: Option<Instant>,
@@ -82,7 +82,7 @@ struct Freezer {
 }
 
 impl Freezer {
-    fn new(max: Duration) -> Freezer {
+    pub(super) fn new(max: Duration) -> Freezer {
         Freezer {
             max,
             begun_at: None,
@@ -115,7 +115,13 @@ impl Freezer {
         }
     }
 
-    fn stop(&mut self, pids: &[Pid]) -> Result<(), FreezeError> {
+    /// The threads that it stops.
+    pub(super) fn tracees(&mut self) -> &mut Tracees {
+        &mut self.tracees
+    }
+
+    /// Stops further processes. What was stopped stays stopped if that fails.
+    pub(super) fn stop(&mut self, pids: &[Pid]) -> Result<(), FreezeError> {
         // Work that can be done while the processes run.
         let mut signalled = Vec::new();
         for pid in pids {
@@ -221,7 +227,8 @@ impl Freezer {
         }
     }
 
-    fn release(mut self) -> FreezeStats {
+    /// Releases all of them.
+    pub(super) fn release(mut self) -> FreezeStats {
         let begun = Instant::now();
         let threads = self.tracees.requested() + self.signalled_threads;
         self.tracees.release();

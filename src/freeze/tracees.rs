@@ -8,6 +8,7 @@ use std::collections::HashSet;
 use std::io;
 use std::time::Duration;
 
+use super::inject::{Call, Injector, Returned};
 use super::registers::{self, Registers};
 use super::threads::{self, has_ended, threads};
 use crate::event::Pid;
@@ -55,8 +56,13 @@ pub(super) enum StopError {
 impl Tracees {
     /// Seizes the new threads of a process, which continue to run. Returns their number.
     pub(super) fn seize(&mut self, pid: Pid) -> Result<usize, StopError> {
+        self.seize_some(threads(pid))
+    }
+
+    /// Seizes those of these threads that are new.
+    pub(super) fn seize_some(&mut self, threads: Vec<i32>) -> Result<usize, StopError> {
         let mut fresh = 0;
-        for tid in threads(pid) {
+        for tid in threads {
             if !self.known.insert(tid) {
                 continue;
             }
@@ -128,6 +134,20 @@ impl Tracees {
         let stopped = |t: &&Tracee| matches!(t.state, State::Stopped(_));
         let threads = self.threads.iter().filter(stopped);
         threads.filter_map(|t| registers::read(t.tid)).collect()
+    }
+
+    /// Makes a system call in one of the stopped threads.
+    ///
+    /// # Errors
+    /// Why no thread could make it.
+    pub(super) fn call(&mut self, injector: &Injector, call: &Call) -> Result<Returned, String> {
+        let free = self.threads.iter().filter(|t| t.state == State::Stopped(0));
+        let free: Vec<i32> = free.map(|t| t.tid).collect();
+        let (tid, returned) = injector.call(&free, call)?;
+        for thread in self.threads.iter_mut().filter(|t| t.tid == tid) {
+            thread.state = State::Stopped(returned.signal);
+        }
+        Ok(returned)
     }
 
     /// The number of threads that were requested to stop, stopped or not.

@@ -17,7 +17,7 @@ pub fn run(config: &HeapConfig) -> Result<Vec<u8>> {
     if let Some(why) = Presence::of(pid).refusal(pid) {
         return Err(anyhow!(why)).with_context(failed);
     }
-    let heap = measure(pid, config.max_stop, config.top).with_context(failed)?;
+    let heap = measure(pid, &config.snapshot, config.top).with_context(failed)?;
     let mut out = Vec::new();
     match config.format {
         TableFormat::Text => heap.write_text(&mut out, config.top)?,

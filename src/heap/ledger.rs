@@ -2,7 +2,6 @@
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
-use std::time::Duration;
 
 use super::glibc::{self, Refusal};
 use super::memory::{Run, overlapping};
@@ -10,7 +9,7 @@ use super::pages::Occupancy;
 use super::reach;
 use super::report::{Allocator, Heap, Object, OtherRow, Row, What};
 use super::sizes::Sizes;
-use super::snapshot::{self, Snapshot};
+use super::snapshot::{self, Snapshot, SnapshotOptions};
 use crate::event::Pid;
 use crate::residency::category::{executable, of_all};
 use crate::residency::{Category, figures, page_size};
@@ -27,18 +26,18 @@ const LINKS: u64 = 48;
 /// Maximum number of snapshots: a process is rarely stopped in the middle of `malloc`.
 const ATTEMPTS: u32 = 3;
 
-/// Takes a snapshot of a process, which is stopped for `max` at most, and adds it up. Lists the `top` largest chunks. If
+/// Takes a snapshot of a process and adds it up. Lists the `top` largest chunks. If
 /// the heap does not fit together, it tries again.
 ///
 /// # Errors
 /// The process has ended, may not be read, or could not be stopped and copied in time. A heap that never fits together
 /// is no error, but [`Allocator::Refused`].
-pub fn measure(pid: Pid, max: Duration, top: usize) -> Result<Heap> {
+pub fn measure(pid: Pid, options: &SnapshotOptions, top: usize) -> Result<Heap> {
     let mut attempts = 1;
     loop {
         let heap = Heap {
             attempts,
-            ..measure_once(pid, max, top)?
+            ..measure_once(pid, options, top)?
         };
         if attempts == ATTEMPTS || !matches!(heap.allocator, Allocator::Refused { .. }) {
             return Ok(heap);
@@ -47,9 +46,9 @@ pub fn measure(pid: Pid, max: Duration, top: usize) -> Result<Heap> {
     }
 }
 
-fn measure_once(pid: Pid, max: Duration, top: usize) -> Result<Heap> {
+fn measure_once(pid: Pid, options: &SnapshotOptions, top: usize) -> Result<Heap> {
     let before = figures::rollup(pid)?.anonymous;
-    let snapshot = snapshot::take(pid, max)?;
+    let snapshot = snapshot::take(pid, options)?;
     let after = figures::rollup(pid)?.anonymous;
     let mut read = glibc::read(&snapshot);
     let unreachable = match &mut read {
@@ -70,7 +69,7 @@ fn measure_once(pid: Pid, max: Duration, top: usize) -> Result<Heap> {
     Ok(Heap {
         pid: pid.0,
         comm: target::comm(pid).unwrap_or_default(),
-        stop_ms: snapshot.stop.as_secs_f64() * 1e3,
+        taken: snapshot.taken.clone(),
         attempts: 1,
         copied: snapshot.memory.len(),
         unread: snapshot.memory.unread(),

@@ -5,6 +5,7 @@ use serde::Serialize;
 use super::chunks::Kind;
 use super::glibc::Mallinfo;
 use super::reach::Unreachable;
+use super::snapshot::Taken;
 use crate::residency::Category;
 
 /// What the bytes of a heap are.
@@ -147,8 +148,8 @@ pub struct Heap {
     pub pid: u32,
     /// Its name.
     pub comm: String,
-    /// The time for which it was stopped, in milliseconds.
-    pub stop_ms: f64,
+    /// How the snapshot was taken, and for how long the process was stopped.
+    pub taken: Taken,
     /// Number of snapshots that were taken: further ones if the heap did not fit together.
     pub attempts: u32,
     /// Bytes that were copied meanwhile.

@@ -1,17 +1,59 @@
-//! Taking the snapshot: the process is stopped, its private memory is copied, and it continues.
+//! Taking the snapshot: the process's private memory, as it was at one moment, is copied.
+//!
+//! A process is forked if that is possible: it is stopped until the child exists, and the copy is made from the child
+//! (`freeze::fork`). Otherwise, and for small processes, it is stopped until the copy is made.
 
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
+use clap::ValueEnum;
+use serde::Serialize;
 
 use super::memory::{Memory, RANGES, Run};
 use crate::event::Pid;
-use crate::freeze::{Frozen, Registers};
+use crate::freeze::{Fork, Frozen, Registers};
 use crate::residency::proc_maps::Foreseen;
-use crate::residency::{Classifier, Method, PageKind, PageRun, Scanner, Vma};
+use crate::residency::{Classifier, Method, PageKind, PageRun, Scanner, Vma, figures};
 
 /// Share of memory that may come in between the first look and the stop without page faults of the copy: one of this.
 const GROWTH: u64 = 16;
+/// Up to this many bytes of anonymous memory, stopping and copying takes no longer than forking.
+const SMALL: u64 = 16 << 20;
+
+/// How a snapshot is taken.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, ValueEnum)]
+#[serde(rename_all = "snake_case")]
+pub enum Approach {
+    /// Fork where that is possible and the process is not small, else copy
+    #[default]
+    Auto,
+    /// Stop the process until it has made a copy-on-write child, and copy the child's memory
+    Fork,
+    /// Stop the process until its memory is copied
+    Copy,
+}
+
+/// How a snapshot is taken, and for how long the process may be stopped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SnapshotOptions {
+    /// How it is taken.
+    pub approach: Approach,
+    /// Maximum time for which the process is stopped. Forking goes on to its end once it has begun.
+    pub max_stop: Duration,
+}
+
+/// How a snapshot was taken.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Taken {
+    /// By which approach.
+    pub approach: Approach,
+    /// The time for which the process was stopped, in milliseconds.
+    pub stop_ms: f64,
+    /// The time for which one of its threads was stopped afterwards, so that nothing remains, in milliseconds.
+    pub second_stop_ms: f64,
+    /// Why it was not forked, although it is not small.
+    pub not_forked: Option<String>,
+}
 
 /// A process at one moment.
 #[derive(Debug)]
@@ -22,8 +64,8 @@ pub(crate) struct Snapshot {
     pub memory: Memory,
     /// The registers of its threads.
     pub threads: Vec<Registers>,
-    /// The time for which it was stopped.
-    pub stop: Duration,
+    /// How the snapshot was taken.
+    pub taken: Taken,
     /// Its anonymous pages.
     pub pages: Pages,
 }
@@ -37,11 +79,60 @@ pub(crate) struct Pages {
     pub hidden: Vec<Run>,
 }
 
-/// Takes a snapshot: stops the process for `max` at most.
+/// Takes a snapshot.
 ///
 /// # Errors
 /// The process has ended, may not be read, or could not be stopped and copied in time; it runs.
-pub(crate) fn take(pid: Pid, max: Duration) -> Result<Snapshot> {
+pub(crate) fn take(pid: Pid, options: &SnapshotOptions) -> Result<Snapshot> {
+    let max = options.max_stop;
+    let not_forked = match options.approach {
+        Approach::Copy => None,
+        Approach::Auto if figures::rollup(pid)?.anonymous <= SMALL => None,
+        approach => match Fork::of(pid, max) {
+            Ok(fork) => return from_child(fork),
+            Err(reason) if approach == Approach::Fork => {
+                return Err(anyhow!(reason)).context(
+                    "it is not forked; `--snapshot copy` stops it until its memory is copied",
+                );
+            }
+            Err(reason) => Some(reason),
+        },
+    };
+    let mut snapshot = from_stopped(pid, max)?;
+    snapshot.taken.not_forked = not_forked;
+    Ok(snapshot)
+}
+
+/// Copies the memory of a child.
+fn from_child(fork: Fork) -> Result<Snapshot> {
+    let mut classifier = Classifier::new();
+    let mut scanner = Scanner::open(fork.child, Method::Auto)?;
+    let vmas = Foreseen::read(fork.child, &mut classifier)?.into_vmas();
+    let pages = pages(&mut scanner, &vmas)?;
+    let mut memory = Memory::with_room(pages.readable.iter().map(Run::len).sum())?;
+    for some in pages.readable.chunks(RANGES) {
+        memory
+            .copy(fork.child, some)
+            .context("the memory of its copy-on-write child cannot be copied")?;
+    }
+    let ms = |time: Duration| time.as_secs_f64() * 1e3;
+    let stop_ms = ms(fork.stop);
+    Ok(Snapshot {
+        vmas,
+        memory,
+        threads: fork.threads.clone(),
+        pages,
+        taken: Taken {
+            approach: Approach::Fork,
+            stop_ms,
+            second_stop_ms: ms(fork.end()),
+            not_forked: None,
+        },
+    })
+}
+
+/// Stops the process for `max` at most, and copies its memory.
+fn from_stopped(pid: Pid, max: Duration) -> Result<Snapshot> {
     let mut classifier = Classifier::new();
     let mut scanner = Scanner::open(pid, Method::Auto)?;
     let foreseen = Foreseen::read(pid, &mut classifier)?;
@@ -60,12 +151,9 @@ pub(crate) fn take(pid: Pid, max: Duration) -> Result<Snapshot> {
     );
     let in_time = frozen.is_frozen();
     let stats = frozen.release();
-    let (vmas, pages, threads) = copied.with_context(|| {
-        format!(
-            "process {pid} was stopped for {:.1} ms and runs again",
-            stats.duration.as_secs_f64() * 1e3
-        )
-    })?;
+    let stop_ms = stats.duration.as_secs_f64() * 1e3;
+    let (vmas, pages, threads) = copied
+        .with_context(|| format!("process {pid} was stopped for {stop_ms:.1} ms and runs again"))?;
     if !in_time {
         bail!(
             "process {pid} was stopped for {} ms, the limit, which was not enough to copy {} MiB; --max-stop sets \
@@ -78,8 +166,13 @@ pub(crate) fn take(pid: Pid, max: Duration) -> Result<Snapshot> {
         vmas,
         memory,
         threads,
-        stop: stats.duration,
         pages,
+        taken: Taken {
+            approach: Approach::Copy,
+            stop_ms,
+            second_stop_ms: 0.0,
+            not_forked: None,
+        },
     })
 }
 

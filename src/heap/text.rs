@@ -4,7 +4,19 @@ use std::io::{self, Write};
 
 use super::reach::Unreachable;
 use super::report::{Allocator, Heap, SizeClass, What};
+use super::snapshot::{Approach, Taken};
 use crate::export::printable;
+
+/// For how long the process was stopped, and for what.
+fn stops(taken: &Taken) -> String {
+    match taken.approach {
+        Approach::Fork => format!(
+            "stopped for {:.1} ms to be forked, and one thread for {:.1} ms afterwards",
+            taken.stop_ms, taken.second_stop_ms
+        ),
+        _ => format!("stopped for {:.1} ms", taken.stop_ms),
+    }
+}
 
 impl Heap {
     /// Writes it as text, with at most `top` rows in lists.
@@ -14,12 +26,18 @@ impl Heap {
     pub fn write_text(&self, out: &mut dyn Write, top: usize) -> io::Result<()> {
         writeln!(
             out,
-            "{} (pid {}): stopped for {:.1} ms, {} KiB copied",
+            "{} (pid {}): {}, {} KiB copied",
             printable(&self.comm),
             self.pid,
-            self.stop_ms,
+            stops(&self.taken),
             self.copied / 1024
         )?;
+        if let Some(reason) = &self.taken.not_forked {
+            writeln!(
+                out,
+                "It was stopped for its memory to be copied, because it was not forked: {reason}."
+            )?;
+        }
         self.write_allocator(out)?;
         self.write_rows(out)?;
         if matches!(self.allocator, Allocator::Glibc { .. }) {

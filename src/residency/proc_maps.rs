@@ -40,6 +40,11 @@ impl Foreseen {
         Ok(Foreseen { pid, text, vmas })
     }
 
+    /// The mappings of a process that is stopped: they do not change any more.
+    pub(crate) fn into_vmas(self) -> Vec<Vma> {
+        self.vmas
+    }
+
     /// The mappings as they were.
     pub(crate) fn vmas(&self) -> &[Vma] {
         &self.vmas

@@ -18,6 +18,8 @@ use ratatui::crossterm::terminal::{
     Clear, ClearType, EnterAlternateScreen, LeaveAlternateScreen, disable_raw_mode,
     enable_raw_mode, size,
 };
+use ratatui::layout::Rect;
+use ratatui::{TerminalOptions, Viewport};
 
 use super::render::render;
 use super::state::{Input, State};
@@ -25,6 +27,8 @@ use super::state::{Input, State};
 /// Whether memprof has taken over the terminal.
 static TAKEN: AtomicBool = AtomicBool::new(false);
 
+/// Columns and lines of a terminal that does not know its size, as a serial line.
+const SIZE: (u16, u16) = (80, 24);
 /// Changes of the window's size are noticed after this time at the latest.
 const SLICE: Duration = Duration::from_millis(50);
 
@@ -54,8 +58,15 @@ impl Terminal {
         enable_raw_mode().context("cannot switch the terminal to raw mode")?;
         TAKEN.store(true, Ordering::SeqCst);
         // Not ratatui's `clear`: it queries the cursor position, and not all terminals answer.
-        let entered = execute!(stdout(), EnterAlternateScreen, Clear(ClearType::All))
-            .and_then(|()| ratatui::Terminal::new(CrosstermBackend::new(stdout())));
+        let entered =
+            execute!(stdout(), EnterAlternateScreen, Clear(ClearType::All)).and_then(|()| {
+                let viewport = match size() {
+                    Ok((1.., 1..)) => Viewport::Fullscreen,
+                    _ => Viewport::Fixed(Rect::new(0, 0, SIZE.0, SIZE.1)),
+                };
+                let backend = CrosstermBackend::new(stdout());
+                ratatui::Terminal::with_options(backend, TerminalOptions { viewport })
+            });
         match entered {
             Ok(inner) => Ok(Terminal { inner }),
             Err(e) => {
@@ -66,8 +77,8 @@ impl Terminal {
     }
 
     /// Columns and lines.
-    pub(super) fn size(&self) -> Result<(u16, u16)> {
-        size().context("cannot get the size of the terminal")
+    pub(super) fn size(&self) -> (u16, u16) {
+        known_size()
     }
 
     /// Waits for user input, at most `wait`.
@@ -102,6 +113,14 @@ impl Terminal {
             .draw(|frame| render(state, frame))
             .context("cannot draw on the terminal")?;
         Ok(())
+    }
+}
+
+/// Columns and lines, or the usual ones if they are not known.
+fn known_size() -> (u16, u16) {
+    match size() {
+        Ok(known @ (1.., 1..)) => known,
+        _ => SIZE,
     }
 }
 

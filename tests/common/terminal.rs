@@ -8,11 +8,27 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use nix::pty::{Winsize, openpty};
+use nix::fcntl::{FcntlArg, FdFlag, fcntl};
+use nix::pty::{OpenptyResult, Winsize, openpty};
 use nix::sys::termios::{LocalFlags, tcgetattr};
 
 use super::memprof::BINARY;
 use super::process::{LIMIT, wait_until};
+
+/// A pseudoterminal with these columns and lines. No other process inherits it, which would keep it from going away.
+pub fn open(columns: u16, lines: u16) -> OpenptyResult {
+    let size = Winsize {
+        ws_row: lines,
+        ws_col: columns,
+        ws_xpixel: 0,
+        ws_ypixel: 0,
+    };
+    let pty = openpty(Some(&size), None).unwrap();
+    for end in [&pty.master, &pty.slave] {
+        fcntl(end, FcntlArg::F_SETFD(FdFlag::FD_CLOEXEC)).unwrap();
+    }
+    pty
+}
 
 /// A memprof on a pseudoterminal that the test controls.
 pub struct Top {
@@ -31,13 +47,11 @@ impl Top {
 
     /// Starts memprof with these arguments.
     pub fn run(args: &[&str]) -> Top {
-        let size = Winsize {
-            ws_row: 24,
-            ws_col: 80,
-            ws_xpixel: 0,
-            ws_ypixel: 0,
-        };
-        let pty = openpty(Some(&size), None).unwrap();
+        Top::run_on(open(80, 24), args)
+    }
+
+    /// Starts memprof on this terminal, of at most 80 columns and 24 lines.
+    pub fn run_on(pty: OpenptyResult, args: &[&str]) -> Top {
         let end = || Stdio::from(pty.slave.try_clone().unwrap());
         let child = Command::new("setsid")
             .args(["--ctty", BINARY])

@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use ::memprof::event::Pid;
-use ::memprof::heap::{Allocator, Heap, Mallinfo, What, measure};
+use ::memprof::heap::{Allocator, Approach, Heap, Mallinfo, SnapshotOptions, What, measure};
 use serde::Deserialize;
 
 use crate::common::process::{cont, stop};
@@ -13,7 +13,10 @@ use crate::common::skip::skip;
 use crate::common::workload::{Workload, program};
 
 /// The limit of a stop: long, as the machine may be busy.
-pub const MAX_STOP: Duration = Duration::from_secs(20);
+pub const COPY: SnapshotOptions = SnapshotOptions {
+    approach: Approach::Copy,
+    max_stop: Duration::from_secs(20),
+};
 
 /// What the workload prints.
 #[derive(Debug, Deserialize)]
@@ -25,7 +28,7 @@ struct Said {
 /// A snapshot of a process that is stopped, with the sums that hold for each.
 pub fn snapshot(pid: Pid) -> Heap {
     stop(pid);
-    let heap = measure(pid, MAX_STOP, 5).expect("a snapshot");
+    let heap = measure(pid, &COPY, 5).expect("a snapshot");
     let rows: u64 = heap.rows.iter().map(|row| row.resident).sum();
     let others: u64 = heap.others.iter().map(|row| row.resident).sum();
     assert_eq!(rows + others, heap.anonymous, "{heap:#?}");

@@ -4,28 +4,28 @@ use std::fs;
 use std::time::{Duration, Instant};
 
 use ::memprof::event::Pid;
-use ::memprof::heap::{Allocator, measure};
+use ::memprof::heap::{Allocator, SnapshotOptions, measure};
 
 use crate::common::process::{eventually, signal};
 use crate::common::workload::{Workload, program};
-use crate::glibc::{MAX_STOP, snapshot};
+use crate::glibc::{COPY, snapshot};
 use serde::Deserialize;
 
 /// Number of snapshots; MEMPROF_SNAPSHOTS=200 for more.
-fn snapshots() -> u32 {
+pub fn snapshots() -> u32 {
     let set = std::env::var("MEMPROF_SNAPSHOTS").ok();
     set.and_then(|n| n.parse().ok()).unwrap_or(20)
 }
 
 #[test]
-fn snapshots_of_a_busy_target_are_right_or_refused() {
+pub fn snapshots_of_a_busy_target_are_right_or_refused() {
     let mut workload = Workload::start_with(&program("heap"), &["4", "9"]);
     workload.lines.send("r");
     let pid = workload.pid();
     let (mut read, mut refused) = (0, Vec::new());
     for _ in 0..snapshots() {
         std::thread::sleep(Duration::from_millis(7));
-        let heap = measure(pid, MAX_STOP, 1).unwrap();
+        let heap = measure(pid, &COPY, 1).unwrap();
         let rows: u64 = heap.rows.iter().map(|row| row.resident).sum();
         let others: u64 = heap.others.iter().map(|row| row.resident).sum();
         assert_eq!(rows + others, heap.anonymous);
@@ -64,7 +64,11 @@ fn a_stop_that_would_be_too_long_ends() {
     let mut workload = Workload::start_with(&program("heap"), &["2", "10"]);
     workload.lines.send("mmm");
     workload.lines.line();
-    let error = measure(workload.pid(), Duration::from_micros(1), 1).unwrap_err();
+    let options = SnapshotOptions {
+        max_stop: Duration::from_micros(1),
+        ..COPY
+    };
+    let error = measure(workload.pid(), &options, 1).unwrap_err();
     let said = format!("{error:#}");
     assert!(said.contains("ms"), "{said}");
     workload.lines.send("m");

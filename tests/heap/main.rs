@@ -2,9 +2,12 @@
 //!
 //! Needs root, and a compiler.
 
+#[path = "../common/binary.rs"]
+mod binary;
 #[path = "../common/mod.rs"]
 mod common;
 
+mod fork;
 mod glibc;
 mod harm;
 mod http;

@@ -1,0 +1,234 @@
+//! Snapshots of a copy-on-write child: they say the same, and the process notices nothing, however memprof ends.
+
+use std::process::{Child, Command, Stdio};
+use std::thread::sleep;
+use std::time::Duration;
+
+use ::memprof::event::Pid;
+use ::memprof::heap::Mallinfo;
+use serde::Deserialize;
+use serde_json::Value;
+
+use crate::binary::{MEMPROF, memprof};
+use crate::common::process::{LIMIT, cont, eventually, signal, state, stop, threads};
+use crate::common::random::Random;
+use crate::common::workload::{Workload, program};
+
+/// Number of times that memprof is killed; MEMPROF_KILLS=100 for more.
+fn kills() -> u32 {
+    let set = std::env::var("MEMPROF_KILLS").ok();
+    set.and_then(|n| n.parse().ok()).unwrap_or(15)
+}
+
+/// What the witness says.
+#[derive(Debug, Deserialize)]
+struct Said {
+    wrong: u64,
+    early: u64,
+    signals: u64,
+    children: u64,
+    rounds: Vec<u64>,
+}
+
+fn witness(mib: u32) -> Workload {
+    Workload::start_with(&program("witness"), &[&mib.to_string()])
+}
+
+fn ask(workload: &mut Workload) -> Said {
+    workload.lines.send("");
+    let line = workload.lines.line();
+    serde_json::from_str(&line).unwrap_or_else(|e| panic!("{e}: {line:?}"))
+}
+
+/// Every thread goes on, and nothing went wrong in any of them.
+fn unharmed(workload: &mut Workload) -> Said {
+    let before = ask(workload);
+    eventually(LIMIT, "every thread goes on", || {
+        let now = ask(workload);
+        let on = |(now, before): (&u64, &u64)| now > before;
+        now.signals > before.signals && now.rounds.iter().zip(&before.rounds).all(on)
+    });
+    let said = ask(workload);
+    assert_eq!((said.wrong, said.children), (0, 0), "{said:?}");
+    let status = std::fs::read_to_string(format!("/proc/{}/status", workload.pid())).unwrap();
+    assert!(status.contains("TracerPid:\t0\n"), "{status}");
+    said
+}
+
+/// The children of a process, also those that it knows nothing of.
+fn children(pid: Pid) -> Vec<Pid> {
+    let tasks = threads(pid).into_iter();
+    let lists = tasks.map(|tid| {
+        std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/children")).unwrap_or_default()
+    });
+    let lists: String = lists.collect();
+    let pids = lists
+        .split_whitespace()
+        .map(|pid| Pid(pid.parse().unwrap()));
+    pids.collect()
+}
+
+/// What of a process a snapshot could leave behind: its descriptors, and its mappings.
+fn left(pid: Pid) -> (usize, Vec<String>) {
+    let files = std::fs::read_dir(format!("/proc/{pid}/fd"))
+        .unwrap()
+        .count();
+    let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap();
+    // Arenas grow meanwhile.
+    let named = maps.lines().filter(|line| line.contains(['/', '[']));
+    (files, named.map(str::to_owned).collect())
+}
+
+fn heap(pid: Pid, more: &[&str]) -> Value {
+    let pid = pid.to_string();
+    let ended = memprof(&[&["heap", "--pid", &pid, "--format", "json"], more].concat());
+    assert!(ended.status.success(), "{ended:?}");
+    serde_json::from_str(&ended.stdout).unwrap()
+}
+
+#[test]
+fn a_child_has_the_same_heap() {
+    #[derive(Deserialize)]
+    struct Said {
+        mallinfo2: Mallinfo,
+    }
+    let mut workload = Workload::start_with(&program("heap"), &["4", "21"]);
+    for line in ["m", "f", "mx", "tm"] {
+        workload.lines.send(line);
+        let said: Said = serde_json::from_str(&workload.lines.line()).unwrap();
+        let heap = heap(workload.pid(), &["--snapshot", "fork"]);
+        assert_eq!(heap["taken"]["approach"], "fork");
+        let read: Mallinfo = serde_json::from_value(heap["allocator"]["mallinfo2"].clone())
+            .unwrap_or_else(|e| panic!("{e}: {}", heap["allocator"]));
+        assert_eq!(read, said.mallinfo2);
+        let sum = |rows: &str| -> u64 {
+            let rows = heap[rows].as_array().unwrap().iter();
+            rows.map(|row| row["resident"].as_u64().unwrap()).sum()
+        };
+        assert_eq!(
+            sum("rows") + sum("others"),
+            heap["anonymous"].as_u64().unwrap()
+        );
+        assert_eq!(heap["kernel"][0], heap["anonymous"]);
+        assert_eq!(children(workload.pid()), []);
+    }
+    workload.end();
+}
+
+#[test]
+fn the_process_notices_nothing() {
+    let mut workload = witness(40);
+    let pid = workload.pid();
+    unharmed(&mut workload);
+    let before = left(pid);
+    let mut refused = 0;
+    for _ in 0..super::harm::snapshots() {
+        let heap = heap(pid, &[]);
+        assert_eq!(heap["taken"]["approach"], "fork", "{}", heap["taken"]);
+        refused += u32::from(heap["allocator"]["name"] == "refused");
+        assert_eq!(children(pid), []);
+    }
+    let said = unharmed(&mut workload);
+    println!("{refused} refused; {said:?}");
+    assert_eq!(said.early, 0, "{said:?}");
+    assert_eq!(left(pid), before);
+    // A stopped process stays stopped.
+    stop(pid);
+    heap(pid, &["--snapshot", "fork"]);
+    assert!(threads(pid).into_iter().all(|tid| state(tid) == 'T'));
+    cont(pid);
+    unharmed(&mut workload);
+}
+
+fn start(pid: Pid) -> Child {
+    let mut memprof = Command::new(MEMPROF);
+    memprof.args(["heap", "--snapshot", "fork", "--pid", &pid.to_string()]);
+    memprof.stdout(Stdio::null()).stderr(Stdio::null());
+    memprof.spawn().unwrap()
+}
+
+/// At any moment: the guard cleans up.
+#[test]
+fn killing_memprof_harms_nobody() {
+    let mut workload = witness(40);
+    let pid = workload.pid();
+    let mut random = Random(31);
+    let mut caught = 0;
+    for _ in 0..kills() {
+        let mut memprof = start(pid);
+        sleep(Duration::from_micros(random.below(120_000)));
+        caught += u32::from(!children(pid).is_empty());
+        memprof.kill().unwrap();
+        memprof.wait().unwrap();
+        eventually(LIMIT, "no child is left", || {
+            children(pid).is_empty() && guards(pid).is_empty()
+        });
+    }
+    let said = unharmed(&mut workload);
+    println!(
+        "{caught} of {} killed while there was a child; {said:?}",
+        kills()
+    );
+    assert_eq!(said.early, 0, "{said:?}");
+}
+
+/// The guards of a process.
+fn guards(pid: Pid) -> Vec<Pid> {
+    let wanted = format!("fork-guard\0{pid}\0");
+    let all = std::fs::read_dir("/proc").unwrap();
+    let pids = all.filter_map(|entry| entry.unwrap().file_name().to_str()?.parse().ok());
+    let has = |pid: &u32| {
+        let line = std::fs::read_to_string(format!("/proc/{pid}/cmdline"));
+        line.is_ok_and(|line| line.contains(&wanted))
+    };
+    pids.filter(has).map(Pid).collect()
+}
+
+/// The guard as well: threads find their way back, and no child runs. A thread's timed wait may end early, and what remains
+/// of the child is its entry in the list of processes.
+#[test]
+fn killing_the_guard_as_well_harms_nobody() {
+    let mut workload = witness(300);
+    let pid = workload.pid();
+    let mut random = Random(32);
+    let mut caught = 0;
+    for _ in 0..kills() {
+        let mut memprof = start(pid);
+        let mut guard = Vec::new();
+        eventually(LIMIT, "there is a guard", || {
+            guard = guards(pid);
+            !guard.is_empty() || memprof.try_wait().unwrap().is_some()
+        });
+        sleep(Duration::from_micros(random.below(25_000)));
+        for guard in guard {
+            signal(guard, libc::SIGKILL);
+        }
+        memprof.kill().unwrap();
+        memprof.wait().unwrap();
+        let remains = children(pid);
+        caught += u32::from(!remains.is_empty());
+        eventually(LIMIT, "no child is alive", || {
+            remains
+                .iter()
+                .all(|child| matches!(state(*child), 'Z' | 'X'))
+        });
+        unharmed(&mut workload);
+    }
+    println!("{caught} of {} killed while there was a child", kills());
+}
+
+#[test]
+fn a_filtered_process_is_not_forked() {
+    let mut workload = witness(40);
+    workload.lines.send("l");
+    workload.lines.line();
+    let pid = workload.pid();
+    let heap = heap(pid, &[]);
+    assert_eq!(heap["taken"]["approach"], "copy");
+    let reason = heap["taken"]["not_forked"].as_str().unwrap();
+    assert!(reason.contains("seccomp"), "{reason}");
+    let pid = pid.to_string();
+    let ended = memprof(&["heap", "--pid", &pid, "--snapshot", "fork"]);
+    ended.must(1, &["seccomp", "--snapshot copy"]);
+    unharmed(&mut workload);
+}
