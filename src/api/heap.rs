@@ -92,7 +92,7 @@ impl Heaps {
             taken: millis(taken.taken),
             pid: heap.pid,
             comm: heap.comm.clone(),
-            stopped_us: (heap.stop_ms * 1e3) as u64,
+            stopped_us: (heap.taken.stop_ms * 1e3) as u64,
             copied: heap.copied,
             allocator: heap.allocator.name(),
             refused: match &heap.allocator {

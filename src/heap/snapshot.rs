@@ -43,7 +43,7 @@ pub struct SnapshotOptions {
 }
 
 /// How a snapshot was taken.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Taken {
     /// By which approach.
     pub approach: Approach,

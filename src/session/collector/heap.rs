@@ -10,7 +10,7 @@ use tokio::sync::{OwnedMutexGuard, oneshot};
 use super::Collector;
 use crate::api::HeapSnapshot;
 use crate::event::Pid;
-use crate::heap;
+use crate::heap::{self, Approach, SnapshotOptions};
 use crate::priority;
 use crate::privileges::{self, Role};
 
@@ -37,11 +37,16 @@ impl Collector {
             let _ = request.reply.send(Err(why));
             return;
         }
-        let max = request.max_stop.unwrap_or(self.freezing.max);
+        // A child would be made by a program that this thread may not start. The child would be followed like any other,
+        // and making one of a large process may last longer than the limit.
+        let options = SnapshotOptions {
+            approach: Approach::Copy,
+            max_stop: request.max_stop.unwrap_or(self.freezing.max),
+        };
         let taking = move || {
             priority::restore();
             privileges::reduce(Role::Heap);
-            let taken = heap::measure(pid, max, request.top).map(|heap| {
+            let taken = heap::measure(pid, &options, request.top).map(|heap| {
                 let taken = SystemTime::now();
                 Arc::new(HeapSnapshot { heap, taken })
             });

@@ -71,7 +71,7 @@ impl Reports {
         // The command line's name of this limit is not the request's.
         let taken =
             taken.map_err(|why| failed(why.replace("--max-stop", "max_stop in the request")))?;
-        let stop = Duration::from_secs_f64(taken.heap.stop_ms / 1e3);
+        let stop = Duration::from_secs_f64(taken.heap.taken.stop_ms / 1e3);
         let mut runs_until = self.runs_until.lock().await;
         *runs_until = (*runs_until).max(begun + stop * (RUN_SHARE + 1));
         drop(runs_until);

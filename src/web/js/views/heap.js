@@ -124,7 +124,7 @@ export class HeapView {
     const swapped = heap.swapped ? ` ${bytes(heap.swapped)} are swapped out, in no figure here.` : "";
     const unread = heap.unread ? ` ${bytes(heap.unread)} could not be copied.` : "";
     const compared = before ? ` Red areas grew since the earlier snapshot, blue ones shrank; the cards show changes.` : "";
-    say(this.note, `${read} Anonymous memory: ${bytes(heap.anonymous)}, ${kernel}.${swapped}${unread} Areas are chunks with their headers, resident or not; other memory is resident. Stopped for ${heap.stop_ms.toFixed(1)} ms, ${bytes(heap.copied)} copied.${compared}`);
+    say(this.note, `${read} Anonymous memory: ${bytes(heap.anonymous)}, ${kernel}.${swapped}${unread} Areas are chunks with their headers, resident or not; other memory is resident. Stopped for ${heap.taken.stop_ms.toFixed(1)} ms, ${bytes(heap.copied)} copied.${compared}`);
     set(this.note, { "data-total": heap.anonymous, "data-id": snapshot.id });
   }
 
