@@ -1,6 +1,6 @@
 //! `/v2/heap/diff`: what changed between two heap snapshots, table by table.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use serde::Serialize;
@@ -94,17 +94,40 @@ impl Ask for Diff {
 /// The tables of two snapshots: the lists of objects that have a column of text, and those of [`NUMBERED`]. So a table
 /// that the report gets later is compared, too.
 fn tables(sides: &[Map<String, Value>; 2]) -> Vec<Table> {
-    let mut names: Vec<&String> = sides[1].keys().collect();
-    names.extend(sides[0].keys().filter(|name| !sides[1].contains_key(*name)));
-    let tables = names.into_iter().filter_map(|name| table(name, sides));
+    let lists = sides.each_ref().map(lists);
+    let mut names: Vec<&String> = lists[1].keys().collect();
+    names.extend(lists[0].keys().filter(|name| !lists[1].contains_key(*name)));
+    let side = |name: &str| {
+        lists
+            .each_ref()
+            .map(|side| side.get(name).copied().unwrap_or_default())
+    };
+    let tables = names.iter().filter_map(|name| table(name, side(name)));
     tables.collect()
 }
 
-fn table(name: &str, sides: &[Map<String, Value>; 2]) -> Option<Table> {
-    let lists = sides.each_ref().map(|side| match side.get(name) {
-        Some(Value::Array(rows)) => &rows[..],
-        _ => &[],
-    });
+/// The lists of a snapshot by their names; those in its parts have names such as `types.rows`.
+type Lists<'a> = BTreeMap<String, &'a [Value]>;
+
+fn lists(snapshot: &Map<String, Value>) -> Lists<'_> {
+    let mut found = Lists::new();
+    for (name, value) in snapshot {
+        match value {
+            Value::Array(rows) => drop(found.insert(name.clone(), &rows[..])),
+            Value::Object(part) => {
+                for (inner, value) in part {
+                    if let Value::Array(rows) = value {
+                        found.insert(format!("{name}.{inner}"), rows);
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+    found
+}
+
+fn table(name: &str, lists: [&[Value]; 2]) -> Option<Table> {
     let first = lists[1].first().or(lists[0].first())?.as_object()?;
     let numbered = NUMBERED.iter().find(|(table, _)| *table == name);
     let keys: Vec<String> = match numbered {
@@ -159,8 +182,6 @@ fn table(name: &str, sides: &[Map<String, Value>; 2]) -> Option<Table> {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
-
     use serde_json::json;
 
     use super::*;
@@ -180,7 +201,7 @@ mod tests {
         let after = object(json!({
             "rows": [{"what": "live", "bytes": 12}],
             "sizes": [{"from": 17, "to": 32, "live": 4}, {"from": 33, "to": 48, "live": 1}],
-            "types": [{"name": "A", "count": 2, "example": 4096}],
+            "types": {"rows": [{"name": "A", "count": 2, "example": 4096}], "typed": 2},
             "comm": "x",
         }));
         let tables = tables(&[before, after]);
@@ -197,8 +218,8 @@ mod tests {
         assert_eq!(rows("rows")["[\"fast\"]"], [Some(vec![3]), Some(vec![0])]);
         assert_eq!(rows("sizes")["[17,32]"], [Some(vec![5]), Some(vec![4])]);
         assert_eq!(rows("sizes")["[33,48]"], [Some(vec![0]), Some(vec![1])]);
-        assert_eq!(rows("types")["[\"A\"]"], [None, Some(vec![2])]);
-        assert_eq!(table("types").unwrap().columns, ["count"]);
+        assert_eq!(rows("types.rows")["[\"A\"]"], [None, Some(vec![2])]);
+        assert_eq!(table("types.rows").unwrap().columns, ["count"]);
         assert!(table("largest").is_none() && table("occupancy").is_none());
     }
 }
