@@ -11,6 +11,7 @@ use super::reach;
 use super::report::{Allocator, Heap, Object, OtherRow, Row, What};
 use super::sizes::Sizes;
 use super::snapshot::{self, Snapshot};
+use super::types::Census;
 use crate::event::Pid;
 use crate::residency::category::{executable, of_all};
 use crate::residency::{Category, figures, page_size};
@@ -52,10 +53,12 @@ fn measure_once(pid: Pid, max: Duration, top: usize) -> Result<Heap> {
     let snapshot = snapshot::take(pid, max)?;
     let after = figures::rollup(pid)?.anonymous;
     let mut read = glibc::read(&snapshot);
+    let mut census = Census::new(Some(pid), &snapshot, top);
     let unreachable = match &mut read {
-        Ok(Some(heap)) => Some(reach::search(&snapshot, heap, top)),
+        Ok(Some(heap)) => Some(reach::search(&snapshot, heap, &mut census, top)),
         _ => None,
     };
+    let (types, retained) = unreachable.as_ref().map(|_| census.finish()).unzip();
     let mut ledger = Ledger::new(&snapshot, top);
     if let Ok(Some(heap)) = &read {
         ledger.add_heap(heap);
@@ -85,6 +88,8 @@ fn measure_once(pid: Pid, max: Duration, top: usize) -> Result<Heap> {
         occupancy: ledger.occupancy.pages(),
         sizes: ledger.sizes.classes(),
         unreachable,
+        types,
+        retained,
     })
 }
 

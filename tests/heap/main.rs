@@ -5,6 +5,8 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod chroots;
 mod glibc;
 mod harm;
+mod types;
 mod unreachable;

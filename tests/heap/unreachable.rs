@@ -23,8 +23,7 @@ fn unreachable(workload: &Workload) -> Unreachable {
         .expect("the heap is read")
 }
 
-fn compare(program: &Path) {
-    let mut workload = Workload::start(program);
+pub fn compare(mut workload: Workload) {
     let forgotten: Forgotten = serde_json::from_str(&workload.lines.line()).unwrap();
     let found = unreachable(&workload);
     assert_eq!(found.chunks, forgotten.blocks, "{forgotten:?} {found:#?}");
@@ -41,12 +40,12 @@ fn compare(program: &Path) {
 
 #[test]
 fn all_forgotten_blocks_are_found_and_no_others() {
-    compare(&program("leaks"));
+    compare(Workload::start(&program("leaks")));
 }
 
 #[test]
 fn those_of_a_static_program_too() {
-    compare(&compiled("leaks", &["-static"]));
+    compare(Workload::start(&compiled("leaks", &["-static"])));
 }
 
 /// A program of Debian's at rest.

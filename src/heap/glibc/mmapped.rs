@@ -46,7 +46,12 @@ pub(super) fn find(
                     at = part.end.next_multiple_of(page);
                     continue;
                 }
-                let fits = |c: &Mmapped| c.start >= from && c.start + c.len <= end;
+                let fits = |c: &Mmapped| {
+                    let last = c.start.checked_add(c.len);
+                    let part = &parts[parts.partition_point(|part| part.end <= c.start)..];
+                    let overlaps = |last| part.first().is_some_and(|part| part.start < last);
+                    c.start >= from && last.is_some_and(|last| last <= end && !overlaps(last))
+                };
                 match at_page(&snapshot.memory, at).filter(fits) {
                     Some(chunk) => {
                         at = chunk.start + chunk.len;
@@ -76,7 +81,8 @@ fn at_page(memory: &Memory, page: u64) -> Option<Mmapped> {
         let fits = head & FLAGS == IS_MMAPPED
             && unused % size == at - page
             && len.is_multiple_of(size)
-            && head & !FLAGS > HEADER;
+            && head & !FLAGS > HEADER
+            && unused < len;
         fits.then_some(Mmapped {
             start: at.checked_sub(unused)?,
             len,
