@@ -19,6 +19,7 @@ mod report;
 mod retained;
 mod sizes;
 mod snapshot;
+pub mod synthetic;
 mod text;
 mod text_types;
 mod types;

@@ -107,6 +107,16 @@ fn allocator(read: &Result<Option<glibc::Heap>, Refusal>) -> Allocator {
     }
 }
 
+/// Number and bytes of the chunks in use.
+pub(super) fn live(snapshot: &Snapshot, heap: &glibc::Heap) -> (u64, u64) {
+    let mut ledger = Ledger::new(snapshot, 1);
+    ledger.add_heap(heap);
+    let rows = ledger.rows().into_iter().filter(|row| row.what.is_live());
+    rows.fold((0, 0), |(chunks, bytes), row| {
+        (chunks + row.chunks, bytes + row.bytes)
+    })
+}
+
 /// Sums while the heap is added.
 #[derive(Debug)]
 struct Ledger<'a> {

@@ -34,6 +34,9 @@ impl Raw {
 
 /// The names; empty ones if no thread can be started.
 pub(super) fn all(raw: Vec<Raw>) -> Vec<String> {
+    if raw.iter().all(|raw| raw.symbols.is_empty()) {
+        return raw.into_iter().map(|raw| raw.otherwise).collect();
+    }
     let count = raw.len();
     let demangled = move || {
         let names = raw

@@ -93,6 +93,9 @@ enum Root {
     Mapping(u64, String),
 }
 
+/// Number and bytes of objects, and the roots of which these are sums.
+type Summed = (u64, u64, Vec<u32>);
+
 /// Sums while the objects are found.
 #[derive(Debug)]
 pub(super) struct Roots {
@@ -209,7 +212,7 @@ impl Roots {
         let raw = raw.collect();
         let names = names::all(raw);
         // The words of a variable are one root.
-        let mut rows: BTreeMap<(RootKind, u64, &str), (u64, u64, Vec<u32>)> = BTreeMap::new();
+        let mut rows: BTreeMap<(RootKind, u64, &str), Summed> = BTreeMap::new();
         for (index, ((root, count, bytes), name)) in self.roots.iter().zip(&names).enumerate() {
             let (kind, address) = match root {
                 Root::Other => (RootKind::Other, 0),

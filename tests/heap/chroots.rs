@@ -29,7 +29,16 @@ fn other_releases_of_glibc() {
             }
             workload.end();
         }
-        unreachable::compare(start(&root, &["/leaks"]));
+        let mut workload = start(&root, &["/leaks"]);
+        let (forgotten, found) = unreachable::of(&mut workload);
+        // The search is conservative: in one run of several, some word was the address of one of them.
+        let wrong = forgotten.blocks.checked_sub(found.chunks);
+        println!("{found:?}");
+        assert!(
+            wrong.is_some_and(|wrong| wrong <= 4),
+            "{forgotten:?} {found:#?}"
+        );
+        workload.end();
     }
 }
 

@@ -11,8 +11,8 @@ use crate::glibc::{compiled, snapshot};
 
 /// What the workload forgot.
 #[derive(Debug, Deserialize)]
-struct Forgotten {
-    blocks: u64,
+pub struct Forgotten {
+    pub blocks: u64,
     bytes: u64,
     heads: u64,
 }
@@ -23,9 +23,14 @@ fn unreachable(workload: &Workload) -> Unreachable {
         .expect("the heap is read")
 }
 
-pub fn compare(mut workload: Workload) {
-    let forgotten: Forgotten = serde_json::from_str(&workload.lines.line()).unwrap();
-    let found = unreachable(&workload);
+/// What the workload says that it forgot, and what is found.
+pub fn of(workload: &mut Workload) -> (Forgotten, Unreachable) {
+    let forgotten = serde_json::from_str(&workload.lines.line()).unwrap();
+    (forgotten, unreachable(workload))
+}
+
+fn compare(mut workload: Workload) {
+    let (forgotten, found) = of(&mut workload);
     assert_eq!(found.chunks, forgotten.blocks, "{forgotten:?} {found:#?}");
     let heads = found.heads.len() as u64 + found.heads_left_out;
     assert_eq!(heads, forgotten.heads, "{forgotten:?} {found:#?}");

@@ -77,7 +77,12 @@ fn at_page(memory: &Memory, page: u64) -> Option<Mmapped> {
     places.find_map(|at| {
         // In the first word of the header, glibc notes how much of the mapping is before it.
         let (unused, head) = (memory.word(at)?, memory.word(at + 8)?);
-        let len = unused.checked_add(head & !FLAGS)?;
+        let used = unused.checked_add(head & !FLAGS)?;
+        // From glibc 2.43 on, the size is without the header.
+        let len = match used.is_multiple_of(size) {
+            true => used,
+            false => used.checked_add(HEADER)?,
+        };
         let fits = head & FLAGS == IS_MMAPPED
             && unused % size == at - page
             && len.is_multiple_of(size)

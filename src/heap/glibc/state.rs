@@ -230,12 +230,14 @@ fn parameters(memory: &Memory, data: &[(u64, u64)], main: &Arena) -> Result<Para
     let runs = data
         .iter()
         .flat_map(|(start, end)| memory.runs_in(*start, *end));
-    let mut found = runs
-        .flat_map(|run| (run.start..run.end).step_by(8))
-        .filter_map(at);
-    match (found.next(), found.next()) {
-        (Some(parameters), None) => Ok(parameters),
-        (Some(_), Some(_)) => Err(Refusal::Parameters("several places look like them")),
-        (None, _) => Err(Refusal::Parameters("no place looks like them")),
+    let places = runs.flat_map(|run| (run.start..run.end).step_by(8));
+    let found: Vec<Parameters> = places.filter_map(at).take(MAX_HEAPS).collect();
+    // The loader's variables have the same address, too, and zeroes behind it, as malloc has without thread caches only.
+    let cached = |found: &&Parameters| found.tcache_bins > 0 && found.tcache_count > 0;
+    let mut cached = found.iter().filter(cached);
+    match (&found[..], cached.next(), cached.next()) {
+        ([], ..) => Err(Refusal::Parameters("no place looks like them")),
+        ([parameters], ..) | (_, Some(parameters), None) => Ok(*parameters),
+        _ => Err(Refusal::Parameters("several places look like them")),
     }
 }
