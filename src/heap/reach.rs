@@ -27,7 +27,7 @@ const BEHIND: u64 = 8;
 const THREAD_LOCAL: (u64, u64) = (64 << 10, 8 << 10);
 /// Maximum number of chunks that wait for their contents to be read. Further ones are marked, and found again by a look at
 /// all chunks.
-const MAX_WAITING: usize = 2 << 20;
+const MAX_WAITING: usize = if cfg!(test) { 4 } else { 2 << 20 };
 
 /// The chunks in use that cannot be reached.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]

@@ -231,6 +231,7 @@ pub fn examine(bytes: &[u8]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::heap::retained::RootKind;
     use crate::heap::types::TypeKind;
 
     #[test]
@@ -260,6 +261,33 @@ mod tests {
             1
         );
         assert!(!retained.roots.is_empty());
+    }
+
+    /// More chunks wait than the search has room for (4 in tests): all are found, those without room under no root.
+    #[test]
+    fn chunks_without_room_in_the_queue_are_found() {
+        let mut image = Image::new(&[0; 40]);
+        for index in 0..40 {
+            // No chunk leads to another one.
+            image.set(HEAP + 32 * index + 16, 0);
+            image.set(OTHER + 0x300 + 8 * index, HEAP + 32 * index + 16);
+        }
+        let snapshot = image.snapshot();
+        let mut heap = glibc::read(&snapshot).unwrap().unwrap();
+        let mut census = Census::new(None, &snapshot, 3);
+        let lost = reach::search(&snapshot, &mut heap, &mut census, 3);
+        let (_, retained) = census.finish();
+        let count = ledger::live(&snapshot, &heap).0;
+        let found: u64 = retained.roots.iter().map(|root| root.count).sum();
+        assert_eq!((lost.chunks, found), (0, count), "{lost:?} {retained:#?}");
+        let others = retained
+            .roots
+            .iter()
+            .filter(|root| root.kind == RootKind::Other);
+        assert!(
+            others.map(|root| root.count).sum::<u64>() > 20,
+            "{retained:#?}"
+        );
     }
 
     /// Each single word of the image, changed in several ways.
