@@ -233,3 +233,8 @@ pub fn names(bytes: &[u8]) {
             .map(|(code, at)| code.lines.as_ref().map(|l| l.at(at)));
     }
 }
+
+/// Reads a heap that is made and changed as the bytes say; returns whether it was read.
+pub fn heap(bytes: &[u8]) -> bool {
+    memprof::heap::synthetic::examine(bytes)
+}

@@ -1,5 +1,5 @@
-//! Root of fuzz/'s library, which is also named memprof: the modules that read untrusted files, and their
-//! dependencies. memprof itself uses `lib.rs`.
+//! Root of fuzz/'s library, which is also named memprof: the modules that read untrusted files and memory, and
+//! their dependencies. memprof itself uses `lib.rs`.
 
 #![allow(
     dead_code,
@@ -9,6 +9,8 @@
 
 pub mod elf;
 pub mod event;
+#[path = "heap/fuzzed.rs"]
+pub mod heap;
 pub mod interpreter;
 pub mod jit;
 pub mod measure;
@@ -20,6 +22,17 @@ pub mod symbol;
 pub mod symbolize;
 pub mod unwind;
 
+/// The registers alone: nothing is stopped.
+pub mod freeze {
+    mod registers;
+    pub use registers::Registers;
+}
+/// A stub: there is no process.
+pub mod target {
+    pub fn comm(_: crate::event::Pid) -> Option<String> {
+        None
+    }
+}
 #[path = "priority.rs"]
 pub mod priority;
 /// A stub that drops no privileges: the thread that crashes must write the crashing input to a file.

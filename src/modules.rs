@@ -27,8 +27,8 @@ use crate::profile::{Frame, FunctionName, FunctionRoom, Functions, Module, Modul
 use crate::residency::ThrottledFile;
 use crate::symbol::Language;
 
-pub(crate) use self::open::look_in_root;
 pub use self::open::open_regular;
+pub(crate) use self::open::{file_of, look_in_root};
 pub(crate) use self::run_name::runs_as;
 
 /// A [`ModuleId`] has 16 bits; its last value marks frames without a module.

@@ -31,9 +31,11 @@ use std::time::Duration;
 use self::advice::{Remedies, Remedy};
 use self::cache::Cache;
 use self::debuginfod_cache::CacheDirs;
+pub(crate) use self::demangle::demangle;
 use self::dwarf::Dwarf;
 use self::fetch::{Fetch, Requests};
 use self::sources::Sources;
+pub(crate) use self::symtab::lookup;
 use crate::priority;
 use crate::privileges::{self, Role};
 use crate::profile::{Frame, FrameKind, JIT, Module, ModuleId};
@@ -50,7 +52,7 @@ const MANY_MODULES: usize = 1024;
 const IDLE: Duration = Duration::from_secs(5);
 /// Stack size, in bytes. Demanglers and DWARF readers recurse, up to limits well below this. Only the used
 /// part takes memory.
-const STACK: usize = 32 << 20;
+pub(crate) const STACK: usize = 32 << 20;
 
 /// The detail to look up for a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -314,3 +314,28 @@ fn damaged_saved_profiles() {
     assert!(opened > rounds / 20, "{opened}: the damage is too heavy");
     assert!(peak_memory() < MOST_MEMORY);
 }
+
+/// Heaps with damage: in any word, several at once.
+#[test]
+fn damaged_heaps() {
+    let (mut read, rounds) = (0, setting("MEMPROF_FUZZ_ROUNDS", ROUNDS) / 10);
+    for round in 0..rounds {
+        let mut r = Random(round.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+        let (sizes, changes) = (r.index(60), r.index(8));
+        let mut bytes = vec![sizes as u8];
+        bytes.extend((0..sizes + changes * 12).map(|_| r.index(256) as u8));
+        let began = Instant::now();
+        read += u64::from(check::heap(&bytes));
+        assert!(
+            began.elapsed() < LONGEST,
+            "round {round}: {:?}",
+            began.elapsed()
+        );
+    }
+    println!(
+        "{rounds} heaps, {read} of them could be read; peak {} KiB",
+        peak_memory()
+    );
+    assert!(read > rounds / 20 && read < rounds, "{read}");
+    assert!(peak_memory() < MOST_MEMORY);
+}

@@ -42,6 +42,25 @@ impl Elf<'_> {
         Ok(())
     }
 
+    /// The name of a symbol in its table, of which at most `most` bytes are read.
+    pub(crate) fn symbol_name(
+        &self,
+        table: &Section,
+        symbol: &[u8],
+        most: usize,
+    ) -> Option<Vec<u8>> {
+        let strings = self.section(table.link as usize)?;
+        let at = u64::from(u32_at(symbol, 0));
+        let room = strings.size.checked_sub(at)?.min(most as u64);
+        let mut name = vec![0; room as usize];
+        let got = self
+            .read_some(&mut name, strings.offset.checked_add(at)?)
+            .ok()?;
+        let end = name[..got].iter().position(|b| *b == 0)?;
+        name.truncate(end);
+        Some(name)
+    }
+
     /// What the symbols with these names stand for; `None` for those that the file does not define. Cheap if it has none
     /// of the names.
     ///

@@ -34,10 +34,12 @@ pub(crate) enum Kind {
     Referred,
     /// In use, not found from the roots, and counted under the chunk that leads to it.
     Counted,
+    /// In use, found from the program's roots, and its contents are still to be read.
+    Waiting,
 }
 
 impl Kind {
-    const ALL: [Kind; 11] = [
+    const ALL: [Kind; 12] = [
         Kind::Live,
         Kind::Tcache,
         Kind::Fast,
@@ -49,6 +51,7 @@ impl Kind {
         Kind::Reached,
         Kind::Referred,
         Kind::Counted,
+        Kind::Waiting,
     ];
 
     fn from_nibble(nibble: u8) -> Option<Kind> {
@@ -199,7 +202,7 @@ impl Chunks {
     }
 
     /// The first chunk that begins behind this address.
-    fn next(&self, at: u64) -> Option<u64> {
+    pub(crate) fn next(&self, at: u64) -> Option<u64> {
         let (mut index, byte, shift) = self.place(at)?;
         let nibbles = &self.blocks[index].nibbles;
         if shift == 0 && nibbles.get(byte)? >> 4 != 0 {

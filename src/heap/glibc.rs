@@ -4,7 +4,7 @@
 //! chunk ends and add up to the size that glibc counts, every free chunk must be one that the walk found, and the chunks
 //! with mappings of their own must be as many and as large as glibc counts. Otherwise the heap is refused, with the reason.
 //!
-//! Layouts: glibc 2.31 to 2.42 (`malloc/malloc.c`, `malloc/arena.c`), 64-bit. Which one applies follows from the heap
+//! Layouts: glibc 2.31 to 2.43 (`malloc/malloc.c`, `malloc/arena.c`), 64-bit. Which one applies follows from the heap
 //! itself, as these checks hold for one only.
 
 mod free;

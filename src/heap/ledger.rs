@@ -10,6 +10,7 @@ use super::reach;
 use super::report::{Allocator, Heap, Object, OtherRow, Row, What};
 use super::sizes::Sizes;
 use super::snapshot::{self, Snapshot, SnapshotOptions};
+use super::types::Census;
 use crate::event::Pid;
 use crate::residency::category::{executable, of_all};
 use crate::residency::{Category, figures, page_size};
@@ -51,10 +52,12 @@ fn measure_once(pid: Pid, options: &SnapshotOptions, top: usize) -> Result<Heap>
     let snapshot = snapshot::take(pid, options)?;
     let after = figures::rollup(pid)?.anonymous;
     let mut read = glibc::read(&snapshot);
+    let mut census = Census::new(Some(pid), &snapshot, top);
     let unreachable = match &mut read {
-        Ok(Some(heap)) => Some(reach::search(&snapshot, heap, top)),
+        Ok(Some(heap)) => Some(reach::search(&snapshot, heap, &mut census, top)),
         _ => None,
     };
+    let (types, retained) = unreachable.as_ref().map(|_| census.finish()).unzip();
     let mut ledger = Ledger::new(&snapshot, top);
     if let Ok(Some(heap)) = &read {
         ledger.add_heap(heap);
@@ -84,6 +87,8 @@ fn measure_once(pid: Pid, options: &SnapshotOptions, top: usize) -> Result<Heap>
         occupancy: ledger.occupancy.pages(),
         sizes: ledger.sizes.classes(),
         unreachable,
+        types,
+        retained,
     })
 }
 
@@ -99,6 +104,16 @@ fn allocator(read: &Result<Option<glibc::Heap>, Refusal>) -> Allocator {
             reason: refusal.to_string(),
         },
     }
+}
+
+/// Number and bytes of the chunks in use.
+pub(super) fn live(snapshot: &Snapshot, heap: &glibc::Heap) -> (u64, u64) {
+    let mut ledger = Ledger::new(snapshot, 1);
+    ledger.add_heap(heap);
+    let rows = ledger.rows().into_iter().filter(|row| row.what.is_live());
+    rows.fold((0, 0), |(chunks, bytes), row| {
+        (chunks + row.chunks, bytes + row.bytes)
+    })
 }
 
 /// Sums while the heap is added.

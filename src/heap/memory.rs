@@ -146,8 +146,7 @@ impl Memory {
         }
     }
 
-    /// A copy that consists of these bytes, for tests: each with its first address.
-    #[cfg(test)]
+    /// A copy that consists of these bytes, each with its first address: no process's.
     pub(crate) fn of(parts: &[(u64, &[u8])]) -> Memory {
         let mut memory = Memory::default();
         for (start, bytes) in parts {

@@ -3,18 +3,31 @@
 //! (conservative): a chunk that is called unreachable has no such word anywhere, unless the program hides its pointers (in
 //! shared memory, in a file, encoded) or keeps only a pointer behind the contents' end.
 
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+
 use serde::Serialize;
 
 use super::chunks::Kind;
 use super::glibc::{Heap, Mmapped, Part};
 use super::memory::{Memory, Run, overlapping};
+use super::retained::OTHER;
 use super::snapshot::Snapshot;
+use super::types::Census;
+use crate::event::Addr;
+use crate::freeze::Registers;
+use crate::residency::Vma;
 
 /// Bytes below a stack pointer that a function may use (the red zone of x86-64).
 const RED_ZONE: u64 = 128;
 /// Offset of a chunk's contents, and how far they extend behind its end.
 const CONTENTS: u64 = 16;
 const BEHIND: u64 = 8;
+/// How far a thread's variables extend below and above its thread pointer, in bytes, where they are not on its stack.
+const THREAD_LOCAL: (u64, u64) = (64 << 10, 8 << 10);
+/// Maximum number of chunks that wait for their contents to be read. Further ones are marked, and found again by a look at
+/// all chunks.
+const MAX_WAITING: usize = if cfg!(test) { 4 } else { 2 << 20 };
 
 /// The chunks in use that cannot be reached.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -42,8 +55,42 @@ pub struct Head {
     pub own: u64,
 }
 
-/// Finds them. Lists the `top` largest heads.
-pub(super) fn search(snapshot: &Snapshot, heap: &mut Heap, top: usize) -> Unreachable {
+/// Finds them, and has all chunks in use counted by type and by what leads to them. Lists the `top` largest heads.
+pub(super) fn search(
+    snapshot: &Snapshot,
+    heap: &mut Heap,
+    census: &mut Census,
+    top: usize,
+) -> Unreachable {
+    let roots = roots(snapshot, heap);
+    // The variables come first: of the roots that are equally near, they say most.
+    let (variables, others): (Vec<_>, Vec<_>) = roots
+        .into_iter()
+        .partition(|(start, ..)| census.is_of_file(*start));
+    let mut search = Search::new(&snapshot.memory, heap, census);
+    search.from = From::Variables;
+    for (start, end, _) in variables {
+        search.range(start, end);
+    }
+    for thread in &snapshot.threads {
+        search.from = From::Root(search.census.roots.thread(thread.tid));
+        search.words(&thread.words);
+    }
+    for (start, end, vma) in others {
+        let vma = &snapshot.vmas[vma];
+        let root = match thread_of(&snapshot.threads, vma, start) {
+            Some(tid) => search.census.roots.thread(tid),
+            None => search.census.roots.mapping(vma.start.0, &vma.name),
+        };
+        search.from = From::Root(root);
+        search.range(start, end);
+    }
+    search.follow();
+    search.group(top)
+}
+
+/// All private memory of the process but its heap, and of the stacks only the parts in use; with the indexes of mappings.
+fn roots(snapshot: &Snapshot, heap: &Heap) -> Vec<(u64, u64, usize)> {
     let mut ranges = heap.ranges();
     // glibc's own addresses of chunks are no references.
     let (start, end) = heap.main_arena;
@@ -56,60 +103,96 @@ pub(super) fn search(snapshot: &Snapshot, heap: &mut Heap, top: usize) -> Unreac
             resident: true,
         },
     );
-    let mut search = Search::new(&snapshot.memory, heap);
-    for thread in &snapshot.threads {
-        search.words(&thread.words);
-    }
-    for (start, end) in roots(snapshot, &ranges) {
-        search.range(start, end);
-    }
-    search.follow();
-    search.group(top)
-}
-
-/// All private memory of the process but its heap, and of the stacks only the parts in use.
-fn roots(snapshot: &Snapshot, heap: &[Run]) -> Vec<(u64, u64)> {
     let mut roots = Vec::new();
-    for vma in &snapshot.vmas {
-        let stack = snapshot.threads.iter().map(|thread| thread.stack_pointer);
-        let lowest = stack
-            .filter(|sp| vma.contains(crate::event::Addr(*sp)))
-            .min();
-        let used = lowest.map_or(0, |sp| sp.saturating_sub(RED_ZONE));
+    for (index, vma) in snapshot.vmas.iter().enumerate() {
+        let within = |addr: &u64| vma.contains(Addr(*addr));
+        let stacks = snapshot.threads.iter().map(|thread| thread.stack_pointer);
+        let used = stacks.filter(within).min();
+        let used = used.map_or(0, |sp| sp.saturating_sub(RED_ZONE));
         let mut start = vma.start.0.max(used / 8 * 8);
-        for part in overlapping(heap, start, vma.end.0) {
-            roots.push((start, part.start));
+        for part in overlapping(&ranges, start, vma.end.0) {
+            roots.push((start, part.start, index));
             start = part.end;
         }
-        roots.push((start, vma.end.0));
+        // Thread-local variables are a root of their own.
+        let local = snapshot.threads.iter().map(|thread| thread.thread_pointer);
+        if let Some(pointer) = local.filter(within).min().filter(|_| used == 0) {
+            let local = thread_local(pointer, vma);
+            for end in [local.0, local.1] {
+                if start < end {
+                    roots.push((start, end, index));
+                    start = end;
+                }
+            }
+        }
+        roots.push((start, vma.end.0, index));
     }
-    roots.retain(|(start, end)| start < end);
+    roots.retain(|(start, end, _)| start < end);
     roots
+}
+
+/// Where a thread's variables may be in the mapping that its thread pointer points into.
+fn thread_local(pointer: u64, vma: &Vma) -> (u64, u64) {
+    let (below, above) = THREAD_LOCAL;
+    let start = pointer.saturating_sub(below) / 8 * 8;
+    let end = pointer.saturating_add(above) / 8 * 8;
+    (start.max(vma.start.0), end.min(vma.end.0))
+}
+
+/// The thread whose stack this mapping is, or whose variables are at this address.
+fn thread_of(threads: &[Registers], vma: &Vma, addr: u64) -> Option<i32> {
+    let within = |addr: u64| vma.contains(Addr(addr));
+    let stack = threads.iter().filter(|thread| within(thread.stack_pointer));
+    let stack = stack.min_by_key(|thread| thread.stack_pointer);
+    let has = |thread: &&Registers| {
+        let pointer = thread.thread_pointer;
+        let (start, end) = thread_local(pointer, vma);
+        within(pointer) && start <= addr && addr < end
+    };
+    stack
+        .or_else(|| threads.iter().find(has))
+        .map(|thread| thread.tid)
 }
 
 /// Where a chunk is.
 #[derive(Clone, Copy, Debug)]
 enum Place {
     /// In the part with this index, at this address.
-    Part(usize, u64),
+    Part(u32, u64),
     /// The chunk with a mapping of its own with this index.
-    Mapped(usize),
+    Mapped(u32),
 }
 
-struct Search<'a> {
+/// What the words that are looked at belong to.
+#[derive(Clone, Copy, Debug)]
+enum From {
+    /// To variables: each is a root.
+    Variables,
+    /// To this root, or to a chunk that it leads to.
+    Root(u32),
+}
+
+/// What a chunk must be to be found, what it becomes, and whether its contents are read then.
+type Step = (fn(Kind) -> bool, Kind, bool);
+
+struct Search<'a, 'b> {
     memory: &'a Memory,
     parts: &'a mut [Part],
     mapped: &'a mut [Mmapped],
+    census: &'a mut Census<'b>,
     /// First address of all, and first one behind all.
     bounds: (u64, u64),
-    /// What a chunk must be to be found, and what it becomes.
-    step: (fn(Kind) -> bool, Kind),
-    /// Chunks whose contents are to be read.
-    left: Vec<Place>,
+    step: Step,
+    from: From,
+    /// Chunks whose contents are to be read, with their roots: the nearest first.
+    waiting: VecDeque<(Place, u32)>,
+    /// Maximum number of these, and whether there were more.
+    most: usize,
+    more: bool,
 }
 
-impl<'a> Search<'a> {
-    fn new(memory: &'a Memory, heap: &'a mut Heap) -> Search<'a> {
+impl<'a, 'b> Search<'a, 'b> {
+    fn new(memory: &'a Memory, heap: &'a mut Heap, census: &'a mut Census<'b>) -> Search<'a, 'b> {
         let starts = heap.parts.iter().map(|part| part.start);
         let start = starts.chain(heap.mmapped.iter().map(|c| c.start)).min();
         let ends = heap.parts.iter().map(|part| part.end);
@@ -120,9 +203,13 @@ impl<'a> Search<'a> {
             memory,
             parts: &mut heap.parts,
             mapped: &mut heap.mmapped,
+            census,
             bounds: (start.unwrap_or(0), end.unwrap_or(0)),
-            step: (|kind| kind == Kind::Live, Kind::Reached),
-            left: Vec::new(),
+            step: (|kind| kind == Kind::Live, Kind::Reached, true),
+            from: From::Root(OTHER),
+            waiting: VecDeque::new(),
+            most: MAX_WAITING,
+            more: false,
         }
     }
 
@@ -134,23 +221,23 @@ impl<'a> Search<'a> {
         let index = self.parts.partition_point(|part| part.end <= addr);
         if let Some(part) = self.parts.get(index).filter(|part| part.start <= addr) {
             let (at, kind) = part.chunks.containing(addr - BEHIND)?;
-            return (addr >= at + CONTENTS).then_some((Place::Part(index, at), kind));
+            return (addr >= at + CONTENTS).then_some((Place::Part(index as u32, at), kind));
         }
         let index = self.mapped.partition_point(|c| c.start + c.len <= addr);
         let chunk = self.mapped.get(index)?;
-        (addr >= chunk.at + CONTENTS).then_some((Place::Mapped(index), chunk.kind))
+        (addr >= chunk.at + CONTENTS).then_some((Place::Mapped(index as u32), chunk.kind))
     }
 
     /// First address of a chunk's contents, and the first one behind them.
     fn contents(&self, place: Place) -> (u64, u64) {
         match place {
             Place::Part(index, at) => {
-                let part = &self.parts[index];
+                let part = &self.parts[index as usize];
                 let end = at + part.chunks.size(at) + BEHIND;
                 (at + CONTENTS, end.min(part.end))
             }
             Place::Mapped(index) => {
-                let chunk = &self.mapped[index];
+                let chunk = &self.mapped[index as usize];
                 (chunk.at + CONTENTS, chunk.start + chunk.len)
             }
         }
@@ -158,99 +245,173 @@ impl<'a> Search<'a> {
 
     fn set(&mut self, place: Place, kind: Kind) {
         match place {
-            Place::Part(index, at) => self.parts[index].chunks.set(at, kind),
-            Place::Mapped(index) => self.mapped[index].kind = kind,
+            Place::Part(index, at) => self.parts[index as usize].chunks.set(at, kind),
+            Place::Mapped(index) => self.mapped[index as usize].kind = kind,
         }
     }
 
-    fn word(&mut self, word: u64) {
-        let (wanted, becomes) = self.step;
-        if let Some((place, kind)) = self.place(word)
-            && wanted(kind)
-        {
-            self.set(place, becomes);
-            self.left.push(place);
+    fn kind(&self, place: Place) -> Kind {
+        let kind = match place {
+            Place::Part(index, at) => self.parts[index as usize].chunks.kind_at(at),
+            Place::Mapped(index) => Some(self.mapped[index as usize].kind),
+        };
+        kind.unwrap_or(Kind::Own)
+    }
+
+    /// Looks at the word at an address, and at the one behind it.
+    fn word(&mut self, at: u64, word: u64, next: u64) {
+        let Some((place, kind)) = self.place(word) else {
+            return;
+        };
+        let (wanted, becomes, follow) = self.step;
+        if self.census.is_of_file(next) {
+            let (start, end) = self.contents(place);
+            if start == word {
+                self.census.pair(word, end - start, next);
+            }
+        }
+        if !wanted(kind) {
+            return;
+        }
+        if follow && self.waiting.len() >= self.most {
+            self.more = true;
+            // Those that lead from unreachable ones are counted by themselves then.
+            if becomes == Kind::Reached {
+                self.set(place, Kind::Waiting);
+            }
+            return;
+        }
+        self.set(place, becomes);
+        if follow {
+            let root = match self.from {
+                From::Variables => self.census.roots.word(at),
+                From::Root(root) => root,
+            };
+            self.waiting.push_back((place, root));
         }
     }
 
     fn words(&mut self, words: &[u64]) {
-        words.iter().for_each(|word| self.word(*word));
+        for (index, word) in words.iter().enumerate() {
+            self.word(0, *word, words.get(index + 1).copied().unwrap_or(0));
+        }
     }
 
     /// Looks at all words between two addresses, as far as they were copied.
     fn range(&mut self, start: u64, end: u64) {
-        let memory = self.memory;
+        let (memory, bounds) = (self.memory, self.bounds);
         for run in memory.runs_in(start, end) {
             let bytes = memory.from(run.start).unwrap_or_default();
             let bytes = &bytes[..bytes.len().min(run.len() as usize)];
-            for word in bytes.as_chunks::<8>().0 {
-                self.word(u64::from_le_bytes(*word));
+            let words = bytes.as_chunks::<8>().0;
+            for (index, word) in words.iter().enumerate() {
+                let word = u64::from_le_bytes(*word);
+                if word >= bounds.0 && word < bounds.1 {
+                    let next = words
+                        .get(index + 1)
+                        .map_or(0, |next| u64::from_le_bytes(*next));
+                    self.word(run.start + 8 * index as u64, word, next);
+                }
             }
         }
     }
 
     /// Looks at the contents of all chunks that were found, and of those that are found thereby.
     fn follow(&mut self) {
-        while let Some(place) = self.left.pop() {
+        self.drain();
+        // What had no room is looked for; all that it leads to has an unknown root.
+        while std::mem::take(&mut self.more) {
+            let mut next = self.first();
+            while let Some(place) = next {
+                if self.kind(place) == Kind::Waiting {
+                    self.set(place, Kind::Reached);
+                    self.waiting.push_back((place, OTHER));
+                    self.drain();
+                }
+                next = self.next(place);
+            }
+        }
+    }
+
+    fn drain(&mut self) {
+        while let Some((place, root)) = self.waiting.pop_front() {
             let (start, end) = self.contents(place);
+            self.census.add((start, end), Some(root));
+            self.from = From::Root(root);
             self.range(start, end);
         }
     }
 
     /// Sums up what was not found, by the chunks that lead to the others.
     fn group(mut self, top: usize) -> Unreachable {
-        let lost = self.unreached(|kind| kind == Kind::Live);
         // Which of them do others refer to? (Each looks at its contents once; a chunk that refers to itself alone stays
         // a head.)
-        self.step = (|kind| kind == Kind::Live, Kind::Referred);
-        for place in &lost {
-            let (start, end) = self.contents(*place);
-            let own = self.kind(*place);
-            self.set(*place, Kind::Reached);
-            self.range(start, end);
-            self.set(*place, own);
+        self.step = (|kind| kind == Kind::Live, Kind::Referred, false);
+        let mut next = self.first();
+        while let Some(place) = next {
+            let own = self.kind(place);
+            if matches!(own, Kind::Live | Kind::Referred) {
+                let (start, end) = self.contents(place);
+                self.set(place, Kind::Reached);
+                self.range(start, end);
+                self.set(place, own);
+            }
+            next = self.next(place);
         }
-        self.left.clear();
-        self.step = (
-            |kind| matches!(kind, Kind::Live | Kind::Referred),
-            Kind::Counted,
-        );
+        let unreached = |kind| matches!(kind, Kind::Live | Kind::Referred);
+        self.step = (unreached, Kind::Counted, true);
         let mut found = Unreachable::default();
-        let mut heads = Vec::new();
+        let mut heads: BinaryHeap<Reverse<Head>> = BinaryHeap::new();
         // Those that nothing refers to first; what is left then refers to each other in rings.
         for kind in [Kind::Live, Kind::Referred] {
-            for place in &lost {
-                if self.kind(*place) == kind {
-                    heads.push(self.count(*place));
+            let mut next = self.first();
+            while let Some(place) = next {
+                if self.kind(place) == kind {
+                    let head = self.count(place);
+                    found.chunks += head.chunks;
+                    found.bytes += head.bytes;
+                    heads.push(Reverse(head));
+                    if heads.len() > top {
+                        heads.pop();
+                        found.heads_left_out += 1;
+                    }
                 }
+                next = self.next(place);
             }
         }
-        found.chunks = heads.iter().map(|head| head.chunks).sum();
-        found.bytes = heads.iter().map(|head| head.bytes).sum();
-        heads.sort_by(|a, b| b.cmp(a));
-        found.heads_left_out = heads.len().saturating_sub(top) as u64;
-        heads.truncate(top);
-        found.heads = heads;
+        let heads = heads.into_sorted_vec().into_iter();
+        found.heads = heads.map(|Reverse(head)| head).collect();
         found
     }
 
-    fn kind(&self, place: Place) -> Kind {
-        match place {
-            Place::Part(index, at) => self.parts[index].chunks.kind_at(at).unwrap_or(Kind::Own),
-            Place::Mapped(index) => self.mapped[index].kind,
-        }
+    /// The first chunk of all.
+    fn first(&self) -> Option<Place> {
+        self.first_from(0)
     }
 
-    fn unreached(&self, wanted: fn(Kind) -> bool) -> Vec<Place> {
-        let parts = self.parts.iter().enumerate().flat_map(|(index, part)| {
-            let chunks = part.chunks.iter().filter(move |chunk| wanted(chunk.kind));
-            chunks.map(move |chunk| Place::Part(index, chunk.at))
+    /// The first chunk of the parts from this one on, or the first one with a mapping of its own.
+    fn first_from(&self, part: usize) -> Option<Place> {
+        let parts = self.parts.iter().enumerate().skip(part);
+        let mut firsts = parts.filter_map(|(index, part)| {
+            let at = part.chunks.start();
+            part.chunks.kind_at(at)?;
+            Some(Place::Part(index as u32, at))
         });
-        let mapped = self.mapped.iter().enumerate();
-        let mapped = mapped.filter(|(_, chunk)| wanted(chunk.kind));
-        parts
-            .chain(mapped.map(|(index, _)| Place::Mapped(index)))
-            .collect()
+        let mapped = || (!self.mapped.is_empty()).then_some(Place::Mapped(0));
+        firsts.next().or_else(mapped)
+    }
+
+    fn next(&self, place: Place) -> Option<Place> {
+        match place {
+            Place::Part(index, at) => match self.parts[index as usize].chunks.next(at) {
+                Some(at) => Some(Place::Part(index, at)),
+                None => self.first_from(index as usize + 1),
+            },
+            Place::Mapped(index) => {
+                let next = index + 1;
+                ((next as usize) < self.mapped.len()).then_some(Place::Mapped(next))
+            }
+        }
     }
 
     /// Counts a chunk with all that it leads to and that is not counted yet.
@@ -263,9 +424,10 @@ impl<'a> Search<'a> {
             own: end - address,
         };
         self.set(place, Kind::Counted);
-        self.left.push(place);
-        while let Some(place) = self.left.pop() {
+        self.waiting.push_back((place, OTHER));
+        while let Some((place, _)) = self.waiting.pop_front() {
             let (start, end) = self.contents(place);
+            self.census.add((start, end), None);
             head.bytes += end - start;
             head.chunks += 1;
             self.range(start, end);

@@ -5,7 +5,9 @@ use serde::Serialize;
 use super::chunks::Kind;
 use super::glibc::Mallinfo;
 use super::reach::Unreachable;
+use super::retained::Retained;
 use super::snapshot::Taken;
+use super::types::Types;
 use crate::residency::Category;
 
 /// What the bytes of a heap are.
@@ -48,7 +50,9 @@ impl What {
 
     pub(super) fn of(kind: Kind) -> What {
         match kind {
-            Kind::Live | Kind::Reached | Kind::Referred | Kind::Counted => What::Live,
+            Kind::Live | Kind::Reached | Kind::Referred | Kind::Counted | Kind::Waiting => {
+                What::Live
+            }
             Kind::Tcache => What::ThreadCache,
             Kind::Fast => What::Fast,
             Kind::Unsorted => What::Unsorted,
@@ -178,4 +182,8 @@ pub struct Heap {
     pub largest: Vec<Object>,
     /// The chunks that nothing refers to, if the heap was read.
     pub unreachable: Option<Unreachable>,
+    /// Objects by type, if the heap was read.
+    pub types: Option<Types>,
+    /// What leads to them, if the heap was read.
+    pub retained: Option<Retained>,
 }

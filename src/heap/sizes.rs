@@ -60,6 +60,12 @@ impl Sizes {
     }
 }
 
+/// The smallest and the largest size, in bytes, of the class of a size.
+pub(super) fn class(size: u64) -> (u64, u64) {
+    let index = index(size);
+    (largest(index.saturating_sub(1)) + 1, largest(index))
+}
+
 /// The class of a size.
 fn index(size: u64) -> usize {
     if size <= EXACT {

@@ -224,3 +224,24 @@ fn pages(scanner: &mut Scanner, vmas: &[Vma]) -> Result<Pages> {
     scanner.scan(vmas, &mut found, &mut || ())?;
     Ok(pages)
 }
+
+impl Snapshot {
+    /// One that is made up.
+    pub(crate) fn of(vmas: Vec<Vma>, memory: Memory, threads: Vec<Registers>) -> Snapshot {
+        let parts = vmas.iter().map(|vma| Run {
+            start: vma.start.0,
+            end: vma.end.0,
+            resident: true,
+        });
+        Snapshot {
+            pages: Pages {
+                readable: parts.collect(),
+                hidden: Vec::new(),
+            },
+            vmas,
+            memory,
+            threads,
+            taken: Taken::default(),
+        }
+    }
+}

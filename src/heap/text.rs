@@ -45,6 +45,12 @@ impl Heap {
             self.write_sizes(out, top)?;
             self.write_largest(out)?;
         }
+        if let Some(types) = &self.types {
+            types.write_text(out, top)?;
+        }
+        if let Some(retained) = &self.retained {
+            retained.write_text(out, top)?;
+        }
         if let Some(lost) = &self.unreachable {
             write_unreachable(lost, out)?;
         }
@@ -208,10 +214,23 @@ impl Heap {
             return Ok(());
         }
         writeln!(out, "\nLargest chunks in use:")?;
-        writeln!(out, "{:>14}{:>14}  address", "KiB", "resident")?;
+        writeln!(
+            out,
+            "{:>14}{:>14}  address, and the root that leads to it",
+            "KiB", "resident"
+        )?;
         for object in &self.largest {
             let (bytes, resident) = (kib(object.bytes), kib(object.resident));
-            writeln!(out, "{bytes:>14.1}{resident:>14.1}  {:#x}", object.address)?;
+            let by = self
+                .retained
+                .as_ref()
+                .and_then(|roots| roots.of(object.address));
+            let by = by.map_or(String::new(), |root| format!("  {}", printable(root)));
+            writeln!(
+                out,
+                "{bytes:>14.1}{resident:>14.1}  {:#x}{by}",
+                object.address
+            )?;
         }
         Ok(())
     }

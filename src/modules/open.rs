@@ -14,6 +14,7 @@ use nix::sys::memfd::{MFdFlags, memfd_create};
 use super::code_mappings::Mapping;
 use super::path_of;
 use crate::event::Pid;
+use crate::residency::Vma;
 
 const DELETED: &[u8] = b" (deleted)";
 /// Real images have two or three pages.
@@ -71,6 +72,19 @@ pub fn mapped_file(pid: Pid, m: &Mapping) -> Option<File> {
     }
     let path = in_root(pid, &m.path)?;
     open_regular(&path).ok().filter(|file| is_same(file, m))
+}
+
+/// Like [`mapped_file`], for a mapping as the residency books have it.
+pub(crate) fn file_of(pid: Pid, vma: &Vma) -> Option<File> {
+    let mapping = Mapping {
+        start: vma.start.0,
+        end: vma.end.0,
+        offset: vma.file_offset,
+        dev: libc::makedev(vma.dev.0, vma.dev.1),
+        inode: vma.ino,
+        path: vma.name.clone().into_bytes(),
+    };
+    mapped_file(pid, &mapping)
 }
 
 fn is_same(file: &File, m: &Mapping) -> bool {

@@ -50,7 +50,7 @@ fn bytes(heap: &Heap, of: &[What]) -> u64 {
 }
 
 /// Compares a snapshot with what the workload says of itself.
-fn compare(said: &str) {
+pub fn compare(said: &str) {
     let said: Said = serde_json::from_str(said).expect(said);
     let heap = snapshot(Pid(said.pid));
     assert_eq!(mallinfo2(&heap), said.mallinfo2);

@@ -7,8 +7,10 @@ mod binary;
 #[path = "../common/mod.rs"]
 mod common;
 
+mod chroots;
 mod fork;
 mod glibc;
 mod harm;
 mod http;
+mod types;
 mod unreachable;

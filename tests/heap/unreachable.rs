@@ -11,8 +11,8 @@ use crate::glibc::{compiled, snapshot};
 
 /// What the workload forgot.
 #[derive(Debug, Deserialize)]
-struct Forgotten {
-    blocks: u64,
+pub struct Forgotten {
+    pub blocks: u64,
     bytes: u64,
     heads: u64,
 }
@@ -23,10 +23,14 @@ fn unreachable(workload: &Workload) -> Unreachable {
         .expect("the heap is read")
 }
 
-fn compare(program: &Path) {
-    let mut workload = Workload::start(program);
-    let forgotten: Forgotten = serde_json::from_str(&workload.lines.line()).unwrap();
-    let found = unreachable(&workload);
+/// What the workload says that it forgot, and what is found.
+pub fn of(workload: &mut Workload) -> (Forgotten, Unreachable) {
+    let forgotten = serde_json::from_str(&workload.lines.line()).unwrap();
+    (forgotten, unreachable(workload))
+}
+
+fn compare(mut workload: Workload) {
+    let (forgotten, found) = of(&mut workload);
     assert_eq!(found.chunks, forgotten.blocks, "{forgotten:?} {found:#?}");
     let heads = found.heads.len() as u64 + found.heads_left_out;
     assert_eq!(heads, forgotten.heads, "{forgotten:?} {found:#?}");
@@ -41,12 +45,12 @@ fn compare(program: &Path) {
 
 #[test]
 fn all_forgotten_blocks_are_found_and_no_others() {
-    compare(&program("leaks"));
+    compare(Workload::start(&program("leaks")));
 }
 
 #[test]
 fn those_of_a_static_program_too() {
-    compare(&compiled("leaks", &["-static"]));
+    compare(Workload::start(&compiled("leaks", &["-static"])));
 }
 
 /// A program of Debian's at rest.

@@ -132,11 +132,17 @@ static void run(char what)
 
 static void tell(void)
 {
+#if __GLIBC_PREREQ(2, 33)
 	struct mallinfo2 m = mallinfo2();
+#else
+	// The same in 32 bits.
+	struct mallinfo m = mallinfo();
+#endif
 
 	printf("{\"pid\":%d,\"mallinfo2\":{\"arena\":%zu,\"ordblks\":%zu,\"smblks\":%zu,\"hblks\":%zu,\"hblkhd\":%zu,"
 	       "\"fsmblks\":%zu,\"uordblks\":%zu,\"fordblks\":%zu,\"keepcost\":%zu}}\n",
-	       getpid(), m.arena, m.ordblks, m.smblks, m.hblks, m.hblkhd, m.fsmblks, m.uordblks, m.fordblks, m.keepcost);
+	       getpid(), (size_t)m.arena, (size_t)m.ordblks, (size_t)m.smblks, (size_t)m.hblks, (size_t)m.hblkhd,
+	       (size_t)m.fsmblks, (size_t)m.uordblks, (size_t)m.fordblks, (size_t)m.keepcost);
 }
 
 // A word that a heap might contain, or not.

@@ -1,5 +1,7 @@
 //! The free chunks among all: those in the arenas' lists, in fast bins and in threads' caches.
 
+use std::cell::Cell;
+
 use super::super::chunks::Kind;
 use super::super::memory::Memory;
 use super::state::{Arena, BINS, FAST_BINS, Parameters, State};
@@ -44,6 +46,9 @@ pub(super) struct Lists<'a> {
     parts: &'a mut [Part],
     /// Whether links are mangled: since glibc 2.32. `None` until that is known.
     mangled: Option<bool>,
+    /// Number of steps through lists of threads' caches that are left: what looks like a cache and is none may lead
+    /// anywhere, and real lists have no more chunks than there are.
+    left: Cell<u64>,
 }
 
 impl<'a> Lists<'a> {
@@ -52,6 +57,7 @@ impl<'a> Lists<'a> {
             memory,
             parts,
             mangled: None,
+            left: Cell::new(memory.len() / HEADER + 1),
         }
     }
 
@@ -127,6 +133,9 @@ impl<'a> Lists<'a> {
                 Some((at, layout, mangled))
             }));
         }
+        if self.left.get() == 0 {
+            return Err(Refusal::FreeLists(0));
+        }
         for (at, layout, mangled) in &caches {
             for list in 0..layout.lists {
                 let mut entry = self.word(at + layout.entries + 8 * list)?;
@@ -159,6 +168,7 @@ impl<'a> Lists<'a> {
                 let size = self.size(chunk)?;
                 let fits = list >= SMALL_LISTS || size == SMALLEST_OF_LIST + 16 * list;
                 seen += 1;
+                self.left.set(self.left.get().checked_sub(1)?);
                 if !fits || seen > most || self.kind(chunk) != Some(Kind::Live) {
                     return None;
                 }

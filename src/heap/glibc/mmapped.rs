@@ -46,7 +46,12 @@ pub(super) fn find(
                     at = part.end.next_multiple_of(page);
                     continue;
                 }
-                let fits = |c: &Mmapped| c.start >= from && c.start + c.len <= end;
+                let fits = |c: &Mmapped| {
+                    let last = c.start.checked_add(c.len);
+                    let part = &parts[parts.partition_point(|part| part.end <= c.start)..];
+                    let overlaps = |last| part.first().is_some_and(|part| part.start < last);
+                    c.start >= from && last.is_some_and(|last| last <= end && !overlaps(last))
+                };
                 match at_page(&snapshot.memory, at).filter(fits) {
                     Some(chunk) => {
                         at = chunk.start + chunk.len;
@@ -72,11 +77,17 @@ fn at_page(memory: &Memory, page: u64) -> Option<Mmapped> {
     places.find_map(|at| {
         // In the first word of the header, glibc notes how much of the mapping is before it.
         let (unused, head) = (memory.word(at)?, memory.word(at + 8)?);
-        let len = unused.checked_add(head & !FLAGS)?;
+        let used = unused.checked_add(head & !FLAGS)?;
+        // From glibc 2.43 on, the size is without the header.
+        let len = match used.is_multiple_of(size) {
+            true => used,
+            false => used.checked_add(HEADER)?,
+        };
         let fits = head & FLAGS == IS_MMAPPED
             && unused % size == at - page
             && len.is_multiple_of(size)
-            && head & !FLAGS > HEADER;
+            && head & !FLAGS > HEADER
+            && unused < len;
         fits.then_some(Mmapped {
             start: at.checked_sub(unused)?,
             len,

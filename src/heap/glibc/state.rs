@@ -19,6 +19,8 @@ const BEFORE_LISTS: [u64; 2] = [112, 24];
 pub(super) const FAST_BINS: u64 = 10;
 /// Maximum number of arenas that are read.
 const MAX_ARENAS: usize = 65_536;
+/// Maximum number of heaps that are counted.
+const MAX_HEAPS: usize = 16;
 /// Maximum number of bytes in which glibc's variables are searched.
 const SEARCHED: u64 = 256 << 20;
 
@@ -79,15 +81,7 @@ pub(super) struct State {
 /// Finds them. `Ok(None)` if there are none: the program has another allocator, or has not called malloc.
 pub(super) fn find(memory: &Memory, vmas: &[Vma]) -> Result<Option<State>, Refusal> {
     let data: Vec<(u64, u64)> = written_data(vmas).collect();
-    let mut left = SEARCHED;
-    let mut found = Vec::new();
-    for (start, end) in &data {
-        for run in memory.runs_in(*start, (*end).min(start.saturating_add(left))) {
-            left = left.saturating_sub(run.len());
-            let places = (run.start..run.end).step_by(8);
-            found.extend(places.filter(|bins| are_bins(memory, *bins)));
-        }
-    }
+    let found = all_bins(memory, &data);
     let arenas = match found[..] {
         [] => return Ok(None),
         [bins] => arenas(memory, bins)?,
@@ -114,27 +108,70 @@ fn written_data(vmas: &[Vma]) -> impl Iterator<Item = (u64, u64)> {
         .map(|(vma, _)| (vma.start.0, vma.end.0))
 }
 
-/// Whether an arena's lists are at this address: each is a ring through its own head.
+/// Where arenas' lists are: so many rings behind each other. At most a few places are returned.
+fn all_bins(memory: &Memory, data: &[(u64, u64)]) -> Vec<u64> {
+    let mut left = SEARCHED;
+    let mut found = Vec::new();
+    for (start, end) in data {
+        let mut before = 0;
+        // The rings up to here without a gap, every 16 bytes; there are two places for them.
+        let mut rings = [0; 2];
+        for run in memory.runs_in(*start, (*end).min(start.saturating_add(left))) {
+            left = left.saturating_sub(run.len());
+            if run.start != before {
+                rings = [0; 2];
+            }
+            before = run.end;
+            for links in (run.start..run.end).step_by(8) {
+                let rings = &mut rings[links as usize / 8 % 2];
+                *rings = if is_ring(memory, links) {
+                    *rings + 1
+                } else {
+                    0
+                };
+                if *rings >= BINS {
+                    found.push(links - 16 * (BINS - 1));
+                }
+                if found.len() == MAX_HEAPS {
+                    return found;
+                }
+            }
+        }
+    }
+    found
+}
+
+/// Whether an arena's lists are at this address.
 fn are_bins(memory: &Memory, bins: u64) -> bool {
     (0..BINS).all(|i| {
-        let links = bins + 16 * i;
-        // The lists are linked as if they were chunks, whose links are 16 bytes behind their beginning.
-        let head = links - 16;
-        let (Some(next), Some(previous)) = (memory.word(links), memory.word(links + 8)) else {
-            return false;
-        };
-        (next == head && previous == head)
-            || (next.is_multiple_of(16)
-                && previous.is_multiple_of(16)
-                && memory.word(next.wrapping_add(24)) == Some(head)
-                && memory.word(previous.wrapping_add(16)) == Some(head))
+        bins.checked_add(16 * i)
+            .is_some_and(|links| is_ring(memory, links))
     })
+}
+
+/// Whether the links at this address are those of a list's head: a ring through it.
+fn is_ring(memory: &Memory, links: u64) -> bool {
+    // The lists are linked as if they were chunks, whose links are 16 bytes behind their beginning.
+    let (Some(head), Some(next)) = (links.checked_sub(16), memory.word(links)) else {
+        return false;
+    };
+    if !next.is_multiple_of(8) {
+        return false;
+    }
+    let Some(previous) = memory.word(links + 8) else {
+        return false;
+    };
+    (next == head && previous == head)
+        || (next.is_multiple_of(16)
+            && previous.is_multiple_of(16)
+            && memory.word(next.wrapping_add(24)) == Some(head)
+            && memory.word(previous.wrapping_add(16)) == Some(head))
 }
 
 /// All arenas, from the main one on: a ring, too.
 fn arenas(memory: &Memory, bins: u64) -> Result<Vec<Arena>, Refusal> {
     let ring = |before_lists: u64| {
-        let main = bins - before_lists;
+        let main = bins.checked_sub(before_lists)?;
         let mut arenas = Vec::new();
         let mut at = main;
         loop {
@@ -142,10 +179,10 @@ fn arenas(memory: &Memory, bins: u64) -> Result<Vec<Arena>, Refusal> {
             arenas.push(Arena {
                 at,
                 bins,
-                top: memory.word(bins - TOP)?,
-                system_mem: memory.word(bins + SYSTEM_MEM)?,
+                top: memory.word(bins.checked_sub(TOP)?)?,
+                system_mem: memory.word(bins.checked_add(SYSTEM_MEM)?)?,
             });
-            at = memory.word(bins + NEXT)?;
+            at = memory.word(bins.checked_add(NEXT)?)?;
             if at == main {
                 return Some(arenas);
             }
@@ -193,12 +230,14 @@ fn parameters(memory: &Memory, data: &[(u64, u64)], main: &Arena) -> Result<Para
     let runs = data
         .iter()
         .flat_map(|(start, end)| memory.runs_in(*start, *end));
-    let mut found = runs
-        .flat_map(|run| (run.start..run.end).step_by(8))
-        .filter_map(at);
-    match (found.next(), found.next()) {
-        (Some(parameters), None) => Ok(parameters),
-        (Some(_), Some(_)) => Err(Refusal::Parameters("several places look like them")),
-        (None, _) => Err(Refusal::Parameters("no place looks like them")),
+    let places = runs.flat_map(|run| (run.start..run.end).step_by(8));
+    let found: Vec<Parameters> = places.filter_map(at).take(MAX_HEAPS).collect();
+    // The loader's variables have the same address, too, and zeroes behind it, as malloc has without thread caches only.
+    let cached = |found: &&Parameters| found.tcache_bins > 0 && found.tcache_count > 0;
+    let mut cached = found.iter().filter(cached);
+    match (&found[..], cached.next(), cached.next()) {
+        ([], ..) => Err(Refusal::Parameters("no place looks like them")),
+        ([parameters], ..) | (_, Some(parameters), None) => Ok(*parameters),
+        _ => Err(Refusal::Parameters("several places look like them")),
     }
 }

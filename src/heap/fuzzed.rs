@@ -1,0 +1,73 @@
+//! Root of the readers of heaps in fuzz/'s library: without a process, and without what shows heaps.
+
+mod chunks;
+mod contents;
+mod files;
+mod glibc;
+mod ledger;
+mod memory;
+mod names;
+mod pages;
+mod reach;
+mod report;
+mod retained;
+mod sizes;
+pub mod synthetic;
+mod types;
+mod vtables;
+
+/// A stub: no process is stopped.
+mod snapshot {
+    use serde::Serialize;
+
+    use super::memory::{Memory, Run};
+    use crate::event::Pid;
+    use crate::freeze::Registers;
+    use crate::residency::Vma;
+
+    #[derive(Clone, Debug, Default, PartialEq, Serialize)]
+    pub struct Taken {}
+
+    #[derive(Clone, Copy, Debug)]
+    pub struct SnapshotOptions {}
+
+    #[derive(Debug)]
+    pub(crate) struct Snapshot {
+        pub vmas: Vec<Vma>,
+        pub memory: Memory,
+        pub threads: Vec<Registers>,
+        pub taken: Taken,
+        pub pages: Pages,
+    }
+
+    #[derive(Debug, Default)]
+    pub(crate) struct Pages {
+        pub readable: Vec<Run>,
+        pub hidden: Vec<Run>,
+    }
+
+    impl Snapshot {
+        pub(crate) fn of(vmas: Vec<Vma>, memory: Memory, threads: Vec<Registers>) -> Snapshot {
+            let parts = vmas.iter().map(|vma| Run {
+                start: vma.start.0,
+                end: vma.end.0,
+                resident: true,
+            });
+            let pages = Pages {
+                readable: parts.collect(),
+                hidden: Vec::new(),
+            };
+            Snapshot {
+                vmas,
+                memory,
+                threads,
+                taken: Taken::default(),
+                pages,
+            }
+        }
+    }
+
+    pub(crate) fn take(_: Pid, _: &SnapshotOptions) -> anyhow::Result<Snapshot> {
+        anyhow::bail!("there is no process")
+    }
+}

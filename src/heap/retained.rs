@@ -1,0 +1,322 @@
+//! What leads to the objects: the search goes from the roots to all chunks, the nearest first, and counts each one under
+//! the root from which it was found first. Roots are words of the program's variables, threads (registers, stacks,
+//! thread-local variables) and other mappings.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap, HashMap};
+
+use serde::Serialize;
+
+use super::files::Files;
+use super::names::{self, Raw, without_hash};
+
+/// Maximum number of roots that are told apart.
+const MAX_ROOTS: usize = 1 << 18;
+/// Maximum number of sums of objects of one type under one root.
+const MAX_SUMS: usize = 1 << 19;
+/// Maximum number of roots that are listed.
+const MAX_ROWS: usize = 1000;
+/// The root of what has none of its own.
+pub(super) const OTHER: u32 = 0;
+
+/// What kind of root it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RootKind {
+    /// A variable of the program or of a library.
+    Variable,
+    /// A thread: its registers, its stack, its thread-local variables.
+    Thread,
+    /// Another mapping.
+    Mapping,
+    /// Roots that were too many to be told apart.
+    Other,
+}
+
+/// What a root leads to first.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct RootRow {
+    /// What kind it is.
+    pub kind: RootKind,
+    /// Name of the variable, or its file and address in it; the thread's id; the mapping.
+    pub name: String,
+    /// Its address; 0 for a thread.
+    pub address: u64,
+    /// Number of objects.
+    pub count: u64,
+    /// Bytes of their contents.
+    pub bytes: u64,
+}
+
+/// What a root leads to first of one type.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Retainer {
+    /// What kind of root it is.
+    pub kind: RootKind,
+    /// Its name.
+    pub root: String,
+    /// Number of objects.
+    pub count: u64,
+    /// Bytes of their contents.
+    pub bytes: u64,
+}
+
+/// The root of an object.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct ObjectRoot {
+    /// Address of the object's contents.
+    pub address: u64,
+    /// What kind of root leads to it.
+    pub kind: RootKind,
+    /// The root's name.
+    pub root: String,
+}
+
+/// What leads to the objects that can be reached.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Retained {
+    /// The roots, those that lead to the most bytes first.
+    pub roots: Vec<RootRow>,
+    /// Number of roots that are not listed.
+    pub left_out: u64,
+    /// Bytes of objects whose type is not known by root, as there were too many of both.
+    pub not_by_type: u64,
+    /// The roots of the largest objects.
+    pub largest: Vec<ObjectRoot>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+enum Root {
+    Other,
+    Word(u64),
+    Thread(i32),
+    Mapping(u64, String),
+}
+
+/// Number and bytes of objects, and the roots of which these are sums.
+type Summed = (u64, u64, Vec<u32>);
+
+/// Sums while the objects are found.
+#[derive(Debug)]
+pub(super) struct Roots {
+    roots: Vec<(Root, u64, u64)>,
+    /// Number and bytes of objects, by root and type.
+    sums: HashMap<(u32, u32), (u64, u64)>,
+    /// What was added last, which is not among the others yet.
+    last: ((u32, u32), (u64, u64)),
+    not_by_type: u64,
+    /// The largest objects: size, address, root.
+    largest: BinaryHeap<Reverse<(u64, u64, u32)>>,
+    top: usize,
+}
+
+impl Roots {
+    pub(super) fn new(top: usize) -> Roots {
+        Roots {
+            roots: vec![(Root::Other, 0, 0)],
+            sums: HashMap::new(),
+            last: Default::default(),
+            not_by_type: 0,
+            largest: BinaryHeap::new(),
+            top,
+        }
+    }
+
+    /// A word of a program's variables.
+    pub(super) fn word(&mut self, addr: u64) -> u32 {
+        self.push(Root::Word(addr))
+    }
+
+    /// A thread.
+    pub(super) fn thread(&mut self, tid: i32) -> u32 {
+        let known = self
+            .roots
+            .iter()
+            .position(|(root, ..)| *root == Root::Thread(tid));
+        known.map_or_else(|| self.push(Root::Thread(tid)), |index| index as u32)
+    }
+
+    /// Another mapping: its first address, and its name.
+    pub(super) fn mapping(&mut self, start: u64, name: &str) -> u32 {
+        self.push(Root::Mapping(start, name.to_owned()))
+    }
+
+    fn push(&mut self, root: Root) -> u32 {
+        if self.roots.len() >= MAX_ROOTS {
+            return OTHER;
+        }
+        self.roots.push((root, 0, 0));
+        self.roots.len() as u32 - 1
+    }
+
+    /// Counts an object that a root leads to.
+    pub(super) fn add(&mut self, root: u32, id: u32, address: u64, bytes: u64) {
+        let (_, objects, sum) = &mut self.roots[root as usize];
+        *objects += 1;
+        *sum += bytes;
+        // Most objects that are found one after the other are of one type and have one root.
+        if self.last.0 != (root, id) {
+            self.store_last();
+            self.last.0 = (root, id);
+        }
+        self.last.1.0 += 1;
+        self.last.1.1 += bytes;
+        let object = Reverse((bytes, address, root));
+        if self.largest.len() < self.top {
+            self.largest.push(object);
+        } else if self.largest.peek().is_some_and(|least| object < *least) {
+            self.largest.pop();
+            self.largest.push(object);
+        }
+    }
+
+    fn store_last(&mut self) {
+        let (key, (count, bytes)) = std::mem::take(&mut self.last);
+        if count == 0 {
+            return;
+        }
+        if self.sums.len() >= MAX_SUMS && !self.sums.contains_key(&key) {
+            self.not_by_type += bytes;
+            return;
+        }
+        let sum = self.sums.entry(key).or_default();
+        sum.0 += count;
+        sum.1 += bytes;
+    }
+
+    /// The table of roots, and how they lead to each type.
+    pub(super) fn finish(mut self, files: &Files) -> (Retained, Retainers) {
+        self.store_last();
+        let words = self.roots.iter().filter_map(|(root, ..)| match root {
+            Root::Word(addr) => Some(*addr),
+            _ => None,
+        });
+        let mut variables = files.variables(words);
+        let raw = self.roots.iter().map(|(root, ..)| match root {
+            Root::Other => Raw::known("others".into()),
+            Root::Thread(tid) => Raw::known(format!("thread {tid}")),
+            Root::Mapping(start, name) if name.is_empty() => {
+                Raw::known(format!("anonymous memory at {start:#x}"))
+            }
+            Root::Mapping(start, name) => Raw::known(format!("{name} at {start:#x}")),
+            Root::Word(addr) => Raw {
+                symbols: variables
+                    .get(addr)
+                    .map(|(_, symbol)| symbol.clone())
+                    .into_iter()
+                    .collect(),
+                choose: |name| Some(without_hash(name)),
+                otherwise: files.in_file(*addr).unwrap_or_else(|| format!("{addr:#x}")),
+            },
+        });
+        let raw = raw.collect();
+        let names = names::all(raw);
+        // The words of a variable are one root.
+        let mut rows: BTreeMap<(RootKind, u64, &str), Summed> = BTreeMap::new();
+        for (index, ((root, count, bytes), name)) in self.roots.iter().zip(&names).enumerate() {
+            let (kind, address) = match root {
+                Root::Other => (RootKind::Other, 0),
+                Root::Thread(_) => (RootKind::Thread, 0),
+                Root::Mapping(start, _) => (RootKind::Mapping, *start),
+                Root::Word(addr) => {
+                    let start = variables.remove(addr).map_or(*addr, |(start, _)| start);
+                    (RootKind::Variable, start)
+                }
+            };
+            let row = rows.entry((kind, address, name)).or_default();
+            row.0 += count;
+            row.1 += bytes;
+            row.2.push(index as u32);
+        }
+        let mut rows: Vec<(RootRow, Vec<u32>)> = rows
+            .into_iter()
+            .filter(|(_, (count, ..))| *count > 0)
+            .map(|((kind, address, name), (count, bytes, indexes))| {
+                let name = name.to_owned();
+                let row = RootRow {
+                    kind,
+                    name,
+                    address,
+                    count,
+                    bytes,
+                };
+                (row, indexes)
+            })
+            .collect();
+        rows.sort_by_key(|(row, _)| Reverse(row.bytes));
+        let mut row_of = vec![u32::MAX; self.roots.len()];
+        for (index, (_, roots)) in rows.iter().enumerate() {
+            roots
+                .iter()
+                .for_each(|root| row_of[*root as usize] = index as u32);
+        }
+        let all: Vec<(RootKind, String)> = rows
+            .iter()
+            .map(|(row, _)| (row.kind, row.name.clone()))
+            .collect();
+        let largest = std::mem::take(&mut self.largest).into_sorted_vec();
+        let largest = largest
+            .into_iter()
+            .filter_map(|Reverse((_, address, root))| {
+                let (kind, root) = all.get(row_of[root as usize] as usize)?.clone();
+                Some(ObjectRoot {
+                    address,
+                    kind,
+                    root,
+                })
+            });
+        let retained = Retained {
+            largest: largest.collect(),
+            left_out: rows.len().saturating_sub(MAX_ROWS) as u64,
+            not_by_type: self.not_by_type,
+            roots: rows
+                .into_iter()
+                .map(|(row, _)| row)
+                .take(MAX_ROWS)
+                .collect(),
+        };
+        let mut sums: Vec<(u32, u32, u64, u64)> = self
+            .sums
+            .into_iter()
+            .map(|((root, id), (count, bytes))| (id, row_of[root as usize], count, bytes))
+            .collect();
+        sums.sort_unstable();
+        (retained, Retainers { all, sums })
+    }
+}
+
+/// How the roots lead to each type.
+#[derive(Debug)]
+pub(super) struct Retainers {
+    all: Vec<(RootKind, String)>,
+    /// Type, root, number, bytes; in this order.
+    sums: Vec<(u32, u32, u64, u64)>,
+}
+
+impl Retainers {
+    /// The roots that lead to most bytes of the types with these numbers.
+    pub(super) fn of(&self, ids: &[u32], most: usize) -> Vec<Retainer> {
+        let mut by_root: HashMap<u32, (u64, u64)> = HashMap::new();
+        for id in ids {
+            let first = self.sums.partition_point(|sum| sum.0 < *id);
+            for (_, root, count, bytes) in self.sums[first..].iter().take_while(|sum| sum.0 == *id)
+            {
+                let sum = by_root.entry(*root).or_default();
+                sum.0 += count;
+                sum.1 += bytes;
+            }
+        }
+        let mut sums: Vec<_> = by_root.into_iter().collect();
+        sums.sort_by_key(|(root, (_, bytes))| (Reverse(*bytes), *root));
+        let named = sums.into_iter().filter_map(|(root, (count, bytes))| {
+            let (kind, root) = self.all.get(root as usize)?.clone();
+            Some(Retainer {
+                kind,
+                root,
+                count,
+                bytes,
+            })
+        });
+        named.take(most).collect()
+    }
+}
