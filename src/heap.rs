@@ -1,7 +1,7 @@
 //! Heap snapshot: what lives in the heap of a running process, what of it is free, and which pages that takes.
 //!
 //! In reading order: `snapshot` stops the process and copies its private memory (`memory`); `glibc` reads the
-//! allocator's own structures in the copy; `reach` finds the chunks that nothing refers to; `ledger` adds up whose each
+//! allocator's own structures in the copy, `python` those of CPython and its objects; `reach` finds the chunks that nothing refers to; `ledger` adds up whose each
 //! resident byte is, as `report` has it; `text` and `command` show it.
 
 mod chunks;
@@ -10,6 +10,7 @@ mod glibc;
 mod ledger;
 mod memory;
 mod pages;
+mod python;
 mod reach;
 mod report;
 mod sizes;
@@ -18,5 +19,6 @@ mod text;
 
 pub use glibc::{Mallinfo, Refusal};
 pub use ledger::measure;
+pub use python::{PoolClass, PyType, PythonHeap, PythonRead, Role};
 pub use reach::{Head, Unreachable};
 pub use report::{Allocator, Heap, Object, OtherRow, Row, SizeClass, What};

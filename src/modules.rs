@@ -19,7 +19,7 @@ use std::sync::Arc;
 
 use nix::sys::resource::{Resource, getrlimit};
 
-use self::code_mappings::Mapping;
+pub(crate) use self::code_mappings::Mapping;
 use self::run_name::Executable;
 use crate::elf::Segment;
 use crate::event::{FileNumber, Pid};
@@ -27,8 +27,8 @@ use crate::profile::{Frame, FunctionName, FunctionRoom, Functions, Module, Modul
 use crate::residency::ThrottledFile;
 use crate::symbol::Language;
 
-pub(crate) use self::open::look_in_root;
 pub use self::open::open_regular;
+pub(crate) use self::open::{look_in_root, mapped_file};
 pub(crate) use self::run_name::runs_as;
 
 /// A [`ModuleId`] has 16 bits; its last value marks frames without a module.

@@ -4,6 +4,7 @@ use serde::Serialize;
 
 use super::chunks::Kind;
 use super::glibc::Mallinfo;
+use super::python::PythonHeap;
 use super::reach::Unreachable;
 use crate::residency::Category;
 
@@ -29,11 +30,19 @@ pub enum What {
     Top,
     /// The allocator's own: headers, arenas, marks, alignment.
     Overhead,
+    /// Python's allocator: blocks in use.
+    PythonLive,
+    /// Python's allocator: free blocks of pools in use.
+    PythonFree,
+    /// Python's allocator: free pools.
+    PythonPools,
+    /// Python's allocator: headers of pools, alignment.
+    PythonOverhead,
 }
 
 impl What {
     /// All of them, in display order.
-    pub const ALL: [What; 9] = [
+    pub const ALL: [What; 13] = [
         What::Live,
         What::LiveMapped,
         What::ThreadCache,
@@ -43,6 +52,10 @@ impl What {
         What::Large,
         What::Top,
         What::Overhead,
+        What::PythonLive,
+        What::PythonFree,
+        What::PythonPools,
+        What::PythonOverhead,
     ];
 
     pub(super) fn of(kind: Kind) -> What {
@@ -60,7 +73,7 @@ impl What {
 
     /// Whether the program uses these bytes.
     pub fn is_live(self) -> bool {
-        matches!(self, What::Live | What::LiveMapped)
+        matches!(self, What::Live | What::LiveMapped | What::PythonLive)
     }
 }
 
@@ -176,4 +189,6 @@ pub struct Heap {
     pub largest: Vec<Object>,
     /// The chunks that nothing refers to, if the heap was read.
     pub unreachable: Option<Unreachable>,
+    /// Python's own allocator and its objects, if the process has one.
+    pub python: Option<PythonHeap>,
 }

@@ -30,6 +30,9 @@ impl Heap {
         if let Some(lost) = &self.unreachable {
             write_unreachable(lost, out)?;
         }
+        if let Some(python) = &self.python {
+            python.write_text(out)?;
+        }
         Ok(())
     }
 
@@ -214,14 +217,14 @@ fn write_row(
     )
 }
 
-fn write_left(out: &mut dyn Write, left: usize) -> io::Result<()> {
+pub(super) fn write_left(out: &mut dyn Write, left: usize) -> io::Result<()> {
     match left {
         0 => Ok(()),
         _ => writeln!(out, "{:>22}  {left} more", ""),
     }
 }
 
-fn kib(bytes: u64) -> f64 {
+pub(super) fn kib(bytes: u64) -> f64 {
     bytes as f64 / 1024.0
 }
 
@@ -236,6 +239,10 @@ fn name(what: What) -> &'static str {
         What::Large => "free, in large bins",
         What::Top => "free, at the ends of arenas",
         What::Overhead => "the allocator's own",
+        What::PythonLive => "Python: blocks in use",
+        What::PythonFree => "Python: free blocks of pools in use",
+        What::PythonPools => "Python: free pools",
+        What::PythonOverhead => "Python: headers of pools, alignment",
     }
 }
 

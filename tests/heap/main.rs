@@ -7,4 +7,5 @@ mod common;
 
 mod glibc;
 mod harm;
+mod python;
 mod unreachable;
