@@ -10,6 +10,7 @@ use super::pages::Occupancy;
 use super::python::{self, Pymalloc, PythonHeap};
 use super::reach;
 use super::report::{Allocator, Heap, Object, OtherRow, Row, What};
+use super::seen;
 use super::sizes::Sizes;
 use super::snapshot::{self, Snapshot};
 use crate::event::Pid;
@@ -93,6 +94,7 @@ fn measure_once(pid: Pid, max: Duration, top: usize) -> Result<Heap> {
         occupancy: ledger.occupancy.pages(),
         sizes: ledger.sizes.classes(),
         unreachable,
+        seen: seen::find(pid, &snapshot.vmas),
         python: python.map(|python| PythonHeap::of(&python, top)),
     })
 }

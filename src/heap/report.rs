@@ -6,6 +6,7 @@ use super::chunks::Kind;
 use super::glibc::Mallinfo;
 use super::python::PythonHeap;
 use super::reach::Unreachable;
+use super::seen::Seen;
 use crate::residency::Category;
 
 /// What the bytes of a heap are.
@@ -189,6 +190,8 @@ pub struct Heap {
     pub largest: Vec<Object>,
     /// The chunks that nothing refers to, if the heap was read.
     pub unreachable: Option<Unreachable>,
+    /// Other allocators and managed heaps of which there is evidence.
+    pub seen: Vec<Seen>,
     /// Python's own allocator and its objects, if the process has one.
     pub python: Option<PythonHeap>,
 }

@@ -56,7 +56,8 @@ impl Heap {
                 out,
                 "Allocator: not known. The process has no glibc heap, or another allocator, which memprof does not read."
             ),
-        }
+        }?;
+        self.seen.iter().try_for_each(|seen| seen.write_text(out))
     }
 
     fn write_rows(&self, out: &mut dyn Write) -> io::Result<()> {

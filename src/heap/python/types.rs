@@ -175,17 +175,10 @@ impl Texts<'_> {
             return None;
         }
         let pid = self.pid;
-        let file = self.files.entry(index).or_insert_with(|| {
-            let mapping = Mapping {
-                start: vma.start.0,
-                end: vma.end.0,
-                offset: vma.file_offset,
-                dev: libc::makedev(vma.dev.0, vma.dev.1),
-                inode: vma.ino,
-                path: vma.name.clone().into_bytes(),
-            };
-            mapped_file(pid, &mapping)
-        });
+        let file = self
+            .files
+            .entry(index)
+            .or_insert_with(|| mapped_file(pid, &Mapping::of(vma)));
         let inside = addr - vma.start.0;
         let len = bytes.len().min((vma.end.0 - addr) as usize);
         let at = vma.file_offset.checked_add(inside)?;
