@@ -229,6 +229,17 @@ fn in_file(pid: Pid, vma: &Vma, found: &mut Vec<Seen>) {
     let Some(elf) = &elf else {
         return;
     };
+    // (musl's loader is a link to its libc.so, whose name says nothing.)
+    let loader = elf.interpreter();
+    let loader = loader
+        .as_deref()
+        .and_then(|path| path.file_name()?.to_str());
+    if let Some(kind) = KINDS
+        .iter()
+        .find(|kind| loader.is_some_and(|name| starts(name, kind.files)))
+    {
+        put(kind, "the program's loader".to_owned());
+    }
     for kind in KINDS {
         let section = kind
             .section

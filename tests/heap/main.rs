@@ -8,4 +8,5 @@ mod common;
 mod glibc;
 mod harm;
 mod python;
+mod seen;
 mod unreachable;
