@@ -1,7 +1,7 @@
 //! Heap snapshot: what lives in the heap of a running process, what of it is free, and which pages that takes.
 //!
 //! In reading order: `snapshot` stops the process and copies its private memory (`memory`); `glibc` reads the
-//! allocator's own structures in the copy; `reach` finds the chunks that nothing refers to, while `types` counts all by type
+//! allocator's own structures in the copy, `python` those of CPython and its objects; `reach` finds the chunks that nothing refers to, while `types` counts all by type
 //! and `retained` by what leads to them; `ledger` adds up whose each resident byte is, as `report` has it; `text` and
 //! `command` show it.
 
@@ -15,9 +15,11 @@ mod ledger;
 mod memory;
 mod names;
 mod pages;
+mod python;
 mod reach;
 mod report;
 mod retained;
+mod seen;
 mod sizes;
 mod snapshot;
 pub mod synthetic;
@@ -29,8 +31,10 @@ mod vtables;
 pub use figures::Figures;
 pub use glibc::{Mallinfo, Refusal};
 pub use ledger::measure;
+pub use python::{PoolClass, PyType, PythonHeap, PythonRead, Role};
 pub use reach::{Head, Unreachable};
 pub use report::{Allocator, Heap, Object, OtherRow, Row, SizeClass, What};
 pub use retained::{ObjectRoot, Retained, Retainer, RootKind, RootRow};
+pub use seen::Seen;
 pub use snapshot::{Approach, SnapshotOptions, Taken};
 pub use types::{TypeKind, TypeRow, Types};

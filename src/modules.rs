@@ -19,7 +19,7 @@ use std::sync::Arc;
 
 use nix::sys::resource::{Resource, getrlimit};
 
-use self::code_mappings::Mapping;
+pub(crate) use self::code_mappings::Mapping;
 use self::run_name::Executable;
 use crate::elf::Segment;
 use crate::event::{FileNumber, Pid};
@@ -28,7 +28,7 @@ use crate::residency::ThrottledFile;
 use crate::symbol::Language;
 
 pub use self::open::open_regular;
-pub(crate) use self::open::{file_of, look_in_root};
+pub(crate) use self::open::{file_of, look_in_root, mapped_file};
 pub(crate) use self::run_name::runs_as;
 
 /// A [`ModuleId`] has 16 bits; its last value marks frames without a module.

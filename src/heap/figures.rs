@@ -31,8 +31,8 @@ impl From<&Heap> for Figures {
         };
         Figures {
             live: sum(What::is_live),
-            free: sum(|what| !what.is_live() && what != What::Overhead),
-            overhead: sum(|what| what == What::Overhead),
+            free: sum(|what| !what.is_live() && !what.is_overhead()),
+            overhead: sum(What::is_overhead),
             trimmable: heap.trimmable,
             unreachable: heap.unreachable.as_ref().map(|lost| lost.bytes),
             anonymous: heap.anonymous,

@@ -8,13 +8,28 @@ mod ledger;
 mod memory;
 mod names;
 mod pages;
+mod python;
 mod reach;
 mod report;
 mod retained;
+mod seen;
 mod sizes;
 pub mod synthetic;
 mod types;
 mod vtables;
+
+/// A stub: nothing is shown.
+mod text {
+    use std::io::{self, Write};
+
+    pub(super) fn write_left(_: &mut dyn Write, _: usize) -> io::Result<()> {
+        Ok(())
+    }
+
+    pub(super) fn kib(bytes: u64) -> f64 {
+        bytes as f64 / 1024.0
+    }
+}
 
 /// A stub: no process is stopped.
 mod snapshot {

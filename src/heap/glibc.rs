@@ -16,6 +16,7 @@ use super::memory::{Memory, Run};
 use super::snapshot::Snapshot;
 use free::Lists;
 pub(crate) use mmapped::Mmapped;
+pub(super) use state::written_data;
 pub(crate) use walk::Part;
 
 /// The figures of `mallinfo2`, with its names.

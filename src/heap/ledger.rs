@@ -6,8 +6,10 @@ use std::collections::{BTreeMap, BinaryHeap};
 use super::glibc::{self, Refusal};
 use super::memory::{Run, overlapping};
 use super::pages::Occupancy;
+use super::python::{self, Pymalloc, PythonHeap};
 use super::reach;
 use super::report::{Allocator, Heap, Object, OtherRow, Row, What};
+use super::seen;
 use super::sizes::Sizes;
 use super::snapshot::{self, Snapshot, SnapshotOptions};
 use super::types::Census;
@@ -40,7 +42,9 @@ pub fn measure(pid: Pid, options: &SnapshotOptions, top: usize) -> Result<Heap> 
             attempts,
             ..measure_once(pid, options, top)?
         };
-        if attempts == ATTEMPTS || !matches!(heap.allocator, Allocator::Refused { .. }) {
+        let refused = matches!(heap.allocator, Allocator::Refused { .. })
+            || matches!(heap.python, Some(PythonHeap::Refused { .. }));
+        if attempts == ATTEMPTS || !refused {
             return Ok(heap);
         }
         attempts += 1;
@@ -61,6 +65,11 @@ fn measure_once(pid: Pid, options: &SnapshotOptions, top: usize) -> Result<Heap>
     let mut ledger = Ledger::new(&snapshot, top);
     if let Ok(Some(heap)) = &read {
         ledger.add_heap(heap);
+    }
+    let heap = read.as_ref().ok().and_then(Option::as_ref);
+    let python = python::measure(pid, &snapshot, heap);
+    if let Some(Ok((pymalloc, _))) = &python {
+        ledger.add_python(pymalloc);
     }
     let categories = of_all(pid, &snapshot.vmas, executable(pid));
     let sum = |resident: bool| {
@@ -89,6 +98,8 @@ fn measure_once(pid: Pid, options: &SnapshotOptions, top: usize) -> Result<Heap>
         unreachable,
         types,
         retained,
+        seen: seen::find(pid, &snapshot.vmas),
+        python: python.map(|python| PythonHeap::of(&python, top)),
     })
 }
 
@@ -163,6 +174,15 @@ impl<'a> Ledger<'a> {
         }
         mapped.for_each(|chunk| self.add_mapped(chunk));
         self.occupancy.finish(&mut self.sizes);
+    }
+
+    /// Adds the arenas of Python's allocator, which are no part of the heap.
+    fn add_python(&mut self, pymalloc: &Pymalloc) {
+        for (what, row) in pymalloc.rows(&self.pages) {
+            self.rows[what as usize] = row;
+        }
+        self.ranges.extend(pymalloc.ranges());
+        self.ranges.sort_by_key(|range| range.start);
     }
 
     fn add_part(&mut self, part: &glibc::Part) {

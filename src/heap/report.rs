@@ -4,8 +4,10 @@ use serde::Serialize;
 
 use super::chunks::Kind;
 use super::glibc::Mallinfo;
+use super::python::PythonHeap;
 use super::reach::Unreachable;
 use super::retained::Retained;
+use super::seen::Seen;
 use super::snapshot::Taken;
 use super::types::Types;
 use crate::residency::Category;
@@ -32,11 +34,19 @@ pub enum What {
     Top,
     /// The allocator's own: headers, arenas, marks, alignment.
     Overhead,
+    /// Python's allocator: blocks in use.
+    PythonLive,
+    /// Python's allocator: free blocks of pools in use.
+    PythonFree,
+    /// Python's allocator: free pools.
+    PythonPools,
+    /// Python's allocator: headers of pools, alignment.
+    PythonOverhead,
 }
 
 impl What {
     /// All of them, in display order.
-    pub const ALL: [What; 9] = [
+    pub const ALL: [What; 13] = [
         What::Live,
         What::LiveMapped,
         What::ThreadCache,
@@ -46,6 +56,10 @@ impl What {
         What::Large,
         What::Top,
         What::Overhead,
+        What::PythonLive,
+        What::PythonFree,
+        What::PythonPools,
+        What::PythonOverhead,
     ];
 
     pub(super) fn of(kind: Kind) -> What {
@@ -65,7 +79,12 @@ impl What {
 
     /// Whether the program uses these bytes.
     pub fn is_live(self) -> bool {
-        matches!(self, What::Live | What::LiveMapped)
+        matches!(self, What::Live | What::LiveMapped | What::PythonLive)
+    }
+
+    /// Whether they are an allocator's own.
+    pub fn is_overhead(self) -> bool {
+        matches!(self, What::Overhead | What::PythonOverhead)
     }
 }
 
@@ -186,4 +205,8 @@ pub struct Heap {
     pub types: Option<Types>,
     /// What leads to them, if the heap was read.
     pub retained: Option<Retained>,
+    /// Other allocators and managed heaps of which there is evidence.
+    pub seen: Vec<Seen>,
+    /// Python's own allocator and its objects, if the process has one.
+    pub python: Option<PythonHeap>,
 }

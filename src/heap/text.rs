@@ -54,6 +54,9 @@ impl Heap {
         if let Some(lost) = &self.unreachable {
             write_unreachable(lost, out)?;
         }
+        if let Some(python) = &self.python {
+            python.write_text(out)?;
+        }
         Ok(())
     }
 
@@ -77,7 +80,8 @@ impl Heap {
                 out,
                 "Allocator: not known. The process has no glibc heap, or another allocator, which memprof does not read."
             ),
-        }
+        }?;
+        self.seen.iter().try_for_each(|seen| seen.write_text(out))
     }
 
     fn write_rows(&self, out: &mut dyn Write) -> io::Result<()> {
@@ -251,14 +255,14 @@ fn write_row(
     )
 }
 
-fn write_left(out: &mut dyn Write, left: usize) -> io::Result<()> {
+pub(super) fn write_left(out: &mut dyn Write, left: usize) -> io::Result<()> {
     match left {
         0 => Ok(()),
         _ => writeln!(out, "{:>22}  {left} more", ""),
     }
 }
 
-fn kib(bytes: u64) -> f64 {
+pub(super) fn kib(bytes: u64) -> f64 {
     bytes as f64 / 1024.0
 }
 
@@ -273,6 +277,10 @@ fn name(what: What) -> &'static str {
         What::Large => "free, in large bins",
         What::Top => "free, at the ends of arenas",
         What::Overhead => "the allocator's own",
+        What::PythonLive => "Python: blocks in use",
+        What::PythonFree => "Python: free blocks of pools in use",
+        What::PythonPools => "Python: free pools",
+        What::PythonOverhead => "Python: headers of pools, alignment",
     }
 }
 

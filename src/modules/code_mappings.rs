@@ -2,7 +2,7 @@
 
 use std::io::{self, BufRead};
 
-use crate::residency::proc_maps;
+use crate::residency::{Vma, proc_maps};
 
 /// The vDSO's name in maps.
 pub const VDSO: &str = "[vdso]";
@@ -25,6 +25,18 @@ pub struct Mapping {
 }
 
 impl Mapping {
+    /// A mapping that was read in another way.
+    pub(crate) fn of(vma: &Vma) -> Mapping {
+        Mapping {
+            start: vma.start.0,
+            end: vma.end.0,
+            offset: vma.file_offset,
+            dev: libc::makedev(vma.dev.0, vma.dev.1),
+            inode: vma.ino,
+            path: vma.name.clone().into_bytes(),
+        }
+    }
+
     /// Whether it is anonymous memory: its code was generated at run time. Programs can name such memory; the kernel
     /// shows it as `[anon:NAME]`.
     pub fn anonymous(&self) -> bool {

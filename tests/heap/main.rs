@@ -12,5 +12,7 @@ mod fork;
 mod glibc;
 mod harm;
 mod http;
+mod python;
+mod seen;
 mod types;
 mod unreachable;

@@ -95,7 +95,7 @@ pub(super) fn find(memory: &Memory, vmas: &[Vma]) -> Result<Option<State>, Refus
 }
 
 /// The writable private data of files, and the zeroed data behind it.
-fn written_data(vmas: &[Vma]) -> impl Iterator<Item = (u64, u64)> {
+pub(in crate::heap) fn written_data(vmas: &[Vma]) -> impl Iterator<Item = (u64, u64)> {
     let is_data = |vma: &Vma| vma.perms.write && !vma.perms.shared;
     let of_file = move |vma: &Vma| is_data(vma) && vma.ino != 0;
     let previous = std::iter::once(None).chain(vmas.iter().map(Some));

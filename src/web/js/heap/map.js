@@ -14,12 +14,15 @@ function areas(/** @type {Heap} */ heap) {
     const name = `${sizeName(from, to)} bytes`;
     found.push([["in use", name], live_bytes], [["free", name], free_bytes]);
   }
-  // Ends of arenas have no size class, and headers are part of the classes' bytes.
-  for (const { what, bytes } of heap.rows) if (what === "top") found.push([["free", WHATS.top.replace("free, ", "")], bytes]);
-  const inClasses = heap.sizes.reduce((/** @type {number} */ sum, /** @type {any} */ row) => sum + row.live_bytes + row.free_bytes, 0);
+  // Ends of arenas and Python’s blocks have no size class, and headers are part of the classes' bytes.
+  let shown = heap.sizes.reduce((/** @type {number} */ sum, /** @type {any} */ row) => sum + row.live_bytes + row.free_bytes, 0);
+  for (const { what, bytes } of heap.rows) {
+    if (!["top", "python_live", "python_free", "python_pools"].includes(what)) continue;
+    found.push([WHATS[what].split(", "), bytes]);
+    shown += bytes;
+  }
   const whole = heap.rows.reduce((/** @type {number} */ sum, /** @type {any} */ row) => sum + row.bytes, 0);
-  const top = heap.rows.find((/** @type {any} */ row) => row.what === "top")?.bytes ?? 0;
-  found.push([["the allocator’s own"], Math.max(0, whole - inClasses - top)]);
+  found.push([["the allocator’s own"], Math.max(0, whole - shown)]);
   for (const { category, resident } of heap.others) found.push([["other anonymous memory", category], resident]);
   return found;
 }

@@ -34,6 +34,10 @@ export const WHATS = /** @type {Record<string, string>} */ ({
   large: "free, in large bins",
   top: "free, at the ends of arenas",
   overhead: "the allocator’s own",
+  python_live: "in use, Python’s blocks",
+  python_free: "free, Python’s blocks",
+  python_pools: "free, Python’s pools",
+  python_overhead: "Python’s allocator’s own",
 });
 
 /** Words for the tables, by their names in the API; `first` is the column that a table is sorted by. */

@@ -1,0 +1,179 @@
+//! Python's memory as a report has it. Sizes are in bytes.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+use super::objects::{KEPT, TYPED};
+use super::{FREE, LIVE, Objects, Pymalloc, Python};
+
+/// What blocks of Python's memory are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Role {
+    /// Objects.
+    Object,
+    /// Memory that objects of the type refer to and that is no object: items, keys, data.
+    Memory,
+    /// Freed objects, of any type, that the interpreter keeps for the next ones.
+    Kept,
+    /// Neither.
+    Unknown,
+}
+
+/// The blocks of one type, in pymalloc's memory and, if they are larger than 512 bytes, in malloc's.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct PyType {
+    /// The type's name; empty if the role has no type. Types with the same name are one row.
+    #[serde(rename = "type")]
+    pub name: String,
+    /// What the blocks are.
+    pub role: Role,
+    /// Their number.
+    pub count: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Address of one of them.
+    pub example: u64,
+}
+
+/// pymalloc's blocks of one size.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct PoolClass {
+    /// Size of a block.
+    pub size: u64,
+    /// Number of pools in use.
+    pub pools: u64,
+    /// Number of blocks in use.
+    pub live: u64,
+    /// Number of free blocks of these pools.
+    pub free: u64,
+}
+
+/// Python's memory.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case", tag = "state")]
+pub enum PythonHeap {
+    /// It was read.
+    Read(PythonRead),
+    /// It was not.
+    Refused {
+        /// The reason.
+        reason: String,
+    },
+}
+
+/// What was read.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct PythonRead {
+    /// Number of arenas.
+    pub arenas: u64,
+    /// Bytes of all of them.
+    pub arena_bytes: u64,
+    /// Size of a pool.
+    pub pool_size: u64,
+    /// Number of free pools.
+    pub free_pools: u64,
+    /// The blocks by size.
+    pub classes: Vec<PoolClass>,
+    /// Bytes of pymalloc's blocks in use.
+    pub live_bytes: u64,
+    /// Bytes of those that are objects or memory of objects.
+    pub typed_bytes: u64,
+    /// The blocks by type, largest sums first.
+    pub types: Vec<PyType>,
+    /// Number of rows that are not listed.
+    pub types_left_out: u64,
+}
+
+impl PythonHeap {
+    /// Adds it up, with the `top` largest rows of types.
+    pub(crate) fn of(python: &Python, top: usize) -> PythonHeap {
+        match python {
+            Ok((pymalloc, objects)) => PythonHeap::Read(read(pymalloc, objects, top)),
+            Err(refusal) => PythonHeap::Refused {
+                reason: refusal.to_string(),
+            },
+        }
+    }
+}
+
+fn read(pymalloc: &Pymalloc, objects: &Objects, top: usize) -> PythonRead {
+    let mut classes: BTreeMap<u64, PoolClass> = BTreeMap::new();
+    for pool in pymalloc.pools.iter().filter(|pool| pool.block > 0) {
+        let blocks = &pymalloc.blocks[pool.first..pool.first + pymalloc.capacity(pool)];
+        let free = blocks.iter().filter(|block| **block == FREE).count() as u64;
+        let class = classes.entry(pool.block).or_default();
+        class.size = pool.block;
+        class.pools += 1;
+        class.live += blocks.len() as u64 - free;
+        class.free += free;
+    }
+    let classes: Vec<PoolClass> = classes.into_values().collect();
+    let pools: u64 = pymalloc.arenas.iter().map(|arena| arena.count).sum();
+    let used: u64 = classes.iter().map(|class| class.pools).sum();
+    let typed = pymalloc
+        .live()
+        .filter(|(_, _, i)| pymalloc.blocks[*i] >= TYPED);
+    let typed_bytes = typed.map(|(_, bytes, _)| bytes).sum();
+    let mut types = types(pymalloc, objects);
+    let types_left_out = types.len().saturating_sub(top) as u64;
+    types.truncate(top);
+    PythonRead {
+        arenas: pymalloc.arenas.len() as u64,
+        arena_bytes: pymalloc.ranges().map(|range| range.len()).sum(),
+        pool_size: pymalloc.pool_size,
+        free_pools: pools.saturating_sub(used),
+        live_bytes: classes.iter().map(|class| class.live * class.size).sum(),
+        typed_bytes,
+        classes,
+        types,
+        types_left_out,
+    }
+}
+
+fn types(pymalloc: &Pymalloc, objects: &Objects) -> Vec<PyType> {
+    let mut sums = vec![(0, 0, 0); TYPED as usize + 2 * objects.types.len()];
+    for (at, bytes, block) in objects.all(pymalloc) {
+        if let Some((count, sum, example)) = sums.get_mut(block as usize) {
+            *count += 1;
+            *sum += bytes;
+            *example = if *example == 0 { at } else { *example };
+        }
+    }
+    let mut rows: BTreeMap<(&str, Role), (u64, u64, u64)> = BTreeMap::new();
+    for (block, (count, bytes, example)) in sums.into_iter().enumerate() {
+        if count == 0 {
+            continue;
+        }
+        let key = match block as u32 {
+            LIVE => ("", Role::Unknown),
+            KEPT => ("", Role::Kept),
+            block => {
+                let of = block.saturating_sub(TYPED);
+                let role = if of % 2 == 0 {
+                    Role::Object
+                } else {
+                    Role::Memory
+                };
+                let found = objects.types.get(of as usize / 2);
+                (found.map_or("", |of| of.name.as_str()), role)
+            }
+        };
+        let row = rows.entry(key).or_insert((0, 0, example));
+        *row = (row.0 + count, row.1 + bytes, row.2);
+    }
+    let rows = rows.into_iter();
+    let mut rows: Vec<PyType> = rows
+        .map(|((name, role), (count, bytes, example))| PyType {
+            name: name.to_owned(),
+            role,
+            count,
+            bytes,
+            example,
+        })
+        .collect();
+    rows.sort_by_key(|row| Reverse((row.bytes, row.count)));
+    rows
+}

@@ -1,0 +1,262 @@
+//! Python's allocator against its own figures, and objects by type against what the program counts itself.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::Read;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use ::memprof::event::Pid;
+use ::memprof::heap::{Heap, PoolClass, PythonHeap, PythonRead, Role, What, measure};
+
+use crate::common::process::{cont, eventually, signal, stop};
+use crate::common::pythons::pythons;
+use crate::common::random::Random;
+use crate::common::skip::skip;
+use crate::common::workload::{Running, Workload};
+use crate::glibc::COPY;
+
+/// Fills stderr, a pipe of one page, so that the interpreter is stopped in the middle of `sys._debugmallocstats()`: behind
+/// the first line, which it writes before it counts, and the empty line, which it writes after that.
+const STATS: &str = "\
+import fcntl, os, random, sys
+random.seed(7)
+keep = [[i, str(i), {i: (i, float(i))}] for i in range(20000)]
+keep = [x for x in keep if random.random() < 0.4]
+keep += [bytes(random.randrange(600)) for i in range(20000)]
+fcntl.fcntl(2, 1031, 4096)
+os.write(2, b'.' * (4096 - 64))
+sys._debugmallocstats()
+";
+const FIRST: &str = "Small block threshold = 512, in 32 size classes.\n\n";
+const FILLED: usize = 4096 - 64;
+
+fn python(heap: Heap) -> PythonRead {
+    match heap.python {
+        Some(PythonHeap::Read(read)) => read,
+        other => panic!("{other:#?} {:?}", heap.allocator),
+    }
+}
+
+/// A snapshot with all types; its rows sum to the kernel's figure.
+fn snapshot(pid: Pid) -> Heap {
+    stop(pid);
+    let heap = measure_stopped(pid);
+    cont(pid);
+    heap
+}
+
+fn measure_stopped(pid: Pid) -> Heap {
+    let heap = measure(pid, &COPY, 100_000).expect("a snapshot");
+    let rows: u64 = heap.rows.iter().map(|row| row.resident).sum();
+    let others: u64 = heap.others.iter().map(|row| row.resident).sum();
+    assert_eq!(rows + others, heap.anonymous, "{heap:#?}");
+    assert_eq!(heap.kernel, [heap.anonymous; 2], "{heap:#?}");
+    heap
+}
+
+fn waiting(fd: &impl AsRawFd) -> usize {
+    let mut bytes = 0;
+    // SAFETY: FIONREAD writes an int to the address, which is that of one.
+    let done = unsafe { libc::ioctl(fd.as_raw_fd(), libc::FIONREAD, &raw mut bytes) };
+    assert_eq!(done, 0);
+    usize::try_from(bytes).unwrap()
+}
+
+/// What `sys._debugmallocstats()` prints: its classes and the sums by the names of their lines.
+fn parse(said: &str) -> (Vec<PoolClass>, BTreeMap<String, u64>) {
+    let (mut classes, mut sums) = (Vec::new(), BTreeMap::new());
+    for line in said.lines() {
+        let numbers: Vec<u64> = line
+            .split_whitespace()
+            .map_while(|n| n.parse().ok())
+            .collect();
+        if let [_, size, pools, live, free] = numbers[..]
+            && line.split_whitespace().count() == 5
+        {
+            classes.push(PoolClass {
+                size,
+                pools,
+                live,
+                free,
+            });
+        } else if let Some((name, value)) = line.split_once('=')
+            && let Ok(value) = value.trim().replace(',', "").parse()
+        {
+            // (The nodes of the map of arenas have a total, too, behind that of the arenas.)
+            sums.entry(name.trim().to_owned()).or_insert(value);
+        }
+    }
+    (classes, sums)
+}
+
+fn compare(version: &str, program: &Path) {
+    let mut command = Command::new(program);
+    let child = command.args(["-c", STATS]).stderr(Stdio::piped()).spawn();
+    let mut child = Running(child.unwrap());
+    let mut stderr = child.0.stderr.take().unwrap();
+    eventually(Duration::from_secs(60), "it counts its blocks", || {
+        waiting(&stderr) >= FILLED + FIRST.len()
+    });
+    let heap = snapshot(child.pid());
+    let row = |what| *heap.rows.iter().find(|row| row.what == what).unwrap();
+    let [live, free, overhead] =
+        [What::PythonLive, What::PythonFree, What::PythonOverhead].map(row);
+    let free_pools = row(What::PythonPools);
+    let read = python(heap);
+    let mut said = String::new();
+    stderr.read_to_string(&mut said).unwrap();
+    let (mut classes, sums) = parse(said.trim_start_matches('.'));
+    classes.retain(|class| class.pools > 0);
+    assert!(classes.len() > 20, "{version}: {said}");
+    assert_eq!(read.classes, classes, "{version}");
+    let sum = |name: &str| sums.get(name).copied();
+    assert_eq!(
+        sum("# arenas allocated current"),
+        Some(read.arenas),
+        "{version}"
+    );
+    assert_eq!(
+        sum("# bytes in allocated blocks"),
+        Some(live.bytes),
+        "{version}"
+    );
+    assert_eq!(
+        sum("# bytes in available blocks"),
+        Some(free.bytes),
+        "{version}"
+    );
+    let lost = ["pool headers", "quantization", "arena alignment"];
+    let lost: u64 = lost
+        .iter()
+        .filter_map(|what| sum(&format!("# bytes lost to {what}")))
+        .sum();
+    assert_eq!(lost, overhead.bytes, "{version}");
+    assert_eq!(sum("Total"), Some(read.arena_bytes), "{version}");
+    assert_eq!(
+        free_pools.bytes,
+        read.free_pools * read.pool_size,
+        "{version}"
+    );
+    println!(
+        "{version}: {} arenas, {} blocks in use are equal",
+        read.arenas, live.chunks
+    );
+}
+
+#[test]
+fn blocks_equal_those_that_python_counts() {
+    let pythons = pythons();
+    if pythons.is_empty() {
+        return skip("there is no CPython");
+    }
+    pythons
+        .iter()
+        .for_each(|(version, path)| compare(version, path));
+}
+
+/// Counts the objects that the garbage collector knows, by the names of their types, and waits.
+const COUNTS: &str = "\
+import collections, gc, json, os
+class Node:
+    def __init__(self, n): self.own, self.items = n, [n]
+class Slots:
+    __slots__ = ('a', 'b')
+    def __init__(self, n): self.a, self.b = n, {n}
+class Text(str): pass
+class Table(dict): pass
+def maker(n):
+    def inner(): return n
+    return inner
+keep = [Node(i) for i in range(1000)] + [Slots(i) for i in range(777)] + [maker(i) for i in range(321)]
+keep.append([Text(i) for i in range(99)])
+keep.append([Table({i: i}) for i in range(111)])
+keep.append([collections.deque(range(200)) for i in range(55)])
+keep.append([frozenset((i, 1, 2)) for i in range(66)])
+keep.append([list(range(100)) for i in range(44)])
+gc.collect()
+gc.disable()
+counts = dict.fromkeys('Node Slots Text Table list set frozenset function cell deque module'.split(), 0)
+for o in gc.get_objects():
+    if type(o).__name__ in counts: counts[type(o).__name__] += 1
+del o
+text = json.dumps(counts)
+print(text, flush=True)
+os.read(0, 1)
+";
+
+fn compare_types(version: &str, program: &Path) {
+    let mut workload = Workload::start_as(Command::new(program).args(["-c", COUNTS]));
+    let said: BTreeMap<String, u64> = serde_json::from_str(&workload.lines.line()).unwrap();
+    let read = python(snapshot(workload.pid()));
+    let count = |name: &str| -> u64 {
+        let of = |row: &&::memprof::heap::PyType| {
+            row.role == Role::Object && row.name.rsplit('.').next() == Some(name)
+        };
+        read.types.iter().filter(of).map(|row| row.count).sum()
+    };
+    let found: BTreeMap<String, u64> = said.keys().map(|n| (n.clone(), count(n))).collect();
+    assert_eq!(found, said, "{version}");
+    workload.lines.close();
+}
+
+#[test]
+fn objects_equal_those_that_the_collector_knows() {
+    let pythons = pythons();
+    if pythons.is_empty() {
+        return skip("there is no CPython");
+    }
+    pythons
+        .iter()
+        .for_each(|(version, path)| compare_types(version, path));
+}
+
+/// Damage in any place of the arenas, written from outside while the program is stopped: read or refused, in bounded time,
+/// and the sum of all rows stays the kernel's.
+#[test]
+fn damaged_arenas_are_read_or_refused() {
+    let pythons = pythons();
+    let Some((version, path)) = pythons.iter().next_back() else {
+        return skip("there is no CPython");
+    };
+    let (mut read, mut refused) = (0, Vec::new());
+    let mut random = Random(12);
+    for _ in 0..4 {
+        let mut workload = Workload::start_as(Command::new(path).args(["-c", COUNTS]));
+        workload.lines.line();
+        let pid = workload.pid();
+        let whole = python(snapshot(pid));
+        stop(pid);
+        let memory = File::options().write(true).open(format!("/proc/{pid}/mem"));
+        let memory = memory.unwrap();
+        for _ in 0..4 {
+            let block = whole.types[random.index(whole.types.len())].example;
+            let pool = block / whole.pool_size * whole.pool_size;
+            // Half of the damage is in a pool's header.
+            let at = match random.below(2) {
+                0 => pool + 4 * random.below(12),
+                _ => pool + 8 * random.below(whole.pool_size / 8),
+            };
+            let values = [0, 1, pool, block, block + 8, u64::MAX, 1 << 63];
+            let value = random.of(&values).to_ne_bytes();
+            // (Some examples are in malloc's memory, whose pages are smaller.)
+            if memory.write_at(&value, at).is_err() {
+                continue;
+            }
+            match measure_stopped(pid).python {
+                Some(PythonHeap::Refused { reason }) => refused.push(reason),
+                _ => read += 1,
+            }
+        }
+        signal(pid, libc::SIGKILL);
+    }
+    refused.sort();
+    println!(
+        "{version}: {read} read, {} refused: {refused:#?}",
+        refused.len()
+    );
+    assert!(!refused.is_empty());
+}
