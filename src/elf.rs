@@ -122,6 +122,14 @@ impl<'f> Elf<'f> {
         self.segments.iter().filter(|s| s.code())
     }
 
+    /// The first address behind all loaded segments, as they are in memory.
+    pub(crate) fn end(&self) -> Option<u64> {
+        let loaded = self.segments.iter().filter(|s| s.kind == PT_LOAD);
+        loaded
+            .map(|s| s.addr.saturating_add(s.size_in_memory))
+            .max()
+    }
+
     /// The loaded segment that contains an address, and the address's offset in it, in bytes.
     pub fn loaded_at(&self, addr: u64) -> Option<(&Segment, u64)> {
         self.segments.iter().find_map(|s| {

@@ -5,7 +5,7 @@
 
 mod common;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::process::Command;
@@ -73,26 +73,43 @@ fn functions_are_within_their_errors() {
     }
     let runs = std::env::var("MEMPROF_ESTIMATES_RUNS");
     let runs: u32 = runs.map_or(6, |n| n.parse().expect("a number of runs"));
-    let truth = report("all");
-    assert_eq!(truth.unwalked, 0);
-    assert!(truth.functions.values().all(|(_, error)| *error == 0));
+    // Some pages are not the same function's in each run.
+    let truths = [(); 3].map(|()| report("all"));
+    for truth in &truths {
+        assert_eq!((truth.unwalked, truth.all), (0, truths[0].all));
+        assert!(truth.functions.values().all(|(_, error)| *error == 0));
+    }
     let (mut within, mut near, mut compared) = (0, 0, 0);
     for _ in 0..runs {
         let estimate = report("1/8");
         assert!(estimate.unwalked > 10_000, "{}", estimate.unwalked);
-        assert_eq!(estimate.all, truth.all);
-        for (function, (bytes, _)) in &truth.functions {
+        assert_eq!(estimate.all, truths[0].all);
+        // Functions that only call each other hold the same stacks: one figure.
+        let mut figures = HashSet::new();
+        for function in truths[0].functions.keys() {
+            let bytes = truths.each_ref().map(|truth| {
+                let found = truth.functions.get(function);
+                found.map_or(0, |(bytes, _)| *bytes)
+            });
+            let (least, most) = (*bytes.iter().min().unwrap(), *bytes.iter().max().unwrap());
             let Some((found, error)) = estimate.functions.get(function) else {
                 // Too small for a sample.
-                assert!(*bytes < truth.all / 100, "{function:?}");
+                assert!(least < estimate.all / 100, "{function:?}");
                 continue;
             };
+            let off = found.abs_diff(*found.clamp(&least, &most));
             // A page more or less: what has no event has no error either.
-            if *bytes < truth.all / 100 || (*error == 0 && found.abs_diff(*bytes) <= 4096) {
+            if least < estimate.all / 100 || (*error == 0 && off <= 4096) {
                 continue;
             }
-            let off = found.abs_diff(*bytes) as f64 / (*error).max(1) as f64;
+            if !figures.insert((bytes, found, error)) {
+                continue;
+            }
+            let off = off as f64 / (*error).max(1) as f64;
             within += u32::from(off <= 1.96);
+            if off > 4.0 {
+                println!("{function:?}: {bytes:?} bytes, estimated {found}, error {error}");
+            }
             near += u32::from(off <= 0.5);
             compared += 1;
         }
@@ -103,8 +120,9 @@ fn functions_are_within_their_errors() {
         "{runs} runs, {compared} functions with 1 % of the bytes: {within:.3} are within their 95 % interval,"
     );
     println!("{near:.3} within half a standard error (0.38 of a normal distribution)");
-    // The errors of one run's functions depend on each other.
-    assert!(within > 0.85, "{within}");
+    // The errors of one run's functions depend on each other, so that few runs differ more.
+    let least = if runs < 30 { 0.8 } else { 0.9 };
+    assert!(within > least, "{within}");
     assert!(near < 0.75, "{near}: the errors are too large");
 }
 
@@ -266,7 +284,12 @@ fn errors_are_in_differences_and_exports() {
         assert!((*error as f64 - sum).abs() <= 2.0, "{name}: {error}, {sum}");
         compared += u32::from(sum > 0.0);
     }
-    assert!(compared > 20, "{compared}");
+    // How many functions there are depends on the Python; nearly all that have an error were compared.
+    let with_error = trees[1].values().filter(|error| **error > 0).count();
+    assert!(
+        with_error > 20 && compared as usize * 10 >= with_error * 9,
+        "{compared} of {with_error}"
+    );
 
     // The tables as CSV have the same errors as over HTTP.
     let rows = |format: &str| -> Vec<HashMap<String, String>> {

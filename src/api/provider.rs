@@ -36,11 +36,6 @@ pub trait Provider: Send + Sync + 'static {
         Box::pin(async move { Err(ApiError::Failed(why.to_owned())) })
     }
 
-    /// The newest heap snapshot, whoever asked for it.
-    fn newest_heap(&self) -> Option<Arc<HeapSnapshot>> {
-        None
-    }
-
     /// The target's process id; `None` before there is a target.
     fn pid(&self) -> Option<Pid>;
 

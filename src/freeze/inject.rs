@@ -90,7 +90,6 @@ impl Injector {
     /// # Errors
     /// Why no call can be made in it.
     pub(super) fn prepare(pid: Pid) -> Result<Injector, String> {
-        refuse_if_filtered(pid)?;
         let path = format!("/proc/{pid}/mem");
         let mem = File::options().read(true).write(true).open(&path);
         let mem = mem.map_err(|e| format!("{path} cannot be opened: {e}"))?;
@@ -112,12 +111,18 @@ impl Injector {
         })
     }
 
-    /// Makes the call in one of these threads, which the current thread of memprof traces and which are stopped without a signal. Returns
-    /// the thread as well.
+    /// Makes the call in one of these threads, which the current thread of memprof traces and which are stopped without
+    /// a signal. Returns the thread as well.
     ///
     /// # Errors
-    /// None of the threads is at a place where a call does no harm, or the kernel refuses to trace it; all are as they were.
+    /// None of the threads is at a place where a call does no harm, or the kernel refuses to trace it; all are as they
+    /// were.
     pub(super) fn call(&self, threads: &[i32], call: &Call) -> Result<(i32, Returned), String> {
+        // The process ran on since they were found.
+        let is_there = |addr, code: &[u8]| self.read(addr, code.len()).is_ok_and(|it| it == code);
+        if !is_there(self.call, &CALL) || !is_there(self.sigreturn, &SIGRETURN) {
+            return Err("it has changed its code meanwhile".to_owned());
+        }
         let mut why = "no thread of it is stopped".to_owned();
         let mut stopped: Vec<(u8, Stopped)> = Vec::new();
         for tid in threads {
@@ -148,19 +153,21 @@ impl Injector {
     }
 }
 
-/// Filters and shadow stacks may end a process that makes a call that it does not make itself.
-fn refuse_if_filtered(pid: Pid) -> Result<(), String> {
-    let status = fs::read_to_string(format!("/proc/{pid}/status"));
-    let status = status.map_err(|e| format!("/proc/{pid}/status cannot be read: {e}"))?;
+/// Filters and shadow stacks may end a process that makes a call that it does not make itself. Each thread has its own.
+fn refuse_if_filtered(tid: i32) -> Result<(), String> {
+    let status = fs::read_to_string(format!("/proc/{tid}/status"));
+    let status = status.map_err(|e| format!("/proc/{tid}/status cannot be read: {e}"))?;
     let field = |name: &str| {
         let line = status.lines().find_map(|line| line.strip_prefix(name));
         line.map(str::trim).unwrap_or_default()
     };
     if field("Seccomp:") != "0" {
-        return Err("it runs under a seccomp filter, which may forbid the call".into());
+        return Err(format!(
+            "thread {tid} runs under a seccomp filter, which may forbid the call"
+        ));
     }
     if field("x86_Thread_features:").contains("shstk") {
-        return Err("it has a shadow stack".into());
+        return Err(format!("thread {tid} has a shadow stack"));
     }
     Ok(())
 }
@@ -203,6 +210,7 @@ impl Stopped {
     /// # Errors
     /// Why no call may be made in it.
     fn look(tid: i32, injector: &Injector) -> Result<Stopped, String> {
+        refuse_if_filtered(tid)?;
         let gone = || format!("thread {tid} has ended");
         let regs = registers::set(tid, libc::NT_PRSTATUS).ok_or_else(gone)?;
         let xstate = registers::bytes(tid, NT_X86_XSTATE).ok_or_else(gone)?;
@@ -246,7 +254,11 @@ impl Stopped {
         let before = injector.read(way_back.at, way_back.bytes.len());
         let before = before.map_err(|e| format!("below the stack of thread {tid}: {e}"))?;
         let written = injector.mem.write_all_at(&way_back.bytes, way_back.at);
-        written.map_err(|e| format!("below the stack of thread {tid}: {e}"))?;
+        if let Err(e) = written {
+            // A part of it may be there.
+            let _ = injector.mem.write_all_at(&before, way_back.at);
+            return Err(format!("below the stack of thread {tid}: {e}"));
+        }
         let failed = |e: io::Error| format!("thread {tid} cannot be controlled: {e}");
         let done = self.make(injector, call, &way_back);
         // Also where something failed. First the mask, because the registers' restoration ends what the frame protects.
@@ -291,8 +303,9 @@ impl Stopped {
                 Stop::Clone => {
                     let mut child = 0_u64;
                     ptrace(libc::PTRACE_GETEVENTMSG, tid, 0, (&raw mut child) as u64)?;
-                    // It may have been killed.
-                    returned.child = adopt(child as i32).ok();
+                    // If it has been killed, it is to be reaped all the same.
+                    let _ = adopt(child as i32);
+                    returned.child = Some(child as i32);
                 }
                 Stop::Trap => {}
                 Stop::Signal(signal) => returned.signal = signal,
@@ -498,7 +511,7 @@ fn dispatches_calls(tid: i32) -> bool {
 }
 
 /// Waits for a new child, and has the kernel kill it when the current thread of memprof ends.
-fn adopt(child: i32) -> io::Result<i32> {
+fn adopt(child: i32) -> io::Result<()> {
     wait(child)?;
     ptrace(
         libc::PTRACE_SETOPTIONS,
@@ -508,7 +521,7 @@ fn adopt(child: i32) -> io::Result<i32> {
     )?;
     // If memory runs out, it is to go first.
     let _ = fs::write(format!("/proc/{child}/oom_score_adj"), "1000");
-    Ok(child)
+    Ok(())
 }
 
 /// Why a thread stopped.

@@ -11,7 +11,7 @@ use super::memory::Memory;
 use crate::elf::{Elf, ElfError, Section, u16_at, u64_at};
 use crate::event::{Addr, Pid};
 use crate::modules::file_of;
-use crate::residency::Vma;
+use crate::residency::{Vma, page_size};
 use crate::symbolize::lookup;
 
 /// Bytes of a file that are read at once.
@@ -36,6 +36,8 @@ struct Module {
     file: Option<File>,
     /// Difference between its addresses in memory and its own.
     bias: Option<u64>,
+    /// First address behind its zeroed data, which the kernel may join with other memory to one mapping; 0 if unknown.
+    end: u64,
 }
 
 /// All of them.
@@ -69,15 +71,20 @@ impl<'a> Files<'a> {
         for module in &mut files.modules {
             let open = |vma: &usize| file_of(pid?, &vmas[*vma]);
             module.file = module.vmas.iter().find_map(open);
-            module.bias = module.file.as_ref().and_then(|file| {
-                let elf = Elf::read(file).ok()?;
+            let Some(elf) = module.file.as_ref().and_then(|f| Elf::read(f).ok()) else {
+                continue;
+            };
+            module.bias = {
                 let code = module.vmas.iter().map(|vma| &vmas[*vma]);
                 let mut code = code.filter(|vma| vma.perms.exec);
                 code.find_map(|vma| {
                     let address = elf.address_of_mapping(vma.file_offset, vma.len())?;
                     Some(vma.start.0.wrapping_sub(address))
                 })
-            });
+            };
+            let end = module.bias.and_then(|bias| elf.end()?.checked_add(bias));
+            let end = end.and_then(|end| end.checked_next_multiple_of(page_size()));
+            module.end = end.unwrap_or(0);
         }
         files
     }
@@ -114,6 +121,7 @@ impl<'a> Files<'a> {
                 vmas,
                 file: None,
                 bias: None,
+                end: 0,
             });
         }
     }
@@ -147,7 +155,20 @@ impl<'a> Files<'a> {
             .vmas
             .get(index)
             .filter(|vma| vma.contains(Addr(addr)))?;
-        Some((vma, self.module_of[index]?))
+        let module = self.module_of[index]?;
+        let is_file = vma.ino != 0 || addr < self.modules[module as usize].end;
+        is_file.then_some((vma, module))
+    }
+
+    /// Where the part of a mapping ends that is a file's, if this address is in it.
+    pub(super) fn end_of(&self, addr: u64) -> Option<u64> {
+        let (vma, module) = self.place(addr)?;
+        let end = self.modules[module as usize].end;
+        Some(if vma.ino == 0 {
+            end.min(vma.end.0)
+        } else {
+            vma.end.0
+        })
     }
 
     /// Whether an address lies in one of them.

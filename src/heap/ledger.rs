@@ -232,7 +232,7 @@ impl<'a> Ledger<'a> {
         for run in overlapping(&self.pages[self.next..], start, end) {
             resident += run.len();
             let live = class.filter(|_| what.is_live());
-            let free = what != What::Overhead && !what.is_live();
+            let free = !what.is_overhead() && !what.is_live();
             self.occupancy
                 .add(run.start, run.end, live, free, &mut self.sizes);
         }

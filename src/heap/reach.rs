@@ -64,12 +64,16 @@ pub(super) fn search(
 ) -> Unreachable {
     let roots = roots(snapshot, heap);
     // The variables come first: of the roots that are equally near, they say most.
-    let (variables, others): (Vec<_>, Vec<_>) = roots
-        .into_iter()
-        .partition(|(start, ..)| census.is_of_file(*start));
+    let (mut variables, mut others) = (Vec::new(), Vec::new());
+    for (start, end, vma) in roots {
+        let split = census.end_of_file(start).unwrap_or(start).clamp(start, end);
+        variables.push((start, split));
+        others.push((split, end, vma));
+    }
+    others.retain(|(start, end, _)| start < end);
     let mut search = Search::new(&snapshot.memory, heap, census);
     search.from = From::Variables;
-    for (start, end, _) in variables {
+    for (start, end) in variables {
         search.range(start, end);
     }
     for thread in &snapshot.threads {

@@ -13,7 +13,7 @@ use crate::export::printable;
 use crate::modules::{Mapping, mapped_file};
 use crate::residency::Vma;
 
-/// An allocator or a managed heap.
+/// An allocator or a managed heap, which was not read: its memory is shown as anonymous memory of no known use.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Seen {
     /// Its name.
@@ -24,8 +24,6 @@ pub struct Seen {
     pub module: String,
     /// What says so.
     pub evidence: String,
-    /// Whether its memory was read; otherwise it is shown as anonymous memory of no known use.
-    pub read: bool,
     /// What shows a managed heap: a command of its own tools.
     pub tool: Option<String>,
 }
@@ -40,8 +38,7 @@ impl Seen {
         let space = if version.is_empty() { "" } else { " " };
         writeln!(
             out,
-            "{}: {}{space}{} ({}; {})",
-            if self.read { "Read" } else { "Seen, not read" },
+            "Seen, not read: {}{space}{} ({}; {})",
             self.name,
             printable(version),
             printable(&self.module),
@@ -98,7 +95,7 @@ const KINDS: [Kind; 11] = [
     Kind {
         name: "mimalloc",
         files: &["libmimalloc"],
-        symbols: &["mi_malloc", "_PyMem_MiMalloc"],
+        symbols: &["mi_malloc"],
         ..NONE
     },
     Kind {
@@ -210,7 +207,6 @@ fn add(
         version,
         module: module.to_owned(),
         evidence,
-        read: false,
         tool: kind.tool.map(|tool| tool.replace("PID", &pid.to_string())),
     });
 }

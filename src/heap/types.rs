@@ -143,6 +143,11 @@ impl<'a> Census<'a> {
         self.tables.files.contain(addr)
     }
 
+    /// Where a file's data end, if the address lies among them.
+    pub(super) fn end_of_file(&self, addr: u64) -> Option<u64> {
+        self.tables.files.end_of(addr)
+    }
+
     /// Notes the word behind one that is the address of an object, of `room` bytes.
     pub(super) fn pair(&mut self, object: u64, room: u64, word: u64) {
         if self.traits.len() < MAX_TRAIT_OBJECTS && self.tables.is_trait_object(word, room) {

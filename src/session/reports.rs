@@ -79,7 +79,8 @@ pub struct Reports {
     fetching: Option<Fetching>,
     status: Mutex<Option<Status>>,
     tables: Mutex<Option<Vec<MapUsage>>>,
-    heaps: heap::Heaps,
+    /// Whose turn it is to take a heap snapshot.
+    heaps: Arc<tokio::sync::Mutex<()>>,
 }
 
 /// The newest report, and when it was requested.
@@ -111,7 +112,7 @@ impl Reports {
             fetching: None,
             status: Mutex::default(),
             tables: Mutex::default(),
-            heaps: heap::Heaps::default(),
+            heaps: Arc::default(),
         }
     }
 
@@ -281,10 +282,6 @@ impl Provider for Reports {
         how: HeapOptions,
     ) -> BoxFuture<'_, Result<Arc<HeapSnapshot>, ApiError>> {
         Box::pin(self.take_heap(pid, how))
-    }
-
-    fn newest_heap(&self) -> Option<Arc<HeapSnapshot>> {
-        self.heaps.newest()
     }
 
     fn with_lines(&self, report: Arc<Report>) -> BoxFuture<'_, Result<Arc<Report>, ProviderError>> {

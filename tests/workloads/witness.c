@@ -9,7 +9,7 @@
 //
 // MIB is how much memory it keeps besides. A line on stdin is answered with figures as JSON: what went wrong, how often waiting ended
 // early (EINTR), how often each thread went round, and how many children there are that a wait for any child would find.
-// An `l` installs a seccomp filter that permits everything.
+// An `l` installs a seccomp filter that permits everything, for its first thread; an `L` for all.
 
 #define _GNU_SOURCE
 #include <errno.h>
@@ -164,12 +164,13 @@ static void restart_signals(void)
 	setitimer(ITIMER_REAL, &timer, NULL);
 }
 
-static void filter(void)
+static void filter(unsigned flags)
 {
 	struct sock_filter all = BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW);
 	struct sock_fprog program = { 1, &all };
 
-	if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) || prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program))
+	if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) ||
+	    syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, flags, &program))
 		die("seccomp");
 }
 
@@ -198,7 +199,9 @@ int main(int argc, char **argv)
 		int children = waitpid(-1, NULL, WNOHANG) != -1 || errno != ECHILD;
 
 		if (line[0] == 'l')
-			filter();
+			filter(0);
+		if (line[0] == 'L')
+			filter(SECCOMP_FILTER_FLAG_TSYNC);
 		printf("{\"wrong\":%ld,\"early\":%ld,\"signals\":%ld,\"children\":%d,\"rounds\":[%ld,%ld,%ld,%ld,%ld]}\n", wrong,
 		       early, signals, children, rounds[0], rounds[1], rounds[2], rounds[3], rounds[4]);
 	}

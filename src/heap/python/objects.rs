@@ -7,9 +7,9 @@
 //! Memory of objects is what is no object itself, and what an object refers to: a list's items, a dict's keys, the data of
 //! an array. Whose it is follows from the first object that refers to it; lists, dicts and texts come first.
 
-use super::super::chunks::Kind;
 use super::super::glibc;
 use super::super::memory::Memory;
+use super::super::report::What;
 use super::super::snapshot::Snapshot;
 use super::types::{OB_TYPE, Type, Types};
 use super::{Block, FREE, LIVE, Pymalloc};
@@ -104,12 +104,7 @@ pub(crate) fn find(
 /// Blocks of malloc's in use that are larger than pymalloc's, by address.
 fn large_blocks(heap: &glibc::Heap) -> Vec<Large> {
     let parts = heap.parts.iter().flat_map(|part| {
-        let live = |kind| {
-            matches!(
-                kind,
-                Kind::Live | Kind::Reached | Kind::Referred | Kind::Counted
-            )
-        };
+        let live = |kind| What::of(kind) == What::Live;
         let chunks = part.chunks.iter().filter(move |chunk| live(chunk.kind));
         chunks.map(|chunk| {
             let end = (chunk.at + chunk.size + BEHIND).min(part.end);

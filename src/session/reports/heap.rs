@@ -1,33 +1,14 @@
 //! Heap snapshots on request: one at a time, and as rarely as reports that stop the target.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tokio::sync::{Mutex as AsyncMutex, oneshot};
+use tokio::sync::oneshot;
 
 use super::{RUN, RUN_SHARE, Reports};
 use crate::api::{ApiError, HeapOptions, HeapSnapshot};
 use crate::event::Pid;
 use crate::session::collector::{Command, HeapRequest};
-
-/// The newest snapshot, and whose turn it is.
-#[derive(Default)]
-pub(super) struct Heaps {
-    turn: Arc<AsyncMutex<()>>,
-    newest: Mutex<Option<Arc<HeapSnapshot>>>,
-}
-
-impl Heaps {
-    pub(super) fn newest(&self) -> Option<Arc<HeapSnapshot>> {
-        let newest = self.newest.lock().unwrap_or_else(PoisonError::into_inner);
-        newest.clone()
-    }
-
-    fn keep(&self, taken: &Arc<HeapSnapshot>) {
-        let mut newest = self.newest.lock().unwrap_or_else(PoisonError::into_inner);
-        *newest = Some(Arc::clone(taken));
-    }
-}
 
 impl Reports {
     /// Takes a heap snapshot of a followed process.
@@ -39,7 +20,7 @@ impl Reports {
         pid: Pid,
         how: HeapOptions,
     ) -> Result<Arc<HeapSnapshot>, ApiError> {
-        let turn = Arc::clone(&self.heaps.turn).try_lock_owned();
+        let turn = Arc::clone(&self.heaps).try_lock_owned();
         let turn = turn.map_err(|_| {
             ApiError::Busy("another heap snapshot is being taken: try again later".to_owned())
         })?;
@@ -75,7 +56,6 @@ impl Reports {
         let mut runs_until = self.runs_until.lock().await;
         *runs_until = (*runs_until).max(begun + stop * (RUN_SHARE + 1));
         drop(runs_until);
-        self.heaps.keep(&taken);
         Ok(taken)
     }
 }
