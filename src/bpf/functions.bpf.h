@@ -154,7 +154,7 @@ __noinline __u64 walk_interpreter(struct task_state *st)
 		return 0;
 	is->nr = is->evaluators = is->flags = is->unstarted = 0;
 	is->hash.key = is->hash.check = 0;
-	found = space->kind == INTERPRETER_RUBY ? walk_ruby(is, space, mm_id) : walk_python(is, space, mm_id);
+	found = space->kind == INTERPRETER_RUBY ? walk_ruby(is, space, mm_id) : walk_python(st, is, space);
 	return found ? (is->hash.key ^ is->flags) | 1 : 0;
 }
 

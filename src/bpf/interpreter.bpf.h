@@ -39,6 +39,15 @@ struct evaluator {
 	__u32 pad;
 };
 
+/* A code object that this walk has read already: recursion and nested imports have few, again and again. */
+struct seen_code {
+	__u64 code;
+	__u32 check;
+	__u32 walk;
+};
+
+#define SEEN_CODES_BITS 3
+
 enum interpreter_flag {
 	INTERPRETER_LEFT_OUT = 1, /* more than MAX_INTERPRETED frames */
 };
@@ -65,6 +74,7 @@ struct interpreter_stack {
 	__u32 marked; /* native frames of this part up to the last one that was marked as an evaluator's */
 	__u32 unstarted; /* evaluators that are not on the stack yet: of a call that is being set up */
 	__u32 tags; /* Ruby: those that were found */
+	__u32 walk; /* number of this walk */
 	__u64 above; /* stack pointer behind the native frames that are sent */
 	__u64 evaluator_start; /* the evaluator's code */
 	__u64 evaluator_end;
@@ -73,6 +83,7 @@ struct interpreter_stack {
 	__u64 batch[BUFFER_WORDS]; /* Ruby: frames that were read together */
 	struct interpreted_frame frames[MAX_INTERPRETED];
 	struct evaluator all[MAX_EVALUATORS];
+	struct seen_code seen[1 << SEEN_CODES_BITS];
 };
 
 _Static_assert(sizeof(struct interpreter_stack) <= 8192 - 128, "interpreter_stack"); /* see struct task_state */

@@ -18,6 +18,8 @@
 #define THREAD_STATE_BYTES 280
 #define FRAME_BYTES 72
 #define FRAME_BYTES_3_14 80
+/* Words of frames that are read together. */
+#define FRAMES_WORDS 128
 /* Bytes read of a code object: all that is used of it. */
 #define CODE_BYTES 144
 /* Maximum number of frames that are looked at, with those that are left out. */
@@ -75,27 +77,31 @@ static __noinline int find_slot_of_thread(struct interpreter_space *space, __u64
 	return 1;
 }
 
+/* Reads a thread's state, if it is this thread's. */
+static __always_inline int read_thread(struct interpreter_stack *is, struct python_layout *l, __u64 state, __u64 thread)
+{
+	is->thread = state;
+	return state && !bpf_probe_read_user(is->buffer, THREAD_BYTES, (void *)state) &&
+	       word_at(is, l->thread_id) == thread;
+}
+
 /* Finds the thread's state in the interpreter and its innermost frame. Returns whether there is one. */
 static __always_inline int find_thread(struct interpreter_stack *is, struct interpreter_space *space)
 {
 	struct python_layout *l = &space->python;
-	__u64 thread = thread_pointer(), state, current;
+	__u64 thread = thread_pointer(), state;
 
-	if (!thread || (!space->slot && !find_slot_of_thread(space, thread)))
+	if (!thread)
+		return 0;
+	/* The thread that runs, also in a subinterpreter; 3.12 has no such word, and 3.13 changes the key's value. */
+	if (l->current && read_thread(is, l, read_word(space->runtime + l->current), thread))
+		goto found;
+	if (!space->slot && !find_slot_of_thread(space, thread))
 		return 0;
 	state = specific(thread, space->slot >> SLOT_POINTER_SHIFT, space->slot & 0xffff);
-	if (l->current) {
-		/* That of a subinterpreter, if it runs; 3.12 has no such word, and 3.13 changes the
-		 * key's value. */
-		current = read_word(space->runtime + l->current);
-		if (current != state && is_thread(space, current, thread))
-			state = current;
-	}
-	is->thread = state;
-	if (!state || bpf_probe_read_user(is->buffer, THREAD_BYTES, (void *)state))
+	if (!read_thread(is, l, state, thread))
 		return 0;
-	if (word_at(is, l->thread_id) != thread)
-		return 0;
+found:
 	is->frame = word_at(is, l->thread_frame);
 	is->cframe = 0;
 	if (l->frames == PYTHON_OBJECTS_CFRAMES)
@@ -108,6 +114,7 @@ static __always_inline int find_thread(struct interpreter_stack *is, struct inte
 }
 
 struct python_ctx {
+	struct task_state *st; /* its window is free after the native walk */
 	struct interpreter_stack *is;
 	struct interpreter_space *space;
 	__u32 mm_id;
@@ -127,6 +134,61 @@ static __always_inline long leave_starting(struct interpreter_stack *is, struct 
 	return !is->frame;
 }
 
+/*
+ * Brings a frame into the window. Returns the index of its first word, or WINDOW_WORDS if it cannot be read. From 3.11 on
+ * the frames of a thread lie side by side, callers below: one long read serves many. It begins in the frame's own page:
+ * a read of a page that is not there takes a microsecond.
+ */
+static __always_inline __u32 frame_at(struct task_state *st, __u64 frame, __u32 bytes, int objects)
+{
+	__u64 base = st->t.window_base, first = frame & ~4095ull;
+	__u32 size;
+
+	if (frame & 7)
+		return WINDOW_WORDS;
+	if (frame >= base && frame + bytes <= base + 8 * (__u64)st->t.window_words)
+		return (frame - base) >> 3;
+	if (objects)
+		first = frame;
+	else if (first < frame + bytes - 8 * FRAMES_WORDS)
+		first = frame + bytes - 8 * FRAMES_WORDS;
+	/* (The mask tells the verifier the bound.) */
+	size = INDEX(frame + bytes - first, 16 * FRAMES_WORDS);
+	st->t.window_base = first;
+	st->t.window_words = size / 8;
+	if (!bpf_probe_read_user(st->window, size, (void *)first))
+		return (size - bytes) / 8;
+	st->t.window_words = 0;
+	return WINDOW_WORDS;
+}
+
+static __always_inline __u64 frame_word(struct task_state *st, __u32 at, __u32 offset)
+{
+	return st->window[INDEX(at + (offset >> 3), WINDOW_WORDS)];
+}
+
+/* Reads a code object; what distinguishes it is `check`. Returns 0, or -1 if it is none. */
+static __always_inline int check_code(struct interpreter_stack *is, struct interpreter_space *space,
+				      struct interpreted_frame *f)
+{
+	struct seen_code *seen = &is->seen[INDEX(f->code * 0x9e3779b97f4a7c15ull >> 56, 1 << SEEN_CODES_BITS)];
+	struct python_layout *l = &space->python;
+
+	if (seen->code == f->code && seen->walk == is->walk) {
+		f->check = seen->check;
+		return 0;
+	}
+	if (bpf_probe_read_user(is->buffer, CODE_BYTES, (void *)f->code) || is->buffer[1] != space->code_type)
+		return -1;
+	f->check = half_at(is, l->code_first_line) ^ half_at(is, l->code_flags) << 20 ^
+		   (__u32)(word_at(is, l->code_name) * 0x9e3779b1u >> 4) ^
+		   (__u32)(word_at(is, l->code_file) * 0x85ebca6bu >> 4);
+	seen->code = f->code;
+	seen->check = f->check;
+	seen->walk = is->walk;
+	return 0;
+}
+
 /* Takes one frame and goes on to its caller. */
 static long python_step(__u64 i, struct python_ctx *c)
 {
@@ -134,27 +196,27 @@ static long python_step(__u64 i, struct python_ctx *c)
 	struct interpreter_stack *is = c->is;
 	struct interpreted_frame f = {};
 	__u64 frame = is->frame, instruction;
-	__u32 objects = l->frames <= PYTHON_OBJECTS_CFRAMES, first_line, bytes;
+	__u32 objects = l->frames <= PYTHON_OBJECTS_CFRAMES, bytes, at;
 	__u8 entry;
 
 	if (!frame)
 		return is->nr || leave_starting(is, l);
 	bytes = objects ? FRAME_OBJECT_BYTES : l->version < 14 ? FRAME_BYTES : FRAME_BYTES_3_14;
-	if (bpf_probe_read_user(is->buffer, bytes, (void *)frame))
+	at = frame_at(c->st, frame, bytes, objects);
+	if (at >= WINDOW_WORDS)
 		return is->nr || leave_starting(is, l);
-	is->frame = word_at(is, l->frame_previous);
-	entry = byte_at(is, l->frame_entry);
+	is->frame = frame_word(c->st, at, l->frame_previous);
+	entry = frame_word(c->st, at, l->frame_entry) >> (l->frame_entry & 7) * 8;
 	if (l->frames >= PYTHON_SHIMS_CFRAME && entry == OWNED_BY_C_STACK) {
 		end_evaluator(is, frame);
 		return 0;
 	}
-	f.code = word_at(is, l->frame_code) & ~3ull; /* (3.14: the lowest bits are a tag) */
-	instruction = objects ? half_at(is, l->frame_instruction) : word_at(is, l->frame_instruction);
-	if (bpf_probe_read_user(is->buffer, CODE_BYTES, (void *)f.code) || is->buffer[1] != c->space->code_type)
+	f.code = frame_word(c->st, at, l->frame_code) & ~3ull; /* (3.14: the lowest bits are a tag) */
+	instruction = frame_word(c->st, at, l->frame_instruction);
+	if (objects)
+		instruction = (__u32)(instruction >> (l->frame_instruction & 4) * 8);
+	if (check_code(is, c->space, &f))
 		return is->nr || leave_starting(is, l);
-	first_line = half_at(is, l->code_first_line);
-	f.check = first_line ^ half_at(is, l->code_flags) << 20 ^ (__u32)(word_at(is, l->code_name) * 0x9e3779b1u >> 4) ^
-		  (__u32)(word_at(is, l->code_file) * 0x85ebca6bu >> 4);
 	instruction = objects ? instruction * l->instruction_size : instruction - f.code - l->code_start;
 	f.instruction = instruction < FRAME_NO_INSTRUCTION ? instruction : FRAME_NO_INSTRUCTION;
 	add_interpreted(is, c->mm_id, &f);
@@ -173,12 +235,15 @@ static long python_step(__u64 i, struct python_ctx *c)
 }
 
 /* Reads the interpreter's frames of the current thread. Returns their number. */
-static __noinline __u32 walk_python(struct interpreter_stack *is, struct interpreter_space *space, __u32 mm_id)
+static __noinline __u32 walk_python(struct task_state *st, struct interpreter_stack *is,
+				    struct interpreter_space *space)
 {
-	struct python_ctx c = { .is = is, .space = space, .mm_id = mm_id };
+	struct python_ctx c = { .st = st, .is = is, .space = space, .mm_id = st->mm_id };
 
 	if (!find_thread(is, space))
 		return 0;
+	is->walk++;
+	st->t.window_words = 0;
 	bpf_loop(MAX_LOOKED_AT, python_step, &c, 0);
 	return is->nr;
 }
