@@ -1,0 +1,65 @@
+//! Control of a traced thread.
+
+use std::{fs, io};
+
+const PTRACE_SETSIGMASK: libc::c_uint = 0x420b;
+
+/// Waits for a new child, and has the kernel kill it when the current thread of memprof ends.
+pub(super) fn adopt(child: i32) -> io::Result<()> {
+    wait(child)?;
+    ptrace(
+        libc::PTRACE_SETOPTIONS,
+        child,
+        0,
+        libc::PTRACE_O_EXITKILL as u64,
+    )?;
+    // If memory runs out, it is to go first.
+    let _ = fs::write(format!("/proc/{child}/oom_score_adj"), "1000");
+    Ok(())
+}
+
+/// Why a thread stopped.
+pub(super) enum Stop {
+    /// At the beginning or the end of a system call.
+    Call,
+    /// It made a child.
+    Clone,
+    /// It was interrupted, or its group stopped.
+    Trap,
+    Signal(i32),
+}
+
+pub(super) fn wait(tid: i32) -> io::Result<Stop> {
+    let mut status = 0;
+    loop {
+        // SAFETY: `status` is valid for the write.
+        match unsafe { libc::waitpid(tid, &raw mut status, libc::__WALL | libc::__WNOTHREAD) } {
+            -1 if io::Error::last_os_error().kind() == io::ErrorKind::Interrupted => {}
+            -1 => return Err(io::Error::last_os_error()),
+            _ => break,
+        }
+    }
+    if !libc::WIFSTOPPED(status) {
+        return Err(io::Error::from_raw_os_error(libc::ESRCH));
+    }
+    Ok(match (libc::WSTOPSIG(status), status >> 16) {
+        (_, libc::PTRACE_EVENT_CLONE) => Stop::Clone,
+        (signal, 0) if signal == libc::SIGTRAP | 0x80 => Stop::Call,
+        (signal, 0) => Stop::Signal(signal),
+        _ => Stop::Trap,
+    })
+}
+
+pub(super) fn set_mask(tid: i32, mask: u64) -> io::Result<()> {
+    let at = (&raw const mask) as u64;
+    ptrace(PTRACE_SETSIGMASK, tid, size_of::<u64>() as u64, at).map(drop)
+}
+
+pub(super) fn ptrace(request: libc::c_uint, tid: i32, addr: u64, data: u64) -> io::Result<i64> {
+    // SAFETY: where the kernel writes to memprof's memory, `data` is the address of a local variable of the caller's that
+    // has the size which `addr` says or which belongs to the request.
+    match unsafe { libc::ptrace(request, tid, addr, data) } {
+        -1 => Err(io::Error::last_os_error()),
+        done => Ok(done),
+    }
+}

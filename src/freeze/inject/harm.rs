@@ -1,0 +1,88 @@
+//! Where a call that the program does not make itself would do harm.
+
+use std::fs;
+
+use super::control::ptrace;
+use super::{Injector, Stopped};
+use crate::freeze::registers::{NO_CALL, word};
+
+/// The code segment of 64-bit programs.
+const USER_CODE: u64 = 0x33;
+const PTRACE_GET_RSEQ_CONFIGURATION: libc::c_uint = 0x420f;
+const PTRACE_GET_SYSCALL_USER_DISPATCH_CONFIG: libc::c_uint = 0x4211;
+
+/// Whether a call can be made in a thread.
+///
+/// # Errors
+/// Why not.
+pub(super) fn check(thread: &Stopped, injector: &Injector) -> Result<(), String> {
+    let tid = thread.tid;
+    refuse_if_filtered(tid)?;
+    if thread.regs.len() <= word::SS || thread.regs[word::CS] != USER_CODE {
+        return Err(format!("thread {tid} runs 32-bit code"));
+    }
+    if dispatches_calls(tid) {
+        return Err(format!("thread {tid} handles its system calls itself"));
+    }
+    // It would not be told that its sequence was interrupted (`rseq`): a blocked thread is in none.
+    if thread.regs[word::ORIG_RAX] == NO_CALL && may_be_in_rseq(injector, tid) {
+        return Err(format!("thread {tid} is in a restartable sequence"));
+    }
+    Ok(())
+}
+
+/// Filters and shadow stacks may end a process that makes a call that it does not make itself. Each thread has its own.
+fn refuse_if_filtered(tid: i32) -> Result<(), String> {
+    let status = fs::read_to_string(format!("/proc/{tid}/status"));
+    let status = status.map_err(|e| format!("/proc/{tid}/status cannot be read: {e}"))?;
+    let field = |name: &str| {
+        let line = status.lines().find_map(|line| line.strip_prefix(name));
+        line.map(str::trim).unwrap_or_default()
+    };
+    if field("Seccomp:") != "0" {
+        return Err(format!(
+            "thread {tid} runs under a seccomp filter, which may forbid the call"
+        ));
+    }
+    if field("x86_Thread_features:").contains("shstk") {
+        return Err(format!("thread {tid} has a shadow stack"));
+    }
+    Ok(())
+}
+
+/// Whether a thread may be in a restartable sequence.
+fn may_be_in_rseq(injector: &Injector, tid: i32) -> bool {
+    /// Offset of the pointer to the running sequence.
+    const SEQUENCE: u64 = 8;
+    let mut words = [0_u64; 3];
+    let at = (&raw mut words) as u64;
+    let read = ptrace(
+        PTRACE_GET_RSEQ_CONFIGURATION,
+        tid,
+        size_of_val(&words) as u64,
+        at,
+    );
+    match (read, words[0]) {
+        (Ok(_), 0) => false,
+        (Ok(_), area) => {
+            let running = injector.read(area + SEQUENCE, 8);
+            running.map_or(true, |bytes| bytes != [0; 8])
+        }
+        // Without support for it in the kernel there are none.
+        (Err(e), _) => e.raw_os_error() != Some(libc::EIO),
+    }
+}
+
+/// Whether a thread has its system calls handled in user space (`PR_SET_SYSCALL_USER_DISPATCH`).
+fn dispatches_calls(tid: i32) -> bool {
+    let mut words = [0_u64; 4];
+    let at = (&raw mut words) as u64;
+    let read = ptrace(
+        PTRACE_GET_SYSCALL_USER_DISPATCH_CONFIG,
+        tid,
+        size_of_val(&words) as u64,
+        at,
+    );
+    // Kernels before 6.4 cannot be asked.
+    read.is_ok() && words[0] != 0
+}
