@@ -140,7 +140,8 @@ struct Ledger<'a> {
     ranges: Vec<Run>,
     occupancy: Occupancy,
     sizes: Sizes,
-    largest: BinaryHeap<Reverse<(u64, u64, u64)>>,
+    /// The largest chunks in use: size, address, resident bytes. Of several of one size, those at the lowest addresses.
+    largest: BinaryHeap<Reverse<(u64, Reverse<u64>, u64)>>,
     top: usize,
     trimmable: u64,
 }
@@ -253,7 +254,7 @@ impl<'a> Ledger<'a> {
     }
 
     fn rank(&mut self, address: u64, end: u64, resident: u64) {
-        let object = Reverse((end - address, address, resident));
+        let object = Reverse((end - address, Reverse(address), resident));
         if self.largest.len() < self.top {
             self.largest.push(object);
         } else if self.largest.peek().is_some_and(|least| object < *least) {
@@ -277,7 +278,7 @@ impl<'a> Ledger<'a> {
         let sorted = std::mem::take(&mut self.largest).into_sorted_vec();
         let objects = sorted.into_iter().map(|Reverse(object)| object);
         objects
-            .map(|(bytes, address, resident)| Object {
+            .map(|(bytes, Reverse(address), resident)| Object {
                 address,
                 bytes,
                 resident,
