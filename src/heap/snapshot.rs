@@ -9,6 +9,7 @@ use anyhow::{Context, Result, anyhow, bail};
 use clap::ValueEnum;
 use serde::Serialize;
 
+use super::headroom::Headroom;
 use super::memory::{Memory, RANGES, Run};
 use crate::event::Pid;
 use crate::freeze::{Fork, Frozen, Registers};
@@ -85,10 +86,19 @@ pub(crate) struct Pages {
 /// The process has ended, may not be read, or could not be stopped and copied in time; it runs.
 pub(crate) fn take(pid: Pid, options: &SnapshotOptions) -> Result<Snapshot> {
     let max = options.max_stop;
+    let anonymous = figures::rollup(pid)?.anonymous + figures::counters(pid)?.swap;
+    let headroom = Headroom::of(pid);
+    if let Some(reason) = headroom.refuses_copy(anonymous) {
+        return Err(anyhow!(reason)).context("there is no memory for a snapshot");
+    }
+    let fork = || match headroom.refuses_fork(anonymous) {
+        Some(reason) => Err(reason),
+        None => Fork::of(pid, max),
+    };
     let not_forked = match options.approach {
         Approach::Copy => None,
-        Approach::Auto if figures::rollup(pid)?.anonymous <= SMALL => None,
-        approach => match Fork::of(pid, max) {
+        Approach::Auto if anonymous <= SMALL => None,
+        approach => match fork() {
             Ok(fork) => return from_child(fork),
             Err(reason) if approach == Approach::Fork => {
                 return Err(anyhow!(reason)).context(

@@ -11,6 +11,7 @@ mod chroots;
 mod fork;
 mod glibc;
 mod harm;
+mod headroom;
 mod http;
 mod python;
 mod seen;
