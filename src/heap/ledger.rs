@@ -14,6 +14,7 @@ use super::sizes::Sizes;
 use super::snapshot::{self, Snapshot, SnapshotOptions};
 use super::types::Census;
 use crate::event::Pid;
+use crate::freeze::Registers;
 use crate::residency::category::{executable, of_all};
 use crate::residency::{Category, figures, page_size};
 use crate::target;
@@ -40,7 +41,7 @@ pub fn measure(pid: Pid, options: &SnapshotOptions, top: usize) -> Result<Heap> 
     loop {
         let heap = Heap {
             attempts,
-            ..measure_once(pid, options, top)?
+            ..measure_once(pid, top, || snapshot::take(pid, options))?
         };
         let refused = matches!(heap.allocator, Allocator::Refused { .. })
             || matches!(heap.python, Some(PythonHeap::Refused { .. }));
@@ -51,9 +52,17 @@ pub fn measure(pid: Pid, options: &SnapshotOptions, top: usize) -> Result<Heap> 
     }
 }
 
-fn measure_once(pid: Pid, options: &SnapshotOptions, top: usize) -> Result<Heap> {
+/// The same of a process that is about to exit and is stopped, with the registers of its last thread.
+///
+/// # Errors
+/// It may not be read, or there is no memory for a copy of its memory.
+pub(super) fn measure_exiting(pid: Pid, registers: Option<Registers>, top: usize) -> Result<Heap> {
+    measure_once(pid, top, || snapshot::take_exiting(pid, registers))
+}
+
+fn measure_once(pid: Pid, top: usize, take: impl FnOnce() -> Result<Snapshot>) -> Result<Heap> {
     let before = figures::rollup(pid)?.anonymous;
-    let snapshot = snapshot::take(pid, options)?;
+    let snapshot = take()?;
     let after = figures::rollup(pid)?.anonymous;
     let mut read = glibc::read(&snapshot);
     let mut census = Census::new(Some(pid), &snapshot, top);

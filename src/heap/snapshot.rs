@@ -113,6 +113,39 @@ pub(crate) fn take(pid: Pid, options: &SnapshotOptions) -> Result<Snapshot> {
     Ok(snapshot)
 }
 
+/// Copies the memory of a process that is about to exit and is stopped, with the registers of its last thread.
+///
+/// # Errors
+/// It may not be read, or there is no memory for the copy.
+pub(crate) fn take_exiting(pid: Pid, registers: Option<Registers>) -> Result<Snapshot> {
+    let anonymous = figures::rollup(pid)?.anonymous + figures::counters(pid)?.swap;
+    if let Some(reason) = Headroom::of(pid).refuses_copy(anonymous) {
+        return Err(anyhow!(reason)).context("there is no memory for a snapshot");
+    }
+    let begun = Instant::now();
+    let mut scanner = Scanner::open(pid, Method::Auto)?;
+    let vmas = Foreseen::read(pid, &mut Classifier::new())?.into_vmas();
+    let pages = pages(&mut scanner, &vmas)?;
+    let mut memory = Memory::with_room(pages.readable.iter().map(Run::len).sum())?;
+    for some in pages.readable.chunks(RANGES) {
+        memory
+            .copy(pid, some)
+            .context("its memory cannot be copied")?;
+    }
+    Ok(Snapshot {
+        vmas,
+        memory,
+        threads: registers.into_iter().collect(),
+        pages,
+        taken: Taken {
+            approach: Approach::Copy,
+            stop_ms: begun.elapsed().as_secs_f64() * 1e3,
+            second_stop_ms: 0.0,
+            not_forked: None,
+        },
+    })
+}
+
 /// Copies the memory of a child.
 fn from_child(fork: Fork) -> Result<Snapshot> {
     let mut classifier = Classifier::new();

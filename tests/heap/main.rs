@@ -8,6 +8,7 @@ mod binary;
 mod common;
 
 mod chroots;
+mod command;
 mod fork;
 mod glibc;
 mod harm;
