@@ -74,7 +74,7 @@ enum Action {
     /// Break down the memory of a process by mapping: heap, stacks, libraries, …, in the kernel's figures
     Maps(maps::MapsArgs),
     /// Show what lives in the heap of a running process, what of it is free, and which pages that takes. The process
-    /// is stopped for milliseconds
+    /// is stopped for milliseconds. Or in that of a command at its end
     Heap(heap::HeapArgs),
     /// Open a saved profile: serve the page and the API from it, show it on the terminal, or convert it
     Open(saved::OpenArgs),
@@ -277,7 +277,7 @@ pub fn parse_from(args: impl IntoIterator<Item = OsString>) -> Result<Run, clap:
     match cli.action {
         Some(Action::Top(args)) => args.config().map(|c| Run::Profile(Box::new(c))),
         Some(Action::Maps(args)) => Ok(Run::Maps(args.config())),
-        Some(Action::Heap(args)) => Ok(Run::Heap(args.config())),
+        Some(Action::Heap(args)) => args.config().map(Run::Heap),
         Some(Action::ForkGuard { pid, max_stop }) => {
             Ok(Run::ForkGuard(pid, Duration::from_millis(max_stop.into())))
         }

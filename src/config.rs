@@ -17,6 +17,7 @@ use crate::heap::SnapshotOptions;
 use crate::interpreter::Wanted;
 use crate::probe::{Stacks, Unwind};
 use crate::screen::ScreenOptions;
+use crate::session::held::At;
 use crate::source::Source;
 use crate::target::{self, Selector};
 
@@ -156,11 +157,20 @@ impl ProcessTarget {
     }
 }
 
+/// What `memprof heap` inspects.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum HeapTarget {
+    /// A running process.
+    Process(ProcessTarget),
+    /// A command that it starts, at this moment.
+    Command(Vec<String>, At),
+}
+
 /// Configuration of `memprof heap`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HeapConfig {
     /// The process to inspect.
-    pub target: ProcessTarget,
+    pub target: HeapTarget,
     /// How many size classes and chunks are listed.
     pub top: usize,
     /// How the snapshot is taken.

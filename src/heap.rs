@@ -11,6 +11,7 @@ mod contents;
 mod figures;
 mod files;
 mod glibc;
+mod headroom;
 mod ledger;
 mod memory;
 mod names;

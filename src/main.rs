@@ -16,7 +16,9 @@ fn main() -> ExitCode {
     let done = match cli::parse() {
         Run::Profile(config) => session::run(&config),
         Run::Maps(config) => breakdown::command::run(&config).and_then(|text| print(&text, 0)),
-        Run::Heap(config) => heap::command::run(&config).and_then(|text| print(&text, 0)),
+        Run::Heap(config) => {
+            heap::command::run(&config).and_then(|(text, status)| print(&text, status))
+        }
         Run::ForkGuard(pid, max) => guard::run(pid, max)
             .map(|()| ExitCode::SUCCESS)
             .map_err(Into::into),

@@ -9,6 +9,7 @@ pub mod collector;
 pub mod command;
 mod end;
 pub mod failure;
+pub mod held;
 mod live;
 mod naming;
 mod opened;

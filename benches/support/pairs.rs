@@ -165,6 +165,14 @@ pub fn verdict(value: f64, aim: Aim) -> String {
     }
 }
 
+/// Like `verdict`, for a single figure: one that misses its aim fails a strict run.
+pub fn check(value: f64, aim: Aim) -> String {
+    if matches!(aim, Aim::AtMost(most) if value > most) {
+        MISSED.store(true, Relaxed);
+    }
+    verdict(value, aim)
+}
+
 /// The middle value; of an even number of values the mean of the two in the middle. 0 for none.
 pub fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);

@@ -1,12 +1,16 @@
 //! The flags of `memprof heap`.
 
+use std::ffi::OsString;
 use std::time::Duration;
 
-use clap::Args;
+use clap::{ArgGroup, Args};
 
-use super::maps::ProcessArgs;
-use crate::config::{HeapConfig, TableFormat};
+use super::values::{parse_name, parse_pid, parse_seconds};
+use super::words;
+use crate::config::{HeapConfig, HeapTarget, ProcessTarget, TableFormat};
+use crate::event::Pid;
 use crate::heap::{Approach, SnapshotOptions};
+use crate::session::held::At;
 
 /// Number of size classes and chunks listed by default.
 const DEFAULT_TOP: usize = 20;
@@ -14,9 +18,21 @@ const DEFAULT_TOP: usize = 20;
 const MAX_STOP: u32 = 1000;
 
 #[derive(Debug, Args)]
+#[command(group = ArgGroup::new("heap").args(["pid", "comm", "command"]).required(true))]
 pub(super) struct HeapArgs {
-    #[command(flatten)]
-    process: ProcessArgs,
+    /// Process id
+    #[arg(long, value_name = "PID", value_parser = parse_pid)]
+    pid: Option<Pid>,
+    /// Process name
+    #[arg(long, value_name = "NAME", value_parser = parse_name)]
+    comm: Option<String>,
+    /// Start this command, and take a snapshot of it at its end or --at another time. At its end, memprof exits with its exit
+    /// status; otherwise the command runs on
+    #[arg(last = true, value_name = "COMMAND")]
+    command: Vec<OsString>,
+    /// When to take the snapshot of a command: this many seconds after its start, or `end` [default: end]
+    #[arg(long, value_name = "SECS|end", value_parser = parse_at, conflicts_with_all = ["pid", "comm"])]
+    at: Option<At>,
     /// List this many size classes and this many of the largest chunks
     #[arg(long, value_name = "N", default_value_t = DEFAULT_TOP)]
     top: usize,
@@ -38,15 +54,33 @@ pub(super) struct HeapArgs {
 }
 
 impl HeapArgs {
-    pub(super) fn config(self) -> HeapConfig {
-        HeapConfig {
-            target: self.process.target(),
+    pub(super) fn config(self) -> Result<HeapConfig, clap::Error> {
+        let process = |target| Ok(HeapTarget::Process(target));
+        let target = match (self.pid, self.comm) {
+            (Some(pid), _) => process(ProcessTarget::Pid(pid)),
+            (_, Some(name)) => process(ProcessTarget::Comm(name)),
+            _ => {
+                let at = self.at.unwrap_or(At::End);
+                words(self.command).map(|words| HeapTarget::Command(words, at))
+            }
+        };
+        Ok(HeapConfig {
+            target: target?,
             top: self.top,
             snapshot: SnapshotOptions {
                 approach: self.snapshot,
                 max_stop: Duration::from_millis(self.max_stop.into()),
             },
             format: self.format,
-        }
+        })
+    }
+}
+
+fn parse_at(text: &str) -> Result<At, String> {
+    match text {
+        "end" => Ok(At::End),
+        _ => parse_seconds(text)
+            .map(At::After)
+            .map_err(|e| format!("{e}; or `end`")),
     }
 }

@@ -13,7 +13,7 @@ use nix::sys::signal::{SigHandler, Signal, kill, signal};
 use nix::unistd::{Pid as NixPid, setsid};
 use serde::{Deserialize, Serialize};
 
-use super::freezer::Freezer;
+use super::freezer::{Freezer, raise_priority};
 use super::inject::{Call, Injector};
 use super::registers::Registers;
 use super::threads::{has_ended, threads};
@@ -61,6 +61,8 @@ pub fn run(pid: Pid, max: Duration) -> io::Result<()> {
         let _ = unsafe { signal(ignored, SigHandler::SigIgn) };
     }
     let _ = std::fs::write("/proc/self/oom_score_adj", "-1000");
+    // The process is stopped until the guard has gone on.
+    raise_priority();
     let (said, made) = match fork(pid, max) {
         Ok((said, made)) => (said, Some(made)),
         Err(reason) => (Said::Failed { reason }, None),

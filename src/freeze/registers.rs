@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::event::Pid;
+
 /// A thread's registers, as the kernel saved them when it stopped.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Registers {
@@ -13,6 +15,14 @@ pub struct Registers {
     pub stack_pointer: u64,
     /// The thread pointer, which thread-local variables are relative to.
     pub thread_pointer: u64,
+}
+
+impl Registers {
+    /// Those of a process's first thread, which the current thread of memprof traces and which is stopped. `None` if it
+    /// was killed.
+    pub(crate) fn of_stopped(pid: Pid) -> Option<Registers> {
+        read(pid.0.cast_signed())
+    }
 }
 
 /// Room for the general registers of any processor that Linux runs on.

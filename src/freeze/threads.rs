@@ -6,7 +6,7 @@ use std::path::Path;
 use crate::event::Pid;
 
 /// The thread ids of a process; empty if it is gone.
-pub(super) fn threads(pid: Pid) -> Vec<i32> {
+pub(crate) fn threads(pid: Pid) -> Vec<i32> {
     let Ok(entries) = fs::read_dir(format!("/proc/{pid}/task")) else {
         return Vec::new();
     };
@@ -39,12 +39,12 @@ pub(super) fn is_stopped(tid: i32) -> bool {
     state(tid).is_none_or(|s| matches!(s, 'T' | 't' | 'Z' | 'X'))
 }
 
-pub(super) fn has_ended(tid: i32) -> bool {
+pub(crate) fn has_ended(tid: i32) -> bool {
     state(tid).is_none_or(|s| matches!(s, 'Z' | 'X'))
 }
 
 /// Whether a thread of memprof itself traces the first thread of a process.
-pub(super) fn is_traced_here(pid: Pid) -> bool {
+pub(crate) fn is_traced_here(pid: Pid) -> bool {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let tracer = status.lines().find_map(|l| l.strip_prefix("TracerPid:"));
     // `TracerPid` is the tracing thread, not its process; 0 for none.

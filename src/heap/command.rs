@@ -2,22 +2,28 @@
 
 use anyhow::{Context, Result, anyhow};
 
-use super::measure;
-use crate::config::{HeapConfig, TableFormat};
+use super::ledger::measure_exiting;
+use super::{Heap, measure};
+use crate::config::{HeapConfig, HeapTarget, TableFormat};
+use crate::event::Pid;
+use crate::session::held::{self, Moment};
 use crate::target::Presence;
 
-/// Returns the output of `memprof heap`.
+/// Returns the output of `memprof heap`, and its exit status: that of a command which has ended.
 ///
 /// # Errors
-/// No process matches, several match, permissions are missing, or the process could not be stopped; the message says
-/// what to do.
-pub fn run(config: &HeapConfig) -> Result<Vec<u8>> {
-    let pid = config.target.process()?;
-    let failed = || format!("cannot take a heap snapshot of process {pid}");
-    if let Some(why) = Presence::of(pid).refusal(pid) {
-        return Err(anyhow!(why)).with_context(failed);
-    }
-    let heap = measure(pid, &config.snapshot, config.top).with_context(failed)?;
+/// No process matches, several match, permissions are missing, the process could not be stopped, or the command could
+/// not be run; the message says what to do.
+pub fn run(config: &HeapConfig) -> Result<(Vec<u8>, u8)> {
+    let (heap, status) = match &config.target {
+        HeapTarget::Process(target) => (running(target.process()?, config)?, None),
+        HeapTarget::Command(argv, at) => held::run(argv, *at, |pid, moment| match moment {
+            Moment::Running => running(pid, config),
+            Moment::Exiting(registers) => {
+                measure_exiting(pid, registers, config.top).with_context(|| failed(pid))
+            }
+        })?,
+    };
     let mut out = Vec::new();
     match config.format {
         TableFormat::Text => heap.write_text(&mut out, config.top)?,
@@ -26,5 +32,16 @@ pub fn run(config: &HeapConfig) -> Result<Vec<u8>> {
             out.push(b'\n');
         }
     }
-    Ok(out)
+    Ok((out, status.unwrap_or(0)))
+}
+
+fn failed(pid: Pid) -> String {
+    format!("cannot take a heap snapshot of process {pid}")
+}
+
+fn running(pid: Pid, config: &HeapConfig) -> Result<Heap> {
+    if let Some(why) = Presence::of(pid).refusal(pid) {
+        return Err(anyhow!(why)).with_context(|| failed(pid));
+    }
+    measure(pid, &config.snapshot, config.top).with_context(|| failed(pid))
 }

@@ -53,6 +53,8 @@ pub(super) struct Files<'a> {
     /// What was read last of a file: module, position, contents.
     block: RefCell<(u32, u64, Vec<u8>)>,
     reads_left: Cell<u32>,
+    /// The mapping that an address was in last.
+    last: Cell<usize>,
 }
 
 impl<'a> Files<'a> {
@@ -66,6 +68,7 @@ impl<'a> Files<'a> {
             bounds: (0, 0),
             block: RefCell::default(),
             reads_left: Cell::new(READS),
+            last: Cell::new(0),
         };
         files.find();
         for module in &mut files.modules {
@@ -150,11 +153,14 @@ impl<'a> Files<'a> {
         if addr < self.bounds.0 || addr >= self.bounds.1 {
             return None;
         }
-        let index = self.vmas.partition_point(|vma| vma.end.0 <= addr);
-        let vma = self
-            .vmas
-            .get(index)
-            .filter(|vma| vma.contains(Addr(addr)))?;
+        let contains = |vma: &&Vma| vma.contains(Addr(addr));
+        let mut index = self.last.get();
+        if self.vmas.get(index).filter(contains).is_none() {
+            index = self.vmas.partition_point(|vma| vma.end.0 <= addr);
+            self.vmas.get(index).filter(contains)?;
+            self.last.set(index);
+        }
+        let vma = &self.vmas[index];
         let module = self.module_of[index]?;
         let is_file = vma.ino != 0 || addr < self.modules[module as usize].end;
         is_file.then_some((vma, module))

@@ -14,6 +14,7 @@ use super::sizes::Sizes;
 use super::snapshot::{self, Snapshot, SnapshotOptions};
 use super::types::Census;
 use crate::event::Pid;
+use crate::freeze::Registers;
 use crate::residency::category::{executable, of_all};
 use crate::residency::{Category, figures, page_size};
 use crate::target;
@@ -40,7 +41,7 @@ pub fn measure(pid: Pid, options: &SnapshotOptions, top: usize) -> Result<Heap> 
     loop {
         let heap = Heap {
             attempts,
-            ..measure_once(pid, options, top)?
+            ..measure_once(pid, top, || snapshot::take(pid, options))?
         };
         let refused = matches!(heap.allocator, Allocator::Refused { .. })
             || matches!(heap.python, Some(PythonHeap::Refused { .. }));
@@ -51,9 +52,17 @@ pub fn measure(pid: Pid, options: &SnapshotOptions, top: usize) -> Result<Heap> 
     }
 }
 
-fn measure_once(pid: Pid, options: &SnapshotOptions, top: usize) -> Result<Heap> {
+/// The same of a process that is about to exit and is stopped, with the registers of its last thread.
+///
+/// # Errors
+/// It may not be read, or there is no memory for a copy of its memory.
+pub(super) fn measure_exiting(pid: Pid, registers: Option<Registers>, top: usize) -> Result<Heap> {
+    measure_once(pid, top, || snapshot::take_exiting(pid, registers))
+}
+
+fn measure_once(pid: Pid, top: usize, take: impl FnOnce() -> Result<Snapshot>) -> Result<Heap> {
     let before = figures::rollup(pid)?.anonymous;
-    let snapshot = snapshot::take(pid, options)?;
+    let snapshot = take()?;
     let after = figures::rollup(pid)?.anonymous;
     let mut read = glibc::read(&snapshot);
     let mut census = Census::new(Some(pid), &snapshot, top);
@@ -140,7 +149,8 @@ struct Ledger<'a> {
     ranges: Vec<Run>,
     occupancy: Occupancy,
     sizes: Sizes,
-    largest: BinaryHeap<Reverse<(u64, u64, u64)>>,
+    /// The largest chunks in use: size, address, resident bytes. Of several of one size, those at the lowest addresses.
+    largest: BinaryHeap<Reverse<(u64, Reverse<u64>, u64)>>,
     top: usize,
     trimmable: u64,
 }
@@ -253,7 +263,7 @@ impl<'a> Ledger<'a> {
     }
 
     fn rank(&mut self, address: u64, end: u64, resident: u64) {
-        let object = Reverse((end - address, address, resident));
+        let object = Reverse((end - address, Reverse(address), resident));
         if self.largest.len() < self.top {
             self.largest.push(object);
         } else if self.largest.peek().is_some_and(|least| object < *least) {
@@ -277,7 +287,7 @@ impl<'a> Ledger<'a> {
         let sorted = std::mem::take(&mut self.largest).into_sorted_vec();
         let objects = sorted.into_iter().map(|Reverse(object)| object);
         objects
-            .map(|(bytes, address, resident)| Object {
+            .map(|(bytes, Reverse(address), resident)| Object {
                 address,
                 bytes,
                 resident,

@@ -176,6 +176,17 @@ enum From {
     Root(u32),
 }
 
+/// A chunk whose contents are to be read.
+#[derive(Clone, Copy, Debug)]
+struct Waiting {
+    place: Place,
+    /// What leads to it.
+    root: u32,
+    /// The size of its contents in bytes if it is smaller than `u32::MAX`: known when it is found, and no longer in the
+    /// processor's cache later.
+    len: u32,
+}
+
 /// What a chunk must be to be found, what it becomes, and whether its contents are read then.
 type Step = (fn(Kind) -> bool, Kind, bool);
 
@@ -188,8 +199,8 @@ struct Search<'a, 'b> {
     bounds: (u64, u64),
     step: Step,
     from: From,
-    /// Chunks whose contents are to be read, with their roots: the nearest first.
-    waiting: VecDeque<(Place, u32)>,
+    /// Chunks whose contents are to be read: the nearest first.
+    waiting: VecDeque<Waiting>,
     /// Maximum number of these, and whether there were more.
     most: usize,
     more: bool,
@@ -291,8 +302,27 @@ impl<'a, 'b> Search<'a, 'b> {
                 From::Variables => self.census.roots.word(at),
                 From::Root(root) => root,
             };
-            self.waiting.push_back((place, root));
+            self.wait(place, root);
         }
+    }
+
+    fn wait(&mut self, place: Place, root: u32) {
+        let (start, end) = self.contents(place);
+        let len = u32::try_from(end.saturating_sub(start)).unwrap_or(u32::MAX);
+        self.waiting.push_back(Waiting { place, root, len });
+    }
+
+    /// The next chunk whose contents are to be read, its contents and its root.
+    fn next_waiting(&mut self) -> Option<((u64, u64), u32)> {
+        let Waiting { place, root, len } = self.waiting.pop_front()?;
+        let contents = match place {
+            Place::Part(_, at) if len < u32::MAX => {
+                let start = at + CONTENTS;
+                (start, start + u64::from(len))
+            }
+            _ => self.contents(place),
+        };
+        Some((contents, root))
     }
 
     fn words(&mut self, words: &[u64]) {
@@ -329,7 +359,7 @@ impl<'a, 'b> Search<'a, 'b> {
             while let Some(place) = next {
                 if self.kind(place) == Kind::Waiting {
                     self.set(place, Kind::Reached);
-                    self.waiting.push_back((place, OTHER));
+                    self.wait(place, OTHER);
                     self.drain();
                 }
                 next = self.next(place);
@@ -338,8 +368,7 @@ impl<'a, 'b> Search<'a, 'b> {
     }
 
     fn drain(&mut self) {
-        while let Some((place, root)) = self.waiting.pop_front() {
-            let (start, end) = self.contents(place);
+        while let Some(((start, end), root)) = self.next_waiting() {
             self.census.add((start, end), Some(root));
             self.from = From::Root(root);
             self.range(start, end);
@@ -352,15 +381,20 @@ impl<'a, 'b> Search<'a, 'b> {
         // a head.)
         self.step = (|kind| kind == Kind::Live, Kind::Referred, false);
         let mut next = self.first();
+        let mut any = false;
         while let Some(place) = next {
             let own = self.kind(place);
             if matches!(own, Kind::Live | Kind::Referred) {
+                any = true;
                 let (start, end) = self.contents(place);
                 self.set(place, Kind::Reached);
                 self.range(start, end);
                 self.set(place, own);
             }
             next = self.next(place);
+        }
+        if !any {
+            return Unreachable::default();
         }
         let unreached = |kind| matches!(kind, Kind::Live | Kind::Referred);
         self.step = (unreached, Kind::Counted, true);
@@ -428,9 +462,8 @@ impl<'a, 'b> Search<'a, 'b> {
             own: end - address,
         };
         self.set(place, Kind::Counted);
-        self.waiting.push_back((place, OTHER));
-        while let Some((place, _)) = self.waiting.pop_front() {
-            let (start, end) = self.contents(place);
+        self.wait(place, OTHER);
+        while let Some(((start, end), _)) = self.next_waiting() {
             self.census.add((start, end), None);
             head.bytes += end - start;
             head.chunks += 1;

@@ -102,11 +102,14 @@ pub(super) struct Roots {
     roots: Vec<(Root, u64, u64)>,
     /// Number and bytes of objects, by root and type.
     sums: HashMap<(u32, u32), (u64, u64)>,
-    /// What was added last, which is not among the others yet.
-    last: ((u32, u32), (u64, u64)),
+    /// The root that objects were added to last, and their number and bytes by type, which are not among the others yet.
+    last: u32,
+    pending: Vec<(u64, u64)>,
+    /// The types that have some.
+    types: Vec<u32>,
     not_by_type: u64,
-    /// The largest objects: size, address, root.
-    largest: BinaryHeap<Reverse<(u64, u64, u32)>>,
+    /// The largest objects: size, address, root. Of several of one size, those at the lowest addresses.
+    largest: BinaryHeap<Reverse<(u64, Reverse<u64>, u32)>>,
     top: usize,
 }
 
@@ -115,7 +118,9 @@ impl Roots {
         Roots {
             roots: vec![(Root::Other, 0, 0)],
             sums: HashMap::new(),
-            last: Default::default(),
+            last: OTHER,
+            pending: Vec::new(),
+            types: Vec::new(),
             not_by_type: 0,
             largest: BinaryHeap::new(),
             top,
@@ -154,14 +159,21 @@ impl Roots {
         let (_, objects, sum) = &mut self.roots[root as usize];
         *objects += 1;
         *sum += bytes;
-        // Most objects that are found one after the other are of one type and have one root.
-        if self.last.0 != (root, id) {
-            self.store_last();
-            self.last.0 = (root, id);
+        // Most objects that are found one after the other have one root.
+        if self.last != root {
+            self.store_pending();
+            self.last = root;
         }
-        self.last.1.0 += 1;
-        self.last.1.1 += bytes;
-        let object = Reverse((bytes, address, root));
+        if self.pending.len() <= id as usize {
+            self.pending.resize(id as usize + 1, (0, 0));
+        }
+        let pending = &mut self.pending[id as usize];
+        if pending.0 == 0 {
+            self.types.push(id);
+        }
+        pending.0 += 1;
+        pending.1 += bytes;
+        let object = Reverse((bytes, Reverse(address), root));
         if self.largest.len() < self.top {
             self.largest.push(object);
         } else if self.largest.peek().is_some_and(|least| object < *least) {
@@ -170,23 +182,23 @@ impl Roots {
         }
     }
 
-    fn store_last(&mut self) {
-        let (key, (count, bytes)) = std::mem::take(&mut self.last);
-        if count == 0 {
-            return;
+    fn store_pending(&mut self) {
+        for id in self.types.drain(..) {
+            let (count, bytes) = std::mem::take(&mut self.pending[id as usize]);
+            let key = (self.last, id);
+            if self.sums.len() >= MAX_SUMS && !self.sums.contains_key(&key) {
+                self.not_by_type += bytes;
+                continue;
+            }
+            let sum = self.sums.entry(key).or_default();
+            sum.0 += count;
+            sum.1 += bytes;
         }
-        if self.sums.len() >= MAX_SUMS && !self.sums.contains_key(&key) {
-            self.not_by_type += bytes;
-            return;
-        }
-        let sum = self.sums.entry(key).or_default();
-        sum.0 += count;
-        sum.1 += bytes;
     }
 
     /// The table of roots, and how they lead to each type.
     pub(super) fn finish(mut self, files: &Files) -> (Retained, Retainers) {
-        self.store_last();
+        self.store_pending();
         let words = self.roots.iter().filter_map(|(root, ..)| match root {
             Root::Word(addr) => Some(*addr),
             _ => None,
@@ -257,7 +269,7 @@ impl Roots {
         let largest = std::mem::take(&mut self.largest).into_sorted_vec();
         let largest = largest
             .into_iter()
-            .filter_map(|Reverse((_, address, root))| {
+            .filter_map(|Reverse((_, Reverse(address), root))| {
                 let (kind, root) = all.get(row_of[root as usize] as usize)?.clone();
                 Some(ObjectRoot {
                     address,

@@ -9,6 +9,7 @@ use anyhow::{Context, Result, anyhow, bail};
 use clap::ValueEnum;
 use serde::Serialize;
 
+use super::headroom::Headroom;
 use super::memory::{Memory, RANGES, Run};
 use crate::event::Pid;
 use crate::freeze::{Fork, Frozen, Registers};
@@ -85,10 +86,19 @@ pub(crate) struct Pages {
 /// The process has ended, may not be read, or could not be stopped and copied in time; it runs.
 pub(crate) fn take(pid: Pid, options: &SnapshotOptions) -> Result<Snapshot> {
     let max = options.max_stop;
+    let anonymous = figures::rollup(pid)?.anonymous + figures::counters(pid)?.swap;
+    let headroom = Headroom::of(pid);
+    if let Some(reason) = headroom.refuses_copy(anonymous) {
+        return Err(anyhow!(reason)).context("there is no memory for a snapshot");
+    }
+    let fork = || match headroom.refuses_fork(anonymous) {
+        Some(reason) => Err(reason),
+        None => Fork::of(pid, max),
+    };
     let not_forked = match options.approach {
         Approach::Copy => None,
-        Approach::Auto if figures::rollup(pid)?.anonymous <= SMALL => None,
-        approach => match Fork::of(pid, max) {
+        Approach::Auto if anonymous <= SMALL => None,
+        approach => match fork() {
             Ok(fork) => return from_child(fork),
             Err(reason) if approach == Approach::Fork => {
                 return Err(anyhow!(reason)).context(
@@ -101,6 +111,39 @@ pub(crate) fn take(pid: Pid, options: &SnapshotOptions) -> Result<Snapshot> {
     let mut snapshot = from_stopped(pid, max)?;
     snapshot.taken.not_forked = not_forked;
     Ok(snapshot)
+}
+
+/// Copies the memory of a process that is about to exit and is stopped, with the registers of its last thread.
+///
+/// # Errors
+/// It may not be read, or there is no memory for the copy.
+pub(crate) fn take_exiting(pid: Pid, registers: Option<Registers>) -> Result<Snapshot> {
+    let anonymous = figures::rollup(pid)?.anonymous + figures::counters(pid)?.swap;
+    if let Some(reason) = Headroom::of(pid).refuses_copy(anonymous) {
+        return Err(anyhow!(reason)).context("there is no memory for a snapshot");
+    }
+    let begun = Instant::now();
+    let mut scanner = Scanner::open(pid, Method::Auto)?;
+    let vmas = Foreseen::read(pid, &mut Classifier::new())?.into_vmas();
+    let pages = pages(&mut scanner, &vmas)?;
+    let mut memory = Memory::with_room(pages.readable.iter().map(Run::len).sum())?;
+    for some in pages.readable.chunks(RANGES) {
+        memory
+            .copy(pid, some)
+            .context("its memory cannot be copied")?;
+    }
+    Ok(Snapshot {
+        vmas,
+        memory,
+        threads: registers.into_iter().collect(),
+        pages,
+        taken: Taken {
+            approach: Approach::Copy,
+            stop_ms: begun.elapsed().as_secs_f64() * 1e3,
+            second_stop_ms: 0.0,
+            not_forked: None,
+        },
+    })
 }
 
 /// Copies the memory of a child.

@@ -22,6 +22,8 @@ use crate::event::Pid;
 const MAX_ROWS: usize = 1000;
 /// Maximum number of trait objects of which is remembered that they are some.
 const MAX_TRAIT_OBJECTS: usize = 1 << 20;
+/// Number of types that are found without the table of all.
+const RECENT: usize = 256;
 /// Number of roots that are listed of each type.
 const RETAINERS: usize = 3;
 
@@ -101,6 +103,18 @@ enum Key {
     Size(u64, u64),
 }
 
+impl Key {
+    /// Its place among those that were looked up last.
+    fn place(self) -> usize {
+        let number = match self {
+            Key::Class(Table::Class(at) | Table::Nameless(at)) | Key::Trait(at) => at / 8,
+            Key::Look(kind) => kind as u64,
+            Key::Size(_, to) => to / 16 + 8,
+        };
+        (number % RECENT as u64) as usize
+    }
+}
+
 #[derive(Clone, Copy, Debug, Default)]
 struct Sum {
     count: u64,
@@ -119,6 +133,8 @@ pub(super) struct Census<'a> {
     /// The tables of trait objects, by the address of the object.
     traits: HashMap<u64, u64>,
     ids: HashMap<Key, u32>,
+    /// Those that were looked up last.
+    recent: [Option<(Key, u32)>; RECENT],
     sums: Vec<(Key, Sum)>,
     /// What leads to them.
     pub roots: Roots,
@@ -133,6 +149,7 @@ impl<'a> Census<'a> {
             looks: Looks::new(&snapshot.vmas),
             traits: HashMap::new(),
             ids: HashMap::new(),
+            recent: [None; RECENT],
             sums: Vec::new(),
             roots: Roots::new(top),
         }
@@ -159,15 +176,7 @@ impl<'a> Census<'a> {
     pub(super) fn add(&mut self, (start, end): (u64, u64), root: Option<u32>) {
         let bytes = end.saturating_sub(start);
         let key = self.key(start, end);
-        let id = match self.ids.get(&key) {
-            Some(id) => *id,
-            None => {
-                let id = self.sums.len() as u32;
-                self.ids.insert(key, id);
-                self.sums.push((key, Sum::default()));
-                id
-            }
-        };
+        let id = self.id(key);
         let sum = &mut self.sums[id as usize].1;
         sum.count += 1;
         sum.bytes += bytes;
@@ -183,6 +192,25 @@ impl<'a> Census<'a> {
         }
     }
 
+    fn id(&mut self, key: Key) -> u32 {
+        // Few types are most objects'.
+        let recent = &self.recent[key.place()];
+        if let Some((_, id)) = recent.filter(|(known, _)| *known == key) {
+            return id;
+        }
+        let id = match self.ids.get(&key) {
+            Some(id) => *id,
+            None => {
+                let id = self.sums.len() as u32;
+                self.ids.insert(key, id);
+                self.sums.push((key, Sum::default()));
+                id
+            }
+        };
+        self.recent[key.place()] = Some((key, id));
+        id
+    }
+
     fn key(&mut self, start: u64, end: u64) -> Key {
         let first = self.memory.word(start);
         if let Some(table) = first.and_then(|word| self.tables.class(word)) {
@@ -191,7 +219,9 @@ impl<'a> Census<'a> {
                 return key;
             }
         }
-        if let Some(table) = self.traits.get(&start) {
+        if !self.traits.is_empty()
+            && let Some(table) = self.traits.get(&start)
+        {
             let key = Key::Trait(*table);
             if self.ids.len() < MAX_TABLES || self.ids.contains_key(&key) {
                 return key;

@@ -59,6 +59,27 @@ pub enum Stop {
     End,
 }
 
+/// For how long a command is traced: until then it stops at its exit, with its memory in place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Traced {
+    /// Until [`SETTLED`]: its memory will still be there after it has ended.
+    Briefly,
+    /// For this long after the last `exec`.
+    For(Duration),
+    /// Until it ends.
+    ToTheEnd,
+}
+
+impl Traced {
+    fn time(self) -> Option<Duration> {
+        match self {
+            Traced::Briefly => Some(SETTLED),
+            Traced::For(time) => Some(time),
+            Traced::ToTheEnd => None,
+        }
+    }
+}
+
 /// Tracing ends this long after the last `exec`: scripts that `exec` another program do so early.
 const SETTLED: Duration = Duration::from_secs(1);
 /// Poll interval for stops of a traced command. (`waitid` has no timeout.)
@@ -67,15 +88,14 @@ const LOOK: Duration = Duration::from_micros(500);
 const LOOK_AGAIN: Duration = Duration::from_millis(2);
 
 /// Forks a process that waits to become the command. `at_stop` is called on another thread while the command is
-/// stopped; it returns whether the command's memory will still be there after it has ended. A `quiet` command
-/// has `/dev/null` for its standard streams.
+/// stopped; it returns for how long the command is traced. A `quiet` command has `/dev/null` for its standard streams.
 ///
 /// # Errors
 /// The command line contains a NUL byte, or the process or its thread cannot be created.
 pub fn prepare(
     argv: &[String],
     quiet: bool,
-    at_stop: impl FnMut(Pid, Stop) -> bool + Send + 'static,
+    at_stop: impl FnMut(Pid, Stop) -> Traced + Send + 'static,
 ) -> Result<Prepared> {
     let name = argv.first().context("no command was given")?.clone();
     let argv: Vec<CString> = argv
@@ -112,7 +132,7 @@ fn live(
     argv: &[CString],
     quiet: bool,
     (pid_to, released, running): (&SyncSender<Pid>, &Receiver<()>, oneshot::Sender<()>),
-    mut at_stop: impl FnMut(Pid, Stop) -> bool + Send,
+    mut at_stop: impl FnMut(Pid, Stop) -> Traced + Send,
 ) -> Result<ExitStatus> {
     let (go_read, mut go_write) = io::pipe()?;
     let (mut failed_read, failed_write) = io::pipe()?;
@@ -157,7 +177,10 @@ fn live(
                     running.take().map(|to| to.send(()));
                 }
                 // What ends before `exec` is memprof's, not the command's.
-                running.is_none() && at_stop(pid, stop)
+                match running {
+                    None => at_stop(pid, stop),
+                    Some(_) => Traced::ToTheEnd,
+                }
             });
         };
         tracer.spawn_scoped(scope, trace).map(drop)
@@ -245,14 +268,13 @@ impl Change {
     }
 }
 
-/// Stops the child, which this thread traces, after each `exec`. Returns `SETTLED` after the last one, or
-/// when the child has ended. If its memory will not be kept after its end, traces it until then and stops it
-/// while it exits. Its signals pass through unchanged.
-fn hold_at_stops(child: NixPid, mut at_stop: impl FnMut(Stop) -> bool) {
-    let (mut since, mut kept) = (Instant::now(), false);
-    while !kept || since.elapsed() < SETTLED {
-        // If the memory is not kept, there is no timeout and `waitid` may block.
-        let wait = if kept { libc::WNOHANG } else { 0 };
+/// Stops the child, which this thread traces, after each `exec`, and while it exits unless its memory will be kept.
+/// Returns when it is no longer to be traced, or has ended. Its signals pass through unchanged.
+fn hold_at_stops(child: NixPid, mut at_stop: impl FnMut(Stop) -> Traced) {
+    let (mut since, mut traced) = (Instant::now(), Traced::ToTheEnd);
+    while traced.time().is_none_or(|time| since.elapsed() < time) {
+        // Without a timeout `waitid` may block.
+        let wait = traced.time().map_or(0, |_| libc::WNOHANG);
         match Change::of(child, libc::WEXITED | libc::WSTOPPED | libc::WNOWAIT | wait) {
             Ok(None) => thread::sleep(LOOK),
             Ok(Some(change)) if change.is_end() => return,
@@ -262,10 +284,12 @@ fn hold_at_stops(child: NixPid, mut at_stop: impl FnMut(Stop) -> bool) {
                 };
                 match stop.status >> 8 {
                     libc::PTRACE_EVENT_EXEC => {
-                        kept = at_stop(Stop::Exec);
+                        traced = at_stop(Stop::Exec);
                         since = Instant::now();
                     }
-                    libc::PTRACE_EVENT_EXIT if !kept => drop(at_stop(Stop::End)),
+                    libc::PTRACE_EVENT_EXIT if traced != Traced::Briefly => {
+                        at_stop(Stop::End);
+                    }
                     _ => {}
                 }
                 go_on(child, &stop);

@@ -289,7 +289,7 @@ async fn sleep_until(at: Option<Instant>) {
 ///
 /// # Errors
 /// Why it did not execute it.
-async fn wait_until_executed(command: &mut Prepared) -> Result<()> {
+pub(super) async fn wait_until_executed(command: &mut Prepared) -> Result<()> {
     match tokio::time::timeout(EXEC, &mut command.executed).await {
         Ok(Ok(())) | Err(_) => return Ok(()),
         Ok(Err(_)) => {}

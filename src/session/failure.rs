@@ -17,6 +17,9 @@ pub enum Failure {
     /// A signal came before the command ran.
     #[error("the command did not run: {0} came first")]
     NotStarted(Signal),
+    /// A second signal came before there was a result.
+    #[error("{0} came before there was a snapshot")]
+    Interrupted(Signal),
     /// What memprof waited for did not come in time.
     #[error("waited {} s for {what} (--wait): there is none", .wait.as_secs_f64())]
     NotFound {
@@ -35,7 +38,9 @@ impl Failure {
                 Some(libc::ENOENT | libc::ENOTDIR) => 127,
                 _ => 126,
             },
-            Failure::NotStarted(signal) => 128 + *signal as i32 as u8,
+            Failure::NotStarted(signal) | Failure::Interrupted(signal) => {
+                128 + *signal as i32 as u8
+            }
             Failure::NotFound { .. } => NOT_FOUND_IN_TIME,
         }
     }

@@ -10,7 +10,7 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 use tokio::sync::watch;
 
 use super::collector::{Collector, Command, Progress};
-use super::command::{self, Prepared, Stop};
+use super::command::{self, Prepared, Stop, Traced};
 use super::reports::Collecting;
 use super::unwinding::{self, MappedFiles, Unwinding};
 use crate::config::Config;
@@ -105,7 +105,10 @@ pub fn follow_command(collecting: &Collecting, argv: &[String], quiet: bool) -> 
             }),
             Stop::End => at_stops.wait_for(HOLD, Command::Final).map(|()| true),
         };
-        kept.unwrap_or(false)
+        match kept {
+            Some(true) => Traced::Briefly,
+            _ => Traced::ToTheEnd,
+        }
     })?;
     let (reply, answer) = sync_channel(1);
     collecting.send(Command::Follow(prepared.pid, reply))?;

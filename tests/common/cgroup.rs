@@ -1,5 +1,7 @@
 //! A cgroup for a test.
 
+#![allow(dead_code, reason = "each test binary uses its own part")]
+
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -9,17 +11,41 @@ use ::memprof::event::Pid;
 use super::process::LIMIT;
 use super::workload::unique_name;
 
-/// A cgroup v2 group, removed when dropped.
+/// A group, removed when dropped.
 pub struct Group {
     root: PathBuf,
     pub dir: PathBuf,
 }
 
 impl Group {
+    /// A new group of version 2.
     pub fn new() -> Group {
         let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
         let mut lines = mounts.lines().map(|l| l.split(' ').collect::<Vec<_>>());
         let root = lines.find(|l| l[2] == "cgroup2").expect("no cgroup2")[1];
+        Group::below(root)
+    }
+
+    /// A new group in the hierarchy that limits memory, and that one's version. `None` if there is none.
+    pub fn new_where_memory_is_limited() -> Option<(Group, u32)> {
+        let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
+        let lines = mounts.lines().map(|l| l.split(' ').collect::<Vec<_>>());
+        let mut found = lines.filter_map(|line| match (line[2], line[1], line[3]) {
+            ("cgroup", root, options) if options.split(',').any(|o| o == "memory") => {
+                Some((Group::below(root), 1))
+            }
+            ("cgroup2", root, _) => {
+                // Refused where it is enabled already, or where version 1 has it.
+                let _ = fs::write(Path::new(root).join("cgroup.subtree_control"), "+memory");
+                let group = Group::below(root);
+                group.dir.join("memory.max").exists().then_some((group, 2))
+            }
+            _ => None,
+        });
+        found.next()
+    }
+
+    fn below(root: &str) -> Group {
         let root = PathBuf::from(root);
         let dir = root.join(unique_name("memprof-test-"));
         fs::create_dir(&dir).unwrap();

@@ -8,9 +8,11 @@ mod binary;
 mod common;
 
 mod chroots;
+mod command;
 mod fork;
 mod glibc;
 mod harm;
+mod headroom;
 mod http;
 mod python;
 mod seen;

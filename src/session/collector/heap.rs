@@ -8,6 +8,7 @@ use std::time::{Duration, SystemTime};
 use tokio::sync::{OwnedMutexGuard, oneshot};
 
 use super::Collector;
+use crate::allocator;
 use crate::api::HeapSnapshot;
 use crate::event::Pid;
 use crate::heap::{self, Approach, SnapshotOptions};
@@ -50,6 +51,8 @@ impl Collector {
                 let taken = SystemTime::now();
                 Arc::new(HeapSnapshot { heap, taken })
             });
+            // What the search needed was in small blocks, which the allocator keeps.
+            allocator::give_back();
             // Whoever reads the reply may take the next one.
             drop(request.turn);
             // The receiver may be gone.
