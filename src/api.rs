@@ -45,6 +45,7 @@ use std::time::Instant;
 use crate::series::Series;
 use events::Events;
 use heap::Heaps;
+pub(crate) use heap::write_heap;
 use marks::{Mark, Marks};
 use reply_builder::{Again, ReplyBuilder, Shown};
 use view::View;

@@ -1,6 +1,7 @@
 //! `/v2/heap`: heap snapshots of the followed processes, which are kept.
 
 use std::collections::VecDeque;
+use std::io::{self, Write};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -14,7 +15,7 @@ use super::reply::{JSON, internal};
 use super::request::RequestContext;
 use super::{Api, ApiError, Ask, Body, BoxFuture, HeapOptions, HeapSnapshot, Reply, Request};
 use crate::event::Pid;
-use crate::heap::{Allocator, Figures};
+use crate::heap::{Allocator, Figures, Heap};
 
 /// Maximum number of snapshots.
 const MOST: usize = 16;
@@ -54,6 +55,44 @@ pub(super) struct Info {
     figures: Figures,
 }
 
+impl Info {
+    fn new(id: u64, name: Option<String>, taken: &HeapSnapshot) -> Info {
+        let heap = &taken.heap;
+        Info {
+            id: id.to_string(),
+            name,
+            taken: millis(taken.taken),
+            pid: heap.pid,
+            comm: heap.comm.clone(),
+            stopped_us: (heap.taken.stop_ms * 1e3) as u64,
+            copied: heap.copied,
+            allocator: heap.allocator.name(),
+            refused: match &heap.allocator {
+                Allocator::Refused { reason } => Some(reason.clone()),
+                _ => None,
+            },
+            figures: heap.into(),
+        }
+    }
+}
+
+/// A snapshot that is not kept, as `GET /v2/heap/{id}` shows one: for exports.
+///
+/// # Errors
+/// Those of `out`.
+pub(crate) fn write_heap(taken: &HeapSnapshot, out: &mut dyn Write) -> io::Result<()> {
+    #[derive(Serialize)]
+    struct Whole<'a> {
+        snapshot: Info,
+        heap: &'a Heap,
+    }
+    let whole = Whole {
+        snapshot: Info::new(1, None, taken),
+        heap: &taken.heap,
+    };
+    Ok(serde_json::to_writer(out, &whole)?)
+}
+
 /// The snapshots, oldest first.
 #[derive(Default)]
 pub(super) struct Heaps(Mutex<State>);
@@ -81,26 +120,11 @@ impl Heaps {
 
     /// Keeps a snapshot, if there is room.
     fn add(&self, name: Option<String>, taken: &HeapSnapshot) -> Result<Info, ApiError> {
-        let heap = &taken.heap;
-        let json = serde_json::to_vec(heap).map_err(internal)?;
+        let json = serde_json::to_vec(&taken.heap).map_err(internal)?;
         let mut state = self.lock();
         state.check_room(json.len())?;
         state.last += 1;
-        let info = Info {
-            id: state.last.to_string(),
-            name,
-            taken: millis(taken.taken),
-            pid: heap.pid,
-            comm: heap.comm.clone(),
-            stopped_us: (heap.taken.stop_ms * 1e3) as u64,
-            copied: heap.copied,
-            allocator: heap.allocator.name(),
-            refused: match &heap.allocator {
-                Allocator::Refused { reason } => Some(reason.clone()),
-                _ => None,
-            },
-            figures: heap.into(),
-        };
+        let info = Info::new(state.last, name, taken);
         state.kept.push_back(Kept {
             info: info.clone(),
             json: json.into(),

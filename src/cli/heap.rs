@@ -5,7 +5,7 @@ use std::time::Duration;
 use clap::Args;
 
 use super::maps::ProcessArgs;
-use crate::config::{HeapConfig, TableFormat};
+use crate::config::{HeapConfig, HeapFormat};
 use crate::heap::{Approach, SnapshotOptions};
 
 /// Number of size classes and chunks listed by default.
@@ -34,7 +34,7 @@ pub(super) struct HeapArgs {
     max_stop: u32,
     /// Output format
     #[arg(long, value_name = "FORMAT", default_value = "text")]
-    format: TableFormat,
+    format: HeapFormat,
 }
 
 impl HeapArgs {

@@ -1,9 +1,13 @@
 //! `memprof heap`.
 
+use std::time::SystemTime;
+
 use anyhow::{Context, Result, anyhow};
 
 use super::measure;
-use crate::config::{HeapConfig, TableFormat};
+use crate::api::HeapSnapshot;
+use crate::config::{HeapConfig, HeapFormat};
+use crate::export::write_heap_html;
 use crate::target::Presence;
 
 /// Returns the output of `memprof heap`.
@@ -20,10 +24,14 @@ pub fn run(config: &HeapConfig) -> Result<Vec<u8>> {
     let heap = measure(pid, &config.snapshot, config.top).with_context(failed)?;
     let mut out = Vec::new();
     match config.format {
-        TableFormat::Text => heap.write_text(&mut out, config.top)?,
-        TableFormat::Json => {
+        HeapFormat::Text => heap.write_text(&mut out, config.top)?,
+        HeapFormat::Json => {
             serde_json::to_writer_pretty(&mut out, &heap)?;
             out.push(b'\n');
+        }
+        HeapFormat::Html => {
+            let taken = SystemTime::now();
+            write_heap_html(&HeapSnapshot { heap, taken }, &mut out)?;
         }
     }
     Ok(out)

@@ -2,7 +2,8 @@
 // other memory.
 
 import { Tree } from "../tree/model.js";
-import { sizeName, WHATS } from "./tables.js";
+import { sizeName } from "./tables.js";
+import { WHATS } from "./words.js";
 
 /** @typedef {Record<string, any>} Heap */
 

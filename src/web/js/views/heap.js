@@ -1,7 +1,7 @@
 // Heap snapshots: what lives in the heap of the process, what is free, and what two snapshots differ in.
 
 import { fill, h, notice, say, select, set } from "../dom.js";
-import { bytes, clock, exact } from "../format.js";
+import { bytes, clock, exact, number } from "../format.js";
 import { heapTree } from "../heap/map.js";
 import { diffCards, occupancyCard, tableCards } from "../heap/tables.js";
 import { change, state } from "../state.js";
@@ -113,22 +113,27 @@ export class HeapView {
   /** Says what the snapshot is, and how it was taken. */
   tell(/** @type {{ snapshot: HeapInfo, heap: Heap }} */ { snapshot, heap }, /** @type {{ heap: Heap } | null} */ before) {
     const { allocator } = heap;
+    const several = heap.attempts > 1 ? `, in ${heap.attempts} attempts` : "";
     const read = allocator.name === "refused"
-      ? `glibc’s heap was not read: ${allocator.reason}. A process that is stopped in the middle of malloc has such a heap, or one that is damaged.`
+      ? `glibc’s heap was not read${several}: ${allocator.reason}. A process that is stopped in the middle of malloc has such a heap, or one that is damaged.`
       : allocator.name === "unknown"
         ? "The allocator is not known: the process has no heap that memprof reads. Its anonymous memory is shown by kind."
-        : `${allocator.name}: ${bytes(snapshot.live)} in use, ${bytes(snapshot.free)} free, of which malloc_trim(0) would return ${bytes(snapshot.trimmable)} now; ${snapshot.unreachable === null ? "" : `${bytes(snapshot.unreachable)} unreachable; `}${bytes(snapshot.overhead)} of the allocator’s own.`;
+        : `${allocator.name}, ${number(allocator.arenas)} ${allocator.arenas === 1 ? "arena" : "arenas"}, threads’ caches with chunks: ${number(allocator.thread_caches)}. ${bytes(snapshot.live)} in use, ${bytes(snapshot.free)} free, of which malloc_trim(0) would return ${bytes(snapshot.trimmable)} now; ${snapshot.unreachable === null ? "" : `${bytes(snapshot.unreachable)} unreachable; `}${bytes(snapshot.overhead)} of the allocator’s own.`;
     const [low, high] = [Math.min(...heap.kernel), Math.max(...heap.kernel)];
     const agrees = heap.anonymous >= low && heap.anonymous <= high;
     const kernel = agrees ? (low === high ? "as the kernel says" : "between the kernel’s figures before and after") : `the kernel says ${bytes(heap.kernel[0])} before and ${bytes(heap.kernel[1])} after: the process changed meanwhile`;
     const swapped = heap.swapped ? ` ${bytes(heap.swapped)} are swapped out, in no figure here.` : "";
     const unread = heap.unread ? ` ${bytes(heap.unread)} could not be copied.` : "";
+    const python = heap.python?.state === "refused" ? ` Python’s own allocator was not read: ${heap.python.reason}.` : "";
+    const { approach, stop_ms, second_stop_ms, not_forked } = heap.taken;
+    const stopped = approach === "fork" ? `Stopped for ${stop_ms.toFixed(1)} ms to be forked, and one thread for ${second_stop_ms.toFixed(1)} ms afterwards` : `Stopped for ${stop_ms.toFixed(1)} ms`;
+    const why = not_forked ? ` Its memory was copied while it was stopped, because it was not forked: ${not_forked}.` : "";
     const compared = before ? ` Red areas grew since the earlier snapshot, blue ones shrank; the cards show changes.` : "";
-    say(this.note, `${read} Anonymous memory: ${bytes(heap.anonymous)}, ${kernel}.${swapped}${unread} Areas are chunks with their headers, resident or not; other memory is resident. Stopped for ${heap.taken.stop_ms.toFixed(1)} ms, ${bytes(heap.copied)} copied.${compared}`);
+    say(this.note, `${read} Anonymous memory: ${bytes(heap.anonymous)}, ${kernel}.${swapped}${unread}${python} Areas are chunks with their headers, resident or not; other memory is resident. ${stopped}, ${bytes(heap.copied)} copied.${why}${compared}`);
     set(this.note, { "data-total": heap.anonymous, "data-id": snapshot.id });
   }
 
-  /** The controls: which snapshot, what it is compared with, and a new one. */
+  /** Shows buttons and lists to take a snapshot, to select one, and to select another one to compare it with. */
   choose(/** @type {string} */ id, /** @type {string} */ from) {
     const { take, diff, remove } = this.source;
     const several = new Set(this.infos.map((info) => info.pid)).size > 1;
