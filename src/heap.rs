@@ -5,6 +5,7 @@
 //! and `retained` by what leads to them; `ledger` adds up whose each resident byte is, as `report` has it; `text` and
 //! `command` show it.
 
+mod arenas;
 mod chunks;
 pub mod command;
 mod contents;
@@ -28,6 +29,7 @@ mod text_types;
 mod types;
 mod vtables;
 
+pub use arenas::{ArenaKind, ArenaRow};
 pub use figures::Figures;
 pub use glibc::{Mallinfo, Refusal};
 pub use ledger::measure;

@@ -3,6 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 
+use super::arenas::Arenas;
 use super::glibc::{self, Refusal};
 use super::memory::{Run, overlapping};
 use super::pages::Occupancy;
@@ -71,6 +72,7 @@ fn measure_once(pid: Pid, options: &SnapshotOptions, top: usize) -> Result<Heap>
     if let Some(Ok((pymalloc, _))) = &python {
         ledger.add_python(pymalloc);
     }
+    let addresses = heap.map_or(&[][..], |heap| &heap.addresses);
     let categories = of_all(pid, &snapshot.vmas, executable(pid));
     let sum = |resident: bool| {
         let runs = snapshot.pages.readable.iter().chain(&snapshot.pages.hidden);
@@ -88,6 +90,7 @@ fn measure_once(pid: Pid, options: &SnapshotOptions, top: usize) -> Result<Heap>
         allocator: allocator(&read),
         others: ledger.others(&categories),
         rows: ledger.rows(),
+        arenas: std::mem::take(&mut ledger.arenas).rows(addresses),
         anonymous: sum(true),
         kernel: [before, after],
         swapped: sum(false),
@@ -138,6 +141,7 @@ struct Ledger<'a> {
     rows: [(u64, u64, u64); What::ALL.len()],
     /// The ranges of the heap.
     ranges: Vec<Run>,
+    arenas: Arenas,
     occupancy: Occupancy,
     sizes: Sizes,
     largest: BinaryHeap<Reverse<(u64, u64, u64)>>,
@@ -154,6 +158,7 @@ impl<'a> Ledger<'a> {
             next: 0,
             rows: Default::default(),
             ranges: Vec::new(),
+            arenas: Arenas::default(),
             occupancy: Occupancy::new(page_size()),
             sizes: Sizes::default(),
             largest: BinaryHeap::new(),
@@ -178,14 +183,17 @@ impl<'a> Ledger<'a> {
 
     /// Adds the arenas of Python's allocator, which are no part of the heap.
     fn add_python(&mut self, pymalloc: &Pymalloc) {
+        self.arenas.begin_python();
         for (what, row) in pymalloc.rows(&self.pages) {
             self.rows[what as usize] = row;
+            self.arenas.add(what, row.0, row.1, row.2);
         }
         self.ranges.extend(pymalloc.ranges());
         self.ranges.sort_by_key(|range| range.start);
     }
 
     fn add_part(&mut self, part: &glibc::Part) {
+        self.arenas.begin(part.arena);
         let first = part.chunks.start() + SIZE_FIELD;
         self.add((part.start, first.min(part.end)), What::Overhead, None);
         for chunk in part.chunks.iter() {
@@ -193,6 +201,7 @@ impl<'a> Ledger<'a> {
             let contents = chunk.at + CONTENTS;
             self.add((chunk.at + SIZE_FIELD, contents), What::Overhead, None);
             self.rows[what as usize].0 += u64::from(what != What::Overhead);
+            self.arenas.add(what, 1, 0, 0);
             // The first word of the next chunk's header belongs to this one.
             let end = (chunk.at + chunk.size + SIZE_FIELD).min(part.end);
             let class = (what != What::Top && what != What::Overhead)
@@ -211,6 +220,8 @@ impl<'a> Ledger<'a> {
     }
 
     fn add_mapped(&mut self, chunk: &glibc::Mmapped) {
+        self.arenas.begin_mapped();
+        self.arenas.add(What::LiveMapped, 1, 0, 0);
         let (contents, end) = (chunk.at + CONTENTS, chunk.start + chunk.len);
         self.add((chunk.start, contents), What::Overhead, None);
         let class = self.sizes.add(end - chunk.at, true);
@@ -236,9 +247,10 @@ impl<'a> Ledger<'a> {
             self.occupancy
                 .add(run.start, run.end, live, free, &mut self.sizes);
         }
-        let row = &mut self.rows[what as usize];
-        row.1 += end.saturating_sub(start);
+        let (row, bytes) = (&mut self.rows[what as usize], end.saturating_sub(start));
+        row.1 += bytes;
         row.2 += resident;
+        self.arenas.add(what, 0, bytes, resident);
         resident
     }
 

@@ -2,11 +2,12 @@
 
 use std::process::{Command, Output, Stdio};
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::browser::Browser;
 use super::common::memprof::BINARY;
 use super::common::workload::{Lines, Running};
+use super::heap::divide;
 use super::layout::SIZES;
 
 const MARKUP: &str =
@@ -23,6 +24,16 @@ open('/proc/self/comm', 'w').write('</script><b>')
 print('ok', flush=True)
 sys.stdin.read()
 ";
+
+/// Keeps what is written on canvases.
+const KEEP_TEXTS: &str = "
+    window.texts = [];
+    const pen = CanvasRenderingContext2D.prototype;
+    const fillText = pen.fillText;
+    pen.fillText = function (text, ...place) {
+        window.texts.push(text);
+        return fillText.call(this, text, ...place);
+    };";
 
 /// What `memprof heap` prints.
 fn heap(pid: &str, format: &str) -> Vec<u8> {
@@ -45,7 +56,7 @@ fn first_cells(browser: &Browser, card: &str) -> Vec<String> {
         const more = card?.querySelector('.more');
         if (more && !more.hidden && more.textContent.startsWith('show all')) more.click();
         return [...card?.querySelectorAll('tbody tr') ?? []].map((row) => row.children[0].textContent);";
-    let cells = browser.run(script, serde_json::json!([card]));
+    let cells = browser.run(script, json!([card]));
     let texts = cells.as_array().unwrap().iter();
     texts
         .map(|cell| cell.as_str().unwrap().to_owned())
@@ -74,6 +85,7 @@ fn a_snapshot_in_a_file() {
     let nowhere = std::net::SocketAddr::from(([127, 0, 0, 1], 9));
     let browser = Browser::start(nowhere);
     let url = format!("file://{}", file.display());
+    browser.before_each_page(KEEP_TEXTS);
     browser.asked();
     browser.open_url(&url);
     assert!(browser.text("#target").starts_with("</script><b> (pid "));
@@ -83,8 +95,15 @@ fn a_snapshot_in_a_file() {
         let rows = wanted[rows].as_array().unwrap().iter();
         rows.map(|row| row[column].as_u64().unwrap()).sum()
     };
-    let drawn = browser.figure(".heap .selection", "data-bytes");
-    assert_eq!(drawn, sum("rows", "bytes") + sum("others", "resident"));
+    for (way, name) in [("arena", "main arena"), ("type", "Python"), ("", "in use")] {
+        browser.run("window.texts = []", json!([]));
+        divide(&browser, way);
+        let drawn = browser.figure(".heap .selection", "data-bytes");
+        let all = sum("rows", "bytes") + sum("others", "resident");
+        assert_eq!(drawn, all, "by {way:?}");
+        let texts = browser.eval("window.texts.join('\\n')");
+        assert!(texts.as_str().unwrap().contains(name), "{way:?}: {texts}");
+    }
     // Every list of the report is a table with all of its rows.
     let lists = [
         ("sizes", &wanted["sizes"]),

@@ -38,7 +38,7 @@ async function start() {
     const whole = /** @type {any} */ (await contents());
     head(whole.snapshot);
     const view = new HeapView({ list: async () => [whole.snapshot], get: async () => whole });
-    onChange(() => view.show());
+    onChange((changed) => (changed.has("hby") ? view.refresh() : view.show()));
     at("theme").addEventListener("click", () => {
       toggleTheme();
       view.show();

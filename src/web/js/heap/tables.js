@@ -22,12 +22,12 @@ import { place, rootName, words } from "./words.js";
 /** Rows shown before the others are asked for. */
 const FEW = 12;
 
-/** Columns of tables that this file does not name. */
+/** Columns of bytes and of addresses, by their names. */
 const BYTES = /(^|_)(bytes|resident|pinned|own|size|anonymous)$/;
 const ADDRESSES = /(^|_)(address|example)$/;
 
 function isBytes(/** @type {string} */ table, /** @type {string} */ column) {
-  return BYTES.test(column) && !(table === "sizes" && column === "free");
+  return (table === "arenas" && column !== "chunks") || BYTES.test(column);
 }
 
 /** A size class: `17 to 32`, or its only size. */
@@ -51,7 +51,7 @@ function ordered(/** @type {string} */ table, /** @type {string[]} */ columns) {
 function columns(/** @type {string} */ table, /** @type {Row[]} */ rows) {
   const all = Object.keys(rows[0]).filter((name) => ["string", "number", "boolean"].includes(typeof rows[0][name]) || rows[0][name] === null || name === "retained_by");
   const isSize = table === "sizes";
-  const own = all.filter((name) => !isSize || !["from", "to"].includes(name));
+  const own = all.filter((name) => (isSize ? !["from", "to"].includes(name) : table !== "arenas" || name !== "kind"));
   const made = ordered(table, own).map((name) => column(table, name, rows));
   if (isSize) made.unshift({ label: "size", title: "Bytes of a chunk, with its header", by: (row) => row.to, cell: (row) => sizeName(row.from, row.to) });
   return made;

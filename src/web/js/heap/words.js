@@ -68,6 +68,10 @@ export const WORDS = /** @type {Record<string, Words>} */ ({
     columns: { kind: ["kind", ""], name: ["root", ""], bytes: ["bytes", "Bytes of the objects that it leads to first"], count: ["objects", "Their number"], address: ["address", "Its address; none for a thread"] },
     values: { kind: ROOTS },
   },
+  arenas: {
+    title: "Arenas", about: "The same bytes by arena: glibc makes further ones for threads. Resident or not, but for the resident column.", first: "resident",
+    columns: { name: ["arena", ""], resident: ["resident", "Bytes in RAM"], live: ["in use", "Contents of chunks in use"], free: ["free", "Free bytes"], overhead: ["own", "The allocator’s own bytes"], chunks: ["chunks", "Number of chunks in use"] },
+  },
   sizes: {
     title: "Chunks by size", about: "With their headers. Pinned: free bytes on the pages that chunks of this size keep in memory.", first: "live_bytes",
     columns: { live: ["in use", "Number of chunks in use"], live_bytes: ["bytes in use", "Their bytes, with headers"], free: ["free", "Number of free chunks, without the arenas’ ends"], free_bytes: ["free bytes", "Their bytes"], pinned: ["pinned", "Free bytes on pages that chunks of this size keep in memory: a page’s free bytes, divided among its chunks in use"] },
@@ -86,7 +90,7 @@ export const WORDS = /** @type {Record<string, Words>} */ ({
     title: "Python’s objects by type", about: "Also larger blocks, which malloc has. Memory: items, keys and data that objects of the type refer to.", first: "bytes",
     more: ({ python }) => `${number(python.arenas)} arenas with ${bytes(python.arena_bytes)}; blocks in use: ${bytes(python.live_bytes)}, of which ${percent(python.typed_bytes, python.live_bytes)} are objects or memory of objects.`,
     left: ({ python }) => python.types_left_out,
-    columns: { type: ["type", ""], role: ["what", ""], bytes: ["bytes", "Bytes of the blocks"], count: ["number", "Number of blocks"], example: ["example", "Address of one of them"] },
+    columns: { type: ["type", ""], role: ["what", ""], bytes: ["bytes", "Bytes of the blocks"], count: ["number", "Number of blocks"], arena_bytes: ["in arenas", "Bytes of those in Python’s own arenas"], example: ["example", "Address of one of them"] },
     values: { role: ROLES },
   },
   "python.classes": {

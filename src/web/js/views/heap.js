@@ -2,7 +2,7 @@
 
 import { fill, h, notice, say, select, set } from "../dom.js";
 import { bytes, clock, exact, number } from "../format.js";
-import { heapTree } from "../heap/map.js";
+import { heapTree, WAYS } from "../heap/map.js";
 import { diffCards, occupancyCard, tableCards } from "../heap/tables.js";
 import { change, state } from "../state.js";
 import { Graph } from "./graph.js";
@@ -57,9 +57,15 @@ export class HeapView {
     this.known = new Map();
     /** @type {Heap | null} */
     this.heap = this.before = null;
-    this.map = new HeapMap({ draw: "treemap", fetch: async () => heapTree(/** @type {Heap} */ (this.heap), this.before), empty: "The process has no anonymous memory." });
+    this.map = new HeapMap({ draw: "treemap", fetch: async () => heapTree(/** @type {Heap} */ (this.heap), this.before, state.hby), empty: "The process has no anonymous memory." });
     this.map.stage.style.flexBasis = "20rem";
     this.choice = h("div", { class: "choice heap-choice" });
+    const ways = /** @type {[string, string][]} */ (WAYS.map(([way, label]) => [way, label]));
+    this.way = select("Treemap by", ways, state.hby, (hby) => change({ hby, zoom: "", sel: "" }, true));
+    this.about = h("span", { class: "faint" });
+    this.ways = h("div", { class: "choice heap-choice" }, h("label", { class: "faint" }, "treemap by ", this.way), this.about);
+    /** What the treemap divides the heap by now. @type {string | null} */
+    this.divided = null;
     this.trouble = h("p", { class: "trouble", role: "alert", hidden: true });
     this.note = h("p", { class: "note", role: "status" });
     this.cards = h("div", { class: "cards" });
@@ -91,7 +97,7 @@ export class HeapView {
       return fill(this.stage, notice("No heap snapshot yet", ABOUT, "", button));
     }
     const shown = `${from} ${id}`;
-    if (shown === this.shown) return;
+    if (shown === this.shown) return this.divide();
     const [whole, before, diff] = await Promise.all([this.get(id), from ? this.get(from) : null, from && this.source.diff ? this.source.diff(from, id) : null]);
     this.shown = shown;
     this.heap = whole.heap;
@@ -100,8 +106,20 @@ export class HeapView {
     const heap = whole.heap;
     if (diff) fill(this.cards, occupancyCard(diff.occupancy), ...diffCards(diff.tables));
     else fill(this.cards, heap.rows.some((/** @type {any} */ row) => row.bytes > 0) && occupancyCard([heap.occupancy]), ...tableCards(heap));
-    if (!this.stage.contains(this.map.element)) fill(this.stage, this.map.element, this.cards);
+    if (!this.stage.contains(this.map.element)) fill(this.stage, this.ways, this.map.element, this.cards);
+    this.divided = null;
+    await this.divide();
+  }
+
+  /** Draws the treemap as the link says. */
+  async divide() {
+    const [way, , about] = WAYS.find(([way]) => way === state.hby) ?? WAYS[0];
+    if (way === this.divided) return;
+    this.divided = way;
+    this.way.value = way;
+    say(this.about, about);
     await this.map.refresh();
+    set(this.ways, { "data-way": way });
   }
 
   async get(/** @type {string} */ id) {
@@ -129,7 +147,7 @@ export class HeapView {
     const stopped = approach === "fork" ? `Stopped for ${stop_ms.toFixed(1)} ms to be forked, and one thread for ${second_stop_ms.toFixed(1)} ms afterwards` : `Stopped for ${stop_ms.toFixed(1)} ms`;
     const why = not_forked ? ` Its memory was copied while it was stopped, because it was not forked: ${not_forked}.` : "";
     const compared = before ? ` Red areas grew since the earlier snapshot, blue ones shrank; the cards show changes.` : "";
-    say(this.note, `${read} Anonymous memory: ${bytes(heap.anonymous)}, ${kernel}.${swapped}${unread}${python} Areas are chunks with their headers, resident or not; other memory is resident. ${stopped}, ${bytes(heap.copied)} copied.${why}${compared}`);
+    say(this.note, `${read} Anonymous memory: ${bytes(heap.anonymous)}, ${kernel}.${swapped}${unread}${python} ${stopped}, ${bytes(heap.copied)} copied.${why}${compared}`);
     set(this.note, { "data-total": heap.anonymous, "data-id": snapshot.id });
   }
 
