@@ -226,6 +226,7 @@ pub(super) fn take(asked: &RequestContext<'_>) -> Result<Request, ApiError> {
         options: HeapOptions {
             max_stop: wanted.max_stop.map(Duration::from_millis),
             top,
+            limit: "max_stop in the request",
         },
     }))
 }

@@ -78,6 +78,8 @@ pub struct HeapOptions {
     pub max_stop: Option<Duration>,
     /// Number of chunks and of other single things that are listed.
     pub top: usize,
+    /// What sets the limit of the stop, for messages.
+    pub limit: &'static str,
 }
 
 /// A heap snapshot, and when it was taken.

@@ -49,9 +49,8 @@ impl Reports {
         let taken = answer.await.map_err(|_| {
             failed("the thread that takes it could not be started, or ended early".to_owned())
         })?;
-        // The command line's name of this limit is not the request's.
-        let taken =
-            taken.map_err(|why| failed(why.replace("--max-stop", "max_stop in the request")))?;
+        // `memprof heap` has another name for this limit.
+        let taken = taken.map_err(|why| failed(why.replace("--max-stop", how.limit)))?;
         let stop = Duration::from_secs_f64(taken.heap.taken.stop_ms / 1e3);
         let mut runs_until = self.runs_until.lock().await;
         *runs_until = (*runs_until).max(begun + stop * (RUN_SHARE + 1));
