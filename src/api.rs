@@ -12,6 +12,7 @@ mod export;
 mod files;
 mod fixed;
 mod functions;
+mod grown_by;
 mod health;
 mod heap;
 mod heap_diff;
@@ -52,6 +53,7 @@ use view::View;
 
 pub use crate::export::Report;
 pub use futures_util::future::BoxFuture;
+pub use grown_by::{GrownBy, GrownRow};
 pub use opened::Opened;
 pub use provider::{HeapOptions, HeapSnapshot, LastScan, Provider, ProviderError, Status};
 pub use reply::{ApiError, Body, EVENTS, Reply};

@@ -13,7 +13,9 @@ use super::marks::checked_name;
 use super::query::{bad, quoted};
 use super::reply::{JSON, internal};
 use super::request::RequestContext;
-use super::{Api, ApiError, Ask, Body, BoxFuture, HeapOptions, HeapSnapshot, Reply, Request};
+use super::{
+    Api, ApiError, Ask, Body, BoxFuture, GrownBy, HeapOptions, HeapSnapshot, Reply, Request,
+};
 use crate::event::Pid;
 use crate::heap::{Allocator, Figures, Heap};
 
@@ -37,6 +39,14 @@ pub(super) struct Kept {
     pub(super) info: Info,
     /// The snapshot as JSON.
     pub(super) json: Bytes,
+    /// Who made the heap grow, as JSON.
+    pub(super) grown_by: Bytes,
+}
+
+impl Kept {
+    fn bytes(&self) -> usize {
+        self.json.len() + self.grown_by.len()
+    }
 }
 
 /// What the list of snapshots says of one.
@@ -85,10 +95,12 @@ pub(crate) fn write_heap(taken: &HeapSnapshot, out: &mut dyn Write) -> io::Resul
     struct Whole<'a> {
         snapshot: Info,
         heap: &'a Heap,
+        grown_by: &'a Option<GrownBy>,
     }
     let whole = Whole {
         snapshot: Info::new(1, None, taken),
         heap: &taken.heap,
+        grown_by: &taken.grown_by,
     };
     Ok(serde_json::to_writer(out, &whole)?)
 }
@@ -121,13 +133,15 @@ impl Heaps {
     /// Keeps a snapshot, if there is room.
     fn add(&self, name: Option<String>, taken: &HeapSnapshot) -> Result<Info, ApiError> {
         let json = serde_json::to_vec(&taken.heap).map_err(internal)?;
+        let grown_by = serde_json::to_vec(&taken.grown_by).map_err(internal)?;
         let mut state = self.lock();
-        state.check_room(json.len())?;
+        state.check_room(json.len() + grown_by.len())?;
         state.last += 1;
         let info = Info::new(state.last, name, taken);
         state.kept.push_back(Kept {
             info: info.clone(),
             json: json.into(),
+            grown_by: grown_by.into(),
         });
         Ok(info)
     }
@@ -143,7 +157,7 @@ impl Heaps {
 impl State {
     /// Checks that there is room for one more snapshot of so many bytes.
     fn check_room(&self, bytes: usize) -> Result<(), ApiError> {
-        let held: usize = self.kept.iter().map(|kept| kept.json.len()).sum();
+        let held: usize = self.kept.iter().map(Kept::bytes).sum();
         if self.kept.len() < MOST && held + bytes <= MOST_BYTES {
             return Ok(());
         }
@@ -227,6 +241,7 @@ pub(super) fn take(asked: &RequestContext<'_>) -> Result<Request, ApiError> {
             max_stop: wanted.max_stop.map(Duration::from_millis),
             top,
             limit: "max_stop in the request",
+            grown_by: true,
         },
     }))
 }
@@ -312,8 +327,18 @@ impl Ask for Show {
         Box::pin(async {
             let kept = api.heaps.get(&self.0)?;
             let info = serde_json::to_vec(&kept.info).map_err(internal)?;
-            let parts: [&[u8]; 5] = [b"{\"snapshot\":", &info, b",\"heap\":", &kept.json, b"}"];
-            Ok(Reply::new(JSON, parts.concat()))
+            let parts: [(&str, &[u8]); 3] = [
+                ("{\"snapshot\":", &info),
+                (",\"heap\":", &kept.json),
+                (",\"grown_by\":", &kept.grown_by),
+            ];
+            let mut whole = Vec::new();
+            for (name, json) in parts {
+                whole.extend_from_slice(name.as_bytes());
+                whole.extend_from_slice(json);
+            }
+            whole.push(b'}');
+            Ok(Reply::new(JSON, whole))
         })
     }
 }

@@ -31,7 +31,14 @@ pub fn run(config: &HeapConfig) -> Result<Vec<u8>> {
         }
         HeapFormat::Html => {
             let taken = SystemTime::now();
-            write_heap_html(&HeapSnapshot { heap, taken }, &mut out)?;
+            write_heap_html(
+                &HeapSnapshot {
+                    heap,
+                    taken,
+                    grown_by: None,
+                },
+                &mut out,
+            )?;
         }
     }
     Ok(out)

@@ -10,6 +10,7 @@ use super::pages::Occupancy;
 use super::python::{self, Pymalloc, PythonHeap};
 use super::reach;
 use super::report::{Allocator, Heap, Object, OtherRow, Row, What};
+use super::resident::HeapPages;
 use super::seen;
 use super::sizes::Sizes;
 use super::snapshot::{self, Snapshot, SnapshotOptions};
@@ -37,22 +38,32 @@ const ATTEMPTS: u32 = 3;
 /// The process has ended, may not be read, or could not be stopped and copied in time. A heap that never fits together
 /// is no error, but [`Allocator::Refused`].
 pub fn measure(pid: Pid, options: &SnapshotOptions, top: usize) -> Result<Heap> {
+    Ok(measure_with_pages(pid, options, top)?.0)
+}
+
+/// The same, and which pages of the heap were resident.
+///
+/// # Errors
+/// Those of [`measure`].
+pub fn measure_with_pages(
+    pid: Pid,
+    options: &SnapshotOptions,
+    top: usize,
+) -> Result<(Heap, HeapPages)> {
     let mut attempts = 1;
     loop {
-        let heap = Heap {
-            attempts,
-            ..measure_once(pid, options, top)?
-        };
+        let (heap, pages) = measure_once(pid, options, top)?;
+        let heap = Heap { attempts, ..heap };
         let refused = matches!(heap.allocator, Allocator::Refused { .. })
             || matches!(heap.python, Some(PythonHeap::Refused { .. }));
         if attempts == ATTEMPTS || !refused {
-            return Ok(heap);
+            return Ok((heap, pages));
         }
         attempts += 1;
     }
 }
 
-fn measure_once(pid: Pid, options: &SnapshotOptions, top: usize) -> Result<Heap> {
+fn measure_once(pid: Pid, options: &SnapshotOptions, top: usize) -> Result<(Heap, HeapPages)> {
     let before = figures::rollup(pid)?.anonymous;
     let snapshot = snapshot::take(pid, options)?;
     let after = figures::rollup(pid)?.anonymous;
@@ -80,7 +91,7 @@ fn measure_once(pid: Pid, options: &SnapshotOptions, top: usize) -> Result<Heap>
             .map(Run::len)
             .sum()
     };
-    Ok(Heap {
+    let heap = Heap {
         pid: pid.0,
         comm: target::comm(pid).unwrap_or_default(),
         taken: snapshot.taken.clone(),
@@ -103,7 +114,9 @@ fn measure_once(pid: Pid, options: &SnapshotOptions, top: usize) -> Result<Heap>
         retained,
         seen: seen::find(pid, &snapshot.vmas),
         python: python.map(|python| PythonHeap::of(&python, top)),
-    })
+    };
+    let Ledger { pages, ranges, .. } = ledger;
+    Ok((heap, HeapPages::of(snapshot.vmas, &pages, &ranges)))
 }
 
 fn allocator(read: &Result<Option<glibc::Heap>, Refusal>) -> Allocator {

@@ -26,7 +26,7 @@ pub(super) fn request(state: &mut State) {
 
 /// What the line says of a snapshot, or why there is none.
 pub(super) fn text(taken: &Result<Arc<HeapSnapshot>, String>) -> String {
-    let HeapSnapshot { heap, taken } = match taken {
+    let HeapSnapshot { heap, taken, .. } = match taken {
         Ok(taken) => &**taken,
         Err(why) => return format!("heap: {}", printable(why)),
     };

@@ -89,6 +89,7 @@ async fn take_heaps(reports: Arc<dyn Provider>, news: News, mut wanted: mpsc::Re
         // Only the sums are shown.
         top: 1,
         limit: "--max-freeze",
+        grown_by: false,
     };
     while let Some(pid) = wanted.recv().await {
         let taken = reports.heap(pid, how).await;

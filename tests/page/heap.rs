@@ -87,6 +87,15 @@ fn snapshots_and_their_difference() {
     }
     let pages = "[...document.querySelectorAll(\".card[data-table=occupancy] td\")].map((td) => Number(td.textContent.replaceAll(',', '')))";
     assert_eq!(browser.eval(pages), heap["occupancy"]);
+    // Who made it grow: all of it was there before.
+    let grown = api(m.address(), "/v2/heap/1")["grown_by"].clone();
+    let resident = sum("rows", "resident");
+    assert_eq!(grown["resident"], resident, "{grown}");
+    let said = browser.text(".card[data-table='grown_by.rows']");
+    assert!(
+        said.contains("before attach") && said.contains("not who owns"),
+        "{said}"
+    );
     // A list shows its first rows, and all on request; a heading sorts it.
     let rows = "document.querySelectorAll(\".card[data-table='sizes'] tbody tr\").length";
     let all = heap["sizes"].as_array().unwrap().len();

@@ -50,7 +50,15 @@ mod tests {
         };
         let taken = SystemTime::UNIX_EPOCH;
         let mut out = Vec::new();
-        write(&HeapSnapshot { heap, taken }, &mut out).unwrap();
+        write(
+            &HeapSnapshot {
+                heap,
+                taken,
+                grown_by: None,
+            },
+            &mut out,
+        )
+        .unwrap();
         String::from_utf8(out).unwrap()
     }
 

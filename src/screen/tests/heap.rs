@@ -34,6 +34,7 @@ fn snapshot(allocator: Allocator) -> Arc<HeapSnapshot> {
     Arc::new(HeapSnapshot {
         heap,
         taken: UNIX_EPOCH + Duration::from_secs(12 * 3600 + 67),
+        grown_by: None,
     })
 }
 

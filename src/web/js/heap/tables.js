@@ -37,6 +37,7 @@ export function sizeName(/** @type {number} */ from, /** @type {number} */ to) {
 
 /** The text of a value in a column of text. */
 function keyText(/** @type {string} */ table, /** @type {string} */ column, /** @type {any} */ value) {
+  if (table === "grown_by.rows") return value.split(";").reverse().join(" ← ");
   const known = words(table).values?.[column] ?? {};
   return Object.hasOwn(known, value) ? known[value] : String(value ?? "–");
 }

@@ -62,6 +62,11 @@ export const WORDS = /** @type {Record<string, Words>} */ ({
     columns: { kind: ["known as", ""], name: ["type", ""], bytes: ["bytes", "Bytes of their contents"], count: ["objects", "Number of objects"], unreachable: ["unreachable", "Number of those that nothing refers to"], unreachable_bytes: ["their bytes", "Bytes of the unreachable ones"], example: ["example", "Address of one of them: of an unreachable one, if there is any"], retained_by: ["roots", "What leads to the most bytes of them first"] },
     values: { kind: KINDS },
   },
+  "grown_by.rows": {
+    title: "Grown by", about: "The stacks whose first touches brought in the heap’s resident pages: who made the heap grow, not who owns the objects there now.", first: "bytes",
+    left: ({ grown_by }) => grown_by.left_out,
+    columns: { stack: ["stack", "The innermost function first"], bytes: ["bytes", "Resident bytes"] },
+  },
   "retained.roots": {
     title: "Roots", about: "By what they lead to first: each object is counted under the nearest root. Conservative: any word counts as an address.", first: "bytes",
     left: ({ retained }) => retained.left_out,

@@ -9,11 +9,12 @@ import { Graph } from "./graph.js";
 
 /** @typedef {import("../api.js").HeapInfo} HeapInfo */
 /** @typedef {Record<string, any>} Heap */
+/** A snapshot, and who made its heap grow. @typedef {{ snapshot: HeapInfo, heap: Heap, grown_by?: Record<string, any> | null }} Whole */
 /**
  * Where snapshots come from: memprof's API, or one snapshot in the document.
  * @typedef {object} Source
  * @property {() => Promise<HeapInfo[]>} list
- * @property {(id: string) => Promise<{ snapshot: HeapInfo, heap: Heap }>} get
+ * @property {(id: string) => Promise<Whole>} get
  * @property {(from: string, to: string) => Promise<any>} [diff]
  * @property {(limit: string) => Promise<HeapInfo>} [take] with at most this many milliseconds of stop, if given
  * @property {(id: string) => Promise<void>} [remove]
@@ -53,7 +54,7 @@ export class HeapView {
     this.source = source;
     /** @type {HeapInfo[]} */
     this.infos = [];
-    /** The snapshots that were read, by their ids; they do not change. @type {Map<string, { snapshot: HeapInfo, heap: Heap }>} */
+    /** The snapshots that were read, by their ids; they do not change. @type {Map<string, Whole>} */
     this.known = new Map();
     /** @type {Heap | null} */
     this.heap = this.before = null;
@@ -105,7 +106,7 @@ export class HeapView {
     this.tell(whole, before);
     const heap = whole.heap;
     if (diff) fill(this.cards, occupancyCard(diff.occupancy), ...diffCards(diff.tables));
-    else fill(this.cards, heap.rows.some((/** @type {any} */ row) => row.bytes > 0) && occupancyCard([heap.occupancy]), ...tableCards(heap));
+    else fill(this.cards, heap.rows.some((/** @type {any} */ row) => row.bytes > 0) && occupancyCard([heap.occupancy]), ...tableCards({ ...heap, grown_by: whole.grown_by ?? null }));
     if (!this.stage.contains(this.map.element)) fill(this.stage, this.ways, this.map.element, this.cards);
     this.divided = null;
     await this.divide();
@@ -129,7 +130,7 @@ export class HeapView {
   }
 
   /** Says what the snapshot is, and how it was taken. */
-  tell(/** @type {{ snapshot: HeapInfo, heap: Heap }} */ { snapshot, heap }, /** @type {{ heap: Heap } | null} */ before) {
+  tell(/** @type {Whole} */ { snapshot, heap, grown_by }, /** @type {Whole | null} */ before) {
     const { allocator } = heap;
     const several = heap.attempts > 1 ? `, in ${heap.attempts} attempts` : "";
     const read = allocator.name === "refused"
@@ -143,11 +144,12 @@ export class HeapView {
     const swapped = heap.swapped ? ` ${bytes(heap.swapped)} are swapped out, in no figure here.` : "";
     const unread = heap.unread ? ` ${bytes(heap.unread)} could not be copied.` : "";
     const python = heap.python?.state === "refused" ? ` Python’s own allocator was not read: ${heap.python.reason}.` : "";
+    const grown = grown_by?.error ? ` Who made the heap grow is not known: ${grown_by.error}.` : "";
     const { approach, stop_ms, second_stop_ms, not_forked } = heap.taken;
     const stopped = approach === "fork" ? `Stopped for ${stop_ms.toFixed(1)} ms to be forked, and one thread for ${second_stop_ms.toFixed(1)} ms afterwards` : `Stopped for ${stop_ms.toFixed(1)} ms`;
     const why = not_forked ? ` Its memory was copied while it was stopped, because it was not forked: ${not_forked}.` : "";
     const compared = before ? ` Red areas grew since the earlier snapshot, blue ones shrank; the cards show changes.` : "";
-    say(this.note, `${read} Anonymous memory: ${bytes(heap.anonymous)}, ${kernel}.${swapped}${unread}${python} ${stopped}, ${bytes(heap.copied)} copied.${why}${compared}`);
+    say(this.note, `${read} Anonymous memory: ${bytes(heap.anonymous)}, ${kernel}.${swapped}${unread}${python}${grown} ${stopped}, ${bytes(heap.copied)} copied.${why}${compared}`);
     set(this.note, { "data-total": heap.anonymous, "data-id": snapshot.id });
   }
 
