@@ -16,6 +16,7 @@ mod grown_by;
 mod health;
 mod heap;
 mod heap_diff;
+mod kept;
 mod mappings;
 mod marks;
 mod memory;

@@ -1,6 +1,5 @@
 //! `/v2/heap`: heap snapshots of the followed processes, which are kept.
 
-use std::collections::VecDeque;
 use std::io::{self, Write};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -9,19 +8,15 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 use super::common::millis;
-use super::marks::checked_name;
-use super::query::{bad, quoted};
+use super::kept::{self, Keepable, KeptList, MOST, checked_name};
+use super::query::bad;
 use super::reply::{JSON, internal};
 use super::request::RequestContext;
-use super::{
-    Api, ApiError, Ask, Body, BoxFuture, GrownBy, HeapOptions, HeapSnapshot, Reply, Request,
-};
+use super::{Api, ApiError, Ask, BoxFuture, GrownBy, HeapOptions, HeapSnapshot, Reply, Request};
 use crate::event::Pid;
 use crate::heap::{Allocator, Figures, Heap};
 
-/// Maximum number of snapshots.
-const MOST: usize = 16;
-/// Limit for the bytes of all of them together, as JSON.
+/// Limit for the bytes of all snapshots together, as JSON.
 const MOST_BYTES: usize = 8 << 20;
 
 /// Number of chunks and other single things that are listed by default, and at most.
@@ -105,18 +100,18 @@ pub(crate) fn write_heap(taken: &HeapSnapshot, out: &mut dyn Write) -> io::Resul
     Ok(serde_json::to_writer(out, &whole)?)
 }
 
-/// The snapshots, oldest first.
-#[derive(Default)]
-pub(super) struct Heaps(Mutex<State>);
-
-#[derive(Default)]
-struct State {
-    kept: VecDeque<Kept>,
-    last: u64,
+impl Keepable for Kept {
+    const NAME: &'static str = "heap snapshot";
+    const PATH: &'static str = "/v2/heap";
+    const MOST_BYTES: usize = MOST_BYTES;
 }
 
+/// The snapshots.
+#[derive(Default)]
+pub(super) struct Heaps(Mutex<KeptList<Kept>>);
+
 impl Heaps {
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, KeptList<Kept>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -125,54 +120,35 @@ impl Heaps {
     /// # Errors
     /// [`ApiError::NotFound`] if there is none.
     pub(super) fn get(&self, id: &str) -> Result<Kept, ApiError> {
-        let state = self.lock();
-        let found = state.kept.iter().find(|kept| kept.info.id == id);
-        found.cloned().ok_or_else(|| no_snapshot(id))
+        self.lock().get(id).cloned()
+    }
+
+    /// Checks that there is room for one more snapshot, of so many bytes as JSON.
+    fn check_room(&self, bytes: usize) -> Result<(), ApiError> {
+        check_room(&self.lock(), bytes)
     }
 
     /// Keeps a snapshot, if there is room.
     fn add(&self, name: Option<String>, taken: &HeapSnapshot) -> Result<Info, ApiError> {
         let json = serde_json::to_vec(&taken.heap).map_err(internal)?;
         let grown_by = serde_json::to_vec(&taken.grown_by).map_err(internal)?;
-        let mut state = self.lock();
-        state.check_room(json.len() + grown_by.len())?;
-        state.last += 1;
-        let info = Info::new(state.last, name, taken);
-        state.kept.push_back(Kept {
-            info: info.clone(),
-            json: json.into(),
-            grown_by: grown_by.into(),
+        let mut list = self.lock();
+        check_room(&list, json.len() + grown_by.len())?;
+        let mut info = Info::new(0, name, taken);
+        list.add(|number| {
+            info.id = number.to_string();
+            Kept {
+                info: info.clone(),
+                json: json.into(),
+                grown_by: grown_by.into(),
+            }
         });
         Ok(info)
     }
-
-    fn remove(&self, id: &str) -> Result<(), ApiError> {
-        let mut state = self.lock();
-        let at = state.kept.iter().position(|kept| kept.info.id == id);
-        state.kept.remove(at.ok_or_else(|| no_snapshot(id))?);
-        Ok(())
-    }
 }
 
-impl State {
-    /// Checks that there is room for one more snapshot of so many bytes.
-    fn check_room(&self, bytes: usize) -> Result<(), ApiError> {
-        let held: usize = self.kept.iter().map(Kept::bytes).sum();
-        if self.kept.len() < MOST && held + bytes <= MOST_BYTES {
-            return Ok(());
-        }
-        Err(ApiError::Full(format!(
-            "memprof keeps at most {MOST} heap snapshots and {} MiB of them: delete one with DELETE /v2/heap/ID",
-            MOST_BYTES >> 20
-        )))
-    }
-}
-
-fn no_snapshot(id: &str) -> ApiError {
-    ApiError::NotFound(Some(format!(
-        "there is no heap snapshot {}: /v2/heap lists them",
-        quoted(id)
-    )))
+fn check_room(list: &KeptList<Kept>, bytes: usize) -> Result<(), ApiError> {
+    list.check_room(list.iter().map(Kept::bytes).sum::<usize>() + bytes)
 }
 
 /// JSON body of a request to take a snapshot.
@@ -215,14 +191,8 @@ pub(super) fn take(asked: &RequestContext<'_>) -> Result<Request, ApiError> {
                        machine may request it: use a loopback address, without a proxy";
         return Err(ApiError::Forbidden(message.to_owned()));
     }
-    let wanted: Params = match &*asked.body {
-        [] => Params::default(),
-        body => serde_json::from_slice(body).map_err(|e| {
-            bad(format!(
-                "the body must be JSON like {{\"name\": \"start\", \"max_stop\": 200}}: {e}"
-            ))
-        })?,
-    };
+    let example = r#"{"name": "start", "max_stop": 200}"#;
+    let wanted: Params = kept::parameters(&asked.body, example)?;
     let between = |name: &str, value: u64, most: u64| match value {
         1.. if value <= most => Ok(()),
         _ => Err(bad(format!(
@@ -268,8 +238,8 @@ impl Ask for List {
             limit: usize,
         }
         Box::pin(async {
-            let state = api.heaps.lock();
-            let snapshots = state.kept.iter().map(|kept| kept.info.clone()).collect();
+            let list = api.heaps.lock();
+            let snapshots = list.iter().map(|kept| kept.info.clone()).collect();
             Reply::json(&ListReply {
                 snapshots,
                 limit: MOST,
@@ -282,14 +252,10 @@ impl Ask for Take {
     fn answer<'a>(&'a self, api: &'a Api) -> BoxFuture<'a, Result<Reply, ApiError>> {
         Box::pin(async {
             // Do not stop the target if there is no room for the snapshot.
-            api.heaps.lock().check_room(0)?;
+            api.heaps.check_room(0)?;
             let pid = followed(api, self.pid).await?;
             let taken = api.provider().heap(pid, self.options).await?;
-            let info = api.heaps.add(self.name.clone(), &taken)?;
-            Ok(Reply {
-                status: 201,
-                ..Reply::json(&info)?
-            })
+            Reply::created(&api.heaps.add(self.name.clone(), &taken)?)
         })
     }
 }
@@ -346,13 +312,8 @@ impl Ask for Show {
 impl Ask for Forget {
     fn answer<'a>(&'a self, api: &'a Api) -> BoxFuture<'a, Result<Reply, ApiError>> {
         Box::pin(async {
-            api.heaps.remove(&self.0)?;
-            Ok(Reply {
-                status: 204,
-                content_type: "",
-                file_name: None,
-                body: Body::Whole(Bytes::new()),
-            })
+            api.heaps.lock().remove(&self.0)?;
+            Ok(Reply::deleted())
         })
     }
 }
