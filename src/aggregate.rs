@@ -7,6 +7,7 @@
 mod ancestry;
 mod code_names;
 mod gather;
+mod owners;
 mod report;
 mod scan;
 mod still;

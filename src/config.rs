@@ -110,13 +110,24 @@ pub struct DiffConfig {
     pub gates: Vec<Gate>,
 }
 
-/// Output format of `memprof maps` and `memprof heap`.
+/// Output format of `memprof maps`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum TableFormat {
     /// Tables in KiB
     Text,
     /// JSON, in bytes
     Json,
+}
+
+/// Output format of `memprof heap`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum HeapFormat {
+    /// Tables in KiB
+    Text,
+    /// JSON, in bytes
+    Json,
+    /// One page to open in a browser
+    Html,
 }
 
 /// The process that `memprof maps` or `memprof heap` inspects.
@@ -176,5 +187,5 @@ pub struct HeapConfig {
     /// How the snapshot is taken.
     pub snapshot: SnapshotOptions,
     /// The output format.
-    pub format: TableFormat,
+    pub format: HeapFormat,
 }

@@ -5,6 +5,7 @@
 //! and `retained` by what leads to them; `ledger` adds up whose each resident byte is, as `report` has it; `text` and
 //! `command` show it.
 
+mod arenas;
 mod chunks;
 pub mod command;
 mod contents;
@@ -19,6 +20,7 @@ mod pages;
 mod python;
 mod reach;
 mod report;
+mod resident;
 mod retained;
 mod seen;
 mod sizes;
@@ -29,12 +31,14 @@ mod text_types;
 mod types;
 mod vtables;
 
+pub use arenas::{ArenaKind, ArenaRow};
 pub use figures::Figures;
 pub use glibc::{Mallinfo, Refusal};
-pub use ledger::measure;
+pub use ledger::{measure, measure_with_pages};
 pub use python::{PoolClass, PyType, PythonHeap, PythonRead, Role};
 pub use reach::{Head, Unreachable};
 pub use report::{Allocator, Heap, Object, OtherRow, Row, SizeClass, What};
+pub use resident::HeapPages;
 pub use retained::{ObjectRoot, Retained, Retainer, RootKind, RootRow};
 pub use seen::Seen;
 pub use snapshot::{Approach, SnapshotOptions, Taken};

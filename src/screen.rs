@@ -6,6 +6,7 @@
 //! them on its own thread. A second thread builds models, so that the view responds to keys while a
 //! large report is processed.
 
+mod heap;
 mod keys;
 mod model;
 mod render;
@@ -24,9 +25,10 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
-use tokio::sync::oneshot;
+use tokio::sync::{mpsc, oneshot};
 
-use crate::api::Report;
+use crate::api::{HeapSnapshot, Report};
+use crate::event::Pid;
 use model::{Job, Model};
 use state::{Input, State};
 use terminal::Terminal;
@@ -56,6 +58,8 @@ pub struct Screen {
     thread: Option<JoinHandle<()>>,
     /// Completes when the user quits, or the terminal fails.
     pub ended: oneshot::Receiver<Result<()>>,
+    /// Receives the processes of which the user wants a heap snapshot; taken by who takes them.
+    pub heaps: Option<mpsc::Receiver<Pid>>,
 }
 
 /// Sends news to the view. News are dropped if the queue is full; newer ones will follow.
@@ -80,6 +84,15 @@ impl News {
         self.send(Input::ReportError(why));
     }
 
+    /// Sends a heap snapshot, or why there is none. Waits for room: no newer one follows.
+    pub async fn heap(&self, taken: Result<Arc<HeapSnapshot>, String>) {
+        let mut input = Input::Heap(taken);
+        while let Err(TrySendError::Full(again)) = self.to.try_send(input) {
+            input = again;
+            tokio::time::sleep(TICK).await;
+        }
+    }
+
     /// Sends a message to the user.
     pub fn message(&self, text: &str) {
         self.send(Input::Message(text.to_owned()));
@@ -101,10 +114,11 @@ impl Screen {
         let builder = Builder::start(news.clone())?;
         let mut terminal = Terminal::enter()?;
         let (tell, ended) = oneshot::channel();
+        let (wish, heaps) = mpsc::channel(1);
         let thread = thread::Builder::new()
             .name("memprof-screen".into())
             .spawn(move || {
-                let done = show(&mut terminal, options.colour, &from, &stop, builder);
+                let done = show(&mut terminal, options.colour, &from, &stop, builder, &wish);
                 // Restore the terminal before the end is signalled, so that later output is visible.
                 drop(terminal);
                 let _ = tell.send(done);
@@ -114,6 +128,7 @@ impl Screen {
             news,
             thread: Some(thread),
             ended,
+            heaps: Some(heaps),
         })
     }
 
@@ -145,6 +160,7 @@ fn show(
     news: &Receiver<Input>,
     stop: &AtomicBool,
     mut builder: Builder,
+    heaps: &mpsc::Sender<Pid>,
 ) -> Result<()> {
     let mut state = State::new(colour, terminal.size());
     terminal.draw(&state)?;
@@ -162,6 +178,10 @@ fn show(
         }
         if let Some(job) = state.job.take() {
             builder.next = Some(job);
+        }
+        if let Some(pid) = state.heap_wanted.take() {
+            // One is taken at a time, so there is room; whoever takes them ends with the view.
+            let _ = heaps.try_send(pid);
         }
         builder.go_on()?;
         if changed {

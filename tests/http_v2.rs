@@ -123,7 +123,13 @@ impl Provider for Growing {
             ..Heap::default()
         };
         let taken = SystemTime::now();
-        Box::pin(async move { Ok(Arc::new(HeapSnapshot { heap, taken })) })
+        Box::pin(async move {
+            Ok(Arc::new(HeapSnapshot {
+                heap,
+                taken,
+                grown_by: None,
+            }))
+        })
     }
 
     fn with_lines(&self, report: Arc<Report>) -> BoxFuture<'_, Result<Arc<Report>, ProviderError>> {

@@ -180,3 +180,40 @@ fn without_a_terminal_it_says_what_to_do() {
         "{said}"
     );
 }
+
+/// The screen's words, whatever lines they are in.
+fn words(top: &Top) -> String {
+    let (text, _) = top.seen();
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+#[test]
+fn h_shows_the_heap() {
+    let mut workload = Workload::start_with(&program("heap"), &["1", "41"]);
+    workload.lines.send("m");
+    workload.lines.line();
+    let pid = workload.pid().to_string();
+    // The limit of the stop is long, as the machine may be busy.
+    let args = ["--listen", "127.0.0.1:0", "--max-freeze", "10000"];
+    let mut top = Top::start(&[&args[..], &["--pid", &pid]].concat());
+    // The first report names the process.
+    top.shows(&format!("(pid {pid})"));
+    top.press("h");
+    top.shows("stop ");
+    let said = words(&top);
+    for part in [
+        " live, ",
+        " would be returned by malloc_trim), ",
+        " unreachable, stop ",
+    ] {
+        assert!(said.contains(part), "no {part:?} in {said}");
+    }
+    // Why there is none stands in the same line.
+    workload.end();
+    top.shows("ENDED");
+    top.press("h");
+    wait_until(|| words(&top).contains("heap: cannot take a heap snapshot of process"));
+    assert!(words(&top).contains("has ended"), "{}", words(&top));
+    top.press("q");
+    top.ends("Losses:");
+}

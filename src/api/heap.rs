@@ -1,6 +1,6 @@
 //! `/v2/heap`: heap snapshots of the followed processes, which are kept.
 
-use std::collections::VecDeque;
+use std::io::{self, Write};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -8,17 +8,15 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 use super::common::millis;
-use super::marks::checked_name;
-use super::query::{bad, quoted};
+use super::kept::{self, Keepable, KeptList, MOST, checked_name};
+use super::query::bad;
 use super::reply::{JSON, internal};
 use super::request::RequestContext;
-use super::{Api, ApiError, Ask, Body, BoxFuture, HeapOptions, HeapSnapshot, Reply, Request};
+use super::{Api, ApiError, Ask, BoxFuture, GrownBy, HeapOptions, HeapSnapshot, Reply, Request};
 use crate::event::Pid;
-use crate::heap::{Allocator, Figures};
+use crate::heap::{Allocator, Figures, Heap};
 
-/// Maximum number of snapshots.
-const MOST: usize = 16;
-/// Limit for the bytes of all of them together, as JSON.
+/// Limit for the bytes of all snapshots together, as JSON.
 const MOST_BYTES: usize = 8 << 20;
 
 /// Number of chunks and other single things that are listed by default, and at most.
@@ -36,6 +34,14 @@ pub(super) struct Kept {
     pub(super) info: Info,
     /// The snapshot as JSON.
     pub(super) json: Bytes,
+    /// Who made the heap grow, as JSON.
+    pub(super) grown_by: Bytes,
+}
+
+impl Kept {
+    fn bytes(&self) -> usize {
+        self.json.len() + self.grown_by.len()
+    }
 }
 
 /// What the list of snapshots says of one.
@@ -54,40 +60,11 @@ pub(super) struct Info {
     figures: Figures,
 }
 
-/// The snapshots, oldest first.
-#[derive(Default)]
-pub(super) struct Heaps(Mutex<State>);
-
-#[derive(Default)]
-struct State {
-    kept: VecDeque<Kept>,
-    last: u64,
-}
-
-impl Heaps {
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// The snapshot with that id.
-    ///
-    /// # Errors
-    /// [`ApiError::NotFound`] if there is none.
-    pub(super) fn get(&self, id: &str) -> Result<Kept, ApiError> {
-        let state = self.lock();
-        let found = state.kept.iter().find(|kept| kept.info.id == id);
-        found.cloned().ok_or_else(|| no_snapshot(id))
-    }
-
-    /// Keeps a snapshot, if there is room.
-    fn add(&self, name: Option<String>, taken: &HeapSnapshot) -> Result<Info, ApiError> {
+impl Info {
+    fn new(id: u64, name: Option<String>, taken: &HeapSnapshot) -> Info {
         let heap = &taken.heap;
-        let json = serde_json::to_vec(heap).map_err(internal)?;
-        let mut state = self.lock();
-        state.check_room(json.len())?;
-        state.last += 1;
-        let info = Info {
-            id: state.last.to_string(),
+        Info {
+            id: id.to_string(),
             name,
             taken: millis(taken.taken),
             pid: heap.pid,
@@ -100,41 +77,78 @@ impl Heaps {
                 _ => None,
             },
             figures: heap.into(),
-        };
-        state.kept.push_back(Kept {
-            info: info.clone(),
-            json: json.into(),
+        }
+    }
+}
+
+/// A snapshot that is not kept, as `GET /v2/heap/{id}` shows one: for exports.
+///
+/// # Errors
+/// Those of `out`.
+pub(crate) fn write_heap(taken: &HeapSnapshot, out: &mut dyn Write) -> io::Result<()> {
+    #[derive(Serialize)]
+    struct Whole<'a> {
+        snapshot: Info,
+        heap: &'a Heap,
+        grown_by: &'a Option<GrownBy>,
+    }
+    let whole = Whole {
+        snapshot: Info::new(1, None, taken),
+        heap: &taken.heap,
+        grown_by: &taken.grown_by,
+    };
+    Ok(serde_json::to_writer(out, &whole)?)
+}
+
+impl Keepable for Kept {
+    const NAME: &'static str = "heap snapshot";
+    const PATH: &'static str = "/v2/heap";
+    const MOST_BYTES: usize = MOST_BYTES;
+}
+
+/// The snapshots.
+#[derive(Default)]
+pub(super) struct Heaps(Mutex<KeptList<Kept>>);
+
+impl Heaps {
+    fn lock(&self) -> MutexGuard<'_, KeptList<Kept>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The snapshot with that id.
+    ///
+    /// # Errors
+    /// [`ApiError::NotFound`] if there is none.
+    pub(super) fn get(&self, id: &str) -> Result<Kept, ApiError> {
+        self.lock().get(id).cloned()
+    }
+
+    /// Checks that there is room for one more snapshot, of so many bytes as JSON.
+    fn check_room(&self, bytes: usize) -> Result<(), ApiError> {
+        check_room(&self.lock(), bytes)
+    }
+
+    /// Keeps a snapshot, if there is room.
+    fn add(&self, name: Option<String>, taken: &HeapSnapshot) -> Result<Info, ApiError> {
+        let json = serde_json::to_vec(&taken.heap).map_err(internal)?;
+        let grown_by = serde_json::to_vec(&taken.grown_by).map_err(internal)?;
+        let mut list = self.lock();
+        check_room(&list, json.len() + grown_by.len())?;
+        let mut info = Info::new(0, name, taken);
+        list.add(|number| {
+            info.id = number.to_string();
+            Kept {
+                info: info.clone(),
+                json: json.into(),
+                grown_by: grown_by.into(),
+            }
         });
         Ok(info)
     }
-
-    fn remove(&self, id: &str) -> Result<(), ApiError> {
-        let mut state = self.lock();
-        let at = state.kept.iter().position(|kept| kept.info.id == id);
-        state.kept.remove(at.ok_or_else(|| no_snapshot(id))?);
-        Ok(())
-    }
 }
 
-impl State {
-    /// Checks that there is room for one more snapshot of so many bytes.
-    fn check_room(&self, bytes: usize) -> Result<(), ApiError> {
-        let held: usize = self.kept.iter().map(|kept| kept.json.len()).sum();
-        if self.kept.len() < MOST && held + bytes <= MOST_BYTES {
-            return Ok(());
-        }
-        Err(ApiError::Full(format!(
-            "memprof keeps at most {MOST} heap snapshots and {} MiB of them: delete one with DELETE /v2/heap/ID",
-            MOST_BYTES >> 20
-        )))
-    }
-}
-
-fn no_snapshot(id: &str) -> ApiError {
-    ApiError::NotFound(Some(format!(
-        "there is no heap snapshot {}: /v2/heap lists them",
-        quoted(id)
-    )))
+fn check_room(list: &KeptList<Kept>, bytes: usize) -> Result<(), ApiError> {
+    list.check_room(list.iter().map(Kept::bytes).sum::<usize>() + bytes)
 }
 
 /// JSON body of a request to take a snapshot.
@@ -177,14 +191,8 @@ pub(super) fn take(asked: &RequestContext<'_>) -> Result<Request, ApiError> {
                        machine may request it: use a loopback address, without a proxy";
         return Err(ApiError::Forbidden(message.to_owned()));
     }
-    let wanted: Params = match &*asked.body {
-        [] => Params::default(),
-        body => serde_json::from_slice(body).map_err(|e| {
-            bad(format!(
-                "the body must be JSON like {{\"name\": \"start\", \"max_stop\": 200}}: {e}"
-            ))
-        })?,
-    };
+    let example = r#"{"name": "start", "max_stop": 200}"#;
+    let wanted: Params = kept::parameters(&asked.body, example)?;
     let between = |name: &str, value: u64, most: u64| match value {
         1.. if value <= most => Ok(()),
         _ => Err(bad(format!(
@@ -202,6 +210,8 @@ pub(super) fn take(asked: &RequestContext<'_>) -> Result<Request, ApiError> {
         options: HeapOptions {
             max_stop: wanted.max_stop.map(Duration::from_millis),
             top,
+            limit: "max_stop in the request",
+            grown_by: true,
         },
     }))
 }
@@ -228,8 +238,8 @@ impl Ask for List {
             limit: usize,
         }
         Box::pin(async {
-            let state = api.heaps.lock();
-            let snapshots = state.kept.iter().map(|kept| kept.info.clone()).collect();
+            let list = api.heaps.lock();
+            let snapshots = list.iter().map(|kept| kept.info.clone()).collect();
             Reply::json(&ListReply {
                 snapshots,
                 limit: MOST,
@@ -242,14 +252,10 @@ impl Ask for Take {
     fn answer<'a>(&'a self, api: &'a Api) -> BoxFuture<'a, Result<Reply, ApiError>> {
         Box::pin(async {
             // Do not stop the target if there is no room for the snapshot.
-            api.heaps.lock().check_room(0)?;
+            api.heaps.check_room(0)?;
             let pid = followed(api, self.pid).await?;
             let taken = api.provider().heap(pid, self.options).await?;
-            let info = api.heaps.add(self.name.clone(), &taken)?;
-            Ok(Reply {
-                status: 201,
-                ..Reply::json(&info)?
-            })
+            Reply::created(&api.heaps.add(self.name.clone(), &taken)?)
         })
     }
 }
@@ -287,8 +293,18 @@ impl Ask for Show {
         Box::pin(async {
             let kept = api.heaps.get(&self.0)?;
             let info = serde_json::to_vec(&kept.info).map_err(internal)?;
-            let parts: [&[u8]; 5] = [b"{\"snapshot\":", &info, b",\"heap\":", &kept.json, b"}"];
-            Ok(Reply::new(JSON, parts.concat()))
+            let parts: [(&str, &[u8]); 3] = [
+                ("{\"snapshot\":", &info),
+                (",\"heap\":", &kept.json),
+                (",\"grown_by\":", &kept.grown_by),
+            ];
+            let mut whole = Vec::new();
+            for (name, json) in parts {
+                whole.extend_from_slice(name.as_bytes());
+                whole.extend_from_slice(json);
+            }
+            whole.push(b'}');
+            Ok(Reply::new(JSON, whole))
         })
     }
 }
@@ -296,13 +312,8 @@ impl Ask for Show {
 impl Ask for Forget {
     fn answer<'a>(&'a self, api: &'a Api) -> BoxFuture<'a, Result<Reply, ApiError>> {
         Box::pin(async {
-            api.heaps.remove(&self.0)?;
-            Ok(Reply {
-                status: 204,
-                content_type: "",
-                file_name: None,
-                body: Body::Whole(Bytes::new()),
-            })
+            api.heaps.lock().remove(&self.0)?;
+            Ok(Reply::deleted())
         })
     }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-use super::heap::Info;
+use super::heap::{Info, Kept};
 use super::query::bad;
 use super::reply::internal;
 use super::request::RequestContext;
@@ -77,9 +77,7 @@ impl Ask for Diff {
     fn answer<'a>(&'a self, api: &'a Api) -> BoxFuture<'a, Result<Reply, ApiError>> {
         Box::pin(async {
             let (from, to) = (api.heaps.get(&self.from)?, api.heaps.get(&self.to)?);
-            let [before, after] = [&from, &to].map(|kept| serde_json::from_slice(&kept.json));
-            let sides: [Map<String, Value>; 2] =
-                [before.map_err(internal)?, after.map_err(internal)?];
+            let sides = [whole(&from)?, whole(&to)?];
             let occupancy = [&sides[0], &sides[1]].map(|side| side["occupancy"].clone());
             Reply::json(&DiffReply {
                 from: from.info,
@@ -89,6 +87,14 @@ impl Ask for Diff {
             })
         })
     }
+}
+
+/// A snapshot with who made the heap grow.
+fn whole(kept: &Kept) -> Result<Map<String, Value>, ApiError> {
+    let mut whole: Map<String, Value> = serde_json::from_slice(&kept.json).map_err(internal)?;
+    let grown_by = serde_json::from_slice(&kept.grown_by).map_err(internal)?;
+    whole.insert("grown_by".to_owned(), grown_by);
+    Ok(whole)
 }
 
 /// The tables of two snapshots: the lists of objects that have a column of text, and those of [`NUMBERED`]. So a table

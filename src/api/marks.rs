@@ -1,6 +1,6 @@
 //! `/v2/marks`: states kept for differences.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::SystemTime;
 
@@ -8,14 +8,11 @@ use rustc_hash::FxHashSet;
 use serde::{Deserialize, Serialize};
 
 use super::common::{Kinds, millis, stopped_us};
-use super::query::{bad, quoted};
+use super::kept::{self, Keepable, KeptList, MOST, checked_name};
 use super::request::RequestContext;
-use super::{Api, ApiError, Ask, Body, BoxFuture, Reply, Report, Request};
+use super::{Api, ApiError, Ask, BoxFuture, Reply, Report, Request};
 use crate::freeze::Freeze;
 use crate::profile::{FreezeOutcome, Profile, Sample, Stack};
-
-/// Maximum number of marks.
-const MOST: usize = 16;
 
 /// Limit for the bytes of all marks together. A stack in several marks is counted once.
 const MOST_BYTES: usize = 48 << 20;
@@ -25,9 +22,6 @@ const MOST_BYTES: usize = 48 << 20;
 const NAME: usize = 48;
 const ROW: usize = 128;
 const HEADS: usize = 32;
-
-/// The longest name, in characters.
-const LONGEST_NAME: usize = 100;
 
 /// Denotes the newest report where a mark id is expected.
 pub(super) const NOW: &str = "now";
@@ -41,14 +35,19 @@ pub(super) struct Mark {
     created: SystemTime,
 }
 
-/// The marks, oldest first.
+impl Keepable for Mark {
+    const NAME: &'static str = "mark";
+    const PATH: &'static str = "/v2/marks";
+    const MOST_BYTES: usize = MOST_BYTES;
+}
+
+/// The marks.
 #[derive(Default)]
 pub(super) struct Marks(Mutex<Kept>);
 
 #[derive(Default)]
 struct Kept {
-    marks: VecDeque<Mark>,
-    last: u64,
+    marks: KeptList<Mark>,
     /// Reports of deleted marks that requests still use, and their bytes.
     deleted: Vec<(Weak<Profile>, usize)>,
 }
@@ -67,9 +66,7 @@ impl Marks {
     /// # Errors
     /// [`ApiError::NotFound`] if there is none.
     pub(super) fn get(&self, id: &str) -> Result<Mark, ApiError> {
-        let kept = self.lock();
-        let found = kept.marks.iter().find(|mark| mark.id.to_string() == id);
-        found.cloned().ok_or_else(|| no_mark(id))
+        self.lock().marks.get(id).cloned()
     }
 
     /// The mark with that id; `None` for [`NOW`].
@@ -94,16 +91,17 @@ impl Marks {
     ) -> Result<MarkReply, ApiError> {
         let mut kept = self.lock();
         kept.check_room(Some(&report))?;
-        kept.last += 1;
-        let mark = Mark {
-            id: kept.last,
+        let mut mark = Mark {
+            id: 0,
             name,
             report,
             created: SystemTime::now(),
         };
-        let reply = MarkReply::from(&mark);
-        kept.marks.push_back(mark);
-        Ok(reply)
+        kept.marks.add(|id| {
+            mark.id = id;
+            mark.clone()
+        });
+        Ok(MarkReply::from(&mark))
     }
 
     /// Checks that there is room for one more mark, whatever its report.
@@ -116,9 +114,7 @@ impl Marks {
 
     fn remove(&self, id: &str) -> Result<(), ApiError> {
         let mut kept = self.lock();
-        let at = kept.marks.iter().position(|mark| mark.id.to_string() == id);
-        let at = at.ok_or_else(|| no_mark(id))?;
-        if let Some(mark) = kept.marks.remove(at) {
+        if let Some(mark) = kept.marks.remove(id)? {
             let bytes = weight(&mark.report, &mut HashSet::default());
             let report = Arc::downgrade(&mark.report.profile);
             kept.deleted.push((report, bytes));
@@ -153,35 +149,15 @@ impl Kept {
     /// Checks that one more mark fits, of this report if it is given. The first mark always fits.
     fn check_room(&mut self, report: Option<&Report>) -> Result<(), ApiError> {
         self.deleted.retain(|(report, _)| report.strong_count() > 0);
-        if self.marks.is_empty() && self.deleted.is_empty() {
+        if self.marks.len() == 0 && self.deleted.is_empty() {
             return Ok(());
-        }
-        if self.marks.len() >= MOST {
-            return Err(full());
         }
         let mut counted = HashSet::default();
         let marks = self.marks.iter().map(|mark| &*mark.report);
         let held: usize = marks.chain(report).map(|r| weight(r, &mut counted)).sum();
         let deleted: usize = self.deleted.iter().map(|(_, bytes)| bytes).sum();
-        if held + deleted > MOST_BYTES {
-            return Err(full());
-        }
-        Ok(())
+        self.marks.check_room(held + deleted)
     }
-}
-
-fn full() -> ApiError {
-    let most = MOST_BYTES >> 20;
-    ApiError::Full(format!(
-        "memprof keeps at most {MOST} marks and {most} MiB of them: delete one with DELETE /v2/marks/ID"
-    ))
-}
-
-fn no_mark(id: &str) -> ApiError {
-    ApiError::NotFound(Some(format!(
-        "there is no mark {}: /v2/marks lists the marks",
-        quoted(id)
-    )))
 }
 
 /// A mark as `/v2/marks` shows it.
@@ -242,29 +218,10 @@ pub(super) fn list(_: &RequestContext<'_>) -> Result<Request, ApiError> {
 
 /// `POST /v2/marks`.
 pub(super) fn keep(asked: &RequestContext<'_>) -> Result<Request, ApiError> {
-    let mut wanted: MarkParams = match &*asked.body {
-        [] => MarkParams::default(),
-        body => serde_json::from_slice(body).map_err(|e| {
-            bad(format!(
-                "the body must be JSON like {{\"name\": \"start\", \"freeze\": true}}: {e}"
-            ))
-        })?,
-    };
+    let example = r#"{"name": "start", "freeze": true}"#;
+    let mut wanted: MarkParams = kept::parameters(&asked.body, example)?;
     wanted.name = checked_name(wanted.name)?;
     Ok(Arc::new(Keep(wanted)))
-}
-
-/// A name that is not too long; `None` if it is empty.
-///
-/// # Errors
-/// [`ApiError::BadRequest`] if it is too long.
-pub(super) fn checked_name(name: Option<String>) -> Result<Option<String>, ApiError> {
-    let length = name.as_ref().map_or(0, |name| name.chars().count());
-    if length > LONGEST_NAME {
-        let message = format!("name must be at most {LONGEST_NAME} characters long, got {length}");
-        return Err(bad(message));
-    }
-    Ok(name.filter(|name| !name.is_empty()))
 }
 
 /// `DELETE /v2/marks/{id}`.
@@ -294,12 +251,7 @@ impl Ask for Keep {
                 (_, true) => still(api, Freeze::Each).await?,
                 _ => api.provider().profile().await?,
             };
-            let mark = api.marks.add(self.0.name.clone(), report)?;
-            let reply = Reply::json(&mark)?;
-            Ok(Reply {
-                status: 201,
-                ..reply
-            })
+            Reply::created(&api.marks.add(self.0.name.clone(), report)?)
         })
     }
 }
@@ -325,12 +277,7 @@ impl Ask for Forget {
     fn answer<'a>(&'a self, api: &'a Api) -> BoxFuture<'a, Result<Reply, ApiError>> {
         Box::pin(async {
             api.marks.remove(&self.0)?;
-            Ok(Reply {
-                status: 204,
-                content_type: "",
-                file_name: None,
-                body: Body::Whole(bytes::Bytes::new()),
-            })
+            Ok(Reply::deleted())
         })
     }
 }

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
 
-use super::marks::checked_name;
+use super::kept::checked_name;
 use super::query::bad;
 use super::reply::internal;
 use super::request::RequestContext;
@@ -62,10 +62,7 @@ impl Ask for Open {
                 ..saved.into()
             };
             let mark = api.marks.add(self.name.clone(), Arc::new(report))?;
-            Ok(Reply {
-                status: 201,
-                ..Reply::json(&mark)?
-            })
+            Reply::created(&mark)
         })
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use super::{ApiError, BoxFuture, Report};
+use super::{ApiError, BoxFuture, GrownBy, Report};
 use crate::debuginfod;
 use crate::event::Pid;
 use crate::freeze::Freeze;
@@ -78,6 +78,10 @@ pub struct HeapOptions {
     pub max_stop: Option<Duration>,
     /// Number of chunks and of other single things that are listed.
     pub top: usize,
+    /// What sets the limit of the stop, for messages.
+    pub limit: &'static str,
+    /// Whether to find out who made the heap grow.
+    pub grown_by: bool,
 }
 
 /// A heap snapshot, and when it was taken.
@@ -87,6 +91,8 @@ pub struct HeapSnapshot {
     pub heap: Heap,
     /// When the process was stopped for it, or shortly after.
     pub taken: SystemTime,
+    /// Who made the heap grow, if that was asked for and the heap was read.
+    pub grown_by: Option<GrownBy>,
 }
 
 /// Why there is no report.

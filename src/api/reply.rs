@@ -56,6 +56,25 @@ impl Reply {
         Ok(Reply::new(JSON, body))
     }
 
+    /// The reply to a request that made something: status 201, with what was made as JSON.
+    ///
+    /// # Errors
+    /// Those of [`Reply::json`].
+    pub(super) fn created(value: &impl Serialize) -> Result<Reply, ApiError> {
+        Ok(Reply {
+            status: 201,
+            ..Reply::json(value)?
+        })
+    }
+
+    /// The reply to a request that deleted something: status 204, without a body.
+    pub(super) fn deleted() -> Reply {
+        Reply {
+            status: 204,
+            ..Reply::new("", Bytes::new())
+        }
+    }
+
     /// The whole body; empty for a `Live` one.
     pub fn bytes(&self) -> Bytes {
         match &self.body {

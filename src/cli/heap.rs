@@ -7,7 +7,7 @@ use clap::{ArgGroup, Args};
 
 use super::values::{parse_name, parse_pid, parse_seconds};
 use super::words;
-use crate::config::{HeapConfig, HeapTarget, ProcessTarget, TableFormat};
+use crate::config::{HeapConfig, HeapFormat, HeapTarget, ProcessTarget};
 use crate::event::Pid;
 use crate::heap::{Approach, SnapshotOptions};
 use crate::session::held::At;
@@ -50,7 +50,7 @@ pub(super) struct HeapArgs {
     max_stop: u32,
     /// Output format
     #[arg(long, value_name = "FORMAT", default_value = "text")]
-    format: TableFormat,
+    format: HeapFormat,
 }
 
 impl HeapArgs {

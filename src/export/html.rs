@@ -4,6 +4,7 @@
 //! program is only in the data, compressed and in base64, so no name can end or add an element of the document; the
 //! page shows names as text, as it does when memprof serves it.
 
+mod heap;
 mod page;
 
 use std::io::{self, Write};
@@ -19,6 +20,8 @@ use flate2::write::GzEncoder;
 use super::{ExportOptions, Exporter, Report, Supports};
 use crate::api::{self, Snapshot};
 use crate::profile::{Frames, Kind};
+
+pub(crate) use heap::write as write_heap_html;
 
 /// How much of the document is written at a time, in bytes.
 const PIECE: usize = 64 << 10;
@@ -42,7 +45,18 @@ pub(super) const FORMAT: Exporter = Exporter {
 
 fn write(report: &Report, options: &ExportOptions, out: &mut dyn Write) -> io::Result<()> {
     let kinds = kinds(report);
-    let (head, tail) = page::around_data();
+    write_page(page::of_a_report(), &kinds, out, |data| {
+        write_replies(report, &kinds, options.frames, data)
+    })
+}
+
+/// Writes a page with its data, and the kinds of memory that these are of.
+fn write_page(
+    (head, tail): &(String, String),
+    kinds: &[Kind],
+    out: &mut dyn Write,
+    write_data: impl FnOnce(&mut dyn Write) -> io::Result<()>,
+) -> io::Result<()> {
     head.as_bytes()
         .chunks(PIECE)
         .try_for_each(|piece| out.write_all(piece))?;
@@ -56,7 +70,7 @@ fn write(report: &Report, options: &ExportOptions, out: &mut dyn Write) -> io::R
         EncoderWriter::new(&mut *out, &STANDARD),
         Compression::default(),
     );
-    write_replies(report, &kinds, options.frames, &mut data)?;
+    write_data(&mut data)?;
     data.finish()?.finish()?;
     write!(out, "</script>\n{tail}")
 }
@@ -132,7 +146,7 @@ fn write_replies(
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::io::Read;
 
     use base64::Engine;
@@ -143,7 +157,7 @@ mod tests {
     use crate::export::testing::{report, written};
     use crate::tree::testing::{at, kib, profile};
 
-    const NASTY: &str = "</script><script>alert(1)</script><!--<script>";
+    pub(super) const NASTY: &str = "</script><script>alert(1)</script><!--<script>";
 
     fn nasty() -> Report {
         let mut profile = profile(&[(&[at(0, 1), at(1, 2)], kib(64, 8))], &[kib(4, 0)]);
@@ -153,7 +167,7 @@ mod tests {
     }
 
     /// The data of the page.
-    fn data(html: &str) -> Value {
+    pub(super) fn data(html: &str) -> Value {
         let (_, rest) = html.split_once("id=\"saved\"").unwrap();
         let (_, rest) = rest.split_once('>').unwrap();
         let (text, _) = rest.split_once('<').unwrap();

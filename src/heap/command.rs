@@ -1,11 +1,15 @@
 //! `memprof heap`.
 
+use std::time::SystemTime;
+
 use anyhow::{Context, Result, anyhow};
 
 use super::ledger::measure_exiting;
 use super::{Heap, measure};
-use crate::config::{HeapConfig, HeapTarget, TableFormat};
+use crate::api::HeapSnapshot;
+use crate::config::{HeapConfig, HeapFormat, HeapTarget};
 use crate::event::Pid;
+use crate::export::write_heap_html;
 use crate::session::held::{self, Moment};
 use crate::target::Presence;
 
@@ -26,10 +30,21 @@ pub fn run(config: &HeapConfig) -> Result<(Vec<u8>, u8)> {
     };
     let mut out = Vec::new();
     match config.format {
-        TableFormat::Text => heap.write_text(&mut out, config.top)?,
-        TableFormat::Json => {
+        HeapFormat::Text => heap.write_text(&mut out, config.top)?,
+        HeapFormat::Json => {
             serde_json::to_writer_pretty(&mut out, &heap)?;
             out.push(b'\n');
+        }
+        HeapFormat::Html => {
+            let taken = SystemTime::now();
+            write_heap_html(
+                &HeapSnapshot {
+                    heap,
+                    taken,
+                    grown_by: None,
+                },
+                &mut out,
+            )?;
         }
     }
     Ok((out, status.unwrap_or(0)))

@@ -1,5 +1,6 @@
 //! Root of the readers of heaps in fuzz/'s library: without a process, and without what shows heaps.
 
+mod arenas;
 mod chunks;
 mod contents;
 mod files;
@@ -11,6 +12,7 @@ mod pages;
 mod python;
 mod reach;
 mod report;
+mod resident;
 mod retained;
 mod seen;
 mod sizes;

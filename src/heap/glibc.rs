@@ -91,6 +91,8 @@ pub enum Refusal {
 pub(crate) struct Heap {
     /// Number of arenas.
     pub arenas: usize,
+    /// Their addresses; the main one is the first.
+    pub addresses: Vec<u64>,
     /// The main arena's own structure, which lies among the program's data: from here to there.
     pub main_arena: (u64, u64),
     /// The arenas' parts, by address.
@@ -145,6 +147,7 @@ pub(crate) fn read(snapshot: &Snapshot) -> Result<Option<Heap>, Refusal> {
     };
     Ok(Some(Heap {
         arenas: state.arenas.len(),
+        addresses: state.arenas.iter().map(|arena| arena.at).collect(),
         main_arena: (state.arenas[0].at, state.arenas[0].end()),
         parts,
         mmapped,

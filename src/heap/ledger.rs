@@ -3,12 +3,14 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 
+use super::arenas::Arenas;
 use super::glibc::{self, Refusal};
 use super::memory::{Run, overlapping};
 use super::pages::Occupancy;
 use super::python::{self, Pymalloc, PythonHeap};
 use super::reach;
 use super::report::{Allocator, Heap, Object, OtherRow, Row, What};
+use super::resident::HeapPages;
 use super::seen;
 use super::sizes::Sizes;
 use super::snapshot::{self, Snapshot, SnapshotOptions};
@@ -37,16 +39,26 @@ const ATTEMPTS: u32 = 3;
 /// The process has ended, may not be read, or could not be stopped and copied in time. A heap that never fits together
 /// is no error, but [`Allocator::Refused`].
 pub fn measure(pid: Pid, options: &SnapshotOptions, top: usize) -> Result<Heap> {
+    Ok(measure_with_pages(pid, options, top)?.0)
+}
+
+/// The same, and which pages of the heap were resident.
+///
+/// # Errors
+/// Those of [`measure`].
+pub fn measure_with_pages(
+    pid: Pid,
+    options: &SnapshotOptions,
+    top: usize,
+) -> Result<(Heap, HeapPages)> {
     let mut attempts = 1;
     loop {
-        let heap = Heap {
-            attempts,
-            ..measure_once(pid, top, || snapshot::take(pid, options))?
-        };
+        let (heap, pages) = measure_once(pid, top, || snapshot::take(pid, options))?;
+        let heap = Heap { attempts, ..heap };
         let refused = matches!(heap.allocator, Allocator::Refused { .. })
             || matches!(heap.python, Some(PythonHeap::Refused { .. }));
         if attempts == ATTEMPTS || !refused {
-            return Ok(heap);
+            return Ok((heap, pages));
         }
         attempts += 1;
     }
@@ -57,10 +69,14 @@ pub fn measure(pid: Pid, options: &SnapshotOptions, top: usize) -> Result<Heap> 
 /// # Errors
 /// It may not be read, or there is no memory for a copy of its memory.
 pub(super) fn measure_exiting(pid: Pid, registers: Option<Registers>, top: usize) -> Result<Heap> {
-    measure_once(pid, top, || snapshot::take_exiting(pid, registers))
+    Ok(measure_once(pid, top, || snapshot::take_exiting(pid, registers))?.0)
 }
 
-fn measure_once(pid: Pid, top: usize, take: impl FnOnce() -> Result<Snapshot>) -> Result<Heap> {
+fn measure_once(
+    pid: Pid,
+    top: usize,
+    take: impl FnOnce() -> Result<Snapshot>,
+) -> Result<(Heap, HeapPages)> {
     let before = figures::rollup(pid)?.anonymous;
     let snapshot = take()?;
     let after = figures::rollup(pid)?.anonymous;
@@ -80,6 +96,7 @@ fn measure_once(pid: Pid, top: usize, take: impl FnOnce() -> Result<Snapshot>) -
     if let Some(Ok((pymalloc, _))) = &python {
         ledger.add_python(pymalloc);
     }
+    let addresses = heap.map_or(&[][..], |heap| &heap.addresses);
     let categories = of_all(pid, &snapshot.vmas, executable(pid));
     let sum = |resident: bool| {
         let runs = snapshot.pages.readable.iter().chain(&snapshot.pages.hidden);
@@ -87,7 +104,7 @@ fn measure_once(pid: Pid, top: usize, take: impl FnOnce() -> Result<Snapshot>) -
             .map(Run::len)
             .sum()
     };
-    Ok(Heap {
+    let heap = Heap {
         pid: pid.0,
         comm: target::comm(pid).unwrap_or_default(),
         taken: snapshot.taken.clone(),
@@ -97,6 +114,7 @@ fn measure_once(pid: Pid, top: usize, take: impl FnOnce() -> Result<Snapshot>) -
         allocator: allocator(&read),
         others: ledger.others(&categories),
         rows: ledger.rows(),
+        arenas: std::mem::take(&mut ledger.arenas).rows(addresses),
         anonymous: sum(true),
         kernel: [before, after],
         swapped: sum(false),
@@ -109,7 +127,9 @@ fn measure_once(pid: Pid, top: usize, take: impl FnOnce() -> Result<Snapshot>) -
         retained,
         seen: seen::find(pid, &snapshot.vmas),
         python: python.map(|python| PythonHeap::of(&python, top)),
-    })
+    };
+    let Ledger { pages, ranges, .. } = ledger;
+    Ok((heap, HeapPages::of(snapshot.vmas, &pages, &ranges)))
 }
 
 fn allocator(read: &Result<Option<glibc::Heap>, Refusal>) -> Allocator {
@@ -147,6 +167,7 @@ struct Ledger<'a> {
     rows: [(u64, u64, u64); What::ALL.len()],
     /// The ranges of the heap.
     ranges: Vec<Run>,
+    arenas: Arenas,
     occupancy: Occupancy,
     sizes: Sizes,
     /// The largest chunks in use: size, address, resident bytes. Of several of one size, those at the lowest addresses.
@@ -164,6 +185,7 @@ impl<'a> Ledger<'a> {
             next: 0,
             rows: Default::default(),
             ranges: Vec::new(),
+            arenas: Arenas::default(),
             occupancy: Occupancy::new(page_size()),
             sizes: Sizes::default(),
             largest: BinaryHeap::new(),
@@ -188,14 +210,17 @@ impl<'a> Ledger<'a> {
 
     /// Adds the arenas of Python's allocator, which are no part of the heap.
     fn add_python(&mut self, pymalloc: &Pymalloc) {
+        self.arenas.begin_python();
         for (what, row) in pymalloc.rows(&self.pages) {
             self.rows[what as usize] = row;
+            self.arenas.add(what, row.0, row.1, row.2);
         }
         self.ranges.extend(pymalloc.ranges());
         self.ranges.sort_by_key(|range| range.start);
     }
 
     fn add_part(&mut self, part: &glibc::Part) {
+        self.arenas.begin(part.arena);
         let first = part.chunks.start() + SIZE_FIELD;
         self.add((part.start, first.min(part.end)), What::Overhead, None);
         for chunk in part.chunks.iter() {
@@ -203,6 +228,7 @@ impl<'a> Ledger<'a> {
             let contents = chunk.at + CONTENTS;
             self.add((chunk.at + SIZE_FIELD, contents), What::Overhead, None);
             self.rows[what as usize].0 += u64::from(what != What::Overhead);
+            self.arenas.add(what, 1, 0, 0);
             // The first word of the next chunk's header belongs to this one.
             let end = (chunk.at + chunk.size + SIZE_FIELD).min(part.end);
             let class = (what != What::Top && what != What::Overhead)
@@ -221,6 +247,8 @@ impl<'a> Ledger<'a> {
     }
 
     fn add_mapped(&mut self, chunk: &glibc::Mmapped) {
+        self.arenas.begin_mapped();
+        self.arenas.add(What::LiveMapped, 1, 0, 0);
         let (contents, end) = (chunk.at + CONTENTS, chunk.start + chunk.len);
         self.add((chunk.start, contents), What::Overhead, None);
         let class = self.sizes.add(end - chunk.at, true);
@@ -246,9 +274,10 @@ impl<'a> Ledger<'a> {
             self.occupancy
                 .add(run.start, run.end, live, free, &mut self.sizes);
         }
-        let row = &mut self.rows[what as usize];
-        row.1 += end.saturating_sub(start);
+        let (row, bytes) = (&mut self.rows[what as usize], end.saturating_sub(start));
+        row.1 += bytes;
         row.2 += resident;
+        self.arenas.add(what, 0, bytes, resident);
         resident
     }
 

@@ -2,6 +2,7 @@
 
 use serde::Serialize;
 
+use super::arenas::ArenaRow;
 use super::chunks::Kind;
 use super::glibc::Mallinfo;
 use super::python::PythonHeap;
@@ -183,6 +184,8 @@ pub struct Heap {
     pub allocator: Allocator,
     /// The heap by what its bytes are.
     pub rows: Vec<Row>,
+    /// The heap by arena: the same bytes, those with the most resident ones first.
+    pub arenas: Vec<ArenaRow>,
     /// Anonymous memory outside the heap.
     pub others: Vec<OtherRow>,
     /// All resident anonymous memory: the sum of both.

@@ -2,6 +2,7 @@
 
 use std::io::{self, Write};
 
+use super::arenas;
 use super::reach::Unreachable;
 use super::report::{Allocator, Heap, SizeClass, What};
 use super::snapshot::{Approach, Taken};
@@ -40,6 +41,7 @@ impl Heap {
         }
         self.write_allocator(out)?;
         self.write_rows(out)?;
+        arenas::write_text(&self.arenas, out, top)?;
         if matches!(self.allocator, Allocator::Glibc { .. }) {
             self.write_pages(out)?;
             self.write_sizes(out, top)?;

@@ -2,9 +2,9 @@
 
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 
-use super::rows;
 use super::state::{MOST_MARKS, Mark, Overlay, Sort, State, View};
 use super::words::clock;
+use super::{heap, rows};
 use crate::profile::{Frames, Kind};
 use crate::tree::{Direction, Merge};
 
@@ -45,6 +45,10 @@ pub(super) const HELP: &[(&str, &str)] = &[
     ("m", "set a mark"),
     ("d", "show or hide the change since a mark"),
     ("[ ]", "previous or next mark"),
+    (
+        "h",
+        "take a heap snapshot: what is in use, free, unreachable",
+    ),
     ("i", "outcomes of unwinding, memory without a stack, losses"),
     ("?", "this help"),
 ];
@@ -150,6 +154,7 @@ fn shows(state: &mut State, code: KeyCode) -> bool {
             };
             state.relist();
         }
+        KeyCode::Char('h') => heap::request(state),
         KeyCode::Char('p' | ' ') => state.paused = !state.paused,
         _ => return false,
     }

@@ -10,6 +10,7 @@ use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::Paragraph;
 
+use super::heap;
 use super::state::{State, View};
 use crate::profile::{Frames, Kind};
 use crate::tree::{Direction, Merge};
@@ -22,17 +23,21 @@ pub(super) use overlay::lines as overlay_lines;
 pub(super) fn render(state: &State, frame: &mut Frame<'_>) {
     let area = frame.area();
     let advice = advice::lines(state);
+    let heap: Vec<Line<'_>> = heap::lines(state).into_iter().map(Line::raw).collect();
     let parts = [
         Constraint::Length(header::lines(area.height)),
         Constraint::Length(advice.len() as u16),
+        Constraint::Length(heap.len() as u16),
         Constraint::Length(1),
         Constraint::Min(1),
         Constraint::Length(1),
         Constraint::Length(1),
     ];
-    let [head, what_to_do, columns, list, detail, bottom] = Layout::vertical(parts).areas(area);
+    let [head, what_to_do, newest_heap, columns, list, detail, bottom] =
+        Layout::vertical(parts).areas(area);
     header::render(state, frame, head);
     frame.render_widget(paragraph(advice), what_to_do);
+    frame.render_widget(paragraph(heap), newest_heap);
     let tops = lists::heading(state);
     frame.render_widget(Line::styled(tops, state.theme.selected()), columns);
     lists::render(state, frame, list);
@@ -65,6 +70,7 @@ fn bottom_line(state: &State, area: Rect) -> Line<'static> {
         ("m", "mark"),
         ("d", "change"),
         ("i", "details"),
+        ("h", "heap"),
         ("?", "help"),
     ];
     let other = match state.view {

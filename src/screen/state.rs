@@ -5,11 +5,12 @@ use std::sync::Arc;
 
 use ratatui::crossterm::event::KeyEvent;
 
-use super::keys;
 use super::model::{Job, Model};
 use super::rows::{self, FunctionRow, TreeRow};
 use super::theme::Theme;
-use crate::api::Report;
+use super::{heap, keys};
+use crate::api::{HeapSnapshot, Report};
+use crate::event::Pid;
 use crate::profile::{Frames, Kind};
 use crate::tree::{Direction, Naming};
 
@@ -37,6 +38,8 @@ pub(super) enum Input {
     ReportError(String),
     /// The result of a [`Job`].
     Model(Arc<Model>),
+    /// A heap snapshot, or why there is none.
+    Heap(Result<Arc<HeapSnapshot>, String>),
     /// A message to the user.
     Message(String),
 }
@@ -136,6 +139,12 @@ pub(super) struct State {
     pub(super) message_age: u32,
     /// A model to build.
     pub(super) job: Option<Job>,
+    /// What is said of the newest heap snapshot.
+    pub(super) heap: Option<String>,
+    /// Whether one is being taken.
+    pub(super) heap_taking: bool,
+    /// The process of which one is to be taken.
+    pub(super) heap_wanted: Option<Pid>,
 }
 
 impl State {
@@ -169,6 +178,9 @@ impl State {
             message: None,
             message_age: 0,
             job: None,
+            heap: None,
+            heap_taking: false,
+            heap_wanted: None,
         }
     }
 
@@ -184,6 +196,10 @@ impl State {
             Input::ReportError(why) if self.report.is_none() => self.show_message(why),
             Input::ReportError(why) => self.show_message(format!("no new report: {why}")),
             Input::Model(model) => self.show_model(&model),
+            Input::Heap(taken) => {
+                (self.heap, self.heap_taking) = (Some(heap::text(&taken)), false);
+                self.stay_in_sight();
+            }
             Input::Message(text) => self.show_message(text),
         }
         false
@@ -259,8 +275,8 @@ impl State {
     /// The number of visible rows.
     pub(super) fn page(&self) -> usize {
         let lines = self.size.1;
-        let advice = super::render::advice_lines(self).len() as u16;
-        let used = super::render::header_lines(lines) + advice + FRAME_LINES;
+        let told = super::render::advice_lines(self).len() + heap::lines(self).len();
+        let used = super::render::header_lines(lines) + told as u16 + FRAME_LINES;
         usize::from(lines.saturating_sub(used)).max(1)
     }
 
@@ -280,7 +296,8 @@ impl State {
         }
     }
 
-    fn stay_in_sight(&mut self) {
+    /// Keeps the cursors in view after the list became lower.
+    pub(super) fn stay_in_sight(&mut self) {
         let page = self.page();
         for (place, rows) in [
             (&mut self.in_functions, self.functions.len()),

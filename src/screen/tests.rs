@@ -1,5 +1,6 @@
 //! Tests of rendered frames and of keys: a report, a state, and what its screen shows.
 
+mod heap;
 mod keys;
 mod lists;
 mod reports;

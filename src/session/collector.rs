@@ -12,7 +12,7 @@ use nix::sys::eventfd::EventFd;
 use tokio::sync::oneshot;
 
 use freezing::Freezing;
-pub use heap::HeapRequest;
+pub use heap::{HeapRequest, OwnersRequest};
 
 use super::collection::Collected;
 use super::sweep::Sweeper;
@@ -65,6 +65,8 @@ pub enum Command {
     Follow(Pid, SyncSender<Result<()>>),
     /// Take a heap snapshot, on another thread.
     Heap(HeapRequest),
+    /// Look up whose pages of a heap are.
+    Owners(OwnersRequest),
     /// End the thread.
     Stop,
 }
@@ -205,6 +207,7 @@ impl Collector {
                         let _ = done.send(followed);
                     }
                     Ok(Command::Heap(request)) => self.take_heap(request),
+                    Ok(Command::Owners(request)) => self.find_owners(request),
                     Ok(Command::Stop) | Err(TryRecvError::Disconnected) => return,
                     Err(TryRecvError::Empty) => break,
                 }

@@ -4,10 +4,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
+use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
-use crate::api::Provider;
+use crate::api::{HeapOptions, Provider};
 use crate::console;
+use crate::event::Pid;
 use crate::screen::{News, Screen, ScreenOptions};
 
 /// Making reports takes at most 1/`SHARE` of the time.
@@ -17,6 +19,7 @@ const SHARE: u32 = 5;
 pub(super) struct Live {
     screen: Screen,
     feeding: JoinHandle<()>,
+    taking_heaps: Option<JoinHandle<()>>,
 }
 
 impl Live {
@@ -25,10 +28,17 @@ impl Live {
     /// # Errors
     /// The terminal cannot be used.
     pub(super) fn start(options: ScreenOptions, reports: Arc<dyn Provider>) -> Result<Live> {
-        let screen = Screen::start(options)?;
+        let mut screen = Screen::start(options)?;
         console::hold(screen.news());
+        let heaps = screen.heaps.take();
+        let taking_heaps = heaps
+            .map(|wanted| tokio::spawn(take_heaps(Arc::clone(&reports), screen.news(), wanted)));
         let feeding = tokio::spawn(feed(reports, screen.news(), options.interval));
-        Ok(Live { screen, feeding })
+        Ok(Live {
+            screen,
+            feeding,
+            taking_heaps,
+        })
     }
 
     /// Completes when the user quits.
@@ -44,6 +54,9 @@ impl Live {
 impl Drop for Live {
     fn drop(&mut self) {
         self.feeding.abort();
+        if let Some(taking) = &self.taking_heaps {
+            taking.abort();
+        }
         self.screen.end();
         console::release();
     }
@@ -66,5 +79,20 @@ async fn feed(reports: Arc<dyn Provider>, news: News, interval: Duration) {
         }
         let took = begun.elapsed();
         tokio::time::sleep(interval.max(took * SHARE).saturating_sub(took)).await;
+    }
+}
+
+/// Takes the heap snapshots that the user asks for, with the same limit of the stop as requests to the API.
+async fn take_heaps(reports: Arc<dyn Provider>, news: News, mut wanted: mpsc::Receiver<Pid>) {
+    let how = HeapOptions {
+        max_stop: None,
+        // Only the sums are shown.
+        top: 1,
+        limit: "--max-freeze",
+        grown_by: false,
+    };
+    while let Some(pid) = wanted.recv().await {
+        let taken = reports.heap(pid, how).await;
+        news.heap(taken.map_err(|e| e.to_string())).await;
     }
 }

@@ -5,7 +5,9 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use ::memprof::event::Pid;
-use ::memprof::heap::{Allocator, Approach, Heap, Mallinfo, SnapshotOptions, What, measure};
+use ::memprof::heap::{
+    Allocator, Approach, ArenaKind, ArenaRow, Heap, Mallinfo, Row, SnapshotOptions, What, measure,
+};
 use serde::Deserialize;
 
 use crate::common::process::{cont, stop};
@@ -34,7 +36,34 @@ pub fn snapshot(pid: Pid) -> Heap {
     assert_eq!(rows + others, heap.anonymous, "{heap:#?}");
     assert_eq!(heap.kernel, [heap.anonymous; 2], "{heap:#?}");
     cont(pid);
+    arenas_have_the_same_bytes(&heap);
     heap
+}
+
+/// Checks that the arenas add up to the rows.
+pub fn arenas_have_the_same_bytes(heap: &Heap) {
+    let is_free = |what: What| !what.is_live() && !what.is_overhead();
+    let rows = |of: fn(&Row) -> u64, wanted: &dyn Fn(What) -> bool| -> u64 {
+        let rows = heap.rows.iter().filter(|row| wanted(row.what));
+        rows.map(of).sum()
+    };
+    let arenas = |of: fn(&ArenaRow) -> u64| heap.arenas.iter().map(of).sum::<u64>();
+    for (by_arena, by_kind) in [
+        (arenas(|a| a.live), rows(|row| row.bytes, &What::is_live)),
+        (arenas(|a| a.free), rows(|row| row.bytes, &is_free)),
+        (
+            arenas(|a| a.overhead),
+            rows(|row| row.bytes, &What::is_overhead),
+        ),
+        (arenas(|a| a.resident), rows(|row| row.resident, &|_| true)),
+        (arenas(|a| a.chunks), rows(|row| row.chunks, &What::is_live)),
+    ] {
+        assert_eq!(by_arena, by_kind, "{:#?} {:#?}", heap.arenas, heap.rows);
+    }
+    if let Allocator::Glibc { arenas, .. } = heap.allocator {
+        let of = |kind: ArenaKind| heap.arenas.iter().filter(move |a| a.kind == kind).count();
+        assert_eq!(of(ArenaKind::Thread), arenas - 1);
+    }
 }
 
 fn mallinfo2(heap: &Heap) -> Mallinfo {

@@ -118,6 +118,61 @@ fn sums_are_the_kernels_while_the_target_stands_still() {
     workload.end();
 }
 
+/// Half of the heap is from before the attach.
+#[test]
+fn who_made_the_heap_grow_adds_up_to_its_resident_bytes() {
+    let mut workload = Workload::start_with(&program("heap"), &["1", "26"]);
+    workload.lines.send("mm");
+    workload.lines.line();
+    let pid = workload.pid();
+    let m = Memprof::attach(pid, &[]);
+    m.said("following ");
+    workload.lines.send("mm");
+    workload.lines.line();
+    stop(pid);
+    let body = r#"{"max_stop": 10000, "top": 1000}"#;
+    let info = m.send("POST", HEAP, body);
+    assert_eq!(info.status, 201, "{}", info.text());
+    let info = info.json();
+    let whole = m.get(&format!("{HEAP}/{}", id(&info))).json();
+    check(&document(&m), "/v2/heap/{id}", "get", 200, &whole);
+    let grown = &whole["grown_by"];
+    assert_eq!(grown["error"], Value::Null, "{grown}");
+    let rows = grown["rows"].as_array().unwrap();
+    let of = |stack: &dyn Fn(&str) -> bool| -> u64 {
+        let rows = rows
+            .iter()
+            .filter(|row| stack(row["stack"].as_str().unwrap()));
+        rows.map(|row| row["bytes"].as_u64().unwrap()).sum()
+    };
+    let heap = whole["heap"]["rows"].as_array().unwrap().iter();
+    let resident: u64 = heap.map(|row| row["resident"].as_u64().unwrap()).sum();
+    let figure = |name: &str| grown[name].as_u64().unwrap();
+    assert_eq!(figure("resident"), resident, "{grown}");
+    let listed = of(&|_| true);
+    assert_eq!(
+        listed + figure("left_out_bytes") + figure("shared"),
+        resident,
+        "{grown}"
+    );
+    let before = of(&|stack| stack.starts_with("[before attach"));
+    let by_the_program = of(&|stack| stack.contains("work;mix;"));
+    assert!(before > 0 && by_the_program > 0, "{grown}");
+    // Nearly all of it is one or the other.
+    assert!(before + by_the_program > resident / 10 * 9, "{grown}");
+    cont(pid);
+    // In a difference, stacks are told apart, too.
+    let path = format!("/v2/heap/diff?from={0}&to={0}", id(&info));
+    let diff = m.get(&path).json();
+    let tables = diff["tables"].as_array().unwrap();
+    let table = tables
+        .iter()
+        .find(|t| t["name"] == "grown_by.rows")
+        .unwrap();
+    assert_eq!(table["keys"], Value::from(vec!["stack"]));
+    workload.end();
+}
+
 #[test]
 fn there_is_room_for_some_and_the_target_is_stopped_for_no_more() {
     let workload = Workload::start_with(&program("heap"), &["1", "23"]);

@@ -17,7 +17,7 @@ use crate::common::pythons::pythons;
 use crate::common::random::Random;
 use crate::common::skip::skip;
 use crate::common::workload::{Running, Workload};
-use crate::glibc::COPY;
+use crate::glibc::{COPY, arenas_have_the_same_bytes};
 
 /// Fills stderr, a pipe of one page, so that the interpreter is stopped in the middle of `sys._debugmallocstats()`: behind
 /// the first line, which it writes before it counts, and the empty line, which it writes after that.
@@ -55,6 +55,11 @@ fn measure_stopped(pid: Pid) -> Heap {
     let others: u64 = heap.others.iter().map(|row| row.resident).sum();
     assert_eq!(rows + others, heap.anonymous, "{heap:#?}");
     assert_eq!(heap.kernel, [heap.anonymous; 2], "{heap:#?}");
+    arenas_have_the_same_bytes(&heap);
+    if let Some(PythonHeap::Read(read)) = &heap.python {
+        let in_arenas: u64 = read.types.iter().map(|row| row.arena_bytes).sum();
+        assert_eq!(in_arenas, read.live_bytes, "{read:#?}");
+    }
     heap
 }
 

@@ -19,6 +19,14 @@ fn choose(browser: &Browser, label: &str, value: &str) {
     browser.run(script, json!([label, value]));
 }
 
+/// Draws the treemap by kind and size (``), type or arena.
+pub fn divide(browser: &Browser, way: &str) {
+    choose(browser, "Treemap by", way);
+    browser.wait(&format!(
+        "document.querySelector('.heap [data-way]').dataset.way === '{way}'"
+    ));
+}
+
 /// The exact bytes in a row of a card, by the first cell of the row.
 fn cell(browser: &Browser, card: &str, row: &str, column: usize) -> String {
     let script =
@@ -71,10 +79,23 @@ fn snapshots_and_their_difference() {
         let rows = heap[rows].as_array().unwrap().iter();
         rows.map(|row| row[column].as_u64().unwrap()).sum()
     };
-    let drawn = browser.figure(".heap .selection", "data-bytes");
-    assert_eq!(drawn, sum("rows", "bytes") + sum("others", "resident"));
+    for way in ["type", "arena", ""] {
+        divide(&browser, way);
+        let drawn = browser.figure(".heap .selection", "data-bytes");
+        let all = sum("rows", "bytes") + sum("others", "resident");
+        assert_eq!(drawn, all, "by {way:?}");
+    }
     let pages = "[...document.querySelectorAll(\".card[data-table=occupancy] td\")].map((td) => Number(td.textContent.replaceAll(',', '')))";
     assert_eq!(browser.eval(pages), heap["occupancy"]);
+    // Who made it grow: all of it was there before.
+    let grown = api(m.address(), "/v2/heap/1")["grown_by"].clone();
+    let resident = sum("rows", "resident");
+    assert_eq!(grown["resident"], resident, "{grown}");
+    let said = browser.text(".card[data-table='grown_by.rows']");
+    assert!(
+        said.contains("before attach") && said.contains("not who owns"),
+        "{said}"
+    );
     // A list shows its first rows, and all on request; a heading sorts it.
     let rows = "document.querySelectorAll(\".card[data-table='sizes'] tbody tr\").length";
     let all = heap["sizes"].as_array().unwrap().len();

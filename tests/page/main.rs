@@ -11,6 +11,7 @@ mod choice;
 mod cut_off;
 mod estimates;
 mod heap;
+mod heap_report;
 mod large;
 mod layout;
 mod lists;

@@ -16,17 +16,26 @@ use crate::web::{ASSETS, Asset, find};
 const POLICY: &str = "default-src 'none'; script-src 'unsafe-inline' data:; style-src 'unsafe-inline'; \
                       base-uri 'none'; form-action 'none'";
 
-/// The document before and after the data.
-pub(super) fn around_data() -> &'static (String, String) {
-    static PAGE: LazyLock<(String, String)> = LazyLock::new(|| {
-        let index = find("/").map(text).unwrap_or_default();
-        let whole: String = index.lines().map(line).collect();
-        match whole.split_once(HERE) {
-            Some((head, tail)) => (head.to_owned(), tail.to_owned()),
-            None => (whole, String::new()),
-        }
-    });
+/// The document of a profile, before and after the data: the page that memprof serves.
+pub(super) fn of_a_report() -> &'static (String, String) {
+    static PAGE: LazyLock<(String, String)> =
+        LazyLock::new(|| around_data(find("/").map(text).unwrap_or_default()));
     &PAGE
+}
+
+/// The document of a heap snapshot, before and after the data. Its main module is another one.
+pub(super) fn of_a_heap() -> &'static (String, String) {
+    static PAGE: LazyLock<(String, String)> =
+        LazyLock::new(|| around_data(include_str!("heap.html")));
+    &PAGE
+}
+
+fn around_data(document: &'static str) -> (String, String) {
+    let whole: String = document.lines().map(line).collect();
+    match whole.split_once(HERE) {
+        Some((head, tail)) => (head.to_owned(), tail.to_owned()),
+        None => (whole, String::new()),
+    }
 }
 
 /// Marks the place of the data.
@@ -143,7 +152,10 @@ mod tests {
             );
             assert!(!text.contains("</style"), "{}", asset.path);
         }
-        let (head, tail) = around_data();
-        assert!(head.contains("\"memprof/js/main.js\": \"data:") && tail.contains("</html>"));
+        for ((head, tail), main) in [(of_a_report(), "main"), (of_a_heap(), "heap/report")] {
+            assert!(head.contains(&format!("\"memprof/js/{main}.js\": \"data:")));
+            assert!(tail.contains(&format!("import \"memprof/js/{main}.js\"")));
+            assert!(tail.contains("</html>"));
+        }
     }
 }

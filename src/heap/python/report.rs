@@ -34,6 +34,8 @@ pub struct PyType {
     pub count: u64,
     /// Their bytes.
     pub bytes: u64,
+    /// Those in pymalloc's arenas.
+    pub arena_bytes: u64,
     /// Address of one of them.
     pub example: u64,
 }
@@ -134,16 +136,19 @@ fn read(pymalloc: &Pymalloc, objects: &Objects, top: usize) -> PythonRead {
 }
 
 fn types(pymalloc: &Pymalloc, objects: &Objects) -> Vec<PyType> {
-    let mut sums = vec![(0, 0, 0); TYPED as usize + 2 * objects.types.len()];
-    for (at, bytes, block) in objects.all(pymalloc) {
-        if let Some((count, sum, example)) = sums.get_mut(block as usize) {
+    let mut sums = vec![(0, 0, 0, 0); TYPED as usize + 2 * objects.types.len()];
+    // pymalloc's blocks come first.
+    let small = pymalloc.live().count();
+    for (number, (at, bytes, block)) in objects.all(pymalloc).enumerate() {
+        if let Some((count, sum, in_arenas, example)) = sums.get_mut(block as usize) {
             *count += 1;
             *sum += bytes;
+            *in_arenas += if number < small { bytes } else { 0 };
             *example = if *example == 0 { at } else { *example };
         }
     }
-    let mut rows: BTreeMap<(&str, Role), (u64, u64, u64)> = BTreeMap::new();
-    for (block, (count, bytes, example)) in sums.into_iter().enumerate() {
+    let mut rows: BTreeMap<(&str, Role), (u64, u64, u64, u64)> = BTreeMap::new();
+    for (block, (count, bytes, in_arenas, example)) in sums.into_iter().enumerate() {
         if count == 0 {
             continue;
         }
@@ -161,18 +166,21 @@ fn types(pymalloc: &Pymalloc, objects: &Objects) -> Vec<PyType> {
                 (found.map_or("", |of| of.name.as_str()), role)
             }
         };
-        let row = rows.entry(key).or_insert((0, 0, example));
-        *row = (row.0 + count, row.1 + bytes, row.2);
+        let row = rows.entry(key).or_insert((0, 0, 0, example));
+        *row = (row.0 + count, row.1 + bytes, row.2 + in_arenas, row.3);
     }
     let rows = rows.into_iter();
     let mut rows: Vec<PyType> = rows
-        .map(|((name, role), (count, bytes, example))| PyType {
-            name: name.to_owned(),
-            role,
-            count,
-            bytes,
-            example,
-        })
+        .map(
+            |((name, role), (count, bytes, arena_bytes, example))| PyType {
+                name: name.to_owned(),
+                role,
+                count,
+                bytes,
+                arena_bytes,
+                example,
+            },
+        )
         .collect();
     rows.sort_by_key(|row| Reverse((row.bytes, row.count)));
     rows

@@ -6,9 +6,11 @@ use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 
 use super::{RUN, RUN_SHARE, Reports};
-use crate::api::{ApiError, HeapOptions, HeapSnapshot};
+use crate::api::{ApiError, GrownBy, HeapOptions, HeapSnapshot, Report};
 use crate::event::Pid;
-use crate::session::collector::{Command, HeapRequest};
+use crate::heap::HeapPages;
+use crate::session::collector::{Command, HeapRequest, OwnersRequest};
+use crate::symbolize::Detail;
 
 impl Reports {
     /// Takes a heap snapshot of a followed process.
@@ -49,13 +51,37 @@ impl Reports {
         let taken = answer.await.map_err(|_| {
             failed("the thread that takes it could not be started, or ended early".to_owned())
         })?;
-        // The command line's name of this limit is not the request's.
-        let taken =
-            taken.map_err(|why| failed(why.replace("--max-stop", "max_stop in the request")))?;
+        // `memprof heap` has another name for this limit.
+        let taken = taken.map_err(|why| failed(why.replace("--max-stop", how.limit)))?;
+        let (mut taken, pages) = taken;
         let stop = Duration::from_secs_f64(taken.heap.taken.stop_ms / 1e3);
         let mut runs_until = self.runs_until.lock().await;
         *runs_until = (*runs_until).max(begun + stop * (RUN_SHARE + 1));
         drop(runs_until);
-        Ok(taken)
+        if how.grown_by && pages.bytes() > 0 {
+            let grown_by = self.grown_by(pid, pages, how.top).await;
+            taken.grown_by = Some(grown_by.unwrap_or_else(GrownBy::failed));
+        }
+        Ok(Arc::new(taken))
+    }
+
+    /// The stacks that brought in these pages.
+    async fn grown_by(&self, pid: Pid, pages: HeapPages, top: usize) -> Result<GrownBy, String> {
+        let shared = pages.shared();
+        let (reply, answer) = oneshot::channel();
+        let request = OwnersRequest { pid, pages, reply };
+        let sent = self.collecting.send(Command::Owners(request));
+        sent.map_err(|e| e.to_string())?;
+        let profile = answer.await.map_err(|_| "the collector has ended")??;
+        let profile = Arc::new(profile);
+        let symbols = self.names(&profile, Detail::Names).await;
+        let report = Report {
+            profile,
+            symbols: symbols.map_err(|e| e.to_string())?,
+            sequence: 0,
+        };
+        let rows = tokio::task::spawn_blocking(move || GrownBy::of(&report, shared, top));
+        let rows = rows.await.map_err(|e| e.to_string())?;
+        rows.map_err(|e| e.to_string())
     }
 }

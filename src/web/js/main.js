@@ -49,7 +49,7 @@ const VIEWS = /** @type {[string, string, () => View, string[]][]} */ ([
   ["space", "Address space", () => new Space(), []],
   ["diff", "Difference", () => new Diff(), [...SHAPE, "from", "to"]],
   ["health", "Health", () => new HealthView(), []],
-  ["heap", "Heap", () => new HeapView(heaps), ["heap", "hfrom"]],
+  ["heap", "Heap", () => new HeapView(heaps), ["heap", "hfrom", "hby"]],
 ]).filter(([name]) => !isSaved || !["diff", "health", "heap", "sandwich"].includes(name));
 
 const at = (/** @type {string} */ id) => /** @type {any} */ (document.getElementById(id));

@@ -18,6 +18,12 @@ const MISSING = "This report does not contain that view. Save the profile as .me
 /** @type {Promise<Record<string, any>> | null} */
 let unpacked = null;
 
+/** The data of the report. @returns {Promise<Record<string, any>>} */
+export function contents() {
+  unpacked ??= unpack();
+  return unpacked;
+}
+
 function unpack() {
   const packed = Uint8Array.from(atob(data?.textContent ?? ""), (c) => c.charCodeAt(0));
   const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"));
@@ -28,11 +34,10 @@ function unpack() {
 export async function saved(/** @type {string} */ path, /** @type {Record<string, any>} */ parameters) {
   if (path === "series") return { resolution: 1000, times: [], series: [] };
   if (path === "marks") return { marks: [] };
-  unpacked ??= unpack();
   const { kind, direction, file } = parameters;
   const keys = /** @type {Record<string, string>} */ ({ functions: `functions ${kind}`, tree: `tree ${kind} ${direction}`, "files/stacks": `files/stacks ${file} ${direction}` });
   const key = Object.hasOwn(keys, path) ? keys[path] : path;
-  const replies = await unpacked;
+  const replies = await contents();
   if (!Object.hasOwn(replies, key)) throw new Error(MISSING);
   return path === "functions" ? functions(replies[key], parameters) : replies[key];
 }

@@ -27,6 +27,7 @@ const DEFAULTS = {
   to: "", // diff: the later mark, "" for now
   heap: "", // the heap snapshot that is shown, "" for the newest one
   hfrom: "", // the heap snapshot that it is compared with
+  hby: "", // the heap's treemap: "" by kind and size, type, arena
   t0: "", // the timeline's range, seconds since 1970
   t1: "",
   res: "1s", // the timeline's resolution

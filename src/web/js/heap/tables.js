@@ -4,6 +4,7 @@
 import { fill, h } from "../dom.js";
 import { bytes, change as signed, exact, number } from "../format.js";
 import { bar } from "../table.js";
+import { place, rootName, words } from "./words.js";
 
 /** @typedef {Record<string, any>} Row */
 /** @typedef {{ key: any[], from: number[] | null, to: number[] | null }} DiffRow */
@@ -18,66 +19,15 @@ import { bar } from "../table.js";
  * @property {(row: any) => number | string} by sort key
  * @property {(row: any) => string} [tip]
  */
-/** @typedef {{ title: string, about: string, columns?: Record<string, [string, string]>, values?: Record<string, string>, first?: string }} Words */
-
 /** Rows shown before the others are asked for. */
 const FEW = 12;
 
-/** What the bytes of a heap are, by their names in the API. */
-export const WHATS = /** @type {Record<string, string>} */ ({
-  live: "in use",
-  live_mapped: "in use, with mappings of their own",
-  thread_cache: "free, in threads’ caches",
-  fast: "free, in fast bins",
-  unsorted: "free, not sorted yet",
-  small: "free, in small bins",
-  large: "free, in large bins",
-  top: "free, at the ends of arenas",
-  overhead: "the allocator’s own",
-  python_live: "in use, Python’s blocks",
-  python_free: "free, Python’s blocks",
-  python_pools: "free, Python’s pools",
-  python_overhead: "Python’s allocator’s own",
-});
-
-/** Words for the tables, by their names in the API; `first` is the column that a table is sorted by. */
-const WORDS = /** @type {Record<string, Words>} */ ({
-  rows: {
-    title: "The heap by kind", about: "Chunks in use, free ones by where the allocator keeps them, and its own bytes.", first: "resident",
-    columns: { what: ["kind", ""], chunks: ["chunks", "Number of chunks"], bytes: ["bytes", "Bytes, resident or not"], resident: ["resident", "Bytes in RAM"] },
-    values: WHATS,
-  },
-  others: {
-    title: "Other anonymous memory", about: "Outside the heap. With the heap’s resident bytes it adds up to the process’s anonymous memory.", first: "resident",
-    columns: { category: ["kind", ""], resident: ["resident", "Bytes in RAM"] },
-  },
-  sizes: {
-    title: "Chunks by size", about: "With their headers. Pinned: free bytes on the pages that chunks of this size keep in memory.", first: "live_bytes",
-    columns: { live: ["in use", "Number of chunks in use"], live_bytes: ["bytes in use", "Their bytes, with headers"], free: ["free", "Number of free chunks, without the arenas’ ends"], free_bytes: ["free bytes", "Their bytes"], pinned: ["pinned", "Free bytes on pages that chunks of this size keep in memory: a page’s free bytes, divided among its chunks in use"] },
-  },
-  largest: {
-    title: "Largest chunks in use", about: "By the size of their contents.", first: "bytes",
-    columns: { address: ["address", "Address of the contents"], bytes: ["bytes", "Size of the contents"], resident: ["resident", "Bytes in RAM"] },
-  },
-  "unreachable.heads": {
-    title: "Unreachable chunks", about: "No register, stack, variable or other private memory has an address in them. Conservative: any word counts as an address; pointers in shared memory or in disguise are not seen. A chunk is listed with all that only it leads to.", first: "bytes",
-    columns: { bytes: ["bytes", "This chunk and those that only it leads to"], chunks: ["chunks", "Number of these chunks"], own: ["its bytes", "Size of its own contents"], address: ["address", "Address of its contents"] },
-  },
-});
-
-/** Columns of tables that this file does not name. */
+/** Columns of bytes and of addresses, by their names. */
 const BYTES = /(^|_)(bytes|resident|pinned|own|size|anonymous)$/;
 const ADDRESSES = /(^|_)(address|example)$/;
 
-function words(/** @type {string} */ table) {
-  const known = WORDS[table];
-  if (known) return known;
-  const title = table.replaceAll("_", " ").replaceAll(".", ", ");
-  return { title: title.charAt(0).toUpperCase() + title.slice(1), about: "" };
-}
-
 function isBytes(/** @type {string} */ table, /** @type {string} */ column) {
-  return BYTES.test(column) && !(table === "sizes" && column === "free");
+  return (table === "arenas" && column !== "chunks") || BYTES.test(column);
 }
 
 /** A size class: `17 to 32`, or its only size. */
@@ -85,9 +35,11 @@ export function sizeName(/** @type {number} */ from, /** @type {number} */ to) {
   return to - from < 16 ? number(to) : `${number(from)} to ${number(to)}`;
 }
 
-/** The text of a key of a row. */
-function keyText(/** @type {string} */ table, /** @type {any} */ value) {
-  return words(table).values?.[value] ?? String(value ?? "–");
+/** The text of a value in a column of text. */
+function keyText(/** @type {string} */ table, /** @type {string} */ column, /** @type {any} */ value) {
+  if (table === "grown_by.rows") return value.split(";").reverse().join(" ← ");
+  const known = words(table).values?.[column] ?? {};
+  return Object.hasOwn(known, value) ? known[value] : String(value ?? "–");
 }
 
 /** Those columns that this file names first, in its order. */
@@ -96,16 +48,11 @@ function ordered(/** @type {string} */ table, /** @type {string[]} */ columns) {
   return [...known, ...columns.filter((name) => !known.includes(name))];
 }
 
-/** The place of a table. Tables that this file does not name are those that only some programs have: first. */
-function place(/** @type {string} */ table) {
-  return Object.keys(WORDS).indexOf(table);
-}
-
 /** The columns of a table, by its first row. @returns {Column[]} */
 function columns(/** @type {string} */ table, /** @type {Row[]} */ rows) {
-  const all = Object.keys(rows[0]).filter((name) => ["string", "number", "boolean"].includes(typeof rows[0][name]) || rows[0][name] === null);
+  const all = Object.keys(rows[0]).filter((name) => ["string", "number", "boolean"].includes(typeof rows[0][name]) || rows[0][name] === null || name === "retained_by");
   const isSize = table === "sizes";
-  const own = all.filter((name) => !isSize || !["from", "to"].includes(name));
+  const own = all.filter((name) => (isSize ? !["from", "to"].includes(name) : table !== "arenas" || name !== "kind"));
   const made = ordered(table, own).map((name) => column(table, name, rows));
   if (isSize) made.unshift({ label: "size", title: "Bytes of a chunk, with its header", by: (row) => row.to, cell: (row) => sizeName(row.from, row.to) });
   return made;
@@ -115,13 +62,14 @@ function columns(/** @type {string} */ table, /** @type {Row[]} */ rows) {
 function column(/** @type {string} */ table, /** @type {string} */ name, /** @type {Row[]} */ rows) {
   const [label, title] = words(table).columns?.[name] ?? [name.replaceAll("_", " "), ""];
   const by = (/** @type {Row} */ row) => row[name] ?? 0;
+  if (name === "retained_by") return { label, title, by: (row) => row.retained_by.length, cell: (row) => h("div", {}, ...row.retained_by.map(retainer)) };
   if (ADDRESSES.test(name)) return { label, title, numeric: true, by, cell: (row) => (typeof row[name] === "number" ? `0x${row[name].toString(16)}` : String(row[name] ?? "–")) };
   if (rows.some((row) => typeof row[name] === "number")) {
     if (!isBytes(table, name)) return { label, title, numeric: true, by, cell: (row) => number(row[name]) };
     const most = rows.reduce((most, row) => Math.max(most, row[name] ?? 0), 0);
     return { label, title, numeric: true, by, cell: (row) => bar(bytes(row[name]), row[name], most), tip: (row) => exact(row[name]) };
   }
-  return { label, title, by: (row) => keyText(table, row[name]), cell: (row) => keyText(table, row[name]) };
+  return { label, title, by: (row) => keyText(table, name, row[name]), cell: (row) => keyText(table, name, row[name]) };
 }
 
 /** The columns of a table of differences. @returns {Column[]} */
@@ -130,7 +78,7 @@ function diffColumns(/** @type {DiffTable} */ { name: table, keys, columns, rows
   /** @type {Column[]} */
   const made = table === "sizes"
     ? [{ label: "size", title: "Bytes of a chunk, with its header", by: (row) => row.key[1], cell: (row) => sizeName(row.key[0], row.key[1]) }]
-    : keys.map((name, i) => ({ label: label(name)[0], title: label(name)[1], by: (row) => keyText(table, row.key[i]), cell: (row) => keyText(table, row.key[i]) }));
+    : keys.map((name, i) => ({ label: label(name)[0], title: label(name)[1], by: (row) => keyText(table, name, row.key[i]), cell: (row) => keyText(table, name, row.key[i]) }));
   for (const name of ordered(table, columns)) {
     const i = columns.indexOf(name);
     const show = isBytes(table, name) ? bytes : number;
@@ -149,6 +97,12 @@ function diffColumns(/** @type {DiffTable} */ { name: table, keys, columns, rows
     });
   }
   return made;
+}
+
+/** A root, and what it leads to. */
+function retainer(/** @type {Row} */ root) {
+  const name = rootName(root.kind, root.root);
+  return h("div", { class: "root", title: name }, name, h("span", { class: "faint" }, ` ${bytes(root.bytes)} in ${number(root.count)}`));
 }
 
 /** A table that is sorted by its headings, and shows its first rows until all are asked for. */
@@ -208,19 +162,25 @@ function lists(/** @type {Record<string, any>} */ heap, prefix = "") {
   });
 }
 
+/** The largest chunks with their roots, which are a list of their own. */
+function withRoots(/** @type {Row[]} */ largest, /** @type {Record<string, any>} */ heap) {
+  const roots = new Map(heap.retained?.largest.map((/** @type {Row} */ { address, kind, root }) => [address, rootName(kind, root)]));
+  return roots.size ? largest.map((row) => ({ ...row, root: roots.get(row.address) ?? null })) : largest;
+}
+
 /** A card for each table of a snapshot. */
 export function tableCards(/** @type {Record<string, any>} */ heap) {
-  const found = lists(heap);
+  const found = lists(heap).filter(([name]) => name !== "retained.largest");
   found.sort(([a], [b]) => place(a) - place(b));
   return found.map(([name, rows]) => {
-    const { title, about, first } = words(name);
-    const shown = name === "rows" ? rows.filter((row) => row.bytes > 0) : rows;
+    const { title, about, first, more, left } = words(name);
+    const shown = name === "rows" ? rows.filter((row) => row.bytes > 0) : name === "largest" ? withRoots(rows, heap) : rows;
     if (!shown.length) return null;
     const made = columns(name, shown);
     const label = first && words(name).columns?.[first]?.[0];
     const at = made.findIndex((column) => (label ? column.label === label : column.numeric && /bytes|resident|count/.test(column.label)));
-    const left = name === "unreachable.heads" && heap.unreachable.heads_left_out;
-    return card(name, title, about, new Sorted(made, shown, Math.max(0, at)).element, left ? h("p", { class: "faint" }, `${number(left)} more are not listed.`) : null);
+    const rest = left?.(heap) ?? 0;
+    return card(name, title, `${about} ${more?.(heap) ?? ""}`.trim(), new Sorted(made, shown, Math.max(0, at)).element, rest > 0 ? h("p", { class: "faint" }, `${number(rest)} more are not listed.`) : null);
   });
 }
 

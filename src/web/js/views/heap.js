@@ -1,19 +1,20 @@
 // Heap snapshots: what lives in the heap of the process, what is free, and what two snapshots differ in.
 
 import { fill, h, notice, say, select, set } from "../dom.js";
-import { bytes, clock, exact } from "../format.js";
-import { heapTree } from "../heap/map.js";
+import { bytes, clock, exact, number } from "../format.js";
+import { heapTree, WAYS } from "../heap/map.js";
 import { diffCards, occupancyCard, tableCards } from "../heap/tables.js";
 import { change, state } from "../state.js";
 import { Graph } from "./graph.js";
 
 /** @typedef {import("../api.js").HeapInfo} HeapInfo */
 /** @typedef {Record<string, any>} Heap */
+/** A snapshot, and who made its heap grow. @typedef {{ snapshot: HeapInfo, heap: Heap, grown_by?: Record<string, any> | null }} Whole */
 /**
  * Where snapshots come from: memprof's API, or one snapshot in the document.
  * @typedef {object} Source
  * @property {() => Promise<HeapInfo[]>} list
- * @property {(id: string) => Promise<{ snapshot: HeapInfo, heap: Heap }>} get
+ * @property {(id: string) => Promise<Whole>} get
  * @property {(from: string, to: string) => Promise<any>} [diff]
  * @property {(limit: string) => Promise<HeapInfo>} [take] with at most this many milliseconds of stop, if given
  * @property {(id: string) => Promise<void>} [remove]
@@ -53,13 +54,19 @@ export class HeapView {
     this.source = source;
     /** @type {HeapInfo[]} */
     this.infos = [];
-    /** The snapshots that were read, by their ids; they do not change. @type {Map<string, { snapshot: HeapInfo, heap: Heap }>} */
+    /** The snapshots that were read, by their ids; they do not change. @type {Map<string, Whole>} */
     this.known = new Map();
     /** @type {Heap | null} */
     this.heap = this.before = null;
-    this.map = new HeapMap({ draw: "treemap", fetch: async () => heapTree(/** @type {Heap} */ (this.heap), this.before), empty: "The process has no anonymous memory." });
+    this.map = new HeapMap({ draw: "treemap", fetch: async () => heapTree(/** @type {Heap} */ (this.heap), this.before, state.hby), empty: "The process has no anonymous memory." });
     this.map.stage.style.flexBasis = "20rem";
     this.choice = h("div", { class: "choice heap-choice" });
+    const ways = /** @type {[string, string][]} */ (WAYS.map(([way, label]) => [way, label]));
+    this.way = select("Treemap by", ways, state.hby, (hby) => change({ hby, zoom: "", sel: "" }, true));
+    this.about = h("span", { class: "faint" });
+    this.ways = h("div", { class: "choice heap-choice" }, h("label", { class: "faint" }, "treemap by ", this.way), this.about);
+    /** What the treemap divides the heap by now. @type {string | null} */
+    this.divided = null;
     this.trouble = h("p", { class: "trouble", role: "alert", hidden: true });
     this.note = h("p", { class: "note", role: "status" });
     this.cards = h("div", { class: "cards" });
@@ -91,7 +98,7 @@ export class HeapView {
       return fill(this.stage, notice("No heap snapshot yet", ABOUT, "", button));
     }
     const shown = `${from} ${id}`;
-    if (shown === this.shown) return;
+    if (shown === this.shown) return this.divide();
     const [whole, before, diff] = await Promise.all([this.get(id), from ? this.get(from) : null, from && this.source.diff ? this.source.diff(from, id) : null]);
     this.shown = shown;
     this.heap = whole.heap;
@@ -99,9 +106,21 @@ export class HeapView {
     this.tell(whole, before);
     const heap = whole.heap;
     if (diff) fill(this.cards, occupancyCard(diff.occupancy), ...diffCards(diff.tables));
-    else fill(this.cards, heap.rows.some((/** @type {any} */ row) => row.bytes > 0) && occupancyCard([heap.occupancy]), ...tableCards(heap));
-    if (!this.stage.contains(this.map.element)) fill(this.stage, this.map.element, this.cards);
+    else fill(this.cards, heap.rows.some((/** @type {any} */ row) => row.bytes > 0) && occupancyCard([heap.occupancy]), ...tableCards({ ...heap, grown_by: whole.grown_by ?? null }));
+    if (!this.stage.contains(this.map.element)) fill(this.stage, this.ways, this.map.element, this.cards);
+    this.divided = null;
+    await this.divide();
+  }
+
+  /** Draws the treemap as the link says. */
+  async divide() {
+    const [way, , about] = WAYS.find(([way]) => way === state.hby) ?? WAYS[0];
+    if (way === this.divided) return;
+    this.divided = way;
+    this.way.value = way;
+    say(this.about, about);
     await this.map.refresh();
+    set(this.ways, { "data-way": way });
   }
 
   async get(/** @type {string} */ id) {
@@ -111,24 +130,30 @@ export class HeapView {
   }
 
   /** Says what the snapshot is, and how it was taken. */
-  tell(/** @type {{ snapshot: HeapInfo, heap: Heap }} */ { snapshot, heap }, /** @type {{ heap: Heap } | null} */ before) {
+  tell(/** @type {Whole} */ { snapshot, heap, grown_by }, /** @type {Whole | null} */ before) {
     const { allocator } = heap;
+    const several = heap.attempts > 1 ? `, in ${heap.attempts} attempts` : "";
     const read = allocator.name === "refused"
-      ? `glibc’s heap was not read: ${allocator.reason}. A process that is stopped in the middle of malloc has such a heap, or one that is damaged.`
+      ? `glibc’s heap was not read${several}: ${allocator.reason}. A process that is stopped in the middle of malloc has such a heap, or one that is damaged.`
       : allocator.name === "unknown"
         ? "The allocator is not known: the process has no heap that memprof reads. Its anonymous memory is shown by kind."
-        : `${allocator.name}: ${bytes(snapshot.live)} in use, ${bytes(snapshot.free)} free, of which malloc_trim(0) would return ${bytes(snapshot.trimmable)} now; ${snapshot.unreachable === null ? "" : `${bytes(snapshot.unreachable)} unreachable; `}${bytes(snapshot.overhead)} of the allocator’s own.`;
+        : `${allocator.name}, ${number(allocator.arenas)} ${allocator.arenas === 1 ? "arena" : "arenas"}, threads’ caches with chunks: ${number(allocator.thread_caches)}. ${bytes(snapshot.live)} in use, ${bytes(snapshot.free)} free, of which malloc_trim(0) would return ${bytes(snapshot.trimmable)} now; ${snapshot.unreachable === null ? "" : `${bytes(snapshot.unreachable)} unreachable; `}${bytes(snapshot.overhead)} of the allocator’s own.`;
     const [low, high] = [Math.min(...heap.kernel), Math.max(...heap.kernel)];
     const agrees = heap.anonymous >= low && heap.anonymous <= high;
     const kernel = agrees ? (low === high ? "as the kernel says" : "between the kernel’s figures before and after") : `the kernel says ${bytes(heap.kernel[0])} before and ${bytes(heap.kernel[1])} after: the process changed meanwhile`;
     const swapped = heap.swapped ? ` ${bytes(heap.swapped)} are swapped out, in no figure here.` : "";
     const unread = heap.unread ? ` ${bytes(heap.unread)} could not be copied.` : "";
+    const python = heap.python?.state === "refused" ? ` Python’s own allocator was not read: ${heap.python.reason}.` : "";
+    const grown = grown_by?.error ? ` Who made the heap grow is not known: ${grown_by.error}.` : "";
+    const { approach, stop_ms, second_stop_ms, not_forked } = heap.taken;
+    const stopped = approach === "fork" ? `Stopped for ${stop_ms.toFixed(1)} ms to be forked, and one thread for ${second_stop_ms.toFixed(1)} ms afterwards` : `Stopped for ${stop_ms.toFixed(1)} ms`;
+    const why = not_forked ? ` Its memory was copied while it was stopped, because it was not forked: ${not_forked}.` : "";
     const compared = before ? ` Red areas grew since the earlier snapshot, blue ones shrank; the cards show changes.` : "";
-    say(this.note, `${read} Anonymous memory: ${bytes(heap.anonymous)}, ${kernel}.${swapped}${unread} Areas are chunks with their headers, resident or not; other memory is resident. Stopped for ${heap.taken.stop_ms.toFixed(1)} ms, ${bytes(heap.copied)} copied.${compared}`);
+    say(this.note, `${read} Anonymous memory: ${bytes(heap.anonymous)}, ${kernel}.${swapped}${unread}${python}${grown} ${stopped}, ${bytes(heap.copied)} copied.${why}${compared}`);
     set(this.note, { "data-total": heap.anonymous, "data-id": snapshot.id });
   }
 
-  /** The controls: which snapshot, what it is compared with, and a new one. */
+  /** Shows buttons and lists to take a snapshot, to select one, and to select another one to compare it with. */
   choose(/** @type {string} */ id, /** @type {string} */ from) {
     const { take, diff, remove } = this.source;
     const several = new Set(this.infos.map((info) => info.pid)).size > 1;

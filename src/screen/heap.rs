@@ -1,0 +1,107 @@
+//! The line with the newest heap snapshot, which the key `h` takes.
+
+use std::sync::Arc;
+
+use crate::api::HeapSnapshot;
+use crate::export::printable;
+use crate::heap::{Allocator, Figures};
+
+use super::state::State;
+use super::words::{clock, kib};
+
+/// Lines that it takes at most.
+const MOST_LINES: usize = 3;
+
+/// Asks for a snapshot of the process that is shown, unless one is being taken.
+pub(super) fn request(state: &mut State) {
+    let pid = state.report.as_ref().map(|r| r.profile.target.pid);
+    state.heap = match pid {
+        _ if state.heap_taking => return,
+        None => Some("heap: there is no report yet".to_owned()),
+        Some(pid) => Some(format!("heap: taking a snapshot of process {pid} …")),
+    };
+    (state.heap_wanted, state.heap_taking) = (pid, pid.is_some());
+    state.stay_in_sight();
+}
+
+/// What the line says of a snapshot, or why there is none.
+pub(super) fn text(taken: &Result<Arc<HeapSnapshot>, String>) -> String {
+    let HeapSnapshot { heap, taken, .. } = match taken {
+        Ok(taken) => &**taken,
+        Err(why) => return format!("heap: {}", printable(why)),
+    };
+    let figures = Figures::from(heap);
+    let what = match &heap.allocator {
+        Allocator::Refused { reason } => {
+            format!("glibc's heap was not read: {}", printable(reason))
+        }
+        Allocator::Unknown if figures.live == 0 => format!(
+            "no heap that memprof reads; anonymous memory {}",
+            size(figures.anonymous)
+        ),
+        _ => in_use(&figures),
+    };
+    format!(
+        "heap {}: {what}, stop {:.1} ms",
+        clock(*taken),
+        heap.taken.stop_ms
+    )
+}
+
+fn in_use(figures: &Figures) -> String {
+    let unreachable = match figures.unreachable {
+        Some(bytes) => format!(", {} unreachable", size(bytes)),
+        None => String::new(),
+    };
+    format!(
+        "{} live, {} free ({} would be returned by malloc_trim){unreachable}",
+        size(figures.live),
+        size(figures.free),
+        size(figures.trimmable)
+    )
+}
+
+/// Bytes in KiB or, from one on, in MiB.
+fn size(bytes: u64) -> String {
+    match bytes >> 20 {
+        0 => format!("{} KiB", kib(bytes)),
+        _ => format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20)),
+    }
+}
+
+/// The lines of the screen; none before the first request. What does not fit is cut with a mark.
+pub(super) fn lines(state: &State) -> Vec<String> {
+    let Some(text) = &state.heap else {
+        return Vec::new();
+    };
+    let width = usize::from(state.size.0);
+    let most = match state.size.1 {
+        18.. => MOST_LINES,
+        _ => 1,
+    };
+    let mut lines = vec![String::new()];
+    for word in text.split(' ') {
+        let last = lines.len() - 1;
+        let line = &mut lines[last];
+        let space = usize::from(!line.is_empty());
+        if line.chars().count() + space + word.chars().count() > width && !line.is_empty() {
+            if lines.len() == most {
+                shorten(&mut lines[last], width);
+                return lines;
+            }
+            lines.push(word.to_owned());
+            continue;
+        }
+        line.extend([" "].iter().take(space).copied());
+        line.push_str(word);
+    }
+    lines
+}
+
+fn shorten(line: &mut String, width: usize) {
+    let kept = line
+        .chars()
+        .take(width.saturating_sub(2))
+        .collect::<String>();
+    *line = format!("{} …", kept.trim_end());
+}

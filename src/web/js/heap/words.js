@@ -1,0 +1,122 @@
+// Words for the tables of a heap snapshot, by their names in the API.
+
+import { bytes, number, percent } from "../format.js";
+
+/** @typedef {Record<string, any>} Heap */
+/**
+ * @typedef {object} Words
+ * @property {string} title
+ * @property {string} about
+ * @property {(heap: Heap) => string} [more] what the report says beside the table
+ * @property {(heap: Heap) => number} [left] number of rows that are not listed
+ * @property {string} [first] the column that the table is sorted by
+ * @property {Record<string, [string, string]>} [columns] label and meaning of each column, in display order
+ * @property {Record<string, Record<string, string>>} [values] words for values, by column
+ */
+
+/** What the bytes of a heap are. */
+export const WHATS = /** @type {Record<string, string>} */ ({
+  live: "in use",
+  live_mapped: "in use, with mappings of their own",
+  thread_cache: "free, in threads’ caches",
+  fast: "free, in fast bins",
+  unsorted: "free, not sorted yet",
+  small: "free, in small bins",
+  large: "free, in large bins",
+  top: "free, at the ends of arenas",
+  overhead: "the allocator’s own",
+  python_live: "in use, Python’s blocks",
+  python_free: "free, Python’s blocks",
+  python_pools: "free, Python’s pools",
+  python_overhead: "Python’s allocator’s own",
+});
+
+/** What a type is known by. */
+export const KINDS = /** @type {Record<string, string>} */ ({ class: "C++", trait_object: "Rust", text: "text", pointers: "addresses", zeroes: "zeroes", unknown: "unknown" });
+
+/** What blocks of Python’s memory are. */
+export const ROLES = /** @type {Record<string, string>} */ ({ object: "objects", memory: "their memory", kept: "freed objects, kept for reuse", unknown: "not known" });
+
+const ROOTS = { variable: "variable", thread: "thread", mapping: "mapping", other: "roots that were too many to be told apart" };
+
+/** A root in one text. */
+export function rootName(/** @type {string} */ kind, /** @type {string} */ name) {
+  return kind === "variable" ? `variable ${name}` : kind === "other" ? ROOTS.other : name;
+}
+
+/** The tables, in display order. */
+export const WORDS = /** @type {Record<string, Words>} */ ({
+  rows: {
+    title: "The heap by kind", about: "Chunks in use, free ones by where the allocator keeps them, and its own bytes.", first: "resident",
+    columns: { what: ["kind", ""], chunks: ["chunks", "Number of chunks"], bytes: ["bytes", "Bytes, resident or not"], resident: ["resident", "Bytes in RAM"] },
+    values: { what: WHATS },
+  },
+  others: {
+    title: "Other anonymous memory", about: "Outside the heap. With the heap’s resident bytes it adds up to the process’s anonymous memory.", first: "resident",
+    columns: { category: ["kind", ""], resident: ["resident", "Bytes in RAM"] },
+  },
+  "types.rows": {
+    title: "Objects by type", about: "Each chunk in use has one type. Roots: what leads to the most bytes of a type first.", first: "bytes",
+    more: ({ types }) => `Of their bytes, ${percent(types.named, types.bytes)} have a type with a name; ${percent(types.recognized, types.bytes)} look like text, addresses or zeroes.`,
+    left: ({ types }) => types.left_out,
+    columns: { kind: ["known as", ""], name: ["type", ""], bytes: ["bytes", "Bytes of their contents"], count: ["objects", "Number of objects"], unreachable: ["unreachable", "Number of those that nothing refers to"], unreachable_bytes: ["their bytes", "Bytes of the unreachable ones"], example: ["example", "Address of one of them: of an unreachable one, if there is any"], retained_by: ["roots", "What leads to the most bytes of them first"] },
+    values: { kind: KINDS },
+  },
+  "grown_by.rows": {
+    title: "Grown by", about: "The stacks whose first touches brought in the heap’s resident pages: who made the heap grow, not who owns the objects there now.", first: "bytes",
+    left: ({ grown_by }) => grown_by.left_out,
+    columns: { stack: ["stack", "The innermost function first"], bytes: ["bytes", "Resident bytes"] },
+  },
+  "retained.roots": {
+    title: "Roots", about: "By what they lead to first: each object is counted under the nearest root. Conservative: any word counts as an address.", first: "bytes",
+    left: ({ retained }) => retained.left_out,
+    columns: { kind: ["kind", ""], name: ["root", ""], bytes: ["bytes", "Bytes of the objects that it leads to first"], count: ["objects", "Their number"], address: ["address", "Its address; none for a thread"] },
+    values: { kind: ROOTS },
+  },
+  arenas: {
+    title: "Arenas", about: "The same bytes by arena: glibc makes further ones for threads. Resident or not, but for the resident column.", first: "resident",
+    columns: { name: ["arena", ""], resident: ["resident", "Bytes in RAM"], live: ["in use", "Contents of chunks in use"], free: ["free", "Free bytes"], overhead: ["own", "The allocator’s own bytes"], chunks: ["chunks", "Number of chunks in use"] },
+  },
+  sizes: {
+    title: "Chunks by size", about: "With their headers. Pinned: free bytes on the pages that chunks of this size keep in memory.", first: "live_bytes",
+    columns: { live: ["in use", "Number of chunks in use"], live_bytes: ["bytes in use", "Their bytes, with headers"], free: ["free", "Number of free chunks, without the arenas’ ends"], free_bytes: ["free bytes", "Their bytes"], pinned: ["pinned", "Free bytes on pages that chunks of this size keep in memory: a page’s free bytes, divided among its chunks in use"] },
+  },
+  largest: {
+    title: "Largest chunks in use", about: "By the size of their contents.", first: "bytes",
+    columns: { address: ["address", "Address of the contents"], bytes: ["bytes", "Size of the contents"], resident: ["resident", "Bytes in RAM"], root: ["root", "What leads to it first"] },
+  },
+  "unreachable.heads": {
+    title: "Unreachable chunks", about: "No register, stack, variable or other private memory has an address in them. Conservative: any word counts as an address; pointers in shared memory or in disguise are not seen. A chunk is listed with all that only it leads to.", first: "bytes",
+    more: ({ unreachable }) => `${number(unreachable.chunks)} chunks, ${bytes(unreachable.bytes)}.`,
+    left: ({ unreachable }) => unreachable.heads_left_out,
+    columns: { bytes: ["bytes", "This chunk and those that only it leads to"], chunks: ["chunks", "Number of these chunks"], own: ["its bytes", "Size of its own contents"], address: ["address", "Address of its contents"] },
+  },
+  "python.types": {
+    title: "Python’s objects by type", about: "Also larger blocks, which malloc has. Memory: items, keys and data that objects of the type refer to.", first: "bytes",
+    more: ({ python }) => `${number(python.arenas)} arenas with ${bytes(python.arena_bytes)}; blocks in use: ${bytes(python.live_bytes)}, of which ${percent(python.typed_bytes, python.live_bytes)} are objects or memory of objects.`,
+    left: ({ python }) => python.types_left_out,
+    columns: { type: ["type", ""], role: ["what", ""], bytes: ["bytes", "Bytes of the blocks"], count: ["number", "Number of blocks"], arena_bytes: ["in arenas", "Bytes of those in Python’s own arenas"], example: ["example", "Address of one of them"] },
+    values: { role: ROLES },
+  },
+  "python.classes": {
+    title: "Python’s blocks by size", about: "Blocks of up to 512 bytes, in pools of one size.", first: "live",
+    columns: { size: ["size", "Bytes of a block"], live: ["in use", "Number of blocks in use"], free: ["free", "Number of free blocks in the same pools"], pools: ["pools", "Number of pools"] },
+  },
+  seen: {
+    title: "Other allocators and managed heaps", about: "Named by what is evidence of them, and not read: their memory is anonymous memory of no known use.",
+    columns: { name: ["name", ""], version: ["version", ""], module: ["where", "The file that contains it, or the mapping whose name says so"], evidence: ["evidence", ""], tool: ["its own tool", "A command that shows more"] },
+  },
+});
+
+/** The words for a table; one that this file does not name has the names of the API. @returns {Words} */
+export function words(/** @type {string} */ table) {
+  const known = WORDS[table];
+  if (known) return known;
+  const title = table.replaceAll("_", " ").replaceAll(".", ", ");
+  return { title: title.charAt(0).toUpperCase() + title.slice(1), about: "" };
+}
+
+/** The place of a table. Tables that this file does not name are those that only some programs have: first. */
+export function place(/** @type {string} */ table) {
+  return Object.keys(WORDS).indexOf(table);
+}
