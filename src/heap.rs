@@ -1,16 +1,18 @@
 //! Heap snapshot: what lives in the heap of a running process, what of it is free, and which pages that takes.
 //!
 //! In reading order: `snapshot` stops the process and copies its private memory (`memory`); `glibc` reads the
-//! allocator's own structures in the copy, `python` those of CPython and its objects; `reach` finds the chunks that nothing refers to, while `types` counts all by type
+//! allocator's own structures in the copy, `jemalloc` those of another one (`all_heaps` is both as one), `python` those of CPython and its objects; `reach` finds the chunks that nothing refers to, while `types` counts all by type
 //! and `retained` by what leads to them; `ledger` adds up whose each resident byte is, as `report` has it; `text` and
 //! `command` show it.
 
+mod all_heaps;
 mod chunks;
 pub mod command;
 mod contents;
 mod figures;
 mod files;
 mod glibc;
+mod jemalloc;
 mod ledger;
 mod memory;
 mod names;
@@ -30,6 +32,7 @@ mod vtables;
 
 pub use figures::Figures;
 pub use glibc::{Mallinfo, Refusal};
+pub use jemalloc::{JemallocFigures, JemallocHeap};
 pub use ledger::measure;
 pub use python::{PoolClass, PyType, PythonHeap, PythonRead, Role};
 pub use reach::{Head, Unreachable};

@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use super::all_heaps::AllHeaps;
 use super::glibc;
 use super::ledger;
 use super::memory::Memory;
@@ -214,9 +215,10 @@ pub fn examine(bytes: &[u8]) -> bool {
         .iter()
         .for_each(|change| image.change(change));
     let snapshot = image.snapshot();
-    let Ok(Some(mut heap)) = glibc::read(&snapshot) else {
+    let Ok(Some(heap)) = glibc::read(&snapshot) else {
         return false;
     };
+    let mut heap = AllHeaps::new(Some(heap), None);
     let mut census = Census::new(None, &snapshot, 3);
     let lost = reach::search(&snapshot, &mut heap, &mut census, 3);
     let (types, retained) = census.finish();
@@ -244,8 +246,9 @@ mod tests {
     #[test]
     fn its_types_are_known() {
         let snapshot = Image::new(&[0; 9]).snapshot();
-        let mut heap = glibc::read(&snapshot).unwrap().unwrap();
+        let heap = glibc::read(&snapshot).unwrap().unwrap();
         assert_eq!((heap.arenas, heap.mmapped.len()), (2, 1));
+        let mut heap = AllHeaps::new(Some(heap), None);
         let mut census = Census::new(None, &snapshot, 3);
         reach::search(&snapshot, &mut heap, &mut census, 3);
         let (types, retained) = census.finish();
@@ -273,7 +276,8 @@ mod tests {
             image.set(OTHER + 0x300 + 8 * index, HEAP + 32 * index + 16);
         }
         let snapshot = image.snapshot();
-        let mut heap = glibc::read(&snapshot).unwrap().unwrap();
+        let heap = glibc::read(&snapshot).unwrap().unwrap();
+        let mut heap = AllHeaps::new(Some(heap), None);
         let mut census = Census::new(None, &snapshot, 3);
         let lost = reach::search(&snapshot, &mut heap, &mut census, 3);
         let (_, retained) = census.finish();

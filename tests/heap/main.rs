@@ -12,6 +12,7 @@ mod fork;
 mod glibc;
 mod harm;
 mod http;
+mod jemalloc;
 mod python;
 mod seen;
 mod types;
