@@ -1,18 +1,18 @@
 //! jemalloc's heap, read from a copy of a process's memory without symbols.
 //!
 //! jemalloc knows all its memory as extents, consecutive pages: slabs with small regions of one size, large regions, and
-//! those that are free. A tree has the description of each by its address (`tree`). It is found by jemalloc's own blocks
+//! those that are free. A tree has the description of each (`extents`) by its address (`tree`). It is found by jemalloc's own blocks
 //! (`base`), in which its tables and descriptions are. Everything is checked: each page of the tree leads to a description
 //! that says the same of it, extents are disjoint and lie in anonymous memory, the free regions of each slab are as many as
 //! it counts. Then the caches of threads are looked for (`caches`), whose regions must be of the right size and in no other
 //! cache. If a check fails, the heap is refused with the reason.
 //!
-//! Layouts: jemalloc 5.2 and 5.3, as its headers have them (`edata.h`, `rtree.h`, `cache_bin.h`), 64-bit with 48 bits of
-//! addresses and pages of 4 KiB.
+//! Layouts: jemalloc 5.2 and 5.3, as its headers have them (`edata.h`, `rtree.h`, `cache_bin.h`), 64-bit with pages of 4 KiB.
 
 mod base;
 mod caches;
 mod classes;
+mod extents;
 mod layout;
 mod regions;
 mod report;
@@ -21,6 +21,8 @@ mod tree;
 pub(crate) use base::Block;
 pub(crate) use regions::{Extent, Region, Regions, State};
 pub use report::{JemallocFigures, JemallocHeap};
+
+use tree::Tree;
 
 use super::chunks::Kind;
 use super::glibc;
@@ -152,17 +154,31 @@ pub(crate) fn read(snapshot: &Snapshot) -> Result<Option<Heap>, Refusal> {
             continue;
         }
         any = true;
-        let found = tree::find(memory, vmas, &layout, &blocks).into_iter();
-        trees.extend(found.map(|(root, module)| (layout, blocks.clone(), root, module)));
+        for shape in layout::SHAPES {
+            let tree = Tree {
+                memory,
+                layout: &layout,
+                shape,
+                blocks: &blocks,
+            };
+            let found = tree::find(&tree, vmas).into_iter();
+            trees.extend(found.map(|found| (layout, shape, blocks.clone(), found)));
+        }
     }
     let count = trees.len();
-    let Some((layout, blocks, root, module)) = trees.pop() else {
+    let Some((layout, shape, blocks, (root, module))) = trees.pop() else {
         return if any { Err(Refusal::NoTree) } else { Ok(None) };
     };
     if count > 1 {
         return Err(Refusal::SeveralHeaps(count));
     }
-    let mut regions = tree::read(memory, vmas, &layout, &blocks, root)?;
+    let tree = Tree {
+        memory,
+        layout: &layout,
+        shape,
+        blocks: &blocks,
+    };
+    let mut regions = extents::read(&tree, vmas, root)?;
     let in_block = |extent: &&Extent| {
         let index = blocks.partition_point(|block| block.end <= extent.start);
         blocks

@@ -1,7 +1,8 @@
 //! jemalloc's heap: its own statistics, what Redis says of it, forgotten blocks, damage.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
 use ::memprof::event::Pid;
@@ -13,7 +14,7 @@ use crate::common::skip::skip;
 use crate::common::workload::{Running, Workload};
 use crate::glibc::{COPY, compiled, snapshot};
 use crate::harm::snapshots;
-use crate::unreachable::{self, compare};
+use crate::unreachable::compare;
 
 const LIBRARY: &str = "/usr/lib/x86_64-linux-gnu/libjemalloc.so.2";
 /// What a workload is linked with.
@@ -46,8 +47,9 @@ fn is_missing() -> bool {
 
 fn workload(threads: u32, seed: u32) -> Workload {
     let args = [threads.to_string(), seed.to_string()];
-    let program = compiled("heap", &["-DJEMALLOC", LINK]);
-    Workload::start_with(&program, &args.each_ref().map(String::as_str))
+    // Tests that run at the same time do not write it again.
+    static PROGRAM: LazyLock<PathBuf> = LazyLock::new(|| compiled("heap", &["-DJEMALLOC", LINK]));
+    Workload::start_with(&PROGRAM, &args.each_ref().map(String::as_str))
 }
 
 /// What was read, with the sums that hold for each heap.
@@ -199,9 +201,6 @@ fn forgotten_blocks_are_found() {
     if is_missing() {
         return;
     }
-    let mut workload = Workload::start(&compiled("leaks", &[LINK]));
-    let (forgotten, found) = unreachable::of(&mut workload);
-    println!("{forgotten:?} {found:?}");
     compare(Workload::start(&compiled("leaks", &[LINK])));
 }
 

@@ -50,10 +50,7 @@ pub(super) fn read(
     for thread in threads {
         let start = thread.thread_pointer.saturating_sub(THREAD_LOCAL) / 8 * 8;
         for at in (start..thread.thread_pointer).step_by(8) {
-            if memory.word(at).is_none_or(|word| word == 0) || known.contains(&at) {
-                continue;
-            }
-            let Some(cache) = cache(memory, layout, at) else {
+            let Some(cache) = cache(memory, layout, at).filter(|_| !known.contains(&at)) else {
                 continue;
             };
             known.insert(at);

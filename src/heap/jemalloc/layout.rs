@@ -3,14 +3,14 @@
 //! The description has 128 bytes: bits, address, size, links, and at 64 the bitmap of a slab, in which a free region's bit
 //! is set. Releases differ in the places of the bits, and in what an element of the tree repeats of them.
 
+use super::PAGE;
+
 /// Offsets in the description of an extent.
 pub(super) const ADDRESS: u64 = 8;
 pub(super) const SIZE: u64 = 16;
 pub(super) const BITMAP: u64 = 64;
 /// Its size, in bytes.
 pub(super) const DESCRIPTION: u64 = 128;
-/// Bits of an address.
-pub(super) const ADDRESS_BITS: u32 = 48;
 
 /// Where the bits are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,15 +86,90 @@ impl Layout {
         field(bits, 12, 1) == 1
     }
 
-    /// An element of the tree.
-    pub(super) fn element(&self, word: u64) -> Element {
-        let low = word & ((1 << ADDRESS_BITS) - 1);
-        Element {
-            description: low & !(self.align - 1),
-            class: word >> ADDRESS_BITS,
-            is_slab: low & 1 == 1,
-            state: (self.caches == Caches::Heads).then_some(field(low, 2, 3)),
+    /// An element of the tree: its first word and, if it has two, the second one.
+    pub(super) fn element(&self, shape: &Shape, word: u64, second: u64) -> Element {
+        let has_state = self.caches == Caches::Heads;
+        if shape.is_wide() {
+            let (class, is_slab) = match has_state {
+                true => (field(second, 5, 27), second & 1 == 1),
+                false => (field(second, 0, 32), field(second, 32, 8) == 1),
+            };
+            return Element {
+                description: word,
+                class,
+                is_slab,
+                state: has_state.then_some(field(second, 2, 3)),
+            };
         }
+        Element {
+            description: field(word, 0, 48) & !(self.align - 1),
+            class: word >> 48,
+            is_slab: word & 1 == 1,
+            state: has_state.then_some(field(word, 2, 3)),
+        }
+    }
+}
+
+/// How the tree is built: that depends on the processor that jemalloc was compiled on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Shape {
+    /// Number of levels.
+    pub levels: u32,
+    /// Bits of an address that each of them distinguishes.
+    bits: u32,
+}
+
+/// Those that are known.
+pub(super) const SHAPES: [Shape; 2] = [
+    // For addresses of 48 bits.
+    Shape {
+        levels: 2,
+        bits: 18,
+    },
+    // For addresses of 57 bits, which leave no room for more in the same word.
+    Shape {
+        levels: 3,
+        bits: 15,
+    },
+];
+
+impl Shape {
+    /// Whether an element of the lowest level has two words.
+    fn is_wide(&self) -> bool {
+        self.levels > 2
+    }
+
+    /// Size of an entry of a level in bytes; the root is level 0.
+    pub(super) fn entry(&self, level: u32) -> u64 {
+        match self.is_wide() && level + 1 == self.levels {
+            true => 16,
+            false => 8,
+        }
+    }
+
+    /// Size of a table of a level, in bytes.
+    pub(super) fn table(&self, level: u32) -> u64 {
+        self.entry(level) << self.bits
+    }
+
+    /// Position in an address of the bits that a level distinguishes.
+    fn shift(&self, level: u32) -> u32 {
+        PAGE.ilog2() + self.bits * (self.levels - 1 - level)
+    }
+
+    /// The index of an address in a table of a level.
+    pub(super) fn index(&self, level: u32, addr: u64) -> u64 {
+        field(addr, self.shift(level), self.bits)
+    }
+
+    /// The first address of an entry, in a table that begins with an address.
+    pub(super) fn address(&self, level: u32, first: u64, index: u64) -> u64 {
+        first + (index << self.shift(level))
+    }
+
+    /// The first address that is not one of user space.
+    pub(super) fn end(&self) -> u64 {
+        1 << (self.shift(0) + self.bits - 1)
     }
 }
 
