@@ -14,7 +14,7 @@ use super::reply::{JSON, internal};
 use super::request::RequestContext;
 use super::{Api, ApiError, Ask, Body, BoxFuture, HeapOptions, HeapSnapshot, Reply, Request};
 use crate::event::Pid;
-use crate::heap::{Allocator, Figures};
+use crate::heap::Figures;
 
 /// Maximum number of snapshots.
 const MOST: usize = 16;
@@ -94,11 +94,8 @@ impl Heaps {
             comm: heap.comm.clone(),
             stopped_us: (heap.taken.stop_ms * 1e3) as u64,
             copied: heap.copied,
-            allocator: heap.allocator.name(),
-            refused: match &heap.allocator {
-                Allocator::Refused { reason } => Some(reason.clone()),
-                _ => None,
-            },
+            allocator: heap.allocator_name(),
+            refused: heap.refused().map(str::to_owned),
             figures: heap.into(),
         };
         state.kept.push_back(Kept {

@@ -94,23 +94,37 @@ fn figures_equal_those_of_its_statistics() {
         let mut workload = workload(threads, seed);
         for line in ["", "m", "f", "mm", "t", "x", "mfm", "p", "a", "t", "m"] {
             workload.lines.send(line);
-            let said: Said = serde_json::from_str(&workload.lines.line()).unwrap();
-            let heap = snapshot(Pid(said.pid));
-            let read = figures(&heap);
-            let ours = Stats {
-                allocated: read.allocated,
-                cached: read.cached,
-                active: read.active,
-                resident: read.resident,
-                retained: read.retained,
-            };
-            assert_eq!(
-                Some(ours),
-                said.stats,
-                "{threads} threads, {line}: {heap:#?}"
-            );
+            agrees(&workload.lines.line());
         }
         workload.end();
+    }
+}
+
+/// Compares a snapshot with what the workload says of itself.
+pub fn agrees(said: &str) {
+    let said: Said = serde_json::from_str(said).expect(said);
+    let mut theirs = said.stats.expect("figures");
+    let heap = snapshot(Pid(said.pid));
+    let read = figures(&heap);
+    if version(&heap).starts_with("5.2.") {
+        // These releases forget the large regions in caches (`bins_large[i]` in `arena.c`).
+        assert!(theirs.cached <= read.cached);
+        theirs.cached = read.cached;
+    }
+    let ours = Stats {
+        allocated: read.allocated,
+        cached: read.cached,
+        active: read.active,
+        resident: read.resident,
+        retained: read.retained,
+    };
+    assert_eq!(ours, theirs, "{heap:#?}");
+}
+
+fn version(heap: &Heap) -> &str {
+    match &heap.jemalloc {
+        Some(JemallocHeap::Read { version, .. }) => version.as_deref().unwrap_or_default(),
+        _ => "",
     }
 }
 

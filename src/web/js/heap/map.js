@@ -14,10 +14,10 @@ function areas(/** @type {Heap} */ heap) {
     const name = `${sizeName(from, to)} bytes`;
     found.push([["in use", name], live_bytes], [["free", name], free_bytes]);
   }
-  // Ends of arenas and Python’s blocks have no size class, and headers are part of the classes' bytes.
+  // Ends of arenas, jemalloc’s free pages and Python’s blocks have no size class, and headers are part of the classes' bytes.
   let shown = heap.sizes.reduce((/** @type {number} */ sum, /** @type {any} */ row) => sum + row.live_bytes + row.free_bytes, 0);
   for (const { what, bytes } of heap.rows) {
-    if (!["top", "python_live", "python_free", "python_pools"].includes(what)) continue;
+    if (!["top", "jemalloc_dirty", "jemalloc_muzzy", "jemalloc_retained", "python_live", "python_free", "python_pools"].includes(what)) continue;
     found.push([WHATS[what].split(", "), bytes]);
     shown += bytes;
   }
