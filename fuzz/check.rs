@@ -236,5 +236,5 @@ pub fn names(bytes: &[u8]) {
 
 /// Reads a heap that is made and changed as the bytes say; returns whether it was read.
 pub fn heap(bytes: &[u8]) -> bool {
-    memprof::heap::synthetic::examine(bytes)
+    memprof::heap::synthetic::examine(bytes) | memprof::heap::synthetic::examine_jemalloc(bytes)
 }

@@ -1,10 +1,11 @@
 //! Heap snapshot: what lives in the heap of a running process, what of it is free, and which pages that takes.
 //!
 //! In reading order: `snapshot` stops the process and copies its private memory (`memory`); `glibc` reads the
-//! allocator's own structures in the copy, `python` those of CPython and its objects; `reach` finds the chunks that nothing refers to, while `types` counts all by type
+//! allocator's own structures in the copy, `jemalloc` those of another one (`all_heaps` is both as one), `python` those of CPython and its objects; `reach` finds the chunks that nothing refers to, while `types` counts all by type
 //! and `retained` by what leads to them; `ledger` adds up whose each resident byte is, as `report` has it; `text` and
 //! `command` show it.
 
+mod all_heaps;
 mod arenas;
 mod chunks;
 pub mod command;
@@ -13,6 +14,7 @@ mod figures;
 mod files;
 mod glibc;
 mod headroom;
+mod jemalloc;
 mod ledger;
 mod memory;
 mod names;
@@ -34,6 +36,7 @@ mod vtables;
 pub use arenas::{ArenaKind, ArenaRow};
 pub use figures::Figures;
 pub use glibc::{Mallinfo, Refusal};
+pub use jemalloc::{JemallocFigures, JemallocHeap};
 pub use ledger::{measure, measure_with_pages};
 pub use python::{PoolClass, PyType, PythonHeap, PythonRead, Role};
 pub use reach::{Head, Unreachable};

@@ -14,7 +14,7 @@ use super::reply::{JSON, internal};
 use super::request::RequestContext;
 use super::{Api, ApiError, Ask, BoxFuture, GrownBy, HeapOptions, HeapSnapshot, Reply, Request};
 use crate::event::Pid;
-use crate::heap::{Allocator, Figures, Heap};
+use crate::heap::{Figures, Heap};
 
 /// Limit for the bytes of all snapshots together, as JSON.
 const MOST_BYTES: usize = 8 << 20;
@@ -71,11 +71,8 @@ impl Info {
             comm: heap.comm.clone(),
             stopped_us: (heap.taken.stop_ms * 1e3) as u64,
             copied: heap.copied,
-            allocator: heap.allocator.name(),
-            refused: match &heap.allocator {
-                Allocator::Refused { reason } => Some(reason.clone()),
-                _ => None,
-            },
+            allocator: heap.allocator_name(),
+            refused: heap.refused().map(str::to_owned),
             figures: heap.into(),
         }
     }

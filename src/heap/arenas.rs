@@ -21,6 +21,8 @@ pub enum ArenaKind {
     Thread,
     /// The chunks that have mappings of their own.
     Mapped,
+    /// jemalloc's arenas together.
+    Jemalloc,
     /// The arenas of Python's own allocator.
     Python,
     /// Arenas that are not listed.
@@ -58,6 +60,7 @@ enum Key {
     /// glibc's, by number; the main one is 0.
     Arena(usize),
     Mapped,
+    Jemalloc,
     Python,
 }
 
@@ -111,6 +114,11 @@ impl Arenas {
         self.switch(Key::Mapped);
     }
 
+    /// What is added next belongs to jemalloc.
+    pub(super) fn begin_jemalloc(&mut self) {
+        self.switch(Key::Jemalloc);
+    }
+
     /// What is added next belongs to Python's allocator.
     pub(super) fn begin_python(&mut self) {
         self.switch(Key::Python);
@@ -159,6 +167,7 @@ fn row(key: Key, sum: Sum, addresses: &[u64]) -> ArenaRow {
             ArenaKind::Mapped,
             "chunks with mappings of their own".to_owned(),
         ),
+        Key::Jemalloc => (ArenaKind::Jemalloc, "jemalloc's arenas".to_owned()),
         Key::Python => (ArenaKind::Python, "Python's arenas".to_owned()),
     };
     ArenaRow {

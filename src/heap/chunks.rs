@@ -20,7 +20,7 @@ pub(crate) enum Kind {
     Fast,
     /// Freed recently, not yet sorted into a bin.
     Unsorted,
-    /// In a small bin.
+    /// In a small bin; of jemalloc, free in a slab.
     Small,
     /// In a large bin.
     Large,
@@ -53,6 +53,12 @@ impl Kind {
         Kind::Counted,
         Kind::Waiting,
     ];
+
+    /// Whether the program uses it.
+    pub(crate) fn is_live(self) -> bool {
+        use Kind::*;
+        matches!(self, Live | Reached | Referred | Counted | Waiting)
+    }
 
     fn from_nibble(nibble: u8) -> Option<Kind> {
         Kind::ALL.get(usize::from(nibble).checked_sub(1)?).copied()

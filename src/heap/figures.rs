@@ -2,6 +2,7 @@
 
 use serde::Serialize;
 
+use super::jemalloc::JemallocHeap;
 use super::report::{Allocator, Heap, What};
 
 /// The sums of a snapshot. Those of the heap are resident bytes.
@@ -41,13 +42,32 @@ impl From<&Heap> for Figures {
     }
 }
 
-impl Allocator {
-    /// Its name in the HTTP API.
-    pub fn name(&self) -> &'static str {
-        match self {
-            Allocator::Glibc { .. } => "glibc",
-            Allocator::Refused { .. } => "refused",
-            Allocator::Unknown => "unknown",
+impl Heap {
+    /// Its allocator's name in the HTTP API. If there are several, glibc's counts only if it has more.
+    pub fn allocator_name(&self) -> &'static str {
+        let jemalloc = self.live_of(&[What::JemallocLive, What::JemallocLarge]);
+        let glibc = self.live_of(&[What::Live, What::LiveMapped]);
+        match (&self.allocator, &self.jemalloc) {
+            (_, Some(JemallocHeap::Read { .. })) if jemalloc > glibc => "jemalloc",
+            (Allocator::Glibc { .. }, _) => "glibc",
+            (Allocator::Refused { .. }, _) | (_, Some(JemallocHeap::Refused { .. })) => "refused",
+            (_, Some(_)) => "jemalloc",
+            _ => "unknown",
         }
+    }
+
+    /// Why an allocator was refused.
+    pub fn refused(&self) -> Option<&str> {
+        match (&self.allocator, &self.jemalloc) {
+            (Allocator::Refused { reason }, _) | (_, Some(JemallocHeap::Refused { reason })) => {
+                Some(reason)
+            }
+            _ => None,
+        }
+    }
+
+    fn live_of(&self, whats: &[What]) -> u64 {
+        let rows = self.rows.iter().filter(|row| whats.contains(&row.what));
+        rows.map(|row| row.bytes).sum()
     }
 }

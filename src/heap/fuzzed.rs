@@ -1,10 +1,12 @@
 //! Root of the readers of heaps in fuzz/'s library: without a process, and without what shows heaps.
 
+mod all_heaps;
 mod arenas;
 mod chunks;
 mod contents;
 mod files;
 mod glibc;
+mod jemalloc;
 mod ledger;
 mod memory;
 mod names;

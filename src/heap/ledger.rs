@@ -1,10 +1,15 @@
 //! Whose each resident byte is: what of the heap is live, free or the allocator's own, and what is no heap.
 
+mod of_glibc;
+mod of_jemalloc;
+
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 
+use super::all_heaps::AllHeaps;
 use super::arenas::Arenas;
 use super::glibc::{self, Refusal};
+use super::jemalloc::{self, JemallocHeap};
 use super::memory::{Run, overlapping};
 use super::pages::Occupancy;
 use super::python::{self, Pymalloc, PythonHeap};
@@ -21,13 +26,6 @@ use crate::residency::category::{executable, of_all};
 use crate::residency::{Category, figures, page_size};
 use crate::target;
 use anyhow::Result;
-
-/// Bytes between the beginning of a chunk and what its header describes.
-const SIZE_FIELD: u64 = 8;
-/// Offset of a chunk's contents.
-const CONTENTS: u64 = 16;
-/// The part of a large free chunk that `malloc_trim` leaves alone, in bytes.
-const LINKS: u64 = 48;
 
 /// Maximum number of snapshots: a process is rarely stopped in the middle of `malloc`.
 const ATTEMPTS: u32 = 3;
@@ -56,6 +54,7 @@ pub fn measure_with_pages(
         let (heap, pages) = measure_once(pid, top, || snapshot::take(pid, options))?;
         let heap = Heap { attempts, ..heap };
         let refused = matches!(heap.allocator, Allocator::Refused { .. })
+            || matches!(heap.jemalloc, Some(JemallocHeap::Refused { .. }))
             || matches!(heap.python, Some(PythonHeap::Refused { .. }));
         if attempts == ATTEMPTS || !refused {
             return Ok((heap, pages));
@@ -80,23 +79,26 @@ fn measure_once(
     let before = figures::rollup(pid)?.anonymous;
     let snapshot = take()?;
     let after = figures::rollup(pid)?.anonymous;
-    let mut read = glibc::read(&snapshot);
-    let mut census = Census::new(Some(pid), &snapshot, top);
-    let unreachable = match &mut read {
-        Ok(Some(heap)) => Some(reach::search(&snapshot, heap, &mut census, top)),
-        _ => None,
+    let (glibc, allocator) = match glibc::read(&snapshot) {
+        Ok(heap) => (heap, None),
+        Err(refusal) => (None, Some(refusal)),
     };
+    let mut seen = seen::find(pid, &snapshot.vmas);
+    let jemalloc = jemalloc::measure(&snapshot, glibc.as_ref());
+    let allocator = name_glibc(glibc.as_ref(), allocator);
+    let in_short = JemallocHeap::of(&jemalloc, &mut seen);
+    let mut heaps = AllHeaps::new(glibc, jemalloc.ok().flatten());
+    let mut census = Census::new(Some(pid), &snapshot, top);
+    let unreachable =
+        (!heaps.is_empty()).then(|| reach::search(&snapshot, &mut heaps, &mut census, top));
     let (types, retained) = unreachable.as_ref().map(|_| census.finish()).unzip();
     let mut ledger = Ledger::new(&snapshot, top);
-    if let Ok(Some(heap)) = &read {
-        ledger.add_heap(heap);
-    }
-    let heap = read.as_ref().ok().and_then(Option::as_ref);
-    let python = python::measure(pid, &snapshot, heap);
+    ledger.add_heaps(&heaps);
+    let python = python::measure(pid, &snapshot, &heaps);
     if let Some(Ok((pymalloc, _))) = &python {
         ledger.add_python(pymalloc);
     }
-    let addresses = heap.map_or(&[][..], |heap| &heap.addresses);
+    let addresses = heaps.glibc.as_ref().map_or(&[][..], |heap| &heap.addresses);
     let categories = of_all(pid, &snapshot.vmas, executable(pid));
     let sum = |resident: bool| {
         let runs = snapshot.pages.readable.iter().chain(&snapshot.pages.hidden);
@@ -111,7 +113,7 @@ fn measure_once(
         attempts: 1,
         copied: snapshot.memory.len(),
         unread: snapshot.memory.unread(),
-        allocator: allocator(&read),
+        allocator,
         others: ledger.others(&categories),
         rows: ledger.rows(),
         arenas: std::mem::take(&mut ledger.arenas).rows(addresses),
@@ -125,31 +127,32 @@ fn measure_once(
         unreachable,
         types,
         retained,
-        seen: seen::find(pid, &snapshot.vmas),
+        seen,
+        jemalloc: in_short,
         python: python.map(|python| PythonHeap::of(&python, top)),
     };
     let Ledger { pages, ranges, .. } = ledger;
     Ok((heap, HeapPages::of(snapshot.vmas, &pages, &ranges)))
 }
 
-fn allocator(read: &Result<Option<glibc::Heap>, Refusal>) -> Allocator {
-    match read {
-        Ok(Some(heap)) => Allocator::Glibc {
+fn name_glibc(heap: Option<&glibc::Heap>, refusal: Option<Refusal>) -> Allocator {
+    match (heap, refusal) {
+        (Some(heap), _) => Allocator::Glibc {
             arenas: heap.arenas,
             thread_caches: heap.tcaches,
             mallinfo2: heap.mallinfo,
         },
-        Ok(None) => Allocator::Unknown,
-        Err(refusal) => Allocator::Refused {
+        (None, None) => Allocator::Unknown,
+        (None, Some(refusal)) => Allocator::Refused {
             reason: refusal.to_string(),
         },
     }
 }
 
 /// Number and bytes of the chunks in use.
-pub(super) fn live(snapshot: &Snapshot, heap: &glibc::Heap) -> (u64, u64) {
+pub(super) fn live(snapshot: &Snapshot, heaps: &AllHeaps) -> (u64, u64) {
     let mut ledger = Ledger::new(snapshot, 1);
-    ledger.add_heap(heap);
+    ledger.add_heaps(heaps);
     let rows = ledger.rows().into_iter().filter(|row| row.what.is_live());
     rows.fold((0, 0), |(chunks, bytes), row| {
         (chunks + row.chunks, bytes + row.bytes)
@@ -194,18 +197,16 @@ impl<'a> Ledger<'a> {
         }
     }
 
-    /// Adds the heap's parts and the chunks with mappings of their own, in address order.
-    fn add_heap(&mut self, heap: &glibc::Heap) {
-        self.ranges = heap.ranges();
-        let mut mapped = heap.mmapped.iter().peekable();
-        for part in &heap.parts {
-            while let Some(chunk) = mapped.next_if(|chunk| chunk.start < part.start) {
-                self.add_mapped(chunk);
-            }
-            self.add_part(part);
+    /// Adds all heaps.
+    fn add_heaps(&mut self, heaps: &AllHeaps) {
+        self.ranges = heaps.ranges();
+        if let Some(heap) = &heaps.glibc {
+            self.add_glibc(heap);
         }
-        mapped.for_each(|chunk| self.add_mapped(chunk));
-        self.occupancy.finish(&mut self.sizes);
+        self.next = 0;
+        if let Some(heap) = &heaps.jemalloc {
+            self.add_jemalloc(heap);
+        }
     }
 
     /// Adds the arenas of Python's allocator, which are no part of the heap.
@@ -217,44 +218,6 @@ impl<'a> Ledger<'a> {
         }
         self.ranges.extend(pymalloc.ranges());
         self.ranges.sort_by_key(|range| range.start);
-    }
-
-    fn add_part(&mut self, part: &glibc::Part) {
-        self.arenas.begin(part.arena);
-        let first = part.chunks.start() + SIZE_FIELD;
-        self.add((part.start, first.min(part.end)), What::Overhead, None);
-        for chunk in part.chunks.iter() {
-            let what = What::of(chunk.kind);
-            let contents = chunk.at + CONTENTS;
-            self.add((chunk.at + SIZE_FIELD, contents), What::Overhead, None);
-            self.rows[what as usize].0 += u64::from(what != What::Overhead);
-            self.arenas.add(what, 1, 0, 0);
-            // The first word of the next chunk's header belongs to this one.
-            let end = (chunk.at + chunk.size + SIZE_FIELD).min(part.end);
-            let class = (what != What::Top && what != What::Overhead)
-                .then(|| self.sizes.add(chunk.size, what.is_live()));
-            let resident = self.add((contents, end), what, class);
-            match what {
-                What::Live => self.rank(contents, end, resident),
-                What::Unsorted | What::Small | What::Large => {
-                    self.trim(chunk.at + LINKS, chunk.at + chunk.size);
-                }
-                // malloc_trim shortens the main arena, and leaves a smallest chunk.
-                What::Top if part.arena == 0 => self.trim(chunk.at + 33, chunk.at + chunk.size),
-                _ => {}
-            }
-        }
-    }
-
-    fn add_mapped(&mut self, chunk: &glibc::Mmapped) {
-        self.arenas.begin_mapped();
-        self.arenas.add(What::LiveMapped, 1, 0, 0);
-        let (contents, end) = (chunk.at + CONTENTS, chunk.start + chunk.len);
-        self.add((chunk.start, contents), What::Overhead, None);
-        let class = self.sizes.add(end - chunk.at, true);
-        self.rows[What::LiveMapped as usize].0 += 1;
-        let resident = self.add((contents, end), What::LiveMapped, Some(class));
-        self.rank(contents, end, resident);
     }
 
     /// Adds bytes behind those that were added before. Returns how many of them are resident.
@@ -279,16 +242,6 @@ impl<'a> Ledger<'a> {
         row.2 += resident;
         self.arenas.add(what, 0, bytes, resident);
         resident
-    }
-
-    /// Counts the whole pages of a free range as those that can be returned.
-    fn trim(&mut self, start: u64, end: u64) {
-        let page = page_size();
-        let (start, end) = (start.next_multiple_of(page), end / page * page);
-        if start < end {
-            let runs = overlapping(&self.pages[self.next..], start, end);
-            self.trimmable += runs.map(|run| run.len()).sum::<u64>();
-        }
     }
 
     fn rank(&mut self, address: u64, end: u64, resident: u64) {

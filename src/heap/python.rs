@@ -21,7 +21,7 @@ mod types;
 use objects::Objects;
 pub use report::{PoolClass, PyType, PythonHeap, PythonRead, Role};
 
-use super::glibc;
+use super::all_heaps::AllHeaps;
 use super::memory::{Run, overlapping};
 use super::snapshot::Snapshot;
 use crate::event::Pid;
@@ -172,10 +172,10 @@ impl Pymalloc {
     }
 }
 
-/// Reads Python's memory. `heap` is malloc's, which has the larger objects. `None` if there is no CPython, or one that was
+/// Reads Python's memory. `heaps` are malloc's, which has the larger objects. `None` if there is no CPython, or one that was
 /// told to use malloc.
-pub(crate) fn measure(pid: Pid, snapshot: &Snapshot, heap: Option<&glibc::Heap>) -> Option<Python> {
-    let malloc = heap.map_or_else(Vec::new, glibc::Heap::ranges);
+pub(crate) fn measure(pid: Pid, snapshot: &Snapshot, heaps: &AllHeaps) -> Option<Python> {
+    let malloc = heaps.ranges();
     let overlaps = |arena: &&Arena| {
         overlapping(&malloc, arena.start, arena.end)
             .next()
@@ -186,7 +186,7 @@ pub(crate) fn measure(pid: Pid, snapshot: &Snapshot, heap: Option<&glibc::Heap>)
         if let Some(arena) = pymalloc.arenas.iter().find(overlaps) {
             return Err(Refusal::Overlap(arena.start));
         }
-        let objects = objects::find(pid, snapshot, &mut pymalloc, heap);
+        let objects = objects::find(pid, snapshot, &mut pymalloc, heaps);
         Ok((pymalloc, objects))
     }))
 }

@@ -8,8 +8,8 @@ use std::collections::{BinaryHeap, VecDeque};
 
 use serde::Serialize;
 
+use super::all_heaps::{AllHeaps, CONTENTS, Place};
 use super::chunks::Kind;
-use super::glibc::{Heap, Mmapped, Part};
 use super::memory::{Memory, Run, overlapping};
 use super::retained::OTHER;
 use super::snapshot::Snapshot;
@@ -20,9 +20,6 @@ use crate::residency::Vma;
 
 /// Bytes below a stack pointer that a function may use (the red zone of x86-64).
 const RED_ZONE: u64 = 128;
-/// Offset of a chunk's contents, and how far they extend behind its end.
-const CONTENTS: u64 = 16;
-const BEHIND: u64 = 8;
 /// How far a thread's variables extend below and above its thread pointer, in bytes, where they are not on its stack.
 const THREAD_LOCAL: (u64, u64) = (64 << 10, 8 << 10);
 /// Maximum number of chunks that wait for their contents to be read. Further ones are marked, and found again by a look at
@@ -58,11 +55,11 @@ pub struct Head {
 /// Finds them, and has all chunks in use counted by type and by what leads to them. Lists the `top` largest heads.
 pub(super) fn search(
     snapshot: &Snapshot,
-    heap: &mut Heap,
+    heaps: &mut AllHeaps,
     census: &mut Census,
     top: usize,
 ) -> Unreachable {
-    let roots = roots(snapshot, heap);
+    let roots = roots(snapshot, heaps);
     // The variables come first: of the roots that are equally near, they say most.
     let (mut variables, mut others) = (Vec::new(), Vec::new());
     for (start, end, vma) in roots {
@@ -71,7 +68,7 @@ pub(super) fn search(
         others.push((split, end, vma));
     }
     others.retain(|(start, end, _)| start < end);
-    let mut search = Search::new(&snapshot.memory, heap, census);
+    let mut search = Search::new(&snapshot.memory, heaps, census);
     search.from = From::Variables;
     for (start, end) in variables {
         search.range(start, end);
@@ -94,19 +91,21 @@ pub(super) fn search(
 }
 
 /// All private memory of the process but its heap, and of the stacks only the parts in use; with the indexes of mappings.
-fn roots(snapshot: &Snapshot, heap: &Heap) -> Vec<(u64, u64, usize)> {
-    let mut ranges = heap.ranges();
+fn roots(snapshot: &Snapshot, heaps: &AllHeaps) -> Vec<(u64, u64, usize)> {
+    let mut ranges = heaps.ranges();
     // glibc's own addresses of chunks are no references.
-    let (start, end) = heap.main_arena;
-    let at = ranges.partition_point(|range| range.start < start);
-    ranges.insert(
-        at,
-        Run {
-            start,
-            end,
-            resident: true,
-        },
-    );
+    if let Some(heap) = &heaps.glibc {
+        let (start, end) = heap.main_arena;
+        let at = ranges.partition_point(|range| range.start < start);
+        ranges.insert(
+            at,
+            Run {
+                start,
+                end,
+                resident: true,
+            },
+        );
+    }
     let mut roots = Vec::new();
     for (index, vma) in snapshot.vmas.iter().enumerate() {
         let within = |addr: &u64| vma.contains(Addr(*addr));
@@ -158,15 +157,6 @@ fn thread_of(threads: &[Registers], vma: &Vma, addr: u64) -> Option<i32> {
         .map(|thread| thread.tid)
 }
 
-/// Where a chunk is.
-#[derive(Clone, Copy, Debug)]
-enum Place {
-    /// In the part with this index, at this address.
-    Part(u32, u64),
-    /// The chunk with a mapping of its own with this index.
-    Mapped(u32),
-}
-
 /// What the words that are looked at belong to.
 #[derive(Clone, Copy, Debug)]
 enum From {
@@ -192,8 +182,7 @@ type Step = (fn(Kind) -> bool, Kind, bool);
 
 struct Search<'a, 'b> {
     memory: &'a Memory,
-    parts: &'a mut [Part],
-    mapped: &'a mut [Mmapped],
+    heaps: &'a mut AllHeaps,
     census: &'a mut Census<'b>,
     /// First address of all, and first one behind all.
     bounds: (u64, u64),
@@ -207,19 +196,16 @@ struct Search<'a, 'b> {
 }
 
 impl<'a, 'b> Search<'a, 'b> {
-    fn new(memory: &'a Memory, heap: &'a mut Heap, census: &'a mut Census<'b>) -> Search<'a, 'b> {
-        let starts = heap.parts.iter().map(|part| part.start);
-        let start = starts.chain(heap.mmapped.iter().map(|c| c.start)).min();
-        let ends = heap.parts.iter().map(|part| part.end);
-        let end = ends
-            .chain(heap.mmapped.iter().map(|c| c.start + c.len))
-            .max();
+    fn new(
+        memory: &'a Memory,
+        heaps: &'a mut AllHeaps,
+        census: &'a mut Census<'b>,
+    ) -> Search<'a, 'b> {
         Search {
             memory,
-            parts: &mut heap.parts,
-            mapped: &mut heap.mmapped,
+            bounds: heaps.bounds(),
+            heaps,
             census,
-            bounds: (start.unwrap_or(0), end.unwrap_or(0)),
             step: (|kind| kind == Kind::Live, Kind::Reached, true),
             from: From::Root(OTHER),
             waiting: VecDeque::new(),
@@ -230,47 +216,10 @@ impl<'a, 'b> Search<'a, 'b> {
 
     /// The chunk in whose contents an address lies.
     fn place(&self, addr: u64) -> Option<(Place, Kind)> {
-        if addr < self.bounds.0 || addr >= self.bounds.1 {
-            return None;
+        match addr < self.bounds.0 || addr >= self.bounds.1 {
+            true => None,
+            false => self.heaps.place(addr),
         }
-        let index = self.parts.partition_point(|part| part.end <= addr);
-        if let Some(part) = self.parts.get(index).filter(|part| part.start <= addr) {
-            let (at, kind) = part.chunks.containing(addr - BEHIND)?;
-            return (addr >= at + CONTENTS).then_some((Place::Part(index as u32, at), kind));
-        }
-        let index = self.mapped.partition_point(|c| c.start + c.len <= addr);
-        let chunk = self.mapped.get(index)?;
-        (addr >= chunk.at + CONTENTS).then_some((Place::Mapped(index as u32), chunk.kind))
-    }
-
-    /// First address of a chunk's contents, and the first one behind them.
-    fn contents(&self, place: Place) -> (u64, u64) {
-        match place {
-            Place::Part(index, at) => {
-                let part = &self.parts[index as usize];
-                let end = at + part.chunks.size(at) + BEHIND;
-                (at + CONTENTS, end.min(part.end))
-            }
-            Place::Mapped(index) => {
-                let chunk = &self.mapped[index as usize];
-                (chunk.at + CONTENTS, chunk.start + chunk.len)
-            }
-        }
-    }
-
-    fn set(&mut self, place: Place, kind: Kind) {
-        match place {
-            Place::Part(index, at) => self.parts[index as usize].chunks.set(at, kind),
-            Place::Mapped(index) => self.mapped[index as usize].kind = kind,
-        }
-    }
-
-    fn kind(&self, place: Place) -> Kind {
-        let kind = match place {
-            Place::Part(index, at) => self.parts[index as usize].chunks.kind_at(at),
-            Place::Mapped(index) => Some(self.mapped[index as usize].kind),
-        };
-        kind.unwrap_or(Kind::Own)
     }
 
     /// Looks at the word at an address, and at the one behind it.
@@ -280,7 +229,7 @@ impl<'a, 'b> Search<'a, 'b> {
         };
         let (wanted, becomes, follow) = self.step;
         if self.census.is_of_file(next) {
-            let (start, end) = self.contents(place);
+            let (start, end) = self.heaps.contents(place);
             if start == word {
                 self.census.pair(word, end - start, next);
             }
@@ -292,11 +241,11 @@ impl<'a, 'b> Search<'a, 'b> {
             self.more = true;
             // Those that lead from unreachable ones are counted by themselves then.
             if becomes == Kind::Reached {
-                self.set(place, Kind::Waiting);
+                self.heaps.set(place, Kind::Waiting);
             }
             return;
         }
-        self.set(place, becomes);
+        self.heaps.set(place, becomes);
         if follow {
             let root = match self.from {
                 From::Variables => self.census.roots.word(at),
@@ -307,7 +256,7 @@ impl<'a, 'b> Search<'a, 'b> {
     }
 
     fn wait(&mut self, place: Place, root: u32) {
-        let (start, end) = self.contents(place);
+        let (start, end) = self.heaps.contents(place);
         let len = u32::try_from(end.saturating_sub(start)).unwrap_or(u32::MAX);
         self.waiting.push_back(Waiting { place, root, len });
     }
@@ -320,7 +269,7 @@ impl<'a, 'b> Search<'a, 'b> {
                 let start = at + CONTENTS;
                 (start, start + u64::from(len))
             }
-            _ => self.contents(place),
+            _ => self.heaps.contents(place),
         };
         Some((contents, root))
     }
@@ -355,14 +304,14 @@ impl<'a, 'b> Search<'a, 'b> {
         self.drain();
         // What had no room is looked for; all that it leads to has an unknown root.
         while std::mem::take(&mut self.more) {
-            let mut next = self.first();
+            let mut next = self.heaps.first();
             while let Some(place) = next {
-                if self.kind(place) == Kind::Waiting {
-                    self.set(place, Kind::Reached);
+                if self.heaps.kind(place) == Kind::Waiting {
+                    self.heaps.set(place, Kind::Reached);
                     self.wait(place, OTHER);
                     self.drain();
                 }
-                next = self.next(place);
+                next = self.heaps.next(place);
             }
         }
     }
@@ -380,18 +329,18 @@ impl<'a, 'b> Search<'a, 'b> {
         // Which of them do others refer to? (Each looks at its contents once; a chunk that refers to itself alone stays
         // a head.)
         self.step = (|kind| kind == Kind::Live, Kind::Referred, false);
-        let mut next = self.first();
+        let mut next = self.heaps.first();
         let mut any = false;
         while let Some(place) = next {
-            let own = self.kind(place);
+            let own = self.heaps.kind(place);
             if matches!(own, Kind::Live | Kind::Referred) {
                 any = true;
-                let (start, end) = self.contents(place);
-                self.set(place, Kind::Reached);
+                let (start, end) = self.heaps.contents(place);
+                self.heaps.set(place, Kind::Reached);
                 self.range(start, end);
-                self.set(place, own);
+                self.heaps.set(place, own);
             }
-            next = self.next(place);
+            next = self.heaps.next(place);
         }
         if !any {
             return Unreachable::default();
@@ -402,9 +351,9 @@ impl<'a, 'b> Search<'a, 'b> {
         let mut heads: BinaryHeap<Reverse<Head>> = BinaryHeap::new();
         // Those that nothing refers to first; what is left then refers to each other in rings.
         for kind in [Kind::Live, Kind::Referred] {
-            let mut next = self.first();
+            let mut next = self.heaps.first();
             while let Some(place) = next {
-                if self.kind(place) == kind {
+                if self.heaps.kind(place) == kind {
                     let head = self.count(place);
                     found.chunks += head.chunks;
                     found.bytes += head.bytes;
@@ -414,7 +363,7 @@ impl<'a, 'b> Search<'a, 'b> {
                         found.heads_left_out += 1;
                     }
                 }
-                next = self.next(place);
+                next = self.heaps.next(place);
             }
         }
         let heads = heads.into_sorted_vec().into_iter();
@@ -422,46 +371,16 @@ impl<'a, 'b> Search<'a, 'b> {
         found
     }
 
-    /// The first chunk of all.
-    fn first(&self) -> Option<Place> {
-        self.first_from(0)
-    }
-
-    /// The first chunk of the parts from this one on, or the first one with a mapping of its own.
-    fn first_from(&self, part: usize) -> Option<Place> {
-        let parts = self.parts.iter().enumerate().skip(part);
-        let mut firsts = parts.filter_map(|(index, part)| {
-            let at = part.chunks.start();
-            part.chunks.kind_at(at)?;
-            Some(Place::Part(index as u32, at))
-        });
-        let mapped = || (!self.mapped.is_empty()).then_some(Place::Mapped(0));
-        firsts.next().or_else(mapped)
-    }
-
-    fn next(&self, place: Place) -> Option<Place> {
-        match place {
-            Place::Part(index, at) => match self.parts[index as usize].chunks.next(at) {
-                Some(at) => Some(Place::Part(index, at)),
-                None => self.first_from(index as usize + 1),
-            },
-            Place::Mapped(index) => {
-                let next = index + 1;
-                ((next as usize) < self.mapped.len()).then_some(Place::Mapped(next))
-            }
-        }
-    }
-
     /// Counts a chunk with all that it leads to and that is not counted yet.
     fn count(&mut self, place: Place) -> Head {
-        let (address, end) = self.contents(place);
+        let (address, end) = self.heaps.contents(place);
         let mut head = Head {
             bytes: 0,
             chunks: 0,
             address,
             own: end - address,
         };
-        self.set(place, Kind::Counted);
+        self.heaps.set(place, Kind::Counted);
         self.wait(place, OTHER);
         while let Some(((start, end), _)) = self.next_waiting() {
             self.census.add((start, end), None);

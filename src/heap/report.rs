@@ -5,6 +5,7 @@ use serde::Serialize;
 use super::arenas::ArenaRow;
 use super::chunks::Kind;
 use super::glibc::Mallinfo;
+use super::jemalloc::JemallocHeap;
 use super::python::PythonHeap;
 use super::reach::Unreachable;
 use super::retained::Retained;
@@ -35,6 +36,22 @@ pub enum What {
     Top,
     /// The allocator's own: headers, arenas, marks, alignment.
     Overhead,
+    /// jemalloc: regions in use in slabs.
+    JemallocLive,
+    /// jemalloc: large regions in use.
+    JemallocLarge,
+    /// jemalloc: freed, in a thread's cache.
+    JemallocCache,
+    /// jemalloc: free regions in slabs.
+    JemallocFree,
+    /// jemalloc: free pages that were written to.
+    JemallocDirty,
+    /// jemalloc: free pages that the system may take.
+    JemallocMuzzy,
+    /// jemalloc: free pages that were returned to the system, and what was never used.
+    JemallocRetained,
+    /// jemalloc's own: its blocks, the stacks of threads' caches, alignment.
+    JemallocOverhead,
     /// Python's allocator: blocks in use.
     PythonLive,
     /// Python's allocator: free blocks of pools in use.
@@ -47,7 +64,7 @@ pub enum What {
 
 impl What {
     /// All of them, in display order.
-    pub const ALL: [What; 13] = [
+    pub const ALL: [What; 21] = [
         What::Live,
         What::LiveMapped,
         What::ThreadCache,
@@ -57,6 +74,14 @@ impl What {
         What::Large,
         What::Top,
         What::Overhead,
+        What::JemallocLive,
+        What::JemallocLarge,
+        What::JemallocCache,
+        What::JemallocFree,
+        What::JemallocDirty,
+        What::JemallocMuzzy,
+        What::JemallocRetained,
+        What::JemallocOverhead,
         What::PythonLive,
         What::PythonFree,
         What::PythonPools,
@@ -65,27 +90,30 @@ impl What {
 
     pub(super) fn of(kind: Kind) -> What {
         match kind {
-            Kind::Live | Kind::Reached | Kind::Referred | Kind::Counted | Kind::Waiting => {
-                What::Live
-            }
+            kind if kind.is_live() => What::Live,
             Kind::Tcache => What::ThreadCache,
             Kind::Fast => What::Fast,
             Kind::Unsorted => What::Unsorted,
             Kind::Small => What::Small,
             Kind::Large => What::Large,
             Kind::Top => What::Top,
-            Kind::Own => What::Overhead,
+            _ => What::Overhead,
         }
     }
 
     /// Whether the program uses these bytes.
     pub fn is_live(self) -> bool {
-        matches!(self, What::Live | What::LiveMapped | What::PythonLive)
+        use What::*;
+        matches!(
+            self,
+            Live | LiveMapped | JemallocLive | JemallocLarge | PythonLive
+        )
     }
 
     /// Whether they are an allocator's own.
     pub fn is_overhead(self) -> bool {
-        matches!(self, What::Overhead | What::PythonOverhead)
+        use What::*;
+        matches!(self, Overhead | JemallocOverhead | PythonOverhead)
     }
 }
 
@@ -210,6 +238,8 @@ pub struct Heap {
     pub retained: Option<Retained>,
     /// Other allocators and managed heaps of which there is evidence.
     pub seen: Vec<Seen>,
+    /// jemalloc's heap, if the process has one.
+    pub jemalloc: Option<JemallocHeap>,
     /// Python's own allocator and its objects, if the process has one.
     pub python: Option<PythonHeap>,
 }

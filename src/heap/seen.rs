@@ -29,6 +29,11 @@ pub struct Seen {
 }
 
 impl Seen {
+    /// Whether it is jemalloc.
+    pub(super) fn is_jemalloc(&self) -> bool {
+        self.name == JEMALLOC
+    }
+
     /// Writes it as lines of text.
     ///
     /// # Errors

@@ -1,7 +1,10 @@
 //! Heaps made of bytes, which nobody has to trust: what the readers of heaps are fuzzed with.
 
+mod of_jemalloc;
+
 use std::ops::Range;
 
+use super::all_heaps::AllHeaps;
 use super::glibc;
 use super::ledger;
 use super::memory::Memory;
@@ -11,6 +14,7 @@ use super::types::Census;
 use crate::event::Addr;
 use crate::freeze::Registers;
 use crate::residency::{Backing, Perms, Vma};
+pub use of_jemalloc::examine as examine_jemalloc;
 
 /// Addresses of the parts: a library's code and constants, its data, the heap, an arena of a thread, other memory.
 const CONSTANTS: u64 = 0x7f00_0000_0000;
@@ -157,6 +161,11 @@ impl Image {
         );
     }
 
+    fn change_all(&mut self, changes: &[u8]) {
+        let changes = changes.as_chunks::<CHANGE>().0;
+        changes.iter().for_each(|change| self.change(change));
+    }
+
     fn snapshot(&self) -> Snapshot {
         let mut vmas = Vec::new();
         for (start, bytes) in &self.0 {
@@ -203,29 +212,35 @@ impl Image {
 /// # Panics
 /// Sums that must be equal are not.
 pub fn examine(bytes: &[u8]) -> bool {
-    let (sizes, changes) = match bytes.split_first() {
-        Some((number, rest)) => rest.split_at(usize::from(*number).min(rest.len()).min(MAX_CHUNKS)),
-        None => (bytes, bytes),
-    };
+    let (sizes, changes) = split(bytes);
     let mut image = Image::new(sizes);
-    changes
-        .as_chunks::<CHANGE>()
-        .0
-        .iter()
-        .for_each(|change| image.change(change));
+    image.change_all(changes);
     let snapshot = image.snapshot();
-    let Ok(Some(mut heap)) = glibc::read(&snapshot) else {
+    let Ok(Some(heap)) = glibc::read(&snapshot) else {
         return false;
     };
-    let mut census = Census::new(None, &snapshot, 3);
-    let lost = reach::search(&snapshot, &mut heap, &mut census, 3);
+    add_up(&snapshot, AllHeaps::new(Some(heap), None));
+    true
+}
+
+/// Sizes, and changes.
+fn split(bytes: &[u8]) -> (&[u8], &[u8]) {
+    match bytes.split_first() {
+        Some((number, rest)) => rest.split_at(usize::from(*number).min(rest.len()).min(MAX_CHUNKS)),
+        None => (bytes, bytes),
+    }
+}
+
+/// Counts a heap in two ways.
+fn add_up(snapshot: &Snapshot, mut heap: AllHeaps) {
+    let mut census = Census::new(None, snapshot, 3);
+    let lost = reach::search(snapshot, &mut heap, &mut census, 3);
     let (types, retained) = census.finish();
-    let (count, bytes) = ledger::live(&snapshot, &heap);
+    let (count, bytes) = ledger::live(snapshot, &heap);
     assert_eq!(types.rows.iter().map(|row| row.count).sum::<u64>(), count);
     assert_eq!(types.bytes, bytes);
     let reached: u64 = retained.roots.iter().map(|root| root.count).sum();
     assert_eq!(reached + lost.chunks, count);
-    true
 }
 
 #[cfg(test)]
@@ -244,8 +259,9 @@ mod tests {
     #[test]
     fn its_types_are_known() {
         let snapshot = Image::new(&[0; 9]).snapshot();
-        let mut heap = glibc::read(&snapshot).unwrap().unwrap();
+        let heap = glibc::read(&snapshot).unwrap().unwrap();
         assert_eq!((heap.arenas, heap.mmapped.len()), (2, 1));
+        let mut heap = AllHeaps::new(Some(heap), None);
         let mut census = Census::new(None, &snapshot, 3);
         reach::search(&snapshot, &mut heap, &mut census, 3);
         let (types, retained) = census.finish();
@@ -273,7 +289,8 @@ mod tests {
             image.set(OTHER + 0x300 + 8 * index, HEAP + 32 * index + 16);
         }
         let snapshot = image.snapshot();
-        let mut heap = glibc::read(&snapshot).unwrap().unwrap();
+        let heap = glibc::read(&snapshot).unwrap().unwrap();
+        let mut heap = AllHeaps::new(Some(heap), None);
         let mut census = Census::new(None, &snapshot, 3);
         let lost = reach::search(&snapshot, &mut heap, &mut census, 3);
         let (_, retained) = census.finish();

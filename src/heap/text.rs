@@ -42,7 +42,7 @@ impl Heap {
         self.write_allocator(out)?;
         self.write_rows(out)?;
         arenas::write_text(&self.arenas, out, top)?;
-        if matches!(self.allocator, Allocator::Glibc { .. }) {
+        if self.types.is_some() {
             self.write_pages(out)?;
             self.write_sizes(out, top)?;
             self.write_largest(out)?;
@@ -78,11 +78,15 @@ impl Heap {
                  malloc has such a heap, or one that is damaged.",
                 self.attempts
             ),
+            Allocator::Unknown if self.jemalloc.is_some() => Ok(()),
             Allocator::Unknown => writeln!(
                 out,
                 "Allocator: not known. The process has no glibc heap, or another allocator, which memprof does not read."
             ),
         }?;
+        if let Some(jemalloc) = &self.jemalloc {
+            jemalloc.write_text(out)?;
+        }
         self.seen.iter().try_for_each(|seen| seen.write_text(out))
     }
 
@@ -175,6 +179,9 @@ impl Heap {
             };
             let share = 100.0 * pages as f64 / all.max(1) as f64;
             writeln!(out, "{what:>14}{pages:>14} pages {share:>5.1} %")?;
+        }
+        if !matches!(self.allocator, Allocator::Glibc { .. }) {
+            return Ok(());
         }
         writeln!(
             out,
@@ -279,6 +286,14 @@ fn name(what: What) -> &'static str {
         What::Large => "free, in large bins",
         What::Top => "free, at the ends of arenas",
         What::Overhead => "the allocator's own",
+        What::JemallocLive => "jemalloc: live, in slabs",
+        What::JemallocLarge => "jemalloc: live, large",
+        What::JemallocCache => "jemalloc: free, in threads' caches",
+        What::JemallocFree => "jemalloc: free, in slabs",
+        What::JemallocDirty => "jemalloc: free pages, dirty",
+        What::JemallocMuzzy => "jemalloc: free pages, muzzy",
+        What::JemallocRetained => "jemalloc: free pages, retained",
+        What::JemallocOverhead => "jemalloc's own",
         What::PythonLive => "Python: blocks in use",
         What::PythonFree => "Python: free blocks of pools in use",
         What::PythonPools => "Python: free pools",

@@ -1,7 +1,8 @@
-//! The C libraries of other releases: each figure of `mallinfo2`, and the blocks that a program forgot.
+//! The C libraries and jemalloc of other releases: each figure of `mallinfo2` and of `stats.*`, and the blocks that a program
+//! forgot.
 //!
-//! `MEMPROF_HEAP_ROOTS` names directories with such systems, with `:` between them, in which `/heap` and `/leaks` are the
-//! workloads; `tests/heap/chroots.sh` makes them. In other runs this is skipped.
+//! `MEMPROF_HEAP_ROOTS` names directories with such systems, with `:` between them, in which `/heap`, `/heap-jemalloc` and
+//! `/leaks` are the workloads; `tests/heap/chroots.sh` makes them. In other runs this is skipped.
 
 use std::path::Path;
 use std::process::Command;
@@ -9,14 +10,13 @@ use std::process::Command;
 use crate::common::skip::skip;
 use crate::common::workload::Workload;
 use crate::glibc::compare;
+use crate::jemalloc;
 use crate::unreachable;
 
 #[test]
-fn other_releases_of_glibc() {
+fn other_releases() {
     let Some(roots) = std::env::var_os("MEMPROF_HEAP_ROOTS") else {
-        return skip(
-            "other releases of glibc: MEMPROF_HEAP_ROOTS names none; tests/heap/chroots.sh does",
-        );
+        return skip("other releases: MEMPROF_HEAP_ROOTS names none; tests/heap/chroots.sh does");
     };
     for root in std::env::split_paths(&roots) {
         println!("{}", root.display());
@@ -26,6 +26,14 @@ fn other_releases_of_glibc() {
             for line in ["", "m", "f", "mm", "t", "x", "mfm", "p", "a", "t", "m"] {
                 workload.lines.send(line);
                 compare(&workload.lines.line());
+            }
+            workload.end();
+        }
+        for (threads, seed) in [("1", "4"), ("4", "5")] {
+            let mut workload = start(&root, &["/heap-jemalloc", threads, seed]);
+            for line in ["", "m", "f", "mm", "t", "x", "mfm", "p", "a", "t", "m"] {
+                workload.lines.send(line);
+                jemalloc::agrees(&workload.lines.line());
             }
             workload.end();
         }

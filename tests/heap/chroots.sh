@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Compares heap snapshots with the figures of the C libraries of other Debian releases: glibc 2.31, 2.41 and that of
-# the coming release. Makes a system of each with debootstrap, compiles the workloads in it, and runs the test.
+# the coming release, and with those of their jemalloc. Makes a system of each with debootstrap, compiles the workloads in it, and runs the test.
 #
 #   tests/heap/chroots.sh [SUITE…]      (bullseye trixie sid without an argument)
 #
@@ -25,18 +25,19 @@ mkdir -p "$dir"
 roots=''
 for suite; do
     root=$dir/$suite
-    if [ ! -e "$root/made" ]; then
+    if [ ! -e "$root/made-with-jemalloc" ]; then
         say "making $root"
         rm -rf "$root"
         mirror=$(archive_address '' || true)
-        debootstrap --variant=minbase --include=gcc,libc6-dev "$suite" "$root" ${mirror:+"$mirror"} >"$dir/log" ||
+        debootstrap --variant=minbase --include=gcc,libc6-dev,libjemalloc2 "$suite" "$root" ${mirror:+"$mirror"} >"$dir/log" ||
             { tail -n 5 "$dir/log" >&2 && skip "debootstrap failed (no Debian mirror?)"; }
-        touch "$root/made"
+        touch "$root/made-with-jemalloc"
     fi
     cp tests/workloads/heap.c tests/workloads/leaks.c tests/workloads/common.h "$root/root/"
     for name in heap leaks; do
         chroot "$root" gcc -O1 -g -pthread -fno-omit-frame-pointer -fno-inline -o "/$name" "/root/$name.c"
     done
+    chroot "$root" gcc -O1 -g -pthread -DJEMALLOC -o /heap-jemalloc /root/heap.c -l:libjemalloc.so.2
     say "$suite: $(chroot "$root" ldd --version | head -n 1)"
     roots=$roots${roots:+:}$root
 done

@@ -14,6 +14,7 @@ mod glibc;
 mod harm;
 mod headroom;
 mod http;
+mod jemalloc;
 mod python;
 mod seen;
 mod types;

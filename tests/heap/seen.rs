@@ -38,7 +38,6 @@ fn a_program_with_nothing_but_glibc_has_none() {
 #[test]
 fn preloaded_allocators_are_named() {
     for (file, name) in [
-        ("libjemalloc.so.2", "jemalloc"),
         ("libmimalloc.so.2", "mimalloc"),
         ("libtcmalloc_minimal.so.4", "tcmalloc"),
     ] {

@@ -29,7 +29,8 @@ pub fn of(workload: &mut Workload) -> (Forgotten, Unreachable) {
     (forgotten, unreachable(workload))
 }
 
-fn compare(mut workload: Workload) {
+/// Compares what the workload says with what is found.
+pub fn compare(mut workload: Workload) {
     let (forgotten, found) = of(&mut workload);
     assert_eq!(found.chunks, forgotten.blocks, "{forgotten:?} {found:#?}");
     let heads = found.heads.len() as u64 + found.heads_left_out;

@@ -17,6 +17,8 @@
 //   d   the same, but the child damages its heap first (the main thread alone)
 // and answers each line with the process id and the figures of mallinfo2, as JSON; after `p` with those of the child, after
 // `d` without figures.
+// With -DJEMALLOC and linked with it, the figures are those of jemalloc (`stats.*`), `t` returns all free pages, and `d` damages
+// what jemalloc notes of its extents.
 // Between lines nothing is allocated or freed. `r` instead allocates and frees until it is killed.
 
 #define _GNU_SOURCE
@@ -130,6 +132,40 @@ static void run(char what)
 	pthread_barrier_wait(&end);
 }
 
+#ifdef JEMALLOC
+int mallctl(const char *name, void *old, size_t *old_len, void *new, size_t new_len);
+
+static size_t figure(const char *name)
+{
+	size_t value, len = sizeof(value);
+
+	if (mallctl(name, &value, &len, NULL, 0))
+		die(name);
+	return value;
+}
+
+static void trim(void)
+{
+	if (mallctl("arena.4096.purge", NULL, NULL, NULL, 0))
+		die("purge");
+}
+
+static void tell(void)
+{
+	unsigned long now = 1;
+
+	if (mallctl("epoch", NULL, NULL, &now, sizeof(now)))
+		die("epoch");
+	printf("{\"pid\":%d,\"allocated\":%zu,\"cached\":%zu,\"active\":%zu,\"resident\":%zu,\"retained\":%zu}\n", getpid(),
+	       figure("stats.allocated"), figure("stats.arenas.4096.tcache_bytes"), figure("stats.active"),
+	       figure("stats.resident"), figure("stats.retained"));
+}
+#else
+static void trim(void)
+{
+	malloc_trim(0);
+}
+
 static void tell(void)
 {
 #if __GLIBC_PREREQ(2, 33)
@@ -144,6 +180,8 @@ static void tell(void)
 	       getpid(), (size_t)m.arena, (size_t)m.ordblks, (size_t)m.smblks, (size_t)m.hblks, (size_t)m.hblkhd,
 	       (size_t)m.fsmblks, (size_t)m.uordblks, (size_t)m.fordblks, (size_t)m.keepcost);
 }
+
+#endif
 
 // A word that a heap might contain, or not.
 static NOINLINE size_t any_word(unsigned *seed, size_t near)
@@ -164,6 +202,37 @@ static NOINLINE size_t any_word(unsigned *seed, size_t near)
 	}
 }
 
+#ifdef JEMALLOC
+// Overwrites words of jemalloc's own blocks, which begin with their size and know their end.
+static NOINLINE void damage(unsigned *seed)
+{
+	size_t *blocks[64], nr = 0, start, end;
+	FILE *maps = fopen("/proc/self/maps", "r");
+	char line[512], mode[5];
+
+	if (!maps)
+		die("maps");
+	while (fgets(line, sizeof(line), maps)) {
+		if (sscanf(line, "%zx-%zx %4s", &start, &end, mode) != 3 || strcmp(mode, "rw-p"))
+			continue;
+		for (size_t at = (start + (2 << 20) - 1) >> 21 << 21; at < end && nr < 64; at += 2 << 20) {
+			size_t *block = (size_t *)at;
+
+			if (block[0] && block[0] % (2 << 20) == 0 && block[3] + block[4] == at + block[0])
+				blocks[nr++] = block;
+		}
+	}
+	for (int left = 1 + rand_r(seed) % 5; nr && left; ) {
+		size_t *block = blocks[rand_r(seed) % nr];
+		size_t *at = block + rand_r(seed) % (block[3] > (size_t)block ? (block[3] - (size_t)block) / 8 : 1);
+
+		if (!*at)
+			continue;
+		*at = rand_r(seed) % 2 ? any_word(seed, *at) : *at ^ 1ul << rand_r(seed) % 64;
+		left--;
+	}
+}
+#else
 // Overwrites headers of chunks, links of free ones, the beginning of the heap (a thread's cache) and an arena's own.
 static NOINLINE void damage(unsigned *seed)
 {
@@ -194,6 +263,8 @@ static NOINLINE void damage(unsigned *seed)
 		}
 	}
 }
+
+#endif
 
 // Waits without changing anything, and ends with its parent.
 static void wait_in_child(bool damaged)
@@ -234,7 +305,7 @@ int main(int argc, char **argv)
 
 		for (char *c = line; *c && *c != '\n'; c++) {
 			if (*c == 't') {
-				malloc_trim(0);
+				trim();
 			} else if (*c == 'p' || *c == 'd') {
 				forked = true;
 				if (!fork())

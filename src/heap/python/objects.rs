@@ -7,9 +7,8 @@
 //! Memory of objects is what is no object itself, and what an object refers to: a list's items, a dict's keys, the data of
 //! an array. Whose it is follows from the first object that refers to it; lists, dicts and texts come first.
 
-use super::super::glibc;
+use super::super::all_heaps::AllHeaps;
 use super::super::memory::Memory;
-use super::super::report::What;
 use super::super::snapshot::Snapshot;
 use super::types::{OB_TYPE, Type, Types};
 use super::{Block, FREE, LIVE, Pymalloc};
@@ -19,9 +18,6 @@ use crate::event::Pid;
 const POSITIONS: [u64; 3] = [0, 16, 32];
 /// pymalloc serves blocks up to this size, in bytes. Larger ones come from malloc.
 const LARGEST: u64 = 512;
-/// Offset of a chunk's contents, and how far they extend behind its end.
-const CONTENTS: u64 = 16;
-const BEHIND: u64 = 8;
 /// A freed object that the interpreter keeps for the next one of its type.
 pub(super) const KEPT: Block = 2;
 /// From here on: an object of a type, and memory of such objects, by turns.
@@ -66,7 +62,7 @@ pub(crate) fn find(
     pid: Pid,
     snapshot: &Snapshot,
     pymalloc: &mut Pymalloc,
-    heap: Option<&glibc::Heap>,
+    heaps: &AllHeaps,
 ) -> Objects {
     let memory = &snapshot.memory;
     let mut types = Types::new(memory, &snapshot.vmas, pid);
@@ -80,7 +76,7 @@ pub(crate) fn find(
             }
         }
     }
-    let mut large: Vec<Large> = heap.into_iter().flat_map(large_blocks).collect();
+    let mut large: Vec<Large> = large_blocks(heaps);
     for block in &mut large {
         block.block = what(memory, &mut types, block.at, block.bytes);
     }
@@ -102,18 +98,8 @@ pub(crate) fn find(
 }
 
 /// Blocks of malloc's in use that are larger than pymalloc's, by address.
-fn large_blocks(heap: &glibc::Heap) -> Vec<Large> {
-    let parts = heap.parts.iter().flat_map(|part| {
-        let live = |kind| What::of(kind) == What::Live;
-        let chunks = part.chunks.iter().filter(move |chunk| live(chunk.kind));
-        chunks.map(|chunk| {
-            let end = (chunk.at + chunk.size + BEHIND).min(part.end);
-            (chunk.at + CONTENTS, end)
-        })
-    });
-    let mapped = heap.mmapped.iter();
-    let mapped = mapped.map(|chunk| (chunk.at + CONTENTS, chunk.start + chunk.len));
-    let all = parts.chain(mapped).map(|(at, end)| Large {
+fn large_blocks(heaps: &AllHeaps) -> Vec<Large> {
+    let all = heaps.live().map(|(at, end)| Large {
         at,
         bytes: end.saturating_sub(at),
         block: LIVE,

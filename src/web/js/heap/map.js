@@ -26,9 +26,10 @@ function bySize(/** @type {Heap} */ heap) {
     const name = `${sizeName(from, to)} bytes`;
     found.push([[USED, name], live_bytes], [[FREE, name], free_bytes]);
   }
-  // Ends of arenas and Python’s blocks have no size class, and headers are part of the classes' bytes.
+  // Ends of arenas, jemalloc’s free pages and Python’s blocks have no size class, and headers are part of the classes' bytes.
+  const sizeless = ["top", "jemalloc_dirty", "jemalloc_muzzy", "jemalloc_retained", "python_live", "python_free", "python_pools"];
   for (const { what, bytes } of heap.rows) {
-    if (["top", "python_live", "python_free", "python_pools"].includes(what)) found.push([WHATS[what].split(", "), bytes]);
+    if (sizeless.includes(what)) found.push([WHATS[what].split(", "), bytes]);
   }
   const shown = found.reduce((sum, [, bytes]) => sum + bytes, 0);
   found.push([[OWN], Math.max(0, sum(heap.rows, "bytes") - shown)]);
@@ -50,7 +51,7 @@ function byType(/** @type {Heap} */ heap) {
   // What the lists do not have.
   const rest = /** @type {Record<string, number>} */ ({ live: sum(types, "bytes"), python_live: sum(blocks, "arena_bytes") });
   for (const { what, bytes } of heap.rows) {
-    if (what === "live" || what === "live_mapped") rest.live -= bytes;
+    if (["live", "live_mapped", "jemalloc_live", "jemalloc_large"].includes(what)) rest.live -= bytes;
     else if (what === "python_live") found.push([[USED, "Python", UNLISTED], Math.max(0, bytes - rest.python_live)]);
     else found.push([what.endsWith("overhead") ? [OWN] : WHATS[what].split(", "), bytes]);
   }

@@ -1,0 +1,58 @@
+//! The bytes of jemalloc's heap by what they are.
+
+use super::super::chunks::Kind;
+use super::super::jemalloc::{Extent, Heap, State};
+use super::super::report::What;
+use super::Ledger;
+
+impl Ledger<'_> {
+    /// Adds jemalloc's extents and blocks, in address order.
+    pub(super) fn add_jemalloc(&mut self, heap: &Heap) {
+        self.arenas.begin_jemalloc();
+        let mut blocks = heap.blocks.iter().peekable();
+        for extent in &heap.regions.extents {
+            while let Some(block) = blocks.next_if(|block| block.start < extent.start) {
+                self.add((block.start, block.end), What::JemallocOverhead, None);
+            }
+            self.add_extent(extent, &heap.regions.kinds[extent.first..]);
+        }
+        for block in blocks {
+            self.add((block.start, block.end), What::JemallocOverhead, None);
+        }
+        self.occupancy.finish(&mut self.sizes);
+    }
+
+    fn add_extent(&mut self, extent: &Extent, kinds: &[Kind]) {
+        let free = match extent.state {
+            State::Active => None,
+            State::Dirty => Some(What::JemallocDirty),
+            State::Muzzy => Some(What::JemallocMuzzy),
+            State::Retained => Some(What::JemallocRetained),
+        };
+        if let Some(what) = free {
+            self.add((extent.start, extent.end), what, None);
+            return;
+        }
+        self.add((extent.start, extent.at), What::JemallocOverhead, None);
+        let mut at = extent.at;
+        for kind in &kinds[..extent.count as usize] {
+            let what = match kind {
+                Kind::Small => What::JemallocFree,
+                Kind::Tcache => What::JemallocCache,
+                Kind::Own => What::JemallocOverhead,
+                _ if extent.count == 1 => What::JemallocLarge,
+                _ => What::JemallocLive,
+            };
+            let class = (!what.is_overhead()).then(|| self.sizes.add(extent.size, what.is_live()));
+            self.rows[what as usize].0 += u64::from(class.is_some());
+            self.arenas.add(what, u64::from(class.is_some()), 0, 0);
+            let end = at + extent.size;
+            let resident = self.add((at, end), what, class);
+            if what.is_live() {
+                self.rank(at, end, resident);
+            }
+            at = end;
+        }
+        self.add((at, extent.end), What::JemallocOverhead, None);
+    }
+}

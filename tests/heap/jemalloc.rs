@@ -1,0 +1,276 @@
+//! jemalloc's heap: its own statistics, what Redis says of it, forgotten blocks, damage.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::LazyLock;
+use std::time::{Duration, Instant};
+
+use ::memprof::event::Pid;
+use ::memprof::heap::{Heap, JemallocFigures, JemallocHeap, What, measure};
+use serde::Deserialize;
+
+use crate::common::process::{eventually, signal};
+use crate::common::skip::skip;
+use crate::common::workload::{Running, Workload};
+use crate::glibc::{COPY, compiled, snapshot};
+use crate::harm::snapshots;
+use crate::unreachable::compare;
+
+const LIBRARY: &str = "/usr/lib/x86_64-linux-gnu/libjemalloc.so.2";
+/// What a workload is linked with.
+const LINK: &str = "-l:libjemalloc.so.2";
+
+/// What the workload prints.
+#[derive(Debug, Deserialize)]
+struct Said {
+    pid: u32,
+    #[serde(flatten)]
+    stats: Option<Stats>,
+}
+
+#[derive(Debug, PartialEq, Eq, Deserialize)]
+struct Stats {
+    allocated: u64,
+    cached: u64,
+    active: u64,
+    resident: u64,
+    retained: u64,
+}
+
+fn is_missing() -> bool {
+    let missing = !Path::new(LIBRARY).exists();
+    if missing {
+        skip("there is no libjemalloc.so.2");
+    }
+    missing
+}
+
+fn workload(threads: u32, seed: u32) -> Workload {
+    let args = [threads.to_string(), seed.to_string()];
+    // Tests that run at the same time do not write it again.
+    static PROGRAM: LazyLock<PathBuf> = LazyLock::new(|| compiled("heap", &["-DJEMALLOC", LINK]));
+    Workload::start_with(&PROGRAM, &args.each_ref().map(String::as_str))
+}
+
+/// What was read, with the sums that hold for each heap.
+fn figures(heap: &Heap) -> JemallocFigures {
+    let figures = match &heap.jemalloc {
+        Some(JemallocHeap::Read { figures, .. }) => *figures,
+        other => panic!("{other:?}"),
+    };
+    let bytes = |of: &[What]| -> u64 {
+        let rows = heap.rows.iter().filter(|row| of.contains(&row.what));
+        rows.map(|row| row.bytes).sum()
+    };
+    let live = bytes(&[What::JemallocLive, What::JemallocLarge]);
+    let cached = bytes(&[What::JemallocCache]);
+    assert_eq!(cached, figures.cached);
+    // The rest is jemalloc's own: the stacks of the caches.
+    assert!(live + cached <= figures.allocated, "{heap:#?}");
+    assert_eq!(heap.types.as_ref().unwrap().bytes, live + glibc(heap));
+    let pages = [
+        What::JemallocDirty,
+        What::JemallocMuzzy,
+        What::JemallocRetained,
+    ];
+    let free = figures.dirty + figures.muzzy + figures.retained;
+    assert_eq!(bytes(&pages), free);
+    figures
+}
+
+/// Bytes that are live in glibc's heap beside jemalloc's.
+fn glibc(heap: &Heap) -> u64 {
+    let rows = heap.rows.iter();
+    let rows = rows.filter(|row| [What::Live, What::LiveMapped].contains(&row.what));
+    rows.map(|row| row.bytes).sum()
+}
+
+#[test]
+fn figures_equal_those_of_its_statistics() {
+    if is_missing() {
+        return;
+    }
+    for (threads, seed) in [(1, 1), (2, 2), (3, 3), (8, 4)] {
+        let mut workload = workload(threads, seed);
+        for line in ["", "m", "f", "mm", "t", "x", "mfm", "p", "a", "t", "m"] {
+            workload.lines.send(line);
+            agrees(&workload.lines.line());
+        }
+        workload.end();
+    }
+}
+
+/// Compares a snapshot with what the workload says of itself.
+pub fn agrees(said: &str) {
+    let said: Said = serde_json::from_str(said).expect(said);
+    let mut theirs = said.stats.expect("figures");
+    let heap = snapshot(Pid(said.pid));
+    let read = figures(&heap);
+    if version(&heap).starts_with("5.2.") {
+        // These releases forget the large regions in caches (`bins_large[i]` in `arena.c`).
+        assert!(theirs.cached <= read.cached);
+        theirs.cached = read.cached;
+    }
+    let ours = Stats {
+        allocated: read.allocated,
+        cached: read.cached,
+        active: read.active,
+        resident: read.resident,
+        retained: read.retained,
+    };
+    assert_eq!(ours, theirs, "{heap:#?}");
+}
+
+fn version(heap: &Heap) -> &str {
+    match &heap.jemalloc {
+        Some(JemallocHeap::Read { version, .. }) => version.as_deref().unwrap_or_default(),
+        _ => "",
+    }
+}
+
+/// Redis's own figures, while no client does anything.
+#[test]
+fn redis_agrees() {
+    const REDIS: &str = "/usr/bin/redis-server";
+    if !Path::new(REDIS).exists() || is_missing() {
+        return skip("there is no redis-server with jemalloc");
+    }
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let mut server = Command::new(REDIS);
+    server.current_dir(dir.path()).stdout(Stdio::null()).args([
+        "--unixsocket",
+        "redis.sock",
+        "--port",
+        "0",
+        "--save",
+        "",
+    ]);
+    let server = Running(server.spawn().unwrap());
+    let run = |program: &str, args: &str| {
+        let mut command = Command::new(program);
+        command.current_dir(dir.path()).args(["-s", "redis.sock"]);
+        command.args(args.split(' ')).stderr(Stdio::null());
+        String::from_utf8(command.output().unwrap().stdout).unwrap()
+    };
+    eventually(Duration::from_secs(60), "redis answers", || {
+        run("redis-cli", "ping").starts_with("PONG")
+    });
+    for step in ["", "set,lpush,sadd", "evict", "set,hset", "flushall"] {
+        match step {
+            "" => {}
+            "flushall" => assert_eq!(run("redis-cli", step).trim(), "OK"),
+            "evict" => {
+                // Three quarters of the keys, at random.
+                for limit in ["8mb", "0"] {
+                    run("redis-cli", &format!("config set maxmemory {limit}"));
+                    run("redis-cli", "config set maxmemory-policy allkeys-random");
+                    run("redis-cli", "ping");
+                }
+            }
+            tests => {
+                let args = format!("-t {tests} -n 60000 -r 1000000 -d 150 -P 16 -q");
+                assert!(!run("redis-benchmark", &args).is_empty());
+            }
+        }
+        let heap = redis_at_rest(&server, || run("redis-cli", "info memory"));
+        let lost = heap.unreachable.unwrap();
+        assert!(lost.bytes < heap.anonymous / 1000, "{lost:#?}");
+    }
+}
+
+/// Compares what Redis says before and after with a snapshot in between. A client's connection takes some memory, and the
+/// server does something ten times in a second, so that it is tried again.
+fn redis_at_rest(server: &Running, info: impl Fn() -> String) -> Heap {
+    let mut tried = Vec::new();
+    for _ in 0..10 {
+        let before = info();
+        let heap = snapshot(server.pid());
+        let after = info();
+        let said = |info: &str, name: &str| -> u64 {
+            let line = info.lines().find_map(|line| line.strip_prefix(name));
+            line.unwrap_or_else(|| panic!("{name} {info}"))
+                .parse()
+                .unwrap()
+        };
+        let read = figures(&heap);
+        let pairs = [
+            ("allocator_allocated:", read.allocated),
+            ("allocator_active:", read.active),
+            ("allocator_resident:", read.resident),
+        ];
+        let fits = |(name, ours): &(&str, u64)| {
+            let near = |theirs: u64| theirs.abs_diff(*ours) * 1000 <= theirs;
+            near(said(&before, name)) || near(said(&after, name))
+        };
+        if pairs.iter().all(fits) {
+            return heap;
+        }
+        tried.push((pairs, before, after));
+    }
+    panic!("{tried:#?}");
+}
+
+#[test]
+fn forgotten_blocks_are_found() {
+    if is_missing() {
+        return;
+    }
+    compare(Workload::start(&compiled("leaks", &[LINK])));
+}
+
+/// Snapshots of a target that allocates all the time: read or refused.
+#[test]
+fn snapshots_of_a_busy_target_are_right_or_refused() {
+    if is_missing() {
+        return;
+    }
+    let mut workload = workload(4, 9);
+    workload.lines.send("m");
+    workload.lines.line();
+    workload.lines.send("r");
+    let (mut read, mut refused) = (0, Vec::new());
+    for _ in 0..snapshots() {
+        std::thread::sleep(Duration::from_millis(7));
+        let heap = measure(workload.pid(), &COPY, 1).unwrap();
+        let rows: u64 = heap.rows.iter().map(|row| row.resident).sum();
+        let others: u64 = heap.others.iter().map(|row| row.resident).sum();
+        assert_eq!(rows + others, heap.anonymous);
+        match heap.jemalloc {
+            Some(JemallocHeap::Read { .. }) => read += 1,
+            Some(JemallocHeap::Refused { reason }) => refused.push(reason),
+            None => panic!("the heap was not found"),
+        }
+    }
+    println!("{read} read, {} refused: {refused:#?}", refused.len());
+    assert!(read > 0, "{refused:#?}");
+}
+
+/// Damage in what jemalloc notes of its extents: read or refused, in bounded time.
+#[test]
+fn damaged_heaps_are_read_or_refused() {
+    if is_missing() {
+        return;
+    }
+    let mut workload = workload(3, 11);
+    workload.lines.send("m");
+    workload.lines.line();
+    let (mut read, mut refused) = (0, Vec::new());
+    for _ in 0..snapshots() {
+        workload.lines.send("d");
+        let said: Said = serde_json::from_str(&workload.lines.line()).unwrap();
+        let begun = Instant::now();
+        let heap = snapshot(Pid(said.pid));
+        assert!(begun.elapsed() < Duration::from_secs(60));
+        match heap.jemalloc {
+            Some(JemallocHeap::Read { .. }) => read += 1,
+            Some(JemallocHeap::Refused { reason }) => refused.push(reason),
+            // Its first block cannot be told from others.
+            None => refused.push("not found".to_owned()),
+        }
+        signal(Pid(said.pid), libc::SIGKILL);
+    }
+    refused.sort();
+    println!("{read} read, {} refused: {refused:#?}", refused.len());
+    assert!(!refused.is_empty());
+    workload.end();
+}
