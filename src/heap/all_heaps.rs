@@ -97,6 +97,15 @@ impl AllHeaps {
         (addr >= chunk.at + CONTENTS).then_some((Place::Mapped(index as u32), chunk.kind))
     }
 
+    /// Prepares for a look at the chunk of glibc's in whose contents an address lies.
+    pub(super) fn prefetch(&self, addr: u64) {
+        let Some(heap) = &self.glibc else { return };
+        let index = heap.parts.partition_point(|part| part.end <= addr);
+        if let Some(part) = heap.parts.get(index) {
+            part.chunks.prefetch(addr.wrapping_sub(BEHIND));
+        }
+    }
+
     /// First address of a chunk's contents, and the first one behind them.
     pub(super) fn contents(&self, place: Place) -> (u64, u64) {
         match (place, &self.glibc, &self.jemalloc) {

@@ -1,6 +1,8 @@
 //! The chunks of one contiguous part of a heap: where each begins, and what it is. Half a byte for each 16 bytes of the
 //! heap, in blocks that exist where chunks begin.
 
+use super::memory::prefetch;
+
 /// Distance of addresses at which chunks can begin, in bytes.
 pub(crate) const GRANULE: u64 = 16;
 /// Bytes of the heap that a block describes.
@@ -158,6 +160,15 @@ impl Chunks {
             (within / 2) as usize,
             (within % 2) as u32 * 4,
         ))
+    }
+
+    /// Has the processor fetch what is known of the chunk at or before an address, which will be asked for soon.
+    pub(super) fn prefetch(&self, addr: u64) {
+        if let Some((block, byte, _)) = self.place(addr)
+            && let Some(byte) = self.blocks[block].nibbles.get(byte)
+        {
+            prefetch(byte);
+        }
     }
 
     /// What begins at this address, if a chunk does.

@@ -26,6 +26,10 @@ const THREAD_LOCAL: (u64, u64) = (64 << 10, 8 << 10);
 /// all chunks.
 const MAX_WAITING: usize = if cfg!(test) { 4 } else { 2 << 20 };
 
+/// Number of words whose chunks are fetched at once, and of chunks after which one will be read.
+const TOGETHER: usize = 16;
+const AHEAD: usize = 8;
+
 /// The chunks in use that cannot be reached.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Unreachable {
@@ -264,6 +268,11 @@ impl<'a, 'b> Search<'a, 'b> {
     /// The next chunk whose contents are to be read, its contents and its root.
     fn next_waiting(&mut self) -> Option<((u64, u64), u32)> {
         let Waiting { place, root, len } = self.waiting.pop_front()?;
+        if let Some(Waiting { place, .. }) = self.waiting.get(AHEAD)
+            && let Place::Part(_, at) = place
+        {
+            self.memory.prefetch(at + CONTENTS);
+        }
         let contents = match place {
             Place::Part(_, at) if len < u32::MAX => {
                 let start = at + CONTENTS;
@@ -287,13 +296,20 @@ impl<'a, 'b> Search<'a, 'b> {
             let bytes = memory.from(run.start).unwrap_or_default();
             let bytes = &bytes[..bytes.len().min(run.len() as usize)];
             let words = bytes.as_chunks::<8>().0;
-            for (index, word) in words.iter().enumerate() {
+            let may_be = |word: &[u8; 8]| {
                 let word = u64::from_le_bytes(*word);
-                if word >= bounds.0 && word < bounds.1 {
-                    let next = words
-                        .get(index + 1)
-                        .map_or(0, |next| u64::from_le_bytes(*next));
-                    self.word(run.start + 8 * index as u64, word, next);
+                (word >= bounds.0 && word < bounds.1).then_some(word)
+            };
+            for (some, first) in words.chunks(TOGETHER).zip((0..).step_by(TOGETHER)) {
+                some.iter()
+                    .filter_map(may_be)
+                    .for_each(|w| self.heaps.prefetch(w));
+                for (index, word) in (first..).zip(some) {
+                    if let Some(word) = may_be(word) {
+                        let next = words.get(index + 1);
+                        let next = next.map_or(0, |next| u64::from_le_bytes(*next));
+                        self.word(run.start + 8 * index as u64, word, next);
+                    }
                 }
             }
         }
