@@ -1,4 +1,5 @@
-//! The heaps of all allocators that were read, as one: what finds and counts chunks does not need to know whose they are.
+//! The heaps of all allocators that were read, as one: what finds and counts chunks does not need to know whose they
+//! are.
 
 use super::chunks::Kind;
 use super::glibc;

@@ -1,13 +1,14 @@
 //! jemalloc's heap, read from a copy of a process's memory without symbols.
 //!
-//! jemalloc knows all its memory as extents, consecutive pages: slabs with small regions of one size, large regions, and
-//! those that are free. A tree has the description of each (`extents`) by its address (`tree`). It is found by jemalloc's own blocks
-//! (`base`), in which its tables and descriptions are. Everything is checked: each page of the tree leads to a description
-//! that says the same of it, extents are disjoint and lie in anonymous memory, the free regions of each slab are as many as
-//! it counts. Then the caches of threads are looked for (`caches`), whose regions must be of the right size and in no other
-//! cache. If a check fails, the heap is refused with the reason.
+//! jemalloc knows all its memory as extents, consecutive pages: slabs with small regions of one size, large regions,
+//! and those that are free. A tree has the description of each (`extents`) by its address (`tree`). It is found by
+//! jemalloc's own blocks (`base`), in which its tables and descriptions are. Everything is checked: each page of the
+//! tree leads to a description that says the same of it, extents are disjoint and lie in anonymous memory, the free
+//! regions of each slab are as many as it counts. Then the caches of threads are looked for (`caches`), whose regions
+//! must be of the right size and in no other cache. If a check fails, the heap is refused with the reason.
 //!
-//! Layouts: jemalloc 5.2 and 5.3, as its headers have them (`edata.h`, `rtree.h`, `cache_bin.h`), 64-bit with pages of 4 KiB.
+//! Layouts: jemalloc 5.2 and 5.3, as its headers have them (`edata.h`, `rtree.h`, `cache_bin.h`), 64-bit with pages of
+//! 4 KiB.
 
 mod base;
 mod caches;

@@ -1,5 +1,5 @@
-//! The blocks that jemalloc keeps its own structures in. Each begins with its size and a description of what is unused at
-//! its end: where that ends, the block does.
+//! The blocks that jemalloc keeps its own structures in. Each begins with its size and a description of what is unused
+//! at its end: where that ends, the block does.
 
 use super::super::memory::Memory;
 use super::layout::{ADDRESS, Layout, SIZE};

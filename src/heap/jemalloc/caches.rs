@@ -1,5 +1,5 @@
-//! The caches of threads: stacks of free regions for each size class, which the slabs count as in use. What describes them
-//! lies among a thread's variables; all caches of an arena form a ring, so that one leads to the others.
+//! The caches of threads: stacks of free regions for each size class, which the slabs count as in use. What describes
+//! them lies among a thread's variables; all caches of an arena form a ring, so that one leads to the others.
 
 use std::collections::HashSet;
 

@@ -1,4 +1,5 @@
-//! All extents, as the tree has them: what it says of each page must be what the description of the page's extent says.
+//! All extents, as the tree has them: what it says of each page must be what the description of the page's extent
+//! says.
 
 use super::super::chunks::Kind;
 use super::super::memory::Memory;

@@ -1,7 +1,7 @@
 //! How the releases of jemalloc lay out what describes an extent.
 //!
-//! The description has 128 bytes: bits, address, size, links, and at 64 the bitmap of a slab, in which a free region's bit
-//! is set. Releases differ in the places of the bits, and in what an element of the tree repeats of them.
+//! The description has 128 bytes: bits, address, size, links, and at 64 the bitmap of a slab, in which a free region's
+//! bit is set. Releases differ in the places of the bits, and in what an element of the tree repeats of them.
 
 use super::PAGE;
 

@@ -1,5 +1,5 @@
-//! The tree of all extents, by address: a table that lies among the data of the module that contains jemalloc, and below it
-//! tables in jemalloc's own blocks. Those of the lowest level have an element for each page.
+//! The tree of all extents, by address: a table that lies among the data of the module that contains jemalloc, and
+//! below it tables in jemalloc's own blocks. Those of the lowest level have an element for each page.
 
 use super::super::memory::Memory;
 use super::base::{self, Block};
