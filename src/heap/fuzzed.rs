@@ -89,4 +89,8 @@ mod snapshot {
     pub(crate) fn take(_: Pid, _: &SnapshotOptions) -> anyhow::Result<Snapshot> {
         anyhow::bail!("there is no process")
     }
+
+    pub(crate) fn take_exiting(_: Pid, _: Option<Registers>) -> anyhow::Result<Snapshot> {
+        anyhow::bail!("there is no process")
+    }
 }
