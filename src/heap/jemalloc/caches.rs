@@ -138,10 +138,11 @@ fn heads(memory: &Memory, at: u64) -> Option<Cache> {
 
 fn counts(memory: &Memory, at: u64) -> Option<Cache> {
     let link = at.checked_add(LINK_BEHIND)?;
-    if memory.word(link + STACKS)? != at {
+    let behind = link.checked_add(STACKS)?;
+    if memory.word(behind)? != at {
         return None;
     }
-    let large = memory.word(link + STACKS + 8)?;
+    let large = memory.word(behind + 8)?;
     let mut cache = Cache {
         link,
         stacks: Vec::new(),

@@ -120,13 +120,15 @@ impl Walk<'_> {
         };
         match (state, is_slab) {
             (0, true) => {
-                extent.size = classes::size(class);
-                extent.count = (size / extent.size) as u32;
-                let count = u64::from(extent.count);
-                if class >= classes::SMALL || address != page || !(1..=MAX_REGIONS).contains(&count)
-                {
+                if class >= classes::SMALL || address != page {
                     return Err(wrong());
                 }
+                extent.size = classes::size(class);
+                let count = size / extent.size;
+                if !(1..=MAX_REGIONS).contains(&count) {
+                    return Err(wrong());
+                }
+                extent.count = count as u32;
                 self.slab(description, count, self.layout.free(bits))?;
             }
             (0, false) => {
