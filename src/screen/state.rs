@@ -18,6 +18,10 @@ use crate::tree::{Direction, Naming};
 const HISTORY: usize = 600;
 /// A message disappears after this many reports.
 const MESSAGE_REPORTS: u32 = 5;
+/// For how many of them it stays if another message comes.
+const SEEN_REPORTS: u32 = 2;
+/// Maximum number of messages that wait; further ones are shown at once.
+const MOST_MESSAGES: usize = 8;
 /// Marks that are kept; each holds a report.
 pub(super) const MOST_MARKS: usize = 9;
 /// Limit of unfolded keys; beyond it, keys of unlisted nodes are forgotten.
@@ -137,6 +141,8 @@ pub(super) struct State {
     pub(super) message: Option<String>,
     /// Reports since the message was set.
     pub(super) message_age: u32,
+    /// Messages that are shown after it.
+    pub(super) messages: VecDeque<String>,
     /// A model to build.
     pub(super) job: Option<Job>,
     /// What is said of the newest heap snapshot.
@@ -177,6 +183,7 @@ impl State {
             in_tree: Place::default(),
             message: None,
             message_age: 0,
+            messages: VecDeque::new(),
             job: None,
             heap: None,
             heap_taking: false,
@@ -200,9 +207,19 @@ impl State {
                 (self.heap, self.heap_taking) = (Some(heap::text(&taken)), false);
                 self.stay_in_sight();
             }
-            Input::Message(text) => self.show_message(text),
+            Input::Message(text) => self.queue_message(text),
         }
         false
+    }
+
+    /// Shows a message when the one before it was seen.
+    fn queue_message(&mut self, text: String) {
+        let is_new = self.message.is_some() && self.message_age < SEEN_REPORTS;
+        if is_new && self.messages.len() < MOST_MESSAGES {
+            self.messages.push_back(text);
+        } else {
+            self.show_message(text);
+        }
     }
 
     /// Shows a message for a while.
@@ -213,7 +230,11 @@ impl State {
 
     fn take_report(&mut self, report: Arc<Report>) {
         self.message_age += 1;
-        if self.message_age > MESSAGE_REPORTS {
+        if self.message_age >= SEEN_REPORTS
+            && let Some(next) = self.messages.pop_front()
+        {
+            self.show_message(next);
+        } else if self.message_age > MESSAGE_REPORTS {
             self.message = None;
         }
         if self.history.len() == HISTORY {

@@ -120,3 +120,20 @@ fn names(state: &State) -> Vec<String> {
     let name = |row: &String| row.rsplit("  ").next().unwrap().trim().to_owned();
     rows(state).iter().map(name).collect()
 }
+
+/// Of two messages that come at once, each is seen.
+#[test]
+fn messages_wait_for_those_before_them() {
+    let mut state = State::new(false, (80, 24));
+    for text in ["the first", "the second"] {
+        feed(&mut state, Input::Message(text.to_owned()));
+    }
+    let mut seen = Vec::new();
+    for _ in 0..10 {
+        seen.extend(state.message.clone());
+        feed(&mut state, Input::Report(report(4000)));
+    }
+    seen.dedup();
+    assert_eq!(seen, ["the first", "the second"]);
+    assert_eq!(state.message, None);
+}
