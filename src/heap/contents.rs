@@ -92,10 +92,21 @@ fn is_zero(memory: &Memory, start: u64, end: u64) -> bool {
     })
 }
 
+/// How many bytes are before the first control character that no text has.
+fn before_control(bytes: &[u8]) -> usize {
+    let is_control = |byte: &u8| matches!(byte, 0..=8 | 11 | 12 | 14..=31 | 0x7f);
+    // Several at once, as above.
+    let (blocks, rest) = bytes.as_chunks::<32>();
+    let has_control = |block: &[u8; 32]| block.iter().fold(false, |any, b| any | is_control(b));
+    let whole = blocks.iter().position(has_control);
+    let block = whole.map_or(rest, |block| &blocks[block]);
+    let within = block.iter().position(is_control).unwrap_or(block.len());
+    32 * whole.unwrap_or(blocks.len()) + within
+}
+
 /// Whether contents begin with text that a NUL or their end follows.
 fn is_text(bytes: &[u8]) -> bool {
-    let is_control = |byte: &u8| matches!(byte, 0..=8 | 11 | 12 | 14..=31 | 0x7f);
-    let len = bytes.iter().position(is_control).unwrap_or(bytes.len());
+    let len = before_control(bytes);
     if len < MIN_TEXT {
         return false;
     }
