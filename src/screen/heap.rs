@@ -31,15 +31,13 @@ pub(super) fn text(taken: &Result<Arc<HeapSnapshot>, String>) -> String {
         Err(why) => return format!("heap: {}", printable(why)),
     };
     let figures = Figures::from(heap);
-    let what = match &heap.allocator {
-        Allocator::Refused { reason } => {
-            format!("glibc's heap was not read: {}", printable(reason))
-        }
-        Allocator::Unknown if figures.live == 0 => format!(
+    let what = match (heap.refused(), &heap.allocator) {
+        (Some(reason), _) => format!("the heap was not read: {}", printable(reason)),
+        (None, Allocator::Unknown) if figures.live == 0 => format!(
             "no heap that memprof reads; anonymous memory {}",
             size(figures.anonymous)
         ),
-        _ => in_use(&figures),
+        (None, allocator) => in_use(&figures, matches!(allocator, Allocator::Glibc { .. })),
     };
     format!(
         "heap {}: {what}, stop {:.1} ms",
@@ -48,16 +46,22 @@ pub(super) fn text(taken: &Result<Arc<HeapSnapshot>, String>) -> String {
     )
 }
 
-fn in_use(figures: &Figures) -> String {
+fn in_use(figures: &Figures, is_glibc: bool) -> String {
     let unreachable = match figures.unreachable {
         Some(bytes) => format!(", {} unreachable", size(bytes)),
         None => String::new(),
     };
+    let trimmed = match is_glibc {
+        true => format!(
+            " ({} would be returned by malloc_trim)",
+            size(figures.trimmable)
+        ),
+        false => String::new(),
+    };
     format!(
-        "{} live, {} free ({} would be returned by malloc_trim){unreachable}",
+        "{} live, {} free{trimmed}{unreachable}",
         size(figures.live),
-        size(figures.free),
-        size(figures.trimmable)
+        size(figures.free)
     )
 }
 

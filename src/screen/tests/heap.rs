@@ -97,7 +97,7 @@ fn what_failed_is_said_in_the_line() {
             Ok(snapshot(Allocator::Refused {
                 reason: "a list of free chunks is broken at 0x10".to_owned(),
             })),
-            "heap 12:01:07 UTC: glibc's heap was not read: a list of free chunks is broken at 0x10, stop 9.1 ms",
+            "heap 12:01:07 UTC: the heap was not read: a list of free chunks is broken at 0x10, stop 9.1 ms",
         ),
     ] {
         types(&mut state, "h");

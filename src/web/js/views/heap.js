@@ -49,6 +49,23 @@ class HeapMap extends Graph {
 /** The limit of a stop that was last chosen, also for the next view. */
 let limit = "";
 
+/** What was read, and what of it is in use. */
+function told(/** @type {import("../heap/words.js").Heap} */ heap, /** @type {HeapInfo} */ snapshot) {
+  const { allocator, jemalloc } = heap;
+  const several = heap.attempts > 1 ? `, in ${heap.attempts} attempts` : "";
+  const moment = "A process that is stopped in the middle of malloc has such a heap, or one that is damaged.";
+  const found = [];
+  if (allocator.name === "refused") found.push(`glibc’s heap was not read${several}: ${allocator.reason}. ${moment}`);
+  if (jemalloc?.state === "refused") found.push(`jemalloc’s heap was not read${several}: ${jemalloc.reason}. ${moment}`);
+  if (allocator.name === "glibc") found.push(`glibc, ${number(allocator.arenas)} ${allocator.arenas === 1 ? "arena" : "arenas"}, threads’ caches with chunks: ${number(allocator.thread_caches)}.`);
+  if (jemalloc?.state === "read") found.push(`jemalloc ${jemalloc.version ?? ""} (${jemalloc.module}), ${number(jemalloc.extents)} extents, threads’ caches: ${number(jemalloc.thread_caches)}; its own figures: ${bytes(jemalloc.figures.allocated)} allocated with those in caches, ${bytes(jemalloc.figures.active)} active, ${bytes(jemalloc.figures.resident)} resident.`);
+  if (!found.length) return "The allocator is not known: the process has no heap that memprof reads. Its anonymous memory is shown by kind.";
+  const trimmed = allocator.name === "glibc" ? `, of which malloc_trim(0) would return ${bytes(snapshot.trimmable)} now` : "";
+  const lost = snapshot.unreachable === null ? "" : `${bytes(snapshot.unreachable)} unreachable; `;
+  if (heap.types) found.push(`${bytes(snapshot.live)} in use, ${bytes(snapshot.free)} free${trimmed}; ${lost}${bytes(snapshot.overhead)} of the allocator’s own.`);
+  return found.join(" ");
+}
+
 export class HeapView {
   constructor(/** @type {Source} */ source) {
     this.source = source;
@@ -131,13 +148,7 @@ export class HeapView {
 
   /** Says what the snapshot is, and how it was taken. */
   tell(/** @type {Whole} */ { snapshot, heap, grown_by }, /** @type {Whole | null} */ before) {
-    const { allocator } = heap;
-    const several = heap.attempts > 1 ? `, in ${heap.attempts} attempts` : "";
-    const read = allocator.name === "refused"
-      ? `glibc’s heap was not read${several}: ${allocator.reason}. A process that is stopped in the middle of malloc has such a heap, or one that is damaged.`
-      : allocator.name === "unknown"
-        ? "The allocator is not known: the process has no heap that memprof reads. Its anonymous memory is shown by kind."
-        : `${allocator.name}, ${number(allocator.arenas)} ${allocator.arenas === 1 ? "arena" : "arenas"}, threads’ caches with chunks: ${number(allocator.thread_caches)}. ${bytes(snapshot.live)} in use, ${bytes(snapshot.free)} free, of which malloc_trim(0) would return ${bytes(snapshot.trimmable)} now; ${snapshot.unreachable === null ? "" : `${bytes(snapshot.unreachable)} unreachable; `}${bytes(snapshot.overhead)} of the allocator’s own.`;
+    const read = told(heap, snapshot);
     const [low, high] = [Math.min(...heap.kernel), Math.max(...heap.kernel)];
     const agrees = heap.anonymous >= low && heap.anonymous <= high;
     const kernel = agrees ? (low === high ? "as the kernel says" : "between the kernel’s figures before and after") : `the kernel says ${bytes(heap.kernel[0])} before and ${bytes(heap.kernel[1])} after: the process changed meanwhile`;
