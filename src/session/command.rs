@@ -62,7 +62,7 @@ pub enum Stop {
 /// For how long a command is traced: until then it stops at its exit, with its memory in place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Traced {
-    /// Until [`SETTLED`]: its memory will still be there after it has ended.
+    /// Until `SETTLED`: its memory will still be there after it has ended.
     Briefly,
     /// For this long after the last `exec`.
     For(Duration),

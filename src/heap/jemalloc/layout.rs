@@ -61,7 +61,7 @@ fn field(bits: u64, at: u32, width: u32) -> u64 {
 }
 
 impl Layout {
-    /// What an extent is used for: see [`super::tree::State`].
+    /// What an extent is used for: see [`super::State`].
     pub(super) fn state(&self, bits: u64) -> u64 {
         field(bits, self.state.0, self.state.1)
     }
