@@ -26,6 +26,7 @@ use crate::profile::{Frames, Profile};
 use crate::symbol::Symbols;
 
 pub(crate) use clean::printable;
+pub(crate) use folded::lines as folded_lines;
 pub(crate) use html::write_heap_html;
 pub use options::{ExportOptions, Supports, Unsupported};
 pub(crate) use profile::{Faults, Target};

@@ -58,7 +58,7 @@ pub struct Screen {
     thread: Option<JoinHandle<()>>,
     /// Completes when the user quits, or the terminal fails.
     pub ended: oneshot::Receiver<Result<()>>,
-    /// Receives the processes of which the user wants a heap snapshot; taken by who takes them.
+    /// Receives the processes of which the user wants a heap snapshot; for the task that takes them.
     pub heaps: Option<mpsc::Receiver<Pid>>,
 }
 
@@ -180,7 +180,7 @@ fn show(
             builder.next = Some(job);
         }
         if let Some(pid) = state.heap_wanted.take() {
-            // One is taken at a time, so there is room; whoever takes them ends with the view.
+            // Snapshots are taken one at a time, so there is room. The task that takes them ends with the view.
             let _ = heaps.try_send(pid);
         }
         builder.go_on()?;

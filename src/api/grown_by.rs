@@ -1,12 +1,10 @@
 //! Who made a heap grow: the stacks whose first touches brought in its resident pages. Not who owns the objects there:
 //! allocators use pages again.
 
-use std::io;
-
 use serde::Serialize;
 
 use super::Report;
-use crate::export::{self, ExportOptions};
+use crate::export::folded_lines;
 
 /// Maximum number of stacks that are listed: each may be as long as its names.
 const MOST_STACKS: usize = 100;
@@ -47,33 +45,22 @@ impl GrownBy {
     }
 
     /// The stacks of a report of nothing but the heap's pages; lists at most `top`.
-    ///
-    /// # Errors
-    /// The stacks cannot be written.
-    pub(crate) fn of(report: &Report, shared: u64, top: usize) -> io::Result<GrownBy> {
-        let format = export::by_name("folded").ok_or_else(|| io::Error::other("no format"))?;
-        let mut text = Vec::new();
-        export::write(format, report, &ExportOptions::default(), &mut text)?;
-        let text = String::from_utf8_lossy(&text);
-        let row = |line: &str| {
-            let (stack, bytes) = line.rsplit_once(' ')?;
-            Some(GrownRow {
-                stack: stack.to_owned(),
-                bytes: bytes.parse().ok()?,
-            })
-        };
-        let mut rows: Vec<GrownRow> = text.lines().filter_map(row).collect();
+    pub(crate) fn of(report: &Report, shared: u64, top: usize) -> GrownBy {
+        let rows = folded_lines(report).into_iter();
+        let mut rows: Vec<GrownRow> = rows
+            .map(|(stack, bytes)| GrownRow { stack, bytes })
+            .collect();
         rows.sort_by(|a, b| (b.bytes, &a.stack).cmp(&(a.bytes, &b.stack)));
         let resident = rows.iter().map(|row| row.bytes).sum::<u64>() + shared;
         let rest = rows.split_off(rows.len().min(top).min(MOST_STACKS));
-        Ok(GrownBy {
+        GrownBy {
             resident,
             rows,
             left_out: rest.len() as u64,
             left_out_bytes: rest.iter().map(|row| row.bytes).sum(),
             shared,
             error: None,
-        })
+        }
     }
 }
 
@@ -95,7 +82,7 @@ mod tests {
         );
         let total = profile.total.usage.value();
         let report = report(profile, &[(at(0, 1), "a;b"), (at(0, 2), "c")]);
-        let grown = GrownBy::of(&report, 100, 2).unwrap();
+        let grown = GrownBy::of(&report, 100, 2);
         assert_eq!(grown.resident, total + 100);
         let rows: Vec<_> = grown
             .rows

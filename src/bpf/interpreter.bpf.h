@@ -39,7 +39,7 @@ struct evaluator {
 	__u32 pad;
 };
 
-/* A code object that this walk has read already: recursion and nested imports have few, again and again. */
+/* Python: a code object that this walk has read already. Recursion and nested imports have few, again and again. */
 struct seen_code {
 	__u64 code;
 	__u32 check;
@@ -124,11 +124,6 @@ static __always_inline __u64 word_at(struct interpreter_stack *is, __u32 offset)
 static __always_inline __u32 half_at(struct interpreter_stack *is, __u32 offset)
 {
 	return word_at(is, offset) >> (offset & 4) * 8;
-}
-
-static __always_inline __u8 byte_at(struct interpreter_stack *is, __u32 offset)
-{
-	return word_at(is, offset) >> (offset & 7) * 8;
 }
 
 static __always_inline __u64 read_word(__u64 addr)

@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use clap::{ArgGroup, Args};
 
-use super::values::{parse_name, parse_pid, parse_seconds};
+use super::maps::ProcessArgs;
+use super::values::parse_seconds;
 use super::words;
-use crate::config::{HeapConfig, HeapFormat, HeapTarget, ProcessTarget};
-use crate::event::Pid;
+use crate::config::{HeapConfig, HeapFormat, HeapTarget};
 use crate::heap::{Approach, SnapshotOptions};
 use crate::session::held::At;
 
@@ -20,12 +20,8 @@ const MAX_STOP: u32 = 1000;
 #[derive(Debug, Args)]
 #[command(group = ArgGroup::new("heap").args(["pid", "comm", "command"]).required(true))]
 pub(super) struct HeapArgs {
-    /// Process id
-    #[arg(long, value_name = "PID", value_parser = parse_pid)]
-    pid: Option<Pid>,
-    /// Process name
-    #[arg(long, value_name = "NAME", value_parser = parse_name)]
-    comm: Option<String>,
+    #[command(flatten)]
+    process: ProcessArgs,
     /// Start this command, and take a snapshot of it at its end or --at another time. At its end, memprof exits with its exit
     /// status; otherwise the command runs on
     #[arg(last = true, value_name = "COMMAND")]
@@ -55,21 +51,17 @@ pub(super) struct HeapArgs {
 
 impl HeapArgs {
     pub(super) fn config(self) -> Result<HeapConfig, clap::Error> {
-        let process = |target| Ok(HeapTarget::Process(target));
-        let target = match (self.pid, self.comm) {
-            (Some(pid), _) => process(ProcessTarget::Pid(pid)),
-            (_, Some(name)) => process(ProcessTarget::Comm(name)),
-            _ => {
-                let at = self.at.unwrap_or(At::End);
-                words(self.command).map(|words| HeapTarget::Command(words, at))
-            }
+        let target = match self.process.target() {
+            Some(process) => HeapTarget::Process(process),
+            None => HeapTarget::Command(words(self.command)?, self.at.unwrap_or(At::End)),
         };
         Ok(HeapConfig {
-            target: target?,
+            target,
             top: self.top,
             snapshot: SnapshotOptions {
                 approach: self.snapshot,
                 max_stop: Duration::from_millis(self.max_stop.into()),
+                limit: "--max-stop",
             },
             format: self.format,
         })

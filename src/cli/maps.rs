@@ -12,7 +12,6 @@ const DEFAULT_TOP: usize = 20;
 
 /// The process that a command inspects.
 #[derive(Debug, Args)]
-#[command(group = ArgGroup::new("process").args(["pid", "comm"]).required(true))]
 pub(super) struct ProcessArgs {
     /// Process id
     #[arg(long, value_name = "PID", value_parser = parse_pid)]
@@ -23,15 +22,15 @@ pub(super) struct ProcessArgs {
 }
 
 impl ProcessArgs {
-    pub(super) fn target(self) -> ProcessTarget {
-        match (self.pid, self.comm) {
-            (Some(pid), _) => ProcessTarget::Pid(pid),
-            (None, name) => ProcessTarget::Comm(name.unwrap_or_default()),
-        }
+    /// `None` if neither is given.
+    pub(super) fn target(self) -> Option<ProcessTarget> {
+        let pid = self.pid.map(ProcessTarget::Pid);
+        pid.or_else(|| self.comm.map(ProcessTarget::Comm))
     }
 }
 
 #[derive(Debug, Args)]
+#[command(group = ArgGroup::new("process").args(["pid", "comm"]).required(true))]
 pub(super) struct MapsArgs {
     #[command(flatten)]
     process: ProcessArgs,
@@ -48,8 +47,10 @@ pub(super) struct MapsArgs {
 
 impl MapsArgs {
     pub(super) fn config(self) -> MapsConfig {
+        let target = self.process.target();
         MapsConfig {
-            target: self.process.target(),
+            // (The parser requires one.)
+            target: target.unwrap_or_else(|| ProcessTarget::Comm(String::new())),
             show: match self.all {
                 true => Show::All,
                 false => Show::Top(self.top),

@@ -24,6 +24,29 @@ pub(super) const FORMAT: Exporter = Exporter {
 
 fn write(report: &Report, options: &ExportOptions, out: &mut dyn Write) -> io::Result<()> {
     let tree = NameTree::new(report, options, options.threshold.unwrap_or_default());
+    each_line(&tree, |line, [before, now]| match tree.is_difference {
+        true => writeln!(out, "{line} {before} {now}"),
+        false => writeln!(out, "{line} {now}"),
+    })
+}
+
+/// The lines of a report, each with its bytes.
+pub(crate) fn lines(report: &Report) -> Vec<(String, u64)> {
+    let tree = NameTree::new(report, &ExportOptions::default(), 0);
+    let mut found = Vec::new();
+    // It cannot fail: nothing is written.
+    let _ = each_line(&tree, |line, [_, now]| {
+        found.push((line.to_owned(), now));
+        Ok(())
+    });
+    found
+}
+
+/// Calls `with` for each path that has bytes of its own, and those before and now.
+fn each_line(
+    tree: &NameTree,
+    mut with: impl FnMut(&str, [u64; 2]) -> io::Result<()>,
+) -> io::Result<()> {
     let mut line = String::new();
     // The end of each name of the path in the line.
     let mut ends = Vec::new();
@@ -37,8 +60,7 @@ fn write(report: &Report, options: &ExportOptions, out: &mut dyn Write) -> io::R
         ends.push(line.len());
         match row.own {
             [0, 0] => Ok(()),
-            [before, now] if tree.is_difference => writeln!(out, "{line} {before} {now}"),
-            [_, now] => writeln!(out, "{line} {now}"),
+            own => with(&line, own),
         }
     })
 }

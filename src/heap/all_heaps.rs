@@ -1,14 +1,10 @@
 //! The heaps of all allocators that were read, as one: what finds and counts chunks does not need to know whose they
 //! are.
 
-use super::chunks::Kind;
+use super::chunks::{BEHIND, CONTENTS, Kind};
 use super::glibc;
 use super::jemalloc::{self, Region};
 use super::memory::Run;
-
-/// Offset of a glibc chunk's contents, and how far they extend behind its end.
-pub(super) const CONTENTS: u64 = 16;
-const BEHIND: u64 = 8;
 
 /// Where a chunk is.
 #[derive(Clone, Copy, Debug)]
@@ -104,6 +100,14 @@ impl AllHeaps {
         let index = heap.parts.partition_point(|part| part.end <= addr);
         if let Some(part) = heap.parts.get(index) {
             part.chunks.prefetch(addr.wrapping_sub(BEHIND));
+        }
+    }
+
+    /// First address of a chunk's contents, if it is known without reading anything.
+    pub(super) fn start(place: Place) -> Option<u64> {
+        match place {
+            Place::Part(_, at) => Some(at + CONTENTS),
+            _ => None,
         }
     }
 

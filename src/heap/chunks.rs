@@ -5,6 +5,9 @@ use super::memory::prefetch;
 
 /// Distance of addresses at which chunks can begin, in bytes.
 pub(crate) const GRANULE: u64 = 16;
+/// Offset of a glibc chunk's contents, and how far they extend behind its end, in bytes.
+pub(super) const CONTENTS: u64 = 16;
+pub(super) const BEHIND: u64 = 8;
 /// Bytes of the heap that a block describes.
 const BLOCK: u64 = 256 << 10;
 /// Largest size of a contiguous part, in bytes.

@@ -56,16 +56,6 @@ impl Heap {
         }
     }
 
-    /// Why an allocator was refused.
-    pub fn refused(&self) -> Option<&str> {
-        match (&self.allocator, &self.jemalloc) {
-            (Allocator::Refused { reason }, _) | (_, Some(JemallocHeap::Refused { reason })) => {
-                Some(reason)
-            }
-            _ => None,
-        }
-    }
-
     fn live_of(&self, whats: &[What]) -> u64 {
         let rows = self.rows.iter().filter(|row| whats.contains(&row.what));
         rows.map(|row| row.bytes).sum()

@@ -53,9 +53,8 @@ pub fn measure_with_pages(
     loop {
         let (heap, pages) = measure_once(pid, top, || snapshot::take(pid, options))?;
         let heap = Heap { attempts, ..heap };
-        let refused = matches!(heap.allocator, Allocator::Refused { .. })
-            || matches!(heap.jemalloc, Some(JemallocHeap::Refused { .. }))
-            || matches!(heap.python, Some(PythonHeap::Refused { .. }));
+        let refused =
+            heap.refused().is_some() || matches!(heap.python, Some(PythonHeap::Refused { .. }));
         if attempts == ATTEMPTS || !refused {
             return Ok((heap, pages));
         }
@@ -79,13 +78,11 @@ fn measure_once(
     let before = figures::rollup(pid)?.anonymous;
     let snapshot = take()?;
     let after = figures::rollup(pid)?.anonymous;
-    let (glibc, allocator) = match glibc::read(&snapshot) {
-        Ok(heap) => (heap, None),
-        Err(refusal) => (None, Some(refusal)),
-    };
-    let mut seen = seen::find(pid, &snapshot.vmas);
+    let glibc = glibc::read(&snapshot);
+    let allocator = allocator(&glibc);
+    let glibc = glibc.ok().flatten();
     let jemalloc = jemalloc::measure(&snapshot, glibc.as_ref());
-    let allocator = name_glibc(glibc.as_ref(), allocator);
+    let mut seen = seen::find(pid, &snapshot.vmas);
     let in_short = JemallocHeap::of(&jemalloc, &mut seen);
     let mut heaps = AllHeaps::new(glibc, jemalloc.ok().flatten());
     let mut census = Census::new(Some(pid), &snapshot, top);
@@ -135,15 +132,15 @@ fn measure_once(
     Ok((heap, HeapPages::of(snapshot.vmas, &pages, &ranges)))
 }
 
-fn name_glibc(heap: Option<&glibc::Heap>, refusal: Option<Refusal>) -> Allocator {
-    match (heap, refusal) {
-        (Some(heap), _) => Allocator::Glibc {
+fn allocator(read: &Result<Option<glibc::Heap>, Refusal>) -> Allocator {
+    match read {
+        Ok(Some(heap)) => Allocator::Glibc {
             arenas: heap.arenas,
             thread_caches: heap.tcaches,
             mallinfo2: heap.mallinfo,
         },
-        (None, None) => Allocator::Unknown,
-        (None, Some(refusal)) => Allocator::Refused {
+        Ok(None) => Allocator::Unknown,
+        Err(refusal) => Allocator::Refused {
             reason: refusal.to_string(),
         },
     }

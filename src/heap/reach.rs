@@ -8,7 +8,7 @@ use std::collections::{BinaryHeap, VecDeque};
 
 use serde::Serialize;
 
-use super::all_heaps::{AllHeaps, CONTENTS, Place};
+use super::all_heaps::{AllHeaps, Place};
 use super::chunks::Kind;
 use super::memory::{Memory, Run, overlapping};
 use super::retained::OTHER;
@@ -268,16 +268,12 @@ impl<'a, 'b> Search<'a, 'b> {
     /// The next chunk whose contents are to be read, its contents and its root.
     fn next_waiting(&mut self) -> Option<((u64, u64), u32)> {
         let Waiting { place, root, len } = self.waiting.pop_front()?;
-        if let Some(Waiting { place, .. }) = self.waiting.get(AHEAD)
-            && let Place::Part(_, at) = place
-        {
-            self.memory.prefetch(at + CONTENTS);
+        let ahead = self.waiting.get(AHEAD);
+        if let Some(start) = ahead.and_then(|ahead| AllHeaps::start(ahead.place)) {
+            self.memory.prefetch(start);
         }
-        let contents = match place {
-            Place::Part(_, at) if len < u32::MAX => {
-                let start = at + CONTENTS;
-                (start, start + u64::from(len))
-            }
+        let contents = match AllHeaps::start(place) {
+            Some(start) if len < u32::MAX => (start, start + u64::from(len)),
             _ => self.heaps.contents(place),
         };
         Some((contents, root))

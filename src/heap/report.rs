@@ -243,3 +243,15 @@ pub struct Heap {
     /// Python's own allocator and its objects, if the process has one.
     pub python: Option<PythonHeap>,
 }
+
+impl Heap {
+    /// Why an allocator was refused.
+    pub fn refused(&self) -> Option<&str> {
+        match (&self.allocator, &self.jemalloc) {
+            (Allocator::Refused { reason }, _) | (_, Some(JemallocHeap::Refused { reason })) => {
+                Some(reason)
+            }
+            _ => None,
+        }
+    }
+}

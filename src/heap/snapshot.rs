@@ -41,6 +41,8 @@ pub struct SnapshotOptions {
     pub approach: Approach,
     /// Maximum time for which the process is stopped. Forking goes on to its end once it has begun.
     pub max_stop: Duration,
+    /// What sets that limit, for messages.
+    pub limit: &'static str,
 }
 
 /// How a snapshot was taken.
@@ -85,15 +87,10 @@ pub(crate) struct Pages {
 /// # Errors
 /// The process has ended, may not be read, or could not be stopped and copied in time; it runs.
 pub(crate) fn take(pid: Pid, options: &SnapshotOptions) -> Result<Snapshot> {
-    let max = options.max_stop;
-    let anonymous = figures::rollup(pid)?.anonymous + figures::counters(pid)?.swap;
-    let headroom = Headroom::of(pid);
-    if let Some(reason) = headroom.refuses_copy(anonymous) {
-        return Err(anyhow!(reason)).context("there is no memory for a snapshot");
-    }
+    let (anonymous, headroom) = check_room(pid)?;
     let fork = || match headroom.refuses_fork(anonymous) {
         Some(reason) => Err(reason),
-        None => Fork::of(pid, max),
+        None => Fork::of(pid, options.max_stop),
     };
     let not_forked = match options.approach {
         Approach::Copy => None,
@@ -108,9 +105,19 @@ pub(crate) fn take(pid: Pid, options: &SnapshotOptions) -> Result<Snapshot> {
             Err(reason) => Some(reason),
         },
     };
-    let mut snapshot = from_stopped(pid, max)?;
+    let mut snapshot = from_stopped(pid, options)?;
     snapshot.taken.not_forked = not_forked;
     Ok(snapshot)
+}
+
+/// Checks that memprof has room for a copy. Returns how many bytes there are to copy, and what room there is.
+fn check_room(pid: Pid) -> Result<(u64, Headroom)> {
+    let anonymous = figures::rollup(pid)?.anonymous + figures::counters(pid)?.swap;
+    let headroom = Headroom::of(pid);
+    match headroom.refuses_copy(anonymous) {
+        Some(reason) => Err(anyhow!(reason)).context("there is no memory for a snapshot"),
+        None => Ok((anonymous, headroom)),
+    }
 }
 
 /// Copies the memory of a process that is about to exit and is stopped, with the registers of its last thread.
@@ -118,20 +125,9 @@ pub(crate) fn take(pid: Pid, options: &SnapshotOptions) -> Result<Snapshot> {
 /// # Errors
 /// It may not be read, or there is no memory for the copy.
 pub(crate) fn take_exiting(pid: Pid, registers: Option<Registers>) -> Result<Snapshot> {
-    let anonymous = figures::rollup(pid)?.anonymous + figures::counters(pid)?.swap;
-    if let Some(reason) = Headroom::of(pid).refuses_copy(anonymous) {
-        return Err(anyhow!(reason)).context("there is no memory for a snapshot");
-    }
+    check_room(pid)?;
     let begun = Instant::now();
-    let mut scanner = Scanner::open(pid, Method::Auto)?;
-    let vmas = Foreseen::read(pid, &mut Classifier::new())?.into_vmas();
-    let pages = pages(&mut scanner, &vmas)?;
-    let mut memory = Memory::with_room(pages.readable.iter().map(Run::len).sum())?;
-    for some in pages.readable.chunks(RANGES) {
-        memory
-            .copy(pid, some)
-            .context("its memory cannot be copied")?;
-    }
+    let (vmas, pages, memory) = copy_of(pid).context("its memory cannot be copied")?;
     Ok(Snapshot {
         vmas,
         memory,
@@ -139,7 +135,7 @@ pub(crate) fn take_exiting(pid: Pid, registers: Option<Registers>) -> Result<Sna
         pages,
         taken: Taken {
             approach: Approach::Copy,
-            stop_ms: begun.elapsed().as_secs_f64() * 1e3,
+            stop_ms: ms(begun.elapsed()),
             second_stop_ms: 0.0,
             not_forked: None,
         },
@@ -148,22 +144,14 @@ pub(crate) fn take_exiting(pid: Pid, registers: Option<Registers>) -> Result<Sna
 
 /// Copies the memory of a child.
 fn from_child(fork: Fork) -> Result<Snapshot> {
-    let mut classifier = Classifier::new();
-    let mut scanner = Scanner::open(fork.child, Method::Auto)?;
-    let vmas = Foreseen::read(fork.child, &mut classifier)?.into_vmas();
-    let pages = pages(&mut scanner, &vmas)?;
-    let mut memory = Memory::with_room(pages.readable.iter().map(Run::len).sum())?;
-    for some in pages.readable.chunks(RANGES) {
-        memory
-            .copy(fork.child, some)
-            .context("the memory of its copy-on-write child cannot be copied")?;
-    }
-    let ms = |time: Duration| time.as_secs_f64() * 1e3;
-    let stop_ms = ms(fork.stop);
+    let copied = copy_of(fork.child);
+    let (vmas, pages, memory) =
+        copied.context("the memory of its copy-on-write child cannot be copied")?;
+    let (threads, stop_ms) = (fork.threads.clone(), ms(fork.stop));
     Ok(Snapshot {
         vmas,
         memory,
-        threads: fork.threads.clone(),
+        threads,
         pages,
         taken: Taken {
             approach: Approach::Fork,
@@ -174,8 +162,24 @@ fn from_child(fork: Fork) -> Result<Snapshot> {
     })
 }
 
-/// Stops the process for `max` at most, and copies its memory.
-fn from_stopped(pid: Pid, max: Duration) -> Result<Snapshot> {
+/// Copies the memory of a process that stands still for as long as that takes.
+fn copy_of(pid: Pid) -> Result<(Vec<Vma>, Pages, Memory)> {
+    let mut scanner = Scanner::open(pid, Method::Auto)?;
+    let vmas = Foreseen::read(pid, &mut Classifier::new())?.into_vmas();
+    let pages = pages(&mut scanner, &vmas)?;
+    let mut memory = Memory::with_room(pages.readable.iter().map(Run::len).sum())?;
+    for some in pages.readable.chunks(RANGES) {
+        memory.copy(pid, some)?;
+    }
+    Ok((vmas, pages, memory))
+}
+
+fn ms(time: Duration) -> f64 {
+    time.as_secs_f64() * 1e3
+}
+
+/// Stops the process for the time that the options permit at most, and copies its memory.
+fn from_stopped(pid: Pid, options: &SnapshotOptions) -> Result<Snapshot> {
     let mut classifier = Classifier::new();
     let mut scanner = Scanner::open(pid, Method::Auto)?;
     let foreseen = Foreseen::read(pid, &mut classifier)?;
@@ -183,7 +187,7 @@ fn from_stopped(pid: Pid, max: Duration) -> Result<Snapshot> {
     let expected: u64 = expected.readable.iter().map(Run::len).sum();
     let mut memory = Memory::with_room(expected + expected / GROWTH)
         .with_context(|| format!("there is no memory for a copy of {} MiB", expected >> 20))?;
-    let mut frozen = Frozen::stop(&[pid], max)?;
+    let mut frozen = Frozen::stop(&[pid], options.max_stop)?;
     let copied = copy(
         pid,
         &mut frozen,
@@ -194,15 +198,16 @@ fn from_stopped(pid: Pid, max: Duration) -> Result<Snapshot> {
     );
     let in_time = frozen.is_frozen();
     let stats = frozen.release();
-    let stop_ms = stats.duration.as_secs_f64() * 1e3;
+    let stop_ms = ms(stats.duration);
     let (vmas, pages, threads) = copied
         .with_context(|| format!("process {pid} was stopped for {stop_ms:.1} ms and runs again"))?;
     if !in_time {
         bail!(
-            "process {pid} was stopped for {} ms, the limit, which was not enough to copy {} MiB; --max-stop sets \
+            "process {pid} was stopped for {} ms, the limit, which was not enough to copy {} MiB; {} sets \
              another limit",
-            max.as_millis(),
-            memory.len() >> 20
+            options.max_stop.as_millis(),
+            memory.len() >> 20,
+            options.limit
         );
     }
     Ok(Snapshot {

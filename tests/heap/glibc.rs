@@ -16,6 +16,7 @@ use crate::common::workload::{Workload, program};
 
 /// The limit of a stop: long, as the machine may be busy.
 pub const COPY: SnapshotOptions = SnapshotOptions {
+    limit: "--max-stop",
     approach: Approach::Copy,
     max_stop: Duration::from_secs(20),
 };

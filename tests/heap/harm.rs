@@ -65,6 +65,7 @@ fn a_stop_that_would_be_too_long_ends() {
     workload.lines.send("mmm");
     workload.lines.line();
     let options = SnapshotOptions {
+        limit: "--max-stop",
         max_stop: Duration::from_micros(1),
         ..COPY
     };

@@ -1,6 +1,6 @@
 //! Where a call that the program does not make itself would do harm.
 
-use std::fs;
+use std::{fs, io};
 
 use super::control::ptrace;
 use super::{Injector, Stopped};
@@ -54,35 +54,29 @@ fn refuse_if_filtered(tid: i32) -> Result<(), String> {
 fn may_be_in_rseq(injector: &Injector, tid: i32) -> bool {
     /// Offset of the pointer to the running sequence.
     const SEQUENCE: u64 = 8;
-    let mut words = [0_u64; 3];
-    let at = (&raw mut words) as u64;
-    let read = ptrace(
-        PTRACE_GET_RSEQ_CONFIGURATION,
-        tid,
-        size_of_val(&words) as u64,
-        at,
-    );
-    match (read, words[0]) {
-        (Ok(_), 0) => false,
-        (Ok(_), area) => {
+    let asked = ask::<3>(PTRACE_GET_RSEQ_CONFIGURATION, tid).map(|words| words[0]);
+    match asked {
+        Ok(0) => false,
+        Ok(area) => {
             let running = injector.read(area + SEQUENCE, 8);
             running.map_or(true, |bytes| bytes != [0; 8])
         }
         // Without support for it in the kernel there are none.
-        (Err(e), _) => e.raw_os_error() != Some(libc::EIO),
+        Err(e) => e.raw_os_error() != Some(libc::EIO),
     }
 }
 
 /// Whether a thread has its system calls handled in user space (`PR_SET_SYSCALL_USER_DISPATCH`).
 fn dispatches_calls(tid: i32) -> bool {
-    let mut words = [0_u64; 4];
-    let at = (&raw mut words) as u64;
-    let read = ptrace(
-        PTRACE_GET_SYSCALL_USER_DISPATCH_CONFIG,
-        tid,
-        size_of_val(&words) as u64,
-        at,
-    );
+    let asked = ask::<4>(PTRACE_GET_SYSCALL_USER_DISPATCH_CONFIG, tid);
     // Kernels before 6.4 cannot be asked.
-    read.is_ok() && words[0] != 0
+    asked.is_ok_and(|words| words[0] != 0)
+}
+
+/// What `ptrace` says of a thread in so many words.
+fn ask<const WORDS: usize>(request: libc::c_uint, tid: i32) -> io::Result<[u64; WORDS]> {
+    let mut words = [0; WORDS];
+    let (size, at) = (size_of_val(&words) as u64, (&raw mut words) as u64);
+    ptrace(request, tid, size, at)?;
+    Ok(words)
 }

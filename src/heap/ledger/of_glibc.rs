@@ -1,5 +1,6 @@
 //! The bytes of glibc's heap by what they are.
 
+use super::super::chunks::CONTENTS;
 use super::super::glibc;
 use super::super::memory::overlapping;
 use super::super::report::What;
@@ -8,8 +9,6 @@ use crate::residency::page_size;
 
 /// Bytes between the beginning of a chunk and what its header describes.
 const SIZE_FIELD: u64 = 8;
-/// Offset of a chunk's contents.
-const CONTENTS: u64 = 16;
 /// The part of a large free chunk that `malloc_trim` leaves alone, in bytes.
 const LINKS: u64 = 48;
 

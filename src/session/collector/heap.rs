@@ -22,6 +22,8 @@ pub struct HeapRequest {
     pub pid: Pid,
     /// Maximum time for which it is stopped; `None` for that of `--max-freeze`.
     pub max_stop: Option<Duration>,
+    /// What sets that limit, for messages.
+    pub limit: &'static str,
     /// Number of chunks and of other single things that are listed.
     pub top: usize,
     /// Receives the snapshot and the heap's resident pages, or why there is none.
@@ -71,6 +73,7 @@ impl Collector {
         let options = SnapshotOptions {
             approach: Approach::Copy,
             max_stop: request.max_stop.unwrap_or(self.freezing.max),
+            limit: request.limit,
         };
         let taking = move || {
             priority::restore();

@@ -41,6 +41,7 @@ impl Reports {
         let request = HeapRequest {
             pid,
             max_stop: how.max_stop,
+            limit: how.limit,
             top: how.top,
             reply,
             turn,
@@ -51,9 +52,7 @@ impl Reports {
         let taken = answer.await.map_err(|_| {
             failed("the thread that takes it could not be started, or ended early".to_owned())
         })?;
-        // `memprof heap` has another name for this limit.
-        let taken = taken.map_err(|why| failed(why.replace("--max-stop", how.limit)))?;
-        let (mut taken, pages) = taken;
+        let (mut taken, pages) = taken.map_err(failed)?;
         let stop = Duration::from_secs_f64(taken.heap.taken.stop_ms / 1e3);
         let mut runs_until = self.runs_until.lock().await;
         *runs_until = (*runs_until).max(begun + stop * (RUN_SHARE + 1));
@@ -81,7 +80,6 @@ impl Reports {
             sequence: 0,
         };
         let rows = tokio::task::spawn_blocking(move || GrownBy::of(&report, shared, top));
-        let rows = rows.await.map_err(|e| e.to_string())?;
-        rows.map_err(|e| e.to_string())
+        rows.await.map_err(|e| e.to_string())
     }
 }

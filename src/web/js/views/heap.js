@@ -49,7 +49,7 @@ class HeapMap extends Graph {
 /** The limit of a stop that was last chosen, also for the next view. */
 let limit = "";
 
-/** What was read, and what of it is in use. */
+/** Says which heaps were read, and how much of them is in use. */
 function told(/** @type {import("../heap/words.js").Heap} */ heap, /** @type {HeapInfo} */ snapshot) {
   const { allocator, jemalloc } = heap;
   const several = heap.attempts > 1 ? `, in ${heap.attempts} attempts` : "";
