@@ -51,8 +51,8 @@ pub struct Problems {
     pub refused: u64,
     /// Lines or records that name no code.
     pub malformed: u64,
-    /// Files that have become shorter.
-    pub truncated: u64,
+    /// How often a file was found to be shorter, or written again from an earlier place.
+    pub rewritten: u64,
     /// Functions without room for their name.
     pub no_room: u64,
 }
@@ -61,7 +61,7 @@ impl std::ops::AddAssign for Problems {
     fn add_assign(&mut self, other: Problems) {
         self.refused += other.refused;
         self.malformed += other.malformed;
-        self.truncated += other.truncated;
+        self.rewritten += other.rewritten;
         self.no_room += other.no_room;
     }
 }
@@ -80,6 +80,8 @@ pub struct RuntimeCode {
     waiting: VecDeque<Waiting>,
     forgotten: Forgotten,
     replaced: Vec<Range<u64>>,
+    /// Whether its perf map was rewritten: what it says when it is read need not be what it said when the code ran.
+    rewritten: bool,
     /// Whether it has trampolines without a frame pointer: those of `python -X perf`.
     pub has_trampolines: bool,
     /// Counted in full, so that no problem of a file that was replaced is forgotten.
@@ -105,6 +107,12 @@ struct Tail {
     map: PerfMap,
 }
 
+impl Tail {
+    fn start_again(&mut self) {
+        (self.at, self.until, self.map) = (0, None, PerfMap::default());
+    }
+}
+
 /// A jitdump file, read up to a position.
 #[derive(Debug)]
 struct Dump {
@@ -128,6 +136,7 @@ impl RuntimeCode {
             waiting: VecDeque::new(),
             forgotten: Forgotten::default(),
             replaced: Vec::new(),
+            rewritten: false,
             has_trampolines: false,
             problems: Problems::default(),
         }
@@ -143,7 +152,7 @@ impl RuntimeCode {
 
     /// The frame of the code at an address, if it has a name now.
     pub fn frame(&self, addr: u64, modules: &mut ModuleTable) -> Option<Frame> {
-        self.named(addr, "", modules)
+        self.named(addr, waiting::mark(self.rewritten), modules)
     }
 
     fn named(&self, addr: u64, mark: &str, modules: &mut ModuleTable) -> Option<Frame> {
@@ -202,13 +211,28 @@ impl RuntimeCode {
         }
         if self.reads(written.inode) {
             match &mut self.source {
-                Source::PerfMap(tail) => tail.until = Some(written.end),
+                Source::PerfMap(tail) => {
+                    // Writes are told of in their order: runtimes write under a lock.
+                    let rewritten = tail.until.is_some_and(|until| written.end <= until);
+                    if rewritten {
+                        tail.start_again();
+                    }
+                    tail.until = Some(written.end);
+                    if rewritten {
+                        self.note_rewritten();
+                    }
+                }
                 Source::Jitdump(dump) => dump.until = Some(written.end),
                 Source::None => {}
             }
             self.read(&mut renamed, modules);
         }
         renamed
+    }
+
+    fn note_rewritten(&mut self) {
+        self.problems.rewritten += 1;
+        self.rewritten = true;
     }
 
     fn reads(&self, inode: u64) -> bool {
@@ -291,8 +315,8 @@ impl RuntimeCode {
     fn read_map(&mut self, tail: &mut Tail) -> bool {
         let size = tail.file.metadata().map_or(tail.at, |m| m.len());
         if size < tail.at {
-            self.problems.truncated += 1;
-            (tail.at, tail.until, tail.map) = (0, None, PerfMap::default());
+            tail.start_again();
+            self.note_rewritten();
         }
         let end = tail.until.map_or(size, |until| until.clamp(tail.at, size));
         let more = usize::try_from(end - tail.at).unwrap_or(AT_ONCE);

@@ -77,8 +77,8 @@ impl Aggregator {
                 all.malformed,
             ),
             (
-                "maps of code made at run time that became shorter",
-                all.truncated,
+                "times a map of code made at run time was rewritten: names since then are said to be later",
+                all.rewritten,
             ),
             (
                 "functions made at run time without room for their name",

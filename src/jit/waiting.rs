@@ -18,6 +18,11 @@ const SHARE: u32 = 50;
 /// What is added to such a name.
 const LATE_MARK: &str = " [named later]";
 
+/// What is added to a name.
+pub(super) fn mark(late: bool) -> &'static str {
+    if late { LATE_MARK } else { "" }
+}
+
 /// A function whose frame was found after its stack was taken in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Renamed {
@@ -100,7 +105,7 @@ impl RuntimeCode {
         let mut left = VecDeque::new();
         for mut one in waiting.drain(..count) {
             let late = !timed && one.since.elapsed() > LATE;
-            let mark = if late { LATE_MARK } else { "" };
+            let mark = mark(late || self.rewritten);
             let stack = one.stack;
             one.addrs.retain(|addr| {
                 let frame = self.named(*addr, mark, modules);

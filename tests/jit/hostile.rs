@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use crate::common::workload::program;
-use crate::{PAGE, record};
+use crate::{PAGE, number, record};
 
 /// What the functions `f0` to `f7` touch.
 const ALL: u64 = 29 * PAGE;
@@ -45,7 +45,26 @@ fn what_is_no_file_of_the_process_is_not_read() {
 fn damaged_maps_name_what_they_name() {
     assert_eq!(check("nonsense", Some("that could not be read")), ALL);
     check("long line", None);
-    check("truncated", None);
+}
+
+/// After each function it is truncated and begins anew: when it is read, the line may be that of a later function.
+#[test]
+fn names_of_a_rewritten_map_say_that_they_are_later() {
+    let jit = program("jit");
+    let r = record(&[], &[jit.to_str().unwrap(), "hostile", "truncated"]);
+    let (mut named, mut all) = (0, 0);
+    for (frames, bytes) in &r.stacks {
+        let made =
+            |f: &&String| *f == "[JIT]" || number(f.trim_end_matches(" [named later]")).is_some();
+        if let Some(frame) = frames.iter().find(made) {
+            all += bytes;
+            named += if number(frame).is_some() { *bytes } else { 0 };
+        }
+    }
+    assert_eq!(all, ALL, "{}", r.said());
+    // Only of the first function it was not known.
+    assert!(named <= PAGE, "{named}: {}", r.said());
+    assert!(r.said().contains("was rewritten"), "{}", r.said());
 }
 
 #[test]

@@ -101,11 +101,15 @@ impl Recorded {
     }
 }
 
+/// N of a function `fN`.
+fn number(frame: &str) -> Option<u64> {
+    frame.strip_prefix('f')?.parse().ok()
+}
+
 fn by_function(stacks: &[(Vec<String>, u64)]) -> (BTreeMap<u64, u64>, u64) {
     let (mut named, mut nameless) = (BTreeMap::new(), 0);
     for (frames, bytes) in stacks {
-        let number = |f: &String| f.strip_prefix('f').and_then(|n| n.parse().ok());
-        match frames.iter().find_map(number) {
+        match frames.iter().find_map(|f| number(f)) {
             Some(n) => *named.entry(n).or_default() += bytes,
             None if frames.iter().any(|f| f == "[JIT]") => nameless += bytes,
             None => {}
