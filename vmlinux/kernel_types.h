@@ -72,6 +72,7 @@ enum {
 
 enum {
 	BPF_RB_AVAIL_DATA = 0,
+	BPF_RB_CONS_POS = 2,
 };
 
 enum {

@@ -13,20 +13,37 @@ struct {
 	__uint(max_entries, 4 << 20);
 } events SEC(".maps");
 
+/*
+ * Up to where user space had read when it was last woken. Until it reads on, it need not be woken again: a wake-up is an
+ * interrupt, which costs a virtual machine microseconds.
+ */
+__u64 woken_at = ~0ull;
+
+/* Sends a record, and wakes user space if `wake` and nobody has since it last read. */
+static __always_inline int output(void *record, __u64 size, __u32 wake)
+{
+	__u64 read = bpf_ringbuf_query(&events, BPF_RB_CONS_POS);
+	int failed;
+
+	wake = wake && woken_at != read;
+	if (wake)
+		woken_at = read;
+	failed = bpf_ringbuf_output(&events, record, size, wake ? BPF_RB_FORCE_WAKEUP : BPF_RB_NO_WAKEUP);
+	if (wake && failed)
+		woken_at = ~0ull;
+	return failed;
+}
+
 /* Sends a record and wakes user space. */
 static __always_inline int emit_now(void *record, __u64 size)
 {
-	return bpf_ringbuf_output(&events, record, size, BPF_RB_FORCE_WAKEUP);
+	return output(record, size, 1);
 }
 
 /* Sends a record; wakes user space once `wake_bytes` are waiting. */
 static __always_inline int emit(void *record, __u64 size)
 {
-	__u64 flags = bpf_ringbuf_query(&events, BPF_RB_AVAIL_DATA) >= wake_bytes ?
-			      BPF_RB_FORCE_WAKEUP :
-			      BPF_RB_NO_WAKEUP;
-
-	return bpf_ringbuf_output(&events, record, size, flags);
+	return output(record, size, bpf_ringbuf_query(&events, BPF_RB_AVAIL_DATA) >= wake_bytes);
 }
 
 #endif

@@ -27,6 +27,7 @@ mod signals;
 mod spawning;
 mod start;
 mod target;
+mod wake_ups;
 
 const KIB: u64 = 1024;
 const MIB: u64 = 1024 * KIB;
