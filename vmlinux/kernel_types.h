@@ -149,8 +149,10 @@ struct task_struct {
 	struct thread_info thread_info;
 	struct thread_struct thread;
 	unsigned int flags;
+	unsigned int ptrace;
 	struct sched_entity se;
 	struct mm_struct *mm;
+	int exit_signal;
 	pid_t pid;
 	pid_t tgid;
 	struct task_struct *group_leader;

@@ -12,6 +12,7 @@
 #include "gfp.bpf.h"
 #include "ledger.bpf.h"
 #include "sampling.bpf.h"
+#include "snapshots.bpf.h"
 #include "take.bpf.h"
 #include "thread.bpf.h"
 #include "unwind.bpf.h"
@@ -40,7 +41,7 @@ static __always_inline int can_be_user(__u64 addr)
  * (The end of a fault has a hook too, the perf event of a successful fault. It would double the overhead for the
  * target, and cost every process a part of that.)
  *
- * Returns the page's entry in the ledger if it has no owner and the stack is to be walked, else NULL.
+ * Returns the page's entry in the ledger if it gets an owner now and the stack is to be walked, else NULL.
  */
 static __always_inline __u32 *fault_begins(struct task_state *st, int walked, __u64 addr, __u64 error_code)
 {
@@ -79,7 +80,8 @@ static __always_inline __u32 *fault_begins(struct task_state *st, int walked, __
 	st->fault_ip = regs.ip;
 	st->fault_sp = regs.sp;
 	st->fault_present = error_code & FAULT_PRESENT;
-	if (!chunk)
+	/* A page that is present has its owner, or was there before memprof: only a copy of it gets one. */
+	if (!chunk || st->fault_present)
 		return NULL;
 	owner = &chunk->stack[vpage & (CHUNK_PAGES - 1)];
 	return *owner == STACK_NONE ? owner : NULL;
@@ -132,8 +134,7 @@ int BPF_PROG(fault_user, unsigned long address, struct pt_regs *regs, unsigned l
 	if (!st || !owner)
 		return 0;
 	*owner = st->fault_stack = stack_id(st, 0);
-	if (!st->fault_present)
-		plain_fault(own_cpu(), bpf_get_current_task_btf(), 0);
+	plain_fault(own_cpu(), bpf_get_current_task_btf(), 0);
 	if (!walks_all())
 		note_walk(st);
 	return 0;
@@ -192,8 +193,11 @@ static __always_inline int allocated_in_fault(struct task_state *st, unsigned in
 	chunk = chunk_get(chunk_key(st->mm_id, vpage));
 	if (!chunk)
 		return 0;
-	if (st->fault_present && !order)
+	if (st->fault_present && !order) {
 		page_to_cow_children(vpage, known ? STACK_NONE : chunk->stack[vpage & (CHUNK_PAGES - 1)]);
+		if (!(gfp & GFP_ZERO) && keeps_owner(vpage))
+			return 0;
+	}
 	/* An id from an ended epoch may already name another stack. */
 	if (stack == STACK_NONE || (known && st->epoch != stack_epoch)) {
 		stack = stack_id(st, 0);

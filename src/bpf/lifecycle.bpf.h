@@ -16,6 +16,7 @@
 #include "mappings.bpf.h"
 #include "registers.bpf.h"
 #include "settings.bpf.h"
+#include "snapshots.bpf.h"
 
 /* 1 while memprof waits for a process named `wanted_comm`. */
 __u32 waiting = 0;
@@ -172,9 +173,9 @@ int BPF_PROG(process_fork, struct task_struct *parent, struct task_struct *child
 {
 	struct mm_info *from;
 	struct mm_struct *mm;
-	__u32 pid, mm_id, parent_mm_id;
+	__u32 pid, mm_id, parent_mm_id, snapshot = is_snapshot(child);
 
-	if (!follow_forks || child->pid != child->tgid)
+	if (!(follow_forks || snapshot) || child->pid != child->tgid)
 		return 0;
 	mm = child->mm;
 	if (!mm || !maybe_followed(parent))
@@ -182,6 +183,8 @@ int BPF_PROG(process_fork, struct task_struct *parent, struct task_struct *child
 	from = find_mm(parent->mm);
 	if (!from)
 		return 0;
+	if (snapshot)
+		return snapshot_begins(from, parent->mm, child->tgid);
 	parent_mm_id = from->mm_id;
 	pid = view_pid(child);
 	mm_id = follow(mm, child->tgid, pid, parent->mm);
@@ -242,7 +245,7 @@ int BPF_PROG(process_exit, struct task_struct *task)
 		return 0;
 	proc = bpf_map_lookup_elem(&procs, &tgid);
 	if (!proc)
-		return 0;
+		return nr_snapshots ? snapshot_ends(tgid) : 0;
 	pid = proc->pid;
 	mm_id = proc->mm_id;
 	/* (Not task->mm: up to 6.15 that is NULL by now. If nothing keeps the address space, the value is junk.) */

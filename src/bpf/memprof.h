@@ -345,6 +345,7 @@ struct mm_info {
 	__u64 parent; /* the address space it was forked from, if that is followed too */
 	__u32 cow_children[MAX_COW_CHILDREN]; /* 0: none */
 	__u32 ancestors[MAX_ANCESTORS]; /* nearest first */
+	__u32 snapshots; /* copy-on-write children of heap snapshots that live */
 };
 
 /* A followed process, by its pid in the initial namespace. */

@@ -7,6 +7,7 @@ mod binary;
 #[path = "../common/mod.rs"]
 mod common;
 
+mod books;
 mod chroots;
 mod command;
 mod fork;
