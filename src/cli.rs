@@ -82,14 +82,9 @@ enum Action {
     Diff(saved::DiffArgs),
     /// Check what this kernel and these privileges allow, what is missing, and how to get it
     Doctor,
-    /// Hold a copy-on-write child of a process for `memprof heap`, which starts this itself
+    /// Make and hold copy-on-write children of processes for heap snapshots; memprof starts this itself
     #[command(hide = true)]
-    ForkGuard {
-        #[arg(value_parser = parse_pid)]
-        pid: Pid,
-        /// Stop the process for at most this many milliseconds before it forks
-        max_stop: u32,
-    },
+    ForkGuard,
     /// Print completions for a shell
     Completions {
         /// The shell
@@ -232,8 +227,8 @@ pub enum Run {
     Maps(MapsConfig),
     /// `memprof heap`.
     Heap(HeapConfig),
-    /// `memprof fork-guard`: the process, and the maximum time for which it is stopped.
-    ForkGuard(Pid, Duration),
+    /// `memprof fork-guard`.
+    ForkGuard,
     /// `memprof open`.
     Open(OpenConfig),
     /// `memprof diff`.
@@ -278,9 +273,7 @@ pub fn parse_from(args: impl IntoIterator<Item = OsString>) -> Result<Run, clap:
         Some(Action::Top(args)) => args.config().map(|c| Run::Profile(Box::new(c))),
         Some(Action::Maps(args)) => Ok(Run::Maps(args.config())),
         Some(Action::Heap(args)) => args.config().map(Run::Heap),
-        Some(Action::ForkGuard { pid, max_stop }) => {
-            Ok(Run::ForkGuard(pid, Duration::from_millis(max_stop.into())))
-        }
+        Some(Action::ForkGuard) => Ok(Run::ForkGuard),
         Some(Action::Open(args)) => args.config(cli.profile.color).map(Run::Open),
         Some(Action::Diff(args)) => args.config().map(|c| Run::Diff(Box::new(c))),
         Some(Action::Doctor) => Ok(Run::Doctor),

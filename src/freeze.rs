@@ -21,23 +21,21 @@ mod inject;
 mod registers;
 mod threads;
 mod tracees;
+mod tracer;
 
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::thread;
 use std::time::{Duration, Instant};
-
-use nix::unistd::Pid as NixPid;
 
 use crate::event::Pid;
 use claims::Claims;
 pub use estimate::{Costs, Estimate};
-pub use fork::Fork;
+pub use fork::{Fork, Guard};
 pub use registers::Registers;
 pub use threads::stands_still;
 pub(crate) use threads::{has_ended, is_traced_here, threads};
+use tracer::Tracer;
 
 /// Default maximum time for which processes are stopped.
 pub const MAX_FREEZE: Duration = Duration::from_millis(50);
@@ -65,9 +63,7 @@ pub struct Frozen {
     /// Set when the processes are released.
     released: Arc<AtomicBool>,
     deadline: Instant,
-    freezer: Option<thread::JoinHandle<()>>,
-    /// The `/proc` directory of the freezer's thread, which exists while it lives.
-    proc_dir: PathBuf,
+    _freezer: Tracer<()>,
     /// Dropped last: the processes run by then.
     claims: Claims,
 }
@@ -129,26 +125,20 @@ impl Frozen {
         let (answer, answers) = sync_channel(2);
         let released = Arc::new(AtomicBool::new(false));
         let flag = Arc::clone(&released);
-        let (tell, told) = sync_channel(1);
-        let freezer = thread::Builder::new()
-            .name("memprof-freeze".into())
-            .spawn(move || {
-                let _ = tell.send(nix::unistd::gettid());
-                freezer::run(max, &inbox, &answer, &flag);
-            })
-            .map_err(|e| {
-                FreezeError::new(format!(
-                    "cannot start the thread that freezes processes: {e}"
-                ))
-            })?;
-        let own = told.recv().unwrap_or(NixPid::from_raw(0));
+        let freezer = Tracer::start("memprof-freeze", move || {
+            freezer::run(max, &inbox, &answer, &flag);
+        })
+        .map_err(|e| {
+            FreezeError::new(format!(
+                "cannot start the thread that freezes processes: {e}"
+            ))
+        })?;
         let mut frozen = Frozen {
             requests: Some(requests),
             answers,
             released,
             deadline: Instant::now(),
-            freezer: Some(freezer),
-            proc_dir: PathBuf::from(format!("/proc/self/task/{own}")),
+            _freezer: freezer,
             claims,
         };
         frozen.stop_more(pids.to_vec())?;
@@ -224,14 +214,8 @@ impl Frozen {
 
 impl Drop for Frozen {
     fn drop(&mut self) {
+        // This ends the freezer.
         self.requests = None;
-        if let Some(freezer) = self.freezer.take() {
-            let _ = freezer.join();
-        }
-        // The kernel releases the freezer's remaining tracees only after its thread can be joined.
-        while self.proc_dir.exists() {
-            thread::sleep(PAUSE);
-        }
     }
 }
 

@@ -26,6 +26,9 @@ pub mod unwind;
 pub mod freeze {
     mod registers;
     pub use registers::Registers;
+    /// A stub: nothing is forked.
+    #[derive(Debug, Default)]
+    pub struct Guard;
 }
 /// A stub: nothing is shown.
 pub mod export {

@@ -19,9 +19,7 @@ fn main() -> ExitCode {
         Run::Heap(config) => {
             heap::command::run(&config).and_then(|(text, status)| print(&text, status))
         }
-        Run::ForkGuard(pid, max) => guard::run(pid, max)
-            .map(|()| ExitCode::SUCCESS)
-            .map_err(Into::into),
+        Run::ForkGuard => guard::run().map(|()| ExitCode::SUCCESS).map_err(Into::into),
         Run::Open(config) => session::open(config),
         Run::Diff(config) => session::diff(&config),
         Run::Doctor => {

@@ -21,6 +21,8 @@ pub enum Role {
     Collector,
     /// Takes a heap snapshot of a followed process.
     Heap,
+    /// Forks processes for heap snapshots: a process of its own, without a filter.
+    Guard,
     /// Waits for the command, which memprof has already started.
     Command,
     /// Serves HTTP, draws the screen and writes the results.
@@ -55,9 +57,10 @@ const FILES: &[Capability] = &[
 
 impl Role {
     /// All roles, for the trial of `memprof doctor`.
-    pub const ALL: [Role; 8] = [
+    pub const ALL: [Role; 9] = [
         Role::Collector,
         Role::Heap,
+        Role::Guard,
         Role::Command,
         Role::Server { writes_files: true },
         Role::Symbols,
@@ -76,6 +79,8 @@ impl Role {
                 Capability::CAP_SYS_ADMIN,
             ],
             Role::Command | Role::Heap => &[],
+            // Shows seccomp filters.
+            Role::Guard => &[Capability::CAP_SYS_ADMIN],
             // `/debug/memory` reads `smaps`; SIGTERM is forwarded to the command.
             Role::Server { .. } => return vec![Capability::CAP_SYS_PTRACE, Capability::CAP_KILL],
             // For programs and debug files that only their owner may read.

@@ -148,7 +148,7 @@ int find_process(struct bpf_iter__task *ctx)
 		return 0;
 	mm = task->mm;
 	tgid = task->tgid;
-	if (!mm || bpf_map_lookup_elem(&procs, &tgid))
+	if (!mm || bpf_map_lookup_elem(&procs, &tgid) || bpf_map_lookup_elem(&snapshots, &tgid))
 		return 0;
 	mm_id = follow(mm, tgid, pid, NULL);
 	if (mm_id)

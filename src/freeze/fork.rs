@@ -1,35 +1,43 @@
 //! A copy-on-write child of a process: its memory as it was at one moment, while the process runs on.
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
-use super::guard::Said;
+use super::claims::Claims;
+use super::guard::{Asked, Said};
 use super::registers::Registers;
 use crate::event::Pid;
 
+/// Maximum time to wait for an exact report of the process before the child is removed.
+const PATIENCE: Duration = Duration::from_secs(1);
+
 /// The child, which is stopped. It is gone, without a trace in the process, when this is dropped.
 #[derive(Debug)]
-pub struct Fork {
+pub struct Fork<'a> {
     /// Its id.
     pub child: Pid,
     /// The time for which the process was stopped.
     pub stop: Duration,
     /// The registers of the process's threads.
     pub threads: Vec<Registers>,
-    guard: Guard,
+    of: Pid,
+    /// `None` once the child is gone.
+    guard: Option<&'a mut Guard>,
 }
 
-impl Fork {
+impl<'a> Fork<'a> {
     /// Stops a process for `max` at most until it can be forked, forks it, and releases it. How long forking takes depends on the
     /// size of its page tables.
     ///
     /// # Errors
     /// The reason why it cannot be forked.
-    pub fn of(pid: Pid, max: Duration) -> Result<Fork, String> {
-        let mut guard = Guard::start(pid, max)?;
-        match guard.listen()? {
+    pub fn of(guard: &'a mut Guard, pid: Pid, max: Duration) -> Result<Fork<'a>, String> {
+        let mut claims = Claims::default();
+        claims.add(&[pid], max).map_err(|e| e.to_string())?;
+        let max_ms = u64::try_from(max.as_millis()).unwrap_or(u64::MAX);
+        match guard.ask(Asked::Fork { pid: pid.0, max_ms })? {
             Said::Forked {
                 child,
                 stop,
@@ -38,38 +46,83 @@ impl Fork {
                 child: Pid(child.cast_unsigned()),
                 stop: Duration::try_from_secs_f64(stop).unwrap_or_default(),
                 threads,
-                guard,
+                of: pid,
+                guard: Some(guard),
             }),
             Said::Failed { reason } => Err(reason),
-            Said::Ended { .. } => Err("its guard ended early".to_owned()),
+            Said::Ended { .. } => Err("its guard gave another answer".to_owned()),
         }
     }
 
     /// Removes the child. Returns the time for which one thread of the process was stopped for that.
     pub fn end(mut self) -> Duration {
-        self.guard.stdin = None;
-        match self.guard.listen() {
-            Ok(Said::Ended { stop }) => Duration::try_from_secs_f64(stop).unwrap_or_default(),
+        self.remove()
+    }
+
+    fn remove(&mut self) -> Duration {
+        let mut claims = Claims::default();
+        // Otherwise the guard tries again until the report is done.
+        let _ = claims.add(&[self.of], PATIENCE);
+        match self.guard.take().map(|guard| guard.ask(Asked::End)) {
+            Some(Ok(Said::Ended { stop })) => Duration::try_from_secs_f64(stop).unwrap_or_default(),
             _ => Duration::ZERO,
         }
     }
 }
 
-/// The process that holds the child.
+impl Drop for Fork<'_> {
+    fn drop(&mut self) {
+        if self.guard.is_some() {
+            self.remove();
+        }
+    }
+}
+
+/// The process that makes and holds children: one at a time. It is started when it is first needed.
+#[derive(Debug, Default)]
+pub struct Guard(Option<Running>);
+
 #[derive(Debug)]
-struct Guard {
+struct Running {
     process: Child,
-    /// The guard removes the child when this is closed.
+    /// `None` once the guard is to end, and to remove the child.
     stdin: Option<ChildStdin>,
     stdout: BufReader<ChildStdout>,
 }
 
 impl Guard {
-    fn start(pid: Pid, max: Duration) -> Result<Guard, String> {
+    /// Starts it now.
+    ///
+    /// # Errors
+    /// Why that is not possible.
+    pub fn start(&mut self) -> Result<(), String> {
+        self.running().map(drop)
+    }
+
+    /// Its id, if it has been started.
+    pub fn pid(&self) -> Option<Pid> {
+        self.0.as_ref().map(|running| Pid(running.process.id()))
+    }
+
+    fn running(&mut self) -> Result<&mut Running, String> {
+        match &mut self.0 {
+            Some(running) => Ok(running),
+            none => Ok(none.insert(Running::start()?)),
+        }
+    }
+
+    fn ask(&mut self, what: Asked) -> Result<Said, String> {
+        let said = self.running()?.ask(what);
+        said.map_err(|e| format!("the guard did not answer: {e}"))
+    }
+}
+
+impl Running {
+    fn start() -> Result<Running, String> {
         let failed = |e| format!("memprof cannot start its guard: {e}");
         let mut process = Command::new("/proc/self/exe")
             .arg0("memprof")
-            .args(["fork-guard", &pid.to_string(), &max.as_millis().to_string()])
+            .arg("fork-guard")
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
@@ -77,24 +130,27 @@ impl Guard {
             .map_err(failed)?;
         let pipes = process.stdin.take().zip(process.stdout.take());
         let (stdin, stdout) = pipes.ok_or("its pipes are missing")?;
-        Ok(Guard {
+        Ok(Running {
             process,
             stdin: Some(stdin),
             stdout: BufReader::new(stdout),
         })
     }
 
-    fn listen(&mut self) -> Result<Said, String> {
-        let mut line = String::new();
+    fn ask(&mut self, what: Asked) -> Result<Said, String> {
+        let mut line = serde_json::to_string(&what).map_err(|e| e.to_string())?;
+        line.push('\n');
+        let stdin = self.stdin.as_mut().ok_or("it has ended")?;
+        let asked = stdin.write_all(line.as_bytes());
+        asked.map_err(|e| e.to_string())?;
+        line.clear();
         let read = self.stdout.read_line(&mut line);
-        let said = read
-            .map_err(|e| e.to_string())
-            .and_then(|_| serde_json::from_str(&line).map_err(|e| e.to_string()));
-        said.map_err(|e| format!("the guard did not answer: {e}"))
+        read.map_err(|e| e.to_string())?;
+        serde_json::from_str(&line).map_err(|e| e.to_string())
     }
 }
 
-impl Drop for Guard {
+impl Drop for Running {
     fn drop(&mut self) {
         self.stdin = None;
         let _ = self.process.wait();

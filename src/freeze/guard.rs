@@ -1,11 +1,13 @@
-//! `memprof fork-guard`: makes a copy-on-write child of a stopped process for memprof, and cleans up after it.
+//! `memprof fork-guard`: makes copy-on-write children of processes for memprof, and cleans up after them.
 //!
 //! This is a process of its own because it must outlive memprof: if memprof is killed, its end of the pipe closes, and the
-//! child is killed and reaped all the same. The child never runs. It shares the process's open files, so that a file
+//! child is killed and reaped all the same. And memprof's threads may start no program once they have given up their
+//! privileges, so it is started before. A child never runs. It shares the process's open files, so that a file
 //! that the process closes is closed; it sends no signal when it ends; the kernel kills it if the guard is killed, and takes it first if memory
 //! runs out.
 
-use std::io::{self, Read, Write};
+use std::io::{self, BufRead, Write};
+use std::sync::mpsc::{SyncSender, sync_channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -18,7 +20,9 @@ use super::inject::{Call, Injector};
 use super::registers::Registers;
 use super::threads::{has_ended, threads};
 use super::tracees::Tracees;
+use super::tracer::Tracer;
 use crate::event::Pid;
+use crate::privileges::{self, Role};
 
 /// Time for which the guard tries to reap the child.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -26,7 +30,17 @@ const PAUSE: Duration = Duration::from_millis(10);
 /// Maximum time for which a thread is stopped to reap the child.
 const MAX_REAP: Duration = Duration::from_millis(50);
 
-/// What the guard says, a line of JSON each.
+/// What memprof asks of the guard, a line of JSON each.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Asked {
+    /// Make a child of a process, which is stopped for so many milliseconds at most before it forks.
+    Fork { pid: u32, max_ms: u64 },
+    /// Remove the child.
+    End,
+}
+
+/// What the guard answers, a line of JSON each.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Said {
@@ -39,15 +53,15 @@ pub(super) enum Said {
     },
     /// There is no child, and the process runs.
     Failed { reason: String },
-    /// The child is gone, and so is all that the guard did. Time for which a thread was stopped for that, in seconds.
+    /// The child is gone, and so is all that the guard did for it. Time for which a thread was stopped for that, in seconds.
     Ended { stop: f64 },
 }
 
-/// Makes the child, says so on stdout, and removes it when stdin is closed.
+/// Does what is asked on stdin, and answers on stdout, until stdin is closed. The last child is gone then.
 ///
 /// # Errors
 /// Nobody reads what it says; the child is gone.
-pub fn run(pid: Pid, max: Duration) -> io::Result<()> {
+pub fn run() -> io::Result<()> {
     // What ends memprof is not to end the guard before it has cleaned up.
     let _ = setsid();
     for ignored in [
@@ -61,19 +75,72 @@ pub fn run(pid: Pid, max: Duration) -> io::Result<()> {
         let _ = unsafe { signal(ignored, SigHandler::SigIgn) };
     }
     let _ = std::fs::write("/proc/self/oom_score_adj", "-1000");
-    // The process is stopped until the guard has gone on.
+    // A process is stopped until the guard has gone on.
     raise_priority();
-    let (said, made) = match fork(pid, max) {
-        Ok((said, made)) => (said, Some(made)),
-        Err(reason) => (Said::Failed { reason }, None),
-    };
-    let told = say(&said);
-    let Some(made) = made else { return told };
-    if told.is_ok() {
-        let _ = io::stdin().read_to_end(&mut Vec::new());
+    privileges::reduce(Role::Guard);
+    serve()
+}
+
+/// Each child is made and held by a thread of its own: if a thread of the process cannot be stopped, it is released when that
+/// thread ends. (Dropping the last one removes its child.)
+fn serve() -> io::Result<()> {
+    let mut holder = None;
+    for line in io::stdin().lock().lines() {
+        let said = match serde_json::from_str(&line?)? {
+            Asked::End => Said::Ended {
+                stop: holder.take().map_or(0.0, Holder::end),
+            },
+            Asked::Fork { .. } if holder.is_some() => Said::Failed {
+                reason: "its guard still holds another child".to_owned(),
+            },
+            Asked::Fork { pid, max_ms } => {
+                match Holder::fork(Pid(pid), Duration::from_millis(max_ms)) {
+                    Ok((made, said)) => {
+                        holder = Some(made);
+                        said
+                    }
+                    Err(reason) => Said::Failed { reason },
+                }
+            }
+        };
+        say(&said)?;
     }
-    let stop = made.remove().as_secs_f64();
-    say(&Said::Ended { stop })
+    Ok(())
+}
+
+/// The thread that made a child, which dies with it.
+struct Holder {
+    end: SyncSender<()>,
+    thread: Tracer<f64>,
+}
+
+impl Holder {
+    fn fork(pid: Pid, max: Duration) -> Result<(Holder, Said), String> {
+        let (end, ended) = sync_channel(0);
+        let (tell, told) = sync_channel(1);
+        let run = move || match fork(pid, max) {
+            Ok((said, made)) => {
+                let _ = tell.send(Ok(said));
+                // The other end is dropped.
+                let _: Result<(), _> = ended.recv();
+                made.remove().as_secs_f64()
+            }
+            Err(reason) => {
+                let _ = tell.send(Err(reason));
+                0.0
+            }
+        };
+        let thread = Tracer::start("memprof-fork", run);
+        let thread = thread.map_err(|e| format!("its guard has no thread for it: {e}"))?;
+        let said = told.recv().map_err(|e| e.to_string())??;
+        Ok((Holder { end, thread }, said))
+    }
+
+    /// Removes the child. Returns the time for which a thread of its process was stopped, in seconds.
+    fn end(self) -> f64 {
+        drop(self.end);
+        self.thread.end().unwrap_or_default()
+    }
 }
 
 fn say(what: &Said) -> io::Result<()> {

@@ -41,7 +41,7 @@ mod snapshot {
 
     use super::memory::{Memory, Run};
     use crate::event::Pid;
-    use crate::freeze::Registers;
+    use crate::freeze::{Guard, Registers};
     use crate::residency::Vma;
 
     #[derive(Clone, Debug, Default, PartialEq, Serialize)]
@@ -86,7 +86,7 @@ mod snapshot {
         }
     }
 
-    pub(crate) fn take(_: Pid, _: &SnapshotOptions) -> anyhow::Result<Snapshot> {
+    pub(crate) fn take(_: Pid, _: &SnapshotOptions, _: &mut Guard) -> anyhow::Result<Snapshot> {
         anyhow::bail!("there is no process")
     }
 

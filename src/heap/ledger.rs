@@ -21,7 +21,7 @@ use super::sizes::Sizes;
 use super::snapshot::{self, Snapshot, SnapshotOptions};
 use super::types::Census;
 use crate::event::Pid;
-use crate::freeze::Registers;
+use crate::freeze::{Guard, Registers};
 use crate::residency::category::{executable, of_all};
 use crate::residency::{Category, figures, page_size};
 use crate::target;
@@ -37,10 +37,10 @@ const ATTEMPTS: u32 = 3;
 /// The process has ended, may not be read, or could not be stopped and copied in time. A heap that never fits together
 /// is no error, but [`Allocator::Refused`].
 pub fn measure(pid: Pid, options: &SnapshotOptions, top: usize) -> Result<Heap> {
-    Ok(measure_with_pages(pid, options, top)?.0)
+    Ok(measure_with_pages(pid, options, top, &mut Guard::default())?.0)
 }
 
-/// The same, and which pages of the heap were resident.
+/// The same, and which pages of the heap were resident. If the process is forked, this guard does so.
 ///
 /// # Errors
 /// Those of [`measure`].
@@ -48,10 +48,11 @@ pub fn measure_with_pages(
     pid: Pid,
     options: &SnapshotOptions,
     top: usize,
+    guard: &mut Guard,
 ) -> Result<(Heap, HeapPages)> {
     let mut attempts = 1;
     loop {
-        let (heap, pages) = measure_once(pid, top, || snapshot::take(pid, options))?;
+        let (heap, pages) = measure_once(pid, top, || snapshot::take(pid, options, guard))?;
         let heap = Heap { attempts, ..heap };
         let refused =
             heap.refused().is_some() || matches!(heap.python, Some(PythonHeap::Refused { .. }));

@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeSet, VecDeque};
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
@@ -21,7 +21,7 @@ use crate::aggregate::Aggregator;
 use crate::api::{ProviderError, Status};
 use crate::console;
 use crate::event::{CodeSeen, Event, Pid, ProcessChange};
-use crate::freeze::Freeze;
+use crate::freeze::{Freeze, Guard};
 use crate::probe::Probe;
 use crate::profile::{MapUsage, Profile};
 use crate::target::Selector;
@@ -122,10 +122,12 @@ pub struct Collector {
     scans: u64,
     searched: Option<Instant>,
     /// Processes of the control group without memory of their own: zombies, kernel threads, and processes that
-    /// share another's address space.
+    /// share another's address space or are heap snapshots of others. And the guard.
     refused: BTreeSet<Pid>,
     /// Settings and cost estimates for freezing targets.
     pub freezing: Freezing,
+    /// Forks processes for heap snapshots.
+    guard: Arc<Mutex<Guard>>,
     /// Pending report requests, each with its freeze mode.
     report_wanted: Vec<(Freeze, oneshot::Sender<Result<Numbered, ProviderError>>)>,
 }
@@ -167,6 +169,7 @@ impl Collector {
             searched: None,
             refused: BTreeSet::new(),
             freezing: Freezing::default(),
+            guard: Arc::default(),
             report_wanted: Vec::new(),
         }
     }

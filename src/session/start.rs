@@ -14,6 +14,7 @@ use super::command::{self, Prepared, Stop, Traced};
 use super::reports::Collecting;
 use super::unwinding::{self, MappedFiles, Unwinding};
 use crate::config::Config;
+use crate::freeze::Guard;
 use crate::privileges::{self, Role};
 use crate::probe::{Missing, Probe, ProbeConfig};
 use crate::target::{Program, Selector};
@@ -47,12 +48,19 @@ pub fn start_collector(
     };
     let (selector, follow_forks) = (config.target.clone(), config.follow_forks);
     let (max_freeze, interpreters) = (config.max_freeze, config.interpreters);
+    // Only from there can a heap snapshot be asked for.
+    let takes_heaps = config.listen.is_some() || config.screen.is_some();
     let woken = Arc::clone(&wake);
     thread::Builder::new()
         .name("memprof-collect".into())
         .spawn(move || {
             let begin = || -> Result<Collector> {
                 let probe = Probe::load(&probe_config)?;
+                let mut guard = Guard::default();
+                if takes_heaps && cfg!(target_arch = "x86_64") {
+                    // If it fails, a snapshot says why the process was not forked.
+                    let _ = guard.start();
+                }
                 privileges::reduce(Role::Collector);
                 let unwinding = match probe_config.unwind.needs_tables() {
                     true => Some(Unwinding::start(&probe, Arc::clone(&woken), interpreters)?),
@@ -61,6 +69,7 @@ pub fn start_collector(
                 let mut collector =
                     Collector::new(probe, selector, follow_forks, tell.clone(), unwinding);
                 collector.freezing.max = max_freeze;
+                collector.fork_by(guard);
                 collector.begin()?;
                 Ok(collector)
             };

@@ -1,5 +1,6 @@
 //! Snapshots of a copy-on-write child: they say the same, and the process notices nothing, however memprof ends.
 
+use std::io::{Read, Write};
 use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::Duration;
@@ -10,6 +11,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use crate::binary::{MEMPROF, memprof};
+use crate::common::memprof::Memprof;
 use crate::common::process::{LIMIT, cont, eventually, signal, state, stop, threads};
 use crate::common::random::Random;
 use crate::common::workload::{Workload, program};
@@ -143,6 +145,7 @@ fn the_process_notices_nothing() {
 fn start(pid: Pid) -> Child {
     let mut memprof = Command::new(MEMPROF);
     memprof.args(["heap", "--snapshot", "fork", "--pid", &pid.to_string()]);
+    memprof.env(OF, pid.to_string());
     memprof.stdout(Stdio::null()).stderr(Stdio::null());
     memprof.spawn().unwrap()
 }
@@ -172,14 +175,20 @@ fn killing_memprof_harms_nobody() {
     assert_eq!(said.early, 0, "{said:?}");
 }
 
+/// Marks the guards of a process.
+const OF: &str = "MEMPROF_TEST_OF";
+
 /// The guards of a process.
 fn guards(pid: Pid) -> Vec<Pid> {
-    let wanted = format!("fork-guard\0{pid}\0");
+    let wanted = format!("{OF}={pid}\0");
     let all = std::fs::read_dir("/proc").unwrap();
     let pids = all.filter_map(|entry| entry.unwrap().file_name().to_str()?.parse().ok());
     let has = |pid: &u32| {
-        let line = std::fs::read_to_string(format!("/proc/{pid}/cmdline"));
-        line.is_ok_and(|line| line.contains(&wanted))
+        let has = |file: &str, what: &str| {
+            let text = std::fs::read(format!("/proc/{pid}/{file}")).unwrap_or_default();
+            String::from_utf8_lossy(&text).contains(what)
+        };
+        has("cmdline", "\0fork-guard\0") && has("environ", &wanted)
     };
     pids.filter(has).map(Pid).collect()
 }
@@ -230,6 +239,54 @@ fn alive(pid: Pid) -> Vec<Pid> {
     let mut children = children(pid);
     children.retain(|child| !matches!(state(*child), 'Z' | 'X'));
     children
+}
+
+/// The guard of a session, which is there from its start, does the same.
+#[test]
+fn killing_a_session_harms_nobody() {
+    let mut workload = witness(40);
+    let pid = workload.pid();
+    let mut random = Random(33);
+    let mut caught = 0;
+    for _ in 0..kills().div_ceil(3) {
+        let mut session = Command::new(MEMPROF);
+        session.args(["--follow-forks", "--pid", &pid.to_string()]);
+        session.args(["--listen", "127.0.0.1:0"]);
+        session.env(OF, pid.to_string());
+        let mut m = Memprof::spawn_as(&mut session);
+        m.said("following ");
+        assert_eq!(guards(pid).len(), 1);
+        let taken = m.send("POST", "/v2/heap", r#"{"max_stop": 10000}"#).json();
+        let taken = m.get(&format!("/v2/heap/{}", taken["id"].as_str().unwrap()));
+        let taken = &taken.json()["heap"]["taken"];
+        assert_eq!(taken["approach"], "fork", "{taken}");
+        assert_eq!(children(pid), []);
+        let rows = m.get("/v2/processes").json()["rows"].clone();
+        assert_eq!(rows.as_array().unwrap().len(), 1, "{rows}");
+        let address = m.address();
+        std::thread::scope(|scope| {
+            scope.spawn(|| post_heap(address));
+            sleep(Duration::from_micros(random.below(60_000)));
+            caught += u32::from(!children(pid).is_empty());
+            m.signal(libc::SIGKILL);
+        });
+        m.wait();
+        eventually(LIMIT, "no child is left", || {
+            children(pid).is_empty() && guards(pid).is_empty()
+        });
+    }
+    let said = unharmed(&mut workload);
+    println!("{caught} killed while there was a child; {said:?}");
+    assert_eq!(said.early, 0, "{said:?}");
+}
+
+/// Asks for a snapshot; there may be no answer.
+fn post_heap(address: std::net::SocketAddr) {
+    let request = format!("POST /v2/heap HTTP/1.1\r\nHost: {address}\r\nContent-Length: 0\r\n\r\n");
+    if let Ok(mut connection) = std::net::TcpStream::connect(address) {
+        let _ = connection.write_all(request.as_bytes());
+        let _ = connection.read(&mut [0; 64]);
+    }
 }
 
 /// Each thread has filters of its own.

@@ -73,3 +73,29 @@ fn what_is_no_control_group_is_refused() {
     assert_eq!(out.status.code(), Some(2), "{said}");
     assert!(said.contains("is not a control group"), "{said}");
 }
+
+/// Neither the guard, nor the child that it makes, nor memprof.
+#[test]
+fn what_memprof_starts_is_not_followed() {
+    let group = Group::new();
+    let mut workload = Workload::start_with(&program("rewriter"), &["32"]);
+    assert_eq!(workload.lines.line(), "ok");
+    group.put(workload.pid());
+    let name = format!("/{}", group.name().display());
+    let procs = group.dir.join("cgroup.procs");
+    let script = format!(
+        "echo $$ > {} && exec {BINARY} --listen 127.0.0.1:0 --cgroup {name}",
+        procs.display()
+    );
+    let m = Memprof::spawn_as(std::process::Command::new("sh").args(["-c", &script]));
+    m.said("following ");
+    for _ in 0..3 {
+        let reply = m.send("POST", "/v2/heap", r#"{"max_stop": 10000}"#);
+        assert_eq!(reply.status, 201, "{}", reply.text());
+        let rows = m.get("/v2/processes").json()["rows"].clone();
+        assert_eq!(rows.as_array().unwrap().len(), 1, "{rows}");
+        assert_eq!(rows[0]["pid"], workload.pid().0, "{rows}");
+    }
+    m.interrupt();
+    workload.end();
+}

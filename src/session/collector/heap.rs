@@ -1,6 +1,7 @@
 //! Heap snapshots of followed processes. Each is taken by a thread of its own, with fewer privileges than the
 //! collector's, because the analysis takes seconds. It is started here because threads of the server may not stop processes.
 
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, SystemTime};
 
@@ -11,6 +12,7 @@ use crate::aggregate::ReportError;
 use crate::allocator;
 use crate::api::HeapSnapshot;
 use crate::event::Pid;
+use crate::freeze::Guard;
 use crate::heap::{self, Approach, HeapPages, SnapshotOptions};
 use crate::priority;
 use crate::privileges::{self, Role};
@@ -43,6 +45,12 @@ pub struct OwnersRequest {
 }
 
 impl Collector {
+    /// Has a guard fork processes for heap snapshots from now on.
+    pub fn fork_by(&mut self, guard: Guard) {
+        self.refused.extend(guard.pid());
+        self.guard = Arc::new(Mutex::new(guard));
+    }
+
     /// Looks up whose pages these are.
     pub(super) fn find_owners(&mut self, request: OwnersRequest) {
         let OwnersRequest { pid, pages, reply } = request;
@@ -68,17 +76,18 @@ impl Collector {
             let _ = request.reply.send(Err(why));
             return;
         }
-        // A child would be made by a program that this thread may not start. The child would be followed like any other,
-        // and making one of a large process may last longer than the limit.
+        let guard = Arc::clone(&self.guard);
         let options = SnapshotOptions {
-            approach: Approach::Copy,
+            approach: Approach::Auto,
             max_stop: request.max_stop.unwrap_or(self.freezing.max),
             limit: request.limit,
         };
         let taking = move || {
             priority::restore();
             privileges::reduce(Role::Heap);
-            let measured = heap::measure_with_pages(pid, &options, request.top);
+            let mut guard = guard.lock().unwrap_or_else(PoisonError::into_inner);
+            let measured = heap::measure_with_pages(pid, &options, request.top, &mut guard);
+            drop(guard);
             let taken = measured.map(|(heap, pages)| {
                 let snapshot = HeapSnapshot {
                     heap,
