@@ -56,11 +56,10 @@ const FILES: &[Capability] = &[
 ];
 
 impl Role {
-    /// All roles, for the trial of `memprof doctor`.
-    pub const ALL: [Role; 9] = [
+    /// All roles of threads, which have filters, for the trial of `memprof doctor`.
+    pub const ALL: [Role; 8] = [
         Role::Collector,
         Role::Heap,
-        Role::Guard,
         Role::Command,
         Role::Server { writes_files: true },
         Role::Symbols,

@@ -2,6 +2,7 @@ use super::freezer::nix_pid;
 use super::*;
 use nix::sys::signal::{Signal, kill};
 use std::process::{Child, Command};
+use std::thread;
 
 fn sleeper() -> Child {
     Command::new("sleep").arg("600").spawn().expect("sleep")

@@ -21,7 +21,7 @@ pub enum ArenaKind {
     Thread,
     /// The chunks that have mappings of their own.
     Mapped,
-    /// jemalloc's arenas together.
+    /// One of jemalloc's arenas, or its own blocks, which belong to none.
     Jemalloc,
     /// The arenas of Python's own allocator.
     Python,
@@ -34,7 +34,7 @@ pub enum ArenaKind {
 pub struct ArenaRow {
     /// What kind it is.
     pub kind: ArenaKind,
-    /// Its name; that of a thread arena has the arena's address.
+    /// Its name; that of a thread arena of glibc's has the arena's address, that of jemalloc's the index.
     pub name: String,
     /// Number of chunks or blocks in use.
     pub chunks: u64,
@@ -60,7 +60,9 @@ enum Key {
     /// glibc's, by number; the main one is 0.
     Arena(usize),
     Mapped,
-    Jemalloc,
+    /// jemalloc's, by its index.
+    Jemalloc(u16),
+    JemallocOwn,
     Python,
 }
 
@@ -114,9 +116,14 @@ impl Arenas {
         self.switch(Key::Mapped);
     }
 
-    /// What is added next belongs to jemalloc.
-    pub(super) fn begin_jemalloc(&mut self) {
-        self.switch(Key::Jemalloc);
+    /// What is added next belongs to the arena of jemalloc's with this index.
+    pub(super) fn begin_jemalloc(&mut self, arena: u16) {
+        self.switch(Key::Jemalloc(arena));
+    }
+
+    /// What is added next is one of jemalloc's own blocks.
+    pub(super) fn begin_jemalloc_own(&mut self) {
+        self.switch(Key::JemallocOwn);
     }
 
     /// What is added next belongs to Python's allocator.
@@ -167,7 +174,8 @@ fn row(key: Key, sum: Sum, addresses: &[u64]) -> ArenaRow {
             ArenaKind::Mapped,
             "chunks with mappings of their own".to_owned(),
         ),
-        Key::Jemalloc => (ArenaKind::Jemalloc, "jemalloc's arenas".to_owned()),
+        Key::Jemalloc(index) => (ArenaKind::Jemalloc, format!("jemalloc's arena {index}")),
+        Key::JemallocOwn => (ArenaKind::Jemalloc, "jemalloc's own blocks".to_owned()),
         Key::Python => (ArenaKind::Python, "Python's arenas".to_owned()),
     };
     ArenaRow {

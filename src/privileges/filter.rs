@@ -181,7 +181,7 @@ const X32: c_long = 0x4000_0000;
 pub(super) fn install(role: Role) -> Result<(), String> {
     // Under a filter the kernel does not show the filters of others.
     if role == Role::Guard {
-        return Ok(());
+        return nix::sys::prctl::set_no_new_privs().map_err(|e| e.to_string());
     }
     let program = program(role).map_err(|e| e.to_string())?;
     seccompiler::apply_filter(&program).map_err(|e| e.to_string())

@@ -255,7 +255,9 @@ fn killing_a_session_harms_nobody() {
         session.env(OF, pid.to_string());
         let mut m = Memprof::spawn_as(&mut session);
         m.said("following ");
-        assert_eq!(guards(pid).len(), 1);
+        let guards_of_it = guards(pid);
+        assert_eq!(guards_of_it.len(), 1);
+        limited(guards_of_it[0]);
         let taken = m.send("POST", "/v2/heap", r#"{"max_stop": 10000}"#).json();
         let taken = m.get(&format!("/v2/heap/{}", taken["id"].as_str().unwrap()));
         let taken = &taken.json()["heap"]["taken"];
@@ -278,6 +280,22 @@ fn killing_a_session_harms_nobody() {
     let said = unharmed(&mut workload);
     println!("{caught} killed while there was a child; {said:?}");
     assert_eq!(said.early, 0, "{said:?}");
+}
+
+/// It has the privileges that it needs alone: to trace others, and to see their filters.
+fn limited(guard: Pid) {
+    let status = std::fs::read_to_string(format!("/proc/{guard}/status")).unwrap();
+    let field = |name: &str| {
+        let line = status.lines().find_map(|line| line.strip_prefix(name));
+        line.unwrap_or_else(|| panic!("{name} {status}"))
+            .trim()
+            .to_owned()
+    };
+    let capabilities = u64::from_str_radix(&field("CapPrm:"), 16).unwrap();
+    // CAP_DAC_READ_SEARCH, CAP_KILL, CAP_SYS_PTRACE, CAP_SYS_ADMIN, CAP_CHECKPOINT_RESTORE
+    let allowed = [2, 5, 19, 21, 40].map(|bit| 1 << bit).iter().sum::<u64>();
+    assert_eq!(capabilities & !allowed, 0, "{capabilities:x}");
+    assert_eq!(field("NoNewPrivs:"), "1");
 }
 
 /// Asks for a snapshot; there may be no answer.

@@ -45,11 +45,44 @@ fn is_missing() -> bool {
     missing
 }
 
+/// (Tests that run at the same time do not write it again.)
+static PROGRAM: LazyLock<PathBuf> = LazyLock::new(|| compiled("heap", &["-DJEMALLOC", LINK]));
+
 fn workload(threads: u32, seed: u32) -> Workload {
     let args = [threads.to_string(), seed.to_string()];
-    // Tests that run at the same time do not write it again.
-    static PROGRAM: LazyLock<PathBuf> = LazyLock::new(|| compiled("heap", &["-DJEMALLOC", LINK]));
     Workload::start_with(&PROGRAM, &args.each_ref().map(String::as_str))
+}
+
+/// Each arena by itself. (Without threads' caches, whose regions count as allocated.)
+#[test]
+fn arenas_equal_those_of_its_statistics() {
+    #[derive(Debug, Deserialize)]
+    struct Said {
+        pid: u32,
+        arenas: Vec<u64>,
+    }
+    if is_missing() {
+        return;
+    }
+    let mut command = Command::new(&*PROGRAM);
+    command.args(["4", "21"]);
+    command.env("MALLOC_CONF", "tcache:false,narenas:3");
+    let mut workload = Workload::start_as(&mut command);
+    for line in ["", "m", "f", "mx", "tm"] {
+        workload.lines.send(line);
+        let said: Said = serde_json::from_str(&workload.lines.line()).unwrap();
+        let heap = snapshot(Pid(said.pid));
+        let live = |index: usize| {
+            let name = format!("jemalloc's arena {index}");
+            let row = heap.arenas.iter().find(|row| row.name == name);
+            row.map_or(0, |row| row.live)
+        };
+        let ours: Vec<u64> = (0..said.arenas.len()).map(live).collect();
+        assert_eq!(ours, said.arenas, "{line}: {:#?}", heap.arenas);
+        let used = said.arenas.iter().filter(|live| **live > 0).count();
+        assert!(used >= 3 || line.is_empty(), "{said:?}");
+    }
+    workload.end();
 }
 
 /// What was read, with the sums that hold for each heap.

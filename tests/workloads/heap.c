@@ -135,13 +135,33 @@ static void run(char what)
 #ifdef JEMALLOC
 int mallctl(const char *name, void *old, size_t *old_len, void *new, size_t new_len);
 
-static size_t figure(const char *name)
+static size_t figure_of(const char *name, size_t len)
 {
-	size_t value, len = sizeof(value);
+	size_t value = 0;
 
 	if (mallctl(name, &value, &len, NULL, 0))
 		die(name);
 	return value;
+}
+
+static size_t figure(const char *name)
+{
+	return figure_of(name, sizeof(size_t));
+}
+
+static size_t allocated_in(size_t arena)
+{
+	char name[64];
+	size_t sum = 0;
+
+	snprintf(name, sizeof(name), "arena.%zu.initialized", arena);
+	if (!figure_of(name, sizeof(bool)))
+		return 0;
+	for (int large = 0; large < 2; large++) {
+		snprintf(name, sizeof(name), "stats.arenas.%zu.%s.allocated", arena, large ? "large" : "small");
+		sum += figure(name);
+	}
+	return sum;
 }
 
 static void trim(void)
@@ -156,9 +176,20 @@ static void tell(void)
 
 	if (mallctl("epoch", NULL, NULL, &now, sizeof(now)))
 		die("epoch");
-	printf("{\"pid\":%d,\"allocated\":%zu,\"cached\":%zu,\"active\":%zu,\"resident\":%zu,\"retained\":%zu}\n", getpid(),
-	       figure("stats.allocated"), figure("stats.arenas.4096.tcache_bytes"), figure("stats.active"),
-	       figure("stats.resident"), figure("stats.retained"));
+	// Before anything is printed, which allocates a buffer.
+	static size_t arenas[4096];
+	size_t nr = figure_of("arenas.narenas", sizeof(unsigned));
+	size_t allocated = figure("stats.allocated"), cached = figure("stats.arenas.4096.tcache_bytes");
+	size_t active = figure("stats.active"), resident = figure("stats.resident");
+	size_t retained = figure("stats.retained");
+
+	for (size_t i = 0; i < nr; i++)
+		arenas[i] = allocated_in(i);
+	printf("{\"pid\":%d,\"allocated\":%zu,\"cached\":%zu,\"active\":%zu,\"resident\":%zu,\"retained\":%zu,\"arenas\":[",
+	       getpid(), allocated, cached, active, resident, retained);
+	for (size_t i = 0; i < nr; i++)
+		printf("%s%zu", i ? "," : "", arenas[i]);
+	printf("]}\n");
 }
 #else
 static void trim(void)

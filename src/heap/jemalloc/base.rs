@@ -12,7 +12,7 @@ const ALIGN: u64 = 2 << 20;
 const UNUSED: u64 = 16;
 const HEADER: u64 = 144;
 /// The arena of what belongs to none.
-const NO_ARENA: u64 = 0xfff;
+const NO_ARENA: u16 = 0xfff;
 
 /// A block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -113,6 +113,7 @@ impl Walk<'_> {
             start,
             end,
             state: State::Active,
+            arena: self.layout.arena(bits),
             at: address,
             size,
             first: self.regions.kinds.len(),

@@ -77,8 +77,8 @@ impl Layout {
     }
 
     /// The arena's index.
-    pub(super) fn arena(&self, bits: u64) -> u64 {
-        field(bits, 0, 12)
+    pub(super) fn arena(&self, bits: u64) -> u16 {
+        field(bits, 0, 12) as u16
     }
 
     /// Whether it is a slab.

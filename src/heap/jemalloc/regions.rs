@@ -29,6 +29,8 @@ pub(crate) struct Extent {
     pub end: u64,
     /// What it is used for.
     pub state: State,
+    /// The index of its arena.
+    pub arena: u16,
     /// Address of its first region.
     pub at: u64,
     /// Size of its regions, in bytes.
@@ -153,6 +155,7 @@ mod tests {
                 start,
                 end: start + 0x1000,
                 state,
+                arena: 0,
                 at,
                 size,
                 first: regions.kinds.len(),

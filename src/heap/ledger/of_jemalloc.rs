@@ -1,25 +1,28 @@
 //! The bytes of jemalloc's heap by what they are.
 
 use super::super::chunks::Kind;
-use super::super::jemalloc::{Extent, Heap, State};
+use super::super::jemalloc::{Block, Extent, Heap, State};
 use super::super::report::What;
 use super::Ledger;
 
 impl Ledger<'_> {
     /// Adds jemalloc's extents and blocks, in address order.
     pub(super) fn add_jemalloc(&mut self, heap: &Heap) {
-        self.arenas.begin_jemalloc();
         let mut blocks = heap.blocks.iter().peekable();
         for extent in &heap.regions.extents {
             while let Some(block) = blocks.next_if(|block| block.start < extent.start) {
-                self.add((block.start, block.end), What::JemallocOverhead, None);
+                self.add_block(block);
             }
+            self.arenas.begin_jemalloc(extent.arena);
             self.add_extent(extent, &heap.regions.kinds[extent.first..]);
         }
-        for block in blocks {
-            self.add((block.start, block.end), What::JemallocOverhead, None);
-        }
+        blocks.for_each(|block| self.add_block(block));
         self.occupancy.finish(&mut self.sizes);
+    }
+
+    fn add_block(&mut self, block: &Block) {
+        self.arenas.begin_jemalloc_own();
+        self.add((block.start, block.end), What::JemallocOverhead, None);
     }
 
     fn add_extent(&mut self, extent: &Extent, kinds: &[Kind]) {
