@@ -2,6 +2,9 @@
 
 pub(crate) mod aggregate;
 #[cfg(test)]
+#[path = "../tests/common/random.rs"]
+mod random;
+#[cfg(test)]
 #[path = "../tests/common/skip.rs"]
 mod skip;
 

@@ -163,6 +163,8 @@ fn fork(pid: Pid, max: Duration) -> Result<(Said, Made), String> {
     /// No signal is sent when the child ends. Its files are the process's.
     const FLAGS: libc::c_int =
         libc::CLONE_FILES | libc::CLONE_FS | libc::CLONE_IO | libc::CLONE_SYSVSEM;
+    /// Stands for the child's id, of which no seccomp filter can know anything either.
+    const UNKNOWN: i64 = i32::MAX as i64;
     let injector = Injector::prepare(pid)?;
     let mut freezer = Freezer::new(max);
     let stopped = freezer.stop(&[pid]).map_err(|e| e.to_string());
@@ -170,9 +172,11 @@ fn fork(pid: Pid, max: Duration) -> Result<(Said, Made), String> {
         let registers = freezer.tracees().registers();
         let call = Call {
             number: libc::SYS_clone,
-            args: [FLAGS as u64, Call::CHILD_STACK, 0, 0, 0],
+            args: [FLAGS.cast_unsigned().into(), Call::CHILD_STACK, 0, 0, 0],
         };
-        Ok((registers, freezer.tracees().call(&injector, &call)?))
+        let reap = reap(UNKNOWN);
+        let called = freezer.tracees().call(&injector, &call, Some(&reap));
+        Ok((registers, called?))
     });
     let stats = freezer.release();
     let (registers, returned) = done?;
@@ -192,6 +196,15 @@ fn fork(pid: Pid, max: Duration) -> Result<(Said, Made), String> {
         own_id: returned.value,
     };
     Ok((said, made))
+}
+
+/// The call by which a process reaps its child.
+fn reap(child: i64) -> Call {
+    let flags = libc::__WALL | libc::WNOHANG;
+    Call {
+        number: libc::SYS_wait4,
+        args: [child.cast_unsigned(), 0, flags as u64, 0, 0],
+    }
 }
 
 impl Made {
@@ -221,14 +234,10 @@ impl Made {
         tracees.seize_some(vec![tid]).ok()?;
         let begun = Instant::now();
         let stopped = tracees.stop(&|_| begun.elapsed() > MAX_REAP);
-        let flags = libc::__WALL | libc::WNOHANG;
-        let call = Call {
-            number: libc::SYS_wait4,
-            args: [self.own_id.cast_unsigned(), 0, flags as u64, 0, 0],
-        };
+        let call = reap(self.own_id);
         let returned = stopped
             .ok()
-            .and_then(|()| tracees.call(&self.injector, &call).ok());
+            .and_then(|()| tracees.call(&self.injector, &call, None).ok());
         tracees.release();
         // The process may have reaped it itself.
         let gone = [self.own_id, i64::from(-libc::ECHILD)];

@@ -7,6 +7,7 @@
 
 mod control;
 mod harm;
+mod seccomp;
 mod way_back;
 
 use std::fs::File;
@@ -21,12 +22,24 @@ use crate::residency::{Classifier, proc_maps};
 
 /// `syscall; ret`.
 const CALL: [u8; 3] = [0x0f, 0x05, 0xc3];
+/// Size of `syscall`, in bytes.
+const SYSCALL: u64 = 2;
 /// `mov $15, %rax; syscall`: `rt_sigreturn`.
 const SIGRETURN: [u8; 9] = [0x48, 0xc7, 0xc0, 0x0f, 0, 0, 0, 0x0f, 0x05];
 /// Maximum number of bytes of code that are searched.
 const MOST_CODE: u64 = 256 << 20;
 /// Size of one read of it.
 const PIECE: usize = 1 << 20;
+
+/// Where the arguments of a system call are.
+const ARGS: [usize; 6] = [
+    word::RDI,
+    word::RSI,
+    word::RDX,
+    word::R10,
+    word::R8,
+    word::R9,
+];
 
 /// The mask that blocks all signals.
 const ALL_BLOCKED: u64 = u64::MAX;
@@ -96,33 +109,46 @@ impl Injector {
     }
 
     /// Makes the call in one of these threads, which the current thread of memprof traces and which are stopped without
-    /// a signal. Returns the thread as well.
+    /// a signal. Returns the thread as well. The thread may also make the `later` call, if there is one.
     ///
     /// # Errors
     /// None of the threads is at a place where a call does no harm, or the kernel refuses to trace it; all are as they
     /// were.
-    pub(super) fn call(&self, threads: &[i32], call: &Call) -> Result<(i32, Returned), String> {
+    pub(super) fn call(
+        &self,
+        threads: &[i32],
+        call: &Call,
+        later: Option<&Call>,
+    ) -> Result<(i32, Returned), String> {
         // The process ran on since they were found.
         let is_there = |addr, code: &[u8]| self.read(addr, code.len()).is_ok_and(|it| it == code);
         if !is_there(self.call, &CALL) || !is_there(self.sigreturn, &SIGRETURN) {
             return Err("it has changed its code meanwhile".to_owned());
         }
         let mut why = "no thread of it is stopped".to_owned();
-        let mut stopped: Vec<(u8, Stopped)> = Vec::new();
+        let mut stopped: Vec<(u8, Stopped, WayBack)> = Vec::new();
         for tid in threads {
-            match Stopped::look(*tid, self) {
-                Ok(thread) => stopped.push((thread.rank(self), thread)),
+            let ready = Stopped::look(*tid).and_then(|thread| {
+                let filters = harm::check(&thread, self)?;
+                let way_back = WayBack::of(&thread, self)?;
+                let calls = [Some(call), later];
+                let calls = calls.into_iter().flatten();
+                harm::check_calls(&filters, &thread, self, calls, &way_back)?;
+                Ok((thread.rank(self), thread, way_back))
+            });
+            match ready {
+                Ok(ready) => stopped.push(ready),
                 Err(reason) => why = reason,
             }
             // One that waits on the program's own stack is as good as it gets.
-            if stopped.last().is_some_and(|(rank, _)| *rank == 0) {
+            if stopped.last().is_some_and(|(rank, ..)| *rank == 0) {
                 break;
             }
         }
-        stopped.sort_by_key(|(rank, _)| *rank);
-        for (_, thread) in stopped {
+        stopped.sort_by_key(|(rank, ..)| *rank);
+        for (_, thread, way_back) in stopped {
             let tid = thread.tid;
-            match thread.call(self, call) {
+            match thread.call(self, call, &way_back) {
                 Ok(returned) => return Ok((tid, returned)),
                 Err(reason) => why = reason,
             }
@@ -173,8 +199,8 @@ impl Stopped {
     /// Reads a thread's state.
     ///
     /// # Errors
-    /// Why no call may be made in it.
-    fn look(tid: i32, injector: &Injector) -> Result<Stopped, String> {
+    /// It cannot be read.
+    fn look(tid: i32) -> Result<Stopped, String> {
         let gone = || format!("thread {tid} has ended");
         let regs = registers::set(tid, libc::NT_PRSTATUS).ok_or_else(gone)?;
         let xstate = registers::bytes(tid, NT_X86_XSTATE).ok_or_else(gone)?;
@@ -186,14 +212,12 @@ impl Stopped {
             (&raw mut mask) as u64,
         )
         .map_err(|e| format!("the signal mask of thread {tid} cannot be read: {e}"))?;
-        let thread = Stopped {
+        Ok(Stopped {
             tid,
             regs,
             mask,
             xstate,
-        };
-        harm::check(&thread, injector)?;
-        Ok(thread)
+        })
     }
 
     /// How well it is suited, 0 for the best: blocked in a system call, and on a stack that is surely large enough.
@@ -204,9 +228,13 @@ impl Stopped {
     }
 
     /// Makes the call.
-    fn call(self, injector: &Injector, call: &Call) -> Result<Returned, String> {
+    fn call(
+        self,
+        injector: &Injector,
+        call: &Call,
+        way_back: &WayBack,
+    ) -> Result<Returned, String> {
         let tid = self.tid;
-        let way_back = WayBack::of(&self, injector)?;
         let before = injector.read(way_back.at, way_back.bytes.len());
         let before = before.map_err(|e| format!("below the stack of thread {tid}: {e}"))?;
         let written = injector.mem.write_all_at(&way_back.bytes, way_back.at);
@@ -216,7 +244,7 @@ impl Stopped {
             return Err(format!("below the stack of thread {tid}: {e}"));
         }
         let failed = |e: io::Error| format!("thread {tid} cannot be controlled: {e}");
-        let done = self.make(injector, call, &way_back);
+        let done = self.make(injector, call, way_back);
         // Also where something failed. First the mask, because the registers' restoration ends what the frame protects.
         let restored = set_mask(tid, self.mask).and_then(|()| registers::write(tid, &self.regs));
         let _ = ptrace(libc::PTRACE_SETOPTIONS, tid, 0, 0);
@@ -225,24 +253,28 @@ impl Stopped {
         done.map_err(failed)
     }
 
-    fn make(&self, injector: &Injector, call: &Call, way_back: &WayBack) -> io::Result<Returned> {
-        let tid = self.tid;
-        let options = libc::PTRACE_O_TRACESYSGOOD | libc::PTRACE_O_TRACECLONE;
-        ptrace(libc::PTRACE_SETOPTIONS, tid, 0, options as u64)?;
+    /// The registers with which the thread makes the call.
+    fn registers_for(&self, injector: &Injector, call: &Call, way_back: &WayBack) -> Vec<u64> {
         let mut regs = self.regs.clone();
         regs[word::RIP] = injector.call;
         regs[word::RSP] = way_back.frame;
         regs[word::RAX] = call.number.cast_unsigned();
         // The kernel must not take it for the interrupted call.
         regs[word::ORIG_RAX] = NO_CALL;
-        let places = [word::RDI, word::RSI, word::RDX, word::R10, word::R8];
-        for (place, arg) in places.into_iter().zip(call.args) {
+        for (place, arg) in ARGS.into_iter().zip(call.args) {
             regs[place] = match arg {
                 Call::CHILD_STACK => way_back.child_frame,
                 arg => arg,
             };
         }
-        registers::write(tid, &regs)?;
+        regs
+    }
+
+    fn make(&self, injector: &Injector, call: &Call, way_back: &WayBack) -> io::Result<Returned> {
+        let tid = self.tid;
+        let options = libc::PTRACE_O_TRACESYSGOOD | libc::PTRACE_O_TRACECLONE;
+        ptrace(libc::PTRACE_SETOPTIONS, tid, 0, options as u64)?;
+        registers::write(tid, &self.registers_for(injector, call, way_back))?;
         // From here on the thread finds its way back by itself, which restores the mask, too.
         set_mask(tid, ALL_BLOCKED)?;
         let mut returned = Returned {

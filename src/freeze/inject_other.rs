@@ -30,7 +30,12 @@ impl Injector {
         Err("memprof forks processes on x86-64 only".to_owned())
     }
 
-    pub(super) fn call(&self, _: &[i32], _: &Call) -> Result<(i32, Returned), String> {
+    pub(super) fn call(
+        &self,
+        _: &[i32],
+        _: &Call,
+        _: Option<&Call>,
+    ) -> Result<(i32, Returned), String> {
         match *self {}
     }
 }

@@ -136,14 +136,19 @@ impl Tracees {
         threads.filter_map(|t| registers::read(t.tid)).collect()
     }
 
-    /// Makes a system call in one of the stopped threads.
+    /// Makes a system call in one of the stopped threads that may also make the `later` one, if there is one.
     ///
     /// # Errors
     /// Why no thread could make it.
-    pub(super) fn call(&mut self, injector: &Injector, call: &Call) -> Result<Returned, String> {
+    pub(super) fn call(
+        &mut self,
+        injector: &Injector,
+        call: &Call,
+        later: Option<&Call>,
+    ) -> Result<Returned, String> {
         let free = self.threads.iter().filter(|t| t.state == State::Stopped(0));
         let free: Vec<i32> = free.map(|t| t.tid).collect();
-        let (tid, returned) = injector.call(&free, call)?;
+        let (tid, returned) = injector.call(&free, call, later)?;
         for thread in self.threads.iter_mut().filter(|t| t.tid == tid) {
             thread.state = State::Stopped(returned.signal);
         }

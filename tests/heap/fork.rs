@@ -24,7 +24,7 @@ fn kills() -> u32 {
 
 /// What the witness says.
 #[derive(Debug, Deserialize)]
-struct Said {
+pub struct Said {
     wrong: u64,
     early: u64,
     signals: u64,
@@ -32,7 +32,7 @@ struct Said {
     rounds: Vec<u64>,
 }
 
-fn witness(mib: u32) -> Workload {
+pub fn witness(mib: u32) -> Workload {
     Workload::start_with(&program("witness"), &[&mib.to_string()])
 }
 
@@ -43,7 +43,7 @@ fn ask(workload: &mut Workload) -> Said {
 }
 
 /// Every thread goes on, and nothing went wrong in any of them.
-fn unharmed(workload: &mut Workload) -> Said {
+pub fn unharmed(workload: &mut Workload) -> Said {
     let before = ask(workload);
     eventually(LIMIT, "every thread goes on", || {
         let now = ask(workload);
@@ -81,7 +81,7 @@ fn left(pid: Pid) -> (usize, Vec<String>) {
     (files, named.map(str::to_owned).collect())
 }
 
-fn heap(pid: Pid, more: &[&str]) -> Value {
+pub fn heap(pid: Pid, more: &[&str]) -> Value {
     let pid = pid.to_string();
     let ended = memprof(&[&["heap", "--pid", &pid, "--format", "json"], more].concat());
     assert!(ended.status.success(), "{ended:?}");
@@ -90,11 +90,15 @@ fn heap(pid: Pid, more: &[&str]) -> Value {
 
 #[test]
 fn a_child_has_the_same_heap() {
+    has_the_same_heap(Workload::start_with(&program("heap"), &["4", "21"]));
+}
+
+/// The program `heap` and its child.
+pub fn has_the_same_heap(mut workload: Workload) {
     #[derive(Deserialize)]
     struct Said {
         mallinfo2: Mallinfo,
     }
-    let mut workload = Workload::start_with(&program("heap"), &["4", "21"]);
     for line in ["m", "f", "mx", "tm"] {
         workload.lines.send(line);
         let said: Said = serde_json::from_str(&workload.lines.line()).unwrap();
@@ -119,7 +123,10 @@ fn a_child_has_the_same_heap() {
 
 #[test]
 fn the_process_notices_nothing() {
-    let mut workload = witness(40);
+    notices_nothing(witness(40));
+}
+
+pub fn notices_nothing(mut workload: Workload) {
     let pid = workload.pid();
     unharmed(&mut workload);
     let before = left(pid);
@@ -197,7 +204,10 @@ fn guards(pid: Pid) -> Vec<Pid> {
 /// of the child is its entry in the list of processes.
 #[test]
 fn killing_the_guard_as_well_harms_nobody() {
-    let mut workload = witness(300);
+    killing_the_guard_harms_nobody(witness(300));
+}
+
+pub fn killing_the_guard_harms_nobody(mut workload: Workload) {
     let pid = workload.pid();
     let mut random = Random(32);
     // Those of earlier rounds that nobody reaps.
@@ -305,25 +315,4 @@ fn post_heap(address: std::net::SocketAddr) {
         let _ = connection.write_all(request.as_bytes());
         let _ = connection.read(&mut [0; 64]);
     }
-}
-
-/// Each thread has filters of its own.
-#[test]
-fn a_filtered_process_is_not_forked() {
-    let mut workload = witness(40);
-    let mut filtered = |threads| {
-        workload.lines.send(threads);
-        workload.lines.line();
-        heap(workload.pid(), &[])
-    };
-    assert_eq!(filtered("l")["taken"]["approach"], "fork");
-    let heap = filtered("L");
-    let pid = workload.pid();
-    assert_eq!(heap["taken"]["approach"], "copy");
-    let reason = heap["taken"]["not_forked"].as_str().unwrap();
-    assert!(reason.contains("seccomp"), "{reason}");
-    let pid = pid.to_string();
-    let ended = memprof(&["heap", "--pid", &pid, "--snapshot", "fork"]);
-    ended.must(1, &["seccomp", "--snapshot copy"]);
-    unharmed(&mut workload);
 }

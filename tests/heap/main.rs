@@ -17,6 +17,7 @@ mod headroom;
 mod http;
 mod jemalloc;
 mod python;
+mod seccomp;
 mod seen;
 mod types;
 mod unreachable;

@@ -9,7 +9,7 @@
 //
 // MIB is how much memory it keeps besides. A line on stdin is answered with figures as JSON: what went wrong, how often waiting ended
 // early (EINTR), how often each thread went round, and how many children there are that a wait for any child would find.
-// An `l` installs a seccomp filter that permits everything, for its first thread; an `L` for all.
+// An `l`, followed by instructions in hexadecimal, installs a seccomp filter for its first thread; an `L` for all threads.
 
 #define _GNU_SOURCE
 #include <errno.h>
@@ -164,11 +164,17 @@ static void restart_signals(void)
 	setitimer(ITIMER_REAL, &timer, NULL);
 }
 
-static void filter(unsigned flags)
+static void filter(unsigned flags, const char *hex)
 {
-	struct sock_filter all = BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW);
-	struct sock_fprog program = { 1, &all };
+	unsigned long instructions[64];
+	struct sock_fprog program = { 0, (struct sock_filter *)instructions };
+	char *end;
 
+	for (; program.len != 64; program.len++, hex = end) {
+		instructions[program.len] = strtoul(hex, &end, 16);
+		if (end == hex)
+			break;
+	}
 	if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) ||
 	    syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, flags, &program))
 		die("seccomp");
@@ -180,7 +186,7 @@ int main(int argc, char **argv)
 	long mib = argc > 1 ? atol(argv[1]) : 0;
 	pthread_t thread;
 	sigset_t alarm;
-	char line[64];
+	char line[2048];
 
 	page_size = (size_t)sysconf(_SC_PAGESIZE);
 	setvbuf(stdout, NULL, _IOLBF, 0);
@@ -199,9 +205,9 @@ int main(int argc, char **argv)
 		int children = waitpid(-1, NULL, WNOHANG) != -1 || errno != ECHILD;
 
 		if (line[0] == 'l')
-			filter(0);
+			filter(0, line + 1);
 		if (line[0] == 'L')
-			filter(SECCOMP_FILTER_FLAG_TSYNC);
+			filter(SECCOMP_FILTER_FLAG_TSYNC, line + 1);
 		printf("{\"wrong\":%ld,\"early\":%ld,\"signals\":%ld,\"children\":%d,\"rounds\":[%ld,%ld,%ld,%ld,%ld]}\n", wrong,
 		       early, signals, children, rounds[0], rounds[1], rounds[2], rounds[3], rounds[4]);
 	}

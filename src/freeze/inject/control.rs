@@ -56,8 +56,8 @@ pub(super) fn set_mask(tid: i32, mask: u64) -> io::Result<()> {
 }
 
 pub(super) fn ptrace(request: libc::c_uint, tid: i32, addr: u64, data: u64) -> io::Result<i64> {
-    // SAFETY: where the kernel writes to memprof's memory, `data` is the address of a local variable of the caller's that
-    // has the size which `addr` says or which belongs to the request.
+    // SAFETY: where the kernel writes to memprof's memory, `data` is the address of memory of the caller's that has the
+    // size which `addr` says or which belongs to the request.
     match unsafe { libc::ptrace(request, tid, addr, data) } {
         -1 => Err(io::Error::last_os_error()),
         done => Ok(done),

@@ -3,7 +3,9 @@
 use std::{fs, io};
 
 use super::control::ptrace;
-use super::{Injector, Stopped};
+use super::seccomp::{Entry, Filters};
+use super::way_back::WayBack;
+use super::{Call, Injector, SIGRETURN, Stopped};
 use crate::freeze::registers::{NO_CALL, word};
 
 /// The code segment of 64-bit programs.
@@ -11,13 +13,24 @@ const USER_CODE: u64 = 0x33;
 const PTRACE_GET_RSEQ_CONFIGURATION: libc::c_uint = 0x420f;
 const PTRACE_GET_SYSCALL_USER_DISPATCH_CONFIG: libc::c_uint = 0x4211;
 
-/// Whether a call can be made in a thread.
+/// Whether calls can be made in a thread, as far as that does not depend on the call. Returns the thread's filters for
+/// [`check_calls`].
 ///
 /// # Errors
 /// Why not.
-pub(super) fn check(thread: &Stopped, injector: &Injector) -> Result<(), String> {
+pub(super) fn check(thread: &Stopped, injector: &Injector) -> Result<Filters, String> {
     let tid = thread.tid;
-    refuse_if_filtered(tid)?;
+    // Filters and shadow stacks may end a process that makes a call that it does not make itself. Each thread has its
+    // own.
+    let status = fs::read_to_string(format!("/proc/{tid}/status"));
+    let status = status.map_err(|e| format!("/proc/{tid}/status cannot be read: {e}"))?;
+    let field = |name: &str| {
+        let line = status.lines().find_map(|line| line.strip_prefix(name));
+        line.map(str::trim).unwrap_or_default()
+    };
+    if field("x86_Thread_features:").contains("shstk") {
+        return Err(format!("thread {tid} has a shadow stack"));
+    }
     if thread.regs.len() <= word::SS || thread.regs[word::CS] != USER_CODE {
         return Err(format!("thread {tid} runs 32-bit code"));
     }
@@ -28,24 +41,41 @@ pub(super) fn check(thread: &Stopped, injector: &Injector) -> Result<(), String>
     if thread.regs[word::ORIG_RAX] == NO_CALL && may_be_in_rseq(injector, tid) {
         return Err(format!("thread {tid} is in a restartable sequence"));
     }
-    Ok(())
+    match field("Seccomp:") {
+        "0" => Ok(Filters::default()),
+        "2" => Filters::read(tid),
+        // It permits `read`, `write`, `exit` and `rt_sigreturn`.
+        "1" => Err(format!("thread {tid} runs in seccomp's strict mode")),
+        _ => Err(format!("thread {tid} runs in an unknown mode of seccomp")),
+    }
 }
 
-/// Filters and shadow stacks may end a process that makes a call that it does not make itself. Each thread has its own.
-fn refuse_if_filtered(tid: i32) -> Result<(), String> {
-    let status = fs::read_to_string(format!("/proc/{tid}/status"));
-    let status = status.map_err(|e| format!("/proc/{tid}/status cannot be read: {e}"))?;
-    let field = |name: &str| {
-        let line = status.lines().find_map(|line| line.strip_prefix(name));
-        line.map(str::trim).unwrap_or_default()
-    };
-    if field("Seccomp:") != "0" {
-        return Err(format!(
-            "thread {tid} runs under a seccomp filter, which may forbid the call"
-        ));
-    }
-    if field("x86_Thread_features:").contains("shstk") {
-        return Err(format!("thread {tid} has a shadow stack"));
+/// Whether the seccomp filters of a thread, which a child inherits, permit these calls, and those by which the thread
+/// and a child find their ways if memprof is killed. While the child is reaped, other threads run: a filter that one of them
+/// installs for all (`SECCOMP_FILTER_FLAG_TSYNC`) between this check and the call is not seen.
+///
+/// # Errors
+/// Why not.
+pub(super) fn check_calls<'a>(
+    filters: &Filters,
+    thread: &Stopped,
+    injector: &Injector,
+    calls: impl Iterator<Item = &'a Call>,
+    way_back: &WayBack,
+) -> Result<(), String> {
+    for call in calls {
+        let made = Entry::of(&thread.registers_for(injector, call, way_back));
+        // The arguments of the call are still in their registers.
+        let back = Entry {
+            number: libc::SYS_rt_sigreturn,
+            instruction_pointer: injector.sigreturn + SIGRETURN.len() as u64,
+            ..made
+        };
+        let ends = call.args.contains(&Call::CHILD_STACK);
+        let ends = ends.then(|| Entry::of(&way_back.child));
+        for entry in [made, back].iter().chain(&ends) {
+            filters.check(thread.tid, entry)?;
+        }
     }
     Ok(())
 }

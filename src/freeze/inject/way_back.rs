@@ -3,7 +3,7 @@
 
 use std::arch::x86_64::{__cpuid_count, __get_cpuid_max};
 
-use super::{ALL_BLOCKED, Injector, Stopped};
+use super::{ALL_BLOCKED, Injector, SYSCALL, Stopped};
 use crate::freeze::registers::{NO_CALL, word};
 
 /// Bytes below the stack pointer that belong to the running function.
@@ -34,6 +34,8 @@ pub(super) struct WayBack {
     pub(super) frame: u64,
     /// That of a child, which ends it.
     pub(super) child_frame: u64,
+    /// The registers that it gives the child: those of a call that ends it.
+    pub(super) child: [u64; word::SS + 1],
 }
 
 impl WayBack {
@@ -88,6 +90,7 @@ impl WayBack {
             bytes,
             frame,
             child_frame,
+            child,
         })
     }
 }
@@ -134,8 +137,6 @@ fn signal_frame(sigreturn: u64, regs: &[u64], mask: u64, xsave: u64) -> [u64; 39
 /// The registers with which the program goes on if the kernel does not start the interrupted system call again: at
 /// the call, or behind it with the error that says that it was interrupted.
 fn restarted(regs: &[u64]) -> Vec<u64> {
-    /// Size of `syscall`, in bytes.
-    const SYSCALL: u64 = 2;
     let mut regs = regs.to_vec();
     if regs[word::ORIG_RAX] != NO_CALL {
         match regs[word::RAX].cast_signed() {

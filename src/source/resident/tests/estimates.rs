@@ -1,9 +1,7 @@
 //! The errors of pages that have the nearest record's stack.
 
 use super::*;
-
-#[path = "../../../../tests/common/random.rs"]
-mod random;
+use crate::random;
 
 /// How often a stack's pages are within 1.96 standard errors of its estimate: runs of pages of random stacks, of
 /// `length` pages on average, of which one page in `interval` is recorded.
