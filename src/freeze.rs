@@ -37,7 +37,7 @@ pub use estimate::{Costs, Estimate};
 pub use fork::Fork;
 pub use registers::Registers;
 pub use threads::stands_still;
-pub(crate) use threads::{has_ended, is_traced_here, threads};
+pub(crate) use threads::{has_ended, is_killed, is_traced_here, threads};
 
 /// Default maximum time for which processes are stopped.
 pub const MAX_FREEZE: Duration = Duration::from_millis(50);

@@ -10,14 +10,20 @@ use serde_json::Value;
 
 use crate::binary::{Kept, MEMPROF, memprof, wait};
 use crate::common::process::{LIMIT, eventually, signal, state};
-use crate::common::workload::program;
+use crate::common::workload::{Workload, program};
 use crate::glibc::compiled;
 
 /// Runs `memprof heap` on a command without input; returns the command's own output as JSON, and the report.
 fn at_end(command: &Path) -> (Value, Value) {
+    at_end_with(command, &[], 0)
+}
+
+/// The same of a command with arguments, which ends with this status.
+fn at_end_with(command: &Path, args: &[&str], status: i32) -> (Value, Value) {
     let command = command.to_str().unwrap();
-    let ended = memprof(&["heap", "--format", "json", "--", command]);
-    ended.must(0, &[]);
+    let line = ["heap", "--format", "json", "--", command];
+    let ended = memprof(&[&line[..], args].concat());
+    ended.must(status, &[]);
     let (own, report) = ended.stdout.split_once('\n').unwrap();
     let json = |text: &str| serde_json::from_str(text).unwrap_or_else(|e| panic!("{e}: {text}"));
     (json(own), json(report))
@@ -43,6 +49,39 @@ fn all_that_was_forgotten_is_found_at_the_end() {
             heap["anonymous"].as_u64()
         );
     }
+}
+
+/// The heap is that of the last thread, whichever that is, whether it ends by itself or ends others.
+#[test]
+fn the_first_thread_may_end_before_others() {
+    for (args, status) in [(&[][..], 0), (&["3"], 3)] {
+        let (forgotten, heap) = at_end_with(&program("relay"), args, status);
+        let found = &heap["unreachable"];
+        assert_eq!(found["chunks"], forgotten["blocks"], "{forgotten} {found}");
+        assert_eq!(heap["comm"], "relay");
+        assert_eq!(
+            heap["kernel"],
+            serde_json::json!([heap["anonymous"], heap["anonymous"]])
+        );
+    }
+}
+
+/// Its thread then has the id of the first one.
+#[test]
+fn the_last_thread_may_execute_a_program() {
+    let relay = program("relay");
+    let ended = memprof(&["heap", "--", relay.to_str().unwrap(), "exec"]);
+    ended.must(7, &[]);
+    assert!(ended.stdout.contains("Allocator: glibc"), "{ended:?}");
+}
+
+#[test]
+fn a_process_without_its_first_thread_is_not_read() {
+    let mut workload = Workload::start(&program("relay"));
+    workload.lines.line();
+    let pid = workload.pid().to_string();
+    memprof(&["heap", "--pid", &pid]).must(1, &["(relay) has ended before others"]);
+    workload.end();
 }
 
 #[test]

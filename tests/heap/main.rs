@@ -9,6 +9,7 @@ mod common;
 
 mod chroots;
 mod command;
+mod command_signals;
 mod fork;
 mod glibc;
 mod harm;
