@@ -34,7 +34,7 @@ pub use estimate::{Costs, Estimate};
 pub use fork::{Fork, Guard};
 pub use registers::Registers;
 pub use threads::stands_still;
-pub(crate) use threads::{has_ended, is_traced_here, threads};
+pub(crate) use threads::{has_ended, is_killed, is_traced_here, threads};
 use tracer::Tracer;
 
 /// Default maximum time for which processes are stopped.

@@ -43,6 +43,26 @@ pub(crate) fn has_ended(tid: i32) -> bool {
     state(tid).is_none_or(|s| matches!(s, 'Z' | 'X'))
 }
 
+/// Whether a signal ends a thread, or the end of its process, or another thread's `exec`; `false` if it exits by itself.
+pub(crate) fn is_killed(tid: i32) -> bool {
+    // The thread has taken the signal in: `PF_SIGNALED` of the kernel's flags.
+    const SIGNALED: u64 = 0x400;
+    let read = |name| fs::read_to_string(format!("/proc/{tid}/{name}")).unwrap_or_default();
+    let pending = || {
+        let status = read("status");
+        let mask = status.lines().find_map(|l| l.strip_prefix("SigPnd:"));
+        mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok())
+    };
+    let flags = || {
+        let stat = read("stat");
+        let (_, rest) = stat.rsplit_once(") ")?;
+        rest.split(' ').nth(6)?.parse::<u64>().ok()
+    };
+    // In this order: what is not pending any more is in the flags.
+    pending().is_some_and(|mask| mask >> (libc::SIGKILL - 1) & 1 != 0)
+        || flags().is_some_and(|flags| flags & SIGNALED != 0)
+}
+
 /// Whether a thread of memprof itself traces the first thread of a process.
 pub(crate) fn is_traced_here(pid: Pid) -> bool {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();

@@ -23,8 +23,8 @@ pub fn run(config: &HeapConfig) -> Result<(Vec<u8>, u8)> {
         HeapTarget::Process(target) => (running(target.process()?, config)?, None),
         HeapTarget::Command(argv, at) => held::run(argv, *at, |pid, moment| match moment {
             Moment::Running => running(pid, config),
-            Moment::Exiting(registers) => {
-                measure_exiting(pid, registers, config.top).with_context(|| failed(pid))
+            Moment::Exiting(thread, registers) => {
+                measure_exiting(pid, thread, registers, config.top).with_context(|| failed(pid))
             }
         })?,
     };

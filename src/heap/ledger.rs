@@ -63,12 +63,24 @@ pub fn measure_with_pages(
     }
 }
 
-/// The same of a process that is about to exit and is stopped, with the registers of its last thread.
+/// The same of a process that is about to exit and is stopped, with its last thread and that one's registers.
 ///
 /// # Errors
 /// It may not be read, or there is no memory for a copy of its memory.
-pub(super) fn measure_exiting(pid: Pid, registers: Option<Registers>, top: usize) -> Result<Heap> {
-    Ok(measure_once(pid, top, || snapshot::take_exiting(pid, registers))?.0)
+pub(super) fn measure_exiting(
+    pid: Pid,
+    last: Pid,
+    registers: Option<Registers>,
+    top: usize,
+) -> Result<Heap> {
+    // If the first thread has ended, the memory is found by the last one's id only.
+    let (heap, _) = measure_once(last, top, || snapshot::take_exiting(last, registers))?;
+    let comm = target::comm(pid).unwrap_or_default();
+    Ok(Heap {
+        pid: pid.0,
+        comm,
+        ..heap
+    })
 }
 
 fn measure_once(

@@ -330,3 +330,32 @@ fn write_unreachable(lost: &Unreachable, out: &mut dyn Write) -> io::Result<()> 
         more => writeln!(out, "{:>40}  {more} more", ""),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::heap::{Mallinfo, Types};
+
+    fn text(allocator: Allocator) -> String {
+        let heap = Heap {
+            allocator,
+            types: Some(Types::default()),
+            ..Heap::default()
+        };
+        let mut out = Vec::new();
+        heap.write_text(&mut out, 5).unwrap();
+        String::from_utf8(out).unwrap()
+    }
+
+    /// Of another heap, as jemalloc's, it returns nothing, and zero would look like a measurement.
+    #[test]
+    fn malloc_trim_is_named_only_where_glibc_s_heap_is() {
+        let glibc = Allocator::Glibc {
+            arenas: 1,
+            thread_caches: 1,
+            mallinfo2: Mallinfo::default(),
+        };
+        assert!(text(glibc).contains("malloc_trim(0) would return 0.0 KiB"));
+        assert!(!text(Allocator::Unknown).contains("malloc_trim"));
+    }
+}

@@ -23,6 +23,7 @@ use nix::unistd::{ForkResult, Pid as NixPid, fork};
 use tokio::sync::oneshot;
 
 use crate::event::Pid;
+use crate::freeze;
 use crate::privileges::{self, Role};
 use crate::session::failure::Failure;
 use crate::session::signals;
@@ -68,6 +69,8 @@ pub enum Traced {
     For(Duration),
     /// Until it ends.
     ToTheEnd,
+    /// Until it ends, by this thread: the one that exits is not the last.
+    By(Pid),
 }
 
 impl Traced {
@@ -75,13 +78,16 @@ impl Traced {
         match self {
             Traced::Briefly => Some(SETTLED),
             Traced::For(time) => Some(time),
-            Traced::ToTheEnd => None,
+            Traced::ToTheEnd | Traced::By(_) => None,
         }
     }
 }
 
 /// Tracing ends this long after the last `exec`: scripts that `exec` another program do so early.
 const SETTLED: Duration = Duration::from_secs(1);
+/// What stops a traced command, beside its signals.
+const STOPS: ptrace::Options =
+    ptrace::Options::PTRACE_O_TRACEEXEC.union(ptrace::Options::PTRACE_O_TRACEEXIT);
 /// Poll interval for stops of a traced command. (`waitid` has no timeout.)
 const LOOK: Duration = Duration::from_micros(500);
 /// Poll interval for its end while it is frozen for a report: the kernel then reports the stop, not the end.
@@ -164,15 +170,14 @@ fn live(
     thread::scope(|scope| {
         let tracer = thread::Builder::new().name("memprof-tracer".into());
         let trace = || {
-            let stops = ptrace::Options::PTRACE_O_TRACEEXEC | ptrace::Options::PTRACE_O_TRACEEXIT;
-            let traced = ptrace::seize(child, stops).is_ok();
+            let traced = ptrace::seize(child, STOPS).is_ok();
             let _ = go_write.write_all(&[1]);
             if !traced {
                 // Nothing will tell when it executes its program.
                 running.take().map(|to| to.send(()));
                 return;
             }
-            hold_at_stops(child, |stop| {
+            hold_at_stops(|stop| {
                 if stop == Stop::Exec {
                     running.take().map(|to| to.send(()));
                 }
@@ -236,6 +241,8 @@ fn exec_when_told(
 
 /// A state change of a child, as `waitid` reports it.
 struct Change {
+    /// The child, or the thread of it that is traced.
+    id: NixPid,
     /// `CLD_EXITED`, `CLD_TRAPPED`, …
     code: i32,
     /// Its exit status or a signal; for a trap, the ptrace event is in the bits above.
@@ -245,11 +252,20 @@ struct Change {
 impl Change {
     /// `None` if the child's state has not changed.
     fn of(child: NixPid, options: i32) -> io::Result<Option<Change>> {
-        let id = child.as_raw() as libc::id_t;
+        Change::wait(libc::P_PID, child.as_raw() as libc::id_t, options)
+    }
+
+    /// That of the thread which the current thread of memprof traces. Its id may change while it waits: that of a thread
+    /// which executes a program becomes that of its process.
+    fn of_traced(options: i32) -> io::Result<Option<Change>> {
+        Change::wait(libc::P_ALL, 0, options | libc::__WNOTHREAD)
+    }
+
+    fn wait(whom: libc::idtype_t, id: libc::id_t, options: i32) -> io::Result<Option<Change>> {
         // SAFETY: all zeroes is a valid value of the structure, which the kernel fills in.
         let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
         // SAFETY: `info` lives throughout the call.
-        let done = unsafe { libc::waitid(libc::P_PID, id, &raw mut info, options | libc::__WALL) };
+        let done = unsafe { libc::waitid(whom, id, &raw mut info, options | libc::__WALL) };
         match done {
             0 => {}
             _ => return Err(io::Error::last_os_error()),
@@ -257,7 +273,8 @@ impl Change {
         // SAFETY: the kernel has filled in the fields for a child, or left zeroes.
         let (pid, status) = unsafe { (info.si_pid(), info.si_status()) };
         let code = info.si_code;
-        Ok((pid != 0).then_some(Change { code, status }))
+        let id = NixPid::from_raw(pid);
+        Ok((pid != 0).then_some(Change { id, code, status }))
     }
 
     fn is_end(&self) -> bool {
@@ -270,16 +287,16 @@ impl Change {
 
 /// Stops the child, which this thread traces, after each `exec`, and while it exits unless its memory will be kept.
 /// Returns when it is no longer to be traced, or has ended. Its signals pass through unchanged.
-fn hold_at_stops(child: NixPid, mut at_stop: impl FnMut(Stop) -> Traced) {
+fn hold_at_stops(mut at_stop: impl FnMut(Stop) -> Traced) {
     let (mut since, mut traced) = (Instant::now(), Traced::ToTheEnd);
     while traced.time().is_none_or(|time| since.elapsed() < time) {
         // Without a timeout `waitid` may block.
         let wait = traced.time().map_or(0, |_| libc::WNOHANG);
-        match Change::of(child, libc::WEXITED | libc::WSTOPPED | libc::WNOWAIT | wait) {
+        match Change::of_traced(libc::WEXITED | libc::WSTOPPED | libc::WNOWAIT | wait) {
             Ok(None) => thread::sleep(LOOK),
             Ok(Some(change)) if change.is_end() => return,
             Ok(Some(_)) => {
-                let Ok(Some(stop)) = Change::of(child, libc::WSTOPPED | libc::WNOHANG) else {
+                let Ok(Some(stop)) = Change::of_traced(libc::WSTOPPED | libc::WNOHANG) else {
                     continue;
                 };
                 match stop.status >> 8 {
@@ -287,12 +304,15 @@ fn hold_at_stops(child: NixPid, mut at_stop: impl FnMut(Stop) -> Traced) {
                         traced = at_stop(Stop::Exec);
                         since = Instant::now();
                     }
-                    libc::PTRACE_EVENT_EXIT if traced != Traced::Briefly => {
-                        at_stop(Stop::End);
+                    libc::PTRACE_EVENT_EXIT
+                        if traced != Traced::Briefly && trace_next(&mut at_stop) =>
+                    {
+                        let _ = ptrace::detach(stop.id, None);
+                        continue;
                     }
                     _ => {}
                 }
-                go_on(child, &stop);
+                go_on(&stop);
             }
             Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
             Err(_) => return,
@@ -300,8 +320,22 @@ fn hold_at_stops(child: NixPid, mut at_stop: impl FnMut(Stop) -> Traced) {
     }
 }
 
+/// Calls `at_stop` while a thread exits. Returns whether another thread is traced in its place.
+fn trace_next(at_stop: &mut impl FnMut(Stop) -> Traced) -> bool {
+    while let Traced::By(next) = at_stop(Stop::End) {
+        let next = next.0.cast_signed();
+        match ptrace::seize(NixPid::from_raw(next), STOPS) {
+            Ok(()) => return true,
+            // Perhaps it was the last one.
+            Err(_) if freeze::has_ended(next) => {}
+            Err(_) => return false,
+        }
+    }
+    false
+}
+
 /// Resumes a stopped child.
-fn go_on(child: NixPid, stop: &Change) {
+fn go_on(stop: &Change) {
     let (event, signal) = (stop.status >> 8, stop.status & 0xff);
     let stops = [libc::SIGSTOP, libc::SIGTSTP, libc::SIGTTIN, libc::SIGTTOU];
     let (request, signal) = match event {
@@ -312,7 +346,7 @@ fn go_on(child: NixPid, stop: &Change) {
         _ => (libc::PTRACE_CONT, 0),
     };
     // SAFETY: neither request uses the address; the data of `PTRACE_CONT` is a signal number.
-    unsafe { libc::ptrace(request, child.as_raw(), 0, libc::c_long::from(signal)) };
+    unsafe { libc::ptrace(request, stop.id.as_raw(), 0, libc::c_long::from(signal)) };
 }
 
 /// Waits until the child is a zombie.

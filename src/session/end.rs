@@ -23,9 +23,9 @@ use crate::privileges::{self, Role};
 use crate::target::Selector;
 
 /// How long memprof waits for a command to end after an ending signal.
-const COMMAND_GRACE: Duration = Duration::from_secs(10);
+pub(super) const COMMAND_GRACE: Duration = Duration::from_secs(10);
 /// It says so only if the command takes longer than this.
-const SILENT: Duration = Duration::from_millis(300);
+pub(super) const SILENT: Duration = Duration::from_millis(300);
 /// How long memprof waits for a command to execute its program before it says that it serves.
 const EXEC: Duration = Duration::from_secs(1);
 
@@ -251,7 +251,7 @@ impl Session<'_> {
                 status = &mut command.ended => Some(status),
                 _ = signals.another() => None,
                 () = tokio::time::sleep(COMMAND_GRACE) => {
-                    console::print(&format!("the command (pid {pid}) has not ended"));
+                    tell_not_ended(pid);
                     None
                 }
             }
@@ -259,26 +259,41 @@ impl Session<'_> {
         let ended = match tokio::time::timeout(SILENT, &mut wait).await {
             Ok(ended) => ended,
             Err(_) => {
-                console::print(&format!(
-                    "waiting for the command (pid {pid}) to end, at most {} s; another Ctrl-C or signal ends memprof \
-                     at once and lets the command run on",
-                    COMMAND_GRACE.as_secs()
-                ));
+                tell_wait(pid);
                 wait.await
             }
         };
         match ended {
             Some(status) => status.context("the command's thread ended early")?,
             None => {
-                console::print(&format!("memprof ends; the command (pid {pid}) runs on"));
+                tell_left(pid);
                 Ok(ending.status())
             }
         }
     }
 }
 
+/// Says that memprof waits for a command.
+pub(super) fn tell_wait(pid: Pid) {
+    console::print(&format!(
+        "waiting for the command (pid {pid}) to end, at most {} s; another Ctrl-C or signal ends memprof at once and \
+         lets the command run on",
+        COMMAND_GRACE.as_secs()
+    ));
+}
+
+/// Says that it waited in vain.
+pub(super) fn tell_not_ended(pid: Pid) {
+    console::print(&format!("the command (pid {pid}) has not ended"));
+}
+
+/// Says that it ends before the command.
+pub(super) fn tell_left(pid: Pid) {
+    console::print(&format!("memprof ends; the command (pid {pid}) runs on"));
+}
+
 /// Completes at this time, or never.
-async fn sleep_until(at: Option<Instant>) {
+pub(super) async fn sleep_until(at: Option<Instant>) {
     match at {
         Some(at) => tokio::time::sleep_until(at).await,
         None => std::future::pending().await,

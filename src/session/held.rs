@@ -3,16 +3,18 @@
 
 use std::pin::pin;
 use std::sync::mpsc::sync_channel;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
 use nix::sys::signal::kill;
 use nix::unistd::Pid as NixPid;
 use tokio::sync::oneshot;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
 use super::command::{self, ExitStatus, Stop, Traced};
-use super::end::wait_until_executed;
+use super::end::{
+    COMMAND_GRACE, SILENT, sleep_until, tell_left, tell_not_ended, tell_wait, wait_until_executed,
+};
 use super::failure::Failure;
 use super::signals::{Ending, Signals};
 use crate::console;
@@ -33,11 +35,12 @@ pub enum At {
 pub enum Moment {
     /// It runs.
     Running,
-    /// It is about to exit, and stopped. The registers of its first thread; the others have ended.
-    Exiting(Option<Registers>),
+    /// It is about to exit, and stopped: its last thread, and that one's registers unless it was killed. The others have
+    /// ended.
+    Exiting(Pid, Option<Registers>),
 }
 
-/// How long its other threads may take to end before the first one.
+/// How long its other threads may take to end before the last one.
 const OTHERS: Duration = Duration::from_secs(1);
 /// How long it may take until a command is not traced any more.
 const RELEASE: Duration = Duration::from_secs(5);
@@ -69,14 +72,27 @@ async fn run_until<T>(
     // Dropped when the command may go on.
     let (hold, held) = sync_channel::<()>(0);
     let mut tell = Some(tell);
+    let mut traced = None;
     let mut command = command::prepare(argv, false, move |pid, stop| {
-        if stop == Stop::End
-            && !freeze::has_ended(pid.0.cast_signed())
-            && others_end(pid)
-            && let Some(tell) = tell.take()
-            && tell.send(Registers::of_stopped(pid)).is_ok()
-        {
-            let _ = held.recv();
+        let thread = *traced.get_or_insert(pid);
+        if stop == Stop::End && !freeze::has_ended(thread.0.cast_signed()) {
+            match others(pid, thread) {
+                Others::Ended => {
+                    if let Some(tell) = tell.take()
+                        && tell.send((thread, Registers::of_stopped(thread))).is_ok()
+                    {
+                        let _ = held.recv();
+                    }
+                }
+                Others::Live(next) => {
+                    traced = Some(next);
+                    return Traced::By(next);
+                }
+                Others::Leave => {}
+            }
+        }
+        if stop == Stop::Exec {
+            traced = Some(pid);
         }
         match at {
             At::After(time) => Traced::For(time),
@@ -96,17 +112,20 @@ async fn run_until<T>(
         }
     });
     let mut signalled: Option<Ending> = None;
+    let (mut tell_at, mut patience) = (None, None);
     loop {
         tokio::select! {
             biased;
-            Ok(registers) = &mut exiting => {
+            Ok((thread, registers)) = &mut exiting => {
+                // The signal that ended the command may yet reach memprof.
+                signals.restore_later();
                 if let At::After(time) = at {
                     console::print(&format!(
                         "the command ended before --at {}: this is its heap at its end",
                         time.as_secs_f64()
                     ));
                 }
-                let looked = look(pid, Moment::Exiting(registers));
+                let looked = look(pid, Moment::Exiting(thread, registers));
                 drop(hold);
                 let status = (&mut command.ended).await;
                 let status = status.context("the command's thread ended early")??;
@@ -116,10 +135,14 @@ async fn run_until<T>(
                 let status = status.context("the command's thread ended early")??;
                 bail!(
                     "the command ended (status {status}), and its memory was gone before memprof could read it: it was \
-                     killed, its first thread ended before others, or it may not be traced"
+                     killed, another thread than its first one executed a program, or it may not be traced"
                 );
             }
             () = &mut time => {
+                match signalled {
+                    Some(_) => signals.restore_later(),
+                    None => signals.restore_now(),
+                }
                 let looked = match is_released(pid).await {
                     true => look(pid, Moment::Running),
                     false => Err(anyhow!("the command is still traced by memprof")),
@@ -129,17 +152,33 @@ async fn run_until<T>(
             ending = next(&mut signals, signalled.is_some()) => match signalled {
                 None => {
                     signalled = Some(ending);
+                    tell_at = Some(Instant::now() + SILENT);
+                    patience = Some(Instant::now() + COMMAND_GRACE);
                     if let Some(signal) = ending.for_command() {
                         let _ = kill(NixPid::from_raw(pid.0.cast_signed()), signal);
                     }
                 }
-                Some(first) => {
-                    console::print(&format!("memprof ends; the command (pid {pid}) runs on"));
-                    return Err(Failure::Interrupted(first.signal).into());
-                }
+                Some(first) => return Err(left(pid, first)),
             },
+            () = sleep_until(tell_at) => {
+                tell_wait(pid);
+                tell_at = None;
+            }
+            () = sleep_until(patience) => {
+                tell_not_ended(pid);
+                return match signalled {
+                    Some(first) => Err(left(pid, first)),
+                    None => Err(anyhow!("the command has not ended")),
+                };
+            }
         }
     }
+}
+
+/// Says that memprof ends before the command, and why there is no snapshot.
+fn left(pid: Pid, first: Ending) -> anyhow::Error {
+    tell_left(pid);
+    Failure::Interrupted(first.signal).into()
 }
 
 /// The next signal; after the first one, the next that does not repeat it.
@@ -150,17 +189,39 @@ async fn next(signals: &mut Signals, again: bool) -> Ending {
     }
 }
 
-/// Waits for the other threads of an exiting process, which end by themselves. If only its first thread ends, they go on.
-fn others_end(pid: Pid) -> bool {
-    let first = pid.0.cast_signed();
+/// The other threads of a process while one of its threads exits and is held.
+enum Others {
+    /// They have ended: the process exits.
+    Ended,
+    /// They go on; one of them.
+    Live(Pid),
+    /// There is nothing to wait for.
+    Leave,
+}
+
+/// Finds out what becomes of the other threads. If the process exits, waits for them: they end by themselves.
+fn others(pid: Pid, exiting: Pid) -> Others {
+    let exiting = exiting.0.cast_signed();
     let end = Instant::now() + OTHERS;
+    let mut alive = None;
     loop {
-        let mut others = freeze::threads(pid).into_iter().filter(|tid| *tid != first);
-        if others.all(freeze::has_ended) {
-            return true;
+        let mut others = freeze::threads(pid);
+        others.retain(|tid| *tid != exiting && !freeze::has_ended(*tid));
+        if others.is_empty() {
+            return Others::Ended;
+        }
+        let before = alive;
+        alive = others.into_iter().find(|tid| !freeze::is_killed(*tid));
+        // Seen twice: between two instructions, a thread that is being killed shows no sign of it.
+        if let Some(tid) = alive.filter(|_| alive == before) {
+            // One that survives the others executes a program. It waits for this one, and tracing it would wait for it.
+            return match freeze::is_killed(exiting) {
+                true => Others::Leave,
+                false => Others::Live(Pid(tid.cast_unsigned())),
+            };
         }
         if Instant::now() >= end {
-            return false;
+            return Others::Leave;
         }
         std::thread::sleep(PAUSE);
     }
@@ -169,7 +230,11 @@ fn others_end(pid: Pid) -> bool {
 /// Waits until the kernel has let go of a process that a thread of memprof traced.
 async fn is_released(pid: Pid) -> bool {
     let end = Instant::now() + RELEASE;
-    while freeze::is_traced_here(pid) {
+    let traced = || {
+        let mut threads = freeze::threads(pid).into_iter();
+        threads.any(|tid| freeze::is_traced_here(Pid(tid.cast_unsigned())))
+    };
+    while traced() {
         if Instant::now() >= end {
             return false;
         }

@@ -150,12 +150,22 @@ impl Signals {
         Poll::Pending
     }
 
+    /// Restores the default actions: the next signal ends the process.
+    pub fn restore_now(self) {
+        self.waited.iter().for_each(|(signal, ..)| default(*signal));
+    }
+
     /// If a signal was received, restores the default actions after [`REPEAT`]: a further one then ends the
     /// process.
     pub fn restore(self) {
-        if !self.came {
-            return;
+        if self.came {
+            self.restore_later();
         }
+    }
+
+    /// Restores the default actions, after [`REPEAT`]: a signal then ends the process. One that comes before counts as
+    /// the same as what ended a command.
+    pub fn restore_later(self) {
         let signals: Vec<Signal> = self.waited.iter().map(|(signal, ..)| *signal).collect();
         // A separate thread, because the main thread is busy with the last report.
         let _ = thread::Builder::new()

@@ -8,6 +8,7 @@ use nix::errno::Errno;
 use super::comm;
 use crate::event::Pid;
 use crate::export::printable;
+use crate::freeze;
 
 /// The kernel's flag of its own threads, in `/proc/PID/stat`.
 const PF_KTHREAD: u64 = 0x0020_0000;
@@ -73,6 +74,11 @@ impl Presence {
             Presence::KernelThread => {
                 format!("{} is a kernel thread: it has no user memory", name())
             }
+            Presence::Zombie if others_run(pid) => format!(
+                "the first thread of {} has ended before others: memprof does not read such processes, whose memory the \
+                 kernel shows only under the ids of the other threads",
+                name()
+            ),
             Presence::Zombie => format!(
                 "{} has ended (a zombie: its parent has not waited for it): it has no memory any more",
                 name()
@@ -82,6 +88,12 @@ impl Presence {
             }
         })
     }
+}
+
+/// Whether threads of a process run although its first one has ended.
+fn others_run(pid: Pid) -> bool {
+    let mut threads = freeze::threads(pid).into_iter();
+    threads.any(|tid| !freeze::has_ended(tid))
 }
 
 /// State and flags: the third and the ninth field.

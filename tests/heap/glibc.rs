@@ -132,11 +132,18 @@ fn those_of_a_static_program_too() {
 pub fn compiled(name: &str, flags: &[&str]) -> PathBuf {
     let source = format!("{}/tests/workloads/{name}.c", env!("CARGO_MANIFEST_DIR"));
     let binary = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}{}", flags.concat()));
+    // Another test may be running the existing program, or compile it at the same time, so it is replaced.
+    let fresh = tempfile::Builder::new()
+        .prefix(name)
+        .tempfile_in(env!("CARGO_TARGET_TMPDIR"))
+        .unwrap()
+        .into_temp_path();
     let mut cc = Command::new("cc");
     cc.args(["-O1", "-pthread", &source, "-o"])
-        .arg(&binary)
+        .arg(&fresh)
         .args(flags);
     assert!(cc.status().unwrap().success());
+    fresh.persist(&binary).unwrap();
     binary
 }
 

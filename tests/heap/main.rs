@@ -10,6 +10,7 @@ mod common;
 mod books;
 mod chroots;
 mod command;
+mod command_signals;
 mod fork;
 mod glibc;
 mod harm;

@@ -30,15 +30,21 @@ pub fn of(workload: &mut Workload) -> (Forgotten, Unreachable) {
 }
 
 /// Compares what the workload says with what is found.
+/// No more than there are, and at least 99.9 %: a number somewhere in memory may be the address of one.
+pub fn nearly_all(found: u64, all: u64) -> bool {
+    found <= all && all - found <= all / 1000
+}
+
 pub fn compare(mut workload: Workload) {
     let (forgotten, found) = of(&mut workload);
-    assert_eq!(found.chunks, forgotten.blocks, "{forgotten:?} {found:#?}");
     let heads = found.heads.len() as u64 + found.heads_left_out;
-    assert_eq!(heads, forgotten.heads, "{forgotten:?} {found:#?}");
+    for (found_of_it, all) in [(found.chunks, forgotten.blocks), (heads, forgotten.heads)] {
+        assert!(nearly_all(found_of_it, all), "{forgotten:?} {found:#?}");
+    }
     // Contents are rounded up: to 16 bytes, those with mappings of their own to pages.
     let most = forgotten.bytes + forgotten.blocks * 24 + 10 * 4096;
     assert!(
-        found.bytes >= forgotten.bytes && found.bytes <= most,
+        found.bytes >= forgotten.bytes / 1000 * 999 && found.bytes <= most,
         "{forgotten:?} {found:#?}"
     );
     workload.end();
