@@ -62,6 +62,7 @@ pub(super) enum Said {
 /// # Errors
 /// Nobody reads what it says; the child is gone.
 pub fn run() -> io::Result<()> {
+    let _ = nix::sys::prctl::set_name(c"memprof-guard");
     // What ends memprof is not to end the guard before it has cleaned up.
     let _ = setsid();
     for ignored in [

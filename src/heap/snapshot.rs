@@ -48,9 +48,9 @@ pub struct SnapshotOptions {
 }
 
 /// How a snapshot was taken.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Taken {
-    /// By which approach.
+    /// By which approach: forked or copied.
     pub approach: Approach,
     /// The time for which the process was stopped, in milliseconds.
     pub stop_ms: f64,
@@ -58,6 +58,18 @@ pub struct Taken {
     pub second_stop_ms: f64,
     /// Why it was not forked, although it is not small.
     pub not_forked: Option<String>,
+}
+
+impl Default for Taken {
+    /// Of one that is made up.
+    fn default() -> Taken {
+        Taken {
+            approach: Approach::Copy,
+            stop_ms: 0.0,
+            second_stop_ms: 0.0,
+            not_forked: None,
+        }
+    }
 }
 
 /// A process at one moment.

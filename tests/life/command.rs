@@ -184,7 +184,8 @@ fn it_is_stopped_before_it_runs() {
     let mut lines = Lines::of(&mut m.child);
     let mut child = None;
     wait_until(|| {
-        child = children(m.pid()).first().copied();
+        let mut children = children(m.pid()).into_iter();
+        child = children.find(|child| comm(*child) == "memprof-command");
         child.is_some()
     });
     let child = child.unwrap();
