@@ -256,7 +256,7 @@ boot() {
         -cpu max -m 1024 -smp "$processors" -nodefaults -no-user-config -display none -no-reboot \
         -serial "file:$work/console" -serial "file:$out" -kernel "$image" -initrd "$work/initrd" \
         -drive "file=$work/disk,format=raw,if=none,id=disk,cache=unsafe" -device virtio-blk-pci,drive=disk \
-        -append 'console=ttyS0 quiet panic=-1 oops=panic' </dev/null >"$work/qemu" 2>&1
+        -append 'console=ttyS0 quiet panic=-1 oops=panic softlockup_panic=1 watchdog_thresh=30' </dev/null >"$work/qemu" 2>&1
 }
 
 # Like `boot`, for kernels that must always pass. There is only one serial port, which also has the kernel's messages.
@@ -315,10 +315,11 @@ check() {
     case $(arch_of "$series") in
     amd64)
         boot "$image" "$nonce" "$wanted" "$out"
-        # The emulator executed a breakpoint that the kernel had already removed while patching its code. With one
-        # processor, no code runs while it is patched.
-        if grep -q 'int3: 0000' "$work/console"; then
-            say "$series: the emulated kernel crashed while patching its own code; retrying with one processor"
+        # The emulator executed a breakpoint that the kernel had already removed while patching its code: once, or again
+        # and again. With one processor, no code runs while it is patched.
+        if grep -q 'int3: 0000\|softlockup: hung tasks' "$work/console"; then
+            say "$series: the emulated kernel crashed or hung while patching its own code; retrying with one processor"
+            grep 'RIP: ' "$work/console" | sort | uniq -c >&2
             : >"$out"
             boot "$image" "$nonce" "$wanted" "$out" 1
         fi
