@@ -108,6 +108,17 @@ struct Tail {
 }
 
 impl Tail {
+    /// Notes where a write ended. Returns whether the file begins anew: writes are told of in their order, because runtimes
+    /// write under a lock.
+    fn written(&mut self, end: u64) -> bool {
+        let rewritten = self.until.is_some_and(|until| end <= until);
+        if rewritten {
+            self.start_again();
+        }
+        self.until = Some(end);
+        rewritten
+    }
+
     fn start_again(&mut self) {
         (self.at, self.until, self.map) = (0, None, PerfMap::default());
     }
@@ -212,13 +223,7 @@ impl RuntimeCode {
         if self.reads(written.inode) {
             match &mut self.source {
                 Source::PerfMap(tail) => {
-                    // Writes are told of in their order: runtimes write under a lock.
-                    let rewritten = tail.until.is_some_and(|until| written.end <= until);
-                    if rewritten {
-                        tail.start_again();
-                    }
-                    tail.until = Some(written.end);
-                    if rewritten {
+                    if tail.written(written.end) {
                         self.note_rewritten();
                     }
                 }

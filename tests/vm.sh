@@ -319,7 +319,7 @@ check() {
         # and again. With one processor, no code runs while it is patched.
         if grep -q 'int3: 0000\|softlockup: hung tasks' "$work/console"; then
             say "$series: the emulated kernel crashed or hung while patching its own code; retrying with one processor"
-            grep 'RIP: ' "$work/console" | sort | uniq -c >&2
+            grep -o 'RIP: .*' "$work/console" | sort | uniq -c >&2
             : >"$out"
             boot "$image" "$nonce" "$wanted" "$out" 1
         fi

@@ -102,11 +102,8 @@ pub(crate) struct Pages {
 /// The process has ended, may not be read, or could not be stopped and copied in time; it runs.
 pub(crate) fn take(pid: Pid, options: &SnapshotOptions, guard: &mut Guard) -> Result<Snapshot> {
     let (anonymous, headroom) = check_room(pid)?;
-    let refused = headroom.refuses_fork(anonymous).or_else(|| {
-        let long = options.approach == Approach::Auto;
-        takes_too_long(anonymous, options).filter(|_| long)
-    });
-    let fork = || match refused {
+    let refused = headroom.refuses_fork(anonymous);
+    let fork = || match refused.or_else(|| takes_too_long(anonymous, options)) {
         Some(reason) => Err(reason),
         None => Fork::of(guard, pid, options.max_stop),
     };
@@ -133,10 +130,11 @@ pub(crate) fn take(pid: Pid, options: &SnapshotOptions, guard: &mut Guard) -> Re
     }
 }
 
-/// Why a process with so many bytes of anonymous memory is not forked without being told to, if it is too large.
+/// Why a process with so many bytes of anonymous memory is not forked, if it is too large and nobody told memprof to.
 fn takes_too_long(anonymous: u64, options: &SnapshotOptions) -> Option<String> {
     let expected = Duration::from_nanos(anonymous / page_size() * FORK_NS);
-    (expected > options.max_stop).then(|| {
+    let told = options.approach == Approach::Fork;
+    (!told && expected > options.max_stop).then(|| {
         format!(
             "that may stop it for {} ms, and the limit is {} ms, set by {}",
             expected.as_millis(),

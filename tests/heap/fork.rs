@@ -251,6 +251,25 @@ fn alive(pid: Pid) -> Vec<Pid> {
     children
 }
 
+/// It is not copied in that time either.
+#[test]
+fn a_process_that_may_take_too_long_is_not_forked() {
+    let mut workload = witness(100);
+    unharmed(&mut workload);
+    let pid = workload.pid().to_string();
+    let ended = memprof(&["heap", "--pid", &pid, "--max-stop", "1"]);
+    ended.must(
+        1,
+        &["it was not forked: that may stop it for", "--max-stop"],
+    );
+    let taken = &heap(
+        workload.pid(),
+        &["--snapshot", "fork", "--max-stop", "1000"],
+    )["taken"];
+    assert_eq!(taken["approach"], "fork", "{taken}");
+    unharmed(&mut workload);
+}
+
 /// The guard of a session, which is there from its start, does the same.
 #[test]
 fn killing_a_session_harms_nobody() {

@@ -65,7 +65,6 @@ fn a_stop_that_would_be_too_long_ends() {
     workload.lines.send("mmm");
     workload.lines.line();
     let options = SnapshotOptions {
-        limit: "--max-stop",
         max_stop: Duration::from_micros(1),
         ..COPY
     };
