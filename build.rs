@@ -1,13 +1,17 @@
-//! Compiles the BPF program and generates its Rust skeleton into `OUT_DIR`.
+//! Compiles the BPF program and generates its Rust skeleton into `OUT_DIR`; compiles the library that targets
+//! preload.
 
 use std::env;
-use std::path::PathBuf;
+use std::fs;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 use libbpf_cargo::SkeletonBuilder;
 
 const SOURCE: &str = "src/bpf/memprof.bpf.c";
+const SAMPLER: &str = "src/sampler";
+const SAMPLER_FLAGS: &str = "src/sampler/flags";
 
 fn main() -> Result<()> {
     println!("cargo:rerun-if-changed=src/bpf");
@@ -38,5 +42,36 @@ fn main() -> Result<()> {
             "-Wno-unused-parameter".into(),
         ])
         .build_and_generate(out.join("memprof.skel.rs"))
-        .with_context(|| format!("cannot compile {SOURCE}"))
+        .with_context(|| format!("cannot compile {SOURCE}"))?;
+    compile_sampler(&clang, &out.join("libmemprof_heap.so"))
+}
+
+/// Compiles the library for the processor that memprof is compiled for. It needs no C library, so one file serves
+/// all of them.
+fn compile_sampler(clang: &str, to: &Path) -> Result<()> {
+    println!("cargo:rerun-if-changed={SAMPLER}");
+    let flags = fs::read_to_string(SAMPLER_FLAGS)
+        .with_context(|| format!("cannot read {SAMPLER_FLAGS}"))?;
+    let mut sources: Vec<PathBuf> = fs::read_dir(SAMPLER)
+        .and_then(|dir| dir.map(|entry| Ok(entry?.path())).collect())
+        .with_context(|| format!("cannot read {SAMPLER}"))?;
+    sources.retain(|path| path.extension().is_some_and(|e| e == "c"));
+    sources.sort();
+    let target = env::var("TARGET").context("TARGET is not set")?;
+    let mut command = Command::new(clang);
+    command.arg(format!("--target={target}"));
+    command.args(flags.split_whitespace());
+    if target.starts_with("aarch64") {
+        // Atomic operations would be functions of libgcc.
+        command.arg("-mno-outline-atomics");
+    }
+    if env::var("HOST").is_ok_and(|host| host != target) {
+        // The usual linker is the host's.
+        command.arg("-fuse-ld=lld");
+    }
+    let status = command.args(sources).arg("-o").arg(to).status();
+    match status.with_context(|| format!("cannot run `{clang}`"))? {
+        status if status.success() => Ok(()),
+        status => bail!("cannot compile {SAMPLER}: {clang}: {status}"),
+    }
 }

@@ -1,0 +1,47 @@
+/* SPDX-License-Identifier: MIT OR Apache-2.0 */
+/*
+ * The parts of the ELF format that next.c reads, by the names of the specification, and <link.h>'s list of
+ * loaded files.
+ */
+#ifndef MEMPROF_SAMPLER_ELF64_H
+#define MEMPROF_SAMPLER_ELF64_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+typedef uint64_t Elf64_Addr;
+
+typedef struct {
+	uint32_t p_type, p_flags;
+	uint64_t p_offset;
+	Elf64_Addr p_vaddr, p_paddr;
+	uint64_t p_filesz, p_memsz, p_align;
+} Elf64_Phdr;
+
+typedef struct {
+	int64_t d_tag;
+	Elf64_Addr d_ptr;
+} Elf64_Dyn;
+
+typedef struct {
+	uint32_t st_name;
+	uint8_t st_info, st_other;
+	uint16_t st_shndx;
+	Elf64_Addr st_value;
+	uint64_t st_size;
+} Elf64_Sym;
+
+enum { PT_LOAD = 1, PT_DYNAMIC = 2 };
+enum { DT_NULL = 0, DT_HASH = 4, DT_STRTAB = 5, DT_SYMTAB = 6, DT_GNU_HASH = 0x6ffffef5, DT_VERSYM = 0x6ffffff0 };
+enum { STB_LOCAL = 0, STT_NOTYPE = 0, STT_FUNC = 2, STT_GNU_IFUNC = 10, SHN_UNDEF = 0 };
+
+struct dl_phdr_info {
+	Elf64_Addr dlpi_addr;
+	const char *dlpi_name;
+	const Elf64_Phdr *dlpi_phdr;
+	uint16_t dlpi_phnum;
+	/* Later members differ between C libraries. */
+};
+extern __attribute__((weak)) int dl_iterate_phdr(int (*)(struct dl_phdr_info *, size_t, void *), void *);
+
+#endif

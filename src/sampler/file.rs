@@ -1,0 +1,247 @@
+//! Placing the library where a target's dynamic loader finds it.
+
+use std::env;
+use std::ffi::{OsStr, OsString};
+use std::fs::{self, File, Permissions};
+use std::io::{self, Write};
+use std::num::NonZeroU64;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use nix::sys::statvfs::{FsFlags, statvfs};
+use nix::unistd::mkdtemp;
+use object::elf::SHT_DYNSYM;
+
+use super::{BYTES, DEFAULT_INTERVAL};
+use crate::elf::Elf;
+
+const NAME: &str = "libmemprof_heap.so";
+const CONFIG: &str = "memprof_heap_config";
+const STATS: &str = "memprof_heap_stats";
+/// `CONFIG_MAGIC` in `src/sampler/sampler.h`.
+const MAGIC: u64 = u64::from_le_bytes(*b"pm_heap1");
+const LEAVE_ENVIRONMENT: u64 = 1;
+/// Larger ones would not fit into the library's counter.
+const MAX_INTERVAL: u64 = 1 << 56;
+
+/// What the library in a target does.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// The mean number of bytes between two samples. With 0 every allocation that is not empty is a sample. At most
+    /// 2⁵⁶.
+    pub interval: u64,
+    /// Whether programs that the target executes preload the library, too.
+    pub children: bool,
+    /// What the random numbers begin with; `None`: the kernel's, others in each process.
+    pub seed: Option<NonZeroU64>,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            interval: DEFAULT_INTERVAL,
+            children: true,
+            seed: None,
+        }
+    }
+}
+
+enum Failure {
+    Damaged(&'static str),
+    Io(io::Error),
+}
+
+/// Why the library could not be placed.
+#[derive(Debug, thiserror::Error)]
+pub enum SamplerError {
+    /// No directory is fit for it; one reason for each.
+    #[error(
+        "there is no directory for the library that samples allocations: {0}; set TMPDIR to another one"
+    )]
+    NoDirectory(String),
+    /// The file cannot be written.
+    #[error("cannot write {}: {source}", path.display())]
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// The system's reason.
+        source: io::Error,
+    },
+    /// The compiled library is not what this module expects.
+    #[error("the library that samples allocations was not compiled correctly: {0}")]
+    Damaged(&'static str),
+}
+
+/// A copy of the library, with its options, in a directory of its own. Dropping it removes both.
+///
+/// A target that still runs may execute programs later. If their loader does not find the file then, it says so on
+/// their stderr: [`Library::keep`] leaves it.
+#[derive(Debug)]
+pub struct Library {
+    dir: PathBuf,
+    path: PathBuf,
+    stats_address: u64,
+}
+
+impl Library {
+    /// Places a copy under `$TMPDIR`, or else in `/tmp`, `/var/tmp` or `/dev/shm`.
+    ///
+    /// # Errors
+    ///
+    /// None of them can be written to and executed from, or the disk is full.
+    pub fn place(options: &Options) -> Result<Library, SamplerError> {
+        let own = env::var_os("TMPDIR").map(PathBuf::from);
+        let usual = ["/tmp", "/var/tmp", "/dev/shm"].map(PathBuf::from);
+        let dirs: Vec<PathBuf> = own.into_iter().chain(usual).collect();
+        Library::place_in(&dirs, options)
+    }
+
+    /// Places a copy in the first of these directories that is fit for it.
+    ///
+    /// # Errors
+    ///
+    /// As [`Library::place`].
+    pub fn place_in(dirs: &[PathBuf], options: &Options) -> Result<Library, SamplerError> {
+        let mut reasons = Vec::new();
+        for parent in dirs {
+            match directory_in(parent) {
+                Ok(dir) => return Library::write(dir, options),
+                Err(reason) => reasons.push(format!("{}: {reason}", parent.display())),
+            }
+        }
+        Err(SamplerError::NoDirectory(reasons.join(", ")))
+    }
+
+    fn write(dir: PathBuf, options: &Options) -> Result<Library, SamplerError> {
+        let path = dir.join(NAME);
+        let mut library = Library {
+            dir,
+            path,
+            stats_address: 0,
+        };
+        match library.try_write(options) {
+            Ok(address) => library.stats_address = address,
+            Err(Failure::Damaged(what)) => return Err(SamplerError::Damaged(what)),
+            Err(Failure::Io(source)) => {
+                let path = library.path.clone();
+                return Err(SamplerError::Write { path, source });
+            }
+        }
+        Ok(library)
+    }
+
+    fn try_write(&self, options: &Options) -> Result<u64, Failure> {
+        let mut file = File::options()
+            .read(true)
+            .write(true)
+            .create_new(true)
+            .open(&self.path)
+            .map_err(Failure::Io)?;
+        file.write_all(BYTES).map_err(Failure::Io)?;
+        let stats = patch(&file, options)?;
+        // The target may run as another user, or become one before it executes a program. There is nothing secret in
+        // the file, and only memprof's user can change it.
+        file.set_permissions(Permissions::from_mode(0o644))
+            .and_then(|()| fs::set_permissions(&self.dir, Permissions::from_mode(0o755)))
+            .map_err(Failure::Io)?;
+        Ok(stats)
+    }
+
+    /// The file, by its absolute path.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Where the library's [`Stats`](super::Stats) are in a target, relative to the address at which it is loaded.
+    pub fn stats_address(&self) -> u64 {
+        self.stats_address
+    }
+
+    /// The value of `LD_PRELOAD` for the target, given the one that it would have. The library comes first: an
+    /// allocator that is preloaded as well is what it calls.
+    pub fn preload(&self, existing: Option<&OsStr>) -> OsString {
+        let mut value = self.path.clone().into_os_string();
+        if let Some(existing) = existing.filter(|e| !e.is_empty()) {
+            value.push(":");
+            value.push(existing);
+        }
+        value
+    }
+
+    /// Whether a process that memprof can see has the file mapped, and may tell the loader of further programs about it.
+    pub fn is_mapped(&self) -> bool {
+        let path = self.path.as_os_str().as_bytes();
+        let Ok(processes) = fs::read_dir("/proc") else {
+            return true;
+        };
+        let mut maps = processes
+            .flatten()
+            .filter_map(|process| fs::read(process.path().join("maps")).ok());
+        maps.any(|maps| memchr::memmem::find(&maps, path).is_some())
+    }
+
+    /// Leaves the file where it is, and returns its path.
+    pub fn keep(mut self) -> PathBuf {
+        self.dir = PathBuf::new();
+        self.path.clone()
+    }
+}
+
+impl Drop for Library {
+    fn drop(&mut self) {
+        if !self.dir.as_os_str().is_empty() {
+            let _ = fs::remove_file(&self.path);
+            let _ = fs::remove_dir(&self.dir);
+        }
+    }
+}
+
+/// A new directory that only this process knows of, or why there can be none.
+fn directory_in(parent: &Path) -> Result<PathBuf, String> {
+    if !parent.is_absolute() {
+        return Err("not an absolute path".into());
+    }
+    // LD_PRELOAD separates by the first two; the loader replaces words after the third.
+    let path = parent.as_os_str().as_bytes();
+    if path.iter().any(|byte| b": $".contains(byte)) {
+        return Err("LD_PRELOAD cannot contain its path".into());
+    }
+    let system = statvfs(parent).map_err(|e| e.desc().to_owned())?;
+    if system.flags().contains(FsFlags::ST_NOEXEC) {
+        return Err("mounted with noexec".into());
+    }
+    mkdtemp(&parent.join("memprof-heap-XXXXXX")).map_err(|e| e.desc().to_owned())
+}
+
+/// Writes the options into a copy of the library; returns the address of its counters.
+fn patch(file: &File, options: &Options) -> Result<u64, Failure> {
+    let damaged = |what| Failure::Damaged(what);
+    let elf = Elf::read(file).map_err(|_| damaged("it is no ELF file"))?;
+    let found = elf.extents(SHT_DYNSYM, [CONFIG, STATS]).ok();
+    let Some([Some(config), Some(stats)]) = found else {
+        return Err(damaged("a symbol is missing"));
+    };
+    let (segment, within) = elf
+        .loaded_at(config.address)
+        .ok_or(damaged("a symbol is in no segment"))?;
+    let at = segment.offset + within;
+    let values = [
+        MAGIC,
+        options.interval.min(MAX_INTERVAL),
+        options.seed.map_or(0, NonZeroU64::get),
+        if options.children {
+            0
+        } else {
+            LEAVE_ENVIRONMENT
+        },
+    ];
+    let mut magic = [0; 8];
+    file.read_exact_at(&mut magic, at).map_err(Failure::Io)?;
+    if magic != MAGIC.to_ne_bytes() || config.size != size_of_val(&values) as u64 {
+        return Err(damaged("its options are not where they should be"));
+    }
+    let bytes: Vec<u8> = values.iter().flat_map(|v| v.to_ne_bytes()).collect();
+    file.write_all_at(&bytes, at).map_err(Failure::Io)?;
+    Ok(stats.address)
+}

@@ -1,0 +1,207 @@
+/* SPDX-License-Identifier: MIT OR Apache-2.0 */
+/*
+ * The functions that programs call in place of their C library's.
+ *
+ * calloc(), realloc() and others may be made of other functions that this library replaces, as musl's are:
+ * nothing is counted while they run. (What a signal handler allocates while it interrupts one of them is not
+ * counted either.)
+ */
+#include "sampler.h"
+#include "samples.h"
+
+/*
+ * Each function's type, and what stands for one that the C library does not have. The members are what the
+ * program would call.
+ */
+#define FUNCTIONS(F) \
+	F(void *, malloc, (size_t size), (size), missing) \
+	F(void, free, (void *ptr), (ptr), missing) \
+	F(void *, calloc, (size_t count, size_t size), (count, size), missing) \
+	F(void *, realloc, (void *old, size_t size), (old, size), missing) \
+	F(void *, reallocarray, (void *old, size_t count, size_t size), (old, count, size), own_reallocarray) \
+	F(int, posix_memalign, (void **ptr, size_t align, size_t size), (ptr, align, size), missing_posix_memalign) \
+	F(void *, aligned_alloc, (size_t align, size_t size), (align, size), missing) \
+	F(void *, memalign, (size_t align, size_t size), (align, size), missing) \
+	F(void *, valloc, (size_t size), (size), missing) \
+	F(void *, pvalloc, (size_t size), (size), missing) \
+	F(void, free_sized, (void *ptr, size_t size), (ptr, size), own_free_sized) \
+	F(void, free_aligned_sized, (void *ptr, size_t align, size_t size), (ptr, align, size), own_free_aligned_sized)
+
+/* Until the first call of any of them. */
+#define FIRST_DECLARED(type, name, parameters, arguments, otherwise) static type first_##name parameters;
+#define MEMBER(type, name, parameters, arguments, otherwise) type(*name) parameters;
+#define FIRST(type, name, parameters, arguments, otherwise) .name = first_##name,
+FUNCTIONS(FIRST_DECLARED)
+static struct {
+	FUNCTIONS(MEMBER)
+} next = {FUNCTIONS(FIRST)};
+
+#define FIRST_DEFINED(type, name, parameters, arguments, otherwise) \
+	static COLD type first_##name parameters \
+	{ \
+		find_functions(); \
+		return next.name arguments; \
+	}
+FUNCTIONS(FIRST_DEFINED)
+
+#define ENOSYS 38
+extern __attribute__((weak)) int *__errno_location(void);
+
+static void *missing(void)
+{
+	if (__errno_location)
+	 *__errno_location() = ENOSYS;
+	return NULL;
+}
+
+static int missing_posix_memalign(void **ptr, size_t align, size_t size)
+{
+	(void)ptr, (void)align, (void)size;
+	return ENOSYS;
+}
+
+static void *own_reallocarray(void *old, size_t count, size_t size)
+{
+	return __builtin_mul_overflow(count, size, &size) ? missing() : next.realloc(old, size);
+}
+
+static void own_free_sized(void *ptr, size_t size)
+{
+	(void)size;
+	next.free(ptr);
+}
+
+static void own_free_aligned_sized(void *ptr, size_t align, size_t size)
+{
+	(void)align, (void)size;
+	next.free(ptr);
+}
+
+/* Two threads that do this at once find the same. */
+COLD void find_functions(void)
+{
+#define WANTED(type, name, parameters, arguments, otherwise) {.symbol = #name},
+	struct wanted wanted[] = {FUNCTIONS(WANTED)};
+	struct own own = {0};
+	find_next(wanted, sizeof wanted / sizeof *wanted, &own);
+	memprof_heap_stats.state = own.program_has_malloc ? STATE_OWN_MALLOC : STATE_ACTIVE;
+	start(own.path);
+	find_operators(wanted[0].file);
+	find_jemalloc();
+	struct wanted *at = wanted;
+#define ASSIGN(type, name, parameters, arguments, otherwise) \
+	next.name = at->address ? at->address : (void *)otherwise; \
+	at++;
+	FUNCTIONS(ASSIGN)
+}
+
+__attribute__((constructor)) static void constructor(void)
+{
+	if (next.malloc == first_malloc)
+		find_functions();
+	finish_start();
+}
+
+#define UNCOUNTED(call) \
+	({ \
+		uint64_t left_before = thread.left; \
+		thread.left = UINT64_MAX; \
+		__auto_type result = (call); \
+		thread.left = left_before; \
+		result; \
+	})
+
+EXPORTED void *malloc(size_t size)
+{
+	return counted(next.malloc(size), size);
+}
+
+static COLD void free_sample(void *ptr)
+{
+	/* First: once it is free, another thread may be given the block. */
+	freed(ptr);
+	next.free(ptr);
+}
+
+EXPORTED void free(void *ptr)
+{
+	if (may_be_sample(ptr))
+		free_sample(ptr);
+	else
+		next.free(ptr);
+}
+
+EXPORTED void *calloc(size_t count, size_t size)
+{
+	return counted(UNCOUNTED(next.calloc(count, size)), count * size);
+}
+
+/*
+ * The sample is held before the call, after which the block may be another thread's, and remains if the call
+ * fails. In place or not, the block counts as a new allocation of the new size.
+ */
+static inline void *resized(void *old, slot *held, void *ptr, size_t size, bool overflow)
+{
+	/* A block resized to 0 bytes is free if there is no new one, except in C libraries that always return one. */
+	bool failed = ptr == NULL && (size != 0 || overflow);
+	if (unlikely(held != NULL))
+		resize_end(held, old, failed);
+	return counted(ptr, size);
+}
+
+EXPORTED void *realloc(void *old, size_t size)
+{
+	slot *held = may_be_sample(old) ? resize_begin(old) : NULL;
+	return resized(old, held, UNCOUNTED(next.realloc(old, size)), size, false);
+}
+
+EXPORTED void *reallocarray(void *old, size_t count, size_t size)
+{
+	size_t bytes;
+	bool overflow = __builtin_mul_overflow(count, size, &bytes);
+	slot *held = may_be_sample(old) ? resize_begin(old) : NULL;
+	return resized(old, held, UNCOUNTED(next.reallocarray(old, count, size)), bytes, overflow);
+}
+
+EXPORTED int posix_memalign(void **ptr, size_t align, size_t size)
+{
+	int error = UNCOUNTED(next.posix_memalign(ptr, align, size));
+	if (error == 0)
+		counted(*ptr, size);
+	return error;
+}
+
+EXPORTED void *aligned_alloc(size_t align, size_t size)
+{
+	return counted(UNCOUNTED(next.aligned_alloc(align, size)), size);
+}
+
+EXPORTED void *memalign(size_t align, size_t size)
+{
+	return counted(UNCOUNTED(next.memalign(align, size)), size);
+}
+
+EXPORTED void *valloc(size_t size)
+{
+	return counted(UNCOUNTED(next.valloc(size)), size);
+}
+
+/* It rounds up to whole pages, which the caller did not ask for: they are not counted. */
+EXPORTED void *pvalloc(size_t size)
+{
+	return counted(UNCOUNTED(next.pvalloc(size)), size);
+}
+
+EXPORTED void free_sized(void *ptr, size_t size)
+{
+	if (may_be_sample(ptr))
+		freed(ptr);
+	next.free_sized(ptr, size);
+}
+
+EXPORTED void free_aligned_sized(void *ptr, size_t align, size_t size)
+{
+	if (may_be_sample(ptr))
+		freed(ptr);
+	next.free_aligned_sized(ptr, align, size);
+}

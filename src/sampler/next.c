@@ -1,0 +1,180 @@
+/* SPDX-License-Identifier: MIT OR Apache-2.0 */
+/*
+ * Finds the functions that the program would call without this library, as dlsym(RTLD_NEXT) does. dlsym()
+ * itself may allocate, and is in a library of its own in older C libraries.
+ */
+#include "elf64.h"
+#include "sampler.h"
+
+/* What a loaded file says about its symbols. */
+struct symbols {
+	Elf64_Addr base;
+	const Elf64_Sym *table;
+	const char *names;
+	const uint32_t *gnu_hash, *hash;
+	const uint16_t *versions;
+};
+
+/* glibc has made the addresses in this section absolute, musl has not, and nobody has done so for the vDSO. */
+static const void *address_of(Elf64_Addr base, Elf64_Addr value)
+{
+	return (const void *)(value < base ? base + value : value);
+}
+
+static bool symbols_of(const struct dl_phdr_info *file, struct symbols *out)
+{
+	const Elf64_Dyn *entry = NULL;
+	for (int n = 0; n < file->dlpi_phnum; n++)
+		if (file->dlpi_phdr[n].p_type == PT_DYNAMIC)
+			entry = (const Elf64_Dyn *)(file->dlpi_addr + file->dlpi_phdr[n].p_vaddr);
+	if (entry == NULL)
+		return false;
+ *out = (struct symbols){.base = file->dlpi_addr};
+	for (; entry->d_tag != DT_NULL; entry++) {
+		const void *address = address_of(file->dlpi_addr, entry->d_ptr);
+		switch (entry->d_tag) {
+		case DT_SYMTAB:
+			out->table = address;
+			break;
+		case DT_STRTAB:
+			out->names = address;
+			break;
+		case DT_GNU_HASH:
+			out->gnu_hash = address;
+			break;
+		case DT_HASH:
+			out->hash = address;
+			break;
+		case DT_VERSYM:
+			out->versions = address;
+			break;
+		}
+	}
+	return out->table && out->names;
+}
+
+static bool equal(const char *a, const char *b)
+{
+	while (*a && *a == *b)
+		a++, b++;
+	return *a == *b;
+}
+
+/* The function's address if this entry of the symbol table defines it. */
+static void *defined(const struct symbols *in, uint32_t index, const char *name)
+{
+	const Elf64_Sym *symbol = &in->table[index];
+	int type = symbol->st_info & 0xf, binding = symbol->st_info >> 4;
+	if (symbol->st_shndx == SHN_UNDEF || symbol->st_value == 0 || binding == STB_LOCAL)
+		return NULL;
+	if (type != STT_FUNC && type != STT_NOTYPE && type != STT_GNU_IFUNC)
+		return NULL;
+	/* The highest bit: an old version, only for programs that ask for it. */
+	if ((in->versions && in->versions[index] & 0x8000) || !equal(in->names + symbol->st_name, name))
+		return NULL;
+	void *address = (void *)(in->base + symbol->st_value);
+	return type == STT_GNU_IFUNC ? ((void *(*)(void))address)() : address;
+}
+
+static void *find_gnu(const struct symbols *in, const char *name)
+{
+	uint32_t hash = 5381;
+	for (const char *at = name; *at; at++)
+		hash = hash * 33 + (uint8_t)*at;
+	uint32_t buckets = in->gnu_hash[0], first = in->gnu_hash[1], bloom_words = in->gnu_hash[2];
+	const uint32_t *bucket = in->gnu_hash + 4 + 2 * bloom_words, *chain = bucket + buckets;
+	uint32_t index = buckets ? bucket[hash % buckets] : 0;
+	if (index < first)
+		return NULL;
+	for (;; index++) {
+		uint32_t other = chain[index - first];
+		void *found = (hash | 1) == (other | 1) ? defined(in, index, name) : NULL;
+		if (found || other & 1)
+			return found;
+	}
+}
+
+static void *find_sysv(const struct symbols *in, const char *name)
+{
+	uint32_t hash = 0;
+	for (const char *at = name; *at; at++) {
+		hash = (hash << 4) + (uint8_t)*at;
+		hash = (hash ^ (hash >> 24 & 0xf0)) & 0x0fffffff;
+	}
+	uint32_t buckets = in->hash[0];
+	const uint32_t *bucket = in->hash + 2, *chain = bucket + buckets;
+	void *found = NULL;
+	for (uint32_t index = buckets ? bucket[hash % buckets] : 0; index && !found; index = chain[index])
+		found = defined(in, index, name);
+	return found;
+}
+
+static void *find(const struct symbols *in, const char *name)
+{
+	return in->gnu_hash ? find_gnu(in, name) : in->hash ? find_sysv(in, name) : NULL;
+}
+
+static bool is_own(const struct dl_phdr_info *file)
+{
+	uintptr_t here = (uintptr_t)&memprof_heap_config - file->dlpi_addr;
+	for (int n = 0; n < file->dlpi_phnum; n++) {
+		const Elf64_Phdr *part = &file->dlpi_phdr[n];
+		if (part->p_type == PT_LOAD && here - part->p_vaddr < part->p_memsz)
+			return true;
+	}
+	return false;
+}
+
+struct search {
+	struct wanted *wanted;
+	size_t count;
+	struct own *own;
+	bool own_seen;
+};
+
+static int look(struct dl_phdr_info *file, size_t size, void *data)
+{
+	(void)size;
+	struct search *search = data;
+	struct symbols in;
+	if (is_own(file)) {
+		search->own_seen = true;
+		search->own->path = file->dlpi_name;
+		return 0;
+	}
+	if (!symbols_of(file, &in))
+		return 0;
+	if (!search->own_seen) {
+		search->own->program_has_malloc |= find(&in, "malloc") != NULL;
+		return 0;
+	}
+	for (struct wanted *wanted = search->wanted; wanted < search->wanted + search->count; wanted++)
+		if (!wanted->address) {
+			wanted->address = find(&in, wanted->symbol);
+			wanted->file = in.base;
+		}
+	return 0;
+}
+
+void find_next(struct wanted *wanted, size_t count, struct own *own)
+{
+	struct search search = {wanted, count, own, false};
+	if (dl_iterate_phdr)
+		dl_iterate_phdr(look, &search);
+}
+
+/* For the compiler, which clears and copies structures with them. */
+__attribute__((visibility("hidden"))) void *memset(void *to, int byte, size_t bytes)
+{
+	for (volatile uint8_t *at = to; bytes > 0; bytes--)
+	 *at++ = (uint8_t)byte;
+	return to;
+}
+
+__attribute__((visibility("hidden"))) void *memcpy(void *to, const void *from, size_t bytes)
+{
+	const uint8_t *in = from;
+	for (volatile uint8_t *at = to; bytes > 0; bytes--)
+	 *at++ = *in++;
+	return to;
+}

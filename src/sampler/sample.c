@@ -1,0 +1,84 @@
+/* SPDX-License-Identifier: MIT OR Apache-2.0 */
+/* What happens to the few allocations that are sampled, and when they are freed. */
+#include "samples.h"
+
+#include "probes.h"
+
+__thread struct thread thread;
+struct stats EXPORTED memprof_heap_stats;
+volatile uint16_t alloc_semaphore __attribute__((section(".probes"))) = 0;
+volatile uint16_t free_semaphore __attribute__((section(".probes"))) = 0;
+
+/* One function each, so that each probe has one place. */
+static COLD void report_alloc(void *ptr, size_t size, uint64_t weight)
+{
+	probe_alloc(ptr, size, weight);
+}
+
+static COLD void report_free(void *ptr)
+{
+	if (FREE_LISTENED())
+		probe_free(ptr);
+}
+
+static void report(void *ptr, size_t size, uint64_t weight)
+{
+	/* Without a listener for frees nothing needs to be remembered. */
+	if (FREE_LISTENED()) {
+		switch (table_insert(ptr)) {
+		case NO_ROOM:
+			__atomic_fetch_add(&memprof_heap_stats.dropped, 1, __ATOMIC_RELAXED);
+			__atomic_fetch_add(&memprof_heap_stats.dropped_bytes, weight, __ATOMIC_RELAXED);
+			return;
+		case REPLACED:
+			report_free(ptr);
+			break;
+		case INSERTED:
+			break;
+		}
+	}
+	report_alloc(ptr, size, weight);
+}
+
+/*
+ * The slow path of counted(). If the allocation failed (ptr is NULL), its bytes have been counted all the
+ * same: that they are must not depend on where the next sample lies.
+ */
+COLD void *sampled(void *ptr, size_t size)
+{
+	if (thread.random == 0) {
+		new_thread();
+		uint64_t left;
+		if (!__builtin_sub_overflow(thread.left, (uint64_t)size, &left)) {
+			thread.left = left;
+			return ptr;
+		}
+	}
+	/*
+	 * Complete before the probe: signals are delivered when the kernel returns from it, and their handlers may
+	 * allocate.
+	 */
+	thread.left = draw_interval(&thread.random);
+	if (ptr != NULL && ALLOC_LISTENED())
+		report(ptr, size, weighted_bytes(size, &thread.random));
+	return ptr;
+}
+
+COLD void freed(void *ptr)
+{
+	if (table_remove(ptr))
+		report_free(ptr);
+}
+
+COLD slot *resize_begin(void *ptr)
+{
+	return table_hold(ptr);
+}
+
+COLD void resize_end(slot *held, void *ptr, bool failed)
+{
+	if (failed)
+		table_restore(held, ptr);
+	else if (table_drop(held, ptr))
+		report_free(ptr);
+}

@@ -1,0 +1,137 @@
+/* SPDX-License-Identifier: MIT OR Apache-2.0 */
+/*
+ * A process's, a thread's and a forked child's start: seeds of the random numbers, and the environment of
+ * programs executed later.
+ */
+#include "sampler.h"
+
+#ifndef MEMPROF_SAMPLER_TEST
+#define TEST_INTERVAL (512 << 10)
+#define TEST_SEED 0
+#endif
+
+/* Patched by memprof in its copy of the file, hence not for the compiler to know. */
+const volatile struct config EXPORTED memprof_heap_config = {
+	.magic = CONFIG_MAGIC, .interval = TEST_INTERVAL, .seed = TEST_SEED};
+
+extern __attribute__((weak)) unsigned long getauxval(unsigned long);
+extern __attribute__((weak)) char **environ;
+
+#define AT_RANDOM 25
+#define GOLDEN UINT64_C(0x9e3779b97f4a7c15)
+
+static uint64_t key, threads, forks;
+static const char *own_path;
+
+/*
+ * Before the first allocation. The kernel gives each process 16 random bytes, which cost no system call: a
+ * sandbox may forbid them.
+ */
+void start(const char *path)
+{
+	own_path = path;
+	key = memprof_heap_config.seed;
+	const uint64_t *bytes = key == 0 && getauxval ? (const uint64_t *)getauxval(AT_RANDOM) : NULL;
+	if (bytes)
+		key = mix(bytes[0] + GOLDEN) ^ mix(bytes[1]);
+	else if (key == 0)
+		key = mix((uintptr_t)&bytes) ^ mix((uintptr_t)&key);
+}
+
+/* Each thread has a sequence of its own. */
+void new_thread(void)
+{
+	uint64_t number = __atomic_add_fetch(&threads, 1, __ATOMIC_RELAXED);
+	thread.random = mix(key + number * GOLDEN);
+	if (thread.random == 0)
+		thread.random = 1;
+	thread.left = draw_interval(&thread.random);
+}
+
+/*
+ * A forked child's sequence depends on which of its parent's forks it is. Its first sample is its own, too:
+ * children that all sampled what their parent would have sampled next would not err independently.
+ */
+static void before_fork(void)
+{
+	__atomic_add_fetch(&forks, 1, __ATOMIC_RELAXED);
+}
+
+static void after_fork_in_child(void)
+{
+	key = mix(key ^ mix(forks + GOLDEN));
+	threads = forks = 0;
+	new_thread();
+}
+
+static void register_at_fork(void)
+{
+	struct wanted wanted[] = {{.symbol = "__register_atfork"}, {.symbol = "pthread_atfork"}};
+	struct own own;
+	find_next(wanted, 2, &own);
+	int (*glibc)(void (*)(void), void (*)(void), void (*)(void), void *) = wanted[0].address;
+	int (*other)(void (*)(void), void (*)(void), void (*)(void)) = wanted[1].address;
+	if (glibc)
+		glibc(before_fork, NULL, after_fork_in_child, NULL);
+	else if (other)
+		other(before_fork, NULL, after_fork_in_child);
+}
+
+static size_t length(const char *text)
+{
+	size_t n = 0;
+	while (text[n])
+		n++;
+	return n;
+}
+
+static bool begins(const char *text, const char *with, size_t bytes)
+{
+	size_t n = 0;
+	while (n < bytes && text[n] == with[n])
+		n++;
+	return n == bytes;
+}
+
+/* Removes the library's path from LD_PRELOAD, in place, and the variable if nothing else is in it. */
+static void leave_environment(void)
+{
+	static const char variable[] = "LD_PRELOAD=";
+	if (!&environ || !environ || !own_path)
+		return;
+	size_t own = length(own_path);
+	char **to = environ;
+	for (char **from = environ; *from; from++) {
+		if (!begins(*from, variable, sizeof variable - 1)) {
+		 *to++ = *from;
+			continue;
+		}
+		char *start = *from + sizeof variable - 1, *out = start, *in = start;
+		while (*in) {
+			size_t entry = 0;
+			while (in[entry] && in[entry] != ':' && in[entry] != ' ')
+				entry++;
+			bool is_own = entry == own && begins(in, own_path, own);
+			size_t with_separator = entry + (in[entry] != 0);
+			if (!is_own)
+				for (size_t n = 0; n < with_separator; n++)
+				 *out++ = in[n];
+			in += with_separator;
+		}
+		/* The last one's separator went with it. */
+		if (out > start && (out[-1] == ':' || out[-1] == ' '))
+			out--;
+	 *out = 0;
+		if (out > start)
+		 *to++ = *from;
+	}
+ *to = NULL;
+}
+
+/* Once the C library has started. */
+void finish_start(void)
+{
+	register_at_fork();
+	if (memprof_heap_config.flags & CONFIG_LEAVE_ENVIRONMENT)
+		leave_environment();
+}

@@ -1,0 +1,14 @@
+//! The library that targets preload: its file, what it does to programs, and whether its samples estimate truly.
+//!
+//! Needs a compiler. The estimates are those of the library itself, which is compiled once more such that a program
+//! can listen to its own samples.
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod behaviour;
+mod ddheap;
+mod estimates;
+mod file;
+mod running;
+mod support;
