@@ -6,8 +6,10 @@
 //!
 //! A short run has a heap of 300 MiB. With `MEMPROF_BENCH_FULL` it also has 1 GiB, and 10 million small chunks.
 //!
-//! "stop" is memprof's figure. "analysis" is memprof's CPU time in user space: reading and searching the heap, symbols, the
-//! report. It excludes the load of other processes, and memprof does all this in one thread. "kernel" is that in the kernel:
+//! "stop" is memprof's figure. "analysis" is memprof's CPU time in user space: reading and searching the heap, types, roots,
+//! symbols, the report. It excludes the load of other processes, and memprof does all this in one thread. "walk", "mark" and
+//! "types" are its parts, measured in this process, in user space: reading the heap, the search alone, and what types and
+//! roots of all objects add to it. The aim is that of walk and mark. "kernel" is that in the kernel:
 //! nearly all of it is copying the memory, which takes several times as long where a virtual machine must get memory from its
 //! host first. "elapsed" is the time from its start to its end. "peak" is memprof's maximum RSS.
 
@@ -20,6 +22,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
+use memprof::event::Pid;
+use memprof::heap::{Approach, SnapshotOptions, Stages};
 use support::pairs::{Aim, check, is_full, median};
 use support::profiler::Profiler;
 use support::workload::{Workload, compile, figure};
@@ -27,7 +31,7 @@ use support::{Bench, Measurement, exchange};
 
 /// Aims: the stop for a child in ms, by MiB of heap.
 const STOP: [(u64, f64); 2] = [(300, 20.0), (1024, 120.0)];
-/// Seconds of analysis for a GiB of heap.
+/// Seconds of walk and mark for a GiB of heap.
 const ANALYSIS: f64 = 2.5;
 /// memprof's memory as a multiple of the heap's.
 const PEAK: f64 = 1.3;
@@ -78,6 +82,7 @@ fn command(bench: &Bench, mib: u64) -> Result<()> {
     let aim = aim.map_or(Aim::None, |(_, ms)| Aim::AtMost(*ms));
     print_rounds(&target, "fork", aim)?;
     print_rounds(&target, "copy", Aim::None)?;
+    print_stages(&target)?;
     target.workload.end()
 }
 
@@ -85,7 +90,41 @@ fn command(bench: &Bench, mib: u64) -> Result<()> {
 fn small(bench: &Bench) -> Result<()> {
     let target = Target::start(bench, &["--small", "--mib", "320"])?;
     print_rounds(&target, "fork", Aim::None)?;
+    print_stages(&target)?;
     target.workload.end()
+}
+
+/// The parts of the analysis.
+fn print_stages(target: &Target) -> Result<()> {
+    let options = SnapshotOptions {
+        approach: Approach::Copy,
+        max_stop: Duration::from_secs(60),
+        limit: "this benchmark",
+    };
+    let pid = Pid(target.workload.pid());
+    let rounds = (0..rounds()).map(|_| Stages::measure(pid, &options, user_seconds));
+    let rounds: Vec<Stages> = rounds.collect::<Result<_>>()?;
+    let gib = target.heap_mib / 1024.0;
+    let print = |name: &str, figure: fn(&Stages) -> f64, aim| {
+        let figures: Vec<f64> = rounds.iter().map(|round| figure(round) / gib).collect();
+        println!("  {name:<19} {}", row(&figures, "s a GiB", aim));
+    };
+    let aim = Aim::AtMost(ANALYSIS);
+    print("walk", |stages| stages.walk, Aim::None);
+    print("mark", |stages| stages.mark, Aim::None);
+    print("walk and mark", |stages| stages.walk + stages.mark, aim);
+    let types = |stages: &Stages| (stages.mark_and_types - stages.mark).max(0.0);
+    print("types and roots", types, Aim::None);
+    Ok(())
+}
+
+/// CPU time of this thread in user space.
+fn user_seconds() -> f64 {
+    // SAFETY: all zeroes is a valid `rusage`.
+    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+    // SAFETY: it is valid for the write; without success it stays zero.
+    unsafe { libc::getrusage(libc::RUSAGE_THREAD, &raw mut usage) };
+    usage.ru_utime.tv_sec as f64 + usage.ru_utime.tv_usec as f64 / 1e6
 }
 
 fn print_rounds(target: &Target, how: &str, stop: Aim) -> Result<()> {
@@ -101,8 +140,10 @@ fn print_rounds(target: &Target, how: &str, stop: Aim) -> Result<()> {
         println!("  {how}: second stop   {}", row(&second, "ms", Aim::None));
     }
     let analysis = per_gib(&of(|round| round.user_s));
-    let aim = Aim::AtMost(ANALYSIS);
-    println!("  {how}: analysis      {}", row(&analysis, "s a GiB", aim));
+    println!(
+        "  {how}: analysis      {}",
+        row(&analysis, "s a GiB", Aim::None)
+    );
     let kernel = per_gib(&of(|round| round.kernel_s));
     println!(
         "  {how}: kernel        {}",

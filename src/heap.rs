@@ -2,11 +2,12 @@
 //!
 //! In reading order: `snapshot` stops the process and copies its private memory (`memory`); `glibc` reads the
 //! allocator's own structures in the copy, `jemalloc` those of another one (`all_heaps` is both as one), `python` those of CPython and its objects; `reach` finds the chunks that nothing refers to, while `types` counts all by type
-//! and `retained` by what leads to them; `ledger` adds up whose each resident byte is, as `report` has it; `text` and
+//! and `retained` by what leads to them; `ledger` adds up whose each resident byte is, as `report` has it; `by_stack` joins that with sampled allocations; `text` and
 //! `command` show it.
 
 mod all_heaps;
 mod arenas;
+mod by_stack;
 mod chunks;
 pub mod command;
 mod contents;
@@ -27,6 +28,7 @@ mod retained;
 mod seen;
 mod sizes;
 mod snapshot;
+mod stages;
 pub mod synthetic;
 mod text;
 mod text_types;
@@ -34,10 +36,14 @@ mod types;
 mod vtables;
 
 pub use arenas::{ArenaKind, ArenaRow};
+pub use by_stack::{
+    ByStack, Estimated, FreePagesRow, HeadOf, HeapSample, HeapSamples, Joint, LeakRow, RestKind,
+    RestRow, SampleCounts, StackRow,
+};
 pub use figures::Figures;
 pub use glibc::{Mallinfo, Refusal};
 pub use jemalloc::{JemallocFigures, JemallocHeap};
-pub use ledger::{measure, measure_with_pages};
+pub use ledger::{Measured, SampleSource, measure, measure_with_samples};
 pub use python::{PoolClass, PyType, PythonHeap, PythonRead, Role};
 pub use reach::{Head, Unreachable};
 pub use report::{Allocator, Heap, Object, OtherRow, Row, SizeClass, What};
@@ -45,4 +51,5 @@ pub use resident::HeapPages;
 pub use retained::{ObjectRoot, Retained, Retainer, RootKind, RootRow};
 pub use seen::Seen;
 pub use snapshot::{Approach, SnapshotOptions, Taken};
+pub use stages::Stages;
 pub use types::{TypeKind, TypeRow, Types};

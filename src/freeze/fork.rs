@@ -20,6 +20,8 @@ pub struct Fork<'a> {
     pub child: Pid,
     /// The time for which the process was stopped.
     pub stop: Duration,
+    /// A moment at which it was stopped, in ns of `CLOCK_MONOTONIC`.
+    pub at: u64,
     /// The registers of the process's threads.
     pub threads: Vec<Registers>,
     of: Pid,
@@ -41,10 +43,12 @@ impl<'a> Fork<'a> {
             Said::Forked {
                 child,
                 stop,
+                at,
                 threads,
             } => Ok(Fork {
                 child: Pid(child.cast_unsigned()),
                 stop: Duration::try_from_secs_f64(stop).unwrap_or_default(),
+                at,
                 threads,
                 of: pid,
                 guard: Some(guard),

@@ -17,6 +17,7 @@ use serde::{Deserialize, Serialize};
 
 use super::freezer::{Freezer, raise_priority};
 use super::inject::{Call, Injector};
+use super::now_ns;
 use super::registers::Registers;
 use super::threads::{has_ended, threads};
 use super::tracees::Tracees;
@@ -49,6 +50,8 @@ pub(super) enum Said {
         child: i32,
         /// Time for which the process was stopped, in seconds.
         stop: f64,
+        /// A moment at which it was stopped, in ns of `CLOCK_MONOTONIC`.
+        at: u64,
         threads: Vec<Registers>,
     },
     /// There is no child, and the process runs.
@@ -177,10 +180,10 @@ fn fork(pid: Pid, max: Duration) -> Result<(Said, Made), String> {
         };
         let reap = reap(UNKNOWN);
         let called = freezer.tracees().call(&injector, &call, Some(&reap));
-        Ok((registers, called?))
+        Ok((registers, now_ns(), called?))
     });
     let stats = freezer.release();
-    let (registers, returned) = done?;
+    let (registers, at, returned) = done?;
     let Some(child) = returned.child else {
         let error = io::Error::from_raw_os_error(-(returned.value as i32));
         return Err(format!("it could not be forked: {error}"));
@@ -188,6 +191,7 @@ fn fork(pid: Pid, max: Duration) -> Result<(Said, Made), String> {
     let said = Said::Forked {
         child,
         stop: stats.duration.as_secs_f64(),
+        at,
         threads: registers,
     };
     let made = Made {

@@ -42,6 +42,7 @@ pub fn run(config: &HeapConfig) -> Result<(Vec<u8>, u8)> {
                     heap,
                     taken,
                     grown_by: None,
+                    by_stack: None,
                 },
                 &mut out,
             )?;

@@ -2,6 +2,7 @@
 
 mod all_heaps;
 mod arenas;
+mod by_stack;
 mod chunks;
 mod contents;
 mod files;
@@ -56,6 +57,7 @@ mod snapshot {
         pub memory: Memory,
         pub threads: Vec<Registers>,
         pub taken: Taken,
+        pub at: u64,
         pub pages: Pages,
     }
 
@@ -81,6 +83,7 @@ mod snapshot {
                 memory,
                 threads,
                 taken: Taken::default(),
+                at: 0,
                 pages,
             }
         }

@@ -2,12 +2,16 @@
 
 mod of_glibc;
 mod of_jemalloc;
+mod of_samples;
+
+pub(super) use of_samples::join;
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 
 use super::all_heaps::AllHeaps;
 use super::arenas::Arenas;
+use super::by_stack::{self, Heads, HeapSamples, Holdings, Joint, Part};
 use super::glibc::{self, Refusal};
 use super::jemalloc::{self, JemallocHeap};
 use super::memory::{Run, overlapping};
@@ -37,27 +41,45 @@ const ATTEMPTS: u32 = 3;
 /// The process has ended, may not be read, or could not be stopped and copied in time. A heap that never fits together
 /// is no error, but [`Allocator::Refused`].
 pub fn measure(pid: Pid, options: &SnapshotOptions, top: usize) -> Result<Heap> {
-    Ok(measure_with_pages(pid, options, top, &mut Guard::default())?.0)
+    let guard = &mut Guard::default();
+    Ok(measure_with_samples(pid, options, top, guard, &mut |_| None)?.heap)
 }
 
-/// The same, and which pages of the heap were resident. If the process is forked, this guard does so.
+/// A snapshot, added up, and what else is needed of it.
+#[derive(Debug)]
+pub struct Measured {
+    /// The sums.
+    pub heap: Heap,
+    /// Which pages of the heap were resident.
+    pub pages: HeapPages,
+    /// The heap joined with samples, if there are some and the heap was read.
+    pub joint: Option<Joint>,
+}
+
+/// Where the sampled allocations come from that were live at a moment, in ns of `CLOCK_MONOTONIC`; `None` if the process is not
+/// sampled.
+pub type SampleSource<'a> = &'a mut dyn FnMut(u64) -> Option<HeapSamples>;
+
+/// The same with samples. If the process is forked, this guard does so.
 ///
 /// # Errors
 /// Those of [`measure`].
-pub fn measure_with_pages(
+pub fn measure_with_samples(
     pid: Pid,
     options: &SnapshotOptions,
     top: usize,
     guard: &mut Guard,
-) -> Result<(Heap, HeapPages)> {
+    samples: SampleSource,
+) -> Result<Measured> {
     let mut attempts = 1;
     loop {
-        let (heap, pages) = measure_once(pid, top, || snapshot::take(pid, options, guard))?;
+        let measured = measure_once(pid, top, || snapshot::take(pid, options, guard), samples)?;
+        let Measured { heap, pages, joint } = measured;
         let heap = Heap { attempts, ..heap };
         let refused =
             heap.refused().is_some() || matches!(heap.python, Some(PythonHeap::Refused { .. }));
         if attempts == ATTEMPTS || !refused {
-            return Ok((heap, pages));
+            return Ok(Measured { heap, pages, joint });
         }
         attempts += 1;
     }
@@ -74,7 +96,8 @@ pub(super) fn measure_exiting(
     top: usize,
 ) -> Result<Heap> {
     // If the first thread has ended, the memory is found by the last one's id only.
-    let (heap, _) = measure_once(last, top, || snapshot::take_exiting(last, registers))?;
+    let take = || snapshot::take_exiting(last, registers);
+    let heap = measure_once(last, top, take, &mut |_| None)?.heap;
     let comm = target::comm(pid).unwrap_or_default();
     Ok(Heap {
         pid: pid.0,
@@ -87,9 +110,11 @@ fn measure_once(
     pid: Pid,
     top: usize,
     take: impl FnOnce() -> Result<Snapshot>,
-) -> Result<(Heap, HeapPages)> {
+    samples: SampleSource,
+) -> Result<Measured> {
     let before = figures::rollup(pid)?.anonymous;
     let snapshot = take()?;
+    let samples = samples(snapshot.at);
     let after = figures::rollup(pid)?.anonymous;
     let glibc = glibc::read(&snapshot);
     let allocator = allocator(&glibc);
@@ -99,10 +124,19 @@ fn measure_once(
     let in_short = JemallocHeap::of(&jemalloc, &mut seen);
     let mut heaps = AllHeaps::new(glibc, jemalloc.ok().flatten());
     let mut census = Census::new(Some(pid), &snapshot, top);
+    let samples = samples.filter(|_| !heaps.is_empty());
+    let placed = samples.map(|samples| (by_stack::place(&heaps, &samples), samples.from_start));
+    if let Some(((placed, _), _)) = &placed {
+        census.heads = Heads::of(placed);
+    }
     let unreachable =
         (!heaps.is_empty()).then(|| reach::search(&snapshot, &mut heaps, &mut census, top));
+    let heads = std::mem::take(&mut census.heads);
     let (types, retained) = unreachable.as_ref().map(|_| census.finish()).unzip();
     let mut ledger = Ledger::new(&snapshot, top);
+    if let Some(((placed, _), _)) = &placed {
+        ledger.hold(placed);
+    }
     ledger.add_heaps(&heaps);
     let python = python::measure(pid, &snapshot, &heaps);
     if let Some(Ok((pymalloc, _))) = &python {
@@ -141,8 +175,25 @@ fn measure_once(
         jemalloc: in_short,
         python: python.map(|python| PythonHeap::of(&python, top)),
     };
-    let Ledger { pages, ranges, .. } = ledger;
-    Ok((heap, HeapPages::of(snapshot.vmas, &pages, &ranges)))
+    let Ledger {
+        pages,
+        ranges,
+        holdings,
+        ..
+    } = ledger;
+    let joint = holdings.zip(placed);
+    let joint = joint.map(|(holdings, ((_, counts), from_start))| {
+        Joint::new(
+            holdings,
+            heads,
+            counts,
+            from_start,
+            &heap.rows,
+            &heap.others,
+        )
+    });
+    let pages = HeapPages::of(snapshot.vmas, &pages, &ranges);
+    Ok(Measured { heap, pages, joint })
 }
 
 fn allocator(read: &Result<Option<glibc::Heap>, Refusal>) -> Allocator {
@@ -187,6 +238,8 @@ struct Ledger<'a> {
     largest: BinaryHeap<Reverse<(u64, Reverse<u64>, u64)>>,
     top: usize,
     trimmable: u64,
+    /// What each class and each sampled chunk holds, if there are samples.
+    holdings: Option<Holdings>,
 }
 
 impl<'a> Ledger<'a> {
@@ -204,6 +257,7 @@ impl<'a> Ledger<'a> {
             largest: BinaryHeap::new(),
             top,
             trimmable: 0,
+            holdings: None,
         }
     }
 
@@ -246,6 +300,14 @@ impl<'a> Ledger<'a> {
             let free = !what.is_overhead() && !what.is_live();
             self.occupancy
                 .add(run.start, run.end, live, free, &mut self.sizes);
+            if let Some(holdings) = &mut self.holdings {
+                let part = match holdings.is_in_object() {
+                    true => Part::Object,
+                    false if free => Part::Free,
+                    false => Part::Own,
+                };
+                holdings.add(run.start, run.end, part);
+            }
         }
         let (row, bytes) = (&mut self.rows[what as usize], end.saturating_sub(start));
         row.1 += bytes;

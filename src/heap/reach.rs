@@ -396,6 +396,7 @@ impl<'a, 'b> Search<'a, 'b> {
         self.wait(place, OTHER);
         while let Some(((start, end), _)) = self.next_waiting() {
             self.census.add((start, end), None);
+            self.census.heads.note(start, address);
             head.bytes += end - start;
             head.chunks += 1;
             self.range(start, end);

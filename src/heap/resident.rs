@@ -35,6 +35,12 @@ impl HeapPages {
         HeapPages { vmas, runs, shared }
     }
 
+    /// Those of these runs alone.
+    pub(crate) fn only(&self, runs: impl Iterator<Item = Run>) -> HeapPages {
+        let runs: Vec<Run> = runs.collect();
+        HeapPages::of(self.vmas.clone(), &runs, &runs)
+    }
+
     /// Resident bytes of the heap on pages that are not its alone.
     pub fn shared(&self) -> u64 {
         self.shared

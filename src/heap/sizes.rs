@@ -8,7 +8,8 @@ const EXACT: u64 = 1024;
 const STEP: u64 = 16;
 /// Classes of a doubling of size above.
 const PER_DOUBLING: u64 = 4;
-const CLASSES: u64 = EXACT / STEP + 1 + (64 - EXACT.ilog2() as u64) * PER_DOUBLING;
+/// Number of classes.
+pub(super) const CLASSES: u64 = EXACT / STEP + 1 + (64 - EXACT.ilog2() as u64) * PER_DOUBLING;
 
 /// Sums by size class.
 #[derive(Debug)]
@@ -67,7 +68,7 @@ pub(super) fn class(size: u64) -> (u64, u64) {
 }
 
 /// The class of a size.
-fn index(size: u64) -> usize {
+pub(super) fn index(size: u64) -> usize {
     if size <= EXACT {
         return size.div_ceil(STEP) as usize;
     }
@@ -79,7 +80,7 @@ fn index(size: u64) -> usize {
 }
 
 /// The largest size of a class.
-fn largest(index: usize) -> u64 {
+pub(super) fn largest(index: usize) -> u64 {
     let index = index as u64;
     if index <= EXACT / STEP {
         return index * STEP;

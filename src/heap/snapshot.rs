@@ -12,7 +12,7 @@ use serde::Serialize;
 use super::headroom::Headroom;
 use super::memory::{Memory, RANGES, Run};
 use crate::event::Pid;
-use crate::freeze::{Fork, Frozen, Guard, Registers};
+use crate::freeze::{Fork, Frozen, Guard, Registers, now_ns};
 use crate::residency::proc_maps::Foreseen;
 use crate::residency::{Classifier, Method, PageKind, PageRun, Scanner, Vma, figures, page_size};
 
@@ -83,6 +83,8 @@ pub(crate) struct Snapshot {
     pub threads: Vec<Registers>,
     /// How the snapshot was taken.
     pub taken: Taken,
+    /// The moment, in ns of `CLOCK_MONOTONIC`.
+    pub at: u64,
     /// Its anonymous pages.
     pub pages: Pages,
 }
@@ -160,13 +162,14 @@ fn check_room(pid: Pid) -> Result<(u64, Headroom)> {
 /// It may not be read, or there is no memory for the copy.
 pub(crate) fn take_exiting(pid: Pid, registers: Option<Registers>) -> Result<Snapshot> {
     check_room(pid)?;
-    let begun = Instant::now();
+    let (begun, at) = (Instant::now(), now_ns());
     let (vmas, pages, memory) = copy_of(pid).context("its memory cannot be copied")?;
     Ok(Snapshot {
         vmas,
         memory,
         threads: registers.into_iter().collect(),
         pages,
+        at,
         taken: Taken {
             approach: Approach::Copy,
             stop_ms: ms(begun.elapsed()),
@@ -187,6 +190,7 @@ fn from_child(mut fork: Fork<'_>) -> Result<Snapshot> {
         memory,
         threads,
         pages,
+        at: fork.at,
         taken: Taken {
             approach: Approach::Fork,
             stop_ms,
@@ -233,7 +237,7 @@ fn from_stopped(pid: Pid, options: &SnapshotOptions) -> Result<Snapshot> {
     let in_time = frozen.is_frozen();
     let stats = frozen.release();
     let stop_ms = ms(stats.duration);
-    let (vmas, pages, threads) = copied
+    let (vmas, pages, threads, at) = copied
         .with_context(|| format!("process {pid} was stopped for {stop_ms:.1} ms and runs again"))?;
     if !in_time {
         bail!(
@@ -249,6 +253,7 @@ fn from_stopped(pid: Pid, options: &SnapshotOptions) -> Result<Snapshot> {
         memory,
         threads,
         pages,
+        at,
         taken: Taken {
             approach: Approach::Copy,
             stop_ms,
@@ -258,7 +263,7 @@ fn from_stopped(pid: Pid, options: &SnapshotOptions) -> Result<Snapshot> {
     })
 }
 
-type Copied = (Vec<Vma>, Pages, Vec<Registers>);
+type Copied = (Vec<Vma>, Pages, Vec<Registers>, u64);
 
 /// What is done while the process is stopped.
 fn copy(
@@ -272,6 +277,7 @@ fn copy(
     let end = frozen.deadline();
     scanner.hurry(end);
     let threads = frozen.registers()?;
+    let at = now_ns();
     let vmas = foreseen.read_again(classifier)?;
     let pages = pages(&mut scanner, &vmas)?;
     for some in pages.readable.chunks(RANGES) {
@@ -282,7 +288,7 @@ fn copy(
             .copy(pid, some)
             .context("its memory cannot be copied")?;
     }
-    Ok((vmas, pages, threads))
+    Ok((vmas, pages, threads, at))
 }
 
 fn pages(scanner: &mut Scanner, vmas: &[Vma]) -> Result<Pages> {
@@ -324,6 +330,7 @@ impl Snapshot {
             memory,
             threads,
             taken: Taken::default(),
+            at: 0,
         }
     }
 }

@@ -5,15 +5,16 @@ mod of_jemalloc;
 use std::ops::Range;
 
 use super::all_heaps::AllHeaps;
+use super::by_stack::{self, Heads, HeapSample, HeapSamples};
 use super::glibc;
 use super::ledger;
-use super::memory::Memory;
+use super::memory::{Memory, Run};
 use super::reach;
 use super::snapshot::Snapshot;
 use super::types::Census;
-use crate::event::Addr;
+use crate::event::{Addr, StackId};
 use crate::freeze::Registers;
-use crate::residency::{Backing, Perms, Vma};
+use crate::residency::{Backing, Category, Perms, Vma};
 pub use of_jemalloc::examine as examine_jemalloc;
 
 /// Addresses of the parts: a library's code and constants, its data, the heap, an arena of a thread, other memory.
@@ -233,14 +234,47 @@ fn split(bytes: &[u8]) -> (&[u8], &[u8]) {
 
 /// Counts a heap in two ways.
 fn add_up(snapshot: &Snapshot, mut heap: AllHeaps) {
+    let samples = some(&heap);
     let mut census = Census::new(None, snapshot, 3);
+    census.heads = Heads::of(&by_stack::place(&heap, &samples).0);
     let lost = reach::search(snapshot, &mut heap, &mut census, 3);
+    let heads = std::mem::take(&mut census.heads);
+    let categories = vec![Category::Heap; snapshot.vmas.len()];
+    let joint = ledger::join(snapshot, &heap, &categories, &samples, heads);
+    let by_stack = joint.by_stack(|stack| stack.0.to_string(), &[], 3);
+    let resident: u64 = snapshot.pages.readable.iter().map(Run::len).sum();
+    assert_eq!((by_stack.sum(), by_stack.total), (resident, resident));
+    assert_eq!(by_stack.samples.gone, 0);
     let (types, retained) = census.finish();
     let (count, bytes) = ledger::live(snapshot, &heap);
     assert_eq!(types.rows.iter().map(|row| row.count).sum::<u64>(), count);
     assert_eq!(types.bytes, bytes);
     let reached: u64 = retained.roots.iter().map(|root| root.count).sum();
     assert_eq!(reached + lost.chunks, count);
+}
+
+/// Samples of every other chunk.
+fn some(heap: &AllHeaps) -> HeapSamples {
+    let sample = |(number, (start, end)): (u64, (u64, u64))| HeapSample {
+        address: start + number % 9,
+        size: end - start - number % 9,
+        weight: (end - start) << (number % 20),
+        stack: StackId(number as u32 % 5),
+    };
+    HeapSamples {
+        kept: (0..).zip(heap.live()).map(sample).step_by(2).collect(),
+        from_start: true,
+        lost: 0,
+    }
+}
+
+/// A heap of chunks of 32 bytes that lead to each other, but for the one before the chunk at `cut`. Returns the address
+/// of its first chunk's contents, too.
+#[cfg(test)]
+pub(super) fn chain(cut: u64) -> (Snapshot, u64) {
+    let mut image = Image::new(&[0; 9]);
+    image.set(HEAP + 32 * (cut - 1) + 16, 0);
+    (image.snapshot(), HEAP + 16)
 }
 
 #[cfg(test)]

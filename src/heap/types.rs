@@ -6,6 +6,7 @@ use std::collections::HashMap;
 
 use serde::Serialize;
 
+use super::by_stack::Heads;
 use super::contents::{Look, Looks};
 use super::files::Files;
 use super::memory::Memory;
@@ -138,9 +139,21 @@ pub(super) struct Census<'a> {
     sums: Vec<(Key, Sum)>,
     /// What leads to them.
     pub roots: Roots,
+    /// What leads to unreachable chunks with samples.
+    pub heads: Heads,
+    /// Whether objects are counted at all.
+    counts: bool,
 }
 
 impl<'a> Census<'a> {
+    /// One that counts nothing: the search for what can be reached, alone, is measured with it.
+    pub(super) fn of_nothing(snapshot: &'a Snapshot) -> Census<'a> {
+        Census {
+            counts: false,
+            ..Census::new(None, snapshot, 0)
+        }
+    }
+
     /// None yet. Without a process, its files are not read. The roots of the `top` largest objects are kept.
     pub(super) fn new(pid: Option<Pid>, snapshot: &'a Snapshot, top: usize) -> Census<'a> {
         Census {
@@ -152,12 +165,14 @@ impl<'a> Census<'a> {
             recent: [None; RECENT],
             sums: Vec::new(),
             roots: Roots::new(top),
+            heads: Heads::default(),
+            counts: true,
         }
     }
 
     /// Whether an address lies among a file's data.
     pub(super) fn is_of_file(&self, addr: u64) -> bool {
-        self.tables.files.contain(addr)
+        self.counts && self.tables.files.contain(addr)
     }
 
     /// Where a file's data end, if the address lies among them.
@@ -174,6 +189,9 @@ impl<'a> Census<'a> {
 
     /// Counts an object: its contents, and the root that leads to it; `None` if it is unreachable.
     pub(super) fn add(&mut self, (start, end): (u64, u64), root: Option<u32>) {
+        if !self.counts {
+            return;
+        }
         let bytes = end.saturating_sub(start);
         let key = self.key(start, end);
         let id = self.id(key);

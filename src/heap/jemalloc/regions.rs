@@ -64,7 +64,7 @@ impl Regions {
     }
 
     /// Makes the index for [`Regions::containing`], when all extents are there.
-    pub(super) fn index(&mut self) {
+    pub(crate) fn index(&mut self) {
         let Some((start, end)) = self.bounds() else {
             return;
         };

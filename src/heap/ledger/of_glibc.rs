@@ -1,5 +1,6 @@
 //! The bytes of glibc's heap by what they are.
 
+use super::super::by_stack::Owner;
 use super::super::chunks::CONTENTS;
 use super::super::glibc;
 use super::super::memory::overlapping;
@@ -23,7 +24,7 @@ impl Ledger<'_> {
             self.add_part(part);
         }
         mapped.for_each(|chunk| self.add_mapped(chunk));
-        self.occupancy.finish(&mut self.sizes);
+        self.finish_pages();
     }
 
     fn add_part(&mut self, part: &glibc::Part) {
@@ -33,14 +34,18 @@ impl Ledger<'_> {
         for chunk in part.chunks.iter() {
             let what = What::of(chunk.kind);
             let contents = chunk.at + CONTENTS;
+            // The first word of the next chunk's header belongs to this one.
+            let end = (chunk.at + chunk.size + SIZE_FIELD).min(part.end);
+            if what.is_live() {
+                self.begin_object(Owner::Glibc, chunk.kind, chunk.size, (contents, end));
+            }
             self.add((chunk.at + SIZE_FIELD, contents), What::Overhead, None);
             self.rows[what as usize].0 += u64::from(what != What::Overhead);
             self.arenas.add(what, 1, 0, 0);
-            // The first word of the next chunk's header belongs to this one.
-            let end = (chunk.at + chunk.size + SIZE_FIELD).min(part.end);
             let class = (what != What::Top && what != What::Overhead)
                 .then(|| self.sizes.add(chunk.size, what.is_live()));
             let resident = self.add((contents, end), what, class);
+            self.end_object();
             match what {
                 What::Live => self.rank(contents, end, resident),
                 What::Unsorted | What::Small | What::Large => {
@@ -57,10 +62,12 @@ impl Ledger<'_> {
         self.arenas.begin_mapped();
         self.arenas.add(What::LiveMapped, 1, 0, 0);
         let (contents, end) = (chunk.at + CONTENTS, chunk.start + chunk.len);
+        self.begin_object(Owner::Glibc, chunk.kind, end - chunk.at, (contents, end));
         self.add((chunk.start, contents), What::Overhead, None);
         let class = self.sizes.add(end - chunk.at, true);
         self.rows[What::LiveMapped as usize].0 += 1;
         let resident = self.add((contents, end), What::LiveMapped, Some(class));
+        self.end_object();
         self.rank(contents, end, resident);
     }
 

@@ -1,5 +1,6 @@
 //! The bytes of jemalloc's heap by what they are.
 
+use super::super::by_stack::Owner;
 use super::super::chunks::Kind;
 use super::super::jemalloc::{Block, Extent, Heap, State};
 use super::super::report::What;
@@ -17,7 +18,7 @@ impl Ledger<'_> {
             self.add_extent(extent, &heap.regions.kinds[extent.first..]);
         }
         blocks.for_each(|block| self.add_block(block));
-        self.occupancy.finish(&mut self.sizes);
+        self.finish_pages();
     }
 
     fn add_block(&mut self, block: &Block) {
@@ -50,7 +51,11 @@ impl Ledger<'_> {
             self.rows[what as usize].0 += u64::from(class.is_some());
             self.arenas.add(what, u64::from(class.is_some()), 0, 0);
             let end = at + extent.size;
+            if what.is_live() {
+                self.begin_object(Owner::Jemalloc, *kind, extent.size, (at, end));
+            }
             let resident = self.add((at, end), what, class);
+            self.end_object();
             if what.is_live() {
                 self.rank(at, end, resident);
             }

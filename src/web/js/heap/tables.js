@@ -23,11 +23,14 @@ import { place, rootName, words } from "./words.js";
 const FEW = 12;
 
 /** Columns of bytes and of addresses, by their names. */
-const BYTES = /(^|_)(bytes|resident|pinned|own|size|anonymous)$/;
+const BYTES = /(^|_)(bytes|resident|pinned|own|size|anonymous)$|^pinned_beside_samples$/;
+/** Columns that are stacks, and such of bytes, in the tables of the heap by stack. */
+const STACKS = /^(stack|head|grown_by)$/;
+const OF_STACKS = /^(live|overhead|unreachable)$/;
 const ADDRESSES = /(^|_)(address|example)$/;
 
 function isBytes(/** @type {string} */ table, /** @type {string} */ column) {
-  return (table === "arenas" && column !== "chunks") || BYTES.test(column);
+  return (table === "arenas" && column !== "chunks") || (table.startsWith("by_stack.") && OF_STACKS.test(column)) || BYTES.test(column);
 }
 
 /** A size class: `17 to 32`, or its only size. */
@@ -37,7 +40,7 @@ export function sizeName(/** @type {number} */ from, /** @type {number} */ to) {
 
 /** The text of a value in a column of text. */
 function keyText(/** @type {string} */ table, /** @type {string} */ column, /** @type {any} */ value) {
-  if (table === "grown_by.rows") return value.split(";").reverse().join(" ← ");
+  if (table === "grown_by.rows" || (table.startsWith("by_stack.") && STACKS.test(column) && value)) return value.split(";").reverse().join(" ← ");
   const known = words(table).values?.[column] ?? {};
   return Object.hasOwn(known, value) ? known[value] : String(value ?? "–");
 }
@@ -50,7 +53,7 @@ function ordered(/** @type {string} */ table, /** @type {string[]} */ columns) {
 
 /** The columns of a table, by its first row. @returns {Column[]} */
 function columns(/** @type {string} */ table, /** @type {Row[]} */ rows) {
-  const all = Object.keys(rows[0]).filter((name) => ["string", "number", "boolean"].includes(typeof rows[0][name]) || rows[0][name] === null || name === "retained_by");
+  const all = Object.keys(rows[0]).filter((name) => ["string", "number", "boolean"].includes(typeof rows[0][name]) || rows[0][name] === null || name === "retained_by").filter((name) => !name.endsWith("_error"));
   const isSize = table === "sizes";
   const own = all.filter((name) => (isSize ? !["from", "to"].includes(name) : table !== "arenas" || name !== "kind"));
   const made = ordered(table, own).map((name) => column(table, name, rows));
@@ -67,7 +70,9 @@ function column(/** @type {string} */ table, /** @type {string} */ name, /** @ty
   if (rows.some((row) => typeof row[name] === "number")) {
     if (!isBytes(table, name)) return { label, title, numeric: true, by, cell: (row) => number(row[name]) };
     const most = rows.reduce((most, row) => Math.max(most, row[name] ?? 0), 0);
-    return { label, title, numeric: true, by, cell: (row) => bar(bytes(row[name]), row[name], most), tip: (row) => exact(row[name]) };
+    const error = (/** @type {Row} */ row) => row[`${name}_error`];
+    const text = (/** @type {Row} */ row) => (error(row) ? `${bytes(row[name])} ± ${bytes(error(row))}` : bytes(row[name]));
+    return { label, title, numeric: true, by, cell: (row) => bar(text(row), row[name], most), tip: (row) => exact(row[name]) };
   }
   return { label, title, by: (row) => keyText(table, name, row[name]), cell: (row) => keyText(table, name, row[name]) };
 }

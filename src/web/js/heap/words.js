@@ -70,6 +70,25 @@ export const WORDS = /** @type {Record<string, Words>} */ ({
     columns: { kind: ["known as", ""], name: ["type", ""], bytes: ["bytes", "Bytes of their contents"], count: ["objects", "Number of objects"], unreachable: ["unreachable", "Number of those that nothing refers to"], unreachable_bytes: ["their bytes", "Bytes of the unreachable ones"], example: ["example", "Address of one of them: of an unreachable one, if there is any"], retained_by: ["roots", "What leads to the most bytes of them first"] },
     values: { kind: KINDS },
   },
+  "by_stack.rows": {
+    title: "By stack", about: "Who allocated what is in use: estimates from samples with their standard errors, corrected by the snapshot. Resident, pinned and unreachable bytes of all stacks, with the tables of free pages and of what has no stack, add up to the process’s anonymous memory.", first: "resident",
+    more: ({ by_stack: { samples } }) => `${number(samples.joined)} samples; ${number(samples.gone)} were left out because their chunk is no longer in use.`,
+    left: ({ by_stack }) => by_stack.left_out,
+    columns: { stack: ["stack", "The innermost function first"], live: ["live (estimated)", "Requested bytes in use, resident or not"], resident: ["resident", "Resident bytes of reachable chunks, with headers"], overhead: ["overhead", "Those of them that are headers, or were added to the requested size"], pinned: ["waste: pinned", "Resident free bytes on pages that these chunks keep in memory"], pinned_beside_samples: ["beside samples", "Those of them on the pages of the sampled chunks themselves"], unreachable: ["unreachable", "Resident bytes of chunks that nothing refers to"], samples: ["samples", "Number of live samples"], unreachable_samples: ["unreachable ones", "Number of live samples of unreachable chunks"] },
+  },
+  "by_stack.leaks": {
+    title: "Unreachable by stack", about: "Chunks that nothing refers to, by who allocated them and by what leads to them.", first: "unreachable",
+    left: ({ by_stack }) => by_stack.leaks_left_out,
+    columns: { stack: ["stack", "The innermost function first"], head: ["led to by", "The stack of an unreachable chunk that leads to them"], unreachable: ["unreachable", "Resident bytes, with headers"], samples: ["samples", "Number of live samples"], example: ["example", "Address of a chunk that leads to them"] },
+  },
+  "by_stack.free_pages": {
+    title: "Free pages", about: "Resident pages of the heap without a chunk in use, by the stacks that brought them in, which may not be those that freed them.", first: "resident",
+    columns: { grown_by: ["brought in by", "The innermost function first"], resident: ["resident", "Free bytes"] },
+  },
+  "by_stack.rest": {
+    title: "Without a stack", about: "What is no stack’s, so that all adds up.", first: "resident",
+    columns: { what: ["what", ""], resident: ["resident", "Resident bytes"], pinned: ["pinned", "Resident free bytes on pages that these chunks keep in memory"] },
+  },
   "grown_by.rows": {
     title: "Grown by", about: "The stacks whose first touches brought in the heap’s resident pages: who made the heap grow, not who owns the objects there now.", first: "bytes",
     left: ({ grown_by }) => grown_by.left_out,

@@ -1,0 +1,256 @@
+//! Strata: size classes that are estimated together, and how.
+//!
+//! What is merged follows from the heap alone, not from which chunks were sampled: a choice by the sample would make the
+//! estimates biased.
+
+use std::ops::Range;
+
+use super::super::sizes::CLASSES;
+use super::holdings::{Class, GROUPS, Holdings, Joined, PINNING};
+
+/// Neighbouring classes are merged until this many samples of their chunks are expected.
+const EXPECTED: f64 = 32.0;
+/// Fewer samples than this give no estimate of shares.
+const MIN_SAMPLES: usize = 8;
+/// Chunks of this many intervals are practically always sampled (all but one in 3,000): each stands for itself.
+pub(super) const CERTAIN: f64 = 8.0;
+/// By so many standard errors the samples of chunks may stand for less than all of them before some of the chunks
+/// count as not sampled.
+const TOLERATED: f64 = 4.0;
+/// Bytes between samples if the samples do not tell: the contract's default.
+const DEFAULT_INTERVAL: f64 = 512.0 * 1024.0;
+
+/// How the bytes of a stratum are divided.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Method {
+    /// All of its chunks could be sampled: the samples give the shares of all bytes.
+    Shares,
+    /// Not all could be: the samples stand for their weights, and the rest was not sampled.
+    Weights,
+    /// There are too few samples for shares.
+    TooFew,
+}
+
+/// Size classes of one group.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Stratum {
+    /// The group: by allocator and whether they are reachable.
+    pub group: usize,
+    /// Indexes of its classes.
+    pub classes: Range<usize>,
+    /// Whether its chunks are so large that each is sampled.
+    pub is_certain: bool,
+    /// How it is estimated.
+    pub method: Method,
+}
+
+/// The mean number of bytes between samples, as sizes and weights of the samples have it.
+pub(super) fn interval(joined: &[Joined]) -> f64 {
+    let uncertain = joined.iter().filter(|joined| joined.placed.p < 0.99);
+    // p = 1 − exp(−size / interval)
+    let mut all: Vec<f64> = uncertain
+        .map(|joined| -(joined.placed.sample.size as f64) / (-joined.placed.p).ln_1p())
+        .collect();
+    let middle = all.len() / 2;
+    match all.is_empty() {
+        true => DEFAULT_INTERVAL,
+        false => *all.select_nth_unstable_by(middle, f64::total_cmp).1,
+    }
+}
+
+/// What is expected of a class's samples if each chunk of it could be sampled.
+#[derive(Clone, Copy, Debug, Default)]
+struct Expected {
+    samples: f64,
+    /// Bytes of contents, and the variance of their estimate.
+    bytes: f64,
+    variance: f64,
+    is_certain: bool,
+}
+
+impl Expected {
+    fn of(class: &Class, interval: f64) -> Expected {
+        let (chunks, bytes) = (class.chunks as f64, class.held.contents as f64);
+        let mean = bytes / chunks.max(1.0);
+        let p = -(-mean / interval).exp_m1();
+        let variance = match p > 0.0 {
+            true => chunks * mean * mean * (1.0 - p) / p,
+            false => 0.0,
+        };
+        Expected {
+            samples: chunks * p,
+            bytes,
+            variance,
+            is_certain: mean >= CERTAIN * interval,
+        }
+    }
+
+    fn add(&mut self, other: Expected) {
+        self.samples += other.samples;
+        self.bytes += other.bytes;
+        self.variance += other.variance;
+    }
+}
+
+/// What was seen of it.
+#[derive(Clone, Copy, Debug, Default)]
+struct Seen {
+    samples: usize,
+    bytes: f64,
+    chunks: u64,
+}
+
+impl Seen {
+    fn add(&mut self, other: Seen) {
+        self.samples += other.samples;
+        self.bytes += other.bytes;
+        self.chunks += other.chunks;
+    }
+
+    /// Whether shares can be concluded: there are enough samples, or nothing was left out.
+    fn suffices(&self) -> bool {
+        self.samples >= MIN_SAMPLES || self.samples as u64 == self.chunks
+    }
+}
+
+/// A way to class the chunks.
+#[derive(Clone, Copy)]
+pub(super) struct Classing {
+    /// Number of classes of a group.
+    pub per_group: usize,
+    pub classes: fn(&Holdings) -> &[Class],
+    pub class_of: fn(&Joined) -> usize,
+}
+
+/// By size.
+pub(super) const BY_SIZE: Classing = Classing {
+    per_group: CLASSES as usize,
+    classes: |holdings| &holdings.classes,
+    class_of: |joined| joined.class,
+};
+
+/// Those that pin, by how much for each of their bytes.
+pub(super) const BY_PINNING: Classing = Classing {
+    per_group: PINNING,
+    classes: |holdings| &holdings.pinning,
+    class_of: |joined| joined.pinning,
+};
+
+/// The strata of both classings. Together those of one have all its classes with chunks.
+pub(super) fn strata(holdings: &Holdings, from_start: bool) -> [Vec<Stratum>; 2] {
+    let interval = holdings.interval;
+    let sizes = |_, class: &Class| Expected::of(class, interval);
+    let bytes = |joined: &Joined| joined.held.contents as f64 / joined.placed.p;
+    let sizes = merged(holdings, &BY_SIZE, sizes, bytes);
+    // How much a chunk pins says nothing of its size, so that the samples are counted here.
+    let pinning = |index: usize, class: &Class| Expected {
+        samples: class.expected,
+        bytes: class.expected,
+        variance: class.expected,
+        is_certain: index.is_multiple_of(PINNING),
+    };
+    let pinning = merged(holdings, &BY_PINNING, pinning, |_| 1.0);
+    // Of each allocator: a program may have another one that is not sampled.
+    let incomplete = [0, 1].map(|allocator| {
+        let (mut expected, mut seen) = (Expected::default(), Seen::default());
+        let of = sizes
+            .iter()
+            .filter(|(s, e, _)| s.group / 2 == allocator && !e.is_certain);
+        for (_, more, also) in of {
+            expected.add(*more);
+            seen.add(*also);
+        }
+        is_less(&expected, &seen)
+    });
+    [sizes, pinning].map(|all| {
+        let chosen = all.into_iter().map(|(stratum, expected, seen)| {
+            let by_weights = !from_start
+                || expected.is_certain
+                || incomplete[stratum.group / 2]
+                || is_less(&expected, &seen);
+            let method = match seen.suffices() {
+                _ if by_weights => Method::Weights,
+                true => Method::Shares,
+                false => Method::TooFew,
+            };
+            Stratum { method, ..stratum }
+        });
+        chosen.collect()
+    })
+}
+
+/// Whether the samples say that not all chunks could be sampled.
+fn is_less(expected: &Expected, seen: &Seen) -> bool {
+    seen.bytes < expected.bytes - TOLERATED * expected.variance.sqrt()
+}
+
+type Merged = Vec<(Stratum, Expected, Seen)>;
+
+/// The classes, merged from the last one of each group on: so those of which few samples are expected and each stands for much
+/// are with the next ones.
+fn merged(
+    holdings: &Holdings,
+    classing: &Classing,
+    expected: impl Fn(usize, &Class) -> Expected,
+    bytes: impl Fn(&Joined) -> f64,
+) -> Merged {
+    let classes = (classing.classes)(holdings);
+    let none = |class: &Class| Seen {
+        chunks: class.chunks,
+        ..Seen::default()
+    };
+    let mut seen: Vec<Seen> = classes.iter().map(none).collect();
+    for joined in &holdings.joined {
+        let seen = &mut seen[(classing.class_of)(joined)];
+        seen.samples += 1;
+        seen.bytes += bytes(joined);
+    }
+    let mut strata: Merged = Vec::new();
+    for group in 0..GROUPS {
+        let first = strata.len();
+        let all = group * classing.per_group..(group + 1) * classing.per_group;
+        for index in all.rev().filter(|index| classes[*index].chunks > 0) {
+            let expected = expected(index, &classes[index]);
+            match strata[first..].last_mut() {
+                Some((last, sum, of))
+                    if expected.is_certain == sum.is_certain
+                        && (sum.is_certain || sum.samples < EXPECTED) =>
+                {
+                    last.classes.start = index;
+                    sum.add(expected);
+                    of.add(seen[index]);
+                }
+                _ => {
+                    let stratum = Stratum {
+                        group,
+                        classes: index..index + 1,
+                        is_certain: expected.is_certain,
+                        method: Method::Weights,
+                    };
+                    strata.push((stratum, expected, seen[index]));
+                }
+            }
+        }
+        merge_last(&mut strata, first);
+    }
+    strata
+}
+
+/// The last classes of a group may be too few for a stratum of their own: they are part of the one before.
+fn merge_last(strata: &mut Merged, first: usize) {
+    let uncertain = |(_, expected, _): &&(Stratum, Expected, Seen)| !expected.is_certain;
+    let Some(last) = strata[first..].iter().rposition(|of| uncertain(&of)) else {
+        return;
+    };
+    let before = strata[first..first + last]
+        .iter()
+        .rposition(|of| uncertain(&of));
+    let Some(before) = before.filter(|_| strata[first + last].1.samples < EXPECTED) else {
+        return;
+    };
+    let (stratum, expected, seen) = strata.remove(first + last);
+    let (into, sum, of) = &mut strata[first + before];
+    into.classes.start = stratum.classes.start;
+    sum.add(expected);
+    of.add(seen);
+}
