@@ -4,16 +4,19 @@
 //! The aggregator keeps what the ring buffer delivered: stacks, processes, address ranges. When a report is requested,
 //! it reads the resident pages from the kernel (`scan.rs`, of frozen processes `still.rs`; added up in `tally.rs`) and assembles the report (`report.rs`).
 
+mod allocations;
 mod ancestry;
 mod code_names;
 mod gather;
 mod owners;
 mod report;
+mod sampled;
 mod scan;
 mod still;
 mod tally;
 
 pub use report::{ReportError, Snapshot};
+pub use sampled::SampledHeap;
 pub use scan::{Scanned, StillError, held_by};
 pub use still::{Prepared, Still};
 
@@ -28,7 +31,9 @@ use crate::interpreter::FunctionTable;
 use crate::jit::Problems;
 use crate::modules::{AddressMap, ModuleTable};
 use crate::probe::{Probe, UsedStacks};
+use crate::profile::ModuleId;
 use crate::residency::{Classifier, Kept, category};
+use crate::samples::Samples;
 use crate::space::Space;
 use crate::stack::StackTable;
 
@@ -53,6 +58,9 @@ pub struct Aggregator {
     ranges_lost: u64,
     /// What could not be read of the names of code made at run time, by processes that have ended.
     name_problems: Problems,
+    samples: Samples,
+    /// The library that memprof has preloaded.
+    sampler: Option<ModuleId>,
 }
 
 impl Aggregator {
@@ -78,6 +86,12 @@ impl Aggregator {
             // Only the unwind tables need it.
             Event::Code(_) => {}
             Event::Names(written) => self.names_written(written),
+            Event::Allocation(sample) => {
+                if self.spaces.contains_key(&sample.mm) {
+                    self.samples.allocated(sample);
+                }
+            }
+            Event::Free(freed) => self.samples.freed(freed),
         }
     }
 
@@ -106,6 +120,21 @@ impl Aggregator {
     /// The followed address spaces and the process in each.
     pub fn spaces(&self) -> Vec<(MmId, Pid)> {
         self.spaces.iter().map(|(mm, s)| (*mm, s.pid)).collect()
+    }
+
+    /// The process that a followed address space belongs to.
+    pub fn pid_of(&self, mm: MmId) -> Option<Pid> {
+        self.spaces.get(&mm).map(|space| space.pid)
+    }
+
+    /// The sampled allocations of the followed processes.
+    pub fn samples_mut(&mut self) -> &mut Samples {
+        &mut self.samples
+    }
+
+    /// This is the library that memprof has preloaded: the stacks of samples are shown from its caller on.
+    pub fn set_sampler(&mut self, module: ModuleId) {
+        self.sampler = Some(module);
     }
 
     /// Whether an address space is followed.
@@ -163,6 +192,7 @@ impl Aggregator {
         for (_, owner) in ranges {
             used.insert(owner.stack);
         }
+        self.samples.stacks().for_each(|stack| used.insert(stack));
     }
 
     /// Removes a stack that the probe has freed.
@@ -209,6 +239,7 @@ impl Aggregator {
                     Some(parent) => parent.forked(parent_mm, e.pid, &e.comm),
                     None => Space::new(e.pid, &e.comm),
                 };
+                self.samples.forked(parent_mm, e.mm);
                 self.start(e.mm, space);
             }
             ProcessChange::Execed { left } => {
@@ -241,6 +272,7 @@ impl Aggregator {
         self.read_names_of(mm);
         if let Some(space) = self.spaces.remove(&mm) {
             probe.forget_functions(space.functions.all());
+            self.samples.ended(mm);
             self.keep_name_problems(space.code.name_problems());
             for unneeded in self.ancestry.ends(mm, &space.ancestors) {
                 probe.forget_space(unneeded);

@@ -22,18 +22,24 @@ use self::values::{
     ReadFrames, UnwindArg, formats, frames_of, parse_name, parse_pid, parse_seconds, parse_size,
     parse_wait, stacks,
 };
-use crate::config::{Config, DiffConfig, HeapConfig, MapsConfig, OpenConfig};
+use crate::allocations::Filter;
+use crate::config::{Config, DiffConfig, HeapConfig, HeapSampling, MapsConfig, OpenConfig};
 use crate::debuginfod::Wish;
 use crate::event::Pid;
 use crate::export::ExportOptions;
 use crate::freeze::{Freeze, MAX_FREEZE};
 use crate::interpreter::Wanted;
+use crate::measure::HEAP;
 use crate::probe::{FRAME_LIMITS, Overhead, Stacks};
 use crate::profile::{Frames, Kind};
+use crate::samples::TEMPORARY;
 use crate::server::DEFAULT_LISTEN;
 use crate::source;
 use crate::target::{Cgroup, Selector};
 use crate::tree::Direction;
+
+/// For how many allocated bytes one sample stands by default: as in jemalloc.
+const HEAP_INTERVAL: u64 = 512 * 1024;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -134,6 +140,21 @@ struct ProfileArgs {
     /// nanoseconds for each page that it frees
     #[arg(long)]
     kernel: bool,
+    /// Also show the heap by the stacks that allocate it: live, allocated and temporary bytes and objects, estimated from
+    /// one allocation in about --heap-interval. A command after `--` has a small library preloaded that samples them; other
+    /// processes need a sampler of their own that follows OpenTelemetry's contract (USDTs `otel_memory:alloc`, `:free`)
+    #[arg(long)]
+    heap: bool,
+    /// With --heap: for how many allocated bytes one sample stands on average, in the preloaded library: `65536`, `512KiB`
+    /// [default: 512KiB]
+    #[arg(long, value_name = "SIZE", requires = "heap", value_parser = parse_size)]
+    heap_interval: Option<u64>,
+    /// With --heap: also listen to probes of this provider that follow the contract
+    #[arg(long, value_name = "NAME", requires = "heap")]
+    heap_provider: Vec<String>,
+    /// With --heap: an allocation that is freed within this many milliseconds counts as temporary [default: 10]
+    #[arg(long, value_name = "MS", requires = "heap", value_parser = clap::value_parser!(u32).range(1..=3_600_000))]
+    heap_temporary: Option<u32>,
     /// Serve HTTP at this address
     #[arg(long, value_name = "ADDR:PORT", default_value_t = DEFAULT_LISTEN)]
     listen: SocketAddr,
@@ -175,6 +196,10 @@ struct ProfileArgs {
     /// the format]
     #[arg(long, value_name = "SIZE", requires = "output", value_parser = parse_size)]
     threshold: Option<u64>,
+    /// Only the sampled allocations in --output for which this expression of CEL is true: `lifetime < 0.5 && size > 4096`,
+    /// `live && 'parse' in functions`. Needs --heap and a --kind of the heap. An unknown name in it lists the known ones
+    #[arg(long, value_name = "EXPRESSION", requires_all = ["output", "heap"], value_parser = |text: &str| Filter::parse(text))]
+    filter: Option<Filter>,
     /// Which frames of interpreted programs (Python, Ruby) are in --output: `all`, functions of the program and native ones;
     /// `source`, those of the program alone; `native`, native ones alone [default: all]
     #[arg(long, value_name = "FRAMES", requires = "output", value_parser = PossibleValuesParser::new(Frames::ALL.map(Frames::name)))]
@@ -330,7 +355,9 @@ fn config(args: ProfileArgs) -> Result<Config, clap::Error> {
         frames: frames_of(args.frames.as_deref()),
         baseline: None,
     };
-    let enabled: &[&str] = if args.kernel { &["--kernel"] } else { &[] };
+    let options_of_measures = [("--kernel", args.kernel), ("--heap", args.heap)];
+    let enabled = options_of_measures.into_iter().filter(|(_, given)| *given);
+    let enabled: Vec<&str> = enabled.map(|(option, _)| option).collect();
     if let Some(option) = options.kind.measure().option
         && !enabled.contains(&option)
     {
@@ -339,6 +366,10 @@ fn config(args: ProfileArgs) -> Result<Config, clap::Error> {
             clap::error::ErrorKind::MissingRequiredArgument,
             format!("--kind {kind} requires {option}\n"),
         ));
+    }
+    if args.filter.is_some() && options.kind.measure().name != HEAP.name {
+        let message = "--filter needs --kind with a kind of the heap, such as alloc_space\n";
+        return Err(Cli::command().error(clap::error::ErrorKind::MissingRequiredArgument, message));
     }
     let outputs = outputs(args.output, args.format.as_deref(), &options)?;
     let target = match (args.comm, args.pid, args.cgroup) {
@@ -356,7 +387,15 @@ fn config(args: ProfileArgs) -> Result<Config, clap::Error> {
             _ => Freeze::No,
         },
         max_freeze: Duration::from_millis(args.max_freeze.into()),
-        sources: source::chosen(enabled),
+        sources: source::chosen(&enabled),
+        heap: args.heap.then(|| HeapSampling {
+            interval: args.heap_interval.unwrap_or(HEAP_INTERVAL),
+            providers: args.heap_provider,
+            temporary: args
+                .heap_temporary
+                .map_or(TEMPORARY, |ms| Duration::from_millis(ms.into())),
+            filter: args.filter,
+        }),
         unwind: args.unwind.into(),
         stacks: stacks(args.stacks, args.max_overhead)?,
         max_frames: args.max_frames,

@@ -7,6 +7,7 @@ use std::time::Duration;
 use anyhow::{Result, bail};
 use clap::ValueEnum;
 
+use crate::allocations::Filter;
 use crate::breakdown::Show;
 use crate::debuginfod::Wish;
 use crate::event::Pid;
@@ -33,6 +34,8 @@ pub struct Config {
     pub max_freeze: Duration,
     /// The event sources that are loaded.
     pub sources: Vec<&'static Source>,
+    /// How allocations are sampled; `None` if they are not (`--heap`).
+    pub heap: Option<HeapSampling>,
     /// How stacks are taken.
     pub unwind: Unwind,
     /// Which page faults have their stack walked.
@@ -63,6 +66,19 @@ pub struct Config {
     pub screen: Option<ScreenOptions>,
     /// How many diagnostics are shown: 0 for none ([`console::show_diagnostics`](crate::console)).
     pub verbosity: u8,
+}
+
+/// How allocations are sampled.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HeapSampling {
+    /// Bytes for which one sample stands on average, in the sampler that memprof preloads.
+    pub interval: u64,
+    /// Providers of probes that follow the contract, beside the known ones.
+    pub providers: Vec<String>,
+    /// Allocations freed within this time count as temporary.
+    pub temporary: Duration,
+    /// Which sampled allocations are in the outputs; `None` for all.
+    pub filter: Option<Filter>,
 }
 
 /// A file to write a profile to.

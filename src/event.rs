@@ -230,6 +230,40 @@ pub enum Event {
     Function(FunctionSeen),
     /// A runtime has written names of code that it has made.
     Names(NamesWritten),
+    /// A sampler has sampled an allocation.
+    Allocation(SampledAllocation),
+    /// A sampled allocation is about to be freed.
+    Free(SampleFreed),
+}
+
+/// A sampled allocation, as the process's sampler describes it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SampledAllocation {
+    /// The address space.
+    pub mm: MmId,
+    /// The stack that made it.
+    pub stack: StackId,
+    /// The thread that made it, by its id in the initial pid namespace.
+    pub thread: u32,
+    /// Its address.
+    pub address: Addr,
+    /// The bytes that the program asked for.
+    pub size: u64,
+    /// The bytes for which it stands: its size divided by the probability of being sampled.
+    pub weight: u64,
+    /// When, in ns of `CLOCK_MONOTONIC`.
+    pub at: u64,
+}
+
+/// The free of a sampled allocation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SampleFreed {
+    /// The address space.
+    pub mm: MmId,
+    /// The address of the allocation.
+    pub address: Addr,
+    /// When, in ns of `CLOCK_MONOTONIC`.
+    pub at: u64,
 }
 
 /// A write to a file that is named like a perf map.

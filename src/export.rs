@@ -189,6 +189,9 @@ pub fn names() -> impl Iterator<Item = &'static str> {
 }
 
 #[cfg(test)]
+mod tests;
+
+#[cfg(test)]
 pub(crate) mod testing {
     use super::*;
     use crate::profile::Frame;

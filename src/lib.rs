@@ -8,6 +8,7 @@ mod random;
 #[path = "../tests/common/skip.rs"]
 mod skip;
 
+pub mod allocations;
 pub mod allocator;
 pub mod api;
 pub mod breakdown;
@@ -32,6 +33,8 @@ pub(crate) mod privileges;
 pub mod probe;
 pub mod profile;
 pub mod residency;
+pub mod sampler;
+pub mod samples;
 pub mod saved;
 pub(crate) mod screen;
 pub(crate) mod series;
@@ -45,5 +48,6 @@ pub mod symbolize;
 pub mod target;
 pub mod tree;
 pub mod unwind;
+pub mod usdt;
 pub mod web;
 pub(crate) mod wire;

@@ -9,9 +9,14 @@
 //! A measure is one file here and one line in [`MEASURES`]. An event source names the measure that it fills
 //! (`Source::measure`).
 
+mod heap;
 mod kernel_memory;
 mod residency;
 
+pub(crate) use heap::{
+    ALLOC_OBJECTS, ALLOC_SPACE, HEAP, INUSE_OBJECTS, INUSE_SPACE, TEMPORARY_OBJECTS,
+    TEMPORARY_SPACE,
+};
 pub(crate) use kernel_memory::{KERNEL_BYTES, KERNEL_MEMORY};
 pub use residency::RESIDENCY;
 
@@ -24,6 +29,9 @@ pub struct Measure {
     pub title: &'static str,
     /// The command-line option that enables it; `None` if every report has it.
     pub option: Option<&'static str>,
+    /// Whether replies and files state its figures even if they were not counted, as they have done from the start. Figures
+    /// of other measures are left out where they are 0.
+    pub always_stated: bool,
     /// Its columns. Residency has none, because its kinds are the fields of [`Usage`](crate::profile::Usage).
     pub columns: &'static [Column],
 }
@@ -35,6 +43,8 @@ pub struct Column {
     pub name: &'static str,
     /// Its display name, which says if it is not exact.
     pub label: &'static str,
+    /// Its name in the narrow columns of a terminal: at most 11 letters.
+    pub short: &'static str,
     /// What one counts.
     pub unit: Unit,
     /// What distinguishes it from resident memory, for the summary.
@@ -57,7 +67,7 @@ pub enum Unit {
 }
 
 impl Unit {
-    /// Its name: the suffix of column names in CSV files, and pprof's unit.
+    /// Its name: the suffix of column names in CSV files.
     pub fn name(self) -> &'static str {
         match self {
             Unit::Bytes => "bytes",
@@ -65,10 +75,26 @@ impl Unit {
         }
     }
 
+    /// Its name in pprof files, whose readers know `count`.
+    pub fn pprof(self) -> &'static str {
+        match self {
+            Unit::Bytes => "bytes",
+            Unit::Objects => "count",
+        }
+    }
+
     /// A figure as it is shown to people: bytes as KiB, rounded down.
     pub fn shown(self, figure: u64) -> u64 {
         match self {
             Unit::Bytes => figure / 1024,
+            Unit::Objects => figure,
+        }
+    }
+
+    /// A limit as it is shown to people: as [`Unit::shown`], rounded up.
+    pub fn limit(self, figure: u64) -> u64 {
+        match self {
+            Unit::Bytes => figure.div_ceil(1024),
             Unit::Objects => figure,
         }
     }
@@ -83,7 +109,7 @@ impl Unit {
 }
 
 /// All measures, residency first.
-pub const MEASURES: [&Measure; 2] = [&RESIDENCY, &KERNEL_MEMORY];
+pub const MEASURES: [&Measure; 3] = [&RESIDENCY, &KERNEL_MEMORY, &HEAP];
 
 /// Number of columns of all measures.
 pub(crate) const COLUMNS: usize = {
@@ -96,7 +122,7 @@ pub(crate) const COLUMNS: usize = {
 };
 
 /// A column of a measure in [`MEASURES`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ColumnId {
     measure: u8,
     column: u8,
@@ -132,6 +158,13 @@ impl ColumnId {
             at += 1;
         }
         panic!("no measure has a column of this name")
+    }
+
+    /// Looks up a column by name.
+    pub(crate) fn by_name(name: &str) -> Option<ColumnId> {
+        ColumnId::ALL
+            .into_iter()
+            .find(|id| id.column().name == name)
     }
 
     /// Its position in [`ColumnId::ALL`].
@@ -171,6 +204,7 @@ mod tests {
         for (at, id) in ColumnId::ALL.into_iter().enumerate() {
             assert_eq!(id.index(), at);
             assert!(!names.contains(&id.column().name));
+            assert!(id.column().short.len() <= 11);
             names.push(id.column().name);
         }
         let columns = MEASURES.iter().flat_map(|measure| measure.columns);

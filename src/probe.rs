@@ -7,12 +7,14 @@ mod iterate;
 mod ledger;
 mod load;
 mod read;
+mod samplers;
 mod sizes;
 mod stacks;
 mod tables;
 
 pub use config::{FRAME_LIMITS, Overhead, ProbeConfig, Stacks, Unwind};
 pub use ledger::Sweep;
+pub(crate) use samplers::is_sampler_probe;
 pub use stacks::UsedStacks;
 pub use tables::TableMaps;
 
@@ -62,6 +64,8 @@ pub struct Probe {
     refused: Cell<u64>,
     /// Number of entries in the map of unwind-table pages.
     table_pages: Rc<Cell<u64>>,
+    /// The samplers' probes that it has been told of; the index is a link's cookie.
+    sample_probes: Vec<Vec<u8>>,
 }
 
 #[derive(Default)]

@@ -15,8 +15,8 @@ mod place;
 mod shown;
 mod usage;
 
-pub use border::Border;
 pub(crate) use border::Margin;
+pub use border::{Border, BorderOf};
 pub use code_layout::{CodeLayout, CodeSegment};
 pub use frame::{Frame, FrameKind, JIT, Module, ModuleId, Stack};
 pub use freeze_outcome::FreezeOutcome;

@@ -199,7 +199,7 @@ mod tests {
             series.after(Resolution::Second, (day - 2) * 1_000).count(),
             1
         );
-        const { assert!(Series::BYTES < 1 << 20) };
+        const { assert!(Series::BYTES < 3 << 19) };
         assert_eq!(series.len(), 3_600 + 1_440);
     }
 

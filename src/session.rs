@@ -35,15 +35,20 @@ use crate::config::{Config, Output};
 use crate::console;
 use crate::priority;
 use crate::privileges::{self, Role};
+use crate::sampler::{self, Library};
 use crate::screen;
 use crate::server::{self, ServerOptions};
 use crate::target::{Presence, Selector};
 use collector::{Command, Progress};
+pub use command::Launch;
 use live::Live;
 pub use opened::{diff, open};
 use reports::{Collecting, Reports};
 use signals::Signals;
 pub use start::{follow_command, start_collector, start_command};
+
+/// Upper limit for detaching from the samplers of processes.
+const DETACH: Duration = Duration::from_secs(5);
 
 /// Privileges of the threads that build replies: they write no files.
 const HELPER: Role = Role::Server {
@@ -79,7 +84,16 @@ pub fn run(config: &Config) -> Result<ExitCode> {
             .for_each(|less| console::print(less));
     }
     let (symbolizer, fetching) = naming::start(config)?;
-    let (collecting, progress, missing) = start_collector(config)?;
+    let sampler = match (&config.heap, &config.target) {
+        (Some(heap), Selector::Command(_)) => Some(Library::place(&sampler::Options {
+            interval: heap.interval,
+            // A command is often a script that executes the program.
+            children: true,
+            ..sampler::Options::default()
+        })?),
+        _ => None,
+    };
+    let (collecting, progress, missing) = start_collector(config, sampler.as_ref())?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         // These threads build replies; they write no files.
@@ -107,6 +121,7 @@ pub fn run(config: &Config) -> Result<ExitCode> {
         collecting,
         progress,
         reports,
+        sampler,
         live: None,
     };
     priority::restore();
@@ -122,6 +137,8 @@ struct Session<'a> {
     collecting: Collecting,
     progress: watch::Receiver<Progress>,
     reports: Arc<Reports>,
+    /// The library that the command has preloaded.
+    sampler: Option<Library>,
     /// The live view, while it owns the terminal.
     live: Option<Live>,
 }
@@ -159,7 +176,15 @@ impl Session<'_> {
         };
         stop.send_replace(true);
         let _ = server.await;
+        if self.config.heap.is_some() {
+            // If memprof ended first, the kernel would do it at any time after.
+            let _ = self.collecting.wait_for(DETACH, Command::Detach);
+        }
         let _ = self.collecting.send(Command::Stop);
+        if let Some(library) = self.sampler.take().filter(Library::is_mapped) {
+            let path = library.keep();
+            console::print(&format!("{} stays: processes still use it", path.display()));
+        }
         if let Some(line) = self.reports.debuginfod().and_then(|status| status.line()) {
             console::print(&line);
         }
@@ -229,8 +254,17 @@ impl Session<'_> {
                 Err(e) => console::print(&format!("the profile has no source lines: {e}")),
             }
         }
+        let filter = self.config.heap.as_ref().and_then(|h| h.filter.as_ref());
+        let chosen = match filter {
+            Some(filter) => {
+                let named = self.reports.allocations().await;
+                let named = named.map_err(|e| anyhow!("cannot apply --filter: {e}"))?;
+                Arc::new(filter.choose(&named)?)
+            }
+            None => Arc::clone(&report),
+        };
         for output in outputs {
-            privileges::writing_files(|| output::write_profile(output, &report))?;
+            privileges::writing_files(|| output::write_profile(output, &chosen))?;
         }
         // If a command runs, stdout belongs to its output.
         let stdout_taken = matches!(self.config.target, Selector::Command(_))

@@ -4,6 +4,7 @@ mod borders;
 pub mod kernel_memory;
 pub mod page_cache;
 pub mod resident;
+pub mod samples;
 
 pub use borders::Borders;
 
@@ -13,7 +14,7 @@ use std::ops::Range;
 use anyhow::Result;
 
 use crate::event::StackId;
-use crate::measure::Measure;
+use crate::measure::{ColumnId, Measure};
 use crate::profile::{Amounts, FileId, Unobserved};
 use crate::wire::Bss;
 
@@ -32,8 +33,12 @@ pub struct Source {
     /// The measure that it fills. The source is loaded if no option is needed for the measure, or if that option
     /// is given.
     pub measure: &'static Measure,
-    /// Where its programs record what they see.
-    pub ledger: Ledger,
+    /// Programs that are attached later, to what user space finds in a process.
+    pub on_demand: &'static [&'static str],
+    /// Maps that only its programs need, beside the ledger.
+    pub maps: &'static [&'static str],
+    /// Where its programs record what they see; `None` if they send it.
+    pub ledger: Option<&'static Ledger>,
     /// Sums up memory outside address spaces; memory in an address space is joined with its scan
     /// ([`resident::Join`]).
     pub collect: Option<Collect>,
@@ -58,8 +63,6 @@ pub type Collect = fn(&dyn ReadLedger, page_size: u64, &mut Totals) -> Result<()
 pub struct Ledger {
     /// Its name.
     pub map: &'static str,
-    /// Maps that only this ledger needs.
-    pub helpers: &'static [&'static str],
     /// The probe's counter of its entries.
     pub entries: fn(&Bss) -> *const u64,
     /// Entries per read.
@@ -78,10 +81,11 @@ pub trait ReadLedger {
 }
 
 /// All sources.
-pub static SOURCES: [&Source; 3] = [
+pub static SOURCES: [&Source; 4] = [
     &resident::SOURCE,
     &page_cache::SOURCE,
     &kernel_memory::SOURCE,
+    &samples::SOURCE,
 ];
 
 /// The names of all tracepoints that any source needs.
@@ -112,6 +116,8 @@ pub struct Totals {
     pub other_files: u64,
     /// The errors of figures with a stack.
     pub borders: Borders,
+    /// The variances of estimates in columns, in the column's unit squared.
+    pub variances: HashMap<(StackId, ColumnId), f64>,
 }
 
 impl Totals {
@@ -144,6 +150,9 @@ impl Totals {
         }
         for ((one, beside, kind), variance) in other.borders.iter() {
             self.borders.add(one, beside, kind, variance);
+        }
+        for (key, variance) in other.variances {
+            *self.variances.entry(key).or_default() += variance;
         }
     }
 }

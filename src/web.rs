@@ -45,10 +45,12 @@ pub static ASSETS: &[Asset] = assets! {
     JS, "js/dom.js";
     JS, "js/format.js";
     JS, "js/header.js";
+    JS, "js/heap/by_stack.js";
     JS, "js/heap/map.js";
     JS, "js/heap/report.js";
     JS, "js/heap/tables.js";
     JS, "js/heap/words.js";
+    JS, "js/kinds.js";
     JS, "js/live.js";
     JS, "js/main.js";
     JS, "js/marks.js";

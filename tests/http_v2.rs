@@ -128,6 +128,7 @@ impl Provider for Growing {
                 heap,
                 taken,
                 grown_by: None,
+                by_stack: None,
             }))
         })
     }

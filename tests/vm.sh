@@ -224,10 +224,11 @@ build_initrd() {
     local more=$work/more
     mkdir -p "$more/bin"
     strip -o "$more/bin/memprof" target/release/memprof || return 1
-    gcc -std=gnu11 -O1 -g -pthread -fno-omit-frame-pointer -fno-inline -fno-optimize-sibling-calls \
-        -o "$more/bin/scenarios" tests/workloads/scenarios.c || return 1
-    gcc -std=gnu11 -O1 -g -pthread -fno-omit-frame-pointer -fno-inline -fno-optimize-sibling-calls \
-        -o "$more/bin/moves" tests/workloads/moves.c || return 1
+    local workload
+    for workload in scenarios moves allocations; do
+        gcc -std=gnu11 -O1 -g -pthread -fno-omit-frame-pointer -fno-inline -fno-optimize-sibling-calls \
+            -o "$more/bin/$workload" "tests/workloads/$workload.c" || return 1
+    done
     strip -o "$more/bin/test-scenarios" "$(scenarios_binary)" || return 1
     ldd "$more"/bin/* | grep -oE '/[^ ]+ \(' | tr -d ' (' | sort -u |
         while read -r lib; do

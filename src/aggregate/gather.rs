@@ -34,7 +34,7 @@ pub(super) enum Gathered {
     /// All runs, to be joined with the copies.
     Runs(Vec<(u32, PageRun)>),
     /// Joined already, because not all of them fit.
-    Joined(Tallied),
+    Joined(Box<Tallied>),
 }
 
 impl<'a, L: PageLedger> Gather<'a, L> {
@@ -95,7 +95,7 @@ impl<'a, L: PageLedger> Gather<'a, L> {
             self.join();
         }
         match self.tally {
-            Some(tally) => Ok(Gathered::Joined(tally.finish()?)),
+            Some(tally) => Ok(Gathered::Joined(Box::new(tally.finish()?))),
             None => Ok(Gathered::Runs(self.runs)),
         }
     }
@@ -174,7 +174,7 @@ mod tests {
                 let gathered = gather.finish().unwrap();
                 assert_eq!(matches!(gathered, Gathered::Joined(_)), joins);
                 let tallied = match gathered {
-                    Gathered::Joined(tallied) => tallied,
+                    Gathered::Joined(tallied) => *tallied,
                     Gathered::Runs(runs) => {
                         let mut tally = Tally::new(Join::new(&copies, space), &vmas, &stacks);
                         runs.iter()

@@ -7,10 +7,12 @@ use std::time::SystemTime;
 use super::Aggregator;
 use super::scan::Scanned;
 use crate::event::{MmId, Pid, StackId};
+use crate::measure::{ALLOC_SPACE, ColumnId, INUSE_SPACE};
 use crate::probe::Probe;
 use crate::profile::{
-    Amounts, Border, CachedFile, FileId, FreezeOutcome, KernelFigures, LOST_STACK, Losses, Mapping,
-    NotObserved, Places, Profile, Sample, Share, TargetInfo, Unobserved, Usage,
+    Amounts, Border, BorderOf, CachedFile, FileId, Frame, FrameKind, FreezeOutcome, KernelFigures,
+    LOST_STACK, Losses, Mapping, NotObserved, Places, Profile, Sample, Share, Stack, TargetInfo,
+    Unobserved, Usage,
 };
 use crate::residency::page_size;
 use crate::source::{Borders, Totals};
@@ -36,7 +38,11 @@ pub struct Snapshot {
 impl Aggregator {
     /// Resolves stack ids to stacks. All events up to the snapshot must have been applied: a stack's record is in the
     /// ledger at once, but its frames come through the ring buffer.
-    pub fn profile(&mut self, snapshot: Snapshot, probe: &Probe) -> Profile {
+    pub fn profile(&mut self, mut snapshot: Snapshot, probe: &Probe) -> Profile {
+        for process in &mut snapshot.processes {
+            self.samples.add_to(process.mm, &mut process.totals);
+        }
+        self.samples.add_ended_to(&mut snapshot.beside);
         let first = snapshot.processes.first();
         let target = TargetInfo {
             pid: first.map_or(Pid(0), |p| p.pid),
@@ -130,7 +136,7 @@ impl Aggregator {
             rows.total += amounts;
             indices.insert(id, rows.samples.len() as u32);
             rows.samples.push(Sample {
-                stack: Arc::clone(stack),
+                stack: self.without_sampler(stack, &amounts),
                 amounts,
             });
         }
@@ -142,8 +148,33 @@ impl Aggregator {
                 amounts,
             });
         }
-        rows.borders = borders(&totals.borders, &indices);
+        rows.borders = borders(&totals.borders, &totals.variances, &indices);
         rows
+    }
+
+    /// The stack of sampled allocations from the sampler's caller on. Other stacks, those of the sampler's own page faults
+    /// among them, stay as they are.
+    fn without_sampler(&self, stack: &Arc<Stack>, amounts: &Amounts) -> Arc<Stack> {
+        match [ALLOC_SPACE, INUSE_SPACE].map(|id| amounts.column(id)) {
+            [0, 0] => Arc::clone(stack),
+            _ => self.without_own_frames(stack),
+        }
+    }
+
+    /// The stack of a sampled allocation from the sampler's caller on.
+    pub(super) fn without_own_frames(&self, stack: &Arc<Stack>) -> Arc<Stack> {
+        let inside = |frame: &Frame| match frame.kind() {
+            FrameKind::Code(module, _) => Some(module) == self.sampler,
+            _ => false,
+        };
+        let own = stack.frames.iter().take_while(|f| inside(f)).count();
+        if own == 0 || own == stack.frames.len() {
+            return Arc::clone(stack);
+        }
+        Arc::new(Stack {
+            frames: stack.frames[own..].into(),
+            outcome: stack.outcome,
+        })
     }
 
     fn losses(&self, probe: &Probe) -> Losses {
@@ -168,6 +199,7 @@ impl Aggregator {
         let forgotten = self.spaces.values().map(Space::forgotten).sum();
         losses.add("address ranges forgotten: range map full", forgotten);
         self.name_losses(&mut losses);
+        self.samples.losses(&mut losses);
         losses
     }
 
@@ -214,7 +246,11 @@ struct Rows {
 }
 
 /// Errors by stack id as errors of samples.
-fn borders(borders: &Borders, indices: &HashMap<StackId, u32>) -> Vec<Border> {
+fn borders(
+    borders: &Borders,
+    variances: &HashMap<(StackId, ColumnId), f64>,
+    indices: &HashMap<StackId, u32>,
+) -> Vec<Border> {
     let page = page_size() as f64;
     let sample = |id: Option<StackId>| id.and_then(|id| indices.get(&id)).copied();
     let mut borders: Vec<_> = borders
@@ -222,11 +258,20 @@ fn borders(borders: &Borders, indices: &HashMap<StackId, u32>) -> Vec<Border> {
         .map(|((one, beside, pages), variance)| Border {
             sample: sample(one),
             beside: beside.map(sample),
-            pages,
+            of: BorderOf::Pages(pages),
             variance: variance * page * page,
         })
         .collect();
-    borders.sort_unstable_by_key(|border| (border.sample, border.beside, border.pages));
+    let columns = variances.iter().filter(|(_, variance)| **variance > 0.0);
+    borders.extend(columns.filter_map(|((id, column), variance)| {
+        Some(Border {
+            sample: Some(*indices.get(id)?),
+            beside: [None; 2],
+            of: BorderOf::Column(*column),
+            variance: *variance,
+        })
+    }));
+    borders.sort_unstable_by_key(|border| (border.sample, border.beside, border.of));
     borders
 }
 

@@ -139,7 +139,7 @@ impl Aggregator {
                 copies,
             },
             Gathered::Joined(tallied) => {
-                let scanned = self.scanned(mm, vmas, tallied, (before, begun.elapsed()))?;
+                let scanned = self.scanned(mm, vmas, *tallied, (before, begun.elapsed()))?;
                 StillPages::Joined(Box::new(scanned))
             }
         };

@@ -18,7 +18,26 @@ pub(super) struct Kinds(pub(super) Amounts);
 
 impl Serialize for Kinds {
     fn serialize<S: serde::Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        to.collect_map(Kind::ALL.map(|kind| (kind.name(), kind.of(&self.0))))
+        let stated = Kind::ALL.into_iter().filter(|kind| kind.stated(&self.0));
+        to.collect_map(stated.map(|kind| (kind.name(), kind.of(&self.0))))
+    }
+}
+
+/// Standard errors by kind, in the kind's unit; those that are 0 are left out.
+#[derive(Debug)]
+struct Errors(Vec<(Kind, u64)>);
+
+impl Errors {
+    fn of(profile: &Profile) -> Errors {
+        let errors = profile.columns();
+        let errors = errors.map(|(kind, _)| (kind, profile.total_error(kind)));
+        Errors(errors.filter(|(_, error)| *error > 0).collect())
+    }
+}
+
+impl Serialize for Errors {
+    fn serialize<S: serde::Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_map(self.0.iter().map(|(kind, error)| (kind.name(), error)))
     }
 }
 
@@ -142,6 +161,8 @@ pub(super) struct ReportInfo {
     has_source: bool,
     faults: Option<Faults>,
     total: Kinds,
+    /// The standard errors of the totals that are estimates.
+    total_error: Errors,
     page_tables: u64,
     agreement: Agreement,
     not_observed: Kinds,
@@ -166,6 +187,7 @@ impl From<&Report> for ReportInfo {
             has_source: profile.has_source(),
             faults: profile.faults.map(Faults::from),
             total: Kinds(profile.total),
+            total_error: Errors::of(profile),
             page_tables: profile.kernel_after.page_tables,
             agreement: profile.agreement().into(),
             not_observed: Kinds(profile.unattributed()),

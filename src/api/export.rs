@@ -25,6 +25,7 @@ pub(super) const PARAMETERS: &[&str] = &[
     "to",
     "pid",
     "frames",
+    "filter",
 ];
 
 /// The format of `/debug/pprof/heap`.
@@ -112,6 +113,20 @@ impl Ask for Export {
             if let Some(id) = &self.from {
                 options.baseline = Some(api.marks.get(id)?.report);
                 options.check(self.format).map_err(|e| bad(e.to_string()))?;
+            }
+            if self.which.is_filtered() {
+                if self.from.is_some() || self.to != NOW {
+                    return Err(bad(
+                        "parameter filter excludes from and to: marks have no single allocations"
+                            .to_owned(),
+                    ));
+                }
+                let report = self.which.report(api).await?;
+                let again = || -> BoxFuture<'a, _> {
+                    Box::pin(async { Ok(self.which.report(api).await?) })
+                };
+                let view = self.which.recorded().in_view(Arc::new(self.clone()));
+                return api.show(report, &again, view).await;
             }
             let to = api.marks.get_or_now(&self.to)?;
             let report = api.state(to.as_ref()).await?;

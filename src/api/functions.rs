@@ -18,6 +18,7 @@ use crate::tree::{Code, Search, Table, TableRow};
 /// Parameters of `/v2/functions`.
 pub(super) const PARAMETERS: &[&str] = &[
     "sort", "order", "kind", "inlined", "search", "offset", "limit", "mark", "pid", "frames",
+    "filter",
 ];
 
 /// Default and maximum number of rows.

@@ -14,7 +14,7 @@ use super::reply::{JSON, internal};
 use super::request::RequestContext;
 use super::{Api, ApiError, Ask, BoxFuture, GrownBy, HeapOptions, HeapSnapshot, Reply, Request};
 use crate::event::Pid;
-use crate::heap::{Figures, Heap};
+use crate::heap::{ByStack, Figures, Heap};
 
 /// Limit for the bytes of all snapshots together, as JSON.
 const MOST_BYTES: usize = 8 << 20;
@@ -36,11 +36,13 @@ pub(super) struct Kept {
     pub(super) json: Bytes,
     /// Who made the heap grow, as JSON.
     pub(super) grown_by: Bytes,
+    /// The heap by stack, as JSON.
+    by_stack: Bytes,
 }
 
 impl Kept {
     fn bytes(&self) -> usize {
-        self.json.len() + self.grown_by.len()
+        self.json.len() + self.grown_by.len() + self.by_stack.len()
     }
 }
 
@@ -88,11 +90,13 @@ pub(crate) fn write_heap(taken: &HeapSnapshot, out: &mut dyn Write) -> io::Resul
         snapshot: Info,
         heap: &'a Heap,
         grown_by: &'a Option<GrownBy>,
+        by_stack: &'a Option<ByStack>,
     }
     let whole = Whole {
         snapshot: Info::new(1, None, taken),
         heap: &taken.heap,
         grown_by: &taken.grown_by,
+        by_stack: &taken.by_stack,
     };
     Ok(serde_json::to_writer(out, &whole)?)
 }
@@ -129,8 +133,9 @@ impl Heaps {
     fn add(&self, name: Option<String>, taken: &HeapSnapshot) -> Result<Info, ApiError> {
         let json = serde_json::to_vec(&taken.heap).map_err(internal)?;
         let grown_by = serde_json::to_vec(&taken.grown_by).map_err(internal)?;
+        let by_stack = serde_json::to_vec(&taken.by_stack).map_err(internal)?;
         let mut list = self.lock();
-        check_room(&list, json.len() + grown_by.len())?;
+        check_room(&list, json.len() + grown_by.len() + by_stack.len())?;
         let mut info = Info::new(0, name, taken);
         list.add(|number| {
             info.id = number.to_string();
@@ -138,6 +143,7 @@ impl Heaps {
                 info: info.clone(),
                 json: json.into(),
                 grown_by: grown_by.into(),
+                by_stack: by_stack.into(),
             }
         });
         Ok(info)
@@ -290,10 +296,11 @@ impl Ask for Show {
         Box::pin(async {
             let kept = api.heaps.get(&self.0)?;
             let info = serde_json::to_vec(&kept.info).map_err(internal)?;
-            let parts: [(&str, &[u8]); 3] = [
+            let parts: [(&str, &[u8]); 4] = [
                 ("{\"snapshot\":", &info),
                 (",\"heap\":", &kept.json),
                 (",\"grown_by\":", &kept.grown_by),
+                (",\"by_stack\":", &kept.by_stack),
             ];
             let mut whole = Vec::new();
             for (name, json) in parts {

@@ -164,7 +164,9 @@ impl Figures {
             let value = |kind: &Kind| (vec![kind_label(*kind)], kind.of(&amounts));
             kinds.iter().map(value).collect()
         };
-        let in_bytes = Kind::single().filter(|kind| kind.unit() == Unit::Bytes);
+        let in_bytes = Kind::single()
+            .filter(|kind| kind.unit() == Unit::Bytes)
+            .filter(|kind| kind.measure().always_stated || profile.counts(*kind));
         let in_bytes: Vec<Kind> = in_bytes.collect();
         let total = profile.total;
         let help = "Resident memory by page scan; anon and shmem are RssAnon + RssShmem";

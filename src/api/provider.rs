@@ -4,10 +4,11 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use super::{ApiError, BoxFuture, GrownBy, Report};
+use crate::allocations::NamedAllocations;
 use crate::debuginfod;
 use crate::event::Pid;
 use crate::freeze::Freeze;
-use crate::heap::Heap;
+use crate::heap::{ByStack, Heap};
 use crate::profile::{MapUsage, Profile};
 
 /// Provides reports.
@@ -33,6 +34,12 @@ pub trait Provider: Send + Sync + 'static {
         _how: HeapOptions,
     ) -> BoxFuture<'_, Result<Arc<HeapSnapshot>, ApiError>> {
         let why = "a heap snapshot needs a running process, and memprof follows none here";
+        Box::pin(async move { Err(ApiError::Failed(why.to_owned())) })
+    }
+
+    /// The sampled allocations that are kept one by one, with the names of their stacks.
+    fn allocations(&self) -> BoxFuture<'_, Result<NamedAllocations, ApiError>> {
+        let why = "sampled allocations are kept one by one while memprof profiles, not in files";
         Box::pin(async move { Err(ApiError::Failed(why.to_owned())) })
     }
 
@@ -93,6 +100,8 @@ pub struct HeapSnapshot {
     pub taken: SystemTime,
     /// Who made the heap grow, if that was asked for and the heap was read.
     pub grown_by: Option<GrownBy>,
+    /// The heap by the stacks that allocated it, if allocations are sampled and the heap was read.
+    pub by_stack: Option<ByStack>,
 }
 
 /// Why there is no report.

@@ -4,12 +4,15 @@ use std::borrow::Cow;
 use std::fmt::Debug;
 use std::sync::Arc;
 
-use super::query::Query;
+use super::query::{Query, bad};
 use super::reply::JSON;
 use super::request::RequestContext;
 use super::room::Out;
+use super::shape::kind;
 use super::{Api, ApiError, Ask, BoxFuture, ProviderError, Reply, Report, Request};
+use crate::allocations::Filter;
 use crate::event::Pid;
+use crate::measure::HEAP;
 use crate::profile::Frames;
 
 /// A view of a report. Its `Debug` form identifies it: replies are shared by that.
@@ -64,6 +67,8 @@ pub(super) struct ReportSelector {
     pub(super) pid: Option<Pid>,
     /// Which frames of an interpreted program.
     pub(super) frames: Frames,
+    /// Only the sampled allocations that it chooses.
+    filter: Option<Filter>,
 }
 
 impl ReportSelector {
@@ -74,11 +79,23 @@ impl ReportSelector {
             known: query.number("report", "", u64::MAX)?,
             pid: pid.map(|pid| Pid(pid as u32)),
             frames: frames(query)?,
+            filter: filter(query)?,
         })
+    }
+
+    /// Whether it shows only some of the sampled allocations.
+    pub(super) fn is_filtered(&self) -> bool {
+        self.filter.is_some()
     }
 
     /// The report, with all its processes.
     pub(super) async fn report(&self, api: &Api) -> Result<Arc<Report>, Missing> {
+        if let Some(filter) = self.filter.clone() {
+            let named = api.provider().allocations().await?;
+            let chosen = tokio::task::spawn_blocking(move || filter.choose(&named)).await;
+            let chosen = chosen.map_err(|e| ApiError::Failed(e.to_string()))?;
+            return Ok(Arc::new(chosen.map_err(|e| bad(e.to_string()))?));
+        }
         if let Some(id) = &self.mark {
             return Ok(api.marks.get(id)?.report);
         }
@@ -154,6 +171,28 @@ impl Part {
 pub(super) fn frames(query: &Query) -> Result<Frames, ApiError> {
     let choices = Frames::ALL.map(|frames| (frames.name(), frames));
     Ok(query.word("frames", choices)?.unwrap_or_default())
+}
+
+/// The parameter `filter`.
+fn filter(query: &Query) -> Result<Option<Filter>, ApiError> {
+    let Some(text) = query.text("filter").filter(|text| !text.is_empty()) else {
+        return Ok(None);
+    };
+    let filter = Filter::parse(text).map_err(|e| bad(e.to_string()))?;
+    if query.text("mark").is_some() {
+        return Err(bad(
+            "parameters filter and mark exclude each other: a mark has no single allocations"
+                .to_owned(),
+        ));
+    }
+    if kind(query)?.measure().name != HEAP.name {
+        let kinds = HEAP.columns.iter().map(|column| column.name);
+        return Err(bad(format!(
+            "parameter filter needs a kind of the sampled heap: {}",
+            kinds.collect::<Vec<_>>().join(", ")
+        )));
+    }
+    Ok(Some(filter))
 }
 
 /// Why there is no report to show.

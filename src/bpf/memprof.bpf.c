@@ -8,6 +8,7 @@
  *  cache.bpf.h      page cache
  *  kernel.bpf.h     kernel memory (--kernel)
  *  names.bpf.h      what runtimes write about code that they make
+ *  samples.bpf.h    sampled allocations and their frees (--heap)
  */
 #include "base.bpf.h"
 #include "cache.bpf.h"
@@ -15,6 +16,7 @@
 #include "kernel.bpf.h"
 #include "lifecycle.bpf.h"
 #include "names.bpf.h"
+#include "samples.bpf.h"
 #include "space.bpf.h"
 
 char LICENSE[] SEC("license") = "Dual MIT/GPL";
@@ -54,6 +56,9 @@ struct EXPORT(function_key) = {};
 enum EXPORT(python_frames) = 0;
 enum EXPORT(interpreter_kind) = 0;
 struct EXPORT(names_event) = {};
+struct EXPORT(sample_event) = {};
+struct EXPORT(sample_probe) = {};
+enum EXPORT(argument_place) = 0;
 enum EXPORT(limits) = 0;
 enum EXPORT(stack_ids) = 0;
 enum EXPORT(event_kind) = 0;

@@ -42,6 +42,9 @@ enum limits {
 	CODE_GENERATION_BITS = 12,
 	/* Maximum number of generations of fork through which a record is looked up. */
 	MAX_ANCESTORS = 8,
+	/* Arguments of a sampler's probe, and the probes that memprof listens to. */
+	SAMPLE_ARGUMENTS = 3,
+	SAMPLE_PROBES = 1024,
 };
 
 /* Stack ids. A ledger entry of 0 means "no record". */
@@ -59,6 +62,8 @@ enum event_kind {
 	EVENT_CODE = 4,
 	EVENT_FUNCTION = 5,
 	EVENT_NAMES = 8,
+	EVENT_ALLOCATION = 9,
+	EVENT_FREE = 10,
 };
 
 enum outcome {
@@ -201,6 +206,41 @@ struct names_event {
 	__u64 end; /* of what was written, in the file, bytes */
 };
 
+/* A sampled allocation, or the free of one (EVENT_FREE: without stack, size and weight). */
+struct sample_event {
+	__u32 kind;
+	__u32 mm_id;
+	__u32 tid; /* in the initial pid namespace */
+	__u32 stack_id;
+	__u64 address;
+	__u64 size; /* bytes requested */
+	__u64 weight; /* bytes that it stands for */
+	__u64 at; /* ns, CLOCK_MONOTONIC */
+};
+
+/* Where an argument of a probe is, as its USDT note says. */
+enum argument_place {
+	ARGUMENT_CONSTANT = 0,
+	ARGUMENT_REGISTER = 1,
+	ARGUMENT_MEMORY = 2, /* at the register's value plus `value` */
+};
+
+struct probe_argument {
+	__u8 place;
+	__u8 bits; /* of the value: 8, 16, 32, 64 */
+	__u8 is_signed;
+	__u8 pad;
+	__u32 reg; /* offset in struct pt_regs, bytes */
+	__u64 value; /* the constant, or what is added to the register */
+};
+
+/* A probe of a sampler: address, size and weight of an allocation, or the address alone. */
+struct sample_probe {
+	struct probe_argument argument[SAMPLE_ARGUMENTS];
+};
+
+_Static_assert(sizeof(struct sample_event) == 48, "sample_event");
+_Static_assert(sizeof(struct sample_probe) == 48, "sample_probe");
 _Static_assert(sizeof(struct names_event) == 24, "names_event");
 _Static_assert(sizeof(struct file_key) == 32, "file_key");
 _Static_assert(sizeof(struct code_event) == 56, "code_event");
@@ -397,6 +437,8 @@ enum loss {
 	LOSS_MAPPINGS, /* more than MAX_MAPPINGS in an address space, or the lock was busy at a fork */
 	LOSS_RING_CODE,
 	LOSS_SPACES, /* the table of address spaces' mappings is full */
+	LOSS_RING_ALLOCATION,
+	LOSS_RING_FREE,
 	LOSS_NR,
 };
 

@@ -58,6 +58,7 @@ pub(crate) fn checks(facts: &Facts) -> Vec<Check> {
         page_scan(facts),
         page_frames(facts),
         cache_totals(facts),
+        uprobes(facts),
         pid_namespace(facts),
         open_files(facts),
     ]);
@@ -227,6 +228,18 @@ fn bpf(facts: &Facts) -> Check {
              bpf); the kernel needs CONFIG_BPF_SYSCALL=y",
     }
     .check(&facts.bpf)
+}
+
+fn uprobes(facts: &Facts) -> Check {
+    Tried {
+        name: "uprobes",
+        works: "for --heap",
+        status: Status::Degraded,
+        fails: "cannot read the number of these events",
+        consequence: "--heap cannot listen to samplers of allocations; everything else works",
+        remedy: "boot a kernel built with CONFIG_UPROBE_EVENTS=y; mount -t sysfs sysfs /sys",
+    }
+    .check(&facts.uprobes)
 }
 
 fn bpf_helpers(facts: &Facts) -> Check {

@@ -22,6 +22,9 @@ use crate::source;
 /// The kernel's BTF file; the path is the same on every architecture.
 pub const VMLINUX_BTF: &str = "/sys/kernel/btf/vmlinux";
 
+/// The number of the kernel's performance events for probes of programs.
+pub const UPROBES: &str = "/sys/bus/event_source/devices/uprobe/type";
+
 /// Effective capabilities of memprof itself, as the bits of `CapEff`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Caps(pub u64);
@@ -139,6 +142,8 @@ pub struct Facts {
     pub mapped_files: Trial,
     /// The `cachestat` system call (6.5) on a file of memprof's own.
     pub cachestat: Trial,
+    /// The kernel's performance events for probes of programs.
+    pub uprobes: Trial,
     /// The kernel's lockdown mode: `none`, `integrity`, `confidentiality`; `None` if not shown.
     pub lockdown: Option<String>,
     /// Whether memprof runs in the initial pid namespace; `None` if unknown.
@@ -182,6 +187,7 @@ impl Facts {
             page_frames: own_page_frames().into(),
             mapped_files: access::mapped_file("/proc/self").into(),
             cachestat: own_cachestat().into(),
+            uprobes: fs::read(UPROBES).into(),
             lockdown: lockdown(Path::new("/sys/kernel/security/lockdown")),
             initial_pid_namespace: in_initial_namespace("pid", 0xEFFF_FFFC),
             initial_user_namespace: in_initial_namespace("user", 0xEFFF_FFFD),

@@ -19,6 +19,7 @@ fn good() -> Facts {
         bpf_helpers: Trial::Works,
         pagemap_scan: Trial::Works,
         cachestat: Trial::Works,
+        uprobes: Trial::Works,
         page_frames: Trial::Works,
         mapped_files: Trial::Works,
         lockdown: Some("none".into()),
@@ -201,6 +202,7 @@ fn each_fact_is_noticed_by_its_own_check() {
             |f| f.cachestat = fails("Function not implemented"),
             &[("cache totals", Degraded)],
         ),
+        (|f| f.uprobes = fails("ENOENT"), &[("uprobes", Degraded)]),
         (
             |f| f.initial_pid_namespace = Some(false),
             &[("pid namespace", Degraded)],
@@ -310,6 +312,7 @@ fn whatever_is_not_ok_says_what_follows_and_what_to_do() {
         bpf_helpers: fails("x"),
         pagemap_scan: fails("x"),
         cachestat: fails("x"),
+        uprobes: fails("x"),
         page_frames: fails("x"),
         mapped_files: fails("x"),
         lockdown: Some("confidentiality".into()),

@@ -35,7 +35,8 @@ fn write(report: &Report, options: &ExportOptions, out: &mut dyn Write) -> io::R
     let direction = options.direction;
     let Some(baseline) = &options.baseline else {
         let errors = Errors::new(&report.profile);
-        let mut rows = Rows::new([NOW], &errors.kinds, out)?;
+        let kinds = kinds(&[&report.profile]);
+        let mut rows = Rows::new([NOW], kinds, &errors.kinds, out)?;
         let mut number = 0;
         each(report, direction, |outcome, frames, amounts| {
             let errors = errors.of(number);
@@ -51,7 +52,8 @@ fn write(report: &Report, options: &ExportOptions, out: &mut dyn Write) -> io::R
             Ok(())
         })?;
     }
-    let mut rows = Rows::new([NOW, BEFORE], &[], out)?;
+    let kinds = kinds(&[&report.profile, &baseline.profile]);
+    let mut rows = Rows::new([NOW, BEFORE], kinds, &[], out)?;
     for ((frames, outcome), [now, before]) in &both {
         rows.write([now, before], std::iter::empty(), outcome, frames)?;
     }
@@ -111,11 +113,21 @@ fn each(
 /// Writes rows with the columns of one or two sides.
 struct Rows<'a> {
     out: csv::Writer<&'a mut dyn Write>,
+    kinds: Vec<Kind>,
+}
+
+/// The kinds that have columns: those that were counted on a side.
+fn kinds(sides: &[&Profile]) -> Vec<Kind> {
+    let counted = |kind: &Kind| {
+        kind.measure().always_stated || sides.iter().any(|profile| profile.counts(*kind))
+    };
+    Kind::single().filter(counted).collect()
 }
 
 impl<'a> Rows<'a> {
     fn new<const N: usize>(
         sides: [&str; N],
+        kinds: Vec<Kind>,
         errors: &[Kind],
         out: &'a mut dyn Write,
     ) -> io::Result<Rows<'a>> {
@@ -123,11 +135,11 @@ impl<'a> Rows<'a> {
         let head = |kind: Kind, what: &str| format!("{}{what}_{}", kind.name(), kind.unit().name());
         let figures = sides
             .iter()
-            .flat_map(|side| Kind::single().map(move |kind| head(kind, side)));
+            .flat_map(|side| kinds.iter().map(move |kind| head(*kind, side)));
         let heads = figures.chain(errors.iter().map(|kind| head(*kind, ERROR)));
         let last = ["outcome", "frames"].map(str::to_owned);
         out.write_record(heads.chain(last)).map_err(cells::failed)?;
-        Ok(Rows { out })
+        Ok(Rows { out, kinds })
     }
 
     fn write<const N: usize>(
@@ -139,7 +151,7 @@ impl<'a> Rows<'a> {
     ) -> io::Result<()> {
         let figures = sides.iter();
         let figures =
-            figures.flat_map(|amounts| Kind::single().map(|kind| kind.of(amounts).to_string()));
+            figures.flat_map(|amounts| self.kinds.iter().map(|kind| kind.of(amounts).to_string()));
         let last = [outcome.to_owned(), cells::text(frames).into_owned()];
         self.out
             .write_record(

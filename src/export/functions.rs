@@ -1,4 +1,5 @@
-//! Functions as comma-separated values: self and total bytes of each.
+//! Functions as comma-separated values: self and total bytes of each (`self_objects` and so on of kinds that count
+//! objects).
 //!
 //! One row per function of a file, largest total first; code of a file without symbols is one row
 //! with an empty name. Memory outside functions has rows at the end, `[before attach: MAPPING]`,
@@ -11,6 +12,7 @@ use std::cmp::Reverse;
 use std::io::{self, Write};
 
 use super::{ExportOptions, Exporter, Report, Supports, cells, printable};
+use crate::measure::Unit;
 use crate::profile::Profile;
 use crate::symbol::Symbols;
 use crate::tree::{Category, Label, Table};
@@ -45,8 +47,9 @@ fn write_table<const N: usize>(
     out: &mut dyn Write,
 ) -> io::Result<()> {
     let threshold = options.threshold.unwrap_or_default();
-    let estimated = sides.iter().any(|(profile, _)| !profile.borders.is_empty());
-    let mut table = Table::new(sides, options.kind, false);
+    let kind = options.kind;
+    let estimated = sides.iter().any(|(profile, _)| profile.has_errors(kind));
+    let mut table = Table::new(sides, kind, false);
     // Totals of functions overlap, so their sum is meaningless.
     let (mut small, no_total) = ([0; N], [0; N]);
     table.rows.retain(|row| {
@@ -64,7 +67,7 @@ fn write_table<const N: usize>(
         .others
         .sort_by_key(|(label, bytes)| (Reverse(bytes[0]), *label));
 
-    let mut rows = Rows::<N>::new(estimated, out)?;
+    let mut rows = Rows::<N>::new(kind.unit(), estimated, out)?;
     for row in &table.rows {
         let function = printable(row.code.function.unwrap_or_default());
         let path = row.code.path.to_string_lossy();
@@ -90,15 +93,15 @@ struct Rows<'o, const N: usize> {
 }
 
 impl<'o, const N: usize> Rows<'o, N> {
-    fn new(estimated: bool, out: &'o mut dyn Write) -> io::Result<Self> {
-        let mut out = cells::writer(out);
+    fn new(unit: Unit, estimated: bool, out: &'o mut dyn Write) -> io::Result<Self> {
+        let (mut out, unit) = (cells::writer(out), unit.name());
         let sides = ["", "_before"].into_iter().take(N);
         let heads =
-            sides.flat_map(|side| [format!("self{side}_bytes"), format!("total{side}_bytes")]);
-        let errors = ["self_error_bytes", "total_error_bytes"].into_iter();
-        let errors = errors.filter(|_| estimated);
-        let words = ["function", "file", "category"];
-        let others = errors.chain(words).map(str::to_owned);
+            sides.flat_map(|side| [format!("self{side}_{unit}"), format!("total{side}_{unit}")]);
+        let errors = ["self", "total"].into_iter().filter(|_| estimated);
+        let errors = errors.map(|what| format!("{what}_error_{unit}"));
+        let words = ["function", "file", "category"].map(str::to_owned);
+        let others = errors.chain(words);
         out.write_record(heads.chain(others))
             .map_err(cells::failed)?;
         Ok(Rows { out, estimated })

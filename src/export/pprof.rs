@@ -1,7 +1,10 @@
 //! pprof's gzip'd `profile.proto`, for `go tool pprof` and other tools that read it.
 //!
-//! A sample has three values, `resident_space`, `page_cache_space` and `swapped_space`, all in bytes, and
-//! one for each column of the other measures that were counted: `approximate_kernel_space` for kernel memory.
+//! A sample has three values, `resident_space`, `page_cache_space` and `swapped_space`, all in bytes, and one for
+//! each column of the other measures that were counted: `approximate_kernel_space` for kernel memory, `inuse_space`,
+//! `inuse_objects`, `alloc_space`, `alloc_objects` and so on for the heap; objects have pprof's unit `count`. pprof
+//! shows the value of the kind that was asked for, `resident_space` by default. A kind without a value has one if it
+//! is asked for, `anon_space` for example.
 //! Memory without a stack is in a function `[before attach: MAPPING]` with the reason as a label. Stacks
 //! have a label with their unwind outcome. Comments contain the target, the kernel's figures, losses, and
 //! the kinds of memory without a value type.
@@ -13,6 +16,7 @@ mod mappings;
 mod message;
 mod strings;
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::io::{self, Write};
 use std::time::UNIX_EPOCH;
@@ -30,7 +34,7 @@ use crate::profile::{Amounts, Frame, FrameKind, KernelFigures, Kind, Profile};
 use crate::symbol::{Location, Symbols};
 use crate::tree::Label;
 
-/// The value types of resident bytes; pprof shows the first one by default.
+/// The value types of resident bytes; the first one is the default.
 const RESIDENT: [(&str, Kind); 3] = [
     ("resident_space", Kind::Resident),
     ("page_cache_space", Kind::Cache),
@@ -44,8 +48,9 @@ pub(super) const FORMAT: Exporter = Exporter {
     extension: "pb.gz",
     content_type: "application/octet-stream",
     supports: Supports {
+        kind: true,
         instead: "For a difference, write two files and give pprof the earlier one with -base or \
-                  -diff_base; -sample_index selects the kind of memory.",
+                  -diff_base; its -focus and -peek show callers and callees.",
         ..Supports::NOTHING
     },
     wants_lines: true,
@@ -53,8 +58,9 @@ pub(super) const FORMAT: Exporter = Exporter {
     write,
 };
 
-fn write(report: &Report, _: &ExportOptions, out: &mut dyn Write) -> io::Result<()> {
-    let mut writer = Writer::new(report, GzEncoder::new(out, Compression::default()));
+fn write(report: &Report, options: &ExportOptions, out: &mut dyn Write) -> io::Result<()> {
+    let out = GzEncoder::new(out, Compression::default());
+    let mut writer = Writer::new(report, options.kind, out);
     writer.write_head(&report.profile)?;
     writer.write_samples(&report.profile)?;
     writer.out.finish()?;
@@ -64,8 +70,11 @@ fn write(report: &Report, _: &ExportOptions, out: &mut dyn Write) -> io::Result<
 struct Writer<'a, W: Write> {
     out: GzEncoder<W>,
     symbols: &'a Symbols,
-    /// The value types of every sample: [`RESIDENT`], then the columns of other measures.
-    values: Vec<(&'static str, Kind)>,
+    /// The value types of every sample: [`RESIDENT`], then the columns of other measures, then the kind that was asked
+    /// for if it is none of these.
+    values: Vec<(Cow<'static, str>, Kind)>,
+    /// The value type that readers show by default.
+    first: usize,
     mappings: Mappings,
     strings: Strings,
     locations: HashMap<Frame, u64>,
@@ -75,13 +84,31 @@ struct Writer<'a, W: Write> {
 }
 
 impl<'a, W: Write> Writer<'a, W> {
-    fn new(report: &'a Report, out: GzEncoder<W>) -> Writer<'a, W> {
+    fn new(report: &'a Report, asked: Kind, out: GzEncoder<W>) -> Writer<'a, W> {
         let columns = report.profile.columns();
         let columns = columns.map(|(kind, column)| (column.sample_type, kind));
+        let known = RESIDENT.into_iter().chain(columns);
+        let mut values: Vec<_> = known
+            .map(|(name, kind)| (Cow::Borrowed(name), kind))
+            .collect();
+        let known = values.iter().position(|(_, kind)| *kind == asked);
+        let first = match known {
+            Some(at) => at,
+            None if asked == Kind::All => 0,
+            None => {
+                let name = match asked {
+                    Kind::Column(id) => id.column().sample_type.into(),
+                    pages => format!("{}_space", pages.name()).into(),
+                };
+                values.push((name, asked));
+                values.len() - 1
+            }
+        };
         Writer {
             out,
             symbols: &report.symbols,
-            values: RESIDENT.into_iter().chain(columns).collect(),
+            values,
+            first,
             mappings: Mappings::new(&report.profile, &report.symbols),
             strings: Strings::default(),
             locations: HashMap::new(),
@@ -101,13 +128,13 @@ impl<'a, W: Write> Writer<'a, W> {
         let bytes = self.strings.number(Unit::Bytes.name());
         let sample_type = self.values.iter().map(|(name, kind)| proto::ValueType {
             r#type: self.strings.number(name),
-            unit: self.strings.number(kind.unit().name()),
+            unit: self.strings.number(kind.unit().pprof()),
         });
         let sample_type: Vec<_> = sample_type.collect();
         let taken = profile.taken.duration_since(UNIX_EPOCH).unwrap_or_default();
-        let comments = comments(profile);
+        let comments = comments(profile, &self.values);
         let part = proto::Profile {
-            default_sample_type: sample_type[0].r#type,
+            default_sample_type: sample_type[self.first].r#type,
             period_type: Some(proto::ValueType {
                 r#type: self.strings.number("space"),
                 unit: bytes,
@@ -258,7 +285,7 @@ impl<'a, W: Write> Writer<'a, W> {
 }
 
 /// A sample's values; `None` if all are zero.
-fn values(amounts: &Amounts, values: &[(&str, Kind)]) -> Option<Vec<i64>> {
+fn values(amounts: &Amounts, values: &[(Cow<'_, str>, Kind)]) -> Option<Vec<i64>> {
     let value = values.iter().map(|(_, kind)| kind.of(amounts));
     let value: Vec<i64> = value
         .map(|v| i64::try_from(v).unwrap_or(i64::MAX))
@@ -266,7 +293,7 @@ fn values(amounts: &Amounts, values: &[(&str, Kind)]) -> Option<Vec<i64>> {
     value.iter().any(|figure| *figure > 0).then_some(value)
 }
 
-fn comments(profile: &Profile) -> Vec<String> {
+fn comments(profile: &Profile, values: &[(Cow<'_, str>, Kind)]) -> Vec<String> {
     let target = &profile.target;
     let ended = if target.alive { "" } else { ", ended" };
     let mut lines = vec![
@@ -277,7 +304,7 @@ fn comments(profile: &Profile) -> Vec<String> {
     ];
     for kind in [Kind::File, Kind::Hugetlb] {
         let bytes = kind.of(&profile.total);
-        if bytes > 0 {
+        if bytes > 0 && values.iter().all(|(_, known)| *known != kind) {
             let name = kind.name();
             lines.push(format!(
                 "without a value in this format: {name} {bytes} bytes"
@@ -285,6 +312,16 @@ fn comments(profile: &Profile) -> Vec<String> {
         }
     }
     lines.extend(profile.estimates());
+    for (kind, column) in profile.columns() {
+        let error = profile.total_error(kind);
+        if error > 0 {
+            let (name, unit) = (column.sample_type, column.unit.name());
+            let total = kind.of(&profile.total);
+            lines.push(format!(
+                "estimated from samples: {name} {total} {unit}, standard error {error}"
+            ));
+        }
+    }
     let lost = profile.losses.lost();
     lines.extend(lost.map(|(what, count)| format!("lost: {count} {what}")));
     let not_counted = profile.losses.not_counted();

@@ -179,7 +179,8 @@ struct Bytes<'a>(&'a Amounts);
 
 impl Serialize for Bytes<'_> {
     fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
-        s.collect_map(Kind::single().map(|kind| (kind.name(), kind.of(self.0))))
+        let stated = Kind::single().filter(|kind| kind.stated(self.0));
+        s.collect_map(stated.map(|kind| (kind.name(), kind.of(self.0))))
     }
 }
 

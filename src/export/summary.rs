@@ -6,7 +6,8 @@ use std::io::{self, Write};
 
 use super::clean::readable;
 use super::{Report, printable};
-use crate::profile::{Agreement, FreezeOutcome, Kind, Profile, Verdict};
+use crate::measure::{INUSE_SPACE, Unit};
+use crate::profile::{Agreement, FreezeOutcome, Kind, Margin, Profile, Verdict};
 use crate::tree::{Category, Label, Table, TableRow};
 
 /// Functions per table.
@@ -60,9 +61,23 @@ fn write_totals(profile: &Profile, out: &mut dyn Write) -> io::Result<()> {
         writeln!(out, "{name:<11} {:>12} KiB", bytes / 1024)?;
     }
     for (kind, column) in profile.columns() {
-        let figure = column.unit.shown(kind.of(&profile.total));
-        let (name, unit, note) = (column.name, column.unit.symbol(), column.note);
-        writeln!(out, "{name:<11} {figure:>12} {unit}  {note}")?;
+        let (unit, total) = (column.unit, kind.of(&profile.total));
+        let margin = Margin::of(total, profile.total_error(kind));
+        let (figure, margin) = match margin {
+            Margin::Below(_) => (margin.shown(unit), String::new()),
+            _ => (unit.shown(total).to_string(), margin.shown(unit)),
+        };
+        let separator = if margin.is_empty() { "" } else { ", " };
+        let (name, note) = (column.short, column.note);
+        // Objects have no unit: their name says what they are.
+        let unit = match unit {
+            Unit::Bytes => unit.symbol(),
+            Unit::Objects => "",
+        };
+        writeln!(
+            out,
+            "{name:<11} {figure:>12} {unit:<3}  {margin}{separator}{note}"
+        )?;
     }
     let tables = profile.kernel_after.page_tables / 1024;
     if tables > 0 {
@@ -184,11 +199,31 @@ fn write_functions(report: &Report, out: &mut dyn Write) -> io::Result<()> {
     let holders: Vec<_> = rows.iter().filter(|row| row.own > [0]).collect();
     write_table("Top functions, by self memory:", &holders, out)?;
     rows.sort_by_key(|row| Reverse((row.total, row.own)));
-    let own: Vec<_> = rows
-        .iter()
-        .filter(|row| row.code.category != Category::Library)
-        .collect();
-    write_table("The program's own functions, by total memory:", &own, out)
+    let own: Vec<_> = rows.iter().filter(is_own).collect();
+    write_table("The program's own functions, by total memory:", &own, out)?;
+    let live = Kind::Column(INUSE_SPACE);
+    if !report.profile.counts(live) {
+        return Ok(());
+    }
+    let mut rows = Table::new([report.side()], live, false).rows;
+    rows.retain(|row| row.total > [0]);
+    rows.sort_by_key(|row| {
+        (
+            Reverse((row.total, row.own)),
+            row.code.file,
+            row.code.function,
+        )
+    });
+    let own: Vec<_> = rows.iter().filter(is_own).collect();
+    write_table(
+        "The program's own functions, by live heap (estimated):",
+        &own,
+        out,
+    )
+}
+
+fn is_own(row: &&TableRow<'_, 1>) -> bool {
+    row.code.category != Category::Library
 }
 
 fn write_table(title: &str, rows: &[&TableRow<'_, 1>], out: &mut dyn Write) -> io::Result<()> {
@@ -212,6 +247,11 @@ fn write_table(title: &str, rows: &[&TableRow<'_, 1>], out: &mut dyn Write) -> i
 fn write_function(row: &TableRow<'_, 1>, out: &mut dyn Write) -> io::Result<()> {
     let ([own], [total]) = (row.own, row.total);
     let function = readable(&Label::Code(row.code));
-    let (own, total) = (own / 1024, total / 1024);
+    let [own, total] = [(own, row.errors[0]), (total, row.errors[1])].map(|(figure, error)| {
+        match Margin::of(figure, error) {
+            limit @ Margin::Below(_) => limit.shown(Unit::Bytes),
+            _ => (figure / 1024).to_string(),
+        }
+    });
     writeln!(out, "{own:>12} KiB {total:>12} KiB  {function}")
 }

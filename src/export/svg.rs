@@ -1,8 +1,8 @@
 //! A flame graph: one self-contained SVG file to view in a browser.
 //!
-//! Widths are bytes. The outermost function is at the bottom; with the innermost function first, that
-//! one is on top and its callers are below. By default, nodes narrower than a tenth of a pixel are
-//! aggregated, so that widths add up. In a browser a click zooms and names can be searched; without the
+//! Widths are bytes, or objects of a kind that counts these. The outermost function is at the bottom; with the
+//! innermost function first, that one is on top and its callers are below. By default, nodes narrower than a tenth of
+//! a pixel are aggregated, so that widths add up. In a browser a click zooms and names can be searched; without the
 //! script the image shows the complete graph.
 //!
 //! In a diff, widths are bytes now; red grew, blue shrank. Nodes with no bytes now have no width: the
@@ -14,11 +14,11 @@ mod frame;
 use std::io::{self, Write};
 
 use self::colour::Colours;
-use self::frame::{CHAR_WIDTH, FRAME_HEIGHT, Frame, size};
+use self::frame::{CHAR_WIDTH, FRAME_HEIGHT, Frame, amount};
 use super::names::NameTree;
 use super::{ExportOptions, Exporter, Report, Supports, printable};
 use crate::measure::Unit;
-use crate::profile::Kind;
+use crate::profile::{Kind, Margin};
 use crate::tree::{Direction, Row};
 
 /// Room on either side of the heading for buttons, in pixels.
@@ -78,11 +78,14 @@ fn heading(report: &Report, options: &ExportOptions) -> String {
 /// Facts that the image does not show: totals, bytes gone since the baseline, and losses.
 fn notes(report: &Report, kind: Kind, tree: &NameTree) -> String {
     let [before, now] = tree.root().total;
-    let amount = |count: u64| match kind.unit() {
-        Unit::Bytes => format!("{} ({count} bytes)", size(count)),
-        other => format!("{count} {}", other.name()),
-    };
+    let amount = |figure: u64| amount(kind.unit(), figure);
     let mut notes = amount(now);
+    let margin = Margin::of(now, report.profile.total_error(kind));
+    if margin != Margin::Exact {
+        let unit = kind.unit();
+        let (margin, symbol) = (margin.shown(unit), unit.symbol());
+        notes += &format!(", {margin} {symbol} with 95 % confidence");
+    }
     if tree.is_difference {
         let mut gone = 0;
         // The closure never fails.
@@ -113,6 +116,8 @@ struct Picture<'a> {
     /// Whether the root is on top.
     hanging: bool,
     levels: usize,
+    /// What the figures count.
+    unit: Unit,
     /// Width in pixels; it represents the total.
     width: usize,
     /// The largest change of a node, in bytes; colours are relative to it.
@@ -149,6 +154,7 @@ impl<'a> Picture<'a> {
             width: f64::max(names, heading).clamp(least, most) as usize,
             hanging: options.direction == Some(Direction::InnermostFirst),
             levels,
+            unit: options.kind.unit(),
             largest,
         }
     }
@@ -172,10 +178,11 @@ impl<'a> Picture<'a> {
 <text id="details" x="10" y="{details}"> </text>
 <script><![CDATA[
 {SCRIPT}]]></script>
-<g id="frames">
+<g id="frames" data-unit="{unit}">
 "#,
             right = width - 10,
             details = height - 8,
+            unit = self.unit.name(),
         )
     }
 
@@ -189,6 +196,7 @@ impl<'a> Picture<'a> {
             };
             let frame = Frame {
                 name: self.tree.name(row),
+                unit: self.unit,
                 total: row.total,
                 whole,
                 width: self.width,

@@ -13,8 +13,9 @@ use crate::tree::{CHAIN, Direction, Layout, Limits, Merge, Naming, Paths, Readin
 /// By default, nodes smaller than 1/`SMALL` of the total are aggregated.
 const SMALL: u64 = 200;
 
-/// By default, the outermost function is first. A tree has a node per call site, with KiB and percent of the total and,
-/// where not all stacks were walked, the margin of the estimate in KiB; a diff has one per function, with KiB now, KiB before and the change.
+/// By default, the outermost function is first. A tree has a node per call site, with KiB and percent of the total
+/// and, for estimates, their margin; a diff has one per function, with the figures now and before, and the change.
+/// Figures are in KiB or, of kinds that count objects, numbers.
 pub(super) const FORMAT: Exporter = Exporter {
     name: "text",
     about: "totals and the call tree, as plain text",
@@ -55,12 +56,13 @@ fn write(report: &Report, options: &ExportOptions, out: &mut dyn Write) -> io::R
             "\nCall tree{of}, {first} function first; {CHAIN}is {chain}:"
         )?;
         let borders = &report.profile.borders;
+        let has_errors = report.profile.has_errors(kind);
         let percent = |[figure]: [u64; 1], error: Option<u64>| {
             let percent = figure as f64 * 100.0 / whole.max(1) as f64;
             let row = format!("{:>12} {symbol} {percent:>5.1}%", unit.shown(figure));
             match error {
-                _ if borders.is_empty() => row,
-                Some(error) => format!("{row} {:>12}", Margin::of(figure, error).to_string()),
+                _ if !has_errors => row,
+                Some(error) => format!("{row} {:>12}", Margin::of(figure, error).shown(unit)),
                 None => format!("{row} {:>12}", ""),
             }
         };
@@ -143,6 +145,7 @@ mod tests {
 
     use super::*;
     use crate::export::testing::written;
+    use crate::profile::BorderOf;
     use crate::profile::Losses;
     use crate::residency::PageKind;
     use crate::symbol::Language;
@@ -212,7 +215,7 @@ Call tree, outermost function first; ↳ is called by the line above:
         profile.borders = vec![Border {
             sample: Some(0),
             beside: [Some(1); 2],
-            pages: PageKind::Anon,
+            of: BorderOf::Pages(PageKind::Anon),
             variance: (100.0 * 1024.0_f64).powi(2),
         }];
         let report = Report {

@@ -7,9 +7,11 @@ pub const KERNEL_MEMORY: Measure = Measure {
     name: "kernel",
     title: "kernel memory",
     option: Some("--kernel"),
+    always_stated: true,
     columns: &[Column {
         name: "kernel",
         label: "kernel (approximate)",
+        short: "kernel",
         unit: Unit::Bytes,
         note: "approximate, not resident: allocated for the target",
         figure: "kernel memory (approximate) of the newest report, if that was made since the last sample or nothing changed since",

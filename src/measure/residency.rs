@@ -7,5 +7,6 @@ pub const RESIDENCY: Measure = Measure {
     name: "residency",
     title: "resident memory",
     option: None,
+    always_stated: true,
     columns: &[],
 };

@@ -117,6 +117,7 @@ impl Probe {
             ended: RefCell::default(),
             refused: Cell::default(),
             table_pages: Rc::default(),
+            sample_probes: Vec::new(),
         })
     }
 }
@@ -167,12 +168,18 @@ fn open_ring(
 
 /// Keeps a source's programs and maps out of the kernel.
 fn leave_out(open: &mut OpenMemprofSkel<'static>, source: &Source) -> Result<()> {
-    for programs in [source.programs, source.at_faults, source.optional] {
+    for programs in [
+        source.programs,
+        source.at_faults,
+        source.optional,
+        source.on_demand,
+    ] {
         leave_out_programs(open, programs);
     }
     for mut map in open.open_object_mut().maps_mut() {
-        let ledger = &source.ledger;
-        if map.name() == ledger.map || ledger.helpers.iter().any(|name| map.name() == *name) {
+        let ledger = source.ledger.map(|ledger| ledger.map);
+        let mut own = ledger.iter().chain(source.maps);
+        if own.any(|name| map.name() == *name) {
             map.set_autocreate(false)
                 .with_context(|| format!("cannot disable the programs for {}", source.name))?;
         }

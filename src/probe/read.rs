@@ -52,7 +52,7 @@ impl Probe {
             capacity: u64::from(map.max_entries()),
         };
         let ledger = |source: &&Source| {
-            let ledger = &source.ledger;
+            let ledger = source.ledger?;
             let map = self.map_of(ledger)?;
             Some(fill(ledger.map, self.bss(ledger.entries), &map))
         };

@@ -79,8 +79,7 @@ impl Probe {
     /// # Errors
     /// If a ledger cannot be read.
     pub fn mark_used(&self, used: &mut UsedStacks) -> Result<()> {
-        for source in &self.sources {
-            let ledger = &source.ledger;
+        for ledger in self.sources.iter().filter_map(|source| source.ledger) {
             self.read(ledger, &mut |_, value| {
                 let mut last = [0; 4];
                 let ids = value.get(ledger.stacks.clone()).unwrap_or_default();

@@ -1,10 +1,9 @@
 //! How far figures by stack may be off, where not every stack was walked.
 
-use std::fmt;
-
-use super::{Amounts, Kind, Usage};
 #[cfg(doc)]
-use super::{Profile, Sample};
+use super::Sample;
+use super::{Amounts, Kind, Profile, Usage};
+use crate::measure::{ColumnId, Unit};
 use crate::residency::{PageKind, figure_of};
 
 /// Pages that may belong to one stack or to those beside it in memory, because no fault of them was walked. What one of
@@ -16,25 +15,58 @@ pub struct Border {
     pub sample: Option<u32>,
     /// The two beside it; twice the same if only two stacks are involved.
     pub beside: [Option<u32>; 2],
-    /// What the pages count as.
-    pub pages: PageKind,
-    /// The variance, in bytes².
+    /// Of which figures.
+    pub of: BorderOf,
+    /// The variance, in bytes², or in the column's unit squared.
     pub variance: f64,
+}
+
+/// The figures that a [`Border`] concerns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum BorderOf {
+    /// Pages that count as this.
+    Pages(PageKind),
+    /// An estimate in a column, which is off by itself: no other stack has what this one has too much, and so the sum
+    /// of all stacks is off, too.
+    Column(ColumnId),
 }
 
 impl Border {
     /// Whether its pages are in the figures of this kind.
     pub(crate) fn is_in(&self, kind: Kind) -> bool {
-        let mut usage = Usage::default();
-        *figure_of(&mut usage, self.pages) = 1;
-        kind.of(&Amounts::from(usage)) > 0
+        match self.of {
+            BorderOf::Pages(pages) => {
+                let mut usage = Usage::default();
+                *figure_of(&mut usage, pages) = 1;
+                kind.of(&Amounts::from(usage)) > 0
+            }
+            BorderOf::Column(column) => kind == Kind::Column(column),
+        }
+    }
+}
+
+impl Profile {
+    /// The standard error of the total of a kind, in its unit. Totals of pages are exact.
+    pub(crate) fn total_error(&self, kind: Kind) -> u64 {
+        let own = |border: &&Border| matches!(border.of, BorderOf::Column(_)) && border.is_in(kind);
+        let variance: f64 = self.borders.iter().filter(own).map(|b| b.variance).sum();
+        variance.sqrt().round() as u64
+    }
+
+    /// Whether figures of this kind by stack may have errors.
+    pub(crate) fn has_errors(&self, kind: Kind) -> bool {
+        let concerns = |border: &Border| match border.of {
+            BorderOf::Pages(_) => !matches!(kind, Kind::Column(_)),
+            BorderOf::Column(column) => kind == Kind::Column(column),
+        };
+        self.borders.iter().any(concerns)
     }
 }
 
 /// In 95 % of all cases, an estimate is off by at most so many standard errors.
 const IN_95_PERCENT: f64 = 1.96;
 
-/// How an estimate's error is shown to people, in KiB.
+/// How an estimate's error is shown to people.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Margin {
     /// It has none: every stack was walked.
@@ -46,7 +78,7 @@ pub(crate) enum Margin {
 }
 
 impl Margin {
-    /// The margin of a figure, in bytes, that has this standard error.
+    /// The margin of a figure that has this standard error; all in the same unit.
     pub(crate) fn of(figure: u64, standard_error: u64) -> Margin {
         let most = (IN_95_PERCENT * standard_error as f64).ceil() as u64;
         match most {
@@ -55,14 +87,13 @@ impl Margin {
             _ => Margin::Below(figure + most),
         }
     }
-}
 
-impl fmt::Display for Margin {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    /// As text, in the unit in which figures are shown ([`Unit::symbol`]).
+    pub(crate) fn shown(self, unit: Unit) -> String {
         match self {
-            Margin::Exact => Ok(()),
-            Margin::PlusMinus(bytes) => write!(f, "±{}", bytes.div_ceil(1024)),
-            Margin::Below(bytes) => write!(f, "<{}", bytes.div_ceil(1024)),
+            Margin::Exact => String::new(),
+            Margin::PlusMinus(most) => format!("±{}", unit.limit(most)),
+            Margin::Below(most) => format!("<{}", unit.limit(most)),
         }
     }
 }
@@ -78,7 +109,9 @@ mod tests {
         assert_eq!(Margin::of(1960, 1000), Margin::Below(3920));
         assert_eq!(Margin::of(0, 1000), Margin::Below(1960));
         let shown = [Margin::Exact, Margin::PlusMinus(1960), Margin::Below(3920)];
-        assert_eq!(shown.map(|margin| margin.to_string()), ["", "±2", "<4"]);
+        let texts = |unit| shown.map(|margin: Margin| margin.shown(unit));
+        assert_eq!(texts(Unit::Bytes), ["", "±2", "<4"]);
+        assert_eq!(texts(Unit::Objects), ["", "±1960", "<3920"]);
     }
 
     #[test]
@@ -86,7 +119,7 @@ mod tests {
         let border = |pages| Border {
             sample: None,
             beside: [Some(0); 2],
-            pages,
+            of: BorderOf::Pages(pages),
             variance: 1.0,
         };
         let kinds = |pages| -> Vec<Kind> {

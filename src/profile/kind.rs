@@ -62,6 +62,11 @@ impl Kind {
         Kind::ALL.into_iter().skip(SUMS)
     }
 
+    /// Whether replies and files state its figure of a row.
+    pub(crate) fn stated(self, amounts: &Amounts) -> bool {
+        self.measure().always_stated || self.of(amounts) > 0
+    }
+
     /// Its name: short, lower-case.
     pub fn name(self) -> &'static str {
         match self {

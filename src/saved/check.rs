@@ -290,7 +290,7 @@ fn adds_up(
 
 fn borders(rows: Vec<Border>, samples: usize, sums: &mut Sums) -> Checked<Vec<profile::Border>> {
     let border = |border: Border| {
-        let border = profile::Border::from(border);
+        let border = profile::Border::try_from(border)?;
         let [a, b] = border.beside;
         let mut named = [border.sample, a, b].into_iter().flatten();
         if let Some(number) = named.find(|number| *number as usize >= samples) {

@@ -94,10 +94,7 @@ impl<'de> Deserialize<'de> for KindName {
 
             fn visit_str<E: Error>(self, name: &str) -> Result<KindName, E> {
                 let resident = RESIDENT.iter().position(|(kind, _)| *kind == name);
-                let column = || {
-                    let mut ids = ColumnId::ALL.into_iter();
-                    ids.find(|id| id.column().name == name)
-                };
+                let column = || ColumnId::by_name(name);
                 let known = resident.map(KindName::Resident);
                 known
                     .or_else(|| column().map(KindName::Column))

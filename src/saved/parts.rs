@@ -6,8 +6,10 @@ use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::event::Pid;
+use crate::measure::ColumnId;
 use crate::profile::{
-    self, Amounts, CodeLayout, CodeSegment, FreezeOutcome, KnownPath, MappedBytes, PathFrom, Usage,
+    self, Amounts, BorderOf, CodeLayout, CodeSegment, FreezeOutcome, KnownPath, MappedBytes,
+    PathFrom, Usage,
 };
 use crate::residency::{Category, PageKind};
 
@@ -124,9 +126,16 @@ impl From<Freeze> for FreezeOutcome {
     }
 }
 
-/// `[stack, [one beside, the other], kind of pages, variance in bytes²]`; no stack is `null`.
+/// `[stack, [one beside, the other], kind of pages or column, variance]`; no stack is `null`.
 #[derive(Serialize, Deserialize)]
-pub(crate) struct Border(Option<u32>, [Option<u32>; 2], Pages, f64);
+pub(crate) struct Border(Option<u32>, [Option<u32>; 2], Of, f64);
+
+#[derive(Serialize, Deserialize)]
+#[serde(untagged)]
+enum Of {
+    Pages(Pages),
+    Column(String),
+}
 
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -140,32 +149,39 @@ enum Pages {
 
 impl From<&profile::Border> for Border {
     fn from(border: &profile::Border) -> Border {
-        let pages = match border.pages {
-            PageKind::Anon => Pages::Anon,
-            PageKind::Shmem => Pages::Shmem,
-            PageKind::File => Pages::File,
-            PageKind::Swap => Pages::Swap,
-            PageKind::Hugetlb => Pages::Hugetlb,
+        let of = match border.of {
+            BorderOf::Pages(PageKind::Anon) => Of::Pages(Pages::Anon),
+            BorderOf::Pages(PageKind::Shmem) => Of::Pages(Pages::Shmem),
+            BorderOf::Pages(PageKind::File) => Of::Pages(Pages::File),
+            BorderOf::Pages(PageKind::Swap) => Of::Pages(Pages::Swap),
+            BorderOf::Pages(PageKind::Hugetlb) => Of::Pages(Pages::Hugetlb),
+            BorderOf::Column(id) => Of::Column(id.column().name.to_owned()),
         };
-        Border(border.sample, border.beside, pages, border.variance)
+        Border(border.sample, border.beside, of, border.variance)
     }
 }
 
-impl From<Border> for profile::Border {
-    fn from(Border(sample, beside, pages, variance): Border) -> profile::Border {
-        let pages = match pages {
-            Pages::Anon => PageKind::Anon,
-            Pages::Shmem => PageKind::Shmem,
-            Pages::File => PageKind::File,
-            Pages::Swap => PageKind::Swap,
-            Pages::Hugetlb => PageKind::Hugetlb,
+impl TryFrom<Border> for profile::Border {
+    type Error = String;
+
+    fn try_from(Border(sample, beside, of, variance): Border) -> Result<profile::Border, String> {
+        let of = match of {
+            Of::Pages(Pages::Anon) => BorderOf::Pages(PageKind::Anon),
+            Of::Pages(Pages::Shmem) => BorderOf::Pages(PageKind::Shmem),
+            Of::Pages(Pages::File) => BorderOf::Pages(PageKind::File),
+            Of::Pages(Pages::Swap) => BorderOf::Pages(PageKind::Swap),
+            Of::Pages(Pages::Hugetlb) => BorderOf::Pages(PageKind::Hugetlb),
+            Of::Column(name) => match ColumnId::by_name(&name) {
+                Some(id) => BorderOf::Column(id),
+                None => return Err(format!("an error is of the unknown kind {name:?}")),
+            },
         };
-        profile::Border {
+        Ok(profile::Border {
             sample,
             beside,
-            pages,
+            of,
             variance,
-        }
+        })
     }
 }
 

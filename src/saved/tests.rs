@@ -9,9 +9,9 @@ use crate::export::testing::bytes;
 use crate::export::{EXPORTERS, ExportOptions, Report};
 use crate::measure::{KERNEL_BYTES, MEASURES};
 use crate::profile::{
-    Amounts, Border, CachedFile, CodeLayout, CodeSegment, Faults, FileId, Frame, FreezeOutcome,
-    KernelFigures, KnownPath, Losses, MappedBytes, Mapping, Module, PathFrom, Places, Sample,
-    Share, Stack, Unobserved, Usage,
+    Amounts, Border, BorderOf, CachedFile, CodeLayout, CodeSegment, Faults, FileId, Frame,
+    FreezeOutcome, KernelFigures, KnownPath, Losses, MappedBytes, Mapping, Module, PathFrom,
+    Places, Sample, Share, Stack, Unobserved, Usage,
 };
 use crate::residency::{Category, PageKind};
 use crate::symbol::{
@@ -48,7 +48,7 @@ fn full() -> Report {
     let border = |sample, variance| Border {
         sample,
         beside: [Some(1), None],
-        pages: PageKind::Shmem,
+        of: BorderOf::Pages(PageKind::Shmem),
         variance,
     };
     p.borders = vec![border(None, 1.0 / 3.0), border(Some(0), 1e9 / 7.0)];

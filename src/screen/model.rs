@@ -11,7 +11,7 @@ use crate::profile::{Frames, Kind, Profile};
 use crate::symbol::Symbols;
 use crate::tree::{
     Direction, Find, Label, LabelId, Labels, Layout, Limits, Naming, Paths, Reading, Row, Search,
-    Table,
+    Table, errors,
 };
 
 /// Maximum number of nodes; the largest ones are kept, and the others are aggregated.
@@ -78,6 +78,8 @@ pub(super) struct Node {
     pub(super) total: Pair,
     /// Bytes of stacks that end in it.
     pub(super) own: Pair,
+    /// The standard errors of `own` and `total`.
+    pub(super) errors: [u64; 2],
     /// The filter matches it.
     pub(super) named: bool,
     /// The filter matches one of its descendants.
@@ -128,6 +130,11 @@ impl Model {
         let mut paths = Paths::new(sides, reading);
         let layout = Layout::new(&mut paths, limits);
         let (named, _) = paths.find(&Find::Search(search.clone()));
+        // Those of a difference are not those of what is shown.
+        let errors = match &sides[..] {
+            [(profile, _)] => errors::of_rows(&paths, &layout.rows, &[&profile.borders], job.kind),
+            _ => Vec::new(),
+        };
         let labels = paths.labels();
         let table = Table::new(sides, job.kind, job.naming.inlined);
         let mut unknown = Pair::default();
@@ -149,7 +156,7 @@ impl Model {
             unknown,
             whole: Pair::of(table.total),
             unit: job.kind.unit(),
-            tree: nodes(&layout.rows, labels, &named),
+            tree: nodes(&layout.rows, &errors, labels, &named),
             names: labels.all().iter().map(Label::to_string).collect(),
             filtered: !job.filter.is_empty(),
             is_difference: N > 1,
@@ -171,7 +178,12 @@ impl Model {
     }
 }
 
-fn nodes<const N: usize>(rows: &[Row<N>], labels: &Labels<'_>, named: &[bool]) -> Vec<Node> {
+fn nodes<const N: usize>(
+    rows: &[Row<N>],
+    errors: &[[u64; 2]],
+    labels: &Labels<'_>,
+    named: &[bool],
+) -> Vec<Node> {
     let mut nodes: Vec<Node> = Vec::with_capacity(rows.len());
     for (at, row) in rows.iter().enumerate() {
         let above = nodes.get(row.parent as usize).map_or(0, |node| node.key);
@@ -181,6 +193,7 @@ fn nodes<const N: usize>(rows: &[Row<N>], labels: &Labels<'_>, named: &[bool]) -
             name: row.label as usize,
             total: Pair::of(row.total),
             own: Pair::of(row.own),
+            errors: errors.get(at).copied().unwrap_or_default(),
             named: is_named(named, row.label),
             on_the_way: false,
         });

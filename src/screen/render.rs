@@ -25,7 +25,7 @@ pub(super) fn render(state: &State, frame: &mut Frame<'_>) {
     let advice = advice::lines(state);
     let heap: Vec<Line<'_>> = heap::lines(state).into_iter().map(Line::raw).collect();
     let parts = [
-        Constraint::Length(header::lines(area.height)),
+        Constraint::Length(header::lines(state, area.height)),
         Constraint::Length(advice.len() as u16),
         Constraint::Length(heap.len() as u16),
         Constraint::Length(1),

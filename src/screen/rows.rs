@@ -86,6 +86,8 @@ pub(super) struct TreeRow {
     /// True for the row with the bytes of stacks that end in the node, instead of the node itself.
     pub(super) ends: bool,
     pub(super) pair: Pair,
+    /// The standard error of the figure now.
+    pub(super) error: u64,
     /// `None` without children, else whether they are listed.
     pub(super) open: Option<bool>,
 }
@@ -138,6 +140,7 @@ fn list(
         node: next.node,
         ends: false,
         pair: node.total,
+        error: node.errors[1],
         open: (!children.is_empty()).then_some(open),
     });
     if !open || children.is_empty() {
@@ -156,6 +159,7 @@ fn list(
             node: next.node,
             ends: true,
             pair: node.own,
+            error: node.errors[0],
             open: None,
         });
     }

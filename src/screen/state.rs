@@ -297,7 +297,7 @@ impl State {
     pub(super) fn page(&self) -> usize {
         let lines = self.size.1;
         let told = super::render::advice_lines(self).len() + heap::lines(self).len();
-        let used = super::render::header_lines(lines) + told as u16 + FRAME_LINES;
+        let used = super::render::header_lines(self, lines) + told as u16 + FRAME_LINES;
         usize::from(lines.saturating_sub(used)).max(1)
     }
 

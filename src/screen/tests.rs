@@ -2,6 +2,7 @@
 
 mod heap;
 mod keys;
+mod kinds;
 mod lists;
 mod reports;
 

@@ -24,6 +24,17 @@ pub(super) fn estimate(unit: Unit, figure: u64, standard_error: u64) -> String {
     }
 }
 
+/// A total with its unit and error: `1,234 ±56 KiB`, `<90 objects`.
+pub(super) fn with_margin(unit: Unit, figure: u64, standard_error: u64) -> String {
+    let symbol = unit.symbol();
+    let shown = self::figure(unit, figure);
+    match Margin::of(figure, standard_error) {
+        Margin::Exact => format!("{shown} {symbol}"),
+        Margin::PlusMinus(most) => format!("{shown} ±{} {symbol}", grouped(unit.limit(most))),
+        Margin::Below(most) => format!("<{} {symbol}", grouped(unit.limit(most))),
+    }
+}
+
 /// The change from `then` to `now` with its sign: `+1,234`.
 pub(super) fn change(unit: Unit, then: u64, now: u64) -> String {
     let shown = unit.shown(now.abs_diff(then));
@@ -71,6 +82,11 @@ mod tests {
         assert_eq!(estimate(5000, 0), "5,000");
         assert_eq!(estimate(5000, 1000), "5,000");
         assert_eq!(estimate(1000, 1000), "<2,960");
+        let total = |figure, error| with_margin(Unit::Objects, figure, error);
+        assert_eq!(total(5000, 0), "5,000 objects");
+        assert_eq!(total(5000, 1000), "5,000 ±1,960 objects");
+        assert_eq!(total(1000, 1000), "<2,960 objects");
+        assert_eq!(with_margin(Unit::Bytes, 1 << 20, 1025), "1,024 ±2 KiB");
     }
 
     #[test]

@@ -12,16 +12,18 @@ use nix::sys::eventfd::EventFd;
 use tokio::sync::oneshot;
 
 use freezing::Freezing;
-pub use heap::{HeapRequest, OwnersRequest};
+pub use heap::{HeapRequest, OwnersRequest, SamplesRequest, TakenHeap};
+pub use samplers::SamplerOptions;
 
 use super::collection::Collected;
 use super::sweep::Sweeper;
 use super::unwinding::{MappedFiles, Unwinding};
 use crate::aggregate::Aggregator;
+use crate::allocations::Allocations;
 use crate::api::{ProviderError, Status};
 use crate::console;
 use crate::event::{CodeSeen, Event, Pid, ProcessChange};
-use crate::freeze::{Freeze, Guard};
+use crate::freeze::{Freeze, Guard, now_ns};
 use crate::probe::Probe;
 use crate::profile::{MapUsage, Profile};
 use crate::target::Selector;
@@ -30,6 +32,7 @@ mod follow;
 mod freezing;
 mod heap;
 mod report;
+mod samplers;
 
 /// How long events may wait in the ring buffer if there are too few of them to trigger a wakeup.
 const TICK: Duration = Duration::from_millis(100);
@@ -67,6 +70,14 @@ pub enum Command {
     Heap(HeapRequest),
     /// Look up whose pages of a heap are.
     Owners(OwnersRequest),
+    /// The sampled allocations that are kept one by one.
+    Allocations(oneshot::Sender<Allocations>),
+    /// Look up the sampled allocations that were live when a process was stopped.
+    Samples(SamplesRequest),
+    /// The heap snapshot of this process was taken: frees of samples are kept no longer.
+    HeapTaken(Pid),
+    /// Stop listening to samplers. Until the reply, the kernel may still change their processes.
+    Detach(SyncSender<()>),
     /// End the thread.
     Stop,
 }
@@ -126,6 +137,7 @@ pub struct Collector {
     refused: BTreeSet<Pid>,
     /// Settings and cost estimates for freezing targets.
     pub freezing: Freezing,
+    samplers: samplers::Samplers,
     /// Forks processes for heap snapshots.
     guard: Arc<Mutex<Guard>>,
     /// Pending report requests, each with its freeze mode.
@@ -169,6 +181,7 @@ impl Collector {
             searched: None,
             refused: BTreeSet::new(),
             freezing: Freezing::default(),
+            samplers: samplers::Samplers::default(),
             guard: Arc::default(),
             report_wanted: Vec::new(),
         }
@@ -211,6 +224,17 @@ impl Collector {
                     }
                     Ok(Command::Heap(request)) => self.take_heap(request),
                     Ok(Command::Owners(request)) => self.find_owners(request),
+                    Ok(Command::Allocations(reply)) => {
+                        let taken = self.take_events(SETTLE);
+                        self.tolerate(taken.map(drop));
+                        let _ = reply.send(self.aggregator.allocations(now_ns()));
+                    }
+                    Ok(Command::Samples(request)) => self.find_samples(request),
+                    Ok(Command::HeapTaken(pid)) => self.forget_freed(pid),
+                    Ok(Command::Detach(done)) => {
+                        self.stop_listening();
+                        let _ = done.send(());
+                    }
                     Ok(Command::Stop) | Err(TryRecvError::Disconnected) => return,
                     Err(TryRecvError::Empty) => break,
                 }
@@ -279,6 +303,7 @@ impl Collector {
         }
         self.bind_seen(&mut seen)?;
         self.aggregator.read_code_names(&mut self.probe);
+        self.look_for_samplers();
         if let Some(unwinding) = &mut self.unwinding {
             unwinding.update(&mut self.probe);
         }
@@ -331,6 +356,7 @@ impl Collector {
             let _ = self.scan(Freeze::No);
         }
         self.aggregator.apply(event, &self.probe);
+        self.note_code(event);
         if let Event::Process(e) = event {
             self.process_changed(e)?;
         }

@@ -8,9 +8,11 @@
 //! while it exits.) The command itself is not modified: if memprof dies, the kernel detaches it and it
 //! continues. If tracing is refused, the first stacks may be truncated.
 
-use std::ffi::CString;
+use std::env;
+use std::ffi::{CString, OsString};
 use std::io::{self, Read, Write};
 use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStringExt;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -25,6 +27,7 @@ use tokio::sync::oneshot;
 use crate::event::Pid;
 use crate::freeze;
 use crate::privileges::{self, Role};
+use crate::sampler::Library;
 use crate::session::failure::Failure;
 use crate::session::signals;
 
@@ -93,16 +96,51 @@ const LOOK: Duration = Duration::from_micros(500);
 /// Poll interval for its end while it is frozen for a report: the kernel then reports the stop, not the end.
 const LOOK_AGAIN: Duration = Duration::from_millis(2);
 
+/// How a command is started.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Launch<'a> {
+    /// Its words.
+    pub argv: &'a [String],
+    /// It has `/dev/null` for its standard streams.
+    pub quiet: bool,
+    /// A library that samples its allocations.
+    pub sampler: Option<&'a Library>,
+}
+
+/// The variable that names the libraries which the dynamic loader loads first.
+const PRELOAD: &str = "LD_PRELOAD";
+
+impl Launch<'_> {
+    /// The environment of the command: that of memprof, with the sampler.
+    fn environment(&self) -> Result<Vec<CString>> {
+        let preload = self.sampler.map(|sampler| {
+            let value = sampler.preload(env::var_os(PRELOAD).as_deref());
+            (OsString::from(PRELOAD), value)
+        });
+        let replaced = preload.is_some();
+        env::vars_os()
+            .filter(|(name, _)| !(replaced && name == PRELOAD))
+            .chain(preload)
+            .map(|(mut variable, value)| {
+                variable.push("=");
+                variable.push(value);
+                CString::new(variable.into_vec()).context("a variable contains a NUL byte")
+            })
+            .collect()
+    }
+}
+
 /// Forks a process that waits to become the command. `at_stop` is called on another thread while the command is
-/// stopped; it returns for how long the command is traced. A `quiet` command has `/dev/null` for its standard streams.
+/// stopped; it returns for how long the command is traced.
 ///
 /// # Errors
 /// The command line contains a NUL byte, or the process or its thread cannot be created.
 pub fn prepare(
-    argv: &[String],
-    quiet: bool,
+    launch: Launch<'_>,
     at_stop: impl FnMut(Pid, Stop) -> Traced + Send + 'static,
 ) -> Result<Prepared> {
+    let Launch { argv, quiet, .. } = launch;
+    let environment = launch.environment()?;
     let name = argv.first().context("no command was given")?.clone();
     let argv: Vec<CString> = argv
         .iter()
@@ -117,7 +155,8 @@ pub fn prepare(
         .name("memprof-command".into())
         .spawn(move || {
             let told = (&pid_to, &released, running);
-            let _ = done.send(live(&name, &argv, quiet, told, at_stop));
+            let words = (&*argv, &*environment);
+            let _ = done.send(live(&name, words, quiet, told, at_stop));
         })?;
     match pid_from.recv() {
         Ok(pid) => Ok(Prepared {
@@ -135,22 +174,32 @@ pub fn prepare(
 
 fn live(
     name: &str,
-    argv: &[CString],
+    (argv, environment): (&[CString], &[CString]),
     quiet: bool,
     (pid_to, released, running): (&SyncSender<Pid>, &Receiver<()>, oneshot::Sender<()>),
     mut at_stop: impl FnMut(Pid, Stop) -> Traced + Send,
 ) -> Result<ExitStatus> {
     let (go_read, mut go_write) = io::pipe()?;
     let (mut failed_read, failed_write) = io::pipe()?;
-    let mut pointers: Vec<*const libc::c_char> = argv.iter().map(|a| a.as_ptr()).collect();
-    pointers.push(std::ptr::null());
+    let pointers = |words: &[CString]| -> Vec<*const libc::c_char> {
+        let words = words.iter().map(|word| word.as_ptr());
+        words.chain([std::ptr::null()]).collect()
+    };
+    let (argv, environment) = (pointers(argv), pointers(environment));
     let mask = signals::hold()?;
     // SAFETY: the child calls nothing but async-signal-safe functions until it execs or exits.
     let child = match unsafe { fork() }.context("cannot fork")? {
         ForkResult::Child => {
             signals::release_in_child(&mask);
             let to_close = go_write.as_raw_fd();
-            exec_when_told(&pointers, quiet, &go_read, &failed_write, to_close)
+            exec_when_told(
+                &argv,
+                &environment,
+                quiet,
+                &go_read,
+                &failed_write,
+                to_close,
+            )
         }
         ForkResult::Parent { child } => child,
     };
@@ -207,13 +256,14 @@ fn live(
 /// Runs in the child: waits for the release, then calls `exec`.
 fn exec_when_told(
     argv: &[*const libc::c_char],
+    environment: &[*const libc::c_char],
     quiet: bool,
     go: &io::PipeReader,
     failed: &io::PipeWriter,
     go_write: i32,
 ) -> ! {
-    // SAFETY: only async-signal-safe calls, on descriptors and pointers made before the fork; `argv`
-    // ends with a null pointer and its strings live in the copied memory.
+    // SAFETY: only async-signal-safe calls, on descriptors and pointers made before the fork; `argv` and `environment`
+    // end with a null pointer and their strings live in the copied memory.
     unsafe {
         // Otherwise the read below would not see the end of the pipe when memprof dies.
         libc::close(go_write);
@@ -231,7 +281,7 @@ fn exec_when_told(
                     libc::dup2(null, stream);
                 });
             }
-            libc::execvp(argv[0], argv.as_ptr());
+            libc::execvpe(argv[0], argv.as_ptr(), environment.as_ptr());
             let errno = Errno::last_raw().to_ne_bytes();
             libc::write(failed.as_raw_fd(), errno.as_ptr().cast(), errno.len());
         }

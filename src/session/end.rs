@@ -10,7 +10,7 @@ use nix::sys::signal::Signal;
 use tokio::time::Instant;
 
 use super::collector::Progress;
-use super::command::{ExitStatus, Prepared};
+use super::command::{ExitStatus, Launch, Prepared};
 use super::failure::Failure;
 use super::live::Live;
 use super::signals::{Ending, Signals};
@@ -89,7 +89,12 @@ impl Session<'_> {
     fn start_command(&self, argv: &[String], signals: &Signals) -> Result<Prepared> {
         // The live view owns the terminal.
         let quiet = self.config.screen.is_some();
-        let prepared = follow_command(&self.collecting, argv, quiet);
+        let launch = Launch {
+            argv,
+            quiet,
+            sampler: self.sampler.as_ref(),
+        };
+        let prepared = follow_command(&self.collecting, launch);
         if let Some(signal) = signals.arrived() {
             return Err(Failure::NotStarted(signal).into());
         }

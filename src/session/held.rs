@@ -11,7 +11,7 @@ use nix::unistd::Pid as NixPid;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep};
 
-use super::command::{self, ExitStatus, Stop, Traced};
+use super::command::{self, ExitStatus, Launch, Stop, Traced};
 use super::end::{
     COMMAND_GRACE, SILENT, sleep_until, tell_left, tell_not_ended, tell_wait, wait_until_executed,
 };
@@ -73,7 +73,11 @@ async fn run_until<T>(
     let (hold, held) = sync_channel::<()>(0);
     let mut tell = Some(tell);
     let mut traced = None;
-    let mut command = command::prepare(argv, false, move |pid, stop| {
+    let launch = Launch {
+        argv,
+        ..Launch::default()
+    };
+    let mut command = command::prepare(launch, move |pid, stop| {
         let thread = *traced.get_or_insert(pid);
         if stop == Stop::End && !freeze::has_ended(thread.0.cast_signed()) {
             match others(pid, thread) {

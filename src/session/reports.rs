@@ -1,5 +1,6 @@
 //! Makes reports: profiles from the collector with symbol names.
 
+mod allocations;
 mod heap;
 
 use std::collections::BTreeSet;
@@ -11,6 +12,7 @@ use nix::sys::eventfd::EventFd;
 use tokio::sync::{Mutex, oneshot, watch};
 
 use super::collector::{Command, Progress};
+use crate::allocations::NamedAllocations;
 use crate::api::{
     ApiError, BoxFuture, HeapOptions, HeapSnapshot, Provider, ProviderError, Report, Status,
 };
@@ -282,6 +284,10 @@ impl Provider for Reports {
         how: HeapOptions,
     ) -> BoxFuture<'_, Result<Arc<HeapSnapshot>, ApiError>> {
         Box::pin(self.take_heap(pid, how))
+    }
+
+    fn allocations(&self) -> BoxFuture<'_, Result<NamedAllocations, ApiError>> {
+        Box::pin(self.named_allocations())
     }
 
     fn with_lines(&self, report: Arc<Report>) -> BoxFuture<'_, Result<Arc<Report>, ProviderError>> {

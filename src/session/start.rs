@@ -9,14 +9,16 @@ use anyhow::{Context, Result, anyhow};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use tokio::sync::watch;
 
-use super::collector::{Collector, Command, Progress};
-use super::command::{self, Prepared, Stop, Traced};
+use super::collector::{Collector, Command, Progress, SamplerOptions};
+use super::command::{self, Launch, Prepared, Stop, Traced};
 use super::reports::Collecting;
 use super::unwinding::{self, MappedFiles, Unwinding};
 use crate::config::Config;
+use crate::console;
 use crate::freeze::Guard;
 use crate::privileges::{self, Role};
 use crate::probe::{Missing, Probe, ProbeConfig};
+use crate::sampler::{self, Library};
 use crate::target::{Program, Selector};
 
 /// Capacity of the collector's command queue.
@@ -25,12 +27,13 @@ const QUEUE: usize = 64;
 const HOLD: Duration = unwinding::PREPARE.saturating_add(Duration::from_secs(10));
 
 /// Starts the thread that owns the probe; returns once the target is followed or memprof waits for it. (A
-/// command is followed by [`start_command`].)
+/// command is followed by [`start_command`].) `sampler` is the library that the command has preloaded.
 ///
 /// # Errors
 /// The probe cannot be loaded, or the target cannot be followed.
 pub fn start_collector(
     config: &Config,
+    sampler: Option<&Library>,
 ) -> Result<(Collecting, watch::Receiver<Progress>, Vec<Missing>)> {
     let wake = Arc::new(EventFd::from_flags(
         EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK,
@@ -47,6 +50,8 @@ pub fn start_collector(
         wanted_comm: config.target.comm(),
     };
     let (selector, follow_forks) = (config.target.clone(), config.follow_forks);
+    let heap = config.heap.clone();
+    let preloaded = sampler.map(|library| library.path().to_owned());
     let (max_freeze, interpreters) = (config.max_freeze, config.interpreters);
     // Only from there can a heap snapshot be asked for.
     let takes_heaps = config.listen.is_some() || config.screen.is_some();
@@ -70,6 +75,16 @@ pub fn start_collector(
                     Collector::new(probe, selector, follow_forks, tell.clone(), unwinding);
                 collector.freezing.max = max_freeze;
                 collector.fork_by(guard);
+                if let Some(heap) = &heap {
+                    collector
+                        .aggregator
+                        .samples_mut()
+                        .set_temporary(heap.temporary);
+                    collector.listen_to_samplers(Some(SamplerOptions {
+                        providers: heap.providers.clone(),
+                        preloaded,
+                    }))?;
+                }
                 collector.begin()?;
                 Ok(collector)
             };
@@ -90,12 +105,12 @@ pub fn start_collector(
     Ok((Collecting::new(commands, wake), progress, missing))
 }
 
-/// Starts a command and follows it from its first page on. A `quiet` command has no standard streams.
+/// Starts a command and follows it from its first page on.
 ///
 /// # Errors
 /// The process cannot be created or followed.
-pub fn start_command(collecting: &Collecting, argv: &[String], quiet: bool) -> Result<Prepared> {
-    let prepared = follow_command(collecting, argv, quiet)?;
+pub fn start_command(collecting: &Collecting, launch: Launch<'_>) -> Result<Prepared> {
+    let prepared = follow_command(collecting, launch)?;
     prepared.release();
     Ok(prepared)
 }
@@ -104,11 +119,15 @@ pub fn start_command(collecting: &Collecting, argv: &[String], quiet: bool) -> R
 ///
 /// # Errors
 /// The process cannot be created or followed.
-pub fn follow_command(collecting: &Collecting, argv: &[String], quiet: bool) -> Result<Prepared> {
+pub fn follow_command(collecting: &Collecting, launch: Launch<'_>) -> Result<Prepared> {
     let at_stops = collecting.clone();
-    let prepared = command::prepare(argv, quiet, move |pid, stop| {
+    let sampled = launch.sampler.is_some();
+    let prepared = command::prepare(launch, move |pid, stop| {
         let kept = match stop {
             Stop::Exec => Program::of(pid).and_then(|program| {
+                if sampled && let Err(unfit) = sampler::check(&program.path) {
+                    console::print(&format!("no allocation is sampled: {unfit}"));
+                }
                 let files = MappedFiles::new(program);
                 at_stops.wait_for(HOLD, |done| Command::Prepare(files, done))
             }),

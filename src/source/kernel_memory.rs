@@ -23,20 +23,23 @@ pub static SOURCE: Source = Source {
     optional: &[],
     tracepoints: &[],
     measure: &KERNEL_MEMORY,
-    ledger: Ledger {
-        map: "kernel_pages",
-        helpers: &["kernel_filter"],
-        entries: |bss| &raw const bss.kernel_allocations,
-        batch: 8192,
-        stacks: 0..4,
-    },
+    on_demand: &[],
+    maps: &["kernel_filter"],
+    ledger: Some(&LEDGER),
     collect: Some(collect),
+};
+
+static LEDGER: Ledger = Ledger {
+    map: "kernel_pages",
+    entries: |bss| &raw const bss.kernel_allocations,
+    batch: 8192,
+    stacks: 0..4,
 };
 
 fn collect(probe: &dyn ReadLedger, page_size: u64, totals: &mut Totals) -> Result<()> {
     // Summed up first, because many entries have the same stack.
     let mut pages: HashMap<u32, u64> = HashMap::new();
-    probe.read(&SOURCE.ledger, &mut |_, value| {
+    probe.read(&LEDGER, &mut |_, value| {
         if let Ok(entry) = wire::read_record::<kernel_page>(value, size_of::<kernel_page>()) {
             *pages.entry(entry.stack).or_default() += u64::from(entry.pages);
         }

@@ -26,15 +26,18 @@ pub static SOURCE: Source = Source {
         remedy: "boot a kernel built with CONFIG_TRACEPOINTS=y",
     }],
     measure: &RESIDENCY,
-    ledger: Ledger {
-        map: "cache",
-        helpers: &[],
-        entries: |bss| &raw const bss.cache_chunks,
-        // 2 KiB each.
-        batch: 256,
-        stacks: std::mem::offset_of!(cache_chunk, stack)..size_of::<cache_chunk>(),
-    },
+    on_demand: &[],
+    maps: &[],
+    ledger: Some(&LEDGER),
     collect: Some(collect),
+};
+
+static LEDGER: Ledger = Ledger {
+    map: "cache",
+    entries: |bss| &raw const bss.cache_chunks,
+    // 2 KiB each.
+    batch: 256,
+    stacks: std::mem::offset_of!(cache_chunk, stack)..size_of::<cache_chunk>(),
 };
 
 /// Bits of the minor number in the kernel's own `dev_t`.
@@ -48,7 +51,7 @@ type CachedPages = HashMap<(FileId, u32), u64>;
 
 fn collect(probe: &dyn ReadLedger, page_size: u64, totals: &mut Totals) -> Result<()> {
     let mut pages = CachedPages::new();
-    probe.read(&SOURCE.ledger, &mut |key, value| {
+    probe.read(&LEDGER, &mut |key, value| {
         let key = wire::read_record::<cache_key>(key, size_of::<cache_key>());
         let chunk = wire::read_record::<cache_chunk>(value, size_of::<cache_chunk>());
         if let (Ok(key), Ok(chunk)) = (key, chunk) {

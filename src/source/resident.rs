@@ -52,14 +52,15 @@ pub static SOURCE: Source = Source {
         },
     ],
     measure: &RESIDENCY,
-    ledger: Ledger {
+    on_demand: &[],
+    maps: &[],
+    ledger: Some(&Ledger {
         map: "pages",
-        helpers: &[],
         entries: |bss| &raw const bss.page_chunks,
         // 2 KiB each.
         batch: 256,
         stacks: 0..size_of::<page_chunk>(),
-    },
+    }),
     collect: None,
 };
 

@@ -1,4 +1,4 @@
-//! Standard errors of nodes and functions, in bytes, where not every stack was walked.
+//! Standard errors of nodes and functions, where not every stack was walked, or of estimates from samples.
 //!
 //! The error of a difference adds the variances of both states. That is not too small: what a later state kept of the pages
 //! of an earlier one is off by the same in both, which cancels out.
@@ -11,7 +11,7 @@ use rustc_hash::FxHashMap;
 use super::label::LabelId;
 use super::paths::Paths;
 use super::sweep::Row;
-use crate::profile::{Border, Kind, Profile};
+use crate::profile::{Border, BorderOf, Kind, Profile};
 
 /// The standard errors of each row of a tree of these paths, in bytes: of its own bytes and of its total. Empty if all
 /// stacks were walked. `sides` are the borders of each profile; the error of two is that of their difference.
@@ -47,7 +47,7 @@ pub fn of_rows<const N: usize>(
         at
     };
     // Outside of all samples is only the root's, or nothing's where the root is not all memory.
-    let outside = (!paths.is_focused()).then_some(0);
+    let all = (!paths.is_focused()).then_some(0);
     let mut variances = vec![[0.0; 2]; rows.len()];
     for (side, borders) in sides.iter().enumerate() {
         let ends: FxHashMap<u32, u32> = paths
@@ -55,6 +55,10 @@ pub fn of_rows<const N: usize>(
             .map(|(sample, steps)| (sample, last(steps)))
             .collect();
         for border in borders.iter().filter(|border| border.is_in(kind)) {
+            let outside = match border.of {
+                BorderOf::Pages(_) => all,
+                BorderOf::Column(_) => None,
+            };
             let end = |sample: Option<u32>| sample.and_then(|s| ends.get(&s)).copied().or(outside);
             let (one, [a, b]) = (end(border.sample), border.beside.map(end));
             let with_one = meet(rows, one, a).max(meet(rows, one, b));
@@ -179,7 +183,7 @@ mod tests {
         Border {
             sample: Some(one),
             beside,
-            pages,
+            of: BorderOf::Pages(pages),
             variance: error * error,
         }
     }

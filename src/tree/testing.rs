@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use crate::event::{Outcome, Pid};
-use crate::measure::RESIDENCY;
+use crate::measure::{ColumnId, HEAP, RESIDENCY};
 use crate::profile::*;
 use crate::symbol::{Function, Language, Symbol, Symbols};
 
@@ -108,4 +108,25 @@ pub(crate) fn symbols(names: &[(Frame, &str, Language)]) -> Symbols {
             (*frame, Arc::new(Symbol::Known(function)))
         })
         .collect()
+}
+
+/// Figures of a column: which one, the figure, and its standard error.
+pub(crate) type Figure = (ColumnId, u64, u64);
+
+/// Counts the heap as well: adds to each sample its figures, which are estimates.
+pub(crate) fn with_heap(profile: &mut Profile, samples: &[&[Figure]]) {
+    profile.measures.push(&HEAP);
+    for (at, figures) in samples.iter().enumerate() {
+        for (column, figure, error) in *figures {
+            let amounts = Amounts::in_column(*column, *figure);
+            profile.samples[at].amounts += amounts;
+            profile.total += amounts;
+            profile.borders.push(Border {
+                sample: Some(at as u32),
+                beside: [None; 2],
+                of: BorderOf::Column(*column),
+                variance: (*error as f64).powi(2),
+            });
+        }
+    }
 }

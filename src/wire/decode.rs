@@ -1,14 +1,14 @@
 //! Decodes records of the ring buffer into [`Event`]s.
 
 use super::skel::types::{
-    self as abi, code_event, function_event, names_event, process_event, range_event, sent_text,
-    stack_event,
+    self as abi, code_event, function_event, names_event, process_event, range_event, sample_event,
+    sent_text, stack_event,
 };
 use super::{Malformed, read_record};
 use crate::event::{
     Addr, CodeSeen, Event, FileKey, FileNumber, FunctionNumber, FunctionSeen, LineTable, MmId,
     NamesWritten, Outcome, PartialReason, Pid, Place, ProcessChange, ProcessEvent, RangeChange,
-    RangeEvent, StackId, StackSeen,
+    RangeEvent, SampleFreed, SampledAllocation, StackId, StackSeen,
 };
 use crate::interpreter::{Kind, qualified};
 
@@ -25,6 +25,8 @@ pub fn decode(bytes: &[u8]) -> Result<Event, Malformed> {
         abi::event_kind::EVENT_CODE => decode_code(bytes).map(Event::Code),
         abi::event_kind::EVENT_FUNCTION => decode_function(bytes).map(Event::Function),
         abi::event_kind::EVENT_NAMES => decode_names(bytes).map(Event::Names),
+        abi::event_kind::EVENT_ALLOCATION => decode_allocation(bytes).map(Event::Allocation),
+        abi::event_kind::EVENT_FREE => decode_free(bytes).map(Event::Free),
         _ => Err(Malformed::Unknown),
     }
 }
@@ -167,6 +169,28 @@ fn decode_names(bytes: &[u8]) -> Result<NamesWritten, Malformed> {
         mm: MmId(e.mm_id),
         inode: e.ino,
         end: e.end,
+    })
+}
+
+fn decode_allocation(bytes: &[u8]) -> Result<SampledAllocation, Malformed> {
+    let e: sample_event = read_record(bytes, size_of::<sample_event>())?;
+    Ok(SampledAllocation {
+        mm: MmId(e.mm_id),
+        stack: StackId(e.stack_id),
+        thread: e.tid,
+        address: Addr(e.address),
+        size: e.size,
+        weight: e.weight,
+        at: e.at,
+    })
+}
+
+fn decode_free(bytes: &[u8]) -> Result<SampleFreed, Malformed> {
+    let e: sample_event = read_record(bytes, size_of::<sample_event>())?;
+    Ok(SampleFreed {
+        mm: MmId(e.mm_id),
+        address: Addr(e.address),
+        at: e.at,
     })
 }
 
@@ -314,7 +338,7 @@ mod tests {
 
         #[test]
         fn known_kinds_with_any_rest_do_not_panic(
-            kind in 0u32..10, rest in proptest::collection::vec(any::<u8>(), 0..1200),
+            kind in 0u32..12, rest in proptest::collection::vec(any::<u8>(), 0..1200),
         ) {
             let mut bytes = kind.to_ne_bytes().to_vec();
             bytes.extend(rest);

@@ -63,6 +63,14 @@ pub(crate) const LOSSES: [(loss, &str); LOSS_COUNTERS] = [
         loss::LOSS_SPACES,
         "processes whose code is unknown to the unwinder: table full (counted at each try)",
     ),
+    (
+        loss::LOSS_RING_ALLOCATION,
+        "sampled allocations not sent: ring buffer full",
+    ),
+    (
+        loss::LOSS_RING_FREE,
+        "frees of sampled allocations not sent: ring buffer full (they count as live)",
+    ),
 ];
 
 /// Number of loss counters.

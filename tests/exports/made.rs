@@ -127,7 +127,18 @@ fn every_kind_adds_up() {
                 ..ExportOptions::default()
             };
             let sums = readers::read(format.name, &written(format.name, &report, &options));
-            let found = sums.get("all").or_else(|| sums.get(kind.label()));
+            let sample_type = match kind {
+                Kind::All => continue,
+                Kind::Resident => "resident_space".to_owned(),
+                Kind::Cache => "page_cache_space".to_owned(),
+                Kind::Swap => "swapped_space".to_owned(),
+                Kind::Column(id) => id.column().sample_type.to_owned(),
+                other => format!("{}_space", other.name()),
+            };
+            let found = match format.name {
+                "pprof" => sums.get(&sample_type),
+                _ => sums.get("all").or_else(|| sums.get(kind.label())),
+            };
             assert_eq!(
                 found,
                 Some(&kind.of(&report.profile.total)),
@@ -312,6 +323,51 @@ fn pprof_knows_lines() {
     assert!(raw.contains("[FN][FL][LN][IN]"), "{raw}");
 }
 
+/// The heap's sample types have the names and units that pprof's readers know, and the kind that was asked for is shown first.
+#[test]
+fn pprof_knows_the_heap() {
+    let mut report = Report::clone(&small());
+    Arc::make_mut(&mut report.profile).measures = MEASURES.to_vec();
+    let asked = |kind: &str| {
+        let kind = Kind::by_name(kind).unwrap();
+        let options = ExportOptions {
+            kind,
+            ..ExportOptions::default()
+        };
+        written("pprof", &report, &options)
+    };
+    let types = |bytes: &[u8]| {
+        let raw = readers::pprof(bytes).raw;
+        let (_, samples) = raw.split_once("Samples:\n").unwrap();
+        samples.lines().next().unwrap().trim().to_owned()
+    };
+    let all = "resident_space/bytes page_cache_space/bytes swapped_space/bytes approximate_kernel_space/bytes \
+               inuse_space/bytes inuse_objects/count alloc_space/bytes alloc_objects/count temporary_space/bytes \
+               temporary_objects/count";
+    assert_eq!(
+        types(&asked("all")),
+        all.replacen("bytes", "bytes[dflt]", 1)
+    );
+    let of = "inuse_space/bytes";
+    assert_eq!(
+        types(&asked("inuse_space")),
+        all.replace(of, &format!("{of}[dflt]"))
+    );
+    // A kind that has no value type has one if it is asked for.
+    assert_eq!(
+        types(&asked("anon")),
+        format!("{all} anon_space/bytes[dflt]")
+    );
+    let top = |kind: &str| pprof_says(&["-top"], &asked(kind));
+    assert!(top("inuse_space").contains("Type: inuse_space"));
+    // Objects are numbers: 24,576 under a stack, as many without one.
+    let objects = top("alloc_objects");
+    assert!(
+        objects.contains("Type: alloc_objects") && objects.contains("of 49152 total"),
+        "{objects}"
+    );
+}
+
 /// A difference with an earlier file, computed by pprof.
 #[test]
 fn pprof_subtracts() {
@@ -360,7 +416,8 @@ fn csv_differences_have_both_numbers() {
     let (now, options) = changed();
     let before = options.baseline.clone().unwrap();
     let rows = table(&written("csv", &now, &options));
-    for kind in Kind::single() {
+    let stated = |kind: &Kind| kind.measure().always_stated;
+    for kind in Kind::single().filter(stated) {
         let sum = |side: &str| {
             let column = format!("{}{side}_{}", kind.name(), kind.unit().name());
             let cells = rows.iter().map(|row| &row[&column]);

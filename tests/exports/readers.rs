@@ -25,9 +25,13 @@ pub fn wanted(format: &str, bytes: impl Fn(Kind) -> u64) -> Sums {
             ("page_cache_space", Kind::Cache),
             ("swapped_space", Kind::Swap),
         ]),
+        // Of measures that were not counted, a profile has what it holds, and a table has no columns.
         "profile" | "csv" => {
-            let kinds: Vec<_> = Kind::single().map(|kind| (kind.name(), kind)).collect();
-            sums(&kinds)
+            let stated = |kind: &Kind| {
+                kind.measure().always_stated || (format == "profile" && bytes(*kind) > 0)
+            };
+            let kinds = Kind::single().filter(stated);
+            sums(&kinds.map(|kind| (kind.name(), kind)).collect::<Vec<_>>())
         }
         "speedscope" => {
             let mut kinds = Kind::ALL.map(|kind| (kind.label(), kind)).to_vec();
@@ -186,7 +190,8 @@ pub fn svg(bytes: &[u8]) -> u64 {
                 .unwrap()
         };
         let title = child("title").text().unwrap();
-        assert!(title.contains(&format!(" ({size} bytes), ")), "{title}");
+        let figures = [format!(" ({size} bytes), "), format!(": {size} objects, ")];
+        assert!(figures.iter().any(|f| title.contains(f)), "{title}");
         let top = number(child("rect"), "y");
         let (root_top, _) = *root.get_or_insert((top, size));
         rows.entry(root_top.abs_diff(top))
@@ -313,7 +318,8 @@ fn csv(bytes: &[u8]) -> Sums {
     let mut sums = Sums::new();
     for row in table(bytes) {
         for (column, cell) in &row {
-            if let Some(kind) = column.strip_suffix("_bytes") {
+            let kind = column.strip_suffix("_bytes");
+            if let Some(kind) = kind.or_else(|| column.strip_suffix("_objects")) {
                 *sums.entry(kind.to_owned()).or_default() += cell.parse::<u64>().unwrap();
             }
         }
@@ -323,19 +329,22 @@ fn csv(bytes: &[u8]) -> Sums {
 
 fn functions(bytes: &[u8]) -> u64 {
     let rows = table(bytes);
-    rows.iter()
-        .map(|row| row["self_bytes"].parse::<u64>().unwrap())
-        .sum()
+    let own = |row: &BTreeMap<String, String>| {
+        let cell = row.get("self_bytes").or_else(|| row.get("self_objects"));
+        cell.unwrap().parse::<u64>().unwrap()
+    };
+    rows.iter().map(own).sum()
 }
 
 /// The tree's first line.
 fn text(bytes: &[u8]) -> u64 {
     let text = std::str::from_utf8(bytes).unwrap();
     let line = text.lines().find(|line| line.ends_with("%  all")).unwrap();
-    line.split_whitespace()
-        .next()
-        .unwrap()
-        .parse::<u64>()
-        .unwrap()
-        << 10
+    let mut words = line.split_whitespace();
+    let figure: u64 = words.next().unwrap().parse().unwrap();
+    match words.next() {
+        Some("KiB") => figure << 10,
+        Some("objects") => figure,
+        other => panic!("{other:?} in {line}"),
+    }
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use ::memprof::api::Report;
-use ::memprof::profile::{Border, Faults};
+use ::memprof::profile::{Border, BorderOf, Faults};
 use ::memprof::residency::PageKind;
 use ::memprof::server::ServerOptions;
 use ::memprof::symbol::Language;
@@ -32,7 +32,7 @@ fn estimates() -> Arc<Report> {
     profile.borders = vec![Border {
         sample: Some(0),
         beside: [Some(1); 2],
-        pages: PageKind::Anon,
+        of: BorderOf::Pages(PageKind::Anon),
         variance: (25.0 * 1024.0_f64).powi(2),
     }];
     Arc::new(Report {

@@ -12,6 +12,7 @@ mod cut_off;
 mod estimates;
 mod heap;
 mod heap_report;
+mod kinds;
 mod large;
 mod layout;
 mod lists;

@@ -11,7 +11,7 @@ use ::memprof::profile::{Amounts, Frame, FrameKind, Kind, Profile, Unobserved, U
 use ::memprof::session::collector::Command;
 use ::memprof::session::command::Prepared;
 use ::memprof::session::reports::Collecting;
-use ::memprof::session::{start_collector, start_command};
+use ::memprof::session::{Launch, start_collector, start_command};
 use ::memprof::symbol::Symbols;
 use ::memprof::symbolize::Symbolizer;
 use tokio::sync::oneshot;
@@ -25,7 +25,7 @@ pub struct Live {
 impl Live {
     pub fn start(follow_forks: bool, stacks: &str) -> Live {
         let (collecting, _progress, missing) =
-            start_collector(&config(follow_forks, stacks)).unwrap();
+            start_collector(&config(follow_forks, stacks), None).unwrap();
         assert!(missing.is_empty(), "{missing:?}");
         Live {
             collecting,
@@ -35,7 +35,14 @@ impl Live {
 
     /// Starts a command under memprof.
     pub fn command(&self, argv: &[String]) -> Prepared {
-        start_command(&self.collecting, argv, false).unwrap()
+        start_command(
+            &self.collecting,
+            Launch {
+                argv,
+                ..Launch::default()
+            },
+        )
+        .unwrap()
     }
 
     /// A current report.

@@ -62,6 +62,12 @@ holds() {
 
 holds cmd_mmap 4096 /tmp/out.json
 
+# Sampled allocations: those that are much larger than the interval are exact.
+printf 'hold 10 1000000\nchurn 1000 5000\n' |
+    MEMPROF_LIBBPF_LOG=1 memprof --heap --heap-interval 4096 --no-server -o /tmp/heap.folded --kind inuse_space \
+        -- allocations >/tmp/answers 2>/tmp/log || fail "memprof --heap ended with status $?"
+grep -q ';hold 10000000$' /tmp/heap.folded || fail "hold has 10,000,000 bytes; memprof says: $(cat /tmp/heap.folded)"
+
 # A process that already runs, over HTTP.
 [ "$(stat -f -c %T /bin/scenarios)" = tmpfs ] || fail "the guest's root is not a tmpfs"
 mkfifo /tmp/in /tmp/out

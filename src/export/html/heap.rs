@@ -55,6 +55,7 @@ mod tests {
                 heap,
                 taken,
                 grown_by: None,
+                by_stack: None,
             },
             &mut out,
         )

@@ -65,6 +65,7 @@
   }
 
   function size(bytes) {
+    if (find("frames").dataset.unit === "objects") return bytes + " objects";
     const units = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
     let unit = 0;
     for (; bytes >= 1024 && unit < units.length - 1; unit++) bytes /= 1024;

@@ -3,6 +3,7 @@
 use std::io::{self, Write};
 
 use super::escaped;
+use crate::measure::Unit;
 
 /// Height of a frame with the gap above the next one, in pixels.
 pub(super) const FRAME_HEIGHT: usize = 17;
@@ -12,6 +13,8 @@ const BASELINE: usize = 12;
 
 pub(super) struct Frame<'a> {
     pub name: &'a str,
+    /// What its figures count.
+    pub unit: Unit,
     /// Bytes before (0 without a baseline) and now.
     pub total: [u64; 2],
     /// Bytes that the full width represents.
@@ -39,9 +42,9 @@ impl Frame<'_> {
         let percent = bytes as f64 * 100.0 / self.whole.max(1) as f64;
         write!(
             out,
-            "<g class=\"f\" data-s=\"{start}\" data-b=\"{bytes}\"><title>{name}: {} ({bytes} bytes), {percent:.2} %{}</title>\
+            "<g class=\"f\" data-s=\"{start}\" data-b=\"{bytes}\"><title>{name}: {}, {percent:.2} %{}</title>\
              <rect x=\"{x:.3}\" y=\"{top}\" width=\"{width:.3}\" height=\"{}\" fill=\"{}\"/>",
-            size(bytes),
+            amount(self.unit, bytes),
             self.change_in_words(),
             FRAME_HEIGHT - 1,
             self.colour(),
@@ -59,8 +62,8 @@ impl Frame<'_> {
         let [before, now] = self.total;
         match self.change {
             None => String::new(),
-            Some(_) if now >= before => format!(", change +{}", size(now - before)),
-            Some(_) => format!(", change -{}", size(before - now)),
+            Some(_) if now >= before => format!(", change +{}", short(self.unit, now - before)),
+            Some(_) => format!(", change -{}", short(self.unit, before - now)),
         }
     }
 
@@ -91,8 +94,24 @@ fn fitting(text: &str, width: f64) -> String {
     }
 }
 
+/// A figure with its unit, and the exact one: `12.3 MiB (12897485 bytes)`, `1234 objects`.
+pub(super) fn amount(unit: Unit, figure: u64) -> String {
+    match unit {
+        Unit::Bytes => format!("{} ({figure} bytes)", size(figure)),
+        Unit::Objects => short(unit, figure),
+    }
+}
+
+/// A figure with its unit: `12.3 MiB`, `1234 objects`.
+pub(super) fn short(unit: Unit, figure: u64) -> String {
+    match unit {
+        Unit::Bytes => size(figure),
+        Unit::Objects => format!("{figure} {}", unit.name()),
+    }
+}
+
 /// Bytes with a unit, of three digits: `12.3 MiB`.
-pub(super) fn size(bytes: u64) -> String {
+fn size(bytes: u64) -> String {
     let mut value = bytes as f64;
     let mut units = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"].into_iter();
     let mut unit = units.next().unwrap_or_default();

@@ -7,10 +7,15 @@ use ratatui::widgets::{RenderDirection, Sparkline};
 
 use crate::event::Outcome;
 use crate::export::printable;
-use crate::profile::{Agreement, Profile, Verdict};
+use crate::measure::{ALLOC_SPACE, INUSE_OBJECTS, INUSE_SPACE};
+use crate::profile::{Agreement, Kind, Profile, Verdict};
 use crate::screen::state::State;
 use crate::screen::theme::Theme;
-use crate::screen::words::{clock, kib, percent};
+use crate::screen::words::{clock, kib, percent, with_margin};
+
+const LIVE: Kind = Kind::Column(INUSE_SPACE);
+const OBJECTS: Kind = Kind::Column(INUSE_OBJECTS);
+const ALLOCATED: Kind = Kind::Column(ALLOC_SPACE);
 
 /// Lines of text.
 const WORDS: u16 = 4;
@@ -19,12 +24,20 @@ const CURVE: u16 = 2;
 
 /// The header's height on a screen of `of` lines. A small screen has no curve, a very small one only
 /// the first line.
-pub(in crate::screen) fn lines(of: u16) -> u16 {
+pub(in crate::screen) fn lines(state: &State, of: u16) -> u16 {
+    let words = words(state);
     match of {
-        18.. => WORDS + CURVE + 1,
-        10.. => WORDS,
+        18.. => words + CURVE + 1,
+        10.. => words,
         _ => 1,
     }
+}
+
+/// The lines of text: one more if the heap is counted.
+fn words(state: &State) -> u16 {
+    let profile = state.report.as_ref().map(|report| &report.profile);
+    let heap = profile.is_some_and(|profile| profile.counts(LIVE));
+    WORDS + u16::from(heap)
 }
 
 pub(super) fn render(state: &State, frame: &mut Frame<'_>, area: Rect) {
@@ -33,17 +46,21 @@ pub(super) fn render(state: &State, frame: &mut Frame<'_>, area: Rect) {
         let profile = &report.profile;
         lines.push(resident(profile, state.theme));
         lines.push(further(profile));
+        if profile.counts(LIVE) {
+            lines.push(heap(profile));
+        }
         lines.push(stacks(profile, state.theme));
     }
+    let height = words(state);
     let words = Rect {
-        height: area.height.min(WORDS),
+        height: area.height.min(height),
         ..area
     };
     frame.render_widget(super::paragraph(lines), words);
-    if area.height > WORDS {
-        let rest = area.height - WORDS;
+    if area.height > height {
+        let rest = area.height - height;
         let curve = Rect {
-            y: area.y + WORDS,
+            y: area.y + height,
             height: rest,
             ..area
         };
@@ -115,6 +132,17 @@ fn further(profile: &Profile) -> Line<'static> {
         kib(t.swap),
         kib(t.hugetlb),
         kib(profile.kernel_after.page_tables)
+    ))
+}
+
+/// What is live of the heap and was allocated, with their errors; both are estimates.
+fn heap(profile: &Profile) -> Line<'static> {
+    let [live, objects, allocated] = [LIVE, OBJECTS, ALLOCATED].map(|kind| {
+        let total = kind.of(&profile.total);
+        with_margin(kind.unit(), total, profile.total_error(kind))
+    });
+    Line::raw(format!(
+        "heap, estimated: live {live} in {objects}   allocated {allocated}"
     ))
 }
 

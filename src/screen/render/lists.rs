@@ -135,18 +135,20 @@ fn tree_line(state: &State, model: &Model, at: usize) -> String {
         None => ' ',
     };
     let name = node_name(model, row);
-    let amounts = amounts(state, model, row.pair);
+    let amounts = amounts(state, model, row);
     format!("{amounts}  {:indent$}{sign} {chain}{name}", "")
 }
 
-fn amounts(state: &State, model: &Model, pair: Pair) -> String {
+fn amounts(state: &State, model: &Model, row: &TreeRow) -> String {
+    let pair = row.pair;
+    let estimated = || estimate(model.unit, pair.now, row.error);
     let (shown, changed) = writers(model);
     match model.is_difference {
         true if is_narrow(state) => format!("{:>11}", changed(pair)),
-        false if is_narrow(state) => format!("{:>11}", shown(pair)),
+        false if is_narrow(state) => format!("{:>11}", estimated()),
         false => {
             let share = percent(pair.now, model.whole.now);
-            format!("{:>11} {share:>5}", shown(pair))
+            format!("{:>11} {share:>5}", estimated())
         }
         true => format!("{:>11} {:>11}", changed(pair), shown(pair)),
     }

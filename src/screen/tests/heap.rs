@@ -35,6 +35,7 @@ fn snapshot(allocator: Allocator) -> Arc<HeapSnapshot> {
         heap,
         taken: UNIX_EPOCH + Duration::from_secs(12 * 3600 + 67),
         grown_by: None,
+        by_stack: None,
     })
 }
 

@@ -1,22 +1,28 @@
 //! Heap snapshots of followed processes. Each is taken by a thread of its own, with fewer privileges than the
 //! collector's, because the analysis takes seconds. It is started here because threads of the server may not stop processes.
 
+use std::sync::mpsc::SyncSender;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use tokio::sync::{OwnedMutexGuard, oneshot};
 
-use super::{Collector, SETTLE};
-use crate::aggregate::ReportError;
+use super::{Collector, Command, SETTLE};
+use crate::aggregate::{ReportError, SampledHeap};
 use crate::allocator;
 use crate::api::HeapSnapshot;
 use crate::event::Pid;
 use crate::freeze::Guard;
-use crate::heap::{self, Approach, HeapPages, SnapshotOptions};
+use crate::heap::{self, Approach, HeapPages, Joint, Measured, SnapshotOptions};
 use crate::priority;
 use crate::privileges::{self, Role};
 use crate::profile::Profile;
+use crate::session::reports::Collecting;
+use crate::target::Selector;
+
+/// Maximum time to wait for the collector to look up samples.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A request for a heap snapshot.
 pub struct HeapRequest {
@@ -29,9 +35,31 @@ pub struct HeapRequest {
     /// Number of chunks and of other single things that are listed.
     pub top: usize,
     /// Receives the snapshot and the heap's resident pages, or why there is none.
-    pub reply: oneshot::Sender<Result<(HeapSnapshot, HeapPages), String>>,
+    pub reply: oneshot::Sender<Result<TakenHeap, String>>,
+    /// For questions to the collector while it is taken.
+    pub collecting: Collecting,
     /// Released at the end, also if nobody waits for the reply any more.
     pub turn: OwnedMutexGuard<()>,
+}
+
+/// A heap snapshot, before anything that needs the collector is known of it.
+pub struct TakenHeap {
+    /// The snapshot.
+    pub snapshot: HeapSnapshot,
+    /// The heap's resident pages.
+    pub pages: HeapPages,
+    /// The heap joined with samples of allocations, and these samples' stacks.
+    pub joint: Option<(Joint, SampledHeap)>,
+}
+
+/// A request for the sampled allocations that were live when a process was stopped.
+pub struct SamplesRequest {
+    /// The process.
+    pub pid: Pid,
+    /// When it was stopped, in ns of `CLOCK_MONOTONIC`.
+    pub at: u64,
+    /// Receives them; `None` if allocations are not sampled.
+    pub reply: SyncSender<Option<SampledHeap>>,
 }
 
 /// A request for the stacks that brought in pages of a heap.
@@ -68,13 +96,48 @@ impl Collector {
         let _ = reply.send(found);
     }
 
+    /// Looks up the samples that were live when a process was stopped. Frees are kept since before.
+    pub(super) fn find_samples(&mut self, request: SamplesRequest) {
+        let SamplesRequest { pid, at, reply } = request;
+        let space = self.aggregator.space_of(pid);
+        let space = space.filter(|_| self.samplers.is_listening());
+        let found = space.map(|mm| {
+            // What happened until then may still be in the ring buffer.
+            let until = Instant::now() + PATIENCE / 2;
+            while Instant::now() < until {
+                let taken = self.take_events(SETTLE);
+                let all = matches!(taken, Ok(true));
+                self.tolerate(taken.map(drop));
+                if all {
+                    break;
+                }
+            }
+            // Others may have run before memprof listened to them.
+            let is_ours = matches!(self.selector, Selector::Command(_));
+            let from_start = is_ours && self.samplers.has_preloaded();
+            self.aggregator.sampled(mm, at, from_start, &self.probe)
+        });
+        // The receiver may be gone.
+        let _ = reply.send(found);
+    }
+
+    /// Keeps frees of samples no longer.
+    pub(super) fn forget_freed(&mut self, pid: Pid) {
+        if let Some(mm) = self.aggregator.space_of(pid) {
+            self.aggregator.samples_mut().forget_freed(mm);
+        }
+    }
+
     /// Starts to take a heap snapshot.
-    pub(super) fn take_heap(&self, request: HeapRequest) {
+    pub(super) fn take_heap(&mut self, request: HeapRequest) {
         let pid = request.pid;
-        if !self.aggregator.spaces().iter().any(|(_, of)| *of == pid) {
+        let Some(mm) = self.aggregator.space_of(pid) else {
             let why = format!("process {pid} has ended, or memprof does not follow it");
             let _ = request.reply.send(Err(why));
             return;
+        };
+        if self.samplers.is_listening() {
+            self.aggregator.samples_mut().keep_freed(mm);
         }
         let guard = Arc::clone(&self.guard);
         let options = SnapshotOptions {
@@ -86,15 +149,27 @@ impl Collector {
             priority::restore();
             privileges::reduce(Role::Heap);
             let mut guard = guard.lock().unwrap_or_else(PoisonError::into_inner);
-            let measured = heap::measure_with_pages(pid, &options, request.top, &mut guard);
+            let collecting = request.collecting;
+            let mut sampled = None;
+            let mut samples = |at| {
+                let asked = |reply| Command::Samples(SamplesRequest { pid, at, reply });
+                sampled = collecting.wait_for(PATIENCE, asked).flatten();
+                sampled.as_ref().map(|sampled| sampled.samples.clone())
+            };
+            let top = request.top;
+            let measured = heap::measure_with_samples(pid, &options, top, &mut guard, &mut samples);
             drop(guard);
-            let taken = measured.map(|(heap, pages)| {
-                let snapshot = HeapSnapshot {
+            // If it cannot be sent, the next snapshot ends it.
+            let _ = collecting.send(Command::HeapTaken(pid));
+            let taken = measured.map(|Measured { heap, pages, joint }| TakenHeap {
+                snapshot: HeapSnapshot {
                     heap,
                     taken: SystemTime::now(),
                     grown_by: None,
-                };
-                (snapshot, pages)
+                    by_stack: None,
+                },
+                pages,
+                joint: joint.zip(sampled),
             });
             // What the search needed was in small blocks, which the allocator keeps.
             allocator::give_back();

@@ -4,6 +4,7 @@
 import { clock } from "./format.js";
 import { Tree } from "./tree/model.js";
 import { isSaved, saved } from "./saved.js";
+import { unitOf } from "./kinds.js";
 import { state } from "./state.js";
 import { noSymbol, reason } from "./words.js";
 
@@ -12,7 +13,7 @@ import { noSymbol, reason } from "./words.js";
 /** @typedef {{ what: string, count: number }} Loss */
 /** @typedef {{ outcome: string, complete: boolean, stacks: number, bytes: number }} Outcome */
 /** @typedef {{ anonymous?: number, rss_anon: number, rss_shmem: number, rss_file: number, swap: number, page_tables: number }} Kernel */
-/** @typedef {{ number: number, taken: number, pid: number, alive: boolean, stopped_us: number | null, stopped_in_turn: boolean, freeze_error: string | null, exact: boolean, kernel_counted: boolean, faults: { all: number, unwalked: number } | null, total: Usage, page_tables: number, agreement: Agreement, not_observed: Usage, incomplete: Usage, losses: Loss[], not_counted: Loss[] }} Report */
+/** @typedef {{ number: number, taken: number, pid: number, alive: boolean, stopped_us: number | null, stopped_in_turn: boolean, freeze_error: string | null, exact: boolean, kernel_counted: boolean, heap_counted: boolean, total_error?: Usage, faults: { all: number, unwalked: number } | null, total: Usage, page_tables: number, agreement: Agreement, not_observed: Usage, incomplete: Usage, losses: Loss[], not_counted: Loss[] }} Report */
 /** @typedef {{ verdict: string, resident: number, low: number, high: number }} Agreement */
 /**
  * @typedef {object} Summary
@@ -73,7 +74,8 @@ async function ask(/** @type {string} */ path, /** @type {Record<string, any>} *
   const number = body?.report?.number;
   if (number >= newest.number && number < OPENED) newest = body.report;
   sourceSeen ||= body?.report?.has_source ?? false;
-  kernelCounted ||= body?.report?.kernel_counted ?? false;
+  const { report } = body ?? {};
+  for (const name of ["heap_counted", "kernel_counted"]) if (report?.[name]) counted.add(name);
   return body;
 }
 
@@ -93,9 +95,12 @@ async function request(/** @type {string} */ path, /** @type {Record<string, any
   return reply.json();
 }
 
-let kernelCounted = false;
-/** Whether memprof counts kernel memory. */
-export const countsKernel = () => kernelCounted;
+/** Which optional kinds were counted in any report: `heap_counted`, `kernel_counted`. @type {Set<string>} */
+const counted = new Set();
+/** Whether figures of a kind were counted. */
+export const counts = (/** @type {import("./kinds.js").Kind} */ { group }) => group.counted === undefined || counted.has(group.counted);
+/** How many groups of optional kinds were counted. */
+export const countedGroups = () => counted.size;
 
 let sourceSeen = false;
 /** Whether there are functions of an interpreted program. */
@@ -106,8 +111,9 @@ let newest = { number: -1, taken: 0 };
 export const newestReport = () => newest;
 
 /** The parameters of all tree requests. */
-function shape(/** @type {Choice} */ { dir, merge, min, inl, py }) {
-  return { direction: dir, merge, threshold: min, inlined: inl === "1", frames: py };
+function shape(/** @type {Choice} */ { dir, merge, min, inl, py, kind }) {
+  // The thresholds on offer are sizes: they do not apply to numbers of objects.
+  return { direction: dir, merge, threshold: unitOf(kind) === "bytes" ? min : "0", inlined: inl === "1", frames: py };
 }
 
 /** The longest name of a function that a URL can hold, in bytes; longer ones are found only in the tree that is shown. */
@@ -145,12 +151,13 @@ function labelled(/** @type {string} */ type, /** @type {string | undefined} */ 
   return name ?? names[type] ?? noSymbol(module ?? "?");
 }
 
-function tree(/** @type {any} */ reply) {
-  const { parent, frame, total, self, error, from, to, self_from, self_to } = reply.nodes;
-  const amounts = from ? { value: to, self: self_to, before: from, selfBefore: self_from, error } : { value: total, self, error };
+function tree(/** @type {any} */ reply, kind = "cache") {
+  const { parent, frame, total, self, error, self_error, from, to, self_from, self_to } = reply.nodes;
+  const amounts = from ? { value: to, self: self_to, before: from, selfBefore: self_from, error } : { value: total, self, error, selfError: self_error };
   const made = new Tree({ frames: frames(reply), parent: parent.map((/** @type {number | null} */ p) => p ?? -1), frame, ...amounts });
   made.cut = reply.cut;
   made.report = reply.report;
+  made.unit = unitOf(kind);
   made.whole = reply.total ?? made.value[0];
   return made;
 }
@@ -166,16 +173,16 @@ export const api = {
   tree: async (/** @type {Choice} */ choice) => {
     const { fn, path } = choice;
     const reply = await ask("tree", { kind: choice.kind, ...shape(choice), ...chosenFunction(choice), ...which() });
-    const made = tree(reply);
+    const made = tree(reply, choice.kind);
     if (reply.matched !== null) made.found = { fn, path, bytes: reply.matched };
     return made;
   },
   /** What the chosen function calls, or its callers; of this report, if it is still the newest. @returns {Promise<Tree>} */
-  focus: async (/** @type {Choice} */ choice, /** @type {number | undefined} */ report) => tree(await ask("tree", { kind: choice.kind, ...shape(choice), function: choice.fn, path: choice.path, focus: true, report, ...which() })),
+  focus: async (/** @type {Choice} */ choice, /** @type {number | undefined} */ report) => tree(await ask("tree", { kind: choice.kind, ...shape(choice), function: choice.fn, path: choice.path, focus: true, report, ...which() }), choice.kind),
   /** @returns {Promise<Tree>} */
-  fileTree: async (/** @type {string} */ file, /** @type {Choice} */ choice) => tree(await ask("files/stacks", { file, ...shape(choice), ...which() })),
+  fileTree: async (/** @type {string} */ file, /** @type {Choice} */ choice) => tree(await ask("files/stacks", { file, ...shape({ ...choice, kind: "cache" }), ...which() })),
   /** @returns {Promise<Tree>} */
-  diffTree: async (/** @type {Choice} */ choice) => tree(await ask("diff", { by: "stack", from: choice.from, to: choice.to, kind: choice.kind, pid: state.pid, ...shape(choice) })),
+  diffTree: async (/** @type {Choice} */ choice) => tree(await ask("diff", { by: "stack", from: choice.from, to: choice.to, kind: choice.kind, pid: state.pid, ...shape(choice) }), choice.kind),
   /** The functions whose self bytes changed most. @returns {Promise<{ report: Report, rows: DiffRow[], count: number }>} */
   diffFunctions: (/** @type {Choice} */ choice) => ask("diff", { by: "function", from: choice.from, to: choice.to, kind: choice.kind, sort: "self", limit: 1000, pid: state.pid, frames: choice.py }),
   /** @returns {Promise<Functions>} */

@@ -1,11 +1,12 @@
 // The row of controls above a view. It is built once per view, so that input and focus are preserved.
 
-import { countsKernel, hasSource } from "./api.js";
+import { counts, hasSource } from "./api.js";
 import { field, fill, h, later, select, set } from "./dom.js";
 import { bytes, parseBytes } from "./format.js";
+import { groupOf, isOfHeap, KINDS, unitOf } from "./kinds.js";
 import { isSaved, savedKinds } from "./saved.js";
 import { change, state } from "./state.js";
-import { KINDS, meaning } from "./words.js";
+import { meaning } from "./words.js";
 
 const box = () => /** @type {HTMLElement} */ (document.getElementById("controls"));
 
@@ -52,7 +53,19 @@ export function showControls(step = stepTo) {
   const options = offers.filter((name) => name !== "q").map((name) => control(name));
   // Collapsed on narrow screens.
   const fold = h("details", { class: "options", open: !matchMedia("(max-width: 700px)").matches }, h("summary", {}, "Options"), h("div", { class: "fields" }, ...options));
-  fill(box(), options.length > 0 && fold, offers.includes("q") && searchBox());
+  const answer = offers.includes("kind") && h("p", { class: "answer", id: "answer" });
+  fill(box(), options.length > 0 && fold, offers.includes("q") && searchBox(), answer);
+  showAnswer();
+}
+
+/** Says which question the chosen kind answers. */
+function showAnswer() {
+  const element = document.getElementById("answer");
+  const { answers, more } = groupOf(state.kind);
+  if (!element || element.dataset.answers === answers) return;
+  fill(element, answers, h("span", {}, ` ${more}`));
+  // Narrow screens have the usual answer beside the selector alone, which is folded there.
+  set(element, { "data-answers": answers, "data-usual": !isOfHeap(state.kind) });
 }
 
 /** Updates the values of the existing controls after the link changed by other means. */
@@ -60,18 +73,21 @@ export function updateControls() {
   for (const element of /** @type {NodeListOf<any>} */ (box().querySelectorAll("[data-name]"))) {
     const value = /** @type {any} */ (state)[element.dataset.name];
     if (document.activeElement !== element && element.value !== value) element.value = value;
+    if (element.dataset.name === "kind") set(element, { title: meaning(state.kind) });
+    if (element.dataset.name === "min") element.closest(".field").hidden = !hasSizes();
   }
+  showAnswer();
 }
 
 /** @returns {Element} */
 function control(/** @type {string} */ name) {
   if (name === "kind") {
-    const offered = KINDS.filter(([kind]) => isSaved ? savedKinds.includes(kind) : kind !== "kernel" || kind === state.kind || countsKernel());
-    const options = /** @type {[string, string][]} */ (offered.map(([kind, label]) => [kind, label]));
-    const box = select("Kind of memory", options, state.kind, (kind) => {
-      set(box, { title: meaning(kind) });
-      change({ kind, zoom: "", sel: "" });
-    }, meaning(state.kind));
+    const offered = KINDS.filter((kind) => isSaved ? savedKinds.includes(kind.name) : kind.name === state.kind || counts(kind));
+    const box = select("Kind of memory", [], state.kind, (kind) => change({ kind, zoom: "", sel: "" }), meaning(state.kind));
+    for (const group of new Set(offered.map(({ group }) => group))) {
+      const kinds = offered.filter((kind) => kind.group === group);
+      box.append(h("optgroup", { label: group.label }, ...kinds.map(({ name, label }) => h("option", { value: name, selected: name === state.kind }, label))));
+    }
     box.dataset.name = "kind";
     return field("Memory", box);
   }
@@ -83,7 +99,14 @@ function control(/** @type {string} */ name) {
   const reset = name === "dir" || name === "merge" || name === "inl" || name === "py" ? { zoom: "", sel: "" } : {};
   const box = select(label, options, value, (chosen) => change({ [name]: chosen, ...reset }, true), title);
   box.dataset.name = name;
-  return field(label, box, title);
+  const made = field(label, box, title);
+  made.hidden = name === "min" && !hasSizes();
+  return made;
+}
+
+/** Whether the kind's figures are sizes. Thresholds are: they do not apply to numbers of objects, and are not offered there. */
+function hasSizes() {
+  return unitOf(state.kind) === "bytes";
 }
 
 /** A search for a text ends the choice of a function, except where that function's own stacks are searched. */

@@ -1,5 +1,7 @@
 // Formats numbers. Byte units are powers of two, as in the kernel's figures.
 
+/** @typedef {import("./kinds.js").Unit} Unit */
+
 /** In 95 % of all cases an estimate is off by at most so many standard errors. */
 const IN_95_PERCENT = 1.96;
 
@@ -20,27 +22,38 @@ export function bytes(/** @type {number} */ count) {
   return `${sign}${text} ${UNITS[unit]}`;
 }
 
-/** Bytes with their sign: `+12.3 MiB`, `±0`; `< ±40 KiB` if the change is an estimate and its error is as large as itself. */
-export function change(/** @type {number} */ count, error = 0) {
+/** A figure with its unit: `12.3 MiB`, or `1,234` of a kind that counts objects. */
+export function amount(/** @type {number} */ count, /** @type {Unit} */ unit) {
+  return unit === "bytes" ? bytes(count) : number(count).replace("-", "−");
+}
+
+/** A figure with its sign: `+12.3 MiB`, `±0`; `< ±40 KiB` if the change is an estimate and its error is as large as itself. */
+export function change(/** @type {number} */ count, error = 0, /** @type {Unit} */ unit = "bytes") {
   const most = IN_95_PERCENT * (error || 0);
-  if (most > 0 && Math.abs(count) <= most) return `< ±${bytes(Math.ceil(Math.abs(count) + most))}`;
-  return count === 0 ? "±0" : count > 0 ? `+${bytes(count)}` : bytes(count);
+  if (most > 0 && Math.abs(count) <= most) return `< ±${amount(Math.ceil(Math.abs(count) + most), unit)}`;
+  return count === 0 ? "±0" : count > 0 ? `+${amount(count, unit)}` : amount(count, unit);
 }
 
-/** An exact number of bytes, for tooltips: `12,345,678 bytes`. */
-export function exact(/** @type {number} */ count) {
-  return `${number(count)} bytes`;
+/** An exact figure, for tooltips: `12,345,678 bytes`. */
+export function exact(/** @type {number} */ count, /** @type {Unit} */ unit = "bytes") {
+  return `${number(count)} ${unit}`;
 }
 
-/** Bytes that may be an estimate: `12.3 MiB`; `< 40 KiB` if its error is as large as itself. */
-export function estimate(/** @type {number} */ count, /** @type {number} */ error) {
+/** A figure that may be an estimate: `12.3 MiB`; `< 40 KiB` if its error is as large as itself. */
+export function estimate(/** @type {number} */ count, /** @type {number} */ error, /** @type {Unit} */ unit = "bytes") {
   const most = IN_95_PERCENT * (error || 0);
-  return count > 0 && count <= most ? `< ${bytes(Math.ceil(count + most))}` : bytes(count);
+  return count > 0 && count <= most ? `< ${amount(Math.ceil(count + most), unit)}` : amount(count, unit);
 }
 
-/** Exact bytes, and their error if they are an estimate, for tooltips. */
-export function exactly(/** @type {number} */ count, /** @type {number} */ error) {
-  return error > 0 ? `${exact(count)} ± ${bytes(Math.ceil(IN_95_PERCENT * error))} (with 95 % confidence; standard error ${bytes(error)})` : exact(count);
+/** As {@link estimate}, with its error: `12.3 MiB ± 40 KiB`. */
+export function estimateWithError(/** @type {number} */ count, /** @type {number} */ error, /** @type {Unit} */ unit = "bytes") {
+  const most = IN_95_PERCENT * (error || 0);
+  return most > 0 && count > most ? `${amount(count, unit)} ± ${amount(Math.ceil(most), unit)}` : estimate(count, error, unit);
+}
+
+/** An exact figure, and its error if it is an estimate, for tooltips. */
+export function exactly(/** @type {number} */ count, /** @type {number} */ error, /** @type {Unit} */ unit = "bytes") {
+  return error > 0 ? `${exact(count, unit)} ± ${amount(Math.ceil(IN_95_PERCENT * error), unit)} (with 95 % confidence; standard error ${amount(error, unit)})` : exact(count, unit);
 }
 
 /** A whole number with separators. */

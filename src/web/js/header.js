@@ -2,8 +2,9 @@
 // losses.
 
 import { fill, h, say, set } from "./dom.js";
-import { bytes, clock, exact, number } from "./format.js";
-import { awaited, KINDS, label, meaning, OUTSIDE, reason } from "./words.js";
+import { bytes, clock, estimateWithError, exact, exactly, number } from "./format.js";
+import { isOfHeap, KINDS, unitOf } from "./kinds.js";
+import { awaited, label, meaning, OUTSIDE, reason } from "./words.js";
 
 /** @typedef {import("./api.js").Summary} Summary */
 /** @typedef {import("./api.js").Report} Report */
@@ -58,12 +59,15 @@ function chip(/** @type {string} */ id, /** @type {string} */ kind, /** @type {s
   set(element, { title: title || null });
 }
 
+/** The kinds of the heap that have a total here; the others are a choice away. */
+const HEAP = ["inuse_space", "alloc_space"];
+
 function totals(/** @type {Report} */ report) {
   // Page tables are a kernel figure without stacks.
   const total = /** @type {Record<string, number>} */ ({ ...report.total, page_tables: report.page_tables });
   const box = at("totals");
   // Rare kinds are shown only if they are not zero.
-  const kinds = KINDS.map(([kind]) => kind).filter((kind) => ["resident", "anon", "cache"].includes(kind) || (kind !== "all" && total[kind] > 0));
+  const kinds = KINDS.map(({ name }) => name).filter((kind) => ["resident", "anon", "cache", ...(report.heap_counted ? HEAP : [])].includes(kind) || (kind !== "all" && !isOfHeap(kind) && total[kind] > 0));
   const shown = [...kinds, ...OUTSIDE.map(([name]) => name)];
   const signature = shown.join();
   if (box.dataset.kinds !== signature) {
@@ -73,8 +77,12 @@ function totals(/** @type {Report} */ report) {
   }
   for (const kind of shown) {
     const amount = /** @type {HTMLElement} */ (box.querySelector(`[data-kind="${kind}"] dd`));
-    say(amount, bytes(total[kind]));
-    set(amount, { title: exact(total[kind]), "data-bytes": total[kind] });
+    const [figure, error, unit] = [total[kind] ?? 0, report.total_error?.[kind] ?? 0, unitOf(kind)];
+    // The error is smaller: it must not look like a part of the figure.
+    const whole = estimateWithError(figure, error, unit);
+    const [text, margin] = whole.split(" ± ");
+    if (amount.textContent !== whole) fill(amount, text, margin && h("small", {}, ` ± ${margin}`));
+    set(amount, { title: exactly(figure, error, unit), "data-bytes": figure });
   }
 }
 

@@ -1,6 +1,6 @@
 // Wires the page together: views, keys, live refresh.
 
-import { api, ApiError, countsKernel, hasSource, heaps } from "./api.js";
+import { api, ApiError, countedGroups, hasSource, heaps } from "./api.js";
 import { showControls, updateControls } from "./controls.js";
 import { fill, h, notice, set } from "./dom.js";
 import { clock } from "./format.js";
@@ -141,8 +141,8 @@ let started = false;
 /** Shows the totals of the selected report or, by default, of the newest one. */
 async function showChosen(/** @type {import("./api.js").Summary} */ newest) {
   offerProcesses(newest.target);
-  // Only the first summary tells whether the kind `kernel` is available.
-  const offers = Number(countsKernel()) + Number(hasSource());
+  // Only a summary tells which optional kinds are counted.
+  const offers = countedGroups() + Number(hasSource());
   if (offers > offered) showControls();
   offered = offers;
   const asked = link();
@@ -177,6 +177,7 @@ onChange((changed) => {
   }
   if (!view) return;
   tabs();
+  if (changed.has("kind")) timeline.draw();
   if (changed.has("file") || (state.view === "sandwich" && changed.has("path"))) showControls();
   else updateControls();
   // A chosen function is shown at once in the tree that is there; the new one also counts what that tree leaves out.

@@ -2,8 +2,9 @@
 
 import { api } from "./api.js";
 import { fill, h } from "./dom.js";
+import { KINDS, unitOf } from "./kinds.js";
 import { state } from "./state.js";
-import { KEYS, KINDS, TERMS } from "./words.js";
+import { KEYS, TERMS } from "./words.js";
 
 const dialog = (/** @type {string} */ id) => /** @type {HTMLDialogElement} */ (document.getElementById(id));
 
@@ -23,15 +24,15 @@ export function toggleHelp() {
     h("h3", {}, "What this page shows"),
     list(TERMS),
     h("h3", {}, "Kinds of memory"),
-    list(KINDS.map(([, name, text]) => [name, text])),
-    h("p", { class: "faint" }, "The address bar always contains a link to the current view. Units are powers of two: 1 KiB = 1,024 bytes. Hover over a number to see the exact number of bytes."),
+    list(KINDS.map(({ label, text }) => [label, text])),
+    h("p", { class: "faint" }, "The address bar always contains a link to the current view. Units are powers of two: 1 KiB = 1,024 bytes. Hover over a number to see the exact one, with its error if it is an estimate."),
   );
   box.showModal();
 }
 
 /** The URL of a format, with the page's current settings that the format supports. */
 function address(/** @type {import("./api.js").Format} */ format) {
-  const chosen = { direction: state.dir, kind: state.kind, ...(state.min === "0" ? {} : { threshold: state.min }), to: state.mark, pid: state.pid, ...moments() };
+  const chosen = { direction: state.dir, kind: state.kind, ...(state.min === "0" || unitOf(state.kind) !== "bytes" ? {} : { threshold: state.min }), to: state.mark, pid: state.pid, ...moments() };
   const known = Object.entries(chosen).filter(([name, value]) => value && format.options.includes(name));
   return `${format.href.replace(/^\//, "")}?${new URLSearchParams(known)}`;
 }

@@ -1,9 +1,10 @@
-// The timeline: memory by kind, stacked, with marks. Drag to select a range, double-click to select all.
+// The timeline: memory by kind, stacked, or the chosen kind of the heap; with marks. Drag to select a range, double-click to select all.
 
 import { api } from "./api.js";
-import { byteTicks } from "./axis.js";
+import { ticksTo } from "./axis.js";
 import { fill, h, later, notice, select, set } from "./dom.js";
-import { bytes, clock } from "./format.js";
+import { amount, clock } from "./format.js";
+import { isOfHeap, KINDS, unitOf } from "./kinds.js";
 import { MarkNames } from "./marks.js";
 import { change, state } from "./state.js";
 import { colour, isDark } from "./theme.js";
@@ -13,6 +14,8 @@ import { label } from "./words.js";
 
 /** The stacked series, from the bottom up. */
 const STACKED = /** @type {[string, string][]} */ ([["anon", "rss_anon"], ["shmem", "rss_shmem"], ["cache", "cache"]]);
+/** The kinds of the heap, each drawn alone. */
+const ALONE = /** @type {[string, string][]} */ (KINDS.filter(({ name }) => isOfHeap(name)).map(({ name }) => [name, name]));
 /** Maximum number of samples drawn. */
 const MOST = 4000;
 /** Heights of the plot in pixels: on wide and on narrow screens. */
@@ -65,7 +68,7 @@ export class Timeline {
     this.step = series.resolution;
     this.time = series.times;
     const named = (/** @type {string} */ name) => series.series.find((one) => one.name === name)?.values ?? this.time.map(() => null);
-    this.values = new Map(STACKED.map(([, name]) => [name, named(name)]));
+    this.values = new Map([...STACKED, ...ALONE].map(([, name]) => [name, named(name)]));
     this.draw();
   }
 
@@ -74,7 +77,7 @@ export class Timeline {
     const time = Number(sample.time);
     if (this.step > 1000 || time <= (this.time[this.time.length - 1] ?? 0)) return;
     this.time.push(time);
-    for (const [, name] of STACKED) this.values.get(name)?.push(sample[name] ?? null);
+    for (const [name, values] of this.values) values.push(sample[name] ?? null);
     if (this.time.length > MOST) {
       this.time.shift();
       for (const values of this.values.values()) values.shift();
@@ -92,9 +95,16 @@ export class Timeline {
     this.plot = null;
   }
 
+  /** The series that belong to the chosen kind: a kind of the heap, if there is a figure of it, or those of resident memory. */
+  get series() {
+    const alone = ALONE.filter(([kind]) => kind === state.kind && this.values.get(kind)?.some((value) => value !== null));
+    return alone.length ? alone : STACKED;
+  }
+
   /** The stacked points of all kinds; a missing sample is a gap. */
   data() {
-    const shown = STACKED.filter(([, name]) => this.values.get(name)?.some((value) => value));
+    const { series } = this;
+    const shown = series === STACKED ? STACKED.filter(([, name]) => this.values.get(name)?.some((value) => value)) : series;
     /** @type {number[]} */
     const times = [];
     const lines = /** @type {(number | null)[][]} */ (shown.map(() => []));
@@ -115,14 +125,14 @@ export class Timeline {
   }
 
   /**
-   * A figure at a sample, and whether it is carried over from an earlier one: page cache is read only with
+   * A figure at a sample, and whether it is carried over from an earlier one: page cache and the heap are read only with
    * reports, and its last value is drawn until the next one.
    * @returns {[number | null, boolean]}
    */
   at(/** @type {string} */ name, /** @type {number} */ index) {
     const values = this.values.get(name) ?? [];
     let known = index;
-    while (name === "cache" && known > 0 && values[known] === null) known--;
+    while ((name === "cache" || isOfHeap(name)) && known > 0 && values[known] === null) known--;
     return [values[known] ?? null, known < index];
   }
 
@@ -148,6 +158,8 @@ export class Timeline {
 
   options(/** @type {string[]} */ lines) {
     const text = colour("text");
+    const unit = unitOf(lines[0]);
+    const most = (/** @type {any} */ plot) => plot.data.slice(1).flat().reduce((/** @type {number} */ a, /** @type {number} */ b) => Math.max(a, b ?? 0), 0);
     const grid = { stroke: colour("line"), width: 1 };
     const axis = { stroke: text, grid, ticks: grid, font: "12px system-ui" };
     const times = (/** @type {any} */ _, /** @type {number[]} */ ticks) => {
@@ -160,9 +172,9 @@ export class Timeline {
       padding: [8, null, null, null],
       legend: { show: false },
       cursor: { drag: { x: true, y: false, setScale: false, click: () => {} }, y: false, points: { show: false } },
-      scales: { x: { time: true }, y: { range: (/** @type {any} */ _, /** @type {number} */ __, /** @type {number} */ most) => [0, byteTicks(most).end] } },
+      scales: { x: { time: true }, y: { range: (/** @type {any} */ _, /** @type {number} */ __, /** @type {number} */ most) => [0, ticksTo(most, unit).end] } },
       series: [{}, ...lines.map((kind) => ({ label: label(kind), stroke: colour(kind), fill: colour(kind), width: 1, points: { show: false } }))],
-      axes: [{ ...axis, values: times, incrs: SECONDS, space: 90, size: 26 }, { ...axis, size: 74, values: (/** @type {any} */ _, /** @type {number[]} */ ticks) => ticks.map((v) => bytes(v)), splits: (/** @type {any} */ plot) => byteTicks(plot.data.slice(1).flat().reduce((/** @type {number} */ a, /** @type {number} */ b) => Math.max(a, b ?? 0), 0)).ticks }],
+      axes: [{ ...axis, values: times, incrs: SECONDS, space: 90, size: 26 }, { ...axis, size: 74, values: (/** @type {any} */ _, /** @type {number[]} */ ticks) => ticks.map((v) => amount(v, unit)), splits: (/** @type {any} */ plot) => ticksTo(most(plot), unit).ticks }],
       hooks: {
         setSelect: [(/** @type {any} */ plot) => this.chosen(plot)],
         setCursor: [(/** @type {any} */ plot) => this.key(lines, plot.cursor.idx)],
@@ -231,9 +243,9 @@ export class Timeline {
     const i = when ? this.time.indexOf(Math.round(when * 1000)) : this.time.length - 1;
     if (i < 0) return;
     const texts = lines.slice().reverse().map((kind) => {
-      const name = STACKED.find(([one]) => one === kind)?.[1] ?? "";
+      const name = this.series.find(([one]) => one === kind)?.[1] ?? "";
       const [value, old] = this.at(name, i);
-      return [kind, `${label(kind)} ${bytes(value ?? NaN)}${old ? " (last known)" : ""}`];
+      return [kind, `${label(kind)} ${amount(value ?? NaN, unitOf(kind))}${isOfHeap(kind) ? " (estimated)" : ""}${old ? " (last known)" : ""}`];
     });
     const at = when ? `at ${clock(this.time[i])}` : "now";
     fill(this.figures, h("span", { class: "faint" }, at), ...texts.map(([kind, text]) => h("span", {}, h("i", { class: `swatch ${kind}` }), text)));

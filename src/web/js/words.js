@@ -1,29 +1,18 @@
 // Explanations of terms, shown as tooltips and in the help.
 
+import { KINDS } from "./kinds.js";
+
 /** A file, and a line in it where there is one. */
 export function atLine(/** @type {string} */ file, /** @type {number | null | undefined} */ line) {
   return line ? `${file}:${line}` : file;
 }
-
-/** Kinds of memory: [name, label, explanation]. */
-export const KINDS = /** @type {[string, string, string][]} */ ([
-  ["all", "All: resident + page cache", "Resident anonymous and shared memory, and the page cache that the target's own reads, writes and file mappings brought in."],
-  ["resident", "Resident", "Anonymous and shared memory that is in RAM now: RssAnon + RssShmem of /proc/PID/status."],
-  ["anon", "Anonymous", "Resident anonymous memory: heap, stacks, private mappings. The kernel's RssAnon."],
-  ["shmem", "Shared", "Resident shared memory that the target maps: shmem, tmpfs, memfd. The kernel's RssShmem."],
-  ["cache", "Page cache", "File pages that the target's own I/O brought in and that are still cached. Not part of its RSS, unless also mapped."],
-  ["file", "Mapped files", "Resident pages of file mappings: code, libraries, mapped data. The same physical pages may also count as page cache."],
-  ["swap", "Swapped", "Written out to swap: not in RAM."],
-  ["hugetlb", "Huge pages", "Pages of hugetlbfs, which the kernel does not count in RSS."],
-  ["kernel", "Kernel (approximate)", "Kernel memory allocated for the target, in pages: page tables, pipes, socket buffers, slabs. Counted only with --kernel; approximate, and not part of any total."],
-]);
 
 /** Kernel figures in addition to these kinds; they have no stacks. */
 export const OUTSIDE = /** @type {[string, string, string][]} */ ([
   ["page_tables", "Page tables", "Kernel memory for the target's page tables: the kernel's VmPTE. Not part of its RSS, nor of any total here."],
 ]);
 
-const NAMED = [...KINDS, ...OUTSIDE];
+const NAMED = /** @type {[string, string, string][]} */ ([...KINDS.map(({ name, label, text }) => [name, label, text]), ...OUTSIDE]);
 
 export function label(/** @type {string} */ kind) {
   return NAMED.find(([name]) => name === kind)?.[1] ?? kind;
@@ -79,8 +68,8 @@ export function noSymbol(/** @type {string} */ file) {
   return `[no symbol] (${file})`;
 }
 
-export const SELF = "Bytes of stacks whose innermost frame is in this function: it touched the memory itself.";
-export const TOTAL = "Bytes of all stacks that contain this function; a recursive function counts each byte once.";
+export const SELF = "Of stacks whose innermost frame is in this function: it touched or allocated the memory itself.";
+export const TOTAL = "Of all stacks that contain this function; a recursive function counts each byte once.";
 
 /** The help panel: [term, explanation]. */
 export const TERMS = /** @type {[string, string][]} */ ([
@@ -89,6 +78,7 @@ export const TERMS = /** @type {[string, string][]} */ ([
   ["Before attach", "Memory that was already resident when memprof attached, so its stacks are unknown. It is shown by mapping. Start the program under memprof to get a stack for all memory."],
   ["Not observed", "Memory that became resident after memprof attached, but without an event that memprof observes."],
   ["Partial stack", "Unwinding did not reach the outermost frame. Such stacks start at their last known frame."],
+  ["Estimates", "Kinds of the heap by stack (memprof --heap) are estimated from sampled allocations. With 95 % confidence the true figure is within the ± beside it; a figure that is not larger than that is shown as its limit, < 40 KiB."],
   ["Self and total", "Self is the memory that a function's own instructions touched; total also includes the functions that it calls."],
   ["Callees, callers", "Callees: from main down to the functions that it calls. Callers: from the functions that touched the memory up to their callers."],
 ]);

@@ -1,7 +1,7 @@
 // The legend: which colour is which file, and how much memory its functions are behind.
 
 import { fill, h } from "../dom.js";
-import { bytes } from "../format.js";
+import { amount } from "../format.js";
 import { atLine } from "../words.js";
 import { fileColours } from "./colours.js";
 
@@ -10,7 +10,7 @@ import { fileColours } from "./colours.js";
 /** Maximum number of files shown. */
 const MOST = 6;
 
-const WHAT = "Bytes of the stacks that contain a function of the file. A stack counts for each of its files.";
+const WHAT = "What the stacks hold that contain a function of the file. A stack counts for each of its files.";
 const CHANGES = /** @type {[string, string, string][]} */ ([
   ["hsl(6 85% 66%)", "hsl(6 65% 38%)", "grew"],
   ["hsl(214 85% 66%)", "hsl(214 65% 38%)", "shrank"],
@@ -38,7 +38,7 @@ export function legend(/** @type {Element} */ element, /** @type {Tree} */ tree,
   fill(
     element,
     files.length > 0 && h("span", { class: "faint", title: WHAT }, "Stacks through"),
-    ...files.slice(0, MOST).map(({ module, own, total }) => h("span", { title: `${module}: ${WHAT}` }, fileName(module, own), ` ${bytes(total)}`)),
+    ...files.slice(0, MOST).map(({ module, own, total }) => h("span", { title: `${module}: ${WHAT}` }, fileName(module, own), ` ${amount(total, tree.unit)}`)),
     more > 0 && h("span", { class: "faint" }, `and ${more} more ${more === 1 ? "file" : "files"}`),
   );
 }

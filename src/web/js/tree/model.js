@@ -10,6 +10,7 @@
  * @property {number[]} self bytes of stacks that end at the node
  * @property {number[]} [error] standard error of `value`, in a diff of its change, where not all stacks were walked
  * @property {number[]} [before] `value` at the earlier moment of a diff
+ * @property {number[]} [selfError] standard errors of `self`
  * @property {number[]} [selfBefore] `self` at that moment
  *
  * @typedef {object} Frame
@@ -42,12 +43,16 @@ export class Tree {
     /** Standard errors of `value`, and in a diff of the change. */
     this.error = this.isDiff ? new Float64Array(count) : errors;
     this.changeError = this.isDiff ? errors : new Float64Array(count);
+    /** Standard errors of `self`; not of a diff, whose errors are those of changes. */
+    this.selfError = rows.selfError && !this.isDiff ? pick(rows.selfError) : new Float64Array(count);
     this.before = rows.before ? pick(rows.before) : null;
     this.selfBefore = rows.selfBefore ? pick(rows.selfBefore) : null;
     /** The report that the tree shows. @type {import("../api.js").Report | undefined} */
     this.report = undefined;
     /** A function, and the bytes of all stacks with it, dropped nodes included. @type {{ fn: string, path: string, bytes: number } | null} */
     this.found = null;
+    /** What its figures count. @type {import("../kinds.js").Unit} */
+    this.unit = "bytes";
     /** Bytes of all stacks, also of those that the tree leaves out. */
     this.whole = this.value[0];
     /** Number of dropped nodes. */

@@ -2,7 +2,7 @@
 
 import { api } from "../api.js";
 import { fill, h, notice, say, select } from "../dom.js";
-import { bytes, change as signed, clock, exact, exactly } from "../format.js";
+import { amount, change as signed, clock, exact, exactly } from "../format.js";
 import { change, state } from "../state.js";
 import { bar, sort, Table } from "../table.js";
 import { noSymbol } from "../words.js";
@@ -19,9 +19,9 @@ export class Diff {
     this.largest = 0;
     this.graph = new Graph({ draw: "flame", fetch: () => api.diffTree(state), empty: "There is no memory of this kind at either moment." });
     this.columns = [
-      { name: "change", label: "Change", title: "Self after minus self before: memory that the function itself touched", numeric: true, by: (/** @type {DiffRow} */ row) => row.self, cell: (/** @type {DiffRow} */ row) => bar(signed(row.self, row.self_error), row.self, this.largest, row.self < 0 ? "less" : "more"), tip: (/** @type {DiffRow} */ row) => exactly(row.self, row.self_error) },
-      { name: "before", label: "Self before", numeric: true, by: (/** @type {DiffRow} */ row) => row.self_from, cell: (/** @type {DiffRow} */ row) => bytes(row.self_from), tip: (/** @type {DiffRow} */ row) => exact(row.self_from) },
-      { name: "after", label: "Self after", numeric: true, by: (/** @type {DiffRow} */ row) => row.self_to, cell: (/** @type {DiffRow} */ row) => bytes(row.self_to), tip: (/** @type {DiffRow} */ row) => exact(row.self_to) },
+      { name: "change", label: "Change", title: "Self after minus self before: memory that the function itself touched or allocated", numeric: true, by: (/** @type {DiffRow} */ row) => row.self, cell: (/** @type {DiffRow} */ row) => bar(signed(row.self, row.self_error, this.unit), row.self, this.largest, row.self < 0 ? "less" : "more"), tip: (/** @type {DiffRow} */ row) => exactly(row.self, row.self_error, this.unit) },
+      { name: "before", label: "Self before", numeric: true, by: (/** @type {DiffRow} */ row) => row.self_from, cell: (/** @type {DiffRow} */ row) => amount(row.self_from, this.unit), tip: (/** @type {DiffRow} */ row) => exact(row.self_from, this.unit) },
+      { name: "after", label: "Self after", numeric: true, by: (/** @type {DiffRow} */ row) => row.self_to, cell: (/** @type {DiffRow} */ row) => amount(row.self_to, this.unit), tip: (/** @type {DiffRow} */ row) => exact(row.self_to, this.unit) },
       { name: "name", label: "Function", wide: true, by: named, cell: named },
       { name: "module", label: "File", by: (/** @type {DiffRow} */ row) => row.file, cell: (/** @type {DiffRow} */ row) => row.file, tip: (/** @type {DiffRow} */ row) => row.path },
     ];
@@ -31,6 +31,8 @@ export class Diff {
       key: (row) => `${row.path}\n${row.function}`,
       open: (row) => change({ q: "", fn: row.function ?? "", path: row.path }),
     });
+    /** What the figures count. @type {import("../kinds.js").Unit} */
+    this.unit = "bytes";
     this.choice = h("div", { class: "choice" });
     this.note = h("p", { class: "note" });
     this.stage = h("div", { class: "diff-stage" });
@@ -57,6 +59,7 @@ export class Diff {
     }
     const [, { report, rows }] = await Promise.all([this.graph.refresh(), api.diffFunctions(state)]);
     this.rows = rows;
+    this.unit = this.graph.tree?.unit ?? "bytes";
     if (!this.stage.contains(this.graph.element)) fill(this.stage, this.graph.element, h("div", { class: "diff-table" }, this.table.element));
     this.show();
     return report;
@@ -86,7 +89,7 @@ export class Diff {
     this.choose();
     const tree = this.graph.tree;
     if (!tree?.before) return;
-    say(this.note, `${signed(tree.change(0))}: from ${bytes(tree.before[0])} to ${bytes(tree.value[0])}. Red frames grew, blue ones shrank; a frame is as wide as the larger of its two sizes.`);
+    say(this.note, `${signed(tree.change(0), tree.changeError[0], tree.unit)}: from ${amount(tree.before[0], tree.unit)} to ${amount(tree.value[0], tree.unit)}. Red frames grew, blue ones shrank; a frame is as wide as the larger of its two sizes.`);
     this.graph.show();
     this.largest = Math.max(0, ...this.rows.map((row) => Math.abs(row.self)));
     const sorted = this.columns.some((column) => column.name === state.sort.replace(/^-/, "")) ? state.sort : "-change";

@@ -31,7 +31,7 @@ export class Files {
       empty: "The target's own reads, writes and file mappings have left nothing in the page cache since memprof attached.",
       open: (row) => change({ file: row.id, zoom: "", sel: "", q: "" }, true),
     });
-    this.stacks = new Graph({ draw: "flame", fetch: () => api.fileTree(state.file, state), empty: "No stack has page cache of this file any more." });
+    this.stacks = new Graph({ draw: "flame", kind: "cache", fetch: () => api.fileTree(state.file, state), empty: "No stack has page cache of this file any more." });
     this.title = h("h2", { class: "sub" });
     this.back = h("button", { class: "small", onclick: () => change({ file: "" }, true) }, "← all files");
     this.element = h("div", { class: "graph" });

@@ -1,7 +1,8 @@
 // Flame graph, icicle, treemap and tree table: one call tree with search, selection and zoom.
 
 import { fill, h, notice, say, set } from "../dom.js";
-import { bytes, change as signed, estimate, exact, exactly, number, percent } from "../format.js";
+import { amount, change as signed, estimateWithError, exact, exactly, number, percent } from "../format.js";
+import { nothingOf } from "../kinds.js";
 import { change, openSandwich, state } from "../state.js";
 import { Flame } from "../tree/flame.js";
 import { step } from "../tree/keys.js";
@@ -27,6 +28,7 @@ export class Graph {
    * @param {keyof DRAWS} what.draw
    * @param {() => Promise<Tree>} what.fetch
    * @param {string} what.empty what to say if there is nothing to draw
+   * @param {string} [what.kind] the kind that the tree is of; by default, what the link says
    * @param {{ zoom: "zoom" | "zoomUp", sel: "sel" | "selUp" }} [what.at] the settings of the link that hold zoom and selection
    * @param {boolean} [what.callers] whether the children of a frame are its callers; by default, what the link says
    * @param {boolean} [what.upward] whether the root is at the bottom; by default, what the link says
@@ -77,12 +79,18 @@ export class Graph {
     return this.what.upward ?? (this.what.draw === "flame" && state.shape === "flame");
   }
 
+  /** The kind that the tree is of. */
+  get kind() {
+    return this.what.kind ?? state.kind;
+  }
+
   /** Draws the current tree with the current settings of the link. */
   show() {
     const tree = this.tree;
     if (!tree) return;
     if (tree.width[0] === 0) {
-      fill(this.stage, notice("Nothing here", this.what.empty));
+      const [title, why] = nothingOf(this.kind, tree.report?.total, this.what.empty);
+      fill(this.stage, notice(title, why));
       fill(this.crumbs);
       say(this.matched, "");
       this.steps.hidden = true;
@@ -119,7 +127,7 @@ export class Graph {
     const count = found.nodes.length;
     const file = path.slice(path.lastIndexOf("/") + 1);
     const name = path ? `${fn ? `${fn} (${file})` : noSymbol(file)}: ` : "";
-    say(this.matched, `${name}${bytes(sum)} matched (${percent(sum, whole)}) in ${number(count)} ${count === 1 ? "frame" : "frames"}`);
+    say(this.matched, `${name}${amount(sum, tree.unit)} matched (${percent(sum, whole)}) in ${number(count)} ${count === 1 ? "frame" : "frames"}`);
     set(this.matched, { "data-bytes": sum });
   }
 
@@ -157,14 +165,14 @@ export class Graph {
 
   /** The details of a node: [term, text, tooltip]. */
   facts(/** @type {Tree} */ tree, /** @type {number} */ node) {
-    const value = tree.value[node];
-    const facts = [["total", estimate(value, tree.error[node]), `${exactly(value, tree.error[node])} of ${label(state.kind)}: this frame and everything below it`]];
+    const [value, unit] = [tree.value[node], tree.unit];
+    const facts = [["total", estimateWithError(value, tree.error[node], unit), `${exactly(value, tree.error[node], unit)} of ${label(this.kind)}: this frame and everything below it`]];
     if (tree.before) {
-      facts.unshift(["change", signed(tree.change(node), tree.changeError[node]), exactly(tree.change(node), tree.changeError[node])]);
-      facts.push(["before", bytes(tree.before[node]), exact(tree.before[node])]);
+      facts.unshift(["change", signed(tree.change(node), tree.changeError[node], unit), exactly(tree.change(node), tree.changeError[node], unit)]);
+      facts.push(["before", amount(tree.before[node], unit), exact(tree.before[node], unit)]);
     }
     const [end, what] = this.what.callers ?? state.dir === "callers" ? ["no caller", "whose outermost frame this is"] : ["self", "that end in this frame"];
-    facts.push([end, bytes(tree.self[node]), `${exact(tree.self[node])} of stacks ${what}`]);
+    facts.push([end, estimateWithError(tree.self[node], tree.selfError[node], unit), `${exactly(tree.self[node], tree.selfError[node], unit)} of stacks ${what}`]);
     facts.push(["of all", percent(value, tree.whole), "share of everything in this view"]);
     if (this.zoomed) facts.push(["of zoomed", percent(value, tree.value[this.zoomed]), "share of the frame that is zoomed in"]);
     return facts;

@@ -2,6 +2,7 @@
 
 import { fill, h, notice, say, select, set } from "../dom.js";
 import { bytes, clock, exact, number } from "../format.js";
+import { stackTables } from "../heap/by_stack.js";
 import { heapTree, WAYS } from "../heap/map.js";
 import { diffCards, occupancyCard, tableCards } from "../heap/tables.js";
 import { change, state } from "../state.js";
@@ -9,7 +10,7 @@ import { Graph } from "./graph.js";
 
 /** @typedef {import("../api.js").HeapInfo} HeapInfo */
 /** @typedef {Record<string, any>} Heap */
-/** A snapshot, and who made its heap grow. @typedef {{ snapshot: HeapInfo, heap: Heap, grown_by?: Record<string, any> | null }} Whole */
+/** A snapshot, and who made its heap grow. @typedef {{ snapshot: HeapInfo, heap: Heap, grown_by?: Record<string, any> | null, by_stack?: Record<string, any> | null }} Whole */
 /**
  * Where snapshots come from: memprof's API, or one snapshot in the document.
  * @typedef {object} Source
@@ -75,7 +76,7 @@ export class HeapView {
     this.known = new Map();
     /** @type {Heap | null} */
     this.heap = this.before = null;
-    this.map = new HeapMap({ draw: "treemap", fetch: async () => heapTree(/** @type {Heap} */ (this.heap), this.before, state.hby), empty: "The process has no anonymous memory." });
+    this.map = new HeapMap({ draw: "treemap", kind: "anon", fetch: async () => heapTree(/** @type {Heap} */ (this.heap), this.before, state.hby), empty: "The process has no anonymous memory." });
     this.map.stage.style.flexBasis = "20rem";
     this.choice = h("div", { class: "choice heap-choice" });
     const ways = /** @type {[string, string][]} */ (WAYS.map(([way, label]) => [way, label]));
@@ -123,7 +124,7 @@ export class HeapView {
     this.tell(whole, before);
     const heap = whole.heap;
     if (diff) fill(this.cards, occupancyCard(diff.occupancy), ...diffCards(diff.tables));
-    else fill(this.cards, heap.rows.some((/** @type {any} */ row) => row.bytes > 0) && occupancyCard([heap.occupancy]), ...tableCards({ ...heap, grown_by: whole.grown_by ?? null }));
+    else fill(this.cards, heap.rows.some((/** @type {any} */ row) => row.bytes > 0) && occupancyCard([heap.occupancy]), ...tableCards({ ...heap, grown_by: whole.grown_by ?? null, by_stack: stackTables(whole.by_stack) }));
     if (!this.stage.contains(this.map.element)) fill(this.stage, this.ways, this.map.element, this.cards);
     this.divided = null;
     await this.divide();

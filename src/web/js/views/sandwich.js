@@ -3,7 +3,7 @@
 
 import { api } from "../api.js";
 import { fill, h, say, set } from "../dom.js";
-import { bytes, percent } from "../format.js";
+import { estimateWithError, percent } from "../format.js";
 import { change, openSandwich, state } from "../state.js";
 import { isDark } from "../theme.js";
 import { label, noSymbol } from "../words.js";
@@ -94,7 +94,8 @@ export class Sandwich {
     const { name, path } = tree.of(0);
     say(this.name, name);
     const [total, self] = [tree.value[0], tree.self[0]];
-    say(this.figures, `${path}. Total ${bytes(total)}, ${percent(total, tree.whole)} of ${label(state.kind)}; self ${bytes(self)}.`);
+    const [all, own] = [estimateWithError(total, tree.error[0], tree.unit), estimateWithError(self, tree.selfError[0], tree.unit)];
+    say(this.figures, `${path}. Total ${all}, ${percent(total, tree.whole)} of ${label(state.kind)}; self ${own}.`);
     set(this.figures, { "data-total": total, "data-self": self });
   }
 }

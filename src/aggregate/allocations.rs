@@ -1,0 +1,53 @@
+//! The sampled allocations that are kept one by one, with their stacks.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use super::Aggregator;
+use crate::allocations::{Allocation, Allocations};
+use crate::event::{MmId, Pid, StackId};
+use crate::profile::Stack;
+
+impl Aggregator {
+    /// Every sample that is kept. `now` is in ns of `CLOCK_MONOTONIC`.
+    pub fn allocations(&self, now: u64) -> Allocations {
+        let mut numbers: HashMap<StackId, u32> = HashMap::new();
+        let mut stacks: Vec<Arc<Stack>> = Vec::new();
+        let mut pids: HashMap<MmId, Pid> = HashMap::new();
+        pids.extend(self.spaces.iter().map(|(mm, space)| (*mm, space.pid)));
+        let (began, missing) = self.samples.recorded();
+        let began = began.unwrap_or(now);
+        let since = |at: u64| at.saturating_sub(began);
+        let mut without_stack = 0;
+        let mut all = Vec::new();
+        for record in self.samples.records() {
+            let sample = record.sample;
+            let Some(stack) = self.stacks.get(sample.stack) else {
+                without_stack += 1;
+                continue;
+            };
+            let number = *numbers.entry(sample.stack).or_insert_with(|| {
+                stacks.push(self.without_own_frames(stack));
+                stacks.len() as u32 - 1
+            });
+            all.push(Allocation {
+                stack: number,
+                pid: pids.get(&record.mm).copied(),
+                thread: sample.thread,
+                size: sample.size,
+                weight: sample.weight,
+                born_ns: since(sample.at),
+                freed_ns: record.freed.map(since),
+                inherited: record.inherited,
+            });
+        }
+        Allocations {
+            stacks,
+            all,
+            without_stack,
+            now_ns: since(now),
+            missing_until_ns: missing.map(since),
+            temporary_ns: self.samples.temporary_ns(),
+        }
+    }
+}

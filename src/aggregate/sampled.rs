@@ -1,0 +1,68 @@
+//! The sampled allocations of a process, with their stacks.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use super::{Aggregator, Snapshot};
+use crate::event::{MmId, Pid, StackId};
+use crate::heap::{HeapSample, HeapSamples};
+use crate::probe::Probe;
+use crate::profile::{Amounts, Profile, Sample, Usage};
+
+/// Sampled allocations that were live at a moment.
+#[derive(Clone, Debug)]
+pub struct SampledHeap {
+    /// The samples.
+    pub samples: HeapSamples,
+    /// Their stacks, as far as these are known: one sample of the profile each, in the same order.
+    pub stacks: Vec<StackId>,
+    /// The stacks, each with one byte, for their names.
+    pub profile: Profile,
+}
+
+impl Aggregator {
+    /// The followed address space of a process.
+    pub fn space_of(&self, pid: Pid) -> Option<MmId> {
+        let space = self.spaces.iter().find(|(_, space)| space.pid == pid);
+        space.map(|(mm, _)| *mm)
+    }
+
+    /// The sampled allocations that were live at a moment, in ns of `CLOCK_MONOTONIC`, since which frees are kept. All events
+    /// up to then must have been applied.
+    pub fn sampled(&mut self, mm: MmId, at: u64, from_start: bool, probe: &Probe) -> SampledHeap {
+        let (live, lost) = self.samples.live_at(mm, at);
+        let kept: Vec<HeapSample> = live
+            .into_iter()
+            .map(|(address, sample)| HeapSample {
+                address: address.0,
+                size: sample.size,
+                weight: sample.weight,
+                stack: sample.stack,
+            })
+            .collect();
+        let ids: BTreeSet<StackId> = kept.iter().map(|sample| sample.stack).collect();
+        let mut profile = self.profile(Snapshot::default(), probe);
+        let byte = Usage {
+            anon: 1,
+            ..Usage::default()
+        };
+        let found = ids.into_iter().filter_map(|id| {
+            let stack = Arc::clone(self.stacks.get(id)?);
+            let amounts = Amounts::from(byte);
+            Some((id, Sample { stack, amounts }))
+        });
+        let (stacks, samples) = found.unzip();
+        profile.samples = samples;
+        profile.not_observed = Vec::new();
+        profile.borders = Vec::new();
+        SampledHeap {
+            samples: HeapSamples {
+                kept,
+                from_start,
+                lost,
+            },
+            stacks,
+            profile,
+        }
+    }
+}

@@ -1,0 +1,92 @@
+/* SPDX-License-Identifier: MIT OR GPL-2.0-only */
+/*
+ * Sampled allocations (--heap): a sampler inside the process fires a probe for about one allocation in 512 KiB, and one
+ * for the free of such an allocation. The probes are USDTs; user space attaches these programs to them, and says where
+ * their arguments are. What user space makes of the records is in src/samples.rs.
+ *
+ * The probes are instructions of the process, so it can fire them with any arguments: nothing here relies on them.
+ */
+#ifndef MEMPROF_SAMPLES_H
+#define MEMPROF_SAMPLES_H
+
+#include "base.bpf.h"
+#include "counters.bpf.h"
+#include "events.bpf.h"
+#include "follow.bpf.h"
+#include "unwind.bpf.h"
+
+/* The probes that memprof listens to, by the cookie of their link. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, SAMPLE_PROBES);
+	__type(key, __u32);
+	__type(value, struct sample_probe);
+} sample_probes SEC(".maps");
+
+/* The value of an argument; 0 if it cannot be read. */
+static __always_inline __u64 argument(struct pt_regs *ctx, struct probe_argument *a)
+{
+	__u64 value = a->value, reg = 0;
+	__u32 unused = 64 - a->bits;
+
+	if (a->place != ARGUMENT_CONSTANT) {
+		bpf_probe_read_kernel(&reg, sizeof(reg), (void *)ctx + a->reg);
+		value = a->place == ARGUMENT_MEMORY ? reg + value : reg;
+	}
+	if (a->place == ARGUMENT_MEMORY && bpf_probe_read_user(&value, sizeof(value), (void *)value))
+		return 0;
+	if (unused > 56)
+		return value;
+	return a->is_signed ? (__u64)((__s64)(value << unused) >> unused) : value << unused >> unused;
+}
+
+/* The arguments of the probe that was hit. */
+static __always_inline struct sample_probe *hit_probe(struct pt_regs *ctx)
+{
+	__u32 cookie = bpf_get_attach_cookie(ctx);
+
+	return bpf_map_lookup_elem(&sample_probes, &cookie);
+}
+
+/* Sends a record of the probe that was hit. (Not inline: where stacks are walked, none of the 512 bytes of stack is left;
+ * see ARCHITECTURE.md.) */
+static __noinline int send_sample(struct pt_regs *ctx, struct task_state *st, __u32 stack)
+{
+	struct sample_probe *probe = hit_probe(ctx);
+	struct sample_event e = {};
+
+	if (!probe)
+		return 0;
+	e.kind = stack ? EVENT_ALLOCATION : EVENT_FREE;
+	e.mm_id = st->mm_id;
+	e.tid = (__u32)bpf_get_current_pid_tgid();
+	e.stack_id = stack;
+	e.at = bpf_ktime_get_ns();
+	e.address = argument(ctx, &probe->argument[0]);
+	if (stack) {
+		e.size = argument(ctx, &probe->argument[1]);
+		e.weight = argument(ctx, &probe->argument[2]);
+	}
+	count_activity();
+	if (emit(&e, sizeof(e)))
+		count_loss(stack ? LOSS_RING_ALLOCATION : LOSS_RING_FREE);
+	return 0;
+}
+
+SEC("uprobe")
+int allocation_sampled(struct pt_regs *ctx)
+{
+	struct task_state *st = followed(bpf_get_current_task_btf());
+
+	return st ? send_sample(ctx, st, stack_id(st, 0)) : 0;
+}
+
+SEC("uprobe")
+int sample_freed(struct pt_regs *ctx)
+{
+	struct task_state *st = followed(bpf_get_current_task_btf());
+
+	return st ? send_sample(ctx, st, STACK_NONE) : 0;
+}
+
+#endif

@@ -1,0 +1,115 @@
+//! Listening to samplers: BPF programs at their probes.
+
+use std::fs::File;
+use std::os::fd::AsRawFd;
+
+use anyhow::{Context, Result, anyhow, bail};
+use libbpf_rs::skel::Skel;
+use libbpf_rs::{Link, MapCore, MapFlags, UprobeOpts};
+
+use super::Probe;
+use crate::event::Pid;
+use crate::source::samples::{ALLOCATION, FREE};
+use crate::usdt::{Argument, Place, Usdt};
+use crate::wire::{self, SAMPLE_ARGUMENTS, SAMPLE_PROBES, argument_place, sample_probe};
+
+/// The names of a sampler's probes, and the number of their arguments.
+const PROBES: [(&str, &str, usize); 2] = [("alloc", ALLOCATION, 3), ("free", FREE, 1)];
+
+/// Whether a probe of this name is one of a sampler's.
+pub(crate) fn is_sampler_probe(name: &str) -> bool {
+    PROBES.iter().any(|(known, ..)| *known == name)
+}
+
+impl Probe {
+    /// Listens to a sampler's probes: of one process, or of all that map the file. Ends when the links are dropped.
+    ///
+    /// # Errors
+    /// A probe has other arguments than a sampler's, or the kernel refuses.
+    pub fn listen(&mut self, pid: Option<Pid>, file: &File, probes: &[Usdt]) -> Result<Vec<Link>> {
+        // Frees first: a sampler may not remember what it has sampled while nobody listens to them.
+        let is_free = |probe: &&Usdt| probe.arguments.as_ref().is_ok_and(|all| all.len() == 1);
+        let (frees, rest): (Vec<&Usdt>, Vec<&Usdt>) = probes.iter().partition(is_free);
+        let all = frees.into_iter().chain(rest);
+        all.map(|probe| self.listen_to(pid, file, probe)).collect()
+    }
+
+    fn listen_to(&mut self, pid: Option<Pid>, file: &File, probe: &Usdt) -> Result<Link> {
+        let what = || format!("the probe {}:{}", probe.provider, probe.name);
+        let known = PROBES.iter().find(|(name, ..)| *name == probe.name);
+        let Some((_, program, arguments)) = known else {
+            bail!("{} is not a sampler's", what());
+        };
+        let found = match &probe.arguments {
+            Ok(found) if found.len() == *arguments => found,
+            Ok(found) => bail!(
+                "{} has {} arguments, not {arguments}: it does not follow the contract of OpenTelemetry's profiler",
+                what(),
+                found.len()
+            ),
+            Err(text) => bail!(
+                "memprof does not understand where {} has its arguments: {text:?}",
+                what()
+            ),
+        };
+        let cookie = self.cookie_of(found)?;
+        let program = self
+            .skel
+            .object()
+            .progs_mut()
+            .find(|p| p.name() == *program)
+            .ok_or_else(|| anyhow!("memprof has no BPF program {program}"))?;
+        // A path that leads to this very file, whatever its name is in the process's file tree.
+        let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+        let options = UprobeOpts {
+            ref_ctr_offset: probe.semaphore as usize,
+            cookie,
+            ..UprobeOpts::default()
+        };
+        let pid = pid.map_or(-1, |pid| pid.0.cast_signed());
+        program
+            .attach_uprobe_with_opts(pid, path, probe.offset as usize, options)
+            .with_context(|| format!("cannot listen to {}", what()))
+    }
+
+    /// What the probe's links pass to the program: the place of its arguments in the map.
+    fn cookie_of(&mut self, arguments: &[Argument]) -> Result<u64> {
+        let mut record = sample_probe::default();
+        for (to, from) in record.argument.iter_mut().zip(arguments) {
+            *to = argument(from);
+        }
+        let record = wire::record_bytes(&record);
+        let known = self.sample_probes.iter().position(|bytes| bytes == record);
+        let cookie = known.unwrap_or(self.sample_probes.len());
+        if known.is_none() {
+            if cookie >= SAMPLE_PROBES {
+                bail!("the probes of samplers have their arguments in too many places");
+            }
+            let key = (cookie as u32).to_ne_bytes();
+            let maps = &self.skel.maps;
+            maps.sample_probes
+                .update(&key, record, MapFlags::ANY)
+                .context("cannot write the BPF map of samplers' probes")?;
+            self.sample_probes.push(record.to_vec());
+        }
+        Ok(cookie as u64)
+    }
+}
+
+fn argument(argument: &Argument) -> wire::probe_argument {
+    let (place, reg, value) = match argument.place {
+        Place::Constant(value) => (argument_place::ARGUMENT_CONSTANT, 0, value),
+        Place::Register(reg) => (argument_place::ARGUMENT_REGISTER, reg, 0),
+        Place::Memory(reg, offset) => (argument_place::ARGUMENT_MEMORY, reg, offset),
+    };
+    wire::probe_argument {
+        place: place.0 as u8,
+        bits: argument.bits,
+        is_signed: argument.signed.into(),
+        reg,
+        value: value.cast_unsigned(),
+        ..Default::default()
+    }
+}
+
+const _: () = assert!(SAMPLE_ARGUMENTS == 3);

@@ -1,0 +1,213 @@
+//! Finds samplers in the followed processes, and listens to them: the library that memprof has preloaded, and any other
+//! code that speaks the contract of OpenTelemetry's profiler (`--heap`).
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::fs::File;
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use libbpf_rs::Link;
+
+use super::Collector;
+use crate::console;
+use crate::elf::Elf;
+use crate::event::{Event, MmId, Pid, RangeChange};
+use crate::probe::is_sampler_probe;
+use crate::profile::ModuleId;
+use crate::usdt::{self, Usdt};
+
+/// The providers whose probes are a sampler's: OpenTelemetry's contract, and the library family that it came from.
+const PROVIDERS: [&str; 2] = ["otel_memory", "ddheap"];
+
+/// Minimum time between two looks at the code of processes that map more.
+const PAUSE: Duration = Duration::from_millis(50);
+/// Programs load their libraries, and with them a sampler, within this time.
+const LOADED: Duration = Duration::from_secs(2);
+
+/// Whom to listen to.
+#[derive(Clone, Debug, Default)]
+pub struct SamplerOptions {
+    /// Further providers.
+    pub providers: Vec<String>,
+    /// The library that memprof preloads.
+    pub preloaded: Option<PathBuf>,
+}
+
+/// The samplers of the followed processes.
+#[derive(Default)]
+pub(super) struct Samplers {
+    /// `None` if nobody wants to know of them.
+    options: Option<Rc<SamplerOptions>>,
+    /// The samplers' probes of each file that was looked at.
+    files: HashMap<ModuleId, Rc<[Usdt]>>,
+    /// Address spaces that have mapped code since the last look.
+    changed: BTreeSet<MmId>,
+    looked: Option<Instant>,
+    /// The links of each process and file.
+    listening: BTreeMap<(MmId, ModuleId), Vec<Link>>,
+    preloaded: Vec<Link>,
+    /// Number of samplers to which memprof could not listen.
+    failures: u64,
+    /// Whether there was one in any process.
+    found: bool,
+    /// When the first process was looked at; `None` once it was said that there is none.
+    missing_since: Option<Instant>,
+}
+
+impl Collector {
+    /// Listens to samplers from now on, first to the library that memprof preloads.
+    ///
+    /// # Errors
+    /// If that is impossible.
+    pub fn listen_to_samplers(&mut self, options: Option<SamplerOptions>) -> Result<()> {
+        if let Some(path) = options.as_ref().and_then(|o| o.preloaded.as_ref()) {
+            let of = || format!("the sampler {}", path.display());
+            let file = File::open(path).with_context(|| format!("cannot open {}", of()))?;
+            let probes = samplers_probes(&file, |provider| PROVIDERS.contains(&provider));
+            self.samplers.preloaded = self
+                .probe
+                .listen(None, &file, &probes)
+                .with_context(|| format!("cannot listen to {}", of()))?;
+        }
+        self.samplers.options = options.map(Rc::new);
+        Ok(())
+    }
+
+    /// Stops listening, one probe after the other.
+    pub(super) fn stop_listening(&mut self) {
+        let samplers = std::mem::take(&mut self.samplers);
+        drop(samplers);
+    }
+
+    /// Notes what an event says of code that may contain a sampler.
+    pub(super) fn note_code(&mut self, event: &Event) {
+        if self.samplers.options.is_none() {
+            return;
+        }
+        match event {
+            Event::Process(e) => {
+                self.samplers.changed.insert(e.mm);
+            }
+            Event::Range(e) => {
+                let code = matches!(
+                    e.change,
+                    RangeChange::Mapped { code: true, .. } | RangeChange::Executable
+                );
+                if code {
+                    self.samplers.changed.insert(e.mm);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Looks for samplers where code was mapped.
+    pub(super) fn look_for_samplers(&mut self) {
+        self.say_if_there_is_none();
+        let recent = |at: Instant| at.elapsed() < PAUSE;
+        if self.samplers.changed.is_empty() || self.samplers.looked.is_some_and(recent) {
+            return;
+        }
+        let aggregator = &self.aggregator;
+        let samplers = &mut self.samplers;
+        samplers.listening.retain(|(mm, _), _| aggregator.has(*mm));
+        for mm in std::mem::take(&mut samplers.changed) {
+            self.look_for_samplers_of(mm);
+        }
+        let now = Instant::now();
+        if self.samplers.looked.replace(now).is_none() {
+            self.samplers.missing_since = Some(now);
+        }
+    }
+
+    fn say_if_there_is_none(&mut self) {
+        let samplers = &mut self.samplers;
+        let late = |since: Instant| since.elapsed() >= LOADED;
+        if samplers.found || !samplers.missing_since.is_some_and(late) {
+            return;
+        }
+        samplers.missing_since = None;
+        console::print(
+            "no process has a sampler of allocations, so the heap by stack stays empty; `memprof --heap -- COMMAND` starts \
+             a command with one",
+        );
+    }
+
+    fn look_for_samplers_of(&mut self, mm: MmId) {
+        let Some(pid) = self.aggregator.pid_of(mm) else {
+            return;
+        };
+        let Some(options) = self.samplers.options.clone() else {
+            return;
+        };
+        let wanted = |provider: &str| {
+            let mut more = options.providers.iter();
+            PROVIDERS.contains(&provider) || more.any(|name| name == provider)
+        };
+        let Some((code, modules)) = self.aggregator.code_now(mm) else {
+            return;
+        };
+        let modules = modules.modules();
+        let seen: HashSet<ModuleId> = code.ranges().map(|(_, _, _, id)| id).collect();
+        for id in seen {
+            let Some(module) = modules.get(usize::from(id.0)) else {
+                continue;
+            };
+            let Some(file) = &module.file else { continue };
+            // Its probes are listened to in all processes.
+            if options.preloaded.as_ref() == Some(&module.path) {
+                self.aggregator.set_sampler(id);
+                self.samplers.found = true;
+                continue;
+            }
+            let files = &mut self.samplers.files;
+            let probes = files
+                .entry(id)
+                .or_insert_with(|| samplers_probes(file, wanted).into());
+            let probes = Rc::clone(probes);
+            if probes.is_empty() || self.samplers.listening.contains_key(&(mm, id)) {
+                continue;
+            }
+            match self.probe.listen(Some(pid), file, &probes) {
+                Ok(links) => {
+                    self.samplers.found = true;
+                    tracing::debug!(%pid, file = %module.path.display(), "a sampler is listened to");
+                    self.samplers.listening.insert((mm, id), links);
+                }
+                Err(e) => self.samplers.fail(pid, &e),
+            }
+        }
+    }
+}
+
+impl Samplers {
+    /// Whether samplers are listened to.
+    pub(super) fn is_listening(&self) -> bool {
+        self.options.is_some()
+    }
+
+    /// Whether memprof's own library is listened to, from the start of each process that has preloaded it.
+    pub(super) fn has_preloaded(&self) -> bool {
+        !self.preloaded.is_empty()
+    }
+
+    fn fail(&mut self, pid: Pid, e: &anyhow::Error) {
+        tracing::warn!(%pid, "{e:#}");
+        if self.failures == 0 {
+            console::print(&format!(
+                "process {pid} has a sampler of allocations, but {e:#}"
+            ));
+        }
+        self.failures += 1;
+    }
+}
+
+/// The samplers' probes in a file; none if it cannot be read.
+fn samplers_probes(file: &File, provider: impl Fn(&str) -> bool) -> Vec<Usdt> {
+    let wanted = |of: &str, name: &str| provider(of) && is_sampler_probe(name);
+    let elf = Elf::read(file);
+    let probes = elf.and_then(|elf| usdt::probes(&elf, wanted));
+    probes.unwrap_or_default()
+}

@@ -1,0 +1,42 @@
+//! Sampled allocations on request, with the names of their stacks.
+
+use std::sync::Arc;
+
+use tokio::sync::oneshot;
+
+use super::Reports;
+use crate::allocations::NamedAllocations;
+use crate::api::{ApiError, Provider, Report};
+use crate::measure::HEAP;
+use crate::session::collector::Command;
+use crate::symbolize::Detail;
+
+impl Reports {
+    /// The sampled allocations that are kept now.
+    ///
+    /// # Errors
+    /// There is no report, allocations are not sampled, or the collector does not answer.
+    pub(super) async fn named_allocations(&self) -> Result<NamedAllocations, ApiError> {
+        let newest = self.profile().await?;
+        if !newest.profile.measures.iter().any(|m| m.name == HEAP.name) {
+            return Err(ApiError::BadRequest(
+                "allocations are not sampled: start memprof with --heap".to_owned(),
+            ));
+        }
+        let (reply, answer) = oneshot::channel();
+        self.collecting.send(Command::Allocations(reply))?;
+        let failed = |_| ApiError::Failed("the collector has ended".to_owned());
+        let allocations = answer.await.map_err(failed)?;
+        let all = 0..allocations.all.len();
+        let profile = Arc::new(allocations.profile_of(all, &newest.profile));
+        let symbols = self.names(&profile, Detail::Names).await?;
+        Ok(NamedAllocations {
+            report: Report {
+                profile,
+                symbols,
+                sequence: newest.sequence,
+            },
+            allocations: Arc::new(allocations),
+        })
+    }
+}

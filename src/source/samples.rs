@@ -1,0 +1,23 @@
+//! Sampled allocations (`--heap`). `samples.bpf.h` describes what the programs send; [`crate::samples`] adds it up.
+
+use super::Source;
+use crate::measure::HEAP;
+
+/// The program that is attached to a sampler's probe of an allocation.
+pub(crate) const ALLOCATION: &str = "allocation_sampled";
+/// The program that is attached to its probe of a free.
+pub(crate) const FREE: &str = "sample_freed";
+
+/// The source of sampled allocations.
+pub static SOURCE: Source = Source {
+    name: "sampled allocations",
+    programs: &[],
+    at_faults: &[],
+    optional: &[],
+    tracepoints: &[],
+    measure: &HEAP,
+    on_demand: &[ALLOCATION, FREE],
+    maps: &["sample_probes"],
+    ledger: None,
+    collect: None,
+};

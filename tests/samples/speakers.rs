@@ -1,0 +1,168 @@
+//! Processes that speak the contract by themselves: nothing is preloaded.
+
+use ::memprof::event::Pid;
+
+use crate::common::memprof::Memprof;
+use crate::common::process::wait_until;
+use crate::common::workload::{Workload, program};
+use crate::{below, total};
+
+/// The probes of `speaker`: three of `alloc`, one of `free`.
+const LISTENED: &str = "3 1";
+
+fn listeners(workload: &mut Workload) -> String {
+    workload.lines.send("listeners");
+    workload.lines.line()
+}
+
+fn attached(workload: &mut Workload, args: &[&str]) -> Memprof {
+    let m = Memprof::attach(workload.pid(), &[&["--heap"], args].concat());
+    wait_until(|| listeners(workload) == LISTENED);
+    m
+}
+
+#[test]
+fn every_sample_counts_under_its_stack_until_it_is_freed() {
+    let mut workload = Workload::start(&program("speaker"));
+    assert_eq!(listeners(&mut workload), "0 0");
+    // Nobody listens.
+    workload.lines.tell("hold 10");
+    let m = attached(&mut workload, &["--heap-temporary", "3600000"]);
+    for command in ["hold 1000", "large 3", "churn 500", "release 100"] {
+        workload.lines.tell(command);
+    }
+    let figure = |function, kind| below(&m, function, kind).0;
+    // 1,000 bytes and 10 objects each.
+    assert_eq!(figure("hold_one", "inuse_space"), 900_000);
+    assert_eq!(figure("hold_one", "inuse_objects"), 9_000);
+    assert_eq!(figure("hold_one", "alloc_space"), 1_000_000);
+    assert_eq!(figure("hold_one", "temporary_space"), 100_000);
+    // A sample that stands for itself has no error.
+    assert_eq!(below(&m, "large_one", "inuse_space"), (3 << 20, 0));
+    assert_eq!(below(&m, "large_one", "alloc_objects"), (3, 0));
+    // Arguments of two and four bytes: the registers hold more.
+    assert_eq!(figure("churn_one", "inuse_space"), 0);
+    assert_eq!(figure("churn_one", "alloc_space"), 500 * 6_400);
+    assert_eq!(figure("churn_one", "temporary_objects"), 500 * 100);
+    // Independent samples: the variance of each is weight² (1 − p).
+    let error = (1_000f64 * 1e6 * (1.0 - 0.1)).sqrt().round() as u64;
+    assert_eq!(below(&m, "hold_one", "alloc_space").1, error);
+    let all = 900_000 + (3 << 20);
+    assert_eq!(total(&m, "inuse_space"), all);
+    assert_eq!(m.lost(), [""; 0]);
+    // Samples from before are unknown: their frees change nothing.
+    workload.lines.tell("release 2000");
+    assert_eq!(total(&m, "inuse_space"), 3 << 20);
+    m.interrupt();
+    assert_eq!(listeners(&mut workload), "0 0");
+}
+
+#[test]
+fn a_filter_chooses_among_the_samples() {
+    let mut workload = Workload::start(&program("speaker"));
+    let m = attached(&mut workload, &[]);
+    for command in ["hold 100", "large 3", "release 30", "churn 50"] {
+        workload.lines.tell(command);
+    }
+    let reply = |filter: &str, kind: &str| {
+        let filter: String = form_urlencoded::byte_serialize(filter.as_bytes()).collect();
+        m.get(&format!("/v2/functions?kind={kind}&filter={filter}"))
+    };
+    let total = |filter: &str, kind: &str| {
+        let reply = reply(filter, kind);
+        assert_eq!(reply.status, 200, "{}", reply.text());
+        reply.json()["report"]["total"][kind].as_u64().unwrap_or(0)
+    };
+    assert_eq!(total("live", "inuse_space"), 70_000 + (3 << 20));
+    assert_eq!(total("!live", "alloc_space"), 30_000 + 50 * 6_400);
+    assert_eq!(total("size > 1000", "alloc_objects"), 3);
+    assert_eq!(total("'hold_one' in functions", "alloc_space"), 100_000);
+    assert_eq!(
+        total("size == 64 && died >= born", "alloc_space"),
+        50 * 6_400
+    );
+    assert_eq!(total("at_peak", "alloc_space"), 100_000 + (3 << 20));
+    let pid = workload.pid();
+    assert_eq!(
+        total(&format!("thread == {pid} && live"), "inuse_objects"),
+        703
+    );
+    for (filter, kind, why) in [
+        ("siz > 5", "alloc_space", "unknown name siz"),
+        ("size >", "alloc_space", "not an expression"),
+        ("size", "alloc_space", "neither true nor false"),
+        ("live", "anon", "needs a kind of the sampled heap"),
+    ] {
+        let reply = reply(filter, kind);
+        assert_eq!(reply.status, 400, "{filter}");
+        assert!(reply.text().contains(why), "{filter}: {}", reply.text());
+    }
+    let tree = m.get("/v2/tree?kind=alloc_space&filter=temporary").json();
+    assert_eq!(tree["total"], 50 * 6_400);
+    let csv = m.get("/v2/export/folded?kind=alloc_space&filter=size%20%3D%3D%2064");
+    assert_eq!(csv.status, 200, "{}", csv.text());
+    assert!(
+        csv.text().lines().all(|line| line.contains("churn_one ")),
+        "{}",
+        csv.text()
+    );
+}
+
+#[test]
+fn a_child_has_a_copy_of_the_samples() {
+    let mut workload = Workload::start(&program("speaker"));
+    let m = attached(&mut workload, &["--follow-forks"]);
+    workload.lines.tell("hold 100");
+    workload.lines.tell("fork");
+    let pid = workload.pid();
+    let mut child = None;
+    let of = |pid: Pid, kind: &str| {
+        let reply = m.get(&format!("/v2/summary?pid={pid}"));
+        assert_eq!(reply.status, 200, "{}", reply.text());
+        reply.json()["total"][kind].as_u64().unwrap_or(0)
+    };
+    wait_until(|| {
+        let processes = m.get("/v2/processes").json();
+        let rows = processes["rows"].as_array().unwrap().clone();
+        let mut pids = rows.iter().filter_map(|row| row["pid"].as_u64());
+        child = pids
+            .find(|other| *other != u64::from(pid.0))
+            .map(|pid| Pid(pid as u32));
+        child.is_some()
+    });
+    let child = child.unwrap();
+    // (The child has its parent's semaphores, but memprof still has to listen to it.)
+    wait_until(|| {
+        workload.lines.tell("hold 1");
+        workload.lines.tell("release 1");
+        of(child, "alloc_space") > 0
+    });
+    let before = of(child, "alloc_space");
+    assert_eq!(of(child, "inuse_space"), 100_000);
+    workload.lines.tell("release 40");
+    workload.lines.tell("hold 7");
+    assert_eq!(of(pid, "inuse_space"), 100_000);
+    assert_eq!(of(child, "inuse_space"), 67_000);
+    assert_eq!(of(child, "alloc_space"), before + 7_000);
+    assert_eq!(total(&m, "alloc_space"), before + 107_000);
+}
+
+#[test]
+fn two_memprofs_listen_at_once_and_neither_takes_from_the_other() {
+    let mut workload = Workload::start(&program("speaker"));
+    let first = attached(&mut workload, &[]);
+    let second = Memprof::attach(workload.pid(), &["--heap"]);
+    // (The semaphore counts probes, not listeners.)
+    wait_until(|| {
+        workload.lines.tell("hold 1");
+        total(&second, "inuse_space") > 0
+    });
+    let both = |m: [&Memprof; 2]| m.map(|m| total(m, "inuse_space"));
+    let before = both([&first, &second]);
+    workload.lines.tell("hold 5");
+    assert_eq!(both([&first, &second]), before.map(|n| n + 5_000));
+    first.interrupt();
+    assert_eq!(listeners(&mut workload), LISTENED);
+    workload.lines.tell("hold 5");
+    assert_eq!(total(&second, "inuse_space"), before[1] + 10_000);
+}

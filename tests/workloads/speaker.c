@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+/*
+ * Speaks the samplers' contract without a sampler: fires its probes for allocations that it makes up, with known figures,
+ * on command. Arguments are in a register, in memory and constant, and of several sizes.
+ *
+ * Commands on standard input, one line each, answered by `ok` on standard output when done:
+ *   hold N       N allocations of 100 bytes that stand for 1,000, at new addresses
+ *   large N      N allocations of 1 MiB that stand for themselves
+ *   churn N      N allocations of 64 bytes that stand for 6,400, freed at once
+ *   release N    frees the last N of `hold`
+ *   fork         goes on in a child
+ *   listeners    answers how many probes of each name are listened to: `alloc free`
+ */
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define SEMAPHORE(name) \
+	__attribute__((section(".probes"), used)) volatile unsigned short name##_semaphore
+
+SEMAPHORE(otel_memory_alloc);
+SEMAPHORE(otel_memory_free);
+
+#define NOTE(name, arguments)                                                            \
+	"990: nop\n"                                                                     \
+	".pushsection .note.stapsdt,\"\",\"note\"\n"                                      \
+	".balign 4\n.4byte 992f-991f, 994f-993f, 3\n"                                    \
+	"991: .asciz \"stapsdt\"\n992: .balign 4\n"                                      \
+	"993: .8byte 990b, 0, otel_memory_" name "_semaphore\n"                          \
+	".asciz \"otel_memory\"\n.asciz \"" name "\"\n.asciz \"" arguments "\"\n"        \
+	"994: .balign 4\n.popsection\n"
+
+static uint64_t next = 0x100000;
+
+__attribute__((noinline)) static uint64_t hold_one(void)
+{
+	uint64_t at = next;
+
+	next += 64;
+	if (otel_memory_alloc_semaphore)
+		asm volatile(NOTE("alloc", "8@%[at] -4@$100 8@%[weight]")::[at] "r"(at), [weight] "m"((uint64_t){ 1000 })
+			     : "memory");
+	return at;
+}
+
+__attribute__((noinline)) static void large_one(void)
+{
+	uint64_t at = next;
+
+	next += 1 << 20;
+	if (otel_memory_alloc_semaphore)
+		asm volatile(NOTE("alloc", "8@%[at] 8@%[size] 8@%[size]")::[at] "r"(at), [size] "r"(1ull << 20)
+			     : "memory");
+}
+
+__attribute__((noinline)) static void release_one(uint64_t at)
+{
+	if (otel_memory_free_semaphore)
+		asm volatile(NOTE("free", "8@%[at]")::[at] "r"(at) : "memory");
+}
+
+__attribute__((noinline)) static void churn_one(void)
+{
+	uint64_t at = next;
+
+	next += 64;
+	if (otel_memory_alloc_semaphore)
+		asm volatile(NOTE("alloc", "8@%[at] 2@%w[size] 4@%k[weight]")::[at] "r"(at), [size] "r"(0x70000 | 64),
+			     [weight] "r"(0x500000000 | 6400)
+			     : "memory");
+	release_one(at);
+}
+
+int main(void)
+{
+	static uint64_t held[1 << 20];
+	static char line[64];
+	size_t nr = 0;
+
+	while (fgets(line, sizeof(line), stdin)) {
+		unsigned long n = 0;
+		char word[16] = "";
+
+		sscanf(line, "%15s %lu", word, &n);
+		for (unsigned long i = 0; i < n; i++) {
+			if (!strcmp(word, "hold"))
+				held[nr++] = hold_one();
+			else if (!strcmp(word, "large"))
+				large_one();
+			else if (!strcmp(word, "churn"))
+				churn_one();
+			else if (!strcmp(word, "release") && nr)
+				release_one(held[--nr]);
+		}
+		if (!strcmp(word, "fork")) {
+			pid_t child = fork();
+
+			if (child > 0) {
+				waitpid(child, NULL, 0);
+				return 0;
+			}
+		}
+		if (!strcmp(word, "listeners"))
+			printf("%u %u\n", otel_memory_alloc_semaphore, otel_memory_free_semaphore);
+		else
+			puts("ok");
+		fflush(stdout);
+	}
+	return 0;
+}
