@@ -19,7 +19,7 @@ pub(super) fn figure(unit: Unit, figure: u64) -> String {
 /// A figure that may be an estimate: `<1,234` if its error is as large as itself.
 pub(super) fn estimate(unit: Unit, figure: u64, standard_error: u64) -> String {
     match Margin::of(figure, standard_error) {
-        Margin::Below(most) => format!("<{}", self::figure(unit, most)),
+        Margin::Below(most) => format!("<{}", grouped(unit.limit(most))),
         _ => self::figure(unit, figure),
     }
 }

@@ -217,6 +217,8 @@ pub fn svg(bytes: &[u8]) -> u64 {
 /// pprof's view of a file.
 pub struct Pprof {
     pub sums: Sums,
+    /// The sum of the value that it shows unless told otherwise.
+    pub shown: u64,
     /// Its `-raw` form.
     pub raw: String,
 }
@@ -225,10 +227,9 @@ pub struct Pprof {
 pub fn pprof(bytes: &[u8]) -> Pprof {
     let raw = pprof_says(&["-raw"], bytes);
     let mut lines = raw.lines().skip_while(|line| *line != "Samples:").skip(1);
-    let names: Vec<&str> = lines
-        .next()
-        .unwrap()
-        .split_whitespace()
+    let types: Vec<&str> = lines.next().unwrap().split_whitespace().collect();
+    let names: Vec<&str> = types
+        .iter()
         .map(|name| name.split('/').next().unwrap())
         .collect();
     let mut sums: Sums = names.iter().map(|name| ((*name).to_owned(), 0)).collect();
@@ -246,7 +247,9 @@ pub fn pprof(bytes: &[u8]) -> Pprof {
             *sums.get_mut(*name).unwrap() += value;
         }
     }
-    Pprof { sums, raw }
+    let default = types.iter().position(|name| name.ends_with("[dflt]"));
+    let shown = sums[names[default.unwrap()]];
+    Pprof { sums, shown, raw }
 }
 
 /// The output of `go tool pprof`.

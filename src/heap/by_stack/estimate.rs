@@ -199,12 +199,15 @@ impl Adding<'_> {
         for ((cell, sums), bytes) in sums.into_iter().zip(apportion(all, &shares)) {
             let share = sums.value / value;
             let variance = sums.square - 2.0 * share * sums.mixed + share * share * square;
+            // Where one stack has all samples, that is 0. But chunks of other stacks may be there of which none was sampled:
+            // about as many as one sample stands for.
+            let unseen = share * share * square / samples.len() as f64;
             add(
                 &mut cells[cell],
                 group,
                 bytes,
                 sums.value * factor,
-                variance.max(0.0) * factor * factor,
+                (variance.max(0.0) + unseen) * factor * factor,
             );
         }
         true

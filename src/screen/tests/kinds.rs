@@ -46,5 +46,9 @@ fn kinds_of_the_heap_have_their_unit_and_errors() {
     shows(&state, &["     <2,072   0.2", "     41,024 100.0  - all"]);
     // Without the heap, there is no such line.
     feed(&mut state, Input::Report(report(4000)));
-    assert!(!text(&state).iter().any(|line| line.contains("heap")));
+    assert!(
+        !text(&state)
+            .iter()
+            .any(|line| line.contains("heap, estimated"))
+    );
 }
