@@ -62,20 +62,8 @@ impl Walk {
             for kind in Kind::ALL.into_iter().filter(|kind| self.of(*kind) > 0) {
                 if can.kind {
                     let path = format!("/v2/export/{name}?kind={}", kind.name());
-                    let body = self.m.get(&path).body;
-                    let (found, wanted) = match (name, kind) {
-                        // It has no value for all memory.
-                        ("pprof", Kind::All) => {
-                            (readers::pprof(&body).shown, self.of(Kind::Resident))
-                        }
-                        ("pprof", _) => (readers::pprof(&body).shown, self.of(kind)),
-                        _ => {
-                            let sums = readers::read(name, &body);
-                            let found = sums.get("all").or_else(|| sums.get(kind.name()));
-                            (*found.unwrap(), self.of(kind))
-                        }
-                    };
-                    assert_eq!(found, wanted, "{path}");
+                    let (found, of) = readers::shown(name, &self.m.get(&path).body, kind);
+                    assert_eq!(found, self.of(of), "{path}");
                 }
             }
         }

@@ -126,22 +126,11 @@ fn every_kind_adds_up() {
                 kind,
                 ..ExportOptions::default()
             };
-            let sums = readers::read(format.name, &written(format.name, &report, &options));
-            let sample_type = match kind {
-                Kind::All => continue,
-                Kind::Resident => "resident_space".to_owned(),
-                Kind::Cache => "page_cache_space".to_owned(),
-                Kind::Swap => "swapped_space".to_owned(),
-                Kind::Column(id) => id.column().sample_type.to_owned(),
-                other => format!("{}_space", other.name()),
-            };
-            let found = match format.name {
-                "pprof" => sums.get(&sample_type),
-                _ => sums.get("all").or_else(|| sums.get(kind.label())),
-            };
+            let bytes = written(format.name, &report, &options);
+            let (found, of) = readers::shown(format.name, &bytes, kind);
             assert_eq!(
                 found,
-                Some(&kind.of(&report.profile.total)),
+                of.of(&report.profile.total),
                 "{} {}",
                 format.name,
                 kind.name()

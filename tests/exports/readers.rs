@@ -214,6 +214,21 @@ pub fn svg(bytes: &[u8]) -> u64 {
     root.unwrap().1
 }
 
+/// The sum that a reader shows of a file about this kind, and the kind of which it is the sum.
+pub fn shown(format: &str, bytes: &[u8], kind: Kind) -> (u64, Kind) {
+    match (format, kind) {
+        // It has no value for all memory.
+        ("pprof", Kind::All) => (pprof(bytes).shown, Kind::Resident),
+        ("pprof", _) => (pprof(bytes).shown, kind),
+        _ => {
+            let sums = read(format, bytes);
+            let names = ["all", kind.label(), kind.name()];
+            let sum = names.iter().find_map(|name| sums.get(*name));
+            (*sum.unwrap_or_else(|| panic!("{sums:?}")), kind)
+        }
+    }
+}
+
 /// pprof's view of a file.
 pub struct Pprof {
     pub sums: Sums,
