@@ -5,8 +5,10 @@
 //! format shows them.
 
 mod filter;
+mod marks;
 
 pub use filter::{Filter, FilterError};
+pub use marks::MarkTime;
 
 use std::sync::Arc;
 
@@ -49,6 +51,8 @@ pub struct Allocations {
     pub all: Vec<Allocation>,
     /// How many more there are, whose stack was lost.
     pub without_stack: u64,
+    /// When the first one was made, in ns of `CLOCK_MONOTONIC`.
+    pub began_ns: u64,
     /// The current moment.
     pub now_ns: u64,
     /// Allocations freed until this moment may be missing; `None` if none is.

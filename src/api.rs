@@ -5,6 +5,7 @@
 //! much as one.
 
 mod cache;
+mod chosen;
 mod common;
 mod diff;
 mod events;
@@ -49,7 +50,7 @@ use events::Events;
 use heap::Heaps;
 pub(crate) use heap::write_heap;
 use marks::{Mark, Marks};
-use reply_builder::{Again, ReplyBuilder, Shown};
+use reply_builder::{Again, Queue, ReplyBuilder, Shown};
 use view::View;
 
 pub use crate::export::Report;
@@ -86,6 +87,8 @@ pub struct Api {
     options: ApiOptions,
     provider: Arc<dyn Provider>,
     reply_builder: ReplyBuilder,
+    /// Whose turn it is to choose among the sampled allocations, which takes seconds if there are many.
+    filtering: Queue,
     marks: Marks,
     heaps: Heaps,
     series: Mutex<Series>,
@@ -108,6 +111,7 @@ impl Api {
             options,
             provider,
             reply_builder,
+            filtering: Queue::default(),
             marks: Marks::default(),
             heaps: Heaps::default(),
             series: Mutex::default(),
@@ -181,14 +185,12 @@ impl Api {
             again,
         };
         drop(report);
-        let mut reply = Reply::new(view.content_type(), "");
-        let (body, name) = self
+        let content_type = view.content_type();
+        let made = self
             .reply_builder
             .shared(shown, view, self.provider())
             .await?;
-        reply.body = Body::Whole(body);
-        reply.file_name = name;
-        Ok(reply)
+        Ok(Reply::made(content_type, made))
     }
 }
 

@@ -151,14 +151,13 @@ impl Session<'_> {
             .iter()
             .filter_map(|l| l.local_addr().ok())
             .collect();
+        let options = ApiOptions {
+            metrics_functions: self.config.metrics_functions,
+        };
+        let api = Api::new(Arc::clone(&self.reports) as Arc<dyn Provider>, options);
         let server = tokio::spawn(server::serve(
             listeners,
-            Api::new(
-                Arc::clone(&self.reports) as Arc<dyn Provider>,
-                ApiOptions {
-                    metrics_functions: self.config.metrics_functions,
-                },
-            ),
+            Arc::clone(&api),
             self.server_options(),
             async move {
                 let _ = stopped.wait_for(|stop| *stop).await;
@@ -171,7 +170,7 @@ impl Session<'_> {
         signals.restore();
         // The server keeps answering while the last report is made.
         let written = match &outcome {
-            Ok(_) => self.write_results().await,
+            Ok(_) => self.write_results(&api).await,
             Err(_) => Ok(()),
         };
         stop.send_replace(true);
@@ -229,7 +228,7 @@ impl Session<'_> {
         }
     }
 
-    async fn write_results(&self) -> Result<()> {
+    async fn write_results(&self, api: &Api) -> Result<()> {
         let report = match self.reports.profile().await {
             Ok(report) => report,
             Err(e) => {
@@ -259,7 +258,7 @@ impl Session<'_> {
             Some(filter) => {
                 let named = self.reports.allocations().await;
                 let named = named.map_err(|e| anyhow!("cannot apply --filter: {e}"))?;
-                Arc::new(filter.choose(&named)?)
+                Arc::new(filter.choose(&named, None, &api.mark_times())?)
             }
             None => Arc::clone(&report),
         };

@@ -43,6 +43,7 @@ pub static ASSETS: &[Asset] = assets! {
     JS, "js/axis.js";
     JS, "js/controls.js";
     JS, "js/dom.js";
+    JS, "js/filter.js";
     JS, "js/format.js";
     JS, "js/header.js";
     JS, "js/heap/by_stack.js";

@@ -45,6 +45,7 @@ impl Aggregator {
             stacks,
             all,
             without_stack,
+            began_ns: began,
             now_ns: since(now),
             missing_until_ns: missing.map(since),
             temporary_ns: self.samples.temporary_ns(),

@@ -1,13 +1,14 @@
 //! The sampled allocations of a process, with their stacks.
 
-use std::collections::BTreeSet;
+use std::collections::hash_map::Entry;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use super::{Aggregator, Snapshot};
 use crate::event::{MmId, Pid, StackId};
 use crate::heap::{HeapSample, HeapSamples};
 use crate::probe::Probe;
-use crate::profile::{Amounts, Profile, Sample, Usage};
+use crate::profile::{Amounts, Frame, Profile, Sample, Stack, Usage};
 
 /// Sampled allocations that were live at a moment.
 #[derive(Clone, Debug)]
@@ -31,25 +32,42 @@ impl Aggregator {
     /// up to then must have been applied.
     pub fn sampled(&mut self, mm: MmId, at: u64, from_start: bool, probe: &Probe) -> SampledHeap {
         let (live, lost) = self.samples.live_at(mm, at);
+        // Without the sampler's frames, stacks with different ids can be the same.
+        let mut ids: HashMap<Box<[Frame]>, StackId> = HashMap::new();
+        let mut shown: HashMap<StackId, StackId> = HashMap::new();
+        let mut stacks: BTreeMap<StackId, Arc<Stack>> = BTreeMap::new();
+        for (_, sample) in &live {
+            let Entry::Vacant(unseen) = shown.entry(sample.stack) else {
+                continue;
+            };
+            let id = match self.stacks.get(sample.stack) {
+                None => sample.stack,
+                Some(stack) => {
+                    let stack = self.without_own_frames(stack);
+                    let id = *ids.entry(stack.frames.clone()).or_insert(sample.stack);
+                    stacks.entry(id).or_insert(stack);
+                    id
+                }
+            };
+            unseen.insert(id);
+        }
         let kept: Vec<HeapSample> = live
             .into_iter()
             .map(|(address, sample)| HeapSample {
                 address: address.0,
                 size: sample.size,
                 weight: sample.weight,
-                stack: sample.stack,
+                stack: shown[&sample.stack],
             })
             .collect();
-        let ids: BTreeSet<StackId> = kept.iter().map(|sample| sample.stack).collect();
         let mut profile = self.profile(Snapshot::default(), probe);
         let byte = Usage {
             anon: 1,
             ..Usage::default()
         };
-        let found = ids.into_iter().filter_map(|id| {
-            let stack = Arc::clone(self.stacks.get(id)?);
+        let found = stacks.into_iter().map(|(id, stack)| {
             let amounts = Amounts::from(byte);
-            Some((id, Sample { stack, amounts }))
+            (id, Sample { stack, amounts })
         });
         let (stacks, samples) = found.unzip();
         profile.samples = samples;

@@ -1,11 +1,15 @@
 //! A filter: an expression of the Common Expression Language (CEL) over one allocation.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use cel::parser::Expression;
 use cel::{Context, Env, ExecutionError, Program, Value};
 
+use super::marks::{self, MarkTime};
 use super::{Allocation, Allocations, NamedAllocations};
+use crate::event::Pid;
 use crate::export::Report;
 use crate::profile::{FrameKind, Stack};
 use crate::symbol::Symbols;
@@ -61,6 +65,24 @@ pub enum FilterError {
     /// It is neither true nor false.
     #[error("the filter is neither true nor false, but {0}")]
     NotBoolean(String),
+    /// It names a mark by something else than a text or a number.
+    #[error(
+        "mark() takes the name of a mark in quotes or its id, as in mark('before-load') and mark(2)"
+    )]
+    MarkName,
+    /// It names a mark that is not there.
+    #[error("the filter names the mark {mark}, which is not there; known are {known}")]
+    NoMark {
+        /// The mark.
+        mark: String,
+        /// Those that are there.
+        known: String,
+    },
+    /// It names a mark that was opened from a file.
+    #[error(
+        "the filter names the mark {0}, which is of a saved profile: it is no moment of this session"
+    )]
+    MarkOfFile(String),
     /// It took too long.
     #[error("the filter took longer than {} s: make it simpler", PATIENCE.as_secs())]
     TooSlow,
@@ -71,6 +93,7 @@ pub enum FilterError {
 pub struct Filter {
     text: Arc<str>,
     program: Arc<Program>,
+    names_marks: bool,
 }
 
 /// Equal texts are equal filters.
@@ -111,6 +134,7 @@ impl Filter {
         }
         Ok(Filter {
             text: text.into(),
+            names_marks: marks::names_any(program.expression())?,
             program: Arc::new(program),
         })
     }
@@ -120,17 +144,34 @@ impl Filter {
         &self.text
     }
 
-    /// The report of the allocations for which it is true.
+    /// The report of the allocations for which it is true, of one process if `pid` names it. `marks` are those that it may
+    /// name, the newest last.
     ///
     /// # Errors
     /// It cannot be evaluated, or that takes too long.
-    pub fn choose(&self, named: &NamedAllocations) -> Result<Report, FilterError> {
+    pub fn choose(
+        &self,
+        named: &NamedAllocations,
+        pid: Option<Pid>,
+        marks: &[MarkTime],
+    ) -> Result<Report, FilterError> {
         let (report, all) = (&named.report, &*named.allocations);
+        let expression = match self.names_marks {
+            true => Cow::Owned(marks::with_times(
+                self.program.expression(),
+                marks,
+                all.began_ns,
+            )?),
+            false => Cow::Borrowed(self.program.expression()),
+        };
         let begun = Instant::now();
         let env = Arc::new(Env::stdlib());
         let peak_ns = self.mentions("at_peak").then(|| all.peak_ns());
         let mut by_stack: Vec<Vec<usize>> = vec![Vec::new(); all.stacks.len()];
         for (at, one) in all.all.iter().enumerate() {
+            if pid.is_some() && one.pid != pid {
+                continue;
+            }
             if let Some(of_stack) = by_stack.get_mut(one.stack as usize) {
                 of_stack.push(at);
             }
@@ -145,7 +186,7 @@ impl Filter {
                 }
                 let mut of_one = context.new_inner_scope();
                 describe(&mut of_one, &all.all[at], all, peak_ns.unwrap_or(0))?;
-                if self.holds(&of_one)? {
+                if holds(&expression, &of_one)? {
                     chosen.push(at);
                 }
             }
@@ -183,12 +224,12 @@ impl Filter {
         }
         Ok(())
     }
+}
 
-    fn holds(&self, context: &Context<'_, '_>) -> Result<bool, FilterError> {
-        match self.program.execute(context).map_err(evaluation)? {
-            Value::Bool(holds) => Ok(holds),
-            other => Err(FilterError::NotBoolean(format!("{:?}", other.type_of()))),
-        }
+fn holds(expression: &Expression, context: &Context<'_, '_>) -> Result<bool, FilterError> {
+    match Value::resolve(expression, context).map_err(evaluation)? {
+        Value::Bool(holds) => Ok(holds),
+        other => Err(FilterError::NotBoolean(format!("{:?}", other.type_of()))),
     }
 }
 

@@ -40,6 +40,7 @@ fn named() -> NamedAllocations {
             one(1, 10, 6, Some(6)),
         ],
         without_stack: 0,
+        began_ns: 100 * SECOND,
         now_ns: 10 * SECOND,
         missing_until_ns: None,
         temporary_ns: 1_000,
@@ -57,7 +58,10 @@ fn named() -> NamedAllocations {
 /// The bytes of each column that the filter chooses, of both stacks.
 #[track_caller]
 fn chosen(filter: &str) -> [[u64; 3]; 2] {
-    let report = Filter::parse(filter).unwrap().choose(&named()).unwrap();
+    let report = Filter::parse(filter)
+        .unwrap()
+        .choose(&named(), None, &[])
+        .unwrap();
     let columns = [ALLOC_SPACE, INUSE_SPACE, TEMPORARY_SPACE];
     let samples = &report.profile.samples;
     assert_eq!(samples.len(), 2);
@@ -92,7 +96,10 @@ fn allocations_are_chosen_by_size_time_and_place() {
 
 #[test]
 fn the_chosen_have_their_errors() {
-    let report = Filter::parse("live").unwrap().choose(&named()).unwrap();
+    let report = Filter::parse("live")
+        .unwrap()
+        .choose(&named(), None, &[])
+        .unwrap();
     let variances = report
         .profile
         .borders
@@ -120,7 +127,12 @@ fn a_filter_that_cannot_be_used_says_why() {
     assert!(parse("siz > 5").to_string().contains("lifetime"));
     assert_eq!(parse(&"(".repeat(13)), FilterError::TooLong);
     assert_eq!(parse(&"!".repeat(501)), FilterError::TooLong);
-    let choose = |text: &str| Filter::parse(text).unwrap().choose(&named()).unwrap_err();
+    let choose = |text: &str| {
+        Filter::parse(text)
+            .unwrap()
+            .choose(&named(), None, &[])
+            .unwrap_err()
+    };
     assert!(matches!(choose("size"), FilterError::NotBoolean(_)));
     assert!(matches!(choose("size > 'a'"), FilterError::Evaluation(_)));
     assert!(matches!(
@@ -129,9 +141,58 @@ fn a_filter_that_cannot_be_used_says_why() {
     ));
     for text in ["size >", "siz > 1", "size"] {
         let error = Filter::parse(text)
-            .and_then(|f| f.choose(&named()))
+            .and_then(|f| f.choose(&named(), None, &[]))
             .unwrap_err();
         assert!(!error.to_string().contains('\n'), "{error}");
+    }
+}
+
+#[test]
+fn marks_are_moments() {
+    let mark = |id, name: Option<&str>, at: Option<u64>| MarkTime {
+        id,
+        name: name.map(str::to_owned),
+        at_ns: at.map(|at| at * SECOND),
+    };
+    let marks = [
+        mark(1, Some("load"), Some(104)),
+        // Before the first sample.
+        mark(2, None, Some(50)),
+        mark(3, Some("load"), Some(102)),
+        mark(4, Some("file"), None),
+    ];
+    let choose = |filter: &str| {
+        Filter::parse(filter)
+            .unwrap()
+            .choose(&named(), None, &marks)
+    };
+    let bytes = |filter: &str| {
+        let report = choose(filter).unwrap();
+        report.profile.total.column(ALLOC_SPACE)
+    };
+    assert_eq!(bytes("born > mark('load')"), 2100);
+    assert_eq!(bytes("born > mark(1)"), 100);
+    assert_eq!(bytes("born < mark(1) && live"), 1000);
+    assert_eq!(bytes("born > mark(2)"), 3600);
+    assert_eq!(bytes("[mark(2), mark(1)].exists(m, born == m - 2.0)"), 500);
+    let missing = choose("live || born > mark('x')").unwrap_err().to_string();
+    assert!(
+        missing.contains("the mark 'x'") && missing.contains("'load', 2, 'load'"),
+        "{missing}"
+    );
+    let file = choose("born > mark('file')").unwrap_err();
+    assert_eq!(file, FilterError::MarkOfFile("'file'".into()));
+    for text in [
+        "born > mark()",
+        "born > mark(1, 2)",
+        "born > mark(size)",
+        "born > mark(1.0)",
+    ] {
+        assert_eq!(
+            Filter::parse(text).unwrap_err(),
+            FilterError::MarkName,
+            "{text}"
+        );
     }
 }
 

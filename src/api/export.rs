@@ -114,19 +114,14 @@ impl Ask for Export {
                 options.baseline = Some(api.marks.get(id)?.report);
                 options.check(self.format).map_err(|e| bad(e.to_string()))?;
             }
-            if self.which.is_filtered() {
+            if let Some(chosen) = self.which.chosen() {
                 if self.from.is_some() || self.to != NOW {
                     return Err(bad(
                         "parameter filter excludes from and to: marks have no single allocations"
                             .to_owned(),
                     ));
                 }
-                let report = self.which.report(api).await?;
-                let again = || -> BoxFuture<'a, _> {
-                    Box::pin(async { Ok(self.which.report(api).await?) })
-                };
-                let view = self.which.recorded().in_view(Arc::new(self.clone()));
-                return api.show(report, &again, view).await;
+                return chosen.recorded().show(api, Arc::new(self.clone())).await;
             }
             let to = api.marks.get_or_now(&self.to)?;
             let report = api.state(to.as_ref()).await?;
@@ -210,23 +205,24 @@ struct Format {
 impl From<&Exporter> for Format {
     fn from(format: &Exporter) -> Format {
         let can = &format.supports;
-        // Every format can export a mark's report and a single process.
-        let held = [
-            can.direction,
-            can.kind,
-            can.threshold,
-            can.difference,
-            true,
-            true,
+        // Every format can export a mark's report and a single process. A filter needs a kind of the heap.
+        let options = [
+            ("direction", can.direction),
+            ("kind", can.kind),
+            ("threshold", can.threshold),
+            ("from", can.difference),
+            ("to", true),
+            ("pid", true),
+            ("filter", can.kind),
         ];
-        let options = PARAMETERS.iter().zip(held).filter(|(_, held)| *held);
+        let options = options.into_iter().filter(|(_, held)| *held);
         Format {
             name: format.name,
             about: format.about,
             extension: format.extension,
             content_type: format.content_type,
             href: format!("/v2/export/{}", format.name),
-            options: options.map(|(name, _)| *name).collect(),
+            options: options.map(|(name, _)| name).collect(),
         }
     }
 }

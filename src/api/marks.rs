@@ -11,7 +11,8 @@ use super::common::{Kinds, millis, stopped_us};
 use super::kept::{self, Keepable, KeptList, MOST, checked_name};
 use super::request::RequestContext;
 use super::{Api, ApiError, Ask, BoxFuture, Reply, Report, Request};
-use crate::freeze::Freeze;
+use crate::allocations::MarkTime;
+use crate::freeze::{Freeze, now_ns};
 use crate::profile::{FreezeOutcome, Profile, Sample, Stack};
 
 /// Limit for the bytes of all marks together. A stack in several marks is counted once.
@@ -33,6 +34,8 @@ pub(super) struct Mark {
     pub(super) name: Option<String>,
     pub(super) report: Arc<Report>,
     created: SystemTime,
+    /// See [`MarkTime`].
+    at_ns: Option<u64>,
 }
 
 impl Keepable for Mark {
@@ -80,7 +83,7 @@ impl Marks {
         }
     }
 
-    /// Keeps a report.
+    /// Keeps a report; `at_ns` is the moment that the mark stands for, as in [`MarkTime`].
     ///
     /// # Errors
     /// [`ApiError::Full`] if there is no room.
@@ -88,6 +91,7 @@ impl Marks {
         &self,
         name: Option<String>,
         report: Arc<Report>,
+        at_ns: Option<u64>,
     ) -> Result<MarkReply, ApiError> {
         let mut kept = self.lock();
         kept.check_room(Some(&report))?;
@@ -96,6 +100,7 @@ impl Marks {
             name,
             report,
             created: SystemTime::now(),
+            at_ns,
         };
         kept.marks.add(|id| {
             mark.id = id;
@@ -120,6 +125,19 @@ impl Marks {
             kept.deleted.push((report, bytes));
         }
         Ok(())
+    }
+}
+
+impl Api {
+    /// When the marks were made, for filters; oldest first.
+    pub fn mark_times(&self) -> Vec<MarkTime> {
+        let kept = self.marks.lock();
+        let times = kept.marks.iter().map(|mark| MarkTime {
+            id: mark.id,
+            name: mark.name.clone(),
+            at_ns: mark.at_ns,
+        });
+        times.collect()
     }
 }
 
@@ -251,9 +269,16 @@ impl Ask for Keep {
                 (_, true) => still(api, Freeze::Each).await?,
                 _ => api.provider().profile().await?,
             };
-            Reply::created(&api.marks.add(self.0.name.clone(), report)?)
+            let at_ns = monotonic(report.profile.taken);
+            Reply::created(&api.marks.add(self.0.name.clone(), report, Some(at_ns))?)
         })
     }
+}
+
+/// The time of a report that was taken a moment ago, in ns of `CLOCK_MONOTONIC`.
+fn monotonic(taken: SystemTime) -> u64 {
+    let ago = taken.elapsed().unwrap_or_default();
+    now_ns().saturating_sub(u64::try_from(ago.as_nanos()).unwrap_or(u64::MAX))
 }
 
 /// A report with the target frozen, or an error.

@@ -61,7 +61,7 @@ impl Ask for Open {
                 sequence: NEXT.fetch_add(1, Ordering::Relaxed),
                 ..saved.into()
             };
-            let mark = api.marks.add(self.name.clone(), Arc::new(report))?;
+            let mark = api.marks.add(self.name.clone(), Arc::new(report), None)?;
             Reply::created(&mark)
         })
     }

@@ -6,6 +6,8 @@ use bytes::Bytes;
 use serde::Serialize;
 use tokio::sync::mpsc;
 
+use super::reply_builder::Made;
+
 /// The content type of JSON.
 pub const JSON: &str = "application/json";
 
@@ -44,6 +46,15 @@ impl Reply {
             content_type,
             file_name: None,
             body: Body::Whole(body.into()),
+        }
+    }
+
+    /// A reply with a body that was built, and the name of its file.
+    pub(super) fn made(content_type: &'static str, (body, file_name): Made) -> Reply {
+        Reply {
+            file_name,
+            body: Body::Whole(body),
+            ..Reply::new(content_type, "")
         }
     }
 

@@ -53,26 +53,43 @@ pub(super) struct ReplyBuilder {
 
 /// Builds one reply at a time.
 struct Lane {
-    turn: Arc<Semaphore>,
-    places: Arc<Semaphore>,
+    queue: Queue,
     room: Arc<Room>,
 }
 
+/// Requests that are served one at a time. Few wait; further ones are refused.
+pub(super) struct Queue {
+    turn: Arc<Semaphore>,
+    places: Arc<Semaphore>,
+}
+
 /// The right to build a reply, and the place in the queue.
-type Turn = (OwnedSemaphorePermit, OwnedSemaphorePermit);
+pub(super) type Turn = (OwnedSemaphorePermit, OwnedSemaphorePermit);
 
 impl Lane {
     fn new(room: usize) -> Lane {
         Lane {
-            turn: Arc::new(Semaphore::new(1)),
-            places: Arc::new(Semaphore::new(QUEUED + 1)),
+            queue: Queue::default(),
             room: Room::new(room),
         }
     }
+}
 
+impl Default for Queue {
+    fn default() -> Queue {
+        Queue {
+            turn: Arc::new(Semaphore::new(1)),
+            places: Arc::new(Semaphore::new(QUEUED + 1)),
+        }
+    }
+}
+
+impl Queue {
+    /// Waits for the caller's turn, which ends when it is dropped.
+    ///
     /// # Errors
-    /// [`ApiError::Busy`]: too many replies are waiting.
-    async fn turn(&self) -> Result<Turn, ApiError> {
+    /// [`ApiError::Busy`]: too many requests are waiting.
+    pub(super) async fn turn(&self) -> Result<Turn, ApiError> {
         let place = Arc::clone(&self.places).try_acquire_owned();
         let place = place.map_err(|_| {
             ApiError::Busy(format!(
@@ -137,7 +154,7 @@ impl ReplyBuilder {
     }
 
     /// Builds a reply on a blocking thread, once it is its turn.
-    async fn make(
+    pub(super) async fn make(
         &self,
         shown: Shown<'_, '_>,
         view: Arc<dyn View>,
@@ -147,7 +164,7 @@ impl ReplyBuilder {
             true => &self.light,
             false => &self.heavy,
         };
-        let turn = lane.turn().await?;
+        let turn = lane.queue.turn().await?;
         let report = match shown.report.upgrade() {
             Some(report) => report,
             None => (shown.again)().await?,

@@ -4,15 +4,14 @@ use std::borrow::Cow;
 use std::fmt::Debug;
 use std::sync::Arc;
 
-use super::query::{Query, bad};
+use super::chosen::{self, Chosen};
+use super::query::Query;
 use super::reply::JSON;
 use super::request::RequestContext;
 use super::room::Out;
-use super::shape::kind;
 use super::{Api, ApiError, Ask, BoxFuture, ProviderError, Reply, Report, Request};
 use crate::allocations::Filter;
 use crate::event::Pid;
-use crate::measure::HEAP;
 use crate::profile::Frames;
 
 /// A view of a report. Its `Debug` form identifies it: replies are shared by that.
@@ -79,23 +78,22 @@ impl ReportSelector {
             known: query.number("report", "", u64::MAX)?,
             pid: pid.map(|pid| Pid(pid as u32)),
             frames: frames(query)?,
-            filter: filter(query)?,
+            filter: chosen::filter(query)?,
         })
     }
 
-    /// Whether it shows only some of the sampled allocations.
-    pub(super) fn is_filtered(&self) -> bool {
-        self.filter.is_some()
+    /// The sampled allocations to show, if only some are.
+    pub(super) fn chosen(&self) -> Option<Chosen> {
+        let (filter, pid) = (self.filter.clone()?, self.pid);
+        let part = Part {
+            pid: None,
+            ..self.shown()
+        };
+        Some(Chosen { filter, pid, part })
     }
 
     /// The report, with all its processes.
     pub(super) async fn report(&self, api: &Api) -> Result<Arc<Report>, Missing> {
-        if let Some(filter) = self.filter.clone() {
-            let named = api.provider().allocations().await?;
-            let chosen = tokio::task::spawn_blocking(move || filter.choose(&named)).await;
-            let chosen = chosen.map_err(|e| ApiError::Failed(e.to_string()))?;
-            return Ok(Arc::new(chosen.map_err(|e| bad(e.to_string()))?));
-        }
         if let Some(id) = &self.mark {
             return Ok(api.marks.get(id)?.report);
         }
@@ -117,10 +115,7 @@ impl ReportSelector {
 
     /// The same part with all frames, as recorded.
     pub(super) fn recorded(&self) -> Part {
-        Part {
-            frames: None,
-            ..self.shown()
-        }
+        self.shown().recorded()
     }
 }
 
@@ -134,6 +129,14 @@ pub(super) struct Part {
 }
 
 impl Part {
+    /// The same part with all frames, as recorded.
+    pub(super) fn recorded(self) -> Part {
+        Part {
+            frames: None,
+            ..self
+        }
+    }
+
     /// That part of a report.
     ///
     /// # Errors
@@ -142,11 +145,7 @@ impl Part {
         let Some(pid) = self.pid else {
             return Ok(self.showing(report));
         };
-        let profile = report.profile.of(pid).ok_or_else(|| {
-            ApiError::NotFound(Some(format!(
-                "there is no process {pid} in this report: /v2/processes lists the processes"
-            )))
-        })?;
+        let profile = report.profile.of(pid).ok_or_else(|| no_process(pid))?;
         let report = Report {
             profile: Arc::new(profile),
             ..report.clone()
@@ -167,32 +166,16 @@ impl Part {
     }
 }
 
+pub(super) fn no_process(pid: Pid) -> ApiError {
+    ApiError::NotFound(Some(format!(
+        "there is no process {pid} in this report: /v2/processes lists the processes"
+    )))
+}
+
 /// The parameter `frames`.
 pub(super) fn frames(query: &Query) -> Result<Frames, ApiError> {
     let choices = Frames::ALL.map(|frames| (frames.name(), frames));
     Ok(query.word("frames", choices)?.unwrap_or_default())
-}
-
-/// The parameter `filter`.
-fn filter(query: &Query) -> Result<Option<Filter>, ApiError> {
-    let Some(text) = query.text("filter").filter(|text| !text.is_empty()) else {
-        return Ok(None);
-    };
-    let filter = Filter::parse(text).map_err(|e| bad(e.to_string()))?;
-    if query.text("mark").is_some() {
-        return Err(bad(
-            "parameters filter and mark exclude each other: a mark has no single allocations"
-                .to_owned(),
-        ));
-    }
-    if kind(query)?.measure().name != HEAP.name {
-        let kinds = HEAP.columns.iter().map(|column| column.name);
-        return Err(bad(format!(
-            "parameter filter needs a kind of the sampled heap: {}",
-            kinds.collect::<Vec<_>>().join(", ")
-        )));
-    }
-    Ok(Some(filter))
 }
 
 /// Why there is no report to show.
@@ -283,7 +266,10 @@ pub(super) fn view(asked: &RequestContext<'_>, view: impl View) -> Result<Reques
 impl<V: View> Ask for Viewed<V> {
     fn answer<'a>(&'a self, api: &'a Api) -> BoxFuture<'a, Result<Reply, ApiError>> {
         Box::pin(async {
-            let view = Arc::clone(&self.view);
+            let view: Arc<dyn View> = self.view.clone();
+            if let Some(chosen) = self.which.chosen() {
+                return chosen.show(api, view).await;
+            }
             let again =
                 || -> BoxFuture<'a, _> { Box::pin(async { Ok(self.which.report(api).await?) }) };
             match self.which.report(api).await {

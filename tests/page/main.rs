@@ -10,6 +10,7 @@ mod browser;
 mod choice;
 mod cut_off;
 mod estimates;
+mod filter;
 mod heap;
 mod heap_report;
 mod kinds;

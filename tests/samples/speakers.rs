@@ -1,6 +1,7 @@
 //! Processes that speak the contract by themselves: nothing is preloaded.
 
 use ::memprof::event::Pid;
+use serde_json::Value;
 
 use crate::common::memprof::Memprof;
 use crate::common::process::wait_until;
@@ -97,8 +98,10 @@ fn a_filter_chooses_among_the_samples() {
         assert_eq!(reply.status, 400, "{filter}");
         assert!(reply.text().contains(why), "{filter}: {}", reply.text());
     }
+    // (Others may have been freed as fast.)
+    let filter = "temporary%20%26%26%20size%20%3D%3D%2064";
     let tree = m
-        .get("/v2/tree?kind=alloc_space&filter='churn_one'%20in%20functions")
+        .get(&format!("/v2/tree?kind=alloc_space&filter={filter}"))
         .json();
     assert_eq!(tree["total"], 50 * 6_400);
     let csv = m.get("/v2/export/folded?kind=alloc_space&filter='churn_one'%20in%20functions");
@@ -108,6 +111,76 @@ fn a_filter_chooses_among_the_samples() {
         "{}",
         csv.text()
     );
+    // After the end there is one report, of which different filters choose different allocations.
+    workload.end();
+    wait_until(|| m.get("/v2/summary").json()["target"]["alive"] == false);
+    assert_eq!(total("size > 1000", "alloc_space"), 3 << 20);
+    assert_eq!(total("size == 64", "alloc_space"), 50 * 6_400);
+}
+
+/// What a filter chooses since a mark is what the heap has grown by, as the difference from the mark says.
+#[test]
+fn growth_since_a_mark() {
+    let mut workload = Workload::start(&program("speaker"));
+    let m = attached(&mut workload, &[]);
+    workload.lines.tell("hold 100");
+    let made = m.send("POST", "/v2/marks", r#"{"name": "before 'load'"}"#);
+    assert_eq!(made.status, 201, "{}", made.text());
+    for command in ["hold 20", "large 2", "churn 10", "release 5"] {
+        workload.lines.tell(command);
+    }
+    let get = |filter: &str| {
+        let filter: String = form_urlencoded::byte_serialize(filter.as_bytes()).collect();
+        m.get(&format!("/v2/functions?kind=inuse_space&filter={filter}"))
+    };
+    let by_name = get(r#"born > mark("before 'load'") && live"#).json();
+    let difference = m.get("/v2/diff?from=1&by=function&kind=inuse_space").json();
+    let grown = 15_000 + (2 << 20);
+    assert_eq!(by_name["total"], grown);
+    let main = |reply: &Value, field: &str| {
+        let mut rows = reply["rows"].as_array().unwrap().iter();
+        let row = rows.find(|row| row["function"] == "main").unwrap();
+        (row[field].clone(), row["total_error"].clone())
+    };
+    assert_eq!(main(&difference, "total").0, grown);
+    let (total, error) = main(&by_name, "total");
+    assert_eq!(total, grown);
+    // 15 samples with p = 0.1; the large ones are exact.
+    let variance = 15.0 * 1e6 * 0.9;
+    assert_eq!(error, f64::sqrt(variance).round() as u64);
+    let before = get("born < mark(1) && live").json();
+    assert_eq!(before["total"], 100_000);
+    let missing = get("born > mark('x')");
+    assert_eq!(missing.status, 400);
+    let said = missing.text();
+    assert!(said.contains("'x'") && said.contains("before"), "{said}");
+}
+
+#[test]
+fn a_filter_of_one_process() {
+    let mut workload = Workload::start(&program("speaker"));
+    let m = attached(&mut workload, &["--follow-forks"]);
+    workload.lines.tell("hold 100");
+    let pid = workload.pid();
+    let of = |pid: u32| {
+        m.get(&format!(
+            "/v2/functions?kind=inuse_space&filter=live&pid={pid}"
+        ))
+    };
+    workload.lines.tell("fork");
+    wait_until(|| {
+        m.get("/v2/processes").json()["rows"]
+            .as_array()
+            .unwrap()
+            .len()
+            == 2
+    });
+    workload.lines.tell("hold 7");
+    let reply = of(pid.0);
+    assert_eq!(reply.status, 200, "{}", reply.text());
+    assert_eq!(reply.json()["total"], 100_000);
+    let reply = of(1);
+    assert_eq!(reply.status, 404, "{}", reply.text());
 }
 
 #[test]

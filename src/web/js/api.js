@@ -4,7 +4,7 @@
 import { clock } from "./format.js";
 import { Tree } from "./tree/model.js";
 import { isSaved, saved } from "./saved.js";
-import { unitOf } from "./kinds.js";
+import { isOfHeap, unitOf } from "./kinds.js";
 import { state } from "./state.js";
 import { noSymbol, reason } from "./words.js";
 
@@ -67,6 +67,9 @@ export class ApiError extends Error {
 
 /** The parameters that select the report and the process. */
 const which = () => ({ mark: state.mark, pid: state.pid });
+
+/** The filter that applies: single allocations are known now, of kinds of the heap, and neither in marks nor in files. */
+export const filterOf = (kind = state.kind) => (isOfHeap(kind) && !state.mark && !isSaved ? state.filter : "");
 
 /** @returns {Promise<any>} */
 async function ask(/** @type {string} */ path, /** @type {Record<string, any>} */ parameters = {}, /** @type {RequestInit} */ init = {}) {
@@ -172,13 +175,13 @@ export const api = {
   /** @returns {Promise<Tree>} */
   tree: async (/** @type {Choice} */ choice) => {
     const { fn, path } = choice;
-    const reply = await ask("tree", { kind: choice.kind, ...shape(choice), ...chosenFunction(choice), ...which() });
+    const reply = await ask("tree", { kind: choice.kind, filter: filterOf(choice.kind), ...shape(choice), ...chosenFunction(choice), ...which() });
     const made = tree(reply, choice.kind);
     if (reply.matched !== null) made.found = { fn, path, bytes: reply.matched };
     return made;
   },
   /** What the chosen function calls, or its callers; of this report, if it is still the newest. @returns {Promise<Tree>} */
-  focus: async (/** @type {Choice} */ choice, /** @type {number | undefined} */ report) => tree(await ask("tree", { kind: choice.kind, ...shape(choice), function: choice.fn, path: choice.path, focus: true, report, ...which() }), choice.kind),
+  focus: async (/** @type {Choice} */ choice, /** @type {number | undefined} */ report) => tree(await ask("tree", { kind: choice.kind, filter: filterOf(choice.kind), ...shape(choice), function: choice.fn, path: choice.path, focus: true, report, ...which() }), choice.kind),
   /** @returns {Promise<Tree>} */
   fileTree: async (/** @type {string} */ file, /** @type {Choice} */ choice) => tree(await ask("files/stacks", { file, ...shape({ ...choice, kind: "cache" }), ...which() })),
   /** @returns {Promise<Tree>} */
@@ -186,7 +189,7 @@ export const api = {
   /** The functions whose self bytes changed most. @returns {Promise<{ report: Report, rows: DiffRow[], count: number }>} */
   diffFunctions: (/** @type {Choice} */ choice) => ask("diff", { by: "function", from: choice.from, to: choice.to, kind: choice.kind, sort: "self", limit: 1000, pid: state.pid, frames: choice.py }),
   /** @returns {Promise<Functions>} */
-  functions: (/** @type {Record<string, any>} */ parameters) => ask("functions", { ...parameters, frames: state.py, ...which() }),
+  functions: (/** @type {Record<string, any>} */ parameters) => ask("functions", { ...parameters, filter: filterOf(parameters.kind), frames: state.py, ...which() }),
   /** @returns {Promise<{ report: Report, total: number, other: number, count: number, rows: FileRow[] }>} */
   files: () => ask("files", { limit: ROWS, ...which() }),
   /** @returns {Promise<Maps>} */

@@ -2,6 +2,7 @@
 
 import { counts, hasSource } from "./api.js";
 import { field, fill, h, later, select, set } from "./dom.js";
+import { FilterBox } from "./filter.js";
 import { bytes, parseBytes } from "./format.js";
 import { groupOf, isOfHeap, KINDS, unitOf } from "./kinds.js";
 import { isSaved, savedKinds } from "./saved.js";
@@ -35,6 +36,14 @@ const CHOICES = /** @type {Record<string, [string, [string, string][], string]>}
   min: ["Threshold", [["0", "all"], ["65536", "≥ 64 KiB"], ["262144", "≥ 256 KiB"], ["1048576", "≥ 1 MiB"], ["16777216", "≥ 16 MiB"]], "Smaller frames are aggregated as “below threshold”"],
 });
 
+const filter = new FilterBox();
+
+/** Says why the filter cannot be used. */
+export const showFilterError = (/** @type {string} */ why) => filter.say(why);
+
+/** Offers filters by these marks. */
+export const offerMarks = (/** @type {import("./api.js").Mark[]} */ marks) => filter.offer(marks);
+
 /** The controls of the open view. The page cache view is a list, or the stacks of one file; the sandwich a list, or a function. */
 function offered() {
   const focus = state.view === "sandwich" && state.path;
@@ -54,7 +63,8 @@ export function showControls(step = stepTo) {
   // Collapsed on narrow screens.
   const fold = h("details", { class: "options", open: !matchMedia("(max-width: 700px)").matches }, h("summary", {}, "Options"), h("div", { class: "fields" }, ...options));
   const answer = offers.includes("kind") && h("p", { class: "answer", id: "answer" });
-  fill(box(), options.length > 0 && fold, offers.includes("q") && searchBox(), answer);
+  fill(box(), options.length > 0 && fold, offers.includes("q") && searchBox(), filter.element, filter.error, answer);
+  filter.update();
   showAnswer();
 }
 
@@ -76,6 +86,7 @@ export function updateControls() {
     if (element.dataset.name === "kind") set(element, { title: meaning(state.kind) });
     if (element.dataset.name === "min") element.closest(".field").hidden = !hasSizes();
   }
+  filter.update();
   showAnswer();
 }
 

@@ -53,8 +53,12 @@ export const groupOf = (/** @type {string} */ name) => kind(name)?.group ?? RESI
 /** Whether a kind is of the heap by stack: an estimate from sampled allocations. */
 export const isOfHeap = (/** @type {string} */ name) => kind(name)?.group.counted === "heap_counted";
 
-/** What a view says that has nothing of a kind: the title and why. `total` are the report's totals, without those that are 0. */
-export function nothingOf(/** @type {string} */ name, /** @type {Record<string, number> | undefined} */ total, /** @type {string} */ otherwise) {
+/**
+ * What a view says that has nothing of a kind: the title and why. `total` are the report's totals, without those that are 0,
+ * of the allocations that a filter chooses if there is one.
+ */
+export function nothingOf(/** @type {string} */ name, /** @type {Record<string, number> | undefined} */ total, /** @type {string} */ otherwise, filtered = false) {
+  if (filtered && isOfHeap(name)) return ["Nothing here", "The filter chooses no allocation that counts as this. Change it, or select another kind."];
   if (!isOfHeap(name) || !total) return ["Nothing here", otherwise];
   if (total.alloc_space) return ["Nothing here", "Allocations were sampled, but none that counts as this. Select another kind, or wait."];
   return ["No allocation was sampled", "The process may not have allocated enough yet: one allocation in about 512 KiB (--heap-interval) is sampled. Or it has no sampler: start it with memprof --heap -- CMD. Static and setuid programs cannot be given one."];

@@ -1,8 +1,9 @@
 // Wires the page together: views, keys, live refresh.
 
 import { api, ApiError, countedGroups, hasSource, heaps } from "./api.js";
-import { showControls, updateControls } from "./controls.js";
+import { offerMarks, showControls, showFilterError, updateControls } from "./controls.js";
 import { fill, h, notice, set } from "./dom.js";
+import { isFiltered } from "./filter.js";
 import { clock } from "./format.js";
 import { showConnection, showFigures, showGone, showTarget, showWaiting } from "./header.js";
 import { Live } from "./live.js";
@@ -27,7 +28,7 @@ import { Space } from "./views/space.js";
 const EMPTY = "No stack has memory of this kind. Select another kind, or wait until the target uses some.";
 const tree = () => api.tree(state);
 /** Settings that require another tree. */
-const SHAPE = ["dir", "kind", "merge", "inl", "py", "min"];
+const SHAPE = ["dir", "kind", "merge", "inl", "py", "min", "filter"];
 
 /** @typedef {import("./api.js").Report} Report */
 /**
@@ -43,7 +44,7 @@ const VIEWS = /** @type {[string, string, () => View, string[]][]} */ ([
   ["flame", "Flame graph", () => new Graph({ draw: "flame", fetch: tree, empty: EMPTY }), [...SHAPE, "fn", "path"]],
   ["treemap", "Treemap", () => new Graph({ draw: "treemap", fetch: tree, empty: EMPTY }), [...SHAPE, "fn", "path"]],
   ["tree", "Call tree", () => new Graph({ draw: "tree", fetch: tree, empty: EMPTY }), [...SHAPE, "fn", "path"]],
-  ["functions", "Functions", () => new Functions({ open: showInFlame, about: "Click one to see it in the flame graph." }), ["py"]],
+  ["functions", "Functions", () => new Functions({ open: showInFlame, about: "Click one to see it in the flame graph." }), ["py", "filter"]],
   ["sandwich", "Sandwich", () => new Sandwich(), ["fn", "path", ...SHAPE]],
   ["files", "Page cache", () => new Files(), ["file", ...SHAPE]],
   ["space", "Address space", () => new Space(), []],
@@ -87,9 +88,12 @@ function tabs() {
 /** The report that the view shows, and the newest summary of the selected state. */
 const shown = { report: /** @type {Report | null} */ (null), summary: /** @type {import("./api.js").Summary | null} */ (null) };
 
-/** Shows the figures of the view's report, so that both are of one moment; of the newest one if the view has none. */
+/**
+ * Shows the figures of the view's report, so that both are of one moment; of the newest one if the view has none, or has only
+ * the allocations that a filter chooses.
+ */
 function showReport(/** @type {Report | null | undefined | void} */ report) {
-  shown.report = report || null;
+  shown.report = (!isFiltered() && report) || null;
   const { summary } = shown;
   if (summary) showFigures(shown.report ?? summary.report, summary);
 }
@@ -104,6 +108,7 @@ async function refresh() {
     const report = await current.refresh();
     if (mine !== wanted || current !== view) return;
     showReport(report);
+    showFilterError("");
     if (!content.contains(current.element)) {
       fill(content, current.element);
       current.show();
@@ -112,6 +117,12 @@ async function refresh() {
   } catch (error) {
     if (mine !== wanted || current !== view) return;
     const why = error instanceof Error ? error.message : String(error);
+    if (isFiltered() && error instanceof ApiError && error.status === 400) {
+      // What is shown is not what the filter says.
+      showFilterError(why);
+      showReport(null);
+      return fill(content, notice("No allocation is chosen", "The filter cannot be used. Correct it above, or choose “no filter”.", "error"));
+    }
     // Earlier data stays visible; without any, the error is shown instead.
     if (content.contains(current.element)) return;
     showReport(null);
@@ -126,7 +137,7 @@ async function refreshAll() {
   await Promise.all([timeline.refresh(), refresh()]);
 }
 
-const timeline = new Timeline(at("timeline"), (mark) => change({ view: "diff", from: mark.id, to: "", zoom: "", sel: "" }, true));
+const timeline = new Timeline(at("timeline"), (mark) => change({ view: "diff", from: mark.id, to: "", zoom: "", sel: "" }, true), offerMarks);
 const live = new Live({
   summary: showChosen,
   sample: (sample) => timeline.add(sample),

@@ -11,6 +11,7 @@ const DEFAULTS = {
   py: "", // of interpreted programs: "" all frames, "source" their functions alone, "native" native ones alone
   min: "0", // bytes; smaller nodes are aggregated
   q: "", // search
+  filter: "", // an expression that chooses among the sampled allocations, for kinds of the heap
   fn: "", // with `path`: the name of the chosen function, "" for code without a symbol
   path: "", // the file of the chosen function
   zoom: "", // key of the node that fills the width

@@ -27,9 +27,11 @@ const DRAG = 4;
 const SECONDS = [1, 2, 5, 10, 15, 20, 30, 60, 120, 300, 600, 900, 1200, 1800, 3600, 7200, 10800, 21600, 43200, 86400, 172800, 345600, 604800, 2592000];
 
 export class Timeline {
-  constructor(/** @type {HTMLElement} */ element, /** @type {(mark: Mark) => void} */ open) {
+  /** @param {(marks: Mark[]) => void} known is told which marks there are */
+  constructor(/** @type {HTMLElement} */ element, /** @type {(mark: Mark) => void} */ open, known) {
     this.element = element;
     this.open = open;
+    this.known = known;
     /** @type {Mark[]} */
     this.marks = [];
     /** @type {any} */
@@ -65,6 +67,7 @@ export class Timeline {
     const [series, marks] = await Promise.all([api.series(resolution), api.marks()]);
     if (resolution !== state.res) return;
     this.marks = marks;
+    this.known(marks);
     this.step = series.resolution;
     this.time = series.times;
     const named = (/** @type {string} */ name) => series.series.find((one) => one.name === name)?.values ?? this.time.map(() => null);

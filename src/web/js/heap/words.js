@@ -84,6 +84,7 @@ export const WORDS = /** @type {Record<string, Words>} */ ({
   "by_stack.free_pages": {
     title: "Free pages", about: "Resident pages of the heap without a chunk in use, by the stacks that brought them in, which may not be those that freed them.", first: "resident",
     columns: { grown_by: ["brought in by", "The innermost function first"], resident: ["resident", "Free bytes"] },
+    values: { grown_by: { null: "not known" } },
   },
   "by_stack.rest": {
     title: "Without a stack", about: "What is no stack’s, so that all adds up.", first: "resident",

@@ -2,6 +2,7 @@
 
 import { api } from "../api.js";
 import { fill, h, notice, say, set } from "../dom.js";
+import { isFiltered } from "../filter.js";
 import { amount, estimate, estimateWithError, exactly, number, percent } from "../format.js";
 import { isOfHeap, nothingOf, unitOf } from "../kinds.js";
 import { change, state } from "../state.js";
@@ -16,7 +17,7 @@ const LIMIT = 100;
 /** The title and text of an empty list. @returns {[string, string]} */
 function none(/** @type {string} */ kind, /** @type {import("../api.js").Functions} */ { report }) {
   if (state.q) return ["No functions", "Nothing matches the search."];
-  const [title, why] = nothingOf(kind, report.total, "No stack has memory of this kind.");
+  const [title, why] = nothingOf(kind, report.total, "No stack has memory of this kind.", isFiltered());
   return [isOfHeap(kind) ? title : "No functions", why];
 }
 

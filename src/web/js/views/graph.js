@@ -1,6 +1,7 @@
 // Flame graph, icicle, treemap and tree table: one call tree with search, selection and zoom.
 
 import { fill, h, notice, say, set } from "../dom.js";
+import { isFiltered } from "../filter.js";
 import { amount, change as signed, estimateWithError, exact, exactly, number, percent } from "../format.js";
 import { nothingOf } from "../kinds.js";
 import { change, openSandwich, state } from "../state.js";
@@ -89,7 +90,7 @@ export class Graph {
     const tree = this.tree;
     if (!tree) return;
     if (tree.width[0] === 0) {
-      const [title, why] = nothingOf(this.kind, tree.report?.total, this.what.empty);
+      const [title, why] = nothingOf(this.kind, tree.report?.total, this.what.empty, isFiltered());
       fill(this.stage, notice(title, why));
       fill(this.crumbs);
       say(this.matched, "");

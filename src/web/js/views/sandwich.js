@@ -3,6 +3,7 @@
 
 import { api } from "../api.js";
 import { fill, h, say, set } from "../dom.js";
+import { isFiltered } from "../filter.js";
 import { estimateWithError, percent } from "../format.js";
 import { change, openSandwich, state } from "../state.js";
 import { isDark } from "../theme.js";
@@ -57,7 +58,9 @@ export class Sandwich {
     }
     // Both halves of one report: another client may have had a newer one made in between.
     let report, above;
-    for (let tries = 0; tries < 3 && (!report || above?.number !== report.number); tries++) {
+    // (Filtered allocations are of the moment of each request.)
+    const most = isFiltered() ? 1 : 3;
+    for (let tries = 0; tries < most && (!report || above?.number !== report.number); tries++) {
       report = await this.callees.refresh();
       above = await this.callers.refresh();
     }
