@@ -32,6 +32,11 @@ pub(super) struct Policy {
 }
 
 impl Policy {
+    /// Whether page flags decide about some of the pages.
+    pub(super) fn needs_flags(self) -> bool {
+        self.file == FileRule::Flags || self.other == OtherRule::Prove
+    }
+
     /// The rules for a mapping.
     pub(super) fn of(vma: &Vma) -> Policy {
         let shared = vma.perms.shared;

@@ -118,15 +118,20 @@ fn swapped_pages() {
 
 /// During migration, page table entries look swapped, but the pages are resident.
 #[test]
-fn pages_under_compaction_stay_resident() {
+fn pages_under_compaction_stay_what_they_are() {
     let _one = MACHINE.lock().unwrap_or_else(|e| e.into_inner());
     let compact = "/proc/sys/vm/compact_memory";
     if fs::write(compact, "1").is_err() {
         skip(format_args!("{compact} cannot be written"));
         return;
     }
-    let target = Target::start("dontneed", Path::new("/"));
-    target.stop();
+    let dir = tempfile::tempdir().unwrap();
+    // The pages of a file on overlayfs are told from shmem by their flags.
+    let targets = [
+        Target::start("dontneed", Path::new("/")),
+        Target::start("overlay", dir.path()),
+    ];
+    targets.iter().for_each(Target::stop);
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let moving = scope.spawn(|| {
@@ -137,7 +142,9 @@ fn pages_under_compaction_stay_resident() {
         });
         let mut scans = 0;
         while !done.load(Ordering::Relaxed) || scans < 10 {
-            measure(target.pid());
+            for target in &targets {
+                measure(target.pid());
+            }
             scans += 1;
         }
         moving.join().unwrap();

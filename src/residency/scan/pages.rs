@@ -1,5 +1,7 @@
 //! Determines the kind of a region or page of the scan.
 
+use std::ops::Range;
+
 use super::Scanner;
 use crate::residency::error::Result;
 use crate::residency::ioctl::{
@@ -12,6 +14,9 @@ use crate::residency::runs::Runs;
 
 /// Zero entries, to skip many absent pages with one comparison.
 static HOLE: [u64; 512] = [0; 512];
+
+/// How often a page that moves is looked at.
+const MOVES: usize = 32;
 
 impl Scanner {
     /// Turns a region into runs; scans it page by page if its categories do not determine the kind.
@@ -66,9 +71,9 @@ impl Scanner {
                 if self.entries[first..last] == HOLE[..last - first] {
                     continue;
                 }
-                for index in first..last {
-                    let page = at + index as u64;
-                    if let Some(kind) = self.kind_of(self.entries[index], page, policy) {
+                let kinds = self.kinds_of(first..last, at, policy)?;
+                for (page, kind) in (at + first as u64..).zip(kinds) {
+                    if let Some(kind) = kind {
                         runs.push((page * self.page, (page + 1) * self.page), kind, huge);
                     }
                 }
@@ -81,6 +86,46 @@ impl Scanner {
             }
         }
         Ok(())
+    }
+
+    /// The kinds of the pages whose entries are at `indices`, `None` where a page is not counted; `at` is the
+    /// virtual page number of the first of all entries. The kernel may move a page between the two files'
+    /// reads (compaction, NUMA balancing), and the flags that were read are then another page's: where they
+    /// matter, the entries are read again, until they are what they were.
+    fn kinds_of(
+        &mut self,
+        indices: Range<usize>,
+        at: u64,
+        policy: Policy,
+    ) -> Result<[Option<PageKind>; HOLE.len()]> {
+        let mut kinds = [None; HOLE.len()];
+        let first = at + indices.start as u64;
+        let mut entries = HOLE;
+        let mut known = [false; HOLE.len()];
+        let count = indices.len();
+        entries[..count].copy_from_slice(&self.entries[indices]);
+        for _ in 0..MOVES {
+            for index in (0..count).filter(|&i| !known[i]) {
+                kinds[index] = self.kind_of(entries[index], first + index as u64, policy);
+            }
+            if !policy.needs_flags() || self.flags.is_none() {
+                break;
+            }
+            let mut again = HOLE;
+            pagemap::read_entries(&self.pagemap, first, &mut again[..count])
+                .map_err(|e| self.error(e))?;
+            for index in 0..count {
+                let now = Entry::decode(again[index]);
+                let same = now == Entry::decode(entries[index]);
+                known[index] |= same && !matches!(now, Entry::Migrating(_));
+            }
+            if known[..count].iter().all(|&k| k) {
+                break;
+            }
+            entries = again;
+            std::thread::yield_now();
+        }
+        Ok(kinds)
     }
 
     /// The kind of a page, `None` if not counted; `page` is its virtual page number.
