@@ -18,7 +18,7 @@ pub struct MarkTime {
     pub id: u64,
     /// Its name. Several marks may have the same: the newest is meant.
     pub name: Option<String>,
-    /// When its report was taken, or the program made it, in ns of `CLOCK_MONOTONIC`; `None` if it is of a saved profile.
+    /// When its report was taken, in ns of `CLOCK_MONOTONIC`; `None` if it is of a saved profile.
     pub at_ns: Option<u64>,
 }
 

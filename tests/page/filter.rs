@@ -32,7 +32,7 @@ fn filter(browser: &Browser, text: &str) {
 }
 
 /// Chooses the option of the list beside the filter that begins with this text.
-pub fn choose_example(browser: &Browser, text: &str) {
+fn choose_example(browser: &Browser, text: &str) {
     let script = "const box = document.querySelector('.filter select');
         const option = [...box.options].find((option) => option.textContent.startsWith(arguments[0]));
         if (!option) return false;

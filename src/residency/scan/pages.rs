@@ -91,7 +91,8 @@ impl Scanner {
     /// The kinds of the pages whose entries are at `indices`, `None` where a page is not counted; `at` is the
     /// virtual page number of the first of all entries. The kernel may move a page between the two files'
     /// reads (compaction, NUMA balancing), and the flags that were read are then another page's: where they
-    /// matter, the entries are read again, until they are what they were.
+    /// matter, the entries are read again, until they are what they were. After [`MOVES`] rounds a page that
+    /// still moves is what it was taken for last; one without flags (under migration) counts as a file's.
     fn kinds_of(
         &mut self,
         indices: Range<usize>,

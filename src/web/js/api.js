@@ -68,8 +68,11 @@ export class ApiError extends Error {
 /** The parameters that select the report and the process. */
 const which = () => ({ mark: state.mark, pid: state.pid });
 
-/** The filter that applies: single allocations are known now, of kinds of the heap, and neither in marks nor in files. */
-export const filterOf = (kind = state.kind) => (isOfHeap(kind) && !state.mark && !isSaved ? state.filter : "");
+/** Whether a filter can choose: single allocations are known now, of kinds of the heap, and neither in marks nor in files. */
+export const canFilter = (kind = state.kind) => isOfHeap(kind) && !state.mark && !isSaved;
+
+/** The filter that applies. */
+export const filterOf = (kind = state.kind) => (canFilter(kind) ? state.filter : "");
 
 /** @returns {Promise<any>} */
 async function ask(/** @type {string} */ path, /** @type {Record<string, any>} */ parameters = {}, /** @type {RequestInit} */ init = {}) {

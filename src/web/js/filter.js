@@ -1,9 +1,7 @@
 // The filter of sampled allocations: an expression of CEL, which memprof evaluates, with examples to start from.
 
-import { filterOf } from "./api.js";
+import { canFilter, filterOf } from "./api.js";
 import { fill, h, set } from "./dom.js";
-import { isOfHeap } from "./kinds.js";
-import { isSaved } from "./saved.js";
 import { change, state } from "./state.js";
 
 /** @typedef {import("./api.js").Mark} Mark */
@@ -22,8 +20,8 @@ const ABOUT = "Only the sampled allocations for which this expression (CEL) is t
 /** Views whose data a filter chooses. */
 const VIEWS = ["flame", "treemap", "tree", "functions", "sandwich"];
 
-/** Whether the open view can be filtered. A mark has no single allocations. */
-const applies = () => VIEWS.includes(state.view) && isOfHeap(state.kind) && !state.mark && !isSaved;
+/** Whether the open view can be filtered. */
+const applies = () => VIEWS.includes(state.view) && canFilter();
 
 /** Whether the open view shows only the allocations that a filter chooses. */
 export const isFiltered = () => applies() && filterOf() !== "";
