@@ -54,6 +54,9 @@ const GAP_BY_PAGE: u64 = 2 << 20;
 const REGIONS: usize = 1024;
 /// Entries of `/proc/PID/pagemap` read at a time: 256 KiB, for 128 MiB of memory in 4 KiB pages.
 const ENTRIES: usize = 32_768;
+/// How long one scan waits in all for pages that the kernel moves meanwhile. A program can have its own pages
+/// moved all the time.
+const PATIENCE: Duration = Duration::from_millis(100);
 
 /// The opened `/proc/PID/pagemap` of a process.
 #[derive(Debug)]
@@ -105,6 +108,8 @@ pub struct Scanner {
     page: u64,
     verify_huge: bool,
     pace: Pace,
+    /// What is left of [`PATIENCE`].
+    patience: Duration,
     regions: Box<[Region]>,
     entries: Box<[u64]>,
 }
@@ -142,6 +147,7 @@ impl Scanner {
             page,
             verify_huge: ioctl && !shows_huge_zero(page),
             pace: Pace::Throttled(Throttle::new()),
+            patience: PATIENCE,
             regions: vec![Region::default(); REGIONS].into_boxed_slice(),
             entries: vec![0; ENTRIES].into_boxed_slice(),
         };
@@ -212,6 +218,7 @@ impl Scanner {
         found: &mut impl FnMut(usize, PageRun),
         between_windows: &mut impl FnMut(),
     ) -> Result<()> {
+        self.patience = PATIENCE;
         let mut first = 0;
         while first < vmas.len() {
             let count = self.together(&vmas[first..]);

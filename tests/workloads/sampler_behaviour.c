@@ -96,7 +96,8 @@ static void alignments(void)
 static void contents(void)
 {
 	volatile size_t huge = SIZE_MAX / 2;
-	unsigned char *ptr = malloc(1000);
+	// Volatile: the compiler takes a block that could not be resized for freed.
+	unsigned char *volatile ptr = malloc(1000);
 	memset(ptr, 0xa5, 1000);
 	errno = 77;
 	void *none = realloc(ptr, huge);

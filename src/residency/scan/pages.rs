@@ -1,6 +1,7 @@
 //! Determines the kind of a region or page of the scan.
 
 use std::ops::Range;
+use std::time::Duration;
 
 use super::Scanner;
 use crate::residency::error::Result;
@@ -15,8 +16,9 @@ use crate::residency::runs::Runs;
 /// Zero entries, to skip many absent pages with one comparison.
 static HOLE: [u64; 512] = [0; 512];
 
-/// How often a page that moves is looked at.
-const MOVES: usize = 32;
+/// The pause before a page that moves is looked at again. The kernel moves pages by the hundred, and the thread
+/// that moves them may have to wait for a processor in the middle of it.
+const LOOK_AGAIN: Duration = Duration::from_micros(100);
 
 impl Scanner {
     /// Turns a region into runs; scans it page by page if its categories do not determine the kind.
@@ -91,8 +93,9 @@ impl Scanner {
     /// The kinds of the pages whose entries are at `indices`, `None` where a page is not counted; `at` is the
     /// virtual page number of the first of all entries. The kernel may move a page between the two files'
     /// reads (compaction, NUMA balancing), and the flags that were read are then another page's: where they
-    /// matter, the entries are read again, until they are what they were. After [`MOVES`] rounds a page that
-    /// still moves is what it was taken for last; one without flags (under migration) counts as a file's.
+    /// matter, the entries are read again, until they are what they were. When the scan's patience is at its
+    /// end, a page that still moves is what it was taken for last; one without flags (under migration) counts
+    /// as a file's.
     fn kinds_of(
         &mut self,
         indices: Range<usize>,
@@ -105,7 +108,7 @@ impl Scanner {
         let mut known = [false; HOLE.len()];
         let count = indices.len();
         entries[..count].copy_from_slice(&self.entries[indices]);
-        for _ in 0..MOVES {
+        loop {
             for index in (0..count).filter(|&i| !known[i]) {
                 kinds[index] = self.kind_of(entries[index], first + index as u64, policy);
             }
@@ -120,11 +123,12 @@ impl Scanner {
                 let same = now == Entry::decode(entries[index]);
                 known[index] |= same && !matches!(now, Entry::Migrating(_));
             }
-            if known[..count].iter().all(|&k| k) {
+            if known[..count].iter().all(|&k| k) || self.patience.is_zero() {
                 break;
             }
             entries = again;
-            std::thread::yield_now();
+            std::thread::sleep(LOOK_AGAIN);
+            self.patience = self.patience.saturating_sub(LOOK_AGAIN);
         }
         Ok(kinds)
     }

@@ -63,7 +63,7 @@ export function showControls(step = stepTo) {
   // Collapsed on narrow screens.
   const fold = h("details", { class: "options", open: !matchMedia("(max-width: 700px)").matches }, h("summary", {}, "Options"), h("div", { class: "fields" }, ...options));
   const answer = offers.includes("kind") && h("p", { class: "answer", id: "answer" });
-  fill(box(), options.length > 0 && fold, offers.includes("q") && searchBox(), filter.element, filter.error, answer);
+  fill(box(), options.length > 0 && fold, offers.includes("q") && searchBox(), filter.element, answer);
   filter.update();
   showAnswer();
 }

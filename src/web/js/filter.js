@@ -43,7 +43,9 @@ export class FilterBox {
     this.error = h("p", { class: "trouble", id: "filter-error", role: "alert", hidden: true });
     /** The marks that are offered. */
     this.signature = "";
-    this.element = h("div", { class: "filter" }, h("label", { class: "field", title: ABOUT }, h("span", {}, "Only allocations (filter)"), this.input), this.examples);
+    this.field = h("label", { class: "field", title: ABOUT }, h("span", {}, "Only allocations (filter)"), this.input);
+    /** Empty and hidden where no filter applies. */
+    this.element = h("div", { class: "filter", hidden: true });
     this.offer();
   }
 
@@ -69,7 +71,10 @@ export class FilterBox {
 
   /** Shows the state of the link. */
   update() {
-    this.element.hidden = !applies();
+    if (this.element.hidden === applies()) {
+      this.element.hidden = !applies();
+      fill(this.element, ...(applies() ? [this.field, this.examples, this.error] : []));
+    }
     if (document.activeElement !== this.input && this.input.value !== state.filter) this.input.value = state.filter;
     if (!isFiltered()) this.say("");
   }
