@@ -4,7 +4,7 @@
     scripts/bench-sampler.py [--pairs N] [--library NAME=PATH]... [WORKLOAD]...
 
 Each workload runs alternately without a library and with each of these: one that only forwards the calls
-(benches/workloads/forward.c), the library while nobody listens, and, as root, the library while the kernel takes both
+(tests/workloads/forward.c), the library while nobody listens, and, as root, the library while the kernel takes both
 probes' samples (into the trace buffer, without stacks). --library adds others. Printed are the medians of the pairs'
 ratios, the spread of the middle half, and the ratio of the fastest runs, which other load of the machine disturbs
 least. The time is the CPU time, in user space and in the kernel; of Redis, that of the server.
@@ -45,7 +45,7 @@ def libraries(directory):
     flags = (ROOT / "src/sampler/flags").read_text().split()
     own = compile_c(directory / "own.so", *flags, *sorted((ROOT / "src/sampler").glob("*.c")))
     forward = compile_c(
-        directory / "forward.so", "-O2", "-fPIC", "-shared", ROOT / "benches/workloads/forward.c"
+        directory / "forward.so", "-O2", "-fPIC", "-shared", ROOT / "tests/workloads/forward.c"
     )
     # A file of its own, as probes are those of a file.
     listened = directory / "listened.so"
