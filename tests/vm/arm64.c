@@ -214,6 +214,21 @@ static struct bpf_object *open_object(int *elsewhere)
 	return object;
 }
 
+/* Has the probes that user space attaches one by one, with --heap to those of samplers. */
+NOINLINE void probed(void)
+{
+	asm volatile("nop");
+}
+
+static struct bpf_link *attach(struct bpf_program *program)
+{
+	LIBBPF_OPTS(bpf_uprobe_opts, at, .func_name = "probed");
+
+	if (strcmp(bpf_program__section_name(program), "uprobe"))
+		return bpf_program__attach(program);
+	return bpf_program__attach_uprobe_opts(program, -1, "/proc/self/exe", 0, &at);
+}
+
 static void mount_all(void)
 {
 	mkdir("/proc", 0755);
@@ -250,7 +265,7 @@ int main(int argc, char **argv)
 		/* memprof runs these itself, or another program tail-calls them. */
 		if (!strcmp(section, "raw_tp"))
 			continue;
-		if (!bpf_program__attach(program))
+		if (!attach(program))
 			fail("%s cannot be attached", section);
 		attached++;
 	}
