@@ -83,8 +83,8 @@ impl Aggregator {
                     space.functions.insert(seen);
                 }
             }
-            // Only the unwind tables need it.
-            Event::Code(_) => {}
+            // The unwind tables need the first; the collector passes on the second.
+            Event::Code(_) | Event::Mark(_) => {}
             Event::Names(written) => self.names_written(written),
             Event::Allocation(sample) => {
                 if self.spaces.contains_key(&sample.mm) {

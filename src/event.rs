@@ -234,6 +234,8 @@ pub enum Event {
     Allocation(SampledAllocation),
     /// A sampled allocation is about to be freed.
     Free(SampleFreed),
+    /// The program has set a mark.
+    Mark(MarkSet),
 }
 
 /// A sampled allocation, as the process's sampler describes it.
@@ -262,6 +264,17 @@ pub struct SampleFreed {
     pub mm: MmId,
     /// The address of the allocation.
     pub address: Addr,
+    /// When, in ns of `CLOCK_MONOTONIC`.
+    pub at: u64,
+}
+
+/// A mark that the program has set by the probe `memprof:mark`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MarkSet {
+    /// The address space.
+    pub mm: MmId,
+    /// Its name, cut to 63 bytes; `None` if it is empty or could not be read.
+    pub name: Option<String>,
     /// When, in ns of `CLOCK_MONOTONIC`.
     pub at: u64,
 }

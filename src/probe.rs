@@ -14,7 +14,7 @@ mod tables;
 
 pub use config::{FRAME_LIMITS, Overhead, ProbeConfig, Stacks, Unwind};
 pub use ledger::Sweep;
-pub(crate) use samplers::is_sampler_probe;
+pub(crate) use samplers::{is_sampler_probe, sets_marks};
 pub use stacks::UsedStacks;
 pub use tables::TableMaps;
 

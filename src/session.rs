@@ -11,6 +11,7 @@ mod end;
 pub mod failure;
 pub mod held;
 mod live;
+mod marks;
 mod naming;
 mod opened;
 mod output;
@@ -27,12 +28,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 
 use crate::api::{Api, ApiOptions, Provider, ProviderError};
 use crate::capability;
 use crate::config::{Config, Output};
 use crate::console;
+use crate::event::{MarkSet, Pid};
 use crate::priority;
 use crate::privileges::{self, Role};
 use crate::sampler::{self, Library};
@@ -45,7 +47,7 @@ use live::Live;
 pub use opened::{diff, open};
 use reports::{Collecting, Reports};
 use signals::Signals;
-pub use start::{follow_command, start_collector, start_command};
+pub use start::{Started, follow_command, start_collector, start_command};
 
 /// Upper limit for detaching from the samplers of processes.
 const DETACH: Duration = Duration::from_secs(5);
@@ -93,7 +95,12 @@ pub fn run(config: &Config) -> Result<ExitCode> {
         })?),
         _ => None,
     };
-    let (collecting, progress, missing) = start_collector(config, sampler.as_ref())?;
+    let Started {
+        collecting,
+        progress,
+        missing,
+        marks,
+    } = start_collector(config, sampler.as_ref())?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         // These threads build replies; they write no files.
@@ -125,7 +132,7 @@ pub fn run(config: &Config) -> Result<ExitCode> {
         live: None,
     };
     priority::restore();
-    let code = runtime.block_on(session.live(listeners));
+    let code = runtime.block_on(session.live(listeners, marks));
     // Neither a client that is still reading nor a running lookup may delay the exit.
     runtime.shutdown_timeout(Duration::from_secs(1));
     code
@@ -144,7 +151,11 @@ struct Session<'a> {
 }
 
 impl Session<'_> {
-    async fn live(mut self, listeners: Vec<TcpListener>) -> Result<ExitCode> {
+    async fn live(
+        mut self,
+        listeners: Vec<TcpListener>,
+        marks: mpsc::Receiver<(Pid, MarkSet)>,
+    ) -> Result<ExitCode> {
         let mut signals = Signals::new()?;
         let (stop, mut stopped) = watch::channel(false);
         let addresses: Vec<_> = listeners
@@ -155,6 +166,7 @@ impl Session<'_> {
             metrics_functions: self.config.metrics_functions,
         };
         let api = Api::new(Arc::clone(&self.reports) as Arc<dyn Provider>, options);
+        marks::make(&api, marks)?;
         let server = tokio::spawn(server::serve(
             listeners,
             Arc::clone(&api),

@@ -23,8 +23,8 @@ pub(crate) use skel::types::{
 pub(crate) use skel::{MemprofSkel, MemprofSkelBuilder, OpenMemprofSkel};
 
 use skel::types::{
-    self as abi, code_event, function_event, names_event, process_event, range_event, sample_event,
-    stack_event,
+    self as abi, code_event, function_event, mark_event, names_event, process_event, range_event,
+    sample_event, stack_event,
 };
 pub(crate) use skel::types::{argument_place, loss, walk_mode as WalkMode};
 
@@ -83,6 +83,7 @@ const _: () = {
     assert!(size_of::<code_event>() == 56);
     assert!(size_of::<names_event>() == 24);
     assert!(size_of::<sample_event>() == 48);
+    assert!(size_of::<mark_event>() == 24 + abi::limits::MARK_NAME.0 as usize);
     assert!(size_of::<sample_probe>() == 48);
     assert!(size_of::<code_file>() == 8 + size_of::<code_segment>() * MAX_SEGMENTS);
     assert!(size_of::<stack_bucket>() == 16 * BUCKET_SLOTS as usize);
@@ -161,6 +162,8 @@ unsafe impl Record for code_event {}
 unsafe impl Record for names_event {}
 // SAFETY: as above.
 unsafe impl Record for sample_event {}
+// SAFETY: as above.
+unsafe impl Record for mark_event {}
 // SAFETY: as above.
 unsafe impl Record for sample_probe {}
 // SAFETY: as above.

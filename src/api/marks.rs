@@ -92,7 +92,7 @@ impl Marks {
         name: Option<String>,
         report: Arc<Report>,
         at_ns: Option<u64>,
-    ) -> Result<MarkReply, ApiError> {
+    ) -> Result<Mark, ApiError> {
         let mut kept = self.lock();
         kept.check_room(Some(&report))?;
         let mut mark = Mark {
@@ -106,7 +106,7 @@ impl Marks {
             mark.id = id;
             mark.clone()
         });
-        Ok(MarkReply::from(&mark))
+        Ok(mark)
     }
 
     /// Checks that there is room for one more mark, whatever its report.
@@ -270,8 +270,30 @@ impl Ask for Keep {
                 _ => api.provider().profile().await?,
             };
             let at_ns = monotonic(report.profile.taken);
-            Reply::created(&api.marks.add(self.0.name.clone(), report, Some(at_ns))?)
+            let mark = api.marks.add(self.0.name.clone(), report, Some(at_ns))?;
+            Reply::created(&MarkReply::from(&mark))
         })
+    }
+}
+
+impl Api {
+    /// Makes a mark of the newest state, and returns its number. `at_ns` is the moment that it stands for in filters,
+    /// in ns of `CLOCK_MONOTONIC`, if that is not when its report was taken.
+    ///
+    /// # Errors
+    /// There is no room for it, or nothing to report.
+    pub async fn make_mark(
+        &self,
+        name: Option<String>,
+        at_ns: Option<u64>,
+    ) -> Result<u64, ApiError> {
+        let name = checked_name(name)?;
+        self.marks.check_room()?;
+        let report = self.provider().profile().await?;
+        let at_ns = at_ns.unwrap_or_else(|| monotonic(report.profile.taken));
+        self.marks
+            .add(name, report, Some(at_ns))
+            .map(|mark| mark.id)
     }
 }
 

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use bytes::Bytes;
 
 use super::kept::checked_name;
+use super::marks::MarkReply;
 use super::query::bad;
 use super::reply::internal;
 use super::request::RequestContext;
@@ -62,7 +63,7 @@ impl Ask for Open {
                 ..saved.into()
             };
             let mark = api.marks.add(self.name.clone(), Arc::new(report), None)?;
-            Reply::created(&mark)
+            Reply::created(&MarkReply::from(&mark))
         })
     }
 }

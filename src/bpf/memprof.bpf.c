@@ -8,7 +8,7 @@
  *  cache.bpf.h      page cache
  *  kernel.bpf.h     kernel memory (--kernel)
  *  names.bpf.h      what runtimes write about code that they make
- *  samples.bpf.h    sampled allocations and their frees (--heap)
+ *  samples.bpf.h    sampled allocations, their frees, and marks of the program (--heap)
  */
 #include "base.bpf.h"
 #include "cache.bpf.h"
@@ -57,6 +57,7 @@ enum EXPORT(python_frames) = 0;
 enum EXPORT(interpreter_kind) = 0;
 struct EXPORT(names_event) = {};
 struct EXPORT(sample_event) = {};
+struct EXPORT(mark_event) = {};
 struct EXPORT(sample_probe) = {};
 enum EXPORT(argument_place) = 0;
 enum EXPORT(limits) = 0;

@@ -44,6 +44,7 @@ enum limits {
 	MAX_ANCESTORS = 8,
 	/* Arguments of a sampler's probe, and the probes that memprof listens to. */
 	SAMPLE_ARGUMENTS = 3,
+	MARK_NAME = 64,
 	SAMPLE_PROBES = 1024,
 };
 
@@ -64,6 +65,7 @@ enum event_kind {
 	EVENT_NAMES = 8,
 	EVENT_ALLOCATION = 9,
 	EVENT_FREE = 10,
+	EVENT_MARK = 11,
 };
 
 enum outcome {
@@ -218,6 +220,16 @@ struct sample_event {
 	__u64 at; /* ns, CLOCK_MONOTONIC */
 };
 
+/* A mark that the program has made. */
+struct mark_event {
+	__u32 kind;
+	__u32 mm_id;
+	__u64 at; /* ns, CLOCK_MONOTONIC */
+	__u32 unused;
+	__u32 length; /* of the name, bytes; 0 if it could not be read */
+	__u8 name[MARK_NAME];
+};
+
 /* Where an argument of a probe is, as its USDT note says. */
 enum argument_place {
 	ARGUMENT_CONSTANT = 0,
@@ -234,12 +246,13 @@ struct probe_argument {
 	__u64 value; /* the constant, or what is added to the register */
 };
 
-/* A probe of a sampler: address, size and weight of an allocation, or the address alone. */
+/* A probe: address, size and weight of an allocation, or the address alone of one or of the name of a mark. */
 struct sample_probe {
 	struct probe_argument argument[SAMPLE_ARGUMENTS];
 };
 
 _Static_assert(sizeof(struct sample_event) == 48, "sample_event");
+_Static_assert(sizeof(struct mark_event) == 24 + MARK_NAME, "mark_event");
 _Static_assert(sizeof(struct sample_probe) == 48, "sample_probe");
 _Static_assert(sizeof(struct names_event) == 24, "names_event");
 _Static_assert(sizeof(struct file_key) == 32, "file_key");
@@ -439,6 +452,7 @@ enum loss {
 	LOSS_SPACES, /* the table of address spaces' mappings is full */
 	LOSS_RING_ALLOCATION,
 	LOSS_RING_FREE,
+	LOSS_RING_MARK,
 	LOSS_NR,
 };
 

@@ -4,6 +4,8 @@
  * for the free of such an allocation. The probes are USDTs; user space attaches these programs to them, and says where
  * their arguments are. What user space makes of the records is in src/samples.rs.
  *
+ * A program can set marks by a probe of memprof's own.
+ *
  * The probes are instructions of the process, so it can fire them with any arguments: nothing here relies on them.
  */
 #ifndef MEMPROF_SAMPLES_H
@@ -87,6 +89,34 @@ int sample_freed(struct pt_regs *ctx)
 	struct task_state *st = followed(bpf_get_current_task_btf());
 
 	return st ? send_sample(ctx, st, STACK_NONE) : 0;
+}
+
+/* Sends a mark. (Not inline, as above.) */
+static __noinline int send_mark(struct pt_regs *ctx, struct task_state *st)
+{
+	struct sample_probe *probe = hit_probe(ctx);
+	struct mark_event e = {};
+	long length;
+
+	if (!probe)
+		return 0;
+	e.kind = EVENT_MARK;
+	e.mm_id = st->mm_id;
+	e.at = bpf_ktime_get_ns();
+	length = bpf_probe_read_user_str(e.name, sizeof(e.name), (void *)argument(ctx, &probe->argument[0]));
+	e.length = length > 0 ? length - 1 : 0;
+	count_activity();
+	if (emit_now(&e, sizeof(e)))
+		count_loss(LOSS_RING_MARK);
+	return 0;
+}
+
+SEC("uprobe")
+int mark_set(struct pt_regs *ctx)
+{
+	struct task_state *st = followed(bpf_get_current_task_btf());
+
+	return st ? send_mark(ctx, st) : 0;
 }
 
 #endif

@@ -1,4 +1,4 @@
-//! Listening to samplers: BPF programs at their probes.
+//! Listening to samplers, and to programs that set marks: BPF programs at their probes.
 
 use std::fs::File;
 use std::os::fd::AsRawFd;
@@ -9,20 +9,33 @@ use libbpf_rs::{Link, MapCore, MapFlags, UprobeOpts};
 
 use super::Probe;
 use crate::event::Pid;
-use crate::source::samples::{ALLOCATION, FREE};
+use crate::source::samples::{ALLOCATION, FREE, MARK};
 use crate::usdt::{Argument, Place, Usdt};
 use crate::wire::{self, SAMPLE_ARGUMENTS, SAMPLE_PROBES, argument_place, sample_probe};
 
-/// The names of a sampler's probes, and the number of their arguments.
-const PROBES: [(&str, &str, usize); 2] = [("alloc", ALLOCATION, 3), ("free", FREE, 1)];
+/// The names of the probes, the programs for them, and the number of their arguments.
+const PROBES: [(&str, &str, usize); 3] = [
+    ("alloc", ALLOCATION, 3),
+    ("free", FREE, 1),
+    (MARKS.1, MARK, 1),
+];
+
+/// Provider and name of the probe by which a program sets marks. Its argument is the address of a name.
+const MARKS: (&str, &str) = ("memprof", "mark");
+
+/// Whether this is a probe by which a program sets marks.
+pub(crate) fn sets_marks(provider: &str, name: &str) -> bool {
+    (provider, name) == MARKS
+}
 
 /// Whether a probe of this name is one of a sampler's.
 pub(crate) fn is_sampler_probe(name: &str) -> bool {
-    PROBES.iter().any(|(known, ..)| *known == name)
+    let mut known = PROBES.iter().filter(|(known, ..)| *known != MARKS.1);
+    known.any(|(known, ..)| *known == name)
 }
 
 impl Probe {
-    /// Listens to a sampler's probes: of one process, or of all that map the file. Ends when the links are dropped.
+    /// Listens to these probes: of one process, or of all that map the file. Ends when the links are dropped.
     ///
     /// # Errors
     /// A probe has other arguments than a sampler's, or the kernel refuses.
@@ -38,7 +51,7 @@ impl Probe {
         let what = || format!("the probe {}:{}", probe.provider, probe.name);
         let known = PROBES.iter().find(|(name, ..)| *name == probe.name);
         let Some((_, program, arguments)) = known else {
-            bail!("{} is not a sampler's", what());
+            bail!("memprof does not listen to {}", what());
         };
         let found = match &probe.arguments {
             Ok(found) if found.len() == *arguments => found,

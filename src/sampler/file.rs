@@ -6,17 +6,23 @@ use std::fs::{self, File, Permissions};
 use std::io::{self, Write};
 use std::num::NonZeroU64;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
+use nix::fcntl::{Flock, FlockArg};
 use nix::sys::statvfs::{FsFlags, statvfs};
-use nix::unistd::mkdtemp;
+use nix::unistd::{geteuid, mkdtemp};
 use object::elf::SHT_DYNSYM;
 
 use super::{BYTES, DEFAULT_INTERVAL};
 use crate::elf::Elf;
 
 const NAME: &str = "libmemprof_heap.so";
+/// What the names of the directories begin with.
+const DIRECTORY: &str = "memprof-heap-";
+/// A directory that is younger may be one that a memprof has not locked yet.
+const SURELY_LOCKED: Duration = Duration::from_secs(60);
 const CONFIG: &str = "memprof_heap_config";
 const STATS: &str = "memprof_heap_stats";
 /// `CONFIG_MAGIC` in `src/sampler/sampler.h`.
@@ -82,6 +88,8 @@ pub struct Library {
     dir: PathBuf,
     path: PathBuf,
     stats_address: u64,
+    /// Locked as long as memprof runs, whatever ends it: see [`remove_left_behind`].
+    _lock: Option<Flock<File>>,
 }
 
 impl Library {
@@ -105,6 +113,7 @@ impl Library {
     pub fn place_in(dirs: &[PathBuf], options: &Options) -> Result<Library, SamplerError> {
         let mut reasons = Vec::new();
         for parent in dirs {
+            remove_left_behind(parent);
             match directory_in(parent) {
                 Ok(dir) => return Library::write(dir, options),
                 Err(reason) => reasons.push(format!("{}: {reason}", parent.display())),
@@ -119,9 +128,13 @@ impl Library {
             dir,
             path,
             stats_address: 0,
+            _lock: None,
         };
         match library.try_write(options) {
-            Ok(address) => library.stats_address = address,
+            Ok((address, locked)) => {
+                library.stats_address = address;
+                library._lock = locked;
+            }
             Err(Failure::Damaged(what)) => return Err(SamplerError::Damaged(what)),
             Err(Failure::Io(source)) => {
                 let path = library.path.clone();
@@ -131,7 +144,7 @@ impl Library {
         Ok(library)
     }
 
-    fn try_write(&self, options: &Options) -> Result<u64, Failure> {
+    fn try_write(&self, options: &Options) -> Result<(u64, Option<Flock<File>>), Failure> {
         let mut file = File::options()
             .read(true)
             .write(true)
@@ -145,7 +158,8 @@ impl Library {
         file.set_permissions(Permissions::from_mode(0o644))
             .and_then(|()| fs::set_permissions(&self.dir, Permissions::from_mode(0o755)))
             .map_err(Failure::Io)?;
-        Ok(stats)
+        // A lock that cannot be had protects from nothing but a later memprof that finds the file unused.
+        Ok((stats, locked(&self.path)))
     }
 
     /// The file, by its absolute path.
@@ -171,14 +185,7 @@ impl Library {
 
     /// Whether a process that memprof can see has the file mapped, and may tell the loader of further programs about it.
     pub fn is_mapped(&self) -> bool {
-        let path = self.path.as_os_str().as_bytes();
-        let Ok(processes) = fs::read_dir("/proc") else {
-            return true;
-        };
-        let mut maps = processes
-            .flatten()
-            .filter_map(|process| fs::read(process.path().join("maps")).ok());
-        maps.any(|maps| memchr::memmem::find(&maps, path).is_some())
+        is_mapped(&self.path)
     }
 
     /// Leaves the file where it is, and returns its path.
@@ -197,6 +204,54 @@ impl Drop for Library {
     }
 }
 
+fn is_mapped(path: &Path) -> bool {
+    let Ok(processes) = fs::read_dir("/proc") else {
+        return true;
+    };
+    let mut maps = processes
+        .flatten()
+        .filter_map(|process| fs::read(process.path().join("maps")).ok());
+    maps.any(|maps| memchr::memmem::find(&maps, path.as_os_str().as_bytes()).is_some())
+}
+
+/// Removes copies that a killed memprof of this user has left behind, and that no process uses.
+fn remove_left_behind(parent: &Path) {
+    let Ok(entries) = fs::read_dir(parent) else {
+        return;
+    };
+    let ours = |entry: &fs::DirEntry| {
+        entry
+            .file_name()
+            .as_bytes()
+            .starts_with(DIRECTORY.as_bytes())
+    };
+    for dir in entries.flatten().filter(ours).map(|entry| entry.path()) {
+        let path = dir.join(NAME);
+        if is_left_behind(&dir, &path) && !is_mapped(&path) {
+            let _ = fs::remove_file(&path);
+            let _ = fs::remove_dir(&dir);
+        }
+    }
+}
+
+/// Whether no memprof holds this copy: others of this user can only be left behind.
+fn is_left_behind(dir: &Path, path: &Path) -> bool {
+    let Ok(about) = fs::symlink_metadata(dir) else {
+        return false;
+    };
+    let age = about.modified().ok().and_then(|at| at.elapsed().ok());
+    about.is_dir()
+        && about.uid() == geteuid().as_raw()
+        && age.is_some_and(|age| age >= SURELY_LOCKED)
+        && locked(path).is_some()
+}
+
+/// The file, locked; `None` if somebody else has locked it.
+fn locked(path: &Path) -> Option<Flock<File>> {
+    let file = File::open(path).ok()?;
+    Flock::lock(file, FlockArg::LockExclusiveNonblock).ok()
+}
+
 /// A new directory that only this process knows of, or why there can be none.
 fn directory_in(parent: &Path) -> Result<PathBuf, String> {
     if !parent.is_absolute() {
@@ -211,7 +266,7 @@ fn directory_in(parent: &Path) -> Result<PathBuf, String> {
     if system.flags().contains(FsFlags::ST_NOEXEC) {
         return Err("mounted with noexec".into());
     }
-    mkdtemp(&parent.join("memprof-heap-XXXXXX")).map_err(|e| e.desc().to_owned())
+    mkdtemp(&parent.join(format!("{DIRECTORY}XXXXXX"))).map_err(|e| e.desc().to_owned())
 }
 
 /// Writes the options into a copy of the library; returns the address of its counters.

@@ -357,6 +357,7 @@ impl Collector {
         }
         self.aggregator.apply(event, &self.probe);
         self.note_code(event);
+        self.note_mark(event);
         if let Event::Process(e) = event {
             self.process_changed(e)?;
         }

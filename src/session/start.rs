@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
 use nix::sys::eventfd::{EfdFlags, EventFd};
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 
 use super::collector::{Collector, Command, Progress, SamplerOptions};
 use super::command::{self, Launch, Prepared, Stop, Traced};
@@ -15,6 +15,7 @@ use super::reports::Collecting;
 use super::unwinding::{self, MappedFiles, Unwinding};
 use crate::config::Config;
 use crate::console;
+use crate::event::{MarkSet, Pid};
 use crate::freeze::Guard;
 use crate::privileges::{self, Role};
 use crate::probe::{Missing, Probe, ProbeConfig};
@@ -26,21 +27,34 @@ const QUEUE: usize = 64;
 /// Upper limit for holding a command stopped, at its start and at its end.
 const HOLD: Duration = unwinding::PREPARE.saturating_add(Duration::from_secs(10));
 
+/// Maximum number of marks of programs that wait for their report.
+const MARKS: usize = 16;
+
+/// The collector thread, as it has started.
+pub struct Started {
+    /// A handle to it.
+    pub collecting: Collecting,
+    /// What it publishes of the target.
+    pub progress: watch::Receiver<Progress>,
+    /// BPF programs that this kernel does not have room for.
+    pub missing: Vec<Missing>,
+    /// Marks that followed processes set; nothing comes without `--heap`.
+    pub marks: mpsc::Receiver<(Pid, MarkSet)>,
+}
+
 /// Starts the thread that owns the probe; returns once the target is followed or memprof waits for it. (A
 /// command is followed by [`start_command`].) `sampler` is the library that the command has preloaded.
 ///
 /// # Errors
 /// The probe cannot be loaded, or the target cannot be followed.
-pub fn start_collector(
-    config: &Config,
-    sampler: Option<&Library>,
-) -> Result<(Collecting, watch::Receiver<Progress>, Vec<Missing>)> {
+pub fn start_collector(config: &Config, sampler: Option<&Library>) -> Result<Started> {
     let wake = Arc::new(EventFd::from_flags(
         EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK,
     )?);
     let (commands, inbox) = sync_channel(QUEUE);
     let (tell, progress) = watch::channel(Progress::Waiting);
     let (started, ready) = sync_channel(1);
+    let (set_marks, marks) = mpsc::channel(MARKS);
     let probe_config = ProbeConfig {
         follow_forks: config.follow_forks || matches!(config.target, Selector::Cgroup(_)),
         unwind: config.unwind,
@@ -83,6 +97,7 @@ pub fn start_collector(
                     collector.listen_to_samplers(Some(SamplerOptions {
                         providers: heap.providers.clone(),
                         preloaded,
+                        marks: Some(set_marks),
                     }))?;
                 }
                 collector.begin()?;
@@ -102,7 +117,12 @@ pub fn start_collector(
     let missing = ready
         .recv()
         .map_err(|_| anyhow!("the collector thread ended early"))??;
-    Ok((Collecting::new(commands, wake), progress, missing))
+    Ok(Started {
+        collecting: Collecting::new(commands, wake),
+        progress,
+        missing,
+        marks,
+    })
 }
 
 /// Starts a command and follows it from its first page on.

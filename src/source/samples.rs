@@ -8,6 +8,9 @@ pub(crate) const ALLOCATION: &str = "allocation_sampled";
 /// The program that is attached to its probe of a free.
 pub(crate) const FREE: &str = "sample_freed";
 
+/// The program that is attached to the probe by which a program sets marks.
+pub(crate) const MARK: &str = "mark_set";
+
 /// The source of sampled allocations.
 pub static SOURCE: Source = Source {
     name: "sampled allocations",
@@ -16,7 +19,7 @@ pub static SOURCE: Source = Source {
     optional: &[],
     tracepoints: &[],
     measure: &HEAP,
-    on_demand: &[ALLOCATION, FREE],
+    on_demand: &[ALLOCATION, FREE, MARK],
     maps: &["sample_probes"],
     ledger: None,
     collect: None,

@@ -1,14 +1,14 @@
 //! Decodes records of the ring buffer into [`Event`]s.
 
 use super::skel::types::{
-    self as abi, code_event, function_event, names_event, process_event, range_event, sample_event,
-    sent_text, stack_event,
+    self as abi, code_event, function_event, mark_event, names_event, process_event, range_event,
+    sample_event, sent_text, stack_event,
 };
 use super::{Malformed, read_record};
 use crate::event::{
-    Addr, CodeSeen, Event, FileKey, FileNumber, FunctionNumber, FunctionSeen, LineTable, MmId,
-    NamesWritten, Outcome, PartialReason, Pid, Place, ProcessChange, ProcessEvent, RangeChange,
-    RangeEvent, SampleFreed, SampledAllocation, StackId, StackSeen,
+    Addr, CodeSeen, Event, FileKey, FileNumber, FunctionNumber, FunctionSeen, LineTable, MarkSet,
+    MmId, NamesWritten, Outcome, PartialReason, Pid, Place, ProcessChange, ProcessEvent,
+    RangeChange, RangeEvent, SampleFreed, SampledAllocation, StackId, StackSeen,
 };
 use crate::interpreter::{Kind, qualified};
 
@@ -27,6 +27,7 @@ pub fn decode(bytes: &[u8]) -> Result<Event, Malformed> {
         abi::event_kind::EVENT_NAMES => decode_names(bytes).map(Event::Names),
         abi::event_kind::EVENT_ALLOCATION => decode_allocation(bytes).map(Event::Allocation),
         abi::event_kind::EVENT_FREE => decode_free(bytes).map(Event::Free),
+        abi::event_kind::EVENT_MARK => decode_mark(bytes).map(Event::Mark),
         _ => Err(Malformed::Unknown),
     }
 }
@@ -190,6 +191,16 @@ fn decode_free(bytes: &[u8]) -> Result<SampleFreed, Malformed> {
     Ok(SampleFreed {
         mm: MmId(e.mm_id),
         address: Addr(e.address),
+        at: e.at,
+    })
+}
+
+fn decode_mark(bytes: &[u8]) -> Result<MarkSet, Malformed> {
+    let e: mark_event = read_record(bytes, size_of::<mark_event>())?;
+    let name = e.name.get(..e.length as usize).ok_or(Malformed::Short)?;
+    Ok(MarkSet {
+        mm: MmId(e.mm_id),
+        name: (!name.is_empty()).then(|| String::from_utf8_lossy(name).into_owned()),
         at: e.at,
     })
 }

@@ -71,6 +71,10 @@ pub(crate) const LOSSES: [(loss, &str); LOSS_COUNTERS] = [
         loss::LOSS_RING_FREE,
         "frees of sampled allocations not sent: ring buffer full (they count as live)",
     ),
+    (
+        loss::LOSS_RING_MARK,
+        "marks of the program not sent: ring buffer full",
+    ),
 ];
 
 /// Number of loss counters.

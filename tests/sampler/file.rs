@@ -6,11 +6,13 @@ use std::fs::{self, File};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::{Duration, SystemTime};
 
 use memprof::elf::Elf;
 use memprof::sampler::{Library, Options, SamplerError, Unfit, check};
 use object::elf::{DT_NEEDED, DT_TEXTREL};
 
+use super::common::process::wait_until;
 use super::common::skip::skip;
 use super::support::program;
 
@@ -161,6 +163,44 @@ fn each_copy_is_a_file_of_its_own_that_other_users_can_read() {
     let kept = b.keep();
     assert!(kept.exists());
     fs::remove_dir_all(kept.parent().unwrap()).unwrap();
+}
+
+/// A killed memprof's copy is removed by a later one; not what is used, what another memprof holds, or what is so young
+/// that another one may be about to.
+#[test]
+fn what_a_killed_memprof_has_left_is_removed() {
+    let temporary = tempfile::tempdir().unwrap();
+    let dirs = [temporary.path().to_owned()];
+    let place = || Library::place_in(&dirs, &Options::default()).unwrap();
+    let age = |path: &Path| {
+        let dir = File::open(path.parent().unwrap()).unwrap();
+        let long_ago = SystemTime::now() - Duration::from_secs(600);
+        dir.set_modified(long_ago).unwrap();
+    };
+    let (left, used, held, young) = (place().keep(), place().keep(), place(), place().keep());
+    // A process has it mapped as one that preloads it.
+    let mut user = Command::new("sleep")
+        .arg("1000")
+        .env("LD_PRELOAD", &used)
+        .spawn()
+        .unwrap();
+    let maps = format!("/proc/{}/maps", user.id());
+    let name = used.to_str().unwrap();
+    wait_until(|| fs::read_to_string(&maps).is_ok_and(|maps| maps.contains(name)));
+    for path in [&left, &used, held.path()] {
+        age(path);
+    }
+    let next = place();
+    let mine = [&used, held.path(), &young, next.path()];
+    assert_eq!(
+        (left.exists(), left.parent().unwrap().exists()),
+        (false, false)
+    );
+    assert!(mine.iter().all(|path| path.exists()), "{mine:?}");
+    user.kill().unwrap();
+    user.wait().unwrap();
+    drop(place());
+    assert!(!used.exists() && held.path().exists() && young.exists());
 }
 
 #[test]

@@ -6,6 +6,7 @@
 mod common;
 
 mod joined;
+mod marks;
 mod preloaded;
 mod speakers;
 

@@ -16,7 +16,7 @@ fn listeners(workload: &mut Workload) -> String {
     workload.lines.line()
 }
 
-fn attached(workload: &mut Workload, args: &[&str]) -> Memprof {
+pub fn attached(workload: &mut Workload, args: &[&str]) -> Memprof {
     let m = Memprof::attach(workload.pid(), &[&["--heap"], args].concat());
     wait_until(|| listeners(workload) == LISTENED);
     m
@@ -56,6 +56,20 @@ fn every_sample_counts_under_its_stack_until_it_is_freed() {
     assert_eq!(total(&m, "inuse_space"), 3 << 20);
     m.interrupt();
     assert_eq!(listeners(&mut workload), "0 0");
+}
+
+/// The kernel takes the probes away, and with them what makes the process sample.
+#[test]
+fn after_kill_9_nobody_listens() {
+    let mut workload = Workload::start(&program("speaker"));
+    for _ in 0..5 {
+        let mut m = attached(&mut workload, &[]);
+        workload.lines.tell("hold 100");
+        m.signal(libc::SIGKILL);
+        m.wait();
+        wait_until(|| listeners(&mut workload) == "0 0");
+    }
+    workload.lines.tell("churn 100");
 }
 
 #[test]

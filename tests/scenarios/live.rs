@@ -24,11 +24,10 @@ pub struct Live {
 
 impl Live {
     pub fn start(follow_forks: bool, stacks: &str) -> Live {
-        let (collecting, _progress, missing) =
-            start_collector(&config(follow_forks, stacks), None).unwrap();
-        assert!(missing.is_empty(), "{missing:?}");
+        let started = start_collector(&config(follow_forks, stacks), None).unwrap();
+        assert!(started.missing.is_empty(), "{:?}", started.missing);
         Live {
-            collecting,
+            collecting: started.collecting,
             symbolizer: Symbolizer::start().unwrap(),
         }
     }

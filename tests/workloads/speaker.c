@@ -8,6 +8,7 @@
  *   large N      N allocations of 1 MiB that stand for themselves
  *   churn N      N allocations of 64 bytes that stand for 6,400, freed at once
  *   release N    frees the last N of `hold`
+ *   mark NAME    sets a mark, by memprof's own probe
  *   fork         goes on in a child
  *   listeners    answers how many probes of each name are listened to: `alloc free`
  */
@@ -74,6 +75,19 @@ __attribute__((noinline)) static void churn_one(void)
 	release_one(at);
 }
 
+/* As <sys/sdt.h> writes it: DTRACE_PROBE1(memprof, mark, name). */
+static void set_mark(const char *name)
+{
+	asm volatile("990: nop\n"
+		     ".pushsection .note.stapsdt,\"\",\"note\"\n"
+		     ".balign 4\n.4byte 992f-991f, 994f-993f, 3\n"
+		     "991: .asciz \"stapsdt\"\n992: .balign 4\n"
+		     "993: .8byte 990b, 0, 0\n"
+		     ".asciz \"memprof\"\n.asciz \"mark\"\n.asciz \"8@%[name]\"\n"
+		     "994: .balign 4\n.popsection\n" ::[name] "r"(name)
+		     : "memory");
+}
+
 int main(void)
 {
 	static uint64_t held[1 << 20];
@@ -85,6 +99,10 @@ int main(void)
 		char word[16] = "";
 
 		sscanf(line, "%15s %lu", word, &n);
+		if (!strcmp(word, "mark")) {
+			line[strcspn(line, "\n")] = 0;
+			set_mark(line + strlen("mark "));
+		}
 		for (unsigned long i = 0; i < n; i++) {
 			if (!strcmp(word, "hold"))
 				held[nr++] = hold_one();

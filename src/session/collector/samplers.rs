@@ -1,5 +1,5 @@
 //! Finds samplers in the followed processes, and listens to them: the library that memprof has preloaded, and any other
-//! code that speaks the contract of OpenTelemetry's profiler (`--heap`).
+//! code that speaks the contract of OpenTelemetry's profiler (`--heap`). So for probes by which programs set marks.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fs::File;
@@ -9,12 +9,13 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use libbpf_rs::Link;
+use tokio::sync::mpsc;
 
 use super::Collector;
 use crate::console;
 use crate::elf::Elf;
-use crate::event::{Event, MmId, Pid, RangeChange};
-use crate::probe::is_sampler_probe;
+use crate::event::{Event, MarkSet, MmId, Pid, RangeChange};
+use crate::probe::{is_sampler_probe, sets_marks};
 use crate::profile::ModuleId;
 use crate::usdt::{self, Usdt};
 
@@ -33,6 +34,8 @@ pub struct SamplerOptions {
     pub providers: Vec<String>,
     /// The library that memprof preloads.
     pub preloaded: Option<PathBuf>,
+    /// Receives the marks that programs set, unless it is full.
+    pub marks: Option<mpsc::Sender<(Pid, MarkSet)>>,
 }
 
 /// The samplers of the followed processes.
@@ -48,6 +51,8 @@ pub(super) struct Samplers {
     /// The links of each process and file.
     listening: BTreeMap<(MmId, ModuleId), Vec<Link>>,
     preloaded: Vec<Link>,
+    /// Number of marks that were not passed on.
+    marks_left_out: u64,
     /// Number of samplers to which memprof could not listen.
     failures: u64,
     /// Whether there was one in any process.
@@ -100,6 +105,24 @@ impl Collector {
                 }
             }
             _ => {}
+        }
+    }
+
+    /// Passes on a mark that a program has set.
+    pub(super) fn note_mark(&mut self, event: &Event) {
+        let Event::Mark(mark) = event else { return };
+        let samplers = &mut self.samplers;
+        let marks = samplers.options.as_ref().and_then(|o| o.marks.as_ref());
+        let (Some(marks), Some(pid)) = (marks, self.aggregator.pid_of(mark.mm)) else {
+            return;
+        };
+        if marks.try_send((pid, mark.clone())).is_err() {
+            if samplers.marks_left_out == 0 {
+                console::print(&format!(
+                    "process {pid} sets marks faster than memprof can make reports; some are left out"
+                ));
+            }
+            samplers.marks_left_out += 1;
         }
     }
 
@@ -172,7 +195,8 @@ impl Collector {
             }
             match self.probe.listen(Some(pid), file, &probes) {
                 Ok(links) => {
-                    self.samplers.found = true;
+                    let is_sampler = |p: &Usdt| !sets_marks(&p.provider, &p.name);
+                    self.samplers.found |= probes.iter().any(is_sampler);
                     tracing::debug!(%pid, file = %module.path.display(), "a sampler is listened to");
                     self.samplers.listening.insert((mm, id), links);
                 }
@@ -204,9 +228,10 @@ impl Samplers {
     }
 }
 
-/// The samplers' probes in a file; none if it cannot be read.
+/// The probes in a file that memprof listens to; none if it cannot be read.
 fn samplers_probes(file: &File, provider: impl Fn(&str) -> bool) -> Vec<Usdt> {
-    let wanted = |of: &str, name: &str| provider(of) && is_sampler_probe(name);
+    let wanted =
+        |of: &str, name: &str| (provider(of) && is_sampler_probe(name)) || sets_marks(of, name);
     let elf = Elf::read(file);
     let probes = elf.and_then(|elf| usdt::probes(&elf, wanted));
     probes.unwrap_or_default()
