@@ -5,9 +5,11 @@
 //! format shows them.
 
 mod filter;
+mod groups;
 mod marks;
 
 pub use filter::{Filter, FilterError};
+pub(crate) use groups::{Average, Course, Group, GroupBy, Groups, Key};
 pub use marks::MarkTime;
 
 use std::sync::Arc;
@@ -68,6 +70,15 @@ pub struct NamedAllocations {
     pub report: Report,
     /// The allocations.
     pub allocations: Arc<Allocations>,
+}
+
+impl NamedAllocations {
+    /// The indices of those of one process; of all if `pid` is `None`.
+    pub fn of_process(&self, pid: Option<Pid>) -> Vec<usize> {
+        let all = self.allocations.all.iter().enumerate();
+        let of_process = all.filter(|(_, one)| pid.is_none() || one.pid == pid);
+        of_process.map(|(at, _)| at).collect()
+    }
 }
 
 impl Allocation {

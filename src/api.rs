@@ -4,6 +4,7 @@
 //! is built once per (report, request) and shared by all clients that request it, so that many clients cost as
 //! much as one.
 
+mod allocations;
 mod cache;
 mod chosen;
 mod common;

@@ -72,6 +72,7 @@ pub static ASSETS: &[Asset] = assets! {
     JS, "js/tree/search.js";
     JS, "js/tree/treemap.js";
     JS, "js/tree/treetable.js";
+    JS, "js/views/allocations.js";
     JS, "js/views/diff.js";
     JS, "js/views/files.js";
     JS, "js/views/functions.js";

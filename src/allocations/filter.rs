@@ -156,6 +156,24 @@ impl Filter {
         marks: &[MarkTime],
     ) -> Result<Report, FilterError> {
         let (report, all) = (&named.report, &*named.allocations);
+        let chosen = self.indices(named, pid, marks)?;
+        Ok(Report {
+            profile: Arc::new(all.profile_of(chosen.into_iter(), &report.profile)),
+            ..report.clone()
+        })
+    }
+
+    /// The indices of the allocations that [`Filter::choose`] chooses.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn indices(
+        &self,
+        named: &NamedAllocations,
+        pid: Option<Pid>,
+        marks: &[MarkTime],
+    ) -> Result<Vec<usize>, FilterError> {
+        let (report, all) = (&named.report, &*named.allocations);
         let expression = match self.names_marks {
             true => Cow::Owned(marks::with_times(
                 self.program.expression(),
@@ -168,11 +186,8 @@ impl Filter {
         let env = Arc::new(Env::stdlib());
         let peak_ns = self.mentions("at_peak").then(|| all.peak_ns());
         let mut by_stack: Vec<Vec<usize>> = vec![Vec::new(); all.stacks.len()];
-        for (at, one) in all.all.iter().enumerate() {
-            if pid.is_some() && one.pid != pid {
-                continue;
-            }
-            if let Some(of_stack) = by_stack.get_mut(one.stack as usize) {
+        for at in named.of_process(pid) {
+            if let Some(of_stack) = by_stack.get_mut(all.all[at].stack as usize) {
                 of_stack.push(at);
             }
         }
@@ -191,10 +206,7 @@ impl Filter {
                 }
             }
         }
-        Ok(Report {
-            profile: Arc::new(all.profile_of(chosen.into_iter(), &report.profile)),
-            ..report.clone()
-        })
+        Ok(chosen)
     }
 
     fn mentions(&self, name: &str) -> bool {

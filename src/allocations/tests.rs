@@ -217,3 +217,129 @@ fn no_text_exhausts_the_stack() {
 
 /// As long as a filter may be.
 const LONGEST_TEXT: usize = 490;
+
+/// The groups with their keys, as text, largest first by allocated bytes.
+fn groups_of(named: &NamedAllocations, by: GroupBy) -> Vec<(String, Group)> {
+    let groups = Groups::new(named, &named.of_process(None), by);
+    let of = groups.keys.iter().zip(&groups.groups);
+    let mut of: Vec<_> = of
+        .map(|(key, group)| (format!("{key:?}"), *group))
+        .collect();
+    of.sort_by(|a, b| b.1.all.space.total_cmp(&a.1.all.space));
+    of
+}
+
+#[test]
+fn each_grouping_puts_every_allocation_where_it_belongs() {
+    let named = named();
+    let figures = |by| {
+        let groups = groups_of(&named, by).into_iter();
+        let figures = groups.map(|(_, g)| (g.samples, g.all.space, g.live.space));
+        figures.collect::<Vec<_>>()
+    };
+    // main is on all stacks, parse on that of the first two.
+    let by_function = groups_of(&named, GroupBy::Function);
+    assert!(by_function[0].0.contains("main") && by_function[1].0.contains("parse"));
+    assert_eq!(
+        figures(GroupBy::Function),
+        [(4, 3600.0, 1000.0), (2, 1500.0, 1000.0)]
+    );
+    assert_eq!(
+        figures(GroupBy::Stack),
+        [(2, 2100.0, 0.0), (2, 1500.0, 1000.0)]
+    );
+    assert_eq!(figures(GroupBy::Thread), figures(GroupBy::Stack));
+    let keys = |by| {
+        let mut keys: Vec<_> = groups_of(&named, by).into_iter().map(|(k, _)| k).collect();
+        keys.sort();
+        keys
+    };
+    assert_eq!(
+        keys(GroupBy::Size),
+        ["Size(128)", "Size(32)", "Size(64)", "Size(8)"]
+    );
+    // Two lived for two seconds, one was freed at once, one lives.
+    assert_eq!(
+        keys(GroupBy::Lifetime),
+        [
+            "Lifetime(None)",
+            "Lifetime(Some(0))",
+            "Lifetime(Some(1000000000))"
+        ]
+    );
+}
+
+#[test]
+fn averages_are_of_allocations_not_of_samples() {
+    let mut named = named();
+    let all = Arc::make_mut(&mut named.allocations);
+    // One sample of 100 bytes stands for 10 allocations, one of 4000 bytes for itself.
+    all.all = vec![one(0, 100, 1, Some(3)), one(0, 4000, 2, Some(8))];
+    all.all[1].weight = 4000;
+    let total = Groups::new(&named, &[0, 1], GroupBy::Size).total;
+    let size = total.average_size().unwrap();
+    let mean = (10.0 * 100.0 + 4000.0) / 11.0;
+    assert!((size.value - mean).abs() < 1e-9);
+    // Only the number of the small ones is uncertain: 10 · 9 of variance.
+    let error = (90.0f64).sqrt() * (mean - 100.0) / 11.0;
+    assert!((size.error - error).abs() < 1e-6, "{size:?} {error}");
+    let lifetime = total.average_lifetime().unwrap();
+    assert!((lifetime.value - (10.0 * 2e9 + 6e9) / 11.0).abs() < 1.0);
+    assert_eq!(total.average_age(), None);
+}
+
+/// Over many draws, the stated error of an average covers the truth about as often as it should.
+#[test]
+fn errors_of_averages_are_true() {
+    let mut seed = 7u64;
+    let mut random = move || {
+        seed = seed
+            .wrapping_mul(6364136223846793005)
+            .wrapping_add(1442695040888963407);
+        (seed >> 11) as f64 / (1u64 << 53) as f64
+    };
+    let sizes: Vec<u64> = (0..4000).map(|n| 16 << (n % 6)).collect();
+    let truth = sizes.iter().sum::<u64>() as f64 / sizes.len() as f64;
+    let interval = 2048.0;
+    let (mut covered, runs) = (0, 500);
+    for _ in 0..runs {
+        let mut named = named();
+        let all = Arc::make_mut(&mut named.allocations);
+        all.all.clear();
+        for size in &sizes {
+            let p = 1.0 - (-(*size as f64) / interval).exp();
+            if random() < p {
+                all.all.push(Allocation {
+                    weight: (*size as f64 / p).round() as u64,
+                    ..one(0, *size, 1, None)
+                });
+            }
+        }
+        let chosen = named.of_process(None);
+        let average = Groups::new(&named, &chosen, GroupBy::Thread)
+            .total
+            .average_size();
+        let average = average.unwrap();
+        covered += u32::from((average.value - truth).abs() <= 1.96 * average.error);
+    }
+    let share = f64::from(covered) / f64::from(runs);
+    assert!((0.90..=0.98).contains(&share), "covered in {share}");
+}
+
+#[test]
+fn courses_say_what_was_allocated_and_lived_when() {
+    let named = named();
+    let groups = Groups::new(&named, &named.of_process(None), GroupBy::Stack);
+    // Ten seconds in five parts: allocations at 1, 2, 3 and 6 s; frees at 4, 5 and 6 s.
+    let (total, of) = groups.courses(&[0], 5);
+    assert_eq!(total.allocated, [1000.0, 2500.0, 0.0, 100.0, 0.0]);
+    assert_eq!(total.live, [1000.0, 3500.0, 1000.0, 1000.0, 1000.0]);
+    assert_eq!(of.len(), 1);
+    let sum: f64 = of[0].allocated.iter().sum();
+    assert_eq!(sum, groups.groups[0].all.space);
+    // Neither a moment without length nor no part is a failure.
+    let mut empty = named.clone();
+    Arc::make_mut(&mut empty.allocations).now_ns = 0;
+    let groups = Groups::new(&empty, &empty.of_process(None), GroupBy::Thread);
+    assert_eq!(groups.courses(&[], 0).0.live.len(), 1);
+}

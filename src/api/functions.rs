@@ -34,17 +34,27 @@ pub(super) struct Page {
 
 impl Page {
     pub(super) fn read(query: &Query) -> Result<Page, ApiError> {
+        Page::read_at_most(query, MOST_ROWS)
+    }
+
+    /// The same, with at most so many rows.
+    pub(super) fn read_at_most(query: &Query, most: u64) -> Result<Page, ApiError> {
         Ok(Page {
             offset: query.number("offset", "", u64::MAX)?.unwrap_or(0),
-            limit: query.number("limit", "", MOST_ROWS)?.unwrap_or(ROWS),
+            limit: query.number("limit", "", most)?.unwrap_or(ROWS),
         })
+    }
+
+    /// The page's part of all rows.
+    pub(super) fn part<'r, T>(&self, rows: &'r [T]) -> &'r [T] {
+        let offset = usize::try_from(self.offset).unwrap_or(usize::MAX);
+        let rest = rows.get(offset..).unwrap_or_default();
+        &rest[..rest.len().min(self.limit as usize)]
     }
 
     /// The rows of the page, as the reply shows them.
     pub(super) fn of<'r, T, R: From<&'r T>>(&self, rows: &[&'r T]) -> Vec<R> {
-        let offset = usize::try_from(self.offset).unwrap_or(usize::MAX);
-        let rows = rows.iter().skip(offset).take(self.limit as usize);
-        rows.map(|row| R::from(*row)).collect()
+        self.part(rows).iter().map(|row| R::from(*row)).collect()
     }
 
     /// The page as the reply describes it; `count` is the number of all rows.

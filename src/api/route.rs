@@ -4,8 +4,8 @@ use super::query::{Query, UnknownParams};
 use super::request::{Request, RequestContext, RequestParts};
 use super::{ApiError, OPENAPI_V1, OPENAPI_V2};
 use super::{
-    diff, events, export, files, fixed, functions, health, heap, heap_diff, mappings, marks,
-    memory, metrics, open, processes, series, summary, tree, v1,
+    allocations, diff, events, export, files, fixed, functions, health, heap, heap_diff, mappings,
+    marks, memory, metrics, open, processes, series, summary, tree, v1,
 };
 
 /// Methods of a route. `HEAD` is a `Get` whose body is not sent.
@@ -103,6 +103,11 @@ pub const ROUTES: &[Route] = &[
     get("/v2/processes", processes::PARAMETERS, processes::read),
     get("/v2/tree", tree::PARAMETERS, tree::read),
     get("/v2/functions", functions::PARAMETERS, functions::read),
+    get(
+        "/v2/allocations",
+        allocations::PARAMETERS,
+        allocations::read,
+    ),
     get("/v2/files", files::PARAMETERS, files::read),
     get("/v2/files/stacks", files::OF_STACKS, files::stacks),
     get("/v2/maps", mappings::PARAMETERS, mappings::read),

@@ -174,7 +174,7 @@ impl<'a, const N: usize> Paths<'a, N> {
     }
 
     /// The paths of one profile's samples, each with the sample's index in its profile.
-    pub(super) fn of_samples(&self, side: usize) -> impl Iterator<Item = (u32, &[LabelId])> {
+    pub(crate) fn of_samples(&self, side: usize) -> impl Iterator<Item = (u32, &[LabelId])> {
         let paths = self.paths.iter();
         let paths = paths.filter(move |path| usize::from(path.side) == side);
         paths.filter_map(|path| Some((path.sample?, self.steps(path))))

@@ -9,7 +9,7 @@ use super::common::workload::{Workload, program};
 
 /// A process whose samples are made up, with known figures: 100 allocations that stand for 1,000 bytes each, of which the
 /// last 30 are freed; three of 1 MiB; and 50 that stand for 6,400 bytes and are freed at once.
-fn speaker() -> (Workload, Memprof) {
+pub fn speaker() -> (Workload, Memprof) {
     let mut workload = Workload::start(&program("speaker"));
     let m = Memprof::attach(workload.pid(), &["--heap"]);
     wait_until(|| {
@@ -23,7 +23,7 @@ fn speaker() -> (Workload, Memprof) {
 }
 
 /// Types a filter, and presses Enter.
-fn filter(browser: &Browser, text: &str) {
+pub fn filter(browser: &Browser, text: &str) {
     let script = "const box = document.querySelector('#filter');
         box.focus();
         box.value = arguments[0];
@@ -43,7 +43,7 @@ fn choose_example(browser: &Browser, text: &str) {
 }
 
 /// Waits until the list of functions has this total.
-fn must_total(browser: &Browser, total: u64) {
+pub fn must_total(browser: &Browser, total: u64) {
     browser.wait(&format!(
         "document.querySelector('.note')?.dataset.total === '{total}'"
     ));

@@ -6,6 +6,7 @@
 mod common;
 
 mod accessible;
+mod allocations;
 mod browser;
 mod choice;
 mod cut_off;

@@ -255,3 +255,82 @@ fn two_memprofs_listen_at_once_and_neither_takes_from_the_other() {
     workload.lines.tell("hold 5");
     assert_eq!(total(&second, "inuse_space"), before[1] + 10_000);
 }
+
+/// Rows of `/v2/allocations` have the workload's own figures, and say the same as the kinds do.
+#[test]
+fn allocations_in_groups() {
+    let mut workload = Workload::start(&program("speaker"));
+    let m = attached(&mut workload, &["--heap-temporary", "3600000"]);
+    for command in ["hold 100", "large 3", "release 30", "churn 50"] {
+        workload.lines.tell(command);
+    }
+    let get = |query: &str| {
+        let reply = m.get(&format!("/v2/allocations?{query}"));
+        assert_eq!(reply.status, 200, "{}", reply.text());
+        reply.json()
+    };
+    let functions = get("sort=objects");
+    let total = &functions["total"];
+    let large = 3 << 20;
+    assert_eq!(total["alloc_space"], 100_000 + 50 * 6_400 + large);
+    assert_eq!(total["inuse_space"], 70_000 + large);
+    assert_eq!(total["temporary_space"], 30_000 + 50 * 6_400);
+    let row = |of: &Value, key: &str, name: &str| -> Value {
+        let mut rows = of["rows"].as_array().unwrap().iter();
+        let found = rows.find(|row| row[key] == name);
+        found.unwrap_or_else(|| panic!("no {name} in {of}")).clone()
+    };
+    let held = row(&functions, "function", "hold_one");
+    assert_eq!(held["alloc_objects"], 1_000);
+    assert_eq!(
+        (&held["average_size"], &held["average_size_error"]),
+        (&100.0.into(), &0.0.into())
+    );
+    let error = (100f64 * 1e6 * 0.9).sqrt().round() as u64;
+    assert_eq!(held["alloc_space_error"], error);
+    assert!(held["average_lifetime"].as_f64() > Some(0.0));
+    assert!(held["average_age"].as_f64() > Some(0.0));
+    assert_eq!(
+        row(&functions, "function", "large_one")["average_lifetime"],
+        Value::Null
+    );
+    // The parts add up to the whole, and at the end lives what lives.
+    let sum = |row: &Value| -> u64 {
+        let parts = row["allocated"].as_array().unwrap().iter();
+        parts.map(|part| part.as_u64().unwrap()).sum()
+    };
+    assert_eq!(sum(&held), 100_000);
+    assert_eq!(held["live"].as_array().unwrap().last().unwrap(), 70_000);
+    assert_eq!(get("parts=5")["total"]["live"].as_array().unwrap().len(), 5);
+    // Every grouping but that by function has each allocation once.
+    for by in ["stack", "thread", "size", "lifetime"] {
+        let groups = get(&format!("by={by}"));
+        let rows = groups["rows"].as_array().unwrap().iter();
+        let all: u64 = rows.map(|row| row["alloc_space"].as_u64().unwrap()).sum();
+        assert_eq!(all, total["alloc_space"].as_u64().unwrap(), "{by}");
+    }
+    let by_size = get("by=size&sort=key");
+    let sizes: Vec<_> = by_size["rows"].as_array().unwrap().iter().collect();
+    let sizes: Vec<_> = sizes
+        .iter()
+        .map(|row| row["size_from"].as_u64().unwrap())
+        .collect();
+    assert_eq!(sizes, [64, 1 << 20]);
+    let pid = workload.pid();
+    assert_eq!(get("by=thread")["rows"][0]["thread"], pid.0);
+    let stacks = get("by=stack&sort=live&limit=1");
+    assert_eq!(stacks["rows"][0]["frames"][0], "large_one (speaker)");
+    let chosen = get("filter=size%20%3E%201000");
+    assert_eq!(chosen["total"]["alloc_objects"], 3);
+    assert_eq!(get(&format!("pid={pid}"))["total"]["samples"], 153);
+    for (query, status, why) in [
+        ("by=size&sort=colour", 400, "sort"),
+        ("filter=siz", 400, "unknown name siz"),
+        ("limit=501", 400, "limit"),
+        ("pid=1", 404, "1"),
+    ] {
+        let reply = m.get(&format!("/v2/allocations?{query}"));
+        assert_eq!(reply.status, status, "{query}");
+        assert!(reply.text().contains(why), "{query}: {}", reply.text());
+    }
+}

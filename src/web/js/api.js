@@ -30,6 +30,9 @@ import { noSymbol, reason } from "./words.js";
  */
 /** @typedef {{ function: string | null, file: string, path: string, line: number | null, category: string, self: number, total: number, self_error: number, total_error: number }} FunctionRow */
 /** @typedef {{ report: Report, count: number, offset: number, total: number, not_observed: number, unmapped: number, matched: number, rows: FunctionRow[] }} Functions */
+/** @typedef {{ samples: number, alloc_space: number, alloc_space_error: number, alloc_objects: number, alloc_objects_error: number, inuse_space: number, inuse_space_error: number, temporary_space: number, temporary_space_error: number, average_size: number | null, average_size_error: number | null, average_lifetime: number | null, average_lifetime_error: number | null, average_age: number | null, average_age_error: number | null, allocated: number[], live: number[] }} AllocationFigures */
+/** @typedef {AllocationFigures & { function?: string | null, file?: string, path?: string, frame?: string, frames?: string[], frames_left_out?: number, thread?: number, size_from?: number, size_to: number, lifetime_from?: number, lifetime_to: number, live_now?: boolean }} AllocationRow */
+/** @typedef {{ seconds: number, missing_until: number | null, without_stack: number, count: number, total: AllocationFigures, rows: AllocationRow[] }} AllocationGroups */
 /** @typedef {{ function: string | null, file: string, path: string, self_from: number, self_to: number, self: number, total_from: number, total_to: number, total: number, self_error: number, total_error: number }} DiffRow */
 /** @typedef {{ id: string, path: string | null, deleted: boolean, cached: number, stacks: number, inode: number, device: string }} FileRow */
 /** @typedef {{ size: number, bytes: Usage, attributed: number, not_observed: number, huge: number }} MappingSums */
@@ -68,8 +71,11 @@ export class ApiError extends Error {
 /** The parameters that select the report and the process. */
 const which = () => ({ mark: state.mark, pid: state.pid });
 
-/** Whether a filter can choose: single allocations are known now, of kinds of the heap, and neither in marks nor in files. */
-export const canFilter = (kind = state.kind) => isOfHeap(kind) && !state.mark && !isSaved;
+/** Whether single allocations are known: now, and neither in marks nor in files. */
+export const hasSingle = () => !state.mark && !isSaved;
+
+/** Whether a filter can choose: of kinds of the heap, where single allocations are known. */
+export const canFilter = (kind = state.kind) => isOfHeap(kind) && hasSingle();
 
 /** The filter that applies. */
 export const filterOf = (kind = state.kind) => (canFilter(kind) ? state.filter : "");
@@ -193,6 +199,8 @@ export const api = {
   diffFunctions: (/** @type {Choice} */ choice) => ask("diff", { by: "function", from: choice.from, to: choice.to, kind: choice.kind, sort: "self", limit: 1000, pid: state.pid, frames: choice.py }),
   /** @returns {Promise<Functions>} */
   functions: (/** @type {Record<string, any>} */ parameters) => ask("functions", { ...parameters, filter: filterOf(parameters.kind), frames: state.py, ...which() }),
+  /** @returns {Promise<AllocationGroups>} */
+  allocations: (/** @type {Record<string, any>} */ parameters) => ask("allocations", { ...parameters, filter: state.filter, pid: state.pid }),
   /** @returns {Promise<{ report: Report, total: number, other: number, count: number, rows: FileRow[] }>} */
   files: () => ask("files", { limit: ROWS, ...which() }),
   /** @returns {Promise<Maps>} */

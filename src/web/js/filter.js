@@ -1,6 +1,6 @@
 // The filter of sampled allocations: an expression of CEL, which memprof evaluates, with examples to start from.
 
-import { canFilter, filterOf } from "./api.js";
+import { canFilter, hasSingle } from "./api.js";
 import { fill, h, set } from "./dom.js";
 import { change, state } from "./state.js";
 
@@ -17,14 +17,14 @@ const EXAMPLES = /** @type {[string, string][]} */ ([
 
 const ABOUT = "Only the sampled allocations for which this expression (CEL) is true. Names: size (bytes), born, died, lifetime, now (seconds since the first sample), live, temporary, at_peak, thread, process, functions, modules; mark('NAME') is the moment of a mark.";
 
-/** Views whose data a filter chooses. */
+/** Views whose data a filter chooses, if they show a kind of the heap. */
 const VIEWS = ["flame", "treemap", "tree", "functions", "sandwich"];
 
 /** Whether the open view can be filtered. */
-const applies = () => VIEWS.includes(state.view) && canFilter();
+const applies = () => (state.view === "allocations" ? hasSingle() : VIEWS.includes(state.view) && canFilter());
 
 /** Whether the open view shows only the allocations that a filter chooses. */
-export const isFiltered = () => applies() && filterOf() !== "";
+export const isFiltered = () => applies() && state.filter !== "";
 
 const option = (/** @type {string} */ value, /** @type {string} */ text) => h("option", { value, title: value }, text);
 

@@ -16,6 +16,7 @@ import { chosen, listen, offerNow, offerProcesses } from "./which.js";
 import { toggleTheme, useTheme } from "./theme.js";
 import { Timeline } from "./timeline.js";
 import { awaited } from "./words.js";
+import { Allocations } from "./views/allocations.js";
 import { Diff } from "./views/diff.js";
 import { Files } from "./views/files.js";
 import { Functions } from "./views/functions.js";
@@ -51,7 +52,8 @@ const VIEWS = /** @type {[string, string, () => View, string[]][]} */ ([
   ["diff", "Difference", () => new Diff(), [...SHAPE, "from", "to"]],
   ["health", "Health", () => new HealthView(), []],
   ["heap", "Heap", () => new HeapView(heaps), ["heap", "hfrom", "hby"]],
-]).filter(([name]) => !isSaved || !["diff", "health", "heap", "sandwich"].includes(name));
+  ["allocations", "Allocations", () => new Allocations(), ["aby", "filter"]],
+]).filter(([name]) => !isSaved || !["diff", "health", "heap", "sandwich", "allocations"].includes(name));
 
 const at = (/** @type {string} */ id) => /** @type {any} */ (document.getElementById(id));
 const content = at("content");
@@ -80,7 +82,7 @@ function tabs() {
     at("tabs"),
     ...VIEWS.map(([name, text], i) =>
       // With a path: what begins with "#" passes for a skip link.
-      h("a", { href: `./${link({ view: name, ...FRESH })}`, "aria-current": name === state.view ? "page" : undefined, "data-name": text, title: `Key: ${(i + 1) % 10}` }, text),
+      h("a", { href: `./${link({ view: name, ...FRESH })}`, "aria-current": name === state.view ? "page" : undefined, "data-name": text, title: i < 10 ? `Key: ${(i + 1) % 10}` : null }, text),
     ),
   );
 }

@@ -2,7 +2,7 @@
 
 /** Defaults; settings equal to them are left out of the link. */
 const DEFAULTS = {
-  view: "flame", // flame, treemap, tree, functions, sandwich, files, space, diff, health, heap
+  view: "flame", // flame, treemap, tree, functions, sandwich, files, space, diff, health, heap, allocations
   shape: "icicle", // icicle: root on top; flame: root at the bottom
   dir: "callees", // callees: outermost function first; callers: innermost first
   kind: "all",
@@ -19,6 +19,7 @@ const DEFAULTS = {
   zoomUp: "", // the same of the callers in the sandwich
   selUp: "",
   group: "purpose", // the address space's rows: purpose, file, none
+  aby: "function", // the groups of allocations: function, stack, thread, size, lifetime
   sort: "", // a table's column, with a leading "-" for descending
   page: "0",
   pid: "", // the process that is shown, "" for all of them

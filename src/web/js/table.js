@@ -1,6 +1,8 @@
 // Sortable tables with any number of rows: only visible rows have elements.
 
 import { fill, h } from "./dom.js";
+import { number } from "./format.js";
+import { change } from "./state.js";
 
 /** Heights of a row in pixels: on narrow screens, a finger has to hit one. */
 const [ROW, NARROW_ROW] = [26, 40];
@@ -216,4 +218,13 @@ export function bar(/** @type {string} */ text, /** @type {number} */ part, /** 
   const mark = h("i", { class: `bar ${colour}` });
   mark.style.width = `${(100 * fraction).toFixed(2)}%`;
   return h("span", { class: "barred" }, mark, h("span", {}, text));
+}
+
+/** Shows which rows of how many there are, with buttons to the next and the previous ones; hidden if one page has all. */
+export function pages(/** @type {HTMLElement} */ box, /** @type {{ offset: number, shown: number, count: number, limit: number }} */ { offset, shown, count, limit }) {
+  const page = offset / limit;
+  const to = (/** @type {number} */ next, /** @type {string} */ text) =>
+    h("button", { class: "small", disabled: next < 0 || next * limit >= count, onclick: () => change({ page: String(next) }) }, text);
+  fill(box, to(page - 1, "← previous"), h("span", {}, count ? `${number(offset + 1)} to ${number(offset + shown)} of ${number(count)}` : "none"), to(page + 1, "next →"));
+  box.hidden = count <= limit;
 }

@@ -6,7 +6,7 @@ import { isFiltered } from "../filter.js";
 import { amount, estimate, estimateWithError, exactly, number, percent } from "../format.js";
 import { isOfHeap, nothingOf, unitOf } from "../kinds.js";
 import { change, state } from "../state.js";
-import { bar, Table } from "../table.js";
+import { bar, pages, Table } from "../table.js";
 import { fileName } from "../tree/legend.js";
 import { label, noSymbol, SELF, TOTAL } from "../words.js";
 
@@ -68,16 +68,8 @@ export class Functions {
     if (page.rows.length === 0) fill(this.stage, notice(...none(kind, page)));
     else if (!this.stage.contains(this.table.element)) fill(this.stage, this.table.element);
     this.table.show(page.rows, sort);
-    this.paging(offset, page.rows.length, page.count);
+    pages(this.pages, { offset, shown: page.rows.length, count: page.count, limit: LIMIT });
     return page.report;
-  }
-
-  paging(/** @type {number} */ offset, /** @type {number} */ shown, /** @type {number} */ count) {
-    const page = offset / LIMIT;
-    const to = (/** @type {number} */ next, /** @type {string} */ text) =>
-      h("button", { class: "small", disabled: next < 0 || next * LIMIT >= count, onclick: () => change({ page: String(next) }) }, text);
-    fill(this.pages, to(page - 1, "← previous"), h("span", {}, count ? `${number(offset + 1)} to ${number(offset + shown)} of ${number(count)}` : "none"), to(page + 1, "next →"));
-    this.pages.hidden = count <= LIMIT;
   }
 
   /** Only other settings need another request. */
