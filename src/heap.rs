@@ -5,6 +5,7 @@
 //! and `retained` by what leads to them; `ledger` adds up whose each resident byte is, as `report` has it; `by_stack` joins that with sampled allocations; `text` and
 //! `command` show it.
 
+mod address_map;
 mod all_heaps;
 mod arenas;
 mod by_stack;
@@ -35,6 +36,7 @@ mod text_types;
 mod types;
 mod vtables;
 
+pub use address_map::{AddressMap, Cell, MapRange};
 pub use arenas::{ArenaKind, ArenaRow};
 pub use by_stack::{
     ByStack, Estimated, FreePagesRow, HeadOf, HeapSample, HeapSamples, Joint, LeakRow, RestKind,

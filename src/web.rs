@@ -46,6 +46,7 @@ pub static ASSETS: &[Asset] = assets! {
     JS, "js/filter.js";
     JS, "js/format.js";
     JS, "js/header.js";
+    JS, "js/heap/address_map.js";
     JS, "js/heap/by_stack.js";
     JS, "js/heap/map.js";
     JS, "js/heap/report.js";

@@ -1,5 +1,6 @@
 //! Root of the readers of heaps in fuzz/'s library: without a process, and without what shows heaps.
 
+mod address_map;
 mod all_heaps;
 mod arenas;
 mod by_stack;

@@ -9,6 +9,7 @@ pub(super) use of_samples::join;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 
+use super::address_map::Cells;
 use super::all_heaps::AllHeaps;
 use super::arenas::Arenas;
 use super::by_stack::{self, Heads, HeapSamples, Holdings, Joint, Part};
@@ -167,6 +168,7 @@ fn measure_once(
         trimmable: ledger.trimmable,
         largest: ledger.largest(),
         occupancy: ledger.occupancy.pages(),
+        map: ledger.cells.map(),
         sizes: ledger.sizes.classes(),
         unreachable,
         types,
@@ -233,6 +235,7 @@ struct Ledger<'a> {
     ranges: Vec<Run>,
     arenas: Arenas,
     occupancy: Occupancy,
+    cells: Cells,
     sizes: Sizes,
     /// The largest chunks in use: size, address, resident bytes. Of several of one size, those at the lowest addresses.
     largest: BinaryHeap<Reverse<(u64, Reverse<u64>, u64)>>,
@@ -253,6 +256,7 @@ impl<'a> Ledger<'a> {
             ranges: Vec::new(),
             arenas: Arenas::default(),
             occupancy: Occupancy::new(page_size()),
+            cells: Cells::new(),
             sizes: Sizes::default(),
             largest: BinaryHeap::new(),
             top,
@@ -276,7 +280,7 @@ impl<'a> Ledger<'a> {
     /// Adds the arenas of Python's allocator, which are no part of the heap.
     fn add_python(&mut self, pymalloc: &Pymalloc) {
         self.arenas.begin_python();
-        for (what, row) in pymalloc.rows(&self.pages) {
+        for (what, row) in pymalloc.rows(&self.pages, &mut self.cells) {
             self.rows[what as usize] = row;
             self.arenas.add(what, row.0, row.1, row.2);
         }
@@ -294,6 +298,8 @@ impl<'a> Ledger<'a> {
             self.next += 1;
         }
         let mut resident = 0;
+        let runs = overlapping(&self.pages[self.next..], start, end);
+        self.cells.add((start, end), what, runs);
         for run in overlapping(&self.pages[self.next..], start, end) {
             resident += run.len();
             let live = class.filter(|_| what.is_live());

@@ -2,6 +2,7 @@
 
 use serde::Serialize;
 
+use super::address_map::AddressMap;
 use super::arenas::ArenaRow;
 use super::chunks::Kind;
 use super::glibc::Mallinfo;
@@ -224,6 +225,8 @@ pub struct Heap {
     pub swapped: u64,
     /// Number of the heap's resident pages by how much of them is live: none, then up to 10 %, up to 20 %, and so on.
     pub occupancy: [u64; 11],
+    /// The heap by address.
+    pub map: AddressMap,
     /// Bytes that `malloc_trim(0)` would return to the system now.
     pub trimmable: u64,
     /// Chunks by size.

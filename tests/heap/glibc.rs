@@ -36,6 +36,7 @@ pub fn snapshot(pid: Pid) -> Heap {
     let others: u64 = heap.others.iter().map(|row| row.resident).sum();
     assert_eq!(rows + others, heap.anonymous, "{heap:#?}");
     assert_eq!(heap.kernel, [heap.anonymous; 2], "{heap:#?}");
+    crate::map_adds_up(&heap);
     cont(pid);
     arenas_have_the_same_bytes(&heap);
     heap

@@ -268,6 +268,7 @@ fn snapshots_of_a_busy_target_are_right_or_refused() {
         let rows: u64 = heap.rows.iter().map(|row| row.resident).sum();
         let others: u64 = heap.others.iter().map(|row| row.resident).sum();
         assert_eq!(rows + others, heap.anonymous);
+        crate::map_adds_up(&heap);
         match heap.jemalloc {
             Some(JemallocHeap::Read { .. }) => read += 1,
             Some(JemallocHeap::Refused { reason }) => refused.push(reason),

@@ -22,3 +22,34 @@ mod seccomp;
 mod seen;
 mod types;
 mod unreachable;
+
+use ::memprof::heap::{Cell, Heap, Row};
+
+/// The heap by address has the bytes of the heap's rows, each where it is said to be.
+#[track_caller]
+fn map_adds_up(heap: &Heap) {
+    let sum = |of: fn(&Row) -> u64, wanted: fn(&Row) -> bool| -> u64 {
+        heap.rows.iter().filter(|row| wanted(row)).map(of).sum()
+    };
+    let cells = || heap.map.ranges.iter().flat_map(|range| &range.cells);
+    let own = |row: &Row| row.what.is_overhead();
+    let live = |row: &Row| row.what.is_live();
+    let resident = |row: &Row| row.resident;
+    assert_eq!(
+        cells().map(|c| c.bytes).sum::<u64>(),
+        sum(|row| row.bytes, |_| true)
+    );
+    assert_eq!(cells().map(|c| c.live).sum::<u64>(), sum(resident, live));
+    assert_eq!(cells().map(|c| c.own).sum::<u64>(), sum(resident, own));
+    let free = sum(resident, |row| {
+        !row.what.is_live() && !row.what.is_overhead()
+    });
+    assert_eq!(cells().map(|c| c.free).sum::<u64>(), free);
+    let within =
+        |cell: &Cell| cell.live + cell.free + cell.own <= cell.bytes && cell.bytes <= heap.map.cell;
+    assert!(cells().all(within), "{:?}", heap.map);
+    let mut ranges = heap.map.ranges.windows(2);
+    assert!(
+        ranges.all(|two| two[0].start + two[0].cells.len() as u64 * heap.map.cell < two[1].start)
+    );
+}

@@ -55,6 +55,7 @@ fn measure_stopped(pid: Pid) -> Heap {
     let others: u64 = heap.others.iter().map(|row| row.resident).sum();
     assert_eq!(rows + others, heap.anonymous, "{heap:#?}");
     assert_eq!(heap.kernel, [heap.anonymous; 2], "{heap:#?}");
+    crate::map_adds_up(&heap);
     arenas_have_the_same_bytes(&heap);
     if let Some(PythonHeap::Read(read)) = &heap.python {
         let in_arenas: u64 = read.types.iter().map(|row| row.arena_bytes).sum();

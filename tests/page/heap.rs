@@ -87,6 +87,13 @@ fn snapshots_and_their_difference() {
     }
     let pages = "[...document.querySelectorAll(\".card[data-table=occupancy] td\")].map((td) => Number(td.textContent.replaceAll(',', '')))";
     assert_eq!(browser.eval(pages), heap["occupancy"]);
+    // The picture by address has all of it.
+    let shown = "[...document.querySelectorAll('.address-map .legend [data-bytes]')].reduce((sum, part) => sum + Number(part.dataset.bytes), 0)";
+    assert_eq!(browser.eval(shown), sum("rows", "bytes"));
+    let squares = "document.querySelectorAll('.address-map .squares i').length";
+    let ranges = heap["map"]["ranges"].as_array().unwrap().iter();
+    let cells: usize = ranges.map(|r| r["cells"].as_array().unwrap().len()).sum();
+    assert_eq!(browser.eval(squares), cells);
     // Who made it grow: all of it was there before.
     let grown = api(m.address(), "/v2/heap/1")["grown_by"].clone();
     let resident = sum("rows", "resident");

@@ -1,5 +1,6 @@
 //! The bytes of pymalloc's arenas by what they are.
 
+use super::super::address_map::Cells;
 use super::super::memory::{Run, overlapping};
 use super::super::report::What;
 use super::{FREE, POOL_HEADER, Pymalloc};
@@ -8,15 +9,17 @@ use super::{FREE, POOL_HEADER, Pymalloc};
 type Sums = (u64, u64, u64);
 
 impl Pymalloc {
-    /// The rows of all arenas. `pages` are the resident runs of the process, by address.
-    pub(crate) fn rows(&self, pages: &[Run]) -> [(What, Sums); 4] {
-        rows(self, pages)
+    /// The rows of all arenas, which are added to the cells, too. `pages` are the resident runs of the process, by
+    /// address.
+    pub(in crate::heap) fn rows(&self, pages: &[Run], cells: &mut Cells) -> [(What, Sums); 4] {
+        rows(self, pages, cells)
     }
 }
 
-fn rows(pymalloc: &Pymalloc, pages: &[Run]) -> [(What, Sums); 4] {
+fn rows(pymalloc: &Pymalloc, pages: &[Run], cells: &mut Cells) -> [(What, Sums); 4] {
     let mut rows = Rows {
         pages,
+        cells,
         sums: [
             What::PythonLive,
             What::PythonFree,
@@ -57,6 +60,7 @@ fn rows(pymalloc: &Pymalloc, pages: &[Run]) -> [(What, Sums); 4] {
 struct Rows<'a> {
     /// The resident runs from the current address on.
     pages: &'a [Run],
+    cells: &'a mut Cells,
     sums: [(What, Sums); 4],
 }
 
@@ -68,7 +72,9 @@ impl Rows<'_> {
         let resident: u64 = overlapping(self.pages, start, end)
             .map(|run| run.len())
             .sum();
-        let sums = &mut self.sums[row].1;
+        let (what, sums) = &mut self.sums[row];
+        let runs = overlapping(self.pages, start, end);
+        self.cells.add((start, end), *what, runs);
         sums.0 += number;
         sums.1 += end - start;
         sums.2 += resident;

@@ -2,9 +2,10 @@
 
 import { fill, h, notice, say, select, set } from "../dom.js";
 import { bytes, clock, exact, number } from "../format.js";
+import { addressMap } from "../heap/address_map.js";
 import { stackTables } from "../heap/by_stack.js";
 import { heapTree, WAYS } from "../heap/map.js";
-import { diffCards, occupancyCard, tableCards } from "../heap/tables.js";
+import { card, diffCards, occupancyCard, tableCards } from "../heap/tables.js";
 import { change, state } from "../state.js";
 import { Graph } from "./graph.js";
 
@@ -124,7 +125,12 @@ export class HeapView {
     this.tell(whole, before);
     const heap = whole.heap;
     if (diff) fill(this.cards, occupancyCard(diff.occupancy), ...diffCards(diff.tables));
-    else fill(this.cards, heap.rows.some((/** @type {any} */ row) => row.bytes > 0) && occupancyCard([heap.occupancy]), ...tableCards({ ...heap, grown_by: whole.grown_by ?? null, by_stack: stackTables(whole.by_stack) }));
+    else {
+      const { map, ...lists } = heap;
+      const picture = addressMap(map);
+      const pages = heap.rows.some((/** @type {any} */ row) => row.bytes > 0) && occupancyCard([heap.occupancy]);
+      fill(this.cards, pages, picture && card("map", "The heap by address", picture.about, picture.content), ...tableCards({ ...lists, grown_by: whole.grown_by ?? null, by_stack: stackTables(whole.by_stack) }));
+    }
     if (!this.stage.contains(this.map.element)) fill(this.stage, this.ways, this.map.element, this.cards);
     this.divided = null;
     await this.divide();
