@@ -6,6 +6,7 @@ mod clean;
 mod csv;
 mod folded;
 mod functions;
+mod heaptrack;
 mod html;
 pub mod json;
 mod names;
@@ -162,6 +163,7 @@ pub static EXPORTERS: &[Exporter] = &[
     html::FORMAT,
     pprof::FORMAT,
     speedscope::FORMAT,
+    heaptrack::FORMAT,
     csv::FORMAT,
     functions::FORMAT,
     text::FORMAT,

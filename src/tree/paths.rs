@@ -169,7 +169,7 @@ impl<'a, const N: usize> Paths<'a, N> {
     }
 
     /// Every path with its bytes.
-    pub(super) fn iter(&self) -> impl Iterator<Item = (&[LabelId], [u64; N])> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&[LabelId], [u64; N])> {
         self.paths.iter().map(|path| (self.steps(path), path.bytes))
     }
 

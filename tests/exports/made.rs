@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::process::Command;
 use std::sync::Arc;
 
 use ::memprof::api::Report;
@@ -12,6 +13,7 @@ use ::memprof::profile::{Amounts, Frame, Kind, Stack, Usage};
 use ::memprof::symbol::{Function, InlinedFunction, Language, Location, Symbol};
 use ::memprof::tree::Direction;
 
+use crate::common::skip::skip;
 use crate::common::{at, kib, report};
 use crate::readers::{self, pprof_says, table, wanted};
 
@@ -216,7 +218,12 @@ fn rust_hashes_are_in_v1_and_on_request() {
     let hash = "app::run::h0123456789abcdef";
     let mut with = Report::clone(&report);
     Arc::make_mut(&mut with.symbols).show_rust_hashes(true);
-    for format in EXPORTERS.iter().map(|e| e.name) {
+    // That of heaptrack has only what was allocated.
+    for format in EXPORTERS
+        .iter()
+        .map(|e| e.name)
+        .filter(|f| *f != "heaptrack")
+    {
         let has = |report: &Report| {
             let bytes = written(format, report, &ExportOptions::default());
             let text = match format {
@@ -355,6 +362,79 @@ fn pprof_knows_the_heap() {
         objects.contains("Type: alloc_objects") && objects.contains("of 49152 total"),
         "{objects}"
     );
+}
+
+/// heaptrack's own reader finds what is allocated, temporary and live, under the functions.
+#[test]
+fn heaptrack_print_reads_it() {
+    if Command::new("heaptrack_print")
+        .arg("--version")
+        .output()
+        .is_err()
+    {
+        skip("heaptrack_print is not installed (Debian: heaptrack)");
+        return;
+    }
+    let stacks = [
+        vec![at(0, 0x30), at(0, 0x10)],
+        vec![at(1, 0x40), at(0, 0x30), at(0, 0x10)],
+    ];
+    let names = [
+        (at(0, 0x10), "main", Language::Other),
+        (at(0, 0x30), "parse", Language::Other),
+        (at(1, 0x40), "read_line", Language::Other),
+    ];
+    let samples = stacks.map(|stack| (stack, kib(4, 0, 0)));
+    let mut report = Report::clone(&report(&samples, &[], &names));
+    let profile = Arc::make_mut(&mut report.profile);
+    profile.measures = MEASURES.to_vec();
+    // Three million allocations: each event stands for 16 of them.
+    let figures = [
+        (0, "alloc_space", 9_000_000_000),
+        (0, "alloc_objects", 3_000_000),
+        (0, "inuse_space", 2_000_000_000),
+        (0, "inuse_objects", 1_000_000),
+        (0, "temporary_space", 4_000_000_000),
+        (0, "temporary_objects", 1_500_000),
+        (1, "alloc_space", 7_000),
+        (1, "alloc_objects", 1),
+        (1, "inuse_space", 7_000),
+        (1, "inuse_objects", 1),
+    ];
+    for (stack, name, figure) in figures {
+        let id = ColumnId::ALL
+            .into_iter()
+            .find(|id| id.column().name == name);
+        profile.samples[stack].amounts += Amounts::in_column(id.unwrap(), figure);
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("small.heaptrack");
+    std::fs::write(
+        &path,
+        written("heaptrack", &report, &ExportOptions::default()),
+    )
+    .unwrap();
+    let out = Command::new("heaptrack_print")
+        .args(["-f".as_ref(), path.as_os_str(), "-T".as_ref(), "1".as_ref()])
+        .output()
+        .unwrap();
+    let text = String::from_utf8(out.stdout).unwrap();
+    let said = String::from_utf8_lossy(&out.stderr);
+    assert!(
+        out.status.success() && !said.contains("failed to parse"),
+        "{said}"
+    );
+    for wanted in [
+        "each call here stands for 16 calls",
+        "total memory leaked: 2.00G",
+        "peak heap memory consumption: 2.00G",
+        "calls to allocation functions: 187501",
+        "temporary memory allocations: 93750",
+        "parse",
+        "read_line",
+    ] {
+        assert!(text.contains(wanted), "no {wanted:?}:\n{text}");
+    }
 }
 
 /// A difference with an earlier file, computed by pprof.

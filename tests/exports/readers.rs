@@ -45,6 +45,13 @@ pub fn wanted(format: &str, bytes: impl Fn(Kind) -> u64) -> Sums {
             kinds.retain(|(_, kind)| *kind == Kind::All || bytes(*kind) > 0);
             sums(&kinds)
         }
+        "heaptrack" => {
+            let of = |name| Kind::by_name(name).unwrap();
+            sums(&[
+                ("live", of("inuse_space")),
+                ("temporary", of("temporary_space")),
+            ])
+        }
         "folded" | "svg" | "functions" | "text" => sums(&[("all", Kind::All)]),
         other => panic!("no reader for the format {other}"),
     }
@@ -60,6 +67,7 @@ pub fn read(format: &str, bytes: &[u8]) -> Sums {
         "html" => html(bytes),
         "pprof" => pprof(bytes).sums,
         "speedscope" => speedscope(bytes),
+        "heaptrack" => heaptrack(bytes),
         "csv" => csv(bytes),
         "functions" => one(functions(bytes)),
         "text" => one(text(bytes)),
@@ -69,6 +77,52 @@ pub fn read(format: &str, bytes: &[u8]) -> Sums {
 
 fn one(bytes: u64) -> Sums {
     Sums::from([("all".to_owned(), bytes)])
+}
+
+/// What is allocated and never freed, and what is freed before anything else happens.
+fn heaptrack(bytes: &[u8]) -> Sums {
+    let text = std::str::from_utf8(bytes).unwrap();
+    let hex = |word: &str| u64::from_str_radix(word, 16).unwrap();
+    let (mut strings, mut frames, mut traces) = (0, 0, 0);
+    let mut sizes = Vec::new();
+    let (mut live, mut temporary, mut last) = (0, 0, None);
+    for line in text.lines() {
+        let words: Vec<&str> = line.split(' ').collect();
+        let number = |at: usize| hex(words[at]);
+        match words[0] {
+            "v" => assert_eq!(line, "v 10400 2"),
+            "X" | "I" => {}
+            "s" => strings += 1,
+            "i" => {
+                assert!(number(2) <= strings && number(3) <= strings, "{line}");
+                frames += 1;
+            }
+            "t" => {
+                assert!(number(1) <= frames && number(2) <= traces, "{line}");
+                traces += 1;
+            }
+            "a" => {
+                assert!(number(2) <= traces, "{line}");
+                sizes.push(number(1));
+            }
+            "+" => {
+                live += sizes[number(1) as usize];
+                last = Some(number(1));
+            }
+            "-" => {
+                let size = sizes[number(1) as usize];
+                live -= size;
+                if last.take() == Some(number(1)) {
+                    temporary += size;
+                }
+            }
+            _ => panic!("{line}"),
+        }
+    }
+    Sums::from([
+        ("live".to_owned(), live),
+        ("temporary".to_owned(), temporary),
+    ])
 }
 
 fn json(bytes: &[u8]) -> Sums {
