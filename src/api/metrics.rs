@@ -182,6 +182,12 @@ impl Figures {
             let (name, help) = column.metric;
             self.gauge(name, help, kind.of(&total));
         }
+        let errors = profile.columns().filter_map(|(kind, _)| {
+            let error = profile.total_error(kind);
+            (error > 0).then(|| (vec![kind_label(kind)], error))
+        });
+        let help = "Standard errors of the totals that are estimates, in the unit of the kind";
+        self.gauges("memprof_standard_error", help, errors);
         let help = "Bytes with a call stack";
         self.gauges(
             "memprof_attributed_bytes",

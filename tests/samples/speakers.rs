@@ -302,6 +302,10 @@ fn allocations_in_groups() {
     assert_eq!(sum(&held), 100_000);
     assert_eq!(held["live"].as_array().unwrap().last().unwrap(), 70_000);
     assert_eq!(get("parts=5")["total"]["live"].as_array().unwrap().len(), 5);
+    let metrics = m.get("/metrics").text().to_owned();
+    let error = functions["total"]["inuse_space_error"].as_u64().unwrap();
+    let wanted = format!("memprof_standard_error{{kind=\"inuse_space\"}} {error}");
+    assert!(metrics.contains(&wanted), "no {wanted}:\n{metrics}");
     // Every grouping but that by function has each allocation once.
     for by in ["stack", "thread", "size", "lifetime"] {
         let groups = get(&format!("by={by}"));
