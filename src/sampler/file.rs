@@ -9,6 +9,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
+use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::statvfs::{FsFlags, statvfs};
 use nix::unistd::mkdtemp;
 use object::elf::SHT_DYNSYM;
@@ -19,9 +20,11 @@ use crate::elf::Elf;
 const NAME: &str = "libmemprof_heap.so";
 const CONFIG: &str = "memprof_heap_config";
 const STATS: &str = "memprof_heap_stats";
+const IMPORTS: &str = "memprof_heap_imports";
 /// `CONFIG_MAGIC` in `src/sampler/sampler.h`.
 const MAGIC: u64 = u64::from_le_bytes(*b"pm_heap1");
 const LEAVE_ENVIRONMENT: u64 = 1;
+const INJECTED: u64 = 2;
 /// Larger ones would not fit into the library's counter.
 const MAX_INTERVAL: u64 = 1 << 56;
 
@@ -139,7 +142,7 @@ impl Library {
             .open(&self.path)
             .map_err(Failure::Io)?;
         file.write_all(BYTES).map_err(Failure::Io)?;
-        let stats = patch(&file, options)?;
+        let stats = patch(&file, options, 0)?.stats;
         // The target may run as another user, or become one before it executes a program. There is nothing secret in
         // the file, and only memprof's user can change it.
         file.set_permissions(Permissions::from_mode(0o644))
@@ -197,6 +200,56 @@ impl Drop for Library {
     }
 }
 
+/// The library for a process that is running already.
+#[derive(Clone, Debug)]
+pub struct Image {
+    /// The file's contents.
+    pub bytes: Vec<u8>,
+    /// Where its options, its [`Stats`](super::Stats) and its [`Imports`](super::Imports) are in a process, relative to the
+    /// address at which it is loaded.
+    pub config: u64,
+    /// See `config`.
+    pub stats: u64,
+    /// See `config`.
+    pub imports: u64,
+}
+
+impl Image {
+    /// Makes it with these options.
+    ///
+    /// # Errors
+    /// There is no memory for it.
+    pub fn for_running(options: &Options) -> Result<Image, SamplerError> {
+        let made = || {
+            let mut file = File::from(memfd_create(c"memprof", MFdFlags::MFD_CLOEXEC)?);
+            file.write_all(BYTES)?;
+            Ok(file)
+        };
+        let failed = |source| SamplerError::Write {
+            path: PathBuf::from(NAME),
+            source,
+        };
+        let file: File = made().map_err(failed)?;
+        let places = patch(&file, options, INJECTED).map_err(|failure| match failure {
+            Failure::Damaged(what) => SamplerError::Damaged(what),
+            Failure::Io(source) => failed(source),
+        })?;
+        let mut bytes = vec![0; BYTES.len()];
+        file.read_exact_at(&mut bytes, 0).map_err(failed)?;
+        Ok(Image {
+            bytes,
+            config: places.config,
+            stats: places.stats,
+            imports: places.imports,
+        })
+    }
+
+    /// Whether the library's options begin with these bytes.
+    pub fn has_magic(&self, bytes: [u8; 8]) -> bool {
+        bytes == MAGIC.to_ne_bytes()
+    }
+}
+
 /// A new directory that only this process knows of, or why there can be none.
 fn directory_in(parent: &Path) -> Result<PathBuf, String> {
     if !parent.is_absolute() {
@@ -214,12 +267,19 @@ fn directory_in(parent: &Path) -> Result<PathBuf, String> {
     mkdtemp(&parent.join("memprof-heap-XXXXXX")).map_err(|e| e.desc().to_owned())
 }
 
-/// Writes the options into a copy of the library; returns the address of its counters.
-fn patch(file: &File, options: &Options) -> Result<u64, Failure> {
+/// Where symbols of the library are in its file.
+struct Places {
+    config: u64,
+    stats: u64,
+    imports: u64,
+}
+
+/// Writes the options, and more flags, into a copy of the library.
+fn patch(file: &File, options: &Options, more: u64) -> Result<Places, Failure> {
     let damaged = |what| Failure::Damaged(what);
     let elf = Elf::read(file).map_err(|_| damaged("it is no ELF file"))?;
-    let found = elf.extents(SHT_DYNSYM, [CONFIG, STATS]).ok();
-    let Some([Some(config), Some(stats)]) = found else {
+    let found = elf.extents(SHT_DYNSYM, [CONFIG, STATS, IMPORTS]).ok();
+    let Some([Some(config), Some(stats), Some(imports)]) = found else {
         return Err(damaged("a symbol is missing"));
     };
     let (segment, within) = elf
@@ -230,10 +290,9 @@ fn patch(file: &File, options: &Options) -> Result<u64, Failure> {
         MAGIC,
         options.interval.min(MAX_INTERVAL),
         options.seed.map_or(0, NonZeroU64::get),
-        if options.children {
-            0
-        } else {
-            LEAVE_ENVIRONMENT
+        more | match options.children {
+            true => 0,
+            false => LEAVE_ENVIRONMENT,
         },
     ];
     let mut magic = [0; 8];
@@ -243,5 +302,9 @@ fn patch(file: &File, options: &Options) -> Result<u64, Failure> {
     }
     let bytes: Vec<u8> = values.iter().flat_map(|v| v.to_ne_bytes()).collect();
     file.write_all_at(&bytes, at).map_err(Failure::Io)?;
-    Ok(stats.address)
+    Ok(Places {
+        config: config.address,
+        stats: stats.address,
+        imports: imports.address,
+    })
 }
