@@ -23,6 +23,10 @@ impl Loader {
     }
 }
 
+/// How long memprof waits for a thread that does not stop in time, as it is blocked in the kernel. If it does not stop then
+/// either, the kernel lets it go when memprof ends.
+const MOST: Duration = Duration::from_secs(5);
+
 /// Why a thread was not stopped.
 #[derive(Debug)]
 pub(crate) enum HoldError {
@@ -80,8 +84,11 @@ impl Held {
             tracees,
             begun,
         };
-        let stopped = held.tracees.stop(&|_| begun.elapsed() > max);
-        stopped.map_err(refused)?;
+        if let Err(error) = held.tracees.stop(&|_| begun.elapsed() > max) {
+            // It cannot be let go before it has stopped.
+            let _ = held.tracees.stop(&|_| begun.elapsed() > MOST);
+            return Err(refused(error));
+        }
         if !held.tracees.is_free(tid) {
             return Err(missed("has a signal to handle"));
         }

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use super::control::{Stop, ptrace, set_mask, wait_until};
 use super::stub::{Job, PREFIX, code};
 use super::way_back::WayBack;
-use super::{Call, Injector, SYSCALL, Stopped, harm, settle};
+use super::{Call, Injector, NT_X86_XSTATE, SYSCALL, Stopped, harm, settle};
 use crate::freeze::registers::{self, NO_CALL, word};
 
 /// Room for the loader's stack, in bytes: it needs less than 16 KiB.
@@ -104,8 +104,9 @@ impl Injector {
         if matches!(done, Err(LoadError::Waits)) {
             return done;
         }
-        let restored =
-            set_mask(tid, thread.mask).and_then(|()| registers::write(tid, &thread.regs));
+        let restored = set_mask(tid, thread.mask)
+            .and_then(|()| registers::write_bytes(tid, NT_X86_XSTATE, &thread.xstate))
+            .and_then(|()| registers::write(tid, &thread.regs));
         let _ = ptrace(libc::PTRACE_SETOPTIONS, tid, 0, 0);
         restored.map_err(failed)?;
         let _ = self.mem.write_all_at(&before, way_back.at);
