@@ -6,7 +6,7 @@ mod file;
 mod fitness;
 mod stats;
 
-pub use file::{Image, Library, Options, SamplerError};
+pub use file::{Image, Library, Options, SamplerError, is_library};
 pub use fitness::{Unfit, check};
 pub use stats::{Imports, State, Stats};
 

@@ -54,7 +54,8 @@ struct dl_phdr_info {
 	const char *dlpi_name;
 	const Elf64_Phdr *dlpi_phdr;
 	uint16_t dlpi_phnum;
-	/* Later members differ between C libraries. */
+	/* How many files were ever loaded and unloaded; not in every C library. */
+	unsigned long long dlpi_adds, dlpi_subs;
 };
 extern __attribute__((weak)) int dl_iterate_phdr(int (*)(struct dl_phdr_info *, size_t, void *), void *);
 

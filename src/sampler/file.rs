@@ -250,6 +250,12 @@ impl Image {
     }
 }
 
+/// Whether a file is memprof's library, of any version.
+pub fn is_library(file: &File) -> bool {
+    let config = Elf::read(file).and_then(|elf| elf.extents(SHT_DYNSYM, [CONFIG]));
+    matches!(config, Ok([Some(_)]))
+}
+
 /// A new directory that only this process knows of, or why there can be none.
 fn directory_in(parent: &Path) -> Result<PathBuf, String> {
     if !parent.is_absolute() {

@@ -5,7 +5,8 @@
  * by one: a thread calls either the old function or the new one, which calls the old one.
  *
  * This runs in the library's constructor, so the loader's lock is held: no other file is being loaded, relocated or
- * unloaded.
+ * unloaded. Files that are loaded later are looked at when the program looks up a symbol, as it does in what it has
+ * just loaded. That takes the loader's lock, too, and the loader calls look_again() while it holds it.
  */
 #include "loaded.h"
 
@@ -14,10 +15,15 @@ struct imports EXPORTED memprof_heap_imports;
 extern __attribute__((weak)) unsigned long getauxval(unsigned long);
 extern __attribute__((weak)) int mprotect(void *, size_t, int);
 
-enum { PROT_READ = 1, PROT_WRITE = 2, AT_PAGESZ = 6, MOST_IMPORTS = 64 };
+enum { PROT_READ = 1, PROT_WRITE = 2, AT_PAGESZ = 6, MOST_IMPORTS = 64, KNOWN = 1024 };
 
 static struct import imports[MOST_IMPORTS];
 static size_t count;
+
+/* Files that were looked at, by where they are loaded, as far as there is room. */
+static uintptr_t known[KNOWN];
+/* How many files had been loaded and unloaded then. */
+static unsigned long long adds, subs;
 
 void add_import(const char *symbol, void *from, void *to)
 {
@@ -38,7 +44,7 @@ struct patching {
 	const struct dl_phdr_info *file;
 	uintptr_t read_only, read_only_end; /* the loader has made this part of its data read-only */
 	bool unlocked;                      /* it is writable meanwhile */
-	uint64_t patched, other;
+	uint64_t patched, other, failed;
 };
 
 /* A place that the loader writes the address of an import to. */
@@ -105,7 +111,7 @@ static void patch(struct patching *in, const struct place *place)
 	if (where != AS_EXPECTED && (where != UNBOUND || in->other))
 		return;
 	if (!unlock(in, place->at)) {
-		memprof_heap_imports.failed++;
+		in->failed++;
 		return;
 	}
 	__atomic_store_n((uintptr_t *)place->at, (uintptr_t)place->import->to, __ATOMIC_RELEASE);
@@ -136,12 +142,23 @@ static void for_all(struct patching *in, const struct symbols *symbols, visit *v
 		for_each(in, symbols, symbols->jmprel, symbols->jmprel_bytes, visit);
 }
 
+static bool has_adds(size_t size)
+{
+	return size >= sizeof(struct dl_phdr_info);
+}
+
 static int patch_file(struct dl_phdr_info *file, size_t size, void *data)
 {
-	(void)size, (void)data;
+	(void)data;
+	if (has_adds(size)) {
+		adds = file->dlpi_adds;
+		subs = file->dlpi_subs;
+	}
+	uintptr_t *place = &known[mix(file->dlpi_addr) % KNOWN];
 	struct symbols symbols;
-	if (is_own(file) || !symbols_of(file, &symbols))
+	if (*place == file->dlpi_addr + 1 || is_own(file) || !symbols_of(file, &symbols))
 		return 0;
+	*place = file->dlpi_addr + 1;
 	struct patching in = {.file = file};
 	uintptr_t page = getauxval ? getauxval(AT_PAGESZ) : 4096;
 	for (int n = 0; n < file->dlpi_phnum; n++) {
@@ -157,13 +174,67 @@ static int patch_file(struct dl_phdr_info *file, size_t size, void *data)
 	if (in.unlocked)
 		protect(&in, PROT_READ);
 	memprof_heap_imports.other += in.other;
+	memprof_heap_imports.failed += in.failed;
 	memprof_heap_imports.patched += in.patched;
 	memprof_heap_imports.files += in.patched != 0;
 	return 0;
 }
 
+static void *(*next_dlsym)(void *, const char *);
+/* The library as dlsym() knows it. */
+static void *own_handle;
+
+static void nothing(void)
+{
+}
+
+/* The loader calls this, as it would to choose one of several functions, when the symbol is looked up. */
+static __attribute__((used)) void (*look_again(void))(void)
+{
+	dl_iterate_phdr(patch_file, NULL);
+	return nothing;
+}
+void EXPORTED memprof_heap_look_again(void) __attribute__((ifunc("look_again")));
+
+static int has_changed(struct dl_phdr_info *file, size_t size, void *data)
+{
+	bool *unloaded = data;
+	if (!has_adds(size) || (file->dlpi_adds == adds && file->dlpi_subs == subs))
+		return 1;
+	*unloaded = file->dlpi_subs != subs;
+	return 2;
+}
+
+static void *own_dlsym(void *handle, const char *name)
+{
+	bool unloaded = false;
+	if (own_handle && dl_iterate_phdr(has_changed, &unloaded) == 2) {
+		/* Another file may be where an unloaded one was. */
+		for (size_t n = 0; unloaded && n < KNOWN; n++)
+			__atomic_store_n(&known[n], 0, __ATOMIC_RELAXED);
+		next_dlsym(own_handle, "memprof_heap_look_again");
+	}
+	/* A jump: what dlsym() finds depends on who has called it. */
+	__attribute__((musttail)) return next_dlsym(handle, name);
+}
+
+static void find_loader(void)
+{
+	enum { RTLD_DL_LINKMAP = 2 };
+	struct wanted wanted[] = {{.symbol = "dlsym"}, {.symbol = "dladdr1"}};
+	struct own own;
+	find_next(wanted, 2, &own);
+	next_dlsym = wanted[0].address;
+	int (*dladdr1)(const void *, void *, void **, int) = wanted[1].address;
+	void *info[4];
+	if (next_dlsym && dladdr1 && !dladdr1((const void *)&memprof_heap_config, info, &own_handle, RTLD_DL_LINKMAP))
+		own_handle = NULL;
+	add_import("dlsym", next_dlsym, own_dlsym);
+}
+
 void patch_imports(void)
 {
+	find_loader();
 	if (dl_iterate_phdr)
 		dl_iterate_phdr(patch_file, NULL);
 	__atomic_store_n(&memprof_heap_imports.done, 1, __ATOMIC_RELEASE);
