@@ -7,6 +7,7 @@
 
 mod command;
 mod files;
+mod loader_lock;
 mod report;
 mod safe_point;
 mod walk;

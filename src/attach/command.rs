@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, anyhow, bail};
 
 use super::files::Files;
+use super::loader_lock;
 use super::report::{Done, Found};
 use super::safe_point::{Place, judge};
 use super::walk::Tables;
@@ -242,8 +243,15 @@ impl Search<'_> {
             .state()
             .ok_or_else(|| format!("thread {tid} was killed"))?;
         let (frames, ended) = self.tables.walk(&self.memory, &self.files, &state);
-        judge(&state, &frames, ended, self.files.own_malloc)
-            .map_err(|why| format!("thread {tid} {why}"))
+        let place = judge(&state, &frames, ended, self.files.own_malloc)
+            .map_err(|why| format!("thread {tid} {why}"))?;
+        match self.files.loader_lock {
+            // Whoever holds it may wait for this thread: in the constructor of a library.
+            Some(lock) if loader_lock::is_held(&self.memory, lock) => {
+                Err("another thread is loading or unloading a library".to_owned())
+            }
+            _ => Ok(place),
+        }
     }
 
     /// Where the library is loaded: the first word of what the loader returned (`struct link_map`).

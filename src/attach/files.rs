@@ -5,6 +5,7 @@ use std::ops::Range;
 
 use anyhow::{Context, Result, anyhow, bail};
 
+use super::loader_lock;
 use crate::elf::Elf;
 use crate::event::Pid;
 use crate::freeze::Functions;
@@ -182,6 +183,8 @@ pub(super) struct Files {
     pub files: Vec<Loaded>,
     /// Whether the executable contains the allocator.
     pub own_malloc: bool,
+    /// The address of the loader's lock in the process, if it was found.
+    pub loader_lock: Option<u64>,
 }
 
 impl Files {
@@ -254,7 +257,16 @@ impl Files {
                 () => Kind::Program { is_executable },
             };
         }
-        Ok(Files { files, own_malloc })
+        let loader = files.iter().find(|file| file.kind == Kind::Loader);
+        let loader_lock = loader.and_then(|file| {
+            let (_, bias) = file.code.first()?;
+            Some(loader_lock::find(&file.file)?.wrapping_add(*bias))
+        });
+        Ok(Files {
+            files,
+            own_malloc,
+            loader_lock,
+        })
     }
 
     /// The file with code at an address, and the address in the file.
