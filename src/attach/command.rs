@@ -52,11 +52,8 @@ pub fn run(config: &AttachConfig) -> Result<Vec<u8>> {
     }
     check(pid, &files).with_context(cannot)?;
     confirm(config, pid, &name)?;
-    // A thread is stopped until memprof has gone on.
-    raise_priority();
-    privileges::reduce(Role::Attach);
-    let text = attach(config, pid, &image, files).with_context(cannot)?;
-    Ok(text.text(pid, &name).into_bytes())
+    let done = attach(config, pid, &image, files).with_context(cannot)?;
+    Ok(done.text(pid, &name).into_bytes())
 }
 
 /// Whether the process can load the library at all.
@@ -139,6 +136,10 @@ fn attach(config: &AttachConfig, pid: Pid, image: &Image, files: Files) -> Resul
         stops: 0,
         looked: Duration::ZERO,
     };
+    // A thread is stopped until memprof has gone on.
+    raise_priority();
+    // The files above are those of another user, perhaps.
+    privileges::reduce(Role::Attach);
     let by = search.until(begun + config.wait)?;
     let took = begun.elapsed();
     let base = search.base(by.handle)?;

@@ -2,12 +2,13 @@
 
 use std::fs::{self, File};
 use std::ops::Range;
+use std::os::unix::fs::MetadataExt;
 
 use anyhow::{Context, Result, anyhow, bail};
 
 use super::loader_lock;
 use crate::elf::Elf;
-use crate::event::Pid;
+use crate::event::{Addr, Pid};
 use crate::freeze::Functions;
 use crate::modules::{file_of, open_regular};
 use crate::residency::{Vma, proc_maps};
@@ -169,6 +170,26 @@ impl Loaded {
         Some(self.wanted[place]?.wrapping_add(*bias))
     }
 
+    fn has(&self, name: &str) -> bool {
+        let place = WANTED.iter().position(|wanted| *wanted == name);
+        place.is_some_and(|place| self.wanted[place].is_some())
+    }
+
+    fn kind_of(&self, is_loader: bool, is_executable: bool) -> Kind {
+        // Of glibc before 2.34.
+        let parts = ["libpthread", "libdl"];
+        let is_part_of_libc = parts.iter().any(|part| self.name.starts_with(part));
+        match () {
+            () if is_loader => Kind::Loader,
+            () if self.has("gnu_get_libc_version") || is_part_of_libc => Kind::Libc,
+            () if is_executable || self.has("memprof_heap_config") => {
+                Kind::Program { is_executable }
+            }
+            () if self.has("malloc") => Kind::Allocator,
+            () => Kind::Program { is_executable },
+        }
+    }
+
     /// What is known of the function at an address in the file.
     pub(super) fn function_at(&self, address: u64) -> Option<Known> {
         let mut functions = self.functions.iter();
@@ -205,58 +226,24 @@ impl Files {
                 "it is linked statically, or was started by naming the dynamic loader: it has no loader that could load a library"
             );
         }
-        let text = fs::read(format!("/proc/{pid}/maps"))?;
-        let vmas = proc_maps::parse(&text)?;
-        let main = fs::metadata(format!("/proc/{pid}/exe"))?;
-        let mut files: Vec<Loaded> = Vec::new();
-        let is_code = |vma: &&Vma| vma.perms.exec && vma.ino != 0;
-        for vma in vmas.iter().filter(is_code) {
-            let id = (vma.dev, vma.ino);
-            let place = match files.iter().position(|known| known.id == id) {
-                Some(place) => place,
-                None if files.len() >= MOST_FILES => continue,
-                None => {
-                    let Some(found) = look(pid, vma) else {
-                        continue;
-                    };
-                    files.push(found);
-                    files.len() - 1
-                }
-            };
-            let file = &mut files[place];
-            let bias = Elf::read(&file.file).ok().and_then(|elf| {
-                let address = elf.address_of_mapping(vma.file_offset, vma.len())?;
-                Some(vma.start.0.wrapping_sub(address))
-            });
-            if let Some(bias) = bias {
-                file.code.push((vma.start.0..vma.end.0, bias));
-            }
-        }
-        let mut own_malloc = false;
+        let vmas = proc_maps::parse(&fs::read(format!("/proc/{pid}/maps"))?)?;
+        let mut files = mapped(pid, &vmas);
+        let main = identity(&executable);
         for file in &mut files {
-            use std::os::unix::fs::MetadataExt;
-            let metadata = file.file.metadata()?;
-            let is_executable = (metadata.dev(), metadata.ino()) == (main.dev(), main.ino());
-            let has = |name| WANTED.iter().position(|wanted| *wanted == name);
-            let has = |name| has(name).is_some_and(|place| file.wanted[place].is_some());
-            let around = vmas.iter().filter(|vma| (vma.dev, vma.ino) == file.id);
-            let is_loader = around
-                .clone()
-                .any(|vma| vma.contains(crate::event::Addr(loader)));
-            let part_of_libc = ["libpthread", "libdl"]
-                .iter()
-                .any(|it| file.name.starts_with(it));
-            file.kind = match () {
-                () if is_loader => Kind::Loader,
-                () if has("gnu_get_libc_version") || part_of_libc => Kind::Libc,
-                () if is_executable => {
-                    own_malloc = has("malloc");
-                    Kind::Program { is_executable }
-                }
-                () if has("malloc") && !has("memprof_heap_config") => Kind::Allocator,
-                () => Kind::Program { is_executable },
-            };
+            let mut vmas = vmas.iter().filter(|vma| (vma.dev, vma.ino) == file.id);
+            let is_loader = vmas.any(|vma| vma.contains(Addr(loader)));
+            file.kind = file.kind_of(is_loader, identity(&file.file) == main);
         }
+        let of_program = |file: &&Loaded| {
+            file.kind
+                == Kind::Program {
+                    is_executable: true,
+                }
+        };
+        let own_malloc = files
+            .iter()
+            .filter(of_program)
+            .any(|file| file.has("malloc"));
         let loader = files.iter().find(|file| file.kind == Kind::Loader);
         let loader_lock = loader.and_then(|file| {
             let (_, bias) = file.code.first()?;
@@ -298,9 +285,12 @@ impl Files {
                 .filter(libc)
                 .find_map(|file| file.address(name))
         };
-        if self.files.iter().any(|file| file.name.contains("musl")) {
+        // musl's loader and its C library are one file.
+        let is_musl = |file: &Loaded| file.kind == Kind::Loader && file.has("dlopen");
+        if self.files.iter().any(is_musl) {
             bail!(
-                "its C library is musl, whose `dlopen` does not load libraries with thread-local variables like this one's"
+                "its C library is musl, which does not load a library like this one, with thread-local variables at fixed places, \
+                 into a running process; `memprof --heap -- COMMAND` starts a command with it"
             );
         }
         let now = libc::RTLD_NOW | libc::RTLD_NODELETE;
@@ -321,6 +311,42 @@ impl Files {
             }
         }
     }
+}
+
+/// The files whose code a process has mapped.
+fn mapped(pid: Pid, vmas: &[Vma]) -> Vec<Loaded> {
+    let mut files: Vec<Loaded> = Vec::new();
+    for vma in vmas.iter().filter(|vma| vma.perms.exec && vma.ino != 0) {
+        let known = files
+            .iter()
+            .position(|known| known.id == (vma.dev, vma.ino));
+        let place = match known {
+            Some(place) => place,
+            None if files.len() >= MOST_FILES => continue,
+            None => match look(pid, vma) {
+                Some(found) => {
+                    files.push(found);
+                    files.len() - 1
+                }
+                None => continue,
+            },
+        };
+        let file = &mut files[place];
+        let begins = Elf::read(&file.file)
+            .ok()
+            .and_then(|elf| elf.address_of_mapping(vma.file_offset, vma.len()));
+        if let Some(begins) = begins {
+            let bias = vma.start.0.wrapping_sub(begins);
+            file.code.push((vma.start.0..vma.end.0, bias));
+        }
+    }
+    files
+}
+
+/// Device and inode number.
+fn identity(file: &File) -> Option<(u64, u64)> {
+    let metadata = file.metadata().ok()?;
+    Some((metadata.dev(), metadata.ino()))
 }
 
 /// Reads what matters of a file.

@@ -1,9 +1,9 @@
 //! Symbol tables: their entries, and symbols by their names.
 
-use std::collections::HashMap;
-
 use object::LittleEndian;
-use object::elf::{SHT_DYNSYM, SectionType, Sym64};
+#[cfg(target_arch = "x86_64")]
+use object::elf::SHT_DYNSYM;
+use object::elf::{SectionType, Sym64};
 
 use super::{Elf, ElfError, Section, u16_at, u32_at, u64_at};
 
@@ -67,6 +67,7 @@ impl Elf<'_> {
     ///
     /// # Errors
     /// The symbol table is damaged.
+    #[cfg(target_arch = "x86_64")]
     pub(crate) fn for_each_defined<'n>(
         &self,
         names: &[&'n str],
@@ -80,7 +81,8 @@ impl Elf<'_> {
             return Ok(());
         };
         let strings = self.contents(strings)?;
-        let names: HashMap<&[u8], &'n str> = names.iter().map(|n| (n.as_bytes(), *n)).collect();
+        let names: std::collections::HashMap<&[u8], &'n str> =
+            names.iter().map(|n| (n.as_bytes(), *n)).collect();
         self.for_each_symbol(table, |symbol| {
             let name = strings
                 .get(u32_at(symbol, 0) as usize..)

@@ -51,6 +51,14 @@ fn is_loaded(pid: Pid) -> bool {
     maps(pid).contains("/memfd:libmemprof_heap.so")
 }
 
+/// Whether there is code that is in no file.
+fn code_without_a_file(pid: Pid) -> bool {
+    maps(pid).lines().any(|line| {
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        fields[1].contains('x') && fields[4] == "0" && fields.len() == 5
+    })
+}
+
 /// The process runs, nobody traces it, and nothing but the library is left in it.
 #[track_caller]
 fn nothing_left(pid: Pid) {
@@ -63,12 +71,7 @@ fn nothing_left(pid: Pid) {
             "{status}"
         );
     }
-    let code = maps(pid);
-    let mut code = code.lines().filter(|line| {
-        let fields: Vec<&str> = line.split_whitespace().collect();
-        fields[1].contains('x') && fields[4] == "0" && fields.len() == 5
-    });
-    assert_eq!(code.next(), None, "code without a file");
+    assert!(!code_without_a_file(pid));
     for file in fs::read_dir(format!("/proc/{pid}/fd")).unwrap().flatten() {
         let leads = fs::read_link(file.path()).unwrap_or_default();
         let leads = leads.to_string_lossy();

@@ -38,12 +38,12 @@ int main(void)
 
 	setvbuf(stdout, NULL, _IOLBF, 0);
 	while (fgets(line, sizeof(line), stdin)) {
-		if (sscanf(line, "load %4095s", path) == 1)
+		if (!strcmp(line, "loaded\n"))
+			pthread_join(thread, NULL);
+		else if (sscanf(line, "load %4095s", path) == 1)
 			load(NULL);
 		else if (sscanf(line, "thread %4095s", path) == 1)
 			pthread_create(&thread, NULL, load, NULL);
-		else if (!strcmp(line, "loaded\n"))
-			pthread_join(thread, NULL);
 		else if (sscanf(line, "hold %zu %zu", &n, &size) == 2)
 			for (size_t i = 0; i < n; i++)
 				held = plugin_holds(size);

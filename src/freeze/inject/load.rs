@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 use super::control::{Stop, ptrace, set_mask, wait_until};
 use super::stub::{Job, PREFIX, code};
-use super::way_back::WayBack;
-use super::{Call, Injector, NT_X86_XSTATE, SYSCALL, Stopped, harm, settle};
+use super::way_back::{WayBack, signal_frame};
+use super::{ALL_BLOCKED, Call, Injector, NT_X86_XSTATE, SYSCALL, Stopped, harm, settle};
 use crate::freeze::registers::{self, NO_CALL, word};
 
 /// Room for the loader's stack, in bytes: it needs less than 16 KiB.
@@ -171,6 +171,8 @@ fn calls(what: &Loading<'_>) -> Vec<Call> {
             [at_cwd, 0, libc::O_CLOEXEC as u64, 0, 0, 0],
         ),
         call(libc::SYS_read, [FILE, 0, 832, 0, 0, 0]),
+        call(libc::SYS_pread64, [FILE, 0, 784, 64, 0, 0]),
+        call(libc::SYS_futex, [0, libc::FUTEX_WAIT as u64, 2, 0, 0, 0]),
         call(
             libc::SYS_newfstatat,
             [FILE, 0, 0, libc::AT_EMPTY_PATH as u64, 0, 0],
@@ -207,7 +209,10 @@ impl Stopped {
             region => region.cast_unsigned(),
         };
         let job = job(region, injector, way_back, what);
-        let started = write(injector, region, &job, what).and_then(|()| self.start(region, what));
+        let started = self
+            .remove_later(injector, region, way_back, what)
+            .and_then(|()| write(injector, region, &job, what))
+            .and_then(|()| self.start(region, what));
         if let Err(e) = started {
             // The thread still stands at the end of the first call.
             self.remove(injector, region, way_back, what)
@@ -215,6 +220,34 @@ impl Stopped {
             return Err(failed(e));
         }
         self.await_end(injector, region, what)
+    }
+
+    /// Has it remove the memory on its way back, should memprof be killed from here on.
+    fn remove_later(
+        &self,
+        injector: &Injector,
+        region: u64,
+        way_back: &WayBack,
+        what: &Loading<'_>,
+    ) -> io::Result<()> {
+        let mut removes = [0; word::SS + 1];
+        removes[word::RIP] = injector.call;
+        removes[word::RAX] = libc::SYS_munmap.cast_unsigned();
+        removes[word::RDI] = region;
+        removes[word::RSI] = region_bytes(what);
+        removes[word::RSP] = way_back.frame;
+        removes[word::CS] = self.regs[word::CS];
+        removes[word::SS] = self.regs[word::SS];
+        // There is no child, whose frame would be there.
+        let frame = signal_frame(injector.sigreturn, &removes, ALL_BLOCKED, 0);
+        let frame: Vec<u8> = frame.iter().flat_map(|word| word.to_le_bytes()).collect();
+        injector.mem.write_all_at(&frame, way_back.child_frame)?;
+        let mut regs = self.regs.clone();
+        // The `ret` behind the call.
+        regs[word::RIP] = injector.call + SYSCALL;
+        regs[word::RSP] = way_back.child_frame;
+        regs[word::ORIG_RAX] = NO_CALL;
+        registers::write(self.tid, &regs)
     }
 
     /// Has it remove the memory again.
