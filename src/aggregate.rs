@@ -20,7 +20,7 @@ pub use sampled::SampledHeap;
 pub use scan::{Scanned, StillError, held_by};
 pub use still::{Prepared, Still};
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -60,7 +60,7 @@ pub struct Aggregator {
     name_problems: Problems,
     samples: Samples,
     /// The library that memprof has preloaded.
-    sampler: Option<ModuleId>,
+    samplers: BTreeSet<ModuleId>,
 }
 
 impl Aggregator {
@@ -132,9 +132,9 @@ impl Aggregator {
         &mut self.samples
     }
 
-    /// This is the library that memprof has preloaded: the stacks of samples are shown from its caller on.
+    /// This is memprof's library, preloaded or attached: the stacks of samples are shown from its caller on.
     pub fn set_sampler(&mut self, module: ModuleId) {
-        self.sampler = Some(module);
+        self.samplers.insert(module);
     }
 
     /// Whether an address space is followed.

@@ -1,5 +1,6 @@
 //! The command line: parses the flags into a checked [`Config`].
 
+mod attach;
 mod gate;
 mod heap;
 mod maps;
@@ -23,7 +24,9 @@ use self::values::{
     parse_wait, stacks,
 };
 use crate::allocations::Filter;
-use crate::config::{Config, DiffConfig, HeapConfig, HeapSampling, MapsConfig, OpenConfig};
+use crate::config::{
+    AttachConfig, Config, DiffConfig, HeapConfig, HeapSampling, MapsConfig, OpenConfig,
+};
 use crate::debuginfod::Wish;
 use crate::event::Pid;
 use crate::export::ExportOptions;
@@ -50,6 +53,7 @@ Examples:
   sudo memprof top --pid 1234             the same, live on the terminal
   memprof open p.memprof.json             a saved profile: the page, the API, `--top`, other formats
   memprof diff a.memprof.json b.memprof.json --fail-if 'growth > 5%'   compare two, and fail on growth
+  memprof attach-heap --pid 1234          sample the allocations of a running process from now on
   memprof maps --pid 1234                 break down the memory of a process by mapping
   memprof doctor                          check what this machine allows, and what is missing
 
@@ -82,6 +86,9 @@ enum Action {
     /// Show what lives in the heap of a running process, what of it is free, and which pages that takes. The process
     /// is stopped for milliseconds. Or in that of a command at its end
     Heap(heap::HeapArgs),
+    /// Have a running process load the library that samples allocations, for `memprof --heap --pid`. This changes the process
+    /// until it ends
+    AttachHeap(attach::AttachArgs),
     /// Open a saved profile: serve the page and the API from it, show it on the terminal, or convert it
     Open(saved::OpenArgs),
     /// Compare two saved profiles, and check limits on the change
@@ -99,7 +106,7 @@ enum Action {
     /// Print the man page
     Man {
         /// The page of `memprof COMMAND`
-        #[arg(value_name = "COMMAND", value_parser = ["top", "maps", "heap", "open", "diff"])]
+        #[arg(value_name = "COMMAND", value_parser = ["top", "maps", "heap", "attach-heap", "open", "diff"])]
         of: Option<String>,
     },
 }
@@ -252,6 +259,8 @@ pub enum Run {
     Maps(MapsConfig),
     /// `memprof heap`.
     Heap(HeapConfig),
+    /// `memprof attach-heap`.
+    AttachHeap(AttachConfig),
     /// `memprof fork-guard`.
     ForkGuard,
     /// `memprof open`.
@@ -298,6 +307,7 @@ pub fn parse_from(args: impl IntoIterator<Item = OsString>) -> Result<Run, clap:
         Some(Action::Top(args)) => args.config().map(|c| Run::Profile(Box::new(c))),
         Some(Action::Maps(args)) => Ok(Run::Maps(args.config())),
         Some(Action::Heap(args)) => args.config().map(Run::Heap),
+        Some(Action::AttachHeap(args)) => Ok(Run::AttachHeap(args.config())),
         Some(Action::ForkGuard) => Ok(Run::ForkGuard),
         Some(Action::Open(args)) => args.config(cli.profile.color).map(Run::Open),
         Some(Action::Diff(args)) => args.config().map(|c| Run::Diff(Box::new(c))),

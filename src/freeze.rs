@@ -9,7 +9,8 @@
 //! is up, whatever the rest of memprof does. When it ends, the kernel releases threads that did not stop in time.
 //!
 //! `fork` has a stopped process make a copy-on-write child, so that its memory can be read while it runs on. `guard`
-//! does this in a process of its own, by a system call that `inject` makes in one of the stopped threads.
+//! does this in a process of its own, by a system call that `inject` makes in one of the stopped threads. `loader` has a
+//! single thread load a library.
 
 mod claims;
 mod estimate;
@@ -18,6 +19,8 @@ mod freezer;
 pub mod guard;
 #[cfg_attr(not(target_arch = "x86_64"), path = "freeze/inject_other.rs")]
 mod inject;
+#[cfg(target_arch = "x86_64")]
+mod loader;
 mod registers;
 mod threads;
 mod tracees;
@@ -33,6 +36,13 @@ use crate::event::Pid;
 use claims::Claims;
 pub use estimate::{Costs, Estimate};
 pub use fork::{Fork, Guard};
+#[cfg(target_arch = "x86_64")]
+#[cfg(target_arch = "x86_64")]
+pub(crate) use freezer::raise_priority;
+#[cfg(target_arch = "x86_64")]
+pub(crate) use inject::{Functions, LoadError, Loading};
+#[cfg(target_arch = "x86_64")]
+pub(crate) use loader::{Held, HoldError, Loader, State};
 pub use registers::Registers;
 pub use threads::stands_still;
 pub(crate) use threads::{has_ended, is_killed, is_traced_here, threads};

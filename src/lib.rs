@@ -11,6 +11,8 @@ mod skip;
 pub mod allocations;
 pub mod allocator;
 pub mod api;
+#[cfg_attr(not(target_arch = "x86_64"), path = "attach_other.rs")]
+pub mod attach;
 pub mod breakdown;
 pub mod capability;
 pub mod cli;

@@ -4,6 +4,7 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 
 use memprof::allocator;
+use memprof::attach;
 use memprof::breakdown;
 use memprof::capability;
 use memprof::cli::{self, Run};
@@ -19,6 +20,7 @@ fn main() -> ExitCode {
         Run::Heap(config) => {
             heap::command::run(&config).and_then(|(text, status)| print(&text, status))
         }
+        Run::AttachHeap(config) => attach::run(&config).and_then(|text| print(&text, 0)),
         Run::ForkGuard => guard::run().map(|()| ExitCode::SUCCESS).map_err(Into::into),
         Run::Open(config) => session::open(config),
         Run::Diff(config) => session::diff(&config),

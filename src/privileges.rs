@@ -23,6 +23,8 @@ pub enum Role {
     Heap,
     /// Forks processes for heap snapshots: a process of its own, without a filter.
     Guard,
+    /// Has a process load a library: a process of its own, without a filter.
+    Attach,
     /// Waits for the command, which memprof has already started.
     Command,
     /// Serves HTTP, draws the screen and writes the results.
@@ -79,7 +81,7 @@ impl Role {
             ],
             Role::Command | Role::Heap => &[],
             // Shows seccomp filters.
-            Role::Guard => &[Capability::CAP_SYS_ADMIN],
+            Role::Guard | Role::Attach => &[Capability::CAP_SYS_ADMIN],
             // `/debug/memory` reads `smaps`; SIGTERM is forwarded to the command.
             Role::Server { .. } => return vec![Capability::CAP_SYS_PTRACE, Capability::CAP_KILL],
             // For programs and debug files that only their owner may read.

@@ -4,11 +4,12 @@
 
 mod file;
 mod fitness;
+mod left_behind;
 mod stats;
 
-pub use file::{Library, Options, SamplerError};
+pub use file::{Image, Library, Options, SamplerError, is_library};
 pub use fitness::{Unfit, check};
-pub use stats::{State, Stats};
+pub use stats::{Imports, State, Stats};
 
 /// The library as it was compiled, for the processor that memprof was compiled for.
 pub static BYTES: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/libmemprof_heap.so"));

@@ -164,7 +164,7 @@ impl Aggregator {
     /// The stack of a sampled allocation from the sampler's caller on.
     pub(super) fn without_own_frames(&self, stack: &Arc<Stack>) -> Arc<Stack> {
         let inside = |frame: &Frame| match frame.kind() {
-            FrameKind::Code(module, _) => Some(module) == self.sampler,
+            FrameKind::Code(module, _) => self.samplers.contains(&module),
             _ => false,
         };
         let own = stack.frames.iter().take_while(|f| inside(f)).count();

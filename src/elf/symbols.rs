@@ -1,6 +1,8 @@
 //! Symbol tables: their entries, and symbols by their names.
 
 use object::LittleEndian;
+#[cfg(target_arch = "x86_64")]
+use object::elf::SHT_DYNSYM;
 use object::elf::{SectionType, Sym64};
 
 use super::{Elf, ElfError, Section, u16_at, u32_at, u64_at};
@@ -59,6 +61,47 @@ impl Elf<'_> {
         let end = name[..got].iter().position(|b| *b == 0)?;
         name.truncate(end);
         Some(name)
+    }
+
+    /// Calls `f` with each definition of a dynamic symbol that has one of these names: a name may have several versions.
+    ///
+    /// # Errors
+    /// The symbol table is damaged.
+    #[cfg(target_arch = "x86_64")]
+    pub(crate) fn for_each_defined<'n>(
+        &self,
+        names: &[&'n str],
+        mut f: impl FnMut(&'n str, Extent),
+    ) -> Result<(), ElfError> {
+        let Some(table) = self.section_of_kind(SHT_DYNSYM) else {
+            return Ok(());
+        };
+        let strings = self.section(table.link as usize);
+        let Some(strings) = strings.filter(|s| s.size <= MAX_STRINGS) else {
+            return Ok(());
+        };
+        let strings = self.contents(strings)?;
+        let names: std::collections::HashMap<&[u8], &'n str> =
+            names.iter().map(|n| (n.as_bytes(), *n)).collect();
+        self.for_each_symbol(table, |symbol| {
+            let name = strings
+                .get(u32_at(symbol, 0) as usize..)
+                .unwrap_or_default();
+            let end = name.iter().position(|byte| *byte == 0).unwrap_or(0);
+            // (An undefined symbol has no section.)
+            if let Some(name) = names.get(&name[..end])
+                && u16_at(symbol, 6) != 0
+            {
+                f(
+                    name,
+                    Extent {
+                        address: u64_at(symbol, 8),
+                        size: u64_at(symbol, 16),
+                    },
+                );
+            }
+            Ok(())
+        })
     }
 
     /// What the symbols with these names stand for; `None` for those that the file does not define. Cheap if it has none

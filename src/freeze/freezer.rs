@@ -61,7 +61,7 @@ pub(super) fn run(
 }
 
 /// Raises the freezer's priority, so that released threads do not preempt it before it has released the rest.
-pub(super) fn raise_priority() {
+pub(crate) fn raise_priority() {
     // SAFETY: a plain system call on the calling thread. If it is not permitted, freezes take longer.
     unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, NICE) };
 }

@@ -176,7 +176,7 @@ fn fork(pid: Pid, max: Duration) -> Result<(Said, Made), String> {
         let registers = freezer.tracees().registers();
         let call = Call {
             number: libc::SYS_clone,
-            args: [FLAGS.cast_unsigned().into(), Call::CHILD_STACK, 0, 0, 0],
+            args: [FLAGS.cast_unsigned().into(), Call::CHILD_STACK, 0, 0, 0, 0],
         };
         let reap = reap(UNKNOWN);
         let called = freezer.tracees().call(&injector, &call, Some(&reap));
@@ -208,7 +208,7 @@ fn reap(child: i64) -> Call {
     let flags = libc::__WALL | libc::WNOHANG;
     Call {
         number: libc::SYS_wait4,
-        args: [child.cast_unsigned(), 0, flags as u64, 0, 0],
+        args: [child.cast_unsigned(), 0, flags as u64, 0, 0, 0],
     }
 }
 

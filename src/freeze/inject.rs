@@ -7,7 +7,9 @@
 
 mod control;
 mod harm;
+mod load;
 mod seccomp;
+mod stub;
 mod way_back;
 
 use std::fs::File;
@@ -15,6 +17,7 @@ use std::io;
 use std::os::unix::fs::FileExt;
 
 use self::control::{Stop, adopt, ptrace, set_mask, wait};
+pub(crate) use self::load::{Functions, LoadError, Loaded, Loading};
 use self::way_back::WayBack;
 use super::registers::{self, NO_CALL, word};
 use crate::event::Pid;
@@ -53,7 +56,7 @@ const PTRACE_GETSIGMASK: libc::c_uint = 0x420a;
 pub(super) struct Call {
     pub number: libc::c_long,
     /// Its arguments. [`Call::CHILD_STACK`] stands for the stack of a child that ends itself when it is resumed.
-    pub args: [u64; 5],
+    pub args: [u64; 6],
 }
 
 impl Call {
@@ -272,6 +275,14 @@ impl Stopped {
 
     fn make(&self, injector: &Injector, call: &Call, way_back: &WayBack) -> io::Result<Returned> {
         let tid = self.tid;
+        let mut returned = self.enter(injector, call, way_back)?;
+        returned.signal = settle(tid, returned.signal)?;
+        Ok(returned)
+    }
+
+    /// Has it make the call, and stops it at the end of that.
+    fn enter(&self, injector: &Injector, call: &Call, way_back: &WayBack) -> io::Result<Returned> {
+        let tid = self.tid;
         let options = libc::PTRACE_O_TRACESYSGOOD | libc::PTRACE_O_TRACECLONE;
         ptrace(libc::PTRACE_SETOPTIONS, tid, 0, options as u64)?;
         registers::write(tid, &self.registers_for(injector, call, way_back))?;
@@ -301,16 +312,22 @@ impl Stopped {
         }
         let regs = registers::set(tid, libc::NT_PRSTATUS).ok_or(io::ErrorKind::NotFound)?;
         returned.value = regs[word::RAX].cast_signed();
-        // The kernel starts an interrupted system call again where it looks for signals, so the thread is stopped there once
-        // more. It does not return to the program in between.
-        ptrace(libc::PTRACE_INTERRUPT, tid, 0, 0)?;
-        loop {
-            ptrace(libc::PTRACE_CONT, tid, 0, 0)?;
-            match wait(tid)? {
-                Stop::Trap => return Ok(returned),
-                Stop::Signal(signal) => returned.signal = signal,
-                Stop::Call | Stop::Clone => {}
-            }
+        Ok(returned)
+    }
+}
+
+/// Stops a thread, which is stopped at the end of a system call, where its state can be restored. Returns a signal that is
+/// to be passed on, by default this one.
+fn settle(tid: i32, mut pending: i32) -> io::Result<i32> {
+    // The kernel starts an interrupted system call again where it looks for signals, so the thread is stopped there once
+    // more. It does not return to the program in between.
+    ptrace(libc::PTRACE_INTERRUPT, tid, 0, 0)?;
+    loop {
+        ptrace(libc::PTRACE_CONT, tid, 0, 0)?;
+        match wait(tid)? {
+            Stop::Trap => return Ok(pending),
+            Stop::Signal(signal) => pending = signal,
+            Stop::Call | Stop::Clone => {}
         }
     }
 }

@@ -6,7 +6,7 @@ use crate::event::Pid;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Call {
     pub number: libc::c_long,
-    pub args: [u64; 5],
+    pub args: [u64; 6],
 }
 
 impl Call {

@@ -105,12 +105,18 @@ fn read_set(tid: i32, which: libc::c_int, room: usize) -> Option<Vec<u8>> {
 /// Sets the general registers of a thread that the current thread of memprof traces and that is stopped.
 #[cfg(target_arch = "x86_64")]
 pub(super) fn write(tid: i32, words: &[u64]) -> std::io::Result<()> {
+    let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
+    write_bytes(tid, libc::NT_PRSTATUS, &bytes)
+}
+
+/// Sets one of the kernel's register sets, as [`bytes`] has read it.
+#[cfg(target_arch = "x86_64")]
+pub(super) fn write_bytes(tid: i32, which: libc::c_int, bytes: &[u8]) -> std::io::Result<()> {
     let mut from = libc::iovec {
-        iov_base: words.as_ptr().cast_mut().cast(),
-        iov_len: size_of_val(words),
+        iov_base: bytes.as_ptr().cast_mut().cast(),
+        iov_len: bytes.len(),
     };
-    let which = libc::NT_PRSTATUS;
-    // SAFETY: the kernel reads `iov_len` bytes of `words`, which outlives the call.
+    // SAFETY: the kernel reads `iov_len` bytes of `bytes`, which outlives the call.
     match unsafe { libc::ptrace(libc::PTRACE_SETREGSET, tid, which, &raw mut from) } {
         -1 => Err(std::io::Error::last_os_error()),
         _ => Ok(()),

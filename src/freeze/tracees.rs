@@ -9,6 +9,8 @@ use std::io;
 use std::time::Duration;
 
 use super::inject::{Call, Injector, Returned};
+#[cfg(target_arch = "x86_64")]
+use super::inject::{LoadError, Loaded, Loading};
 use super::registers::{self, Registers};
 use super::threads::{self, has_ended, threads};
 use crate::event::Pid;
@@ -153,6 +155,31 @@ impl Tracees {
             thread.state = State::Stopped(returned.signal);
         }
         Ok(returned)
+    }
+
+    /// Whether a thread is stopped, and not for a signal.
+    #[cfg(target_arch = "x86_64")]
+    pub(super) fn is_free(&self, tid: i32) -> bool {
+        let mut threads = self.threads.iter();
+        threads.any(|t| t.tid == tid && t.state == State::Stopped(0))
+    }
+
+    /// Has a stopped thread load a library.
+    ///
+    /// # Errors
+    /// It was not loaded, or that is not known yet.
+    #[cfg(target_arch = "x86_64")]
+    pub(super) fn load(
+        &mut self,
+        injector: &Injector,
+        tid: i32,
+        what: &Loading<'_>,
+    ) -> Result<Loaded, LoadError> {
+        let loaded = injector.load(tid, what)?;
+        for thread in self.threads.iter_mut().filter(|t| t.tid == tid) {
+            thread.state = State::Stopped(loaded.signal);
+        }
+        Ok(loaded)
     }
 
     /// The number of threads that were requested to stop, stopped or not.

@@ -180,7 +180,7 @@ const X32: c_long = 0x4000_0000;
 /// The kernel or processor does not support such filters, or the kernel refuses it.
 pub(super) fn install(role: Role) -> Result<(), String> {
     // Under a filter the kernel does not show the filters of others.
-    if role == Role::Guard {
+    if matches!(role, Role::Guard | Role::Attach) {
         return nix::sys::prctl::set_no_new_privs().map_err(|e| e.to_string());
     }
     let program = program(role).map_err(|e| e.to_string())?;
@@ -202,7 +202,7 @@ fn rules(role: Role) -> Result<Rules, seccompiler::BackendError> {
         calls.extend(CONNECTING);
     }
     match role {
-        Role::Collector | Role::Command | Role::Guard => {}
+        Role::Collector | Role::Command | Role::Guard | Role::Attach => {}
         Role::Heap => calls.extend(PROBING),
         Role::Server { .. } => calls.extend(LOOKING.iter().chain(PROBING)),
         Role::Fetch => calls.extend(LOOKING.iter().chain(PROBING).chain(SIGNALS)),

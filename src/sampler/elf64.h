@@ -19,6 +19,12 @@ typedef struct {
 } Elf64_Phdr;
 
 typedef struct {
+	Elf64_Addr r_offset;
+	uint64_t r_info;
+	int64_t r_addend;
+} Elf64_Rela;
+
+typedef struct {
 	int64_t d_tag;
 	Elf64_Addr d_ptr;
 } Elf64_Dyn;
@@ -31,16 +37,25 @@ typedef struct {
 	uint64_t st_size;
 } Elf64_Sym;
 
-enum { PT_LOAD = 1, PT_DYNAMIC = 2 };
-enum { DT_NULL = 0, DT_HASH = 4, DT_STRTAB = 5, DT_SYMTAB = 6, DT_GNU_HASH = 0x6ffffef5, DT_VERSYM = 0x6ffffff0 };
+enum { PT_LOAD = 1, PT_DYNAMIC = 2, PT_GNU_RELRO = 0x6474e552, PF_W = 2 };
+enum { DT_NULL = 0, DT_PLTRELSZ = 2, DT_HASH = 4, DT_STRTAB = 5, DT_SYMTAB = 6, DT_RELA = 7, DT_RELASZ = 8, DT_JMPREL = 23 };
+enum { DT_GNU_HASH = 0x6ffffef5, DT_VERSYM = 0x6ffffff0 };
 enum { STB_LOCAL = 0, STT_NOTYPE = 0, STT_FUNC = 2, STT_GNU_IFUNC = 10, SHN_UNDEF = 0 };
+
+/* Relocations by which a loader writes the address of a symbol. */
+#if defined(__x86_64__)
+enum { R_ADDRESS = 1, R_GLOB_DAT = 6, R_JUMP_SLOT = 7 };
+#elif defined(__aarch64__)
+enum { R_ADDRESS = 257, R_GLOB_DAT = 1025, R_JUMP_SLOT = 1026 };
+#endif
 
 struct dl_phdr_info {
 	Elf64_Addr dlpi_addr;
 	const char *dlpi_name;
 	const Elf64_Phdr *dlpi_phdr;
 	uint16_t dlpi_phnum;
-	/* Later members differ between C libraries. */
+	/* How many files were ever loaded and unloaded; not in every C library. */
+	unsigned long long dlpi_adds, dlpi_subs;
 };
 extern __attribute__((weak)) int dl_iterate_phdr(int (*)(struct dl_phdr_info *, size_t, void *), void *);
 

@@ -6,28 +6,29 @@ use std::fs::{self, File, Permissions};
 use std::io::{self, Write};
 use std::num::NonZeroU64;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
+use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
-use nix::fcntl::{Flock, FlockArg};
+use nix::fcntl::Flock;
+use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::statvfs::{FsFlags, statvfs};
-use nix::unistd::{geteuid, mkdtemp};
+use nix::unistd::mkdtemp;
 use object::elf::SHT_DYNSYM;
 
+use super::left_behind::{self, locked};
 use super::{BYTES, DEFAULT_INTERVAL};
 use crate::elf::Elf;
 
-const NAME: &str = "libmemprof_heap.so";
+pub(super) const NAME: &str = "libmemprof_heap.so";
 /// What the names of the directories begin with.
-const DIRECTORY: &str = "memprof-heap-";
-/// A directory that is younger may be one that a memprof has not locked yet.
-const SURELY_LOCKED: Duration = Duration::from_secs(60);
+pub(super) const DIRECTORY: &str = "memprof-heap-";
 const CONFIG: &str = "memprof_heap_config";
 const STATS: &str = "memprof_heap_stats";
+const IMPORTS: &str = "memprof_heap_imports";
 /// `CONFIG_MAGIC` in `src/sampler/sampler.h`.
 const MAGIC: u64 = u64::from_le_bytes(*b"pm_heap1");
 const LEAVE_ENVIRONMENT: u64 = 1;
+const INJECTED: u64 = 2;
 /// Larger ones would not fit into the library's counter.
 const MAX_INTERVAL: u64 = 1 << 56;
 
@@ -88,7 +89,7 @@ pub struct Library {
     dir: PathBuf,
     path: PathBuf,
     stats_address: u64,
-    /// Locked as long as memprof runs, whatever ends it: see [`remove_left_behind`].
+    /// Locked as long as memprof runs, whatever ends it: see [`left_behind`].
     _lock: Option<Flock<File>>,
 }
 
@@ -113,7 +114,7 @@ impl Library {
     pub fn place_in(dirs: &[PathBuf], options: &Options) -> Result<Library, SamplerError> {
         let mut reasons = Vec::new();
         for parent in dirs {
-            remove_left_behind(parent);
+            left_behind::remove(parent);
             match directory_in(parent) {
                 Ok(dir) => return Library::write(dir, options),
                 Err(reason) => reasons.push(format!("{}: {reason}", parent.display())),
@@ -152,7 +153,7 @@ impl Library {
             .open(&self.path)
             .map_err(Failure::Io)?;
         file.write_all(BYTES).map_err(Failure::Io)?;
-        let stats = patch(&file, options)?;
+        let stats = patch(&file, options, 0)?.stats;
         // The target may run as another user, or become one before it executes a program. There is nothing secret in
         // the file, and only memprof's user can change it.
         file.set_permissions(Permissions::from_mode(0o644))
@@ -185,7 +186,7 @@ impl Library {
 
     /// Whether a process that memprof can see has the file mapped, and may tell the loader of further programs about it.
     pub fn is_mapped(&self) -> bool {
-        is_mapped(&self.path)
+        left_behind::is_mapped(&self.path)
     }
 
     /// Leaves the file where it is, and returns its path.
@@ -204,52 +205,60 @@ impl Drop for Library {
     }
 }
 
-fn is_mapped(path: &Path) -> bool {
-    let Ok(processes) = fs::read_dir("/proc") else {
-        return true;
-    };
-    let mut maps = processes
-        .flatten()
-        .filter_map(|process| fs::read(process.path().join("maps")).ok());
-    maps.any(|maps| memchr::memmem::find(&maps, path.as_os_str().as_bytes()).is_some())
+/// The library for a process that is running already.
+#[derive(Clone, Debug)]
+pub struct Image {
+    /// The file's contents.
+    pub bytes: Vec<u8>,
+    /// Where its options, its [`Stats`](super::Stats) and its [`Imports`](super::Imports) are in a process, relative to the
+    /// address at which it is loaded.
+    pub config: u64,
+    /// See `config`.
+    pub stats: u64,
+    /// See `config`.
+    pub imports: u64,
 }
 
-/// Removes copies that a killed memprof of this user has left behind, and that no process uses.
-fn remove_left_behind(parent: &Path) {
-    let Ok(entries) = fs::read_dir(parent) else {
-        return;
-    };
-    let ours = |entry: &fs::DirEntry| {
-        entry
-            .file_name()
-            .as_bytes()
-            .starts_with(DIRECTORY.as_bytes())
-    };
-    for dir in entries.flatten().filter(ours).map(|entry| entry.path()) {
-        let path = dir.join(NAME);
-        if is_left_behind(&dir, &path) && !is_mapped(&path) {
-            let _ = fs::remove_file(&path);
-            let _ = fs::remove_dir(&dir);
-        }
+impl Image {
+    /// Makes it with these options.
+    ///
+    /// # Errors
+    /// There is no memory for it.
+    pub fn for_running(options: &Options) -> Result<Image, SamplerError> {
+        let made = || {
+            let mut file = File::from(memfd_create(c"memprof", MFdFlags::MFD_CLOEXEC)?);
+            file.write_all(BYTES)?;
+            Ok(file)
+        };
+        let failed = |source| SamplerError::Write {
+            path: PathBuf::from(NAME),
+            source,
+        };
+        let file: File = made().map_err(failed)?;
+        let places = patch(&file, options, INJECTED).map_err(|failure| match failure {
+            Failure::Damaged(what) => SamplerError::Damaged(what),
+            Failure::Io(source) => failed(source),
+        })?;
+        let mut bytes = vec![0; BYTES.len()];
+        file.read_exact_at(&mut bytes, 0).map_err(failed)?;
+        Ok(Image {
+            bytes,
+            config: places.config,
+            stats: places.stats,
+            imports: places.imports,
+        })
+    }
+
+    /// Whether the library's options begin with these bytes.
+    pub fn has_magic(&self, bytes: [u8; 8]) -> bool {
+        bytes == MAGIC.to_ne_bytes()
     }
 }
 
-/// Whether no memprof holds this copy: others of this user can only be left behind.
-fn is_left_behind(dir: &Path, path: &Path) -> bool {
-    let Ok(about) = fs::symlink_metadata(dir) else {
-        return false;
-    };
-    let age = about.modified().ok().and_then(|at| at.elapsed().ok());
-    about.is_dir()
-        && about.uid() == geteuid().as_raw()
-        && age.is_some_and(|age| age >= SURELY_LOCKED)
-        && locked(path).is_some()
-}
-
-/// The file, locked; `None` if somebody else has locked it.
-fn locked(path: &Path) -> Option<Flock<File>> {
-    let file = File::open(path).ok()?;
-    Flock::lock(file, FlockArg::LockExclusiveNonblock).ok()
+/// Whether a file is memprof's library, of any version.
+pub fn is_library(file: &File) -> bool {
+    let config = Elf::read(file).and_then(|elf| elf.extents(SHT_DYNSYM, [CONFIG]));
+    matches!(config, Ok([Some(_)]))
 }
 
 /// A new directory that only this process knows of, or why there can be none.
@@ -269,12 +278,19 @@ fn directory_in(parent: &Path) -> Result<PathBuf, String> {
     mkdtemp(&parent.join(format!("{DIRECTORY}XXXXXX"))).map_err(|e| e.desc().to_owned())
 }
 
-/// Writes the options into a copy of the library; returns the address of its counters.
-fn patch(file: &File, options: &Options) -> Result<u64, Failure> {
+/// Where symbols of the library are in its file.
+struct Places {
+    config: u64,
+    stats: u64,
+    imports: u64,
+}
+
+/// Writes the options, and more flags, into a copy of the library.
+fn patch(file: &File, options: &Options, more: u64) -> Result<Places, Failure> {
     let damaged = |what| Failure::Damaged(what);
     let elf = Elf::read(file).map_err(|_| damaged("it is no ELF file"))?;
-    let found = elf.extents(SHT_DYNSYM, [CONFIG, STATS]).ok();
-    let Some([Some(config), Some(stats)]) = found else {
+    let found = elf.extents(SHT_DYNSYM, [CONFIG, STATS, IMPORTS]).ok();
+    let Some([Some(config), Some(stats), Some(imports)]) = found else {
         return Err(damaged("a symbol is missing"));
     };
     let (segment, within) = elf
@@ -285,10 +301,9 @@ fn patch(file: &File, options: &Options) -> Result<u64, Failure> {
         MAGIC,
         options.interval.min(MAX_INTERVAL),
         options.seed.map_or(0, NonZeroU64::get),
-        if options.children {
-            0
-        } else {
-            LEAVE_ENVIRONMENT
+        more | match options.children {
+            true => 0,
+            false => LEAVE_ENVIRONMENT,
         },
     ];
     let mut magic = [0; 8];
@@ -298,5 +313,9 @@ fn patch(file: &File, options: &Options) -> Result<u64, Failure> {
     }
     let bytes: Vec<u8> = values.iter().flat_map(|v| v.to_ne_bytes()).collect();
     file.write_all_at(&bytes, at).map_err(Failure::Io)?;
-    Ok(stats.address)
+    Ok(Places {
+        config: config.address,
+        stats: stats.address,
+        imports: imports.address,
+    })
 }

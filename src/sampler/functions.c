@@ -27,6 +27,10 @@
 	F(void, free_sized, (void *ptr, size_t size), (ptr, size), own_free_sized) \
 	F(void, free_aligned_sized, (void *ptr, size_t align, size_t size), (ptr, align, size), own_free_aligned_sized)
 
+/* The functions themselves, below. */
+#define DECLARED(type, name, parameters, arguments, otherwise) type name parameters;
+FUNCTIONS(DECLARED)
+
 /* Until the first call of any of them. */
 #define FIRST_DECLARED(type, name, parameters, arguments, otherwise) static type first_##name parameters;
 #define MEMBER(type, name, parameters, arguments, otherwise) type(*name) parameters;
@@ -91,6 +95,7 @@ COLD void find_functions(void)
 	struct wanted *at = wanted;
 #define ASSIGN(type, name, parameters, arguments, otherwise) \
 	next.name = at->address ? at->address : (void *)otherwise; \
+	add_import(#name, at->address, name); \
 	at++;
 	FUNCTIONS(ASSIGN)
 }
@@ -100,6 +105,8 @@ __attribute__((constructor)) static void constructor(void)
 	if (next.malloc == first_malloc)
 		find_functions();
 	finish_start();
+	if (is_injected())
+		patch_imports();
 }
 
 #define UNCOUNTED(call) \

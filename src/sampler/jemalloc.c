@@ -18,6 +18,10 @@ extern void free(void *);
 /* Every allocator's blocks are aligned to as much. */
 #define USUAL_ALIGN 16
 
+/* The functions themselves, below. */
+void *mallocx(size_t size, int flags), *rallocx(void *old, size_t size, int flags);
+void dallocx(void *ptr, int flags), sdallocx(void *ptr, size_t size, int flags);
+
 static void *(*next_mallocx)(size_t, int);
 static void *(*next_rallocx)(void *, size_t, int);
 static void (*next_dallocx)(void *, int);
@@ -35,6 +39,10 @@ COLD void find_jemalloc(void)
 	next_dallocx = wanted[2].address;
 	next_sdallocx = wanted[3].address;
 	found = true;
+	add_import("mallocx", wanted[0].address, mallocx);
+	add_import("rallocx", wanted[1].address, rallocx);
+	add_import("dallocx", wanted[2].address, dallocx);
+	add_import("sdallocx", wanted[3].address, sdallocx);
 }
 
 static inline void ready(void)

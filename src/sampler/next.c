@@ -1,19 +1,10 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
- * Finds the functions that the program would call without this library, as dlsym(RTLD_NEXT) does. dlsym()
- * itself may allocate, and is in a library of its own in older C libraries.
+ * Finds the functions that the program would call without this library, as dlsym(RTLD_NEXT) does; in a process
+ * that was running already, those that it calls. dlsym() itself may allocate, and is in a library of its own in older
+ * C libraries.
  */
-#include "elf64.h"
-#include "sampler.h"
-
-/* What a loaded file says about its symbols. */
-struct symbols {
-	Elf64_Addr base;
-	const Elf64_Sym *table;
-	const char *names;
-	const uint32_t *gnu_hash, *hash;
-	const uint16_t *versions;
-};
+#include "loaded.h"
 
 /* glibc has made the addresses in this section absolute, musl has not, and nobody has done so for the vDSO. */
 static const void *address_of(Elf64_Addr base, Elf64_Addr value)
@@ -21,7 +12,7 @@ static const void *address_of(Elf64_Addr base, Elf64_Addr value)
 	return (const void *)(value < base ? base + value : value);
 }
 
-static bool symbols_of(const struct dl_phdr_info *file, struct symbols *out)
+bool symbols_of(const struct dl_phdr_info *file, struct symbols *out)
 {
 	const Elf64_Dyn *entry = NULL;
 	for (int n = 0; n < file->dlpi_phnum; n++)
@@ -48,12 +39,24 @@ static bool symbols_of(const struct dl_phdr_info *file, struct symbols *out)
 		case DT_VERSYM:
 			out->versions = address;
 			break;
+		case DT_RELA:
+			out->rela = address;
+			break;
+		case DT_RELASZ:
+			out->rela_bytes = entry->d_ptr;
+			break;
+		case DT_JMPREL:
+			out->jmprel = address;
+			break;
+		case DT_PLTRELSZ:
+			out->jmprel_bytes = entry->d_ptr;
+			break;
 		}
 	}
 	return out->table && out->names;
 }
 
-static bool equal(const char *a, const char *b)
+bool equal(const char *a, const char *b)
 {
 	while (*a && *a == *b)
 		a++, b++;
@@ -114,9 +117,10 @@ static void *find(const struct symbols *in, const char *name)
 	return in->gnu_hash ? find_gnu(in, name) : in->hash ? find_sysv(in, name) : NULL;
 }
 
-static bool is_own(const struct dl_phdr_info *file)
+/* Whether an address lies in a loaded file. */
+bool is_in(const struct dl_phdr_info *file, uintptr_t address)
 {
-	uintptr_t here = (uintptr_t)&memprof_heap_config - file->dlpi_addr;
+	uintptr_t here = address - file->dlpi_addr;
 	for (int n = 0; n < file->dlpi_phnum; n++) {
 		const Elf64_Phdr *part = &file->dlpi_phdr[n];
 		if (part->p_type == PT_LOAD && here - part->p_vaddr < part->p_memsz)
@@ -125,10 +129,16 @@ static bool is_own(const struct dl_phdr_info *file)
 	return false;
 }
 
+bool is_own(const struct dl_phdr_info *file)
+{
+	return is_in(file, (uintptr_t)&memprof_heap_config);
+}
+
 struct search {
 	struct wanted *wanted;
 	size_t count;
 	struct own *own;
+	size_t files; /* without its own */
 	bool own_seen;
 };
 
@@ -144,10 +154,12 @@ static int look(struct dl_phdr_info *file, size_t size, void *data)
 	}
 	if (!symbols_of(file, &in))
 		return 0;
-	if (!search->own_seen) {
+	/* Before its own there are the program and what it preloads before; without preloading, the program comes first. */
+	bool before = is_injected() ? search->files++ == 0 : !search->own_seen;
+	if (before)
 		search->own->program_has_malloc |= find(&in, "malloc") != NULL;
+	if (before && !is_injected())
 		return 0;
-	}
 	for (struct wanted *wanted = search->wanted; wanted < search->wanted + search->count; wanted++)
 		if (!wanted->address) {
 			wanted->address = find(&in, wanted->symbol);
@@ -158,7 +170,7 @@ static int look(struct dl_phdr_info *file, size_t size, void *data)
 
 void find_next(struct wanted *wanted, size_t count, struct own *own)
 {
-	struct search search = {wanted, count, own, false};
+	struct search search = {wanted, count, own, 0, false};
 	if (dl_iterate_phdr)
 		dl_iterate_phdr(look, &search);
 }

@@ -125,6 +125,9 @@ void find_operators(uintptr_t malloc_file)
 #define CHOOSE(name) \
 	next_##name = at->address; \
 	chosen_##name = !at->address ? plain_##name : at->file == malloc_file ? counted_##name : next_##name; \
+	/* The others call malloc() and free(), where they are counted. */ \
+	if (chosen_##name == counted_##name) \
+		add_import(#name, at->address, name); \
 	at++;
 #define CHOOSE_NEW(name, align, nothrow) CHOOSE(name)
 	OPERATORS(CHOOSE_NEW, CHOOSE)

@@ -28,7 +28,10 @@ struct config {
 	uint64_t seed;     /* 0: another one in each process */
 	uint64_t flags;
 };
-enum { CONFIG_LEAVE_ENVIRONMENT = 1 }; /* programs that the target executes are not to preload the library */
+enum {
+	CONFIG_LEAVE_ENVIRONMENT = 1, /* programs that the target executes are not to preload the library */
+	CONFIG_INJECTED = 2,          /* the process was running already when it loaded the library */
+};
 
 extern const volatile struct config memprof_heap_config;
 
@@ -45,6 +48,21 @@ enum state {
 	STATE_OWN_MALLOC = 2, /* the program has a malloc of its own, which comes before the library's */
 };
 extern struct stats memprof_heap_stats;
+
+/* What memprof reads from a target that was running already: places in it that contain the address of a function. */
+struct imports {
+	uint64_t files;   /* loaded files in which some were patched */
+	uint64_t patched; /* they lead to the library now */
+	uint64_t other;   /* they do not lead to the function that the others lead to, and were left as they are */
+	uint64_t failed;  /* they could not be written */
+	uint64_t done;    /* 1: all loaded files were looked at */
+};
+extern struct imports memprof_heap_imports;
+
+static inline bool is_injected(void)
+{
+	return memprof_heap_config.flags & CONFIG_INJECTED;
+}
 
 /* A thread's part. Initial-exec: the library is loaded at the start, and this is one instruction to reach. */
 struct thread {
@@ -72,6 +90,16 @@ void find_next(struct wanted *wanted, size_t count, struct own *own);
 void find_functions(void);
 void find_operators(uintptr_t malloc_file);
 void find_jemalloc(void);
+
+/* imports.c: in a process that was running already. */
+struct import {
+	const char *symbol;
+	void *from; /* what the process calls by this name */
+	void *to;   /* what it is to call */
+};
+/* Nothing if there is no such function. */
+void add_import(const char *symbol, void *from, void *to);
+void patch_imports(void);
 
 /* start.c */
 void start(const char *own_path);

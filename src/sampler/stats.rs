@@ -55,6 +55,39 @@ impl Stats {
     }
 }
 
+/// What the library says of a process that was running already: how many places with the address of a function it found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Imports {
+    /// Loaded files in which some were patched.
+    pub files: u64,
+    /// They lead to the library now.
+    pub patched: u64,
+    /// They lead to another allocator than the others do, and were left as they are.
+    pub other: u64,
+    /// They could not be written.
+    pub failed: u64,
+    /// Whether all loaded files were looked at.
+    pub done: bool,
+}
+
+impl Imports {
+    /// Bytes of the structure in the target.
+    pub const SIZE: usize = 40;
+
+    /// Decodes the structure.
+    pub fn parse(bytes: &[u8; Imports::SIZE]) -> Imports {
+        let (words, _) = bytes.as_chunks::<8>();
+        let word = |n: usize| u64::from_ne_bytes(words[n]);
+        Imports {
+            files: word(0),
+            patched: word(1),
+            other: word(2),
+            failed: word(3),
+            done: word(4) == 1,
+        }
+    }
+}
+
 impl Library {
     /// The library's counters in a process; `None` if it has not loaded this copy.
     ///

@@ -39,8 +39,15 @@ fn compile(name: &str) -> PathBuf {
     std::fs::create_dir_all(&dir).unwrap();
     // Another test binary may be running the existing program, so it is replaced, not overwritten.
     let fresh = dir.join(format!("{name}.{}", std::process::id()));
+    // What has no main() is a library.
+    let text = std::fs::read_to_string(&source).unwrap();
+    let library: &[&str] = match text.contains("\nint main(") {
+        true => &[],
+        false => &["-shared", "-fPIC"],
+    };
     let status = Command::new("cc")
         .args(FLAGS)
+        .args(library)
         .args([&source, &PathBuf::from("-o"), &fresh])
         .status()
         .expect("cc is needed for these tests");

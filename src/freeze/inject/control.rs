@@ -1,6 +1,7 @@
 //! Control of a traced thread.
 
-use std::{fs, io};
+use std::time::{Duration, Instant};
+use std::{fs, io, thread};
 
 const PTRACE_SETSIGMASK: libc::c_uint = 0x420b;
 
@@ -30,24 +31,54 @@ pub(super) enum Stop {
 }
 
 pub(super) fn wait(tid: i32) -> io::Result<Stop> {
+    loop {
+        if let Some(stop) = waited(tid, 0)? {
+            return Ok(stop);
+        }
+    }
+}
+
+/// Waits for a thread until this time; `None` if it has not stopped.
+pub(super) fn wait_until(tid: i32, end: Instant) -> io::Result<Option<Stop>> {
+    /// Most stops follow each other closely.
+    const SOON: Duration = Duration::from_micros(200);
+    const PAUSE: Duration = Duration::from_micros(100);
+    let begun = Instant::now();
+    loop {
+        if let Some(stop) = waited(tid, libc::WNOHANG)? {
+            return Ok(Some(stop));
+        }
+        if Instant::now() >= end {
+            return Ok(None);
+        }
+        match begun.elapsed() < SOON {
+            true => thread::yield_now(),
+            false => thread::sleep(PAUSE),
+        }
+    }
+}
+
+fn waited(tid: i32, more: libc::c_int) -> io::Result<Option<Stop>> {
     let mut status = 0;
+    let flags = libc::__WALL | libc::__WNOTHREAD | more;
     loop {
         // SAFETY: `status` is valid for the write.
-        match unsafe { libc::waitpid(tid, &raw mut status, libc::__WALL | libc::__WNOTHREAD) } {
+        match unsafe { libc::waitpid(tid, &raw mut status, flags) } {
             -1 if io::Error::last_os_error().kind() == io::ErrorKind::Interrupted => {}
             -1 => return Err(io::Error::last_os_error()),
+            0 => return Ok(None),
             _ => break,
         }
     }
     if !libc::WIFSTOPPED(status) {
         return Err(io::Error::from_raw_os_error(libc::ESRCH));
     }
-    Ok(match (libc::WSTOPSIG(status), status >> 16) {
+    Ok(Some(match (libc::WSTOPSIG(status), status >> 16) {
         (_, libc::PTRACE_EVENT_CLONE) => Stop::Clone,
         (signal, 0) if signal == libc::SIGTRAP | 0x80 => Stop::Call,
         (signal, 0) => Stop::Signal(signal),
         _ => Stop::Trap,
-    })
+    }))
 }
 
 pub(super) fn set_mask(tid: i32, mask: u64) -> io::Result<()> {

@@ -59,6 +59,18 @@ impl Entry {
             libc::SYS_wait4 => "`wait4`",
             libc::SYS_rt_sigreturn => "`rt_sigreturn`",
             libc::SYS_exit_group => "`exit_group`",
+            libc::SYS_mmap => "`mmap`",
+            libc::SYS_munmap => "`munmap`",
+            libc::SYS_mprotect => "`mprotect`",
+            libc::SYS_memfd_create => "`memfd_create`",
+            libc::SYS_openat => "`openat`",
+            libc::SYS_read => "`read`",
+            libc::SYS_write => "`write`",
+            libc::SYS_pread64 => "`pread64`",
+            libc::SYS_newfstatat => "`newfstatat`",
+            libc::SYS_fstat => "`fstat`",
+            libc::SYS_close => "`close`",
+            libc::SYS_futex => "`futex`",
             _ => "the call",
         }
     }

@@ -96,7 +96,7 @@ impl WayBack {
 }
 
 /// The words of a signal frame (`struct rt_sigframe` of x86-64).
-fn signal_frame(sigreturn: u64, regs: &[u64], mask: u64, xsave: u64) -> [u64; 39] {
+pub(super) fn signal_frame(sigreturn: u64, regs: &[u64], mask: u64, xsave: u64) -> [u64; 39] {
     /// There is an extended state; the stack segment is valid, and to be restored.
     const FLAGS: u64 = 7;
     /// An impossible flag: the kernel leaves the signal stack as it is.

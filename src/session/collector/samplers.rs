@@ -17,6 +17,7 @@ use crate::elf::Elf;
 use crate::event::{Event, MarkSet, MmId, Pid, RangeChange};
 use crate::probe::{is_sampler_probe, sets_marks};
 use crate::profile::ModuleId;
+use crate::sampler;
 use crate::usdt::{self, Usdt};
 
 /// The providers whose probes are a sampler's: OpenTelemetry's contract, and the library family that it came from.
@@ -154,7 +155,7 @@ impl Collector {
         samplers.missing_since = None;
         console::print(
             "no process has a sampler of allocations, so the heap by stack stays empty; `memprof --heap -- COMMAND` starts \
-             a command with one",
+             a command with one, `memprof attach-heap --pid PID` gives one to a running process",
         );
     }
 
@@ -190,6 +191,9 @@ impl Collector {
                 .entry(id)
                 .or_insert_with(|| samplers_probes(file, wanted).into());
             let probes = Rc::clone(probes);
+            if !probes.is_empty() && sampler::is_library(file) {
+                self.aggregator.set_sampler(id);
+            }
             if probes.is_empty() || self.samplers.listening.contains_key(&(mm, id)) {
                 continue;
             }

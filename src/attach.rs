@@ -1,0 +1,15 @@
+//! `memprof attach-heap`: has a running process load the library that samples allocations.
+//!
+//! The process is changed for good: one of its threads calls its C library's `dlopen`, and the library has all loaded files
+//! call it in place of the allocator (`src/sampler/imports.c`). The thread must hold no lock of the allocator or of the
+//! loader (`safe_point.rs`, by its stack: `walk.rs`); the others run on, so that locks that they hold become free.
+//! `freeze::inject` has the thread do it, and find its own way back.
+
+mod command;
+mod files;
+mod loader_lock;
+mod report;
+mod safe_point;
+mod walk;
+
+pub use command::run;

@@ -1,0 +1,26 @@
+/* SPDX-License-Identifier: MIT OR Apache-2.0 */
+/* next.c: loaded files, as their own dynamic sections describe them. */
+#ifndef MEMPROF_SAMPLER_LOADED_H
+#define MEMPROF_SAMPLER_LOADED_H
+
+#include "elf64.h"
+#include "sampler.h"
+
+/* What a loaded file says about its symbols, and where the loader has written their addresses. */
+struct symbols {
+	Elf64_Addr base;
+	const Elf64_Sym *table;
+	const char *names;
+	const uint32_t *gnu_hash, *hash;
+	const uint16_t *versions;
+	const Elf64_Rela *rela, *jmprel;
+	size_t rela_bytes, jmprel_bytes;
+};
+
+/* False if it has none. */
+bool symbols_of(const struct dl_phdr_info *file, struct symbols *out);
+bool is_in(const struct dl_phdr_info *file, uintptr_t address);
+bool is_own(const struct dl_phdr_info *file);
+bool equal(const char *a, const char *b);
+
+#endif

@@ -1,0 +1,80 @@
+//! `memprof attach-heap`: a running process loads the sampling library, and is not harmed, however memprof ends.
+//!
+//! Needs root and a compiler. `MEMPROF_INJECT_ROUNDS=200` for more rounds.
+#![cfg(target_arch = "x86_64")]
+
+#[path = "../common/binary.rs"]
+mod binary;
+#[path = "../common/mod.rs"]
+mod common;
+
+mod kills;
+mod listened;
+mod refusals;
+mod rounds;
+mod servers;
+
+use std::fs;
+
+use ::memprof::event::Pid;
+use binary::{Ended, memprof};
+use common::process::{runs, threads};
+
+/// How often the library is loaded into each kind of process.
+fn rounds() -> u32 {
+    let set = std::env::var("MEMPROF_INJECT_ROUNDS").ok();
+    set.and_then(|n| n.parse().ok()).unwrap_or(8)
+}
+
+/// Has a process load the library.
+fn attach(pid: Pid, more: &[&str]) -> Ended {
+    let pid = pid.to_string();
+    memprof(&[&["attach-heap", "--yes", "--pid", &pid], more].concat())
+}
+
+/// As [`attach`], which must succeed.
+#[track_caller]
+fn attached(pid: Pid, more: &[&str]) -> String {
+    let ended = attach(pid, more);
+    ended.must(0, &[]);
+    assert!(ended.stdout.contains("lead to the library"), "{ended:?}");
+    assert!(is_loaded(pid));
+    nothing_left(pid);
+    ended.stdout
+}
+
+fn maps(pid: Pid) -> String {
+    fs::read_to_string(format!("/proc/{pid}/maps")).unwrap()
+}
+
+fn is_loaded(pid: Pid) -> bool {
+    maps(pid).contains("/memfd:libmemprof_heap.so")
+}
+
+/// Whether there is code that is in no file.
+fn code_without_a_file(pid: Pid) -> bool {
+    maps(pid).lines().any(|line| {
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        fields[1].contains('x') && fields[4] == "0" && fields.len() == 5
+    })
+}
+
+/// The process runs, nobody traces it, and nothing but the library is left in it.
+#[track_caller]
+fn nothing_left(pid: Pid) {
+    assert!(runs(pid));
+    for tid in threads(pid) {
+        let status = fs::read_to_string(format!("/proc/{tid}/status")).unwrap_or_default();
+        let traced = status.lines().find(|line| line.starts_with("TracerPid:"));
+        assert!(
+            traced.is_none_or(|line| line == "TracerPid:\t0"),
+            "{status}"
+        );
+    }
+    assert!(!code_without_a_file(pid));
+    for file in fs::read_dir(format!("/proc/{pid}/fd")).unwrap().flatten() {
+        let leads = fs::read_link(file.path()).unwrap_or_default();
+        let leads = leads.to_string_lossy();
+        assert!(!leads.contains("libmemprof_heap"), "{leads}");
+    }
+}
