@@ -11,6 +11,7 @@ use crate::allocations::Filter;
 use crate::breakdown::Show;
 use crate::debuginfod::Wish;
 use crate::event::Pid;
+use crate::exact::ExactOptions;
 use crate::export::{ExportOptions, Exporter};
 use crate::freeze::Freeze;
 use crate::gate::Gate;
@@ -75,6 +76,8 @@ pub struct HeapSampling {
     pub interval: u64,
     /// Providers of probes that follow the contract, beside the known ones.
     pub providers: Vec<String>,
+    /// Which calls are counted, if every call is (`--heap=exact`); nothing is sampled then.
+    pub exact: Option<ExactOptions>,
     /// Allocations freed within this time count as temporary.
     pub temporary: Duration,
     /// Which sampled allocations are in the outputs; `None` for all.

@@ -2,6 +2,7 @@
 
 mod code;
 mod config;
+mod exact;
 mod follow;
 mod iterate;
 mod ledger;
@@ -13,6 +14,8 @@ mod stacks;
 mod tables;
 
 pub use config::{FRAME_LIMITS, Overhead, ProbeConfig, Stacks, Unwind};
+pub use exact::SeenCalls;
+pub(crate) use exact::kernel;
 pub use ledger::Sweep;
 pub(crate) use samplers::is_sampler_probe;
 pub use stacks::UsedStacks;
@@ -66,6 +69,8 @@ pub struct Probe {
     table_pages: Rc<Cell<u64>>,
     /// The samplers' probes that it has been told of; the index is a link's cookie.
     sample_probes: Vec<Vec<u8>>,
+    /// Whether one link can have many uprobes.
+    multi: bool,
 }
 
 #[derive(Default)]

@@ -9,9 +9,11 @@
  *  kernel.bpf.h     kernel memory (--kernel)
  *  names.bpf.h      what runtimes write about code that they make
  *  samples.bpf.h    sampled allocations and their frees (--heap)
+ *  exact.bpf.h      every allocation and free (--heap=exact)
  */
 #include "base.bpf.h"
 #include "cache.bpf.h"
+#include "exact.bpf.h"
 #include "fault.bpf.h"
 #include "kernel.bpf.h"
 #include "lifecycle.bpf.h"
@@ -58,6 +60,8 @@ enum EXPORT(interpreter_kind) = 0;
 struct EXPORT(names_event) = {};
 struct EXPORT(sample_event) = {};
 struct EXPORT(sample_probe) = {};
+struct EXPORT(exact_sum) = {};
+enum EXPORT(exact_flag) = 0;
 enum EXPORT(argument_place) = 0;
 enum EXPORT(limits) = 0;
 enum EXPORT(stack_ids) = 0;

@@ -16,6 +16,7 @@ pub static SOURCE: Source = Source {
     optional: &[],
     tracepoints: &[],
     measure: &HEAP,
+    option: Some("--heap"),
     on_demand: &[ALLOCATION, FREE],
     maps: &["sample_probes"],
     ledger: None,
