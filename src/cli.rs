@@ -158,6 +158,9 @@ struct ProfileArgs {
     /// With --heap=exact: count one call in N, chosen at random; the figures are estimates then. Each call costs as much
     #[arg(long, value_name = "N", requires = "heap", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     every: Option<u32>,
+    /// With --heap=exact: at the end, write the histogram of sizes by stack to this file, as comma-separated values
+    #[arg(long, value_name = "FILE", requires = "heap")]
+    sizes: Option<PathBuf>,
     /// With --heap=exact: do not count the first N calls
     #[arg(long, value_name = "N", requires = "heap")]
     skip: Option<u64>,
@@ -418,6 +421,7 @@ fn config(args: ProfileArgs) -> Result<Config, clap::Error> {
             interval: args.heap_interval.unwrap_or(HEAP_INTERVAL),
             providers: args.heap_provider,
             exact,
+            sizes: args.sizes,
             temporary: args
                 .heap_temporary
                 .map_or(TEMPORARY, |ms| Duration::from_millis(ms.into())),

@@ -8,11 +8,13 @@ mod site;
 
 use std::collections::HashMap;
 use std::fs::File;
+use std::sync::Arc;
 
 use object::elf::{EM_X86_64, SHT_DYNSYM, SHT_SYMTAB, STT_FUNC};
 
 use crate::capability::KernelVersion;
 use crate::elf::{Elf, ElfError, u16_at, u32_at, u64_at};
+use crate::profile::Stack;
 use crate::wire::exact_flag;
 use functions::{Kind, Signature};
 use site::Site;
@@ -64,6 +66,15 @@ pub struct Function {
     /// Whether the kernel emulates the instruction of the trap, which costs 1 µs, or lets the processor execute it alone,
     /// which costs 15 to 50.
     pub emulated: bool,
+}
+
+/// The sizes of a stack's allocations.
+#[derive(Clone, Debug)]
+pub struct StackSizes {
+    /// The stack; `None` if it was lost.
+    pub stack: Option<Arc<Stack>>,
+    /// Numbers of allocations by the number of bits of their size in bytes.
+    pub sizes: Vec<u64>,
 }
 
 /// A symbol of the table, found in a file.

@@ -32,7 +32,7 @@ use libbpf_rs::{AsRawLibbpf, Link, MapCore, RingBuffer, libbpf_sys};
 
 use self::stacks::StackSlots;
 use crate::event::{Event, FunctionKey, MmId};
-use crate::measure::{MEASURES, Measure};
+use crate::measure::{EXACT, MEASURES, Measure};
 use crate::profile::{Faults, Losses};
 use crate::source::Source;
 use crate::wire::{self, MemprofSkel};
@@ -69,6 +69,8 @@ pub struct Probe {
     table_pages: Rc<Cell<u64>>,
     /// The samplers' probes that it has been told of; the index is a link's cookie.
     sample_probes: Vec<Vec<u8>>,
+    /// Whether the heap's figures are no estimates.
+    counts_every_call: bool,
     /// Whether one link can have many uprobes.
     multi: bool,
 }
@@ -126,7 +128,11 @@ impl Probe {
             let mut sources = self.sources.iter();
             sources.any(|source| source.measure.name == measure.name)
         };
-        MEASURES.into_iter().filter(filled).collect()
+        let mut measures: Vec<&'static Measure> = MEASURES.into_iter().filter(filled).collect();
+        if self.counts_every_call {
+            measures.push(&EXACT);
+        }
+        measures
     }
 
     /// Optional hooks that could not be attached.

@@ -70,6 +70,9 @@ pub fn run(config: &Config) -> Result<ExitCode> {
     for output in config.outputs.iter().filter(|o| !o.is_stdout()) {
         output::check(&output.path)?;
     }
+    if let Some(path) = config.heap.as_ref().and_then(|heap| heap.sizes.as_deref()) {
+        output::check(path)?;
+    }
     let listeners = config
         .listen
         .iter()
@@ -282,6 +285,11 @@ impl Session<'_> {
         };
         for output in outputs {
             privileges::writing_files(|| output::write_profile(output, &chosen))?;
+        }
+        if let Some(path) = self.config.heap.as_ref().and_then(|h| h.sizes.as_deref()) {
+            let sizes = self.collecting.wait_for(DETACH, Command::Sizes);
+            let sizes = sizes.context("the collector has ended")??;
+            privileges::writing_files(|| output::write_sizes(path, &report, &sizes))?;
         }
         // If a command runs, stdout belongs to its output.
         let stdout_taken = matches!(self.config.target, Selector::Command(_))

@@ -13,6 +13,7 @@
 #include "base.bpf.h"
 #include "counters.bpf.h"
 #include "follow.bpf.h"
+#include "returns.bpf.h"
 #include "unwind.bpf.h"
 
 /* Which calls are counted. Set by user space before it loads the programs. */
@@ -25,7 +26,6 @@ __u64 exact_temporary_ns = 10000000;
 /* What was seen. */
 struct exact_seen exact_seen;
 __u64 exact_rows; /* entries in exact_sums */
-__u64 exact_live; /* entries in exact_blocks */
 
 /* What each stack has allocated. */
 struct {
@@ -69,20 +69,6 @@ struct {
 	__type(value, struct exact_call);
 } exact_calls SEC(".maps");
 
-/* struct uprobes_state has been in mm_struct since 3.5; where the kernel keeps the page to which probed functions return,
- * since 3.12 "uprobes: Move ->xol_area". */
-struct xol_area___exact {
-	unsigned long vaddr;
-} __attribute__((preserve_access_index));
-
-struct uprobes_state___exact {
-	struct xol_area___exact *xol_area;
-} __attribute__((preserve_access_index));
-
-struct mm_struct___exact {
-	struct uprobes_state___exact uprobes_state;
-} __attribute__((preserve_access_index));
-
 static __always_inline void count_seen(__u64 *counter)
 {
 	__sync_fetch_and_add(counter, 1);
@@ -103,13 +89,11 @@ static __always_inline __u64 register_at(struct pt_regs *ctx, __u32 index)
 static __always_inline int is_on_stack(struct exact_call *call, __u64 sp)
 {
 #if defined(bpf_target_x86)
-	struct mm_struct___exact *mm = (void *)bpf_get_current_task_btf()->mm;
-	__u64 to = 0, page;
+	__u64 to = 0;
 
 	if (sp > call->sp || bpf_probe_read_user(&to, sizeof(to), (void *)call->sp))
 		return 0;
-	page = BPF_CORE_READ(mm, uprobes_state.xol_area, vaddr);
-	return page && to - page < 1ull << page_shift;
+	return may_be_probed(to) && probed_return(call->sp);
 #else
 	return sp < call->sp;
 #endif
@@ -194,18 +178,12 @@ static __always_inline int take_block(struct exact_key *key, struct exact_block 
 		return -1;
 	*to = *known;
 	/* (Whoever deletes it has it: a program that frees a block twice does not confuse the sums.) */
-	if (bpf_map_delete_elem(&exact_blocks, key))
-		return -1;
-	__sync_fetch_and_sub(&exact_live, 1);
-	return 0;
+	return bpf_map_delete_elem(&exact_blocks, key) ? -1 : 0;
 }
 
 static __always_inline int put_block(struct exact_key *key, struct exact_block *block)
 {
-	if (bpf_map_update_elem(&exact_blocks, key, block, BPF_NOEXIST))
-		return -1;
-	__sync_fetch_and_add(&exact_live, 1);
-	return 0;
+	return bpf_map_update_elem(&exact_blocks, key, block, BPF_NOEXIST) ? -1 : 0;
 }
 
 /* A counted allocation has succeeded; its address is 0 if that is not known. */

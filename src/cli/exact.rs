@@ -21,8 +21,9 @@ pub(super) fn exact_of(args: &ProfileArgs) -> Result<Option<ExactOptions>, clap:
         skip: args.skip.unwrap_or(all.skip),
     };
     if args.heap != Some(HeapHow::Exact) {
-        if options != all {
-            let message = "--min-size, --max-size, --every and --skip require --heap=exact";
+        if options != all || args.sizes.is_some() {
+            let message =
+                "--min-size, --max-size, --every, --skip and --sizes require --heap=exact";
             return error(ErrorKind::MissingRequiredArgument, message);
         }
         return Ok(None);

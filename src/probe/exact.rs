@@ -1,5 +1,6 @@
 //! Probes on the functions of allocators (`--heap=exact`).
 
+use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::os::fd::AsRawFd;
 
@@ -9,16 +10,20 @@ use libbpf_rs::{
     Link, MapCore, MapFlags, ProgramAttachType, ProgramMut, UprobeMultiOpts, UprobeOpts,
 };
 
-use super::Probe;
+use super::{Probe, ProbeConfig};
 use crate::capability::KernelVersion;
-use crate::event::Pid;
+use crate::event::{MmId, Pid};
 use crate::exact::Function;
-use crate::source::exact::{BEGINS, ENDS, FREES};
+use crate::source::Source;
+use crate::source::exact::{BEGINS, ENDS, FREES, SOURCE};
 use crate::wire::{self, OpenMemprofSkel, exact_seen, exact_sum};
 
 /// Since 6.6 one link can have many uprobes (89ae89f53d20 "bpf: Add multi uprobe link"); before 6.10 such a link saw only
 /// one thread of a process (46ba0e49b642 "bpf: fix multi-uprobe PID filtering logic").
 const MULTI: KernelVersion = KernelVersion(6, 10);
+
+/// Entries of the map of blocks per read.
+const BLOCKS_AT_ONCE: u32 = 8192;
 
 /// Calls of allocation functions that were seen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -53,6 +58,12 @@ impl std::fmt::Display for SeenCalls {
 pub(crate) fn kernel() -> KernelVersion {
     let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     KernelVersion::parse(&release).unwrap_or_default()
+}
+
+/// Whether the heap's figures are no estimates.
+pub(super) fn counts_every_call(config: &ProbeConfig) -> bool {
+    let exact = |source: &&Source| std::ptr::eq(*source, &SOURCE);
+    config.exact.every == 1 && config.sources.iter().any(|source| exact(&source))
 }
 
 /// Chooses the kind of links, before the programs are loaded. Returns whether one link can have many uprobes.
@@ -144,6 +155,31 @@ impl Probe {
             }
             _ => Ok(()),
         }
+    }
+
+    /// Forgets the blocks of address spaces that have ended: nobody will free them.
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub fn forget_blocks(&self, ended: &BTreeSet<MmId>) -> Result<()> {
+        const SPACE: std::ops::Range<usize> = 8..12;
+        let blocks = &self.skel.maps.exact_blocks;
+        let all = blocks
+            .lookup_batch(BLOCKS_AT_ONCE, MapFlags::ANY, MapFlags::ANY)
+            .context("cannot read the BPF map of blocks")?;
+        let of_ended = |key: &[u8]| {
+            let mm = key.get(SPACE).and_then(|mm| mm.first_chunk());
+            mm.is_some_and(|mm| ended.contains(&MmId(u32::from_ne_bytes(*mm))))
+        };
+        let keys: Vec<Vec<u8>> = all
+            .map(|(key, _)| key)
+            .filter(|key| of_ended(key))
+            .collect();
+        for key in keys {
+            // Another thread of the process may have freed it at its end.
+            let _ = blocks.delete(&key);
+        }
+        Ok(())
     }
 
     /// Calls of allocation functions that were seen so far.

@@ -126,6 +126,7 @@ impl Probe {
             refused: Cell::default(),
             table_pages: Rc::default(),
             sample_probes: Vec::new(),
+            counts_every_call: exact::counts_every_call(config),
             multi,
         })
     }

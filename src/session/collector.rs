@@ -23,6 +23,7 @@ use crate::allocations::Allocations;
 use crate::api::{ProviderError, Status};
 use crate::console;
 use crate::event::{CodeSeen, Event, Pid, ProcessChange};
+use crate::exact::StackSizes;
 use crate::freeze::{Freeze, Guard, now_ns};
 use crate::probe::{Probe, SeenCalls};
 use crate::profile::{MapUsage, Profile};
@@ -77,6 +78,8 @@ pub enum Command {
     Samples(SamplesRequest),
     /// The heap snapshot of this process was taken: frees of samples are kept no longer.
     HeapTaken(Pid),
+    /// The sizes of the allocations that were counted.
+    Sizes(SyncSender<Result<Vec<StackSizes>>>),
     /// Stop counting every call, and say what was seen.
     StopCounting(SyncSender<Option<SeenCalls>>),
     /// Stop listening to samplers. Until the reply, the kernel may still change their processes.
@@ -236,6 +239,9 @@ impl Collector {
                     }
                     Ok(Command::Samples(request)) => self.find_samples(request),
                     Ok(Command::HeapTaken(pid)) => self.forget_freed(pid),
+                    Ok(Command::Sizes(reply)) => {
+                        let _ = reply.send(self.aggregator.sizes(&self.probe));
+                    }
                     Ok(Command::StopCounting(done)) => {
                         let _ = done.send(self.stop_counting());
                     }

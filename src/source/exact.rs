@@ -45,9 +45,28 @@ static LEDGER: Ledger = Ledger {
 fn collect(probe: &dyn ReadLedger, _: u64, totals: &mut Totals) -> Result<()> {
     probe.read(&LEDGER, &mut |_, value| {
         if let Ok(sum) = wire::read_record::<exact_sum>(value, size_of::<exact_sum>()) {
-            add(&sum, totals);
+            // (The row of lost stacks is there from the start.)
+            if sum.objects > 0 {
+                add(&sum, totals);
+            }
         }
     })
+}
+
+/// How many allocations of each size each stack has made, by the number of bits of the size.
+///
+/// # Errors
+/// If the map cannot be read.
+pub(crate) fn sizes(probe: &dyn ReadLedger) -> Result<Vec<(StackId, Vec<u64>)>> {
+    let mut all = Vec::new();
+    probe.read(&LEDGER, &mut |_, value| {
+        if let Ok(sum) = wire::read_record::<exact_sum>(value, size_of::<exact_sum>())
+            && sum.objects > 0
+        {
+            all.push((StackId(sum.stack), sum.sizes.to_vec()));
+        }
+    })?;
+    Ok(all)
 }
 
 /// Adds a row of the ledger.

@@ -71,7 +71,10 @@ fn the_live_heap_is_bounded() {
         .iter()
         .find(|row| row.contains("not in the live heap"))
         .unwrap();
-    assert!(counted.contains(&(20_000 - live).to_string()), "{lost:?}");
+    // Other functions have lost a few, too.
+    let counted = counted.split(&[':', ','][..]).nth(1).unwrap();
+    let counted: u64 = counted.parse().unwrap();
+    assert!((0..50).contains(&(counted - (20_000 - live))), "{lost:?}");
     lines.tell("release 20000");
     assert_eq!(below(&m, "inuse_objects", ["hold"]), [0]);
 }

@@ -12,7 +12,7 @@ pub fn start(args: &[&str]) -> (Memprof, Lines) {
 }
 
 /// Function, allocations, bytes, live allocations, live bytes.
-const CALLS: [(&str, [u64; 4]); 10] = [
+pub const CALLS: [(&str, [u64; 4]); 10] = [
     ("by_malloc", [1000, 100_000, 500, 50_000]),
     ("by_calloc", [100, 21_000, 100, 21_000]),
     ("by_realloc", [300, 100 * 100_030, 0, 0]),
@@ -78,6 +78,24 @@ fn each_function_counts_once_in_a_running_process() {
     // Blocks from before the window are in no figure.
     workload.lines.tell("release 30000");
     assert_eq!(below(&m, "inuse_objects", ["by_malloc", "hold"]), [0, 0]);
+}
+
+#[test]
+fn sizes_are_written_by_stack() {
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let file = dir.path().join("sizes.csv");
+    let (mut m, mut lines) = start(&["--sizes", file.to_str().unwrap()]);
+    lines.tell("hold 300 24");
+    lines.tell("hold 200 5000");
+    lines.tell("hold 10 0");
+    lines.close();
+    assert!(m.wait().success());
+    let text = std::fs::read_to_string(file).unwrap();
+    let mut rows = text.lines();
+    assert_eq!(rows.next(), Some("from_bytes,to_bytes,objects,frames"));
+    let rows = rows.filter(|row| row.ends_with(";main;hold;malloc"));
+    let numbers: Vec<&str> = rows.map(|row| row.rsplit_once(',').unwrap().0).collect();
+    assert_eq!(numbers, ["0,0,10", "16,31,300", "4096,8191,200"]);
 }
 
 #[test]

@@ -6,6 +6,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod allocators;
 mod bounds;
 mod calls;
 mod programs;

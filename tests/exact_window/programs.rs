@@ -2,11 +2,11 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
-use crate::common::memprof::run;
+use crate::common::memprof::BINARY;
 use crate::common::skip::skip;
 
 /// The library of `count_calls.c`.
@@ -23,7 +23,8 @@ fn counter(dir: &Path) -> PathBuf {
 }
 
 /// Allocations, bytes and live blocks of a command, as memprof counts them and as its allocator does.
-fn count(name: &str, command: &str) -> Option<([u64; 3], [u64; 3])> {
+fn count(command: &[&str]) -> Option<([u64; 3], [u64; 3])> {
+    let name = command[0];
     let found = Command::new("sh")
         .args(["-c", &format!("command -v {name}")])
         .output()
@@ -37,11 +38,6 @@ fn count(name: &str, command: &str) -> Option<([u64; 3], [u64; 3])> {
         dir.path().join("counts"),
         dir.path().join("out.memprof.json"),
     );
-    let script = format!(
-        "COUNT_CALLS={} LD_PRELOAD={} exec {command}",
-        result.display(),
-        counter(dir.path()).display()
-    );
     let args = [
         "--heap=exact",
         "--duration",
@@ -50,7 +46,17 @@ fn count(name: &str, command: &str) -> Option<([u64; 3], [u64; 3])> {
         "--output",
         output.to_str().unwrap(),
     ];
-    let out = run(&[&args[..], &["--", "sh", "-c", &script]].concat());
+    // memprof itself preloads the library, too, which does not count there.
+    let out = Command::new(BINARY)
+        .args(args)
+        .arg("--")
+        .args(command)
+        .env("LD_PRELOAD", counter(dir.path()))
+        .env("COUNT_CALLS", &result)
+        .env("PYTHONMALLOC", "malloc")
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
     let said = String::from_utf8_lossy(&out.stderr);
     assert!(out.status.success(), "{said}");
     let profile: Value = serde_json::from_slice(&fs::read(output).unwrap()).unwrap();
@@ -66,14 +72,15 @@ fn count(name: &str, command: &str) -> Option<([u64; 3], [u64; 3])> {
     Some((seen, [truth[0], truth[1], truth[2]]))
 }
 
-/// The counter stops when it writes its result: what the program's last moments allocate is at most this.
+/// What programs allocate after the counter has written its result.
 const AFTER: u64 = 2;
 
 #[track_caller]
-fn check(name: &str, command: &str) {
-    let Some((seen, truth)) = count(name, command) else {
+fn check(command: &[&str]) {
+    let Some((seen, truth)) = count(command) else {
         return;
     };
+    let name = command[0];
     eprintln!("{name}: {seen:?}, truth {truth:?}");
     assert!(truth[0] > 5_000, "{name} allocates little: {truth:?}");
     assert!(
@@ -86,14 +93,11 @@ fn check(name: &str, command: &str) {
 fn sqlite_is_counted_as_by_its_allocator() {
     let sql = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i+1 FROM n WHERE i<3000) \
                SELECT count(*), group_concat(hex(randomblob(20))) FROM n;";
-    check("sqlite3", &format!("sqlite3 :memory: \"{sql}\""));
+    check(&["sqlite3", ":memory:", sql]);
 }
 
 #[test]
 fn python_is_counted_as_by_its_allocator() {
     let code = "x = [str(i) * 3 for i in range(20000)]; del x[::2]";
-    check(
-        "/usr/bin/python3",
-        &format!("env PYTHONMALLOC=malloc /usr/bin/python3 -S -c '{code}'"),
-    );
+    check(&["/usr/bin/python3", "-S", "-c", code]);
 }

@@ -27,6 +27,8 @@ pub(super) struct ExactCalls {
     files: HashMap<FileId, Rc<[Function]>>,
     /// Address spaces that have mapped code since the last look.
     changed: BTreeSet<MmId>,
+    /// Address spaces that were looked at.
+    known: BTreeSet<MmId>,
     /// The links of each process and file.
     counting: BTreeMap<(Pid, FileId), Vec<Link>>,
     failures: u64,
@@ -68,7 +70,18 @@ impl Collector {
         }
         let pids: BTreeSet<Pid> = self.aggregator.pids().into_iter().collect();
         self.exact.counting.retain(|(pid, _), _| pids.contains(pid));
+        let aggregator = &self.aggregator;
+        let (known, ended) = std::mem::take(&mut self.exact.known)
+            .into_iter()
+            .partition(|mm| aggregator.has(*mm));
+        self.exact.known = known;
+        let ended: BTreeSet<MmId> = ended;
+        if !ended.is_empty() {
+            let forgotten = self.probe.forget_blocks(&ended);
+            self.tolerate(forgotten);
+        }
         for mm in std::mem::take(&mut self.exact.changed) {
+            self.exact.known.insert(mm);
             let Some(pid) = self
                 .aggregator
                 .pid_of(mm)
