@@ -1,6 +1,7 @@
 //! The command line: parses the flags into a checked [`Config`].
 
 mod attach;
+mod exact;
 mod gate;
 mod heap;
 mod maps;
@@ -18,10 +19,11 @@ use std::time::Duration;
 use clap::builder::PossibleValuesParser;
 use clap::{ArgGroup, Args, ColorChoice, CommandFactory, FromArgMatches, Parser, Subcommand};
 
+use self::exact::exact_of;
 use self::outputs::outputs;
 use self::values::{
-    ReadFrames, UnwindArg, formats, frames_of, parse_name, parse_pid, parse_seconds, parse_size,
-    parse_wait, stacks,
+    HeapHow, ReadFrames, UnwindArg, formats, frames_of, parse_name, parse_pid, parse_seconds,
+    parse_size, parse_wait, stacks,
 };
 use crate::allocations::Filter;
 use crate::config::{
@@ -149,9 +151,26 @@ struct ProfileArgs {
     kernel: bool,
     /// Also show the heap by the stacks that allocate it: live, allocated and temporary bytes and objects, estimated from
     /// one allocation in about --heap-interval. A command after `--` has a small library preloaded that samples them; other
-    /// processes need a sampler of their own that follows OpenTelemetry's contract (USDTs `otel_memory:alloc`, `:free`)
-    #[arg(long)]
-    heap: bool,
+    /// processes need a sampler of their own that follows OpenTelemetry's contract (USDTs `otel_memory:alloc`, `:free`).
+    /// `--heap=exact` counts every call of the process's allocation functions instead, for --duration seconds: exact, but
+    /// each call costs the process microseconds
+    #[arg(long, value_name = "HOW", num_args = 0..=1, require_equals = true, default_missing_value = "sampled")]
+    heap: Option<HeapHow>,
+    /// With --heap=exact: count only allocations of at least this size
+    #[arg(long, value_name = "SIZE", requires = "heap", value_parser = parse_size)]
+    min_size: Option<u64>,
+    /// With --heap=exact: count only allocations of at most this size
+    #[arg(long, value_name = "SIZE", requires = "heap", value_parser = parse_size)]
+    max_size: Option<u64>,
+    /// With --heap=exact: count one call in N, chosen at random; the figures are estimates then. Each call costs as much
+    #[arg(long, value_name = "N", requires = "heap", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    every: Option<u32>,
+    /// With --heap=exact: at the end, write the histogram of sizes by stack to this file, as comma-separated values
+    #[arg(long, value_name = "FILE", requires = "heap")]
+    sizes: Option<PathBuf>,
+    /// With --heap=exact: do not count the first N calls
+    #[arg(long, value_name = "N", requires = "heap")]
+    skip: Option<u64>,
     /// With --heap: for how many allocated bytes one sample stands on average, in the preloaded library: `65536`, `512KiB`
     /// [default: 512KiB]
     #[arg(long, value_name = "SIZE", requires = "heap", value_parser = parse_size)]
@@ -365,7 +384,9 @@ fn config(args: ProfileArgs) -> Result<Config, clap::Error> {
         frames: frames_of(args.frames.as_deref()),
         baseline: None,
     };
-    let options_of_measures = [("--kernel", args.kernel), ("--heap", args.heap)];
+    let exact = exact_of(&args)?;
+    let sampled = args.heap.is_some() && exact.is_none();
+    let options_of_measures = [("--kernel", args.kernel), ("--heap", args.heap.is_some())];
     let enabled = options_of_measures.into_iter().filter(|(_, given)| *given);
     let enabled: Vec<&str> = enabled.map(|(option, _)| option).collect();
     if let Some(option) = options.kind.measure().option
@@ -377,6 +398,14 @@ fn config(args: ProfileArgs) -> Result<Config, clap::Error> {
             format!("--kind {kind} requires {option}\n"),
         ));
     }
+    let loaded: Vec<&str> = [
+        ("--kernel", args.kernel),
+        ("--heap", sampled),
+        (source::exact::OPTION, exact.is_some()),
+    ]
+    .into_iter()
+    .filter_map(|(option, given)| given.then_some(option))
+    .collect();
     if args.filter.is_some() && options.kind.measure().name != HEAP.name {
         let message = "--filter needs --kind with a kind of the heap, such as alloc_space\n";
         return Err(Cli::command().error(clap::error::ErrorKind::MissingRequiredArgument, message));
@@ -397,10 +426,12 @@ fn config(args: ProfileArgs) -> Result<Config, clap::Error> {
             _ => Freeze::No,
         },
         max_freeze: Duration::from_millis(args.max_freeze.into()),
-        sources: source::chosen(&enabled),
-        heap: args.heap.then(|| HeapSampling {
+        sources: source::chosen(&loaded),
+        heap: args.heap.map(|_| HeapSampling {
             interval: args.heap_interval.unwrap_or(HEAP_INTERVAL),
             providers: args.heap_provider,
+            exact,
+            sizes: args.sizes,
             temporary: args
                 .heap_temporary
                 .map_or(TEMPORARY, |ms| Duration::from_millis(ms.into())),

@@ -11,6 +11,7 @@ use crate::allocations::Filter;
 use crate::breakdown::Show;
 use crate::debuginfod::Wish;
 use crate::event::Pid;
+use crate::exact::ExactOptions;
 use crate::export::{ExportOptions, Exporter};
 use crate::freeze::Freeze;
 use crate::gate::Gate;
@@ -68,6 +69,14 @@ pub struct Config {
     pub verbosity: u8,
 }
 
+impl Config {
+    /// Whether files are written at the end.
+    pub fn writes_files(&self) -> bool {
+        let sizes = self.heap.as_ref().is_some_and(|heap| heap.sizes.is_some());
+        sizes || self.outputs.iter().any(|output| !output.is_stdout())
+    }
+}
+
 /// How allocations are sampled.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HeapSampling {
@@ -75,8 +84,12 @@ pub struct HeapSampling {
     pub interval: u64,
     /// Providers of probes that follow the contract, beside the known ones.
     pub providers: Vec<String>,
+    /// Which calls are counted, if every call is (`--heap=exact`); nothing is sampled then.
+    pub exact: Option<ExactOptions>,
     /// Allocations freed within this time count as temporary.
     pub temporary: Duration,
+    /// Where the sizes of counted allocations are written at the end.
+    pub sizes: Option<PathBuf>,
     /// Which sampled allocations are in the outputs; `None` for all.
     pub filter: Option<Filter>,
 }

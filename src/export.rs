@@ -13,6 +13,7 @@ mod names;
 mod options;
 mod pprof;
 mod profile;
+mod sizes;
 mod speedscope;
 mod summary;
 mod svg;
@@ -31,6 +32,7 @@ pub(crate) use folded::lines as folded_lines;
 pub(crate) use html::write_heap_html;
 pub use options::{ExportOptions, Supports, Unsupported};
 pub(crate) use profile::{Faults, Target};
+pub(crate) use sizes::write_sizes;
 pub(crate) use summary::write_summary;
 
 /// Bytes as lower-case hexadecimal digits.

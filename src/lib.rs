@@ -21,6 +21,7 @@ pub mod console;
 pub mod debuginfod;
 pub mod elf;
 pub mod event;
+pub mod exact;
 pub mod export;
 pub(crate) mod file_paths;
 pub mod freeze;

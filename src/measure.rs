@@ -14,7 +14,7 @@ mod kernel_memory;
 mod residency;
 
 pub(crate) use heap::{
-    ALLOC_OBJECTS, ALLOC_SPACE, HEAP, INUSE_OBJECTS, INUSE_SPACE, TEMPORARY_OBJECTS,
+    ALLOC_OBJECTS, ALLOC_SPACE, EXACT, HEAP, INUSE_OBJECTS, INUSE_SPACE, TEMPORARY_OBJECTS,
     TEMPORARY_SPACE,
 };
 pub(crate) use kernel_memory::{KERNEL_BYTES, KERNEL_MEMORY};
@@ -109,7 +109,7 @@ impl Unit {
 }
 
 /// All measures, residency first.
-pub const MEASURES: [&Measure; 3] = [&RESIDENCY, &KERNEL_MEMORY, &HEAP];
+pub const MEASURES: [&Measure; 4] = [&RESIDENCY, &KERNEL_MEMORY, &HEAP, &EXACT];
 
 /// Number of columns of all measures.
 pub(crate) const COLUMNS: usize = {

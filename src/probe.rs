@@ -2,6 +2,7 @@
 
 mod code;
 mod config;
+mod exact;
 mod follow;
 mod iterate;
 mod ledger;
@@ -13,6 +14,8 @@ mod stacks;
 mod tables;
 
 pub use config::{FRAME_LIMITS, Overhead, ProbeConfig, Stacks, Unwind};
+pub use exact::SeenCalls;
+pub(crate) use exact::kernel;
 pub use ledger::Sweep;
 pub(crate) use samplers::{is_sampler_probe, sets_marks};
 pub use stacks::UsedStacks;
@@ -29,7 +32,7 @@ use libbpf_rs::{AsRawLibbpf, Link, MapCore, RingBuffer, libbpf_sys};
 
 use self::stacks::StackSlots;
 use crate::event::{Event, FunctionKey, MmId};
-use crate::measure::{MEASURES, Measure};
+use crate::measure::{EXACT, MEASURES, Measure};
 use crate::profile::{Faults, Losses};
 use crate::source::Source;
 use crate::wire::{self, MemprofSkel};
@@ -66,6 +69,10 @@ pub struct Probe {
     table_pages: Rc<Cell<u64>>,
     /// The samplers' probes that it has been told of; the index is a link's cookie.
     sample_probes: Vec<Vec<u8>>,
+    /// Whether the heap's figures are no estimates.
+    counts_every_call: bool,
+    /// Whether one link can have many uprobes.
+    multi: bool,
 }
 
 #[derive(Default)]
@@ -121,7 +128,11 @@ impl Probe {
             let mut sources = self.sources.iter();
             sources.any(|source| source.measure.name == measure.name)
         };
-        MEASURES.into_iter().filter(filled).collect()
+        let mut measures: Vec<&'static Measure> = MEASURES.into_iter().filter(filled).collect();
+        if self.counts_every_call {
+            measures.push(&EXACT);
+        }
+        measures
     }
 
     /// Optional hooks that could not be attached.

@@ -49,7 +49,7 @@ use reports::{Collecting, Reports};
 use signals::Signals;
 pub use start::{Started, follow_command, start_collector, start_command};
 
-/// Upper limit for detaching from the samplers of processes.
+/// Upper limit for detaching from the samplers and the functions of processes.
 const DETACH: Duration = Duration::from_secs(5);
 
 /// Privileges of the threads that build replies: they write no files.
@@ -72,6 +72,9 @@ pub fn run(config: &Config) -> Result<ExitCode> {
     for output in config.outputs.iter().filter(|o| !o.is_stdout()) {
         output::check(&output.path)?;
     }
+    if let Some(path) = config.heap.as_ref().and_then(|heap| heap.sizes.as_deref()) {
+        output::check(path)?;
+    }
     let listeners = config
         .listen
         .iter()
@@ -87,12 +90,14 @@ pub fn run(config: &Config) -> Result<ExitCode> {
     }
     let (symbolizer, fetching) = naming::start(config)?;
     let sampler = match (&config.heap, &config.target) {
-        (Some(heap), Selector::Command(_)) => Some(Library::place(&sampler::Options {
-            interval: heap.interval,
-            // A command is often a script that executes the program.
-            children: true,
-            ..sampler::Options::default()
-        })?),
+        (Some(heap), Selector::Command(_)) if heap.exact.is_none() => {
+            Some(Library::place(&sampler::Options {
+                interval: heap.interval,
+                // A command is often a script that executes the program.
+                children: true,
+                ..sampler::Options::default()
+            })?)
+        }
         _ => None,
     };
     let Started {
@@ -178,6 +183,7 @@ impl Session<'_> {
         let outcome = self.profile_until_end(&mut signals, &addresses).await;
         // Restores the terminal before anything else is printed.
         self.live = None;
+        self.stop_counting();
         // After a first signal, a further one now kills memprof: the last report and the outputs take time.
         signals.restore();
         // The server keeps answering while the last report is made.
@@ -202,6 +208,21 @@ impl Session<'_> {
         let code = outcome?;
         written?;
         Ok(ExitCode::from(code))
+    }
+
+    /// Ends an exact window before the last report is made, and says what was seen in it.
+    fn stop_counting(&self) {
+        let exact = self
+            .config
+            .heap
+            .as_ref()
+            .and_then(|heap| heap.exact.as_ref());
+        if exact.is_none() {
+            return;
+        }
+        if let Some(Some(seen)) = self.collecting.wait_for(DETACH, Command::StopCounting) {
+            console::print(&seen.to_string());
+        }
     }
 
     fn server_options(&self) -> ServerOptions {
@@ -276,6 +297,11 @@ impl Session<'_> {
         };
         for output in outputs {
             privileges::writing_files(|| output::write_profile(output, &chosen))?;
+        }
+        if let Some(path) = self.config.heap.as_ref().and_then(|h| h.sizes.as_deref()) {
+            let sizes = self.collecting.wait_for(DETACH, Command::Sizes);
+            let sizes = sizes.context("the collector has ended")??;
+            privileges::writing_files(|| output::write_sizes(path, &report, &sizes))?;
         }
         // If a command runs, stdout belongs to its output.
         let stdout_taken = matches!(self.config.target, Selector::Command(_))

@@ -1,6 +1,7 @@
 //! Event sources: the kinds of memory that memprof attributes. One file per source, one registry line.
 
 mod borders;
+pub mod exact;
 pub mod kernel_memory;
 pub mod page_cache;
 pub mod resident;
@@ -30,9 +31,10 @@ pub struct Source {
     pub optional: &'static [&'static str],
     /// Kernel tracepoints that its programs attach to, except those that every supported kernel has.
     pub tracepoints: &'static [Tracepoints],
-    /// The measure that it fills. The source is loaded if no option is needed for the measure, or if that option
-    /// is given.
+    /// The measure that it fills.
     pub measure: &'static Measure,
+    /// The command-line option with which it is loaded; `None` if it always is.
+    pub option: Option<&'static str>,
     /// Programs that are attached later, to what user space finds in a process.
     pub on_demand: &'static [&'static str],
     /// Maps that only its programs need, beside the ledger.
@@ -81,11 +83,12 @@ pub trait ReadLedger {
 }
 
 /// All sources.
-pub static SOURCES: [&Source; 4] = [
+pub static SOURCES: [&Source; 5] = [
     &resident::SOURCE,
     &page_cache::SOURCE,
     &kernel_memory::SOURCE,
     &samples::SOURCE,
+    &exact::SOURCE,
 ];
 
 /// The names of all tracepoints that any source needs.
@@ -96,10 +99,7 @@ pub fn tracepoints() -> impl Iterator<Item = &'static str> {
 
 /// The sources to load: those that need no option, and those whose option is given.
 pub fn chosen(options: &[&str]) -> Vec<&'static Source> {
-    let wanted = |source: &&Source| {
-        let option = source.measure.option;
-        option.is_none_or(|needed| options.contains(&needed))
-    };
+    let wanted = |source: &&Source| source.option.is_none_or(|needed| options.contains(&needed));
     SOURCES.into_iter().filter(wanted).collect()
 }
 

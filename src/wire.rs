@@ -15,10 +15,10 @@ mod skel {
 }
 
 pub(crate) use skel::types::{
-    bss as Bss, cache_chunk, cache_key, code_file, code_segment, cpu_state, file_key, function_key,
-    interpreter_file, interpreter_kind, kernel_page, page_chunk, probe_argument, proc_info,
-    python_layout, ruby_layout, sample_probe, stack_bucket, unwind_mapping, unwind_page,
-    unwind_page_key, unwind_rule, unwind_space,
+    bss as Bss, cache_chunk, cache_key, code_file, code_segment, cpu_state, exact_seen, exact_sum,
+    file_key, function_key, interpreter_file, interpreter_kind, kernel_page, page_chunk,
+    probe_argument, proc_info, python_layout, ruby_layout, sample_probe, stack_bucket,
+    unwind_mapping, unwind_page, unwind_page_key, unwind_rule, unwind_space,
 };
 pub(crate) use skel::{MemprofSkel, MemprofSkelBuilder, OpenMemprofSkel};
 
@@ -26,7 +26,7 @@ use skel::types::{
     self as abi, code_event, function_event, mark_event, names_event, process_event, range_event,
     sample_event, stack_event,
 };
-pub(crate) use skel::types::{argument_place, loss, walk_mode as WalkMode};
+pub(crate) use skel::types::{argument_place, exact_flag, loss, walk_mode as WalkMode};
 
 pub use self::decode::decode;
 pub(crate) use self::losses::{LOSS_COUNTERS, LOSSES};
@@ -61,6 +61,8 @@ pub(crate) const CODE_GENERATION_BITS: u32 = abi::limits::CODE_GENERATION_BITS.0
 /// Maximum number of kinds of probes that the probe listens to, and of their arguments.
 pub(crate) const SAMPLE_PROBES: usize = abi::limits::SAMPLE_PROBES.0 as usize;
 pub(crate) const SAMPLE_ARGUMENTS: usize = abi::limits::SAMPLE_ARGUMENTS.0 as usize;
+/// Classes of the sizes of allocations.
+pub(crate) const SIZE_CLASSES: usize = abi::limits::SIZE_CLASSES.0 as usize;
 /// Maximum number of processors whose events are counted apart.
 pub(crate) const MAX_CPUS: usize = abi::limits::MAX_CPUS.0 as usize;
 
@@ -85,6 +87,7 @@ const _: () = {
     assert!(size_of::<sample_event>() == 48);
     assert!(size_of::<mark_event>() == 24 + abi::limits::MARK_NAME.0 as usize);
     assert!(size_of::<sample_probe>() == 48);
+    assert!(size_of::<exact_sum>() == 56 + 8 * SIZE_CLASSES);
     assert!(size_of::<code_file>() == 8 + size_of::<code_segment>() * MAX_SEGMENTS);
     assert!(size_of::<stack_bucket>() == 16 * BUCKET_SLOTS as usize);
 };
@@ -166,6 +169,8 @@ unsafe impl Record for sample_event {}
 unsafe impl Record for mark_event {}
 // SAFETY: as above.
 unsafe impl Record for sample_probe {}
+// SAFETY: as above.
+unsafe impl Record for exact_sum {}
 // SAFETY: as above.
 unsafe impl Record for code_file {}
 // SAFETY: as above.

@@ -3,12 +3,30 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use anyhow::Result;
+
 use super::Aggregator;
 use crate::allocations::{Allocation, Allocations};
 use crate::event::{MmId, Pid, StackId};
+use crate::exact::StackSizes;
+use crate::probe::Probe;
 use crate::profile::Stack;
+use crate::source;
 
 impl Aggregator {
+    /// The sizes of each stack's allocations in an exact window.
+    ///
+    /// # Errors
+    /// If they cannot be read.
+    pub fn sizes(&self, probe: &Probe) -> Result<Vec<StackSizes>> {
+        let all = source::exact::sizes(probe)?.into_iter();
+        let named = all.map(|(id, sizes)| StackSizes {
+            stack: self.stacks.get(id).cloned(),
+            sizes,
+        });
+        Ok(named.collect())
+    }
+
     /// Every sample that is kept. `now` is in ns of `CLOCK_MONOTONIC`.
     pub fn allocations(&self, now: u64) -> Allocations {
         let mut numbers: HashMap<StackId, u32> = HashMap::new();

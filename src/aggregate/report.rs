@@ -7,7 +7,7 @@ use std::time::SystemTime;
 use super::Aggregator;
 use super::scan::Scanned;
 use crate::event::{MmId, Pid, StackId};
-use crate::measure::{ALLOC_SPACE, ColumnId, INUSE_SPACE};
+use crate::measure::{ALLOC_SPACE, ColumnId, INUSE_OBJECTS, INUSE_SPACE};
 use crate::probe::Probe;
 use crate::profile::{
     Amounts, Border, BorderOf, CachedFile, FileId, Frame, FrameKind, FreezeOutcome, KernelFigures,
@@ -43,6 +43,7 @@ impl Aggregator {
             self.samples.add_to(process.mm, &mut process.totals);
         }
         self.samples.add_ended_to(&mut snapshot.beside);
+        self.leave_out_ended(&mut snapshot.beside);
         let first = snapshot.processes.first();
         let target = TargetInfo {
             pid: first.map_or(Pid(0), |p| p.pid),
@@ -92,6 +93,23 @@ impl Aggregator {
             processes,
             freeze: FreezeOutcome::Ran,
             measures: probe.measures(),
+        }
+    }
+
+    /// Blocks of processes that have ended are not live. (Counts of every allocation are not by process, but their stacks
+    /// are: `source::exact`.)
+    fn leave_out_ended(&self, beside: &mut Totals) {
+        let ended = |id: &StackId| {
+            let mm = self.stacks.seen_in(*id);
+            mm.is_some_and(|mm| !self.spaces.contains_key(&mm))
+        };
+        for (id, amounts) in &mut beside.stacks {
+            for column in [INUSE_SPACE, INUSE_OBJECTS] {
+                if amounts.column(column) > 0 && ended(id) {
+                    amounts.clear(column);
+                    beside.variances.remove(&(*id, column));
+                }
+            }
         }
     }
 

@@ -9,9 +9,11 @@
  *  kernel.bpf.h     kernel memory (--kernel)
  *  names.bpf.h      what runtimes write about code that they make
  *  samples.bpf.h    sampled allocations, their frees, and marks of the program (--heap)
+ *  exact.bpf.h      every allocation and free (--heap=exact)
  */
 #include "base.bpf.h"
 #include "cache.bpf.h"
+#include "exact.bpf.h"
 #include "fault.bpf.h"
 #include "kernel.bpf.h"
 #include "lifecycle.bpf.h"
@@ -59,6 +61,8 @@ struct EXPORT(names_event) = {};
 struct EXPORT(sample_event) = {};
 struct EXPORT(mark_event) = {};
 struct EXPORT(sample_probe) = {};
+struct EXPORT(exact_sum) = {};
+enum EXPORT(exact_flag) = 0;
 enum EXPORT(argument_place) = 0;
 enum EXPORT(limits) = 0;
 enum EXPORT(stack_ids) = 0;

@@ -46,6 +46,8 @@ enum limits {
 	SAMPLE_ARGUMENTS = 3,
 	MARK_NAME = 64,
 	SAMPLE_PROBES = 1024,
+	/* Classes of sizes, by their number of bits: a power of two. */
+	SIZE_CLASSES = 64,
 };
 
 /* Stack ids. A ledger entry of 0 means "no record". */
@@ -251,6 +253,54 @@ struct sample_probe {
 	struct probe_argument argument[SAMPLE_ARGUMENTS];
 };
 
+/*
+ * The cookie of a probe of an allocation function: the registers that contain size, count and pointer, each as the index
+ * of a word in struct pt_regs, 8 bits each, and enum exact_flag.
+ */
+enum exact_flag {
+	EXACT_RESIZES = 1, /* the pointer is that of the block that is resized */
+	EXACT_STORES = 2, /* the result is stored where the pointer points to, and the function returns 0 */
+	EXACT_NO_RETURN = 4, /* its return has no probe */
+	EXACT_NO_REGISTER = 0xff,
+};
+
+/* What a stack has allocated. Each call stands for `weight` calls. */
+struct exact_sum {
+	__u32 stack;
+	__u32 weight;
+	__u64 objects;
+	__u64 bytes;
+	__u64 live_objects;
+	__u64 live_bytes;
+	__u64 temporary_objects;
+	__u64 temporary_bytes;
+	__u64 sizes[SIZE_CLASSES]; /* objects by the number of bits of their size */
+};
+
+struct exact_key {
+	__u64 address;
+	__u32 mm_id;
+	__u32 pad;
+};
+
+/* A block that was counted and not freed. */
+struct exact_block {
+	__u32 stack;
+	__u32 pad;
+	__u64 size; /* bytes requested */
+	__u64 at; /* ns, CLOCK_MONOTONIC */
+};
+
+/* Calls of allocation functions. */
+struct exact_seen {
+	__u64 calls; /* outermost ones */
+	__u64 nested; /* within another one: not counted */
+	__u64 filtered; /* not counted because of their size */
+	__u64 failed; /* that would have been counted */
+};
+
+_Static_assert(sizeof(struct exact_sum) == 56 + 8 * SIZE_CLASSES, "exact_sum");
+_Static_assert(sizeof(struct exact_key) == 16, "exact_key");
 _Static_assert(sizeof(struct sample_event) == 48, "sample_event");
 _Static_assert(sizeof(struct mark_event) == 24 + MARK_NAME, "mark_event");
 _Static_assert(sizeof(struct sample_probe) == 48, "sample_probe");
@@ -453,6 +503,11 @@ enum loss {
 	LOSS_RING_ALLOCATION,
 	LOSS_RING_FREE,
 	LOSS_RING_MARK,
+	LOSS_EXACT_STACKS, /* allocations without their own row: too many stacks */
+	LOSS_EXACT_BLOCKS, /* allocations that are not in the live heap: too many blocks */
+	LOSS_EXACT_FREE, /* blocks at whose address another one was allocated */
+	LOSS_EXACT_RETURN, /* calls whose return was not seen */
+	LOSS_EXACT_OPERATORS, /* allocations by functions whose return has no probe */
 	LOSS_NR,
 };
 

@@ -9,6 +9,7 @@
 #include "base.bpf.h"
 #include "code.bpf.h"
 #include "mappings.bpf.h"
+#include "returns.bpf.h"
 #include "rules.bpf.h"
 #include "settings.bpf.h"
 #include "thread.bpf.h"
@@ -312,6 +313,18 @@ static __always_inline long table_step(struct task_state *st)
 	/* (After a signal frame, 0 may be a call through a null pointer.) */
 	if (ret == 0 && call)
 		return table_ends(st, OUTCOME_COMPLETE);
+	if (may_be_probed(ret) && call) {
+#if defined(bpf_target_x86)
+		__u64 to = probed_return(st->t.sp - sizeof(ret));
+#else
+		__u64 to = probed_return(st->t.sp);
+#endif
+		if (to) {
+			ret = to;
+			/* The cached walk knows the words of the stack, where each caller is the same page. */
+			st->t.noted = NOTED_TOO_MANY;
+		}
+	}
 	st->t.ip = ret;
 	st->t.flags = (st->t.flags & ~FRAME_CALL) | call;
 	return 0;

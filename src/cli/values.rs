@@ -26,6 +26,7 @@ pub(super) fn parse_pid(pid: &str) -> Result<Pid, String> {
 }
 
 pub(super) fn parse_seconds(seconds: &str) -> Result<Duration, String> {
+    let seconds = seconds.strip_suffix('s').unwrap_or(seconds);
     let seconds: f64 = seconds
         .parse()
         .map_err(|_| "expected a number of seconds")?;
@@ -153,4 +154,13 @@ pub(super) fn frames_of(name: Option<&str>) -> Frames {
     let mut all = Frames::ALL.into_iter();
     all.find(|frames| Some(frames.name()) == name)
         .unwrap_or_default()
+}
+
+/// How the heap by stack is counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(super) enum HeapHow {
+    /// Estimated from sampled allocations
+    Sampled,
+    /// Every call, for the time of --duration
+    Exact,
 }

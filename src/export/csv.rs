@@ -164,14 +164,14 @@ impl<'a> Rows<'a> {
 }
 
 /// Formats stacks as cells; each frame's name is looked up and escaped once.
-struct Cells<'a> {
+pub(super) struct Cells<'a> {
     of: (&'a Profile, &'a Symbols),
     escaped: HashMap<Frame, String>,
     cell: String,
 }
 
 impl<'a> Cells<'a> {
-    fn new(of: (&'a Profile, &'a Symbols)) -> Cells<'a> {
+    pub(super) fn new(of: (&'a Profile, &'a Symbols)) -> Cells<'a> {
         Cells {
             of,
             escaped: HashMap::new(),
@@ -185,7 +185,7 @@ impl<'a> Cells<'a> {
         &self.cell
     }
 
-    fn frames(&mut self, stack: &[Frame], direction: Option<Direction>) -> &str {
+    pub(super) fn frames(&mut self, stack: &[Frame], direction: Option<Direction>) -> &str {
         if stack.is_empty() {
             return self.label(Label::NoStack);
         }

@@ -68,7 +68,7 @@ fn write_totals(profile: &Profile, out: &mut dyn Write) -> io::Result<()> {
             _ => (unit.shown(total).to_string(), margin.shown(unit)),
         };
         let separator = if margin.is_empty() { "" } else { ", " };
-        let (name, note) = (column.short, column.note);
+        let (name, note) = (column.short, profile.as_counted(column.note));
         // Objects have no unit: their name says what they are.
         let unit = match unit {
             Unit::Bytes => unit.symbol(),
@@ -215,11 +215,8 @@ fn write_functions(report: &Report, out: &mut dyn Write) -> io::Result<()> {
         )
     });
     let own: Vec<_> = rows.iter().filter(is_own).collect();
-    write_table(
-        "The program's own functions, by live heap (estimated):",
-        &own,
-        out,
-    )
+    let title = "The program's own functions, by live heap (estimated):";
+    write_table(&report.profile.as_counted(title), &own, out)
 }
 
 fn is_own(row: &&TableRow<'_, 1>) -> bool {

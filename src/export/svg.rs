@@ -65,7 +65,7 @@ fn heading(report: &Report, options: &ExportOptions) -> String {
         Kind::All => "resident memory and page cache",
         Kind::Resident => "resident memory",
         Kind::Cache => "page cache",
-        other => other.label(),
+        other => &report.profile.label(other),
     };
     let what = if options.baseline.is_some() {
         "difference of "

@@ -36,7 +36,7 @@ fn write(report: &Report, options: &ExportOptions, out: &mut dyn Write) -> io::R
     let direction = options.direction.unwrap_or(Direction::OutermostFirst);
     let of = match kind {
         Kind::All => String::new(),
-        kind => format!(" of {}", kind.label()),
+        kind => format!(" of {}", report.profile.label(kind)),
     };
     let (first, chain) = match direction {
         Direction::InnermostFirst => ("innermost", "calls the line above"),

@@ -90,6 +90,15 @@ pub const HEAP: Measure = Measure {
     ],
 };
 
+/// Says of [`HEAP`] that its figures are no estimates: every call was counted (`--heap=exact`). It has no columns.
+pub const EXACT: Measure = Measure {
+    name: "exact",
+    title: "every allocation",
+    option: None,
+    always_stated: false,
+    columns: &[],
+};
+
 /// Bytes allocated and not freed.
 pub const INUSE_SPACE: ColumnId = ColumnId::named("inuse_space");
 /// Allocations not freed.

@@ -3,7 +3,10 @@
 use std::num::NonZeroU32;
 use std::ops::RangeInclusive;
 use std::str::FromStr;
+use std::time::Duration;
 
+use crate::exact::ExactOptions;
+use crate::samples::TEMPORARY;
 use crate::source::{self, Source};
 use crate::wire;
 
@@ -20,6 +23,10 @@ pub struct ProbeConfig {
     pub stacks: Stacks,
     /// The event sources that are loaded (`source::chosen`).
     pub sources: Vec<&'static Source>,
+    /// Which calls are counted, if all allocations are.
+    pub exact: ExactOptions,
+    /// Allocations freed within this time count as temporary.
+    pub temporary: Duration,
     /// The name to wait for at `exec` (`comm`, at most 15 bytes).
     pub wanted_comm: Option<String>,
 }
@@ -33,6 +40,8 @@ impl Default for ProbeConfig {
             max_frames: *FRAME_LIMITS.start(),
             stacks: Stacks::All,
             sources: source::chosen(&[]),
+            exact: ExactOptions::default(),
+            temporary: TEMPORARY,
             wanted_comm: None,
         }
     }

@@ -12,7 +12,7 @@ use libbpf_rs::{Link, OpenObject, PrintLevel, RingBuffer, RingBufferBuilder};
 
 use super::config::{ProbeConfig, Stacks};
 use super::stacks::StackSlots;
-use super::{Inbox, Missing, Probe, sizes};
+use super::{Inbox, Missing, Probe, exact, sizes};
 use crate::residency::page_size;
 use crate::source::{SOURCES, Source};
 use crate::wire::{self, MemprofSkel, MemprofSkelBuilder, OpenMemprofSkel};
@@ -59,12 +59,20 @@ impl Probe {
             Stacks::Auto(overhead) => data.walk_budget = overhead.millionths(),
             Stacks::All | Stacks::Off => {}
         }
+        data.exact_max = config.exact.max_size;
+        data.exact_every = config.exact.every;
+        data.exact_temporary_ns = u64::try_from(config.temporary.as_nanos()).unwrap_or(u64::MAX);
         if std::env::var_os(LOG).is_some() {
             // 4: statistics only.
             open.open_object_mut()
                 .progs_mut()
                 .for_each(|mut p| p.set_log_level(4));
         }
+        if let Some(bss) = open.maps.bss_data.as_deref_mut() {
+            bss.exact_min = config.exact.min_size;
+            bss.exact_skip = config.exact.skip;
+        }
+        let multi = exact::prepare(&mut open);
         sizes::set(&mut open)?;
         for source in SOURCES {
             let mut sources = config.sources.iter();
@@ -118,6 +126,8 @@ impl Probe {
             refused: Cell::default(),
             table_pages: Rc::default(),
             sample_probes: Vec::new(),
+            counts_every_call: exact::counts_every_call(config),
+            multi,
         })
     }
 }

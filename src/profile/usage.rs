@@ -87,6 +87,11 @@ impl Amounts {
         amounts
     }
 
+    /// Removes what is in a column.
+    pub(crate) fn clear(&mut self, id: ColumnId) {
+        self.columns[id.index()] = 0;
+    }
+
     /// The amount in a column of a measure, in the column's unit.
     pub fn column(&self, id: ColumnId) -> u64 {
         self.columns[id.index()]

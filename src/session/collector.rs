@@ -23,11 +23,13 @@ use crate::allocations::Allocations;
 use crate::api::{ProviderError, Status};
 use crate::console;
 use crate::event::{CodeSeen, Event, Pid, ProcessChange};
+use crate::exact::StackSizes;
 use crate::freeze::{Freeze, Guard, now_ns};
-use crate::probe::Probe;
+use crate::probe::{Probe, SeenCalls};
 use crate::profile::{MapUsage, Profile};
 use crate::target::Selector;
 
+mod exact;
 mod follow;
 mod freezing;
 mod heap;
@@ -76,6 +78,10 @@ pub enum Command {
     Samples(SamplesRequest),
     /// The heap snapshot of this process was taken: frees of samples are kept no longer.
     HeapTaken(Pid),
+    /// The sizes of the allocations that were counted.
+    Sizes(SyncSender<Result<Vec<StackSizes>>>),
+    /// Stop counting every call, and say what was seen.
+    StopCounting(SyncSender<Option<SeenCalls>>),
     /// Stop listening to samplers. Until the reply, the kernel may still change their processes.
     Detach(SyncSender<()>),
     /// End the thread.
@@ -138,6 +144,7 @@ pub struct Collector {
     /// Settings and cost estimates for freezing targets.
     pub freezing: Freezing,
     samplers: samplers::Samplers,
+    exact: exact::ExactCalls,
     /// Forks processes for heap snapshots.
     guard: Arc<Mutex<Guard>>,
     /// Pending report requests, each with its freeze mode.
@@ -182,6 +189,7 @@ impl Collector {
             refused: BTreeSet::new(),
             freezing: Freezing::default(),
             samplers: samplers::Samplers::default(),
+            exact: exact::ExactCalls::default(),
             guard: Arc::default(),
             report_wanted: Vec::new(),
         }
@@ -231,6 +239,12 @@ impl Collector {
                     }
                     Ok(Command::Samples(request)) => self.find_samples(request),
                     Ok(Command::HeapTaken(pid)) => self.forget_freed(pid),
+                    Ok(Command::Sizes(reply)) => {
+                        let _ = reply.send(self.aggregator.sizes(&self.probe));
+                    }
+                    Ok(Command::StopCounting(done)) => {
+                        let _ = done.send(self.stop_counting());
+                    }
                     Ok(Command::Detach(done)) => {
                         self.stop_listening();
                         let _ = done.send(());
@@ -304,6 +318,7 @@ impl Collector {
         self.bind_seen(&mut seen)?;
         self.aggregator.read_code_names(&mut self.probe);
         self.look_for_samplers();
+        self.look_for_allocators();
         if let Some(unwinding) = &mut self.unwinding {
             unwinding.update(&mut self.probe);
         }
@@ -329,6 +344,7 @@ impl Collector {
             unwinding.prepare(files, &seen, &mut self.aggregator)?;
             unwinding.published(&mut self.probe);
         }
+        self.count_calls_of_command(files.paths());
         Ok(())
     }
 
@@ -358,6 +374,7 @@ impl Collector {
         self.aggregator.apply(event, &self.probe);
         self.note_code(event);
         self.note_mark(event);
+        self.note_allocators(event);
         if let Event::Process(e) = event {
             self.process_changed(e)?;
         }

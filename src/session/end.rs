@@ -51,7 +51,7 @@ impl Session<'_> {
         };
         // No request has been answered yet. Threads started from here on inherit the reduced privileges.
         privileges::reduce(Role::Server {
-            writes_files: self.config.outputs.iter().any(|o| !o.is_stdout()),
+            writes_files: self.config.writes_files(),
         });
         if let Some(command) = &mut command {
             wait_until_executed(command).await?;

@@ -12,6 +12,7 @@ use anyhow::{Context, Result};
 
 use crate::config::Output;
 use crate::console;
+use crate::exact::StackSizes;
 use crate::export::{self, Report};
 use crate::profile::Frames;
 
@@ -50,6 +51,16 @@ pub fn write_profile(output: &Output, report: &Report) -> Result<()> {
     write(&output.path, make)?;
     let (path, format) = (output.path.display(), output.format.name);
     console::print(&format!("wrote {path} ({format})"));
+    Ok(())
+}
+
+/// Writes the sizes of allocations to the file of `--sizes`.
+///
+/// # Errors
+/// They cannot be written; an existing file is then unchanged.
+pub fn write_sizes(path: &Path, report: &Report, sizes: &[StackSizes]) -> Result<()> {
+    write(path, |out| export::write_sizes(report, sizes, out))?;
+    console::print(&format!("wrote {} (sizes by stack)", path.display()));
     Ok(())
 }
 

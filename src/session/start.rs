@@ -20,6 +20,7 @@ use crate::freeze::Guard;
 use crate::privileges::{self, Role};
 use crate::probe::{Missing, Probe, ProbeConfig};
 use crate::sampler::{self, Library};
+use crate::samples::TEMPORARY;
 use crate::target::{Program, Selector};
 
 /// Capacity of the collector's command queue.
@@ -55,12 +56,18 @@ pub fn start_collector(config: &Config, sampler: Option<&Library>) -> Result<Sta
     let (tell, progress) = watch::channel(Progress::Waiting);
     let (started, ready) = sync_channel(1);
     let (set_marks, marks) = mpsc::channel(MARKS);
+    let exact = config.heap.as_ref().and_then(|heap| heap.exact.clone());
     let probe_config = ProbeConfig {
         follow_forks: config.follow_forks || matches!(config.target, Selector::Cgroup(_)),
         unwind: config.unwind,
         max_frames: config.max_frames,
         stacks: config.stacks,
         sources: config.sources.clone(),
+        exact: exact.clone().unwrap_or_default(),
+        temporary: config
+            .heap
+            .as_ref()
+            .map_or(TEMPORARY, |heap| heap.temporary),
         wanted_comm: config.target.comm(),
     };
     let (selector, follow_forks) = (config.target.clone(), config.follow_forks);
@@ -89,7 +96,9 @@ pub fn start_collector(config: &Config, sampler: Option<&Library>) -> Result<Sta
                     Collector::new(probe, selector, follow_forks, tell.clone(), unwinding);
                 collector.freezing.max = max_freeze;
                 collector.fork_by(guard);
-                if let Some(heap) = &heap {
+                if exact.is_some() {
+                    collector.count_all_calls();
+                } else if let Some(heap) = &heap {
                     collector
                         .aggregator
                         .samples_mut()

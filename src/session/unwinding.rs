@@ -194,6 +194,8 @@ impl Unwinding {
 /// device on some file systems.)
 pub struct MappedFiles {
     program: PathBuf,
+    /// The program and its libraries.
+    paths: Vec<PathBuf>,
     mapped: Vec<Mapped>,
 }
 
@@ -202,11 +204,18 @@ impl MappedFiles {
     /// they run.
     pub fn new(program: Program) -> MappedFiles {
         let files = std::iter::once(&program.path).chain(&program.libraries);
-        let mapped = files.filter_map(|path| Mapped::new(path)).collect();
+        let paths: Vec<PathBuf> = files.cloned().collect();
+        let mapped = paths.iter().filter_map(|path| Mapped::new(path)).collect();
         MappedFiles {
+            paths,
             program: program.path,
             mapped,
         }
+    }
+
+    /// The program and its libraries.
+    pub(super) fn paths(&self) -> &[PathBuf] {
+        &self.paths
     }
 
     fn begins_at(&self, start: Addr) -> bool {

@@ -23,6 +23,7 @@ pub static SOURCE: Source = Source {
     optional: &[],
     tracepoints: &[],
     measure: &KERNEL_MEMORY,
+    option: Some("--kernel"),
     on_demand: &[],
     maps: &["kernel_filter"],
     ledger: Some(&LEDGER),

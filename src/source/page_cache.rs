@@ -26,6 +26,7 @@ pub static SOURCE: Source = Source {
         remedy: "boot a kernel built with CONFIG_TRACEPOINTS=y",
     }],
     measure: &RESIDENCY,
+    option: None,
     on_demand: &[],
     maps: &[],
     ledger: Some(&LEDGER),

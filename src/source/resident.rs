@@ -52,6 +52,7 @@ pub static SOURCE: Source = Source {
         },
     ],
     measure: &RESIDENCY,
+    option: None,
     on_demand: &[],
     maps: &[],
     ledger: Some(&Ledger {

@@ -19,6 +19,7 @@ pub static SOURCE: Source = Source {
     optional: &[],
     tracepoints: &[],
     measure: &HEAP,
+    option: Some("--heap"),
     on_demand: &[ALLOCATION, FREE, MARK],
     maps: &["sample_probes"],
     ledger: None,

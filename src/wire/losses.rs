@@ -75,6 +75,26 @@ pub(crate) const LOSSES: [(loss, &str); LOSS_COUNTERS] = [
         loss::LOSS_RING_MARK,
         "marks of the program not sent: ring buffer full",
     ),
+    (
+        loss::LOSS_EXACT_STACKS,
+        "allocations without their own stack: too many stacks",
+    ),
+    (
+        loss::LOSS_EXACT_BLOCKS,
+        "allocations that are not in the live heap: too many live ones",
+    ),
+    (
+        loss::LOSS_EXACT_FREE,
+        "allocations whose free was not seen, noticed when their address was used again",
+    ),
+    (
+        loss::LOSS_EXACT_RETURN,
+        "calls of allocation functions whose return was not seen: not counted",
+    ),
+    (
+        loss::LOSS_EXACT_OPERATORS,
+        "allocations by throwing C++ operators of an allocator: counted, but not in the live heap",
+    ),
 ];
 
 /// Number of loss counters.

@@ -141,8 +141,9 @@ fn heap(profile: &Profile) -> Line<'static> {
         let total = kind.of(&profile.total);
         with_margin(kind.unit(), total, profile.total_error(kind))
     });
+    let how = profile.as_counted("heap, estimated");
     Line::raw(format!(
-        "heap, estimated: live {live} in {objects}   allocated {allocated}"
+        "{how}: live {live} in {objects}   allocated {allocated}"
     ))
 }
 

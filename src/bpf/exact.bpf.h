@@ -1,0 +1,367 @@
+/* SPDX-License-Identifier: MIT OR GPL-2.0-only */
+/*
+ * Every allocation (--heap=exact): uprobes on the functions of the process's allocators, for a bounded time. User space
+ * finds the functions (src/exact/) and attaches these programs to them; each link's cookie says where the arguments are.
+ *
+ * Figures are added up here, by stack. The rows name only what was counted: whatever does not fit has a counter.
+ *
+ * A function that calls another one counts once: the outermost call of a thread is noted until it returns.
+ */
+#ifndef MEMPROF_EXACT_H
+#define MEMPROF_EXACT_H
+
+#include "base.bpf.h"
+#include "counters.bpf.h"
+#include "follow.bpf.h"
+#include "returns.bpf.h"
+#include "unwind.bpf.h"
+
+/* Which calls are counted. Set by user space before it loads the programs. */
+__u64 exact_min = 0;
+__u64 exact_max = ~0ull;
+__u64 exact_skip = 0;
+__u32 exact_every = 1;
+__u64 exact_temporary_ns = 10000000;
+
+/* What was seen. */
+struct exact_seen exact_seen;
+__u64 exact_rows; /* entries in exact_sums */
+
+/* What each stack has allocated. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 65536);
+	__type(key, __u32);
+	__type(value, struct exact_sum);
+} exact_sums SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct exact_sum);
+} exact_initial SEC(".maps");
+
+/* The blocks that were counted and not freed. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 1 << 21);
+	__type(key, struct exact_key);
+	__type(value, struct exact_block);
+} exact_blocks SEC(".maps");
+
+/* A thread's call of an allocation function that has not returned yet. */
+struct exact_call {
+	__u64 sp; /* at the function's entry; 0: none */
+	__u64 size;
+	__u64 pointer; /* of the block that is resized, or where the result is stored; see exact_flag */
+	__u32 flags;
+	__u32 stack; /* STACK_NONE: not counted */
+	struct exact_block old; /* the block that is resized; `at` is 0 if there is none */
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_TASK_STORAGE);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, int);
+	__type(value, struct exact_call);
+} exact_calls SEC(".maps");
+
+static __always_inline void count_seen(__u64 *counter)
+{
+	__sync_fetch_and_add(counter, 1);
+}
+
+static __always_inline __u64 register_at(struct pt_regs *ctx, __u32 index)
+{
+	__u64 value = 0;
+
+	bpf_probe_read_kernel(&value, sizeof(value), (void *)ctx + (index & 0xff) * sizeof(value));
+	return value;
+}
+
+/*
+ * Whether the noted call is still on the stack. If its frame was left in another way than by its return (longjmp, an
+ * exception), the stack pointer is above it by now, or its return address is no longer the one that the kernel put there.
+ */
+static __always_inline int is_on_stack(struct exact_call *call, __u64 sp)
+{
+#if defined(bpf_target_x86)
+	__u64 to = 0;
+
+	if (sp > call->sp || bpf_probe_read_user(&to, sizeof(to), (void *)call->sp))
+		return 0;
+	return may_be_probed(to) && probed_return(call->sp);
+#else
+	return sp < call->sp;
+#endif
+}
+
+/* Whether a function of an allocator is called by another one. */
+static __always_inline int is_nested(struct exact_call *call, __u64 sp)
+{
+	if (!call->sp)
+		return 0;
+	if (is_on_stack(call, sp)) {
+		count_seen(&exact_seen.nested);
+		return 1;
+	}
+	call->sp = 0;
+	count_loss(LOSS_EXACT_RETURN);
+	return 0;
+}
+
+/* The row of a stack; that of lost stacks if there is no room for more, which user space has added; or NULL. */
+static __always_inline struct exact_sum *sum_of(__u32 stack)
+{
+	struct exact_sum *sum = bpf_map_lookup_elem(&exact_sums, &stack);
+
+	if (sum)
+		return sum;
+	if (!insert_initial(&exact_sums, &stack, &exact_initial))
+		__sync_fetch_and_add(&exact_rows, 1);
+	sum = bpf_map_lookup_elem(&exact_sums, &stack);
+	if (sum) {
+		sum->stack = stack;
+		sum->weight = exact_every;
+		return sum;
+	}
+	count_loss(LOSS_EXACT_STACKS);
+	stack = STACK_LOST;
+	return bpf_map_lookup_elem(&exact_sums, &stack);
+}
+
+/* Number of bits of a size: its class in the histogram. */
+static __always_inline __u32 size_class(__u64 size)
+{
+	__u32 bits = 0;
+
+	if (size >> 32)
+		bits += 32, size >>= 32;
+	if (size >> 16)
+		bits += 16, size >>= 16;
+	if (size >> 8)
+		bits += 8, size >>= 8;
+	if (size >> 4)
+		bits += 4, size >>= 4;
+	if (size >> 2)
+		bits += 2, size >>= 2;
+	return bits + (size >> 1 ? 2 : size);
+}
+
+/* A block was freed, or resized. (Not inline: it is needed in several places.) */
+static __noinline int block_freed(struct exact_block *block)
+{
+	__u32 stack = block->stack;
+	struct exact_sum *sum = bpf_map_lookup_elem(&exact_sums, &stack);
+	__u64 weight = exact_every;
+
+	if (!sum)
+		return 0;
+	__sync_fetch_and_sub(&sum->live_objects, weight);
+	__sync_fetch_and_sub(&sum->live_bytes, weight * block->size);
+	if (bpf_ktime_get_ns() - block->at <= exact_temporary_ns) {
+		__sync_fetch_and_add(&sum->temporary_objects, weight);
+		__sync_fetch_and_add(&sum->temporary_bytes, weight * block->size);
+	}
+	return 0;
+}
+
+/* Takes a block out of the live ones; 0 if it was there. */
+static __always_inline int take_block(struct exact_key *key, struct exact_block *to)
+{
+	struct exact_block *known = bpf_map_lookup_elem(&exact_blocks, key);
+
+	if (!known)
+		return -1;
+	*to = *known;
+	/* (Whoever deletes it has it: a program that frees a block twice does not confuse the sums.) */
+	return bpf_map_delete_elem(&exact_blocks, key) ? -1 : 0;
+}
+
+static __always_inline int put_block(struct exact_key *key, struct exact_block *block)
+{
+	return bpf_map_update_elem(&exact_blocks, key, block, BPF_NOEXIST) ? -1 : 0;
+}
+
+/* A counted allocation has succeeded; its address is 0 if that is not known. */
+static __noinline int block_allocated(struct exact_call *call, __u32 mm_id, __u64 address)
+{
+	struct exact_block block = { .stack = call->stack, .size = call->size, .at = bpf_ktime_get_ns() }, old;
+	struct exact_key key = { .address = address, .mm_id = mm_id };
+	struct exact_sum *sum = sum_of(block.stack);
+	__u64 weight = exact_every;
+
+	if (!sum)
+		return 0;
+	block.stack = sum->stack;
+	__sync_fetch_and_add(&sum->objects, weight);
+	__sync_fetch_and_add(&sum->bytes, weight * block.size);
+	__sync_fetch_and_add(&sum->sizes[size_class(block.size) & (SIZE_CLASSES - 1)], weight);
+	if (!address) {
+		count_loss(LOSS_EXACT_OPERATORS);
+		return 0;
+	}
+	if (put_block(&key, &block)) {
+		/* A block at this address was freed by a function that has no probe. */
+		if (take_block(&key, &old) == 0) {
+			count_loss(LOSS_EXACT_FREE);
+			block_freed(&old);
+		}
+		if (put_block(&key, &block)) {
+			count_loss(LOSS_EXACT_BLOCKS);
+			return 0;
+		}
+	}
+	__sync_fetch_and_add(&sum->live_objects, weight);
+	__sync_fetch_and_add(&sum->live_bytes, weight * block.size);
+	return 0;
+}
+
+/* Whether a call of this size is counted. */
+static __always_inline int is_counted(__u64 size)
+{
+	if (exact_skip && __sync_fetch_and_add(&exact_seen.calls, 1) < exact_skip)
+		return 0;
+	if (!exact_skip)
+		count_seen(&exact_seen.calls);
+	if (size < exact_min || size > exact_max) {
+		count_seen(&exact_seen.filtered);
+		return 0;
+	}
+	return exact_every <= 1 || bpf_get_prandom_u32() % exact_every == 0;
+}
+
+/* Notes a call, and takes the block that it resizes out of the live ones. Returns 1 if its stack is wanted. */
+static __noinline int note_call(struct pt_regs *ctx, __u32 mm_id)
+{
+	__u64 cookie = bpf_get_attach_cookie(ctx), sp = PT_REGS_SP(ctx), size;
+	struct exact_call *call = bpf_task_storage_get(&exact_calls, bpf_get_current_task_btf(), NULL,
+						       BPF_LOCAL_STORAGE_GET_F_CREATE);
+	struct exact_key key = { .mm_id = mm_id };
+	__u32 flags = cookie >> 24 & 0xff;
+
+	if (!call) {
+		count_loss(LOSS_TASK_STATE);
+		return 0;
+	}
+	if (is_nested(call, sp))
+		return 0;
+	size = register_at(ctx, cookie);
+	if ((cookie >> 8 & 0xff) != EXACT_NO_REGISTER)
+		size *= register_at(ctx, cookie >> 8);
+	call->size = size;
+	call->flags = flags;
+	call->stack = STACK_NONE;
+	call->old.at = 0;
+	if (flags & (EXACT_RESIZES | EXACT_STORES))
+		call->pointer = register_at(ctx, cookie >> 16);
+	if (flags & EXACT_RESIZES) {
+		/* Not when it returns: another thread may have its address by then. */
+		key.address = call->pointer;
+		if (take_block(&key, &call->old))
+			call->old.at = 0;
+	}
+	if (!(flags & EXACT_NO_RETURN))
+		call->sp = sp;
+	return is_counted(size);
+}
+
+static __noinline int note_stack(__u32 mm_id, __u32 stack)
+{
+	struct exact_call *call = bpf_task_storage_get(&exact_calls, bpf_get_current_task_btf(), NULL, 0);
+
+	if (!call)
+		return 0;
+	call->stack = stack;
+	count_activity();
+	if (call->flags & EXACT_NO_RETURN)
+		block_allocated(call, mm_id, 0);
+	return 0;
+}
+
+SEC("uprobe")
+int call_begins(struct pt_regs *ctx)
+{
+	struct task_state *st = followed(bpf_get_current_task_btf());
+
+	if (!st || note_call(ctx, st->mm_id) != 1)
+		return 0;
+	/* With an id of its own for each address space, so that the sums by stack are also those by process. */
+	return note_stack(st->mm_id, stack_id(st, 1));
+}
+
+/* A noted call has returned. */
+static __noinline int finish_call(struct pt_regs *ctx, __u32 mm_id, struct exact_call *call)
+{
+	struct exact_key key = { .address = call->pointer, .mm_id = mm_id };
+	__u64 result = PT_REGS_RC(ctx);
+
+	if (call->flags & EXACT_STORES) {
+		__u64 stored = 0;
+
+		if ((__u32)result == 0)
+			bpf_probe_read_user(&stored, sizeof(stored), (void *)call->pointer);
+		result = stored;
+	}
+	if (call->old.at) {
+		/* If it failed, the old block is still there. With a size of 0, it was a free. */
+		if (result || !call->size)
+			block_freed(&call->old);
+		else if (put_block(&key, &call->old))
+			count_loss(LOSS_EXACT_BLOCKS);
+	}
+	if (call->stack == STACK_NONE)
+		return 0;
+	if (result)
+		block_allocated(call, mm_id, result);
+	else if (!(call->flags & EXACT_RESIZES && !call->size)) /* (That was a free.) */
+		count_seen(&exact_seen.failed);
+	return 0;
+}
+
+SEC("uprobe")
+int call_ends(struct pt_regs *ctx)
+{
+	struct task_struct *task = bpf_get_current_task_btf();
+	struct task_state *st = followed(task);
+	struct exact_call *call = bpf_task_storage_get(&exact_calls, task, NULL, 0);
+#if defined(bpf_target_x86)
+	__u64 sp = PT_REGS_SP(ctx) - sizeof(__u64); /* the return address has been popped */
+#else
+	__u64 sp = PT_REGS_SP(ctx);
+#endif
+
+	/* (A nested call returns with another stack pointer.) */
+	if (!st || !call || call->sp != sp)
+		return 0;
+	call->sp = 0;
+	return finish_call(ctx, st->mm_id, call);
+}
+
+static __noinline int free_begins(struct pt_regs *ctx, __u32 mm_id)
+{
+	struct exact_call *call = bpf_task_storage_get(&exact_calls, bpf_get_current_task_btf(), NULL, 0);
+	struct exact_key key = { .mm_id = mm_id };
+	struct exact_block block;
+
+	if (call && is_nested(call, PT_REGS_SP(ctx)))
+		return 0;
+	key.address = register_at(ctx, bpf_get_attach_cookie(ctx) >> 16);
+	if (!key.address || take_block(&key, &block))
+		return 0;
+	count_activity();
+	return block_freed(&block);
+}
+
+SEC("uprobe")
+int block_freed_by(struct pt_regs *ctx)
+{
+	struct task_state *st = followed(bpf_get_current_task_btf());
+
+	return st ? free_begins(ctx, st->mm_id) : 0;
+}
+
+#endif

@@ -1,0 +1,212 @@
+//! Probes on the functions of allocators (`--heap=exact`).
+
+use std::collections::BTreeSet;
+use std::fs::{self, File};
+use std::os::fd::AsRawFd;
+
+use anyhow::{Context, Result, anyhow};
+use libbpf_rs::skel::{OpenSkel, Skel};
+use libbpf_rs::{
+    Link, MapCore, MapFlags, ProgramAttachType, ProgramMut, UprobeMultiOpts, UprobeOpts,
+};
+
+use super::{Probe, ProbeConfig};
+use crate::capability::KernelVersion;
+use crate::event::{MmId, Pid};
+use crate::exact::Function;
+use crate::source::Source;
+use crate::source::exact::{BEGINS, ENDS, FREES, SOURCE};
+use crate::wire::{self, OpenMemprofSkel, exact_seen, exact_sum};
+
+/// Since 6.6 one link can have many uprobes (89ae89f53d20 "bpf: Add multi uprobe link"); before 6.10 such a link saw only
+/// one thread of a process (46ba0e49b642 "bpf: fix multi-uprobe PID filtering logic").
+const MULTI: KernelVersion = KernelVersion(6, 10);
+
+/// Entries of the map of blocks per read.
+const BLOCKS_AT_ONCE: u32 = 8192;
+
+/// Calls of allocation functions that were seen.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SeenCalls {
+    /// All, except those within another one and those that only free.
+    pub calls: u64,
+    /// Those within another one, which are not counted. Those that free are among them.
+    pub nested: u64,
+    /// Those that were not counted because of their size.
+    pub filtered: u64,
+    /// Those that would have been counted, but failed.
+    pub failed: u64,
+}
+
+impl std::fmt::Display for SeenCalls {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} calls of allocation functions", self.calls)?;
+        for (what, number) in [
+            ("failed", self.failed),
+            ("not counted because of their size", self.filtered),
+            ("calls within these, which count once", self.nested),
+        ] {
+            if number > 0 {
+                write!(f, "; {number} {what}")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The version of the running kernel; the oldest one if it is not known.
+pub(crate) fn kernel() -> KernelVersion {
+    let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    KernelVersion::parse(&release).unwrap_or_default()
+}
+
+/// Whether the heap's figures are no estimates.
+pub(super) fn counts_every_call(config: &ProbeConfig) -> bool {
+    let exact = |source: &&Source| std::ptr::eq(*source, &SOURCE);
+    config.exact.every == 1 && config.sources.iter().any(|source| exact(&source))
+}
+
+/// Chooses the kind of links, before the programs are loaded. Returns whether one link can have many uprobes.
+pub(super) fn prepare(open: &mut OpenMemprofSkel<'static>) -> bool {
+    let multi = kernel() >= MULTI;
+    for mut program in open.open_object_mut().progs_mut() {
+        let ours = [BEGINS, ENDS, FREES]
+            .iter()
+            .any(|name| program.name() == *name);
+        if ours && multi {
+            program.set_attach_type(ProgramAttachType::TraceUprobeMulti);
+        }
+    }
+    multi
+}
+
+impl Probe {
+    /// Counts calls of these functions of a file in one process, until the links are dropped, in their order.
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub fn count_calls(
+        &mut self,
+        pid: Pid,
+        file: &File,
+        functions: &[Function],
+    ) -> Result<Vec<Link>> {
+        self.add_lost_row()?;
+        // Frees first, and returns before entries: nothing begins that would not be seen to end.
+        let steps: [(&str, bool, fn(&Function) -> bool); 3] = [
+            (FREES, false, |f| f.frees),
+            (ENDS, true, |f| f.returns),
+            (BEGINS, false, |f| !f.frees),
+        ];
+        let mut links = Vec::new();
+        for (program, retprobe, wanted) in steps {
+            let wanted: Vec<&Function> = functions.iter().filter(|f| wanted(f)).collect();
+            if !wanted.is_empty() {
+                links.extend(self.attach_to(program, pid, file, &wanted, retprobe)?);
+            }
+        }
+        links.reverse();
+        Ok(links)
+    }
+
+    fn attach_to(
+        &mut self,
+        name: &str,
+        pid: Pid,
+        file: &File,
+        functions: &[&Function],
+        retprobe: bool,
+    ) -> Result<Vec<Link>> {
+        let multi = self.multi;
+        let mut programs = self.skel.object().progs_mut();
+        let program = programs
+            .find(|p| p.name() == name)
+            .ok_or_else(|| anyhow!("memprof has no BPF program {name}"))?;
+        let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+        let pid = pid.0.cast_signed();
+        if multi {
+            let options = UprobeMultiOpts {
+                offsets: functions.iter().map(|f| f.offset as usize).collect(),
+                cookies: functions.iter().map(|f| f.cookie).collect(),
+                retprobe,
+                ..UprobeMultiOpts::default()
+            };
+            let link = program.attach_uprobe_multi_with_opts(pid, path, "", options);
+            return Ok(vec![link.context(
+                "cannot attach probes to the functions of an allocator",
+            )?]);
+        }
+        let attach = |f: &&Function| attach_one(&program, pid, &path, f, retprobe);
+        functions.iter().map(attach).collect()
+    }
+
+    /// The row for allocations whose stack has no room.
+    fn add_lost_row(&self) -> Result<()> {
+        let lost = exact_sum {
+            stack: wire::STACK_LOST,
+            weight: 1,
+            ..exact_sum::default()
+        };
+        let key = wire::STACK_LOST.to_ne_bytes();
+        let sums = &self.skel.maps.exact_sums;
+        match sums.update(&key, wire::record_bytes(&lost), MapFlags::NO_EXIST) {
+            Err(e) if e.kind() != libbpf_rs::ErrorKind::AlreadyExists => {
+                Err(e).context("cannot write the BPF map of allocations")
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Forgets the blocks of address spaces that have ended: nobody will free them.
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub fn forget_blocks(&self, ended: &BTreeSet<MmId>) -> Result<()> {
+        const SPACE: std::ops::Range<usize> = 8..12;
+        let blocks = &self.skel.maps.exact_blocks;
+        let all = blocks
+            .lookup_batch(BLOCKS_AT_ONCE, MapFlags::ANY, MapFlags::ANY)
+            .context("cannot read the BPF map of blocks")?;
+        let of_ended = |key: &[u8]| {
+            let mm = key.get(SPACE).and_then(|mm| mm.first_chunk());
+            mm.is_some_and(|mm| ended.contains(&MmId(u32::from_ne_bytes(*mm))))
+        };
+        let keys: Vec<Vec<u8>> = all
+            .map(|(key, _)| key)
+            .filter(|key| of_ended(key))
+            .collect();
+        for key in keys {
+            // Another thread of the process may have freed it at its end.
+            let _ = blocks.delete(&key);
+        }
+        Ok(())
+    }
+
+    /// Calls of allocation functions that were seen so far.
+    pub fn seen_calls(&self) -> SeenCalls {
+        let seen: exact_seen = self.bss(|b| &raw const b.exact_seen);
+        SeenCalls {
+            calls: seen.calls,
+            nested: seen.nested,
+            filtered: seen.filtered,
+            failed: seen.failed,
+        }
+    }
+}
+
+fn attach_one(
+    program: &ProgramMut<'_>,
+    pid: i32,
+    path: &str,
+    function: &Function,
+    retprobe: bool,
+) -> Result<Link> {
+    let options = UprobeOpts {
+        cookie: function.cookie,
+        retprobe,
+        ..UprobeOpts::default()
+    };
+    program
+        .attach_uprobe_with_opts(pid, path, function.offset as usize, options)
+        .with_context(|| format!("cannot attach a probe to {}", function.name))
+}

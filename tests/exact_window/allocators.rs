@@ -1,0 +1,215 @@
+//! Other allocators, as they are packaged, and the operators of C++.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+
+use crate::below;
+use crate::calls::CALLS;
+use crate::common::memprof::Memprof;
+use crate::common::skip::skip;
+use crate::common::workload::{Lines, program};
+
+const ALLOCATORS: [&str; 3] = [
+    "libjemalloc.so.2",
+    "libtcmalloc_minimal.so.4",
+    "libmimalloc.so.2",
+];
+
+/// Where the loader finds a library.
+fn installed(library: &str) -> Option<PathBuf> {
+    let directories = [
+        "/usr/lib/x86_64-linux-gnu",
+        "/usr/lib/aarch64-linux-gnu",
+        "/usr/lib64",
+        "/usr/lib",
+    ];
+    let paths = directories.map(|directory| PathBuf::from(directory).join(library));
+    let found = paths.into_iter().find(|path| path.exists());
+    if found.is_none() {
+        skip(format!("{library} is not installed"));
+    }
+    found
+}
+
+/// Starts a program with a preloaded allocator.
+fn start(program: &str, allocator: Option<&PathBuf>) -> (Memprof, Lines) {
+    let preload = allocator.map_or(String::new(), |path| {
+        format!("LD_PRELOAD={} ", path.display())
+    });
+    let script = format!("{preload}exec {program}");
+    Memprof::start_command(
+        &["--heap=exact", "--duration", "600"],
+        &["sh", "-c", &script],
+    )
+}
+
+#[test]
+fn other_allocators_functions_count_once() {
+    for library in ALLOCATORS {
+        let Some(path) = installed(library) else {
+            continue;
+        };
+        let (m, mut lines) = start(program("every_call").to_str().unwrap(), Some(&path));
+        // Its functions are looked for once it is mapped; this answer comes after that.
+        m.said(&format!(
+            "functions of {}",
+            library.split(".so").next().unwrap()
+        ));
+        m.get("/v2/summary");
+        lines.tell("all");
+        let functions = CALLS.map(|(function, _)| function);
+        for (i, kind) in [
+            "alloc_objects",
+            "alloc_space",
+            "inuse_objects",
+            "inuse_space",
+        ]
+        .into_iter()
+        .enumerate()
+        {
+            let seen = below(&m, kind, functions);
+            for ((function, known), seen) in CALLS.into_iter().zip(seen) {
+                // Some return a block of no bytes from `realloc(block, 0)`.
+                let more = if (function, kind) == ("by_realloc", "alloc_objects") {
+                    100
+                } else {
+                    0
+                };
+                assert!(
+                    seen == known[i] || seen == known[i] + more,
+                    "{library}: {kind} of {function}: {seen}, not {}",
+                    known[i]
+                );
+            }
+        }
+        let lost: Vec<String> = m
+            .lost()
+            .into_iter()
+            .filter(|row| !row.contains("operators"))
+            .collect();
+        assert_eq!(lost, [""; 0], "{library}");
+    }
+}
+
+const OPERATORS: &str = r#"
+#include <cstdint>
+#include <cstdio>
+#include <cstring>
+#include <new>
+#include <vector>
+
+struct alignas(128) Wide { char bytes[256]; };
+static std::vector<void *> kept;
+static volatile size_t too_much = PTRDIFF_MAX;
+
+__attribute__((noinline)) static void by_new()
+{
+    for (int i = 0; i < 1000; i++)
+        if (i % 2)
+            delete[] new char[48];
+        else
+            kept[i] = ::operator new(48);
+}
+
+__attribute__((noinline)) static void by_aligned_new()
+{
+    for (int i = 0; i < 100; i++) {
+        Wide *volatile block = new Wide;
+        delete block;
+    }
+}
+
+__attribute__((noinline)) static void by_nothrow()
+{
+    for (int i = 0; i < 50; i++)
+        kept[i] = new (std::nothrow) char[24];
+}
+
+__attribute__((noinline)) static int by_failing_new()
+{
+    int caught = 0;
+    for (int i = 0; i < 10; i++) {
+        try {
+            kept[0] = ::operator new(too_much);
+        } catch (const std::bad_alloc &) {
+            caught++;
+        }
+        if (!::operator new(too_much, std::nothrow))
+            caught++;
+    }
+    return caught;
+}
+
+int main()
+{
+    char line[100];
+    kept.resize(1000);
+    while (fgets(line, sizeof(line), stdin)) {
+        by_new();
+        by_aligned_new();
+        by_nothrow();
+        puts(by_failing_new() == 20 ? "ok" : "nothing was thrown");
+        fflush(stdout);
+    }
+}
+"#;
+
+/// A program that catches `bad_alloc` goes on.
+#[test]
+fn operators_of_cpp_count_once_and_may_throw() {
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let (source, binary) = (
+        dir.path().join("operators.cpp"),
+        dir.path().join("operators"),
+    );
+    fs::write(&source, OPERATORS).unwrap();
+    let flags = [
+        "-O1",
+        "-g",
+        "-std=c++17",
+        "-fno-omit-frame-pointer",
+        "-Wno-alloc-size-larger-than",
+        "-o",
+    ];
+    let compiled = Command::new("c++")
+        .args(flags)
+        .args([&binary, &source])
+        .status();
+    if !compiled.is_ok_and(|status| status.success()) {
+        skip("there is no C++ compiler");
+        return;
+    }
+    let others = ALLOCATORS.into_iter().filter_map(installed).map(Some);
+    for allocator in std::iter::once(None).chain(others) {
+        let (m, mut lines) = start(binary.to_str().unwrap(), allocator.as_ref());
+        if let Some(path) = &allocator {
+            let name = path.file_name().unwrap().to_str().unwrap();
+            m.said(&format!(
+                "functions of {}",
+                name.split(".so").next().unwrap()
+            ));
+        }
+        m.get("/v2/summary");
+        lines.tell("all");
+        let functions = [
+            "by_new()",
+            "by_aligned_new()",
+            "by_nothrow()",
+            "by_failing_new()",
+        ];
+        let [new, aligned, nothrow, failing] = below(&m, "alloc_objects", functions);
+        assert_eq!((new, aligned, nothrow), (1000, 100, 50), "{allocator:?}");
+        // Exceptions are allocated.
+        assert!(failing <= 10, "{allocator:?}: {failing}");
+        assert_eq!(
+            below(&m, "alloc_space", ["by_new()", "by_nothrow()"]),
+            [48_000, 1_200],
+            "{allocator:?}"
+        );
+        if allocator.is_none() {
+            assert_eq!(below(&m, "inuse_objects", functions), [500, 0, 50, 0]);
+            assert_eq!(m.lost(), [""; 0]);
+        }
+    }
+}
