@@ -156,7 +156,8 @@ struct Last {
     profile: Numbered,
     at: Instant,
     took: Duration,
-    activity: u64,
+    /// The probe's count of activity before it; `None` if events were left unread.
+    activity: Option<u64>,
 }
 
 impl Collector {

@@ -35,7 +35,7 @@ impl Collector {
             sequence: last.profile.0,
             profile: Arc::clone(&last.profile.1),
             took: last.took,
-            current: last.activity == self.probe.activity(),
+            current: last.activity == Some(self.probe.activity()),
         });
         Status {
             pids: self.aggregator.pids(),
@@ -103,7 +103,8 @@ impl Collector {
             profile: profile.clone(),
             at,
             took,
-            activity,
+            // What had not been read then is missing, and need not be followed by anything else.
+            activity: settled.then_some(activity),
         });
         Ok(profile)
     }
@@ -117,7 +118,7 @@ impl Collector {
             None => true,
             Some(last) => {
                 let pause = KEEP_PAUSE.max(last.took * KEEP_SHARE);
-                last.activity != self.probe.activity() && last.at.elapsed() >= pause
+                last.activity != Some(self.probe.activity()) && last.at.elapsed() >= pause
             }
         };
         if due {
