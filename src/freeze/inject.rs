@@ -8,6 +8,7 @@
 mod control;
 mod harm;
 mod load;
+mod room;
 mod seccomp;
 mod stub;
 mod way_back;
