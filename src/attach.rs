@@ -7,6 +7,7 @@
 
 mod command;
 mod files;
+mod functions;
 mod loader_lock;
 mod report;
 mod safe_point;

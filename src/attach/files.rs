@@ -6,6 +6,7 @@ use std::os::unix::fs::MetadataExt;
 
 use anyhow::{Context, Result, anyhow, bail};
 
+use super::functions::{Known, known, names};
 use super::loader_lock;
 use crate::elf::Elf;
 use crate::event::{Addr, Pid};
@@ -36,103 +37,6 @@ pub(super) enum Kind {
     /// A library that defines `malloc`.
     Allocator,
 }
-
-/// What is known of a function.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Known {
-    /// It waits for what the program has asked for.
-    Waits,
-    /// It does so, or waits for a lock of the program's.
-    Locks,
-    /// It may hold a lock that `dlopen` needs.
-    Unsafe(&'static str),
-}
-
-const WAITING: [&str; 20] = [
-    "pthread_cond_wait",
-    "pthread_cond_timedwait",
-    "pthread_cond_clockwait",
-    "pthread_join",
-    "pthread_timedjoin_np",
-    "pthread_clockjoin_np",
-    "pthread_barrier_wait",
-    "sem_wait",
-    "sem_timedwait",
-    "sem_clockwait",
-    "nanosleep",
-    "clock_nanosleep",
-    "usleep",
-    "sleep",
-    "poll",
-    "ppoll",
-    "select",
-    "pselect",
-    "epoll_wait",
-    "epoll_pwait",
-];
-
-const LOCKING: [&str; 11] = [
-    "syscall",
-    "pthread_mutex_lock",
-    "pthread_mutex_timedlock",
-    "pthread_mutex_clocklock",
-    "pthread_rwlock_rdlock",
-    "pthread_rwlock_wrlock",
-    "pthread_rwlock_timedrdlock",
-    "pthread_rwlock_timedwrlock",
-    "pthread_rwlock_clockrdlock",
-    "pthread_rwlock_clockwrlock",
-    "mtx_lock",
-];
-
-const UNSAFE: [&str; 46] = [
-    "malloc",
-    "free",
-    "calloc",
-    "realloc",
-    "reallocarray",
-    "memalign",
-    "aligned_alloc",
-    "posix_memalign",
-    "valloc",
-    "pvalloc",
-    "cfree",
-    "malloc_trim",
-    "malloc_stats",
-    "malloc_info",
-    "malloc_usable_size",
-    "mallinfo",
-    "mallinfo2",
-    "mallopt",
-    "__libc_malloc",
-    "__libc_free",
-    "__libc_calloc",
-    "__libc_realloc",
-    "__libc_memalign",
-    "__libc_freeres",
-    "fork",
-    "vfork",
-    "_Fork",
-    "dlopen",
-    "dlmopen",
-    "dlclose",
-    "dlsym",
-    "dlvsym",
-    "dladdr",
-    "dladdr1",
-    "dlinfo",
-    "dlerror",
-    "dl_iterate_phdr",
-    "__libc_dlopen_mode",
-    "__libc_dlsym",
-    "__libc_dlclose",
-    "__cxa_thread_atexit_impl",
-    "__register_atfork",
-    "pthread_create",
-    "exit",
-    "quick_exit",
-    "_exit",
-];
 
 /// Functions that memprof calls, and signs of what a file is.
 const WANTED: [&str; 7] = [
@@ -355,18 +259,12 @@ fn look(pid: Pid, vma: &Vma) -> Option<Loaded> {
     let elf = Elf::read(&file).ok()?;
     let mut wanted = [None; WANTED.len()];
     let mut functions = Vec::new();
-    let names = WANTED.iter().chain(&UNSAFE).chain(&WAITING).chain(&LOCKING);
-    let names: Vec<&'static str> = names.copied().collect();
+    let names: Vec<&'static str> = WANTED.iter().copied().chain(names()).collect();
     let _ = elf.for_each_defined(&names, |name, extent| {
         if let Some(place) = WANTED.iter().position(|wanted| *wanted == name) {
             wanted[place] = Some(extent.address);
         }
-        let known = match name {
-            name if UNSAFE.contains(&name) => Known::Unsafe(name),
-            name if WAITING.contains(&name) => Known::Waits,
-            name if LOCKING.contains(&name) => Known::Locks,
-            _ => return,
-        };
+        let Some(known) = known(name) else { return };
         let end = extent.address.saturating_add(extent.size);
         functions.push((extent.address..end, known));
     });

@@ -1,7 +1,8 @@
 //! Whether a stopped thread may call the loader: it must not hold a lock that the loader, or the allocator that the loader
 //! calls, needs. Its stack says so.
 
-use super::files::{Kind, Known};
+use super::files::Kind;
+use super::functions::Known;
 use crate::freeze::State;
 use crate::unwind::walk::Ended;
 
