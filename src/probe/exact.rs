@@ -60,10 +60,13 @@ pub(crate) fn kernel() -> KernelVersion {
     KernelVersion::parse(&release).unwrap_or_default()
 }
 
+/// A program, whether it runs at returns, and to which functions it is attached.
+type Step = (&'static str, bool, fn(&Function) -> bool);
+
 /// Whether the heap's figures are no estimates.
 pub(super) fn counts_every_call(config: &ProbeConfig) -> bool {
-    let exact = |source: &&Source| std::ptr::eq(*source, &SOURCE);
-    config.exact.every == 1 && config.sources.iter().any(|source| exact(&source))
+    let exact = |source: &&'static Source| std::ptr::eq(*source, &SOURCE);
+    config.exact.every == 1 && config.sources.iter().any(exact)
 }
 
 /// Chooses the kind of links, before the programs are loaded. Returns whether one link can have many uprobes.
@@ -93,7 +96,7 @@ impl Probe {
     ) -> Result<Vec<Link>> {
         self.add_lost_row()?;
         // Frees first, and returns before entries: nothing begins that would not be seen to end.
-        let steps: [(&str, bool, fn(&Function) -> bool); 3] = [
+        let steps: [Step; 3] = [
             (FREES, false, |f| f.frees),
             (ENDS, true, |f| f.returns),
             (BEGINS, false, |f| !f.frees),

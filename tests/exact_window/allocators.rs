@@ -106,10 +106,12 @@ static volatile size_t too_much = PTRDIFF_MAX;
 __attribute__((noinline)) static void by_new()
 {
     for (int i = 0; i < 1000; i++)
-        if (i % 2)
-            delete[] new char[48];
-        else
+        if (i % 2) {
+            char *volatile block = new char[48];
+            delete[] block;
+        } else {
             kept[i] = ::operator new(48);
+        }
 }
 
 __attribute__((noinline)) static void by_aligned_new()

@@ -173,7 +173,7 @@ fn tell_cost<'f>(pid: Pid, files: impl Iterator<Item = (&'f Path, &'f [Function]
         );
     }
     console::print(&format!(
-        "counting every call of {number} allocation functions of {} in process {pid}: each costs it 1 to 5 µs, which makes code that allocates a lot 5 to 100 times slower",
+        "counting every call of {number} allocation functions of {} in process {pid}: each costs it 1 to 5 µs, which makes code that does little else up to 400 times slower",
         names.join(", ")
     ));
     if !slow.is_empty() {

@@ -7,7 +7,7 @@ use tokio::sync::oneshot;
 use super::Reports;
 use crate::allocations::NamedAllocations;
 use crate::api::{ApiError, Provider, Report};
-use crate::measure::HEAP;
+use crate::measure::{EXACT, HEAP};
 use crate::session::collector::Command;
 use crate::symbolize::Detail;
 
@@ -21,6 +21,12 @@ impl Reports {
         if !newest.profile.measures.iter().any(|m| m.name == HEAP.name) {
             return Err(ApiError::BadRequest(
                 "allocations are not sampled: start memprof with --heap".to_owned(),
+            ));
+        }
+        if newest.profile.measures.iter().any(|m| m.name == EXACT.name) {
+            return Err(ApiError::BadRequest(
+                "--heap=exact counts calls and keeps none of them: filters need sampled allocations (--heap)"
+                    .to_owned(),
             ));
         }
         let (reply, answer) = oneshot::channel();
