@@ -30,7 +30,7 @@ fn count(command: &[&str]) -> Option<([u64; 3], [u64; 3])> {
         .output()
         .unwrap();
     if !found.status.success() {
-        skip(&format!("{name} is not installed"));
+        skip(format!("{name} is not installed"));
         return None;
     }
     let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
