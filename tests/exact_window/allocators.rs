@@ -202,8 +202,8 @@ fn operators_of_cpp_count_once_and_may_throw() {
         ];
         let [new, aligned, nothrow, failing] = below(&m, "alloc_objects", functions);
         assert_eq!((new, aligned, nothrow), (1000, 100, 50), "{allocator:?}");
-        // Exceptions are allocated.
-        assert!(failing <= 10, "{allocator:?}: {failing}");
+        // Exceptions are allocated, also those that end within an operator.
+        assert!(failing <= 20, "{allocator:?}: {failing}");
         assert_eq!(
             below(&m, "alloc_space", ["by_new()", "by_nothrow()"]),
             [48_000, 1_200],

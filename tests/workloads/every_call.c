@@ -82,13 +82,14 @@ static NOINLINE void by_aligned(void)
 
 static NOINLINE void by_failing(void)
 {
-	void *block = malloc(50), *volatile none;
+	void *block = malloc(50), *unused, *volatile none;
 
 	none = malloc(too_much);
 	none = calloc(too_much, 4);
-	none = realloc(block, too_much);
+	if (realloc(block, too_much))
+		abort();
 	none = aligned_alloc(64, too_much);
-	if (none || !posix_memalign(&block, 64, too_much))
+	if (none || !posix_memalign(&unused, 64, too_much))
 		abort();
 	keep(block);
 }

@@ -1,0 +1,116 @@
+/* SPDX-License-Identifier: MIT OR GPL-2.0-only */
+/*
+ * What is known of every allocation (--heap=exact): the sums of each stack, and the blocks that live.
+ */
+#ifndef MEMPROF_EXACT_SUMS_H
+#define MEMPROF_EXACT_SUMS_H
+
+#include "base.bpf.h"
+#include "counters.bpf.h"
+
+/* One call in so many is counted. Set by user space before it loads the programs, as what follows. */
+__u32 exact_every = 1;
+/* What is freed within this time is temporary. */
+__u64 exact_temporary_ns = 10000000;
+
+__u64 exact_rows; /* entries in exact_sums */
+
+/* What each stack has allocated. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 65536);
+	__type(key, __u32);
+	__type(value, struct exact_sum);
+} exact_sums SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct exact_sum);
+} exact_initial SEC(".maps");
+
+/* The blocks that were counted and not freed. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 1 << 21);
+	__type(key, struct exact_key);
+	__type(value, struct exact_block);
+} exact_blocks SEC(".maps");
+
+/* The row of a stack; that of lost stacks if there is no room for more, which user space has added; or NULL. */
+static __always_inline struct exact_sum *sum_of(__u32 stack)
+{
+	struct exact_sum *sum = bpf_map_lookup_elem(&exact_sums, &stack);
+
+	if (sum)
+		return sum;
+	if (!insert_initial(&exact_sums, &stack, &exact_initial))
+		__sync_fetch_and_add(&exact_rows, 1);
+	sum = bpf_map_lookup_elem(&exact_sums, &stack);
+	if (sum) {
+		sum->stack = stack;
+		sum->weight = exact_every;
+		return sum;
+	}
+	count_loss(LOSS_EXACT_STACKS);
+	stack = STACK_LOST;
+	return bpf_map_lookup_elem(&exact_sums, &stack);
+}
+
+/* Number of bits of a size: its class in the histogram. */
+static __always_inline __u32 size_class(__u64 size)
+{
+	__u32 bits = 0;
+
+	if (size >> 32)
+		bits += 32, size >>= 32;
+	if (size >> 16)
+		bits += 16, size >>= 16;
+	if (size >> 8)
+		bits += 8, size >>= 8;
+	if (size >> 4)
+		bits += 4, size >>= 4;
+	if (size >> 2)
+		bits += 2, size >>= 2;
+	return bits + (size >> 1 ? 2 : size);
+}
+
+/* A block was freed, or resized. (Not inline: it is needed in several places.) */
+static __noinline int block_freed(struct exact_block *block)
+{
+	__u32 stack = block->stack;
+	struct exact_sum *sum = bpf_map_lookup_elem(&exact_sums, &stack);
+	__u64 weight = exact_every;
+
+	if (!sum)
+		return 0;
+	__sync_fetch_and_sub(&sum->live_objects, weight);
+	__sync_fetch_and_sub(&sum->live_bytes, weight * block->size);
+	if (bpf_ktime_get_ns() - block->at <= exact_temporary_ns) {
+		__sync_fetch_and_add(&sum->temporary_objects, weight);
+		__sync_fetch_and_add(&sum->temporary_bytes, weight * block->size);
+	}
+	return 0;
+}
+
+/* Takes a block out of the live ones; 0 if it was there. */
+static __always_inline int take_block(struct exact_key *key, struct exact_block *to)
+{
+	struct exact_block *known = bpf_map_lookup_elem(&exact_blocks, key);
+
+	if (!known)
+		return -1;
+	*to = *known;
+	/* (Whoever deletes it has it: a program that frees a block twice does not confuse the sums.) */
+	return bpf_map_delete_elem(&exact_blocks, key) ? -1 : 0;
+}
+
+static __always_inline int put_block(struct exact_key *key, struct exact_block *block)
+{
+	return bpf_map_update_elem(&exact_blocks, key, block, BPF_NOEXIST) ? -1 : 0;
+}
+
+#endif
