@@ -195,7 +195,11 @@ fn operators_of_cpp_count_once_and_may_throw() {
         skip("there is no C++ compiler");
         return;
     }
-    let others = ALLOCATORS.into_iter().filter_map(installed).map(Some);
+    // (mimalloc, which is built as C, ends a program whose `new` fails.)
+    let others = ALLOCATORS[..2]
+        .iter()
+        .filter_map(|name| installed(name))
+        .map(Some);
     for allocator in std::iter::once(None).chain(others) {
         let (m, mut lines) = start(binary.to_str().unwrap(), allocator.as_ref());
         wait_until(|| {
