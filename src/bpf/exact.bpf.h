@@ -166,7 +166,14 @@ static __noinline int note_call(struct pt_regs *ctx, __u32 mm_id)
 	}
 	if (!(flags & EXACT_NO_RETURN))
 		call->sp = sp;
-	return is_counted(size);
+	if (!is_counted(size))
+		return 0;
+	/* No address space has room for it: the call fails. (Where returns have no probe, nobody else says so.) */
+	if (size >> 47) {
+		count_seen(&exact_seen.failed);
+		return 0;
+	}
+	return 1;
 }
 
 static __noinline int note_stack(__u32 mm_id, __u32 stack)

@@ -20,6 +20,9 @@ pub(crate) const ENDS: &str = "call_ends";
 /// The program at the entry of a function that frees.
 pub(crate) const FREES: &str = "block_freed_by";
 
+/// Maximum figure of a stack: figures come from processes, and the sums of all 65,536 stacks must fit into 64 bits.
+const MOST: u64 = 1 << 47;
+
 /// The source of all allocations.
 pub static SOURCE: Source = Source {
     name: "all allocations",
@@ -82,6 +85,7 @@ fn add(sum: &exact_sum, totals: &mut Totals) {
             sum.temporary_objects,
         ),
     ] {
+        let (bytes, number) = (bytes.min(MOST), number.min(MOST));
         totals.add_stack(stack, Amounts::in_column(space, bytes));
         totals.add_stack(stack, Amounts::in_column(objects, number));
         if sum.weight > 1 {
