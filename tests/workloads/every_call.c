@@ -82,7 +82,8 @@ static NOINLINE void by_aligned(void)
 
 static NOINLINE void by_failing(void)
 {
-	void *block = malloc(50), *unused, *volatile none;
+	/* Volatile: the compiler takes a block that could not be resized for freed. */
+	void *volatile block = malloc(50), *unused, *volatile none;
 
 	none = malloc(too_much);
 	none = calloc(too_much, 4);
