@@ -590,8 +590,9 @@ fn flame_graphs_and_tables_differ_too() {
 fn kept_files() {
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/exports/kept");
     let report = small();
-    // The page changes too often: `html` has a reader.
-    for format in EXPORTERS.iter().filter(|e| e.name != "html") {
+    // The page changes too often, and heaptrack's format has a line for each of many calls: both have readers.
+    let left_out = ["html", "heaptrack"];
+    for format in EXPORTERS.iter().filter(|e| !left_out.contains(&e.name)) {
         let bytes = written(format.name, &report, &ExportOptions::default());
         // The compressed bytes depend on the compressor, so the contents are compared.
         let (bytes, ending) = match format.name {
