@@ -109,7 +109,7 @@ pub(super) fn write(tid: i32, words: &[u64]) -> std::io::Result<()> {
     write_bytes(tid, libc::NT_PRSTATUS, &bytes)
 }
 
-/// Sets one of the kernel's register sets, as [`bytes`] has read it.
+/// Sets one of the kernel's register sets, as [`bytes()`] has read it.
 #[cfg(target_arch = "x86_64")]
 pub(super) fn write_bytes(tid: i32, which: libc::c_int, bytes: &[u8]) -> std::io::Result<()> {
     let mut from = libc::iovec {
