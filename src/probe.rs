@@ -1,5 +1,6 @@
 //! The BPF programs in the kernel, their ring buffer and their ledgers.
 
+mod batch;
 mod code;
 mod config;
 mod exact;

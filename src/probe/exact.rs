@@ -10,6 +10,7 @@ use libbpf_rs::{
     Link, MapCore, MapFlags, ProgramAttachType, ProgramMut, UprobeMultiOpts, UprobeOpts,
 };
 
+use super::batch::each_entry;
 use super::{Probe, ProbeConfig};
 use crate::capability::KernelVersion;
 use crate::event::{MmId, Pid};
@@ -167,17 +168,17 @@ impl Probe {
     pub fn forget_blocks(&self, ended: &BTreeSet<MmId>) -> Result<()> {
         const SPACE: std::ops::Range<usize> = 8..12;
         let blocks = &self.skel.maps.exact_blocks;
-        let all = blocks
-            .lookup_batch(BLOCKS_AT_ONCE, MapFlags::ANY, MapFlags::ANY)
-            .context("cannot read the BPF map of blocks")?;
         let of_ended = |key: &[u8]| {
             let mm = key.get(SPACE).and_then(|mm| mm.first_chunk());
             mm.is_some_and(|mm| ended.contains(&MmId(u32::from_ne_bytes(*mm))))
         };
-        let keys: Vec<Vec<u8>> = all
-            .map(|(key, _)| key)
-            .filter(|key| of_ended(key))
-            .collect();
+        let mut keys: Vec<Vec<u8>> = Vec::new();
+        each_entry(blocks, BLOCKS_AT_ONCE, |key, _| {
+            if of_ended(key) {
+                keys.push(key.to_vec());
+            }
+        })
+        .context("cannot read the BPF map of blocks")?;
         for key in keys {
             // Another thread of the process may have freed it at its end.
             let _ = blocks.delete(&key);

@@ -8,6 +8,7 @@ use std::sync::atomic::Ordering::SeqCst;
 use anyhow::{Context, Result};
 use libbpf_rs::{MapCore, MapFlags};
 
+use super::batch::each_entry;
 use super::{Probe, iterate, shared};
 use crate::event::{MmId, Pid};
 use crate::wire::{self, proc_info};
@@ -105,11 +106,12 @@ impl Probe {
     /// If the map cannot be read.
     pub fn processes(&self) -> Result<Vec<(Pid, MmId)>> {
         let map = &self.skel.maps.procs;
-        let all = map.lookup_batch(PROCESS_BATCH, MapFlags::ANY, MapFlags::ANY)?;
-        let records = all.map(|(_, bytes)| wire::read_record(&bytes, size_of::<proc_info>()));
-        Ok(records
-            .flatten()
-            .map(|p: proc_info| (Pid(p.pid), MmId(p.mm_id)))
-            .collect())
+        let mut found = Vec::new();
+        each_entry(map, PROCESS_BATCH, |_, bytes| {
+            let record = wire::read_record(bytes, size_of::<proc_info>());
+            found.extend(record.map(|p: proc_info| (Pid(p.pid), MmId(p.mm_id))));
+        })
+        .context("cannot read the BPF map of followed processes")?;
+        Ok(found)
     }
 }

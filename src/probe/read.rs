@@ -1,10 +1,11 @@
 //! Reading the ledgers of the event sources.
 
-use anyhow::{Result, anyhow};
+use anyhow::{Context, Result, anyhow};
 use libbpf_rs::skel::Skel;
 use libbpf_rs::{MapCore, MapFlags};
 
 use super::Probe;
+use super::batch::each_entry;
 use crate::event::MmId;
 use crate::profile::MapUsage;
 use crate::source::resident::{Chunk, PageLedger};
@@ -15,11 +16,8 @@ impl ReadLedger for Probe {
     fn read(&self, ledger: &Ledger, each: &mut dyn FnMut(&[u8], &[u8])) -> Result<()> {
         let map = self.map_of(ledger);
         let map = map.ok_or_else(|| anyhow!("memprof has no BPF map {}", ledger.map))?;
-        // In batches: a key-by-key iteration restarts if its current key is removed.
-        for (key, value) in map.lookup_batch(ledger.batch, MapFlags::ANY, MapFlags::ANY)? {
-            each(&key, &value);
-        }
-        Ok(())
+        each_entry(&map, ledger.batch, each)
+            .with_context(|| format!("cannot read the BPF map {}", ledger.map))
     }
 }
 

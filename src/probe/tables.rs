@@ -7,6 +7,7 @@ use std::rc::Rc;
 use anyhow::{Context, Result};
 use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType};
 
+use super::batch::each_entry;
 use crate::event::{FileKey, FileNumber};
 use crate::interpreter::{Interpreter, PythonLayout, Ruby};
 use crate::unwind::Rule;
@@ -192,16 +193,13 @@ impl TableStore for TableMaps {
 
     fn mapped(&self) -> Result<HashSet<FileNumber>> {
         let mut mapped = HashSet::new();
-        for (_, bytes) in self
-            .spaces
-            .lookup_batch(SPACES, MapFlags::ANY, MapFlags::ANY)?
-        {
-            if let Ok(space) = wire::read_record::<unwind_space>(&bytes, size_of::<unwind_space>())
-            {
+        each_entry(&self.spaces, SPACES, |_, bytes| {
+            if let Ok(space) = wire::read_record::<unwind_space>(bytes, size_of::<unwind_space>()) {
                 let all = space.at.iter().take(space.nr as usize);
                 mapped.extend(all.map(|m| FileNumber(m.table)));
             }
-        }
+        })
+        .context("cannot read the BPF map of address spaces")?;
         Ok(mapped)
     }
 }
