@@ -37,7 +37,6 @@ use claims::Claims;
 pub use estimate::{Costs, Estimate};
 pub use fork::{Fork, Guard};
 #[cfg(target_arch = "x86_64")]
-#[cfg(target_arch = "x86_64")]
 pub(crate) use freezer::raise_priority;
 #[cfg(target_arch = "x86_64")]
 pub(crate) use inject::{Functions, LoadError, Loading};
