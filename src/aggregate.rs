@@ -59,7 +59,7 @@ pub struct Aggregator {
     /// What could not be read of the names of code made at run time, by processes that have ended.
     name_problems: Problems,
     samples: Samples,
-    /// The library that memprof has preloaded.
+    /// memprof's library, preloaded or attached: each copy is a file of its own.
     samplers: BTreeSet<ModuleId>,
 }
 

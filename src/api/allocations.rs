@@ -9,7 +9,6 @@ use super::common::millis;
 use super::functions::{Name, Page, PageReply, Sorting};
 use super::query::{Query, bad};
 use super::request::RequestContext;
-use super::view::no_process;
 use super::{Api, ApiError, Ask, BoxFuture, Reply, Request};
 use crate::allocations::{
     Average, Course, Filter, Group, GroupBy, Groups, Key, MarkTime, NamedAllocations,
@@ -178,11 +177,7 @@ impl Ask for AllocationsRequest {
     fn answer<'a>(&'a self, api: &'a Api) -> BoxFuture<'a, Result<Reply, ApiError>> {
         Box::pin(async move {
             let _turn = api.filtering.turn().await?;
-            let named = api.provider().allocations().await?;
-            let pids = &named.report.profile.target.pids;
-            if let Some(pid) = self.pid.filter(|pid| !pids.contains(pid)) {
-                return Err(no_process(pid));
-            }
+            let named = api.allocations_with(self.pid).await?;
             let (asked, marks) = (self.clone(), api.mark_times());
             let made = tokio::task::spawn_blocking(move || asked.reply(&named, &marks)).await;
             made.map_err(|e| ApiError::Failed(e.to_string()))?

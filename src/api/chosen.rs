@@ -9,7 +9,7 @@ use super::reply_builder::Shown;
 use super::shape::kind;
 use super::view::{Part, View, no_process};
 use super::{Api, ApiError, BoxFuture, Reply};
-use crate::allocations::Filter;
+use crate::allocations::{Filter, NamedAllocations};
 use crate::event::Pid;
 use crate::measure::HEAP;
 
@@ -38,6 +38,24 @@ pub(super) fn filter(query: &Query) -> Result<Option<Filter>, ApiError> {
     Ok(Some(filter))
 }
 
+impl Api {
+    /// The sampled allocations that are kept now.
+    ///
+    /// # Errors
+    /// Allocations are not sampled, or there is no such process.
+    pub(super) async fn allocations_with(
+        &self,
+        pid: Option<Pid>,
+    ) -> Result<NamedAllocations, ApiError> {
+        let named = self.provider().allocations().await?;
+        let pids = &named.report.profile.target.pids;
+        match pid.filter(|pid| !pids.contains(pid)) {
+            Some(pid) => Err(no_process(pid)),
+            None => Ok(named),
+        }
+    }
+}
+
 /// Sampled allocations to show.
 pub(super) struct Chosen {
     pub(super) filter: Filter,
@@ -63,10 +81,7 @@ impl Chosen {
     pub(super) async fn show(self, api: &Api, view: Arc<dyn View>) -> Result<Reply, ApiError> {
         let _turn = api.filtering.turn().await?;
         let Chosen { filter, pid, part } = self;
-        let named = api.provider().allocations().await?;
-        if let Some(pid) = pid.filter(|pid| !named.report.profile.target.pids.contains(pid)) {
-            return Err(no_process(pid));
-        }
+        let named = api.allocations_with(pid).await?;
         let marks = api.mark_times();
         let choose = move || filter.choose(&named, pid, &marks);
         let chosen = tokio::task::spawn_blocking(choose).await;

@@ -55,7 +55,6 @@ impl Profile {
         variance.sqrt().round() as u64
     }
 
-    /// Whether figures of this kind by stack may have errors.
     /// What a kind is called in this profile: whether its figures are estimates depends on how they were counted.
     pub(crate) fn label(&self, kind: Kind) -> Cow<'static, str> {
         self.as_counted(kind.label())
@@ -70,6 +69,7 @@ impl Profile {
         text.replace("since sampling began", "in the window").into()
     }
 
+    /// Whether figures of this kind by stack may have errors.
     pub(crate) fn has_errors(&self, kind: Kind) -> bool {
         let concerns = |border: &Border| match border.of {
             BorderOf::Pages(_) => !matches!(kind, Kind::Column(_)),

@@ -22,7 +22,10 @@ pub(super) fn is_mapped(path: &Path) -> bool {
     let mut maps = processes
         .flatten()
         .filter_map(|process| fs::read(process.path().join("maps")).ok());
-    maps.any(|maps| memchr::memmem::find(&maps, path.as_os_str().as_bytes()).is_some())
+    // Another mount namespace may have the directory elsewhere; its name is unique.
+    let dir = path.parent().and_then(Path::file_name).unwrap_or_default();
+    let within = Path::new(dir).join(NAME);
+    maps.any(|maps| memchr::memmem::find(&maps, within.as_os_str().as_bytes()).is_some())
 }
 
 /// Removes copies that a killed memprof of this user has left behind, and that no process uses.

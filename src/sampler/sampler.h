@@ -95,7 +95,7 @@ void find_jemalloc(void);
 struct import {
 	const char *symbol;
 	void *from; /* what the process calls by this name */
-	void *to;   /* what it is to call */
+	void *to;   /* what it calls from then on */
 };
 /* Nothing if there is no such function. */
 void add_import(const char *symbol, void *from, void *to);

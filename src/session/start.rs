@@ -39,7 +39,7 @@ pub struct Started {
     pub progress: watch::Receiver<Progress>,
     /// BPF programs that this kernel does not have room for.
     pub missing: Vec<Missing>,
-    /// Marks that followed processes set; nothing comes without `--heap`.
+    /// Marks that followed processes set; nothing comes if allocations are not sampled.
     pub marks: mpsc::Receiver<(Pid, MarkSet)>,
 }
 
