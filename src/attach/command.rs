@@ -26,6 +26,8 @@ const MAX_STOP: Duration = Duration::from_millis(50);
 const PAUSE: Duration = Duration::from_millis(5);
 /// How long the list of loaded files is used.
 const FRESH: Duration = Duration::from_millis(500);
+/// How long a process that has just started may take to load its C library.
+const LOADS: Duration = Duration::from_secs(1);
 
 /// Has a running process load the library. Returns the output.
 ///
@@ -43,22 +45,34 @@ pub fn run(config: &AttachConfig) -> Result<Vec<u8>> {
         ..Options::default()
     })?;
     let cannot = || format!("cannot attach to process {pid} ({name})");
-    let files = Files::read(pid).with_context(cannot)?;
+    check(pid).with_context(cannot)?;
+    let files = files_with_libc(pid).with_context(cannot)?;
     if files.attached().is_some() {
         let text = format!(
             "process {pid} ({name}) has the sampling library already\nnext: memprof --heap --pid {pid}\n"
         );
         return Ok(text.into_bytes());
     }
-    check(pid, &files).with_context(cannot)?;
     confirm(config, pid, &name)?;
     let done = attach(config, pid, &image, files).with_context(cannot)?;
     Ok(done.text(pid, &name).into_bytes())
 }
 
-/// Whether the process can load the library at all.
-fn check(pid: Pid, files: &Files) -> Result<()> {
-    files.functions()?;
+/// The files that a process has loaded, once its C library is among them.
+fn files_with_libc(pid: Pid) -> Result<Files> {
+    let begun = Instant::now();
+    loop {
+        let files = Files::read(pid)?;
+        match files.functions() {
+            Ok(_) => return Ok(files),
+            Err(why) if begun.elapsed() >= LOADS => return Err(why),
+            Err(_) => thread::sleep(PAUSE),
+        }
+    }
+}
+
+/// Whether the process is in a state in which it can load the library.
+fn check(pid: Pid) -> Result<()> {
     let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
     let field = |name: &str| {
         let line = status.lines().find_map(|line| line.strip_prefix(name));

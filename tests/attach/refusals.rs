@@ -6,6 +6,8 @@ use std::io::{self, Write};
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::Command;
+use std::thread;
+use std::time::Duration;
 
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, TargetArch, apply_filter};
 
@@ -78,13 +80,27 @@ fn a_process_that_is_traced_is_refused() {
     attached(workload.pid(), &[]);
 }
 
+/// Also one that is stopped while it starts, before its C library is loaded.
 #[test]
 fn a_stopped_process_is_refused() {
-    let mut workload = Workload::start_with(&program("witness"), &["1"]);
-    stop(workload.pid());
-    refused(&mut workload, "is stopped");
-    cont(workload.pid());
-    unharmed(&mut workload);
+    for n in 0..8 {
+        let mut workload = Workload::start_with(&program("witness"), &["1"]);
+        thread::sleep(Duration::from_micros(200) * n);
+        stop(workload.pid());
+        refused(&mut workload, "is stopped");
+        cont(workload.pid());
+        unharmed(&mut workload);
+    }
+}
+
+#[test]
+fn a_process_that_has_just_started_is_attached_to() {
+    for n in 0..8 {
+        let mut workload = Workload::start_with(&program("witness"), &["1"]);
+        thread::sleep(Duration::from_micros(200) * n);
+        attached(workload.pid(), &[]);
+        unharmed(&mut workload);
+    }
 }
 
 fn filter(calls: &[i64], does: SeccompAction) -> BpfProgram {
