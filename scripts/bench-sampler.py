@@ -7,7 +7,7 @@ Each workload runs alternately without a library and with each of these: one tha
 (tests/workloads/forward.c), the library while nobody listens, and, as root, the library while the kernel takes both
 probes' samples (into the trace buffer, without stacks). --library adds others. Printed are the medians of the pairs'
 ratios, the spread of the middle half, and the ratio of the fastest runs, which other load of the machine disturbs
-least. The time is the CPU time, in user space and in the kernel; of Redis, that of the server.
+least. The time is the CPU time, in user space and in the kernel; of Redis and PostgreSQL, that of the server.
 """
 
 import argparse
@@ -24,29 +24,15 @@ import sys
 import tempfile
 import time
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
+from heap_workloads import PYTHON, ROOT, SQL, Postgres, compile_c, malloc_loop, rustc
+
 TRACING = pathlib.Path("/sys/kernel/tracing")
-PYTHON = "x = [str(n) for n in range(200_000)]\nfor _ in range(12): x = [y + '.' for y in x if y]\nprint(len(x))"
-SQL = """
-create table t(a integer primary key, b text);
-with recursive n(i) as (select 1 union all select i + 1 from n limit 300000)
-insert into t select i, 'row ' || i from n;
-select count(*), sum(length(b)) from t where b like '%7%';
-select substr(b, 1, 6) as k, count(*) from t group by k order by 2 desc limit 3;
-"""
-
-
-def compile_c(to, *args):
-    subprocess.run(["clang", *map(str, args), "-o", str(to)], check=True)
-    return to
 
 
 def libraries(directory):
     flags = (ROOT / "src/sampler/flags").read_text().split()
     own = compile_c(directory / "own.so", *flags, *sorted((ROOT / "src/sampler").glob("*.c")))
-    forward = compile_c(
-        directory / "forward.so", "-O2", "-fPIC", "-shared", ROOT / "tests/workloads/forward.c"
-    )
+    forward = compile_c(directory / "forward.so", "-fPIC", "-shared", ROOT / "tests/workloads/forward.c")
     # A file of its own, as probes are those of a file.
     listened = directory / "listened.so"
     shutil.copy(own, listened)
@@ -132,8 +118,23 @@ def redis(library):
         server.wait()
 
 
+def postgres(library):
+    server = Postgres(environment(library))
+    try:
+        server.run("pgbench", "-i", "-q", "-s", "2")
+        server.run("pgbench", "-n", "-c", "1", "-t", "3000")
+        server.run("pgbench", "-n", "-S", "-c", "1", "-t", "20000")
+        # Those of the clients are this process's children, those of the server's processes its own.
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    finally:
+        server.end()
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
 def workloads(directory):
-    loop = compile_c(directory / "loop", "-O2", "-fno-builtin", ROOT / "benches/workloads/malloc_loop.c")
+    loop = malloc_loop(directory)
+    compiler = rustc(directory)
     return {
         "tight loop, 64 bytes": command(loop, "64", "20000000"),
         "tight loop, 1 KiB": command(loop, "1024", "20000000"),
@@ -142,6 +143,8 @@ def workloads(directory):
         "CPython, PYTHONMALLOC=malloc": command("python3", "-c", PYTHON, env=[("PYTHONMALLOC", "malloc")]),
         "sqlite3": command("sqlite3", ":memory:", stdin=SQL),
         "Redis (jemalloc)": redis,
+        **({"rustc": command(*compiler)} if compiler else {}),
+        "PostgreSQL": postgres,
     }
 
 

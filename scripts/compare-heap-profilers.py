@@ -21,16 +21,9 @@ import sys
 import tempfile
 import time
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
+from heap_workloads import PYTHON, ROOT, SQL, malloc_loop
+
 LIBRARIES = pathlib.Path("/usr/lib/x86_64-linux-gnu")
-PYTHON = "x = [str(n) for n in range(200_000)]\nfor _ in range(12): x = [y + '.' for y in x if y]\nprint(len(x))"
-SQL = """
-create table t(a integer primary key, b text);
-with recursive n(i) as (select 1 union all select i + 1 from n limit 300000)
-insert into t select i, 'row ' || i from n;
-select count(*), sum(length(b)) from t where b like '%7%';
-select substr(b, 1, 6) as k, count(*) from t group by k order by 2 desc limit 3;
-"""
 
 
 class Profiler:
@@ -140,9 +133,7 @@ def profiled(profiler, command, stdin, directory):
 
 
 def workloads(directory):
-    loop = directory / "malloc_loop"
-    source = ROOT / "benches/workloads/malloc_loop.c"
-    subprocess.run(["clang", "-O2", "-fno-builtin", str(source), "-o", str(loop)], check=True)
+    loop = malloc_loop(directory)
     script = directory / "work.py"
     script.write_text(PYTHON)
     return {
