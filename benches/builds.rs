@@ -22,7 +22,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use skip::skip_named;
-use support::pairs::{Aim, Pairs, is_full};
+use support::pairs::{Aim, Pairs, is_full, number};
 use support::profiler::NOT_A_LOSS;
 use support::workload::compile;
 use support::{Bench, Measurement};
@@ -49,7 +49,7 @@ fn count(short: u32, all: u32) -> String {
 }
 
 fn pairs() -> usize {
-    if is_full() { 7 } else { 3 }
+    number(3, 7)
 }
 
 /// Which processes memprof follows.

@@ -17,6 +17,7 @@ use std::process::{Child, ChildStdout, Command, ExitCode, Stdio};
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
+use support::pairs::is_short;
 use support::profiler::Profiler;
 use support::workload::compile;
 use support::{Bench, Measurement, exchange};
@@ -25,13 +26,18 @@ const ROUNDS: usize = 5;
 /// Memory left to other processes on the machine, in MiB.
 const RESERVE: u64 = 3 << 10;
 const MEASUREMENTS: [Measurement; 3] = [
-    ("threads", |bench| measure(bench, "threads", 20_000)),
+    ("threads", |bench| measure(bench, "threads", of(20_000))),
     ("pages", pages),
-    ("processes", |bench| measure(bench, "forks", 400)),
+    ("processes", |bench| measure(bench, "forks", of(400))),
 ];
 
 fn main() -> ExitCode {
     Bench::main(Bench::prepare("bench-freeze", prepare), &MEASUREMENTS)
+}
+
+/// How much of something the target has: in a short run a tenth.
+fn of(usual: u64) -> u64 {
+    if is_short() { usual / 10 } else { usual }
 }
 
 fn prepare(to: &Path) -> Result<()> {
@@ -49,7 +55,11 @@ fn pages(bench: &Bench) -> Result<()> {
     let line = text.lines().find_map(|l| l.strip_prefix("MemAvailable:"));
     let kib = line.and_then(|l| l.trim().strip_suffix(" kB")?.parse::<u64>().ok());
     let free = kib.context("/proc/meminfo has no MemAvailable")? / 1024;
-    measure(bench, "pages", free.saturating_sub(RESERVE).min(10 << 10))
+    measure(
+        bench,
+        "pages",
+        free.saturating_sub(RESERVE).min(of(10 << 10)),
+    )
 }
 
 fn measure(bench: &Bench, what: &str, n: u64) -> Result<()> {

@@ -24,7 +24,7 @@ use serde_json::Value;
 
 use memprof::event::Pid;
 use memprof::heap::{Approach, SnapshotOptions, Stages};
-use support::pairs::{Aim, check, is_full, median};
+use support::pairs::{Aim, check, is_full, median, number};
 use support::profiler::Profiler;
 use support::workload::{Workload, compile, figure};
 use support::{Bench, Measurement, exchange};
@@ -52,7 +52,7 @@ fn main() -> ExitCode {
 
 /// Number of snapshots for each figure.
 fn rounds() -> usize {
-    if is_full() { 5 } else { 3 }
+    number(3, 5)
 }
 
 fn in_full(measure: impl FnOnce() -> Result<()>) -> Result<()> {

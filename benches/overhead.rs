@@ -24,19 +24,13 @@ use nix::sys::statfs::{FsType, statfs};
 
 use skip::skip_named;
 use support::counters::{FaultCounter, bpf_memory};
-use support::pairs::{Aim, Pairs, interleave, median, verdict};
+use support::pairs::{Aim, Pairs, interleave, is_short, median, number, verdict};
 use support::profiler::Profiler;
 use support::workload::{Workload, compile, figure};
 use support::{Bench, Cpus, Measurement, milliseconds};
 
-/// Number of pairs per ratio, and per ratio that is close to 1.
-const PAIRS: usize = 7;
-const CLOSE_PAIRS: usize = 9;
 /// Faults outside the workload's timed part that memprof may count: reading a line, printing one.
 const OTHER_FAULTS: u64 = 64;
-/// Durations over which memprof's own CPU time is measured.
-const IDLE: Duration = Duration::from_secs(20);
-const BUSY: Duration = Duration::from_secs(8);
 const MIB: f64 = 1024.0 * 1024.0;
 
 const MEASUREMENTS: [Measurement; 11] = [
@@ -52,6 +46,21 @@ const MEASUREMENTS: [Measurement; 11] = [
     ("busy", memprof_beside_a_busy_target),
     ("report", time_of_a_report),
 ];
+
+/// Number of pairs per ratio.
+fn usual_pairs() -> usize {
+    number(7, 7)
+}
+
+/// Number of pairs per ratio that is close to 1.
+fn close_pairs() -> usize {
+    number(9, 9)
+}
+
+/// Seconds over which memprof's own CPU time is measured.
+fn seconds(usual: u64) -> Duration {
+    Duration::from_secs(if is_short() { 2 } else { usual })
+}
 
 fn main() -> ExitCode {
     let bench = Bench::prepare("bench-workloads", compile);
@@ -83,7 +92,7 @@ fn touch_without_stacks(bench: &Bench) -> Result<()> {
     let pairs = Pairs::new("page touch, --stacks off", "ns/page", Aim::AtMost(1.12));
     let options = ["--stacks", "off"];
     bench
-        .pairs("touch", &TOUCH, &options, PAIRS, pairs)
+        .pairs("touch", &TOUCH, &options, usual_pairs(), pairs)
         .map(drop)
 }
 
@@ -124,7 +133,7 @@ fn the_same_twice(bench: &Bench) -> Result<()> {
         workload.end()?;
         figure(&figures, "ns_per_page")
     };
-    Pairs::settle(&mut figures, PAIRS, |[pairs]| {
+    Pairs::settle(&mut figures, usual_pairs(), |[pairs]| {
         pairs.add(run()?, run()?);
         Ok(())
     })?;
@@ -138,7 +147,7 @@ fn touch(bench: &Bench, args: &[&str], options: &[&str], name: &str, aim: Aim) -
         Pairs::new(name, "ns/page", aim),
         Pairs::new("  the same with mmap and munmap", "ns/page", Aim::None),
     ];
-    Pairs::settle(&mut figures, PAIRS, |[stores, whole]| {
+    Pairs::settle(&mut figures, usual_pairs(), |[stores, whole]| {
         let mut workload = bench.start("touch", args)?;
         let without = workload.go()?;
         workload.end()?;
@@ -181,7 +190,7 @@ fn read_into_the_cache(bench: &Bench) -> Result<()> {
     ensure!(kind != "tmpfs", "{file} is on a tmpfs: no page cache");
     let name = format!("page-cache reads ({kind})");
     let mut figures = [Pairs::new(name, "ns/page", Aim::AtMost(1.08))];
-    Pairs::settle(&mut figures, PAIRS, |[pairs]| {
+    Pairs::settle(&mut figures, usual_pairs(), |[pairs]| {
         let mut workload = bench.start("readfile", &args)?;
         let without = workload.go()?;
         workload.end()?;
@@ -229,7 +238,7 @@ fn unrelated_faults(bench: &Bench) -> Result<()> {
         workload.end()?;
         figure(&figures, "ns_per_page_with_munmap")
     };
-    beside_an_idle_target(bench, CLOSE_PAIRS, |half| {
+    beside_an_idle_target(bench, close_pairs(), |half| {
         let figure = run()?;
         let Half(Some(without)) = half else {
             return Ok(Some(figure));
@@ -265,7 +274,7 @@ fn unrelated_syscalls(bench: &Bench) -> Result<()> {
     let args = ["--start-on-stdin", "--calls", "500000"];
     let mut getppid = Pairs::new("unrelated process: getppid", "ns/call", Aim::None);
     let mut read = Pairs::new("unrelated process: read of 0 bytes", "ns/call", Aim::None);
-    beside_an_idle_target(bench, CLOSE_PAIRS, |half| {
+    beside_an_idle_target(bench, close_pairs(), |half| {
         let mut workload = bench.start("syscalls", &args)?;
         let figures = workload.go()?;
         workload.end()?;
@@ -313,14 +322,14 @@ fn held_by(tree: &serde_json::Value, function: &str) -> u64 {
 fn memprof_beside_an_idle_target(bench: &Bench) -> Result<()> {
     let (workload, memprof) = with_stacks(bench, &[], 0)?;
     print_memory(&memprof, "idle target", Aim::AtMost(60.0))?;
-    print_cpu(&memprof, "idle target", IDLE, Aim::AtMost(0.5))?;
+    print_cpu(&memprof, "idle target", seconds(20), Aim::AtMost(0.5))?;
     workload.end()?;
     memprof.end()
 }
 
 fn memprof_beside_a_busy_target(bench: &Bench) -> Result<()> {
     let (workload, memprof) = with_stacks(bench, &["--busy"], 16 * 1024)?;
-    print_cpu(&memprof, "busy target", BUSY, Aim::None)?;
+    print_cpu(&memprof, "busy target", seconds(8), Aim::None)?;
     print_memory(&memprof, "busy target", Aim::None)?;
     workload.end()?;
     memprof.end()

@@ -23,7 +23,7 @@ use anyhow::{Context, Result, ensure};
 
 use skip::skip_named;
 use support::counters::map_memory;
-use support::pairs::{Aim, Pairs, is_full, verdict};
+use support::pairs::{Aim, Pairs, number, verdict};
 use support::profiler::Profiler;
 use support::workload::compile_without_frame_pointers;
 use support::{Bench, Killed, Measurement, pin};
@@ -43,7 +43,7 @@ const MEASUREMENTS: [Measurement; 8] = [
 
 /// The number of pairs: in the short form the middle one of three.
 fn pairs_of_each() -> usize {
-    if is_full() { 5 } else { 3 }
+    number(3, 5)
 }
 
 fn main() -> ExitCode {

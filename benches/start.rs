@@ -17,7 +17,7 @@ use anyhow::{Context, Result, ensure};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use support::pairs::Aim;
+use support::pairs::{Aim, number};
 use support::times::{HEAD, Times};
 use support::workload::compile;
 use support::{Bench, Killed, Measurement, exchange};
@@ -32,7 +32,7 @@ fn main() -> ExitCode {
 fn runs() -> Result<usize> {
     match std::env::var("MEMPROF_BENCH_RUNS") {
         Ok(text) => text.parse().context("MEMPROF_BENCH_RUNS is no number"),
-        Err(_) => Ok(5),
+        Err(_) => Ok(number(5, 5)),
     }
 }
 

@@ -132,6 +132,20 @@ impl Pairs {
     }
 }
 
+/// A number of pairs or rounds: 1 in a short run, which tries each benchmark (`MEMPROF_BENCH_SHORT`).
+pub fn number(usual: usize, full: usize) -> usize {
+    match (is_full(), is_short()) {
+        (true, _) => full,
+        (false, true) => 1,
+        (false, false) => usual,
+    }
+}
+
+/// Whether each benchmark is only tried: `MEMPROF_BENCH_SHORT`, as in `./run-tests bench`.
+pub fn is_short() -> bool {
+    std::env::var_os("MEMPROF_BENCH_SHORT").is_some()
+}
+
 /// Whether the benchmarks take the time that they need: `MEMPROF_BENCH_FULL`.
 pub fn is_full() -> bool {
     ["MEMPROF_BENCH_FULL", STRICT]
