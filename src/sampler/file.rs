@@ -88,6 +88,7 @@ pub enum SamplerError {
 pub struct Library {
     dir: PathBuf,
     path: PathBuf,
+    interval: u64,
     stats_address: u64,
     /// Locked as long as memprof runs, whatever ends it: see [`left_behind`].
     _lock: Option<Flock<File>>,
@@ -128,6 +129,7 @@ impl Library {
         let mut library = Library {
             dir,
             path,
+            interval: options.interval,
             stats_address: 0,
             _lock: None,
         };
@@ -166,6 +168,11 @@ impl Library {
     /// The file, by its absolute path.
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// The mean number of bytes between two samples.
+    pub fn interval(&self) -> u64 {
+        self.interval
     }
 
     /// Where the library's [`Stats`](super::Stats) are in a target, relative to the address at which it is loaded.

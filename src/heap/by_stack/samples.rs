@@ -33,10 +33,26 @@ impl HeapSample {
 pub struct HeapSamples {
     /// Those that were kept.
     pub kept: Vec<HeapSample>,
-    /// Whether sampling began with the program, so that each chunk in use could have been sampled.
-    pub from_start: bool,
+    /// How they were sampled.
+    pub origin: Origin,
     /// Number of samples that were lost or not kept.
     pub lost: u64,
+}
+
+/// How samples were taken.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Origin {
+    /// Whether sampling began with the program, so that each chunk in use could have been sampled.
+    pub from_start: bool,
+    /// The mean number of bytes between samples, if that is known; with 0 each allocation is one.
+    pub interval: Option<u64>,
+}
+
+impl Origin {
+    /// Whether each allocation of the program was a sample.
+    pub fn is_every(self) -> bool {
+        self.from_start && self.interval == Some(0)
+    }
 }
 
 /// What became of the samples in a join.

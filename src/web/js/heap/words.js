@@ -77,9 +77,9 @@ export const WORDS = /** @type {Record<string, Words>} */ ({
     columns: { stack: ["stack", "The innermost function first"], live: ["live (estimated)", "Requested bytes in use, resident or not"], resident: ["resident", "Resident bytes of reachable chunks, with headers"], overhead: ["overhead", "Those of them that are headers, or were added to the requested size"], pinned: ["waste: pinned", "Resident free bytes on pages that these chunks keep in memory"], pinned_beside_samples: ["beside samples", "Those of them on the pages of the sampled chunks themselves"], unreachable: ["unreachable", "Resident bytes of chunks that nothing refers to"], samples: ["samples", "Number of live samples"], unreachable_samples: ["unreachable ones", "Number of live samples of unreachable chunks"] },
   },
   "by_stack.leaks": {
-    title: "Unreachable by stack", about: "Chunks that nothing refers to, by who allocated them and by what leads to them.", first: "unreachable",
+    title: "Unreachable by stack", about: "Chunks that nothing refers to, by who allocated them and by what leads to them.", first: "requested",
     left: ({ by_stack }) => by_stack.leaks_left_out,
-    columns: { stack: ["stack", "The innermost function first"], head: ["led to by", "The stack of an unreachable chunk that leads to them"], unreachable: ["unreachable", "Resident bytes, with headers"], samples: ["samples", "Number of live samples"], example: ["example", "Address of a chunk that leads to them"] },
+    columns: { stack: ["stack", "The innermost function first"], head: ["led to by", "The stack of an unreachable chunk that leads to them"], requested: ["requested", "Requested bytes, resident or not"], allocations: ["allocations", "Number of chunks"], unreachable: ["resident", "Resident bytes, with headers"], samples: ["samples", "Number of live samples"], example: ["example", "Address of a chunk that leads to them"] },
   },
   "by_stack.free_pages": {
     title: "Free pages", about: "Resident pages of the heap without a chunk in use, by the stacks that brought them in, which may not be those that freed them.", first: "resident",
