@@ -74,7 +74,12 @@ impl Aggregator {
         profile.not_observed = Vec::new();
         profile.borders = Vec::new();
         SampledHeap {
-            samples: HeapSamples { kept, origin, lost },
+            samples: HeapSamples {
+                kept,
+                origin,
+                lost,
+                unsent: probe.samples_lost(),
+            },
             stacks,
             profile,
         }

@@ -268,6 +268,7 @@ fn some(heap: &AllHeaps) -> HeapSamples {
             interval: None,
         },
         lost: 0,
+        unsent: 0,
     }
 }
 

@@ -169,7 +169,7 @@ fn what_a_rust_program_forgot_too() {
 fn estimates_are_as_far_off_as_they_say() {
     let owners = program("owners");
     let mut commands = NamedTempFile::new().unwrap();
-    commands.write_all(b"fill\nleak\nthin\n").unwrap();
+    commands.write_all(b"fill\nleak\n").unwrap();
     let script = "exec \"$0\" <\"$1\"";
     let input = commands.path().to_str().unwrap();
     let command = ["sh", "-c", script, owners.to_str().unwrap(), input];

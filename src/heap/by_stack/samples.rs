@@ -35,8 +35,10 @@ pub struct HeapSamples {
     pub kept: Vec<HeapSample>,
     /// How they were sampled.
     pub origin: Origin,
-    /// Number of samples that were lost or not kept.
+    /// Number of samples that were not kept.
     pub lost: u64,
+    /// Number of samples, of all processes and also such that were freed since, of which memprof was not told.
+    pub unsent: u64,
 }
 
 /// How samples were taken.
@@ -64,8 +66,10 @@ pub struct SampleCounts {
     pub gone: u64,
     /// Those of no bytes, which stand for none.
     pub empty: u64,
-    /// Those that were lost or not kept before the join.
+    /// Those that were not kept before the join: there was no room for them.
     pub lost: u64,
+    /// Those of which memprof was not told, because it could not keep up: of all processes, and also such that were freed since.
+    pub unsent: u64,
 }
 
 /// A sample in its chunk.
@@ -82,6 +86,7 @@ pub(crate) struct Placed {
 pub(crate) fn place(heaps: &AllHeaps, samples: &HeapSamples) -> (Vec<Placed>, SampleCounts) {
     let mut counts = SampleCounts {
         lost: samples.lost,
+        unsent: samples.unsent,
         ..SampleCounts::default()
     };
     let mut placed = Vec::new();

@@ -30,6 +30,7 @@ pub(super) fn samples(kept: Vec<HeapSample>, from_start: bool) -> HeapSamples {
             interval: None,
         },
         lost: 0,
+        unsent: 0,
     }
 }
 
@@ -178,6 +179,7 @@ fn all_rows_add_up() {
                 interval: [None, Some(0), Some(interval)][random.below(3) as usize],
             },
             lost: random.below(4) / 3,
+            unsent: random.below(2),
         };
         let joint = made.join(&list);
         let owners = [
