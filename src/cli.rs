@@ -22,8 +22,8 @@ use clap::{ArgGroup, Args, ColorChoice, CommandFactory, FromArgMatches, Parser, 
 use self::exact::exact_of;
 use self::outputs::outputs;
 use self::values::{
-    HeapHow, ReadFrames, UnwindArg, formats, frames_of, parse_name, parse_pid, parse_seconds,
-    parse_size, parse_wait, stacks,
+    HeapHow, ReadFrames, UnwindArg, formats, frames_of, parse_interval, parse_name, parse_pid,
+    parse_seconds, parse_size, parse_wait, stacks,
 };
 use crate::allocations::Filter;
 use crate::config::{
@@ -172,8 +172,8 @@ struct ProfileArgs {
     #[arg(long, value_name = "N", requires = "heap")]
     skip: Option<u64>,
     /// With --heap: for how many allocated bytes one sample stands on average, in the preloaded library: `65536`, `512KiB`
-    /// [default: 512KiB]
-    #[arg(long, value_name = "SIZE", requires = "heap", value_parser = parse_size)]
+    /// [default: 512KiB]. 0: each allocation is a sample
+    #[arg(long, value_name = "SIZE", requires = "heap", value_parser = parse_interval)]
     heap_interval: Option<u64>,
     /// With --heap: also listen to probes of this provider that follow the contract
     #[arg(long, value_name = "NAME", requires = "heap")]
@@ -457,6 +457,7 @@ fn config(args: ProfileArgs) -> Result<Config, clap::Error> {
         duration: args.duration,
         outputs,
         screen: None,
+        takes_heap: false,
         verbosity: args.verbose,
     })
 }

@@ -13,14 +13,15 @@ use crate::debuginfod::Wish;
 use crate::event::Pid;
 use crate::exact::ExactOptions;
 use crate::export::{ExportOptions, Exporter};
-use crate::freeze::Freeze;
+use crate::freeze::{Freeze, MAX_FREEZE};
 use crate::gate::Gate;
 use crate::heap::SnapshotOptions;
 use crate::interpreter::Wanted;
-use crate::probe::{Stacks, Unwind};
+use crate::measure::HEAP;
+use crate::probe::{FRAME_LIMITS, Stacks, Unwind};
 use crate::screen::ScreenOptions;
 use crate::session::held::At;
-use crate::source::Source;
+use crate::source::{self, Source};
 use crate::target::{self, Selector};
 
 /// Configuration of a profiling session.
@@ -65,11 +66,41 @@ pub struct Config {
     pub outputs: Vec<Output>,
     /// Settings of the live view on the terminal; `None` for no view.
     pub screen: Option<ScreenOptions>,
+    /// Whether the session takes a heap snapshot by itself (`memprof heap --by-stack`).
+    pub takes_heap: bool,
     /// How many diagnostics are shown: 0 for none ([`console::show_diagnostics`](crate::console)).
     pub verbosity: u8,
 }
 
 impl Config {
+    /// A session that samples allocations for one heap snapshot: without server, outputs and view.
+    pub fn for_heap(target: Selector, heap: HeapSampling) -> Config {
+        Config {
+            target,
+            follow_forks: false,
+            freeze: Freeze::No,
+            max_freeze: MAX_FREEZE,
+            sources: source::chosen(HEAP.option.as_slice()),
+            heap: Some(heap),
+            unwind: Unwind::Auto,
+            stacks: Stacks::default(),
+            max_frames: *FRAME_LIMITS.start(),
+            rust_hashes: false,
+            debuginfod: Wish::Environment,
+            interpreters: Wanted::ALL,
+            listen: None,
+            cors_origins: Vec::new(),
+            allow_hosts: Vec::new(),
+            metrics_functions: 0,
+            wait: None,
+            duration: None,
+            outputs: Vec::new(),
+            screen: None,
+            takes_heap: true,
+            verbosity: 0,
+        }
+    }
+
     /// Whether files are written at the end.
     pub fn writes_files(&self) -> bool {
         let sizes = self.heap.as_ref().is_some_and(|heap| heap.sizes.is_some());
@@ -219,6 +250,17 @@ pub enum HeapTarget {
     Command(Vec<String>, At),
 }
 
+/// How `memprof heap --by-stack` samples allocations.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ByStackConfig {
+    /// Bytes for which one sample stands on average, in a command.
+    pub interval: u64,
+    /// Providers of probes that follow the contract, beside the known ones.
+    pub providers: Vec<String>,
+    /// For how long a process that runs already is sampled before the snapshot.
+    pub sampled_for: Duration,
+}
+
 /// Configuration of `memprof heap`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HeapConfig {
@@ -228,6 +270,8 @@ pub struct HeapConfig {
     pub top: usize,
     /// How the snapshot is taken.
     pub snapshot: SnapshotOptions,
+    /// How allocations are sampled, if the heap is shown by stack.
+    pub by_stack: Option<ByStackConfig>,
     /// The output format.
     pub format: HeapFormat,
 }

@@ -39,13 +39,13 @@ mod vtables;
 pub use address_map::{AddressMap, Cell, MapRange};
 pub use arenas::{ArenaKind, ArenaRow};
 pub use by_stack::{
-    ByStack, Estimated, FreePagesRow, HeadOf, HeapSample, HeapSamples, Joint, LeakRow, RestKind,
-    RestRow, SampleCounts, StackRow,
+    ByStack, Estimated, EstimatedNumber, FreePagesRow, HeadOf, HeapSample, HeapSamples, Joint,
+    LeakRow, Origin, RestKind, RestRow, SampleCounts, StackRow,
 };
 pub use figures::Figures;
 pub use glibc::{Mallinfo, Refusal};
 pub use jemalloc::{JemallocFigures, JemallocHeap};
-pub use ledger::{Measured, SampleSource, measure, measure_with_samples};
+pub use ledger::{Measured, SampleSource, measure, measure_exiting, measure_with_samples};
 pub use python::{PoolClass, PyType, PythonHeap, PythonRead, Role};
 pub use reach::{Head, Unreachable};
 pub use report::{Allocator, Heap, Object, OtherRow, Row, SizeClass, What};

@@ -238,6 +238,11 @@ impl Probe {
         self.lost(wire::loss::LOSS_RING_PROCESS)
     }
 
+    /// Number of sampled allocations that did not reach user space.
+    pub fn samples_lost(&self) -> u64 {
+        self.lost(wire::loss::LOSS_RING_ALLOCATION)
+    }
+
     fn bss<T: Copy + Default>(&self, field: impl Fn(&crate::wire::Bss) -> *const T) -> T {
         match self.skel.maps.bss_data.as_deref() {
             // SAFETY: a valid field of the mapped .bss; volatile because the kernel writes it.

@@ -9,7 +9,7 @@ mod stats;
 
 pub use file::{Image, Library, Options, SamplerError, is_library};
 pub use fitness::{Unfit, check};
-pub use stats::{Imports, State, Stats};
+pub use stats::{Imports, Preloaded, State, Stats};
 
 /// The library as it was compiled, for the processor that memprof was compiled for.
 pub static BYTES: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/libmemprof_heap.so"));

@@ -4,6 +4,7 @@
 //! serves HTTP, feeds the live view of `memprof top` and waits for signals. The threads communicate over
 //! bounded channels.
 
+pub mod by_stack;
 mod collection;
 pub mod collector;
 pub mod command;
@@ -28,6 +29,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
+use tokio::runtime::Runtime;
 use tokio::sync::{mpsc, watch};
 
 use crate::api::{Api, ApiOptions, Provider, ProviderError};
@@ -66,9 +68,7 @@ pub fn run(config: &Config) -> Result<ExitCode> {
     if config.screen.is_some() {
         screen::require()?;
     }
-    capability::require()?;
-    priority::raise();
-    raise_file_limit();
+    require()?;
     for output in config.outputs.iter().filter(|o| !o.is_stdout()) {
         output::check(&output.path)?;
     }
@@ -80,67 +80,36 @@ pub fn run(config: &Config) -> Result<ExitCode> {
         .iter()
         .map(|a| server::bind(*a))
         .collect::<Result<Vec<_>, _>>()?;
-    if let Selector::Pid(pid) = config.target {
-        if let Some(why) = Presence::of(pid).refusal(pid) {
-            bail!("cannot profile process {pid}: {why}");
-        }
-        capability::require_access(pid)?
-            .iter()
-            .for_each(|less| console::print(less));
-    }
-    let (symbolizer, fetching) = naming::start(config)?;
-    let sampler = match (&config.heap, &config.target) {
-        (Some(heap), Selector::Command(_)) if heap.exact.is_none() => {
-            Some(Library::place(&sampler::Options {
-                interval: heap.interval,
-                // A command is often a script that executes the program.
-                children: true,
-                ..sampler::Options::default()
-            })?)
-        }
-        _ => None,
-    };
-    let Started {
-        collecting,
-        progress,
-        missing,
-        marks,
-    } = start_collector(config, sampler.as_ref())?;
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        // These threads build replies; they write no files.
-        .on_thread_start(|| {
-            priority::restore();
-            drop(privileges::limit_capabilities(HELPER));
-        })
-        .build()
-        .context("cannot start the HTTP server's runtime")?;
-    for (program, why) in &missing {
-        console::print(&format!(
-            "continuing without the BPF program {program}: {why}"
-        ));
-    }
-    let reports = Reports::new(
-        &config.target,
-        collecting.clone(),
-        progress.clone(),
-        symbolizer,
-        config.freeze,
-    );
-    let reports = Arc::new(reports.with_fetching(fetching));
-    let session = Session {
-        config,
-        collecting,
-        progress,
-        reports,
-        sampler,
-        live: None,
-    };
+    let (session, marks) = Session::start(config)?;
+    let runtime = runtime()?;
     priority::restore();
     let code = runtime.block_on(session.live(listeners, marks));
     // Neither a client that is still reading nor a running lookup may delay the exit.
     runtime.shutdown_timeout(Duration::from_secs(1));
     code
+}
+
+/// Checks that this machine can be profiled, and prepares for it.
+///
+/// # Errors
+/// What is missing, and how to get it.
+fn require() -> Result<()> {
+    capability::require()?;
+    priority::raise();
+    raise_file_limit();
+    Ok(())
+}
+
+/// The runtime of the main thread; its other threads build replies.
+fn runtime() -> Result<Runtime> {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .on_thread_start(|| {
+            priority::restore();
+            drop(privileges::limit_capabilities(HELPER));
+        })
+        .build()
+        .context("cannot start the runtime of the main thread")
 }
 
 /// A running session.
@@ -153,6 +122,63 @@ struct Session<'a> {
     sampler: Option<Library>,
     /// The live view, while it owns the terminal.
     live: Option<Live>,
+}
+
+impl<'a> Session<'a> {
+    /// Starts its threads, with the probe. Returns the marks that programs set, too.
+    ///
+    /// # Errors
+    /// The target cannot be followed, or the probe not be loaded.
+    fn start(config: &'a Config) -> Result<(Session<'a>, mpsc::Receiver<(Pid, MarkSet)>)> {
+        if let Selector::Pid(pid) = config.target {
+            if let Some(why) = Presence::of(pid).refusal(pid) {
+                bail!("cannot profile process {pid}: {why}");
+            }
+            capability::require_access(pid)?
+                .iter()
+                .for_each(|less| console::print(less));
+        }
+        let (symbolizer, fetching) = naming::start(config)?;
+        let sampler = match (&config.heap, &config.target) {
+            (Some(heap), Selector::Command(_)) if heap.exact.is_none() => {
+                Some(Library::place(&sampler::Options {
+                    interval: heap.interval,
+                    // A command is often a script that executes the program.
+                    children: true,
+                    ..sampler::Options::default()
+                })?)
+            }
+            _ => None,
+        };
+        let Started {
+            collecting,
+            progress,
+            missing,
+            marks,
+        } = start_collector(config, sampler.as_ref())?;
+        for (program, why) in &missing {
+            console::print(&format!(
+                "continuing without the BPF program {program}: {why}"
+            ));
+        }
+        let reports = Reports::new(
+            &config.target,
+            collecting.clone(),
+            progress.clone(),
+            symbolizer,
+            config.freeze,
+        );
+        let reports = Arc::new(reports.with_fetching(fetching));
+        let session = Session {
+            config,
+            collecting,
+            progress,
+            reports,
+            sampler,
+            live: None,
+        };
+        Ok((session, marks))
+    }
 }
 
 impl Session<'_> {
@@ -193,6 +219,14 @@ impl Session<'_> {
         };
         stop.send_replace(true);
         let _ = server.await;
+        self.end();
+        let code = outcome?;
+        written?;
+        Ok(ExitCode::from(code))
+    }
+
+    /// Detaches from the target, and ends the threads.
+    fn end(&mut self) {
         if self.config.heap.is_some() {
             // If memprof ended first, the kernel would do it at any time after.
             let _ = self.collecting.wait_for(DETACH, Command::Detach);
@@ -205,9 +239,6 @@ impl Session<'_> {
         if let Some(line) = self.reports.debuginfod().and_then(|status| status.line()) {
             console::print(&line);
         }
-        let code = outcome?;
-        written?;
-        Ok(ExitCode::from(code))
     }
 
     /// Ends an exact window before the last report is made, and says what was seen in it.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::{Aggregator, Snapshot};
 use crate::event::{MmId, Pid, StackId};
-use crate::heap::{HeapSample, HeapSamples};
+use crate::heap::{HeapSample, HeapSamples, Origin};
 use crate::probe::Probe;
 use crate::profile::{Amounts, Frame, Profile, Sample, Stack, Usage};
 
@@ -30,7 +30,7 @@ impl Aggregator {
 
     /// The sampled allocations that were live at a moment, in ns of `CLOCK_MONOTONIC`, since which frees are kept. All events
     /// up to then must have been applied.
-    pub fn sampled(&mut self, mm: MmId, at: u64, from_start: bool, probe: &Probe) -> SampledHeap {
+    pub fn sampled(&mut self, mm: MmId, at: u64, origin: Origin, probe: &Probe) -> SampledHeap {
         let (live, lost) = self.samples.live_at(mm, at);
         // Without the sampler's frames, stacks with different ids can be the same.
         let mut ids: HashMap<Box<[Frame]>, StackId> = HashMap::new();
@@ -76,8 +76,9 @@ impl Aggregator {
         SampledHeap {
             samples: HeapSamples {
                 kept,
-                from_start,
+                origin,
                 lost,
+                unsent: probe.samples_lost(),
             },
             stacks,
             profile,

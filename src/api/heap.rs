@@ -14,7 +14,7 @@ use super::reply::{JSON, internal};
 use super::request::RequestContext;
 use super::{Api, ApiError, Ask, BoxFuture, GrownBy, HeapOptions, HeapSnapshot, Reply, Request};
 use crate::event::Pid;
-use crate::heap::{ByStack, Figures, Heap};
+use crate::heap::{Approach, ByStack, Figures, Heap};
 
 /// Limit for the bytes of all snapshots together, as JSON.
 const MOST_BYTES: usize = 8 << 20;
@@ -22,6 +22,8 @@ const MOST_BYTES: usize = 8 << 20;
 /// Number of chunks and other single things that are listed by default, and at most.
 const TOP: usize = 100;
 const MOST_TOP: usize = 1000;
+/// Maximum number of stacks that a snapshot lists: each may be as long as its names.
+const MOST_STACKS: usize = 200;
 /// The longest stop that a request may allow, in milliseconds.
 const LONGEST_STOP: u64 = 10_000;
 
@@ -213,6 +215,8 @@ pub(super) fn take(asked: &RequestContext<'_>) -> Result<Request, ApiError> {
         options: HeapOptions {
             max_stop: wanted.max_stop.map(Duration::from_millis),
             top,
+            stacks: top.min(MOST_STACKS),
+            approach: Approach::Auto,
             limit: "max_stop in the request",
             grown_by: true,
         },

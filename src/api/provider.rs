@@ -8,7 +8,7 @@ use crate::allocations::NamedAllocations;
 use crate::debuginfod;
 use crate::event::Pid;
 use crate::freeze::Freeze;
-use crate::heap::{ByStack, Heap};
+use crate::heap::{Approach, ByStack, Heap};
 use crate::profile::{MapUsage, Profile};
 
 /// Provides reports.
@@ -81,10 +81,14 @@ pub trait Provider: Send + Sync + 'static {
 /// How a heap snapshot is taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HeapOptions {
+    /// Whether the process is forked or its memory copied while it is stopped.
+    pub approach: Approach,
     /// Maximum time for which the process is stopped; `None` for that of `--max-freeze`.
     pub max_stop: Option<Duration>,
     /// Number of chunks and of other single things that are listed.
     pub top: usize,
+    /// Number of stacks that are listed in each table by stack.
+    pub stacks: usize,
     /// What sets the limit of the stop, for messages.
     pub limit: &'static str,
     /// Whether to find out who made the heap grow.

@@ -6,7 +6,7 @@ use clap::{ArgGroup, Args};
 
 use super::HEAP_INTERVAL;
 use super::maps::ProcessArgs;
-use super::values::{parse_seconds, parse_size};
+use super::values::{parse_interval, parse_seconds};
 use crate::config::{AttachConfig, ProcessTarget};
 
 #[derive(Debug, Args)]
@@ -19,7 +19,7 @@ pub(super) struct AttachArgs {
     #[arg(long, short)]
     yes: bool,
     /// For how many allocated bytes one sample stands on average: `65536`, `512KiB` [default: 512KiB]
-    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    #[arg(long, value_name = "SIZE", value_parser = parse_interval)]
     heap_interval: Option<u64>,
     /// Look for a safe moment for at most this many seconds, and wait as long for the process's loader
     #[arg(long, value_name = "SECS", default_value = "5", value_parser = parse_seconds)]

@@ -66,6 +66,11 @@ pub(super) fn parse_size(size: &str) -> Result<u64, String> {
         })
 }
 
+/// The mean number of bytes between samples. A byte lies in each allocation, so 1 is meant as 0: all of them.
+pub(super) fn parse_interval(size: &str) -> Result<u64, String> {
+    parse_size(size).map(|bytes| if bytes == 1 { 0 } else { bytes })
+}
+
 /// All formats, with their descriptions.
 pub(super) fn formats() -> PossibleValuesParser {
     let value = |format: &Exporter| PossibleValue::new(format.name).help(format.about);

@@ -23,9 +23,11 @@ mod text;
 use std::collections::{BTreeSet, HashMap};
 
 pub(super) use holdings::{Holdings, Owner, Part};
-pub use report::{ByStack, Estimated, FreePagesRow, HeadOf, LeakRow, RestKind, RestRow, StackRow};
+pub use report::{
+    ByStack, Estimated, EstimatedNumber, FreePagesRow, HeadOf, LeakRow, RestKind, RestRow, StackRow,
+};
 pub(super) use samples::{Heads, Placed, place};
-pub use samples::{HeapSample, HeapSamples, SampleCounts};
+pub use samples::{HeapSample, HeapSamples, Origin, SampleCounts};
 
 use super::memory::Run;
 use super::report::{OtherRow, Row, What};
@@ -39,7 +41,7 @@ pub struct Joint {
     holdings: Holdings,
     heads: Heads,
     counts: SampleCounts,
-    from_start: bool,
+    origin: Origin,
     /// By size, and by what chunks pin.
     strata: [Vec<Stratum>; 2],
     /// Resident bytes of what no stack is looked for.
@@ -56,7 +58,7 @@ impl Joint {
         mut holdings: Holdings,
         heads: Heads,
         counts: SampleCounts,
-        from_start: bool,
+        origin: Origin,
         rows: &[Row],
         others: &[OtherRow],
     ) -> Joint {
@@ -83,13 +85,13 @@ impl Joint {
             + others.iter().map(|row| row.resident).sum::<u64>();
         // (A chunk that was placed and not met again would have no class.)
         holdings.joined.retain(|joined| joined.chunk > 0);
-        let complete = from_start && counts.lost == 0;
+        let complete = origin.from_start && counts.lost == 0;
         Joint {
             strata: strata(&holdings, complete),
             holdings,
             heads,
             counts,
-            from_start,
+            origin,
             python,
             others: others.to_vec(),
             own: heap.saturating_sub(held + free),
@@ -149,7 +151,7 @@ impl Joint {
 
     /// Why bytes of a stratum are no stack's.
     fn reason(&self, method: Method) -> RestKind {
-        match (method, self.from_start) {
+        match (method, self.origin.from_start) {
             (Method::TooFew, _) => RestKind::TooFewSamples,
             (_, false) => RestKind::BeforeSampling,
             (_, true) => RestKind::NotSampled,

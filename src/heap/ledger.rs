@@ -90,21 +90,23 @@ pub fn measure_with_samples(
 ///
 /// # Errors
 /// It may not be read, or there is no memory for a copy of its memory.
-pub(super) fn measure_exiting(
+pub fn measure_exiting(
     pid: Pid,
     last: Pid,
     registers: Option<Registers>,
     top: usize,
-) -> Result<Heap> {
+    samples: SampleSource,
+) -> Result<Measured> {
     // If the first thread has ended, the memory is found by the last one's id only.
     let take = || snapshot::take_exiting(last, registers);
-    let heap = measure_once(last, top, take, &mut |_| None)?.heap;
+    let measured = measure_once(last, top, take, samples)?;
     let comm = target::comm(pid).unwrap_or_default();
-    Ok(Heap {
+    let heap = Heap {
         pid: pid.0,
         comm,
-        ..heap
-    })
+        ..measured.heap
+    };
+    Ok(Measured { heap, ..measured })
 }
 
 fn measure_once(
@@ -126,7 +128,7 @@ fn measure_once(
     let mut heaps = AllHeaps::new(glibc, jemalloc.ok().flatten());
     let mut census = Census::new(Some(pid), &snapshot, top);
     let samples = samples.filter(|_| !heaps.is_empty());
-    let placed = samples.map(|samples| (by_stack::place(&heaps, &samples), samples.from_start));
+    let placed = samples.map(|samples| (by_stack::place(&heaps, &samples), samples.origin));
     if let Some(((placed, _), _)) = &placed {
         census.heads = Heads::of(placed);
     }
@@ -135,8 +137,8 @@ fn measure_once(
     let heads = std::mem::take(&mut census.heads);
     let (types, retained) = unreachable.as_ref().map(|_| census.finish()).unzip();
     let mut ledger = Ledger::new(&snapshot, top);
-    if let Some(((placed, _), _)) = &placed {
-        ledger.hold(placed);
+    if let Some(((placed, _), origin)) = &placed {
+        ledger.hold(placed, origin.interval);
     }
     ledger.add_heaps(&heaps);
     let python = python::measure(pid, &snapshot, &heaps);
@@ -184,15 +186,8 @@ fn measure_once(
         ..
     } = ledger;
     let joint = holdings.zip(placed);
-    let joint = joint.map(|(holdings, ((_, counts), from_start))| {
-        Joint::new(
-            holdings,
-            heads,
-            counts,
-            from_start,
-            &heap.rows,
-            &heap.others,
-        )
+    let joint = joint.map(|(holdings, ((_, counts), origin))| {
+        Joint::new(holdings, heads, counts, origin, &heap.rows, &heap.others)
     });
     let pages = HeapPages::of(snapshot.vmas, &pages, &ranges);
     Ok(Measured { heap, pages, joint })

@@ -5,7 +5,7 @@ mod of_jemalloc;
 use std::ops::Range;
 
 use super::all_heaps::AllHeaps;
-use super::by_stack::{self, Heads, HeapSample, HeapSamples};
+use super::by_stack::{self, Heads, HeapSample, HeapSamples, Origin};
 use super::glibc;
 use super::ledger;
 use super::memory::{Memory, Run};
@@ -263,8 +263,12 @@ fn some(heap: &AllHeaps) -> HeapSamples {
     };
     HeapSamples {
         kept: (0..).zip(heap.live()).map(sample).step_by(2).collect(),
-        from_start: true,
+        origin: Origin {
+            from_start: true,
+            interval: None,
+        },
         lost: 0,
+        unsent: 0,
     }
 }
 

@@ -4,6 +4,7 @@ use std::env;
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File, Permissions};
 use std::io::{self, Write};
+use std::mem::offset_of;
 use std::num::NonZeroU64;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, PermissionsExt};
@@ -13,7 +14,8 @@ use nix::fcntl::Flock;
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::statvfs::{FsFlags, statvfs};
 use nix::unistd::mkdtemp;
-use object::elf::SHT_DYNSYM;
+use object::LittleEndian;
+use object::elf::{FileHeader64, PF_W, PT_LOAD, ProgramHeader64, SHT_DYNSYM};
 
 use super::left_behind::{self, locked};
 use super::{BYTES, DEFAULT_INTERVAL};
@@ -29,6 +31,12 @@ const IMPORTS: &str = "memprof_heap_imports";
 const MAGIC: u64 = u64::from_le_bytes(*b"pm_heap1");
 const LEAVE_ENVIRONMENT: u64 = 1;
 const INJECTED: u64 = 2;
+/// With every allocation as a sample, the library remembers as many as memprof keeps: 2¹⁷ sets of eight. They lie behind its
+/// own memory, and are no part of it otherwise: a program that locks all its memory would have to pay for them.
+const MANY_SETS: u64 = 1 << 17;
+/// Bytes of a set, and of what aligning the first one and the end of the library's memory may take.
+const SET: u64 = 64;
+const ALIGNING: u64 = 128;
 /// Larger ones would not fit into the library's counter.
 const MAX_INTERVAL: u64 = 1 << 56;
 
@@ -88,6 +96,7 @@ pub enum SamplerError {
 pub struct Library {
     dir: PathBuf,
     path: PathBuf,
+    interval: u64,
     stats_address: u64,
     /// Locked as long as memprof runs, whatever ends it: see [`left_behind`].
     _lock: Option<Flock<File>>,
@@ -128,6 +137,7 @@ impl Library {
         let mut library = Library {
             dir,
             path,
+            interval: options.interval,
             stats_address: 0,
             _lock: None,
         };
@@ -166,6 +176,11 @@ impl Library {
     /// The file, by its absolute path.
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// The mean number of bytes between two samples.
+    pub fn interval(&self) -> u64 {
+        self.interval
     }
 
     /// Where the library's [`Stats`](super::Stats) are in a target, relative to the address at which it is loaded.
@@ -305,6 +320,10 @@ fn patch(file: &File, options: &Options, more: u64) -> Result<Places, Failure> {
             true => 0,
             false => LEAVE_ENVIRONMENT,
         },
+        match options.interval {
+            0 => MANY_SETS,
+            _ => 0,
+        },
     ];
     let mut magic = [0; 8];
     file.read_exact_at(&mut magic, at).map_err(Failure::Io)?;
@@ -313,9 +332,48 @@ fn patch(file: &File, options: &Options, more: u64) -> Result<Places, Failure> {
     }
     let bytes: Vec<u8> = values.iter().flat_map(|v| v.to_ne_bytes()).collect();
     file.write_all_at(&bytes, at).map_err(Failure::Io)?;
+    if options.interval == 0 {
+        let size = memory_size(file)?;
+        let more = size.bytes + MANY_SETS * SET + ALIGNING;
+        file.write_all_at(&more.to_ne_bytes(), size.at)
+            .map_err(Failure::Io)?;
+    }
     Ok(Places {
         config: config.address,
         stats: stats.address,
         imports: imports.address,
     })
+}
+
+/// The size in memory of a segment, and where its program header has it.
+struct MemorySize {
+    at: u64,
+    bytes: u64,
+}
+
+/// That of the last segment, which contains what can be written.
+fn memory_size(file: &File) -> Result<MemorySize, Failure> {
+    let read = |at: u64| {
+        let mut word = [0; 8];
+        file.read_exact_at(&mut word, at).map_err(Failure::Io)?;
+        Ok::<u64, Failure>(u64::from_le_bytes(word))
+    };
+    let headers = read(offset_of!(FileHeader64<LittleEndian>, e_phoff) as u64)?;
+    let counts = read(offset_of!(FileHeader64<LittleEndian>, e_phentsize) as u64)?;
+    let (bytes, count) = (counts & 0xffff, counts >> 16 & 0xffff);
+    let mut last = None;
+    for header in (0..count).map(|number| headers + number * bytes) {
+        let kind_and_flags = read(header)?;
+        if kind_and_flags as u32 == PT_LOAD.0 {
+            last = Some((header, kind_and_flags >> 32));
+        }
+    }
+    match last {
+        Some((header, flags)) if flags & u64::from(PF_W.0) != 0 => {
+            let at = header + offset_of!(ProgramHeader64<LittleEndian>, p_memsz) as u64;
+            let bytes = read(at)?;
+            Ok(MemorySize { at, bytes })
+        }
+        _ => Err(Failure::Damaged("its last segment cannot be written to")),
+    }
 }

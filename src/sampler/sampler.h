@@ -27,6 +27,7 @@ struct config {
 	uint64_t interval; /* mean bytes between two samples; 0: every allocation that is not empty */
 	uint64_t seed;     /* 0: another one in each process */
 	uint64_t flags;
+	uint64_t sets;     /* sets of the table of live samples, behind the library's own memory; 0: those within it */
 };
 enum {
 	CONFIG_LEAVE_ENVIRONMENT = 1, /* programs that the target executes are not to preload the library */

@@ -4,6 +4,7 @@ use std::fs::{self, File};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
 
 use super::Library;
 use crate::event::Pid;
@@ -88,7 +89,37 @@ impl Imports {
     }
 }
 
+/// A copy of the library, for those who only want to know of it.
+#[derive(Clone, Debug)]
+pub struct Preloaded {
+    /// Its file.
+    pub path: PathBuf,
+    /// The mean number of bytes between two samples.
+    pub interval: u64,
+    stats_address: u64,
+}
+
 impl Library {
+    /// What others need to know of it.
+    pub fn preloaded(&self) -> Preloaded {
+        Preloaded {
+            path: self.path().to_owned(),
+            interval: self.interval(),
+            stats_address: self.stats_address(),
+        }
+    }
+
+    /// The library's counters in a process; `None` if it has not loaded this copy.
+    ///
+    /// # Errors
+    ///
+    /// The process is gone, or may not be read.
+    pub fn stats(&self, pid: Pid) -> io::Result<Option<Stats>> {
+        self.preloaded().stats(pid)
+    }
+}
+
+impl Preloaded {
     /// The library's counters in a process; `None` if it has not loaded this copy.
     ///
     /// # Errors
@@ -99,7 +130,7 @@ impl Library {
         // The file's first part is mapped at the address that the others are relative to.
         let own = maps
             .split(|b| *b == b'\n')
-            .find(|line| line.ends_with(self.path().as_os_str().as_bytes()));
+            .find(|line| line.ends_with(self.path.as_os_str().as_bytes()));
         let start = own.and_then(|line| line.split(|b| *b == b'-').next());
         let start = start.and_then(|hex| u64::from_str_radix(str::from_utf8(hex).ok()?, 16).ok());
         let Some(start) = start else {
@@ -107,7 +138,7 @@ impl Library {
         };
         let mut bytes = [0; Stats::SIZE];
         let memory = File::open(format!("/proc/{pid}/mem"))?;
-        memory.read_exact_at(&mut bytes, start.wrapping_add(self.stats_address()))?;
+        memory.read_exact_at(&mut bytes, start.wrapping_add(self.stats_address))?;
         Ok(Stats::parse(&bytes))
     }
 }

@@ -11,6 +11,8 @@
 
 #define SETS (1 << 13)
 #define WAYS 8
+/* The end of the library's memory. With more sets, memprof has the loader map zeroes behind it for them. */
+extern char _end[] __attribute__((visibility("hidden")));
 /* Addresses of blocks are even. This bit marks one whose block realloc() may have freed. */
 #define HELD 1
 
@@ -29,8 +31,22 @@ static slot hidden(uintptr_t address)
 /* Blocks of one size lie at regular distances, so every bit of the address matters for every bit of the set. */
 static slot *set_of(uintptr_t address, int choice)
 {
-	uint64_t hash = mix(address), set = hash % SETS;
-	return table[choice == 0 ? set : (set + 1 + (hash >> 32) % (SETS - 1)) % SETS];
+	uint64_t sets = memprof_heap_config.sets, hash = mix(address);
+	slot(*all)[WAYS] = table;
+	if (sets != 0)
+		all = (void *)(((uintptr_t)_end + sizeof *all - 1) & -sizeof *all);
+	else
+		sets = SETS;
+	uint64_t set = hash % sets;
+	return all[choice == 0 ? set : (set + 1 + (hash >> 32) % (sets - 1)) % sets];
+}
+
+static int used(const slot *set)
+{
+	int count = 0;
+	for (int way = 0; way < WAYS; way++)
+		count += __atomic_load_n(&set[way], __ATOMIC_RELAXED) != 0;
+	return count;
 }
 
 static bool change(slot *at, slot from, slot to)
@@ -89,8 +105,10 @@ enum inserted table_insert(void *ptr)
 		return REPLACED;
 	if (!filter_add(ptr))
 		return NO_ROOM;
+	/* The emptier one first: so neither is full before nearly all of the table is. */
+	int first = used(set_of(address, 1)) < used(set_of(address, 0));
 	for (int choice = 0; choice < 2; choice++) {
-		slot *set = set_of(address, choice);
+		slot *set = set_of(address, choice ^ first);
 		for (int way = 0; way < WAYS; way++)
 			if (change(&set[way], 0, own))
 				return INSERTED;

@@ -76,6 +76,8 @@ pub enum Command {
     Allocations(oneshot::Sender<Allocations>),
     /// Look up the sampled allocations that were live when a process was stopped.
     Samples(SamplesRequest),
+    /// Whether a followed process has a sampler of allocations that is listened to.
+    HasSampler(SyncSender<bool>),
     /// The heap snapshot of this process was taken: frees of samples are kept no longer.
     HeapTaken(Pid),
     /// The sizes of the allocations that were counted.
@@ -239,6 +241,9 @@ impl Collector {
                         let _ = reply.send(self.aggregator.allocations(now_ns()));
                     }
                     Ok(Command::Samples(request)) => self.find_samples(request),
+                    Ok(Command::HasSampler(reply)) => {
+                        let _ = reply.send(self.samplers.are_found());
+                    }
                     Ok(Command::HeapTaken(pid)) => self.forget_freed(pid),
                     Ok(Command::Sizes(reply)) => {
                         let _ = reply.send(self.aggregator.sizes(&self.probe));

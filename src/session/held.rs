@@ -1,5 +1,5 @@
-//! Runs a command without profiling it, and does something with it after a time, or at its end while its memory is
-//! still there.
+//! Runs a command for its heap snapshot: does something with it after a time, or at its end while its memory is still there.
+//! It is profiled only if somebody follows it.
 
 use std::pin::pin;
 use std::sync::mpsc::sync_channel;
@@ -16,10 +16,13 @@ use super::end::{
     COMMAND_GRACE, SILENT, sleep_until, tell_left, tell_not_ended, tell_wait, wait_until_executed,
 };
 use super::failure::Failure;
+use super::reports::Collecting;
 use super::signals::{Ending, Signals};
+use super::start;
 use crate::console;
 use crate::event::Pid;
 use crate::freeze::{self, Registers};
+use crate::privileges::{self, Role};
 
 /// When something is done with a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,13 +62,21 @@ pub fn run<T>(
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
-    runtime.block_on(run_until(argv, at, look))
+    let launch = Launch {
+        argv,
+        ..Launch::default()
+    };
+    runtime.block_on(run_until(launch, None, at, async |pid, moment| {
+        look(pid, moment)
+    }))
 }
 
-async fn run_until<T>(
-    argv: &[String],
+/// The same. A session may follow the command from its first page on.
+pub(super) async fn run_until<T>(
+    launch: Launch<'_>,
+    follower: Option<&Collecting>,
     at: At,
-    look: impl FnOnce(Pid, Moment) -> Result<T>,
+    look: impl AsyncFnOnce(Pid, Moment) -> Result<T>,
 ) -> Result<(T, Option<ExitStatus>)> {
     let mut signals = Signals::new()?;
     let (tell, mut exiting) = oneshot::channel();
@@ -73,10 +84,7 @@ async fn run_until<T>(
     let (hold, held) = sync_channel::<()>(0);
     let mut tell = Some(tell);
     let mut traced = None;
-    let launch = Launch {
-        argv,
-        ..Launch::default()
-    };
+    let (at_exec, sampled) = (follower.cloned(), launch.sampler.is_some());
     let mut command = command::prepare(launch, move |pid, stop| {
         let thread = *traced.get_or_insert(pid);
         if stop == Stop::End && !freeze::has_ended(thread.0.cast_signed()) {
@@ -97,17 +105,30 @@ async fn run_until<T>(
         }
         if stop == Stop::Exec {
             traced = Some(pid);
+            if let Some(follower) = &at_exec {
+                // (Its memory is looked at while it is traced.)
+                start::executed(follower, pid, sampled);
+            }
         }
         match at {
             At::After(time) => Traced::For(time),
             At::End => Traced::ToTheEnd,
         }
     })?;
+    if let Some(follower) = follower {
+        start::follow(follower, command.pid)?;
+    }
     if let Some(signal) = signals.arrived() {
         return Err(Failure::NotStarted(signal).into());
     }
     command.release();
     let pid = command.pid;
+    if follower.is_some() {
+        // Others read its memory.
+        privileges::reduce(Role::Server {
+            writes_files: false,
+        });
+    }
     wait_until_executed(&mut command).await?;
     let mut time = pin!(async {
         match at {
@@ -129,7 +150,7 @@ async fn run_until<T>(
                         time.as_secs_f64()
                     ));
                 }
-                let looked = look(pid, Moment::Exiting(thread, registers));
+                let looked = look(pid, Moment::Exiting(thread, registers)).await;
                 drop(hold);
                 let status = (&mut command.ended).await;
                 let status = status.context("the command's thread ended early")??;
@@ -148,7 +169,7 @@ async fn run_until<T>(
                     None => signals.restore_now(),
                 }
                 let looked = match is_released(pid).await {
-                    true => look(pid, Moment::Running),
+                    true => look(pid, Moment::Running).await,
                     false => Err(anyhow!("the command is still traced by memprof")),
                 };
                 return Ok((looked?, None));

@@ -10,6 +10,7 @@ use tokio::task::JoinHandle;
 use crate::api::{HeapOptions, Provider};
 use crate::console;
 use crate::event::Pid;
+use crate::heap::Approach;
 use crate::screen::{News, Screen, ScreenOptions};
 
 /// Making reports takes at most 1/`SHARE` of the time.
@@ -88,6 +89,8 @@ async fn take_heaps(reports: Arc<dyn Provider>, news: News, mut wanted: mpsc::Re
         max_stop: None,
         // Only the sums are shown.
         top: 1,
+        stacks: 1,
+        approach: Approach::Auto,
         limit: "--max-freeze",
         grown_by: false,
     };

@@ -12,6 +12,7 @@ use nix::sys::eventfd::EventFd;
 use tokio::sync::{Mutex, oneshot, watch};
 
 use super::collector::{Command, Progress};
+use super::held::Moment;
 use crate::allocations::NamedAllocations;
 use crate::api::{
     ApiError, BoxFuture, HeapOptions, HeapSnapshot, Provider, ProviderError, Report, Status,
@@ -283,7 +284,7 @@ impl Provider for Reports {
         pid: Pid,
         how: HeapOptions,
     ) -> BoxFuture<'_, Result<Arc<HeapSnapshot>, ApiError>> {
-        Box::pin(self.take_heap(pid, how))
+        Box::pin(self.take_heap(pid, Moment::Running, how))
     }
 
     fn allocations(&self) -> BoxFuture<'_, Result<NamedAllocations, ApiError>> {

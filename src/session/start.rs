@@ -72,10 +72,10 @@ pub fn start_collector(config: &Config, sampler: Option<&Library>) -> Result<Sta
     };
     let (selector, follow_forks) = (config.target.clone(), config.follow_forks);
     let heap = config.heap.clone();
-    let preloaded = sampler.map(|library| library.path().to_owned());
+    let preloaded = sampler.map(Library::preloaded);
     let (max_freeze, interpreters) = (config.max_freeze, config.interpreters);
-    // Only from there can a heap snapshot be asked for.
-    let takes_heaps = config.listen.is_some() || config.screen.is_some();
+    // Otherwise nobody can ask for a heap snapshot.
+    let takes_heaps = config.listen.is_some() || config.screen.is_some() || config.takes_heap;
     let woken = Arc::clone(&wake);
     thread::Builder::new()
         .name("memprof-collect".into())
@@ -153,22 +153,38 @@ pub fn follow_command(collecting: &Collecting, launch: Launch<'_>) -> Result<Pre
     let sampled = launch.sampler.is_some();
     let prepared = command::prepare(launch, move |pid, stop| {
         let kept = match stop {
-            Stop::Exec => Program::of(pid).and_then(|program| {
-                if sampled && let Err(unfit) = sampler::check(&program.path) {
-                    console::print(&format!("no allocation is sampled: {unfit}"));
-                }
-                let files = MappedFiles::new(program);
-                at_stops.wait_for(HOLD, |done| Command::Prepare(files, done))
-            }),
-            Stop::End => at_stops.wait_for(HOLD, Command::Final).map(|()| true),
+            Stop::Exec => executed(&at_stops, pid, sampled),
+            Stop::End => at_stops.wait_for(HOLD, Command::Final).is_some(),
         };
         match kept {
-            Some(true) => Traced::Briefly,
-            _ => Traced::ToTheEnd,
+            true => Traced::Briefly,
+            false => Traced::ToTheEnd,
         }
     })?;
-    let (reply, answer) = sync_channel(1);
-    collecting.send(Command::Follow(prepared.pid, reply))?;
-    answer.recv().context("the collector has ended")??;
+    follow(collecting, prepared.pid)?;
     Ok(prepared)
+}
+
+/// Has the unwind tables built of a program that has just been executed, and is stopped. Returns whether its memory will
+/// still be there after it has ended.
+pub(super) fn executed(collecting: &Collecting, pid: Pid, sampled: bool) -> bool {
+    let Some(program) = Program::of(pid) else {
+        return false;
+    };
+    if sampled && let Err(unfit) = sampler::check(&program.path) {
+        console::print(&format!("no allocation is sampled: {unfit}"));
+    }
+    let files = MappedFiles::new(program);
+    let kept = collecting.wait_for(HOLD, |done| Command::Prepare(files, done));
+    kept == Some(true)
+}
+
+/// Follows the process that will become the command.
+///
+/// # Errors
+/// It cannot be followed.
+pub(super) fn follow(collecting: &Collecting, pid: Pid) -> Result<()> {
+    let (reply, answer) = sync_channel(1);
+    collecting.send(Command::Follow(pid, reply))?;
+    answer.recv().context("the collector has ended")?
 }

@@ -33,11 +33,18 @@ struct Held {
 impl Held {
     /// Runs `exec PROGRAM` in a shell, after `before`.
     fn start(before: &str, program: &str) -> Held {
+        Held::start_with(&[], before, program)
+    }
+
+    /// The same, with options of memprof.
+    fn start_with(options: &[&str], before: &str, program: &str) -> Held {
         let script = format!("ulimit -c 0; {before} echo $$; exec {program}");
         let said = NamedTempFile::new().unwrap();
         let mut memprof = Command::new(MEMPROF);
         memprof
-            .args(["heap", "--", "sh", "-c", &script])
+            .arg("heap")
+            .args(options)
+            .args(["--", "sh", "-c", &script])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(said.reopen().unwrap());
@@ -53,7 +60,11 @@ impl Held {
 
     /// One whose command ignores the signals, and answers with each line that it is told.
     fn stubborn() -> Held {
-        Held::start("trap '' INT TERM HUP QUIT;", "cat")
+        Held::stubborn_with(&[])
+    }
+
+    fn stubborn_with(options: &[&str]) -> Held {
+        Held::start_with(options, "trap '' INT TERM HUP QUIT;", "cat")
     }
 
     fn pid(&self) -> Pid {
@@ -164,6 +175,34 @@ fn a_later_one_does_not_wait_for_the_command() {
 #[test]
 fn the_command_survives_memprof() {
     let mut held = Held::stubborn();
+    held.answers();
+    signal(held.pid(), libc::SIGKILL);
+    wait(&mut held.memprof.0);
+    held.runs_on();
+}
+
+/// Where a session follows the command, too.
+#[test]
+fn with_stacks_it_is_the_same() {
+    let options = ["--by-stack"];
+    let mut held = Held::start_with(&options, "", "sleep 300");
+    signal(held.pid(), libc::SIGINT);
+    assert_eq!(wait(&mut held.memprof.0).code(), Some(128 + libc::SIGINT));
+    let report = held.lines.line();
+    assert!(report.contains(": stopped for"), "{report}");
+    assert_eq!(state(held.command), 'X');
+
+    let mut held = Held::stubborn_with(&options);
+    signal(held.pid(), libc::SIGTERM);
+    held.must_say("to end, at most 10 s");
+    std::thread::sleep(APART);
+    signal(held.pid(), libc::SIGINT);
+    let status = wait(&mut held.memprof.0);
+    assert_eq!(status.code(), Some(128 + libc::SIGTERM));
+    held.must_say("SIGTERM came before there was a snapshot");
+    held.runs_on();
+
+    let mut held = Held::stubborn_with(&options);
     held.answers();
     signal(held.pid(), libc::SIGKILL);
     wait(&mut held.memprof.0);

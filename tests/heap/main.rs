@@ -8,6 +8,7 @@ mod binary;
 mod common;
 
 mod books;
+mod by_stack;
 mod chroots;
 mod command;
 mod command_signals;

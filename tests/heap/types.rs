@@ -29,7 +29,7 @@ struct Boxes {
 }
 
 /// A workload that is no C program, compiled with further flags.
-fn compiled(compiler: &str, source: &str, flags: &[&str]) -> Option<PathBuf> {
+pub fn compiled(compiler: &str, source: &str, flags: &[&str]) -> Option<PathBuf> {
     let path = format!("{}/tests/workloads/{source}", env!("CARGO_MANIFEST_DIR"));
     // rustc names its object files by what is before a dot: two at once would share them.
     let name = format!("{}{}", source.replace('.', "-"), flags.concat());

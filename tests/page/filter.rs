@@ -212,7 +212,8 @@ fn a_snapshot_is_shown_by_stack() {
     assert_eq!(largest["resident"]["bytes"], bytes(&first[2]));
     let leak = &rows("leaks")[0];
     let shown = cells(&browser, "by_stack.leaks", &innermost(leak));
-    assert_eq!(leak["unreachable"]["bytes"], bytes(&shown[2]));
+    assert_eq!(leak["requested"]["bytes"], bytes(&shown[2]));
+    assert_eq!(leak["unreachable"]["bytes"], bytes(&shown[4]));
     assert!(
         [" ← ", "refers", "not sampled"]
             .iter()

@@ -1,6 +1,7 @@
 //! The library in running programs: what it says of itself, and the environment of their children.
 
 use std::fs::{self, File};
+use std::num::NonZeroU64;
 use std::os::unix::fs::FileExt;
 use std::process::Command;
 
@@ -14,10 +15,15 @@ use super::support::{LIBCS, exists, program};
 /// Entries of the library's table of samples.
 const ROOM: u64 = 1 << 16;
 
-/// A copy that takes every allocation as a sample, and believes that somebody listens.
+/// A copy that takes practically every allocation as a sample, and believes that somebody listens.
 fn listened() -> Library {
+    listened_at(1)
+}
+
+fn listened_at(interval: u64) -> Library {
     let options = Options {
-        interval: 0,
+        interval,
+        seed: NonZeroU64::new(1),
         ..Options::default()
     };
     let library = Library::place(&options).unwrap();
@@ -81,6 +87,27 @@ fn what_does_not_fit_is_counted_and_frees_make_room() {
             before.tracked - 10,
             "{libc}"
         );
+        workload.end();
+    }
+}
+
+/// If each allocation is a sample, there is room for sixteen times as many, for which a program without samples pays nothing.
+#[test]
+fn all_allocations_have_more_room() {
+    let library = listened_at(0);
+    for libc in LIBCS {
+        if !exists(libc) {
+            continue;
+        }
+        let mut command = Command::new(program("sampler_behaviour.c", libc));
+        command.arg("hold").env("LD_PRELOAD", library.path());
+        let mut workload = Workload::start_as(&mut command);
+        workload.lines.tell("150010");
+        let full = stats(&library, &workload);
+        assert_eq!(full.dropped, 0, "{libc}: {full:?}");
+        assert!(full.tracked >= 150_010, "{libc}: {full:?}");
+        workload.lines.tell("0");
+        assert!(stats(&library, &workload).tracked < 1000, "{libc}");
         workload.end();
     }
 }

@@ -8,7 +8,8 @@ use super::estimate::{Cell, Divided, Estimate, Quantity, Rest};
 use super::holdings::Joined;
 use super::round::apportion;
 use super::{
-    ByStack, Estimated, FreePagesRow, HeadOf, Joint, LeakRow, RestKind, RestRow, StackRow,
+    ByStack, Estimated, EstimatedNumber, FreePagesRow, HeadOf, Joint, LeakRow, RestKind, RestRow,
+    StackRow,
 };
 
 fn requested(joined: &Joined, of: u64) -> f64 {
@@ -18,6 +19,10 @@ fn requested(joined: &Joined, of: u64) -> f64 {
 const LIVE: Quantity = Quantity {
     of_all: |held| held.contents,
     wanted: |joined| joined.placed.sample.size as f64,
+};
+const NUMBER: Quantity = Quantity {
+    of_all: |held| held.chunks,
+    wanted: |_| 1.0,
 };
 const RESIDENT: Quantity = Quantity {
     of_all: |held| held.resident,
@@ -81,7 +86,8 @@ pub(super) fn build(
     let (leaks, leaks_left_out) = leaks(joint, names, cells, top);
     ByStack {
         samples: joint.counts,
-        from_start: joint.from_start,
+        from_start: joint.origin.from_start,
+        every: joint.origin.is_every(),
         total: joint.total,
         rows,
         left_out: left.len() as u64,
@@ -137,6 +143,8 @@ fn leaks(joint: &Joint, names: &[String], cells: &[u32], top: usize) -> (Vec<Lea
                     stack: names[*stack as usize].clone(),
                     head: of.clone(),
                     unreachable: Estimated::default(),
+                    requested: Estimated::default(),
+                    allocations: EstimatedNumber::default(),
                     samples: 0,
                     example: head.unwrap_or(start),
                 });
@@ -145,11 +153,25 @@ fn leaks(joint: &Joint, names: &[String], cells: &[u32], top: usize) -> (Vec<Lea
         rows[row as usize - 1].samples += 1;
         by_head[index] = row;
     }
-    let divided = joint.divide(&by_head, &RESIDENT);
-    for (row, cell) in rows.iter_mut().zip(divided.cells.iter().skip(1)) {
+    let divided = |quantity| joint.divide(&by_head, quantity).cells.into_iter().skip(1);
+    for (row, cell) in rows.iter_mut().zip(divided(&RESIDENT)) {
         row.unreachable = Estimated::of(cell.bytes[1], cell.estimates[1].variance);
     }
-    let order = |row: &LeakRow| (row.unreachable.bytes, row.samples);
+    let estimated = |cell: &Cell| {
+        let Estimate { value, variance } = cell.estimates[1];
+        Estimated::of(value.round() as u64, variance)
+    };
+    for (row, cell) in rows.iter_mut().zip(divided(&LIVE)) {
+        row.requested = estimated(&cell);
+    }
+    for (row, cell) in rows.iter_mut().zip(divided(&NUMBER)) {
+        let Estimated { bytes, error } = estimated(&cell);
+        row.allocations = EstimatedNumber {
+            number: bytes,
+            error,
+        };
+    }
+    let order = |row: &LeakRow| (row.requested.bytes, row.unreachable.bytes, row.samples);
     rows.sort_by(|a, b| {
         order(b)
             .cmp(&order(a))

@@ -27,6 +27,8 @@ pub(super) const PINNING: usize = 64;
 /// What chunks hold, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Held {
+    /// Number of chunks in use.
+    pub chunks: u64,
     /// Contents, resident or not.
     pub contents: u64,
     /// Contents and header in memory.
@@ -38,8 +40,6 @@ pub(crate) struct Held {
 /// A size class.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Class {
-    /// Number of chunks in use.
-    pub chunks: u64,
     pub held: Held,
     /// Number of samples that are expected of them; of classes by pinned bytes.
     pub expected: f64,
@@ -116,13 +116,13 @@ pub(crate) struct Holdings {
 
 impl Default for Holdings {
     fn default() -> Holdings {
-        Holdings::new(1, &[])
+        Holdings::new(1, &[], None)
     }
 }
 
 impl Holdings {
-    /// None yet, of pages of this many bytes.
-    pub(crate) fn new(page: u64, placed: &[Placed]) -> Holdings {
+    /// None yet, of pages of this many bytes. `every` is the mean number of bytes between samples, if it is known.
+    pub(crate) fn new(page: u64, placed: &[Placed], every: Option<u64>) -> Holdings {
         let joined = placed.iter().map(|placed| Joined {
             placed: *placed,
             held: Held::default(),
@@ -135,7 +135,7 @@ impl Holdings {
             page,
             classes: vec![Class::default(); GROUPS * CLASSES as usize],
             pinning: vec![Class::default(); GROUPS * PINNING],
-            interval: interval(&joined),
+            interval: interval(&joined, every),
             joined,
             free: Vec::new(),
             next: 0,
@@ -154,12 +154,14 @@ impl Holdings {
         let lost = matches!(kind, Kind::Counted | Kind::Referred);
         let group = 2 * owner as usize + usize::from(lost);
         let class = group * CLASSES as usize + sizes::index(size).min(CLASSES as usize - 1);
-        self.classes[class].chunks += 1;
-        self.classes[class].held.contents += contents;
+        let held = &mut self.classes[class].held;
+        held.chunks += 1;
+        held.contents += contents;
         let found = self.find(start);
         if let Some(index) = found {
             let joined = &mut self.joined[index];
-            (joined.class, joined.held.contents, joined.chunk) = (class, contents, size);
+            (joined.class, joined.chunk) = (class, size);
+            (joined.held.chunks, joined.held.contents) = (1, contents);
         }
         self.number += 1;
         self.object = Some(Pinning {
@@ -215,7 +217,7 @@ impl Holdings {
         let group = of.class / CLASSES as usize / 2 * 2;
         let index = group * PINNING + (class as usize).min(PINNING - 1);
         let sum = &mut self.pinning[index];
-        sum.chunks += 1;
+        sum.held.chunks += 1;
         sum.held.pinned += of.pinned;
         sum.expected += -(-(contents as f64) / self.interval).exp_m1();
         if let Some(joined) = of.joined {

@@ -13,6 +13,15 @@ pub struct Estimated {
     pub error: u64,
 }
 
+/// An estimated number of things.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct EstimatedNumber {
+    /// How many.
+    pub number: u64,
+    /// Its standard error.
+    pub error: u64,
+}
+
 /// What the chunks of a stack hold.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct StackRow {
@@ -64,6 +73,10 @@ pub struct LeakRow {
     pub head: HeadOf,
     /// Their resident bytes, with headers.
     pub unreachable: Estimated,
+    /// The bytes that were requested, resident or not.
+    pub requested: Estimated,
+    /// Number of chunks.
+    pub allocations: EstimatedNumber,
     /// Number of live samples.
     pub samples: u64,
     /// Address of one of the heads.
@@ -121,6 +134,8 @@ pub struct ByStack {
     pub samples: SampleCounts,
     /// Whether sampling began with the program.
     pub from_start: bool,
+    /// Whether each allocation was a sample: then nothing is estimated.
+    pub every: bool,
     /// The process's resident anonymous memory: the sum of all rows.
     pub total: u64,
     /// The stacks, those with the most resident bytes first.

@@ -33,10 +33,28 @@ impl HeapSample {
 pub struct HeapSamples {
     /// Those that were kept.
     pub kept: Vec<HeapSample>,
+    /// How they were sampled.
+    pub origin: Origin,
+    /// Number of samples that were not kept.
+    pub lost: u64,
+    /// Number of samples, of all processes and also such that were freed since, of which memprof was not told.
+    pub unsent: u64,
+}
+
+/// How samples were taken.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Origin {
     /// Whether sampling began with the program, so that each chunk in use could have been sampled.
     pub from_start: bool,
-    /// Number of samples that were lost or not kept.
-    pub lost: u64,
+    /// The mean number of bytes between samples, if that is known; with 0 each allocation is one.
+    pub interval: Option<u64>,
+}
+
+impl Origin {
+    /// Whether each allocation of the program was a sample.
+    pub fn is_every(self) -> bool {
+        self.from_start && self.interval == Some(0)
+    }
 }
 
 /// What became of the samples in a join.
@@ -48,8 +66,10 @@ pub struct SampleCounts {
     pub gone: u64,
     /// Those of no bytes, which stand for none.
     pub empty: u64,
-    /// Those that were lost or not kept before the join.
+    /// Those that were not kept before the join: there was no room for them.
     pub lost: u64,
+    /// Those of which memprof was not told, because it could not keep up: of all processes, and also such that were freed since.
+    pub unsent: u64,
 }
 
 /// A sample in its chunk.
@@ -66,6 +86,7 @@ pub(crate) struct Placed {
 pub(crate) fn place(heaps: &AllHeaps, samples: &HeapSamples) -> (Vec<Placed>, SampleCounts) {
     let mut counts = SampleCounts {
         lost: samples.lost,
+        unsent: samples.unsent,
         ..SampleCounts::default()
     };
     let mut placed = Vec::new();

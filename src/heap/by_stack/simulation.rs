@@ -10,7 +10,7 @@ use super::*;
 /// The same heap, sampled.
 fn sampled(all: &Joint, from_start: bool, random: &mut Random, seen: fn(&Joined) -> bool) -> Joint {
     let mut joint = all.clone();
-    joint.from_start = from_start;
+    joint.origin.from_start = from_start;
     joint.holdings.joined.retain_mut(|joined| {
         let size = joined.placed.sample.size as f64;
         joined.placed.p = -(-size / INTERVAL).exp_m1();
@@ -135,7 +135,7 @@ fn known(all: &Joint) -> Joint {
         .joined
         .iter_mut()
         .for_each(|joined| joined.placed.p = 1.0);
-    known.strata = strata(&known.holdings, all.from_start);
+    known.strata = strata(&known.holdings, all.origin.from_start);
     known
 }
 
@@ -156,11 +156,11 @@ fn estimates_of_what_was_allocated_later_are_unbiased_and_their_errors_true() {
     let all = large();
     let mut new = all.clone();
     new.holdings.joined.retain(is_new);
-    new.from_start = false;
+    new.origin.from_start = false;
     simulate("later", false, &known(&new), &all, is_new);
     // And if all was allocated since, though that is not known: only the sum of all is cut.
     let mut cut = all.clone();
-    cut.from_start = false;
+    cut.origin.from_start = false;
     let mut random = Random(11);
     let truth = figures(&known(&all).by_stack(name, &[], 100));
     let mut sums: HashMap<String, f64> = HashMap::new();

@@ -44,8 +44,9 @@ pub(super) struct Stratum {
     pub method: Method,
 }
 
-/// The mean number of bytes between samples, as sizes and weights of the samples have it.
-pub(super) fn interval(joined: &[Joined]) -> f64 {
+/// The mean number of bytes between samples, as sizes and weights of the samples have it: there may be several samplers. If
+/// all samples were certain, these say nothing, and it is what is known.
+pub(super) fn interval(joined: &[Joined], known: Option<u64>) -> f64 {
     let uncertain = joined.iter().filter(|joined| joined.placed.p < 0.99);
     // p = 1 − exp(−size / interval)
     let mut all: Vec<f64> = uncertain
@@ -53,7 +54,7 @@ pub(super) fn interval(joined: &[Joined]) -> f64 {
         .collect();
     let middle = all.len() / 2;
     match all.is_empty() {
-        true => DEFAULT_INTERVAL,
+        true => known.map_or(DEFAULT_INTERVAL, |bytes| bytes as f64),
         false => *all.select_nth_unstable_by(middle, f64::total_cmp).1,
     }
 }
@@ -70,7 +71,7 @@ struct Expected {
 
 impl Expected {
     fn of(class: &Class, interval: f64) -> Expected {
-        let (chunks, bytes) = (class.chunks as f64, class.held.contents as f64);
+        let (chunks, bytes) = (class.held.chunks as f64, class.held.contents as f64);
         let mean = bytes / chunks.max(1.0);
         let p = -(-mean / interval).exp_m1();
         let variance = match p > 0.0 {
@@ -196,7 +197,7 @@ fn merged(
 ) -> Merged {
     let classes = (classing.classes)(holdings);
     let none = |class: &Class| Seen {
-        chunks: class.chunks,
+        chunks: class.held.chunks,
         ..Seen::default()
     };
     let mut seen: Vec<Seen> = classes.iter().map(none).collect();
@@ -209,7 +210,7 @@ fn merged(
     for group in 0..GROUPS {
         let first = strata.len();
         let all = group * classing.per_group..(group + 1) * classing.per_group;
-        for index in all.rev().filter(|index| classes[*index].chunks > 0) {
+        for index in all.rev().filter(|index| classes[*index].held.chunks > 0) {
             let expected = expected(index, &classes[index]);
             match strata[first..].last_mut() {
                 Some((last, sum, of))

@@ -25,8 +25,12 @@ pub(super) fn name(stack: StackId) -> String {
 pub(super) fn samples(kept: Vec<HeapSample>, from_start: bool) -> HeapSamples {
     HeapSamples {
         kept,
-        from_start,
+        origin: Origin {
+            from_start,
+            interval: None,
+        },
         lost: 0,
+        unsent: 0,
     }
 }
 
@@ -170,8 +174,12 @@ fn all_rows_add_up() {
         let given = kept.len() as u64;
         let list = HeapSamples {
             kept,
-            from_start: random.below(3) > 0,
+            origin: Origin {
+                from_start: random.below(3) > 0,
+                interval: [None, Some(0), Some(interval)][random.below(3) as usize],
+            },
             lost: random.below(4) / 3,
+            unsent: random.below(2),
         };
         let joint = made.join(&list);
         let owners = [

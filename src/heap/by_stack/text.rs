@@ -13,15 +13,29 @@ impl ByStack {
     /// Those of `out`.
     pub fn write_text(&self, out: &mut dyn Write, top: usize) -> io::Result<()> {
         let counts = &self.samples;
-        writeln!(
-            out,
-            "\nBy stack, in KiB: estimated from {} live samples, each figure with its standard error. \"< N\": not told from 0.",
-            counts.joined
-        )?;
+        match self.every {
+            true => writeln!(
+                out,
+                "\nBy stack, in KiB: each allocation was a sample, and {} of them are in use. Nothing is estimated.",
+                counts.joined
+            ),
+            false => writeln!(
+                out,
+                "\nBy stack, in KiB: estimated from {} live samples, each figure with its standard error. \"< N\": not told from 0.",
+                counts.joined
+            ),
+        }?;
         for (number, what) in [
             (counts.gone, "whose chunk is no longer in use were left out"),
             (counts.empty, "of no bytes were left out"),
-            (counts.lost, "were lost or not kept"),
+            (
+                counts.lost,
+                "were not kept, as there was no room for them: their chunks have no stack",
+            ),
+            (
+                counts.unsent,
+                "did not reach memprof, which could not keep up: chunks of those that were not freed have no stack",
+            ),
         ] {
             if number > 0 {
                 writeln!(out, "{number} samples {what}.")?;
@@ -32,6 +46,12 @@ impl ByStack {
             "resident: of reachable chunks with headers, of that overhead: headers and rounding; pinned: free bytes on \
              their pages;\nlive: requested bytes, resident or not, also of unreachable chunks"
         )?;
+        if !self.every {
+            writeln!(
+                out,
+                "The figures are within 1.96 standard errors in 95 % of cases, pinned in 83 to 90 %: few chunks may pin most."
+            )?;
+        }
         writeln!(
             out,
             "{:>22}{:>11}{:>22}{:>22}{:>22}{:>9}  stack",
@@ -85,19 +105,21 @@ impl ByStack {
         }
         writeln!(
             out,
-            "\nUnreachable by stack, in KiB (parts of the rows above):\n{:>22}{:>9}  stack, and what leads to them",
-            "unreachable", "samples"
+            "\nUnreachable by stack, in bytes (parts of the rows above). resident: with headers\n{:>24}{:>22}{:>24}{:>9}  stack, and what leads to them",
+            "requested", "allocations", "resident", "samples"
         )?;
         for row in self.leaks.iter().take(top) {
             let head = match &row.head {
-                HeadOf::Itself => "nothing".to_owned(),
-                HeadOf::Stack(stack) => format!("a chunk of {}", printable(stack)),
-                HeadOf::NotSampled => "a chunk that was not sampled".to_owned(),
+                HeadOf::Itself => "nothing leads to them".to_owned(),
+                HeadOf::Stack(stack) => format!("a chunk of {} leads to them", printable(stack)),
+                HeadOf::NotSampled => "a chunk that was not sampled leads to them".to_owned(),
             };
             writeln!(
                 out,
-                "{:>22}{:>9}  {}; {head}, as {:#x}",
-                estimate(row.unreachable),
+                "{:>24}{:>22}{:>24}{:>9}  {}; {head}, as {:#x}",
+                whole(row.requested.bytes, row.requested.error),
+                whole(row.allocations.number, row.allocations.error),
+                whole(row.unreachable.bytes, row.unreachable.error),
                 row.samples,
                 printable(&row.stack),
                 row.example
@@ -115,6 +137,15 @@ fn estimate(of: Estimated) -> String {
         Estimated { error: 0, .. } => format!("{bytes:.1}"),
         _ if of.bytes < 2 * of.error => format!("< {:.1}", kib(of.bytes + 2 * of.error)),
         _ => format!("{bytes:.1} ± {error:.1}"),
+    }
+}
+
+/// The same of whole bytes or numbers.
+fn whole(of: u64, error: u64) -> String {
+    match error {
+        0 => of.to_string(),
+        _ if of < 2 * error => format!("< {}", of + 2 * error),
+        _ => format!("{of} ± {error}"),
     }
 }
 

@@ -9,8 +9,9 @@ use crate::residency::{Category, page_size};
 
 impl Ledger<'_> {
     /// Has it note what these chunks hold, and all of their classes.
-    pub(super) fn hold(&mut self, placed: &[Placed]) {
-        self.holdings = Some(Holdings::new(page_size(), placed));
+    /// Allocations were sampled at this mean distance, if that is known.
+    pub(super) fn hold(&mut self, placed: &[Placed], interval: Option<u64>) {
+        self.holdings = Some(Holdings::new(page_size(), placed, interval));
     }
 
     /// What is added next belongs to a chunk in use: its kind, its size as its class has it, and its contents.
@@ -51,9 +52,9 @@ pub(in crate::heap) fn join(
 ) -> Joint {
     let (placed, counts) = by_stack::place(heaps, samples);
     let mut ledger = Ledger::new(snapshot, 1);
-    ledger.hold(&placed);
+    ledger.hold(&placed, samples.origin.interval);
     ledger.add_heaps(heaps);
     let (rows, others) = (ledger.rows(), ledger.others(categories));
     let holdings = ledger.holdings.take().unwrap_or_default();
-    Joint::new(holdings, heads, counts, samples.from_start, &rows, &others)
+    Joint::new(holdings, heads, counts, samples.origin, &rows, &others)
 }

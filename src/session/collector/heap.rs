@@ -11,13 +11,14 @@ use tokio::sync::{OwnedMutexGuard, oneshot};
 use super::{Collector, Command, SETTLE};
 use crate::aggregate::{ReportError, SampledHeap};
 use crate::allocator;
-use crate::api::HeapSnapshot;
+use crate::api::{HeapOptions, HeapSnapshot};
 use crate::event::Pid;
 use crate::freeze::Guard;
-use crate::heap::{self, Approach, HeapPages, Joint, Measured, SnapshotOptions};
+use crate::heap::{self, HeapPages, Joint, Measured, Origin, SnapshotOptions};
 use crate::priority;
 use crate::privileges::{self, Role};
 use crate::profile::Profile;
+use crate::session::held::Moment;
 use crate::session::reports::Collecting;
 use crate::target::Selector;
 
@@ -28,12 +29,10 @@ const PATIENCE: Duration = Duration::from_secs(10);
 pub struct HeapRequest {
     /// Of this process.
     pub pid: Pid,
-    /// Maximum time for which it is stopped; `None` for that of `--max-freeze`.
-    pub max_stop: Option<Duration>,
-    /// What sets that limit, for messages.
-    pub limit: &'static str,
-    /// Number of chunks and of other single things that are listed.
-    pub top: usize,
+    /// What it does.
+    pub moment: Moment,
+    /// How it is taken.
+    pub how: HeapOptions,
     /// Receives the snapshot and the heap's resident pages, or why there is none.
     pub reply: oneshot::Sender<Result<TakenHeap, String>>,
     /// For questions to the collector while it is taken.
@@ -114,8 +113,12 @@ impl Collector {
             }
             // Others may have run before memprof listened to them.
             let is_ours = matches!(self.selector, Selector::Command(_));
-            let from_start = is_ours && self.samplers.has_preloaded();
-            self.aggregator.sampled(mm, at, from_start, &self.probe)
+            let preloaded = self.samplers.preloaded().filter(|_| is_ours);
+            let origin = Origin {
+                from_start: preloaded.is_some(),
+                interval: preloaded.map(|library| library.interval),
+            };
+            self.aggregator.sampled(mm, at, origin, &self.probe)
         });
         // The receiver may be gone.
         let _ = reply.send(found);
@@ -140,24 +143,42 @@ impl Collector {
             self.aggregator.samples_mut().keep_freed(mm);
         }
         let guard = Arc::clone(&self.guard);
+        let preloaded = self.samplers.preloaded().cloned();
+        let HeapOptions { top, limit, .. } = request.how;
         let options = SnapshotOptions {
-            approach: Approach::Auto,
-            max_stop: request.max_stop.unwrap_or(self.freezing.max),
-            limit: request.limit,
+            approach: request.how.approach,
+            max_stop: request.how.max_stop.unwrap_or(self.freezing.max),
+            limit,
         };
         let taking = move || {
             priority::restore();
             privileges::reduce(Role::Heap);
             let mut guard = guard.lock().unwrap_or_else(PoisonError::into_inner);
             let collecting = request.collecting;
-            let mut sampled = None;
+            // If the first thread has ended, the memory is found by the last one's id only.
+            let reads = match request.moment {
+                Moment::Running => pid,
+                Moment::Exiting(last, _) => last,
+            };
+            let mut sampled: Option<SampledHeap> = None;
             let mut samples = |at| {
                 let asked = |reply| Command::Samples(SamplesRequest { pid, at, reply });
                 sampled = collecting.wait_for(PATIENCE, asked).flatten();
-                sampled.as_ref().map(|sampled| sampled.samples.clone())
+                let stats = preloaded
+                    .as_ref()
+                    .and_then(|library| library.stats(reads).ok());
+                let found = sampled.as_mut()?;
+                found.samples.lost += stats.flatten().map_or(0, |stats| stats.dropped);
+                Some(found.samples.clone())
             };
-            let top = request.top;
-            let measured = heap::measure_with_samples(pid, &options, top, &mut guard, &mut samples);
+            let measured = match request.moment {
+                Moment::Running => {
+                    heap::measure_with_samples(pid, &options, top, &mut guard, &mut samples)
+                }
+                Moment::Exiting(last, registers) => {
+                    heap::measure_exiting(pid, last, registers, top, &mut samples)
+                }
+            };
             drop(guard);
             // If it cannot be sent, the next snapshot ends it.
             let _ = collecting.send(Command::HeapTaken(pid));

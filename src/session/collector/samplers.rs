@@ -3,7 +3,6 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fs::File;
-use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
@@ -17,7 +16,7 @@ use crate::elf::Elf;
 use crate::event::{Event, MarkSet, MmId, Pid, RangeChange};
 use crate::probe::{is_sampler_probe, sets_marks};
 use crate::profile::ModuleId;
-use crate::sampler;
+use crate::sampler::{self, Preloaded};
 use crate::usdt::{self, Usdt};
 
 /// The providers whose probes are a sampler's: OpenTelemetry's contract, and the library family that it came from.
@@ -34,7 +33,7 @@ pub struct SamplerOptions {
     /// Further providers.
     pub providers: Vec<String>,
     /// The library that memprof preloads.
-    pub preloaded: Option<PathBuf>,
+    pub preloaded: Option<Preloaded>,
     /// Receives the marks that programs set, unless it is full.
     pub marks: Option<mpsc::Sender<(Pid, MarkSet)>>,
 }
@@ -68,7 +67,7 @@ impl Collector {
     /// # Errors
     /// If that is impossible.
     pub fn listen_to_samplers(&mut self, options: Option<SamplerOptions>) -> Result<()> {
-        if let Some(path) = options.as_ref().and_then(|o| o.preloaded.as_ref()) {
+        if let Some(Preloaded { path, .. }) = options.as_ref().and_then(|o| o.preloaded.as_ref()) {
             let of = || format!("the sampler {}", path.display());
             let file = File::open(path).with_context(|| format!("cannot open {}", of()))?;
             let probes = samplers_probes(&file, |provider| PROVIDERS.contains(&provider));
@@ -114,6 +113,8 @@ impl Collector {
         let Event::Mark(mark) = event else { return };
         let samplers = &mut self.samplers;
         let marks = samplers.options.as_ref().and_then(|o| o.marks.as_ref());
+        // Some sessions want none.
+        let marks = marks.filter(|marks| !marks.is_closed());
         let (Some(marks), Some(pid)) = (marks, self.aggregator.pid_of(mark.mm)) else {
             return;
         };
@@ -181,7 +182,8 @@ impl Collector {
             };
             let Some(file) = &module.file else { continue };
             // Its probes are listened to in all processes.
-            if options.preloaded.as_ref() == Some(&module.path) {
+            let own = options.preloaded.as_ref();
+            if own.is_some_and(|own| own.path == module.path) {
                 self.aggregator.set_sampler(id);
                 self.samplers.found = true;
                 continue;
@@ -216,9 +218,15 @@ impl Samplers {
         self.options.is_some()
     }
 
-    /// Whether memprof's own library is listened to, from the start of each process that has preloaded it.
-    pub(super) fn has_preloaded(&self) -> bool {
-        !self.preloaded.is_empty()
+    /// Memprof's own library, if it is listened to from the start of each process that has preloaded it.
+    pub(super) fn preloaded(&self) -> Option<&Preloaded> {
+        let options = self.options.as_ref().filter(|_| !self.preloaded.is_empty());
+        options.and_then(|options| options.preloaded.as_ref())
+    }
+
+    /// Whether a followed process has a sampler that is listened to.
+    pub(super) fn are_found(&self) -> bool {
+        self.found
     }
 
     fn fail(&mut self, pid: Pid, e: &anyhow::Error) {

@@ -14,19 +14,18 @@ use crate::export::folded_lines;
 use crate::heap::{ByStack, HeapPages, Joint};
 use crate::profile::{LOST_STACK, Profile, Sample};
 use crate::session::collector::{Command, HeapRequest, OwnersRequest, TakenHeap};
+use crate::session::held::Moment;
 use crate::symbolize::Detail;
-
-/// Maximum number of stacks that a snapshot lists: each may be as long as its names.
-const MOST_STACKS: usize = 200;
 
 impl Reports {
     /// Takes a heap snapshot of a followed process.
     ///
     /// # Errors
     /// Another one is being taken, the process has ended, or it could not be stopped and copied in time.
-    pub(super) async fn take_heap(
+    pub async fn take_heap(
         &self,
         pid: Pid,
+        moment: Moment,
         how: HeapOptions,
     ) -> Result<Arc<HeapSnapshot>, ApiError> {
         let turn = Arc::clone(&self.heaps).try_lock_owned();
@@ -47,9 +46,8 @@ impl Reports {
         let (reply, answer) = oneshot::channel();
         let request = HeapRequest {
             pid,
-            max_stop: how.max_stop,
-            limit: how.limit,
-            top: how.top,
+            moment,
+            how,
             reply,
             collecting: self.collecting.clone(),
             turn,
@@ -120,7 +118,7 @@ impl Reports {
                 .filter_map(|(id, sample)| Some((*id, of(sample)?)))
                 .collect();
             let name = |id| names.get(&id).map_or(LOST_STACK, String::as_str).to_owned();
-            joint.by_stack(name, &grown_by, how.top.min(MOST_STACKS))
+            joint.by_stack(name, &grown_by, how.stacks)
         };
         let built = tokio::task::spawn_blocking(build);
         built.await.map_err(|e| e.to_string())

@@ -1,4 +1,4 @@
-// The heap by stack as plain tables: an estimate is two columns, its bytes and its standard error.
+// The heap by stack as plain tables: an estimate is two columns, its bytes or number and its standard error.
 
 /** @typedef {Record<string, any>} Row */
 
@@ -18,7 +18,7 @@ const HEADS = /** @type {Record<string, string>} */ ({ itself: "nothing refers t
 function split(/** @type {Row} */ row) {
   return Object.fromEntries(Object.entries(row).flatMap(([name, value]) => {
     const isEstimate = value && typeof value === "object" && "error" in value;
-    return isEstimate ? [[name, value.bytes], [`${name}_error`, value.error]] : [[name, value]];
+    return isEstimate ? [[name, value.bytes ?? value.number], [`${name}_error`, value.error]] : [[name, value]];
   }));
 }
 

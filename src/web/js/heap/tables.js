@@ -26,7 +26,7 @@ const FEW = 12;
 const BYTES = /(^|_)(bytes|resident|pinned|own|size|anonymous)$|^pinned_beside_samples$/;
 /** Columns that are stacks, and such of bytes, in the tables of the heap by stack. */
 const STACKS = /^(stack|head|grown_by)$/;
-const OF_STACKS = /^(live|overhead|unreachable)$/;
+const OF_STACKS = /^(live|overhead|unreachable|requested)$/;
 const ADDRESSES = /(^|_)(address|example)$/;
 
 function isBytes(/** @type {string} */ table, /** @type {string} */ column) {
@@ -68,10 +68,11 @@ function column(/** @type {string} */ table, /** @type {string} */ name, /** @ty
   if (name === "retained_by") return { label, title, by: (row) => row.retained_by.length, cell: (row) => h("div", {}, ...row.retained_by.map(retainer)) };
   if (ADDRESSES.test(name)) return { label, title, numeric: true, by, cell: (row) => (typeof row[name] === "number" ? `0x${row[name].toString(16)}` : String(row[name] ?? "–")) };
   if (rows.some((row) => typeof row[name] === "number")) {
-    if (!isBytes(table, name)) return { label, title, numeric: true, by, cell: (row) => number(row[name]) };
-    const most = rows.reduce((most, row) => Math.max(most, row[name] ?? 0), 0);
+    const show = isBytes(table, name) ? bytes : number;
     const error = (/** @type {Row} */ row) => row[`${name}_error`];
-    const text = (/** @type {Row} */ row) => (error(row) ? `${bytes(row[name])} ± ${bytes(error(row))}` : bytes(row[name]));
+    const text = (/** @type {Row} */ row) => (error(row) ? `${show(row[name])} ± ${show(error(row))}` : show(row[name]));
+    if (show === number) return { label, title, numeric: true, by, cell: text };
+    const most = rows.reduce((most, row) => Math.max(most, row[name] ?? 0), 0);
     return { label, title, numeric: true, by, cell: (row) => bar(text(row), row[name], most), tip: (row) => exact(row[name]) };
   }
   return { label, title, by: (row) => keyText(table, name, row[name]), cell: (row) => keyText(table, name, row[name]) };
