@@ -7,21 +7,19 @@ use std::time::Instant;
 use crate::binary::MEMPROF;
 use crate::common::process::{LIMIT, eventually};
 use crate::common::random::Random;
-use crate::common::workload::{Workload, program};
-use crate::rounds::unharmed;
+use crate::common::witness::{unharmed, witness};
 use crate::{attached, code_without_a_file, is_loaded, nothing_left, rounds};
 
 #[test]
 fn killing_memprof_harms_nobody() {
-    let start = || Workload::start_with(&program("witness"), &["2"]);
-    let first = start();
+    let first = witness(2);
     let begun = Instant::now();
     attached(first.pid(), &[]);
     let usual = begun.elapsed();
     let mut random = Random(0x9e37_79b9);
     let mut loaded = 0;
     for _ in 0..rounds() * 4 {
-        let mut workload = start();
+        let mut workload = witness(2);
         unharmed(&mut workload);
         let pid = workload.pid();
         let mut memprof = Command::new(MEMPROF)

@@ -14,47 +14,13 @@ use crate::binary::{MEMPROF, memprof};
 use crate::common::memprof::Memprof;
 use crate::common::process::{LIMIT, cont, eventually, signal, state, stop, threads};
 use crate::common::random::Random;
+use crate::common::witness::{unharmed, witness};
 use crate::common::workload::{Workload, program};
 
 /// Number of times that memprof is killed; MEMPROF_KILLS=100 for more.
 fn kills() -> u32 {
     let set = std::env::var("MEMPROF_KILLS").ok();
     set.and_then(|n| n.parse().ok()).unwrap_or(15)
-}
-
-/// What the witness says.
-#[derive(Debug, Deserialize)]
-pub struct Said {
-    wrong: u64,
-    early: u64,
-    signals: u64,
-    children: u64,
-    rounds: Vec<u64>,
-}
-
-pub fn witness(mib: u32) -> Workload {
-    Workload::start_with(&program("witness"), &[&mib.to_string()])
-}
-
-fn ask(workload: &mut Workload) -> Said {
-    workload.lines.send("");
-    let line = workload.lines.line();
-    serde_json::from_str(&line).unwrap_or_else(|e| panic!("{e}: {line:?}"))
-}
-
-/// Every thread goes on, and nothing went wrong in any of them.
-pub fn unharmed(workload: &mut Workload) -> Said {
-    let before = ask(workload);
-    eventually(LIMIT, "every thread goes on", || {
-        let now = ask(workload);
-        let on = |(now, before): (&u64, &u64)| now > before;
-        now.signals > before.signals && now.rounds.iter().zip(&before.rounds).all(on)
-    });
-    let said = ask(workload);
-    assert_eq!((said.wrong, said.children), (0, 0), "{said:?}");
-    let status = std::fs::read_to_string(format!("/proc/{}/status", workload.pid())).unwrap();
-    assert!(status.contains("TracerPid:\t0\n"), "{status}");
-    said
 }
 
 /// The children of a process, also those that it knows nothing of.
