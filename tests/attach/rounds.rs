@@ -12,11 +12,14 @@ use crate::{attached, nothing_left, rounds};
 #[test]
 fn threads_notice_nothing() {
     for _ in 0..rounds() {
-        let mut workload = witness(2);
-        attached(workload.pid(), &[]);
-        assert_eq!(unharmed(&mut workload).early, 0);
-        workload.end();
+        notices_nothing(witness(2));
     }
+}
+
+pub fn notices_nothing(mut witness: Workload) {
+    attached(witness.pid(), &[]);
+    assert_eq!(unharmed(&mut witness).early, 0);
+    witness.end();
 }
 
 /// How many blocks had the wrong contents, and how many blocks each thread has had.
@@ -29,25 +32,29 @@ fn figures(workload: &mut Workload) -> Vec<u64> {
 #[test]
 fn allocating_threads_go_on() {
     for _ in 0..rounds() {
-        let mut workload = Workload::start_with(&program("allocating_threads"), &["4"]);
-        eventually(LIMIT, "all allocate", || {
-            figures(&mut workload)[1..].iter().all(|n| *n > 1000)
-        });
-        let pid = workload.pid();
-        // Samples are taken meanwhile.
-        attached(pid, &["--heap-interval", "1KiB"]);
-        let before = figures(&mut workload);
-        eventually(LIMIT, "every thread goes on", || {
-            let now = figures(&mut workload);
-            now.iter()
-                .zip(&before)
-                .skip(1)
-                .all(|(now, before)| *now > before + 1000)
-        });
-        assert_eq!(figures(&mut workload)[0], 0, "blocks have other contents");
-        nothing_left(pid);
-        workload.end();
+        keep_their_blocks(Workload::start_with(&program("allocating_threads"), &["4"]));
     }
+}
+
+/// The program `allocating_threads`.
+pub fn keep_their_blocks(mut workload: Workload) {
+    eventually(LIMIT, "all allocate", || {
+        figures(&mut workload)[1..].iter().all(|n| *n > 1000)
+    });
+    let pid = workload.pid();
+    // Samples are taken meanwhile.
+    attached(pid, &["--heap-interval", "1KiB"]);
+    let before = figures(&mut workload);
+    eventually(LIMIT, "every thread goes on", || {
+        let now = figures(&mut workload);
+        now.iter()
+            .zip(&before)
+            .skip(1)
+            .all(|(now, before)| *now > before + 1000)
+    });
+    assert_eq!(figures(&mut workload)[0], 0, "blocks have other contents");
+    nothing_left(pid);
+    workload.end();
 }
 
 /// Its only thread never waits, and is in the allocator most of the time.

@@ -95,8 +95,8 @@ pub(super) fn set_mask(tid: i32, mask: u64) -> io::Result<()> {
 
 /// Writes at least a word to the memory of a stopped thread's process.
 ///
-/// Not by `/proc/PID/mem`: its user alone may open that for writing, others only with CAP_DAC_OVERRIDE, which memprof does not
-/// need for anything else that it does to a process.
+/// Not by `/proc/PID/mem`: its user alone may open that for writing, others only with CAP_DAC_OVERRIDE. The guard has given that up,
+/// and a memprof without root lacks it.
 pub(super) fn write(tid: i32, at: u64, bytes: &[u8]) -> io::Result<()> {
     let to = RemoteIoVec {
         base: at as usize,
@@ -106,7 +106,7 @@ pub(super) fn write(tid: i32, at: u64, bytes: &[u8]) -> io::Result<()> {
     if written == Ok(bytes.len()) {
         return Ok(());
     }
-    // What the process itself may not write: code. This takes longer, about 1 us for each word.
+    // What the process itself may not write, as its code, or a stack that has yet to grow. This takes about 1 us for each word.
     const WORD: usize = size_of::<u64>();
     let last = bytes.len().checked_sub(WORD);
     let last = last.ok_or(io::ErrorKind::InvalidInput)?;
