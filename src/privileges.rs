@@ -141,8 +141,11 @@ fn limit(role: Role) -> Result<(), caps::errors::CapsError> {
     let mut keep: CapsHashSet = role.needs().into_iter().collect();
     let effective = caps::read(None, CapSet::Effective)?;
     caps::set(None, CapSet::Effective, &(&effective & &keep))?;
-    if role == (Role::Server { writes_files: true }) {
-        keep.extend(FILES);
+    match role {
+        Role::Server { writes_files: true } => keep.extend(FILES),
+        // It says of the children that it makes that they are to go first if memory runs out. That file is their user's.
+        Role::Guard => drop(keep.insert(Capability::CAP_DAC_OVERRIDE)),
+        _ => {}
     }
     caps::set(None, CapSet::Permitted, &(&permitted & &keep))?;
     // The kernel drops ambient capabilities together with the inheritable ones.

@@ -18,6 +18,7 @@ use ::memprof::residency::figures;
 use common::memprof::{BINARY, Memprof};
 use common::process::{signal, stop, threads, wait_until};
 use common::workload::{Workload, program, unique_name};
+use serde_json::Value;
 
 /// The user that runs memprof, and another user.
 const NOBODY: u32 = 65534;
@@ -152,6 +153,55 @@ fn the_sets_of_the_readme_suffice() {
         assert_eq!(memory.status, 200, "{}", memory.text());
         let said = m.interrupt();
         assert!(!said.contains("without "), "user {user}: {said}");
+    }
+}
+
+/// How snapshots of a process were taken, by the command and over HTTP.
+#[track_caller]
+fn approaches(memprof: impl Fn() -> Command, pid: Pid) -> [Value; 2] {
+    let pid = pid.to_string();
+    let (out, said) = output(memprof().args(["heap", "--format", "json", "--pid", &pid]));
+    assert!(out.status.success(), "{said}");
+    let heap: Value = serde_json::from_slice(&out.stdout).unwrap();
+    let mut session = memprof();
+    session.args(["--listen", "127.0.0.1:0", "--pid", &pid]);
+    let m = Memprof::spawn_as(session.stdin(Stdio::null()).stdout(Stdio::piped()));
+    let taken = m.send("POST", "/v2/heap", r#"{"max_stop": 10000}"#).json();
+    let taken = m.get(&format!("/v2/heap/{}", taken["id"].as_str().unwrap()));
+    let taken = taken.json()["heap"]["taken"].clone();
+    [heap["taken"].clone(), taken]
+}
+
+/// The file of its memory may then be read, not written.
+#[test]
+fn processes_of_other_users_are_forked_for_heap_snapshots() {
+    for (user, others) in [(ANOTHER, NOBODY), (0, NOBODY), (ANOTHER, 0)] {
+        let mut workload = workload_of(others);
+        workload.lines.tell("mmap 67108864");
+        for taken in approaches(|| with(OTHERS, user, &place().memprof), workload.pid()) {
+            assert_eq!(taken["approach"], "fork", "{user} {others}: {taken}");
+        }
+        workload.lines.tell("munmap");
+    }
+    let mut workload = workload_of(NOBODY);
+    workload.lines.tell("mmap 67108864");
+    for taken in approaches(|| Command::new(&place().memprof), workload.pid()) {
+        assert_eq!(taken["approach"], "fork", "{taken}");
+    }
+    workload.lines.tell("munmap");
+}
+
+/// As above; the set is the guide's without what profiling needs.
+#[test]
+fn processes_of_other_users_are_attached_to() {
+    let memprof = |user| with(&OTHERS[OWN.len()..], user, &place().memprof);
+    for (user, others) in [(ANOTHER, NOBODY), (0, NOBODY), (ANOTHER, 0)] {
+        let mut workload = workload_of(others);
+        let pid = workload.pid().to_string();
+        let (out, said) = output(memprof(user).args(["attach-heap", "--yes", "--pid", &pid]));
+        assert!(out.status.success(), "{user} {others}: {said}");
+        assert!(said.contains("lead to the library"), "{said}");
+        workload.lines.tell("mmap 8388608");
     }
 }
 

@@ -127,6 +127,14 @@ struct Search<'a> {
     looked: Duration,
 }
 
+/// Why a thread has not loaded it.
+enum No {
+    /// It was not looked at.
+    Missed(String),
+    /// It may not.
+    Refused(String),
+}
+
 /// A thread that has loaded it.
 struct By {
     tid: i32,
@@ -175,7 +183,7 @@ impl Search<'_> {
     /// Looks at one thread after the other until one may load the library.
     fn until(&mut self, end: Instant) -> Result<By> {
         let mut read = Instant::now();
-        let mut why = "it has no thread".to_owned();
+        let (mut why, mut missed) = (None, "it has no thread".to_owned());
         loop {
             let mut all = threads(self.pid);
             // The first thread has the largest stack, and waits in most programs.
@@ -186,14 +194,16 @@ impl Search<'_> {
             for (n, tid) in all.into_iter().enumerate() {
                 match self.try_thread(tid)? {
                     Ok(by) => return Ok(by),
-                    Err(reason) if n == 0 => why = reason,
+                    Err(No::Refused(reason)) if n == 0 => why = Some(reason),
+                    Err(No::Missed(reason)) if n == 0 => missed = reason,
                     Err(_) => {}
                 }
                 if Instant::now() >= end {
                     bail!(
-                        "there was no safe moment in {} s (--wait), in {} stops: {why}; nothing was changed",
+                        "there was no safe moment in {} s (--wait), in {} stops: {}; nothing was changed",
                         self.patience.as_secs_f64(),
-                        self.stops
+                        self.stops,
+                        why.unwrap_or(missed)
                     );
                 }
             }
@@ -209,11 +219,11 @@ impl Search<'_> {
     }
 
     /// Stops a thread, and has it load the library if it may. The inner error says why it may not.
-    fn try_thread(&mut self, tid: i32) -> Result<Result<By, String>> {
+    fn try_thread(&mut self, tid: i32) -> Result<Result<By, No>> {
         self.stops += 1;
         let mut held = match Held::stop(tid, MAX_STOP) {
             Ok(held) => held,
-            Err(HoldError::Missed(why)) => return Ok(Err(why)),
+            Err(HoldError::Missed(why)) => return Ok(Err(No::Missed(why))),
             Err(HoldError::Refused(e)) => bail!(
                 "its threads cannot be traced: {e}; detach other debuggers, or run memprof as root or with CAP_SYS_PTRACE"
             ),
@@ -222,7 +232,7 @@ impl Search<'_> {
             Ok(place) => place,
             Err(why) => {
                 self.looked += held.release();
-                return Ok(Err(why));
+                return Ok(Err(No::Refused(why)));
             }
         };
         let what = Loading {
@@ -241,7 +251,7 @@ impl Search<'_> {
             })),
             Err(LoadError::Refused(why)) => {
                 self.looked += time;
-                Ok(Err(why))
+                Ok(Err(No::Refused(why)))
             }
             Err(LoadError::Failed(why)) => bail!("{why}; thread {tid} goes on as before"),
             Err(LoadError::Waits) => bail!(

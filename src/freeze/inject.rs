@@ -17,7 +17,7 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 
-use self::control::{Stop, adopt, ptrace, set_mask, wait};
+use self::control::{Stop, adopt, ptrace, set_mask, wait, write};
 pub(crate) use self::load::{Functions, LoadError, Loaded, Loading};
 use self::way_back::WayBack;
 use super::registers::{self, NO_CALL, word};
@@ -92,8 +92,7 @@ impl Injector {
     /// Why no call can be made in it.
     pub(super) fn prepare(pid: Pid) -> Result<Injector, String> {
         let path = format!("/proc/{pid}/mem");
-        let mem = File::options().read(true).write(true).open(&path);
-        let mem = mem.map_err(|e| format!("{path} cannot be opened: {e}"))?;
+        let mem = File::open(&path).map_err(|e| format!("{path} cannot be opened: {e}"))?;
         let vmas = proc_maps::read(pid, &mut Classifier::new()).map_err(|e| format!("{e:#}"))?;
         let code = || {
             let code = vmas.iter().filter(|vma| vma.perms.exec && vma.perms.read);
@@ -241,10 +240,10 @@ impl Stopped {
         let tid = self.tid;
         let before = injector.read(way_back.at, way_back.bytes.len());
         let before = before.map_err(|e| format!("below the stack of thread {tid}: {e}"))?;
-        let written = injector.mem.write_all_at(&way_back.bytes, way_back.at);
+        let written = write(tid, way_back.at, &way_back.bytes);
         if let Err(e) = written {
             // A part of it may be there.
-            let _ = injector.mem.write_all_at(&before, way_back.at);
+            let _ = write(tid, way_back.at, &before);
             return Err(format!("below the stack of thread {tid}: {e}"));
         }
         let failed = |e: io::Error| format!("thread {tid} cannot be controlled: {e}");
@@ -253,7 +252,7 @@ impl Stopped {
         let restored = set_mask(tid, self.mask).and_then(|()| registers::write(tid, &self.regs));
         let _ = ptrace(libc::PTRACE_SETOPTIONS, tid, 0, 0);
         restored.map_err(failed)?;
-        let _ = injector.mem.write_all_at(&before, way_back.at);
+        let _ = write(tid, way_back.at, &before);
         done.map_err(failed)
     }
 

@@ -43,7 +43,11 @@ fn listen(workload: &mut Workload) -> Memprof {
 
 #[test]
 fn stacks_have_what_they_allocate() {
-    let mut workload = Workload::start(&program("allocations"));
+    have_what_they_allocate(Workload::start(&program("allocations")));
+}
+
+/// The program `allocations`.
+pub fn have_what_they_allocate(mut workload: Workload) {
     // Blocks from before are freed after.
     workload.lines.tell("hold 5000 500");
     attached(workload.pid(), &["--heap-interval", "16KiB"]);

@@ -11,14 +11,19 @@ mod common;
 mod kills;
 mod listened;
 mod refusals;
+mod releases;
 mod rounds;
 mod servers;
 
+use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::fs;
+use std::ops::Range;
+use std::path::PathBuf;
 
 use ::memprof::event::Pid;
 use binary::{Ended, memprof};
-use common::process::{runs, threads};
+use common::process::{LIMIT, eventually, runs, threads};
 
 /// How often the library is loaded into each kind of process.
 fn rounds() -> u32 {
@@ -59,6 +64,62 @@ fn code_without_a_file(pid: Pid) -> bool {
     })
 }
 
+/// What a process has before something is done to it.
+struct Before {
+    pid: Pid,
+    /// Its descriptors, and where they lead.
+    files: BTreeMap<OsString, PathBuf>,
+    mappings: Vec<Range<u64>>,
+}
+
+impl Before {
+    fn of(pid: Pid) -> Before {
+        Before {
+            pid,
+            files: files(pid),
+            mappings: mappings(pid),
+        }
+    }
+
+    /// It has no descriptor more, and no mapping far from those that it had: memprof maps its memory there. (Arenas and
+    /// libraries come beside others.)
+    #[track_caller]
+    fn nothing_new(&self) {
+        const FAR: u64 = 256 << 20;
+        // (The C library may open a file for a moment.)
+        eventually(LIMIT, "no other descriptor is open", || {
+            let mut files = files(self.pid).into_iter();
+            files.all(|(number, leads)| self.files.get(&number) == Some(&leads))
+        });
+        for new in mappings(self.pid) {
+            let near = |old: &Range<u64>| {
+                new.start < old.end.saturating_add(FAR) && old.start < new.end.saturating_add(FAR)
+            };
+            assert!(self.mappings.iter().any(near), "{new:x?}");
+        }
+    }
+}
+
+fn files(pid: Pid) -> BTreeMap<OsString, PathBuf> {
+    let files = fs::read_dir(format!("/proc/{pid}/fd")).unwrap();
+    let files = files.map(|file| file.unwrap());
+    let leads = files.map(|file| (file.file_name(), fs::read_link(file.path())));
+    leads
+        .filter_map(|(number, leads)| Some((number, leads.ok()?)))
+        .collect()
+}
+
+fn mappings(pid: Pid) -> Vec<Range<u64>> {
+    let maps = maps(pid);
+    let ranges = maps.lines().map(|line| {
+        let (start, rest) = line.split_once('-').unwrap();
+        let (end, _) = rest.split_once(' ').unwrap();
+        let [start, end] = [start, end].map(|hex| u64::from_str_radix(hex, 16).unwrap());
+        start..end
+    });
+    ranges.collect()
+}
+
 /// The process runs, nobody traces it, and nothing but the library is left in it.
 #[track_caller]
 fn nothing_left(pid: Pid) {
@@ -72,8 +133,7 @@ fn nothing_left(pid: Pid) {
         );
     }
     assert!(!code_without_a_file(pid));
-    for file in fs::read_dir(format!("/proc/{pid}/fd")).unwrap().flatten() {
-        let leads = fs::read_link(file.path()).unwrap_or_default();
+    for leads in files(pid).values() {
         let leads = leads.to_string_lossy();
         assert!(!leads.contains("libmemprof_heap"), "{leads}");
     }

@@ -14,8 +14,8 @@ use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, TargetArch, apply_fi
 use crate::binary::memprof;
 use crate::common::process::{LIMIT, cont, eventually, stop};
 use crate::common::skip::skip;
+use crate::common::witness::{unharmed, witness};
 use crate::common::workload::{Workload, program};
-use crate::rounds::unharmed;
 use crate::{attach, attached, is_loaded, nothing_left};
 
 const SAYS_READY: &str = "#include <stdio.h>\nint main(void) { puts(\"ready\"); fflush(stdout); return getchar() > 0; }\n";
@@ -66,7 +66,7 @@ fn a_process_that_is_traced_is_refused() {
     if Command::new("strace").arg("-V").output().is_err() {
         return skip("there is no strace");
     }
-    let workload = Workload::start_with(&program("witness"), &["1"]);
+    let workload = witness(1);
     let pid = workload.pid().to_string();
     let mut strace = Command::new("strace");
     let strace = strace.args(["-f", "-e", "trace=none", "-o", "/dev/null", "-p", &pid]);
@@ -84,7 +84,7 @@ fn a_process_that_is_traced_is_refused() {
 #[test]
 fn a_stopped_process_is_refused() {
     for n in 0..8 {
-        let mut workload = Workload::start_with(&program("witness"), &["1"]);
+        let mut workload = witness(1);
         thread::sleep(Duration::from_micros(200) * n);
         stop(workload.pid());
         refused(&mut workload, "is stopped");
@@ -96,7 +96,7 @@ fn a_stopped_process_is_refused() {
 #[test]
 fn a_process_that_has_just_started_is_attached_to() {
     for n in 0..8 {
-        let mut workload = Workload::start_with(&program("witness"), &["1"]);
+        let mut workload = witness(1);
         thread::sleep(Duration::from_micros(200) * n);
         attached(workload.pid(), &[]);
         unharmed(&mut workload);
@@ -116,10 +116,10 @@ fn what_a_filter_forbids_is_not_tried() {
         (libc::SYS_memfd_create, "`memfd_create`"),
         (libc::SYS_pread64, "`pread64`"),
     ] {
-        let mut witness = Workload::start_with(&program("witness"), &["1"]);
-        install(&mut witness, call);
-        refused(&mut witness, name);
-        unharmed(&mut witness);
+        let mut workload = witness(1);
+        install(&mut workload, call);
+        refused(&mut workload, name);
+        unharmed(&mut workload);
     }
 }
 
@@ -154,7 +154,7 @@ fn a_filter_that_permits_it_is_no_obstacle() {
 
 #[test]
 fn nothing_is_done_unless_the_user_agrees() {
-    let mut workload = Workload::start_with(&program("witness"), &["1"]);
+    let mut workload = witness(1);
     let pid = workload.pid().to_string();
     memprof(&["attach-heap", "--pid", &pid]).must(1, &["--yes", "nothing was done"]);
     assert!(!is_loaded(workload.pid()));

@@ -3,51 +3,23 @@
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 
-use serde::Deserialize;
-
 use crate::common::process::{LIMIT, eventually};
+use crate::common::witness::{unharmed, witness};
 use crate::common::workload::{Running, Workload, program};
 use crate::{attached, nothing_left, rounds};
-
-/// What the witness says.
-#[derive(Debug, Deserialize)]
-pub struct Said {
-    wrong: u64,
-    early: u64,
-    signals: u64,
-    children: u64,
-    rounds: Vec<u64>,
-}
-
-fn ask(workload: &mut Workload) -> Said {
-    workload.lines.send("");
-    let line = workload.lines.line();
-    serde_json::from_str(&line).unwrap_or_else(|e| panic!("{e}: {line:?}"))
-}
-
-/// Every thread of the witness goes on, and nothing went wrong in any of them. Returns how many waits ended early.
-#[track_caller]
-pub fn unharmed(workload: &mut Workload) -> u64 {
-    let before = ask(workload);
-    eventually(LIMIT, "every thread goes on", || {
-        let now = ask(workload);
-        let on = |(now, before): (&u64, &u64)| now > before;
-        now.signals > before.signals && now.rounds.iter().zip(&before.rounds).all(on)
-    });
-    let said = ask(workload);
-    assert_eq!((said.wrong, said.children), (0, 0), "{said:?}");
-    said.early
-}
 
 /// Threads that wait, calculate and allocate, and signals: no register changes, and no wait ends early.
 #[test]
 fn threads_notice_nothing() {
     for _ in 0..rounds() {
-        let mut workload = Workload::start_with(&program("witness"), &["2"]);
-        attached(workload.pid(), &[]);
-        assert_eq!(unharmed(&mut workload), 0);
-        workload.end();
+        notices_nothing(witness(2));
     }
+}
+
+pub fn notices_nothing(mut witness: Workload) {
+    attached(witness.pid(), &[]);
+    assert_eq!(unharmed(&mut witness).early, 0);
+    witness.end();
 }
 
 /// How many blocks had the wrong contents, and how many blocks each thread has had.
@@ -60,25 +32,29 @@ fn figures(workload: &mut Workload) -> Vec<u64> {
 #[test]
 fn allocating_threads_go_on() {
     for _ in 0..rounds() {
-        let mut workload = Workload::start_with(&program("allocating_threads"), &["4"]);
-        eventually(LIMIT, "all allocate", || {
-            figures(&mut workload)[1..].iter().all(|n| *n > 1000)
-        });
-        let pid = workload.pid();
-        // Samples are taken meanwhile.
-        attached(pid, &["--heap-interval", "1KiB"]);
-        let before = figures(&mut workload);
-        eventually(LIMIT, "every thread goes on", || {
-            let now = figures(&mut workload);
-            now.iter()
-                .zip(&before)
-                .skip(1)
-                .all(|(now, before)| *now > before + 1000)
-        });
-        assert_eq!(figures(&mut workload)[0], 0, "blocks have other contents");
-        nothing_left(pid);
-        workload.end();
+        keep_their_blocks(Workload::start_with(&program("allocating_threads"), &["4"]));
     }
+}
+
+/// The program `allocating_threads`.
+pub fn keep_their_blocks(mut workload: Workload) {
+    eventually(LIMIT, "all allocate", || {
+        figures(&mut workload)[1..].iter().all(|n| *n > 1000)
+    });
+    let pid = workload.pid();
+    // Samples are taken meanwhile.
+    attached(pid, &["--heap-interval", "1KiB"]);
+    let before = figures(&mut workload);
+    eventually(LIMIT, "every thread goes on", || {
+        let now = figures(&mut workload);
+        now.iter()
+            .zip(&before)
+            .skip(1)
+            .all(|(now, before)| *now > before + 1000)
+    });
+    assert_eq!(figures(&mut workload)[0], 0, "blocks have other contents");
+    nothing_left(pid);
+    workload.end();
 }
 
 /// Its only thread never waits, and is in the allocator most of the time.

@@ -1,7 +1,6 @@
 //! The library is loaded into servers that answer clients.
 
-use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::thread::sleep;
 use std::time::Duration;
 
@@ -9,50 +8,27 @@ use ::memprof::event::Pid;
 
 use crate::common::postgres::Postgres;
 use crate::common::process::{LIMIT, eventually, state};
+use crate::common::redis::Redis;
 use crate::common::skip::skip;
-use crate::common::workload::Running;
 use crate::{attach, attached, rounds};
 
 #[test]
 fn redis_goes_on() {
-    const REDIS: &str = "/usr/bin/redis-server";
-    if !Path::new(REDIS).exists() {
-        return skip("there is no redis-server");
-    }
     for _ in 0..rounds() {
-        let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
-        let mut server = Command::new(REDIS);
-        server.current_dir(dir.path()).stdout(Stdio::null()).args([
-            "--unixsocket",
-            "redis.sock",
-            "--port",
-            "0",
-            "--save",
-            "",
-        ]);
-        let mut server = Running(server.spawn().unwrap());
-        let command = |program: &str, args: &str| {
-            let mut command = Command::new(program);
-            command.current_dir(dir.path()).args(["-s", "redis.sock"]);
-            command.args(args.split(' ')).stderr(Stdio::null());
-            command
+        let Some(mut redis) = Redis::start() else {
+            return skip("there is no redis-server");
         };
-        let run = |args: &str| {
-            let output = command("redis-cli", args).output().unwrap();
-            String::from_utf8(output.stdout).unwrap().trim().to_owned()
-        };
-        eventually(LIMIT, "redis answers", || run("ping") == "PONG");
-        assert_eq!(run("set memprof here"), "OK");
+        assert_eq!(redis.run("redis-cli", "set memprof here"), "OK");
         let load = "-t set,get,lpush,lpop,sadd -n 30000 -r 10000 -d 200 -P 8 -q";
-        let mut load = command("redis-benchmark", load);
+        let mut load = redis.command("redis-benchmark", load);
         let load = load.stdout(Stdio::piped()).spawn().unwrap();
         sleep(Duration::from_millis(50));
-        attached(server.pid(), &["--wait", "30"]);
+        attached(redis.pid(), &["--wait", "30"]);
         let done = load.wait_with_output().unwrap();
         let said = String::from_utf8_lossy(&done.stdout);
         assert!(done.status.success() && said.contains("SADD"), "{said}");
-        assert_eq!(run("get memprof"), "here");
-        assert!(server.0.try_wait().unwrap().is_none());
+        assert_eq!(redis.run("redis-cli", "get memprof"), "here");
+        assert!(redis.runs());
     }
 }
 

@@ -3,6 +3,7 @@
 
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
+pub mod allocators;
 pub mod cgroup;
 pub mod debuginfod_server;
 pub mod document;
@@ -15,12 +16,14 @@ pub mod process;
 pub mod pythons;
 pub mod random;
 pub mod reclaim;
+pub mod redis;
 pub mod report;
 pub mod rubbish;
 pub mod rubies;
 pub mod skip;
 pub mod terminal;
 pub mod tree;
+pub mod witness;
 pub mod workload;
 
 use std::io::{Read, Write};

@@ -25,20 +25,26 @@ const FLAGS: [&str; 6] = [
 
 /// The compiled program of `tests/workloads/NAME.c`; compiled once per test binary.
 pub fn program(name: &str) -> PathBuf {
+    program_with(name, &[])
+}
+
+/// As above, linked with further libraries.
+pub fn program_with(name: &str, link: &[&str]) -> PathBuf {
     static DONE: Mutex<Option<HashMap<String, PathBuf>>> = Mutex::new(None);
     let mut done = DONE.lock().unwrap_or_else(PoisonError::into_inner);
     let done = done.get_or_insert_default();
-    done.entry(name.to_owned())
-        .or_insert_with(|| compile(name))
+    let binary = format!("{name}{}", link.concat());
+    done.entry(binary.clone())
+        .or_insert_with(|| compile(name, &binary, link))
         .clone()
 }
 
-fn compile(name: &str) -> PathBuf {
+fn compile(name: &str, binary: &str, link: &[&str]) -> PathBuf {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/workloads/{name}.c"));
     let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join("workloads");
     std::fs::create_dir_all(&dir).unwrap();
     // Another test binary may be running the existing program, so it is replaced, not overwritten.
-    let fresh = dir.join(format!("{name}.{}", std::process::id()));
+    let fresh = dir.join(format!("{binary}.{}", std::process::id()));
     // What has no main() is a library.
     let text = std::fs::read_to_string(&source).unwrap();
     let library: &[&str] = match text.contains("\nint main(") {
@@ -49,10 +55,11 @@ fn compile(name: &str) -> PathBuf {
         .args(FLAGS)
         .args(library)
         .args([&source, &PathBuf::from("-o"), &fresh])
+        .args(link)
         .status()
         .expect("cc is needed for these tests");
     assert!(status.success(), "cc could not compile {name}.c");
-    let binary = dir.join(name);
+    let binary = dir.join(binary);
     std::fs::rename(fresh, &binary).unwrap();
     binary
 }

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Compares heap snapshots with the figures of the C libraries of other Debian releases: glibc 2.31, 2.41 and that of
-# the coming release, and with those of their jemalloc. Makes a system of each with debootstrap, compiles the workloads in it, and runs the test.
+# the coming release, and with those of their jemalloc, and attaches to processes there. Makes a system of each with debootstrap,
+# compiles the workloads in it, and runs the tests.
 #
 #   tests/heap/chroots.sh [SUITE…]      (bullseye trixie sid without an argument)
 #
@@ -33,12 +34,14 @@ for suite; do
             { tail -n 5 "$dir/log" >&2 && skip "debootstrap failed (no Debian mirror?)"; }
         touch "$root/made-with-jemalloc"
     fi
-    cp tests/workloads/heap.c tests/workloads/leaks.c tests/workloads/common.h "$root/root/"
-    for name in heap leaks; do
-        chroot "$root" gcc -O1 -g -pthread -fno-omit-frame-pointer -fno-inline -o "/$name" "/root/$name.c"
+    cp tests/workloads/*.[ch] "$root/root/"
+    for name in heap leaks witness allocating_threads allocations; do
+        chroot "$root" gcc -O1 -g -pthread -fno-omit-frame-pointer -fno-inline -fno-optimize-sibling-calls \
+            -o "/$name" "/root/$name.c"
     done
     chroot "$root" gcc -O1 -g -pthread -DJEMALLOC -o /heap-jemalloc /root/heap.c -l:libjemalloc.so.2
     say "$suite: $(chroot "$root" ldd --version | head -n 1)"
     roots=$roots${roots:+:}$root
 done
-MEMPROF_HEAP_ROOTS=$roots cargo test --test heap -- --nocapture other_releases
+export MEMPROF_HEAP_ROOTS=$roots
+cargo test --test heap --test attach -- --nocapture other_releases

@@ -1,6 +1,7 @@
 //! Snapshots of a copy-on-write child: they say the same, and the process notices nothing, however memprof ends.
 
 use std::io::{Read, Write};
+use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::Duration;
@@ -14,47 +15,13 @@ use crate::binary::{MEMPROF, memprof};
 use crate::common::memprof::Memprof;
 use crate::common::process::{LIMIT, cont, eventually, signal, state, stop, threads};
 use crate::common::random::Random;
+use crate::common::witness::{unharmed, witness};
 use crate::common::workload::{Workload, program};
 
 /// Number of times that memprof is killed; MEMPROF_KILLS=100 for more.
 fn kills() -> u32 {
     let set = std::env::var("MEMPROF_KILLS").ok();
     set.and_then(|n| n.parse().ok()).unwrap_or(15)
-}
-
-/// What the witness says.
-#[derive(Debug, Deserialize)]
-pub struct Said {
-    wrong: u64,
-    early: u64,
-    signals: u64,
-    children: u64,
-    rounds: Vec<u64>,
-}
-
-pub fn witness(mib: u32) -> Workload {
-    Workload::start_with(&program("witness"), &[&mib.to_string()])
-}
-
-fn ask(workload: &mut Workload) -> Said {
-    workload.lines.send("");
-    let line = workload.lines.line();
-    serde_json::from_str(&line).unwrap_or_else(|e| panic!("{e}: {line:?}"))
-}
-
-/// Every thread goes on, and nothing went wrong in any of them.
-pub fn unharmed(workload: &mut Workload) -> Said {
-    let before = ask(workload);
-    eventually(LIMIT, "every thread goes on", || {
-        let now = ask(workload);
-        let on = |(now, before): (&u64, &u64)| now > before;
-        now.signals > before.signals && now.rounds.iter().zip(&before.rounds).all(on)
-    });
-    let said = ask(workload);
-    assert_eq!((said.wrong, said.children), (0, 0), "{said:?}");
-    let status = std::fs::read_to_string(format!("/proc/{}/status", workload.pid())).unwrap();
-    assert!(status.contains("TracerPid:\t0\n"), "{status}");
-    said
 }
 
 /// The children of a process, also those that it knows nothing of.
@@ -180,6 +147,28 @@ fn killing_memprof_harms_nobody() {
         kills()
     );
     assert_eq!(said.early, 0, "{said:?}");
+}
+
+/// Whoever runs the process: what says so is a file of that user's.
+#[test]
+fn the_child_goes_first_if_memory_runs_out() {
+    let mut command = Command::new(program("witness"));
+    let mut workload = Workload::start_as(command.arg("200").uid(65534).gid(65534));
+    let pid = workload.pid();
+    unharmed(&mut workload);
+    eventually(LIMIT, "a child says so", || {
+        let mut memprof = start(pid);
+        let mut seen = false;
+        while memprof.try_wait().unwrap().is_none() {
+            let says = |child: &Pid| {
+                let file = format!("/proc/{child}/oom_score_adj");
+                std::fs::read_to_string(file).is_ok_and(|score| score == "1000\n")
+            };
+            seen |= children(pid).iter().any(says);
+        }
+        seen
+    });
+    unharmed(&mut workload);
 }
 
 /// Marks the guards of a process.
@@ -315,7 +304,9 @@ fn killing_a_session_harms_nobody() {
 /// name.)
 fn limited(guard: Pid) {
     // CAP_DAC_READ_SEARCH, CAP_KILL, CAP_SYS_PTRACE, CAP_SYS_ADMIN, CAP_CHECKPOINT_RESTORE
-    let allowed = [2, 5, 19, 21, 40].map(|bit| 1 << bit).iter().sum::<u64>();
+    let effective = [2, 5, 19, 21, 40].map(|bit| 1 << bit).iter().sum::<u64>();
+    // CAP_DAC_OVERRIDE is for one file of each child.
+    let permitted = effective | 1 << 1;
     eventually(LIMIT, "it has given up what it does not need", || {
         let status = std::fs::read_to_string(format!("/proc/{guard}/status")).unwrap();
         let field = |name: &str| {
@@ -324,8 +315,10 @@ fn limited(guard: Pid) {
                 .trim()
                 .to_owned()
         };
-        let capabilities = u64::from_str_radix(&field("CapPrm:"), 16).unwrap();
-        capabilities & !allowed == 0 && field("NoNewPrivs:") == "1"
+        let only = |name: &str, allowed: u64| {
+            u64::from_str_radix(&field(name), 16).unwrap() & !allowed == 0
+        };
+        only("CapEff:", effective) && only("CapPrm:", permitted) && field("NoNewPrivs:") == "1"
     });
 }
 

@@ -1,7 +1,7 @@
 //! jemalloc's heap: its own statistics, what Redis says of it, forgotten blocks, damage.
 
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::path::PathBuf;
+use std::process::Command;
 use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
@@ -9,16 +9,14 @@ use ::memprof::event::Pid;
 use ::memprof::heap::{Heap, JemallocFigures, JemallocHeap, What, measure};
 use serde::Deserialize;
 
-use crate::common::process::{eventually, signal};
+use crate::common::allocators::{JEMALLOC, LINK_JEMALLOC, allocator};
+use crate::common::process::signal;
+use crate::common::redis::Redis;
 use crate::common::skip::skip;
-use crate::common::workload::{Running, Workload};
+use crate::common::workload::Workload;
 use crate::glibc::{COPY, compiled, snapshot};
 use crate::harm::snapshots;
 use crate::unreachable::compare;
-
-const LIBRARY: &str = "/usr/lib/x86_64-linux-gnu/libjemalloc.so.2";
-/// What a workload is linked with.
-const LINK: &str = "-l:libjemalloc.so.2";
 
 /// What the workload prints.
 #[derive(Debug, Deserialize)]
@@ -38,15 +36,12 @@ struct Stats {
 }
 
 fn is_missing() -> bool {
-    let missing = !Path::new(LIBRARY).exists();
-    if missing {
-        skip("there is no libjemalloc.so.2");
-    }
-    missing
+    allocator(JEMALLOC).is_none()
 }
 
 /// (Tests that run at the same time do not write it again.)
-static PROGRAM: LazyLock<PathBuf> = LazyLock::new(|| compiled("heap", &["-DJEMALLOC", LINK]));
+static PROGRAM: LazyLock<PathBuf> =
+    LazyLock::new(|| compiled("heap", &["-DJEMALLOC", LINK_JEMALLOC]));
 
 fn workload(threads: u32, seed: u32) -> Workload {
     let args = [threads.to_string(), seed.to_string()];
@@ -164,34 +159,17 @@ fn version(heap: &Heap) -> &str {
 /// Redis's own figures, while no client does anything.
 #[test]
 fn redis_agrees() {
-    const REDIS: &str = "/usr/bin/redis-server";
-    if !Path::new(REDIS).exists() || is_missing() {
-        return skip("there is no redis-server with jemalloc");
+    if is_missing() {
+        return;
     }
-    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
-    let mut server = Command::new(REDIS);
-    server.current_dir(dir.path()).stdout(Stdio::null()).args([
-        "--unixsocket",
-        "redis.sock",
-        "--port",
-        "0",
-        "--save",
-        "",
-    ]);
-    let server = Running(server.spawn().unwrap());
-    let run = |program: &str, args: &str| {
-        let mut command = Command::new(program);
-        command.current_dir(dir.path()).args(["-s", "redis.sock"]);
-        command.args(args.split(' ')).stderr(Stdio::null());
-        String::from_utf8(command.output().unwrap().stdout).unwrap()
+    let Some(redis) = Redis::start() else {
+        return skip("there is no redis-server");
     };
-    eventually(Duration::from_secs(60), "redis answers", || {
-        run("redis-cli", "ping").starts_with("PONG")
-    });
+    let run = |program: &str, args: &str| redis.run(program, args);
     for step in ["", "set,lpush,sadd", "evict", "set,hset", "flushall"] {
         match step {
             "" => {}
-            "flushall" => assert_eq!(run("redis-cli", step).trim(), "OK"),
+            "flushall" => assert_eq!(run("redis-cli", step), "OK"),
             "evict" => {
                 // Three quarters of the keys, at random.
                 for limit in ["8mb", "0"] {
@@ -205,7 +183,7 @@ fn redis_agrees() {
                 assert!(!run("redis-benchmark", &args).is_empty());
             }
         }
-        let heap = redis_at_rest(&server, || run("redis-cli", "info memory"));
+        let heap = redis_at_rest(redis.pid(), || run("redis-cli", "info memory"));
         let lost = heap.unreachable.unwrap();
         assert!(lost.bytes < heap.anonymous / 1000, "{lost:#?}");
     }
@@ -213,11 +191,11 @@ fn redis_agrees() {
 
 /// Compares what Redis says before and after with a snapshot in between. A client's connection takes some memory, and the
 /// server does something ten times in a second, so that it is tried again.
-fn redis_at_rest(server: &Running, info: impl Fn() -> String) -> Heap {
+fn redis_at_rest(server: Pid, info: impl Fn() -> String) -> Heap {
     let mut tried = Vec::new();
     for _ in 0..10 {
         let before = info();
-        let heap = snapshot(server.pid());
+        let heap = snapshot(server);
         let after = info();
         let said = |info: &str, name: &str| -> u64 {
             let line = info.lines().find_map(|line| line.strip_prefix(name));
@@ -248,7 +226,7 @@ fn forgotten_blocks_are_found() {
     if is_missing() {
         return;
     }
-    compare(Workload::start(&compiled("leaks", &[LINK])));
+    compare(Workload::start(&compiled("leaks", &[LINK_JEMALLOC])));
 }
 
 /// Snapshots of a target that allocates all the time: read or refused.

@@ -13,10 +13,9 @@ use seccompiler::{
 
 use crate::binary::{MEMPROF, memprof};
 use crate::common::process::threads;
+use crate::common::witness::{unharmed, witness};
 use crate::common::workload::{Workload, program};
-use crate::fork::{
-    has_the_same_heap, heap, killing_the_guard_harms_nobody, notices_nothing, unharmed, witness,
-};
+use crate::fork::{has_the_same_heap, heap, killing_the_guard_harms_nobody, notices_nothing};
 
 type Rules = BTreeMap<i64, Vec<SeccompRule>>;
 

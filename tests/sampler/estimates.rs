@@ -8,7 +8,8 @@
 use std::ffi::OsStr;
 use std::path::Path;
 
-use super::support::{LIBCS, allocator, exists, listening_library, program, run, stdout};
+use super::common::allocators::{JEMALLOC, LINK_JEMALLOC, allocator};
+use super::support::{LIBCS, exists, listening_library, program, program_with, run, stdout};
 
 const INTERVAL: u64 = 4096;
 const SEED: u64 = 20_261_123;
@@ -216,11 +217,7 @@ fn operators_are_estimated_truly() {
         &[library.as_os_str()],
     ));
     assert_true("operators", &text, MANY);
-    for name in [
-        "libjemalloc.so.2",
-        "libtcmalloc_minimal.so.4",
-        "libmimalloc.so.2",
-    ] {
+    for name in [JEMALLOC, "libtcmalloc_minimal.so.4", "libmimalloc.so.2"] {
         if let Some(path) = allocator(name) {
             let text = measure(&program, &[], &[&path], FEW);
             assert_true(&format!("operators, {name}"), &text, FEW);
@@ -231,11 +228,7 @@ fn operators_are_estimated_truly() {
 #[test]
 fn other_allocators_are_estimated_truly() {
     let program = program("sampler.c", "cc");
-    for name in [
-        "libjemalloc.so.2",
-        "libtcmalloc_minimal.so.4",
-        "libmimalloc.so.2",
-    ] {
+    for name in [JEMALLOC, "libtcmalloc_minimal.so.4", "libmimalloc.so.2"] {
         let Some(path) = allocator(name) else {
             continue;
         };
@@ -244,4 +237,17 @@ fn other_allocators_are_estimated_truly() {
             assert_true(&format!("{kind}, {name}"), &text, FEW);
         }
     }
+}
+
+/// Each call of jemalloc's own functions: the workload compares the samples with its own sums and with jemalloc's counters.
+#[test]
+fn jemallocs_own_functions_are_all_seen() {
+    if allocator(JEMALLOC).is_none() {
+        return;
+    }
+    let program = program_with("sampler_mallocx.c", "cc", &[LINK_JEMALLOC]);
+    let mut command = std::process::Command::new(program);
+    command.env("MALLOC_CONF", "tcache:false");
+    command.env("LD_PRELOAD", listening_library(0, SEED));
+    print!("{}", stdout(command.output().unwrap()));
 }

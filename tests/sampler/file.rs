@@ -18,13 +18,14 @@ use super::support::program;
 
 /// Every function that programs find in the library, and what memprof and the loader find.
 const EXPORTS: &str = "aligned_alloc calloc dallocx free free_aligned_sized free_sized malloc mallocx memalign \
-    memprof_heap_config memprof_heap_imports memprof_heap_look_again memprof_heap_stats posix_memalign pvalloc rallocx realloc reallocarray sdallocx valloc \
+    memprof_heap_config memprof_heap_imports memprof_heap_look_again memprof_heap_stats posix_memalign pvalloc rallocx realloc reallocarray sdallocx valloc xallocx \
     _Znwm _Znam _ZnwmRKSt9nothrow_t _ZnamRKSt9nothrow_t _ZnwmSt11align_val_t _ZnamSt11align_val_t \
     _ZnwmSt11align_val_tRKSt9nothrow_t _ZnamSt11align_val_tRKSt9nothrow_t _ZdlPv _ZdaPv _ZdlPvm _ZdaPvm \
     _ZdlPvRKSt9nothrow_t _ZdaPvRKSt9nothrow_t _ZdlPvSt11align_val_t _ZdaPvSt11align_val_t _ZdlPvmSt11align_val_t \
     _ZdaPvmSt11align_val_t _ZdlPvSt11align_val_tRKSt9nothrow_t _ZdaPvSt11align_val_tRKSt9nothrow_t";
 /// What it uses if the C library has it.
-const IMPORTS: &str = "dl_iterate_phdr environ getauxval mprotect __errno_location";
+const IMPORTS: &str =
+    "dl_iterate_phdr environ getauxval malloc_usable_size mprotect __errno_location";
 
 /// A probe as `.note.stapsdt` describes it.
 #[derive(Debug)]

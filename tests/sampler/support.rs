@@ -61,9 +61,14 @@ fn compiled(name: &str, command: &mut Command) -> PathBuf {
 
 /// A program of `tests/workloads`.
 pub fn program(source: &str, compiler: &str) -> PathBuf {
+    program_with(source, compiler, &[])
+}
+
+/// As above, linked with more.
+pub fn program_with(source: &str, compiler: &str, link: &[&str]) -> PathBuf {
     let path = root().join("tests/workloads").join(source);
     let mut command = Command::new(compiler);
-    command.args(FLAGS).arg(path).arg("-lm");
+    command.args(FLAGS).arg(path).arg("-lm").args(link);
     compiled(&format!("{source}.{compiler}"), &mut command)
 }
 
@@ -108,22 +113,4 @@ pub fn stdout(output: Output) -> String {
     assert!(output.status.success(), "{}: {stderr}", output.status);
     assert_eq!(stderr, "");
     String::from_utf8(output.stdout).unwrap()
-}
-
-/// The path of an allocator that is installed as a library; skips the test's part if it is not.
-pub fn allocator(name: &str) -> Option<PathBuf> {
-    let dirs = [
-        "/usr/lib/x86_64-linux-gnu",
-        "/usr/lib/aarch64-linux-gnu",
-        "/usr/lib64",
-        "/usr/lib",
-    ];
-    let path = dirs
-        .iter()
-        .map(|dir| Path::new(dir).join(name))
-        .find(|path| path.exists());
-    if path.is_none() {
-        skip(format!("{name} is not installed"));
-    }
-    path
 }

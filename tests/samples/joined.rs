@@ -1,16 +1,18 @@
 //! Samples joined with heap snapshots: who holds what, on a workload whose functions hold known bytes.
 
+use std::path::Path;
+
 use serde_json::Value;
 
+use crate::common::allocators::{JEMALLOC, LINK_JEMALLOC, allocator};
 use crate::common::document::check;
 use crate::common::memprof::Memprof;
-use crate::common::workload::{Lines, program};
+use crate::common::workload::{Lines, program, program_with};
 
 /// A right estimate is further away than so many standard errors in one of two million cases.
 const ERRORS: f64 = 5.1;
 
-fn start() -> (Memprof, Lines) {
-    let program = program("owners");
+fn start(program: &Path) -> (Memprof, Lines) {
     let args = ["--heap", "--heap-interval", "16KiB"];
     Memprof::start_command(&args, &[program.to_str().unwrap()])
 }
@@ -100,7 +102,7 @@ fn must_be(whole: &Value, function: &str, key: &str, truth: u64) {
 
 #[test]
 fn who_holds_what_pins_what_and_leaks_what() {
-    let (m, mut lines) = start();
+    let (m, mut lines) = start(&program("owners"));
     lines.tell("fill");
     lines.tell("leak");
     lines.tell("thin");
@@ -166,6 +168,35 @@ fn who_holds_what_pins_what_and_leaks_what() {
     assert_eq!(of(&whole, "holds_small", "live").0, 0);
     must_be(&whole, "holds_middle", "live", 10_000 * (600 + 850));
     assert_eq!(number(&whole["by_stack"]["samples"], "gone"), 0);
+}
+
+/// The same program on jemalloc: each region has the size of its class, and no header.
+#[test]
+fn who_holds_what_of_jemallocs_heap() {
+    if allocator(JEMALLOC).is_none() {
+        return;
+    }
+    let (m, mut lines) = start(&program_with("owners", &[LINK_JEMALLOC]));
+    for line in ["fill", "leak", "thin", "empty"] {
+        lines.tell(line);
+    }
+    let whole = take(&m);
+    let by_stack = &whole["by_stack"];
+    assert_eq!(by_stack["from_start"], true);
+    assert_eq!(number(&by_stack["samples"], "lost"), 0, "{by_stack:#}");
+    must_be(&whole, "holds_small", "live", 100_000 * 48);
+    must_be(&whole, "holds_middle", "live", 10_000 * (600 + 850));
+    must_be(&whole, "holds_large", "live", 200 * 40_000);
+    must_be(&whole, "holds_huge", "live", 3 * (20 << 20));
+    must_be(&whole, "thins", "live", 10_000 * 500);
+    must_be(&whole, "leaks", "live", 40_000 * 300);
+    must_be(&whole, "holds_small", "resident", 100_000 * 48);
+    must_be(&whole, "thins", "resident", 10_000 * 512);
+    must_be(&whole, "leaks", "unreachable", 40_000 * 320);
+    lines.tell("release");
+    let whole = take(&m);
+    assert_eq!(of(&whole, "holds_small", "live").0, 0);
+    must_be(&whole, "holds_middle", "live", 10_000 * (600 + 850));
 }
 
 #[test]

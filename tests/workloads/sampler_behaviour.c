@@ -184,6 +184,32 @@ static void processes(void)
 	}
 }
 
+// The library has jemalloc's functions also without jemalloc: they do what they say by those of the C library.
+__attribute__((weak)) void *mallocx(size_t, int), *rallocx(void *, size_t, int);
+__attribute__((weak)) void dallocx(void *, int), sdallocx(void *, size_t, int);
+__attribute__((weak)) size_t xallocx(void *, size_t, size_t, int);
+
+static void jemallocs(void)
+{
+	enum { ALIGN_4096 = 12, ZERO = 0x40 };
+
+	if (!mallocx)
+		return;
+	char *ptr = mallocx(100, ALIGN_4096 | ZERO), none[100] = {0};
+	if ((uintptr_t)ptr % 4096 || memcmp(ptr, none, 100))
+		puts("mallocx: neither aligned nor zero");
+	strcpy(ptr, "contents");
+	// What it cannot do changes nothing.
+	size_t usable = xallocx(ptr, 100000, 1000, 0);
+	if (usable < 100 || usable >= 100000 || usable != malloc_usable_size(ptr) || rallocx(ptr, 100000, ZERO))
+		puts("xallocx: another size");
+	ptr = rallocx(ptr, 100000, 0);
+	if (strcmp(ptr, "contents"))
+		puts("rallocx: other contents");
+	sdallocx(ptr, 100000, 0);
+	dallocx(mallocx(1, 0), 0);
+}
+
 static void without_memory(void)
 {
 	struct rlimit limit = {BIG * 2ul, BIG * 2ul};
@@ -231,6 +257,7 @@ int main(int argc, char **argv)
 	contents();
 	arithmetic();
 	processes();
+	jemallocs();
 	without_memory();
 	return 0;
 }

@@ -90,7 +90,7 @@ static void listener_reset(void)
 }
 
 // One run's line: what was allocated and is live, and what is estimated.
-static void print_run(double bytes, double count, double live_bytes, double live_count)
+__attribute__((unused)) static void print_run(double bytes, double count, double live_bytes, double live_count)
 {
 	CHANGED_BY_LISTENER();
 	printf("%.0f %.3f %.3f %.0f %.5f %.5f %.0f %.3f %.3f %.0f %.5f %.5f\n", bytes, allocated.bytes,

@@ -5,10 +5,9 @@
 //! waited notices nothing. That differs otherwise: a wait with a time limit ends early then, as if a signal had come (`EINTR`).
 
 use std::io;
-use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
 
-use super::control::{Stop, ptrace, set_mask, wait_until};
+use super::control::{Stop, ptrace, set_mask, wait_until, write};
 use super::room::Room;
 use super::way_back::{WayBack, signal_frame};
 use super::{ALL_BLOCKED, ARGS, Call, Injector, NT_X86_XSTATE, SYSCALL, Stopped, harm, settle};
@@ -95,7 +94,7 @@ impl Injector {
         let ready = self.ready(tid, what).map_err(LoadError::Refused)?;
         let failed = |e: io::Error| LoadError::Failed(format!("thread {tid}: {e}"));
         let below = ready.way_back.at;
-        let done = match self.mem.write_all_at(&ready.way_back.bytes, below) {
+        let done = match write(tid, below, &ready.way_back.bytes) {
             Ok(()) => ready.load(self, what),
             Err(e) => Err(failed(e)),
         };
@@ -108,7 +107,7 @@ impl Injector {
             .and_then(|()| registers::write(tid, &thread.regs));
         let _ = ptrace(libc::PTRACE_SETOPTIONS, tid, 0, 0);
         restored.map_err(failed)?;
-        let _ = self.mem.write_all_at(&ready.before, below);
+        let _ = write(tid, below, &ready.before);
         done
     }
 
@@ -200,11 +199,8 @@ impl Ready {
             let why = format!("it cannot map memory for code: {error}");
             return Err(LoadError::Failed(why));
         }
-        let started = room
-            .fill(injector, self.back, what)
-            .and_then(|()| self.start());
-        if let Err(e) = started {
-            // The thread still stands at the end of the first call.
+        if let Err(e) = self.start(injector, what) {
+            // The thread still stands at the end of a call.
             let removed = self.thread.enter(injector, &room.munmap(), &self.way_back);
             removed.and_then(|_| settle(tid, 0)).map_err(failed)?;
             return Err(failed(e));
@@ -212,9 +208,14 @@ impl Ready {
         self.await_end(injector, room, what)
     }
 
-    /// Has it go on with the code.
-    fn start(&self) -> io::Result<()> {
+    /// Writes the code and what it needs, and has the thread go on with it.
+    fn start(&self, injector: &Injector, what: &Loading<'_>) -> io::Result<()> {
         let thread = &self.thread;
+        let protected = thread.enter(injector, &self.room.mprotect(), &self.way_back)?;
+        if protected.value != 0 {
+            return Err(io::Error::from_raw_os_error(-(protected.value as i32)));
+        }
+        self.room.fill(thread.tid, injector.call, self.back, what)?;
         let faults = OWN_FAULTS.iter();
         let faults = faults.fold(0, |all, signal| all | 1_u64 << (signal - 1));
         let mut regs = thread.regs.clone();

@@ -4,6 +4,7 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
 use std::os::unix::fs::FileExt;
 
+use super::control::write;
 use super::load::Loading;
 use super::stub::{Job, PREFIX, code};
 use super::{Call, Injector};
@@ -114,15 +115,13 @@ impl Room {
         }
     }
 
-    /// The words of the job, which ends with the stack pointer `back`.
-    fn job(&self, injector: &Injector, back: u64, what: &Loading<'_>) -> [u64; Job::WORDS] {
+    /// The words of the job, whose last call is made by the instruction at `call`, with the stack pointer `back`.
+    fn job(&self, call: u64, back: u64, what: &Loading<'_>) -> [u64; Job::WORDS] {
         let data = self.data();
         let mut job = [0; Job::WORDS];
         let mut set = |word: Job, value: u64| job[word as usize] = value;
         set(Job::Region, self.at);
         set(Job::RegionBytes, self.bytes());
-        set(Job::Data, data);
-        set(Job::DataBytes, self.data_bytes());
         set(Job::Errno, what.functions.errno);
         set(Job::Load, what.functions.load);
         set(Job::Error, what.functions.error);
@@ -132,23 +131,24 @@ impl Room {
         set(Job::Name, data + NAME_AT);
         set(Job::PrefixEnd, data + PREFIX_AT + PREFIX.len() as u64);
         set(Job::PathEnd, data + PATH_END_AT);
-        set(Job::Call, injector.call);
+        set(Job::Call, call);
         set(Job::Back, back);
         job
     }
 
-    /// Writes what is in it, once it is mapped.
+    /// Writes what is in it, once it is mapped and its data is writable, by a stopped thread. `call` and `back` are as for the job.
     ///
     /// # Errors
     /// It cannot be written.
     pub(super) fn fill(
         &self,
-        injector: &Injector,
+        tid: i32,
+        call: u64,
         back: u64,
         what: &Loading<'_>,
     ) -> io::Result<()> {
         let data = self.data();
-        let job = self.job(injector, back, what);
+        let job = self.job(call, back, what);
         let job: Vec<u8> = job.iter().flat_map(|word| word.to_le_bytes()).collect();
         let parts: [(&[u8], u64); 5] = [
             (code(), self.at),
@@ -158,7 +158,7 @@ impl Room {
             (what.library, data + LIBRARY_AT),
         ];
         let mut parts = parts.iter();
-        parts.try_for_each(|(bytes, at)| injector.mem.write_all_at(bytes, *at))
+        parts.try_for_each(|(bytes, at)| write(tid, *at, bytes))
     }
 
     /// What the job says before it is unmapped: the handle of the library, or why there is none.
@@ -171,7 +171,6 @@ impl Room {
         let (file, written, handle) = (word(Job::File), word(Job::Written), word(Job::Handle));
         match () {
             () if handle != 0 => Ok(handle),
-            () if file == 0 => Err("its memory cannot be made writable".to_owned()),
             () if file.cast_signed() < 0 => {
                 Err(format!("it cannot make a file in memory: {}", error(file)))
             }

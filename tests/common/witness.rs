@@ -1,0 +1,44 @@
+//! `tests/workloads/witness.c`: a program whose threads notice what is done to them.
+
+use serde::Deserialize;
+
+use super::process::{LIMIT, eventually};
+use super::workload::{Workload, program};
+
+/// What it says of itself.
+#[derive(Debug, Deserialize)]
+pub struct Said {
+    pub wrong: u64,
+    /// Waits that ended early.
+    pub early: u64,
+    signals: u64,
+    children: u64,
+    rounds: Vec<u64>,
+}
+
+/// Starts it with so many MiB of memory.
+pub fn witness(mib: u32) -> Workload {
+    Workload::start_with(&program("witness"), &[&mib.to_string()])
+}
+
+fn ask(workload: &mut Workload) -> Said {
+    workload.lines.send("");
+    let line = workload.lines.line();
+    serde_json::from_str(&line).unwrap_or_else(|e| panic!("{e}: {line:?}"))
+}
+
+/// Every thread goes on, nothing went wrong in any of them, and nobody traces it.
+#[track_caller]
+pub fn unharmed(workload: &mut Workload) -> Said {
+    let before = ask(workload);
+    eventually(LIMIT, "every thread goes on", || {
+        let now = ask(workload);
+        let on = |(now, before): (&u64, &u64)| now > before;
+        now.signals > before.signals && now.rounds.iter().zip(&before.rounds).all(on)
+    });
+    let said = ask(workload);
+    assert_eq!((said.wrong, said.children), (0, 0), "{said:?}");
+    let status = std::fs::read_to_string(format!("/proc/{}/status", workload.pid())).unwrap();
+    assert!(status.contains("TracerPid:\t0\n"), "{status}");
+    said
+}
