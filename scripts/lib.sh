@@ -40,7 +40,7 @@ BUILD_NEEDS=(
 # shellcheck disable=SC2034 # used by the scripts that source this
 BROWSER_NEEDS=(chromium:chromium chromium-driver:chromedriver)
 
-# Whether a "command", "header.h" or "/a/file" is present.
+# Whether a "command", "header.h", "library.so.1", "library.a" or "/a/file" is present.
 is_there() {
     local dir
     case $1 in
@@ -51,8 +51,23 @@ is_there() {
         done
         return 1
         ;;
+    *.so.* | *.a)
+        for dir in /usr/lib /usr/lib64 /usr/lib/*-linux-gnu; do
+            [ -e "$dir/$1" ] && return 0
+        done
+        return 1
+        ;;
     *) command -v "$1" >/dev/null ;;
     esac
+}
+
+# Prints those of the given "package:test" pairs that this release has: allocators have another name in each.
+packaged() {
+    local need
+    for need; do
+        apt-cache show "${need%%:*}" >/dev/null 2>&1 && printf '%s ' "$need"
+    done
+    return 0
 }
 
 # Installs the packages of the given "package:test" pairs whose test fails.

@@ -20,7 +20,7 @@ use clap::builder::PossibleValuesParser;
 use clap::{ArgGroup, Args, ColorChoice, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use self::exact::exact_of;
-use self::outputs::outputs;
+use self::outputs::{kinds_of, outputs};
 use self::values::{
     HeapHow, ReadFrames, UnwindArg, formats, frames_of, parse_interval, parse_name, parse_pid,
     parse_seconds, parse_size, parse_wait, stacks,
@@ -215,9 +215,10 @@ struct ProfileArgs {
     /// the format]
     #[arg(long, value_name = "DIRECTION", requires = "output", value_parser = PossibleValuesParser::new(Direction::ALL.map(Direction::name)))]
     direction: Option<String>,
-    /// Kind of memory in --output; `all` is anonymous, shared and page cache together
+    /// Kind of memory in --output; `all` is anonymous, shared and page cache together. With several --output, give it once for
+    /// all or once for each, in their order
     #[arg(long, value_name = "KIND", requires = "output", value_parser = PossibleValuesParser::new(Kind::ALL.map(Kind::name)))]
-    kind: Option<String>,
+    kind: Vec<String>,
     /// Aggregate nodes smaller than SIZE in --output: `65536`, `64KiB`, `1MiB`, `2GiB` [default: depends on
     /// the format]
     #[arg(long, value_name = "SIZE", requires = "output", value_parser = parse_size)]
@@ -375,11 +376,7 @@ fn color_of(args: &[OsString]) -> ColorChoice {
 fn config(args: ProfileArgs) -> Result<Config, clap::Error> {
     let options = ExportOptions {
         direction: args.direction.as_deref().and_then(Direction::by_name),
-        kind: args
-            .kind
-            .as_deref()
-            .and_then(Kind::by_name)
-            .unwrap_or_default(),
+        kind: Kind::default(),
         threshold: args.threshold,
         frames: frames_of(args.frames.as_deref()),
         baseline: None,
@@ -389,10 +386,12 @@ fn config(args: ProfileArgs) -> Result<Config, clap::Error> {
     let options_of_measures = [("--kernel", args.kernel), ("--heap", args.heap.is_some())];
     let enabled = options_of_measures.into_iter().filter(|(_, given)| *given);
     let enabled: Vec<&str> = enabled.map(|(option, _)| option).collect();
-    if let Some(option) = options.kind.measure().option
-        && !enabled.contains(&option)
-    {
-        let kind = options.kind.name();
+    let kinds = kinds_of(&args.kind);
+    let without = kinds.iter().find_map(|kind| {
+        let option = kind.measure().option?;
+        (!enabled.contains(&option)).then_some((kind.name(), option))
+    });
+    if let Some((kind, option)) = without {
         return Err(Cli::command().error(
             clap::error::ErrorKind::MissingRequiredArgument,
             format!("--kind {kind} requires {option}\n"),
@@ -406,11 +405,12 @@ fn config(args: ProfileArgs) -> Result<Config, clap::Error> {
     .into_iter()
     .filter_map(|(option, given)| given.then_some(option))
     .collect();
-    if args.filter.is_some() && options.kind.measure().name != HEAP.name {
+    let of_heap = |kind: &Kind| kind.measure().name == HEAP.name;
+    if args.filter.is_some() && (kinds.is_empty() || !kinds.iter().all(of_heap)) {
         let message = "--filter needs --kind with a kind of the heap, such as alloc_space\n";
         return Err(Cli::command().error(clap::error::ErrorKind::MissingRequiredArgument, message));
     }
-    let outputs = outputs(args.output, args.format.as_deref(), &options)?;
+    let outputs = outputs(args.output, args.format.as_deref(), &kinds, &options)?;
     let target = match (args.comm, args.pid, args.cgroup) {
         (Some(name), ..) => Selector::Comm(name),
         (_, Some(pid), _) => Selector::Pid(pid),

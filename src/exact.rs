@@ -1,9 +1,12 @@
 //! The functions of allocators in a file, and where each can be probed cheaply (`--heap=exact`).
 //!
 //! `functions.rs` is the table of their names and signatures, `site.rs` chooses the instruction of a function at which the
-//! kernel puts its trap. The programs that run there are in `exact.bpf.h`.
+//! kernel puts its trap, `exits.rs` those at which functions return that may throw. `imports.rs` says what is called through the
+//! table of imports. The programs that run there are in `exact.bpf.h`.
 
+mod exits;
 mod functions;
+mod imports;
 mod site;
 
 use std::collections::HashMap;
@@ -15,9 +18,12 @@ use object::elf::{EM_X86_64, SHT_DYNSYM, SHT_SYMTAB, STT_FUNC};
 use crate::capability::KernelVersion;
 use crate::elf::{Elf, ElfError, u16_at, u32_at, u64_at};
 use crate::profile::Stack;
+use crate::unwind::FunctionRanges;
 use crate::wire::exact_flag;
+use exits::Exits;
 use functions::{Kind, Signature};
-use site::Site;
+use imports::Imports;
+use site::{Callee, Site};
 
 /// Maximum number of bytes of a function that are looked at, and of a table of names.
 const MOST_CODE: u64 = 1 << 16;
@@ -50,20 +56,33 @@ impl Default for ExactOptions {
     }
 }
 
-/// A function of an allocator, and how it is probed.
+/// What a probed function does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// It allocates.
+    Allocates,
+    /// It frees, and returns nothing.
+    Frees,
+    /// It throws an exception.
+    Throws,
+}
+
+/// A function of an allocator, and how it is probed. Offsets are those in the file, in bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Function {
     /// Its symbol.
     pub name: String,
-    /// Where its trap is, in the file, in bytes.
+    /// What it does.
+    pub role: Role,
+    /// Where its trap is.
     pub offset: u64,
     /// What its program is told: see `enum exact_flag` in `memprof.h`.
     pub cookie: u64,
-    /// Whether it frees, and returns nothing.
-    pub frees: bool,
     /// Whether its return has a probe, too.
     pub returns: bool,
-    /// Whether the kernel emulates the instruction of the trap, which costs 1 µs, or lets the processor execute it alone,
+    /// Where its `ret` instructions have one instead.
+    pub exits: Vec<u64>,
+    /// Whether the kernel emulates the instructions of the traps, which costs 1 µs, or lets the processor execute one alone,
     /// which costs 15 to 50.
     pub emulated: bool,
 }
@@ -83,6 +102,15 @@ struct Found {
     signature: Signature,
     address: u64,
     code: Vec<u8>,
+    /// Where its `ret` instructions are in the file, if it throws and all are known.
+    exits: Vec<u64>,
+}
+
+impl Found {
+    /// Whether it may do no more than call another function of the table.
+    fn may_wrap(&self) -> bool {
+        self.signature.kind == Kind::Operator || self.signature.throws
+    }
 }
 
 /// The functions of allocators in a file.
@@ -92,33 +120,104 @@ struct Found {
 pub fn functions_of(file: &File, kernel: KernelVersion) -> Result<Vec<Function>, ElfError> {
     let elf = Elf::read(file)?;
     let mut found = symbols(&elf)?;
-    let is_operator = |f: &Found| f.signature.kind == Kind::Operator;
     // Operators of a file without an allocator call one elsewhere.
-    if found.iter().all(is_operator) {
-        return Ok(Vec::new());
+    let others = |f: &Found| !matches!(f.signature.kind, Kind::Operator | Kind::Throws);
+    if !found.iter().any(others) {
+        found.retain(|f| f.signature.kind == Kind::Throws);
     }
-    let entries: Vec<u64> = found.iter().map(|f| f.address).collect();
-    found.retain(|f| !is_operator(f) || !site::calls(&f.code, f.address, &entries));
     let x86 = elf.machine() == EM_X86_64;
-    let functions = found.into_iter().filter_map(|f| {
+    let imports = match x86 && found.iter().any(Found::may_wrap) {
+        true => Imports::read(&elf)?,
+        false => Imports::default(),
+    };
+    let in_file = |address: u64| {
+        let (segment, inside) = elf.loaded_at(address)?;
+        segment.offset.checked_add(inside)
+    };
+    let wrapped = Wrapped::new(&elf, &imports, &found);
+    found.retain(|f| !wrapped.always_called_by(f));
+    let throws = x86 && found.iter().any(|f| f.signature.throws);
+    let ranges = throws.then(|| FunctionRanges::read(&elf).ok()).flatten();
+    for f in found.iter_mut().filter(|f| f.signature.throws) {
+        let exits = ranges.as_ref().and_then(|ranges| {
+            let exits = Exits {
+                elf: &elf,
+                imports: &imports,
+                ranges,
+            };
+            exits.of(f.address)
+        });
+        let exits = exits.into_iter().flatten().map(in_file);
+        f.exits = exits.collect::<Option<Vec<u64>>>().unwrap_or_default();
+    }
+    // Without exits it is not known what is called within them.
+    found.retain(|f| !f.signature.throws || !f.exits.is_empty() || !wrapped.called_by(f));
+    let functions = found.iter().filter_map(|f| {
         let site = match x86 {
             true => site::choose(&f.code, f.signature.arguments(), kernel),
             false => Site::entry_of_aarch64(),
         };
-        let (segment, inside) = elf.loaded_at(f.address)?;
+        let role = match (f.signature.kind, f.signature.size) {
+            (Kind::Throws, _) => Role::Throws,
+            (_, None) => Role::Frees,
+            _ => Role::Allocates,
+        };
         Some(Function {
-            offset: segment
-                .offset
-                .checked_add(inside)?
-                .checked_add(site.offset)?,
-            cookie: cookie(&f.signature, &site),
-            frees: f.signature.size.is_none(),
-            returns: f.signature.size.is_some() && !f.signature.throws,
-            emulated: site.emulated,
-            name: f.name,
+            name: f.name.clone(),
+            role,
+            offset: in_file(f.address)?.checked_add(site.offset)?,
+            cookie: cookie(&f.signature, &site, !f.exits.is_empty()),
+            returns: role == Role::Allocates && !f.signature.throws,
+            emulated: site.emulated && f.exits.is_empty(),
+            exits: f.exits.clone(),
         })
     });
     Ok(functions.collect())
+}
+
+/// The functions of the table that operators may call, in their file or as imports. An operator that always calls one needs no
+/// probe: the call is counted there, where the return can have a probe of the usual kind.
+struct Wrapped<'e> {
+    elf: &'e Elf<'e>,
+    imports: &'e Imports,
+    /// Whether they free, by name and by address.
+    named: HashMap<String, bool>,
+    at: HashMap<u64, bool>,
+}
+
+impl<'e> Wrapped<'e> {
+    fn new(elf: &'e Elf<'e>, imports: &'e Imports, found: &[Found]) -> Wrapped<'e> {
+        let all = functions::all().filter(|(_, signature)| signature.kind != Kind::Throws);
+        let at = found.iter().map(|f| (f.address, f.signature.frees()));
+        Wrapped {
+            elf,
+            imports,
+            named: all.map(|(name, s)| (name, s.frees())).collect(),
+            at: at.collect(),
+        }
+    }
+
+    /// Whether what a function calls does what it does itself.
+    fn does_the_same(&self, f: &Found, callee: Callee) -> bool {
+        let direct = match callee {
+            Callee::At(address) => self.at.get(&address),
+            Callee::In(_) => None,
+        };
+        let import = || self.named.get(&self.imports.of(self.elf, callee)?.name);
+        direct.or_else(import) == Some(&f.signature.frees())
+    }
+
+    /// Whether each call of a function calls one of them.
+    fn always_called_by(&self, f: &Found) -> bool {
+        let first = site::first_callee(&f.code, f.address, self.elf.machine());
+        f.may_wrap() && first.is_some_and(|callee| self.does_the_same(f, callee))
+    }
+
+    /// Whether a function calls one of them.
+    fn called_by(&self, f: &Found) -> bool {
+        let callees = site::callees(&f.code, f.address, self.elf.machine());
+        f.may_wrap() && callees.into_iter().any(|c| self.does_the_same(f, c))
+    }
 }
 
 /// The functions of the table that a file defines, each address once.
@@ -158,6 +257,7 @@ fn symbols(elf: &Elf<'_>) -> Result<Vec<Found>, ElfError> {
                     signature: *signature,
                     address,
                     code,
+                    exits: Vec::new(),
                 });
             }
             Ok(())
@@ -166,14 +266,22 @@ fn symbols(elf: &Elf<'_>) -> Result<Vec<Found>, ElfError> {
     Ok(found)
 }
 
-fn cookie(signature: &Signature, site: &Site) -> u64 {
+fn cookie(signature: &Signature, site: &Site, exits: bool) -> u64 {
     let none = exact_flag::EXACT_NO_REGISTER.0 as u8;
     let at = |argument: Option<u8>| argument.map_or(none, |a| site.registers[usize::from(a)]);
     let mut flags = 0;
     for (flag, set) in [
-        (exact_flag::EXACT_RESIZES, signature.kind == Kind::Resizes),
+        (
+            exact_flag::EXACT_RESIZES,
+            matches!(signature.kind, Kind::Resizes | Kind::ResizesOrFrees),
+        ),
+        (
+            exact_flag::EXACT_FREES,
+            signature.kind == Kind::ResizesOrFrees,
+        ),
         (exact_flag::EXACT_STORES, signature.kind == Kind::Stores),
-        (exact_flag::EXACT_NO_RETURN, signature.throws),
+        (exact_flag::EXACT_NO_RETURN, signature.throws && !exits),
+        (exact_flag::EXACT_EXITS, exits),
     ] {
         flags |= if set { flag.0 as u8 } else { 0 };
     }

@@ -15,7 +15,7 @@ mod residency;
 
 pub(crate) use heap::{
     ALLOC_OBJECTS, ALLOC_SPACE, EXACT, HEAP, INUSE_OBJECTS, INUSE_SPACE, TEMPORARY_OBJECTS,
-    TEMPORARY_SPACE,
+    TEMPORARY_SPACE, WINDOW,
 };
 pub(crate) use kernel_memory::{KERNEL_BYTES, KERNEL_MEMORY};
 pub use residency::RESIDENCY;
@@ -41,7 +41,7 @@ pub struct Measure {
 pub struct Column {
     /// Its name on the command line, in URLs, in replies and as the metrics' `kind`: one lower-case word.
     pub name: &'static str,
-    /// Its display name, which says if it is not exact.
+    /// Its display name, which says if it is not exact; see [`Profile::label`](crate::profile::Profile).
     pub label: &'static str,
     /// Its name in the narrow columns of a terminal: at most 11 letters.
     pub short: &'static str,
@@ -109,7 +109,7 @@ impl Unit {
 }
 
 /// All measures, residency first.
-pub const MEASURES: [&Measure; 4] = [&RESIDENCY, &KERNEL_MEMORY, &HEAP, &EXACT];
+pub const MEASURES: [&Measure; 5] = [&RESIDENCY, &KERNEL_MEMORY, &HEAP, &WINDOW, &EXACT];
 
 /// Number of columns of all measures.
 pub(crate) const COLUMNS: usize = {

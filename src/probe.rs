@@ -33,7 +33,7 @@ use libbpf_rs::{AsRawLibbpf, Link, MapCore, RingBuffer, libbpf_sys};
 
 use self::stacks::StackSlots;
 use crate::event::{Event, FunctionKey, MmId};
-use crate::measure::{EXACT, MEASURES, Measure};
+use crate::measure::{EXACT, MEASURES, Measure, WINDOW};
 use crate::profile::{Faults, Losses};
 use crate::source::Source;
 use crate::wire::{self, MemprofSkel};
@@ -130,6 +130,9 @@ impl Probe {
             sources.any(|source| source.measure.name == measure.name)
         };
         let mut measures: Vec<&'static Measure> = MEASURES.into_iter().filter(filled).collect();
+        if self.sources.iter().any(exact::is_source) {
+            measures.push(&WINDOW);
+        }
         if self.counts_every_call {
             measures.push(&EXACT);
         }

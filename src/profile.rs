@@ -5,6 +5,7 @@
 
 mod border;
 mod code_layout;
+mod counted;
 mod frame;
 mod freeze_outcome;
 mod functions;

@@ -19,7 +19,7 @@ mod spans;
 mod table;
 pub mod walk;
 
-pub(crate) use self::build::function_starts;
+pub(crate) use self::build::FunctionRanges;
 pub use self::build::{Figures, TableError};
 pub use self::rule::{Arch, BX_KEPT, BX_SAVED, CfaKind, FpKind, RA_IN_LINK_REGISTER, Rule};
 pub use self::table::{Packed, Page, Row, Table};

@@ -157,6 +157,8 @@ pub(super) struct ReportInfo {
     exact: bool,
     #[serde(flatten)]
     counted: Counted,
+    heap_exact: bool,
+    heap_single: bool,
     /// Whether there are functions of an interpreted program.
     has_source: bool,
     faults: Option<Faults>,
@@ -184,6 +186,8 @@ impl From<&Report> for ReportInfo {
             freeze_error: profile.freeze.failed().map(str::to_owned),
             exact: profile.is_exact(),
             counted: Counted(profile.optional_measures().collect()),
+            heap_exact: profile.is_heap_exact(),
+            heap_single: profile.has_single_allocations(),
             has_source: profile.has_source(),
             faults: profile.faults.map(Faults::from),
             total: Kinds(profile.total),

@@ -180,7 +180,7 @@ impl Figures {
         self.gauge("memprof_page_cache_bytes", help, total.usage.cache);
         for (kind, column) in profile.columns() {
             let (name, help) = column.metric;
-            self.gauge(name, help, kind.of(&total));
+            self.gauge(name, &profile.as_counted(help), kind.of(&total));
         }
         let errors = profile.columns().filter_map(|(kind, _)| {
             let error = profile.total_error(kind);

@@ -28,6 +28,7 @@ struct exact_seen exact_seen;
 /* A thread's call of an allocation function that has not returned yet. */
 struct exact_call {
 	__u64 sp; /* at the function's entry; 0: none */
+	__u64 to; /* the return address, of calls with EXACT_EXITS */
 	__u64 size;
 	__u64 pointer; /* of the block that is resized, or where the result is stored; see exact_flag */
 	__u32 flags;
@@ -66,6 +67,8 @@ static __always_inline int is_on_stack(struct exact_call *call, __u64 sp)
 
 	if (sp > call->sp || bpf_probe_read_user(&to, sizeof(to), (void *)call->sp))
 		return 0;
+	if (call->flags & EXACT_EXITS)
+		return to == call->to;
 	return may_be_probed(to) && probed_return(call->sp);
 #else
 	return sp < call->sp;
@@ -164,8 +167,13 @@ static __noinline int note_call(struct pt_regs *ctx, __u32 mm_id)
 		if (take_block(&key, &call->old))
 			call->old.at = 0;
 	}
+	call->to = 0;
+	if (flags & EXACT_EXITS)
+		bpf_probe_read_user(&call->to, sizeof(call->to), (void *)sp);
 	if (!(flags & EXACT_NO_RETURN))
 		call->sp = sp;
+	else if (call->old.at)
+		block_freed(&call->old);
 	if (!is_counted(size))
 		return 0;
 	/* No address space has room for it: the call fails. (Where returns have no probe, nobody else says so.) */
@@ -215,7 +223,7 @@ static __noinline int finish_call(struct pt_regs *ctx, __u32 mm_id, struct exact
 	}
 	if (call->old.at) {
 		/* If it failed, the old block is still there. With a size of 0, it was a free. */
-		if (result || !call->size)
+		if (result || !call->size || call->flags & EXACT_FREES)
 			block_freed(&call->old);
 		else if (put_block(&key, &call->old))
 			count_loss(LOSS_EXACT_BLOCKS);
@@ -229,23 +237,62 @@ static __noinline int finish_call(struct pt_regs *ctx, __u32 mm_id, struct exact
 	return 0;
 }
 
-SEC("uprobe")
-int call_ends(struct pt_regs *ctx)
+/* A call returns whose return address was at `sp`. */
+static __always_inline int finish_at(struct pt_regs *ctx, __u64 sp)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
 	struct task_state *st = followed(task);
 	struct exact_call *call = bpf_task_storage_get(&exact_calls, task, NULL, 0);
-#if defined(bpf_target_x86)
-	__u64 sp = PT_REGS_SP(ctx) - sizeof(__u64); /* the return address has been popped */
-#else
-	__u64 sp = PT_REGS_SP(ctx);
-#endif
 
 	/* (A nested call returns with another stack pointer.) */
-	if (!st || !call || call->sp != sp)
+	if (!st || !call || !call->sp || call->sp != sp)
 		return 0;
 	call->sp = 0;
 	return finish_call(ctx, st->mm_id, call);
+}
+
+/* At a return with a probe. */
+SEC("uprobe")
+int call_ends(struct pt_regs *ctx)
+{
+#if defined(bpf_target_x86)
+	return finish_at(ctx, PT_REGS_SP(ctx) - sizeof(__u64)); /* the return address has been popped */
+#else
+	return finish_at(ctx, PT_REGS_SP(ctx));
+#endif
+}
+
+/* At a `ret` instruction, also one of other calls. */
+SEC("uprobe")
+int call_exits(struct pt_regs *ctx)
+{
+	return finish_at(ctx, PT_REGS_SP(ctx));
+}
+
+/* The noted call ends by an exception: it has failed. */
+static __noinline int fail_call(struct exact_call *call, __u32 mm_id)
+{
+	struct exact_key key = { .address = call->pointer, .mm_id = mm_id };
+
+	call->sp = 0;
+	if (call->old.at && put_block(&key, &call->old))
+		count_loss(LOSS_EXACT_BLOCKS);
+	if (call->stack != STACK_NONE)
+		count_seen(&exact_seen.failed);
+	return 0;
+}
+
+/* At the beginning of an exception. */
+SEC("uprobe")
+int call_throws(struct pt_regs *ctx)
+{
+	struct task_struct *task = bpf_get_current_task_btf();
+	struct task_state *st = followed(task);
+	struct exact_call *call = bpf_task_storage_get(&exact_calls, task, NULL, 0);
+
+	if (!st || !call || !call->sp || !(call->flags & EXACT_EXITS))
+		return 0;
+	return fail_call(call, st->mm_id);
 }
 
 static __noinline int free_begins(struct pt_regs *ctx, __u32 mm_id)

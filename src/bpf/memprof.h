@@ -261,6 +261,8 @@ enum exact_flag {
 	EXACT_RESIZES = 1, /* the pointer is that of the block that is resized */
 	EXACT_STORES = 2, /* the result is stored where the pointer points to, and the function returns 0 */
 	EXACT_NO_RETURN = 4, /* its return has no probe */
+	EXACT_FREES = 8, /* the block that is resized is freed if that fails */
+	EXACT_EXITS = 16, /* its return is seen at its `ret` instructions */
 	EXACT_NO_REGISTER = 0xff,
 };
 

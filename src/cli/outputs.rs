@@ -8,29 +8,51 @@ use clap::error::ErrorKind;
 use super::Cli;
 use crate::config::Output;
 use crate::export::{self, EXPORTERS, ExportOptions, Exporter};
+use crate::profile::Kind;
 
-/// The files, each with its format: the one of `--format`, or that of its extension.
+/// The files, each with its format: the one of `--format`, or that of its extension; and with its kind: one of `kinds` is that
+/// of all files, several are theirs in order.
 pub(super) fn outputs(
     paths: Vec<PathBuf>,
     format: Option<&str>,
+    kinds: &[Kind],
     options: &ExportOptions,
 ) -> Result<Vec<Output>, clap::Error> {
     let conflict =
         |message: String| Cli::command().error(ErrorKind::ArgumentConflict, message + "\n");
+    if kinds.len() > 1 && kinds.len() != paths.len() {
+        return Err(conflict(format!(
+            "there are {} --kind and {} --output: give one --kind for all files, or one for each, in their order",
+            kinds.len(),
+            paths.len()
+        )));
+    }
     if paths.len() > 1 && format.is_some() {
         let message = "--format allows only one --output; with several, each file's extension selects its format";
         return Err(conflict(message.to_owned()));
     }
-    let output = |path: PathBuf| {
+    let output = |(at, path): (usize, PathBuf)| {
         let format = format_of(&path, format, EXPORTERS[0].name)?;
+        let options = ExportOptions {
+            kind: *kinds.get(at).or(kinds.first()).unwrap_or(&options.kind),
+            ..options.clone()
+        };
         options.check(format).map_err(|e| conflict(e.to_string()))?;
         Ok(Output {
             path,
             format,
-            options: options.clone(),
+            options,
         })
     };
-    paths.into_iter().map(output).collect()
+    paths.into_iter().enumerate().map(output).collect()
+}
+
+/// The kinds of these names, which clap has checked.
+pub(super) fn kinds_of(names: &[String]) -> Vec<Kind> {
+    names
+        .iter()
+        .filter_map(|name| Kind::by_name(name))
+        .collect()
 }
 
 /// The format of a file: the one of `--format`, else that of its extension, else `default` if it has none.

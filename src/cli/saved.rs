@@ -8,7 +8,7 @@ use clap::{Args, ColorChoice, CommandFactory};
 
 use super::Cli;
 use super::gate::parse_gate;
-use super::outputs::{format_of, outputs};
+use super::outputs::{format_of, kinds_of, outputs};
 use super::top::colour;
 use super::values::{formats, frames_of, parse_size};
 use crate::config::{DiffConfig, OpenConfig, Output};
@@ -25,9 +25,6 @@ struct WhatArgs {
     /// What the children of a function are: its callers, or its callees [default: depends on the format]
     #[arg(long, value_name = "DIRECTION", value_parser = PossibleValuesParser::new(Direction::ALL.map(Direction::name)))]
     direction: Option<String>,
-    /// Kind of memory; `all` is anonymous, shared and page cache together
-    #[arg(long, value_name = "KIND", value_parser = PossibleValuesParser::new(Kind::ALL.map(Kind::name)))]
-    kind: Option<String>,
     /// Aggregate nodes smaller than SIZE: `65536`, `64KiB`, `1MiB`, `2GiB` [default: depends on the format]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     threshold: Option<u64>,
@@ -38,14 +35,10 @@ struct WhatArgs {
 }
 
 impl WhatArgs {
-    fn options(&self) -> ExportOptions {
+    fn options(&self, kind: Kind) -> ExportOptions {
         ExportOptions {
             direction: self.direction.as_deref().and_then(Direction::by_name),
-            kind: self
-                .kind
-                .as_deref()
-                .and_then(Kind::by_name)
-                .unwrap_or_default(),
+            kind,
             threshold: self.threshold,
             frames: frames_of(self.frames.as_deref()),
             baseline: None,
@@ -80,14 +73,19 @@ pub(super) struct OpenArgs {
     /// Format of --output [default: by the file's extension, otherwise json]
     #[arg(long, value_name = "FORMAT", requires = "output", value_parser = formats())]
     format: Option<String>,
+    /// Kind of memory; `all` is anonymous, shared and page cache together. With several --output, give it once for all or once
+    /// for each, in their order
+    #[arg(long, value_name = "KIND", value_parser = PossibleValuesParser::new(Kind::ALL.map(Kind::name)))]
+    kind: Vec<String>,
     #[command(flatten)]
     what: WhatArgs,
 }
 
 impl OpenArgs {
     pub(super) fn config(self, color: ColorChoice) -> Result<OpenConfig, clap::Error> {
-        let options = self.what.options();
-        let outputs = outputs(self.output, self.format.as_deref(), &options)?;
+        let options = self.what.options(Kind::default());
+        let kinds = kinds_of(&self.kind);
+        let outputs = outputs(self.output, self.format.as_deref(), &kinds, &options)?;
         let serves = !self.top && outputs.is_empty();
         Ok(OpenConfig {
             file: self.file,
@@ -131,6 +129,9 @@ pub(super) struct DiffArgs {
     /// Format of the difference [default: by the file's extension, otherwise text]
     #[arg(long, value_name = "FORMAT", value_parser = formats())]
     format: Option<String>,
+    /// Kind of memory; `all` is anonymous, shared and page cache together
+    #[arg(long, value_name = "KIND", value_parser = PossibleValuesParser::new(Kind::ALL.map(Kind::name)))]
+    kind: Option<String>,
     #[command(flatten)]
     what: WhatArgs,
     /// Exit with status 3 if this holds, such as `growth > 5%`; may be repeated
@@ -143,7 +144,8 @@ const DEFAULT_FORMAT: &str = "text";
 
 impl DiffArgs {
     pub(super) fn config(self) -> Result<DiffConfig, clap::Error> {
-        let options = self.what.options();
+        let kind = self.kind.as_deref().and_then(Kind::by_name);
+        let options = self.what.options(kind.unwrap_or_default());
         let format = format_of(&self.output, self.format.as_deref(), DEFAULT_FORMAT)?;
         options.check_difference(format).map_err(|e| {
             let kind = clap::error::ErrorKind::ArgumentConflict;

@@ -48,6 +48,47 @@ fn a_format_is_asked_only_for_what_it_can_hold() {
     );
 }
 
+#[test]
+fn each_output_may_have_its_kind() {
+    let kinds = |line: &str| {
+        let config = config_of(line)?;
+        let kinds = config.outputs.iter().map(|o| o.options.kind.name());
+        Ok::<_, clap::Error>(kinds.collect::<Vec<_>>())
+    };
+    let two = "memprof --heap --pid 1 -o count.svg --kind alloc_objects -o traffic.svg --kind alloc_space";
+    assert_eq!(kinds(two).unwrap(), ["alloc_objects", "alloc_space"]);
+    let one = "memprof --pid 1 -o a.svg -o b.txt --kind anon";
+    assert_eq!(kinds(one).unwrap(), ["anon", "anon"]);
+    assert_eq!(
+        kinds("memprof --pid 1 -o a.svg -o b.svg").unwrap(),
+        ["all"; 2]
+    );
+    for (line, said) in [
+        (
+            "memprof --pid 1 -o a.svg -o b.svg -o c.svg --kind anon --kind swap",
+            "there are 2 --kind and 3 --output",
+        ),
+        (
+            "memprof --pid 1 -o a.svg --kind anon -o b.svg --kind alloc_space",
+            "--kind alloc_space requires --heap",
+        ),
+    ] {
+        let Err(e) = kinds(line) else {
+            panic!("{line}: accepted")
+        };
+        assert!(e.to_string().contains(said), "{e}");
+    }
+    let opened = parse_from(
+        two.replace("--heap --pid 1", "open f")
+            .split(' ')
+            .map(OsString::from),
+    );
+    let Ok(Run::Open(opened)) = opened else {
+        panic!("refused")
+    };
+    assert_eq!(opened.outputs[1].options.kind.name(), "alloc_space");
+}
+
 fn config_of(line: &str) -> Result<Box<Config>, clap::Error> {
     match parse_from(line.split(' ').map(OsString::from))? {
         Run::Profile(config) => Ok(config),

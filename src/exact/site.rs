@@ -10,12 +10,14 @@ use iced_x86::{
     Register,
 };
 
+use object::elf::{EM_X86_64, Machine};
+
 use crate::capability::KernelVersion;
 
 /// `nop5` is emulated from this version on (a89b5aea5a24 "uprobes/x86: Add support to emulate nop instructions").
 const EMULATES_NOP5: KernelVersion = KernelVersion(6, 18);
 /// Number of arguments that a function of the table has at most.
-const ARGUMENTS: usize = 3;
+const ARGUMENTS: usize = 4;
 
 /// The place of a trap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,7 +30,8 @@ pub(super) struct Site {
 }
 
 /// The registers of the arguments at the entry.
-const AT_ENTRY: [Register; ARGUMENTS] = [Register::RDI, Register::RSI, Register::RDX];
+const AT_ENTRY: [Register; ARGUMENTS] =
+    [Register::RDI, Register::RSI, Register::RDX, Register::RCX];
 
 impl Site {
     fn entry() -> Site {
@@ -43,7 +46,7 @@ impl Site {
     pub(super) fn entry_of_aarch64() -> Site {
         Site {
             offset: 0,
-            registers: [0, 1, 2],
+            registers: [0, 1, 2, 3],
             emulated: false,
         }
     }
@@ -148,11 +151,72 @@ fn target(instruction: &Instruction) -> Option<u64> {
         .then(|| instruction.near_branch_target())
 }
 
-/// Whether a function calls, or jumps to, one of these addresses.
-pub(super) fn calls(code: &[u8], address: u64, entries: &[u64]) -> bool {
+/// Where a function's calls and jumps lead: to an address, or to the function whose address is in a word of memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Callee {
+    At(u64),
+    In(u64),
+}
+
+/// Where the calls and jumps of a function lead, other than to its own instructions.
+pub(super) fn callees(code: &[u8], address: u64, machine: Machine) -> Vec<Callee> {
+    let own = address..address.saturating_add(code.len() as u64);
+    let found: Vec<Callee> = if machine == EM_X86_64 {
+        let mut all = Decoder::with_ip(64, code, address, DecoderOptions::NONE);
+        all.iter().filter_map(|i| callee(&i)).collect()
+    } else {
+        let words = code.chunks_exact(4).enumerate();
+        let called = words.filter_map(|(at, word)| {
+            let at = address.checked_add(4 * at as u64)?;
+            called_on_aarch64(u32::from_le_bytes(word.try_into().ok()?), at)
+        });
+        called.map(Callee::At).collect()
+    };
+    let others = |callee: &Callee| !matches!(callee, Callee::At(to) if own.contains(to));
+    found.into_iter().filter(others).collect()
+}
+
+/// Where `b` and `bl` of 64-bit ARM lead: 26 bits, in words, signed.
+fn called_on_aarch64(word: u32, at: u64) -> Option<u64> {
+    let is_branch = word & 0x7c00_0000 == 0x1400_0000;
+    let distance = i64::from(word.cast_signed() << 6 >> 6) * 4;
+    is_branch.then(|| at.wrapping_add_signed(distance))
+}
+
+/// What each call of a function calls or jumps to first; `None` if that depends on something, or is not known.
+pub(super) fn first_callee(code: &[u8], address: u64, machine: Machine) -> Option<Callee> {
+    if machine != EM_X86_64 {
+        return None;
+    }
     let mut all = Decoder::with_ip(64, code, address, DecoderOptions::NONE);
-    let others = |to: u64| to != address && entries.contains(&to);
-    all.iter().any(|i| target(&i).is_some_and(others))
+    let first = all.iter().find(|i| i.flow_control() != FlowControl::Next)?;
+    match first.flow_control() {
+        FlowControl::ConditionalBranch => None,
+        _ => callee(&first),
+    }
+}
+
+/// Where the code of an entry in the table of imports (`.plt`) leads.
+pub(super) fn import(code: &[u8], address: u64) -> Option<Callee> {
+    let mut all = Decoder::with_ip(64, code, address, DecoderOptions::NONE);
+    let mut some = all.iter().take(2);
+    let first = some.next()?;
+    match first.code() {
+        Code::Endbr64 => callee(&some.next()?),
+        _ => callee(&first),
+    }
+}
+
+/// Where a call or a jump leads; `None` if it says that by a register.
+pub(super) fn callee(instruction: &Instruction) -> Option<Callee> {
+    let indirect = matches!(
+        instruction.flow_control(),
+        FlowControl::IndirectBranch | FlowControl::IndirectCall
+    );
+    if indirect && instruction.is_ip_rel_memory_operand() {
+        return Some(Callee::In(instruction.ip_rel_memory_address()));
+    }
+    target(instruction).map(Callee::At)
 }
 
 /// The index of a register's word in `struct pt_regs`; `None` for those that are not whole, or none.

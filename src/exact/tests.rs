@@ -90,9 +90,52 @@ fn the_functions_of_this_machines_libc_are_emulated() {
     };
     for name in ["malloc", "calloc", "realloc", "free", "posix_memalign"] {
         let function = of(name).unwrap_or_else(|| panic!("no {name} in {functions:?}"));
-        assert_eq!(function.frees, name == "free");
+        assert_eq!(function.role == Role::Frees, name == "free");
         assert!(function.emulated, "{function:?}");
     }
+}
+
+#[test]
+fn calls_and_imports_are_followed() {
+    use super::site::{Callee, callees, first_callee, import};
+    // call +0x10; je to the first instruction; jmp *0x20(%rip); jmp *%rax
+    let code = [
+        0xe8, 0x10, 0, 0, 0, 0x74, 0xf9, 0xff, 0x25, 0x20, 0, 0, 0, 0xff, 0xe0,
+    ];
+    let found = callees(&code, 0x1000, EM_X86_64);
+    assert_eq!(found, [Callee::At(0x1015), Callee::In(0x102d)]);
+    // endbr64; jmp *0x8(%rip)
+    let stub = [0xf3, 0x0f, 0x1e, 0xfa, 0xff, 0x25, 8, 0, 0, 0];
+    assert_eq!(import(&stub, 0x2000), Some(Callee::In(0x2012)));
+    assert_eq!(import(&stub[4..], 0x2000), Some(Callee::In(0x200e)));
+    assert_eq!(import(&[0x90], 0), None);
+    // push %rbx; call: always. test; je; call: not always.
+    let always = first_callee(&[0x53, 0xe8, 0x10, 0, 0, 0], 0, EM_X86_64);
+    assert_eq!(always, Some(Callee::At(0x16)));
+    let perhaps = [0x48, 0x85, 0xff, 0x74, 5, 0xe8, 0x10, 0, 0, 0];
+    assert_eq!(first_callee(&perhaps, 0, EM_X86_64), None);
+    // bl -4; b +8; ret
+    let words = [0x97ff_ffffu32, 0x1400_0002, 0xd65f_03c0];
+    let code: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+    let found = callees(&code, 0x1000, object::elf::EM_AARCH64);
+    assert_eq!(found, [Callee::At(0xffc), Callee::At(0x100c)]);
+}
+
+/// Needs a packaged allocator with operators of its own.
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn operators_that_throw_return_at_all_of_their_exits() {
+    let Ok(file) = File::open("/usr/lib/x86_64-linux-gnu/libjemalloc.so.2") else {
+        return;
+    };
+    let functions = functions_of(&file, NEW).unwrap();
+    let of = |name: &str| functions.iter().find(|f| f.name == name);
+    let new = of("_Znwm").unwrap();
+    assert!(!new.returns && !new.exits.is_empty(), "{new:?}");
+    // Its `aligned_alloc` is counted instead.
+    assert_eq!(of("_ZnwmSt11align_val_t"), None);
+    let plain = of("aligned_alloc").unwrap();
+    assert!(plain.returns && plain.exits.is_empty(), "{plain:?}");
 }
 
 /// Operators that call `malloc` are counted there.
@@ -106,5 +149,7 @@ fn a_library_of_operators_alone_has_no_functions() {
     let Ok(file) = File::open(path.trim()) else {
         return;
     };
-    assert_eq!(functions_of(&file, NEW), Ok(Vec::new()));
+    let functions = functions_of(&file, NEW).unwrap();
+    let names: Vec<&str> = functions.iter().map(|f| f.name.as_str()).collect();
+    assert_eq!(names, ["__cxa_throw"]);
 }

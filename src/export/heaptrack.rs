@@ -58,7 +58,13 @@ fn write(report: &Report, _: &ExportOptions, out: &mut dyn Write) -> io::Result<
         .iter()
         .any(|m| m.name == crate::measure::HEAP.name);
     let about = match sampled {
-        true => format!("estimated by memprof: each call here stands for {each} calls"),
+        true => format!(
+            "{} by memprof: each call here stands for {each} calls",
+            match profile.is_heap_exact() {
+                true => "every call counted",
+                false => "estimated",
+            }
+        ),
         false => "allocations were not sampled: start memprof with --heap".to_owned(),
     };
     writeln!(out, "v 10400 2")?;

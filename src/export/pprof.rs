@@ -322,6 +322,9 @@ fn comments(profile: &Profile, values: &[(Cow<'_, str>, Kind)]) -> Vec<String> {
             ));
         }
     }
+    if profile.is_heap_exact() {
+        lines.push("heap: every call counted, no estimates".to_owned());
+    }
     let lost = profile.losses.lost();
     lines.extend(lost.map(|(what, count)| format!("lost: {count} {what}")));
     let not_counted = profile.losses.not_counted();

@@ -4,6 +4,7 @@
 //! stacks of one frame, `[before attach: MAPPING]`. The format has no field for losses and estimates: if there
 //! are any, the profile's name says so.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::io::{self, Write};
 
@@ -112,7 +113,7 @@ impl<'a> From<Label<'a>> for Named<'a> {
 struct Sampled<'a, S, W> {
     #[serde(rename = "type")]
     shape: &'a str,
-    name: &'a str,
+    name: Cow<'static, str>,
     unit: &'a str,
     start_value: u64,
     end_value: u64,
@@ -129,7 +130,7 @@ impl<'a> Sampled<'a, (), ()> {
     ) -> Sampled<'a, impl Serialize + 'a, impl Serialize + 'a> {
         Sampled {
             shape: "sampled",
-            name: kind.label(),
+            name: table.profile.label(kind),
             // The format has no unit for counts.
             unit: match kind.unit() {
                 Unit::Bytes => "bytes",

@@ -1,4 +1,7 @@
 //! Heap memory by the stack that allocated it (`--heap`): estimates from sampled allocations.
+//!
+//! The texts are those of sampled allocations. [`WINDOW`] and [`EXACT`] say of a profile that calls were counted instead;
+//! [`Profile::as_counted`](crate::profile::Profile) puts the texts into other words then.
 
 use super::{Column, ColumnId, Measure, Unit};
 
@@ -15,7 +18,7 @@ pub const HEAP: Measure = Measure {
             short: "live heap",
             unit: Unit::Bytes,
             note: "estimated: allocated and not freed, whether resident or not",
-            figure: "bytes allocated and not freed (estimated) of the newest report, if that was made since the last sample or nothing changed since",
+            figure: "bytes allocated and not freed of the newest report, if that was made since the last sample or nothing changed since",
             sample_type: "inuse_space",
             metric: (
                 "memprof_heap_inuse_bytes",
@@ -28,7 +31,7 @@ pub const HEAP: Measure = Measure {
             short: "live allocs",
             unit: Unit::Objects,
             note: "estimated: allocations not freed",
-            figure: "allocations not freed (estimated) of the newest report, if that was made since the last sample or nothing changed since",
+            figure: "allocations not freed of the newest report, if that was made since the last sample or nothing changed since",
             sample_type: "inuse_objects",
             metric: (
                 "memprof_heap_inuse_objects",
@@ -41,7 +44,7 @@ pub const HEAP: Measure = Measure {
             short: "allocated",
             unit: Unit::Bytes,
             note: "estimated: all allocations since sampling began, also freed ones",
-            figure: "bytes allocated since sampling began (estimated) of the newest report, if that was made since the last sample or nothing changed since",
+            figure: "bytes allocated since counting began of the newest report, if that was made since the last sample or nothing changed since",
             sample_type: "alloc_space",
             metric: (
                 "memprof_heap_alloc_bytes",
@@ -54,7 +57,7 @@ pub const HEAP: Measure = Measure {
             short: "allocations",
             unit: Unit::Objects,
             note: "estimated: number of allocations since sampling began",
-            figure: "allocations since sampling began (estimated) of the newest report, if that was made since the last sample or nothing changed since",
+            figure: "allocations since counting began of the newest report, if that was made since the last sample or nothing changed since",
             sample_type: "alloc_objects",
             metric: (
                 "memprof_heap_alloc_objects",
@@ -67,7 +70,7 @@ pub const HEAP: Measure = Measure {
             short: "temporary",
             unit: Unit::Bytes,
             note: "estimated: freed within --heap-temporary",
-            figure: "bytes freed soon after their allocation (estimated) of the newest report, if that was made since the last sample or nothing changed since",
+            figure: "bytes freed soon after their allocation of the newest report, if that was made since the last sample or nothing changed since",
             sample_type: "temporary_space",
             metric: (
                 "memprof_heap_temporary_bytes",
@@ -80,7 +83,7 @@ pub const HEAP: Measure = Measure {
             short: "temp allocs",
             unit: Unit::Objects,
             note: "estimated: number of allocations freed within --heap-temporary",
-            figure: "allocations freed soon after they were made (estimated) of the newest report, if that was made since the last sample or nothing changed since",
+            figure: "allocations freed soon after they were made of the newest report, if that was made since the last sample or nothing changed since",
             sample_type: "temporary_objects",
             metric: (
                 "memprof_heap_temporary_objects",
@@ -90,7 +93,18 @@ pub const HEAP: Measure = Measure {
     ],
 };
 
-/// Says of [`HEAP`] that its figures are no estimates: every call was counted (`--heap=exact`). It has no columns.
+/// Says of [`HEAP`] that its figures are counts of calls in a window (`--heap=exact`): there are no single allocations. It has
+/// no columns.
+pub const WINDOW: Measure = Measure {
+    name: "window",
+    title: "calls in a window",
+    option: None,
+    always_stated: false,
+    columns: &[],
+};
+
+/// Says of [`HEAP`] that its figures are no estimates: every call was counted (`--heap=exact` without `--every`). It has no
+/// columns.
 pub const EXACT: Measure = Measure {
     name: "exact",
     title: "every allocation",

@@ -6,17 +6,15 @@ use std::os::fd::AsRawFd;
 
 use anyhow::{Context, Result, anyhow};
 use libbpf_rs::skel::{OpenSkel, Skel};
-use libbpf_rs::{
-    Link, MapCore, MapFlags, ProgramAttachType, ProgramMut, UprobeMultiOpts, UprobeOpts,
-};
+use libbpf_rs::{Link, MapCore, MapFlags, ProgramAttachType, UprobeMultiOpts, UprobeOpts};
 
 use super::batch::each_entry;
 use super::{Probe, ProbeConfig};
 use crate::capability::KernelVersion;
 use crate::event::{MmId, Pid};
-use crate::exact::Function;
+use crate::exact::{Function, Role};
 use crate::source::Source;
-use crate::source::exact::{BEGINS, ENDS, FREES, SOURCE};
+use crate::source::exact::{BEGINS, ENDS, EXITS, FREES, SOURCE, THROWS};
 use crate::wire::{self, OpenMemprofSkel, exact_seen, exact_sum};
 
 /// Since 6.6 one link can have many uprobes (89ae89f53d20 "bpf: Add multi uprobe link"); before 6.10 such a link saw only
@@ -61,20 +59,27 @@ pub(crate) fn kernel() -> KernelVersion {
     KernelVersion::parse(&release).unwrap_or_default()
 }
 
-/// A program, whether it runs at returns, and to which functions it is attached.
-type Step = (&'static str, bool, fn(&Function) -> bool);
+/// A probe's offset in its file, and its cookie.
+type Place = (u64, u64);
+
+/// A program, whether it runs at returns, and where it is attached.
+type Step = (&'static str, bool, Vec<Place>);
+
+/// Whether a source is that of calls.
+pub(super) fn is_source(source: &&'static Source) -> bool {
+    std::ptr::eq(*source, &SOURCE)
+}
 
 /// Whether the heap's figures are no estimates.
 pub(super) fn counts_every_call(config: &ProbeConfig) -> bool {
-    let exact = |source: &&'static Source| std::ptr::eq(*source, &SOURCE);
-    config.exact.every == 1 && config.sources.iter().any(exact)
+    config.exact.every == 1 && config.sources.iter().any(is_source)
 }
 
 /// Chooses the kind of links, before the programs are loaded. Returns whether one link can have many uprobes.
 pub(super) fn prepare(open: &mut OpenMemprofSkel<'static>) -> bool {
     let multi = kernel() >= MULTI;
     for mut program in open.open_object_mut().progs_mut() {
-        let ours = [BEGINS, ENDS, FREES]
+        let ours = [BEGINS, ENDS, EXITS, THROWS, FREES]
             .iter()
             .any(|name| program.name() == *name);
         if ours && multi {
@@ -96,17 +101,24 @@ impl Probe {
         functions: &[Function],
     ) -> Result<Vec<Link>> {
         self.add_lost_row()?;
+        let entries = |wanted: fn(&Function) -> bool| {
+            let chosen = functions.iter().filter(|f| wanted(f));
+            chosen.map(|f| (f.offset, f.cookie)).collect::<Vec<Place>>()
+        };
+        // Functions that end in the same way share their `ret`.
+        let exits: BTreeSet<u64> = functions.iter().flat_map(|f| f.exits.clone()).collect();
         // Frees first, and returns before entries: nothing begins that would not be seen to end.
-        let steps: [Step; 3] = [
-            (FREES, false, |f| f.frees),
-            (ENDS, true, |f| f.returns),
-            (BEGINS, false, |f| !f.frees),
+        let steps: [Step; 5] = [
+            (FREES, false, entries(|f| f.role == Role::Frees)),
+            (THROWS, false, entries(|f| f.role == Role::Throws)),
+            (EXITS, false, exits.into_iter().map(|at| (at, 0)).collect()),
+            (ENDS, true, entries(|f| f.returns)),
+            (BEGINS, false, entries(|f| f.role == Role::Allocates)),
         ];
         let mut links = Vec::new();
-        for (program, retprobe, wanted) in steps {
-            let wanted: Vec<&Function> = functions.iter().filter(|f| wanted(f)).collect();
-            if !wanted.is_empty() {
-                links.extend(self.attach_to(program, pid, file, &wanted, retprobe)?);
+        for (program, retprobe, places) in steps {
+            if !places.is_empty() {
+                links.extend(self.attach_to(program, pid, file, &places, retprobe)?);
             }
         }
         links.reverse();
@@ -118,7 +130,7 @@ impl Probe {
         name: &str,
         pid: Pid,
         file: &File,
-        functions: &[&Function],
+        places: &[Place],
         retprobe: bool,
     ) -> Result<Vec<Link>> {
         let multi = self.multi;
@@ -128,20 +140,28 @@ impl Probe {
             .ok_or_else(|| anyhow!("memprof has no BPF program {name}"))?;
         let path = format!("/proc/self/fd/{}", file.as_raw_fd());
         let pid = pid.0.cast_signed();
+        let failed = "cannot attach probes to the functions of an allocator";
         if multi {
             let options = UprobeMultiOpts {
-                offsets: functions.iter().map(|f| f.offset as usize).collect(),
-                cookies: functions.iter().map(|f| f.cookie).collect(),
+                offsets: places.iter().map(|(offset, _)| *offset as usize).collect(),
+                cookies: places.iter().map(|(_, cookie)| *cookie).collect(),
                 retprobe,
                 ..UprobeMultiOpts::default()
             };
             let link = program.attach_uprobe_multi_with_opts(pid, path, "", options);
-            return Ok(vec![link.context(
-                "cannot attach probes to the functions of an allocator",
-            )?]);
+            return Ok(vec![link.context(failed)?]);
         }
-        let attach = |f: &&Function| attach_one(&program, pid, &path, f, retprobe);
-        functions.iter().map(attach).collect()
+        let attach = |(offset, cookie): &Place| {
+            let options = UprobeOpts {
+                cookie: *cookie,
+                retprobe,
+                ..UprobeOpts::default()
+            };
+            program
+                .attach_uprobe_with_opts(pid, &path, *offset as usize, options)
+                .context(failed)
+        };
+        places.iter().map(attach).collect()
     }
 
     /// The row for allocations whose stack has no room.
@@ -196,21 +216,4 @@ impl Probe {
             failed: seen.failed,
         }
     }
-}
-
-fn attach_one(
-    program: &ProgramMut<'_>,
-    pid: i32,
-    path: &str,
-    function: &Function,
-    retprobe: bool,
-) -> Result<Link> {
-    let options = UprobeOpts {
-        cookie: function.cookie,
-        retprobe,
-        ..UprobeOpts::default()
-    };
-    program
-        .attach_uprobe_with_opts(pid, path, function.offset as usize, options)
-        .with_context(|| format!("cannot attach a probe to {}", function.name))
 }

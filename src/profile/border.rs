@@ -1,11 +1,9 @@
 //! How far figures by stack may be off, where not every stack was walked.
 
-use std::borrow::Cow;
-
 #[cfg(doc)]
 use super::Sample;
 use super::{Amounts, Kind, Profile, Usage};
-use crate::measure::{ColumnId, EXACT, Unit};
+use crate::measure::{ColumnId, Unit};
 use crate::residency::{PageKind, figure_of};
 
 /// Pages that may belong to one stack or to those beside it in memory, because no fault of them was walked. What one of
@@ -53,20 +51,6 @@ impl Profile {
         let own = |border: &&Border| matches!(border.of, BorderOf::Column(_)) && border.is_in(kind);
         let variance: f64 = self.borders.iter().filter(own).map(|b| b.variance).sum();
         variance.sqrt().round() as u64
-    }
-
-    /// What a kind is called in this profile: whether its figures are estimates depends on how they were counted.
-    pub(crate) fn label(&self, kind: Kind) -> Cow<'static, str> {
-        self.as_counted(kind.label())
-    }
-
-    /// A text that calls figures of the heap estimates, for this profile.
-    pub(crate) fn as_counted(&self, text: &'static str) -> Cow<'static, str> {
-        if !self.measures.iter().any(|m| m.name == EXACT.name) {
-            return text.into();
-        }
-        let text = text.replace("estimated", "exact");
-        text.replace("since sampling began", "in the window").into()
     }
 
     /// Whether figures of this kind by stack may have errors.

@@ -124,7 +124,9 @@ fn chosen(state: &State) -> String {
         words += ", with inlined";
     }
     if state.kind != Kind::All {
-        words += &format!(", {} only", state.kind.label());
+        let profile = state.report.as_ref().map(|report| &report.profile);
+        let kind = profile.map_or(state.kind.label().into(), |p| p.label(state.kind));
+        words += &format!(", {kind} only");
     }
     if let Some(mark) = state.compared.and_then(|at| state.marks.get(at)) {
         words += &format!(", change since mark {}", mark.number);

@@ -17,6 +17,10 @@ pub(crate) const OPTION: &str = "--heap=exact";
 pub(crate) const BEGINS: &str = "call_begins";
 /// See [`BEGINS`].
 pub(crate) const ENDS: &str = "call_ends";
+/// The program at the `ret` instructions of functions that throw.
+pub(crate) const EXITS: &str = "call_exits";
+/// The program at the beginning of an exception.
+pub(crate) const THROWS: &str = "call_throws";
 /// The program at the entry of a function that frees.
 pub(crate) const FREES: &str = "block_freed_by";
 
@@ -32,7 +36,7 @@ pub static SOURCE: Source = Source {
     tracepoints: &[],
     measure: &HEAP,
     option: Some(OPTION),
-    on_demand: &[BEGINS, ENDS, FREES],
+    on_demand: &[BEGINS, ENDS, EXITS, THROWS, FREES],
     maps: &["exact_initial", "exact_blocks", "exact_calls"],
     ledger: Some(&LEDGER),
     collect: Some(collect),

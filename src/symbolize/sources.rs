@@ -13,7 +13,7 @@ use super::symtab::{self, Found};
 use crate::elf::{Elf, ElfError};
 use crate::profile::Module;
 use crate::symbol::UnknownReason;
-use crate::unwind::function_starts;
+use crate::unwind::FunctionRanges;
 
 /// The sources outside of the file itself, and what was unpacked of files.
 #[derive(Debug, Default)]
@@ -64,7 +64,10 @@ impl Sources {
         names.add(addrs, |left| gopclntab::lookup(elf, left));
         if names.found.iter().any(Option::is_none) {
             // (The reason for addresses without a symbol stays that of the symbol tables.)
-            names.starts = function_starts(elf, addrs).unwrap_or_default();
+            let start = |ranges: &FunctionRanges, addr| ranges.at(addr).map(|range| range.start);
+            names.starts = FunctionRanges::read(elf)
+                .map(|ranges| addrs.iter().map(|addr| start(&ranges, *addr)).collect())
+                .unwrap_or_default();
             if !full && debug.is_none() {
                 self.requests.want(module, elf);
             }

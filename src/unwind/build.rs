@@ -135,26 +135,31 @@ impl Table {
     }
 }
 
-/// The addresses at which the functions that contain these addresses begin, as far as the unwind information says: each
-/// of its entries covers one function, or one part of a function that the compiler moved elsewhere.
-///
-/// `addrs` are in the file's own addresses.
-///
-/// # Errors
-/// The file cannot be read.
-pub(crate) fn function_starts(elf: &Elf, addrs: &[u64]) -> Result<Vec<Option<u64>>, TableError> {
-    let arch = Arch::of_machine(elf.machine()).ok_or(TableError::Machine(elf.machine().0))?;
-    let eh_data = eh_frame(elf)?;
-    let debug_data = debug_frame(elf)?;
-    let eh = eh_data.as_ref().map(|found| read_eh_frame(found, arch));
-    let debug = debug_data.as_ref().map(|data| read_debug_frame(data, arch));
-    let spans = fill(settle(unzip(eh)?.1), &settle(unzip(debug)?.1));
-    let start = |addr: &u64| {
-        let after = spans.partition_point(|span| span.start <= *addr);
-        let span = spans[..after].last().filter(|span| *addr < span.end)?;
-        Some(span.start)
-    };
-    Ok(addrs.iter().map(start).collect())
+/// Where the functions of a file are, as far as the unwind information says: each of its entries covers one function, or one
+/// part of a function that the compiler moved elsewhere.
+pub(crate) struct FunctionRanges(Vec<Span>);
+
+impl FunctionRanges {
+    /// Reads the unwind information of a file.
+    ///
+    /// # Errors
+    /// The file cannot be read.
+    pub(crate) fn read(elf: &Elf) -> Result<FunctionRanges, TableError> {
+        let arch = Arch::of_machine(elf.machine()).ok_or(TableError::Machine(elf.machine().0))?;
+        let eh_data = eh_frame(elf)?;
+        let debug_data = debug_frame(elf)?;
+        let eh = eh_data.as_ref().map(|found| read_eh_frame(found, arch));
+        let debug = debug_data.as_ref().map(|data| read_debug_frame(data, arch));
+        let spans = fill(settle(unzip(eh)?.1), &settle(unzip(debug)?.1));
+        Ok(FunctionRanges(spans))
+    }
+
+    /// The function that contains an address, in the file's own addresses.
+    pub(crate) fn at(&self, addr: u64) -> Option<std::ops::Range<u64>> {
+        let after = self.0.partition_point(|span| span.start <= addr);
+        let span = self.0[..after].last().filter(|span| addr < span.end)?;
+        Some(span.start..span.end)
+    }
 }
 
 /// A section's entries; `None` if there are too many.

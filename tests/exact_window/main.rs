@@ -9,21 +9,34 @@ mod common;
 mod allocators;
 mod bounds;
 mod calls;
+mod linked;
 mod programs;
+mod table;
+mod words;
+
+use std::collections::BTreeMap;
 
 use common::memprof::Memprof;
+use serde_json::Value;
 
-/// The figures of a kind below each of these functions, and that none has an error.
+/// The figures of a kind below each function that has any, and that none has an error.
 #[track_caller]
-fn below<const N: usize>(m: &Memprof, kind: &str, functions: [&str; N]) -> [u64; N] {
+fn totals(m: &Memprof, kind: &str) -> BTreeMap<String, u64> {
     let reply = m.get(&format!("/v2/functions?kind={kind}&limit=10000"));
     assert_eq!(reply.status, 200, "{}", reply.text());
     let table = reply.json();
-    let rows = table["rows"].as_array().unwrap();
-    functions.map(|function| {
-        let row = rows.iter().find(|row| row["function"] == function);
-        let error = row.and_then(|row| row["total_error"].as_u64());
-        assert_eq!(error.unwrap_or(0), 0, "{function}");
-        row.map_or(0, |row| row["total"].as_u64().unwrap())
-    })
+    let rows = table["rows"].as_array().unwrap().iter();
+    let of = |row: &Value| {
+        let function = row["function"].as_str()?.to_owned();
+        assert_eq!(row["total_error"].as_u64().unwrap_or(0), 0, "{function}");
+        Some((function, row["total"].as_u64()?))
+    };
+    rows.filter_map(of).collect()
+}
+
+/// The figures of a kind below each of these functions.
+#[track_caller]
+fn below<const N: usize>(m: &Memprof, kind: &str, functions: [&str; N]) -> [u64; N] {
+    let all = totals(m, kind);
+    functions.map(|function| all.get(function).copied().unwrap_or(0))
 }

@@ -11,6 +11,7 @@ mod browser;
 mod choice;
 mod cut_off;
 mod estimates;
+mod exact_window;
 mod filter;
 mod heap;
 mod heap_report;

@@ -7,7 +7,7 @@ use tokio::sync::oneshot;
 use super::Reports;
 use crate::allocations::NamedAllocations;
 use crate::api::{ApiError, Provider, Report};
-use crate::measure::{EXACT, HEAP};
+use crate::measure::HEAP;
 use crate::session::collector::Command;
 use crate::symbolize::Detail;
 
@@ -23,9 +23,9 @@ impl Reports {
                 "allocations are not sampled: start memprof with --heap".to_owned(),
             ));
         }
-        if newest.profile.measures.iter().any(|m| m.name == EXACT.name) {
+        if !newest.profile.has_single_allocations() {
             return Err(ApiError::BadRequest(
-                "--heap=exact counts calls and keeps none of them: filters need sampled allocations (--heap)"
+                "--heap=exact counts calls and keeps no single allocations: filters and groups need sampled ones (--heap)"
                     .to_owned(),
             ));
         }

@@ -4,7 +4,7 @@
 import { clock } from "./format.js";
 import { Tree } from "./tree/model.js";
 import { isSaved, saved } from "./saved.js";
-import { isOfHeap, unitOf } from "./kinds.js";
+import { heapIs, isOfHeap, isSampled, unitOf } from "./kinds.js";
 import { state } from "./state.js";
 import { noSymbol, reason } from "./words.js";
 
@@ -13,7 +13,7 @@ import { noSymbol, reason } from "./words.js";
 /** @typedef {{ what: string, count: number }} Loss */
 /** @typedef {{ outcome: string, complete: boolean, stacks: number, bytes: number }} Outcome */
 /** @typedef {{ anonymous?: number, rss_anon: number, rss_shmem: number, rss_file: number, swap: number, page_tables: number }} Kernel */
-/** @typedef {{ number: number, taken: number, pid: number, alive: boolean, stopped_us: number | null, stopped_in_turn: boolean, freeze_error: string | null, exact: boolean, kernel_counted: boolean, heap_counted: boolean, total_error?: Usage, faults: { all: number, unwalked: number } | null, total: Usage, page_tables: number, agreement: Agreement, not_observed: Usage, incomplete: Usage, losses: Loss[], not_counted: Loss[] }} Report */
+/** @typedef {{ number: number, taken: number, pid: number, alive: boolean, stopped_us: number | null, stopped_in_turn: boolean, freeze_error: string | null, exact: boolean, kernel_counted: boolean, heap_counted: boolean, heap_exact: boolean, heap_single: boolean, total_error?: Usage, faults: { all: number, unwalked: number } | null, total: Usage, page_tables: number, agreement: Agreement, not_observed: Usage, incomplete: Usage, losses: Loss[], not_counted: Loss[] }} Report */
 /** @typedef {{ verdict: string, resident: number, low: number, high: number }} Agreement */
 /**
  * @typedef {object} Summary
@@ -71,8 +71,8 @@ export class ApiError extends Error {
 /** The parameters that select the report and the process. */
 const which = () => ({ mark: state.mark, pid: state.pid });
 
-/** Whether single allocations are known: now, and neither in marks nor in files. */
-export const hasSingle = () => !state.mark && !isSaved;
+/** Whether single allocations are known: now, if they are sampled, and neither in marks nor in files. */
+export const hasSingle = () => !state.mark && !isSaved && isSampled();
 
 /** Whether a filter can choose: of kinds of the heap, where single allocations are known. */
 export const canFilter = (kind = state.kind) => isOfHeap(kind) && hasSingle();
@@ -87,6 +87,7 @@ async function ask(/** @type {string} */ path, /** @type {Record<string, any>} *
   if (number >= newest.number && number < OPENED) newest = body.report;
   sourceSeen ||= body?.report?.has_source ?? false;
   const { report } = body ?? {};
+  heapIs(report);
   for (const name of ["heap_counted", "kernel_counted"]) if (report?.[name]) counted.add(name);
   return body;
 }

@@ -99,7 +99,7 @@ function control(/** @type {string} */ name) {
     const box = select("Kind of memory", [], state.kind, (kind) => change({ kind, zoom: "", sel: "" }), meaning(state.kind));
     for (const group of new Set(offered.map(({ group }) => group))) {
       const kinds = offered.filter((kind) => kind.group === group);
-      box.append(h("optgroup", { label: group.label }, ...kinds.map(({ name, label }) => h("option", { value: name, selected: name === state.kind }, label))));
+      box.append(h("optgroup", { label: groupOf(kinds[0].name).label }, ...kinds.map(({ name, label }) => h("option", { value: name, selected: name === state.kind }, label))));
     }
     box.dataset.name = "kind";
     return field("Memory", box);

@@ -42,15 +42,40 @@ export const KINDS = /** @type {Kind[]} */ ([
   ["kernel", "Kernel (approximate)", "Kernel memory allocated for the target, in pages: page tables, pipes, socket buffers, slabs. Counted only with --kernel; approximate, and not part of any total.", KERNEL],
 ].map(([name, label, text, group, unit = "bytes"]) => ({ name, label, text, group, unit })));
 
+/** How the heap was counted, as the newest reply says. */
+let heap = { exact: false, single: true };
+
+/** Takes over how the heap was counted. Replies without the heap say nothing about it. */
+export function heapIs(/** @type {{ heap_counted?: boolean, heap_exact?: boolean, heap_single?: boolean } | undefined} */ report) {
+  if (report?.heap_counted) heap = { exact: report.heap_exact ?? false, single: report.heap_single ?? true };
+}
+
+/** Whether allocations were sampled, so that a filter can choose single ones: not where calls were counted (--heap=exact). */
+export const isSampled = () => heap.single;
+
+/** What texts about sampled allocations become where calls were counted: all, or one in N; and in both cases. */
+const ALL_CALLS = [["Estimated from samples (--heap)", "Every call counted (--heap=exact)"], ["(estimated)", "(exact)"]];
+const SOME_CALLS = [["from samples (--heap)", "from one call in N (--heap=exact --every N)"]];
+const CALLS = [["since sampling began", "in the window"], ["llocated and not freed", "llocated in the window and not freed"], ["llocations not freed", "llocations in the window that are not freed"]];
+
+/** A text that calls figures of the heap estimates from sampled allocations, as they were counted. */
+export function asCounted(/** @type {string} */ text) {
+  const changes = heap.single ? [] : [...(heap.exact ? ALL_CALLS : SOME_CALLS), ...CALLS];
+  return changes.reduce((text, [from, to]) => text.replaceAll(from, to), text);
+}
+
 const kind = (/** @type {string} */ name) => KINDS.find((kind) => kind.name === name);
 
 /** What a kind's figures count. @returns {Unit} */
 export const unitOf = (/** @type {string} */ name) => kind(name)?.unit ?? "bytes";
 
-/** The group of a kind. */
-export const groupOf = (/** @type {string} */ name) => kind(name)?.group ?? RESIDENT;
+/** The group of a kind, in words for how it was counted. @returns {Group} */
+export function groupOf(/** @type {string} */ name) {
+  const { label, answers, more, counted } = kind(name)?.group ?? RESIDENT;
+  return { label: asCounted(label), answers: asCounted(answers), more: asCounted(more), counted };
+}
 
-/** Whether a kind is of the heap by stack: an estimate from sampled allocations. */
+/** Whether a kind is of the heap by stack. */
 export const isOfHeap = (/** @type {string} */ name) => kind(name)?.group.counted === "heap_counted";
 
 /**
@@ -60,6 +85,7 @@ export const isOfHeap = (/** @type {string} */ name) => kind(name)?.group.counte
 export function nothingOf(/** @type {string} */ name, /** @type {Record<string, number> | undefined} */ total, /** @type {string} */ otherwise, filtered = false) {
   if (filtered && isOfHeap(name)) return ["Nothing here", "The filter chooses no allocation that counts as this. Change it, or select another kind."];
   if (!isOfHeap(name) || !total) return ["Nothing here", otherwise];
+  if (!heap.single) return ["Nothing here", total.alloc_space ? "Calls were counted, but none that counts as this. Select another kind, or wait." : "No call of an allocation function was counted yet."];
   if (total.alloc_space) return ["Nothing here", "Allocations were sampled, but none that counts as this. Select another kind, or wait."];
   return ["No allocation was sampled", "The process may not have allocated enough yet: one allocation in about 512 KiB (--heap-interval) is sampled. Or it has no sampler: start it with memprof --heap -- CMD. Static and setuid programs cannot be given one."];
 }

@@ -6,6 +6,7 @@ import { fill, h, notice, set } from "./dom.js";
 import { isFiltered } from "./filter.js";
 import { clock } from "./format.js";
 import { showConnection, showFigures, showGone, showTarget, showWaiting } from "./header.js";
+import { heapIs, isSampled } from "./kinds.js";
 import { Live } from "./live.js";
 import { acceptFiles } from "./open.js";
 import { openExports, toggleHelp } from "./panels.js";
@@ -78,9 +79,11 @@ function open() {
 }
 
 function tabs() {
+  // Groups of sampled allocations are offered where there are samples.
+  const offered = VIEWS.filter(([name]) => name !== "allocations" || isSampled() || state.view === name);
   fill(
     at("tabs"),
-    ...VIEWS.map(([name, text], i) =>
+    ...offered.map(([name, text], i) =>
       // With a path: what begins with "#" passes for a skip link.
       h("a", { href: `./${link({ view: name, ...FRESH })}`, "aria-current": name === state.view ? "page" : undefined, "data-name": text, title: i < 10 ? `Key: ${(i + 1) % 10}` : null }, text),
     ),
@@ -149,15 +152,24 @@ const live = new Live({
 });
 
 let offered = 0;
+/** Whether what needs sampled allocations is offered. */
+let sampled = isSampled();
 let started = false;
 
 /** Shows the totals of the selected report or, by default, of the newest one. */
 async function showChosen(/** @type {import("./api.js").Summary} */ newest) {
   offerProcesses(newest.target);
+  heapIs(newest.report);
   // Only a summary tells which optional kinds are counted.
   const offers = countedGroups() + Number(hasSource());
-  if (offers > offered) showControls();
+  if (offers > offered || sampled !== isSampled()) showControls();
   offered = offers;
+  if (sampled !== isSampled()) {
+    sampled = isSampled();
+    tabs();
+    // A link may have a filter, which does not apply.
+    if (state.filter) refresh();
+  }
   const asked = link();
   try {
     const summary = chosen() ? await api.shown() : newest;

@@ -2,7 +2,7 @@
 
 import { api, filterOf } from "./api.js";
 import { fill, h } from "./dom.js";
-import { KINDS, unitOf } from "./kinds.js";
+import { asCounted, KINDS, unitOf } from "./kinds.js";
 import { state } from "./state.js";
 import { KEYS, TERMS } from "./words.js";
 
@@ -24,7 +24,7 @@ export function toggleHelp() {
     h("h3", {}, "What this page shows"),
     list(TERMS),
     h("h3", {}, "Kinds of memory"),
-    list(KINDS.map(({ label, text }) => [label, text])),
+    list(KINDS.map(({ label, text }) => [label, asCounted(text)])),
     h("p", { class: "faint" }, "The address bar always contains a link to the current view. Units are powers of two: 1 KiB = 1,024 bytes. Hover over a number to see the exact one, with its error if it is an estimate."),
   );
   box.showModal();

@@ -4,7 +4,7 @@ import { api } from "./api.js";
 import { ticksTo } from "./axis.js";
 import { fill, h, later, notice, select, set } from "./dom.js";
 import { amount, clock } from "./format.js";
-import { isOfHeap, KINDS, unitOf } from "./kinds.js";
+import { asCounted, isOfHeap, KINDS, unitOf } from "./kinds.js";
 import { MarkNames } from "./marks.js";
 import { change, state } from "./state.js";
 import { colour, isDark } from "./theme.js";
@@ -248,7 +248,7 @@ export class Timeline {
     const texts = lines.slice().reverse().map((kind) => {
       const name = this.series.find(([one]) => one === kind)?.[1] ?? "";
       const [value, old] = this.at(name, i);
-      return [kind, `${label(kind)} ${amount(value ?? NaN, unitOf(kind))}${isOfHeap(kind) ? " (estimated)" : ""}${old ? " (last known)" : ""}`];
+      return [kind, `${label(kind)} ${amount(value ?? NaN, unitOf(kind))}${isOfHeap(kind) ? asCounted(" (estimated)") : ""}${old ? " (last known)" : ""}`];
     });
     const at = when ? `at ${clock(this.time[i])}` : "now";
     fill(this.figures, h("span", { class: "faint" }, at), ...texts.map(([kind, text]) => h("span", {}, h("i", { class: `swatch ${kind}` }), text)));

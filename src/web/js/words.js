@@ -1,6 +1,6 @@
 // Explanations of terms, shown as tooltips and in the help.
 
-import { KINDS } from "./kinds.js";
+import { asCounted, KINDS } from "./kinds.js";
 
 /** A file, and a line in it where there is one. */
 export function atLine(/** @type {string} */ file, /** @type {number | null | undefined} */ line) {
@@ -19,7 +19,7 @@ export function label(/** @type {string} */ kind) {
 }
 
 export function meaning(/** @type {string} */ kind) {
-  return NAMED.find(([name]) => name === kind)?.[2] ?? "";
+  return asCounted(NAMED.find(([name]) => name === kind)?.[2] ?? "");
 }
 
 /** Kinds of mappings: [label, explanation] by the API's category. */
@@ -78,7 +78,7 @@ export const TERMS = /** @type {[string, string][]} */ ([
   ["Before attach", "Memory that was already resident when memprof attached, so its stacks are unknown. It is shown by mapping. Start the program under memprof to get a stack for all memory."],
   ["Not observed", "Memory that became resident after memprof attached, but without an event that memprof observes."],
   ["Partial stack", "Unwinding did not reach the outermost frame. Such stacks start at their last known frame."],
-  ["Estimates", "Kinds of the heap by stack (memprof --heap) are estimated from sampled allocations. With 95 % confidence the true figure is within the ± beside it; a figure that is not larger than that is shown as its limit, < 40 KiB."],
+  ["Estimates", "Kinds of the heap by stack (memprof --heap) are estimated from sampled allocations; --heap=exact counts every call of the allocation functions instead. With 95 % confidence the true figure is within the ± beside it; a figure that is not larger than that is shown as its limit, < 40 KiB."],
   ["Self and total", "Self is the memory that a function's own instructions touched; total also includes the functions that it calls."],
   ["Callees, callers", "Callees: from main down to the functions that it calls. Callers: from the functions that touched the memory up to their callers."],
 ]);
