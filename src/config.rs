@@ -18,6 +18,7 @@ use crate::gate::Gate;
 use crate::heap::SnapshotOptions;
 use crate::interpreter::Wanted;
 use crate::probe::{Stacks, Unwind};
+use crate::push;
 use crate::screen::ScreenOptions;
 use crate::session::held::At;
 use crate::source::Source;
@@ -63,6 +64,8 @@ pub struct Config {
     pub duration: Option<Duration>,
     /// The files to write at the end.
     pub outputs: Vec<Output>,
+    /// The store that profiles are pushed to, if any.
+    pub push: Option<push::Options>,
     /// Settings of the live view on the terminal; `None` for no view.
     pub screen: Option<ScreenOptions>,
     /// How many diagnostics are shown: 0 for none ([`console::show_diagnostics`](crate::console)).

@@ -15,6 +15,7 @@ mod marks;
 mod naming;
 mod opened;
 mod output;
+mod push;
 mod reconcile;
 pub mod reports;
 mod signals;
@@ -37,6 +38,7 @@ use crate::console;
 use crate::event::{MarkSet, Pid};
 use crate::priority;
 use crate::privileges::{self, Role};
+use crate::push::{Pusher, Pushing};
 use crate::sampler::{self, Library};
 use crate::screen;
 use crate::server::{self, ServerOptions};
@@ -45,6 +47,7 @@ use collector::{Command, Progress};
 pub use command::Launch;
 use live::Live;
 pub use opened::{diff, open};
+use push::Feeding;
 use reports::{Collecting, Reports};
 use signals::Signals;
 pub use start::{Started, follow_command, start_collector, start_command};
@@ -89,6 +92,7 @@ pub fn run(config: &Config) -> Result<ExitCode> {
             .for_each(|less| console::print(less));
     }
     let (symbolizer, fetching) = naming::start(config)?;
+    let pushing = push::start(config)?;
     let sampler = match (&config.heap, &config.target) {
         (Some(heap), Selector::Command(_)) if heap.exact.is_none() => {
             Some(Library::place(&sampler::Options {
@@ -127,13 +131,15 @@ pub fn run(config: &Config) -> Result<ExitCode> {
         symbolizer,
         config.freeze,
     );
-    let reports = Arc::new(reports.with_fetching(fetching));
+    let pushed = pushing.as_ref().map(|(_, pushing)| pushing.clone());
+    let reports = Arc::new(reports.with_clients(fetching, pushed));
     let session = Session {
         config,
         collecting,
         progress,
         reports,
         sampler,
+        pushing,
         live: None,
     };
     priority::restore();
@@ -151,6 +157,8 @@ struct Session<'a> {
     reports: Arc<Reports>,
     /// The library that the command has preloaded.
     sampler: Option<Library>,
+    /// What pushes profiles to a store, until it begins to.
+    pushing: Option<(Pusher, Pushing)>,
     /// The live view, while it owns the terminal.
     live: Option<Live>,
 }
@@ -180,6 +188,10 @@ impl Session<'_> {
                 let _ = stopped.wait_for(|stop| *stop).await;
             },
         ));
+        let feeding = self.pushing.take().zip(self.config.push.as_ref());
+        let feeding = feeding.map(|((pusher, pushing), options)| {
+            Feeding::start(Arc::clone(&self.reports), pusher, pushing, options.interval)
+        });
         let outcome = self.profile_until_end(&mut signals, &addresses).await;
         // Restores the terminal before anything else is printed.
         self.live = None;
@@ -190,6 +202,10 @@ impl Session<'_> {
         let written = match &outcome {
             Ok(_) => self.write_results(&api).await,
             Err(_) => Ok(()),
+        };
+        let pushed = match feeding {
+            Some(feeding) => Some(feeding.finish().await),
+            None => None,
         };
         stop.send_replace(true);
         let _ = server.await;
@@ -203,6 +219,9 @@ impl Session<'_> {
             console::print(&format!("{} stays: processes still use it", path.display()));
         }
         if let Some(line) = self.reports.debuginfod().and_then(|status| status.line()) {
+            console::print(&line);
+        }
+        if let Some(line) = pushed {
             console::print(&line);
         }
         let code = outcome?;
