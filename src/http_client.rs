@@ -44,7 +44,7 @@ pub(crate) fn authorities_in(path: &Path) -> Result<Authorities> {
     Ok(found)
 }
 
-/// Settings of a client that trusts these authorities. A status that says of a failure is a reply, not an error.
+/// Settings of a client that trusts these authorities. It takes a reply with any status for a reply, not for an error.
 pub(crate) fn settings(authorities: Authorities) -> ConfigBuilder<AgentScope> {
     let tls = TlsConfig::builder()
         .root_certs(RootCerts::Specific(Arc::new(authorities)))

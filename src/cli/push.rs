@@ -14,7 +14,6 @@ const INTERVAL: Duration = Duration::from_secs(60);
 const SHORTEST: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Args)]
-#[command(next_help_heading = "Push")]
 pub(super) struct PushArgs {
     /// Push profiles to a store: `otlp+https://HOST:4318` (OTLP over HTTP), `pyroscope+https://HOST:4040` or
     /// `parca+https://HOST:7070`; `http` is without encryption. They are pushed every --push-interval seconds, and at the end

@@ -3,7 +3,6 @@
 use std::fs;
 use std::io::Read;
 use std::path::PathBuf;
-use std::sync::Mutex;
 use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, Result, bail};
@@ -77,7 +76,7 @@ pub(super) struct Client {
     url: String,
     credentials: Option<Credentials>,
     /// The header that was read last: a file that is being replaced cannot be read for a moment.
-    authorization: Mutex<Option<String>>,
+    authorization: Option<String>,
 }
 
 impl Client {
@@ -106,27 +105,25 @@ impl Client {
             protocol: destination.protocol,
             url,
             credentials,
-            authorization: Mutex::new(authorization),
+            authorization,
         })
     }
 
     /// Reads the credentials again: tokens are replaced while memprof runs.
-    fn authorization(&self) -> Option<String> {
-        let credentials = self.credentials.as_ref()?;
-        let mut known = self.authorization.lock().ok()?;
-        if let Ok(new) = credentials.header() {
-            *known = Some(new);
+    fn read_credentials(&mut self) {
+        if let Some(Ok(new)) = self.credentials.as_ref().map(Credentials::header) {
+            self.authorization = Some(new);
         }
-        known.clone()
     }
 
     /// Sends a profile.
-    pub fn send(&self, body: &[u8]) -> Outcome {
+    pub fn send(&mut self, body: &[u8]) -> Outcome {
+        self.read_credentials();
         let mut request = self.agent.post(&self.url);
         for (name, value) in headers(self.protocol) {
             request = request.header(*name, *value);
         }
-        if let Some(authorization) = self.authorization() {
+        if let Some(authorization) = &self.authorization {
             request = request.header("Authorization", authorization);
         }
         match request.send(body) {

@@ -29,11 +29,9 @@ impl Hash for Row {
     }
 }
 
-/// The counts of the last push.
+/// The counts of the last push. They go on over processes that end and others that take their place.
 #[derive(Default)]
 pub(super) struct Intervals {
-    /// Of which process; another one's counts begin at 0.
-    of: Option<u32>,
     last: FxHashMap<Row, Counts>,
 }
 
@@ -41,10 +39,7 @@ impl Intervals {
     /// The report with what has been counted since the last call instead of since the start. Other figures are unchanged.
     pub fn since_last(&mut self, report: &Report) -> Report {
         let profile = &*report.profile;
-        let mut last = std::mem::take(&mut self.last);
-        if self.of.replace(profile.target.pid.0) != Some(profile.target.pid.0) {
-            last.clear();
-        }
+        let last = std::mem::take(&mut self.last);
         // Several rows may have the same frames: their sum is in the first one.
         let mut now: FxHashMap<Row, Counts> = FxHashMap::default();
         for (row, amounts) in rows(profile) {
@@ -63,7 +58,7 @@ impl Intervals {
             let mut changed = *amounts;
             for id in cumulative() {
                 let (now, before) = (counts[id.index()], before[id.index()]);
-                // A count that fell has begun anew.
+                // A count that fell has begun anew: nothing referred to its stack for a while.
                 let grown = now.checked_sub(before).unwrap_or(now);
                 changed.clear(id);
                 changed += Amounts::in_column(id, grown);
@@ -190,17 +185,5 @@ mod tests {
         let mut intervals = Intervals::default();
         assert_eq!(changes(&mut intervals, &[(1, 100), (1, 50)]), [150, 0]);
         assert_eq!(changes(&mut intervals, &[(1, 50), (1, 110)]), [10, 0]);
-    }
-
-    #[test]
-    fn another_process_begins_anew() {
-        let mut intervals = Intervals::default();
-        changes(&mut intervals, &[(1, 100)]);
-        let mut other = allocated(&[(1, 120)]);
-        let mut profile = Profile::clone(&other.profile);
-        profile.target.pid.0 += 1;
-        other.profile = Arc::new(profile);
-        let changed = intervals.since_last(&other);
-        assert_eq!(changed.profile.total.column(ALLOC_SPACE), 120);
     }
 }

@@ -79,7 +79,8 @@ impl Resources {
         add(SERVICE, text(&target.comm));
         if let [pid] = target.pids[..] {
             add("process.pid", Some(Value::Number(pid.0.into())));
-            let own = profile.modules.iter().find(|m| m.own_executable);
+            // The newest: a command's first one is memprof, until it executes its program.
+            let own = profile.modules.iter().rfind(|m| m.own_executable);
             add("process.executable.name", own.and_then(|m| text(&m.name)));
         }
         add("host.name", self.host.as_deref().and_then(text));

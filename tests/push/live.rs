@@ -125,6 +125,7 @@ fn allocations_are_pushed_as_differences_and_the_end_is_too() {
             "{kind}: {pushed:?}"
         );
     }
+    assert_eq!(pushed.about["process.executable.name"], "allocations");
     assert!(pushed.sums["alloc_space"] >= 30_000_000);
     assert!(pushed.durations["alloc_space"] > 0);
     assert_eq!(pushed.durations["inuse_space"], 0);
