@@ -6,6 +6,7 @@ mod gate;
 mod heap;
 mod maps;
 mod outputs;
+mod push;
 mod saved;
 mod top;
 mod values;
@@ -21,6 +22,7 @@ use clap::{ArgGroup, Args, ColorChoice, CommandFactory, FromArgMatches, Parser, 
 
 use self::exact::exact_of;
 use self::outputs::{kinds_of, outputs};
+use self::push::PushArgs;
 use self::values::{
     HeapHow, ReadFrames, UnwindArg, formats, frames_of, parse_interval, parse_name, parse_pid,
     parse_seconds, parse_size, parse_wait, stacks,
@@ -231,6 +233,8 @@ struct ProfileArgs {
     /// `source`, those of the program alone; `native`, native ones alone [default: all]
     #[arg(long, value_name = "FRAMES", requires = "output", value_parser = PossibleValuesParser::new(Frames::ALL.map(Frames::name)))]
     frames: Option<String>,
+    #[command(flatten)]
+    push: PushArgs,
     /// How to unwind stacks
     #[arg(long, value_name = "HOW", default_value = "auto")]
     unwind: UnwindArg,
@@ -456,6 +460,7 @@ fn config(args: ProfileArgs) -> Result<Config, clap::Error> {
         wait: args.wait,
         duration: args.duration,
         outputs,
+        push: args.push.options(),
         screen: None,
         takes_heap: false,
         verbosity: args.verbose,

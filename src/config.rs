@@ -19,6 +19,7 @@ use crate::heap::SnapshotOptions;
 use crate::interpreter::Wanted;
 use crate::measure::HEAP;
 use crate::probe::{FRAME_LIMITS, Stacks, Unwind};
+use crate::push;
 use crate::screen::ScreenOptions;
 use crate::session::held::At;
 use crate::source::{self, Source};
@@ -64,6 +65,8 @@ pub struct Config {
     pub duration: Option<Duration>,
     /// The files to write at the end.
     pub outputs: Vec<Output>,
+    /// The store that profiles are pushed to, if any.
+    pub push: Option<push::Options>,
     /// Settings of the live view on the terminal; `None` for no view.
     pub screen: Option<ScreenOptions>,
     /// Whether the session takes a heap snapshot by itself (`memprof heap --by-stack`).
@@ -95,6 +98,7 @@ impl Config {
             wait: None,
             duration: None,
             outputs: Vec::new(),
+            push: None,
             screen: None,
             takes_heap: true,
             verbosity: 0,

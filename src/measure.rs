@@ -47,6 +47,8 @@ pub struct Column {
     pub short: &'static str,
     /// What one counts.
     pub unit: Unit,
+    /// Whether it counts what has happened since memprof began, and never falls; others count what is there now.
+    pub cumulative: bool,
     /// What distinguishes it from resident memory, for the summary.
     pub note: &'static str,
     /// Its description in the time series.

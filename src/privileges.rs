@@ -36,6 +36,8 @@ pub enum Role {
     Symbols,
     /// Fetches debug files from servers, and writes them into the cache directory of memprof's user.
     Fetch,
+    /// Sends profiles to a store. Reads its credentials, which memprof's user may read.
+    Push,
     /// Builds unwind tables of untrusted files, which are already open.
     Tables,
     /// Keeps the memory of a process; its `/proc/PID/mem` is already open.
@@ -59,13 +61,14 @@ const FILES: &[Capability] = &[
 
 impl Role {
     /// All roles of threads, which have filters, for the trial of `memprof doctor`.
-    pub const ALL: [Role; 8] = [
+    pub const ALL: [Role; 9] = [
         Role::Collector,
         Role::Heap,
         Role::Command,
         Role::Server { writes_files: true },
         Role::Symbols,
         Role::Fetch,
+        Role::Push,
         Role::Tables,
         Role::Keep,
     ];
@@ -86,7 +89,7 @@ impl Role {
             Role::Server { .. } => return vec![Capability::CAP_SYS_PTRACE, Capability::CAP_KILL],
             // For programs and debug files that only their owner may read.
             Role::Symbols => return vec![Capability::CAP_DAC_READ_SEARCH],
-            Role::Fetch | Role::Tables | Role::Keep => return Vec::new(),
+            Role::Fetch | Role::Push | Role::Tables | Role::Keep => return Vec::new(),
         };
         [LOOKING, more].concat()
     }
@@ -96,7 +99,7 @@ impl Role {
     fn looks_at_processes(self) -> bool {
         !matches!(
             self,
-            Role::Symbols | Role::Fetch | Role::Tables | Role::Keep
+            Role::Symbols | Role::Fetch | Role::Push | Role::Tables | Role::Keep
         )
     }
 }

@@ -16,6 +16,7 @@ mod marks;
 mod naming;
 mod opened;
 mod output;
+mod push;
 mod reconcile;
 pub mod reports;
 mod signals;
@@ -39,6 +40,7 @@ use crate::console;
 use crate::event::{MarkSet, Pid};
 use crate::priority;
 use crate::privileges::{self, Role};
+use crate::push::{Pusher, Pushing};
 use crate::sampler::{self, Library};
 use crate::screen;
 use crate::server::{self, ServerOptions};
@@ -47,6 +49,7 @@ use collector::{Command, Progress};
 pub use command::Launch;
 use live::Live;
 pub use opened::{diff, open};
+use push::Feeding;
 use reports::{Collecting, Reports};
 use signals::Signals;
 pub use start::{Started, follow_command, start_collector, start_command};
@@ -120,6 +123,8 @@ struct Session<'a> {
     reports: Arc<Reports>,
     /// The library that the command has preloaded.
     sampler: Option<Library>,
+    /// What pushes profiles to a store, until it begins to.
+    pushing: Option<(Pusher, Pushing)>,
     /// The live view, while it owns the terminal.
     live: Option<Live>,
 }
@@ -139,6 +144,7 @@ impl<'a> Session<'a> {
                 .for_each(|less| console::print(less));
         }
         let (symbolizer, fetching) = naming::start(config)?;
+        let pushing = push::start(config)?;
         let sampler = match (&config.heap, &config.target) {
             (Some(heap), Selector::Command(_)) if heap.exact.is_none() => {
                 Some(Library::place(&sampler::Options {
@@ -168,13 +174,15 @@ impl<'a> Session<'a> {
             symbolizer,
             config.freeze,
         );
-        let reports = Arc::new(reports.with_fetching(fetching));
+        let pushed = pushing.as_ref().map(|(_, pushing)| pushing.clone());
+        let reports = Arc::new(reports.with_clients(fetching, pushed));
         let session = Session {
             config,
             collecting,
             progress,
             reports,
             sampler,
+            pushing,
             live: None,
         };
         Ok((session, marks))
@@ -206,6 +214,10 @@ impl Session<'_> {
                 let _ = stopped.wait_for(|stop| *stop).await;
             },
         ));
+        let feeding = self.pushing.take().zip(self.config.push.as_ref());
+        let feeding = feeding.map(|((pusher, pushing), options)| {
+            Feeding::start(Arc::clone(&self.reports), pusher, pushing, options.interval)
+        });
         let outcome = self.profile_until_end(&mut signals, &addresses).await;
         // Restores the terminal before anything else is printed.
         self.live = None;
@@ -217,9 +229,16 @@ impl Session<'_> {
             Ok(_) => self.write_results(&api).await,
             Err(_) => Ok(()),
         };
+        let pushed = match feeding {
+            Some(feeding) => Some(feeding.finish().await),
+            None => None,
+        };
         stop.send_replace(true);
         let _ = server.await;
         self.end();
+        if let Some(line) = pushed {
+            console::print(&line);
+        }
         let code = outcome?;
         written?;
         Ok(ExitCode::from(code))

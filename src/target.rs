@@ -1,6 +1,7 @@
 //! Which processes to follow: selectors, and finding processes by name and by cgroup.
 
 mod cgroup;
+mod container;
 mod library_cache;
 mod presence;
 mod program;
@@ -13,6 +14,7 @@ use std::path::Path;
 use crate::event::Pid;
 
 pub use cgroup::Cgroup;
+pub(crate) use container::Container;
 pub(crate) use presence::Presence;
 pub use program::Program;
 

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use common::debuginfod_server::{Answer, Server};
+use common::listening::certificates;
 use common::memprof::{BINARY, Memprof};
 use common::process::{LIMIT, eventually};
 use common::skip::skip;
@@ -66,28 +67,6 @@ fn program(dir: &Path) -> (PathBuf, Vec<u8>, String) {
         .lines()
         .find_map(|l| l.trim().strip_prefix("Build ID: "));
     (prog, fs::read(debug).unwrap(), id.unwrap().to_owned())
-}
-
-/// Makes a certificate authority, and a certificate of it for 127.0.0.1. Returns the authority's certificate, the other
-/// one and its key.
-fn certificates(dir: &Path) -> [PathBuf; 3] {
-    let paths = ["ca.pem", "ca.key", "cert.pem", "cert.key"].map(|name| dir.join(name));
-    let [ca, ca_key, cert, key] = paths.each_ref().map(|path| path.to_str().unwrap());
-    let new = [
-        "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2",
-    ];
-    let authority = ["-subj", "/CN=authority", "-keyout", ca_key, "-out", ca];
-    run("openssl", &[&new[..], &authority].concat());
-    let of_server = ["-subj", "/CN=server", "-keyout", key, "-out", cert];
-    let name = ["-addext", "subjectAltName=IP:127.0.0.1"];
-    let end = ["-addext", "basicConstraints=critical,CA:FALSE"];
-    let signed = ["-CA", ca, "-CAkey", ca_key];
-    run(
-        "openssl",
-        &[&new[..], &of_server, &name, &end, &signed].concat(),
-    );
-    let [ca, _, cert, key] = paths;
-    [ca, cert, key]
 }
 
 /// Starts it with the program, which waits, and this environment.
@@ -200,12 +179,11 @@ fn missing_names_are_explained_asked_for_and_cached() {
 
 #[test]
 fn a_server_over_tls_needs_a_certificate_that_is_trusted() {
-    if Command::new("openssl").arg("version").output().is_err() {
-        return skip("openssl is not installed");
-    }
     let dir = tempfile::tempdir().unwrap();
+    let Some([authority, certificate, key]) = certificates(dir.path()) else {
+        return skip("openssl is not installed");
+    };
     let (prog, debug, id) = program(dir.path());
-    let [authority, certificate, key] = certificates(dir.path());
     let server = Server::start_tls(&certificate, &key);
     server.answers(&id, Answer::File(debug));
 

@@ -345,7 +345,12 @@ fn a_running_memprofs_threads_have_given_up_what_they_do_not_need() {
     let serving = bits(&[SYS_PTRACE, KILL]);
     let files = bits(&[DAC_OVERRIDE, DAC_READ_SEARCH, FOWNER]);
     let program = program("scenarios");
-    let args = ["--output", file.to_str().unwrap()];
+    let args = [
+        "--output",
+        file.to_str().unwrap(),
+        "--push",
+        "otlp+http://127.0.0.1:9",
+    ];
     let (m, mut lines) = Memprof::start_command(&args, &[program.to_str().unwrap()]);
     lines.tell("mmap 8388608");
     m.tree().must_hold(&["cmd_mmap"], 8 * MIB);
@@ -358,7 +363,7 @@ fn a_running_memprofs_threads_have_given_up_what_they_do_not_need() {
                 (all, all)
             }
             "memprof-symbols" => (bits(&[DAC_READ_SEARCH]), bits(&[DAC_READ_SEARCH])),
-            "memprof-tables" | "memprof-keep" => (0, 0),
+            "memprof-tables" | "memprof-keep" | "memprof-push" => (0, 0),
             "memprof-command" | "memprof-tracer" => (looking, looking),
             _ => (serving, serving),
         };
@@ -372,6 +377,7 @@ fn a_running_memprofs_threads_have_given_up_what_they_do_not_need() {
         "memprof-symbols",
         "memprof-tables",
         "memprof-keep",
+        "memprof-push",
     ] {
         assert!(threads.contains_key(name), "{threads:?}");
     }

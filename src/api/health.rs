@@ -12,6 +12,7 @@ use super::request::RequestContext;
 use super::{Api, ApiError, Ask, BoxFuture, LastScan, Reply, Request};
 use crate::debuginfod;
 use crate::profile::MapUsage;
+use crate::push;
 use crate::series::Series;
 
 /// `/v2/health`.
@@ -41,6 +42,8 @@ struct HealthReply {
     event_clients: Clients,
     /// `null` unless servers are asked.
     debuginfod: Option<debuginfod::Status>,
+    /// `null` unless profiles are pushed to a store.
+    push: Option<push::Status>,
 }
 
 #[derive(Serialize)]
@@ -129,6 +132,7 @@ impl Ask for Health {
                     limit: CLIENTS,
                 },
                 debuginfod: api.provider().debuginfod(),
+                push: api.provider().pushed(),
             })
         })
     }

@@ -20,6 +20,7 @@ use super::{Api, ApiError, Ask, Body, BoxFuture, ProviderError, Reply, Report, R
 use crate::export::printable;
 use crate::measure::Unit;
 use crate::profile::{Amounts, Frames, Kind, Profile};
+use crate::push;
 use crate::tree::{NO_SYMBOL, Table};
 
 /// The format that the client library writes.
@@ -51,7 +52,8 @@ impl Ask for Metrics {
                 Err(ProviderError::NoTarget) => Reply::new(OPEN_METRICS, ""),
                 Err(e) => return Err(e.into()),
             };
-            let own = written(&own_figures())? + "# EOF\n";
+            let own = own_figures(api.provider().pushed());
+            let own = written(&own)? + "# EOF\n";
             reply.body = match reply.body {
                 Body::Whole(shared) => Body::Two(shared, own.into()),
                 other => other,
@@ -99,7 +101,7 @@ fn written(registry: &Registry) -> Result<String, ApiError> {
 }
 
 /// memprof's own metrics, under the names that all exporters use.
-fn own_figures() -> Registry {
+fn own_figures(pushed: Option<push::Status>) -> Registry {
     let mut registry = Registry::default();
     let cpu = Counter::<f64, AtomicU64>::default();
     cpu.inc_by(own::cpu().as_secs_f64());
@@ -113,7 +115,38 @@ fn own_figures() -> Registry {
     let labels = vec![("version", env!("CARGO_PKG_VERSION").to_owned())];
     version.get_or_create(&labels).set(1);
     registry.register("memprof_build_info", "Always 1", version);
+    if let Some(status) = pushed {
+        push_figures(&mut registry, &status);
+    }
     registry
+}
+
+/// What came of the profiles that memprof pushes.
+fn push_figures(registry: &mut Registry, status: &push::Status) {
+    let profiles = Family::<Labels, Counter>::default();
+    let outcomes = [
+        ("delivered", status.delivered),
+        ("refused", status.refused),
+        ("dropped", status.dropped),
+    ];
+    for (outcome, count) in outcomes {
+        let labels = vec![("outcome", outcome.to_owned())];
+        profiles.get_or_create(&labels).inc_by(count);
+    }
+    let help = "Profiles pushed to a store, by outcome";
+    registry.register("memprof_push_profiles", help, profiles);
+    let retries: Counter = Counter::default();
+    retries.inc_by(status.retries);
+    let help = "Attempts to push a profile that failed and were to be repeated";
+    registry.register("memprof_push_retries", help, retries);
+    let queued: Gauge = Gauge::default();
+    queued.set(signed(status.queued));
+    let help = "Profiles that wait to be pushed";
+    registry.register("memprof_push_queued", help, queued);
+    let failing: Gauge = Gauge::default();
+    failing.set(i64::from(status.failing));
+    let help = "1 if the last attempt to push a profile failed, otherwise 0";
+    registry.register("memprof_push_failing", help, failing);
 }
 
 /// Bytes and counts stay far below 2^63.

@@ -10,6 +10,7 @@ use crate::event::Pid;
 use crate::freeze::Freeze;
 use crate::heap::{Approach, ByStack, Heap};
 use crate::profile::{MapUsage, Profile};
+use crate::push;
 
 /// Provides reports.
 pub trait Provider: Send + Sync + 'static {
@@ -69,6 +70,11 @@ pub trait Provider: Send + Sync + 'static {
 
     /// What debuginfod servers were asked for; `None` if none is asked.
     fn debuginfod(&self) -> Option<debuginfod::Status> {
+        None
+    }
+
+    /// What was pushed to a store of profiles; `None` if nothing is to be.
+    fn pushed(&self) -> Option<push::Status> {
         None
     }
 

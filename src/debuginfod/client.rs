@@ -4,13 +4,12 @@ use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use ureq::Agent;
-use ureq::tls::{Certificate, RootCerts, TlsConfig};
 
 use super::Limits;
 use crate::elf::Elf;
+use crate::http_client;
 use crate::symbolize::debuginfod_cache::file_of;
 use crate::symbolize::fetch::BuildId;
 
@@ -36,24 +35,9 @@ pub(super) struct Client {
 
 impl Client {
     pub fn new(servers: &[String], directory: PathBuf, limits: Limits) -> Client {
-        let tls = servers.iter().any(|url| url.starts_with("https:"));
-        let roots = match tls {
-            true => rustls_native_certs::load_native_certs().certs,
-            false => Vec::new(),
-        };
-        let roots: Vec<_> = roots
-            .iter()
-            .map(|der| Certificate::from_der(der).to_owned())
-            .collect();
-        let tls = TlsConfig::builder()
-            .root_certs(RootCerts::Specific(Arc::new(roots)))
-            .unversioned_rustls_crypto_provider(Arc::new(rustls::crypto::ring::default_provider()))
-            .build();
-        let config = Agent::config_builder()
-            .tls_config(tls)
-            .user_agent(concat!("memprof/", env!("CARGO_PKG_VERSION")))
+        let authorities = http_client::authorities_for(servers.iter().map(String::as_str));
+        let config = http_client::settings(authorities)
             .max_redirects(MAX_REDIRECTS)
-            .http_status_as_error(false)
             .timeout_resolve(Some(limits.idle))
             .timeout_connect(Some(limits.idle))
             .timeout_recv_response(Some(limits.idle))

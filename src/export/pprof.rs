@@ -12,25 +12,25 @@
 //! Concatenated protobuf messages are merged into one message, so a profile is written in small parts and
 //! is never completely in memory.
 
-mod mappings;
 mod message;
 mod strings;
 
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::io::{self, Write};
-use std::time::UNIX_EPOCH;
+use std::time::{Duration, UNIX_EPOCH};
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use prost::Message;
 
-use self::mappings::Mappings;
 use self::message as proto;
 use self::strings::Strings;
+use super::mappings::{Known, Mapping, Mappings};
+use super::rows::{self, Place};
 use super::{ExportOptions, Exporter, Report, Supports};
 use crate::measure::Unit;
-use crate::profile::{Amounts, Frame, FrameKind, KernelFigures, Kind, Profile};
+use crate::profile::{Amounts, Frame, KernelFigures, Kind, Profile};
 use crate::symbol::{Location, Symbols};
 use crate::tree::Label;
 
@@ -59,23 +59,70 @@ pub(super) const FORMAT: Exporter = Exporter {
 };
 
 fn write(report: &Report, options: &ExportOptions, out: &mut dyn Write) -> io::Result<()> {
-    let out = GzEncoder::new(out, Compression::default());
-    let mut writer = Writer::new(report, options.kind, out);
-    writer.write_head(&report.profile)?;
-    writer.write_samples(&report.profile)?;
-    writer.out.finish()?;
-    Ok(())
+    let (values, first) = values_with(&report.profile, options.kind);
+    Writer::new(report, values, first, Duration::ZERO, out).write()
+}
+
+/// A value type of a sample: its name and its figures.
+pub(crate) type Value = (Cow<'static, str>, Kind);
+
+/// The value types of a profile's samples: [`RESIDENT`], then the columns of other measures.
+pub(crate) fn all_values(profile: &Profile) -> Vec<Value> {
+    let columns = profile.columns();
+    let columns = columns.map(|(kind, column)| (column.sample_type, kind));
+    let all = RESIDENT.into_iter().chain(columns);
+    all.map(|(name, kind)| (Cow::Borrowed(name), kind))
+        .collect()
+}
+
+/// Writes a report with these value types alone. With a duration, values count what happened in this time before the
+/// report; otherwise they are of its moment.
+///
+/// # Errors
+/// Those of `out`.
+pub(crate) fn write_values(
+    report: &Report,
+    values: Vec<Value>,
+    lasted: Duration,
+    out: &mut dyn Write,
+) -> io::Result<()> {
+    Writer::new(report, values, 0, lasted, out).write()
+}
+
+/// The value types with the one that was asked for, and its index.
+fn values_with(profile: &Profile, asked: Kind) -> (Vec<Value>, usize) {
+    let mut values = all_values(profile);
+    let known = values.iter().position(|(_, kind)| *kind == asked);
+    let first = match known {
+        Some(at) => at,
+        None if asked == Kind::All => 0,
+        None => {
+            let name = match asked {
+                Kind::Column(id) => id.column().sample_type.into(),
+                pages => format!("{}_space", pages.name()).into(),
+            };
+            values.push((name, asked));
+            values.len() - 1
+        }
+    };
+    (values, first)
 }
 
 struct Writer<'a, W: Write> {
     out: GzEncoder<W>,
-    symbols: &'a Symbols,
-    /// The value types of every sample: [`RESIDENT`], then the columns of other measures, then the kind that was asked
-    /// for if it is none of these.
-    values: Vec<(Cow<'static, str>, Kind)>,
+    report: &'a Report,
+    /// The value types of every sample.
+    values: Vec<Value>,
     /// The value type that readers show by default.
     first: usize,
+    lasted: Duration,
     mappings: Mappings,
+    tables: Tables<'a>,
+}
+
+/// What samples refer to, by number.
+struct Tables<'a> {
+    symbols: &'a Symbols,
     strings: Strings,
     locations: HashMap<Frame, u64>,
     pseudo: HashMap<String, u64>,
@@ -84,152 +131,110 @@ struct Writer<'a, W: Write> {
 }
 
 impl<'a, W: Write> Writer<'a, W> {
-    fn new(report: &'a Report, asked: Kind, out: GzEncoder<W>) -> Writer<'a, W> {
-        let columns = report.profile.columns();
-        let columns = columns.map(|(kind, column)| (column.sample_type, kind));
-        let known = RESIDENT.into_iter().chain(columns);
-        let mut values: Vec<_> = known
-            .map(|(name, kind)| (Cow::Borrowed(name), kind))
-            .collect();
-        let known = values.iter().position(|(_, kind)| *kind == asked);
-        let first = match known {
-            Some(at) => at,
-            None if asked == Kind::All => 0,
-            None => {
-                let name = match asked {
-                    Kind::Column(id) => id.column().sample_type.into(),
-                    pages => format!("{}_space", pages.name()).into(),
-                };
-                values.push((name, asked));
-                values.len() - 1
-            }
-        };
+    fn new(
+        report: &'a Report,
+        values: Vec<Value>,
+        first: usize,
+        lasted: Duration,
+        out: W,
+    ) -> Writer<'a, W> {
         Writer {
-            out,
-            symbols: &report.symbols,
+            out: GzEncoder::new(out, Compression::default()),
+            report,
             values,
             first,
+            lasted,
             mappings: Mappings::new(&report.profile, &report.symbols),
-            strings: Strings::default(),
-            locations: HashMap::new(),
-            pseudo: HashMap::new(),
-            functions: HashMap::new(),
-            last_location: 0,
+            tables: Tables {
+                symbols: &report.symbols,
+                strings: Strings::default(),
+                locations: HashMap::new(),
+                pseudo: HashMap::new(),
+                functions: HashMap::new(),
+                last_location: 0,
+            },
         }
     }
 
-    /// Writes a part together with its new strings.
-    fn write(&mut self, mut part: proto::Profile) -> io::Result<()> {
-        part.string_table = self.strings.take_new();
-        self.out.write_all(&part.encode_to_vec())
-    }
-
-    fn write_head(&mut self, profile: &Profile) -> io::Result<()> {
-        let bytes = self.strings.number(Unit::Bytes.name());
-        let sample_type = self.values.iter().map(|(name, kind)| proto::ValueType {
-            r#type: self.strings.number(name),
-            unit: self.strings.number(kind.unit().pprof()),
-        });
-        let sample_type: Vec<_> = sample_type.collect();
-        let taken = profile.taken.duration_since(UNIX_EPOCH).unwrap_or_default();
-        let comments = comments(profile, &self.values);
-        let part = proto::Profile {
-            default_sample_type: sample_type[self.first].r#type,
-            period_type: Some(proto::ValueType {
-                r#type: self.strings.number("space"),
-                unit: bytes,
-            }),
-            period: 1,
-            sample_type,
-            time_nanos: i64::try_from(taken.as_nanos()).unwrap_or(i64::MAX),
-            comment: comments.iter().map(|c| self.strings.number(c)).collect(),
-            mapping: self.mappings.messages(&mut self.strings),
-            ..proto::Profile::default()
-        };
-        self.write(part)
-    }
-
-    fn write_samples(&mut self, profile: &Profile) -> io::Result<()> {
-        for sample in &profile.samples {
-            let Some(value) = values(&sample.amounts, &self.values) else {
+    fn write(mut self) -> io::Result<()> {
+        let head = self.head(&self.report.profile);
+        self.tables.write(head, &mut self.out)?;
+        for row in rows::rows(&self.report.profile, &self.mappings) {
+            let Some(value) = values(row.amounts, &self.values) else {
                 continue;
             };
             let mut part = proto::Profile::default();
-            let frames = sample.stack.frames.iter();
-            let mut location_id: Vec<u64> = frames.map(|f| self.location(*f, &mut part)).collect();
-            match sample.stack.outcome.cut_off() {
-                _ if location_id.is_empty() => {
-                    location_id.push(self.pseudo(Label::NoStack, &mut part));
-                }
-                Some(reason) => location_id.push(self.pseudo(Label::CutOff(reason), &mut part)),
-                None => {}
-            }
-            let label = self.label("outcome", sample.stack.outcome.label());
+            let places = row.places.iter();
+            let location_id = places
+                .map(|place| self.tables.location(place, &mut part))
+                .collect();
+            let (key, text) = row.about;
+            let label = vec![proto::Label {
+                key: self.tables.strings.number(key),
+                str: self.tables.strings.number(text),
+            }];
             part.sample.push(proto::Sample {
                 location_id,
                 value,
                 label,
             });
-            self.write(part)?;
+            self.tables.write(part, &mut self.out)?;
         }
-        for row in &profile.not_observed {
-            let Some(value) = values(&row.amounts, &self.values) else {
-                continue;
-            };
-            let mut part = proto::Profile::default();
-            let location = self.pseudo(Label::NotObserved(&row.mapping, row.reason), &mut part);
-            let label = self.label("reason", row.reason.label());
-            part.sample.push(proto::Sample {
-                location_id: vec![location],
-                value,
-                label,
-            });
-            self.write(part)?;
-        }
+        self.out.finish()?;
         Ok(())
     }
 
-    fn label(&mut self, key: &str, value: &str) -> Vec<proto::Label> {
-        vec![proto::Label {
-            key: self.strings.number(key),
-            str: self.strings.number(value),
-        }]
+    fn head(&mut self, profile: &Profile) -> proto::Profile {
+        let strings = &mut self.tables.strings;
+        let bytes = strings.number(Unit::Bytes.name());
+        let sample_type = self.values.iter().map(|(name, kind)| proto::ValueType {
+            r#type: strings.number(name),
+            unit: strings.number(kind.unit().pprof()),
+        });
+        let sample_type: Vec<_> = sample_type.collect();
+        let taken = profile.taken.duration_since(UNIX_EPOCH).unwrap_or_default();
+        let comments = comments(profile, &self.values);
+        let mappings = self.mappings.files().into_iter();
+        let nanos = |time: Duration| i64::try_from(time.as_nanos()).unwrap_or(i64::MAX);
+        proto::Profile {
+            default_sample_type: sample_type[self.first].r#type,
+            period_type: Some(proto::ValueType {
+                r#type: strings.number("space"),
+                unit: bytes,
+            }),
+            period: 1,
+            sample_type,
+            time_nanos: nanos(taken.saturating_sub(self.lasted)),
+            duration_nanos: nanos(self.lasted),
+            comment: comments.iter().map(|c| strings.number(c)).collect(),
+            mapping: mappings.map(|m| mapping(m, strings)).collect(),
+            ..proto::Profile::default()
+        }
+    }
+}
+
+impl Tables<'_> {
+    /// Writes a part together with its new strings.
+    fn write(&mut self, mut part: proto::Profile, out: &mut impl Write) -> io::Result<()> {
+        part.string_table = self.strings.take_new();
+        out.write_all(&part.encode_to_vec())
     }
 
     /// The location id of a frame; a new location is added to the part.
-    fn location(&mut self, frame: Frame, part: &mut proto::Profile) -> u64 {
+    fn location(&mut self, place: &Place<'_>, part: &mut proto::Profile) -> u64 {
+        let (frame, mapping_id, address) = match *place {
+            Place::Pseudo(label) => return self.pseudo(label, part),
+            Place::Code(frame, mapping, address) => (frame, mapping, address),
+        };
         if let Some(id) = self.locations.get(&frame) {
             return *id;
         }
-        let place = match frame.kind() {
-            FrameKind::Code(module, offset) => self.mappings.place(module, offset),
-            FrameKind::Unmapped(_) => None,
-        };
-        let id = match place {
-            None => self.pseudo(Label::Unmapped, part),
-            Some((mapping_id, address)) => {
-                let line = self.lines(frame, part);
-                self.push(part, mapping_id, address, line)
-            }
-        };
+        let functions = rows::functions(self.symbols, frame).into_iter();
+        let line = functions.map(|(name, location)| self.line(name, location, part));
+        let line = line.collect();
+        let id = self.push(part, mapping_id, address, line);
         self.locations.insert(frame, id);
         id
-    }
-
-    /// The functions at a frame, innermost first: inlined ones, then the function that contains them.
-    fn lines(&mut self, frame: Frame, part: &mut proto::Profile) -> Vec<proto::Line> {
-        let Some(function) = self.symbols.function(frame) else {
-            let unnamed = self.symbols.name(frame);
-            return unnamed
-                .iter()
-                .map(|name| self.line(name, None, part))
-                .collect();
-        };
-        let inlined = function.inlined.iter().map(|f| (&f.name, &f.location));
-        inlined
-            .chain([(&function.name, &function.location)])
-            .map(|(name, location)| self.line(self.symbols.shown(name), location.as_ref(), part))
-            .collect()
     }
 
     /// The location id of a label that is not code.
@@ -284,8 +289,29 @@ impl<'a, W: Write> Writer<'a, W> {
     }
 }
 
+fn mapping(file: &Mapping, strings: &mut Strings) -> proto::Mapping {
+    let Known {
+        functions,
+        files,
+        lines,
+        inlined,
+    } = file.known;
+    proto::Mapping {
+        id: file.number,
+        memory_start: 0,
+        memory_limit: u64::MAX,
+        file_offset: 0,
+        filename: strings.number(&file.module.path.to_string_lossy()),
+        build_id: strings.number(&file.build_id),
+        has_functions: functions,
+        has_filenames: files,
+        has_line_numbers: lines,
+        has_inline_frames: inlined,
+    }
+}
+
 /// A sample's values; `None` if all are zero.
-fn values(amounts: &Amounts, values: &[(Cow<'_, str>, Kind)]) -> Option<Vec<i64>> {
+fn values(amounts: &Amounts, values: &[Value]) -> Option<Vec<i64>> {
     let value = values.iter().map(|(_, kind)| kind.of(amounts));
     let value: Vec<i64> = value
         .map(|v| i64::try_from(v).unwrap_or(i64::MAX))
@@ -293,7 +319,7 @@ fn values(amounts: &Amounts, values: &[(Cow<'_, str>, Kind)]) -> Option<Vec<i64>
     value.iter().any(|figure| *figure > 0).then_some(value)
 }
 
-fn comments(profile: &Profile, values: &[(Cow<'_, str>, Kind)]) -> Vec<String> {
+fn comments(profile: &Profile, values: &[Value]) -> Vec<String> {
     let target = &profile.target;
     let ended = if target.alive { "" } else { ", ended" };
     let mut lines = vec![

@@ -13,6 +13,7 @@ pub const KERNEL_MEMORY: Measure = Measure {
         label: "kernel (approximate)",
         short: "kernel",
         unit: Unit::Bytes,
+        cumulative: false,
         note: "approximate, not resident: allocated for the target",
         figure: "kernel memory (approximate) of the newest report, if that was made since the last sample or nothing changed since",
         sample_type: "approximate_kernel_space",

@@ -83,7 +83,7 @@ const NEVER: &[c_long] = &[
     libc::SYS_ioperm,
 ];
 
-/// New connections, which only the thread that fetches from servers makes.
+/// New connections, which only the threads that fetch from servers and send to them make.
 const CONNECTING: &[c_long] = &[libc::SYS_socket, libc::SYS_connect];
 
 /// Signals to others. The threads of the server send them for the command.
@@ -106,10 +106,18 @@ const PROBING: &[c_long] = &[
     libc::SYS_userfaultfd,
 ];
 
-/// Further calls that threads reading untrusted files never make: starting threads and processes, and changes to any file system.
-const READING: &[c_long] = &[
+/// Starting threads and processes, which threads reading untrusted files never do.
+const STARTING: &[c_long] = &[
     libc::SYS_clone,
     libc::SYS_clone3,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_fork,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_vfork,
+];
+
+/// Changes to any file system, which threads that only read never make.
+const CHANGING: &[c_long] = &[
     libc::SYS_socketpair,
     // Its flags are in memory, which a filter cannot read.
     libc::SYS_openat2,
@@ -131,10 +139,6 @@ const READING: &[c_long] = &[
     libc::SYS_removexattr,
     libc::SYS_lremovexattr,
     libc::SYS_fremovexattr,
-    #[cfg(target_arch = "x86_64")]
-    libc::SYS_fork,
-    #[cfg(target_arch = "x86_64")]
-    libc::SYS_vfork,
     #[cfg(target_arch = "x86_64")]
     libc::SYS_creat,
     #[cfg(target_arch = "x86_64")]
@@ -198,7 +202,7 @@ type Rules = BTreeMap<i64, Vec<SeccompRule>>;
 
 fn rules(role: Role) -> Result<Rules, seccompiler::BackendError> {
     let mut calls = NEVER.to_vec();
-    if role != Role::Fetch {
+    if !matches!(role, Role::Fetch | Role::Push) {
         calls.extend(CONNECTING);
     }
     match role {
@@ -206,13 +210,16 @@ fn rules(role: Role) -> Result<Rules, seccompiler::BackendError> {
         Role::Heap => calls.extend(PROBING),
         Role::Server { .. } => calls.extend(LOOKING.iter().chain(PROBING)),
         Role::Fetch => calls.extend(LOOKING.iter().chain(PROBING).chain(SIGNALS)),
+        // Its HTTP client looks host names up in threads.
+        Role::Push => calls.extend(LOOKING.iter().chain(PROBING).chain(SIGNALS).chain(CHANGING)),
         Role::Symbols | Role::Tables | Role::Keep => {
             let looking = LOOKING.iter().chain(PROBING);
-            calls.extend(looking.chain(SIGNALS).chain(READING));
+            let more = SIGNALS.iter().chain(STARTING).chain(CHANGING);
+            calls.extend(looking.chain(more));
         }
     }
     let mut rules: Rules = calls.into_iter().map(|call| (call, Vec::new())).collect();
-    if matches!(role, Role::Symbols | Role::Tables | Role::Keep) {
+    if matches!(role, Role::Push | Role::Symbols | Role::Tables | Role::Keep) {
         for (call, flags) in OPENING {
             rules.insert(*call, not_for_reading(*flags)?);
         }

@@ -71,7 +71,7 @@ fn only_the_collector_uses_bpf_and_looks_into_processes() {
         let server = Role::Server {
             writes_files: false,
         };
-        for role in [server, Role::Symbols, Role::Fetch, Role::Tables] {
+        for role in [server, Role::Symbols, Role::Fetch, Role::Push, Role::Tables] {
             let refused = as_role(role, move || errno_of(call));
             assert_eq!(refused, Some(libc::EPERM), "{call} by {role:?}");
         }
@@ -83,30 +83,35 @@ fn readers_of_files_change_none() {
     let dir = tempfile::tempdir().unwrap();
     let (old, new) = (dir.path().join("old"), dir.path().join("new"));
     std::fs::write(&old, "text").unwrap();
-    let outcomes = as_role(Role::Symbols, {
-        let (old, new) = (old.clone(), new.clone());
-        move || {
-            assert_eq!(std::fs::read_to_string(&old).unwrap(), "text");
-            [
-                File::create(&new).map(drop),
-                File::options().write(true).open(&old).map(drop),
-                File::options().append(true).open(&old).map(drop),
-                std::fs::rename(&old, &new),
-                std::fs::remove_file(&old),
-                std::thread::Builder::new().spawn(|| ()).map(drop),
-            ]
+    for role in [Role::Symbols, Role::Push] {
+        let (changes, thread) = as_role(role, {
+            let (old, new) = (old.clone(), new.clone());
+            move || {
+                assert_eq!(std::fs::read_to_string(&old).unwrap(), "text");
+                let changes = [
+                    File::create(&new).map(drop),
+                    File::options().write(true).open(&old).map(drop),
+                    File::options().append(true).open(&old).map(drop),
+                    std::fs::rename(&old, &new),
+                    std::fs::remove_file(&old),
+                ];
+                let thread = std::thread::Builder::new().spawn(|| ()).map(drop);
+                (changes, thread.map_err(|e| e.raw_os_error()))
+            }
+        });
+        for outcome in changes {
+            let e = outcome.expect_err("it was allowed");
+            assert_eq!(e.raw_os_error(), Some(libc::EPERM), "{role:?}");
         }
-    });
-    for outcome in outcomes {
-        let e = outcome.expect_err("it was allowed");
-        assert_eq!(e.raw_os_error(), Some(libc::EPERM));
+        let starts = role == Role::Push;
+        assert_eq!(thread.is_ok(), starts, "{role:?}: {thread:?}");
     }
     assert_eq!(std::fs::read_to_string(&old).unwrap(), "text");
     assert!(!new.exists());
 }
 
 #[test]
-fn only_the_fetcher_connects() {
+fn only_clients_connect() {
     for role in Role::ALL {
         let (made, connected, signal) = as_role(role, || {
             let connect = std::net::TcpStream::connect("127.0.0.1:1");
@@ -117,7 +122,7 @@ fn only_the_fetcher_connects() {
             )
         });
         let refused = Err(io::ErrorKind::PermissionDenied);
-        if role == Role::Fetch {
+        if matches!(role, Role::Fetch | Role::Push) {
             assert_ne!(made, Some(libc::EPERM));
             assert_ne!(connected, refused);
             assert_eq!(signal, Some(libc::EPERM));

@@ -21,6 +21,7 @@ use crate::debuginfod::{self, Fetching};
 use crate::event::Pid;
 use crate::freeze::Freeze;
 use crate::profile::{Frame, FrameKind, FreezeOutcome, MapUsage, Profile};
+use crate::push::{self, Pushing};
 use crate::symbol::Symbols;
 use crate::symbolize::{Detail, Symbolizer};
 use crate::target::Selector;
@@ -80,6 +81,8 @@ pub struct Reports {
     runs_until: Mutex<Instant>,
     /// What debuginfod servers are asked for, if they are.
     fetching: Option<Fetching>,
+    /// What is pushed to a store, if something is.
+    pushing: Option<Pushing>,
     status: Mutex<Option<Status>>,
     tables: Mutex<Option<Vec<MapUsage>>>,
     /// Whose turn it is to take a heap snapshot.
@@ -113,15 +116,20 @@ impl Reports {
             freeze,
             runs_until: Mutex::new(Instant::now()),
             fetching: None,
+            pushing: None,
             status: Mutex::default(),
             tables: Mutex::default(),
             heaps: Arc::default(),
         }
     }
 
-    /// The same, which say what `fetching` does.
-    pub fn with_fetching(self, fetching: Option<Fetching>) -> Reports {
-        Reports { fetching, ..self }
+    /// The same, which say what memprof's HTTP clients do.
+    pub fn with_clients(self, fetching: Option<Fetching>, pushing: Option<Pushing>) -> Reports {
+        Reports {
+            fetching,
+            pushing,
+            ..self
+        }
     }
 
     /// The collector's answer to a command, and true; if it is busy, its previous answer, and false. `None` if
@@ -318,6 +326,10 @@ impl Provider for Reports {
 
     fn debuginfod(&self) -> Option<debuginfod::Status> {
         self.fetching.as_ref().map(Fetching::status)
+    }
+
+    fn pushed(&self) -> Option<push::Status> {
+        self.pushing.as_ref().map(Pushing::status)
     }
 
     fn pid(&self) -> Option<Pid> {

@@ -3,17 +3,12 @@
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
 use std::collections::HashMap;
-use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
-use rustls::crypto::ring;
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use rustls::{ServerConfig, ServerConnection, StreamOwned};
+use super::listening::{self, Serve, Stream};
 
 /// How a server answers.
 #[derive(Clone)]
@@ -41,49 +36,24 @@ pub struct Server {
 
 impl Server {
     pub fn start() -> Server {
-        Server::start_as("http", |stream| stream)
+        Server::start_as(listening::listen)
     }
 
     /// A server over TLS, with the certificate and the key of these PEM files.
     pub fn start_tls(certificate: &Path, key: &Path) -> Server {
-        let certificates = CertificateDer::pem_file_iter(certificate).unwrap();
-        let certificates = certificates.map(Result::unwrap).collect();
-        let key = PrivateKeyDer::from_pem_file(key).unwrap();
-        let config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
-            .with_safe_default_protocol_versions()
-            .unwrap()
-            .with_no_client_auth()
-            .with_single_cert(certificates, key)
-            .unwrap();
-        let config = Arc::new(config);
-        Server::start_as("https", move |stream| {
-            let connection = ServerConnection::new(Arc::clone(&config)).unwrap();
-            StreamOwned::new(connection, stream)
-        })
+        Server::start_as(|serve| listening::listen_tls(certificate, key, serve))
     }
 
-    fn start_as<S: Read + Write>(
-        scheme: &str,
-        over: impl Fn(TcpStream) -> S + Clone + Send + 'static,
-    ) -> Server {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let server = Server {
-            url: format!("{scheme}://{}", listener.local_addr().unwrap()),
-            answers: Arc::default(),
-            asked: Arc::default(),
-        };
-        let (answers, asked) = (Arc::clone(&server.answers), Arc::clone(&server.asked));
-        thread::spawn(move || {
-            for stream in listener.incoming() {
-                let (answers, asked) = (Arc::clone(&answers), Arc::clone(&asked));
-                let over = over.clone();
-                thread::spawn(move || {
-                    // The client may hang up.
-                    let _ = serve(over(stream.unwrap()), &answers, &asked);
-                });
-            }
-        });
-        server
+    fn start_as(listen: impl FnOnce(Serve) -> String) -> Server {
+        let answers = Arc::<Mutex<HashMap<String, Answer>>>::default();
+        let asked = Arc::<Mutex<Vec<String>>>::default();
+        let (answered, seen) = (Arc::clone(&answers), Arc::clone(&asked));
+        let url = listen(Box::new(move |stream| serve(stream, &answered, &seen)));
+        Server {
+            url,
+            answers,
+            asked,
+        }
     }
 
     pub fn answers(&self, id: &str, answer: Answer) {
@@ -93,19 +63,13 @@ impl Server {
 }
 
 fn serve(
-    mut stream: impl Read + Write,
+    stream: &mut dyn Stream,
     answers: &Mutex<HashMap<String, Answer>>,
     asked: &Mutex<Vec<String>>,
 ) -> std::io::Result<()> {
-    let mut head = Vec::new();
-    let mut buf = [0; 1024];
-    while !head.ends_with(b"\r\n\r\n") {
-        match stream.read(&mut buf)? {
-            0 => return Ok(()),
-            n => head.extend(&buf[..n]),
-        }
-    }
-    let head = String::from_utf8(head).unwrap();
+    let Some(head) = listening::read_head(stream)? else {
+        return Ok(());
+    };
     let path = head.split(' ').nth(1).unwrap().to_owned();
     asked.lock().unwrap().push(path.clone());
     let answer = answers.lock().unwrap().get(&path).cloned();

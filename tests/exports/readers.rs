@@ -191,7 +191,7 @@ sys.stdout.buffer.write(gzip.decompress(base64.b64decode(text, validate=True)))"
 }
 
 /// What a command prints when it is given this.
-fn piped(command: &mut Command, input: &[u8]) -> Vec<u8> {
+pub fn piped(command: &mut Command, input: &[u8]) -> Vec<u8> {
     let mut child = command
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())

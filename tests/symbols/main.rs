@@ -5,6 +5,8 @@ mod debuginfod;
 mod debuginfod_server;
 mod fixture;
 mod hostile;
+#[path = "../common/listening.rs"]
+mod listening;
 mod live;
 mod names;
 #[path = "../common/process.rs"]

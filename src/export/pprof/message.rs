@@ -19,6 +19,8 @@ pub(super) struct Profile {
     pub string_table: Vec<String>,
     #[prost(int64, tag = "9")]
     pub time_nanos: i64,
+    #[prost(int64, tag = "10")]
+    pub duration_nanos: i64,
     #[prost(message, optional, tag = "11")]
     pub period_type: Option<ValueType>,
     #[prost(int64, tag = "12")]

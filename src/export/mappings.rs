@@ -1,36 +1,38 @@
-//! Files as pprof's mappings.
+//! Files as the mappings of pprof and OTLP.
 //!
 //! A profile's frames are file offsets, the same in every process. Each file is one mapping over the
-//! whole address space, so pprof takes an address to be the one in the file's own ELF headers. If the
+//! whole address space, so readers take an address to be the one in the file's own ELF headers. If the
 //! file cannot be read, addresses are file offsets.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::message as proto;
-use super::strings::Strings;
-use crate::export::hex;
+use super::hex;
 use crate::profile::{Frame, FrameKind, Module, ModuleId, Profile};
 use crate::symbol::{Function, Symbols};
 
-pub(super) struct Mappings(BTreeMap<ModuleId, Mapping>);
+/// The files in a profile's stacks.
+pub(crate) struct Mappings(BTreeMap<ModuleId, Mapping>);
 
-struct Mapping {
-    module: Arc<Module>,
-    number: u64,
-    build_id: String,
+/// A file.
+pub(crate) struct Mapping {
+    pub module: Arc<Module>,
+    /// Its number, from 1.
+    pub number: u64,
+    /// In hexadecimal digits; empty if it has none.
+    pub build_id: String,
+    pub known: Known,
     /// Address of each used file offset.
     addresses: BTreeMap<u64, u64>,
-    known: Known,
 }
 
 /// Which symbol information is known for a file.
 #[derive(Clone, Copy, Default)]
-struct Known {
-    functions: bool,
-    files: bool,
-    lines: bool,
-    inlined: bool,
+pub(crate) struct Known {
+    pub functions: bool,
+    pub files: bool,
+    pub lines: bool,
+    pub inlined: bool,
 }
 
 impl Known {
@@ -78,11 +80,11 @@ impl Mappings {
         Some((mapping.number, *mapping.addresses.get(&offset)?))
     }
 
-    /// The mappings as messages, in the order of their numbers.
-    pub fn messages(&self, strings: &mut Strings) -> Vec<proto::Mapping> {
+    /// The files in the order of their numbers.
+    pub fn files(&self) -> Vec<&Mapping> {
         let mut all: Vec<&Mapping> = self.0.values().collect();
         all.sort_by_key(|m| m.number);
-        all.into_iter().map(|m| m.message(strings)).collect()
+        all
     }
 }
 
@@ -105,27 +107,6 @@ impl Mapping {
         self.build_id = hex(&layout.build_id);
         for (offset, address) in &mut self.addresses {
             *address = layout.address_of(*offset).unwrap_or(*offset);
-        }
-    }
-
-    fn message(&self, strings: &mut Strings) -> proto::Mapping {
-        let Known {
-            functions,
-            files,
-            lines,
-            inlined,
-        } = self.known;
-        proto::Mapping {
-            id: self.number,
-            memory_start: 0,
-            memory_limit: u64::MAX,
-            file_offset: 0,
-            filename: strings.number(&self.module.path.to_string_lossy()),
-            build_id: strings.number(&self.build_id),
-            has_functions: functions,
-            has_filenames: files,
-            has_line_numbers: lines,
-            has_inline_frames: inlined,
         }
     }
 }

@@ -1,0 +1,77 @@
+//! The rows of formats that list samples with their frames: pprof and OTLP.
+
+use super::mappings::Mappings;
+use crate::profile::{Amounts, Frame, FrameKind, Profile};
+use crate::symbol::{Location, Symbols};
+use crate::tree::Label;
+
+/// Memory with its stack, or memory of one mapping without a stack.
+pub(crate) struct Row<'a> {
+    /// The frames, innermost first; never empty.
+    pub places: Vec<Place<'a>>,
+    /// How unwinding ended, or why there is no stack: a name and a value.
+    pub about: (&'static str, &'static str),
+    /// Its figures.
+    pub amounts: &'a Amounts,
+}
+
+/// A frame of a row.
+#[derive(Clone, Copy)]
+pub(crate) enum Place<'a> {
+    /// Code of a file: the frame, the number of the file's mapping, and the address in the file.
+    Code(Frame, u64, u64),
+    /// What stands for frames that are not code of a file.
+    Pseudo(Label<'a>),
+}
+
+/// All rows of a profile.
+pub(crate) fn rows<'a>(
+    profile: &'a Profile,
+    mappings: &'a Mappings,
+) -> impl Iterator<Item = Row<'a>> {
+    let with_stack = profile.samples.iter().map(|sample| {
+        let frames = sample.stack.frames.iter();
+        let mut places: Vec<_> = frames.map(|frame| place(*frame, mappings)).collect();
+        match sample.stack.outcome.cut_off() {
+            _ if places.is_empty() => places.push(Place::Pseudo(Label::NoStack)),
+            Some(reason) => places.push(Place::Pseudo(Label::CutOff(reason))),
+            None => {}
+        }
+        Row {
+            places,
+            about: ("outcome", sample.stack.outcome.label()),
+            amounts: &sample.amounts,
+        }
+    });
+    let without = profile.not_observed.iter().map(|row| Row {
+        places: vec![Place::Pseudo(Label::NotObserved(&row.mapping, row.reason))],
+        about: ("reason", row.reason.label()),
+        amounts: &row.amounts,
+    });
+    with_stack.chain(without)
+}
+
+fn place<'a>(frame: Frame, mappings: &Mappings) -> Place<'a> {
+    let found = match frame.kind() {
+        FrameKind::Code(module, offset) => mappings.place(module, offset),
+        FrameKind::Unmapped(_) => None,
+    };
+    match found {
+        Some((mapping, address)) => Place::Code(frame, mapping, address),
+        None => Place::Pseudo(Label::Unmapped),
+    }
+}
+
+/// The functions at a frame with their source positions, innermost first: inlined ones, then the function that contains
+/// them. Empty if the frame has no name.
+pub(crate) fn functions(symbols: &Symbols, frame: Frame) -> Vec<(&str, Option<&Location>)> {
+    let Some(function) = symbols.function(frame) else {
+        let unnamed = symbols.name(frame);
+        return unnamed.iter().map(|name| (*name, None)).collect();
+    };
+    let inlined = function.inlined.iter().map(|f| (&f.name, &f.location));
+    inlined
+        .chain([(&function.name, &function.location)])
+        .map(|(name, location)| (symbols.shown(name), location.as_ref()))
+        .collect()
+}

@@ -1,0 +1,206 @@
+//! What waits for the store, bounded in number and bytes. If there is no room, the oldest goes, and is counted.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::backoff::Backoff;
+use super::{Limits, Status};
+
+/// What became of an attempt to send.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Outcome {
+    /// The store has it.
+    Delivered,
+    /// The store does not take it, for this reason; another attempt would be in vain.
+    Refused(String),
+    /// It did not work for this reason, and may work later: after this time, if the store says so.
+    Failed(String, Option<Duration>),
+}
+
+/// A profile in the form that the store takes.
+pub(super) type Body = Arc<Vec<u8>>;
+
+pub(super) struct Queue {
+    limits: Limits,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+struct State {
+    waiting: VecDeque<Body>,
+    /// The first one is being sent; it keeps its place until the outcome is known.
+    sending: bool,
+    backoff: Backoff,
+    /// When nothing is waited for any more.
+    end: Option<Instant>,
+    status: Status,
+    /// Each is said once; the counts are in the status.
+    said_failing: bool,
+    said_recovered: bool,
+}
+
+/// What is said to the user.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum News {
+    /// The first failure.
+    Failing(String),
+    /// The first delivery after it.
+    Recovered,
+}
+
+impl Queue {
+    pub fn new(limits: Limits, status: Status) -> Queue {
+        let state = State {
+            waiting: VecDeque::new(),
+            sending: false,
+            backoff: Backoff::new(limits.first_pause, limits.longest_pause),
+            end: None,
+            status,
+            said_failing: false,
+            said_recovered: false,
+        };
+        Queue {
+            limits,
+            state: Mutex::new(state),
+            changed: Condvar::new(),
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn status(&self) -> Status {
+        let state = self.state();
+        let bytes = state.waiting.iter().map(|body| body.len() as u64).sum();
+        Status {
+            queued: state.waiting.len() as u64,
+            queued_bytes: bytes,
+            ..state.status.clone()
+        }
+    }
+
+    /// Adds a profile; drops the oldest ones for it.
+    pub fn push(&self, body: Vec<u8>) {
+        let mut state = self.state();
+        let bytes = |state: &State| -> usize { state.waiting.iter().map(|b| b.len()).sum() };
+        let fits = |state: &State| {
+            state.waiting.len() < self.limits.profiles
+                && bytes(state) + body.len() <= self.limits.bytes
+        };
+        while !fits(&state) {
+            let oldest = usize::from(state.sending);
+            state.status.dropped += 1;
+            if body.len() > self.limits.bytes || state.waiting.remove(oldest).is_none() {
+                // It is the new one that does not fit.
+                return;
+            }
+        }
+        state.waiting.push_back(Arc::new(body));
+        self.changed.notify_all();
+    }
+
+    /// Counts a profile that could not be made.
+    pub fn not_made(&self, why: String) -> Option<News> {
+        let mut state = self.state();
+        state.status.dropped += 1;
+        state.note_failure(why)
+    }
+
+    /// Waits until something is to be sent; `None` at the end. The caller tells the outcome by [`Queue::settle`].
+    pub fn next(&self) -> Option<Body> {
+        let mut state = self.state();
+        loop {
+            let now = Instant::now();
+            let wait = match (state.waiting.front(), state.end) {
+                (_, Some(end)) if now >= end => return None,
+                (None, Some(_)) => return None,
+                (None, None) => None,
+                (Some(body), end) => match state.backoff.left(now) {
+                    None => {
+                        let body = Arc::clone(body);
+                        state.sending = true;
+                        return Some(body);
+                    }
+                    Some(pause) => Some(end.map_or(pause, |end| pause.min(end - now))),
+                },
+            };
+            state = match wait {
+                None => {
+                    let woken = self.changed.wait(state);
+                    woken.unwrap_or_else(PoisonError::into_inner)
+                }
+                Some(wait) => {
+                    let woken = self.changed.wait_timeout(state, wait);
+                    woken.unwrap_or_else(PoisonError::into_inner).0
+                }
+            };
+        }
+    }
+
+    /// Takes the outcome of an attempt to send the first one.
+    pub fn settle(&self, outcome: Outcome) -> Option<News> {
+        let mut state = self.state();
+        state.sending = false;
+        let state = &mut *state;
+        let news = match outcome {
+            // The end has come meanwhile, and it was counted.
+            _ if state.waiting.is_empty() => None,
+            Outcome::Failed(why, after) => {
+                state.status.retries += 1;
+                state.backoff.failed(Instant::now(), after);
+                state.note_failure(why)
+            }
+            Outcome::Delivered => {
+                let body = state.waiting.pop_front();
+                state.backoff.reset();
+                state.status.delivered += 1;
+                state.status.delivered_bytes += body.map_or(0, |body| body.len() as u64);
+                let recovered = std::mem::take(&mut state.status.failing);
+                (recovered && !std::mem::replace(&mut state.said_recovered, true))
+                    .then_some(News::Recovered)
+            }
+            Outcome::Refused(why) => {
+                state.waiting.pop_front();
+                state.backoff.reset();
+                state.status.refused += 1;
+                state.note_failure(why)
+            }
+        };
+        self.changed.notify_all();
+        news
+    }
+
+    /// Waits until everything is sent, but for at most `limit`, and not for a store that asks for a longer pause. Counts
+    /// what is left as dropped.
+    pub fn finish(&self, limit: Duration) {
+        let end = Instant::now() + limit;
+        let mut state = self.state();
+        state.backoff.hurry(Instant::now());
+        state.end = Some(end);
+        self.changed.notify_all();
+        loop {
+            let now = Instant::now();
+            let left = end.saturating_duration_since(now);
+            let in_vain = !state.sending && state.backoff.left(now).is_some_and(|p| p > left);
+            if state.waiting.is_empty() || left.is_zero() || in_vain {
+                break;
+            }
+            let woken = self.changed.wait_timeout(state, left);
+            state = woken.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        state.end = Some(Instant::now());
+        state.status.dropped += state.waiting.len() as u64;
+        state.waiting.clear();
+        self.changed.notify_all();
+    }
+}
+
+impl State {
+    fn note_failure(&mut self, why: String) -> Option<News> {
+        self.status.failing = true;
+        self.status.error = Some(why.clone());
+        (!std::mem::replace(&mut self.said_failing, true)).then_some(News::Failing(why))
+    }
+}
