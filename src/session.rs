@@ -104,6 +104,7 @@ pub fn run(config: &Config) -> Result<ExitCode> {
         collecting,
         progress,
         missing,
+        syscall_hooks,
         marks,
     } = start_collector(config, sampler.as_ref())?;
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -127,7 +128,11 @@ pub fn run(config: &Config) -> Result<ExitCode> {
         symbolizer,
         config.freeze,
     );
-    let reports = Arc::new(reports.with_fetching(fetching));
+    let reports = Arc::new(
+        reports
+            .with_fetching(fetching)
+            .with_syscall_hooks(syscall_hooks),
+    );
     let session = Session {
         config,
         collecting,

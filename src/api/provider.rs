@@ -9,6 +9,7 @@ use crate::debuginfod;
 use crate::event::Pid;
 use crate::freeze::Freeze;
 use crate::heap::{ByStack, Heap};
+use crate::probe::SyscallHooks;
 use crate::profile::{MapUsage, Profile};
 
 /// Provides reports.
@@ -69,6 +70,11 @@ pub trait Provider: Send + Sync + 'static {
 
     /// What debuginfod servers were asked for; `None` if none is asked.
     fn debuginfod(&self) -> Option<debuginfod::Status> {
+        None
+    }
+
+    /// Where the probe sees system calls; `None` without a probe.
+    fn syscall_hooks(&self) -> Option<SyscallHooks> {
         None
     }
 

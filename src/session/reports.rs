@@ -19,6 +19,7 @@ use crate::api::{
 use crate::debuginfod::{self, Fetching};
 use crate::event::Pid;
 use crate::freeze::Freeze;
+use crate::probe::SyscallHooks;
 use crate::profile::{Frame, FrameKind, FreezeOutcome, MapUsage, Profile};
 use crate::symbol::Symbols;
 use crate::symbolize::{Detail, Symbolizer};
@@ -79,6 +80,8 @@ pub struct Reports {
     runs_until: Mutex<Instant>,
     /// What debuginfod servers are asked for, if they are.
     fetching: Option<Fetching>,
+    /// Where the probe sees system calls.
+    syscall_hooks: Option<SyscallHooks>,
     status: Mutex<Option<Status>>,
     tables: Mutex<Option<Vec<MapUsage>>>,
     /// Whose turn it is to take a heap snapshot.
@@ -112,6 +115,7 @@ impl Reports {
             freeze,
             runs_until: Mutex::new(Instant::now()),
             fetching: None,
+            syscall_hooks: None,
             status: Mutex::default(),
             tables: Mutex::default(),
             heaps: Arc::default(),
@@ -121,6 +125,14 @@ impl Reports {
     /// The same, which say what `fetching` does.
     pub fn with_fetching(self, fetching: Option<Fetching>) -> Reports {
         Reports { fetching, ..self }
+    }
+
+    /// The same, which say where system calls are seen.
+    pub fn with_syscall_hooks(self, hooks: SyscallHooks) -> Reports {
+        Reports {
+            syscall_hooks: Some(hooks),
+            ..self
+        }
     }
 
     /// The collector's answer to a command, and true; if it is busy, its previous answer, and false. `None` if
@@ -317,6 +329,10 @@ impl Provider for Reports {
 
     fn debuginfod(&self) -> Option<debuginfod::Status> {
         self.fetching.as_ref().map(Fetching::status)
+    }
+
+    fn syscall_hooks(&self) -> Option<SyscallHooks> {
+        self.syscall_hooks.clone()
     }
 
     fn pid(&self) -> Option<Pid> {
