@@ -5,6 +5,7 @@ mod code;
 mod config;
 mod exact;
 mod follow;
+mod hooks;
 mod iterate;
 mod ledger;
 mod load;
@@ -17,6 +18,8 @@ mod tables;
 pub use config::{FRAME_LIMITS, Overhead, ProbeConfig, Stacks, Unwind};
 pub use exact::SeenCalls;
 pub(crate) use exact::kernel;
+use hooks::FunctionHooks;
+pub use hooks::SyscallHooks;
 pub use ledger::Sweep;
 pub(crate) use samplers::{is_sampler_probe, sets_marks};
 pub use stacks::UsedStacks;
@@ -24,7 +27,7 @@ pub use tables::TableMaps;
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
-use std::os::fd::RawFd;
+use std::os::fd::{AsFd, RawFd};
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 
@@ -50,6 +53,9 @@ pub struct Probe {
     ring: RingBuffer<'static>,
     inbox: Rc<RefCell<Inbox>>,
     _links: Vec<Link>,
+    /// Where system calls are seen, and the hooks if that is at their functions.
+    syscall_hooks: SyscallHooks,
+    functions: Option<FunctionHooks>,
     find: Link,
     forget: Link,
     bind: Option<Link>,
@@ -144,6 +150,11 @@ impl Probe {
         &self.missing
     }
 
+    /// Where system calls that change address spaces are seen.
+    pub fn syscall_hooks(&self) -> &SyscallHooks {
+        &self.syscall_hooks
+    }
+
     /// The descriptor that becomes readable when the ring buffer has data.
     pub fn ring_fd(&self) -> RawFd {
         self.ring.epoll_fd()
@@ -228,7 +239,24 @@ impl Probe {
             "changes of the page ledger that the kernel refused",
             self.refused.get(),
         );
+        losses.add(
+            "system calls, of any process, that the kernel did not report",
+            self.missed_calls(),
+        );
         losses
+    }
+
+    /// Number of system calls, of any process, that the kernel did not report to the probe.
+    fn missed_calls(&self) -> u64 {
+        let progs = &self.skel.progs;
+        let (begin, returns) = match self.syscall_hooks {
+            SyscallHooks::Functions => (progs.calls_begin.as_fd(), progs.calls_return.as_fd()),
+            SyscallHooks::Tracepoints(_) => {
+                (progs.syscall_enter.as_fd(), progs.syscall_exit.as_fd())
+            }
+        };
+        let by_links = self.functions.as_ref().map_or(0, FunctionHooks::missed);
+        by_links + hooks::skipped(begin) + hooks::skipped(returns)
     }
 
     /// Number of address-space events that did not reach user space.

@@ -160,6 +160,7 @@ impl<'a> Session<'a> {
             collecting,
             progress,
             missing,
+            syscall_hooks,
             marks,
         } = start_collector(config, sampler.as_ref())?;
         for (program, why) in &missing {
@@ -175,7 +176,8 @@ impl<'a> Session<'a> {
             config.freeze,
         );
         let pushed = pushing.as_ref().map(|(_, pushing)| pushing.clone());
-        let reports = Arc::new(reports.with_clients(fetching, pushed));
+        let reports = reports.with_clients(fetching, pushed);
+        let reports = Arc::new(reports.with_syscall_hooks(syscall_hooks));
         let session = Session {
             config,
             collecting,

@@ -11,6 +11,7 @@ use super::own;
 use super::request::RequestContext;
 use super::{Api, ApiError, Ask, BoxFuture, LastScan, Reply, Request};
 use crate::debuginfod;
+use crate::probe::SyscallHooks;
 use crate::profile::MapUsage;
 use crate::push;
 use crate::series::Series;
@@ -36,6 +37,8 @@ struct HealthReply {
     not_counted: Vec<Loss>,
     outcomes: Vec<OutcomeRow>,
     maps: Vec<Fill>,
+    /// `null` without a probe.
+    syscall_hooks: Option<Hooks>,
     own: Own,
     series: Samples,
     marks: usize,
@@ -58,6 +61,13 @@ struct Fill {
     name: &'static str,
     entries: u64,
     capacity: u64,
+}
+
+#[derive(Serialize)]
+struct Hooks {
+    at: &'static str,
+    /// Why they are not at the functions of the calls.
+    why: Option<String>,
 }
 
 #[derive(Serialize)]
@@ -89,6 +99,19 @@ fn scan(last: &LastScan) -> Scan {
     }
 }
 
+fn hooks(hooks: SyscallHooks) -> Hooks {
+    match hooks {
+        SyscallHooks::Functions => Hooks {
+            at: "functions",
+            why: None,
+        },
+        SyscallHooks::Tracepoints(why) => Hooks {
+            at: "tracepoints",
+            why: Some(why),
+        },
+    }
+}
+
 impl Ask for Health {
     fn answer<'a>(&'a self, api: &'a Api) -> BoxFuture<'a, Result<Reply, ApiError>> {
         Box::pin(async {
@@ -117,6 +140,7 @@ impl Ask for Health {
                     .unwrap_or_default(),
                 outcomes: profile.map(|p| outcomes(p)).unwrap_or_default(),
                 maps: tables.into_iter().map(fill).collect(),
+                syscall_hooks: api.provider().syscall_hooks().map(hooks),
                 own: Own {
                     rss: own::rss(),
                     cpu_ms: own::cpu().as_millis() as u64,

@@ -9,6 +9,7 @@ use crate::debuginfod;
 use crate::event::Pid;
 use crate::freeze::Freeze;
 use crate::heap::{Approach, ByStack, Heap};
+use crate::probe::SyscallHooks;
 use crate::profile::{MapUsage, Profile};
 use crate::push;
 
@@ -75,6 +76,11 @@ pub trait Provider: Send + Sync + 'static {
 
     /// What was pushed to a store of profiles; `None` if nothing is to be.
     fn pushed(&self) -> Option<push::Status> {
+        None
+    }
+
+    /// Where the probe sees system calls; `None` without a probe.
+    fn syscall_hooks(&self) -> Option<SyscallHooks> {
         None
     }
 

@@ -59,7 +59,7 @@ static __always_inline __u64 modified_ns(struct inode *inode)
 	return v66->i_mtime.tv_sec * 1000000000ull + v66->i_mtime.tv_nsec;
 }
 
-/* The system calls that change address spaces, their arguments, and the number of the call that returns. */
+/* The system calls that change address spaces, their arguments, and the number of the current call. */
 #if defined(bpf_target_x86)
 #define SYSCALL_WRITE 1
 #define SYSCALL_MMAP 9

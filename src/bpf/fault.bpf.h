@@ -125,6 +125,9 @@ int BPF_PROG(fault_user, unsigned long address, struct pt_regs *regs, unsigned l
 	struct task_state *st;
 	__u32 *owner;
 
+	/* All processes come here. */
+	if (!maybe_followed_mm(mm))
+		return 0;
 	if (!walks_all())
 		walked = end_unwalked(mm, address, error_code);
 	if (walked == ENDED)

@@ -3,7 +3,7 @@
  * The probe. Read memprof.h first, then fault.bpf.h: a page fault takes the path fault_begins(), page_allocated().
  * The other hooks have one header per group:
  *
- *  space.bpf.h      address-space changes: mmap, munmap, mremap, brk, madvise, mlock
+ *  space.bpf.h      address-space changes: mmap, munmap, mremap, brk, madvise, mlock; calls.bpf.h: their hooks
  *  lifecycle.bpf.h  processes: fork, exec, exit
  *  cache.bpf.h      page cache
  *  kernel.bpf.h     kernel memory (--kernel)
@@ -13,6 +13,7 @@
  */
 #include "base.bpf.h"
 #include "cache.bpf.h"
+#include "calls.bpf.h"
 #include "exact.bpf.h"
 #include "fault.bpf.h"
 #include "kernel.bpf.h"

@@ -3,7 +3,7 @@
  * Perf maps (and jitdump files, whose records are not looked at here): a runtime writes a line "START SIZE NAME" before
  * it runs code that it has made. From this write on, stacks with these addresses are other stacks; and user space reads
  * the file up to here before it names later ones. Only once a followed process has made code at run time are its writes
- * looked at, by the program that sees system calls return anyway (space.bpf.h): other processes pay nothing for this.
+ * looked at (calls.bpf.h).
  */
 #ifndef MEMPROF_NAMES_H
 #define MEMPROF_NAMES_H

@@ -2,11 +2,7 @@
 /*
  * Address-space changes of followed processes. Ranges that a call drops are forgotten when it is entered: a page that
  * is faulted into the reused range right afterwards then keeps its record. Ranges that a call maps or moves are known
- * when it returns.
- *
- * Two programs see all system calls; in a process that is not followed each costs three loads. (All processes pay for
- * them, 75 to 90 ns per call. One tracepoint per system call would cost a third of that, but needs tracefs, and the
- * kernel takes half a second to release them when memprof ends.)
+ * when it returns. Where the calls are hooked is in calls.bpf.h.
  */
 #ifndef MEMPROF_SPACE_H
 #define MEMPROF_SPACE_H
@@ -20,7 +16,6 @@
 #include "ledger.bpf.h"
 #include "mappings.bpf.h"
 #include "names.bpf.h"
-#include "take.bpf.h"
 #include "unwind.bpf.h"
 
 #define PROT_EXEC 0x4
@@ -168,15 +163,11 @@ static __always_inline int enter_madvise(struct caller *c)
 	return 0;
 }
 
-SEC("raw_tp/sys_enter")
-int syscall_enter(struct bpf_raw_tracepoint_args *ctx)
+/* One of the system calls begins whose entry is examined. */
+static __always_inline int syscall_begins(__u64 nr)
 {
-	struct caller c = {};
-	__u64 nr = ctx->args[1];
+	struct caller c = { .task = bpf_get_current_task_btf() };
 
-	if (!is_wanted(nr, ENTERS))
-		return 0;
-	c.task = bpf_get_current_task_btf();
 	c.mm = c.task->mm;
 	if (!maybe_followed_mm(c.mm))
 		return 0;
@@ -311,8 +302,8 @@ static __always_inline int syscall_done(struct caller *c, __u64 nr, long ret)
 	return 0;
 }
 
-SEC("raw_tp/sys_exit")
-int syscall_exit(struct bpf_raw_tracepoint_args *ctx)
+/* A system call returns. Returns whether to send an event with the caller's stack. */
+static __always_inline int syscall_returns(long ret)
 {
 	struct caller c = { .task = bpf_get_current_task_btf() };
 	__u64 nr;
@@ -322,16 +313,16 @@ int syscall_exit(struct bpf_raw_tracepoint_args *ctx)
 		return 0;
 	c.regs = (void *)bpf_task_pt_regs(c.task);
 	nr = SYSCALL_NR(c.regs);
-	if (nr == SYSCALL_WRITE && code_made_at_run_time && (long)ctx->args[1] > 0)
-		return names_written(ctx->args[1]);
+	if (nr == SYSCALL_WRITE && code_made_at_run_time && ret > 0) {
+		names_written(ret);
+		return 0;
+	}
 	if (!is_wanted(nr, RETURNS))
 		return 0;
 	c.st = followed_mm(c.task, c.mm);
 	if (!c.st || is_compat(c.task))
 		return 0;
-	if (syscall_done(&c, nr, ctx->args[1]))
-		tail_take_stack(ctx);
-	return 0;
+	return syscall_done(&c, nr, ret);
 }
 
 #endif

@@ -63,6 +63,7 @@ pub(crate) fn checks(facts: &Facts) -> Vec<Check> {
         open_files(facts),
     ]);
     checks.extend(trials::whole_probe(facts));
+    checks.extend(trials::syscall_hooks(facts));
     checks.extend(trials::reduction(facts));
     checks
 }

@@ -15,7 +15,7 @@ use nix::sys::resource::{Resource, getrlimit};
 use super::access::{self, Access};
 use crate::event::Pid;
 use crate::privileges::{self, Role};
-use crate::probe::{Probe, ProbeConfig};
+use crate::probe::{Probe, ProbeConfig, SyscallHooks};
 use crate::residency::{self, Method, Scanner};
 use crate::source;
 
@@ -165,6 +165,8 @@ pub struct Trials {
     /// Loading and attaching the whole probe: the optional hooks that could not be attached, or the error.
     /// `None` if it was not tried.
     pub probe: Option<Result<Vec<&'static str>, String>>,
+    /// Where the probe sees system calls, if it could be loaded.
+    pub syscall_hooks: Option<SyscallHooks>,
     /// Dropping privileges as each thread does after the start.
     pub reduction: Trial,
 }
@@ -201,17 +203,26 @@ impl Trials {
     /// Runs the trials. With `with_probe`, the probe is loaded and attached without a target, and then
     /// dropped.
     pub fn run(with_probe: bool) -> Trials {
+        let (probe, syscall_hooks) = match with_probe.then(load_probe) {
+            Some(Ok((missing, hooks))) => (Some(Ok(missing)), Some(hooks)),
+            Some(Err(e)) => (Some(Err(e)), None),
+            None => (None, None),
+        };
         Trials {
             other: Access::to_another_user(),
-            probe: with_probe.then(load_probe),
+            probe,
+            syscall_hooks,
             reduction: give_up_privileges().into(),
         }
     }
 }
 
-fn load_probe() -> Result<Vec<&'static str>, String> {
+fn load_probe() -> Result<(Vec<&'static str>, SyscallHooks), String> {
     match Probe::load(&ProbeConfig::default()) {
-        Ok(probe) => Ok(probe.missing().iter().map(|(name, _)| *name).collect()),
+        Ok(probe) => {
+            let missing = probe.missing().iter().map(|(name, _)| *name).collect();
+            Ok((missing, probe.syscall_hooks().clone()))
+        }
         Err(e) => Err(format!("{e:#}")),
     }
 }

@@ -3,6 +3,7 @@
 use super::checks::ENOUGH_OPEN_FILES;
 use super::*;
 use crate::event::Pid;
+use crate::probe::SyscallHooks;
 use crate::source;
 
 /// A current kernel, root, nothing missing.
@@ -29,6 +30,7 @@ fn good() -> Facts {
         trials: Some(Trials {
             other: Some(access(Trial::Works, Trial::Works)),
             probe: Some(Ok(Vec::new())),
+            syscall_hooks: Some(SyscallHooks::Functions),
             reduction: Trial::Works,
         }),
     }
@@ -322,6 +324,7 @@ fn whatever_is_not_ok_says_what_follows_and_what_to_do() {
         trials: Some(Trials {
             other: Some(access(fails("x"), fails("x"))),
             probe: Some(Err("x".into())),
+            syscall_hooks: None,
             reduction: fails("x"),
         }),
     };

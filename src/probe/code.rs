@@ -1,7 +1,10 @@
 //! Code made at run time, as the probe knows it: when other code is at an address, stacks with it are other stacks.
 
 use std::ops::Range;
+use std::os::fd::AsFd;
 use std::sync::atomic::Ordering::SeqCst;
+
+use anyhow::{Context, Result};
 
 use super::{Probe, shared};
 use crate::event::MmId;
@@ -11,6 +14,26 @@ impl Probe {
     /// Whether a followed process has mapped memory for code made at run time.
     pub fn sees_runtime_code(&self) -> bool {
         self.bss(|b| &raw const b.code_made_at_run_time) != 0
+    }
+
+    /// Has the probe see what runtimes write about code that they make, once a process has made such code. Later writes of
+    /// all processes cost more then.
+    ///
+    /// # Errors
+    /// The kernel refuses the hook; it is not tried again.
+    pub fn see_names_written(&mut self) -> Result<()> {
+        let Some(functions) = self.functions.as_mut().filter(|f| !f.sees_writes()) else {
+            return Ok(());
+        };
+        functions
+            .see_writes(self.skel.progs.calls_return.as_fd())
+            .context("names of code made at run time may be those of other code that was at the same address")?;
+        // Code that was named before may be other code.
+        if let Some(bss) = self.skel.maps.bss_data.as_deref_mut() {
+            shared(&mut bss.code_generation_of_all).fetch_add(1, SeqCst);
+        }
+        self.tables_changed();
+        Ok(())
     }
 
     /// Has the probe look at the code behind a call before it uses the frame pointer, in code made at run time.

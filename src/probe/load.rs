@@ -2,17 +2,18 @@
 
 use std::cell::{Cell, RefCell};
 use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::MetadataExt;
 use std::rc::Rc;
 use std::time::Instant;
 
 use anyhow::{Context, Result, anyhow};
 use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
-use libbpf_rs::{Link, OpenObject, PrintLevel, RingBuffer, RingBufferBuilder};
+use libbpf_rs::{Link, MapCore, MapFlags, OpenObject, PrintLevel, RingBuffer, RingBufferBuilder};
 
 use super::config::{ProbeConfig, Stacks};
 use super::stacks::StackSlots;
-use super::{Inbox, Missing, Probe, exact, sizes};
+use super::{FunctionHooks, Inbox, Missing, Probe, SyscallHooks, exact, sizes};
 use crate::residency::page_size;
 use crate::source::{SOURCES, Source};
 use crate::wire::{self, MemprofSkel, MemprofSkelBuilder, OpenMemprofSkel};
@@ -29,6 +30,17 @@ impl Probe {
     /// # Errors
     /// If the kernel refuses the programs or a required hook; the message names it.
     pub fn load(config: &ProbeConfig) -> Result<Probe> {
+        let hooks = SyscallHooks::choose()?;
+        match Probe::load_with(config, hooks) {
+            Err(Failure::Functions(e)) if !SyscallHooks::is_forced() => Ok(Probe::load_with(
+                config,
+                SyscallHooks::Tracepoints(format!("{e:#}")),
+            )?),
+            loaded => Ok(loaded?),
+        }
+    }
+
+    fn load_with(config: &ProbeConfig, syscall_hooks: SyscallHooks) -> Result<Probe, Failure> {
         let began = Instant::now();
         raise_memlock();
         quiet_libbpf();
@@ -82,10 +94,20 @@ impl Probe {
                 leave_out_programs(&mut open, source.at_faults);
             }
         }
+        leave_out_programs(&mut open, syscall_hooks.other_programs());
         let skel = open.load().context(
             "cannot load memprof's BPF program into the kernel (run `memprof doctor` to see what is missing)",
         )?;
-        let (links, missing) = attach_sources(&skel, config)?;
+        let (mut links, missing) = attach_sources(&skel, config)?;
+        let functions = match syscall_hooks {
+            SyscallHooks::Functions => Some(attach_functions(&skel).map_err(Failure::Functions)?),
+            SyscallHooks::Tracepoints(_) => {
+                for name in syscall_hooks.programs() {
+                    links.push(attach(&skel, name)?);
+                }
+                None
+            }
+        };
         let inbox = Rc::new(RefCell::new(Inbox::default()));
         let ring = open_ring(&skel, Rc::clone(&inbox))?;
         let find = skel
@@ -105,12 +127,14 @@ impl Probe {
             false => None,
         };
         let slots = StackSlots::new(&skel)?;
-        tracing::info!(took = ?began.elapsed(), programs = links.len(), "the probe is loaded and attached");
+        tracing::info!(took = ?began.elapsed(), programs = links.len(), syscalls = %syscall_hooks, "the probe is loaded and attached");
         Ok(Probe {
             skel,
             ring,
             inbox,
             _links: links,
+            syscall_hooks,
+            functions,
             find,
             forget,
             bind,
@@ -130,6 +154,26 @@ impl Probe {
             multi,
         })
     }
+}
+
+/// Why the probe is not loaded.
+#[derive(Debug, thiserror::Error)]
+enum Failure {
+    /// The kernel does not attach programs to the functions of system calls.
+    #[error("cannot attach to the functions of system calls")]
+    Functions(#[source] anyhow::Error),
+    #[error(transparent)]
+    Other(#[from] anyhow::Error),
+}
+
+fn attach_functions(skel: &MemprofSkel<'static>) -> Result<FunctionHooks> {
+    let walker = skel.progs.calls_take_range.as_fd().as_raw_fd();
+    skel.maps
+        .range_walker
+        .update(&0u32.to_ne_bytes(), &walker.to_ne_bytes(), MapFlags::ANY)
+        .context("cannot write the BPF map range_walker")?;
+    let progs = &skel.progs;
+    FunctionHooks::attach(progs.calls_begin.as_fd(), progs.calls_return.as_fd())
 }
 
 fn wanted_bytes(config: &ProbeConfig) -> impl Iterator<Item = u8> {

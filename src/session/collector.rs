@@ -322,6 +322,10 @@ impl Collector {
             in_time = Instant::now() < until;
         }
         self.bind_seen(&mut seen)?;
+        if self.probe.sees_runtime_code() {
+            let seen = self.probe.see_names_written();
+            self.tolerate(seen);
+        }
         self.aggregator.read_code_names(&mut self.probe);
         self.look_for_samplers();
         self.look_for_allocators();

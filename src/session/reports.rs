@@ -20,6 +20,7 @@ use crate::api::{
 use crate::debuginfod::{self, Fetching};
 use crate::event::Pid;
 use crate::freeze::Freeze;
+use crate::probe::SyscallHooks;
 use crate::profile::{Frame, FrameKind, FreezeOutcome, MapUsage, Profile};
 use crate::push::{self, Pushing};
 use crate::symbol::Symbols;
@@ -83,6 +84,8 @@ pub struct Reports {
     fetching: Option<Fetching>,
     /// What is pushed to a store, if something is.
     pushing: Option<Pushing>,
+    /// Where the probe sees system calls.
+    syscall_hooks: Option<SyscallHooks>,
     status: Mutex<Option<Status>>,
     tables: Mutex<Option<Vec<MapUsage>>>,
     /// Whose turn it is to take a heap snapshot.
@@ -117,6 +120,7 @@ impl Reports {
             runs_until: Mutex::new(Instant::now()),
             fetching: None,
             pushing: None,
+            syscall_hooks: None,
             status: Mutex::default(),
             tables: Mutex::default(),
             heaps: Arc::default(),
@@ -128,6 +132,14 @@ impl Reports {
         Reports {
             fetching,
             pushing,
+            ..self
+        }
+    }
+
+    /// The same, which say where system calls are seen.
+    pub fn with_syscall_hooks(self, hooks: SyscallHooks) -> Reports {
+        Reports {
+            syscall_hooks: Some(hooks),
             ..self
         }
     }
@@ -330,6 +342,10 @@ impl Provider for Reports {
 
     fn pushed(&self) -> Option<push::Status> {
         self.pushing.as_ref().map(Pushing::status)
+    }
+
+    fn syscall_hooks(&self) -> Option<SyscallHooks> {
+        self.syscall_hooks.clone()
     }
 
     fn pid(&self) -> Option<Pid> {

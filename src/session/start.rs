@@ -18,7 +18,7 @@ use crate::console;
 use crate::event::{MarkSet, Pid};
 use crate::freeze::Guard;
 use crate::privileges::{self, Role};
-use crate::probe::{Missing, Probe, ProbeConfig};
+use crate::probe::{Missing, Probe, ProbeConfig, SyscallHooks};
 use crate::sampler::{self, Library};
 use crate::samples::TEMPORARY;
 use crate::target::{Program, Selector};
@@ -39,6 +39,8 @@ pub struct Started {
     pub progress: watch::Receiver<Progress>,
     /// BPF programs that this kernel does not have room for.
     pub missing: Vec<Missing>,
+    /// Where the probe sees system calls.
+    pub syscall_hooks: SyscallHooks,
     /// Marks that followed processes set; nothing comes if allocations are not sampled.
     pub marks: mpsc::Receiver<(Pid, MarkSet)>,
 }
@@ -119,17 +121,22 @@ pub fn start_collector(config: &Config, sampler: Option<&Library>) -> Result<Sta
                     return;
                 }
             };
-            let _ = started.send(Ok(collector.probe.missing().to_vec()));
+            let probe = &collector.probe;
+            let _ = started.send(Ok((
+                probe.missing().to_vec(),
+                probe.syscall_hooks().clone(),
+            )));
             collector.run(&inbox, &woken);
         })
         .context("cannot start the collector thread")?;
-    let missing = ready
+    let (missing, syscall_hooks) = ready
         .recv()
         .map_err(|_| anyhow!("the collector thread ended early"))??;
     Ok(Started {
         collecting: Collecting::new(commands, wake),
         progress,
         missing,
+        syscall_hooks,
         marks,
     })
 }

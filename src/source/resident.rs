@@ -29,7 +29,7 @@ use crate::wire::{CHUNK_PAGES, STACK_LOST, STACK_NONE, STACK_UNWALKED, page_chun
 /// The resident-pages source.
 pub static SOURCE: Source = Source {
     name: "resident pages",
-    programs: &["syscall_enter", "syscall_exit"],
+    programs: &[],
     at_faults: &["fault_user", "fault_kernel", "page_allocated"],
     optional: &[],
     tracepoints: &[

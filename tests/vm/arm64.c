@@ -263,7 +263,7 @@ int main(int argc, char **argv)
 		if (!strncmp(section, "iter/", 5) || (elsewhere && is_page_fault(program)))
 			continue;
 		/* memprof runs these itself, or another program tail-calls them. */
-		if (!strcmp(section, "raw_tp"))
+		if (!strcmp(section, "raw_tp") || strstr(section, "probe.multi"))
 			continue;
 		if (!attach(program))
 			fail("%s cannot be attached", section);

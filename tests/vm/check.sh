@@ -62,6 +62,52 @@ holds() {
 
 holds cmd_mmap 4096 /tmp/out.json
 
+# How often the programs of a memprof have run.
+runs_of() {
+    cat "/proc/$1"/fdinfo/* 2>/dev/null | awk '$1 == "run_cnt:" { sum += $2 } END { print sum + 0 }'
+}
+
+# Sets `runs` to how often memprof's programs run while a process that it does not follow makes 100,000 system calls. The
+# argument is a setting for memprof.
+count_for_bystander() {
+    sleep 1000 &
+    followed=$!
+    env "$@" memprof --no-server --pid "$followed" >/dev/null 2>/tmp/log &
+    profiler=$!
+    wait_for "following sleep"
+    runs=$(runs_of "$profiler")
+    printf 'getppid 100000\n' | scenarios >/tmp/answers
+    runs=$(($(runs_of "$profiler") - runs))
+    kill -INT "$profiler"
+    wait "$profiler" || fail "memprof ended with status $?"
+    kill "$followed"
+    [ "$(cat /tmp/answers)" = ok ] || fail "the workload's command getppid: $(cat /tmp/answers)"
+}
+
+# Waits until memprof says something.
+wait_for() {
+    tries=0
+    until grep -q "$1" /tmp/log; do
+        tries=$((tries + 1))
+        kill -0 "$profiler" 2>/dev/null || fail "memprof ended early"
+        [ "$tries" -lt 1200 ] || fail "memprof did not attach within two minutes"
+        sleep 0.1
+    done
+}
+
+# Other processes pay for hooks of all system calls, and not for those of some functions.
+if memprof doctor | grep -q 'seen at the functions'; then hooks=functions; else hooks=tracepoints; fi
+echo 1 >/proc/sys/kernel/bpf_stats_enabled
+count_for_bystander MEMPROF_SYSCALL_HOOKS=tracepoints
+[ "$runs" -ge 200000 ] || fail "at the tracepoints, 100,000 system calls of another process were seen $runs times"
+by_tracepoints=$runs
+if [ "$hooks" = functions ]; then
+    count_for_bystander MEMPROF_SYSCALL_HOOKS=functions
+    [ "$runs" -lt 20000 ] || fail "100,000 system calls of a process that is not followed had $runs runs of programs"
+fi
+echo 0 >/proc/sys/kernel/bpf_stats_enabled
+echo "100,000 system calls of another process: $runs runs of programs (at the tracepoints: $by_tracepoints)"
+
 # Sampled allocations: those that are much larger than the interval are exact.
 printf 'hold 10 1000000\nchurn 1000 5000\n' |
     MEMPROF_LIBBPF_LOG=1 memprof --heap --heap-interval 4096 --no-server -o /tmp/heap.folded --kind inuse_space \
@@ -96,13 +142,7 @@ for warm in 'mmap 4096' mremap_grow munmap 'populate 4096' munmap 'brk_grow 4096
 done
 memprof --pid "$pid" >/tmp/summary 2>/tmp/log &
 profiler=$!
-tries=0
-until grep -q "following scenarios (pid $pid)" /tmp/log; do
-    tries=$((tries + 1))
-    kill -0 "$profiler" 2>/dev/null || fail "memprof ended early"
-    [ "$tries" -lt 1200 ] || fail "memprof did not attach within two minutes"
-    sleep 0.1
-done
+wait_for "following scenarios (pid $pid)"
 do_command mmap 8388608
 do_command mremap_grow
 do_command malloc_small 3000
@@ -152,15 +192,25 @@ grep -q '^Losses: none' /tmp/summary || fail "memprof reports losses"
 # Every way a page can move, on a disk: files on a tmpfs would be shared memory.
 [ "$(stat -f -c %T /disk)" = ext2/ext3 ] || fail "the guest has no disk with ext4"
 [ -e /sys/class/zram-control ] || fail "the guest has no zram"
-MEMPROF_TEST_MOVES=/bin/moves MEMPROF_TEST_DIR=/disk MEMPROF_RANDOM_SECS=10 \
-    MEMPROF_TEST_RESULTS=/tmp/results test-scenarios >/tmp/scenarios.out 2>&1
-status=$?
-[ ! -s /tmp/results ] || sed 's/^/table: /' /tmp/results
-if [ "$status" -ne 0 ]; then
-    grep -v '^random: seed' /tmp/scenarios.out
-    fail "scenarios: $(tail -n 1 /tmp/scenarios.out)"
+run_scenarios() {
+    env MEMPROF_TEST_MOVES=/bin/moves MEMPROF_TEST_DIR=/disk MEMPROF_TEST_RESULTS=/tmp/results "$@" \
+        test-scenarios >/tmp/scenarios.out 2>&1
+    status=$?
+    [ ! -s /tmp/results ] || sed 's/^/table: /' /tmp/results
+    if [ "$status" -ne 0 ]; then
+        grep -v '^random: seed' /tmp/scenarios.out
+        fail "scenarios: $(tail -n 1 /tmp/scenarios.out)"
+    fi
+}
+
+# With the tracepoints too, which are used where the kernel does not permit hooks of functions.
+if [ "$hooks" = functions ]; then
+    run_scenarios MEMPROF_RANDOM_SECS=2 MEMPROF_SYSCALL_HOOKS=tracepoints
+    echo "at the tracepoints: $(tail -n 1 /tmp/scenarios.out)"
+    rm -f /tmp/results
 fi
+run_scenarios MEMPROF_RANDOM_SECS=10
 grep ' s)$' /tmp/scenarios.out
 grep '^random: [0-9]' /tmp/scenarios.out
 scenarios=$(tail -n 1 /tmp/scenarios.out)
-echo "result: resident $resident KiB and page cache $cache KiB equal the kernel's; $scenarios"
+echo "result: resident $resident KiB and page cache $cache KiB equal the kernel's; hooks of system calls: $hooks; $scenarios"

@@ -36,6 +36,7 @@
 //   populate BYTES        mapping with MAP_POPULATE                     munmap
 //   mlock BYTES           mapping made resident by mlock(2)             munmap
 //   thp BYTES             2 MiB-aligned mapping with MADV_HUGEPAGE, written   munmap
+//   getppid N             so many system calls that change nothing
 //   exit N                exit with status N
 //
 // `munmap` releases the latest mapping that is still held, whichever command made it. Except for
@@ -567,6 +568,13 @@ static NOINLINE int cmd_thp(size_t bytes)
 	return 0;
 }
 
+static NOINLINE int cmd_getppid(size_t n)
+{
+	while (n--)
+		getppid();
+	return 0;
+}
+
 static NOINLINE int cmd_exit(size_t status)
 {
 	// No answer is printed: the exit is the answer.
@@ -611,6 +619,7 @@ static const struct command commands[] = {
 	{ "populate", .number = cmd_populate },
 	{ "mlock", .number = cmd_mlock },
 	{ "thp", .number = cmd_thp },
+	{ "getppid", .number = cmd_getppid },
 	{ "exit", .number = cmd_exit },
 };
 

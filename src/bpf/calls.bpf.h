@@ -1,0 +1,94 @@
+/* SPDX-License-Identifier: MIT OR GPL-2.0-only */
+/*
+ * Where the system calls are hooked that space.bpf.h looks at. User space loads one of two sets (src/probe/hooks.rs):
+ *
+ *  - kprobe.multi: at the functions of these calls alone. All other system calls cost what they cost without memprof.
+ *  - Tracepoints of all system calls. Whatever they look at, the kernel takes the slow path into and out of every call
+ *    of every process then: 240 instructions, 75 to 170 ns.
+ *
+ * A system call that is missed makes figures wrong, so these are not used:
+ *
+ *  - fentry and fexit. Where the kernel preempts its own code, it skips such a program if it has preempted another run of
+ *    it on the same processor: eight threads lost nine calls of ten. And each function takes its own program, 6 to 12 ms
+ *    to attach, and up to 150 ms to detach.
+ *  - Single kretprobes, which have ten places for calls under way, or two for each processor: 100 threads lost two
+ *    thirds of the returns.
+ *
+ * What other threads of the kernel do for a process, such as io_uring's madvise, is seen by no hook of system calls.
+ */
+#ifndef MEMPROF_CALLS_H
+#define MEMPROF_CALLS_H
+
+#include "base.bpf.h"
+#include "compat.bpf.h"
+#include "counters.bpf.h"
+#include "follow.bpf.h"
+#include "space.bpf.h"
+#include "take.bpf.h"
+#include "thread.bpf.h"
+
+/* ---- kprobe.multi: user space names the functions. ---- */
+
+/* Like `walker`, whose programs are of another kind. User space writes calls_take_range() into it. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PROG_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, __u32);
+} range_walker SEC(".maps");
+
+SEC("kprobe.multi")
+int calls_begin(void *ctx)
+{
+	struct task_struct *task = bpf_get_current_task_btf();
+	__u64 nr;
+
+	if (!maybe_followed(task))
+		return 0;
+	nr = SYSCALL_NR((struct pt_regs *)bpf_task_pt_regs(task));
+	return is_wanted(nr, ENTERS) ? syscall_begins(nr) : 0;
+}
+
+SEC("kretprobe.multi")
+int calls_return(struct pt_regs *ctx)
+{
+	if (syscall_returns(PT_REGS_RC(ctx))) {
+		bpf_tail_call(ctx, &range_walker, 0);
+		/* (A tail call returns only if it fails.) */
+		count_loss(LOSS_STACK_TABLE);
+	}
+	return 0;
+}
+
+/* Like take_stack(), for the only thing that system calls want. */
+SEC("kretprobe.multi")
+int calls_take_range(void *ctx)
+{
+	struct task_state *st = bpf_task_storage_get(&tasks, bpf_get_current_task_btf(), NULL, 0);
+
+	if (!st)
+		return 0;
+	st->taking.what = TAKE_NOTHING;
+	take_range(st);
+	return 0;
+}
+
+/* ---- Tracepoints. ---- */
+
+SEC("raw_tp/sys_enter")
+int syscall_enter(struct bpf_raw_tracepoint_args *ctx)
+{
+	__u64 nr = ctx->args[1];
+
+	return is_wanted(nr, ENTERS) ? syscall_begins(nr) : 0;
+}
+
+SEC("raw_tp/sys_exit")
+int syscall_exit(struct bpf_raw_tracepoint_args *ctx)
+{
+	if (syscall_returns(ctx->args[1]))
+		tail_take_stack(ctx);
+	return 0;
+}
+
+#endif
