@@ -12,6 +12,7 @@ pub use filter::{Filter, FilterError};
 pub(crate) use groups::{Average, Course, Group, GroupBy, Groups, Key};
 pub use marks::MarkTime;
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use crate::event::Pid;
@@ -57,7 +58,9 @@ pub struct Allocations {
     pub began_ns: u64,
     /// The current moment.
     pub now_ns: u64,
-    /// Allocations freed until this moment may be missing; `None` if none is.
+    /// How many are kept no longer, because there is no room for more.
+    pub missing: u64,
+    /// Those were freed until this moment; `None` if none is missing.
     pub missing_until_ns: Option<u64>,
     /// An allocation freed within this time is temporary.
     pub temporary_ns: u64,
@@ -123,6 +126,20 @@ impl Allocations {
             }
         }
         peak
+    }
+
+    /// What no filter can choose, for the losses of its result: what it is, and how many.
+    fn not_looked_at(&self) -> impl Iterator<Item = (Cow<'static, str>, u64)> {
+        let until = self.missing_until_ns.unwrap_or(0) as f64 / 1e9;
+        let missing = format!(
+            "samples the filter did not look at: freed in the first {until:.1} s, and kept no longer"
+        );
+        let without_stack = "samples the filter did not look at: their stack was lost";
+        let all = [
+            (missing.into(), self.missing),
+            (without_stack.into(), self.without_stack),
+        ];
+        all.into_iter().filter(|(_, number)| *number > 0)
     }
 
     /// The profile of some of them: `profile` with their estimates in the heap's columns, and nothing else.

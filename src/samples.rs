@@ -14,7 +14,7 @@ mod history;
 mod live;
 
 pub use estimate::Estimate;
-pub use history::Record;
+pub use history::{Forgotten, Record};
 pub use live::{Live, LiveSample};
 
 use std::collections::{BTreeMap, HashMap};
@@ -238,10 +238,14 @@ impl Samples {
         self.history.iter().chain(live)
     }
 
-    /// When the first sample was taken, and until when freed samples may be missing in [`Samples::records`]; in ns of
-    /// `CLOCK_MONOTONIC`.
-    pub fn recorded(&self) -> (Option<u64>, Option<u64>) {
-        (self.began, self.history.forgotten_until())
+    /// When the first sample was taken, in ns of `CLOCK_MONOTONIC`.
+    pub fn began(&self) -> Option<u64> {
+        self.began
+    }
+
+    /// The samples that are missing in [`Samples::records`].
+    pub fn forgotten(&self) -> Forgotten {
+        self.history.forgotten()
     }
 
     /// An allocation freed within so many ns counts as temporary.

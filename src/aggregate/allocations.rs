@@ -33,8 +33,8 @@ impl Aggregator {
         let mut stacks: Vec<Arc<Stack>> = Vec::new();
         let mut pids: HashMap<MmId, Pid> = HashMap::new();
         pids.extend(self.spaces.iter().map(|(mm, space)| (*mm, space.pid)));
-        let (began, missing) = self.samples.recorded();
-        let began = began.unwrap_or(now);
+        let began = self.samples.began().unwrap_or(now);
+        let forgotten = self.samples.forgotten();
         let since = |at: u64| at.saturating_sub(began);
         let mut without_stack = 0;
         let mut all = Vec::new();
@@ -65,7 +65,8 @@ impl Aggregator {
             without_stack,
             began_ns: began,
             now_ns: since(now),
-            missing_until_ns: missing.map(since),
+            missing: forgotten.samples,
+            missing_until_ns: forgotten.until.map(since),
             temporary_ns: self.samples.temporary_ns(),
         }
     }

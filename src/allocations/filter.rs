@@ -157,8 +157,10 @@ impl Filter {
     ) -> Result<Report, FilterError> {
         let (report, all) = (&named.report, &*named.allocations);
         let chosen = self.indices(named, pid, marks)?;
+        let mut profile = all.profile_of(chosen.into_iter(), &report.profile);
+        profile.losses.counters.extend(all.not_looked_at());
         Ok(Report {
-            profile: Arc::new(all.profile_of(chosen.into_iter(), &report.profile)),
+            profile: Arc::new(profile),
             ..report.clone()
         })
     }

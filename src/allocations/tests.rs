@@ -42,6 +42,7 @@ fn named() -> NamedAllocations {
         without_stack: 0,
         began_ns: 100 * SECOND,
         now_ns: 10 * SECOND,
+        missing: 0,
         missing_until_ns: None,
         temporary_ns: 1_000,
     };
@@ -53,6 +54,27 @@ fn named() -> NamedAllocations {
         },
         allocations: Arc::new(allocations),
     }
+}
+
+/// What a filter cannot look at is among the losses of its result.
+#[test]
+fn what_is_kept_no_longer_is_said() {
+    let losses = |named: &NamedAllocations| {
+        let filter = Filter::parse("live").unwrap();
+        let report = filter.choose(named, None, &[]).unwrap();
+        report.profile.losses.lost().cloned().collect::<Vec<_>>()
+    };
+    let mut named = named();
+    assert_eq!(losses(&named), []);
+    let all = Arc::make_mut(&mut named.allocations);
+    (all.missing, all.missing_until_ns, all.without_stack) = (7, Some(3 * SECOND / 2), 2);
+    let losses = losses(&named);
+    assert_eq!(losses.iter().map(|(_, n)| *n).collect::<Vec<_>>(), [7, 2]);
+    assert!(
+        losses[0].0.contains("freed in the first 1.5 s"),
+        "{losses:?}"
+    );
+    assert!(losses[1].0.contains("stack was lost"), "{losses:?}");
 }
 
 /// The bytes of each column that the filter chooses, of both stacks.

@@ -6,7 +6,7 @@ use super::LiveSample;
 use crate::event::{MmId, StackId};
 
 /// Maximum number of freed samples that are kept, 56 bytes each.
-const MOST: usize = 1 << 18;
+pub(super) const MOST: usize = 1 << 18;
 
 /// A sampled allocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,8 +25,16 @@ pub struct Record {
 #[derive(Debug, Default)]
 pub(super) struct History {
     ended: VecDeque<Record>,
-    /// When the last one was freed that is forgotten, or made, in ns of `CLOCK_MONOTONIC`.
-    forgotten_until: Option<u64>,
+    forgotten: Forgotten,
+}
+
+/// The samples that are kept no longer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Forgotten {
+    /// Their number.
+    pub samples: u64,
+    /// When the last one of them was freed, or made if it was not, in ns of `CLOCK_MONOTONIC`; `None` if there is none.
+    pub until: Option<u64>,
 }
 
 impl History {
@@ -35,7 +43,8 @@ impl History {
         if self.ended.len() == MOST {
             let oldest = self.ended.pop_front();
             let end = oldest.map(|record| record.freed.unwrap_or(record.sample.at));
-            self.forgotten_until = self.forgotten_until.max(end);
+            self.forgotten.until = self.forgotten.until.max(end);
+            self.forgotten.samples += 1;
         }
         self.ended.push_back(record);
     }
@@ -45,9 +54,9 @@ impl History {
         self.ended.iter().copied()
     }
 
-    /// Samples freed until this time may be missing; `None` if there is none. In ns of `CLOCK_MONOTONIC`.
-    pub(super) fn forgotten_until(&self) -> Option<u64> {
-        self.forgotten_until
+    /// Those that are kept no longer.
+    pub(super) fn forgotten(&self) -> Forgotten {
+        self.forgotten
     }
 
     /// The stacks, with repetitions.

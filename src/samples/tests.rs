@@ -131,6 +131,21 @@ fn what_does_not_fit_is_counted_and_no_process_takes_the_room_of_another() {
 }
 
 #[test]
+fn freed_samples_beyond_the_limit_are_counted() {
+    let mut samples = Samples::default();
+    let all = history::MOST as u64 + 3;
+    for at in 1..=all {
+        samples.allocated(&allocation(ONE, 20, at, 1, 1));
+        samples.freed(&freed(ONE, at, Duration::from_nanos(5)));
+    }
+    let forgotten = samples.forgotten();
+    assert_eq!((forgotten.samples, forgotten.until), (3, Some(3 + 5)));
+    assert_eq!(samples.records().count() as u64, history::MOST as u64);
+    // All are in the sums.
+    assert_eq!(figures(&samples, ONE, 20)[3], all);
+}
+
+#[test]
 fn stacks_beyond_the_limit_are_summed_under_one() {
     let mut samples = Samples::default();
     let stacks = MOST_STACKS as u32 + 5;

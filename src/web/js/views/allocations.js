@@ -107,7 +107,7 @@ export class Allocations {
     const { total } = page;
     [this.whole, this.wholeLive] = [total.alloc_space, total.inuse_space];
     const missing = [
-      page.missing_until !== null && `those freed in the first ${time(page.missing_until)} may be missing`,
+      page.missing_until !== null && `${number(page.missing)} samples freed in the first ${time(page.missing_until)} are missing`,
       page.without_stack > 0 && `${number(page.without_stack)} samples without a stack are left out`,
     ].filter(Boolean).join("; ");
     say(this.note, `${number(total.samples)} samples in ${time(page.seconds)}: allocated ${estimateWithError(total.alloc_space, total.alloc_space_error)}, live ${estimateWithError(total.inuse_space, total.inuse_space_error)}${missing ? ` (${missing})` : ""}. ${number(page.count)} ${page.count === 1 ? "group" : "groups"}. Click one to see where its allocations were made.`);
