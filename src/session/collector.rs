@@ -126,6 +126,7 @@ pub struct Collector {
     unwinding: Option<Unwinding>,
     target: Option<Pid>,
     last: Option<Last>,
+    activity: Activity,
     pub(super) collected: Option<Collected>,
     /// Events taken from the ring buffer, but not yet applied.
     waiting: VecDeque<Event>,
@@ -158,8 +159,14 @@ struct Last {
     profile: Numbered,
     at: Instant,
     took: Duration,
-    /// The probe's count of activity before it; `None` if events were left unread.
+    /// The probe's count of activity before it; `None` if events were left unread, or if the target was active just before.
     activity: Option<u64>,
+}
+
+/// When the probe's count of activity last changed, as far as it was looked at.
+struct Activity {
+    count: u64,
+    changed: Instant,
 }
 
 impl Collector {
@@ -180,6 +187,10 @@ impl Collector {
             unwinding,
             target: None,
             last: None,
+            activity: Activity {
+                count: 0,
+                changed: Instant::now(),
+            },
             collected: None,
             waiting: VecDeque::new(),
             sweeper: Sweeper::default(),

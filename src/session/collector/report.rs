@@ -13,6 +13,8 @@ use crate::profile::Losses;
 /// these scans take at most 1/`KEEP_SHARE` of the time.
 const KEEP_PAUSE: Duration = Duration::from_secs(1);
 const KEEP_SHARE: u32 = 100;
+/// A page fault is counted when it begins. After so long without activity, its pages are there.
+const FAULTS_END: Duration = Duration::from_millis(50);
 /// Minimum size of an event in the ring buffer, in bytes.
 const EVENT_BYTES: u64 = 48;
 
@@ -69,7 +71,8 @@ impl Collector {
             let reconciled = self.reconcile();
             self.tolerate(reconciled);
         }
-        let activity = self.probe.activity();
+        let activity = self.look_at_activity();
+        let quiet = self.activity.changed.elapsed() >= FAULTS_END;
         let start = Instant::now();
         let (snapshot, outcome) = self.snapshot(freeze)?;
         let scans = self.scans;
@@ -98,15 +101,28 @@ impl Collector {
         let at = Instant::now();
         let took = at.duration_since(start);
         let (number, processes) = (self.sequence, profile.1.target.pids.len());
-        tracing::debug!(number, processes, ?freeze, ?took, settled, "scanned");
+        tracing::debug!(number, processes, ?freeze, ?took, settled, quiet, "scanned");
         self.last = Some(Last {
             profile: profile.clone(),
             at,
             took,
-            // What had not been read then is missing, and need not be followed by anything else.
-            activity: settled.then_some(activity),
+            // What had not been read then is missing, as may be the pages of a fault that was under way, and neither need
+            // be followed by anything else.
+            activity: (settled && quiet).then_some(activity),
         });
         Ok(profile)
+    }
+
+    /// The probe's count of activity. Notes when it changes.
+    fn look_at_activity(&mut self) -> u64 {
+        let count = self.probe.activity();
+        if count != self.activity.count {
+            self.activity = Activity {
+                count,
+                changed: Instant::now(),
+            };
+        }
+        count
     }
 
     /// Scans a changing target periodically, so that it leaves a profile when it ends.
@@ -114,11 +130,12 @@ impl Collector {
         if self.target.is_none() {
             return;
         }
+        let activity = self.look_at_activity();
         let due = match &self.last {
             None => true,
             Some(last) => {
                 let pause = KEEP_PAUSE.max(last.took * KEEP_SHARE);
-                last.activity != Some(self.probe.activity()) && last.at.elapsed() >= pause
+                last.activity != Some(activity) && last.at.elapsed() >= pause
             }
         };
         if due {
