@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
 """Runs the same programs under `memprof --heap` and under other heap profilers, one after the other.
 
-    sudo scripts/compare-heap-profilers.py [--rounds N] [--memray PATH] [--memprof PATH] [WORKLOAD]...
+    sudo scripts/compare-heap-profilers.py [--rounds N] [--memray PATH] [--bytehound PATH] [--memprof PATH] [WORKLOAD]...
 
 In each round a program runs alone, and then with each profiler that is installed: heaptrack, massif (valgrind), the
-profilers of jemalloc (MALLOC_CONF=prof:true) and tcmalloc (HEAPPROFILE), and memray for Python. The rows "jemalloc"
-and "tcmalloc" are these allocators without their profilers. Printed are medians: the time until the program has
-ended, as a ratio to the run alone; the CPU time of everything that ran, likewise; the memory of the largest process;
-the bytes that were written; and the time from the program's end until a text with the stacks is there.
+profilers of jemalloc (MALLOC_CONF=prof:true) and tcmalloc (HEAPPROFILE), memray for Python, and bytehound (its
+libbytehound.so; what reads its files is not run). The rows "jemalloc" and "tcmalloc" are these allocators without
+their profilers. Printed are medians: the time until the program has ended, as a ratio to the run alone; the CPU time
+of everything that ran, likewise; the memory of the largest process; the bytes that were written; and the time from
+the program's end until a text with the stacks is there.
 """
 
 import argparse
@@ -33,8 +34,8 @@ class Profiler:
     environment; `read` returns a command, or None if the answer was printed already.
     """
 
-    def __init__(self, run, read=lambda directory, command: None, only=None):
-        self.run, self.read, self.only = run, read, only
+    def __init__(self, run, read=lambda directory, command: None, only=None, answers=True):
+        self.run, self.read, self.only, self.answers = run, read, only, answers
 
 
 def preload(library, **more):
@@ -97,6 +98,12 @@ def profilers(options):
             ),
             lambda directory, command: [options.memray, "summary", f"{directory}/out"],
             only="python3",
+        )
+    if options.bytehound:
+        output = {"LD_PRELOAD": options.bytehound, "MEMORY_PROFILER_LOG": "error"}
+        found["bytehound"] = Profiler(
+            lambda directory, command: (command, {**output, "MEMORY_PROFILER_OUTPUT": f"{directory}/out"}),
+            answers=False,
         )
     return found
 
@@ -164,7 +171,7 @@ def measure(name, command, given, found, options):
         took, cpu, largest, written, answer = (statistics.median(figures) for figures in zip(*runs))
         print(
             f"| {key} | {took / base[0]:.2f} | {cpu / base[1]:.2f} | {largest / 1024:.0f} MiB "
-            f"| {written / 1024:,.0f} KiB | {answer:.2f} s |",
+            f"| {written / 1024:,.0f} KiB | {f'{answer:.2f} s' if found[key].answers else 'not run'} |",
             flush=True,
         )
 
@@ -174,6 +181,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--memprof", default=str(ROOT / "target/release/memprof"), metavar="PATH")
     parser.add_argument("--memray", default=shutil.which("memray"), metavar="PATH")
+    parser.add_argument("--bytehound", metavar="PATH")
     parser.add_argument("workload", nargs="*", help="all whose name contains one of these")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:

@@ -4,8 +4,9 @@
 #
 #   check.sh full|both|told
 #
-# `full`: memprof must work. `both`: also with the hooks of system calls that this kernel does not need. `told`: it must work, or `memprof doctor` and memprof's start must report what
-# is missing. On success, the exit status is 0, and there is a line `result: …`.
+# `full`: memprof must work. `both`: also with the hooks of system calls that this kernel does not need. `told`: it must
+# work, or `memprof doctor` and memprof's start must report what is missing. On success, the exit status is 0, and there
+# is a line `result: …`.
 wanted=$1
 url=http://127.0.0.1:17832
 
