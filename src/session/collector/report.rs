@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::{Collector, Last, Numbered, SETTLE};
+use super::{Activity, Collector, Last, Numbered, SETTLE};
 use crate::aggregate::ReportError;
 use crate::api::{LastScan, ProviderError, Status};
 use crate::freeze::Freeze;
