@@ -66,7 +66,7 @@ def profilers(options):
     }
     if shutil.which("heaptrack"):
         found["heaptrack"] = Profiler(
-            lambda directory, command: (["heaptrack", "--record-only", "-o", f"{directory}/out", *command], {}),
+            lambda directory, command: (["heaptrack", "-o", f"{directory}/out", *command], {}),
             lambda directory, command: ["heaptrack_print", "-f", newest(directory, "out*")],
         )
     if shutil.which("valgrind"):

@@ -9,10 +9,10 @@ import tempfile
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-PYTHON = "x = [str(n) for n in range(200_000)]\nfor _ in range(12): x = [y + '.' for y in x if y]\nprint(len(x))"
+PYTHON = "x = [str(n) for n in range(200_000)]\nfor _ in range(200): x = [y + '.' for y in x if y]\nprint(len(x))"
 SQL = """
 create table t(a integer primary key, b text);
-with recursive n(i) as (select 1 union all select i + 1 from n limit 300000)
+with recursive n(i) as (select 1 union all select i + 1 from n limit 1500000)
 insert into t select i, 'row ' || i from n;
 select count(*), sum(length(b)) from t where b like '%7%';
 select substr(b, 1, 6) as k, count(*) from t group by k order by 2 desc limit 3;
