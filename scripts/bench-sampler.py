@@ -163,7 +163,7 @@ def main():
             listener = Listener(listened)
             preloads["listened"] = listened
         else:
-            print("not root: nothing is measured with a listener", file=sys.stderr)
+            print("nothing is measured with a listener: that needs root, and tracefs at /sys/kernel/tracing", file=sys.stderr)
         try:
             measure(workloads(directory), preloads, options)
         finally:

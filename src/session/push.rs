@@ -29,7 +29,7 @@ pub(super) fn start(config: &Config) -> Result<Option<(Pusher, Pushing)>> {
     console::print(&format!("pushing a profile every {seconds} s to {to}"));
     if options.credentials.is_some() && to.is_plain() {
         console::print(&format!(
-            "warning: {to} is not encrypted: whoever is between here and there can read the credentials and the profiles;              use https"
+            "warning: {to} is not encrypted: others on the way can read the credentials and the profiles; use https"
         ));
     }
     push::start(options, Limits::default()).map(Some)
