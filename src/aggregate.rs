@@ -7,6 +7,7 @@
 mod allocations;
 mod ancestry;
 mod code_names;
+mod ended;
 mod gather;
 mod owners;
 mod report;
@@ -17,7 +18,7 @@ mod tally;
 
 pub use report::{ReportError, Snapshot};
 pub use sampled::SampledHeap;
-pub use scan::{Scanned, StillError, held_by};
+pub use scan::{Scanned, StillError, Unscanned, held_by};
 pub use still::{Prepared, Still};
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -25,6 +26,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use self::ancestry::Ancestry;
+use self::ended::EndedSpaces;
 use crate::event::{Event, MmId, Pid, ProcessChange, ProcessEvent, RangeEvent, StackId, StackSeen};
 use crate::file_paths::FilePaths;
 use crate::interpreter::FunctionTable;
@@ -46,6 +48,7 @@ pub struct Aggregator {
     /// By address space; ended ones are removed.
     spaces: BTreeMap<MmId, Space>,
     ancestry: Ancestry,
+    ended: EndedSpaces,
     /// The address space in which memprof starts its command, before `exec`.
     starting: Option<MmId>,
     paths: FilePaths,
@@ -205,7 +208,7 @@ impl Aggregator {
         let found = self.spaces.iter().find(|(_, s)| s.pid == pid);
         let mm = found.map(|(mm, _)| *mm);
         if let Some(mm) = mm {
-            self.end(mm, pid, probe);
+            let _ = self.end(mm, pid, probe);
         }
         mm
     }
@@ -243,10 +246,14 @@ impl Aggregator {
                 self.start(e.mm, space);
             }
             ProcessChange::Execed { left } => {
-                self.end(left, e.pid, probe);
+                let _ = self.end(left, e.pid, probe);
                 self.start(e.mm, Space::new(e.pid, &e.comm));
             }
-            ProcessChange::Exited { .. } => self.end(e.mm, e.pid, probe),
+            ProcessChange::Exited { .. } => {
+                if let Some(space) = self.end(e.mm, e.pid, probe) {
+                    self.ended.add(space);
+                }
+            }
         }
     }
 
@@ -263,21 +270,22 @@ impl Aggregator {
         self.spaces.insert(mm, space);
     }
 
-    fn end(&mut self, mm: MmId, pid: Pid, probe: &Probe) {
+    /// Removes an address space if it is this process's own.
+    fn end(&mut self, mm: MmId, pid: Pid, probe: &Probe) -> Option<Space> {
         let own = |space: &Space| space.pid == pid;
         if !self.spaces.get(&mm).is_some_and(own) {
-            return;
+            return None;
         }
         // What it wrote at its end.
         self.read_names_of(mm);
-        if let Some(space) = self.spaces.remove(&mm) {
-            probe.forget_functions(space.functions.all());
-            self.samples.ended(mm);
-            self.keep_name_problems(space.code.name_problems());
-            for unneeded in self.ancestry.ends(mm, &space.ancestors) {
-                probe.forget_space(unneeded);
-            }
+        let space = self.spaces.remove(&mm)?;
+        probe.forget_functions(space.functions.all());
+        self.samples.ended(mm);
+        self.keep_name_problems(space.code.name_problems());
+        for unneeded in self.ancestry.ends(mm, &space.ancestors) {
+            probe.forget_space(unneeded);
         }
+        Some(space)
     }
 
     fn range(&mut self, e: &RangeEvent) {

@@ -54,6 +54,7 @@ Examples:
   sudo memprof --pid 1234 --duration 60   a minute of a running process, then a summary
   sudo memprof -- ./server --flag         a command, from its first page to its end
   sudo memprof --cgroup /my.service       every process of a control group, present and future
+  sudo memprof --all                      every process of this machine
   sudo memprof top --pid 1234             the same, live on the terminal
   memprof open p.memprof.json             a saved profile: the page, the API, `--top`, other formats
   memprof diff a.memprof.json b.memprof.json --fail-if 'growth > 5%'   compare two, and fail on growth
@@ -72,7 +73,7 @@ error; 2 for a wrong command line; 3 if a gate of `memprof diff --fail-if` fires
     after_help = EXAMPLES,
     args_conflicts_with_subcommands = true,
     subcommand_negates_reqs = true,
-    group = ArgGroup::new("target").args(["comm", "pid", "cgroup", "command"]).required(true)
+    group = ArgGroup::new("target").args(["comm", "pid", "cgroup", "all", "command"]).required(true)
 )]
 struct Cli {
     #[command(subcommand)]
@@ -128,6 +129,9 @@ struct ProfileArgs {
     /// below /sys/fs/cgroup, or a name as in /proc/PID/cgroup
     #[arg(long, value_name = "PATH", conflicts_with = "follow_forks")]
     cgroup: Option<PathBuf>,
+    /// Follow every process of this machine, present and future, except memprof. In a container: those of its pid namespace
+    #[arg(long, conflicts_with = "follow_forks")]
+    all: bool,
     /// Start this command and follow it from its first page; memprof exits with its exit status
     #[arg(last = true, value_name = "COMMAND")]
     command: Vec<OsString>,
@@ -201,7 +205,7 @@ struct ProfileArgs {
     metrics_functions: u16,
     /// Wait for at most this many seconds for the process of --comm or --cgroup; if none comes, exit with status 124. 0 does
     /// not wait [default: no limit]
-    #[arg(long, value_name = "SECS", conflicts_with_all = ["pid", "command"], value_parser = parse_wait)]
+    #[arg(long, value_name = "SECS", conflicts_with_all = ["pid", "all", "command"], value_parser = parse_wait)]
     wait: Option<Duration>,
     /// Exit this many seconds after the target was found
     #[arg(long, value_name = "SECS", value_parser = parse_seconds)]
@@ -419,6 +423,7 @@ fn config(args: ProfileArgs) -> Result<Config, clap::Error> {
         (Some(name), ..) => Selector::Comm(name),
         (_, Some(pid), _) => Selector::Pid(pid),
         (_, _, Some(path)) => Selector::Cgroup(cgroup(&path)?),
+        _ if args.all => Selector::All,
         _ => Selector::Command(words(args.command)?),
     };
     Ok(Config {

@@ -127,6 +127,7 @@ pub struct Exporter {
 ///     modules: Arc::new([]),
 ///     places: Arc::new(Places::default()),
 ///     processes: Vec::new(),
+///     ended: Default::default(),
 ///     freeze: FreezeOutcome::Ran,
 ///     measures: vec![&RESIDENCY],
 /// };

@@ -6,12 +6,14 @@
 mod border;
 mod code_layout;
 mod counted;
+mod ended;
 mod frame;
 mod freeze_outcome;
 mod functions;
 mod kernel_figures;
 mod kind;
 mod losses;
+mod parts;
 mod place;
 mod shown;
 mod usage;
@@ -19,6 +21,7 @@ mod usage;
 pub(crate) use border::Margin;
 pub use border::{Border, BorderOf};
 pub use code_layout::{CodeLayout, CodeSegment};
+pub use ended::{Ended, EndedProcess};
 pub use frame::{Frame, FrameKind, JIT, Module, ModuleId, Stack};
 pub use freeze_outcome::FreezeOutcome;
 pub(crate) use functions::Room as FunctionRoom;
@@ -35,6 +38,7 @@ use std::time::SystemTime;
 
 use crate::event::{Outcome, Pid};
 use crate::measure::{Column, MEASURES, Measure};
+use crate::target::Container;
 
 /// The memory attributed to one stack.
 #[derive(Clone, Debug)]
@@ -174,6 +178,8 @@ pub struct Profile {
     /// Each process's share, in the order of `target.pids`; empty if there is only one process. Page cache
     /// that ended processes brought in is in no share.
     pub processes: Vec<Share>,
+    /// Processes of a target of several that have ended. Their memory is in no figure.
+    pub ended: Ended,
     /// Whether the target was frozen for this report.
     pub freeze: FreezeOutcome,
     /// The measures that were counted; figures of others are 0.
@@ -188,6 +194,8 @@ pub struct Share {
     pub pid: Pid,
     /// Its name.
     pub comm: String,
+    /// Where it runs; `None` if that is not known.
+    pub container: Option<Container>,
     /// Its memory by stack.
     pub samples: Vec<Sample>,
     /// Its memory without a stack, by mapping.
@@ -218,28 +226,14 @@ impl Profile {
             return Some(self.clone());
         }
         let share = self.processes.iter().find(|share| share.pid == pid)?;
-        Some(Profile {
-            taken: self.taken,
-            target: TargetInfo {
-                pid,
-                comm: share.comm.clone(),
-                pids: vec![pid],
-                alive: self.target.alive,
-            },
-            samples: share.samples.clone(),
-            not_observed: share.not_observed.clone(),
-            total: share.total,
-            borders: share.borders.clone(),
-            kernel_before: share.kernel_before,
-            kernel_after: share.kernel_after,
-            losses: self.losses.of_processes_followed(),
-            faults: self.faults,
-            modules: Arc::clone(&self.modules),
-            places: Arc::new(self.places.of(pid, &share.samples)),
-            processes: Vec::new(),
-            freeze: share.freeze.clone(),
-            measures: self.measures.clone(),
-        })
+        Some(self.part(&[share]))
+    }
+
+    /// The profile of the processes in a control group and in those below it; `None` if none of several is.
+    pub fn of_group(&self, group: &str) -> Option<Profile> {
+        let inside = |share: &&Share| share.container.as_ref().is_some_and(|c| c.is_below(group));
+        let shares: Vec<&Share> = self.processes.iter().filter(inside).collect();
+        (!shares.is_empty()).then(|| self.part(&shares))
     }
 
     /// The page cache of one file, as a separate profile.
@@ -269,6 +263,7 @@ impl Profile {
             modules: Arc::clone(&self.modules),
             places: Arc::default(),
             processes: Vec::new(),
+            ended: Ended::default(),
             freeze: self.freeze.clone(),
             measures: self.measures.clone(),
         }

@@ -2,14 +2,17 @@
 //! pages were resident before, where its code lies.
 
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use crate::event::{MmId, Pid, RangeChange, RangeEvent};
 use crate::interpreter::FunctionTable;
+use crate::profile::Amounts;
 use crate::residency::{
     Classifier, Kept, Method, PageKind, RangeMap, RangeSet, Result, Scanner, proc_maps,
 };
 use crate::source::resident::RangeOwner;
 use crate::stack::CodeMap;
+use crate::target::Container;
 
 /// Maximum number of address ranges whose caller is kept, about 100 bytes each; the kernel's own default limit
 /// (`vm.max_map_count`) is 65,530 mappings.
@@ -40,6 +43,8 @@ pub struct Space {
     pub kept: Option<Arc<Kept>>,
     /// Bytes of page tables at the end of the process; 0 until then.
     pub page_tables: u64,
+    /// What it held at the last report of several processes, where it ran, and when that was.
+    pub last: Option<(Amounts, Option<Container>, SystemTime)>,
     /// The path of its executable at the last report.
     pub executable: Option<String>,
 }
@@ -57,6 +62,7 @@ impl Space {
             before: Arc::new(RangeSet::new(MAX_BEFORE)),
             kept: None,
             page_tables: 0,
+            last: None,
             executable: None,
         }
     }
@@ -75,6 +81,7 @@ impl Space {
             before: Arc::clone(&self.before),
             kept: None,
             page_tables: 0,
+            last: None,
             executable: None,
         }
     }

@@ -14,7 +14,7 @@ use std::path::Path;
 use crate::event::Pid;
 
 pub use cgroup::Cgroup;
-pub(crate) use container::Container;
+pub use container::Container;
 pub(crate) use presence::Presence;
 pub use program::Program;
 
@@ -29,6 +29,8 @@ pub enum Selector {
     Command(Vec<String>),
     /// Every process in this control group and in those below it, now and later.
     Cgroup(Cgroup),
+    /// Every process of this machine (of memprof's pid namespace), now and later.
+    All,
 }
 
 /// Maximum length of a process's name in the kernel, in bytes.
@@ -40,8 +42,23 @@ impl Selector {
         match self {
             Selector::Comm(name) => Some(format!("a process named {name}")),
             Selector::Cgroup(group) => Some(format!("a process in {group}")),
-            Selector::Pid(_) | Selector::Command(_) => None,
+            Selector::Pid(_) | Selector::Command(_) | Selector::All => None,
         }
+    }
+
+    /// The processes that are wanted now, if these are a group that processes enter and leave; `None` for one process.
+    pub(crate) fn members(&self) -> Option<Vec<Pid>> {
+        match self {
+            // A removed group has no processes.
+            Selector::Cgroup(group) => Some(group.processes().unwrap_or_default()),
+            Selector::All => Some(processes()),
+            Selector::Comm(_) | Selector::Pid(_) | Selector::Command(_) => None,
+        }
+    }
+
+    /// Whether children of followed processes are wanted in any case.
+    pub(crate) fn wants_children(&self) -> bool {
+        matches!(self, Selector::Cgroup(_) | Selector::All)
     }
 
     /// The wanted process's name as the kernel's `comm` shows it: truncated to 15 bytes.
@@ -59,7 +76,7 @@ impl Selector {
     pub fn comm(&self) -> Option<String> {
         match self {
             Selector::Comm(name) => Some(cut(name)),
-            Selector::Pid(_) | Selector::Command(_) | Selector::Cgroup(_) => None,
+            Selector::Pid(_) | Selector::Command(_) | Selector::Cgroup(_) | Selector::All => None,
         }
     }
 }
@@ -71,6 +88,7 @@ impl fmt::Display for Selector {
             Selector::Pid(pid) => write!(f, "process {pid}"),
             Selector::Command(argv) => write!(f, "command {}", argv.join(" ")),
             Selector::Cgroup(group) => write!(f, "cgroup {group}"),
+            Selector::All => write!(f, "all processes"),
         }
     }
 }

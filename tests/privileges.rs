@@ -528,3 +528,26 @@ fn a_process_in_a_container_with_a_deleted_program() {
     drop(m);
     workload.lines.close();
 }
+
+/// Of all processes, some may not be read: they are counted and left out, and fail no report.
+#[test]
+fn processes_that_may_not_be_read_are_left_out_of_all() {
+    let mut own = workload_of(NOBODY);
+    let other = workload_of(ANOTHER);
+    for freeze in [&[][..], &["--freeze"]] {
+        let m = serving(OWN, NOBODY, &[&["--all"], freeze].concat());
+        m.said("cannot scan process");
+        own.lines.tell("mmap 2097152");
+        let reply = m.get("/v2/processes").json();
+        let rows = reply["rows"].as_array().unwrap();
+        let has = |pid: Pid| rows.iter().any(|row| row["pid"] == pid.0);
+        assert!(has(own.pid()) && !has(other.pid()), "{reply}");
+        let losses = m.lost();
+        let left_out = |loss: &&String| loss.contains("processes not scanned");
+        assert_eq!(losses.iter().filter(left_out).count(), 1, "{losses:?}");
+        assert_eq!(reply["report"]["agreement"]["verdict"], "incomplete");
+        m.interrupt();
+    }
+    own.end();
+    other.end();
+}

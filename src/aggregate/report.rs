@@ -17,6 +17,7 @@ use crate::profile::{
 use crate::residency::page_size;
 use crate::source::{Borders, Totals};
 use crate::space::Space;
+use crate::target::Container;
 
 /// Why there is no report.
 #[derive(Debug)]
@@ -60,6 +61,11 @@ impl Aggregator {
             0 | 1 => Vec::new(),
             _ => self.shares(&snapshot),
         };
+        for (process, share) in snapshot.processes.iter().zip(&processes) {
+            if let Some(space) = self.spaces.get_mut(&process.mm) {
+                space.last = Some((share.total, share.container.clone(), SystemTime::now()));
+            }
+        }
         let mut totals = snapshot.beside;
         if let Some(starting) = self.starting {
             let counts = |id: &StackId| self.stacks.seen_in(*id) != Some(starting);
@@ -91,6 +97,7 @@ impl Aggregator {
             modules: self.modules.modules(),
             places: Arc::new(places),
             processes,
+            ended: self.ended.newest(),
             freeze: FreezeOutcome::Ran,
             measures: probe.measures(),
         }
@@ -129,6 +136,7 @@ impl Aggregator {
             Share {
                 pid: process.pid,
                 comm: process.comm.clone(),
+                container: Container::of(process.pid),
                 samples: rows.samples,
                 not_observed: rows.not_observed,
                 total: rows.total,

@@ -40,6 +40,14 @@ pub struct Scanned {
     pub took: Duration,
 }
 
+/// A process that could not be scanned.
+pub struct Unscanned {
+    /// The process.
+    pub pid: Pid,
+    /// Why.
+    pub why: anyhow::Error,
+}
+
 /// Why a frozen process was not scanned.
 #[derive(Debug)]
 pub enum StillError {
@@ -131,16 +139,17 @@ impl Aggregator {
         Ok(snapshot)
     }
 
-    /// Scans all followed processes while they run, and joins their pages with the ledger.
-    ///
-    /// # Errors
-    /// The first failure; a process that has ended is skipped.
-    pub fn scan_all(&mut self, probe: &Probe) -> Result<Vec<Scanned>> {
-        let mut scanned = Vec::new();
-        for (mm, _) in self.spaces() {
-            scanned.extend(self.scan(mm, probe)?);
+    /// Scans all followed processes while they run, and joins their pages with the ledger. A process that has ended is
+    /// skipped. Returns those that could not be scanned, too, with the reasons.
+    pub fn scan_all(&mut self, probe: &Probe) -> (Vec<Scanned>, Vec<Unscanned>) {
+        let (mut scanned, mut unscanned) = (Vec::new(), Vec::new());
+        for (mm, pid) in self.spaces() {
+            match self.scan(mm, probe) {
+                Ok(process) => scanned.extend(process),
+                Err(why) => unscanned.push(Unscanned { pid, why }),
+            }
         }
-        Ok(scanned)
+        (scanned, unscanned)
     }
 
     /// Scans a process while it runs, or its kept memory after its end; `None` if it has ended and nothing is kept.

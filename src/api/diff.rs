@@ -37,6 +37,7 @@ pub(super) const PARAMETERS: &[&str] = &[
     "offset",
     "limit",
     "pid",
+    "cgroup",
 ];
 
 /// Parameters of trees only, and of tables of functions only.

@@ -24,6 +24,7 @@ pub(super) const PARAMETERS: &[&str] = &[
     "from",
     "to",
     "pid",
+    "cgroup",
     "frames",
     "filter",
 ];
@@ -213,6 +214,7 @@ impl From<&Exporter> for Format {
             ("from", can.difference),
             ("to", true),
             ("pid", true),
+            ("cgroup", true),
             ("filter", can.kind),
         ];
         let options = options.into_iter().filter(|(_, held)| *held);

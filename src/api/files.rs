@@ -19,8 +19,9 @@ use crate::profile::{CachedFile, FileId, Kind, PathFrom};
 use crate::tree::Search;
 
 /// Parameters of `/v2/files`.
-pub(super) const PARAMETERS: &[&str] =
-    &["sort", "order", "search", "offset", "limit", "mark", "pid"];
+pub(super) const PARAMETERS: &[&str] = &[
+    "sort", "order", "search", "offset", "limit", "mark", "pid", "cgroup",
+];
 
 /// Parameters of `/v2/files/stacks`.
 pub(super) const OF_STACKS: &[&str] = &[
@@ -34,6 +35,7 @@ pub(super) const OF_STACKS: &[&str] = &[
     "frames",
     "mark",
     "pid",
+    "cgroup",
 ];
 
 #[derive(Clone, Copy, Debug)]

@@ -17,8 +17,8 @@ use crate::tree::{Code, Search, Table, TableRow};
 
 /// Parameters of `/v2/functions`.
 pub(super) const PARAMETERS: &[&str] = &[
-    "sort", "order", "kind", "inlined", "search", "offset", "limit", "mark", "pid", "frames",
-    "filter",
+    "sort", "order", "kind", "inlined", "search", "offset", "limit", "mark", "pid", "cgroup",
+    "frames", "filter",
 ];
 
 /// Default and maximum number of rows.

@@ -19,8 +19,9 @@ use crate::residency::Category;
 use crate::tree::Search;
 
 /// Parameters of `/v2/maps`.
-pub(super) const PARAMETERS: &[&str] =
-    &["sort", "order", "search", "offset", "limit", "mark", "pid"];
+pub(super) const PARAMETERS: &[&str] = &[
+    "sort", "order", "search", "offset", "limit", "mark", "pid", "cgroup",
+];
 
 #[derive(Clone, Copy, Debug)]
 enum By {

@@ -1,18 +1,21 @@
-//! `/v2/processes`: each followed process with its own totals.
+//! `/v2/processes`: each followed process with its own totals, and each control group.
+
+use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use super::common::{Agreement, Bracket, Kinds, ReportInfo};
+use super::common::{Agreement, Bracket, Kinds, ReportInfo, millis};
 use super::reply::internal;
 use super::request::RequestContext;
 use super::room::Out;
 
 use super::view::{View, view};
 use super::{ApiError, Report, Request};
-use crate::profile::Profile;
+use crate::profile::{Amounts, EndedProcess, Profile, Share};
+use crate::target::Container;
 
 /// Parameters of `/v2/processes`.
-pub(super) const PARAMETERS: &[&str] = &["mark"];
+pub(super) const PARAMETERS: &[&str] = &["mark", "cgroup"];
 
 /// `/v2/processes`.
 pub(super) fn read(asked: &RequestContext<'_>) -> Result<Request, ApiError> {
@@ -23,27 +26,54 @@ pub(super) fn read(asked: &RequestContext<'_>) -> Result<Request, ApiError> {
 struct Processes;
 
 #[derive(Serialize)]
-struct ProcessesReply {
+struct ProcessesReply<'a> {
     report: ReportInfo,
     total: Kinds,
-    rows: Vec<Row>,
+    rows: Vec<Row<'a>>,
+    groups: Vec<GroupRow<'a>>,
+    ended: Vec<EndedRow<'a>>,
+    ended_unscanned: u64,
+}
+
+/// Where processes run.
+#[derive(Serialize)]
+struct Place<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cgroup: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    container: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pod: Option<&'a str>,
+}
+
+impl<'a> From<Option<&'a Container>> for Place<'a> {
+    fn from(container: Option<&'a Container>) -> Place<'a> {
+        Place {
+            cgroup: container.map(|c| c.group.as_str()),
+            container: container.and_then(|c| c.id.as_deref()),
+            pod: container.and_then(|c| c.pod.as_deref()),
+        }
+    }
 }
 
 #[derive(Serialize)]
-struct Row {
+struct Row<'a> {
     pid: u32,
     comm: String,
+    #[serde(flatten)]
+    place: Place<'a>,
     total: Kinds,
     attributed: Kinds,
     kernel: Bracket,
     agreement: Agreement,
 }
 
-impl From<&Profile> for Row {
-    fn from(profile: &Profile) -> Row {
+impl<'a> Row<'a> {
+    fn new(profile: &Profile, share: Option<&'a Share>) -> Row<'a> {
         Row {
             pid: profile.target.pid.0,
             comm: profile.target.comm.clone(),
+            place: share.and_then(|share| share.container.as_ref()).into(),
             total: Kinds(profile.total),
             attributed: Kinds(profile.attributed()),
             kernel: profile.into(),
@@ -52,17 +82,79 @@ impl From<&Profile> for Row {
     }
 }
 
+/// The processes that are in one control group itself.
+#[derive(Serialize)]
+struct GroupRow<'a> {
+    #[serde(flatten)]
+    place: Place<'a>,
+    processes: usize,
+    total: Kinds,
+}
+
+impl GroupRow<'_> {
+    /// In the order of their names.
+    fn all(shares: &[Share]) -> Vec<GroupRow<'_>> {
+        let mut groups: BTreeMap<&str, (&Container, usize, Amounts)> = BTreeMap::new();
+        for share in shares {
+            if let Some(container) = &share.container {
+                let new = (container, 0, Amounts::default());
+                let (_, processes, total) = groups.entry(&container.group).or_insert(new);
+                *processes += 1;
+                *total += share.total;
+            }
+        }
+        let rows = groups.into_values();
+        rows.map(|(container, processes, total)| GroupRow {
+            place: Some(container).into(),
+            processes,
+            total: Kinds(total),
+        })
+        .collect()
+    }
+}
+
+/// A process that has ended.
+#[derive(Serialize)]
+struct EndedRow<'a> {
+    pid: u32,
+    comm: &'a str,
+    #[serde(flatten)]
+    place: Place<'a>,
+    total: Kinds,
+    scanned: u64,
+    ended: u64,
+}
+
+impl<'a> From<&'a EndedProcess> for EndedRow<'a> {
+    fn from(ended: &'a EndedProcess) -> EndedRow<'a> {
+        EndedRow {
+            pid: ended.pid.0,
+            comm: &ended.comm,
+            place: ended.container.as_ref().into(),
+            total: Kinds(ended.total),
+            scanned: millis(ended.scanned),
+            ended: millis(ended.ended),
+        }
+    }
+}
+
 impl View for Processes {
     fn write(&self, report: &Report, out: &mut Out) -> Result<(), ApiError> {
         let profile = &report.profile;
-        let pids = profile.target.pids.iter();
+        let rows = match &profile.processes[..] {
+            [] => vec![Row::new(profile, None)],
+            shares => {
+                let row = |share| Row::new(&profile.figures_of(&[share]), Some(share));
+                shares.iter().map(row).collect()
+            }
+        };
         let reply = ProcessesReply {
             report: report.into(),
             total: Kinds(profile.total),
-            rows: pids
-                .filter_map(|pid| profile.of(*pid))
-                .map(|one| Row::from(&one))
-                .collect(),
+            rows,
+            groups: GroupRow::all(&profile.processes),
+            ended: profile.ended.processes.iter().map(EndedRow::from).collect(),
+            ended_unscanned: profile.ended.unscanned,
         };
         serde_json::to_writer(out, &reply).map_err(internal)
     }

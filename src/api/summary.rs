@@ -14,7 +14,7 @@ use crate::export::Target;
 use crate::profile::{Amounts, Profile, Unobserved};
 
 /// Parameters of `/v2/summary`.
-pub(super) const PARAMETERS: &[&str] = &["mark", "pid"];
+pub(super) const PARAMETERS: &[&str] = &["mark", "pid", "cgroup"];
 
 /// `/v2/summary`.
 pub(super) fn read(asked: &RequestContext<'_>) -> Result<Request, ApiError> {

@@ -31,6 +31,7 @@ pub(super) const PARAMETERS: &[&str] = &[
     "mark",
     "report",
     "pid",
+    "cgroup",
     "filter",
 ];
 

@@ -5,7 +5,7 @@ use std::fmt::Debug;
 use std::sync::Arc;
 
 use super::chosen::{self, Chosen};
-use super::query::Query;
+use super::query::{Query, bad, quoted};
 use super::reply::JSON;
 use super::request::RequestContext;
 use super::room::Out;
@@ -55,7 +55,7 @@ pub(super) trait View: Debug + Send + Sync + 'static {
     }
 }
 
-/// The requested report and process: the parameters `mark`, `report` and `pid`.
+/// The requested report and processes: the parameters `mark`, `report`, `pid` and `cgroup`.
 #[derive(Clone, Debug, Default)]
 pub(super) struct ReportSelector {
     /// Id of a mark; `None` for the newest report.
@@ -64,6 +64,8 @@ pub(super) struct ReportSelector {
     known: Option<u64>,
     /// One process of it; `None` for all of them together.
     pub(super) pid: Option<Pid>,
+    /// The processes of this control group and of those below it.
+    cgroup: Option<Arc<str>>,
     /// Which frames of an interpreted program.
     pub(super) frames: Frames,
     /// Only the sampled allocations that it chooses.
@@ -73,10 +75,19 @@ pub(super) struct ReportSelector {
 impl ReportSelector {
     pub(super) fn read(query: &Query) -> Result<ReportSelector, ApiError> {
         let pid = query.number("pid", "", i32::MAX as u64)?;
+        let cgroup = query.text("cgroup").map(Arc::from);
+        for other in ["pid", "filter"] {
+            if cgroup.is_some() && query.text(other).is_some() {
+                return Err(bad(format!(
+                    "parameters cgroup and {other} exclude each other"
+                )));
+            }
+        }
         Ok(ReportSelector {
             mark: query.text("mark").map(str::to_owned),
             known: query.number("report", "", u64::MAX)?,
             pid: pid.map(|pid| Pid(pid as u32)),
+            cgroup,
             frames: frames(query)?,
             filter: chosen::filter(query)?,
         })
@@ -109,6 +120,7 @@ impl ReportSelector {
     pub(super) fn shown(&self) -> Part {
         Part {
             pid: self.pid,
+            cgroup: self.cgroup.clone(),
             frames: Some(self.frames),
         }
     }
@@ -120,10 +132,12 @@ impl ReportSelector {
 }
 
 /// A part of a report.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Part {
     /// One process; `None` for all of them together.
     pid: Option<Pid>,
+    /// Those of this control group and of those below it.
+    cgroup: Option<Arc<str>>,
     /// Which frames of an interpreted program; `None` for all, as recorded.
     frames: Option<Frames>,
 }
@@ -140,12 +154,16 @@ impl Part {
     /// That part of a report.
     ///
     /// # Errors
-    /// [`ApiError::NotFound`] if the report has no such process.
-    pub(super) fn of(self, report: &Report) -> Result<Cow<'_, Report>, ApiError> {
-        let Some(pid) = self.pid else {
-            return Ok(self.showing(report));
+    /// [`ApiError::NotFound`] if the report has no such process or control group.
+    pub(super) fn of<'r>(&self, report: &'r Report) -> Result<Cow<'r, Report>, ApiError> {
+        let profile = match (self.pid, &self.cgroup) {
+            (Some(pid), _) => report.profile.of(pid).ok_or_else(|| no_process(pid))?,
+            (_, Some(group)) => {
+                let found = report.profile.of_group(group);
+                found.ok_or_else(|| no_group(group))?
+            }
+            _ => return Ok(self.showing(report)),
         };
-        let profile = report.profile.of(pid).ok_or_else(|| no_process(pid))?;
         let report = Report {
             profile: Arc::new(profile),
             ..report.clone()
@@ -153,7 +171,7 @@ impl Part {
         Ok(Cow::Owned(self.showing(&report).into_owned()))
     }
 
-    fn showing(self, report: &Report) -> Cow<'_, Report> {
+    fn showing<'r>(&self, report: &'r Report) -> Cow<'r, Report> {
         match self.frames {
             Some(frames) => report.showing(frames),
             None => Cow::Borrowed(report),
@@ -169,6 +187,13 @@ impl Part {
 pub(super) fn no_process(pid: Pid) -> ApiError {
     ApiError::NotFound(Some(format!(
         "there is no process {pid} in this report: /v2/processes lists the processes"
+    )))
+}
+
+fn no_group(group: &str) -> ApiError {
+    ApiError::NotFound(Some(format!(
+        "this report has no several processes of which one is in the control group {}: /v2/processes lists the groups",
+        quoted(group)
     )))
 }
 
@@ -233,7 +258,11 @@ impl View for OfPart {
     }
 
     fn compared_with(&self, baseline: Arc<Report>) -> Option<Arc<dyn View>> {
-        Some(self.part.in_view(self.view.compared_with(baseline)?))
+        Some(
+            self.part
+                .clone()
+                .in_view(self.view.compared_with(baseline)?),
+        )
     }
 
     fn is_light(&self) -> bool {

@@ -11,7 +11,7 @@ use crate::screen::ScreenOptions;
 
 #[derive(Debug, Args)]
 #[command(
-    group = ArgGroup::new("target").args(["comm", "pid", "cgroup", "command"]).required(true),
+    group = ArgGroup::new("target").args(["comm", "pid", "cgroup", "all", "command"]).required(true),
     after_help = "`?` shows the keys. A COMMAND has no standard input or output, because the view \
                   uses the terminal. To keep its output: `-- sh -c 'exec ./server >log 2>&1'`."
 )]

@@ -14,6 +14,9 @@ pub struct Losses {
 impl Losses {
     /// Processes that did not fit into the table of followed processes.
     pub(crate) const NOT_FOLLOWED: &'static str = "processes not followed: table full";
+    /// Processes whose pages could not be read.
+    pub(crate) const NOT_SCANNED: &'static str =
+        "processes not scanned, and in no figure: their pages cannot be read";
     /// Events not processed before the report was made; they may include the start of processes.
     pub(crate) const BEHIND: &'static str =
         "bytes of events not taken in yet: more came than memprof could take in";
@@ -38,7 +41,7 @@ impl Losses {
     /// Whether no process of the target is missing.
     pub(crate) fn have_all_processes(&self) -> bool {
         let missing = |(what, _): &(Cow<'_, str>, u64)| {
-            [Losses::NOT_FOLLOWED, Losses::BEHIND].contains(&&**what)
+            [Losses::NOT_FOLLOWED, Losses::NOT_SCANNED, Losses::BEHIND].contains(&&**what)
         };
         !self.counters.iter().any(missing)
     }
@@ -48,7 +51,7 @@ impl Losses {
         let mut losses = self.clone();
         losses
             .counters
-            .retain(|(what, _)| *what != Losses::NOT_FOLLOWED);
+            .retain(|(what, _)| ![Losses::NOT_FOLLOWED, Losses::NOT_SCANNED].contains(&&**what));
         losses
     }
 

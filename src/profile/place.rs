@@ -1,6 +1,6 @@
 //! Where the memory of a report is: mappings and cached files.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 use std::time::SystemTime;
 
@@ -20,10 +20,13 @@ pub struct Places {
 }
 
 impl Places {
-    /// The mappings of one process, and the cached pages that its stacks (those of `samples` with page cache)
+    /// The mappings of these processes, and the cached pages that their stacks (those of `samples` with page cache)
     /// brought in. Cached pages without a stack belong to no process.
-    pub(super) fn of(&self, pid: Pid, samples: &[Sample]) -> Places {
-        let mappings = self.mappings.iter().filter(|mapping| mapping.pid == pid);
+    pub(super) fn of(&self, pids: &BTreeSet<Pid>, samples: &[Sample]) -> Places {
+        let mappings = self
+            .mappings
+            .iter()
+            .filter(|mapping| pids.contains(&mapping.pid));
         let cached = samples
             .iter()
             .filter(|sample| sample.amounts.usage.cache > 0);

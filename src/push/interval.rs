@@ -8,7 +8,7 @@ use rustc_hash::FxHashMap;
 
 use crate::export::Report;
 use crate::measure::{COLUMNS, ColumnId};
-use crate::profile::{Amounts, Kind, NotObserved, Profile, Sample, Stack, Unobserved};
+use crate::profile::{Amounts, Ended, Kind, NotObserved, Profile, Sample, Stack, Unobserved};
 
 /// Figures of the cumulative columns; other columns are 0.
 type Counts = [u64; COLUMNS];
@@ -95,6 +95,7 @@ impl Intervals {
             modules: Arc::clone(&profile.modules),
             places: Arc::default(),
             processes: Vec::new(),
+            ended: Ended::default(),
             freeze: profile.freeze.clone(),
             measures: profile.measures.clone(),
         };

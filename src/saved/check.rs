@@ -10,8 +10,8 @@ use super::{Saved, Symbols};
 use crate::event::{Outcome, Pid};
 use crate::measure::{MEASURES, Measure, RESIDENCY};
 use crate::profile::{
-    self, Amounts, CachedFile, Faults, FileId, Frame, FrameKind, Functions, KernelFigures, Kind,
-    Losses, Mapping, Module, NotObserved, Origin, Places, Profile, Sample, Share, Stack,
+    self, Amounts, CachedFile, Ended, Faults, FileId, Frame, FrameKind, Functions, KernelFigures,
+    Kind, Losses, Mapping, Module, NotObserved, Origin, Places, Profile, Sample, Share, Stack,
     TargetInfo,
 };
 use crate::symbol::{Language, Symbol};
@@ -100,6 +100,7 @@ pub(super) fn build(whole: Whole) -> Checked<Saved> {
         modules: modules.into(),
         places: Arc::new(places),
         processes,
+        ended: Ended::default(),
         freeze: whole.freeze.into(),
         measures: measures(&whole.measures.0),
     };
@@ -328,6 +329,7 @@ fn share(process: schema::Process, stacks: &[Arc<Stack>], sums: &mut Sums) -> Ch
     Ok(Share {
         pid: Pid(process.pid),
         comm: process.comm,
+        container: None,
         borders: borders(process.borders, samples.len(), sums)?,
         samples,
         not_observed,

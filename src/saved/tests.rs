@@ -95,6 +95,7 @@ fn full() -> Report {
         Share {
             pid,
             comm: format!("process {pid}"),
+            container: None,
             samples: samples.to_vec(),
             not_observed: Vec::new(),
             total,

@@ -135,6 +135,10 @@ pub struct Collector {
     reclaiming: bool,
     /// Number of lost process events at the last reconciliation.
     reconciled: u64,
+    /// Number of processes that the newest report leaves out because they could not be scanned, and whether the reason was
+    /// printed for one.
+    unscanned: u64,
+    told_unscanned: bool,
     /// Number of failures that did not end memprof.
     failures: u64,
     sequence: u64,
@@ -196,6 +200,8 @@ impl Collector {
             sweeper: Sweeper::default(),
             reclaiming: false,
             reconciled: 0,
+            unscanned: 0,
+            told_unscanned: false,
             failures: 0,
             sequence: 0,
             scans: 0,

@@ -224,6 +224,7 @@ impl Session<'_> {
                     "{group} is empty; its last profile stays; waiting for the next process in it"
                 ));
             }
+            Selector::All => console::print("no process is left; the last profile stays"),
             Selector::Pid(_) => {
                 let key = match self.config.screen {
                     Some(_) => "q",

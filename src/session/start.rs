@@ -21,7 +21,7 @@ use crate::privileges::{self, Role};
 use crate::probe::{Missing, Probe, ProbeConfig, SyscallHooks};
 use crate::sampler::{self, Library};
 use crate::samples::TEMPORARY;
-use crate::target::{Program, Selector};
+use crate::target::Program;
 
 /// Capacity of the collector's command queue.
 const QUEUE: usize = 64;
@@ -60,7 +60,7 @@ pub fn start_collector(config: &Config, sampler: Option<&Library>) -> Result<Sta
     let (set_marks, marks) = mpsc::channel(MARKS);
     let exact = config.heap.as_ref().and_then(|heap| heap.exact.clone());
     let probe_config = ProbeConfig {
-        follow_forks: config.follow_forks || matches!(config.target, Selector::Cgroup(_)),
+        follow_forks: config.follow_forks || config.target.wants_children(),
         unwind: config.unwind,
         max_frames: config.max_frames,
         stacks: config.stacks,

@@ -6,7 +6,9 @@ use crate::event::Pid;
 
 /// Where a process runs, as far as the names of its control groups say.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Container {
+pub struct Container {
+    /// Its control group: that of version 2, or of version 1's memory controller if that one is the root; `/` if both are.
+    pub group: String,
     /// The container's id: 64 hexadecimal digits, on ECS 32 and a number.
     pub id: Option<String>,
     /// The UID of its Kubernetes pod.
@@ -14,6 +16,12 @@ pub(crate) struct Container {
 }
 
 impl Container {
+    /// Whether its control group is this one, or one below it.
+    pub fn is_below(&self, group: &str) -> bool {
+        let inside = self.group.strip_prefix(group.trim_end_matches('/'));
+        inside.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+    }
+
     /// The container of a process; `None` if the process is gone.
     pub fn of(pid: Pid) -> Option<Container> {
         let groups = fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
@@ -22,7 +30,10 @@ impl Container {
 
     /// From the text of `/proc/PID/cgroup`: `ID:CONTROLLERS:GROUP`, one line for each hierarchy.
     fn named_by(groups: &str) -> Container {
-        let mut found = Container::default();
+        let mut found = Container {
+            group: group_of(groups).to_owned(),
+            ..Container::default()
+        };
         for group in groups.lines().filter_map(|line| line.splitn(3, ':').nth(2)) {
             // From the innermost group outwards: containers may run in containers.
             for name in group.rsplit('/') {
@@ -32,6 +43,21 @@ impl Container {
         }
         found
     }
+}
+
+/// The control group whose name says most: in a hybrid of both versions, one of them has everything in its root.
+fn group_of(groups: &str) -> &str {
+    let lines = || groups.lines().map(|line| line.splitn(3, ':'));
+    let named = |wanted: fn(&str) -> bool| {
+        lines().find_map(|mut words| {
+            let controllers = words.nth(1)?;
+            let group = words.next()?;
+            (wanted(controllers) && group != "/").then_some(group)
+        })
+    };
+    named(str::is_empty)
+        .or_else(|| named(|all| all.split(',').any(|one| one == "memory")))
+        .unwrap_or("/")
 }
 
 fn is_hex(text: &str, digits: usize) -> bool {
@@ -78,7 +104,7 @@ mod tests {
     const POD: &str = "b15e0b8f-6d25-4d1f-9d2c-3a1f6f0a1b2c";
 
     fn of(group: &str) -> (Option<String>, Option<String>) {
-        let Container { id, pod } = Container::named_by(&format!("0::{group}\n"));
+        let Container { id, pod, .. } = Container::named_by(&format!("0::{group}\n"));
         (id, pod)
     }
 
@@ -150,6 +176,26 @@ mod tests {
             assert_eq!(of(group), (None, None), "{group}");
         }
         assert_eq!(Container::of(Pid(0)), None);
+    }
+
+    #[test]
+    fn the_group_is_the_one_that_has_a_name() {
+        for (groups, wanted) in [
+            ("0::/a/b\n", "/a/b"),
+            ("5:memory:/m\n1:name=systemd:/s\n0::/\n", "/m"),
+            ("5:cpu,memory:/m\n0::/a:b\n", "/a:b"),
+            ("5:cpu:/c\n0::/\n", "/"),
+            ("", "/"),
+        ] {
+            assert_eq!(Container::named_by(groups).group, wanted, "{groups:?}");
+        }
+        let inside = Container::named_by("0::/a/b\n");
+        for (group, is) in [("/", true), ("/a", true), ("/a/", true), ("/a/b", true)] {
+            assert_eq!(inside.is_below(group), is, "{group}");
+        }
+        for group in ["/a/b/c", "/aa", "/b", "/a/bb"] {
+            assert!(!inside.is_below(group), "{group}");
+        }
     }
 
     #[test]

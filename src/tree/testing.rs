@@ -80,6 +80,7 @@ pub(crate) fn profile(samples: &[(&[Frame], Usage)], not_observed: &[Usage]) -> 
         faults: Some(Faults::default()),
         modules: Arc::new([module("node", true), module("libc-2.31.so", false)]),
         processes: Vec::new(),
+        ended: Ended::default(),
         freeze: FreezeOutcome::Ran,
         measures: vec![&RESIDENCY],
         places: Arc::default(),

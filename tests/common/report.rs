@@ -100,6 +100,7 @@ pub fn profile(
         faults: Some(Faults::default()),
         modules: Arc::new(modules),
         processes: Vec::new(),
+        ended: Default::default(),
         freeze: FreezeOutcome::Ran,
         measures: vec![&RESIDENCY],
         places: Arc::default(),

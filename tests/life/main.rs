@@ -28,6 +28,7 @@ mod spawning;
 mod start;
 mod target;
 mod wake_ups;
+mod whole;
 
 const KIB: u64 = 1024;
 const MIB: u64 = 1024 * KIB;

@@ -11,7 +11,7 @@ use crate::event::{CodeSeen, Event, Pid, ProcessChange, ProcessEvent};
 use crate::privileges::{self, Role};
 use crate::profile::Profile;
 use crate::session::reconcile;
-use crate::target::{self, Cgroup, Presence, Selector};
+use crate::target::{self, Presence, Selector};
 
 /// How often processes are searched by name, in addition to the probe's `exec` hook.
 const SEARCH_PAUSE: Duration = Duration::from_secs(1);
@@ -33,7 +33,7 @@ impl Collector {
             Selector::Pid(pid) => self.follow(pid)?,
             // The caller passes the process that will become the command.
             Selector::Command(_) => {}
-            Selector::Cgroup(group) => self.follow_group(&group)?,
+            Selector::Cgroup(_) | Selector::All => self.follow_members()?,
             Selector::Comm(name) => {
                 self.probe.set_waiting(true);
                 self.searched = Some(Instant::now());
@@ -218,7 +218,7 @@ impl Collector {
     pub(super) fn search(&mut self) -> Result<()> {
         let name = match self.selector.clone() {
             Selector::Comm(name) => name,
-            Selector::Cgroup(group) => return self.follow_group(&group),
+            Selector::Cgroup(_) | Selector::All => return self.follow_members(),
             Selector::Pid(_) | Selector::Command(_) => return Ok(()),
         };
         if self.target.is_some() || self.searched.is_some_and(|at| at.elapsed() < SEARCH_PAUSE) {
@@ -239,15 +239,19 @@ impl Collector {
         Ok(())
     }
 
-    /// Follows processes that entered a control group and stops following those that left it. (The probe itself
+    /// Follows processes that entered the wanted group, and stops following those that left it. (The probe itself
     /// follows processes forked in the group, at once.)
-    pub(super) fn follow_group(&mut self, group: &Cgroup) -> Result<()> {
-        if self.searched.is_some_and(|at| at.elapsed() < TICK) {
+    fn follow_members(&mut self) -> Result<()> {
+        let pause = match self.selector {
+            // Only what kernel threads start, and what memprof could not follow at first, comes by no fork.
+            Selector::All => SEARCH_PAUSE,
+            _ => TICK,
+        };
+        if self.searched.is_some_and(|at| at.elapsed() < pause) {
             return Ok(());
         }
         self.searched = Some(Instant::now());
-        // A removed group has no processes.
-        let inside = group.processes().unwrap_or_default();
+        let inside = self.selector.members().unwrap_or_default();
         let inside: BTreeSet<Pid> = inside.into_iter().collect();
         self.refused.retain(|pid| inside.contains(pid));
         let followed: BTreeSet<Pid> = self.aggregator.pids().into_iter().collect();

@@ -4,7 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use super::Collector;
-use crate::aggregate::{Prepared, ReportError, Scanned, Snapshot, Still, StillError, held_by};
+use crate::aggregate::{
+    Prepared, ReportError, Scanned, Snapshot, Still, StillError, Unscanned, held_by,
+};
+use crate::console;
 use crate::event::{MmId, Pid};
 use crate::freeze::{Costs, Estimate, Freeze, FreezeError, FreezeStats, Frozen, MAX_FREEZE};
 use crate::profile::FreezeOutcome;
@@ -84,9 +87,31 @@ impl Collector {
     }
 
     fn running(&mut self) -> Result<Vec<Scanned>, ReportError> {
-        self.aggregator
-            .scan_all(&self.probe)
-            .map_err(ReportError::Failed)
+        let (scanned, unscanned) = self.aggregator.scan_all(&self.probe);
+        self.leave_out(!scanned.is_empty(), unscanned)?;
+        Ok(scanned)
+    }
+
+    /// Notes processes that could not be scanned. They do not fail a report that has others.
+    fn leave_out(
+        &mut self,
+        has_others: bool,
+        unscanned: Vec<Unscanned>,
+    ) -> Result<(), ReportError> {
+        self.unscanned = unscanned.len() as u64;
+        for Unscanned { pid, why } in unscanned {
+            if !has_others {
+                return Err(ReportError::Failed(why));
+            }
+            tracing::debug!(%pid, "not scanned: {why:#}");
+            // The first of them, once.
+            if !std::mem::replace(&mut self.told_unscanned, true) {
+                console::print(&format!(
+                    "cannot scan process {pid}, which the reports leave out: {why:#}"
+                ));
+            }
+        }
+        Ok(())
     }
 
     /// Freezes all processes at once; `None` if they should be frozen one by one instead.
@@ -110,6 +135,7 @@ impl Collector {
     /// Freezes each process for its own scan, including those forked meanwhile.
     fn freeze_in_turn(&mut self) -> Result<(Vec<Scanned>, FreezeOutcome), ReportError> {
         let (mut done, mut scanned) = (BTreeSet::new(), Vec::new());
+        let mut unscanned = Vec::new();
         let (mut longest, mut sum, mut ran) = (Duration::ZERO, Duration::ZERO, Vec::new());
         for _ in 0..MAX_ROUNDS {
             let mut left = self.aggregator.spaces();
@@ -126,19 +152,23 @@ impl Collector {
                         let outcome = FreezeOutcome::Still(stats.duration);
                         scanned.extend(processes.into_iter().map(|p| p.with(outcome.clone())));
                     }
-                    Err(NotFrozen::Failed(e)) => return Err(ReportError::Failed(e)),
+                    Err(NotFrozen::Failed(why)) => unscanned.push(Unscanned { pid: place.1, why }),
                     Err(NotFrozen::Ran { why, frozen }) => {
                         sum += frozen;
-                        let process = self.aggregator.scan(place.0, &self.probe);
-                        if let Some(process) = process.map_err(ReportError::Failed)? {
-                            ran.push(why.clone());
-                            scanned
-                                .push(process.with(FreezeOutcome::Failed { why, stood: frozen }));
+                        match self.aggregator.scan(place.0, &self.probe) {
+                            Ok(None) => {}
+                            Ok(Some(process)) => {
+                                ran.push(why.clone());
+                                let outcome = FreezeOutcome::Failed { why, stood: frozen };
+                                scanned.push(process.with(outcome));
+                            }
+                            Err(why) => unscanned.push(Unscanned { pid: place.1, why }),
                         }
                     }
                 }
             }
         }
+        self.leave_out(!scanned.is_empty(), unscanned)?;
         let outcome = match ran.first() {
             None => FreezeOutcome::InTurn { longest, sum },
             Some(first) => FreezeOutcome::Failed {

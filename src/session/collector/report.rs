@@ -73,6 +73,7 @@ impl Collector {
         }
         let activity = self.look_at_activity();
         let quiet = self.activity.changed.elapsed() >= FAULTS_END;
+        self.unscanned = 0;
         let start = Instant::now();
         let (snapshot, outcome) = self.snapshot(freeze)?;
         let scans = self.scans;
@@ -89,6 +90,7 @@ impl Collector {
             let behind = taken + self.probe.waiting_bytes();
             profile.losses.add(Losses::BEHIND, behind);
         }
+        profile.losses.add(Losses::NOT_SCANNED, self.unscanned);
         profile
             .losses
             .add("steps of memprof that failed", self.failures);

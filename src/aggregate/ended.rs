@@ -1,0 +1,74 @@
+//! The last figures of processes that have ended, for a while.
+
+use std::collections::VecDeque;
+use std::time::{Duration, SystemTime};
+
+use crate::profile::{Ended, EndedProcess};
+use crate::space::Space;
+
+/// Most processes that are kept, about 1 KiB each.
+const MOST: usize = 1024;
+/// For how long they are kept.
+const KEPT: Duration = Duration::from_secs(600);
+
+/// Processes that have ended.
+#[derive(Default)]
+pub(super) struct EndedSpaces {
+    newest: VecDeque<EndedProcess>,
+    unscanned: u64,
+}
+
+impl EndedSpaces {
+    /// A process has ended.
+    pub(super) fn add(&mut self, space: Space) {
+        let Some((total, container, scanned)) = space.last else {
+            self.unscanned += 1;
+            return;
+        };
+        if self.newest.len() == MOST {
+            self.newest.pop_front();
+        }
+        self.newest.push_back(EndedProcess {
+            pid: space.pid,
+            comm: space.comm,
+            container,
+            total,
+            scanned,
+            ended: SystemTime::now(),
+        });
+    }
+
+    /// Those of the last minutes.
+    pub(super) fn newest(&mut self) -> Ended {
+        // (If the clock was set back, their age is not known.)
+        let recent = |ended: &EndedProcess| ended.ended.elapsed().map_or(true, |ago| ago <= KEPT);
+        self.newest.retain(recent);
+        Ended {
+            processes: self.newest.iter().cloned().collect(),
+            unscanned: self.unscanned,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::event::Pid;
+    use crate::profile::Amounts;
+
+    #[test]
+    fn the_newest_are_kept_and_those_without_figures_counted() {
+        let mut ended = EndedSpaces::default();
+        ended.add(Space::new(Pid(1), "never"));
+        for pid in 0..MOST as u32 + 5 {
+            let mut space = Space::new(Pid(pid), "x");
+            space.last = Some((Amounts::default(), None, SystemTime::now()));
+            ended.add(space);
+        }
+        let kept = ended.newest();
+        assert_eq!((kept.processes.len(), kept.unscanned), (MOST, 1));
+        assert_eq!(kept.processes[0].pid, Pid(5));
+        ended.newest[0].ended = SystemTime::now() - KEPT * 2;
+        assert_eq!(ended.newest().processes[0].pid, Pid(6));
+    }
+}
