@@ -129,6 +129,7 @@ pub struct Exporter {
 ///     processes: Vec::new(),
 ///     freeze: FreezeOutcome::Ran,
 ///     measures: vec![&RESIDENCY],
+///     cgroup: None,
 /// };
 /// let symbols = Arc::new(Symbols::default());
 /// let report = Report { profile: Arc::new(profile), symbols, sequence: 1 };

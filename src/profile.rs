@@ -4,6 +4,7 @@
 //! are converted to ([`Module`], file offset) pairs, and names are not looked up yet.
 
 mod border;
+mod cgroup;
 mod code_layout;
 mod counted;
 mod frame;
@@ -18,6 +19,7 @@ mod usage;
 
 pub(crate) use border::Margin;
 pub use border::{Border, BorderOf};
+pub use cgroup::{BalanceRow, CgroupMemory, UNEXPLAINED};
 pub use code_layout::{CodeLayout, CodeSegment};
 pub use frame::{Frame, FrameKind, JIT, Module, ModuleId, Stack};
 pub use freeze_outcome::FreezeOutcome;
@@ -178,6 +180,8 @@ pub struct Profile {
     pub freeze: FreezeOutcome,
     /// The measures that were counted; figures of others are 0.
     pub measures: Vec<&'static Measure>,
+    /// The memory of the followed control group, if one is followed (`--cgroup`). Saved profiles do not have it.
+    pub cgroup: Option<Arc<CgroupMemory>>,
 }
 
 /// One process's share of a [`Profile`] of several processes. A page that several processes map is in
@@ -239,6 +243,7 @@ impl Profile {
             processes: Vec::new(),
             freeze: share.freeze.clone(),
             measures: self.measures.clone(),
+            cgroup: None,
         })
     }
 
@@ -271,6 +276,7 @@ impl Profile {
             processes: Vec::new(),
             freeze: self.freeze.clone(),
             measures: self.measures.clone(),
+            cgroup: None,
         }
     }
 

@@ -93,6 +93,7 @@ impl Aggregator {
             processes,
             freeze: FreezeOutcome::Ran,
             measures: probe.measures(),
+            cgroup: None,
         }
     }
 

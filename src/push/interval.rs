@@ -97,6 +97,7 @@ impl Intervals {
             processes: Vec::new(),
             freeze: profile.freeze.clone(),
             measures: profile.measures.clone(),
+            cgroup: None,
         };
         Report {
             profile: Arc::new(changed),

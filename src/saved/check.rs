@@ -102,6 +102,7 @@ pub(super) fn build(whole: Whole) -> Checked<Saved> {
         processes,
         freeze: whole.freeze.into(),
         measures: measures(&whole.measures.0),
+        cgroup: None,
     };
     symbols.set_advice(whole.names_advice);
     Ok(Saved {

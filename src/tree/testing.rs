@@ -82,6 +82,7 @@ pub(crate) fn profile(samples: &[(&[Frame], Usage)], not_observed: &[Usage]) -> 
         processes: Vec::new(),
         freeze: FreezeOutcome::Ran,
         measures: vec![&RESIDENCY],
+        cgroup: None,
         places: Arc::default(),
     }
 }

@@ -102,6 +102,7 @@ pub fn profile(
         processes: Vec::new(),
         freeze: FreezeOutcome::Ran,
         measures: vec![&RESIDENCY],
+        cgroup: None,
         places: Arc::default(),
     }
 }
