@@ -94,7 +94,7 @@ impl CgroupMemory {
                 "shmem",
                 figures.shmem,
                 ours.shmem,
-                "no followed process maps it: files on tmpfs, memfds, System V segments",
+                "no followed process maps at least so much: files on tmpfs, memfds, System V segments",
                 SHARED,
             ),
             BalanceRow {

@@ -206,6 +206,28 @@ mod tests {
         total_cache 5242880\ntotal_rss 8388608\ntotal_rss_huge 2097152\ntotal_shmem 1048576\ntotal_mapped_file 4096\n\
         total_dirty 0\ntotal_writeback 0\ntotal_swap 0\ntotal_swapcached 65536\ntotal_unevictable 0\n";
 
+    /// Linux 6.1.192, version 2, without the rows about reclaim: 8 MiB mapped, and 4 MiB on a tmpfs.
+    const TWO: &str = "anon 8491008\nfile 4194304\nkernel 94208\nkernel_stack 0\npagetables 45056\nsec_pagetables 0\n\
+        percpu 0\nsock 0\nvmalloc 0\nshmem 4194304\nfile_mapped 0\nfile_dirty 0\nfile_writeback 0\n\
+        swapcached 0\nanon_thp 0\nfile_thp 0\nshmem_thp 0\ninactive_anon 12681216\nactive_anon 4096\n\
+        inactive_file 0\nactive_file 0\nunevictable 0\nslab_reclaimable 8488\nslab_unreclaimable 8432\n\
+        slab 16920\npgfault 2120\npgmajfault 0\npgrefill 0\npgactivate 0\npgdeactivate 0\npglazyfree 0\n\
+        pglazyfreed 0\nthp_fault_alloc 0\nthp_collapse_alloc 0\n";
+
+    #[test]
+    fn file_pages_of_version_2_include_shared_memory() {
+        let figures = GroupFigures::of_version_2(TWO);
+        assert_eq!(
+            (figures.anon, figures.shmem, figures.file),
+            (8_491_008, 4 << 20, 0)
+        );
+        assert_eq!((figures.kernel, figures.swap_cache), (94_208, 0));
+        assert_eq!(
+            figures.kernel_parts,
+            [("slab", 16_920), ("pagetables", 45_056)]
+        );
+    }
+
     #[test]
     fn version_1_has_totals_of_the_hierarchy() {
         let figures = GroupFigures::of_version_1(ONE, 8192);
