@@ -228,6 +228,27 @@ mod tests {
         );
     }
 
+    /// The same in Linux 7.3.
+    const NEWER: &str = "anon 8495104\nfile 4194304\nkernel 90112\nkernel_stack 0\npagetables 65536\nsec_pagetables 0\n\
+        percpu 64\nsock 0\nvmalloc 0\nshmem 4194304\nzswap 0\nzswapped 0\nzswap_incomp 0\nfile_mapped 0\n\
+        file_dirty 0\nfile_writeback 0\nswapcached 0\nanon_thp 0\nfile_thp 0\nshmem_thp 0\ninactive_anon 0\n\
+        active_anon 12689408\ninactive_file 0\nactive_file 0\nunevictable 0\nslab_reclaimable 8488\n\
+        slab_unreclaimable 8352\nslab 16840\n";
+
+    #[test]
+    fn rows_of_later_kernels_are_found() {
+        let figures = GroupFigures::of_version_2(NEWER);
+        assert_eq!(
+            (figures.anon, figures.shmem, figures.file),
+            (8495104, 4194304, 0)
+        );
+        assert_eq!(figures.kernel, 90112);
+        assert_eq!(
+            figures.kernel_parts,
+            [("slab", 16840), ("percpu", 64), ("pagetables", 65536)]
+        );
+    }
+
     #[test]
     fn version_1_has_totals_of_the_hierarchy() {
         let figures = GroupFigures::of_version_1(ONE, 8192);

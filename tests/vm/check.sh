@@ -152,7 +152,7 @@ sum=0
 for row in anon shmem file kernel sock hugetlb unexplained; do
     sum=$((sum + $(of_row "$row" charged || echo 0) + 0))
 done
-[ -n "$usage" ] && [ "$sum" -eq "$usage" ] || fail "the rows add up to $sum, the usage is $usage"
+[ "$usage" = "$sum" ] || fail "the rows add up to $sum, the usage is $usage"
 # A row that is to be WANTED bytes, within the tolerance.
 near() {
     off=$(($(of_row "$1" "$2") - $3))
