@@ -6,6 +6,7 @@
 
 mod allocations;
 mod cache;
+mod cgroup;
 mod chosen;
 mod common;
 mod diff;

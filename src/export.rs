@@ -130,6 +130,7 @@ pub struct Exporter {
 ///     ended: Default::default(),
 ///     freeze: FreezeOutcome::Ran,
 ///     measures: vec![&RESIDENCY],
+///     cgroup: None,
 /// };
 /// let symbols = Arc::new(Symbols::default());
 /// let report = Report { profile: Arc::new(profile), symbols, sequence: 1 };

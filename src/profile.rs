@@ -4,6 +4,7 @@
 //! are converted to ([`Module`], file offset) pairs, and names are not looked up yet.
 
 mod border;
+mod cgroup;
 mod code_layout;
 mod counted;
 mod ended;
@@ -20,6 +21,7 @@ mod usage;
 
 pub(crate) use border::Margin;
 pub use border::{Border, BorderOf};
+pub use cgroup::{BalanceRow, CgroupMemory, UNEXPLAINED};
 pub use code_layout::{CodeLayout, CodeSegment};
 pub use ended::{Ended, EndedProcess};
 pub use frame::{Frame, FrameKind, JIT, Module, ModuleId, Stack};
@@ -184,6 +186,8 @@ pub struct Profile {
     pub freeze: FreezeOutcome,
     /// The measures that were counted; figures of others are 0.
     pub measures: Vec<&'static Measure>,
+    /// The memory of the followed control group, if one is followed (`--cgroup`). Saved profiles do not have it.
+    pub cgroup: Option<Arc<CgroupMemory>>,
 }
 
 /// One process's share of a [`Profile`] of several processes. A page that several processes map is in
@@ -266,6 +270,7 @@ impl Profile {
             ended: Ended::default(),
             freeze: self.freeze.clone(),
             measures: self.measures.clone(),
+            cgroup: None,
         }
     }
 

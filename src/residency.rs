@@ -4,7 +4,7 @@
 //! In reading order: [`proc_maps`] lists the mappings, `classify` determines the backing of each,
 //! `scan` walks their pages with `PAGEMAP_SCAN` or page by page, [`figures`] reads the kernel's totals that
 //! the sums are checked against, `smaps` reads the kernel's figures for each mapping, `threads` locates
-//! thread stacks, `category` tells what kind of memory a mapping is, [`cachestat`] counts a file's page cache, `ranges` stores address ranges, and `kept`
+//! thread stacks, `category` tells what kind of memory a mapping is, [`cachestat`] counts a file's page cache, `ranges` stores address ranges, `cgroup` reads what is charged to a control group, and `kept`
 //! keeps the memory of an ended process readable.
 //!
 //! For a stopped process the sums are exact: `anon` equals `Anonymous` of `smaps_rollup`, and
@@ -12,6 +12,7 @@
 
 pub mod cachestat;
 pub(crate) mod category;
+pub(crate) mod cgroup;
 pub(crate) mod classify;
 pub(crate) mod error;
 pub mod figures;

@@ -222,6 +222,8 @@ fn replies_are_as_the_document_says() {
         ("/v2/diff", "from=1&to=1&by=function&sort=name"),
         ("/v2/processes", ""),
         ("/v2/processes", "mark=1"),
+        ("/v2/cgroup", ""),
+        ("/v2/cgroup", "mark=1"),
         ("/v2/summary", "mark=1"),
         ("/v2/summary", "pid=4711"),
         ("/v2/tree", "mark=1&pid=4711&kind=anon"),

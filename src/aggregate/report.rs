@@ -100,6 +100,7 @@ impl Aggregator {
             ended: self.ended.newest(),
             freeze: FreezeOutcome::Ran,
             measures: probe.measures(),
+            cgroup: None,
         }
     }
 

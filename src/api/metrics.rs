@@ -80,6 +80,7 @@ impl View for OfReport {
         figures.target(&report.profile);
         figures.memory(&report.profile);
         figures.kernel(&report.profile);
+        figures.cgroup(&report.profile);
         figures.stacks(&report.profile);
         figures.functions(report, self.functions);
         out.write_all(written(&figures.0)?.as_bytes())
@@ -262,6 +263,40 @@ impl Figures {
         });
         let help = "The kernel's own figures, read before and after the page scan";
         self.gauges("memprof_kernel_bytes", help, rows);
+    }
+
+    /// The balance of the followed control group, if there is one.
+    fn cgroup(&mut self, profile: &Profile) {
+        let Some(group) = profile.cgroup.as_deref() else {
+            return;
+        };
+        let Ok((_, figures)) = &group.charged else {
+            return;
+        };
+        if let Some(usage) = figures.usage {
+            let help = "Memory that is charged to the followed control group";
+            self.gauge("memprof_cgroup_bytes", help, usage);
+        }
+        let charged = Family::<Labels, Gauge>::default();
+        let ours = Family::<Labels, Gauge>::default();
+        for row in group.balance(&profile.total.usage) {
+            let labels = vec![("row", row.name.to_owned())];
+            charged.get_or_create(&labels).set(row.charged);
+            if let Some(bytes) = row.memprof {
+                ours.get_or_create(&labels).set(signed(bytes));
+            }
+        }
+        let help = "The kernel's figures for the group; their sum is memprof_cgroup_bytes, unexplained may be negative";
+        self.0
+            .register("memprof_cgroup_charged_bytes", help, charged);
+        let help = "memprof's sums for the group's processes, beside memprof_cgroup_charged_bytes";
+        self.0.register("memprof_cgroup_followed_bytes", help, ours);
+        if let Some(kills) = figures.oom_kills {
+            let killed: Counter = Counter::default();
+            killed.inc_by(kills);
+            let help = "Processes of the group that the out-of-memory killer has killed since the group was made";
+            self.0.register("memprof_cgroup_oom_kills", help, killed);
+        }
     }
 
     fn stacks(&mut self, profile: &Profile) {

@@ -4,8 +4,8 @@ use super::query::{Query, UnknownParams};
 use super::request::{Request, RequestContext, RequestParts};
 use super::{ApiError, OPENAPI_V1, OPENAPI_V2};
 use super::{
-    allocations, diff, events, export, files, fixed, functions, health, heap, heap_diff, mappings,
-    marks, memory, metrics, open, processes, series, summary, tree, v1,
+    allocations, cgroup, diff, events, export, files, fixed, functions, health, heap, heap_diff,
+    mappings, marks, memory, metrics, open, processes, series, summary, tree, v1,
 };
 
 /// Methods of a route. `HEAD` is a `Get` whose body is not sent.
@@ -101,6 +101,7 @@ pub const ROUTES: &[Route] = &[
     })),
     get("/v2/summary", summary::PARAMETERS, summary::read),
     get("/v2/processes", processes::PARAMETERS, processes::read),
+    get("/v2/cgroup", cgroup::PARAMETERS, cgroup::read),
     get("/v2/tree", tree::PARAMETERS, tree::read),
     get("/v2/functions", functions::PARAMETERS, functions::read),
     get(

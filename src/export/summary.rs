@@ -7,7 +7,8 @@ use std::io::{self, Write};
 use super::clean::readable;
 use super::{Report, printable};
 use crate::measure::{INUSE_SPACE, Unit};
-use crate::profile::{Agreement, FreezeOutcome, Kind, Margin, Profile, Verdict};
+use crate::profile::{Agreement, CgroupMemory, FreezeOutcome, Kind, Margin, Profile, Verdict};
+use crate::residency::cgroup::GroupFigures;
 use crate::tree::{Category, Label, Table, TableRow};
 
 /// Functions per table.
@@ -31,6 +32,9 @@ pub fn write_summary(report: &Report, out: &mut dyn Write) -> io::Result<()> {
 pub(super) fn write_head(report: &Report, out: &mut dyn Write) -> io::Result<()> {
     let profile = &report.profile;
     write_totals(profile, out)?;
+    if let Some(group) = profile.cgroup.as_deref() {
+        write_cgroup(group, profile, out)?;
+    }
     write_not_observed(profile, out)?;
     write_outcomes(profile, out)?;
     write_losses(profile, out)?;
@@ -108,6 +112,51 @@ fn write_freeze(profile: &Profile, out: &mut dyn Write) -> io::Result<()> {
             writeln!(out, "The target could not be frozen: {why}")
         }
     }
+}
+
+/// The balance of the followed control group.
+fn write_cgroup(group: &CgroupMemory, profile: &Profile, out: &mut dyn Write) -> io::Result<()> {
+    let dir = group.dir.display().to_string();
+    let dir = printable(&dir);
+    match &group.charged {
+        Ok((
+            version,
+            GroupFigures {
+                usage: Some(usage), ..
+            },
+        )) => {
+            let (kib, file) = (usage / 1024, version.usage_file());
+            writeln!(out, "\nControl group {dir}: {kib} KiB ({file}), of which")?;
+        }
+        _ => {
+            let why = group.without_total().unwrap_or_default();
+            writeln!(out, "\nControl group: {}", printable(&why))?;
+        }
+    }
+    let rows = group.balance(&profile.total.usage);
+    if rows.is_empty() {
+        return Ok(());
+    }
+    writeln!(
+        out,
+        "{:11} {:>12}     {:>12}     {:>12}",
+        "", "kernel", "memprof", "difference"
+    )?;
+    for row in rows {
+        let kib = |bytes: Option<i64>| match bytes {
+            Some(bytes) => format!("{:>12} KiB", bytes / 1024),
+            None => " ".repeat(16),
+        };
+        let ours = row.memprof.map(|bytes| bytes.cast_signed());
+        let (charged, ours, difference) =
+            (kib(Some(row.charged)), kib(ours), kib(row.difference()));
+        writeln!(
+            out,
+            "{:<11} {charged} {ours} {difference}  {}",
+            row.name, row.note
+        )?;
+    }
+    Ok(())
 }
 
 /// Compares the resident total with the kernel's own figures, read before and after the scan.

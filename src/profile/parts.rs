@@ -83,6 +83,7 @@ impl Profile {
             ended: Ended::default(),
             freeze,
             measures: self.measures.clone(),
+            cgroup: None,
         }
     }
 }

@@ -98,6 +98,7 @@ impl Intervals {
             ended: Ended::default(),
             freeze: profile.freeze.clone(),
             measures: profile.measures.clone(),
+            cgroup: None,
         };
         Report {
             profile: Arc::new(changed),

@@ -177,6 +177,7 @@ mod tests {
         let container = |id: &str| Container {
             id: Some(id.to_owned()),
             pod: Some("p".to_owned()),
+            ..Container::default()
         };
         let mut resources = Resources::new(Vec::new());
         let known = vec![

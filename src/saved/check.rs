@@ -103,6 +103,7 @@ pub(super) fn build(whole: Whole) -> Checked<Saved> {
         ended: Ended::default(),
         freeze: whole.freeze.into(),
         measures: measures(&whole.measures.0),
+        cgroup: None,
     };
     symbols.set_advice(whole.names_advice);
     Ok(Saved {

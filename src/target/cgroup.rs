@@ -9,6 +9,8 @@ use anyhow::{Result, bail};
 use nix::sys::statfs::{CGROUP_SUPER_MAGIC, CGROUP2_SUPER_MAGIC, statfs};
 
 use crate::event::Pid;
+use crate::profile::CgroupMemory;
+use crate::residency::cgroup::{GroupFigures, Version};
 
 /// File with the list of processes in a control group's directory.
 const PROCS: &str = "cgroup.procs";
@@ -57,23 +59,72 @@ impl Cgroup {
     /// The group no longer exists.
     pub fn processes(&self) -> io::Result<Vec<Pid>> {
         let mut pids = read_procs(&self.dir)?;
-        let mut groups = vec![self.dir.clone()];
-        let mut seen = 0;
-        while let Some(group) = groups.pop() {
-            seen += 1;
-            if seen > 1 {
-                // A group below may have been removed meanwhile.
-                pids.extend(read_procs(&group).unwrap_or_default());
-            }
-            if seen + groups.len() < MAX_GROUPS {
-                groups.extend(below(&group));
-            }
+        for group in self.groups().iter().skip(1) {
+            // A group below may have been removed meanwhile.
+            pids.extend(read_procs(group).unwrap_or_default());
         }
         let own = std::process::id();
         pids.retain(|pid| pid.0 != own);
         pids.sort_unstable();
         pids.dedup();
         Ok(pids)
+    }
+
+    /// The directories of the group and of those below it, at most [`MAX_GROUPS`]; its own is the first.
+    fn groups(&self) -> Vec<PathBuf> {
+        let mut groups = vec![self.dir.clone()];
+        let mut at = 0;
+        while let Some(group) = groups.get(at).filter(|_| groups.len() < MAX_GROUPS) {
+            groups.extend(below(group));
+            at += 1;
+        }
+        groups.truncate(MAX_GROUPS);
+        groups
+    }
+
+    /// What the kernel charges to it now.
+    pub fn memory(&self) -> CgroupMemory {
+        let charged = self.version_of_memory().and_then(|version| {
+            let groups = self.groups().len() as u64;
+            GroupFigures::read(&self.dir, version, groups)
+                .map(|figures| (version, figures))
+                .map_err(|e| format!("cannot read {}/memory.stat: {e}", self.dir.display()))
+        });
+        CgroupMemory {
+            dir: self.dir.clone(),
+            charged,
+        }
+    }
+
+    /// The version of the memory controller that the group has; why it has none.
+    fn version_of_memory(&self) -> std::result::Result<Version, String> {
+        // The root group of version 2 has the second one alone.
+        let has = |name: &str| self.dir.join(name).is_file();
+        if has(Version::One.usage_file()) {
+            return Ok(Version::One);
+        }
+        if has("memory.stat") {
+            return Ok(Version::Two);
+        }
+        let dir = self.dir.display();
+        if !self.dir.is_dir() {
+            return Err(format!("the control group {dir} no longer exists"));
+        }
+        let elsewhere = mounts()
+            .into_iter()
+            .find_map(|mount| mount.memory_of_version_1());
+        Err(match elsewhere {
+            Some(point) => format!(
+                "{dir} has no memory controller: memory is charged to the groups of another hierarchy; give the group's \
+                 directory below {}",
+                point.display()
+            ),
+            None => format!(
+                "the memory controller is not enabled in {dir}: the memory of its processes is charged to a group above \
+                 it; `echo +memory > {}/cgroup.subtree_control` enables it, for what is charged from then on",
+                self.dir.parent().unwrap_or(&self.dir).display()
+            ),
+        })
     }
 }
 
@@ -99,14 +150,39 @@ fn below(dir: &Path) -> Vec<PathBuf> {
     dirs.map(|e| e.path()).collect()
 }
 
+/// A mounted file system.
+struct Mount {
+    point: PathBuf,
+    kind: String,
+    options: String,
+}
+
+impl Mount {
+    /// Where it is mounted, if it is the hierarchy of version 1 that charges memory.
+    fn memory_of_version_1(self) -> Option<PathBuf> {
+        let memory = self.options.split(',').any(|option| option == "memory");
+        (self.kind == "cgroup" && memory).then_some(self.point)
+    }
+}
+
 /// Lines are `SOURCE POINT TYPE OPTIONS …`.
+fn mounts() -> Vec<Mount> {
+    let text = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+    let mount = |line: &str| {
+        let mut words = line.split(' ').skip(1);
+        Some(Mount {
+            point: words.next()?.into(),
+            kind: words.next()?.to_owned(),
+            options: words.next()?.to_owned(),
+        })
+    };
+    text.lines().filter_map(mount).collect()
+}
+
 fn mount_of_version_2() -> Option<PathBuf> {
-    let text = fs::read_to_string("/proc/self/mounts").ok()?;
-    let mut lines = text.lines().map(|line| line.split(' '));
-    lines.find_map(|mut words| {
-        let point = words.nth(1)?;
-        (words.next()? == "cgroup2").then(|| PathBuf::from(point))
-    })
+    let mut found = mounts().into_iter();
+    let found = found.find(|mount| mount.kind == "cgroup2");
+    found.map(|mount| mount.point)
 }
 
 #[cfg(test)]
@@ -119,6 +195,16 @@ mod tests {
             let said = Cgroup::find(Path::new(path)).map_err(|e| e.to_string());
             assert!(said.is_err_and(|e| e.contains("not a control group")) || path.is_empty());
         }
+    }
+
+    #[test]
+    fn a_group_of_another_controller_has_no_memory_figures() {
+        let pids = Path::new("/sys/fs/cgroup/pids");
+        let Ok(group) = Cgroup::find(pids) else {
+            return;
+        };
+        let why = group.memory().charged.unwrap_err();
+        assert!(why.contains("no memory controller"), "{why}");
     }
 
     #[test]

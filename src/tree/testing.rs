@@ -83,6 +83,7 @@ pub(crate) fn profile(samples: &[(&[Frame], Usage)], not_observed: &[Usage]) -> 
         ended: Ended::default(),
         freeze: FreezeOutcome::Ran,
         measures: vec![&RESIDENCY],
+        cgroup: None,
         places: Arc::default(),
     }
 }

@@ -45,6 +45,11 @@ impl Group {
         found.next()
     }
 
+    /// A new group in the hierarchy that is mounted there.
+    pub fn new_in(root: &str) -> Group {
+        Group::below(root)
+    }
+
     fn below(root: &str) -> Group {
         let root = PathBuf::from(root);
         let dir = root.join(unique_name("memprof-test-"));

@@ -103,6 +103,7 @@ pub fn profile(
         ended: Default::default(),
         freeze: FreezeOutcome::Ran,
         measures: vec![&RESIDENCY],
+        cgroup: None,
         places: Arc::default(),
     }
 }

@@ -3,6 +3,7 @@
 //! Needs root and `cc`.
 
 mod cgroup;
+mod cgroup_memory;
 mod churn;
 mod command;
 #[path = "../common/mod.rs"]

@@ -122,6 +122,48 @@ printf 'hold 10 1000000\nchurn 1000 5000\n' |
 grep -q ';hold;[^;]*malloc 10000000$' /tmp/exact.folded ||
     fail "hold has 10,000,000 bytes; memprof --heap=exact says: $(cat /tmp/exact.folded /tmp/log)"
 
+# What is charged to a control group of version 2, with 8 MiB of anonymous memory, and 4 MiB on a tmpfs that nobody maps.
+group=/sys/fs/cgroup/ledger
+mount -t cgroup2 cgroup2 /sys/fs/cgroup
+echo +memory >/sys/fs/cgroup/cgroup.subtree_control
+mkdir "$group"
+mkfifo /tmp/group-in /tmp/group-out
+sh -c "echo \$\$ >$group/cgroup.procs && exec scenarios" </tmp/group-in >/tmp/group-out &
+pid=$!
+exec 3>/tmp/group-in 4</tmp/group-out
+for told in 'mmap 8388608' 'write /tmp/unmapped 4194304'; do
+    echo "$told" >&3
+    read -r answer <&4
+    [ "$answer" = ok ] || fail "the workload's command $told: $answer"
+done
+memprof --cgroup "$group" >/tmp/summary 2>/tmp/log &
+profiler=$!
+wait_for "serving "
+timeout 120 wget -q -O /tmp/group "$url/v2/cgroup" || fail "no answer to /v2/cgroup"
+kill -INT "$profiler"
+wait "$profiler" || fail "memprof --cgroup ended with status $?"
+exec 3>&-
+wait "$pid" || fail "the workload ended with status $?"
+sed 's/},{"name"/}\n{"name"/g; s/"rows":\[/&\n/' /tmp/group >/tmp/rows
+of_row() { sed -n "/^{\"name\":\"$1\"/s/.*\"$2\":\(-\{0,1\}[0-9]*\),.*/\1/p" /tmp/rows; }
+usage=$(sed -n 's/.*"usage":\([0-9]*\),.*/\1/p' /tmp/rows)
+tolerance=$(sed -n 's/.*"tolerance":\([0-9]*\),.*/\1/p' /tmp/rows)
+sum=0
+for row in anon shmem file kernel sock hugetlb unexplained; do
+    sum=$((sum + $(of_row "$row" charged || echo 0) + 0))
+done
+[ "$usage" = "$sum" ] || fail "the rows add up to $sum, the usage is $usage"
+# A row that is to be WANTED bytes, within the tolerance.
+near() {
+    off=$(($(of_row "$1" "$2") - $3))
+    [ "${off#-}" -le "$tolerance" ] || fail "$1, $2: off by $off, tolerance $tolerance"
+}
+near unexplained charged 0
+near anon difference 0
+near shmem charged 4194304
+echo "control group: $usage bytes, unexplained $(of_row unexplained charged), tolerance $tolerance"
+rm /tmp/unmapped
+
 # A process that already runs, over HTTP.
 [ "$(stat -f -c %T /bin/scenarios)" = tmpfs ] || fail "the guest's root is not a tmpfs"
 mkfifo /tmp/in /tmp/out

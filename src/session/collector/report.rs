@@ -8,6 +8,7 @@ use crate::aggregate::ReportError;
 use crate::api::{LastScan, ProviderError, Status};
 use crate::freeze::Freeze;
 use crate::profile::Losses;
+use crate::target::Selector;
 
 /// How often, at most, the target is scanned without a request, so that a last profile exists when it ends;
 /// these scans take at most 1/`KEEP_SHARE` of the time.
@@ -85,6 +86,9 @@ impl Collector {
         }
         let mut profile = self.aggregator.profile(snapshot, &self.probe);
         profile.freeze = outcome;
+        if let Selector::Cgroup(group) = &self.selector {
+            profile.cgroup = Some(Arc::new(group.memory()));
+        }
         if !settled {
             let taken = self.waiting.len() as u64 * EVENT_BYTES;
             let behind = taken + self.probe.waiting_bytes();

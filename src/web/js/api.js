@@ -16,6 +16,23 @@ import { noSymbol, reason } from "./words.js";
 /** @typedef {{ number: number, taken: number, pid: number, alive: boolean, stopped_us: number | null, stopped_in_turn: boolean, freeze_error: string | null, exact: boolean, kernel_counted: boolean, heap_counted: boolean, heap_exact: boolean, heap_single: boolean, total_error?: Usage, faults: { all: number, unwalked: number } | null, total: Usage, page_tables: number, agreement: Agreement, not_observed: Usage, incomplete: Usage, losses: Loss[], not_counted: Loss[] }} Report */
 /** @typedef {{ verdict: string, resident: number, low: number, high: number }} Agreement */
 /**
+ * @typedef {object} CgroupRow
+ * @property {string} name
+ * @property {number} charged
+ * @property {number | null} memprof
+ * @property {number | null} difference
+ * @property {string} note
+ * @property {{ name: string, bytes: number }[]} parts
+ *
+ * @typedef {object} Cgroup
+ * @property {string} path
+ * @property {number | null} usage
+ * @property {string | null} usage_file
+ * @property {string | null} without_total
+ * @property {number | null} tolerance
+ * @property {number | null} oom_kills
+ * @property {CgroupRow[]} rows
+ *
  * @typedef {object} Summary
  * @property {string} version
  * @property {Report} report
@@ -182,6 +199,8 @@ export const api = {
   shown: () => ask("summary", which()),
   /** @returns {Promise<Health>} */
   health: () => ask("health"),
+  /** @returns {Promise<{ cgroup: Cgroup | null }>} */
+  cgroup: () => ask("cgroup", { mark: state.mark }),
   /** @returns {Promise<Tree>} */
   tree: async (/** @type {Choice} */ choice) => {
     const { fn, path } = choice;

@@ -40,6 +40,20 @@ function size(/** @type {number | null | undefined} */ count) {
   return count === null || count === undefined ? "–" : h("span", { title: exact(count) }, bytes(count));
 }
 
+/** Bytes that may be negative. */
+function signed(/** @type {number | null} */ count) {
+  return count === null || count >= 0 ? size(count) : h("span", { title: exact(count) }, `−${bytes(-count)}`);
+}
+
+/** What is charged to the followed control group. */
+function balance(/** @type {import("../api.js").Cgroup} */ group) {
+  const parts = (/** @type {import("../api.js").CgroupRow} */ row) => row.parts.map((part) => `${part.name}: ${bytes(part.bytes)}`).join("\n");
+  const total = group.usage === null ? group.without_total : `${bytes(group.usage)} are charged to ${group.path} and the groups below it (${group.usage_file}).`;
+  const kills = group.oom_kills ? ` The out-of-memory killer has killed ${number(group.oom_kills)} of its processes since it was made.` : "";
+  return card("Control group", `${total}${kills} The rows add up to that. The kernel charges a page to the group of the process that touched it first, once; memprof counts it for each process that maps it.`,
+    table(["row", "kernel", "memprof", "difference", "what it is"], group.rows.map((row) => [h("span", { title: parts(row) || null }, row.name), signed(row.charged), size(row.memprof), signed(row.difference), row.note]), "No figures."));
+}
+
 /** What the probe's tables hold, by their names in the API. */
 const TABLES = /** @type {Record<string, [string, string]>} */ ({
   pages: ["Pages with a stack", "Chunks of neighbouring pages whose stacks are recorded"],
@@ -61,16 +75,17 @@ export class HealthView {
   }
 
   async refresh() {
-    const [health, summary] = await Promise.all([api.health(), api.shown().catch(() => null)]);
-    this.draw(health, summary);
+    const [health, summary, group] = await Promise.all([api.health(), api.shown().catch(() => null), api.cgroup().catch(() => null)]);
+    this.draw(health, summary, group?.cgroup ?? null);
     return summary?.report;
   }
 
-  draw(/** @type {Health} */ health, /** @type {Summary | null} */ summary) {
+  draw(/** @type {Health} */ health, /** @type {Summary | null} */ summary, /** @type {import("../api.js").Cgroup | null} */ group) {
     const all = health.outcomes.reduce((sum, row) => sum + row.bytes, 0);
     const { own, scan } = health;
     const cards = [
       summary && against(summary),
+      group && balance(group),
       card("Outcomes of unwinding", "Complete: unwinding reached the outermost frame. The other stacks are truncated; the outcome says why.",
         table(["outcome", "stacks", "memory", "share"], health.outcomes.map((row) => [row.outcome, number(row.stacks), bytes(row.bytes), percent(row.bytes, all)]), "No stack has been seen yet.")),
       card("Lost", "Events that did not fit into a table or a buffer, or could not be read, since memprof attached.",

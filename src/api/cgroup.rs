@@ -1,0 +1,105 @@
+//! `/v2/cgroup`: what is charged to the followed control group, beside memprof's sums.
+
+use serde::Serialize;
+
+use super::common::ReportInfo;
+use super::reply::internal;
+use super::request::RequestContext;
+use super::room::Out;
+use super::view::{View, view};
+use super::{ApiError, Report, Request};
+use crate::profile::{BalanceRow, CgroupMemory};
+
+/// Parameters of `/v2/cgroup`.
+pub(super) const PARAMETERS: &[&str] = &["mark"];
+
+/// `/v2/cgroup`.
+pub(super) fn read(asked: &RequestContext<'_>) -> Result<Request, ApiError> {
+    view(asked, Balance)
+}
+
+/// The view of `/v2/cgroup`.
+#[derive(Clone, Copy, Debug)]
+struct Balance;
+
+impl View for Balance {
+    fn write(&self, report: &Report, out: &mut Out) -> Result<(), ApiError> {
+        let cgroup = report.profile.cgroup.as_deref();
+        let reply = BalanceReply {
+            report: report.into(),
+            cgroup: cgroup.map(|group| Group::of(group, report)),
+        };
+        serde_json::to_writer(out, &reply).map_err(internal)
+    }
+
+    /// It takes no tree.
+    fn is_light(&self) -> bool {
+        true
+    }
+}
+
+#[derive(Serialize)]
+struct BalanceReply<'a> {
+    report: ReportInfo,
+    cgroup: Option<Group<'a>>,
+}
+
+#[derive(Serialize)]
+struct Group<'a> {
+    path: String,
+    version: Option<u8>,
+    usage: Option<u64>,
+    usage_file: Option<&'static str>,
+    /// Why there is no usage.
+    without_total: Option<String>,
+    tolerance: Option<u64>,
+    oom_kills: Option<u64>,
+    rows: Vec<Row<'a>>,
+}
+
+#[derive(Serialize)]
+struct Row<'a> {
+    name: &'a str,
+    charged: i64,
+    memprof: Option<u64>,
+    difference: Option<i64>,
+    note: String,
+    parts: Vec<Part>,
+}
+
+#[derive(Serialize)]
+struct Part {
+    name: &'static str,
+    bytes: u64,
+}
+
+impl Group<'_> {
+    fn of(group: &CgroupMemory, report: &Report) -> Group<'static> {
+        let charged = group.charged.as_ref().ok();
+        let rows = group.balance(&report.profile.total.usage);
+        Group {
+            path: group.dir.display().to_string(),
+            version: charged.map(|(version, _)| version.number()),
+            usage: charged.and_then(|(_, figures)| figures.usage),
+            usage_file: charged.map(|(version, _)| version.usage_file()),
+            without_total: group.without_total(),
+            tolerance: charged.map(|(_, figures)| figures.tolerance),
+            oom_kills: charged.and_then(|(_, figures)| figures.oom_kills),
+            rows: rows.into_iter().map(Row::from).collect(),
+        }
+    }
+}
+
+impl From<BalanceRow> for Row<'_> {
+    fn from(row: BalanceRow) -> Self {
+        let part = |(name, bytes)| Part { name, bytes };
+        Row {
+            name: row.name,
+            charged: row.charged,
+            memprof: row.memprof,
+            difference: row.difference(),
+            parts: row.parts.into_iter().map(part).collect(),
+            note: row.note,
+        }
+    }
+}

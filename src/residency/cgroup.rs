@@ -1,0 +1,289 @@
+//! What the kernel charges to a control group: `memory.current` and `memory.stat` of version 2, and their counterparts of
+//! version 1, in bytes.
+//!
+//! `memory.stat` is kept per CPU and may lag behind, and CPUs charge in advance: [`GroupFigures::tolerance`] says by how
+//! much its rows and the total can differ.
+
+use std::collections::HashMap;
+use std::fs;
+use std::io;
+use std::path::Path;
+
+use nix::unistd::{SysconfVar, sysconf};
+
+use super::page::page_size;
+
+/// The kernel's `MEMCG_CHARGE_BATCH`: pages that a CPU charges to a group in advance, and changes of statistics that it
+/// keeps to itself.
+const BATCH: u64 = 64;
+/// Online CPUs keep so many batches of changes of statistics before a reader has them flushed: one on each CPU, and one for
+/// each in the group's own count (`memcg_vmstats_needs_flush`).
+const STATISTICS: u64 = 2;
+
+/// Version of the memory controller.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Version {
+    /// Version 1: a hierarchy of its own.
+    One,
+    /// Version 2: the unified hierarchy.
+    Two,
+}
+
+impl Version {
+    /// Its number.
+    pub fn number(self) -> u8 {
+        match self {
+            Version::One => 1,
+            Version::Two => 2,
+        }
+    }
+
+    /// The file with what the group is charged with.
+    pub fn usage_file(self) -> &'static str {
+        match self {
+            Version::One => "memory.usage_in_bytes",
+            Version::Two => "memory.current",
+        }
+    }
+}
+
+/// What a group and those below it are charged with, in bytes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct GroupFigures {
+    /// `memory.current`; `None` for the root group of version 2, which has none.
+    pub usage: Option<u64>,
+    /// By how much the usage changed while the other figures were read.
+    pub moved: u64,
+    /// Mapped anonymous memory, huge pages included.
+    pub anon: u64,
+    /// Shared memory and tmpfs files, mapped or not.
+    pub shmem: u64,
+    /// Page cache of other files.
+    pub file: u64,
+    /// The part of `shmem` and `file` that any process maps.
+    pub mapped: u64,
+    /// Swap cache. What of it is mapped is in `anon`, too.
+    pub swap_cache: u64,
+    /// All kernel memory.
+    pub kernel: u64,
+    /// Parts of `kernel` that the kernel counts, by their names in `memory.stat`.
+    pub kernel_parts: Vec<(&'static str, u64)>,
+    /// Socket buffers; version 1 does not charge them here.
+    pub sock: u64,
+    /// Huge pages of hugetlbfs, if the kernel is told to charge them here.
+    pub hugetlb: u64,
+    /// Processes that the out-of-memory killer has killed in it since it was made.
+    pub oom_kills: Option<u64>,
+    /// See [`GroupFigures::tolerance`].
+    pub tolerance: u64,
+}
+
+impl GroupFigures {
+    /// Reads those of a group in a directory; `groups` is the number of groups that it consists of, itself included.
+    ///
+    /// # Errors
+    /// A file cannot be read.
+    pub fn read(dir: &Path, version: Version, groups: u64) -> io::Result<GroupFigures> {
+        let read = |name: &str| fs::read_to_string(dir.join(name));
+        let number = |name: &str| read(name).ok()?.trim().parse::<u64>().ok();
+        let usage = || number(version.usage_file());
+        let before = usage();
+        let stat = read("memory.stat")?;
+        let mut figures = match version {
+            Version::One => {
+                // The usage of the root group is the sum of its cache and anonymous memory alone.
+                let is_root = dir.join("cgroup.sane_behavior").exists();
+                let kernel = number("memory.kmem.usage_in_bytes").filter(|_| !is_root);
+                GroupFigures::of_version_1(&stat, kernel.unwrap_or(0))
+            }
+            Version::Two => GroupFigures::of_version_2(&stat),
+        };
+        figures.usage = usage();
+        figures.moved = match (before, figures.usage) {
+            (Some(before), Some(after)) => before.abs_diff(after),
+            _ => 0,
+        };
+        let events = match version {
+            Version::One => "memory.oom_control",
+            Version::Two => "memory.events",
+        };
+        figures.oom_kills = read(events).ok().and_then(|text| oom_kills(&text));
+        figures.tolerance = tolerance(online_cpus(), groups).saturating_add(figures.moved);
+        Ok(figures)
+    }
+
+    fn of_version_2(stat: &str) -> GroupFigures {
+        let rows = rows(stat);
+        let row = |name: &str| rows.get(name).copied().unwrap_or(0);
+        const PARTS: [&str; 7] = [
+            "slab",
+            "percpu",
+            "kernel_stack",
+            "pagetables",
+            "sec_pagetables",
+            "vmalloc",
+            "zswap",
+        ];
+        let parts = PARTS.map(|name| (name, row(name)));
+        let sum = parts.iter().map(|(_, bytes)| *bytes).sum();
+        let (shmem, swap_cache) = (row("shmem"), row("swapcached"));
+        GroupFigures {
+            anon: row("anon"),
+            shmem,
+            // The kernel counts shared memory and the swap cache among its file pages.
+            file: row("file").saturating_sub(shmem).saturating_sub(swap_cache),
+            mapped: row("file_mapped"),
+            swap_cache,
+            // 5.18 "memcg: add per-memcg total kernel memory stat" added the row.
+            kernel: rows.get("kernel").copied().unwrap_or(sum),
+            kernel_parts: parts.into_iter().filter(|(_, bytes)| *bytes > 0).collect(),
+            sock: row("sock"),
+            // 6.13 "memcg/hugetlb: add hugeTLB counters to memcg"; there only if the charge is made.
+            hugetlb: row("hugetlb"),
+            ..GroupFigures::default()
+        }
+    }
+
+    /// The rows `total_*` include the groups below.
+    fn of_version_1(stat: &str, kernel: u64) -> GroupFigures {
+        let rows = rows(stat);
+        let row = |name: &str| rows.get(name).copied().unwrap_or(0);
+        let (shmem, swap_cache) = (row("total_shmem"), row("total_swapcached"));
+        let cache = row("total_cache");
+        GroupFigures {
+            // Despite the documentation not with the swap cache: NR_ANON_MAPPED.
+            anon: row("total_rss"),
+            shmem,
+            file: cache.saturating_sub(shmem).saturating_sub(swap_cache),
+            mapped: row("total_mapped_file"),
+            swap_cache,
+            kernel,
+            ..GroupFigures::default()
+        }
+    }
+}
+
+/// By how much the sum of the rows and the usage can differ, in bytes: each CPU may have charged a batch in advance to each
+/// group, and statistics that nobody has flushed. (The kernel flushes them every 2 s, and when there are more of them.)
+fn tolerance(cpus: u64, groups: u64) -> u64 {
+    let batches = groups.saturating_add(STATISTICS).saturating_mul(cpus);
+    batches.saturating_mul(BATCH * page_size())
+}
+
+fn online_cpus() -> u64 {
+    let online = sysconf(SysconfVar::_NPROCESSORS_ONLN).ok().flatten();
+    online
+        .and_then(|cpus| u64::try_from(cpus).ok())
+        .unwrap_or(1)
+}
+
+/// Lines are `NAME NUMBER`; others are skipped.
+fn rows(stat: &str) -> HashMap<&str, u64> {
+    let row = |line: &'_ str| -> Option<(usize, u64)> {
+        let (name, number) = line.split_once(' ')?;
+        Some((name.len(), number.trim().parse().ok()?))
+    };
+    let lines = stat.lines();
+    lines
+        .filter_map(|line| row(line).map(|(end, number)| (&line[..end], number)))
+        .collect()
+}
+
+/// `memory.events` and `memory.oom_control` have the same line.
+fn oom_kills(text: &str) -> Option<u64> {
+    rows(text).get("oom_kill").copied()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Linux 6.18, version 1.
+    const ONE: &str = "cache 1048576\nrss 0\nrss_huge 0\nshmem 1048576\nmapped_file 4096\ndirty 0\nwriteback 0\n\
+        workingset_refault_anon 0\nworkingset_refault_file 0\nswap 0\nswapcached 0\npgpgin 0\npgpgout 0\npgfault 0\n\
+        pgmajfault 0\ninactive_anon 0\nactive_anon 0\ninactive_file 0\nactive_file 0\nunevictable 0\n\
+        hierarchical_memory_limit 9223372036854771712\nhierarchical_memsw_limit 9223372036854771712\n\
+        total_cache 5242880\ntotal_rss 8388608\ntotal_rss_huge 2097152\ntotal_shmem 1048576\ntotal_mapped_file 4096\n\
+        total_dirty 0\ntotal_writeback 0\ntotal_swap 0\ntotal_swapcached 65536\ntotal_unevictable 0\n";
+
+    /// Linux 6.1.192, version 2, without the rows about reclaim: 8 MiB mapped, and 4 MiB on a tmpfs.
+    const TWO: &str = "anon 8491008\nfile 4194304\nkernel 94208\nkernel_stack 0\npagetables 45056\nsec_pagetables 0\n\
+        percpu 0\nsock 0\nvmalloc 0\nshmem 4194304\nfile_mapped 0\nfile_dirty 0\nfile_writeback 0\n\
+        swapcached 0\nanon_thp 0\nfile_thp 0\nshmem_thp 0\ninactive_anon 12681216\nactive_anon 4096\n\
+        inactive_file 0\nactive_file 0\nunevictable 0\nslab_reclaimable 8488\nslab_unreclaimable 8432\n\
+        slab 16920\npgfault 2120\npgmajfault 0\npgrefill 0\npgactivate 0\npgdeactivate 0\npglazyfree 0\n\
+        pglazyfreed 0\nthp_fault_alloc 0\nthp_collapse_alloc 0\n";
+
+    #[test]
+    fn file_pages_of_version_2_include_shared_memory() {
+        let figures = GroupFigures::of_version_2(TWO);
+        assert_eq!(
+            (figures.anon, figures.shmem, figures.file),
+            (8_491_008, 4 << 20, 0)
+        );
+        assert_eq!((figures.kernel, figures.swap_cache), (94_208, 0));
+        assert_eq!(
+            figures.kernel_parts,
+            [("slab", 16_920), ("pagetables", 45_056)]
+        );
+    }
+
+    /// The same in Linux 7.3.
+    const NEWER: &str = "anon 8495104\nfile 4194304\nkernel 90112\nkernel_stack 0\npagetables 65536\nsec_pagetables 0\n\
+        percpu 64\nsock 0\nvmalloc 0\nshmem 4194304\nzswap 0\nzswapped 0\nzswap_incomp 0\nfile_mapped 0\n\
+        file_dirty 0\nfile_writeback 0\nswapcached 0\nanon_thp 0\nfile_thp 0\nshmem_thp 0\ninactive_anon 0\n\
+        active_anon 12689408\ninactive_file 0\nactive_file 0\nunevictable 0\nslab_reclaimable 8488\n\
+        slab_unreclaimable 8352\nslab 16840\n";
+
+    #[test]
+    fn rows_of_later_kernels_are_found() {
+        let figures = GroupFigures::of_version_2(NEWER);
+        assert_eq!(
+            (figures.anon, figures.shmem, figures.file),
+            (8495104, 4194304, 0)
+        );
+        assert_eq!(figures.kernel, 90112);
+        assert_eq!(
+            figures.kernel_parts,
+            [("slab", 16840), ("percpu", 64), ("pagetables", 65536)]
+        );
+    }
+
+    #[test]
+    fn version_1_has_totals_of_the_hierarchy() {
+        let figures = GroupFigures::of_version_1(ONE, 8192);
+        assert_eq!((figures.anon, figures.shmem), (8 << 20, 1 << 20));
+        assert_eq!(figures.file, (4 << 20) - 65_536);
+        assert_eq!((figures.kernel, figures.mapped), (8192, 4096));
+    }
+
+    #[test]
+    fn unknown_and_odd_lines_are_skipped() {
+        let figures = GroupFigures::of_version_2("anon 1\nnew_row 5\nfile x\n\nshmem\nkernel -3\n");
+        assert_eq!((figures.anon, figures.file, figures.kernel), (1, 0, 0));
+    }
+
+    #[test]
+    fn without_a_row_kernel_memory_is_the_sum_of_its_parts() {
+        let figures = GroupFigures::of_version_2("slab 10\npercpu 5\nkernel_stack 1\n");
+        assert_eq!(figures.kernel, 16);
+    }
+
+    #[test]
+    fn kills_are_counted_in_both_versions() {
+        assert_eq!(
+            oom_kills("low 0\nhigh 0\nmax 3\noom 1\noom_kill 2\noom_group_kill 0\n"),
+            Some(2)
+        );
+        assert_eq!(
+            oom_kills("oom_kill_disable 0\nunder_oom 0\noom_kill 1\n"),
+            Some(1)
+        );
+        assert_eq!(oom_kills(""), None);
+    }
+
+    #[test]
+    fn the_tolerance_grows_with_the_groups() {
+        assert_eq!(tolerance(2, 1), 2 * 3 * 64 * page_size());
+    }
+}
