@@ -81,6 +81,7 @@ pub static ASSETS: &[Asset] = assets! {
     JS, "js/views/health.js";
     JS, "js/views/heap.js";
     JS, "js/views/list.js";
+    JS, "js/views/processes.js";
     JS, "js/views/sandwich.js";
     JS, "js/views/space.js";
     JS, "js/which.js";

@@ -534,11 +534,13 @@ fn a_process_in_a_container_with_a_deleted_program() {
 fn processes_that_may_not_be_read_are_left_out_of_all() {
     let mut own = workload_of(NOBODY);
     let other = workload_of(ANOTHER);
-    for freeze in [&[][..], &["--freeze"]] {
+    for freeze in [&[][..], &["--freeze"], &["--freeze-group"]] {
         let m = serving(OWN, NOBODY, &[&["--all"], freeze].concat());
         m.said("cannot scan process");
         own.lines.tell("mmap 2097152");
-        let reply = m.get("/v2/processes").json();
+        let reply = m.get("/v2/processes");
+        assert_eq!(reply.status, 200, "{freeze:?}: {}", reply.text());
+        let reply = reply.json();
         let rows = reply["rows"].as_array().unwrap();
         let has = |pid: Pid| rows.iter().any(|row| row["pid"] == pid.0);
         assert!(has(own.pid()) && !has(other.pid()), "{reply}");

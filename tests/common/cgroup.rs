@@ -50,9 +50,17 @@ impl Group {
         Group::below(root)
     }
 
+    /// A new group below this one.
+    pub fn child(&self) -> Group {
+        Group::at(self.root.clone(), &self.dir)
+    }
+
     fn below(root: &str) -> Group {
-        let root = PathBuf::from(root);
-        let dir = root.join(unique_name("memprof-test-"));
+        Group::at(PathBuf::from(root), Path::new(root))
+    }
+
+    fn at(root: PathBuf, above: &Path) -> Group {
+        let dir = above.join(unique_name("memprof-test-"));
         fs::create_dir(&dir).unwrap();
         Group { root, dir }
     }

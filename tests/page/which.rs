@@ -3,9 +3,10 @@
 use ::memprof::event::Pid;
 
 use super::browser::Browser;
+use super::common::cgroup::Group;
 use super::common::memprof::Memprof;
 use super::common::process::{cont, stop};
-use super::common::workload::{Family, program};
+use super::common::workload::{Family, Workload, program};
 use super::lists::until;
 use super::live::{MIB, Run};
 use super::shown::*;
@@ -54,6 +55,63 @@ fn one_of_several_processes() {
     }
     browser.must_be_quiet();
     pids.iter().for_each(|pid| cont(*pid));
+}
+
+/// The lists of processes and of control groups, and what they lead to.
+#[test]
+fn processes_and_control_groups() {
+    let group = Group::new();
+    let mut all = [(); 3].map(|()| Workload::start(&program("scenarios")));
+    all.iter().for_each(|w| group.put(w.pid()));
+    let below = group.child();
+    below.put(all[2].pid());
+    let name = format!("/{}", group.name().display());
+    let m = Memprof::start(&["--cgroup", &name]);
+    m.said("following ");
+    for (workload, mib) in all.iter_mut().zip([2, 4, 8]) {
+        workload.lines.tell(&format!("mmap {}", mib * MIB));
+    }
+    let pids = all.each_ref().map(Workload::pid);
+    pids.into_iter().for_each(stop);
+    let browser = Browser::start(m.address());
+    browser.open("#view=processes&kind=anon");
+    assert_eq!(browser.figure(".note", "data-count"), 3);
+    let total = |query: &str| {
+        let summary = api(m.address(), &format!("/v2/summary{query}"));
+        summary["total"]["anon"].as_u64().unwrap()
+    };
+    assert_eq!(browser.figure(".note", "data-total"), total(""));
+    // The largest is first, and leads to its own memory.
+    browser.click(".rows .row");
+    let link = format!("location.hash.includes('pid={}')", pids[2]);
+    browser.wait(&link);
+    let anon = total(&format!("?pid={}", pids[2]));
+    browser.wait(&format!(
+        "document.querySelector('{ANON}').dataset.bytes === '{anon}'"
+    ));
+
+    browser.open(&format!("#view=processes&kind=anon&pby=group&q={name}"));
+    assert_eq!(browser.figure(".note", "data-count"), 2);
+    browser.open(&format!(
+        "#view=functions&kind=anon&cgroup={name}/{}",
+        below.name().file_name().unwrap().display()
+    ));
+    assert_eq!(browser.figure(".note", "data-total"), anon);
+    browser.wait(&format!(
+        "document.querySelector('{ANON}').dataset.bytes === '{anon}'"
+    ));
+    let shown = browser.eval("document.getElementById('process').selectedOptions[0].textContent");
+    assert!(
+        shown.as_str().unwrap().starts_with("processes in /"),
+        "{shown}"
+    );
+    // With the group above it, all three.
+    browser.open(&format!("#view=functions&kind=anon&cgroup={name}"));
+    assert_eq!(browser.figure(".note", "data-total"), total(""));
+    browser.must_be_quiet();
+    pids.into_iter().for_each(cont);
+    m.interrupt();
+    all.into_iter().for_each(Workload::end);
 }
 
 #[test]

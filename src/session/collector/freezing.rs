@@ -73,6 +73,11 @@ impl Collector {
                     let outcome = FreezeOutcome::Failed { why, stood: frozen };
                     (self.running()?, outcome)
                 }
+                Err(NotFrozen::Failed(e)) if places.len() > 1 => {
+                    let why = format!("not all processes can be read: {e:#}");
+                    let stood = Duration::ZERO;
+                    (self.running()?, FreezeOutcome::Failed { why, stood })
+                }
                 Err(NotFrozen::Failed(e)) => return Err(ReportError::Failed(e)),
             },
         };
@@ -127,7 +132,8 @@ impl Collector {
                 let scanned = scanned.into_iter().map(|p| p.with(outcome.clone()));
                 Ok(Some((scanned.collect(), outcome)))
             }
-            Err(NotFrozen::Ran { .. }) if or_in_turn => Ok(None),
+            // Also if one of them cannot be read: it is left out then.
+            Err(_) if or_in_turn => Ok(None),
             Err(e) => Err(e),
         }
     }

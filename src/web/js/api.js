@@ -58,6 +58,9 @@ import { noSymbol, reason } from "./words.js";
 /** @typedef {{ resolution: number, times: number[], series: { name: string, values: (number | null)[] }[] }} Series */
 /** @typedef {{ id: string, name: string | null, created: number, taken: number, stopped_us: number | null, stopped_in_turn: boolean, exact: boolean, total: Usage }} Mark */
 /** @typedef {{ id: string, name: string | null, taken: number, pid: number, comm: string, stopped_us: number, copied: number, allocator: string, refused: string | null, live: number, free: number, overhead: number, trimmable: number, unreachable: number | null, anonymous: number, swapped: number }} HeapInfo */
+/** @typedef {{ pid: number, comm: string, cgroup?: string, container?: string, pod?: string, total: Usage }} ProcessRow */
+/** @typedef {{ cgroup: string, container?: string, pod?: string, processes: number, total: Usage }} GroupRow */
+/** @typedef {{ report: Report, total: Usage, rows: ProcessRow[], groups: GroupRow[], ended: ProcessRow[], ended_unscanned: number }} Processes */
 /** @typedef {{ name: string, about: string, extension: string, content_type: string, href: string, options: string[] }} Format */
 /**
  * @typedef {object} Health
@@ -85,14 +88,15 @@ export class ApiError extends Error {
   }
 }
 
-/** The parameters that select the report and the process. */
-const which = () => ({ mark: state.mark, pid: state.pid });
+/** The parameters that select the report and the processes. */
+const which = () => ({ mark: state.mark, ...whose() });
+export const whose = () => ({ pid: state.pid, cgroup: state.pid ? "" : state.cgroup });
 
 /** Whether single allocations are known: now, if they are sampled, and neither in marks nor in files. */
 export const hasSingle = () => !state.mark && !isSaved && isSampled();
 
 /** Whether a filter can choose: of kinds of the heap, where single allocations are known. */
-export const canFilter = (kind = state.kind) => isOfHeap(kind) && hasSingle();
+export const canFilter = (kind = state.kind) => isOfHeap(kind) && hasSingle() && !whose().cgroup;
 
 /** The filter that applies. */
 export const filterOf = (kind = state.kind) => (canFilter(kind) ? state.filter : "");
@@ -201,6 +205,8 @@ export const api = {
   health: () => ask("health"),
   /** @returns {Promise<{ cgroup: Cgroup | null }>} */
   cgroup: () => ask("cgroup", { mark: state.mark }),
+  /** Of all processes, whichever are shown. @returns {Promise<Processes>} */
+  processes: () => ask("processes", { mark: state.mark }),
   /** @returns {Promise<Tree>} */
   tree: async (/** @type {Choice} */ choice) => {
     const { fn, path } = choice;
@@ -214,9 +220,9 @@ export const api = {
   /** @returns {Promise<Tree>} */
   fileTree: async (/** @type {string} */ file, /** @type {Choice} */ choice) => tree(await ask("files/stacks", { file, ...shape({ ...choice, kind: "cache" }), ...which() })),
   /** @returns {Promise<Tree>} */
-  diffTree: async (/** @type {Choice} */ choice) => tree(await ask("diff", { by: "stack", from: choice.from, to: choice.to, kind: choice.kind, pid: state.pid, ...shape(choice) }), choice.kind),
+  diffTree: async (/** @type {Choice} */ choice) => tree(await ask("diff", { by: "stack", from: choice.from, to: choice.to, kind: choice.kind, ...whose(), ...shape(choice) }), choice.kind),
   /** The functions whose self bytes changed most. @returns {Promise<{ report: Report, rows: DiffRow[], count: number }>} */
-  diffFunctions: (/** @type {Choice} */ choice) => ask("diff", { by: "function", from: choice.from, to: choice.to, kind: choice.kind, sort: "self", limit: 1000, pid: state.pid, frames: choice.py }),
+  diffFunctions: (/** @type {Choice} */ choice) => ask("diff", { by: "function", from: choice.from, to: choice.to, kind: choice.kind, sort: "self", limit: 1000, ...whose(), frames: choice.py }),
   /** @returns {Promise<Functions>} */
   functions: (/** @type {Record<string, any>} */ parameters) => ask("functions", { ...parameters, filter: filterOf(parameters.kind), frames: state.py, ...which() }),
   /** @returns {Promise<AllocationGroups>} */

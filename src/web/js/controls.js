@@ -26,6 +26,7 @@ const OFFERS = /** @type {Record<string, string[]>} */ ({
   health: [],
   heap: [],
   allocations: ["aby"],
+  processes: ["pby", "kind", "q"],
 });
 
 const CHOICES = /** @type {Record<string, [string, [string, string][], string]>} */ ({
@@ -35,6 +36,7 @@ const CHOICES = /** @type {Record<string, [string, [string, string][], string]>}
   inl: ["Inlined", [["", "with their caller"], ["1", "separate frames"]], "Functions that the compiler inlined into their callers are separate frames, if debug information names them"],
   py: ["Interpreted", [["", "with native functions"], ["source", "its functions alone"], ["native", "native functions alone"]], "Functions of the Python or Ruby program among the native ones (without the interpreter’s evaluators), those of the program alone, or native ones alone"],
   aby: ["Groups", [["function", "function"], ["stack", "stack"], ["thread", "thread"], ["size", "size"], ["lifetime", "lifetime"]], "What the allocations of a row have in common. By function: an allocation is in the row of each function on its stack"],
+  pby: ["List", [["process", "processes"], ["group", "control groups"]], "Each process, or the processes of each control group together"],
   min: ["Threshold", [["0", "all"], ["65536", "≥ 64 KiB"], ["262144", "≥ 256 KiB"], ["1048576", "≥ 1 MiB"], ["16777216", "≥ 16 MiB"]], "Smaller frames are aggregated as “below threshold”"],
 });
 
@@ -109,7 +111,7 @@ function control(/** @type {string} */ name) {
   const known = choices.some(([option]) => option === value);
   const custom = name === "min" && !known && Number.isFinite(parseBytes(`${value}B`));
   const options = custom ? [...choices, /** @type {[string, string]} */ ([value, `≥ ${bytes(Number(value))}`])] : choices;
-  const reset = name === "aby" ? { sort: "", page: "0" } : name === "dir" || name === "merge" || name === "inl" || name === "py" ? { zoom: "", sel: "" } : {};
+  const reset = name === "aby" || name === "pby" ? { sort: "", page: "0" } : name === "dir" || name === "merge" || name === "inl" || name === "py" ? { zoom: "", sel: "" } : {};
   const box = select(label, options, value, (chosen) => change({ [name]: chosen, ...reset }, true), title);
   box.dataset.name = name;
   const made = field(label, box, title);

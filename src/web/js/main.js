@@ -24,6 +24,7 @@ import { Functions } from "./views/functions.js";
 import { Graph } from "./views/graph.js";
 import { HealthView } from "./views/health.js";
 import { HeapView } from "./views/heap.js";
+import { Processes } from "./views/processes.js";
 import { Sandwich } from "./views/sandwich.js";
 import { Space } from "./views/space.js";
 
@@ -54,7 +55,8 @@ const VIEWS = /** @type {[string, string, () => View, string[]][]} */ ([
   ["health", "Health", () => new HealthView(), []],
   ["heap", "Heap", () => new HeapView(heaps), ["heap", "hfrom", "hby"]],
   ["allocations", "Allocations", () => new Allocations(), ["aby", "filter"]],
-]).filter(([name]) => !isSaved || !["diff", "health", "heap", "sandwich", "allocations"].includes(name));
+  ["processes", "Processes", () => new Processes(), []],
+]).filter(([name]) => !isSaved || !["diff", "health", "heap", "sandwich", "allocations", "processes"].includes(name));
 
 const at = (/** @type {string} */ id) => /** @type {any} */ (document.getElementById(id));
 const content = at("content");
@@ -64,6 +66,8 @@ const FRESH = { zoom: "", sel: "", zoomUp: "", selUp: "", sort: "", page: "0", f
 
 /** @type {View | null} */
 let view = null;
+/** Whether several processes are followed. */
+let several = false;
 /** The call tree that keys act on. */
 const graph = () => (view instanceof Graph ? view : view?.graph);
 /** Counts refreshes, so that a late reply to an earlier request is ignored. */
@@ -79,8 +83,9 @@ function open() {
 }
 
 function tabs() {
-  // Groups of sampled allocations are offered where there are samples.
-  const offered = VIEWS.filter(([name]) => name !== "allocations" || isSampled() || state.view === name);
+  // Groups of sampled allocations are offered where there are samples, and a list of processes where there are several.
+  const has = /** @type {Record<string, boolean>} */ ({ allocations: isSampled(), processes: several });
+  const offered = VIEWS.filter(([name]) => (has[name] ?? true) || state.view === name);
   fill(
     at("tabs"),
     ...offered.map(([name, text], i) =>
@@ -170,6 +175,10 @@ async function showChosen(/** @type {import("./api.js").Summary} */ newest) {
     // A link may have a filter, which does not apply.
     if (state.filter) refresh();
   }
+  if (several !== newest.target.pids.length > 1) {
+    several = !several;
+    tabs();
+  }
   const asked = link();
   try {
     const summary = chosen() ? await api.shown() : newest;
@@ -183,7 +192,7 @@ async function showChosen(/** @type {import("./api.js").Summary} */ newest) {
 }
 
 /** Settings that require another report. */
-const WHICH = ["pid", "mark"];
+const WHICH = ["pid", "cgroup", "mark"];
 
 onChange((changed) => {
   offerNow();
@@ -209,7 +218,7 @@ onChange((changed) => {
   if (changed.has("fn") || changed.has("path")) view.show();
   const [, , , fetched] = VIEWS.find(([name]) => name === state.view) ?? VIEWS[0];
   if ([...fetched, ...WHICH].some((name) => changed.has(name))) refresh();
-  else if (["zoom", "sel", "zoomUp", "selUp", "q", "group", "sort", "shape", "page", "kind"].some((name) => changed.has(name))) Promise.resolve(view.show()).then((report) => report && showReport(report), () => refresh());
+  else if (["zoom", "sel", "zoomUp", "selUp", "q", "group", "sort", "shape", "page", "kind", "pby"].some((name) => changed.has(name))) Promise.resolve(view.show()).then((report) => report && showReport(report), () => refresh());
 });
 
 function paused() {

@@ -1,6 +1,6 @@
 // The help panel and the export menu: native dialogs, for correct handling of focus and Escape.
 
-import { api, filterOf } from "./api.js";
+import { api, filterOf, whose } from "./api.js";
 import { fill, h } from "./dom.js";
 import { asCounted, KINDS, unitOf } from "./kinds.js";
 import { state } from "./state.js";
@@ -32,7 +32,7 @@ export function toggleHelp() {
 
 /** The URL of a format, with the page's current settings that the format supports. */
 function address(/** @type {import("./api.js").Format} */ format) {
-  const chosen = { direction: state.dir, kind: state.kind, ...(state.min === "0" || unitOf(state.kind) !== "bytes" ? {} : { threshold: state.min }), to: state.mark, pid: state.pid, ...(moments().from ? {} : { filter: filterOf() }), ...moments() };
+  const chosen = { direction: state.dir, kind: state.kind, ...(state.min === "0" || unitOf(state.kind) !== "bytes" ? {} : { threshold: state.min }), to: state.mark, ...whose(), ...(moments().from ? {} : { filter: filterOf() }), ...moments() };
   const known = Object.entries(chosen).filter(([name, value]) => value && format.options.includes(name));
   return `${format.href.replace(/^\//, "")}?${new URLSearchParams(known)}`;
 }

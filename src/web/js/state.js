@@ -2,7 +2,7 @@
 
 /** Defaults; settings equal to them are left out of the link. */
 const DEFAULTS = {
-  view: "flame", // flame, treemap, tree, functions, sandwich, files, space, diff, health, heap, allocations
+  view: "flame", // flame, treemap, tree, functions, sandwich, files, space, diff, health, heap, allocations, processes
   shape: "icicle", // icicle: root on top; flame: root at the bottom
   dir: "callees", // callees: outermost function first; callers: innermost first
   kind: "all",
@@ -22,7 +22,9 @@ const DEFAULTS = {
   aby: "function", // the groups of allocations: function, stack, thread, size, lifetime
   sort: "", // a table's column, with a leading "-" for descending
   page: "0",
+  pby: "process", // the list of processes: process, group
   pid: "", // the process that is shown, "" for all of them
+  cgroup: "", // the control group whose processes are shown, "" for all of them
   mark: "", // the mark whose state is shown, "" for the newest report
   file: "", // the cached file whose stacks are shown
   from: "", // diff: the earlier mark
