@@ -168,8 +168,8 @@ int fault_kernel(struct bpf_raw_tracepoint_args *ctx)
 /*
  * The kernel counts this event before it handles the fault, whoever accessed the user's memory, and does not say whether
  * the page was there. If it was, the access was a write, and the page can be read. A read of a page that is not there
- * fails at once: faults of programs are not handled. (It fails as well if the processor cannot note accesses itself, and
- * the kernel has marked the page as not accessed: then a page without an owner gets one.)
+ * fails at once: faults of programs are not handled. (It fails as well if the processor cannot note accesses itself, before
+ * ARMv8.1, and the page is marked as not accessed, as fork() marks a child's: then the page seems to be new.)
  */
 SEC("perf_event")
 int fault_event(struct bpf_perf_event_data *ctx)
