@@ -24,6 +24,7 @@ pub enum Role {
     /// Forks processes for heap snapshots: a process of its own, without a filter.
     Guard,
     /// Has a process load a library: a process of its own, without a filter.
+    #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code))]
     Attach,
     /// Waits for the command, which memprof has already started.
     Command,

@@ -4,6 +4,7 @@ mod batch;
 mod code;
 mod config;
 mod exact;
+pub(crate) mod faults;
 mod follow;
 mod hooks;
 mod iterate;

@@ -16,6 +16,7 @@ use anyhow::Result;
 
 use crate::event::StackId;
 use crate::measure::{ColumnId, Measure};
+use crate::probe::faults;
 use crate::profile::{Amounts, FileId, Unobserved};
 use crate::wire::Bss;
 
@@ -91,10 +92,11 @@ pub static SOURCES: [&Source; 5] = [
     &exact::SOURCE,
 ];
 
-/// The names of all tracepoints that any source needs.
+/// The names of all tracepoints that a source needs, or uses if the kernel has them.
 pub fn tracepoints() -> impl Iterator<Item = &'static str> {
     let needed = SOURCES.into_iter().flat_map(|source| source.tracepoints);
-    needed.flat_map(|needed| needed.names.iter().copied())
+    let needed = needed.flat_map(|needed| needed.names.iter().copied());
+    needed.chain(faults::TRACEPOINTS)
 }
 
 /// The sources to load: those that need no option, and those whose option is given.

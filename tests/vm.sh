@@ -3,10 +3,12 @@
 # missing.
 #
 #   tests/vm.sh [SERIES…]      (default: 5.10 6.1 newest arm64-6.1)
-#   tests/vm.sh all            (6.12 and arm64-6.12 besides, and the scenarios with both kinds of hooks of system calls)
+#   tests/vm.sh all            (6.12, arm64-6.12, arm64-run-6.1 and arm64-run-6.12 besides, and the scenarios with both kinds
+#                          of hooks of system calls)
 #
-# On 64-bit ARM only the BPF program is checked (tests/vm/arm64.c): all of it is loaded, programs whose
-# hooks exist there are attached, and a stack is walked.
+# On 64-bit ARM, arm64-6.1 and arm64-6.12 check the BPF program alone (tests/vm/arm64.c): all of it is loaded, programs
+# whose hooks exist there are attached, a stack is walked, and a page gets its owner. arm64-run-6.1 and arm64-run-6.12
+# build memprof for it, which takes minutes, and check it like on x86-64.
 #
 # The kernels are Debian's cloud kernels, from the Debian mirror that this machine's apt uses. They are
 # cached in MEMPROF_VM_CACHE (default ~/.cache/memprof-vm), with their modules for a disk and for zram.
@@ -14,11 +16,14 @@
 # tests/scenarios on each kernel, and on this machine's kernel if `cargo test --test scenarios` was run
 # before. Exit status: 0 if every kernel passed, 1 if one failed, 77 if one was skipped (REQUIRE_VM=1 makes
 # that a failure). Installs nothing: it needs qemu-system-x86, busybox-static, e2fsprogs, apt and dpkg; for
-# 64-bit ARM qemu-system-arm, gcc-aarch64-linux-gnu and libc6-dev-arm64-cross.
+# 64-bit ARM qemu-system-arm, gcc-aarch64-linux-gnu, libc6-dev-arm64-cross and, for arm64-run-*, Rust's standard library
+# (rustup target add aarch64-unknown-linux-gnu).
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 1
 # shellcheck source=scripts/lib.sh
 source scripts/lib.sh
+# shellcheck source=tests/vm/arm64-run.sh
+source tests/vm/arm64-run.sh
 
 cache=${MEMPROF_VM_CACHE:-$HOME/.cache/memprof-vm}
 boot_limit=900 # seconds, under emulation on a busy machine
@@ -128,6 +133,7 @@ prepare_apt() {
 # can be in linux-binary-*.
 candidates() {
     local names series=${1#arm64-}
+    series=${series#run-}
     names="^linux-(image|binary)-[0-9][^ ]*-cloud-$(arch_of "$1")\$"
     apt-cache pkgnames linux- | grep -E "$names" | xargs -r apt-cache madison 2>/dev/null |
         sed 's/^ *//; s/ *| */|/g' | awk -F '|' '{ print $2, $1 }' |
@@ -163,11 +169,11 @@ pack_modules() {
     archive "$root" "$2"
 }
 
-# Downloads a kernel: its image to PATH, and the modules for an amd64 guest to PATH.modules.
+# Downloads a kernel: its image to PATH, and the modules for a guest that runs memprof to PATH.modules.
 download() {
     local package=$1 version=$2 image=$3 from tree=$work/tree packages=("$1=$2")
     # From 6.16 on, the modules are in a separate package.
-    case $package in linux-binary-*-amd64) packages+=("${package/binary/modules}=$version") ;; esac
+    case $package in linux-binary-*) packages+=("${package/binary/modules}=$version") ;; esac
     rm -rf "$work"/*.deb "$tree" && mkdir -p "$tree" "${image%/*}"
     (cd "$work" && apt-get download -qq "${packages[@]}") >>"$work/apt.log" 2>&1 || return 1
     for from in "$work"/*.deb; do
@@ -175,14 +181,17 @@ download() {
     done
     from=$(find "$tree" -name 'vmlinuz*' | head -n 1)
     [ -n "$from" ] || return 1
-    case $package in *-amd64) pack_modules "$tree" "$image.modules.part" || return 1 ;; esac
+    case $image in
+    */arm64-[0-9]*) ;;
+    *) pack_modules "$tree" "$image.modules.part" || return 1 ;;
+    esac
     rm -f "$work"/*.deb && mv "$from" "$image" && rm -rf "$tree"
     [ ! -e "$image.modules.part" ] || mv "$image.modules.part" "$image.modules"
 }
 
 # Whether an image is completely cached.
 is_kept() {
-    [ -s "$1" ] && { [ -s "$1.modules" ] || [[ $1 == *-arm64=* ]]; }
+    [ -s "$1" ] && { [ -s "$1.modules" ] || [[ $1 == */arm64-[0-9]* ]]; }
 }
 
 # Prints the path of an image of a series: the newest that can be downloaded, otherwise the newest cached one.
@@ -247,13 +256,20 @@ accelerator() {
     fi
 }
 
-boot() {
-    local image=$1 nonce=$2 wanted=$3 out=$4 processors=${5:-2}
+# Prepares the guest's files, with these archives first, and its disk.
+prepare_boot() {
+    local image=$1 nonce=$2 wanted=$3
+    shift 3
     mkdir -p "$work/settings"
     echo "$nonce $wanted" >"$work/settings/vm-settings"
     archive "$work/settings" "$work/settings.cpio"
-    cat "$work/base.cpio" "$work/more.cpio" "$image.modules" "$work/settings.cpio" >"$work/initrd"
-    rm -f "$work/disk" && truncate -s 256M "$work/disk" && /sbin/mke2fs -q -F -t ext4 "$work/disk" || return 1
+    cat "$@" "$image.modules" "$work/settings.cpio" >"$work/initrd"
+    rm -f "$work/disk" && truncate -s 256M "$work/disk" && /sbin/mke2fs -q -F -t ext4 "$work/disk"
+}
+
+boot() {
+    local image=$1 nonce=$2 wanted=$3 out=$4 processors=${5:-2}
+    prepare_boot "$image" "$nonce" "$wanted" "$work/base.cpio" "$work/more.cpio" || return 1
     timeout --kill-after=5 "$boot_limit" qemu-system-x86_64 -machine "pc,accel=$(accelerator)" \
         -cpu max -m 1024 -smp "$processors" -nodefaults -no-user-config -display none -no-reboot \
         -serial "file:$work/console" -serial "file:$out" -kernel "$image" -initrd "$work/initrd" \
@@ -314,8 +330,10 @@ check() {
     [ "$series" != 5.10 ] || wanted=told
     nonce=$RANDOM$RANDOM$RANDOM
     : >"$out"
-    case $(arch_of "$series") in
-    amd64)
+    case $series in
+    arm64-run-*) boot_arm64_run "$image" "$nonce" "$wanted" "$out" ;;
+    arm64-*) boot_arm64 "$image" "$nonce" "$out" ;;
+    *)
         boot "$image" "$nonce" "$wanted" "$out"
         # The emulator executed a breakpoint that the kernel had already removed while patching its code: once, or again
         # and again. With one processor, no code runs while it is patched.
@@ -326,7 +344,6 @@ check() {
             boot "$image" "$nonce" "$wanted" "$out" 1
         fi
         ;;
-    arm64) boot_arm64 "$image" "$nonce" "$out" ;;
     esac
     tr -d '\r' <"$out" >"$out.text"
     # The table follows the blank line after the scenarios.
@@ -354,9 +371,9 @@ missing_of() {
     done
 }
 
-# Tests the kernels of one architecture, one by one, if everything that they need is installed.
+# Tests the kernels of one kind of guest (amd64, arm64, arm64-run), one by one, if everything that they need is installed.
 check_all() {
-    local arch=$1 missing series status why
+    local kind=$1 arch=${1%-run} missing series status why=
     shift
     [ $# -gt 0 ] || return 0
     case $arch in
@@ -364,7 +381,7 @@ check_all() {
         /sbin/mke2fs:e2fsprogs) ;;
     arm64) missing=$(missing_of qemu-system-aarch64:qemu-system-arm busybox:busybox-static \
         aarch64-linux-gnu-gcc:gcc-aarch64-linux-gnu \
-        /usr/aarch64-linux-gnu/lib/libc.a:libc6-dev-arm64-cross) ;;
+        /usr/aarch64-linux-gnu/lib/libc.a:libc6-dev-arm64-cross /sbin/mke2fs:e2fsprogs) ;;
     esac
     missing+=$(missing_of apt-cache:apt dpkg-deb:dpkg)
     if [ -n "$missing" ]; then
@@ -374,28 +391,32 @@ check_all() {
     apt_there=true
     prepare_apt "$arch" ||
         { apt_there=false && say "cannot reach Debian's archive; using only the kept images"; }
-    if [ "$arch" = amd64 ]; then
+    case $kind in
+    amd64)
         cargo build -q --release || die "memprof does not build"
-        build_initrd || die "cannot assemble the guest's files"
-    else
-        why=$(build_arm64)
-        status=$?
-        [ "$status" -ne 1 ] || { for series; do skip "$series" "$why"; done && return; }
-        [ "$status" -eq 0 ] || die "cannot assemble the guest's files: $why"
-    fi
+        build_initrd
+        ;;
+    arm64) why=$(build_arm64) ;;
+    arm64-run) why=$(build_arm64_run) ;;
+    esac
+    status=$?
+    [ "$status:$arch" != 1:arm64 ] || { for series; do skip "$series" "$why"; done && return; }
+    [ "$status" -eq 0 ] || die "cannot assemble the guest's files${why:+: $why}"
     for series; do check "$series"; done
 }
 
 [ $# -gt 0 ] || set -- 5.10 6.1 newest arm64-6.1
 [ "$*" != all ] || thorough=both
-[ "$*" != all ] || set -- 5.10 6.1 6.12 newest arm64-6.1 arm64-6.12
-amd64=() arm64=()
+[ "$*" != all ] || set -- 5.10 6.1 6.12 newest arm64-6.1 arm64-6.12 arm64-run-6.1 arm64-run-6.12
+amd64=() arm64=() arm64_run=()
 for series; do
-    case $(arch_of "$series") in
-    arm64) arm64+=("$series") ;;
+    case $series in
+    arm64-run-*) arm64_run+=("$series") ;;
+    arm64-*) arm64+=("$series") ;;
     *) amd64+=("$series") ;;
     esac
 done
 check_all amd64 "${amd64[@]}"
 check_all arm64 "${arm64[@]}"
+check_all arm64-run "${arm64_run[@]}"
 finish

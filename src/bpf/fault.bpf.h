@@ -116,18 +116,13 @@ static __noinline int end_unwalked(struct mm_struct *mm, __u64 addr, __u64 error
 	return ENDED;
 }
 
-SEC("tp_btf/page_fault_user")
-int BPF_PROG(fault_user, unsigned long address, struct pt_regs *regs, unsigned long error_code)
+/* A fault of the current thread, of which the walk is part of the program. */
+static __always_inline int fault_of(struct task_struct *task, struct mm_struct *mm, __u64 address, __u64 error_code)
 {
-	struct task_struct *task = bpf_get_current_task_btf();
-	struct mm_struct *mm = task->mm;
 	int walked = UNDECIDED;
 	struct task_state *st;
 	__u32 *owner;
 
-	/* All processes come here. */
-	if (!maybe_followed_mm(mm))
-		return 0;
 	if (!walks_all())
 		walked = end_unwalked(mm, address, error_code);
 	if (walked == ENDED)
@@ -143,6 +138,18 @@ int BPF_PROG(fault_user, unsigned long address, struct pt_regs *regs, unsigned l
 	return 0;
 }
 
+/* ---- Tracepoints, which Linux has on x86. ---- */
+
+SEC("tp_btf/page_fault_user")
+int BPF_PROG(fault_user, unsigned long address, struct pt_regs *regs, unsigned long error_code)
+{
+	struct task_struct *task = bpf_get_current_task_btf();
+	struct mm_struct *mm = task->mm;
+
+	/* All processes come here. */
+	return maybe_followed_mm(mm) ? fault_of(task, mm, address, error_code) : 0;
+}
+
 /* The kernel's own accesses to user memory, such as read(2) into a fresh buffer. */
 SEC("raw_tp/page_fault_kernel")
 int fault_kernel(struct bpf_raw_tracepoint_args *ctx)
@@ -154,6 +161,29 @@ int fault_kernel(struct bpf_raw_tracepoint_args *ctx)
 	st->taking.what = TAKE_FAULT;
 	tail_take_stack(ctx);
 	return 0;
+}
+
+/* ---- The software event of page faults, where there are no such tracepoints (64-bit ARM). ---- */
+
+/*
+ * The kernel counts this event before it handles the fault, whoever accessed the user's memory, and does not say whether
+ * the page was there. If it was, the access was a write, and the page can be read. A read of a page that is not there
+ * fails at once: faults of programs are not handled. (It fails as well if the processor cannot note accesses itself, before
+ * ARMv8.1, and the page is marked as not accessed, as fork() marks a child's: then the page seems to be new.)
+ */
+SEC("perf_event")
+int fault_event(struct bpf_perf_event_data *ctx)
+{
+	struct task_struct *task = bpf_get_current_task_btf();
+	struct mm_struct *mm = task->mm;
+	__u64 address = ctx->addr;
+	__u8 byte;
+
+	/* All processes come here. */
+	if (!maybe_followed_mm(mm) || !can_be_user(address))
+		return 0;
+	return fault_of(task, mm, address,
+			bpf_probe_read_user(&byte, sizeof(byte), (void *)address) ? 0 : FAULT_PRESENT);
 }
 
 static __always_inline void take_fault(struct task_state *st)

@@ -2,6 +2,7 @@
 
 use super::facts::{BtfFact, Caps, Facts, KernelVersion, Trial, VMLINUX_BTF};
 use super::{Check, FULL_KERNEL, Status, trials};
+use crate::probe::faults;
 use crate::source::{self, Tracepoints};
 
 /// Below this hard limit of open files, functions of a target with many libraries may lack names.
@@ -55,6 +56,7 @@ pub(crate) fn checks(facts: &Facts) -> Vec<Check> {
         .flat_map(|source| source.tracepoints);
     checks.extend(needed.map(|needed| tracepoints(facts, needed)));
     checks.extend([
+        page_faults(facts),
         page_scan(facts),
         page_frames(facts),
         cache_totals(facts),
@@ -277,6 +279,31 @@ fn tracepoints(facts: &Facts, needed: &Tracepoints) -> Check {
         true => Check::ok(needed.check, needed.names.join(" ")),
         false => not_ok(format!("not in this kernel: {}", missing.join(" "))),
     }
+}
+
+/// Where page faults are seen; see `FaultHooks`.
+fn page_faults(facts: &Facts) -> Check {
+    let BtfFact::Present(there) = &facts.btf else {
+        return Check::not_ok(
+            Status::Missing,
+            "page faults",
+            "unknown without type information (BTF)",
+            "a newly allocated page cannot be told from one that was only mapped or made writable",
+            "boot a kernel built with CONFIG_DEBUG_INFO_BTF=y",
+        );
+    };
+    if faults::TRACEPOINTS.iter().all(|name| there.contains(name)) {
+        return Check::ok("page faults", faults::TRACEPOINTS.join(" "));
+    }
+    Tried {
+        name: "page faults",
+        works: "seen by their software event: this kernel has no tracepoints for them",
+        status: Status::Missing,
+        fails: "no tracepoints in this kernel, and no software event",
+        consequence: "a newly allocated page cannot be told from one that was only mapped or made writable",
+        remedy: "boot a kernel built with CONFIG_PERF_EVENTS=y; a container's seccomp profile must permit perf_event_open",
+    }
+    .check(&facts.fault_event)
 }
 
 fn page_scan(facts: &Facts) -> Check {

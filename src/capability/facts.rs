@@ -15,7 +15,7 @@ use nix::sys::resource::{Resource, getrlimit};
 use super::access::{self, Access};
 use crate::event::Pid;
 use crate::privileges::{self, Role};
-use crate::probe::{Probe, ProbeConfig, SyscallHooks};
+use crate::probe::{Probe, ProbeConfig, SyscallHooks, faults};
 use crate::residency::{self, Method, Scanner};
 use crate::source;
 
@@ -134,6 +134,8 @@ pub struct Facts {
     pub bpf: Trial,
     /// Calling the BPF helpers `bpf_task_pt_regs` (5.15) and `bpf_loop` (5.17).
     pub bpf_helpers: Trial,
+    /// Opening the software event of page faults, which is used where the kernel has no tracepoints for them.
+    pub fault_event: Trial,
     /// The `PAGEMAP_SCAN` ioctl (6.7) on memprof itself.
     pub pagemap_scan: Trial,
     /// Page frame numbers and `/proc/kpageflags`.
@@ -185,6 +187,7 @@ impl Facts {
             btf: btf(Path::new(VMLINUX_BTF)),
             bpf: create_ring_buffer().into(),
             bpf_helpers: call_helpers().into(),
+            fault_event: faults::try_event().into(),
             pagemap_scan: scan_own_pagemap().into(),
             page_frames: own_page_frames().into(),
             mapped_files: access::mapped_file("/proc/self").into(),

@@ -18,6 +18,7 @@ fn good() -> Facts {
         btf: BtfFact::Present(source::tracepoints().collect()),
         bpf: Trial::Works,
         bpf_helpers: Trial::Works,
+        fault_event: Trial::Works,
         pagemap_scan: Trial::Works,
         cachestat: Trial::Works,
         uprobes: Trial::Works,
@@ -181,9 +182,17 @@ fn each_fact_is_noticed_by_its_own_check() {
             &[("ownership tracepoints", Missing)],
         ),
         (
-            |f| f.btf = btf_without(&["page_fault_user", "page_fault_kernel"]),
-            &[("fault tracepoints", Missing)],
+            |f| {
+                f.btf = btf_without(&["page_fault_user", "page_fault_kernel"]);
+                f.fault_event = fails("Operation not permitted");
+            },
+            &[("page faults", Missing)],
         ),
+        (
+            |f| f.btf = btf_without(&["page_fault_user", "page_fault_kernel"]),
+            &[],
+        ),
+        (|f| f.fault_event = fails("Operation not permitted"), &[]),
         (
             |f| f.btf = btf_without(&["mm_filemap_delete_from_page_cache"]),
             &[("page-cache tracepoints", Missing)],
@@ -312,6 +321,7 @@ fn whatever_is_not_ok_says_what_follows_and_what_to_do() {
         btf: BtfFact::Absent,
         bpf: fails("x"),
         bpf_helpers: fails("x"),
+        fault_event: fails("x"),
         pagemap_scan: fails("x"),
         cachestat: fails("x"),
         uprobes: fails("x"),

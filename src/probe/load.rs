@@ -12,6 +12,7 @@ use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
 use libbpf_rs::{Link, MapCore, MapFlags, OpenObject, PrintLevel, RingBuffer, RingBufferBuilder};
 
 use super::config::{ProbeConfig, Stacks};
+use super::faults::{self, FaultHooks};
 use super::stacks::StackSlots;
 use super::{FunctionHooks, Inbox, Missing, Probe, SyscallHooks, exact, sizes};
 use crate::residency::page_size;
@@ -95,10 +96,18 @@ impl Probe {
             }
         }
         leave_out_programs(&mut open, syscall_hooks.other_programs());
+        let fault_hooks = FaultHooks::choose()?;
+        leave_out_programs(&mut open, fault_hooks.other_programs());
+        if config.stacks == Stacks::Off {
+            leave_out_programs(&mut open, fault_hooks.programs());
+        }
         let skel = open.load().context(
             "cannot load memprof's BPF program into the kernel (run `memprof doctor` to see what is missing)",
         )?;
         let (mut links, missing) = attach_sources(&skel, config)?;
+        if config.stacks != Stacks::Off {
+            attach_to_faults(&skel, fault_hooks, &mut links)?;
+        }
         let functions = match syscall_hooks {
             SyscallHooks::Functions => Some(attach_functions(&skel).map_err(Failure::Functions)?),
             SyscallHooks::Tracepoints(_) => {
@@ -127,7 +136,7 @@ impl Probe {
             false => None,
         };
         let slots = StackSlots::new(&skel)?;
-        tracing::info!(took = ?began.elapsed(), programs = links.len(), syscalls = %syscall_hooks, "the probe is loaded and attached");
+        tracing::info!(took = ?began.elapsed(), programs = links.len(), syscalls = %syscall_hooks, faults = ?fault_hooks, "the probe is loaded and attached");
         Ok(Probe {
             skel,
             ring,
@@ -164,6 +173,22 @@ enum Failure {
     Functions(#[source] anyhow::Error),
     #[error(transparent)]
     Other(#[from] anyhow::Error),
+}
+
+fn attach_to_faults(
+    skel: &MemprofSkel<'static>,
+    hooks: FaultHooks,
+    links: &mut Vec<Link>,
+) -> Result<()> {
+    for name in hooks.programs() {
+        match hooks {
+            FaultHooks::Tracepoints => links.push(attach(skel, name)?),
+            FaultHooks::Events => {
+                links.append(&mut faults::attach_to_events(&skel.progs.fault_event)?);
+            }
+        }
+    }
+    Ok(())
 }
 
 fn attach_functions(skel: &MemprofSkel<'static>) -> Result<FunctionHooks> {

@@ -78,7 +78,7 @@ impl Profile {
             modules: Arc::clone(&self.modules),
             processes: match shares {
                 [_] => Vec::new(),
-                several => several.iter().map(|share| Share::clone(share)).collect(),
+                several => several.iter().copied().cloned().collect(),
             },
             ended: Ended::default(),
             freeze,

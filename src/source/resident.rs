@@ -30,27 +30,19 @@ use crate::wire::{CHUNK_PAGES, STACK_LOST, STACK_NONE, STACK_UNWALKED, page_chun
 pub static SOURCE: Source = Source {
     name: "resident pages",
     programs: &[],
-    at_faults: &["fault_user", "fault_kernel", "page_allocated"],
+    at_faults: &["page_allocated"],
     optional: &[],
-    tracepoints: &[
-        Tracepoints {
-            check: "ownership tracepoints",
-            names: &[
-                "mm_page_alloc",
-                "sched_process_fork",
-                "sched_process_exec",
-                "sched_process_exit",
-            ],
-            consequence: "page allocations cannot be told from other faults, and processes cannot be followed",
-            remedy: "boot a kernel built with CONFIG_TRACEPOINTS=y and CONFIG_DEBUG_INFO_BTF=y",
-        },
-        Tracepoints {
-            check: "fault tracepoints",
-            names: &["page_fault_user", "page_fault_kernel"],
-            consequence: "a newly allocated page cannot be told from one that was only mapped or made writable",
-            remedy: "use an x86-64 machine: other architectures do not have these tracepoints",
-        },
-    ],
+    tracepoints: &[Tracepoints {
+        check: "ownership tracepoints",
+        names: &[
+            "mm_page_alloc",
+            "sched_process_fork",
+            "sched_process_exec",
+            "sched_process_exit",
+        ],
+        consequence: "page allocations cannot be told from other faults, and processes cannot be followed",
+        remedy: "boot a kernel built with CONFIG_TRACEPOINTS=y and CONFIG_DEBUG_INFO_BTF=y",
+    }],
     measure: &RESIDENCY,
     option: None,
     on_demand: &[],

@@ -50,6 +50,22 @@ pub struct Scenario {
 const SAMPLED: &str = "1/8";
 const BUDGET: &str = "auto --max-overhead 0.05";
 
+/// The scenarios in which it matters how a page fault is seen are run again as where the kernel has no tracepoints for
+/// them: the fault itself, copies, pages that return, and the kernel's own accesses.
+const FAULT_EVENTS: &str = "page_faults_by_events";
+const FAULT_HOOKS: &str = "MEMPROF_FAULT_HOOKS";
+const BY_EVENTS: [&str; 9] = [
+    "private_memory",
+    "zero_page",
+    "read_into_fresh_memory",
+    "copy_on_write_of_file_pages",
+    "shared_memory",
+    "ksm",
+    "swap_out_and_in",
+    "fork_both",
+    "copies_after_fork",
+];
+
 /// A row of the table of scenarios.
 macro_rules! scenario {
     ($run:path) => {
@@ -91,8 +107,14 @@ fn main() -> ExitCode {
         .flatten()
         .filter(|s| names.is_empty() || names.iter().any(|n| s.name.contains(n.as_str())))
         .collect();
+    // (On other processors they all are.)
+    let by_events = cfg!(target_arch = "x86_64")
+        && std::env::var_os(FAULT_HOOKS).is_none()
+        && (names.is_empty() || names.iter().any(|n| FAULT_EVENTS.contains(n.as_str())));
     if args.iter().any(|a| a == "--list") {
-        wanted.iter().for_each(|s| println!("{}: test", s.name));
+        let names = wanted.iter().map(|s| s.name);
+        let names = names.chain(by_events.then_some(FAULT_EVENTS));
+        names.for_each(|name| println!("{name}: test"));
         return ExitCode::SUCCESS;
     }
     let mut rows = Vec::new();
@@ -113,7 +135,31 @@ fn main() -> ExitCode {
             rows.push((scenario.name, perform(scenario, &live)));
         }
     }
+    if by_events {
+        rows.push((FAULT_EVENTS, again_by_events()));
+    }
     report(&rows)
+}
+
+/// Runs some scenarios in a process of its own, because the hooks are chosen by an environment variable.
+fn again_by_events() -> Outcome {
+    let own = std::env::current_exe().unwrap();
+    let done = std::process::Command::new(own)
+        .args(BY_EVENTS)
+        .env(FAULT_HOOKS, "events")
+        .env("MEMPROF_TEST_RESULTS", "/dev/null")
+        .output()
+        .unwrap();
+    let outcome = match done.status.success() {
+        true => Outcome::Passed,
+        false => Outcome::Failed,
+    };
+    println!("{}", line(FAULT_EVENTS, &outcome));
+    if !done.status.success() {
+        print!("{}", String::from_utf8_lossy(&done.stdout));
+        eprint!("{}", String::from_utf8_lossy(&done.stderr));
+    }
+    outcome
 }
 
 fn perform(scenario: &Scenario, live: &Live) -> Outcome {

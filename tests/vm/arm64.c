@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /*
  * The first and only process of a 64-bit ARM guest. It loads memprof's BPF program, so that this kernel's
- * verifier checks every part of it, attaches it, and makes it walk one stack.
+ * verifier checks every part of it, attaches it, and makes it walk the stacks of a system call and of a page fault, whose
+ * page then has that stack in the ledger.
  *
  * The argument is NONCE. It prints its findings to the console, a line `result: …`, and
  * `VM-EXIT:NONCE:STATUS`. Linked statically with libbpf; see tests/vm.sh.
@@ -12,11 +13,13 @@
 #include <bpf/libbpf.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/perf_event.h>
 #include <sched.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/mount.h>
 #include <sys/reboot.h>
 #include <sys/stat.h>
@@ -118,6 +121,18 @@ NOINLINE long inner(int fd, const char *bytes, long size)
 NOINLINE long middle(int fd, const char *bytes, long size) { return inner(fd, bytes, size) + 1; }
 NOINLINE long outer(int fd, const char *bytes, long size) { return middle(fd, bytes, size) + 1; }
 
+/* ---- The same for a page fault. ---- */
+
+NOINLINE long touch_inner(volatile char *page)
+{
+	/* A call, so that this function has a frame. */
+	sched_yield();
+	*page = 1;
+	return 1;
+}
+NOINLINE long touch_middle(volatile char *page) { return touch_inner(page) + 1; }
+NOINLINE long touch_outer(volatile char *page) { return touch_middle(page) + 1; }
+
 /* ---- Results. ---- */
 
 static struct stack_event found;
@@ -142,15 +157,16 @@ static int is_in(__u64 address, void *function)
 	return address >= (__u64)function && address < (__u64)function + 256;
 }
 
-static void check_stack(void)
+/* The innermost frames must be these functions'. */
+static void check_stack(const char *names, void *first, void *second, void *third)
 {
 	printf("a stack, outcome %u:", found.outcome);
 	for (__u32 i = 0; i < found.nr; i++)
 		printf(" %llx", found.frames[i]);
 	printf("\n");
-	if (found.nr < 4 || !is_in(found.frames[0], inner) || !is_in(found.frames[1], middle) ||
-	    !is_in(found.frames[2], outer))
-		fail("the stack is not inner, middle, outer and so on");
+	if (found.nr < 4 || !is_in(found.frames[0], first) || !is_in(found.frames[1], second) ||
+	    !is_in(found.frames[2], third))
+		fail("the stack is not %s and so on", names);
 	if (found.outcome != OUTCOME_ASSISTED)
 		fail("the walk did not reach its end");
 }
@@ -175,10 +191,8 @@ static void follow_own(struct bpf_object *object)
 	close(fd);
 }
 
-static void walk_one(struct bpf_object *object)
+static void walk_one(struct ring_buffer *ring)
 {
-	struct bpf_map *events = bpf_object__find_map_by_name(object, "events");
-	struct ring_buffer *ring = ring_buffer__new(bpf_map__fd(events), each, NULL, NULL);
 	static char bytes[8192];
 	int fd = open("/ramfs/file", O_WRONLY | O_CREAT, 0600);
 
@@ -188,7 +202,37 @@ static void walk_one(struct bpf_object *object)
 		fail("the file cannot be written");
 	if (ring_buffer__consume(ring) < 0 || !stacks)
 		fail("no stack came");
-	check_stack();
+	check_stack("inner, middle, outer", inner, middle, outer);
+}
+
+/* The stack that the ledger has for a page of this process; STACK_NONE if it has none. */
+static __u32 owner_of(struct bpf_object *object, void *address)
+{
+	__u64 vpage = (__u64)address / getpagesize();
+	__u64 key = (__u64)found.mm_id << REGION_BITS | vpage >> CHUNK_SHIFT;
+	struct bpf_map *pages = bpf_object__find_map_by_name(object, "pages");
+	static struct page_chunk chunk;
+
+	if (!pages || bpf_map__lookup_elem(pages, &key, sizeof(key), &chunk, sizeof(chunk), 0))
+		return STACK_NONE;
+	return chunk.stack[vpage & (CHUNK_PAGES - 1)];
+}
+
+static void fault_one(struct bpf_object *object, struct ring_buffer *ring)
+{
+	char *page = mmap(NULL, 2 * getpagesize(), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+	if (page == MAP_FAILED || ring_buffer__consume(ring) < 0)
+		fail("no memory, or the ring buffer cannot be read");
+	stacks = 0;
+	touch_outer(page);
+	if (ring_buffer__consume(ring) < 0 || !stacks)
+		fail("no stack came of a page fault");
+	check_stack("touch_inner, touch_middle, touch_outer", touch_inner, touch_middle, touch_outer);
+	if (owner_of(object, page) != found.stack_id)
+		fail("the page's owner is stack %u, not %u", owner_of(object, page), found.stack_id);
+	if (owner_of(object, page + getpagesize()) != STACK_NONE)
+		fail("a page that was not touched has an owner");
 }
 
 static struct bpf_object *open_object(int *elsewhere)
@@ -220,10 +264,27 @@ NOINLINE void probed(void)
 	asm volatile("nop");
 }
 
+/* The page faults of this process, unless the kernel has tracepoints for them. */
+static struct bpf_link *attach_to_faults(struct bpf_program *program)
+{
+	struct perf_event_attr attributes = {
+		.type = PERF_TYPE_SOFTWARE,
+		.size = sizeof(attributes),
+		.config = PERF_COUNT_SW_PAGE_FAULTS,
+		.sample_period = 1,
+		.sample_type = PERF_SAMPLE_ADDR,
+	};
+	int event = syscall(SYS_perf_event_open, &attributes, 0, -1, -1, 0);
+
+	return event < 0 ? NULL : bpf_program__attach_perf_event(program, event);
+}
+
 static struct bpf_link *attach(struct bpf_program *program)
 {
 	LIBBPF_OPTS(bpf_uprobe_opts, at, .func_name = "probed");
 
+	if (!strcmp(bpf_program__section_name(program), "perf_event"))
+		return attach_to_faults(program);
 	if (strcmp(bpf_program__section_name(program), "uprobe"))
 		return bpf_program__attach(program);
 	return bpf_program__attach_uprobe_opts(program, -1, "/proc/self/exe", 0, &at);
@@ -245,6 +306,7 @@ int main(int argc, char **argv)
 	int elsewhere = 0, programs = 0, attached = 0;
 	struct bpf_object *object;
 	struct bpf_program *program;
+	struct ring_buffer *ring;
 	struct utsname kernel;
 
 	nonce = argc > 1 ? argv[1] : nonce;
@@ -262,6 +324,8 @@ int main(int argc, char **argv)
 		programs++;
 		if (!strncmp(section, "iter/", 5) || (elsewhere && is_page_fault(program)))
 			continue;
+		if (!elsewhere && !strcmp(section, "perf_event"))
+			continue;
 		/* memprof runs these itself, or another program tail-calls them. */
 		if (!strcmp(section, "raw_tp") || strstr(section, "probe.multi"))
 			continue;
@@ -270,9 +334,12 @@ int main(int argc, char **argv)
 		attached++;
 	}
 	follow_own(object);
-	walk_one(object);
+	ring = ring_buffer__new(bpf_map__fd(bpf_object__find_map_by_name(object, "events")), each, NULL, NULL);
+	walk_one(ring);
+	fault_one(object, ring);
 	printf("result: %d programs accepted (%d of them at another hook: this kernel has no page-fault "
-	       "tracepoints), %d attached; a stack of %u frames is right\n",
-	       programs, elsewhere, attached, found.nr);
+	       "tracepoints), %d attached; the stacks of a system call and of a page fault are right, and the page "
+	       "has its owner\n",
+	       programs, elsewhere, attached);
 	end(0);
 }

@@ -1,12 +1,14 @@
 #!/bin/busybox sh
 # shellcheck shell=dash
 # The first process of a guest: mounts what memprof and its scenarios need, runs the check, prints its exit
-# status, and powers the guest off. The second serial port is for the results.
+# status, and powers the guest off. The results go to the second serial port; on 64-bit ARM there is only one.
 /bin/busybox mkdir -p /proc /sys /dev /tmp /ramfs /disk
 /bin/busybox --install -s /bin
 export PATH=/bin
 mount -t devtmpfs dev /dev
-exec </dev/null >/dev/ttyS1 2>&1
+results=/dev/ttyS1
+[ "$(uname -m)" != aarch64 ] || results=/dev/ttyAMA0
+exec </dev/null >$results 2>&1
 mount -t proc proc /proc
 mount -t sysfs sys /sys
 mount -t tmpfs tmp /tmp
