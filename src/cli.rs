@@ -190,8 +190,12 @@ struct ProfileArgs {
     /// Serve HTTP at this address
     #[arg(long, value_name = "ADDR:PORT", default_value_t = DEFAULT_LISTEN)]
     listen: SocketAddr,
+    /// Answer only requests with the header `Authorization: Bearer TOKEN`, with the token in this file, which only its owner
+    /// may read. The page asks for it, or has it from its address: `http://ADDR:PORT/#token=TOKEN`
+    #[arg(long, value_name = "FILE")]
+    token_file: Option<PathBuf>,
     /// Serve no HTTP; end when the target ends
-    #[arg(long, conflicts_with = "listen")]
+    #[arg(long, conflicts_with_all = ["listen", "token_file"])]
     no_server: bool,
     /// Allow cross-origin requests from this origin (`https://example.org`), in addition to loopback origins;
     /// `*` allows every origin and every Host header
@@ -459,6 +463,7 @@ fn config(args: ProfileArgs) -> Result<Config, clap::Error> {
             ruby: args.ruby == ReadFrames::Auto,
         },
         listen: (!args.no_server).then_some(args.listen),
+        token_file: args.token_file,
         cors_origins: args.cors_origin,
         allow_hosts: args.allow_host,
         metrics_functions: args.metrics_functions.into(),

@@ -53,6 +53,8 @@ pub struct Config {
     pub interpreters: Wanted,
     /// Where to serve HTTP; `None` to serve none.
     pub listen: Option<SocketAddr>,
+    /// The file with the token that requests need, if any.
+    pub token_file: Option<PathBuf>,
     /// Origins that may read, in addition to loopback ones.
     pub cors_origins: Vec<String>,
     /// Host names accepted in addition to loopback ones.
@@ -92,6 +94,7 @@ impl Config {
             debuginfod: Wish::Environment,
             interpreters: Wanted::ALL,
             listen: None,
+            token_file: None,
             cors_origins: Vec::new(),
             allow_hosts: Vec::new(),
             metrics_functions: 0,
@@ -152,6 +155,8 @@ pub struct OpenConfig {
     pub file: PathBuf,
     /// Where to serve HTTP; `None` to serve none.
     pub listen: Option<SocketAddr>,
+    /// The file with the token that requests need, if any.
+    pub token_file: Option<PathBuf>,
     /// Origins that may read, in addition to loopback ones.
     pub cors_origins: Vec<String>,
     /// Host names accepted in addition to loopback ones.

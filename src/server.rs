@@ -2,6 +2,7 @@
 //!
 //! - Serves loopback only by default. Checks the `Host` header against DNS rebinding; other origins can read
 //!   only what [`ServerOptions`] allows.
+//! - With a token ([`Token`]), whatever concerns the target needs it; the page's own files do not.
 //! - Connections are limited in number, size and time. When there are too many, the server closes those that
 //!   send no request (`registry.rs`); health and metrics are always answered.
 //! - Errors are one line of plain text.
@@ -13,6 +14,7 @@ mod listen;
 mod page;
 mod registry;
 mod respond;
+mod token;
 
 use std::fmt;
 use std::io;
@@ -30,8 +32,9 @@ use access::Access;
 use connection::Connections;
 use registry::Registry;
 
-pub(crate) use listen::DEFAULT_LISTEN;
 pub use listen::{BindError, bind};
+pub(crate) use listen::{DEFAULT_LISTEN, greeting};
+pub use token::Token;
 
 /// How long accepting pauses after it failed for lack of file descriptors or memory.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -50,6 +53,8 @@ pub struct ServerOptions {
     /// Origins that may read besides loopback ones (`--cors-origin`), as browsers spell them:
     /// `https://example.org`. `*` allows every origin to read and disables the host check.
     pub cors_origins: Vec<String>,
+    /// What requests must show to be answered; `None` if nothing.
+    pub token: Option<Arc<Token>>,
     /// Maximum number of open connections; an eighth of them is reserved for health and metrics.
     pub max_connections: usize,
     /// How long a client may take to send a request's header, including the idle time before it.
@@ -76,6 +81,7 @@ impl Default for ServerOptions {
         ServerOptions {
             allow_hosts: Vec::new(),
             cors_origins: Vec::new(),
+            token: None,
             max_connections: (files / 2).clamp(8, 512) as usize,
             header_timeout: Duration::from_secs(30),
             answer_timeout: Duration::from_secs(60),

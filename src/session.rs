@@ -43,7 +43,7 @@ use crate::privileges::{self, Role};
 use crate::push::{Pusher, Pushing};
 use crate::sampler::{self, Library};
 use crate::screen;
-use crate::server::{self, ServerOptions};
+use crate::server::{self, ServerOptions, Token};
 use crate::target::{Presence, Selector};
 use collector::{Command, Progress};
 pub use command::Launch;
@@ -125,6 +125,8 @@ struct Session<'a> {
     sampler: Option<Library>,
     /// What pushes profiles to a store, until it begins to.
     pushing: Option<(Pusher, Pushing)>,
+    /// What clients must show.
+    token: Option<Arc<Token>>,
     /// The live view, while it owns the terminal.
     live: Option<Live>,
 }
@@ -135,6 +137,8 @@ impl<'a> Session<'a> {
     /// # Errors
     /// The target cannot be followed, or the probe not be loaded.
     fn start(config: &'a Config) -> Result<(Session<'a>, mpsc::Receiver<(Pid, MarkSet)>)> {
+        let token = config.token_file.as_deref().map(Token::read).transpose()?;
+        let token = token.map(Arc::new);
         if let Selector::Pid(pid) = config.target {
             if let Some(why) = Presence::of(pid).refusal(pid) {
                 bail!("cannot profile process {pid}: {why}");
@@ -185,6 +189,7 @@ impl<'a> Session<'a> {
             reports,
             sampler,
             pushing,
+            token,
             live: None,
         };
         Ok((session, marks))
@@ -281,6 +286,7 @@ impl Session<'_> {
         ServerOptions {
             allow_hosts: self.config.allow_hosts.clone(),
             cors_origins: self.config.cors_origins.clone(),
+            token: self.token.clone(),
             warn: Some(Arc::new(console::print)),
             ..ServerOptions::default()
         }
@@ -301,15 +307,8 @@ impl Session<'_> {
             console::print(&format!("waiting for {what}{limit}{then}"));
         }
         for address in addresses {
-            console::print(&format!("serving http://{address}/"));
-            if !address.ip().is_loopback() {
-                console::print(&format!(
-                    "warning: {} is not a loopback address: anyone who can reach it can read the target's function names, \
-                     file paths and figures, without a password; `--listen 127.0.0.1:{}` serves this machine alone",
-                    address.ip(),
-                    address.port()
-                ));
-            }
+            let lines = server::greeting(*address, self.config.token_file.as_deref());
+            lines.iter().for_each(|line| console::print(line));
         }
     }
 

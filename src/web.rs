@@ -64,6 +64,7 @@ pub static ASSETS: &[Asset] = assets! {
     JS, "js/tabs.js";
     JS, "js/theme.js";
     JS, "js/timeline.js";
+    JS, "js/token.js";
     JS, "js/tree/canvas.js";
     JS, "js/tree/colours.js";
     JS, "js/tree/flame.js";

@@ -4,6 +4,7 @@ mod common;
 
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::PermissionsExt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
@@ -20,7 +21,7 @@ use memprof::profile::{
     Profile, Sample,
 };
 use memprof::residency::Category;
-use memprof::server::ServerOptions;
+use memprof::server::{ServerOptions, Token};
 use memprof::symbol::{InlinedFunction, Language, Symbol};
 use serde_json::{Value, json};
 
@@ -883,5 +884,73 @@ fn too_many_listeners_are_sent_away() {
     assert_eq!(refused.status, 503);
     assert!(refused.text().contains("/v2/summary"));
     drop(listening);
+    server.stop();
+}
+
+const TOKEN: &str = "0123456789abcdef-._~+/=";
+
+/// A server that needs [`TOKEN`].
+fn with_token() -> Server {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("token");
+    std::fs::write(&path, TOKEN).unwrap();
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
+    let token = Token::read(&path).unwrap();
+    Server::start_with(Growing::default(), |options| {
+        options.token = Some(Arc::new(token));
+        options.cors_origins = vec!["https://example.org".to_owned()];
+    })
+}
+
+#[test]
+fn with_a_token_all_routes_need_it() {
+    let server = with_token();
+    let bearer = format!("Bearer {TOKEN}");
+    for path in ROUTES.iter().map(|route| route.path) {
+        let path = path.replace('{', "").replace('}', "");
+        for method in ["GET", "POST", "DELETE"] {
+            let wrong = [("Authorization", "Bearer 0123456789abcdef")];
+            for headers in [&[][..], &wrong] {
+                let reply = server.request(method, &path, headers);
+                assert_eq!(reply.status, 401, "{method} {path}: {}", reply.text());
+                let scheme = reply.header("www-authenticate").unwrap();
+                assert!(scheme.starts_with("Bearer"), "{scheme}");
+                assert!(!reply.text().contains(TOKEN));
+            }
+        }
+    }
+    assert_eq!(server.get("/no/such/path").status, 401);
+    for path in [
+        "/v1/pid",
+        "/v1/tree",
+        "/v2/summary",
+        "/v2/health",
+        "/metrics",
+    ] {
+        let reply = server.request("GET", path, &[("Authorization", &bearer)]);
+        assert_eq!(reply.status, 200, "{path}: {}", reply.text());
+        assert_eq!(reply.header("www-authenticate"), None);
+    }
+    let made = server.request("POST", "/v2/marks", &[("Authorization", &bearer)]);
+    assert_eq!(made.status, 201, "{}", made.text());
+    // The page itself says nothing of the target, and asks for the token.
+    for path in ["/", "/assets/js/token.js"] {
+        assert_eq!(server.get(path).status, 200, "{path}");
+    }
+    // Not even with the token under a foreign name.
+    let rebound = [("Authorization", &*bearer), ("Host", "evil.example")];
+    assert_eq!(server.request("GET", "/v2/summary", &rebound).status, 403);
+    // Browsers ask without the token whether they may send it.
+    let preflight = [
+        ("Origin", "https://example.org"),
+        ("Access-Control-Request-Method", "GET"),
+        ("Access-Control-Request-Headers", "authorization"),
+    ];
+    let reply = server.request("OPTIONS", "/v2/summary", &preflight);
+    assert_eq!(reply.status, 204);
+    assert_eq!(
+        reply.header("access-control-allow-headers"),
+        Some("authorization")
+    );
     server.stop();
 }

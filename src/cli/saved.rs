@@ -61,6 +61,10 @@ pub(super) struct OpenArgs {
     /// Serve HTTP at this address [default: 127.0.0.1:17832, unless --top or --output is given]
     #[arg(long, value_name = "ADDR:PORT", conflicts_with = "output")]
     listen: Option<SocketAddr>,
+    /// Answer only requests with the header `Authorization: Bearer TOKEN`, with the token in this file, which only its owner
+    /// may read. The page asks for it, or has it from its address: `http://ADDR:PORT/#token=TOKEN`
+    #[arg(long, value_name = "FILE", conflicts_with = "output")]
+    token_file: Option<PathBuf>,
     /// Allow cross-origin requests from this origin, in addition to loopback origins
     #[arg(long, value_name = "ORIGIN")]
     cors_origin: Vec<String>,
@@ -90,6 +94,7 @@ impl OpenArgs {
         Ok(OpenConfig {
             file: self.file,
             listen: self.listen.or(serves.then_some(DEFAULT_LISTEN)),
+            token_file: self.token_file,
             cors_origins: self.cors_origin,
             allow_hosts: self.allow_host,
             outputs,

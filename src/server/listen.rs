@@ -2,6 +2,7 @@
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener};
+use std::path::Path;
 
 use nix::sys::socket::{Backlog, listen};
 
@@ -62,6 +63,32 @@ pub fn bind(address: SocketAddr) -> Result<TcpListener, BindError> {
     let backlog = Backlog::new(BACKLOG).map_err(|e| failed(e.into()))?;
     listen(&listener, backlog).map_err(|e| failed(e.into()))?;
     Ok(listener)
+}
+
+/// What users are told about an address that is served, and about the file with the token that it needs.
+pub(crate) fn greeting(address: SocketAddr, token_file: Option<&Path>) -> Vec<String> {
+    let mut lines = vec![format!("serving http://{address}/")];
+    if let Some(file) = token_file {
+        lines.push(format!(
+            "it answers those who have the token in {}; http://{address}/#token=TOKEN opens the page",
+            file.display()
+        ));
+    }
+    if !address.ip().is_loopback() {
+        let (ip, port) = (address.ip(), address.port());
+        let what = "the target's function names, file paths and figures";
+        lines.push(match token_file {
+            Some(_) => format!(
+                "warning: {ip} is not a loopback address, and nothing is encrypted: who can listen on the way reads {what}, \
+                 and the token"
+            ),
+            None => format!(
+                "warning: {ip} is not a loopback address: anyone who can reach it can read {what}, without a password; \
+                 `--token-file FILE` asks for one, `--listen 127.0.0.1:{port}` serves this machine alone"
+            ),
+        });
+    }
+    lines
 }
 
 #[cfg(test)]

@@ -102,6 +102,7 @@ impl Connections {
     /// The route of a request, if it may be answered.
     fn route<'h>(&self, head: &'h Parts) -> Result<(&'static Route, &'h str), Refusal> {
         self.check_host(head)?;
+        self.check_token(head)?;
         let target = head.uri.path_and_query().map_or(0, |t| t.as_str().len());
         if target > self.options.max_target {
             let most = self.options.max_target;
@@ -169,6 +170,18 @@ impl Connections {
                 );
                 Err(Refusal(StatusCode::FORBIDDEN, message))
             }
+        }
+    }
+
+    /// Refuses requests without the token. (Also before a path is looked up: what there is here is nobody else's business.)
+    fn check_token(&self, head: &Parts) -> Result<(), Refusal> {
+        match &self.options.token {
+            Some(token) if !token.is_shown_in(&head.headers) => {
+                let message = "this needs the header `Authorization: Bearer TOKEN`, with the token in the file that memprof was \
+                               given with --token-file";
+                Err(Refusal(StatusCode::UNAUTHORIZED, message.to_owned()))
+            }
+            _ => Ok(()),
         }
     }
 
@@ -285,6 +298,11 @@ fn refuse(head: &Parts, Refusal(status, message): Refusal) -> Response<Body> {
         response
             .headers_mut()
             .insert(header::RETRY_AFTER, RETRY_AFTER);
+    }
+    if status == StatusCode::UNAUTHORIZED {
+        let scheme = HeaderValue::from_static("Bearer realm=\"memprof\"");
+        let headers = response.headers_mut();
+        headers.insert(header::WWW_AUTHENTICATE, scheme);
     }
     if status == StatusCode::METHOD_NOT_ALLOWED
         && let Ok(methods) = HeaderValue::from_str(&methods(head.uri.path()))

@@ -17,7 +17,7 @@ use crate::export::printable;
 use crate::privileges::{self, Role};
 use crate::saved;
 use crate::screen;
-use crate::server::{self, ServerOptions};
+use crate::server::{self, ServerOptions, Token};
 
 /// Exit status if a gate fires.
 const GATE_FIRED: u8 = 3;
@@ -40,6 +40,7 @@ pub fn open(config: OpenConfig) -> Result<ExitCode> {
     for output in config.outputs.iter().filter(|o| !o.is_stdout()) {
         output::check(&output.path)?;
     }
+    let token = config.token_file.as_deref().map(Token::read).transpose()?;
     let listener = config.listen.map(server::bind).transpose()?;
     let report = Arc::new(read(&config.file)?);
     for output in &config.outputs {
@@ -53,7 +54,7 @@ pub fn open(config: OpenConfig) -> Result<ExitCode> {
         .enable_all()
         .build()
         .context("cannot start the HTTP server's runtime")?;
-    runtime.block_on(serve(config, listener, report))
+    runtime.block_on(serve(config, token.map(Arc::new), listener, report))
 }
 
 /// Checks that a profile has figures of the kind that is written.
@@ -72,6 +73,7 @@ fn counted(report: &Report, output: &Output, path: &Path) -> Result<()> {
 
 async fn serve(
     config: OpenConfig,
+    token: Option<Arc<Token>>,
     listener: Option<std::net::TcpListener>,
     report: Arc<Report>,
 ) -> Result<ExitCode> {
@@ -83,13 +85,15 @@ async fn serve(
     let (file, comm) = (config.file.display().to_string(), printable(&target.comm));
     console::print(&format!("opened {file}: {comm} (pid {})", target.pid));
     if let Some(address) = listener.as_ref().and_then(|l| l.local_addr().ok()) {
-        console::print(&format!("serving http://{address}/"));
+        let lines = server::greeting(address, config.token_file.as_deref());
+        lines.iter().for_each(|line| console::print(line));
     }
     let opened: Arc<dyn Provider> = Arc::new(Opened::new(file, report));
     let (stop, mut stopped) = watch::channel(false);
     let options = ServerOptions {
         allow_hosts: config.allow_hosts,
         cors_origins: config.cors_origins,
+        token,
         warn: Some(Arc::new(console::print)),
         ..ServerOptions::default()
     };

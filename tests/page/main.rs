@@ -24,5 +24,6 @@ mod looks;
 mod saved;
 mod shown;
 mod timeline;
+mod token;
 mod waiting;
 mod which;

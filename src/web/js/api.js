@@ -6,6 +6,7 @@ import { Tree } from "./tree/model.js";
 import { isSaved, saved } from "./saved.js";
 import { heapIs, isOfHeap, isSampled, unitOf } from "./kinds.js";
 import { state } from "./state.js";
+import { askForToken, credentials, Events, hasToken } from "./token.js";
 import { noSymbol, reason } from "./words.js";
 
 /** @typedef {import("./tree/model.js").Frame} Frame */
@@ -120,10 +121,11 @@ async function request(/** @type {string} */ path, /** @type {Record<string, any
   const query = new URLSearchParams(Object.entries(parameters).filter(([, value]) => value !== "" && value !== undefined));
   let reply;
   try {
-    reply = await fetch(`v2/${path}${query.size ? `?${query}` : ""}`, { signal: AbortSignal.timeout(PATIENCE), ...init });
+    reply = await fetch(`v2/${path}${query.size ? `?${query}` : ""}`, { signal: AbortSignal.timeout(PATIENCE), ...init, headers: { ...credentials(), ...init.headers } });
   } catch (error) {
     throw new ApiError(0, `No reply from memprof: ${error instanceof Error ? error.message : error}.`);
   }
+  if (reply.status === 401) askForToken();
   if (!reply.ok) throw new ApiError(reply.status, (await reply.text()).trim() || `memprof replied with status ${reply.status}`);
   if (reply.status === 204) return null;
   return reply.json();
@@ -243,7 +245,7 @@ export const api = {
   /** @returns {Promise<Format[]>} */
   exports: () => ask("exports"),
   /** The stream of live totals; the browser reconnects automatically. */
-  events: () => new EventSource("v2/events"),
+  events: () => (hasToken() ? new Events("v2/events") : new EventSource("v2/events")),
 };
 
 /** The heap snapshots that memprof keeps. @type {import("./views/heap.js").Source} */

@@ -24,7 +24,7 @@ const REFRESH = 3000;
 export class Live {
   constructor(/** @type {Does} */ does) {
     this.does = does;
-    /** @type {EventSource | null} */
+    /** @type {EventSource | import("./token.js").Events | null} */
     this.events = null;
     /** Numbers of the newest known report and of the one that the view shows. */
     this.known = -1;

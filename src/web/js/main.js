@@ -126,6 +126,8 @@ async function refresh() {
     performance.mark("memprof-painted");
   } catch (error) {
     if (mine !== wanted || current !== view) return;
+    // In the view's place the page asks for the token.
+    if (error instanceof ApiError && error.status === 401) return;
     const why = error instanceof Error ? error.message : String(error);
     if (isFiltered() && error instanceof ApiError && error.status === 400) {
       // What is shown is not what the filter says.

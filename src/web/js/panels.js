@@ -4,6 +4,7 @@ import { api, filterOf, whose } from "./api.js";
 import { fill, h } from "./dom.js";
 import { asCounted, KINDS, unitOf } from "./kinds.js";
 import { state } from "./state.js";
+import { hasToken, save } from "./token.js";
 import { KEYS, TERMS } from "./words.js";
 
 const dialog = (/** @type {string} */ id) => /** @type {HTMLDialogElement} */ (document.getElementById(id));
@@ -47,9 +48,17 @@ function moments() {
 function entry(/** @type {import("./api.js").Format} */ format) {
   const alone = moments().from && !format.options.includes("from");
   return h("li", {},
-    h("a", { href: address(format), download: `memprof.${format.extension}` }, format.name),
+    h("a", { href: address(format), download: `memprof.${format.extension}`, onclick: download }, format.name),
     h("span", { class: "faint" }, `.${format.extension}`),
     h("span", {}, format.about, alone && h("em", { class: "faint" }, " (only the later moment)")));
+}
+
+/** A link cannot show a token. */
+function download(/** @type {MouseEvent} */ event) {
+  if (!hasToken()) return;
+  event.preventDefault();
+  const link = /** @type {HTMLAnchorElement} */ (event.currentTarget);
+  save(link).catch((error) => link.after(h("em", { role: "alert" }, ` ${error.message}`)));
 }
 
 export async function openExports() {
