@@ -907,7 +907,7 @@ fn with_a_token_all_routes_need_it() {
     let server = with_token();
     let bearer = format!("Bearer {TOKEN}");
     for path in ROUTES.iter().map(|route| route.path) {
-        let path = path.replace('{', "").replace('}', "");
+        let path = path.replace(['{', '}'], "");
         for method in ["GET", "POST", "DELETE"] {
             let wrong = [("Authorization", "Bearer 0123456789abcdef")];
             for headers in [&[][..], &wrong] {
