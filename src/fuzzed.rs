@@ -38,6 +38,9 @@ pub mod export {
 }
 /// A stub: there is no process.
 pub mod target {
+    mod container;
+    pub use container::Container;
+
     pub fn comm(_: crate::event::Pid) -> Option<String> {
         None
     }
