@@ -180,7 +180,7 @@ pub struct Profile {
     /// Each process's share, in the order of `target.pids`; empty if there is only one process. Page cache
     /// that ended processes brought in is in no share.
     pub processes: Vec<Share>,
-    /// Processes of a target of several that have ended. Their memory is in no figure.
+    /// Followed processes that have ended. Their memory is in no figure.
     pub ended: Ended,
     /// Whether the target was frozen for this report.
     pub freeze: FreezeOutcome,
@@ -237,7 +237,11 @@ impl Profile {
     pub fn of_group(&self, group: &str) -> Option<Profile> {
         let inside = |share: &&Share| share.container.as_ref().is_some_and(|c| c.is_below(group));
         let shares: Vec<&Share> = self.processes.iter().filter(inside).collect();
-        (!shares.is_empty()).then(|| self.part(&shares))
+        // Processes that are missing may be in the group.
+        (!shares.is_empty()).then(|| Profile {
+            losses: self.losses.clone(),
+            ..self.part(&shares)
+        })
     }
 
     /// The page cache of one file, as a separate profile.

@@ -43,7 +43,7 @@ pub struct Space {
     pub kept: Option<Arc<Kept>>,
     /// Bytes of page tables at the end of the process; 0 until then.
     pub page_tables: u64,
-    /// What it held at the last report of several processes, where it ran, and when that was.
+    /// What it held at the last report, where it ran, and when that was.
     pub last: Option<(Amounts, Option<Container>, SystemTime)>,
     /// The path of its executable at the last report.
     pub executable: Option<String>,

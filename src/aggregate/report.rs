@@ -61,11 +61,7 @@ impl Aggregator {
             0 | 1 => Vec::new(),
             _ => self.shares(&snapshot),
         };
-        for (process, share) in snapshot.processes.iter().zip(&processes) {
-            if let Some(space) = self.spaces.get_mut(&process.mm) {
-                space.last = Some((share.total, share.container.clone(), SystemTime::now()));
-            }
-        }
+        let scanned: Vec<MmId> = snapshot.processes.iter().map(|p| p.mm).collect();
         let mut totals = snapshot.beside;
         if let Some(starting) = self.starting {
             let counts = |id: &StackId| self.stacks.seen_in(*id) != Some(starting);
@@ -83,6 +79,15 @@ impl Aggregator {
         }
         let places = self.places(mappings, files, other_files);
         let rows = self.rows(totals);
+        for (at, mm) in scanned.iter().enumerate() {
+            if let Some(space) = self.spaces.get_mut(mm) {
+                let (total, container) = match processes.get(at) {
+                    Some(share) => (share.total, share.container.clone()),
+                    None => (rows.total, Container::of(space.pid)),
+                };
+                space.last = Some((total, container, SystemTime::now()));
+            }
+        }
         Profile {
             taken: SystemTime::now(),
             target,

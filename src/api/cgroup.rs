@@ -39,13 +39,13 @@ impl View for Balance {
 }
 
 #[derive(Serialize)]
-struct BalanceReply<'a> {
+struct BalanceReply {
     report: ReportInfo,
-    cgroup: Option<Group<'a>>,
+    cgroup: Option<Group>,
 }
 
 #[derive(Serialize)]
-struct Group<'a> {
+struct Group {
     path: String,
     version: Option<u8>,
     usage: Option<u64>,
@@ -54,12 +54,12 @@ struct Group<'a> {
     without_total: Option<String>,
     tolerance: Option<u64>,
     oom_kills: Option<u64>,
-    rows: Vec<Row<'a>>,
+    rows: Vec<Row>,
 }
 
 #[derive(Serialize)]
-struct Row<'a> {
-    name: &'a str,
+struct Row {
+    name: &'static str,
     charged: i64,
     memprof: Option<u64>,
     difference: Option<i64>,
@@ -73,8 +73,8 @@ struct Part {
     bytes: u64,
 }
 
-impl Group<'_> {
-    fn of(group: &CgroupMemory, report: &Report) -> Group<'static> {
+impl Group {
+    fn of(group: &CgroupMemory, report: &Report) -> Group {
         let charged = group.charged.as_ref().ok();
         let rows = group.balance(&report.profile.total.usage);
         Group {
@@ -90,8 +90,8 @@ impl Group<'_> {
     }
 }
 
-impl From<BalanceRow> for Row<'_> {
-    fn from(row: BalanceRow) -> Self {
+impl From<BalanceRow> for Row {
+    fn from(row: BalanceRow) -> Row {
         let part = |(name, bytes)| Part { name, bytes };
         Row {
             name: row.name,

@@ -192,7 +192,7 @@ pub(super) fn no_process(pid: Pid) -> ApiError {
 
 fn no_group(group: &str) -> ApiError {
     ApiError::NotFound(Some(format!(
-        "this report has no several processes of which one is in the control group {}: /v2/processes lists the groups",
+        "no process of this report is known to be in the control group {}: /v2/processes lists the groups",
         quoted(group)
     )))
 }

@@ -135,3 +135,27 @@ fn a_control_group_has_a_tree_of_its_own() {
     inside.into_iter().for_each(Workload::end);
     outside.end();
 }
+
+/// Also of one that was scanned when it was alone.
+#[test]
+fn the_last_figures_of_the_only_process_are_kept() {
+    let group = Group::new();
+    let [mut first, second] = [(); 2].map(|()| Workload::start(&program("scenarios")));
+    group.put(first.pid());
+    let m = Memprof::start(&["--cgroup", &format!("/{}", group.name().display())]);
+    first.lines.tell("mmap 4194304");
+    equals(&m, first.pid());
+    let pid = first.pid();
+    first.end();
+    group.put(second.pid());
+    equals(&m, second.pid());
+    let reply = m.get("/v2/processes").json();
+    assert_eq!(reply["ended_unscanned"], 0, "{reply}");
+    let ended = row(&m, "ended", pid).unwrap();
+    assert!(
+        ended["total"]["anon"].as_u64().unwrap() >= 4 * MIB,
+        "{ended}"
+    );
+    m.interrupt();
+    second.end();
+}

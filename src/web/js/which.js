@@ -17,7 +17,7 @@ export function offerProcesses(/** @type {Summary["target"]} */ { pids }) {
   const box = at("process");
   // An ended process stays selected until the user selects another one.
   const known = state.pid === "" || pids.includes(Number(state.pid)) ? pids : [...pids, Number(state.pid)];
-  box.hidden = known.length < 2 && state.pid === "";
+  box.hidden = known.length < 2 && state.pid === "" && state.cgroup === "";
   const group = state.cgroup ? [h("option", { value: GROUP }, `processes in ${state.cgroup}`)] : [];
   const signature = [state.cgroup, ...known].join();
   if (box.dataset.pids !== signature) {

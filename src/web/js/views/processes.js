@@ -65,8 +65,8 @@ export class Processes {
 
   show() {
     if (!this.reply) return;
-    const { rows, groups, ended, ended_unscanned } = this.reply;
-    const gone = ended.length + ended_unscanned > 0 ? ` ${number(ended.length)} that ended lately are not among them.` : "";
+    const { rows, groups, ended } = this.reply;
+    const gone = ended.length > 0 ? ` ${number(ended.length)} that ended lately are not among them.` : "";
     const tell = (/** @type {Row[]} */ shown) => {
       const sum = shown.reduce((total, row) => total + (row.total[state.kind] ?? 0), 0);
       const many = isGroup() ? `${number(shown.length)} control groups` : `${number(shown.length)} processes`;
