@@ -22,7 +22,7 @@ pub use scan::{Scanned, StillError, Unscanned, held_by};
 pub use still::{Prepared, Still};
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use self::ancestry::Ancestry;
@@ -62,7 +62,10 @@ pub struct Aggregator {
     /// What could not be read of the names of code made at run time, by processes that have ended.
     name_problems: Problems,
     samples: Samples,
-    /// memprof's library, preloaded or attached: each copy is a file of its own.
+    /// The library that memprof preloads. It is known by its path, so that it is also recognised in a process that ends
+    /// before its mappings are looked at.
+    preloaded: Option<PathBuf>,
+    /// Other copies of memprof's library, attached to a running process for example.
     samplers: BTreeSet<ModuleId>,
 }
 
@@ -135,7 +138,12 @@ impl Aggregator {
         &mut self.samples
     }
 
-    /// This is memprof's library, preloaded or attached: the stacks of samples are shown from its caller on.
+    /// The stacks of samples are shown from the caller of memprof's library on; this is the one that memprof preloads.
+    pub fn set_preloaded(&mut self, path: &Path) {
+        self.preloaded = Some(path.to_owned());
+    }
+
+    /// This is memprof's library, too.
     pub fn set_sampler(&mut self, module: ModuleId) {
         self.samplers.insert(module);
     }

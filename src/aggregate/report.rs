@@ -195,8 +195,12 @@ impl Aggregator {
 
     /// The stack of a sampled allocation from the sampler's caller on.
     pub(super) fn without_own_frames(&self, stack: &Arc<Stack>) -> Arc<Stack> {
+        let preloaded = self.preloaded.as_deref();
         let inside = |frame: &Frame| match frame.kind() {
-            FrameKind::Code(module, _) => self.samplers.contains(&module),
+            FrameKind::Code(module, _) => {
+                self.samplers.contains(&module)
+                    || preloaded.is_some_and(|path| self.modules.path(*frame) == Some(path))
+            }
             _ => false,
         };
         let own = stack.frames.iter().take_while(|f| inside(f)).count();

@@ -71,6 +71,7 @@ impl Collector {
             let of = || format!("the sampler {}", path.display());
             let file = File::open(path).with_context(|| format!("cannot open {}", of()))?;
             let probes = samplers_probes(&file, |provider| PROVIDERS.contains(&provider));
+            self.aggregator.set_preloaded(path);
             self.samplers.preloaded = self
                 .probe
                 .listen(None, &file, &probes)
@@ -184,7 +185,6 @@ impl Collector {
             // Its probes are listened to in all processes.
             let own = options.preloaded.as_ref();
             if own.is_some_and(|own| own.path == module.path) {
-                self.aggregator.set_sampler(id);
                 self.samplers.found = true;
                 continue;
             }
