@@ -11,6 +11,7 @@ mod accept;
 mod access;
 mod connection;
 mod forgery;
+mod formats;
 mod listen;
 mod page;
 mod registry;
