@@ -293,6 +293,7 @@ fn a_target_that_comes_later_and_may_not_be_read() {
 struct Rights {
     effective: u64,
     permitted: u64,
+    bounding: u64,
     no_new_privs: bool,
     filtered: bool,
 }
@@ -308,6 +309,7 @@ fn rights(status: &str) -> Rights {
     Rights {
         effective: bits("CapEff:"),
         permitted: bits("CapPrm:"),
+        bounding: bits("CapBnd:"),
         no_new_privs: field("NoNewPrivs:") == "1",
         filtered: field("Seccomp:") == "2",
     }
@@ -370,6 +372,7 @@ fn a_running_memprofs_threads_have_given_up_what_they_do_not_need() {
         assert_eq!(rights.effective & !effective, 0, "{name}: {rights:x?}");
         assert_eq!(rights.permitted & !permitted, 0, "{name}: {rights:x?}");
         assert!(rights.no_new_privs && rights.filtered, "{name}: {rights:?}");
+        assert_eq!(rights.bounding, 0, "{name}: {rights:x?}");
     }
     for name in [
         "memprof",
