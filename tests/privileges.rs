@@ -4,6 +4,8 @@
 //! Needs root, `cc`, `setpriv` and `unshare`.
 
 mod common;
+#[path = "privileges/deployed.rs"]
+mod deployed;
 
 use std::collections::BTreeMap;
 use std::fs;
