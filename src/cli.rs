@@ -13,7 +13,6 @@ mod values;
 
 use std::ffi::OsString;
 use std::io;
-use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -40,7 +39,7 @@ use crate::measure::HEAP;
 use crate::probe::{FRAME_LIMITS, Overhead, Stacks};
 use crate::profile::{Frames, Kind};
 use crate::samples::TEMPORARY;
-use crate::server::DEFAULT_LISTEN;
+use crate::server::{DEFAULT_LISTEN, Listen};
 use crate::source;
 use crate::target::{Cgroup, Selector};
 use crate::tree::Direction;
@@ -187,9 +186,9 @@ struct ProfileArgs {
     /// With --heap: an allocation that is freed within this many milliseconds counts as temporary [default: 10]
     #[arg(long, value_name = "MS", requires = "heap", value_parser = clap::value_parser!(u32).range(1..=3_600_000))]
     heap_temporary: Option<u32>,
-    /// Serve HTTP at this address
-    #[arg(long, value_name = "ADDR:PORT", default_value_t = DEFAULT_LISTEN)]
-    listen: SocketAddr,
+    /// Serve HTTP at this address, `ADDR:PORT`, or at a Unix socket, `unix:PATH`, to which only memprof's user can connect
+    #[arg(long, value_name = "WHERE", default_value_t = DEFAULT_LISTEN)]
+    listen: Listen,
     /// Answer only requests with the header `Authorization: Bearer TOKEN`, with the token in this file, which only its owner
     /// may read. The page asks for it, or has it from its address: `http://ADDR:PORT/#token=TOKEN`
     #[arg(long, value_name = "FILE")]

@@ -1,6 +1,5 @@
 //! The validated configuration, independent of its source.
 
-use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -21,6 +20,7 @@ use crate::measure::HEAP;
 use crate::probe::{FRAME_LIMITS, Stacks, Unwind};
 use crate::push;
 use crate::screen::ScreenOptions;
+use crate::server::Listen;
 use crate::session::held::At;
 use crate::source::{self, Source};
 use crate::target::{self, Selector};
@@ -52,7 +52,7 @@ pub struct Config {
     /// Which interpreters' frames are read.
     pub interpreters: Wanted,
     /// Where to serve HTTP; `None` to serve none.
-    pub listen: Option<SocketAddr>,
+    pub listen: Option<Listen>,
     /// The file with the token that requests need, if any.
     pub token_file: Option<PathBuf>,
     /// Origins that may read, in addition to loopback ones.
@@ -108,10 +108,11 @@ impl Config {
         }
     }
 
-    /// Whether files are written at the end.
+    /// Whether files are written at the end, or that of a socket removed.
     pub fn writes_files(&self) -> bool {
         let sizes = self.heap.as_ref().is_some_and(|heap| heap.sizes.is_some());
-        sizes || self.outputs.iter().any(|output| !output.is_stdout())
+        let socket = self.listen.as_ref().is_some_and(Listen::has_file);
+        sizes || socket || self.outputs.iter().any(|output| !output.is_stdout())
     }
 }
 
@@ -154,7 +155,7 @@ pub struct OpenConfig {
     /// The saved profile.
     pub file: PathBuf,
     /// Where to serve HTTP; `None` to serve none.
-    pub listen: Option<SocketAddr>,
+    pub listen: Option<Listen>,
     /// The file with the token that requests need, if any.
     pub token_file: Option<PathBuf>,
     /// Origins that may read, in addition to loopback ones.

@@ -1,7 +1,7 @@
-//! Reduces the privileges of memprof's threads after the start: capabilities, `no_new_privs` and a
+//! Reduces the privileges of memprof's threads after the start: capabilities, their bounding set, `no_new_privs` and a
 //! seccomp filter.
 //!
-//! All three belong to a thread, and the threads and processes that it starts inherit them. The thread that
+//! All of them belong to a thread, and the threads and processes that it starts inherit them. The thread that
 //! starts a command therefore keeps everything until the command runs, so the command has the full privileges
 //! of memprof's user.
 //!
@@ -30,7 +30,7 @@ pub enum Role {
     Command,
     /// Serves HTTP, draws the screen and writes the results.
     Server {
-        /// It writes `--output` files at the end, by [`writing_files`].
+        /// It writes `--output` files or removes the file of its socket at the end, by [`writing_files`].
         writes_files: bool,
     },
     /// Reads symbols and debug information of untrusted files.
@@ -138,6 +138,7 @@ pub fn limit_capabilities(role: Role) -> Result<(), String> {
 }
 
 fn limit(role: Role) -> Result<(), caps::errors::CapsError> {
+    drop_bounding_set()?;
     let permitted = caps::read(None, CapSet::Permitted)?;
     if role.looks_at_processes() && !permitted.contains(&Capability::CAP_SYS_PTRACE) {
         return Ok(());
@@ -154,6 +155,15 @@ fn limit(role: Role) -> Result<(), caps::errors::CapsError> {
     caps::set(None, CapSet::Permitted, &(&permitted & &keep))?;
     // The kernel drops ambient capabilities together with the inheritable ones.
     caps::clear(None, CapSet::Inheritable)
+}
+
+/// Empties the set of capabilities that programs which this thread starts could gain. Without CAP_SETPCAP it stays as it is,
+/// and has no effect: `no_new_privs` lets them gain none.
+fn drop_bounding_set() -> Result<(), caps::errors::CapsError> {
+    match caps::has_cap(None, CapSet::Effective, Capability::CAP_SETPCAP)? {
+        true => caps::clear(None, CapSet::Bounding),
+        false => Ok(()),
+    }
 }
 
 /// Runs `write` with the file capabilities that memprof was started with.

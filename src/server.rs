@@ -1,4 +1,4 @@
-//! The HTTP server: HTTP/1 over TCP, safe to leave running beside whatever it profiles.
+//! The HTTP server: HTTP/1 over TCP or a Unix socket, safe to leave running beside whatever it profiles.
 //!
 //! - Serves loopback only by default. Checks the `Host` header against DNS rebinding; other origins can read
 //!   only what [`ServerOptions`] allows.
@@ -7,37 +7,37 @@
 //!   send no request (`registry.rs`); health and metrics are always answered.
 //! - Errors are one line of plain text.
 
+mod accept;
 mod access;
 mod connection;
 mod forgery;
+mod formats;
 mod listen;
 mod page;
 mod registry;
 mod respond;
 mod token;
+mod unix_socket;
 
 use std::fmt;
 use std::io;
-use std::net::TcpListener;
 use std::sync::Arc;
 use std::time::Duration;
 
 use nix::sys::resource::{Resource, getrlimit};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
-use tokio::time::{sleep, timeout};
+use tokio::time::sleep;
 
 use crate::api::Api;
+use accept::{Incoming, accept};
 use access::Access;
 use connection::Connections;
 use registry::Registry;
 
-pub use listen::{BindError, bind};
+pub use listen::{BindError, Listen, Listener, bind};
 pub(crate) use listen::{DEFAULT_LISTEN, greeting};
 pub use token::Token;
-
-/// How long accepting pauses after it failed for lack of file descriptors or memory.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// How often the server checks whether replies wait for room that slow clients occupy.
 const LOOK: Duration = Duration::from_secs(1);
@@ -110,7 +110,7 @@ impl fmt::Debug for ServerOptions {
 /// # Errors
 /// A listener cannot be registered with the runtime. Later failures are not errors.
 pub async fn serve(
-    listeners: Vec<TcpListener>,
+    listeners: Vec<Listener>,
     api: Arc<Api>,
     options: ServerOptions,
     shutdown: impl Future<Output = ()>,
@@ -133,10 +133,9 @@ pub async fn serve(
         ));
     }
     for listener in listeners {
-        listener.set_nonblocking(true)?;
-        let listener = tokio::net::TcpListener::from_std(listener)?;
+        let incoming = Incoming::new(listener)?;
         let (connections, registry) = (Arc::clone(&connections), Arc::clone(&registry));
-        loops.spawn(accept(listener, connections, registry, stopped.clone()));
+        loops.spawn(accept(incoming, connections, registry, stopped.clone()));
     }
     shutdown.await;
     background.abort_all();
@@ -154,58 +153,4 @@ async fn keep_room(api: Arc<Api>, registry: Arc<Registry>) {
             registry.let_slow_readers_go();
         }
     }
-}
-
-/// Accepts until stopped, then waits up to the grace period for its connections.
-async fn accept(
-    listener: tokio::net::TcpListener,
-    connections: Arc<Connections>,
-    registry: Arc<Registry>,
-    stopped: watch::Receiver<bool>,
-) {
-    let mut tasks = JoinSet::new();
-    let mut stop = stopped.clone();
-    let mut failing = false;
-    loop {
-        let accepted = tokio::select! {
-            accepted = listener.accept() => accepted,
-            _ = stop.wait_for(|stop| *stop) => break,
-        };
-        while tasks.try_join_next().is_some() {}
-        match accepted {
-            Ok((stream, peer)) => {
-                failing = false;
-                let client = peer.ip().to_canonical();
-                let connection = tokio::select! {
-                    connection = registry.admit(client) => connection,
-                    _ = stop.wait_for(|stop| *stop) => break,
-                };
-                let (connections, stopped) = (Arc::clone(&connections), stopped.clone());
-                tasks.spawn(async move {
-                    connections
-                        .serve(stream, Arc::new(connection), stopped)
-                        .await;
-                });
-            }
-            Err(error) if only_this_connection(&error) => {}
-            Err(error) => {
-                if !std::mem::replace(&mut failing, true) {
-                    connections.warn(&format!("cannot accept connections, retrying: {error}"));
-                }
-                sleep(ACCEPT_PAUSE).await;
-            }
-        }
-    }
-    drop(listener);
-    let finish = async { while tasks.join_next().await.is_some() {} };
-    let _ = timeout(connections.options.shutdown_grace, finish).await;
-}
-
-/// Whether accepting failed because of this connection, so that the next one may succeed.
-fn only_this_connection(error: &io::Error) -> bool {
-    use io::ErrorKind::{ConnectionAborted, ConnectionReset, Interrupted};
-    matches!(
-        error.kind(),
-        ConnectionAborted | ConnectionReset | Interrupted
-    )
 }

@@ -24,7 +24,6 @@ mod start;
 mod sweep;
 pub mod unwinding;
 
-use std::net::TcpListener;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -43,7 +42,7 @@ use crate::privileges::{self, Role};
 use crate::push::{Pusher, Pushing};
 use crate::sampler::{self, Library};
 use crate::screen;
-use crate::server::{self, ServerOptions, Token};
+use crate::server::{self, Listen, Listener, ServerOptions, Token};
 use crate::target::{Presence, Selector};
 use collector::{Command, Progress};
 pub use command::Launch;
@@ -81,7 +80,7 @@ pub fn run(config: &Config) -> Result<ExitCode> {
     let listeners = config
         .listen
         .iter()
-        .map(|a| server::bind(*a))
+        .map(server::bind)
         .collect::<Result<Vec<_>, _>>()?;
     let (session, marks) = Session::start(config)?;
     let runtime = runtime()?;
@@ -199,15 +198,12 @@ impl<'a> Session<'a> {
 impl Session<'_> {
     async fn live(
         mut self,
-        listeners: Vec<TcpListener>,
+        listeners: Vec<Listener>,
         marks: mpsc::Receiver<(Pid, MarkSet)>,
     ) -> Result<ExitCode> {
         let mut signals = Signals::new()?;
         let (stop, mut stopped) = watch::channel(false);
-        let addresses: Vec<_> = listeners
-            .iter()
-            .filter_map(|l| l.local_addr().ok())
-            .collect();
+        let addresses: Vec<_> = listeners.iter().filter_map(Listener::address).collect();
         let options = ApiOptions {
             metrics_functions: self.config.metrics_functions,
         };
@@ -292,7 +288,7 @@ impl Session<'_> {
         }
     }
 
-    fn announce(&self, addresses: &[std::net::SocketAddr]) {
+    fn announce(&self, addresses: &[Listen]) {
         if let Progress::Waiting = *self.progress.borrow()
             && let Some(what) = self.config.target.awaited()
         {
@@ -307,7 +303,7 @@ impl Session<'_> {
             console::print(&format!("waiting for {what}{limit}{then}"));
         }
         for address in addresses {
-            let lines = server::greeting(*address, self.config.token_file.as_deref());
+            let lines = server::greeting(address, self.config.token_file.as_deref());
             lines.iter().for_each(|line| console::print(line));
         }
     }

@@ -4,6 +4,8 @@
 //! Needs root, `cc`, `setpriv` and `unshare`.
 
 mod common;
+#[path = "privileges/deployed.rs"]
+mod deployed;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -293,6 +295,7 @@ fn a_target_that_comes_later_and_may_not_be_read() {
 struct Rights {
     effective: u64,
     permitted: u64,
+    bounding: u64,
     no_new_privs: bool,
     filtered: bool,
 }
@@ -308,6 +311,7 @@ fn rights(status: &str) -> Rights {
     Rights {
         effective: bits("CapEff:"),
         permitted: bits("CapPrm:"),
+        bounding: bits("CapBnd:"),
         no_new_privs: field("NoNewPrivs:") == "1",
         filtered: field("Seccomp:") == "2",
     }
@@ -370,6 +374,7 @@ fn a_running_memprofs_threads_have_given_up_what_they_do_not_need() {
         assert_eq!(rights.effective & !effective, 0, "{name}: {rights:x?}");
         assert_eq!(rights.permitted & !permitted, 0, "{name}: {rights:x?}");
         assert!(rights.no_new_privs && rights.filtered, "{name}: {rights:?}");
+        assert_eq!(rights.bounding, 0, "{name}: {rights:x?}");
     }
     for name in [
         "memprof",

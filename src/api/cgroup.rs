@@ -53,6 +53,7 @@ struct Group {
     /// Why there is no usage.
     without_total: Option<String>,
     tolerance: Option<u64>,
+    limit: Option<u64>,
     oom_kills: Option<u64>,
     rows: Vec<Row>,
 }
@@ -84,6 +85,7 @@ impl Group {
             usage_file: charged.map(|(version, _)| version.usage_file()),
             without_total: group.without_total(),
             tolerance: charged.map(|(_, figures)| figures.tolerance),
+            limit: charged.and_then(|(_, figures)| figures.limit),
             oom_kills: charged.and_then(|(_, figures)| figures.oom_kills),
             rows: rows.into_iter().map(Row::from).collect(),
         }

@@ -1,16 +1,18 @@
 //! `/metrics`: metrics for Prometheus.
 
+mod format;
+
 use std::borrow::Cow;
 use std::io::Write;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
+use self::format::Format;
 use super::common::millis;
 use super::reply::internal;
 use super::request::RequestContext;
@@ -23,37 +25,40 @@ use crate::profile::{Amounts, Frames, Kind, Profile};
 use crate::push;
 use crate::tree::{NO_SYMBOL, Table};
 
-/// The format that the client library writes.
-const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-
 /// Kinds that are resident in the target's address space.
 const RESIDENT: [Kind; 4] = [Kind::Anon, Kind::Shmem, Kind::File, Kind::Hugetlb];
 
 type Labels = Vec<(&'static str, String)>;
 
 /// `/metrics`.
-pub(super) fn read(_: &RequestContext<'_>) -> Result<Request, ApiError> {
-    Ok(Arc::new(Metrics))
+pub(super) fn read(asked: &RequestContext<'_>) -> Result<Request, ApiError> {
+    let format = match asked.plain_text {
+        true => Format::Plain,
+        false => Format::OpenMetrics,
+    };
+    Ok(Arc::new(Metrics { format }))
 }
 
 #[derive(Debug)]
-struct Metrics;
+struct Metrics {
+    format: Format,
+}
 
 impl Ask for Metrics {
     fn answer<'a>(&'a self, api: &'a Api) -> BoxFuture<'a, Result<Reply, ApiError>> {
         Box::pin(async {
-            let functions = api.options.metrics_functions;
+            let (functions, format) = (api.options.metrics_functions, self.format);
             let mut reply = match api.provider().profile().await {
                 Ok(report) => {
-                    let view = Arc::new(OfReport { functions });
+                    let view = Arc::new(OfReport { functions, format });
                     api.show(report, &api.state_again(None), view).await?
                 }
                 // memprof's own metrics are available without a target.
-                Err(ProviderError::NoTarget) => Reply::new(OPEN_METRICS, ""),
+                Err(ProviderError::NoTarget) => Reply::new(format.content_type(), ""),
                 Err(e) => return Err(e.into()),
             };
             let own = own_figures(api.provider().pushed());
-            let own = written(&own)? + "# EOF\n";
+            let own = format.write(&own)? + format.end();
             reply.body = match reply.body {
                 Body::Whole(shared) => Body::Two(shared, own.into()),
                 other => other,
@@ -67,11 +72,12 @@ impl Ask for Metrics {
 #[derive(Debug)]
 struct OfReport {
     functions: usize,
+    format: Format,
 }
 
 impl View for OfReport {
     fn content_type(&self) -> &'static str {
-        OPEN_METRICS
+        self.format.content_type()
     }
 
     fn write(&self, report: &Report, out: &mut Out) -> Result<(), ApiError> {
@@ -83,7 +89,7 @@ impl View for OfReport {
         figures.cgroup(&report.profile);
         figures.stacks(&report.profile);
         figures.functions(report, self.functions);
-        out.write_all(written(&figures.0)?.as_bytes())
+        out.write_all(self.format.write(&figures.0)?.as_bytes())
             .map_err(internal)
     }
 
@@ -91,14 +97,6 @@ impl View for OfReport {
     fn is_light(&self) -> bool {
         true
     }
-}
-
-/// The registry's text, without the end marker.
-fn written(registry: &Registry) -> Result<String, ApiError> {
-    let mut text = String::new();
-    encode(&mut text, registry).map_err(internal)?;
-    text.truncate(text.trim_end_matches("# EOF\n").len());
-    Ok(text)
 }
 
 /// memprof's own metrics, under the names that all exporters use.
@@ -263,6 +261,11 @@ impl Figures {
         });
         let help = "The kernel's own figures, read before and after the page scan";
         self.gauges("memprof_kernel_bytes", help, rows);
+        let difference: Gauge = Gauge::default();
+        difference.set(profile.agreement().outside());
+        let help = "By how much anon and shmem lie above (or below, if negative) both of the kernel's figures for them; 0 between them";
+        self.0
+            .register("memprof_kernel_difference_bytes", help, difference);
     }
 
     /// The balance of the followed control group, if there is one.
@@ -276,6 +279,10 @@ impl Figures {
         if let Some(usage) = figures.usage {
             let help = "Memory that is charged to the followed control group";
             self.gauge("memprof_cgroup_bytes", help, usage);
+        }
+        if let Some(limit) = figures.limit {
+            let help = "The lowest memory limit of the followed control group and those above it; omitted if there is none";
+            self.gauge("memprof_cgroup_limit_bytes", help, limit);
         }
         let charged = Family::<Labels, Gauge>::default();
         let ours = Family::<Labels, Gauge>::default();
@@ -319,6 +326,9 @@ impl Figures {
         let losses = family(&mut profile.losses.lost());
         let help = "Events missed, lost or truncated, by cause; causes without losses are omitted";
         self.0.register("memprof_losses", help, losses);
+        let complete = u64::from(profile.losses.have_all_processes());
+        let help = "1 if the figures include every process of the target, otherwise 0";
+        self.gauge("memprof_report_complete", help, complete);
         let not_counted = family(&mut profile.losses.not_counted());
         let help = "What memprof saw and leaves out of all figures on purpose; nothing is missing";
         self.0.register("memprof_not_counted", help, not_counted);
@@ -388,7 +398,7 @@ mod tests {
         let mut figures = Figures::default();
         figures.target(&report.profile);
         figures.functions(&report, 10);
-        let text = written(&figures.0).unwrap();
+        let text = Format::OpenMetrics.write(&figures.0).unwrap();
         let steers = |c: char| c != '\n' && (c.is_control() || c == '\u{202e}');
         assert!(!text.contains(steers), "{text}");
         let longest = text.lines().map(str::len).max();

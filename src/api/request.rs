@@ -17,6 +17,8 @@ pub struct RequestParts<'a> {
     pub body: Bytes,
     /// Whether it came from this machine, over a loopback address.
     pub local: bool,
+    /// Whether the client prefers plain text to OpenMetrics.
+    pub plain_text: bool,
 }
 
 /// The parsed parts of a request, passed to its route.
@@ -26,6 +28,7 @@ pub(super) struct RequestContext<'a> {
     pub(super) name: &'a str,
     pub(super) body: Bytes,
     pub(super) local: bool,
+    pub(super) plain_text: bool,
 }
 
 /// A request, ready to be answered.

@@ -172,6 +172,7 @@ impl Route {
             name,
             body: given.body,
             local: given.local,
+            plain_text: given.plain_text,
         })
     }
 }

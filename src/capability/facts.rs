@@ -32,6 +32,8 @@ pub struct Caps(pub u64);
 impl Caps {
     /// `CAP_DAC_READ_SEARCH`.
     pub const DAC_READ_SEARCH: u32 = 2;
+    /// `CAP_SETPCAP`.
+    pub const SETPCAP: u32 = 8;
     /// `CAP_SYS_PTRACE`.
     pub const SYS_PTRACE: u32 = 19;
     /// `CAP_SYS_ADMIN`.

@@ -104,7 +104,13 @@ pub(super) fn reduction(facts: &Facts) -> Option<Check> {
     let Trials { reduction, .. } = facts.trials.as_ref()?;
     let check = Tried {
         name: "own privileges",
-        works: "dropped after the start: capabilities, no_new_privs, seccomp filters",
+        works: match facts.caps.has(Caps::SETPCAP) {
+            true => {
+                "dropped after the start: capabilities, bounding set, no_new_privs, seccomp filters"
+            }
+            // No program can gain any of it.
+            false => "dropped after the start: capabilities, no_new_privs, seccomp filters",
+        },
         status: Status::Degraded,
         fails: "cannot be dropped after the start",
         consequence: "threads that serve HTTP or read untrusted files keep more privileges than they need",

@@ -1,6 +1,5 @@
 //! The flags of `memprof open` and `memprof diff`.
 
-use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::builder::PossibleValuesParser;
@@ -16,7 +15,7 @@ use crate::export::ExportOptions;
 use crate::gate::Gate;
 use crate::profile::{Frames, Kind};
 use crate::screen::{INTERVAL, ScreenOptions};
-use crate::server::DEFAULT_LISTEN;
+use crate::server::{DEFAULT_LISTEN, Listen};
 use crate::tree::Direction;
 
 /// What is written of a profile.
@@ -58,9 +57,10 @@ pub(super) struct OpenArgs {
     /// Show it on the terminal, as `memprof top` does
     #[arg(long, conflicts_with = "output")]
     top: bool,
-    /// Serve HTTP at this address [default: 127.0.0.1:17832, unless --top or --output is given]
-    #[arg(long, value_name = "ADDR:PORT", conflicts_with = "output")]
-    listen: Option<SocketAddr>,
+    /// Serve HTTP at this address, `ADDR:PORT`, or at a Unix socket, `unix:PATH`, to which only memprof's user can connect
+    /// [default: 127.0.0.1:17832, unless --top or --output is given]
+    #[arg(long, value_name = "WHERE", conflicts_with = "output")]
+    listen: Option<Listen>,
     /// Answer only requests with the header `Authorization: Bearer TOKEN`, with the token in this file, which only its owner
     /// may read. The page asks for it, or has it from its address: `http://ADDR:PORT/#token=TOKEN`
     #[arg(long, value_name = "FILE", conflicts_with = "output")]

@@ -136,6 +136,8 @@ fn bad_values_are_refused() {
         "memprof --pid 1 --duration 0",
         "memprof --pid 1 --duration x",
         "memprof --pid 1 --listen here",
+        "memprof --pid 1 --listen unix:",
+        "memprof --pid 1 --listen unix:@name",
         "memprof --pid 1 --format json",
         "memprof --pid 1 --output f --format gif",
         "memprof --pid 1 --output f --output g --format svg",

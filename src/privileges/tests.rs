@@ -23,16 +23,21 @@ fn status(key: &str) -> String {
 
 #[test]
 fn every_role_is_reduced_and_filtered() {
-    let own = || (status("NoNewPrivs:"), status("Seccomp:"), status("CapEff:"));
+    let own = || ["NoNewPrivs:", "Seccomp:", "CapEff:", "CapBnd:"].map(status);
     let before = own();
     for role in Role::ALL {
-        let (nothing_new, filtered, effective) = as_role(role, || {
+        let (nothing_new, filtered, effective, bounding) = as_role(role, || {
             (
                 status("NoNewPrivs:"),
                 status("Seccomp:"),
                 caps::read(None, CapSet::Effective).unwrap(),
+                status("CapBnd:"),
             )
         });
+        // Only who has CAP_SETPCAP can empty it.
+        if caps::has_cap(None, CapSet::Effective, Capability::CAP_SETPCAP).unwrap() {
+            assert_eq!(bounding, "0000000000000000", "{role:?}");
+        }
         assert_eq!((&*nothing_new, &*filtered), ("1", "2"), "{role:?}");
         let needs: CapsHashSet = role.needs().into_iter().collect();
         assert!(effective.is_subset(&needs), "{role:?}: {effective:?}");

@@ -65,6 +65,9 @@ impl KernelFigures {
 /// // The target allocated memory during the scan.
 /// agreement.high = 12_288;
 /// assert_eq!(agreement.verdict(), Verdict::Between);
+/// assert_eq!(agreement.outside(), 0);
+/// agreement.ours = 4096;
+/// assert_eq!(agreement.outside(), -4096);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Agreement {
@@ -102,6 +105,16 @@ impl Agreement {
             ours if ours > self.high => Verdict::Above,
             _ if self.low == self.high => Verdict::Equal,
             _ => Verdict::Between,
+        }
+    }
+
+    /// By how much ours is above both of the kernel's figures, or below them if it is negative, in bytes.
+    pub fn outside(&self) -> i64 {
+        let nearest = self.ours.clamp(self.low, self.high);
+        let distance = i64::try_from(self.ours.abs_diff(nearest)).unwrap_or(i64::MAX);
+        match self.ours < nearest {
+            true => -distance,
+            false => distance,
         }
     }
 }

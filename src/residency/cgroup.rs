@@ -74,6 +74,8 @@ pub struct GroupFigures {
     pub hugetlb: u64,
     /// Processes that the out-of-memory killer has killed in it since it was made.
     pub oom_kills: Option<u64>,
+    /// The lowest limit of it and of the groups above, if there is one.
+    pub limit: Option<u64>,
     /// See [`GroupFigures::tolerance`].
     pub tolerance: u64,
 }
@@ -106,6 +108,10 @@ impl GroupFigures {
         let events = match version {
             Version::One => "memory.oom_control",
             Version::Two => "memory.events",
+        };
+        figures.limit = match version {
+            Version::One => limit_of_version_1(&stat),
+            Version::Two => limit_of_version_2(dir),
         };
         figures.oom_kills = read(events).ok().and_then(|text| oom_kills(&text));
         figures.tolerance = tolerance(online_cpus(), groups).saturating_add(figures.moved);
@@ -189,6 +195,23 @@ fn rows(stat: &str) -> HashMap<&str, u64> {
         .collect()
 }
 
+/// Without a limit the kernel says the largest number of whole pages that it can count.
+const UNLIMITED: u64 = 1 << 62;
+
+/// The kernel's own row has the lowest limit.
+fn limit_of_version_1(stat: &str) -> Option<u64> {
+    let limit = rows(stat).get("hierarchical_memory_limit").copied();
+    limit.filter(|bytes| *bytes < UNLIMITED)
+}
+
+/// Each group has its own limit, except the root. `memory.max` is a number or `max`.
+fn limit_of_version_2(dir: &Path) -> Option<u64> {
+    let texts = dir
+        .ancestors()
+        .map_while(|group| fs::read_to_string(group.join("memory.max")).ok());
+    texts.filter_map(|text| text.trim().parse().ok()).min()
+}
+
 /// `memory.events` and `memory.oom_control` have the same line.
 fn oom_kills(text: &str) -> Option<u64> {
     rows(text).get("oom_kill").copied()
@@ -247,6 +270,27 @@ mod tests {
             figures.kernel_parts,
             [("slab", 16840), ("percpu", 64), ("pagetables", 65536)]
         );
+    }
+
+    #[test]
+    fn the_lowest_limit_counts() {
+        assert_eq!(limit_of_version_1(ONE), None);
+        let limited = ONE.replace("memory_limit 9223372036854771712", "memory_limit 67108864");
+        assert_eq!(limit_of_version_1(&limited), Some(64 << 20));
+        let root = tempfile::tempdir().unwrap();
+        let dir = root.path().join("a/b");
+        fs::create_dir_all(&dir).unwrap();
+        let write = |group: &str, text: &str| {
+            fs::write(root.path().join(group).join("memory.max"), text).unwrap()
+        };
+        assert_eq!(limit_of_version_2(&dir), None);
+        write("a", "max\n");
+        write("a/b", "max\n");
+        assert_eq!(limit_of_version_2(&dir), None);
+        write("a", "8192\n");
+        assert_eq!(limit_of_version_2(&dir), Some(8192));
+        write("a/b", "4096\n");
+        assert_eq!(limit_of_version_2(&dir), Some(4096));
     }
 
     #[test]

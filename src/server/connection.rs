@@ -14,7 +14,7 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
-use tokio::net::TcpStream;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::{Semaphore, SemaphorePermit, watch};
 use tokio::time::{Instant, sleep_until, timeout};
 
@@ -52,19 +52,15 @@ impl Connections {
     }
 
     /// Serves until the client or a time limit ends the connection, or until `stop`, after the current
-    /// exchange.
+    /// exchange. `local`: whether the client is on this machine.
     pub(super) async fn serve(
         &self,
-        stream: TcpStream,
+        stream: impl AsyncRead + AsyncWrite + Unpin,
+        local: bool,
         registered: Arc<Connection>,
         mut stop: watch::Receiver<bool>,
     ) {
-        // Only improves latency.
-        let _ = stream.set_nodelay(true);
         let (deadline, watched) = watch::channel(None);
-        let local = stream
-            .peer_addr()
-            .is_ok_and(|peer| peer.ip().to_canonical().is_loopback());
         let service = service_fn(|request| {
             let under_way = UnderWay {
                 deadline: deadline.clone(),

@@ -28,6 +28,28 @@ const READING: Duration = Duration::from_secs(15);
 /// by a single client.
 const SHARE: usize = 8;
 
+/// Whose connections count together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Client {
+    /// Those from an address.
+    Address(IpAddr),
+    /// Those of a process on this machine. Its user alone would not do: all clients of a Unix socket may have the same.
+    Process {
+        /// The user.
+        uid: u32,
+        /// The process, or 0 if it is in no pid namespace that memprof sees.
+        pid: i32,
+    },
+}
+
+impl Client {
+    /// Those of whom the kernel does not say whose they are.
+    pub(super) const UNKNOWN: Client = Client::Process {
+        uid: u32::MAX,
+        pid: 0,
+    };
+}
+
 /// All connections of a server.
 #[derive(Debug)]
 pub(super) struct Registry {
@@ -68,7 +90,7 @@ struct State {
     moved: Instant,
     open: BTreeMap<u64, Entry>,
     /// Usage of each client in `open`, and in total.
-    clients: HashMap<IpAddr, Share>,
+    clients: HashMap<Client, Share>,
     all: Share,
 }
 
@@ -90,7 +112,7 @@ impl Share {
 
 #[derive(Debug)]
 struct Entry {
-    client: IpAddr,
+    client: Client,
     phase: Phase,
     since: Instant,
     slot: Option<Slot>,
@@ -155,7 +177,7 @@ impl Registry {
     }
 
     /// Admits a connection as soon as there is room for it.
-    pub(super) async fn admit(self: &Arc<Registry>, client: IpAddr) -> Connection {
+    pub(super) async fn admit(self: &Arc<Registry>, client: Client) -> Connection {
         loop {
             let freed = self.freed.notified();
             if let Some(connection) = self.try_admit(client) {
@@ -167,7 +189,7 @@ impl Registry {
         }
     }
 
-    fn try_admit(self: &Arc<Registry>, client: IpAddr) -> Option<Connection> {
+    fn try_admit(self: &Arc<Registry>, client: Client) -> Option<Connection> {
         let mut state = self.lock();
         if state.open.len() >= self.limits.open {
             return None;

@@ -7,7 +7,7 @@ use hyper::{HeaderMap, Method, Response, StatusCode, Version};
 use tokio::time::timeout;
 
 use super::connection::Connections;
-use super::forgery;
+use super::{forgery, formats};
 use crate::api::{ApiError, Body, Method as Asks, Reply, RequestParts, Route};
 use crate::export::printable;
 use crate::web;
@@ -134,6 +134,7 @@ impl Connections {
             query: head.uri.query().unwrap_or_default(),
             body: rest.body,
             local: rest.local && self.is_from_here(head),
+            plain_text: formats::prefers_text(&head.headers),
         };
         let request = route.request(name, given)?;
         let limit = self.options.answer_timeout;

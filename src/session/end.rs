@@ -1,6 +1,5 @@
 //! The main loop of a session: runs until something ends it.
 
-use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,6 +19,7 @@ use crate::console;
 use crate::event::Pid;
 use crate::export::printable;
 use crate::privileges::{self, Role};
+use crate::server::Listen;
 use crate::target::Selector;
 
 /// How long memprof waits for a command to end after an ending signal.
@@ -43,7 +43,7 @@ impl Session<'_> {
     pub(super) async fn profile_until_end(
         &mut self,
         signals: &mut Signals,
-        addresses: &[SocketAddr],
+        addresses: &[Listen],
     ) -> Result<u8> {
         let mut command = match &self.config.target {
             Selector::Command(argv) => Some(self.start_command(argv, signals)?),

@@ -17,7 +17,7 @@ use crate::export::printable;
 use crate::privileges::{self, Role};
 use crate::saved;
 use crate::screen;
-use crate::server::{self, ServerOptions, Token};
+use crate::server::{self, Listen, Listener, ServerOptions, Token};
 
 /// Exit status if a gate fires.
 const GATE_FIRED: u8 = 3;
@@ -41,7 +41,7 @@ pub fn open(config: OpenConfig) -> Result<ExitCode> {
         output::check(&output.path)?;
     }
     let token = config.token_file.as_deref().map(Token::read).transpose()?;
-    let listener = config.listen.map(server::bind).transpose()?;
+    let listener = config.listen.as_ref().map(server::bind).transpose()?;
     let report = Arc::new(read(&config.file)?);
     for output in &config.outputs {
         counted(&report, output, &config.file)?;
@@ -74,18 +74,18 @@ fn counted(report: &Report, output: &Output, path: &Path) -> Result<()> {
 async fn serve(
     config: OpenConfig,
     token: Option<Arc<Token>>,
-    listener: Option<std::net::TcpListener>,
+    listener: Option<Listener>,
     report: Arc<Report>,
 ) -> Result<ExitCode> {
     let mut signals = Signals::new()?;
     privileges::reduce(Role::Server {
-        writes_files: false,
+        writes_files: config.listen.as_ref().is_some_and(Listen::has_file),
     });
     let target = &report.profile.target;
     let (file, comm) = (config.file.display().to_string(), printable(&target.comm));
     console::print(&format!("opened {file}: {comm} (pid {})", target.pid));
-    if let Some(address) = listener.as_ref().and_then(|l| l.local_addr().ok()) {
-        let lines = server::greeting(address, config.token_file.as_deref());
+    if let Some(address) = listener.as_ref().and_then(Listener::address) {
+        let lines = server::greeting(&address, config.token_file.as_deref());
         lines.iter().for_each(|line| console::print(line));
     }
     let opened: Arc<dyn Provider> = Arc::new(Opened::new(file, report));

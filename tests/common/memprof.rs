@@ -118,6 +118,11 @@ impl Memprof {
         m
     }
 
+    /// Starts it by a command that executes memprof, which need not serve.
+    pub fn spawn_unserved(command: &mut Command) -> Memprof {
+        Memprof::of(command)
+    }
+
     fn of(command: &mut Command) -> Memprof {
         let mut child = isolated(command).stderr(Stdio::piped()).spawn().unwrap();
         let stderr = Arc::new(Stderr::default());

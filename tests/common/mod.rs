@@ -35,7 +35,7 @@ use std::thread::JoinHandle;
 
 use ::memprof::api::{Api, ApiOptions, BoxFuture, Provider, ProviderError, Report};
 use ::memprof::event::Pid;
-use ::memprof::server::{ServerOptions, bind, serve};
+use ::memprof::server::{Listen, ServerOptions, bind, serve};
 use tokio::sync::oneshot;
 
 #[allow(unused_imports, reason = "each test binary uses its own part")]
@@ -90,8 +90,10 @@ impl Server {
     }
 
     pub fn start_at(ip: IpAddr, provider: impl Provider, options: ServerOptions) -> Server {
-        let listener = bind(SocketAddr::from((ip, 0))).unwrap();
-        let address = listener.local_addr().unwrap();
+        let listener = bind(&SocketAddr::from((ip, 0)).into()).unwrap();
+        let Some(Listen::Tcp(address)) = listener.address() else {
+            panic!("{listener:?} has no port");
+        };
         let (stop, stopped) = oneshot::channel();
         let thread = std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread()

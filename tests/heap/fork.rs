@@ -318,7 +318,10 @@ fn limited(guard: Pid) {
         let only = |name: &str, allowed: u64| {
             u64::from_str_radix(&field(name), 16).unwrap() & !allowed == 0
         };
-        only("CapEff:", effective) && only("CapPrm:", permitted) && field("NoNewPrivs:") == "1"
+        only("CapEff:", effective)
+            && only("CapPrm:", permitted)
+            && only("CapBnd:", 0)
+            && field("NoNewPrivs:") == "1"
     });
 }
 

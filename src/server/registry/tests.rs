@@ -2,8 +2,8 @@ use std::net::Ipv4Addr;
 
 use super::*;
 
-fn client(number: u8) -> IpAddr {
-    Ipv4Addr::new(127, 0, 0, number).into()
+fn client(number: u8) -> Client {
+    Client::Address(Ipv4Addr::new(127, 0, 0, number).into())
 }
 
 fn open(registry: &Arc<Registry>, client_number: u8) -> Connection {

@@ -31,6 +31,7 @@ import { noSymbol, reason } from "./words.js";
  * @property {string | null} usage_file
  * @property {string | null} without_total
  * @property {number | null} tolerance
+ * @property {number | null} limit
  * @property {number | null} oom_kills
  * @property {CgroupRow[]} rows
  *
