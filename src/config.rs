@@ -67,6 +67,9 @@ pub struct Config {
     pub duration: Option<Duration>,
     /// The files to write at the end.
     pub outputs: Vec<Output>,
+    /// Where the last profile of a process goes that the out-of-memory killer has killed; see
+    /// [`oom`](crate::session::oom) for its path.
+    pub on_oom: Option<Output>,
     /// The store that profiles are pushed to, if any.
     pub push: Option<push::Options>,
     /// Settings of the live view on the terminal; `None` for no view.
@@ -101,6 +104,7 @@ impl Config {
             wait: None,
             duration: None,
             outputs: Vec::new(),
+            on_oom: None,
             push: None,
             screen: None,
             takes_heap: true,
@@ -108,10 +112,10 @@ impl Config {
         }
     }
 
-    /// Whether files are written at the end.
+    /// Whether files are written, at the end or when a process is killed.
     pub fn writes_files(&self) -> bool {
         let sizes = self.heap.as_ref().is_some_and(|heap| heap.sizes.is_some());
-        sizes || self.outputs.iter().any(|output| !output.is_stdout())
+        sizes || self.on_oom.is_some() || self.outputs.iter().any(|output| !output.is_stdout())
     }
 }
 
@@ -133,6 +137,7 @@ pub struct HeapSampling {
 }
 
 /// A file to write a profile to.
+#[derive(Clone)]
 pub struct Output {
     /// Its path; `-` is stdout.
     pub path: PathBuf,
