@@ -224,6 +224,30 @@ fn who_is_killed_by_somebody_else_is_no_victim() {
     assert!(!file.exists());
 }
 
+/// Nobody asks for reports: those that are made are the last ones of a target that may be killed at any moment.
+#[test]
+fn a_target_that_may_be_killed_is_scanned_more_often() {
+    let dir = scratch();
+    let file = dir.path().join("oom.memprof.json");
+    let mut target = Workload::start(&program("scenarios"));
+    target.lines.tell("mmap 4096");
+    let usual = Memprof::attach(target.pid(), &[]);
+    let close = Memprof::attach(target.pid(), &["--on-oom", file.to_str().unwrap()]);
+    let reports = |m: &Memprof| m.get("/v2/health").json()["report"].as_u64().unwrap_or(0);
+    let before = (reports(&usual), reports(&close));
+    wait_until(|| {
+        target.lines.tell("mmap 4096");
+        target.lines.tell("munmap");
+        reports(&close) >= before.1 + 16
+    });
+    let (usual, close) = (reports(&usual) - before.0, reports(&close) - before.1);
+    assert!(
+        usual * 2 < close,
+        "{usual} reports, with the option {close}"
+    );
+    target.end();
+}
+
 #[test]
 fn a_file_that_cannot_be_written_is_refused_at_the_start() {
     let said = run_to_error(&["--on-oom", "/nonexistent/oom-%p.memprof.json", "--", "true"]);
