@@ -54,7 +54,7 @@ impl<'a> From<&'a OomKill> for OomKillRow<'a> {
                 resident: last.resident,
                 taken: millis(last.taken),
                 age_ms: u64::try_from(age).unwrap_or(u64::MAX),
-                after_kill: kill.is_of_its_end(),
+                after_kill: last.after_kill,
             }),
         }
     }

@@ -37,8 +37,10 @@ pub struct OomKill {
 pub struct LastFigures {
     /// Its resident bytes.
     pub resident: u64,
-    /// When they were taken: before the kill, or after it, if the memory was still there.
+    /// When they had been taken.
     pub taken: SystemTime,
+    /// Whether that was begun after the kill, while the memory was still there: then nothing is missing from them.
+    pub after_kill: bool,
 }
 
 impl OomKills {
@@ -57,15 +59,10 @@ impl OomKills {
 }
 
 impl OomKill {
-    /// How long before the kill its last figures were taken; zero if it was after it.
+    /// How long before the kill its last figures were taken; zero if that had not ended by then.
     pub fn age(&self) -> Option<Duration> {
         let taken = self.last?.taken;
         Some(self.killed.duration_since(taken).unwrap_or_default())
-    }
-
-    /// Whether its last figures were taken after the kill, so that nothing is missing from them.
-    pub fn is_of_its_end(&self) -> bool {
-        self.last.is_some_and(|last| last.taken >= self.killed)
     }
 }
 
@@ -76,7 +73,7 @@ impl fmt::Display for OomKill {
             return f.write_str("ended before its first profile");
         };
         let kib = last.resident / 1024;
-        if self.is_of_its_end() {
+        if last.after_kill {
             return write!(f, "{kib} KiB resident in a profile made after the kill");
         }
         let age = self.age().unwrap_or_default();
@@ -92,8 +89,8 @@ impl fmt::Display for OomKill {
 }
 
 impl Profile {
-    /// A process's figures, as the last ones before it was killed; `None` if it is not in this profile.
-    pub(crate) fn last_figures(&self, pid: Pid) -> Option<LastFigures> {
+    /// A process's figures as the last ones before it was killed, or begun after that; `None` if it is not in this profile.
+    pub(crate) fn last_figures(&self, pid: Pid, after_kill: bool) -> Option<LastFigures> {
         let total = match &self.target.pids[..] {
             [one] if *one == pid => self.total,
             _ => self.processes.iter().find(|share| share.pid == pid)?.total,
@@ -101,6 +98,7 @@ impl Profile {
         Some(LastFigures {
             resident: total.usage.resident(),
             taken: self.taken,
+            after_kill,
         })
     }
 }
@@ -109,13 +107,17 @@ impl Profile {
 mod tests {
     use super::*;
 
-    fn kill(pid: u32, killed: SystemTime, taken: SystemTime) -> OomKill {
+    fn kill(pid: u32, killed: SystemTime, taken: SystemTime, after_kill: bool) -> OomKill {
         OomKill {
             pid: Pid(pid),
             comm: "x".to_owned(),
             container: None,
             killed,
-            last: Some(LastFigures { resident: 1, taken }),
+            last: Some(LastFigures {
+                resident: 4096,
+                taken,
+                after_kill,
+            }),
         }
     }
 
@@ -124,7 +126,7 @@ mod tests {
         let now = SystemTime::now();
         let mut kills = OomKills::default();
         for pid in 1..=OomKills::MOST as u32 + 3 {
-            kills = kills.with(kill(pid, now, now));
+            kills = kills.with(kill(pid, now, now, false));
         }
         assert_eq!(kills.newest.len(), OomKills::MOST);
         assert_eq!(kills.newest[0].pid, Pid(4));
@@ -132,29 +134,31 @@ mod tests {
     }
 
     #[test]
-    fn figures_are_of_before_or_of_the_end() {
+    fn how_old_figures_were_is_said() {
         let (now, later) = (SystemTime::now(), Duration::from_millis(80));
-        let before = kill(1, now + later, now);
-        assert_eq!((before.age(), before.is_of_its_end()), (Some(later), false));
-        let after = kill(1, now, now + later);
-        let age = Some(Duration::ZERO);
-        assert_eq!((after.age(), after.is_of_its_end()), (age, true));
-        assert!(
-            before
-                .to_string()
-                .ends_with("last profile, 80 ms before the kill")
+        let said = |killed, taken, after| kill(1, killed, taken, after).to_string();
+        let before = "4 KiB resident in its last profile";
+        assert_eq!(
+            said(now + later, now, false),
+            format!("{before}, 80 ms before the kill")
         );
-        let older = kill(1, now + later * 20, now);
-        assert!(
-            older
-                .to_string()
-                .ends_with("last profile, 1.6 s before the kill")
+        assert_eq!(
+            said(now + later * 20, now, false),
+            format!("{before}, 1.6 s before the kill")
         );
-        assert!(after.to_string().contains("made after the kill"), "{after}");
+        // A scan that was under way.
+        assert_eq!(
+            said(now, now + later, false),
+            format!("{before}, 0 ms before the kill")
+        );
+        assert_eq!(
+            said(now, now + later, true),
+            "4 KiB resident in a profile made after the kill"
+        );
         let never = OomKill {
             last: None,
-            ..after
+            ..kill(1, now, now, false)
         };
-        assert_eq!((never.age(), never.is_of_its_end()), (None, false));
+        assert_eq!(never.to_string(), "ended before its first profile");
     }
 }

@@ -29,7 +29,7 @@ struct OomKill {
     last: Option<Last>,
 }
 
-/// Its last figures. The times are in ms; whether they are of after the kill is not to depend on that.
+/// Its last figures.
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Last {
@@ -67,7 +67,7 @@ impl From<&profile::OomKill> for OomKill {
             last: kill.last.map(|last| Last {
                 resident: last.resident,
                 taken_unix_ms: millis(last.taken),
-                after_kill: kill.is_of_its_end(),
+                after_kill: last.after_kill,
             }),
         }
     }
@@ -84,14 +84,10 @@ impl From<OomKills> for profile::OomKills {
 
 impl OomKill {
     fn read(self) -> profile::OomKill {
-        let killed = time(self.killed_unix_ms, 0);
         let last = self.last.map(|last| LastFigures {
             resident: last.resident,
-            taken: match time(last.taken_unix_ms, 0) {
-                // Within the same millisecond.
-                taken if last.after_kill => taken.max(killed),
-                taken => taken,
-            },
+            taken: time(last.taken_unix_ms, 0),
+            after_kill: last.after_kill,
         });
         profile::OomKill {
             pid: Pid(self.pid),
@@ -101,7 +97,7 @@ impl OomKill {
                 id: self.container,
                 pod: self.pod,
             }),
-            killed,
+            killed: time(self.killed_unix_ms, 0),
             last,
         }
     }

@@ -221,6 +221,7 @@ fn oom_kill() -> OomKill {
         last: Some(LastFigures {
             resident: 4096,
             taken: UNIX_EPOCH + Duration::from_millis(4_000),
+            after_kill: true,
         }),
     }
 }
@@ -283,24 +284,6 @@ fn who_was_killed_may_be_missing_and_the_list_is_limited() {
         *newest = vec![newest[0].clone(); 65];
     });
     assert!(many.contains("at most 64 items"), "{many}");
-}
-
-#[test]
-fn a_profile_of_after_the_kill_stays_one_within_a_millisecond() {
-    let mut report = full();
-    let taken = oom_kill().killed + Duration::from_micros(30);
-    let resident = 4096;
-    let kill = OomKill {
-        last: Some(LastFigures { resident, taken }),
-        ..oom_kill()
-    };
-    let oom_kills = OomKills::default().with(kill);
-    report.profile = Arc::new(Profile {
-        oom_kills,
-        ..Profile::clone(&report.profile)
-    });
-    let saved = read_all(&written(&report)).unwrap().profile;
-    assert!(saved.oom_kills.newest[0].is_of_its_end());
 }
 
 /// The text of the error for a file that differs from a valid one.

@@ -48,6 +48,7 @@ fn a_saved_profile_says_that_its_process_was_killed() {
         last: Some(LastFigures {
             resident: 64 << 10,
             taken,
+            after_kill: false,
         }),
     };
     let unknown = OomKill {

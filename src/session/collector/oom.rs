@@ -45,8 +45,9 @@ struct Dying {
     comm: String,
     container: Option<Container>,
     killed: SystemTime,
-    noted: Instant,
-    /// The last profile before.
+    /// The same moment.
+    at: Instant,
+    /// The last profile that had been made when memprof heard of it.
     before: Option<Numbered>,
 }
 
@@ -78,14 +79,14 @@ impl Collector {
         }
         let (comm, container) = self.aggregator.name_and_place(victim.mm);
         let ago = Duration::from_nanos(now_ns().saturating_sub(victim.at));
-        let now = SystemTime::now();
+        let (now, here) = (SystemTime::now(), Instant::now());
         tracing::info!(pid = %victim.pid, comm, ?ago, "chosen by the out-of-memory killer");
         self.kills.dying.push_back(Dying {
             victim: *victim,
             comm,
             container: container.or_else(|| Container::of(victim.pid)),
             killed: now.checked_sub(ago).unwrap_or(now),
-            noted: Instant::now(),
+            at: here.checked_sub(ago).unwrap_or(here),
             before: self.last.as_ref().map(|last| last.profile.clone()),
         });
     }
@@ -103,7 +104,7 @@ impl Collector {
     /// Reports victims that should have ended by now.
     pub(super) fn report_overdue(&mut self) {
         while let Some(first) = self.kills.dying.front()
-            && first.noted.elapsed() > REAPED
+            && first.at.elapsed() > REAPED
         {
             self.report_first();
         }
@@ -124,18 +125,25 @@ impl Collector {
 
     fn report_killed(&mut self, dying: Dying) {
         let pid = dying.victim.pid;
-        let newest = self.last.as_ref().map(|last| last.profile.clone());
-        let in_time = |(_, profile): &Numbered| profile.taken <= dying.killed + REAPED;
-        let newest = newest.filter(|newest| in_time(newest));
-        let candidates = [newest, dying.before.clone()].into_iter().flatten();
         let has_it = |(_, profile): &Numbered| profile.target.pids.contains(&pid);
-        let found = candidates.clone().find(has_it);
+        let newest = self.last.as_ref().filter(|last| {
+            let (_, profile) = &last.profile;
+            profile.taken <= dying.killed + REAPED && has_it(&last.profile)
+        });
+        let begun_after = newest.is_some_and(|last| {
+            let begun = last.at.checked_sub(last.took);
+            begun.is_some_and(|begun| begun >= dying.at)
+        });
+        let newest = newest.map(|last| last.profile.clone());
+        let found = newest.or_else(|| dying.before.clone().filter(has_it));
         let kill = OomKill {
             pid,
             comm: dying.comm,
             container: dying.container,
             killed: dying.killed,
-            last: found.as_ref().and_then(|(_, p)| p.last_figures(pid)),
+            last: found
+                .as_ref()
+                .and_then(|(_, p)| p.last_figures(pid, begun_after)),
         };
         self.kills.seen = self.kills.seen.with(kill.clone());
         let profile = found.or(dying.before).map(|(_, profile)| {
