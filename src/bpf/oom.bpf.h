@@ -14,8 +14,8 @@
 #define PF_EXITING 0x4
 
 /*
- * 6.9 "mm: update mark_victim tracepoints fields" (72ba14deb40a) passes the thread, and records its user. Before, the
- * tracepoint has the thread's id in the initial pid namespace.
+ * 6.9 "mm: update mark_victim tracepoints fields" (72ba14deb40a) passes the thread, and records its user; so do later
+ * releases of stable series (6.1.192). Before, the tracepoint has the thread's id in the initial pid namespace.
  */
 struct trace_event_raw_mark_victim {
 	__u32 uid;

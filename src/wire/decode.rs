@@ -351,6 +351,24 @@ mod tests {
         assert_eq!(p.change, ProcessChange::Execed { left: MmId(1) });
     }
 
+    #[test]
+    fn a_kill_names_the_process_and_the_moment() {
+        let e = oom_event {
+            kind: abi::event_kind::EVENT_OOM_KILL.0,
+            mm_id: 3,
+            pid: 42,
+            at: 1_000_000,
+            ..Default::default()
+        };
+        let victim = OomVictim {
+            pid: Pid(42),
+            mm: MmId(3),
+            at: 1_000_000,
+        };
+        assert_eq!(decode(record_bytes(&e)), Ok(Event::OomKill(victim)));
+        assert_eq!(decode(&record_bytes(&e)[..16]), Err(Malformed::Short));
+    }
+
     proptest! {
         #[test]
         fn no_bytes_make_it_panic(bytes in proptest::collection::vec(any::<u8>(), 0..1200)) {
