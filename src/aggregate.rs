@@ -38,6 +38,7 @@ use crate::residency::{Classifier, Kept, category};
 use crate::samples::Samples;
 use crate::space::Space;
 use crate::stack::StackTable;
+use crate::target::Container;
 
 /// All that is known about the followed processes.
 #[derive(Default)]
@@ -89,8 +90,8 @@ impl Aggregator {
                     space.functions.insert(seen);
                 }
             }
-            // The unwind tables need the first; the collector passes on the second.
-            Event::Code(_) | Event::Mark(_) => {}
+            // The unwind tables need the first; the collector passes on the others.
+            Event::Code(_) | Event::Mark(_) | Event::OomKill(_) => {}
             Event::Names(written) => self.names_written(written),
             Event::Allocation(sample) => {
                 if self.spaces.contains_key(&sample.mm) {
@@ -131,6 +132,16 @@ impl Aggregator {
     /// The process that a followed address space belongs to.
     pub fn pid_of(&self, mm: MmId) -> Option<Pid> {
         self.spaces.get(&mm).map(|space| space.pid)
+    }
+
+    /// The name of the process in an address space, and where it ran at the last report; the name is empty if the process
+    /// is not followed.
+    pub fn name_and_place(&self, mm: MmId) -> (String, Option<Container>) {
+        let known = self.spaces.get(&mm);
+        known.map_or_else(Default::default, |space| {
+            let container = space.last.as_ref().and_then(|(_, at, _)| at.clone());
+            (space.comm.clone(), container)
+        })
     }
 
     /// The sampled allocations of the followed processes.

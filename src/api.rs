@@ -24,6 +24,7 @@ mod mappings;
 mod marks;
 mod memory;
 mod metrics;
+mod oom_kills;
 mod open;
 mod opened;
 mod own;

@@ -20,7 +20,7 @@ use clap::builder::PossibleValuesParser;
 use clap::{ArgGroup, Args, ColorChoice, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use self::exact::exact_of;
-use self::outputs::{kinds_of, outputs};
+use self::outputs::{file_on_oom, kinds_of, outputs};
 use self::push::PushArgs;
 use self::values::{
     HeapHow, ReadFrames, UnwindArg, formats, frames_of, parse_interval, parse_name, parse_pid,
@@ -240,6 +240,11 @@ struct ProfileArgs {
     /// `source`, those of the program alone; `native`, native ones alone [default: all]
     #[arg(long, value_name = "FRAMES", requires = "output", value_parser = PossibleValuesParser::new(Frames::ALL.map(Frames::name)))]
     frames: Option<String>,
+    /// When the kernel kills a followed process because memory has run out (OOM): write the last profile to this file, by
+    /// default as a saved profile. `%p` in its name is the process id; without it the file is that of the first kill. The
+    /// target is scanned up to ten times a second for that
+    #[arg(long, value_name = "FILE")]
+    on_oom: Option<PathBuf>,
     #[command(flatten)]
     push: PushArgs,
     /// How to unwind stacks
@@ -422,6 +427,7 @@ fn config(args: ProfileArgs) -> Result<Config, clap::Error> {
         return Err(Cli::command().error(clap::error::ErrorKind::MissingRequiredArgument, message));
     }
     let outputs = outputs(args.output, args.format.as_deref(), &kinds, &options)?;
+    let on_oom = args.on_oom.map(file_on_oom).transpose()?;
     let target = match (args.comm, args.pid, args.cgroup) {
         (Some(name), ..) => Selector::Comm(name),
         (_, Some(pid), _) => Selector::Pid(pid),
@@ -469,6 +475,7 @@ fn config(args: ProfileArgs) -> Result<Config, clap::Error> {
         wait: args.wait,
         duration: args.duration,
         outputs,
+        on_oom,
         push: args.push.options(),
         screen: None,
         takes_heap: false,

@@ -67,6 +67,9 @@ pub struct Config {
     pub duration: Option<Duration>,
     /// The files to write at the end.
     pub outputs: Vec<Output>,
+    /// Where the last profile of a process goes that the out-of-memory killer has killed; see
+    /// [`oom`](crate::session::oom) for its path.
+    pub on_oom: Option<Output>,
     /// The store that profiles are pushed to, if any.
     pub push: Option<push::Options>,
     /// Settings of the live view on the terminal; `None` for no view.
@@ -101,6 +104,7 @@ impl Config {
             wait: None,
             duration: None,
             outputs: Vec::new(),
+            on_oom: None,
             push: None,
             screen: None,
             takes_heap: true,
@@ -108,11 +112,12 @@ impl Config {
         }
     }
 
-    /// Whether files are written at the end, or that of a socket removed.
+    /// Whether files are written, at the end or when a process is killed, or that of a socket removed.
     pub fn writes_files(&self) -> bool {
         let sizes = self.heap.as_ref().is_some_and(|heap| heap.sizes.is_some());
         let socket = self.listen.as_ref().is_some_and(Listen::has_file);
-        sizes || socket || self.outputs.iter().any(|output| !output.is_stdout())
+        let outputs = self.outputs.iter().any(|output| !output.is_stdout());
+        sizes || socket || self.on_oom.is_some() || outputs
     }
 }
 
@@ -134,6 +139,7 @@ pub struct HeapSampling {
 }
 
 /// A file to write a profile to.
+#[derive(Clone)]
 pub struct Output {
     /// Its path; `-` is stdout.
     pub path: PathBuf,

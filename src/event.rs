@@ -236,6 +236,8 @@ pub enum Event {
     Free(SampleFreed),
     /// The program has set a mark.
     Mark(MarkSet),
+    /// The kernel's out-of-memory killer has chosen a followed process.
+    OomKill(OomVictim),
 }
 
 /// A sampled allocation, as the process's sampler describes it.
@@ -275,6 +277,17 @@ pub struct MarkSet {
     pub mm: MmId,
     /// Its name, cut to 63 bytes; `None` if it is empty or could not be read.
     pub name: Option<String>,
+    /// When, in ns of `CLOCK_MONOTONIC`.
+    pub at: u64,
+}
+
+/// A process that the kernel's out-of-memory killer has chosen. It ends in a moment, if it has not yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OomVictim {
+    /// The process.
+    pub pid: Pid,
+    /// Its address space.
+    pub mm: MmId,
     /// When, in ns of `CLOCK_MONOTONIC`.
     pub at: u64,
 }

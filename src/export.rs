@@ -128,6 +128,7 @@ pub struct Exporter {
 ///     places: Arc::new(Places::default()),
 ///     processes: Vec::new(),
 ///     ended: Default::default(),
+///     oom_kills: Default::default(),
 ///     freeze: FreezeOutcome::Ran,
 ///     measures: vec![&RESIDENCY],
 ///     cgroup: None,

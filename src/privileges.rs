@@ -30,7 +30,7 @@ pub enum Role {
     Command,
     /// Serves HTTP, draws the screen and writes the results.
     Server {
-        /// It writes `--output` files or removes the file of its socket at the end, by [`writing_files`].
+        /// It writes files (`--output`, `--on-oom`) or removes that of its socket, by [`writing_files`].
         writes_files: bool,
     },
     /// Reads symbols and debug information of untrusted files.

@@ -14,6 +14,7 @@ mod functions;
 mod kernel_figures;
 mod kind;
 mod losses;
+mod oom_kills;
 mod parts;
 mod place;
 mod shown;
@@ -31,6 +32,7 @@ pub use functions::{FunctionName, Functions, Origin, Position};
 pub use kernel_figures::{Agreement, KernelFigures, Verdict};
 pub use kind::Kind;
 pub use losses::Losses;
+pub use oom_kills::{LastFigures, OomKill, OomKills};
 pub use place::{CachedFile, FileId, KnownPath, MappedBytes, Mapping, PathFrom, Places};
 pub use shown::Frames;
 pub use usage::{Amounts, Usage};
@@ -182,6 +184,8 @@ pub struct Profile {
     pub processes: Vec<Share>,
     /// Followed processes that have ended. Their memory is in no figure.
     pub ended: Ended,
+    /// Followed processes that the kernel has killed because memory had run out.
+    pub oom_kills: OomKills,
     /// Whether the target was frozen for this report.
     pub freeze: FreezeOutcome,
     /// The measures that were counted; figures of others are 0.
@@ -272,6 +276,7 @@ impl Profile {
             places: Arc::default(),
             processes: Vec::new(),
             ended: Ended::default(),
+            oom_kills: self.oom_kills.clone(),
             freeze: self.freeze.clone(),
             measures: self.measures.clone(),
             cgroup: None,

@@ -7,6 +7,7 @@
 
 mod check;
 mod figures;
+mod oom_kills;
 mod parts;
 mod schema;
 
@@ -19,6 +20,7 @@ use serde::Deserialize;
 use crate::profile::Profile;
 use crate::symbol::Symbols;
 
+pub(crate) use oom_kills::OomKills;
 pub(crate) use parts::{Border, Freeze, Layout, Mapping, Path, hex};
 pub(crate) use schema::NOT_LOOKED_UP;
 

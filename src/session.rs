@@ -14,6 +14,7 @@ pub mod held;
 mod live;
 mod marks;
 mod naming;
+pub mod oom;
 mod opened;
 mod output;
 mod push;
@@ -43,8 +44,9 @@ use crate::push::{Pusher, Pushing};
 use crate::sampler::{self, Library};
 use crate::screen;
 use crate::server::{self, Listen, Listener, ServerOptions, Token};
+use crate::source::resident::OOM_HOOK;
 use crate::target::{Presence, Selector};
-use collector::{Command, Progress};
+use collector::{Command, Killed, Progress};
 pub use command::Launch;
 use live::Live;
 pub use opened::{diff, open};
@@ -72,20 +74,23 @@ pub fn run(config: &Config) -> Result<ExitCode> {
     }
     require()?;
     for output in config.outputs.iter().filter(|o| !o.is_stdout()) {
-        output::check(&output.path)?;
+        output::check(&output.path, output::OUTPUT)?;
     }
     if let Some(path) = config.heap.as_ref().and_then(|heap| heap.sizes.as_deref()) {
-        output::check(path)?;
+        output::check(path, output::SIZES)?;
+    }
+    if let Some(to) = &config.on_oom {
+        oom::check(to)?;
     }
     let listeners = config
         .listen
         .iter()
         .map(server::bind)
         .collect::<Result<Vec<_>, _>>()?;
-    let (session, marks) = Session::start(config)?;
+    let (session, happened) = Session::start(config)?;
     let runtime = runtime()?;
     priority::restore();
-    let code = runtime.block_on(session.live(listeners, marks));
+    let code = runtime.block_on(session.live(listeners, happened));
     // Neither a client that is still reading nor a running lookup may delay the exit.
     runtime.shutdown_timeout(Duration::from_secs(1));
     code
@@ -114,6 +119,14 @@ fn runtime() -> Result<Runtime> {
         .context("cannot start the runtime of the main thread")
 }
 
+/// What followed processes do that a session reacts to.
+struct Happened {
+    /// They set marks.
+    marks: mpsc::Receiver<(Pid, MarkSet)>,
+    /// They are killed because memory has run out.
+    kills: mpsc::Receiver<Killed>,
+}
+
 /// A running session.
 struct Session<'a> {
     config: &'a Config,
@@ -131,11 +144,11 @@ struct Session<'a> {
 }
 
 impl<'a> Session<'a> {
-    /// Starts its threads, with the probe. Returns the marks that programs set, too.
+    /// Starts its threads, with the probe. Returns what comes from the followed processes, too.
     ///
     /// # Errors
     /// The target cannot be followed, or the probe not be loaded.
-    fn start(config: &'a Config) -> Result<(Session<'a>, mpsc::Receiver<(Pid, MarkSet)>)> {
+    fn start(config: &'a Config) -> Result<(Session<'a>, Happened)> {
         let token = config.token_file.as_deref().map(Token::read).transpose()?;
         let token = token.map(Arc::new);
         if let Selector::Pid(pid) = config.target {
@@ -165,11 +178,15 @@ impl<'a> Session<'a> {
             missing,
             syscall_hooks,
             marks,
+            kills,
         } = start_collector(config, sampler.as_ref())?;
         for (program, why) in &missing {
             console::print(&format!(
                 "continuing without the BPF program {program}: {why}"
             ));
+            if *program == OOM_HOOK && config.on_oom.is_some() {
+                console::print("nothing will be written by --on-oom");
+            }
         }
         let reports = Reports::new(
             &config.target,
@@ -180,7 +197,7 @@ impl<'a> Session<'a> {
         );
         let pushed = pushing.as_ref().map(|(_, pushing)| pushing.clone());
         let reports = reports.with_clients(fetching, pushed);
-        let reports = Arc::new(reports.with_syscall_hooks(syscall_hooks));
+        let reports = Arc::new(reports.with_hooks(syscall_hooks, missing));
         let session = Session {
             config,
             collecting,
@@ -191,16 +208,12 @@ impl<'a> Session<'a> {
             token,
             live: None,
         };
-        Ok((session, marks))
+        Ok((session, Happened { marks, kills }))
     }
 }
 
 impl Session<'_> {
-    async fn live(
-        mut self,
-        listeners: Vec<Listener>,
-        marks: mpsc::Receiver<(Pid, MarkSet)>,
-    ) -> Result<ExitCode> {
+    async fn live(mut self, listeners: Vec<Listener>, happened: Happened) -> Result<ExitCode> {
         let mut signals = Signals::new()?;
         let (stop, mut stopped) = watch::channel(false);
         let addresses: Vec<_> = listeners.iter().filter_map(Listener::address).collect();
@@ -208,7 +221,13 @@ impl Session<'_> {
             metrics_functions: self.config.metrics_functions,
         };
         let api = Api::new(Arc::clone(&self.reports) as Arc<dyn Provider>, options);
-        marks::make(&api, marks)?;
+        marks::make(&api, happened.marks)?;
+        let telling = oom::Telling::start(
+            Arc::clone(&api),
+            Arc::clone(&self.reports),
+            self.config.on_oom.as_ref(),
+            happened.kills,
+        );
         let server = tokio::spawn(server::serve(
             listeners,
             Arc::clone(&api),
@@ -232,6 +251,9 @@ impl Session<'_> {
             Ok(_) => self.write_results(&api).await,
             Err(_) => Ok(()),
         };
+        // The last report has taken in the end of the target.
+        let _ = self.collecting.wait_for(DETACH, Command::ReportVictims);
+        telling.finish().await;
         let pushed = match feeding {
             Some(feeding) => Some(feeding.finish().await),
             None => None,
@@ -343,7 +365,7 @@ impl Session<'_> {
             None => Arc::clone(&report),
         };
         for output in outputs {
-            privileges::writing_files(|| output::write_profile(output, &chosen))?;
+            privileges::writing_files(|| output::write_profile(output, &chosen, output::OUTPUT))?;
         }
         if let Some(path) = self.config.heap.as_ref().and_then(|h| h.sizes.as_deref()) {
             let sizes = self.collecting.wait_for(DETACH, Command::Sizes);

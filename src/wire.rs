@@ -23,8 +23,8 @@ pub(crate) use skel::types::{
 pub(crate) use skel::{MemprofSkel, MemprofSkelBuilder, OpenMemprofSkel};
 
 use skel::types::{
-    self as abi, code_event, function_event, mark_event, names_event, process_event, range_event,
-    sample_event, stack_event,
+    self as abi, code_event, function_event, mark_event, names_event, oom_event, process_event,
+    range_event, sample_event, stack_event,
 };
 pub(crate) use skel::types::{argument_place, exact_flag, loss, walk_mode as WalkMode};
 
@@ -86,6 +86,7 @@ const _: () = {
     assert!(size_of::<names_event>() == 24);
     assert!(size_of::<sample_event>() == 48);
     assert!(size_of::<mark_event>() == 24 + abi::limits::MARK_NAME.0 as usize);
+    assert!(size_of::<oom_event>() == 24);
     assert!(size_of::<sample_probe>() == 48);
     assert!(size_of::<exact_sum>() == 56 + 8 * SIZE_CLASSES);
     assert!(size_of::<code_file>() == 8 + size_of::<code_segment>() * MAX_SEGMENTS);
@@ -167,6 +168,8 @@ unsafe impl Record for names_event {}
 unsafe impl Record for sample_event {}
 // SAFETY: as above.
 unsafe impl Record for mark_event {}
+// SAFETY: as above.
+unsafe impl Record for oom_event {}
 // SAFETY: as above.
 unsafe impl Record for sample_probe {}
 // SAFETY: as above.

@@ -11,8 +11,8 @@ use crate::measure::{ALLOC_SPACE, ColumnId, INUSE_OBJECTS, INUSE_SPACE};
 use crate::probe::Probe;
 use crate::profile::{
     Amounts, Border, BorderOf, CachedFile, FileId, Frame, FrameKind, FreezeOutcome, KernelFigures,
-    LOST_STACK, Losses, Mapping, NotObserved, Places, Profile, Sample, Share, Stack, TargetInfo,
-    Unobserved, Usage,
+    LOST_STACK, Losses, Mapping, NotObserved, OomKills, Places, Profile, Sample, Share, Stack,
+    TargetInfo, Unobserved, Usage,
 };
 use crate::residency::page_size;
 use crate::source::{Borders, Totals};
@@ -103,6 +103,7 @@ impl Aggregator {
             places: Arc::new(places),
             processes,
             ended: self.ended.newest(),
+            oom_kills: OomKills::default(),
             freeze: FreezeOutcome::Ran,
             measures: probe.measures(),
             cgroup: None,

@@ -11,6 +11,7 @@ use crate::event::Outcome;
 use crate::export::Faults;
 use crate::measure::Measure;
 use crate::profile::{self, Amounts, FreezeOutcome, KernelFigures, Kind, Profile, Verdict};
+use crate::target::Container;
 
 /// Figures by kind, in the order of [`Kind::ALL`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,6 +57,27 @@ impl Serialize for Counted {
         let field =
             |(measure, counted): &(&Measure, bool)| (format!("{}_counted", measure.name), *counted);
         to.collect_map(self.0.iter().map(field))
+    }
+}
+
+/// Where processes run.
+#[derive(Debug, Serialize)]
+pub(super) struct Place<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cgroup: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    container: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pod: Option<&'a str>,
+}
+
+impl<'a> From<Option<&'a Container>> for Place<'a> {
+    fn from(container: Option<&'a Container>) -> Place<'a> {
+        Place {
+            cgroup: container.map(|c| c.group.as_str()),
+            container: container.and_then(|c| c.id.as_deref()),
+            pod: container.and_then(|c| c.pod.as_deref()),
+        }
     }
 }
 

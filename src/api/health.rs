@@ -9,7 +9,7 @@ use super::common::{Loss, OutcomeRow, losses, millis, outcomes};
 use super::events::CLIENTS;
 use super::own;
 use super::request::RequestContext;
-use super::{Api, ApiError, Ask, BoxFuture, LastScan, Reply, Request};
+use super::{Api, ApiError, Ask, BoxFuture, LastScan, Provider, Reply, Request};
 use crate::debuginfod;
 use crate::probe::SyscallHooks;
 use crate::profile::MapUsage;
@@ -39,6 +39,8 @@ struct HealthReply {
     maps: Vec<Fill>,
     /// `null` without a probe.
     syscall_hooks: Option<Hooks>,
+    /// Optional programs of the probe that this kernel did not attach.
+    missing_programs: Vec<Absent>,
     own: Own,
     series: Samples,
     marks: usize,
@@ -68,6 +70,12 @@ struct Hooks {
     at: &'static str,
     /// Why they are not at the functions of the calls.
     why: Option<String>,
+}
+
+#[derive(Serialize)]
+struct Absent {
+    name: &'static str,
+    why: String,
 }
 
 #[derive(Serialize)]
@@ -112,6 +120,11 @@ fn hooks(hooks: SyscallHooks) -> Hooks {
     }
 }
 
+fn missing(provider: &dyn Provider) -> Vec<Absent> {
+    let missing = provider.missing_programs().into_iter();
+    missing.map(|(name, why)| Absent { name, why }).collect()
+}
+
 impl Ask for Health {
     fn answer<'a>(&'a self, api: &'a Api) -> BoxFuture<'a, Result<Reply, ApiError>> {
         Box::pin(async {
@@ -141,6 +154,7 @@ impl Ask for Health {
                 outcomes: profile.map(|p| outcomes(p)).unwrap_or_default(),
                 maps: tables.into_iter().map(fill).collect(),
                 syscall_hooks: api.provider().syscall_hooks().map(hooks),
+                missing_programs: missing(api.provider()),
                 own: Own {
                     rss: own::rss(),
                     cpu_ms: own::cpu().as_millis() as u64,

@@ -9,11 +9,12 @@ use serde::{Deserialize, Serialize};
 
 use super::common::{Kinds, millis, stopped_us};
 use super::kept::{self, Keepable, KeptList, MOST, checked_name};
+use super::oom_kills::OomKillRow;
 use super::request::RequestContext;
 use super::{Api, ApiError, Ask, BoxFuture, Reply, Report, Request};
 use crate::allocations::MarkTime;
 use crate::freeze::{Freeze, now_ns};
-use crate::profile::{FreezeOutcome, Profile, Sample, Stack};
+use crate::profile::{FreezeOutcome, OomKill, Profile, Sample, Stack};
 
 /// Limit for the bytes of all marks together. A stack in several marks is counted once.
 const MOST_BYTES: usize = 48 << 20;
@@ -23,6 +24,10 @@ const MOST_BYTES: usize = 48 << 20;
 const NAME: usize = 48;
 const ROW: usize = 128;
 const HEADS: usize = 32;
+
+/// Most marks of processes that were killed. A service that is killed and restarted again and again leaves room for those of
+/// its user.
+const MOST_OF_KILLS: usize = 4;
 
 /// Denotes the newest report where a mark id is expected.
 pub(super) const NOW: &str = "now";
@@ -36,6 +41,8 @@ pub(super) struct Mark {
     created: SystemTime,
     /// See [`MarkTime`].
     at_ns: Option<u64>,
+    /// The process that was killed because memory had run out, if the mark was made for that.
+    oom_kill: Option<OomKill>,
 }
 
 impl Keepable for Mark {
@@ -93,7 +100,24 @@ impl Marks {
         report: Arc<Report>,
         at_ns: Option<u64>,
     ) -> Result<Mark, ApiError> {
+        self.add_of(name, report, at_ns, None)
+    }
+
+    fn add_of(
+        &self,
+        name: Option<String>,
+        report: Arc<Report>,
+        at_ns: Option<u64>,
+        oom_kill: Option<OomKill>,
+    ) -> Result<Mark, ApiError> {
         let mut kept = self.lock();
+        let of_kill = |mark: &&Mark| mark.oom_kill.is_some();
+        if oom_kill.is_some() && kept.marks.iter().filter(of_kill).count() >= MOST_OF_KILLS {
+            return Err(ApiError::Full(format!(
+                "memprof makes at most {MOST_OF_KILLS} marks by itself, of processes that were killed: delete one with \
+                 DELETE /v2/marks/ID"
+            )));
+        }
         kept.check_room(Some(&report))?;
         let mut mark = Mark {
             id: 0,
@@ -101,6 +125,7 @@ impl Marks {
             report,
             created: SystemTime::now(),
             at_ns,
+            oom_kill,
         };
         kept.marks.add(|id| {
             mark.id = id;
@@ -180,7 +205,7 @@ impl Kept {
 
 /// A mark as `/v2/marks` shows it.
 #[derive(Debug, Serialize)]
-pub(super) struct MarkReply {
+pub(super) struct MarkReply<'a> {
     id: String,
     name: Option<String>,
     created: u64,
@@ -190,10 +215,12 @@ pub(super) struct MarkReply {
     stopped_in_turn: bool,
     exact: bool,
     total: Kinds,
+    /// The process that was killed, if the mark was made for that.
+    oom_kill: Option<OomKillRow<'a>>,
 }
 
-impl From<&Mark> for MarkReply {
-    fn from(mark: &Mark) -> MarkReply {
+impl<'a> From<&'a Mark> for MarkReply<'a> {
+    fn from(mark: &'a Mark) -> MarkReply<'a> {
         let profile = &mark.report.profile;
         MarkReply {
             id: mark.id.to_string(),
@@ -205,6 +232,7 @@ impl From<&Mark> for MarkReply {
             stopped_in_turn: profile.freeze.in_turn(),
             exact: profile.is_exact(),
             total: Kinds(profile.total),
+            oom_kill: mark.oom_kill.as_ref().map(OomKillRow::from),
         }
     }
 }
@@ -250,12 +278,13 @@ pub(super) fn forget(asked: &RequestContext<'_>) -> Result<Request, ApiError> {
 impl Ask for List {
     fn answer<'a>(&'a self, api: &'a Api) -> BoxFuture<'a, Result<Reply, ApiError>> {
         #[derive(Serialize)]
-        struct ListReply {
-            marks: Vec<MarkReply>,
+        struct ListReply<'a> {
+            marks: Vec<MarkReply<'a>>,
             limit: usize,
         }
         Box::pin(async {
-            let marks = api.marks.lock().marks.iter().map(MarkReply::from).collect();
+            let kept = api.marks.lock();
+            let marks = kept.marks.iter().map(MarkReply::from).collect();
             Reply::json(&ListReply { marks, limit: MOST })
         })
     }
@@ -294,6 +323,26 @@ impl Api {
         self.marks
             .add(name, report, Some(at_ns))
             .map(|mark| mark.id)
+    }
+}
+
+impl Api {
+    /// Makes a mark of the last profile of a process that was killed because memory had run out, and returns its number.
+    /// `at_ns` is when it was killed, in ns of `CLOCK_MONOTONIC`.
+    ///
+    /// # Errors
+    /// There is no room for it, or there are as many marks of that kind as memprof makes.
+    pub fn make_mark_of_kill(
+        &self,
+        kill: &OomKill,
+        report: Arc<Report>,
+        at_ns: u64,
+    ) -> Result<u64, ApiError> {
+        let name = checked_name(Some(format!("OOM: {} ({})", kill.comm, kill.pid)))?;
+        let mark = self
+            .marks
+            .add_of(name, report, Some(at_ns), Some(kill.clone()))?;
+        Ok(mark.id)
     }
 }
 

@@ -184,6 +184,11 @@ impl Figures {
         self.gauge("memprof_target_up", help, alive);
         let processes = target.pids.len() as u64;
         self.gauge("memprof_target_processes", "Followed processes", processes);
+        let killed: Counter = Counter::default();
+        killed.inc_by(profile.oom_kills.count);
+        let help =
+            "Followed processes that the out-of-memory killer has killed since memprof began";
+        self.0.register("memprof_oom_kills", help, killed);
         let taken = Gauge::<f64, AtomicU64>::default();
         taken.set(millis(profile.taken) as f64 / 1000.0);
         let help = "End of the page scan that these figures come from";

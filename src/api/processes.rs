@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use super::common::{Agreement, Bracket, Kinds, ReportInfo, millis};
+use super::common::{Agreement, Bracket, Kinds, Place, ReportInfo, millis};
 use super::reply::internal;
 use super::request::RequestContext;
 use super::room::Out;
@@ -33,27 +33,6 @@ struct ProcessesReply<'a> {
     groups: Vec<GroupRow<'a>>,
     ended: Vec<EndedRow<'a>>,
     ended_unscanned: u64,
-}
-
-/// Where processes run.
-#[derive(Serialize)]
-struct Place<'a> {
-    #[serde(skip_serializing_if = "Option::is_none")]
-    cgroup: Option<&'a str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    container: Option<&'a str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pod: Option<&'a str>,
-}
-
-impl<'a> From<Option<&'a Container>> for Place<'a> {
-    fn from(container: Option<&'a Container>) -> Place<'a> {
-        Place {
-            cgroup: container.map(|c| c.group.as_str()),
-            container: container.and_then(|c| c.id.as_deref()),
-            pod: container.and_then(|c| c.pod.as_deref()),
-        }
-    }
 }
 
 #[derive(Serialize)]

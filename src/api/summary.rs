@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use super::common::{Agreement, Bracket, Kinds, OutcomeRow, ReportInfo, outcomes};
+use super::oom_kills::OomKillsReply;
 use super::reply::internal;
 use super::request::RequestContext;
 use super::room::Out;
@@ -47,6 +48,7 @@ struct SummaryReply<'a> {
     kernel: Bracket,
     agreement: Agreement,
     outcomes: Vec<OutcomeRow>,
+    oom_kills: OomKillsReply<'a>,
     /// Which files have no symbols, and what would bring names.
     names_advice: Option<&'a str>,
 }
@@ -70,6 +72,7 @@ impl<'a> From<&'a Report> for SummaryReply<'a> {
             kernel: (&**profile).into(),
             agreement: profile.agreement().into(),
             outcomes: outcomes(profile),
+            oom_kills: (&profile.oom_kills).into(),
             names_advice: report.symbols.advice(),
         }
     }

@@ -7,6 +7,7 @@
  *  lifecycle.bpf.h  processes: fork, exec, exit
  *  cache.bpf.h      page cache
  *  kernel.bpf.h     kernel memory (--kernel)
+ *  oom.bpf.h        processes that the kernel kills because memory has run out
  *  names.bpf.h      what runtimes write about code that they make
  *  samples.bpf.h    sampled allocations, their frees, and marks of the program (--heap)
  *  exact.bpf.h      every allocation and free (--heap=exact)
@@ -19,6 +20,7 @@
 #include "kernel.bpf.h"
 #include "lifecycle.bpf.h"
 #include "names.bpf.h"
+#include "oom.bpf.h"
 #include "preempt.bpf.h"
 #include "samples.bpf.h"
 #include "space.bpf.h"
@@ -67,6 +69,7 @@ enum EXPORT(interpreter_kind) = 0;
 struct EXPORT(names_event) = {};
 struct EXPORT(sample_event) = {};
 struct EXPORT(mark_event) = {};
+struct EXPORT(oom_event) = {};
 struct EXPORT(sample_probe) = {};
 struct EXPORT(exact_sum) = {};
 enum EXPORT(exact_flag) = 0;

@@ -68,6 +68,7 @@ enum event_kind {
 	EVENT_ALLOCATION = 9,
 	EVENT_FREE = 10,
 	EVENT_MARK = 11,
+	EVENT_OOM_KILL = 12,
 };
 
 enum outcome {
@@ -232,6 +233,15 @@ struct mark_event {
 	__u8 name[MARK_NAME];
 };
 
+/* The kernel's out-of-memory killer has chosen a followed process. */
+struct oom_event {
+	__u32 kind;
+	__u32 mm_id;
+	__u32 pid; /* in memprof's pid namespace */
+	__u32 unused;
+	__u64 at; /* ns, CLOCK_MONOTONIC */
+};
+
 /* Where an argument of a probe is, as its USDT note says. */
 enum argument_place {
 	ARGUMENT_CONSTANT = 0,
@@ -305,6 +315,7 @@ _Static_assert(sizeof(struct exact_sum) == 56 + 8 * SIZE_CLASSES, "exact_sum");
 _Static_assert(sizeof(struct exact_key) == 16, "exact_key");
 _Static_assert(sizeof(struct sample_event) == 48, "sample_event");
 _Static_assert(sizeof(struct mark_event) == 24 + MARK_NAME, "mark_event");
+_Static_assert(sizeof(struct oom_event) == 24, "oom_event");
 _Static_assert(sizeof(struct sample_probe) == 48, "sample_probe");
 _Static_assert(sizeof(struct names_event) == 24, "names_event");
 _Static_assert(sizeof(struct file_key) == 32, "file_key");
@@ -505,6 +516,7 @@ enum loss {
 	LOSS_RING_ALLOCATION,
 	LOSS_RING_FREE,
 	LOSS_RING_MARK,
+	LOSS_RING_OOM_KILL,
 	LOSS_EXACT_STACKS, /* allocations without their own row: too many stacks */
 	LOSS_EXACT_BLOCKS, /* allocations that are not in the live heap: too many blocks */
 	LOSS_EXACT_FREE, /* blocks at whose address another one was allocated */

@@ -74,8 +74,9 @@ pub(super) fn whole_probe(facts: &Facts) -> Option<Check> {
             Status::Degraded,
             name,
             format!("cannot attach {}", missing.join(" ")),
-            "memprof misses the events of these hooks: a reused address may keep the stack of its previous contents",
-            "run memprof as root, or give it CAP_BPF and CAP_PERFMON",
+            "the figures are the same, but memprof does not see when the kernel kills a process because memory has run out: \
+             there is no mark of its last profile, and --on-oom writes nothing",
+            "boot a kernel built with CONFIG_TRACEPOINTS=y whose tracepoint oom:mark_victim can be used",
         ),
     })
 }

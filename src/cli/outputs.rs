@@ -47,6 +47,19 @@ pub(super) fn outputs(
     paths.into_iter().enumerate().map(output).collect()
 }
 
+/// The file of `--on-oom`: a saved profile unless it has another format's extension.
+pub(super) fn file_on_oom(path: PathBuf) -> Result<Output, clap::Error> {
+    if path.as_os_str() == "-" {
+        let message = "--on-oom needs a file: standard output may be the command's\n";
+        return Err(Cli::command().error(ErrorKind::ValueValidation, message));
+    }
+    Ok(Output {
+        format: format_of(&path, None, "profile")?,
+        options: ExportOptions::default(),
+        path,
+    })
+}
+
 /// The kinds of these names, which clap has checked.
 pub(super) fn kinds_of(names: &[String]) -> Vec<Kind> {
     names

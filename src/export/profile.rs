@@ -59,6 +59,7 @@ fn write(report: &Report, _: &ExportOptions, out: &mut dyn Write) -> io::Result<
         kernel_before: Kernel(&profile.kernel_before),
         kernel_after: Kernel(&profile.kernel_after),
         losses: Losses(profile),
+        oom_kills: saved::OomKills::of(&profile.oom_kills),
         names_advice: report.symbols.advice(),
         modules: Modules(profile),
         frames: Frames {
@@ -113,6 +114,8 @@ struct Whole<'a> {
     kernel_before: Kernel<'a>,
     kernel_after: Kernel<'a>,
     losses: Losses<'a>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    oom_kills: Option<saved::OomKills>,
     #[serde(skip_serializing_if = "Option::is_none")]
     names_advice: Option<&'a str>,
     modules: Modules<'a>,

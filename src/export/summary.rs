@@ -7,7 +7,9 @@ use std::io::{self, Write};
 use super::clean::readable;
 use super::{Report, printable};
 use crate::measure::{INUSE_SPACE, Unit};
-use crate::profile::{Agreement, CgroupMemory, FreezeOutcome, Kind, Margin, Profile, Verdict};
+use crate::profile::{
+    Agreement, CgroupMemory, FreezeOutcome, Kind, Margin, OomKills, Profile, Verdict,
+};
 use crate::residency::cgroup::GroupFigures;
 use crate::tree::{Category, Label, Table, TableRow};
 
@@ -15,6 +17,8 @@ use crate::tree::{Category, Label, Table, TableRow};
 const TOP: usize = 15;
 /// Mappings without a stack that are listed.
 const TOP_MAPPINGS: usize = 12;
+/// Kills that are listed.
+const TOP_KILLS: usize = 8;
 
 /// Writes the whole summary.
 ///
@@ -35,6 +39,7 @@ pub(super) fn write_head(report: &Report, out: &mut dyn Write) -> io::Result<()>
     if let Some(group) = profile.cgroup.as_deref() {
         write_cgroup(group, profile, out)?;
     }
+    write_oom_kills(&profile.oom_kills, out)?;
     write_not_observed(profile, out)?;
     write_outcomes(profile, out)?;
     write_losses(profile, out)?;
@@ -157,6 +162,21 @@ fn write_cgroup(group: &CgroupMemory, profile: &Profile, out: &mut dyn Write) ->
         )?;
     }
     Ok(())
+}
+
+fn write_oom_kills(kills: &OomKills, out: &mut dyn Write) -> io::Result<()> {
+    if kills.count == 0 {
+        return Ok(());
+    }
+    writeln!(out, "\nKilled because memory had run out (OOM):")?;
+    for kill in kills.newest.iter().rev().take(TOP_KILLS) {
+        let (pid, comm) = (kill.pid, printable(&kill.comm));
+        writeln!(out, "  {comm} (pid {pid}): {kill}")?;
+    }
+    match kills.count.saturating_sub(TOP_KILLS as u64) {
+        0 => Ok(()),
+        more => writeln!(out, "  {more} more before"),
+    }
 }
 
 /// Compares the resident total with the kernel's own figures, read before and after the scan.

@@ -81,6 +81,7 @@ impl Profile {
                 several => several.iter().copied().cloned().collect(),
             },
             ended: Ended::default(),
+            oom_kills: self.oom_kills.clone(),
             freeze,
             measures: self.measures.clone(),
             cgroup: None,

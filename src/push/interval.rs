@@ -96,6 +96,7 @@ impl Intervals {
             places: Arc::default(),
             processes: Vec::new(),
             ended: Ended::default(),
+            oom_kills: profile.oom_kills.clone(),
             freeze: profile.freeze.clone(),
             measures: profile.measures.clone(),
             cgroup: None,

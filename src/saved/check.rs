@@ -101,6 +101,7 @@ pub(super) fn build(whole: Whole) -> Checked<Saved> {
         places: Arc::new(places),
         processes,
         ended: Ended::default(),
+        oom_kills: whole.oom_kills.map(Into::into).unwrap_or_default(),
         freeze: whole.freeze.into(),
         measures: measures(&whole.measures.0),
         cgroup: None,

@@ -6,9 +6,10 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 
 use serde::de::{Error, MapAccess, SeqAccess, Visitor};
-use serde::{Deserialize, Deserializer};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use super::figures::Figures;
+use super::oom_kills::OomKills;
 use super::parts::{Border, Freeze, Layout, Mapping, Path};
 use super::{FORMAT, VERSION};
 use crate::event::Outcome;
@@ -44,6 +45,8 @@ pub(super) struct Whole {
     pub kernel_before: Kernel,
     pub kernel_after: Kernel,
     pub losses: Losses,
+    /// Missing if there was none.
+    pub oom_kills: Option<OomKills>,
     pub names_advice: Option<String>,
     pub modules: Bounded<Module, MOST_MODULES>,
     pub frames: Bounded<NamedFrame, MOST_FRAMES>,
@@ -94,6 +97,8 @@ impl<'de> Deserialize<'de> for Version {
 }
 
 /// A list of at most `MOST` items.
+#[derive(Serialize)]
+#[serde(transparent)]
 pub(super) struct Bounded<T, const MOST: usize>(pub Vec<T>);
 
 impl<'de, T: Deserialize<'de>, const MOST: usize> Deserialize<'de> for Bounded<T, MOST> {

@@ -10,13 +10,14 @@ use crate::export::{EXPORTERS, ExportOptions, Report};
 use crate::measure::{KERNEL_BYTES, MEASURES};
 use crate::profile::{
     Amounts, Border, BorderOf, CachedFile, CodeLayout, CodeSegment, Faults, FileId, Frame,
-    FreezeOutcome, KernelFigures, KnownPath, Losses, MappedBytes, Mapping, Module, PathFrom,
-    Places, Sample, Share, Stack, Unobserved, Usage,
+    FreezeOutcome, KernelFigures, KnownPath, LastFigures, Losses, MappedBytes, Mapping, Module,
+    OomKill, OomKills, PathFrom, Places, Sample, Share, Stack, Unobserved, Usage,
 };
 use crate::residency::{Category, PageKind};
 use crate::symbol::{
     Function, InlinedFunction, Language, Location, Symbol, Symbols, UnknownReason, UnnamedFunction,
 };
+use crate::target::Container;
 use crate::tree::testing::{at, kib, profile};
 
 const ONE: Pid = Pid(42);
@@ -162,6 +163,11 @@ fn full() -> Report {
         ],
         other_files: 12_288,
     });
+    p.oom_kills = OomKills::default().with(oom_kill()).with(OomKill {
+        container: None,
+        last: None,
+        ..oom_kill()
+    });
     let place = |line| Location {
         file: "a.c".to_owned(),
         line,
@@ -199,6 +205,24 @@ fn full() -> Report {
         profile: Arc::new(p),
         symbols: Arc::new(symbols.finally()),
         sequence: 9,
+    }
+}
+
+fn oom_kill() -> OomKill {
+    OomKill {
+        pid: OTHER,
+        comm: "shop".to_owned(),
+        container: Some(Container {
+            group: "/shop".to_owned(),
+            id: Some("abc".to_owned()),
+            pod: None,
+        }),
+        killed: UNIX_EPOCH + Duration::from_millis(4_080),
+        last: Some(LastFigures {
+            resident: 4096,
+            taken: UNIX_EPOCH + Duration::from_millis(4_000),
+            after_kill: true,
+        }),
     }
 }
 
@@ -247,6 +271,19 @@ fn the_format_is_that_of_the_kept_file() {
     let kept = std::fs::read(path).unwrap();
     assert!(kept == written, "{}", String::from_utf8_lossy(&written));
     read_all(&kept).unwrap();
+}
+
+#[test]
+fn who_was_killed_may_be_missing_and_the_list_is_limited() {
+    let mut value: Value = serde_json::from_slice(&written(&full())).unwrap();
+    value.as_object_mut().unwrap().remove("oomKills");
+    let saved = read_all(value.to_string().as_bytes()).unwrap();
+    assert_eq!(saved.profile.oom_kills, OomKills::default());
+    let many = refused(|v| {
+        let newest = v["oomKills"]["newest"].as_array_mut().unwrap();
+        *newest = vec![newest[0].clone(); 65];
+    });
+    assert!(many.contains("at most 64 items"), "{many}");
 }
 
 /// The text of the error for a file that differs from a valid one.

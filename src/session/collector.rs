@@ -13,6 +13,8 @@ use tokio::sync::oneshot;
 
 use freezing::Freezing;
 pub use heap::{HeapRequest, OwnersRequest, SamplesRequest, TakenHeap};
+pub use oom::Killed;
+pub use report::Pace;
 pub use samplers::SamplerOptions;
 
 use super::collection::Collected;
@@ -33,6 +35,7 @@ mod exact;
 mod follow;
 mod freezing;
 mod heap;
+mod oom;
 mod report;
 mod samplers;
 
@@ -84,6 +87,8 @@ pub enum Command {
     Sizes(SyncSender<Result<Vec<StackSizes>>>),
     /// Stop counting every call, and say what was seen.
     StopCounting(SyncSender<Option<SeenCalls>>),
+    /// Report processes that the out-of-memory killer has chosen, also if they have not ended yet.
+    ReportVictims(SyncSender<()>),
     /// Stop listening to samplers. Until the reply, the kernel may still change their processes.
     Detach(SyncSender<()>),
     /// End the thread.
@@ -150,8 +155,11 @@ pub struct Collector {
     refused: BTreeSet<Pid>,
     /// Settings and cost estimates for freezing targets.
     pub freezing: Freezing,
+    /// How often the target is scanned without a request.
+    pub pace: Pace,
     samplers: samplers::Samplers,
     exact: exact::ExactCalls,
+    kills: oom::Kills,
     /// Forks processes for heap snapshots.
     guard: Arc<Mutex<Guard>>,
     /// Pending report requests, each with its freeze mode.
@@ -209,7 +217,9 @@ impl Collector {
             refused: BTreeSet::new(),
             freezing: Freezing::default(),
             samplers: samplers::Samplers::default(),
+            pace: Pace::default(),
             exact: exact::ExactCalls::default(),
+            kills: oom::Kills::default(),
             guard: Arc::default(),
             report_wanted: Vec::new(),
         }
@@ -268,6 +278,12 @@ impl Collector {
                     Ok(Command::StopCounting(done)) => {
                         let _ = done.send(self.stop_counting());
                     }
+                    Ok(Command::ReportVictims(done)) => {
+                        let taken = self.take_events(SETTLE);
+                        self.tolerate(taken.map(drop));
+                        self.report_all_victims();
+                        let _ = done.send(());
+                    }
                     Ok(Command::Detach(done)) => {
                         self.stop_listening();
                         let _ = done.send(());
@@ -278,6 +294,7 @@ impl Collector {
             }
             self.answer_reports();
             self.keep_last();
+            self.report_overdue();
             let collected = self.collect_stacks();
             self.tolerate(collected);
             self.reclaiming = !self.probe.reclaim(Instant::now() + TURN);
@@ -311,7 +328,7 @@ impl Collector {
             true => Duration::ZERO,
             // Names of code made at run time are read as they are written.
             false if self.aggregator.has_runtime_code() => NAMES_TICK,
-            false => TICK,
+            false => TICK.min(self.pace.pause / 2),
         };
         let timeout = PollTimeout::try_from(timeout).unwrap_or(PollTimeout::MAX);
         let _ = poll(&mut fds, timeout);
@@ -398,6 +415,7 @@ impl Collector {
             // Its memory is still there. If the scan fails, the last profile stays.
             let _ = self.scan(Freeze::No);
         }
+        self.note_kill(event);
         self.aggregator.apply(event, &self.probe);
         self.note_code(event);
         self.note_mark(event);

@@ -38,14 +38,14 @@ pub fn open(config: OpenConfig) -> Result<ExitCode> {
         screen::require()?;
     }
     for output in config.outputs.iter().filter(|o| !o.is_stdout()) {
-        output::check(&output.path)?;
+        output::check(&output.path, output::OUTPUT)?;
     }
     let token = config.token_file.as_deref().map(Token::read).transpose()?;
     let listener = config.listen.as_ref().map(server::bind).transpose()?;
     let report = Arc::new(read(&config.file)?);
     for output in &config.outputs {
         counted(&report, output, &config.file)?;
-        output::write_profile(output, &report)?;
+        output::write_profile(output, &report, output::OUTPUT)?;
     }
     if !config.outputs.is_empty() {
         return Ok(ExitCode::SUCCESS);
@@ -129,7 +129,7 @@ async fn serve(
 /// written.
 pub fn diff(config: &DiffConfig) -> Result<ExitCode> {
     if !config.output.is_stdout() {
-        output::check(&config.output.path)?;
+        output::check(&config.output.path, output::OUTPUT)?;
     }
     let (before, after) = (Arc::new(read(&config.before)?), read(&config.after)?);
     counted(&before, &config.output, &config.before)?;
@@ -148,6 +148,7 @@ pub fn diff(config: &DiffConfig) -> Result<ExitCode> {
             options,
         },
         &after,
+        output::OUTPUT,
     )?;
     let mut status = ExitCode::SUCCESS;
     for gate in &config.gates {

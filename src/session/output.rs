@@ -16,6 +16,10 @@ use crate::exact::StackSizes;
 use crate::export::{self, Report};
 use crate::profile::Frames;
 
+/// The options that name files.
+pub const OUTPUT: &str = "--output";
+pub const SIZES: &str = "--sizes";
+
 /// How a file is written.
 enum Way {
     /// To a temporary file beside this path, which is then renamed.
@@ -24,11 +28,11 @@ enum Way {
     Direct,
 }
 
-/// Checks at the start whether writing would fail at the end. Changes no existing file.
+/// Checks at the start whether writing the file of this option would fail later. Changes no existing file.
 ///
 /// # Errors
 /// Why the file cannot be written.
-pub fn check(path: &Path) -> Result<()> {
+pub fn check(path: &Path, option: &str) -> Result<()> {
     let tried = way(path).and_then(|way| match way {
         Way::Direct => Ok(()),
         Way::Beside(place) => {
@@ -36,19 +40,19 @@ pub fn check(path: &Path) -> Result<()> {
             fs::remove_file(part)
         }
     });
-    tried.with_context(|| refused(path))
+    tried.with_context(|| refused(path, option))
 }
 
-/// Writes a profile to the destination of `--output`.
+/// Writes a profile to the file of `option`.
 ///
 /// # Errors
 /// The profile cannot be written; an existing file is then unchanged.
-pub fn write_profile(output: &Output, report: &Report) -> Result<()> {
+pub fn write_profile(output: &Output, report: &Report, option: &str) -> Result<()> {
     let make = |out: &mut dyn Write| export::write(output.format, report, &output.options, out);
     if output.is_stdout() {
         return write_stdout(make).context("cannot write the profile to stdout");
     }
-    write(&output.path, make)?;
+    write(&output.path, option, make)?;
     let (path, format) = (output.path.display(), output.format.name);
     console::print(&format!("wrote {path} ({format})"));
     Ok(())
@@ -59,7 +63,7 @@ pub fn write_profile(output: &Output, report: &Report) -> Result<()> {
 /// # Errors
 /// They cannot be written; an existing file is then unchanged.
 pub fn write_sizes(path: &Path, report: &Report, sizes: &[StackSizes]) -> Result<()> {
-    write(path, |out| export::write_sizes(report, sizes, out))?;
+    write(path, SIZES, |out| export::write_sizes(report, sizes, out))?;
     console::print(&format!("wrote {} (sizes by stack)", path.display()));
     Ok(())
 }
@@ -101,17 +105,21 @@ fn buffered(
 }
 
 /// Writes the whole file.
-fn write(path: &Path, make: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<()> {
+fn write(
+    path: &Path,
+    option: &str,
+    make: impl FnOnce(&mut dyn Write) -> io::Result<()>,
+) -> Result<()> {
     let written = way(path).and_then(|way| match way {
         Way::Direct => buffered(OpenOptions::new().write(true).open(path)?, make),
         Way::Beside(place) => write_beside(&place, make),
     });
-    written.with_context(|| refused(path))
+    written.with_context(|| refused(path, option))
 }
 
-fn refused(path: &Path) -> String {
+fn refused(path: &Path, option: &str) -> String {
     format!(
-        "cannot write a profile to {}; name another file with --output",
+        "cannot write a profile to {}; name another file with {option}",
         path.display()
     )
 }
@@ -176,13 +184,13 @@ mod tests {
     fn a_check_changes_nothing() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("p.json");
-        check(&path).unwrap();
+        check(&path, OUTPUT).unwrap();
         assert!(names(dir.path()).is_empty());
         fs::write(&path, "before").unwrap();
-        check(&path).unwrap();
+        check(&path, OUTPUT).unwrap();
         assert_eq!(fs::read_to_string(&path).unwrap(), "before");
         assert_eq!(names(dir.path()), ["p.json"]);
-        check(Path::new("/dev/null")).unwrap();
+        check(Path::new("/dev/null"), OUTPUT).unwrap();
     }
 
     #[test]
@@ -190,10 +198,10 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let missing = dir.path().join("none/p.json");
         for path in [dir.path(), &missing] {
-            let e = format!("{:#}", check(path).unwrap_err());
+            let e = format!("{:#}", check(path, OUTPUT).unwrap_err());
             assert!(e.contains(path.to_str().unwrap()), "{e}");
             assert!(e.contains("--output"), "{e}");
-            write(path, |out| out.write_all(b"x")).unwrap_err();
+            write(path, OUTPUT, |out| out.write_all(b"x")).unwrap_err();
         }
     }
 
@@ -204,12 +212,12 @@ mod tests {
         fs::write(&path, "a long text that stood there before").unwrap();
         fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).unwrap();
         symlink(&path, &link).unwrap();
-        write(&link, |out| out.write_all(b"new")).unwrap();
+        write(&link, OUTPUT, |out| out.write_all(b"new")).unwrap();
         assert_eq!(fs::read_to_string(&path).unwrap(), "new");
         let mode = fs::metadata(&path).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o640);
         assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
         assert_eq!(names(dir.path()), ["link", "p.json"]);
-        write(Path::new("/dev/null"), |out| out.write_all(b"x")).unwrap();
+        write(Path::new("/dev/null"), OUTPUT, |out| out.write_all(b"x")).unwrap();
     }
 }

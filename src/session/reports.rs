@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use nix::sys::eventfd::EventFd;
 use tokio::sync::{Mutex, oneshot, watch};
 
-use super::collector::{Command, Progress};
+use super::collector::{Command, Numbered, Progress};
 use super::held::Moment;
 use crate::allocations::NamedAllocations;
 use crate::api::{
@@ -20,7 +20,7 @@ use crate::api::{
 use crate::debuginfod::{self, Fetching};
 use crate::event::Pid;
 use crate::freeze::Freeze;
-use crate::probe::SyscallHooks;
+use crate::probe::{Missing, SyscallHooks};
 use crate::profile::{Frame, FrameKind, FreezeOutcome, MapUsage, Profile};
 use crate::push::{self, Pushing};
 use crate::symbol::Symbols;
@@ -86,6 +86,8 @@ pub struct Reports {
     pushing: Option<Pushing>,
     /// Where the probe sees system calls.
     syscall_hooks: Option<SyscallHooks>,
+    /// The probe's optional programs that this kernel did not attach.
+    missing: Vec<Missing>,
     status: Mutex<Option<Status>>,
     tables: Mutex<Option<Vec<MapUsage>>>,
     /// Whose turn it is to take a heap snapshot.
@@ -121,6 +123,7 @@ impl Reports {
             fetching: None,
             pushing: None,
             syscall_hooks: None,
+            missing: Vec::new(),
             status: Mutex::default(),
             tables: Mutex::default(),
             heaps: Arc::default(),
@@ -136,10 +139,11 @@ impl Reports {
         }
     }
 
-    /// The same, which say where system calls are seen.
-    pub fn with_syscall_hooks(self, hooks: SyscallHooks) -> Reports {
+    /// The same, which say where system calls are seen, and which programs of the probe are missing.
+    pub fn with_hooks(self, syscalls: SyscallHooks, missing: Vec<Missing>) -> Reports {
         Reports {
-            syscall_hooks: Some(hooks),
+            syscall_hooks: Some(syscalls),
+            missing,
             ..self
         }
     }
@@ -250,6 +254,19 @@ impl Reports {
         Ok(report)
     }
 
+    /// A profile of the collector with the names of its functions.
+    ///
+    /// # Errors
+    /// The names cannot be looked up at all.
+    pub async fn named(&self, (sequence, profile): Numbered) -> Result<Arc<Report>, ProviderError> {
+        let symbols = self.names(&profile, Detail::Names).await?;
+        Ok(Arc::new(Report {
+            profile,
+            symbols,
+            sequence,
+        }))
+    }
+
     /// The same report with source lines and inlined functions, for files with debug information. This takes
     /// seconds for a large program.
     ///
@@ -346,6 +363,10 @@ impl Provider for Reports {
 
     fn syscall_hooks(&self) -> Option<SyscallHooks> {
         self.syscall_hooks.clone()
+    }
+
+    fn missing_programs(&self) -> Vec<Missing> {
+        self.missing.clone()
     }
 
     fn pid(&self) -> Option<Pid> {

@@ -9,7 +9,7 @@ use anyhow::{Context, Result, anyhow};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use tokio::sync::{mpsc, watch};
 
-use super::collector::{Collector, Command, Progress, SamplerOptions};
+use super::collector::{Collector, Command, Killed, Pace, Progress, SamplerOptions};
 use super::command::{self, Launch, Prepared, Stop, Traced};
 use super::reports::Collecting;
 use super::unwinding::{self, MappedFiles, Unwinding};
@@ -30,6 +30,8 @@ const HOLD: Duration = unwinding::PREPARE.saturating_add(Duration::from_secs(10)
 
 /// Maximum number of marks of programs that wait for their report.
 const MARKS: usize = 16;
+/// Maximum number of kills that wait to be told of.
+const KILLS: usize = 16;
 
 /// The collector thread, as it has started.
 pub struct Started {
@@ -41,6 +43,8 @@ pub struct Started {
     pub missing: Vec<Missing>,
     /// Where the probe sees system calls.
     pub syscall_hooks: SyscallHooks,
+    /// Followed processes that the out-of-memory killer has killed.
+    pub kills: mpsc::Receiver<Killed>,
     /// Marks that followed processes set; nothing comes if allocations are not sampled.
     pub marks: mpsc::Receiver<(Pid, MarkSet)>,
 }
@@ -58,6 +62,7 @@ pub fn start_collector(config: &Config, sampler: Option<&Library>) -> Result<Sta
     let (tell, progress) = watch::channel(Progress::Waiting);
     let (started, ready) = sync_channel(1);
     let (set_marks, marks) = mpsc::channel(MARKS);
+    let (tell_kill, kills) = mpsc::channel(KILLS);
     let exact = config.heap.as_ref().and_then(|heap| heap.exact.clone());
     let probe_config = ProbeConfig {
         follow_forks: config.follow_forks || config.target.wants_children(),
@@ -74,6 +79,10 @@ pub fn start_collector(config: &Config, sampler: Option<&Library>) -> Result<Sta
     };
     let (selector, follow_forks) = (config.target.clone(), config.follow_forks);
     let heap = config.heap.clone();
+    let pace = match config.on_oom {
+        Some(_) => Pace::CLOSE,
+        None => Pace::default(),
+    };
     let preloaded = sampler.map(Library::preloaded);
     let (max_freeze, interpreters) = (config.max_freeze, config.interpreters);
     // Otherwise nobody can ask for a heap snapshot.
@@ -97,6 +106,8 @@ pub fn start_collector(config: &Config, sampler: Option<&Library>) -> Result<Sta
                 let mut collector =
                     Collector::new(probe, selector, follow_forks, tell.clone(), unwinding);
                 collector.freezing.max = max_freeze;
+                collector.pace = pace;
+                collector.tell_of_kills(tell_kill);
                 collector.fork_by(guard);
                 if exact.is_some() {
                     collector.count_all_calls();
@@ -137,6 +148,7 @@ pub fn start_collector(config: &Config, sampler: Option<&Library>) -> Result<Sta
         progress,
         missing,
         syscall_hooks,
+        kills,
         marks,
     })
 }

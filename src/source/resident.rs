@@ -26,12 +26,15 @@ use crate::profile::{MappedBytes, Unobserved, Usage};
 use crate::residency::{PageRun, RangeMap, RangeSet, Vma, add_run};
 use crate::wire::{CHUNK_PAGES, STACK_LOST, STACK_NONE, STACK_UNWALKED, page_chunk};
 
+/// The optional program that sees the out-of-memory killer.
+pub const OOM_HOOK: &str = "oom_kill";
+
 /// The resident-pages source.
 pub static SOURCE: Source = Source {
     name: "resident pages",
     programs: &[],
     at_faults: &["page_allocated"],
-    optional: &[],
+    optional: &[OOM_HOOK],
     tracepoints: &[Tracepoints {
         check: "ownership tracepoints",
         names: &[

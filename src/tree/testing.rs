@@ -81,6 +81,7 @@ pub(crate) fn profile(samples: &[(&[Frame], Usage)], not_observed: &[Usage]) -> 
         modules: Arc::new([module("node", true), module("libc-2.31.so", false)]),
         processes: Vec::new(),
         ended: Ended::default(),
+        oom_kills: OomKills::default(),
         freeze: FreezeOutcome::Ran,
         measures: vec![&RESIDENCY],
         cgroup: None,

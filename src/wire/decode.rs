@@ -1,13 +1,13 @@
 //! Decodes records of the ring buffer into [`Event`]s.
 
 use super::skel::types::{
-    self as abi, code_event, function_event, mark_event, names_event, process_event, range_event,
-    sample_event, sent_text, stack_event,
+    self as abi, code_event, function_event, mark_event, names_event, oom_event, process_event,
+    range_event, sample_event, sent_text, stack_event,
 };
 use super::{Malformed, read_record};
 use crate::event::{
     Addr, CodeSeen, Event, FileKey, FileNumber, FunctionNumber, FunctionSeen, LineTable, MarkSet,
-    MmId, NamesWritten, Outcome, PartialReason, Pid, Place, ProcessChange, ProcessEvent,
+    MmId, NamesWritten, OomVictim, Outcome, PartialReason, Pid, Place, ProcessChange, ProcessEvent,
     RangeChange, RangeEvent, SampleFreed, SampledAllocation, StackId, StackSeen,
 };
 use crate::interpreter::{Kind, qualified};
@@ -28,6 +28,7 @@ pub fn decode(bytes: &[u8]) -> Result<Event, Malformed> {
         abi::event_kind::EVENT_ALLOCATION => decode_allocation(bytes).map(Event::Allocation),
         abi::event_kind::EVENT_FREE => decode_free(bytes).map(Event::Free),
         abi::event_kind::EVENT_MARK => decode_mark(bytes).map(Event::Mark),
+        abi::event_kind::EVENT_OOM_KILL => decode_oom_kill(bytes).map(Event::OomKill),
         _ => Err(Malformed::Unknown),
     }
 }
@@ -205,6 +206,15 @@ fn decode_mark(bytes: &[u8]) -> Result<MarkSet, Malformed> {
     })
 }
 
+fn decode_oom_kill(bytes: &[u8]) -> Result<OomVictim, Malformed> {
+    let e: oom_event = read_record(bytes, size_of::<oom_event>())?;
+    Ok(OomVictim {
+        pid: Pid(e.pid),
+        mm: MmId(e.mm_id),
+        at: e.at,
+    })
+}
+
 fn decode_outcome(of: u32) -> Result<Outcome, Malformed> {
     Ok(match abi::outcome(of) {
         abi::outcome::OUTCOME_COMPLETE => Outcome::Complete,
@@ -341,6 +351,24 @@ mod tests {
         assert_eq!(p.change, ProcessChange::Execed { left: MmId(1) });
     }
 
+    #[test]
+    fn a_kill_names_the_process_and_the_moment() {
+        let e = oom_event {
+            kind: abi::event_kind::EVENT_OOM_KILL.0,
+            mm_id: 3,
+            pid: 42,
+            at: 1_000_000,
+            ..Default::default()
+        };
+        let victim = OomVictim {
+            pid: Pid(42),
+            mm: MmId(3),
+            at: 1_000_000,
+        };
+        assert_eq!(decode(record_bytes(&e)), Ok(Event::OomKill(victim)));
+        assert_eq!(decode(&record_bytes(&e)[..16]), Err(Malformed::Short));
+    }
+
     proptest! {
         #[test]
         fn no_bytes_make_it_panic(bytes in proptest::collection::vec(any::<u8>(), 0..1200)) {
@@ -349,7 +377,7 @@ mod tests {
 
         #[test]
         fn known_kinds_with_any_rest_do_not_panic(
-            kind in 0u32..12, rest in proptest::collection::vec(any::<u8>(), 0..1200),
+            kind in 0u32..13, rest in proptest::collection::vec(any::<u8>(), 0..1200),
         ) {
             let mut bytes = kind.to_ne_bytes().to_vec();
             bytes.extend(rest);

@@ -76,6 +76,10 @@ pub(crate) const LOSSES: [(loss, &str); LOSS_COUNTERS] = [
         "marks of the program not sent: ring buffer full",
     ),
     (
+        loss::LOSS_RING_OOM_KILL,
+        "kills by the out-of-memory killer not sent: ring buffer full",
+    ),
+    (
         loss::LOSS_EXACT_STACKS,
         "allocations without their own stack: too many stacks",
     ),

@@ -65,6 +65,17 @@ impl Group {
         Group { root, dir }
     }
 
+    /// Limits its memory, without swap.
+    pub fn limit_memory(&self, bytes: u64) {
+        let set = |file: &str, value: u64| fs::write(self.dir.join(file), value.to_string());
+        // Where swap is not limited on its own, there is none.
+        let _ = set("memory.swappiness", 0);
+        let _ = set("memory.swap.max", 0);
+        set("memory.limit_in_bytes", bytes)
+            .or_else(|_| set("memory.max", bytes))
+            .unwrap();
+    }
+
     pub fn put(&self, pid: Pid) {
         fs::write(self.dir.join("cgroup.procs"), pid.to_string()).unwrap();
     }

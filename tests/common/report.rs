@@ -101,6 +101,7 @@ pub fn profile(
         modules: Arc::new(modules),
         processes: Vec::new(),
         ended: Default::default(),
+        oom_kills: Default::default(),
         freeze: FreezeOutcome::Ran,
         measures: vec![&RESIDENCY],
         cgroup: None,

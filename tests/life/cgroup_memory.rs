@@ -12,15 +12,19 @@ use crate::common::process::wait_until;
 use crate::common::skip::skip;
 use crate::common::workload::{Workload, program, unique_name};
 
-/// A workload that is in the group from its first page on.
-fn start_in(group: &Group) -> Workload {
+/// The script of a workload that is in the group from its first page on.
+pub fn script_in(group: &Group) -> String {
     let procs = group.dir.join("cgroup.procs");
-    let script = format!(
+    format!(
         "echo $$ > {} && exec {}",
         procs.display(),
         program("scenarios").display()
-    );
-    Workload::start_with(Path::new("/bin/sh"), &["-c", &script])
+    )
+}
+
+/// Such a workload.
+pub fn start_in(group: &Group) -> Workload {
+    Workload::start_with(Path::new("/bin/sh"), &["-c", &script_in(group)])
 }
 
 fn row<'a>(cgroup: &'a Value, name: &str) -> &'a Value {

@@ -20,6 +20,7 @@ mod generations;
 mod killed_frozen;
 mod let_go;
 mod max_freeze;
+mod oom;
 mod options;
 mod processes;
 mod run_name;

@@ -15,6 +15,7 @@ mod exact_window;
 mod filter;
 mod heap;
 mod heap_report;
+mod killed;
 mod kinds;
 mod large;
 mod layout;

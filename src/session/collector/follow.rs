@@ -199,7 +199,10 @@ impl Collector {
         };
         tracing::info!(%pid, "ended");
         if let Some(last) = &mut self.last {
-            last.profile = (self.sequence + 1, Arc::new(ended_profile(&last.profile.1)));
+            let mut ended = Profile::clone(&last.profile.1);
+            ended.target.alive = false;
+            ended.oom_kills = self.kills.seen.clone();
+            last.profile = (self.sequence + 1, Arc::new(ended));
             self.sequence += 1;
         }
         if matches!(self.selector, Selector::Comm(_)) {
@@ -260,6 +263,7 @@ impl Collector {
             self.probe.forget(&left)?;
         }
         for pid in left {
+            self.report_victim(pid);
             self.aggregator.forget(pid, &self.probe);
         }
         let fresh: Vec<Pid> = inside
@@ -278,10 +282,4 @@ impl Collector {
         }
         Ok(())
     }
-}
-
-fn ended_profile(p: &Profile) -> Profile {
-    let mut ended = p.clone();
-    ended.target.alive = false;
-    ended
 }

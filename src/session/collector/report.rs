@@ -10,10 +10,31 @@ use crate::freeze::Freeze;
 use crate::profile::Losses;
 use crate::target::Selector;
 
-/// How often, at most, the target is scanned without a request, so that a last profile exists when it ends;
-/// these scans take at most 1/`KEEP_SHARE` of the time.
-const KEEP_PAUSE: Duration = Duration::from_secs(1);
-const KEEP_SHARE: u32 = 100;
+/// How often, at most, a changing target is scanned without a request, so that a last profile exists when it ends.
+#[derive(Clone, Copy, Debug)]
+pub struct Pace {
+    pub(super) pause: Duration,
+    /// These scans take at most one of so many parts of the time.
+    share: u32,
+}
+
+impl Default for Pace {
+    fn default() -> Pace {
+        Pace {
+            pause: Duration::from_secs(1),
+            share: 100,
+        }
+    }
+}
+
+impl Pace {
+    /// That of a target that may be killed at any moment (`--on-oom`).
+    pub const CLOSE: Pace = Pace {
+        pause: Duration::from_millis(100),
+        share: 20,
+    };
+}
+
 /// A page fault is counted when it begins. After so long without activity, its pages are there.
 const FAULTS_END: Duration = Duration::from_millis(50);
 /// Minimum size of an event in the ring buffer, in bytes.
@@ -89,6 +110,7 @@ impl Collector {
         if let Selector::Cgroup(group) = &self.selector {
             profile.cgroup = Some(Arc::new(group.memory()));
         }
+        profile.oom_kills = self.kills.seen.clone();
         if !settled {
             let taken = self.waiting.len() as u64 * EVENT_BYTES;
             let behind = taken + self.probe.waiting_bytes();
@@ -140,7 +162,7 @@ impl Collector {
         let due = match &self.last {
             None => true,
             Some(last) => {
-                let pause = KEEP_PAUSE.max(last.took * KEEP_SHARE);
+                let pause = self.pace.pause.max(last.took * self.pace.share);
                 last.activity != Some(activity) && last.at.elapsed() >= pause
             }
         };

@@ -45,6 +45,7 @@ import { noSymbol, reason } from "./words.js";
  * @property {{ before: Kernel, after: Kernel }} kernel
  * @property {Agreement} agreement
  * @property {Outcome[]} outcomes
+ * @property {{ count: number, rows: OomKill[] }} oom_kills
  * @property {string | null} names_advice which files and which code made at run time have no names, and what would bring them
  */
 /** @typedef {{ function: string | null, file: string, path: string, line: number | null, category: string, self: number, total: number, self_error: number, total_error: number }} FunctionRow */
@@ -58,7 +59,8 @@ import { noSymbol, reason } from "./words.js";
 /** @typedef {MappingSums & { pid: number, start: string, end: string, permissions: string, name: string, runs_as: string | null, category: string }} Mapping */
 /** @typedef {MappingSums & { report: Report, count: number, categories: (MappingSums & { category: string, mappings: number })[], rows: Mapping[] }} Maps */
 /** @typedef {{ resolution: number, times: number[], series: { name: string, values: (number | null)[] }[] }} Series */
-/** @typedef {{ id: string, name: string | null, created: number, taken: number, stopped_us: number | null, stopped_in_turn: boolean, exact: boolean, total: Usage }} Mark */
+/** @typedef {{ pid: number, comm: string, cgroup?: string, container?: string, pod?: string, killed: number, last: { resident: number, taken: number, age_ms: number, after_kill: boolean } | null }} OomKill a process that was killed because memory had run out */
+/** @typedef {{ id: string, name: string | null, created: number, taken: number, stopped_us: number | null, stopped_in_turn: boolean, exact: boolean, total: Usage, oom_kill: OomKill | null }} Mark */
 /** @typedef {{ id: string, name: string | null, taken: number, pid: number, comm: string, stopped_us: number, copied: number, allocator: string, refused: string | null, live: number, free: number, overhead: number, trimmable: number, unreachable: number | null, anonymous: number, swapped: number }} HeapInfo */
 /** @typedef {{ pid: number, comm: string, cgroup?: string, container?: string, pod?: string, total: Usage }} ProcessRow */
 /** @typedef {{ cgroup: string, container?: string, pod?: string, processes: number, total: Usage }} GroupRow */
@@ -73,6 +75,7 @@ import { noSymbol, reason } from "./words.js";
  * @property {Loss[]} not_counted left out of all figures on purpose
  * @property {Outcome[]} outcomes
  * @property {{ name: string, entries: number, capacity: number }[]} maps
+ * @property {{ name: string, why: string }[]} missing_programs
  * @property {{ rss: number, cpu_ms: number, uptime_ms: number }} own
  */
 /** @typedef {{ dir: string, kind: string, merge: string, min: string, inl: string, py: string, from: string, to: string, fn: string, path: string }} Choice */

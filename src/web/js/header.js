@@ -4,7 +4,7 @@
 import { fill, h, say, set } from "./dom.js";
 import { bytes, clock, estimateWithError, exact, exactly, number } from "./format.js";
 import { isOfHeap, KINDS, unitOf } from "./kinds.js";
-import { awaited, label, meaning, OUTSIDE, reason } from "./words.js";
+import { awaited, label, lastProfile, meaning, OUTSIDE, reason } from "./words.js";
 
 /** @typedef {import("./api.js").Summary} Summary */
 /** @typedef {import("./api.js").Report} Report */
@@ -12,11 +12,13 @@ import { awaited, label, meaning, OUTSIDE, reason } from "./words.js";
 const at = (/** @type {string} */ id) => /** @type {HTMLElement} */ (document.getElementById(id));
 
 /** Shows the target. */
-export function showTarget(/** @type {Summary} */ { target }) {
+export function showTarget(/** @type {Summary} */ { target, oom_kills }) {
   delete document.body.dataset.waiting;
   const more = target.pids.length - 1;
   say(at("target"), `${target.comm} (pid ${target.pid})${more > 0 ? ` and ${more} more` : ""}`);
   document.title = `${target.comm} – memprof`;
+  const killed = oom_kills.rows.find((row) => row.pid === target.pid);
+  if (killed) return chip("alive", "bad", "killed: out of memory", `Killed at ${clock(killed.killed)}. This is ${lastProfile(killed)}.`);
   chip("alive", target.alive ? "good" : "warn", target.alive ? "running" : "ended, last profile", more > 0 ? `Followed processes: ${target.pids.join(", ")}` : "");
 }
 

@@ -43,7 +43,7 @@ export class MarkNames {
     if (signature === this.signature) return;
     this.signature = signature;
     const sorted = marks.slice().sort((a, b) => a.x - b.x);
-    const texts = sorted.map(({ mark }) => h("span", {}, mark.name ?? mark.id));
+    const texts = sorted.map(({ mark }) => h("span", { class: mark.oom_kill ? "killed" : null }, mark.name ?? mark.id));
     fill(this.element, ...texts);
     const high = texts[0]?.offsetHeight || 1;
     const places = place(sorted.map(({ x }, i) => ({ x, width: texts[i].offsetWidth })), width, Math.max(1, Math.floor(height / high)));

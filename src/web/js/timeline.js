@@ -26,6 +26,9 @@ const DRAG = 4;
 /** Steps between ticks, in seconds: within a second, the texts of ticks would be the same. */
 const SECONDS = [1, 2, 5, 10, 15, 20, 30, 60, 120, 300, 600, 900, 1200, 1800, 3600, 7200, 10800, 21600, 43200, 86400, 172800, 345600, 604800, 2592000];
 
+/** Where a mark is: when its profile was taken or, of a process that was killed, when that was. */
+const moment = (/** @type {Mark} */ mark) => mark.oom_kill?.killed ?? mark.taken;
+
 export class Timeline {
   /** @param {(marks: Mark[]) => void} known is told which marks there are */
   constructor(/** @type {HTMLElement} */ element, /** @type {(mark: Mark) => void} */ open, known) {
@@ -197,7 +200,7 @@ export class Timeline {
     over.addEventListener("mousedown", (/** @type {MouseEvent} */ event) => (pressed = event.offsetX));
     over.addEventListener("click", (/** @type {MouseEvent} */ event) => {
       if (Math.abs(event.offsetX - pressed) >= DRAG) return;
-      const mark = this.marks.find((m) => Math.abs(this.plot.valToPos(m.taken / 1000, "x") - event.offsetX) < 6);
+      const mark = this.marks.find((m) => Math.abs(this.plot.valToPos(moment(m) / 1000, "x") - event.offsetX) < 6);
       if (mark) this.open(mark);
     });
   }
@@ -213,7 +216,7 @@ export class Timeline {
   range() {
     if (!this.plot) return;
     const { time } = this;
-    const newest = Math.max(time[time.length - 1], ...this.marks.map((mark) => mark.taken));
+    const newest = Math.max(time[time.length - 1], ...this.marks.map(moment));
     const [from, to] = [Number(state.t0) || time[0] / 1000, Number(state.t1) || newest / 1000];
     this.plot.setScale("x", { min: from, max: Math.max(to, from + 1) });
   }
@@ -221,19 +224,19 @@ export class Timeline {
   drawMarks(/** @type {any} */ plot) {
     const { ctx, bbox } = plot;
     ctx.save();
-    ctx.strokeStyle = colour("text");
     ctx.lineWidth = 1;
     ctx.setLineDash([4, 3]);
     const shown = [];
     for (const mark of this.marks) {
       // In the middle of a pixel, so that the line is sharp.
-      const x = Math.floor(plot.valToPos(mark.taken / 1000, "x", true)) + 0.5;
+      const x = Math.floor(plot.valToPos(moment(mark) / 1000, "x", true)) + 0.5;
       if (x < bbox.left || x > bbox.left + bbox.width) continue;
+      ctx.strokeStyle = colour(mark.oom_kill ? "bad" : "text");
       ctx.beginPath();
       ctx.moveTo(x, bbox.top);
       ctx.lineTo(x, bbox.top + bbox.height);
       ctx.stroke();
-      shown.push({ mark, x: plot.valToPos(mark.taken / 1000, "x") });
+      shown.push({ mark, x: plot.valToPos(moment(mark) / 1000, "x") });
     }
     ctx.restore();
     plot.over.append(this.names.element);

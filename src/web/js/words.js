@@ -1,5 +1,6 @@
 // Explanations of terms, shown as tooltips and in the help.
 
+import { span } from "./format.js";
 import { asCounted, KINDS } from "./kinds.js";
 
 /** A file, and a line in it where there is one. */
@@ -96,3 +97,9 @@ export const KEYS = /** @type {[string, string][]} */ ([
   ["Backspace", "zoom out to the parent"],
   ["Escape", "leave one zoom level, back to what was shown before; close the help"],
 ]);
+
+/** Which profile a process that was killed is known by. */
+export function lastProfile(/** @type {import("./api.js").OomKill} */ { last }) {
+  if (!last) return "no profile: it ended before its first one";
+  return last.after_kill ? "a profile made after the kill" : `its last profile, ${span(last.age_ms)} before the kill`;
+}

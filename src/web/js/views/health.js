@@ -2,8 +2,8 @@
 
 import { api } from "../api.js";
 import { fill, h } from "../dom.js";
-import { bytes, exact, number, percent, span } from "../format.js";
-import { reason } from "../words.js";
+import { bytes, clock, exact, number, percent, span } from "../format.js";
+import { lastProfile, reason } from "../words.js";
 
 /** @typedef {import("../api.js").Health} Health */
 /** @typedef {import("../api.js").Summary} Summary */
@@ -54,6 +54,14 @@ function balance(/** @type {import("../api.js").Cgroup} */ group) {
     table(["row", "kernel", "memprof", "difference", "what it is"], group.rows.map((row) => [h("span", { title: parts(row) || null }, row.name), signed(row.charged), size(row.memprof), signed(row.difference), row.note]), "No figures."));
 }
 
+/** Processes that were killed because memory had run out, the newest first. */
+function killed(/** @type {Summary["oom_kills"]} */ { count, rows }) {
+  const place = (/** @type {import("../api.js").OomKill} */ row) => row.container ?? row.cgroup ?? null;
+  const more = count > rows.length ? ` These are the newest of ${number(count)}.` : "";
+  return card("Killed: out of memory", `Processes that the kernel killed because memory had run out. A mark on the timeline keeps the last profile of each, up to four.${more}`,
+    table(["process", "killed at", "resident", "in"], rows.slice().reverse().map((row) => [h("span", { title: place(row) }, `${row.comm} (pid ${row.pid})`), clock(row.killed), size(row.last?.resident), lastProfile(row)]), ""));
+}
+
 /** What the probe's tables hold, by their names in the API. */
 const TABLES = /** @type {Record<string, [string, string]>} */ ({
   pages: ["Pages with a stack", "Chunks of neighbouring pages whose stacks are recorded"],
@@ -68,6 +76,9 @@ function tableName(/** @type {string} */ name) {
   const [words, title] = TABLES[name] ?? [name.replaceAll("_", " "), ""];
   return h("span", { title: title || null }, words);
 }
+
+/** Optional parts of the probe, by their names in the API. */
+const programName = (/** @type {string} */ name) => (name === "oom_kill" ? "kills because memory had run out" : name.replaceAll("_", " "));
 
 export class HealthView {
   constructor() {
@@ -84,6 +95,7 @@ export class HealthView {
     const all = health.outcomes.reduce((sum, row) => sum + row.bytes, 0);
     const { own, scan } = health;
     const cards = [
+      summary && summary.oom_kills.count > 0 && killed(summary.oom_kills),
       summary && against(summary),
       group && balance(group),
       card("Outcomes of unwinding", "Complete: unwinding reached the outermost frame. The other stacks are truncated; the outcome says why.",
@@ -93,6 +105,8 @@ export class HealthView {
           table(["what", "count"], counts(health.losses), "✓ Nothing was lost."),
           health.not_counted.length > 0 && h("p", { class: "faint apart" }, "Not counted on purpose; no figure is wrong for it:"),
           health.not_counted.length > 0 && table(["what", "count"], counts(health.not_counted), ""))),
+      health.missing_programs.length > 0 && card("Not seen", "Parts of the probe that this kernel did not attach. The figures are right without them.",
+        table(["program", "why"], health.missing_programs.map((row) => [programName(row.name), row.why]), "")),
       summary && card("Memory without a stack", "Part of the totals. Start the program under memprof to get a stack for all memory.",
         table(["reason", "resident", "page cache", "mapped files"], summary.not_observed.map((row) => [reason(row.reason), bytes(row.bytes.resident), bytes(row.bytes.cache), bytes(row.bytes.file)]), "✓ All memory has a stack.")),
       card("Cost of memprof", "Resources of memprof itself, not of the target.", table(["figure", "value"], [

@@ -1,0 +1,61 @@
+//! Processes that the out-of-memory killer has killed, in replies.
+
+use serde::Serialize;
+
+use super::common::{Place, millis};
+use crate::profile::{OomKill, OomKills};
+
+/// All of them, and the newest.
+#[derive(Debug, Serialize)]
+pub(super) struct OomKillsReply<'a> {
+    count: u64,
+    /// Oldest first.
+    rows: Vec<OomKillRow<'a>>,
+}
+
+/// One of them.
+#[derive(Debug, Serialize)]
+pub(super) struct OomKillRow<'a> {
+    pid: u32,
+    comm: &'a str,
+    #[serde(flatten)]
+    place: Place<'a>,
+    killed: u64,
+    last: Option<Last>,
+}
+
+/// Its last figures.
+#[derive(Debug, Serialize)]
+struct Last {
+    resident: u64,
+    taken: u64,
+    age_ms: u64,
+    after_kill: bool,
+}
+
+impl<'a> From<&'a OomKills> for OomKillsReply<'a> {
+    fn from(kills: &'a OomKills) -> OomKillsReply<'a> {
+        OomKillsReply {
+            count: kills.count,
+            rows: kills.newest.iter().map(OomKillRow::from).collect(),
+        }
+    }
+}
+
+impl<'a> From<&'a OomKill> for OomKillRow<'a> {
+    fn from(kill: &'a OomKill) -> OomKillRow<'a> {
+        let age = kill.age().unwrap_or_default().as_millis();
+        OomKillRow {
+            pid: kill.pid.0,
+            comm: &kill.comm,
+            place: kill.container.as_ref().into(),
+            killed: millis(kill.killed),
+            last: kill.last.map(|last| Last {
+                resident: last.resident,
+                taken: millis(last.taken),
+                age_ms: u64::try_from(age).unwrap_or(u64::MAX),
+                after_kill: last.after_kill,
+            }),
+        }
+    }
+}

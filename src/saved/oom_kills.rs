@@ -1,0 +1,104 @@
+//! Processes that the out-of-memory killer has killed, as they are written and read.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use serde::{Deserialize, Serialize};
+
+use super::parts::time;
+use super::schema::Bounded;
+use crate::event::Pid;
+use crate::profile::{self, LastFigures};
+use crate::target::Container;
+
+/// All of them, and the newest, oldest first.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct OomKills {
+    count: u64,
+    newest: Bounded<OomKill, { profile::OomKills::MOST }>,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct OomKill {
+    pid: u32,
+    comm: String,
+    cgroup: Option<String>,
+    container: Option<String>,
+    pod: Option<String>,
+    killed_unix_ms: u64,
+    last: Option<Last>,
+}
+
+/// Its last figures.
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Last {
+    resident: u64,
+    taken_unix_ms: u64,
+    after_kill: bool,
+}
+
+fn millis(at: SystemTime) -> u64 {
+    let since = at.duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}
+
+impl OomKills {
+    /// `None` if there was none.
+    pub(crate) fn of(kills: &profile::OomKills) -> Option<OomKills> {
+        let newest = kills.newest.iter().map(OomKill::from).collect();
+        (kills.count > 0).then_some(OomKills {
+            count: kills.count,
+            newest: Bounded(newest),
+        })
+    }
+}
+
+impl From<&profile::OomKill> for OomKill {
+    fn from(kill: &profile::OomKill) -> OomKill {
+        let container = kill.container.as_ref();
+        OomKill {
+            pid: kill.pid.0,
+            comm: kill.comm.clone(),
+            cgroup: container.map(|c| c.group.clone()),
+            container: container.and_then(|c| c.id.clone()),
+            pod: container.and_then(|c| c.pod.clone()),
+            killed_unix_ms: millis(kill.killed),
+            last: kill.last.map(|last| Last {
+                resident: last.resident,
+                taken_unix_ms: millis(last.taken),
+                after_kill: last.after_kill,
+            }),
+        }
+    }
+}
+
+impl From<OomKills> for profile::OomKills {
+    fn from(kills: OomKills) -> profile::OomKills {
+        profile::OomKills {
+            count: kills.count,
+            newest: kills.newest.0.into_iter().map(OomKill::read).collect(),
+        }
+    }
+}
+
+impl OomKill {
+    fn read(self) -> profile::OomKill {
+        let last = self.last.map(|last| LastFigures {
+            resident: last.resident,
+            taken: time(last.taken_unix_ms, 0),
+            after_kill: last.after_kill,
+        });
+        profile::OomKill {
+            pid: Pid(self.pid),
+            comm: self.comm,
+            container: self.cgroup.map(|group| Container {
+                group,
+                id: self.container,
+                pod: self.pod,
+            }),
+            killed: time(self.killed_unix_ms, 0),
+            last,
+        }
+    }
+}
