@@ -11,6 +11,7 @@ mod ended;
 mod frame;
 mod freeze_outcome;
 mod functions;
+mod groups;
 mod kernel_figures;
 mod kind;
 mod losses;
@@ -29,6 +30,7 @@ pub use frame::{Frame, FrameKind, JIT, Module, ModuleId, Stack};
 pub use freeze_outcome::FreezeOutcome;
 pub(crate) use functions::Room as FunctionRoom;
 pub use functions::{FunctionName, Functions, Origin, Position};
+pub(crate) use groups::GroupTotal;
 pub use kernel_figures::{Agreement, KernelFigures, Verdict};
 pub use kind::Kind;
 pub use losses::Losses;
@@ -228,26 +230,6 @@ impl Faults {
 }
 
 impl Profile {
-    /// The profile of a single process; `None` if `pid` is not in `target.pids`.
-    pub fn of(&self, pid: Pid) -> Option<Profile> {
-        if self.target.pids == [pid] {
-            return Some(self.clone());
-        }
-        let share = self.processes.iter().find(|share| share.pid == pid)?;
-        Some(self.part(&[share]))
-    }
-
-    /// The profile of the processes in a control group and in those below it; `None` if none of several is.
-    pub fn of_group(&self, group: &str) -> Option<Profile> {
-        let inside = |share: &&Share| share.container.as_ref().is_some_and(|c| c.is_below(group));
-        let shares: Vec<&Share> = self.processes.iter().filter(inside).collect();
-        // Processes that are missing may be in the group.
-        (!shares.is_empty()).then(|| Profile {
-            losses: self.losses.clone(),
-            ..self.part(&shares)
-        })
-    }
-
     /// The page cache of one file, as a separate profile.
     pub(crate) fn of_file(&self, file: &CachedFile) -> Profile {
         let cache = |bytes| {

@@ -1,7 +1,5 @@
 //! `/v2/processes`: each followed process with its own totals, and each control group.
 
-use std::collections::BTreeMap;
-
 use serde::Serialize;
 
 use super::common::{Agreement, Bracket, Kinds, Place, ReportInfo, millis};
@@ -11,7 +9,7 @@ use super::room::Out;
 
 use super::view::{View, view};
 use super::{ApiError, Report, Request};
-use crate::profile::{Amounts, EndedProcess, Profile, Share};
+use crate::profile::{EndedProcess, GroupTotal, Profile, Share};
 use crate::target::Container;
 
 /// Parameters of `/v2/processes`.
@@ -70,25 +68,13 @@ struct GroupRow<'a> {
     total: Kinds,
 }
 
-impl GroupRow<'_> {
-    /// In the order of their names.
-    fn all(shares: &[Share]) -> Vec<GroupRow<'_>> {
-        let mut groups: BTreeMap<&str, (&Container, usize, Amounts)> = BTreeMap::new();
-        for share in shares {
-            if let Some(container) = &share.container {
-                let new = (container, 0, Amounts::default());
-                let (_, processes, total) = groups.entry(&container.group).or_insert(new);
-                *processes += 1;
-                *total += share.total;
-            }
+impl<'a> From<GroupTotal<'a>> for GroupRow<'a> {
+    fn from(group: GroupTotal<'a>) -> GroupRow<'a> {
+        GroupRow {
+            place: Some(group.container).into(),
+            processes: group.processes,
+            total: Kinds(group.total),
         }
-        let rows = groups.into_values();
-        rows.map(|(container, processes, total)| GroupRow {
-            place: Some(container).into(),
-            processes,
-            total: Kinds(total),
-        })
-        .collect()
     }
 }
 
@@ -131,7 +117,7 @@ impl View for Processes {
             report: report.into(),
             total: Kinds(profile.total),
             rows,
-            groups: GroupRow::all(&profile.processes),
+            groups: profile.groups().into_iter().map(GroupRow::from).collect(),
             ended: profile.ended.processes.iter().map(EndedRow::from).collect(),
             ended_unscanned: profile.ended.unscanned,
         };
