@@ -10,7 +10,6 @@ use super::room::Out;
 use super::view::{View, view};
 use super::{ApiError, Report, Request};
 use crate::profile::{EndedProcess, GroupTotal, Profile, Share};
-use crate::target::Container;
 
 /// Parameters of `/v2/processes`.
 pub(super) const PARAMETERS: &[&str] = &["mark", "cgroup"];
