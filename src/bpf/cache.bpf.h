@@ -11,7 +11,6 @@
 #include "counters.bpf.h"
 #include "follow.bpf.h"
 #include "ledger.bpf.h"
-#include "preempt.bpf.h"
 #include "unwind.bpf.h"
 
 #define S_IFMT 00170000
@@ -87,7 +86,8 @@ static __always_inline int cache_chunk_add(struct cache_chunk *chunk, __u32 firs
 	return 1;
 }
 
-static __always_inline int cached(struct folio *folio)
+SEC("tp_btf/mm_filemap_add_to_page_cache")
+int BPF_PROG(cache_add, struct folio *folio)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
 	struct task_state *st = followed(task);
@@ -126,13 +126,8 @@ static __always_inline int cached(struct folio *folio)
 	return 0;
 }
 
-SEC("tp_btf/mm_filemap_add_to_page_cache")
-int BPF_PROG(cache_add, struct folio *folio)
-{
-	return UNPREEMPTED(cached(folio));
-}
-
-static __always_inline int uncached(struct folio *folio)
+SEC("tp_btf/mm_filemap_delete_from_page_cache")
+int BPF_PROG(cache_delete, struct folio *folio)
 {
 	struct cache_key key = {};
 	struct cache_chunk *chunk;
@@ -160,12 +155,6 @@ static __always_inline int uncached(struct folio *folio)
 		__sync_fetch_and_sub(&cache_chunks, 1);
 	}
 	return 0;
-}
-
-SEC("tp_btf/mm_filemap_delete_from_page_cache")
-int BPF_PROG(cache_delete, struct folio *folio)
-{
-	return UNPREEMPTED(uncached(folio));
 }
 
 #endif

@@ -23,7 +23,6 @@
 #include "compat.bpf.h"
 #include "counters.bpf.h"
 #include "follow.bpf.h"
-#include "preempt.bpf.h"
 #include "space.bpf.h"
 #include "take.bpf.h"
 #include "thread.bpf.h"
@@ -81,13 +80,13 @@ int syscall_enter(struct bpf_raw_tracepoint_args *ctx)
 {
 	__u64 nr = ctx->args[1];
 
-	return is_wanted(nr, ENTERS) ? UNPREEMPTED(syscall_begins(nr)) : 0;
+	return is_wanted(nr, ENTERS) ? syscall_begins(nr) : 0;
 }
 
 SEC("raw_tp/sys_exit")
 int syscall_exit(struct bpf_raw_tracepoint_args *ctx)
 {
-	if (UNPREEMPTED(syscall_returns(ctx->args[1])))
+	if (syscall_returns(ctx->args[1]))
 		tail_take_stack(ctx);
 	return 0;
 }

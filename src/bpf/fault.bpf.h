@@ -11,7 +11,6 @@
 #include "follow.bpf.h"
 #include "gfp.bpf.h"
 #include "ledger.bpf.h"
-#include "preempt.bpf.h"
 #include "sampling.bpf.h"
 #include "snapshots.bpf.h"
 #include "take.bpf.h"
@@ -148,26 +147,19 @@ int BPF_PROG(fault_user, unsigned long address, struct pt_regs *regs, unsigned l
 	struct mm_struct *mm = task->mm;
 
 	/* All processes come here. */
-	return UNPREEMPTED(maybe_followed_mm(mm) ? fault_of(task, mm, address, error_code) : 0);
-}
-
-/* Returns whether take_stack() is to go on. */
-static __always_inline int kernel_fault(__u64 address, __u64 error_code)
-{
-	struct task_state *st = followed(bpf_get_current_task_btf());
-
-	if (!fault_begins(st, UNDECIDED, address, error_code) || !st)
-		return 0;
-	st->taking.what = TAKE_FAULT;
-	return 1;
+	return maybe_followed_mm(mm) ? fault_of(task, mm, address, error_code) : 0;
 }
 
 /* The kernel's own accesses to user memory, such as read(2) into a fresh buffer. */
 SEC("raw_tp/page_fault_kernel")
 int fault_kernel(struct bpf_raw_tracepoint_args *ctx)
 {
-	if (UNPREEMPTED(kernel_fault(ctx->args[0], ctx->args[2])))
-		tail_take_stack(ctx);
+	struct task_state *st = followed(bpf_get_current_task_btf());
+
+	if (!fault_begins(st, UNDECIDED, ctx->args[0], ctx->args[2]) || !st)
+		return 0;
+	st->taking.what = TAKE_FAULT;
+	tail_take_stack(ctx);
 	return 0;
 }
 
@@ -259,39 +251,34 @@ static __always_inline int allocated_in_fault(struct task_state *st, unsigned in
 	return 0;
 }
 
-/* Returns whether take_stack() is to go on. */
-static __always_inline int user_page(__u32 order, gfp_t gfp)
+SEC("raw_tp/mm_page_alloc")
+int page_allocated(struct bpf_raw_tracepoint_args *ctx)
 {
-	struct task_struct *task = bpf_get_current_task_btf();
+	__u64 page = ctx->args[0];
+	__u32 order = ctx->args[1];
+	gfp_t gfp = ctx->args[2];
+	struct task_struct *task;
 	struct task_state *st;
+	int wanted;
 
+	if (!(gfp & GFP_MOVABLE) || !page)
+		return 0;
+	task = bpf_get_current_task_btf();
 	if (!maybe_followed(task) || is_plain_allocation(task, order))
 		return 0;
 	/* Only fault_begins() sets `fault`, and only in a followed address space. */
 	st = bpf_task_storage_get(&tasks, task, NULL, 0);
 	if (!st || !st->fault)
 		return 0;
-	if (large(order, gfp) || st->fault_present || (!st->fault_stack && (gfp & GFP_ZERO))) {
+	wanted = large(order, gfp) || st->fault_present || (!st->fault_stack && (gfp & GFP_ZERO));
+	if (wanted) {
 		st->taking.what = TAKE_ALLOCATION;
 		st->taking.order = order;
 		st->taking.gfp = gfp;
-		return 1;
-	}
-	if (!order)
-		st->fault = 0;
-	return 0;
-}
-
-SEC("raw_tp/mm_page_alloc")
-int page_allocated(struct bpf_raw_tracepoint_args *ctx)
-{
-	__u32 order = ctx->args[1];
-	gfp_t gfp = ctx->args[2];
-
-	if (!(gfp & GFP_MOVABLE) || !ctx->args[0])
-		return 0;
-	if (UNPREEMPTED(user_page(order, gfp)))
 		tail_take_stack(ctx);
+	} else if (!order) {
+		st->fault = 0;
+	}
 	return 0;
 }
 

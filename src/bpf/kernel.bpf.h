@@ -19,7 +19,6 @@
 #include "counters.bpf.h"
 #include "follow.bpf.h"
 #include "gfp.bpf.h"
-#include "preempt.bpf.h"
 #include "unwind.bpf.h"
 
 struct {
@@ -61,7 +60,8 @@ static __always_inline __u32 *kernel_slot(__u64 page)
  */
 #define GFP_OF_TASK (GFP_DIRECT_RECLAIM | GFP_IO | GFP_FS)
 
-static __always_inline int kernel_page(struct page *page, unsigned int order, gfp_t gfp)
+SEC("raw_tp/mm_page_alloc")
+int BPF_PROG(kernel_page_allocated, struct page *page, unsigned int order, gfp_t gfp)
 {
 	struct kernel_page entry = {};
 	struct task_struct *task;
@@ -91,12 +91,6 @@ static __always_inline int kernel_page(struct page *page, unsigned int order, gf
 	return 0;
 }
 
-SEC("raw_tp/mm_page_alloc")
-int BPF_PROG(kernel_page_allocated, struct page *page, unsigned int order, gfp_t gfp)
-{
-	return UNPREEMPTED(kernel_page(page, order, gfp));
-}
-
 static __always_inline int kernel_page_gone(__u64 key)
 {
 	__u32 *slot = kernel_slot(key);
@@ -114,14 +108,14 @@ static __always_inline int kernel_page_gone(__u64 key)
 SEC("raw_tp/mm_page_free")
 int BPF_PROG(kernel_page_freed, struct page *page, unsigned int order)
 {
-	return UNPREEMPTED(kernel_page_gone((__u64)page));
+	return kernel_page_gone((__u64)page);
 }
 
 /* Page cache of block devices and some file-system metadata is not movable, but is not kernel memory either. */
 SEC("raw_tp/mm_filemap_add_to_page_cache")
 int BPF_PROG(kernel_page_cached, struct folio *folio)
 {
-	return UNPREEMPTED(kernel_page_gone((__u64)folio));
+	return kernel_page_gone((__u64)folio);
 }
 
 #endif

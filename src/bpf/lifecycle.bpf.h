@@ -14,7 +14,6 @@
 #include "interpreter.bpf.h"
 #include "ledger.bpf.h"
 #include "mappings.bpf.h"
-#include "preempt.bpf.h"
 #include "registers.bpf.h"
 #include "settings.bpf.h"
 #include "snapshots.bpf.h"
@@ -169,7 +168,8 @@ int forget_process(struct bpf_iter__task *ctx)
 	return bpf_map_lookup_elem(&wanted, &pid) ? unfollow(task->tgid) : 0;
 }
 
-static __always_inline int forked(struct task_struct *parent, struct task_struct *child)
+SEC("tp_btf/sched_process_fork")
+int BPF_PROG(process_fork, struct task_struct *parent, struct task_struct *child)
 {
 	struct mm_info *from;
 	struct mm_struct *mm;
@@ -195,12 +195,6 @@ static __always_inline int forked(struct task_struct *parent, struct task_struct
 	return 0;
 }
 
-SEC("tp_btf/sched_process_fork")
-int BPF_PROG(process_fork, struct task_struct *parent, struct task_struct *child)
-{
-	return UNPREEMPTED(forked(parent, child));
-}
-
 static __always_inline int comm_wanted(struct task_struct *task)
 {
 	char comm[16] = {};
@@ -212,7 +206,8 @@ static __always_inline int comm_wanted(struct task_struct *task)
 	return 1;
 }
 
-static __always_inline int executed(struct task_struct *task)
+SEC("tp_btf/sched_process_exec")
+int BPF_PROG(process_exec, struct task_struct *task)
 {
 	__u32 tgid = task->tgid, change = PROCESS_EXECED, left = 0, pid, mm_id;
 	struct proc_info *proc = bpf_map_lookup_elem(&procs, &tgid);
@@ -237,13 +232,8 @@ static __always_inline int executed(struct task_struct *task)
 	return 0;
 }
 
-SEC("tp_btf/sched_process_exec")
-int BPF_PROG(process_exec, struct task_struct *task)
-{
-	return UNPREEMPTED(executed(task));
-}
-
-static __always_inline int exited(struct task_struct *task)
+SEC("tp_btf/sched_process_exit")
+int BPF_PROG(process_exit, struct task_struct *task)
 {
 	__u32 tgid = task->tgid, pid, mm_id;
 	struct proc_info *proc;
@@ -264,12 +254,6 @@ static __always_inline int exited(struct task_struct *task)
 	unfollow(tgid);
 	emit_process_with(task, PROCESS_EXITED, pid, mm_id, 0, 0, page_tables);
 	return 0;
-}
-
-SEC("tp_btf/sched_process_exit")
-int BPF_PROG(process_exit, struct task_struct *task)
-{
-	return UNPREEMPTED(exited(task));
 }
 
 #endif

@@ -21,13 +21,14 @@
 #include "lifecycle.bpf.h"
 #include "names.bpf.h"
 #include "oom.bpf.h"
-#include "preempt.bpf.h"
 #include "samples.bpf.h"
 #include "space.bpf.h"
 
 char LICENSE[] SEC("license") = "Dual MIT/GPL";
 
-static __always_inline int take(void)
+/* Takes the stack that another program wants, as a tail call; see struct taking. */
+SEC("raw_tp")
+int take_stack(void *ctx)
 {
 	struct task_state *st = bpf_task_storage_get(&tasks, bpf_get_current_task_btf(), NULL, 0);
 	__u32 what;
@@ -46,13 +47,6 @@ static __always_inline int take(void)
 			st->fault = 0;
 	}
 	return 0;
-}
-
-/* Takes the stack that another program wants, as a tail call; see struct taking. */
-SEC("raw_tp")
-int take_stack(void *ctx)
-{
-	return UNPREEMPTED(take());
 }
 
 /* Keeps these types in the program's BTF, from which the skeleton makes the Rust types. */
