@@ -244,7 +244,35 @@ impl Probe {
             "system calls, of any process, that the kernel did not report",
             self.missed_calls(),
         );
+        losses.add(Losses::SKIPPED_PROGRAMS, self.skipped_programs());
         losses
+    }
+
+    /// How often the kernel skipped a program at another tracepoint, for any process. (Before it preempted programs, it only
+    /// skipped those that would have interrupted themselves: these are no losses.)
+    fn skipped_programs(&self) -> u64 {
+        if exact::kernel() < hooks::PREEMPTS_PROGRAMS {
+            return 0;
+        }
+        let progs = &self.skel.progs;
+        let mut skipped = 0;
+        for program in [
+            &progs.fault_user,
+            &progs.page_allocated,
+            &progs.process_fork,
+            &progs.process_exec,
+            &progs.process_exit,
+            &progs.cache_add,
+            &progs.cache_delete,
+        ] {
+            // Which of them are loaded depends on the options. (`as_fd` must not be called for others.)
+            // SAFETY: the program is a part of the open object.
+            let fd = unsafe { libbpf_sys::bpf_program__fd(program.as_libbpf_object().as_ptr()) };
+            if fd >= 0 {
+                skipped += hooks::skipped(program.as_fd());
+            }
+        }
+        skipped
     }
 
     /// Number of system calls, of any process, that the kernel did not report to the probe.

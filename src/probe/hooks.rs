@@ -23,6 +23,10 @@ const TELLS_MISSED: KernelVersion = KernelVersion(6, 7);
 /// under way. 100 threads on two processors lost an eighth on 6.12, and none with [`UNDER_WAY`].
 const HAS_ROOM: KernelVersion = KernelVersion(6, 14);
 
+/// From this version on, the kernel may preempt a program at a tracepoint, and skips it for all other tasks of the processor
+/// until it goes on (a46023d5616e "tracing: Guard __DECLARE_TRACE() use of __DO_TRACE_CALL() with SRCU-fast"). To disable
+/// preemption in the program would not help: what waits for the processor then gets it where the program enables it again.
+pub(super) const PREEMPTS_PROGRAMS: KernelVersion = KernelVersion(7, 0);
 /// Number of calls under way at a time, on the whole machine, whose returns are not missed before [`HAS_ROOM`]. The
 /// kernel has two places for each processor and address that it is told, so it is told addresses more than once.
 const UNDER_WAY: usize = 8192;
