@@ -18,8 +18,7 @@ impl Losses {
     pub(crate) const NOT_SCANNED: &'static str =
         "processes not scanned, and in no figure: their pages cannot be read";
     /// Runs of the probe's programs that the kernel skipped.
-    pub(crate) const SKIPPED_PROGRAMS: &'static str =
-        "page faults and other events, of any process, that the kernel did not report: it preempted the probe";
+    pub(crate) const SKIPPED_PROGRAMS: &'static str = "page faults and other events, of any process, that the kernel did not report: it preempted the probe";
     /// Events not processed before the report was made; they may include the start of processes.
     pub(crate) const BEHIND: &'static str =
         "bytes of events not taken in yet: more came than memprof could take in";
