@@ -4,9 +4,8 @@ use std::time::Duration;
 
 use clap::{ArgGroup, Args};
 
-use super::HEAP_INTERVAL;
 use super::maps::ProcessArgs;
-use super::values::{parse_interval, parse_seconds};
+use super::values::{HEAP_INTERVAL, parse_interval, parse_seconds};
 use crate::config::{AttachConfig, ProcessTarget};
 
 #[derive(Debug, Args)]

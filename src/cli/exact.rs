@@ -3,8 +3,9 @@
 use clap::CommandFactory;
 use clap::error::ErrorKind;
 
+use super::Cli;
+use super::profile::ProfileArgs;
 use super::values::HeapHow;
-use super::{Cli, ProfileArgs};
 use crate::exact::ExactOptions;
 
 /// Which calls are counted, if every call is.

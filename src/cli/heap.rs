@@ -6,9 +6,9 @@ use std::time::Duration;
 use clap::error::ErrorKind;
 use clap::{ArgGroup, Args, CommandFactory};
 
+use super::Cli;
 use super::maps::ProcessArgs;
-use super::values::{parse_interval, parse_seconds};
-use super::{Cli, HEAP_INTERVAL, words};
+use super::values::{HEAP_INTERVAL, parse_interval, parse_seconds, words};
 use crate::config::{ByStackConfig, HeapConfig, HeapFormat, HeapTarget};
 use crate::heap::{Approach, SnapshotOptions};
 use crate::session::held::At;

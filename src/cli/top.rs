@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use clap::{ArgGroup, Args, ColorChoice};
 
+use super::profile::{ProfileArgs, config};
 use super::values::parse_seconds;
-use super::{ProfileArgs, config};
 use crate::config::Config;
 use crate::screen::ScreenOptions;
 
