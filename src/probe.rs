@@ -248,8 +248,9 @@ impl Probe {
         losses
     }
 
-    /// How often the kernel skipped a program at another tracepoint, for any process. (Before it preempted programs, it only
-    /// skipped those that would have interrupted themselves: these are no losses.)
+    /// How often the kernel skipped one of these programs at another tracepoint, for any process. (Before it preempted
+    /// programs, it only skipped those that would have interrupted themselves, which are no losses. `fault_kernel` does that:
+    /// the walk of a stack may read a bad address. So its skips are not counted.)
     fn skipped_programs(&self) -> u64 {
         if exact::kernel() < hooks::PREEMPTS_PROGRAMS {
             return 0;

@@ -23,13 +23,14 @@ const TELLS_MISSED: KernelVersion = KernelVersion(6, 7);
 /// under way. 100 threads on two processors lost an eighth on 6.12, and none with [`UNDER_WAY`].
 const HAS_ROOM: KernelVersion = KernelVersion(6, 14);
 
+/// Number of calls under way at a time, on the whole machine, whose returns are not missed before [`HAS_ROOM`]. The
+/// kernel has two places for each processor and address that it is told, so it is told addresses more than once.
+const UNDER_WAY: usize = 8192;
+
 /// From this version on, the kernel may preempt a program at a tracepoint, and skips it for all other tasks of the processor
 /// until it goes on (a46023d5616e "tracing: Guard __DECLARE_TRACE() use of __DO_TRACE_CALL() with SRCU-fast"). To disable
 /// preemption in the program would not help: what waits for the processor then gets it where the program enables it again.
 pub(super) const PREEMPTS_PROGRAMS: KernelVersion = KernelVersion(7, 0);
-/// Number of calls under way at a time, on the whole machine, whose returns are not missed before [`HAS_ROOM`]. The
-/// kernel has two places for each processor and address that it is told, so it is told addresses more than once.
-const UNDER_WAY: usize = 8192;
 
 /// The system calls whose entry is examined, as in `wanted_calls` of space.bpf.h.
 const ENTERS: [&str; 5] = ["mmap", "brk", "mremap", "madvise", "munmap"];
@@ -297,7 +298,7 @@ fn try_functions() -> io::Result<()> {
 }
 
 /// How often the kernel skipped a program, because another run of it, or of a similar one, was under way on the same
-/// processor. From 7.0 on, it may preempt a program at the tracepoints of system calls.
+/// processor. From [`PREEMPTS_PROGRAMS`] on, it may preempt one at a tracepoint.
 pub(super) fn skipped(program: BorrowedFd<'_>) -> u64 {
     let mut info = libbpf_sys::bpf_prog_info::default();
     let mut size = size_of_val(&info) as u32;

@@ -6,69 +6,30 @@ use std::sync::Arc;
 use super::{Amounts, Border, Ended, KernelFigures, Profile, Sample, Share, Stack, TargetInfo};
 use crate::event::Pid;
 
-/// Some of a profile's processes.
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Part {
-    /// One of them.
-    Process(Pid),
-    /// Those in a control group and in those below it.
-    Group(Arc<str>),
-}
-
-impl Part {
-    /// Whether a process is one of these.
-    fn has(&self, share: &Share) -> bool {
-        match self {
-            Part::Process(pid) => share.pid == *pid,
-            Part::Group(group) => {
-                let container = share.container.as_ref();
-                container.is_some_and(|container| container.is_below(group))
-            }
-        }
-    }
-}
-
 impl Profile {
     /// The profile of a single process; `None` if `pid` is not in `target.pids`.
     pub fn of(&self, pid: Pid) -> Option<Profile> {
-        if self.is_only(pid) {
+        if self.target.pids == [pid] {
             return Some(self.clone());
         }
-        Some(self.with_places(self.figures(&Part::Process(pid))?))
+        let share = self.processes.iter().find(|share| share.pid == pid)?;
+        Some(self.part(&[share]))
     }
 
     /// The profile of the processes in a control group and in those below it; `None` if none of several is.
     pub fn of_group(&self, group: &str) -> Option<Profile> {
-        Some(self.with_places(self.figures(&Part::Group(group.into()))?))
-    }
-
-    /// The profile of these processes without places, which take most of the time; `None` if none of them is in it.
-    fn figures(&self, part: &Part) -> Option<Profile> {
-        if let Part::Process(pid) = part
-            && self.is_only(*pid)
-        {
-            return Some(self.clone());
-        }
-        let inside = |share: &&Share| part.has(share);
+        let inside = |share: &&Share| share.container.as_ref().is_some_and(|c| c.is_below(group));
         let shares: Vec<&Share> = self.processes.iter().filter(inside).collect();
-        let figures = (!shares.is_empty()).then(|| self.figures_of(&shares))?;
-        Some(match part {
-            Part::Process(_) => figures,
-            // Processes that are missing may be in the group.
-            Part::Group(_) => Profile {
-                losses: self.losses.clone(),
-                ..figures
-            },
+        // Processes that are missing may be in the group.
+        (!shares.is_empty()).then(|| Profile {
+            losses: self.losses.clone(),
+            ..self.part(&shares)
         })
     }
 
-    /// Whether this is the only process.
-    fn is_only(&self, pid: Pid) -> bool {
-        self.target.pids == [pid]
-    }
-
-    /// A part of this profile, with its places.
-    fn with_places(&self, part: Profile) -> Profile {
+    /// The profile of these processes, of which there is at least one, with their places.
+    fn part(&self, shares: &[&Share]) -> Profile {
+        let part = self.figures_of(shares);
         let inside: BTreeSet<Pid> = part.target.pids.iter().copied().collect();
         Profile {
             places: Arc::new(self.places.of(&inside, &part.samples)),
@@ -76,7 +37,7 @@ impl Profile {
         }
     }
 
-    /// The profile of these processes without places. Each stack has one row.
+    /// The same without places, which take most of the time. Each stack has one row.
     pub(crate) fn figures_of(&self, shares: &[&Share]) -> Profile {
         let pids: Vec<Pid> = shares.iter().map(|share| share.pid).collect();
         let mut samples: Vec<Sample> = Vec::new();

@@ -1,10 +1,8 @@
 //! Processes that the out-of-memory killer has killed, as they are written and read.
 
-use std::time::{SystemTime, UNIX_EPOCH};
-
 use serde::{Deserialize, Serialize};
 
-use super::parts::time;
+use super::parts::{time, unix_ms};
 use super::schema::Bounded;
 use crate::event::Pid;
 use crate::profile::{self, LastFigures};
@@ -38,11 +36,6 @@ struct Last {
     after_kill: bool,
 }
 
-fn millis(at: SystemTime) -> u64 {
-    let since = at.duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
-}
-
 impl OomKills {
     /// `None` if there was none.
     pub(crate) fn of(kills: &profile::OomKills) -> Option<OomKills> {
@@ -63,10 +56,10 @@ impl From<&profile::OomKill> for OomKill {
             cgroup: container.map(|c| c.group.clone()),
             container: container.and_then(|c| c.id.clone()),
             pod: container.and_then(|c| c.pod.clone()),
-            killed_unix_ms: millis(kill.killed),
+            killed_unix_ms: unix_ms(kill.killed),
             last: kill.last.map(|last| Last {
                 resident: last.resident,
-                taken_unix_ms: millis(last.taken),
+                taken_unix_ms: unix_ms(last.taken),
                 after_kill: last.after_kill,
             }),
         }

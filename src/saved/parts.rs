@@ -273,6 +273,12 @@ enum Source {
     Directory,
 }
 
+/// Milliseconds since 1970, rounded down.
+pub(super) fn unix_ms(at: SystemTime) -> u64 {
+    let since = at.duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}
+
 /// That many milliseconds after 1970; 1970 if the system's time cannot express it.
 pub(super) fn time(unix_ms: u64, further_ns: u32) -> SystemTime {
     let since = Duration::from_millis(unix_ms) + Duration::from_nanos(further_ns.into());
@@ -281,7 +287,6 @@ pub(super) fn time(unix_ms: u64, further_ns: u32) -> SystemTime {
 
 impl From<&KnownPath> for Path {
     fn from(known: &KnownPath) -> Path {
-        let seen = known.seen.duration_since(UNIX_EPOCH).unwrap_or_default();
         Path {
             path: known.path.clone(),
             deleted: known.deleted,
@@ -290,7 +295,7 @@ impl From<&KnownPath> for Path {
                 PathFrom::Mapping => Source::Mapping,
                 PathFrom::Directory => Source::Directory,
             },
-            seen_unix_ms: u64::try_from(seen.as_millis()).unwrap_or(u64::MAX),
+            seen_unix_ms: unix_ms(known.seen),
         }
     }
 }

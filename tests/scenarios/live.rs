@@ -124,7 +124,7 @@ impl Report {
         rows.map(|row| kind.of(&row.amounts)).sum()
     }
 
-    /// All owners with their bytes, for failure messages. Rows that contain only file pages are omitted.
+    /// All owners with their bytes, and what was lost, for failure messages. Rows that contain only file pages are omitted.
     pub fn text(&self) -> String {
         let mut out = format!("total: {}\n", short(&self.profile.total));
         for sample in &self.profile.samples {
@@ -138,6 +138,9 @@ impl Report {
         for r in &self.profile.not_observed {
             let what = format!("{} ({})", r.mapping, r.reason.label());
             row(&mut out, &r.amounts, &what);
+        }
+        for (what, count) in self.profile.losses.lost() {
+            out += &format!("lost: {count} {what}\n");
         }
         out
     }

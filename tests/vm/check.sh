@@ -267,6 +267,7 @@ for row in cmd_mmap:8704 cmd_mremap_grow:8192 cmd_populate:1024 cmd_brk_grow:204
 done
 ! grep -qi 'panicked' /tmp/log || fail "memprof panicked"
 # From 7.0 on, the kernel preempts programs, and skips them meanwhile (docs/limits.md).
+grep -q '^Losses:' /tmp/summary || fail "the summary does not say what was lost"
 if ! grep -q '^Losses: none' /tmp/summary; then
     sed -n '/^Losses:/,/^$/p' /tmp/summary | grep -v '^Losses:\|^$\|it preempted the probe' && fail "memprof reports losses"
 fi
