@@ -34,7 +34,7 @@ use crate::jit::Problems;
 use crate::modules::{AddressMap, ModuleTable};
 use crate::probe::{Probe, UsedStacks};
 use crate::profile::ModuleId;
-use crate::residency::{Classifier, Kept, category};
+use crate::residency::{Classifier, Kept, MapCounts, Method, Pages, Scanner, category};
 use crate::samples::Samples;
 use crate::space::Space;
 use crate::stack::StackTable;
@@ -63,6 +63,8 @@ pub struct Aggregator {
     /// What could not be read of the names of code made at run time, by processes that have ended.
     name_problems: Problems,
     samples: Samples,
+    /// Where to look up how often pages are mapped, if that is counted (`--pss`).
+    map_counts: Option<MapCounts>,
     /// The library that memprof preloads. It is known by its path, so that it is also recognised in a process that ends
     /// before its mappings are looked at.
     preloaded: Option<PathBuf>,
@@ -100,6 +102,20 @@ impl Aggregator {
             }
             Event::Free(freed) => self.samples.freed(freed),
         }
+    }
+
+    /// Also counts memory with shared pages counted once.
+    pub fn count_maps(&mut self, counts: MapCounts) {
+        self.map_counts = Some(counts);
+    }
+
+    /// Prepares to scan a process.
+    ///
+    /// # Errors
+    /// As for [`Scanner::of`].
+    pub fn scanner(&self, pages: Pages) -> Result<Scanner, crate::residency::Error> {
+        let scanner = Scanner::of(pages, Method::Auto)?;
+        Ok(scanner.count_maps(self.map_counts.clone()))
     }
 
     /// The followed processes, in the order in which they were followed.

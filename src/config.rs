@@ -31,6 +31,8 @@ pub struct Config {
     pub target: Selector,
     /// Follow children too.
     pub follow_forks: bool,
+    /// Whether memory is also counted with shared pages counted once.
+    pub shared_once: SharedOnce,
     /// Whether to freeze the target for each report.
     pub freeze: Freeze,
     /// Maximum time of a freeze.
@@ -80,12 +82,24 @@ pub struct Config {
     pub verbosity: u8,
 }
 
+/// Whether memory is also counted with shared pages counted once ([`SHARED`](crate::measure)).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SharedOnce {
+    /// It is not.
+    No,
+    /// If memprof may read how often pages are mapped.
+    IfPossible,
+    /// It is, or memprof ends.
+    Yes,
+}
+
 impl Config {
     /// A session that samples allocations for one heap snapshot: without server, outputs and view.
     pub fn for_heap(target: Selector, heap: HeapSampling) -> Config {
         Config {
             target,
             follow_forks: false,
+            shared_once: SharedOnce::No,
             freeze: Freeze::No,
             max_freeze: MAX_FREEZE,
             sources: source::chosen(HEAP.option.as_slice()),

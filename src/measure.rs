@@ -12,6 +12,7 @@
 mod heap;
 mod kernel_memory;
 mod residency;
+mod shared;
 
 pub(crate) use heap::{
     ALLOC_OBJECTS, ALLOC_SPACE, EXACT, HEAP, INUSE_OBJECTS, INUSE_SPACE, TEMPORARY_OBJECTS,
@@ -19,6 +20,7 @@ pub(crate) use heap::{
 };
 pub(crate) use kernel_memory::{KERNEL_BYTES, KERNEL_MEMORY};
 pub use residency::RESIDENCY;
+pub(crate) use shared::{PSS, SHARED};
 
 /// What a group of figures counts.
 #[derive(Debug)]
@@ -111,7 +113,7 @@ impl Unit {
 }
 
 /// All measures, residency first.
-pub const MEASURES: [&Measure; 5] = [&RESIDENCY, &KERNEL_MEMORY, &HEAP, &WINDOW, &EXACT];
+pub const MEASURES: [&Measure; 6] = [&RESIDENCY, &SHARED, &KERNEL_MEMORY, &HEAP, &WINDOW, &EXACT];
 
 /// Number of columns of all measures.
 pub(crate) const COLUMNS: usize = {

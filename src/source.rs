@@ -116,6 +116,8 @@ pub struct Totals {
     pub files: BTreeMap<FileId, HashMap<StackId, u64>>,
     /// Page cache of files that did not fit into `files`, in bytes.
     pub other_files: u64,
+    /// The part of a byte of proportional shares that is in no figure yet, in 1/4096.
+    pub share_rest: u64,
     /// The errors of figures with a stack.
     pub borders: Borders,
     /// The variances of estimates in columns, in the column's unit squared.

@@ -14,6 +14,8 @@ mod machine_settings;
 mod process;
 #[path = "residency/processes.rs"]
 mod processes;
+#[path = "residency/shared_once.rs"]
+mod shared_once;
 #[path = "common/skip.rs"]
 mod skip;
 #[path = "residency/target.rs"]

@@ -134,6 +134,7 @@ mod tests {
             end: Addr(end),
             kind: PageKind::Anon,
             huge: false,
+            maps: None,
         };
         let runs = [
             (0, run(0x1000_0000, 0x1000_5000)),

@@ -7,7 +7,7 @@ use std::time::SystemTime;
 use super::Aggregator;
 use super::scan::Scanned;
 use crate::event::{MmId, Pid, StackId};
-use crate::measure::{ALLOC_SPACE, ColumnId, INUSE_OBJECTS, INUSE_SPACE};
+use crate::measure::{ALLOC_SPACE, ColumnId, INUSE_OBJECTS, INUSE_SPACE, Measure, SHARED};
 use crate::probe::Probe;
 use crate::profile::{
     Amounts, Border, BorderOf, CachedFile, FileId, Frame, FrameKind, FreezeOutcome, KernelFigures,
@@ -105,9 +105,17 @@ impl Aggregator {
             ended: self.ended.newest(),
             oom_kills: OomKills::default(),
             freeze: FreezeOutcome::Ran,
-            measures: probe.measures(),
+            measures: self.measures(probe),
             cgroup: None,
         }
+    }
+
+    fn measures(&self, probe: &Probe) -> Vec<&'static Measure> {
+        let mut measures = probe.measures();
+        if self.map_counts.is_some() {
+            measures.push(&SHARED);
+        }
+        measures
     }
 
     /// Blocks of processes that have ended are not live. (Counts of every allocation are not by process, but their stacks

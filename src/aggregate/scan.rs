@@ -11,7 +11,7 @@ use crate::freeze::stands_still;
 use crate::probe::Probe;
 use crate::profile::{FileId, FreezeOutcome, KernelFigures, MappedBytes, Mapping};
 use crate::residency::{
-    Category, Classifier, Error as ScanError, Method, Scanner, Vma, figures, page_size,
+    Category, Classifier, Error as ScanError, Pages, Scanner, Vma, figures, page_size,
 };
 use crate::residency::{category, proc_maps};
 use crate::source::Totals;
@@ -174,7 +174,7 @@ impl Aggregator {
     fn scan_running(&mut self, mm: MmId, probe: &Probe) -> Result<Scanned, StillError> {
         self.distrust_ranges(probe);
         let pid = self.pid_in(mm)?;
-        let mut scanner = Scanner::open(pid, Method::Auto)?;
+        let mut scanner = self.scanner(Pages::open(pid)?)?;
         let mut before = figures::counters(pid)?;
         let begun = Instant::now();
         let vmas = proc_maps::read(pid, &mut self.classifier)?;
@@ -198,7 +198,7 @@ impl Aggregator {
         let (kept, page_tables) = (space.kept.clone(), space.page_tables);
         let kept = kept.ok_or(StillError::Gone)?;
         self.distrust_ranges(probe);
-        let mut scanner = Scanner::of(kept.pages()?, Method::Auto)?;
+        let mut scanner = self.scanner(kept.pages()?)?;
         let figures = |classifier: &mut Classifier| -> Result<KernelFigures, ScanError> {
             Ok(KernelFigures {
                 page_tables,

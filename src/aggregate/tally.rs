@@ -192,6 +192,7 @@ pub(super) mod tests {
                 end: Addr((start + 3) * PAGE),
                 kind: PageKind::Anon,
                 huge: false,
+                maps: None,
             };
             tally.add(index, run);
         }

@@ -16,13 +16,13 @@ use super::values::{
     parse_pid, parse_seconds, parse_size, parse_wait, stacks, words,
 };
 use crate::allocations::Filter;
-use crate::config::{Config, HeapSampling};
+use crate::config::{Config, HeapSampling, SharedOnce};
 use crate::debuginfod::Wish;
 use crate::event::Pid;
 use crate::export::ExportOptions;
 use crate::freeze::{Freeze, MAX_FREEZE};
 use crate::interpreter::Wanted;
-use crate::measure::HEAP;
+use crate::measure::{HEAP, KERNEL_MEMORY, PSS, SHARED};
 use crate::probe::{FRAME_LIMITS, Overhead, Stacks};
 use crate::profile::{Frames, Kind};
 use crate::samples::TEMPORARY;
@@ -71,6 +71,10 @@ pub(super) struct ProfileArgs {
     /// nanoseconds for each page that it frees
     #[arg(long)]
     kernel: bool,
+    /// Also count memory with shared pages counted once: of a page that N processes map, each has 1/N, as in the kernel's PSS.
+    /// --all and --cgroup include it. Needs CAP_SYS_ADMIN
+    #[arg(long)]
+    pss: bool,
     /// Also show the heap by the stacks that allocate it: live, allocated and temporary bytes and objects, estimated from
     /// one allocation in about --heap-interval. A command after `--` has a small library preloaded that samples them; other
     /// processes need a sampler of their own that follows OpenTelemetry's contract (USDTs `otel_memory:alloc`, `:free`).
@@ -218,10 +222,23 @@ pub(super) fn config(args: ProfileArgs) -> Result<Config, clap::Error> {
     };
     let exact = exact_of(&args)?;
     let sampled = args.heap.is_some() && exact.is_none();
-    let options_of_measures = [("--kernel", args.kernel), ("--heap", args.heap.is_some())];
-    let enabled = options_of_measures.into_iter().filter(|(_, given)| *given);
-    let enabled: Vec<&str> = enabled.map(|(option, _)| option).collect();
     let kinds = kinds_of(&args.kind);
+    let shared_once = match args.all || args.cgroup.is_some() {
+        _ if args.pss => SharedOnce::Yes,
+        // An output of it was asked for.
+        true if kinds.contains(&Kind::Column(PSS)) => SharedOnce::Yes,
+        true => SharedOnce::IfPossible,
+        false => SharedOnce::No,
+    };
+    let options_of_measures = [
+        (SHARED.option, shared_once != SharedOnce::No),
+        (KERNEL_MEMORY.option, args.kernel),
+        (HEAP.option, args.heap.is_some()),
+    ];
+    let enabled: Vec<&str> = options_of_measures
+        .into_iter()
+        .filter_map(|(option, given)| option.filter(|_| given))
+        .collect();
     let without = kinds.iter().find_map(|kind| {
         let option = kind.measure().option?;
         (!enabled.contains(&option)).then_some((kind.name(), option))
@@ -257,6 +274,7 @@ pub(super) fn config(args: ProfileArgs) -> Result<Config, clap::Error> {
     Ok(Config {
         target,
         follow_forks: args.follow_forks,
+        shared_once,
         freeze: match (args.freeze_group, args.freeze) {
             (true, _) => Freeze::Group,
             (_, true) => Freeze::Each,

@@ -59,6 +59,7 @@ fn anonymous(start: u64, end: u64) -> PageRun {
         end: Addr(end),
         kind: PageKind::Anon,
         huge: false,
+        maps: None,
     }
 }
 

@@ -1,6 +1,12 @@
 //! Kinds of pages, and runs of pages of one kind.
 
+use std::num::NonZeroU32;
+
 use crate::event::Addr;
+
+/// Proportional shares are counted in parts of a byte: `1 << SHARE_SHIFT` are one byte, as in the kernel (`PSS_SHIFT` in
+/// fs/proc/task_mmu.c).
+pub(crate) const SHARE_SHIFT: u32 = 12;
 
 /// What a page counts as.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -29,12 +35,22 @@ pub struct PageRun {
     /// Whether huge page table entries map them. [`Method::Pagemap`](super::Method::Pagemap) cannot see this
     /// and always sets `false`.
     pub huge: bool,
+    /// How many mappings have each of its pages, in all processes; `None` if that is not counted.
+    pub maps: Option<NonZeroU32>,
 }
 
 impl PageRun {
     /// Size in bytes.
     pub fn len(&self) -> u64 {
         self.end.0 - self.start.0
+    }
+
+    /// This mapping's proportional share of the pages, in units of 1/4096 byte, rounded down for each page as the kernel
+    /// does; `None` if mappings are not counted.
+    pub(crate) fn share(&self) -> Option<u64> {
+        let maps = u64::from(self.maps?.get());
+        let page = page_size();
+        Some((page << SHARE_SHIFT) / maps * (self.len() / page))
     }
 
     /// Whether the run covers no address. A scan never reports an empty run.

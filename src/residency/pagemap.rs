@@ -8,6 +8,7 @@ use std::io;
 use std::os::unix::fs::FileExt;
 
 use super::own_memory;
+use super::page::page_size;
 
 /// The page is not anonymous.
 const FILE: u64 = 1 << 61;
@@ -15,6 +16,9 @@ const SWAPPED: u64 = 1 << 62;
 const PRESENT: u64 = 1 << 63;
 /// A guard page (Linux 6.15; Linux 6.13 and 6.14 show it only as a marker).
 const GUARD: u64 = 1 << 58;
+/// Mapped by this process alone, and once (Linux 4.2). From 6.15 on it may be missing where that holds. Where one entry of
+/// the page tables maps a huge page, all pages of it have what the first one has.
+const EXCLUSIVE: u64 = 1 << 56;
 /// Page frame number, or swap type (low 5 bits) and offset; zero without CAP_SYS_ADMIN.
 const FRAME: u64 = (1 << 55) - 1;
 
@@ -69,6 +73,18 @@ impl Entry {
     }
 }
 
+/// Whether no other mapping has the page with this virtual number, whose entry this is; `false` where the entry may be wrong.
+pub(super) fn is_exclusive(entry: u64, page: u64) -> bool {
+    let huge = page_size() / size_of::<u64>() as u64;
+    let may_be_huge = (entry & FRAME) % huge == page % huge;
+    entry & PRESENT != 0 && entry & EXCLUSIVE != 0 && !may_be_huge
+}
+
+/// Whether entries have frame numbers, which takes CAP_SYS_ADMIN.
+pub(super) fn shows_frames() -> bool {
+    own_memory::zero_frame(page_size()).is_some()
+}
+
 /// Reads entries for the pages from number `first` on; returns the number of entries read, 0 if the
 /// address space is gone.
 pub(super) fn read_entries(pagemap: &File, first: u64, entries: &mut [u64]) -> io::Result<usize> {
@@ -82,7 +98,7 @@ pub(super) fn read_entries(pagemap: &File, first: u64, entries: &mut [u64]) -> i
     Ok(read / 8)
 }
 
-fn as_bytes(words: &mut [u64]) -> &mut [u8] {
+pub(super) fn as_bytes(words: &mut [u64]) -> &mut [u8] {
     // SAFETY: the result covers the same memory for the same lifetime; `u8` needs no alignment and both
     // types accept every bit pattern.
     unsafe { std::slice::from_raw_parts_mut(words.as_mut_ptr().cast(), size_of_val(words)) }

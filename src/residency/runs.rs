@@ -33,6 +33,7 @@ impl<F: FnMut(PageRun)> Runs<F> {
             end: Addr(end),
             kind,
             huge,
+            maps: None,
         });
     }
 

@@ -9,10 +9,12 @@
 //! Both hold the process's mmap lock for reading, so both work in windows.
 
 use std::fs::File;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::error::{Error, Result, denial};
 use super::ioctl::{self, Region};
+use super::map_counts::{MapCounts, Splitter};
 use super::own_memory::shows_huge_zero;
 use super::page::{PageRun, page_size};
 use super::pagemap::{self, PageFlags};
@@ -102,8 +104,9 @@ impl Pages {
 pub struct Scanner {
     pid: Pid,
     ioctl: bool,
-    pagemap: File,
+    pagemap: Arc<File>,
     flags: Option<PageFlags>,
+    counts: Option<MapCounts>,
     sparse: Sparse,
     page: u64,
     verify_huge: bool,
@@ -141,8 +144,9 @@ impl Scanner {
         let scanner = Scanner {
             pid,
             ioctl,
-            pagemap,
+            pagemap: Arc::new(pagemap),
             flags,
+            counts: None,
             sparse,
             page,
             verify_huge: ioctl && !shows_huge_zero(page),
@@ -158,8 +162,13 @@ impl Scanner {
     /// Switches to another process, with the same method.
     pub(crate) fn turn_to(&mut self, pages: Pages) {
         self.pid = pages.pid;
-        self.pagemap = pages.pagemap;
+        self.pagemap = Arc::new(pages.pagemap);
         self.sparse = pages.sparse;
+    }
+
+    /// Also counts how often pages are mapped: runs end where that changes.
+    pub fn count_maps(self, counts: Option<MapCounts>) -> Scanner {
+        Scanner { counts, ..self }
     }
 
     /// Stops pausing, because the process is stopped, and fails at `end` with [`Error::TimeUp`].
@@ -213,6 +222,26 @@ impl Scanner {
     /// # Errors
     /// As for [`Scanner::scan_vma`].
     pub fn scan(
+        &mut self,
+        vmas: &[Vma],
+        found: &mut impl FnMut(usize, PageRun),
+        between_windows: &mut impl FnMut(),
+    ) -> Result<()> {
+        let Some(counts) = self.counts.clone() else {
+            return self.scan_uncounted(vmas, found, between_windows);
+        };
+        let mut splitter = Splitter::new(counts, Arc::clone(&self.pagemap), self.page);
+        let mut failed = None;
+        let mut split = |index, run| {
+            if let Err(e) = splitter.split(run, |part| found(index, part)) {
+                failed.get_or_insert(e);
+            }
+        };
+        self.scan_uncounted(vmas, &mut split, between_windows)?;
+        failed.map_or(Ok(()), |e| Err(self.error(e)))
+    }
+
+    fn scan_uncounted(
         &mut self,
         vmas: &[Vma],
         found: &mut impl FnMut(usize, PageRun),

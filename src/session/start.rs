@@ -13,12 +13,13 @@ use super::collector::{Collector, Command, Killed, Pace, Progress, SamplerOption
 use super::command::{self, Launch, Prepared, Stop, Traced};
 use super::reports::Collecting;
 use super::unwinding::{self, MappedFiles, Unwinding};
-use crate::config::Config;
+use crate::config::{Config, SharedOnce};
 use crate::console;
 use crate::event::{MarkSet, Pid};
 use crate::freeze::Guard;
 use crate::privileges::{self, Role};
 use crate::probe::{Missing, Probe, ProbeConfig, SyscallHooks};
+use crate::residency::MapCounts;
 use crate::sampler::{self, Library};
 use crate::samples::TEMPORARY;
 use crate::target::Program;
@@ -84,6 +85,7 @@ pub fn start_collector(config: &Config, sampler: Option<&Library>) -> Result<Sta
         None => Pace::default(),
     };
     let preloaded = sampler.map(Library::preloaded);
+    let shared_once = config.shared_once;
     let (max_freeze, interpreters) = (config.max_freeze, config.interpreters);
     // Otherwise nobody can ask for a heap snapshot.
     let takes_heaps = config.listen.is_some() || config.screen.is_some() || config.takes_heap;
@@ -98,6 +100,7 @@ pub fn start_collector(config: &Config, sampler: Option<&Library>) -> Result<Sta
                     // If it fails, a snapshot says why the process was not forked.
                     let _ = guard.start();
                 }
+                let map_counts = map_counts(shared_once)?;
                 privileges::reduce(Role::Collector);
                 let unwinding = match probe_config.unwind.needs_tables() {
                     true => Some(Unwinding::start(&probe, Arc::clone(&woken), interpreters)?),
@@ -105,6 +108,9 @@ pub fn start_collector(config: &Config, sampler: Option<&Library>) -> Result<Sta
                 };
                 let mut collector =
                     Collector::new(probe, selector, follow_forks, tell.clone(), unwinding);
+                if let Some(counts) = map_counts {
+                    collector.aggregator.count_maps(counts);
+                }
                 collector.freezing.max = max_freeze;
                 collector.pace = pace;
                 collector.tell_of_kills(tell_kill);
@@ -151,6 +157,23 @@ pub fn start_collector(config: &Config, sampler: Option<&Library>) -> Result<Sta
         kills,
         marks,
     })
+}
+
+/// Where to look up how often pages are mapped, if that is to be counted.
+fn map_counts(wanted: SharedOnce) -> Result<Option<MapCounts>> {
+    if wanted == SharedOnce::No {
+        return Ok(None);
+    }
+    match MapCounts::open() {
+        Ok(counts) => Ok(Some(counts)),
+        Err(e) if wanted == SharedOnce::IfPossible => {
+            console::print(&format!(
+                "shared pages are counted for each process that maps them: {e}"
+            ));
+            Ok(None)
+        }
+        Err(e) => Err(e).context("cannot count shared pages once (--pss)"),
+    }
 }
 
 /// Starts a command and follows it from its first page on.

@@ -21,9 +21,9 @@ use self::nearest::{Record, neighbour_window};
 
 use super::{Ledger, Source, Totals, Tracepoints};
 use crate::event::{Addr, MmId, StackId};
-use crate::measure::RESIDENCY;
-use crate::profile::{MappedBytes, Unobserved, Usage};
-use crate::residency::{PageRun, RangeMap, RangeSet, Vma, add_run};
+use crate::measure::{PSS, RESIDENCY};
+use crate::profile::{Amounts, MappedBytes, Unobserved, Usage};
+use crate::residency::{PageRun, RangeMap, RangeSet, SHARE_SHIFT, Vma, add_run};
 use crate::wire::{CHUNK_PAGES, STACK_LOST, STACK_NONE, STACK_UNWALKED, page_chunk};
 
 /// The optional program that sees the out-of-memory killer.
@@ -343,14 +343,20 @@ fn add(to: &mut Sink<'_>, vma: &Vma, owner: Owner, run: PageRun) {
     if run.huge {
         to.mapping.huge += run.len();
     }
+    let mut amounts = Amounts::from(usage);
+    if let Some(share) = run.share() {
+        let share = share + to.totals.share_rest;
+        to.totals.share_rest = share % (1 << SHARE_SHIFT);
+        amounts += Amounts::in_column(PSS, share >> SHARE_SHIFT);
+    }
     match owner {
         Owner::Stack(id) => {
             to.mapping.attributed += usage;
-            to.totals.add_stack(id, usage);
+            to.totals.add_stack(id, amounts);
         }
         Owner::Nobody(reason) => {
             to.mapping.not_observed += usage;
-            to.totals.add_unobserved(vma.label(), reason, usage);
+            to.totals.add_unobserved(vma.label(), reason, amounts);
         }
     }
 }

@@ -25,6 +25,7 @@ mod options;
 mod processes;
 mod run_name;
 mod same_code;
+mod shared_once;
 mod signals;
 mod spawning;
 mod start;

@@ -73,30 +73,72 @@ static void threads(void)
 	pthread_barrier_wait(&barrier);
 }
 
-static void fork_child(void)
+/* Forks a child that does this and then waits. */
+static void with_child(void (*act)(char *p, char *s), char *p, char *s)
 {
-	char *p = anon(32 * MIB), *s = map(8 * MIB, MAP_SHARED | MAP_ANONYMOUS, -1);
 	int ready[2];
 	pid_t child;
 	char byte;
 
-	touch(p, 32 * MIB);
-	touch(s, 8 * MIB);
 	check(!pipe(ready), "pipe");
 	child = fork();
 	check(child >= 0, "fork");
 	if (!child) {
 		prctl(PR_SET_PDEATHSIG, SIGKILL);
-		touch(p, 5 * MIB);
-		touch(s, 3 * MIB);
-		touch(anon(3 * MIB), 3 * MIB);
+		act(p, s);
 		check(write(ready[1], "", 1) == 1, "write");
 		for (;;)
 			pause();
 	}
 	check(read(ready[0], &byte, 1) == 1, "read");
-	touch(p + 20 * MIB, 4 * MIB);
 	printf("child %d\n", child);
+}
+
+static void writes_some(char *p, char *s)
+{
+	touch(p, 5 * MIB);
+	touch(s, 3 * MIB);
+	touch(anon(3 * MIB), 3 * MIB);
+}
+
+static void fork_child(void)
+{
+	char *p = anon(32 * MIB), *s = map(8 * MIB, MAP_SHARED | MAP_ANONYMOUS, -1);
+
+	touch(p, 32 * MIB);
+	touch(s, 8 * MIB);
+	with_child(writes_some, p, s);
+	touch(p + 20 * MIB, 4 * MIB);
+}
+
+static void drops_parts(char *p, char *s)
+{
+	(void)s;
+	for (int i = 0; i < 4; i++)
+		check(!madvise(p + i * 4 * MIB, MIB / 4, MADV_DONTNEED), "dontneed");
+	touch(p + 7 * MIB, MIB / 2);
+}
+
+/* The parent's huge pages, of which the child has parts. */
+static void huge_shared(void)
+{
+	char *p = anon(24 * MIB);
+
+	check(!madvise(p, 24 * MIB, MADV_HUGEPAGE), "hugepage");
+	touch(p, 20 * MIB);
+	with_child(drops_parts, p, NULL);
+}
+
+static void mapped_twice(void)
+{
+	int fd = memfd_create("twice", 0);
+	char *p, *q;
+
+	check(fd >= 0 && !ftruncate(fd, 8 * MIB), "memfd");
+	p = map(8 * MIB, MAP_SHARED, fd);
+	q = map(8 * MIB, MAP_SHARED, fd);
+	touch(p, 6 * MIB);
+	look(q, 4 * MIB);
 }
 
 static void zero_read(void)

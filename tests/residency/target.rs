@@ -21,25 +21,33 @@ pub struct Target {
 /// The compiled workload; compiled once per test run, and removed at its end.
 fn workload() -> &'static Path {
     BINARY.get_or_init(|| {
-        let dir = tempfile::tempdir().unwrap().keep();
-        for (name, text) in [
-            ("workload.c", include_str!("workload.c")),
-            ("private.h", include_str!("private.h")),
-            ("shared.h", include_str!("shared.h")),
-        ] {
-            std::fs::write(dir.join(name), text).unwrap();
-        }
-        let binary = dir.join("workload");
-        let status = Command::new("cc")
-            .args(["-O1", "-g", "-Wall", "-Wextra", "-Werror", "-pthread", "-o"])
-            .args([&binary, &dir.join("workload.c")])
-            .status()
-            .expect("cc is needed for these tests");
-        assert!(status.success());
+        let binary = compile(&[]);
         // SAFETY: the function is `extern "C"`, takes no arguments, and may run at any exit.
         unsafe { libc::atexit(remove_workload) };
         binary
     })
+}
+
+/// Compiles the workload into a directory of its own, which stays.
+fn compile(flags: &[&str]) -> PathBuf {
+    let dir = tempfile::tempdir().unwrap().keep();
+    for (name, text) in [
+        ("workload.c", include_str!("workload.c")),
+        ("private.h", include_str!("private.h")),
+        ("shared.h", include_str!("shared.h")),
+    ] {
+        std::fs::write(dir.join(name), text).unwrap();
+    }
+    let binary = dir.join("workload");
+    let status = Command::new("cc")
+        .args(["-O1", "-g", "-Wall", "-Wextra", "-Werror", "-pthread"])
+        .args(flags)
+        .arg("-o")
+        .args([&binary, &dir.join("workload.c")])
+        .status()
+        .expect("cc is needed for these tests");
+    assert!(status.success());
+    binary
 }
 
 static BINARY: OnceLock<PathBuf> = OnceLock::new();
@@ -53,7 +61,19 @@ extern "C" fn remove_workload() {
 impl Target {
     /// Starts a scenario of `workload.c` in `dir` and waits until it is set up.
     pub fn start(scenario: &str, dir: &Path) -> Target {
-        let mut child = Command::new(workload())
+        Target::run(workload(), scenario, dir)
+    }
+
+    /// As [`Target::start`], from an executable that no other process maps, and without libraries.
+    pub fn start_alone(scenario: &str, dir: &Path) -> Target {
+        let binary = compile(&["-static"]);
+        let target = Target::run(&binary, scenario, dir);
+        std::fs::remove_dir_all(binary.parent().unwrap()).unwrap();
+        target
+    }
+
+    fn run(binary: &Path, scenario: &str, dir: &Path) -> Target {
+        let mut child = Command::new(binary)
             .arg(scenario)
             .arg(dir)
             .stdin(Stdio::piped())

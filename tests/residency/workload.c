@@ -95,7 +95,8 @@ int main(int argc, char **argv)
 	} plain[] = {
 		{ "malloc_small", malloc_small }, { "malloc_large", malloc_large },
 		{ "mmap_munmap", mmap_munmap }, { "dontneed", dontneed }, { "brk", brk_trim },
-		{ "threads", threads }, { "fork_child", fork_child }, { "shared_anon", shared_anon },
+		{ "threads", threads }, { "fork_child", fork_child },
+		{ "huge_shared", huge_shared }, { "mapped_twice", mapped_twice }, { "shared_anon", shared_anon },
 		{ "memfd", memfd }, { "sysv", sysv }, { "zero_read", zero_read }, { "thp", thp },
 		{ "huge_zero", huge_zero }, { "hugetlb", hugetlb }, { "mlock", mlocked },
 		{ "ksm", ksm }, { "many_vmas", many_vmas }, { "alternating", alternating },

@@ -106,6 +106,7 @@ mod tests {
                 end: Addr(end),
                 kind: PageKind::Anon,
                 huge: false,
+                maps: None,
             });
         }
         assert_eq!(

@@ -11,7 +11,7 @@ use crate::console;
 use crate::event::{MmId, Pid};
 use crate::freeze::{Costs, Estimate, Freeze, FreezeError, FreezeStats, Frozen, MAX_FREEZE};
 use crate::profile::FreezeOutcome;
-use crate::residency::{Method, Scanner, figures};
+use crate::residency::{Pages, Scanner, figures};
 
 /// How many rounds of events from processes being frozen are taken in, and the time limit of each round.
 const MAX_ROUNDS: usize = 16;
@@ -210,7 +210,8 @@ impl Collector {
         let Some(&(_, first)) = prepared.keys().next() else {
             return Ok((Vec::new(), FreezeStats::default()));
         };
-        let mut scanner = match Scanner::open(first, Method::Auto) {
+        let scanner = Pages::open(first).and_then(|pages| self.aggregator.scanner(pages));
+        let mut scanner = match scanner {
             Ok(scanner) => scanner,
             Err(e) if e.is_gone() => return Ok((Vec::new(), FreezeStats::default())),
             Err(e) => return Err(NotFrozen::Failed(e.into())),

@@ -113,7 +113,7 @@ impl<L: PageLedger> Join<'_, L> {
             Some((last, owner))
                 if *owner == fallback
                     && last.end == run.start
-                    && (last.kind, last.huge) == (run.kind, run.huge) =>
+                    && (last.kind, last.huge, last.maps) == (run.kind, run.huge, run.maps) =>
             {
                 last.end = run.end;
             }

@@ -62,6 +62,7 @@ fn run(pages: Range<u64>, kind: PageKind, huge: bool) -> PageRun {
         end: Addr(pages.end * PAGE),
         kind,
         huge,
+        maps: None,
     }
 }
 

@@ -14,7 +14,7 @@ import { noSymbol, reason } from "./words.js";
 /** @typedef {{ what: string, count: number }} Loss */
 /** @typedef {{ outcome: string, complete: boolean, stacks: number, bytes: number }} Outcome */
 /** @typedef {{ anonymous?: number, rss_anon: number, rss_shmem: number, rss_file: number, swap: number, page_tables: number }} Kernel */
-/** @typedef {{ number: number, taken: number, pid: number, alive: boolean, stopped_us: number | null, stopped_in_turn: boolean, freeze_error: string | null, exact: boolean, kernel_counted: boolean, heap_counted: boolean, heap_exact: boolean, heap_single: boolean, total_error?: Usage, faults: { all: number, unwalked: number } | null, total: Usage, page_tables: number, agreement: Agreement, not_observed: Usage, incomplete: Usage, losses: Loss[], not_counted: Loss[] }} Report */
+/** @typedef {{ number: number, taken: number, pid: number, alive: boolean, stopped_us: number | null, stopped_in_turn: boolean, freeze_error: string | null, exact: boolean, kernel_counted: boolean, pss_counted: boolean, heap_counted: boolean, heap_exact: boolean, heap_single: boolean, total_error?: Usage, faults: { all: number, unwalked: number } | null, total: Usage, page_tables: number, agreement: Agreement, not_observed: Usage, incomplete: Usage, losses: Loss[], not_counted: Loss[] }} Report */
 /** @typedef {{ verdict: string, resident: number, low: number, high: number }} Agreement */
 /**
  * @typedef {object} CgroupRow
@@ -114,7 +114,7 @@ async function ask(/** @type {string} */ path, /** @type {Record<string, any>} *
   sourceSeen ||= body?.report?.has_source ?? false;
   const { report } = body ?? {};
   heapIs(report);
-  for (const name of ["heap_counted", "kernel_counted"]) if (report?.[name]) counted.add(name);
+  for (const name of ["heap_counted", "kernel_counted", "pss_counted"]) if (report?.[name]) counted.add(name);
   return body;
 }
 
@@ -135,7 +135,7 @@ async function request(/** @type {string} */ path, /** @type {Record<string, any
   return reply.json();
 }
 
-/** Which optional kinds were counted in any report: `heap_counted`, `kernel_counted`. @type {Set<string>} */
+/** Which optional kinds were counted in any report: `heap_counted`, `kernel_counted`, `pss_counted`. @type {Set<string>} */
 const counted = new Set();
 /** Whether figures of a kind were counted. */
 export const counts = (/** @type {import("./kinds.js").Kind} */ { group }) => group.counted === undefined || counted.has(group.counted);

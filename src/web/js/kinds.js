@@ -21,6 +21,7 @@ const RESIDENT = { label: "Resident (first touch)", answers: "Resident (first to
 const LIVE = { label: "Live heap (estimated)", answers: "Live (estimated): who holds the heap now.", more: "What is allocated and not freed, under the stack that allocated it.", counted: "heap_counted" };
 const ALLOCATED = { label: "Allocated (estimated)", answers: "Allocated (estimated): who causes the traffic.", more: "All allocations since sampling began, also those freed since.", counted: "heap_counted" };
 const TEMPORARY = { label: "Temporary (estimated)", answers: "Temporary (estimated): who allocates only to free at once.", more: "Freed within --heap-temporary, by default 10 ms.", counted: "heap_counted" };
+const SHARED = { label: "Shared pages once", answers: "Shared pages once (PSS): what processes hold together.", more: "Of a page that N mappings have, each has 1/N, under the stack that touched it first there.", counted: "pss_counted" };
 const KERNEL = { label: "Kernel (approximate)", answers: "Kernel (approximate): for whom the kernel allocates page tables, pipes and buffers.", more: "In no total.", counted: "kernel_counted" };
 
 /** All kinds, in the order in which they are offered. */
@@ -33,6 +34,7 @@ export const KINDS = /** @type {Kind[]} */ ([
   ["file", "Mapped files", "Resident pages of file mappings: code, libraries, mapped data. The same physical pages may also count as page cache.", RESIDENT],
   ["swap", "Swapped", "Written out to swap: not in RAM.", RESIDENT],
   ["hugetlb", "Huge pages", "Pages of hugetlbfs, which the kernel does not count in RSS.", RESIDENT],
+  ["pss", "Resident, shared pages once (PSS)", "Resident memory and mapped files; of a page that several mappings have, each has its part, as in the kernel's PSS. So the sum over processes has each page once. Counted only with --pss, --all or --cgroup; in no total.", SHARED],
   ["inuse_space", "Live heap", "Bytes allocated and not freed, by the stack that allocated them. Estimated from samples (--heap); not all of it need be resident.", LIVE],
   ["inuse_objects", "Live allocations", "Number of allocations not freed, by the stack that made them. Estimated from samples (--heap).", LIVE, "objects"],
   ["alloc_space", "Allocated", "All bytes allocated since sampling began, also those freed. Estimated from samples (--heap).", ALLOCATED],

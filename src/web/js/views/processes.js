@@ -3,7 +3,7 @@
 import { api } from "../api.js";
 import { h } from "../dom.js";
 import { amount, exactly, number } from "../format.js";
-import { unitOf } from "../kinds.js";
+import { isOfHeap, unitOf } from "../kinds.js";
 import { change, state } from "../state.js";
 import { bar } from "../table.js";
 import { label } from "../words.js";
@@ -63,6 +63,16 @@ export class Processes {
     return this.reply.report;
   }
 
+  /** How pages count that several processes map, and the sum with the other way. */
+  sharing(/** @type {Row[]} */ shown) {
+    if (state.kind === "pss") return "A page that several processes map counts once.";
+    if (isOfHeap(state.kind) || unitOf(state.kind) !== "bytes") return "";
+    const each = "A page that several processes map counts for each of them";
+    if (!this.reply?.report.pss_counted) return `${each}.`;
+    const once = shown.reduce((total, row) => total + (row.total.pss ?? 0), 0);
+    return `${each}; resident memory and mapped files with such pages counted once (PSS): ${amount(once, "bytes")}.`;
+  }
+
   show() {
     if (!this.reply) return;
     const { rows, groups, ended } = this.reply;
@@ -70,7 +80,7 @@ export class Processes {
     const tell = (/** @type {Row[]} */ shown) => {
       const sum = shown.reduce((total, row) => total + (row.total[state.kind] ?? 0), 0);
       const many = isGroup() ? `${number(shown.length)} control groups` : `${number(shown.length)} processes`;
-      return `${label(state.kind)}: ${amount(sum, unitOf(state.kind))} in ${many}. A page that several processes map counts for each of them.${gone}`;
+      return `${label(state.kind)}: ${amount(sum, unitOf(state.kind))} in ${many}. ${this.sharing(shown)}${gone}`;
     };
     const size = (/** @type {Row} */ row) => row.total[state.kind] ?? 0;
     this.largest = Math.max(0, ...(isGroup() ? groups : rows).map(size));
