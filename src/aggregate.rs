@@ -2,7 +2,7 @@
 //! [`Profile`](crate::profile::Profile).
 //!
 //! The aggregator keeps what the ring buffer delivered: stacks, processes, address ranges. When a report is requested,
-//! it reads the resident pages from the kernel (`scan.rs`, of frozen processes `still.rs`; added up in `tally.rs`) and assembles the report (`report.rs`).
+//! it reads the resident pages from the kernel (`pass.rs` and `scan.rs`, of frozen processes `still.rs`; added up in `tally.rs`) and assembles the report (`report.rs`).
 
 mod allocations;
 mod ancestry;
@@ -10,20 +10,23 @@ mod code_names;
 mod ended;
 mod gather;
 mod owners;
+mod pass;
 mod report;
 mod sampled;
 mod scan;
 mod still;
 mod tally;
 
+pub use pass::{Recent, Unscanned};
 pub use report::{ReportError, Snapshot};
 pub use sampled::SampledHeap;
-pub use scan::{Scanned, StillError, Unscanned, held_by};
+pub use scan::{Scanned, StillError, held_by};
 pub use still::{Prepared, Still};
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Instant;
 
 use self::ancestry::Ancestry;
 use self::ended::EndedSpaces;
@@ -65,6 +68,10 @@ pub struct Aggregator {
     samples: Samples,
     /// Where to look up how often pages are mapped, if that is counted (`--pss`).
     map_counts: Option<MapCounts>,
+    /// The same, during a pass over several processes.
+    pass_counts: Option<MapCounts>,
+    /// When the last pass over many processes ended.
+    passed: Option<Instant>,
     /// The library that memprof preloads. It is known by its path, so that it is also recognised in a process that ends
     /// before its mappings are looked at.
     preloaded: Option<PathBuf>,
@@ -114,8 +121,9 @@ impl Aggregator {
     /// # Errors
     /// As for [`Scanner::of`].
     pub fn scanner(&self, pages: Pages) -> Result<Scanner, crate::residency::Error> {
+        let counts = self.pass_counts.as_ref().or(self.map_counts.as_ref());
         let scanner = Scanner::of(pages, Method::Auto)?;
-        Ok(scanner.count_maps(self.map_counts.clone()))
+        Ok(scanner.count_maps(counts.cloned()))
     }
 
     /// The followed processes, in the order in which they were followed.
@@ -224,12 +232,19 @@ impl Aggregator {
         space.is_some_and(|space| space.pid == pid && space.kept.is_some())
     }
 
-    /// Marks the stacks that the range totals refer to.
+    /// Marks the stacks that ranges, scans and samples refer to.
     pub fn mark_used(&self, used: &mut UsedStacks) {
         let ranges = self.spaces.values().flat_map(|space| space.ranges.iter());
         for (_, owner) in ranges {
             used.insert(owner.stack);
         }
+        let recent = self
+            .spaces
+            .values()
+            .filter_map(|space| space.recent.as_ref());
+        recent
+            .flat_map(Recent::stacks)
+            .for_each(|stack| used.insert(stack));
         self.samples.stacks().for_each(|stack| used.insert(stack));
     }
 

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::SystemTime;
 
+use crate::aggregate::Recent;
 use crate::event::{MmId, Pid, RangeChange, RangeEvent};
 use crate::interpreter::FunctionTable;
 use crate::profile::Amounts;
@@ -45,6 +46,10 @@ pub struct Space {
     pub page_tables: u64,
     /// What it held at the last report, where it ran, and when that was.
     pub last: Option<(Amounts, Option<Container>, SystemTime)>,
+    /// Number of changes of the address space that were applied.
+    pub changes: u64,
+    /// Its last scan, if many processes are followed.
+    pub recent: Option<Recent>,
     /// The path of its executable at the last report.
     pub executable: Option<String>,
 }
@@ -63,6 +68,8 @@ impl Space {
             kept: None,
             page_tables: 0,
             last: None,
+            changes: 0,
+            recent: None,
             executable: None,
         }
     }
@@ -82,6 +89,8 @@ impl Space {
             kept: None,
             page_tables: 0,
             last: None,
+            changes: 0,
+            recent: None,
             executable: None,
         }
     }
@@ -106,6 +115,7 @@ impl Space {
     /// Applies a change of the address space. A full map drops ranges and counts them; it never keeps a stale one.
     pub fn apply(&mut self, e: &RangeEvent) {
         let range = e.start.0..e.end.0;
+        self.changes += 1;
         match e.change {
             RangeChange::Mapped {
                 stack,
@@ -147,6 +157,7 @@ impl Space {
 
     /// Forgets all owners of ranges.
     pub fn forget_ranges(&mut self) {
+        self.changes += 1;
         Arc::make_mut(&mut self.ranges).clear();
     }
 

@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
+use super::pass::Counted;
 use super::tally::{Tallied, Tally, Unknown};
 use super::{Aggregator, ReportError, Snapshot};
 use crate::event::{MmId, Pid};
@@ -19,6 +20,7 @@ use crate::source::resident::{Join, SpaceView};
 use crate::stack::StackTable;
 
 /// One process, scanned.
+#[derive(Clone, Debug)]
 pub struct Scanned {
     pub(super) mm: MmId,
     /// The process.
@@ -38,14 +40,8 @@ pub struct Scanned {
     pub(super) freeze: FreezeOutcome,
     /// How long reading its mappings and pages took, pauses excluded.
     pub took: Duration,
-}
-
-/// A process that could not be scanned.
-pub struct Unscanned {
-    /// The process.
-    pub pid: Pid,
-    /// Why.
-    pub why: anyhow::Error,
+    /// What the kernel had counted of it just before the scan; `None` if nothing looks for changes.
+    pub(super) counted: Option<Counted>,
 }
 
 /// Why a frozen process was not scanned.
@@ -90,6 +86,14 @@ impl Scanned {
         mappings.map(|((vma, category), bytes)| mapping(self.pid, vma, *category, bytes))
     }
 
+    /// The same for another report, with the name that the process has now.
+    pub(super) fn again(&self, comm: &str) -> Scanned {
+        Scanned {
+            comm: comm.to_owned(),
+            ..self.clone()
+        }
+    }
+
     /// Sets how the process was held during the scan.
     pub fn with(self, freeze: FreezeOutcome) -> Scanned {
         Scanned { freeze, ..self }
@@ -128,7 +132,10 @@ impl Aggregator {
             self.modules.runs(process.pid);
             self.paths.mapped(&process.vmas);
             let executable = self.executable(process.mm);
-            process.categories = category::of_all(process.pid, &process.vmas, executable);
+            if process.categories.len() != process.vmas.len() {
+                process.categories = category::of_all(process.pid, &process.vmas, executable);
+            }
+            self.remember(process);
         }
         for collect in probe.sources().iter().filter_map(|source| source.collect) {
             collect(probe, page_size(), &mut snapshot.beside).map_err(ReportError::Failed)?;
@@ -137,19 +144,6 @@ impl Aggregator {
         let pids: Vec<Pid> = snapshot.processes.iter().map(|p| p.pid).collect();
         self.paths.keep(&files, &pids);
         Ok(snapshot)
-    }
-
-    /// Scans all followed processes while they run, and joins their pages with the ledger. A process that has ended is
-    /// skipped. Returns those that could not be scanned, too, with the reasons.
-    pub fn scan_all(&mut self, probe: &Probe) -> (Vec<Scanned>, Vec<Unscanned>) {
-        let (mut scanned, mut unscanned) = (Vec::new(), Vec::new());
-        for (mm, pid) in self.spaces() {
-            match self.scan(mm, probe) {
-                Ok(process) => scanned.extend(process),
-                Err(why) => unscanned.push(Unscanned { pid, why }),
-            }
-        }
-        (scanned, unscanned)
     }
 
     /// Scans a process while it runs, or its kept memory after its end; `None` if it has ended and nothing is kept.
@@ -285,6 +279,7 @@ impl Aggregator {
             after: before,
             freeze: FreezeOutcome::Ran,
             took,
+            counted: None,
         })
     }
 }

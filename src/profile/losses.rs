@@ -17,6 +17,8 @@ impl Losses {
     /// Processes whose pages could not be read.
     pub(crate) const NOT_SCANNED: &'static str =
         "processes not scanned, and in no figure: their pages cannot be read";
+    /// Processes whose figures, and the kernel's beside them, are those of an earlier report.
+    pub(crate) const OLDER: &'static str = "processes with the figures of an earlier report: too many have changed to scan all at once";
     /// Runs of the probe's programs that the kernel skipped.
     pub(crate) const SKIPPED_PROGRAMS: &'static str = "page faults and other events, of any process, that the kernel did not report: it preempted the probe";
     /// Events not processed before the report was made; they may include the start of processes.

@@ -6,7 +6,7 @@ use std::io;
 use std::num::NonZeroU32;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use super::error::{Error, Result, denial};
 use super::page::{PageKind, PageRun};
@@ -15,13 +15,21 @@ use crate::event::Addr;
 
 /// Entries of `/proc/PID/pagemap` read at a time: 16 KiB, for 8 MiB of memory in 4 KiB pages.
 const ENTRIES: usize = 2048;
-/// Counts read at a time, and entries at least: pages that are neighbours in a file often are in memory, too.
+/// Entries read at a time at least.
+const FEWEST: usize = 64;
+/// Counts read at a time at most: pages that are neighbours in a file often are in memory, too.
 const COUNTS: usize = 64;
+
+const NO_FRAME: u64 = u64::MAX;
+/// Frames whose counts are remembered: 1 MiB.
+const REMEMBERED: usize = 1 << 16;
 
 /// Reads how often page frames are mapped.
 #[derive(Clone, Debug)]
 pub struct MapCounts {
     file: Arc<File>,
+    /// Frames and their counts, each in the only place where it may be; empty if nothing is remembered.
+    remembered: Arc<Mutex<Vec<(u64, u64)>>>,
 }
 
 impl MapCounts {
@@ -35,12 +43,21 @@ impl MapCounts {
         match File::open(PATH) {
             Ok(file) if pagemap::shows_frames() => Ok(MapCounts {
                 file: Arc::new(file),
+                remembered: Arc::default(),
             }),
             Err(e) if e.kind() == io::ErrorKind::NotFound => Err(Error::Unsupported {
                 what: "/proc/kpagecount, which needs CONFIG_PROC_PAGE_MONITOR=y",
             }),
             Ok(_) => Err(denied(libc::EPERM)),
             Err(e) => Err(denied(e.raw_os_error().unwrap_or(libc::EPERM))),
+        }
+    }
+
+    /// For one pass over several processes, which looks up the pages that they share once.
+    pub(crate) fn for_one_pass(&self) -> MapCounts {
+        MapCounts {
+            file: Arc::clone(&self.file),
+            remembered: Arc::new(Mutex::new(vec![(NO_FRAME, 0); REMEMBERED])),
         }
     }
 }
@@ -126,7 +143,7 @@ impl Splitter {
         if (self.first..self.first + self.read).contains(&page) {
             return Ok(self.first + self.read - page);
         }
-        let wanted = (last - page).clamp(COUNTS as u64, ENTRIES as u64) as usize;
+        let wanted = (last - page).clamp(FEWEST as u64, ENTRIES as u64) as usize;
         self.read = 0;
         let read = pagemap::read_entries(&self.pagemap, page, &mut self.entries[..wanted])?;
         (self.first, self.read) = (page, read as u64);
@@ -148,21 +165,56 @@ impl Splitter {
         if pagemap::is_exclusive(entry, page) {
             return NonZeroU32::MIN;
         }
-        match Entry::decode(entry) {
-            Entry::File(frame) | Entry::NotFile(frame) => self.count(frame),
-            Entry::Nothing | Entry::Swapped | Entry::Migrating(_) => NonZeroU32::MIN,
+        match frame_of(entry) {
+            Some(frame) => self.count(frame, page),
+            None => NonZeroU32::MIN,
         }
     }
 
-    fn count(&mut self, frame: u64) -> NonZeroU32 {
-        if !(self.frame..self.frame + self.known as u64).contains(&frame) {
-            let bytes = pagemap::as_bytes(&mut self.neighbours[..]);
-            let read = self.counts.file.read_at(bytes, frame * 8).unwrap_or(0);
-            (self.frame, self.known) = (frame, read / 8);
-        }
-        let at = frame.wrapping_sub(self.frame) as usize;
-        let count = self.neighbours[..self.known].get(at).copied().unwrap_or(0);
+    /// The count of a frame, which is that of a page whose entry was read.
+    fn count(&mut self, frame: u64, page: u64) -> NonZeroU32 {
+        let known = (self.frame..self.frame + self.known as u64).contains(&frame);
+        let count = match known {
+            true => self.neighbours[(frame - self.frame) as usize],
+            false => self.look_up(frame, page),
+        };
         let count = u32::try_from(count).unwrap_or(u32::MAX);
         NonZeroU32::new(count).unwrap_or(NonZeroU32::MIN)
+    }
+
+    fn look_up(&mut self, frame: u64, page: u64) -> u64 {
+        let mut remembered = self
+            .counts
+            .remembered
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let place = frame as usize % REMEMBERED;
+        if let Some((_, count)) = remembered.get(place).filter(|(known, _)| *known == frame) {
+            return *count;
+        }
+        let entries = &self.entries[(page - self.first) as usize..self.read as usize];
+        // Each count takes the kernel as long as a short system call: none is read that is not needed.
+        let wanted = entries.iter().take(COUNTS).zip(frame..);
+        let wanted = wanted.take_while(|(entry, frame)| frame_of(**entry) == Some(*frame));
+        let counts = &mut self.neighbours[..wanted.count()];
+        let read = self
+            .counts
+            .file
+            .read_at(pagemap::as_bytes(counts), frame * 8);
+        (self.frame, self.known) = (frame, read.unwrap_or(0) / 8);
+        for (frame, count) in (frame..).zip(&self.neighbours[..self.known]) {
+            if let Some(place) = remembered.get_mut(frame as usize % REMEMBERED) {
+                *place = (frame, *count);
+            }
+        }
+        self.neighbours[..self.known].first().copied().unwrap_or(0)
+    }
+}
+
+/// The frame of a page in memory.
+fn frame_of(entry: u64) -> Option<u64> {
+    match Entry::decode(entry) {
+        Entry::File(frame) | Entry::NotFile(frame) => Some(frame),
+        Entry::Nothing | Entry::Swapped | Entry::Migrating(_) => None,
     }
 }

@@ -143,6 +143,8 @@ pub struct Collector {
     /// Number of processes that the newest report leaves out because they could not be scanned, and whether the reason was
     /// printed for one.
     unscanned: u64,
+    /// Number of processes of which the newest report has an older state.
+    older: u64,
     told_unscanned: bool,
     /// Number of failures that did not end memprof.
     failures: u64,
@@ -209,6 +211,7 @@ impl Collector {
             reclaiming: false,
             reconciled: 0,
             unscanned: 0,
+            older: 0,
             told_unscanned: false,
             failures: 0,
             sequence: 0,

@@ -92,9 +92,10 @@ impl Collector {
     }
 
     fn running(&mut self) -> Result<Vec<Scanned>, ReportError> {
-        let (scanned, unscanned) = self.aggregator.scan_all(&self.probe);
-        self.leave_out(!scanned.is_empty(), unscanned)?;
-        Ok(scanned)
+        let pass = self.aggregator.pass(&self.probe);
+        self.older = pass.older;
+        self.leave_out(!pass.scanned.is_empty(), pass.unscanned)?;
+        Ok(pass.scanned)
     }
 
     /// Notes processes that could not be scanned. They do not fail a report that has others.

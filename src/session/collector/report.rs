@@ -95,7 +95,7 @@ impl Collector {
         }
         let activity = self.look_at_activity();
         let quiet = self.activity.changed.elapsed() >= FAULTS_END;
-        self.unscanned = 0;
+        (self.unscanned, self.older) = (0, 0);
         let start = Instant::now();
         let (snapshot, outcome) = self.snapshot(freeze)?;
         let scans = self.scans;
@@ -117,6 +117,7 @@ impl Collector {
             profile.losses.add(Losses::BEHIND, behind);
         }
         profile.losses.add(Losses::NOT_SCANNED, self.unscanned);
+        profile.losses.add(Losses::OLDER, self.older);
         profile
             .losses
             .add("steps of memprof that failed", self.failures);

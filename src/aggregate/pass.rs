@@ -1,0 +1,212 @@
+//! One pass over all followed processes, while they run. Of few, each is scanned. Of many (`--all`, `--cgroup`), those are
+//! that have changed since their last scan, as long as there is time; the others' last scans are used again.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::time::{Duration, Instant};
+
+use super::Aggregator;
+use super::scan::Scanned;
+use crate::event::{MmId, Pid, StackId};
+use crate::probe::Probe;
+use crate::profile::KernelFigures;
+use crate::residency::{MapCounts, figures};
+
+/// So many processes are scanned in each pass.
+const FEW: usize = 32;
+/// After so long a process is scanned again, whatever the kernel has counted: it does not count that pages became one huge
+/// page or several, that other processes began to share them (PSS), or, before Linux 6.16, that a few of them came or went.
+const LONGEST: Duration = Duration::from_secs(30);
+/// Passes take this part of the time, or this long.
+const SHARE: u32 = 4;
+const LEAST: Duration = Duration::from_millis(250);
+
+/// What a pass found.
+#[derive(Default)]
+pub struct Pass {
+    /// The processes, in the order in which they were followed.
+    pub scanned: Vec<Scanned>,
+    /// Those that could not be scanned.
+    pub unscanned: Vec<Unscanned>,
+    /// How many of `scanned` have changed since, for want of time.
+    pub older: u64,
+}
+
+/// A process that could not be scanned.
+pub struct Unscanned {
+    /// The process.
+    pub pid: Pid,
+    /// Why.
+    pub why: anyhow::Error,
+}
+
+/// What the kernel counts of a process. What changes in its pages changes one of these.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Counted {
+    figures: KernelFigures,
+    /// Page faults, minor and major, also those of threads that have ended; and threads.
+    faults: [u64; 3],
+    /// Changes of its address space that the probe saw.
+    changes: u64,
+}
+
+impl Counted {
+    fn read(pid: Pid, changes: u64) -> Option<Counted> {
+        Some(Counted {
+            faults: faults(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)?,
+            figures: figures::counters(pid).ok()?,
+            changes,
+        })
+    }
+}
+
+/// Minor faults, major faults and threads in the text of `/proc/PID/stat`.
+fn faults(stat: &str) -> Option<[u64; 3]> {
+    // The name may have any characters. After it come the fields from the third on.
+    let (_, fields) = stat.rsplit_once(") ")?;
+    let fields: Vec<&str> = fields.split_ascii_whitespace().collect();
+    let field = |number: usize| fields.get(number - 3)?.parse().ok();
+    Some([field(10)?, field(12)?, field(20)?])
+}
+
+/// The last scan of a process, where many are followed.
+#[derive(Debug)]
+pub struct Recent {
+    scanned: Box<Scanned>,
+    at: Instant,
+}
+
+impl Recent {
+    /// The stacks of its pages.
+    pub(super) fn stacks(&self) -> impl Iterator<Item = StackId> {
+        self.scanned.totals.stacks.keys().copied()
+    }
+
+    /// The scan, if the kernel has counted nothing since and it is not too old.
+    fn unchanged(&self, now: Option<Counted>) -> Option<&Scanned> {
+        let same = now.is_some() && self.scanned.counted == now;
+        (same && self.at.elapsed() < LONGEST).then_some(&self.scanned)
+    }
+}
+
+impl Aggregator {
+    /// Scans the followed processes while they run, and joins their pages with the ledger. A process that has ended is
+    /// skipped.
+    pub fn pass(&mut self, probe: &Probe) -> Pass {
+        let spaces = self.spaces();
+        self.pass_counts = match spaces.len() {
+            0 | 1 => None,
+            _ => self.map_counts.as_ref().map(MapCounts::for_one_pass),
+        };
+        let pass = match spaces.len() <= FEW {
+            true => {
+                for space in self.spaces.values_mut() {
+                    space.recent = None;
+                }
+                self.scan_each(&spaces, probe)
+            }
+            false => self.scan_changed(&spaces, probe),
+        };
+        self.pass_counts = None;
+        pass
+    }
+
+    fn scan_each(&mut self, spaces: &[(MmId, Pid)], probe: &Probe) -> Pass {
+        let mut pass = Pass::default();
+        for &(mm, pid) in spaces {
+            match self.scan(mm, probe) {
+                Ok(process) => pass.scanned.extend(process),
+                Err(why) => pass.unscanned.push(Unscanned { pid, why }),
+            }
+        }
+        pass
+    }
+
+    /// The scans of processes that have not changed are taken as they are. The others are scanned: those without a scan
+    /// first, and then those whose scan is oldest, as long as there is time.
+    fn scan_changed(&mut self, spaces: &[(MmId, Pid)], probe: &Probe) -> Pass {
+        let begun = Instant::now();
+        let end = begun
+            + self
+                .passed
+                .map_or(LEAST, |at| (at.elapsed() / SHARE).max(LEAST));
+        self.distrust_ranges(probe);
+        let (mut pass, mut scanned, mut due) = (Pass::default(), BTreeMap::new(), Vec::new());
+        for (at, &(mm, pid)) in spaces.iter().enumerate() {
+            let Some(space) = self.spaces.get(&mm) else {
+                continue;
+            };
+            let counted = Counted::read(pid, space.changes);
+            match space.recent.as_ref() {
+                Some(recent) => match recent.unchanged(counted) {
+                    Some(same) => drop(scanned.insert(at, same.again(&space.comm))),
+                    None => due.push((Some(recent.at), at, counted)),
+                },
+                None => due.push((None, at, counted)),
+            }
+        }
+        due.sort_by_key(|(last, ..)| *last);
+        let changed = due.len();
+        for (_, at, counted) in due {
+            let (mm, pid) = spaces[at];
+            // Of one that has ended since, the last memory is scanned now or not at all.
+            if counted.is_some()
+                && Instant::now() >= end
+                && let Some(space) = self.spaces.get(&mm)
+                && let Some(recent) = &space.recent
+            {
+                scanned.insert(at, recent.scanned.again(&space.comm));
+                pass.older += 1;
+                continue;
+            }
+            match self.scan(mm, probe) {
+                Ok(Some(process)) => drop(scanned.insert(at, Scanned { counted, ..process })),
+                Ok(None) => {}
+                Err(why) => pass.unscanned.push(Unscanned { pid, why }),
+            }
+        }
+        self.passed = Some(Instant::now());
+        let (processes, older) = (spaces.len(), pass.older);
+        tracing::debug!(processes, changed, older, took = ?begun.elapsed(), "a pass");
+        pass.scanned = scanned.into_values().collect();
+        pass
+    }
+
+    /// Keeps the scan of a process for the next passes, if there is something to tell changes by.
+    pub(super) fn remember(&mut self, process: &Scanned) {
+        let Some(space) = self.spaces.get_mut(&process.mm) else {
+            return;
+        };
+        let known = |recent: &Recent| recent.scanned.counted == process.counted;
+        if process.counted.is_some() && !space.recent.as_ref().is_some_and(known) {
+            space.recent = Some(Recent {
+                scanned: Box::new(process.clone()),
+                at: Instant::now(),
+            });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn faults_and_threads_are_read_whatever_the_name() {
+        let stat = "42 (a) (b) S 1 42 42 0 -1 4194560 1203 5 17 6 3 4 0 0 20 0 9 0 1234 5678";
+        assert_eq!(faults(stat), Some([1203, 17, 9]));
+        assert_eq!(faults("42 (a) S 1 2"), None);
+        assert_eq!(faults(""), None);
+    }
+
+    #[test]
+    fn this_process_is_counted() {
+        let own = Pid(std::process::id());
+        let before = Counted::read(own, 0).unwrap();
+        let memory = std::hint::black_box(vec![1_u8; 8 << 20]);
+        let after = Counted::read(own, 0).unwrap();
+        assert!(after.faults[0] > before.faults[0] && after != before);
+        drop(memory);
+        assert_eq!(Counted::read(Pid(0), 0), None);
+    }
+}
