@@ -139,7 +139,7 @@ impl Aggregator {
             let counted = Counted::read(pid, space.changes);
             match space.recent.as_ref() {
                 Some(recent) => match recent.unchanged(counted) {
-                    Some(same) => drop(scanned.insert(at, same.again(&space.comm))),
+                    Some(same) => drop(scanned.insert(at, same.clone())),
                     None => due.push((Some(recent.at), at, counted)),
                 },
                 None => due.push((None, at, counted)),
@@ -155,7 +155,7 @@ impl Aggregator {
                 && let Some(space) = self.spaces.get(&mm)
                 && let Some(recent) = &space.recent
             {
-                scanned.insert(at, recent.scanned.again(&space.comm));
+                scanned.insert(at, (*recent.scanned).clone());
                 pass.older += 1;
                 continue;
             }

@@ -86,14 +86,6 @@ impl Scanned {
         mappings.map(|((vma, category), bytes)| mapping(self.pid, vma, *category, bytes))
     }
 
-    /// The same for another report, with the name that the process has now.
-    pub(super) fn again(&self, comm: &str) -> Scanned {
-        Scanned {
-            comm: comm.to_owned(),
-            ..self.clone()
-        }
-    }
-
     /// Sets how the process was held during the scan.
     pub fn with(self, freeze: FreezeOutcome) -> Scanned {
         Scanned { freeze, ..self }

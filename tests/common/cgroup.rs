@@ -84,6 +84,12 @@ impl Group {
         fs::write(self.root.join("cgroup.procs"), pid.to_string()).unwrap();
     }
 
+    /// The processes in it.
+    pub fn pids(&self) -> Vec<Pid> {
+        let text = fs::read_to_string(self.dir.join("cgroup.procs")).unwrap();
+        text.lines().map(|pid| Pid(pid.parse().unwrap())).collect()
+    }
+
     pub fn name(&self) -> &Path {
         self.dir.strip_prefix(&self.root).unwrap()
     }

@@ -177,6 +177,15 @@ impl Memprof {
         }
     }
 
+    /// What it has printed until now that contains this.
+    pub fn has_said(&self, what: &str) -> Vec<String> {
+        let (lines, _) = self.stderr.news_until(Instant::now(), |_| true);
+        lines
+            .into_iter()
+            .filter(|line| line.contains(what))
+            .collect()
+    }
+
     /// Everything it printed until its end.
     pub fn all_said(&self) -> String {
         let end = Instant::now() + LIMIT;

@@ -19,6 +19,7 @@ mod frozen_marks;
 mod generations;
 mod killed_frozen;
 mod let_go;
+mod many;
 mod max_freeze;
 mod oom;
 mod options;
