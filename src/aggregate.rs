@@ -12,6 +12,7 @@ mod gather;
 mod owners;
 mod pass;
 mod report;
+mod room;
 mod sampled;
 mod scan;
 mod still;
@@ -30,7 +31,7 @@ use std::time::Instant;
 
 use self::ancestry::Ancestry;
 use self::ended::EndedSpaces;
-use crate::event::{Event, MmId, Pid, ProcessChange, ProcessEvent, RangeEvent, StackId, StackSeen};
+use crate::event::{Event, MmId, Pid, ProcessChange, ProcessEvent, StackId, StackSeen};
 use crate::file_paths::FilePaths;
 use crate::interpreter::FunctionTable;
 use crate::jit::Problems;
@@ -70,6 +71,8 @@ pub struct Aggregator {
     map_counts: Option<MapCounts>,
     /// The same, during a pass over several processes.
     pass_counts: Option<MapCounts>,
+    /// How many ranges the processes hold together.
+    held: room::Held,
     /// When the last pass over many processes ended.
     passed: Option<Instant>,
     /// The library that memprof preloads. It is known by its path, so that it is also recognised in a process that ends
@@ -93,7 +96,7 @@ impl Aggregator {
         match event {
             Event::Stack(seen) => self.stack(seen),
             Event::Process(e) => self.process(e, probe),
-            Event::Range(e) => self.range(e),
+            Event::Range(e) => self.change_range(e),
             Event::Function(seen) => {
                 if let Some(space) = self.spaces.get_mut(&seen.mm) {
                     space.functions.insert(seen);
@@ -318,6 +321,7 @@ impl Aggregator {
         }
         self.ancestry.begins(&space.ancestors);
         self.spaces.insert(mm, space);
+        self.held.is_unknown();
     }
 
     /// Removes an address space if it is this process's own.
@@ -329,6 +333,7 @@ impl Aggregator {
         // What it wrote at its end.
         self.read_names_of(mm);
         let space = self.spaces.remove(&mm)?;
+        self.held.is_unknown();
         probe.forget_functions(space.functions.all());
         self.samples.ended(mm);
         self.keep_name_problems(space.code.name_problems());
@@ -336,12 +341,6 @@ impl Aggregator {
             probe.forget_space(unneeded);
         }
         Some(space)
-    }
-
-    fn range(&mut self, e: &RangeEvent) {
-        if let Some(space) = self.spaces.get_mut(&e.mm) {
-            space.apply(e);
-        }
     }
 
     /// A lost address-space event can leave a wrong caller in the range totals: they are cleared.

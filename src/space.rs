@@ -46,6 +46,8 @@ pub struct Space {
     pub page_tables: u64,
     /// What it held at the last report, where it ran, and when that was.
     pub last: Option<(Amounts, Option<Container>, SystemTime)>,
+    /// Maximum number of `ranges` and of runs in `before` that it may have, where it has fewer than its own limits.
+    pub most: usize,
     /// Number of changes of the address space that were applied.
     pub changes: u64,
     /// Its last scan, if many processes are followed.
@@ -68,6 +70,7 @@ impl Space {
             kept: None,
             page_tables: 0,
             last: None,
+            most: usize::MAX,
             changes: 0,
             recent: None,
             executable: None,
@@ -89,10 +92,32 @@ impl Space {
             kept: None,
             page_tables: 0,
             last: None,
+            most: self.most,
             changes: 0,
             recent: None,
             executable: None,
         }
+    }
+
+    /// How many ranges and runs of pages it holds; of those that it shares with others, its part.
+    pub fn held(&self) -> usize {
+        let part = |len: usize, owners: usize| len.div_ceil(owners);
+        part(self.ranges.len(), Arc::strong_count(&self.ranges))
+            + part(self.before.len(), Arc::strong_count(&self.before))
+    }
+
+    /// `ranges`, to change it.
+    fn ranges_mut(&mut self) -> &mut RangeMap<RangeOwner> {
+        let ranges = Arc::make_mut(&mut self.ranges);
+        ranges.limit(self.most.min(MAX_RANGES));
+        ranges
+    }
+
+    /// `before`, to change it.
+    fn before_mut(&mut self) -> &mut RangeSet {
+        let before = Arc::make_mut(&mut self.before);
+        before.limit(self.most.min(MAX_BEFORE));
+        before
     }
 
     /// Records which pages are resident now: their stacks were not seen.
@@ -101,14 +126,14 @@ impl Space {
     /// If the process has ended, or its pages may not be read.
     pub fn remember_before(&mut self, classifier: &mut Classifier) -> Result<()> {
         let mut scanner = Scanner::open(self.pid, Method::Auto)?;
-        let before = Arc::make_mut(&mut self.before);
+        let vmas = proc_maps::read(self.pid, classifier)?;
+        let before = self.before_mut();
         let mut keep = |_, run: crate::residency::PageRun| {
             if run.kind != PageKind::Hugetlb {
                 // If full, the forgotten runs are shown as not observed, and counted.
                 let _ = before.insert(run.start.0..run.end.0);
             }
         };
-        let vmas = proc_maps::read(self.pid, classifier)?;
         scanner.scan(&vmas, &mut keep, &mut || ())
     }
 
@@ -123,7 +148,7 @@ impl Space {
                 code,
             } => {
                 let owner = RangeOwner { stack, populated };
-                let _ = Arc::make_mut(&mut self.ranges).insert(range.clone(), owner);
+                let _ = self.ranges_mut().insert(range.clone(), owner);
                 self.drop_before(range);
                 if code {
                     self.code.mark_stale();
@@ -132,7 +157,7 @@ impl Space {
             RangeChange::Populated { stack } => self.populate(range, stack),
             RangeChange::Unmapped => {
                 if self.ranges.overlapping(range.clone()).next().is_some() {
-                    let _ = Arc::make_mut(&mut self.ranges).remove(range.clone());
+                    let _ = self.ranges_mut().remove(range.clone());
                 }
                 self.drop_before(range);
             }
@@ -142,8 +167,8 @@ impl Space {
             RangeChange::Executable => self.code.mark_stale(),
             RangeChange::Moved { from } => {
                 let old = from.0..from.0 + (range.end - range.start);
-                let _ = Arc::make_mut(&mut self.ranges).move_range(old.clone(), range.start);
-                let _ = Arc::make_mut(&mut self.before).move_range(old, range.start);
+                let _ = self.ranges_mut().move_range(old.clone(), range.start);
+                let _ = self.before_mut().move_range(old, range.start);
             }
         }
     }
@@ -151,14 +176,14 @@ impl Space {
     /// Removes a range from `before`. Checks first, because `make_mut` copies a set that another process shares.
     fn drop_before(&mut self, range: std::ops::Range<u64>) {
         if self.before.overlapping(range.clone()).next().is_some() {
-            let _ = Arc::make_mut(&mut self.before).remove(range);
+            let _ = self.before_mut().remove(range);
         }
     }
 
     /// Forgets all owners of ranges.
     pub fn forget_ranges(&mut self) {
         self.changes += 1;
-        Arc::make_mut(&mut self.ranges).clear();
+        self.ranges_mut().clear();
     }
 
     /// The kernel filled a range without faults: its pages belong to the call that mapped them or, if that is
@@ -181,7 +206,7 @@ impl Space {
 
     fn populate_part(&mut self, range: std::ops::Range<u64>, stack: crate::event::StackId) {
         if !range.is_empty() {
-            let _ = Arc::make_mut(&mut self.ranges).insert(
+            let _ = self.ranges_mut().insert(
                 range,
                 RangeOwner {
                     stack,

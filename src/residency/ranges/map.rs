@@ -25,6 +25,16 @@ impl<V: Clone + Eq> RangeMap<V> {
         }
     }
 
+    /// Keeps at most `max` ranges from now on; those that it has stay.
+    pub fn limit(&mut self, max: usize) {
+        self.max = max.max(self.ranges.len());
+    }
+
+    /// The number of ranges.
+    pub fn len(&self) -> usize {
+        self.ranges.len()
+    }
+
     /// Sets the value of all addresses of `range`; an empty range changes nothing.
     ///
     /// # Errors

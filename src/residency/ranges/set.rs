@@ -18,6 +18,16 @@ impl RangeSet {
         }
     }
 
+    /// Keeps at most `max` ranges from now on; those that it has stay.
+    pub fn limit(&mut self, max: usize) {
+        self.map.limit(max);
+    }
+
+    /// The number of ranges.
+    pub fn len(&self) -> usize {
+        self.map.len()
+    }
+
     /// Adds a range; an empty one changes nothing.
     ///
     /// # Errors
