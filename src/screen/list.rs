@@ -47,6 +47,16 @@ pub(super) struct Figures {
 }
 
 impl Figures {
+    fn add(&mut self, other: Figures) {
+        self.now += other.now;
+        self.then += other.then;
+    }
+
+    fn take_out(&mut self, part: Figures) {
+        self.now -= part.now;
+        self.then -= part.then;
+    }
+
     pub(super) fn pair(&self, kind: Kind) -> Pair {
         Pair {
             now: kind.of(&self.now),
@@ -102,18 +112,25 @@ struct Entry<'a> {
     number: usize,
     name: &'a str,
     container: Option<&'a Container>,
-    total: Amounts,
+    figures: Figures,
+    is_gone: bool,
 }
 
-impl Entry<'_> {
-    fn all(view: View, profile: &Profile) -> Vec<Entry<'_>> {
+impl<'a> Entry<'a> {
+    /// What a view lists of a profile.
+    fn all(view: View, profile: &'a Profile) -> Vec<Entry<'a>> {
+        let figures = |total: &Amounts| Figures {
+            now: *total,
+            then: Amounts::default(),
+        };
         if view == View::Groups {
             let groups = profile.groups().into_iter().map(|group| Entry {
                 subset: Subset::Group(group.container.group.as_str().into()),
                 number: group.processes,
                 name: "",
                 container: Some(group.container),
-                total: group.total,
+                figures: figures(&group.total),
+                is_gone: false,
             });
             return groups.collect();
         }
@@ -122,9 +139,32 @@ impl Entry<'_> {
             number: member.pid.0 as usize,
             name: member.comm,
             container: member.container,
-            total: *member.total,
+            figures: figures(member.total),
+            is_gone: false,
         });
         members.collect()
+    }
+
+    /// The same with the figures of a mark, and what was there only then.
+    fn since(view: View, now: &'a Profile, mark: Option<&'a Profile>) -> Vec<Entry<'a>> {
+        let mut entries = Entry::all(view, now);
+        let before = mark.map(|mark| Entry::all(view, mark)).unwrap_or_default();
+        let before = before.into_iter().map(|e| (e.subset.clone(), e));
+        let mut before: HashMap<Subset, Entry<'_>> = before.collect();
+        for entry in &mut entries {
+            if let Some(then) = before.remove(&entry.subset) {
+                entry.figures.then = then.figures.now;
+            }
+        }
+        entries.extend(before.into_values().map(|entry| Entry {
+            figures: Figures {
+                now: Amounts::default(),
+                then: entry.figures.now,
+            },
+            is_gone: true,
+            ..entry
+        }));
+        entries
     }
 
     /// Whether a filter leaves it: names, ids and places, as in the page's list.
@@ -150,6 +190,19 @@ fn place(container: &Container) -> String {
     parts.into_iter().flatten().collect::<Vec<_>>().join("  ")
 }
 
+impl From<Entry<'_>> for Row {
+    fn from(entry: Entry<'_>) -> Row {
+        Row {
+            subset: Some(entry.subset),
+            number: entry.number,
+            name: entry.name.to_owned(),
+            place: entry.container.map(place).unwrap_or_default(),
+            figures: entry.figures,
+            is_gone: entry.is_gone,
+        }
+    }
+}
+
 impl List {
     /// The list of a view, with the figures of a mark.
     pub(super) fn of(
@@ -159,69 +212,39 @@ impl List {
         order: &Order,
         kind: Kind,
     ) -> List {
-        let search = (!order.filter.is_empty()).then(|| Search::new(&order.filter));
-        let entries = Entry::all(view, now);
-        let gone = mark.map_or(Vec::new(), |mark| Entry::all(view, mark));
-        let mut then: HashMap<Subset, Entry<'_>> =
-            gone.into_iter().map(|e| (e.subset.clone(), e)).collect();
         let whole = Figures {
             now: now.total,
             then: mark.map(|mark| mark.total).unwrap_or_default(),
         };
-        let mut list = List {
-            all: entries.len(),
-            whole,
-            ..List::default()
-        };
+        let mut entries = Entry::since(view, now, mark);
+        let all = entries.iter().filter(|entry| !entry.is_gone).count();
         let mut rest = whole;
-        let mut add = |entry: Entry<'_>, figures: Figures, is_gone: bool| {
-            rest.now -= figures.now;
-            rest.then -= figures.then;
-            if search.as_ref().is_some_and(|s| !entry.matches(s)) {
-                return;
-            }
-            list.sum.now += figures.now;
-            list.sum.then += figures.then;
-            list.listed += usize::from(!is_gone);
-            list.rows.push(Row {
-                number: entry.number,
-                name: entry.name.to_owned(),
-                place: entry.container.map(place).unwrap_or_default(),
-                subset: Some(entry.subset),
-                figures,
-                is_gone,
+        entries.iter().for_each(|e| rest.take_out(e.figures));
+        let is_filtered = !order.filter.is_empty();
+        if is_filtered {
+            let search = Search::new(&order.filter);
+            entries.retain(|entry| entry.matches(&search));
+        }
+        let mut rows: Vec<Row> = entries.into_iter().map(Row::from).collect();
+        let listed = rows.iter().filter(|row| !row.is_gone).count();
+        if !is_filtered && rest != Figures::default() {
+            rows.push(Row {
+                name: rest_name(view).to_owned(),
+                figures: rest,
+                ..Row::default()
             });
-        };
-        for entry in entries {
-            let figures = Figures {
-                now: entry.total,
-                then: then
-                    .remove(&entry.subset)
-                    .map_or_else(Amounts::default, |e| e.total),
-            };
-            add(entry, figures, false);
         }
-        for entry in then.into_values() {
-            let figures = Figures {
-                now: Amounts::default(),
-                then: entry.total,
-            };
-            add(entry, figures, true);
+        let mut sum = Figures::default();
+        rows.iter().for_each(|row| sum.add(row.figures));
+        rows.sort_by(|a, b| compare(view, order, kind, mark.is_some(), [a, b]));
+        List {
+            rows,
+            sum,
+            whole,
+            all,
+            listed,
+            place: Place::default(),
         }
-        if search.is_none() {
-            list.sum = whole;
-            if rest != Figures::default() {
-                list.rows.push(Row {
-                    name: rest_name(view).to_owned(),
-                    figures: rest,
-                    ..Row::default()
-                });
-            }
-        }
-        let by_change = mark.is_some();
-        list.rows
-            .sort_by(|a, b| compare(view, order, kind, by_change, [a, b]));
-        list
     }
 
     /// The row of a process or group.

@@ -143,8 +143,8 @@ fn figures(state: &State, list: &List, figures: Figures) -> String {
 fn sum_line(state: &State, list: &List) -> String {
     let figures = figures(state, list, list.sum);
     let what = match (state.view, list.listed) {
-        (View::Groups, 1) => "control group",
-        (View::Groups, _) => "control groups",
+        (View::Groups, 1) => "group",
+        (View::Groups, _) => "groups",
         (_, 1) => "process",
         _ => "processes",
     };
@@ -153,9 +153,10 @@ fn sum_line(state: &State, list: &List) -> String {
         false => format!(" of {}", list.all),
     };
     let ended = state.report.as_ref().map(|report| &report.profile.ended);
-    let ended = match ended.map_or(0, |ended| ended.processes.len()) {
-        0 => String::new(),
-        n => format!("; not {n} that ended"),
+    let ended = match (ended.map_or(0, |ended| ended.processes.len()), state.view) {
+        (0, _) => String::new(),
+        (n, View::Groups) => format!(" ({n} processes ended)"),
+        (n, _) => format!(" ({n} more ended)"),
     };
     let count = list.listed;
     match is_narrow(state) {
@@ -166,20 +167,35 @@ fn sum_line(state: &State, list: &List) -> String {
 
 fn line_of(state: &State, list: &List, row: &Row) -> String {
     let figures = figures(state, list, row.figures);
-    let (name, place) = (printable(&row.name), printable(&row.place));
+    let name = printable(&row.name);
     let number = match row.subset {
         Some(_) => row.number.to_string(),
         None => String::new(),
     };
     let gone = if row.is_gone { "(ended) " } else { "" };
-    match (is_narrow(state), name.is_empty()) {
-        (true, true) => format!("{figures}  {gone}{place}"),
-        (true, false) => format!("{figures}  {gone}{number} {name}"),
-        (false, true) => format!("{figures} {number:>7}  {gone}{place}"),
+    let mut line = match (is_narrow(state), name.is_empty()) {
+        (true, true) => format!("{figures}  {gone}"),
+        (true, false) => return format!("{figures}  {gone}{number} {name}"),
+        (false, true) => format!("{figures} {number:>7}  {gone}"),
         (false, false) => {
             let name = format!("{gone}{name}");
-            format!("{figures} {number:>7}  {name:<15}  {place}")
+            format!("{figures} {number:>7}  {name:<15}  ")
         }
+    };
+    let room = usize::from(state.size.0).saturating_sub(line.chars().count());
+    line += &fitted(&printable(&row.place), room);
+    line
+}
+
+/// A place in so many columns. Of a control group, the end of its path says more than the beginning.
+fn fitted(place: &str, room: usize) -> String {
+    let long = place.chars().count();
+    match place.starts_with('/') && long > room && room > 0 {
+        true => {
+            let end = place.chars().skip(long + 1 - room);
+            format!("…{}", end.collect::<String>())
+        }
+        false => place.to_owned(),
     }
 }
 

@@ -35,10 +35,7 @@ fn processes_on_a_usual_terminal() {
 fn control_groups_and_the_way_back() {
     let mut state = shown((100, 24), &THREE, "P");
     press(&mut state, KeyCode::Tab);
-    shows(
-        &state,
-        &["   procs  groups by size", "       3  control groups"],
-    );
+    shows(&state, &["   procs  groups by size", "       3  groups"]);
     let wanted = [
         "pod b15e0b8f-6d25-4d1f-",
         "/web",
@@ -67,6 +64,8 @@ fn the_rows_add_up_to_the_whole() {
     let mut state = shown((120, 24), &THREE, "P");
     for _ in 0..8 {
         for _ in 0..2 {
+            let list = state.list().unwrap();
+            assert_eq!(list.sum, list.whole);
             let rows = listed(&state);
             // The chosen kind, and the one in the first column beside it.
             for column in [0, 2] {
@@ -92,7 +91,7 @@ fn a_single_process_is_one_row() {
     assert_eq!(listed(&state), wanted);
     press(&mut state, KeyCode::Tab);
     let wanted = [
-        "      4,064 100.0       4,000           0       0  control groups",
+        "      4,064 100.0       4,000           0       0  groups",
         "      4,064 100.0       4,000           0          [in no known control group]",
     ];
     assert_eq!(listed(&state), wanted);
@@ -129,8 +128,10 @@ fn ended_processes_are_counted_beside_the_sum() {
     types(&mut state, "P");
     assert_eq!(
         listed(&state)[0],
-        "     10,564 100.0       7,000           0       3  processes; not 2 that ended"
+        "     10,564 100.0       7,000           0       3  processes (2 more ended)"
     );
+    press(&mut state, KeyCode::Tab);
+    assert!(listed(&state)[0].ends_with("3  groups (2 processes ended)"));
 }
 
 #[test]
@@ -145,6 +146,25 @@ fn narrow_screens_show_one_figure_and_the_name() {
     assert_eq!(listed(&state)[..4], wanted);
     press(&mut state, KeyCode::Tab);
     assert_eq!(listed(&state)[2], "      4,000  /web");
+}
+
+/// The end of a path says which group it is; a container's id stands first.
+#[test]
+fn long_paths_are_cut_at_their_beginning() {
+    let mut three = THREE;
+    three[0].2 = "/system.slice/a-very-long-name-of-a.slice/nginx.service";
+    let mut state = shown((80, 24), &three, "P");
+    let ends = |state: &State, what: &str| {
+        let rows = listed(state);
+        assert!(rows.iter().any(|row| row.ends_with(what)), "{rows:#?}");
+    };
+    ends(&state, "nginx            …inx.service");
+    ends(&state, "redis-server     0123456789ab");
+    press(&mut state, KeyCode::Tab);
+    ends(&state, "1  …ame-of-a.slice/nginx.service");
+    // Also on a screen that has no room for it at all.
+    state.update(Input::Resize(12, 10));
+    drawn(&state);
 }
 
 /// A wide one has more figures: the kinds that are not chosen.
