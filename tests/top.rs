@@ -320,8 +320,8 @@ fn every_process_of_the_machine_is_listed() {
     workload.lines.tell("mmap 8388608");
     let mut top = Top::start(&["--no-server", "--all"]);
     top.shows(" more processes");
-    top.press(&format!("P/{pid} \r"));
-    top.shows(&format!("processes by size, \"{pid} \""));
+    top.press(&format!("P/scenarios {pid} \r"));
+    top.shows("processes by size, \"scen");
     stop(workload.pid());
     top.press("n");
     top.press("n");

@@ -31,8 +31,8 @@ impl Profile {
         self.part(&Subset::Process(pid))
     }
 
-    /// The profile of some of its processes; `None` if it has none of them. In a control group are none that are not one of
-    /// several.
+    /// The profile of some of its processes; `None` if it has none of them. Of a profile's only process the control group
+    /// is not known.
     pub(crate) fn part(&self, subset: &Subset) -> Option<Profile> {
         if self.is_only(subset) {
             return Some(self.clone());
