@@ -2,13 +2,21 @@
 //!
 //! In reading order: `model` is the content of a report under the chosen settings, `state` the user's
 //! settings and cursor positions, `keys` updates the state on key presses, `rows` lists the visible rows,
-//! `render` draws a state, `terminal` is the real terminal. All but the last are pure. [`Screen`] runs
+//! `list` and `processes` those of processes and control groups, `part` is one of them shown alone, `render`
+//! draws a state, `terminal` is the real terminal. All but the last are pure. [`Screen`] runs
 //! them on its own thread. A second thread builds models, so that the view responds to keys while a
 //! large report is processed.
 
 mod heap;
+mod history;
 mod keys;
+mod list;
+mod marks;
+mod messages;
 mod model;
+mod part;
+mod place;
+mod processes;
 mod render;
 mod rows;
 mod state;
@@ -16,6 +24,7 @@ mod terminal;
 #[cfg(test)]
 mod tests;
 mod theme;
+mod view;
 mod words;
 
 use std::sync::Arc;
@@ -179,7 +188,7 @@ fn show(
         if let Some(job) = state.job.take() {
             builder.next = Some(job);
         }
-        if let Some(pid) = state.heap_wanted.take() {
+        if let Some(pid) = state.heap.wanted.take() {
             // Snapshots are taken one at a time, so there is room. The task that takes them ends with the view.
             let _ = heaps.try_send(pid);
         }

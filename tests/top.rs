@@ -9,10 +9,13 @@ use std::fs::File;
 use std::io::Read;
 use std::os::fd::AsFd;
 use std::process::{Command, Stdio};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
+use ::memprof::event::Pid;
+use ::memprof::residency::figures;
+use common::cgroup::Group;
 use common::memprof::{BINARY, run_to_error};
-use common::process::{LIMIT, signal, wait_until};
+use common::process::{LIMIT, cont, signal, stop, wait_until};
 use common::terminal::{Top, open};
 use common::workload::{Workload, program};
 use nix::poll::{PollFd, PollFlags, poll};
@@ -60,7 +63,7 @@ fn a_signal_and_ctrl_c_give_it_back() {
         top.shows("functions by self");
         // The command reads its keys from its own terminal.
         match by_signal {
-            true => signal(memprof::event::Pid(top.child.id()), libc::SIGTERM),
+            true => signal(Pid(top.child.id()), libc::SIGTERM),
             false => top.press("\x03"),
         }
         let (status, _) = top.ends("Losses:");
@@ -216,4 +219,119 @@ fn h_shows_the_heap() {
     assert!(words(&top).contains("has ended"), "{}", words(&top));
     top.press("q");
     top.ends("Losses:");
+}
+
+const MIB: u64 = 1 << 20;
+
+/// KiB of the chosen kind in the line of a list that has these words behind its four figures.
+fn listed(top: &Top, words: &str) -> Option<u64> {
+    let (text, _) = top.seen();
+    let lines = text.lines().map(|line| line.split_whitespace());
+    let found = lines.map(|line| line.collect::<Vec<_>>()).find(|line| {
+        let rest = line.get(4..).unwrap_or_default().join(" ");
+        rest.starts_with(words)
+    });
+    found?.first()?.replace(',', "").parse().ok()
+}
+
+/// Waits until the line of these words has the kernel's figure for these processes.
+#[track_caller]
+fn lists(top: &Top, words: &str, pids: &[Pid]) {
+    let end = Instant::now() + LIMIT;
+    while listed(top, words) != Some(anon(pids)) {
+        let late = Instant::now() > end;
+        assert!(!late, "no {words} with {} in\n{}", anon(pids), top.seen().0);
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// KiB of anonymous memory, as the kernel says.
+fn anon(pids: &[Pid]) -> u64 {
+    let each = pids.iter().map(|pid| figures::rollup(*pid).unwrap());
+    each.map(|rollup| rollup.anonymous).sum::<u64>() / 1024
+}
+
+#[test]
+fn processes_and_control_groups_have_lists_and_views_of_their_own() {
+    let group = Group::new();
+    let below = group.child();
+    let mut all = [(); 3].map(|()| Workload::start(&program("scenarios")));
+    let pids = all.each_ref().map(Workload::pid);
+    for (workload, group) in all.iter().zip([&group, &group, &below]) {
+        group.put(workload.pid());
+    }
+    let name = format!("/{}", group.name().display());
+    let mut top = Top::start(&["--no-server", "--cgroup", &name]);
+    top.shows(" and 2 more processes");
+    for (workload, mib) in all.iter_mut().zip([2, 4, 8]) {
+        workload.lines.tell(&format!("mmap {}", mib * MIB));
+    }
+    pids.into_iter().for_each(stop);
+    // Each process has the kernel's figure, and the sum is that of all of them.
+    top.press("nnP");
+    top.shows("processes by size, anon only");
+    for pid in pids {
+        lists(&top, &format!("{pid} scenarios"), &[pid]);
+    }
+    lists(&top, "3 processes", &pids);
+    top.press("\t");
+    top.shows("groups by size, anon only");
+    lists(&top, &format!("2 {name}"), &pids[..2]);
+    // The beginning of its path does not fit.
+    lists(&top, "1 …", &pids[2..]);
+    lists(&top, "2 groups", &pids);
+
+    // Down to the group itself, which has the one below it.
+    top.press("j\r");
+    top.shows(&format!("control group {name} and below, 3 of 3 processes"));
+    top.shows("     14,336");
+    top.shows("cmd_mmap (scenarios)");
+    top.press("\x1b");
+    top.shows("groups by size, anon only");
+    top.press("\t");
+    top.shows("processes by size, anon only");
+    // The largest process.
+    top.press("\r");
+    top.shows(&format!("scenarios (pid {}), 1 of 3 processes", pids[2]));
+    top.shows("      8,192");
+    top.shows("cmd_mmap (scenarios)");
+    // As on the page, the figures of one that has ended stay until the user goes back.
+    pids.into_iter().for_each(cont);
+    let [first, second, third] = all;
+    third.end();
+    top.shows("ENDED, last figures");
+    top.shows("      8,192");
+    top.press("P");
+    top.shows("2  processes (1 more ended)");
+    assert_eq!(listed(&top, &format!("{} scenarios", pids[2])), None);
+    top.press("P");
+    top.shows("functions by self, anon only");
+    top.shows(" and 1 more processes");
+    top.press("q");
+    let (status, _) = top.ends("Losses:");
+    assert!(status.success(), "{status}");
+    first.end();
+    second.end();
+}
+
+#[test]
+fn every_process_of_the_machine_is_listed() {
+    let (mut workload, pid) = scenarios();
+    workload.lines.tell("mmap 8388608");
+    let mut top = Top::start(&["--no-server", "--all"]);
+    top.shows(" more processes");
+    top.press(&format!("P/scenarios {pid} \r"));
+    top.shows("processes by size, \"scen");
+    stop(workload.pid());
+    top.press("n");
+    top.press("n");
+    lists(&top, &format!("{pid} scenarios"), &[workload.pid()]);
+    top.press("\r");
+    top.shows(&format!("scenarios (pid {pid}), 1 of "));
+    cont(workload.pid());
+    top.press("PP");
+    top.shows("functions by self, anon only");
+    top.press("q");
+    top.ends("Losses:");
+    workload.end();
 }

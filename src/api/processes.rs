@@ -9,7 +9,7 @@ use super::room::Out;
 
 use super::view::{View, view};
 use super::{ApiError, Report, Request};
-use crate::profile::{EndedProcess, GroupTotal, Profile, Share};
+use crate::profile::{EndedProcess, GroupTotal, Member};
 
 /// Parameters of `/v2/processes`.
 pub(super) const PARAMETERS: &[&str] = &["mark", "cgroup"];
@@ -35,7 +35,7 @@ struct ProcessesReply<'a> {
 #[derive(Serialize)]
 struct Row<'a> {
     pid: u32,
-    comm: String,
+    comm: &'a str,
     #[serde(flatten)]
     place: Place<'a>,
     total: Kinds,
@@ -44,16 +44,17 @@ struct Row<'a> {
     agreement: Agreement,
 }
 
-impl<'a> Row<'a> {
-    fn new(profile: &Profile, share: Option<&'a Share>) -> Row<'a> {
+impl<'a> From<Member<'a>> for Row<'a> {
+    fn from(member: Member<'a>) -> Row<'a> {
+        let figures = member.figures();
         Row {
-            pid: profile.target.pid.0,
-            comm: profile.target.comm.clone(),
-            place: share.and_then(|share| share.container.as_ref()).into(),
-            total: Kinds(profile.total),
-            attributed: Kinds(profile.attributed()),
-            kernel: profile.into(),
-            agreement: profile.agreement().into(),
+            pid: member.pid.0,
+            comm: member.comm,
+            place: member.container.into(),
+            total: Kinds(*member.total),
+            attributed: Kinds(figures.attributed()),
+            kernel: (&*figures).into(),
+            agreement: figures.agreement().into(),
         }
     }
 }
@@ -105,17 +106,10 @@ impl<'a> From<&'a EndedProcess> for EndedRow<'a> {
 impl View for Processes {
     fn write(&self, report: &Report, out: &mut Out) -> Result<(), ApiError> {
         let profile = &report.profile;
-        let rows = match &profile.processes[..] {
-            [] => vec![Row::new(profile, None)],
-            shares => {
-                let row = |share| Row::new(&profile.figures_of(&[share]), Some(share));
-                shares.iter().map(row).collect()
-            }
-        };
         let reply = ProcessesReply {
             report: report.into(),
             total: Kinds(profile.total),
-            rows,
+            rows: profile.members().into_iter().map(Row::from).collect(),
             groups: profile.groups().into_iter().map(GroupRow::from).collect(),
             ended: profile.ended.processes.iter().map(EndedRow::from).collect(),
             ended_unscanned: profile.ended.unscanned,

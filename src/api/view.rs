@@ -12,7 +12,7 @@ use super::room::Out;
 use super::{Api, ApiError, Ask, BoxFuture, ProviderError, Reply, Report, Request};
 use crate::allocations::Filter;
 use crate::event::Pid;
-use crate::profile::Frames;
+use crate::profile::{Frames, Subset};
 
 /// A view of a report. Its `Debug` form identifies it: replies are shared by that.
 pub(super) trait View: Debug + Send + Sync + 'static {
@@ -97,7 +97,7 @@ impl ReportSelector {
     pub(super) fn chosen(&self) -> Option<Chosen> {
         let (filter, pid) = (self.filter.clone()?, self.pid);
         let part = Part {
-            pid: None,
+            processes: None,
             ..self.shown()
         };
         Some(Chosen { filter, pid, part })
@@ -118,9 +118,9 @@ impl ReportSelector {
 
     /// The part that views show: the one process, if any, with the chosen frames.
     pub(super) fn shown(&self) -> Part {
+        let group = || self.cgroup.clone().map(Subset::Group);
         Part {
-            pid: self.pid,
-            cgroup: self.cgroup.clone(),
+            processes: self.pid.map(Subset::Process).or_else(group),
             frames: Some(self.frames),
         }
     }
@@ -134,10 +134,8 @@ impl ReportSelector {
 /// A part of a report.
 #[derive(Clone, Debug)]
 pub(super) struct Part {
-    /// One process; `None` for all of them together.
-    pid: Option<Pid>,
-    /// Those of this control group and of those below it.
-    cgroup: Option<Arc<str>>,
+    /// Some of its processes; `None` for all of them together.
+    processes: Option<Subset>,
     /// Which frames of an interpreted program; `None` for all, as recorded.
     frames: Option<Frames>,
 }
@@ -156,14 +154,14 @@ impl Part {
     /// # Errors
     /// [`ApiError::NotFound`] if the report has no such process or control group.
     pub(super) fn of<'r>(&self, report: &'r Report) -> Result<Cow<'r, Report>, ApiError> {
-        let profile = match (self.pid, &self.cgroup) {
-            (Some(pid), _) => report.profile.of(pid).ok_or_else(|| no_process(pid))?,
-            (_, Some(group)) => {
-                let found = report.profile.of_group(group);
-                found.ok_or_else(|| no_group(group))?
-            }
-            _ => return Ok(self.showing(report)),
+        let Some(processes) = &self.processes else {
+            return Ok(self.showing(report));
         };
+        let profile = report.profile.part(processes);
+        let profile = profile.ok_or_else(|| match processes {
+            Subset::Process(pid) => no_process(*pid),
+            Subset::Group(group) => no_group(group),
+        })?;
         let report = Report {
             profile: Arc::new(profile),
             ..report.clone()

@@ -12,8 +12,9 @@ use crate::screen::ScreenOptions;
 #[derive(Debug, Args)]
 #[command(
     group = ArgGroup::new("target").args(["comm", "pid", "cgroup", "all", "command"]).required(true),
-    after_help = "`?` shows the keys. A COMMAND has no standard input or output, because the view \
-                  uses the terminal. To keep its output: `-- sh -c 'exec ./server >log 2>&1'`."
+    after_help = "`?` shows the keys; `P` lists the processes and the control groups, each with a view of its own. A \
+                  COMMAND has no standard input or output, because the view uses the terminal. To keep its output: \
+                  `-- sh -c 'exec ./server >log 2>&1'`."
 )]
 pub(super) struct TopArgs {
     #[command(flatten)]

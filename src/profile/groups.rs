@@ -20,8 +20,8 @@ impl Profile {
     /// The control groups of several processes, in the order of their names. Processes of an unknown group are in none.
     pub(crate) fn groups(&self) -> Vec<GroupTotal<'_>> {
         let mut groups: BTreeMap<&str, GroupTotal<'_>> = BTreeMap::new();
-        for share in &self.processes {
-            if let Some(container) = &share.container {
+        for member in self.members() {
+            if let Some(container) = member.container {
                 let new = GroupTotal {
                     container,
                     processes: 0,
@@ -29,7 +29,7 @@ impl Profile {
                 };
                 let group = groups.entry(&container.group).or_insert(new);
                 group.processes += 1;
-                group.total += share.total;
+                group.total += *member.total;
             }
         }
         groups.into_values().collect()

@@ -6,38 +6,82 @@ use std::sync::Arc;
 use super::{Amounts, Border, Ended, KernelFigures, Profile, Sample, Share, Stack, TargetInfo};
 use crate::event::Pid;
 
+/// Some of a profile's processes.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Subset {
+    /// One process.
+    Process(Pid),
+    /// Those in this control group and in those below it.
+    Group(Arc<str>),
+}
+
+impl Subset {
+    /// Whether one of several processes is among them.
+    fn has(&self, share: &Share) -> bool {
+        match self {
+            Subset::Process(pid) => share.pid == *pid,
+            Subset::Group(group) => share.container.as_ref().is_some_and(|c| c.is_below(group)),
+        }
+    }
+}
+
 impl Profile {
     /// The profile of a single process; `None` if `pid` is not in `target.pids`.
     pub fn of(&self, pid: Pid) -> Option<Profile> {
-        if self.target.pids == [pid] {
-            return Some(self.clone());
-        }
-        let share = self.processes.iter().find(|share| share.pid == pid)?;
-        Some(self.part(&[share]))
+        self.part(&Subset::Process(pid))
     }
 
-    /// The profile of the processes in a control group and in those below it; `None` if none of several is.
-    pub fn of_group(&self, group: &str) -> Option<Profile> {
-        let inside = |share: &&Share| share.container.as_ref().is_some_and(|c| c.is_below(group));
-        let shares: Vec<&Share> = self.processes.iter().filter(inside).collect();
-        // Processes that are missing may be in the group.
-        (!shares.is_empty()).then(|| Profile {
-            losses: self.losses.clone(),
-            ..self.part(&shares)
+    /// The profile of some of its processes; `None` if it has none of them. Of a profile's only process the control group
+    /// is not known.
+    pub(crate) fn part(&self, subset: &Subset) -> Option<Profile> {
+        if self.is_only(subset) {
+            return Some(self.clone());
+        }
+        let part = self.figures(subset)?;
+        let inside: BTreeSet<Pid> = part.target.pids.iter().copied().collect();
+        Some(Profile {
+            places: Arc::new(self.places.of(&inside, &part.samples)),
+            ..part
         })
     }
 
-    /// The profile of these processes, of which there is at least one, with their places.
-    fn part(&self, shares: &[&Share]) -> Profile {
-        let part = self.figures_of(shares);
-        let inside: BTreeSet<Pid> = part.target.pids.iter().copied().collect();
-        Profile {
-            places: Arc::new(self.places.of(&inside, &part.samples)),
-            ..part
-        }
+    /// Whether this process is its only one.
+    pub(crate) fn is_only(&self, subset: &Subset) -> bool {
+        matches!(subset, Subset::Process(pid) if self.target.pids == [*pid])
     }
 
-    /// The same without places, which take most of the time. Each stack has one row.
+    /// What some of its processes hold together, and which these are; `None` if it has none of them.
+    pub(crate) fn total_of(&self, subset: &Subset) -> Option<(Amounts, Vec<Pid>)> {
+        if self.is_only(subset) {
+            return Some((self.total, self.target.pids.clone()));
+        }
+        let (mut total, mut pids) = (Amounts::default(), Vec::new());
+        for share in self.processes.iter().filter(|share| subset.has(share)) {
+            total += share.total;
+            pids.push(share.pid);
+        }
+        (!pids.is_empty()).then_some((total, pids))
+    }
+
+    /// The same part without places, which take most of the time.
+    pub(crate) fn figures(&self, subset: &Subset) -> Option<Profile> {
+        let shares = self.processes.iter().filter(|share| subset.has(share));
+        let shares: Vec<&Share> = shares.collect();
+        if shares.is_empty() {
+            return None;
+        }
+        let figures = self.figures_of(&shares);
+        Some(match subset {
+            Subset::Process(_) => figures,
+            // Processes that are missing may be in the group.
+            Subset::Group(_) => Profile {
+                losses: self.losses.clone(),
+                ..figures
+            },
+        })
+    }
+
+    /// The profile of these processes without places. Each stack has one row.
     pub(crate) fn figures_of(&self, shares: &[&Share]) -> Profile {
         let pids: Vec<Pid> = shares.iter().map(|share| share.pid).collect();
         let mut samples: Vec<Sample> = Vec::new();

@@ -116,3 +116,14 @@ impl AddAssign for Amounts {
             .for_each(|(sum, more)| *sum += more);
     }
 }
+
+/// Of a part of the same figures: none goes below 0.
+impl SubAssign for Amounts {
+    fn sub_assign(&mut self, o: Amounts) {
+        self.usage -= o.usage;
+        self.columns
+            .iter_mut()
+            .zip(o.columns)
+            .for_each(|(all, part)| *all = all.saturating_sub(part));
+    }
+}

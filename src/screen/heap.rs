@@ -3,8 +3,10 @@
 use std::sync::Arc;
 
 use crate::api::HeapSnapshot;
+use crate::event::Pid;
 use crate::export::printable;
 use crate::heap::{Allocator, Figures};
+use crate::profile::Subset;
 
 use super::state::State;
 use super::words::{clock, kib};
@@ -12,20 +14,46 @@ use super::words::{clock, kib};
 /// Lines that it takes at most.
 const MOST_LINES: usize = 3;
 
-/// Asks for a snapshot of the process that is shown, unless one is being taken.
-pub(super) fn request(state: &mut State) {
-    let pid = state.report.as_ref().map(|r| r.profile.target.pid);
-    state.heap = match pid {
-        _ if state.heap_taking => return,
-        None => Some("heap: there is no report yet".to_owned()),
-        Some(pid) => Some(format!("heap: taking a snapshot of process {pid} …")),
-    };
-    (state.heap_wanted, state.heap_taking) = (pid, pid.is_some());
-    state.stay_in_sight();
+/// The newest heap snapshot.
+#[derive(Debug, Default)]
+pub(super) struct NewestHeap {
+    /// What is said of it.
+    text: Option<String>,
+    /// Whether one is being taken.
+    taking: bool,
+    /// The process of which one is to be taken.
+    pub(super) wanted: Option<Pid>,
+}
+
+impl NewestHeap {
+    /// Asks for a snapshot of a process, unless one is being taken.
+    pub(super) fn request(&mut self, pid: Option<Pid>) {
+        self.text = match pid {
+            _ if self.taking => return,
+            None => Some("heap: there is no report yet".to_owned()),
+            Some(pid) => Some(format!("heap: taking a snapshot of process {pid} …")),
+        };
+        (self.wanted, self.taking) = (pid, pid.is_some());
+    }
+
+    /// Shows a snapshot, or why there is none.
+    pub(super) fn show(&mut self, taken: &Result<Arc<HeapSnapshot>, String>) {
+        (self.text, self.taking) = (Some(text(taken)), false);
+    }
+}
+
+impl State {
+    /// The process of which the user would take a heap snapshot: the selected one, or the one that is shown.
+    pub(super) fn process_in_view(&self) -> Option<Pid> {
+        match self.selected().map(|row| &row.subset) {
+            Some(Some(Subset::Process(pid))) => Some(*pid),
+            _ => self.shown().map(|report| report.profile.target.pid),
+        }
+    }
 }
 
 /// What the line says of a snapshot, or why there is none.
-pub(super) fn text(taken: &Result<Arc<HeapSnapshot>, String>) -> String {
+fn text(taken: &Result<Arc<HeapSnapshot>, String>) -> String {
     let HeapSnapshot { heap, taken, .. } = match taken {
         Ok(taken) => &**taken,
         Err(why) => return format!("heap: {}", printable(why)),
@@ -40,7 +68,8 @@ pub(super) fn text(taken: &Result<Arc<HeapSnapshot>, String>) -> String {
         (None, allocator) => in_use(&figures, matches!(allocator, Allocator::Glibc { .. })),
     };
     format!(
-        "heap {}: {what}, stop {:.1} ms",
+        "heap of process {}, {}: {what}, stop {:.1} ms",
+        heap.pid,
         clock(*taken),
         heap.taken.stop_ms
     )
@@ -73,33 +102,35 @@ fn size(bytes: u64) -> String {
     }
 }
 
-/// The lines of the screen; none before the first request. What does not fit is cut with a mark.
-pub(super) fn lines(state: &State) -> Vec<String> {
-    let Some(text) = &state.heap else {
-        return Vec::new();
-    };
-    let width = usize::from(state.size.0);
-    let most = match state.size.1 {
-        18.. => MOST_LINES,
-        _ => 1,
-    };
-    let mut lines = vec![String::new()];
-    for word in text.split(' ') {
-        let last = lines.len() - 1;
-        let line = &mut lines[last];
-        let space = usize::from(!line.is_empty());
-        if line.chars().count() + space + word.chars().count() > width && !line.is_empty() {
-            if lines.len() == most {
-                shorten(&mut lines[last], width);
-                return lines;
+impl NewestHeap {
+    /// The lines of the screen; none before the first request. What does not fit is cut with a mark.
+    pub(super) fn lines(&self, size: (u16, u16)) -> Vec<String> {
+        let Some(text) = &self.text else {
+            return Vec::new();
+        };
+        let width = usize::from(size.0);
+        let most = match size.1 {
+            18.. => MOST_LINES,
+            _ => 1,
+        };
+        let mut lines = vec![String::new()];
+        for word in text.split(' ') {
+            let last = lines.len() - 1;
+            let line = &mut lines[last];
+            let space = usize::from(!line.is_empty());
+            if line.chars().count() + space + word.chars().count() > width && !line.is_empty() {
+                if lines.len() == most {
+                    shorten(&mut lines[last], width);
+                    return lines;
+                }
+                lines.push(word.to_owned());
+                continue;
             }
-            lines.push(word.to_owned());
-            continue;
+            line.extend([" "].iter().take(space).copied());
+            line.push_str(word);
         }
-        line.extend([" "].iter().take(space).copied());
-        line.push_str(word);
+        lines
     }
-    lines
 }
 
 fn shorten(line: &mut String, width: usize) {

@@ -2,9 +2,9 @@
 
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 
-use super::state::{MOST_MARKS, Mark, Overlay, Sort, State, View};
-use super::words::clock;
-use super::{heap, rows};
+use super::rows;
+use super::state::State;
+use super::view::{Overlay, Sort, View};
 use crate::profile::{Frames, Kind};
 use crate::tree::{Direction, Merge};
 
@@ -32,7 +32,10 @@ pub(super) const HELP: &[(&str, &str)] = &[
         "y",
         "Python, Ruby: with native functions, alone, native alone",
     ),
-    ("s", "sort functions by self, total or name"),
+    (
+        "s, S",
+        "sort functions by self, total, name; lists: next column, reverse",
+    ),
     (
         "/",
         "show only names that contain a text (* matches any); Esc clears it",
@@ -40,6 +43,10 @@ pub(super) const HELP: &[(&str, &str)] = &[
     (
         "n N",
         "next or previous kind: all, resident, anon, shmem, cache, …",
+    ),
+    (
+        "P",
+        "list processes; Tab: control groups; Enter: one alone; Esc: back",
     ),
     ("p, Space", "pause or resume"),
     ("m", "set a mark"),
@@ -70,12 +77,16 @@ pub(super) fn press(state: &mut State, key: KeyEvent) -> bool {
         over(state, key.code);
         return false;
     }
-    state.message = None;
+    state.messages.dismiss();
     match key.code {
         _ if control => {}
         KeyCode::Char('q') => return true,
         code => {
-            if !(moves(state, code) || shows(state, code) || chooses(state, code)) {
+            if !(moves(state, code)
+                || lists(state, code)
+                || shows(state, code)
+                || chooses(state, code))
+            {
                 unfolds(state, code);
             }
         }
@@ -88,17 +99,20 @@ fn edit(state: &mut State, code: KeyCode) {
         KeyCode::Enter => state.editing = false,
         KeyCode::Esc => {
             state.editing = false;
-            state.filter.clear();
+            state.filter_mut().clear();
         }
         KeyCode::Backspace => {
-            state.filter.pop();
+            state.filter_mut().pop();
         }
-        KeyCode::Char(c) if !c.is_control() && state.filter.chars().count() < LONGEST_FILTER => {
-            state.filter.push(c);
+        KeyCode::Char(c) if !c.is_control() => {
+            let filter = state.filter_mut();
+            if filter.chars().count() < LONGEST_FILTER {
+                filter.push(c);
+            }
         }
         _ => return,
     }
-    state.request_model();
+    state.refresh();
 }
 
 /// Keys while an overlay is open.
@@ -132,17 +146,37 @@ fn moves(state: &mut State, code: KeyCode) -> bool {
     true
 }
 
+/// Keys of the lists of processes and of control groups, and those that lead there and back.
+fn lists(state: &mut State, code: KeyCode) -> bool {
+    let is_list = state.view.is_list();
+    match code {
+        KeyCode::Char('P') => state.toggle_lists(),
+        KeyCode::Esc if !state.filter().is_empty() => return false,
+        KeyCode::Esc if is_list || state.part.is_some() => state.toggle_lists(),
+        KeyCode::Tab | KeyCode::BackTab if is_list => state.show(match state.view {
+            View::Processes => View::Groups,
+            _ => View::Processes,
+        }),
+        KeyCode::Enter if is_list => state.enter(),
+        KeyCode::Char('s') if is_list => state.sort_by_next(),
+        KeyCode::Char('S') if is_list => {
+            state.lists.order.reversed ^= true;
+            state.refresh();
+        }
+        _ => return false,
+    }
+    true
+}
+
 /// Keys that change the view without a new model.
 fn shows(state: &mut State, code: KeyCode) -> bool {
     match code {
-        KeyCode::Char('f') => state.view = View::Functions,
-        KeyCode::Char('t') => state.view = View::Tree,
-        KeyCode::Tab | KeyCode::BackTab => {
-            state.view = match state.view {
-                View::Functions => View::Tree,
-                View::Tree => View::Functions,
-            }
-        }
+        KeyCode::Char('f') => state.show(View::Functions),
+        KeyCode::Char('t') => state.show(View::Tree),
+        KeyCode::Tab | KeyCode::BackTab => state.show(match state.view {
+            View::Functions => View::Tree,
+            _ => View::Functions,
+        }),
         KeyCode::Char('?') | KeyCode::F(1) => open(state, Overlay::Help),
         KeyCode::Char('i') => open(state, Overlay::Details),
         KeyCode::Char('/') => state.editing = true,
@@ -154,7 +188,11 @@ fn shows(state: &mut State, code: KeyCode) -> bool {
             };
             state.relist();
         }
-        KeyCode::Char('h') => heap::request(state),
+        KeyCode::Char('h') if state.view == View::Groups => {
+            let why = "heap snapshots are of one process: Tab lists them";
+            state.messages.show(why.to_owned());
+        }
+        KeyCode::Char('h') => state.heap.request(state.process_in_view()),
         KeyCode::Char('p' | ' ') => state.paused = !state.paused,
         _ => return false,
     }
@@ -188,14 +226,21 @@ fn chooses(state: &mut State, code: KeyCode) -> bool {
             state.frames = Frames::ALL[(at.unwrap_or(0) + 1) % Frames::ALL.len()];
         }
         KeyCode::Char('l') => state.naming.inlined = !state.naming.inlined,
-        KeyCode::Char('m') => mark(state),
-        KeyCode::Char('d') => compare(state),
-        KeyCode::Char('[') => other_mark(state, |at| at.checked_sub(1)),
-        KeyCode::Char(']') => other_mark(state, |at| Some(at + 1)),
-        KeyCode::Esc if !state.filter.is_empty() => state.filter.clear(),
+        KeyCode::Char('m') => {
+            let said = state.marks.set(state.report.clone());
+            state.messages.show(said);
+        }
+        KeyCode::Char('d') => {
+            if let Some(why) = state.marks.compare() {
+                state.messages.show(why);
+            }
+        }
+        KeyCode::Char('[') => state.marks.step(|at| at.checked_sub(1)),
+        KeyCode::Char(']') => state.marks.step(|at| Some(at + 1)),
+        KeyCode::Esc if !state.filter().is_empty() => state.filter_mut().clear(),
         _ => return false,
     }
-    state.request_model();
+    state.refresh();
     true
 }
 
@@ -208,45 +253,6 @@ fn neighbour(state: &State, after: bool) -> Kind {
     let at = kinds.iter().position(|k| *k == state.kind).unwrap_or(0);
     let step = if after { 1 } else { kinds.len() - 1 };
     kinds[(at + step) % kinds.len()]
-}
-
-fn mark(state: &mut State) {
-    let Some(report) = state.report.clone() else {
-        state.show_message("there is nothing to mark yet".into());
-        return;
-    };
-    state.marks_set += 1;
-    let number = state.marks_set;
-    let at = clock(report.profile.taken);
-    state.show_message(format!(
-        "mark {number} set at {at}; d shows the change since"
-    ));
-    let mark = Mark { number, report };
-    state.marks.push(mark);
-    if state.marks.len() > MOST_MARKS {
-        state.marks.remove(0);
-        // If the oldest mark was compared with, the next oldest replaces it.
-        state.compared = state.compared.map(|at| at.saturating_sub(1));
-    }
-}
-
-fn compare(state: &mut State) {
-    state.compared = match (state.compared, state.marks.len()) {
-        (Some(_), _) => None,
-        (None, 0) => {
-            state.show_message("there is no mark yet; m sets one".into());
-            None
-        }
-        (None, marks) => Some(marks - 1),
-    };
-}
-
-fn other_mark(state: &mut State, step: impl Fn(usize) -> Option<usize>) {
-    let last = state.marks.len().checked_sub(1);
-    state.compared = match (state.compared, last) {
-        (Some(at), Some(last)) => Some(step(at).unwrap_or(0).min(last)),
-        (_, last) => last,
-    };
 }
 
 /// Keys that fold and unfold the tree.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use crate::api::Report;
 use crate::measure::Unit;
-use crate::profile::{Frames, Kind, Profile};
+use crate::profile::{Frames, Kind, Profile, Subset};
 use crate::symbol::Symbols;
 use crate::tree::{
     Direction, Find, Label, LabelId, Labels, Layout, Limits, Naming, Paths, Reading, Row, Search,
@@ -23,6 +23,8 @@ pub(super) struct Job {
     pub(super) report: Arc<Report>,
     /// The report to compare with.
     pub(super) mark: Option<Arc<Report>>,
+    /// Which of its processes; `None` for all.
+    pub(super) subset: Option<Subset>,
     pub(super) kind: Kind,
     pub(super) direction: Direction,
     pub(super) naming: Naming,
@@ -102,21 +104,49 @@ pub(super) struct Model {
     pub(super) filtered: bool,
     /// True if the report is compared with a mark.
     pub(super) is_difference: bool,
+    /// Which processes it is about; `None` for all.
+    pub(super) subset: Option<Subset>,
+    /// The report of these processes alone.
+    pub(super) report: Arc<Report>,
+}
+
+impl Job {
+    /// The part of a report, without places. What a mark does not have is empty there.
+    fn part_of(&self, report: &Arc<Report>) -> Arc<Report> {
+        let profile = &report.profile;
+        match &self.subset {
+            Some(subset) if !profile.is_only(subset) => Arc::new(Report {
+                profile: Arc::new(
+                    profile
+                        .figures(subset)
+                        .unwrap_or_else(|| profile.figures_of(&[])),
+                ),
+                ..Report::clone(report)
+            }),
+            _ => Arc::clone(report),
+        }
+    }
 }
 
 impl Model {
     pub(super) fn new(job: Job) -> Model {
-        let report = job.report.showing(job.frames);
+        let part = job.part_of(&job.report);
+        let report = part.showing(job.frames);
         match &job.mark {
-            None => Model::of([report.side()], &job),
+            None => Model::of([report.side()], &job, &part),
             Some(mark) => {
+                let mark = job.part_of(mark);
                 let mark = mark.showing(job.frames);
-                Model::of([report.side(), mark.side()], &job)
+                Model::of([report.side(), mark.side()], &job, &part)
             }
         }
     }
 
-    fn of<const N: usize>(sides: [(&Profile, &Symbols); N], job: &Job) -> Model {
+    fn of<const N: usize>(
+        sides: [(&Profile, &Symbols); N],
+        job: &Job,
+        report: &Arc<Report>,
+    ) -> Model {
         let search = Search::new(&job.filter);
         let reading = Reading {
             direction: job.direction,
@@ -160,6 +190,8 @@ impl Model {
             names: labels.all().iter().map(Label::to_string).collect(),
             filtered: !job.filter.is_empty(),
             is_difference: N > 1,
+            subset: job.subset.clone(),
+            report: Arc::clone(report),
         }
     }
 

@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::collections::{HashSet, VecDeque};
 
 use super::model::{Model, Pair};
-use super::state::Sort;
+use super::view::Sort;
 use crate::tree::NO_FUNCTION;
 
 /// Maximum number of listed rows; the screen says so if there are more.

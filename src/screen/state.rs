@@ -1,29 +1,27 @@
 //! The user's settings, the cursor positions, and the data to show. Nothing here touches a terminal.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use ratatui::crossterm::event::KeyEvent;
 
+use super::heap::NewestHeap;
+use super::history::History;
+use super::keys;
+use super::list::List;
+use super::marks::Marks;
+use super::messages::Messages;
 use super::model::{Job, Model};
+use super::part::Part;
+use super::place::Place;
+use super::processes::Lists;
 use super::rows::{self, FunctionRow, TreeRow};
 use super::theme::Theme;
-use super::{heap, keys};
+use super::view::{Overlay, Sort, View};
 use crate::api::{HeapSnapshot, Report};
-use crate::event::Pid;
 use crate::profile::{Frames, Kind};
 use crate::tree::{Direction, Naming};
 
-/// Reports whose resident memory is kept for the curve.
-const HISTORY: usize = 600;
-/// A message disappears after this many reports.
-const MESSAGE_REPORTS: u32 = 5;
-/// For how many of them it stays if another message comes.
-const SEEN_REPORTS: u32 = 2;
-/// Maximum number of messages that wait; further ones are shown at once.
-const MOST_MESSAGES: usize = 8;
-/// Marks that are kept; each holds a report.
-pub(super) const MOST_MARKS: usize = 9;
 /// Limit of unfolded keys; beyond it, keys of unlisted nodes are forgotten.
 const MOST_UNFOLDED: usize = 4 * rows::MOST_ROWS;
 /// Lines that are not rows: the bottom two and the column headings.
@@ -48,60 +46,6 @@ pub(super) enum Input {
     Message(String),
 }
 
-/// What is listed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum View {
-    Functions,
-    Tree,
-}
-
-/// The sort key of the functions.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Sort {
-    Own,
-    Total,
-    Name,
-}
-
-/// The overlay on top of the list.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Overlay {
-    None,
-    Help,
-    Details,
-}
-
-/// The cursor's row in a list, and the first visible row.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Place {
-    pub(super) cursor: usize,
-    pub(super) top: usize,
-}
-
-impl Place {
-    /// Moves the cursor to a row and scrolls as little as necessary.
-    pub(super) fn go(&mut self, to: usize, rows: usize, page: usize) {
-        self.cursor = to.min(rows.saturating_sub(1));
-        let lowest = self.cursor.saturating_sub(page.saturating_sub(1));
-        self.top = self.top.clamp(lowest, self.cursor);
-    }
-
-    /// Adjusts to changed rows: the row of the cursor is now at `to` and keeps its screen line.
-    fn follow(&mut self, to: Option<usize>, rows: usize, page: usize) {
-        let above = self.cursor - self.top;
-        let to = to.unwrap_or(self.cursor);
-        self.top = to.saturating_sub(above);
-        self.go(to, rows, page);
-    }
-}
-
-/// An earlier report to compare with.
-#[derive(Clone, Debug)]
-pub(super) struct Mark {
-    pub(super) number: usize,
-    pub(super) report: Arc<Report>,
-}
-
 /// Everything that determines what is drawn.
 #[derive(Debug)]
 pub(super) struct State {
@@ -116,19 +60,18 @@ pub(super) struct State {
     pub(super) overlay: Overlay,
     /// The overlay's first visible line.
     pub(super) overlay_top: usize,
+    /// The filter of functions and tree.
     pub(super) filter: String,
     /// True while keys edit the filter.
     pub(super) editing: bool,
     pub(super) paused: bool,
-    pub(super) marks: Vec<Mark>,
-    /// How many marks were ever set.
-    pub(super) marks_set: usize,
-    /// Index in `marks` of the mark to compare with.
-    pub(super) compared: Option<usize>,
-    /// Resident bytes of the latest reports.
-    pub(super) history: VecDeque<u64>,
-    /// The report that is shown.
+    pub(super) marks: Marks,
+    pub(super) history: History,
+    /// The report that is shown, with all its processes.
     pub(super) report: Option<Arc<Report>>,
+    /// The part of it that is shown alone.
+    pub(super) part: Option<Part>,
+    pub(super) lists: Lists,
     /// The model that the rows come from.
     pub(super) model: Option<Arc<Model>>,
     pub(super) functions: Vec<FunctionRow>,
@@ -138,19 +81,10 @@ pub(super) struct State {
     pub(super) unfolded: HashSet<u64>,
     pub(super) in_functions: Place,
     pub(super) in_tree: Place,
-    pub(super) message: Option<String>,
-    /// Reports since the message was set.
-    pub(super) message_age: u32,
-    /// Messages that are shown after it.
-    pub(super) messages: VecDeque<String>,
+    pub(super) messages: Messages,
     /// A model to build.
     pub(super) job: Option<Job>,
-    /// What is said of the newest heap snapshot.
-    pub(super) heap: Option<String>,
-    /// Whether one is being taken.
-    pub(super) heap_taking: bool,
-    /// The process of which one is to be taken.
-    pub(super) heap_wanted: Option<Pid>,
+    pub(super) heap: NewestHeap,
 }
 
 impl State {
@@ -169,11 +103,11 @@ impl State {
             filter: String::new(),
             editing: false,
             paused: false,
-            marks: Vec::new(),
-            marks_set: 0,
-            compared: None,
-            history: VecDeque::new(),
+            marks: Marks::default(),
+            history: History::default(),
             report: None,
+            part: None,
+            lists: Lists::new(),
             model: None,
             functions: Vec::new(),
             tree: Vec::new(),
@@ -181,88 +115,108 @@ impl State {
             unfolded: HashSet::new(),
             in_functions: Place::default(),
             in_tree: Place::default(),
-            message: None,
-            message_age: 0,
-            messages: VecDeque::new(),
+            messages: Messages::default(),
             job: None,
-            heap: None,
-            heap_taking: false,
-            heap_wanted: None,
+            heap: NewestHeap::default(),
         }
     }
 
     /// Handles an event; true when the user quits.
     pub(super) fn update(&mut self, input: Input) -> bool {
         match input {
-            Input::Key(key) => return keys::press(self, key),
-            Input::Resize(columns, lines) => {
-                self.size = (columns, lines);
-                self.stay_in_sight();
-            }
+            Input::Key(key) if keys::press(self, key) => return true,
+            Input::Key(_) => {}
+            Input::Resize(columns, lines) => self.size = (columns, lines),
             Input::Report(report) => self.take_report(report),
-            Input::ReportError(why) if self.report.is_none() => self.show_message(why),
-            Input::ReportError(why) => self.show_message(format!("no new report: {why}")),
-            Input::Model(model) => self.show_model(&model),
-            Input::Heap(taken) => {
-                (self.heap, self.heap_taking) = (Some(heap::text(&taken)), false);
-                self.stay_in_sight();
+            Input::ReportError(why) if self.report.is_none() => self.messages.show(why),
+            Input::ReportError(why) => self.messages.show(format!("no new report: {why}")),
+            Input::Model(model) => {
+                // The user may have chosen another part meanwhile.
+                let part = self.part.as_ref().map(|part| &part.subset);
+                if part == model.subset.as_ref() {
+                    self.show_model(&model);
+                }
             }
-            Input::Message(text) => self.queue_message(text),
+            Input::Heap(taken) => self.heap.show(&taken),
+            Input::Message(text) => self.messages.queue(text),
         }
+        // The list may have become lower.
+        self.stay_in_sight();
         false
     }
 
-    /// Shows a message when the one before it was seen.
-    fn queue_message(&mut self, text: String) {
-        let is_new = self.message.is_some() && self.message_age < SEEN_REPORTS;
-        if is_new && self.messages.len() < MOST_MESSAGES {
-            self.messages.push_back(text);
-        } else {
-            self.show_message(text);
-        }
-    }
-
-    /// Shows a message for a while.
-    pub(super) fn show_message(&mut self, text: String) {
-        self.message = Some(text);
-        self.message_age = 0;
-    }
-
     fn take_report(&mut self, report: Arc<Report>) {
-        self.message_age += 1;
-        if self.message_age >= SEEN_REPORTS
-            && let Some(next) = self.messages.pop_front()
-        {
-            self.show_message(next);
-        } else if self.message_age > MESSAGE_REPORTS {
-            self.message = None;
+        self.messages.grow_old();
+        self.history.push(report.profile.total.usage.resident());
+        if let Some(part) = &mut self.part {
+            part.take(&report, self.paused);
         }
-        if self.history.len() == HISTORY {
-            self.history.pop_front();
-        }
-        self.history
-            .push_back(report.profile.total.usage.resident());
         if !self.paused {
             self.report = Some(report);
-            self.request_model();
+            if self.part.as_ref().is_none_or(|part| !part.has_ended) {
+                self.refresh();
+            }
         }
     }
 
-    /// Requests a model for the current settings.
-    pub(super) fn request_model(&mut self) {
-        let Some(report) = &self.report else {
+    /// Shows another view.
+    pub(super) fn show(&mut self, view: View) {
+        // While a list is shown, no models are built.
+        let stale = self.view.is_list() || view.is_list() || self.model.is_none();
+        self.view = view;
+        if stale {
+            self.refresh();
+        }
+    }
+
+    /// Makes what is shown anew, for the current report and settings.
+    pub(super) fn refresh(&mut self) {
+        match self.view.is_list() {
+            true => self.fill_list(),
+            false => self.request_model(),
+        }
+    }
+
+    fn request_model(&mut self) {
+        let (report, subset) = match &self.part {
+            Some(part) => (Some(&part.report), Some(part.subset.clone())),
+            None => (self.report.as_ref(), None),
+        };
+        let Some(report) = report else {
             return;
         };
-        let mark = self.compared.and_then(|at| self.marks.get(at));
         self.job = Some(Job {
             report: Arc::clone(report),
-            mark: mark.map(|m| Arc::clone(&m.report)),
+            mark: self.marks.compared().map(|m| Arc::clone(&m.report)),
+            subset,
             kind: self.kind,
             direction: self.direction,
             naming: self.naming,
             frames: self.frames,
             filter: self.filter.clone(),
         });
+    }
+
+    /// Shows no functions and no tree until the next model.
+    pub(super) fn forget_model(&mut self) {
+        self.model = None;
+        (self.functions, self.tree) = (Vec::new(), Vec::new());
+        (self.in_functions, self.in_tree) = (Place::default(), Place::default());
+    }
+
+    /// The filter of what is shown.
+    pub(super) fn filter(&self) -> &str {
+        match self.view.is_list() {
+            true => &self.lists.order.filter,
+            false => &self.filter,
+        }
+    }
+
+    pub(super) fn filter_mut(&mut self) -> &mut String {
+        match self.view.is_list() {
+            true => &mut self.lists.order.filter,
+            false => &mut self.filter,
+        }
     }
 
     /// Recomputes the model's rows; the cursor stays on its function or node. In the function list, a cursor
@@ -296,36 +250,38 @@ impl State {
     /// The number of visible rows.
     pub(super) fn page(&self) -> usize {
         let lines = self.size.1;
-        let told = super::render::advice_lines(self).len() + heap::lines(self).len();
-        let used = super::render::header_lines(self, lines) + told as u16 + FRAME_LINES;
+        let told = super::render::advice_lines(self).len() + self.heap.lines(self.size).len();
+        let sum = u16::from(self.view.is_list());
+        let used = super::render::header_lines(self, lines) + told as u16 + FRAME_LINES + sum;
         usize::from(lines.saturating_sub(used)).max(1)
     }
 
     pub(super) fn place(&self) -> (Place, usize) {
+        let place_in = |list: &List| (list.place, list.rows.len());
         match self.view {
             View::Functions => (self.in_functions, self.functions.len()),
             View::Tree => (self.in_tree, self.tree.len()),
+            View::Processes => place_in(&self.lists.processes),
+            View::Groups => place_in(&self.lists.groups),
         }
     }
 
     /// Moves the cursor of the visible list.
     pub(super) fn go(&mut self, to: usize) {
-        let page = self.page();
-        match self.view {
-            View::Functions => self.in_functions.go(to, self.functions.len(), page),
-            View::Tree => self.in_tree.go(to, self.tree.len(), page),
-        }
+        let (page, (_, rows)) = (self.page(), self.place());
+        let place = match self.view {
+            View::Functions => &mut self.in_functions,
+            View::Tree => &mut self.in_tree,
+            View::Processes => &mut self.lists.processes.place,
+            View::Groups => &mut self.lists.groups.place,
+        };
+        place.go(to, rows, page);
     }
 
-    /// Keeps the cursors in view after the list became lower.
-    pub(super) fn stay_in_sight(&mut self) {
-        let page = self.page();
-        for (place, rows) in [
-            (&mut self.in_functions, self.functions.len()),
-            (&mut self.in_tree, self.tree.len()),
-        ] {
-            place.go(place.cursor, rows, page);
-        }
+    /// Keeps the cursor in view.
+    fn stay_in_sight(&mut self) {
+        let (place, _) = self.place();
+        self.go(place.cursor);
     }
 
     /// Adds unfolded keys. Above `MOST_UNFOLDED` keys, forgets those of unlisted nodes first.

@@ -1,9 +1,13 @@
 //! Tests of rendered frames and of keys: a report, a state, and what its screen shows.
 
+mod crowd;
 mod heap;
 mod keys;
 mod kinds;
 mod lists;
+mod orders;
+mod parts;
+mod processes;
 mod reports;
 
 use std::sync::Arc;
@@ -131,10 +135,10 @@ fn messages_wait_for_those_before_them() {
     }
     let mut seen = Vec::new();
     for _ in 0..10 {
-        seen.extend(state.message.clone());
+        seen.extend(state.messages.shown().map(str::to_owned));
         feed(&mut state, Input::Report(report(4000)));
     }
     seen.dedup();
     assert_eq!(seen, ["the first", "the second"]);
-    assert_eq!(state.message, None);
+    assert_eq!(state.messages.shown(), None);
 }

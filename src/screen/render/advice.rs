@@ -11,20 +11,20 @@ const WIDE: u16 = 78;
 /// Lower screens have none.
 const HIGH: u16 = 18;
 
-/// The advice; empty if most memory has a stack or the view shows changes, which have one.
+/// The advice; empty if most memory has a stack or the view shows changes, which have one, or no stacks.
 pub(in crate::screen) fn lines(state: &State) -> Vec<Line<'static>> {
-    let Some(report) = &state.report else {
+    let Some(report) = state.shown().filter(|_| !state.view.is_list()) else {
         return Vec::new();
     };
     let rows = report.profile.not_observed.iter();
     let before = rows.filter(|row| row.reason == Unobserved::BeforeAttach);
     let before: u64 = before.map(|row| state.kind.of(&row.amounts)).sum();
     let whole = state.kind.of(&report.profile.total);
-    if before <= whole / 2 || state.compared.is_some() || state.size.1 < HIGH {
+    if before <= whole / 2 || state.marks.compared().is_some() || state.size.1 < HIGH {
         return Vec::new();
     }
     let share = percent(before, whole);
-    let text = match (state.size.0 >= WIDE, state.marks.last()) {
+    let text = match (state.size.0 >= WIDE, state.marks.newest()) {
         (true, None) => vec![
             format!(
                 "{share} % was there before memprof attached, so its stacks are unknown. What to do:"

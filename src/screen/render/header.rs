@@ -42,7 +42,7 @@ fn words(state: &State) -> u16 {
 
 pub(super) fn render(state: &State, frame: &mut Frame<'_>, area: Rect) {
     let mut lines = vec![title(state)];
-    if let Some(report) = &state.report {
+    if let Some(report) = state.shown() {
         let profile = &report.profile;
         lines.push(resident(profile, state.theme));
         lines.push(further(profile));
@@ -71,9 +71,9 @@ pub(super) fn render(state: &State, frame: &mut Frame<'_>, area: Rect) {
 fn title(state: &State) -> Line<'static> {
     let theme = state.theme;
     let mut spans = vec![Span::styled("memprof  ", theme.accent())];
-    match &state.report {
-        None => spans.push(Span::raw("waiting for the first report")),
-        Some(report) => {
+    match (&state.report, &state.part) {
+        (None, _) => spans.push(Span::raw("waiting for the first report")),
+        (Some(report), None) => {
             let target = &report.profile.target;
             let name = format!("{} (pid {})", printable(&target.comm), target.pid);
             spans.push(Span::styled(name, theme.heading()));
@@ -85,6 +85,22 @@ fn title(state: &State) -> Line<'static> {
                 spans.push(Span::styled("  ENDED, last report", theme.bad()));
             }
             spans.push(Span::raw(format!("  {}", clock(report.profile.taken))));
+        }
+        (Some(_), Some(part)) => {
+            let name = printable(&part.name).into_owned();
+            spans.push(Span::styled(name, theme.heading()));
+            let Profile { target, taken, .. } = &*part.report.profile;
+            match target.pids.len() {
+                0 | 1 => {}
+                all => {
+                    let inside = part.inside.len();
+                    spans.push(Span::raw(format!(", {inside} of {all} processes")));
+                }
+            }
+            if part.has_ended || !target.alive {
+                spans.push(Span::styled("  ENDED, last figures", theme.bad()));
+            }
+            spans.push(Span::raw(format!("  {}", clock(*taken))));
         }
     }
     if state.paused {
@@ -188,9 +204,9 @@ fn stacks(profile: &Profile, theme: Theme) -> Line<'static> {
 /// Draws the curve. The newest report is at the right; the bottom is the lowest visible value.
 fn render_curve(state: &State, frame: &mut Frame<'_>, area: Rect) {
     let width = usize::from(area.width);
-    let newest = state.history.iter().rev().take(width);
+    let newest = state.history().newest(width);
     let (low, high) = newest.clone().fold((u64::MAX, 0), |(low, high), value| {
-        (low.min(*value), high.max(*value))
+        (low.min(value), high.max(value))
     });
     if high == 0 {
         return;
@@ -212,8 +228,8 @@ fn render_curve(state: &State, frame: &mut Frame<'_>, area: Rect) {
     let range = (high - low).max(1);
     let height = u64::from(curve.height) * 8;
     let part =
-        |value: &u64| 1 + u128::from(value - low) * u128::from(height - 1) / u128::from(range);
-    let data: Vec<u64> = newest.map(|v| part(v) as u64).collect();
+        |value: u64| 1 + u128::from(value - low) * u128::from(height - 1) / u128::from(range);
+    let data: Vec<u64> = newest.map(|value| part(value) as u64).collect();
     let sparkline = Sparkline::default()
         .data(&data)
         .max(height)

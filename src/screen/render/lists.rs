@@ -7,7 +7,8 @@ use ratatui::text::Line;
 use crate::export::printable;
 use crate::screen::model::{Model, Pair};
 use crate::screen::rows::{FunctionRow, TreeRow};
-use crate::screen::state::{Sort, State, View};
+use crate::screen::state::State;
+use crate::screen::view::{Sort, View};
 use crate::screen::words::{change, estimate, figure, percent};
 use crate::tree::{CHAIN, SELF};
 
@@ -18,7 +19,7 @@ const MOST_INDENT: usize = 40;
 const WIDE: u16 = 50;
 
 /// Whether there is room for one figure only.
-fn is_narrow(state: &State) -> bool {
+pub(super) fn is_narrow(state: &State) -> bool {
     state.size.0 < WIDE
 }
 
@@ -27,24 +28,22 @@ pub(super) fn heading(state: &State) -> String {
     let difference = state.model.as_ref().is_some_and(|m| m.is_difference);
     let unit = state.kind.unit().symbol();
     let [own, total] = ["self", "total"].map(|column| format!("{column} {unit}"));
-    let columns = match (state.view, difference) {
-        _ if is_narrow(state) => {
-            let figure = match (state.view, difference, state.sort) {
-                (View::Functions, true, Sort::Total) => "total chg.",
-                (View::Functions, true, _) => "self change",
-                (View::Functions, false, Sort::Total) => &total,
-                (View::Functions, false, _) => &own,
-                (View::Tree, true, _) => "change",
-                (View::Tree, false, _) => unit,
+    let columns = match (state.view == View::Tree, difference) {
+        (is_tree, _) if is_narrow(state) => {
+            let figure = match (is_tree, difference, state.sort) {
+                (true, true, _) => "change",
+                (true, false, _) => unit,
+                (false, true, Sort::Total) => "total chg.",
+                (false, true, _) => "self change",
+                (false, false, Sort::Total) => &total,
+                (false, false, _) => &own,
             };
             format!("{figure:>11}")
         }
-        (View::Functions, false) => format!("{:>11} {:>5} {:>12} {:>5}", own, "%", total, "%"),
-        (View::Functions, true) => {
-            format!("{:>11} {:>11} {:>11}", "self change", "total chg.", total)
-        }
-        (View::Tree, false) => format!("{:>11} {:>5}", unit, "%"),
-        (View::Tree, true) => format!("{:>11} {:>11}", "change", unit),
+        (false, false) => format!("{:>11} {:>5} {:>12} {:>5}", own, "%", total, "%"),
+        (false, true) => format!("{:>11} {:>11} {:>11}", "self change", "total chg.", total),
+        (true, false) => format!("{:>11} {:>5}", unit, "%"),
+        (true, true) => format!("{:>11} {:>11}", "change", unit),
     };
     let width = usize::from(state.size.0);
     format!("{:<width$}", format!("{columns}  {}", super::chosen(state)))
@@ -59,16 +58,10 @@ pub(super) fn render(state: &State, frame: &mut Frame<'_>, area: Rect) {
     let mut lines: Vec<Line<'_>> = seen
         .map(|at| {
             let text = match state.view {
-                View::Functions => function_line(state, model, state.functions[at]),
                 View::Tree => tree_line(state, model, at),
+                _ => function_line(state, model, state.functions[at]),
             };
-            match at == place.cursor {
-                true => {
-                    let width = usize::from(area.width);
-                    Line::styled(format!("{text:<width$}"), state.theme.selected())
-                }
-                false => Line::raw(text),
-            }
+            row(text, at == place.cursor, state)
         })
         .collect();
     if rows == 0 {
@@ -78,6 +71,17 @@ pub(super) fn render(state: &State, frame: &mut Frame<'_>, area: Rect) {
         lines.push(Line::styled("             and more", state.theme.dim()));
     }
     frame.render_widget(super::paragraph(lines), area);
+}
+
+/// A row of a list.
+pub(super) fn row(text: String, is_selected: bool, state: &State) -> Line<'static> {
+    match is_selected {
+        true => {
+            let width = usize::from(state.size.0);
+            Line::styled(format!("{text:<width$}"), state.theme.selected())
+        }
+        false => Line::raw(text),
+    }
 }
 
 fn function_line(state: &State, model: &Model, row: FunctionRow) -> String {
@@ -161,23 +165,27 @@ fn node_name(model: &Model, row: &TreeRow) -> String {
     }
 }
 
-/// The full name of the selected row; if it does not fit, its end.
+/// The full name of the selected row.
 pub(super) fn selected_name(state: &State) -> String {
     let Some(model) = &state.model else {
         return String::new();
     };
     let (place, _) = state.place();
     let name = match state.view {
-        View::Functions => state
-            .functions
-            .get(place.cursor)
-            .map(|row| printable(row.name(model)).into_owned()),
         View::Tree => state
             .tree
             .get(place.cursor)
             .map(|row| node_name(model, row)),
+        _ => state
+            .functions
+            .get(place.cursor)
+            .map(|row| printable(row.name(model)).into_owned()),
     };
-    let name = name.unwrap_or_default();
+    end_of(name.unwrap_or_default(), state)
+}
+
+/// A text; if it does not fit, its end.
+pub(super) fn end_of(name: String, state: &State) -> String {
     let (width, long) = (usize::from(state.size.0), name.chars().count());
     match long.checked_sub(width) {
         Some(over) if over > 0 => {

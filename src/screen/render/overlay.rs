@@ -10,7 +10,8 @@ use ratatui::widgets::{Block, Clear};
 use crate::export::printable;
 use crate::profile::Profile;
 use crate::screen::keys::HELP;
-use crate::screen::state::{Overlay, State};
+use crate::screen::state::State;
+use crate::screen::view::Overlay;
 use crate::screen::words::kib;
 use crate::tree::Label;
 
@@ -46,7 +47,7 @@ pub(super) fn render(state: &State, frame: &mut Frame<'_>, area: Rect) {
 
 /// The lines of the current overlay.
 pub(in crate::screen) fn lines(state: &State) -> Vec<Line<'static>> {
-    match (state.overlay, &state.report) {
+    match (state.overlay, state.shown()) {
         (Overlay::Help, _) => help(state),
         (Overlay::Details, Some(report)) => details(&report.profile, state),
         (Overlay::Details, None) => vec![Line::raw("no report yet")],

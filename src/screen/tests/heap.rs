@@ -58,16 +58,16 @@ fn h_asks_once_and_the_line_has_the_figures() {
     let mut state = State::new(false, (80, 24));
     types(&mut state, "h");
     shows(&state, &["heap: there is no report yet"]);
-    assert!(state.heap_wanted.is_none());
+    assert!(state.heap.wanted.is_none());
     feed(&mut state, Input::Report(report(4000)));
     let before = state.page();
     types(&mut state, "h");
     let pid = state.report.as_ref().unwrap().profile.target.pid;
-    assert_eq!(state.heap_wanted.take(), Some(pid));
+    assert_eq!(state.heap.wanted.take(), Some(pid));
     types(&mut state, "h");
-    assert!(state.heap_wanted.is_none(), "one at a time");
+    assert!(state.heap.wanted.is_none(), "one at a time");
     feed(&mut state, Input::Heap(Ok(snapshot(glibc()))));
-    let wanted = "heap 12:01:07 UTC: 301.0 MiB live, 45.0 MiB free (12.0 MiB would be returned by malloc_trim), \
+    let wanted = "heap of process 0, 12:01:07 UTC: 301.0 MiB live, 45.0 MiB free (12.0 MiB would be returned by malloc_trim), \
                   3 KiB unreachable, stop 9.1 ms";
     assert!(words(&state).contains(wanted), "{:#?}", text(&state));
     // Its two lines are taken from the list.
@@ -78,7 +78,7 @@ fn h_asks_once_and_the_line_has_the_figures() {
     }
     assert!(words(&state).contains(wanted));
     types(&mut state, "h");
-    assert!(state.heap_wanted.is_some());
+    assert!(state.heap.wanted.is_some());
 }
 
 #[test]
@@ -98,7 +98,7 @@ fn what_failed_is_said_in_the_line() {
             Ok(snapshot(Allocator::Refused {
                 reason: "a list of free chunks is broken at 0x10".to_owned(),
             })),
-            "heap 12:01:07 UTC: the heap was not read: a list of free chunks is broken at 0x10, stop 9.1 ms",
+            "heap of process 0, 12:01:07 UTC: the heap was not read: a list of free chunks is broken at 0x10, stop 9.1 ms",
         ),
     ] {
         types(&mut state, "h");

@@ -1,5 +1,6 @@
 //! Help, quitting, colours, and arbitrary input.
 
+use super::crowd::crowd;
 use super::*;
 
 #[test]
@@ -57,7 +58,7 @@ fn without_colours_there_are_none() {
 }
 
 fn any_input() -> impl Strategy<Value = Input> {
-    let keys = "qftcsnNpmdi?/*[]kjgG x".chars().map(KeyCode::Char);
+    let keys = "qftcsSnNpPPmdi?/*[]kjgG x".chars().map(KeyCode::Char);
     let mut keys: Vec<KeyCode> = keys.collect();
     keys.extend([
         KeyCode::Up,
@@ -79,6 +80,7 @@ fn any_input() -> impl Strategy<Value = Input> {
         12 => key.prop_map(|k| Input::Key(KeyEvent::new(k, KeyModifiers::NONE))),
         2 => (0u16..160, 0u16..60).prop_map(|(w, h)| Input::Resize(w, h)),
         2 => (0u64..9000).prop_map(|kib| Input::Report(report(kib))),
+        4 => (1usize..40, 0u64..9000).prop_map(|(n, kib)| Input::Report(crowd(n, kib))),
         1 => "\\PC{0,40}".prop_map(Input::Message),
         1 => "\\PC{0,40}".prop_map(Input::ReportError),
     ]
@@ -94,14 +96,10 @@ proptest! {
         for input in inputs {
             feed(&mut state, input);
             drawn(&state);
-            for (place, rows) in [
-                (state.in_functions, state.functions.len()),
-                (state.in_tree, state.tree.len()),
-            ] {
-                prop_assert!(place.cursor < rows.max(1), "{place:?} of {rows}");
-                prop_assert!(place.top <= place.cursor, "{place:?}");
-                prop_assert!(place.cursor < place.top + state.page(), "{place:?}");
-            }
+            let (place, rows) = state.place();
+            prop_assert!(place.cursor < rows.max(1), "{place:?} of {rows}");
+            prop_assert!(place.top <= place.cursor, "{place:?}");
+            prop_assert!(place.cursor < place.top + state.page(), "{place:?}");
         }
     }
 }

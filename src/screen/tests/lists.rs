@@ -84,7 +84,7 @@ fn narrow_screens_show_names() {
 #[test]
 fn the_help_fits() {
     for width in [30, 60, 80, 120] {
-        let mut state = started((width, 70));
+        let mut state = started((width, 80));
         types(&mut state, "?");
         let shown = text(&state).join(" ").replace('│', " ");
         let words: Vec<&str> = shown.split_whitespace().collect();

@@ -1,0 +1,109 @@
+//! The lists of processes and of control groups.
+
+use std::sync::Arc;
+
+use super::list::{Column, List, Order, Row};
+use super::state::State;
+use super::view::View;
+use crate::profile::Subset;
+
+/// Both lists.
+#[derive(Debug)]
+pub(super) struct Lists {
+    pub(super) processes: List,
+    pub(super) groups: List,
+    pub(super) order: Order,
+    /// The view from which they were opened.
+    pub(super) from: View,
+}
+
+impl Lists {
+    pub(super) fn new() -> Lists {
+        Lists {
+            processes: List::default(),
+            groups: List::default(),
+            order: Order::default(),
+            from: View::Functions,
+        }
+    }
+}
+
+impl State {
+    /// The list of processes or of control groups, if one is shown.
+    pub(super) fn list(&self) -> Option<&List> {
+        match self.view {
+            View::Processes => Some(&self.lists.processes),
+            View::Groups => Some(&self.lists.groups),
+            View::Functions | View::Tree => None,
+        }
+    }
+
+    pub(super) fn list_mut(&mut self) -> Option<&mut List> {
+        match self.view {
+            View::Processes => Some(&mut self.lists.processes),
+            View::Groups => Some(&mut self.lists.groups),
+            View::Functions | View::Tree => None,
+        }
+    }
+
+    /// The row of the list that the cursor is on.
+    pub(super) fn selected(&self) -> Option<&Row> {
+        let list = self.list()?;
+        list.rows.get(list.place.cursor)
+    }
+
+    /// Makes the rows of the list that is shown. The cursor stays on its process or group; on the first row it stays there
+    /// instead.
+    pub(super) fn fill_list(&mut self) {
+        let Some(report) = self.report.clone() else {
+            return;
+        };
+        let mark = self.marks.compared().map(|mark| Arc::clone(&mark.report));
+        let mark = mark.as_ref().map(|report| &*report.profile);
+        let mut list = List::of(
+            self.view,
+            &report.profile,
+            mark,
+            &self.lists.order,
+            self.kind,
+        );
+        let selected = self.selected().and_then(|row| row.subset.clone());
+        let page = self.page();
+        if let Some(shown) = self.list_mut() {
+            list.place = shown.place;
+            let kept = selected.filter(|_| list.place.cursor > 0);
+            let to = kept.and_then(|subset| list.at(&subset));
+            list.place.follow(to, list.rows.len(), page);
+            *shown = list;
+        }
+    }
+
+    /// Moves the cursor of the list that is shown to a process or group, if it is listed.
+    pub(super) fn select(&mut self, subset: &Subset) {
+        if let Some(at) = self.list().and_then(|list| list.at(subset)) {
+            self.go(at);
+        }
+    }
+
+    /// Sorts the lists by the next column.
+    pub(super) fn sort_by_next(&mut self) {
+        let columns = self.columns();
+        let at = columns.iter().position(|c| *c == self.lists.order.sort);
+        let next = at.map_or(0, |at| (at + 1) % columns.len());
+        self.lists.order.sort = columns[next];
+        self.fill_list();
+    }
+
+    /// The columns of the list that is shown.
+    fn columns(&self) -> Vec<Column> {
+        let further = super::render::further_kinds(self);
+        let mut columns = vec![Column::Chosen];
+        columns.extend(further.into_iter().map(Column::Kind));
+        columns.push(Column::Number);
+        if self.view == View::Processes {
+            columns.push(Column::Name);
+        }
+        columns.push(Column::Place);
+        columns
+    }
+}
