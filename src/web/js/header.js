@@ -75,7 +75,7 @@ function totals(/** @type {Report} */ report) {
   if (box.dataset.kinds !== signature) {
     box.dataset.kinds = signature;
     const swatch = (/** @type {string} */ kind) => h("i", { class: `swatch ${kind}` });
-    fill(box, ...shown.map((kind) => h("div", { class: "total", "data-kind": kind, title: meaning(kind) }, h("dt", {}, !["resident", "page_tables"].includes(kind) && swatch(kind), label(kind)), h("dd", {}))));
+    fill(box, ...shown.map((kind) => h("div", { class: "total", "data-kind": kind, title: meaning(kind) }, h("dt", {}, !["resident", "pss", "page_tables"].includes(kind) && swatch(kind), label(kind)), h("dd", {}))));
   }
   for (const kind of shown) {
     const amount = /** @type {HTMLElement} */ (box.querySelector(`[data-kind="${kind}"] dd`));

@@ -34,7 +34,7 @@ export const KINDS = /** @type {Kind[]} */ ([
   ["file", "Mapped files", "Resident pages of file mappings: code, libraries, mapped data. The same physical pages may also count as page cache.", RESIDENT],
   ["swap", "Swapped", "Written out to swap: not in RAM.", RESIDENT],
   ["hugetlb", "Huge pages", "Pages of hugetlbfs, which the kernel does not count in RSS.", RESIDENT],
-  ["pss", "Resident, shared pages once (PSS)", "Resident memory and mapped files; of a page that several mappings have, each has its part, as in the kernel's PSS. So the sum over processes has each page once. Counted only with --pss, --all or --cgroup; in no total.", SHARED],
+  ["pss", "PSS", "Resident memory and mapped files with shared pages once; of a page that several mappings have, each has its part, as in the kernel's PSS. So the sum over processes has each page once. Counted only with --pss, --all or --cgroup; in no total.", SHARED],
   ["inuse_space", "Live heap", "Bytes allocated and not freed, by the stack that allocated them. Estimated from samples (--heap); not all of it need be resident.", LIVE],
   ["inuse_objects", "Live allocations", "Number of allocations not freed, by the stack that made them. Estimated from samples (--heap).", LIVE, "objects"],
   ["alloc_space", "Allocated", "All bytes allocated since sampling began, also those freed. Estimated from samples (--heap).", ALLOCATED],
