@@ -254,7 +254,7 @@ fn works(given: &Given) {
         let mut workload = Workload::start_as(&mut start);
         workload.lines.tell("mmap 4096");
         let pid = workload.pid();
-        let m = given.serving(&["--pid", &pid.to_string()]);
+        let m = given.serving(&["--max-freeze", "5000", "--pid", &pid.to_string()]);
         m.said("following ");
         assert_eq!(m.get("/v2/summary").status, 401);
         workload.lines.tell("mmap 67108864");
