@@ -38,7 +38,7 @@ fn full() -> Report {
     p.samples[1].amounts += kernel;
     p.total += kernel;
     // (The last one says that figures of the heap are no estimates.)
-    p.measures = MEASURES[..3].to_vec();
+    p.measures = MEASURES[..4].to_vec();
     let partial = Stack {
         frames: [at(1, 0x31)].into(),
         outcome: Outcome::Partial(PartialReason::DepthLimit),

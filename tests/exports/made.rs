@@ -89,7 +89,7 @@ fn every_format_adds_up() {
 #[test]
 fn optional_measures_add_up() {
     let mut report = Report::clone(&small());
-    Arc::make_mut(&mut report.profile).measures = MEASURES[..3].to_vec();
+    Arc::make_mut(&mut report.profile).measures = MEASURES[..4].to_vec();
     let total = report.profile.total;
     let bytes = written("pprof", &report, &ExportOptions::default());
     let sums = readers::read("pprof", &bytes);
@@ -323,7 +323,7 @@ fn pprof_knows_lines() {
 #[test]
 fn pprof_knows_the_heap() {
     let mut report = Report::clone(&small());
-    Arc::make_mut(&mut report.profile).measures = MEASURES[..3].to_vec();
+    Arc::make_mut(&mut report.profile).measures = MEASURES[..4].to_vec();
     let asked = |kind: &str| {
         let kind = Kind::by_name(kind).unwrap();
         let options = ExportOptions {
@@ -337,7 +337,7 @@ fn pprof_knows_the_heap() {
         let (_, samples) = raw.split_once("Samples:\n").unwrap();
         samples.lines().next().unwrap().trim().to_owned()
     };
-    let all = "resident_space/bytes page_cache_space/bytes swapped_space/bytes approximate_kernel_space/bytes \
+    let all = "resident_space/bytes page_cache_space/bytes swapped_space/bytes pss_space/bytes approximate_kernel_space/bytes \
                inuse_space/bytes inuse_objects/count alloc_space/bytes alloc_objects/count temporary_space/bytes \
                temporary_objects/count";
     assert_eq!(
@@ -387,7 +387,7 @@ fn heaptrack_print_reads_it() {
     let samples = stacks.map(|stack| (stack, kib(4, 0, 0)));
     let mut report = Report::clone(&report(&samples, &[], &names));
     let profile = Arc::make_mut(&mut report.profile);
-    profile.measures = MEASURES[..3].to_vec();
+    profile.measures = MEASURES[..4].to_vec();
     // Three million allocations: each event stands for 16 of them.
     let figures = [
         (0, "alloc_space", 9_000_000_000),

@@ -53,7 +53,7 @@ fn heap(figures: bool) -> Arc<Report> {
     ];
     let exact = report(&samples, &[], &names);
     let mut profile = (*exact.profile).clone();
-    profile.measures = MEASURES[..3].to_vec();
+    profile.measures = MEASURES[..4].to_vec();
     let column = |name: &str| {
         let mut all = ColumnId::ALL.into_iter();
         all.find(|id| id.column().name == name).unwrap()
@@ -138,6 +138,7 @@ fn kinds_are_offered_if_they_are_counted() {
     browser.wait("document.querySelector('[data-name=kind] [value=inuse_space]') !== null");
     let all: Vec<&str> = resident
         .into_iter()
+        .chain(["pss"])
         .chain(HEAP.map(|(kind, _)| kind))
         .chain(["kernel"])
         .collect();
@@ -148,6 +149,7 @@ fn kinds_are_offered_if_they_are_counted() {
         groups,
         json!([
             "Resident (first touch)",
+            "Shared pages once",
             "Live heap (estimated)",
             "Allocated (estimated)",
             "Temporary (estimated)",

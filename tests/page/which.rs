@@ -81,6 +81,16 @@ fn processes_and_control_groups() {
         summary["total"]["anon"].as_u64().unwrap()
     };
     assert_eq!(browser.figure(".note", "data-total"), total(""));
+    // Both ways of counting what several processes map.
+    let note = browser.text(".note");
+    assert!(note.contains("counted once (PSS): "), "{note}");
+    browser.open("#view=processes&kind=pss");
+    let once = browser.figure(".note", "data-total");
+    let summary = api(m.address(), "/v2/summary");
+    let each = ["resident", "file"].map(|kind| summary["total"][kind].as_u64().unwrap());
+    assert!(once > 14 * MIB && once < each.iter().sum());
+    assert!(browser.text(".note").contains("counts once"));
+    browser.open("#view=processes&kind=anon");
     // The largest is first, and leads to its own memory.
     browser.click(".rows .row");
     let link = format!("location.hash.includes('pid={}')", pids[2]);
