@@ -52,8 +52,10 @@ pub(super) struct Counted {
 
 impl Counted {
     fn read(pid: Pid, changes: u64) -> Option<Counted> {
+        // The name need not be text.
+        let stat = fs::read(format!("/proc/{pid}/stat")).ok()?;
         Some(Counted {
-            faults: faults(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)?,
+            faults: faults(&String::from_utf8_lossy(&stat))?,
             figures: figures::counters(pid).ok()?,
             changes,
         })
@@ -81,12 +83,16 @@ impl Recent {
     pub(super) fn stacks(&self) -> impl Iterator<Item = StackId> {
         self.scanned.totals.stacks.keys().copied()
     }
+}
 
-    /// The scan, if the kernel has counted nothing since and it is not too old.
-    fn unchanged(&self, now: Option<Counted>) -> Option<&Scanned> {
-        let same = now.is_some() && self.scanned.counted == now;
-        (same && self.at.elapsed() < LONGEST).then_some(&self.scanned)
-    }
+/// A process that is to be scanned, in this order: of those that have changed, the ones without a scan first, then those
+/// whose scan is oldest; and then those that have not changed for long.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Due {
+    unchanged: bool,
+    last: Option<Instant>,
+    /// Its place among the followed processes.
+    at: usize,
 }
 
 impl Aggregator {
@@ -122,45 +128,52 @@ impl Aggregator {
         pass
     }
 
-    /// The scans of processes that have not changed are taken as they are. The others are scanned: those without a scan
-    /// first, and then those whose scan is oldest, as long as there is time.
+    /// The scans of processes that have not changed are taken as they are. The others are scanned as long as there is time.
     fn scan_changed(&mut self, spaces: &[(MmId, Pid)], probe: &Probe) -> Pass {
         let begun = Instant::now();
-        let end = begun
-            + self
-                .passed
-                .map_or(LEAST, |at| (at.elapsed() / SHARE).max(LEAST));
+        let since_last = self.passed.map_or(Duration::ZERO, |at| at.elapsed());
+        let end = begun + (since_last / SHARE).max(LEAST);
         self.distrust_ranges(probe);
         let (mut pass, mut scanned, mut due) = (Pass::default(), BTreeMap::new(), Vec::new());
+        let mut counted = Vec::with_capacity(spaces.len());
         for (at, &(mm, pid)) in spaces.iter().enumerate() {
-            let Some(space) = self.spaces.get(&mm) else {
-                continue;
-            };
-            let counted = Counted::read(pid, space.changes);
-            match space.recent.as_ref() {
-                Some(recent) => match recent.unchanged(counted) {
-                    Some(same) => drop(scanned.insert(at, same.clone())),
-                    None => due.push((Some(recent.at), at, counted)),
-                },
-                None => due.push((None, at, counted)),
+            let space = self.spaces.get(&mm);
+            counted.push(space.and_then(|space| Counted::read(pid, space.changes)));
+            let recent = space.and_then(|space| space.recent.as_ref());
+            let same =
+                |recent: &&Recent| counted[at].is_some() && recent.scanned.counted == counted[at];
+            match recent.filter(same) {
+                Some(recent) if recent.at.elapsed() < LONGEST => {
+                    scanned.insert(at, (*recent.scanned).clone());
+                }
+                same => due.push(Due {
+                    unchanged: same.is_some(),
+                    last: recent.map(|recent| recent.at),
+                    at,
+                }),
             }
         }
-        due.sort_by_key(|(last, ..)| *last);
-        let changed = due.len();
-        for (_, at, counted) in due {
+        due.sort_unstable();
+        let changed = due.iter().filter(|due| !due.unchanged).count();
+        for Due { unchanged, at, .. } in due {
             let (mm, pid) = spaces[at];
-            // Of one that has ended since, the last memory is scanned now or not at all.
-            if counted.is_some()
-                && Instant::now() >= end
-                && let Some(space) = self.spaces.get(&mm)
-                && let Some(recent) = &space.recent
-            {
-                scanned.insert(at, (*recent.scanned).clone());
-                pass.older += 1;
-                continue;
+            let recent = self.spaces.get_mut(&mm).map(|space| &mut space.recent);
+            let late = Instant::now() >= end;
+            match recent {
+                // Of one that has ended since, the last memory is scanned now or not at all.
+                Some(Some(recent)) if late && counted[at].is_some() => {
+                    scanned.insert(at, (*recent.scanned).clone());
+                    pass.older += u64::from(!unchanged);
+                    continue;
+                }
+                Some(recent) => *recent = None,
+                None => continue,
             }
             match self.scan(mm, probe) {
-                Ok(Some(process)) => drop(scanned.insert(at, Scanned { counted, ..process })),
+                Ok(Some(process)) => {
+                    let counted = counted[at];
+                    scanned.insert(at, Scanned { counted, ..process });
+                }
                 Ok(None) => {}
                 Err(why) => pass.unscanned.push(Unscanned { pid, why }),
             }
@@ -174,11 +187,10 @@ impl Aggregator {
 
     /// Keeps the scan of a process for the next passes, if there is something to tell changes by.
     pub(super) fn remember(&mut self, process: &Scanned) {
-        let Some(space) = self.spaces.get_mut(&process.mm) else {
-            return;
-        };
-        let known = |recent: &Recent| recent.scanned.counted == process.counted;
-        if process.counted.is_some() && !space.recent.as_ref().is_some_and(known) {
+        if let Some(space) = self.spaces.get_mut(&process.mm)
+            && space.recent.is_none()
+            && process.counted.is_some()
+        {
             space.recent = Some(Recent {
                 scanned: Box::new(process.clone()),
                 at: Instant::now(),
@@ -197,6 +209,24 @@ mod tests {
         assert_eq!(faults(stat), Some([1203, 17, 9]));
         assert_eq!(faults("42 (a) S 1 2"), None);
         assert_eq!(faults(""), None);
+    }
+
+    #[test]
+    fn what_has_changed_comes_first_and_then_what_is_oldest() {
+        let now = Instant::now();
+        let due = |unchanged, last: Option<u64>, at| Due {
+            unchanged,
+            last: last.map(|ago| now - Duration::from_millis(ago)),
+            at,
+        };
+        let mut all = [
+            due(true, Some(90), 0),
+            due(false, Some(10), 1),
+            due(false, None, 2),
+            due(false, Some(50), 3),
+        ];
+        all.sort_unstable();
+        assert_eq!(all.map(|due| due.at), [2, 3, 1, 0]);
     }
 
     #[test]
