@@ -43,6 +43,20 @@ pub fn check(path: &Path, option: &str) -> Result<()> {
     tried.with_context(|| refused(path, option))
 }
 
+/// Writes all of it, whatever fails: where one disk is full, another may not be.
+///
+/// # Errors
+/// The last failure; those before it are printed.
+pub fn all(written: impl IntoIterator<Item = Result<()>>) -> Result<()> {
+    let mut last = None;
+    for e in written.into_iter().filter_map(Result::err) {
+        if let Some(e) = last.replace(e) {
+            console::print(&format!("error: {e:#}"));
+        }
+    }
+    last.map_or(Ok(()), Err)
+}
+
 /// Writes a profile to the file of `option`.
 ///
 /// # Errors

@@ -6,13 +6,16 @@
 //!
 //! Needs root and `cc`.
 
+mod clock;
 #[path = "../common/mod.rs"]
 mod common;
 #[path = "../../benches/support/counters.rs"]
 #[allow(dead_code, reason = "the benchmarks use the rest")]
 mod counters;
+mod disk;
 mod held;
 mod kills;
+mod streams;
 
 use std::time::{Instant, SystemTime};
 
