@@ -6,6 +6,7 @@
 //!
 //! Needs root and `cc`.
 
+mod clients;
 mod clock;
 #[path = "../common/mod.rs"]
 mod common;
@@ -13,9 +14,11 @@ mod common;
 #[allow(dead_code, reason = "the benchmarks use the rest")]
 mod counters;
 mod disk;
+mod full;
 mod held;
 mod kills;
 mod streams;
+mod target;
 
 use std::time::{Instant, SystemTime};
 
