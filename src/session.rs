@@ -17,6 +17,7 @@ mod naming;
 pub mod oom;
 mod opened;
 mod output;
+mod pause;
 mod push;
 mod reconcile;
 pub mod reports;

@@ -1,14 +1,18 @@
 //! Output at the end of a session: the profile for `--output`, and the summary.
 //!
-//! The path is checked at the start. A profile is written to a temporary file beside its destination and then
-//! renamed, so that a crash leaves no partial file and an existing file stays until then. Pipes, terminals and
+//! The path is checked at the start. A profile is written to a file without a name, which gets one beside its destination and
+//! then takes its place, so that a crash leaves no partial file and an existing file stays until then. Pipes, terminals and
 //! other special files are written to directly.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufWriter, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
+use nix::fcntl::{AT_FDCWD, AtFlags};
+use nix::unistd::linkat;
 
 use crate::config::Output;
 use crate::console;
@@ -22,7 +26,7 @@ pub const SIZES: &str = "--sizes";
 
 /// How a file is written.
 enum Way {
-    /// To a temporary file beside this path, which is then renamed.
+    /// To a file without a name, or else with another one beside this path, which is then renamed.
     Beside(PathBuf),
     /// Directly: not a regular file.
     Direct,
@@ -35,10 +39,7 @@ enum Way {
 pub fn check(path: &Path, option: &str) -> Result<()> {
     let tried = way(path).and_then(|way| match way {
         Way::Direct => Ok(()),
-        Way::Beside(place) => {
-            let (part, _) = create_part(&place)?;
-            fs::remove_file(part)
-        }
+        Way::Beside(place) => check_beside(&place),
     });
     tried.with_context(|| refused(path, option))
 }
@@ -149,32 +150,82 @@ fn way(path: &Path) -> io::Result<Way> {
     }
 }
 
-fn create_part(place: &Path) -> io::Result<(PathBuf, File)> {
+/// The name that a file has beside its place until it is whole.
+fn part_of(place: &Path) -> io::Result<PathBuf> {
     let name = place.file_name().ok_or(io::ErrorKind::InvalidFilename)?;
     let mut part = std::ffi::OsString::from(".");
     part.push(name);
     part.push(format!(".{}.part", std::process::id()));
-    let part = place.with_file_name(part);
-    let file = OpenOptions::new()
-        .write(true)
-        .create_new(true)
-        .open(&part)?;
-    Ok((part, file))
+    Ok(place.with_file_name(part))
+}
+
+/// A new file without a name: nothing is left of it, whatever ends memprof, unless it gets one. `None` where the file system
+/// has no such files.
+fn nameless(part: &Path) -> Option<File> {
+    let dir = part.parent().filter(|dir| !dir.as_os_str().is_empty());
+    let mut options = OpenOptions::new();
+    options.write(true).custom_flags(libc::O_TMPFILE);
+    options.open(dir.unwrap_or(Path::new("."))).ok()
+}
+
+fn give_name(file: &File, part: &Path) -> io::Result<()> {
+    let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+    Ok(linkat(
+        AT_FDCWD,
+        path.as_str(),
+        AT_FDCWD,
+        part,
+        AtFlags::AT_SYMLINK_FOLLOW,
+    )?)
+}
+
+fn named(part: &Path) -> io::Result<File> {
+    OpenOptions::new().write(true).create_new(true).open(part)
+}
+
+fn check_beside(place: &Path) -> io::Result<()> {
+    let part = part_of(place)?;
+    match fs::symlink_metadata(&part) {
+        // Such as a name that is too long.
+        Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
+        _ => {}
+    }
+    match nameless(&part) {
+        Some(_) => Ok(()),
+        None => named(&part).and_then(|_| fs::remove_file(&part)),
+    }
 }
 
 fn write_beside(
     place: &Path,
     make: impl FnOnce(&mut dyn Write) -> io::Result<()>,
 ) -> io::Result<()> {
-    let (part, file) = create_part(place)?;
+    let part = part_of(place)?;
+    write_by(place, &part, nameless(&part), make)
+}
+
+/// Writes the file without a name, or else one that is called `part`, and puts it in its place.
+fn write_by(
+    place: &Path,
+    part: &Path,
+    nameless: Option<File>,
+    make: impl FnOnce(&mut dyn Write) -> io::Result<()>,
+) -> io::Result<()> {
+    let (file, needs_name) = match nameless {
+        Some(file) => (file, true),
+        None => (named(part)?, false),
+    };
     let done = buffered(&file, make).and_then(|()| {
         if let Ok(there) = fs::metadata(place) {
             file.set_permissions(there.permissions())?;
         }
-        fs::rename(&part, place)
+        if needs_name {
+            give_name(&file, part)?;
+        }
+        fs::rename(part, place)
     });
     if done.is_err() {
-        let _ = fs::remove_file(&part);
+        let _ = fs::remove_file(part);
     }
     done
 }
@@ -217,6 +268,44 @@ mod tests {
             assert!(e.contains("--output"), "{e}");
             write(path, OUTPUT, |out| out.write_all(b"x")).unwrap_err();
         }
+    }
+
+    #[test]
+    fn a_name_that_is_too_long_is_found_at_the_start() {
+        let dir = tempfile::tempdir().unwrap();
+        let e = check(&dir.path().join("x".repeat(250)), OUTPUT).unwrap_err();
+        assert!(format!("{e:#}").contains("too long"), "{e:#}");
+    }
+
+    /// Where a file system has no files without a name, as NFS.
+    #[test]
+    fn a_file_with_a_name_does_as_well() {
+        let dir = tempfile::tempdir().unwrap();
+        let place = dir.path().join("p.json");
+        let part = part_of(&place).unwrap();
+        write_by(&place, &part, None, |out| out.write_all(b"whole")).unwrap();
+        write_by(&place, &part, None, |_| {
+            Err(io::ErrorKind::StorageFull.into())
+        })
+        .unwrap_err();
+        assert_eq!(names(dir.path()), ["p.json"]);
+        assert_eq!(fs::read_to_string(&place).unwrap(), "whole");
+    }
+
+    #[test]
+    fn nothing_is_seen_of_a_file_before_it_is_whole() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("p.json");
+        write(&path, OUTPUT, |out| {
+            out.write_all(&[b'x'; 100_000])?;
+            assert!(names(dir.path()).is_empty());
+            Ok(())
+        })
+        .unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().len(), 100_000);
+        write(&path, OUTPUT, |_| Err(io::ErrorKind::StorageFull.into())).unwrap_err();
+        assert_eq!(names(dir.path()), ["p.json"]);
+        assert_eq!(fs::metadata(&path).unwrap().len(), 100_000);
     }
 
     #[test]

@@ -12,8 +12,7 @@ import sys
 import yaml
 
 SECCOMP = "/usr/share/containers/seccomp.json"
-# What containerd 1.7 and CRI-O 1.26 permit to those who have the capability. The profile of podman 4 (Debian 12) asks for
-# CAP_SYS_ADMIN.
+# What containerd permits to those who have the capability. The profile of podman 4.3 asks for CAP_SYS_ADMIN.
 PERMITTED = {"bpf": "CAP_BPF", "perf_event_open": "CAP_PERFMON"}
 
 

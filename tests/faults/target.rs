@@ -11,7 +11,7 @@ use std::time::Duration;
 use ::memprof::event::Pid;
 
 use crate::common::memprof::{BINARY, Memprof};
-use crate::common::process::{cont, signal, stop, wait_until};
+use crate::common::process::{cont, signal, state, threads, wait_until};
 use crate::common::workload::{Workload, program};
 use crate::{dice, equals_the_kernel, times};
 
@@ -77,7 +77,13 @@ fn disturb(workload: &mut Workload, fate: Fate, at: Option<u32>, more: &[&str]) 
     for line in BufReader::new(memprof.stderr.take().unwrap()).lines() {
         said += &(line.unwrap() + "\n");
         if Some(steps) == at {
-            stop(id);
+            // (It may have ended.)
+            signal(id, libc::SIGSTOP);
+            wait_until(|| {
+                threads(id)
+                    .into_iter()
+                    .all(|t| matches!(state(t), 'T' | 'Z' | 'X'))
+            });
             fate.befalls(workload);
             cont(id);
         }
@@ -143,6 +149,39 @@ fn at_every_step_of_a_run() {
         workload.lines.tell("touch");
         workload.end();
     }
+}
+
+/// A name that the kernel has cut in the middle of a character: it is stopped, forked and followed as any other.
+#[test]
+fn a_name_that_is_no_text() {
+    let mut workload = Workload::start(&program("restless"));
+    let pid = workload.pid();
+    // The fourth one, of its first thread.
+    for _ in 0..4 {
+        workload.lines.tell("rename");
+    }
+    let stat = std::fs::read(format!("/proc/{pid}/stat")).unwrap();
+    assert!(String::from_utf8(stat).is_err());
+    let m = Memprof::attach(pid, &["--max-freeze", "60000"]);
+    m.said("following ");
+    let mark = m.send("POST", "/v2/marks", r#"{"freeze": true}"#);
+    assert_eq!(mark.json()["exact"], true, "{}", mark.text());
+    let heap = m.send("POST", "/v2/heap", "");
+    assert_eq!(heap.status, 201, "{}", heap.text());
+    let heap = m
+        .get(&format!("/v2/heap/{}", heap.json()["id"].as_str().unwrap()))
+        .json();
+    // Of a snapshot by a child nothing is left in the process.
+    let children = format!("/proc/{pid}/task/{pid}/children");
+    assert_eq!(
+        std::fs::read_to_string(children).unwrap(),
+        "",
+        "{}",
+        heap["heap"]["taken"]
+    );
+    equals_the_kernel(&m, pid);
+    m.interrupt();
+    workload.end();
 }
 
 /// Reports of a target that executes and renames itself all the time, and what they say once it is calm.
