@@ -285,8 +285,8 @@ fn is_removed_by_the_next(place: &Place, library: &str) {
     let mut command = Command::new(BINARY);
     command.env("TMPDIR", place.0.path());
     command.args(["--no-server", "--heap", "--", "true"]);
-    let status = command.stdout(Stdio::null()).stderr(Stdio::null()).status();
-    assert!(status.unwrap().success());
+    let out = command.output().unwrap();
+    assert!(out.status.success(), "{out:?}");
     assert!(!Path::new(&place.at(library)).exists());
     place.has_only(&[]);
 }
