@@ -170,9 +170,6 @@ fn the_ring_buffer_with_samples() {
     let pid = m.followed();
     // memprof holds the command for a moment after its start.
     std::thread::sleep(std::time::Duration::from_secs(2));
-    for thread in crate::common::process::threads(m.pid()) {
-        println!("{thread}");
-    }
     crate::common::process::signal(m.pid(), libc::SIGSTOP);
     lines.tell("hold 20000 1000");
     lines.tell("release 10000");

@@ -7,9 +7,6 @@ use std::process::{Command, Stdio};
 use std::thread::{scope, sleep};
 use std::time::{Duration, Instant, SystemTime};
 
-use ::memprof::event::Pid;
-use tempfile::TempDir;
-
 use crate::common::memprof::{BINARY, Memprof};
 use crate::common::process::{self, LIMIT, eventually, signal, state};
 use crate::common::random::Random;
@@ -17,7 +14,9 @@ use crate::common::terminal::{Top, open};
 use crate::common::witness::{is_unharmed, unharmed, witness};
 use crate::common::workload::{Lines, Workload, program};
 use crate::held::{Held, files_in};
+use crate::place::{OLD, Place};
 use crate::{dice, equals_the_kernel, times};
+use ::memprof::event::Pid;
 
 /// What memprof does when it is killed.
 #[derive(Clone, Copy, Debug)]
@@ -40,42 +39,6 @@ const ALL: [Doing; 6] = [
 ];
 /// A moment during reports.
 const LATEST: Duration = Duration::from_millis(150);
-const OLD: &str = "of yesterday";
-
-/// A directory for everything that memprof writes: an output, its socket, the library, and its caches.
-struct Place(TempDir);
-
-impl Place {
-    fn new() -> Place {
-        let place = Place(tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap());
-        fs::write(place.0.path().join("profile.json"), OLD).unwrap();
-        place
-    }
-
-    fn at(&self, name: &str) -> String {
-        self.0.path().join(name).to_str().unwrap().to_owned()
-    }
-
-    /// A memprof that writes here.
-    fn memprof(&self, args: &[&str]) -> Command {
-        let mut command = Command::new(BINARY);
-        command.env("TMPDIR", self.0.path());
-        command.args(["--stacks", "all"]).args(args);
-        command.args(["-o", &self.at("profile.json")]);
-        command.stdin(Stdio::null()).stdout(Stdio::null());
-        command
-    }
-
-    /// The output is what it was, and nothing is beside it but what the next memprof replaces.
-    #[track_caller]
-    fn has_only(&self, others: &[&str]) {
-        assert_eq!(fs::read_to_string(self.at("profile.json")).unwrap(), OLD);
-        let mut names = files_in(self.0.path());
-        names.retain(|name| name != "profile.json" && !others.contains(&name.as_str()));
-        assert_eq!(names, [""; 0]);
-    }
-}
-
 /// A process's descriptors, and its mappings with a name: arenas grow meanwhile.
 fn belongings(pid: Pid) -> (usize, Vec<String>) {
     let files = fs::read_dir(format!("/proc/{pid}/fd")).unwrap().count();

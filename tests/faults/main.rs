@@ -17,6 +17,7 @@ mod disk;
 mod full;
 mod held;
 mod kills;
+mod place;
 mod stops;
 mod streams;
 mod target;
