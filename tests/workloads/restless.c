@@ -50,7 +50,7 @@ static void execute(const char *rest)
 	die("execl");
 }
 
-static void wild(unsigned long n)
+static void wild(size_t n)
 {
 	char rest[32];
 
@@ -58,22 +58,24 @@ static void wild(unsigned long n)
 		return;
 	for (unsigned i = 0; i < 10; i++)
 		rename_itself((unsigned)n + i);
-	snprintf(rest, sizeof(rest), "%lu", n - 1);
+	snprintf(rest, sizeof(rest), "%zu", n - 1);
 	execute(rest);
 }
 
 int main(int argc, char **argv)
 {
 	unsigned renamed = 0;
-	unsigned long n;
 	pthread_t thread;
+	size_t n;
 	char line[64];
 
 	page_size = (size_t)sysconf(_SC_PAGESIZE);
 	if (pthread_create(&thread, NULL, sleeps, NULL))
 		die("pthread_create");
 	if (argc > 1) {
-		wild(strtoul(argv[1], NULL, 10));
+		if (number(argv[1], &n))
+			die(argv[1]);
+		wild(n);
 		restless_touch();
 		answer(0);
 	}
@@ -82,7 +84,7 @@ int main(int argc, char **argv)
 			execute("0");
 		if (strcmp(line, "rename") == 0)
 			rename_itself(renamed++);
-		if (sscanf(line, "wild %lu", &n) == 1)
+		if (sscanf(line, "wild %zu", &n) == 1)
 			wild(n);
 		restless_touch();
 		answer(0);
