@@ -1,7 +1,7 @@
 //! What goes wrong around memprof: memprof is killed, its target is killed, replaced and renamed, disks are full, streams are
 //! closed, clocks jump, tables and the ring buffer are full, and many clients ask for everything at once.
 //!
-//! A short form by default. In full, which takes about ten minutes: `./run-tests faults`, or
+//! A short form by default. In full, which takes about eight minutes: `./run-tests faults`, or
 //! `MEMPROF_FAULTS_FULL=1 cargo test --test faults`. `MEMPROF_FAULTS_SEED` repeats the random moments of a run.
 //!
 //! Needs root and `cc`.
