@@ -222,6 +222,13 @@ impl Aggregator {
         Ok(())
     }
 
+    /// No memory is kept any more when its process ends.
+    pub fn let_go(&mut self) {
+        for space in self.spaces.values_mut() {
+            space.kept = None;
+        }
+    }
+
     /// Records the bytes of page tables with which a process whose memory is kept has ended.
     pub fn ended_with(&mut self, mm: MmId, page_tables: u64) {
         if let Some(space) = self.spaces.get_mut(&mm) {

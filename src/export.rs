@@ -115,6 +115,7 @@ pub struct Exporter {
 /// let stack = Stack { frames: [Frame::unmapped(0x7f00)].into(), outcome: Outcome::Complete };
 /// let profile = Profile {
 ///     taken: SystemTime::now(),
+///     taken_ns: 0,
 ///     target: TargetInfo { pid: Pid(1), comm: "node".into(), pids: vec![Pid(1)], alive: true },
 ///     samples: vec![Sample { stack: Arc::new(stack), amounts: usage.into() }],
 ///     not_observed: Vec::new(),

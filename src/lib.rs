@@ -35,6 +35,7 @@ pub mod modules;
 pub(crate) mod priority;
 pub(crate) mod privileges;
 pub mod probe;
+pub(crate) mod proc_text;
 pub mod profile;
 pub mod push;
 pub mod residency;

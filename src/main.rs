@@ -38,7 +38,9 @@ fn main() -> ExitCode {
 
 fn print(text: &[u8], status: u8) -> anyhow::Result<ExitCode> {
     match io::stdout().write_all(text) {
-        Err(e) if e.kind() != io::ErrorKind::BrokenPipe => Err(e.into()),
+        Err(e) if e.kind() != io::ErrorKind::BrokenPipe => {
+            Err(anyhow::Error::from(e).context("cannot write to stdout"))
+        }
         _ => Ok(ExitCode::from(status)),
     }
 }

@@ -161,6 +161,9 @@ pub struct TargetInfo {
 pub struct Profile {
     /// When the page scan ended.
     pub taken: SystemTime,
+    /// The same moment in ns of `CLOCK_MONOTONIC`, by which ages and durations are measured: the system's clock may be set at
+    /// any time. 0 in an opened profile.
+    pub taken_ns: u64,
     /// The target.
     pub target: TargetInfo,
     /// Memory by stack.
@@ -248,6 +251,7 @@ impl Profile {
         };
         Profile {
             taken: self.taken,
+            taken_ns: self.taken_ns,
             target: self.target.clone(),
             samples: file.samples.clone(),
             not_observed: (file.lost > 0).then_some(lost).into_iter().collect(),

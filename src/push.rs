@@ -22,7 +22,7 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use flate2::Compression;
@@ -35,6 +35,7 @@ pub use self::resource::parse_label;
 pub use self::status::Status;
 use crate::console;
 use crate::export::{Report, pprof};
+use crate::freeze::now_ns;
 use crate::http_client;
 use crate::priority;
 use crate::privileges::{self, Role};
@@ -115,8 +116,8 @@ pub struct Pusher {
     protocol: Protocol,
     resources: Resources,
     intervals: Intervals,
-    /// When the last profile was made, or memprof began.
-    last: SystemTime,
+    /// When the last profile was made, or memprof began, in ns of `CLOCK_MONOTONIC`.
+    last_ns: u64,
     queue: Arc<Queue>,
 }
 
@@ -153,7 +154,7 @@ pub fn start(options: &Options, limits: Limits) -> Result<(Pusher, Pushing)> {
         protocol: options.destination.protocol,
         resources: Resources::new(options.labels.clone()),
         intervals: Intervals::default(),
-        last: SystemTime::now(),
+        last_ns: now_ns(),
         queue: Arc::clone(&queue),
     };
     Ok((pusher, Pushing(queue)))
@@ -183,8 +184,8 @@ impl Pusher {
         let report = &self.intervals.since_last(report);
         let report = &*report.showing(Frames::All);
         let profile = &report.profile;
-        let lasted = profile.taken.duration_since(self.last).unwrap_or_default();
-        self.last = profile.taken.max(UNIX_EPOCH);
+        let lasted = Duration::from_nanos(profile.taken_ns.saturating_sub(self.last_ns));
+        self.last_ns = profile.taken_ns;
         let attributes = self.resources.of(profile);
         let values = pprof::all_values(profile).into_iter();
         let (interval, moment): (Vec<_>, Vec<_>) =

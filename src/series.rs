@@ -123,18 +123,31 @@ impl Resolution {
 pub struct Series {
     seconds: VecDeque<Sample>,
     minutes: VecDeque<Sample>,
+    /// The time of the last sample by the clock that is never set, in ms.
+    last_ms: u64,
 }
+
+/// The system's clock was set if it has gone so many ms further between two samples than the other one. (To slew it makes
+/// less than one of it.)
+const SET: u64 = 100;
 
 impl Series {
     /// Maximum size of all samples, in bytes.
     pub const BYTES: usize = (3_600 + 1_440) * size_of::<Sample>();
 
-    /// Adds a sample. If it is not later than the last one (the clock was set back), all earlier samples are
-    /// discarded, so that times always ascend.
-    pub fn push(&mut self, sample: Sample) {
-        if self.seconds.back().is_some_and(|last| last.at >= sample.at) {
-            *self = Series::default();
+    /// Adds a sample. `now_ms` is its time in ms of a clock that is never set. If the system's clock was set since the last
+    /// sample, the times of all earlier ones are corrected, so that they always ascend, and are as far apart as they were.
+    pub fn push(&mut self, mut sample: Sample, now_ms: u64) {
+        if let Some(last) = self.seconds.back() {
+            let expected = last.at.saturating_add(now_ms.saturating_sub(self.last_ms));
+            if sample.at.abs_diff(expected) >= SET {
+                self.correct(sample.at, expected);
+            }
         }
+        if let Some(last) = self.seconds.back() {
+            sample.at = sample.at.max(last.at + 1);
+        }
+        self.last_ms = now_ms;
         add(&mut self.seconds, sample, Resolution::Second.capacity());
         let minute = |at: u64| at / Resolution::Minute.millis();
         match self.minutes.back_mut() {
@@ -146,6 +159,17 @@ impl Series {
                 }
             }
             _ => add(&mut self.minutes, sample, Resolution::Minute.capacity()),
+        }
+    }
+
+    /// It is `now` where `expected` was expected.
+    fn correct(&mut self, now: u64, expected: u64) {
+        let rings = [&mut self.seconds, &mut self.minutes];
+        for sample in rings.into_iter().flatten() {
+            sample.at = match now >= expected {
+                true => sample.at.saturating_add(now - expected),
+                false => sample.at.saturating_sub(expected - now),
+            };
         }
     }
 
@@ -188,7 +212,7 @@ mod tests {
     fn rings_keep_an_hour_and_a_day() {
         let mut series = Series::default();
         let day = 26 * 3_600;
-        (0..day).for_each(|second| series.push(sample(second, Some(second))));
+        (0..day).for_each(|second| series.push(sample(second, Some(second)), second * 1_000));
         let seconds: Vec<_> = series.after(Resolution::Second, 0).collect();
         let minutes: Vec<_> = series.after(Resolution::Minute, 0).collect();
         assert_eq!((seconds.len(), minutes.len()), (3_600, 1_440));
@@ -207,7 +231,7 @@ mod tests {
     fn gaps_stay_gaps_and_a_minute_keeps_what_it_saw() {
         let mut series = Series::default();
         for (second, anon) in [(1, Some(7)), (2, None), (130, None)] {
-            series.push(sample(second, anon));
+            series.push(sample(second, anon), second * 1_000);
         }
         let of = |resolution| -> Vec<_> {
             let samples = series.after(resolution, 0);
@@ -221,10 +245,24 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_goes_back_starts_anew() {
-        let mut series = Series::default();
-        series.push(sample(100, Some(1)));
-        series.push(sample(50, Some(2)));
-        assert_eq!(series.len(), 2);
+    fn earlier_samples_follow_a_clock_that_is_set() {
+        // By hours, by seconds, and to before 1970.
+        for set in [50_000, 103, 98, 0] {
+            let mut series = Series::default();
+            for second in [100, 101] {
+                series.push(sample(second, Some(second)), second * 1_000);
+            }
+            series.push(sample(set, Some(102)), 102_000);
+            series.push(sample(set + 1, Some(103)), 103_000);
+            let samples = series.after(Resolution::Second, 0);
+            let found: Vec<_> = samples.map(|s| (s.at, s.values[0].unwrap())).collect();
+            assert!(found.is_sorted_by(|a, b| a.0 < b.0), "{found:?}");
+            if set > 2 {
+                let of = |n| ((set + n) * 1_000, 102 + n);
+                let before = |n| ((set - n) * 1_000, 102 - n);
+                assert_eq!(found, [before(2), before(1), of(0), of(1)]);
+            }
+            assert_eq!(found.last().unwrap().1, 103);
+        }
     }
 }

@@ -17,6 +17,7 @@ mod naming;
 pub mod oom;
 mod opened;
 mod output;
+mod pause;
 mod push;
 mod reconcile;
 pub mod reports;
@@ -33,7 +34,7 @@ use anyhow::{Context, Result, anyhow, bail};
 use tokio::runtime::Runtime;
 use tokio::sync::{mpsc, watch};
 
-use crate::api::{Api, ApiOptions, Provider, ProviderError};
+use crate::api::{Api, ApiOptions, Provider, ProviderError, Report};
 use crate::capability;
 use crate::config::{Config, Output};
 use crate::console;
@@ -355,6 +356,17 @@ impl Session<'_> {
                 Err(e) => console::print(&format!("the profile has no source lines: {e}")),
             }
         }
+        let profiles = self.write_profiles(api, &report).await;
+        let sizes = self.write_sizes(&report);
+        // If a command runs, stdout belongs to its output.
+        let stdout_taken = matches!(self.config.target, Selector::Command(_))
+            || outputs.iter().any(Output::is_stdout);
+        let summary =
+            output::write_summary(&report, stdout_taken).context("cannot write the summary");
+        output::all([profiles, sizes, summary])
+    }
+
+    async fn write_profiles(&self, api: &Api, report: &Arc<Report>) -> Result<()> {
         let filter = self.config.heap.as_ref().and_then(|h| h.filter.as_ref());
         let chosen = match filter {
             Some(filter) => {
@@ -362,20 +374,21 @@ impl Session<'_> {
                 let named = named.map_err(|e| anyhow!("cannot apply --filter: {e}"))?;
                 Arc::new(filter.choose(&named, None, &api.mark_times())?)
             }
-            None => Arc::clone(&report),
+            None => Arc::clone(report),
         };
-        for output in outputs {
-            privileges::writing_files(|| output::write_profile(output, &chosen, output::OUTPUT))?;
-        }
-        if let Some(path) = self.config.heap.as_ref().and_then(|h| h.sizes.as_deref()) {
-            let sizes = self.collecting.wait_for(DETACH, Command::Sizes);
-            let sizes = sizes.context("the collector has ended")??;
-            privileges::writing_files(|| output::write_sizes(path, &report, &sizes))?;
-        }
-        // If a command runs, stdout belongs to its output.
-        let stdout_taken = matches!(self.config.target, Selector::Command(_))
-            || outputs.iter().any(Output::is_stdout);
-        output::write_summary(&report, stdout_taken).context("cannot write the summary")
+        let outputs = self.config.outputs.iter();
+        output::all(outputs.map(|output| {
+            privileges::writing_files(|| output::write_profile(output, &chosen, output::OUTPUT))
+        }))
+    }
+
+    fn write_sizes(&self, report: &Report) -> Result<()> {
+        let Some(path) = self.config.heap.as_ref().and_then(|h| h.sizes.as_deref()) else {
+            return Ok(());
+        };
+        let sizes = self.collecting.wait_for(DETACH, Command::Sizes);
+        let sizes = sizes.context("the collector has ended")??;
+        privileges::writing_files(|| output::write_sizes(path, report, &sizes))
     }
 }
 

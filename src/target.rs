@@ -12,6 +12,7 @@ use std::fs;
 use std::path::Path;
 
 use crate::event::Pid;
+use crate::proc_text;
 
 pub use cgroup::Cgroup;
 pub use container::Container;
@@ -251,7 +252,7 @@ fn script_name(pid: Pid, name: &str) -> bool {
 
 /// A process's parent; `None` if the process has ended.
 fn parent(pid: Pid) -> Option<Pid> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let stat = proc_text::read(&format!("/proc/{pid}/stat")).ok()?;
     // "pid (comm) state ppid …", where comm may hold anything, parentheses included.
     let mut after = stat.get(stat.rfind(')')? + 1..)?.split_whitespace();
     if after.next()? == "Z" {

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Builds the container image, and profiles from inside a container: a process of the host, then a process
-# in another container.
+# Builds the container image, and profiles from inside a container: a process of the host, a process in another
+# container, and the same with the rights that docs/deploy/daemonset.yaml gives memprof.
 #
 #   tests/container.sh [--build-only]
 #
@@ -35,6 +35,8 @@ container=memprof-test-$$
 other=memprof-test-target-$$
 url=http://127.0.0.1:17832
 work=$(mktemp -d -p /var/tmp)
+# Sends a request. The pod asks for a token, and has a network of its own.
+client=(curl)
 # The process id of light-node on the host, while it runs.
 target=''
 
@@ -165,14 +167,48 @@ options=(--privileged --network=host --pid=host "${limits[@]}" -v /sys/kernel/de
 
 # Starts memprof, which waits for a light-node to start, so that its first pages are also checked.
 start_memprof() {
-    local tries
     ! curl -s -o /dev/null "$url" || die "something listens on port 17832 already: stop it first"
     run_podman run -d --name "$container" "${options[@]}" "$image" --comm light-node >/dev/null
-    # A minute at most.
+    wait_served
+}
+
+# For a minute at most.
+wait_served() {
+    local tries
     for ((tries = 0; tries < 120; tries++)); do
-        ! curl -sf -o /dev/null "$url/v1/pid" || break
+        ! "${client[@]}" -sf -o /dev/null "$url/v1/pid" || return 0
+        [ "$(podman inspect -f '{{.State.Running}}' "$container")" = true ] || die "memprof ended early"
         sleep 0.5
     done
+    die "memprof does not serve"
+}
+
+# Starts memprof as the DaemonSet does: tests/container/pod.py makes options of its YAML.
+start_pod() {
+    local pid pod
+    mkdir -m 700 "$work/secret"
+    (umask 077 && od -An -N 16 -tx1 /dev/urandom | tr -d ' \n' >"$work/secret/token" && chmod 400 "$work/secret/token")
+    pod=$(/usr/bin/python3 tests/container/pod.py docs/deploy/daemonset.yaml "$work/secret" "$work/seccomp.json" "$image") ||
+        die "tests/container/pod.py knows no option for what docs/deploy/daemonset.yaml asks for"
+    mapfile -t pod <<<"$pod"
+    printf 'podman run %s\n' "${pod[*]}"
+    run_podman run -d --name "$container" --network=none "${limits[@]}" "${pod[@]}" >/dev/null
+    pid=$(podman inspect -f '{{.State.Pid}}' "$container")
+    client=(nsenter -t "$pid" -n curl -H "Authorization: Bearer $(cat "$work/secret/token")")
+    wait_served
+    expect_rights "$pid"
+}
+
+# That the options did what they say: none of these would be noticed otherwise, as more rights suffice, too.
+expect_rights() {
+    local status wanted
+    status=$(cat "/proc/$1/status")
+    for wanted in 'NoNewPrivs:	1' 'Seccomp:	2'; do
+        grep -qx "$wanted" <<<"$status" || die "memprof's process has no '$wanted': $status"
+    done
+    ! nsenter -t "$1" -m touch /etc/memprof-test 2>/dev/null || die "the pod's root can be written"
+    [ "$(nsenter -t "$1" -n curl -s -o /dev/null -w '%{http_code}' "$url/v2/summary")" = 401 ] ||
+        die "memprof asks for no token"
 }
 
 stop_memprof() {
@@ -187,7 +223,7 @@ stop_memprof() {
 ask() {
     local tries
     for ((tries = 0; tries < 60; tries++)); do
-        curl -sf "$url$1" && return 0
+        "${client[@]}" -sf "$url$1" && return 0
         kill -0 "$target" 2>/dev/null || die "light-node ended early"
         sleep 0.5
     done
@@ -264,20 +300,58 @@ profile_host() {
 }
 
 # An ordinary container: its own namespaces, no privileges, an executable without a path in memprof's container.
-profile_other_container() {
-    say "profiling light-node in another container"
-    start_memprof
+start_other_container() {
     run_podman run -d --name "$other" --network=none "${limits[@]}" \
         -v "$PWD/target/release/examples/light-node:/opt/light-node:ro" \
         "$base" /opt/light-node --cache-mib 32 >/dev/null
     target=$(podman inspect -f '{{.State.Pid}}' "$other")
     [ "$(readlink "/proc/$target/ns/pid")" != "$(readlink /proc/self/ns/pid)" ] ||
         die "the target has no process ids of its own"
+}
+
+profile_other_container() {
+    say "profiling light-node in another container"
+    start_memprof
+    start_other_container
     expect_target
     expect_functions
     expect_kernel_figure
     stop_memprof
     run_podman stop -t 15 "$other" >/dev/null
+    podman rm "$other" >/dev/null
+    target=''
+}
+
+# Every process of the machine is followed. The figure of the one that is stopped equals the kernel's.
+expect_kernel_figure_of_row() {
+    local tries kernel ours
+    kill -STOP "$target"
+    kernel=$(awk '/^Anonymous:/ { print $2 }' "/proc/$target/smaps_rollup")
+    for ((tries = 0; tries < 30; tries++)); do
+        ours=$(ask /v2/processes | /usr/bin/python3 -c 'import json, sys
+rows = json.load(sys.stdin)["rows"]
+print(next((row["total"]["anon"] // 1024 for row in rows if row["pid"] == int(sys.argv[1])), "nothing"))' "$target")
+        [ "$ours" != "$kernel" ] || break
+        sleep 0.5
+    done
+    kill -CONT "$target"
+    printf 'resident anonymous memory: memprof %s KiB, kernel %s KiB\n' "$ours" "$kernel"
+    [ "$ours" = "$kernel" ] || die "the figures differ"
+}
+
+# With exactly the rights that the DaemonSet gives.
+profile_from_pod() {
+    say "profiling light-node in another container with the rights of the DaemonSet"
+    /usr/bin/python3 -c 'import yaml' 2>/dev/null ||
+        { report_skipped "container: the DaemonSet's pod: python3-yaml is not installed" && return; }
+    start_pod
+    start_other_container
+    expect_functions
+    expect_kernel_figure_of_row
+    stop_memprof
+    run_podman stop -t 15 "$other" >/dev/null
+    podman rm "$other" >/dev/null
+    client=(curl)
     target=''
 }
 
@@ -290,4 +364,5 @@ check_version
 cargo build -q --release --example light-node
 profile_host
 profile_other_container
+profile_from_pod
 printf 'container: passed\n'

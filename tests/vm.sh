@@ -14,7 +14,7 @@
 # cached in MEMPROF_VM_CACHE (default ~/.cache/memprof-vm), with their modules for a disk and for zram.
 # A guest has an ext4 disk. Prints one line per kernel, and at the end the result of each scenario of
 # tests/scenarios on each kernel, and on this machine's kernel if `cargo test --test scenarios` was run
-# before. Exit status: 0 if every kernel passed, 1 if one failed, 77 if one was skipped (REQUIRE_VM=1 makes
+# before, and the failed tests with what their panics said. Exit status: 0 if every kernel passed, 1 if one failed, 77 if one was skipped (REQUIRE_VM=1 makes
 # that a failure). Installs nothing: it needs qemu-system-x86, busybox-static, e2fsprogs, apt and dpkg; for
 # 64-bit ARM qemu-system-arm, gcc-aarch64-linux-gnu, libc6-dev-arm64-cross and, for arm64-run-*, Rust's standard library
 # (rustup target add aarch64-unknown-linux-gnu).
@@ -73,8 +73,16 @@ print_table() {
         }' "$@"
 }
 
+# What failed in which guest, once more: the guests' output is long.
+print_failures() {
+    [ -s "$work/failures" ] || return 0
+    printf '\nfailed in the guests:\n'
+    cat "$work/failures"
+}
+
 finish() {
     print_table
+    print_failures
     [ "$failed" -eq 0 ] || exit 1
     [ "$skipped" -eq 0 ] && exit 0
     [ "${REQUIRE_VM-}" != 1 ] || die "kernels were skipped, and REQUIRE_VM=1 forbids it"
@@ -362,6 +370,12 @@ check() {
     [ -n "$status" ] || result="the guest gave no exit status in $((SECONDS - began)) s of at most $boot_limit"
     printf 'FAILED vm:%s (%s): %s\n' "$series" "${image##*/}" "$result"
     sed 's/^/    /' "$out.text"
+    {
+        printf 'FAILED vm:%s: %s\n' "$series" "$result"
+        # The names of tests, and what their panics said.
+        ! grep -q 'panicked at' "$out.text" ||
+            awk -v target="vm:$series" -f scripts/failed-tests.awk "$out.text"
+    } | sed 's/^/    /' >>"$work/failures"
     [ -n "$status" ] || tail -n 30 "$work/console" "$work/qemu" | sed 's/^/    /'
 }
 

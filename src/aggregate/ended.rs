@@ -1,7 +1,7 @@
 //! The last figures of processes that have ended, for a while.
 
 use std::collections::VecDeque;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use crate::profile::{Ended, EndedProcess};
 use crate::space::Space;
@@ -14,7 +14,8 @@ const KEPT: Duration = Duration::from_secs(600);
 /// Processes that have ended.
 #[derive(Default)]
 pub(super) struct EndedSpaces {
-    newest: VecDeque<EndedProcess>,
+    /// With the moment at which memprof noticed it.
+    newest: VecDeque<(Instant, EndedProcess)>,
     unscanned: u64,
 }
 
@@ -28,23 +29,23 @@ impl EndedSpaces {
         if self.newest.len() == MOST {
             self.newest.pop_front();
         }
-        self.newest.push_back(EndedProcess {
+        let ended = EndedProcess {
             pid: space.pid,
             comm: space.comm,
             container,
             total,
             scanned,
             ended: SystemTime::now(),
-        });
+        };
+        self.newest.push_back((Instant::now(), ended));
     }
 
     /// Those of the last minutes.
     pub(super) fn newest(&mut self) -> Ended {
-        // (If the clock was set back, their age is not known.)
-        let recent = |ended: &EndedProcess| ended.ended.elapsed().map_or(true, |ago| ago <= KEPT);
-        self.newest.retain(recent);
+        self.newest.retain(|(at, _)| at.elapsed() <= KEPT);
+        let processes = self.newest.iter().map(|(_, ended)| ended.clone());
         Ended {
-            processes: self.newest.iter().cloned().collect(),
+            processes: processes.collect(),
             unscanned: self.unscanned,
         }
     }
@@ -68,7 +69,7 @@ mod tests {
         let kept = ended.newest();
         assert_eq!((kept.processes.len(), kept.unscanned), (MOST, 1));
         assert_eq!(kept.processes[0].pid, Pid(5));
-        ended.newest[0].ended = SystemTime::now() - KEPT * 2;
+        ended.newest[0].0 -= KEPT * 2;
         assert_eq!(ended.newest().processes[0].pid, Pid(6));
     }
 }

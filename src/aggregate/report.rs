@@ -7,6 +7,7 @@ use std::time::SystemTime;
 use super::Aggregator;
 use super::scan::Scanned;
 use crate::event::{MmId, Pid, StackId};
+use crate::freeze::now_ns;
 use crate::measure::{ALLOC_SPACE, ColumnId, INUSE_OBJECTS, INUSE_SPACE, Measure, SHARED};
 use crate::probe::Probe;
 use crate::profile::{
@@ -90,6 +91,7 @@ impl Aggregator {
         }
         Profile {
             taken: SystemTime::now(),
+            taken_ns: now_ns(),
             target,
             samples: rows.samples,
             not_observed: rows.not_observed,

@@ -1,7 +1,7 @@
 //! `/v2/health`: state and costs of memprof itself.
 
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use serde::Serialize;
 
@@ -11,6 +11,7 @@ use super::own;
 use super::request::RequestContext;
 use super::{Api, ApiError, Ask, BoxFuture, LastScan, Provider, Reply, Request};
 use crate::debuginfod;
+use crate::freeze::now_ns;
 use crate::probe::SyscallHooks;
 use crate::profile::MapUsage;
 use crate::push;
@@ -99,7 +100,7 @@ struct Clients {
 
 fn scan(last: &LastScan) -> Scan {
     let taken = last.profile.taken;
-    let age = SystemTime::now().duration_since(taken).unwrap_or_default();
+    let age = Duration::from_nanos(now_ns().saturating_sub(last.profile.taken_ns));
     Scan {
         taken: millis(taken),
         age_ms: age.as_millis() as u64,

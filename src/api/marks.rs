@@ -13,7 +13,7 @@ use super::oom_kills::OomKillRow;
 use super::request::RequestContext;
 use super::{Api, ApiError, Ask, BoxFuture, Reply, Report, Request};
 use crate::allocations::MarkTime;
-use crate::freeze::{Freeze, now_ns};
+use crate::freeze::Freeze;
 use crate::profile::{FreezeOutcome, OomKill, Profile, Sample, Stack};
 
 /// Limit for the bytes of all marks together. A stack in several marks is counted once.
@@ -298,7 +298,7 @@ impl Ask for Keep {
                 (_, true) => still(api, Freeze::Each).await?,
                 _ => api.provider().profile().await?,
             };
-            let at_ns = monotonic(report.profile.taken);
+            let at_ns = report.profile.taken_ns;
             let mark = api.marks.add(self.0.name.clone(), report, Some(at_ns))?;
             Reply::created(&MarkReply::from(&mark))
         })
@@ -319,7 +319,7 @@ impl Api {
         let name = checked_name(name)?;
         self.marks.check_room()?;
         let report = self.provider().profile().await?;
-        let at_ns = at_ns.unwrap_or_else(|| monotonic(report.profile.taken));
+        let at_ns = at_ns.unwrap_or_else(|| report.profile.taken_ns);
         self.marks
             .add(name, report, Some(at_ns))
             .map(|mark| mark.id)
@@ -344,12 +344,6 @@ impl Api {
             .add_of(name, report, Some(at_ns), Some(kill.clone()))?;
         Ok(mark.id)
     }
-}
-
-/// The time of a report that was taken a moment ago, in ns of `CLOCK_MONOTONIC`.
-fn monotonic(taken: SystemTime) -> u64 {
-    let ago = taken.elapsed().unwrap_or_default();
-    now_ns().saturating_sub(u64::try_from(ago.as_nanos()).unwrap_or(u64::MAX))
 }
 
 /// A report with the target frozen, or an error.

@@ -4,6 +4,7 @@
 use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
+use nix::time::{ClockId, clock_gettime};
 use tokio::time::{MissedTickBehavior, interval};
 
 use super::common::millis;
@@ -65,7 +66,7 @@ impl Api {
             };
             let sample = take(&status, &mut sums).await;
             if !status.pids.is_empty() {
-                self.series().push(sample);
+                self.series().push(sample, now_ms());
             }
             if self.events.nobody() {
                 continue;
@@ -86,6 +87,12 @@ impl Api {
     pub(super) fn series(&self) -> MutexGuard<'_, Series> {
         self.series.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Milliseconds of a clock that is never set, and that goes on while the machine sleeps.
+fn now_ms() -> u64 {
+    let now = clock_gettime(ClockId::CLOCK_BOOTTIME).map(Duration::from);
+    now.unwrap_or_default().as_millis() as u64
 }
 
 async fn take(status: &api::Status, sums: &mut Option<Sums>) -> Sample {

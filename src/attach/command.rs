@@ -17,6 +17,7 @@ use crate::event::Pid;
 use crate::export::printable;
 use crate::freeze::{Held, HoldError, LoadError, Loader, Loading, raise_priority, threads};
 use crate::privileges::{self, Role};
+use crate::proc_text;
 use crate::sampler::{Image, Options};
 use crate::target::{Presence, comm};
 
@@ -73,7 +74,7 @@ fn files_with_libc(pid: Pid) -> Result<Files> {
 
 /// Whether the process is in a state in which it can load the library.
 fn check(pid: Pid) -> Result<()> {
-    let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
+    let status = proc_text::read(&format!("/proc/{pid}/status"))?;
     let field = |name: &str| {
         let line = status.lines().find_map(|line| line.strip_prefix(name));
         line.map(str::trim).unwrap_or_default()
@@ -166,7 +167,7 @@ fn attach(config: &AttachConfig, pid: Pid, image: &Image, files: Files) -> Resul
     let took = begun.elapsed();
     let base = search.base(by.handle)?;
     let found = Found::read(&search.memory, base.wrapping_add(image.config), image)?;
-    let thread = fs::read_to_string(format!("/proc/{pid}/task/{}/comm", by.tid));
+    let thread = proc_text::read(&format!("/proc/{pid}/task/{}/comm", by.tid));
     Ok(Done {
         tid: by.tid,
         thread: printable(thread.unwrap_or_default().trim_end()).into_owned(),

@@ -7,6 +7,7 @@ use std::os::unix::fs::MetadataExt;
 use super::facts::{Caps, Trial, effective_caps};
 use crate::event::Pid;
 use crate::modules::open_regular;
+use crate::proc_text;
 use crate::residency::{self, Method, Scanner};
 
 /// Maximum number of processes searched for one of another user.
@@ -190,7 +191,7 @@ fn has_memory(pid: Pid) -> bool {
 
 /// The real user id. (The owner of `/proc/PID` is root if the process is not dumpable.)
 fn uid_of(pid: Pid) -> Option<u32> {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let status = proc_text::read(&format!("/proc/{pid}/status")).ok()?;
     let line = status.lines().find_map(|l| l.strip_prefix("Uid:"))?;
     line.split_whitespace().next()?.parse().ok()
 }

@@ -4,6 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use crate::event::Pid;
+use crate::proc_text;
 
 /// The thread ids of a process; empty if it is gone.
 pub(crate) fn threads(pid: Pid) -> Vec<i32> {
@@ -19,14 +20,14 @@ pub(crate) fn threads(pid: Pid) -> Vec<i32> {
 /// gone.
 pub(super) fn count(pid: Pid) -> usize {
     // Not `stat`, for which the kernel sums up the CPU time of every thread.
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let status = proc_text::read(&format!("/proc/{pid}/status")).unwrap_or_default();
     let count = status.lines().find_map(|l| l.strip_prefix("Threads:"));
     count.and_then(|n| n.trim().parse().ok()).unwrap_or(0)
 }
 
 /// The state letter of a thread.
 pub(super) fn state(tid: i32) -> Option<char> {
-    let stat = fs::read_to_string(format!("/proc/{tid}/stat")).ok()?;
+    let stat = proc_text::read(&format!("/proc/{tid}/stat")).ok()?;
     stat.rsplit_once(") ")?.1.chars().next()
 }
 
@@ -47,7 +48,7 @@ pub(crate) fn has_ended(tid: i32) -> bool {
 pub(crate) fn is_killed(tid: i32) -> bool {
     // The thread has taken the signal in: `PF_SIGNALED` of the kernel's flags.
     const SIGNALED: u64 = 0x400;
-    let read = |name| fs::read_to_string(format!("/proc/{tid}/{name}")).unwrap_or_default();
+    let read = |name| proc_text::read(&format!("/proc/{tid}/{name}")).unwrap_or_default();
     let pending = || {
         let status = read("status");
         let mask = status.lines().find_map(|l| l.strip_prefix("SigPnd:"));
@@ -65,7 +66,7 @@ pub(crate) fn is_killed(tid: i32) -> bool {
 
 /// Whether a thread of memprof itself traces the first thread of a process.
 pub(crate) fn is_traced_here(pid: Pid) -> bool {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let status = proc_text::read(&format!("/proc/{pid}/status")).unwrap_or_default();
     let tracer = status.lines().find_map(|l| l.strip_prefix("TracerPid:"));
     // `TracerPid` is the tracing thread, not its process; 0 for none.
     tracer.is_some_and(|tracer| Path::new("/proc/self/task").join(tracer.trim()).exists())

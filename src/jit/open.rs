@@ -1,6 +1,6 @@
 //! Opens a process's perf map. The target controls the directory and the file, so neither is trusted.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{File, OpenOptions};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::PathBuf;
@@ -11,6 +11,7 @@ use nix::time::{ClockId, clock_gettime};
 
 use crate::event::Pid;
 use crate::modules::look_in_root;
+use crate::proc_text;
 
 /// Clocks and file systems do not agree better than this.
 const SLACK: Duration = Duration::from_secs(1);
@@ -37,7 +38,7 @@ pub struct Place {
 impl Place {
     /// The place of a process's map; `None` if the process has ended, or may not be inspected.
     pub fn of(pid: Pid) -> Option<Place> {
-        let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+        let status = proc_text::read(&format!("/proc/{pid}/status")).ok()?;
         let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name));
         // The last id is that in the process's own namespace; the second user id is the effective one.
         let inside: u32 = field("NSpid:")?
@@ -92,7 +93,7 @@ impl Place {
 
 /// When a process started; `None` if that cannot be read.
 fn started(pid: Pid) -> Option<SystemTime> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let stat = proc_text::read(&format!("/proc/{pid}/stat")).ok()?;
     // Behind the name, which may contain anything, the start is the twentieth field, in ticks of 10 ms since boot.
     let ticks: u64 = stat
         .rsplit_once(')')?
@@ -109,6 +110,7 @@ fn started(pid: Pid) -> Option<SystemTime> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs;
     use std::os::unix::fs::symlink;
 
     fn perf_map(pid: Pid) -> Result<File, NoMap> {

@@ -90,16 +90,32 @@ impl fmt::Display for OomKill {
 
 impl Profile {
     /// A process's figures as the last ones before it was killed, or begun after that; `None` if it is not in this profile.
-    pub(crate) fn last_figures(&self, pid: Pid, after_kill: bool) -> Option<LastFigures> {
+    /// `killed` is when it was killed, and the same moment in ns of `CLOCK_MONOTONIC`.
+    pub(crate) fn last_figures(
+        &self,
+        pid: Pid,
+        killed: (SystemTime, u64),
+        after_kill: bool,
+    ) -> Option<LastFigures> {
         let total = match &self.target.pids[..] {
             [one] if *one == pid => self.total,
             _ => self.processes.iter().find(|share| share.pid == pid)?.total,
         };
         Some(LastFigures {
             resident: total.usage.resident(),
-            taken: self.taken,
+            taken: self.taken_by_clock_of(killed),
             after_kill,
         })
+    }
+
+    /// When this profile was taken, by the system's clock at another moment: it may have been set between them.
+    fn taken_by_clock_of(&self, (then, then_ns): (SystemTime, u64)) -> SystemTime {
+        let apart = Duration::from_nanos(self.taken_ns.abs_diff(then_ns));
+        let taken = match self.taken_ns <= then_ns {
+            true => then.checked_sub(apart),
+            false => then.checked_add(apart),
+        };
+        taken.unwrap_or(then)
     }
 }
 

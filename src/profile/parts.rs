@@ -124,6 +124,7 @@ impl Profile {
         };
         Profile {
             taken: self.taken,
+            taken_ns: self.taken_ns,
             target: TargetInfo {
                 pid: pids.first().copied().unwrap_or(self.target.pid),
                 comm,

@@ -83,6 +83,7 @@ impl Intervals {
         not_observed.iter().for_each(|row| total += row.amounts);
         let changed = Profile {
             taken: profile.taken,
+            taken_ns: profile.taken_ns,
             target: profile.target.clone(),
             samples,
             not_observed,

@@ -125,7 +125,13 @@ impl Library {
         for parent in dirs {
             left_behind::remove(parent);
             match directory_in(parent) {
-                Ok(dir) => return Library::write(dir, options),
+                Ok(dir) => match Library::write(dir, options) {
+                    // Its disk may be full.
+                    Err(SamplerError::Write { path, source }) => {
+                        reasons.push(format!("{}: {source}", path.display()));
+                    }
+                    placed => return placed,
+                },
                 Err(reason) => reasons.push(format!("{}: {reason}", parent.display())),
             }
         }

@@ -83,6 +83,7 @@ pub(super) fn build(whole: Whole) -> Checked<Saved> {
     }
     let profile = Profile {
         taken: parts::time(whole.taken_unix_ms, whole.taken_ns),
+        taken_ns: 0,
         target: TargetInfo {
             pid: Pid(whole.target.pid),
             comm: whole.target.comm,

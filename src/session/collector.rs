@@ -69,6 +69,10 @@ pub enum Command {
     /// Build the unwind tables of these files, which a command is about to run. The reply says whether its
     /// memory will still be there after it has ended.
     Prepare(MappedFiles, SyncSender<bool>),
+    /// Keep the command's memory no longer: memprof is about to stop. The reply says whether it was kept.
+    LetGo(SyncSender<bool>),
+    /// Keep it again.
+    KeepAgain(SyncSender<()>),
     /// Follow this process, which will become the command.
     Follow(Pid, SyncSender<Result<()>>),
     /// Take a heap snapshot, on another thread.
@@ -285,6 +289,15 @@ impl Collector {
                         let taken = self.take_events(SETTLE);
                         self.tolerate(taken.map(drop));
                         self.report_all_victims();
+                        let _ = done.send(());
+                    }
+                    Ok(Command::LetGo(done)) => {
+                        let was_kept = self.is_kept();
+                        self.aggregator.let_go();
+                        let _ = done.send(was_kept);
+                    }
+                    Ok(Command::KeepAgain(done)) => {
+                        self.keep_again();
                         let _ = done.send(());
                     }
                     Ok(Command::Detach(done)) => {

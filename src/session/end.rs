@@ -12,6 +12,7 @@ use super::collector::Progress;
 use super::command::{ExitStatus, Launch, Prepared};
 use super::failure::Failure;
 use super::live::Live;
+use super::pause::{self, Pauses};
 use super::signals::{Ending, Signals};
 use super::{Session, follow_command};
 use crate::api::Provider;
@@ -114,6 +115,10 @@ impl Session<'_> {
         let mut exited = None;
         let mut patience = self.config.wait.map(|wait| Instant::now() + wait);
         let stays = self.stays();
+        let mut pauses = match self.config.target {
+            Selector::Command(_) => Some(Pauses::new()?),
+            _ => None,
+        };
         self.progress.mark_changed();
         loop {
             let (time_up, waited) = (sleep_until(deadline), sleep_until(patience));
@@ -132,8 +137,15 @@ impl Session<'_> {
             };
             // Once the command has ended, its exit status becomes memprof's.
             let end = |end| exited.map_or(end, End::Command);
+            let paused = async {
+                match &mut pauses {
+                    Some(pauses) => pauses.next().await,
+                    None => std::future::pending().await,
+                }
+            };
             tokio::select! {
                 ending = signals.next() => return Ok(end(End::Signal(ending))),
+                () = paused => pause::stop(&self.collecting),
                 () = waited => {
                     if let Some(failure) = self.not_found() {
                         return Err(failure.into());

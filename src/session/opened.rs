@@ -43,10 +43,10 @@ pub fn open(config: OpenConfig) -> Result<ExitCode> {
     let token = config.token_file.as_deref().map(Token::read).transpose()?;
     let listener = config.listen.as_ref().map(server::bind).transpose()?;
     let report = Arc::new(read(&config.file)?);
-    for output in &config.outputs {
+    output::all(config.outputs.iter().map(|output| {
         counted(&report, output, &config.file)?;
-        output::write_profile(output, &report, output::OUTPUT)?;
-    }
+        output::write_profile(output, &report, output::OUTPUT)
+    }))?;
     if !config.outputs.is_empty() {
         return Ok(ExitCode::SUCCESS);
     }

@@ -1,14 +1,18 @@
 //! Output at the end of a session: the profile for `--output`, and the summary.
 //!
-//! The path is checked at the start. A profile is written to a temporary file beside its destination and then
-//! renamed, so that a crash leaves no partial file and an existing file stays until then. Pipes, terminals and
+//! The path is checked at the start. A profile is written to a file without a name, which gets one beside its destination and
+//! then takes its place, so that a crash leaves no partial file and an existing file stays until then. Pipes, terminals and
 //! other special files are written to directly.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufWriter, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
+use nix::fcntl::{AT_FDCWD, AtFlags};
+use nix::unistd::linkat;
 
 use crate::config::Output;
 use crate::console;
@@ -22,7 +26,7 @@ pub const SIZES: &str = "--sizes";
 
 /// How a file is written.
 enum Way {
-    /// To a temporary file beside this path, which is then renamed.
+    /// To a file without a name, or else with another one beside this path, which is then renamed.
     Beside(PathBuf),
     /// Directly: not a regular file.
     Direct,
@@ -35,12 +39,23 @@ enum Way {
 pub fn check(path: &Path, option: &str) -> Result<()> {
     let tried = way(path).and_then(|way| match way {
         Way::Direct => Ok(()),
-        Way::Beside(place) => {
-            let (part, _) = create_part(&place)?;
-            fs::remove_file(part)
-        }
+        Way::Beside(place) => check_beside(&place),
     });
     tried.with_context(|| refused(path, option))
+}
+
+/// Writes all of it, whatever fails: where one disk is full, another may not be.
+///
+/// # Errors
+/// The last failure; those before it are printed.
+pub fn all(written: impl IntoIterator<Item = Result<()>>) -> Result<()> {
+    let mut last = None;
+    for e in written.into_iter().filter_map(Result::err) {
+        if let Some(e) = last.replace(e) {
+            console::print(&format!("error: {e:#}"));
+        }
+    }
+    last.map_or(Ok(()), Err)
 }
 
 /// Writes a profile to the file of `option`.
@@ -135,89 +150,85 @@ fn way(path: &Path) -> io::Result<Way> {
     }
 }
 
-fn create_part(place: &Path) -> io::Result<(PathBuf, File)> {
+/// The name that a file has beside its place until it is whole.
+fn part_of(place: &Path) -> io::Result<PathBuf> {
     let name = place.file_name().ok_or(io::ErrorKind::InvalidFilename)?;
     let mut part = std::ffi::OsString::from(".");
     part.push(name);
     part.push(format!(".{}.part", std::process::id()));
-    let part = place.with_file_name(part);
-    let file = OpenOptions::new()
-        .write(true)
-        .create_new(true)
-        .open(&part)?;
-    Ok((part, file))
+    Ok(place.with_file_name(part))
+}
+
+/// A new file without a name: nothing is left of it, whatever ends memprof, unless it gets one. `None` where the file system
+/// has no such files.
+fn nameless(part: &Path) -> Option<File> {
+    let dir = part.parent().filter(|dir| !dir.as_os_str().is_empty());
+    let mut options = OpenOptions::new();
+    options.write(true).custom_flags(libc::O_TMPFILE);
+    options.open(dir.unwrap_or(Path::new("."))).ok()
+}
+
+fn give_name(file: &File, part: &Path) -> io::Result<()> {
+    let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+    Ok(linkat(
+        AT_FDCWD,
+        path.as_str(),
+        AT_FDCWD,
+        part,
+        AtFlags::AT_SYMLINK_FOLLOW,
+    )?)
+}
+
+fn named(part: &Path) -> io::Result<File> {
+    OpenOptions::new().write(true).create_new(true).open(part)
+}
+
+fn check_beside(place: &Path) -> io::Result<()> {
+    let part = part_of(place)?;
+    match fs::symlink_metadata(&part) {
+        // Such as a name that is too long.
+        Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
+        _ => {}
+    }
+    match nameless(&part) {
+        Some(_) => Ok(()),
+        None => named(&part).and_then(|_| fs::remove_file(&part)),
+    }
 }
 
 fn write_beside(
     place: &Path,
     make: impl FnOnce(&mut dyn Write) -> io::Result<()>,
 ) -> io::Result<()> {
-    let (part, file) = create_part(place)?;
+    let part = part_of(place)?;
+    write_by(place, &part, nameless(&part), make)
+}
+
+/// Writes the file without a name, or else one that is called `part`, and puts it in its place.
+fn write_by(
+    place: &Path,
+    part: &Path,
+    nameless: Option<File>,
+    make: impl FnOnce(&mut dyn Write) -> io::Result<()>,
+) -> io::Result<()> {
+    let (file, needs_name) = match nameless {
+        Some(file) => (file, true),
+        None => (named(part)?, false),
+    };
     let done = buffered(&file, make).and_then(|()| {
         if let Ok(there) = fs::metadata(place) {
             file.set_permissions(there.permissions())?;
         }
-        fs::rename(&part, place)
+        if needs_name {
+            give_name(&file, part)?;
+        }
+        fs::rename(part, place)
     });
     if done.is_err() {
-        let _ = fs::remove_file(&part);
+        let _ = fs::remove_file(part);
     }
     done
 }
 
 #[cfg(test)]
-mod tests {
-    use std::os::unix::fs::{PermissionsExt, symlink};
-
-    use super::*;
-
-    fn names(dir: &Path) -> Vec<String> {
-        let entries = fs::read_dir(dir).unwrap();
-        let mut names: Vec<_> = entries
-            .map(|e| e.unwrap().file_name().into_string().unwrap())
-            .collect();
-        names.sort();
-        names
-    }
-
-    #[test]
-    fn a_check_changes_nothing() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("p.json");
-        check(&path, OUTPUT).unwrap();
-        assert!(names(dir.path()).is_empty());
-        fs::write(&path, "before").unwrap();
-        check(&path, OUTPUT).unwrap();
-        assert_eq!(fs::read_to_string(&path).unwrap(), "before");
-        assert_eq!(names(dir.path()), ["p.json"]);
-        check(Path::new("/dev/null"), OUTPUT).unwrap();
-    }
-
-    #[test]
-    fn what_cannot_be_written_is_said() {
-        let dir = tempfile::tempdir().unwrap();
-        let missing = dir.path().join("none/p.json");
-        for path in [dir.path(), &missing] {
-            let e = format!("{:#}", check(path, OUTPUT).unwrap_err());
-            assert!(e.contains(path.to_str().unwrap()), "{e}");
-            assert!(e.contains("--output"), "{e}");
-            write(path, OUTPUT, |out| out.write_all(b"x")).unwrap_err();
-        }
-    }
-
-    #[test]
-    fn a_file_is_replaced_whole() {
-        let dir = tempfile::tempdir().unwrap();
-        let (path, link) = (dir.path().join("p.json"), dir.path().join("link"));
-        fs::write(&path, "a long text that stood there before").unwrap();
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).unwrap();
-        symlink(&path, &link).unwrap();
-        write(&link, OUTPUT, |out| out.write_all(b"new")).unwrap();
-        assert_eq!(fs::read_to_string(&path).unwrap(), "new");
-        let mode = fs::metadata(&path).unwrap().permissions().mode();
-        assert_eq!(mode & 0o777, 0o640);
-        assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
-        assert_eq!(names(dir.path()), ["link", "p.json"]);
-        write(Path::new("/dev/null"), OUTPUT, |out| out.write_all(b"x")).unwrap();
-    }
-}
+mod tests;

@@ -7,6 +7,7 @@ use anyhow::Result;
 use crate::aggregate::Aggregator;
 use crate::event::{Event, MmId, Pid, ProcessChange, ProcessEvent};
 use crate::probe::Probe;
+use crate::proc_text;
 
 /// The changes that bring the aggregator in line with what the probe follows. All older events must have been
 /// taken from the ring buffer; events that arrive during the call then have no further effect.
@@ -28,7 +29,7 @@ pub(super) fn unheard(probe: &Probe, known: &Aggregator) -> Result<Vec<Event>> {
 }
 
 fn event(pid: Pid, mm: MmId, change: ProcessChange) -> Event {
-    let comm = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+    let comm = proc_text::read(&format!("/proc/{pid}/comm")).unwrap_or_default();
     Event::Process(ProcessEvent {
         pid,
         mm,

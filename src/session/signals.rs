@@ -185,9 +185,10 @@ pub(super) fn hold() -> nix::Result<SigSet> {
 }
 
 /// In the child of a fork: restores the default actions, as `exec` will, and then the mask. Until then memprof's
-/// handlers would swallow a Ctrl-C that is meant for the command, too. Calls only async-signal-safe functions.
+/// handlers would swallow a Ctrl-C or Ctrl-Z that is meant for the command, too. Calls only async-signal-safe functions.
 pub(super) fn release_in_child(mask: &SigSet) {
-    for (signal, _) in ENDING {
+    let ending = ENDING.iter().map(|(signal, _)| *signal);
+    for signal in ending.chain([Signal::SIGTSTP]) {
         if !is_ignored(signal) {
             default(signal);
         }
@@ -205,7 +206,7 @@ fn leads_session() -> bool {
     nix::unistd::getsid(None).is_ok_and(|session| session == nix::unistd::getpid())
 }
 
-fn is_ignored(signal: Signal) -> bool {
+pub(super) fn is_ignored(signal: Signal) -> bool {
     let mut now = std::mem::MaybeUninit::<libc::sigaction>::zeroed();
     // SAFETY: without a new action the call only fills in the current one; if it fails, all zeroes is a valid
     // value of the structure (the default action).

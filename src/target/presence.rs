@@ -1,6 +1,5 @@
 //! What a process id names: a process with memory, or one of the things that cannot be profiled.
 
-use std::fs;
 use std::io::ErrorKind;
 
 use nix::errno::Errno;
@@ -9,6 +8,7 @@ use super::comm;
 use crate::event::Pid;
 use crate::export::printable;
 use crate::freeze;
+use crate::proc_text;
 
 /// The kernel's flag of its own threads, in `/proc/PID/stat`.
 const PF_KTHREAD: u64 = 0x0020_0000;
@@ -33,7 +33,7 @@ pub(crate) enum Presence {
 impl Presence {
     /// Looks the id up in `/proc`.
     pub fn of(pid: Pid) -> Presence {
-        let stat = match fs::read_to_string(format!("/proc/{pid}/stat")) {
+        let stat = match proc_text::read(&format!("/proc/{pid}/stat")) {
             Ok(stat) => stat,
             Err(e) if e.kind() == ErrorKind::NotFound => return Presence::without_proc(pid),
             Err(_) => return Presence::Process,
@@ -105,7 +105,7 @@ fn parse(stat: &str) -> Option<(&str, u64)> {
 
 /// The process that a thread belongs to.
 fn leader(pid: Pid) -> Option<Pid> {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let status = proc_text::read(&format!("/proc/{pid}/status")).ok()?;
     let line = status.lines().find_map(|l| l.strip_prefix("Tgid:"))?;
     line.trim().parse().ok().map(Pid)
 }

@@ -48,6 +48,7 @@ pub(crate) fn profile(samples: &[(&[Frame], Usage)], not_observed: &[Usage]) -> 
     };
     Profile {
         taken: SystemTime::UNIX_EPOCH,
+        taken_ns: 0,
         target: TargetInfo {
             pid: Pid(42),
             comm: "node".into(),

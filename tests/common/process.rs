@@ -47,16 +47,18 @@ pub fn threads(pid: Pid) -> Vec<Pid> {
 
 /// The letter of a thread's state: `T` stopped, `Z` zombie; `X` if there is no such thread.
 pub fn state(pid: Pid) -> char {
-    let Ok(stat) = std::fs::read_to_string(format!("/proc/{pid}/stat")) else {
+    // The name may be any bytes.
+    let Ok(stat) = std::fs::read(format!("/proc/{pid}/stat")) else {
         return 'X';
     };
+    let stat = String::from_utf8_lossy(&stat);
     let (_, rest) = stat.rsplit_once(") ").unwrap();
     rest.chars().next().unwrap()
 }
 
 pub fn comm(pid: Pid) -> String {
-    let comm = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
-    comm.trim_end().to_owned()
+    let comm = std::fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
+    String::from_utf8_lossy(&comm).trim_end().to_owned()
 }
 
 #[track_caller]

@@ -84,6 +84,7 @@ pub fn profile(
     };
     Profile {
         taken: SystemTime::now(),
+        taken_ns: 0,
         target: TargetInfo {
             pid: Pid(4711),
             comm: "node".to_owned(),

@@ -2,8 +2,10 @@
 
 use serde::Deserialize;
 
+use ::memprof::event::Pid;
+
 use super::process::{LIMIT, eventually};
-use super::workload::{Workload, program};
+use super::workload::{Lines, Workload, program};
 
 /// What it says of itself.
 #[derive(Debug, Deserialize)]
@@ -21,24 +23,31 @@ pub fn witness(mib: u32) -> Workload {
     Workload::start_with(&program("witness"), &[&mib.to_string()])
 }
 
-fn ask(workload: &mut Workload) -> Said {
-    workload.lines.send("");
-    let line = workload.lines.line();
+fn ask(lines: &mut Lines) -> Said {
+    lines.send("");
+    let line = lines.line();
     serde_json::from_str(&line).unwrap_or_else(|e| panic!("{e}: {line:?}"))
 }
 
 /// Every thread goes on, nothing went wrong in any of them, and nobody traces it.
 #[track_caller]
 pub fn unharmed(workload: &mut Workload) -> Said {
-    let before = ask(workload);
+    let pid = workload.pid();
+    is_unharmed(pid, &mut workload.lines)
+}
+
+/// The same of one that something else has started.
+#[track_caller]
+pub fn is_unharmed(pid: Pid, lines: &mut Lines) -> Said {
+    let before = ask(lines);
     eventually(LIMIT, "every thread goes on", || {
-        let now = ask(workload);
+        let now = ask(lines);
         let on = |(now, before): (&u64, &u64)| now > before;
         now.signals > before.signals && now.rounds.iter().zip(&before.rounds).all(on)
     });
-    let said = ask(workload);
+    let said = ask(lines);
     assert_eq!((said.wrong, said.children), (0, 0), "{said:?}");
-    let status = std::fs::read_to_string(format!("/proc/{}/status", workload.pid())).unwrap();
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     assert!(status.contains("TracerPid:\t0\n"), "{status}");
     said
 }

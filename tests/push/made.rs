@@ -8,6 +8,7 @@ use ::memprof::profile::{Amounts, Kind, Profile};
 use ::memprof::push::{self, Limits};
 use ::memprof::symbol::Language;
 use memprof::api::Report;
+use nix::time::{ClockId, clock_gettime};
 
 use crate::common::store::Store;
 use crate::common::{at, kib, report};
@@ -37,6 +38,8 @@ fn heap(seconds: u64, allocated: u64) -> Arc<Report> {
     let mut profile = Profile::clone(&made.profile);
     profile.measures = MEASURES.to_vec();
     profile.taken += Duration::from_secs(seconds);
+    let now = Duration::from(clock_gettime(ClockId::CLOCK_MONOTONIC).unwrap());
+    profile.taken_ns = (now + Duration::from_secs(seconds)).as_nanos() as u64;
     for sample in &mut profile.samples {
         for (name, amount) in [("inuse_space", 100), ("inuse_objects", 2)] {
             sample.amounts += Amounts::in_column(column(name), amount);

@@ -1,12 +1,13 @@
 //! Where a call that the program does not make itself would do harm.
 
-use std::{fs, io};
+use std::io;
 
 use super::control::ptrace;
 use super::seccomp::{Entry, Filters};
 use super::way_back::WayBack;
 use super::{Call, Injector, SIGRETURN, Stopped};
 use crate::freeze::registers::{NO_CALL, word};
+use crate::proc_text;
 
 /// The code segment of 64-bit programs.
 const USER_CODE: u64 = 0x33;
@@ -22,7 +23,7 @@ pub(super) fn check(thread: &Stopped, injector: &Injector) -> Result<Filters, St
     let tid = thread.tid;
     // Filters and shadow stacks may end a process that makes a call that it does not make itself. Each thread has its
     // own.
-    let status = fs::read_to_string(format!("/proc/{tid}/status"));
+    let status = proc_text::read(&format!("/proc/{tid}/status"));
     let status = status.map_err(|e| format!("/proc/{tid}/status cannot be read: {e}"))?;
     let field = |name: &str| {
         let line = status.lines().find_map(|line| line.strip_prefix(name));

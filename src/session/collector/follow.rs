@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, bail};
 
 use super::{Collector, Progress, TICK};
-use crate::event::{CodeSeen, Event, Pid, ProcessChange, ProcessEvent};
+use crate::event::{CodeSeen, Event, MmId, Pid, ProcessChange, ProcessEvent};
 use crate::privileges::{self, Role};
 use crate::profile::Profile;
 use crate::session::reconcile;
@@ -157,7 +157,7 @@ impl Collector {
                 }
                 if self.target == Some(e.pid) {
                     self.tell_following(e);
-                    self.keep_command(e);
+                    self.keep_command(e.mm);
                 }
             }
             ProcessChange::Exited { .. } => {
@@ -171,12 +171,20 @@ impl Collector {
 
     /// Keeps the command's memory for a last scan after it has ended. Not if children are in the scan: some of
     /// them end with the command, so the command is stopped while it exits.
-    pub(super) fn keep_command(&mut self, e: &ProcessEvent) {
+    pub(super) fn keep_command(&mut self, mm: MmId) {
         if matches!(self.selector, Selector::Command(_)) && !self.follow_forks {
             // If this fails, the command's thread traces it to its end and stops it while it exits
             // (`command.rs`).
             let begin = || privileges::reduce(Role::Keep);
-            let _ = self.aggregator.keep(e.mm, begin);
+            let _ = self.aggregator.keep(mm, begin);
+        }
+    }
+
+    /// Keeps the command's memory as before memprof stopped.
+    pub(super) fn keep_again(&mut self) {
+        let mut spaces = self.aggregator.spaces().into_iter();
+        if let Some((mm, _)) = spaces.find(|(_, pid)| Some(*pid) == self.target) {
+            self.keep_command(mm);
         }
     }
 

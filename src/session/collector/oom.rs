@@ -128,7 +128,8 @@ impl Collector {
         let has_it = |(_, profile): &Numbered| profile.target.pids.contains(&pid);
         let newest = self.last.as_ref().filter(|last| {
             let (_, profile) = &last.profile;
-            profile.taken <= dying.killed + REAPED && has_it(&last.profile)
+            let reaped = dying.victim.at + REAPED.as_nanos() as u64;
+            profile.taken_ns <= reaped && has_it(&last.profile)
         });
         let begun_after = newest.is_some_and(|last| {
             let begun = last.at.checked_sub(last.took);
@@ -136,6 +137,7 @@ impl Collector {
         });
         let newest = newest.map(|last| last.profile.clone());
         let found = newest.or_else(|| dying.before.clone().filter(has_it));
+        let moment = (dying.killed, dying.victim.at);
         let kill = OomKill {
             pid,
             comm: dying.comm,
@@ -143,7 +145,7 @@ impl Collector {
             killed: dying.killed,
             last: found
                 .as_ref()
-                .and_then(|(_, p)| p.last_figures(pid, begun_after)),
+                .and_then(|(_, p)| p.last_figures(pid, moment, begun_after)),
         };
         self.kills.seen = self.kills.seen.with(kill.clone());
         let profile = found.or(dying.before).map(|(_, profile)| {

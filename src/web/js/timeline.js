@@ -81,7 +81,10 @@ export class Timeline {
   /** Adds a live sample. They arrive once a second, so only the finer resolution uses them. */
   add(/** @type {Record<string, number | null>} */ sample) {
     const time = Number(sample.time);
-    if (this.step > 1000 || time <= (this.time[this.time.length - 1] ?? 0)) return;
+    const last = this.time[this.time.length - 1] ?? 0;
+    // The clock was set back: the times of all earlier samples were corrected.
+    if (this.step <= 1000 && time < last - 1500) void this.refresh();
+    if (this.step > 1000 || time <= last) return;
     this.time.push(time);
     for (const [name, values] of this.values) values.push(sample[name] ?? null);
     if (this.time.length > MOST) {

@@ -1,0 +1,73 @@
+//! What goes wrong around memprof: memprof is killed, its target is killed, replaced and renamed, disks are full, streams are
+//! closed, clocks jump, tables and the ring buffer are full, and many clients ask for everything at once.
+//!
+//! A short form by default. In full, which takes about eight minutes: `./run-tests faults`, or
+//! `MEMPROF_FAULTS_FULL=1 cargo test --test faults`. `MEMPROF_FAULTS_SEED` repeats the random moments of a run.
+//!
+//! Needs root and `cc`.
+
+mod clients;
+mod clock;
+#[path = "../common/mod.rs"]
+mod common;
+#[path = "../../benches/support/counters.rs"]
+#[allow(dead_code, reason = "the benchmarks use the rest")]
+mod counters;
+mod disk;
+mod full;
+mod held;
+mod kills;
+mod place;
+mod stops;
+mod streams;
+mod target;
+
+use std::time::{Instant, SystemTime};
+
+use ::memprof::event::Pid;
+use ::memprof::residency::figures;
+use serde_json::Value;
+
+use common::memprof::Memprof;
+use common::process::{LIMIT, cont, stop};
+use common::random::Random;
+
+/// The number of times that something is done, in the short form and in full.
+fn times(short: u32, full: u32) -> u32 {
+    match std::env::var_os("MEMPROF_FAULTS_FULL").is_some_and(|v| v == "1") {
+        true => full,
+        false => short,
+    }
+}
+
+/// Random numbers for a test, and prints what repeats them.
+fn dice(test: &str) -> Random {
+    let set = std::env::var("MEMPROF_FAULTS_SEED").ok();
+    let seed = match set {
+        Some(seed) => seed.parse().expect("MEMPROF_FAULTS_SEED is a number"),
+        None => SystemTime::UNIX_EPOCH.elapsed().unwrap().as_nanos() as u64,
+    };
+    println!("{test}: MEMPROF_FAULTS_SEED={seed}");
+    Random(seed | 1)
+}
+
+/// With its process stopped, memprof's figure equals the kernel's.
+#[track_caller]
+fn equals_the_kernel(m: &Memprof, pid: Pid) {
+    stop(pid);
+    let end = Instant::now() + LIMIT;
+    let mut summary = Value::Null;
+    let mut kernel = 0;
+    let mut equal = false;
+    while !equal && Instant::now() < end {
+        summary = m.get("/v2/summary").json();
+        let figures = figures::read(pid).unwrap();
+        kernel = figures.anonymous.unwrap() + figures.rss_shmem;
+        // A report from before the stop may be given once more.
+        equal = summary["total"]["resident"] == kernel
+            && summary["agreement"]["verdict"] == "equal"
+            && summary["target"]["pids"] == serde_json::json!([pid.0]);
+    }
+    cont(pid);
+    assert!(equal, "the kernel says {kernel} bytes: {summary}");
+}
