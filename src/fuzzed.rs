@@ -15,6 +15,7 @@ pub mod interpreter;
 pub mod jit;
 pub mod measure;
 pub mod modules;
+mod proc_text;
 pub mod profile;
 pub mod residency;
 pub mod saved;

@@ -2,13 +2,13 @@
 //! that have changed since their last scan, as long as there is time; the others' last scans are used again.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::time::{Duration, Instant};
 
 use super::Aggregator;
 use super::scan::Scanned;
 use crate::event::{MmId, Pid, StackId};
 use crate::probe::Probe;
+use crate::proc_text;
 use crate::profile::KernelFigures;
 use crate::residency::{MapCounts, figures};
 
@@ -52,10 +52,8 @@ pub(super) struct Counted {
 
 impl Counted {
     fn read(pid: Pid, changes: u64) -> Option<Counted> {
-        // The name need not be text.
-        let stat = fs::read(format!("/proc/{pid}/stat")).ok()?;
         Some(Counted {
-            faults: faults(&String::from_utf8_lossy(&stat))?,
+            faults: faults(&proc_text::read(&format!("/proc/{pid}/stat")).ok()?)?,
             figures: figures::counters(pid).ok()?,
             changes,
         })
