@@ -9,6 +9,7 @@ mod check;
 mod figures;
 mod oom_kills;
 mod parts;
+mod place;
 mod schema;
 
 use std::fs::File;
@@ -22,6 +23,7 @@ use crate::symbol::Symbols;
 
 pub(crate) use oom_kills::OomKills;
 pub(crate) use parts::{Border, Freeze, Layout, Mapping, Path, hex};
+pub(crate) use place::Place;
 pub(crate) use schema::NOT_LOOKED_UP;
 
 /// Version of the format; [`read`] reads this one.

@@ -332,7 +332,7 @@ fn share(process: schema::Process, stacks: &[Arc<Stack>], sums: &mut Sums) -> Ch
     Ok(Share {
         pid: Pid(process.pid),
         comm: process.comm,
-        container: None,
+        container: process.place.map(Into::into),
         borders: borders(process.borders, samples.len(), sums)?,
         samples,
         not_observed,

@@ -3,10 +3,10 @@
 use serde::{Deserialize, Serialize};
 
 use super::parts::{time, unix_ms};
+use super::place::Place;
 use super::schema::Bounded;
 use crate::event::Pid;
 use crate::profile::{self, LastFigures};
-use crate::target::Container;
 
 /// All of them, and the newest, oldest first.
 #[derive(Serialize, Deserialize)]
@@ -20,9 +20,7 @@ pub(crate) struct OomKills {
 struct OomKill {
     pid: u32,
     comm: String,
-    cgroup: Option<String>,
-    container: Option<String>,
-    pod: Option<String>,
+    place: Option<Place>,
     killed_unix_ms: u64,
     last: Option<Last>,
 }
@@ -49,13 +47,10 @@ impl OomKills {
 
 impl From<&profile::OomKill> for OomKill {
     fn from(kill: &profile::OomKill) -> OomKill {
-        let container = kill.container.as_ref();
         OomKill {
             pid: kill.pid.0,
             comm: kill.comm.clone(),
-            cgroup: container.map(|c| c.group.clone()),
-            container: container.and_then(|c| c.id.clone()),
-            pod: container.and_then(|c| c.pod.clone()),
+            place: kill.container.as_ref().map(Place::from),
             killed_unix_ms: unix_ms(kill.killed),
             last: kill.last.map(|last| Last {
                 resident: last.resident,
@@ -85,11 +80,7 @@ impl OomKill {
         profile::OomKill {
             pid: Pid(self.pid),
             comm: self.comm,
-            container: self.cgroup.map(|group| Container {
-                group,
-                id: self.container,
-                pod: self.pod,
-            }),
+            container: self.place.map(Into::into),
             killed: time(self.killed_unix_ms, 0),
             last,
         }

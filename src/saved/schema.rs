@@ -11,6 +11,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use super::figures::Figures;
 use super::oom_kills::OomKills;
 use super::parts::{Border, Freeze, Layout, Mapping, Path};
+use super::place::Place;
 use super::{FORMAT, VERSION};
 use crate::event::Outcome;
 use crate::profile::{self, Frame, KernelFigures, ModuleId, Unobserved};
@@ -348,6 +349,8 @@ pub(super) struct NotObserved {
 pub(super) struct Process {
     pub pid: u32,
     pub comm: String,
+    /// Missing in older files.
+    pub place: Option<Place>,
     pub stacks: Vec<(u32, Figures)>,
     pub not_observed: Vec<NotObserved>,
     pub total: Figures,

@@ -96,7 +96,11 @@ fn full() -> Report {
         Share {
             pid,
             comm: format!("process {pid}"),
-            container: None,
+            container: (pid == ONE).then(|| Container {
+                group: "/kubepods/pod7/abc".to_owned(),
+                id: Some("abc".to_owned()),
+                pod: Some("7".to_owned()),
+            }),
             samples: samples.to_vec(),
             not_observed: Vec::new(),
             total,

@@ -85,6 +85,8 @@ impl Serialize for OtherStacks<'_> {
 struct Process<'a> {
     pid: u32,
     comm: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    place: Option<saved::Place>,
     stacks: ByNumber<'a>,
     not_observed: NotObserved<'a>,
     total: Bytes<'a>,
@@ -105,6 +107,7 @@ impl Serialize for Processes<'_> {
         s.collect_seq(self.profile.processes.iter().map(|share: &Share| Process {
             pid: share.pid.0,
             comm: &share.comm,
+            place: share.container.as_ref().map(Into::into),
             stacks: ByNumber(self.stacks, &share.samples),
             not_observed: NotObserved(&share.not_observed),
             total: Bytes(&share.total),
