@@ -76,6 +76,8 @@ fn followed(data: &Path) -> (Workload, Memprof) {
         "mmap 8388608",
         "shared_anon 2097152",
         &format!("write {} 4194304", data.display()),
+        // The child waits.
+        "fork_cow",
     ] {
         workload.lines.tell(command);
     }
