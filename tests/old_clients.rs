@@ -9,7 +9,7 @@ use std::path::Path;
 
 use ::memprof::residency::figures;
 use common::memprof::Memprof;
-use common::process::{cont, stop, wait_until};
+use common::process::{cont, signal, stop, wait_until};
 use common::skip::skip;
 use common::tree::{Name, Node};
 use common::workload::program;
@@ -80,10 +80,14 @@ fn redis() {
     let dir = tempfile::tempdir().unwrap();
     let socket = dir.path().join("redis.sock");
     let (socket, dir) = (socket.to_str().unwrap(), dir.path().to_str().unwrap());
+    // Otherwise it saves at its end, and does not end where it cannot.
+    let never = ["--save", ""];
     let command = [REDIS, "--port", "0", "--unixsocket", socket, "--dir", dir];
-    let (m, _lines) = Memprof::start_command(&[], &command);
+    let (mut m, _lines) = Memprof::start_command(&[], &[&command[..], &never].concat());
     wait_until(|| Path::new(socket).exists());
     check(&m);
+    signal(m.followed(), libc::SIGTERM);
+    m.wait();
 }
 
 #[test]
