@@ -328,7 +328,7 @@ impl Aggregator {
         }
         self.ancestry.begins(&space.ancestors);
         self.spaces.insert(mm, space);
-        self.held.is_unknown();
+        self.held.forget();
     }
 
     /// Removes an address space if it is this process's own.
@@ -340,7 +340,7 @@ impl Aggregator {
         // What it wrote at its end.
         self.read_names_of(mm);
         let space = self.spaces.remove(&mm)?;
-        self.held.is_unknown();
+        self.held.forget();
         probe.forget_functions(space.functions.all());
         self.samples.ended(mm);
         self.keep_name_problems(space.code.name_problems());

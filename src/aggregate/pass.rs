@@ -28,7 +28,7 @@ pub struct Pass {
     pub scanned: Vec<Scanned>,
     /// Those that could not be scanned.
     pub unscanned: Vec<Unscanned>,
-    /// How many of `scanned` have changed since, for want of time.
+    /// How many of `scanned` are scans of an earlier pass although the process has changed, because time was up.
     pub older: u64,
 }
 

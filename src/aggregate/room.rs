@@ -21,8 +21,8 @@ pub(super) struct Held {
 }
 
 impl Held {
-    /// Processes came or went.
-    pub(super) fn is_unknown(&mut self) {
+    /// Has them counted anew: processes came or went.
+    pub(super) fn forget(&mut self) {
         self.valid = 0;
     }
 

@@ -3,10 +3,10 @@
 
 use super::{Column, ColumnId, Measure, Unit};
 
-/// Resident memory, a page that N mappings share counted as 1/N of a page under each.
+/// Resident memory and mapped files: a page that N mappings share counts as 1/N of a page under each.
 pub const SHARED: Measure = Measure {
     name: "pss",
-    title: "resident memory with shared pages counted once",
+    title: "resident memory and mapped files with shared pages counted once",
     option: Some("--pss"),
     always_stated: false,
     columns: &[Column {
@@ -16,12 +16,12 @@ pub const SHARED: Measure = Measure {
         unit: Unit::Bytes,
         cumulative: false,
         note: "of a page that N mappings have, each has 1/N",
-        figure: "resident memory with shared pages counted once, of the newest report, if that was made since the last sample or \
+        figure: "resident memory and mapped files with shared pages counted once, of the newest report, if that was made since the last sample or \
                  nothing changed since",
         sample_type: "pss_space",
         metric: (
             "memprof_pss_bytes",
-            "Resident memory with shared pages counted once: of a page that N mappings have, each has 1/N",
+            "Resident memory and mapped files with shared pages counted once: of a page that N mappings have, each has 1/N",
         ),
     }],
 };

@@ -10,6 +10,7 @@ use super::error::{Error, Result};
 use super::smaps;
 use super::vma::Vma;
 use crate::event::Pid;
+use crate::proc_text;
 use crate::profile::KernelFigures;
 
 /// Memory counters of `/proc/PID/status`, in bytes.
@@ -90,8 +91,8 @@ pub(super) fn holds_little(now: &KernelFigures) -> bool {
 /// [`Error::Gone`] for a process that has ended, a zombie or a kernel thread.
 pub fn status(pid: Pid) -> Result<Status> {
     let path = format!("/proc/{pid}/status");
-    let text = fs::read(&path).map_err(|e| Error::from_io(pid, &path, e))?;
-    parse_status(&String::from_utf8_lossy(&text)).map_err(|line| match line {
+    let text = proc_text::read(&path).map_err(|e| Error::from_io(pid, &path, e))?;
+    parse_status(&text).map_err(|line| match line {
         Some(line) => Error::malformed(path, line.as_bytes()),
         None => Error::Gone(pid),
     })

@@ -68,7 +68,7 @@ impl Figures {
 /// A process or a control group.
 #[derive(Debug, Default)]
 pub(super) struct Row {
-    /// What it stands for; `None` for what no other row has.
+    /// The process or the group; `None` in the row of the memory that is in no other row.
     pub(super) subset: Option<Subset>,
     /// The process id, or how many processes are in the group itself.
     pub(super) number: usize,
