@@ -31,6 +31,7 @@ pub(crate) mod http_client;
 pub mod interpreter;
 pub mod jit;
 pub mod measure;
+pub(crate) mod mmap_lock;
 pub mod modules;
 pub(crate) mod priority;
 pub(crate) mod privileges;

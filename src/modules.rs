@@ -23,6 +23,7 @@ pub(crate) use self::code_mappings::Mapping;
 use self::run_name::Executable;
 use crate::elf::Segment;
 use crate::event::{FileNumber, Pid};
+use crate::mmap_lock;
 use crate::profile::{Frame, FunctionName, FunctionRoom, Functions, Module, ModuleId, Origin};
 use crate::residency::ThrottledFile;
 use crate::symbol::Language;
@@ -299,7 +300,7 @@ impl AddressMap {
     /// Reads `/proc/PID/maps`; files not seen before are opened and put into `table`.
     ///
     /// # Errors
-    /// If the process does not exist (any more) or may not be inspected.
+    /// If the process does not exist (any more), may not be inspected, or would have to be waited for.
     ///
     /// # Examples
     ///
@@ -325,6 +326,9 @@ impl AddressMap {
     /// # Errors
     /// Like [`AddressMap::load`].
     pub(crate) fn load_as(pid: Pid, exe: &Path, table: &mut ModuleTable) -> io::Result<AddressMap> {
+        if mmap_lock::is_held(pid) {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
         let maps = BufReader::new(ThrottledFile::open(format!("/proc/{pid}/maps"))?);
         let exe = fs::metadata(exe).ok().map(|m| (m.dev(), m.ino()));
         AddressMap::parse(maps, pid, exe, table)

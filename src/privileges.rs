@@ -21,6 +21,8 @@ pub enum Role {
     Collector,
     /// Takes a heap snapshot of a followed process.
     Heap,
+    /// Looks whether processes can be read (`mmap_lock.rs`).
+    Look,
     /// Forks processes for heap snapshots: a process of its own, without a filter.
     Guard,
     /// Has a process load a library: a process of its own, without a filter.
@@ -62,9 +64,10 @@ const FILES: &[Capability] = &[
 
 impl Role {
     /// All roles of threads, which have filters, for the trial of `memprof doctor`.
-    pub const ALL: [Role; 9] = [
+    pub const ALL: [Role; 10] = [
         Role::Collector,
         Role::Heap,
+        Role::Look,
         Role::Command,
         Role::Server { writes_files: true },
         Role::Symbols,
@@ -83,7 +86,7 @@ impl Role {
                 Capability::CAP_PERFMON,
                 Capability::CAP_SYS_ADMIN,
             ],
-            Role::Command | Role::Heap => &[],
+            Role::Command | Role::Heap | Role::Look => &[],
             // Shows seccomp filters.
             Role::Guard | Role::Attach => &[Capability::CAP_SYS_ADMIN],
             // `/debug/memory` reads `smaps`; SIGTERM is forwarded to the command.

@@ -27,7 +27,7 @@ pub use stacks::UsedStacks;
 pub use tables::TableMaps;
 
 use std::cell::{Cell, RefCell};
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::os::fd::{AsFd, RawFd};
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
@@ -36,7 +36,7 @@ use anyhow::{Context, Result};
 use libbpf_rs::{AsRawLibbpf, Link, MapCore, RingBuffer, libbpf_sys};
 
 use self::stacks::StackSlots;
-use crate::event::{Event, FunctionKey, MmId};
+use crate::event::{Event, FunctionKey, MmId, Pid};
 use crate::measure::{EXACT, MEASURES, Measure, WINDOW};
 use crate::profile::{Faults, Losses};
 use crate::source::Source;
@@ -60,6 +60,8 @@ pub struct Probe {
     find: Link,
     forget: Link,
     bind: Option<Link>,
+    /// Processes whose code is to be bound once they can be read.
+    unbound: BTreeSet<Pid>,
     slots: StackSlots,
     missing: Vec<Missing>,
     /// Whether page faults have a hook.

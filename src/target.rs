@@ -12,6 +12,7 @@ use std::fs;
 use std::path::Path;
 
 use crate::event::Pid;
+use crate::mmap_lock;
 use crate::proc_text;
 
 pub use cgroup::Cgroup;
@@ -233,6 +234,14 @@ pub fn comm(pid: Pid) -> Option<String> {
     )
 }
 
+/// A process's arguments, each with a NUL after it; `None` if it has ended or would have to be waited for.
+pub(crate) fn command_line(pid: Pid) -> Option<Vec<u8>> {
+    if mmap_lock::is_held(pid) {
+        return None;
+    }
+    fs::read(format!("/proc/{pid}/cmdline")).ok()
+}
+
 fn exe_name(pid: Pid) -> Option<String> {
     let exe = fs::read_link(format!("/proc/{pid}/exe")).ok()?;
     let name = exe.file_name()?.to_string_lossy().into_owned();
@@ -241,7 +250,7 @@ fn exe_name(pid: Pid) -> Option<String> {
 
 /// The executable of a script's process is the interpreter; the script's name is among the arguments.
 fn script_name(pid: Pid, name: &str) -> bool {
-    let Ok(cmdline) = fs::read(format!("/proc/{pid}/cmdline")) else {
+    let Some(cmdline) = command_line(pid) else {
         return false;
     };
     cmdline.split(|&b| b == 0).take(3).any(|arg| {
@@ -263,7 +272,7 @@ fn parent(pid: Pid) -> Option<Pid> {
 
 fn candidate(pid: Pid) -> Option<Candidate> {
     let parent = parent(pid)?;
-    let cmdline = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    let cmdline = command_line(pid).unwrap_or_default();
     let words: Vec<_> = cmdline
         .split(|&b| b == 0)
         .filter(|w| !w.is_empty())

@@ -7,10 +7,11 @@ use std::time::{Duration, Instant};
 use super::Aggregator;
 use super::scan::Scanned;
 use crate::event::{MmId, Pid, StackId};
+use crate::mmap_lock;
 use crate::probe::Probe;
 use crate::proc_text;
 use crate::profile::KernelFigures;
-use crate::residency::{MapCounts, figures};
+use crate::residency::{Error as ScanError, MapCounts, figures};
 
 /// So many processes are scanned in each pass.
 const FEW: usize = 32;
@@ -30,6 +31,8 @@ pub struct Pass {
     pub unscanned: Vec<Unscanned>,
     /// How many of `scanned` are scans of an earlier pass although the process has changed, because time was up.
     pub older: u64,
+    /// How many are, because their mmap lock was held.
+    pub held: u64,
 }
 
 /// A process that could not be scanned.
@@ -69,7 +72,7 @@ fn faults(stat: &str) -> Option<[u64; 3]> {
     Some([field(10)?, field(12)?, field(20)?])
 }
 
-/// The last scan of a process, where many are followed.
+/// The last scan of one of several processes.
 #[derive(Debug)]
 pub struct Recent {
     scanned: Box<Scanned>,
@@ -77,6 +80,14 @@ pub struct Recent {
 }
 
 impl Recent {
+    /// The scan, for another pass.
+    fn again(&self) -> Scanned {
+        Scanned {
+            repeated: true,
+            ..(*self.scanned).clone()
+        }
+    }
+
     /// The stacks of its pages.
     pub(super) fn stacks(&self) -> impl Iterator<Item = StackId> {
         self.scanned.totals.stacks.keys().copied()
@@ -102,13 +113,10 @@ impl Aggregator {
             0 | 1 => None,
             _ => self.map_counts.as_ref().map(MapCounts::for_one_pass),
         };
+        // They are waited for together, not one after the other.
+        mmap_lock::held(&spaces.iter().map(|(_, pid)| *pid).collect::<Vec<_>>());
         let pass = match spaces.len() <= FEW {
-            true => {
-                for space in self.spaces.values_mut() {
-                    space.recent = None;
-                }
-                self.scan_each(&spaces, probe)
-            }
+            true => self.scan_each(&spaces, probe),
             false => self.scan_changed(&spaces, probe),
         };
         self.pass_counts = None;
@@ -118,12 +126,35 @@ impl Aggregator {
     fn scan_each(&mut self, spaces: &[(MmId, Pid)], probe: &Probe) -> Pass {
         let mut pass = Pass::default();
         for &(mm, pid) in spaces {
-            match self.scan(mm, probe) {
-                Ok(process) => pass.scanned.extend(process),
-                Err(why) => pass.unscanned.push(Unscanned { pid, why }),
-            }
+            let scanned = self.scan_again(mm, pid, probe, &mut pass);
+            pass.scanned.extend(scanned);
         }
         pass
+    }
+
+    /// Scans a process whose last scan is forgotten, unless it cannot be read now.
+    fn scan_again(
+        &mut self,
+        mm: MmId,
+        pid: Pid,
+        probe: &Probe,
+        pass: &mut Pass,
+    ) -> Option<Scanned> {
+        let space = self.spaces.get_mut(&mm)?;
+        let recent = space.recent.take();
+        match (self.scan(mm, probe), recent) {
+            (Ok(process), _) => process,
+            (Err(why), Some(recent)) if ScanError::is_held(&why) => {
+                let scanned = recent.again();
+                self.spaces.get_mut(&mm)?.recent = Some(recent);
+                pass.held += 1;
+                Some(scanned)
+            }
+            (Err(why), _) => {
+                pass.unscanned.push(Unscanned { pid, why });
+                None
+            }
+        }
     }
 
     /// The scans of processes that have not changed are taken as they are. The others are scanned as long as there is time.
@@ -142,7 +173,7 @@ impl Aggregator {
                 |recent: &&Recent| counted[at].is_some() && recent.scanned.counted == counted[at];
             match recent.filter(same) {
                 Some(recent) if recent.at.elapsed() < LONGEST => {
-                    scanned.insert(at, (*recent.scanned).clone());
+                    scanned.insert(at, recent.again());
                 }
                 same => due.push(Due {
                     unchanged: same.is_some(),
@@ -160,20 +191,18 @@ impl Aggregator {
             match recent {
                 // Of one that has ended since, the last memory is scanned now or not at all.
                 Some(Some(recent)) if late && counted[at].is_some() => {
-                    scanned.insert(at, (*recent.scanned).clone());
+                    scanned.insert(at, recent.again());
                     pass.older += u64::from(!unchanged);
                     continue;
                 }
-                Some(recent) => *recent = None,
+                Some(_) => {}
                 None => continue,
             }
-            match self.scan(mm, probe) {
-                Ok(Some(process)) => {
-                    let counted = counted[at];
-                    scanned.insert(at, Scanned { counted, ..process });
+            if let Some(mut process) = self.scan_again(mm, pid, probe, &mut pass) {
+                if !process.repeated {
+                    process.counted = counted[at];
                 }
-                Ok(None) => {}
-                Err(why) => pass.unscanned.push(Unscanned { pid, why }),
+                scanned.insert(at, process);
             }
         }
         self.passed = Some(Instant::now());
@@ -183,11 +212,18 @@ impl Aggregator {
         pass
     }
 
-    /// Keeps the scan of a process for the next passes, if there is something to tell changes by.
+    /// The last scan of one of several processes.
+    pub fn last_scan(&self, mm: MmId) -> Option<Scanned> {
+        let recent = self.spaces.get(&mm)?.recent.as_ref()?;
+        Some(recent.again())
+    }
+
+    /// Keeps the scan of one of several processes for the next passes.
     pub(super) fn remember(&mut self, process: &Scanned) {
+        let one_of_several = self.spaces.len() > 1;
         if let Some(space) = self.spaces.get_mut(&process.mm)
-            && space.recent.is_none()
-            && process.counted.is_some()
+            && !process.repeated
+            && one_of_several
         {
             space.recent = Some(Recent {
                 scanned: Box::new(process.clone()),

@@ -42,6 +42,8 @@ pub struct Scanned {
     pub took: Duration,
     /// What the kernel had counted of it just before the scan; `None` if nothing looks for changes.
     pub(super) counted: Option<Counted>,
+    /// Whether it was in an earlier report, too.
+    pub(super) repeated: bool,
 }
 
 /// Why a frozen process was not scanned.
@@ -272,6 +274,7 @@ impl Aggregator {
             freeze: FreezeOutcome::Ran,
             took,
             counted: None,
+            repeated: false,
         })
     }
 }

@@ -18,6 +18,7 @@ use crate::export::printable;
 use crate::freeze::{Held, HoldError, LoadError, Loader, Loading, raise_priority, threads};
 use crate::privileges::{self, Role};
 use crate::proc_text;
+use crate::residency::readable;
 use crate::sampler::{Image, Options};
 use crate::target::{Presence, comm};
 
@@ -39,6 +40,7 @@ pub fn run(config: &AttachConfig) -> Result<Vec<u8>> {
     if let Some(why) = Presence::of(pid).refusal(pid) {
         bail!(why);
     }
+    readable(pid)?;
     let comm = comm(pid).unwrap_or_default();
     let name = printable(&comm);
     let image = Image::for_running(&Options {

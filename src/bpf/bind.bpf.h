@@ -216,7 +216,7 @@ static __noinline int bind_program(__u32 mm_id, struct mm_struct *mm, __u64 entr
 	return 0;
 }
 
-/* The process whose code the next run of the iterator binds, in memprof's pid namespace; 0 for all followed ones. */
+/* The process whose code the next run of the iterator binds, in memprof's pid namespace. */
 __u32 bind_pid = 0;
 
 SEC("iter/task_vma")
@@ -234,11 +234,9 @@ int bind_process(struct bpf_iter__task_vma *ctx)
 	/* Before 6.1 (f0d74c4da1f0) the iterator visits every process. */
 	pid = view_pid(task);
 	mm = task->mm;
-	if (!mm || (bind_pid && pid != bind_pid))
+	if (!mm || pid != bind_pid)
 		return 0;
 	info = find_mm(mm);
-	if (!info && !bind_pid)
-		return 0;
 	c.mm_id = info ? info->mm_id : 0;
 	look_at_vma(task, vma, &c);
 	if (c.m.anonymous && (__u64)mm->context.vdso == c.m.start) {

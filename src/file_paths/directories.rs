@@ -19,6 +19,7 @@ use std::time::{Duration, Instant};
 use crate::event::Pid;
 use crate::profile::FileId;
 use crate::residency::{directory_id, file_id};
+use crate::target::command_line;
 
 /// How many levels below a directory are searched.
 const DEPTH: u32 = 3;
@@ -171,7 +172,7 @@ fn beginnings(near: &[PathBuf], pids: &[Pid]) -> VecDeque<Directory> {
             Ok(cwd) => Some(cwd),
             Err(_) => env::current_dir().ok(),
         };
-        let words = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        let words = command_line(*pid).unwrap_or_default();
         let words = words.split(|b| *b == 0);
         let named = words.map(|word| Path::new(OsStr::from_bytes(word)));
         if let Some(cwd) = &cwd {

@@ -14,7 +14,9 @@ use super::memory::{Memory, RANGES, Run};
 use crate::event::Pid;
 use crate::freeze::{Fork, Frozen, Guard, Registers, now_ns};
 use crate::residency::proc_maps::Foreseen;
-use crate::residency::{Classifier, Method, PageKind, PageRun, Scanner, Vma, figures, page_size};
+use crate::residency::{
+    Classifier, Method, PageKind, PageRun, Scanner, Vma, figures, page_size, readable,
+};
 
 /// Share of memory that may come in between the first look and the stop without page faults of the copy: one of this.
 const GROWTH: u64 = 16;
@@ -103,6 +105,7 @@ pub(crate) struct Pages {
 /// # Errors
 /// The process has ended, may not be read, or could not be stopped and copied in time; it runs.
 pub(crate) fn take(pid: Pid, options: &SnapshotOptions, guard: &mut Guard) -> Result<Snapshot> {
+    readable(pid)?;
     let (anonymous, headroom) = check_room(pid)?;
     let refused = headroom.refuses_fork(anonymous);
     let fork = || match refused.or_else(|| takes_too_long(anonymous, options)) {

@@ -6,6 +6,7 @@ use std::os::unix::fs::FileExt;
 
 use super::{Kind, python};
 use crate::event::{Addr, FunctionKey, FunctionNumber, FunctionSeen, LineTable, Pid};
+use crate::mmap_lock;
 use crate::modules::ModuleTable;
 use crate::profile::{Frame, FunctionName, Origin};
 
@@ -132,6 +133,9 @@ impl FunctionTable {
 
 /// Reads a function's table of lines, if the function is still there.
 fn read_lines(pid: Pid, seen: &FunctionSeen, at: Addr) -> Option<Box<[u8]>> {
+    if mmap_lock::is_held(pid) {
+        return None;
+    }
     let memory = File::open(format!("/proc/{pid}/mem")).ok()?;
     let layout = python::Layout::of(seen.version)?;
     // PyBytesObject: reference count, type, size, hash, bytes.

@@ -18,6 +18,7 @@ use nix::sys::stat::Mode;
 
 use super::{ModuleTable, base_name, look_in_root};
 use crate::event::Pid;
+use crate::mmap_lock;
 use crate::profile::{Module, ModuleId};
 
 /// Longest path, and most of each file that is read, in bytes.
@@ -110,6 +111,9 @@ fn executable(pid: Pid) -> Option<(u64, u64)> {
 /// The base name under which a process runs its executable, the file with this device and inode; `known` is the path of
 /// that file according to the kernel. `None` if the process has ended, or if no name is verified.
 fn of(pid: Pid, executable: (u64, u64), known: &Path) -> Option<String> {
+    if mmap_lock::is_held(pid) {
+        return None;
+    }
     let named = [started_as(pid), first_word(pid)].into_iter().flatten();
     let paths = named.flat_map(|path| {
         // A name without a directory was found in some directory of PATH: mostly in that of the file.

@@ -212,14 +212,17 @@ fn rules(role: Role) -> Result<Rules, seccompiler::BackendError> {
         Role::Fetch => calls.extend(LOOKING.iter().chain(PROBING).chain(SIGNALS)),
         // Its HTTP client looks host names up in threads.
         Role::Push => calls.extend(LOOKING.iter().chain(PROBING).chain(SIGNALS).chain(CHANGING)),
-        Role::Symbols | Role::Tables | Role::Keep => {
+        Role::Symbols | Role::Tables | Role::Keep | Role::Look => {
             let looking = LOOKING.iter().chain(PROBING);
             let more = SIGNALS.iter().chain(STARTING).chain(CHANGING);
             calls.extend(looking.chain(more));
         }
     }
     let mut rules: Rules = calls.into_iter().map(|call| (call, Vec::new())).collect();
-    if matches!(role, Role::Push | Role::Symbols | Role::Tables | Role::Keep) {
+    if matches!(
+        role,
+        Role::Push | Role::Symbols | Role::Tables | Role::Keep | Role::Look
+    ) {
         for (call, flags) in OPENING {
             rules.insert(*call, not_for_reading(*flags)?);
         }

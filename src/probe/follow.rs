@@ -11,11 +11,8 @@ use libbpf_rs::{MapCore, MapFlags};
 use super::batch::each_entry;
 use super::{Probe, iterate, shared};
 use crate::event::{MmId, Pid};
+use crate::mmap_lock;
 use crate::wire::{self, proc_info};
-
-/// Up to this number, processes' mappings are iterated one by one; beyond it, those of all followed processes at
-/// once.
-const MOST_BY_PID: usize = 16;
 
 /// Processes per read, 16 bytes each.
 const PROCESS_BATCH: u32 = 1024;
@@ -63,21 +60,18 @@ impl Probe {
 
     /// Binds the code that processes have mapped to its files' tables. Code without a table causes an
     /// [`Event::Code`](crate::event::Event::Code) through the ring buffer; for a process that is not followed, that
-    /// is the only effect.
+    /// is the only effect. One that cannot be read now is left for [`Probe::bind_left`].
     ///
     /// # Errors
     /// If the iterator over mappings fails.
     pub fn bind(&mut self, pids: &[Pid]) -> Result<()> {
-        if self.bind.is_none() || pids.is_empty() {
+        if self.bind.is_none() {
             return Ok(());
         }
-        if pids.len() > MOST_BY_PID {
-            return self.bind_with(Pid(0), |probe| match &probe.bind {
-                Some(bind) => iterate::run(bind),
-                None => Ok(()),
-            });
-        }
-        for pid in pids {
+        let held = mmap_lock::held(pids);
+        self.unbound.extend(&held);
+        // One by one: an iterator over all mappings would wait for each process of the machine.
+        for pid in pids.iter().filter(|pid| !held.contains(pid)) {
             self.bind_with(*pid, |probe| {
                 let program = &probe.skel.progs.bind_process;
                 match (iterate::run_for(program.as_fd(), *pid), &probe.bind) {
@@ -91,6 +85,15 @@ impl Probe {
             })?;
         }
         Ok(())
+    }
+
+    /// Binds the code of processes that could not be read before.
+    ///
+    /// # Errors
+    /// As for [`Probe::bind`].
+    pub fn bind_left(&mut self) -> Result<()> {
+        let left: Vec<Pid> = std::mem::take(&mut self.unbound).into_iter().collect();
+        self.bind(&left)
     }
 
     fn bind_with(&mut self, pid: Pid, run: impl Fn(&Probe) -> Result<()>) -> Result<()> {

@@ -147,6 +147,7 @@ impl Probe {
             find,
             forget,
             bind,
+            unbound: Default::default(),
             slots,
             missing,
             sees_faults: config.stacks != Stacks::Off,

@@ -19,6 +19,8 @@ impl Losses {
         "processes not scanned, and in no figure: their pages cannot be read";
     /// Processes whose figures, and the kernel's beside them, are those of an earlier report.
     pub(crate) const OLDER: &'static str = "processes with the figures of an earlier report: too many have changed to scan all at once";
+    /// The same, of processes that cannot be read now.
+    pub(crate) const HELD: &'static str = "processes with the figures of an earlier report: their mmap lock is held, so that reading them would wait";
     /// Runs of the probe's programs that the kernel skipped.
     pub(crate) const SKIPPED_PROGRAMS: &'static str = "page faults and other events, of any process, that the kernel did not report: it preempted the probe";
     /// Events not processed before the report was made; they may include the start of processes.
@@ -57,6 +59,11 @@ impl Losses {
             .counters
             .retain(|(what, _)| ![Losses::NOT_FOLLOWED, Losses::NOT_SCANNED].contains(&&**what));
         losses
+    }
+
+    /// Whether a counter is not zero.
+    pub(crate) fn has(&self, what: &str) -> bool {
+        self.counters.iter().any(|(counted, _)| *counted == what)
     }
 
     /// Adds a counter unless it is zero.

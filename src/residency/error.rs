@@ -3,6 +3,7 @@
 use std::io;
 
 use crate::event::Pid;
+use crate::mmap_lock;
 
 /// The remedy for lacking access to another user's process.
 const LOOKING: &str = "run memprof as root or with CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH (`memprof doctor` \
@@ -37,6 +38,12 @@ pub enum Error {
         /// The system call or request, with the kernel version that introduced it.
         what: &'static str,
     },
+    /// Reading the process would wait for its mmap lock.
+    #[error(
+        "the mmap lock of process {0} is held, so that reading it would wait: probably it waits for a disk or for a file \
+         server. memprof tries again with each report"
+    )]
+    Held(Pid),
     /// The time limit passed before the scan was complete.
     #[error("the time limit was reached before process {0} was scanned")]
     TimeUp(Pid),
@@ -60,6 +67,17 @@ pub enum Error {
 
 /// The result of reading a process's memory state.
 pub type Result<T> = std::result::Result<T, Error>;
+
+/// That a process can be read now.
+///
+/// # Errors
+/// [`Error::Held`] if not.
+pub(crate) fn readable(pid: Pid) -> Result<()> {
+    match mmap_lock::is_held(pid) {
+        true => Err(Error::Held(pid)),
+        false => Ok(()),
+    }
+}
 
 impl Error {
     /// Converts an operating system error from accessing `what` of process `pid`.
@@ -91,6 +109,11 @@ impl Error {
     /// Whether the error is `Gone`.
     pub fn is_gone(&self) -> bool {
         matches!(self, Error::Gone(_))
+    }
+
+    /// Whether a failure is that a process cannot be read now.
+    pub(crate) fn is_held(failure: &anyhow::Error) -> bool {
+        matches!(failure.downcast_ref(), Some(Error::Held(_)))
     }
 }
 

@@ -6,7 +6,7 @@
 
 use std::fs;
 
-use super::error::{Error, Result};
+use super::error::{Error, Result, readable};
 use super::smaps;
 use super::vma::Vma;
 use crate::event::Pid;
@@ -101,9 +101,10 @@ pub fn status(pid: Pid) -> Result<Status> {
 /// Reads `/proc/PID/smaps_rollup` (Linux 4.14). The time is proportional to the process's memory.
 ///
 /// # Errors
-/// [`Error::Gone`] for a process that has ended, a zombie or a kernel thread; [`Error::Denied`]
+/// [`Error::Held`]; [`Error::Gone`] for a process that has ended, a zombie or a kernel thread; [`Error::Denied`]
 /// without the right to trace it.
 pub fn rollup(pid: Pid) -> Result<smaps::Figures> {
+    readable(pid)?;
     let path = format!("/proc/{pid}/smaps_rollup");
     let text = fs::read(&path).map_err(|e| Error::from_io(pid, &path, e))?;
     if text.is_empty() {

@@ -12,7 +12,7 @@ use std::fs::File;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::error::{Error, Result, denial};
+use super::error::{Error, Result, denial, readable};
 use super::ioctl::{self, Region};
 use super::map_counts::{MapCounts, Splitter};
 use super::own_memory::shows_huge_zero;
@@ -72,8 +72,9 @@ impl Pages {
     /// Opens the file.
     ///
     /// # Errors
-    /// [`Error::Gone`]; [`Error::Denied`] without the right to trace the process.
+    /// [`Error::Held`]; [`Error::Gone`]; [`Error::Denied`] without the right to trace the process.
     pub fn open(pid: Pid) -> Result<Pages> {
+        readable(pid)?;
         let path = format!("/proc/{pid}/pagemap");
         Ok(Pages {
             pid,
@@ -121,7 +122,7 @@ impl Scanner {
     /// Opens the page tables of `pid`.
     ///
     /// # Errors
-    /// [`Error::Gone`]; [`Error::Denied`] without the right to trace the process or, for
+    /// As for [`Pages::open`]; [`Error::Denied`] also, for
     /// [`Method::Pagemap`], without CAP_SYS_ADMIN; [`Error::Unsupported`] for [`Method::Ioctl`]
     /// before Linux 6.7.
     pub fn open(pid: Pid, method: Method) -> Result<Scanner> {

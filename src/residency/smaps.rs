@@ -10,7 +10,7 @@ use std::ops::AddAssign;
 use serde::Serialize;
 
 use super::classify::Classifier;
-use super::error::{Error, Result};
+use super::error::{Error, Result, readable};
 use super::proc_maps;
 use super::throttle::ThrottledFile;
 use super::vma::Vma;
@@ -134,10 +134,11 @@ pub struct Region {
 /// Calls `each` for every mapping of a process, in address order, with its backing determined.
 ///
 /// # Errors
-/// [`Error::Gone`] for a process that has ended, a zombie or a kernel thread; [`Error::Denied`]
+/// [`Error::Held`]; [`Error::Gone`] for a process that has ended, a zombie or a kernel thread; [`Error::Denied`]
 /// without the right to trace it; [`Error::Malformed`] for text that does not match the documented format.
 /// If the process ends during the read, the remaining mappings are missing, without an error.
 pub fn read(pid: Pid, classifier: &mut Classifier, each: &mut dyn FnMut(Region)) -> Result<()> {
+    readable(pid)?;
     let path = format!("/proc/{pid}/smaps");
     let file = ThrottledFile::open(&path).map_err(|e| Error::from_io(pid, &path, e))?;
     parse_all(pid, BufReader::with_capacity(READ, file), classifier, each)

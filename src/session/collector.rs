@@ -149,6 +149,8 @@ pub struct Collector {
     unscanned: u64,
     /// Number of processes of which the newest report has an older state.
     older: u64,
+    /// The same, because they cannot be read now.
+    held: u64,
     told_unscanned: bool,
     /// Number of failures that did not end memprof.
     failures: u64,
@@ -216,6 +218,7 @@ impl Collector {
             reconciled: 0,
             unscanned: 0,
             older: 0,
+            held: 0,
             told_unscanned: false,
             failures: 0,
             sequence: 0,
@@ -362,6 +365,7 @@ impl Collector {
         while in_time {
             if self.waiting.is_empty() {
                 self.bind_seen(&mut seen)?;
+                self.probe.bind_left()?;
                 self.waiting.extend(self.probe.take_events()?);
             }
             let Some(event) = self.waiting.pop_front() else {

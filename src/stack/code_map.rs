@@ -1,5 +1,6 @@
 //! The code that a process has mapped: addresses to frames.
 
+use std::io::ErrorKind;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -53,13 +54,14 @@ impl CodeMap {
 
     /// Reads the mappings now. If the process has ended, keeps the known ones.
     pub fn reload(&mut self, modules: &mut ModuleTable) {
-        self.stale = false;
         self.read = Some(Instant::now());
-        if let Ok(map) = AddressMap::load(self.pid, modules)
-            && !map.is_empty()
-        {
-            self.map = Arc::new(map);
+        match AddressMap::load(self.pid, modules) {
+            // It cannot be read now.
+            Err(e) if e.kind() == ErrorKind::WouldBlock => return,
+            Ok(map) if !map.is_empty() => self.map = Arc::new(map),
+            _ => {}
         }
+        self.stale = false;
     }
 
     /// The mappings as they were last read.

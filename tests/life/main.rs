@@ -17,6 +17,7 @@ mod endings;
 mod freeze;
 mod frozen_marks;
 mod generations;
+mod held;
 mod killed_frozen;
 mod let_go;
 mod many;

@@ -11,7 +11,7 @@ use crate::console;
 use crate::event::{MmId, Pid};
 use crate::freeze::{Costs, Estimate, Freeze, FreezeError, FreezeStats, Frozen, MAX_FREEZE};
 use crate::profile::FreezeOutcome;
-use crate::residency::{Pages, Scanner, figures};
+use crate::residency::{Error as ScanError, Pages, Scanner, figures};
 
 /// How many rounds of events from processes being frozen are taken in, and the time limit of each round.
 const MAX_ROUNDS: usize = 16;
@@ -93,7 +93,7 @@ impl Collector {
 
     fn running(&mut self) -> Result<Vec<Scanned>, ReportError> {
         let pass = self.aggregator.pass(&self.probe);
-        self.older = pass.older;
+        (self.older, self.held) = (pass.older, pass.held);
         self.leave_out(!pass.scanned.is_empty(), pass.unscanned)?;
         Ok(pass.scanned)
     }
@@ -159,7 +159,15 @@ impl Collector {
                         let outcome = FreezeOutcome::Still(stats.duration);
                         scanned.extend(processes.into_iter().map(|p| p.with(outcome.clone())));
                     }
-                    Err(NotFrozen::Failed(why)) => unscanned.push(Unscanned { pid: place.1, why }),
+                    Err(NotFrozen::Failed(why)) => match self.aggregator.last_scan(place.0) {
+                        Some(process) if ScanError::is_held(&why) => {
+                            self.held += 1;
+                            let (why, stood) = (format!("{why:#}"), Duration::ZERO);
+                            ran.push(why.clone());
+                            scanned.push(process.with(FreezeOutcome::Failed { why, stood }));
+                        }
+                        _ => unscanned.push(Unscanned { pid: place.1, why }),
+                    },
                     Err(NotFrozen::Ran { why, frozen }) => {
                         sum += frozen;
                         match self.aggregator.scan(place.0, &self.probe) {

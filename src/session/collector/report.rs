@@ -7,7 +7,8 @@ use super::{Activity, Collector, Last, Numbered, SETTLE};
 use crate::aggregate::ReportError;
 use crate::api::{LastScan, ProviderError, Status};
 use crate::freeze::Freeze;
-use crate::profile::Losses;
+use crate::profile::{Losses, Profile};
+use crate::residency::Error as ScanError;
 use crate::target::Selector;
 
 /// How often, at most, a changing target is scanned without a request, so that a last profile exists when it ends.
@@ -74,7 +75,19 @@ impl Collector {
                 Some(last) => Ok(last.profile.clone()),
                 None => Err(ProviderError::NoTarget),
             },
-            Err(ReportError::Failed(e)) => Err(ProviderError::Failed(format!("{e:#}"))),
+            Err(ReportError::Failed(e)) => match &mut self.last {
+                Some(last) if ScanError::is_held(&e) => {
+                    // Once: it stays the last one until the process can be read.
+                    if !last.profile.1.losses.has(Losses::HELD) {
+                        let mut older = Profile::clone(&last.profile.1);
+                        older.losses.add(Losses::HELD, 1);
+                        self.sequence += 1;
+                        last.profile = (self.sequence, Arc::new(older));
+                    }
+                    Ok(last.profile.clone())
+                }
+                _ => Err(ProviderError::Failed(format!("{e:#}"))),
+            },
         }
     }
 
@@ -95,7 +108,7 @@ impl Collector {
         }
         let activity = self.look_at_activity();
         let quiet = self.activity.changed.elapsed() >= FAULTS_END;
-        (self.unscanned, self.older) = (0, 0);
+        (self.unscanned, self.older, self.held) = (0, 0, 0);
         let start = Instant::now();
         let (snapshot, outcome) = self.snapshot(freeze)?;
         let scans = self.scans;
@@ -118,6 +131,7 @@ impl Collector {
         }
         profile.losses.add(Losses::NOT_SCANNED, self.unscanned);
         profile.losses.add(Losses::OLDER, self.older);
+        profile.losses.add(Losses::HELD, self.held);
         profile
             .losses
             .add("steps of memprof that failed", self.failures);

@@ -14,6 +14,7 @@ use super::Collector;
 use crate::console;
 use crate::elf::Elf;
 use crate::event::{Event, MarkSet, MmId, Pid, RangeChange};
+use crate::mmap_lock;
 use crate::probe::{is_sampler_probe, sets_marks};
 use crate::profile::ModuleId;
 use crate::sampler::{self, Preloaded};
@@ -140,7 +141,11 @@ impl Collector {
         let samplers = &mut self.samplers;
         samplers.listening.retain(|(mm, _), _| aggregator.has(*mm));
         for mm in std::mem::take(&mut samplers.changed) {
-            self.look_for_samplers_of(mm);
+            match self.aggregator.pid_of(mm) {
+                // Later: it is asked again.
+                Some(pid) if mmap_lock::is_held(pid) => drop(self.samplers.changed.insert(mm)),
+                _ => self.look_for_samplers_of(mm),
+            }
         }
         let now = Instant::now();
         if self.samplers.looked.replace(now).is_none() {

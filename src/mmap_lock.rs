@@ -1,0 +1,169 @@
+//! Whether a process's address space can be read now.
+//!
+//! Whoever reads the mappings, pages or memory of a process waits for its mmap lock, and cannot be interrupted. A process may
+//! hold it for as long as a disk or a file server takes to answer, and all who look at the process wait with it, as `ps` does.
+//! So threads that nobody waits for look first.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::fs::File;
+use std::io::Read;
+use std::sync::{Condvar, Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::event::Pid;
+use crate::privileges::{self, Role};
+
+/// After so long the lock counts as held. `fork` and `munmap` of gigabytes take tens of milliseconds.
+const PATIENCE: Duration = Duration::from_millis(100);
+/// After so long without progress, another thread goes on with the processes that are left.
+const NEXT: Duration = Duration::from_millis(5);
+/// Maximum number of threads. A process that none of them comes to look at counts as held.
+const MOST: usize = 64;
+/// A thread ends after so long without work.
+const IDLE: Duration = Duration::from_secs(10);
+/// Stack of a thread, in bytes.
+const STACK: usize = 128 << 10;
+
+static LOOKING: Mutex<Looking> = Mutex::new(Looking {
+    queue: VecDeque::new(),
+    asked: BTreeMap::new(),
+    threads: 0,
+    idle: 0,
+});
+/// There is something in the queue.
+static WANTED: Condvar = Condvar::new();
+/// The queue is empty, and a process was looked at.
+static SEEN: Condvar = Condvar::new();
+
+struct Looking {
+    /// The processes that no thread looks at yet.
+    queue: VecDeque<Pid>,
+    /// Those and the ones that are being looked at, with the time since when.
+    asked: BTreeMap<Pid, Instant>,
+    threads: usize,
+    /// Those of `threads` that wait for work.
+    idle: usize,
+}
+
+/// Whether a process's mmap lock is held, so that reading its address space would wait. Takes a tenth of a second to say so for
+/// the first time, then no time as long as it stays held. A process that has ended, or may not be read, holds nothing.
+pub(crate) fn is_held(pid: Pid) -> bool {
+    !held(&[pid]).is_empty()
+}
+
+/// As [`is_held`], for many: those whose lock is held. Waits for all of them together, and five milliseconds more for each that
+/// was not held before.
+pub(crate) fn held(pids: &[Pid]) -> BTreeSet<Pid> {
+    let mut looking = LOOKING.lock().unwrap_or_else(PoisonError::into_inner);
+    let now = Instant::now();
+    for pid in pids {
+        looking.ask(*pid, now);
+    }
+    let mut left = usize::MAX;
+    loop {
+        let asked = |pid: &Pid| looking.asked.contains_key(pid);
+        let held: BTreeSet<Pid> = pids.iter().copied().filter(asked).collect();
+        if held
+            .iter()
+            .all(|pid| looking.asked[pid].elapsed() >= PATIENCE)
+        {
+            looking.take_back(&held);
+            return held;
+        }
+        if !looking.queue.is_empty() && looking.queue.len() == left {
+            looking.go_on();
+        }
+        left = looking.queue.len();
+        let waited = SEEN.wait_timeout(looking, NEXT);
+        looking = waited.unwrap_or_else(PoisonError::into_inner).0;
+    }
+}
+
+impl Looking {
+    fn ask(&mut self, pid: Pid, now: Instant) {
+        if self.asked.contains_key(&pid) {
+            return;
+        }
+        self.asked.insert(pid, now);
+        self.queue.push_back(pid);
+        if self.queue.len() == 1 {
+            self.go_on();
+        }
+    }
+
+    /// Has one more thread take processes from the queue.
+    fn go_on(&mut self) {
+        if self.idle > 0 {
+            WANTED.notify_one();
+        } else if self.threads < MOST {
+            let thread = thread::Builder::new()
+                .name("memprof-look".into())
+                .stack_size(STACK);
+            // Without it, what is in the queue counts as held.
+            self.threads += usize::from(thread.spawn(look).is_ok());
+        }
+    }
+
+    /// Removes from the queue those that nobody waits for any more.
+    fn take_back(&mut self, held: &BTreeSet<Pid>) {
+        let Looking { queue, asked, .. } = self;
+        queue.retain(|pid| {
+            let unwanted = held.contains(pid);
+            if unwanted {
+                asked.remove(pid);
+            }
+            !unwanted
+        });
+    }
+}
+
+/// A thread that looks at the processes in the queue.
+fn look() {
+    privileges::reduce(Role::Look);
+    let mut looking = LOOKING.lock().unwrap_or_else(PoisonError::into_inner);
+    loop {
+        let Some(pid) = looking.queue.pop_front() else {
+            looking.idle += 1;
+            let waited = WANTED.wait_timeout(looking, IDLE);
+            let (again, waited) = waited.unwrap_or_else(PoisonError::into_inner);
+            looking = again;
+            looking.idle -= 1;
+            if waited.timed_out() && looking.queue.is_empty() {
+                looking.threads -= 1;
+                return;
+            }
+            continue;
+        };
+        drop(looking);
+        wait_for(pid);
+        looking = LOOKING.lock().unwrap_or_else(PoisonError::into_inner);
+        looking.asked.remove(&pid);
+        if looking.queue.is_empty() {
+            SEEN.notify_all();
+        }
+    }
+}
+
+/// Returns once nobody holds the process's mmap lock: the kernel takes it to read an entry of the page tables.
+fn wait_for(pid: Pid) {
+    if let Ok(mut pagemap) = File::open(format!("/proc/{pid}/pagemap")) {
+        let _ = pagemap.read(&mut [0; size_of::<u64>()]);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_lock_of_a_process_that_does_nothing_is_free() {
+        let own = Pid(std::process::id());
+        let pids = [own, Pid(1), Pid(i32::MAX as u32), own];
+        for _ in 0..100 {
+            assert_eq!(held(&pids), BTreeSet::new());
+        }
+        let looking = LOOKING.lock().unwrap();
+        assert!(looking.asked.is_empty() && looking.queue.is_empty());
+    }
+}
