@@ -229,6 +229,12 @@ impl Aggregator {
         }
     }
 
+    /// Whether a thread that keeps memory takes processor time ([`Kept::spins`]).
+    pub fn keeping_spins(&self) -> bool {
+        let mut kept = self.spaces.values().filter_map(|s| s.kept.as_ref());
+        kept.any(|kept| kept.spins())
+    }
+
     /// Records the bytes of page tables with which a process whose memory is kept has ended.
     pub fn ended_with(&mut self, mm: MmId, page_tables: u64) {
         if let Some(space) = self.spaces.get_mut(&mm) {

@@ -12,6 +12,7 @@ mod end;
 pub mod failure;
 pub mod held;
 mod live;
+mod manager;
 mod marks;
 mod naming;
 pub mod oom;
@@ -50,6 +51,7 @@ use crate::target::{Presence, Selector};
 use collector::{Command, Killed, Progress};
 pub use command::Launch;
 use live::Live;
+use manager::Manager;
 pub use opened::{diff, open};
 use push::Feeding;
 use reports::{Collecting, Reports};
@@ -140,6 +142,8 @@ struct Session<'a> {
     pushing: Option<(Pusher, Pushing)>,
     /// What clients must show.
     token: Option<Arc<Token>>,
+    /// Who started memprof as a service.
+    manager: Manager,
     /// The live view, while it owns the terminal.
     live: Option<Live>,
 }
@@ -207,6 +211,7 @@ impl<'a> Session<'a> {
             sampler,
             pushing,
             token,
+            manager: Manager::of_environment(&config.target),
             live: None,
         };
         Ok((session, Happened { marks, kills }))
@@ -244,6 +249,7 @@ impl Session<'_> {
         let outcome = self.profile_until_end(&mut signals, &addresses).await;
         // Restores the terminal before anything else is printed.
         self.live = None;
+        self.manager.stopping();
         self.stop_counting();
         // After a first signal, a further one now kills memprof: the last report and the outputs take time.
         signals.restore();

@@ -11,15 +11,18 @@ use std::io;
 use std::num::NonZeroUsize;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
+use std::os::unix::thread::JoinHandleExt;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::mman::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 use nix::sys::signal::SigSet;
+use nix::time::{ClockId, clock_gettime};
 
 use super::classify::Classifier;
 use super::error::{Error, Result};
@@ -33,6 +36,8 @@ use crate::profile::KernelFigures;
 
 /// Time limit for the read to block, in ms.
 const BEGIN: u16 = 1000;
+/// Processor time that a thread which waits does not reach: it starts, and is woken up once.
+const WAITS: Duration = Duration::from_millis(50);
 /// Entry of the auxiliary vector: the address of 16 random bytes on the stack that `exec` created.
 const AT_RANDOM: u64 = 25;
 
@@ -43,7 +48,7 @@ pub struct Kept {
     pages: Pages,
     maps: File,
     smaps: File,
-    _read: LongRead,
+    read: LongRead,
 }
 
 impl Kept {
@@ -60,8 +65,15 @@ impl Kept {
             pages: Pages::open(pid)?,
             maps: open("maps")?,
             smaps: open("smaps")?,
-            _read: read.map_err(|e| Error::from_io(pid, "userfaultfd", e))?,
+            read: read.map_err(|e| Error::from_io(pid, "userfaultfd", e))?,
         })
+    }
+
+    /// Whether the thread that keeps the memory takes processor time. It does once memprof was stopped by SIGSTOP or frozen, also after
+    /// it was continued: the kernel lets the thread wait on only without a pending signal, and never takes back what told it to stop.
+    /// A new one, which was not told, waits.
+    pub fn spins(&self) -> bool {
+        self.read.processor_time().is_some_and(|time| time > WAITS)
     }
 
     /// Opens the page tables.
@@ -220,6 +232,19 @@ impl LongRead {
         };
         read.wait_until_begun()?;
         Ok(read)
+    }
+
+    /// The processor time that the reader has taken.
+    fn processor_time(&self) -> Option<Duration> {
+        let reader = self.reader.as_ref()?.as_pthread_t();
+        let mut clock = 0;
+        // SAFETY: the thread was not joined, so that it is known; `clock` lives throughout the call.
+        let failed = unsafe { libc::pthread_getcpuclockid(reader, &mut clock) };
+        if failed != 0 {
+            return None;
+        }
+        let time = clock_gettime(ClockId::from_raw(clock)).ok()?;
+        Some(time.into())
     }
 
     /// Waits until the reader faults on the page, which makes the `userfaultfd` readable.

@@ -313,6 +313,7 @@ impl Collector {
             }
             self.answer_reports();
             self.keep_last();
+            self.keep_quietly();
             self.report_overdue();
             let collected = self.collect_stacks();
             self.tolerate(collected);

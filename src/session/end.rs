@@ -58,6 +58,7 @@ impl Session<'_> {
             wait_until_executed(command).await?;
         }
         self.announce(addresses);
+        self.manager.ready(&self.collecting);
         if let Some(options) = self.config.screen {
             self.live = Some(Live::start(
                 options,
@@ -197,6 +198,7 @@ impl Session<'_> {
 
     /// Prints changes in the target's life; returns why the session ends, if it does.
     fn note(&self, progress: &Progress, following: &mut Option<Pid>) -> Result<Option<End>> {
+        self.manager.shows(&self.config.target, progress);
         match progress {
             Progress::Waiting => {}
             Progress::Following { pid, comm } => self.note_following(*pid, comm, following),

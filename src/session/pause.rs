@@ -2,7 +2,8 @@
 //!
 //! The thread that keeps the command's memory for the last scan waits in the kernel for a page. There the kernel lets it not
 //! stop: it tries again at once, and again, and the shell never learns that memprof has stopped. So the memory is let go before,
-//! and kept again afterwards. (SIGSTOP cannot be handled.)
+//! and kept again afterwards. SIGSTOP cannot be
+//! handled: the thread runs until memprof is continued, and the collector then replaces it (`keep_quietly`).
 
 use std::time::Duration;
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use ::memprof::event::Pid;
 
 use crate::common::memprof::{Memprof, run};
-use crate::common::process::{signal, wait_until};
+use crate::common::process::{comm, cont, signal, threads, wait_until};
 use crate::common::workload::program;
 
 fn tracer(pid: Pid) -> String {
@@ -99,4 +99,48 @@ fn a_command_that_is_stopped_early_stays_so() {
     signal(pid, libc::SIGCONT);
     lines.close();
     assert!(m.wait().success());
+}
+
+/// Processor time of memprof's thread of this name, in ticks of the clock.
+fn ticks(m: &Memprof, name: &str) -> u64 {
+    let of = |thread: &Pid| {
+        let stat = format!("/proc/{}/task/{thread}/stat", m.pid());
+        let stat = std::fs::read_to_string(stat).unwrap_or_default();
+        let (head, rest) = stat.rsplit_once(") ")?;
+        let fields: Vec<&str> = rest.split(' ').collect();
+        let time = |i: usize| fields[i].parse::<u64>().unwrap();
+        head.ends_with(name).then(|| time(11) + time(12))
+    };
+    threads(m.pid()).iter().filter_map(of).sum()
+}
+
+/// The kernel has the thread that keeps a command's memory try again and again once it was told to stop.
+#[test]
+fn memprof_that_was_stopped_and_continued_takes_no_processor() {
+    let program = program("scenarios");
+    let (m, mut lines) = Memprof::start_command(&[], &[program.to_str().unwrap()]);
+    m.followed();
+    wait_until(|| threads(m.pid()).iter().any(|t| comm(*t) == "memprof-keep"));
+    let second = Duration::from_secs(1);
+    signal(m.pid(), libc::SIGSTOP);
+    std::thread::sleep(second);
+    let stopped = ticks(&m, "memprof-keep");
+    if stopped == 0 {
+        crate::common::skip::skip("this kernel lets a thread stop that waits for a page");
+    }
+    cont(m.pid());
+    // It is replaced.
+    wait_until(|| ticks(&m, "memprof-keep") < stopped.div_ceil(4));
+    let before = ticks(&m, "memprof-keep");
+    std::thread::sleep(second);
+    let taken = ticks(&m, "memprof-keep") - before;
+    assert!(
+        taken <= stopped / 10,
+        "{taken} ticks a second, {stopped} while memprof was stopped"
+    );
+    // The memory is still kept: the last profile is exact.
+    lines.tell("mmap 8388608");
+    lines.close();
+    let said = m.all_said();
+    assert!(!said.contains("no profile"), "{said}");
 }

@@ -27,6 +27,7 @@ mod options;
 mod processes;
 mod run_name;
 mod same_code;
+mod service;
 mod shared_once;
 mod signals;
 mod spawning;

@@ -1,6 +1,6 @@
 //! memprof with exactly what the files of docs/deploy give it: the unit of systemd, and the pods of Kubernetes.
 //!
-//! Neither runs here. What they ask for is taken from the files, and made by the tools that it can be made by: capabilities and
+//! Neither runs here (`tests/systemd.sh` has a systemd, and `tests/container.sh` a pod). What they ask for is taken from the files, and made by the tools that it can be made by: capabilities and
 //! `no_new_privs` by `setpriv`, what of the file system can be seen and written by mounts, filters by libseccomp.
 
 use std::collections::BTreeMap;

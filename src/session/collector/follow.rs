@@ -180,6 +180,13 @@ impl Collector {
         }
     }
 
+    /// Replaces the thread that keeps the command's memory if it takes processor time, which it would from now on.
+    pub(super) fn keep_quietly(&mut self) {
+        if self.aggregator.keeping_spins() {
+            self.keep_again();
+        }
+    }
+
     /// Keeps the command's memory as before memprof stopped.
     pub(super) fn keep_again(&mut self) {
         let mut spaces = self.aggregator.spaces().into_iter();
