@@ -14,6 +14,7 @@ pub mod heap;
 pub mod interpreter;
 pub mod jit;
 pub mod measure;
+mod mmap_lock;
 pub mod modules;
 mod proc_text;
 pub mod profile;
@@ -52,6 +53,7 @@ pub mod priority;
 pub mod privileges {
     #[derive(Clone, Copy)]
     pub enum Role {
+        Look,
         Symbols,
         Tables,
     }

@@ -5,6 +5,7 @@
 //! range, stacks are not deeper than memprof's own, rows add up to the total, and no sum of figures overflows.
 //! Unknown fields are ignored, so a later memprof may add some without a new version.
 
+mod cgroup;
 mod check;
 mod figures;
 mod oom_kills;
@@ -21,8 +22,9 @@ use serde::Deserialize;
 use crate::profile::Profile;
 use crate::symbol::Symbols;
 
+pub(crate) use cgroup::Cgroup;
 pub(crate) use oom_kills::OomKills;
-pub(crate) use parts::{Border, Freeze, Layout, Mapping, Path, hex};
+pub(crate) use parts::{Border, Freeze, Layout, Mapping, Path, hex, unix_ms};
 pub(crate) use place::Place;
 pub(crate) use schema::NOT_LOOKED_UP;
 

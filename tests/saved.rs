@@ -10,8 +10,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 use ::memprof::export::EXPORTERS;
+use common::cgroup::Group;
 use common::memprof::{BINARY, Memprof};
-use common::process::{cont, stop};
+use common::process::{cont, stop, wait_until};
 use common::terminal::Top;
 use common::workload::{Workload, program};
 use serde_json::Value;
@@ -146,6 +147,52 @@ fn an_opened_profile_is_the_live_one() {
 }
 
 /// Two profiles of a program that grew by 8 MiB in between.
+/// What is charged to the group, and who has ended in it, is there when the profile is opened.
+#[test]
+fn a_control_groups_balance_and_its_ended_processes_are_kept() {
+    let (place, group) = (Place::new(), Group::new());
+    let [first, second] = [(); 2].map(|()| {
+        let mut workload = Workload::start(&program("scenarios"));
+        group.put(workload.pid());
+        workload.lines.tell("mmap 4194304");
+        workload
+    });
+    let m = Memprof::start(&["--cgroup", &format!("/{}", group.name().display())]);
+    let processes = |m: &Memprof| m.get("/v2/processes").json();
+    wait_until(|| {
+        processes(&m)["rows"]
+            .as_array()
+            .is_some_and(|r| r.len() == 2)
+    });
+    second.end();
+    wait_until(|| {
+        processes(&m)["ended"]
+            .as_array()
+            .is_some_and(|e| e.len() == 1)
+    });
+    m.send("POST", "/v2/marks", "");
+    let saved = m.get("/v2/export/profile?to=1").body;
+    fs::write(place.path("p.memprof.json"), saved).unwrap();
+    let live = ["cgroup", "processes"].map(|view| m.get(&format!("/v2/{view}?mark=1")).json());
+    m.interrupt();
+    first.end();
+
+    let mut command = place.command(&["open", "p.memprof.json", "--listen", "127.0.0.1:0"]);
+    let opened = Memprof::spawn_as(command.stdout(Stdio::null()));
+    let again = ["cgroup", "processes"].map(|view| opened.get(&format!("/v2/{view}")).json());
+    let of =
+        |[cgroup, processes]: &[Value; 2]| [cgroup["cgroup"].clone(), processes["ended"].clone()];
+    assert_eq!(of(&again), of(&live));
+    // What it is charged with, or why that is not known here.
+    let group = &again[0]["cgroup"];
+    let rows = group["rows"].as_array().unwrap();
+    assert!(
+        !rows.is_empty() || group["without_total"].is_string(),
+        "{group}"
+    );
+    opened.interrupt();
+}
+
 fn before_and_after(place: &Place) {
     let mut workload = Workload::start(&program("scenarios"));
     let m = Memprof::attach(workload.pid(), &[]);

@@ -7,7 +7,7 @@ use crate::profile::{Ended, EndedProcess};
 use crate::space::Space;
 
 /// Most processes that are kept, about 1 KiB each.
-const MOST: usize = 1024;
+const MOST: usize = Ended::MOST;
 /// For how long they are kept.
 const KEPT: Duration = Duration::from_secs(600);
 

@@ -1,5 +1,7 @@
 //! `/v2/cgroup`: what is charged to the followed control group, beside memprof's sums.
 
+use std::borrow::Cow;
+
 use serde::Serialize;
 
 use super::common::ReportInfo;
@@ -70,7 +72,7 @@ struct Row {
 
 #[derive(Serialize)]
 struct Part {
-    name: &'static str,
+    name: Cow<'static, str>,
     bytes: u64,
 }
 

@@ -13,7 +13,7 @@ use std::time::UNIX_EPOCH;
 
 use serde::{Serialize, Serializer};
 
-use self::parts::{Each, Files, NotObserved, OtherStacks, Processes, StackNumbers};
+use self::parts::{Each, Ended, Files, NotObserved, OtherStacks, Processes, StackNumbers};
 use super::{ExportOptions, Exporter, Report, Supports};
 use crate::measure::Measure;
 use crate::profile::{
@@ -60,6 +60,8 @@ fn write(report: &Report, _: &ExportOptions, out: &mut dyn Write) -> io::Result<
         kernel_after: Kernel(&profile.kernel_after),
         losses: Losses(profile),
         oom_kills: saved::OomKills::of(&profile.oom_kills),
+        cgroup: profile.cgroup.as_deref().map(Into::into),
+        ended: Ended::of(&profile.ended),
         names_advice: report.symbols.advice(),
         modules: Modules(profile),
         frames: Frames {
@@ -116,6 +118,10 @@ struct Whole<'a> {
     losses: Losses<'a>,
     #[serde(skip_serializing_if = "Option::is_none")]
     oom_kills: Option<saved::OomKills>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cgroup: Option<saved::Cgroup>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ended: Option<Ended<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     names_advice: Option<&'a str>,
     modules: Modules<'a>,

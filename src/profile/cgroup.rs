@@ -1,5 +1,6 @@
 //! The balance of a control group: what the kernel charges to it, beside memprof's sums of its processes.
 
+use std::borrow::Cow;
 use std::path::PathBuf;
 
 use super::Usage;
@@ -26,7 +27,7 @@ pub struct BalanceRow {
     /// What the row, or the difference, is.
     pub note: String,
     /// What the row contains, in bytes, as far as the kernel counts it.
-    pub parts: Vec<(&'static str, u64)>,
+    pub parts: Vec<(Cow<'static, str>, u64)>,
 }
 
 impl BalanceRow {
@@ -98,7 +99,7 @@ impl CgroupMemory {
                 SHARED,
             ),
             BalanceRow {
-                parts: vec![("mapped, with shmem", figures.mapped)],
+                parts: vec![("mapped, with shmem".into(), figures.mapped)],
                 ..file
             },
             alone(
@@ -150,7 +151,7 @@ fn remainder(bytes: i64, figures: &GroupFigures) -> BalanceRow {
         0 => Vec::new(),
         cache => {
             note += ", and swap cache that no process maps";
-            vec![("swap cache, mapped or not", cache)]
+            vec![("swap cache, mapped or not".into(), cache)]
         }
     };
     BalanceRow {

@@ -15,6 +15,11 @@ pub struct Ended {
     pub unscanned: u64,
 }
 
+impl Ended {
+    /// Maximum number of processes.
+    pub(crate) const MOST: usize = 1024;
+}
+
 /// A followed process that has ended, with its last figures.
 #[derive(Clone, Debug)]
 pub struct EndedProcess {

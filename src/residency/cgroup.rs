@@ -4,6 +4,7 @@
 //! `memory.stat` is kept per CPU and may lag behind, and CPUs charge in advance: [`GroupFigures::tolerance`] says by how
 //! much its rows and the total can differ.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::fs;
 use std::io;
@@ -67,7 +68,7 @@ pub struct GroupFigures {
     /// All kernel memory.
     pub kernel: u64,
     /// Parts of `kernel` that the kernel counts, by their names in `memory.stat`.
-    pub kernel_parts: Vec<(&'static str, u64)>,
+    pub kernel_parts: Vec<(Cow<'static, str>, u64)>,
     /// Socket buffers; version 1 does not charge them here.
     pub sock: u64,
     /// Huge pages of hugetlbfs, if the kernel is told to charge them here.
@@ -142,7 +143,11 @@ impl GroupFigures {
             swap_cache,
             // 5.18 "memcg: add per-memcg total kernel memory stat" added the row.
             kernel: rows.get("kernel").copied().unwrap_or(sum),
-            kernel_parts: parts.into_iter().filter(|(_, bytes)| *bytes > 0).collect(),
+            kernel_parts: parts
+                .into_iter()
+                .filter(|(_, bytes)| *bytes > 0)
+                .map(|(name, bytes)| (name.into(), bytes))
+                .collect(),
             sock: row("sock"),
             // 6.13 "memcg/hugetlb: add hugeTLB counters to memcg"; there only if the charge is made.
             hugetlb: row("hugetlb"),
@@ -247,7 +252,7 @@ mod tests {
         assert_eq!((figures.kernel, figures.swap_cache), (94_208, 0));
         assert_eq!(
             figures.kernel_parts,
-            [("slab", 16_920), ("pagetables", 45_056)]
+            [("slab".into(), 16_920), ("pagetables".into(), 45_056)]
         );
     }
 
@@ -268,7 +273,11 @@ mod tests {
         assert_eq!(figures.kernel, 90112);
         assert_eq!(
             figures.kernel_parts,
-            [("slab", 16840), ("percpu", 64), ("pagetables", 65536)]
+            [
+                ("slab".into(), 16840),
+                ("percpu".into(), 64),
+                ("pagetables".into(), 65536)
+            ]
         );
     }
 

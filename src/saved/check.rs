@@ -10,9 +10,9 @@ use super::{Saved, Symbols};
 use crate::event::{Outcome, Pid};
 use crate::measure::{MEASURES, Measure, RESIDENCY};
 use crate::profile::{
-    self, Amounts, CachedFile, Ended, Faults, FileId, Frame, FrameKind, Functions, KernelFigures,
-    Kind, Losses, Mapping, Module, NotObserved, Origin, Places, Profile, Sample, Share, Stack,
-    TargetInfo,
+    self, Amounts, CachedFile, Ended, EndedProcess, Faults, FileId, Frame, FrameKind, Functions,
+    KernelFigures, Kind, Losses, Mapping, Module, NotObserved, Origin, Places, Profile, Sample,
+    Share, Stack, TargetInfo,
 };
 use crate::symbol::{Language, Symbol};
 
@@ -81,6 +81,11 @@ pub(super) fn build(whole: Whole) -> Checked<Saved> {
         sums.figure(faults.all)?;
         sums.figure(faults.unwalked)?;
     }
+    let ended = ended(whole.ended, &mut sums)?;
+    let cgroup = match whole.cgroup {
+        Some(group) => Some(group.read(&mut |figure| sums.figure(figure))?.into()),
+        None => None,
+    };
     let profile = Profile {
         taken: parts::time(whole.taken_unix_ms, whole.taken_ns),
         taken_ns: 0,
@@ -101,11 +106,11 @@ pub(super) fn build(whole: Whole) -> Checked<Saved> {
         modules: modules.into(),
         places: Arc::new(places),
         processes,
-        ended: Ended::default(),
+        ended,
         oom_kills: whole.oom_kills.map(Into::into).unwrap_or_default(),
         freeze: whole.freeze.into(),
         measures: measures(&whole.measures.0),
-        cgroup: None,
+        cgroup,
     };
     symbols.set_advice(whole.names_advice);
     Ok(Saved {
@@ -340,6 +345,31 @@ fn share(process: schema::Process, stacks: &[Arc<Stack>], sums: &mut Sums) -> Ch
         kernel_before: kernel(&process.kernel_before, sums)?,
         kernel_after: kernel(&process.kernel_after, sums)?,
         freeze: process.freeze.into(),
+    })
+}
+
+fn ended(ended: Option<schema::Ended>, sums: &mut Sums) -> Checked<Ended> {
+    let Some(ended) = ended else {
+        return Ok(Ended::default());
+    };
+    let read = |process: schema::EndedProcess| {
+        Ok(EndedProcess {
+            pid: Pid(process.pid),
+            comm: process.comm,
+            container: process.place.map(Into::into),
+            total: sums.amounts(&process.total)?,
+            scanned: parts::time(process.scanned_unix_ms, 0),
+            ended: parts::time(process.ended_unix_ms, 0),
+        })
+    };
+    Ok(Ended {
+        processes: ended
+            .processes
+            .0
+            .into_iter()
+            .map(read)
+            .collect::<Checked<_>>()?,
+        unscanned: ended.unscanned,
     })
 }
 

@@ -274,7 +274,7 @@ enum Source {
 }
 
 /// Milliseconds since 1970, rounded down.
-pub(super) fn unix_ms(at: SystemTime) -> u64 {
+pub(crate) fn unix_ms(at: SystemTime) -> u64 {
     let since = at.duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }

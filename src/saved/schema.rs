@@ -8,6 +8,7 @@ use std::sync::Arc;
 use serde::de::{Error, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 
+use super::cgroup::Cgroup;
 use super::figures::Figures;
 use super::oom_kills::OomKills;
 use super::parts::{Border, Freeze, Layout, Mapping, Path};
@@ -48,6 +49,10 @@ pub(super) struct Whole {
     pub losses: Losses,
     /// Missing if there was none.
     pub oom_kills: Option<OomKills>,
+    /// Missing if no control group was followed.
+    pub cgroup: Option<Cgroup>,
+    /// Missing if there was none.
+    pub ended: Option<Ended>,
     pub names_advice: Option<String>,
     pub modules: Bounded<Module, MOST_MODULES>,
     pub frames: Bounded<NamedFrame, MOST_FRAMES>,
@@ -358,6 +363,23 @@ pub(super) struct Process {
     pub kernel_before: Kernel,
     pub kernel_after: Kernel,
     pub freeze: Freeze,
+}
+
+#[derive(Deserialize)]
+pub(super) struct Ended {
+    pub processes: Bounded<EndedProcess, { profile::Ended::MOST }>,
+    pub unscanned: u64,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct EndedProcess {
+    pub pid: u32,
+    pub comm: String,
+    pub place: Option<Place>,
+    pub total: Figures,
+    pub scanned_unix_ms: u64,
+    pub ended_unix_ms: u64,
 }
 
 #[derive(Deserialize)]

@@ -9,10 +9,12 @@ use crate::export::testing::bytes;
 use crate::export::{EXPORTERS, ExportOptions, Report};
 use crate::measure::{KERNEL_BYTES, MEASURES};
 use crate::profile::{
-    Amounts, Border, BorderOf, CachedFile, CodeLayout, CodeSegment, Faults, FileId, Frame,
-    FreezeOutcome, KernelFigures, KnownPath, LastFigures, Losses, MappedBytes, Mapping, Module,
-    OomKill, OomKills, PathFrom, Places, Sample, Share, Stack, Unobserved, Usage,
+    Amounts, Border, BorderOf, CachedFile, CgroupMemory, CodeLayout, CodeSegment, Ended,
+    EndedProcess, Faults, FileId, Frame, FreezeOutcome, KernelFigures, KnownPath, LastFigures,
+    Losses, MappedBytes, Mapping, Module, OomKill, OomKills, PathFrom, Places, Sample, Share,
+    Stack, Unobserved, Usage,
 };
+use crate::residency::cgroup::{GroupFigures, Version};
 use crate::residency::{Category, PageKind};
 use crate::symbol::{
     Function, InlinedFunction, Language, Location, Symbol, Symbols, UnknownReason, UnnamedFunction,
@@ -167,6 +169,8 @@ fn full() -> Report {
         ],
         other_files: 12_288,
     });
+    p.cgroup = Some(Arc::new(group()));
+    p.ended = ended();
     p.oom_kills = OomKills::default().with(oom_kill()).with(OomKill {
         container: None,
         last: None,
@@ -275,6 +279,75 @@ fn the_format_is_that_of_the_kept_file() {
     let kept = std::fs::read(path).unwrap();
     assert!(kept == written, "{}", String::from_utf8_lossy(&written));
     read_all(&kept).unwrap();
+}
+
+fn group() -> CgroupMemory {
+    let figures = GroupFigures {
+        usage: Some(9 << 20),
+        anon: 5 << 20,
+        file: 3 << 20,
+        mapped: 1 << 20,
+        kernel: 96 << 10,
+        kernel_parts: vec![("slab".into(), 64 << 10), ("percpu".into(), 8 << 10)],
+        oom_kills: Some(2),
+        limit: Some(16 << 20),
+        tolerance: 512 << 10,
+        ..GroupFigures::default()
+    };
+    CgroupMemory {
+        dir: "/sys/fs/cgroup/shop".into(),
+        charged: Ok((Version::Two, figures)),
+    }
+}
+
+fn ended() -> Ended {
+    let process = EndedProcess {
+        pid: Pid(77),
+        comm: "gone".into(),
+        container: None,
+        total: kib(40, 4).into(),
+        scanned: UNIX_EPOCH + Duration::from_secs(1_700_000_001),
+        ended: UNIX_EPOCH + Duration::from_secs(1_700_000_002),
+    };
+    Ended {
+        processes: vec![process],
+        unscanned: 3,
+    }
+}
+
+#[test]
+fn the_balance_of_a_control_group_is_kept() {
+    let report = full();
+    let saved = read_all(&written(&report)).unwrap();
+    let [before, after] = [&report.profile, &Arc::new(saved.profile)].map(|p| {
+        let group = p.cgroup.clone().unwrap();
+        let rows = group.balance(&p.total.usage);
+        (group, rows)
+    });
+    assert_eq!(before, after);
+    assert!(before.1.iter().any(|row| row.name == "unexplained"));
+    // Why there is none, too.
+    let mut report = full();
+    let without = CgroupMemory {
+        dir: "/sys/fs/cgroup".into(),
+        charged: Err("it is gone".into()),
+    };
+    Arc::make_mut(&mut report.profile).cgroup = Some(Arc::new(without.clone()));
+    let saved = read_all(&written(&report)).unwrap();
+    assert_eq!(saved.profile.cgroup.as_deref(), Some(&without));
+    let version = refused(|v| v["cgroup"]["charged"]["Ok"]["version"] = json!(3));
+    assert!(version.contains("no version 3"), "{version}");
+    let much = refused(|v| v["cgroup"]["charged"]["Ok"]["anon"] = json!(u64::MAX));
+    assert!(much.contains("larger than any memory"), "{much}");
+}
+
+#[test]
+fn processes_that_have_ended_are_kept() {
+    let saved = read_all(&written(&full())).unwrap();
+    assert_eq!(
+        format!("{:?}", saved.profile.ended),
+        format!("{:?}", ended())
+    );
 }
 
 #[test]

@@ -119,6 +119,44 @@ impl Serialize for Processes<'_> {
     }
 }
 
+/// Processes that have ended.
+#[derive(Serialize)]
+pub(super) struct Ended<'a> {
+    processes: Vec<EndedProcess<'a>>,
+    unscanned: u64,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct EndedProcess<'a> {
+    pid: u32,
+    comm: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    place: Option<saved::Place>,
+    total: Bytes<'a>,
+    scanned_unix_ms: u64,
+    ended_unix_ms: u64,
+}
+
+impl<'a> Ended<'a> {
+    /// `None` if there is none.
+    pub(super) fn of(ended: &'a profile::Ended) -> Option<Ended<'a>> {
+        let process = |process: &'a profile::EndedProcess| EndedProcess {
+            pid: process.pid.0,
+            comm: &process.comm,
+            place: process.container.as_ref().map(Into::into),
+            total: Bytes(&process.total),
+            scanned_unix_ms: saved::unix_ms(process.scanned),
+            ended_unix_ms: saved::unix_ms(process.ended),
+        };
+        let any = ended.unscanned > 0 || !ended.processes.is_empty();
+        any.then(|| Ended {
+            processes: ended.processes.iter().map(process).collect(),
+            unscanned: ended.unscanned,
+        })
+    }
+}
+
 /// Files in the page cache, with the stacks that brought in their pages.
 pub(super) struct Files<'a> {
     pub(super) stacks: &'a StackNumbers<'a>,
