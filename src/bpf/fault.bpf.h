@@ -171,6 +171,36 @@ int fault_kernel(struct bpf_raw_tracepoint_args *ctx)
  * fails at once: faults of programs are not handled. (It fails as well if the processor cannot note accesses itself, before
  * ARMv8.1, and the page is marked as not accessed, as fork() marks a child's: then the page seems to be new.)
  */
+/* Set by user space: changes when events were closed. */
+__u64 event_round = 0;
+
+struct bpf_perf_event_data_kern___event {
+	void *event;
+} __attribute__((preserve_access_index));
+
+struct task_struct___started {
+	__u64 start_time; /* 5.5 and later */
+} __attribute__((preserve_access_index));
+
+/*
+ * A thread that started while user space opened events for its process may have two, one of its own and one inherited: only
+ * one of them counts, the first that the kernel told this processor of. (Both come one after the other, for each fault.) Not
+ * inline: fault_event() has no stack left, see ARCHITECTURE.md.
+ */
+static __noinline int is_counted_twice(struct bpf_perf_event_data *ctx, struct task_struct *task)
+{
+	__u64 thread = ((struct task_struct___started *)(void *)task)->start_time + event_round, event = 0;
+	struct bpf_perf_event_data_kern___event *data = NULL;
+	struct cpu_state *cpu = own_cpu();
+
+	bpf_probe_read_kernel(&event, sizeof(event), (void *)ctx + bpf_core_field_offset(data->event));
+	if (cpu->thread == thread)
+		return cpu->event != event;
+	cpu->thread = thread;
+	cpu->event = event;
+	return 0;
+}
+
 SEC("perf_event")
 int fault_event(struct bpf_perf_event_data *ctx)
 {
@@ -180,7 +210,7 @@ int fault_event(struct bpf_perf_event_data *ctx)
 	__u8 byte;
 
 	/* All processes come here. */
-	if (!maybe_followed_mm(mm) || !can_be_user(address))
+	if (!maybe_followed_mm(mm) || !can_be_user(address) || is_counted_twice(ctx, task))
 		return 0;
 	return fault_of(task, mm, address,
 			bpf_probe_read_user(&byte, sizeof(byte), (void *)address) ? 0 : FAULT_PRESENT);

@@ -19,7 +19,7 @@ use crate::console;
 use crate::event::{MarkSet, Pid};
 use crate::freeze::Guard;
 use crate::privileges::{self, Role};
-use crate::probe::{Missing, Probe, ProbeConfig, SyscallHooks};
+use crate::probe::{Missing, Probe, ProbeConfig, SharedFaultsSeen, SyscallHooks};
 use crate::residency::MapCounts;
 use crate::sampler::{self, Library};
 use crate::samples::TEMPORARY;
@@ -45,6 +45,8 @@ pub struct Started {
     pub missing: Vec<Missing>,
     /// Where the probe sees system calls.
     pub syscall_hooks: SyscallHooks,
+    /// Where it sees page faults, now and later.
+    pub faults_seen: SharedFaultsSeen,
     /// Followed processes that the out-of-memory killer has killed.
     pub kills: mpsc::Receiver<Killed>,
     /// Marks that followed processes set; nothing comes if allocations are not sampled.
@@ -143,11 +145,12 @@ pub fn start_collector(config: &Config, sampler: Option<&Library>) -> Result<Sta
             let _ = started.send(Ok((
                 probe.missing().to_vec(),
                 probe.syscall_hooks().clone(),
+                probe.faults_seen(),
             )));
             collector.run(&inbox, &woken);
         })
         .context("cannot start the collector thread")?;
-    let (missing, syscall_hooks) = ready
+    let (missing, syscall_hooks, faults_seen) = ready
         .recv()
         .map_err(|_| anyhow!("the collector thread ended early"))??;
     Ok(Started {
@@ -155,6 +158,7 @@ pub fn start_collector(config: &Config, sampler: Option<&Library>) -> Result<Sta
         progress,
         missing,
         syscall_hooks,
+        faults_seen,
         kills,
         marks,
     })

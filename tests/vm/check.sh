@@ -257,6 +257,10 @@ done
 sleep 0.3
 # Debian's static busybox crashes on wget -T.
 timeout 120 wget -q -O /tmp/tree "$url/v1/tree?threshold=0" || fail "no answer to /v1/tree"
+# Where there are no tracepoints of page faults, only the followed process pays for its events.
+if [ "$(uname -m)" = x86_64 ]; then faults=tracepoints; else faults=thread_events; fi
+timeout 120 wget -q -O /tmp/health "$url/v2/health" || fail "no answer to /v2/health"
+grep -q "\"fault_hooks\":{\"at\":\"$faults\",\"why\":null}" /tmp/health || fail "faults are not seen at $faults: $(cat /tmp/health)"
 # On some kernels, RssAnon and RssShmem in status lag behind. All files of the guest are on tmpfs, so all
 # resident pages are one or the other, except for the kernel's own ([vdso], inode 0).
 kernel=$(awk '/^[0-9a-f]+-/ { file = $5 != 0 }
