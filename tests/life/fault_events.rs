@@ -41,25 +41,23 @@ fn counted(m: &Memprof, pid: Pid) -> (u64, u64) {
     (seen, kernel)
 }
 
+fn by_events(pid: Pid) -> Memprof {
+    let pid = pid.to_string();
+    Memprof::spawn_as(
+        Command::new(BINARY)
+            .args(["--pid", &pid, "--listen", "127.0.0.1:0", "--stacks", "all"])
+            .env("MEMPROF_FAULT_HOOKS", "events")
+            .stdout(Stdio::piped()),
+    )
+}
+
 #[test]
 fn threads_that_start_while_memprof_attaches_lose_no_fault() {
     for _ in 0..3 {
         let workload = Workload::start(&program("starter"));
         let pid = workload.pid();
         wait_until(|| minor_faults(pid) > 1_000);
-        let m = Memprof::spawn_as(
-            Command::new(BINARY)
-                .args([
-                    "--pid",
-                    &pid.to_string(),
-                    "--listen",
-                    "127.0.0.1:0",
-                    "--stacks",
-                    "all",
-                ])
-                .env("MEMPROF_FAULT_HOOKS", "events")
-                .stdout(Stdio::piped()),
-        );
+        let m = by_events(pid);
         let hooks = m.get("/v2/health").json()["fault_hooks"].clone();
         assert_eq!(hooks["at"], "thread_events", "{hooks}");
         let first = counted(&m, pid);
@@ -77,4 +75,26 @@ fn threads_that_start_while_memprof_attaches_lose_no_fault() {
         let summary = m.interrupt();
         assert!(!summary.contains("not observed: [anon]"), "{summary}");
     }
+}
+
+#[test]
+fn a_process_of_very_many_threads_has_its_faults_seen_at_all_processors() {
+    let workload = Workload::start_with(&program("starter"), &["300"]);
+    let pid = workload.pid();
+    let threads = || {
+        std::fs::read_dir(format!("/proc/{pid}/task"))
+            .unwrap()
+            .count()
+    };
+    wait_until(|| threads() > 300);
+    let m = by_events(pid);
+    let hooks = m.get("/v2/health").json()["fault_hooks"].clone();
+    assert_eq!(hooks["at"], "processor_events", "{hooks}");
+    let why = hooks["why"].as_str().unwrap();
+    assert!(why.contains("more than 256 threads"), "{why}");
+    let before = minor_faults(pid);
+    wait_until(|| minor_faults(pid) > before + 5_000);
+    assert!(m.tree().through("touch_next").value > 0);
+    let summary = m.interrupt();
+    assert!(!summary.contains("not observed: [anon]"), "{summary}");
 }

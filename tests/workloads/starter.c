@@ -2,7 +2,7 @@
 //
 // Starts threads all the time, each of which touches a page of its own, starts another one that does so, and waits for it. The
 // pages are those of one mapping, made before. `stop` on standard input ends that, answered by the number of touched pages; every
-// eighth of the first threads, up to 64, then still lives.
+// eighth of the first threads, up to 64 or the number given as an argument, then still lives.
 
 #define _GNU_SOURCE
 #include <pthread.h>
@@ -46,8 +46,9 @@ static NOINLINE void *first(void *nothing)
 	return nothing;
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
+	uint64_t lasting_most = argc > 1 ? strtoul(argv[1], NULL, 10) : 64;
 	struct pollfd in = { .fd = 0, .events = POLLIN };
 	size_t most = 4 << 20;
 
@@ -60,9 +61,9 @@ int main(void)
 	for (uint64_t n = 0; poll(&in, 1, 0) == 0; n++) {
 		pthread_t some;
 
-		if (pthread_create(&some, NULL, n % 8 == 7 && lasting < 64 ? lasts : first, NULL))
+		if (pthread_create(&some, NULL, n % 8 == 7 && lasting < lasting_most ? lasts : first, NULL))
 			die("pthread_create");
-		if (n % 8 == 7 && lasting < 64)
+		if (n % 8 == 7 && lasting < lasting_most)
 			lasting++;
 		else
 			pthread_join(some, NULL);
