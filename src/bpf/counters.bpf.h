@@ -33,8 +33,8 @@ struct cpu_state {
 	__u64 timer; /* when the walk that is timed began, or 0 */
 	__u32 timer_weight; /* for how many walks it stands */
 	__u32 walks;
-	/* With events of threads: the thread of the last fault, and which of its events stands for it; see is_counted_twice(). */
-	__u64 thread;
+	/* With events: the last fault, and the event that reported it; see is_counted_twice(). */
+	__u64 fault;
 	__u64 event;
 	__u64 unused;
 } __attribute__((aligned(64)));

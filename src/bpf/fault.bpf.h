@@ -171,32 +171,35 @@ int fault_kernel(struct bpf_raw_tracepoint_args *ctx)
  * fails at once: faults of programs are not handled. (It fails as well if the processor cannot note accesses itself, before
  * ARMv8.1, and the page is marked as not accessed, as fork() marks a child's: then the page seems to be new.)
  */
-/* Set by user space: changes when events were closed. */
-__u64 event_round = 0;
-
 struct bpf_perf_event_data_kern___event {
 	void *event;
 } __attribute__((preserve_access_index));
 
-struct task_struct___started {
+struct task_struct___faulting {
 	__u64 start_time; /* 5.5 and later */
+	unsigned long min_flt;
+	unsigned long maj_flt;
 } __attribute__((preserve_access_index));
 
 /*
- * A thread that started while user space opened events for its process may have two, one of its own and one inherited: only
- * one of them counts, the first that the kernel told this processor of. (Both come one after the other, for each fault.) Not
+ * A thread that started while user space opened events for its process may have two, one of its own and one inherited. The
+ * kernel reports both, one after the other, and counts the fault when it is over: so only the first report counts. (A thread's
+ * event may be another one later: where two threads with the same events follow each other, the kernel exchanges them.) Not
  * inline: fault_event() has no stack left, see ARCHITECTURE.md.
  */
 static __noinline int is_counted_twice(struct bpf_perf_event_data *ctx, struct task_struct *task)
 {
-	__u64 thread = ((struct task_struct___started *)(void *)task)->start_time + event_round, event = 0;
+	struct task_struct___faulting *thread = (void *)task;
+	__u64 fault = thread->start_time * 0x9e3779b97f4a7c15ull + (thread->min_flt + thread->maj_flt) * 0xff51afd7ed558ccdull;
 	struct bpf_perf_event_data_kern___event *data = NULL;
 	struct cpu_state *cpu = own_cpu();
+	__u64 event = 0;
 
+	fault ^= ctx->addr;
 	bpf_probe_read_kernel(&event, sizeof(event), (void *)ctx + bpf_core_field_offset(data->event));
-	if (cpu->thread == thread)
-		return cpu->event != event;
-	cpu->thread = thread;
+	if (cpu->fault == fault && cpu->event != event)
+		return 1;
+	cpu->fault = fault;
 	cpu->event = event;
 	return 0;
 }

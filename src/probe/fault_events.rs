@@ -139,9 +139,6 @@ impl Probe {
         if events.processors.is_empty() {
             events.threads.clear();
             events.open_for_processors(self.skel.progs.fault_event.as_fd())?;
-            if let Some(bss) = self.skel.maps.bss_data.as_deref_mut() {
-                bss.event_round += 1;
-            }
         }
         events.tell(FaultsSeen::Processors(why.to_owned()));
         Ok(())
