@@ -66,8 +66,10 @@ fn compile_sampler(clang: &str, to: &Path) -> Result<()> {
         command.arg("-mno-outline-atomics");
     }
     if env::var("HOST").is_ok_and(|host| host != target) {
-        // The usual linker is the host's.
-        command.arg("-fuse-ld=lld");
+        // The usual linker is the host's. This one would put what is read-only after the start into a segment of its own, whose
+        // last page is mapped from the same page of the file as the first one of the data. While the loader maps that, it can be
+        // written to, and the kernel counts a listener of the probes in the first such mapping, where nobody reads it.
+        command.args(["-fuse-ld=lld", "-Wl,-z,norelro"]);
     }
     let status = command.args(sources).arg("-o").arg(to).status();
     match status.with_context(|| format!("cannot run `{clang}`"))? {

@@ -36,6 +36,13 @@ BUILD_NEEDS=(
     libc6-dev:stdio.h linux-libc-dev:linux/bpf.h libelf-dev:libelf.h zlib1g-dev:zlib.h
 )
 
+# What a release for 64-bit ARM needs besides: the compiler and linkers, and an emulator that runs the binary once.
+# shellcheck disable=SC2034 # used by the scripts that source this
+ARM64_NEEDS=(
+    gcc-aarch64-linux-gnu:aarch64-linux-gnu-gcc libc6-dev-arm64-cross:/usr/aarch64-linux-gnu/lib/libc.a lld:ld.lld
+    qemu-user:qemu-aarch64
+)
+
 # What the tests of the page need.
 # shellcheck disable=SC2034 # used by the scripts that source this
 BROWSER_NEEDS=(chromium:chromium chromium-driver:chromedriver)

@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
 # Makes the files of a release, in target/dist.
 #
-#   scripts/release.sh [PART…]      (binary deb notes sums without an argument)
+#   scripts/release.sh [PART…]      (binary deb arm64 notes sums without an argument)
 #
 #   check   fails unless $TAG is v and the version in Cargo.toml, and CHANGELOG.md has a section for it
 #   binary  a static binary for x86-64, which needs no library and runs with any glibc, as .tar.gz
 #   deb     the same binary as a Debian package
+#   arm64   a static binary for 64-bit ARM, built on x86-64, as .tar.gz; needs rustup target add aarch64-unknown-linux-gnu
 #   image   a container image from the Dockerfile, for `docker load`; needs docker or podman
 #   notes   notes.md: the version's section of CHANGELOG.md, or the unreleased one if TAG is not set
 #   sums    SHA256SUMS of all files
@@ -15,6 +16,8 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 # shellcheck source=scripts/lib.sh
 source scripts/lib.sh
+# shellcheck source=scripts/arm64.sh
+source scripts/arm64.sh
 
 dist=target/dist
 build=target/static
@@ -106,11 +109,36 @@ make_more() {
 part_binary() {
     build_static
     make_more
-    local name=memprof-$version-x86_64-linux
+    pack x86_64 "$work/memprof"
+}
+
+# The archive of a binary for a processor, with what comes with it.
+pack() {
+    local name=memprof-$version-$1-linux
     mkdir -p "$work/$name"
-    cp -r "$work/memprof" "$work"/more/doc/* "$work/more/man" "$work/more/completions" "$work/$name"
+    cp -r "$work"/more/doc/* "$work/more/man" "$work/more/completions" "$work/$name"
+    cp "$2" "$work/$name/memprof"
     tar -C "$work" --sort=name --owner=0 --group=0 --numeric-owner --mtime="@$epoch" -c "$name" |
         gzip -9n >"$dist/$name.tar.gz"
+}
+
+# Its manual pages are those that the binary for this machine writes.
+part_arm64() {
+    local cache=$PWD/$build/arm64 binary=$build/$arm64_target/release/memprof
+    build_static
+    make_more
+    install_missing "${ARM64_NEEDS[@]}"
+    has_arm64_std || die "rustc has no standard library for 64-bit ARM: rustup target add $arm64_target"
+    say "building the static binary for 64-bit ARM"
+    [ -e "$cache/libraries/usr/lib/aarch64-linux-gnu/libelf.a" ] ||
+        (prepare_apt arm64 && arm64_libraries "$cache/libraries") ||
+        die "cannot download libelf and zlib for 64-bit ARM: $(cat "$work/apt.log" 2>/dev/null)"
+    set_arm64_env "$cache/libraries" "$build"
+    env "${arm64_env[@]}" cargo build "${arm64_cargo[@]}" --bin memprof
+    ! aarch64-linux-gnu-readelf -d "$binary" | grep -q NEEDED || die "$binary needs libraries"
+    [ "$(qemu-aarch64 "$binary" --version)" = "memprof $version" ] || die "$binary is not version $version for 64-bit ARM"
+    aarch64-linux-gnu-strip -o "$work/memprof-arm64" "$binary"
+    pack aarch64 "$work/memprof-arm64"
 }
 
 part_deb() {
@@ -166,9 +194,9 @@ part_sums() {
     (cd "$dist" && sha256sum memprof[-_]* >SHA256SUMS && cat SHA256SUMS)
 }
 
-[ $# -gt 0 ] || set -- binary deb notes sums
+[ $# -gt 0 ] || set -- binary deb arm64 notes sums
 for part; do
-    declare -F "part_$part" >/dev/null || die "unknown part $part: use check, binary, deb, image, notes or sums"
+    declare -F "part_$part" >/dev/null || die "unknown part $part: use check, binary, deb, arm64, image, notes or sums"
 done
 mkdir -p "$dist"
 for part; do "part_$part"; done

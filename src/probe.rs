@@ -4,6 +4,7 @@ mod batch;
 mod code;
 mod config;
 mod exact;
+mod fault_events;
 pub(crate) mod faults;
 mod follow;
 mod hooks;
@@ -19,6 +20,9 @@ mod tables;
 pub use config::{FRAME_LIMITS, Overhead, ProbeConfig, Stacks, Unwind};
 pub use exact::SeenCalls;
 pub(crate) use exact::kernel;
+use fault_events::FaultEvents;
+pub use fault_events::{FaultsSeen, SharedFaultsSeen};
+use faults::FaultHooks;
 use hooks::FunctionHooks;
 pub use hooks::SyscallHooks;
 pub use ledger::Sweep;
@@ -64,8 +68,9 @@ pub struct Probe {
     unbound: BTreeSet<Pid>,
     slots: StackSlots,
     missing: Vec<Missing>,
-    /// Whether page faults have a hook.
-    sees_faults: bool,
+    /// Where page faults are seen; `None` if they have no hook.
+    fault_hooks: Option<FaultHooks>,
+    fault_events: FaultEvents,
     /// How often it was asked for changes that it may not have seen.
     unseen: Cell<u64>,
     /// Number of processors that count events.
@@ -193,7 +198,7 @@ impl Probe {
     pub fn activity(&self) -> u64 {
         let sum = self.counters();
         // Without a hook on faults, memory may have changed since the last call.
-        if !self.sees_faults {
+        if self.fault_hooks.is_none() {
             self.unseen.set(self.unseen.get() + 1);
         }
         sum.faults + sum.changes + self.unseen.get()
@@ -207,7 +212,7 @@ impl Probe {
     /// Page faults of followed processes, and those of them whose stack was not walked; `None` if faults have no hook.
     pub fn faults(&self) -> Option<Faults> {
         let sum = self.counters();
-        self.sees_faults.then_some(Faults {
+        self.fault_hooks.map(|_| Faults {
             all: sum.faults,
             unwalked: sum.unwalked,
         })

@@ -182,6 +182,7 @@ impl<'a> Session<'a> {
             progress,
             missing,
             syscall_hooks,
+            faults_seen,
             marks,
             kills,
         } = start_collector(config, sampler.as_ref())?;
@@ -202,7 +203,7 @@ impl<'a> Session<'a> {
         );
         let pushed = pushing.as_ref().map(|(_, pushing)| pushing.clone());
         let reports = reports.with_clients(fetching, pushed);
-        let reports = Arc::new(reports.with_hooks(syscall_hooks, missing));
+        let reports = Arc::new(reports.with_hooks(syscall_hooks, faults_seen, missing));
         let session = Session {
             config,
             collecting,

@@ -224,6 +224,19 @@ pub(crate) fn is_named(pid: Pid, name: &str) -> bool {
     comm == cut(name) && (exe_name(pid).as_deref() == Some(name) || script_name(pid, name))
 }
 
+/// Whether a process has executed a program that gains privileges (`AT_SECURE`).
+pub(crate) fn is_secure(pid: Pid) -> bool {
+    let vector = fs::read(format!("/proc/{pid}/auxv")).unwrap_or_default();
+    let words: Vec<u64> = vector
+        .as_chunks::<8>()
+        .0
+        .iter()
+        .map(|word| u64::from_ne_bytes(*word))
+        .collect();
+    let mut entries = words.chunks(2);
+    entries.any(|entry| matches!(entry, [libc::AT_SECURE, value] if *value != 0))
+}
+
 /// A process's name in the kernel.
 pub fn comm(pid: Pid) -> Option<String> {
     let bytes = fs::read(format!("/proc/{pid}/comm")).ok()?;

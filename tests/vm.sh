@@ -22,6 +22,8 @@ set -uo pipefail
 cd "$(dirname "$0")/.." || exit 1
 # shellcheck source=scripts/lib.sh
 source scripts/lib.sh
+# shellcheck source=scripts/arm64.sh
+source scripts/arm64.sh
 # shellcheck source=tests/vm/arm64-run.sh
 source tests/vm/arm64-run.sh
 
@@ -95,46 +97,6 @@ arch_of() {
     arm64-*) echo arm64 ;;
     *) echo amd64 ;;
     esac
-}
-
-# Sets up a private apt configuration for an architecture. It has more suites than this machine's, which it
-# does not change. All later apt commands use it.
-prepare_apt() {
-    local main security keyring=/usr/share/keyrings/debian-archive-keyring.gpg apt=$cache/apt suite
-    [ "$1" = amd64 ] || apt=$cache/apt-$1
-    unset APT_CONFIG
-    main=$(archive_address '')
-    [ -n "$main" ] && [ -e "$keyring" ] || return 1
-    security=$(archive_address -security)
-    security=${security:-${main%/}-security/}
-    mkdir -p "$apt/lists/partial" "$apt/archives/partial"
-    {
-        for suite in bookworm trixie trixie-backports; do
-            echo "deb [signed-by=$keyring] $main $suite main"
-        done
-        for suite in bullseye-security bookworm-security trixie-security; do
-            echo "deb [signed-by=$keyring] $security $suite main"
-        done
-    } >"$apt/sources.list"
-    cat >"$apt/apt.conf" <<-END
-	Dir::Etc::sourcelist "$apt/sources.list";
-	Dir::Etc::sourceparts "-";
-	Dir::State "$apt";
-	Dir::State::status "/dev/null";
-	Dir::Cache "$apt";
-	APT::Architecture "$1";
-	APT::Architectures { "$1"; };
-	Acquire::Languages "none";
-	Acquire::Retries "2";
-	Acquire::http::Timeout "20";
-	APT::Sandbox::User "root";
-	END
-    export APT_CONFIG=$apt/apt.conf
-    # Lists that are a few hours old are recent enough.
-    if [ -z "$(find "$apt/updated" -mmin -360 2>/dev/null)" ]; then
-        apt-get update -qq >"$work/apt.log" 2>&1 || return 1
-        touch "$apt/updated"
-    fi
 }
 
 # Packages that may hold the image of a series, newest first: "package version". From 6.16 on it
@@ -292,22 +254,6 @@ boot_arm64() {
         -cpu cortex-a57 -m 1024 -smp 2 -nodefaults -no-user-config -display none -no-reboot \
         -serial "file:$out" -kernel "$image" -initrd "$work/arm64.cpio" \
         -append "console=ttyAMA0 quiet panic=-1 oops=panic -- $nonce" </dev/null >"$work/qemu" 2>&1
-}
-
-# libelf and zlib for 64-bit ARM, of this machine's Debian release, into a directory.
-arm64_libraries() {
-    local release package part=$work/libraries
-    # shellcheck source=/dev/null
-    release=$(. /etc/os-release && echo "${VERSION_CODENAME-}")
-    mkdir -p "$part/debs"
-    # From Debian 13 on, libelf needs libzstd.
-    for package in libelf-dev zlib1g-dev libzstd-dev; do
-        (cd "$part/debs" && apt-get download -qq "$package/$release") >>"$work/apt.log" 2>&1 || return 1
-    done
-    for package in "$part"/debs/*.deb; do
-        dpkg-deb -x "$package" "$part" || return 1
-    done
-    rm -rf "$1" && cp -r "$part" "$1.part" && mv "$1.part" "$1"
 }
 
 # The guest's only files: tests/vm/arm64.c as its first process, and the BPF program that it loads.

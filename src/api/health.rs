@@ -12,7 +12,7 @@ use super::request::RequestContext;
 use super::{Api, ApiError, Ask, BoxFuture, LastScan, Provider, Reply, Request};
 use crate::debuginfod;
 use crate::freeze::now_ns;
-use crate::probe::SyscallHooks;
+use crate::probe::{FaultsSeen, SyscallHooks};
 use crate::profile::MapUsage;
 use crate::push;
 use crate::series::Series;
@@ -40,6 +40,8 @@ struct HealthReply {
     maps: Vec<Fill>,
     /// `null` without a probe.
     syscall_hooks: Option<Hooks>,
+    /// `null` without a hook of page faults.
+    fault_hooks: Option<Hooks>,
     /// Optional programs of the probe that this kernel did not attach.
     missing_programs: Vec<Absent>,
     own: Own,
@@ -69,7 +71,7 @@ struct Fill {
 #[derive(Serialize)]
 struct Hooks {
     at: &'static str,
-    /// Why they are not at the functions of the calls.
+    /// Why they cost every process.
     why: Option<String>,
 }
 
@@ -121,6 +123,16 @@ fn hooks(hooks: SyscallHooks) -> Hooks {
     }
 }
 
+fn fault_hooks(seen: FaultsSeen) -> Option<Hooks> {
+    let (at, why) = match seen {
+        FaultsSeen::Nowhere => return None,
+        FaultsSeen::Tracepoints => ("tracepoints", None),
+        FaultsSeen::Threads => ("thread_events", None),
+        FaultsSeen::Processors(why) => ("processor_events", Some(why)),
+    };
+    Some(Hooks { at, why })
+}
+
 fn missing(provider: &dyn Provider) -> Vec<Absent> {
     let missing = provider.missing_programs().into_iter();
     missing.map(|(name, why)| Absent { name, why }).collect()
@@ -155,6 +167,7 @@ impl Ask for Health {
                 outcomes: profile.map(|p| outcomes(p)).unwrap_or_default(),
                 maps: tables.into_iter().map(fill).collect(),
                 syscall_hooks: api.provider().syscall_hooks().map(hooks),
+                fault_hooks: fault_hooks(api.provider().faults_seen()),
                 missing_programs: missing(api.provider()),
                 own: Own {
                     rss: own::rss(),

@@ -9,7 +9,7 @@ use crate::debuginfod;
 use crate::event::Pid;
 use crate::freeze::Freeze;
 use crate::heap::{Approach, ByStack, Heap};
-use crate::probe::{Missing, SyscallHooks};
+use crate::probe::{FaultsSeen, Missing, SyscallHooks};
 use crate::profile::{MapUsage, Profile};
 use crate::push;
 
@@ -82,6 +82,11 @@ pub trait Provider: Send + Sync + 'static {
     /// Where the probe sees system calls; `None` without a probe.
     fn syscall_hooks(&self) -> Option<SyscallHooks> {
         None
+    }
+
+    /// Where the probe sees page faults.
+    fn faults_seen(&self) -> FaultsSeen {
+        FaultsSeen::Nowhere
     }
 
     /// Optional programs of the probe that this kernel did not attach, and why.

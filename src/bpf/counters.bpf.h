@@ -33,7 +33,10 @@ struct cpu_state {
 	__u64 timer; /* when the walk that is timed began, or 0 */
 	__u32 timer_weight; /* for how many walks it stands */
 	__u32 walks;
-	__u64 unused[3];
+	/* With events: the last fault, and the event that reported it; see is_counted_twice(). */
+	__u64 fault;
+	__u64 event;
+	__u64 unused;
 } __attribute__((aligned(64)));
 
 _Static_assert(sizeof(struct cpu_state) == 128, "cpu_state");

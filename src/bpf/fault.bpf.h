@@ -171,6 +171,39 @@ int fault_kernel(struct bpf_raw_tracepoint_args *ctx)
  * fails at once: faults of programs are not handled. (It fails as well if the processor cannot note accesses itself, before
  * ARMv8.1, and the page is marked as not accessed, as fork() marks a child's: then the page seems to be new.)
  */
+struct bpf_perf_event_data_kern___event {
+	void *event;
+} __attribute__((preserve_access_index));
+
+struct task_struct___faulting {
+	__u64 start_time; /* 5.5 and later */
+	unsigned long min_flt;
+	unsigned long maj_flt;
+} __attribute__((preserve_access_index));
+
+/*
+ * A thread that started while user space opened events for its process may have two, one of its own and one inherited. The
+ * kernel reports both, one after the other, and counts the fault when it is over: so only the first report counts. (A thread's
+ * event may be another one later: where two threads with the same events follow each other, the kernel exchanges them.) Not
+ * inline: fault_event() has no stack left, see ARCHITECTURE.md.
+ */
+static __noinline int is_counted_twice(struct bpf_perf_event_data *ctx, struct task_struct *task)
+{
+	struct task_struct___faulting *thread = (void *)task;
+	__u64 fault = thread->start_time * 0x9e3779b97f4a7c15ull + (thread->min_flt + thread->maj_flt) * 0xff51afd7ed558ccdull;
+	struct bpf_perf_event_data_kern___event *data = NULL;
+	struct cpu_state *cpu = own_cpu();
+	__u64 event = 0;
+
+	fault ^= ctx->addr;
+	bpf_probe_read_kernel(&event, sizeof(event), (void *)ctx + bpf_core_field_offset(data->event));
+	if (cpu->fault == fault && cpu->event != event)
+		return 1;
+	cpu->fault = fault;
+	cpu->event = event;
+	return 0;
+}
+
 SEC("perf_event")
 int fault_event(struct bpf_perf_event_data *ctx)
 {
@@ -180,7 +213,7 @@ int fault_event(struct bpf_perf_event_data *ctx)
 	__u8 byte;
 
 	/* All processes come here. */
-	if (!maybe_followed_mm(mm) || !can_be_user(address))
+	if (!maybe_followed_mm(mm) || !can_be_user(address) || is_counted_twice(ctx, task))
 		return 0;
 	return fault_of(task, mm, address,
 			bpf_probe_read_user(&byte, sizeof(byte), (void *)address) ? 0 : FAULT_PRESENT);

@@ -22,8 +22,9 @@
 #define FRAME_USES_FP 0x0800u /* the walk from here on needs the frame pointer register */
 #define FRAME_USES_OTHER 0x1000u /* it needs another register (rbx, the link register) */
 #define FRAME_SETS_FP 0x2000u /* the caller's frame pointer register does not depend on this frame's */
+#define FRAME_SP_LOST 0x4000u /* arm64 only: the stack pointer is `sp` or above it */
 /* The state that the rest of the walk depends on, besides `ip`, `sp` and the stack. */
-#define FRAME_STATE (RULE_NEEDS | FRAME_CALL | FRAME_ASSISTED)
+#define FRAME_STATE (RULE_NEEDS | FRAME_CALL | FRAME_ASSISTED | FRAME_SP_LOST)
 /* What the step from a frame to its caller reports about the frame. */
 #define FRAME_STEP (FRAME_USES_FP | FRAME_USES_OTHER | FRAME_SETS_FP)
 
@@ -158,6 +159,11 @@ static __always_inline int assisted_step(struct task_state *st, __u64 *ret)
 	st->t.sp = fp + 16;
 	st->t.flags &= ~RULE_NEEDS;
 	st->t.flags |= FRAME_ASSISTED;
+#if defined(bpf_target_arm64)
+	/* What a frame pointer points to lies anywhere in its frame, as a rule below the local variables. (`sp` is right where
+	 * there are none.) */
+	st->t.flags |= FRAME_SP_LOST;
+#endif
 	fp_saved_at(st, fp);
 	return 0;
 }
@@ -204,7 +210,7 @@ static __always_inline int signal_step(struct task_state *st, struct unwind_rule
 {
 	__u64 base = st->t.sp;
 
-	st->t.flags &= ~RULE_NEEDS;
+	st->t.flags &= ~(RULE_NEEDS | FRAME_SP_LOST);
 #if defined(bpf_target_arm64)
 	st->t.flags |= RULE_RA_IN_LINK_REGISTER;
 	if (stack_word(st, base + (__s64)rule->ra_offset - 16, &st->t.lr))
@@ -240,6 +246,17 @@ static __always_inline __u64 find_cfa(struct task_state *st, struct unwind_rule 
 	return 0;
 }
 
+/*
+ * Whether the frame pointer says where the frame is: the stack pointer is not known, and the rule says where the frame has the
+ * pair of registers that the frame pointer points to. (It does in code that keeps frame pointers; other code saves the link
+ * register alone.)
+ */
+static __always_inline int is_found_by_fp(struct task_state *st, struct unwind_rule *rule)
+{
+	return (st->t.flags & FRAME_SP_LOST) && (st->t.flags & RULE_NEEDS_FP) && rule->cfa == CFA_SP &&
+	       rule->fp == FP_AT_CFA && rule->ra_offset == rule->fp_offset + 8;
+}
+
 /* The step from a frame to its caller by a rule. Returns an outcome if the walk ends here, else -1. */
 static __always_inline int ruled_step(struct task_state *st, struct unwind_rule *rule, __u64 *ret)
 {
@@ -249,9 +266,9 @@ static __always_inline int ruled_step(struct task_state *st, struct unwind_rule 
 	/* The rule needs a register that an inner frame's rules did not recover. */
 	if (flags & RULE_NEEDS & ~known)
 		return OUTCOME_UNSUPPORTED;
-	if ((flags & RULE_NEEDS_FP) && frame_pointer(st, &fp))
+	if (((flags & RULE_NEEDS_FP) || is_found_by_fp(st, rule)) && frame_pointer(st, &fp))
 		return OUTCOME_UNREADABLE;
-	cfa = find_cfa(st, rule, fp);
+	cfa = is_found_by_fp(st, rule) && fp >= st->t.sp ? fp - (__s64)rule->fp_offset : find_cfa(st, rule, fp);
 	known &= ~RULE_RA_IN_LINK_REGISTER;
 #if defined(bpf_target_arm64)
 	if ((flags & RULE_RA_IN_LINK_REGISTER) && cfa >= st->t.sp) {
@@ -280,6 +297,7 @@ static __always_inline int ruled_step(struct task_state *st, struct unwind_rule 
 		fp_saved_at(st, (rule->fp == FP_AT_CFA ? cfa : fp) + (__s64)rule->fp_offset);
 	st->t.sp = cfa;
 #if defined(bpf_target_arm64)
+	st->t.flags &= ~FRAME_SP_LOST;
 	*ret &= (1ull << 48) - 1; /* without its authentication code */
 #endif
 	return -1;

@@ -12,7 +12,8 @@ use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
 use libbpf_rs::{Link, MapCore, MapFlags, OpenObject, PrintLevel, RingBuffer, RingBufferBuilder};
 
 use super::config::{ProbeConfig, Stacks};
-use super::faults::{self, FaultHooks};
+use super::fault_events::FaultEvents;
+use super::faults::FaultHooks;
 use super::stacks::StackSlots;
 use super::{FunctionHooks, Inbox, Missing, Probe, SyscallHooks, exact, sizes};
 use crate::residency::page_size;
@@ -108,6 +109,7 @@ impl Probe {
         if config.stacks != Stacks::Off {
             attach_to_faults(&skel, fault_hooks, &mut links)?;
         }
+        let sees_faults = (config.stacks != Stacks::Off).then_some(fault_hooks);
         let functions = match syscall_hooks {
             SyscallHooks::Functions => Some(attach_functions(&skel).map_err(Failure::Functions)?),
             SyscallHooks::Tracepoints(_) => {
@@ -150,7 +152,8 @@ impl Probe {
             unbound: Default::default(),
             slots,
             missing,
-            sees_faults: config.stacks != Stacks::Off,
+            fault_hooks: sees_faults,
+            fault_events: FaultEvents::new(sees_faults),
             unseen: Cell::default(),
             cpus: libbpf_rs::num_possible_cpus()
                 .unwrap_or(wire::MAX_CPUS)
@@ -176,17 +179,15 @@ enum Failure {
     Other(#[from] anyhow::Error),
 }
 
+/// (Events are opened once it is known whom to follow.)
 fn attach_to_faults(
     skel: &MemprofSkel<'static>,
     hooks: FaultHooks,
     links: &mut Vec<Link>,
 ) -> Result<()> {
-    for name in hooks.programs() {
-        match hooks {
-            FaultHooks::Tracepoints => links.push(attach(skel, name)?),
-            FaultHooks::Events => {
-                links.append(&mut faults::attach_to_events(&skel.progs.fault_event)?);
-            }
+    if hooks == FaultHooks::Tracepoints {
+        for name in hooks.programs() {
+            links.push(attach(skel, name)?);
         }
     }
     Ok(())

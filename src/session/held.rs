@@ -84,7 +84,8 @@ pub(super) async fn run_until<T>(
     let (hold, held) = sync_channel::<()>(0);
     let mut tell = Some(tell);
     let mut traced = None;
-    let (at_exec, sampled) = (follower.cloned(), launch.sampler.is_some());
+    let sampler = launch.sampler.map(|library| library.path().to_owned());
+    let at_exec = follower.cloned();
     let mut command = command::prepare(launch, move |pid, stop| {
         let thread = *traced.get_or_insert(pid);
         if stop == Stop::End && !freeze::has_ended(thread.0.cast_signed()) {
@@ -107,7 +108,7 @@ pub(super) async fn run_until<T>(
             traced = Some(pid);
             if let Some(follower) = &at_exec {
                 // (Its memory is looked at while it is traced.)
-                start::executed(follower, pid, sampled);
+                start::executed(follower, pid, sampler.as_deref());
             }
         }
         match at {

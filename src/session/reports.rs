@@ -20,7 +20,7 @@ use crate::api::{
 use crate::debuginfod::{self, Fetching};
 use crate::event::Pid;
 use crate::freeze::Freeze;
-use crate::probe::{Missing, SyscallHooks};
+use crate::probe::{FaultsSeen, Missing, SharedFaultsSeen, SyscallHooks};
 use crate::profile::{Frame, FrameKind, FreezeOutcome, MapUsage, Profile};
 use crate::push::{self, Pushing};
 use crate::symbol::Symbols;
@@ -86,6 +86,8 @@ pub struct Reports {
     pushing: Option<Pushing>,
     /// Where the probe sees system calls.
     syscall_hooks: Option<SyscallHooks>,
+    /// Where it sees page faults.
+    faults_seen: Option<SharedFaultsSeen>,
     /// The probe's optional programs that this kernel did not attach.
     missing: Vec<Missing>,
     status: Mutex<Option<Status>>,
@@ -123,6 +125,7 @@ impl Reports {
             fetching: None,
             pushing: None,
             syscall_hooks: None,
+            faults_seen: None,
             missing: Vec::new(),
             status: Mutex::default(),
             tables: Mutex::default(),
@@ -139,10 +142,16 @@ impl Reports {
         }
     }
 
-    /// The same, which say where system calls are seen, and which programs of the probe are missing.
-    pub fn with_hooks(self, syscalls: SyscallHooks, missing: Vec<Missing>) -> Reports {
+    /// The same, which say where system calls and page faults are seen, and which programs of the probe are missing.
+    pub fn with_hooks(
+        self,
+        syscalls: SyscallHooks,
+        faults: SharedFaultsSeen,
+        missing: Vec<Missing>,
+    ) -> Reports {
         Reports {
             syscall_hooks: Some(syscalls),
+            faults_seen: Some(faults),
             missing,
             ..self
         }
@@ -363,6 +372,12 @@ impl Provider for Reports {
 
     fn syscall_hooks(&self) -> Option<SyscallHooks> {
         self.syscall_hooks.clone()
+    }
+
+    fn faults_seen(&self) -> FaultsSeen {
+        let seen = self.faults_seen.as_ref();
+        seen.map(|seen| seen.lock().unwrap_or_else(|e| e.into_inner()).clone())
+            .unwrap_or_default()
     }
 
     fn missing_programs(&self) -> Vec<Missing> {

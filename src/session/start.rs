@@ -1,5 +1,6 @@
 //! Starts the collector thread, and a command.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
 use std::thread;
@@ -18,7 +19,7 @@ use crate::console;
 use crate::event::{MarkSet, Pid};
 use crate::freeze::Guard;
 use crate::privileges::{self, Role};
-use crate::probe::{Missing, Probe, ProbeConfig, SyscallHooks};
+use crate::probe::{Missing, Probe, ProbeConfig, SharedFaultsSeen, SyscallHooks};
 use crate::residency::MapCounts;
 use crate::sampler::{self, Library};
 use crate::samples::TEMPORARY;
@@ -44,6 +45,8 @@ pub struct Started {
     pub missing: Vec<Missing>,
     /// Where the probe sees system calls.
     pub syscall_hooks: SyscallHooks,
+    /// Where it sees page faults, now and later.
+    pub faults_seen: SharedFaultsSeen,
     /// Followed processes that the out-of-memory killer has killed.
     pub kills: mpsc::Receiver<Killed>,
     /// Marks that followed processes set; nothing comes if allocations are not sampled.
@@ -142,11 +145,12 @@ pub fn start_collector(config: &Config, sampler: Option<&Library>) -> Result<Sta
             let _ = started.send(Ok((
                 probe.missing().to_vec(),
                 probe.syscall_hooks().clone(),
+                probe.faults_seen(),
             )));
             collector.run(&inbox, &woken);
         })
         .context("cannot start the collector thread")?;
-    let (missing, syscall_hooks) = ready
+    let (missing, syscall_hooks, faults_seen) = ready
         .recv()
         .map_err(|_| anyhow!("the collector thread ended early"))??;
     Ok(Started {
@@ -154,6 +158,7 @@ pub fn start_collector(config: &Config, sampler: Option<&Library>) -> Result<Sta
         progress,
         missing,
         syscall_hooks,
+        faults_seen,
         kills,
         marks,
     })
@@ -192,10 +197,10 @@ pub fn start_command(collecting: &Collecting, launch: Launch<'_>) -> Result<Prep
 /// The process cannot be created or followed.
 pub fn follow_command(collecting: &Collecting, launch: Launch<'_>) -> Result<Prepared> {
     let at_stops = collecting.clone();
-    let sampled = launch.sampler.is_some();
+    let sampler = launch.sampler.map(|library| library.path().to_owned());
     let prepared = command::prepare(launch, move |pid, stop| {
         let kept = match stop {
-            Stop::Exec => executed(&at_stops, pid, sampled),
+            Stop::Exec => executed(&at_stops, pid, sampler.as_deref()),
             Stop::End => at_stops.wait_for(HOLD, Command::Final).is_some(),
         };
         match kept {
@@ -207,14 +212,15 @@ pub fn follow_command(collecting: &Collecting, launch: Launch<'_>) -> Result<Pre
     Ok(prepared)
 }
 
-/// Has the unwind tables built of a program that has just been executed, and is stopped. Returns whether its memory will
-/// still be there after it has ended.
-pub(super) fn executed(collecting: &Collecting, pid: Pid, sampled: bool) -> bool {
-    let Some(program) = Program::of(pid) else {
+/// Has the unwind tables built of a program that has just been executed, and is stopped, and of the library that samples its
+/// allocations. Returns whether its memory will still be there after it has ended.
+pub(super) fn executed(collecting: &Collecting, pid: Pid, sampler: Option<&Path>) -> bool {
+    let Some(mut program) = Program::of(pid) else {
         return false;
     };
-    if sampled && let Err(unfit) = sampler::check(&program.path) {
-        console::print(&format!("no allocation is sampled: {unfit}"));
+    match sampler.map(|_| sampler::check(&program.path)) {
+        Some(Err(unfit)) => console::print(&format!("no allocation is sampled: {unfit}")),
+        _ => program.libraries.extend(sampler.map(Path::to_owned)),
     }
     let files = MappedFiles::new(program);
     let kept = collecting.wait_for(HOLD, |done| Command::Prepare(files, done));

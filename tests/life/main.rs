@@ -14,6 +14,7 @@ mod counters;
 mod diagnostics;
 mod ending;
 mod endings;
+mod fault_events;
 mod freeze;
 mod frozen_marks;
 mod generations;

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
+use std::mem::offset_of;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -10,7 +11,8 @@ use std::time::{Duration, SystemTime};
 
 use memprof::elf::Elf;
 use memprof::sampler::{Library, Options, SamplerError, Unfit, check};
-use object::elf::{DT_NEEDED, DT_TEXTREL};
+use object::LittleEndian;
+use object::elf::{DT_NEEDED, DT_TEXTREL, FileHeader64, PF_W, PT_LOAD, ProgramHeader64};
 
 use super::common::process::wait_until;
 use super::common::skip::skip;
@@ -77,6 +79,27 @@ pub fn probes(path: &Path) -> Vec<Probe> {
         rest = &next[word(4).next_multiple_of(4) - word(4)..];
     }
     found
+}
+
+/// How many segments that can be written to the loader maps with the page of the file that has this byte.
+fn writable_mappings_of(path: &Path, at: u64) -> usize {
+    let file = fs::read(path).unwrap();
+    let size = size_of::<ProgramHeader64<LittleEndian>>();
+    let word = |at: usize| u64::from_le_bytes(file[at..at + 8].try_into().unwrap());
+    let headers = word(offset_of!(FileHeader64<LittleEndian>, e_phoff)) as usize;
+    let count = word(offset_of!(FileHeader64<LittleEndian>, e_phentsize)) >> 16 & 0xffff;
+    let mapped = (0..count as usize).filter(|number| {
+        let header = headers + number * size;
+        let field = |offset| word(header + offset);
+        let kind_and_flags = field(0);
+        let offset = field(offset_of!(ProgramHeader64<LittleEndian>, p_offset));
+        let end = offset + field(offset_of!(ProgramHeader64<LittleEndian>, p_filesz));
+        let page = field(offset_of!(ProgramHeader64<LittleEndian>, p_align));
+        kind_and_flags as u32 == PT_LOAD.0
+            && kind_and_flags >> 32 & u64::from(PF_W.0) != 0
+            && (offset / page..end.div_ceil(page)).contains(&(at / page))
+    });
+    mapped.count()
 }
 
 fn placed() -> Library {
@@ -146,6 +169,11 @@ fn its_probes_are_one_byte_long_and_have_semaphores() {
         elf.read_at(&mut semaphore, segment.offset + within)
             .unwrap();
         assert_eq!(semaphore, [0; 2]);
+        // The kernel counts in the first writable mapping of the page of the file, see build.rs.
+        assert_eq!(
+            writable_mappings_of(library.path(), segment.offset + within),
+            1
+        );
         let section = elf.section_named(".probes").unwrap();
         assert!((section.addr..section.addr + section.size).contains(&probe.semaphore));
     }

@@ -20,7 +20,7 @@ const PROGRAMS: [(&str, Arch); 3] = [
     ("aarch64", Arch::Aarch64),
     ("aarch64-signed", Arch::Aarch64),
 ];
-const CASES: usize = 15;
+const CASES: usize = 16;
 /// `MAX_FRAMES` of memprof.h: deeper stacks are not cached, and are sent in parts. The deepest saved stack has 154
 /// frames.
 const DEPTH: usize = 128;
@@ -364,8 +364,8 @@ fn check_saved(name: &str, program: &Program, walker: &mut Walker, saved: &Saved
         let what = format!("{what}, {depth} frames");
         // One function has no unwind information, but a frame pointer.
         let (frames, outcome) = match (saved.name.as_str(), mode) {
-            ("assisted", TABLES) => (2, NO_TABLE),
-            ("assisted", _) => (saved.truth.len(), ASSISTED),
+            ("assisted" | "framed", TABLES) => (2, NO_TABLE),
+            ("assisted" | "framed", _) => (saved.truth.len(), ASSISTED),
             ("deep", _) if depth < saved.truth.len() => (depth, DEPTH_LIMIT),
             _ => (saved.truth.len(), COMPLETE),
         };

@@ -1,24 +1,5 @@
 # Sourced by tests/vm.sh: memprof itself for a 64-bit ARM guest.
-# shellcheck shell=bash disable=SC2154 # work, cache, apt_there and boot_limit are set there
-
-# Sets `arm64_env`, with which Cargo builds for 64-bit ARM, statically, with libelf and zlib of a directory.
-set_arm64_env() {
-    local libs=$1/usr/lib/aarch64-linux-gnu
-    arm64_env=(
-        CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=aarch64-linux-gnu-gcc
-        CC_aarch64_unknown_linux_gnu=aarch64-linux-gnu-gcc
-        AR_aarch64_unknown_linux_gnu=aarch64-linux-gnu-ar
-        LIBBPF_SYS_LIBRARY_PATH_aarch64_unknown_linux_gnu="$libs"
-        # The build script uses libbpf, too.
-        LIBBPF_SYS_LIBRARY_PATH_x86_64_unknown_linux_gnu="/usr/lib/$(gcc -print-multiarch)"
-        LIBBPF_SYS_EXTRA_CFLAGS="-I$1/usr/include"
-        RUSTFLAGS='-C force-frame-pointers=yes -C target-feature=+crt-static'
-        # Shorter builds: what is tested runs under emulation anyway.
-        CARGO_PROFILE_RELEASE_DEBUG=0 CARGO_PROFILE_RELEASE_OPT_LEVEL=1
-    )
-    arm64_cargo=(--release --locked --target aarch64-unknown-linux-gnu --target-dir target/arm64
-        --features libbpf-rs/static)
-}
+# shellcheck shell=bash disable=SC2154 # work, cache, apt_there, boot_limit and what scripts/arm64.sh sets are set there
 
 # A static busybox for 64-bit ARM, to the given path.
 arm64_busybox() {
@@ -32,13 +13,14 @@ arm64_busybox() {
 build_arm64_run() {
     local libraries=$cache/arm64-libraries busybox=$cache/busybox-arm64 root=$work/arm64-run lib workload test
     local cross=/usr/aarch64-linux-gnu/lib
-    [ -e "$(rustc --print target-libdir --target aarch64-unknown-linux-gnu)" ] ||
-        { echo "rustc has no standard library for it: rustup target add aarch64-unknown-linux-gnu"; return 1; }
+    has_arm64_std || { echo "rustc has no standard library for it: rustup target add $arm64_target"; return 1; }
     [ -e "$libraries/usr/lib/aarch64-linux-gnu/libelf.a" ] || { $apt_there && arm64_libraries "$libraries"; } ||
         { echo "libelf for arm64 is not available"; return 1; }
     [ -x "$busybox" ] || { $apt_there && arm64_busybox "$busybox"; } ||
         { echo "busybox for arm64 is not available"; return 1; }
-    set_arm64_env "$libraries"
+    set_arm64_env "$libraries" target/arm64
+    # Shorter builds: what is tested runs under emulation anyway.
+    arm64_env+=(CARGO_PROFILE_RELEASE_DEBUG=0 CARGO_PROFILE_RELEASE_OPT_LEVEL=1)
     env "${arm64_env[@]}" cargo build -q "${arm64_cargo[@]}" --bin memprof >&2 ||
         { echo "memprof does not build"; return 2; }
     test=$(env "${arm64_env[@]}" cargo test -q --no-run "${arm64_cargo[@]}" --test scenarios --message-format json |
@@ -47,7 +29,7 @@ build_arm64_run() {
     mkdir -p "$root/bin" "$root/lib"
     cp "$busybox" "$root/bin/busybox" && cp tests/vm/init.sh "$root/init" && cp tests/vm/check.sh "$root/check.sh" &&
         chmod +x "$root/init" || return 2
-    aarch64-linux-gnu-strip -o "$root/bin/memprof" target/arm64/aarch64-unknown-linux-gnu/release/memprof &&
+    aarch64-linux-gnu-strip -o "$root/bin/memprof" "target/arm64/$arm64_target/release/memprof" &&
         aarch64-linux-gnu-strip -o "$root/bin/test-scenarios" "$test" || return 2
     for workload in scenarios moves allocations; do
         aarch64-linux-gnu-gcc -std=gnu11 -O1 -g -pthread -fno-omit-frame-pointer -fno-inline \

@@ -20,6 +20,8 @@ const FOLLOW: Duration = Duration::from_secs(10);
 
 /// Maximum number of searches for descendants that are not followed yet.
 const MOST_LOOKS: usize = 5;
+/// Why page faults of all processes are seen where they need not be.
+const AWAITED: &str = "memprof waits, or has waited, for a process with a name";
 /// Number of processes whose code the probe reports before the ring buffer is drained.
 const LOOKED_AT: usize = 64;
 
@@ -33,8 +35,15 @@ impl Collector {
             Selector::Pid(pid) => self.follow(pid)?,
             // The caller passes the process that will become the command.
             Selector::Command(_) => {}
-            Selector::Cgroup(_) | Selector::All => self.follow_members()?,
+            Selector::Cgroup(_) | Selector::All => {
+                self.probe
+                    .see_all_faults("more than one process is followed")?;
+                self.follow_members()?;
+            }
             Selector::Comm(name) => {
+                if target::find(&name, self.follow_forks)?.is_none() {
+                    self.probe.see_all_faults(AWAITED)?;
+                }
                 self.probe.set_waiting(true);
                 self.searched = Some(Instant::now());
                 if let Some(found) = target::find(&name, self.follow_forks)? {
@@ -69,6 +78,7 @@ impl Collector {
             if fresh.is_empty() {
                 break;
             }
+            self.probe.see_faults_of(&fresh)?;
             self.probe.follow(&fresh)?;
             self.take_events(FOLLOW)?;
             self.probe.bind(&fresh)?;
@@ -97,6 +107,7 @@ impl Collector {
             unwinding.prepare_processes(&seen, &mut self.aggregator)?;
             unwinding.published(&mut self.probe);
         }
+        self.probe.see_faults_of(pids)?;
         self.probe.follow(pids)?;
         // Apply the processes' events, then bind their code, then register the files that have no number yet.
         self.take_events(FOLLOW)?;
@@ -151,6 +162,10 @@ impl Collector {
                 }
             }
             ProcessChange::Execed { left } => {
+                // The kernel ends the events of a process that gains privileges.
+                if target::is_secure(e.pid) {
+                    self.probe.see_faults_of(&[e.pid])?;
+                }
                 if self.aggregator.is_starting(left) {
                     // A profile of memprof's own process, not of the command.
                     self.last = None;
@@ -213,6 +228,7 @@ impl Collector {
             return Ok(());
         };
         tracing::info!(%pid, "ended");
+        self.probe.see_no_faults();
         if let Some(last) = &mut self.last {
             let mut ended = Profile::clone(&last.profile.1);
             ended.target.alive = false;
@@ -221,6 +237,7 @@ impl Collector {
             self.sequence += 1;
         }
         if matches!(self.selector, Selector::Comm(_)) {
+            self.probe.see_all_faults(AWAITED)?;
             self.probe.set_waiting(true);
         }
         self.progress.send_modify(|progress| {

@@ -38,6 +38,9 @@ __asm__(".globl _start\n.type _start, %function\n_start:\n"
 	/* No unwind information, but a frame pointer. */
 	".type bare, %function\nbare:\nstp x29, x30, [sp, #-16]!\nmov x29, sp\nbl leaf\n"
 	"ldp x29, x30, [sp], #16\nret\n.size bare, .-bare\n"
+	/* The same, with local variables. */
+	".type bare_large, %function\nbare_large:\nstp x29, x30, [sp, #-96]!\nmov x29, sp\nbl leaf\n"
+	"ldp x29, x30, [sp], #96\nret\n.size bare_large, .-bare_large\n"
 	/* It saves the frame pointer register and uses it for something else. */
 	".type middle, %function\nmiddle:\n.cfi_startproc\n"
 	"stp x30, x29, [sp, #-32]!\n.cfi_def_cfa_offset 32\n.cfi_offset 30, -32\n.cfi_offset 29, -24\n"
@@ -67,6 +70,8 @@ __asm__(".globl _start\n.type _start, @function\n_start:\n"
 	".size trampoline, .-trampoline\n"
 	".type bare, @function\nbare:\npush %rbp\nmov %rsp, %rbp\ncall leaf\n"
 	"pop %rbp\nret\n.size bare, .-bare\n"
+	".type bare_large, @function\nbare_large:\npush %rbp\nmov %rsp, %rbp\nsub $80, %rsp\ncall leaf\n"
+	"leave\nret\n.size bare_large, .-bare_large\n"
 	".type middle, @function\nmiddle:\n.cfi_startproc\n"
 	"push %rbp\n.cfi_def_cfa_offset 16\n.cfi_offset rbp, -16\n"
 	"mov $77, %rbp\ncall leaf\n"
@@ -77,6 +82,7 @@ __asm__(".globl _start\n.type _start, @function\n_start:\n"
 extern const char restore[];
 extern const char __ehdr_start[];
 void bare(void);
+void bare_large(void);
 void middle(void);
 
 /* ---- Output. ---- */
@@ -241,6 +247,17 @@ NOINLINE void tail_case(void) { tail_one(); STAY(); }
 
 NOINLINE void assisted_case(void) { bare(); STAY(); }
 
+/* Its callers keep frame pointers, too, and have local variables. */
+__attribute__((optimize("no-omit-frame-pointer"))) NOINLINE void framed(int n)
+{
+	volatile char frame[200];
+
+	frame[n] = 1;
+	bare_large();
+	frame[0] = frame[n];
+}
+__attribute__((optimize("no-omit-frame-pointer"))) NOINLINE void framed_case(int n) { framed(n); STAY(); }
+
 enum { USR1 = 10, USR2 = 12, ILL = 4, TRAPPED = 5 };
 #define SIGINFO 0x4ul
 #define RESTORER 0x04000000ul
@@ -333,6 +350,7 @@ __attribute__((used)) NOINLINE void run(word *stack)
 	CASE(deep, deep_case(), "leaf " RECURSION(50) RECURSION(50) RECURSION(50))
 	CASE(tail, tail_case(), "leaf")
 	CASE(assisted, assisted_case(), "leaf bare")
+	CASE(framed, framed_case(n), "leaf bare_large framed")
 	CASE(signal, signal_case(), "leaf handler trampoline raising")
 	CASE(trapped, trapped_case(), "leaf handler trampoline trapped")
 	CASE(altstack, altstack_case(), "leaf handler trampoline trapped")

@@ -8,7 +8,7 @@
 set -euo pipefail
 cd "$(dirname "$0")"
 
-cases=(leaf late huge alloca realigned saved_fp recursion deep tail assisted signal trapped altstack
+cases=(leaf late huge alloca realigned saved_fp recursion deep tail assisted framed signal trapped altstack
     trapped_alloca syscall)
 
 # make NAME COMPILER FLAGS… -- RUNNER…

@@ -1,0 +1,234 @@
+//! The software events of page faults: of the threads of one process, so that others pay little, or of all processors.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::sync::{Arc, Mutex};
+
+use anyhow::{Context, Result, anyhow, bail};
+use libbpf_rs::libbpf_sys;
+
+use super::Probe;
+use super::faults::FaultHooks;
+use crate::event::Pid;
+
+/// Maximum number of threads with an event of their own, which is a descriptor of memprof's and as long as the target lives. The
+/// threads that they start later inherit it.
+const MOST_THREADS: usize = 256;
+/// A thread without an event is seen by the second look if it was started by one without, and so on: threads that are started
+/// during a look by those that have an event are none of them.
+const LOOKS: usize = 4;
+
+/// `PERF_EVENT_IOC_SET_BPF`: `_IOW('$', 8, __u32)`, the same on both processors.
+const SET_PROGRAM: libc::Ioctl = 0x4004_2408;
+
+const ONLINE: &str = "/sys/devices/system/cpu/online";
+
+/// Where the probe sees page faults.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum FaultsSeen {
+    /// Nowhere: no process is followed yet, or faults have no hook (`--stacks off`).
+    #[default]
+    Nowhere,
+    /// At the kernel's tracepoints.
+    Tracepoints,
+    /// At the software event of the followed process's threads.
+    Threads,
+    /// At that of each processor, for this reason: each fault of each process runs a program.
+    Processors(String),
+}
+
+/// The same, which may change: only the collector knows whom it follows.
+pub type SharedFaultsSeen = Arc<Mutex<FaultsSeen>>;
+
+/// The events that are open.
+#[derive(Default)]
+pub(super) struct FaultEvents {
+    /// Those of threads. What inherits from one ends with it, so those of threads that have ended are kept.
+    threads: Vec<OwnedFd>,
+    processors: Vec<OwnedFd>,
+    seen: SharedFaultsSeen,
+}
+
+impl FaultEvents {
+    /// Without events, or before any is open.
+    pub(super) fn new(hooks: Option<FaultHooks>) -> FaultEvents {
+        let seen = match hooks {
+            Some(FaultHooks::Tracepoints) => FaultsSeen::Tracepoints,
+            Some(FaultHooks::Events) | None => FaultsSeen::Nowhere,
+        };
+        FaultEvents {
+            seen: Arc::new(Mutex::new(seen)),
+            ..FaultEvents::default()
+        }
+    }
+
+    fn tell(&self, now: FaultsSeen) {
+        *self.seen.lock().unwrap_or_else(|e| e.into_inner()) = now;
+    }
+
+    fn open_for_threads(&mut self, pids: &[Pid], program: BorrowedFd<'_>) -> Result<()> {
+        let mut known = BTreeSet::new();
+        for _ in 0..LOOKS {
+            let mut fresh = threads_of(pids);
+            fresh.retain(|thread| known.insert(*thread));
+            if fresh.is_empty() {
+                break;
+            }
+            for thread in fresh {
+                if self.threads.len() >= MOST_THREADS {
+                    bail!("the process has more than {MOST_THREADS} threads");
+                }
+                match open(thread, -1) {
+                    Ok(event) => {
+                        run_at(&event, program)?;
+                        self.threads.push(event);
+                    }
+                    Err(e) if e.raw_os_error() == Some(libc::ESRCH) => {}
+                    Err(e) => return Err(e).context("cannot open the event of a thread"),
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn open_for_processors(&mut self, program: BorrowedFd<'_>) -> Result<()> {
+        let online = fs::read_to_string(ONLINE).with_context(|| format!("cannot read {ONLINE}"))?;
+        let processors = numbers(online.trim())
+            .ok_or_else(|| anyhow!("cannot understand {ONLINE}: {online:?}"))?;
+        for cpu in processors {
+            let event = open(-1, cpu).with_context(|| {
+                format!("cannot open the event of page faults of processor {cpu}")
+            })?;
+            run_at(&event, program)?;
+            self.processors.push(event);
+        }
+        Ok(())
+    }
+}
+
+impl Probe {
+    /// Has page faults of processes seen that are about to be followed: where that is by events, by those of their threads, unless
+    /// all processors have one.
+    ///
+    /// # Errors
+    /// The kernel refuses the events of processors, too.
+    pub fn see_faults_of(&mut self, pids: &[Pid]) -> Result<()> {
+        if self.fault_hooks != Some(FaultHooks::Events) || !self.fault_events.processors.is_empty()
+        {
+            return Ok(());
+        }
+        let program = self.skel.progs.fault_event.as_fd();
+        match self.fault_events.open_for_threads(pids, program) {
+            Ok(()) => self.fault_events.tell(FaultsSeen::Threads),
+            Err(e) => self.see_all_faults(&format!("{e:#}"))?,
+        }
+        Ok(())
+    }
+
+    /// Has page faults of all processes seen, where that is by events.
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub fn see_all_faults(&mut self, why: &str) -> Result<()> {
+        if self.fault_hooks != Some(FaultHooks::Events) {
+            return Ok(());
+        }
+        let events = &mut self.fault_events;
+        if events.processors.is_empty() {
+            events.threads.clear();
+            events.open_for_processors(self.skel.progs.fault_event.as_fd())?;
+        }
+        events.tell(FaultsSeen::Processors(why.to_owned()));
+        Ok(())
+    }
+
+    /// Closes the events of threads: nobody is followed any more.
+    pub fn see_no_faults(&mut self) {
+        if !self.fault_events.threads.is_empty() {
+            self.fault_events.threads.clear();
+            self.fault_events.tell(FaultsSeen::Nowhere);
+        }
+    }
+
+    /// Where page faults are seen, now and later.
+    pub fn faults_seen(&self) -> SharedFaultsSeen {
+        Arc::clone(&self.fault_events.seen)
+    }
+}
+
+/// The threads of processes; none of one that has ended.
+fn threads_of(pids: &[Pid]) -> Vec<libc::pid_t> {
+    let tasks = pids
+        .iter()
+        .filter_map(|pid| fs::read_dir(format!("/proc/{pid}/task")).ok());
+    let names = tasks
+        .flatten()
+        .filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+    names.filter_map(|name| name.parse().ok()).collect()
+}
+
+/// Runs a program whenever an event occurs. (Not by a BPF link, which would be a second descriptor.)
+fn run_at(event: &OwnedFd, program: BorrowedFd<'_>) -> Result<()> {
+    // SAFETY: the request takes a descriptor by value.
+    let done = unsafe { libc::ioctl(event.as_raw_fd(), SET_PROGRAM, program.as_raw_fd()) };
+    match done {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error())
+            .context("cannot attach a program to the event of page faults"),
+    }
+}
+
+/// Opens the event that each page fault is, of a thread (-1: all of them, 0: this one) on a processor (-1: all).
+pub(super) fn open(thread: libc::pid_t, cpu: i32) -> io::Result<OwnedFd> {
+    let mut attributes = libbpf_sys::perf_event_attr {
+        type_: libbpf_sys::PERF_TYPE_SOFTWARE,
+        size: size_of::<libbpf_sys::perf_event_attr>() as u32,
+        config: libbpf_sys::PERF_COUNT_SW_PAGE_FAULTS.into(),
+        sample_type: libbpf_sys::PERF_SAMPLE_ADDR.into(),
+        ..Default::default()
+    };
+    attributes.__bindgen_anon_1.sample_period = 1;
+    // (The kernel refuses that for all threads.)
+    attributes.set_inherit((thread != -1).into());
+    // SAFETY: the attributes outlive the call, and say their size.
+    let fd = unsafe {
+        libc::syscall(
+            libc::SYS_perf_event_open,
+            &raw const attributes,
+            thread,
+            cpu,
+            -1,
+            libbpf_sys::PERF_FLAG_FD_CLOEXEC,
+        )
+    };
+    match fd {
+        // SAFETY: it is new, and nobody else's.
+        0.. => Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) }),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// The numbers of a list such as `0-3,5`.
+fn numbers(list: &str) -> Option<Vec<i32>> {
+    let mut all = Vec::new();
+    for range in list.split(',') {
+        let (first, last) = range.split_once('-').unwrap_or((range, range));
+        all.extend(first.parse::<i32>().ok()?..=last.parse::<i32>().ok()?);
+    }
+    Some(all)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn processors_are_listed_by_ranges() {
+        assert_eq!(numbers("0"), Some(vec![0]));
+        assert_eq!(numbers("0-2,5,7-8"), Some(vec![0, 1, 2, 5, 7, 8]));
+        assert_eq!(numbers(""), None);
+        assert_eq!(numbers("0-x"), None);
+    }
+}
