@@ -86,11 +86,15 @@ impl Role {
                 Capability::CAP_PERFMON,
                 Capability::CAP_SYS_ADMIN,
             ],
-            Role::Command | Role::Heap | Role::Look => &[],
+            Role::Command | Role::Heap => &[],
             // Shows seccomp filters.
             Role::Guard | Role::Attach => &[Capability::CAP_SYS_ADMIN],
             // `/debug/memory` reads `smaps`; SIGTERM is forwarded to the command.
             Role::Server { .. } => return vec![Capability::CAP_SYS_PTRACE, Capability::CAP_KILL],
+            // To open `/proc/PID/pagemap`.
+            Role::Look => {
+                return vec![Capability::CAP_SYS_PTRACE, Capability::CAP_DAC_READ_SEARCH];
+            }
             // For programs and debug files that only their owner may read.
             Role::Symbols => return vec![Capability::CAP_DAC_READ_SEARCH],
             Role::Fetch | Role::Push | Role::Tables | Role::Keep => return Vec::new(),

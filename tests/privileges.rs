@@ -367,6 +367,10 @@ fn a_running_memprofs_threads_have_given_up_what_they_do_not_need() {
                 (all, all)
             }
             "memprof-symbols" => (bits(&[DAC_READ_SEARCH]), bits(&[DAC_READ_SEARCH])),
+            "memprof-look" => {
+                let reading = bits(&[SYS_PTRACE, DAC_READ_SEARCH]);
+                (reading, reading)
+            }
             "memprof-tables" | "memprof-keep" | "memprof-push" => (0, 0),
             "memprof-command" | "memprof-tracer" => (looking, looking),
             _ => (serving, serving),
@@ -379,6 +383,7 @@ fn a_running_memprofs_threads_have_given_up_what_they_do_not_need() {
     for name in [
         "memprof",
         "memprof-collect",
+        "memprof-look",
         "memprof-symbols",
         "memprof-tables",
         "memprof-keep",
