@@ -119,14 +119,15 @@ fn ticks(m: &Memprof, name: &str) -> u64 {
 fn memprof_that_was_stopped_and_continued_takes_no_processor() {
     let program = program("scenarios");
     let (m, mut lines) = Memprof::start_command(&[], &[program.to_str().unwrap()]);
-    m.followed();
+    // The collector replies once the thread waits in the kernel. (One that does not wait yet stops like any other.)
     wait_until(|| threads(m.pid()).iter().any(|t| comm(*t) == "memprof-keep"));
+    m.tree();
     let second = Duration::from_secs(1);
     signal(m.pid(), libc::SIGSTOP);
     std::thread::sleep(second);
     let stopped = ticks(&m, "memprof-keep");
     if stopped == 0 {
-        crate::common::skip::skip("this kernel lets a thread stop that waits for a page");
+        return crate::common::skip::skip("this kernel lets a thread stop that waits for a page");
     }
     cont(m.pid());
     // It is replaced.
