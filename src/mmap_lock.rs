@@ -11,11 +11,16 @@ use std::sync::{Condvar, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use nix::unistd::{Pid as Tid, gettid};
+
 use crate::event::Pid;
 use crate::privileges::{self, Role};
+use crate::proc_text;
 
 /// After so long the lock counts as held. `fork` and `munmap` of gigabytes take tens of milliseconds.
 const PATIENCE: Duration = Duration::from_millis(100);
+/// On a busy machine, a thread may get no processor for a while, and then has not looked. This is the longest wait.
+const BUSY: Duration = Duration::from_secs(1);
 /// After so long without progress, another thread goes on with the processes that are left.
 const NEXT: Duration = Duration::from_millis(5);
 /// Maximum number of threads. A process that none of them comes to look at counts as held.
@@ -39,15 +44,22 @@ static SEEN: Condvar = Condvar::new();
 struct Looking {
     /// The processes that no thread looks at yet.
     queue: VecDeque<Pid>,
-    /// Those and the ones that are being looked at, with the time since when.
-    asked: BTreeMap<Pid, Instant>,
+    /// Those and the ones that are being looked at.
+    asked: BTreeMap<Pid, Asked>,
     threads: usize,
     /// Those of `threads` that wait for work.
     idle: usize,
 }
 
-/// Whether a process's mmap lock is held, so that reading its address space would wait. Takes a tenth of a second to say so for
-/// the first time, then no time as long as it stays held. A process that has ended, or may not be read, holds nothing.
+/// A process that was asked for.
+struct Asked {
+    since: Instant,
+    /// The thread that looks at it.
+    by: Option<Tid>,
+}
+
+/// Whether a process's mmap lock is held, so that reading its address space would wait. Takes a tenth of a second (on a busy
+/// machine up to one) to say so for the first time, then no time as long as it stays held. A process that has ended, or may not be read, holds nothing.
 pub(crate) fn is_held(pid: Pid) -> bool {
     !held(&[pid]).is_empty()
 }
@@ -64,10 +76,7 @@ pub(crate) fn held(pids: &[Pid]) -> BTreeSet<Pid> {
     loop {
         let asked = |pid: &Pid| looking.asked.contains_key(pid);
         let held: BTreeSet<Pid> = pids.iter().copied().filter(asked).collect();
-        if held
-            .iter()
-            .all(|pid| looking.asked[pid].elapsed() >= PATIENCE)
-        {
+        if held.iter().all(|pid| looking.is_decided(*pid)) {
             looking.take_back(&held);
             return held;
         }
@@ -85,11 +94,23 @@ impl Looking {
         if self.asked.contains_key(&pid) {
             return;
         }
-        self.asked.insert(pid, now);
+        let (since, by) = (now, None);
+        self.asked.insert(pid, Asked { since, by });
         self.queue.push_back(pid);
         if self.queue.len() == 1 {
             self.go_on();
         }
+    }
+
+    /// Whether it is not waited for any longer.
+    fn is_decided(&self, pid: Pid) -> bool {
+        let Asked { since, by } = &self.asked[&pid];
+        let waited = since.elapsed();
+        let cannot_look = || match by {
+            Some(thread) => !runs(*thread),
+            None => self.threads == MOST,
+        };
+        waited >= BUSY || waited >= PATIENCE && cannot_look()
     }
 
     /// Has one more thread take processes from the queue.
@@ -121,6 +142,7 @@ impl Looking {
 /// A thread that looks at the processes in the queue.
 fn look() {
     privileges::reduce(Role::Look);
+    let own = gettid();
     let mut looking = LOOKING.lock().unwrap_or_else(PoisonError::into_inner);
     loop {
         let Some(pid) = looking.queue.pop_front() else {
@@ -135,6 +157,9 @@ fn look() {
             }
             continue;
         };
+        if let Some(asked) = looking.asked.get_mut(&pid) {
+            asked.by = Some(own);
+        }
         drop(looking);
         wait_for(pid);
         looking = LOOKING.lock().unwrap_or_else(PoisonError::into_inner);
@@ -152,9 +177,35 @@ fn wait_for(pid: Pid) {
     }
 }
 
+/// Whether a thread of memprof runs, or would if it had a processor.
+fn runs(thread: Tid) -> bool {
+    let stat = proc_text::read(&format!("/proc/self/task/{thread}/stat")).unwrap_or_default();
+    // The name may have any characters.
+    stat.rsplit_once(") ")
+        .is_some_and(|(_, state)| state.starts_with('R'))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_thread_runs_or_waits() {
+        assert!(runs(gettid()));
+        let (tell, told) = std::sync::mpsc::channel();
+        let (end, ended) = std::sync::mpsc::channel::<()>();
+        let thread = thread::spawn(move || {
+            tell.send(gettid()).unwrap();
+            let _ = ended.recv();
+        });
+        let waits = told.recv().unwrap();
+        while runs(waits) {
+            thread::yield_now();
+        }
+        drop(end);
+        thread.join().unwrap();
+        assert!(!runs(waits));
+    }
 
     #[test]
     fn the_lock_of_a_process_that_does_nothing_is_free() {
