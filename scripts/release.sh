@@ -124,7 +124,8 @@ pack() {
 
 # Its manual pages are those that the binary for this machine writes.
 part_arm64() {
-    local cache=$PWD/$build/arm64 binary=$build/$arm64_target/release/memprof
+    # (Functions that are called see these names.)
+    local cache=$PWD/$build/arm64 arm64=$build/$arm64_target/release/memprof
     build_static
     make_more
     install_missing "${ARM64_NEEDS[@]}"
@@ -135,9 +136,9 @@ part_arm64() {
         die "cannot download libelf and zlib for 64-bit ARM: $(cat "$work/apt.log" 2>/dev/null)"
     set_arm64_env "$cache/libraries" "$build"
     env "${arm64_env[@]}" cargo build "${arm64_cargo[@]}" --bin memprof
-    ! aarch64-linux-gnu-readelf -d "$binary" | grep -q NEEDED || die "$binary needs libraries"
-    [ "$(qemu-aarch64 "$binary" --version)" = "memprof $version" ] || die "$binary is not version $version for 64-bit ARM"
-    aarch64-linux-gnu-strip -o "$work/memprof-arm64" "$binary"
+    ! aarch64-linux-gnu-readelf -d "$arm64" | grep -q NEEDED || die "$arm64 needs libraries"
+    [ "$(qemu-aarch64 "$arm64" --version)" = "memprof $version" ] || die "$arm64 is not version $version for 64-bit ARM"
+    aarch64-linux-gnu-strip -o "$work/memprof-arm64" "$arm64"
     pack aarch64 "$work/memprof-arm64"
 }
 
