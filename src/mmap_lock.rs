@@ -58,8 +58,9 @@ struct Asked {
     by: Option<Tid>,
 }
 
-/// Whether a process's mmap lock is held, so that reading its address space would wait. Takes a tenth of a second (on a busy
-/// machine up to one) to say so for the first time, then no time as long as it stays held. A process that has ended, or may not be read, holds nothing.
+/// Whether a process's mmap lock is held, so that reading its address space would wait. Takes a tenth of a second to say so
+/// for the first time (up to a second on a busy machine), then no time as long as it stays held. A process that has ended, or
+/// may not be read, holds nothing.
 pub(crate) fn is_held(pid: Pid) -> bool {
     !held(&[pid]).is_empty()
 }
@@ -107,7 +108,7 @@ impl Looking {
         let Asked { since, by } = &self.asked[&pid];
         let waited = since.elapsed();
         let cannot_look = || match by {
-            Some(thread) => !runs(*thread),
+            Some(thread) => is_blocked(*thread),
             None => self.threads == MOST,
         };
         waited >= BUSY || waited >= PATIENCE && cannot_look()
@@ -177,35 +178,18 @@ fn wait_for(pid: Pid) {
     }
 }
 
-/// Whether a thread of memprof runs, or would if it had a processor.
-fn runs(thread: Tid) -> bool {
+/// Whether a thread of memprof waits in the kernel for a lock such as this, or for a disk: no signal interrupts it. (It does not
+/// when it has no processor, nor when it waits for another thread of memprof.)
+fn is_blocked(thread: Tid) -> bool {
     let stat = proc_text::read(&format!("/proc/self/task/{thread}/stat")).unwrap_or_default();
     // The name may have any characters.
     stat.rsplit_once(") ")
-        .is_some_and(|(_, state)| state.starts_with('R'))
+        .is_some_and(|(_, state)| state.starts_with('D'))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_thread_runs_or_waits() {
-        assert!(runs(gettid()));
-        let (tell, told) = std::sync::mpsc::channel();
-        let (end, ended) = std::sync::mpsc::channel::<()>();
-        let thread = thread::spawn(move || {
-            tell.send(gettid()).unwrap();
-            let _ = ended.recv();
-        });
-        let waits = told.recv().unwrap();
-        while runs(waits) {
-            thread::yield_now();
-        }
-        drop(end);
-        thread.join().unwrap();
-        assert!(!runs(waits));
-    }
 
     #[test]
     fn the_lock_of_a_process_that_does_nothing_is_free() {

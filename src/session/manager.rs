@@ -34,8 +34,8 @@ pub(super) struct Manager {
 }
 
 impl Manager {
-    /// Connects as the environment says. If that fails, memprof says so, and runs without: whoever waits for it will not
-    /// hear from it.
+    /// Connects to the socket that the environment names. If that fails, memprof says so and runs on; the manager does not hear
+    /// from it.
     pub(super) fn of_environment(target: &Selector) -> Manager {
         if matches!(target, Selector::Command(_)) {
             return Manager::default();
