@@ -12,6 +12,7 @@ use libbpf_rs::libbpf_sys;
 use super::Probe;
 use super::faults::FaultHooks;
 use crate::event::Pid;
+use crate::freeze::threads;
 
 /// Maximum number of threads with an event of their own, which is a descriptor of memprof's and as long as the target lives. The
 /// threads that they start later inherit it.
@@ -71,7 +72,7 @@ impl FaultEvents {
     fn open_for_threads(&mut self, pids: &[Pid], program: BorrowedFd<'_>) -> Result<()> {
         let mut known = BTreeSet::new();
         for _ in 0..LOOKS {
-            let mut fresh = threads_of(pids);
+            let mut fresh: Vec<_> = pids.iter().flat_map(|pid| threads(*pid)).collect();
             fresh.retain(|thread| known.insert(*thread));
             if fresh.is_empty() {
                 break;
@@ -156,17 +157,6 @@ impl Probe {
     pub fn faults_seen(&self) -> SharedFaultsSeen {
         Arc::clone(&self.fault_events.seen)
     }
-}
-
-/// The threads of processes; none of one that has ended.
-fn threads_of(pids: &[Pid]) -> Vec<libc::pid_t> {
-    let tasks = pids
-        .iter()
-        .filter_map(|pid| fs::read_dir(format!("/proc/{pid}/task")).ok());
-    let names = tasks
-        .flatten()
-        .filter_map(|entry| entry.ok()?.file_name().into_string().ok());
-    names.filter_map(|name| name.parse().ok()).collect()
 }
 
 /// Runs a program whenever an event occurs. (Not by a BPF link, which would be a second descriptor.)
