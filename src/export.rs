@@ -120,7 +120,7 @@ pub struct Exporter {
 ///     samples: vec![Sample { stack: Arc::new(stack), amounts: usage.into() }],
 ///     not_observed: Vec::new(),
 ///     total: usage.into(),
-///     borders: Vec::new(),
+///     uncertainties: Vec::new(),
 ///     kernel_before: KernelFigures::default(),
 ///     kernel_after: KernelFigures::default(),
 ///     losses: Losses::default(),

@@ -36,7 +36,8 @@ volatile __u32 walk_budget = 20000;
 /* A processor's figures are added to those of all after so many walks. */
 #define WALKS_AT_ONCE 64
 
-#define MAX_INTERVAL 65536
+#define MAX_INTERVAL_BITS 16
+#define MAX_INTERVAL (1u << MAX_INTERVAL_BITS)
 
 /* The current window, of all processors. */
 struct {
@@ -96,6 +97,12 @@ static __always_inline __u32 affordable_interval(__s64 afford, __u64 faults, __u
 		interval = faults / 4;
 	if (interval > MAX_INTERVAL)
 		interval = MAX_INTERVAL;
+	/* Records keep five bits of it (share_code() in sampling.bpf.h): rounded up. */
+#pragma unroll
+	for (__u32 bits = MAX_INTERVAL_BITS - 4; bits; bits--) {
+		if (interval >> (bits + 4))
+			return (interval + (1u << bits) - 1) >> bits << bits;
+	}
 	return interval ? interval : 1;
 }
 

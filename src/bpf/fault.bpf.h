@@ -60,12 +60,13 @@ static __always_inline __u32 *fault_begins(struct task_state *st, int walked, __
 	cpu->mm = st->mm;
 	cpu->generation = st->generation;
 	if (walked == UNDECIDED)
-		walked = walks_all() || decide_walk();
+		walked = walks_all() ? WALKED(0) : decide_walk();
 	if (walked) {
 		chunk = chunk_get(chunk_key(st->mm_id, vpage));
 		if (!chunk)
 			return NULL;
 		st->fault_stack = STACK_NONE;
+		st->fault_share = walked - WALKED(0);
 	} else {
 		__sync_fetch_and_add(&cpu->unwalked, 1);
 		st->fault = 0;
@@ -94,20 +95,22 @@ static __always_inline int is_last_mm(struct cpu_state *cpu, struct mm_struct *m
 }
 
 /* The fault is not walked, and over for memprof. */
-#define ENDED 2
+#define ENDED (-2)
 
 /*
- * Ends a fault that is not walked, if possible: finding the thread's state would double its cost. Returns ENDED, whether
- * the fault is walked, or UNDECIDED. (Not inline: fault_user() has 32 bytes of stack left, see ARCHITECTURE.md.)
+ * Ends a fault that is not walked, if possible: finding the thread's state would double its cost. Returns ENDED, what
+ * is_walked() says, or UNDECIDED. (Not inline: fault_user() has 32 bytes of stack left, see ARCHITECTURE.md.)
  */
 static __noinline int end_unwalked(struct mm_struct *mm, __u64 addr, __u64 error_code)
 {
 	struct cpu_state *cpu = own_cpu();
+	int walked;
 
 	if (!is_last_mm(cpu, mm) || !can_be_user(addr))
 		return UNDECIDED;
-	if (is_walked(cpu))
-		return 1;
+	walked = is_walked(cpu);
+	if (walked)
+		return walked;
 	if (error_code & FAULT_PRESENT)
 		return 0;
 	__sync_fetch_and_add(&cpu->faults, 1);
@@ -131,7 +134,7 @@ static __always_inline int fault_of(struct task_struct *task, struct mm_struct *
 	owner = fault_begins(st, walked, address, error_code);
 	if (!st || !owner)
 		return 0;
-	*owner = st->fault_stack = stack_id(st, 0);
+	*owner = st->fault_stack = page_record(stack_id(st, 0), st->fault_share);
 	plain_fault(own_cpu(), bpf_get_current_task_btf(), 0);
 	if (!walks_all())
 		note_walk(st);
@@ -226,7 +229,8 @@ static __always_inline void take_fault(struct task_state *st)
 
 	if (!chunk)
 		return;
-	chunk->stack[vpage & (CHUNK_PAGES - 1)] = st->fault_stack = stack_id(st, 0);
+	st->fault_stack = page_record(stack_id(st, 0), st->fault_share);
+	chunk->stack[vpage & (CHUNK_PAGES - 1)] = st->fault_stack;
 	if (!walks_all())
 		note_walk(st);
 }
@@ -266,18 +270,19 @@ static __always_inline int allocated_in_fault(struct task_state *st, unsigned in
 	}
 	/* An id from an ended epoch may already name another stack. */
 	if (stack == STACK_NONE || (known && st->epoch != stack_epoch)) {
-		stack = stack_id(st, 0);
+		stack = page_record(stack_id(st, 0), st->fault_share);
 		if (!walks_all())
 			note_walk(st);
 	}
 	if (large(order, gfp)) {
+		__u32 follows = stack == STACK_UNWALKED ? stack : stack | RECORD_FOLLOWS;
 		__u32 first = vpage & (CHUNK_PAGES - 1) & ~((1u << order) - 1);
 
 		/* It replaces the huge zero page, whose readers own nothing. */
 		if (st->fault_present)
-			chunk_fill(chunk, first, 1u << order, stack);
+			chunk_fill(chunk, first, 1u << order, follows);
 		else
-			chunk_fill_empty(chunk, first, 1u << order, stack);
+			chunk_fill_empty(chunk, first, 1u << order, follows);
 	}
 	if (st->fault_present || (gfp & GFP_ZERO))
 		chunk->stack[vpage & (CHUNK_PAGES - 1)] = stack;

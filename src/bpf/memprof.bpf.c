@@ -70,6 +70,7 @@ enum EXPORT(exact_flag) = 0;
 enum EXPORT(argument_place) = 0;
 enum EXPORT(limits) = 0;
 enum EXPORT(stack_ids) = 0;
+enum EXPORT(page_record) = 0;
 enum EXPORT(event_kind) = 0;
 enum EXPORT(outcome) = 0;
 enum EXPORT(unwind_mode) = 0;
