@@ -7,7 +7,7 @@ pub mod resident;
 pub mod samples;
 mod uncertainties;
 
-pub use uncertainties::{Divided, Part, Uncertainties};
+pub use uncertainties::{Divided, Group, Part, Uncertainties};
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;

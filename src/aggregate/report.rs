@@ -297,41 +297,43 @@ fn uncertainties(
     variances: &HashMap<(StackId, ColumnId), f64>,
     indices: &HashMap<StackId, u32>,
 ) -> Vec<Uncertainty> {
+    let sample = |id: Option<StackId>| id.and_then(|id| indices.get(&id)).copied();
     let part = |part: &Part| UncertainPart {
-        sample: part.stack.and_then(|id| indices.get(&id)).copied(),
+        sample: sample(part.stack),
         share: part.share,
         variance: part.variance,
         single: part.single,
     };
-    let mut uncertainties: Vec<_> = divided
-        .iter()
+    let mut all: Vec<_> = divided
+        .divided()
         .map(|divided| Uncertainty {
             of: divided.of,
             parts: divided.parts.iter().map(part).collect(),
         })
         .collect();
-    let mut columns: BTreeMap<ColumnId, Vec<UncertainPart>> = BTreeMap::new();
+    let mut by_themselves: BTreeMap<UncertaintyOf, Vec<UncertainPart>> = BTreeMap::new();
+    let mut add = |of, sample, [variance, single]: [f64; 2]| {
+        by_themselves.entry(of).or_default().push(UncertainPart {
+            sample,
+            share: 0.0,
+            variance,
+            single,
+        });
+    };
+    for (id, of, both) in divided.rest() {
+        add(of, sample(id), both);
+    }
     for ((id, column), variance) in variances.iter().filter(|(_, variance)| **variance > 0.0) {
         if let Some(sample) = indices.get(id) {
-            columns.entry(*column).or_default().push(UncertainPart {
-                sample: Some(*sample),
-                share: 0.0,
-                variance: *variance,
-                single: 0.0,
-            });
+            let of = UncertaintyOf::Column(*column);
+            add(of, Some(*sample), [*variance, 0.0]);
         }
     }
-    uncertainties.extend(columns.into_iter().map(|(column, parts)| Uncertainty {
-        of: UncertaintyOf::Column(column),
-        parts,
-    }));
-    for uncertainty in &mut uncertainties {
-        uncertainty.parts.sort_unstable_by_key(|part| part.sample);
+    for (of, mut parts) in by_themselves {
+        parts.sort_unstable_by_key(|part| part.sample);
+        all.push(Uncertainty { of, parts });
     }
-    let first = |uncertainty: &Uncertainty| uncertainty.parts.first().map(|part| part.sample);
-    uncertainties
-        .sort_by_key(|uncertainty| (uncertainty.of, first(uncertainty), uncertainty.parts.len()));
-    uncertainties
+    all
 }
 
 /// Sorted by id, so that reports of the same state are identical.

@@ -53,7 +53,7 @@ __noinline int child_takes(__u32 child, __u64 vpage, __u32 stack)
 	struct page_chunk *chunk = child ? chunk_get(chunk_key(child, vpage)) : NULL;
 
 	if (chunk && chunk->stack[vpage & (CHUNK_PAGES - 1)] == STACK_NONE)
-		chunk->stack[vpage & (CHUNK_PAGES - 1)] = stack;
+		chunk->stack[vpage & (CHUNK_PAGES - 1)] = stack >= STACK_FIRST ? stack | RECORD_INHERITED : stack;
 	return 0;
 }
 

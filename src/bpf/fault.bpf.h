@@ -19,6 +19,8 @@
 
 /* Bit of a page fault's error code: the page was present, but the access was not allowed. */
 #define FAULT_PRESENT 1ul
+/* The access was a write. */
+#define FAULT_WRITE 2ul
 
 /* Whether to walk is decided by the callee. */
 #define UNDECIDED (-1)
@@ -66,7 +68,7 @@ static __always_inline __u32 *fault_begins(struct task_state *st, int walked, __
 		if (!chunk)
 			return NULL;
 		st->fault_stack = STACK_NONE;
-		st->fault_share = walked - WALKED(0);
+		st->fault_record = (walked - WALKED(0)) << RECORD_STACK_BITS | (error_code & FAULT_WRITE ? RECORD_WRITE : 0);
 	} else {
 		__sync_fetch_and_add(&cpu->unwalked, 1);
 		st->fault = 0;
@@ -134,7 +136,7 @@ static __always_inline int fault_of(struct task_struct *task, struct mm_struct *
 	owner = fault_begins(st, walked, address, error_code);
 	if (!st || !owner)
 		return 0;
-	*owner = st->fault_stack = page_record(stack_id(st, 0), st->fault_share);
+	*owner = st->fault_stack = stack_id(st, 0) | st->fault_record;
 	plain_fault(own_cpu(), bpf_get_current_task_btf(), 0);
 	if (!walks_all())
 		note_walk(st);
@@ -229,7 +231,7 @@ static __always_inline void take_fault(struct task_state *st)
 
 	if (!chunk)
 		return;
-	st->fault_stack = page_record(stack_id(st, 0), st->fault_share);
+	st->fault_stack = stack_id(st, 0) | st->fault_record;
 	chunk->stack[vpage & (CHUNK_PAGES - 1)] = st->fault_stack;
 	if (!walks_all())
 		note_walk(st);
@@ -270,7 +272,7 @@ static __always_inline int allocated_in_fault(struct task_state *st, unsigned in
 	}
 	/* An id from an ended epoch may already name another stack. */
 	if (stack == STACK_NONE || (known && st->epoch != stack_epoch)) {
-		stack = page_record(stack_id(st, 0), st->fault_share);
+		stack = stack_id(st, 0) | st->fault_record;
 		if (!walks_all())
 			note_walk(st);
 	}

@@ -61,12 +61,17 @@ enum stack_ids {
 
 /*
  * An entry of the page ledger: a stack id; the share of the faults that were walked when the page came in, see
- * share_code() in sampling.bpf.h; and whether the page came in by a neighbour's fault (a huge page, a large folio).
+ * share_code() in sampling.bpf.h; and flags.
  */
 enum page_record {
 	RECORD_STACK_BITS = 20,
 	RECORD_SHARE_BITS = 8,
+	/* The page came in by a neighbour's fault: a huge page, or a large folio. */
 	RECORD_FOLLOWS = 1 << (RECORD_STACK_BITS + RECORD_SHARE_BITS),
+	/* The fault was a write, which maps no small pages around it. */
+	RECORD_WRITE = RECORD_FOLLOWS << 1,
+	/* The record is a copy of a parent's. */
+	RECORD_INHERITED = RECORD_FOLLOWS << 2,
 };
 
 enum event_kind {

@@ -105,12 +105,7 @@ static __always_inline __u32 use_slot(struct stack_slot *s)
 	return SLOT_LEAVING;
 }
 
-/* The ledger entry of a page that a walked fault brought in: enum page_record. */
-static __always_inline __u32 page_record(__u32 stack, __u32 share)
-{
-	return stack | share << RECORD_STACK_BITS;
-}
-
+/* The stack of an entry of the page ledger: enum page_record. */
 static __always_inline __u32 stack_of_record(__u32 record)
 {
 	return record & ((1 << RECORD_STACK_BITS) - 1);

@@ -96,11 +96,11 @@ struct task_state {
 	__u64 mm; /* the address space that mm_id names */
 	__u32 mm_id; /* 0: not followed */
 	__u32 generation; /* of mm_id */
-	__u32 fault_stack; /* recorded at its start, with its share; STACK_NONE if the page already had an owner */
+	__u32 fault_stack; /* the record made at its start; STACK_NONE if the page already had an owner */
+	__u32 fault_record; /* what a record of it has besides the stack */
 	__u8 fault_present; /* a write to a read-only page: copy-on-write */
 	__u8 walking; /* its stack is being read */
-	__u8 fault_share; /* the share of the faults that was walked, if it is walked; see share_code() */
-	__u8 pad;
+	__u16 pad;
 	__u8 interpreted; /* the stack that is being sent has frames of an interpreter */
 	__u8 pad1[3];
 	__u32 pid; /* its process's pid, see view_pid(); 0 until a stack is sent */

@@ -376,8 +376,8 @@ fn what_does_not_fit_together_is_refused() {
             "its format is \"speedscope\"",
         ),
         (
-            |v| v["version"] = json!(3),
-            "of version 3, and this memprof",
+            |v| v["version"] = json!(4),
+            "of version 4, and this memprof",
         ),
         (|v| v["version"] = json!(1), "of version 1, which lacks"),
         (|v| v["frames"][0]["module"] = json!(2), "in module 2 of 2"),

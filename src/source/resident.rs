@@ -19,7 +19,7 @@ use anyhow::Result;
 pub use self::copies::{Copier, Copies};
 use self::nearest::neighbour_window;
 use self::record::Record;
-use self::sampled::Sampled;
+use self::sampled::{By, Sampled};
 
 use super::{Ledger, Source, Totals, Tracepoints};
 use crate::event::{Addr, MmId, StackId};
@@ -151,11 +151,13 @@ impl Sink<'_> {
     }
 }
 
-/// The current chunk: its number, its records, and how many ancestors' records they include.
+/// The current chunk: its number, its records, how many ancestors' records they include, and which records are theirs: 0 for
+/// the address space's own, 1 for those of the nearest ancestor.
 struct Loaded {
     at: Option<u64>,
     ancestors: usize,
     records: Chunk,
+    origins: [u8; CHUNK_PAGES],
 }
 
 impl Default for Loaded {
@@ -164,6 +166,7 @@ impl Default for Loaded {
             at: None,
             ancestors: 0,
             records: [STACK_NONE; CHUNK_PAGES],
+            origins: [0; CHUNK_PAGES],
         }
     }
 }
@@ -180,6 +183,7 @@ impl Loaded {
         if self.at != Some(chunk) {
             let own = ledger.chunk(space.mm, chunk)?;
             self.records = own.unwrap_or([STACK_NONE; CHUNK_PAGES]);
+            self.origins = [0; CHUNK_PAGES];
             self.ancestors = 0;
             self.at = Some(chunk);
         }
@@ -190,9 +194,10 @@ impl Loaded {
         {
             self.ancestors += 1;
             if let Some(theirs) = ledger.chunk(ancestor, chunk)? {
-                for (own, their) in self.records.iter_mut().zip(theirs) {
+                let own = self.records.iter_mut().zip(&mut self.origins);
+                for ((own, origin), their) in own.zip(theirs) {
                     if *own == STACK_NONE {
-                        *own = their;
+                        (*own, *origin) = (their, self.ancestors as u8);
                     }
                 }
             }
@@ -271,36 +276,65 @@ impl<'a, L: PageLedger> Join<'a, L> {
         let first = (run.start.0 / page) as usize % CHUNK_PAGES;
         let pages = (run.len() / page) as usize;
         let mut start = run.start.0;
-        let records = self.loaded.records;
-        for same in records[first..first + pages].chunk_by(|a, b| a == b) {
-            let end = start + same.len() as u64 * page;
+        let mut at = first;
+        while at < first + pages {
+            let (entry, origin) = (self.loaded.records[at], self.loaded.origins[at]);
+            let same = (at..first + pages).take_while(|page| {
+                (self.loaded.records[*page], self.loaded.origins[*page]) == (entry, origin)
+            });
+            let same = same.count();
+            at += same;
+            let end = start + same as u64 * page;
             let part = PageRun {
                 start: Addr(start),
                 end: Addr(end),
                 ..run
             };
-            match same[0] {
+            match entry {
                 STACK_NONE | STACK_UNRECORDED => self.add_unrecorded(vma, part, to),
                 STACK_UNWALKED => self.add_unwalked(part, Owner::Nobody(Unobserved::NotWalked), to),
-                entry => self.add_recorded(vma, part, Record::of(entry), to),
+                entry => self.add_recorded(vma, part, (Record::of(entry), origin), to),
             }
             start = end;
         }
     }
 
-    fn add_recorded(&mut self, vma: &Vma, run: PageRun, record: Record, to: &mut Sink<'_>) {
+    fn add_recorded(
+        &mut self,
+        vma: &Vma,
+        run: PageRun,
+        (record, origin): (Record, u8),
+        to: &mut Sink<'_>,
+    ) {
         let pages = run.len() / self.space.page_size;
         let faults = if record.follows { 0 } else { pages };
-        self.add_walked(run, record, (faults, pages));
+        self.add_walked(run, (record, origin), (faults, pages));
         to.add(vma, recorded(record.stack), run);
     }
 
     /// Pages that walked faults brought in stand for others if not all faults were walked.
-    fn add_walked(&mut self, run: PageRun, record: Record, (faults, pages): (u64, u64)) {
-        if self.space.sampled {
-            let found = (record.stack, record.interval());
+    fn add_walked(
+        &mut self,
+        run: PageRun,
+        (record, origin): (Record, u8),
+        (faults, pages): (u64, u64),
+    ) {
+        if self.space.sampled && record.interval() > 1 {
+            let origin = match record.inherited {
+                true => origin.max(1),
+                false => origin,
+            };
+            let mm = match usize::from(origin).checked_sub(1) {
+                Some(at) => self.space.ancestors.get(at).copied(),
+                None => Some(self.space.mm),
+            };
+            let by = By {
+                stack: record.stack,
+                mm: mm.unwrap_or(self.space.mm),
+                interval: record.interval(),
+            };
             self.sampled
-                .add_walked((run.kind, run.huge), found, (faults, pages));
+                .add_walked((run.kind, run.huge), by, (faults, pages));
         }
     }
 
@@ -314,7 +348,9 @@ impl<'a, L: PageLedger> Join<'a, L> {
     /// Ends a mapping: divides its unwalked pages.
     pub fn end_mapping(&mut self, vma: &Vma, totals: &mut Totals, mapping: &mut MappedBytes) {
         let to = &mut Sink { totals, mapping };
-        self.sampled.divide(vma, self.space.page_size, to);
+        let root = self.space.ancestors.last().copied();
+        let root = root.unwrap_or(self.space.mm);
+        self.sampled.divide(vma, root, self.space.page_size, to);
     }
 
     /// Adds pages without a record, split where their range's owner changes.

@@ -28,10 +28,9 @@ impl<L: PageLedger> Join<'_, L> {
                 ..run
             };
             let near = self.nearest(vma, start, window);
-            // khugepaged may have assembled a huge page from pages whose faults were not walked.
-            let assembled = self.space.sampled && run.huge && run.kind == PageKind::Anon;
-            if let Some(record) = near.filter(|_| !assembled) {
-                self.add_walked(part, record, (0, 1));
+            if let Some((record, origin)) = near.filter(|(record, _)| self.brought_in(run, *record))
+            {
+                self.add_walked(part, (record, origin), (0, 1));
                 to.add(vma, recorded(record.stack), part);
                 continue;
             }
@@ -40,7 +39,7 @@ impl<L: PageLedger> Join<'_, L> {
                 PageKind::File => self.nearest(vma, start, CHUNK_PAGES),
                 _ => None,
             });
-            let owner = near.map_or(fallback, |record| recorded(record.stack));
+            let owner = near.map_or(fallback, |(record, _)| recorded(record.stack));
             match self.space.sampled {
                 true => self.add_unwalked(part, owner, to),
                 false => to.add(vma, owner, part),
@@ -48,8 +47,20 @@ impl<L: PageLedger> Join<'_, L> {
         }
     }
 
-    /// The record nearest to a page, within its aligned window and its mapping.
-    fn nearest(&self, vma: &Vma, addr: u64, window: usize) -> Option<Record> {
+    /// Whether pages that have no record came in by a neighbour's fault. If not all faults were walked, they may have had
+    /// faults of their own.
+    fn brought_in(&self, run: PageRun, by: Record) -> bool {
+        match (run.huge, run.kind) {
+            _ if !self.space.sampled => true,
+            // khugepaged may have assembled it from small pages.
+            (true, PageKind::Anon) => false,
+            (true, _) | (_, PageKind::Hugetlb) => true,
+            (false, _) => !by.write,
+        }
+    }
+
+    /// The record nearest to a page, within its aligned window and its mapping, and its origin.
+    fn nearest(&self, vma: &Vma, addr: u64, window: usize) -> Option<(Record, u8)> {
         let page = self.space.page_size;
         let index = (addr / page) as usize % CHUNK_PAGES;
         let chunk_start = addr - index as u64 * page;
@@ -62,10 +73,13 @@ impl<L: PageLedger> Join<'_, L> {
             let below = index.checked_sub(distance).filter(|i| *i >= start);
             let above = Some(index + distance).filter(|i| *i < end);
             let near = [below, above].into_iter().flatten();
-            let near = near.filter(|i| inside(*i)).map(|i| self.loaded.records[i]);
-            near.filter(|entry| !matches!(*entry, STACK_NONE | STACK_UNWALKED | STACK_UNRECORDED))
-                .map(Record::of)
-                .next()
+            let mut near = near
+                .filter(|i| inside(*i))
+                .map(|i| (self.loaded.records[i], self.loaded.origins[i]));
+            let has_stack =
+                |entry: u32| !matches!(entry, STACK_NONE | STACK_UNWALKED | STACK_UNRECORDED);
+            let found = near.find(|(entry, _)| has_stack(*entry));
+            found.map(|(entry, origin)| (Record::of(entry), origin))
         })
     }
 }

@@ -1,6 +1,8 @@
 //! The entries of the page ledger.
 
-use crate::wire::{RECORD_FOLLOWS, RECORD_SHARE_BITS, RECORD_STACK_BITS};
+use crate::wire::{
+    RECORD_FOLLOWS, RECORD_INHERITED, RECORD_SHARE_BITS, RECORD_STACK_BITS, RECORD_WRITE,
+};
 
 /// A page's record: `enum page_record`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -10,6 +12,10 @@ pub(super) struct Record {
     share: u32,
     /// The page came in by a neighbour's fault.
     pub(super) follows: bool,
+    /// The fault was a write, which maps no small pages around it.
+    pub(super) write: bool,
+    /// It is a copy of a parent's record.
+    pub(super) inherited: bool,
 }
 
 impl Record {
@@ -19,6 +25,8 @@ impl Record {
             stack: entry & mask(RECORD_STACK_BITS),
             share: entry >> RECORD_STACK_BITS & mask(RECORD_SHARE_BITS),
             follows: entry & RECORD_FOLLOWS != 0,
+            write: entry & RECORD_WRITE != 0,
+            inherited: entry & RECORD_INHERITED != 0,
         }
     }
 
@@ -52,8 +60,9 @@ mod tests {
             assert_eq!(interval(share(n)), n >> low << low);
         }
         assert!(share(65_536) < 1 << RECORD_SHARE_BITS);
-        let all = u32::MAX >> 3;
+        let all = u32::MAX >> 1;
         assert!(Record::of(all).follows && !Record::of(all ^ RECORD_FOLLOWS).follows);
+        assert!(Record::of(all).write && !Record::of(all ^ RECORD_WRITE).write);
         assert_eq!(Record::of(all).stack, (1 << RECORD_STACK_BITS) - 1);
     }
 }

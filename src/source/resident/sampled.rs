@@ -17,10 +17,11 @@ use std::collections::BTreeMap;
 use rustc_hash::FxHashMap;
 
 use super::{Owner, Sink, recorded};
+use crate::event::MmId;
 use crate::measure::PSS;
 use crate::profile::{Amounts, UncertaintyOf, Usage};
 use crate::residency::{PageKind, Vma, figure_of};
-use crate::source::{Divided, Part};
+use crate::source::{Divided, Group, Part};
 
 /// The sampled faults of one mapping, and the pages that they stand for.
 #[derive(Debug, Default)]
@@ -31,8 +32,18 @@ pub(super) struct Sampled {
 /// The pages of one kind, huge or not.
 #[derive(Debug, Default)]
 struct Stratum {
-    walked: FxHashMap<(u32, u32), Walked>,
+    walked: FxHashMap<By, Walked>,
     unwalked: Vec<(Owner, Amounts)>,
+}
+
+/// What walked faults have in common.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct By {
+    pub(super) stack: u32,
+    /// The address space in which they were walked: this one, or an ancestor.
+    pub(super) mm: MmId,
+    /// Of how many faults one was walked.
+    pub(super) interval: u32,
 }
 
 /// The walked faults of one stack and interval.
@@ -43,19 +54,17 @@ struct Walked {
 }
 
 impl Sampled {
-    /// Adds pages that sampled faults of a stack brought in; one fault in `interval` was walked.
+    /// Adds pages that sampled faults brought in.
     pub(super) fn add_walked(
         &mut self,
         (kind, huge): (PageKind, bool),
-        (stack, interval): (u32, u32),
+        by: By,
         (faults, pages): (u64, u64),
     ) {
-        if interval > 1 {
-            let stratum = self.strata.entry((kind, huge)).or_default();
-            let walked = stratum.walked.entry((stack, interval)).or_default();
-            walked.faults += faults;
-            walked.pages += pages;
-        }
+        let stratum = self.strata.entry((kind, huge)).or_default();
+        let walked = stratum.walked.entry(by).or_default();
+        walked.faults += faults;
+        walked.pages += pages;
     }
 
     /// Adds unwalked pages; `fallback` owns them if no walked fault stands for them.
@@ -72,10 +81,10 @@ impl Sampled {
         }
     }
 
-    /// Divides the unwalked pages of a mapping, all of which have been added.
-    pub(super) fn divide(&mut self, vma: &Vma, page_size: u64, to: &mut Sink<'_>) {
+    /// Divides the unwalked pages of a mapping, all of which have been added. `root` is the oldest ancestor.
+    pub(super) fn divide(&mut self, vma: &Vma, root: MmId, page_size: u64, to: &mut Sink<'_>) {
         let strata = std::mem::take(&mut self.strata);
-        for ((kind, _), stratum) in &strata {
+        for ((kind, huge), stratum) in &strata {
             if stratum.unwalked.is_empty() {
                 continue;
             }
@@ -85,7 +94,12 @@ impl Sampled {
                 false => Weights::of(strata.values().flat_map(|stratum| &stratum.walked)),
             };
             if weights.all > 0.0 {
-                weights.divide(vma, *kind, page_size, &stratum.unwalked, to);
+                let group = Group {
+                    root,
+                    start: vma.start,
+                    huge: *huge,
+                };
+                weights.divide(vma, (*kind, group), page_size, &stratum.unwalked, to);
             } else {
                 for (fallback, amounts) in &stratum.unwalked {
                     to.give(vma, *fallback, *amounts);
@@ -98,7 +112,7 @@ impl Sampled {
 /// What the walked faults of each stack weigh, in pages.
 #[derive(Debug, Default)]
 struct Weights {
-    stacks: BTreeMap<u32, Weight>,
+    stacks: BTreeMap<(u32, MmId), Weight>,
     all: f64,
     /// The sum of the squared weights of single faults.
     squares: f64,
@@ -114,14 +128,14 @@ struct Weight {
 }
 
 impl Weights {
-    fn of<'a>(walked: impl IntoIterator<Item = (&'a (u32, u32), &'a Walked)>) -> Weights {
+    fn of<'a>(walked: impl IntoIterator<Item = (&'a By, &'a Walked)>) -> Weights {
         let mut weights = Weights::default();
-        for (&(stack, interval), walked) in walked {
-            let n = f64::from(interval);
+        for (by, walked) in walked {
+            let n = f64::from(by.interval);
             // (Pages around a fault whose own page is not in the mapping any more came in by one fault, too.)
             let (faults, pages) = (walked.faults.max(1) as f64, walked.pages as f64);
             let squares = pages * pages / faults;
-            let weight = weights.stacks.entry(stack).or_default();
+            let weight = weights.stacks.entry((by.stack, by.mm)).or_default();
             weight.pages += (n - 1.0) * pages;
             weight.variance += n * (n - 1.0) * squares;
             weight.faults += faults;
@@ -134,7 +148,7 @@ impl Weights {
     fn divide(
         &self,
         vma: &Vma,
-        kind: PageKind,
+        (kind, group): (PageKind, Group),
         page_size: u64,
         unwalked: &[(Owner, Amounts)],
         to: &mut Sink<'_>,
@@ -143,7 +157,7 @@ impl Weights {
         unwalked.iter().for_each(|(_, amounts)| all += *amounts);
         let bytes = *figure_of(&mut all.usage, kind);
         let (mut before, mut given) = (0.0, Amounts::default());
-        for (stack, weight) in &self.stacks {
+        for ((stack, _), weight) in &self.stacks {
             before += weight.pages;
             let upto = before / self.all;
             // Whole pages, and whole bytes of proportional shares; what is rounded off goes to the next one.
@@ -160,27 +174,31 @@ impl Weights {
             (UncertaintyOf::Pages(kind), bytes),
             (UncertaintyOf::Column(PSS), all.column(PSS)),
         ] {
-            to.totals.uncertainties.add(self.divided(of, amount as f64));
+            let divided = self.divided((of, group), amount as f64);
+            to.totals.uncertainties.add(divided);
         }
     }
 
     /// The errors of an amount that is divided.
-    fn divided(&self, of: UncertaintyOf, amount: f64) -> Divided {
+    fn divided(&self, (of, group): (UncertaintyOf, Group), amount: f64) -> Divided {
         let scale = (amount / self.all).powi(2);
         // The weights' own mean is in their variance: as for any sample, n/(n - 1).
         let number = self.all * self.all / self.squares;
         let scale = scale * (1.0 + 1.0 / (number - 1.0).max(1.0));
-        let part = |(stack, weight): (&u32, &Weight)| Part {
+        let part = |((stack, mm), weight): (&(u32, MmId), &Weight)| Part {
             stack: match recorded(*stack) {
                 Owner::Stack(id) => Some(id),
                 Owner::Nobody(_) => None,
             },
+            mm: *mm,
             share: weight.pages / self.all,
             variance: weight.variance * scale,
             single: weight.variance * scale / weight.faults,
         };
         Divided {
             of,
+            group,
+            amount,
             parts: self.stacks.iter().map(part).collect(),
         }
     }

@@ -21,7 +21,7 @@ fn record(stack: u32, interval: u32) -> u32 {
 /// The standard error of the sum of some stacks.
 fn error_of(totals: &Totals, stacks: &[u32]) -> f64 {
     let mut sum = ErrorSum::default();
-    for divided in totals.uncertainties.iter() {
+    for divided in totals.uncertainties.divided() {
         let (mut of, mut all) = (Parts::default(), Parts::default());
         for part in &divided.parts {
             let inside = part.stack.is_some_and(|id| stacks.contains(&id.0));
@@ -197,16 +197,16 @@ fn with_all_stacks_walked_nothing_is_uncertain() {
     }
     let pages = run(1000..1100, PageKind::Anon, false);
     let totals = world.join(&[pages], &vma(900..1200));
-    assert_eq!(totals.uncertainties.iter().count(), 0);
+    assert_eq!(totals.uncertainties.divided().count(), 0);
     // The same if other faults were not walked.
     world.sampled = true;
     let totals = world.join(&[pages], &vma(900..1200));
-    assert_eq!(totals.uncertainties.iter().count(), 0);
+    assert_eq!(totals.uncertainties.divided().count(), 0);
     // Faults that were walked in any case stand for no others.
     let more = run(1000..1150, PageKind::Anon, false);
     let totals = world.join(&[more], &vma(900..1200));
     assert_eq!(nobody_pages(&totals, Unobserved::NotWalked), 50);
-    assert_eq!(totals.uncertainties.iter().count(), 0);
+    assert_eq!(totals.uncertainties.divided().count(), 0);
 }
 
 #[test]
