@@ -190,6 +190,25 @@ impl Margin {
         }
     }
 
+    /// A figure with its margin: as it is if it is exact, `~1234` if it is an estimate, `1234±20%` if the margin is more than a
+    /// tenth of it, `<400` if it is not larger than its margin. `shown` and `limit` write a figure and a limit.
+    pub(crate) fn beside(
+        self,
+        figure: u64,
+        shown: impl Fn(u64) -> String,
+        limit: impl Fn(u64) -> String,
+    ) -> String {
+        match self {
+            Margin::Exact => shown(figure),
+            Margin::PlusMinus(most) if most > figure / 10 => {
+                let percent = (most as f64 * 100.0 / figure.max(1) as f64).ceil();
+                format!("{}±{percent:.0}%", shown(figure))
+            }
+            Margin::PlusMinus(_) => format!("~{}", shown(figure)),
+            Margin::Below(most) => format!("<{}", limit(most)),
+        }
+    }
+
     /// As text, in the unit in which figures are shown ([`Unit::symbol`]).
     pub(crate) fn shown(self, unit: Unit) -> String {
         match self {
@@ -214,6 +233,12 @@ mod tests {
         let texts = |unit| shown.map(|margin: Margin| margin.shown(unit));
         assert_eq!(texts(Unit::Bytes), ["", "±2", "<4"]);
         assert_eq!(texts(Unit::Objects), ["", "±1960", "<3920"]);
+        let beside = |figure, error| {
+            Margin::of(figure, error).beside(figure, |n| n.to_string(), |n| n.to_string())
+        };
+        let figures = [(5000, 0), (5000, 200), (5000, 500), (500, 500)];
+        let texts = figures.map(|(figure, error)| beside(figure, error));
+        assert_eq!(texts, ["5000", "~5000", "5000±20%", "<1480"]);
     }
 
     #[test]

@@ -312,14 +312,14 @@ impl<'a, L: PageLedger> Join<'a, L> {
         to.add(vma, recorded(record.stack), run);
     }
 
-    /// Pages that walked faults brought in stand for others if not all faults were walked.
+    /// Notes pages that walked faults brought in: they stand for others if not all faults were walked.
     fn add_walked(
         &mut self,
         run: PageRun,
         (record, origin): (Record, u8),
         (faults, pages): (u64, u64),
     ) {
-        if self.space.sampled && record.interval() > 1 {
+        if self.space.sampled {
             let origin = match record.inherited {
                 true => origin.max(1),
                 false => origin,

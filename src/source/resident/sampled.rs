@@ -116,6 +116,8 @@ struct Weights {
     all: f64,
     /// The sum of the squared weights of single faults.
     squares: f64,
+    variance: f64,
+    faults: f64,
 }
 
 #[derive(Debug, Default)]
@@ -124,6 +126,7 @@ struct Weight {
     pages: f64,
     /// The variance of that, in pages².
     variance: f64,
+    /// Those that stand for others.
     faults: f64,
 }
 
@@ -138,7 +141,11 @@ impl Weights {
             let weight = weights.stacks.entry((by.stack, by.mm)).or_default();
             weight.pages += (n - 1.0) * pages;
             weight.variance += n * (n - 1.0) * squares;
-            weight.faults += faults;
+            weights.variance += n * (n - 1.0) * squares;
+            if by.interval > 1 {
+                weight.faults += faults;
+                weights.faults += faults;
+            }
             weights.all += (n - 1.0) * pages;
             weights.squares += (n - 1.0) * (n - 1.0) * squares;
         }
@@ -193,7 +200,11 @@ impl Weights {
             mm: *mm,
             share: weight.pages / self.all,
             variance: weight.variance * scale,
-            single: weight.variance * scale / weight.faults,
+            // Faults of a stack that was always walked so far may be among the others, too.
+            single: match weight.faults > 0.0 {
+                true => weight.variance / weight.faults * scale,
+                false => self.variance / self.faults * scale,
+            },
         };
         Divided {
             of,
