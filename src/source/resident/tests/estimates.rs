@@ -260,6 +260,6 @@ fn proportional_shares_are_divided_like_pages() {
     };
     let totals = world.join(&[pages], &vma(900..1200));
     let share = |id| totals.stacks[&StackId(id)].column(PSS);
-    let all = 101 * (PAGE << SHARE_SHIFT) / 3 >> SHARE_SHIFT;
+    let all = (101 * (PAGE << SHARE_SHIFT) / 3) >> SHARE_SHIFT;
     assert!(share(16).abs_diff(share(17)) <= 2 && share(16) + share(17) + 1 >= all);
 }
