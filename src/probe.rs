@@ -218,6 +218,13 @@ impl Probe {
         })
     }
 
+    /// Looks whether the machine has swap space: then the probe tells new pages from those that return.
+    pub fn look_for_swap(&mut self) {
+        if let Some(bss) = self.skel.maps.bss_data.as_deref_mut() {
+            shared(&mut bss.swap_on).store(sizes::has_swap().into(), SeqCst);
+        }
+    }
+
     /// What all processors have counted.
     fn counters(&self) -> wire::cpu_state {
         let mut sum = wire::cpu_state::default();

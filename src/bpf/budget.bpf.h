@@ -58,6 +58,13 @@ static __always_inline void start_timer(struct cpu_state *c, __u32 weight)
 	c->timer = bpf_ktime_get_ns();
 }
 
+/* The walk begins only now. */
+static __always_inline void restart_timer(struct cpu_state *c)
+{
+	if (c->timer)
+		c->timer = bpf_ktime_get_ns();
+}
+
 /* Adds the walk that just ended, and the thread's CPU time since the last one. */
 static __always_inline void charge_walk(struct cpu_state *c, struct task_state *st)
 {

@@ -36,6 +36,28 @@ static __always_inline int can_be_user(__u64 addr)
 	return addr >= 65536 && !(addr >> 57);
 }
 
+static long note_anonymous(struct task_struct *task, struct vm_area_struct *vma, __u32 *anonymous)
+{
+	*anonymous = !vma->vm_file;
+	return 0;
+}
+
+/*
+ * Whether the page of a fault of which only a share is walked may return from swap. Then it had its first fault before, which
+ * was not walked, and gets no owner now either. A page that is new is zeroed when it is allocated: allocated_in_fault().
+ * (Global: verified once.)
+ */
+__noinline int may_return_from_swap(__u64 addr, int walked)
+{
+	__u32 anonymous = 0;
+
+	if (!*(volatile __u32 *)&swap_on || walked <= WALKED(0))
+		return 0;
+	/* bpf_find_vma(): 5.17, 7c7e3d31e785 */
+	bpf_find_vma(bpf_get_current_task_btf(), addr, note_anonymous, &anonymous, 0);
+	return anonymous;
+}
+
 /*
  * Notes the start of a fault. The callers record the current stack for the page, unless it has an owner. A record of
  * a fault that then fails is harmless: reports count only pages that the kernel says are resident.
@@ -87,7 +109,9 @@ static __always_inline __u32 *fault_begins(struct task_state *st, int walked, __
 	if (!chunk || st->fault_present)
 		return NULL;
 	owner = &chunk->stack[vpage & (CHUNK_PAGES - 1)];
-	return *owner == STACK_NONE ? owner : NULL;
+	if (*owner != STACK_NONE || may_return_from_swap(addr, walked))
+		return NULL;
+	return owner;
 }
 
 /* Whether the address space is that of the last fault on this processor: then it is followed. */
@@ -272,6 +296,7 @@ static __always_inline int allocated_in_fault(struct task_state *st, unsigned in
 	}
 	/* An id from an ended epoch may already name another stack. */
 	if (stack == STACK_NONE || (known && st->epoch != stack_epoch)) {
+		restart_timer(own_cpu());
 		stack = stack_id(st, 0) | st->fault_record;
 		if (!walks_all())
 			note_walk(st);

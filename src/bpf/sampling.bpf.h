@@ -22,6 +22,9 @@ volatile __u32 walk_share = 1;
 /* The same for the next faults; 1: every fault is walked. */
 volatile __u32 walk_interval = 1;
 
+/* Whether the machine has swap space: user space looks at each report. */
+__u32 swap_on;
+
 /* How many more faults are walked in any case, so that the stacks of a small program are complete. */
 __s32 walk_first = WALK_FIRST;
 

@@ -85,6 +85,7 @@ impl Probe {
         if let Some(bss) = open.maps.bss_data.as_deref_mut() {
             bss.exact_min = config.exact.min_size;
             bss.exact_skip = config.exact.skip;
+            bss.swap_on = sizes::has_swap().into();
         }
         let multi = exact::prepare(&mut open);
         sizes::set(&mut open)?;

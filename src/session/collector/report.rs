@@ -106,6 +106,7 @@ impl Collector {
             let reconciled = self.reconcile();
             self.tolerate(reconciled);
         }
+        self.probe.look_for_swap();
         let activity = self.look_at_activity();
         let quiet = self.activity.changed.elapsed() >= FAULTS_END;
         (self.unscanned, self.older, self.held) = (0, 0, 0);
