@@ -87,6 +87,12 @@ impl ErrorSum {
         self.single = self.single.max(parts.single);
     }
 
+    /// Adds the error of another state's figure, for that of their difference.
+    pub(crate) fn add_state(&mut self, other: ErrorSum) {
+        self.variance += other.variance;
+        self.single += other.single;
+    }
+
     /// The standard error of the figure, rounded.
     pub(crate) fn standard_error(self) -> u64 {
         (self.variance + UNSEEN * self.single).sqrt().round() as u64

@@ -15,6 +15,8 @@ use crate::profile::{ErrorSum, Kind, Parts, Profile, Uncertainty, UncertaintyOf}
 
 /// The errors of numbered figures, each of its own bytes and of its total.
 struct Errors {
+    /// Of the states that have ended, and of the current one.
+    states: Vec<[ErrorSum; 2]>,
     sums: Vec<[ErrorSum; 2]>,
     /// Of the current uncertainty.
     parts: Vec<[Parts; 2]>,
@@ -24,6 +26,7 @@ struct Errors {
 impl Errors {
     fn new(number: usize) -> Errors {
         Errors {
+            states: vec![Default::default(); number],
             sums: vec![Default::default(); number],
             parts: vec![Default::default(); number],
             touched: Vec::new(),
@@ -46,9 +49,18 @@ impl Errors {
         }
     }
 
+    fn end_state(&mut self) {
+        for (states, sums) in self.states.iter_mut().zip(&mut self.sums) {
+            for (state, sum) in states.iter_mut().zip(std::mem::take(sums)) {
+                state.add_state(sum);
+            }
+        }
+    }
+
     fn standard_errors(self) -> Vec<[u64; 2]> {
-        let sums = self.sums.into_iter();
-        sums.map(|both| both.map(ErrorSum::standard_error))
+        let states = self.states.into_iter();
+        states
+            .map(|both| both.map(ErrorSum::standard_error))
             .collect()
     }
 }
@@ -110,6 +122,7 @@ pub fn of_rows<const N: usize>(
             }
             errors.end_uncertainty(&uncertainty.all());
         }
+        errors.end_state();
     }
     errors.standard_errors()
 }
@@ -151,6 +164,7 @@ pub fn of_labels<const N: usize>(
             }
             errors.end_uncertainty(&uncertainty.all());
         }
+        errors.end_state();
     }
     errors.standard_errors()
 }
@@ -167,6 +181,7 @@ pub fn of_samples(profile: &Profile, kind: Kind) -> Vec<u64> {
         }
         errors.end_uncertainty(&uncertainty.all());
     }
+    errors.end_state();
     let errors = errors.standard_errors().into_iter();
     errors.map(|[own, _]| own).collect()
 }
