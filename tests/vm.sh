@@ -197,7 +197,7 @@ build_initrd() {
     mkdir -p "$root/bin"
     cp "$(command -v busybox)" "$root/bin/busybox"
     cp tests/vm/init.sh "$root/init"
-    cp tests/vm/check.sh "$root/check.sh"
+    cp tests/vm/check.sh tests/vm/preempted.sh "$root/"
     chmod +x "$root/init"
     archive "$root" "$work/base.cpio" || return 1
 
@@ -205,7 +205,7 @@ build_initrd() {
     mkdir -p "$more/bin"
     strip -o "$more/bin/memprof" target/release/memprof || return 1
     local workload
-    for workload in scenarios moves allocations; do
+    for workload in scenarios moves allocations preempted; do
         gcc -std=gnu11 -O1 -g -pthread -fno-omit-frame-pointer -fno-inline -fno-optimize-sibling-calls \
             -o "$more/bin/$workload" "tests/workloads/$workload.c" || return 1
     done

@@ -143,6 +143,8 @@ for row in '_start;.*;main;hold;[^;]*malloc 10000000' '.*;thread_holds;[^;]*mall
         fail "memprof --heap=exact has no row $row: $(cat /tmp/exact.folded /tmp/log)"
 done
 
+. /preempted.sh
+
 # What is charged to a control group of version 2, with 8 MiB of anonymous memory, and 4 MiB on a tmpfs that nobody maps.
 group=/sys/fs/cgroup/ledger
 mount -t cgroup2 cgroup2 /sys/fs/cgroup
