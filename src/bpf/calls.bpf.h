@@ -67,8 +67,10 @@ REENTRANT("kretprobe.multi", calls_take_range, after_range)
 {
 	struct task_state *st = bpf_task_storage_get(&tasks, bpf_get_current_task_btf(), NULL, 0);
 
-	if (!st)
+	if (!st) {
+		count_loss(LOSS_TASK_STATE);
 		return;
+	}
 	st->taking.what = TAKE_NOTHING;
 	take_range(st);
 }

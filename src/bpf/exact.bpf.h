@@ -97,12 +97,11 @@ static __noinline int block_allocated(struct exact_call *call, __u32 mm_id, __u6
 {
 	struct exact_block block = { .stack = call->stack, .size = call->size, .at = bpf_ktime_get_ns() }, old;
 	struct exact_key key = { .address = address, .mm_id = mm_id };
-	struct exact_sum *sum = sum_of(block.stack);
+	struct exact_sum *sum = sum_of(&block.stack);
 	__u64 weight = exact_every;
 
 	if (!sum)
 		return 0;
-	block.stack = sum->stack;
 	__sync_fetch_and_add(&sum->objects, weight);
 	__sync_fetch_and_add(&sum->bytes, weight * block.size);
 	__sync_fetch_and_add(&sum->sizes[size_class(block.size) & (SIZE_CLASSES - 1)], weight);
@@ -191,8 +190,10 @@ static __noinline int note_stack(__u32 mm_id, __u32 stack)
 {
 	struct exact_call *call = bpf_task_storage_get(&exact_calls, bpf_get_current_task_btf(), NULL, 0);
 
-	if (!call)
+	if (!call) {
+		count_loss(LOSS_TASK_STATE);
 		return 0;
+	}
 	call->stack = stack;
 	count_activity();
 	if (call->flags & EXACT_NO_RETURN)

@@ -35,8 +35,10 @@ REENTRANT("raw_tp", take_stack, after_stack)
 	struct task_state *st = bpf_task_storage_get(&tasks, bpf_get_current_task_btf(), NULL, 0);
 	__u32 what;
 
-	if (!st)
+	if (!st) {
+		count_loss(LOSS_TASK_STATE);
 		return;
+	}
 	what = st->taking.what;
 	st->taking.what = TAKE_NOTHING;
 	if (what == TAKE_FAULT) {

@@ -2,16 +2,18 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd};
 
 use libbpf_rs::query::{ProgInfoIter, ProgInfoQueryOptions};
-use libbpf_rs::skel::Skel;
+use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
 use libbpf_rs::{MapCore, MapFlags, MapType};
 
 use super::{Probe, ProbeConfig, kernel};
 use crate::capability::KernelVersion;
 use crate::skip::skip;
 use crate::source::SOURCES;
+use crate::wire::MemprofSkelBuilder;
 
 /// From this version on, x86-64 has private stacks; see `compat.bpf.h`.
 const PRIVATE_STACKS: KernelVersion = KernelVersion(6, 13);
@@ -95,4 +97,21 @@ fn no_program_that_may_run_twice_at_once_has_a_private_stack() {
         .map(|(_, (name, _))| name)
         .collect();
     assert_eq!(wrong, [""; 0]);
+}
+
+#[test]
+fn every_program_has_a_row_where_it_says_what_may_interrupt_it() {
+    let text = include_str!("../bpf/README.md");
+    let mut object = MaybeUninit::uninit();
+    let open = MemprofSkelBuilder::default().open(&mut object).unwrap();
+    let programs = open.open_object().progs();
+    let names: Vec<_> = programs.map(|p| p.name().to_str().unwrap()).collect();
+    let rows: Vec<&str> = text
+        .lines()
+        .filter(|line| line.starts_with("| `"))
+        .collect();
+    let row = |name: &&str| rows.iter().any(|row| row.contains(&format!("`{name}`")));
+    let missing: Vec<&str> = names.iter().copied().filter(|name| !row(name)).collect();
+    assert_eq!(missing, [""; 0]);
+    assert!(names.len() > 25, "{names:?}");
 }
