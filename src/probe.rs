@@ -16,6 +16,8 @@ mod samplers;
 mod sizes;
 mod stacks;
 mod tables;
+#[cfg(test)]
+mod tests;
 
 pub use config::{FRAME_LIMITS, Overhead, ProbeConfig, Stacks, Unwind};
 pub use exact::SeenCalls;

@@ -56,7 +56,7 @@ static __always_inline void count_loss(__u32 which)
 
 static __always_inline void count_activity(void)
 {
-	own_cpu()->changes++; /* a lost increment is harmless: user space only compares it with the last value */
+	__sync_fetch_and_add(&own_cpu()->changes, 1);
 }
 
 #endif
