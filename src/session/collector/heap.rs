@@ -72,10 +72,12 @@ pub struct OwnersRequest {
 }
 
 impl Collector {
-    /// Has a guard fork processes for heap snapshots from now on.
-    pub fn fork_by(&mut self, guard: Guard) {
-        self.refused.extend(guard.pid());
-        self.guard = Arc::new(Mutex::new(guard));
+    /// Has these guards stop processes from now on: one for heap snapshots, the other for reports.
+    pub fn stop_by(&mut self, forking: Guard, freezing: Guard) {
+        self.refused.extend(forking.pid());
+        self.refused.extend(freezing.pid());
+        self.guard = Arc::new(Mutex::new(forking));
+        self.freezing.guard = freezing;
     }
 
     /// Looks up whose pages these are.
